@@ -1,0 +1,96 @@
+//! Admission: plugins that change or refuse a write between defaulting and the store.
+//!
+//! Plugins run in one fixed order (upstream's), first every [`Plugin::mutate`], then, after the kind's own validation, every
+//! [`Plugin::validate`]. They read other objects only through [`Ctx::lookup`] and never write.
+
+use std::sync::Arc;
+
+use serde_json::Value;
+
+use crate::{kinds::Resource, status::Status};
+
+/// What a write is doing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Operation {
+    /// POST, or a PUT or PATCH that creates.
+    Create,
+    /// PUT or PATCH of an object that exists.
+    Update,
+    /// DELETE, or one object of a deletecollection.
+    Delete,
+    /// A subresource that is not stored (pods/eviction, pods/binding, pods/exec ...).
+    Connect,
+}
+
+/// Who asks.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct User {
+    /// The user's name, from the certificate's common name or the token.
+    pub name: String,
+    /// The groups, `system:authenticated` included.
+    pub groups: Vec<String>,
+    /// The user's uid, where the authenticator knows one.
+    pub uid: String,
+}
+
+/// Read access to the stored objects, for admission and validation. Objects are parsed on demand.
+pub trait Lookup: Send + Sync {
+    /// The object of that group, plural and name; `namespace` is `None` for cluster-scoped kinds.
+    fn find(&self, group: &str, plural: &str, namespace: Option<&str>, name: &str) -> Option<Arc<Value>>;
+
+    /// All objects of a kind, of one namespace or of all.
+    fn list(&self, group: &str, plural: &str, namespace: Option<&str>) -> Vec<Arc<Value>>;
+}
+
+/// What every hook of a kind and every plugin is told about the request.
+pub struct Ctx<'a> {
+    /// The server's clock at the start of the request.
+    pub now: jiff::Timestamp,
+    /// Who asks.
+    pub user: &'a User,
+    /// The other objects.
+    pub lookup: &'a dyn Lookup,
+    /// Nothing will be stored: allocate nothing for good.
+    pub dry_run: bool,
+}
+
+/// One write on its way to the store.
+pub struct Request<'a> {
+    /// What it does.
+    pub operation: Operation,
+    /// The kind it is about.
+    pub resource: &'a Resource,
+    /// `status`, `binding`, `eviction` ...
+    pub subresource: Option<&'a str>,
+    /// The namespace in the path; `None` for cluster-scoped kinds.
+    pub namespace: Option<&'a str>,
+    /// The object's name; empty before `generateName` has been expanded.
+    pub name: &'a str,
+    /// The new object (for a subresource its body); `Null` for a deletion.
+    pub object: &'a mut Value,
+    /// The stored object, if any.
+    pub old: Option<&'a Value>,
+    /// Sentences for the client's `Warning` headers.
+    pub warnings: &'a mut Vec<String>,
+}
+
+/// One admission plugin.
+pub trait Plugin: Send + Sync {
+    /// The name upstream gives it.
+    fn name(&self) -> &'static str;
+
+    /// Whether the plugin wants to see this request at all.
+    fn handles(&self, operation: Operation, resource: &Resource, subresource: Option<&str>) -> bool;
+
+    /// May change the object or refuse the request.
+    fn mutate(&self, ctx: &Ctx<'_>, request: &mut Request<'_>) -> Result<(), Status> {
+        let _ = (ctx, request);
+        Ok(())
+    }
+
+    /// May refuse the request; sees the object as it will be stored.
+    fn validate(&self, ctx: &Ctx<'_>, request: &Request<'_>) -> Result<(), Status> {
+        let _ = (ctx, request);
+        Ok(())
+    }
+}

@@ -1,0 +1,315 @@
+//! The registry: one file per kind, one row per served resource.
+//!
+//! A [`Resource`] says where a kind is served and how the generic handlers treat it (as data); its [`Kind`] holds what only code
+//! can say: defaults, validation, table cells. Custom resources make the same rows at run time. Handlers never name a kind.
+
+use std::{borrow::Cow, sync::Arc};
+
+use serde_json::Value;
+
+use crate::{admission::Ctx, field::Errors, schema::Type, status::Status};
+
+type Text = Cow<'static, str>;
+
+/// One served (group, version, resource).
+pub struct Resource {
+    /// API group; empty for core.
+    pub group: Text,
+    /// API version, as `v1`.
+    pub version: Text,
+    /// Kind, as `Pod`.
+    pub kind: Text,
+    /// Plural name in paths, as `pods`.
+    pub plural: Text,
+    /// Singular name for clients, as `pod`.
+    pub singular: Text,
+    /// Short names for clients, as `po`.
+    pub short_names: Vec<Text>,
+    /// Categories, as `all`.
+    pub categories: Vec<Text>,
+    /// Whether objects live in namespaces.
+    pub namespaced: bool,
+    /// Where its objects are stored: rows that share it are views of the same objects (core and events.k8s.io events; two versions of one kind).
+    pub storage: Text,
+    /// The schema of the kind as served here.
+    pub schema: Type,
+    /// How the generic handlers treat it.
+    pub rules: Rules,
+    /// Its subresources, in the order discovery lists them.
+    pub subresources: Vec<Subresource>,
+    /// A deprecation warning for every request, if this version is deprecated.
+    pub deprecated: Option<Text>,
+    /// What only code can say about it.
+    pub behaviour: Arc<dyn Kind>,
+}
+
+impl Resource {
+    /// `plural` or `plural.group`, as messages name a resource.
+    pub fn qualified(&self) -> String {
+        if self.group.is_empty() { self.plural.to_string() } else { format!("{}.{}", self.plural, self.group) }
+    }
+
+    /// `group/version`, or `version` for core: the objects' apiVersion.
+    pub fn api_version(&self) -> String {
+        if self.group.is_empty() { self.version.to_string() } else { format!("{}/{}", self.group, self.version) }
+    }
+}
+
+/// How the generic handlers treat a kind.
+#[derive(Clone, Debug)]
+pub struct Rules {
+    /// When `metadata.generation` counts.
+    pub generation: Generation,
+    /// How names are checked.
+    pub name: NameRule,
+    /// PUT to an absent name creates.
+    pub create_on_update: bool,
+    /// PUT without a resourceVersion overwrites.
+    pub unconditional_update: bool,
+    /// Deletion has a grace period that the kubelet ends (pods).
+    pub graceful_deletion: bool,
+    /// DELETE answers with the object instead of a Status when it is gone at once.
+    pub delete_returns_object: bool,
+    /// What DELETE does to dependents when nothing is asked for.
+    pub default_propagation: Propagation,
+    /// What CREATE does to `status`.
+    pub status_on_create: StatusOnCreate,
+}
+
+impl Default for Rules {
+    fn default() -> Self {
+        Rules {
+            generation: Generation::Never,
+            name: NameRule::DnsSubdomain,
+            create_on_update: false,
+            unconditional_update: true,
+            graceful_deletion: false,
+            delete_returns_object: false,
+            default_propagation: Propagation::Background,
+            status_on_create: StatusOnCreate::Clear,
+        }
+    }
+}
+
+/// When `metadata.generation` counts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Generation {
+    /// The kind has none.
+    Never,
+    /// 1 at creation, +1 when these parts differ semantically from the stored ones.
+    Counts(&'static [&'static str]),
+    /// As `Counts`, for anything but metadata and, where there is a status subresource, status.
+    CountsAllButStatus,
+    /// 1 at creation, never again.
+    OnceAtCreate,
+}
+
+/// How `metadata.name` is checked.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum NameRule {
+    /// RFC 1123 subdomain, 253 characters.
+    DnsSubdomain,
+    /// RFC 1123 label, 63 characters.
+    DnsLabel,
+    /// Anything that is one path segment (RBAC).
+    PathSegment,
+}
+
+/// What a deletion does to dependents.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Propagation {
+    /// The object goes at once, the collector removes dependents later.
+    Background,
+    /// Dependents go first.
+    Foreground,
+    /// Dependents stay.
+    Orphan,
+}
+
+/// What CREATE does to `status`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum StatusOnCreate {
+    /// Removed (a kind's `prepare_create` may set a first status afterwards).
+    Clear,
+    /// Kept as sent (nodes; kinds without a status subresource).
+    Keep,
+}
+
+/// One subresource row.
+#[derive(Clone, Debug)]
+pub struct Subresource {
+    /// Path segment, as `status`.
+    pub name: &'static str,
+    /// Group of the body's kind where it differs from the resource's (`autoscaling` for scale).
+    pub group: Option<&'static str>,
+    /// Version of the body's kind where it differs.
+    pub version: Option<&'static str>,
+    /// Kind of the body, as `Scale`.
+    pub kind: Text,
+    /// Verbs in discovery.
+    pub verbs: &'static [&'static str],
+    /// Which handler serves it.
+    pub handler: SubresourceHandler,
+}
+
+/// The handler behind a subresource.
+#[derive(Clone, Debug, PartialEq)]
+pub enum SubresourceHandler {
+    /// The object itself, of which only `status` (and some metadata) is written.
+    Status(StatusMetadata),
+    /// autoscaling/v1 Scale over these JSON paths (dotted).
+    Scale {
+        /// Path of the wanted count, as `spec.replicas`.
+        spec_replicas: String,
+        /// Path of the observed count.
+        status_replicas: String,
+        /// Path of the selector: a labelSelector object or, for custom resources, a string.
+        selector: Option<String>,
+    },
+    /// A named handler of its own in `http/subresource/` (binding, eviction, log, finalize, token, approval ...).
+    Named,
+}
+
+/// Which metadata a write to `/status` may change.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum StatusMetadata {
+    /// All of it.
+    All,
+    /// All but labels (deployments).
+    KeepLabels,
+    /// All but ownerReferences (pods).
+    KeepOwnerReferences,
+    /// Labels, annotations, finalizers, ownerReferences, deletionTimestamp and generation are kept.
+    KeepMost,
+    /// Nothing but managedFields (custom resources).
+    KeepAll,
+}
+
+/// A column of a kind's table.
+#[derive(Clone, Copy, Debug)]
+pub struct Column {
+    /// Header, as upstream writes it.
+    pub name: &'static str,
+    /// OpenAPI type of the cells.
+    pub cell_type: &'static str,
+    /// OpenAPI format (`name` for the first column).
+    pub format: &'static str,
+    /// 0 always, 1 with `-o wide`.
+    pub priority: i32,
+}
+
+/// What is special about a kind. Every hook has a default that does nothing, so plain storage needs no code.
+///
+/// Order of a create: decode, [`Kind::default`], mutating admission, metadata filled in, [`Kind::prepare_create`],
+/// [`Kind::validate`], validating admission, [`Kind::allocate`], store. An update: decode, default, mutating admission, metadata
+/// carried over, [`Kind::prepare_update`] (or `prepare_status`), [`Kind::validate`], [`Kind::validate_update`] (or `validate_status`), ...
+pub trait Kind: Send + Sync + 'static {
+    /// Fills in the fields that upstream's `SetDefaults_*` would.
+    fn default(&self, object: &mut Value) {
+        let _ = object;
+    }
+
+    /// The strategy's PrepareForCreate: first status, fields a client may not set.
+    fn prepare_create(&self, ctx: &Ctx<'_>, object: &mut Value) {
+        let _ = (ctx, object);
+    }
+
+    /// The strategy's PrepareForUpdate on the main endpoint; status and generation are handled by the rules.
+    fn prepare_update(&self, ctx: &Ctx<'_>, object: &mut Value, old: &Value) {
+        let _ = (ctx, object, old);
+    }
+
+    /// PrepareForUpdate of the status endpoint; spec and metadata are handled by the rules.
+    fn prepare_status(&self, ctx: &Ctx<'_>, object: &mut Value, old: &Value) {
+        let _ = (ctx, object, old);
+    }
+
+    /// Validates the whole object (metadata is validated by the handlers), on create and update.
+    fn validate(&self, ctx: &Ctx<'_>, object: &Value, errors: &mut Errors) {
+        let _ = (ctx, object, errors);
+    }
+
+    /// Validates a change on the main endpoint: immutable fields and the like.
+    fn validate_update(&self, ctx: &Ctx<'_>, object: &Value, old: &Value, errors: &mut Errors) {
+        let _ = (ctx, object, old, errors);
+    }
+
+    /// Validates a change on the status endpoint.
+    fn validate_status(&self, ctx: &Ctx<'_>, object: &Value, old: &Value, errors: &mut Errors) {
+        let _ = (ctx, object, old, errors);
+    }
+
+    /// Warnings for the client about what it sent.
+    fn warnings(&self, object: &Value, old: Option<&Value>) -> Vec<String> {
+        let _ = (object, old);
+        Vec::new()
+    }
+
+    /// Gives out what is unique in the cluster (cluster IPs, node ports) and writes it into the object. What was given is kept
+    /// when the returned allocation is committed and given back when it is dropped. `object` is `Null` when `old` was deleted.
+    fn allocate(&self, ctx: &Ctx<'_>, object: &mut Value, old: Option<&Value>) -> Result<Box<dyn Allocation>, Status> {
+        let _ = (ctx, object, old);
+        Ok(Box::new(Nothing))
+    }
+
+    /// The table's columns; `None` for the default Name and Created At (Age for custom resources).
+    fn columns(&self) -> Option<&[Column]> {
+        None
+    }
+
+    /// The cells of one row, one per column.
+    fn cells(&self, object: &Value, now: jiff::Timestamp) -> Vec<Value> {
+        let _ = (object, now);
+        Vec::new()
+    }
+
+    /// The row's conditions (Completed pods).
+    fn row_conditions(&self, object: &Value) -> Vec<Value> {
+        let _ = object;
+        Vec::new()
+    }
+
+    /// Field selectors beyond metadata.name and metadata.namespace.
+    fn selectable_fields(&self) -> &[&'static str] {
+        &[]
+    }
+
+    /// The value of a selectable field; the empty string when it is not set.
+    fn selectable_value(&self, object: &Value, field: &str) -> String {
+        let _ = (object, field);
+        String::new()
+    }
+
+    /// From the served form to the stored one (other versions, events' two faces).
+    fn to_storage(&self, object: &mut Value) {
+        let _ = object;
+    }
+
+    /// From the stored form to the served one.
+    fn from_storage(&self, object: &mut Value) {
+        let _ = object;
+    }
+}
+
+/// Something given out for an object that is not stored yet.
+pub trait Allocation: Send {
+    /// The object is stored: keep it. Dropping without this gives it back.
+    fn commit(self: Box<Self>);
+}
+
+/// The allocation of kinds that need none.
+pub struct Nothing;
+
+impl Allocation for Nothing {
+    fn commit(self: Box<Self>) {}
+}
+
+/// A kind without anything special: plain storage.
+pub struct Plain;
+
+impl Kind for Plain {}
+
+/// All built-in rows, in discovery order of their groups.
+pub fn builtins() -> Vec<Resource> {
+    Vec::new()
+}

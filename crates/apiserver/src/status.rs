@@ -1,0 +1,237 @@
+//! `metav1.Status`: the one error type of the server, with the reasons, codes, details and messages that clients switch on.
+
+use serde_json::{Map, Value, json};
+
+use crate::{
+    field::{ErrorType, Errors, FieldError},
+    kinds::Resource,
+};
+
+/// An error answer.
+#[derive(Clone, Debug, PartialEq, thiserror::Error)]
+#[error("{message}")]
+pub struct Status {
+    /// HTTP code.
+    pub code: u16,
+    /// Machine-readable reason, as `NotFound`.
+    pub reason: &'static str,
+    /// What people read.
+    pub message: String,
+    /// More for machines.
+    pub details: Option<Details>,
+    /// `metadata.continue` of an expired list.
+    pub continue_token: Option<String>,
+}
+
+/// The `details` of a Status.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Details {
+    /// The object's name.
+    pub name: String,
+    /// The API group.
+    pub group: String,
+    /// The plural, or the kind for `Invalid`.
+    pub kind: String,
+    /// The object's uid.
+    pub uid: String,
+    /// What exactly was wrong.
+    pub causes: Vec<Cause>,
+    /// When to try again, in seconds; 0 is not shown.
+    pub retry_after_seconds: u32,
+}
+
+/// One cause of a refusal.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Cause {
+    /// Machine-readable reason, as `FieldValueInvalid`.
+    pub reason: String,
+    /// What people read.
+    pub message: String,
+    /// The field's path.
+    pub field: String,
+}
+
+impl Status {
+    /// An answer with code, reason and message only.
+    pub fn new(code: u16, reason: &'static str, message: impl Into<String>) -> Self {
+        Status { code, reason, message: message.into(), details: None, continue_token: None }
+    }
+
+    fn about(mut self, resource: &Resource, name: &str) -> Self {
+        self.details = Some(Details {
+            name: name.to_owned(),
+            group: resource.group.to_string(),
+            kind: resource.plural.to_string(),
+            ..Details::default()
+        });
+        self
+    }
+
+    /// 400.
+    pub fn bad_request(message: impl Into<String>) -> Self {
+        Status::new(400, "BadRequest", message)
+    }
+
+    /// 404 for an object.
+    pub fn not_found(resource: &Resource, name: &str) -> Self {
+        Status::new(404, "NotFound", format!("{} {name:?} not found", resource.qualified())).about(resource, name)
+    }
+
+    /// 404 for a path that nothing serves.
+    pub fn no_such_path() -> Self {
+        let mut status = Status::new(404, "NotFound", "the server could not find the requested resource");
+        status.details = Some(Details::default());
+        status
+    }
+
+    /// 409 for a name that is taken.
+    pub fn already_exists(resource: &Resource, name: &str) -> Self {
+        Status::new(409, "AlreadyExists", format!("{} {name:?} already exists", resource.qualified())).about(resource, name)
+    }
+
+    /// 409 for a write against another state than the stored one.
+    pub fn conflict(resource: &Resource, name: &str, why: &str) -> Self {
+        let message = format!("Operation cannot be fulfilled on {} {name:?}: {why}", resource.qualified());
+        Status::new(409, "Conflict", message).about(resource, name)
+    }
+
+    /// 403.
+    pub fn forbidden(resource: &Resource, name: &str, why: &str) -> Self {
+        let message = if name.is_empty() {
+            format!("{} is forbidden: {why}", resource.qualified())
+        } else {
+            format!("{} {name:?} is forbidden: {why}", resource.qualified())
+        };
+        Status::new(403, "Forbidden", message).about(resource, name)
+    }
+
+    /// 422 with one cause per error.
+    pub fn invalid(resource: &Resource, name: &str, errors: &Errors) -> Self {
+        Status::invalid_kind(&resource.group, &resource.kind, name, errors)
+    }
+
+    /// 422 for a kind that is no resource of its own (DeleteOptions, ListOptions).
+    pub fn invalid_kind(group: &str, kind: &str, name: &str, errors: &Errors) -> Self {
+        let qualified = if group.is_empty() { kind.to_owned() } else { format!("{kind}.{group}") };
+        let mut texts: Vec<String> = Vec::with_capacity(errors.0.len());
+        for error in &errors.0 {
+            let text = format!("{}: {}", error.field, error.body());
+            if !texts.contains(&text) {
+                texts.push(text);
+            }
+        }
+        let all = if texts.len() == 1 { texts.concat() } else { format!("[{}]", texts.join(", ")) };
+        let mut status = Status::new(422, "Invalid", format!("{qualified} {name:?} is invalid: {all}"));
+        status.details = Some(Details {
+            name: name.to_owned(),
+            group: group.to_owned(),
+            kind: kind.to_owned(),
+            causes: errors.0.iter().map(FieldError::cause).collect(),
+            ..Details::default()
+        });
+        status
+    }
+
+    /// 500.
+    pub fn internal(message: impl Into<String>) -> Self {
+        let message = message.into();
+        let mut status = Status::new(500, "InternalError", format!("Internal error occurred: {message}"));
+        status.details = Some(Details { causes: vec![Cause { message, ..Cause::default() }], ..Details::default() });
+        status
+    }
+
+    /// The JSON body.
+    pub fn to_json(&self) -> Value {
+        let mut metadata = Map::new();
+        if let Some(token) = &self.continue_token {
+            metadata.insert("continue".into(), token.as_str().into());
+        }
+        let mut body = json!({
+            "kind": "Status", "apiVersion": "v1", "metadata": metadata,
+            "status": "Failure", "message": self.message, "reason": self.reason, "code": self.code,
+        });
+        if self.reason.is_empty() {
+            body.as_object_mut().map(|body| body.remove("reason"));
+        }
+        if let Some(details) = &self.details {
+            body["details"] = details.to_json();
+        }
+        body
+    }
+}
+
+impl Details {
+    fn to_json(&self) -> Value {
+        let mut out = Map::new();
+        for (key, value) in [("name", &self.name), ("group", &self.group), ("kind", &self.kind), ("uid", &self.uid)] {
+            if !value.is_empty() {
+                out.insert(key.into(), value.as_str().into());
+            }
+        }
+        if !self.causes.is_empty() {
+            out.insert("causes".into(), self.causes.iter().map(Cause::to_json).collect());
+        }
+        if self.retry_after_seconds > 0 {
+            out.insert("retryAfterSeconds".into(), self.retry_after_seconds.into());
+        }
+        Value::Object(out)
+    }
+}
+
+impl Cause {
+    fn to_json(&self) -> Value {
+        let mut out = Map::new();
+        for (key, value) in [("reason", &self.reason), ("message", &self.message), ("field", &self.field)] {
+            if !value.is_empty() {
+                out.insert(key.into(), value.as_str().into());
+            }
+        }
+        Value::Object(out)
+    }
+}
+
+impl FieldError {
+    /// The message without the field: `Invalid value: "x": must be ...`.
+    pub fn body(&self) -> String {
+        let head = match self.error_type {
+            ErrorType::Required => "Required value",
+            ErrorType::Invalid | ErrorType::TypeInvalid => "Invalid value",
+            ErrorType::NotSupported => "Unsupported value",
+            ErrorType::Duplicate => "Duplicate value",
+            ErrorType::Forbidden => "Forbidden",
+            ErrorType::TooLong => "Too long",
+            ErrorType::TooMany => "Too many",
+            ErrorType::NotFound => "Not found",
+            ErrorType::Internal => "Internal error",
+        };
+        let mut text = head.to_owned();
+        if let Some(value) = &self.bad_value {
+            text.push_str(": ");
+            match value {
+                Value::Null => text.push_str("null"),
+                value => text.push_str(&value.to_string()),
+            }
+        }
+        if !self.detail.is_empty() {
+            text.push_str(": ");
+            text.push_str(&self.detail);
+        }
+        text
+    }
+
+    fn cause(&self) -> Cause {
+        let reason = match self.error_type {
+            ErrorType::Required => "FieldValueRequired",
+            ErrorType::Invalid => "FieldValueInvalid",
+            ErrorType::NotSupported => "FieldValueNotSupported",
+            ErrorType::Duplicate => "FieldValueDuplicate",
+            ErrorType::Forbidden => "FieldValueForbidden",
+            ErrorType::TooLong => "FieldValueTooLong",
+            ErrorType::TooMany => "FieldValueTooMany",
+            ErrorType::NotFound => "FieldValueNotFound",
+            ErrorType::TypeInvalid => "FieldValueTypeInvalid",
+            ErrorType::Internal => "InternalError",
+        };
+        Cause { reason: reason.to_owned(), message: self.body(), field: self.field.clone() }
+    }
+}
