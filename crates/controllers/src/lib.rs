@@ -1,1 +1,22 @@
-//! controllers
+//! The acting half of Mullion: reconcile loops over the Kubernetes API, and the cluster state they share.
+//!
+//! Everything here speaks to the API through one [`kube::Client`] and never knows whether that client ends in the
+//! embedded API server or in a real cluster. Every loop is level-triggered: what it does depends on what it observes,
+//! never on which event woke it, so that a restart at any point ends in the same state.
+//!
+//! Start at [`context`] (what a controller is given), [`informer`] (what it sees) and [`queue`] (what it works on);
+//! [`workloads`] shows all three in use.
+
+pub mod clock;
+pub mod context;
+pub mod events;
+pub mod informer;
+pub mod informers;
+pub mod queue;
+
+pub use clock::Clock;
+pub use context::Context;
+pub use events::{EventType, Recorder};
+pub use informer::{Change, Informer, Key};
+pub use informers::Informers;
+pub use queue::Queue;

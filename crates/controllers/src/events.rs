@@ -1,0 +1,336 @@
+//! Events: what `kubectl describe` and `kubectl events` show about an object's past.
+//!
+//! A [`Recorder`] never blocks and never fails: events go through a bounded queue to one writer, which counts
+//! repetitions instead of storing them ([`correlator`], client-go's rules). When the queue is full, events are dropped;
+//! nothing may depend on them.
+
+mod correlator;
+
+use std::sync::{
+    Arc,
+    atomic::{AtomicI64, Ordering},
+};
+
+use jiff::Timestamp;
+use k8s_openapi::{
+    api::core::v1::{Event, EventSeries, EventSource, ObjectReference},
+    apimachinery::pkg::apis::meta::v1::{MicroTime, ObjectMeta, Time},
+};
+use kube::{
+    Api, Client, Resource,
+    api::{Patch, PatchParams, PostParams},
+};
+use serde_json::json;
+use tokio::sync::mpsc;
+use tokio_util::{sync::CancellationToken, task::TaskTracker};
+
+use crate::{Clock, context::whole_seconds};
+use correlator::{Correlator, Verdict};
+
+/// Events that wait for the writer; more are dropped.
+const QUEUE: usize = 4096;
+
+/// `type` of an event.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum EventType {
+    /// Something went as it should.
+    Normal,
+    /// Something a person may want to look at.
+    Warning,
+}
+
+impl EventType {
+    /// The word in the API.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Normal => "Normal",
+            Self::Warning => "Warning",
+        }
+    }
+}
+
+/// One thing that happened, before counting.
+#[derive(Clone, Debug)]
+struct Occurrence {
+    source: Source,
+    object: ObjectReference,
+    related: Option<ObjectReference>,
+    kind: EventType,
+    reason: String,
+    /// Set by components that use the events.k8s.io form, such as the scheduler.
+    action: Option<&'static str>,
+    message: String,
+    at: Timestamp,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+struct Source {
+    component: &'static str,
+    host: Option<Arc<str>>,
+}
+
+/// Records events in the name of one component. Cheap to clone.
+#[derive(Clone, Debug)]
+pub struct Recorder {
+    source: Source,
+    clock: Clock,
+    queue: mpsc::Sender<Occurrence>,
+}
+
+impl Recorder {
+    /// Records a `Normal` event about `object`.
+    pub fn normal<K: Resource<DynamicType = ()>>(
+        &self,
+        object: &K,
+        reason: &str,
+        message: impl Into<String>,
+    ) {
+        self.record(
+            object.object_ref(&()),
+            EventType::Normal,
+            reason,
+            message.into(),
+        );
+    }
+
+    /// Records a `Warning` event about `object`.
+    pub fn warning<K: Resource<DynamicType = ()>>(
+        &self,
+        object: &K,
+        reason: &str,
+        message: impl Into<String>,
+    ) {
+        self.record(
+            object.object_ref(&()),
+            EventType::Warning,
+            reason,
+            message.into(),
+        );
+    }
+
+    /// Records an event about whatever `object` refers to (with `field_path` for a container).
+    pub fn record(&self, object: ObjectReference, kind: EventType, reason: &str, message: String) {
+        self.send(object, None, kind, reason, None, message);
+    }
+
+    /// Records an event in the form of `events.k8s.io/v1`, as the scheduler does: with the action that was tried, a
+    /// second object it concerned, and microsecond time.
+    pub fn record_action(
+        &self,
+        object: ObjectReference,
+        related: Option<ObjectReference>,
+        kind: EventType,
+        reason: &str,
+        action: &'static str,
+        message: String,
+    ) {
+        self.send(object, related, kind, reason, Some(action), message);
+    }
+
+    fn send(
+        &self,
+        mut object: ObjectReference,
+        related: Option<ObjectReference>,
+        kind: EventType,
+        reason: &str,
+        action: Option<&'static str>,
+        message: String,
+    ) {
+        // The version an event was about tells readers nothing and would keep equal events apart.
+        object.resource_version = None;
+        let source = self.source.clone();
+        let at = self.clock.now();
+        let occurrence = Occurrence {
+            source,
+            object,
+            related,
+            kind,
+            reason: reason.to_owned(),
+            action,
+            message,
+            at,
+        };
+        if self.queue.try_send(occurrence).is_err() {
+            tracing::trace!(
+                component = self.source.component,
+                reason,
+                "event queue full or closed, event dropped"
+            );
+        }
+    }
+}
+
+/// The door to the event writer; hands out recorders.
+#[derive(Clone, Debug)]
+pub(crate) struct EventSink {
+    clock: Clock,
+    queue: mpsc::Sender<Occurrence>,
+}
+
+impl EventSink {
+    pub(crate) fn start(
+        client: Client,
+        clock: Clock,
+        tasks: &TaskTracker,
+        shutdown: &CancellationToken,
+    ) -> Self {
+        let (queue, mut occurrences) = mpsc::channel(QUEUE);
+        let shutdown = shutdown.clone();
+        tasks.spawn(async move {
+            let mut writer = Writer {
+                client,
+                correlator: Correlator::default(),
+                last_name: AtomicI64::new(0),
+            };
+            let write_all = async {
+                while let Some(occurrence) = occurrences.recv().await {
+                    writer.write(occurrence).await;
+                }
+            };
+            shutdown.run_until_cancelled(write_all).await;
+        });
+        Self { clock, queue }
+    }
+
+    pub(crate) fn recorder(&self, component: &'static str, host: Option<&str>) -> Recorder {
+        let source = Source {
+            component,
+            host: host.map(Into::into),
+        };
+        Recorder {
+            source,
+            clock: self.clock.clone(),
+            queue: self.queue.clone(),
+        }
+    }
+}
+
+struct Writer {
+    client: Client,
+    correlator: Correlator,
+    last_name: AtomicI64,
+}
+
+impl Writer {
+    async fn write(&mut self, occurrence: Occurrence) {
+        let namespace = occurrence
+            .object
+            .namespace
+            .clone()
+            .unwrap_or_else(|| "default".to_owned());
+        let api: Api<Event> = Api::namespaced(self.client.clone(), &namespace);
+        let fresh_name = self.fresh_name(&occurrence);
+        let outcome = match self.correlator.judge(&occurrence, fresh_name) {
+            Verdict::Suppressed => return,
+            Verdict::First { name, message } => {
+                api.create(
+                    &PostParams::default(),
+                    &event(&occurrence, &namespace, name, message, 1),
+                )
+                .await
+            }
+            Verdict::Repeated {
+                name,
+                message,
+                count,
+            } => {
+                let patch = if occurrence.action.is_some() {
+                    json!({"series": EventSeries {
+                        count: Some(count),
+                        last_observed_time: Some(MicroTime(occurrence.at)),
+                    }})
+                } else {
+                    let last = Time(whole_seconds(occurrence.at));
+                    json!({"count": count, "lastTimestamp": last, "message": message})
+                };
+                match api
+                    .patch(&name, &PatchParams::default(), &Patch::Merge(patch))
+                    .await
+                {
+                    // The event expired or went with its namespace: start again.
+                    Err(kube::Error::Api(status)) if status.code == 404 => {
+                        api.create(
+                            &PostParams::default(),
+                            &event(&occurrence, &namespace, name, message, count),
+                        )
+                        .await
+                    }
+                    outcome => outcome,
+                }
+            }
+        };
+        if let Err(error) = outcome {
+            tracing::debug!(reason = occurrence.reason, %error, "event not written");
+        }
+    }
+
+    /// `<object>.<hexadecimal nanoseconds>`, never the same twice even when time stands still.
+    fn fresh_name(&self, occurrence: &Occurrence) -> String {
+        let nanos = i64::try_from(occurrence.at.as_nanosecond()).unwrap_or(i64::MAX);
+        let unique = nanos.max(self.last_name.load(Ordering::Relaxed) + 1);
+        self.last_name.store(unique, Ordering::Relaxed);
+        format!(
+            "{}.{unique:x}",
+            occurrence.object.name.as_deref().unwrap_or_default()
+        )
+    }
+}
+
+fn event(
+    occurrence: &Occurrence,
+    namespace: &str,
+    name: String,
+    message: String,
+    count: i32,
+) -> Event {
+    let Occurrence {
+        source,
+        object,
+        related,
+        kind,
+        reason,
+        action,
+        at,
+        ..
+    } = occurrence;
+    let host = source.host.as_deref().map(str::to_owned);
+    let metadata = ObjectMeta {
+        name: Some(name),
+        namespace: Some(namespace.to_owned()),
+        ..ObjectMeta::default()
+    };
+    let plain = Event {
+        metadata,
+        involved_object: object.clone(),
+        related: related.clone(),
+        reason: Some(reason.clone()),
+        message: Some(message),
+        type_: Some(kind.as_str().to_owned()),
+        reporting_component: Some(source.component.to_owned()),
+        reporting_instance: host.clone(),
+        ..Event::default()
+    };
+    match action {
+        Some(action) => Event {
+            action: Some((*action).to_owned()),
+            event_time: Some(MicroTime(*at)),
+            reporting_instance: Some(host.unwrap_or_else(|| source.component.to_owned())),
+            ..plain
+        },
+        None => {
+            let time = Some(Time(whole_seconds(*at)));
+            let source = EventSource {
+                component: Some(source.component.to_owned()),
+                host,
+            };
+            let (first_timestamp, last_timestamp) = (time.clone(), time);
+            Event {
+                source: Some(source),
+                first_timestamp,
+                last_timestamp,
+                count: Some(count),
+                ..plain
+            }
+        }
+    }
+}

@@ -1,0 +1,326 @@
+//! Which events are written, which only counted, and which dropped: client-go's `EventCorrelator`.
+//!
+//! Pure: the time is in the occurrence, the name of a new event comes from the caller. Equal events become one with a
+//! count; more than ten alike but for their message become one "combined" event; a source that says too much about one
+//! object is cut off. Memory is bounded.
+
+use jiff::{SignedDuration, Timestamp};
+use k8s_openapi::api::core::v1::ObjectReference;
+use rustc_hash::{FxHashMap, FxHashSet};
+
+use super::{EventType, Occurrence, Source};
+
+/// Occurrences alike but for their message are merged from this many on.
+const MERGE_FROM: usize = 10;
+/// Likeness is forgotten after this long without one.
+const MERGE_WINDOW: SignedDuration = SignedDuration::from_mins(10);
+/// Events a source may write about one object before it is slowed down ...
+const BURST: f64 = 25.0;
+/// ... to one event per this long.
+const REFILL: SignedDuration = SignedDuration::from_secs(300);
+/// Entries per table.
+const CAPACITY: usize = 4096;
+
+/// What to do with an occurrence.
+#[derive(Debug, PartialEq)]
+pub(super) enum Verdict {
+    /// Write a new event.
+    First { name: String, message: String },
+    /// Raise the count of an event already written.
+    Repeated {
+        name: String,
+        message: String,
+        count: i32,
+    },
+    /// Too much from this source about this object.
+    Suppressed,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+struct Subject {
+    source: Source,
+    kind: Option<String>,
+    namespace: Option<String>,
+    name: Option<String>,
+    uid: Option<String>,
+    field_path: Option<String>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+struct Likeness {
+    subject: Subject,
+    kind: EventType,
+    reason: String,
+}
+
+#[derive(Default)]
+pub(super) struct Correlator {
+    alike: FxHashMap<Likeness, Alike>,
+    written: FxHashMap<(Likeness, Option<String>), Written>,
+    budgets: FxHashMap<Subject, Budget>,
+}
+
+struct Alike {
+    messages: FxHashSet<String>,
+    last: Timestamp,
+}
+
+struct Written {
+    name: String,
+    count: i32,
+    last: Timestamp,
+}
+
+struct Budget {
+    tokens: f64,
+    last: Timestamp,
+}
+
+impl Correlator {
+    /// Decides about `occurrence`; `fresh_name` is used if it becomes a new event.
+    pub(super) fn judge(&mut self, occurrence: &Occurrence, fresh_name: String) -> Verdict {
+        let likeness = Likeness {
+            subject: Subject::new(occurrence.source.clone(), &occurrence.object),
+            kind: occurrence.kind,
+            reason: occurrence.reason.clone(),
+        };
+        let now = occurrence.at;
+        let merged = occurrence.action.is_none()
+            && self.is_one_too_many(&likeness, &occurrence.message, now);
+        let message = if merged {
+            format!("(combined from similar events): {}", occurrence.message)
+        } else {
+            occurrence.message.clone()
+        };
+        let key = (likeness, (!merged).then(|| occurrence.message.clone()));
+        let subject = key.0.subject.clone();
+
+        trim(&mut self.written, |written| written.last);
+        let verdict = match self.written.get_mut(&key) {
+            Some(written) => {
+                written.count += 1;
+                written.last = now;
+                Verdict::Repeated {
+                    name: written.name.clone(),
+                    message,
+                    count: written.count,
+                }
+            }
+            None => {
+                self.written.insert(
+                    key,
+                    Written {
+                        name: fresh_name.clone(),
+                        count: 1,
+                        last: now,
+                    },
+                );
+                Verdict::First {
+                    name: fresh_name,
+                    message,
+                }
+            }
+        };
+        if self.spend(subject, now) {
+            verdict
+        } else {
+            Verdict::Suppressed
+        }
+    }
+
+    fn is_one_too_many(&mut self, likeness: &Likeness, message: &str, now: Timestamp) -> bool {
+        trim(&mut self.alike, |alike| alike.last);
+        let alike = self.alike.entry(likeness.clone()).or_insert_with(|| Alike {
+            messages: FxHashSet::default(),
+            last: now,
+        });
+        if now.duration_since(alike.last) > MERGE_WINDOW {
+            alike.messages.clear();
+        }
+        alike.last = now;
+        if alike.messages.len() + 1 >= MERGE_FROM && !alike.messages.contains(message) {
+            return true;
+        }
+        alike.messages.insert(message.to_owned());
+        false
+    }
+
+    fn spend(&mut self, subject: Subject, now: Timestamp) -> bool {
+        trim(&mut self.budgets, |budget| budget.last);
+        let budget = self.budgets.entry(subject).or_insert(Budget {
+            tokens: BURST,
+            last: now,
+        });
+        let earned = now.duration_since(budget.last).as_secs_f64() / REFILL.as_secs_f64();
+        budget.tokens = (budget.tokens + earned).min(BURST);
+        budget.last = now;
+        let affordable = budget.tokens >= 1.0;
+        if affordable {
+            budget.tokens -= 1.0;
+        }
+        affordable
+    }
+}
+
+impl Subject {
+    fn new(source: Source, object: &ObjectReference) -> Self {
+        let ObjectReference {
+            kind,
+            namespace,
+            name,
+            uid,
+            field_path,
+            ..
+        } = object.clone();
+        Self {
+            source,
+            kind,
+            namespace,
+            name,
+            uid,
+            field_path,
+        }
+    }
+}
+
+/// Makes room in a full table: forgets its older half.
+fn trim<K: std::hash::Hash + Eq, V>(table: &mut FxHashMap<K, V>, last: impl Fn(&V) -> Timestamp) {
+    if table.len() < CAPACITY {
+        return;
+    }
+    let mut times: Vec<_> = table.values().map(&last).collect();
+    let (_, median, _) = times.select_nth_unstable(CAPACITY / 2);
+    let median = *median;
+    table.retain(|_, value| last(value) > median);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn occurrence(message: &str, second: i64) -> Occurrence {
+        Occurrence {
+            source: Source {
+                component: "test",
+                host: None,
+            },
+            object: ObjectReference {
+                name: Some("object".to_owned()),
+                ..ObjectReference::default()
+            },
+            related: None,
+            kind: EventType::Normal,
+            reason: "Reason".to_owned(),
+            action: None,
+            message: message.to_owned(),
+            at: Timestamp::from_second(second).expect("a small number of seconds"),
+        }
+    }
+
+    #[test]
+    fn equal_events_are_counted_under_the_name_of_the_first() {
+        let mut correlator = Correlator::default();
+        let first = correlator.judge(&occurrence("same", 0), "one".to_owned());
+        assert_eq!(
+            first,
+            Verdict::First {
+                name: "one".to_owned(),
+                message: "same".to_owned()
+            }
+        );
+        let second = correlator.judge(&occurrence("same", 1), "two".to_owned());
+        assert_eq!(
+            second,
+            Verdict::Repeated {
+                name: "one".to_owned(),
+                message: "same".to_owned(),
+                count: 2
+            }
+        );
+    }
+
+    #[test]
+    fn the_tenth_similar_event_and_those_after_it_are_combined() {
+        let mut correlator = Correlator::default();
+        for i in 0..9 {
+            let verdict =
+                correlator.judge(&occurrence(&format!("message {i}"), 0), format!("name {i}"));
+            assert!(matches!(verdict, Verdict::First { .. }), "{i}: {verdict:?}");
+        }
+        let message = "(combined from similar events): message 9".to_owned();
+        let tenth = correlator.judge(&occurrence("message 9", 0), "name 9".to_owned());
+        assert_eq!(
+            tenth,
+            Verdict::First {
+                name: "name 9".to_owned(),
+                message
+            }
+        );
+        let message = "(combined from similar events): message 10".to_owned();
+        let next = correlator.judge(&occurrence("message 10", 0), "name 10".to_owned());
+        assert_eq!(
+            next,
+            Verdict::Repeated {
+                name: "name 9".to_owned(),
+                message,
+                count: 2
+            }
+        );
+    }
+
+    #[test]
+    fn similarity_is_forgotten_after_ten_quiet_minutes() {
+        let mut correlator = Correlator::default();
+        for i in 0..9 {
+            correlator.judge(&occurrence(&format!("message {i}"), 0), format!("name {i}"));
+        }
+        let later = correlator.judge(&occurrence("message 9", 601), "later".to_owned());
+        assert_eq!(
+            later,
+            Verdict::First {
+                name: "later".to_owned(),
+                message: "message 9".to_owned()
+            }
+        );
+    }
+
+    #[test]
+    fn a_chatty_source_is_cut_off_after_25_events_and_earns_one_per_five_minutes() {
+        let mut correlator = Correlator::default();
+        for i in 0..25 {
+            let verdict = correlator.judge(&occurrence("same", 0), "name".to_owned());
+            assert_ne!(verdict, Verdict::Suppressed, "event {i}");
+        }
+        assert_eq!(
+            correlator.judge(&occurrence("same", 0), "name".to_owned()),
+            Verdict::Suppressed
+        );
+        let paid = correlator.judge(&occurrence("same", 300), "name".to_owned());
+        assert!(
+            matches!(paid, Verdict::Repeated { count: 27, .. }),
+            "{paid:?}"
+        );
+        assert_eq!(
+            correlator.judge(&occurrence("same", 300), "name".to_owned()),
+            Verdict::Suppressed
+        );
+    }
+
+    #[test]
+    fn tables_stay_bounded_and_keep_what_is_recent() {
+        let mut correlator = Correlator::default();
+        for i in 0..3 * CAPACITY {
+            let second = i64::try_from(i).expect("a small number");
+            let mut one = occurrence("same", second);
+            one.object.name = Some(format!("object {i}"));
+            correlator.judge(&one, String::new());
+        }
+        assert!(correlator.written.len() <= CAPACITY);
+        let mut again = occurrence("same", i64::try_from(3 * CAPACITY).expect("a small number"));
+        again.object.name = Some(format!("object {}", 3 * CAPACITY - 1));
+        assert!(matches!(
+            correlator.judge(&again, String::new()),
+            Verdict::Repeated { count: 2, .. }
+        ));
+    }
+}

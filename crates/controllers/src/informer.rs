@@ -1,0 +1,356 @@
+//! One shared watch per kind: an in-memory copy of the API's objects and a fan-out of what changed.
+//!
+//! An [`Informer`] lists and watches a kind once per process, however many controllers read it. Objects are kept as
+//! `Arc<K>` without their `managedFields` and never copied on read. Handlers see every change in order and are given
+//! the object before and after it; they only enqueue keys (see [`crate::queue`]) and return at once.
+//!
+//! Invariant: when a handler runs, the store already contains the change it is told about.
+
+mod key;
+mod store;
+
+use std::{
+    fmt::Debug,
+    pin::pin,
+    sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard},
+};
+
+use futures::StreamExt;
+use kube::{
+    Api, Resource, ResourceExt,
+    runtime::{WatchStreamExt, watcher},
+};
+use serde::de::DeserializeOwned;
+use tokio::sync::watch;
+use tokio_util::{sync::CancellationToken, task::TaskTracker};
+
+pub use key::Key;
+use store::Store;
+
+/// What happened to one object.
+#[derive(Debug)]
+pub enum Change<'a, K> {
+    /// The object is new (or was there when the handler registered).
+    Added(&'a Arc<K>),
+    /// The object was replaced by a newer version of itself.
+    Updated {
+        /// The last version seen before.
+        old: &'a Arc<K>,
+        /// The version that is in the store now.
+        new: &'a Arc<K>,
+    },
+    /// The object is gone; this is the last version seen.
+    Deleted(&'a Arc<K>),
+}
+
+impl<'a, K> Change<'a, K> {
+    /// The newest version known: the new one, or the last one of a deleted object.
+    pub fn object(&self) -> &'a Arc<K> {
+        match self {
+            Self::Added(object) | Self::Updated { new: object, .. } | Self::Deleted(object) => {
+                object
+            }
+        }
+    }
+
+    /// The version before the change, for updates.
+    pub fn previous(&self) -> Option<&'a Arc<K>> {
+        match self {
+            Self::Updated { old, .. } => Some(old),
+            Self::Added(_) | Self::Deleted(_) => None,
+        }
+    }
+
+    /// Whether the object is gone.
+    pub fn is_deleted(&self) -> bool {
+        matches!(self, Self::Deleted(_))
+    }
+}
+
+/// Says under which values of an index an object is filed; calls back once per value.
+pub type IndexFn<K> = fn(&K, &mut dyn FnMut(&str));
+
+type Handler<K> = Box<dyn Fn(&Change<'_, K>) + Send + Sync>;
+
+/// A shared, self-healing copy of all objects of one kind. Cheap to clone.
+///
+/// # Guarantees
+/// - The watch starts with the first [`Informer::start`], [`Informer::synced`] or [`Informer::on_change`]; a kind that
+///   nobody asks for costs nothing.
+/// - Each handler sees, for one object, `Added`, then `Updated`s, then `Deleted`, across relists too.
+///
+/// # Caveats
+/// - Reads before [`Informer::synced`] may miss objects, and any read may be behind a write just made.
+pub struct Informer<K> {
+    inner: Arc<Inner<K>>,
+}
+
+struct Inner<K> {
+    api: Api<K>,
+    config: watcher::Config,
+    trim: fn(&mut K),
+    store: RwLock<Store<K>>,
+    handlers: Mutex<Vec<Handler<K>>>,
+    started: Mutex<bool>,
+    synced: watch::Sender<bool>,
+    tasks: TaskTracker,
+    shutdown: CancellationToken,
+}
+
+impl<K> Clone for Informer<K> {
+    fn clone(&self) -> Self {
+        Self {
+            inner: Arc::clone(&self.inner),
+        }
+    }
+}
+
+impl<K> Debug for Informer<K> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Informer")
+            .field("synced", &self.is_synced())
+            .field("objects", &self.read().len())
+            .finish_non_exhaustive()
+    }
+}
+
+impl<K> Informer<K>
+where
+    K: Resource + Clone + DeserializeOwned + Debug + Send + Sync + 'static,
+{
+    /// An informer over everything `api` covers, not yet started.
+    ///
+    /// `indexes` are kept up to date with the store and read by [`Informer::by_index`]. The watch task is tracked by
+    /// `tasks` and ends with `shutdown`.
+    pub fn new(
+        api: Api<K>,
+        indexes: &[(&'static str, IndexFn<K>)],
+        tasks: TaskTracker,
+        shutdown: CancellationToken,
+    ) -> Self {
+        Self::with_config(
+            api,
+            watcher::Config::default(),
+            |_| {},
+            indexes,
+            tasks,
+            shutdown,
+        )
+    }
+
+    /// As [`Informer::new`], over the objects that `config` selects, each passed through `trim` before it is kept
+    /// (to drop what nobody reads).
+    pub fn with_config(
+        api: Api<K>,
+        config: watcher::Config,
+        trim: fn(&mut K),
+        indexes: &[(&'static str, IndexFn<K>)],
+        tasks: TaskTracker,
+        shutdown: CancellationToken,
+    ) -> Self {
+        Self {
+            inner: Arc::new(Inner {
+                api,
+                config,
+                trim,
+                store: RwLock::new(Store::new(indexes)),
+                handlers: Mutex::default(),
+                started: Mutex::new(false),
+                synced: watch::Sender::new(false),
+                tasks,
+                shutdown,
+            }),
+        }
+    }
+
+    /// Starts the watch unless it runs already. Must be called within a tokio runtime.
+    pub fn start(&self) {
+        let mut started = lock(&self.inner.started);
+        if !*started {
+            *started = true;
+            let inner = Arc::clone(&self.inner);
+            self.inner.tasks.spawn(async move {
+                let shutdown = inner.shutdown.clone();
+                shutdown.run_until_cancelled(inner.watch()).await;
+            });
+        }
+    }
+
+    /// Waits until the first complete list is in the store; starts the watch if need be.
+    ///
+    /// Returns `false` if the process is shutting down instead.
+    pub async fn synced(&self) -> bool {
+        self.start();
+        let mut synced = self.inner.synced.subscribe();
+        let waited = self
+            .inner
+            .shutdown
+            .run_until_cancelled(synced.wait_for(|synced| *synced))
+            .await;
+        matches!(waited, Some(Ok(_)))
+    }
+
+    /// Calls `handler` for every object there is (as `Added`) and for every change from now on; starts the watch if
+    /// need be.
+    ///
+    /// The handler runs on the watch task: it must not block, and must not register handlers on the same informer.
+    pub fn on_change(&self, handler: impl Fn(&Change<'_, K>) + Send + Sync + 'static) {
+        {
+            // Holding the handlers' lock keeps changes out between the replay and the registration.
+            let mut handlers = lock(&self.inner.handlers);
+            let present = self.list();
+            for object in &present {
+                handler(&Change::Added(object));
+            }
+            handlers.push(Box::new(handler));
+        }
+        self.start();
+    }
+}
+
+impl<K> Informer<K> {
+    /// Whether the first complete list has arrived.
+    pub fn is_synced(&self) -> bool {
+        *self.inner.synced.borrow()
+    }
+
+    /// The object `name` of `namespace` (empty for cluster-scoped kinds).
+    pub fn get(&self, namespace: &str, name: &str) -> Option<Arc<K>> {
+        self.get_key(&Key::new(namespace, name))
+    }
+
+    /// The object under `key`.
+    pub fn get_key(&self, key: &Key) -> Option<Arc<K>> {
+        self.read().object(key).cloned()
+    }
+
+    /// All objects, in no particular order.
+    pub fn list(&self) -> Vec<Arc<K>> {
+        self.read().objects().cloned().collect()
+    }
+
+    /// All objects of one namespace.
+    pub fn in_namespace(&self, namespace: &str) -> Vec<Arc<K>> {
+        self.by_index(store::NAMESPACE, namespace)
+    }
+
+    /// All objects filed under `value` of the index `index`. An index that was not declared holds nothing.
+    pub fn by_index(&self, index: &str, value: &str) -> Vec<Arc<K>> {
+        self.read().by_index(index, value).cloned().collect()
+    }
+
+    /// How many objects are filed under `value` of the index `index`.
+    pub fn count_by_index(&self, index: &str, value: &str) -> usize {
+        self.read().by_index(index, value).len()
+    }
+
+    /// Number of objects.
+    pub fn len(&self) -> usize {
+        self.read().len()
+    }
+
+    /// Whether there are no objects.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    fn read(&self) -> RwLockReadGuard<'_, Store<K>> {
+        self.inner
+            .store
+            .read()
+            .unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl<K> Inner<K>
+where
+    K: Resource + Clone + DeserializeOwned + Debug + Send + Sync + 'static,
+{
+    async fn watch(&self) {
+        let events = watcher(self.api.clone(), self.config.clone()).default_backoff();
+        let mut events = pin!(events);
+        let mut relisted = Vec::new();
+        while let Some(event) = events.next().await {
+            match event {
+                Ok(watcher::Event::Init) => relisted.clear(),
+                Ok(watcher::Event::InitApply(object)) => relisted.push(self.admit(object)),
+                Ok(watcher::Event::InitDone) => {
+                    self.replace(std::mem::take(&mut relisted));
+                    self.synced.send_replace(true);
+                }
+                Ok(watcher::Event::Apply(object)) => self.apply(self.admit(object)),
+                Ok(watcher::Event::Delete(object)) => self.delete(self.admit(object)),
+                Err(error) => {
+                    tracing::debug!(url = self.api.resource_url(), %error, "watch interrupted")
+                }
+            }
+        }
+    }
+
+    fn admit(&self, mut object: K) -> Arc<K> {
+        object.meta_mut().managed_fields = None;
+        (self.trim)(&mut object);
+        Arc::new(object)
+    }
+
+    fn apply(&self, object: Arc<K>) {
+        let handlers = lock(&self.handlers);
+        let previous = self.write(|store| store.insert(Key::of(&*object), Arc::clone(&object)));
+        match &previous {
+            None => notify(&handlers, &Change::Added(&object)),
+            Some(old) => notify_replaced(&handlers, old, &object),
+        }
+    }
+
+    fn delete(&self, object: Arc<K>) {
+        let handlers = lock(&self.handlers);
+        let known = self.write(|store| store.remove(&Key::of(&*object)));
+        // A watch may report the deletion of something the relist before it had already dropped.
+        if known.is_some() {
+            notify(&handlers, &Change::Deleted(&object));
+        }
+    }
+
+    fn replace(&self, objects: Vec<Arc<K>>) {
+        let handlers = lock(&self.handlers);
+        let (previous, gone) = self
+            .write(|store| store.replace(objects.iter().map(|o| (Key::of(&**o), Arc::clone(o)))));
+        for object in &gone {
+            notify(&handlers, &Change::Deleted(object));
+        }
+        for (object, old) in objects.iter().zip(&previous) {
+            match old {
+                None => notify(&handlers, &Change::Added(object)),
+                Some(old) if old.resource_version() == object.resource_version() => {}
+                Some(old) => notify_replaced(&handlers, old, object),
+            }
+        }
+    }
+
+    fn write<R>(&self, edit: impl FnOnce(&mut Store<K>) -> R) -> R {
+        edit(&mut self.store.write().unwrap_or_else(PoisonError::into_inner))
+    }
+}
+
+/// An object whose uid changed is another object: its predecessor's deletion was missed.
+fn notify_replaced<K: Resource>(handlers: &[Handler<K>], old: &Arc<K>, new: &Arc<K>) {
+    if old.meta().uid == new.meta().uid {
+        notify(handlers, &Change::Updated { old, new });
+    } else {
+        notify(handlers, &Change::Deleted(old));
+        notify(handlers, &Change::Added(new));
+    }
+}
+
+fn notify<K>(handlers: &[Handler<K>], change: &Change<'_, K>) {
+    for handler in handlers {
+        handler(change);
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+#[cfg(test)]
+mod tests;

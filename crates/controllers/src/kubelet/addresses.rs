@@ -1,0 +1,120 @@
+//! The pod addresses of one simulated node.
+//!
+//! A node's interfaces hold a fixed number of secondary addresses of its subnet; a pod takes one when its sandbox is
+//! made and gives it back when it ends. An address that came back rests for 30 s, as in the VPC CNI and the VPC
+//! resource controller, because connections to its last owner may still be about.
+//!
+//! Invariant: an address is free, resting or used by exactly one pod, never two of these.
+
+use std::{
+    collections::{HashMap, VecDeque},
+    net::Ipv4Addr,
+};
+
+use jiff::{SignedDuration, Timestamp};
+use rustc_hash::FxBuildHasher;
+
+/// How long a freed address rests.
+pub const COOL_DOWN: SignedDuration = SignedDuration::from_secs(30);
+
+/// Addresses of one node, by the uid of the pod that uses them.
+#[derive(Clone, Debug, Default)]
+pub struct Addresses {
+    free: VecDeque<Ipv4Addr>,
+    resting: VecDeque<(Timestamp, Ipv4Addr)>,
+    used: HashMap<String, Ipv4Addr, FxBuildHasher>,
+}
+
+impl Addresses {
+    /// A pool over the secondary addresses of a node's interfaces.
+    pub fn new(addresses: impl IntoIterator<Item = Ipv4Addr>) -> Self {
+        Self { free: addresses.into_iter().collect(), ..Self::default() }
+    }
+
+    /// Gives `pod` an address (the one it has, if it has one), or says why there is none.
+    ///
+    /// # Errors
+    /// When every address is used, or rests until the returned time.
+    pub fn assign(&mut self, pod: &str, now: Timestamp) -> Result<Ipv4Addr, Exhausted> {
+        if let Some(address) = self.used.get(pod) {
+            return Ok(*address);
+        }
+        self.wake(now);
+        let address = self.free.pop_front().ok_or(Exhausted { until: self.resting.front().map(|(until, _)| *until) })?;
+        self.used.insert(pod.to_owned(), address);
+        Ok(address)
+    }
+
+    /// Notes that `pod` already uses `address`, as found after a restart. An address that is not ours is left alone.
+    pub fn adopt(&mut self, pod: &str, address: Ipv4Addr) {
+        if let Some(at) = self.free.iter().position(|free| *free == address) {
+            self.free.remove(at);
+            self.used.insert(pod.to_owned(), address);
+        }
+    }
+
+    /// Takes the address of `pod` back; it can be used again after the [`COOL_DOWN`].
+    pub fn release(&mut self, pod: &str, now: Timestamp) {
+        if let Some(address) = self.used.remove(pod) {
+            self.resting.push_back((now.saturating_add(COOL_DOWN).unwrap_or(Timestamp::MAX), address));
+        }
+    }
+
+    /// Number of addresses in use.
+    pub fn used(&self) -> usize {
+        self.used.len()
+    }
+
+    fn wake(&mut self, now: Timestamp) {
+        while let Some((_, address)) = self.resting.pop_front_if(|(until, _)| *until <= now) {
+            self.free.push_back(address);
+        }
+    }
+}
+
+/// There is no address to give.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Exhausted {
+    /// When the first resting address can be used again.
+    pub until: Option<Timestamp>,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn pool(count: u8) -> Addresses {
+        Addresses::new((0..count).map(|n| Ipv4Addr::new(10, 0, 1, 10 + n)))
+    }
+
+    fn at(second: i64) -> Timestamp {
+        Timestamp::from_second(second).expect("within range")
+    }
+
+    #[test]
+    fn a_pod_keeps_its_address_and_no_two_pods_share_one() {
+        let mut pool = pool(2);
+        let first = pool.assign("a", at(0)).unwrap();
+        assert_eq!(pool.assign("a", at(1)).unwrap(), first);
+        assert_ne!(pool.assign("b", at(1)).unwrap(), first);
+        assert_eq!(pool.assign("c", at(1)), Err(Exhausted { until: None }));
+    }
+
+    #[test]
+    fn a_freed_address_is_given_again_only_after_its_rest() {
+        let mut pool = pool(1);
+        let address = pool.assign("a", at(0)).unwrap();
+        pool.release("a", at(10));
+        assert_eq!(pool.assign("b", at(39)), Err(Exhausted { until: Some(at(40)) }));
+        assert_eq!(pool.assign("b", at(40)), Ok(address));
+    }
+
+    #[test]
+    fn an_address_found_after_a_restart_is_not_given_to_another_pod() {
+        let mut pool = pool(2);
+        pool.adopt("a", Ipv4Addr::new(10, 0, 1, 10));
+        pool.adopt("stranger", Ipv4Addr::new(192, 168, 0, 1));
+        assert_eq!(pool.assign("b", at(0)), Ok(Ipv4Addr::new(10, 0, 1, 11)));
+        assert_eq!(pool.used(), 2);
+    }
+}

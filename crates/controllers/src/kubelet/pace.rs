@@ -1,0 +1,119 @@
+//! How long simulated work takes, and how much faster than life it runs.
+//!
+//! Only work is scaled (sandboxes, pulls, starts, stops, the exits that an annotation asks for). Timers that belong to
+//! a controller, such as back-offs, leases and grace periods, are real: see [`Pace::of`].
+
+use jiff::{SignedDuration, Timestamp};
+
+/// The divisor of simulated delays; [`Pace::INSTANT`] makes every one of them zero.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Pace {
+    speed: f64,
+}
+
+impl Pace {
+    /// As slow as life.
+    pub const REAL: Self = Self { speed: 1.0 };
+    /// No simulated delay at all.
+    pub const INSTANT: Self = Self { speed: f64::INFINITY };
+
+    /// `speed` times as fast as life. Anything that is not above zero counts as 1.
+    pub fn times(speed: f64) -> Self {
+        if speed > 0.0 { Self { speed } } else { Self::REAL }
+    }
+
+    /// What `work` takes at this pace, in whole milliseconds.
+    pub fn of(self, work: SignedDuration) -> SignedDuration {
+        let ms = work.as_millis() as f64 / self.speed;
+        SignedDuration::from_millis(ms.round() as i64)
+    }
+
+    /// When `work` begun at `start` is done.
+    pub fn after(self, start: Timestamp, work: SignedDuration) -> Timestamp {
+        start.saturating_add(self.of(work)).unwrap_or(Timestamp::MAX)
+    }
+}
+
+/// What the steps of a pod's life take on one operating system, before the pace is applied.
+#[derive(Clone, Copy, Debug)]
+pub struct Delays {
+    /// Pause container and network.
+    pub sandbox: SignedDuration,
+    /// Creating and starting one container whose image is present.
+    pub start: SignedDuration,
+    /// From the stop signal to the exit of a container that obeys it.
+    pub stop: SignedDuration,
+    /// How long an init container runs that no annotation speaks of.
+    pub init_run: SignedDuration,
+    /// Asking the registry whether an image that is present is the newest.
+    pub pull_check: SignedDuration,
+    /// Download and extraction, in compressed bytes per millisecond.
+    pub pull_bytes_per_ms: u64,
+}
+
+impl Delays {
+    /// Figures of a typical Linux node.
+    pub const LINUX: Self = Self {
+        sandbox: SignedDuration::from_millis(800),
+        start: SignedDuration::from_millis(150),
+        stop: SignedDuration::from_millis(400),
+        init_run: SignedDuration::from_millis(1_000),
+        pull_check: SignedDuration::from_millis(350),
+        pull_bytes_per_ms: 60_000,
+    };
+
+    /// Figures of a typical Windows node: extraction, not the network, is what takes the time.
+    pub const WINDOWS: Self = Self {
+        sandbox: SignedDuration::from_millis(5_000),
+        start: SignedDuration::from_millis(2_500),
+        stop: SignedDuration::from_millis(2_000),
+        init_run: SignedDuration::from_millis(2_000),
+        pull_check: SignedDuration::from_millis(500),
+        pull_bytes_per_ms: 15_000,
+    };
+
+    /// What pulling `bytes` takes.
+    pub fn pull(&self, bytes: u64) -> SignedDuration {
+        SignedDuration::from_millis(i64::try_from(bytes / self.pull_bytes_per_ms).unwrap_or(i64::MAX))
+    }
+}
+
+/// A duration in Go's notation, cut to milliseconds: `0s`, `412ms`, `1.2s`, `1m0.5s`, as events print it.
+pub fn go_duration(duration: SignedDuration) -> String {
+    let ms = duration.as_millis().max(0);
+    if ms == 0 {
+        return "0s".to_owned();
+    }
+    if ms < 1_000 {
+        return format!("{ms}ms");
+    }
+    let (hours, minutes, rest) = (ms / 3_600_000, ms / 60_000 % 60, ms % 60_000);
+    let seconds = format!("{}.{:03}", rest / 1_000, rest % 1_000);
+    let seconds = seconds.trim_end_matches('0').trim_end_matches('.');
+    match (hours, minutes) {
+        (0, 0) => format!("{seconds}s"),
+        (0, _) => format!("{minutes}m{seconds}s"),
+        _ => format!("{hours}h{minutes}m{seconds}s"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn durations_print_as_go_prints_them() {
+        let cases = [(0, "0s"), (7, "7ms"), (999, "999ms"), (1_000, "1s"), (1_200, "1.2s"), (60_500, "1m0.5s"), (3_600_000, "1h0m0s")];
+        for (ms, text) in cases {
+            assert_eq!(go_duration(SignedDuration::from_millis(ms)), text);
+        }
+    }
+
+    #[test]
+    fn an_instant_pace_leaves_no_delay_and_a_finite_one_divides_it() {
+        let work = SignedDuration::from_secs(30);
+        assert_eq!(Pace::INSTANT.of(work), SignedDuration::ZERO);
+        assert_eq!(Pace::times(10.0).of(work), SignedDuration::from_secs(3));
+        assert_eq!(Pace::times(0.0).of(work), work);
+    }
+}

@@ -1,0 +1,206 @@
+//! The images on one simulated node, and the queue of pulls in front of them.
+//!
+//! As with the kubelet's default, a node pulls one image at a time; a pod whose image another pod is already pulling
+//! waits for that pull and then finds the image there. An image that has no manifest for the node fails with
+//! containerd's words.
+
+use std::{collections::HashMap, sync::Arc};
+
+use jiff::{SignedDuration, Timestamp};
+use k8s_openapi::api::core::v1::ContainerImage;
+use rustc_hash::FxBuildHasher;
+
+use super::{
+    images::{ImageRef, ImageTable, Platform},
+    pace::{Delays, Pace},
+};
+
+/// The kubelet reports at most this many images (`nodeStatusMaxImages`).
+const MAX_REPORTED: usize = 50;
+
+/// Images of one node.
+#[derive(Clone, Debug)]
+pub struct NodeImages {
+    table: Arc<ImageTable>,
+    os: String,
+    windows_build: Option<u32>,
+    pace: Pace,
+    delays: Delays,
+    known: HashMap<String, Stored, FxBuildHasher>,
+    puller_free_at: Timestamp,
+    revision: u64,
+}
+
+#[derive(Clone, Debug)]
+struct Stored {
+    digest: String,
+    bytes: u64,
+    here_at: Timestamp,
+}
+
+/// A pull that has been queued.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Pull {
+    /// When it ends.
+    pub done_at: Timestamp,
+    /// How long the pull itself takes, without waiting for others.
+    pub work: SignedDuration,
+    /// The image's size in bytes, or the runtime's error.
+    pub result: Result<u64, String>,
+}
+
+impl NodeImages {
+    /// An empty image store of a node that runs `os` (and, for Windows, `windows_build`).
+    pub fn new(table: Arc<ImageTable>, os: &str, windows_build: Option<u32>, pace: Pace, delays: Delays) -> Self {
+        Self {
+            table,
+            os: os.to_owned(),
+            windows_build,
+            pace,
+            delays,
+            known: HashMap::default(),
+            puller_free_at: Timestamp::MIN,
+            revision: 0,
+        }
+    }
+
+    /// Whether `image` is on the node.
+    pub fn has(&self, image: &ImageRef, now: Timestamp) -> bool {
+        self.known.get(&image.full_name()).is_some_and(|stored| stored.here_at <= now)
+    }
+
+    /// Notes that `image` is on the node, as a running container shows after a restart.
+    pub fn adopt(&mut self, image: &ImageRef, now: Timestamp) {
+        let bytes = self.table.facts(image, &self.os).bytes;
+        self.store(image, bytes, now);
+    }
+
+    /// Queues a pull of `image`.
+    pub fn pull(&mut self, image: &ImageRef, now: Timestamp) -> Pull {
+        let facts = self.table.facts(image, &self.os);
+        let on_its_way = self.known.contains_key(&image.full_name());
+        let runs = self.runs(facts.platform);
+        let work = if runs && !on_its_way { self.delays.pull(facts.download_bytes) } else { self.delays.pull_check };
+        let work = self.pace.of(work);
+        let start = now.max(self.puller_free_at);
+        let done_at = start.saturating_add(work).unwrap_or(Timestamp::MAX);
+        self.puller_free_at = done_at;
+        if !runs {
+            return Pull { done_at, work, result: Err(no_match(image)) };
+        }
+        if !on_its_way {
+            self.store(image, facts.bytes, done_at);
+        }
+        Pull { done_at, work, result: Ok(facts.bytes) }
+    }
+
+    /// Grows with every image that is added, so that a reader can tell whether its report is old.
+    pub fn revision(&self) -> u64 {
+        self.revision
+    }
+
+    /// The images as the node reports them: the largest first, at most 50.
+    pub fn report(&self, now: Timestamp) -> Vec<ContainerImage> {
+        let mut here: Vec<_> = self.known.iter().filter(|(_, stored)| stored.here_at <= now).collect();
+        here.sort_by(|(a_name, a), (b_name, b)| b.bytes.cmp(&a.bytes).then_with(|| a_name.cmp(b_name)));
+        here.truncate(MAX_REPORTED);
+        let report = |(name, stored): (&String, &Stored)| ContainerImage {
+            names: Some(vec![stored.digest.clone(), name.clone()]),
+            size_bytes: i64::try_from(stored.bytes).ok(),
+        };
+        here.into_iter().map(report).collect()
+    }
+
+    fn store(&mut self, image: &ImageRef, bytes: u64, here_at: Timestamp) {
+        self.revision += 1;
+        self.known.insert(image.full_name(), Stored { digest: image.repo_digest(), bytes, here_at });
+    }
+
+    fn runs(&self, platform: Platform) -> bool {
+        match (platform, self.os.as_str()) {
+            (Platform::Unknown | Platform::Any, _) | (Platform::Linux, "linux") | (Platform::Windows(None), "windows") => true,
+            (Platform::Windows(Some(image)), "windows") => {
+                self.windows_build.is_none_or(|host| mullion_engine::windows::runs_on(image, host))
+            }
+            _ => false,
+        }
+    }
+}
+
+fn no_match(image: &ImageRef) -> String {
+    let name = image.full_name();
+    format!(
+        "rpc error: code = NotFound desc = failed to pull and unpack image \"{name}\": no match for platform in manifest: not found"
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn node(os: &str, build: Option<u32>, pace: Pace) -> NodeImages {
+        let delays = if os == "windows" { Delays::WINDOWS } else { Delays::LINUX };
+        NodeImages::new(Arc::default(), os, build, pace, delays)
+    }
+
+    fn image(name: &str) -> ImageRef {
+        ImageRef::parse(name).expect("the name is valid")
+    }
+
+    #[test]
+    fn an_image_runs_where_its_platform_and_build_allow() {
+        let core = |tag: &str| format!("mcr.microsoft.com/windows/servercore:{tag}");
+        let cases = [
+            ("linux", None, "nginx".to_owned(), true),
+            ("linux", None, core("ltsc2022"), false),
+            ("windows", Some(17763), "nginx".to_owned(), false),
+            ("windows", Some(17763), core("ltsc2019"), true),
+            ("windows", Some(17763), core("ltsc2022"), false),
+            ("windows", Some(20348), core("ltsc2019"), false),
+            ("windows", Some(20348), core("ltsc2022"), true),
+            ("windows", Some(26100), core("ltsc2022"), true),
+            ("windows", Some(20348), core("ltsc2025"), false),
+            ("windows", Some(20348), "registry.example.com/app:1".to_owned(), true),
+        ];
+        for (os, build, name, runs) in cases {
+            let pull = node(os, build, Pace::INSTANT).pull(&image(&name), Timestamp::UNIX_EPOCH);
+            assert_eq!(pull.result.is_ok(), runs, "{name} on {os} {build:?}");
+        }
+    }
+
+    #[test]
+    fn a_missing_platform_is_reported_in_containerds_words() {
+        let pull = node("windows", Some(17763), Pace::REAL).pull(&image("nginx"), Timestamp::UNIX_EPOCH);
+        assert_eq!(
+            pull.result.unwrap_err(),
+            "rpc error: code = NotFound desc = failed to pull and unpack image \"docker.io/library/nginx:latest\": \
+             no match for platform in manifest: not found"
+        );
+    }
+
+    #[test]
+    fn pulls_of_one_node_follow_each_other_and_a_second_pull_of_an_image_is_short() {
+        let mut node = node("linux", None, Pace::REAL);
+        let start = Timestamp::UNIX_EPOCH;
+        let first = node.pull(&image("nginx"), start);
+        let other = node.pull(&image("redis"), start);
+        let again = node.pull(&image("nginx"), start);
+        assert_eq!(first.done_at, start + first.work);
+        assert_eq!(other.done_at, first.done_at + other.work);
+        assert_eq!(again.work, Delays::LINUX.pull_check);
+        assert!(!node.has(&image("nginx"), start));
+        assert!(node.has(&image("nginx"), first.done_at));
+    }
+
+    #[test]
+    fn the_report_names_digest_and_tag_of_the_largest_images_first() {
+        let mut node = node("linux", None, Pace::INSTANT);
+        let now = Timestamp::UNIX_EPOCH;
+        for name in ["busybox", "nginx:1.27"] {
+            node.pull(&image(name), now);
+        }
+        let names: Vec<_> = node.report(now).into_iter().map(|image| image.names.unwrap_or_default()[1].clone()).collect();
+        assert_eq!(names, ["docker.io/library/nginx:1.27", "docker.io/library/busybox:latest"]);
+        assert_eq!(node.revision(), 2);
+    }
+}
