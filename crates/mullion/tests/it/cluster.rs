@@ -1,0 +1,185 @@
+//! A cluster under test: the program as a user starts it, and the kubectl on PATH to talk to it.
+
+use std::{
+    io::{BufRead, BufReader},
+    path::{Path, PathBuf},
+    process::{Child, Command, Output, Stdio},
+    sync::{OnceLock, mpsc},
+    time::{Duration, Instant},
+};
+
+use serde_json::Value;
+use tempfile::TempDir;
+
+/// How long anything in a test may take before the test says what it waited for.
+pub const PATIENCE: Duration = Duration::from_secs(120);
+
+/// A running `mullion up`, killed when dropped.
+pub struct Cluster {
+    child: Child,
+    dir: TempDir,
+    banner: String,
+}
+
+impl Cluster {
+    /// Starts a cluster on a free port at a high speed and waits until it says that it is ready.
+    pub fn start(args: &[&str]) -> Cluster {
+        Cluster::start_in(tempfile::tempdir().expect("a temporary directory"), args)
+    }
+
+    fn start_in(dir: TempDir, args: &[&str]) -> Cluster {
+        require_kubectl();
+        let mut child = Command::new(env!("CARGO_BIN_EXE_mullion"))
+            .args(["up", "--port", "0", "--kubeconfig"])
+            .arg(dir.path().join("kubeconfig"))
+            .args(args)
+            .current_dir(Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples"))
+            .stdout(Stdio::piped())
+            .stderr(std::fs::File::create(dir.path().join("stderr")).expect("a file for stderr"))
+            .spawn()
+            .expect("the program starts");
+        let stdout = child.stdout.take().expect("stdout is piped");
+        let (sender, lines) = mpsc::channel();
+        std::thread::spawn(move || {
+            for line in BufReader::new(stdout).lines().map_while(Result::ok) {
+                if sender.send(line).is_err() {
+                    break;
+                }
+            }
+        });
+        let mut banner = String::new();
+        while let Ok(line) = lines.recv_timeout(PATIENCE) {
+            banner.push_str(&line);
+            banner.push('\n');
+            if line.starts_with("Ctrl-C") {
+                return Cluster { child, dir, banner };
+            }
+        }
+        let stderr = std::fs::read_to_string(dir.path().join("stderr")).unwrap_or_default();
+        panic!("the cluster did not become ready\n{banner}{stderr}");
+    }
+
+    /// Kills the process without warning and starts another one in its place.
+    pub fn kill_and_restart(mut self, args: &[&str]) -> Cluster {
+        self.child.kill().expect("the process can be killed");
+        self.child.wait().expect("the process ends");
+        let dir = std::mem::replace(&mut self.dir, tempfile::tempdir().expect("a temporary directory"));
+        drop(self);
+        Cluster::start_in(dir, args)
+    }
+
+    /// What the program printed while starting.
+    pub fn banner(&self) -> &str {
+        &self.banner
+    }
+
+    /// The process id.
+    pub fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// Where the kubeconfig is.
+    pub fn kubeconfig(&self) -> PathBuf {
+        self.dir.path().join("kubeconfig")
+    }
+
+    /// Sends an interrupt and returns the exit code.
+    #[cfg(unix)]
+    pub fn interrupt(mut self) -> Option<i32> {
+        let sent = Command::new("kill").args(["-INT", &self.pid().to_string()]).status().expect("kill can be run");
+        assert!(sent.success());
+        self.child.wait().expect("the process ends").code()
+    }
+
+    /// Runs kubectl and returns its stdout; fails the test when kubectl fails.
+    pub fn kubectl(&self, args: &[&str]) -> String {
+        let output = self.run("kubectl", args, "");
+        assert!(output.status.success(), "kubectl {}:\n{}{}{}", args.join(" "), text(&output.stdout), text(&output.stderr), self.stderr());
+        text(&output.stdout)
+    }
+
+    /// Runs kubectl with a manifest on stdin.
+    pub fn apply(&self, manifest: &str) -> String {
+        let output = self.run("kubectl", &["apply", "-f", "-"], manifest);
+        assert!(output.status.success(), "kubectl apply:\n{manifest}\n{}{}", text(&output.stdout), text(&output.stderr));
+        text(&output.stdout) + &text(&output.stderr)
+    }
+
+    /// Runs a kubectl that must fail and returns its stderr.
+    pub fn refused(&self, args: &[&str], stdin: &str) -> String {
+        let output = self.run("kubectl", args, stdin);
+        assert!(!output.status.success(), "kubectl {} did not fail:\n{}", args.join(" "), text(&output.stdout));
+        text(&output.stderr)
+    }
+
+    /// `kubectl get ... -o json`.
+    pub fn get(&self, args: &[&str]) -> Value {
+        let mut all = vec!["get"];
+        all.extend(args);
+        all.extend(["-o", "json"]);
+        serde_json::from_str(&self.kubectl(&all)).expect("kubectl prints JSON")
+    }
+
+    /// Asks kubectl again and again until its answer is as wanted: for what `kubectl wait` of 1.27 cannot express. A call takes long
+    /// enough that asking needs no pause.
+    pub fn until(&self, what: &str, args: &[&str], wanted: impl Fn(&str) -> bool) -> String {
+        let deadline = Instant::now() + PATIENCE;
+        loop {
+            let answer = self.kubectl(args);
+            if wanted(&answer) {
+                return answer;
+            }
+            assert!(Instant::now() < deadline, "{what} did not happen within {} s; kubectl {} says:\n{answer}", PATIENCE.as_secs(), args.join(" "));
+        }
+    }
+
+    /// Runs some kubectl; no request of it may take longer than the test's patience.
+    pub fn run(&self, program: &str, args: &[&str], stdin: &str) -> Output {
+        let mut child = Command::new(program)
+            .args(args)
+            .env("KUBECONFIG", self.kubeconfig())
+            .env("HOME", self.dir.path())
+            .current_dir(Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples"))
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .expect("kubectl can be run");
+        std::io::Write::write_all(&mut child.stdin.take().expect("stdin is piped"), stdin.as_bytes()).expect("kubectl reads its input");
+        child.wait_with_output().expect("kubectl ends")
+    }
+
+    /// What the program logged.
+    pub fn stderr(&self) -> String {
+        std::fs::read_to_string(self.dir.path().join("stderr")).unwrap_or_default()
+    }
+}
+
+impl Drop for Cluster {
+    fn drop(&mut self) {
+        // It may have ended already.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// Bytes as text.
+pub fn text(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).into_owned()
+}
+
+/// Fails with a sentence unless a kubectl of 1.27 or later is on PATH.
+pub fn require_kubectl() {
+    static VERSION: OnceLock<Result<(), String>> = OnceLock::new();
+    let checked = VERSION.get_or_init(|| {
+        let how = "put kubectl 1.27 or later on PATH, for instance from https://kubernetes.io/docs/tasks/tools/";
+        let output = Command::new("kubectl").args(["version", "--client", "-o", "json"]).output();
+        let output = output.map_err(|error| format!("these tests drive the cluster with kubectl, which cannot be run ({error}): {how}"))?;
+        let version: Value = serde_json::from_slice(&output.stdout).map_err(|error| format!("kubectl version is not understood ({error}): {how}"))?;
+        let minor = version["clientVersion"]["minor"].as_str().unwrap_or_default().trim_end_matches('+').parse::<u32>().unwrap_or(0);
+        if minor < 27 { Err(format!("kubectl is 1.{minor}: {how}")) } else { Ok(()) }
+    });
+    if let Err(sentence) = checked {
+        panic!("{sentence}");
+    }
+}
