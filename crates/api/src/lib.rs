@@ -1,1 +1,12 @@
-//! api
+//! The vocabulary of Mullion: the custom resources it serves and reads, the names it shares with
+//! Kubernetes, Karpenter and EKS, and the eksctl file a cluster is described in.
+//!
+//! Invariant: this crate holds words, not behaviour. It knows no clock, no client and no engine.
+//! Start at [`labels`] for names, [`karpenter`] for resources, [`eksctl`] for `--config` files and
+//! [`crds`] for the manifests the API server installs.
+
+pub mod ami;
+pub mod crds;
+pub mod eksctl;
+pub mod karpenter;
+pub mod labels;

@@ -1,0 +1,268 @@
+//! Image families: the names eksctl, Karpenter and EKS give to the same machine images.
+//!
+//! Invariant: a family decides the operating system, and for Windows the build; what exactly a
+//! node of it reports (kernel, runtime) is told by the cloud crate.
+
+use std::{fmt, str::FromStr};
+
+use crate::labels;
+
+/// Operating system of a node.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Os {
+    /// Linux.
+    Linux,
+    /// Windows.
+    Windows,
+}
+
+impl Os {
+    /// Value of the label `kubernetes.io/os`.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Linux => labels::OS_LINUX,
+            Self::Windows => labels::OS_WINDOWS,
+        }
+    }
+}
+
+impl fmt::Display for Os {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.as_str())
+    }
+}
+
+/// Release of Windows Server that nodes run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum WindowsRelease {
+    /// Windows Server 2019, LTSC.
+    V2019,
+    /// Windows Server 2022, LTSC.
+    V2022,
+    /// Windows Server 2025, LTSC.
+    V2025,
+}
+
+impl WindowsRelease {
+    /// Value of the label `node.kubernetes.io/windows-build`.
+    pub fn build(self) -> &'static str {
+        match self {
+            Self::V2019 => "10.0.17763",
+            Self::V2022 => "10.0.20348",
+            Self::V2025 => "10.0.26100",
+        }
+    }
+
+    /// The year in its name.
+    pub fn year(self) -> &'static str {
+        match self {
+            Self::V2019 => "2019",
+            Self::V2022 => "2022",
+            Self::V2025 => "2025",
+        }
+    }
+}
+
+/// Installation option of Windows Server.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum WindowsEdition {
+    /// Without a desktop.
+    Core,
+    /// With a desktop.
+    Full,
+}
+
+/// Family of machine images.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum AmiFamily {
+    /// Amazon Linux 2.
+    AmazonLinux2,
+    /// Amazon Linux 2023.
+    AmazonLinux2023,
+    /// Bottlerocket.
+    Bottlerocket,
+    /// Ubuntu 20.04.
+    Ubuntu2004,
+    /// Ubuntu Pro 20.04.
+    UbuntuPro2004,
+    /// Ubuntu 22.04.
+    Ubuntu2204,
+    /// Ubuntu Pro 22.04.
+    UbuntuPro2204,
+    /// Ubuntu 24.04.
+    Ubuntu2404,
+    /// Ubuntu Pro 24.04.
+    UbuntuPro2404,
+    /// Windows Server.
+    Windows(WindowsRelease, WindowsEdition),
+    /// An image of the user's own, taken to be Linux.
+    Custom,
+}
+
+use WindowsEdition::{Core, Full};
+use WindowsRelease::{V2019, V2022, V2025};
+
+/// eksctl's names. The order is the one messages list them in.
+const EKSCTL: &[(&str, AmiFamily)] = &[
+    ("AmazonLinux2", AmiFamily::AmazonLinux2),
+    ("AmazonLinux2023", AmiFamily::AmazonLinux2023),
+    ("Bottlerocket", AmiFamily::Bottlerocket),
+    ("Ubuntu2004", AmiFamily::Ubuntu2004),
+    ("UbuntuPro2004", AmiFamily::UbuntuPro2004),
+    ("Ubuntu2204", AmiFamily::Ubuntu2204),
+    ("UbuntuPro2204", AmiFamily::UbuntuPro2204),
+    ("Ubuntu2404", AmiFamily::Ubuntu2404),
+    ("UbuntuPro2404", AmiFamily::UbuntuPro2404),
+    (
+        "WindowsServer2019CoreContainer",
+        AmiFamily::Windows(V2019, Core),
+    ),
+    (
+        "WindowsServer2019FullContainer",
+        AmiFamily::Windows(V2019, Full),
+    ),
+    (
+        "WindowsServer2022CoreContainer",
+        AmiFamily::Windows(V2022, Core),
+    ),
+    (
+        "WindowsServer2022FullContainer",
+        AmiFamily::Windows(V2022, Full),
+    ),
+    (
+        "WindowsServer2025CoreContainer",
+        AmiFamily::Windows(V2025, Core),
+    ),
+    (
+        "WindowsServer2025FullContainer",
+        AmiFamily::Windows(V2025, Full),
+    ),
+];
+
+/// Karpenter's names (`spec.amiFamily`); lower case they are the families of its aliases.
+const KARPENTER: &[(&str, AmiFamily)] = &[
+    ("AL2", AmiFamily::AmazonLinux2),
+    ("AL2023", AmiFamily::AmazonLinux2023),
+    ("Bottlerocket", AmiFamily::Bottlerocket),
+    ("Ubuntu", AmiFamily::Ubuntu2204),
+    ("Windows2019", AmiFamily::Windows(V2019, Core)),
+    ("Windows2022", AmiFamily::Windows(V2022, Core)),
+    ("Windows2025", AmiFamily::Windows(V2025, Core)),
+    ("Custom", AmiFamily::Custom),
+];
+
+/// EKS managed node groups' names (`amiType`).
+const AMI_TYPES: &[(&str, AmiFamily)] = &[
+    ("AL2_x86_64", AmiFamily::AmazonLinux2),
+    ("AL2_ARM_64", AmiFamily::AmazonLinux2),
+    ("AL2023_x86_64_STANDARD", AmiFamily::AmazonLinux2023),
+    ("AL2023_ARM_64_STANDARD", AmiFamily::AmazonLinux2023),
+    ("BOTTLEROCKET_x86_64", AmiFamily::Bottlerocket),
+    ("BOTTLEROCKET_ARM_64", AmiFamily::Bottlerocket),
+    ("WINDOWS_CORE_2019_x86_64", AmiFamily::Windows(V2019, Core)),
+    ("WINDOWS_FULL_2019_x86_64", AmiFamily::Windows(V2019, Full)),
+    ("WINDOWS_CORE_2022_x86_64", AmiFamily::Windows(V2022, Core)),
+    ("WINDOWS_FULL_2022_x86_64", AmiFamily::Windows(V2022, Full)),
+    ("WINDOWS_CORE_2025_x86_64", AmiFamily::Windows(V2025, Core)),
+    ("WINDOWS_FULL_2025_x86_64", AmiFamily::Windows(V2025, Full)),
+    ("CUSTOM", AmiFamily::Custom),
+];
+
+fn find(table: &[(&str, AmiFamily)], name: &str) -> Option<AmiFamily> {
+    let row = table.iter().find(|(known, _)| *known == name)?;
+    Some(row.1)
+}
+
+impl AmiFamily {
+    /// The family behind Karpenter's `spec.amiFamily`.
+    pub fn from_karpenter(name: &str) -> Option<Self> {
+        find(KARPENTER, name)
+    }
+
+    /// The family behind the first half of an alias such as `windows2022@latest`.
+    pub fn from_alias(alias: &str) -> Option<Self> {
+        let (family, _) = alias.split_once('@')?;
+        let row = KARPENTER
+            .iter()
+            .find(|(name, _)| name.eq_ignore_ascii_case(family))?;
+        Some(row.1)
+    }
+
+    /// The family behind a managed node group's `amiType`.
+    pub fn from_ami_type(name: &str) -> Option<Self> {
+        find(AMI_TYPES, name)
+    }
+
+    /// eksctl's names of all families.
+    pub fn eksctl_names() -> impl Iterator<Item = &'static str> {
+        EKSCTL.iter().map(|(name, _)| *name)
+    }
+
+    /// Operating system.
+    pub fn os(self) -> Os {
+        match self {
+            Self::Windows(..) => Os::Windows,
+            _ => Os::Linux,
+        }
+    }
+
+    /// Windows release, on Windows.
+    pub fn windows_release(self) -> Option<WindowsRelease> {
+        match self {
+            Self::Windows(release, _) => Some(release),
+            _ => None,
+        }
+    }
+
+    /// eksctl's name; Karpenter's `Custom` where eksctl has none.
+    pub fn as_str(self) -> &'static str {
+        EKSCTL
+            .iter()
+            .find(|(_, family)| *family == self)
+            .map_or("Custom", |(name, _)| name)
+    }
+}
+
+impl fmt::Display for AmiFamily {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.as_str())
+    }
+}
+
+/// A name that eksctl does not know.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("unknown AMI family")]
+pub struct UnknownFamily;
+
+impl FromStr for AmiFamily {
+    type Err = UnknownFamily;
+
+    /// Reads eksctl's name.
+    fn from_str(name: &str) -> Result<Self, Self::Err> {
+        find(EKSCTL, name).ok_or(UnknownFamily)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_three_vocabularies_name_the_same_image() {
+        let family = AmiFamily::Windows(V2022, Core);
+        assert_eq!("WindowsServer2022CoreContainer".parse(), Ok(family));
+        assert_eq!(AmiFamily::from_karpenter("Windows2022"), Some(family));
+        assert_eq!(AmiFamily::from_alias("windows2022@latest"), Some(family));
+        assert_eq!(
+            AmiFamily::from_ami_type("WINDOWS_CORE_2022_x86_64"),
+            Some(family)
+        );
+    }
+
+    #[test]
+    fn every_eksctl_name_is_read_back_as_itself() {
+        for name in AmiFamily::eksctl_names() {
+            assert_eq!(name.parse::<AmiFamily>().unwrap().as_str(), name);
+        }
+    }
+}

@@ -1,0 +1,41 @@
+//! The manifests of the custom resources, as the API server installs them.
+//!
+//! Invariant: the YAML files are the only place a schema is written. Facts (fields, types,
+//! defaults, patterns, CEL rules, printer columns) equal Karpenter's; a few descriptions are short.
+
+use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
+
+/// The manifests' texts, by file name.
+pub const MANIFESTS: &[(&str, &str)] = &[
+    (
+        "karpenter.sh_nodepools.yaml",
+        include_str!("../crds/karpenter.sh_nodepools.yaml"),
+    ),
+    (
+        "karpenter.sh_nodeclaims.yaml",
+        include_str!("../crds/karpenter.sh_nodeclaims.yaml"),
+    ),
+    (
+        "karpenter.k8s.aws_ec2nodeclasses.yaml",
+        include_str!("../crds/karpenter.k8s.aws_ec2nodeclasses.yaml"),
+    ),
+    (
+        "karpenter.sh_provisioners.yaml",
+        include_str!("../crds/karpenter.sh_provisioners.yaml"),
+    ),
+    (
+        "karpenter.k8s.aws_awsnodetemplates.yaml",
+        include_str!("../crds/karpenter.k8s.aws_awsnodetemplates.yaml"),
+    ),
+];
+
+/// All custom resource definitions.
+pub fn crds() -> Vec<CustomResourceDefinition> {
+    MANIFESTS
+        .iter()
+        .map(|(file, text)| {
+            serde_saphyr::from_str(text)
+                .unwrap_or_else(|error| panic!("the embedded manifest {file} parses: {error}"))
+        })
+        .collect()
+}

@@ -1,0 +1,273 @@
+//! eksctl's ClusterConfig (`eksctl.io/v1alpha5`): read once, into a ready [`Cluster`].
+//!
+//! Invariant: a [`Cluster`] is valid. Whatever is unknown or wrong is refused with the path of the
+//! field, what is allowed and, where there is one, the way out; whatever eksctl knows but a
+//! simulation has no use for is accepted and named once in [`Cluster::ignored`].
+
+mod group;
+mod reader;
+mod taints;
+
+use std::{collections::BTreeMap, fmt};
+
+use serde_json::Value;
+
+use crate::ami::{AmiFamily, WindowsRelease};
+use reader::Field;
+
+pub use group::{DEFAULT_INSTANCE_TYPE, NodeGroup};
+pub use taints::{Taint, TaintEffect};
+
+/// Oldest minor version of Kubernetes that is accepted.
+pub const OLDEST_MINOR: u32 = 23;
+/// Newest minor version of Kubernetes that is accepted, and the one used where none is given.
+pub const NEWEST_MINOR: u32 = 36;
+
+/// A cluster to be simulated.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Cluster {
+    /// Name of the cluster.
+    pub name: String,
+    /// Region, for example `us-west-2`.
+    pub region: String,
+    /// Kubernetes version of nodes.
+    pub version: KubernetesVersion,
+    /// Tags of everything launched.
+    pub tags: BTreeMap<String, String>,
+    /// Zones nodes may be in; empty means the region's first three.
+    pub availability_zones: Vec<String>,
+    /// Managed and unmanaged groups, in the file's order, unmanaged first.
+    pub node_groups: Vec<NodeGroup>,
+    /// Paths of fields that were accepted and have no effect.
+    pub ignored: Vec<String>,
+}
+
+/// Minor version of Kubernetes 1.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct KubernetesVersion {
+    minor: u32,
+}
+
+impl KubernetesVersion {
+    /// The newest version known.
+    pub const NEWEST: Self = Self {
+        minor: NEWEST_MINOR,
+    };
+
+    /// Version `1.minor`, if it is one of those accepted.
+    pub fn from_minor(minor: u32) -> Option<Self> {
+        (OLDEST_MINOR..=NEWEST_MINOR)
+            .contains(&minor)
+            .then_some(Self { minor })
+    }
+
+    /// The minor number.
+    pub fn minor(self) -> u32 {
+        self.minor
+    }
+}
+
+impl fmt::Display for KubernetesVersion {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "1.{}", self.minor)
+    }
+}
+
+/// What is wrong with a file, where, and what to do.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ConfigError {
+    /// Path of the field, for example `nodeGroups[0].taints.os`; empty for the file as a whole.
+    pub path: String,
+    /// What is wrong and what is allowed.
+    pub message: String,
+    /// An example of a right value, or the next step.
+    pub hint: Option<String>,
+}
+
+impl ConfigError {
+    /// An error without a hint.
+    pub fn new(path: impl Into<String>, message: impl Into<String>) -> Self {
+        Self {
+            path: path.into(),
+            message: message.into(),
+            hint: None,
+        }
+    }
+
+    /// The same error with a hint.
+    pub fn hint(mut self, hint: impl Into<String>) -> Self {
+        self.hint = Some(hint.into());
+        self
+    }
+}
+
+impl fmt::Display for ConfigError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.path.as_str() {
+            "" => f.write_str(&self.message),
+            path => write!(f, "{path}: {}", self.message),
+        }
+    }
+}
+
+impl std::error::Error for ConfigError {}
+
+/// Fields of the file that a simulation has no use for.
+const IGNORED_TOP: &[&str] = &[
+    "accessConfig",
+    "addons",
+    "addonsConfig",
+    "autoModeConfig",
+    "autoScalingGroup",
+    "autoZonalShiftConfig",
+    "cloudWatch",
+    "fargateProfiles",
+    "git",
+    "gitops",
+    "iam",
+    "iamIdentityMappings",
+    "identityProviders",
+    "karpenter",
+    "kubernetesNetworkConfig",
+    "localZones",
+    "outpost",
+    "privateCluster",
+    "remoteNetworkConfig",
+    "secretsEncryption",
+    "upgradePolicy",
+    "vpc",
+    "zonalShiftConfig",
+];
+
+impl Cluster {
+    /// Reads a ClusterConfig.
+    ///
+    /// # Errors
+    /// [`ConfigError`] at the first thing that is wrong.
+    pub fn from_yaml(text: &str) -> Result<Self, ConfigError> {
+        let value: Value = serde_saphyr::from_str(text).map_err(|error| {
+            ConfigError::new("", format!("not a YAML document: {}", one_line(&error)))
+        })?;
+        let mut ignored = Vec::new();
+        let root = Field::root(&value);
+        root.check_kind()?;
+        root.check_fields(
+            &[
+                "apiVersion",
+                "kind",
+                "metadata",
+                "availabilityZones",
+                "nodeGroups",
+                "managedNodeGroups",
+            ],
+            IGNORED_TOP,
+            &mut ignored,
+        )?;
+        let metadata = root.required("metadata")?;
+        metadata.check_fields(
+            &["name", "region", "version", "tags"],
+            &["annotations", "accountID"],
+            &mut ignored,
+        )?;
+        let region = metadata.required("region")?.region()?;
+        let version = match metadata.get("version") {
+            Some(field) => version(&field)?,
+            None => KubernetesVersion::NEWEST,
+        };
+        let mut cluster = Self {
+            name: metadata.required("name")?.cluster_name()?,
+            version,
+            tags: metadata.string_map("tags")?,
+            availability_zones: root.zones("availabilityZones", &region)?,
+            region,
+            node_groups: Vec::new(),
+            ignored: Vec::new(),
+        };
+        for (list, managed) in [("nodeGroups", false), ("managedNodeGroups", true)] {
+            for field in root.items(list)? {
+                let group = NodeGroup::read(&field, managed, &cluster, &mut ignored)?;
+                if let Some(twin) = cluster.node_groups.iter().find(|g| g.name == group.name) {
+                    return Err(ConfigError::new(
+                        format!("{}.name", group.path),
+                        format!("{:?} is the name of {} already", group.name, twin.path),
+                    )
+                    .hint("names of node groups are unique in a cluster"));
+                }
+                cluster.node_groups.push(group);
+            }
+        }
+        cluster.ignored = once_each(ignored);
+        Ok(cluster)
+    }
+
+    /// Whether any group runs Windows.
+    pub fn has_windows(&self) -> bool {
+        self.node_groups
+            .iter()
+            .any(|group| group.windows_release().is_some())
+    }
+
+    fn check_family(&self, path: &str, family: AmiFamily) -> Result<(), ConfigError> {
+        let oldest = match family.windows_release() {
+            Some(WindowsRelease::V2025) => 35,
+            _ => OLDEST_MINOR,
+        };
+        if self.version.minor >= oldest {
+            return Ok(());
+        }
+        Err(ConfigError::new(
+            path,
+            format!(
+                "{family} needs Kubernetes 1.{oldest} or newer, metadata.version is {}",
+                self.version
+            ),
+        )
+        .hint(format!("metadata.version: \"1.{oldest}\"")))
+    }
+}
+
+fn version(field: &Field<'_>) -> Result<KubernetesVersion, ConfigError> {
+    let text = match field.value() {
+        Value::Number(number) => number.to_string(),
+        _ => field.string()?,
+    };
+    if matches!(text.as_str(), "latest" | "auto" | "default") {
+        return Ok(KubernetesVersion::NEWEST);
+    }
+    text.strip_prefix("1.")
+        .and_then(|minor| minor.parse().ok())
+        .and_then(KubernetesVersion::from_minor)
+        .ok_or_else(|| {
+            field
+                .error(format!(
+                    "{text:?} is not one of 1.{OLDEST_MINOR} to 1.{NEWEST_MINOR}"
+                ))
+                .hint(format!("version: \"1.{NEWEST_MINOR}\""))
+        })
+}
+
+/// Replaces list indices by `[]` and keeps the first of each path.
+fn once_each(paths: Vec<String>) -> Vec<String> {
+    let mut seen = Vec::new();
+    for path in paths {
+        let mut short = String::with_capacity(path.len());
+        let mut inside = false;
+        for c in path.chars() {
+            inside = inside && c != ']';
+            if !inside {
+                short.push(c);
+            }
+            inside = inside || c == '[';
+        }
+        if !seen.contains(&short) {
+            seen.push(short);
+        }
+    }
+    seen
+}
+
+fn one_line(error: &dyn fmt::Display) -> String {
+    let text = error.to_string();
+    let line = text.lines().next().unwrap_or_default();
+    line.trim_start_matches("error: ").to_owned()
+}

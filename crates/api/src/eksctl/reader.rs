@@ -1,0 +1,270 @@
+//! Reading one field of a ClusterConfig with its path at hand.
+//!
+//! Invariant: every error says the path of the value it is about and what would be right.
+
+use std::collections::BTreeMap;
+
+use serde_json::{Map, Value};
+
+use super::ConfigError;
+
+/// A value and where it stands in the file.
+#[derive(Clone, Debug)]
+pub(super) struct Field<'a> {
+    path: String,
+    value: &'a Value,
+}
+
+impl<'a> Field<'a> {
+    pub(super) fn root(value: &'a Value) -> Self {
+        Self {
+            path: String::new(),
+            value,
+        }
+    }
+
+    pub(super) fn path(&self) -> &str {
+        &self.path
+    }
+
+    pub(super) fn value(&self) -> &'a Value {
+        self.value
+    }
+
+    pub(super) fn error(&self, message: impl Into<String>) -> ConfigError {
+        ConfigError::new(self.path.clone(), message)
+    }
+
+    /// Refuses everything that is not a ClusterConfig of the version we read.
+    pub(super) fn check_kind(&self) -> Result<(), ConfigError> {
+        for (name, expected) in [
+            ("apiVersion", "eksctl.io/v1alpha5"),
+            ("kind", "ClusterConfig"),
+        ] {
+            let field = self.required(name)?;
+            let found = field.string()?;
+            if found != expected {
+                return Err(field
+                    .error(format!("{found:?} is not {expected}"))
+                    .hint(format!("{name}: {expected}")));
+            }
+        }
+        Ok(())
+    }
+
+    /// Refuses fields nobody knows and collects those that have no effect.
+    pub(super) fn check_fields(
+        &self,
+        used: &[&str],
+        unused: &[&str],
+        ignored: &mut Vec<String>,
+    ) -> Result<(), ConfigError> {
+        for name in self.object()?.keys() {
+            let name = name.as_str();
+            if unused.contains(&name) {
+                ignored.push(self.child_path(name));
+            } else if !used.contains(&name) {
+                return Err(unknown_field(self.child_path(name), name, used, unused));
+            }
+        }
+        Ok(())
+    }
+
+    pub(super) fn object(&self) -> Result<&'a Map<String, Value>, ConfigError> {
+        self.value
+            .as_object()
+            .ok_or_else(|| self.wrong_type("a map of fields"))
+    }
+
+    /// The field of this name; `null` counts as absent.
+    pub(super) fn get(&self, name: &str) -> Option<Field<'a>> {
+        let value = self.value.as_object()?.get(name)?;
+        (!value.is_null()).then(|| Field {
+            path: self.child_path(name),
+            value,
+        })
+    }
+
+    pub(super) fn required(&self, name: &str) -> Result<Field<'a>, ConfigError> {
+        self.object()?;
+        self.get(name)
+            .ok_or_else(|| ConfigError::new(self.child_path(name), "is required"))
+    }
+
+    /// The elements of a list; none where the field is absent.
+    pub(super) fn items(&self, name: &str) -> Result<Vec<Field<'a>>, ConfigError> {
+        match self.get(name) {
+            Some(list) => list.elements(),
+            None => Ok(Vec::new()),
+        }
+    }
+
+    pub(super) fn elements(&self) -> Result<Vec<Field<'a>>, ConfigError> {
+        let list = self
+            .value
+            .as_array()
+            .ok_or_else(|| self.wrong_type("a list"))?;
+        Ok(list
+            .iter()
+            .enumerate()
+            .map(|(index, value)| Field {
+                path: format!("{}[{index}]", self.path),
+                value,
+            })
+            .collect())
+    }
+
+    pub(super) fn string(&self) -> Result<String, ConfigError> {
+        match self.value {
+            Value::String(text) => Ok(text.clone()),
+            _ => Err(self.wrong_type("text")),
+        }
+    }
+
+    pub(super) fn bool(&self) -> Result<bool, ConfigError> {
+        self.value
+            .as_bool()
+            .ok_or_else(|| self.wrong_type("true or false"))
+    }
+
+    /// A whole number in the range, both ends included.
+    pub(super) fn number(&self, least: u32, most: u32) -> Result<u32, ConfigError> {
+        let range = || format!("a whole number from {least} to {most}");
+        let number = self
+            .value
+            .as_i64()
+            .ok_or_else(|| self.wrong_type(&range()))?;
+        u32::try_from(number)
+            .ok()
+            .filter(|number| (least..=most).contains(number))
+            .ok_or_else(|| self.error(format!("{number} is not {}", range())))
+    }
+
+    pub(super) fn strings(&self, name: &str) -> Result<Vec<String>, ConfigError> {
+        self.items(name)?.iter().map(Field::string).collect()
+    }
+
+    /// A map of text to text. Numbers and booleans are refused: Kubernetes refuses them too.
+    pub(super) fn string_map(&self, name: &str) -> Result<BTreeMap<String, String>, ConfigError> {
+        let Some(field) = self.get(name) else {
+            return Ok(BTreeMap::new());
+        };
+        let mut map = BTreeMap::new();
+        for (key, value) in field.object()? {
+            let entry = Field {
+                path: field.child_path(key),
+                value,
+            };
+            let text = entry.string().map_err(|error| match value {
+                Value::Number(_) | Value::Bool(_) => error.hint(format!("{key}: \"{value}\"")),
+                _ => error,
+            })?;
+            map.insert(key.clone(), text);
+        }
+        Ok(map)
+    }
+
+    pub(super) fn region(&self) -> Result<String, ConfigError> {
+        let text = self.string()?;
+        let parts: Vec<_> = text.split('-').collect();
+        let letters =
+            |part: &&str| !part.is_empty() && part.bytes().all(|b| b.is_ascii_lowercase());
+        let well_formed = parts.len() >= 3
+            && parts[..parts.len() - 1].iter().all(letters)
+            && parts
+                .last()
+                .is_some_and(|last| last.len() == 1 && last.bytes().all(|b| b.is_ascii_digit()));
+        match well_formed {
+            true => Ok(text),
+            false => Err(self
+                .error(format!("{text:?} is not the name of a region"))
+                .hint("region: us-west-2")),
+        }
+    }
+
+    /// eksctl's rule: letters, digits and dashes, starting with a letter, at most 100.
+    pub(super) fn cluster_name(&self) -> Result<String, ConfigError> {
+        let text = self.string()?;
+        let well_formed = text.len() <= 100
+            && text.starts_with(|c: char| c.is_ascii_alphabetic())
+            && text.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'-');
+        match well_formed {
+            true => Ok(text),
+            false => Err(self.error(format!(
+                "{text:?} is not a name of letters, digits and dashes that starts with a letter and is at most 100 long"
+            ))),
+        }
+    }
+
+    /// Zones of the region, each at most once.
+    pub(super) fn zones(&self, name: &str, region: &str) -> Result<Vec<String>, ConfigError> {
+        let mut zones = Vec::new();
+        for field in self.items(name)? {
+            let zone = field.string()?;
+            let letter = zone.strip_prefix(region).unwrap_or_default();
+            if !matches!(letter.as_bytes(), [b'a'..=b'f']) {
+                return Err(field
+                    .error(format!("{zone:?} is not a zone of region {region}"))
+                    .hint(format!("{name}: [{region}a, {region}b]")));
+            }
+            if zones.contains(&zone) {
+                return Err(field.error(format!("{zone:?} stands in the list twice")));
+            }
+            zones.push(zone);
+        }
+        Ok(zones)
+    }
+
+    pub(super) fn child_path(&self, name: &str) -> String {
+        match self.path.as_str() {
+            "" => name.to_owned(),
+            path => format!("{path}.{name}"),
+        }
+    }
+
+    pub(super) fn wrong_type(&self, expected: &str) -> ConfigError {
+        let found = match self.value {
+            Value::Null => "nothing".to_owned(),
+            Value::Bool(value) => value.to_string(),
+            Value::Number(number) => format!("the number {number}"),
+            Value::String(text) => format!("the text {text:?}"),
+            Value::Array(_) => "a list".to_owned(),
+            Value::Object(_) => "a map".to_owned(),
+        };
+        match self.path.as_str() {
+            "" => self.error(format!("the file is {found}, not {expected}")),
+            _ => self.error(format!("{found} is not {expected}")),
+        }
+    }
+}
+
+fn unknown_field(path: String, name: &str, used: &[&str], unused: &[&str]) -> ConfigError {
+    let error = ConfigError::new(path, "unknown field");
+    let near = used
+        .iter()
+        .chain(unused)
+        .map(|known| (distance(name, known), *known))
+        .min();
+    match near {
+        Some((steps, known)) if steps <= 1 + name.len() / 4 => {
+            error.hint(format!("did you mean {known}?"))
+        }
+        _ => error.hint(format!("fields that count here: {}", used.join(", "))),
+    }
+}
+
+/// Edit distance without regard to case.
+fn distance(a: &str, b: &str) -> usize {
+    let (a, b) = (a.to_ascii_lowercase(), b.to_ascii_lowercase());
+    let mut row: Vec<usize> = (0..=b.len()).collect();
+    for (i, left) in a.bytes().enumerate() {
+        let mut diagonal = row[0];
+        row[0] = i + 1;
+        for (j, right) in b.bytes().enumerate() {
+            let step = diagonal + usize::from(left != right);
+            diagonal = row[j + 1];
+            row[j + 1] = step.min(row[j] + 1).min(diagonal + 1);
+        }
+    }
+    row[b.len()]
+}

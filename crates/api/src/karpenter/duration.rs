@@ -1,0 +1,150 @@
+//! Durations as Karpenter writes them: Go's form (`1h30m`), or `Never` where a timer can be off.
+//!
+//! Invariant: a value keeps the text it was read from, so that writing an object back changes
+//! nothing; equality is by meaning.
+
+use std::{fmt, time::Duration};
+
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+/// A duration that may be `Never` (Karpenter: `NillableDuration`).
+#[derive(Clone, Debug)]
+pub struct NillableDuration {
+    text: String,
+    duration: Option<Duration>,
+}
+
+impl NillableDuration {
+    /// The timer that never fires.
+    pub fn never() -> Self {
+        Self {
+            text: "Never".into(),
+            duration: None,
+        }
+    }
+
+    /// A duration of whole seconds, written as `30s`.
+    pub fn seconds(seconds: u64) -> Self {
+        Self {
+            text: format!("{seconds}s"),
+            duration: Some(Duration::from_secs(seconds)),
+        }
+    }
+
+    /// Reads `Never` or a Go duration.
+    ///
+    /// # Errors
+    /// When the text is neither.
+    pub fn parse(text: &str) -> Result<Self, ParseDurationError> {
+        let duration = match text {
+            "Never" => None,
+            other => Some(parse_go_duration(other)?),
+        };
+        Ok(Self {
+            text: text.into(),
+            duration,
+        })
+    }
+
+    /// The duration, or `None` for `Never`.
+    pub fn duration(&self) -> Option<Duration> {
+        self.duration
+    }
+}
+
+impl PartialEq for NillableDuration {
+    fn eq(&self, other: &Self) -> bool {
+        self.duration == other.duration
+    }
+}
+
+impl fmt::Display for NillableDuration {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.text)
+    }
+}
+
+impl Serialize for NillableDuration {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_str(&self.text)
+    }
+}
+
+impl<'de> Deserialize<'de> for NillableDuration {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let text = String::deserialize(deserializer)?;
+        Self::parse(&text).map_err(serde::de::Error::custom)
+    }
+}
+
+/// A text that is no duration.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{0:?} is not a duration such as 30s, 15m or 720h")]
+pub struct ParseDurationError(String);
+
+/// Reads a Go duration made of whole numbers and the units h, m, s and ms.
+///
+/// # Errors
+/// When the text is empty, has another unit, or overflows.
+pub fn parse_go_duration(text: &str) -> Result<Duration, ParseDurationError> {
+    let error = || ParseDurationError(text.to_owned());
+    let mut rest = text;
+    let mut total = Duration::ZERO;
+    while !rest.is_empty() {
+        let digits = rest.find(|c: char| !c.is_ascii_digit()).ok_or_else(error)?;
+        let number: u64 = rest[..digits].parse().map_err(|_| error())?;
+        let unit = &rest[digits..];
+        let letters = unit
+            .find(|c: char| c.is_ascii_digit())
+            .unwrap_or(unit.len());
+        let millis = match &unit[..letters] {
+            "h" => 3_600_000,
+            "m" => 60_000,
+            "s" => 1_000,
+            "ms" => 1,
+            _ => return Err(error()),
+        };
+        let part = number.checked_mul(millis).ok_or_else(error)?;
+        total = total
+            .checked_add(Duration::from_millis(part))
+            .ok_or_else(error)?;
+        rest = &unit[letters..];
+    }
+    match text {
+        "" => Err(error()),
+        _ => Ok(total),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn go_durations_are_read() {
+        assert_eq!(parse_go_duration("30s"), Ok(Duration::from_secs(30)));
+        assert_eq!(parse_go_duration("1h30m"), Ok(Duration::from_secs(5400)));
+        assert_eq!(
+            parse_go_duration("720h0m0s"),
+            Ok(Duration::from_secs(2_592_000))
+        );
+        assert_eq!(parse_go_duration("250ms"), Ok(Duration::from_millis(250)));
+    }
+
+    #[test]
+    fn what_is_no_duration_is_refused() {
+        for text in ["", "5", "5d", "s", "-5s", "1h 30m", "99999999999999999999h"] {
+            assert!(parse_go_duration(text).is_err(), "{text:?}");
+        }
+    }
+
+    #[test]
+    fn text_survives_a_round_trip() {
+        for text in ["Never", "90m", "3600s"] {
+            let json = format!("{text:?}");
+            let value: NillableDuration = serde_json::from_str(&json).unwrap();
+            assert_eq!(serde_json::to_string(&value).unwrap(), json);
+        }
+        assert_eq!(NillableDuration::parse("Never").unwrap().duration(), None);
+    }
+}

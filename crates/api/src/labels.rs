@@ -1,0 +1,236 @@
+//! Names that Kubernetes, Karpenter, EKS and eksctl agreed on: labels, taints, annotations,
+//! finalizers and resource names.
+//!
+//! Invariant: every such string is written here once; other crates use the constant. Which of the
+//! labels the provisioner may choose a value for is said by [`WELL_KNOWN`].
+
+/// Operating system of a node: `linux` or `windows`.
+pub const OS: &str = "kubernetes.io/os";
+/// Architecture of a node in Go's spelling: `amd64` or `arm64`.
+pub const ARCH: &str = "kubernetes.io/arch";
+/// Host name of a node.
+pub const HOSTNAME: &str = "kubernetes.io/hostname";
+/// EC2 instance type of a node.
+pub const INSTANCE_TYPE: &str = "node.kubernetes.io/instance-type";
+/// Availability zone of a node.
+pub const ZONE: &str = "topology.kubernetes.io/zone";
+/// Region of a node.
+pub const REGION: &str = "topology.kubernetes.io/region";
+/// Availability zone id (`usw2-az1`), the same zone in every account.
+pub const ZONE_ID: &str = "topology.k8s.aws/zone-id";
+/// Build of a Windows node, for example `10.0.20348`.
+pub const WINDOWS_BUILD: &str = "node.kubernetes.io/windows-build";
+/// Old spelling of [`OS`], still set by the kubelet.
+pub const BETA_OS: &str = "beta.kubernetes.io/os";
+/// Old spelling of [`ARCH`], still set by the kubelet.
+pub const BETA_ARCH: &str = "beta.kubernetes.io/arch";
+/// Old spelling of [`INSTANCE_TYPE`], still set by the kubelet.
+pub const BETA_INSTANCE_TYPE: &str = "beta.kubernetes.io/instance-type";
+/// Old spelling of [`ZONE`].
+pub const BETA_ZONE: &str = "failure-domain.beta.kubernetes.io/zone";
+/// Old spelling of [`REGION`].
+pub const BETA_REGION: &str = "failure-domain.beta.kubernetes.io/region";
+/// Keeps a node out of external load balancers; set while a node drains.
+pub const EXCLUDE_BALANCERS: &str = "node.kubernetes.io/exclude-from-external-load-balancers";
+/// Recommended label naming an application.
+pub const APP_NAME: &str = "app.kubernetes.io/name";
+/// Recommended label naming an installation of an application.
+pub const APP_INSTANCE: &str = "app.kubernetes.io/instance";
+
+/// NodePool that a node or NodeClaim belongs to.
+pub const NODEPOOL: &str = "karpenter.sh/nodepool";
+/// How a node is paid for: `on-demand`, `spot` or `reserved`.
+pub const CAPACITY_TYPE: &str = "karpenter.sh/capacity-type";
+/// `true` once a node is ready for pods.
+pub const INITIALIZED: &str = "karpenter.sh/initialized";
+/// `true` once a node carries what its NodeClaim asked for.
+pub const REGISTERED: &str = "karpenter.sh/registered";
+/// Asks registration to leave the node's taints alone.
+pub const DO_NOT_SYNC_TAINTS: &str = "karpenter.sh/do-not-sync-taints";
+/// v1alpha5's label for what is [`NODEPOOL`] today.
+pub const PROVISIONER_NAME: &str = "karpenter.sh/provisioner-name";
+
+/// Keeps a node or a pod from being disrupted when `true`.
+pub const DO_NOT_DISRUPT: &str = "karpenter.sh/do-not-disrupt";
+/// Hash of the NodePool's template a NodeClaim was made from.
+pub const NODEPOOL_HASH: &str = "karpenter.sh/nodepool-hash";
+/// Version of the algorithm behind [`NODEPOOL_HASH`].
+pub const NODEPOOL_HASH_VERSION: &str = "karpenter.sh/nodepool-hash-version";
+/// Value of [`NODEPOOL_HASH_VERSION`] that this program writes.
+pub const NODEPOOL_HASH_VERSION_VALUE: &str = "v3";
+/// When a terminating NodeClaim stops respecting PDBs (RFC 3339).
+pub const TERMINATION_TIMESTAMP: &str = "karpenter.sh/nodeclaim-termination-timestamp";
+/// Hash of the EC2NodeClass a NodeClaim was made from.
+pub const EC2NODECLASS_HASH: &str = "karpenter.k8s.aws/ec2nodeclass-hash";
+/// Version of the algorithm behind [`EC2NODECLASS_HASH`].
+pub const EC2NODECLASS_HASH_VERSION: &str = "karpenter.k8s.aws/ec2nodeclass-hash-version";
+/// Value of [`EC2NODECLASS_HASH_VERSION`] that this program writes.
+pub const EC2NODECLASS_HASH_VERSION_VALUE: &str = "v6";
+/// Marks an instance whose tags carry the NodeClaim and node names.
+pub const TAGGED: &str = "karpenter.k8s.aws/tagged";
+/// v1alpha5's annotation that keeps a pod from being evicted.
+pub const DO_NOT_EVICT: &str = "karpenter.sh/do-not-evict";
+/// v1alpha5's annotation that keeps a node from being consolidated.
+pub const DO_NOT_CONSOLIDATE: &str = "karpenter.sh/do-not-consolidate";
+/// Says that a NodePool or EC2NodeClass is the mirror of a legacy object (`Kind/name`).
+pub const MIRRORED_FROM: &str = "mullion.dev/mirrored-from";
+
+/// Keeps NodeClaims and their nodes until pods are drained and the instance is gone.
+pub const TERMINATION_FINALIZER: &str = "karpenter.sh/termination";
+
+/// Taint of a node that is on its way out (`NoSchedule`).
+pub const DISRUPTED_TAINT: &str = "karpenter.sh/disrupted";
+/// Taint of a node that has not been registered yet (`NoExecute`).
+pub const UNREGISTERED_TAINT: &str = "karpenter.sh/unregistered";
+/// Taint the node lifecycle controller sets on a node that is not ready.
+pub const NOT_READY_TAINT: &str = "node.kubernetes.io/not-ready";
+/// Taint the node lifecycle controller sets on a node it cannot hear from.
+pub const UNREACHABLE_TAINT: &str = "node.kubernetes.io/unreachable";
+/// Taint of a cordoned node.
+pub const UNSCHEDULABLE_TAINT: &str = "node.kubernetes.io/unschedulable";
+/// Taint a kubelet with an external cloud provider registers with.
+pub const UNINITIALIZED_TAINT: &str = "node.cloudprovider.kubernetes.io/uninitialized";
+
+/// Domain of Karpenter's own labels.
+pub const KARPENTER_DOMAIN: &str = "karpenter.sh";
+/// API group of the AWS provider's resources and domain of its labels.
+pub const AWS_GROUP: &str = "karpenter.k8s.aws";
+/// EC2NodeClass a NodeClaim was made from.
+pub const EC2NODECLASS: &str = "karpenter.k8s.aws/ec2nodeclass";
+/// Instance category, the letters in front of the family's number (`c`, `m`, `r`).
+pub const INSTANCE_CATEGORY: &str = "karpenter.k8s.aws/instance-category";
+/// Instance family (`c6a`).
+pub const INSTANCE_FAMILY: &str = "karpenter.k8s.aws/instance-family";
+/// Instance generation (`6`).
+pub const INSTANCE_GENERATION: &str = "karpenter.k8s.aws/instance-generation";
+/// Instance size (`xlarge`).
+pub const INSTANCE_SIZE: &str = "karpenter.k8s.aws/instance-size";
+/// Number of vCPUs.
+pub const INSTANCE_CPU: &str = "karpenter.k8s.aws/instance-cpu";
+/// Maker of the CPU (`intel`, `amd`, `aws`).
+pub const INSTANCE_CPU_MANUFACTURER: &str = "karpenter.k8s.aws/instance-cpu-manufacturer";
+/// Memory in MiB.
+pub const INSTANCE_MEMORY: &str = "karpenter.k8s.aws/instance-memory";
+/// Hypervisor (`nitro`, `xen`, empty on bare metal).
+pub const INSTANCE_HYPERVISOR: &str = "karpenter.k8s.aws/instance-hypervisor";
+/// Whether traffic between instances is encrypted by the hardware.
+pub const INSTANCE_ENCRYPTION: &str = "karpenter.k8s.aws/instance-encryption-in-transit-supported";
+/// Local NVMe storage in GB.
+pub const INSTANCE_LOCAL_NVME: &str = "karpenter.k8s.aws/instance-local-nvme";
+/// Baseline network bandwidth in Mbit/s.
+pub const INSTANCE_NETWORK_BANDWIDTH: &str = "karpenter.k8s.aws/instance-network-bandwidth";
+/// Name of the GPU.
+pub const INSTANCE_GPU_NAME: &str = "karpenter.k8s.aws/instance-gpu-name";
+/// Maker of the GPU.
+pub const INSTANCE_GPU_MANUFACTURER: &str = "karpenter.k8s.aws/instance-gpu-manufacturer";
+/// Number of GPUs.
+pub const INSTANCE_GPU_COUNT: &str = "karpenter.k8s.aws/instance-gpu-count";
+/// Memory of one GPU in MiB.
+pub const INSTANCE_GPU_MEMORY: &str = "karpenter.k8s.aws/instance-gpu-memory";
+/// Name of the machine-learning accelerator.
+pub const INSTANCE_ACCELERATOR_NAME: &str = "karpenter.k8s.aws/instance-accelerator-name";
+/// Maker of the machine-learning accelerator.
+pub const INSTANCE_ACCELERATOR_MANUFACTURER: &str =
+    "karpenter.k8s.aws/instance-accelerator-manufacturer";
+/// Number of machine-learning accelerators.
+pub const INSTANCE_ACCELERATOR_COUNT: &str = "karpenter.k8s.aws/instance-accelerator-count";
+/// EBS bandwidth in Mbit/s.
+pub const INSTANCE_EBS_BANDWIDTH: &str = "karpenter.k8s.aws/instance-ebs-bandwidth";
+
+/// EKS managed node group of a node.
+pub const EKS_NODEGROUP: &str = "eks.amazonaws.com/nodegroup";
+/// AMI of a node in an EKS managed node group.
+pub const EKS_NODEGROUP_IMAGE: &str = "eks.amazonaws.com/nodegroup-image";
+/// How a managed node group pays: `ON_DEMAND` or `SPOT`.
+pub const EKS_CAPACITY_TYPE: &str = "eks.amazonaws.com/capacityType";
+/// Cluster name that eksctl puts on nodes.
+pub const EKSCTL_CLUSTER: &str = "alpha.eksctl.io/cluster-name";
+/// Node group name that eksctl puts on nodes.
+pub const EKSCTL_NODEGROUP: &str = "alpha.eksctl.io/nodegroup-name";
+/// Instance id that eksctl puts on nodes of unmanaged groups.
+pub const EKSCTL_INSTANCE: &str = "alpha.eksctl.io/instance-id";
+/// Tag by which the walkthroughs let Karpenter find subnets and security groups.
+pub const DISCOVERY_TAG: &str = "karpenter.sh/discovery";
+
+/// Resource and pod annotation of a Windows pod's address.
+pub const PRIVATE_IPV4: &str = "vpc.amazonaws.com/PrivateIPv4Address";
+/// Resource name of CPU.
+pub const CPU: &str = "cpu";
+/// Resource name of memory.
+pub const MEMORY: &str = "memory";
+/// Resource name of ephemeral storage.
+pub const EPHEMERAL_STORAGE: &str = "ephemeral-storage";
+/// Resource name of pod slots.
+pub const PODS: &str = "pods";
+/// Resource name of NVIDIA GPUs.
+pub const NVIDIA_GPU: &str = "nvidia.com/gpu";
+/// Resource name of AMD GPUs.
+pub const AMD_GPU: &str = "amd.com/gpu";
+/// Resource name of AWS Neuron devices.
+pub const AWS_NEURON: &str = "aws.amazon.com/neuron";
+
+/// Value of [`OS`] on Linux nodes.
+pub const OS_LINUX: &str = "linux";
+/// Value of [`OS`] on Windows nodes.
+pub const OS_WINDOWS: &str = "windows";
+/// Value of [`CAPACITY_TYPE`] for on-demand instances.
+pub const ON_DEMAND: &str = "on-demand";
+/// Value of [`CAPACITY_TYPE`] for spot instances.
+pub const SPOT: &str = "spot";
+
+/// Labels the provisioner knows the values of, so that a pod may ask for them although no NodePool
+/// names them (Karpenter: `v1.WellKnownLabels` and the AWS provider's additions).
+pub const WELL_KNOWN: &[&str] = &[
+    NODEPOOL,
+    ZONE,
+    REGION,
+    INSTANCE_TYPE,
+    ARCH,
+    OS,
+    CAPACITY_TYPE,
+    WINDOWS_BUILD,
+    ZONE_ID,
+    INSTANCE_CATEGORY,
+    INSTANCE_FAMILY,
+    INSTANCE_GENERATION,
+    INSTANCE_SIZE,
+    INSTANCE_CPU,
+    INSTANCE_CPU_MANUFACTURER,
+    INSTANCE_MEMORY,
+    INSTANCE_HYPERVISOR,
+    INSTANCE_ENCRYPTION,
+    INSTANCE_LOCAL_NVME,
+    INSTANCE_NETWORK_BANDWIDTH,
+    INSTANCE_EBS_BANDWIDTH,
+    INSTANCE_GPU_NAME,
+    INSTANCE_GPU_MANUFACTURER,
+    INSTANCE_GPU_COUNT,
+    INSTANCE_GPU_MEMORY,
+    INSTANCE_ACCELERATOR_NAME,
+    INSTANCE_ACCELERATOR_MANUFACTURER,
+    INSTANCE_ACCELERATOR_COUNT,
+];
+
+/// Today's spelling of a label: old beta names are the same label under another name.
+pub fn normalized(label: &str) -> &str {
+    match label {
+        BETA_OS => OS,
+        BETA_ARCH => ARCH,
+        BETA_INSTANCE_TYPE => INSTANCE_TYPE,
+        BETA_ZONE => ZONE,
+        BETA_REGION => REGION,
+        other => other,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn beta_names_are_read_as_their_successors() {
+        assert_eq!(normalized("beta.kubernetes.io/os"), OS);
+        assert_eq!(normalized("failure-domain.beta.kubernetes.io/zone"), ZONE);
+        assert_eq!(normalized("example.com/team"), "example.com/team");
+    }
+}
