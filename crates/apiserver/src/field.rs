@@ -24,22 +24,34 @@ enum Segment<'a> {
 impl<'a> Path<'a> {
     /// The path of a top-level field.
     pub fn new(name: &'a str) -> Self {
-        Path { parent: None, segment: Segment::Name(name) }
+        Path {
+            parent: None,
+            segment: Segment::Name(name),
+        }
     }
 
     /// The path of a named field below this one: `self.name`.
     pub fn child<'b>(&'b self, name: &'b str) -> Path<'b> {
-        Path { parent: Some(self), segment: Segment::Name(name) }
+        Path {
+            parent: Some(self),
+            segment: Segment::Name(name),
+        }
     }
 
     /// The path of a list item: `self[index]`.
     pub fn index(&self, index: usize) -> Path<'_> {
-        Path { parent: Some(self), segment: Segment::Index(index) }
+        Path {
+            parent: Some(self),
+            segment: Segment::Index(index),
+        }
     }
 
     /// The path of a map entry: `self[key]`.
     pub fn key<'b>(&'b self, key: &'b str) -> Path<'b> {
-        Path { parent: Some(self), segment: Segment::Key(key) }
+        Path {
+            parent: Some(self),
+            segment: Segment::Key(key),
+        }
     }
 }
 
@@ -82,6 +94,15 @@ pub enum ErrorType {
     Internal,
 }
 
+/// An offending value as an answer prints it.
+#[derive(Clone, Debug, PartialEq)]
+pub enum BadValue {
+    /// A string is quoted as Go quotes, everything else printed as JSON.
+    Json(Value),
+    /// Printed as it is: structs, which upstream prints with the names and order of Go's internal types (see [`go_struct`]).
+    Text(String),
+}
+
 /// One error at one field.
 #[derive(Clone, Debug, PartialEq)]
 pub struct FieldError {
@@ -90,7 +111,7 @@ pub struct FieldError {
     /// The field's path as clients see it.
     pub field: String,
     /// The offending value; `None` where upstream prints none.
-    pub bad_value: Option<Value>,
+    pub bad_value: Option<BadValue>,
     /// The sentence after the value; may be empty.
     pub detail: String,
 }
@@ -105,8 +126,37 @@ impl Errors {
         self.0.is_empty()
     }
 
-    fn push(&mut self, error_type: ErrorType, path: &Path<'_>, bad_value: Option<Value>, detail: impl Into<String>) {
-        self.0.push(FieldError { error_type, field: path.to_string(), bad_value, detail: detail.into() });
+    fn push(
+        &mut self,
+        error_type: ErrorType,
+        path: &Path<'_>,
+        bad_value: Option<Value>,
+        detail: impl Into<String>,
+    ) {
+        let bad_value = bad_value.map(BadValue::Json);
+        self.0.push(FieldError {
+            error_type,
+            field: path.to_string(),
+            bad_value,
+            detail: detail.into(),
+        });
+    }
+
+    /// An error whose value is printed as given: a struct of Go's internal types, rendered by [`go_struct`].
+    pub fn with_text(
+        &mut self,
+        error_type: ErrorType,
+        path: &Path<'_>,
+        text: String,
+        detail: impl Into<String>,
+    ) {
+        let bad_value = Some(BadValue::Text(text));
+        self.0.push(FieldError {
+            error_type,
+            field: path.to_string(),
+            bad_value,
+            detail: detail.into(),
+        });
     }
 
     /// `field: Required value[: detail]`.
@@ -124,7 +174,7 @@ impl Errors {
         let detail = if supported.is_empty() {
             String::new()
         } else {
-            let quoted: Vec<String> = supported.iter().map(|s| format!("{s:?}")).collect();
+            let quoted: Vec<String> = supported.iter().map(|s| quote(s)).collect();
             format!("supported values: {}", quoted.join(", "))
         };
         self.push(ErrorType::NotSupported, path, Some(value.into()), detail);
@@ -147,12 +197,93 @@ impl Errors {
 
     /// `field: Too long: may not be more than N bytes`.
     pub fn too_long(&mut self, path: &Path<'_>, max_bytes: usize) {
-        self.push(ErrorType::TooLong, path, None, format!("may not be more than {max_bytes} bytes"));
+        self.push(
+            ErrorType::TooLong,
+            path,
+            None,
+            format!("may not be more than {max_bytes} bytes"),
+        );
     }
 
     /// `field: Too many: actual: must have at most max items`.
     pub fn too_many(&mut self, path: &Path<'_>, actual: usize, max: usize) {
         let items = if max == 1 { "item" } else { "items" };
-        self.push(ErrorType::TooMany, path, Some(actual.into()), format!("must have at most {max} {items}"));
+        self.push(
+            ErrorType::TooMany,
+            path,
+            Some(actual.into()),
+            format!("must have at most {max} {items}"),
+        );
+    }
+}
+
+impl fmt::Display for BadValue {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            BadValue::Json(Value::String(text)) => f.write_str(&quote(text)),
+            BadValue::Json(value) => write!(f, "{value}"),
+            BadValue::Text(text) => f.write_str(text),
+        }
+    }
+}
+
+/// A struct as Go marshals it: the fields in the order of the type, each under its Go name.
+pub fn go_struct(fields: &[(&str, Value)]) -> String {
+    let fields: Vec<String> = fields
+        .iter()
+        .map(|(name, value)| format!("{}:{value}", Value::from(*name)))
+        .collect();
+    format!("{{{}}}", fields.join(","))
+}
+
+/// Whether Go's `unicode.IsPrint` holds.
+pub fn is_printable(c: char) -> bool {
+    c == ' '
+        || c == '\''
+        || c == '"'
+        || c == '\\'
+        || (!c.is_whitespace() && c.escape_debug().next() != Some('\\'))
+}
+
+/// A string as Go's `%q` prints it.
+pub fn quote(text: &str) -> String {
+    let mut quoted = String::with_capacity(text.len() + 2);
+    quoted.push('"');
+    for c in text.chars() {
+        match c {
+            '"' => quoted.push_str("\\\""),
+            '\\' => quoted.push_str("\\\\"),
+            '\u{7}' => quoted.push_str("\\a"),
+            '\u{8}' => quoted.push_str("\\b"),
+            '\u{c}' => quoted.push_str("\\f"),
+            '\n' => quoted.push_str("\\n"),
+            '\r' => quoted.push_str("\\r"),
+            '\t' => quoted.push_str("\\t"),
+            '\u{b}' => quoted.push_str("\\v"),
+            c if is_printable(c) => quoted.push(c),
+            c if c.is_ascii() => quoted.push_str(&format!("\\x{:02x}", u32::from(c))),
+            c if u32::from(c) < 0x10000 => quoted.push_str(&format!("\\u{:04x}", u32::from(c))),
+            c => quoted.push_str(&format!("\\U{:08x}", u32::from(c))),
+        }
+    }
+    quoted.push('"');
+    quoted
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn values_print_as_go_prints_them() {
+        assert_eq!(quote("a\u{1}\"\\é\n"), r#""a\x01\"\\é\n""#);
+        assert_eq!(BadValue::Json(json!(3)).to_string(), "3");
+        assert_eq!(BadValue::Json(json!(["a"])).to_string(), r#"["a"]"#);
+        assert_eq!(
+            go_struct(&[("Key", json!("b")), ("Effect", json!(null))]),
+            r#"{"Key":"b","Effect":null}"#
+        );
     }
 }

@@ -8,5 +8,7 @@
 pub mod admission;
 pub mod field;
 pub mod kinds;
+pub mod quantity;
 pub mod schema;
 pub mod status;
+pub mod validation;

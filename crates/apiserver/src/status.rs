@@ -207,10 +207,7 @@ impl FieldError {
         let mut text = head.to_owned();
         if let Some(value) = &self.bad_value {
             text.push_str(": ");
-            match value {
-                Value::Null => text.push_str("null"),
-                value => text.push_str(&value.to_string()),
-            }
+            text.push_str(&value.to_string());
         }
         if !self.detail.is_empty() {
             text.push_str(": ");

@@ -1,0 +1,408 @@
+//! Resource quantities (`100m`, `1.5Gi`, `1e3`): parsing, arithmetic and the canonical text, as `k8s.io/apimachinery/pkg/api/resource`.
+//!
+//! A [`Quantity`] counts in units of 10^-9 in 128 bits, upstream's smallest unit, so that sums and comparisons are exact integer
+//! operations; values beyond about 10^29 saturate. The one place where quantities are read: the schema walker stores
+//! [`canonical`] texts, so two stored quantities of one suffix family that are equal are equal as texts.
+
+use std::{cmp::Ordering, fmt};
+
+const NANO: i128 = 1_000_000_000;
+const MILLI_IN_NANO: i128 = 1_000_000;
+/// How many digits upstream reads without going through a big decimal; such texts are kept as written when they look canonical.
+const MAX_FAST_DIGITS: usize = 18;
+
+/// Why a text is no quantity; the texts are upstream's.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum QuantityError {
+    /// Something that is neither sign, digit nor suffix.
+    #[error(
+        "quantities must match the regular expression '^([+-]?[0-9.]+)([eEinumkKMGTP]*[-+]?[0-9]*)$'"
+    )]
+    Format,
+    /// Letters that are no known suffix.
+    #[error("unable to parse quantity's suffix")]
+    Suffix,
+}
+
+/// The suffix family a quantity is written in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Format {
+    /// `1e3`.
+    DecimalExponent,
+    /// `n u m k M G T P E`.
+    DecimalSi,
+    /// `Ki Mi Gi Ti Pi Ei`.
+    BinarySi,
+}
+
+/// A fixed-point number with a suffix family.
+#[derive(Clone, Debug)]
+pub struct Quantity {
+    nano: i128,
+    format: Format,
+    /// The text as read, when upstream would print that again.
+    text: Option<Box<str>>,
+}
+
+/// The canonical form of a quantity's text, as an answer shows it.
+///
+/// # Errors
+/// The text is no quantity.
+pub fn canonical(text: &str) -> Result<String, QuantityError> {
+    Quantity::parse(text).map(|quantity| quantity.to_string())
+}
+
+/// As [`canonical`], rounded up to thousandths first: what upstream's defaulting does to every resource list.
+///
+/// # Errors
+/// The text is no quantity.
+pub fn canonical_milli(text: &str) -> Result<String, QuantityError> {
+    Quantity::parse(text).map(|quantity| quantity.rounded_up_to_milli().to_string())
+}
+
+struct Scanned<'a> {
+    negative: bool,
+    whole: &'a str,
+    fraction: &'a str,
+    suffix: &'a str,
+}
+
+fn digits(text: &str) -> usize {
+    text.bytes().take_while(u8::is_ascii_digit).count()
+}
+
+fn scan(text: &str) -> Result<Scanned<'_>, QuantityError> {
+    let negative = text.starts_with('-');
+    let rest = text
+        .strip_prefix(['-', '+'])
+        .unwrap_or(text)
+        .trim_start_matches('0');
+    let (whole, rest) = rest.split_at(digits(rest));
+    let (fraction, suffix) = match rest.strip_prefix('.') {
+        Some(rest) => rest.split_at(digits(rest)),
+        None => ("", rest),
+    };
+    let letters = suffix.trim_start_matches(|c| "eEinumkKMGTP".contains(c));
+    let exponent = if letters.is_empty() {
+        letters
+    } else {
+        letters.strip_prefix(['-', '+']).unwrap_or(letters)
+    };
+    if digits(exponent) != exponent.len() {
+        return Err(QuantityError::Format);
+    }
+    Ok(Scanned {
+        negative,
+        whole,
+        fraction,
+        suffix,
+    })
+}
+
+/// What a suffix means: family and exponent, of 10 or (binary) of 2.
+fn interpret(suffix: &str) -> Result<(Format, i32), QuantityError> {
+    let decimal = |exponent| Ok((Format::DecimalSi, exponent));
+    let binary = |exponent| Ok((Format::BinarySi, exponent));
+    match suffix {
+        "n" => decimal(-9),
+        "u" => decimal(-6),
+        "m" => decimal(-3),
+        "" => decimal(0),
+        "k" => decimal(3),
+        "M" => decimal(6),
+        "G" => decimal(9),
+        "T" => decimal(12),
+        "P" => decimal(15),
+        "E" => decimal(18),
+        "Ki" => binary(10),
+        "Mi" => binary(20),
+        "Gi" => binary(30),
+        "Ti" => binary(40),
+        "Pi" => binary(50),
+        "Ei" => binary(60),
+        _ => {
+            let exponent = suffix
+                .strip_prefix(['e', 'E'])
+                .ok_or(QuantityError::Suffix)?;
+            let exponent: i32 = exponent.parse().map_err(|_| QuantityError::Suffix)?;
+            Ok((Format::DecimalExponent, exponent))
+        }
+    }
+}
+
+/// `mantissa * 10^exponent` in units of 10^-9, rounded away from zero, saturating.
+fn scaled(mantissa: i128, exponent: i32) -> i128 {
+    let exponent = exponent.saturating_add(9);
+    if mantissa == 0 {
+        return 0;
+    }
+    match 10i128.checked_pow(exponent.unsigned_abs()) {
+        Some(factor) if exponent >= 0 => mantissa.checked_mul(factor).unwrap_or(i128::MAX),
+        Some(divisor) => (mantissa + divisor - 1) / divisor,
+        None if exponent >= 0 => i128::MAX,
+        None => 1,
+    }
+}
+
+impl Quantity {
+    /// Reads a quantity.
+    ///
+    /// # Errors
+    /// The text is no quantity.
+    pub fn parse(text: &str) -> Result<Quantity, QuantityError> {
+        let text = text.trim();
+        if text.is_empty() {
+            return Err(QuantityError::Format);
+        }
+        let scanned = scan(text)?;
+        let (mut format, exponent) = interpret(scanned.suffix)?;
+        let whole = if scanned.whole.is_empty() {
+            "0"
+        } else {
+            scanned.whole
+        };
+        let shifted = format!("{whole}{}", scanned.fraction);
+        let places = i32::try_from(scanned.fraction.len()).unwrap_or(i32::MAX);
+        let mantissa = shifted.parse::<i128>().unwrap_or(i128::MAX);
+        let magnitude = if format == Format::BinarySi {
+            let cap = i128::from(i64::MAX) * NANO;
+            let bytes = mantissa.checked_mul(1i128 << exponent).unwrap_or(i128::MAX);
+            let nano = scaled(bytes, -places).min(cap);
+            if nano > 0 && nano < NANO {
+                format = Format::DecimalSi;
+            }
+            nano
+        } else {
+            scaled(mantissa, exponent.saturating_sub(places))
+        };
+        let scale = exponent.saturating_sub(places);
+        let looks_canonical = shifted.len() <= MAX_FAST_DIGITS
+            && if format == Format::BinarySi {
+                places == 0 && exponent % 10 == 0 && mantissa & 7 != 0
+            } else {
+                scale >= -9
+                    && scale % 3 == 0
+                    && !shifted.ends_with("000")
+                    && !shifted.starts_with('0')
+            };
+        let nano = if scanned.negative {
+            -magnitude
+        } else {
+            magnitude
+        };
+        Ok(Quantity {
+            nano,
+            format,
+            text: looks_canonical.then(|| text.into()),
+        })
+    }
+
+    /// A whole number in plain decimal notation.
+    pub fn from_integer(value: i64) -> Quantity {
+        Quantity {
+            nano: i128::from(value) * NANO,
+            format: Format::DecimalSi,
+            text: None,
+        }
+    }
+
+    /// The value in units of 10^-9.
+    pub fn nano(&self) -> i128 {
+        self.nano
+    }
+
+    /// The value rounded up to a whole number, at most `i64::MAX` in magnitude.
+    pub fn value(&self) -> i64 {
+        ceil(self.nano, NANO)
+    }
+
+    /// The value in thousandths, rounded up, at most `i64::MAX` in magnitude.
+    pub fn milli_value(&self) -> i64 {
+        ceil(self.nano, MILLI_IN_NANO)
+    }
+
+    /// Whether the value is a whole number.
+    pub fn is_integer(&self) -> bool {
+        self.nano % NANO == 0
+    }
+
+    /// Whether the value is zero.
+    pub fn is_zero(&self) -> bool {
+        self.nano == 0
+    }
+
+    /// Whether the value is below zero.
+    pub fn is_negative(&self) -> bool {
+        self.nano < 0
+    }
+
+    /// The value rounded away from zero to thousandths.
+    pub fn rounded_up_to_milli(self) -> Quantity {
+        let rest = self.nano % MILLI_IN_NANO;
+        if rest == 0 {
+            return self;
+        }
+        let nano = self.nano - rest + MILLI_IN_NANO * rest.signum();
+        Quantity {
+            nano,
+            format: self.format,
+            text: None,
+        }
+    }
+
+    /// The sum; a zero takes the other's suffix family.
+    pub fn plus(&self, other: &Quantity) -> Quantity {
+        let format = if self.is_zero() {
+            other.format
+        } else {
+            self.format
+        };
+        Quantity {
+            nano: self.nano.saturating_add(other.nano),
+            format,
+            text: None,
+        }
+    }
+
+    /// The difference; a zero takes the other's suffix family.
+    pub fn minus(&self, other: &Quantity) -> Quantity {
+        let format = if self.is_zero() {
+            other.format
+        } else {
+            self.format
+        };
+        Quantity {
+            nano: self.nano.saturating_sub(other.nano),
+            format,
+            text: None,
+        }
+    }
+}
+
+fn ceil(nano: i128, unit: i128) -> i64 {
+    let whole = nano.div_euclid(unit) + i128::from(nano.rem_euclid(unit) != 0);
+    i64::try_from(whole).unwrap_or(if whole < 0 { i64::MIN } else { i64::MAX })
+}
+
+impl PartialEq for Quantity {
+    fn eq(&self, other: &Self) -> bool {
+        self.nano == other.nano
+    }
+}
+
+impl Eq for Quantity {}
+
+impl PartialOrd for Quantity {
+    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl Ord for Quantity {
+    fn cmp(&self, other: &Self) -> Ordering {
+        self.nano.cmp(&other.nano)
+    }
+}
+
+impl fmt::Display for Quantity {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        const DECIMAL: [&str; 10] = ["n", "u", "m", "", "k", "M", "G", "T", "P", "E"];
+        const BINARY: [&str; 7] = ["", "Ki", "Mi", "Gi", "Ti", "Pi", "Ei"];
+        if let Some(text) = &self.text {
+            return f.write_str(text);
+        }
+        if self.nano == 0 {
+            return f.write_str("0");
+        }
+        if self.format == Format::BinarySi
+            && self.nano.abs() >= 1024 * NANO
+            && self.nano % NANO == 0
+        {
+            let mut mantissa = self.nano / NANO;
+            let mut step = 0;
+            while mantissa % 1024 == 0 && step + 1 < BINARY.len() {
+                mantissa /= 1024;
+                step += 1;
+            }
+            return write!(f, "{mantissa}{}", BINARY[step]);
+        }
+        let mut mantissa = self.nano;
+        let mut step = 0;
+        while mantissa % 1000 == 0
+            && (step + 1 < DECIMAL.len() || self.format == Format::DecimalExponent)
+        {
+            mantissa /= 1000;
+            step += 1;
+        }
+        if self.format == Format::DecimalExponent {
+            // `step` counts thousands from 10^-9; an i128 has fewer than 14 of them.
+            return match step as i32 * 3 - 9 {
+                0 => write!(f, "{mantissa}"),
+                exponent => write!(f, "{mantissa}e{exponent}"),
+            };
+        }
+        write!(f, "{mantissa}{}", DECIMAL[step])
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn texts_become_canonical_as_upstream_prints_them() {
+        let cases = [
+            ("1000m", "1"),
+            ("1.5", "1500m"),
+            ("0.1", "100m"),
+            ("1.5Gi", "1536Mi"),
+            ("2048Mi", "2Gi"),
+            ("1048576Ki", "1Gi"),
+            ("1000Ki", "1000Ki"),
+            ("1000000u", "1"),
+            ("1e3", "1e3"),
+            ("1000e3", "1e6"),
+            ("10E", "10E"),
+            ("0", "0"),
+            ("0Gi", "0"),
+            ("-1500m", "-1500m"),
+            ("512Ki", "512Ki"),
+            ("0.5Gi", "512Mi"),
+            ("0.5Ki", "512"),
+            ("100000", "100k"),
+            ("1.0001n", "2n"),
+            ("8Ei", "9223372036854775807"),
+        ];
+        for (text, expected) in cases {
+            assert_eq!(canonical(text).as_deref(), Ok(expected), "{text}");
+        }
+    }
+
+    #[test]
+    fn resource_lists_round_up_to_thousandths() {
+        assert_eq!(canonical_milli("0.0005").as_deref(), Ok("1m"));
+        assert_eq!(canonical_milli("500u").as_deref(), Ok("1m"));
+        assert_eq!(canonical_milli("100m").as_deref(), Ok("100m"));
+    }
+
+    #[test]
+    fn what_is_no_quantity_says_why() {
+        assert_eq!(canonical(""), Err(QuantityError::Format));
+        assert_eq!(canonical("1 Gi"), Err(QuantityError::Format));
+        assert_eq!(canonical("abc"), Err(QuantityError::Format));
+        assert_eq!(canonical("1mm"), Err(QuantityError::Suffix));
+        assert_eq!(canonical("1e"), Err(QuantityError::Suffix));
+        assert_eq!(canonical("1GiB"), Err(QuantityError::Format));
+    }
+
+    #[test]
+    fn values_round_up_and_compare_across_suffixes() {
+        let parse = |text| Quantity::parse(text).expect("a quantity");
+        assert_eq!(parse("1500m").value(), 2);
+        assert_eq!(parse("1.5").milli_value(), 1500);
+        assert_eq!(parse("1Gi"), parse("1024Mi"));
+        assert!(parse("1G") < parse("1Gi"));
+        assert_eq!(parse("1Gi").plus(&parse("512Mi")).to_string(), "1536Mi");
+        assert_eq!(parse("0").plus(&parse("1Gi")).to_string(), "1Gi");
+    }
+}

@@ -1,0 +1,61 @@
+//! What makes names, labels, addresses, selectors and metadata valid, in the words of `k8s.io/apimachinery/pkg/util/validation`.
+//!
+//! [`names`] and [`net`] hold pure checks that return the sentences a client reads; an empty list means the value is good and costs
+//! nothing. [`metadata`], [`selector`] and [`resources`] walk objects and record errors under a path. Kinds build their own
+//! validation from these and never word such a sentence themselves.
+
+pub mod metadata;
+pub mod names;
+pub mod net;
+pub mod resources;
+pub mod selector;
+
+use serde_json::{Map, Value};
+
+use crate::field::{Errors, Path};
+
+/// Upstream's sentence for a changed field that may not change.
+pub const IMMUTABLE: &str = "field is immutable";
+
+/// Records every sentence of a check as an invalid value.
+pub fn check(errors: &mut Errors, path: &Path<'_>, value: &str, sentences: Vec<String>) {
+    for sentence in sentences {
+        errors.invalid(path, value, sentence);
+    }
+}
+
+/// Records an error when the value differs from the old one (an absent field is null).
+pub fn immutable(errors: &mut Errors, path: &Path<'_>, value: &Value, old: &Value) {
+    if value != old {
+        errors.invalid(path, value.clone(), IMMUTABLE);
+    }
+}
+
+/// Records an error when the number is negative.
+pub fn nonnegative(errors: &mut Errors, path: &Path<'_>, value: i64) {
+    if value < 0 {
+        errors.invalid(path, value, "must be greater than or equal to 0");
+    }
+}
+
+/// Records an error when the value is not one of upstream's enumeration (pass it sorted: that is how it is printed).
+pub fn one_of(errors: &mut Errors, path: &Path<'_>, value: &str, supported: &[&str]) {
+    if !supported.contains(&value) {
+        errors.not_supported(path, value, supported);
+    }
+}
+
+/// The text of a string field; empty when it is absent.
+pub fn text<'v>(object: &'v Value, field: &str) -> &'v str {
+    object.get(field).and_then(Value::as_str).unwrap_or("")
+}
+
+/// The items of a list field; none when it is absent.
+pub fn items<'v>(object: &'v Value, field: &str) -> &'v [Value] {
+    object.get(field).and_then(Value::as_array).map_or(&[], Vec::as_slice)
+}
+
+/// The entries of a map field; none when it is absent.
+pub fn entries<'v>(object: &'v Value, field: &str) -> impl Iterator<Item = (&'v str, &'v Value)> + use<'v> {
+    object.get(field).and_then(Value::as_object).into_iter().flat_map(Map::iter).map(|(key, value)| (key.as_str(), value))
+}

@@ -1,0 +1,180 @@
+//! IP addresses and CIDRs as Kubernetes reads them: "sloppily" (leading zeros in IPv4 octets are decimal, IPv4 may be mapped into IPv6)
+//! where old API fields must keep accepting what they once accepted, with a warning for what a later release will refuse.
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
+use crate::field::{Errors, Path};
+
+/// An address in the old, forgiving form.
+pub fn parse_ip(text: &str) -> Option<IpAddr> {
+    if let Some(v4) = parse_v4(text) {
+        return Some(IpAddr::V4(v4));
+    }
+    if let Ok(v6) = text.parse::<Ipv6Addr>() {
+        return Some(v6.to_ipv4_mapped().map_or(IpAddr::V6(v6), IpAddr::V4));
+    }
+    let (head, tail) = text.rsplit_once(':')?;
+    let mapped: Ipv6Addr = format!("{head}:{}", parse_v4(tail)?).parse().ok()?;
+    Some(
+        mapped
+            .to_ipv4_mapped()
+            .map_or(IpAddr::V6(mapped), IpAddr::V4),
+    )
+}
+
+fn parse_v4(text: &str) -> Option<Ipv4Addr> {
+    let mut octets = [0u8; 4];
+    let mut parts = text.split('.');
+    for octet in &mut octets {
+        let part = parts.next()?;
+        if part.is_empty() || !part.bytes().all(|byte| byte.is_ascii_digit()) {
+            return None;
+        }
+        *octet = part.parse().ok()?;
+    }
+    parts.next().is_none().then(|| octets.into())
+}
+
+/// A network in the old, forgiving form: the address as written, and the prefix length.
+pub fn parse_cidr(text: &str) -> Option<(IpAddr, u8)> {
+    let (address, length) = text.split_once('/')?;
+    if length.is_empty() || !length.bytes().all(|byte| byte.is_ascii_digit()) {
+        return None;
+    }
+    let length: u8 = length.parse().ok()?;
+    let ip = parse_ip(address)?;
+    let max = if address.contains(':') { 128 } else { 32 };
+    (length <= max).then_some((ip, length))
+}
+
+/// Whether the text names an IPv6 address.
+pub fn is_v6(text: &str) -> bool {
+    matches!(parse_ip(text), Some(IpAddr::V6(_)))
+}
+
+/// The address in its canonical text.
+pub fn canonical(text: &str) -> Option<String> {
+    parse_ip(text).map(|ip| ip.to_string())
+}
+
+/// Records an error unless the value is an IP address.
+pub fn ip(errors: &mut Errors, path: &Path<'_>, value: &str) -> Option<IpAddr> {
+    let parsed = parse_ip(value);
+    if parsed.is_none() {
+        errors.invalid(
+            path,
+            value,
+            "must be a valid IP address, (e.g. 10.9.8.7 or 2001:db8::ffff)",
+        );
+    }
+    parsed
+}
+
+/// Records an error unless the value is a CIDR.
+pub fn cidr(errors: &mut Errors, path: &Path<'_>, value: &str) {
+    if parse_cidr(value).is_none() {
+        errors.invalid(
+            path,
+            value,
+            "must be a valid CIDR value, (e.g. 10.9.8.0/24 or 2001:db8::/64)",
+        );
+    }
+}
+
+/// What to tell a client about an address in a form that will be refused one day.
+pub fn ip_warning(path: &Path<'_>, value: &str) -> Option<String> {
+    let ip = parse_ip(value)?;
+    match value.parse::<IpAddr>() {
+        Ok(IpAddr::V6(v6)) if v6.to_ipv4_mapped().is_none() => {
+            (v6.to_string() != value).then(|| {
+                format!(
+                    "{path}: IPv6 address {value:?} should be in RFC 5952 canonical format ({:?})",
+                    v6.to_string()
+                )
+            })
+        }
+        Ok(IpAddr::V4(_)) => None,
+        Ok(IpAddr::V6(_)) | Err(_) => Some(format!(
+            "{path}: non-standard IP address {value:?} will be considered invalid in a future Kubernetes release: use {:?}",
+            ip.to_string()
+        )),
+    }
+}
+
+/// The network address of a CIDR: host bits cleared.
+pub fn network(ip: IpAddr, length: u8) -> IpAddr {
+    match ip {
+        IpAddr::V4(v4) => {
+            let mask = u32::MAX.checked_shl(32 - u32::from(length)).unwrap_or(0);
+            IpAddr::V4((u32::from(v4) & mask).into())
+        }
+        IpAddr::V6(v6) => {
+            let mask = u128::MAX.checked_shl(128 - u32::from(length)).unwrap_or(0);
+            IpAddr::V6((u128::from(v6) & mask).into())
+        }
+    }
+}
+
+/// What to tell a client about a CIDR in a form that will be refused one day.
+pub fn cidr_warnings(path: &Path<'_>, value: &str) -> Vec<String> {
+    let Some((ip, length)) = parse_cidr(value) else {
+        return Vec::new();
+    };
+    let base = network(ip, length);
+    let mut warnings = Vec::new();
+    if base != ip {
+        let full = if ip.is_ipv4() { 32 } else { 128 };
+        warnings.push(format!(
+            "{path}: CIDR value {value:?} is ambiguous in this context (should be {:?} or {:?}?)",
+            format!("{base}/{length}"),
+            format!("{ip}/{full}")
+        ));
+    }
+    let address = value.split('/').next().unwrap_or("");
+    match address.parse::<IpAddr>() {
+        Ok(IpAddr::V4(_)) => {}
+        Ok(IpAddr::V6(v6)) if v6.to_ipv4_mapped().is_none() => {
+            let canonical = format!("{v6}/{length}");
+            if warnings.is_empty() && canonical != value {
+                warnings.push(format!("{path}: IPv6 CIDR value {value:?} should be in RFC 5952 canonical format ({canonical:?})"));
+            }
+        }
+        Ok(IpAddr::V6(_)) | Err(_) => warnings.push(format!(
+            "{path}: non-standard CIDR value {value:?} will be considered invalid in a future Kubernetes release: use {:?}",
+            format!("{base}/{length}")
+        )),
+    }
+    warnings
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn leading_zeros_are_decimal_and_worth_a_warning() {
+        assert_eq!(canonical("010.0.0.1").as_deref(), Some("10.0.0.1"));
+        assert_eq!(parse_ip("1.2.3"), None);
+        assert_eq!(canonical("::ffff:1.2.3.4").as_deref(), Some("1.2.3.4"));
+        let path = Path::new("ip");
+        assert_eq!(
+            ip_warning(&path, "010.0.0.1").as_deref(),
+            Some(
+                r#"ip: non-standard IP address "010.0.0.1" will be considered invalid in a future Kubernetes release: use "10.0.0.1""#
+            )
+        );
+        assert_eq!(ip_warning(&path, "10.0.0.1"), None);
+    }
+
+    #[test]
+    fn a_cidr_with_host_bits_is_ambiguous() {
+        let warnings = cidr_warnings(&Path::new("c"), "10.0.0.1/8");
+        assert_eq!(
+            warnings,
+            [
+                r#"c: CIDR value "10.0.0.1/8" is ambiguous in this context (should be "10.0.0.0/8" or "10.0.0.1/32"?)"#
+            ]
+        );
+        assert_eq!(parse_cidr("10.0.0.0/33"), None);
+    }
+}

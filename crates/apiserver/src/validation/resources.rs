@@ -1,0 +1,140 @@
+//! Resource names and amounts as nodes, pods, claims and runtime classes declare them (`pkg/apis/core/validation`, `pkg/apis/core/helper`).
+
+use super::{check, names};
+use crate::{
+    field::{Errors, Path},
+    quantity::Quantity,
+};
+
+/// Upstream's sentence for an amount that must be whole.
+pub const NOT_INTEGER: &str = "must be an integer";
+
+/// `hugepages-2Mi` and the like.
+pub fn is_huge_page(name: &str) -> bool {
+    name.starts_with("hugepages-")
+}
+
+/// `attachable-volumes-...`.
+pub fn is_attachable_volume(name: &str) -> bool {
+    name.starts_with("attachable-volumes-")
+}
+
+/// Resources of Kubernetes itself: without a prefix or below `kubernetes.io/`.
+pub fn is_native(name: &str) -> bool {
+    !name.contains('/') || name.contains("kubernetes.io/")
+}
+
+/// Resources that devices and users add: `nvidia.com/gpu`.
+pub fn is_extended(name: &str) -> bool {
+    !is_native(name)
+        && !name.starts_with("requests.")
+        && names::qualified_name(&format!("requests.{name}")).is_empty()
+}
+
+/// Resources without a prefix that upstream knows (containers, quotas and nodes together).
+pub fn is_standard(name: &str) -> bool {
+    const STANDARD: [&str; 27] = [
+        "cpu",
+        "memory",
+        "ephemeral-storage",
+        "requests.cpu",
+        "requests.memory",
+        "requests.ephemeral-storage",
+        "limits.cpu",
+        "limits.memory",
+        "limits.ephemeral-storage",
+        "pods",
+        "resourcequotas",
+        "services",
+        "replicationcontrollers",
+        "secrets",
+        "configmaps",
+        "persistentvolumeclaims",
+        "storage",
+        "requests.storage",
+        "services.nodeports",
+        "services.loadbalancers",
+        "count/pods",
+        "count/services",
+        "count/secrets",
+        "count/configmaps",
+        "count/persistentvolumeclaims",
+        "count/replicationcontrollers",
+        "count/resourcequotas",
+    ];
+    STANDARD.contains(&name) || is_huge_page(name) || name.starts_with("requests.hugepages-")
+}
+
+/// Resources that are counted in whole numbers.
+pub fn is_integer(name: &str) -> bool {
+    const COUNTED: [&str; 10] = [
+        "pods",
+        "resourcequotas",
+        "services",
+        "replicationcontrollers",
+        "secrets",
+        "configmaps",
+        "persistentvolumeclaims",
+        "services.nodeports",
+        "services.loadbalancers",
+        "count/pods",
+    ];
+    COUNTED.contains(&name) || is_extended(name)
+}
+
+/// A resource's name.
+pub fn name(errors: &mut Errors, path: &Path<'_>, value: &str) {
+    let sentences = names::qualified_name(value);
+    if !sentences.is_empty() {
+        return check(errors, path, value, sentences);
+    }
+    if !value.contains('/') && !is_standard(value) {
+        errors.invalid(
+            path,
+            value,
+            "must be a standard resource type or fully qualified",
+        );
+    }
+}
+
+/// An amount of a resource: not negative, whole where the resource is counted.
+pub fn amount(errors: &mut Errors, path: &Path<'_>, resource: &str, text: &str) {
+    let Ok(quantity) = Quantity::parse(text) else {
+        return;
+    };
+    nonnegative(errors, path, text);
+    if is_integer(resource) && quantity.milli_value() % 1000 != 0 {
+        errors.invalid(path, text, NOT_INTEGER);
+    }
+}
+
+/// Records an error when the quantity is negative.
+pub fn nonnegative(errors: &mut Errors, path: &Path<'_>, text: &str) {
+    if Quantity::parse(text).is_ok_and(|quantity| quantity.is_negative()) {
+        errors.invalid(path, text, "must be greater than or equal to 0");
+    }
+}
+
+/// Records an error unless the quantity is above zero.
+pub fn positive(errors: &mut Errors, path: &Path<'_>, text: &str) {
+    if Quantity::parse(text).is_ok_and(|quantity| quantity.nano() <= 0) {
+        errors.invalid(path, text, "must be greater than zero");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn devices_are_extended_and_whole() {
+        assert!(is_extended("nvidia.com/gpu"));
+        assert!(!is_extended("kubernetes.io/gpu"));
+        let mut errors = Errors::default();
+        amount(&mut errors, &Path::new("gpu"), "nvidia.com/gpu", "500m");
+        assert_eq!(
+            errors.0[0].body(),
+            r#"Invalid value: "500m": must be an integer"#
+        );
+    }
+}

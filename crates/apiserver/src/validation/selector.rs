@@ -1,0 +1,665 @@
+//! Label selectors: the string form of requests (`app in (a,b),!x`) and the structured `metav1.LabelSelector` of specs.
+//!
+//! Both become a [`Selector`], which matches labels without allocating. Parse errors read as upstream's
+//! (`apimachinery/pkg/labels/selector.go`), since clients show them as they are.
+
+use std::fmt;
+
+use serde_json::{Map, Value};
+
+use super::{entries, items, metadata, names, text};
+use crate::field::{self, Errors, Path};
+
+/// Why a text is no selector, in upstream's words.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{0}")]
+pub struct SelectorError(String);
+
+/// How a requirement compares.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Operator {
+    /// `=`
+    Equals,
+    /// `==`
+    DoubleEquals,
+    /// `!=`
+    NotEquals,
+    /// `in`
+    In,
+    /// `notin`
+    NotIn,
+    /// The key alone.
+    Exists,
+    /// `!key`
+    DoesNotExist,
+    /// `>`
+    GreaterThan,
+    /// `<`
+    LessThan,
+}
+
+/// One condition on one label.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Requirement {
+    /// The label's key.
+    pub key: String,
+    /// The comparison.
+    pub operator: Operator,
+    /// What it compares with, sorted.
+    pub values: Vec<String>,
+}
+
+/// A conjunction of requirements, or a selector that matches nothing.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Selector(Option<Vec<Requirement>>);
+
+impl Selector {
+    /// Matches everything.
+    pub fn everything() -> Selector {
+        Selector(Some(Vec::new()))
+    }
+
+    /// Matches nothing: a selector that is absent.
+    pub fn nothing() -> Selector {
+        Selector(None)
+    }
+
+    /// Reads the string form.
+    ///
+    /// # Errors
+    /// The text is no selector; the error says where.
+    pub fn parse(text: &str) -> Result<Selector, SelectorError> {
+        let tokens = tokens(text);
+        let mut requirements = Parser {
+            tokens: &tokens,
+            position: 0,
+        }
+        .selector()?;
+        requirements.sort_by(|a, b| a.key.cmp(&b.key));
+        Ok(Selector(Some(requirements)))
+    }
+
+    /// The selector of a `metav1.LabelSelector`: null selects nothing, an empty one everything.
+    ///
+    /// # Errors
+    /// An operator, key or value that [`label_selector`] would have refused.
+    pub fn from_label_selector(selector: &Value) -> Result<Selector, SelectorError> {
+        if selector.is_null() {
+            return Ok(Selector::nothing());
+        }
+        let mut requirements = Vec::new();
+        for (key, value) in entries(selector, "matchLabels") {
+            let values = vec![value.as_str().unwrap_or("").to_owned()];
+            requirements.push(requirement(key, Operator::In, values).map_err(SelectorError)?);
+        }
+        for expression in items(selector, "matchExpressions") {
+            let operator = match text(expression, "operator") {
+                "In" => Operator::In,
+                "NotIn" => Operator::NotIn,
+                "Exists" => Operator::Exists,
+                "DoesNotExist" => Operator::DoesNotExist,
+                other => {
+                    return Err(SelectorError(format!(
+                        "{} is not a valid label selector operator",
+                        field::quote(other)
+                    )));
+                }
+            };
+            let values = items(expression, "values")
+                .iter()
+                .filter_map(Value::as_str)
+                .map(str::to_owned)
+                .collect();
+            requirements.push(
+                requirement(text(expression, "key"), operator, values).map_err(SelectorError)?,
+            );
+        }
+        requirements.sort_by(|a, b| a.key.cmp(&b.key));
+        Ok(Selector(Some(requirements)))
+    }
+
+    /// Exactly these labels (a Service's selector); an empty set matches everything.
+    pub fn from_labels(labels: &Map<String, Value>) -> Selector {
+        let equals = |(key, value): (&String, &Value)| Requirement {
+            key: key.clone(),
+            operator: Operator::Equals,
+            values: vec![value.as_str().unwrap_or("").to_owned()],
+        };
+        Selector(Some(labels.iter().map(equals).collect()))
+    }
+
+    /// Whether it restricts nothing.
+    pub fn is_everything(&self) -> bool {
+        self.0.as_ref().is_some_and(Vec::is_empty)
+    }
+
+    /// The requirements; `None` when nothing matches.
+    pub fn requirements(&self) -> Option<&[Requirement]> {
+        self.0.as_deref()
+    }
+
+    /// Whether labels (the `metadata.labels` of an object, perhaps absent) match.
+    pub fn matches(&self, labels: Option<&Value>) -> bool {
+        let labels = labels.and_then(Value::as_object);
+        self.0.as_ref().is_some_and(|requirements| {
+            requirements
+                .iter()
+                .all(|requirement| requirement.matches(labels))
+        })
+    }
+}
+
+impl Requirement {
+    fn matches(&self, labels: Option<&Map<String, Value>>) -> bool {
+        let value = labels
+            .and_then(|labels| labels.get(&self.key))
+            .and_then(Value::as_str);
+        let listed = |value: &str| self.values.iter().any(|v| v == value);
+        match self.operator {
+            Operator::Equals | Operator::DoubleEquals | Operator::In => value.is_some_and(listed),
+            Operator::NotEquals | Operator::NotIn => value.is_none_or(|value| !listed(value)),
+            Operator::Exists => value.is_some(),
+            Operator::DoesNotExist => value.is_none(),
+            Operator::GreaterThan | Operator::LessThan => {
+                let number = |text: &str| text.parse::<i64>().ok();
+                let (Some(value), Some(bound)) = (
+                    value.and_then(number),
+                    self.values.first().and_then(|v| number(v)),
+                ) else {
+                    return false;
+                };
+                if self.operator == Operator::GreaterThan {
+                    value > bound
+                } else {
+                    value < bound
+                }
+            }
+        }
+    }
+}
+
+impl fmt::Display for Requirement {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (key, values) = (&self.key, self.values.join(","));
+        match self.operator {
+            Operator::Equals => write!(f, "{key}={values}"),
+            Operator::DoubleEquals => write!(f, "{key}=={values}"),
+            Operator::NotEquals => write!(f, "{key}!={values}"),
+            Operator::In => write!(f, "{key} in ({values})"),
+            Operator::NotIn => write!(f, "{key} notin ({values})"),
+            Operator::Exists => f.write_str(key),
+            Operator::DoesNotExist => write!(f, "!{key}"),
+            Operator::GreaterThan => write!(f, "{key}>{values}"),
+            Operator::LessThan => write!(f, "{key}<{values}"),
+        }
+    }
+}
+
+impl fmt::Display for Selector {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (index, requirement) in self.0.iter().flatten().enumerate() {
+            let comma = if index == 0 { "" } else { "," };
+            write!(f, "{comma}{requirement}")?;
+        }
+        Ok(())
+    }
+}
+
+/// How `metav1.FormatLabelSelector` prints a structured selector: `<none>` for an empty or absent one, `app=web` for `matchLabels`.
+pub fn format_label_selector(selector: &Value) -> String {
+    match Selector::from_label_selector(selector) {
+        Err(_) => "<error>".to_owned(),
+        Ok(Selector(mut requirements)) => {
+            for requirement in requirements.iter_mut().flatten() {
+                if requirement.operator == Operator::In
+                    && entries(selector, "matchLabels").any(|(key, _)| key == requirement.key)
+                {
+                    requirement.operator = Operator::Equals;
+                }
+            }
+            let text = Selector(requirements).to_string();
+            if text.is_empty() {
+                "<none>".to_owned()
+            } else {
+                text
+            }
+        }
+    }
+}
+
+fn joined(path: &str, value: &str, sentences: &[String]) -> String {
+    format!(
+        "{path}: Invalid value: {}: {}",
+        field::quote(value),
+        sentences.join("; ")
+    )
+}
+
+/// A requirement whose key and values are good; else upstream's aggregate of what is wrong.
+fn requirement(
+    key: &str,
+    operator: Operator,
+    mut values: Vec<String>,
+) -> Result<Requirement, String> {
+    let mut problems = Vec::new();
+    let sentences = names::qualified_name(key);
+    if !sentences.is_empty() {
+        problems.push(joined("key", key, &sentences));
+    }
+    let list = || Value::from(values.clone()).to_string();
+    match operator {
+        Operator::In | Operator::NotIn if values.is_empty() => {
+            problems.push(format!(
+                "values: Invalid value: {}: for 'in', 'notin' operators, values set can't be empty",
+                list()
+            ));
+        }
+        Operator::Exists | Operator::DoesNotExist if !values.is_empty() => {
+            problems.push(format!(
+                "values: Invalid value: {}: values set must be empty for exists and does not exist",
+                list()
+            ));
+        }
+        Operator::GreaterThan | Operator::LessThan => {
+            for (index, value) in values
+                .iter()
+                .enumerate()
+                .filter(|(_, value)| value.parse::<i64>().is_err())
+            {
+                let quoted = field::quote(value);
+                problems.push(format!("values[{index}]: Invalid value: {quoted}: for 'Gt', 'Lt' operators, the value must be an integer"));
+            }
+        }
+        _ => {}
+    }
+    for (index, value) in values.iter().enumerate() {
+        let sentences = names::label_value(value);
+        if !sentences.is_empty() {
+            problems.push(joined(
+                &format!("values[{index}][{key}]"),
+                value,
+                &sentences,
+            ));
+        }
+    }
+    match problems.len() {
+        0 => {
+            values.sort();
+            values.dedup();
+            Ok(Requirement {
+                key: key.to_owned(),
+                operator,
+                values,
+            })
+        }
+        1 => Err(problems.concat()),
+        _ => Err(format!("[{}]", problems.join(", "))),
+    }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Token {
+    Error,
+    End,
+    Close,
+    Comma,
+    Not,
+    DoubleEquals,
+    Equals,
+    Greater,
+    Word,
+    In,
+    Less,
+    NotEquals,
+    NotIn,
+    Open,
+}
+
+fn keyword(text: &str) -> Option<Token> {
+    Some(match text {
+        ")" => Token::Close,
+        "," => Token::Comma,
+        "!" => Token::Not,
+        "==" => Token::DoubleEquals,
+        "=" => Token::Equals,
+        ">" => Token::Greater,
+        "in" => Token::In,
+        "<" => Token::Less,
+        "!=" => Token::NotEquals,
+        "notin" => Token::NotIn,
+        "(" => Token::Open,
+        _ => return None,
+    })
+}
+
+fn is_symbol(c: char) -> bool {
+    "=!(),><".contains(c)
+}
+
+/// The tokens of a selector; the last one is [`Token::End`].
+fn tokens(text: &str) -> Vec<(Token, &str)> {
+    let mut tokens = Vec::new();
+    let mut rest = text.trim_start_matches([' ', '\t', '\r', '\n']);
+    while let Some(first) = rest.chars().next() {
+        let token = if is_symbol(first) {
+            symbol(rest)
+        } else {
+            word(rest)
+        };
+        rest = rest[token.1.len()..].trim_start_matches([' ', '\t', '\r', '\n']);
+        tokens.push(token);
+    }
+    tokens.push((Token::End, ""));
+    tokens
+}
+
+/// The longest run of symbols that is a keyword, as long as every step after the first keyword is one too.
+fn symbol(text: &str) -> (Token, &str) {
+    let run = text.find(|c| !is_symbol(c)).unwrap_or(text.len());
+    let mut found = None;
+    for length in 1..=run {
+        match keyword(&text[..length]) {
+            Some(token) => found = Some((token, &text[..length])),
+            None if found.is_some() => break,
+            None => {}
+        }
+    }
+    found.unwrap_or((Token::Error, &text[..run]))
+}
+
+fn word(text: &str) -> (Token, &str) {
+    let end = text
+        .find(|c| is_symbol(c) || " \t\r\n".contains(c))
+        .unwrap_or(text.len());
+    let word = &text[..end];
+    (keyword(word).unwrap_or(Token::Word), word)
+}
+
+struct Parser<'t> {
+    tokens: &'t [(Token, &'t str)],
+    position: usize,
+}
+
+impl<'t> Parser<'t> {
+    /// The current token where keys and values are expected: `in` and `notin` are words there.
+    fn peek(&self) -> (Token, &'t str) {
+        let (token, literal) = self
+            .tokens
+            .get(self.position)
+            .copied()
+            .unwrap_or((Token::End, ""));
+        if matches!(token, Token::In | Token::NotIn) {
+            (Token::Word, literal)
+        } else {
+            (token, literal)
+        }
+    }
+
+    fn next(&mut self) -> (Token, &'t str) {
+        let token = self.peek();
+        self.position += 1;
+        token
+    }
+
+    fn selector(&mut self) -> Result<Vec<Requirement>, SelectorError> {
+        let mut requirements = Vec::new();
+        loop {
+            match self.peek() {
+                (Token::Word | Token::Not, _) => {
+                    let requirement = self.requirement().map_err(|why| {
+                        SelectorError(format!("unable to parse requirement: {why}"))
+                    })?;
+                    requirements.push(requirement);
+                    match self.next() {
+                        (Token::End, _) => return Ok(requirements),
+                        (Token::Comma, _) => {
+                            let (token, literal) = self.peek();
+                            if !matches!(token, Token::Word | Token::Not) {
+                                return Err(SelectorError(format!(
+                                    "found '{literal}', expected: identifier after ','"
+                                )));
+                            }
+                        }
+                        (_, literal) => {
+                            return Err(SelectorError(format!(
+                                "found '{literal}', expected: ',' or 'end of string'"
+                            )));
+                        }
+                    }
+                }
+                (Token::End, _) => return Ok(requirements),
+                (_, literal) => {
+                    return Err(SelectorError(format!(
+                        "found '{literal}', expected: !, identifier, or 'end of string'"
+                    )));
+                }
+            }
+        }
+    }
+
+    fn requirement(&mut self) -> Result<Requirement, String> {
+        let (mut token, mut key) = self.next();
+        let negated = token == Token::Not;
+        if negated {
+            (token, key) = self.next();
+        }
+        if token != Token::Word {
+            return Err(format!("found '{key}', expected: identifier"));
+        }
+        let sentences = names::qualified_name(key);
+        if !sentences.is_empty() {
+            return Err(joined("<nil>", key, &sentences));
+        }
+        if negated {
+            return requirement(key, Operator::DoesNotExist, Vec::new());
+        }
+        if matches!(self.peek().0, Token::End | Token::Comma) {
+            return requirement(key, Operator::Exists, Vec::new());
+        }
+        let (token, literal) = self
+            .tokens
+            .get(self.position)
+            .copied()
+            .unwrap_or((Token::End, ""));
+        self.position += 1;
+        let operator = match token {
+            Token::In => Operator::In,
+            Token::NotIn => Operator::NotIn,
+            Token::Equals => Operator::Equals,
+            Token::DoubleEquals => Operator::DoubleEquals,
+            Token::NotEquals => Operator::NotEquals,
+            Token::Greater => Operator::GreaterThan,
+            Token::Less => Operator::LessThan,
+            _ => {
+                return Err(format!(
+                    "found '{literal}', expected: in, notin, =, ==, !=, gt, lt"
+                ));
+            }
+        };
+        let values = if matches!(operator, Operator::In | Operator::NotIn) {
+            self.values()?
+        } else {
+            vec![self.value()?]
+        };
+        requirement(key, operator, values)
+    }
+
+    fn values(&mut self) -> Result<Vec<String>, String> {
+        let (token, literal) = self.next();
+        if token != Token::Open {
+            return Err(format!("found '{literal}' expected: '('"));
+        }
+        match self.peek() {
+            (Token::Word | Token::Comma, first) => {
+                let values = self.list()?;
+                if self.next().0 != Token::Close {
+                    return Err(format!("found '{first}', expected: ')'"));
+                }
+                Ok(values)
+            }
+            (Token::Close, _) => {
+                self.next();
+                Ok(vec![String::new()])
+            }
+            (_, literal) => Err(format!(
+                "found '{literal}', expected: ',', ')' or identifier"
+            )),
+        }
+    }
+
+    fn list(&mut self) -> Result<Vec<String>, String> {
+        let mut values: Vec<String> = Vec::new();
+        loop {
+            match self.next() {
+                (Token::Word, literal) => {
+                    values.push(literal.to_owned());
+                    match self.peek() {
+                        (Token::Comma, _) => {}
+                        (Token::Close, _) => return Ok(values),
+                        (_, literal) => {
+                            return Err(format!("found '{literal}', expected: ',' or ')'"));
+                        }
+                    }
+                }
+                (Token::Comma, _) => {
+                    let after = self.peek().0;
+                    if values.is_empty() || matches!(after, Token::Close | Token::Comma) {
+                        values.push(String::new());
+                    }
+                    if after == Token::Close {
+                        return Ok(values);
+                    }
+                }
+                (_, literal) => {
+                    return Err(format!("found '{literal}', expected: ',', or identifier"));
+                }
+            }
+        }
+    }
+
+    fn value(&mut self) -> Result<String, String> {
+        if matches!(self.peek().0, Token::End | Token::Comma) {
+            return Ok(String::new());
+        }
+        match self.next() {
+            (Token::Word, literal) => Ok(literal.to_owned()),
+            (_, literal) => Err(format!("found '{literal}', expected: identifier")),
+        }
+    }
+}
+
+/// Validates a structured selector where a spec holds one; nothing when it is null.
+pub fn label_selector(errors: &mut Errors, path: &Path<'_>, selector: &Value) {
+    metadata::labels(
+        errors,
+        &path.child("matchLabels"),
+        selector.get("matchLabels"),
+    );
+    for (index, expression) in items(selector, "matchExpressions").iter().enumerate() {
+        let path = path.child("matchExpressions");
+        let path = path.index(index);
+        let empty = items(expression, "values").is_empty();
+        match text(expression, "operator") {
+            "In" | "NotIn" if empty => {
+                errors.required(
+                    &path.child("values"),
+                    "must be specified when `operator` is 'In' or 'NotIn'",
+                );
+            }
+            "In" | "NotIn" => {}
+            "Exists" | "DoesNotExist" if !empty => {
+                errors.forbidden(
+                    &path.child("values"),
+                    "may not be specified when `operator` is 'Exists' or 'DoesNotExist'",
+                );
+            }
+            "Exists" | "DoesNotExist" => {}
+            other => errors.invalid(
+                &path.child("operator"),
+                other,
+                "not a valid selector operator",
+            ),
+        }
+        metadata::label_name(errors, &path.child("key"), text(expression, "key"));
+        for (value_index, value) in items(expression, "values")
+            .iter()
+            .filter_map(Value::as_str)
+            .enumerate()
+        {
+            super::check(
+                errors,
+                &path.child("values").index(value_index),
+                value,
+                names::label_value(value),
+            );
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn matches(selector: &str, labels: Value) -> bool {
+        Selector::parse(selector)
+            .expect(selector)
+            .matches(Some(&labels))
+    }
+
+    #[test]
+    fn the_string_form_matches_as_upstream_does() {
+        let labels = || json!({"app": "web", "n": "5", "in": "x"});
+        for good in [
+            "",
+            "app",
+            "app=web",
+            "app==web",
+            "app!=db",
+            "!x",
+            "app in (web, db)",
+            "x notin (a)",
+            "n>4,n<6",
+            "in=x",
+            " app in (,web) ",
+        ] {
+            assert!(matches(good, labels()), "{good}");
+        }
+        for bad in ["x", "app=db", "!app", "app notin (web)", "n>5", "x>1"] {
+            assert!(!matches(bad, labels()), "{bad}");
+        }
+    }
+
+    #[test]
+    fn errors_read_as_upstream_s() {
+        let error = |text| Selector::parse(text).expect_err(text).to_string();
+        assert_eq!(error("a,"), "found '', expected: identifier after ','");
+        assert_eq!(
+            error("a b"),
+            "unable to parse requirement: found 'b', expected: in, notin, =, ==, !=, gt, lt"
+        );
+        assert_eq!(
+            error("a in (b"),
+            "unable to parse requirement: found '', expected: ',' or ')'"
+        );
+        assert_eq!(
+            error("!"),
+            "unable to parse requirement: found '', expected: identifier"
+        );
+        assert!(error("A/B/C").starts_with(
+            r#"unable to parse requirement: <nil>: Invalid value: "A/B/C": a valid label key must"#
+        ));
+    }
+
+    #[test]
+    fn an_absent_selector_matches_nothing_and_an_empty_one_everything() {
+        let selector = |value| Selector::from_label_selector(&value).expect("valid");
+        assert!(!selector(Value::Null).matches(None));
+        assert!(selector(json!({})).matches(None));
+        let both = json!({"matchLabels": {"b": "1"}, "matchExpressions": [{"key": "a", "operator": "In", "values": ["y", "x"]}]});
+        assert_eq!(selector(both.clone()).to_string(), "a in (x,y),b in (1)");
+        assert_eq!(format_label_selector(&both), "a in (x,y),b=1");
+        assert_eq!(format_label_selector(&json!({})), "<none>");
+    }
+}
