@@ -3,6 +3,10 @@
 //! A [`Resource`] says where a kind is served and how the generic handlers treat it (as data); its [`Kind`] holds what only code
 //! can say: defaults, validation, table cells. Custom resources make the same rows at run time. Handlers never name a kind.
 
+mod builtins;
+
+pub use builtins::builtins;
+
 use std::{borrow::Cow, sync::Arc};
 
 use serde_json::Value;
@@ -308,8 +312,3 @@ impl Allocation for Nothing {
 pub struct Plain;
 
 impl Kind for Plain {}
-
-/// All built-in rows, in discovery order of their groups.
-pub fn builtins() -> Vec<Resource> {
-    Vec::new()
-}

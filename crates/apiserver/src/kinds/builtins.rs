@@ -1,0 +1,384 @@
+//! The built-in rows: what is served, under which names, by which rules. One line of behaviour, the rest is data.
+//!
+//! The order is that of discovery. Rows that share a `storage` show the same objects; the first of them is the stored form.
+
+use std::sync::Arc;
+
+use super::{
+    Generation, Kind, NameRule, Plain, Resource, Rules, StatusMetadata, StatusOnCreate,
+    Subresource, SubresourceHandler,
+};
+use crate::schema::Type;
+
+const STATUS_VERBS: &[&str] = &["get", "patch", "update"];
+
+/// A row being described; [`Row::done`] makes it a [`Resource`].
+struct Row(Resource);
+
+impl Row {
+    /// A namespaced resource named like its kind, stored under its own name, with the default rules.
+    fn new(
+        group: &'static str,
+        version: &'static str,
+        kind: &'static str,
+        plural: &'static str,
+        schema: &str,
+    ) -> Row {
+        let storage = if group.is_empty() {
+            plural.to_owned()
+        } else {
+            format!("{plural}.{group}")
+        };
+        Row(Resource {
+            group: group.into(),
+            version: version.into(),
+            kind: kind.into(),
+            plural: plural.into(),
+            singular: kind.to_ascii_lowercase().into(),
+            short_names: Vec::new(),
+            categories: Vec::new(),
+            namespaced: true,
+            storage: storage.into(),
+            schema: Type::builtin(schema).expect("the schema table has every built-in kind"),
+            rules: Rules::default(),
+            subresources: Vec::new(),
+            deprecated: None,
+            behaviour: Arc::new(Plain),
+        })
+    }
+
+    fn core(kind: &'static str, plural: &'static str) -> Row {
+        Row::new("", "v1", kind, plural, &format!("api.core.v1.{kind}"))
+    }
+
+    fn apps(kind: &'static str, plural: &'static str) -> Row {
+        Row::new("apps", "v1", kind, plural, &format!("api.apps.v1.{kind}"))
+    }
+
+    fn storage_group(kind: &'static str, plural: &'static str) -> Row {
+        Row::new(
+            "storage.k8s.io",
+            "v1",
+            kind,
+            plural,
+            &format!("api.storage.v1.{kind}"),
+        )
+    }
+
+    fn cluster(mut self) -> Row {
+        self.0.namespaced = false;
+        self
+    }
+
+    fn short(mut self, names: &[&'static str]) -> Row {
+        self.0.short_names = names.iter().map(|&name| name.into()).collect();
+        self
+    }
+
+    fn in_all(mut self) -> Row {
+        self.0.categories = vec!["all".into()];
+        self
+    }
+
+    fn in_api_extensions(mut self) -> Row {
+        self.0.categories = vec!["api-extensions".into()];
+        self
+    }
+
+    fn rules(mut self, change: impl FnOnce(&mut Rules)) -> Row {
+        change(&mut self.0.rules);
+        self
+    }
+
+    fn stored_as(mut self, storage: &'static str) -> Row {
+        self.0.storage = storage.into();
+        self
+    }
+
+    fn deprecated(mut self, warning: &'static str) -> Row {
+        self.0.deprecated = Some(warning.into());
+        self
+    }
+
+    fn behaves(mut self, behaviour: impl Kind) -> Row {
+        self.0.behaviour = Arc::new(behaviour);
+        self
+    }
+
+    fn subresource(mut self, subresource: Subresource) -> Row {
+        self.0.subresources.push(subresource);
+        self
+    }
+
+    /// `/status`; `metadata` says how much of the metadata it may change.
+    fn status(self, metadata: StatusMetadata) -> Row {
+        let kind = self.0.kind.clone();
+        self.subresource(Subresource {
+            name: "status",
+            group: None,
+            version: None,
+            kind,
+            verbs: STATUS_VERBS,
+            handler: SubresourceHandler::Status(metadata),
+        })
+    }
+
+    /// `/scale` over `spec.replicas`, `status.replicas` and `spec.selector`.
+    fn scale(self) -> Row {
+        self.subresource(Subresource {
+            name: "scale",
+            group: Some("autoscaling"),
+            version: Some("v1"),
+            kind: "Scale".into(),
+            verbs: STATUS_VERBS,
+            handler: SubresourceHandler::Scale {
+                spec_replicas: "spec.replicas".into(),
+                status_replicas: "status.replicas".into(),
+                selector: Some("spec.selector".into()),
+            },
+        })
+    }
+
+    /// A subresource with a handler of its own.
+    fn named(self, name: &'static str, kind: &'static str, verbs: &'static [&'static str]) -> Row {
+        self.subresource(Subresource {
+            name,
+            group: None,
+            version: None,
+            kind: kind.into(),
+            verbs,
+            handler: SubresourceHandler::Named,
+        })
+    }
+
+    fn done(self) -> Resource {
+        self.0
+    }
+}
+
+fn core() -> Vec<Row> {
+    vec![
+        Row::core("ConfigMap", "configmaps").short(&["cm"]),
+        Row::core("Endpoints", "endpoints")
+            .short(&["ep"])
+            .deprecated(
+                "v1 Endpoints is deprecated in v1.33+; use discovery.k8s.io/v1 EndpointSlice",
+            )
+            .rules(|rules| rules.create_on_update = true),
+        Row::core("Event", "events")
+            .short(&["ev"])
+            .rules(|rules| rules.create_on_update = true),
+        Row::core("Namespace", "namespaces")
+            .cluster()
+            .short(&["ns"])
+            .rules(|rules| {
+                rules.name = NameRule::DnsLabel;
+                rules.delete_returns_object = true;
+            })
+            .named("finalize", "Namespace", &["update"])
+            .status(StatusMetadata::All),
+        Row::core("Node", "nodes")
+            .cluster()
+            .short(&["no"])
+            .rules(|rules| rules.status_on_create = StatusOnCreate::Keep)
+            .status(StatusMetadata::All),
+        Row::core("PersistentVolumeClaim", "persistentvolumeclaims")
+            .short(&["pvc"])
+            .rules(|rules| rules.delete_returns_object = true)
+            .status(StatusMetadata::All),
+        Row::core("PersistentVolume", "persistentvolumes")
+            .cluster()
+            .short(&["pv"])
+            .rules(|rules| rules.delete_returns_object = true)
+            .status(StatusMetadata::All),
+        Row::core("Pod", "pods")
+            .short(&["po"])
+            .in_all()
+            .rules(|rules| {
+                rules.generation = Generation::Counts(&["spec"]);
+                rules.graceful_deletion = true;
+                rules.delete_returns_object = true;
+            })
+            .named("binding", "Binding", &["create"])
+            .subresource(Subresource {
+                name: "eviction",
+                group: Some("policy"),
+                version: Some("v1"),
+                kind: "Eviction".into(),
+                verbs: &["create"],
+                handler: SubresourceHandler::Named,
+            })
+            .named("log", "Pod", &["get"])
+            .status(StatusMetadata::KeepOwnerReferences),
+        Row::core("Secret", "secrets"),
+        Row::core("ServiceAccount", "serviceaccounts")
+            .short(&["sa"])
+            .rules(|rules| rules.delete_returns_object = true),
+        Row::core("Service", "services")
+            .short(&["svc"])
+            .in_all()
+            .rules(|rules| {
+                rules.name = NameRule::DnsLabel;
+                rules.create_on_update = true;
+                rules.delete_returns_object = true;
+            })
+            .status(StatusMetadata::All),
+    ]
+}
+
+fn apps() -> Vec<Row> {
+    vec![
+        Row::apps("ControllerRevision", "controllerrevisions"),
+        Row::apps("DaemonSet", "daemonsets")
+            .short(&["ds"])
+            .in_all()
+            .rules(|rules| rules.generation = Generation::Counts(&["spec"]))
+            .status(StatusMetadata::All),
+        Row::apps("Deployment", "deployments")
+            .short(&["deploy"])
+            .in_all()
+            .rules(|rules| rules.generation = Generation::Counts(&["spec", "metadata.annotations"]))
+            .scale()
+            .status(StatusMetadata::KeepLabels),
+        Row::apps("ReplicaSet", "replicasets")
+            .short(&["rs"])
+            .in_all()
+            .rules(|rules| rules.generation = Generation::Counts(&["spec"]))
+            .scale()
+            .status(StatusMetadata::All),
+    ]
+}
+
+fn groups() -> Vec<Row> {
+    vec![
+        Row::new(
+            "events.k8s.io",
+            "v1",
+            "Event",
+            "events",
+            "api.events.v1.Event",
+        )
+        .short(&["ev"])
+        .stored_as("events")
+        .rules(|rules| rules.create_on_update = true),
+        Row::new(
+            "policy",
+            "v1",
+            "PodDisruptionBudget",
+            "poddisruptionbudgets",
+            "api.policy.v1.PodDisruptionBudget",
+        )
+        .short(&["pdb"])
+        .rules(|rules| {
+            rules.generation = Generation::Counts(&["spec"]);
+            rules.unconditional_update = false;
+        })
+        .status(StatusMetadata::All),
+        Row::new(
+            "apiextensions.k8s.io",
+            "v1",
+            "CustomResourceDefinition",
+            "customresourcedefinitions",
+            "apiextensions-apiserver.pkg.apis.apiextensions.v1.CustomResourceDefinition",
+        )
+        .cluster()
+        .short(&["crd", "crds"])
+        .in_api_extensions()
+        .rules(|rules| {
+            rules.generation = Generation::Counts(&["spec"]);
+            rules.unconditional_update = false;
+        })
+        .status(StatusMetadata::All),
+        Row::new(
+            "scheduling.k8s.io",
+            "v1",
+            "PriorityClass",
+            "priorityclasses",
+            "api.scheduling.v1.PriorityClass",
+        )
+        .cluster()
+        .short(&["pc"])
+        .rules(|rules| rules.generation = Generation::OnceAtCreate),
+        Row::new(
+            "coordination.k8s.io",
+            "v1",
+            "Lease",
+            "leases",
+            "api.coordination.v1.Lease",
+        )
+        .rules(|rules| {
+            rules.unconditional_update = false;
+            rules.create_on_update = true;
+        }),
+        runtime_class("v1"),
+        runtime_class("v1beta1").deprecated(
+            "node.k8s.io/v1beta1 RuntimeClass is deprecated in v1.22+, unavailable in v1.25+",
+        ),
+        Row::new(
+            "discovery.k8s.io",
+            "v1",
+            "EndpointSlice",
+            "endpointslices",
+            "api.discovery.v1.EndpointSlice",
+        )
+        .rules(|rules| {
+            rules.generation =
+                Generation::Counts(&["addressType", "endpoints", "ports", "metadata.labels"]);
+        }),
+    ]
+}
+
+/// The two versions have one shape, so both use the schema of v1.
+fn runtime_class(version: &'static str) -> Row {
+    Row::new(
+        "node.k8s.io",
+        version,
+        "RuntimeClass",
+        "runtimeclasses",
+        "api.node.v1.RuntimeClass",
+    )
+    .cluster()
+    .rules(|rules| {
+        rules.unconditional_update = false;
+        rules.create_on_update = true;
+    })
+}
+
+fn storage() -> Vec<Row> {
+    let conditional = |rules: &mut Rules| rules.unconditional_update = false;
+    vec![
+        Row::storage_group("CSIDriver", "csidrivers")
+            .cluster()
+            .rules(|rules| {
+                rules.unconditional_update = false;
+                rules.delete_returns_object = true;
+            }),
+        Row::storage_group("CSINode", "csinodes")
+            .cluster()
+            .rules(|rules| {
+                rules.unconditional_update = false;
+                rules.delete_returns_object = true;
+            }),
+        Row::storage_group("CSIStorageCapacity", "csistoragecapacities").rules(conditional),
+        Row::storage_group("StorageClass", "storageclasses")
+            .cluster()
+            .short(&["sc"])
+            .rules(|rules| rules.delete_returns_object = true),
+        Row::storage_group("VolumeAttachment", "volumeattachments")
+            .cluster()
+            .rules(|rules| {
+                rules.unconditional_update = false;
+                rules.delete_returns_object = true;
+            })
+            .status(StatusMetadata::KeepMost),
+    ]
+}
+
+/// All built-in rows, in discovery order of their groups.
+pub fn builtins() -> Vec<Resource> {
+    [core(), apps(), groups(), storage()]
+        .into_iter()
+        .flatten()
+        .map(Row::done)
+        .collect()
+}
