@@ -49,11 +49,6 @@ pub fn too_many_bytes(max: usize) -> String {
     format!("must be no more than {max} bytes")
 }
 
-/// The same for label keys and values, which upstream counts in bytes.
-fn too_many_bytes(max: usize) -> String {
-    format!("must be no more than {max} bytes")
-}
-
 /// Upstream's sentence about a regular expression, with examples.
 pub fn mismatch(message: &str, pattern: &str, examples: &[&str]) -> String {
     if examples.is_empty() {
