@@ -1,0 +1,312 @@
+//! Bodies into trees: JSON, YAML or a tree that a patch made, guided by the type.
+//!
+//! The result is what Go would write back after reading the body into its struct: unknown fields are gone, null means absent, quantities
+//! and times are canonical, zero values are where Go has them. What a strict decoder would complain about is listed in
+//! [`Decoded::problems`]; what no decoder accepts is a [`DecodeError`] in the words of `sigs.k8s.io/json`. The walk itself is
+//! in `decode/walk.rs`.
+
+use std::fmt;
+
+use serde::de::DeserializeSeed;
+use serde_json::Value;
+
+use super::Type;
+use crate::{quantity::QuantityError, status::Status};
+
+mod base64;
+mod custom;
+mod syntax;
+mod walk;
+
+/// A decoded body.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Decoded {
+    /// The object.
+    pub value: Value,
+    /// What field validation reports or refuses.
+    pub problems: Vec<Problem>,
+}
+
+/// Something a strict decoder reports.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Problem {
+    /// A field the type does not have.
+    Unknown(String),
+    /// A field that is there twice.
+    Duplicate(String),
+    /// A key that is there twice in a YAML body: line and key.
+    YamlDuplicate(u64, String),
+}
+
+impl fmt::Display for Problem {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Problem::Unknown(path) => write!(f, "unknown field {path:?}"),
+            Problem::Duplicate(path) => write!(f, "duplicate field {path:?}"),
+            Problem::YamlDuplicate(line, key) => write!(
+                f,
+                "yaml: unmarshal errors:\n  line {line}: key {key:?} already set in map"
+            ),
+        }
+    }
+}
+
+impl Decoded {
+    /// What `fieldValidation=Strict` answers; `None` when there is nothing to complain about.
+    pub fn strict_error(&self) -> Option<String> {
+        if self.problems.is_empty() {
+            return None;
+        }
+        let texts: Vec<String> = self.problems.iter().map(ToString::to_string).collect();
+        Some(format!("strict decoding error: {}", texts.join(", ")))
+    }
+}
+
+/// Why a body cannot be read at all; the texts are those of Go's decoders.
+#[derive(Clone, Debug, PartialEq, thiserror::Error)]
+pub enum DecodeError {
+    /// The body is no JSON.
+    #[error("{0}")]
+    Syntax(String),
+    /// The body is no YAML.
+    #[error("{0}")]
+    Yaml(String),
+    /// A value of another JSON type than the field's.
+    #[error("json: cannot unmarshal {value} into {place}{go}")]
+    Type {
+        /// What was found: `string`, `number 1.5`.
+        value: String,
+        /// `Go struct field PodSpec.spec.hostname of type ` or `Go value of type `.
+        place: String,
+        /// The Go type that was wanted.
+        go: String,
+    },
+    /// A quantity that is none.
+    #[error(transparent)]
+    Quantity(#[from] QuantityError),
+    /// Bytes that are no base64.
+    #[error("illegal base64 data at input byte {0}")]
+    Base64(usize),
+    /// A time that is none.
+    #[error("{0}")]
+    Time(String),
+}
+
+impl DecodeError {
+    /// The 400 that a request with such a body gets.
+    pub fn refusal(&self, kind: &str, version: &str) -> Status {
+        cannot_be_handled(kind, version, self)
+    }
+}
+
+/// `Pod in version "v1" cannot be handled as a Pod: why`.
+pub fn cannot_be_handled(kind: &str, version: &str, why: &impl fmt::Display) -> Status {
+    Status::bad_request(format!(
+        "{kind} in version {version:?} cannot be handled as a {kind}: {why}"
+    ))
+}
+
+/// Reads a JSON body.
+///
+/// # Errors
+/// The body is no JSON, or a value does not fit its type.
+pub fn json(kind: &Type, body: &[u8]) -> Result<Decoded, DecodeError> {
+    if kind.is_custom() {
+        let (value, duplicates) = untyped_json(body)?;
+        return custom::decode(kind, value, duplicates);
+    }
+    let mut deserializer = serde_json::Deserializer::from_slice(body);
+    let mut walker = walk::Walker::new(kind);
+    let read = walker
+        .seed(kind)
+        .deserialize(&mut deserializer)
+        .and_then(|value| deserializer.end().map(|()| value));
+    match read {
+        Ok(value) => walker.finish(value),
+        Err(error) => Err(walker.failed().unwrap_or_else(|| json_error(body, &error))),
+    }
+}
+
+/// Reads any JSON and reports duplicate keys.
+///
+/// # Errors
+/// The body is no JSON.
+pub fn untyped_json(body: &[u8]) -> Result<(Value, Vec<Problem>), DecodeError> {
+    let mut deserializer = serde_json::Deserializer::from_slice(body);
+    let mut problems = Vec::new();
+    let read = walk::Untyped::new(&mut problems).deserialize(&mut deserializer);
+    let value = read
+        .and_then(|value| deserializer.end().map(|()| value))
+        .map_err(|error| json_error(body, &error))?;
+    Ok((value, problems))
+}
+
+fn json_error(body: &[u8], error: &serde_json::Error) -> DecodeError {
+    DecodeError::Syntax(syntax::complaint(body).unwrap_or_else(|| error.to_string()))
+}
+
+/// Reads a YAML body (JSON is YAML).
+///
+/// # Errors
+/// As [`json`]; the body is no YAML.
+pub fn yaml(kind: &Type, body: &[u8]) -> Result<Decoded, DecodeError> {
+    let (tree, duplicates) = untyped_yaml(body)?;
+    let mut decoded = value(kind, tree)?;
+    decoded.problems.splice(0..0, duplicates);
+    Ok(decoded)
+}
+
+/// Reads any YAML as JSON values; the last of duplicate keys wins and the first one found is reported.
+///
+/// # Errors
+/// The body is no YAML.
+pub fn untyped_yaml(body: &[u8]) -> Result<(Value, Vec<Problem>), DecodeError> {
+    use serde_saphyr::{DuplicateKeyPolicy, Error};
+
+    let read = |policy| {
+        let options = serde_saphyr::options! { duplicate_keys: policy };
+        serde_saphyr::from_slice_with_options::<Value>(body, options)
+    };
+    match read(DuplicateKeyPolicy::Error) {
+        Ok(value) => Ok((value, Vec::new())),
+        Err(error) => {
+            let problem = match error.without_snippet() {
+                Error::DuplicateMappingKey { key, location } => {
+                    Problem::YamlDuplicate(location.line(), key.clone().unwrap_or_default())
+                }
+                other => {
+                    return Err(DecodeError::Yaml(format!(
+                        "error converting YAML to JSON: yaml: {other}"
+                    )));
+                }
+            };
+            let value = read(DuplicateKeyPolicy::LastWins);
+            let value = value.map_err(|error| {
+                DecodeError::Yaml(format!("error converting YAML to JSON: yaml: {error}"))
+            })?;
+            Ok((value, vec![problem]))
+        }
+    }
+}
+
+/// Reads a tree, as a patch leaves one behind.
+///
+/// # Errors
+/// A value does not fit its type.
+pub fn value(kind: &Type, tree: Value) -> Result<Decoded, DecodeError> {
+    if kind.is_custom() {
+        return custom::decode(kind, tree, Vec::new());
+    }
+    let mut walker = walk::Walker::new(kind);
+    match walker.seed(kind).deserialize(tree) {
+        Ok(value) => walker.finish(value),
+        Err(error) => Err(walker
+            .failed()
+            .unwrap_or_else(|| DecodeError::Syntax(error.to_string()))),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn read(kind: &str, body: &str) -> Result<Decoded, DecodeError> {
+        json(
+            &Type::builtin(kind).expect("the type is built in"),
+            body.as_bytes(),
+        )
+    }
+
+    fn error(kind: &str, body: &str) -> String {
+        read(kind, body).expect_err("the body is wrong").to_string()
+    }
+
+    #[test]
+    fn an_object_reads_as_go_would_write_it_back() {
+        let body = r#"{"apiVersion":"apps/v1","kind":"Deployment","metadata":{"name":"a","labels":{}},"status":null,
+            "spec":{"paused":false,"replicas":0,"template":{"spec":{"containers":[
+            {"name":"c","stdin":false,"resources":{"limits":{"cpu":"1000m","memory":1024}},"securityContext":{}}]}}}}"#;
+        let decoded = read("api.apps.v1.Deployment", body).expect("it is a deployment");
+        assert_eq!(decoded.problems, []);
+        assert_eq!(
+            decoded.value,
+            json!({"apiVersion": "apps/v1", "kind": "Deployment", "metadata": {"name": "a"}, "status": {},
+                "spec": {"replicas": 0, "selector": null, "strategy": {}, "template": {"metadata": {}, "spec": {"containers": [
+                {"name": "c", "resources": {"limits": {"cpu": "1", "memory": "1024"}}, "securityContext": {}}]}}}})
+        );
+    }
+
+    #[test]
+    fn unknown_and_duplicate_fields_are_named_with_their_paths() {
+        let body = r#"{"spec":{"containers":[{"name":"a","imag":"x"}],"containers":[]},"Metadata":{},"metadata":{"labels":{"a":"b","a":"c"}}}"#;
+        let decoded = read("api.core.v1.Pod", body).expect("it is a pod");
+        let texts: Vec<String> = decoded.problems.iter().map(ToString::to_string).collect();
+        assert_eq!(
+            texts,
+            [
+                r#"unknown field "spec.containers[0].imag""#,
+                r#"duplicate field "spec.containers""#,
+                r#"unknown field "Metadata""#,
+                r#"duplicate field "metadata.labels.a""#
+            ]
+        );
+    }
+
+    #[test]
+    fn a_wrong_type_is_refused_in_the_words_of_gos_decoder() {
+        assert_eq!(
+            error("api.apps.v1.Deployment", r#"{"spec":{"replicas":"3"}}"#),
+            "json: cannot unmarshal string into Go struct field DeploymentSpec.spec.replicas of type int32"
+        );
+        assert_eq!(
+            error("api.core.v1.Pod", r#"{"spec":{"containers":[{"name":1}]}}"#),
+            "json: cannot unmarshal number into Go struct field Container.spec.containers.name of type string"
+        );
+        assert_eq!(
+            error("api.core.v1.Pod", r#"{"spec":{"containers":{}}}"#),
+            "json: cannot unmarshal object into Go struct field PodSpec.spec.containers of type []v1.Container"
+        );
+        assert_eq!(
+            error("api.core.v1.Pod", "[]"),
+            "json: cannot unmarshal array into Go value of type v1.Pod"
+        );
+        assert_eq!(
+            error(
+                "api.core.v1.Service",
+                r#"{"spec":{"ports":[{"targetPort":true}]}}"#
+            ),
+            "json: cannot unmarshal bool into Go struct field ServicePort.spec.ports.targetPort of type int32"
+        );
+        assert_eq!(
+            error("api.core.v1.Secret", r#"{"data":{"a":"?"}}"#),
+            "illegal base64 data at input byte 0"
+        );
+    }
+
+    #[test]
+    fn broken_json_is_refused_in_the_words_of_gos_scanner() {
+        assert_eq!(
+            error("api.core.v1.Pod", r#"{"a""#),
+            "unexpected end of JSON input"
+        );
+        assert_eq!(
+            error("api.core.v1.Pod", "{a}"),
+            "invalid character 'a' looking for beginning of object key string"
+        );
+    }
+
+    #[test]
+    fn yaml_reads_as_json_and_reports_a_key_that_is_there_twice() {
+        let kind = Type::builtin("api.core.v1.ConfigMap").expect("config maps are built in");
+        let decoded = yaml(&kind, b"data: {a: u, a: v}\nfoo: 1\n").expect("it is YAML");
+        assert_eq!(decoded.value["data"], json!({"a": "v"}));
+        assert_eq!(
+            decoded.strict_error().as_deref(),
+            Some(
+                "strict decoding error: yaml: unmarshal errors:\n  line 1: key \"a\" already set in map, unknown field \"foo\""
+            )
+        );
+    }
+}

@@ -1,0 +1,549 @@
+//! The walk over a body, guided by the schema: one serde visitor for every type.
+//!
+//! As in Go's decoder, the first value of a wrong type is remembered and the walk goes on, an error of a value with a syntax of its own
+//! (quantities, times) ends it, and complaints about unknown and duplicate fields are collected, at most 100, none twice.
+
+use std::fmt;
+
+use rustc_hash::FxHashSet;
+use serde::de::{DeserializeSeed, Deserializer, IgnoredAny, MapAccess, SeqAccess, Visitor};
+use serde_json::{Map, Number, Value};
+
+use super::{DecodeError, Decoded, Problem, base64};
+use crate::{
+    quantity,
+    schema::{Arena, Field, Node, Scalar, Struct, Type, TypeId, time, zero},
+};
+
+const MAX_PROBLEMS: usize = 100;
+
+/// The state of one walk.
+pub(super) struct Walker<'s> {
+    arena: &'s Arena,
+    /// Where the walk is, as strict errors write it: `spec.containers[0]`.
+    path: String,
+    /// The fields passed on the way, as type errors write them: no indexes, no map keys.
+    fields: Vec<&'s str>,
+    /// The struct whose field is being read.
+    owner: &'s str,
+    problems: Vec<Problem>,
+    /// The first value of a wrong type.
+    wrong: Option<DecodeError>,
+    /// The error that ended the walk.
+    fatal: Option<DecodeError>,
+}
+
+impl<'s> Walker<'s> {
+    pub(super) fn new(kind: &'s Type) -> Self {
+        Walker {
+            arena: kind.arena(),
+            path: String::new(),
+            fields: Vec::new(),
+            owner: "",
+            problems: Vec::new(),
+            wrong: None,
+            fatal: None,
+        }
+    }
+
+    /// A walk that starts inside a custom resource, below a field of its root.
+    pub(super) fn below(kind: &'s Type, field: &'s str) -> Self {
+        let mut walker = Walker::new(kind);
+        walker.path.push_str(field);
+        walker.fields.push(field);
+        walker
+    }
+
+    /// The seed that reads a whole body.
+    pub(super) fn seed<'w>(&'w mut self, kind: &'s Type) -> Seed<'w, 's> {
+        let go = match kind.node() {
+            Node::Struct(fields) => fields.go_type(),
+            _ => "",
+        };
+        Seed {
+            walker: self,
+            id: kind.id(),
+            go,
+        }
+    }
+
+    /// The result of a walk that came to its end.
+    pub(super) fn finish(self, value: Value) -> Result<Decoded, DecodeError> {
+        match self.wrong {
+            Some(error) => Err(error),
+            None => Ok(Decoded {
+                value,
+                problems: self.problems,
+            }),
+        }
+    }
+
+    /// The error that ended the walk, if it was not the body's syntax.
+    pub(super) fn failed(self) -> Option<DecodeError> {
+        self.fatal
+    }
+
+    fn report(&mut self, problem: Problem) {
+        if self.problems.len() < MAX_PROBLEMS && !self.problems.contains(&problem) {
+            self.problems.push(problem);
+        }
+    }
+
+    fn path_to(&self, name: &str) -> String {
+        if self.path.is_empty() {
+            name.to_owned()
+        } else {
+            format!("{}.{name}", self.path)
+        }
+    }
+
+    fn enter(&mut self, name: &str) -> usize {
+        let length = self.path.len();
+        if length > 0 {
+            self.path.push('.');
+        }
+        self.path.push_str(name);
+        length
+    }
+
+    fn type_error(&self, found: &str, go: &str) -> DecodeError {
+        let place = if self.fields.is_empty() {
+            "Go value of type ".to_owned()
+        } else {
+            format!(
+                "Go struct field {}.{} of type ",
+                self.owner,
+                self.fields.join(".")
+            )
+        };
+        DecodeError::Type {
+            value: found.to_owned(),
+            place,
+            go: go.trim_start_matches('*').to_owned(),
+        }
+    }
+}
+
+/// Go's type of the items of a list or the values of a map.
+fn go_element(go: &str) -> &str {
+    let go = go.trim_start_matches('*');
+    go.strip_prefix("[]")
+        .or_else(|| {
+            go.strip_prefix("map[")
+                .and_then(|rest| rest.split_once(']'))
+                .map(|(_, value)| value)
+        })
+        .unwrap_or(go)
+}
+
+/// Reads one value of one type. Null comes back as `Value::Null` and means absent.
+pub(super) struct Seed<'w, 's> {
+    walker: &'w mut Walker<'s>,
+    id: TypeId,
+    go: &'s str,
+}
+
+impl<'s> Seed<'_, 's> {
+    fn node(&self) -> &'s Node {
+        self.walker.arena.node(self.id)
+    }
+
+    /// A value of another JSON type than the schema's: remembered, read over.
+    fn mismatch<E: serde::de::Error>(self, found: &str) -> Result<Value, E> {
+        let error = match self.node() {
+            Node::Scalar(Scalar::Quantity) => {
+                self.walker.fatal = Some(quantity::QuantityError::Format.into());
+                return Err(E::custom("quantity"));
+            }
+            Node::Scalar(Scalar::Time | Scalar::MicroTime) => {
+                self.walker.fatal = Some(self.walker.type_error(found, "string"));
+                return Err(E::custom("time"));
+            }
+            Node::Scalar(Scalar::IntOrString) => {
+                self.walker.fatal = Some(self.walker.type_error(found, "int32"));
+                return Err(E::custom("int or string"));
+            }
+            _ => self.walker.type_error(found, self.go),
+        };
+        self.walker.wrong.get_or_insert(error);
+        Ok(Value::Null)
+    }
+
+    fn fatal<E: serde::de::Error>(self, error: DecodeError) -> Result<Value, E> {
+        self.walker.fatal = Some(error);
+        Err(E::custom("unreadable value"))
+    }
+
+    fn number<E: serde::de::Error>(self, number: Number) -> Result<Value, E> {
+        let Node::Scalar(scalar) = self.node() else {
+            return self.mismatch("number");
+        };
+        match scalar {
+            Scalar::Int32 | Scalar::IntOrString
+                if number.as_i64().is_some_and(|n| i32::try_from(n).is_ok()) =>
+            {
+                Ok(number.into())
+            }
+            Scalar::Int64 if number.is_i64() => Ok(number.into()),
+            Scalar::Int32 | Scalar::IntOrString | Scalar::Int64 => {
+                self.mismatch(&format!("number {number}"))
+            }
+            Scalar::Double | Scalar::Json | Scalar::RawExtension | Scalar::FieldsV1 => {
+                Ok(number.into())
+            }
+            Scalar::Quantity => match quantity::canonical(&number.to_string()) {
+                Ok(text) => Ok(text.into()),
+                Err(error) => self.fatal(error.into()),
+            },
+            _ => self.mismatch("number"),
+        }
+    }
+}
+
+impl<'de> DeserializeSeed<'de> for Seed<'_, '_> {
+    type Value = Value;
+
+    fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<Value, D::Error> {
+        deserializer.deserialize_any(self)
+    }
+}
+
+impl<'de> Visitor<'de> for Seed<'_, '_> {
+    type Value = Value;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a JSON value")
+    }
+
+    fn visit_unit<E: serde::de::Error>(self) -> Result<Value, E> {
+        Ok(Value::Null)
+    }
+
+    fn visit_none<E: serde::de::Error>(self) -> Result<Value, E> {
+        Ok(Value::Null)
+    }
+
+    fn visit_bool<E: serde::de::Error>(self, value: bool) -> Result<Value, E> {
+        match self.node() {
+            Node::Scalar(
+                Scalar::Bool
+                | Scalar::Json
+                | Scalar::RawExtension
+                | Scalar::FieldsV1
+                | Scalar::SchemaOrBool,
+            ) => Ok(value.into()),
+            _ => self.mismatch("bool"),
+        }
+    }
+
+    fn visit_i64<E: serde::de::Error>(self, value: i64) -> Result<Value, E> {
+        self.number(value.into())
+    }
+
+    fn visit_u64<E: serde::de::Error>(self, value: u64) -> Result<Value, E> {
+        self.number(value.into())
+    }
+
+    fn visit_f64<E: serde::de::Error>(self, value: f64) -> Result<Value, E> {
+        match Number::from_f64(value) {
+            Some(number) => self.number(number),
+            None => self.mismatch("number"),
+        }
+    }
+
+    fn visit_str<E: serde::de::Error>(self, text: &str) -> Result<Value, E> {
+        let Node::Scalar(scalar) = self.node() else {
+            return self.mismatch("string");
+        };
+        match scalar {
+            Scalar::String
+            | Scalar::IntOrString
+            | Scalar::Json
+            | Scalar::RawExtension
+            | Scalar::FieldsV1 => Ok(text.into()),
+            Scalar::Bytes => match base64::canonical(text) {
+                Ok(text) => Ok(text.into()),
+                Err(at) => {
+                    self.walker.wrong.get_or_insert(DecodeError::Base64(at));
+                    Ok(Value::Null)
+                }
+            },
+            Scalar::Quantity => match quantity::canonical(text) {
+                Ok(text) => Ok(text.into()),
+                Err(error) => self.fatal(error.into()),
+            },
+            Scalar::Time => match time::seconds(text) {
+                Ok(text) => Ok(text.into()),
+                Err(error) => self.fatal(DecodeError::Time(error)),
+            },
+            Scalar::MicroTime => match time::micros(text) {
+                Ok(text) => Ok(text.into()),
+                Err(error) => self.fatal(DecodeError::Time(error)),
+            },
+            _ => self.mismatch("string"),
+        }
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, mut items: A) -> Result<Value, A::Error> {
+        match self.node() {
+            Node::List(list) => {
+                let mut read = Vec::with_capacity(items.size_hint().unwrap_or(0).min(1024));
+                let go = go_element(self.go);
+                loop {
+                    let length = self.walker.path.len();
+                    self.walker.path.push_str(&format!("[{}]", read.len()));
+                    let item = items.next_element_seed(Seed {
+                        walker: self.walker,
+                        id: list.item,
+                        go,
+                    })?;
+                    self.walker.path.truncate(length);
+                    match item {
+                        Some(Value::Null) => read.push(zero::zero(self.walker.arena, list.item)),
+                        Some(value) => read.push(value),
+                        None => return Ok(Value::Array(read)),
+                    }
+                }
+            }
+            Node::Scalar(Scalar::Json | Scalar::RawExtension | Scalar::FieldsV1) => collect(items),
+            Node::Scalar(Scalar::SchemaOrStrings) => collect(items),
+            Node::Scalar(Scalar::SchemaOrArray) => {
+                let Value::Array(schemas) = collect(items)? else {
+                    unreachable!("a sequence is an array")
+                };
+                Ok(schemas.into_iter().map(known_schema_fields).collect())
+            }
+            _ => {
+                while items.next_element::<IgnoredAny>()?.is_some() {}
+                self.mismatch("array")
+            }
+        }
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut entries: A) -> Result<Value, A::Error> {
+        match self.node() {
+            Node::Struct(fields) => read_struct(self.walker, fields, entries),
+            Node::Map { value, .. } => read_map(self.walker, *value, go_element(self.go), entries),
+            Node::Scalar(Scalar::Json | Scalar::RawExtension | Scalar::FieldsV1) => {
+                collect_map(entries)
+            }
+            Node::Scalar(
+                Scalar::SchemaOrBool | Scalar::SchemaOrArray | Scalar::SchemaOrStrings,
+            ) => Ok(known_schema_fields(collect_map(entries)?)),
+            _ => {
+                while entries.next_entry::<IgnoredAny, IgnoredAny>()?.is_some() {}
+                self.mismatch("object")
+            }
+        }
+    }
+}
+
+fn collect<'de, A: SeqAccess<'de>>(mut items: A) -> Result<Value, A::Error> {
+    let mut read = Vec::new();
+    while let Some(item) = items.next_element::<Value>()? {
+        read.push(item);
+    }
+    Ok(Value::Array(read))
+}
+
+fn collect_map<'de, A: MapAccess<'de>>(mut entries: A) -> Result<Value, A::Error> {
+    let mut map = Map::new();
+    while let Some((key, value)) = entries.next_entry::<String, Value>()? {
+        map.insert(key, value);
+    }
+    Ok(Value::Object(map))
+}
+
+/// A schema below a union: upstream reads those with a plain decoder, so nothing is reported, but unknown fields are dropped.
+fn known_schema_fields(schema: Value) -> Value {
+    let kind = Type::builtin("apiextensions-apiserver.pkg.apis.apiextensions.v1.JSONSchemaProps");
+    match kind.map(|kind| super::value(&kind, schema.clone())) {
+        Some(Ok(decoded)) => decoded.value,
+        _ => schema,
+    }
+}
+
+fn read_struct<'de, 's, A: MapAccess<'de>>(
+    walker: &mut Walker<'s>,
+    fields: &'s Struct,
+    mut entries: A,
+) -> Result<Value, A::Error> {
+    let mut map = Map::new();
+    let mut seen: FxHashSet<&'s str> = FxHashSet::default();
+    let outer = walker.owner;
+    while let Some(key) = entries.next_key_seed(FieldName(fields))? {
+        let field = match key {
+            Ok(field) => field,
+            Err(unknown) => {
+                entries.next_value::<IgnoredAny>()?;
+                let path = walker.path_to(&unknown);
+                walker.report(Problem::Unknown(path));
+                continue;
+            }
+        };
+        if !seen.insert(&field.name) {
+            let path = walker.path_to(&field.name);
+            walker.report(Problem::Duplicate(path));
+        }
+        walker.owner = fields.go_name();
+        let length = walker.enter(&field.name);
+        walker.fields.push(&field.name);
+        let value = entries.next_value_seed(Seed {
+            walker,
+            id: field.id,
+            go: &field.go,
+        })?;
+        walker.fields.pop();
+        walker.path.truncate(length);
+        if value.is_null() {
+            continue;
+        }
+        map.insert(field.name.to_string(), value);
+    }
+    walker.owner = outer;
+    zero::complete(walker.arena, fields, &mut map);
+    Ok(Value::Object(map))
+}
+
+fn read_map<'de, 's, A: MapAccess<'de>>(
+    walker: &mut Walker<'s>,
+    id: TypeId,
+    go: &'s str,
+    mut entries: A,
+) -> Result<Value, A::Error> {
+    let mut map = Map::new();
+    while let Some(key) = entries.next_key::<String>()? {
+        if map.contains_key(&key) {
+            let path = walker.path_to(&key);
+            walker.report(Problem::Duplicate(path));
+        }
+        let length = walker.enter(&key);
+        let value = entries.next_value_seed(Seed { walker, id, go })?;
+        walker.path.truncate(length);
+        let value = if value.is_null() {
+            zero::zero(walker.arena, id)
+        } else {
+            value
+        };
+        map.insert(key, value);
+    }
+    Ok(Value::Object(map))
+}
+
+/// Finds the field a key names without copying the key; an unknown key comes back as text.
+struct FieldName<'s>(&'s Struct);
+
+impl<'de, 's> DeserializeSeed<'de> for FieldName<'s> {
+    type Value = Result<&'s Field, String>;
+
+    fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<Self::Value, D::Error> {
+        deserializer.deserialize_str(self)
+    }
+}
+
+impl<'s> Visitor<'_> for FieldName<'s> {
+    type Value = Result<&'s Field, String>;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a field name")
+    }
+
+    fn visit_str<E: serde::de::Error>(self, name: &str) -> Result<Self::Value, E> {
+        Ok(self.0.field(name).ok_or_else(|| name.to_owned()))
+    }
+}
+
+/// Reads any value and reports duplicate keys with their paths.
+pub(super) struct Untyped<'p> {
+    problems: &'p mut Vec<Problem>,
+    path: String,
+}
+
+impl<'p> Untyped<'p> {
+    pub(super) fn new(problems: &'p mut Vec<Problem>) -> Self {
+        Untyped {
+            problems,
+            path: String::new(),
+        }
+    }
+
+    fn at(&mut self, path: String) -> Untyped<'_> {
+        Untyped {
+            problems: self.problems,
+            path,
+        }
+    }
+}
+
+impl<'de> DeserializeSeed<'de> for Untyped<'_> {
+    type Value = Value;
+
+    fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<Value, D::Error> {
+        deserializer.deserialize_any(self)
+    }
+}
+
+impl<'de> Visitor<'de> for Untyped<'_> {
+    type Value = Value;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a JSON value")
+    }
+
+    fn visit_unit<E: serde::de::Error>(self) -> Result<Value, E> {
+        Ok(Value::Null)
+    }
+
+    fn visit_bool<E: serde::de::Error>(self, value: bool) -> Result<Value, E> {
+        Ok(value.into())
+    }
+
+    fn visit_i64<E: serde::de::Error>(self, value: i64) -> Result<Value, E> {
+        Ok(value.into())
+    }
+
+    fn visit_u64<E: serde::de::Error>(self, value: u64) -> Result<Value, E> {
+        Ok(i64::try_from(value).map_or_else(|_| Value::from(value as f64), Value::from))
+    }
+
+    fn visit_f64<E: serde::de::Error>(self, value: f64) -> Result<Value, E> {
+        let number = Number::from_f64(value).ok_or_else(|| E::custom("number out of range"))?;
+        Ok(number.into())
+    }
+
+    fn visit_str<E: serde::de::Error>(self, text: &str) -> Result<Value, E> {
+        Ok(text.into())
+    }
+
+    fn visit_string<E: serde::de::Error>(self, text: String) -> Result<Value, E> {
+        Ok(text.into())
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(mut self, mut items: A) -> Result<Value, A::Error> {
+        let mut read = Vec::new();
+        loop {
+            let path = format!("{}[{}]", self.path, read.len());
+            match items.next_element_seed(self.at(path))? {
+                Some(item) => read.push(item),
+                None => return Ok(Value::Array(read)),
+            }
+        }
+    }
+
+    fn visit_map<A: MapAccess<'de>>(mut self, mut entries: A) -> Result<Value, A::Error> {
+        let mut map = Map::new();
+        while let Some(key) = entries.next_key::<String>()? {
+            let path = if self.path.is_empty() {
+                key.clone()
+            } else {
+                format!("{}.{key}", self.path)
+            };
+            if map.contains_key(&key) && self.problems.len() < MAX_PROBLEMS {
+                self.problems.push(Problem::Duplicate(path.clone()));
+            }
+            let value = entries.next_value_seed(self.at(path))?;
+            map.insert(key, value);
+        }
+        Ok(Value::Object(map))
+    }
+}

@@ -1,0 +1,117 @@
+//! The form in which Go would write an object back: zero values dropped, required ones present, nil lists null.
+//!
+//! Decoding applies it while reading; [`normalise`] applies it to a tree that code has changed. Both use the same two functions, so an
+//! object is in this form whenever it is stored. Custom resources stay as sent, except their metadata.
+
+use serde_json::{Map, Value};
+
+use super::{Arena, Node, Presence, Scalar, Struct, Type, TypeId};
+
+/// Brings a tree that was valid for its type into the form Go would write. Unknown fields stay.
+pub fn normalise(kind: &Type, value: &mut Value) {
+    normalise_at(kind.arena(), kind.id(), value);
+}
+
+fn normalise_at(arena: &Arena, id: TypeId, value: &mut Value) {
+    match (arena.node(id), value) {
+        (Node::Struct(fields), Value::Object(map)) => {
+            if fields.custom {
+                for field in fields
+                    .fields
+                    .iter()
+                    .filter(|field| field.presence != Presence::Verbatim)
+                {
+                    if let Some(value) = map.get_mut(&*field.name) {
+                        normalise_at(arena, field.id, value);
+                    }
+                }
+                return;
+            }
+            for field in &fields.fields {
+                if let Some(value) = map.get_mut(&*field.name) {
+                    normalise_at(arena, field.id, value);
+                }
+            }
+            complete(arena, fields, map);
+        }
+        (Node::Map { value: item, .. }, Value::Object(map)) => map
+            .values_mut()
+            .for_each(|value| normalise_at(arena, *item, value)),
+        (Node::List(list), Value::Array(items)) => items
+            .iter_mut()
+            .for_each(|value| normalise_at(arena, list.item, value)),
+        _ => {}
+    }
+}
+
+/// Drops, adds and nulls the fields of one struct whose present fields are in form already.
+pub(super) fn complete(arena: &Arena, fields: &Struct, map: &mut Map<String, Value>) {
+    for field in &fields.fields {
+        let current = map.get(&*field.name);
+        match field.presence {
+            Presence::DropZero => {
+                if current.is_some_and(|value| is_empty(arena, field.id, value)) {
+                    map.remove(&*field.name);
+                }
+            }
+            Presence::Optional => {
+                if current.is_some_and(Value::is_null) {
+                    map.remove(&*field.name);
+                }
+            }
+            Presence::Always => {
+                if current.is_none_or(Value::is_null) {
+                    map.insert(field.name.to_string(), zero(arena, field.id));
+                }
+            }
+            Presence::Null => {
+                if current.is_none_or(|value| is_empty(arena, field.id, value)) {
+                    map.insert(field.name.to_string(), Value::Null);
+                }
+            }
+            Presence::NullIfAbsent => {
+                if current.is_none() {
+                    map.insert(field.name.to_string(), Value::Null);
+                }
+            }
+            Presence::Verbatim => {}
+        }
+    }
+}
+
+/// What Go's `omitempty` calls empty. Pointers are never asked.
+fn is_empty(arena: &Arena, id: TypeId, value: &Value) -> bool {
+    match value {
+        Value::Null => true,
+        Value::Bool(value) => !value,
+        Value::Number(number) => number.as_f64() == Some(0.0),
+        Value::String(text) => text.is_empty(),
+        Value::Array(items) => items.is_empty(),
+        Value::Object(map) => map.is_empty() && matches!(arena.node(id), Node::Map { .. }),
+    }
+}
+
+/// A type's zero value as Go writes it.
+pub(super) fn zero(arena: &Arena, id: TypeId) -> Value {
+    match arena.node(id) {
+        Node::Struct(fields) => {
+            let mut map = Map::new();
+            complete(arena, fields, &mut map);
+            Value::Object(map)
+        }
+        Node::Map { .. } | Node::List(_) => Value::Null,
+        Node::Scalar(scalar) => match scalar {
+            Scalar::String | Scalar::Bytes => Value::from(""),
+            Scalar::Bool => Value::from(false),
+            Scalar::Int32 | Scalar::Int64 | Scalar::Double | Scalar::IntOrString => Value::from(0),
+            Scalar::Quantity => Value::from("0"),
+            Scalar::Time
+            | Scalar::MicroTime
+            | Scalar::RawExtension
+            | Scalar::FieldsV1
+            | Scalar::Json => Value::Null,
+            Scalar::SchemaOrBool => Value::from(true),
+            Scalar::SchemaOrArray | Scalar::SchemaOrStrings => Value::Null,
+        },
+    }
+}

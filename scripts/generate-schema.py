@@ -1,0 +1,217 @@
+#!/usr/bin/env python3
+"""Generate crates/apiserver/src/schema/table.tsv, the one schema table.
+
+    scripts/generate-schema.py [--check]
+
+Inputs, in crates/apiserver/schema-data/:
+  kubernetes-fields-1.36.tsv.gz  every field of every API type: JSON type, reference, protobuf tag, list type, merge key
+  go-structs-1.33.tsv.gz         Go type and tag options of each struct field (scripts/go-struct-facts.py wrote it)
+  overrides.tsv                  the same facts for fields that the second file does not know
+
+The output is read by src/schema/table.rs. A line `=NAME` (with `atomic` when server-side apply owns it as one value) opens a type; the lines after it are its fields, tab-separated:
+  name, type, presence, Go type, protobuf path, flags, list type or map type, list map keys, merge key, merge strategy
+type      [] list, {} map, then @NAME or a letter (see LETTERS)
+presence  o  omitempty: dropped when zero          p  pointer with omitempty: dropped when absent
+          v  a value that is always written        n  always written, null when nil or empty
+          e  always written, null when nil, empty stays empty (kinds that upstream stores as JSON)
+protobuf path: tags from the outer message inwards; more than one where Go embeds a struct inline
+flags     r  required in OpenAPI
+"""
+
+import collections
+import csv
+import gzip
+import pathlib
+import re
+import sys
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent / "crates/apiserver"
+DATA = ROOT / "schema-data"
+TABLE = ROOT / "src/schema/table.tsv"
+
+META = "apimachinery.pkg.apis.meta.v1"
+LETTERS = {
+    "apimachinery.pkg.api.resource.Quantity": "Q",
+    "apimachinery.pkg.util.intstr.IntOrString": "I",
+    f"{META}.Time": "t",
+    f"{META}.MicroTime": "m",
+    f"{META}.FieldsV1": "f",
+    "apimachinery.pkg.runtime.RawExtension": "r",
+    "apiextensions-apiserver.pkg.apis.apiextensions.v1.JSON": "j",
+    "apiextensions-apiserver.pkg.apis.apiextensions.v1.JSONSchemaPropsOrBool": "x",
+    "apiextensions-apiserver.pkg.apis.apiextensions.v1.JSONSchemaPropsOrArray": "y",
+    "apiextensions-apiserver.pkg.apis.apiextensions.v1.JSONSchemaPropsOrStringArray": "z",
+}
+SCALARS = {("string", ""): "s", ("string", "byte"): "B", ("boolean", ""): "b", ("integer", "int32"): "i",
+           ("integer", "int64"): "l", ("number", "double"): "d", ("integer", ""): "i"}
+# A version that 1.36 no longer has and we still serve: same fields, its own package name.
+ALIASES = {"api.node.v1": "api.node.v1beta1"}
+
+Fact = collections.namedtuple("Fact", "go under options path")
+
+
+def read_gz(name):
+    return gzip.open(DATA / name, "rt", encoding="utf-8")
+
+
+def go_structs():
+    """{package.struct: {json name: Fact}}, inline structs flattened with the tags that lead to them."""
+    raw = collections.defaultdict(list)
+    for line in read_gz("go-structs-1.33.tsv.gz"):
+        package, struct, name, go, under, options, tag = line.rstrip("\n").split("\t")
+        key = f"{package.removeprefix('k8s.io/').replace('/', '.')}.{struct}"
+        numbers = [part for part in tag.split(",") if part.isdigit()]
+        raw[key].append((name, go, under, options, numbers[0] if numbers else ""))
+
+    def flatten(key):
+        fields = {}
+        for name, go, under, options, number in raw[key]:
+            if "inline" in options.split(","):
+                inner = under.removeprefix("*").removeprefix("k8s.io/").replace("/", ".")
+                for field, fact in flatten(inner).items():
+                    path = f"{number}.{fact.path}" if number and fact.path else fact.path
+                    fields.setdefault(field, fact._replace(path=path))
+            else:
+                fields[name] = Fact(go, under, options, number)
+        return fields
+
+    return {key: flatten(key) for key in list(raw)}
+
+
+def overrides():
+    facts = {}
+    for line in (DATA / "overrides.tsv").read_text().splitlines():
+        if line and not line.startswith("#"):
+            kind, field, go, options, path = (line.split("\t") + ["", ""])[:5]
+            facts[kind, field] = Fact(go, go, options, path)
+    return facts
+
+
+def sibling(structs, kind, field):
+    """The same struct in another version of the group, newest first."""
+    match = re.fullmatch(r"(api\.\w+)\.v\w+\.(\w+)", kind)
+    if not match:
+        return None
+    for version in ("v2", "v1", "v1beta3", "v1beta2", "v1beta1", "v1alpha3", "v1alpha2", "v1alpha1"):
+        fact = structs.get(f"{match[1]}.{version}.{match[2]}", {}).get(field)
+        if fact:
+            return fact
+    return None
+
+
+def expression(row):
+    def one(ref, json_type, fmt):
+        if ref:
+            return LETTERS.get(ref, f"@{ref}")
+        return SCALARS.get((json_type, fmt), "j")
+
+    kind = row["json_type"]
+    if kind == "array":
+        if row["item_type"] == "integer":
+            item = "l" if "int64" in row["protobuf_type"] or row["type"].startswith("api.resource") else "i"
+        else:
+            item = one(row["ref"], row["item_type"] or "string", "")
+        return f"[]{item}"
+    if kind == "map":
+        return "{}" + one(row["ref"], "string", "byte" if row["format"] == "byte" else "")
+    if kind == "object" and not row["ref"]:
+        return "j"
+    return one(row["ref"], kind, row["format"])
+
+
+def guess(row, expr):
+    """New API types: optional scalars and structs are pointers, everything else is written as it is."""
+    base = {"s": "string", "b": "bool", "i": "int32", "l": "int64", "d": "float64", "B": "[]uint8"}.get(expr)
+    if base is None:
+        base = "struct"
+    if expr.startswith("[]"):
+        base = "[]"
+    if expr.startswith("{}"):
+        base = "map[string]string"
+    if row["required"]:
+        return Fact(base, base, "", "")
+    if base.startswith(("[]", "map")):
+        return Fact(base, base, "omitempty", "")
+    if row["field"] in ("apiVersion", "kind", "metadata"):
+        base = {"metadata": "v1.ObjectMeta"}.get(row["field"], "string")
+        return Fact(base, base, "omitempty", "")
+    return Fact(f"*{base}", base, "omitempty", "")
+
+
+def refine(expr, fact):
+    """What the published table leaves open and Go settles: bytes in maps, lists in maps, the width of list items."""
+    if fact.under == "map[string][]uint8":
+        return "{}B"
+    if fact.under == "map[string][]string":
+        return "{}[]s"
+    if fact.under in ("[]int64", "[]int32"):
+        return "[]l" if fact.under == "[]int64" else "[]i"
+    return expr
+
+
+def presence(kind, fact, expr):
+    nil = "e" if kind.startswith("apiextensions") else "n"
+    nilable = fact.go.startswith(("*", "[]", "map[")) or expr.startswith(("[]", "{}")) or expr == "B"
+    omit = "omitempty" in fact.options
+    if "omitzero" in fact.options:
+        return "p"
+    if fact.go.startswith("*"):
+        return "p" if omit else nil
+    if nilable:
+        return "o" if omit else nil
+    if expr[0] in "@QItmrj":
+        return "v"
+    return "o" if omit else "v"
+
+
+def go_text(expr, fact):
+    """Go's name of the type where it does not follow from ours."""
+    return "" if fact.go in ("struct", "[]") else fact.go
+
+
+def main():
+    structs, manual = go_structs(), overrides()
+    rows = list(csv.DictReader(read_gz("kubernetes-fields-1.36.tsv.gz"), delimiter="\t"))
+    for row in list(rows):
+        package, _, name = row["type"].rpartition(".")
+        if package in ALIASES:
+            copy = dict(row, type=f"{ALIASES[package]}.{name}")
+            owner = copy["ref"].rpartition(".")
+            if owner[0] == package:
+                copy["ref"] = f"{ALIASES[package]}.{owner[2]}"
+            rows.append(copy)
+    guessed, types = [], collections.OrderedDict()
+    for row in rows:
+        types.setdefault(row["type"], []).append(row)
+    known = set(types) | set(LETTERS)
+    for row in rows:
+        if row["ref"] and row["ref"] not in known:
+            types.setdefault(row["ref"], [])
+    lines = []
+    for kind in sorted(types):
+        lines.append(f"={kind}\tatomic" if (kind, "") in manual else f"={kind}")
+        for row in sorted(types[kind], key=lambda row: row["field"]):
+            expr = expression(row)
+            fact = manual.get((kind, row["field"])) or structs.get(kind, {}).get(row["field"]) or sibling(structs, kind, row["field"])
+            if fact is None:
+                fact = guess(row, expr)
+                guessed.append(f"{kind} {row['field']}")
+            expr = refine(expr, fact)
+            path = "" if row["field"] in ("apiVersion", "kind") and row["protobuf_tag"] == "" else fact.path or row["protobuf_tag"]
+            if kind.endswith("List") and row["field"] == "items" and not path:
+                path = "2"
+            if row["field"] == "metadata" and not path:
+                path = "1"
+            listing = row["list_type"] or row["map_type"]
+            cells = [row["field"], expr, presence(kind, fact, expr), go_text(expr, fact), path, "r" if row["required"] else "", listing,
+                     row["list_map_keys"], row["patch_merge_key"], row["patch_strategy"]]
+            lines.append("\t".join(cells).rstrip("\t"))
+    text = "\n".join(lines) + "\n"
+    if "--guessed" in sys.argv:
+        print("\n".join(guessed))
+    if "--check" in sys.argv:
+        sys.exit(0 if TABLE.read_text() == text else "table.tsv is not what the script generates")
+    TABLE.write_text(text)
+
+
+main()
