@@ -1,0 +1,51 @@
+//! Interned label sets.
+//!
+//! Invariant: sorted by key symbol, each key once.
+
+use crate::intern::{Interner, Symbol};
+use crate::model::StringMap;
+
+/// The labels of a pod, node or namespace.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
+pub(crate) struct LabelSet {
+    pairs: Box<[(Symbol, Symbol)]>,
+}
+
+impl LabelSet {
+    /// Interns keys and values.
+    pub(crate) fn intern(labels: &StringMap, names: &mut Interner) -> Self {
+        let mut pairs: Vec<_> = labels
+            .iter()
+            .map(|(key, value)| (names.intern(key), names.intern(value)))
+            .collect();
+        pairs.sort_unstable();
+        LabelSet {
+            pairs: pairs.into(),
+        }
+    }
+
+    /// The value of a key.
+    pub(crate) fn value(&self, key: Symbol) -> Option<Symbol> {
+        self.pairs
+            .binary_search_by_key(&key, |pair| pair.0)
+            .ok()
+            .map(|index| self.pairs[index].1)
+    }
+
+    /// All pairs, in an order that means nothing.
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (Symbol, Symbol)> + '_ {
+        self.pairs.iter().copied()
+    }
+
+    /// No labels at all.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.pairs.is_empty()
+    }
+
+    /// The same labels but for one key.
+    pub(crate) fn without(&self, key: Symbol) -> Self {
+        LabelSet {
+            pairs: self.iter().filter(|pair| pair.0 != key).collect(),
+        }
+    }
+}

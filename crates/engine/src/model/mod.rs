@@ -1,0 +1,55 @@
+//! What callers tell the engine: nodes, pods and the objects that matter to placing them.
+//!
+//! Plain owned values with Kubernetes' field names. With the feature `serde` each reads itself from the object's
+//! JSON; fields that do not matter to scheduling are ignored. The engine compiles them once per pod class
+//! ([`crate::cluster`]) and never looks at text again.
+
+mod affinity;
+mod node;
+mod object;
+mod pod;
+#[cfg(feature = "serde")]
+mod wire;
+
+use std::collections::BTreeMap;
+
+pub use crate::quantity::{Quantity, QuantityError};
+
+pub use affinity::{
+    Affinity, LabelSelector, LabelSelectorRequirement, NodeAffinity, NodeSelector,
+    NodeSelectorRequirement, NodeSelectorTerm, Operator, PodAffinity, PodAffinityTerm,
+    PreferredSchedulingTerm, WeightedPodAffinityTerm,
+};
+pub use node::{ContainerImage, NodeSpec, Taint, TaintEffect};
+pub use object::{NamespaceSpec, PdbSpec, ServiceSpec, WorkloadSpec};
+pub use pod::{
+    Container, ContainerPort, InclusionPolicy, OwnerRef, PodSpec, PodTemplate, PreemptionPolicy,
+    Resources, RestartPolicy, Toleration, TolerationOperator, TopologySpreadConstraint,
+    WhenUnsatisfiable,
+};
+
+/// Labels, annotations or a node selector.
+pub type StringMap = BTreeMap<String, String>;
+
+/// Amounts by resource name, as in `requests` or `allocatable`.
+pub type ResourceMap = BTreeMap<String, Quantity>;
+
+/// Labels the engine itself knows.
+pub mod label {
+    /// The node's own name as a label; unique per node, so it is kept out of node classes.
+    pub const HOSTNAME: &str = "kubernetes.io/hostname";
+    /// Operating system of the node.
+    pub const OS: &str = "kubernetes.io/os";
+    /// Processor architecture of the node.
+    pub const ARCH: &str = "kubernetes.io/arch";
+    /// Zone of the node.
+    pub const ZONE: &str = "topology.kubernetes.io/zone";
+    /// Instance type of the node.
+    pub const INSTANCE_TYPE: &str = "node.kubernetes.io/instance-type";
+    /// Windows build of the node, for example `10.0.20348`.
+    pub const WINDOWS_BUILD: &str = "node.kubernetes.io/windows-build";
+    /// Spot, on-demand or reserved.
+    pub const CAPACITY_TYPE: &str = "karpenter.sh/capacity-type";
+    /// The pool a node was bought for.
+    pub const NODE_POOL: &str = "karpenter.sh/nodepool";
+}

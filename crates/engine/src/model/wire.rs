@@ -1,0 +1,371 @@
+//! The nested shape of Kubernetes' JSON, read and flattened into the model.
+//!
+//! Unknown fields are ignored; absent ones take their zero value. Times must be what the API server writes:
+//! RFC 3339 in UTC.
+
+use serde::{Deserialize, Deserializer};
+
+use super::{
+    Affinity, Container, ContainerImage, LabelSelector, NamespaceSpec, NodeSpec, OwnerRef, PdbSpec,
+    PodSpec, PodTemplate, PreemptionPolicy, ResourceMap, Resources, ServiceSpec, StringMap, Taint,
+    TaintEffect, Toleration, TopologySpreadConstraint, WorkloadSpec,
+};
+
+#[derive(Default, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+struct Meta {
+    name: String,
+    namespace: String,
+    uid: String,
+    labels: Option<StringMap>,
+    deletion_timestamp: Option<String>,
+    owner_references: Vec<Owner>,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(default)]
+struct Owner {
+    kind: String,
+    name: String,
+    controller: bool,
+}
+
+#[derive(Deserialize)]
+pub(super) struct Node {
+    #[serde(default)]
+    metadata: Meta,
+    #[serde(default)]
+    spec: NodeBody,
+    #[serde(default)]
+    status: NodeStatus,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(default)]
+struct NodeBody {
+    taints: Option<Vec<Taint>>,
+    unschedulable: bool,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+struct NodeStatus {
+    capacity: Option<ResourceMap>,
+    allocatable: Option<ResourceMap>,
+    images: Option<Vec<ContainerImage>>,
+    declared_features: Option<Vec<String>>,
+}
+
+impl From<Node> for NodeSpec {
+    fn from(node: Node) -> Self {
+        NodeSpec {
+            name: node.metadata.name,
+            labels: node.metadata.labels.unwrap_or_default(),
+            taints: node.spec.taints.unwrap_or_default(),
+            unschedulable: node.spec.unschedulable,
+            capacity: node.status.capacity.unwrap_or_default(),
+            allocatable: node.status.allocatable.unwrap_or_default(),
+            images: node.status.images.unwrap_or_default(),
+            declared_features: node.status.declared_features.unwrap_or_default(),
+        }
+    }
+}
+
+#[derive(Deserialize)]
+pub(super) struct Pod {
+    #[serde(default)]
+    metadata: Meta,
+    #[serde(default)]
+    spec: PodBody,
+    #[serde(default)]
+    status: PodStatus,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+struct PodBody {
+    node_name: Option<String>,
+    node_selector: Option<StringMap>,
+    affinity: Option<Affinity>,
+    tolerations: Option<Vec<Toleration>>,
+    containers: Vec<Container>,
+    init_containers: Option<Vec<Container>>,
+    overhead: Option<ResourceMap>,
+    resources: Option<Resources>,
+    topology_spread_constraints: Option<Vec<TopologySpreadConstraint>>,
+    priority: Option<i32>,
+    preemption_policy: Option<PreemptionPolicy>,
+    os: Option<Named>,
+    scheduling_gates: Option<Vec<Named>>,
+    host_network: bool,
+    scheduler_name: String,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(default)]
+struct Named {
+    name: String,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+struct PodStatus {
+    phase: String,
+    start_time: Option<String>,
+    nominated_node_name: Option<String>,
+}
+
+impl From<Pod> for PodSpec {
+    fn from(pod: Pod) -> Self {
+        let owner = pod
+            .metadata
+            .owner_references
+            .into_iter()
+            .find(|owner| owner.controller);
+        let template = PodTemplate {
+            namespace: pod.metadata.namespace,
+            labels: pod.metadata.labels.unwrap_or_default(),
+            owner: owner.map(|owner| OwnerRef {
+                kind: owner.kind,
+                name: owner.name,
+            }),
+            node_selector: pod.spec.node_selector.unwrap_or_default(),
+            affinity: pod.spec.affinity.unwrap_or_default(),
+            tolerations: pod.spec.tolerations.unwrap_or_default(),
+            containers: pod.spec.containers,
+            init_containers: pod.spec.init_containers.unwrap_or_default(),
+            overhead: pod.spec.overhead.unwrap_or_default(),
+            resources: pod.spec.resources.unwrap_or_default(),
+            topology_spread_constraints: pod.spec.topology_spread_constraints.unwrap_or_default(),
+            priority: pod.spec.priority.unwrap_or_default(),
+            preemption_policy: pod.spec.preemption_policy.unwrap_or_default(),
+            os: pod.spec.os.map(|os| os.name),
+            scheduling_gates: pod
+                .spec
+                .scheduling_gates
+                .unwrap_or_default()
+                .into_iter()
+                .map(|gate| gate.name)
+                .collect(),
+            host_network: pod.spec.host_network,
+            scheduler_name: pod.spec.scheduler_name,
+        };
+        PodSpec {
+            uid: pod.metadata.uid,
+            name: pod.metadata.name,
+            node_name: pod.spec.node_name.filter(|name| !name.is_empty()),
+            nominated_node_name: pod
+                .status
+                .nominated_node_name
+                .filter(|name| !name.is_empty()),
+            terminating: pod.metadata.deletion_timestamp.is_some(),
+            finished: matches!(pod.status.phase.as_str(), "Succeeded" | "Failed"),
+            start_time: pod.status.start_time.as_deref().and_then(seconds),
+            template,
+        }
+    }
+}
+
+#[derive(Deserialize)]
+pub(super) struct Namespace {
+    metadata: Meta,
+}
+
+impl From<Namespace> for NamespaceSpec {
+    fn from(namespace: Namespace) -> Self {
+        NamespaceSpec {
+            name: namespace.metadata.name,
+            labels: namespace.metadata.labels.unwrap_or_default(),
+        }
+    }
+}
+
+#[derive(Deserialize)]
+pub(super) struct Service {
+    metadata: Meta,
+    #[serde(default)]
+    spec: ServiceBody,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(default)]
+struct ServiceBody {
+    selector: Option<StringMap>,
+}
+
+impl From<Service> for ServiceSpec {
+    fn from(service: Service) -> Self {
+        ServiceSpec {
+            namespace: service.metadata.namespace,
+            name: service.metadata.name,
+            selector: service.spec.selector.unwrap_or_default(),
+        }
+    }
+}
+
+#[derive(Deserialize)]
+pub(super) struct Workload {
+    #[serde(default)]
+    kind: String,
+    metadata: Meta,
+    #[serde(default)]
+    spec: WorkloadBody,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(default)]
+struct WorkloadBody {
+    selector: Selector,
+}
+
+/// A ReplicationController's selector is a plain map, all others are label selectors.
+#[derive(Deserialize)]
+#[serde(untagged)]
+enum Selector {
+    Map(StringMap),
+    Labels(LabelSelector),
+}
+
+impl Default for Selector {
+    fn default() -> Self {
+        Selector::Labels(LabelSelector::default())
+    }
+}
+
+impl From<Workload> for WorkloadSpec {
+    fn from(workload: Workload) -> Self {
+        let selector = match workload.spec.selector {
+            Selector::Map(match_labels) => LabelSelector {
+                match_labels,
+                ..LabelSelector::default()
+            },
+            Selector::Labels(selector) => selector,
+        };
+        let Meta {
+            namespace, name, ..
+        } = workload.metadata;
+        WorkloadSpec {
+            kind: workload.kind,
+            namespace,
+            name,
+            selector,
+        }
+    }
+}
+
+#[derive(Deserialize)]
+pub(super) struct Pdb {
+    metadata: Meta,
+    #[serde(default)]
+    spec: PdbBody,
+    #[serde(default)]
+    status: PdbStatus,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(default)]
+struct PdbBody {
+    selector: Option<LabelSelector>,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+struct PdbStatus {
+    disruptions_allowed: i32,
+    disrupted_pods: Option<std::collections::BTreeMap<String, serde::de::IgnoredAny>>,
+}
+
+impl From<Pdb> for PdbSpec {
+    fn from(pdb: Pdb) -> Self {
+        PdbSpec {
+            namespace: pdb.metadata.namespace,
+            name: pdb.metadata.name,
+            selector: pdb.spec.selector,
+            disruptions_allowed: pdb.status.disruptions_allowed,
+            disrupted_pods: pdb
+                .status
+                .disrupted_pods
+                .unwrap_or_default()
+                .into_keys()
+                .collect(),
+        }
+    }
+}
+
+/// An effect that may be absent or empty, which both mean "all effects".
+pub(super) fn effect<'de, D: Deserializer<'de>>(
+    deserializer: D,
+) -> Result<Option<TaintEffect>, D::Error> {
+    #[derive(Deserialize)]
+    #[serde(untagged)]
+    enum Given {
+        Effect(TaintEffect),
+        Text(String),
+    }
+    match Option::<Given>::deserialize(deserializer)? {
+        None => Ok(None),
+        Some(Given::Effect(effect)) => Ok(Some(effect)),
+        Some(Given::Text(text)) if text.is_empty() => Ok(None),
+        Some(Given::Text(text)) => Err(serde::de::Error::custom(format!(
+            "`{text}` is not a taint effect"
+        ))),
+    }
+}
+
+/// Seconds since 1970 of `2026-01-27T00:00:00Z`; fractions of a second are dropped.
+fn seconds(time: &str) -> Option<i64> {
+    let number = |range: std::ops::Range<usize>| time.get(range)?.parse::<i64>().ok();
+    let (year, month, day) = (number(0..4)?, number(5..7)?, number(8..10)?);
+    let (hour, minute, second) = (number(11..13)?, number(14..16)?, number(17..19)?);
+    // Days of a calendar whose year starts in March, so that the leap day is the last one.
+    let (year, month) = if month <= 2 {
+        (year - 1, month + 9)
+    } else {
+        (year, month - 3)
+    };
+    let days = 365 * year + year.div_euclid(4) - year.div_euclid(100)
+        + year.div_euclid(400)
+        + (153 * month + 2) / 5
+        + day;
+    Some((days - 719_469) * 86_400 + hour * 3600 + minute * 60 + second)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn times_are_seconds_since_1970() {
+        assert_eq!(seconds("1970-01-01T00:00:00Z"), Some(0));
+        assert_eq!(seconds("2026-01-27T00:00:01Z"), Some(1_769_472_001));
+        assert_eq!(seconds("2024-03-01T12:30:00.123456Z"), Some(1_709_296_200));
+        assert_eq!(seconds("yesterday"), None);
+    }
+
+    #[test]
+    fn an_empty_toleration_effect_means_all_effects() {
+        let toleration: Toleration =
+            serde_json::from_str(r#"{"key":"os","operator":"","effect":""}"#).expect("valid");
+        assert_eq!(toleration.effect, None);
+        assert!(serde_json::from_str::<Toleration>(r#"{"effect":"NoShedule"}"#).is_err());
+    }
+
+    #[test]
+    fn a_pod_reads_from_its_json_and_ignores_what_does_not_matter() {
+        let json = r#"{"apiVersion":"v1","kind":"Pod","metadata":{"name":"a","namespace":"d","uid":"u","labels":null,
+            "ownerReferences":[{"apiVersion":"apps/v1","kind":"ReplicaSet","name":"rs","uid":"x","controller":true}]},
+            "spec":{"os":{"name":"windows"},"dnsPolicy":"Default","containers":[{"name":"c","image":"i","resources":
+            {"requests":{"cpu":"100m","memory":1024}}}]},"status":{"phase":"Failed"}}"#;
+        let pod: PodSpec = serde_json::from_str(json).expect("valid");
+        assert_eq!(pod.template.os.as_deref(), Some("windows"));
+        assert_eq!(
+            pod.template.containers[0].resources.requests["memory"].value(),
+            1024
+        );
+        assert_eq!(
+            pod.template.owner.as_ref().map(|owner| owner.name.as_str()),
+            Some("rs")
+        );
+        assert!(pod.finished);
+    }
+}

@@ -1,0 +1,138 @@
+//! Resource vectors: what pods request and nodes offer.
+//!
+//! Invariant: amounts are what the scheduler counts in (milli-cores, bytes, pieces), never negative in what a caller
+//! gave. Sums wrap instead of saturating, so that taking a pod away restores exactly what was there before it.
+
+use crate::error::ModelError;
+use crate::intern::{Interner, Symbol};
+use crate::model::ResourceMap;
+
+/// Amounts of the native resources and of everything else by name.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
+pub(crate) struct Amounts {
+    /// CPU in thousandths of a core.
+    pub(crate) cpu_milli: i64,
+    /// Memory in bytes.
+    pub(crate) memory_bytes: i64,
+    /// Local storage in bytes.
+    pub(crate) ephemeral_bytes: i64,
+    /// Number of pods; of a request always 0.
+    pub(crate) pods: i64,
+    /// Extended resources, huge pages and attachable volumes, sorted by symbol.
+    pub(crate) scalars: Vec<(Symbol, i64)>,
+}
+
+impl Amounts {
+    /// Reads a resource map. Names the scheduler does not count are left out.
+    ///
+    /// # Errors
+    /// [`ModelError::NegativeQuantity`] where an amount is below zero.
+    pub(crate) fn read(
+        map: &ResourceMap,
+        owner: &str,
+        names: &mut Interner,
+    ) -> Result<Self, ModelError> {
+        let mut amounts = Amounts::default();
+        for (name, quantity) in map {
+            if quantity.is_negative() {
+                return Err(ModelError::NegativeQuantity {
+                    owner: owner.to_owned(),
+                    resource: name.clone(),
+                    quantity: *quantity,
+                });
+            }
+            match name.as_str() {
+                "cpu" => amounts.cpu_milli = quantity.milli_value(),
+                "memory" => amounts.memory_bytes = quantity.value(),
+                "ephemeral-storage" => amounts.ephemeral_bytes = quantity.value(),
+                "pods" => amounts.pods = quantity.value(),
+                name if is_scalar(name) => {
+                    amounts.scalars.push((names.intern(name), quantity.value()))
+                }
+                _ => {}
+            }
+        }
+        amounts.scalars.sort_unstable_by_key(|scalar| scalar.0);
+        Ok(amounts)
+    }
+
+    /// Adds in place.
+    pub(crate) fn add(&mut self, other: &Amounts) {
+        self.combine(other, i64::wrapping_add);
+    }
+
+    /// Takes away in place.
+    pub(crate) fn subtract(&mut self, other: &Amounts) {
+        self.combine(other, i64::wrapping_sub);
+    }
+
+    /// The larger of each, in place.
+    pub(crate) fn maximize(&mut self, other: &Amounts) {
+        self.combine(other, i64::max);
+    }
+
+    fn combine(&mut self, other: &Amounts, operation: impl Fn(i64, i64) -> i64) {
+        self.cpu_milli = operation(self.cpu_milli, other.cpu_milli);
+        self.memory_bytes = operation(self.memory_bytes, other.memory_bytes);
+        self.ephemeral_bytes = operation(self.ephemeral_bytes, other.ephemeral_bytes);
+        self.pods = operation(self.pods, other.pods);
+        for &(name, amount) in &other.scalars {
+            match self.scalars.binary_search_by_key(&name, |scalar| scalar.0) {
+                Ok(index) => self.scalars[index].1 = operation(self.scalars[index].1, amount),
+                Err(index) => self.scalars.insert(index, (name, operation(0, amount))),
+            }
+        }
+    }
+
+    /// The amount of an extended resource; 0 where there is none.
+    pub(crate) fn scalar(&self, name: Symbol) -> i64 {
+        self.scalars
+            .binary_search_by_key(&name, |scalar| scalar.0)
+            .map_or(0, |index| self.scalars[index].1)
+    }
+
+    /// The amount of any resource by name.
+    pub(crate) fn amount(&self, name: Symbol) -> i64 {
+        match name {
+            Symbol::CPU => self.cpu_milli,
+            Symbol::MEMORY => self.memory_bytes,
+            Symbol::EPHEMERAL_STORAGE => self.ephemeral_bytes,
+            Symbol::PODS => self.pods,
+            name => self.scalar(name),
+        }
+    }
+
+    /// The first resource of which there is more here than there.
+    pub(crate) fn exceeds(&self, bound: &Amounts) -> Option<Symbol> {
+        let native = [
+            Symbol::CPU,
+            Symbol::MEMORY,
+            Symbol::EPHEMERAL_STORAGE,
+            Symbol::PODS,
+        ];
+        let scalars = self.scalars.iter().map(|scalar| scalar.0);
+        native
+            .into_iter()
+            .chain(scalars)
+            .find(|name| self.amount(*name) > bound.amount(*name))
+    }
+
+    /// Non-zero amounts by name, native ones first.
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (Symbol, i64)> + '_ {
+        [
+            (Symbol::CPU, self.cpu_milli),
+            (Symbol::MEMORY, self.memory_bytes),
+            (Symbol::EPHEMERAL_STORAGE, self.ephemeral_bytes),
+            (Symbol::PODS, self.pods),
+        ]
+        .into_iter()
+        .chain(self.scalars.iter().copied())
+        .filter(|(_, amount)| *amount != 0)
+    }
+}
+
+/// Whether the scheduler counts a resource that is not native (kube-scheduler: `IsScalarResourceName`).
+fn is_scalar(name: &str) -> bool {
+    let qualified = name.contains('/') && !name.starts_with("requests.");
+    qualified || name.starts_with("hugepages-") || name.starts_with("attachable-volumes-")
+}

@@ -1,0 +1,353 @@
+//! Compiled selectors over labels (apimachinery's `labels.Selector`) and over nodes (`nodeaffinity`).
+//!
+//! Invariant: what does not parse matches nothing, as upstream treats it; a selector that is absent matches nothing
+//! and one that is empty matches everything, but for node terms, where an empty term matches nothing.
+
+use crate::intern::{Interner, Symbol};
+use crate::labels::LabelSet;
+use crate::model::{
+    LabelSelector, NodeSelector, NodeSelectorRequirement, NodeSelectorTerm, Operator, StringMap,
+};
+
+/// The one field that node terms may ask for.
+const NAME_FIELD: &str = "metadata.name";
+
+/// One compiled requirement.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Requirement {
+    key: Symbol,
+    test: Test,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Test {
+    In(Box<[Symbol]>),
+    NotIn(Box<[Symbol]>),
+    Exists,
+    Absent,
+    Above(i64),
+    Below(i64),
+}
+
+impl Requirement {
+    fn compile(
+        key: &str,
+        operator: Operator,
+        values: &[String],
+        names: &mut Interner,
+    ) -> Option<Self> {
+        let mut set = |values: &[String]| -> Option<Box<[Symbol]>> {
+            let valid = !values.is_empty() && values.iter().all(|value| is_label_value(value));
+            valid.then(|| values.iter().map(|value| names.intern(value)).collect())
+        };
+        let number = || match values {
+            [value] => value.parse::<i64>().ok(),
+            _ => None,
+        };
+        let test = match operator {
+            Operator::In => Test::In(set(values)?),
+            Operator::NotIn => Test::NotIn(set(values)?),
+            Operator::Exists if values.is_empty() => Test::Exists,
+            Operator::DoesNotExist if values.is_empty() => Test::Absent,
+            Operator::Exists | Operator::DoesNotExist => return None,
+            Operator::Gt => Test::Above(number()?),
+            Operator::Lt => Test::Below(number()?),
+            Operator::Gte => Test::Above(number()?.checked_sub(1)?),
+            Operator::Lte => Test::Below(number()?.checked_add(1)?),
+        };
+        Some(Requirement {
+            key: names.intern(key),
+            test,
+        })
+    }
+
+    /// `key = value`.
+    pub(crate) fn equals(key: Symbol, value: Symbol) -> Self {
+        Requirement {
+            key,
+            test: Test::In(Box::from([value])),
+        }
+    }
+
+    pub(crate) fn matches(&self, labels: &LabelSet, names: &Interner) -> bool {
+        let value = labels.value(self.key);
+        let number = || value.and_then(|value| names.text(value).parse::<i64>().ok());
+        match &self.test {
+            Test::In(values) => value.is_some_and(|value| values.contains(&value)),
+            Test::NotIn(values) => value.is_none_or(|value| !values.contains(&value)),
+            Test::Exists => value.is_some(),
+            Test::Absent => value.is_none(),
+            Test::Above(bound) => number().is_some_and(|number| number > *bound),
+            Test::Below(bound) => number().is_some_and(|number| number < *bound),
+        }
+    }
+}
+
+fn is_label_value(value: &str) -> bool {
+    let bytes = value.as_bytes();
+    let edge = |byte: Option<&u8>| byte.is_none_or(u8::is_ascii_alphanumeric);
+    bytes.len() <= 63
+        && edge(bytes.first())
+        && edge(bytes.last())
+        && bytes
+            .iter()
+            .all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_' | b'.'))
+}
+
+/// A compiled `metav1.LabelSelector`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum LabelQuery {
+    /// Absent, or not understood.
+    Nothing,
+    /// All of these.
+    All(Vec<Requirement>),
+}
+
+impl LabelQuery {
+    pub(crate) fn compile(selector: Option<&LabelSelector>, names: &mut Interner) -> Self {
+        let Some(selector) = selector else {
+            return LabelQuery::Nothing;
+        };
+        let mut all =
+            Vec::with_capacity(selector.match_labels.len() + selector.match_expressions.len());
+        for (key, value) in &selector.match_labels {
+            all.push(Requirement::equals(names.intern(key), names.intern(value)));
+        }
+        for expression in &selector.match_expressions {
+            match Requirement::compile(
+                &expression.key,
+                expression.operator,
+                &expression.values,
+                names,
+            ) {
+                Some(requirement) => all.push(requirement),
+                None => return LabelQuery::Nothing,
+            }
+        }
+        LabelQuery::All(all)
+    }
+
+    /// A query for labels that all have the given values.
+    pub(crate) fn labels(labels: &StringMap, names: &mut Interner) -> Self {
+        let all = labels
+            .iter()
+            .map(|(key, value)| Requirement::equals(names.intern(key), names.intern(value)));
+        LabelQuery::All(all.collect())
+    }
+
+    /// This query and more; a query for nothing is replaced (upstream: `mergeLabelSetWithSelector`).
+    pub(crate) fn and(&mut self, more: Vec<Requirement>) {
+        match self {
+            LabelQuery::All(all) => all.extend(more),
+            LabelQuery::Nothing => *self = LabelQuery::All(more),
+        }
+    }
+
+    pub(crate) fn matches(&self, labels: &LabelSet, names: &Interner) -> bool {
+        match self {
+            LabelQuery::Nothing => false,
+            LabelQuery::All(all) => all
+                .iter()
+                .all(|requirement| requirement.matches(labels, names)),
+        }
+    }
+
+    /// Present but without a requirement.
+    pub(crate) fn is_everything(&self) -> bool {
+        matches!(self, LabelQuery::All(all) if all.is_empty())
+    }
+}
+
+/// A compiled node selector term; `None` of [`NodeTerm::compile`] matches nothing.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct NodeTerm {
+    labels: Vec<Requirement>,
+    fields: Vec<FieldRequirement>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct FieldRequirement {
+    name: Symbol,
+    equal: bool,
+}
+
+impl NodeTerm {
+    pub(crate) fn compile(term: &NodeSelectorTerm, names: &mut Interner) -> Option<Self> {
+        if term.match_expressions.is_empty() && term.match_fields.is_empty() {
+            return None;
+        }
+        let mut labels = Vec::with_capacity(term.match_expressions.len());
+        for requirement in &term.match_expressions {
+            labels.push(Requirement::compile(
+                &requirement.key,
+                requirement.operator,
+                &requirement.values,
+                names,
+            )?);
+        }
+        let mut fields = Vec::with_capacity(term.match_fields.len());
+        for requirement in &term.match_fields {
+            fields.push(FieldRequirement::compile(requirement, names)?);
+        }
+        Some(NodeTerm { labels, fields })
+    }
+
+    pub(crate) fn matches(&self, labels: &LabelSet, name: Symbol, names: &Interner) -> bool {
+        self.labels
+            .iter()
+            .all(|requirement| requirement.matches(labels, names))
+            && self
+                .fields
+                .iter()
+                .all(|field| (field.name == name) == field.equal)
+    }
+
+    /// Whether the answer can differ between two nodes that differ in nothing but their name.
+    pub(crate) fn asks_for_name(&self) -> bool {
+        !self.fields.is_empty()
+            || self
+                .labels
+                .iter()
+                .any(|requirement| requirement.key == Symbol::HOSTNAME)
+    }
+}
+
+impl FieldRequirement {
+    fn compile(requirement: &NodeSelectorRequirement, names: &mut Interner) -> Option<Self> {
+        let [value] = requirement.values.as_slice() else {
+            return None;
+        };
+        let equal = match requirement.operator {
+            Operator::In => true,
+            Operator::NotIn => false,
+            _ => return None,
+        };
+        (requirement.key == NAME_FIELD).then(|| FieldRequirement {
+            name: names.intern(value),
+            equal,
+        })
+    }
+}
+
+/// The nodes a selector names in every one of its terms (kube-scheduler: NodeAffinity's PreFilter).
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum NamedNodes {
+    /// Some term names none: all nodes are to be looked at.
+    All,
+    /// Only these.
+    Only(Vec<Symbol>),
+    /// Every term contradicts itself.
+    Conflict,
+}
+
+impl NamedNodes {
+    pub(crate) fn of(selector: Option<&NodeSelector>, names: &mut Interner) -> Self {
+        let terms = selector.map_or(&[][..], |selector| &selector.node_selector_terms);
+        if terms.is_empty() {
+            return NamedNodes::All;
+        }
+        let mut union: Vec<Symbol> = Vec::new();
+        for term in terms {
+            let mut named: Option<Vec<Symbol>> = None;
+            for field in &term.match_fields {
+                if field.key != NAME_FIELD || field.operator != Operator::In {
+                    continue;
+                }
+                let values: Vec<_> = field
+                    .values
+                    .iter()
+                    .map(|value| names.intern(value))
+                    .collect();
+                named = Some(match named {
+                    None => values,
+                    Some(earlier) => earlier
+                        .into_iter()
+                        .filter(|name| values.contains(name))
+                        .collect(),
+                });
+            }
+            match named {
+                None => return NamedNodes::All,
+                Some(named) => union.extend(named),
+            }
+        }
+        if union.is_empty() {
+            NamedNodes::Conflict
+        } else {
+            NamedNodes::Only(union)
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::model::LabelSelectorRequirement;
+
+    fn labels(names: &mut Interner, pairs: &[(&str, &str)]) -> LabelSet {
+        LabelSet::intern(
+            &pairs
+                .iter()
+                .map(|(k, v)| ((*k).to_owned(), (*v).to_owned()))
+                .collect(),
+            names,
+        )
+    }
+
+    fn expression(operator: Operator, values: &[&str]) -> LabelSelector {
+        let values = values.iter().map(|value| (*value).to_owned()).collect();
+        let expression = LabelSelectorRequirement {
+            key: "gen".into(),
+            operator,
+            values,
+        };
+        LabelSelector {
+            match_expressions: vec![expression],
+            ..LabelSelector::default()
+        }
+    }
+
+    fn matches(operator: Operator, values: &[&str], pairs: &[(&str, &str)]) -> bool {
+        let mut names = Interner::default();
+        let query = LabelQuery::compile(Some(&expression(operator, values)), &mut names);
+        let labels = labels(&mut names, pairs);
+        query.matches(&labels, &names)
+    }
+
+    #[test]
+    fn an_absent_key_satisfies_the_negative_operators_only() {
+        assert!(matches(Operator::NotIn, &["1"], &[]));
+        assert!(matches(Operator::DoesNotExist, &[], &[]));
+        assert!(!matches(Operator::In, &["1"], &[]));
+        assert!(!matches(Operator::Exists, &[], &[]));
+        assert!(!matches(Operator::Lt, &["7"], &[]));
+    }
+
+    #[test]
+    fn integers_compare_as_numbers_and_texts_never() {
+        assert!(matches(Operator::Gt, &["7"], &[("gen", "12")]));
+        assert!(!matches(Operator::Lt, &["7"], &[("gen", "12")]));
+        assert!(!matches(Operator::Gt, &["7"], &[("gen", "twelve")]));
+    }
+
+    #[test]
+    fn a_selector_that_does_not_parse_matches_nothing() {
+        assert!(!matches(Operator::NotIn, &[], &[]));
+        assert!(!matches(Operator::Gt, &["seven"], &[("gen", "12")]));
+        assert!(!matches(Operator::NotIn, &["no spaces"], &[("gen", "12")]));
+        assert!(!matches(Operator::DoesNotExist, &["x"], &[]));
+    }
+
+    #[test]
+    fn absent_matches_nothing_and_empty_matches_everything() {
+        let mut names = Interner::default();
+        let none = LabelSet::default();
+        assert!(!LabelQuery::compile(None, &mut names).matches(&none, &names));
+        let empty = LabelQuery::compile(Some(&LabelSelector::default()), &mut names);
+        assert!(empty.is_everything() && empty.matches(&none, &names));
+        assert_eq!(
+            NodeTerm::compile(&NodeSelectorTerm::default(), &mut names),
+            None
+        );
+    }
+}
