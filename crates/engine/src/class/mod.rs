@@ -1,0 +1,38 @@
+//! Classes: pods of one template are one pod, nodes of one pool and type one node.
+//!
+//! Invariant: a class is compiled from content alone and never changes, so whatever does not depend on load is worked
+//! out once per (pod class, node class) and kept ([`verdict`]).
+
+mod node;
+mod pod;
+mod requests;
+mod spread;
+mod term;
+mod toleration;
+mod verdict;
+
+pub(crate) use node::{NodeClass, NodeTaint};
+pub(crate) use pod::{HostPort, PodClass};
+pub(crate) use spread::SpreadRule;
+pub(crate) use term::{Namespaces, PodTerm};
+pub(crate) use verdict::{ClassVerdicts, StaticVerdict, Target};
+
+/// A pod template the cluster knows. Valid for that cluster only.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct PodClassId(pub(crate) u32);
+
+/// What nodes that differ in name and free resources only have in common.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(crate) struct NodeClassId(pub(crate) u32);
+
+impl PodClassId {
+    pub(crate) fn index(self) -> usize {
+        self.0 as usize
+    }
+}
+
+impl NodeClassId {
+    pub(crate) fn index(self) -> usize {
+        self.0 as usize
+    }
+}

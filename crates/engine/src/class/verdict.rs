@@ -1,0 +1,115 @@
+//! What a pod class and a node class say to each other before any load: the static filters and raw static scores.
+//!
+//! Kept per pod class as a bit set over node classes ([`ClassVerdicts::fits`]), so that a node is ruled out by one bit.
+
+use fixedbitset::FixedBitSet;
+
+use super::{NodeClass, NodeClassId, NodeTaint, PodClass};
+use crate::filter;
+use crate::intern::{Interner, Symbol};
+use crate::labels::LabelSet;
+use crate::reason::{Plugin, Reason};
+use crate::score;
+
+/// The static side of a node.
+#[derive(Clone, Copy)]
+pub(crate) struct Target<'a> {
+    pub(crate) name: Symbol,
+    pub(crate) labels: &'a LabelSet,
+    pub(crate) taints: &'a [NodeTaint],
+    pub(crate) unschedulable: bool,
+}
+
+impl<'a> Target<'a> {
+    /// Any node of a class.
+    pub(crate) fn any(class: &'a NodeClass) -> Self {
+        Target {
+            name: Symbol::EMPTY,
+            labels: &class.labels,
+            taints: &class.taints,
+            unschedulable: class.unschedulable,
+        }
+    }
+}
+
+/// The static answer for one pod class and one node class.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct StaticVerdict {
+    pub(crate) refusal: Option<(Plugin, Reason)>,
+    /// Untolerated PreferNoSchedule taints.
+    pub(crate) soft_taints: i64,
+    /// Weights of the preferred node terms that match.
+    pub(crate) preferred: i64,
+}
+
+impl StaticVerdict {
+    pub(crate) fn of(
+        pod: &PodClass,
+        target: Target<'_>,
+        os_filter: bool,
+        names: &Interner,
+    ) -> Self {
+        StaticVerdict {
+            refusal: refusal(pod, target, os_filter, names),
+            soft_taints: score::taint_toleration::raw(pod, target.taints),
+            preferred: score::node_affinity::raw(pod, target.labels, target.name, names),
+        }
+    }
+}
+
+fn refusal(
+    pod: &PodClass,
+    target: Target<'_>,
+    os_filter: bool,
+    names: &Interner,
+) -> Option<(Plugin, Reason)> {
+    filter::node_unschedulable::check(pod, target.unschedulable)
+        .map(|reason| (Plugin::NodeUnschedulable, reason))
+        .or_else(|| {
+            let reason = filter::taint_toleration::check(pod, target.taints)?;
+            Some((Plugin::TaintToleration, reason))
+        })
+        .or_else(|| {
+            let reason = filter::node_affinity::check(pod, target.labels, target.name, names)?;
+            Some((Plugin::NodeAffinity, reason))
+        })
+        .or_else(|| {
+            let reason =
+                os_filter.then(|| filter::operating_system::check(pod, target.labels))??;
+            Some((Plugin::OperatingSystem, reason))
+        })
+}
+
+/// All verdicts of one pod class, filled as node classes appear.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct ClassVerdicts {
+    fits: FixedBitSet,
+    verdicts: Vec<StaticVerdict>,
+}
+
+impl ClassVerdicts {
+    /// Works out what is missing for the node classes there are by now.
+    pub(crate) fn extend<'a>(
+        &mut self,
+        pod: &PodClass,
+        classes: impl ExactSizeIterator<Item = &'a NodeClass>,
+        os_filter: bool,
+        names: &Interner,
+    ) {
+        self.fits.grow(classes.len());
+        for class in classes.skip(self.verdicts.len()) {
+            let verdict = StaticVerdict::of(pod, Target::any(class), os_filter, names);
+            self.fits
+                .set(self.verdicts.len(), verdict.refusal.is_none());
+            self.verdicts.push(verdict);
+        }
+    }
+
+    pub(crate) fn fits(&self, class: NodeClassId) -> bool {
+        self.fits.contains(class.index())
+    }
+
+    pub(crate) fn verdict(&self, class: NodeClassId) -> StaticVerdict {
+        self.verdicts[class.index()]
+    }
+}

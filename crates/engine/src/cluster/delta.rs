@@ -1,0 +1,427 @@
+//! The deltas: nodes and pods coming, changing and going.
+//!
+//! Four primitives do all of it (put and take, for nodes and pods), each the inverse of another; the public methods
+//! check their input, then use them. A pod may arrive before its node and may outlive it.
+
+use super::undo::Undo;
+use super::{Cluster, ImageHolders, Node, NodeFixed, NodeId, Pod, PodId};
+use crate::class::{NodeClass, NodeClassId, PodClassId};
+use crate::error::ModelError;
+use crate::intern::Symbol;
+use crate::labels::LabelSet;
+use crate::model::{NodeSpec, PodSpec};
+use crate::resources::Amounts;
+use crate::score::image_locality;
+
+impl Cluster {
+    /// Adds a node; pods that were bound to its name before are on it at once.
+    ///
+    /// # Errors
+    /// A node of that name is there, has no name, or offers a negative amount.
+    pub fn add_node(&mut self, spec: &NodeSpec) -> Result<NodeId, ModelError> {
+        if self.node(&spec.name).is_some() {
+            return Err(ModelError::DuplicateNode(spec.name.clone()));
+        }
+        let id = self
+            .free_nodes
+            .last()
+            .copied()
+            .unwrap_or(NodeId(self.nodes.len() as u32));
+        let fixed = self.compile_node(id, spec)?;
+        self.put_node_in(fixed);
+        Ok(id)
+    }
+
+    /// Changes what is known about a node; its pods stay.
+    ///
+    /// # Errors
+    /// No node of that name is there, or it offers a negative amount.
+    pub fn update_node(&mut self, spec: &NodeSpec) -> Result<NodeId, ModelError> {
+        let id = self
+            .node(&spec.name)
+            .ok_or_else(|| ModelError::UnknownNode(spec.name.clone()))?;
+        let fixed = self.compile_node(id, spec)?;
+        if self.at(id).fixed != fixed {
+            self.replace_fixed(fixed);
+        }
+        Ok(id)
+    }
+
+    /// Adds a node or changes what is known about it.
+    ///
+    /// # Errors
+    /// It has no name or offers a negative amount.
+    pub fn set_node(&mut self, spec: &NodeSpec) -> Result<NodeId, ModelError> {
+        if self.node(&spec.name).is_some() {
+            self.update_node(spec)
+        } else {
+            self.add_node(spec)
+        }
+    }
+
+    /// Removes a node. Its pods stay known and come back with it.
+    ///
+    /// # Errors
+    /// No node of that name is there.
+    pub fn remove_node(&mut self, name: &str) -> Result<(), ModelError> {
+        let id = self
+            .node(name)
+            .ok_or_else(|| ModelError::UnknownNode(name.to_owned()))?;
+        self.take_node_out(id);
+        Ok(())
+    }
+
+    /// Adds a pod that is bound (`node_name` is set). A finished pod occupies nothing and is not added.
+    ///
+    /// # Errors
+    /// The pod is there, has no name, is not bound, or asks for a negative amount.
+    pub fn add_pod(&mut self, spec: &PodSpec) -> Result<(), ModelError> {
+        let node = spec
+            .node_name
+            .clone()
+            .ok_or_else(|| ModelError::NotBound(spec.key()))?;
+        self.bind(spec, &node)
+    }
+
+    /// Adds a pod as bound to a node, whatever its `node_name` says: what a scheduler does with its decision.
+    ///
+    /// # Errors
+    /// The pod is there, has no name, or asks for a negative amount.
+    pub fn bind(&mut self, spec: &PodSpec, node: &str) -> Result<(), ModelError> {
+        if spec.name.is_empty() && spec.uid.is_empty() {
+            return Err(ModelError::NoName);
+        }
+        let class = self.pod_class(&spec.template)?;
+        self.bind_class(spec.key(), spec, class, node)
+    }
+
+    /// [`Cluster::bind`] for a caller that knows the class already.
+    ///
+    /// # Errors
+    /// The pod is there.
+    fn bind_class(
+        &mut self,
+        key: String,
+        spec: &PodSpec,
+        class: PodClassId,
+        node: &str,
+    ) -> Result<(), ModelError> {
+        if self.pod_by_key.contains_key(key.as_str()) {
+            return Err(ModelError::DuplicatePod(key));
+        }
+        if spec.finished {
+            return Ok(());
+        }
+        self.denominate(&key);
+        let pod = Pod {
+            key: key.into(),
+            name: spec.name.as_str().into(),
+            class,
+            node_name: self.names.intern(node),
+            terminating: spec.terminating,
+            start_time: spec.start_time.unwrap_or(i64::MAX),
+        };
+        self.put_pod_in(pod);
+        Ok(())
+    }
+
+    /// Adds a bound pod or changes what is known about it; a finished one is removed.
+    ///
+    /// # Errors
+    /// It has no name, is not bound, or asks for a negative amount.
+    pub fn set_pod(&mut self, spec: &PodSpec) -> Result<(), ModelError> {
+        let node = spec
+            .node_name
+            .clone()
+            .ok_or_else(|| ModelError::NotBound(spec.key()))?;
+        let class = self.pod_class(&spec.template)?;
+        let key = spec.key();
+        if let Some(&id) = self.pod_by_key.get(key.as_str()) {
+            let known = self.pod(id);
+            let start_time = spec.start_time.unwrap_or(i64::MAX);
+            let same = known.class == class
+                && self.names.text(known.node_name) == node
+                && known.terminating == spec.terminating
+                && known.start_time == start_time
+                && !spec.finished;
+            if same {
+                return Ok(());
+            }
+            self.take_pod_out(id);
+        }
+        self.bind_class(key, spec, class, &node)
+    }
+
+    /// Removes a pod by its key.
+    ///
+    /// # Errors
+    /// No pod of that key is there.
+    pub fn remove_pod(&mut self, key: &str) -> Result<(), ModelError> {
+        let id = self
+            .pod_by_key
+            .get(key)
+            .copied()
+            .ok_or_else(|| ModelError::UnknownPod(key.to_owned()))?;
+        self.take_pod_out(id);
+        Ok(())
+    }
+
+    /// Holds room on a node for a pod that preempted others there, until it is bound or [`Cluster::denominate`]d.
+    ///
+    /// # Errors
+    /// The pod asks for a negative amount.
+    pub fn nominate(&mut self, spec: &PodSpec, node: &str) -> Result<(), ModelError> {
+        let class = self.pod_class(&spec.template)?;
+        let key = spec.key();
+        self.denominate(&key);
+        let node = self.names.intern(node);
+        let mut pods = self.nominated.get(&node).cloned().unwrap_or_default();
+        pods.push((key.into(), class));
+        self.change_nominated(node, pods);
+        Ok(())
+    }
+
+    /// Gives up the room held for a pod.
+    pub fn denominate(&mut self, key: &str) {
+        let held = self
+            .nominated
+            .iter()
+            .find(|(_, pods)| pods.iter().any(|(pod, _)| &**pod == key));
+        if let Some((&node, pods)) = held {
+            let pods = pods
+                .iter()
+                .filter(|(pod, _)| &**pod != key)
+                .cloned()
+                .collect();
+            self.change_nominated(node, pods);
+        }
+    }
+
+    /// Nodes with the classes of the pods room is held for, of at least a priority and other than one pod.
+    pub(crate) fn held_room(&self, priority: i32, key: &str) -> Vec<(NodeId, Vec<PodClassId>)> {
+        let mut held = Vec::new();
+        for (name, pods) in &self.nominated {
+            let Some(&node) = self.node_by_name.get(name) else {
+                continue;
+            };
+            let counts = |pod: &&(Box<str>, PodClassId)| {
+                self.class(pod.1).priority >= priority && &*pod.0 != key
+            };
+            let classes: Vec<_> = pods.iter().filter(counts).map(|pod| pod.1).collect();
+            if !classes.is_empty() {
+                held.push((node, classes));
+            }
+        }
+        held
+    }
+
+    /// The node on which room is held for a pod.
+    pub(crate) fn nominated_node(&self, key: &str) -> Option<NodeId> {
+        let held = self
+            .nominated
+            .iter()
+            .find(|(_, pods)| pods.iter().any(|(pod, _)| &**pod == key))?;
+        self.node_by_name.get(held.0).copied()
+    }
+
+    pub(super) fn change_nominated(&mut self, node: Symbol, pods: Vec<(Box<str>, PodClassId)>) {
+        let before = if pods.is_empty() {
+            self.nominated.remove(&node)
+        } else {
+            self.nominated.insert(node, pods)
+        };
+        self.log(Undo::Nominated(node, before.unwrap_or_default()));
+    }
+
+    fn compile_node(&mut self, id: NodeId, spec: &NodeSpec) -> Result<NodeFixed, ModelError> {
+        if spec.name.is_empty() {
+            return Err(ModelError::NoName);
+        }
+        let offered = if spec.allocatable.is_empty() {
+            &spec.capacity
+        } else {
+            &spec.allocatable
+        };
+        let allocatable = Amounts::read(offered, &spec.name, &mut self.names)?;
+        let labels = LabelSet::intern(&spec.labels, &mut self.names);
+        let class = NodeClass::of(spec, &labels, &mut self.names);
+        let (taints, unschedulable) = (class.taints.clone(), class.unschedulable);
+        let (class, _) = self.node_classes.insert_full(class);
+        let mut images = Vec::new();
+        for image in &spec.images {
+            for name in &image.names {
+                images.push((
+                    self.names.intern(&image_locality::normalized(name)),
+                    image.size_bytes.max(0),
+                ));
+            }
+        }
+        images.sort_by_key(|image| image.0);
+        images.dedup_by_key(|image| image.0);
+        let name = self.names.intern(&spec.name);
+        let class = NodeClassId(class as u32);
+        Ok(NodeFixed {
+            id,
+            name,
+            class,
+            labels,
+            taints,
+            unschedulable,
+            allocatable,
+            images,
+        })
+    }
+
+    pub(super) fn put_node_in(&mut self, fixed: NodeFixed) {
+        let id = fixed.id;
+        let name = fixed.name;
+        self.log(Undo::TakeNodeOut(id));
+        self.hold_images(&fixed, true);
+        self.views_join(&fixed);
+        self.node_by_name.insert(name, id);
+        if id.index() == self.nodes.len() {
+            self.nodes.push(None);
+        }
+        self.free_nodes.retain(|free| *free != id);
+        self.nodes[id.index()] = Some(Node::new(fixed));
+        for pod in self.orphans.remove(&name).unwrap_or_default() {
+            self.settle(pod, id);
+        }
+    }
+
+    pub(crate) fn take_node_out(&mut self, id: NodeId) {
+        let pods = self.at(id).pods.clone();
+        for pod in &pods {
+            self.unsettle(*pod, id);
+        }
+        let Some(node) = self.nodes[id.index()].take() else {
+            return;
+        };
+        if !pods.is_empty() {
+            self.orphans.insert(node.fixed.name, pods);
+        }
+        self.node_by_name.remove(&node.fixed.name);
+        self.free_nodes.push(id);
+        self.views_leave(&node.fixed);
+        self.hold_images(&node.fixed, false);
+        self.log(Undo::PutNodeIn(Box::new(node.fixed)));
+    }
+
+    /// Exchanges what was told about a node that is there.
+    pub(super) fn replace_fixed(&mut self, fixed: NodeFixed) {
+        let id = fixed.id;
+        let moved = self.at(id).fixed.differs_in_place(&fixed);
+        let before = self.at(id).fixed.clone();
+        if moved {
+            self.views_clear(id);
+            self.views_leave(&before);
+        }
+        self.hold_images(&before, false);
+        self.hold_images(&fixed, true);
+        if moved {
+            self.views_join(&fixed);
+        }
+        if let Some(node) = &mut self.nodes[id.index()] {
+            node.fixed = fixed;
+        }
+        if moved {
+            self.views_fill(id);
+        }
+        self.log(Undo::RestoreNode(Box::new(before)));
+    }
+
+    pub(super) fn put_pod_in(&mut self, pod: Pod) -> PodId {
+        let id = self.free_pods.pop().unwrap_or_else(|| {
+            self.pods.push(None);
+            PodId((self.pods.len() - 1) as u32)
+        });
+        let node_name = pod.node_name;
+        self.pod_by_key.insert(pod.key.clone(), id);
+        self.pods[id.index()] = Some(pod);
+        match self.node_by_name.get(&node_name) {
+            Some(&node) => self.settle(id, node),
+            None => self.orphans.entry(node_name).or_default().push(id),
+        }
+        self.log(Undo::TakePodOut(id));
+        id
+    }
+
+    pub(super) fn take_pod_out(&mut self, id: PodId) {
+        let node_name = self.pod(id).node_name;
+        match self.node_by_name.get(&node_name) {
+            Some(&node) => self.unsettle(id, node),
+            None => {
+                if let Some(waiting) = self.orphans.get_mut(&node_name) {
+                    waiting.retain(|pod| *pod != id);
+                    if waiting.is_empty() {
+                        self.orphans.remove(&node_name);
+                    }
+                }
+            }
+        }
+        if let Some(pod) = self.pods[id.index()].take() {
+            self.pod_by_key.remove(&pod.key);
+            self.free_pods.push(id);
+            self.log(Undo::PutPodIn(Box::new(pod)));
+        }
+    }
+
+    /// Puts a known pod's load on a node.
+    fn settle(&mut self, id: PodId, at: NodeId) {
+        let (class, terminating) = (self.pod(id).class, self.pod(id).terminating);
+        self.load(class, at, terminating);
+        if let Some(node) = &mut self.nodes[at.index()] {
+            node.pods.push(id);
+        }
+    }
+
+    /// Takes a known pod's load off a node.
+    fn unsettle(&mut self, id: PodId, at: NodeId) {
+        let (class, terminating) = (self.pod(id).class, self.pod(id).terminating);
+        self.unload(class, at, terminating);
+        if let Some(node) = &mut self.nodes[at.index()]
+            && let Some(index) = node.pods.iter().position(|pod| *pod == id)
+        {
+            node.pods.swap_remove(index);
+        }
+    }
+
+    /// Counts a pod of a class on a node, and in the views it matters to.
+    pub(crate) fn load(&mut self, class: PodClassId, at: NodeId, terminating: bool) {
+        if let Some(node) = &mut self.nodes[at.index()] {
+            node.take(class, &self.classes[class.index()], terminating);
+        }
+        self.views_count(class, at, 1, terminating);
+    }
+
+    /// The inverse of [`Cluster::load`].
+    pub(crate) fn unload(&mut self, class: PodClassId, at: NodeId, terminating: bool) {
+        self.views_count(class, at, -1, terminating);
+        if let Some(node) = &mut self.nodes[at.index()] {
+            node.release(class, &self.classes[class.index()], terminating);
+        }
+    }
+
+    /// Counts a pod of a class on a node until the open checkpoint is rolled back.
+    pub(crate) fn load_logged(&mut self, class: PodClassId, at: NodeId) {
+        self.load(class, at, false);
+        self.log(Undo::Unload(class, at));
+    }
+
+    fn hold_images(&mut self, fixed: &NodeFixed, holds: bool) {
+        for &(name, size_bytes) in &fixed.images {
+            if holds {
+                let holders = self.images.entry(name).or_insert(ImageHolders {
+                    size_bytes,
+                    nodes: 0,
+                });
+                holders.nodes += 1;
+            } else if let Some(holders) = self.images.get_mut(&name) {
+                holders.nodes -= 1;
+                if holders.nodes == 0 {
+                    self.images.remove(&name);
+                }
+            }
+        }
+    }
+}

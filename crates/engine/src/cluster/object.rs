@@ -1,0 +1,201 @@
+//! Namespaces, services, workloads and disruption budgets in the model.
+//!
+//! Each change drops the views, which are made anew when next asked for: these objects change rarely, and any of
+//! them can change which pods a selector means.
+
+use std::collections::BTreeMap;
+
+use super::Cluster;
+use super::undo::Undo;
+use crate::class::{PodClass, SpreadRule};
+use crate::intern::{Interner, Symbol};
+use crate::labels::LabelSet;
+use crate::model::{NamespaceSpec, PdbSpec, PodTemplate, ServiceSpec, StringMap, WorkloadSpec};
+use crate::selector::LabelQuery;
+
+/// A namespaced name.
+pub(super) type Key = (String, String);
+
+/// The objects by name; ordered, so that answers do not depend on arrival.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Objects {
+    services: BTreeMap<Key, StringMap>,
+    workloads: BTreeMap<(String, String, String), WorkloadSpec>,
+    pub(crate) pdbs: BTreeMap<Key, Budget>,
+}
+
+/// A disruption budget, compiled.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Budget {
+    pub(crate) namespace: Symbol,
+    pub(crate) query: LabelQuery,
+    pub(crate) allowed: i32,
+    pub(crate) disrupted: Vec<String>,
+}
+
+impl Budget {
+    /// Whether evicting a pod counts against it (kube-scheduler: `filterPodsWithPDBViolation`).
+    pub(crate) fn covers(&self, class: &PodClass, pod_name: &str, names: &Interner) -> bool {
+        self.namespace == class.namespace
+            && !class.labels.is_empty()
+            && !self.query.is_everything()
+            && self.query.matches(&class.labels, names)
+            && !self.disrupted.iter().any(|name| name == pod_name)
+    }
+}
+
+impl Objects {
+    /// The rules a pod that declares none is spread by: those of its services and its owner together.
+    pub(super) fn default_spread(
+        &self,
+        template: &PodTemplate,
+        names: &mut Interner,
+    ) -> Vec<SpreadRule> {
+        if !template.topology_spread_constraints.is_empty() {
+            return Vec::new();
+        }
+        let labels = LabelSet::intern(&template.labels, names);
+        let namespace = template.namespace.as_str();
+        let mut merged = StringMap::new();
+        let from = (namespace.to_owned(), String::new());
+        for ((_, _), selector) in self
+            .services
+            .range(from..)
+            .take_while(|((own, _), _)| own == namespace)
+        {
+            if !selector.is_empty() && LabelQuery::labels(selector, names).matches(&labels, names) {
+                merged.extend(selector.clone());
+            }
+        }
+        let mut query = LabelQuery::labels(&merged, names);
+        let workload = template.owner.as_ref().and_then(|owner| {
+            self.workloads
+                .get(&(owner.kind.clone(), namespace.to_owned(), owner.name.clone()))
+        });
+        if let Some(workload) = workload
+            && let LabelQuery::All(more) = LabelQuery::compile(Some(&workload.selector), names)
+        {
+            query.and(more);
+        }
+        if query.is_everything() {
+            Vec::new()
+        } else {
+            SpreadRule::defaults(&query)
+        }
+    }
+}
+
+impl Cluster {
+    /// Adds a namespace or changes its labels.
+    pub fn set_namespace(&mut self, namespace: &NamespaceSpec) {
+        let name = self.names.intern(&namespace.name);
+        let labels = LabelSet::intern(&namespace.labels, &mut self.names);
+        self.change_namespace(name, Some(labels));
+    }
+
+    /// Removes a namespace.
+    pub fn remove_namespace(&mut self, name: &str) {
+        if let Some(name) = self.names.find(name) {
+            self.change_namespace(name, None);
+        }
+    }
+
+    pub(super) fn change_namespace(&mut self, name: Symbol, labels: Option<LabelSet>) {
+        if self.namespaces.get(&name) == labels.as_ref() {
+            return;
+        }
+        let before = exchange(&mut self.namespaces, name, labels);
+        self.log(Undo::Namespace(name, before));
+        self.drop_views();
+    }
+
+    /// Adds a service or changes its selector.
+    pub fn set_service(&mut self, service: &ServiceSpec) {
+        let key = (service.namespace.clone(), service.name.clone());
+        self.change_service(key, Some(service.selector.clone()));
+    }
+
+    /// Removes a service.
+    pub fn remove_service(&mut self, namespace: &str, name: &str) {
+        self.change_service((namespace.to_owned(), name.to_owned()), None);
+    }
+
+    pub(super) fn change_service(&mut self, key: Key, selector: Option<StringMap>) {
+        if self.objects.services.get(&key) == selector.as_ref() {
+            return;
+        }
+        let before = exchange_ordered(&mut self.objects.services, key.clone(), selector);
+        self.log(Undo::Service(key, before));
+        self.drop_views();
+    }
+
+    /// Adds a ReplicaSet, ReplicationController or StatefulSet or changes its selector.
+    pub fn set_workload(&mut self, workload: &WorkloadSpec) {
+        let key = (
+            workload.kind.clone(),
+            workload.namespace.clone(),
+            workload.name.clone(),
+        );
+        self.change_workload(key, Some(workload.clone()));
+    }
+
+    /// Removes a workload.
+    pub fn remove_workload(&mut self, kind: &str, namespace: &str, name: &str) {
+        self.change_workload(
+            (kind.to_owned(), namespace.to_owned(), name.to_owned()),
+            None,
+        );
+    }
+
+    pub(super) fn change_workload(
+        &mut self,
+        key: (String, String, String),
+        workload: Option<WorkloadSpec>,
+    ) {
+        if self.objects.workloads.get(&key) == workload.as_ref() {
+            return;
+        }
+        let before = exchange_ordered(&mut self.objects.workloads, key.clone(), workload);
+        self.log(Undo::Workload(key, before));
+        self.drop_views();
+    }
+
+    /// Adds a disruption budget or changes it.
+    pub fn set_pdb(&mut self, pdb: &PdbSpec) {
+        let budget = Budget {
+            namespace: self.names.intern(&pdb.namespace),
+            query: LabelQuery::compile(pdb.selector.as_ref(), &mut self.names),
+            allowed: pdb.disruptions_allowed,
+            disrupted: pdb.disrupted_pods.clone(),
+        };
+        self.change_pdb((pdb.namespace.clone(), pdb.name.clone()), Some(budget));
+    }
+
+    /// Removes a disruption budget.
+    pub fn remove_pdb(&mut self, namespace: &str, name: &str) {
+        self.change_pdb((namespace.to_owned(), name.to_owned()), None);
+    }
+
+    pub(super) fn change_pdb(&mut self, key: Key, budget: Option<Budget>) {
+        let before = exchange_ordered(&mut self.objects.pdbs, key.clone(), budget);
+        self.log(Undo::Pdb(key, before));
+    }
+}
+
+fn exchange(
+    map: &mut crate::class::Namespaces,
+    key: Symbol,
+    value: Option<LabelSet>,
+) -> Option<LabelSet> {
+    match value {
+        Some(value) => map.insert(key, value),
+        None => map.remove(&key),
+    }
+}
+
+fn exchange_ordered<K: Ord, V>(map: &mut BTreeMap<K, V>, key: K, value: Option<V>) -> Option<V> {
+    match value {
+        Some(value) => map.insert(key, value),
+        None => map.remove(&key),
+    }
+}

@@ -1,0 +1,244 @@
+//! Making and keeping the views of pod classes ([`crate::topology`]).
+//!
+//! A view is made when its class is first asked about, and from then on corrected by every change. Invariant:
+//! `affects[c]` names exactly the existing views that a pod of class `c` changes.
+
+use super::{Affects, Cluster, NodeFixed, NodeId};
+use crate::class::{PodClass, PodClassId, StaticVerdict, Target};
+use crate::topology::{Effect, View};
+
+/// One pod class asked about one cluster: what filters and scorers read.
+#[derive(Clone, Copy)]
+pub(crate) struct Question<'a> {
+    pub(crate) cluster: &'a Cluster,
+    pub(crate) id: PodClassId,
+    pub(crate) class: &'a PodClass,
+    pub(crate) view: &'a View,
+}
+
+impl Question<'_> {
+    /// The static answer for a node.
+    pub(crate) fn verdict(&self, id: NodeId) -> StaticVerdict {
+        let fixed = &self.cluster.at(id).fixed;
+        if self.class.asks_for_name {
+            let target = Target {
+                name: fixed.name,
+                labels: &fixed.labels,
+                taints: &fixed.taints,
+                unschedulable: fixed.unschedulable,
+            };
+            return StaticVerdict::of(
+                self.class,
+                target,
+                self.cluster.options.os_filter,
+                &self.cluster.names,
+            );
+        }
+        self.cluster.verdicts[self.id.index()].verdict(fixed.class)
+    }
+
+    /// Whether the static filters let a node through: one bit, mostly.
+    pub(crate) fn passes_static(&self, id: NodeId) -> bool {
+        if self.class.asks_for_name {
+            return self.verdict(id).refusal.is_none();
+        }
+        self.cluster.verdicts[self.id.index()].fits(self.cluster.at(id).fixed.class)
+    }
+}
+
+impl Cluster {
+    /// Makes ready what questions about a class need, then asks.
+    pub(crate) fn question(&mut self, id: PodClassId) -> Question<'_> {
+        self.prepare(id);
+        let view = self.views[id.index()].as_deref().expect("prepared above");
+        Question {
+            cluster: self,
+            id,
+            class: &self.classes[id.index()],
+            view,
+        }
+    }
+
+    /// Fills the static verdicts and makes the view of a class.
+    pub(crate) fn prepare(&mut self, id: PodClassId) {
+        let class = &self.classes[id.index()];
+        if !class.asks_for_name {
+            let classes = self.node_classes.iter();
+            self.verdicts[id.index()].extend(class, classes, self.options.os_filter, &self.names);
+        }
+        if self.views[id.index()].is_none() {
+            self.make_view(id);
+        }
+    }
+
+    fn make_view(&mut self, id: PodClassId) {
+        let defaults = self.objects.default_spread(
+            self.classes
+                .get_index(id.index())
+                .expect("class ids are dense")
+                .0,
+            &mut self.names,
+        );
+        let class = &self.classes[id.index()];
+        let self_affine = class
+            .affinity
+            .iter()
+            .all(|term| term.matches(class, &self.namespaces, &self.names));
+        let mut view = View::new(class, defaults, self_affine, &self.names);
+        if view.counts_nodes() {
+            for node in self.nodes.iter().flatten() {
+                view.join(class, node.fixed.spot(), &self.names);
+            }
+        }
+        let quiet = !view.counts_nodes() && !class.has_pod_terms();
+        for (index, other) in self.classes.values().enumerate() {
+            if quiet && !other.has_pod_terms() {
+                continue;
+            }
+            let effects = Effect::all(&view, class, other, &self.namespaces, &self.names);
+            if !effects.is_empty() {
+                self.affects[index].push(Affects {
+                    view: id,
+                    effects: effects.into(),
+                });
+            }
+        }
+        for node in self.nodes.iter().flatten() {
+            for count in &node.classes {
+                let affects = &self.affects[count.class.index()];
+                let Some(affects) = affects.last().filter(|affects| affects.view == id) else {
+                    continue;
+                };
+                let spot = node.fixed.spot();
+                view.apply(&affects.effects, spot, i64::from(count.running), false);
+                if count.terminating > 0 {
+                    view.apply(&affects.effects, spot, i64::from(count.terminating), true);
+                }
+            }
+        }
+        self.views[id.index()] = Some(Box::new(view));
+    }
+
+    /// Works out what a new class does to the views there are. It has no pods yet.
+    pub(super) fn introduce(&mut self, id: PodClassId) {
+        let class = &self.classes[id.index()];
+        for (index, view) in self.views.iter().enumerate() {
+            let Some(view) = view else { continue };
+            let own = &self.classes[index];
+            if !view.counts_nodes() && !own.has_pod_terms() && !class.has_pod_terms() {
+                continue;
+            }
+            let effects = Effect::all(view, own, class, &self.namespaces, &self.names);
+            if !effects.is_empty() {
+                let affects = Affects {
+                    view: PodClassId(index as u32),
+                    effects: effects.into(),
+                };
+                self.affects[id.index()].push(affects);
+            }
+        }
+    }
+
+    pub(super) fn drop_views(&mut self) {
+        self.views.iter_mut().for_each(|view| *view = None);
+        self.affects.iter_mut().for_each(Vec::clear);
+    }
+
+    pub(super) fn views_join(&mut self, fixed: &NodeFixed) {
+        for (view, class) in self.views.iter_mut().zip(self.classes.values()) {
+            if let Some(view) = view.as_deref_mut().filter(|view| view.counts_nodes()) {
+                view.join(class, fixed.spot(), &self.names);
+            }
+        }
+    }
+
+    pub(super) fn views_leave(&mut self, fixed: &NodeFixed) {
+        for view in self
+            .views
+            .iter_mut()
+            .flatten()
+            .filter(|view| view.counts_nodes())
+        {
+            view.leave(fixed.spot());
+        }
+    }
+
+    /// Counts pods of a class on a node in every view they matter to.
+    pub(super) fn views_count(
+        &mut self,
+        class: PodClassId,
+        at: NodeId,
+        delta: i64,
+        terminating: bool,
+    ) {
+        let Some(node) = self.nodes[at.index()].as_ref() else {
+            return;
+        };
+        for affects in &self.affects[class.index()] {
+            if let Some(view) = &mut self.views[affects.view.index()] {
+                view.apply(&affects.effects, node.fixed.spot(), delta, terminating);
+            }
+        }
+    }
+
+    /// Takes all pods of a node out of the views, before its labels change.
+    pub(super) fn views_clear(&mut self, at: NodeId) {
+        self.views_shift(at, -1);
+    }
+
+    /// Puts all pods of a node into the views, after its labels changed.
+    pub(super) fn views_fill(&mut self, at: NodeId) {
+        self.views_shift(at, 1);
+    }
+
+    fn views_shift(&mut self, at: NodeId, sign: i64) {
+        for count in self.at(at).classes.clone() {
+            self.views_count(count.class, at, sign * i64::from(count.running), false);
+            if count.terminating > 0 {
+                self.views_count(count.class, at, sign * i64::from(count.terminating), true);
+            }
+        }
+    }
+
+    /// Topology keys other than the hostname by which a pod of a class counts, or is counted by any view.
+    pub(crate) fn sensitive_keys(&mut self, id: PodClassId) -> Vec<crate::intern::Symbol> {
+        self.prepare(id);
+        let own = &self.classes[id.index()];
+        let view = self.views[id.index()].as_deref().expect("prepared above");
+        let mut keys: Vec<_> = view
+            .hard
+            .iter()
+            .chain(&view.soft)
+            .map(|counts| counts.rule.key)
+            .collect();
+        let terms = own
+            .affinity
+            .iter()
+            .chain(&own.anti_affinity)
+            .chain(&own.preferred_pods);
+        keys.extend(terms.map(|term| term.key));
+        for affects in &self.affects[id.index()] {
+            if let Some(view) = &self.views[affects.view.index()] {
+                let class = &self.classes[affects.view.index()];
+                keys.extend(
+                    affects
+                        .effects
+                        .iter()
+                        .flat_map(|effect| effect.key(view, class)),
+                );
+            }
+        }
+        for affects in &self.affects {
+            let on_own = affects.iter().filter(|affects| affects.view == id);
+            keys.extend(
+                on_own
+                    .flat_map(|affects| &affects.effects)
+                    .flat_map(|effect| effect.key(view, own)),
+            );
+        }
+        keys.sort_unstable();
+        keys.dedup();
+        keys.retain(|key| *key != crate::intern::Symbol::HOSTNAME);
+        keys
+    }
+}

@@ -1,0 +1,155 @@
+//! Counters by place: how many matching pods, on how many nodes.
+//!
+//! Invariant: entries that fall to nothing are gone, so "is there any" is "is it empty".
+
+use std::collections::BTreeMap;
+
+use fixedbitset::FixedBitSet;
+use rustc_hash::FxHashMap;
+
+use crate::class::SpreadRule;
+use crate::cluster::NodeId;
+use crate::intern::Symbol;
+
+/// Pods per (topology key, value).
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct PairCounts {
+    counts: FxHashMap<(Symbol, Symbol), i64>,
+}
+
+impl PairCounts {
+    pub(crate) fn count(&self, key: Symbol, value: Symbol) -> i64 {
+        self.counts.get(&(key, value)).copied().unwrap_or(0)
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.counts.is_empty()
+    }
+
+    pub(crate) fn change(&mut self, key: Symbol, value: Symbol, delta: i64) {
+        let count = self.counts.entry((key, value)).or_insert(0);
+        *count += delta;
+        if *count == 0 {
+            self.counts.remove(&(key, value));
+        }
+    }
+}
+
+/// Weights per (topology key, value), and how many terms gave them: a sum of zero is not the same as no term.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct PairScores {
+    sums: FxHashMap<(Symbol, Symbol), Weighed>,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Weighed {
+    sum: i64,
+    terms: i64,
+}
+
+impl PairScores {
+    pub(crate) fn sum(&self, key: Symbol, value: Symbol) -> i64 {
+        self.sums
+            .get(&(key, value))
+            .map_or(0, |weighed| weighed.sum)
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.sums.is_empty()
+    }
+
+    pub(crate) fn change(&mut self, key: Symbol, value: Symbol, weight: i64, delta: i64) {
+        let weighed = self.sums.entry((key, value)).or_default();
+        weighed.sum += weight * delta;
+        weighed.terms += delta;
+        if weighed.terms == 0 {
+            self.sums.remove(&(key, value));
+        }
+    }
+}
+
+/// One spread constraint's places.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct SpreadCounts {
+    pub(crate) rule: SpreadRule,
+    /// The pod is one of those it spreads.
+    pub(crate) self_match: bool,
+    /// Nodes that count as (part of) a place.
+    pub(crate) eligible: FixedBitSet,
+    places: FxHashMap<Symbol, Place>,
+    /// How many places have how many pods; the first is the fewest.
+    histogram: BTreeMap<i64, u32>,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Place {
+    nodes: u32,
+    pods: i64,
+}
+
+impl SpreadCounts {
+    pub(crate) fn new(rule: SpreadRule, self_match: bool) -> Self {
+        SpreadCounts {
+            rule,
+            self_match,
+            eligible: FixedBitSet::new(),
+            places: FxHashMap::default(),
+            histogram: BTreeMap::new(),
+        }
+    }
+
+    pub(crate) fn pods_at(&self, place: Symbol) -> i64 {
+        self.places.get(&place).map_or(0, |place| place.pods)
+    }
+
+    /// Pods in the place that has the fewest; 0 where there are fewer places than wanted.
+    pub(crate) fn fewest(&self) -> i64 {
+        if (self.places.len() as i64) < self.rule.min_domains {
+            return 0;
+        }
+        self.histogram.keys().next().copied().unwrap_or(0)
+    }
+
+    pub(crate) fn join(&mut self, node: NodeId, place: Symbol) {
+        self.eligible.grow_and_insert(node.index());
+        self.change(place, 1, 0);
+    }
+
+    pub(crate) fn leave(&mut self, node: NodeId, place: Symbol) {
+        if self.eligible.contains(node.index()) {
+            self.eligible.set(node.index(), false);
+            self.change(place, -1, 0);
+        }
+    }
+
+    pub(crate) fn count(&mut self, node: NodeId, place: Symbol, delta: i64) {
+        if self.eligible.contains(node.index()) {
+            self.change(place, 0, delta);
+        }
+    }
+
+    fn change(&mut self, key: Symbol, nodes: i32, pods: i64) {
+        let place = self.places.entry(key).or_default();
+        let before = *place;
+        place.nodes = place.nodes.wrapping_add_signed(nodes);
+        place.pods += pods;
+        let after = *place;
+        if after.nodes == 0 {
+            self.places.remove(&key);
+        }
+        if before.nodes > 0 {
+            self.tally(before.pods, -1);
+        }
+        if after.nodes > 0 {
+            self.tally(after.pods, 1);
+        }
+    }
+
+    fn tally(&mut self, pods: i64, delta: i32) {
+        let places = self.histogram.entry(pods).or_insert(0);
+        *places = places.wrapping_add_signed(delta);
+        if *places == 0 {
+            self.histogram.remove(&pods);
+        }
+    }
+}

@@ -1,0 +1,111 @@
+//! What one placed pod of one class does to the view of another.
+//!
+//! Worked out once per pair of classes from selectors and labels; applying it needs the node's labels only.
+
+use super::View;
+use crate::class::{Namespaces, PodClass};
+use crate::intern::{Interner, Symbol};
+
+/// Weight of other pods' required affinity in the score (kube-scheduler: `hardPodAffinityWeight`).
+const HARD_AFFINITY_WEIGHT: i64 = 1;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Effect {
+    /// One more matching pod for a DoNotSchedule constraint.
+    Hard(usize),
+    /// One more matching pod for a ScheduleAnyway constraint.
+    Soft(usize),
+    /// A pod that matches all of the view's required affinity terms.
+    Affinity,
+    /// A pod that matches a required anti-affinity term with this key.
+    Anti(Symbol),
+    /// A pod whose required anti-affinity over this key matches the view's pod.
+    ExistingAnti(Symbol),
+    /// A preference of either over this key.
+    Score { key: Symbol, weight: i64 },
+}
+
+impl Effect {
+    /// All effects of a pod of class `other` on the view of class `own`.
+    pub(crate) fn all(
+        view: &View,
+        own: &PodClass,
+        other: &PodClass,
+        namespaces: &Namespaces,
+        names: &Interner,
+    ) -> Vec<Effect> {
+        let mut effects = Vec::new();
+        if own.namespace == other.namespace {
+            let spreads = |counts: &super::SpreadCounts| {
+                !counts.rule.query.is_everything()
+                    && counts.rule.query.matches(&other.labels, names)
+            };
+            effects.extend(
+                (0..view.hard.len())
+                    .filter(|&i| spreads(&view.hard[i]))
+                    .map(Effect::Hard),
+            );
+            effects.extend(
+                (0..view.soft.len())
+                    .filter(|&i| spreads(&view.soft[i]))
+                    .map(Effect::Soft),
+            );
+        }
+        if !own.affinity.is_empty()
+            && own
+                .affinity
+                .iter()
+                .all(|term| term.matches(other, namespaces, names))
+        {
+            effects.push(Effect::Affinity);
+        }
+        let on_other = |term: &&crate::class::PodTerm| term.matches(other, namespaces, names);
+        let on_own = |term: &&crate::class::PodTerm| term.matches(own, namespaces, names);
+        effects.extend(
+            own.anti_affinity
+                .iter()
+                .filter(on_other)
+                .map(|term| Effect::Anti(term.key)),
+        );
+        effects.extend(
+            other
+                .anti_affinity
+                .iter()
+                .filter(on_own)
+                .map(|term| Effect::ExistingAnti(term.key)),
+        );
+        let score = |term: &crate::class::PodTerm| Effect::Score {
+            key: term.key,
+            weight: term.weight,
+        };
+        effects.extend(own.preferred_pods.iter().filter(on_other).map(score));
+        effects.extend(other.preferred_pods.iter().filter(on_own).map(score));
+        effects.extend(
+            other
+                .affinity
+                .iter()
+                .filter(on_own)
+                .map(|term| Effect::Score {
+                    key: term.key,
+                    weight: HARD_AFFINITY_WEIGHT,
+                }),
+        );
+        effects
+    }
+
+    /// The topology key it counts by.
+    pub(crate) fn key(self, view: &View, own: &PodClass) -> impl Iterator<Item = Symbol> {
+        let (one, many) = match self {
+            Effect::Hard(index) => (Some(view.hard[index].rule.key), None),
+            Effect::Soft(index) => (Some(view.soft[index].rule.key), None),
+            Effect::Anti(key) | Effect::ExistingAnti(key) | Effect::Score { key, .. } => {
+                (Some(key), None)
+            }
+            Effect::Affinity => (
+                None,
+                Some(own.affinity.iter().map(|term| term.key).collect::<Vec<_>>()),
+            ),
+        };
+        one.into_iter().chain(many.into_iter().flatten())
+    }
+}

@@ -1,0 +1,175 @@
+//! The view of one pod class: its spread constraints' counts and its affinity counts.
+//!
+//! `join`/`leave` for nodes, `apply` for pods; each undoes the other exactly, which is what rollback relies on.
+
+use super::{Effect, PairCounts, PairScores, SpreadCounts};
+use crate::class::{NodeTaint, PodClass, SpreadRule};
+use crate::cluster::NodeId;
+use crate::intern::{Interner, Symbol};
+use crate::labels::LabelSet;
+
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct View {
+    /// DoNotSchedule constraints, in their order.
+    pub(crate) hard: Vec<SpreadCounts>,
+    /// ScheduleAnyway constraints, or the defaults.
+    pub(crate) soft: Vec<SpreadCounts>,
+    /// The soft constraints are the pod's own, so nodes that lack one of their keys are left out of them.
+    pub(crate) soft_declared: bool,
+    /// Pods that match all required affinity terms, per term key.
+    pub(crate) affinity: PairCounts,
+    /// Pods that match a required anti-affinity term.
+    pub(crate) anti: PairCounts,
+    /// Pods whose required anti-affinity matches this class.
+    pub(crate) existing_anti: PairCounts,
+    /// Preferences, its own and those of the pods that are there.
+    pub(crate) score: PairScores,
+    /// The pod matches its own required affinity.
+    pub(crate) self_affine: bool,
+    affinity_keys: Vec<Symbol>,
+}
+
+/// A node as a view sees it.
+#[derive(Clone, Copy)]
+pub(crate) struct Spot<'a> {
+    pub(crate) id: NodeId,
+    pub(crate) name: Symbol,
+    pub(crate) labels: &'a LabelSet,
+    pub(crate) taints: &'a [NodeTaint],
+}
+
+impl View {
+    /// An empty view. `defaults` are the rules for a pod that declares none.
+    pub(crate) fn new(
+        class: &PodClass,
+        defaults: Vec<SpreadRule>,
+        self_affine: bool,
+        names: &Interner,
+    ) -> Self {
+        let soft_declared = !class.spread.is_empty();
+        let rules = if soft_declared {
+            class.spread.clone()
+        } else {
+            defaults
+        };
+        let counts = rules.into_iter().map(|rule| {
+            let self_match = rule.query.matches(&class.labels, names);
+            SpreadCounts::new(rule, self_match)
+        });
+        let (hard, soft) = counts.partition(|counts| counts.rule.hard);
+        View {
+            hard,
+            soft,
+            soft_declared,
+            self_affine,
+            affinity_keys: class.affinity.iter().map(|term| term.key).collect(),
+            ..View::default()
+        }
+    }
+
+    /// Whether nodes coming and going matter to it.
+    pub(crate) fn counts_nodes(&self) -> bool {
+        !(self.hard.is_empty() && self.soft.is_empty())
+    }
+
+    /// A node is there now, still without pods.
+    pub(crate) fn join(&mut self, class: &PodClass, spot: Spot<'_>, names: &Interner) {
+        let has_all = |all: &[SpreadCounts]| {
+            all.iter()
+                .all(|counts| spot.labels.value(counts.rule.key).is_some())
+        };
+        let mut selected = None;
+        let mut honored = |rule: &SpreadRule| {
+            let selected =
+                *selected.get_or_insert_with(|| class.selects(spot.labels, spot.name, names));
+            (!rule.honor_affinity || selected)
+                && (!rule.honor_taints
+                    || spot
+                        .taints
+                        .iter()
+                        .all(|taint| !taint.is_hard() || class.tolerates(*taint)))
+        };
+        if has_all(&self.hard) {
+            for counts in &mut self.hard {
+                if honored(&counts.rule) {
+                    counts.join(spot.id, place(counts.rule.key, spot));
+                }
+            }
+        }
+        let all_soft = !self.soft_declared || has_all(&self.soft);
+        for counts in &mut self.soft {
+            let by_host = counts.rule.key == Symbol::HOSTNAME;
+            if by_host || (all_soft && honored(&counts.rule)) {
+                counts.join(spot.id, soft_place(counts.rule.key, spot));
+            }
+        }
+    }
+
+    /// A node is gone, its pods before it.
+    pub(crate) fn leave(&mut self, spot: Spot<'_>) {
+        for counts in &mut self.hard {
+            counts.leave(spot.id, place(counts.rule.key, spot));
+        }
+        for counts in &mut self.soft {
+            counts.leave(spot.id, soft_place(counts.rule.key, spot));
+        }
+    }
+
+    /// `delta` pods more (or fewer) with these effects on a node. Spread does not count terminating pods.
+    pub(crate) fn apply(
+        &mut self,
+        effects: &[Effect],
+        spot: Spot<'_>,
+        delta: i64,
+        terminating: bool,
+    ) {
+        for effect in effects {
+            match *effect {
+                Effect::Hard(_) | Effect::Soft(_) if terminating => {}
+                Effect::Hard(index) => {
+                    let counts = &mut self.hard[index];
+                    counts.count(spot.id, place(counts.rule.key, spot), delta);
+                }
+                Effect::Soft(index) => {
+                    let counts = &mut self.soft[index];
+                    counts.count(spot.id, soft_place(counts.rule.key, spot), delta);
+                }
+                Effect::Affinity => {
+                    for &key in &self.affinity_keys {
+                        if let Some(value) = spot.labels.value(key) {
+                            self.affinity.change(key, value, delta);
+                        }
+                    }
+                }
+                Effect::Anti(key) => {
+                    if let Some(value) = spot.labels.value(key) {
+                        self.anti.change(key, value, delta);
+                    }
+                }
+                Effect::ExistingAnti(key) => {
+                    if let Some(value) = spot.labels.value(key) {
+                        self.existing_anti.change(key, value, delta);
+                    }
+                }
+                Effect::Score { key, weight } => {
+                    if let Some(value) = spot.labels.value(key) {
+                        self.score.change(key, value, weight, delta);
+                    }
+                }
+            }
+        }
+    }
+}
+
+fn place(key: Symbol, spot: Spot<'_>) -> Symbol {
+    spot.labels.value(key).unwrap_or(Symbol::EMPTY)
+}
+
+/// Upstream counts hosts for scoring by the node itself, whatever its hostname label says.
+fn soft_place(key: Symbol, spot: Spot<'_>) -> Symbol {
+    if key == Symbol::HOSTNAME {
+        spot.name
+    } else {
+        place(key, spot)
+    }
+}
