@@ -1,0 +1,38 @@
+//! kube-scheduler: InterPodAffinity, the required terms: the pod's affinity, its anti-affinity, and that of the pods
+//! that are there.
+//!
+//! The first pod of a group that wants to be near itself may go anywhere its topology keys exist.
+
+use crate::class::PodClass;
+use crate::cluster::Node;
+use crate::reason::Reason;
+use crate::topology::View;
+
+pub(crate) fn check(pod: &PodClass, view: &View, node: &Node) -> Option<Reason> {
+    let labels = &node.fixed.labels;
+    let mut near = true;
+    for term in &pod.affinity {
+        let Some(value) = labels.value(term.key) else {
+            return Some(Reason::Affinity);
+        };
+        near &= view.affinity.count(term.key, value) > 0;
+    }
+    if !near && !(view.affinity.is_empty() && view.self_affine) {
+        return Some(Reason::Affinity);
+    }
+    if !view.anti.is_empty() {
+        let taken = |key| {
+            labels
+                .value(key)
+                .is_some_and(|value| view.anti.count(key, value) > 0)
+        };
+        if pod.anti_affinity.iter().any(|term| taken(term.key)) {
+            return Some(Reason::AntiAffinity);
+        }
+    }
+    let kept_away = !view.existing_anti.is_empty()
+        && labels
+            .iter()
+            .any(|(key, value)| view.existing_anti.count(key, value) > 0);
+    kept_away.then_some(Reason::ExistingAntiAffinity)
+}

@@ -1,0 +1,15 @@
+//! kube-scheduler: NodeAffinity. Node selector and required node affinity must both match.
+
+use crate::class::PodClass;
+use crate::intern::{Interner, Symbol};
+use crate::labels::LabelSet;
+use crate::reason::Reason;
+
+pub(crate) fn check(
+    pod: &PodClass,
+    labels: &LabelSet,
+    name: Symbol,
+    names: &Interner,
+) -> Option<Reason> {
+    (!pod.selects(labels, name, names)).then_some(Reason::NodeAffinity)
+}

@@ -1,0 +1,60 @@
+//! kube-scheduler: NodeResourcesFit. Every resource the pod asks for must be free, and a pod slot.
+//!
+//! All that is missing is told, not just the first. A pod that asks for nothing needs a slot only.
+
+use crate::class::PodClass;
+use crate::cluster::Node;
+use crate::intern::Symbol;
+use crate::reason::{Plugin, Reason, Refusal};
+use crate::resources::Amounts;
+
+pub(crate) fn check(pod: &PodClass, node: &Node) -> Option<Refusal> {
+    let request = &pod.requests.real;
+    let allowed = node.fixed.allocatable.pods;
+    let full = node.used.pods.wrapping_add(1) > allowed;
+    if !full && fits(request, &node.fixed.allocatable, &node.used) {
+        return None;
+    }
+    let mut reasons = full
+        .then_some(Reason::TooManyPods { allowed })
+        .into_iter()
+        .chain(request.iter().filter_map(|(resource, requested)| {
+            let allocatable = node.fixed.allocatable.amount(resource);
+            let free = allocatable.wrapping_sub(node.used.amount(resource));
+            let lacking = requested > free && resource != Symbol::PODS;
+            lacking.then_some(Reason::Insufficient {
+                resource,
+                requested,
+                free,
+                allocatable,
+            })
+        }));
+    let reason = reasons.next()?;
+    Some(Refusal {
+        plugin: Plugin::NodeResourcesFit,
+        reason,
+        more: reasons.collect(),
+    })
+}
+
+/// The common case, without building reasons.
+fn fits(request: &Amounts, allocatable: &Amounts, used: &Amounts) -> bool {
+    let fits = |request: i64, allocatable: i64, used: i64| {
+        request <= 0 || request <= allocatable.wrapping_sub(used)
+    };
+    fits(request.cpu_milli, allocatable.cpu_milli, used.cpu_milli)
+        && fits(
+            request.memory_bytes,
+            allocatable.memory_bytes,
+            used.memory_bytes,
+        )
+        && fits(
+            request.ephemeral_bytes,
+            allocatable.ephemeral_bytes,
+            used.ephemeral_bytes,
+        )
+        && request
+            .scalars
+            .iter()
+            .all(|&(name, amount)| fits(amount, allocatable.scalar(name), used.scalar(name)))
+}

@@ -1,0 +1,16 @@
+//! kube-scheduler: NodeUnschedulable. A cordoned node takes no pod that does not tolerate the cordon.
+
+use crate::class::{NodeTaint, PodClass};
+use crate::intern::Symbol;
+use crate::model::TaintEffect;
+use crate::reason::Reason;
+
+const CORDON: NodeTaint = NodeTaint {
+    key: Symbol::UNSCHEDULABLE,
+    value: Symbol::EMPTY,
+    effect: TaintEffect::NoSchedule,
+};
+
+pub(crate) fn check(pod: &PodClass, unschedulable: bool) -> Option<Reason> {
+    (unschedulable && !pod.tolerates(CORDON)).then_some(Reason::Unschedulable)
+}

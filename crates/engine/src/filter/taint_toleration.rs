@@ -1,0 +1,15 @@
+//! kube-scheduler: TaintToleration. The first NoSchedule or NoExecute taint that the pod does not tolerate refuses.
+
+use crate::class::{NodeTaint, PodClass};
+use crate::reason::Reason;
+
+pub(crate) fn check(pod: &PodClass, taints: &[NodeTaint]) -> Option<Reason> {
+    let taint = taints
+        .iter()
+        .find(|taint| taint.is_hard() && !pod.tolerates(**taint))?;
+    Some(Reason::UntoleratedTaint {
+        key: taint.key,
+        value: taint.value,
+        effect: taint.effect,
+    })
+}

@@ -1,0 +1,53 @@
+//! kube-scheduler: ImageLocality, weight 1: nodes that hold the pod's images, by size and by how spread they are.
+
+use super::MAX_SCORE;
+use crate::class::PodClass;
+use crate::cluster::{Cluster, Node};
+
+const MIN_BYTES: i64 = 23 << 20;
+const MAX_BYTES_PER_CONTAINER: i64 = 1000 << 20;
+
+/// The name an image is looked up by: with `:latest` where there is no tag.
+pub(crate) fn normalized(image: &str) -> String {
+    let last = image.rsplit('/').next().unwrap_or(image);
+    if last.contains(':') {
+        image.to_owned()
+    } else {
+        format!("{image}:latest")
+    }
+}
+
+pub(crate) fn raw(pod: &PodClass, cluster: &Cluster, node: &Node) -> i64 {
+    if node.fixed.images.is_empty() {
+        return 0;
+    }
+    let total = cluster.node_count() as f64;
+    let held = pod
+        .images
+        .iter()
+        .filter(|image| node.fixed.images.iter().any(|(name, _)| name == *image));
+    let sum: i64 = held
+        .map(|image| {
+            let (size_bytes, holders) = cluster.image(*image);
+            (size_bytes as f64 * (f64::from(holders) / total)) as i64
+        })
+        .sum();
+    let max = MAX_BYTES_PER_CONTAINER * pod.image_containers;
+    if max <= MIN_BYTES {
+        return 0;
+    }
+    MAX_SCORE * (sum.clamp(MIN_BYTES, max) - MIN_BYTES) / (max - MIN_BYTES)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::normalized;
+
+    #[test]
+    fn only_a_colon_after_the_last_slash_is_a_tag() {
+        assert_eq!(normalized("busybox"), "busybox:latest");
+        assert_eq!(normalized("host:5000/busybox"), "host:5000/busybox:latest");
+        assert_eq!(normalized("host:5000/busybox:1"), "host:5000/busybox:1");
+        assert_eq!(normalized("busybox@sha256:abc"), "busybox@sha256:abc");
+    }
+}

@@ -1,0 +1,25 @@
+//! kube-scheduler: InterPodAffinity's score, weight 2: preferences of the pod and of the pods that are there.
+
+use super::MAX_SCORE;
+use crate::cluster::{NodeId, Question};
+
+pub(crate) fn column(question: &Question<'_>, feasible: &[NodeId]) -> Vec<i64> {
+    let sums: Vec<i64> = feasible
+        .iter()
+        .map(|id| {
+            let labels = &question.cluster.at(*id).fixed.labels;
+            labels
+                .iter()
+                .map(|(key, value)| question.view.score.sum(key, value))
+                .sum()
+        })
+        .collect();
+    let min = sums.iter().copied().min().unwrap_or(0);
+    let max = sums.iter().copied().max().unwrap_or(0);
+    let spread = max - min;
+    let normalized = sums.iter().map(|sum| match spread {
+        0 => 0,
+        _ => (MAX_SCORE as f64 * ((sum - min) as f64 / spread as f64)) as i64,
+    });
+    normalized.collect()
+}

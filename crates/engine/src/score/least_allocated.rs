@@ -1,0 +1,55 @@
+//! kube-scheduler: NodeResourcesFit's LeastAllocated score, weight 1: the mean share of cpu and memory left free.
+//!
+//! Containers that ask for nothing weigh 100m and 200 MiB here. A resource the node does not have is left out.
+
+use super::MAX_SCORE;
+use crate::class::PodClass;
+use crate::cluster::Node;
+
+pub(crate) fn raw(pod: &PodClass, node: &Node) -> i64 {
+    let requests = &pod.requests;
+    let allocatable = &node.fixed.allocatable;
+    let cpu = share(
+        allocatable.cpu_milli,
+        node.nonzero_cpu_milli
+            .wrapping_add(requests.nonzero_cpu_milli),
+    );
+    let memory = share(
+        allocatable.memory_bytes,
+        node.nonzero_memory_bytes
+            .wrapping_add(requests.nonzero_memory_bytes),
+    );
+    let counted = i64::from(cpu.is_some()) + i64::from(memory.is_some());
+    if counted == 0 {
+        0
+    } else {
+        (cpu.unwrap_or(0) + memory.unwrap_or(0)) / counted
+    }
+}
+
+fn share(allocatable: i64, requested: i64) -> Option<i64> {
+    match allocatable {
+        0 => None,
+        _ if requested > allocatable => Some(0),
+        // In 128 bits: a hundred times the bytes of a node can pass 64.
+        _ => Some(
+            (i128::from(allocatable.wrapping_sub(requested)) * i128::from(MAX_SCORE)
+                / i128::from(allocatable)) as i64,
+        ),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::share;
+
+    #[test]
+    fn shares_round_down_and_overcommitted_is_zero() {
+        assert_eq!(share(4000, 3000), Some(25));
+        assert_eq!(share(6000, 3000), Some(50));
+        assert_eq!(share(3, 2), Some(33));
+        assert_eq!(share(3, 4), Some(0));
+        assert_eq!(share(0, 1), None);
+        assert_eq!(share(i64::MAX, 1), Some(99));
+    }
+}
