@@ -1,1 +1,56 @@
-//! engine
+//! The engine: which node for this pod, which node to buy, can this node go, and why. Pure: values in, values out.
+//!
+//! ```
+//! use mullion_engine::{Cluster, Decision, Options};
+//! use mullion_engine::model::{NodeSpec, PodSpec, PodTemplate, Quantity};
+//!
+//! let mut cluster = Cluster::new(Options::default());
+//! let mut node = NodeSpec::named("n1");
+//! node.allocatable.insert("pods".into(), Quantity::from_units(110));
+//! let id = cluster.add_node(&node)?;
+//! let class = cluster.pod_class(&PodTemplate::default())?;
+//! assert_eq!(cluster.schedule(class, 0), Decision::Node(id));
+//! cluster.bind(&PodSpec { name: "web".into(), ..PodSpec::default() }, "n1")?;
+//! # Ok::<(), mullion_engine::ModelError>(())
+//! ```
+//!
+//! The map:
+//! - [`model`]: what callers say. [`Quantity`](model::Quantity) is exact.
+//! - [`Cluster`]: the one mutable model. `add_node`, `set_pod`, `bind`, `remove_pod`, ... are its deltas;
+//!   `checkpoint` and `rollback` make what-ifs cost what they change.
+//! - [`schedule`]: [`Cluster::schedule`] gives a [`Decision`], [`Cluster::answer`] every node's word.
+//! - [`preempt`]: [`Cluster::preempt`], what to evict for a pod that fits nowhere.
+//! - [`Reason`], [`Plugin`], [`Refusal`]: closed enums; text by [`Cluster::message`] and its siblings in [`explain`].
+//! - [`provision`]: [`Cluster::plan`], what to buy for pods that fit nowhere.
+//! - [`disrupt`]: whether a node can go.
+//! - [`windows`]: builds, and which image build runs on which host build.
+//!
+//! Architecture invariant: no clock, IO, async, threads or randomness of its own; maps are never seeded at random;
+//! decisions do not depend on the order in which nodes and pods arrived.
+
+mod class;
+mod cluster;
+pub mod disrupt;
+mod error;
+pub mod explain;
+mod filter;
+mod intern;
+mod labels;
+pub mod model;
+pub mod preempt;
+pub mod provision;
+mod quantity;
+mod reason;
+mod resources;
+pub mod schedule;
+mod score;
+mod selector;
+mod topology;
+pub mod windows;
+
+pub use class::PodClassId;
+pub use cluster::{Checkpoint, Cluster, NodeId, Options};
+pub use error::ModelError;
+pub use intern::Symbol;
+pub use reason::{Plugin, Reason, Refusal};
+pub use schedule::{Answer, Decision, NodeAnswer, Outcome, Unschedulable};

@@ -1,0 +1,88 @@
+//! Can this node go? Is it empty, and would its pods find another place?
+//!
+//! What-ifs run on the cluster itself between checkpoint and rollback, so asking costs what the node's pods cost.
+//! Which pods do not count (DaemonSets) is decided here; budgets and grace are the shell's.
+
+use crate::cluster::{Cluster, NodeId};
+use crate::error::ModelError;
+use crate::schedule::{Decision, Unschedulable};
+
+/// What happens to a node's pods if it goes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Removal {
+    /// Nothing but DaemonSet pods and pods on their way out are there.
+    Empty,
+    /// All pods find another place: pod key and node name.
+    Movable(Vec<(String, String)>),
+    /// These pods would find none.
+    Stuck(Vec<(String, Unschedulable)>),
+}
+
+impl Cluster {
+    /// Whether only DaemonSet pods and pods on their way out are on a node.
+    ///
+    /// # Errors
+    /// No node of that name is there.
+    pub fn is_empty(&self, node: &str) -> Result<bool, ModelError> {
+        let id = self
+            .node(node)
+            .ok_or_else(|| ModelError::UnknownNode(node.to_owned()))?;
+        Ok(self.movable_pods(id).is_empty())
+    }
+
+    /// What would happen to the pods of a node if it went. The cluster is as before when this returns.
+    ///
+    /// # Errors
+    /// No node of that name is there.
+    pub fn without_node(&mut self, node: &str, seed: u64) -> Result<Removal, ModelError> {
+        let id = self
+            .node(node)
+            .ok_or_else(|| ModelError::UnknownNode(node.to_owned()))?;
+        let pods = self.movable_pods(id);
+        if pods.is_empty() {
+            return Ok(Removal::Empty);
+        }
+        let checkpoint = self.checkpoint();
+        self.take_node_out(id);
+        let mut moved = Vec::new();
+        let mut stuck = Vec::new();
+        for (key, class) in pods {
+            match self.schedule_among(class, &key, None, seed) {
+                Decision::Node(to) => {
+                    self.load_logged(class, to);
+                    moved.push((key, self.node_name(to).to_owned()));
+                }
+                Decision::Unschedulable(why) => stuck.push((key, why)),
+            }
+        }
+        self.rollback(checkpoint);
+        Ok(if stuck.is_empty() {
+            Removal::Movable(moved)
+        } else {
+            Removal::Stuck(stuck)
+        })
+    }
+
+    /// Pods that need another place, the largest first.
+    fn movable_pods(&self, id: NodeId) -> Vec<(String, crate::PodClassId)> {
+        let pods = self.at(id).pods.iter().map(|pod| self.pod(*pod));
+        let is_daemon = |class| {
+            self.template(class)
+                .owner
+                .as_ref()
+                .is_some_and(|owner| owner.kind == "DaemonSet")
+        };
+        let mut pods: Vec<_> = pods
+            .filter(|pod| !pod.terminating && !is_daemon(pod.class))
+            .map(|pod| (pod.key.to_string(), pod.class))
+            .collect();
+        pods.sort_by_cached_key(|(key, class)| {
+            let requests = &self.class(*class).requests.real;
+            (
+                std::cmp::Reverse((requests.cpu_milli, requests.memory_bytes)),
+                key.clone(),
+            )
+        });
+        pods
+    }
+}

@@ -1,0 +1,101 @@
+//! What the provisioner is asked.
+//!
+//! Prices are whole micro-dollars per hour, so that ranking is exact; they are those of the operating system that will
+//! run on the node.
+
+use std::sync::Arc;
+
+use crate::model::{NodeSpec, Operator, PodSpec, ResourceMap, StringMap, Taint};
+
+/// The question.
+#[derive(Clone, Debug, Default)]
+pub struct PlanRequest {
+    /// Pods that need a place.
+    pub pods: Vec<PodSpec>,
+    /// Nodes that were bought and have not registered yet.
+    pub in_flight: Vec<InFlightNode>,
+    /// What can be bought.
+    pub templates: Vec<NodeTemplate>,
+    /// Picks among equals when pods go to nodes that exist.
+    pub seed: u64,
+}
+
+/// A node on its way.
+#[derive(Clone, Debug, Default)]
+pub struct InFlightNode {
+    /// The node as it will be, its startup taints left out. Its name is the claim's until it registers.
+    pub node: NodeSpec,
+    /// What DaemonSets will take of it.
+    pub daemon_overhead: ResourceMap,
+    /// Pods that earlier plans put there.
+    pub pods: Vec<PodSpec>,
+}
+
+/// What one pool can buy.
+#[derive(Clone, Debug, Default)]
+pub struct NodeTemplate {
+    /// Pool name; nodes get it as label `karpenter.sh/nodepool`.
+    pub pool: String,
+    /// Higher first; 0 where none is set.
+    pub weight: i32,
+    /// Labels of the nodes.
+    pub labels: StringMap,
+    /// Taints of the nodes.
+    pub taints: Vec<Taint>,
+    /// Taints the nodes start with and lose; they keep no pod away from the plan.
+    pub startup_taints: Vec<Taint>,
+    /// What instance types, zones, capacity types and labels may be.
+    pub requirements: Vec<Requirement>,
+    /// What the pool may still buy by resource (`cpu`, `memory`, `nodes`, ...); absent is unlimited.
+    pub limits_remaining: ResourceMap,
+    /// What DaemonSets will take of each node.
+    pub daemon_overhead: ResourceMap,
+    /// The types there are, shared between pools.
+    pub instance_types: Vec<Arc<InstanceType>>,
+}
+
+/// One requirement of a pool: the values its nodes' label may have.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[cfg_attr(
+    feature = "serde",
+    derive(serde::Deserialize),
+    serde(rename_all = "camelCase", default)
+)]
+pub struct Requirement {
+    /// Label key.
+    pub key: String,
+    /// How to compare.
+    pub operator: Operator,
+    /// With what.
+    pub values: Vec<String>,
+    /// At least this many values must stay possible.
+    pub min_values: Option<u32>,
+}
+
+/// A machine that can be bought, for one operating system.
+#[derive(Clone, Debug, Default)]
+pub struct InstanceType {
+    /// Name, for example `c6a.xlarge`.
+    pub name: String,
+    /// Labels of its nodes: architecture, operating system, family, size, ... The type's own label is added.
+    pub labels: StringMap,
+    /// What the machine has; limits count it.
+    pub capacity: ResourceMap,
+    /// What pods can have, extended resources such as Windows addresses included.
+    pub allocatable: ResourceMap,
+    /// Where and how it is sold.
+    pub offerings: Vec<Offering>,
+}
+
+/// A way to buy a type.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Offering {
+    /// Zone; nodes get it as label `topology.kubernetes.io/zone`.
+    pub zone: String,
+    /// `spot`, `on-demand` or `reserved`; nodes get it as label `karpenter.sh/capacity-type`.
+    pub capacity_type: String,
+    /// Micro-dollars per hour for the operating system that runs.
+    pub price_micro_usd: u64,
+    /// Whether it can be had now.
+    pub available: bool,
+}

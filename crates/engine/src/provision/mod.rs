@@ -1,0 +1,15 @@
+//! What to buy: pending pods, nodes that exist or are on their way, and pools that can buy more.
+//!
+//! Karpenter's algorithm (largest pods first; existing nodes, then nodes planned already, then pools by weight), with
+//! the scheduler's own filters: every planned node is a node of the [`Cluster`](crate::Cluster) between checkpoint and
+//! rollback, so what is planned is what scheduling then does. Input is in [`input`], the answer in [`plan`], the
+//! algorithm in [`solve`].
+
+//mod catalog;
+//mod claim;
+mod input;
+mod plan;
+//mod solve;
+
+pub use input::{InFlightNode, InstanceType, NodeTemplate, Offering, PlanRequest, Requirement};
+pub use plan::{InstanceTypeOption, Plan, PlannedNode, PoolReason, PoolRefusal, Unplaceable};

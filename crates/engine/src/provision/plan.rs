@@ -1,0 +1,105 @@
+//! The provisioner's answer.
+
+use crate::model::{Quantity, ResourceMap};
+use crate::reason::{Plugin, Reason};
+
+use super::Requirement;
+
+/// Where every pending pod goes, and what to buy for it.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Plan {
+    /// Pod key and the name of the existing or in-flight node it goes to.
+    pub existing: Vec<(String, String)>,
+    /// Nodes to buy.
+    pub nodes: Vec<PlannedNode>,
+    /// Pods that nothing can place.
+    pub unplaceable: Vec<Unplaceable>,
+}
+
+/// A node to buy.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PlannedNode {
+    /// For this pool.
+    pub pool: String,
+    /// The types that hold the planned pods, cheapest first; never empty.
+    pub options: Vec<InstanceTypeOption>,
+    /// What is left open, as requirements on labels: types, zones, capacity types and the pool's own, sorted by key.
+    pub requirements: Vec<Requirement>,
+    /// Keys of the pods planned on it, in the order they were planned.
+    pub pods: Vec<String>,
+    /// What the pods and DaemonSets together ask for.
+    pub requests: ResourceMap,
+}
+
+/// A type a planned node can be.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct InstanceTypeOption {
+    /// Its name.
+    pub name: String,
+    /// Its cheapest offering that is left: micro-dollars per hour.
+    pub price_micro_usd: u64,
+    /// Offerings that are left: zone, capacity type, price; cheapest first.
+    pub offerings: Vec<(String, String, u64)>,
+}
+
+/// A pod that nothing can place.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Unplaceable {
+    /// Its key.
+    pub pod: String,
+    /// Why each pool cannot buy for it, in the order pools were tried. Empty: there are no pools.
+    pub pools: Vec<PoolRefusal>,
+}
+
+/// Why a pool cannot buy for a pod.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PoolRefusal {
+    /// Which pool.
+    pub pool: String,
+    /// Why.
+    pub reason: PoolReason,
+}
+
+/// Why a pool cannot buy for a pod.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum PoolReason {
+    /// No instance type meets the pool's own requirements.
+    NoInstanceTypes,
+    /// Every type that meets the pool's requirements is refused by a static filter; the first one's word.
+    Incompatible {
+        /// Which filter.
+        plugin: Plugin,
+        /// Why.
+        reason: Reason,
+    },
+    /// The pool may not buy more.
+    LimitReached {
+        /// Of which resource.
+        resource: String,
+        /// What is left of it.
+        remaining: Quantity,
+    },
+    /// The pod, with what DaemonSets take, is larger than every type it could run on.
+    TooLarge {
+        /// What it lacks on the largest.
+        resource: String,
+    },
+    /// Types fit, but none can be had now.
+    NoOffering,
+    /// A node would fit, but not beside the pods that are there.
+    Topology {
+        /// Which filter.
+        plugin: Plugin,
+        /// Why.
+        reason: Reason,
+    },
+    /// Fewer values of a label would stay possible than the pool demands.
+    MinValues {
+        /// Which label.
+        key: String,
+        /// How many the pool demands.
+        wanted: u32,
+        /// How many there would be.
+        found: u32,
+    },
+}
