@@ -9,6 +9,7 @@
 use std::{borrow::Cow, sync::Arc};
 
 pub mod decode;
+pub mod merge;
 mod table;
 pub mod time;
 mod zero;

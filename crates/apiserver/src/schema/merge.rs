@@ -1,0 +1,138 @@
+//! The three ways to patch a tree: JSON merge patch (RFC 7386), JSON patch (RFC 6902) and strategic merge patch.
+//!
+//! Patches work on plain trees; what comes out is decoded again ([`super::decode::value`]), which is where unknown fields and wrong types
+//! are found ([`unfit`] words the refusal). Refusals of the patch itself are those of kube-apiserver's handlers.
+
+use serde_json::{Map, Value};
+
+use crate::{
+    field::{Errors, Path},
+    status::{Details, Status},
+};
+
+mod json_patch;
+mod strategic;
+
+pub use json_patch::{Operation, apply as json_patch, operations};
+pub use strategic::apply as strategic;
+
+/// Reads the body of a merge patch or strategic merge patch.
+///
+/// # Errors
+/// 400 when it is no JSON object.
+pub fn object(body: &[u8]) -> Result<Value, Status> {
+    let (value, _) = super::decode::untyped_json(body).map_err(|error| undecodable(&error))?;
+    if value.is_object() {
+        Ok(value)
+    } else {
+        Err(undecodable(&format_args!(
+            "{}",
+            not_a(&value, "map[string]interface {}")
+        )))
+    }
+}
+
+fn undecodable(why: &impl std::fmt::Display) -> Status {
+    Status::bad_request(format!("error decoding patch: {why}"))
+}
+
+fn not_a(value: &Value, go: &str) -> String {
+    let found = match value {
+        Value::Null => "null",
+        Value::Bool(_) => "bool",
+        Value::Number(_) => "number",
+        Value::String(_) => "string",
+        Value::Array(_) => "array",
+        Value::Object(_) => "object",
+    };
+    format!("json: cannot unmarshal {found} into Go value of type {go}")
+}
+
+/// Applies a JSON merge patch.
+pub fn json_merge(original: &Value, patch: &Value) -> Value {
+    let Value::Object(changes) = patch else {
+        return patch.clone();
+    };
+    let mut merged = match original {
+        Value::Object(map) => map.clone(),
+        _ => Map::new(),
+    };
+    for (key, change) in changes {
+        if change.is_null() {
+            merged.remove(key);
+        } else {
+            let before = merged.get(key).unwrap_or(&Value::Null);
+            let after = json_merge(before, change);
+            merged.insert(key.clone(), after);
+        }
+    }
+    Value::Object(merged)
+}
+
+/// The 422 for a patch whose result does not fit the type: `text` is the patched document, or for strategic merge patches
+/// [`go_text`] of the patch.
+pub fn unfit(text: &str, why: &impl std::fmt::Display) -> Status {
+    let mut errors = Errors::default();
+    errors.invalid(&Path::new("patch"), text, why.to_string());
+    Status::invalid_kind("", "", "", &errors)
+}
+
+/// The 422 without a word about what went wrong that a patch gets which cannot be applied.
+fn inapplicable() -> Status {
+    let mut status = Status::new(
+        422,
+        "Invalid",
+        "the server rejected our request due to an error in our request",
+    );
+    status.details = Some(Details::default());
+    status
+}
+
+/// A tree as Go's `%v` prints it: `map[a:1 b:[x y]]`.
+pub fn go_text(value: &Value) -> String {
+    match value {
+        Value::Null => "<nil>".to_owned(),
+        Value::String(text) => text.clone(),
+        Value::Array(items) => format!(
+            "[{}]",
+            items.iter().map(go_text).collect::<Vec<_>>().join(" ")
+        ),
+        Value::Object(map) => {
+            let entries: Vec<String> = map
+                .iter()
+                .map(|(key, value)| format!("{key}:{}", go_text(value)))
+                .collect();
+            format!("map[{}]", entries.join(" "))
+        }
+        scalar => scalar.to_string(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn a_merge_patch_deletes_with_null_and_replaces_lists() {
+        let merged = json_merge(
+            &json!({"a": {"b": 1, "c": 2}, "l": [1, 2]}),
+            &json!({"a": {"b": null, "d": {"e": null}}, "l": [3]}),
+        );
+        assert_eq!(merged, json!({"a": {"c": 2, "d": {}}, "l": [3]}));
+    }
+
+    #[test]
+    fn a_patch_that_is_no_object_is_refused() {
+        let refused = object(b"[]").expect_err("a list is no merge patch");
+        assert_eq!(
+            refused.message,
+            "error decoding patch: json: cannot unmarshal array into Go value of type map[string]interface {}"
+        );
+        assert_eq!(
+            object(b"{").expect_err("it is broken").message,
+            "error decoding patch: unexpected end of JSON input"
+        );
+    }
+}

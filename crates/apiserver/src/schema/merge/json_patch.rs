@@ -1,0 +1,226 @@
+//! JSON patch (RFC 6902) with the limits and the liberties of the library that kube-apiserver uses.
+//!
+//! Negative indexes count from the end, `test` finds null where nothing is, and any operation that cannot be done refuses the whole
+//! patch with the same words.
+
+use serde::Deserialize;
+use serde_json::Value;
+
+use super::{inapplicable, not_a, undecodable};
+use crate::status::Status;
+
+/// More operations than this are refused.
+const MAX_OPERATIONS: usize = 10_000;
+
+/// One operation.
+#[derive(Clone, Debug, Deserialize, PartialEq)]
+pub struct Operation {
+    /// `add`, `remove`, `replace`, `move`, `copy` or `test`.
+    #[serde(default)]
+    pub op: String,
+    /// Where.
+    #[serde(default)]
+    pub path: String,
+    /// Where from, for `move` and `copy`.
+    #[serde(default)]
+    pub from: String,
+    /// The value of `add`, `replace` and `test`.
+    #[serde(default)]
+    pub value: Value,
+}
+
+/// Reads the body of a JSON patch.
+///
+/// # Errors
+/// 400 when it is no list of operations, 413 when there are too many.
+pub fn operations(body: &[u8]) -> Result<Vec<Operation>, Status> {
+    let (value, _) =
+        crate::schema::decode::untyped_json(body).map_err(|error| undecodable(&error))?;
+    let Value::Array(items) = &value else {
+        return Err(undecodable(&not_a(&value, "[]handlers.jsonPatchOp")));
+    };
+    if items.len() > MAX_OPERATIONS {
+        let message = format!(
+            "The allowed maximum operations in a JSON patch is {MAX_OPERATIONS}, got {}",
+            items.len()
+        );
+        return Err(Status::new(
+            413,
+            "RequestEntityTooLarge",
+            format!("Request entity is too large: {message}"),
+        ));
+    }
+    items
+        .iter()
+        .map(|item| {
+            Operation::deserialize(item)
+                .map_err(|_| undecodable(&not_a(item, "handlers.jsonPatchOp")))
+        })
+        .collect()
+}
+
+/// Applies the operations one after the other.
+///
+/// # Errors
+/// 422 when one cannot be done.
+pub fn apply(original: &Value, operations: &[Operation]) -> Result<Value, Status> {
+    let mut document = original.clone();
+    for operation in operations {
+        run(&mut document, operation).ok_or_else(inapplicable)?;
+    }
+    Ok(document)
+}
+
+fn run(document: &mut Value, operation: &Operation) -> Option<()> {
+    let path = pointer(&operation.path)?;
+    match operation.op.as_str() {
+        "add" => add(document, &path, operation.value.clone()),
+        "remove" => remove(document, &path).map(|_| ()),
+        "replace" => {
+            *find_mut(document, &path)? = operation.value.clone();
+            Some(())
+        }
+        "move" => {
+            let value = remove(document, &pointer(&operation.from)?)?;
+            add(document, &path, value)
+        }
+        "copy" => {
+            let value = find_mut(document, &pointer(&operation.from)?)?.clone();
+            add(document, &path, value)
+        }
+        "test" => {
+            let found = find_mut(document, &path).map_or(Value::Null, |value| value.clone());
+            (found == operation.value).then_some(())
+        }
+        _ => None,
+    }
+}
+
+/// The decoded segments of a JSON pointer; `None` when it is neither empty nor starts with a slash.
+fn pointer(text: &str) -> Option<Vec<String>> {
+    if text.is_empty() {
+        return Some(Vec::new());
+    }
+    let rest = text.strip_prefix('/')?;
+    Some(
+        rest.split('/')
+            .map(|segment| segment.replace("~1", "/").replace("~0", "~"))
+            .collect(),
+    )
+}
+
+/// An index into a list of that length; negative ones count from the end.
+fn index(segment: &str, length: usize) -> Option<usize> {
+    let at: i64 = segment.parse().ok()?;
+    let at = if at < 0 {
+        at + i64::try_from(length).ok()?
+    } else {
+        at
+    };
+    usize::try_from(at).ok()
+}
+
+fn find_mut<'v>(document: &'v mut Value, path: &[String]) -> Option<&'v mut Value> {
+    path.iter()
+        .try_fold(document, |value, segment| match value {
+            Value::Object(map) => map.get_mut(segment),
+            Value::Array(items) => {
+                let at = index(segment, items.len())?;
+                items.get_mut(at)
+            }
+            _ => None,
+        })
+}
+
+fn add(document: &mut Value, path: &[String], value: Value) -> Option<()> {
+    let Some((last, parents)) = path.split_last() else {
+        *document = value;
+        return Some(());
+    };
+    match find_mut(document, parents)? {
+        Value::Object(map) => {
+            map.insert(last.clone(), value);
+        }
+        Value::Array(items) => {
+            let at = if last == "-" {
+                items.len()
+            } else {
+                index(last, items.len() + 1)?
+            };
+            if at > items.len() {
+                return None;
+            }
+            items.insert(at, value);
+        }
+        _ => return None,
+    }
+    Some(())
+}
+
+fn remove(document: &mut Value, path: &[String]) -> Option<Value> {
+    let (last, parents) = path.split_last()?;
+    match find_mut(document, parents)? {
+        Value::Object(map) => map.remove(last),
+        Value::Array(items) => {
+            let at = index(last, items.len()).filter(|&at| at < items.len())?;
+            Some(items.remove(at))
+        }
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn patched(original: Value, patch: Value) -> Option<Value> {
+        let operations =
+            operations(patch.to_string().as_bytes()).expect("the patch is well-formed");
+        apply(&original, &operations).ok()
+    }
+
+    #[test]
+    fn operations_add_move_copy_and_test() {
+        let patch = json!([
+            {"op": "test", "path": "/a/b~1c", "value": 1},
+            {"op": "add", "path": "/l/-", "value": 3},
+            {"op": "add", "path": "/l/0", "value": 0},
+            {"op": "move", "from": "/a/b~1c", "path": "/m"},
+            {"op": "copy", "from": "/l", "path": "/n"},
+            {"op": "remove", "path": "/l/-1"},
+        ]);
+        let after = patched(json!({"a": {"b/c": 1}, "l": [1]}), patch);
+        assert_eq!(
+            after,
+            Some(json!({"a": {}, "l": [0, 1], "m": 1, "n": [0, 1, 3]}))
+        );
+    }
+
+    #[test]
+    fn an_operation_that_cannot_be_done_refuses_all() {
+        for patch in [
+            json!([{"op": "remove", "path": "/none"}]),
+            json!([{"op": "replace", "path": "/none", "value": 1}]),
+            json!([{"op": "add", "path": "/l/9", "value": 1}]),
+            json!([{"op": "test", "path": "/a", "value": 2}]),
+            json!([{"op": "shout", "path": "/a"}]),
+        ] {
+            assert_eq!(
+                patched(json!({"a": 1, "l": []}), patch.clone()),
+                None,
+                "{patch}"
+            );
+        }
+    }
+
+    #[test]
+    fn a_patch_that_is_no_list_is_refused() {
+        let refused = operations(b"{}").expect_err("an object is no JSON patch");
+        assert_eq!(
+            refused.message,
+            "error decoding patch: json: cannot unmarshal object into Go value of type []handlers.jsonPatchOp"
+        );
+    }
+}
