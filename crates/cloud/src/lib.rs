@@ -1,1 +1,31 @@
-//! cloud
+//! What a cloud can do, and a simulated EC2 that does it.
+//!
+//! [`CloudProvider`] is the small door through which controllers reach any cloud; [`catalogue`] holds
+//! EC2's instance types with what a node of each offers pods; [`image`] knows what nodes of an image
+//! family report; [`sim`] is the EC2 that answers when there is no AWS account.
+//!
+//! Invariant: nothing here speaks to Kubernetes. Time is tokio's, stamps come from [`Clock`], and
+//! every random choice is seeded, so that a cluster's history repeats under paused time.
+
+pub mod catalogue;
+mod clock;
+pub mod image;
+pub mod node_group;
+mod provider;
+mod resources;
+pub mod sim;
+mod speed;
+mod template;
+
+pub use clock::Clock;
+pub use provider::{
+    BoxFuture, CapacityType, CloudError, CloudProvider, Instance, InstanceId, InstanceState,
+    LaunchOption, LaunchRequest, Offer, Offering, Registration, SecurityGroup, Subnet, TagSelector,
+    instance_id,
+};
+pub use resources::{Resources, format_bytes, format_milli};
+pub use speed::Speed;
+pub use template::{
+    KubeletSettings, NodeTemplate, Reserved, TemplateError, Threshold, default_volume_gib,
+    family_of,
+};

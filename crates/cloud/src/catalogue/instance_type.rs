@@ -1,0 +1,272 @@
+//! One instance type and the labels it gives its nodes.
+//!
+//! Invariant: everything here follows from the type alone; what depends on the image (pods,
+//! allocatable, price) is in the sibling modules.
+
+use std::{collections::BTreeMap, sync::Arc};
+
+use mullion_api::{ami::Os, labels};
+
+use super::{Price, TypeName};
+
+/// CPU architecture.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Arch {
+    /// x86-64.
+    Amd64,
+    /// 64-bit Arm.
+    Arm64,
+}
+
+impl Arch {
+    /// Go's name, the value of `kubernetes.io/arch`.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Amd64 => "amd64",
+            Self::Arm64 => "arm64",
+        }
+    }
+}
+
+/// Graphics processors of a type.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Gpu {
+    /// How many.
+    pub count: u64,
+    /// `nvidia` or `amd`.
+    pub manufacturer: String,
+    /// Name without the maker, lower case with dashes.
+    pub name: String,
+    /// Memory of one in MiB, if known.
+    pub memory_mib: Option<u64>,
+}
+
+/// An EC2 instance type.
+#[derive(Clone, Debug, PartialEq)]
+pub struct InstanceType {
+    /// `c6a.xlarge`.
+    pub name: Arc<str>,
+    /// Number of vCPUs.
+    pub vcpus: u64,
+    /// Memory in MiB.
+    pub memory_mib: u64,
+    /// Architecture.
+    pub arch: Arch,
+    /// `nitro`, `xen`, or empty where there is none.
+    pub hypervisor: String,
+    /// Whether it is a whole machine.
+    pub bare_metal: bool,
+    /// Network interfaces.
+    pub max_enis: u64,
+    /// IPv4 addresses of each interface.
+    pub ipv4_per_eni: u64,
+    /// Graphics processors.
+    pub gpu: Option<Gpu>,
+    /// AWS Neuron devices.
+    pub neuron_devices: u64,
+    /// Local NVMe storage in GB.
+    pub local_nvme_gb: u64,
+    /// Baseline network bandwidth in Mbit/s, if known.
+    pub network_mbps: Option<u64>,
+    /// Whether it is sold as spot.
+    pub supports_spot: bool,
+    /// `intel`, `amd` or `aws`, if known.
+    pub cpu_manufacturer: Option<String>,
+    /// Whether EKS runs Windows on it: x86-64 and known to the VPC resource controller.
+    pub windows_capable: bool,
+    /// Whether Windows nodes of it can use address prefixes.
+    pub windows_prefix_delegation: bool,
+    /// On-demand price with Linux.
+    pub linux_price: Option<Price>,
+    /// On-demand price with Windows.
+    pub windows_price: Option<Price>,
+}
+
+impl InstanceType {
+    /// Reads a row of the table. `None` for Macs and for rows that leave size or network open.
+    pub(super) fn from_row(row: &str) -> Option<Self> {
+        let columns: [&str; 22] = row.split(',').collect::<Vec<_>>().try_into().ok()?;
+        let [
+            name,
+            vcpus,
+            memory_mib,
+            architectures,
+            hypervisor,
+            bare_metal,
+            max_enis,
+            ipv4_per_eni,
+            gpu_count,
+            gpu_name,
+            gpu_memory_mib,
+            neuron_devices,
+            local_nvme_gb,
+            network_baseline_gbps,
+            _network_peak_gbps,
+            supports_spot,
+            _burstable,
+            cpu_manufacturer,
+            windows_capable,
+            windows_prefix_delegation,
+            linux_usd,
+            windows_usd,
+        ] = columns;
+        let arch = match architectures {
+            "arm64" => Arch::Arm64,
+            _ if architectures.split(';').any(|a| a == "x86_64") => Arch::Amd64,
+            _ => return None,
+        };
+        Some(Self {
+            name: name.into(),
+            vcpus: vcpus.parse().ok()?,
+            memory_mib: memory_mib.parse().ok()?,
+            arch,
+            hypervisor: hypervisor.into(),
+            bare_metal: bare_metal == "true",
+            max_enis: max_enis.parse().ok()?,
+            ipv4_per_eni: ipv4_per_eni.parse().ok()?,
+            gpu: gpu(gpu_count, gpu_name, gpu_memory_mib),
+            neuron_devices: neuron_devices.parse().unwrap_or_default(),
+            local_nvme_gb: local_nvme_gb.parse().unwrap_or_default(),
+            network_mbps: network_baseline_gbps
+                .parse::<f64>()
+                .ok()
+                .map(|gbps| (gbps * 1000.0).round() as u64),
+            supports_spot: supports_spot == "true",
+            cpu_manufacturer: (!cpu_manufacturer.is_empty())
+                .then(|| cpu_manufacturer.to_ascii_lowercase()),
+            windows_capable: windows_capable == "true" && arch == Arch::Amd64,
+            windows_prefix_delegation: windows_prefix_delegation == "true",
+            linux_price: Price::parse(linux_usd),
+            windows_price: Price::parse(windows_usd),
+        })
+    }
+
+    /// The name taken apart.
+    pub fn parts(&self) -> TypeName<'_> {
+        TypeName::parse(&self.name)
+    }
+
+    /// `c6a`.
+    pub fn family(&self) -> &str {
+        self.parts().family
+    }
+
+    /// Whether nodes of it can run this operating system.
+    pub fn runs(&self, os: Os) -> bool {
+        match os {
+            Os::Linux => true,
+            Os::Windows => self.windows_capable,
+        }
+    }
+
+    /// The labels that every node of this type carries, operating system and place aside.
+    pub fn labels(&self) -> BTreeMap<&'static str, String> {
+        let parts = self.parts();
+        let mut map = BTreeMap::from([
+            (labels::INSTANCE_TYPE, self.name.to_string()),
+            (labels::ARCH, self.arch.as_str().to_owned()),
+            (labels::INSTANCE_FAMILY, parts.family.to_owned()),
+            (labels::INSTANCE_SIZE, parts.size.to_owned()),
+            (labels::INSTANCE_CPU, self.vcpus.to_string()),
+            (labels::INSTANCE_MEMORY, self.memory_mib.to_string()),
+            (labels::INSTANCE_HYPERVISOR, self.hypervisor.clone()),
+        ]);
+        let optional = [
+            (labels::INSTANCE_CATEGORY, parts.category.map(str::to_owned)),
+            (
+                labels::INSTANCE_GENERATION,
+                parts.generation.map(|generation| generation.to_string()),
+            ),
+            (
+                labels::INSTANCE_CPU_MANUFACTURER,
+                self.cpu_manufacturer.clone(),
+            ),
+            (
+                labels::INSTANCE_NETWORK_BANDWIDTH,
+                self.network_mbps.map(|mbps| mbps.to_string()),
+            ),
+            (
+                labels::INSTANCE_LOCAL_NVME,
+                (self.local_nvme_gb > 0).then(|| self.local_nvme_gb.to_string()),
+            ),
+        ];
+        map.extend(
+            optional
+                .into_iter()
+                .filter_map(|(key, value)| Some((key, value?))),
+        );
+        if let Some(gpu) = &self.gpu {
+            map.insert(labels::INSTANCE_GPU_COUNT, gpu.count.to_string());
+            map.insert(labels::INSTANCE_GPU_NAME, gpu.name.clone());
+            map.insert(labels::INSTANCE_GPU_MANUFACTURER, gpu.manufacturer.clone());
+            if let Some(memory) = gpu.memory_mib {
+                map.insert(labels::INSTANCE_GPU_MEMORY, memory.to_string());
+            }
+        }
+        if self.neuron_devices > 0 {
+            map.insert(
+                labels::INSTANCE_ACCELERATOR_COUNT,
+                self.neuron_devices.to_string(),
+            );
+            map.insert(labels::INSTANCE_ACCELERATOR_MANUFACTURER, "aws".to_owned());
+        }
+        map
+    }
+}
+
+fn gpu(count: &str, name: &str, memory_mib: &str) -> Option<Gpu> {
+    let count = count.parse().ok().filter(|count| *count > 0)?;
+    let (maker, model) = name.split_once(' ').unwrap_or(("", name));
+    Some(Gpu {
+        count,
+        manufacturer: maker.to_ascii_lowercase(),
+        name: model.to_ascii_lowercase().replace(' ', "-"),
+        memory_mib: memory_mib.parse().ok().filter(|memory| *memory > 0),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::catalogue;
+
+    #[test]
+    fn nodes_carry_what_karpenter_says_of_their_type() {
+        let labels = catalogue::get("c6a.xlarge").unwrap().labels();
+        let expected = [
+            ("karpenter.k8s.aws/instance-category", "c"),
+            ("karpenter.k8s.aws/instance-cpu", "4"),
+            ("karpenter.k8s.aws/instance-cpu-manufacturer", "amd"),
+            ("karpenter.k8s.aws/instance-family", "c6a"),
+            ("karpenter.k8s.aws/instance-generation", "6"),
+            ("karpenter.k8s.aws/instance-hypervisor", "nitro"),
+            ("karpenter.k8s.aws/instance-memory", "8192"),
+            ("karpenter.k8s.aws/instance-network-bandwidth", "1562"),
+            ("karpenter.k8s.aws/instance-size", "xlarge"),
+            ("kubernetes.io/arch", "amd64"),
+            ("node.kubernetes.io/instance-type", "c6a.xlarge"),
+        ];
+        let found: Vec<_> = labels.iter().map(|(k, v)| (*k, v.as_str())).collect();
+        assert_eq!(found, expected);
+    }
+
+    #[test]
+    fn gpus_are_named_by_maker_and_model() {
+        let g6 = catalogue::get("g6.xlarge").unwrap();
+        let gpu = g6.gpu.as_ref().unwrap();
+        assert_eq!(
+            (gpu.manufacturer.as_str(), gpu.name.as_str()),
+            ("nvidia", "l4")
+        );
+    }
+
+    #[test]
+    fn windows_needs_amd64() {
+        let windows: Vec<_> = catalogue::all()
+            .iter()
+            .filter(|t| t.runs(Os::Windows))
+            .collect();
+        assert_eq!(windows.len(), 819);
+        assert!(windows.iter().all(|t| t.arch == Arch::Amd64));
+    }
+}

@@ -1,0 +1,214 @@
+//! What nodes of an image family report: operating system image, kernel, runtime, kubelet.
+//!
+//! Invariant: a table, not code: one row per family, with versions that follow the Kubernetes version
+//! as EKS's images do. Ids are derived from family and version, so they are the same on every run.
+
+use mullion_api::{
+    ami::{AmiFamily, Os, WindowsEdition, WindowsRelease},
+    eksctl::KubernetesVersion,
+    labels,
+};
+
+use crate::catalogue::Arch;
+
+/// A machine image.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NodeImage {
+    /// Family.
+    pub family: AmiFamily,
+    /// Kubernetes version.
+    pub version: KubernetesVersion,
+    /// Architecture.
+    pub arch: Arch,
+    /// Image id, `ami-0123456789abcdef0`.
+    pub id: String,
+    /// Image name as EKS publishes it.
+    pub name: String,
+}
+
+impl NodeImage {
+    /// The image of a family.
+    pub fn new(family: AmiFamily, version: KubernetesVersion, arch: Arch) -> Self {
+        let name = name(family, version, arch);
+        Self {
+            id: format!("ami-0{:016x}", fnv1a(&name)),
+            family,
+            version,
+            arch,
+            name,
+        }
+    }
+
+    /// Operating system.
+    pub fn os(&self) -> Os {
+        self.family.os()
+    }
+
+    /// `status.nodeInfo.osImage`.
+    pub fn os_image(&self) -> String {
+        match self.family {
+            AmiFamily::AmazonLinux2 => "Amazon Linux 2".into(),
+            AmiFamily::AmazonLinux2023 | AmiFamily::Custom => "Amazon Linux 2023.6.20250303".into(),
+            AmiFamily::Bottlerocket => {
+                format!("Bottlerocket OS 1.32.0 (aws-k8s-{})", self.version)
+            }
+            AmiFamily::Ubuntu2004 | AmiFamily::UbuntuPro2004 => "Ubuntu 20.04.6 LTS".into(),
+            AmiFamily::Ubuntu2204 | AmiFamily::UbuntuPro2204 => "Ubuntu 22.04.5 LTS".into(),
+            AmiFamily::Ubuntu2404 | AmiFamily::UbuntuPro2404 => "Ubuntu 24.04.2 LTS".into(),
+            AmiFamily::Windows(release, _) => {
+                format!("Windows Server {} Datacenter", release.year())
+            }
+        }
+    }
+
+    /// `status.nodeInfo.kernelVersion`. On Windows its first three numbers are the build.
+    pub fn kernel_version(&self) -> String {
+        match self.family {
+            AmiFamily::AmazonLinux2 => match self.arch {
+                Arch::Amd64 => "5.10.173-154.642.amzn2.x86_64".into(),
+                Arch::Arm64 => "5.10.173-154.642.amzn2.aarch64".into(),
+            },
+            AmiFamily::AmazonLinux2023 | AmiFamily::Custom => match self.arch {
+                Arch::Amd64 => "6.1.129-138.220.amzn2023.x86_64".into(),
+                Arch::Arm64 => "6.1.129-138.220.amzn2023.aarch64".into(),
+            },
+            AmiFamily::Bottlerocket => "6.1.128".into(),
+            AmiFamily::Ubuntu2004 | AmiFamily::UbuntuPro2004 => "5.15.0-1080-aws".into(),
+            AmiFamily::Ubuntu2204 | AmiFamily::UbuntuPro2204 => "6.8.0-1024-aws".into(),
+            AmiFamily::Ubuntu2404 | AmiFamily::UbuntuPro2404 => "6.8.0-1024-aws".into(),
+            AmiFamily::Windows(release, _) => {
+                let revision = match release {
+                    WindowsRelease::V2019 => 4131,
+                    WindowsRelease::V2022 => 1607,
+                    WindowsRelease::V2025 => 3476,
+                };
+                format!("{}.{revision}", release.build())
+            }
+        }
+    }
+
+    /// `status.nodeInfo.containerRuntimeVersion`.
+    pub fn container_runtime_version(&self) -> &'static str {
+        let recent = self.version.minor() >= 31;
+        match (self.family, recent) {
+            (AmiFamily::Windows(..), false) => "containerd://1.6.6",
+            (AmiFamily::Windows(..), true) => "containerd://1.7.20",
+            (AmiFamily::AmazonLinux2, false) => "containerd://1.6.19",
+            (AmiFamily::Bottlerocket, _) => "containerd://1.7.25+bottlerocket",
+            (_, _) => "containerd://1.7.25",
+        }
+    }
+
+    /// `status.nodeInfo.kubeletVersion`.
+    pub fn kubelet_version(&self) -> String {
+        let (patch, build) = kubelet_build(self.version.minor());
+        format!("v{}.{patch}-eks-{build}", self.version)
+    }
+
+    /// Value of `node.kubernetes.io/windows-build`, on Windows.
+    pub fn windows_build(&self) -> Option<&'static str> {
+        Some(self.family.windows_release()?.build())
+    }
+
+    /// The labels that an image gives its nodes.
+    pub fn labels(&self) -> impl Iterator<Item = (&'static str, &'static str)> {
+        let os = (labels::OS, self.os().as_str());
+        let build = self.windows_build();
+        [os].into_iter()
+            .chain(build.map(|build| (labels::WINDOWS_BUILD, build)))
+    }
+}
+
+/// Name of the image as EKS publishes it.
+fn name(family: AmiFamily, version: KubernetesVersion, arch: Arch) -> String {
+    let machine = match arch {
+        Arch::Amd64 => "x86_64",
+        Arch::Arm64 => "arm64",
+    };
+    match family {
+        AmiFamily::AmazonLinux2 => format!("amazon-eks-node-{version}-v20250317"),
+        AmiFamily::AmazonLinux2023 => {
+            format!("amazon-eks-node-al2023-{machine}-standard-{version}-v20250317")
+        }
+        AmiFamily::Bottlerocket => {
+            format!("bottlerocket-aws-k8s-{version}-{machine}-v1.32.0-cacc4ce9")
+        }
+        AmiFamily::Windows(release, edition) => {
+            let edition = match edition {
+                WindowsEdition::Core => "Core",
+                WindowsEdition::Full => "Full",
+            };
+            format!(
+                "Windows_Server-{}-English-{edition}-EKS_Optimized-{version}-2025.03.14",
+                release.year()
+            )
+        }
+        AmiFamily::Custom => format!("custom-{machine}-{version}"),
+        ubuntu => format!(
+            "ubuntu-eks/k8s_{version}/images/{}-{}-server-20250305",
+            ubuntu.as_str().to_ascii_lowercase(),
+            arch.as_str()
+        ),
+    }
+}
+
+/// Patch release and build id of EKS's kubelets.
+fn kubelet_build(minor: u32) -> (u32, &'static str) {
+    match minor {
+        23 => (17, "a59e1f0"),
+        24 => (11, "a59e1f0"),
+        25 => (16, "ba74326"),
+        26 => (15, "ba74326"),
+        27 => (16, "a737599"),
+        28 => (15, "473151a"),
+        29 => (15, "473151a"),
+        30 => (11, "473151a"),
+        31 => (7, "473151a"),
+        32 => (3, "473151a"),
+        33 => (5, "113cf36"),
+        34 => (2, "ecaa3a6"),
+        35 => (1, "ecaa3a6"),
+        _ => (0, "ecaa3a6"),
+    }
+}
+
+fn fnv1a(text: &str) -> u64 {
+    text.bytes().fold(0xcbf2_9ce4_8422_2325, |hash, byte| {
+        (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn image(family: AmiFamily, minor: u32) -> NodeImage {
+        let version = KubernetesVersion::from_minor(minor).unwrap();
+        NodeImage::new(family, version, Arch::Amd64)
+    }
+
+    #[test]
+    fn nodes_report_what_the_best_practices_guide_shows() {
+        let windows = image(
+            AmiFamily::Windows(WindowsRelease::V2022, WindowsEdition::Full),
+            24,
+        );
+        assert_eq!(windows.os_image(), "Windows Server 2022 Datacenter");
+        assert_eq!(windows.kernel_version(), "10.0.20348.1607");
+        assert_eq!(windows.container_runtime_version(), "containerd://1.6.6");
+        assert_eq!(windows.windows_build(), Some("10.0.20348"));
+        let linux = image(AmiFamily::AmazonLinux2, 24);
+        assert_eq!(linux.os_image(), "Amazon Linux 2");
+        assert_eq!(linux.kernel_version(), "5.10.173-154.642.amzn2.x86_64");
+        assert_eq!(linux.container_runtime_version(), "containerd://1.6.19");
+        assert_eq!(linux.kubelet_version(), "v1.24.11-eks-a59e1f0");
+    }
+
+    #[test]
+    fn ids_differ_by_image_and_repeat() {
+        let al2023 = image(AmiFamily::AmazonLinux2023, 31);
+        assert_eq!(al2023, image(AmiFamily::AmazonLinux2023, 31));
+        assert_ne!(al2023.id, image(AmiFamily::AmazonLinux2023, 32).id);
+        assert_eq!(al2023.id.len(), "ami-0123456789abcdef01".len());
+    }
+}

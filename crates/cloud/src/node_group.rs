@@ -1,0 +1,139 @@
+//! eksctl's node groups as orders for instances.
+//!
+//! Invariant: nodes of a group are spread over its zones one after the other, as an auto scaling group
+//! balances them; the client token names group and place, so that repeating an order buys nothing new.
+
+use std::collections::BTreeMap;
+
+use mullion_api::{
+    ami::Os,
+    eksctl::{Cluster, ConfigError, NodeGroup},
+    labels,
+};
+
+use crate::{
+    CapacityType, KubeletSettings, LaunchOption, LaunchRequest, NodeTemplate, Registration,
+    catalogue::{self, Arch},
+    image::NodeImage,
+    sim::SimulatedEc2,
+};
+
+/// Orders for all nodes that a cluster's groups start with.
+///
+/// # Errors
+/// [`ConfigError`] with the group's path if an instance type is unknown or cannot run its image.
+pub fn orders(cluster: &Cluster, ec2: &SimulatedEc2) -> Result<Vec<LaunchRequest>, ConfigError> {
+    let mut orders = Vec::new();
+    for group in &cluster.node_groups {
+        check_instance_types(group)?;
+        let zones: Vec<String> = match group.availability_zones.as_slice() {
+            [] => ec2.zones().iter().map(ToString::to_string).collect(),
+            zones => zones.to_vec(),
+        };
+        if let Some(zone) = zones
+            .iter()
+            .find(|zone| !ec2.zones().iter().any(|z| **z == **zone))
+        {
+            return Err(ConfigError::new(
+                format!("{}.availabilityZones", group.path),
+                format!("{zone:?} is not one of the cluster's availabilityZones"),
+            ));
+        }
+        for index in 0..group.desired {
+            orders.push(order(cluster, group, index, &zones));
+        }
+    }
+    Ok(orders)
+}
+
+fn check_instance_types(group: &NodeGroup) -> Result<(), ConfigError> {
+    let field = match group.instance_types.len() {
+        1 => "instanceType",
+        _ => "instanceTypes",
+    };
+    for name in &group.instance_types {
+        let error = |message: String| ConfigError::new(format!("{}.{field}", group.path), message);
+        let Some(instance_type) = catalogue::get(name) else {
+            let error = error(format!("{name:?} is not an EC2 instance type"));
+            return Err(match catalogue::similar(name).as_slice() {
+                [] => error.hint("instanceType: m5.large"),
+                similar => error.hint(format!("one of {}", similar.join(", "))),
+            });
+        };
+        if !instance_type.runs(group.ami_family.os()) {
+            return Err(error(format!("{name} cannot run {}", group.ami_family))
+                .hint("Windows needs an x86-64 type that the VPC resource controller knows, such as m5.xlarge"));
+        }
+    }
+    Ok(())
+}
+
+fn order(cluster: &Cluster, group: &NodeGroup, index: u32, zones: &[String]) -> LaunchRequest {
+    let capacity_type = match group.spot {
+        true => CapacityType::Spot,
+        false => CapacityType::OnDemand,
+    };
+    let first = index as usize % zones.len();
+    let options = group
+        .instance_types
+        .iter()
+        .flat_map(|instance_type| {
+            zones
+                .iter()
+                .cycle()
+                .skip(first)
+                .take(zones.len())
+                .map(move |zone| LaunchOption {
+                    instance_type: instance_type.clone(),
+                    zone: zone.clone(),
+                    capacity_type,
+                })
+        })
+        .collect();
+    let mut tags = cluster.tags.clone();
+    tags.extend(group.tags.clone());
+    tags.insert(
+        "Name".into(),
+        format!("{}-{}-Node", cluster.name, group.name),
+    );
+    tags.insert(labels::EKSCTL_NODEGROUP.into(), group.name.clone());
+    LaunchRequest {
+        client_token: format!("group/{}/{index}", group.name),
+        options,
+        subnets: Vec::new(),
+        template: NodeTemplate {
+            root_volume_gib: group.volume_gib.into(),
+            kubelet: KubeletSettings {
+                max_pods: group.max_pods.map(u64::from),
+                ..KubeletSettings::default()
+            },
+            ..NodeTemplate::new(group.ami_family, cluster.version)
+        },
+        registration: Registration {
+            labels: node_labels(cluster, group),
+            taints: group.taints.clone(),
+        },
+        tags,
+    }
+}
+
+/// What eksctl and EKS put on nodes of a group, then the group's own labels.
+fn node_labels(cluster: &Cluster, group: &NodeGroup) -> BTreeMap<String, String> {
+    let mut map = BTreeMap::from([
+        (labels::EKSCTL_CLUSTER.to_owned(), cluster.name.clone()),
+        (labels::EKSCTL_NODEGROUP.to_owned(), group.name.clone()),
+    ]);
+    if group.managed {
+        let capacity_type = if group.spot { "SPOT" } else { "ON_DEMAND" };
+        let arch = catalogue::get(&group.instance_types[0]).map_or(Arch::Amd64, |t| t.arch);
+        let image = NodeImage::new(group.ami_family, cluster.version, arch);
+        map.insert(labels::EKS_NODEGROUP.into(), group.name.clone());
+        map.insert(labels::EKS_CAPACITY_TYPE.into(), capacity_type.into());
+        map.insert(labels::EKS_NODEGROUP_IMAGE.into(), image.id);
+    } else if group.ami_family.os() == Os::Linux {
+        let lifecycle = if group.spot { "spot" } else { "on-demand" };
+        map.insert("node-lifecycle".into(), lifecycle.into());
+    }
+    map.extend(group.labels.clone());
+    map
+}

@@ -1,0 +1,415 @@
+//! The door to a cloud: what can be bought, launching, listing and terminating.
+//!
+//! Invariant: [`CloudProvider`] is all that controllers know of a cloud. Launches are idempotent by
+//! client token, so a controller may repeat one after a crash without buying twice.
+
+use std::{collections::BTreeMap, fmt, future::Future, pin::Pin, sync::Arc};
+
+use jiff::Timestamp;
+use mullion_api::{ami::Os, eksctl::Taint, labels};
+
+use crate::{
+    NodeTemplate, Resources,
+    catalogue::{InstanceType, Price},
+    image::NodeImage,
+};
+
+/// A future that a trait object can return.
+pub type BoxFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
+
+/// EC2's id of an instance, `i-0123456789abcdef0`.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct InstanceId(pub Arc<str>);
+
+impl fmt::Display for InstanceId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+/// The instance id in a provider id `aws:///us-west-2a/i-0123456789abcdef0`.
+pub fn instance_id(provider_id: &str) -> Option<InstanceId> {
+    let (_, id) = provider_id.strip_prefix("aws:///")?.split_once('/')?;
+    id.starts_with("i-").then(|| InstanceId(id.into()))
+}
+
+/// How an instance is paid for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum CapacityType {
+    /// At list price, until terminated.
+    OnDemand,
+    /// Cheaper, and taken back when EC2 needs it.
+    Spot,
+}
+
+impl CapacityType {
+    /// Value of the label `karpenter.sh/capacity-type`.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::OnDemand => labels::ON_DEMAND,
+            Self::Spot => labels::SPOT,
+        }
+    }
+}
+
+impl fmt::Display for CapacityType {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.as_str())
+    }
+}
+
+/// One way to buy an instance type.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Offering {
+    /// Availability zone.
+    pub zone: Arc<str>,
+    /// Availability zone id.
+    pub zone_id: Arc<str>,
+    /// How it is paid for.
+    pub capacity_type: CapacityType,
+    /// Price per hour at the operating system that was asked for.
+    pub price: Price,
+    /// Whether the last try, if it was recent, found capacity.
+    pub available: bool,
+}
+
+/// An instance type and the ways to buy it.
+#[derive(Clone, Debug)]
+pub struct Offer {
+    /// The type.
+    pub instance_type: Arc<InstanceType>,
+    /// Ways to buy it; never empty.
+    pub offerings: Vec<Offering>,
+}
+
+/// A subnet nodes can be in.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Subnet {
+    /// Subnet id.
+    pub id: Arc<str>,
+    /// Availability zone.
+    pub zone: Arc<str>,
+    /// Availability zone id.
+    pub zone_id: Arc<str>,
+    /// CIDR block.
+    pub cidr: String,
+    /// Addresses left.
+    pub free_addresses: usize,
+    /// Tags.
+    pub tags: BTreeMap<String, String>,
+}
+
+/// A security group.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SecurityGroup {
+    /// Security group id.
+    pub id: Arc<str>,
+    /// Name.
+    pub name: String,
+    /// Tags.
+    pub tags: BTreeMap<String, String>,
+}
+
+/// Chooses by tags, id or name, as a selector term of an EC2NodeClass does; fields are ANDed.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct TagSelector {
+    /// All of these; `*` matches any value.
+    pub tags: BTreeMap<String, String>,
+    /// Exactly this id.
+    pub id: Option<String>,
+    /// Exactly this name.
+    pub name: Option<String>,
+}
+
+impl TagSelector {
+    /// Whether something with this id, name and tags is chosen. An empty selector chooses nothing.
+    pub fn matches(&self, id: &str, name: &str, tags: &BTreeMap<String, String>) -> bool {
+        let given = !self.tags.is_empty() || self.id.is_some() || self.name.is_some();
+        given
+            && self.id.as_deref().is_none_or(|wanted| wanted == id)
+            && self.name.as_deref().is_none_or(|wanted| wanted == name)
+            && self.tags.iter().all(|(key, wanted)| {
+                tags.get(key)
+                    .is_some_and(|value| wanted == "*" || wanted == value)
+            })
+    }
+}
+
+/// One acceptable outcome of a launch.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct LaunchOption {
+    /// Instance type.
+    pub instance_type: String,
+    /// Availability zone.
+    pub zone: String,
+    /// How it is paid for.
+    pub capacity_type: CapacityType,
+}
+
+impl fmt::Display for LaunchOption {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "{} {} in {}",
+            self.capacity_type, self.instance_type, self.zone
+        )
+    }
+}
+
+/// What the kubelet of a new node says of itself when it registers.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Registration {
+    /// `--node-labels`, beyond those every kubelet sets.
+    pub labels: BTreeMap<String, String>,
+    /// `--register-with-taints`.
+    pub taints: Vec<Taint>,
+}
+
+/// An order for one instance.
+#[derive(Clone, Debug)]
+pub struct LaunchRequest {
+    /// Repeating a token returns the instance it bought.
+    pub client_token: String,
+    /// Acceptable outcomes, best first.
+    pub options: Vec<LaunchOption>,
+    /// Subnets it may be in; empty means all.
+    pub subnets: Vec<Arc<str>>,
+    /// Image, volume and kubelet settings.
+    pub template: NodeTemplate,
+    /// What its kubelet registers with.
+    pub registration: Registration,
+    /// Tags of the instance.
+    pub tags: BTreeMap<String, String>,
+}
+
+/// Where an instance is in its life.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum InstanceState {
+    /// Being placed on a host.
+    Pending,
+    /// Powered on; see [`Instance::booted`].
+    Running,
+    /// On its way out.
+    ShuttingDown,
+    /// Gone; kept in listings for a while.
+    Terminated,
+}
+
+impl InstanceState {
+    /// EC2's name.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Pending => "pending",
+            Self::Running => "running",
+            Self::ShuttingDown => "shutting-down",
+            Self::Terminated => "terminated",
+        }
+    }
+
+    /// Whether it is there to stay.
+    pub fn is_alive(self) -> bool {
+        matches!(self, Self::Pending | Self::Running)
+    }
+}
+
+/// An instance and all that its node will say of itself.
+#[derive(Clone, Debug)]
+pub struct Instance {
+    /// Instance id.
+    pub id: InstanceId,
+    /// `aws:///<zone>/<id>`, the node's `spec.providerID`.
+    pub provider_id: String,
+    /// Type.
+    pub instance_type: Arc<InstanceType>,
+    /// Region.
+    pub region: Arc<str>,
+    /// Availability zone.
+    pub zone: Arc<str>,
+    /// Availability zone id.
+    pub zone_id: Arc<str>,
+    /// Subnet.
+    pub subnet: Arc<str>,
+    /// How it is paid for.
+    pub capacity_type: CapacityType,
+    /// Price per hour, operating system included.
+    pub price: Price,
+    /// First private address.
+    pub private_ip: std::net::Ipv4Addr,
+    /// Private DNS name, which is the node's name.
+    pub private_dns_name: String,
+    /// What it boots.
+    pub image: NodeImage,
+    /// What its node reports as capacity.
+    pub capacity: Resources,
+    /// What its node has for pods.
+    pub allocatable: Resources,
+    /// What its kubelet registers with.
+    pub registration: Registration,
+    /// Tags.
+    pub tags: BTreeMap<String, String>,
+    /// Where it is in its life.
+    pub state: InstanceState,
+    /// Whether the operating system is up, so that the kubelet runs.
+    pub booted: bool,
+    /// When it was bought.
+    pub launched_at: Timestamp,
+}
+
+impl Instance {
+    /// Operating system.
+    pub fn os(&self) -> Os {
+        self.image.os()
+    }
+
+    /// The labels its node registers with: those of kubelet and cloud provider, then those asked for.
+    pub fn node_labels(&self) -> BTreeMap<String, String> {
+        let (os, arch) = (self.os().as_str(), self.instance_type.arch.as_str());
+        let kind = &*self.instance_type.name;
+        let standard = [
+            (labels::OS, os),
+            (labels::BETA_OS, os),
+            (labels::ARCH, arch),
+            (labels::BETA_ARCH, arch),
+            (labels::INSTANCE_TYPE, kind),
+            (labels::BETA_INSTANCE_TYPE, kind),
+            (labels::HOSTNAME, &self.private_dns_name),
+            (labels::ZONE, &self.zone),
+            (labels::BETA_ZONE, &self.zone),
+            (labels::ZONE_ID, &self.zone_id),
+            (labels::REGION, &self.region),
+            (labels::BETA_REGION, &self.region),
+        ];
+        let mut all: BTreeMap<_, _> = standard
+            .into_iter()
+            .map(|(key, value)| (key.to_owned(), value.to_owned()))
+            .collect();
+        let image = self.image.labels();
+        all.extend(image.map(|(key, value)| (key.to_owned(), value.to_owned())));
+        all.extend(self.registration.labels.clone());
+        all
+    }
+}
+
+/// Why a cloud did not do what it was asked.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum CloudError {
+    /// None of the options has capacity now.
+    #[error("InsufficientInstanceCapacity: no capacity for {}", list(.0))]
+    InsufficientCapacity(Vec<LaunchOption>),
+    /// The subnets of all zones asked for are full.
+    #[error("InsufficientFreeAddressesInSubnet: no free address in {}", .0.join(", "))]
+    NoFreeAddresses(Vec<String>),
+    /// More vCPUs than the account may run.
+    #[error(
+        "VcpuLimitExceeded: You have requested more vCPU capacity than your current vCPU limit of {limit} allows"
+    )]
+    QuotaExceeded {
+        /// The limit.
+        limit: u64,
+    },
+    /// Too many calls.
+    #[error("RequestLimitExceeded: Request limit exceeded.")]
+    Throttled,
+    /// No such instance.
+    #[error("InvalidInstanceID.NotFound: The instance ID '{0}' does not exist")]
+    NotFound(InstanceId),
+    /// An instance type nobody has heard of.
+    #[error("InvalidInstanceType: The instance type '{0}' does not exist")]
+    UnknownInstanceType(String),
+    /// A request that can never succeed.
+    #[error("InvalidParameterValue: {0}")]
+    Invalid(String),
+}
+
+fn list(options: &[LaunchOption]) -> String {
+    const SHOWN: usize = 3;
+    let mut text = options
+        .iter()
+        .take(SHOWN)
+        .map(ToString::to_string)
+        .collect::<Vec<_>>()
+        .join(", ");
+    if options.len() > SHOWN {
+        text.push_str(&format!(" and {} other(s)", options.len() - SHOWN));
+    }
+    text
+}
+
+impl CloudError {
+    /// Whether another offering, or the same one later, may do.
+    pub fn is_insufficient_capacity(&self) -> bool {
+        matches!(
+            self,
+            Self::InsufficientCapacity(_) | Self::NoFreeAddresses(_) | Self::QuotaExceeded { .. }
+        )
+    }
+
+    /// Whether the instance is known to be gone.
+    pub fn is_not_found(&self) -> bool {
+        matches!(self, Self::NotFound(_))
+    }
+}
+
+/// A cloud that sells instances.
+pub trait CloudProvider: fmt::Debug + Send + Sync + 'static {
+    /// Region that is bought in.
+    fn region(&self) -> &str;
+
+    /// What can be bought for nodes of this operating system, at its price, in no particular order.
+    fn offers(&self, os: Os) -> BoxFuture<'_, Result<Arc<[Offer]>, CloudError>>;
+
+    /// Subnets chosen by any of the selectors, those with most free addresses first.
+    fn subnets<'a>(
+        &'a self,
+        selectors: &'a [TagSelector],
+    ) -> BoxFuture<'a, Result<Vec<Subnet>, CloudError>>;
+
+    /// Security groups chosen by any of the selectors.
+    fn security_groups<'a>(
+        &'a self,
+        selectors: &'a [TagSelector],
+    ) -> BoxFuture<'a, Result<Vec<SecurityGroup>, CloudError>>;
+
+    /// Buys one instance: the first of the request's options that has capacity.
+    fn launch(&self, request: LaunchRequest) -> BoxFuture<'_, Result<Arc<Instance>, CloudError>>;
+
+    /// The instance as it is now; terminated ones are not found.
+    fn get(&self, id: InstanceId) -> BoxFuture<'_, Result<Arc<Instance>, CloudError>>;
+
+    /// All instances that are not terminated and carry all these tags (`*` matches any value).
+    fn list(
+        &self,
+        tags: BTreeMap<String, String>,
+    ) -> BoxFuture<'_, Result<Vec<Arc<Instance>>, CloudError>>;
+
+    /// Starts the end of an instance; repeating it is fine until it is terminated, then it is not found.
+    fn terminate(&self, id: InstanceId) -> BoxFuture<'_, Result<(), CloudError>>;
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn provider_ids_name_their_instance() {
+        let id = instance_id("aws:///us-west-2a/i-0123456789abcdef0");
+        assert_eq!(id.unwrap().to_string(), "i-0123456789abcdef0");
+        assert_eq!(instance_id("gce://project/zone/name"), None);
+        assert_eq!(instance_id("aws:///us-west-2a/vol-1"), None);
+    }
+
+    #[test]
+    fn selectors_match_all_they_name_and_nothing_by_default() {
+        let tags = BTreeMap::from([("team".to_owned(), "web".to_owned())]);
+        let selector = |pairs: &[(&str, &str)]| TagSelector {
+            tags: pairs
+                .iter()
+                .map(|(k, v)| ((*k).to_owned(), (*v).to_owned()))
+                .collect(),
+            ..TagSelector::default()
+        };
+        assert!(selector(&[("team", "*")]).matches("subnet-1", "", &tags));
+        assert!(!selector(&[("team", "*"), ("tier", "*")]).matches("subnet-1", "", &tags));
+        assert!(!TagSelector::default().matches("subnet-1", "", &tags));
+    }
+}

@@ -1,0 +1,156 @@
+//! What the simulated EC2 refuses: exhausted capacity, throttled calls, quotas.
+//!
+//! Invariant: a refusal is remembered for three minutes, as Karpenter's provider remembers it, so that
+//! planning looks elsewhere meanwhile; injected faults themselves last until they are taken back.
+
+use std::{collections::BTreeMap, fmt, str::FromStr, time::Duration};
+
+use tokio::time::Instant;
+
+use crate::{CapacityType, LaunchOption};
+
+/// How long an offering that was refused is taken to be unavailable.
+pub(super) const REMEMBERED: Duration = Duration::from_secs(180);
+
+/// Which purchases find no capacity. Written `type/zone/capacity-type` with `*` for any:
+/// `c6a.xlarge/us-west-2a/*`, `*/*/spot`.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct CapacityPattern {
+    /// Instance type; any if none.
+    pub instance_type: Option<String>,
+    /// Zone; any if none.
+    pub zone: Option<String>,
+    /// Capacity type; any if none.
+    pub capacity_type: Option<CapacityType>,
+}
+
+impl CapacityPattern {
+    fn matches(&self, option: &LaunchOption) -> bool {
+        self.instance_type
+            .as_deref()
+            .is_none_or(|name| name == option.instance_type)
+            && self.zone.as_deref().is_none_or(|zone| zone == option.zone)
+            && self
+                .capacity_type
+                .is_none_or(|capacity_type| capacity_type == option.capacity_type)
+    }
+}
+
+impl fmt::Display for CapacityPattern {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let instance_type = self.instance_type.as_deref().unwrap_or("*");
+        let zone = self.zone.as_deref().unwrap_or("*");
+        let capacity_type = self.capacity_type.map_or("*", CapacityType::as_str);
+        write!(f, "{instance_type}/{zone}/{capacity_type}")
+    }
+}
+
+/// A text that is no [`CapacityPattern`].
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "{0:?} is not of the form type/zone/capacity-type, each of which may be *, with on-demand or spot as the last"
+)]
+pub struct ParsePatternError(String);
+
+impl FromStr for CapacityPattern {
+    type Err = ParsePatternError;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        let error = || ParsePatternError(text.to_owned());
+        let parts: [&str; 3] = text
+            .split('/')
+            .collect::<Vec<_>>()
+            .try_into()
+            .map_err(|_| error())?;
+        if parts.contains(&"") {
+            return Err(error());
+        }
+        let named = |part: &str| (part != "*").then(|| part.to_owned());
+        let [instance_type, zone, capacity_type] = parts;
+        Ok(Self {
+            instance_type: named(instance_type),
+            zone: named(zone),
+            capacity_type: match capacity_type {
+                "*" => None,
+                "on-demand" => Some(CapacityType::OnDemand),
+                "spot" => Some(CapacityType::Spot),
+                _ => return Err(error()),
+            },
+        })
+    }
+}
+
+#[derive(Default)]
+pub(super) struct Faults {
+    exhausted: Vec<CapacityPattern>,
+    refused: BTreeMap<LaunchOption, Instant>,
+    throttled_calls: u32,
+    vcpu_limit: Option<u64>,
+}
+
+impl Faults {
+    pub(super) fn exhaust(&mut self, pattern: CapacityPattern) {
+        if !self.exhausted.contains(&pattern) {
+            self.exhausted.push(pattern);
+        }
+    }
+
+    pub(super) fn replenish(&mut self, pattern: &CapacityPattern) {
+        self.exhausted.retain(|other| other != pattern);
+        self.refused.retain(|option, _| !pattern.matches(option));
+    }
+
+    pub(super) fn throttle(&mut self, calls: u32) {
+        self.throttled_calls = calls;
+    }
+
+    pub(super) fn limit_vcpus(&mut self, limit: Option<u64>) {
+        self.vcpu_limit = limit;
+    }
+
+    pub(super) fn vcpu_limit(&self) -> Option<u64> {
+        self.vcpu_limit
+    }
+
+    /// Whether this call is over the rate; counts it.
+    pub(super) fn is_throttled(&mut self) -> bool {
+        let throttled = self.throttled_calls > 0;
+        self.throttled_calls = self.throttled_calls.saturating_sub(1);
+        throttled
+    }
+
+    pub(super) fn is_exhausted(&self, option: &LaunchOption) -> bool {
+        self.exhausted.iter().any(|pattern| pattern.matches(option))
+    }
+
+    pub(super) fn refuse(&mut self, option: LaunchOption) {
+        self.refused.insert(option, Instant::now() + REMEMBERED);
+    }
+
+    /// What was refused less than three minutes ago.
+    pub(super) fn unavailable(&mut self) -> &BTreeMap<LaunchOption, Instant> {
+        let now = Instant::now();
+        self.refused.retain(|_, until| *until > now);
+        &self.refused
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn patterns_are_written_and_read() {
+        for text in [
+            "c6a.xlarge/us-west-2a/spot",
+            "*/*/spot",
+            "*/us-west-2b/*",
+            "*/*/*",
+        ] {
+            assert_eq!(text.parse::<CapacityPattern>().unwrap().to_string(), text);
+        }
+        for text in ["", "c6a.xlarge", "a/b/c", "a//spot", "a/b/spot/d"] {
+            assert!(text.parse::<CapacityPattern>().is_err(), "{text:?}");
+        }
+    }
+}

@@ -1,0 +1,127 @@
+//! All instances, and in which order they last changed.
+//!
+//! Invariant: each instance stands once in the order of changes, at its last one, so that a follower
+//! that was away catches up by reading each changed instance once. Terminated instances are forgotten
+//! oldest first beyond [`REMEMBERED_TERMINATED`].
+
+use std::{
+    collections::{BTreeMap, HashMap, VecDeque},
+    sync::Arc,
+};
+
+use crate::{Instance, InstanceId, InstanceState};
+
+/// How many terminated instances are remembered.
+const REMEMBERED_TERMINATED: usize = 1000;
+
+/// What changed since a cursor.
+#[derive(Clone, Debug)]
+pub struct Changes {
+    /// Changed instances in the order of their last change.
+    pub instances: Vec<Arc<Instance>>,
+    /// Where to go on.
+    pub cursor: u64,
+    /// Instances may have been forgotten since the old cursor: what is known but not listed here or by
+    /// [`super::SimulatedEc2::instances`] is gone.
+    pub forgotten: bool,
+}
+
+#[derive(Default)]
+pub(super) struct Fleet {
+    instances: BTreeMap<InstanceId, Entry>,
+    by_revision: BTreeMap<u64, InstanceId>,
+    by_token: HashMap<String, InstanceId>,
+    terminated: VecDeque<InstanceId>,
+    revision: u64,
+    forgotten_revision: u64,
+}
+
+struct Entry {
+    instance: Arc<Instance>,
+    revision: u64,
+    token: String,
+}
+
+impl Fleet {
+    pub(super) fn len(&self) -> usize {
+        self.instances.len()
+    }
+
+    pub(super) fn iter(&self) -> impl Iterator<Item = &Arc<Instance>> {
+        self.instances.values().map(|entry| &entry.instance)
+    }
+
+    pub(super) fn get(&self, id: &InstanceId) -> Option<&Arc<Instance>> {
+        Some(&self.instances.get(id)?.instance)
+    }
+
+    /// The instance that this client token bought.
+    pub(super) fn bought_with(&self, token: &str) -> Option<&Arc<Instance>> {
+        self.get(self.by_token.get(token)?)
+    }
+
+    pub(super) fn insert(&mut self, token: String, instance: Instance) -> (Arc<Instance>, u64) {
+        let id = instance.id.clone();
+        let instance = Arc::new(instance);
+        self.revision += 1;
+        self.by_revision.insert(self.revision, id.clone());
+        self.by_token.insert(token.clone(), id.clone());
+        self.instances.insert(
+            id,
+            Entry {
+                instance: Arc::clone(&instance),
+                revision: self.revision,
+                token,
+            },
+        );
+        (instance, self.revision)
+    }
+
+    /// Changes an instance; returns the new revision, or `None` if it is not known.
+    pub(super) fn update(
+        &mut self,
+        id: &InstanceId,
+        edit: impl FnOnce(&mut Instance),
+    ) -> Option<u64> {
+        let entry = self.instances.get_mut(id)?;
+        let was_terminated = entry.instance.state == InstanceState::Terminated;
+        edit(Arc::make_mut(&mut entry.instance));
+        self.revision += 1;
+        self.by_revision.remove(&entry.revision);
+        self.by_revision.insert(self.revision, id.clone());
+        entry.revision = self.revision;
+        if !was_terminated && entry.instance.state == InstanceState::Terminated {
+            self.terminated.push_back(id.clone());
+            self.forget_oldest();
+        }
+        Some(self.revision)
+    }
+
+    pub(super) fn changes_since(&self, cursor: u64) -> Changes {
+        let instances = self
+            .by_revision
+            .range(cursor.saturating_add(1)..)
+            .filter_map(|(_, id)| self.get(id).cloned())
+            .collect();
+        Changes {
+            instances,
+            cursor: self.revision,
+            forgotten: cursor < self.forgotten_revision,
+        }
+    }
+
+    fn forget_oldest(&mut self) {
+        while self.terminated.len() > REMEMBERED_TERMINATED {
+            let Some(entry) = self
+                .terminated
+                .pop_front()
+                .and_then(|id| self.instances.remove(&id))
+            else {
+                return;
+            };
+            self.by_revision.remove(&entry.revision);
+            self.by_token.remove(&entry.token);
+            self.forgotten_revision = self.forgotten_revision.max(entry.revision);
+        }
+    }
+}

@@ -1,0 +1,123 @@
+//! How long the steps of an instance's life take, and the task that walks it through them.
+//!
+//! Invariant: states only go forward (pending, running, booted; shutting-down, terminated), whichever
+//! task comes first.
+
+use std::{sync::Arc, time::Duration};
+
+use mullion_api::ami::Os;
+use tokio::time::sleep;
+
+use super::{Inner, Random};
+use crate::{InstanceId, InstanceState};
+
+/// The call that buys an instance.
+pub(super) const LAUNCH_CALL: Duration = Duration::from_millis(1_500);
+
+/// Steps of one instance's life, at speed 1.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Steps {
+    pending: Duration,
+    boot: Duration,
+    shutdown: Duration,
+}
+
+impl Steps {
+    /// Typical figures, up to a tenth longer: a Linux node registers after about 45 s, a Windows node
+    /// after about 5 min.
+    pub(super) fn of(os: Os, random: &mut Random) -> Self {
+        let (pending, boot, shutdown) = match os {
+            Os::Linux => (6_000, 38_000, 8_000),
+            Os::Windows => (12_000, 280_000, 25_000),
+        };
+        let mut about = |ms: u64| Duration::from_millis(ms + random.below(ms / 10));
+        Self {
+            pending: about(pending),
+            boot: about(boot),
+            shutdown: about(shutdown),
+        }
+    }
+}
+
+/// Walks a new instance to booted.
+pub(super) fn boot(inner: &Arc<Inner>, id: &InstanceId, steps: Steps) {
+    let speed = inner.config.speed;
+    if speed.scale(steps.boot).is_zero() {
+        inner.update(id, |instance| {
+            instance.state = InstanceState::Running;
+            instance.booted = true;
+        });
+        return;
+    }
+    let (weak, id) = (Arc::downgrade(inner), id.clone());
+    tokio::spawn(async move {
+        sleep(speed.scale(steps.pending)).await;
+        let Some(inner) = weak.upgrade() else { return };
+        inner.update_if(&id, InstanceState::Pending, |instance| {
+            instance.state = InstanceState::Running;
+        });
+        drop(inner);
+        sleep(speed.scale(steps.boot)).await;
+        let Some(inner) = weak.upgrade() else { return };
+        inner.update_if(&id, InstanceState::Running, |instance| {
+            instance.booted = true;
+        });
+    });
+}
+
+/// Walks an instance that was told to stop to terminated.
+pub(super) fn shut_down(inner: &Arc<Inner>, id: &InstanceId, steps: Steps) {
+    let delay = inner.config.speed.scale(steps.shutdown);
+    if delay.is_zero() {
+        inner.finish(id);
+        return;
+    }
+    let (weak, id) = (Arc::downgrade(inner), id.clone());
+    tokio::spawn(async move {
+        sleep(delay).await;
+        if let Some(inner) = weak.upgrade() {
+            inner.finish(&id);
+        }
+    });
+}
+
+impl Inner {
+    /// Changes an instance if it is still in this state.
+    fn update_if(
+        &self,
+        id: &InstanceId,
+        state: InstanceState,
+        edit: impl FnOnce(&mut crate::Instance),
+    ) {
+        let mut guard = self.state();
+        if guard
+            .fleet
+            .get(id)
+            .is_none_or(|instance| instance.state != state)
+        {
+            return;
+        }
+        let revision = guard.fleet.update(id, edit);
+        drop(guard);
+        if let Some(revision) = revision {
+            self.changed.send_replace(revision);
+        }
+    }
+
+    /// Terminates an instance and gives its address back.
+    fn finish(&self, id: &InstanceId) {
+        {
+            let mut state = self.state();
+            let Some(instance) = state.fleet.get(id).cloned() else {
+                return;
+            };
+            state
+                .network
+                .give_back(&instance.subnet, instance.private_ip);
+        }
+        self.update(id, |instance| {
+            instance.state = InstanceState::Terminated;
+            instance.booted = false;
+        });
+    }
+}

@@ -1,0 +1,226 @@
+//! A simulated EC2: it sells the catalogue's instances, boots them in their time, and can be made to
+//! fail as the real one does.
+//!
+//! Invariant: everything observable follows from the configuration, the seed and the order of calls.
+//! Delays are tokio's, divided by [`Speed`]; at [`Speed::INSTANT`] an instance is booted when its launch
+//! returns. Simulated kubelets follow instances through [`SimulatedEc2::changed`] and
+//! [`SimulatedEc2::changes_since`].
+
+mod fault;
+mod fleet;
+mod life;
+mod network;
+mod provider;
+mod random;
+mod region;
+
+use std::{
+    collections::BTreeMap,
+    fmt,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+};
+
+use mullion_api::{
+    eksctl::{Cluster, KubernetesVersion},
+    labels,
+};
+use tokio::sync::watch;
+
+pub use fault::{CapacityPattern, ParsePatternError};
+pub use fleet::Changes;
+pub use network::SubnetsFull;
+pub use region::zone_id;
+
+use crate::{Clock, Instance, InstanceId, Speed};
+use fault::Faults;
+use fleet::Fleet;
+use network::Network;
+use random::Random;
+
+/// What a simulated EC2 starts from.
+#[derive(Clone, Debug)]
+pub struct Config {
+    /// Name of the cluster; part of names and tags.
+    pub cluster: String,
+    /// Region.
+    pub region: String,
+    /// Availability zones; the region's first three where empty.
+    pub zones: Vec<String>,
+    /// Kubernetes version, which decides the images and the newest hardware on sale.
+    pub version: KubernetesVersion,
+    /// Tags of subnets and security groups.
+    pub tags: BTreeMap<String, String>,
+    /// Divisor of delays.
+    pub speed: Speed,
+    /// Seed of all random choices.
+    pub seed: u64,
+}
+
+impl Config {
+    /// A region of three zones for a cluster of this name.
+    pub fn new(cluster: &str, region: &str, version: KubernetesVersion) -> Self {
+        Self {
+            cluster: cluster.into(),
+            region: region.into(),
+            zones: Vec::new(),
+            version,
+            tags: BTreeMap::new(),
+            speed: Speed::REAL,
+            seed: 0,
+        }
+    }
+
+    /// The region of a cluster that was read from a file.
+    pub fn for_cluster(cluster: &Cluster) -> Self {
+        Self {
+            zones: cluster.availability_zones.clone(),
+            tags: cluster.tags.clone(),
+            ..Self::new(&cluster.name, &cluster.region, cluster.version)
+        }
+    }
+}
+
+/// The simulated EC2 of one account in one region. Cheap to clone; all clones are one EC2.
+#[derive(Clone)]
+pub struct SimulatedEc2 {
+    inner: Arc<Inner>,
+}
+
+struct Inner {
+    config: Config,
+    clock: Clock,
+    zones: Vec<Zone>,
+    state: Mutex<State>,
+    changed: watch::Sender<u64>,
+}
+
+struct Zone {
+    name: Arc<str>,
+    id: Arc<str>,
+}
+
+struct State {
+    random: Random,
+    network: Network,
+    fleet: Fleet,
+    faults: Faults,
+}
+
+impl fmt::Debug for SimulatedEc2 {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("SimulatedEc2")
+            .field("region", &self.inner.config.region)
+            .field("instances", &self.state().fleet.len())
+            .finish_non_exhaustive()
+    }
+}
+
+impl SimulatedEc2 {
+    /// An EC2 without instances. Subnets and security groups carry the configuration's tags and, unless
+    /// those say otherwise, `karpenter.sh/discovery` with the cluster's name.
+    pub fn new(config: Config, clock: Clock) -> Self {
+        let names = match config.zones.as_slice() {
+            [] => region::default_zones(&config.region),
+            zones => zones.to_vec(),
+        };
+        let zones: Vec<_> = names
+            .into_iter()
+            .map(|name| Zone {
+                id: zone_id(&name).into(),
+                name: name.into(),
+            })
+            .collect();
+        let mut random = Random::new(config.seed);
+        let mut tags = config.tags.clone();
+        tags.entry(labels::DISCOVERY_TAG.into())
+            .or_insert_with(|| config.cluster.clone());
+        let network = Network::new(&config.cluster, &zones, &tags, &mut random);
+        Self {
+            inner: Arc::new(Inner {
+                config,
+                clock,
+                zones,
+                state: Mutex::new(State {
+                    random,
+                    network,
+                    fleet: Fleet::default(),
+                    faults: Faults::default(),
+                }),
+                changed: watch::Sender::new(0),
+            }),
+        }
+    }
+
+    /// What it was made from.
+    pub fn config(&self) -> &Config {
+        &self.inner.config
+    }
+
+    /// Names of the availability zones.
+    pub fn zones(&self) -> Vec<Arc<str>> {
+        self.inner
+            .zones
+            .iter()
+            .map(|zone| Arc::clone(&zone.name))
+            .collect()
+    }
+
+    /// Grows by one whenever an instance changes; ask [`SimulatedEc2::changes_since`] what did.
+    pub fn changed(&self) -> watch::Receiver<u64> {
+        self.inner.changed.subscribe()
+    }
+
+    /// Every instance that changed after `cursor`, in the order of its last change. Start with 0.
+    pub fn changes_since(&self, cursor: u64) -> Changes {
+        self.state().fleet.changes_since(cursor)
+    }
+
+    /// All instances, terminated ones included while they are remembered.
+    pub fn instances(&self) -> Vec<Arc<Instance>> {
+        self.state().fleet.iter().cloned().collect()
+    }
+
+    /// The instance under this id, whatever its state.
+    pub fn instance(&self, id: &InstanceId) -> Option<Arc<Instance>> {
+        self.state().fleet.get(id).cloned()
+    }
+
+    /// From now on EC2 has no capacity for what the pattern matches.
+    pub fn exhaust(&self, pattern: CapacityPattern) {
+        self.state().faults.exhaust(pattern);
+    }
+
+    /// Takes back [`SimulatedEc2::exhaust`] of an equal pattern, and the memory of past refusals with it.
+    pub fn replenish(&self, pattern: &CapacityPattern) {
+        self.state().faults.replenish(pattern);
+    }
+
+    /// The next `calls` calls are answered with `RequestLimitExceeded`.
+    pub fn throttle(&self, calls: u32) {
+        self.state().faults.throttle(calls);
+    }
+
+    /// The account may run at most this many vCPUs; `None` lifts the limit.
+    pub fn limit_vcpus(&self, limit: Option<u64>) {
+        self.state().faults.limit_vcpus(limit);
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.inner.state()
+    }
+}
+
+impl Inner {
+    fn state(&self) -> MutexGuard<'_, State> {
+        // A panic while the lock was held left at worst an instance that never boots.
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Changes an instance and wakes those who follow.
+    fn update(&self, id: &InstanceId, edit: impl FnOnce(&mut Instance)) {
+        let revision = self.state().fleet.update(id, edit);
+        if let Some(revision) = revision {
+            self.changed.send_replace(revision);
+        }
+    }
+}

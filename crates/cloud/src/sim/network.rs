@@ -1,0 +1,232 @@
+//! The VPC: one subnet in each zone, each with finitely many addresses, and the node security group.
+//!
+//! Invariant: an address belongs to at most one instance; the first four and the last address of a
+//! subnet are never given, as in a real VPC.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    net::Ipv4Addr,
+    sync::Arc,
+};
+
+use super::{Random, Zone};
+use crate::{SecurityGroup, Subnet, TagSelector};
+
+/// Host bits of each subnet: a /18, so that four fill the VPC's /16.
+const HOST_BITS: u32 = 14;
+/// AWS keeps network, router, DNS, one for the future, and broadcast.
+const RESERVED_HEAD: u32 = 4;
+const RESERVED_TAIL: u32 = 1;
+
+/// The subnets that could have been used have no address left.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SubnetsFull(pub Vec<String>);
+
+pub(super) struct Network {
+    subnets: Vec<SubnetState>,
+    pub(super) security_group: SecurityGroup,
+}
+
+struct SubnetState {
+    subnet: Subnet,
+    base: u32,
+    hosts: u32,
+    used: BTreeSet<u32>,
+}
+
+impl Network {
+    pub(super) fn new(
+        cluster: &str,
+        zones: &[Zone],
+        tags: &BTreeMap<String, String>,
+        random: &mut Random,
+    ) -> Self {
+        let tagged = |name: String| {
+            let mut tags = tags.clone();
+            tags.insert("Name".into(), name);
+            tags.insert(format!("kubernetes.io/cluster/{cluster}"), "shared".into());
+            tags
+        };
+        // A /16 has room for four subnets of this size; more zones share it in smaller ones.
+        let host_bits =
+            HOST_BITS.min(16 - usize::BITS + zones.len().saturating_sub(1).leading_zeros());
+        let subnets = zones
+            .iter()
+            .enumerate()
+            .map(|(index, zone)| {
+                let index = index as u32;
+                let base = u32::from(Ipv4Addr::new(10, 0, 0, 0)) + (index << host_bits);
+                let hosts = 1 << host_bits;
+                SubnetState {
+                    subnet: Subnet {
+                        id: random.id("subnet").into(),
+                        zone: Arc::clone(&zone.name),
+                        zone_id: Arc::clone(&zone.id),
+                        cidr: format!("{}/{}", Ipv4Addr::from(base), 32 - host_bits),
+                        free_addresses: (hosts - RESERVED_HEAD - RESERVED_TAIL) as usize,
+                        tags: tagged(format!("{cluster}/SubnetPrivate{}", zone.name)),
+                    },
+                    base,
+                    hosts,
+                    used: BTreeSet::new(),
+                }
+            })
+            .collect();
+        Self {
+            subnets,
+            security_group: SecurityGroup {
+                id: random.id("sg").into(),
+                name: format!("{cluster}-node"),
+                tags: tagged(format!("{cluster}/ClusterSharedNodeSecurityGroup")),
+            },
+        }
+    }
+
+    pub(super) fn select(&self, selectors: &[TagSelector]) -> Vec<Subnet> {
+        let mut chosen: Vec<_> = self
+            .subnets
+            .iter()
+            .map(|state| &state.subnet)
+            .filter(|subnet| {
+                selectors
+                    .iter()
+                    .any(|selector| selector.matches(&subnet.id, "", &subnet.tags))
+            })
+            .cloned()
+            .collect();
+        chosen.sort_by(|a, b| {
+            b.free_addresses
+                .cmp(&a.free_addresses)
+                .then(a.id.cmp(&b.id))
+        });
+        chosen
+    }
+
+    /// An address in the zone, from the subnet with most of them; `allowed` empty means any subnet.
+    pub(super) fn take(
+        &mut self,
+        zone: &str,
+        allowed: &[Arc<str>],
+        random: &mut Random,
+    ) -> Result<(Arc<str>, Ipv4Addr), SubnetsFull> {
+        let mut candidates: Vec<_> = self
+            .subnets
+            .iter_mut()
+            .filter(|state| &*state.subnet.zone == zone)
+            .filter(|state| allowed.is_empty() || allowed.contains(&state.subnet.id))
+            .collect();
+        candidates.sort_by_key(|state| std::cmp::Reverse(state.subnet.free_addresses));
+        let full = || SubnetsFull(vec![zone.to_owned()]);
+        let state = candidates.into_iter().next().ok_or_else(full)?;
+        let host = state.free_host(random).ok_or_else(full)?;
+        state.used.insert(host);
+        state.subnet.free_addresses -= 1;
+        Ok((
+            Arc::clone(&state.subnet.id),
+            Ipv4Addr::from(state.base + host),
+        ))
+    }
+
+    pub(super) fn give_back(&mut self, subnet: &str, address: Ipv4Addr) {
+        let state = self
+            .subnets
+            .iter_mut()
+            .find(|state| &*state.subnet.id == subnet);
+        if let Some(state) = state
+            && state.used.remove(&(u32::from(address) - state.base))
+        {
+            state.subnet.free_addresses += 1;
+        }
+    }
+}
+
+impl SubnetState {
+    /// A free host number: random, then the next free one above it, wrapping around.
+    fn free_host(&self, random: &mut Random) -> Option<u32> {
+        let usable = self.hosts - RESERVED_HEAD - RESERVED_TAIL;
+        if self.used.len() as u32 >= usable {
+            return None;
+        }
+        let start = random.below(u64::from(usable)) as u32;
+        (0..usable)
+            .map(|step| RESERVED_HEAD + (start + step) % usable)
+            .find(|host| !self.used.contains(host))
+    }
+}
+
+/// Name of the instance that has this address.
+pub(super) fn private_dns_name(address: Ipv4Addr, region: &str) -> String {
+    let [a, b, c, d] = address.octets();
+    match region {
+        "us-east-1" => format!("ip-{a}-{b}-{c}-{d}.ec2.internal"),
+        other => format!("ip-{a}-{b}-{c}-{d}.{other}.compute.internal"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn network(zones: &[&str]) -> (Network, Random) {
+        let zones: Vec<_> = zones
+            .iter()
+            .map(|name| Zone {
+                name: (*name).into(),
+                id: super::super::zone_id(name).into(),
+            })
+            .collect();
+        let mut random = Random::new(7);
+        let tags = BTreeMap::from([("karpenter.sh/discovery".to_owned(), "demo".to_owned())]);
+        (Network::new("demo", &zones, &tags, &mut random), random)
+    }
+
+    #[test]
+    fn subnets_do_not_overlap() {
+        let (network, _) = network(&["us-west-2a", "us-west-2b", "us-west-2c"]);
+        let cidrs: Vec<_> = network
+            .subnets
+            .iter()
+            .map(|s| s.subnet.cidr.clone())
+            .collect();
+        assert_eq!(cidrs, ["10.0.0.0/18", "10.0.64.0/18", "10.0.128.0/18"]);
+        assert_eq!(network.subnets[0].subnet.free_addresses, 16_384 - 5);
+    }
+
+    #[test]
+    fn six_zones_share_the_vpc() {
+        let zones = ["a", "b", "c", "d", "e", "f"].map(|letter| format!("us-east-1{letter}"));
+        let (network, _) = network(&zones.each_ref().map(String::as_str));
+        assert_eq!(network.subnets[5].subnet.cidr, "10.0.160.0/19");
+    }
+
+    #[test]
+    fn addresses_are_unique_and_return_to_their_subnet() {
+        let (mut network, mut random) = network(&["us-west-2a"]);
+        let free = network.subnets[0].subnet.free_addresses;
+        let mut seen = BTreeSet::new();
+        let mut last = None;
+        for _ in 0..free {
+            let (subnet, address) = network.take("us-west-2a", &[], &mut random).unwrap();
+            assert!(seen.insert(address));
+            last = Some((subnet, address));
+        }
+        assert!(network.take("us-west-2a", &[], &mut random).is_err());
+        let (subnet, address) = last.unwrap();
+        network.give_back(&subnet, address);
+        let again = network.take("us-west-2a", &[], &mut random).unwrap();
+        assert_eq!(again, (subnet, address));
+    }
+
+    #[test]
+    fn names_follow_the_region() {
+        let address = Ipv4Addr::new(10, 0, 1, 12);
+        assert_eq!(
+            private_dns_name(address, "us-west-2"),
+            "ip-10-0-1-12.us-west-2.compute.internal"
+        );
+        assert_eq!(
+            private_dns_name(address, "us-east-1"),
+            "ip-10-0-1-12.ec2.internal"
+        );
+    }
+}

@@ -1,0 +1,303 @@
+//! The simulated EC2 as a [`CloudProvider`].
+//!
+//! Invariant: no lock is held across an await; a launch decides and records under one lock, so two
+//! launches never share an address, a quota or a token.
+
+use std::{collections::BTreeMap, sync::Arc};
+
+use mullion_api::ami::Os;
+use tokio::time::sleep;
+
+use super::{SimulatedEc2, State, Zone, life, network};
+use crate::{
+    BoxFuture, CapacityType, CloudError, CloudProvider, Instance, InstanceId, InstanceState,
+    LaunchOption, LaunchRequest, Offer, Offering, SecurityGroup, Subnet, TagSelector,
+    catalogue::{self, InstanceType, allocatable, newest_generation, price},
+    image::NodeImage,
+};
+
+impl CloudProvider for SimulatedEc2 {
+    fn region(&self) -> &str {
+        &self.inner.config.region
+    }
+
+    fn offers(&self, os: Os) -> BoxFuture<'_, Result<Arc<[Offer]>, CloudError>> {
+        Box::pin(async move {
+            let mut state = self.state();
+            let unavailable = state.faults.unavailable();
+            let offers = self
+                .on_sale(os)
+                .map(|(instance_type, prices)| Offer {
+                    instance_type: Arc::clone(instance_type),
+                    offerings: self.offerings(&instance_type.name, &prices, |option| {
+                        !unavailable.contains_key(option)
+                    }),
+                })
+                .collect();
+            Ok(offers)
+        })
+    }
+
+    fn subnets<'a>(
+        &'a self,
+        selectors: &'a [TagSelector],
+    ) -> BoxFuture<'a, Result<Vec<Subnet>, CloudError>> {
+        Box::pin(async move {
+            let mut state = self.state();
+            match state.faults.is_throttled() {
+                true => Err(CloudError::Throttled),
+                false => Ok(state.network.select(selectors)),
+            }
+        })
+    }
+
+    fn security_groups<'a>(
+        &'a self,
+        selectors: &'a [TagSelector],
+    ) -> BoxFuture<'a, Result<Vec<SecurityGroup>, CloudError>> {
+        Box::pin(async move {
+            let mut state = self.state();
+            if state.faults.is_throttled() {
+                return Err(CloudError::Throttled);
+            }
+            let group = &state.network.security_group;
+            let chosen = selectors
+                .iter()
+                .any(|selector| selector.matches(&group.id, &group.name, &group.tags));
+            Ok(chosen.then(|| group.clone()).into_iter().collect())
+        })
+    }
+
+    fn launch(&self, request: LaunchRequest) -> BoxFuture<'_, Result<Arc<Instance>, CloudError>> {
+        Box::pin(async move {
+            let delay = self.inner.config.speed.scale(life::LAUNCH_CALL);
+            if !delay.is_zero() {
+                sleep(delay).await;
+            }
+            let (id, steps) = {
+                let mut state = self.state();
+                if state.faults.is_throttled() {
+                    return Err(CloudError::Throttled);
+                }
+                if let Some(instance) = state.fleet.bought_with(&request.client_token) {
+                    return Ok(Arc::clone(instance));
+                }
+                let os = request.template.family.os();
+                let instance = self.place(&mut state, &request)?;
+                let steps = life::Steps::of(os, &mut state.random);
+                let (instance, revision) = state.fleet.insert(request.client_token, instance);
+                self.inner.changed.send_replace(revision);
+                (instance.id.clone(), steps)
+            };
+            life::boot(&self.inner, &id, steps);
+            self.instance(&id).ok_or(CloudError::NotFound(id))
+        })
+    }
+
+    fn get(&self, id: InstanceId) -> BoxFuture<'_, Result<Arc<Instance>, CloudError>> {
+        Box::pin(async move {
+            let mut state = self.state();
+            if state.faults.is_throttled() {
+                return Err(CloudError::Throttled);
+            }
+            match state.fleet.get(&id) {
+                Some(instance) if instance.state != InstanceState::Terminated => {
+                    Ok(Arc::clone(instance))
+                }
+                _ => Err(CloudError::NotFound(id)),
+            }
+        })
+    }
+
+    fn list(
+        &self,
+        tags: BTreeMap<String, String>,
+    ) -> BoxFuture<'_, Result<Vec<Arc<Instance>>, CloudError>> {
+        Box::pin(async move {
+            let mut state = self.state();
+            if state.faults.is_throttled() {
+                return Err(CloudError::Throttled);
+            }
+            let carries = |instance: &Instance| {
+                tags.iter().all(|(key, wanted)| {
+                    let value = instance.tags.get(key);
+                    value.is_some_and(|value| wanted == "*" || wanted == value)
+                })
+            };
+            Ok(state
+                .fleet
+                .iter()
+                .filter(|instance| instance.state != InstanceState::Terminated)
+                .filter(|instance| carries(instance))
+                .cloned()
+                .collect())
+        })
+    }
+
+    fn terminate(&self, id: InstanceId) -> BoxFuture<'_, Result<(), CloudError>> {
+        Box::pin(async move {
+            let steps = {
+                let mut state = self.state();
+                if state.faults.is_throttled() {
+                    return Err(CloudError::Throttled);
+                }
+                let Some(instance) = state.fleet.get(&id) else {
+                    return Err(CloudError::NotFound(id));
+                };
+                match instance.state {
+                    InstanceState::Terminated => return Err(CloudError::NotFound(id)),
+                    InstanceState::ShuttingDown => return Ok(()),
+                    InstanceState::Pending | InstanceState::Running => {}
+                }
+                let os = instance.os();
+                life::Steps::of(os, &mut state.random)
+            };
+            self.inner.update(&id, |instance| {
+                instance.state = InstanceState::ShuttingDown;
+            });
+            life::shut_down(&self.inner, &id, steps);
+            Ok(())
+        })
+    }
+}
+
+type Prices = [(CapacityType, Option<price::Price>); 2];
+
+impl SimulatedEc2 {
+    /// The types that are sold for this operating system, with their prices.
+    fn on_sale(&self, os: Os) -> impl Iterator<Item = (&'static Arc<InstanceType>, Prices)> {
+        let newest = newest_generation(self.inner.config.version);
+        catalogue::all().iter().filter_map(move |instance_type| {
+            let known = instance_type
+                .parts()
+                .generation
+                .is_none_or(|generation| generation <= newest);
+            let prices = [CapacityType::OnDemand, CapacityType::Spot]
+                .map(|capacity_type| (capacity_type, price::of(instance_type, os, capacity_type)));
+            let sold = prices.iter().any(|(_, price)| price.is_some());
+            (known && sold && instance_type.runs(os)).then_some((instance_type, prices))
+        })
+    }
+
+    fn offerings(
+        &self,
+        name: &str,
+        prices: &Prices,
+        available: impl Fn(&LaunchOption) -> bool,
+    ) -> Vec<Offering> {
+        let mut offerings = Vec::with_capacity(prices.len() * self.inner.zones.len());
+        for (capacity_type, price) in prices {
+            let Some(price) = price else { continue };
+            for Zone { name: zone, id } in &self.inner.zones {
+                let option = LaunchOption {
+                    instance_type: name.to_owned(),
+                    zone: zone.to_string(),
+                    capacity_type: *capacity_type,
+                };
+                offerings.push(Offering {
+                    zone: Arc::clone(zone),
+                    zone_id: Arc::clone(id),
+                    capacity_type: *capacity_type,
+                    price: *price,
+                    available: available(&option),
+                });
+            }
+        }
+        offerings
+    }
+
+    /// The first of the request's options that has capacity, as an instance.
+    fn place(&self, state: &mut State, request: &LaunchRequest) -> Result<Instance, CloudError> {
+        if request.options.is_empty() {
+            return Err(CloudError::Invalid("no instance type was asked for".into()));
+        }
+        let mut refused = Vec::new();
+        let mut full = Vec::new();
+        for option in &request.options {
+            if state.faults.is_exhausted(option) {
+                state.faults.refuse(option.clone());
+                refused.push(option.clone());
+                continue;
+            }
+            match self.try_option(state, request, option) {
+                Err(CloudError::NoFreeAddresses(zones)) => {
+                    state.faults.refuse(option.clone());
+                    full.extend(zones);
+                }
+                outcome => return outcome,
+            }
+        }
+        full.sort();
+        full.dedup();
+        match refused.is_empty() {
+            true => Err(CloudError::NoFreeAddresses(full)),
+            false => Err(CloudError::InsufficientCapacity(refused)),
+        }
+    }
+
+    fn try_option(
+        &self,
+        state: &mut State,
+        request: &LaunchRequest,
+        option: &LaunchOption,
+    ) -> Result<Instance, CloudError> {
+        let config = &self.inner.config;
+        let template = &request.template;
+        let os = template.family.os();
+        let instance_type = catalogue::get(&option.instance_type)
+            .ok_or_else(|| CloudError::UnknownInstanceType(option.instance_type.clone()))?;
+        let not_sold = || {
+            CloudError::Invalid(format!(
+                "{} is not sold with {os} as {}",
+                option.instance_type, option.capacity_type
+            ))
+        };
+        if !instance_type.runs(os) {
+            return Err(not_sold());
+        }
+        let price = price::of(instance_type, os, option.capacity_type).ok_or_else(not_sold)?;
+        let zone = self
+            .inner
+            .zones
+            .iter()
+            .find(|zone| *zone.name == option.zone)
+            .ok_or_else(|| CloudError::Invalid(format!("{} is not a zone here", option.zone)))?;
+        if let Some(limit) = state.faults.vcpu_limit() {
+            let alive = state.fleet.iter().filter(|i| i.state.is_alive());
+            let running: u64 = alive.map(|i| i.instance_type.vcpus).sum();
+            if running + instance_type.vcpus > limit {
+                return Err(CloudError::QuotaExceeded { limit });
+            }
+        }
+        let (subnet, private_ip) = state
+            .network
+            .take(&zone.name, &request.subnets, &mut state.random)
+            .map_err(|full| CloudError::NoFreeAddresses(full.0))?;
+        let id = InstanceId(state.random.id("i").into());
+        let resources = allocatable::of(instance_type, template);
+        let mut tags = request.tags.clone();
+        tags.entry(format!("kubernetes.io/cluster/{}", config.cluster))
+            .or_insert_with(|| "owned".into());
+        Ok(Instance {
+            provider_id: format!("aws:///{}/{id}", zone.name),
+            id,
+            instance_type: Arc::clone(instance_type),
+            region: config.region.as_str().into(),
+            zone: Arc::clone(&zone.name),
+            zone_id: Arc::clone(&zone.id),
+            subnet,
+            capacity_type: option.capacity_type,
+            price,
+            private_dns_name: network::private_dns_name(private_ip, &config.region),
+            private_ip,
+            image: NodeImage::new(template.family, template.version, instance_type.arch),
+            capacity: resources.capacity,
+            allocatable: resources.allocatable,
+            registration: request.registration.clone(),
+            tags,
+            state: InstanceState::Pending,
+            booted: false,
+            launched_at: self.inner.clock.now(),
+        })
+    }
+}

@@ -1,0 +1,57 @@
+//! How much faster than life simulated delays run.
+//!
+//! Invariant: only simulated work is scaled (launches, boots, shutdowns); controllers' timers are real.
+
+use std::time::Duration;
+
+/// Divisor of simulated delays.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Speed(f64);
+
+impl Speed {
+    /// As slow as life.
+    pub const REAL: Self = Self(1.0);
+    /// No simulated delay at all.
+    pub const INSTANT: Self = Self(f64::INFINITY);
+
+    /// `factor` times as fast as life; infinity means no delay. `None` unless above zero.
+    pub fn times(factor: f64) -> Option<Self> {
+        (factor > 0.0).then_some(Self(factor))
+    }
+
+    /// What `work` takes at this speed.
+    pub fn scale(self, work: Duration) -> Duration {
+        match self.0.is_infinite() {
+            true => Duration::ZERO,
+            // Very small factors would overflow; nobody waits longer than a century.
+            false => Duration::try_from_secs_f64(work.as_secs_f64() / self.0)
+                .unwrap_or(Duration::from_secs(3_155_760_000)),
+        }
+    }
+
+    /// The factor.
+    pub fn factor(self) -> f64 {
+        self.0
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn delays_are_divided() {
+        let boot = Duration::from_secs(300);
+        assert_eq!(Speed::REAL.scale(boot), boot);
+        let ten = Speed::times(10.0).unwrap();
+        assert_eq!(ten.scale(boot), Duration::from_secs(30));
+        assert_eq!(Speed::INSTANT.scale(boot), Duration::ZERO);
+    }
+
+    #[test]
+    fn a_speed_is_above_zero() {
+        assert_eq!(Speed::times(0.0), None);
+        assert_eq!(Speed::times(-1.0), None);
+        assert_eq!(Speed::times(f64::NAN), None);
+    }
+}

@@ -1,0 +1,314 @@
+//! What an EC2NodeClass or a node group says of a node before an instance type is chosen.
+//!
+//! Invariant: a [`NodeTemplate`] is complete: family, version, root volume and kubelet settings are
+//! decided, so that capacity and allocatable of any instance type follow from it alone.
+
+use mullion_api::{
+    ami::AmiFamily,
+    eksctl::KubernetesVersion,
+    karpenter::{EC2NodeClassSpec, KubeletConfiguration, ResourceList},
+    labels,
+};
+use mullion_engine::model::Quantity;
+
+/// Image, root volume and kubelet settings of a node.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NodeTemplate {
+    /// Image family.
+    pub family: AmiFamily,
+    /// Kubernetes version of the image.
+    pub version: KubernetesVersion,
+    /// Root volume in GiB.
+    pub root_volume_gib: u64,
+    /// Whether local NVMe disks hold the ephemeral storage.
+    pub raid0: bool,
+    /// Kubelet settings.
+    pub kubelet: KubeletSettings,
+}
+
+/// Settings of the kubelet that change what a node offers.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct KubeletSettings {
+    /// `--max-pods`.
+    pub max_pods: Option<u64>,
+    /// `podsPerCore`.
+    pub pods_per_core: Option<u64>,
+    /// `kubeReserved`, over the defaults.
+    pub kube_reserved: Reserved,
+    /// `systemReserved`.
+    pub system_reserved: Reserved,
+    /// `evictionHard` and `evictionSoft`: the greater of both counts.
+    pub memory_available: Option<Threshold>,
+    /// `nodefs.available` of both maps: the greater counts.
+    pub nodefs_available: Option<Threshold>,
+}
+
+/// Reserved amounts, where given.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Reserved {
+    /// Thousandths of a vCPU.
+    pub cpu_milli: Option<u64>,
+    /// Memory in bytes.
+    pub memory_bytes: Option<u64>,
+    /// Ephemeral storage in bytes.
+    pub ephemeral_bytes: Option<u64>,
+}
+
+/// An eviction threshold.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Threshold {
+    /// Bytes.
+    Bytes(u64),
+    /// Ten-thousandths of the capacity (`10%` is 1000).
+    Share(u64),
+}
+
+impl Threshold {
+    /// The threshold in bytes of a capacity, shares rounded up.
+    pub fn of(self, capacity_bytes: u64) -> u64 {
+        match self {
+            Self::Bytes(bytes) => bytes,
+            Self::Share(share) => {
+                let bytes = (u128::from(capacity_bytes) * u128::from(share)).div_ceil(10_000);
+                u64::try_from(bytes).unwrap_or(u64::MAX)
+            }
+        }
+    }
+
+    /// Kubelet notation: a percentage or a quantity.
+    pub fn parse(text: &str) -> Option<Self> {
+        match text.strip_suffix('%') {
+            Some(percent) => {
+                let percent: f64 = percent.parse().ok()?;
+                (0.0..=100.0)
+                    .contains(&percent)
+                    .then_some(Self::Share((percent * 100.0).round() as u64))
+            }
+            None => bytes(text).map(Self::Bytes),
+        }
+    }
+}
+
+/// Why a class gives no template.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum TemplateError {
+    /// Neither `amiFamily` nor an alias names a known family.
+    #[error("neither amiFamily nor an alias in amiSelectorTerms names a known image family")]
+    NoFamily,
+    /// A quantity that cannot be read.
+    #[error("{field}: {text:?} is not a quantity")]
+    Quantity {
+        /// Path in the spec.
+        field: String,
+        /// What stands there.
+        text: String,
+    },
+}
+
+/// Karpenter's default root volume: 50Gi on Windows, 20Gi elsewhere.
+pub fn default_volume_gib(family: AmiFamily) -> u64 {
+    match family {
+        AmiFamily::Windows(..) => 50,
+        _ => 20,
+    }
+}
+
+/// The family an EC2NodeClass asks for (Karpenter: `EC2NodeClass.AMIFamily`).
+pub fn family_of(spec: &EC2NodeClassSpec) -> Option<AmiFamily> {
+    match &spec.ami_family {
+        Some(name) => AmiFamily::from_karpenter(name),
+        None => spec
+            .ami_selector_terms
+            .iter()
+            .filter_map(|term| term.alias.as_deref())
+            .find_map(AmiFamily::from_alias),
+    }
+}
+
+impl NodeTemplate {
+    /// A node of the family with Karpenter's defaults.
+    pub fn new(family: AmiFamily, version: KubernetesVersion) -> Self {
+        Self {
+            family,
+            version,
+            root_volume_gib: default_volume_gib(family),
+            raid0: false,
+            kubelet: KubeletSettings::default(),
+        }
+    }
+
+    /// What an EC2NodeClass says.
+    ///
+    /// # Errors
+    /// When no family is named or a quantity cannot be read.
+    pub fn from_class(
+        spec: &EC2NodeClassSpec,
+        version: KubernetesVersion,
+    ) -> Result<Self, TemplateError> {
+        let family = family_of(spec).ok_or(TemplateError::NoFamily)?;
+        let kubelet = match &spec.kubelet {
+            Some(kubelet) => KubeletSettings::read(kubelet)?,
+            None => KubeletSettings::default(),
+        };
+        Ok(Self {
+            root_volume_gib: root_volume_gib(spec, family)?,
+            raid0: spec.instance_store_policy.as_deref() == Some("RAID0"),
+            kubelet,
+            ..Self::new(family, version)
+        })
+    }
+}
+
+/// The volume marked as root, else the one at the family's root device, else the only one (Bottlerocket
+/// keeps pods on its second), else the default.
+fn root_volume_gib(spec: &EC2NodeClassSpec, family: AmiFamily) -> Result<u64, TemplateError> {
+    let devices = &spec.block_device_mappings;
+    let root = devices
+        .iter()
+        .find(|device| device.root_volume)
+        .or_else(|| {
+            let name = match family {
+                AmiFamily::Windows(..) => "/dev/sda1",
+                AmiFamily::Bottlerocket => "/dev/xvdb",
+                _ => "/dev/xvda",
+            };
+            devices
+                .iter()
+                .find(|device| device.device_name.as_deref() == Some(name))
+        })
+        .or_else(|| match devices.as_slice() {
+            [only] if family == AmiFamily::Custom => Some(only),
+            _ => None,
+        });
+    let size = root
+        .and_then(|device| device.ebs.as_ref())
+        .and_then(|volume| volume.volume_size.as_deref());
+    let Some(text) = size else {
+        return Ok(default_volume_gib(family));
+    };
+    let bytes = bytes(text).ok_or_else(|| TemplateError::Quantity {
+        field: "spec.blockDeviceMappings.ebs.volumeSize".into(),
+        text: text.into(),
+    })?;
+    Ok(bytes.div_ceil(1 << 30))
+}
+
+impl KubeletSettings {
+    fn read(kubelet: &KubeletConfiguration) -> Result<Self, TemplateError> {
+        let threshold = |signal: &str| {
+            [
+                ("evictionHard", &kubelet.eviction_hard),
+                ("evictionSoft", &kubelet.eviction_soft),
+            ]
+            .into_iter()
+            .filter_map(|(field, map)| Some((field, map.get(signal)?)))
+            .map(|(field, text)| {
+                Threshold::parse(text).ok_or_else(|| TemplateError::Quantity {
+                    field: format!("spec.kubelet.{field}[{signal}]"),
+                    text: text.clone(),
+                })
+            })
+            .collect::<Result<Vec<_>, _>>()
+            // Shares of one capacity and plain bytes compare by their effect on 100 GiB.
+            .map(|all| all.into_iter().max_by_key(|t| t.of(100 << 30)))
+        };
+        let count = |number: Option<i32>| number.and_then(|n| u64::try_from(n).ok());
+        Ok(Self {
+            max_pods: count(kubelet.max_pods),
+            pods_per_core: count(kubelet.pods_per_core).filter(|per_core| *per_core > 0),
+            kube_reserved: Reserved::read("spec.kubelet.kubeReserved", &kubelet.kube_reserved)?,
+            system_reserved: Reserved::read(
+                "spec.kubelet.systemReserved",
+                &kubelet.system_reserved,
+            )?,
+            memory_available: threshold("memory.available")?,
+            nodefs_available: threshold("nodefs.available")?,
+        })
+    }
+}
+
+impl Reserved {
+    fn read(field: &str, list: &ResourceList) -> Result<Self, TemplateError> {
+        let amount = |resource: &str, read: fn(&str) -> Option<u64>| {
+            let Some(text) = list.text(resource) else {
+                return Ok(None);
+            };
+            read(text).map(Some).ok_or_else(|| TemplateError::Quantity {
+                field: format!("{field}[{resource}]"),
+                text: text.into(),
+            })
+        };
+        Ok(Self {
+            cpu_milli: amount(labels::CPU, milli)?,
+            memory_bytes: amount(labels::MEMORY, bytes)?,
+            ephemeral_bytes: amount(labels::EPHEMERAL_STORAGE, bytes)?,
+        })
+    }
+}
+
+fn bytes(text: &str) -> Option<u64> {
+    let quantity: Quantity = text.parse().ok()?;
+    u64::try_from(quantity.value()).ok()
+}
+
+fn milli(text: &str) -> Option<u64> {
+    let quantity: Quantity = text.parse().ok()?;
+    u64::try_from(quantity.milli_value()).ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use mullion_api::ami::{WindowsEdition, WindowsRelease};
+
+    use super::*;
+
+    fn class(json: serde_json::Value) -> EC2NodeClassSpec {
+        serde_json::from_value(json).unwrap()
+    }
+
+    #[test]
+    fn an_alias_names_the_family() {
+        let spec = class(serde_json::json!({
+            "amiSelectorTerms": [{"alias": "windows2025@latest"}]
+        }));
+        let template = NodeTemplate::from_class(&spec, KubernetesVersion::NEWEST).unwrap();
+        assert_eq!(
+            template.family,
+            AmiFamily::Windows(WindowsRelease::V2025, WindowsEdition::Core)
+        );
+        assert_eq!(template.root_volume_gib, 50);
+    }
+
+    #[test]
+    fn the_root_device_sizes_the_volume() {
+        let spec = class(serde_json::json!({
+            "amiFamily": "AL2023",
+            "blockDeviceMappings": [
+                {"deviceName": "/dev/xvdz", "ebs": {"volumeSize": "500Gi"}},
+                {"deviceName": "/dev/xvda", "ebs": {"volumeSize": "100Gi"}},
+            ]
+        }));
+        let template = NodeTemplate::from_class(&spec, KubernetesVersion::NEWEST).unwrap();
+        assert_eq!(template.root_volume_gib, 100);
+    }
+
+    #[test]
+    fn a_bad_quantity_is_named_with_its_path() {
+        let spec = class(serde_json::json!({
+            "amiFamily": "AL2023",
+            "kubelet": {"kubeReserved": {"memory": "1 GB"}}
+        }));
+        let error = NodeTemplate::from_class(&spec, KubernetesVersion::NEWEST).unwrap_err();
+        assert_eq!(
+            error.to_string(),
+            "spec.kubelet.kubeReserved[memory]: \"1 GB\" is not a quantity"
+        );
+    }
+
+    #[test]
+    fn percentages_are_shares_of_the_capacity() {
+        assert_eq!(Threshold::parse("10%").unwrap().of(50 << 30), 5 << 30);
+        assert_eq!(Threshold::parse("100Mi").unwrap().of(1), 100 << 20);
+        assert_eq!(Threshold::parse("150%"), None);
+    }
+}
