@@ -28,7 +28,10 @@ pub struct Addresses {
 impl Addresses {
     /// A pool over the secondary addresses of a node's interfaces.
     pub fn new(addresses: impl IntoIterator<Item = Ipv4Addr>) -> Self {
-        Self { free: addresses.into_iter().collect(), ..Self::default() }
+        Self {
+            free: addresses.into_iter().collect(),
+            ..Self::default()
+        }
     }
 
     /// Gives `pod` an address (the one it has, if it has one), or says why there is none.
@@ -40,7 +43,9 @@ impl Addresses {
             return Ok(*address);
         }
         self.wake(now);
-        let address = self.free.pop_front().ok_or(Exhausted { until: self.resting.front().map(|(until, _)| *until) })?;
+        let address = self.free.pop_front().ok_or(Exhausted {
+            until: self.resting.front().map(|(until, _)| *until),
+        })?;
         self.used.insert(pod.to_owned(), address);
         Ok(address)
     }
@@ -56,7 +61,10 @@ impl Addresses {
     /// Takes the address of `pod` back; it can be used again after the [`COOL_DOWN`].
     pub fn release(&mut self, pod: &str, now: Timestamp) {
         if let Some(address) = self.used.remove(pod) {
-            self.resting.push_back((now.saturating_add(COOL_DOWN).unwrap_or(Timestamp::MAX), address));
+            self.resting.push_back((
+                now.saturating_add(COOL_DOWN).unwrap_or(Timestamp::MAX),
+                address,
+            ));
         }
     }
 
@@ -105,7 +113,12 @@ mod tests {
         let mut pool = pool(1);
         let address = pool.assign("a", at(0)).unwrap();
         pool.release("a", at(10));
-        assert_eq!(pool.assign("b", at(39)), Err(Exhausted { until: Some(at(40)) }));
+        assert_eq!(
+            pool.assign("b", at(39)),
+            Err(Exhausted {
+                until: Some(at(40))
+            })
+        );
         assert_eq!(pool.assign("b", at(40)), Ok(address));
     }
 

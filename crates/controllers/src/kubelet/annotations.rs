@@ -27,7 +27,11 @@ pub struct ExitPlan {
 }
 
 /// The exit plan for `container`; `inherits` says whether the pod-wide annotation counts for it.
-pub fn exit_plan(annotations: Option<&BTreeMap<String, String>>, container: &str, inherits: bool) -> Option<ExitPlan> {
+pub fn exit_plan(
+    annotations: Option<&BTreeMap<String, String>>,
+    container: &str,
+    inherits: bool,
+) -> Option<ExitPlan> {
     let annotations = annotations?;
     let own = annotations.get(&format!("{SIMULATE_EXIT}.{container}"));
     let value = own.or_else(|| annotations.get(SIMULATE_EXIT).filter(|_| inherits))?;
@@ -44,14 +48,20 @@ fn parse_exit(value: &str) -> Option<ExitPlan> {
         Some((code, after)) => (code, parse_duration(after)?),
         None => (value, SignedDuration::ZERO),
     };
-    let code = code.trim().parse().ok().filter(|code| (0..=255).contains(code))?;
+    let code = code
+        .trim()
+        .parse()
+        .ok()
+        .filter(|code| (0..=255).contains(code))?;
     Some(ExitPlan { code, after })
 }
 
 /// A number with unit `ms`, `s`, `m` or `h`; a plain number is seconds.
 fn parse_duration(text: &str) -> Option<SignedDuration> {
     let text = text.trim();
-    let unit_at = text.find(|c: char| c.is_ascii_alphabetic()).unwrap_or(text.len());
+    let unit_at = text
+        .find(|c: char| c.is_ascii_alphabetic())
+        .unwrap_or(text.len());
     let (number, unit) = text.split_at(unit_at);
     let ms_per_unit = match unit {
         "ms" => 1.0,
@@ -60,7 +70,11 @@ fn parse_duration(text: &str) -> Option<SignedDuration> {
         "h" => 3_600_000.0,
         _ => return None,
     };
-    let number: f64 = number.trim().parse().ok().filter(|n: &f64| n.is_finite() && *n >= 0.0)?;
+    let number: f64 = number
+        .trim()
+        .parse()
+        .ok()
+        .filter(|n: &f64| n.is_finite() && *n >= 0.0)?;
     Some(SignedDuration::from_millis((number * ms_per_unit) as i64))
 }
 
@@ -70,7 +84,12 @@ mod tests {
 
     #[test]
     fn exits_parse_with_and_without_a_delay_and_nonsense_is_ignored() {
-        let plan = |code, ms| Some(ExitPlan { code, after: SignedDuration::from_millis(ms) });
+        let plan = |code, ms| {
+            Some(ExitPlan {
+                code,
+                after: SignedDuration::from_millis(ms),
+            })
+        };
         let cases = [
             ("1 after 5s", plan(1, 5_000)),
             ("0", plan(0, 0)),
@@ -93,7 +112,8 @@ mod tests {
             (SIMULATE_EXIT.to_owned(), "1".to_owned()),
             (format!("{SIMULATE_EXIT}.job"), "0 after 2s".to_owned()),
         ]);
-        let code = |name, inherits| exit_plan(Some(&annotations), name, inherits).map(|plan| plan.code);
+        let code =
+            |name, inherits| exit_plan(Some(&annotations), name, inherits).map(|plan| plan.code);
         assert_eq!(code("job", true), Some(0));
         assert_eq!(code("web", true), Some(1));
         assert_eq!(code("setup", false), None);

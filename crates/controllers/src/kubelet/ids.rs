@@ -23,7 +23,10 @@ pub(crate) fn hex64(parts: &[&str]) -> String {
 
 /// The identifier of a pod's container on its `attempt`-th start (0 is the first).
 pub(crate) fn container_id(pod_uid: &str, container: &str, attempt: i32) -> String {
-    format!("containerd://{}", hex64(&[pod_uid, container, &attempt.to_string()]))
+    format!(
+        "containerd://{}",
+        hex64(&[pod_uid, container, &attempt.to_string()])
+    )
 }
 
 #[cfg(test)]

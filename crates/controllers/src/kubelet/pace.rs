@@ -4,6 +4,7 @@
 //! a controller, such as back-offs, leases and grace periods, are real: see [`Pace::of`].
 
 use jiff::{SignedDuration, Timestamp};
+use mullion_cloud::Speed;
 
 /// The divisor of simulated delays; [`Pace::INSTANT`] makes every one of them zero.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -11,15 +12,27 @@ pub struct Pace {
     speed: f64,
 }
 
+impl From<Speed> for Pace {
+    fn from(speed: Speed) -> Self {
+        Self::times(speed.factor())
+    }
+}
+
 impl Pace {
     /// As slow as life.
     pub const REAL: Self = Self { speed: 1.0 };
     /// No simulated delay at all.
-    pub const INSTANT: Self = Self { speed: f64::INFINITY };
+    pub const INSTANT: Self = Self {
+        speed: f64::INFINITY,
+    };
 
     /// `speed` times as fast as life. Anything that is not above zero counts as 1.
     pub fn times(speed: f64) -> Self {
-        if speed > 0.0 { Self { speed } } else { Self::REAL }
+        if speed > 0.0 {
+            Self { speed }
+        } else {
+            Self::REAL
+        }
     }
 
     /// What `work` takes at this pace, in whole milliseconds.
@@ -30,7 +43,9 @@ impl Pace {
 
     /// When `work` begun at `start` is done.
     pub fn after(self, start: Timestamp, work: SignedDuration) -> Timestamp {
-        start.saturating_add(self.of(work)).unwrap_or(Timestamp::MAX)
+        start
+            .saturating_add(self.of(work))
+            .unwrap_or(Timestamp::MAX)
     }
 }
 
@@ -74,7 +89,9 @@ impl Delays {
 
     /// What pulling `bytes` takes.
     pub fn pull(&self, bytes: u64) -> SignedDuration {
-        SignedDuration::from_millis(i64::try_from(bytes / self.pull_bytes_per_ms).unwrap_or(i64::MAX))
+        SignedDuration::from_millis(
+            i64::try_from(bytes / self.pull_bytes_per_ms).unwrap_or(i64::MAX),
+        )
     }
 }
 
@@ -103,7 +120,15 @@ mod tests {
 
     #[test]
     fn durations_print_as_go_prints_them() {
-        let cases = [(0, "0s"), (7, "7ms"), (999, "999ms"), (1_000, "1s"), (1_200, "1.2s"), (60_500, "1m0.5s"), (3_600_000, "1h0m0s")];
+        let cases = [
+            (0, "0s"),
+            (7, "7ms"),
+            (999, "999ms"),
+            (1_000, "1s"),
+            (1_200, "1.2s"),
+            (60_500, "1m0.5s"),
+            (3_600_000, "1h0m0s"),
+        ];
         for (ms, text) in cases {
             assert_eq!(go_duration(SignedDuration::from_millis(ms)), text);
         }

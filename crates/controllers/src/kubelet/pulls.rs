@@ -8,6 +8,7 @@ use std::{collections::HashMap, sync::Arc};
 
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::core::v1::ContainerImage;
+use mullion_engine::windows::Build;
 use rustc_hash::FxBuildHasher;
 
 use super::{
@@ -23,7 +24,7 @@ const MAX_REPORTED: usize = 50;
 pub struct NodeImages {
     table: Arc<ImageTable>,
     os: String,
-    windows_build: Option<u32>,
+    windows_build: Option<Build>,
     pace: Pace,
     delays: Delays,
     known: HashMap<String, Stored, FxBuildHasher>,
@@ -51,7 +52,13 @@ pub struct Pull {
 
 impl NodeImages {
     /// An empty image store of a node that runs `os` (and, for Windows, `windows_build`).
-    pub fn new(table: Arc<ImageTable>, os: &str, windows_build: Option<u32>, pace: Pace, delays: Delays) -> Self {
+    pub fn new(
+        table: Arc<ImageTable>,
+        os: &str,
+        windows_build: Option<Build>,
+        pace: Pace,
+        delays: Delays,
+    ) -> Self {
         Self {
             table,
             os: os.to_owned(),
@@ -66,7 +73,9 @@ impl NodeImages {
 
     /// Whether `image` is on the node.
     pub fn has(&self, image: &ImageRef, now: Timestamp) -> bool {
-        self.known.get(&image.full_name()).is_some_and(|stored| stored.here_at <= now)
+        self.known
+            .get(&image.full_name())
+            .is_some_and(|stored| stored.here_at <= now)
     }
 
     /// Notes that `image` is on the node, as a running container shows after a restart.
@@ -80,18 +89,30 @@ impl NodeImages {
         let facts = self.table.facts(image, &self.os);
         let on_its_way = self.known.contains_key(&image.full_name());
         let runs = self.runs(facts.platform);
-        let work = if runs && !on_its_way { self.delays.pull(facts.download_bytes) } else { self.delays.pull_check };
+        let work = if runs && !on_its_way {
+            self.delays.pull(facts.download_bytes)
+        } else {
+            self.delays.pull_check
+        };
         let work = self.pace.of(work);
         let start = now.max(self.puller_free_at);
         let done_at = start.saturating_add(work).unwrap_or(Timestamp::MAX);
         self.puller_free_at = done_at;
         if !runs {
-            return Pull { done_at, work, result: Err(no_match(image)) };
+            return Pull {
+                done_at,
+                work,
+                result: Err(no_match(image)),
+            };
         }
         if !on_its_way {
             self.store(image, facts.bytes, done_at);
         }
-        Pull { done_at, work, result: Ok(facts.bytes) }
+        Pull {
+            done_at,
+            work,
+            result: Ok(facts.bytes),
+        }
     }
 
     /// Grows with every image that is added, so that a reader can tell whether its report is old.
@@ -101,8 +122,14 @@ impl NodeImages {
 
     /// The images as the node reports them: the largest first, at most 50.
     pub fn report(&self, now: Timestamp) -> Vec<ContainerImage> {
-        let mut here: Vec<_> = self.known.iter().filter(|(_, stored)| stored.here_at <= now).collect();
-        here.sort_by(|(a_name, a), (b_name, b)| b.bytes.cmp(&a.bytes).then_with(|| a_name.cmp(b_name)));
+        let mut here: Vec<_> = self
+            .known
+            .iter()
+            .filter(|(_, stored)| stored.here_at <= now)
+            .collect();
+        here.sort_by(|(a_name, a), (b_name, b)| {
+            b.bytes.cmp(&a.bytes).then_with(|| a_name.cmp(b_name))
+        });
         here.truncate(MAX_REPORTED);
         let report = |(name, stored): (&String, &Stored)| ContainerImage {
             names: Some(vec![stored.digest.clone(), name.clone()]),
@@ -113,15 +140,24 @@ impl NodeImages {
 
     fn store(&mut self, image: &ImageRef, bytes: u64, here_at: Timestamp) {
         self.revision += 1;
-        self.known.insert(image.full_name(), Stored { digest: image.repo_digest(), bytes, here_at });
+        self.known.insert(
+            image.full_name(),
+            Stored {
+                digest: image.repo_digest(),
+                bytes,
+                here_at,
+            },
+        );
     }
 
     fn runs(&self, platform: Platform) -> bool {
         match (platform, self.os.as_str()) {
-            (Platform::Unknown | Platform::Any, _) | (Platform::Linux, "linux") | (Platform::Windows(None), "windows") => true,
-            (Platform::Windows(Some(image)), "windows") => {
-                self.windows_build.is_none_or(|host| mullion_engine::windows::runs_on(image, host))
-            }
+            (Platform::Unknown | Platform::Any, _)
+            | (Platform::Linux, "linux")
+            | (Platform::Windows(None), "windows") => true,
+            (Platform::Windows(Some(image)), "windows") => self
+                .windows_build
+                .is_none_or(|host| self.table.builds().check(image, host).is_ok()),
             _ => false,
         }
     }
@@ -138,8 +174,12 @@ fn no_match(image: &ImageRef) -> String {
 mod tests {
     use super::*;
 
-    fn node(os: &str, build: Option<u32>, pace: Pace) -> NodeImages {
-        let delays = if os == "windows" { Delays::WINDOWS } else { Delays::LINUX };
+    fn node(os: &str, build: Option<Build>, pace: Pace) -> NodeImages {
+        let delays = if os == "windows" {
+            Delays::WINDOWS
+        } else {
+            Delays::LINUX
+        };
         NodeImages::new(Arc::default(), os, build, pace, delays)
     }
 
@@ -153,14 +193,24 @@ mod tests {
         let cases = [
             ("linux", None, "nginx".to_owned(), true),
             ("linux", None, core("ltsc2022"), false),
-            ("windows", Some(17763), "nginx".to_owned(), false),
-            ("windows", Some(17763), core("ltsc2019"), true),
-            ("windows", Some(17763), core("ltsc2022"), false),
-            ("windows", Some(20348), core("ltsc2019"), false),
-            ("windows", Some(20348), core("ltsc2022"), true),
-            ("windows", Some(26100), core("ltsc2022"), true),
-            ("windows", Some(20348), core("ltsc2025"), false),
-            ("windows", Some(20348), "registry.example.com/app:1".to_owned(), true),
+            (
+                "windows",
+                Some(Build::SERVER_2019),
+                "nginx".to_owned(),
+                false,
+            ),
+            ("windows", Some(Build::SERVER_2019), core("ltsc2019"), true),
+            ("windows", Some(Build::SERVER_2019), core("ltsc2022"), false),
+            ("windows", Some(Build::SERVER_2022), core("ltsc2019"), false),
+            ("windows", Some(Build::SERVER_2022), core("ltsc2022"), true),
+            ("windows", Some(Build::SERVER_2025), core("ltsc2022"), true),
+            ("windows", Some(Build::SERVER_2022), core("ltsc2025"), false),
+            (
+                "windows",
+                Some(Build::SERVER_2022),
+                "registry.example.com/app:1".to_owned(),
+                true,
+            ),
         ];
         for (os, build, name, runs) in cases {
             let pull = node(os, build, Pace::INSTANT).pull(&image(&name), Timestamp::UNIX_EPOCH);
@@ -170,7 +220,8 @@ mod tests {
 
     #[test]
     fn a_missing_platform_is_reported_in_containerds_words() {
-        let pull = node("windows", Some(17763), Pace::REAL).pull(&image("nginx"), Timestamp::UNIX_EPOCH);
+        let pull = node("windows", Some(Build::SERVER_2019), Pace::REAL)
+            .pull(&image("nginx"), Timestamp::UNIX_EPOCH);
         assert_eq!(
             pull.result.unwrap_err(),
             "rpc error: code = NotFound desc = failed to pull and unpack image \"docker.io/library/nginx:latest\": \
@@ -199,8 +250,18 @@ mod tests {
         for name in ["busybox", "nginx:1.27"] {
             node.pull(&image(name), now);
         }
-        let names: Vec<_> = node.report(now).into_iter().map(|image| image.names.unwrap_or_default()[1].clone()).collect();
-        assert_eq!(names, ["docker.io/library/nginx:1.27", "docker.io/library/busybox:latest"]);
+        let names: Vec<_> = node
+            .report(now)
+            .into_iter()
+            .map(|image| image.names.unwrap_or_default()[1].clone())
+            .collect();
+        assert_eq!(
+            names,
+            [
+                "docker.io/library/nginx:1.27",
+                "docker.io/library/busybox:latest"
+            ]
+        );
         assert_eq!(node.revision(), 2);
     }
 }

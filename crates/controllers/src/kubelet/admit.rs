@@ -1,0 +1,305 @@
+//! The checks a kubelet makes before it takes a pod, with upstream's reasons and words.
+//!
+//! The scheduler has made most of them already; they matter for pods that name their node themselves and for two
+//! writers racing. All checks run in upstream's order and the first that fails is reported.
+
+use k8s_openapi::api::core::v1::{Node, Pod, PodSpec};
+
+use crate::state::{
+    node_selector,
+    requests::{self, Amounts},
+    taints,
+};
+
+/// Why a pod is refused.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Rejection {
+    /// `status.reason`.
+    pub reason: String,
+    /// The event's message; the status prefixes it with "Pod was rejected: ".
+    pub message: String,
+}
+
+/// A pod that is on the node already, as far as admission cares.
+#[derive(Clone, Debug, Default)]
+pub struct Occupant {
+    /// What it requests.
+    pub requests: Amounts,
+    /// The ports it takes on the node: address, protocol, port.
+    pub host_ports: Vec<(String, String, i32)>,
+}
+
+impl Occupant {
+    /// What `spec` occupies.
+    pub fn of(spec: &PodSpec) -> Self {
+        let sidecars = spec
+            .init_containers
+            .iter()
+            .flatten()
+            .filter(|c| c.restart_policy.as_deref() == Some("Always"));
+        let ports = spec
+            .containers
+            .iter()
+            .chain(sidecars)
+            .flat_map(|container| container.ports.iter().flatten());
+        let host_ports = ports.filter_map(|port| {
+            let number = port.host_port.filter(|port| *port > 0)?;
+            let ip = port
+                .host_ip
+                .clone()
+                .filter(|ip| !ip.is_empty())
+                .unwrap_or_else(|| "0.0.0.0".to_owned());
+            Some((
+                ip,
+                port.protocol.clone().unwrap_or_else(|| "TCP".to_owned()),
+                number,
+            ))
+        });
+        Self {
+            requests: requests::pod_requests(spec),
+            host_ports: host_ports.collect(),
+        }
+    }
+}
+
+/// Whether a kubelet on `node`, running operating system `os` and the pods `others`, takes `pod`.
+///
+/// # Errors
+/// The first check that fails.
+pub fn admit<'a>(
+    pod: &Pod,
+    pod_needs: &Occupant,
+    node: &Node,
+    os: &str,
+    others: impl Iterator<Item = &'a Occupant>,
+) -> Result<(), Rejection> {
+    let reject = |reason: &str, message: &str| {
+        Err(Rejection {
+            reason: reason.to_owned(),
+            message: message.to_owned(),
+        })
+    };
+    let Some(spec) = &pod.spec else { return Ok(()) };
+    // Upstream compares the pod's own label, not its node selector; kept, because charts were written against it.
+    let label = pod
+        .metadata
+        .labels
+        .as_ref()
+        .and_then(|labels| labels.get("kubernetes.io/os"));
+    if label.is_some_and(|label| label != os) {
+        return reject(
+            "PodOSSelectorNodeLabelDoesNotMatch",
+            "Failed to admit pod as the `kubernetes.io/os` label doesn't match node label",
+        );
+    }
+    if spec.os.as_ref().is_some_and(|wanted| wanted.name != os) {
+        return reject(
+            "PodOSNotSupported",
+            "Failed to admit pod as the OS field doesn't match node OS",
+        );
+    }
+    let mut used = Occupant::default();
+    let mut pods = 0i64;
+    for other in others {
+        requests::add(&mut used.requests, &other.requests);
+        used.host_ports.extend(other.host_ports.iter().cloned());
+        pods += 1;
+    }
+    fits(pod_needs, &used, pods, node)?;
+    if !node_selector::allows(spec, node) {
+        return reject(
+            "NodeAffinity",
+            "Predicate NodeAffinity failed: node(s) didn't match Pod's node affinity/selector",
+        );
+    }
+    if spec.node_name != node.metadata.name {
+        return reject(
+            "NodeName",
+            "Predicate NodeName failed: node(s) didn't match the requested node name",
+        );
+    }
+    if pod_needs
+        .host_ports
+        .iter()
+        .any(|port| used.host_ports.iter().any(|other| ports_clash(port, other)))
+    {
+        return reject(
+            "NodePorts",
+            "Predicate NodePorts failed: node(s) didn't have free ports for the requested pod ports",
+        );
+    }
+    let node_taints = node
+        .spec
+        .as_ref()
+        .and_then(|spec| spec.taints.as_deref())
+        .unwrap_or_default();
+    if taints::untolerated(
+        node_taints,
+        spec.tolerations.as_deref().unwrap_or_default(),
+        &["NoExecute"],
+    )
+    .is_some()
+    {
+        return reject(
+            "TaintToleration",
+            "Predicate TaintToleration failed: node(s) had taints that the pod didn't tolerate",
+        );
+    }
+    Ok(())
+}
+
+fn fits(needs: &Occupant, used: &Occupant, pods: i64, node: &Node) -> Result<(), Rejection> {
+    let allocatable = requests::amounts(
+        node.status
+            .as_ref()
+            .and_then(|status| status.allocatable.as_ref()),
+    );
+    let out_of = |name: &str, requested: i64, used: i64, capacity: i64| Rejection {
+        reason: format!("OutOf{name}"),
+        message: format!(
+            "Node didn't have enough resource: {name}, requested: {requested}, used: {used}, capacity: {capacity}"
+        ),
+    };
+    let capacity = |name: &str| allocatable.get(name).copied().unwrap_or(0);
+    if pods + 1 > capacity("pods") {
+        return Err(out_of("pods", 1, pods, capacity("pods")));
+    }
+    // The native resources come first, as upstream asks for them; extended ones the node does not know are ignored.
+    let native = ["cpu", "memory", "ephemeral-storage"];
+    let extended = needs
+        .requests
+        .keys()
+        .map(String::as_str)
+        .filter(|name| !native.contains(name));
+    let extended = extended.filter(|name| allocatable.contains_key(*name));
+    for name in native.into_iter().chain(extended) {
+        let requested = needs.requests.get(name).copied().unwrap_or(0);
+        let in_use = used.requests.get(name).copied().unwrap_or(0);
+        if requested > 0 && requested > capacity(name) - in_use {
+            return Err(out_of(name, requested, in_use, capacity(name)));
+        }
+    }
+    Ok(())
+}
+
+fn ports_clash(a: &(String, String, i32), b: &(String, String, i32)) -> bool {
+    let any = |ip: &str| ip == "0.0.0.0" || ip == "::";
+    (a.1.as_str(), a.2) == (b.1.as_str(), b.2) && (a.0 == b.0 || any(&a.0) || any(&b.0))
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    fn verdict(pod: Value, others: &[Occupant]) -> Result<(), (String, String)> {
+        let node = json!({
+            "metadata": { "name": "n1", "labels": { "kubernetes.io/os": "windows" } },
+            "spec": { "taints": [{ "key": "drain", "effect": "NoExecute" }, { "key": "os", "effect": "NoSchedule" }] },
+            "status": { "allocatable": { "cpu": "2", "memory": "4Gi", "pods": "2", "example.com/fpga": "1" } },
+        });
+        let mut pod = pod;
+        pod["spec"]["nodeName"] = pod["spec"].get("nodeName").cloned().unwrap_or(json!("n1"));
+        if pod["spec"]["tolerations"].is_null() {
+            pod["spec"]["tolerations"] = json!([{ "operator": "Exists" }]);
+        }
+        pod["spec"]["containers"] = pod["spec"].get("containers").cloned().unwrap_or(json!([]));
+        let pod: Pod = serde_json::from_value(pod).expect("a pod");
+        let node = serde_json::from_value(node).expect("a node");
+        let needs = Occupant::of(pod.spec.as_ref().expect("a spec"));
+        admit(&pod, &needs, &node, "windows", others.iter()).map_err(|r| (r.reason, r.message))
+    }
+
+    fn requesting(resource: &str, amount: &str) -> Value {
+        json!({ "spec": { "containers": [{ "name": "c", "resources": { "requests": { resource: amount } } }] } })
+    }
+
+    fn occupant(cpu_milli: i64) -> Occupant {
+        Occupant {
+            requests: Amounts::from([("cpu".to_owned(), cpu_milli)]),
+            host_ports: Vec::new(),
+        }
+    }
+
+    #[test]
+    fn refusals_have_upstreams_reasons_and_words() {
+        let port = json!({ "spec": { "containers": [{ "name": "c", "ports": [{ "containerPort": 80, "hostPort": 80 }] }] } });
+        let mut taken = occupant(0);
+        taken
+            .host_ports
+            .push(("10.0.0.1".to_owned(), "TCP".to_owned(), 80));
+        let cases: Vec<(Value, Vec<Occupant>, &str, &str)> = vec![
+            (
+                json!({ "metadata": { "labels": { "kubernetes.io/os": "linux" } }, "spec": {} }),
+                vec![],
+                "PodOSSelectorNodeLabelDoesNotMatch",
+                "Failed to admit pod as the `kubernetes.io/os` label doesn't match node label",
+            ),
+            (
+                json!({ "spec": { "os": { "name": "linux" } } }),
+                vec![],
+                "PodOSNotSupported",
+                "Failed to admit pod as the OS field doesn't match node OS",
+            ),
+            (
+                requesting("cpu", "1500m"),
+                vec![occupant(700)],
+                "OutOfcpu",
+                "Node didn't have enough resource: cpu, requested: 1500, used: 700, capacity: 2000",
+            ),
+            (
+                requesting("memory", "8Gi"),
+                vec![],
+                "OutOfmemory",
+                "Node didn't have enough resource: memory, requested: 8589934592, used: 0, capacity: 4294967296",
+            ),
+            (
+                requesting("example.com/fpga", "2"),
+                vec![],
+                "OutOfexample.com/fpga",
+                "Node didn't have enough resource: example.com/fpga, requested: 2, used: 0, capacity: 1",
+            ),
+            (
+                json!({ "spec": {} }),
+                vec![occupant(0), occupant(0)],
+                "OutOfpods",
+                "Node didn't have enough resource: pods, requested: 1, used: 2, capacity: 2",
+            ),
+            (
+                json!({ "spec": { "nodeSelector": { "a": "b" } } }),
+                vec![],
+                "NodeAffinity",
+                "Predicate NodeAffinity failed: node(s) didn't match Pod's node affinity/selector",
+            ),
+            (
+                port,
+                vec![taken],
+                "NodePorts",
+                "Predicate NodePorts failed: node(s) didn't have free ports for the requested pod ports",
+            ),
+            (
+                json!({ "spec": { "tolerations": [{ "key": "os", "operator": "Exists" }] } }),
+                vec![],
+                "TaintToleration",
+                "Predicate TaintToleration failed: node(s) had taints that the pod didn't tolerate",
+            ),
+        ];
+        for (pod, others, reason, message) in cases {
+            assert_eq!(
+                verdict(pod.clone(), &others),
+                Err((reason.to_owned(), message.to_owned())),
+                "{pod}"
+            );
+        }
+    }
+
+    #[test]
+    fn a_pod_that_fits_is_taken_and_unknown_extended_resources_are_not_held_against_it() {
+        assert_eq!(verdict(requesting("cpu", "2"), &[]), Ok(()));
+        assert_eq!(
+            verdict(requesting("vpc.amazonaws.com/PrivateIPv4Address", "1"), &[]),
+            Ok(())
+        );
+    }
+}

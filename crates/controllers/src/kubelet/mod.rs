@@ -1,0 +1,27 @@
+//! Simulated kubelets: every node of the embedded cluster, in one structure.
+//!
+//! The pure part is small machines that can be read one by one: [`pod`] (one pod's life), [`host`] (one node), [`node`]
+//! (what a node reports), with what they rest on: [`images`], [`pulls`], [`addresses`], [`pace`], [`annotations`] (what
+//! a pod may ask of its simulation). [`driver`] connects them to the API: one task, one timer queue, one shared pod
+//! informer, however many nodes there are. [`logs`] answers `kubectl logs`.
+
+pub mod addresses;
+pub mod admit;
+pub mod annotations;
+mod container;
+pub mod driver;
+pub mod host;
+mod ids;
+pub mod images;
+pub mod logs;
+pub mod node;
+pub mod pace;
+pub mod pod;
+mod pod_sync;
+pub mod pulls;
+mod status;
+mod timers;
+mod writer;
+
+#[cfg(test)]
+mod tests;

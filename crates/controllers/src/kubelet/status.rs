@@ -1,0 +1,275 @@
+//! The pod status that the kubelet derives from its containers: phase and conditions.
+//!
+//! Invariant: a condition's transition time moves when its status moves, and at no other time.
+
+use jiff::Timestamp;
+use k8s_openapi::{
+    api::core::v1::{ContainerStatus, Pod, PodCondition},
+    apimachinery::pkg::apis::meta::v1::Time,
+};
+
+use super::{
+    container::{Role, State, Unit},
+    pod::RestartRule,
+};
+
+/// Conditions in the order in which the kubelet keeps them.
+pub(super) const ORDER: [&str; 5] = [
+    "PodReadyToStartContainers",
+    "Initialized",
+    "Ready",
+    "ContainersReady",
+    "PodScheduled",
+];
+
+/// When each condition of [`ORDER`] last changed its status.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Transitions([Option<(bool, Timestamp)>; ORDER.len()]);
+
+impl Transitions {
+    /// Continues from the conditions a pod has at the API server.
+    pub(super) fn adopt(pod: &Pod) -> Self {
+        let mut transitions = Self::default();
+        let conditions = pod
+            .status
+            .iter()
+            .flat_map(|status| status.conditions.iter().flatten());
+        for condition in conditions {
+            if let Some(slot) = ORDER.iter().position(|name| *name == condition.type_) {
+                let at = condition
+                    .last_transition_time
+                    .as_ref()
+                    .map_or(Timestamp::UNIX_EPOCH, |at| at.0);
+                transitions.0[slot] = Some((condition.status == "True", at));
+            }
+        }
+        transitions
+    }
+
+    fn at(&mut self, slot: usize, status: bool, now: Timestamp) -> Timestamp {
+        match self.0[slot] {
+            Some((before, at)) if before == status => at,
+            _ => {
+                self.0[slot] = Some((status, now));
+                now
+            }
+        }
+    }
+}
+
+/// A condition before it is stamped.
+struct Verdict {
+    status: bool,
+    reason: Option<&'static str>,
+    message: Option<String>,
+}
+
+impl Verdict {
+    const YES: Self = Self {
+        status: true,
+        reason: None,
+        message: None,
+    };
+
+    fn no(reason: &'static str, message: Option<String>) -> Self {
+        Self {
+            status: false,
+            reason: Some(reason),
+            message,
+        }
+    }
+}
+
+/// What the conditions are derived from.
+pub(super) struct View<'a> {
+    pub(super) pod: &'a Pod,
+    pub(super) units: &'a [Unit],
+    pub(super) statuses: &'a [ContainerStatus],
+    pub(super) phase: &'a str,
+    pub(super) sandbox_up: bool,
+    pub(super) now: Timestamp,
+}
+
+/// The conditions the kubelet owns, in its order.
+pub(super) fn conditions(view: &View<'_>, transitions: &mut Transitions) -> Vec<PodCondition> {
+    let containers_ready = containers_ready(view);
+    let ready = ready(view, &containers_ready);
+    let sandbox = Verdict {
+        status: view.sandbox_up,
+        reason: None,
+        message: None,
+    };
+    let verdicts = [
+        sandbox,
+        initialized(view),
+        ready,
+        containers_ready,
+        Verdict::YES,
+    ];
+    let generation = view.pod.metadata.generation;
+    let stamp = |(slot, verdict): (usize, Verdict)| PodCondition {
+        type_: ORDER[slot].to_owned(),
+        status: if verdict.status { "True" } else { "False" }.to_owned(),
+        reason: verdict.reason.map(str::to_owned),
+        message: verdict.message,
+        observed_generation: generation,
+        last_probe_time: None,
+        last_transition_time: Some(Time(transitions.at(slot, verdict.status, view.now))),
+    };
+    verdicts.into_iter().enumerate().map(stamp).collect()
+}
+
+fn containers_ready(view: &View<'_>) -> Verdict {
+    match view.phase {
+        "Succeeded" => return Verdict::no("PodCompleted", None),
+        "Failed" => return Verdict::no("PodFailed", None),
+        _ => {}
+    }
+    let counted = view
+        .units
+        .iter()
+        .zip(view.statuses)
+        .filter(|(unit, _)| unit.role != Role::Init);
+    let unready = listed(
+        counted
+            .filter(|(_, status)| !status.ready)
+            .map(|(unit, _)| unit),
+    );
+    match unready {
+        Some(names) => Verdict::no(
+            "ContainersNotReady",
+            Some(format!("containers with unready status: {names}")),
+        ),
+        None => Verdict::YES,
+    }
+}
+
+fn ready(view: &View<'_>, containers: &Verdict) -> Verdict {
+    if !containers.status {
+        return Verdict {
+            status: false,
+            reason: containers.reason,
+            message: containers.message.clone(),
+        };
+    }
+    let gates = view
+        .pod
+        .spec
+        .iter()
+        .flat_map(|spec| spec.readiness_gates.iter().flatten());
+    let present = || {
+        view.pod
+            .status
+            .iter()
+            .flat_map(|status| status.conditions.iter().flatten())
+    };
+    let unmet: Vec<_> = gates
+        .filter_map(|gate| {
+            match present().find(|condition| condition.type_ == gate.condition_type) {
+                None => Some(format!(
+                    "corresponding condition of pod readiness gate {:?} does not exist.",
+                    gate.condition_type
+                )),
+                Some(condition) if condition.status == "True" => None,
+                Some(condition) => Some(format!(
+                    "the status of pod readiness gate {:?} is not \"True\", but {}",
+                    gate.condition_type, condition.status
+                )),
+            }
+        })
+        .collect();
+    if unmet.is_empty() {
+        Verdict::YES
+    } else {
+        Verdict::no("ReadinessGatesNotReady", Some(unmet.join(", ")))
+    }
+}
+
+fn initialized(view: &View<'_>) -> Verdict {
+    if view.phase == "Succeeded" {
+        return Verdict {
+            status: true,
+            reason: Some("PodCompleted"),
+            message: None,
+        };
+    }
+    if has_initialized(view.units) {
+        return Verdict::YES;
+    }
+    let incomplete = view.units.iter().filter(|unit| match unit.role {
+        Role::Init => unit.exit().is_none_or(|exit| exit.code != 0),
+        Role::Sidecar => !unit.is_started(view.now),
+        Role::App => false,
+    });
+    match listed(incomplete) {
+        Some(names) => Verdict::no(
+            "ContainersNotInitialized",
+            Some(format!("containers with incomplete status: {names}")),
+        ),
+        None => Verdict::YES,
+    }
+}
+
+/// Whether any app container has ever started.
+pub(super) fn has_initialized(units: &[Unit]) -> bool {
+    units
+        .iter()
+        .any(|unit| unit.role == Role::App && unit.starts > 0)
+}
+
+/// Container names in Go's notation for a list, or nothing for none.
+fn listed<'a>(units: impl Iterator<Item = &'a Unit>) -> Option<String> {
+    let names: Vec<_> = units.map(|unit| unit.name.as_str()).collect();
+    (!names.is_empty()).then(|| format!("[{}]", names.join(" ")))
+}
+
+/// The pod's phase. `terminal` says that no container will be started again, whatever the restart policy.
+pub(super) fn phase(
+    units: &[Unit],
+    rule: impl Fn(&Unit) -> RestartRule,
+    terminal: bool,
+    now: Timestamp,
+) -> &'static str {
+    let initialized = has_initialized(units);
+    let (mut pending_init, mut waiting, mut running, mut stopped, mut restartable, mut failed) =
+        (0, 0, 0, 0, 0, 0);
+    for unit in units {
+        // What ended last, if it is not running now; an idle container that has run before counts as stopped.
+        let exit = unit
+            .exit()
+            .or(unit.last.as_ref().filter(|_| !unit.is_running()));
+        match (unit.role, exit) {
+            (Role::Init, Some(exit)) if exit.code != 0 && !rule(unit).restarts(exit.code) => {
+                return "Failed";
+            }
+            (Role::Init, Some(_)) | (Role::Sidecar, Some(_)) => {}
+            (Role::Init, None) => pending_init += 1,
+            (Role::Sidecar, None) if unit.is_running() => {
+                pending_init += usize::from(!initialized && !unit.is_started(now));
+                running += 1;
+            }
+            (Role::Sidecar, None) => {
+                pending_init += usize::from(!initialized);
+                waiting += 1;
+            }
+            (Role::App, None) if unit.is_running() => running += 1,
+            (Role::App, None) => waiting += 1,
+            (Role::App, Some(exit)) => {
+                stopped += 1;
+                let over = terminal
+                    || matches!(unit.state, State::Ended(_))
+                    || !rule(unit).restarts(exit.code);
+                restartable += usize::from(!over);
+                failed += usize::from(exit.code != 0);
+            }
+        }
+    }
+    match () {
+        () if pending_init > 0 || waiting > 0 => "Pending",
+        () if running > 0 => "Running",
+        () if stopped == 0 => "Pending",
+        () if restartable > 0 => "Running",
+        () if failed == 0 => "Succeeded",
+        () => "Failed",
+    }
+}

@@ -1,0 +1,268 @@
+//! What simulated kubelets send to the API server.
+//!
+//! A fixed number of writers share the pods by uid, so that the writes of one pod keep their order while many pods
+//! proceed at once. Responses are not decoded: the informer brings the outcome.
+//!
+//! Invariant: a status write carries the pod's uid, so it can never land on a successor of the same name.
+
+use std::{sync::Arc, time::Duration};
+
+use k8s_openapi::api::core::v1::{Node, Pod, PodStatus};
+use kube::{
+    Api, Client, Error, ResourceExt,
+    api::{DeleteParams, Patch, PatchParams, PostParams, Preconditions},
+    core::Request,
+};
+use serde_json::{Value, json};
+use tokio::sync::mpsc;
+
+use super::{
+    node::{LEASE_NAMESPACE, NodeFacts},
+    pod::WINDOWS_ADDRESS,
+    status,
+};
+use crate::Context;
+
+/// Number of writers.
+const WRITERS: usize = 16;
+
+/// Pause before a write that failed for a passing reason is repeated.
+const RETRY: Duration = Duration::from_millis(500);
+
+/// One write.
+#[derive(Debug)]
+pub(super) enum Write {
+    /// A pod's status.
+    Status {
+        pod: Arc<Pod>,
+        status: Box<PodStatus>,
+        address: Option<String>,
+    },
+    /// The end of a pod.
+    Delete { pod: Arc<Pod> },
+    /// Creates a node, or brings one that is there already up to date.
+    Register {
+        facts: Arc<NodeFacts>,
+        node: Box<Node>,
+    },
+    /// Renews a node's lease.
+    Renew {
+        facts: Arc<NodeFacts>,
+        node_uid: String,
+        at: jiff::Timestamp,
+    },
+    /// Part of a node's status.
+    NodeStatus { name: String, status: Value },
+}
+
+/// The writers.
+#[derive(Clone, Debug)]
+pub(super) struct Writers {
+    queues: Arc<[mpsc::UnboundedSender<Write>]>,
+}
+
+impl Writers {
+    pub(super) fn start(context: &Context) -> Self {
+        let queue = |_| {
+            let (sender, receiver) = mpsc::unbounded_channel();
+            let (client, shutdown) = (context.client.clone(), context.shutdown.clone());
+            context.tasks.spawn(async move {
+                shutdown.run_until_cancelled(drain(client, receiver)).await;
+            });
+            sender
+        };
+        Self {
+            queues: (0..WRITERS).map(queue).collect(),
+        }
+    }
+
+    pub(super) fn send(&self, write: Write) {
+        let key = match &write {
+            Write::Status { pod, .. } | Write::Delete { pod } => {
+                pod.metadata.uid.as_deref().unwrap_or_default()
+            }
+            Write::Register { facts, .. } | Write::Renew { facts, .. } => &facts.name,
+            Write::NodeStatus { name, .. } => name,
+        };
+        let slot = key.bytes().fold(0usize, |hash, byte| {
+            hash.wrapping_mul(31).wrapping_add(usize::from(byte))
+        });
+        // A queue is closed only when the process stops, and then nothing needs to be written.
+        let _ = self.queues[slot % self.queues.len()].send(write);
+    }
+}
+
+async fn drain(client: Client, mut queue: mpsc::UnboundedReceiver<Write>) {
+    while let Some(write) = queue.recv().await {
+        loop {
+            match carry_out(&client, &write).await {
+                Ok(()) => break,
+                // Gone, replaced by another object, or refused for good: writing it again cannot help.
+                Err(Error::Api(status)) if status.code < 500 && status.code != 429 => {
+                    tracing::debug!(%status, ?write, "kubelet write refused");
+                    break;
+                }
+                Err(error) => {
+                    tracing::debug!(%error, "kubelet write failed, repeating it");
+                    tokio::time::sleep(RETRY).await;
+                }
+            }
+        }
+    }
+}
+
+async fn carry_out(client: &Client, write: &Write) -> Result<(), Error> {
+    match write {
+        Write::Status {
+            pod,
+            status,
+            address,
+        } => {
+            let collection = format!(
+                "/api/v1/namespaces/{}/pods",
+                pod.namespace().unwrap_or_default()
+            );
+            let body = Patch::Strategic(status_patch(pod, status, address.as_deref()));
+            patch(client, collection, &pod.name_any(), Some("status"), &body).await
+        }
+        Write::Delete { pod } => {
+            let api: Api<Pod> =
+                Api::namespaced(client.clone(), &pod.namespace().unwrap_or_default());
+            let preconditions = Preconditions {
+                uid: pod.uid(),
+                resource_version: None,
+            };
+            let params = DeleteParams {
+                preconditions: Some(preconditions),
+                ..DeleteParams::default()
+            }
+            .grace_period(0);
+            api.delete(&pod.name_any(), &params).await.map(drop)
+        }
+        Write::Register { facts, node } => register(client, facts, node).await,
+        Write::Renew {
+            facts,
+            node_uid,
+            at,
+        } => renew(client, facts, node_uid, *at).await,
+        Write::NodeStatus { name, status } => {
+            let body = Patch::Strategic(json!({ "status": status }));
+            patch(
+                client,
+                "/api/v1/nodes".to_owned(),
+                name,
+                Some("status"),
+                &body,
+            )
+            .await
+        }
+    }
+}
+
+async fn register(client: &Client, facts: &NodeFacts, node: &Node) -> Result<(), Error> {
+    let nodes: Api<Node> = Api::all(client.clone());
+    match nodes.create(&PostParams::default(), node).await {
+        Ok(_) => Ok(()),
+        Err(Error::Api(status)) if status.is_already_exists() => {
+            let labels = json!({ "metadata": { "labels": facts.all_labels() } });
+            nodes
+                .patch(&facts.name, &PatchParams::default(), &Patch::Merge(labels))
+                .await?;
+            let status = json!({ "status": node.status });
+            nodes
+                .patch_status(
+                    &facts.name,
+                    &PatchParams::default(),
+                    &Patch::Strategic(status),
+                )
+                .await
+                .map(drop)
+        }
+        Err(error) => Err(error),
+    }
+}
+
+async fn renew(
+    client: &Client,
+    facts: &NodeFacts,
+    node_uid: &str,
+    at: jiff::Timestamp,
+) -> Result<(), Error> {
+    let lease = facts.lease(node_uid, at);
+    let renewal = Patch::Merge(json!({ "spec": lease.spec }));
+    let collection = format!("/apis/coordination.k8s.io/v1/namespaces/{LEASE_NAMESPACE}/leases");
+    match patch(client, collection, &facts.name, None, &renewal).await {
+        Err(Error::Api(status)) if status.is_not_found() => {
+            let leases = Api::namespaced(client.clone(), LEASE_NAMESPACE);
+            leases
+                .create(&PostParams::default(), &lease)
+                .await
+                .map(drop)
+        }
+        other => other,
+    }
+}
+
+/// Sends a patch and leaves the answer undecoded unless it is an error.
+async fn patch(
+    client: &Client,
+    collection: String,
+    name: &str,
+    subresource: Option<&str>,
+    body: &Patch<Value>,
+) -> Result<(), Error> {
+    let (request, params) = (Request::new(collection), PatchParams::default());
+    let request = match subresource {
+        Some(subresource) => request.patch_subresource(subresource, name, &params, body),
+        None => request.patch(name, &params, body),
+    };
+    client
+        .request_text(request.map_err(Error::BuildRequest)?)
+        .await
+        .map(drop)
+}
+
+/// The strategic merge patch a kubelet sends: its own conditions in its own order, others untouched.
+fn status_patch(pod: &Pod, status: &PodStatus, address: Option<&str>) -> Value {
+    let mut metadata = json!({ "uid": pod.metadata.uid });
+    if let Some(address) = address {
+        metadata["annotations"] = json!({ WINDOWS_ADDRESS: address });
+    }
+    // A status is plain data, which JSON can always express.
+    let mut status_json = serde_json::to_value(status).unwrap_or_default();
+    if status.conditions.is_some() {
+        let order: Vec<_> = status::ORDER
+            .iter()
+            .map(|name| json!({ "type": name }))
+            .collect();
+        status_json["$setElementOrder/conditions"] = Value::Array(order);
+    }
+    json!({ "metadata": metadata, "status": status_json })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_status_patch_names_the_pods_uid_and_keeps_the_kubelets_order_of_conditions() {
+        let pod: Pod = serde_json::from_value(json!({ "metadata": { "name": "p", "uid": "u" } }))
+            .expect("a pod");
+        let status = PodStatus {
+            conditions: Some(Vec::new()),
+            phase: Some("Running".to_owned()),
+            ..PodStatus::default()
+        };
+        let patch = status_patch(&pod, &status, Some("10.0.1.7/19"));
+        assert_eq!(patch["metadata"]["uid"], "u");
+        assert_eq!(
+            patch["metadata"]["annotations"][WINDOWS_ADDRESS],
+            "10.0.1.7/19"
+        );
+        assert_eq!(patch["status"]["phase"], "Running");
+        assert_eq!(
+            patch["status"]["$setElementOrder/conditions"][4]["type"],
+            "PodScheduled"
+        );
+    }
+}

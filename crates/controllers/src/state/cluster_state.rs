@@ -1,0 +1,261 @@
+//! The engine's cluster, kept up to date from watch events.
+//!
+//! A plain struct: objects as the API server shows them go in, deltas of the one [`Cluster`] come out. It knows one thing
+//! the API server does not: pods that a scheduler has decided on and whose binding is on its way ("assumed" pods). Until
+//! the watch confirms them they count as bound, and an older picture of them does not undo that.
+//!
+//! Invariant: after any sequence of events the cluster equals one built afresh from the latest objects and assumptions.
+
+use k8s_openapi::api::{
+    apps::v1::ReplicaSet,
+    core::v1::{Namespace, Node, Pod, Service},
+    policy::v1::PodDisruptionBudget,
+};
+use kube::Resource;
+use mullion_engine::{Cluster, ModelError, Options, model::PodSpec};
+use rustc_hash::FxHashMap;
+
+use super::convert;
+
+/// The engine's cluster and the pods assumed in it.
+#[derive(Debug)]
+pub struct ClusterState {
+    cluster: Cluster,
+    /// Node name by key of an assumed pod.
+    assumed: FxHashMap<String, String>,
+}
+
+impl ClusterState {
+    /// An empty cluster.
+    pub fn new(options: Options) -> Self {
+        Self {
+            cluster: Cluster::new(options),
+            assumed: FxHashMap::default(),
+        }
+    }
+
+    /// The cluster, for questions.
+    pub fn cluster(&self) -> &Cluster {
+        &self.cluster
+    }
+
+    /// The cluster, for questions that need scratch space (they leave it as it was).
+    pub fn cluster_mut(&mut self) -> &mut Cluster {
+        &mut self.cluster
+    }
+
+    /// A node appeared or changed.
+    pub fn set_node(&mut self, node: &Node) {
+        report(self.cluster.set_node(&convert::node(node)));
+    }
+
+    /// A node is gone; its pods stay known until they are removed.
+    pub fn remove_node(&mut self, node: &Node) {
+        report(
+            self.cluster
+                .remove_node(node.metadata.name.as_deref().unwrap_or_default()),
+        );
+    }
+
+    /// A pod appeared or changed.
+    pub fn set_pod(&mut self, pod: &Pod) {
+        let spec = convert::pod(pod);
+        let key = spec.key();
+        if spec.node_name.is_none() {
+            // An assumed pod whose binding the watch has not shown yet stays where it was put.
+            if !self.assumed.contains_key(&key) {
+                self.hold_room(&spec);
+            }
+            return;
+        }
+        self.assumed.remove(&key);
+        report(self.cluster.set_pod(&spec));
+    }
+
+    /// A pod is gone.
+    pub fn remove_pod(&mut self, pod: &Pod) {
+        let key = convert::pod(pod).key();
+        self.assumed.remove(&key);
+        self.cluster.denominate(&key);
+        // A pod that was pending, or has finished, is not in the cluster.
+        let _ = self.cluster.remove_pod(&key);
+    }
+
+    /// A namespace appeared or changed its labels.
+    pub fn set_namespace(&mut self, namespace: &Namespace) {
+        self.cluster.set_namespace(&convert::namespace(namespace));
+    }
+
+    /// A namespace is gone.
+    pub fn remove_namespace(&mut self, namespace: &Namespace) {
+        self.cluster.remove_namespace(name(namespace).1);
+    }
+
+    /// A service appeared or changed.
+    pub fn set_service(&mut self, service: &Service) {
+        self.cluster.set_service(&convert::service(service));
+    }
+
+    /// A service is gone.
+    pub fn remove_service(&mut self, service: &Service) {
+        let (namespace, name) = name(service);
+        self.cluster.remove_service(namespace, name);
+    }
+
+    /// A ReplicaSet appeared or changed.
+    pub fn set_replica_set(&mut self, set: &ReplicaSet) {
+        self.cluster.set_workload(&convert::replica_set(set));
+    }
+
+    /// A ReplicaSet is gone.
+    pub fn remove_replica_set(&mut self, set: &ReplicaSet) {
+        let (namespace, name) = name(set);
+        self.cluster.remove_workload("ReplicaSet", namespace, name);
+    }
+
+    /// A disruption budget appeared or changed.
+    pub fn set_pdb(&mut self, pdb: &PodDisruptionBudget) {
+        self.cluster.set_pdb(&convert::pdb(pdb));
+    }
+
+    /// A disruption budget is gone.
+    pub fn remove_pdb(&mut self, pdb: &PodDisruptionBudget) {
+        let (namespace, name) = name(pdb);
+        self.cluster.remove_pdb(namespace, name);
+    }
+
+    /// Counts a pending pod as bound to `node` from now on.
+    ///
+    /// # Errors
+    /// The pod is bound already.
+    pub fn assume(&mut self, pod: &PodSpec, node: &str) -> Result<(), ModelError> {
+        self.cluster.bind(pod, node)?;
+        self.assumed.insert(pod.key(), node.to_owned());
+        Ok(())
+    }
+
+    /// Takes an assumption back, because the binding failed. A pod that the watch has shown as bound stays.
+    pub fn forget(&mut self, key: &str) {
+        if self.assumed.remove(key).is_some() {
+            report(self.cluster.remove_pod(key));
+        }
+    }
+
+    /// Whether a pod is assumed and not confirmed yet.
+    pub fn is_assumed(&self, key: &str) -> bool {
+        self.assumed.contains_key(key)
+    }
+
+    /// Keeps the room that preemption made for a pending pod.
+    fn hold_room(&mut self, pod: &PodSpec) {
+        match &pod.nominated_node_name {
+            Some(node) if !pod.finished && !pod.terminating => {
+                report(self.cluster.nominate(pod, node))
+            }
+            _ => self.cluster.denominate(&pod.key()),
+        }
+    }
+}
+
+fn name<K: Resource>(object: &K) -> (&str, &str) {
+    let meta = object.meta();
+    (
+        meta.namespace.as_deref().unwrap_or_default(),
+        meta.name.as_deref().unwrap_or_default(),
+    )
+}
+
+/// An object that the model cannot take in is left out of placement and said so.
+fn report<T>(result: Result<T, ModelError>) {
+    if let Err(error) = result {
+        tracing::warn!(%error, "object left out of the cluster model");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use mullion_engine::Decision;
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    fn state_with_node(cpu: &str) -> ClusterState {
+        let mut state = ClusterState::new(Options::default());
+        let node = json!({ "metadata": { "name": "n1" }, "status": { "allocatable": { "cpu": cpu, "pods": "10" } } });
+        state.set_node(&serde_json::from_value(node).expect("a node"));
+        state
+    }
+
+    fn pod(name: &str, node: Option<&str>, extra: Value) -> Pod {
+        let mut pod = json!({
+            "metadata": { "name": name, "namespace": "ns", "uid": name },
+            "spec": { "containers": [{ "name": "c", "resources": { "requests": { "cpu": "1" } } }], "nodeName": node },
+            "status": extra,
+        });
+        if pod["spec"]["nodeName"].is_null() {
+            pod["spec"]
+                .as_object_mut()
+                .expect("an object")
+                .remove("nodeName");
+        }
+        serde_json::from_value(pod).expect("a pod")
+    }
+
+    fn fits(state: &mut ClusterState) -> bool {
+        let question = convert::pod(&pod("question", None, json!({})));
+        matches!(
+            state.cluster_mut().schedule_pod(&question, 0),
+            Ok(Decision::Node(_))
+        )
+    }
+
+    #[test]
+    fn bound_pods_take_room_and_finished_or_deleted_ones_give_it_back() {
+        let mut state = state_with_node("1");
+        assert!(fits(&mut state));
+        state.set_pod(&pod("a", Some("n1"), json!({ "phase": "Running" })));
+        assert!(!fits(&mut state));
+        state.set_pod(&pod("a", Some("n1"), json!({ "phase": "Succeeded" })));
+        assert!(fits(&mut state));
+        state.set_pod(&pod("b", Some("n1"), json!({})));
+        assert!(!fits(&mut state));
+        state.remove_pod(&pod("b", Some("n1"), json!({})));
+        assert!(fits(&mut state));
+    }
+
+    #[test]
+    fn an_assumed_pod_takes_room_at_once_and_an_older_picture_of_it_does_not_free_it() {
+        let mut state = state_with_node("1");
+        let pending = pod("a", None, json!({}));
+        state
+            .assume(&convert::pod(&pending), "n1")
+            .expect("it is not bound yet");
+        assert!(!fits(&mut state));
+        state.set_pod(&pending);
+        assert!(!fits(&mut state), "the watch is behind the decision");
+        assert!(state.is_assumed("a"));
+        state.set_pod(&pod("a", Some("n1"), json!({})));
+        assert!(!state.is_assumed("a"));
+        state.forget("a");
+        assert!(!fits(&mut state), "a confirmed binding cannot be forgotten");
+    }
+
+    #[test]
+    fn a_failed_binding_gives_the_room_back() {
+        let mut state = state_with_node("1");
+        state
+            .assume(&convert::pod(&pod("a", None, json!({}))), "n1")
+            .expect("it is not bound yet");
+        state.forget("a");
+        assert!(fits(&mut state));
+    }
+
+    #[test]
+    fn room_made_by_preemption_is_held_against_pods_of_the_same_priority() {
+        let mut state = state_with_node("1");
+        state.set_pod(&pod("a", None, json!({ "nominatedNodeName": "n1" })));
+        assert!(!fits(&mut state));
+        state.set_pod(&pod("a", None, json!({})));
+        assert!(fits(&mut state));
+    }
+}

@@ -1,0 +1,504 @@
+//! Kubernetes objects as the engine's model sees them.
+//!
+//! Pure and total: what the API server has admitted always converts, and a value that cannot be read counts as absent.
+//! Pods of one template convert to equal [`PodTemplate`]s, on which the engine's speed rests.
+
+use std::collections::BTreeMap;
+
+use k8s_openapi::{
+    api::{
+        apps::v1::ReplicaSet,
+        core::v1::{self as api, Namespace, Node, Pod, Service},
+        policy::v1::PodDisruptionBudget,
+    },
+    apimachinery::pkg::{
+        api::resource::Quantity as ApiQuantity,
+        apis::meta::v1::{self as meta, LabelSelector as ApiLabelSelector, ObjectMeta},
+    },
+};
+use mullion_engine::model::{
+    Affinity, Container, ContainerImage, ContainerPort, InclusionPolicy, LabelSelector,
+    LabelSelectorRequirement, NamespaceSpec, NodeAffinity, NodeSelector, NodeSelectorRequirement,
+    NodeSelectorTerm, NodeSpec, Operator, OwnerRef, PdbSpec, PodAffinity, PodAffinityTerm, PodSpec,
+    PodTemplate, PreemptionPolicy, PreferredSchedulingTerm, Quantity, ResourceMap, Resources,
+    RestartPolicy, ServiceSpec, StringMap, Taint, TaintEffect, Toleration, TolerationOperator,
+    TopologySpreadConstraint, WeightedPodAffinityTerm, WhenUnsatisfiable, WorkloadSpec,
+};
+
+/// A node.
+pub fn node(node: &Node) -> NodeSpec {
+    let (spec, status) = (node.spec.as_ref(), node.status.as_ref());
+    let image = |image: &api::ContainerImage| ContainerImage {
+        names: image.names.clone().unwrap_or_default(),
+        size_bytes: image.size_bytes.unwrap_or_default(),
+    };
+    NodeSpec {
+        name: node.metadata.name.clone().unwrap_or_default(),
+        labels: map(&node.metadata.labels),
+        taints: spec
+            .iter()
+            .flat_map(|spec| spec.taints.iter().flatten())
+            .filter_map(taint)
+            .collect(),
+        unschedulable: spec.is_some_and(|spec| spec.unschedulable == Some(true)),
+        capacity: resources(status.and_then(|status| status.capacity.as_ref())),
+        allocatable: resources(status.and_then(|status| status.allocatable.as_ref())),
+        images: status
+            .iter()
+            .flat_map(|status| status.images.iter().flatten())
+            .map(image)
+            .collect(),
+        declared_features: status
+            .and_then(|status| status.declared_features.clone())
+            .unwrap_or_default(),
+    }
+}
+
+/// A pod.
+pub fn pod(pod: &Pod) -> PodSpec {
+    let status = pod.status.as_ref();
+    let filled = |text: Option<&String>| text.filter(|text| !text.is_empty()).cloned();
+    PodSpec {
+        uid: pod.metadata.uid.clone().unwrap_or_default(),
+        name: pod.metadata.name.clone().unwrap_or_default(),
+        node_name: filled(pod.spec.as_ref().and_then(|spec| spec.node_name.as_ref())),
+        nominated_node_name: filled(status.and_then(|status| status.nominated_node_name.as_ref())),
+        terminating: pod.metadata.deletion_timestamp.is_some(),
+        finished: is_finished(pod),
+        start_time: status
+            .and_then(|status| status.start_time.as_ref())
+            .map(|at| at.0.as_second()),
+        template: pod
+            .spec
+            .as_ref()
+            .map(|spec| template(&pod.metadata, spec))
+            .unwrap_or_default(),
+    }
+}
+
+/// Whether the pod has ended and occupies nothing.
+pub fn is_finished(pod: &Pod) -> bool {
+    matches!(
+        pod.status
+            .as_ref()
+            .and_then(|status| status.phase.as_deref()),
+        Some("Succeeded" | "Failed")
+    )
+}
+
+/// What a pod shares with the others of its template.
+pub fn template(metadata: &ObjectMeta, spec: &api::PodSpec) -> PodTemplate {
+    let owner = metadata
+        .owner_references
+        .iter()
+        .flatten()
+        .find(|owner| owner.controller == Some(true));
+    let preemption_policy = match spec.preemption_policy.as_deref() {
+        Some("Never") => PreemptionPolicy::Never,
+        _ => PreemptionPolicy::PreemptLowerPriority,
+    };
+    PodTemplate {
+        namespace: metadata.namespace.clone().unwrap_or_default(),
+        labels: map(&metadata.labels),
+        owner: owner.map(|owner| OwnerRef {
+            kind: owner.kind.clone(),
+            name: owner.name.clone(),
+        }),
+        node_selector: map(&spec.node_selector),
+        affinity: spec.affinity.as_ref().map(affinity).unwrap_or_default(),
+        tolerations: spec.tolerations.iter().flatten().map(toleration).collect(),
+        containers: spec.containers.iter().map(container).collect(),
+        init_containers: spec
+            .init_containers
+            .iter()
+            .flatten()
+            .map(container)
+            .collect(),
+        overhead: resources(spec.overhead.as_ref()),
+        resources: spec
+            .resources
+            .as_ref()
+            .map(requirements)
+            .unwrap_or_default(),
+        topology_spread_constraints: spec
+            .topology_spread_constraints
+            .iter()
+            .flatten()
+            .map(spread)
+            .collect(),
+        priority: spec.priority.unwrap_or_default(),
+        preemption_policy,
+        os: spec.os.as_ref().map(|os| os.name.clone()),
+        scheduling_gates: spec
+            .scheduling_gates
+            .iter()
+            .flatten()
+            .map(|gate| gate.name.clone())
+            .collect(),
+        host_network: spec.host_network == Some(true),
+        scheduler_name: spec.scheduler_name.clone().unwrap_or_default(),
+    }
+}
+
+/// A namespace.
+pub fn namespace(namespace: &Namespace) -> NamespaceSpec {
+    NamespaceSpec {
+        name: namespace.metadata.name.clone().unwrap_or_default(),
+        labels: map(&namespace.metadata.labels),
+    }
+}
+
+/// A service.
+pub fn service(service: &Service) -> ServiceSpec {
+    let (namespace, name) = named(&service.metadata);
+    let selector = service
+        .spec
+        .as_ref()
+        .map(|spec| map(&spec.selector))
+        .unwrap_or_default();
+    ServiceSpec {
+        namespace,
+        name,
+        selector,
+    }
+}
+
+/// A ReplicaSet, by whose selector its pods are spread.
+pub fn replica_set(set: &ReplicaSet) -> WorkloadSpec {
+    let (namespace, name) = named(&set.metadata);
+    let selector = set
+        .spec
+        .as_ref()
+        .map(|spec| label_selector(&spec.selector))
+        .unwrap_or_default();
+    WorkloadSpec {
+        kind: "ReplicaSet".to_owned(),
+        namespace,
+        name,
+        selector,
+    }
+}
+
+/// A disruption budget.
+pub fn pdb(pdb: &PodDisruptionBudget) -> PdbSpec {
+    let (namespace, name) = named(&pdb.metadata);
+    let status = pdb.status.as_ref();
+    PdbSpec {
+        namespace,
+        name,
+        selector: pdb
+            .spec
+            .as_ref()
+            .and_then(|spec| spec.selector.as_ref())
+            .map(label_selector),
+        disruptions_allowed: status
+            .and_then(|status| status.disruptions_allowed)
+            .unwrap_or_default(),
+        disrupted_pods: status
+            .and_then(|status| status.disrupted_pods.as_ref())
+            .map(|pods| pods.keys().cloned().collect())
+            .unwrap_or_default(),
+    }
+}
+
+/// A taint; nothing if its effect is unknown.
+pub fn taint(taint: &api::Taint) -> Option<Taint> {
+    let value = taint.value.clone().unwrap_or_default();
+    Some(Taint {
+        key: taint.key.clone(),
+        value,
+        effect: effect(&taint.effect)?,
+    })
+}
+
+/// A toleration.
+pub fn toleration(toleration: &api::Toleration) -> Toleration {
+    let operator = match toleration.operator.as_deref() {
+        Some("Exists") => TolerationOperator::Exists,
+        Some("Gt") => TolerationOperator::Gt,
+        Some("Lt") => TolerationOperator::Lt,
+        _ => TolerationOperator::Equal,
+    };
+    Toleration {
+        key: toleration.key.clone().unwrap_or_default(),
+        operator,
+        value: toleration.value.clone().unwrap_or_default(),
+        effect: toleration.effect.as_deref().and_then(effect),
+        toleration_seconds: toleration.toleration_seconds,
+    }
+}
+
+/// A resource map; amounts that cannot be read are left out.
+pub fn resources(map: Option<&BTreeMap<String, ApiQuantity>>) -> ResourceMap {
+    let parse = |(name, quantity): (&String, &ApiQuantity)| {
+        Some((name.clone(), quantity.0.parse::<Quantity>().ok()?))
+    };
+    map.into_iter().flatten().filter_map(parse).collect()
+}
+
+/// A label selector.
+pub fn label_selector(selector: &ApiLabelSelector) -> LabelSelector {
+    let expression = |requirement: &meta::LabelSelectorRequirement| LabelSelectorRequirement {
+        key: requirement.key.clone(),
+        operator: operator(&requirement.operator),
+        values: requirement.values.clone().unwrap_or_default(),
+    };
+    LabelSelector {
+        match_labels: map(&selector.match_labels),
+        match_expressions: selector
+            .match_expressions
+            .iter()
+            .flatten()
+            .map(expression)
+            .collect(),
+    }
+}
+
+fn map(map: &Option<BTreeMap<String, String>>) -> StringMap {
+    map.clone().unwrap_or_default()
+}
+
+fn named(metadata: &ObjectMeta) -> (String, String) {
+    (
+        metadata.namespace.clone().unwrap_or_default(),
+        metadata.name.clone().unwrap_or_default(),
+    )
+}
+
+fn effect(effect: &str) -> Option<TaintEffect> {
+    match effect {
+        "NoSchedule" => Some(TaintEffect::NoSchedule),
+        "PreferNoSchedule" => Some(TaintEffect::PreferNoSchedule),
+        "NoExecute" => Some(TaintEffect::NoExecute),
+        _ => None,
+    }
+}
+
+fn operator(operator: &str) -> Operator {
+    match operator {
+        "NotIn" => Operator::NotIn,
+        "Exists" => Operator::Exists,
+        "DoesNotExist" => Operator::DoesNotExist,
+        "Gt" => Operator::Gt,
+        "Lt" => Operator::Lt,
+        _ => Operator::In,
+    }
+}
+
+fn container(container: &api::Container) -> Container {
+    let restart_policy = match container.restart_policy.as_deref() {
+        Some("Always") => Some(RestartPolicy::Always),
+        Some("OnFailure") => Some(RestartPolicy::OnFailure),
+        Some("Never") => Some(RestartPolicy::Never),
+        _ => None,
+    };
+    // Ports without a host port do not matter to placement and would only tell equal templates apart.
+    let ports = container.ports.iter().flatten().filter_map(|port| {
+        Some(ContainerPort {
+            host_port: port.host_port.filter(|port| *port > 0)?,
+            host_ip: port.host_ip.clone().unwrap_or_default(),
+            protocol: port.protocol.clone().unwrap_or_default(),
+        })
+    });
+    Container {
+        image: container.image.clone().unwrap_or_default(),
+        resources: container
+            .resources
+            .as_ref()
+            .map(requirements)
+            .unwrap_or_default(),
+        ports: ports.collect(),
+        restart_policy,
+    }
+}
+
+fn requirements(requirements: &api::ResourceRequirements) -> Resources {
+    Resources {
+        requests: resources(requirements.requests.as_ref()),
+        limits: resources(requirements.limits.as_ref()),
+    }
+}
+
+fn affinity(affinity: &api::Affinity) -> Affinity {
+    Affinity {
+        node_affinity: affinity.node_affinity.as_ref().map(node_affinity),
+        pod_affinity: affinity.pod_affinity.as_ref().map(|affinity| PodAffinity {
+            required: terms(&affinity.required_during_scheduling_ignored_during_execution),
+            preferred: weighted(&affinity.preferred_during_scheduling_ignored_during_execution),
+        }),
+        pod_anti_affinity: affinity
+            .pod_anti_affinity
+            .as_ref()
+            .map(|affinity| PodAffinity {
+                required: terms(&affinity.required_during_scheduling_ignored_during_execution),
+                preferred: weighted(&affinity.preferred_during_scheduling_ignored_during_execution),
+            }),
+    }
+}
+
+fn node_affinity(affinity: &api::NodeAffinity) -> NodeAffinity {
+    let required = affinity
+        .required_during_scheduling_ignored_during_execution
+        .as_ref()
+        .map(|required| NodeSelector {
+            node_selector_terms: required.node_selector_terms.iter().map(node_term).collect(),
+        });
+    let preferred = affinity
+        .preferred_during_scheduling_ignored_during_execution
+        .iter()
+        .flatten();
+    let preferred = preferred.map(|preferred| PreferredSchedulingTerm {
+        weight: preferred.weight,
+        preference: node_term(&preferred.preference),
+    });
+    NodeAffinity {
+        required,
+        preferred: preferred.collect(),
+    }
+}
+
+fn node_term(term: &api::NodeSelectorTerm) -> NodeSelectorTerm {
+    let requirement = |requirement: &api::NodeSelectorRequirement| NodeSelectorRequirement {
+        key: requirement.key.clone(),
+        operator: operator(&requirement.operator),
+        values: requirement.values.clone().unwrap_or_default(),
+    };
+    NodeSelectorTerm {
+        match_expressions: term
+            .match_expressions
+            .iter()
+            .flatten()
+            .map(requirement)
+            .collect(),
+        match_fields: term
+            .match_fields
+            .iter()
+            .flatten()
+            .map(requirement)
+            .collect(),
+    }
+}
+
+fn terms(terms: &Option<Vec<api::PodAffinityTerm>>) -> Vec<PodAffinityTerm> {
+    terms.iter().flatten().map(pod_term).collect()
+}
+
+fn weighted(terms: &Option<Vec<api::WeightedPodAffinityTerm>>) -> Vec<WeightedPodAffinityTerm> {
+    let weighted = |term: &api::WeightedPodAffinityTerm| WeightedPodAffinityTerm {
+        weight: term.weight,
+        pod_affinity_term: pod_term(&term.pod_affinity_term),
+    };
+    terms.iter().flatten().map(weighted).collect()
+}
+
+fn pod_term(term: &api::PodAffinityTerm) -> PodAffinityTerm {
+    PodAffinityTerm {
+        label_selector: term.label_selector.as_ref().map(label_selector),
+        namespaces: term.namespaces.clone().unwrap_or_default(),
+        namespace_selector: term.namespace_selector.as_ref().map(label_selector),
+        topology_key: term.topology_key.clone(),
+    }
+}
+
+fn spread(constraint: &api::TopologySpreadConstraint) -> TopologySpreadConstraint {
+    let policy = |policy: &Option<String>| match policy.as_deref() {
+        Some("Honor") => Some(InclusionPolicy::Honor),
+        Some("Ignore") => Some(InclusionPolicy::Ignore),
+        _ => None,
+    };
+    let when_unsatisfiable = match constraint.when_unsatisfiable.as_str() {
+        "ScheduleAnyway" => WhenUnsatisfiable::ScheduleAnyway,
+        _ => WhenUnsatisfiable::DoNotSchedule,
+    };
+    TopologySpreadConstraint {
+        max_skew: constraint.max_skew,
+        topology_key: constraint.topology_key.clone(),
+        when_unsatisfiable,
+        label_selector: constraint.label_selector.as_ref().map(label_selector),
+        min_domains: constraint.min_domains,
+        node_affinity_policy: policy(&constraint.node_affinity_policy),
+        node_taints_policy: policy(&constraint.node_taints_policy),
+        match_label_keys: constraint.match_label_keys.clone().unwrap_or_default(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    /// The engine reads the API's JSON by itself; both ways must lead to the same model.
+    fn agree(object: Value) {
+        let ours = pod(&serde_json::from_value(object.clone()).expect("a pod"));
+        let engines: PodSpec = serde_json::from_value(object).expect("a pod");
+        assert_eq!(ours, engines);
+    }
+
+    #[test]
+    fn a_pod_converts_to_what_the_engine_reads_from_its_json() {
+        let selector = json!({ "matchLabels": { "app": "web" }, "matchExpressions": [{ "key": "t", "operator": "Exists" }] });
+        let near = json!({ "topologyKey": "zone", "labelSelector": selector, "namespaces": ["a"], "namespaceSelector": {} });
+        agree(json!({
+            "metadata": {
+                "name": "p", "namespace": "ns", "uid": "u", "labels": { "app": "web" },
+                "ownerReferences": [
+                    { "apiVersion": "v1", "kind": "Other", "name": "o", "uid": "1" },
+                    { "apiVersion": "apps/v1", "kind": "ReplicaSet", "name": "rs", "uid": "2", "controller": true },
+                ],
+            },
+            "spec": {
+                "nodeName": "n1", "nodeSelector": { "kubernetes.io/os": "windows" }, "os": { "name": "windows" },
+                "priority": 7, "preemptionPolicy": "Never", "schedulingGates": [{ "name": "g" }], "hostNetwork": true,
+                "schedulerName": "default-scheduler", "overhead": { "cpu": "10m" },
+                "tolerations": [
+                    { "key": "os", "value": "windows", "effect": "NoSchedule" },
+                    { "operator": "Exists", "effect": "NoExecute", "tolerationSeconds": 30 },
+                ],
+                "containers": [{
+                    "name": "c", "image": "i:1", "ports": [{ "containerPort": 80, "hostPort": 8080, "protocol": "TCP" }],
+                    "resources": { "requests": { "cpu": "100m", "memory": "1Gi" }, "limits": { "example.com/x": "1" } },
+                }],
+                "initContainers": [{ "name": "s", "image": "i:2", "restartPolicy": "Always" }],
+                "topologySpreadConstraints": [{
+                    "maxSkew": 1, "topologyKey": "zone", "whenUnsatisfiable": "ScheduleAnyway", "labelSelector": selector,
+                    "minDomains": 2, "nodeTaintsPolicy": "Honor", "matchLabelKeys": ["hash"],
+                }],
+                "affinity": {
+                    "nodeAffinity": {
+                        "requiredDuringSchedulingIgnoredDuringExecution": { "nodeSelectorTerms": [{
+                            "matchExpressions": [{ "key": "zone", "operator": "NotIn", "values": ["b"] }],
+                            "matchFields": [{ "key": "metadata.name", "operator": "In", "values": ["n1"] }],
+                        }] },
+                        "preferredDuringSchedulingIgnoredDuringExecution": [{
+                            "weight": 5, "preference": { "matchExpressions": [{ "key": "cores", "operator": "Gt", "values": ["4"] }] },
+                        }],
+                    },
+                    "podAffinity": { "requiredDuringSchedulingIgnoredDuringExecution": [near] },
+                    "podAntiAffinity": { "preferredDuringSchedulingIgnoredDuringExecution": [{ "weight": 3, "podAffinityTerm": near }] },
+                },
+            },
+            "status": { "phase": "Running", "startTime": "2026-01-27T10:00:00Z", "nominatedNodeName": "n2" },
+        }));
+    }
+
+    #[test]
+    fn the_smallest_pod_converts_too() {
+        agree(json!({ "metadata": { "name": "p" }, "spec": { "containers": [] } }));
+    }
+
+    #[test]
+    fn a_node_converts_to_what_the_engine_reads_from_its_json() {
+        let object = json!({
+            "metadata": { "name": "n1", "labels": { "kubernetes.io/os": "windows" } },
+            "spec": { "unschedulable": true, "taints": [{ "key": "os", "value": "windows", "effect": "NoSchedule" }] },
+            "status": {
+                "capacity": { "cpu": "4" }, "allocatable": { "cpu": "3920m", "memory": "6012Mi", "pods": "110" },
+                "images": [{ "names": ["docker.io/library/nginx:1"], "sizeBytes": 72 }],
+            },
+        });
+        let ours = node(&serde_json::from_value(object.clone()).expect("a node"));
+        let engines: NodeSpec = serde_json::from_value(object).expect("a node");
+        assert_eq!(ours, engines);
+    }
+}

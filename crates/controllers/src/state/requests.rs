@@ -1,0 +1,139 @@
+//! What a pod requests in all: kube-scheduler's NodeResourcesFit sum, in plain numbers.
+//!
+//! CPU counts in thousandths of a core, everything else in whole units, both rounded up.
+
+use std::collections::BTreeMap;
+
+use k8s_openapi::{
+    api::core::v1::{Container, PodSpec},
+    apimachinery::pkg::api::resource::Quantity as ApiQuantity,
+};
+use mullion_engine::model::Quantity;
+
+/// Amounts by resource name.
+pub type Amounts = BTreeMap<String, i64>;
+
+/// The amount of resource `name` that `quantity` says; nothing if it does not parse, which the API server rules out.
+pub fn amount(name: &str, quantity: &ApiQuantity) -> i64 {
+    let Ok(quantity) = quantity.0.parse::<Quantity>() else {
+        return 0;
+    };
+    if name == "cpu" {
+        quantity.milli_value()
+    } else {
+        quantity.value()
+    }
+}
+
+/// A resource map in plain numbers.
+pub fn amounts(map: Option<&BTreeMap<String, ApiQuantity>>) -> Amounts {
+    map.into_iter()
+        .flatten()
+        .map(|(name, quantity)| (name.clone(), amount(name, quantity)))
+        .collect()
+}
+
+/// What the pod's node must set aside for it: the larger of its app containers together and each init container (with
+/// the sidecars started before it), the pod's own requests instead where given, and its overhead.
+pub fn pod_requests(spec: &PodSpec) -> Amounts {
+    let of = |container: &Container| {
+        amounts(
+            container
+                .resources
+                .as_ref()
+                .and_then(|r| r.requests.as_ref()),
+        )
+    };
+    let (mut sidecars, mut peak) = (Amounts::new(), Amounts::new());
+    for container in spec.init_containers.iter().flatten() {
+        let mut step = of(container);
+        if container.restart_policy.as_deref() == Some("Always") {
+            add(&mut sidecars, &step);
+            step = sidecars.clone();
+        } else {
+            add(&mut step, &sidecars);
+        }
+        maximize(&mut peak, &step);
+    }
+    let mut total = sidecars;
+    for container in &spec.containers {
+        add(&mut total, &of(container));
+    }
+    maximize(&mut total, &peak);
+    for (name, amount) in amounts(
+        spec.resources
+            .as_ref()
+            .and_then(|resources| resources.requests.as_ref()),
+    ) {
+        total.insert(name, amount);
+    }
+    add(&mut total, &amounts(spec.overhead.as_ref()));
+    total
+}
+
+/// Adds `other` to `sum`.
+pub fn add(sum: &mut Amounts, other: &Amounts) {
+    for (name, amount) in other {
+        let entry = sum.entry(name.clone()).or_default();
+        *entry = entry.saturating_add(*amount);
+    }
+}
+
+fn maximize(sum: &mut Amounts, other: &Amounts) {
+    for (name, amount) in other {
+        let entry = sum.entry(name.clone()).or_default();
+        *entry = (*entry).max(*amount);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn requests(spec: serde_json::Value) -> Amounts {
+        pod_requests(&serde_json::from_value(spec).expect("a pod spec"))
+    }
+
+    fn container(cpu: &str) -> serde_json::Value {
+        json!({ "name": "c", "resources": { "requests": { "cpu": cpu } } })
+    }
+
+    fn sidecar(cpu: &str) -> serde_json::Value {
+        json!({ "name": "s", "restartPolicy": "Always", "resources": { "requests": { "cpu": cpu } } })
+    }
+
+    #[test]
+    fn init_containers_count_by_their_largest_and_sidecars_add_to_what_follows() {
+        let cases = [
+            (
+                json!({ "containers": [container("1"), container("500m")] }),
+                1_500,
+            ),
+            (
+                json!({ "initContainers": [container("8"), container("3")], "containers": [container("1")] }),
+                8_000,
+            ),
+            (
+                json!({ "initContainers": [sidecar("4")], "containers": [container("5")] }),
+                9_000,
+            ),
+            (
+                json!({ "initContainers": [sidecar("1"), container("6"), sidecar("2")], "containers": [container("1")] }),
+                7_000,
+            ),
+            (
+                json!({ "containers": [container("1")], "overhead": { "cpu": "250m" } }),
+                1_250,
+            ),
+            (
+                json!({ "containers": [container("1")], "resources": { "requests": { "cpu": "3" } } }),
+                3_000,
+            ),
+        ];
+        for (spec, cpu) in cases {
+            assert_eq!(requests(spec.clone()).get("cpu"), Some(&cpu), "{spec}");
+        }
+    }
+}
