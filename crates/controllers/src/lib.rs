@@ -7,16 +7,21 @@
 //! Start at [`context`] (what a controller is given), [`informer`] (what it sees) and [`queue`] (what it works on);
 //! [`workloads`] shows all three in use.
 
-pub mod clock;
+pub mod api_error;
 pub mod context;
 pub mod events;
 pub mod informer;
 pub mod informers;
+pub mod kubelet;
+pub mod ownership;
+pub mod pods;
 pub mod queue;
+pub mod state;
+pub mod workloads;
 
-pub use clock::Clock;
 pub use context::Context;
 pub use events::{EventType, Recorder};
 pub use informer::{Change, Informer, Key};
 pub use informers::Informers;
+pub use mullion_cloud::Clock;
 pub use queue::Queue;

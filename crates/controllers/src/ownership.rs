@@ -1,0 +1,257 @@
+//! Controller references: whose object is it, and may this controller take it or must it let go?
+//!
+//! The decision ([`claim`]) is pure; [`Claimer`] carries it out. An owner only adopts after a live read has shown that
+//! it still exists and is not being deleted, so that garbage collection and adoption never fight.
+
+use std::{fmt::Debug, sync::Arc};
+
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{LabelSelector, OwnerReference};
+use kube::{
+    Api, Resource, ResourceExt,
+    api::{Patch, PatchParams},
+    core::{Selector, SelectorExt},
+};
+use serde::de::DeserializeOwned;
+use serde_json::json;
+
+use crate::api_error;
+
+/// The reference to the controller of `object`.
+pub fn controller_of<K: Resource>(object: &K) -> Option<&OwnerReference> {
+    object
+        .meta()
+        .owner_references
+        .as_ref()?
+        .iter()
+        .find(|owner| owner.controller == Some(true))
+}
+
+/// Whether `object` is controlled by the owner with `uid`.
+pub fn is_controlled_by<K: Resource>(object: &K, uid: &str) -> bool {
+    controller_of(object).is_some_and(|owner| owner.uid == uid)
+}
+
+/// A controller reference to `owner` that blocks the owner's foreground deletion.
+pub fn controller_reference<K: Resource<DynamicType = ()>>(owner: &K) -> OwnerReference {
+    OwnerReference {
+        api_version: K::api_version(&()).into_owned(),
+        kind: K::kind(&()).into_owned(),
+        name: owner.name_any(),
+        uid: owner.uid().unwrap_or_default(),
+        controller: Some(true),
+        block_owner_deletion: Some(true),
+    }
+}
+
+/// Parses a label selector; one that does not parse selects nothing, as does a missing one.
+pub fn selector(selector: Option<&LabelSelector>) -> Option<Selector> {
+    Selector::try_from(selector?.clone()).ok()
+}
+
+/// What an owner does about an object.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Claim {
+    /// It is the owner's already.
+    Own,
+    /// Nobody controls it and it matches: the owner takes it.
+    Adopt,
+    /// It is the owner's but no longer matches: the owner lets go.
+    Release,
+    /// Not the owner's business.
+    Ignore,
+}
+
+/// Decides about one object (`ControllerRefManager.ClaimObject`).
+pub fn claim<O: Resource, K: Resource>(owner: &O, selector: &Selector, object: &K) -> Claim {
+    let owner_deleting = owner.meta().deletion_timestamp.is_some();
+    let matches = || selector.matches(object.labels());
+    match controller_of(object) {
+        Some(reference) if Some(&reference.uid) != owner.meta().uid.as_ref() => Claim::Ignore,
+        Some(_) if matches() => Claim::Own,
+        Some(_) if owner_deleting => Claim::Ignore,
+        Some(_) => Claim::Release,
+        None if owner_deleting || object.meta().deletion_timestamp.is_some() || !matches() => {
+            Claim::Ignore
+        }
+        None => Claim::Adopt,
+    }
+}
+
+/// Claims objects of kind `K` for one owner of kind `O`.
+pub struct Claimer<'a, O, K> {
+    /// The owner.
+    pub owner: &'a O,
+    /// Which objects it wants.
+    pub selector: &'a Selector,
+    /// For the live read before an adoption.
+    pub owners: Api<O>,
+    /// For adoptions and releases.
+    pub objects: Api<K>,
+}
+
+impl<O, K> Claimer<'_, O, K>
+where
+    O: Resource<DynamicType = ()> + Clone + DeserializeOwned + Debug,
+    K: Resource<DynamicType = ()> + Clone + DeserializeOwned + Debug,
+{
+    /// Returns those of `candidates` that are the owner's, after adopting and releasing what needs to be.
+    pub async fn claim_all(&self, candidates: Vec<Arc<K>>) -> kube::Result<Vec<Arc<K>>> {
+        let mut owned = Vec::with_capacity(candidates.len());
+        let mut may_adopt = None;
+        for candidate in candidates {
+            match claim(self.owner, self.selector, &*candidate) {
+                Claim::Ignore => {}
+                Claim::Own => owned.push(candidate),
+                Claim::Release => self.release(&candidate).await?,
+                Claim::Adopt => {
+                    if may_adopt.is_none() {
+                        may_adopt = Some(self.owner_still_lives().await?);
+                    }
+                    if may_adopt == Some(true) && self.adopt(&candidate).await? {
+                        owned.push(candidate);
+                    }
+                }
+            }
+        }
+        Ok(owned)
+    }
+
+    async fn owner_still_lives(&self) -> kube::Result<bool> {
+        let live = self.owners.get_opt(&self.owner.name_any()).await?;
+        Ok(live.is_some_and(|live| {
+            live.uid() == self.owner.uid() && live.meta().deletion_timestamp.is_none()
+        }))
+    }
+
+    async fn adopt(&self, object: &K) -> kube::Result<bool> {
+        let patch = json!({"metadata": {
+            "ownerReferences": [controller_reference(self.owner)],
+            "uid": object.uid(),
+        }});
+        let patched = self
+            .objects
+            .patch(
+                &object.name_any(),
+                &PatchParams::default(),
+                &Patch::Strategic(patch),
+            )
+            .await;
+        Ok(api_error::ignore_not_found(patched)?.is_some())
+    }
+
+    async fn release(&self, object: &K) -> kube::Result<()> {
+        let patch = json!({"metadata": {
+            "ownerReferences": [{"$patch": "delete", "uid": self.owner.uid()}],
+            "uid": object.uid(),
+        }});
+        match self
+            .objects
+            .patch(
+                &object.name_any(),
+                &PatchParams::default(),
+                &Patch::Strategic(patch),
+            )
+            .await
+        {
+            // Gone, replaced by another object of the same name, or without any owner: released either way.
+            Err(error) if api_error::is_not_found(&error) || api_error::is_invalid(&error) => {
+                Ok(())
+            }
+            outcome => outcome.map(drop),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use k8s_openapi::{
+        api::{apps::v1::ReplicaSet, core::v1::Pod},
+        apimachinery::pkg::apis::meta::v1::{ObjectMeta, Time},
+        jiff::Timestamp,
+    };
+
+    use super::*;
+
+    fn owner(deleting: bool) -> ReplicaSet {
+        let metadata = ObjectMeta {
+            name: Some("owner".to_owned()),
+            uid: Some("owner-uid".to_owned()),
+            deletion_timestamp: deleting.then_some(Time(Timestamp::UNIX_EPOCH)),
+            ..ObjectMeta::default()
+        };
+        ReplicaSet {
+            metadata,
+            ..ReplicaSet::default()
+        }
+    }
+
+    fn pod(controller: Option<&str>, app: &str, deleting: bool) -> Pod {
+        let reference = |uid: &str| OwnerReference {
+            uid: uid.to_owned(),
+            controller: Some(true),
+            ..OwnerReference::default()
+        };
+        let metadata = ObjectMeta {
+            labels: Some([("app".to_owned(), app.to_owned())].into()),
+            owner_references: controller.map(|uid| vec![reference(uid)]),
+            deletion_timestamp: deleting.then_some(Time(Timestamp::UNIX_EPOCH)),
+            ..ObjectMeta::default()
+        };
+        Pod {
+            metadata,
+            ..Pod::default()
+        }
+    }
+
+    fn decide(owner: &ReplicaSet, pod: &Pod) -> Claim {
+        claim(owner, &Selector::from_iter([("app", "web")]), pod)
+    }
+
+    #[test]
+    fn objects_of_another_controller_are_left_alone() {
+        assert_eq!(
+            decide(&owner(false), &pod(Some("other"), "web", false)),
+            Claim::Ignore
+        );
+    }
+
+    #[test]
+    fn own_objects_are_kept_while_they_match_and_released_when_not() {
+        assert_eq!(
+            decide(&owner(false), &pod(Some("owner-uid"), "web", false)),
+            Claim::Own
+        );
+        assert_eq!(
+            decide(&owner(false), &pod(Some("owner-uid"), "web", true)),
+            Claim::Own
+        );
+        assert_eq!(
+            decide(&owner(false), &pod(Some("owner-uid"), "db", false)),
+            Claim::Release
+        );
+        assert_eq!(
+            decide(&owner(true), &pod(Some("owner-uid"), "db", false)),
+            Claim::Ignore
+        );
+    }
+
+    #[test]
+    fn orphans_are_adopted_only_between_living_parties_that_match() {
+        assert_eq!(
+            decide(&owner(false), &pod(None, "web", false)),
+            Claim::Adopt
+        );
+        assert_eq!(
+            decide(&owner(false), &pod(None, "db", false)),
+            Claim::Ignore
+        );
+        assert_eq!(
+            decide(&owner(false), &pod(None, "web", true)),
+            Claim::Ignore
+        );
+        assert_eq!(
+            decide(&owner(true), &pod(None, "web", false)),
+            Claim::Ignore
+        );
+    }
+}

@@ -1,0 +1,70 @@
+//! How long a node whose daemon pod failed waits for the next one: 1 s, doubling to 15 minutes.
+//!
+//! Forgotten after twice the longest wait without a failure.
+
+use std::{
+    sync::{Mutex, PoisonError},
+    time::Duration,
+};
+
+use rustc_hash::FxHashMap;
+use tokio::time::Instant;
+
+const FIRST: Duration = Duration::from_secs(1);
+const LONGEST: Duration = Duration::from_secs(15 * 60);
+
+/// Failures by DaemonSet uid and node.
+#[derive(Debug, Default)]
+pub(super) struct FailureBackoff {
+    nodes: Mutex<FxHashMap<(String, String), (Duration, Instant)>>,
+}
+
+impl FailureBackoff {
+    /// `None` if the failed pod may be replaced now (which counts as a failure), else how long to wait.
+    pub(super) fn admit(&self, set_uid: &str, node: &str) -> Option<Duration> {
+        let now = Instant::now();
+        let mut nodes = self.nodes.lock().unwrap_or_else(PoisonError::into_inner);
+        nodes.retain(|_, (_, since)| now - *since <= 2 * LONGEST);
+        let entry = nodes.entry((set_uid.to_owned(), node.to_owned()));
+        match entry {
+            std::collections::hash_map::Entry::Vacant(vacant) => {
+                vacant.insert((FIRST, now));
+                None
+            }
+            std::collections::hash_map::Entry::Occupied(mut occupied) => {
+                let (delay, since) = *occupied.get();
+                let waited = now - since;
+                if waited < delay {
+                    return Some(delay - waited);
+                }
+                occupied.insert(((delay * 2).min(LONGEST), now));
+                None
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::time::advance;
+
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn repeated_failures_wait_ever_longer() {
+        let backoff = FailureBackoff::default();
+        assert_eq!(backoff.admit("set", "node"), None);
+        for wait in [1, 2, 4, 8] {
+            assert_eq!(
+                backoff.admit("set", "node"),
+                Some(Duration::from_secs(wait))
+            );
+            advance(Duration::from_secs(wait)).await;
+            assert_eq!(backoff.admit("set", "node"), None);
+        }
+        assert_eq!(backoff.admit("set", "other node"), None);
+        advance(3 * LONGEST).await;
+        assert_eq!(backoff.admit("set", "node"), None);
+        assert_eq!(backoff.admit("set", "node"), Some(FIRST));
+    }
+}

@@ -1,0 +1,519 @@
+//! The DaemonSet controller: one pod on every node that should have one, bound there by node affinity.
+//!
+//! The pods are placed by the scheduler; the affinity leaves it no choice. [`eligibility`] says which nodes, [`plan`]
+//! which pods come and go; here both are carried out, under the same expectations as a ReplicaSet's. Revisions are told
+//! apart by the hash of the template alone: there is no ControllerRevision history.
+
+mod backoff;
+mod eligibility;
+mod plan;
+
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
+
+use k8s_openapi::api::{
+    apps::v1::{DaemonSet, DaemonSetStatus},
+    core::v1::{
+        Affinity, Node, NodeAffinity, NodeSelector, NodeSelectorRequirement, NodeSelectorTerm, Pod,
+        PodTemplateSpec, Toleration,
+    },
+};
+use kube::{Api, ResourceExt, api::PostParams, core::Selector};
+
+use self::{
+    backoff::FailureBackoff,
+    eligibility::{Eligibility, judge, tolerations},
+    plan::{GENERATION_LABEL, HASH_LABEL, Plan, Revision, View, Views},
+};
+use super::{
+    count,
+    deployment::{Rounding, scaled},
+    expectations::Expectations,
+    nonzero,
+    pod_control::{PodControl, pod_body},
+    pod_watch::{PodWatch, collect_for},
+    template_hash,
+};
+use crate::{
+    Change, Context, Informer, Key, Queue, api_error,
+    informers::{BY_CONTROLLER, orphans_of},
+    ownership::{self, Claimer},
+    pods,
+};
+
+/// Pods created or deleted per sync at most.
+const BURST: usize = 250;
+const WORKERS: usize = 2;
+/// The template's generation, kept by the API server.
+const TEMPLATE_GENERATION: &str = "deprecated.daemonset.template.generation";
+
+/// Starts the controller.
+pub fn start(context: &Context) {
+    let queue = Queue::new("daemonset");
+    let expectations = Arc::new(Expectations::default());
+    let informers = &context.informers;
+
+    informers.daemon_sets.on_change({
+        let (queue, expectations) = (queue.clone(), Arc::clone(&expectations));
+        move |change| {
+            let key = Key::of(&**change.object());
+            if change.is_deleted() {
+                expectations.forget(&key);
+            }
+            queue.add(key);
+        }
+    });
+    let watch = PodWatch {
+        owners: informers.daemon_sets.clone(),
+        pods: informers.pods.clone(),
+        expectations: Arc::clone(&expectations),
+        queue: queue.clone(),
+    };
+    informers
+        .pods
+        .on_change(move |change| watch.observe(change));
+    informers.nodes.on_change({
+        let (queue, sets, nodes) = (
+            queue.clone(),
+            informers.daemon_sets.clone(),
+            informers.nodes.clone(),
+        );
+        move |change| node_changed(&sets, &nodes, &queue, change)
+    });
+
+    let recorder = context.recorder("daemonset-controller");
+    let pods = PodControl {
+        client: context.client.clone(),
+        recorder,
+    };
+    let controller = Arc::new(Controller {
+        context: context.clone(),
+        queue: queue.clone(),
+        expectations,
+        failures: FailureBackoff::default(),
+        pods,
+    });
+    context.tasks.spawn(async move {
+        let context = controller.context.clone();
+        let informers = &context.informers;
+        if informers.daemon_sets.synced().await
+            && informers.nodes.synced().await
+            && informers.pods.synced().await
+        {
+            queue.run(&context, WORKERS, move |key| {
+                let controller = Arc::clone(&controller);
+                async move { controller.sync(&key).await }
+            });
+        }
+    });
+}
+
+/// Wakes the DaemonSets to which the node means something else than before.
+fn node_changed(
+    sets: &Informer<DaemonSet>,
+    nodes: &Informer<Node>,
+    queue: &Queue<Key>,
+    change: &Change<'_, Node>,
+) {
+    let node = change.object();
+    let concerns = |node: &Node| {
+        (
+            node.metadata.labels.clone(),
+            node.spec.as_ref().and_then(|spec| spec.taints.clone()),
+        )
+    };
+    if change
+        .previous()
+        .is_some_and(|old| concerns(old) == concerns(node))
+    {
+        return;
+    }
+    for set in sets.list() {
+        let tolerations = daemon_tolerations(&set);
+        let before = change.previous().map(|old| judge(&set, &tolerations, old));
+        let after = judge(&set, &tolerations, node);
+        if before != Some(after) && (before.is_some() || after.should_run) {
+            queue.add_after(Key::of(&*set), collect_for(nodes.len()));
+        }
+    }
+}
+
+fn daemon_tolerations(set: &DaemonSet) -> Vec<Toleration> {
+    set.spec
+        .as_ref()
+        .and_then(|spec| spec.template.spec.as_ref())
+        .map(tolerations)
+        .unwrap_or_default()
+}
+
+struct Controller {
+    context: Context,
+    queue: Queue<Key>,
+    expectations: Arc<Expectations>,
+    failures: FailureBackoff,
+    pods: PodControl,
+}
+
+impl Controller {
+    async fn sync(&self, key: &Key) -> kube::Result<()> {
+        let Some(set) = self.context.informers.daemon_sets.get_key(key) else {
+            self.expectations.forget(key);
+            return Ok(());
+        };
+        let Some(spec) = &set.spec else { return Ok(()) };
+        let Some(selector) = ownership::selector(Some(&spec.selector)) else {
+            return Ok(());
+        };
+        if selector.selects_all() {
+            let message =
+                "This daemon set is selecting all pods. A non-empty selector is required.";
+            self.pods.recorder.warning(&*set, "SelectingAll", message);
+            return Ok(());
+        }
+        if set.metadata.deletion_timestamp.is_some() {
+            return Ok(());
+        }
+        let collisions = set
+            .status
+            .as_ref()
+            .and_then(|status| status.collision_count);
+        let revision = Revision {
+            hash: template_hash(&spec.template, collisions),
+            generation: template_generation(&set),
+            min_ready_seconds: spec.min_ready_seconds.unwrap_or_default(),
+        };
+
+        let mut outcome = Ok(());
+        let mut views = self.view(&set, &selector).await?;
+        let may_act = self.expectations.are_met(key);
+        if may_act {
+            outcome = self.keep_steady(key, &set, &views, &revision).await;
+            if outcome.is_ok() && self.expectations.are_met(key) && updates_by_rolling(&set) {
+                views = self.view(&set, &selector).await?;
+                outcome = self.roll(key, &set, &views, &revision).await;
+            }
+        }
+        self.report(key, &set, &views, &revision, may_act).await?;
+        outcome
+    }
+
+    /// The DaemonSet's pods by the node they are meant for, and what it thinks of every node.
+    async fn view(&self, set: &DaemonSet, selector: &Selector) -> kube::Result<Views> {
+        let namespace = set.namespace().unwrap_or_default();
+        let informers = &self.context.informers;
+        let mut candidates = informers.pods.by_index(
+            BY_CONTROLLER,
+            set.metadata.uid.as_deref().unwrap_or_default(),
+        );
+        candidates.extend(
+            informers
+                .pods
+                .by_index(BY_CONTROLLER, &orphans_of(&namespace)),
+        );
+        let claimer = Claimer {
+            owner: set,
+            selector,
+            owners: Api::namespaced(self.context.client.clone(), &namespace),
+            objects: Api::namespaced(self.context.client.clone(), &namespace),
+        };
+        let claimed = claimer.claim_all(candidates).await?;
+
+        let tolerations = daemon_tolerations(set);
+        let view_of = |node: &Arc<Node>| {
+            let eligibility = Some(judge(set, &tolerations, node));
+            (
+                node.name_any(),
+                View {
+                    eligibility,
+                    pods: Vec::new(),
+                },
+            )
+        };
+        let mut views: Views = informers.nodes.list().iter().map(view_of).collect();
+        for pod in claimed {
+            // A finished pod that is on its way out neither serves nor blocks.
+            if pods::is_finished(&pod) && pods::is_deleting(&pod) {
+                continue;
+            }
+            if let Some(node) = target_node(&pod) {
+                let view = views.entry(node).or_insert(View {
+                    eligibility: None,
+                    pods: Vec::new(),
+                });
+                view.pods.push(pod);
+            }
+        }
+        Ok(views)
+    }
+
+    async fn keep_steady(
+        &self,
+        key: &Key,
+        set: &DaemonSet,
+        views: &Views,
+        revision: &Revision,
+    ) -> kube::Result<()> {
+        let (surge, _) = bounds(set, desired(views));
+        let mut plan = plan::steady(views, revision, surge > 0, self.context.clock.now());
+        let uid = set.metadata.uid.clone().unwrap_or_default();
+        for (node, pod) in std::mem::take(&mut plan.failed) {
+            if let Some(wait) = self.failures.admit(&uid, &node) {
+                self.queue.add_after(key.clone(), wait);
+                continue;
+            }
+            let message = format!(
+                "Found failed daemon pod {} on node {node}, will try to kill it",
+                Key::of(&*pod)
+            );
+            self.pods.recorder.warning(set, "FailedDaemonPod", message);
+            plan.delete.push(pod);
+        }
+        for (node, pod) in std::mem::take(&mut plan.succeeded) {
+            let message = format!(
+                "Found succeeded daemon pod {} on node {node}, will try to delete it",
+                Key::of(&*pod)
+            );
+            self.pods
+                .recorder
+                .normal(set, "SucceededDaemonPod", message);
+            plan.delete.push(pod);
+        }
+        self.carry_out(key, set, plan, revision).await
+    }
+
+    async fn roll(
+        &self,
+        key: &Key,
+        set: &DaemonSet,
+        views: &Views,
+        revision: &Revision,
+    ) -> kube::Result<()> {
+        let (surge, unavailable) = bounds(set, desired(views));
+        let plan = plan::rolling(
+            views,
+            revision,
+            surge,
+            unavailable,
+            self.context.clock.now(),
+        );
+        self.carry_out(key, set, plan, revision).await
+    }
+
+    async fn carry_out(
+        &self,
+        key: &Key,
+        set: &DaemonSet,
+        mut plan: Plan,
+        revision: &Revision,
+    ) -> kube::Result<()> {
+        plan.create_on.truncate(BURST);
+        plan.delete.truncate(BURST);
+        if plan.create_on.is_empty() && plan.delete.is_empty() {
+            return Ok(());
+        }
+        self.expectations.expect(
+            key,
+            plan.create_on.len(),
+            plan.delete.iter().map(|pod| Key::of(&**pod)),
+        );
+        let template = set
+            .spec
+            .as_ref()
+            .map(|spec| pod_template(&spec.template, revision))
+            .unwrap_or_default();
+        let reference = ownership::controller_reference(set);
+        let name = set.name_any();
+        let body = |node: &String| {
+            pod_body(
+                &template,
+                &name,
+                key.namespace(),
+                reference.clone(),
+                |pod| bind_by_affinity(pod, node),
+            )
+        };
+        let bodies: Vec<_> = plan.create_on.iter().map(body).collect();
+        let failed = || {
+            self.expectations.created(key);
+        };
+        let creations = self.pods.create(set, &bodies, failed).await;
+        let failed = |pod: &Pod| {
+            self.expectations.deleted(key, &Key::of(pod));
+        };
+        let deletion_error = self.pods.delete(set, &plan.delete, failed).await;
+        creations.error.or(deletion_error).map_or(Ok(()), Err)
+    }
+
+    async fn report(
+        &self,
+        key: &Key,
+        set: &DaemonSet,
+        views: &Views,
+        revision: &Revision,
+        acted: bool,
+    ) -> kube::Result<()> {
+        let now = self.context.clock.now();
+        let mut status = DaemonSetStatus::default();
+        let (mut updated, mut available, mut next) = (0, 0, None);
+        for view in views.values() {
+            let should_run = view
+                .eligibility
+                .is_some_and(|eligibility| eligibility.should_run);
+            status.desired_number_scheduled += i32::from(should_run);
+            let Some(pod) = view.senior() else { continue };
+            if !should_run {
+                status.number_misscheduled += i32::from(view.eligibility.is_some());
+                continue;
+            }
+            status.current_number_scheduled += 1;
+            updated += i32::from(revision.is_current(pod));
+            if let Some(wait) = pods::available_in(pod, revision.min_ready_seconds, now) {
+                status.number_ready += 1;
+                available += i32::from(wait.is_zero());
+                next = next
+                    .into_iter()
+                    .chain(wait.is_positive().then_some(wait))
+                    .min();
+            }
+        }
+        if let Some(next) = next {
+            self.queue
+                .add_after(key.clone(), Duration::try_from(next).unwrap_or_default());
+        }
+        let before = set.status.clone().unwrap_or_default();
+        status.updated_number_scheduled = nonzero(updated);
+        status.number_available = nonzero(available);
+        status.number_unavailable = nonzero(status.desired_number_scheduled - available);
+        status.observed_generation = if acted {
+            set.metadata.generation
+        } else {
+            before.observed_generation
+        };
+        status.collision_count = before.collision_count;
+        status.conditions = before.conditions.clone();
+        if set.status.as_ref() == Some(&status) {
+            return Ok(());
+        }
+        let api: Api<DaemonSet> = Api::namespaced(self.context.client.clone(), key.namespace());
+        let written = DaemonSet {
+            status: Some(status),
+            ..set.clone()
+        };
+        let outcome = api
+            .replace_status(key.name(), &PostParams::default(), &written)
+            .await;
+        api_error::ignore_not_found(outcome).map(drop)
+    }
+}
+
+fn desired(views: &Views) -> i32 {
+    let should_run = |view: &&View| {
+        matches!(
+            view.eligibility,
+            Some(Eligibility {
+                should_run: true,
+                ..
+            })
+        )
+    };
+    count(views.values().filter(should_run).count())
+}
+
+fn template_generation(set: &DaemonSet) -> Option<i64> {
+    set.annotations().get(TEMPLATE_GENERATION)?.parse().ok()
+}
+
+fn updates_by_rolling(set: &DaemonSet) -> bool {
+    let strategy = set
+        .spec
+        .as_ref()
+        .and_then(|spec| spec.update_strategy.as_ref());
+    strategy.and_then(|strategy| strategy.type_.as_deref()) != Some("OnDelete")
+}
+
+/// Nodes that may surge, and nodes that may be without a pod; both round up, and one of them is at least 1.
+fn bounds(set: &DaemonSet, desired: i32) -> (usize, usize) {
+    if !updates_by_rolling(set) {
+        return (0, 0);
+    }
+    let strategy = set
+        .spec
+        .as_ref()
+        .and_then(|spec| spec.update_strategy.as_ref());
+    let rolling = strategy.and_then(|strategy| strategy.rolling_update.as_ref());
+    let surge = scaled(
+        rolling.and_then(|rolling| rolling.max_surge.as_ref()),
+        desired,
+        Rounding::Up,
+    );
+    let unavailable = scaled(
+        rolling.and_then(|rolling| rolling.max_unavailable.as_ref()),
+        desired,
+        Rounding::Up,
+    );
+    let unavailable = if surge == 0 {
+        unavailable.max(1)
+    } else {
+        unavailable
+    };
+    (
+        usize::try_from(surge).unwrap_or_default(),
+        usize::try_from(unavailable).unwrap_or_default(),
+    )
+}
+
+/// The node a pod runs on, or the one its affinity leaves it.
+fn target_node(pod: &Pod) -> Option<String> {
+    let spec = pod.spec.as_ref()?;
+    if let Some(node) = spec.node_name.as_ref().filter(|node| !node.is_empty()) {
+        return Some(node.clone());
+    }
+    let affinity = spec.affinity.as_ref()?.node_affinity.as_ref()?;
+    let required = affinity
+        .required_during_scheduling_ignored_during_execution
+        .as_ref()?;
+    let fields = required
+        .node_selector_terms
+        .iter()
+        .flat_map(|term| term.match_fields.iter().flatten());
+    let mut names = fields.filter(|field| field.key == "metadata.name" && field.operator == "In");
+    names.find_map(|field| field.values.as_ref()?.first().cloned())
+}
+
+/// The template with what every daemon pod carries.
+fn pod_template(template: &PodTemplateSpec, revision: &Revision) -> PodTemplateSpec {
+    let mut template = template.clone();
+    let labels: &mut BTreeMap<_, _> = template
+        .metadata
+        .get_or_insert_default()
+        .labels
+        .get_or_insert_default();
+    labels.insert(HASH_LABEL.to_owned(), revision.hash.clone());
+    if let Some(generation) = revision.generation {
+        labels.insert(GENERATION_LABEL.to_owned(), generation.to_string());
+    }
+    let spec = template.spec.get_or_insert_default();
+    spec.tolerations = Some(tolerations(spec));
+    template
+}
+
+/// Replaces the required node affinity: the template's own was honoured when the node was chosen.
+fn bind_by_affinity(pod: &mut Pod, node: &str) {
+    let by_name = NodeSelectorRequirement {
+        key: "metadata.name".to_owned(),
+        operator: "In".to_owned(),
+        values: Some(vec![node.to_owned()]),
+    };
+    let term = NodeSelectorTerm {
+        match_fields: Some(vec![by_name]),
+        match_expressions: None,
+    };
+    let affinity: &mut Affinity = pod
+        .spec
+        .get_or_insert_default()
+        .affinity
+        .get_or_insert_default();
+    let affinity: &mut NodeAffinity = affinity.node_affinity.get_or_insert_default();
+    affinity.required_during_scheduling_ignored_during_execution = Some(NodeSelector {
+        node_selector_terms: vec![term],
+    });
+}

@@ -1,0 +1,234 @@
+//! The annotations through which Deployments and their ReplicaSets remember revisions and sizes. Pure.
+
+use std::collections::BTreeMap;
+
+use k8s_openapi::api::apps::v1::{Deployment, ReplicaSet};
+use kube::ResourceExt;
+
+use super::rolling::Limits;
+
+/// Revision of a template, on the ReplicaSet and (the current one) on the Deployment.
+pub(super) const REVISION: &str = "deployment.kubernetes.io/revision";
+/// Former revisions of a ReplicaSet that was used again, comma-separated.
+pub(super) const REVISION_HISTORY: &str = "deployment.kubernetes.io/revision-history";
+/// `spec.replicas` of the Deployment when the ReplicaSet was last sized.
+pub(super) const DESIRED_REPLICAS: &str = "deployment.kubernetes.io/desired-replicas";
+/// That plus surge.
+pub(super) const MAX_REPLICAS: &str = "deployment.kubernetes.io/max-replicas";
+/// Asks for a rollback to a revision (what `spec.rollbackTo` was in extensions/v1beta1).
+pub(super) const ROLLBACK_TO: &str = "deprecated.deployment.rollback.to";
+const LAST_APPLIED: &str = "kubectl.kubernetes.io/last-applied-configuration";
+
+/// Longest revision history kept, in characters.
+const HISTORY_LIMIT: usize = 2000;
+
+/// Annotations that stay with the Deployment.
+const NOT_COPIED: [&str; 6] = [
+    LAST_APPLIED,
+    REVISION,
+    REVISION_HISTORY,
+    DESIRED_REPLICAS,
+    MAX_REPLICAS,
+    ROLLBACK_TO,
+];
+
+/// The revision of a ReplicaSet; 0 if it has none.
+pub(super) fn revision(set: &ReplicaSet) -> i64 {
+    set.annotations()
+        .get(REVISION)
+        .and_then(|revision| revision.parse().ok())
+        .unwrap_or_default()
+}
+
+/// The number an annotation holds.
+pub(super) fn number(set: &ReplicaSet, annotation: &str) -> Option<i32> {
+    set.annotations().get(annotation)?.parse().ok()
+}
+
+/// The highest revision below the highest one: where `undo` goes back to.
+pub(super) fn last_revision<'a>(sets: impl IntoIterator<Item = &'a ReplicaSet>) -> i64 {
+    let (mut highest, mut second) = (0, 0);
+    for revision in sets.into_iter().map(revision) {
+        if revision >= highest {
+            (second, highest) = (highest, revision);
+        } else if revision > second {
+            second = revision;
+        }
+    }
+    second
+}
+
+/// Copies the Deployment's annotations to its new ReplicaSet and raises the set's revision. Returns whether anything
+/// changed.
+pub(super) fn annotate_new_set(
+    deployment: &Deployment,
+    set: &mut ReplicaSet,
+    revision: i64,
+) -> bool {
+    let annotations = set.annotations_mut();
+    let mut changed = copy_annotations(deployment.annotations(), annotations);
+    let former = annotations.get(REVISION).cloned();
+    let former_number = match &former {
+        None => 0,
+        Some(text) if text.is_empty() => 0,
+        Some(text) => match text.parse::<i64>() {
+            Ok(number) => number,
+            // Somebody else's notation: leave it alone.
+            Err(_) => return changed,
+        },
+    };
+    if former_number < revision {
+        annotations.insert(REVISION.to_owned(), revision.to_string());
+        changed = true;
+        if let Some(former) = former {
+            let history = annotations
+                .get(REVISION_HISTORY)
+                .map(String::as_str)
+                .unwrap_or_default();
+            if let Some(history) = extend_history(history, &former) {
+                annotations.insert(REVISION_HISTORY.to_owned(), history);
+            }
+        }
+    }
+    changed
+}
+
+fn copy_annotations(from: &BTreeMap<String, String>, to: &mut BTreeMap<String, String>) -> bool {
+    let mut changed = false;
+    for (key, value) in from {
+        if !NOT_COPIED.contains(&key.as_str()) && to.get(key) != Some(value) {
+            to.insert(key.clone(), value.clone());
+            changed = true;
+        }
+    }
+    changed
+}
+
+/// `history` with `revision` at its end, without as many of its oldest entries as it takes to fit; `None` if even
+/// `revision` alone does not.
+fn extend_history(history: &str, revision: &str) -> Option<String> {
+    if history.is_empty() {
+        return (revision.len() <= HISTORY_LIMIT).then(|| revision.to_owned());
+    }
+    let mut kept = history;
+    while kept.len() + 1 + revision.len() > HISTORY_LIMIT {
+        match kept.split_once(',') {
+            Some((_, rest)) => kept = rest,
+            None => return (revision.len() <= HISTORY_LIMIT).then(|| revision.to_owned()),
+        }
+    }
+    Some(format!("{kept},{revision}"))
+}
+
+/// Notes what the ReplicaSet is sized for. Returns whether that is new.
+pub(super) fn annotate_sizes(set: &mut ReplicaSet, limits: Limits) -> bool {
+    if sizes_are_noted(set, limits) {
+        return false;
+    }
+    let annotations = set.annotations_mut();
+    annotations.insert(DESIRED_REPLICAS.to_owned(), limits.desired.to_string());
+    annotations.insert(MAX_REPLICAS.to_owned(), limits.most().to_string());
+    true
+}
+
+/// Whether the ReplicaSet says already what it is sized for.
+pub(super) fn sizes_are_noted(set: &ReplicaSet, limits: Limits) -> bool {
+    let noted =
+        |annotation, value: i32| set.annotations().get(annotation) == Some(&value.to_string());
+    noted(DESIRED_REPLICAS, limits.desired) && noted(MAX_REPLICAS, limits.most())
+}
+
+/// The Deployment's annotations after a rollback to `set`: the set's own, and of the Deployment's those that are never
+/// copied.
+pub(super) fn annotations_after_rollback(
+    deployment: &Deployment,
+    set: &ReplicaSet,
+) -> BTreeMap<String, String> {
+    let kept = |key: &str| NOT_COPIED.contains(&key);
+    let own = deployment.annotations().iter().filter(|(key, _)| kept(key));
+    let sets = set.annotations().iter().filter(|(key, _)| !kept(key));
+    own.chain(sets)
+        .map(|(key, value)| (key.clone(), value.clone()))
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn annotated(pairs: &[(&str, &str)]) -> ReplicaSet {
+        let mut set = ReplicaSet::default();
+        *set.annotations_mut() = pairs
+            .iter()
+            .map(|(k, v)| ((*k).to_owned(), (*v).to_owned()))
+            .collect();
+        set
+    }
+
+    fn deployment(pairs: &[(&str, &str)]) -> Deployment {
+        let mut deployment = Deployment::default();
+        *deployment.annotations_mut() = pairs
+            .iter()
+            .map(|(k, v)| ((*k).to_owned(), (*v).to_owned()))
+            .collect();
+        deployment
+    }
+
+    #[test]
+    fn a_set_used_again_remembers_its_former_revisions() {
+        let mut set = annotated(&[(REVISION, "1")]);
+        assert!(annotate_new_set(&Deployment::default(), &mut set, 3));
+        assert!(annotate_new_set(&Deployment::default(), &mut set, 5));
+        assert!(!annotate_new_set(&Deployment::default(), &mut set, 5));
+        assert_eq!(set.annotations()[REVISION], "5");
+        assert_eq!(set.annotations()[REVISION_HISTORY], "1,3");
+    }
+
+    #[test]
+    fn a_first_revision_leaves_no_history() {
+        let mut set = ReplicaSet::default();
+        assert!(annotate_new_set(&Deployment::default(), &mut set, 1));
+        assert_eq!(set.annotations().get(REVISION_HISTORY), None);
+    }
+
+    #[test]
+    fn annotations_are_copied_but_not_those_with_a_meaning_of_their_own() {
+        let from = deployment(&[
+            ("kubernetes.io/change-cause", "upgrade"),
+            (LAST_APPLIED, "{}"),
+            (REVISION, "7"),
+        ]);
+        let mut set = ReplicaSet::default();
+        annotate_new_set(&from, &mut set, 1);
+        let keys: Vec<_> = set.annotations().keys().map(String::as_str).collect();
+        assert_eq!(keys, [REVISION, "kubernetes.io/change-cause"]);
+        assert_eq!(set.annotations()[REVISION], "1");
+    }
+
+    #[test]
+    fn history_forgets_its_oldest_entries_to_stay_within_its_limit() {
+        let long = vec!["12345"; HISTORY_LIMIT / 6].join(",");
+        let extended = extend_history(&long, "67890").expect("it fits");
+        assert!(extended.len() <= HISTORY_LIMIT && extended.ends_with(",67890"));
+        assert_eq!(extend_history("", "2").as_deref(), Some("2"));
+    }
+
+    #[test]
+    fn the_last_revision_is_the_one_before_the_current() {
+        let sets = ["3", "7", "5"].map(|revision| annotated(&[(REVISION, revision)]));
+        assert_eq!(last_revision(&sets), 5);
+        assert_eq!(last_revision(&sets[..1]), 0);
+    }
+
+    #[test]
+    fn a_rollback_takes_the_annotations_of_the_set_it_goes_back_to() {
+        let current = deployment(&[("note", "new"), ("only-new", "x"), (REVISION, "2")]);
+        let set = annotated(&[("note", "old"), (REVISION, "1"), (DESIRED_REPLICAS, "3")]);
+        let after = annotations_after_rollback(&current, &set);
+        let pairs: Vec<_> = after
+            .iter()
+            .map(|(k, v)| (k.as_str(), v.as_str()))
+            .collect();
+        assert_eq!(pairs, [(REVISION, "2"), ("note", "old")]);
+    }
+}

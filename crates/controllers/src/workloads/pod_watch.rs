@@ -1,0 +1,176 @@
+//! Turns changes of pods into work for the controllers that own them.
+//!
+//! A busy owner is not worked on for every one of its pods: the more pods it has, the longer changes are collected
+//! (50 µs per pod, at most half a second) before one sync looks at all of them. The change that completes what a
+//! controller waits for is passed on at once.
+
+use std::{sync::Arc, time::Duration};
+
+use k8s_openapi::{
+    api::{apps::v1::DaemonSet, apps::v1::ReplicaSet, core::v1::Pod},
+    apimachinery::pkg::apis::meta::v1::{LabelSelector, OwnerReference},
+};
+use kube::{Resource, ResourceExt, core::SelectorExt};
+
+use super::expectations::Expectations;
+use crate::{Change, Informer, Key, Queue, informers::BY_CONTROLLER, ownership, pods};
+
+/// A kind that controls pods.
+pub(super) trait PodOwner: Resource<DynamicType = ()> + Send + Sync + 'static {
+    fn selector(&self) -> Option<&LabelSelector>;
+    fn min_ready_seconds(&self) -> i32;
+}
+
+impl PodOwner for ReplicaSet {
+    fn selector(&self) -> Option<&LabelSelector> {
+        self.spec.as_ref().map(|spec| &spec.selector)
+    }
+
+    fn min_ready_seconds(&self) -> i32 {
+        self.spec
+            .as_ref()
+            .and_then(|spec| spec.min_ready_seconds)
+            .unwrap_or_default()
+    }
+}
+
+impl PodOwner for DaemonSet {
+    fn selector(&self) -> Option<&LabelSelector> {
+        self.spec.as_ref().map(|spec| &spec.selector)
+    }
+
+    fn min_ready_seconds(&self) -> i32 {
+        self.spec
+            .as_ref()
+            .and_then(|spec| spec.min_ready_seconds)
+            .unwrap_or_default()
+    }
+}
+
+/// Where the changes of pods go.
+pub(super) struct PodWatch<O> {
+    pub(super) owners: Informer<O>,
+    pub(super) pods: Informer<Pod>,
+    pub(super) expectations: Arc<Expectations>,
+    pub(super) queue: Queue<Key>,
+}
+
+impl<O: PodOwner> PodWatch<O> {
+    pub(super) fn observe(&self, change: &Change<'_, Pod>) {
+        match change {
+            Change::Added(pod) if pods::is_deleting(pod) => self.deleted(pod),
+            Change::Added(pod) => self.added(pod),
+            Change::Updated { old, new } => self.updated(old, new),
+            Change::Deleted(pod) => self.deleted(pod),
+        }
+    }
+
+    fn added(&self, pod: &Pod) {
+        match ownership::controller_of(pod) {
+            Some(reference) => {
+                if let Some(owner) = self.resolve(pod, reference) {
+                    let key = Key::of(&*owner);
+                    let complete = self.expectations.created(&key);
+                    self.enqueue(&owner, key, complete);
+                }
+            }
+            None => self.enqueue_suitors(pod),
+        }
+    }
+
+    fn updated(&self, old: &Pod, new: &Pod) {
+        let labels_changed = old.metadata.labels != new.metadata.labels;
+        if pods::is_deleting(new) {
+            // Seen as gone at once: a replacement need not wait for the end of the grace period.
+            self.deleted(new);
+            if labels_changed {
+                self.deleted(old);
+            }
+            return;
+        }
+        let (before, after) = (ownership::controller_of(old), ownership::controller_of(new));
+        let controller_changed = before.map(|owner| &owner.uid) != after.map(|owner| &owner.uid);
+        if controller_changed
+            && let Some(owner) = before.and_then(|reference| self.resolve(old, reference))
+        {
+            self.enqueue(&owner, Key::of(&*owner), true);
+        }
+        match after {
+            Some(reference) => {
+                if let Some(owner) = self.resolve(new, reference) {
+                    let key = Key::of(&*owner);
+                    if !pods::is_ready(old) && pods::is_ready(new) && owner.min_ready_seconds() > 0
+                    {
+                        let seconds = u64::try_from(owner.min_ready_seconds()).unwrap_or_default();
+                        // One second more: stamps are whole seconds and may be early.
+                        self.queue
+                            .add_after(key.clone(), Duration::from_secs(seconds + 1));
+                    }
+                    self.enqueue(&owner, key, false);
+                }
+            }
+            None if labels_changed || controller_changed => self.enqueue_suitors(new),
+            None => {}
+        }
+    }
+
+    fn deleted(&self, pod: &Pod) {
+        let Some(reference) = ownership::controller_of(pod) else {
+            return;
+        };
+        if let Some(owner) = self.resolve(pod, reference) {
+            let key = Key::of(&*owner);
+            let complete = self.expectations.deleted(&key, &Key::of(pod));
+            self.enqueue(&owner, key, complete);
+        }
+    }
+
+    fn resolve(&self, pod: &Pod, reference: &OwnerReference) -> Option<Arc<O>> {
+        if reference.kind != O::kind(&()) {
+            return None;
+        }
+        let owner = self.owners.get(
+            pod.metadata.namespace.as_deref().unwrap_or_default(),
+            &reference.name,
+        )?;
+        (owner.meta().uid.as_ref() == Some(&reference.uid)).then_some(owner)
+    }
+
+    fn enqueue(&self, owner: &O, key: Key, now: bool) {
+        if now {
+            return self.queue.add(key);
+        }
+        let siblings = self.pods.count_by_index(
+            BY_CONTROLLER,
+            owner.meta().uid.as_deref().unwrap_or_default(),
+        );
+        self.queue.add_after(key, collect_for(siblings));
+    }
+
+    /// Wakes every owner that might adopt `pod`.
+    fn enqueue_suitors(&self, pod: &Pod) {
+        for owner in self
+            .owners
+            .in_namespace(pod.metadata.namespace.as_deref().unwrap_or_default())
+        {
+            let selector = ownership::selector(owner.selector());
+            if selector
+                .is_some_and(|selector| !selector.selects_all() && selector.matches(pod.labels()))
+            {
+                self.queue.add(Key::of(&*owner));
+            }
+        }
+    }
+}
+
+/// How long changes are collected for an owner of `pods` pods.
+pub(super) fn collect_for(pods: usize) -> Duration {
+    const PER_POD: Duration = Duration::from_micros(50);
+    const MOST: Duration = Duration::from_millis(500);
+    if pods <= 20 {
+        return Duration::ZERO;
+    }
+    PER_POD
+        .saturating_mul(u32::try_from(pods).unwrap_or(u32::MAX))
+        .min(MOST)
+}

@@ -1,0 +1,251 @@
+//! The ReplicaSet controller: as many active pods as the spec says, created from one template.
+//!
+//! Invariant: pods are created and deleted only while nothing asked for earlier is still unseen
+//! ([`Expectations`]), so a lagging informer never makes it overshoot. [`rank`] says which pods go first, [`status`]
+//! what the ReplicaSet reports.
+
+mod rank;
+mod status;
+
+pub(crate) use status::REPLICA_FAILURE;
+
+use std::{sync::Arc, time::Duration};
+
+use jiff::SignedDuration;
+use k8s_openapi::api::{apps::v1::ReplicaSet, core::v1::Pod};
+use kube::{Api, ResourceExt, api::PostParams, core::Selector};
+use rustc_hash::FxHashMap;
+
+use super::{
+    expectations::Expectations,
+    pod_control::{PodControl, pod_body},
+    pod_watch::PodWatch,
+};
+use crate::{
+    Change, Context, Key, Queue, api_error,
+    informers::{BY_CONTROLLER, orphans_of},
+    ownership::{self, Claimer},
+    pods,
+};
+
+/// Pods created or deleted per sync at most.
+const BURST: usize = 500;
+const WORKERS: usize = 5;
+
+/// Starts the controller.
+pub fn start(context: &Context) {
+    let queue = Queue::new("replicaset");
+    let expectations = Arc::new(Expectations::default());
+    let informers = &context.informers;
+
+    informers.replica_sets.on_change({
+        let (queue, expectations) = (queue.clone(), Arc::clone(&expectations));
+        move |change| {
+            let key = Key::of(&**change.object());
+            if let Change::Deleted(_) = change {
+                expectations.forget(&key);
+            }
+            queue.add(key);
+        }
+    });
+    let watch = PodWatch {
+        owners: informers.replica_sets.clone(),
+        pods: informers.pods.clone(),
+        expectations: Arc::clone(&expectations),
+        queue: queue.clone(),
+    };
+    informers
+        .pods
+        .on_change(move |change| watch.observe(change));
+
+    let recorder = context.recorder("replicaset-controller");
+    let pods = PodControl {
+        client: context.client.clone(),
+        recorder,
+    };
+    let controller = Arc::new(Controller {
+        context: context.clone(),
+        queue: queue.clone(),
+        expectations,
+        pods,
+    });
+    context.tasks.spawn(async move {
+        let context = controller.context.clone();
+        if context.informers.replica_sets.synced().await && context.informers.pods.synced().await {
+            queue.run(&context, WORKERS, move |key| {
+                let controller = Arc::clone(&controller);
+                async move { controller.sync(&key).await }
+            });
+        }
+    });
+}
+
+struct Controller {
+    context: Context,
+    queue: Queue<Key>,
+    expectations: Arc<Expectations>,
+    pods: PodControl,
+}
+
+impl Controller {
+    async fn sync(&self, key: &Key) -> kube::Result<()> {
+        let Some(set) = self.context.informers.replica_sets.get_key(key) else {
+            self.expectations.forget(key);
+            return Ok(());
+        };
+        let Some(spec) = &set.spec else { return Ok(()) };
+        let Some(selector) = ownership::selector(Some(&spec.selector)) else {
+            return Ok(());
+        };
+
+        let may_act = self.expectations.are_met(key);
+        let claimed = self.claim_pods(&set, &selector).await?;
+        let terminating = claimed
+            .iter()
+            .filter(|pod| pods::is_terminating(pod))
+            .count();
+        let active: Vec<_> = claimed
+            .into_iter()
+            .filter(|pod| pods::is_active(pod))
+            .collect();
+
+        let failure = if may_act && set.metadata.deletion_timestamp.is_none() {
+            self.manage_replicas(key, &set, &active).await
+        } else {
+            None
+        };
+
+        let now = self.context.clock.now();
+        let failed = failure.as_ref().map(api_error::message);
+        let status = status::compute(&set, &active, terminating, failed, now);
+        self.write_status(&set, status).await?;
+        if let Some(error) = failure {
+            return Err(error);
+        }
+        let min_ready = spec.min_ready_seconds.unwrap_or_default();
+        let waits = active
+            .iter()
+            .filter_map(|pod| pods::available_in(pod, min_ready, now));
+        if let Some(next) = waits.filter(SignedDuration::is_positive).min() {
+            self.queue
+                .add_after(key.clone(), Duration::try_from(next).unwrap_or_default());
+        }
+        Ok(())
+    }
+
+    async fn claim_pods(
+        &self,
+        set: &ReplicaSet,
+        selector: &Selector,
+    ) -> kube::Result<Vec<Arc<Pod>>> {
+        let namespace = set.namespace().unwrap_or_default();
+        let informer = &self.context.informers.pods;
+        let mut candidates = informer.by_index(
+            BY_CONTROLLER,
+            set.metadata.uid.as_deref().unwrap_or_default(),
+        );
+        candidates.extend(informer.by_index(BY_CONTROLLER, &orphans_of(&namespace)));
+        let claimer = Claimer {
+            owner: set,
+            selector,
+            owners: Api::namespaced(self.context.client.clone(), &namespace),
+            objects: Api::namespaced(self.context.client.clone(), &namespace),
+        };
+        claimer.claim_all(candidates).await
+    }
+
+    /// Creates or deletes pods towards `spec.replicas`; returns the first error.
+    async fn manage_replicas(
+        &self,
+        key: &Key,
+        set: &ReplicaSet,
+        active: &[Arc<Pod>],
+    ) -> Option<kube::Error> {
+        let spec = set.spec.as_ref()?;
+        let desired = usize::try_from(spec.replicas.unwrap_or(1)).unwrap_or_default();
+        if active.len() < desired {
+            let missing = (desired - active.len()).min(BURST);
+            let template = spec.template.as_ref()?;
+            let reference = ownership::controller_reference(set);
+            let body = pod_body(
+                template,
+                &set.name_any(),
+                key.namespace(),
+                reference,
+                |_| {},
+            );
+            self.expectations.expect(key, missing, []);
+            let failed = || {
+                self.expectations.created(key);
+            };
+            let creations = self.pods.create(set, &vec![body; missing], failed).await;
+            tracing::debug!(%key, created = creations.created, missing, "created pods");
+            creations.error
+        } else if active.len() > desired {
+            let surplus = (active.len() - desired).min(BURST);
+            let doomed = rank::first_to_go(
+                active,
+                surplus,
+                &self.related_pods_per_node(set),
+                self.context.clock.now(),
+            );
+            self.expectations
+                .expect(key, 0, doomed.iter().map(|pod| Key::of(&**pod)));
+            let failed = |pod: &Pod| {
+                self.expectations.deleted(key, &Key::of(pod));
+            };
+            self.pods.delete(set, &doomed, failed).await
+        } else {
+            None
+        }
+    }
+
+    /// Active pods per node over all ReplicaSets of the same controller: surplus pods leave crowded nodes first.
+    fn related_pods_per_node(&self, set: &ReplicaSet) -> FxHashMap<String, usize> {
+        let informers = &self.context.informers;
+        let family = match ownership::controller_of(set) {
+            Some(owner) => informers.replica_sets.by_index(BY_CONTROLLER, &owner.uid),
+            None => informers
+                .replica_sets
+                .get_key(&Key::of(set))
+                .into_iter()
+                .collect(),
+        };
+        let mut per_node = FxHashMap::default();
+        for member in family {
+            for pod in informers.pods.by_index(
+                BY_CONTROLLER,
+                member.metadata.uid.as_deref().unwrap_or_default(),
+            ) {
+                if pods::is_active(&pod) {
+                    *per_node
+                        .entry(pods::node_name(&pod).to_owned())
+                        .or_default() += 1;
+                }
+            }
+        }
+        per_node
+    }
+
+    async fn write_status(
+        &self,
+        set: &ReplicaSet,
+        status: k8s_openapi::api::apps::v1::ReplicaSetStatus,
+    ) -> kube::Result<()> {
+        if set.status.as_ref() == Some(&status) {
+            return Ok(());
+        }
+        let api: Api<ReplicaSet> = Api::namespaced(
+            self.context.client.clone(),
+            &set.namespace().unwrap_or_default(),
+        );
+        let updated = ReplicaSet {
+            status: Some(status),
+            ..set.clone()
+        };
+        let written = api
+            .replace_status(&set.name_any(), &PostParams::default(), &updated)
+            .await;
+        api_error::ignore_not_found(written).map(drop)
+    }
+}
