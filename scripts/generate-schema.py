@@ -166,7 +166,10 @@ def presence(kind, fact, expr):
 
 def go_text(expr, fact):
     """Go's name of the type where it does not follow from ours."""
-    return "" if fact.go in ("struct", "[]") else fact.go
+    if fact.go.lstrip("*") in ("struct", "[]"):
+        name = ".".join(expr.rpartition("@")[2].split(".")[-2:]) if "@" in expr else ""
+        return name and fact.go.replace("struct", "") + name
+    return fact.go
 
 
 def main():

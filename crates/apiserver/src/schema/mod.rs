@@ -10,6 +10,7 @@ use std::{borrow::Cow, sync::Arc};
 
 pub mod decode;
 pub mod merge;
+pub mod proto;
 mod table;
 pub mod time;
 mod zero;

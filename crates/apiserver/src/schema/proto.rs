@@ -1,0 +1,168 @@
+//! Kubernetes' protobuf encoding, driven by the schema table.
+//!
+//! A body is the four bytes `k8s\0` and a `runtime.Unknown` that names apiVersion and kind and holds the object's own message
+//! ([`Envelope`]). Messages are read into and written from the same trees that JSON makes, so nothing else in the server knows
+//! which of the two a client speaks. Fields without a protobuf tag do not travel.
+
+use serde_json::Value;
+
+use super::Type;
+
+mod read;
+mod wire;
+mod write;
+
+use wire::{Reader, Writer};
+
+const MAGIC: &[u8] = b"k8s\0";
+
+/// Why a protobuf body cannot be read.
+#[derive(Clone, Debug, PartialEq, thiserror::Error)]
+pub enum ProtoError {
+    /// The body does not start as Kubernetes' protobuf bodies do.
+    #[error(
+        "provided data does not appear to be a protobuf message, expected prefix [107 56 115 0]"
+    )]
+    Prefix,
+    /// A message ends in the middle of a field.
+    #[error("unexpected EOF")]
+    Truncated,
+    /// A field has another wire type than its schema type.
+    #[error("proto: wrong wireType = {wire} for field {field}")]
+    WireType {
+        /// The wire type found.
+        wire: u8,
+        /// The field's name.
+        field: String,
+    },
+    /// A string is not UTF-8.
+    #[error("proto: string field contains invalid UTF-8")]
+    Utf8,
+    /// Raw JSON inside the message is no JSON.
+    #[error("proto: embedded JSON: {0}")]
+    Json(String),
+}
+
+/// The `runtime.Unknown` around an object.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Envelope<'a> {
+    /// The object's apiVersion; may be empty.
+    pub api_version: String,
+    /// The object's kind; may be empty.
+    pub kind: String,
+    /// The object's message.
+    pub raw: &'a [u8],
+}
+
+impl<'a> Envelope<'a> {
+    /// Takes a body apart.
+    ///
+    /// # Errors
+    /// The body is no Kubernetes protobuf.
+    pub fn open(body: &'a [u8]) -> Result<Self, ProtoError> {
+        let mut envelope = Envelope {
+            api_version: String::new(),
+            kind: String::new(),
+            raw: &[],
+        };
+        let mut reader = Reader::new(body.strip_prefix(MAGIC).ok_or(ProtoError::Prefix)?);
+        while let Some((tag, field)) = reader.field()? {
+            match tag {
+                1 => {
+                    let mut type_meta = Reader::new(field.bytes("typeMeta")?);
+                    while let Some((tag, field)) = type_meta.field()? {
+                        match tag {
+                            1 => envelope.api_version = field.text("apiVersion")?,
+                            2 => envelope.kind = field.text("kind")?,
+                            _ => {}
+                        }
+                    }
+                }
+                2 => envelope.raw = field.bytes("raw")?,
+                _ => {}
+            }
+        }
+        Ok(envelope)
+    }
+
+    /// The body with this content.
+    pub fn seal(&self) -> Vec<u8> {
+        let mut type_meta = Writer::default();
+        type_meta.bytes(1, self.api_version.as_bytes());
+        type_meta.bytes(2, self.kind.as_bytes());
+        let mut unknown = Writer::starting_with(MAGIC, self.raw.len() + 64);
+        unknown.bytes(1, &type_meta.finish());
+        unknown.bytes(2, self.raw);
+        unknown.bytes(3, b"");
+        unknown.bytes(4, b"");
+        unknown.finish()
+    }
+}
+
+/// Reads the message of an object of that type. apiVersion and kind are not in it: they come from the [`Envelope`].
+///
+/// # Errors
+/// The bytes are no message of that type.
+pub fn decode(kind: &Type, message: &[u8]) -> Result<Value, ProtoError> {
+    read::message(kind, message)
+}
+
+/// Reads a whole body: envelope, message, apiVersion and kind.
+///
+/// # Errors
+/// The body is no Kubernetes protobuf of that type.
+pub fn decode_body(kind: &Type, body: &[u8]) -> Result<Value, ProtoError> {
+    let envelope = Envelope::open(body)?;
+    let mut value = decode(kind, envelope.raw)?;
+    if let Value::Object(map) = &mut value {
+        for (name, text) in [
+            ("apiVersion", envelope.api_version),
+            ("kind", envelope.kind),
+        ] {
+            if !text.is_empty() {
+                map.insert(name.to_owned(), text.into());
+            }
+        }
+    }
+    Ok(value)
+}
+
+/// The message of an object of that type, without an envelope.
+pub fn encode(kind: &Type, value: &Value) -> Vec<u8> {
+    write::message(kind, value)
+}
+
+/// The whole body of an object of that type; apiVersion and kind are the object's own.
+pub fn encode_body(kind: &Type, value: &Value) -> Vec<u8> {
+    let text = |name: &str| {
+        value
+            .get(name)
+            .and_then(Value::as_str)
+            .unwrap_or_default()
+            .to_owned()
+    };
+    let raw = encode(kind, value);
+    Envelope {
+        api_version: text("apiVersion"),
+        kind: text("kind"),
+        raw: &raw,
+    }
+    .seal()
+}
+
+/// One frame of a protobuf watch: its length in four bytes, then a `metav1.WatchEvent` that holds the object's whole body.
+pub fn watch_frame(event_type: &str, object_body: &[u8]) -> Vec<u8> {
+    let mut raw = Writer::default();
+    raw.bytes(1, object_body);
+    let mut event = Writer::default();
+    event.bytes(1, event_type.as_bytes());
+    event.bytes(2, &raw.finish());
+    let event = event.finish();
+    let length = u32::try_from(event.len()).expect("an event is smaller than 4 GiB");
+    let mut frame = length.to_be_bytes().to_vec();
+    frame.extend(event);
+    frame
+}
+
+#[cfg(test)]
+mod tests;
