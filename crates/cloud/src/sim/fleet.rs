@@ -6,6 +6,7 @@
 
 use std::{
     collections::{BTreeMap, HashMap, VecDeque},
+    net::Ipv4Addr,
     sync::Arc,
 };
 
@@ -40,6 +41,7 @@ struct Entry {
     instance: Arc<Instance>,
     revision: u64,
     token: String,
+    secondary: Vec<Ipv4Addr>,
 }
 
 impl Fleet {
@@ -72,9 +74,15 @@ impl Fleet {
                 instance: Arc::clone(&instance),
                 revision: self.revision,
                 token,
+                secondary: Vec::new(),
             },
         );
         (instance, self.revision)
+    }
+
+    /// The secondary addresses of an instance.
+    pub(super) fn secondary(&mut self, id: &InstanceId) -> Option<&mut Vec<Ipv4Addr>> {
+        Some(&mut self.instances.get_mut(id)?.secondary)
     }
 
     /// Changes an instance; returns the new revision, or `None` if it is not known.

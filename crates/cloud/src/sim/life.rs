@@ -111,9 +111,14 @@ impl Inner {
             let Some(instance) = state.fleet.get(id).cloned() else {
                 return;
             };
-            state
-                .network
-                .give_back(&instance.subnet, instance.private_ip);
+            let secondary = state
+                .fleet
+                .secondary(id)
+                .map(std::mem::take)
+                .unwrap_or_default();
+            for address in secondary.into_iter().chain([instance.private_ip]) {
+                state.network.give_back(&instance.subnet, address);
+            }
         }
         self.update(id, |instance| {
             instance.state = InstanceState::Terminated;

@@ -17,6 +17,7 @@ mod region;
 use std::{
     collections::BTreeMap,
     fmt,
+    net::Ipv4Addr,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
 };
 
@@ -31,7 +32,7 @@ pub use fleet::Changes;
 pub use network::SubnetsFull;
 pub use region::zone_id;
 
-use crate::{Clock, Instance, InstanceId, Speed};
+use crate::{Clock, CloudError, Instance, InstanceId, Speed};
 use fault::Faults;
 use fleet::Fleet;
 use network::Network;
@@ -183,6 +184,32 @@ impl SimulatedEc2 {
     /// The instance under this id, whatever its state.
     pub fn instance(&self, id: &InstanceId) -> Option<Arc<Instance>> {
         self.state().fleet.get(id).cloned()
+    }
+
+    /// A further private address for a living instance, from its subnet; it goes back when the instance does. How many an
+    /// instance's interfaces can hold is for its kubelet to know.
+    ///
+    /// # Errors
+    /// [`CloudError::NotFound`] for an instance that is gone, [`CloudError::NoFreeAddresses`] when its subnet is full.
+    pub fn assign_address(&self, id: &InstanceId) -> Result<Ipv4Addr, CloudError> {
+        let state = &mut *self.state();
+        let instance = state
+            .fleet
+            .get(id)
+            .filter(|instance| instance.state.is_alive());
+        let subnet = match instance {
+            Some(instance) => Arc::clone(&instance.subnet),
+            None => return Err(CloudError::NotFound(id.clone())),
+        };
+        let full = || CloudError::NoFreeAddresses(vec![subnet.to_string()]);
+        let address = state
+            .network
+            .take_in(&subnet, &mut state.random)
+            .ok_or_else(full)?;
+        if let Some(secondary) = state.fleet.secondary(id) {
+            secondary.push(address);
+        }
+        Ok(address)
     }
 
     /// From now on EC2 has no capacity for what the pattern matches.

@@ -48,8 +48,8 @@ impl Network {
             tags
         };
         // A /16 has room for four subnets of this size; more zones share it in smaller ones.
-        let host_bits =
-            HOST_BITS.min(16 - usize::BITS + zones.len().saturating_sub(1).leading_zeros());
+        let index_bits = usize::BITS - zones.len().saturating_sub(1).leading_zeros();
+        let host_bits = HOST_BITS.min(16_u32.saturating_sub(index_bits));
         let subnets = zones
             .iter()
             .enumerate()
@@ -125,6 +125,18 @@ impl Network {
             Arc::clone(&state.subnet.id),
             Ipv4Addr::from(state.base + host),
         ))
+    }
+
+    /// A further address in a subnet; `None` when it is full.
+    pub(super) fn take_in(&mut self, subnet: &str, random: &mut Random) -> Option<Ipv4Addr> {
+        let state = self
+            .subnets
+            .iter_mut()
+            .find(|state| &*state.subnet.id == subnet)?;
+        let host = state.free_host(random)?;
+        state.used.insert(host);
+        state.subnet.free_addresses -= 1;
+        Some(Ipv4Addr::from(state.base + host))
     }
 
     pub(super) fn give_back(&mut self, subnet: &str, address: Ipv4Addr) {

@@ -1,13 +1,14 @@
 //! The pod addresses of one simulated node.
 //!
-//! A node's interfaces hold a fixed number of secondary addresses of its subnet; a pod takes one when its sandbox is
-//! made and gives it back when it ends. An address that came back rests for 30 s, as in the VPC CNI and the VPC
+//! A node's interfaces hold at most a fixed number of secondary addresses of its subnet; they are asked of the cloud when
+//! they are needed. A pod takes one when its sandbox is made and gives it back when it ends. An address that came back rests for 30 s, as in the VPC CNI and the VPC
 //! resource controller, because connections to its last owner may still be about.
 //!
 //! Invariant: an address is free, resting or used by exactly one pod, never two of these.
 
 use std::{
     collections::{HashMap, VecDeque},
+    fmt,
     net::Ipv4Addr,
 };
 
@@ -18,8 +19,9 @@ use rustc_hash::FxBuildHasher;
 pub const COOL_DOWN: SignedDuration = SignedDuration::from_secs(30);
 
 /// Addresses of one node, by the uid of the pod that uses them.
-#[derive(Clone, Debug, Default)]
+#[derive(Default)]
 pub struct Addresses {
+    more: Option<Source>,
     free: VecDeque<Ipv4Addr>,
     resting: VecDeque<(Timestamp, Ipv4Addr)>,
     used: HashMap<String, Ipv4Addr, FxBuildHasher>,
@@ -34,6 +36,14 @@ impl Addresses {
         }
     }
 
+    /// A pool of at most `most` addresses, each asked of `take` when it is first needed.
+    pub fn on_demand(most: usize, take: impl FnMut() -> Option<Ipv4Addr> + Send + 'static) -> Self {
+        Self {
+            more: Some(Source { left: most, take: Box::new(take) }),
+            ..Self::default()
+        }
+    }
+
     /// Gives `pod` an address (the one it has, if it has one), or says why there is none.
     ///
     /// # Errors
@@ -43,7 +53,8 @@ impl Addresses {
             return Ok(*address);
         }
         self.wake(now);
-        let address = self.free.pop_front().ok_or(Exhausted {
+        let free = self.free.pop_front().or_else(|| self.more.as_mut()?.next());
+        let address = free.ok_or(Exhausted {
             until: self.resting.front().map(|(until, _)| *until),
         })?;
         self.used.insert(pod.to_owned(), address);
@@ -80,6 +91,31 @@ impl Addresses {
     }
 }
 
+/// Where a pool gets further addresses.
+struct Source {
+    left: usize,
+    take: Box<dyn FnMut() -> Option<Ipv4Addr> + Send>,
+}
+
+impl Source {
+    fn next(&mut self) -> Option<Ipv4Addr> {
+        let address = (self.left > 0).then(|| (self.take)()).flatten()?;
+        self.left -= 1;
+        Some(address)
+    }
+}
+
+impl fmt::Debug for Addresses {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Addresses")
+            .field("left", &self.more.as_ref().map_or(0, |more| more.left))
+            .field("free", &self.free.len())
+            .field("resting", &self.resting.len())
+            .field("used", &self.used.len())
+            .finish()
+    }
+}
+
 /// There is no address to give.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Exhausted {
@@ -97,6 +133,18 @@ mod tests {
 
     fn at(second: i64) -> Timestamp {
         Timestamp::from_second(second).expect("within range")
+    }
+
+    #[test]
+    fn addresses_are_taken_from_the_subnet_only_when_needed_and_only_so_many() {
+        let mut next = 0;
+        let mut pool = Addresses::on_demand(2, move || {
+            next += 1;
+            Some(Ipv4Addr::new(10, 0, 1, next))
+        });
+        assert_eq!(pool.assign("a", at(0)).unwrap(), Ipv4Addr::new(10, 0, 1, 1));
+        assert_eq!(pool.assign("b", at(0)).unwrap(), Ipv4Addr::new(10, 0, 1, 2));
+        assert_eq!(pool.assign("c", at(0)), Err(Exhausted { until: None }));
     }
 
     #[test]

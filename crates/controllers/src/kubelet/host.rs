@@ -23,7 +23,7 @@ use super::{
 };
 
 /// One simulated node.
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 pub struct Host {
     facts: NodeFacts,
     node: Option<Arc<Node>>,
