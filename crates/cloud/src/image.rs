@@ -209,6 +209,6 @@ mod tests {
         let al2023 = image(AmiFamily::AmazonLinux2023, 31);
         assert_eq!(al2023, image(AmiFamily::AmazonLinux2023, 31));
         assert_ne!(al2023.id, image(AmiFamily::AmazonLinux2023, 32).id);
-        assert_eq!(al2023.id.len(), "ami-0123456789abcdef01".len());
+        assert_eq!(al2023.id.len(), "ami-0123456789abcdef0".len());
     }
 }

@@ -227,14 +227,16 @@ fn sizes(group: &Field<'_>) -> Result<(u32, u32, u32), ConfigError> {
     let desired = desired
         .or(min)
         .unwrap_or_else(|| DEFAULT_NODES.min(max.unwrap_or(DEFAULT_NODES)));
-    let (least, most) = (min.unwrap_or(desired), max.unwrap_or(desired));
     let error = |name: &str, message: String| {
         Err(ConfigError::new(group.child_path(name), message)
             .hint("minSize <= desiredCapacity <= maxSize"))
     };
-    if least > most {
+    if let (Some(least), Some(most)) = (min, max)
+        && least > most
+    {
         return error("minSize", format!("{least} is greater than maxSize {most}"));
     }
+    let (least, most) = (min.unwrap_or(desired), max.unwrap_or(desired));
     if desired < least {
         return error(
             "desiredCapacity",

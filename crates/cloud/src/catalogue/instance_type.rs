@@ -266,7 +266,8 @@ mod tests {
             .iter()
             .filter(|t| t.runs(Os::Windows))
             .collect();
-        assert_eq!(windows.len(), 819);
+        // 819 rows, 8 of which leave the number of vCPUs open.
+        assert_eq!(windows.len(), 811);
         assert!(windows.iter().all(|t| t.arch == Arch::Amd64));
     }
 }

@@ -1,0 +1,179 @@
+//! The custom resource manifests: structural, complete, and in step with the Rust types.
+
+use std::collections::BTreeSet;
+
+use kube::{Resource, core::crd::CustomResourceExt};
+use mullion_api::{
+    crds::{MANIFESTS, crds},
+    karpenter::{
+        EC2NodeClass, NodeClaim, NodePool,
+        legacy::{AWSNodeTemplate, Provisioner},
+    },
+};
+use serde_json::Value;
+
+fn manifests() -> Vec<(&'static str, Value)> {
+    let parse = |text| serde_saphyr::from_str::<Value>(text).unwrap();
+    MANIFESTS
+        .iter()
+        .map(|(file, text)| (*file, parse(text)))
+        .collect()
+}
+
+fn schema(manifest: &Value) -> &Value {
+    &manifest["spec"]["versions"][0]["schema"]["openAPIV3Schema"]
+}
+
+/// Calls back for every schema node with its path.
+fn walk(schema: &Value, path: &str, visit: &mut dyn FnMut(&str, &Value)) {
+    visit(path, schema);
+    for (name, child) in schema["properties"].as_object().into_iter().flatten() {
+        walk(child, &format!("{path}.{name}"), visit);
+    }
+    if let Some(items) = schema.get("items") {
+        walk(items, &format!("{path}[]"), visit);
+    }
+    if let Some(values) = schema.get("additionalProperties").filter(|v| v.is_object()) {
+        walk(values, &format!("{path}{{}}"), visit);
+    }
+}
+
+#[test]
+fn every_schema_is_structural() {
+    for (file, manifest) in manifests() {
+        walk(schema(&manifest), "", &mut |path, node| {
+            let at = format!("{file}{path}");
+            let int_or_string = node["x-kubernetes-int-or-string"] == true;
+            match node.get("type").and_then(Value::as_str) {
+                Some("object") => assert!(
+                    !(node.get("properties").is_some()
+                        && node.get("additionalProperties").is_some()),
+                    "{at}: properties and additionalProperties exclude each other"
+                ),
+                Some("array") => assert!(node["items"].is_object(), "{at}: no items"),
+                Some("string" | "integer" | "boolean" | "number") => {}
+                None if int_or_string => {}
+                other => panic!("{at}: type {other:?}"),
+            }
+            assert!(node.get("$ref").is_none(), "{at}: $ref");
+            for branch in ["allOf", "anyOf", "oneOf", "not"] {
+                assert!(
+                    node.get(branch).is_none() || (branch == "anyOf" && int_or_string),
+                    "{at}: {branch}"
+                );
+            }
+        });
+    }
+}
+
+#[test]
+fn required_fields_and_defaults_exist_in_their_schema() {
+    for (file, manifest) in manifests() {
+        walk(schema(&manifest), "", &mut |path, node| {
+            let known: BTreeSet<_> = node["properties"]
+                .as_object()
+                .into_iter()
+                .flatten()
+                .map(|(k, _)| k.as_str())
+                .collect();
+            for name in node["required"].as_array().into_iter().flatten() {
+                assert!(
+                    known.contains(name.as_str().unwrap()),
+                    "{file}{path}: {name}"
+                );
+            }
+            for name in node["default"]
+                .as_object()
+                .into_iter()
+                .flatten()
+                .map(|(k, _)| k)
+            {
+                assert!(
+                    known.contains(name.as_str()),
+                    "{file}{path}: default {name}"
+                );
+            }
+            if let (Some(values), Some(default)) = (node["enum"].as_array(), node.get("default")) {
+                assert!(values.contains(default), "{file}{path}: default {default}");
+            }
+        });
+    }
+}
+
+#[test]
+fn every_pattern_is_a_regular_expression() {
+    let mut patterns = 0;
+    for (file, manifest) in manifests() {
+        walk(schema(&manifest), "", &mut |path, node| {
+            if let Some(pattern) = node.get("pattern").and_then(Value::as_str) {
+                patterns += 1;
+                regex::Regex::new(pattern).unwrap_or_else(|e| panic!("{file}{path}: {e}"));
+            }
+        });
+    }
+    assert!(patterns > 50, "{patterns}");
+}
+
+#[test]
+fn every_field_is_described() {
+    for (file, manifest) in manifests() {
+        walk(
+            &schema(&manifest)["properties"]["spec"],
+            ".spec",
+            &mut |path, node| {
+                let leaf =
+                    path.ends_with("[]") || path.ends_with("{}") || path.ends_with(".metadata");
+                assert!(leaf || node.get("description").is_some(), "{file}{path}");
+            },
+        );
+    }
+}
+
+#[test]
+fn names_agree_with_the_rust_types() {
+    fn names<K: Resource<DynamicType = ()> + CustomResourceExt>() -> [String; 5] {
+        let short: BTreeSet<_> = K::shortnames().iter().copied().collect();
+        [
+            K::group(&()).into_owned(),
+            K::version(&()).into_owned(),
+            K::kind(&()).into_owned(),
+            K::plural(&()).into_owned(),
+            short.into_iter().collect::<Vec<_>>().join(","),
+        ]
+    }
+    let typed = [
+        names::<NodePool>(),
+        names::<NodeClaim>(),
+        names::<EC2NodeClass>(),
+        names::<Provisioner>(),
+        names::<AWSNodeTemplate>(),
+    ];
+    let installed: Vec<_> = crds()
+        .into_iter()
+        .map(|crd| {
+            assert_eq!(crd.spec.scope, "Cluster");
+            assert_eq!(
+                crd.spec.names.categories,
+                Some(vec!["karpenter".to_owned()])
+            );
+            [
+                crd.spec.group,
+                crd.spec.versions[0].name.clone(),
+                crd.spec.names.kind,
+                crd.spec.names.plural,
+                crd.spec.names.short_names.unwrap_or_default().join(","),
+            ]
+        })
+        .collect();
+    assert_eq!(installed, typed);
+}
+
+#[test]
+fn every_resource_has_a_status_subresource() {
+    for crd in crds() {
+        let version = &crd.spec.versions[0];
+        let subresources = version.subresources.as_ref().unwrap();
+        assert!(subresources.status.is_some(), "{:?}", crd.metadata.name);
+        assert!(version.served && version.storage);
+    }
+}

@@ -1,0 +1,352 @@
+//! The simulated EC2 under paused time: life cycle, boot times, refusals, repetition.
+
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
+
+use mullion_api::{
+    ami::{AmiFamily, Os, WindowsEdition, WindowsRelease},
+    eksctl::{Cluster, KubernetesVersion},
+};
+use mullion_cloud::{
+    CapacityType, Clock, CloudError, CloudProvider, Instance, InstanceState, LaunchOption,
+    LaunchRequest, NodeTemplate, Registration, Speed, TagSelector, node_group,
+    sim::{Config, SimulatedEc2},
+};
+
+const WINDOWS: AmiFamily = AmiFamily::Windows(WindowsRelease::V2022, WindowsEdition::Core);
+
+fn ec2(speed: Speed) -> SimulatedEc2 {
+    let version = KubernetesVersion::from_minor(27).unwrap();
+    let config = Config {
+        speed,
+        ..Config::new("demo", "us-west-2", version)
+    };
+    SimulatedEc2::new(
+        config,
+        Clock::starting_at("2026-01-01T00:00:00Z".parse().unwrap()),
+    )
+}
+
+fn option(instance_type: &str, zone: &str) -> LaunchOption {
+    LaunchOption {
+        instance_type: instance_type.into(),
+        zone: zone.into(),
+        capacity_type: CapacityType::OnDemand,
+    }
+}
+
+fn order(token: &str, family: AmiFamily, options: &[LaunchOption]) -> LaunchRequest {
+    LaunchRequest {
+        client_token: token.into(),
+        options: options.to_vec(),
+        subnets: Vec::new(),
+        template: NodeTemplate::new(family, KubernetesVersion::from_minor(27).unwrap()),
+        registration: Registration::default(),
+        tags: BTreeMap::from([("owner".to_owned(), token.to_owned())]),
+    }
+}
+
+async fn booted_after(ec2: &SimulatedEc2, instance: &Instance) -> Duration {
+    let start = tokio::time::Instant::now();
+    let mut changed = ec2.changed();
+    while !ec2.instance(&instance.id).unwrap().booted {
+        changed.changed().await.unwrap();
+    }
+    start.elapsed()
+}
+
+#[tokio::test(start_paused = true)]
+async fn linux_boots_in_under_a_minute_and_windows_in_about_five() {
+    let ec2 = ec2(Speed::REAL);
+    for (family, least, most) in [(AmiFamily::AmazonLinux2, 40, 55), (WINDOWS, 280, 330)] {
+        let request = order(
+            family.as_str(),
+            family,
+            &[option("c6a.xlarge", "us-west-2a")],
+        );
+        let instance = ec2.launch(request).await.unwrap();
+        assert_eq!(instance.state, InstanceState::Pending);
+        let seconds = booted_after(&ec2, &instance).await.as_secs();
+        assert!((least..most).contains(&seconds), "{family}: {seconds} s");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn at_infinite_speed_an_instance_is_booted_when_its_launch_returns() {
+    let ec2 = ec2(Speed::INSTANT);
+    let start = tokio::time::Instant::now();
+    let request = order("a", WINDOWS, &[option("c6a.xlarge", "us-west-2a")]);
+    let instance = ec2.launch(request).await.unwrap();
+    assert!(instance.booted && instance.state == InstanceState::Running);
+    ec2.terminate(instance.id.clone()).await.unwrap();
+    let gone = ec2.get(instance.id.clone()).await.unwrap_err();
+    assert_eq!(gone, CloudError::NotFound(instance.id.clone()));
+    assert_eq!(start.elapsed(), Duration::ZERO);
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_instance_goes_through_its_states_in_order() {
+    let ec2 = ec2(Speed::REAL);
+    let request = order(
+        "a",
+        AmiFamily::AmazonLinux2,
+        &[option("m5.large", "us-west-2b")],
+    );
+    let instance = ec2.launch(request).await.unwrap();
+    let mut seen = vec![(instance.state, instance.booted)];
+    let (mut changed, mut cursor) = (ec2.changed(), 0);
+    loop {
+        changed.changed().await.unwrap();
+        let changes = ec2.changes_since(cursor);
+        cursor = changes.cursor;
+        for instance in changes.instances {
+            seen.push((instance.state, instance.booted));
+            if instance.booted && instance.state == InstanceState::Running {
+                ec2.terminate(instance.id.clone()).await.unwrap();
+            }
+        }
+        if seen.last().unwrap().0 == InstanceState::Terminated {
+            break;
+        }
+    }
+    seen.dedup();
+    use InstanceState::{Pending, Running, ShuttingDown, Terminated};
+    assert_eq!(
+        seen,
+        [
+            (Pending, false),
+            (Running, false),
+            (Running, true),
+            (ShuttingDown, true),
+            (Terminated, false)
+        ]
+    );
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_instance_terminated_while_it_boots_never_comes_up() {
+    let ec2 = ec2(Speed::REAL);
+    let request = order("a", WINDOWS, &[option("c6a.xlarge", "us-west-2a")]);
+    let instance = ec2.launch(request).await.unwrap();
+    ec2.terminate(instance.id.clone()).await.unwrap();
+    tokio::time::sleep(Duration::from_secs(600)).await;
+    let instance = ec2.instance(&instance.id).unwrap();
+    assert_eq!(instance.state, InstanceState::Terminated);
+    assert!(!instance.booted);
+}
+
+#[tokio::test(start_paused = true)]
+async fn repeating_a_client_token_buys_nothing_new() {
+    let ec2 = ec2(Speed::REAL);
+    let request = order(
+        "same",
+        AmiFamily::AmazonLinux2,
+        &[option("m5.large", "us-west-2a")],
+    );
+    let (first, second) = tokio::join!(ec2.launch(request.clone()), ec2.launch(request));
+    assert_eq!(first.unwrap().id, second.unwrap().id);
+    assert_eq!(ec2.list(BTreeMap::new()).await.unwrap().len(), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn exhausted_options_are_passed_over_and_remembered() {
+    let ec2 = ec2(Speed::INSTANT);
+    let pattern: mullion_cloud::sim::CapacityPattern = "c6a.xlarge/*/*".parse().unwrap();
+    ec2.exhaust(pattern.clone());
+    let options = [
+        option("c6a.xlarge", "us-west-2a"),
+        option("c5a.xlarge", "us-west-2a"),
+    ];
+    let instance = ec2.launch(order("a", WINDOWS, &options)).await.unwrap();
+    assert_eq!(&*instance.instance_type.name, "c5a.xlarge");
+    let error = ec2
+        .launch(order("b", WINDOWS, &options[..1]))
+        .await
+        .unwrap_err();
+    assert!(error.is_insufficient_capacity());
+    assert_eq!(
+        error.to_string(),
+        "InsufficientInstanceCapacity: no capacity for on-demand c6a.xlarge in us-west-2a"
+    );
+    assert!(!available(&ec2, "c6a.xlarge", "us-west-2a").await);
+    assert!(available(&ec2, "c6a.xlarge", "us-west-2b").await);
+    tokio::time::sleep(Duration::from_secs(181)).await;
+    assert!(available(&ec2, "c6a.xlarge", "us-west-2a").await);
+    ec2.replenish(&pattern);
+    let instance = ec2.launch(order("c", WINDOWS, &options)).await.unwrap();
+    assert_eq!(&*instance.instance_type.name, "c6a.xlarge");
+}
+
+async fn available(ec2: &SimulatedEc2, name: &str, zone: &str) -> bool {
+    let offers = ec2.offers(Os::Windows).await.unwrap();
+    let offer = offers
+        .iter()
+        .find(|o| &*o.instance_type.name == name)
+        .unwrap();
+    offer
+        .offerings
+        .iter()
+        .any(|o| &*o.zone == zone && o.capacity_type == CapacityType::OnDemand && o.available)
+}
+
+#[tokio::test(start_paused = true)]
+async fn quotas_and_throttling_are_told_in_ec2s_words() {
+    let ec2 = ec2(Speed::INSTANT);
+    ec2.limit_vcpus(Some(4));
+    let options = [option("m5.large", "us-west-2a")];
+    for token in ["a", "b"] {
+        ec2.launch(order(token, AmiFamily::AmazonLinux2, &options))
+            .await
+            .unwrap();
+    }
+    let error = ec2
+        .launch(order("c", AmiFamily::AmazonLinux2, &options))
+        .await
+        .unwrap_err();
+    assert_eq!(error, CloudError::QuotaExceeded { limit: 4 });
+    ec2.throttle(1);
+    let error = ec2.list(BTreeMap::new()).await.unwrap_err();
+    assert_eq!(
+        error.to_string(),
+        "RequestLimitExceeded: Request limit exceeded."
+    );
+    assert_eq!(ec2.list(BTreeMap::new()).await.unwrap().len(), 2);
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_same_calls_give_the_same_history() {
+    async fn history() -> Vec<(String, String, String)> {
+        let ec2 = ec2(Speed::INSTANT);
+        for token in 0..20 {
+            let options = [option("m5.large", "us-west-2c")];
+            ec2.launch(order(&token.to_string(), AmiFamily::AmazonLinux2, &options))
+                .await
+                .unwrap();
+        }
+        let describe = |i: Arc<Instance>| {
+            (
+                i.id.to_string(),
+                i.private_dns_name.clone(),
+                i.subnet.to_string(),
+            )
+        };
+        ec2.instances().into_iter().map(describe).collect()
+    }
+    assert_eq!(history().await, history().await);
+}
+
+#[tokio::test(start_paused = true)]
+async fn subnets_and_security_groups_are_found_by_the_discovery_tag() {
+    let ec2 = ec2(Speed::INSTANT);
+    let select = |value: &str| TagSelector {
+        tags: BTreeMap::from([("karpenter.sh/discovery".to_owned(), value.to_owned())]),
+        ..TagSelector::default()
+    };
+    assert_eq!(ec2.subnets(&[select("demo")]).await.unwrap().len(), 3);
+    assert_eq!(
+        ec2.security_groups(&[select("demo")]).await.unwrap().len(),
+        1
+    );
+    assert!(ec2.subnets(&[select("other")]).await.unwrap().is_empty());
+}
+
+#[tokio::test(start_paused = true)]
+async fn clusters_of_older_versions_are_offered_the_hardware_of_their_day() {
+    let ec2 = ec2(Speed::INSTANT);
+    let offers = ec2.offers(Os::Windows).await.unwrap();
+    // The cheapest type of the categories c, m and r that has ten addresses for Windows pods.
+    let cheapest = offers
+        .iter()
+        .filter(|offer| {
+            let parts = offer.instance_type.parts();
+            matches!(parts.category, Some("c" | "m" | "r"))
+                && parts.generation.is_some_and(|generation| generation > 2)
+                && offer.instance_type.ipv4_per_eni > 10
+        })
+        .min_by_key(|offer| {
+            let on_demand =
+                |o: &&mullion_cloud::Offering| o.capacity_type == CapacityType::OnDemand;
+            offer
+                .offerings
+                .iter()
+                .filter(on_demand)
+                .map(|o| o.price)
+                .min()
+        })
+        .unwrap();
+    assert_eq!(&*cheapest.instance_type.name, "c6a.xlarge");
+}
+
+#[tokio::test(start_paused = true)]
+async fn node_groups_become_instances_spread_over_the_zones() {
+    let text = include_str!("../../api/testdata/eksctl-windows-nodegroup.yaml");
+    let cluster = Cluster::from_yaml(text).unwrap();
+    let config = Config {
+        speed: Speed::INSTANT,
+        ..Config::for_cluster(&cluster)
+    };
+    let ec2 = SimulatedEc2::new(
+        config,
+        Clock::starting_at("2026-01-01T00:00:00Z".parse().unwrap()),
+    );
+    let mut nodes = Vec::new();
+    for order in node_group::orders(&cluster, &ec2).unwrap() {
+        nodes.push(ec2.launch(order).await.unwrap());
+    }
+    let zones: Vec<_> = nodes.iter().map(|node| &*node.zone).collect();
+    assert_eq!(
+        zones,
+        ["us-west-2a", "us-west-2a", "us-west-2a", "us-west-2b"]
+    );
+    let labels = nodes[0].node_labels();
+    for (key, value) in [
+        ("kubernetes.io/os", "windows"),
+        ("kubernetes.io/arch", "amd64"),
+        ("node.kubernetes.io/windows-build", "10.0.20348"),
+        ("node.kubernetes.io/instance-type", "m5.xlarge"),
+        ("topology.kubernetes.io/zone", "us-west-2a"),
+        ("topology.kubernetes.io/region", "us-west-2"),
+        ("alpha.eksctl.io/nodegroup-name", "windows-ng"),
+        ("nodeclass", "windows2022"),
+    ] {
+        assert_eq!(labels.get(key).map(String::as_str), Some(value), "{key}");
+    }
+    assert_eq!(nodes[0].registration.taints[0].key, "os");
+    assert_eq!(nodes[0].allocatable.private_ipv4(), 14);
+    assert_eq!(
+        nodes[3].node_labels()["eks.amazonaws.com/nodegroup"],
+        "linux-ng"
+    );
+    assert!(
+        !nodes[3]
+            .node_labels()
+            .contains_key("node.kubernetes.io/windows-build")
+    );
+}
+
+#[tokio::test(start_paused = true)]
+async fn groups_of_unknown_or_unfit_types_are_refused_with_their_path() {
+    let cases = [
+        (
+            "instanceType: m5.big",
+            "nodeGroups[0].instanceType: \"m5.big\" is not an EC2 instance type",
+        ),
+        (
+            "instanceType: m6g.large, amiFamily: WindowsServer2022CoreContainer",
+            "nodeGroups[0].instanceType: m6g.large cannot run WindowsServer2022CoreContainer",
+        ),
+    ];
+    for (group, message) in cases {
+        let text = format!(
+            "apiVersion: eksctl.io/v1alpha5\nkind: ClusterConfig\nmetadata: {{name: c, region: us-west-2}}\n\
+             nodeGroups: [{{name: g, {group}}}]"
+        );
+        let cluster = Cluster::from_yaml(&text).unwrap();
+        let ec2 = SimulatedEc2::new(
+            Config::for_cluster(&cluster),
+            Clock::starting_at("2026-01-01T00:00:00Z".parse().unwrap()),
+        );
+        let error = node_group::orders(&cluster, &ec2).unwrap_err();
+        assert_eq!(error.to_string(), message);
+        assert!(error.hint.is_some());
+    }
+}
