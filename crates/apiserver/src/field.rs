@@ -195,6 +195,16 @@ impl Errors {
         self.push(ErrorType::NotFound, path, Some(value.into()), "");
     }
 
+    /// `field: Not found: value: detail`.
+    pub fn not_found_because(
+        &mut self,
+        path: &Path<'_>,
+        value: impl Into<Value>,
+        detail: impl Into<String>,
+    ) {
+        self.push(ErrorType::NotFound, path, Some(value.into()), detail);
+    }
+
     /// `field: Too long: may not be more than N bytes`.
     pub fn too_long(&mut self, path: &Path<'_>, max_bytes: usize) {
         self.push(

@@ -5,6 +5,7 @@
 use std::sync::Arc;
 
 use super::{
+    daemonsets::DaemonSets, deployments::Deployments, poddisruptionbudgets::PodDisruptionBudgets, pods::Pods, replicasets::ReplicaSets,
     Generation, Kind, NameRule, Plain, Resource, Rules, StatusMetadata, StatusOnCreate,
     Subresource, SubresourceHandler,
 };
@@ -139,6 +140,19 @@ impl Row {
         })
     }
 
+    /// The object itself, of which a part is written.
+    fn part(self, name: &'static str) -> Row {
+        let kind = self.0.kind.clone();
+        self.subresource(Subresource {
+            name,
+            group: None,
+            version: None,
+            kind,
+            verbs: STATUS_VERBS,
+            handler: SubresourceHandler::Part,
+        })
+    }
+
     /// A subresource with a handler of its own.
     fn named(self, name: &'static str, kind: &'static str, verbs: &'static [&'static str]) -> Row {
         self.subresource(Subresource {
@@ -192,6 +206,7 @@ fn core() -> Vec<Row> {
             .rules(|rules| rules.delete_returns_object = true)
             .status(StatusMetadata::All),
         Row::core("Pod", "pods")
+            .behaves(Pods)
             .short(&["po"])
             .in_all()
             .rules(|rules| {
@@ -208,7 +223,9 @@ fn core() -> Vec<Row> {
                 verbs: &["create"],
                 handler: SubresourceHandler::Named,
             })
+            .part("ephemeralcontainers")
             .named("log", "Pod", &["get"])
+            .part("resize")
             .status(StatusMetadata::KeepOwnerReferences),
         Row::core("Secret", "secrets"),
         Row::core("ServiceAccount", "serviceaccounts")
@@ -230,17 +247,20 @@ fn apps() -> Vec<Row> {
     vec![
         Row::apps("ControllerRevision", "controllerrevisions"),
         Row::apps("DaemonSet", "daemonsets")
+            .behaves(DaemonSets)
             .short(&["ds"])
             .in_all()
             .rules(|rules| rules.generation = Generation::Counts(&["spec"]))
             .status(StatusMetadata::All),
         Row::apps("Deployment", "deployments")
+            .behaves(Deployments)
             .short(&["deploy"])
             .in_all()
             .rules(|rules| rules.generation = Generation::Counts(&["spec", "metadata.annotations"]))
             .scale()
             .status(StatusMetadata::KeepLabels),
         Row::apps("ReplicaSet", "replicasets")
+            .behaves(ReplicaSets)
             .short(&["rs"])
             .in_all()
             .rules(|rules| rules.generation = Generation::Counts(&["spec"]))
@@ -268,6 +288,7 @@ fn groups() -> Vec<Row> {
             "poddisruptionbudgets",
             "api.policy.v1.PodDisruptionBudget",
         )
+        .behaves(PodDisruptionBudgets)
         .short(&["pdb"])
         .rules(|rules| {
             rules.generation = Generation::Counts(&["spec"]);

@@ -4,6 +4,15 @@
 //! can say: defaults, validation, table cells. Custom resources make the same rows at run time. Handlers never name a kind.
 
 mod builtins;
+mod daemonsets;
+mod deployments;
+mod poddisruptionbudgets;
+mod pods;
+pub(crate) mod podspec;
+pub(crate) mod print;
+mod replicasets;
+pub(crate) mod tree;
+mod workloads;
 
 pub use builtins::builtins;
 
@@ -74,6 +83,8 @@ pub struct Rules {
     pub graceful_deletion: bool,
     /// DELETE answers with the object instead of a Status when it is gone at once.
     pub delete_returns_object: bool,
+    /// DELETE of a collection is served (not for namespaces).
+    pub delete_collection: bool,
     /// What DELETE does to dependents when nothing is asked for.
     pub default_propagation: Propagation,
     /// What CREATE does to `status`.
@@ -89,6 +100,7 @@ impl Default for Rules {
             unconditional_update: true,
             graceful_deletion: false,
             delete_returns_object: false,
+            delete_collection: true,
             default_propagation: Propagation::Background,
             status_on_create: StatusOnCreate::Clear,
         }
@@ -170,6 +182,8 @@ pub enum SubresourceHandler {
         /// Path of the selector: a labelSelector object or, for custom resources, a string.
         selector: Option<String>,
     },
+    /// The object itself, of which the kind's `prepare_part` lets a part be written; the generation counts (pods/ephemeralcontainers, pods/resize).
+    Part,
     /// A named handler of its own in `http/subresource/` (binding, eviction, log, finalize, token, approval ...).
     Named,
 }
@@ -233,6 +247,11 @@ pub trait Kind: Send + Sync + 'static {
         let _ = (ctx, object, errors);
     }
 
+    /// Validates what only a creation must keep; after [`Kind::validate`].
+    fn validate_creation(&self, ctx: &Ctx<'_>, object: &Value, errors: &mut Errors) {
+        let _ = (ctx, object, errors);
+    }
+
     /// Validates a change on the main endpoint: immutable fields and the like.
     fn validate_update(&self, ctx: &Ctx<'_>, object: &Value, old: &Value, errors: &mut Errors) {
         let _ = (ctx, object, old, errors);
@@ -241,6 +260,16 @@ pub trait Kind: Send + Sync + 'static {
     /// Validates a change on the status endpoint.
     fn validate_status(&self, ctx: &Ctx<'_>, object: &Value, old: &Value, errors: &mut Errors) {
         let _ = (ctx, object, old, errors);
+    }
+
+    /// Keeps of a write to a [`SubresourceHandler::Part`] only what that subresource is for.
+    fn prepare_part(&self, ctx: &Ctx<'_>, subresource: &str, object: &mut Value, old: &Value) {
+        let _ = (ctx, subresource, object, old);
+    }
+
+    /// Validates a write to a [`SubresourceHandler::Part`]; after [`Kind::validate`].
+    fn validate_part(&self, ctx: &Ctx<'_>, subresource: &str, object: &Value, old: &Value, errors: &mut Errors) {
+        let _ = (ctx, subresource, object, old, errors);
     }
 
     /// Warnings for the client about what it sent.
@@ -292,6 +321,22 @@ pub trait Kind: Send + Sync + 'static {
     /// From the stored form to the served one.
     fn from_storage(&self, object: &mut Value) {
         let _ = object;
+    }
+
+    /// Whether [`Kind::from_storage`] must run even where the served version is the stored one (defaults that were added since).
+    fn rewrites_stored(&self) -> bool {
+        false
+    }
+
+    /// Whether an object that is marked for deletion stays although it has no finalizers (namespaces: `spec.finalizers`).
+    fn holds_deletion(&self, object: &Value) -> bool {
+        let _ = object;
+        false
+    }
+
+    /// Changes an object that is being marked for deletion (namespaces: phase Terminating).
+    fn prepare_delete(&self, ctx: &Ctx<'_>, object: &mut Value) {
+        let _ = (ctx, object);
     }
 }
 

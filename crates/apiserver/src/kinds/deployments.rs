@@ -1,0 +1,147 @@
+//! Deployments: defaults, validation, table (`pkg/apis/apps`, `pkg/registry/apps/deployment`).
+
+use jiff::Timestamp;
+use serde_json::Value;
+
+use super::{
+    Column, Kind, podspec,
+    podspec::internal,
+    print,
+    tree::{Tree, object_at, set_default, set_zero},
+    workloads::{self, Owner},
+};
+use crate::{
+    admission::Ctx,
+    field::{ErrorType, Errors, Path},
+};
+
+/// The behaviour of apps/v1 deployments.
+pub(super) struct Deployments;
+
+const COLUMNS: [Column; 8] = [
+    print::NAME,
+    print::column("Ready"),
+    print::column("Up-to-date"),
+    print::column("Available"),
+    print::AGE,
+    print::wide("Containers"),
+    print::wide("Images"),
+    print::wide("Selector"),
+];
+
+impl Kind for Deployments {
+    fn default(&self, object: &mut Value) {
+        let Some(object) = object.as_object_mut() else { return };
+        object_at(object, "status");
+        let spec = object_at(object, "spec");
+        set_default(spec, "replicas", 1);
+        let strategy = object_at(spec, "strategy");
+        set_zero(strategy, "type", "RollingUpdate");
+        if strategy["type"] == "RollingUpdate" {
+            let rolling = object_at(strategy, "rollingUpdate");
+            set_default(rolling, "maxUnavailable", "25%");
+            set_default(rolling, "maxSurge", "25%");
+        }
+        set_default(spec, "revisionHistoryLimit", 10);
+        set_default(spec, "progressDeadlineSeconds", 600);
+        object_at(spec, "template");
+        podspec::defaults::template(&mut spec["template"]);
+    }
+
+    fn prepare_create(&self, _: &Ctx<'_>, object: &mut Value) {
+        object["status"] = Value::Object(serde_json::Map::new());
+        podspec::prepare::drop_disabled_spec(&mut object["spec"]["template"]["spec"]);
+    }
+
+    fn prepare_update(&self, _: &Ctx<'_>, object: &mut Value, _: &Value) {
+        podspec::prepare::drop_disabled_spec(&mut object["spec"]["template"]["spec"]);
+    }
+
+    fn validate(&self, _: &Ctx<'_>, object: &Value, errors: &mut Errors) {
+        const OWNER: Owner = Owner { selector_of: "deployment", deadline_in: "ReplicaSet" };
+        let (spec, path) = (&object["spec"], Path::new("spec"));
+        workloads::counts(spec, &["replicas"], &path, errors);
+        workloads::selector_and_template(spec, &OWNER, &path, errors);
+        strategy(&spec["strategy"], &path.child("strategy"), errors);
+        workloads::counts(spec, &["minReadySeconds", "revisionHistoryLimit", "progressDeadlineSeconds"], &path, errors);
+        if let Some(deadline) = spec.integer("progressDeadlineSeconds")
+            && deadline <= spec.integer("minReadySeconds").unwrap_or(0)
+        {
+            errors.invalid(&path.child("progressDeadlineSeconds"), deadline, "must be greater than minReadySeconds");
+        }
+    }
+
+    fn validate_update(&self, _: &Ctx<'_>, object: &Value, old: &Value, errors: &mut Errors) {
+        workloads::same_selector(object, old, errors);
+    }
+
+    fn validate_status(&self, _: &Ctx<'_>, object: &Value, old: &Value, errors: &mut Errors) {
+        let (status, path) = (&object["status"], Path::new("status"));
+        let counts = [
+            "observedGeneration",
+            "replicas",
+            "updatedReplicas",
+            "readyReplicas",
+            "availableReplicas",
+            "unavailableReplicas",
+            "terminatingReplicas",
+            "collisionCount",
+        ];
+        workloads::counts(status, &counts, &path, errors);
+        let parts = ["updatedReplicas", "readyReplicas", "availableReplicas"];
+        workloads::at_most(status, &parts, "replicas", "status.replicas", &path, errors);
+        workloads::at_most(status, &["availableReplicas"], "readyReplicas", "readyReplicas", &path, errors);
+        workloads::not_decremented(object, old, "collisionCount", errors);
+    }
+
+    fn warnings(&self, object: &Value, old: Option<&Value>) -> Vec<String> {
+        if workloads::template_changed(object, old) { podspec::warnings::of_workload(object, old.is_none()) } else { Vec::new() }
+    }
+
+    fn columns(&self) -> Option<&[Column]> {
+        Some(&COLUMNS)
+    }
+
+    fn cells(&self, object: &Value, now: Timestamp) -> Vec<Value> {
+        let (spec, status) = (&object["spec"], &object["status"]);
+        let count = |field: &str| status.integer(field).unwrap_or(0);
+        let ready = format!("{}/{}", count("readyReplicas"), spec.integer("replicas").unwrap_or(0));
+        let mut cells = vec![
+            print::name(object),
+            ready.into(),
+            count("updatedReplicas").into(),
+            count("availableReplicas").into(),
+            print::age(object, now),
+        ];
+        cells.extend(workloads::wide_cells(spec));
+        cells
+    }
+}
+
+fn strategy(strategy: &Value, path: &Path<'_>, errors: &mut Errors) {
+    let rolling_path = path.child("rollingUpdate");
+    let rolling = strategy.field("rollingUpdate");
+    match (strategy.text("type"), rolling) {
+        ("Recreate", Some(_)) => {
+            errors.forbidden(&rolling_path, "may not be specified when strategy `type` is 'Recreate'");
+        }
+        ("Recreate", None) => {}
+        ("RollingUpdate", Some(rolling)) => rolling_update(rolling, &rolling_path, errors),
+        ("RollingUpdate", None) => errors.required(&rolling_path, "this should be defaulted and never be nil"),
+        _ => {
+            let text = internal::compact("DeploymentStrategy", strategy);
+            errors.with_text(ErrorType::NotSupported, path, text, r#"supported values: "Recreate", "RollingUpdate""#);
+        }
+    }
+}
+
+fn rolling_update(rolling: &Value, path: &Path<'_>, errors: &mut Errors) {
+    let (unavailable, surge) = (&rolling["maxUnavailable"], &rolling["maxSurge"]);
+    let at = path.child("maxUnavailable");
+    workloads::int_or_percent(unavailable, &at, errors);
+    workloads::int_or_percent(surge, &path.child("maxSurge"), errors);
+    if workloads::number(Some(unavailable)) == 0 && workloads::number(Some(surge)) == 0 {
+        errors.invalid(&at, unavailable.clone(), "may not be 0 when `maxSurge` is 0");
+    }
+    workloads::at_most_all(unavailable, &at, errors);
+}

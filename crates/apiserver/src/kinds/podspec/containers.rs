@@ -1,0 +1,279 @@
+//! Validation of containers: what regular, init and ephemeral containers have in common, and what sets them apart.
+
+use serde_json::Value;
+
+use super::{Scope, defaults::is_restartable_init, env, mounts, probes, resources, security};
+use crate::{
+    field::{Errors, Path},
+    kinds::tree::Tree,
+    validation::{check, names},
+};
+
+const PROTOCOLS: [&str; 3] = ["SCTP", "TCP", "UDP"];
+const PULL_POLICIES: [&str; 3] = ["Always", "IfNotPresent", "Never"];
+const RESTART_POLICIES: [&str; 3] = ["Always", "Never", "OnFailure"];
+const RESTART_ACTIONS: [&str; 2] = ["Restart", "RestartAllContainers"];
+const MAX_RESTART_RULES: usize = 20;
+const MAX_EXIT_CODES: usize = 255;
+const ONLY_SIDECARS: &str = "may not be set for init containers without restartPolicy=Always";
+const NOT_EPHEMERAL: &str = "cannot be set for an Ephemeral Container";
+
+/// `spec.containers`.
+pub(super) fn validate_regular(scope: &Scope<'_>, path: &Path<'_>, errors: &mut Errors) {
+    let containers = scope.spec.items("containers");
+    if containers.is_empty() {
+        return errors.required(path, "");
+    }
+    for (index, container) in containers.iter().enumerate() {
+        let at = path.index(index);
+        common(container, scope, &at, errors);
+        let name = container.text("name");
+        if containers[..index].iter().any(|other| other.text("name") == name) {
+            errors.duplicate(&at.child("name"), name);
+        }
+        hooks_and_probes(container, scope, &at, errors);
+        restart_policy(container, &at, errors);
+    }
+    host_port_conflicts(containers, path, errors);
+}
+
+/// `spec.initContainers`.
+pub(super) fn validate_init(scope: &Scope<'_>, path: &Path<'_>, errors: &mut Errors) {
+    let regular = scope.spec.items("containers");
+    let containers = scope.spec.items("initContainers");
+    for (index, container) in containers.iter().enumerate() {
+        let at = path.index(index);
+        common(container, scope, &at, errors);
+        restart_policy(container, &at, errors);
+        let name = container.text("name");
+        if regular.iter().chain(&containers[..index]).any(|other| other.text("name") == name) {
+            errors.duplicate(&at.child("name"), name);
+        }
+        host_port_conflicts(std::slice::from_ref(container), path, errors);
+        if is_restartable_init(container) {
+            hooks_and_probes(container, scope, &at, errors);
+        } else {
+            for field in ["lifecycle", "livenessProbe", "readinessProbe", "startupProbe"] {
+                if container.has(field) {
+                    errors.forbidden(&at.child(field), ONLY_SIDECARS);
+                }
+            }
+        }
+    }
+}
+
+/// `spec.ephemeralContainers`.
+pub(super) fn validate_ephemeral(scope: &Scope<'_>, path: &Path<'_>, errors: &mut Errors) {
+    let containers = scope.spec.items("ephemeralContainers");
+    let named = |list: &str, name: &str| scope.spec.items(list).iter().any(|other| other.text("name") == name);
+    for (index, container) in containers.iter().enumerate() {
+        let at = path.index(index);
+        common(container, scope, &at, errors);
+        only_in_pods(container, &at, errors);
+        let name = container.text("name");
+        let taken = named("containers", name) || named("initContainers", name);
+        if taken || containers[..index].iter().any(|other| other.text("name") == name) {
+            errors.duplicate(&at.child("name"), name);
+        }
+        let target = container.text("targetContainerName");
+        if !target.is_empty() && !named("containers", target) && !named("initContainers", target) {
+            errors.not_found(&at.child("targetContainerName"), target);
+        }
+        for field in [
+            "ports",
+            "resources",
+            "resizePolicy",
+            "restartPolicy",
+            "restartPolicyRules",
+            "livenessProbe",
+            "readinessProbe",
+            "startupProbe",
+            "lifecycle",
+        ] {
+            let empty = |value: &Value| value.as_array().is_some_and(Vec::is_empty) || value.as_object().is_some_and(|map| map.is_empty());
+            let allowed_when_empty = matches!(field, "ports" | "resources" | "resizePolicy" | "restartPolicyRules");
+            if container.field(field).is_some_and(|value| !(allowed_when_empty && empty(value))) {
+                errors.forbidden(&at.child(field), NOT_EPHEMERAL);
+            }
+        }
+        let mounts = at.child("volumeMounts");
+        for (mount_index, mount) in container.items("volumeMounts").iter().enumerate() {
+            for field in ["subPath", "subPathExpr"].into_iter().filter(|field| !mount.text(field).is_empty()) {
+                errors.forbidden(&mounts.index(mount_index).child(field), NOT_EPHEMERAL);
+            }
+        }
+    }
+}
+
+/// What is checked in Pods but not in templates.
+pub(super) fn only_in_pods(container: &Value, path: &Path<'_>, errors: &mut Errors) {
+    let image = container.text("image");
+    if image.trim() != image {
+        errors.invalid(&path.child("image"), image, "must not have leading or trailing whitespace");
+    }
+}
+
+fn common(container: &Value, scope: &Scope<'_>, path: &Path<'_>, errors: &mut Errors) {
+    let name = container.text("name");
+    if name.is_empty() {
+        errors.required(&path.child("name"), "");
+    } else {
+        check(errors, &path.child("name"), name, names::dns_label(name));
+    }
+    if container.text("image").is_empty() {
+        errors.required(&path.child("image"), "");
+    }
+    match container.text("terminationMessagePolicy") {
+        "File" | "FallbackToLogsOnError" => {}
+        "" => errors.required(&path.child("terminationMessagePolicy"), ""),
+        policy => {
+            errors.not_supported(&path.child("terminationMessagePolicy"), policy, &["File", "FallbackToLogsOnError"]);
+        }
+    }
+    let volumes = scope.spec.items("volumes");
+    ports(container.items("ports"), &path.child("ports"), errors);
+    env::validate(container.items("env"), volumes, &path.child("env"), errors);
+    env::validate_from(container.items("envFrom"), &path.child("envFrom"), errors);
+    mounts::validate_mounts(container, volumes, &path.child("volumeMounts"), errors);
+    mounts::validate_devices(container, volumes, &path.child("volumeDevices"), errors);
+    pull_policy(container, "imagePullPolicy", path, errors);
+    if let Some(requirements) = container.field("resources") {
+        resources::validate(requirements, scope.spec.items("resourceClaims"), &path.child("resources"), errors);
+    }
+    resize_policy(container.items("resizePolicy"), scope.spec.text("restartPolicy"), &path.child("resizePolicy"), errors);
+    if let Some(context) = container.field("securityContext") {
+        security::validate_container(context, scope.host_users(), &path.child("securityContext"), errors);
+    }
+}
+
+fn hooks_and_probes(container: &Value, scope: &Scope<'_>, path: &Path<'_>, errors: &mut Errors) {
+    if let Some(lifecycle) = container.field("lifecycle") {
+        let grace = scope.spec.integer("terminationGracePeriodSeconds");
+        probes::validate_lifecycle(lifecycle, grace, &path.child("lifecycle"), errors);
+    }
+    probes::validate(container, path, errors);
+}
+
+/// A pull policy, of a container or of an image volume.
+pub(super) fn pull_policy(owner: &Value, field: &str, path: &Path<'_>, errors: &mut Errors) {
+    match owner.text(field) {
+        "" => errors.required(&path.child(field), ""),
+        policy if !PULL_POLICIES.contains(&policy) => errors.not_supported(&path.child(field), policy, &PULL_POLICIES),
+        _ => {}
+    }
+}
+
+fn ports(ports: &[Value], path: &Path<'_>, errors: &mut Errors) {
+    for (index, port) in ports.iter().enumerate() {
+        let at = path.index(index);
+        let name = port.text("name");
+        if !name.is_empty() {
+            let sentences = names::port_name(name);
+            if sentences.is_empty() && ports[..index].iter().any(|other| other.text("name") == name) {
+                errors.duplicate(&at.child("name"), name);
+            }
+            check(errors, &at.child("name"), name, sentences);
+        }
+        let number = port.integer("containerPort").unwrap_or(0);
+        if number == 0 {
+            errors.required(&at.child("containerPort"), "");
+        } else {
+            port_number(number, &at.child("containerPort"), errors);
+        }
+        if let Some(host_port) = port.integer("hostPort").filter(|port| *port != 0) {
+            port_number(host_port, &at.child("hostPort"), errors);
+        }
+        match port.text("protocol") {
+            "" => errors.required(&at.child("protocol"), ""),
+            protocol if !PROTOCOLS.contains(&protocol) => errors.not_supported(&at.child("protocol"), protocol, &PROTOCOLS),
+            _ => {}
+        }
+    }
+}
+
+fn port_number(number: i64, path: &Path<'_>, errors: &mut Errors) {
+    for sentence in names::port_number(number) {
+        errors.invalid(path, number, sentence);
+    }
+}
+
+/// Containers that run together may not ask for one host port twice.
+fn host_port_conflicts(containers: &[Value], path: &Path<'_>, errors: &mut Errors) {
+    let taken = |port: &Value, other: &Value| {
+        port.integer("hostPort") == other.integer("hostPort")
+            && port.text("protocol") == other.text("protocol")
+            && port.text("hostIP") == other.text("hostIP")
+    };
+    for (index, container) in containers.iter().enumerate() {
+        let at = path.index(index);
+        let ports = container.items("ports");
+        for (port_index, port) in ports.iter().enumerate() {
+            let Some(number) = port.integer("hostPort").filter(|number| *number != 0) else { continue };
+            let mut earlier = containers[..index].iter().flat_map(|other| other.items("ports")).chain(&ports[..port_index]);
+            if earlier.any(|other| taken(port, other)) {
+                let text = format!("{}/{}/{number}", port.text("protocol"), port.text("hostIP"));
+                errors.duplicate(&at.child("ports").index(port_index).child("hostPort"), text);
+            }
+        }
+    }
+}
+
+fn resize_policy(policies: &[Value], pod_restart_policy: &str, path: &Path<'_>, errors: &mut Errors) {
+    for (index, policy) in policies.iter().enumerate() {
+        let (resource, restart) = (policy.text("resourceName"), policy.text("restartPolicy"));
+        if policies[..index].iter().any(|other| other.text("resourceName") == resource) {
+            errors.duplicate(&path.index(index), resource);
+        }
+        match resource {
+            "cpu" | "memory" => {}
+            "" => errors.required(path, ""),
+            other => errors.not_supported(path, other, &["cpu", "memory"]),
+        }
+        match restart {
+            "NotRequired" | "RestartContainer" => {}
+            "" => errors.required(path, ""),
+            other => errors.not_supported(path, other, &["NotRequired", "RestartContainer"]),
+        }
+        if pod_restart_policy == "Never" && restart != "NotRequired" {
+            errors.invalid(path, restart, "must be 'NotRequired' when `restartPolicy` is 'Never'");
+        }
+    }
+}
+
+/// A container's own restart policy and the rules by exit code.
+fn restart_policy(container: &Value, path: &Path<'_>, errors: &mut Errors) {
+    let rules = container.items("restartPolicyRules");
+    let at = path.child("restartPolicy");
+    if container.has("restartPolicy") {
+        let policy = container.text("restartPolicy");
+        if !RESTART_POLICIES.contains(&policy) {
+            errors.not_supported(&at, policy, &RESTART_POLICIES);
+        }
+    } else if !rules.is_empty() {
+        errors.required(&at, "must specify restartPolicy when restart rules are used");
+    }
+    let list = path.child("restartPolicyRules");
+    if rules.len() > MAX_RESTART_RULES {
+        errors.too_many(&list, rules.len(), MAX_RESTART_RULES);
+    }
+    for (index, rule) in rules.iter().enumerate() {
+        let at = list.index(index);
+        let action = rule.text("action");
+        if !RESTART_ACTIONS.contains(&action) {
+            errors.not_supported(&at.child("action"), action, &RESTART_ACTIONS);
+        }
+        let codes_path = at.child("exitCodes");
+        let Some(codes) = rule.field("exitCodes") else {
+            errors.required(&codes_path, "must be specified");
+            continue;
+        };
+        let operator = codes.text("operator");
+        if operator != "In" && operator != "NotIn" {
+            errors.not_supported(&codes_path.child("operator"), operator, &["In", "NotIn"]);
+        }
+        let values = codes.items("values");
+        if values.len() > MAX_EXIT_CODES {
+            errors.too_many(&codes_path.child("values"), values.len(), MAX_EXIT_CODES);
+        }
+    }
+}

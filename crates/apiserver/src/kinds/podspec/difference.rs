@@ -1,0 +1,173 @@
+//! The unified difference of two texts, as Python's difflib (and upstream's Go port of it) makes it.
+//!
+//! The longest common block is taken first, then the parts before and after it; not the shortest edit script, but the one that
+//! upstream prints.
+
+use std::{collections::HashMap, ops::Range};
+
+const CONTEXT: usize = 3;
+/// From this many lines on, lines that make up more than a hundredth are not used to find common blocks.
+const POPULAR_FROM: usize = 200;
+
+/// Hunks with three lines of context and without file names; empty when the texts are equal.
+pub(super) fn unified(old: &str, new: &str) -> String {
+    let (old, new): (Vec<&str>, Vec<&str>) = (old.lines().collect(), new.lines().collect());
+    let mut out = String::new();
+    for hunk in hunks(&Matcher::new(&old, &new).changes(), old.len(), new.len()) {
+        out.push_str(&format!("@@ -{} +{} @@\n", range(&hunk.old), range(&hunk.new)));
+        let mut at = hunk.old.start;
+        for change in &hunk.changes {
+            lines(&mut out, ' ', &old[at..change.old.start]);
+            lines(&mut out, '-', &old[change.old.clone()]);
+            lines(&mut out, '+', &new[change.new.clone()]);
+            at = change.old.end;
+        }
+        lines(&mut out, ' ', &old[at..hunk.old.end]);
+    }
+    out
+}
+
+fn lines(out: &mut String, mark: char, lines: &[&str]) {
+    for line in lines {
+        out.push(mark);
+        out.push_str(line);
+        out.push('\n');
+    }
+}
+
+fn range(range: &Range<usize>) -> String {
+    match range.len() {
+        1 => format!("{}", range.start + 1),
+        0 => format!("{},0", range.start),
+        length => format!("{},{length}", range.start + 1),
+    }
+}
+
+#[derive(Clone)]
+struct Change {
+    old: Range<usize>,
+    new: Range<usize>,
+}
+
+struct Hunk {
+    old: Range<usize>,
+    new: Range<usize>,
+    changes: Vec<Change>,
+}
+
+fn hunks(changes: &[Change], old_len: usize, new_len: usize) -> Vec<Hunk> {
+    let mut hunks: Vec<Hunk> = Vec::new();
+    for change in changes {
+        let (old_end, new_end) = ((change.old.end + CONTEXT).min(old_len), (change.new.end + CONTEXT).min(new_len));
+        match hunks.last_mut() {
+            Some(hunk) if change.old.start <= hunk.changes.last().map_or(0, |last| last.old.end) + 2 * CONTEXT => {
+                (hunk.old.end, hunk.new.end) = (old_end, new_end);
+                hunk.changes.push(change.clone());
+            }
+            _ => hunks.push(Hunk {
+                old: change.old.start.saturating_sub(CONTEXT)..old_end,
+                new: change.new.start.saturating_sub(CONTEXT)..new_end,
+                changes: vec![change.clone()],
+            }),
+        }
+    }
+    hunks
+}
+
+struct Matcher<'a> {
+    old: &'a [&'a str],
+    new: &'a [&'a str],
+    /// Where each line of the new text stands, popular lines left out.
+    positions: HashMap<&'a str, Vec<usize>>,
+}
+
+impl<'a> Matcher<'a> {
+    fn new(old: &'a [&'a str], new: &'a [&'a str]) -> Self {
+        let mut positions: HashMap<&str, Vec<usize>> = HashMap::new();
+        for (index, line) in new.iter().enumerate() {
+            positions.entry(line).or_default().push(index);
+        }
+        if new.len() >= POPULAR_FROM {
+            positions.retain(|_, at| at.len() <= new.len() / 100 + 1);
+        }
+        Matcher { old, new, positions }
+    }
+
+    fn changes(&self) -> Vec<Change> {
+        let mut blocks = Vec::new();
+        self.blocks(0..self.old.len(), 0..self.new.len(), &mut blocks);
+        blocks.push((self.old.len(), self.new.len(), 0));
+        let (mut old_at, mut new_at) = (0, 0);
+        let mut changes = Vec::new();
+        for (old, new, length) in blocks {
+            if old_at < old || new_at < new {
+                changes.push(Change { old: old_at..old, new: new_at..new });
+            }
+            (old_at, new_at) = (old + length, new + length);
+        }
+        changes
+    }
+
+    /// The common blocks of two ranges in order.
+    fn blocks(&self, old: Range<usize>, new: Range<usize>, out: &mut Vec<(usize, usize, usize)>) {
+        let (old_at, new_at, length) = self.longest(&old, &new);
+        if length == 0 {
+            return;
+        }
+        self.blocks(old.start..old_at, new.start..new_at, out);
+        out.push((old_at, new_at, length));
+        self.blocks(old_at + length..old.end, new_at + length..new.end, out);
+    }
+
+    /// The longest common block, the earliest one in the old text and then in the new.
+    fn longest(&self, old: &Range<usize>, new: &Range<usize>) -> (usize, usize, usize) {
+        let mut best = (old.start, new.start, 0);
+        let mut lengths: HashMap<usize, usize> = HashMap::new();
+        for i in old.clone() {
+            let mut next = HashMap::new();
+            for &j in self.positions.get(self.old[i]).into_iter().flatten().filter(|j| new.contains(j)) {
+                let length = j.checked_sub(1).and_then(|before| lengths.get(&before)).map_or(1, |length| length + 1);
+                next.insert(j, length);
+                if length > best.2 {
+                    best = (i + 1 - length, j + 1 - length, length);
+                }
+            }
+            lengths = next;
+        }
+        let (mut old_at, mut new_at, mut length) = best;
+        while old_at > old.start && new_at > new.start && self.old[old_at - 1] == self.new[new_at - 1] {
+            (old_at, new_at, length) = (old_at - 1, new_at - 1, length + 1);
+        }
+        while old_at + length < old.end && new_at + length < new.end && self.old[old_at + length] == self.new[new_at + length] {
+            length += 1;
+        }
+        (old_at, new_at, length)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::unified;
+
+    #[test]
+    fn one_changed_line_has_three_lines_around_it() {
+        let old: Vec<String> = (1..=9).map(|n| n.to_string()).collect();
+        let mut new = old.clone();
+        new[4] = "five".into();
+        let expected = "@@ -2,7 +2,7 @@\n 2\n 3\n 4\n-5\n+five\n 6\n 7\n 8\n";
+        assert_eq!(unified(&old.join("\n"), &new.join("\n")), expected);
+        assert_eq!(unified("a", "a"), "");
+    }
+
+    #[test]
+    fn near_changes_share_a_hunk_and_far_ones_do_not() {
+        let old: Vec<String> = (1..=20).map(|n| n.to_string()).collect();
+        let mut new = old.clone();
+        new[1] = "two".into();
+        new[8] = "nine".into();
+        new[19] = "twenty".into();
+        let text = unified(&old.join("\n"), &new.join("\n"));
+        assert_eq!(text.matches("@@ -").count(), 2, "{text}");
+        assert!(text.starts_with("@@ -1,12 +1,12 @@\n 1\n-2\n+two\n 3\n"));
+    }
+}

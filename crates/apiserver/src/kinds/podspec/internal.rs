@@ -1,0 +1,246 @@
+//! Objects as Go's internal types print them: in errors about a whole struct, and in the difference of two pod specs.
+//!
+//! Upstream validates other types than it serves: their fields carry Go's names, come in the order of the declaration, and are all
+//! there (`null`, `""`, `0`, `false`). `internal_types.txt` declares them as Go does: a name, a type, and the JSON name where it is not
+//! the name with a small first letter. `*T` and `[]T` are null when absent, `*` and `[]` hold scalars, `+T` is embedded.
+
+use std::{collections::HashMap, sync::LazyLock};
+
+use serde_json::Value;
+
+use crate::kinds::tree::Tree;
+
+static TYPES: LazyLock<HashMap<&'static str, Vec<Field>>> = LazyLock::new(|| parse(include_str!("internal_types.txt")));
+
+struct Field {
+    name: &'static str,
+    json: String,
+    shape: Shape,
+}
+
+enum Shape {
+    Text,
+    Number,
+    Flag,
+    Quantity,
+    /// A pointer to a scalar, or a map of scalars: absent is null.
+    Nullable,
+    Scalars,
+    Struct(&'static str),
+    Pointer(&'static str),
+    Structs(&'static str),
+    Embedded(&'static str),
+}
+
+fn parse(table: &'static str) -> HashMap<&'static str, Vec<Field>> {
+    let mut types = HashMap::new();
+    let mut current = "";
+    for line in table.lines() {
+        if !line.starts_with(' ') {
+            current = line;
+            types.insert(current, Vec::new());
+            continue;
+        }
+        let mut words = line.split_whitespace();
+        let name = words.next().unwrap_or("");
+        let shape = match words.next().unwrap_or("") {
+            "" => Shape::Embedded(&name[1..]),
+            "string" => Shape::Text,
+            "int" => Shape::Number,
+            "bool" => Shape::Flag,
+            "quantity" => Shape::Quantity,
+            "*" | "map" => Shape::Nullable,
+            "[]" => Shape::Scalars,
+            word => match (word.strip_prefix('*'), word.strip_prefix("[]")) {
+                (Some(target), _) => Shape::Pointer(target),
+                (_, Some(target)) => Shape::Structs(target),
+                _ => Shape::Struct(word),
+            },
+        };
+        let json = words.next().map_or_else(|| name[..1].to_lowercase() + &name[1..], str::to_owned);
+        types.entry(current).or_default().push(Field { name, json, shape });
+    }
+    types
+}
+
+/// The struct on one line, as in `Invalid value: {"Type":"Foo","RollingUpdate":null}`.
+pub(crate) fn compact(type_name: &str, value: &Value) -> String {
+    let mut printer = Printer { out: String::new(), indent: None };
+    printer.object(type_name, value);
+    printer.out
+}
+
+/// The struct over many lines, indented by one space.
+pub(super) fn indented(type_name: &str, value: &Value) -> String {
+    let mut printer = Printer { out: String::new(), indent: Some(0) };
+    printer.object(type_name, value);
+    printer.out
+}
+
+/// A label selector on one line; its type is the served one, so absent fields are left out.
+pub(crate) fn label_selector(selector: &Value) -> String {
+    let mut printer = Printer { out: String::new(), indent: None };
+    printer.label_selector(selector);
+    printer.out
+}
+
+struct Printer {
+    out: String,
+    /// The depth, where lines are broken.
+    indent: Option<usize>,
+}
+
+impl Printer {
+    fn object(&mut self, type_name: &str, value: &Value) {
+        self.open('{');
+        let mut first = true;
+        self.fields(type_name, value, &mut first);
+        self.close('}', first);
+    }
+
+    fn fields(&mut self, type_name: &str, value: &Value, first: &mut bool) {
+        for field in TYPES.get(type_name).into_iter().flatten() {
+            if let Shape::Embedded(target) = field.shape {
+                self.fields(target, value, first);
+                continue;
+            }
+            self.key(field.name, first);
+            let found = value.field(&field.json);
+            match (&field.shape, found) {
+                (Shape::Text, None) => self.out.push_str("\"\""),
+                (Shape::Number, None) => self.out.push('0'),
+                (Shape::Flag, None) => self.out.push_str("false"),
+                (Shape::Quantity, None) => self.out.push_str("\"0\""),
+                (Shape::Struct(target), found) => self.object(target, found.unwrap_or(&Value::Null)),
+                (_, None) => self.out.push_str("null"),
+                (Shape::Pointer("LabelSelector"), Some(found)) => self.label_selector(found),
+                (Shape::Pointer(target), Some(found)) => self.object(target, found),
+                (Shape::Structs(target), Some(found)) => self.list(found, |printer, item| printer.object(target, item)),
+                (_, Some(found)) => self.plain(found),
+            }
+        }
+    }
+
+    fn label_selector(&mut self, selector: &Value) {
+        self.open('{');
+        let mut first = true;
+        if let Some(labels) = selector.field("matchLabels") {
+            self.key("matchLabels", &mut first);
+            self.plain(labels);
+        }
+        if let Some(expressions) = selector.field("matchExpressions") {
+            self.key("matchExpressions", &mut first);
+            self.list(expressions, |printer, expression| {
+                printer.open('{');
+                let mut first = true;
+                for field in ["key", "operator", "values"] {
+                    if let Some(value) = expression.field(field) {
+                        printer.key(field, &mut first);
+                        printer.plain(value);
+                    }
+                }
+                printer.close('}', first);
+            });
+        }
+        self.close('}', first);
+    }
+
+    fn plain(&mut self, value: &Value) {
+        match value {
+            Value::Object(map) => {
+                self.open('{');
+                let mut first = true;
+                for (key, value) in map {
+                    self.key(key, &mut first);
+                    self.plain(value);
+                }
+                self.close('}', first);
+            }
+            Value::Array(_) => self.list(value, Self::plain),
+            scalar => self.out.push_str(&scalar.to_string()),
+        }
+    }
+
+    fn list(&mut self, list: &Value, print: impl Fn(&mut Self, &Value)) {
+        self.open('[');
+        let items = list.as_array().map_or(&[][..], Vec::as_slice);
+        for (index, item) in items.iter().enumerate() {
+            self.separate(index == 0);
+            print(self, item);
+        }
+        self.close(']', items.is_empty());
+    }
+
+    fn open(&mut self, bracket: char) {
+        self.out.push(bracket);
+        self.indent = self.indent.map(|depth| depth + 1);
+    }
+
+    fn close(&mut self, bracket: char, empty: bool) {
+        self.indent = self.indent.map(|depth| depth - 1);
+        if !empty {
+            self.line_break();
+        }
+        self.out.push(bracket);
+    }
+
+    fn key(&mut self, name: &str, first: &mut bool) {
+        self.separate(*first);
+        *first = false;
+        self.out.push('"');
+        self.out.push_str(name);
+        self.out.push_str(if self.indent.is_some() { "\": " } else { "\":" });
+    }
+
+    fn separate(&mut self, first: bool) {
+        if !first {
+            self.out.push(',');
+        }
+        self.line_break();
+    }
+
+    fn line_break(&mut self) {
+        if let Some(depth) = self.indent {
+            self.out.push('\n');
+            self.out.extend(std::iter::repeat_n(' ', depth));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn every_type_that_a_declaration_names_is_declared() {
+        for (name, fields) in TYPES.iter() {
+            for field in fields {
+                if let Shape::Struct(target) | Shape::Pointer(target) | Shape::Structs(target) | Shape::Embedded(target) = field.shape {
+                    assert!(TYPES.contains_key(target) || target == "LabelSelector", "{name}.{}: {target}", field.name);
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn all_fields_are_printed_under_their_go_names() {
+        assert_eq!(compact("DeploymentStrategy", &json!({"type": "Foo"})), r#"{"Type":"Foo","RollingUpdate":null}"#);
+        let selector = json!({"matchExpressions": [{"values": ["b"], "operator": "In", "key": "a"}], "matchLabels": {"c": "d"}});
+        let expected = r#"{"matchLabels":{"c":"d"},"matchExpressions":[{"key":"a","operator":"In","values":["b"]}]}"#;
+        assert_eq!(label_selector(&selector), expected);
+        assert_eq!(label_selector(&json!({})), "{}");
+    }
+
+    #[test]
+    fn a_minimal_pod_spec_has_upstream_s_line_numbers() {
+        let spec = json!({"containers": [{"name": "a", "image": "i", "resources": {}}], "restartPolicy": "Always", "securityContext": {}});
+        let text = indented("PodSpec", &spec);
+        let lines: Vec<&str> = text.lines().collect();
+        assert_eq!(lines[4], "  {");
+        assert_eq!(lines[34], "  }");
+        assert_eq!(lines[37], r#" "RestartPolicy": "Always","#);
+        assert_eq!(lines[46], r#"  "HostNetwork": false,"#);
+    }
+}

@@ -1,0 +1,31 @@
+//! File paths in pod specs: relative, without steps upwards.
+
+use crate::field::{Errors, Path};
+
+/// No `..` element anywhere.
+pub(super) fn no_backsteps(value: &str, path: &Path<'_>, errors: &mut Errors) {
+    if has_backsteps(value) {
+        errors.invalid(path, value, "must not contain '..'");
+    }
+}
+
+/// Whether one of the elements is `..`.
+pub(super) fn has_backsteps(value: &str) -> bool {
+    value.split('/').any(|element| element == "..")
+}
+
+/// Relative and without `..`.
+pub(super) fn local_descending(value: &str, path: &Path<'_>, errors: &mut Errors) {
+    if value.starts_with('/') {
+        errors.invalid(path, value, "must be a relative path");
+    }
+    no_backsteps(value, path, errors);
+}
+
+/// Relative, without `..`, and not starting with two dots (the names the kubelet keeps for itself).
+pub(super) fn local_non_reserved(value: &str, path: &Path<'_>, errors: &mut Errors) {
+    local_descending(value, path, errors);
+    if value.starts_with("..") && !value.starts_with("../") {
+        errors.invalid(path, value, "must not start with '..'");
+    }
+}

@@ -1,0 +1,141 @@
+//! Validation of projected volumes: several sources whose files must not collide.
+
+use serde_json::Value;
+
+use super::{
+    internal, paths,
+    volumes::{downward_file, key_to_path, required},
+};
+use crate::{
+    field::{ErrorType, Errors, Path},
+    kinds::tree::Tree,
+    validation::{check, names, selector},
+};
+
+const MIN_TOKEN_SECONDS: i64 = 10 * 60;
+const MAX_TOKEN_SECONDS: i64 = 1 << 32;
+
+/// The sources of a projected volume; `path` is the volume's.
+pub(super) fn validate(sources: &[Value], path: &Path<'_>, errors: &mut Errors) {
+    let list = path.child("sources");
+    for (index, source) in sources.iter().enumerate() {
+        let at = list.index(index);
+        let mut kinds = 0;
+        for kind in ["secret", "configMap"] {
+            let Some(projection) = source.field(kind) else { continue };
+            kinds += 1;
+            let at = at.child(kind);
+            required(projection, &["name"], &at, errors);
+            let items = at.child("items");
+            for (item_index, item) in projection.items("items").iter().enumerate() {
+                key_to_path(item, &items.index(item_index), errors);
+                let earlier = projection.items("items")[..item_index].iter().map(|item| item.text("path"));
+                collision(item.text("path"), earlier, sources, (index, kind), projection.text("name"), path, errors);
+            }
+        }
+        if let Some(projection) = source.field("downwardAPI") {
+            kinds += 1;
+            for (item_index, file) in projection.items("items").iter().enumerate() {
+                downward_file(file, &at.child("downwardAPI"), errors);
+                let earlier = projection.items("items")[..item_index].iter().map(|item| item.text("path"));
+                let file = file.text("path");
+                collision(file, earlier, sources, (index, "downwardAPI"), file, path, errors);
+            }
+        }
+        if let Some(token) = source.field("serviceAccountToken") {
+            kinds += 1;
+            service_account_token(token, &at.child("serviceAccountToken"), path, errors);
+        }
+        if let Some(bundle) = source.field("clusterTrustBundle") {
+            kinds += 1;
+            trust_bundle(bundle, &at.child("clusterTrustBundle"), errors);
+            let file = bundle.text("path");
+            collision(file, std::iter::empty(), sources, (index, "clusterTrustBundle"), file, path, errors);
+        }
+        if kinds > 1 {
+            errors.forbidden(&at, "may not specify more than 1 volume type per source");
+        }
+    }
+}
+
+/// The order in which one source's projections are looked at.
+const KINDS: [&str; 4] = ["secret", "configMap", "downwardAPI", "clusterTrustBundle"];
+
+/// Whether an earlier projection, or an earlier item of the same one, puts a file at the same place.
+fn collision<'a>(
+    file: &str,
+    mut earlier: impl Iterator<Item = &'a str>,
+    sources: &[Value],
+    (index, kind): (usize, &str),
+    value: &str,
+    path: &Path<'_>,
+    errors: &mut Errors,
+) {
+    if file.is_empty() {
+        return;
+    }
+    let holds = |source: &Value, kind: &str| match source.field(kind) {
+        Some(bundle) if kind == "clusterTrustBundle" => bundle.text("path") == file,
+        Some(projection) => projection.items("items").iter().any(|item| item.text("path") == file),
+        None => false,
+    };
+    let before = KINDS.iter().take_while(|other| **other != kind).any(|other| holds(&sources[index], other));
+    let in_sources = || sources[..index].iter().any(|source| KINDS.iter().any(|kind| holds(source, kind)));
+    if earlier.any(|other| other == file) || before || in_sources() {
+        errors.invalid(path, value, "conflicting duplicate paths");
+    }
+}
+
+fn service_account_token(token: &Value, path: &Path<'_>, volume: &Path<'_>, errors: &mut Errors) {
+    let seconds = token.integer("expirationSeconds").unwrap_or(0);
+    if seconds < MIN_TOKEN_SECONDS {
+        errors.invalid(&path.child("expirationSeconds"), seconds, "may not specify a duration less than 10 minutes");
+    }
+    if seconds > MAX_TOKEN_SECONDS {
+        errors.invalid(&path.child("expirationSeconds"), seconds, "may not specify a duration larger than 2^32 seconds");
+    }
+    if token.text("path").is_empty() {
+        errors.required(&volume.child("path"), "");
+    } else {
+        paths::local_non_reserved(token.text("path"), &volume.child("path"), errors);
+    }
+}
+
+fn trust_bundle(bundle: &Value, path: &Path<'_>, errors: &mut Errors) {
+    let (name, signer) = (bundle.field("name"), bundle.field("signerName"));
+    match (name.and_then(Value::as_str), signer.and_then(Value::as_str)) {
+        (Some(_), Some(_)) => {
+            let text = internal::compact("ClusterTrustBundleProjection", bundle);
+            errors.with_text(ErrorType::Invalid, path, text, "only one of name and signerName may be used");
+        }
+        (Some(name), None) => {
+            if name.is_empty() {
+                errors.required(&path.child("name"), "must be a valid object name");
+            }
+            let own = name.rsplit_once(':').map_or(name, |(_, own)| own);
+            for sentence in names::dns_subdomain(own) {
+                errors.invalid(&path.child("name"), name, format!("not a valid clustertrustbundlename: {sentence}"));
+            }
+            if let Some(selector) = bundle.field("labelSelector") {
+                let text = internal::label_selector(selector);
+                let detail = "labelSelector must be unset if name is specified";
+                errors.with_text(ErrorType::Invalid, &path.child("labelSelector"), text, detail);
+            }
+        }
+        (None, Some(signer)) => {
+            let at = path.child("signerName");
+            if signer.is_empty() {
+                errors.required(&at, "must be a valid signer name");
+            }
+            match signer.split_once('/') {
+                Some((domain, _)) => check(errors, &at, signer, names::dns_subdomain(domain)),
+                None => errors.invalid(&at, signer, "must be a fully qualified domain and path of the form 'example.com/signer-name'"),
+            }
+            let none = Value::Null;
+            selector::label_selector(errors, &path.child("labelSelector"), bundle.get("labelSelector").unwrap_or(&none));
+        }
+        (None, None) => errors.required(path, "either name or signerName must be specified"),
+    }
+    required(bundle, &["path"], path, errors);
+    paths::local_non_reserved(bundle.text("path"), &path.child("path"), errors);
+}

@@ -1,0 +1,130 @@
+//! Validation of what else the scheduler reads: tolerations, topology spread, scheduling gates, readiness gates.
+
+use serde_json::Value;
+
+use crate::{
+    field::{Errors, Path},
+    kinds::tree::Tree,
+    validation::{check, metadata::label_name, names, selector::label_selector},
+};
+
+const NOT_POSITIVE: &str = "must be greater than zero";
+
+/// `spec.tolerations`.
+pub(super) fn validate_tolerations(tolerations: &[Value], path: &Path<'_>, errors: &mut Errors) {
+    for (index, toleration) in tolerations.iter().enumerate() {
+        let at = path.index(index);
+        let (key, operator) = (toleration.text("key"), toleration.text("operator"));
+        let (value, effect) = (toleration.text("value"), toleration.text("effect"));
+        if !key.is_empty() {
+            label_name(errors, &at.child("key"), key);
+        } else if operator != "Exists" {
+            let detail = "operator must be Exists when `key` is empty, which means \"match all values and all keys\"";
+            errors.invalid(&at.child("operator"), operator, detail);
+        }
+        if toleration.has("tolerationSeconds") && effect != "NoExecute" {
+            errors.invalid(&at.child("effect"), effect, "effect must be 'NoExecute' when `tolerationSeconds` is set");
+        }
+        match operator {
+            "Equal" | "" => {
+                let sentences = names::label_value(value);
+                if !sentences.is_empty() {
+                    errors.invalid(&at.child("operator"), value, sentences.join(";"));
+                }
+            }
+            "Exists" if !value.is_empty() => {
+                errors.invalid(&at.child("operator"), value, "value must be empty when `operator` is 'Exists'");
+            }
+            "Exists" => {}
+            other => errors.not_supported(&at.child("operator"), other, &["Equal", "Exists", "Lt", "Gt"]),
+        }
+        const EFFECTS: [&str; 3] = ["NoSchedule", "PreferNoSchedule", "NoExecute"];
+        if !effect.is_empty() && !EFFECTS.contains(&effect) {
+            errors.not_supported(&at.child("effect"), effect, &EFFECTS);
+        }
+    }
+}
+
+/// `spec.topologySpreadConstraints`.
+pub(super) fn validate_spread(constraints: &[Value], path: &Path<'_>, errors: &mut Errors) {
+    for (index, constraint) in constraints.iter().enumerate() {
+        let at = path.index(index);
+        let skew = constraint.integer("maxSkew").unwrap_or(0);
+        if skew <= 0 {
+            errors.invalid(&at.child("maxSkew"), skew, NOT_POSITIVE);
+        }
+        let (key, action) = (constraint.text("topologyKey"), constraint.text("whenUnsatisfiable"));
+        if key.is_empty() {
+            errors.required(&at.child("topologyKey"), "can not be empty");
+        }
+        if action != "DoNotSchedule" && action != "ScheduleAnyway" {
+            errors.not_supported(&at.child("whenUnsatisfiable"), action, &["DoNotSchedule", "ScheduleAnyway"]);
+        }
+        let same = |other: &Value| other.text("topologyKey") == key && other.text("whenUnsatisfiable") == action;
+        if constraints[index + 1..].iter().any(same) {
+            errors.duplicate(&at.child("{topologyKey, whenUnsatisfiable}"), format!("{{{key}, {action}}}"));
+        }
+        if let Some(domains) = constraint.integer("minDomains") {
+            let at = at.child("minDomains");
+            if domains <= 0 {
+                errors.invalid(&at, domains, NOT_POSITIVE);
+            }
+            if action != "DoNotSchedule" {
+                let detail = format!("can only use minDomains if whenUnsatisfiable=DoNotSchedule, not {action}");
+                errors.invalid(&at, domains, detail);
+            }
+        }
+        for field in ["nodeAffinityPolicy", "nodeTaintsPolicy"] {
+            let policy = constraint.text(field);
+            if constraint.has(field) && policy != "Honor" && policy != "Ignore" {
+                errors.not_supported(&at.child(field), policy, &["Honor", "Ignore"]);
+            }
+        }
+        spread_keys(constraint, &at, errors);
+        if let Some(selector) = constraint.field("labelSelector") {
+            label_selector(errors, &at.child("labelSelector"), selector);
+        }
+    }
+}
+
+/// `matchLabelKeys`. By now they have been merged into the selector, so a key that stands there twice was given both ways.
+fn spread_keys(constraint: &Value, path: &Path<'_>, errors: &mut Errors) {
+    let keys = constraint.items("matchLabelKeys");
+    let at = path.child("matchLabelKeys");
+    if keys.is_empty() {
+        return;
+    }
+    let selector = constraint.field("labelSelector");
+    if selector.is_none() {
+        errors.forbidden(&at, "must not be specified when labelSelector is not set");
+    }
+    for (index, key) in keys.iter().filter_map(Value::as_str).enumerate() {
+        label_name(errors, &at.index(index), key);
+        let times = selector.map_or(0, |selector| {
+            let labels = selector.entries("matchLabels").filter(|(label, _)| *label == key).count();
+            labels + selector.items("matchExpressions").iter().filter(|expression| expression.text("key") == key).count()
+        });
+        if times > 1 {
+            errors.invalid(&at.index(index), key, "exists in both matchLabelKeys and labelSelector");
+        }
+    }
+}
+
+/// `spec.schedulingGates`.
+pub(super) fn validate_gates(gates: &[Value], path: &Path<'_>, errors: &mut Errors) {
+    for (index, gate) in gates.iter().enumerate() {
+        let name = gate.text("name");
+        check(errors, &path.index(index), name, names::qualified_name(name));
+        if gates[..index].iter().any(|other| other.text("name") == name) {
+            errors.duplicate(&path.index(index), name);
+        }
+    }
+}
+
+/// `spec.readinessGates`.
+pub(super) fn validate_readiness_gates(gates: &[Value], path: &Path<'_>, errors: &mut Errors) {
+    for (index, gate) in gates.iter().enumerate() {
+        let kind = gate.text("conditionType");
+        check(errors, &path.index(index).child("conditionType"), kind, names::qualified_name(kind));
+    }
+}

@@ -1,0 +1,92 @@
+//! Sums of resource lists: what the containers of a pod ask for together.
+//!
+//! Follows `k8s.io/component-helpers/resource`: containers add up, init containers run one after another and count by their largest,
+//! sidecars (restartable init containers) add to everything that runs after them.
+
+use std::collections::BTreeMap;
+
+use serde_json::Value;
+
+use super::defaults::is_restartable_init;
+use crate::{kinds::tree::Tree, quantity::Quantity};
+
+/// A resource list with its quantities read.
+pub(super) type Totals<'a> = BTreeMap<&'a str, Quantity>;
+
+/// The quantity of a stored value; what is unreadable (decoding refuses it) counts as zero.
+pub(super) fn quantity(value: &Value) -> Quantity {
+    match value {
+        Value::String(text) => Quantity::parse(text).unwrap_or_else(|_| Quantity::from_integer(0)),
+        value => Quantity::from_integer(value.as_i64().unwrap_or(0)),
+    }
+}
+
+/// What all containers request together.
+pub(super) fn container_requests(spec: &Value) -> Totals<'_> {
+    containers(spec, "requests")
+}
+
+/// The limits of all containers together.
+pub(super) fn container_limits(spec: &Value) -> Totals<'_> {
+    containers(spec, "limits")
+}
+
+fn containers<'a>(spec: &'a Value, list: &str) -> Totals<'a> {
+    let mut running = Totals::new();
+    for container in spec.items("containers") {
+        add(&mut running, listed(container, list));
+    }
+    let mut sidecars = Totals::new();
+    let mut starting = Totals::new();
+    for container in spec.items("initContainers") {
+        let mut step = sidecars.clone();
+        add(&mut step, listed(container, list));
+        if is_restartable_init(container) {
+            add(&mut running, listed(container, list));
+            sidecars.clone_from(&step);
+        }
+        raise(&mut starting, step);
+    }
+    raise(&mut running, starting);
+    running
+}
+
+fn listed<'a>(container: &'a Value, list: &str) -> impl Iterator<Item = (&'a str, Quantity)> {
+    let list = container.get("resources").and_then(|resources| resources.get(list)).and_then(Value::as_object);
+    list.into_iter().flatten().map(|(name, value)| (name.as_str(), quantity(value)))
+}
+
+fn add<'a>(totals: &mut Totals<'a>, list: impl Iterator<Item = (&'a str, Quantity)>) {
+    for (name, amount) in list {
+        let sum = match totals.get(name) {
+            Some(total) => total.plus(&amount),
+            None => amount,
+        };
+        totals.insert(name, sum);
+    }
+}
+
+fn raise<'a>(totals: &mut Totals<'a>, list: Totals<'a>) {
+    for (name, amount) in list {
+        if totals.get(name).is_none_or(|total| *total < amount) {
+            totals.insert(name, amount);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn sidecars_add_up_and_init_containers_count_by_the_largest() {
+        let container = |cpu: &str| json!({"resources": {"requests": {"cpu": cpu}}});
+        let mut sidecar = container("100m");
+        sidecar["restartPolicy"] = "Always".into();
+        let spec = json!({"containers": [container("1"), container("500m")], "initContainers": [sidecar, container("2")]});
+        assert_eq!(container_requests(&spec)["cpu"].to_string(), "2100m");
+        assert!(container_limits(&spec).is_empty());
+    }
+}

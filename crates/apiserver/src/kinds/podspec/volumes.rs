@@ -1,0 +1,492 @@
+//! Validation of volumes: one source each, and what each source needs.
+//!
+//! A volume that is wrong counts as absent for the containers' mounts, as upstream counts it; [`is_known`] says which are there.
+
+use serde_json::Value;
+
+use super::{env, paths, projected};
+use crate::{
+    field::{Errors, Path},
+    kinds::tree::Tree,
+    validation::{check, metadata, names, selector},
+};
+
+/// The sources in the order in which upstream looks at them, each with the name that it prints when it is one too many.
+const SOURCES: [(&str, &str); 30] = [
+    ("emptyDir", "emptyDir"),
+    ("hostPath", "hostPath"),
+    ("gitRepo", "gitRepo"),
+    ("gcePersistentDisk", "gcePersistentDisk"),
+    ("awsElasticBlockStore", "awsElasticBlockStore"),
+    ("secret", "secret"),
+    ("nfs", "nfs"),
+    ("iscsi", "iscsi"),
+    ("glusterfs", "glusterfs"),
+    ("flocker", "flocker"),
+    ("persistentVolumeClaim", "persistentVolumeClaim"),
+    ("rbd", "rbd"),
+    ("cinder", "cinder"),
+    ("cephfs", "cephFS"),
+    ("quobyte", "quobyte"),
+    ("downwardAPI", "downwarAPI"),
+    ("fc", "fc"),
+    ("flexVolume", "flexVolume"),
+    ("configMap", "configMap"),
+    ("azureFile", "azureFile"),
+    ("vsphereVolume", "vsphereVolume"),
+    ("photonPersistentDisk", "photonPersistentDisk"),
+    ("portworxVolume", "portworxVolume"),
+    ("azureDisk", "azureDisk"),
+    ("storageos", "storageos"),
+    ("projected", "projected"),
+    ("scaleIO", "scaleIO"),
+    ("csi", "csi"),
+    ("ephemeral", "ephemeral"),
+    ("image", "image"),
+];
+const HOST_PATH_TYPES: [&str; 8] =
+    ["", "BlockDevice", "CharDevice", "Directory", "DirectoryOrCreate", "File", "FileOrCreate", "Socket"];
+const FILE_MODE: &str = "must be a number between 0 and 0777 (octal), both inclusive";
+
+/// `spec.volumes`; `pod_name` is empty in a template.
+pub(super) fn validate(volumes: &[Value], pod_name: &str, path: &Path<'_>, errors: &mut Errors) {
+    for index in 0..volumes.len() {
+        one(volumes, index, pod_name, path, errors);
+        created_claim(volumes, index, pod_name, &path.index(index), errors);
+    }
+}
+
+/// Whether containers may mount a volume of that name: it is there and nothing is wrong with it.
+pub(super) fn is_known(volumes: &[Value], name: &str) -> bool {
+    find(volumes, name).is_some()
+}
+
+/// The good volume of that name.
+pub(super) fn find<'a>(volumes: &'a [Value], name: &str) -> Option<&'a Value> {
+    let path = Path::new("volumes");
+    volumes.iter().enumerate().find_map(|(index, volume)| {
+        if volume.text("name") != name {
+            return None;
+        }
+        let mut errors = Errors::default();
+        one(volumes, index, "", &path, &mut errors);
+        errors.is_empty().then_some(volume)
+    })
+}
+
+fn one(volumes: &[Value], index: usize, pod_name: &str, path: &Path<'_>, errors: &mut Errors) {
+    let at = path.index(index);
+    let volume = &volumes[index];
+    let name = volume.text("name");
+    source(volume, pod_name, &at, errors);
+    if name.is_empty() {
+        errors.required(&at.child("name"), "");
+    } else {
+        check(errors, &at.child("name"), name, names::dns_label(name));
+    }
+    if volumes[..index].iter().any(|other| other.text("name") == name) {
+        errors.duplicate(&at.child("name"), name);
+    }
+}
+
+/// A volume may not name the claim that another volume of the pod will create.
+fn created_claim(volumes: &[Value], index: usize, pod_name: &str, path: &Path<'_>, errors: &mut Errors) {
+    let Some(claim) = volumes[index].field("persistentVolumeClaim") else { return };
+    let claim = claim.text("claimName");
+    let created = |volume: &Value| {
+        volume.has("ephemeral")
+            && claim
+                .strip_prefix(pod_name)
+                .and_then(|rest| rest.strip_prefix('-'))
+                .is_some_and(|rest| rest == volume.text("name"))
+    };
+    if !pod_name.is_empty() && volumes.iter().any(created) {
+        let detail = "must not reference a PVC that gets created for an ephemeral volume";
+        errors.invalid(&path.child("persistentVolumeClaim").child("claimName"), claim, detail);
+    }
+}
+
+fn source(volume: &Value, pod_name: &str, path: &Path<'_>, errors: &mut Errors) {
+    let mut found = 0;
+    for (field, printed) in SOURCES {
+        let Some(source) = volume.field(field) else { continue };
+        found += 1;
+        if found > 1 {
+            errors.forbidden(&path.child(printed), "may not specify more than 1 volume type");
+        } else {
+            let at = path.child(if field == "gcePersistentDisk" { "persistentDisk" } else { field });
+            known_source(field, source, &at, errors);
+            if field == "ephemeral" {
+                claim_name(volume.text("name"), pod_name, path, errors);
+            }
+        }
+        if field == "iscsi" && source.has("initiatorName") {
+            let name = volume.text("name");
+            if name.len() + 1 + source.text("targetPortal").len() > 64 {
+                let detail = "Total length of <volume name>:<iscsi.targetPortal> must be under 64 characters if iscsi.initiatorName is specified.";
+                errors.invalid(&path.child("name"), name, detail);
+            }
+        }
+    }
+    if found == 0 {
+        errors.required(path, "must specify a volume type");
+    }
+}
+
+/// The claim that an ephemeral volume will create is named after pod and volume.
+fn claim_name(volume: &str, pod_name: &str, path: &Path<'_>, errors: &mut Errors) {
+    if pod_name.is_empty() || volume.is_empty() || (pod_name.len() + volume.len() < 253 && names::dns_subdomain(volume).is_empty()) {
+        return;
+    }
+    let claim = format!("{pod_name}-{volume}");
+    for sentence in names::dns_subdomain(&claim) {
+        errors.invalid(&path.child("name"), volume, format!("PVC name {claim:?}: {sentence}"));
+    }
+}
+
+fn known_source(field: &str, source: &Value, path: &Path<'_>, errors: &mut Errors) {
+    match field {
+        "emptyDir" => empty_dir(source, path, errors),
+        "hostPath" => host_path(source, path, errors),
+        "gitRepo" => {
+            required(source, &["repository"], path, errors);
+            paths::local_descending(source.text("directory"), &path.child("directory"), errors);
+        }
+        "gcePersistentDisk" => disk(source, "pdName", path, errors),
+        "awsElasticBlockStore" => disk(source, "volumeID", path, errors),
+        "secret" => items(source, "secretName", path, errors),
+        "configMap" => items(source, "name", path, errors),
+        "nfs" => {
+            required(source, &["server", "path"], path, errors);
+            if !source.text("path").starts_with('/') {
+                errors.invalid(&path.child("path"), source.text("path"), "must be an absolute path");
+            }
+        }
+        "iscsi" => iscsi(source, path, errors),
+        "glusterfs" => required(source, &["endpoints", "path"], path, errors),
+        "flocker" => flocker(source, path, errors),
+        "persistentVolumeClaim" => required(source, &["claimName"], path, errors),
+        "rbd" => {
+            required_list(source, "monitors", path, errors);
+            required(source, &["image"], path, errors);
+        }
+        "cinder" => {
+            required(source, &["volumeID"], path, errors);
+            secret_reference(source, path, errors);
+        }
+        "cephfs" => required_list(source, "monitors", path, errors),
+        "quobyte" => quobyte(source, path, errors),
+        "downwardAPI" => {
+            mode(source, "defaultMode", path, errors);
+            for file in source.items("items") {
+                downward_file(file, path, errors);
+            }
+        }
+        "fc" => fibre_channel(source, path, errors),
+        "flexVolume" => flex(source, path, errors),
+        "azureFile" => required(source, &["secretName", "shareName"], path, errors),
+        "vsphereVolume" => required(source, &["volumePath"], path, errors),
+        "photonPersistentDisk" => required(source, &["pdID"], path, errors),
+        "portworxVolume" => required(source, &["volumeID"], path, errors),
+        "azureDisk" => azure_disk(source, path, errors),
+        "storageos" => storage_os(source, path, errors),
+        "projected" => {
+            mode(source, "defaultMode", path, errors);
+            projected::validate(source.items("sources"), path, errors);
+        }
+        "scaleIO" => required(source, &["gateway", "system", "volumeName"], path, errors),
+        "csi" => csi(source, path, errors),
+        "ephemeral" => ephemeral(source, path, errors),
+        "image" => {
+            required(source, &["reference"], path, errors);
+            super::containers::pull_policy(source, "pullPolicy", path, errors);
+        }
+        _ => {}
+    }
+}
+
+/// `""` is what a missing string reads as.
+pub(super) fn required(source: &Value, fields: &[&str], path: &Path<'_>, errors: &mut Errors) {
+    for field in fields {
+        if source.text(field).is_empty() {
+            errors.required(&path.child(field), "");
+        }
+    }
+}
+
+fn required_list(source: &Value, field: &str, path: &Path<'_>, errors: &mut Errors) {
+    if source.items(field).is_empty() {
+        errors.required(&path.child(field), "");
+    }
+}
+
+fn empty_dir(source: &Value, path: &Path<'_>, errors: &mut Errors) {
+    if source.field("sizeLimit").is_some_and(|limit| super::totals::quantity(limit).is_negative()) {
+        errors.forbidden(&path.child("sizeLimit"), "SizeLimit field must be a valid resource quantity");
+    }
+}
+
+fn host_path(source: &Value, path: &Path<'_>, errors: &mut Errors) {
+    let target = source.text("path");
+    if target.is_empty() {
+        return errors.required(&path.child("path"), "");
+    }
+    paths::no_backsteps(target, &path.child("path"), errors);
+    if source.has("type") && !HOST_PATH_TYPES.contains(&source.text("type")) {
+        errors.not_supported(&path.child("type"), source.text("type"), &HOST_PATH_TYPES);
+    }
+}
+
+fn disk(source: &Value, id: &str, path: &Path<'_>, errors: &mut Errors) {
+    required(source, &[id], path, errors);
+    let partition = source.integer("partition").unwrap_or(0);
+    if !(0..=255).contains(&partition) {
+        errors.invalid(&path.child("partition"), partition, names::outside(1, 255));
+    }
+}
+
+/// A file mode.
+pub(super) fn mode(source: &Value, field: &str, path: &Path<'_>, errors: &mut Errors) {
+    if let Some(mode) = source.integer(field).filter(|mode| !(0..=0o777).contains(mode)) {
+        errors.invalid(&path.child(field), mode, FILE_MODE);
+    }
+}
+
+fn items(source: &Value, name: &str, path: &Path<'_>, errors: &mut Errors) {
+    required(source, &[name], path, errors);
+    mode(source, "defaultMode", path, errors);
+    let items = path.child("items");
+    for (index, item) in source.items("items").iter().enumerate() {
+        key_to_path(item, &items.index(index), errors);
+    }
+}
+
+/// One key shown as one file.
+pub(super) fn key_to_path(item: &Value, path: &Path<'_>, errors: &mut Errors) {
+    required(item, &["key", "path"], path, errors);
+    paths::local_non_reserved(item.text("path"), &path.child("path"), errors);
+    mode(item, "mode", path, errors);
+}
+
+/// One file of the downward API.
+pub(super) fn downward_file(file: &Value, path: &Path<'_>, errors: &mut Errors) {
+    required(file, &["path"], path, errors);
+    paths::local_non_reserved(file.text("path"), &path.child("path"), errors);
+    match (file.field("fieldRef"), file.field("resourceFieldRef")) {
+        (Some(reference), other) => {
+            env::field_ref(reference, &env::VOLUME_FIELDS, &path.child("fieldRef"), errors);
+            if other.is_some() {
+                errors.invalid(path, "resource", "fieldRef and resourceFieldRef can not be specified simultaneously");
+            }
+        }
+        (None, Some(reference)) => env::resource_field_ref(reference, true, &path.child("resourceFieldRef"), errors),
+        (None, None) => errors.required(path, "one of fieldRef and resourceFieldRef is required"),
+    }
+    mode(file, "mode", path, errors);
+}
+
+fn iscsi(source: &Value, path: &Path<'_>, errors: &mut Errors) {
+    required(source, &["targetPortal", "iqn"], path, errors);
+    if !source.text("iqn").is_empty() {
+        initiator(source.text("iqn"), &path.child("iqn"), errors);
+    }
+    let lun = source.integer("lun").unwrap_or(0);
+    if !(0..=255).contains(&lun) {
+        errors.invalid(&path.child("lun"), lun, names::outside(0, 255));
+    }
+    if (source.flag("chapAuthDiscovery") || source.flag("chapAuthSession")) && !source.has("secretRef") {
+        errors.required(&path.child("secretRef"), "");
+    }
+    if source.has("initiatorName") {
+        initiator(source.text("initiatorName"), &path.child("initiatorname"), errors);
+    }
+}
+
+fn initiator(name: &str, path: &Path<'_>, errors: &mut Errors) {
+    let of_length = |length: usize| {
+        name.len() == length + 4 && name[4..].bytes().all(|byte| byte.is_ascii_alphanumeric())
+    };
+    let good = match name.get(..3) {
+        Some("iqn") => is_iqn(name),
+        Some("eui") => of_length(16),
+        Some("naa") => of_length(32),
+        _ => return errors.invalid(path, name, "must be valid format starting with iqn, eui, or naa"),
+    };
+    if !good {
+        errors.invalid(path, name, "must be valid format");
+    }
+}
+
+/// `iqn.2001-04.com.example:storage`: the date, a naming authority, a colon and a name.
+fn is_iqn(name: &str) -> bool {
+    let Some(rest) = name.strip_prefix("iqn.") else { return false };
+    let Some((date, rest)) = rest.split_once('.') else { return false };
+    let Some((authority, target)) = rest.split_once(':') else { return false };
+    let digits = |text: &str, count: usize| text.len() == count && text.bytes().all(|byte| byte.is_ascii_digit());
+    date.split_once('-').is_some_and(|(year, month)| digits(year, 4) && digits(month, 2))
+        && !authority.is_empty()
+        && authority.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-.".contains(&byte))
+        && !target.is_empty()
+        && !target.contains(|c: char| ",;*&$|".contains(c) || c.is_whitespace())
+}
+
+fn flocker(source: &Value, path: &Path<'_>, errors: &mut Errors) {
+    let (name, uuid) = (source.text("datasetName"), source.text("datasetUUID"));
+    if name.is_empty() && uuid.is_empty() {
+        errors.required(path, "one of datasetName and datasetUUID is required");
+    }
+    if !name.is_empty() && !uuid.is_empty() {
+        errors.invalid(path, "resource", "datasetName and datasetUUID can not be specified simultaneously");
+    }
+    if name.contains('/') {
+        errors.invalid(&path.child("datasetName"), name, "must not contain '/'");
+    }
+}
+
+fn quobyte(source: &Value, path: &Path<'_>, errors: &mut Errors) {
+    const PAIRS: &str = "must be a host:port pair or multiple pairs separated by commas";
+    let registry = source.text("registry");
+    if registry.is_empty() {
+        errors.required(&path.child("registry"), PAIRS);
+    } else if source.text("tenant").len() >= 65 {
+        errors.required(&path.child("tenant"), "must be a UUID and may not exceed a length of 64 characters");
+    } else {
+        for _ in registry.split(',').filter(|pair| pair.matches(':').count() != 1) {
+            errors.invalid(&path.child("registry"), registry, PAIRS);
+        }
+    }
+    required(source, &["volume"], path, errors);
+}
+
+fn fibre_channel(source: &Value, path: &Path<'_>, errors: &mut Errors) {
+    let (targets, ids) = (source.items("targetWWNs"), source.items("wwids"));
+    if targets.is_empty() && ids.is_empty() {
+        errors.required(&path.child("targetWWNs"), "must specify either targetWWNs or wwids, but not both");
+    }
+    if targets.is_empty() {
+        return;
+    }
+    if !ids.is_empty() {
+        errors.invalid(&path.child("targetWWNs"), targets.to_vec(), "targetWWNs and wwids can not be specified simultaneously");
+    }
+    match source.integer("lun") {
+        None => errors.required(&path.child("lun"), "lun is required if targetWWNs is specified"),
+        Some(lun) if !(0..=255).contains(&lun) => errors.invalid(&path.child("lun"), lun, names::outside(0, 255)),
+        Some(_) => {}
+    }
+}
+
+fn flex(source: &Value, path: &Path<'_>, errors: &mut Errors) {
+    required(source, &["driver"], path, errors);
+    for (key, _) in source.entries("options") {
+        let namespace = key.split_once('/').map_or(key, |(namespace, _)| namespace).to_lowercase();
+        let reserved = |domain: &str| namespace == domain || namespace.strip_suffix(domain).is_some_and(|rest| rest.ends_with('.'));
+        if reserved("kubernetes.io") || reserved("k8s.io") {
+            errors.invalid(&path.child("options").key(key), key, "kubernetes.io and k8s.io namespaces are reserved");
+        }
+    }
+}
+
+fn azure_disk(source: &Value, path: &Path<'_>, errors: &mut Errors) {
+    const CACHING: [&str; 3] = ["None", "ReadOnly", "ReadWrite"];
+    const KINDS: [&str; 3] = ["Dedicated", "Managed", "Shared"];
+    const MANAGED: [&str; 1] = ["/subscriptions/{sub-id}/resourcegroups/{group-name}/providers/microsoft.compute/disks/{disk-id}"];
+    const BLOB: [&str; 1] = ["https://{account-name}.blob.core.windows.net/{container-name}/{disk-name}.vhd"];
+    required(source, &["diskName", "diskURI"], path, errors);
+    for (field, supported) in [("cachingMode", CACHING), ("kind", KINDS)] {
+        if source.has(field) && !supported.contains(&source.text(field)) {
+            errors.not_supported(&path.child(field), source.text(field), &supported);
+        }
+    }
+    let (kind, uri) = (source.text("kind"), source.text("diskURI"));
+    if kind == "Managed" && !uri.starts_with("/subscriptions/") {
+        errors.not_supported(&path.child("diskURI"), uri, &MANAGED);
+    }
+    if source.has("kind") && kind != "Managed" && !uri.starts_with("https://") {
+        errors.not_supported(&path.child("diskURI"), uri, &BLOB);
+    }
+}
+
+fn storage_os(source: &Value, path: &Path<'_>, errors: &mut Errors) {
+    required(source, &["volumeName"], path, errors);
+    for field in ["volumeName", "volumeNamespace"] {
+        let name = source.text(field);
+        if !name.is_empty() {
+            check(errors, &path.child(field), name, names::dns_label(name));
+        }
+    }
+    secret_reference(source, path, errors);
+}
+
+fn secret_reference(source: &Value, path: &Path<'_>, errors: &mut Errors) {
+    if source.field("secretRef").is_some_and(|reference| reference.text("name").is_empty()) {
+        errors.required(&path.child("secretRef").child("name"), "");
+    }
+}
+
+fn csi(source: &Value, path: &Path<'_>, errors: &mut Errors) {
+    let driver = source.text("driver");
+    required(source, &["driver"], path, errors);
+    if driver.len() > 63 {
+        errors.too_long(&path.child("driver"), 63);
+    }
+    if !driver.bytes().any(|byte| byte.is_ascii_uppercase()) {
+        check(errors, &path.child("driver"), driver, names::dns_subdomain(driver));
+    } else {
+        check(errors, &path.child("driver"), driver, names::dns_subdomain(&driver.to_lowercase()));
+    }
+    let Some(secret) = source.field("nodePublishSecretRef") else { return };
+    let name = secret.text("name");
+    if name.is_empty() {
+        errors.required(&path.child("nodePublishSecretRef").child("name"), "");
+    } else {
+        check(errors, &path.child("name"), name, names::dns_subdomain(name));
+    }
+}
+
+fn ephemeral(source: &Value, path: &Path<'_>, errors: &mut Errors) {
+    const ALLOWED: [&str; 2] = ["annotations", "labels"];
+    const MODES: [&str; 4] = ["ReadOnlyMany", "ReadWriteMany", "ReadWriteOnce", "ReadWriteOncePod"];
+    let at = path.child("volumeClaimTemplate");
+    let Some(claim) = source.field("volumeClaimTemplate") else {
+        return errors.required(&at, "");
+    };
+    let meta_path = at.child("metadata");
+    if let Some(meta) = claim.field("metadata") {
+        metadata::annotations(errors, &meta_path.child("annotations"), meta);
+        metadata::labels(errors, &meta_path.child("labels"), meta.get("labels"));
+        for (field, _) in meta.as_object().into_iter().flatten().filter(|(field, _)| !ALLOWED.contains(&field.as_str())) {
+            errors.forbidden(&meta_path.child(field), "cannot be set");
+        }
+    }
+    let spec_path = at.child("spec");
+    let Some(spec) = claim.field("spec") else {
+        return errors.required(&spec_path.child("accessModes"), "at least 1 access mode is required");
+    };
+    let modes = spec.items("accessModes");
+    if modes.is_empty() {
+        errors.required(&spec_path.child("accessModes"), "at least 1 access mode is required");
+    }
+    selector::label_selector(errors, &spec_path.child("selector"), spec.get("selector").unwrap_or(&Value::Null));
+    for mode in modes.iter().filter_map(Value::as_str).filter(|mode| !MODES.contains(mode)) {
+        errors.not_supported(&spec_path.child("accessModes"), mode, &MODES);
+    }
+    let storage = spec.get("resources").and_then(|resources| resources.get("requests")).and_then(|requests| requests.field("storage"));
+    let storage_path = spec_path.child("resources");
+    match storage {
+        None => errors.required(&storage_path.key("storage"), ""),
+        Some(storage) if super::totals::quantity(storage).nano() <= 0 => {
+            let text = super::totals::quantity(storage).to_string();
+            errors.invalid(&storage_path.key("storage"), text, "must be greater than zero");
+        }
+        Some(_) => {}
+    }
+    let class = spec.text("storageClassName");
+    if !class.is_empty() {
+        check(errors, &spec_path.child("storageClassName"), class, names::dns_subdomain(class));
+    }
+    let mode = spec.text("volumeMode");
+    if spec.has("volumeMode") && mode != "Block" && mode != "Filesystem" {
+        errors.not_supported(&spec_path.child("volumeMode"), mode, &["Block", "Filesystem"]);
+    }
+}

@@ -1,0 +1,115 @@
+//! Reading JSON trees the way Go reads structs: what is absent has the zero value.
+//!
+//! Every accessor borrows, none allocates, and none fails: decoding has already refused values of a wrong type.
+
+use serde_json::{Map, Value};
+
+/// Field access with Go's zero values.
+pub(crate) trait Tree {
+    /// A string field; empty when absent.
+    fn text(&self, field: &str) -> &str;
+    /// A list field; empty when absent.
+    fn items(&self, field: &str) -> &[Value];
+    /// The entries of a map field in key order; none when absent.
+    fn entries(&self, field: &str) -> impl Iterator<Item = (&str, &Value)>;
+    /// A boolean field; false when absent.
+    fn flag(&self, field: &str) -> bool;
+    /// An integer field.
+    fn integer(&self, field: &str) -> Option<i64>;
+    /// The field, unless it is absent or null.
+    fn field(&self, field: &str) -> Option<&Value>;
+    /// Whether the field is set at all.
+    fn has(&self, field: &str) -> bool {
+        self.field(field).is_some()
+    }
+}
+
+impl Tree for Value {
+    fn text(&self, field: &str) -> &str {
+        self.get(field).and_then(Value::as_str).unwrap_or("")
+    }
+
+    fn items(&self, field: &str) -> &[Value] {
+        self.get(field).and_then(Value::as_array).map_or(&[], Vec::as_slice)
+    }
+
+    fn entries(&self, field: &str) -> impl Iterator<Item = (&str, &Value)> {
+        self.get(field).and_then(Value::as_object).into_iter().flatten().map(|(key, value)| (key.as_str(), value))
+    }
+
+    fn flag(&self, field: &str) -> bool {
+        self.get(field).and_then(Value::as_bool).unwrap_or(false)
+    }
+
+    fn integer(&self, field: &str) -> Option<i64> {
+        self.get(field).and_then(Value::as_i64)
+    }
+
+    fn field(&self, field: &str) -> Option<&Value> {
+        self.get(field).filter(|value| !value.is_null())
+    }
+}
+
+/// The object at a field, made when it is absent.
+pub(crate) fn object_at<'a>(parent: &'a mut Map<String, Value>, field: &str) -> &'a mut Map<String, Value> {
+    let value = entry(parent, field);
+    if !value.is_object() {
+        *value = Value::Object(Map::new());
+    }
+    value.as_object_mut().expect("made an object just above")
+}
+
+/// Sets a field that is absent or null.
+pub(crate) fn set_default(parent: &mut Map<String, Value>, field: &str, value: impl Into<Value>) {
+    let slot = entry(parent, field);
+    if slot.is_null() {
+        *slot = value.into();
+    }
+}
+
+/// Sets a string or number field that is absent or has Go's zero value.
+pub(crate) fn set_zero(parent: &mut Map<String, Value>, field: &str, value: impl Into<Value>) {
+    let slot = entry(parent, field);
+    let zero = match slot {
+        Value::Null => true,
+        Value::String(text) => text.is_empty(),
+        Value::Number(number) => number.as_i64() == Some(0),
+        _ => false,
+    };
+    if zero {
+        *slot = value.into();
+    }
+}
+
+fn entry<'a>(parent: &'a mut Map<String, Value>, field: &str) -> &'a mut Value {
+    if !parent.contains_key(field) {
+        parent.insert(field.to_owned(), Value::Null);
+    }
+    parent.get_mut(field).expect("inserted just above")
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn absent_fields_read_as_zero_values() {
+        let value = json!({"a": null});
+        assert_eq!((value.text("a"), value.items("b").len(), value.flag("c"), value.integer("d")), ("", 0, false, None));
+        assert!(!value.has("a"));
+        assert_eq!(value.entries("e").count(), 0);
+    }
+
+    #[test]
+    fn zero_values_are_defaulted_and_others_are_kept() {
+        let mut value = json!({"a": "", "b": 0, "c": "x"});
+        let map = value.as_object_mut().unwrap();
+        set_zero(map, "a", "1");
+        set_zero(map, "b", 2);
+        set_zero(map, "c", "3");
+        set_default(map, "d", 4);
+        assert_eq!(value, json!({"a": "1", "b": 2, "c": "x", "d": 4}));
+    }
+}
