@@ -6,6 +6,7 @@ use clap::{
     Args, Parser, Subcommand, ValueEnum,
     builder::styling::{AnsiColor, Styles},
 };
+use mullion_cloud::Speed;
 
 const STYLES: Styles = Styles::styled().header(AnsiColor::Green.on_default().bold()).usage(AnsiColor::Green.on_default().bold()).literal(
     AnsiColor::Cyan.on_default().bold(),
@@ -63,9 +64,9 @@ pub(crate) struct UpArgs {
     #[arg(long)]
     pub(crate) merge: bool,
 
-    /// Divide simulated delays (boot, image pull, cloud calls) by N; 0 leaves none
-    #[arg(long, value_name = "N", default_value_t = 10.0, value_parser = speed)]
-    pub(crate) speed: f64,
+    /// Divide simulated delays (boot, image pull, cloud calls) by N; `max` leaves none
+    #[arg(long, value_name = "N", default_value = "10", value_parser = speed)]
+    pub(crate) speed: Speed,
 
     /// Let the simulated cloud be out of capacity: TYPE, TYPE/ZONE or TYPE/ZONE/CAPACITY-TYPE (`*` for any); may be repeated
     #[arg(long, value_name = "OFFERING")]
@@ -109,11 +110,12 @@ pub(crate) enum Output {
     Json,
 }
 
-fn speed(text: &str) -> Result<f64, String> {
-    match text.parse::<f64>() {
-        Ok(speed) if speed.is_finite() && speed >= 0.0 => Ok(speed),
-        _ => Err("it must be a number that is 0 or greater".to_owned()),
+fn speed(text: &str) -> Result<Speed, String> {
+    if text == "max" {
+        return Ok(Speed::INSTANT);
     }
+    let factor = text.parse::<f64>().ok().filter(|factor| factor.is_finite());
+    factor.and_then(Speed::times).ok_or_else(|| "it must be a number above 0, or max".to_owned())
 }
 
 #[cfg(test)]

@@ -109,7 +109,8 @@ fn not_a_kubeconfig(path: &Path, why: &str) -> Failure {
         .hint("mend the file, or leave --merge out")
 }
 
-fn fresh(cluster: &Cluster<'_>) -> Value {
+/// A kubeconfig that leads nowhere else.
+pub(crate) fn fresh(cluster: &Cluster<'_>) -> Value {
     let mut config = merged(json!({}), cluster);
     config["current-context"] = cluster.name.into();
     config

@@ -1,1 +1,66 @@
-fn main() {}
+//! The one binary: the command line, and the wiring of the other crates into a running cluster.
+//!
+//! Every output for people and every exit code is decided here: 0 done, 1 the answer is "no" or the work failed, 2 wrong input or set-up.
+//! Data goes to stdout, logs and errors to stderr. Start at [`up`].
+
+mod bench;
+mod certs;
+mod cli;
+mod failure;
+mod kubeconfig;
+mod memory;
+mod out;
+mod up;
+
+use std::process::ExitCode;
+
+use clap::{CommandFactory, Parser};
+use tracing_subscriber::EnvFilter;
+
+use cli::{Bench, Cli, Command};
+use failure::Failure;
+
+fn main() -> ExitCode {
+    let cli = Cli::parse();
+    match run(cli) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(failure) => {
+            out::error(&failure);
+            ExitCode::from(failure.code())
+        }
+    }
+}
+
+fn run(cli: Cli) -> Result<(), Failure> {
+    match cli.command {
+        Command::Up(args) => {
+            log_to_stderr(args.verbose);
+            runtime()?.block_on(up::run(args))
+        }
+        Command::Bench { what: Bench::Up { nodes, pods, output } } => {
+            log_to_stderr(0);
+            runtime()?.block_on(bench::up(nodes, pods, output))
+        }
+        Command::Completions { shell } => {
+            clap_complete::generate(shell, &mut Cli::command(), "mullion", &mut std::io::stdout());
+            Ok(())
+        }
+    }
+}
+
+fn runtime() -> Result<tokio::runtime::Runtime, Failure> {
+    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build();
+    runtime.map_err(|error| Failure::run(format!("the runtime cannot be started: {error}")))
+}
+
+/// Warnings unless more is asked for; `RUST_LOG` overrules.
+fn log_to_stderr(verbose: u8) {
+    let level = match verbose {
+        0 => "warn",
+        1 => "warn,mullion=info,mullion_apiserver=info,mullion_controllers=info,mullion_cloud=info",
+        2 => "info,mullion=debug,mullion_apiserver=debug,mullion_controllers=debug,mullion_cloud=debug",
+        _ => "trace",
+    };
+    let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new(level));
+    tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).init();
+}

@@ -1,0 +1,119 @@
+//! `mullion bench`: figures that anyone can measure again. Each prints what it measured and on how much.
+
+use std::time::{Duration, Instant};
+
+use futures::StreamExt;
+use k8s_openapi::api::{apps::v1::Deployment, core::v1::Pod};
+use kube::{
+    Api, Client, ResourceExt,
+    api::PostParams,
+    config::{KubeConfigOptions, Kubeconfig},
+    runtime::{WatchStreamExt, watcher},
+};
+use mullion_api::eksctl;
+use mullion_cloud::Speed;
+use rustc_hash::FxHashSet;
+use serde_json::json;
+
+use crate::{
+    cli::Output,
+    failure::Failure,
+    kubeconfig, memory, out,
+    up::{
+        cluster::Cluster,
+        plan::{self, Plan, Port},
+    },
+};
+
+/// 16 vCPUs, 64 GiB, 234 pods.
+const INSTANCE_TYPE: &str = "m5.4xlarge";
+/// When to give up.
+const PATIENCE: Duration = Duration::from_secs(600);
+
+/// From one manifest to all pods Running and Ready, without simulated delays, through the API server's TLS port.
+pub(crate) async fn up(nodes: u32, pods: u32, output: Output) -> Result<(), Failure> {
+    let cluster = Cluster::start(plan(nodes)?).await?;
+    let client = client(&cluster).await?;
+    let measured = tokio::time::timeout(PATIENCE, apply_and_wait(&client, pods)).await;
+    let resident = memory::resident_bytes();
+    cluster.stop().await;
+    let seconds = match measured {
+        Ok(result) => result?.as_secs_f64(),
+        Err(_) => return Err(Failure::run(format!("{pods} pods on {nodes} nodes were not all Running within {} s", PATIENCE.as_secs()))),
+    };
+    let per_second = f64::from(pods) / seconds;
+    match output {
+        Output::Json => {
+            let object = json!({
+                "scenario": "up", "nodes": nodes, "pods": pods, "seconds": seconds, "pods_per_second": per_second, "resident_bytes": resident,
+            });
+            out::line(&object.to_string());
+        }
+        Output::Text => {
+            let memory = resident.map_or("unknown".to_owned(), |bytes| format!("{:.0} MB", bytes as f64 / 1e6));
+            out::line(&format!("{pods} pods on {nodes} nodes: {seconds:.2} s from apply to all Running, {per_second:.0} pods/s, {memory} resident"));
+        }
+    }
+    Ok(())
+}
+
+fn plan(nodes: u32) -> Result<Plan, Failure> {
+    let spec = eksctl::Cluster { node_groups: vec![plan::group("bench", INSTANCE_TYPE, nodes)], ..plan::default_spec() };
+    Ok(Plan {
+        spec,
+        file: None,
+        default_pools: false,
+        port: Port::Exactly(0),
+        kubeconfig: None,
+        speed: Speed::INSTANT,
+        exhausted: Vec::new(),
+        pod_os_counts: true,
+    })
+}
+
+/// A client as a user has one: a socket, TLS, the administrator's certificate.
+async fn client(cluster: &Cluster) -> Result<Client, Failure> {
+    let failed = |why: String| Failure::run(format!("no client for the cluster: {why}"));
+    let server = format!("https://{}", cluster.address);
+    let config = kubeconfig::fresh(&kubeconfig::Cluster { name: "bench", server: &server, certs: &cluster.certs });
+    let config: Kubeconfig = serde_json::from_value(config).map_err(|error| failed(error.to_string()))?;
+    let config = kube::Config::from_custom_kubeconfig(config, &KubeConfigOptions::default()).await.map_err(|error| failed(error.to_string()))?;
+    Client::try_from(config).map_err(|error| failed(error.to_string()))
+}
+
+async fn apply_and_wait(client: &Client, pods: u32) -> Result<Duration, Failure> {
+    let deployment: Deployment = serde_json::from_value(json!({
+        "apiVersion": "apps/v1", "kind": "Deployment", "metadata": {"name": "bench"},
+        "spec": {
+            "replicas": pods, "selector": {"matchLabels": {"app": "bench"}},
+            "template": {
+                "metadata": {"labels": {"app": "bench"}},
+                "spec": {"containers": [{"name": "c", "image": "nginx:1.27", "resources": {"requests": {"cpu": "100m", "memory": "128Mi"}}}]},
+            },
+        },
+    }))
+    .map_err(|error| Failure::run(format!("the manifest is malformed: {error}")))?;
+    let api: Api<Pod> = Api::default_namespaced(client.clone());
+    let mut changes = std::pin::pin!(watcher(api, watcher::Config::default().labels("app=bench")).default_backoff().applied_objects());
+    let began = Instant::now();
+    let deployments: Api<Deployment> = Api::default_namespaced(client.clone());
+    deployments.create(&PostParams::default(), &deployment).await.map_err(|error| Failure::run(format!("the Deployment cannot be created: {error}")))?;
+    let mut running = FxHashSet::default();
+    while running.len() < pods as usize {
+        match changes.next().await {
+            Some(Ok(pod)) if is_running(&pod) => {
+                running.insert(pod.name_any());
+            }
+            // The watcher starts again by itself after an error.
+            Some(_) => {}
+            None => return Err(Failure::run("the watch on pods ended")),
+        }
+    }
+    Ok(began.elapsed())
+}
+
+fn is_running(pod: &Pod) -> bool {
+    let Some(status) = &pod.status else { return false };
+    let ready = status.conditions.iter().flatten().any(|condition| condition.type_ == "Ready" && condition.status == "True");
+    ready && status.phase.as_deref() == Some("Running")
+}

@@ -1,0 +1,143 @@
+//! What `mullion up` prints when the cluster is ready.
+
+use std::{collections::BTreeMap, fmt::Write, path::Path};
+
+use k8s_openapi::api::core::v1::Node;
+use mullion_api::labels;
+
+use super::cluster::{Cluster, is_ready};
+use crate::kubeconfig::Target;
+
+const TRY: &[&str] = &[
+    "kubectl get nodes -o wide",
+    r#"kubectl run iis --image=mcr.microsoft.com/windows/servercore/iis:windowsservercore-ltsc2022 --overrides='{"spec":{"nodeSelector":{"kubernetes.io/os":"windows","node.kubernetes.io/windows-build":"10.0.20348"},"tolerations":[{"key":"os","value":"windows"}]}}'"#,
+    "kubectl logs -f -n karpenter -l app.kubernetes.io/name=karpenter -c controller",
+];
+
+/// The whole text, without a newline at its end.
+pub(super) fn text(cluster: &Cluster, colours: bool) -> String {
+    let plan = &cluster.plan;
+    let nodes = cluster.nodes();
+    render(&Facts {
+        region: &plan.spec.region,
+        speed: plan.speed.factor(),
+        server: format!("https://{}", cluster.address),
+        ready_s: cluster.api_ready_in.as_secs_f64(),
+        groups: groups(nodes.iter().map(AsRef::as_ref)),
+        default_pools: plan.default_pools,
+        kubeconfig: plan.kubeconfig.as_ref(),
+        context: &plan.spec.name,
+        colours,
+    })
+}
+
+struct Facts<'a> {
+    region: &'a str,
+    speed: f64,
+    server: String,
+    ready_s: f64,
+    groups: Vec<Group>,
+    default_pools: bool,
+    kubeconfig: Option<&'a Target>,
+    context: &'a str,
+    colours: bool,
+}
+
+/// Nodes of one type and image.
+#[derive(Debug, PartialEq)]
+struct Group {
+    instance_type: String,
+    os: String,
+    image: String,
+    nodes: usize,
+    ready: usize,
+}
+
+fn groups<'a>(nodes: impl Iterator<Item = &'a Node>) -> Vec<Group> {
+    let mut groups: BTreeMap<(String, String, String), (usize, usize)> = BTreeMap::new();
+    for node in nodes {
+        let label = |key: &str| node.metadata.labels.as_ref().and_then(|labels| labels.get(key)).cloned().unwrap_or_default();
+        let image = node.status.as_ref().and_then(|status| status.node_info.as_ref()).map(|info| info.os_image.clone()).unwrap_or_default();
+        let os = if label(labels::OS) == labels::OS_WINDOWS { "Windows" } else { "Linux" };
+        let counts = groups.entry((os.to_owned(), image, label(labels::INSTANCE_TYPE))).or_default();
+        counts.0 += 1;
+        counts.1 += usize::from(is_ready(node));
+    }
+    let rows = groups.into_iter().map(|((os, image, instance_type), (nodes, ready))| Group { instance_type, os, image, nodes, ready });
+    rows.collect()
+}
+
+fn render(facts: &Facts<'_>) -> String {
+    let (bold, dim, green, end) = if facts.colours { ("\x1b[1m", "\x1b[2m", "\x1b[32m", "\x1b[0m") } else { ("", "", "", "") };
+    let mut out = String::new();
+    let speed = if facts.speed.is_infinite() { "no delays".to_owned() } else { format!("speed {}x", facts.speed) };
+    // Writing to a String does not fail.
+    let _ = writeln!(
+        out,
+        "{bold}Mullion {}{end}  a mixed Linux/Windows cluster on this machine {dim}(Kubernetes API 1.36, simulated EC2 {}, {speed}){end}\n",
+        env!("CARGO_PKG_VERSION"),
+        facts.region
+    );
+    let _ = writeln!(out, "  api      {:<46} {green}ready in {:.2} s{end}", facts.server, facts.ready_s);
+    for (index, group) in facts.groups.iter().enumerate() {
+        let title = if index == 0 { "nodes" } else { "" };
+        let state = match group.nodes - group.ready {
+            0 => format!("{green}ready{end}"),
+            rest => format!("{} of {} ready, {rest} starting", group.ready, group.nodes),
+        };
+        let _ = writeln!(out, "  {title:<8} {:<22} {:<8} {:<34} {state}", format!("{} x {}", group.nodes, group.instance_type), group.os, group.image);
+    }
+    if facts.default_pools {
+        let _ = writeln!(out, "  pools    linux, windows-2019, windows-2022, windows-2025        buy on demand");
+    }
+    match facts.kubeconfig {
+        Some(Target::File(path)) => {
+            let _ = writeln!(out, "\n  {bold}export KUBECONFIG={}{end}", quoted(path));
+        }
+        Some(Target::Merge(path)) => {
+            let _ = writeln!(out, "\n  context {} added to {}\n  {bold}kubectl config use-context {}{end}", facts.context, path.display(), facts.context);
+        }
+        None => {}
+    }
+    for (index, command) in TRY.iter().enumerate() {
+        let title = if index == 0 { "\nTry:" } else { "    " };
+        let _ = writeln!(out, "{title}  {command}");
+    }
+    out.push_str("Ctrl-C stops the cluster.");
+    out
+}
+
+/// A path as a shell takes it.
+fn quoted(path: &Path) -> String {
+    let text = path.display().to_string();
+    let plain = text.chars().all(|c| c.is_ascii_alphanumeric() || "/._-+~".contains(c));
+    if plain { text } else { format!("'{}'", text.replace('\'', r"'\''")) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_banner_says_what_is_there_and_what_to_do_next() {
+        let target = Target::File("/home/ann/.local/state/mullion/kubeconfig".into());
+        let row = |nodes, ready, os: &str, image: &str, instance_type: &str| Group { instance_type: instance_type.into(), os: os.into(), image: image.into(), nodes, ready };
+        let text = render(&Facts {
+            region: "us-west-2",
+            speed: 10.0,
+            server: "https://127.0.0.1:6443".into(),
+            ready_s: 0.034,
+            groups: vec![row(2, 2, "Linux", "Amazon Linux 2023", "m5.large"), row(3, 1, "Windows", "Windows Server 2022 Datacenter", "m5.xlarge")],
+            default_pools: true,
+            kubeconfig: Some(&target),
+            context: "mullion",
+            colours: false,
+        });
+        insta::assert_snapshot!(text);
+    }
+
+    #[test]
+    fn a_path_with_a_space_is_quoted() {
+        assert_eq!(quoted(Path::new("/tmp/my dir/kubeconfig")), "'/tmp/my dir/kubeconfig'");
+    }
+}

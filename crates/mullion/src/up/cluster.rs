@@ -1,0 +1,151 @@
+//! Starting and stopping a cluster: the order of things, and nothing half-started when one of them fails.
+//!
+//! The port is taken and the kubeconfig written before any controller runs; the API server answers first, then the cluster is filled, then
+//! controllers, kubelets and the provisioner start. Stopping goes the other way.
+
+use std::{
+    net::{Ipv4Addr, SocketAddr},
+    sync::Arc,
+    time::Duration,
+};
+
+use jiff::Timestamp;
+use k8s_openapi::api::core::v1::Node;
+use kube::Client;
+use mullion_apiserver::{ApiServer, Config, admission::User};
+use mullion_cloud::Clock;
+use mullion_controllers::{Context, kubelet};
+use tokio::{task::JoinHandle, time::Instant};
+use tokio_util::sync::CancellationToken;
+
+use super::{karpenter, logs::SimulatedLogs, machines, plan::Plan, setup, windows_addresses::WindowsAddresses};
+use crate::{certs::Certs, failure::Failure, kubeconfig};
+
+/// EKS's range of cluster addresses for a VPC in 10.0.0.0/16, and the address of the `kubernetes` Service in it.
+const SERVICE_CIDR: &str = "172.20.0.0/16";
+const SERVICE_IP: Ipv4Addr = Ipv4Addr::new(172, 20, 0, 1);
+/// How long the nodes of the node groups may take until the cluster is announced without them.
+const NODES_PATIENCE: Duration = Duration::from_secs(15);
+/// How long stopping may take.
+const STOP_PATIENCE: Duration = Duration::from_secs(5);
+
+/// A running cluster.
+pub(crate) struct Cluster {
+    /// What was asked for.
+    pub(crate) plan: Plan,
+    /// Where the API server listens.
+    pub(crate) address: SocketAddr,
+    /// From the start of the process's work to the first answer of the API server.
+    pub(crate) api_ready_in: Duration,
+    /// Its certificates.
+    pub(crate) certs: Certs,
+    context: Context,
+    stop_serving: CancellationToken,
+    serving: JoinHandle<()>,
+}
+
+impl Cluster {
+    /// Starts everything and waits until the first nodes are ready.
+    pub(crate) async fn start(plan: Plan) -> Result<Cluster, Failure> {
+        let began = Instant::now();
+        let clock = Clock::starting_at(Timestamp::now());
+        let (ec2, orders) = plan.cloud(clock.clone())?;
+        let (listener, address) = plan.port.bind().await?;
+        let certs = Certs::generate(clock.now(), SERVICE_IP).map_err(|error| Failure::run(format!("certificates cannot be made: {error}")))?;
+
+        let logs = SimulatedLogs::default();
+        let server = ApiServer::new(Config {
+            clock: Arc::new({
+                let clock = clock.clone();
+                move || clock.now()
+            }),
+            service_cidr: SERVICE_CIDR.into(),
+            admission: vec![Arc::new(WindowsAddresses)],
+            logs: Arc::new(logs.clone()),
+            ..Config::default()
+        });
+        let tls = mullion_apiserver::listen::Tls { certificate: &certs.server.cert, key: &certs.server.key, client_ca: &certs.ca };
+        let tls = tls.config().map_err(|error| Failure::run(format!("the API server's certificate cannot be used: {error}")))?;
+        if let Some(target) = &plan.kubeconfig {
+            let server = format!("https://{address}");
+            kubeconfig::write(target, &kubeconfig::Cluster { name: &plan.spec.name, server: &server, certs: &certs })?;
+        }
+        let stop_serving = CancellationToken::new();
+        let serving = tokio::spawn(server.clone().serve(listener, tls, stop_serving.clone().cancelled_owned()));
+        let api_ready_in = began.elapsed();
+
+        let client = Client::new(server.router_as(administrator()), "default");
+        let context = Context::new(client.clone(), clock);
+        let cluster = Cluster { plan, address, api_ready_in, certs, context, stop_serving, serving };
+        match cluster.populate(&client, &ec2, orders, logs).await {
+            Ok(()) => Ok(cluster),
+            Err(failure) => {
+                cluster.stop().await;
+                Err(failure)
+            }
+        }
+    }
+
+    async fn populate(
+        &self,
+        client: &Client,
+        ec2: &mullion_cloud::sim::SimulatedEc2,
+        orders: Vec<mullion_cloud::LaunchRequest>,
+        logs: SimulatedLogs,
+    ) -> Result<(), Failure> {
+        let context = &self.context;
+        let windows = self.plan.default_pools || self.plan.spec.has_windows();
+        setup::fill(client, &setup::Wanted { windows, pools: self.plan.default_pools }).await?;
+        let nodes = orders.len();
+        for order in orders {
+            ec2.provide(order).map_err(|error| Failure::input(format!("a node group's instance cannot be had: {error}")))?;
+        }
+        logs.serve(context, karpenter::start(context, ec2, &self.plan));
+        mullion_controllers::start(context, &self.plan.spec.region);
+        mullion_controllers::scheduler::start(context, self.plan.pod_os_counts);
+        let options = kubelet::driver::Options { pace: self.plan.speed.into(), ..Default::default() };
+        kubelet::driver::start(context, options, machines::follow(ec2.clone(), context.shutdown.clone()));
+        self.nodes_ready(nodes).await;
+        Ok(())
+    }
+
+    /// Waits until so many nodes are ready, but not for ever: a node that takes longer is shown as it is.
+    async fn nodes_ready(&self, wanted: usize) {
+        let nodes = &self.context.informers.nodes;
+        let ready = async {
+            nodes.synced().await;
+            while nodes.list().iter().filter(|node| is_ready(node)).count() < wanted {
+                tokio::time::sleep(Duration::from_millis(10)).await;
+            }
+        };
+        // Late nodes are no failure.
+        let _ = tokio::time::timeout(NODES_PATIENCE, ready).await;
+    }
+
+    /// The nodes as they are.
+    pub(crate) fn nodes(&self) -> Vec<Arc<Node>> {
+        self.context.informers.nodes.list()
+    }
+
+    /// Stops controllers first, then the API server; gives up waiting after a while.
+    pub(crate) async fn stop(self) {
+        let orderly = async {
+            self.context.stop().await;
+            self.stop_serving.cancel();
+            // A panic in there has been reported; stopping goes on.
+            let _ = self.serving.await;
+        };
+        // Whoever does not end in time is ended with the process.
+        let _ = tokio::time::timeout(STOP_PATIENCE, orderly).await;
+    }
+}
+
+/// Who the controllers are to the API server.
+fn administrator() -> User {
+    User { name: "system:mullion".into(), groups: vec!["system:masters".into(), "system:authenticated".into()], ..User::default() }
+}
+
+pub(super) fn is_ready(node: &Node) -> bool {
+    let conditions = node.status.as_ref().and_then(|status| status.conditions.as_ref());
+    conditions.into_iter().flatten().any(|condition| condition.type_ == "Ready" && condition.status == "True")
+}

@@ -1,0 +1,178 @@
+//! What to start, decided from the flags: everything that can be wrong about them is found here, before anything runs.
+
+use std::{net::{Ipv4Addr, SocketAddr}, path::{Path, PathBuf}};
+
+use mullion_api::{
+    ami::AmiFamily,
+    eksctl::{self, KubernetesVersion, NodeGroup},
+};
+use mullion_cloud::{
+    LaunchRequest, Speed, node_group,
+    sim::{self, CapacityPattern, SimulatedEc2},
+};
+use tokio::net::TcpListener;
+
+use crate::{cli::UpArgs, failure::Failure, kubeconfig::Target};
+
+/// The port of a Kubernetes API server, tried first.
+const FIRST_PORT: u16 = 6443;
+/// How many ports after the first are tried.
+const MORE_PORTS: u16 = 100;
+
+/// A cluster to be started.
+pub(crate) struct Plan {
+    /// Name, region, version, node groups.
+    pub(crate) spec: eksctl::Cluster,
+    /// The file it was read from.
+    pub(crate) file: Option<PathBuf>,
+    /// Whether the default NodePools are made.
+    pub(crate) default_pools: bool,
+    /// Port to listen on.
+    pub(crate) port: Port,
+    /// Where the kubeconfig goes; `None` writes none.
+    pub(crate) kubeconfig: Option<Target>,
+    /// Divisor of simulated delays.
+    pub(crate) speed: Speed,
+    /// What the cloud has no capacity for.
+    pub(crate) exhausted: Vec<CapacityPattern>,
+    /// Whether `spec.os.name` counts in scheduling.
+    pub(crate) pod_os_counts: bool,
+}
+
+/// Which port is taken.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) enum Port {
+    /// 6443, or the next free one.
+    Usual,
+    /// This one; 0 is any free one.
+    Exactly(u16),
+}
+
+impl Plan {
+    /// Reads what the flags name.
+    pub(crate) fn from_args(args: UpArgs) -> Result<Plan, Failure> {
+        let exhausted = args.insufficient_capacity.iter().map(|text| {
+            text.parse().map_err(|error| Failure::input(format!("--insufficient-capacity: {error}")).hint("--insufficient-capacity 'c6a.xlarge/*/on-demand'"))
+        });
+        Ok(Plan {
+            exhausted: exhausted.collect::<Result<_, _>>()?,
+            default_pools: args.config.is_none(),
+            spec: match &args.config {
+                Some(path) => read(path)?,
+                None => default_spec(),
+            },
+            file: args.config,
+            port: args.port.map_or(Port::Usual, Port::Exactly),
+            kubeconfig: Some(Target::resolve(args.kubeconfig, args.merge)?),
+            speed: args.speed,
+            pod_os_counts: !args.ignore_pod_os,
+        })
+    }
+
+    /// The simulated cloud and the orders for the instances that are there from the beginning.
+    pub(crate) fn cloud(&self, clock: mullion_cloud::Clock) -> Result<(SimulatedEc2, Vec<LaunchRequest>), Failure> {
+        let config = sim::Config { speed: self.speed, ..sim::Config::for_cluster(&self.spec) };
+        let ec2 = SimulatedEc2::new(config, clock);
+        let orders = node_group::orders(&self.spec, &ec2).map_err(|error| config_failure(self.file.as_deref(), &error))?;
+        for pattern in &self.exhausted {
+            ec2.exhaust(pattern.clone());
+        }
+        Ok((ec2, orders))
+    }
+}
+
+impl Port {
+    /// Takes the port on loopback.
+    pub(crate) async fn bind(self) -> Result<(TcpListener, SocketAddr), Failure> {
+        let listener = match self {
+            Port::Exactly(port) => listen(port).await.map_err(|error| {
+                Failure::input(format!("port {port} on 127.0.0.1 cannot be taken: {}", cause(&error)))
+                    .hint("choose another one with --port N; --port 0 takes any free one")
+            })?,
+            Port::Usual => usual().await?,
+        };
+        let address = listener.local_addr().map_err(|error| Failure::run(format!("the listener has no address: {error}")))?;
+        Ok((listener, address))
+    }
+}
+
+async fn usual() -> Result<TcpListener, Failure> {
+    let last = FIRST_PORT + MORE_PORTS;
+    for port in FIRST_PORT..=last {
+        match listen(port).await {
+            Ok(listener) => return Ok(listener),
+            Err(error) if error.kind() == std::io::ErrorKind::AddrInUse => {}
+            Err(error) => return Err(Failure::input(format!("port {port} on 127.0.0.1 cannot be taken: {}", cause(&error)))),
+        }
+    }
+    Err(Failure::input(format!("ports {FIRST_PORT} to {last} on 127.0.0.1 are all in use")).hint("--port 0 takes any free one"))
+}
+
+async fn listen(port: u16) -> std::io::Result<TcpListener> {
+    TcpListener::bind((Ipv4Addr::LOCALHOST, port)).await
+}
+
+fn cause(error: &std::io::Error) -> String {
+    match error.kind() {
+        std::io::ErrorKind::AddrInUse => "it is in use".to_owned(),
+        std::io::ErrorKind::PermissionDenied => "you may not (ports below 1024 need privileges)".to_owned(),
+        _ => error.to_string(),
+    }
+}
+
+fn read(path: &Path) -> Result<eksctl::Cluster, Failure> {
+    let text = std::fs::read_to_string(path).map_err(|error| {
+        let why = match error.kind() {
+            std::io::ErrorKind::NotFound => "there is no such file".to_owned(),
+            std::io::ErrorKind::InvalidData => "it is not text".to_owned(),
+            _ => error.to_string(),
+        };
+        Failure::input(format!("{} cannot be read: {why}", path.display())).hint("--config takes an eksctl ClusterConfig (eksctl.io/v1alpha5)")
+    })?;
+    eksctl::Cluster::from_yaml(&text).map_err(|error| config_failure(Some(path), &error))
+}
+
+fn config_failure(file: Option<&Path>, error: &eksctl::ConfigError) -> Failure {
+    let failure = match file {
+        Some(path) => Failure::input(format!("{}: {error}", path.display())),
+        None => Failure::input(error),
+    };
+    match &error.hint {
+        Some(hint) => failure.hint(hint),
+        None => failure,
+    }
+}
+
+/// Two Linux nodes; everything else is bought by the default NodePools.
+pub(crate) fn default_spec() -> eksctl::Cluster {
+    eksctl::Cluster {
+        name: "mullion".into(),
+        region: "us-west-2".into(),
+        version: KubernetesVersion::NEWEST,
+        tags: Default::default(),
+        availability_zones: Vec::new(),
+        node_groups: vec![group("linux", "m5.large", 2)],
+        ignored: Vec::new(),
+    }
+}
+
+/// A managed group of Amazon Linux 2023 nodes.
+pub(crate) fn group(name: &str, instance_type: &str, nodes: u32) -> NodeGroup {
+    NodeGroup {
+        path: format!("managedNodeGroups[{name}]"),
+        name: name.into(),
+        managed: true,
+        ami_family: AmiFamily::AmazonLinux2023,
+        instance_types: vec![instance_type.into()],
+        desired: nodes,
+        min: nodes,
+        max: nodes,
+        labels: Default::default(),
+        taints: Vec::new(),
+        tags: Default::default(),
+        availability_zones: Vec::new(),
+        volume_gib: 80,
+        spot: false,
+        max_pods: None,
+    }
+}

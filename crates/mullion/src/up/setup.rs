@@ -1,0 +1,83 @@
+//! What a new cluster holds before its user comes: custom resource definitions, the provisioner's pod, the switch for Windows addresses, NodePools.
+//!
+//! Everything goes through the Kubernetes API, as a user's manifests do.
+
+use std::time::Duration;
+
+use kube::{
+    Api, Client,
+    api::{DynamicObject, PostParams},
+    core::GroupVersionKind,
+    discovery::{self, Scope},
+};
+use mullion_api::crds;
+use serde_json::json;
+
+use crate::failure::Failure;
+
+/// How long a definition may take to be served.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// Whose existence decides what is set up.
+pub(super) struct Wanted {
+    /// Windows nodes may come: the switch that eksctl sets for clusters with Windows groups.
+    pub(super) windows: bool,
+    /// The default NodePools.
+    pub(super) pools: bool,
+}
+
+/// Fills a new cluster.
+pub(super) async fn fill(client: &Client, wanted: &Wanted) -> Result<(), Failure> {
+    for definition in crds::crds() {
+        let name = definition.metadata.name.clone().unwrap_or_default();
+        let api: Api<k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition> = Api::all(client.clone());
+        api.create(&PostParams::default(), &definition).await.map_err(|error| failed(&format!("CustomResourceDefinition {name}"), &error))?;
+        let established = kube::runtime::wait::await_condition(api, &name, kube::runtime::conditions::is_crd_established());
+        match tokio::time::timeout(PATIENCE, established).await {
+            Ok(Ok(_)) => {}
+            Ok(Err(error)) => return Err(Failure::run(format!("CustomResourceDefinition {name} cannot be watched: {error}"))),
+            Err(_) => return Err(Failure::run(format!("CustomResourceDefinition {name} was not established within {} s", PATIENCE.as_secs()))),
+        }
+    }
+    create_all(client, include_str!("karpenter.yaml")).await?;
+    if wanted.windows {
+        let config = json!({
+            "apiVersion": "v1", "kind": "ConfigMap",
+            "metadata": {"name": "amazon-vpc-cni", "namespace": "kube-system"},
+            "data": {"enable-windows-ipam": "true"},
+        });
+        create(client, config).await?;
+    }
+    if wanted.pools {
+        create_all(client, include_str!("default-pools.yaml")).await?;
+    }
+    Ok(())
+}
+
+async fn create_all(client: &Client, manifests: &str) -> Result<(), Failure> {
+    let documents: Vec<serde_json::Value> =
+        serde_saphyr::from_multiple(manifests).map_err(|error| Failure::run(format!("an embedded manifest is malformed: {error}")))?;
+    for document in documents {
+        create(client, document).await?;
+    }
+    Ok(())
+}
+
+async fn create(client: &Client, manifest: serde_json::Value) -> Result<(), Failure> {
+    let object: DynamicObject =
+        serde_json::from_value(manifest).map_err(|error| Failure::run(format!("an embedded manifest is malformed: {error}")))?;
+    let types = object.types.clone().unwrap_or_default();
+    let what = format!("{} {}", types.kind, object.metadata.name.clone().unwrap_or_default());
+    let kind = GroupVersionKind::try_from(&types).map_err(|error| Failure::run(format!("an embedded manifest is malformed: {error}")))?;
+    let (resource, capabilities) = discovery::pinned_kind(client, &kind).await.map_err(|error| failed(&what, &error))?;
+    let api: Api<DynamicObject> = match (capabilities.scope, object.metadata.namespace.as_deref()) {
+        (Scope::Namespaced, Some(namespace)) => Api::namespaced_with(client.clone(), namespace, &resource),
+        _ => Api::all_with(client.clone(), &resource),
+    };
+    api.create(&PostParams::default(), &object).await.map_err(|error| failed(&what, &error))?;
+    Ok(())
+}
+
+fn failed(what: &str, error: &kube::Error) -> Failure {
+    Failure::run(format!("{what} cannot be created: {error}"))
+}
