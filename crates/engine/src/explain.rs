@@ -8,6 +8,7 @@ use crate::cluster::{Cluster, NodeId};
 use crate::intern::Symbol;
 use crate::model::TaintEffect;
 use crate::preempt::Preemption;
+use crate::provision::PoolReason;
 use crate::reason::{Reason, Refusal};
 use crate::schedule::Unschedulable;
 
@@ -100,6 +101,28 @@ impl Cluster {
             }
             Reason::SpreadKeyMissing { key } => format!("no label {}", self.text(key)),
             other => self.reason_text(other),
+        }
+    }
+
+    /// Our words for why a pool cannot buy for a pod.
+    pub fn pool_reason_text(&self, reason: &PoolReason) -> String {
+        match reason {
+            PoolReason::NoInstanceTypes => {
+                "no instance type meets the pool's requirements".to_owned()
+            }
+            PoolReason::Incompatible { reason, .. } => self.reason_detail(*reason),
+            PoolReason::LimitReached {
+                resource,
+                remaining,
+            } => format!("limit reached: {remaining} {resource} left"),
+            PoolReason::TooLarge { resource } => {
+                format!("{resource}: more than any type offers beside its DaemonSets")
+            }
+            PoolReason::NoOffering => "every type that would hold the pod is sold out".to_owned(),
+            PoolReason::Topology { reason, .. } => self.reason_detail(*reason),
+            PoolReason::MinValues { key, wanted, found } => {
+                format!("{key}: {found} values would stay possible, the pool demands {wanted}")
+            }
         }
     }
 

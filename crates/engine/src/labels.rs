@@ -48,4 +48,14 @@ impl LabelSet {
             pairs: self.iter().filter(|pair| pair.0 != key).collect(),
         }
     }
+
+    /// The same labels and one more.
+    pub(crate) fn with(&self, key: Symbol, value: Symbol) -> Self {
+        let mut pairs: Vec<_> = self.iter().filter(|pair| pair.0 != key).collect();
+        pairs.push((key, value));
+        pairs.sort_unstable();
+        LabelSet {
+            pairs: pairs.into(),
+        }
+    }
 }

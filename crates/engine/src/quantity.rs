@@ -70,6 +70,13 @@ impl Quantity {
             nanos: cap(self.nanos.saturating_add(other.nanos)),
         }
     }
+
+    /// Difference; it may be below zero.
+    pub fn saturating_sub(self, other: Self) -> Self {
+        Quantity {
+            nanos: cap(self.nanos.saturating_sub(other.nanos)),
+        }
+    }
 }
 
 fn div_ceil(a: i128, b: i128) -> i128 {

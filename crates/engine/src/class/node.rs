@@ -4,7 +4,7 @@
 
 use crate::intern::{Interner, Symbol};
 use crate::labels::LabelSet;
-use crate::model::{NodeSpec, TaintEffect};
+use crate::model::{NodeSpec, Taint, TaintEffect};
 
 /// An interned taint.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -15,6 +15,14 @@ pub(crate) struct NodeTaint {
 }
 
 impl NodeTaint {
+    pub(crate) fn intern(taint: &Taint, names: &mut Interner) -> Self {
+        NodeTaint {
+            key: names.intern(&taint.key),
+            value: names.intern(&taint.value),
+            effect: taint.effect,
+        }
+    }
+
     /// Whether it keeps pods away rather than making the node less wanted.
     pub(crate) fn is_hard(self) -> bool {
         self.effect != TaintEffect::PreferNoSchedule
@@ -32,11 +40,10 @@ pub(crate) struct NodeClass {
 impl NodeClass {
     /// The class of a node, whose full labels are given.
     pub(crate) fn of(spec: &NodeSpec, labels: &LabelSet, names: &mut Interner) -> Self {
-        let taints = spec.taints.iter().map(|taint| NodeTaint {
-            key: names.intern(&taint.key),
-            value: names.intern(&taint.value),
-            effect: taint.effect,
-        });
+        let taints = spec
+            .taints
+            .iter()
+            .map(|taint| NodeTaint::intern(taint, names));
         NodeClass {
             labels: labels.without(Symbol::HOSTNAME),
             taints: taints.collect(),

@@ -9,7 +9,7 @@ use super::{NodeTaint, PodTerm, SpreadRule};
 use crate::error::ModelError;
 use crate::intern::{Interner, Symbol};
 use crate::labels::LabelSet;
-use crate::model::{Container, PodTemplate, PreemptionPolicy};
+use crate::model::{Container, PodTemplate};
 use crate::score::image_locality;
 use crate::selector::{NamedNodes, NodeTerm, Requirement};
 
@@ -46,7 +46,6 @@ pub(crate) struct PodClass {
     pub(crate) image_containers: i64,
     pub(crate) os: Option<Symbol>,
     pub(crate) priority: i32,
-    pub(crate) may_preempt: bool,
 }
 
 impl PodClass {
@@ -131,7 +130,6 @@ impl PodClass {
                 .filter(|os| !os.is_empty())
                 .map(|os| names.intern(os)),
             priority: template.priority,
-            may_preempt: template.preemption_policy != PreemptionPolicy::Never,
             labels,
         })
     }

@@ -5,7 +5,7 @@
 
 use super::undo::Undo;
 use super::{Cluster, ImageHolders, Node, NodeFixed, NodeId, Pod, PodId};
-use crate::class::{NodeClass, NodeClassId, PodClassId};
+use crate::class::{NodeClass, NodeClassId, NodeTaint, PodClassId};
 use crate::error::ModelError;
 use crate::intern::Symbol;
 use crate::labels::LabelSet;
@@ -399,6 +399,58 @@ impl Cluster {
         self.views_count(class, at, -1, terminating);
         if let Some(node) = &mut self.nodes[at.index()] {
             node.release(class, &self.classes[class.index()], terminating);
+        }
+    }
+
+    /// Adds a node that is only thought of: labels (without a hostname) and taints are given compiled.
+    pub(crate) fn add_virtual(
+        &mut self,
+        name: &str,
+        labels: &LabelSet,
+        taints: &[NodeTaint],
+        allocatable: Amounts,
+    ) -> NodeId {
+        let id = self
+            .free_nodes
+            .last()
+            .copied()
+            .unwrap_or(NodeId(self.nodes.len() as u32));
+        let name = self.names.intern(name);
+        let fixed = self.virtual_fixed(id, name, labels, taints, allocatable);
+        self.put_node_in(fixed);
+        id
+    }
+
+    /// Gives a node that is only thought of other labels and amounts.
+    pub(crate) fn reshape_virtual(&mut self, id: NodeId, labels: &LabelSet, allocatable: Amounts) {
+        let (name, taints) = (self.at(id).fixed.name, self.at(id).fixed.taints.clone());
+        let fixed = self.virtual_fixed(id, name, labels, &taints, allocatable);
+        self.replace_fixed(fixed);
+    }
+
+    fn virtual_fixed(
+        &mut self,
+        id: NodeId,
+        name: Symbol,
+        labels: &LabelSet,
+        taints: &[NodeTaint],
+        allocatable: Amounts,
+    ) -> NodeFixed {
+        let class = NodeClass {
+            labels: labels.clone(),
+            taints: taints.into(),
+            unschedulable: false,
+        };
+        let (class, _) = self.node_classes.insert_full(class);
+        NodeFixed {
+            id,
+            name,
+            class: NodeClassId(class as u32),
+            labels: labels.with(Symbol::HOSTNAME, name),
+            taints: taints.into(),
+            unschedulable: false,
+            allocatable,
+            images: Vec::new(),
         }
     }
 

@@ -211,10 +211,6 @@ impl Cluster {
         &mut self.names
     }
 
-    pub(crate) fn namespaces(&self) -> &Namespaces {
-        &self.namespaces
-    }
-
     pub(crate) fn objects(&self) -> &Objects {
         &self.objects
     }

@@ -5,6 +5,7 @@
 
 use super::{Affects, Cluster, NodeFixed, NodeId};
 use crate::class::{PodClass, PodClassId, StaticVerdict, Target};
+use crate::intern::Symbol;
 use crate::topology::{Effect, View};
 
 /// One pod class asked about one cluster: what filters and scorers read.
@@ -200,23 +201,18 @@ impl Cluster {
         }
     }
 
-    /// Topology keys other than the hostname by which a pod of a class counts, or is counted by any view.
-    pub(crate) fn sensitive_keys(&mut self, id: PodClassId) -> Vec<crate::intern::Symbol> {
+    /// Topology keys other than the hostname by which a pod of a class is filtered, or counted for others' filters.
+    pub(crate) fn sensitive_keys(&mut self, id: PodClassId) -> Vec<Symbol> {
         self.prepare(id);
         let own = &self.classes[id.index()];
         let view = self.views[id.index()].as_deref().expect("prepared above");
-        let mut keys: Vec<_> = view
-            .hard
-            .iter()
-            .chain(&view.soft)
-            .map(|counts| counts.rule.key)
-            .collect();
-        let terms = own
-            .affinity
-            .iter()
-            .chain(&own.anti_affinity)
-            .chain(&own.preferred_pods);
-        keys.extend(terms.map(|term| term.key));
+        let mut keys: Vec<_> = view.hard.iter().map(|counts| counts.rule.key).collect();
+        keys.extend(
+            own.affinity
+                .iter()
+                .chain(&own.anti_affinity)
+                .map(|term| term.key),
+        );
         for affects in &self.affects[id.index()] {
             if let Some(view) = &self.views[affects.view.index()] {
                 let class = &self.classes[affects.view.index()];
@@ -224,7 +220,7 @@ impl Cluster {
                     affects
                         .effects
                         .iter()
-                        .flat_map(|effect| effect.key(view, class)),
+                        .flat_map(|effect| effect.filter_keys(view, class)),
                 );
             }
         }
@@ -233,12 +229,12 @@ impl Cluster {
             keys.extend(
                 on_own
                     .flat_map(|affects| &affects.effects)
-                    .flat_map(|effect| effect.key(view, own)),
+                    .flat_map(|effect| effect.filter_keys(view, own)),
             );
         }
         keys.sort_unstable();
         keys.dedup();
-        keys.retain(|key| *key != crate::intern::Symbol::HOSTNAME);
+        keys.retain(|key| *key != Symbol::HOSTNAME);
         keys
     }
 }

@@ -2,14 +2,16 @@
 //!
 //! Karpenter's algorithm (largest pods first; existing nodes, then nodes planned already, then pools by weight), with
 //! the scheduler's own filters: every planned node is a node of the [`Cluster`](crate::Cluster) between checkpoint and
-//! rollback, so what is planned is what scheduling then does. Input is in [`input`], the answer in [`plan`], the
-//! algorithm in [`solve`].
+//! rollback, so what is planned is what scheduling then does. The question is in `input`, the answer in `plan`; pools
+//! become [`catalog`]s of concrete options, planned nodes are [`claim`]s that lose options as pods join, and [`solve`]
+//! is the algorithm.
 
-//mod catalog;
-//mod claim;
+mod catalog;
+mod claim;
 mod input;
+mod limit;
 mod plan;
-//mod solve;
+mod solve;
 
 pub use input::{InFlightNode, InstanceType, NodeTemplate, Offering, PlanRequest, Requirement};
 pub use plan::{InstanceTypeOption, Plan, PlannedNode, PoolReason, PoolRefusal, Unplaceable};

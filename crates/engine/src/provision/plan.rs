@@ -1,5 +1,6 @@
 //! The provisioner's answer.
 
+use crate::error::ModelError;
 use crate::model::{Quantity, ResourceMap};
 use crate::reason::{Plugin, Reason};
 
@@ -47,6 +48,8 @@ pub struct InstanceTypeOption {
 pub struct Unplaceable {
     /// Its key.
     pub pod: String,
+    /// The pod itself cannot be true.
+    pub invalid: Option<ModelError>,
     /// Why each pool cannot buy for it, in the order pools were tried. Empty: there are no pools.
     pub pools: Vec<PoolRefusal>,
 }

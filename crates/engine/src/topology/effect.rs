@@ -93,19 +93,13 @@ impl Effect {
         effects
     }
 
-    /// The topology key it counts by.
-    pub(crate) fn key(self, view: &View, own: &PodClass) -> impl Iterator<Item = Symbol> {
-        let (one, many) = match self {
-            Effect::Hard(index) => (Some(view.hard[index].rule.key), None),
-            Effect::Soft(index) => (Some(view.soft[index].rule.key), None),
-            Effect::Anti(key) | Effect::ExistingAnti(key) | Effect::Score { key, .. } => {
-                (Some(key), None)
-            }
-            Effect::Affinity => (
-                None,
-                Some(own.affinity.iter().map(|term| term.key).collect::<Vec<_>>()),
-            ),
-        };
-        one.into_iter().chain(many.into_iter().flatten())
+    /// The topology keys by which it can change what a filter says; preferences change none.
+    pub(crate) fn filter_keys(self, view: &View, own: &PodClass) -> Vec<Symbol> {
+        match self {
+            Effect::Hard(index) => vec![view.hard[index].rule.key],
+            Effect::Anti(key) | Effect::ExistingAnti(key) => vec![key],
+            Effect::Affinity => own.affinity.iter().map(|term| term.key).collect(),
+            Effect::Soft(_) | Effect::Score { .. } => Vec::new(),
+        }
     }
 }

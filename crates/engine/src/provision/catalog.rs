@@ -1,0 +1,311 @@
+//! A pool as a list of concrete options: one per type, offering and choice of open labels.
+//!
+//! An option is a node that could be, with all its labels, so that the scheduler's own static filters say whether a
+//! pod may run there: there is no second algebra of requirements that could disagree. Options are sorted by price.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use fixedbitset::FixedBitSet;
+use rustc_hash::FxHashMap;
+
+use crate::class::{NodeTaint, PodClass, PodClassId, StaticVerdict, Target};
+use crate::cluster::Cluster;
+use crate::error::ModelError;
+use crate::intern::Symbol;
+use crate::labels::LabelSet;
+use crate::model::{Operator, StringMap, label};
+use crate::reason::{Plugin, Reason};
+use crate::resources::Amounts;
+use crate::selector::NamedNodes;
+
+use super::limit::Limits;
+use super::{InstanceType, NodeTemplate, PoolReason, Requirement};
+
+/// More label choices than this per type and offering are not tried.
+const MAX_CHOICES: usize = 64;
+
+/// A pool, compiled for one plan.
+pub(super) struct Catalog {
+    pub(super) pool: String,
+    pub(super) weight: i32,
+    pub(super) requirements: Vec<Requirement>,
+    pub(super) taints: Vec<NodeTaint>,
+    pub(super) daemons: Amounts,
+    pub(super) limits: Limits,
+    pub(super) types: Vec<Type>,
+    /// Cheapest first.
+    pub(super) options: Vec<Choice>,
+    /// Options that can be had now.
+    pub(super) available: FixedBitSet,
+    verdicts: FxHashMap<PodClassId, Verdicts>,
+}
+
+/// An instance type, compiled.
+pub(super) struct Type {
+    pub(super) spec: Arc<InstanceType>,
+    pub(super) allocatable: Amounts,
+}
+
+/// A node that could be.
+pub(super) struct Choice {
+    pub(super) type_index: usize,
+    pub(super) offering: usize,
+    pub(super) price_micro_usd: u64,
+    pub(super) labels: LabelSet,
+}
+
+/// Which options let a class of pods in, and what the first that does not says.
+#[derive(Clone)]
+pub(super) struct Verdicts {
+    pub(super) fits: FixedBitSet,
+    pub(super) refusal: Option<(Plugin, Reason)>,
+}
+
+impl Catalog {
+    /// # Errors
+    /// An amount of a type or of the DaemonSets is below zero.
+    pub(super) fn compile(
+        template: &NodeTemplate,
+        cluster: &mut Cluster,
+    ) -> Result<Self, ModelError> {
+        let names = cluster.names_mut();
+        let mut catalog = Catalog {
+            pool: template.pool.clone(),
+            weight: template.weight,
+            requirements: template.requirements.clone(),
+            taints: template
+                .taints
+                .iter()
+                .map(|taint| NodeTaint::intern(taint, names))
+                .collect(),
+            daemons: Amounts::read(&template.daemon_overhead, &template.pool, names)?,
+            limits: Limits::new(&template.limits_remaining),
+            types: Vec::new(),
+            options: Vec::new(),
+            available: FixedBitSet::new(),
+            verdicts: FxHashMap::default(),
+        };
+        for spec in &template.instance_types {
+            let allocatable = Amounts::read(&spec.allocatable, &spec.name, cluster.names_mut())?;
+            catalog.add_type(template, Arc::clone(spec), allocatable, cluster);
+        }
+        let types = &catalog.types;
+        catalog.options.sort_by(|a, b| {
+            let key = |option: &Choice| {
+                let spec = &types[option.type_index].spec;
+                let offering = &spec.offerings[option.offering];
+                (
+                    option.price_micro_usd,
+                    spec.name.clone(),
+                    offering.zone.clone(),
+                    offering.capacity_type.clone(),
+                )
+            };
+            key(a).cmp(&key(b))
+        });
+        catalog.available.grow(catalog.options.len());
+        for (index, option) in catalog.options.iter().enumerate() {
+            let available =
+                catalog.types[option.type_index].spec.offerings[option.offering].available;
+            catalog.available.set(index, available);
+        }
+        Ok(catalog)
+    }
+
+    fn add_type(
+        &mut self,
+        template: &NodeTemplate,
+        spec: Arc<InstanceType>,
+        allocatable: Amounts,
+        cluster: &mut Cluster,
+    ) {
+        let contradicts =
+            |(key, value): (&String, &String)| spec.labels.get(key).is_some_and(|own| own != value);
+        if template.labels.iter().any(contradicts) {
+            return;
+        }
+        let type_index = self.types.len();
+        for (offering, sold) in spec.offerings.iter().enumerate() {
+            let mut labels = template.labels.clone();
+            labels.extend(spec.labels.clone());
+            for (key, value) in [
+                (label::INSTANCE_TYPE, &spec.name),
+                (label::ZONE, &sold.zone),
+                (label::CAPACITY_TYPE, &sold.capacity_type),
+                (label::NODE_POOL, &template.pool),
+            ] {
+                labels.insert(key.to_owned(), value.clone());
+            }
+            let own_zone = template
+                .labels
+                .get(label::ZONE)
+                .is_none_or(|zone| *zone == sold.zone);
+            let own_capacity = template
+                .labels
+                .get(label::CAPACITY_TYPE)
+                .is_none_or(|own| *own == sold.capacity_type);
+            if !own_zone || !own_capacity {
+                continue;
+            }
+            for labels in choices(labels, &template.requirements) {
+                let labels = LabelSet::intern(&labels, cluster.names_mut());
+                self.options.push(Choice {
+                    type_index,
+                    offering,
+                    price_micro_usd: sold.price_micro_usd,
+                    labels,
+                });
+            }
+        }
+        self.types.push(Type { spec, allocatable });
+    }
+
+    /// The type of an option.
+    pub(super) fn type_of(&self, option: usize) -> &Type {
+        &self.types[self.options[option].type_index]
+    }
+
+    /// What the static filters say about a class of pods on every option; worked out once.
+    pub(super) fn verdicts(&mut self, id: PodClassId, cluster: &Cluster) -> &Verdicts {
+        if !self.verdicts.contains_key(&id) {
+            let verdicts = self.work_out(cluster.class(id), cluster);
+            self.verdicts.insert(id, verdicts);
+        }
+        &self.verdicts[&id]
+    }
+
+    fn work_out(&self, class: &PodClass, cluster: &Cluster) -> Verdicts {
+        let mut verdicts = Verdicts {
+            fits: FixedBitSet::with_capacity(self.options.len()),
+            refusal: None,
+        };
+        if class.named_nodes != NamedNodes::All {
+            // A pod that names its nodes is not for a node without a name yet.
+            verdicts.refusal = Some((Plugin::PreFilter, Reason::NotNamed));
+            return verdicts;
+        }
+        for (index, option) in self.options.iter().enumerate() {
+            let target = Target {
+                name: Symbol::EMPTY,
+                labels: &option.labels,
+                taints: &self.taints,
+                unschedulable: false,
+            };
+            let verdict =
+                StaticVerdict::of(class, target, cluster.options().os_filter, cluster.names());
+            match verdict.refusal {
+                None => verdicts.fits.insert(index),
+                Some(refusal) => verdicts.refusal = verdicts.refusal.or(Some(refusal)),
+            }
+        }
+        verdicts
+    }
+
+    /// Of some options those whose type holds this much.
+    pub(super) fn holding(&self, options: &FixedBitSet, requests: &Amounts) -> FixedBitSet {
+        let holds: Vec<bool> = self
+            .types
+            .iter()
+            .map(|kind| requests.exceeds(&kind.allocatable).is_none())
+            .collect();
+        options
+            .ones()
+            .filter(|option| holds[self.options[*option].type_index])
+            .collect()
+    }
+
+    /// Fewer label values than the pool demands, if that is so for these options.
+    pub(super) fn too_few_values(
+        &self,
+        options: &FixedBitSet,
+        cluster: &Cluster,
+    ) -> Option<PoolReason> {
+        let demands = self
+            .requirements
+            .iter()
+            .filter_map(|requirement| Some((requirement, requirement.min_values?)));
+        for (requirement, wanted) in demands {
+            let Some(key) = cluster.names().find(&requirement.key) else {
+                continue;
+            };
+            let mut values: Vec<_> = options
+                .ones()
+                .filter_map(|option| self.options[option].labels.value(key))
+                .collect();
+            values.sort_unstable();
+            values.dedup();
+            let found = values.len() as u32;
+            if found < wanted {
+                return Some(PoolReason::MinValues {
+                    key: requirement.key.clone(),
+                    wanted,
+                    found,
+                });
+            }
+        }
+        None
+    }
+}
+
+/// The label sets a node can have under a pool's requirements: none if its labels contradict them, several where a
+/// label the machine does not decide may have several values.
+fn choices(labels: StringMap, requirements: &[Requirement]) -> Vec<StringMap> {
+    let mut choices = vec![labels];
+    let mut open: BTreeMap<&str, Vec<&Requirement>> = BTreeMap::new();
+    for requirement in requirements {
+        match choices[0].get(&requirement.key) {
+            Some(value) if !admits(requirement, Some(value)) => return Vec::new(),
+            Some(_) => {}
+            None => open.entry(&requirement.key).or_default().push(requirement),
+        }
+    }
+    for (key, requirements) in open {
+        let named = requirements
+            .iter()
+            .find(|requirement| requirement.operator == Operator::In);
+        let Some(named) = named else { continue };
+        let values = named
+            .values
+            .iter()
+            .filter(|value| requirements.iter().all(|other| admits(other, Some(value))));
+        let mut with = Vec::new();
+        for value in values {
+            for choice in &choices {
+                let mut choice = choice.clone();
+                choice.insert(key.to_owned(), value.clone());
+                with.push(choice);
+            }
+        }
+        with.truncate(MAX_CHOICES);
+        choices = with;
+        if choices.is_empty() {
+            break;
+        }
+    }
+    choices
+}
+
+fn admits(requirement: &Requirement, value: Option<&String>) -> bool {
+    let number = || value.and_then(|value| value.parse::<i64>().ok());
+    let bound = || {
+        requirement
+            .values
+            .first()
+            .and_then(|bound| bound.parse::<i64>().ok())
+    };
+    let compare = |holds: fn(i64, i64) -> bool| match (number(), bound()) {
+        (Some(number), Some(bound)) => holds(number, bound),
+        _ => false,
+    };
+    match requirement.operator {
+        Operator::In => value.is_some_and(|value| requirement.values.contains(value)),
+        Operator::NotIn => value.is_none_or(|value| !requirement.values.contains(value)),
+        Operator::Exists => value.is_some(),
+        Operator::DoesNotExist => value.is_none(),
+        Operator::Gt => compare(|number, bound| number > bound),
+        Operator::Lt => compare(|number, bound| number < bound),
+        Operator::Gte => compare(|number, bound| number >= bound),
+        Operator::Lte => compare(|number, bound| number <= bound),
+    }
+}

@@ -1,0 +1,351 @@
+//! A node being planned: the options that are left, the pods on it, and its stand-in in the cluster.
+//!
+//! Invariant: every option left holds all pods so far by every filter; the stand-in has the labels of the cheapest of
+//! them, and all of them agree with it on the labels by which pods on it are spread or kept apart.
+
+use std::collections::BTreeMap;
+
+use fixedbitset::FixedBitSet;
+
+use crate::class::PodClassId;
+use crate::cluster::{Cluster, NodeId};
+use crate::filter;
+use crate::intern::Symbol;
+use crate::model::{Operator, Quantity, ResourceMap, label};
+use crate::reason::{Plugin, Refusal};
+use crate::resources::Amounts;
+
+use super::catalog::Catalog;
+use super::{InstanceTypeOption, PlannedNode, PoolReason, Requirement};
+
+pub(super) struct Claim {
+    pub(super) catalog: usize,
+    pub(super) options: FixedBitSet,
+    pub(super) node: NodeId,
+    /// The option the stand-in looks like.
+    shown: usize,
+    pub(super) pods: Vec<String>,
+    requests: Amounts,
+    /// What of the pool's limits is set aside for it.
+    pub(super) reserved: ResourceMap,
+}
+
+impl Claim {
+    /// A claim without pods. `options` must not be empty.
+    pub(super) fn open(
+        catalog: (usize, &Catalog),
+        options: FixedBitSet,
+        name: &str,
+        cluster: &mut Cluster,
+    ) -> Option<Self> {
+        let (index, catalog) = catalog;
+        let shown = options.minimum()?;
+        let allocatable = catalog.type_of(shown).allocatable.clone();
+        let node = cluster.add_virtual(
+            name,
+            &catalog.options[shown].labels,
+            &catalog.taints,
+            allocatable,
+        );
+        Some(Claim {
+            catalog: index,
+            options,
+            node,
+            shown,
+            pods: Vec::new(),
+            requests: catalog.daemons.clone(),
+            reserved: ResourceMap::new(),
+        })
+    }
+
+    /// Puts a pod on the planned node if any option is left then. The claim is as before if not.
+    pub(super) fn add(
+        &mut self,
+        key: &str,
+        class: PodClassId,
+        catalog: &mut Catalog,
+        sensitive: &[Symbol],
+        cluster: &mut Cluster,
+    ) -> Result<(), PoolReason> {
+        let mut requests = self.requests.clone();
+        requests.add(&cluster.class(class).requests.real);
+        requests.pods += 1;
+        let verdicts = catalog.verdicts(class, cluster);
+        let mut options = self.options.clone();
+        options.intersect_with(&verdicts.fits);
+        if options.is_clear() {
+            return Err(match verdicts.refusal {
+                Some((plugin, reason)) => PoolReason::Incompatible { plugin, reason },
+                None => PoolReason::NoInstanceTypes,
+            });
+        }
+        let holding = catalog.holding(&options, &requests);
+        if holding.is_clear() {
+            return Err(PoolReason::TooLarge {
+                resource: lacking(catalog, &options, &requests, cluster),
+            });
+        }
+        let before = self.shown;
+        let chosen = self
+            .place(class, catalog, holding, sensitive, cluster)
+            .and_then(|options| match catalog.too_few_values(&options, cluster) {
+                Some(reason) => Err(reason),
+                None => Ok(options),
+            });
+        match chosen {
+            Ok(options) => {
+                self.options = options;
+                self.requests = requests;
+                self.pods.push(key.to_owned());
+                cluster.load_logged(class, self.node);
+                Ok(())
+            }
+            Err(reason) => {
+                self.show(before, catalog, cluster);
+                Err(reason)
+            }
+        }
+    }
+
+    /// Of the options the part on which the topology filters let the pod in, with the stand-in looking like one.
+    fn place(
+        &mut self,
+        class: PodClassId,
+        catalog: &Catalog,
+        options: FixedBitSet,
+        sensitive: &[Symbol],
+        cluster: &mut Cluster,
+    ) -> Result<FixedBitSet, PoolReason> {
+        let places = split(catalog, options, sensitive, self.shown);
+        let mut refusal: Option<Refusal> = None;
+        let mut best: Option<(i64, FixedBitSet)> = None;
+        for part in places {
+            let Some(first) = part.minimum() else {
+                continue;
+            };
+            let look = if part.contains(self.shown) {
+                self.shown
+            } else {
+                first
+            };
+            self.show(look, catalog, cluster);
+            match check(class, self.node, cluster) {
+                Some(refused) => refusal = refusal.or(Some(refused)),
+                None => {
+                    let crowd = crowd(class, self.node, cluster);
+                    if best.as_ref().is_none_or(|(least, _)| crowd < *least) {
+                        best = Some((crowd, part));
+                    }
+                }
+            }
+        }
+        let Some((_, part)) = best else {
+            return Err(match refusal {
+                Some(refusal) => PoolReason::Topology {
+                    plugin: refusal.plugin,
+                    reason: refusal.reason,
+                },
+                None => PoolReason::NoInstanceTypes,
+            });
+        };
+        if let Some(first) = part.minimum() {
+            self.show(first, catalog, cluster);
+        }
+        Ok(part)
+    }
+
+    fn show(&mut self, option: usize, catalog: &Catalog, cluster: &mut Cluster) {
+        if option != self.shown {
+            self.shown = option;
+            let allocatable = catalog.type_of(option).allocatable.clone();
+            cluster.reshape_virtual(self.node, &catalog.options[option].labels, allocatable);
+        }
+    }
+
+    /// Gives up options of types larger than the cheapest one's, so that less of the limits is set aside.
+    pub(super) fn tighten(&mut self, catalog: &Catalog) {
+        let Some(cheapest) = self.options.minimum() else {
+            return;
+        };
+        let bound = &catalog.type_of(cheapest).spec.capacity;
+        let within = |capacity: &ResourceMap| {
+            capacity
+                .iter()
+                .all(|(name, amount)| bound.get(name).is_some_and(|bound| amount <= bound))
+        };
+        let keep: Vec<_> = self
+            .options
+            .ones()
+            .filter(|option| within(&catalog.type_of(*option).spec.capacity))
+            .collect();
+        self.options.clear();
+        self.options.extend(keep);
+    }
+
+    /// The planned node in words.
+    pub(super) fn describe(&self, catalog: &Catalog, cluster: &Cluster) -> PlannedNode {
+        let mut options: Vec<InstanceTypeOption> = Vec::new();
+        let mut by_type: BTreeMap<usize, usize> = BTreeMap::new();
+        for option in self.options.ones() {
+            let choice = &catalog.options[option];
+            let spec = &catalog.types[choice.type_index].spec;
+            let offering = &spec.offerings[choice.offering];
+            let sold = (
+                offering.zone.clone(),
+                offering.capacity_type.clone(),
+                offering.price_micro_usd,
+            );
+            // Options come cheapest first, so a type's first one is its price.
+            let index = *by_type.entry(choice.type_index).or_insert_with(|| {
+                let price_micro_usd = choice.price_micro_usd;
+                options.push(InstanceTypeOption {
+                    name: spec.name.clone(),
+                    price_micro_usd,
+                    offerings: Vec::new(),
+                });
+                options.len() - 1
+            });
+            if !options[index].offerings.contains(&sold) {
+                options[index].offerings.push(sold);
+            }
+        }
+        PlannedNode {
+            pool: catalog.pool.clone(),
+            requirements: self.requirements(catalog, cluster),
+            options,
+            pods: self.pods.clone(),
+            requests: self.requests(cluster),
+        }
+    }
+
+    fn requirements(&self, catalog: &Catalog, cluster: &Cluster) -> Vec<Requirement> {
+        let decided = [
+            label::INSTANCE_TYPE,
+            label::ZONE,
+            label::CAPACITY_TYPE,
+            label::ARCH,
+            label::OS,
+            label::NODE_POOL,
+        ];
+        let mut keys: BTreeMap<&str, Option<u32>> =
+            decided.iter().map(|key| (*key, None)).collect();
+        for requirement in &catalog.requirements {
+            let min_values = keys.entry(&requirement.key).or_default();
+            *min_values = (*min_values).max(requirement.min_values);
+        }
+        let mut requirements = Vec::new();
+        for (key, min_values) in keys {
+            let mut values: Vec<String> = Vec::new();
+            for option in self.options.ones() {
+                let value = cluster
+                    .names()
+                    .find(key)
+                    .and_then(|key| catalog.options[option].labels.value(key));
+                if let Some(value) = value.map(|value| cluster.text(value).to_owned())
+                    && !values.contains(&value)
+                {
+                    values.push(value);
+                }
+            }
+            if values.is_empty() {
+                requirements.extend(
+                    catalog
+                        .requirements
+                        .iter()
+                        .filter(|open| open.key == key)
+                        .cloned(),
+                );
+            } else {
+                if key != label::INSTANCE_TYPE {
+                    values.sort();
+                }
+                requirements.push(Requirement {
+                    key: key.to_owned(),
+                    operator: Operator::In,
+                    values,
+                    min_values,
+                });
+            }
+        }
+        requirements
+    }
+
+    fn requests(&self, cluster: &Cluster) -> ResourceMap {
+        let amounts = self.requests.iter().map(|(name, amount)| {
+            let quantity = if name == Symbol::CPU {
+                Quantity::from_milli(amount)
+            } else {
+                Quantity::from_units(amount)
+            };
+            (cluster.text(name).to_owned(), quantity)
+        });
+        amounts.collect()
+    }
+}
+
+/// Splits options by their values of the given labels; the part of the shown option comes first, then by price.
+fn split(
+    catalog: &Catalog,
+    options: FixedBitSet,
+    keys: &[Symbol],
+    shown: usize,
+) -> Vec<FixedBitSet> {
+    if keys.is_empty() {
+        return vec![options];
+    }
+    let place = |option: usize| -> Vec<Option<Symbol>> {
+        keys.iter()
+            .map(|key| catalog.options[option].labels.value(*key))
+            .collect()
+    };
+    let mut parts: Vec<(Vec<Option<Symbol>>, FixedBitSet)> = Vec::new();
+    for option in options.ones() {
+        let values = place(option);
+        match parts.iter_mut().find(|part| part.0 == values) {
+            Some(part) => part.1.grow_and_insert(option),
+            None => parts.push((values, std::iter::once(option).collect())),
+        }
+    }
+    let shown = place(shown);
+    parts.sort_by_key(|part| part.0 != shown);
+    parts.into_iter().map(|part| part.1).collect()
+}
+
+/// The filters that depend on other pods. Resources are checked per type instead.
+fn check(class: PodClassId, node: NodeId, cluster: &mut Cluster) -> Option<Refusal> {
+    let question = cluster.question(class);
+    filter::node_ports::check(question.class, &question.cluster.at(node).ports)
+        .map(|reason| Refusal::new(Plugin::NodePorts, reason))
+        .or_else(|| question.check_topology(node))
+}
+
+/// How many of the pods that a pod is spread against are in the node's places.
+fn crowd(class: PodClassId, node: NodeId, cluster: &mut Cluster) -> i64 {
+    let question = cluster.question(class);
+    let fixed = &question.cluster.at(node).fixed;
+    let rules = question.view.hard.iter().chain(&question.view.soft);
+    rules
+        .filter(|counts| counts.rule.key != Symbol::HOSTNAME)
+        .filter_map(|counts| Some(counts.pods_at(fixed.labels.value(counts.rule.key)?)))
+        .sum()
+}
+
+/// A resource of which the largest type still has too little.
+fn lacking(
+    catalog: &Catalog,
+    options: &FixedBitSet,
+    requests: &Amounts,
+    cluster: &Cluster,
+) -> String {
+    let mut largest = Amounts::default();
+    options
+        .ones()
+        .for_each(|option| largest.maximize(&catalog.type_of(option).allocatable));
+    let on_any = || {
+        options
+            .ones()
+            .find_map(|option| requests.exceeds(&catalog.type_of(option).allocatable))
+    };
+    let resource = requests.exceeds(&largest).or_else(on_any);
+    cluster.text(resource.unwrap_or(Symbol::CPU)).to_owned()
+}
