@@ -1,0 +1,371 @@
+//! The commands of the transcripts.
+//!
+//! `node`, `update-node`, `remove-node`, `pod` (bound), `remove-pod`, `service NAME KEY=VALUE` change the cluster.
+//! `schedule` asks only, `bind` also binds, `why` asks every node, `score` shows the scores, `preempt` asks what to
+//! evict. `type` and `pool` describe what can be bought, `plan NAME*COUNT` asks what to buy. `without NODE` asks
+//! whether a node can go. `checkpoint` and `rollback` nest.
+
+use std::collections::BTreeMap;
+use std::fmt::Write;
+use std::sync::Arc;
+
+use mullion_engine::disrupt::Removal;
+use mullion_engine::model::{PodSpec, ServiceSpec, label};
+use mullion_engine::preempt::Preemption;
+use mullion_engine::provision::{
+    InstanceType, NodeTemplate, Offering, Plan, PlanRequest, Requirement,
+};
+use mullion_engine::{Checkpoint, Cluster, Decision, Options, Outcome};
+
+use crate::words::{self, Words};
+
+pub(crate) struct Session {
+    cluster: Cluster,
+    types: BTreeMap<String, Arc<InstanceType>>,
+    pools: Vec<NodeTemplate>,
+    checkpoints: Vec<Checkpoint>,
+}
+
+impl Default for Session {
+    fn default() -> Self {
+        let cluster = Cluster::new(Options::default());
+        Session {
+            cluster,
+            types: BTreeMap::new(),
+            pools: Vec::new(),
+            checkpoints: Vec::new(),
+        }
+    }
+}
+
+impl Session {
+    /// Runs one command and gives what it says, with line ends.
+    pub(crate) fn run(&mut self, line: &str) -> String {
+        let (command, rest) = line.split_once(' ').unwrap_or((line, ""));
+        let said = match command {
+            "node" => self.told(
+                |cluster, words| cluster.add_node(&words::node(words)).map(drop),
+                rest,
+            ),
+            "update-node" => self.told(
+                |cluster, words| cluster.update_node(&words::node(words)).map(drop),
+                rest,
+            ),
+            "remove-node" => self.told(|cluster, words| cluster.remove_node(words.name), rest),
+            "pod" => self.told(|cluster, words| cluster.add_pod(&words::pod(words)), rest),
+            "remove-pod" => self.told(
+                |cluster, words| cluster.remove_pod(&format!("default/{}", words.name)),
+                rest,
+            ),
+            "service" => self.service(&Words::read(rest)),
+            "schedule" => self.schedule(&words::pod(&Words::read(rest))),
+            "bind" => self.bind(&Words::read(rest)),
+            "why" => self.why(&words::pod(&Words::read(rest))),
+            "score" => self.score(&words::pod(&Words::read(rest))),
+            "preempt" => self.preempt(&words::pod(&Words::read(rest))),
+            "type" => self.instance_type(&Words::read(rest)),
+            "pool" => self.pool(&Words::read(rest)),
+            "plan" => self.plan(rest),
+            "without" => self.without(rest),
+            "checkpoint" => {
+                let checkpoint = self.cluster.checkpoint();
+                self.checkpoints.push(checkpoint);
+                String::new()
+            }
+            "rollback" => {
+                let checkpoint = self.checkpoints.pop().expect("a checkpoint is open");
+                self.cluster.rollback(checkpoint);
+                String::new()
+            }
+            other => panic!("unknown command {other}"),
+        };
+        if said.is_empty() || said.ends_with('\n') {
+            said
+        } else {
+            said + "\n"
+        }
+    }
+
+    fn told<E: std::fmt::Display>(
+        &mut self,
+        delta: impl Fn(&mut Cluster, &Words<'_>) -> Result<(), E>,
+        rest: &str,
+    ) -> String {
+        delta(&mut self.cluster, &Words::read(rest))
+            .map_or_else(|error| format!("refused: {error}"), |()| String::new())
+    }
+
+    fn service(&mut self, words: &Words<'_>) -> String {
+        let selector = words
+            .attributes
+            .iter()
+            .map(|(key, value)| ((*key).to_owned(), (*value).to_owned()))
+            .collect();
+        let service = ServiceSpec {
+            namespace: "default".to_owned(),
+            name: words.name.to_owned(),
+            selector,
+        };
+        self.cluster.set_service(&service);
+        String::new()
+    }
+
+    fn schedule(&mut self, pod: &PodSpec) -> String {
+        match self.cluster.schedule_pod(pod, 0) {
+            Err(error) => format!("refused: {error}"),
+            Ok(Decision::Node(node)) => format!("{} -> {}", pod.name, self.cluster.node_name(node)),
+            Ok(Decision::Unschedulable(refused)) => {
+                format!("{}: {}", pod.name, self.cluster.message(&refused))
+            }
+        }
+    }
+
+    /// `bind web*3` binds web-0, web-1 and web-2.
+    fn bind(&mut self, words: &Words<'_>) -> String {
+        let mut said = String::new();
+        for pod in pods(words) {
+            let decision = self.schedule(&pod);
+            if let Some((_, node)) = decision.split_once(" -> ") {
+                self.cluster
+                    .bind(&pod, node)
+                    .expect("it was just scheduled");
+            }
+            said += &decision;
+            said.push('\n');
+        }
+        said
+    }
+
+    fn why(&mut self, pod: &PodSpec) -> String {
+        let class = self.cluster.pod_class(&pod.template).expect("a valid pod");
+        let mut said = String::new();
+        for node in self.cluster.answer(class).nodes {
+            let name = self.cluster.node_name(node.node);
+            let what = match node.outcome {
+                Outcome::Fits { total, .. } => format!("fits, score {total}"),
+                Outcome::Refused(refusal) => {
+                    let details: Vec<_> = refusal
+                        .reasons()
+                        .map(|reason| self.cluster.reason_detail(reason))
+                        .collect();
+                    format!("{}: {}", refusal.plugin.name(), details.join("; "))
+                }
+            };
+            let _ = writeln!(said, "{name}  {what}");
+        }
+        said
+    }
+
+    fn score(&mut self, pod: &PodSpec) -> String {
+        let class = self.cluster.pod_class(&pod.template).expect("a valid pod");
+        let mut said = String::new();
+        for node in self.cluster.answer(class).nodes {
+            if let Outcome::Fits { scores, total } = node.outcome {
+                let scores: Vec<_> = scores
+                    .iter()
+                    .filter(|(_, score)| *score != 0)
+                    .map(|(plugin, score)| format!("{} {score}", plugin.name()))
+                    .collect();
+                let _ = writeln!(
+                    said,
+                    "{}  {total} = {}",
+                    self.cluster.node_name(node.node),
+                    scores.join(" + ")
+                );
+            }
+        }
+        said
+    }
+
+    fn preempt(&mut self, pod: &PodSpec) -> String {
+        let class = self.cluster.pod_class(&pod.template).expect("a valid pod");
+        match self.cluster.schedule(class, 0) {
+            Decision::Node(node) => format!("{} -> {}", pod.name, self.cluster.node_name(node)),
+            Decision::Unschedulable(refused) => {
+                match self.cluster.preempt(class, &pod.key(), &refused, 0) {
+                    Preemption::Evict { chosen, .. } => {
+                        format!(
+                            "evict {} from {}",
+                            chosen.victims.join(", "),
+                            self.cluster.node_name(chosen.node)
+                        )
+                    }
+                    other => self.cluster.message_with_preemption(&refused, &other),
+                }
+            }
+        }
+    }
+
+    /// `type c6a.large os=windows cpu=2 ... price=169000 zones=a,b`; `soldout=a` makes a zone unavailable.
+    fn instance_type(&mut self, words: &Words<'_>) -> String {
+        let mut kind = InstanceType {
+            name: words.name.to_owned(),
+            ..InstanceType::default()
+        };
+        kind.allocatable = words::resources(words);
+        kind.allocatable
+            .entry("pods".to_owned())
+            .or_insert(words::quantity("110"));
+        kind.capacity = kind.allocatable.clone();
+        let labels = words.attributes.iter().filter(|(key, _)| *key != "zone");
+        kind.labels = labels
+            .filter_map(|(key, value)| Some((words::label_key(key)?, (*value).to_owned())))
+            .collect();
+        let price_micro_usd = words
+            .value("price")
+            .expect("a price")
+            .parse()
+            .expect("micro-dollars");
+        for zone in words.value("zones").unwrap_or("a").split(',') {
+            let available = !words
+                .value("soldout")
+                .unwrap_or_default()
+                .split(',')
+                .any(|sold| sold == zone);
+            let capacity_type = "on-demand".to_owned();
+            kind.offerings.push(Offering {
+                zone: zone.to_owned(),
+                capacity_type,
+                price_micro_usd,
+                available,
+            });
+        }
+        self.types.insert(kind.name.clone(), Arc::new(kind));
+        String::new()
+    }
+
+    /// `pool NAME weight=1 taint=... label.K=V limit.cpu=16 require.KEY=a,b daemons.cpu=100m`, with all types known.
+    fn pool(&mut self, words: &Words<'_>) -> String {
+        let mut pool = NodeTemplate {
+            pool: words.name.to_owned(),
+            ..NodeTemplate::default()
+        };
+        pool.instance_types = self.types.values().cloned().collect();
+        for (key, value) in &words.attributes {
+            if let Some(resource) = key.strip_prefix("limit.") {
+                pool.limits_remaining
+                    .insert(resource.to_owned(), words::quantity(value));
+            } else if let Some(resource) = key.strip_prefix("daemons.") {
+                pool.daemon_overhead
+                    .insert(resource.to_owned(), words::quantity(value));
+            } else if let Some(key) = key.strip_prefix("require.") {
+                let key = words::label_key(key).unwrap_or_else(|| key.to_owned());
+                let values = value.split(',').map(str::to_owned).collect();
+                pool.requirements.push(Requirement {
+                    key,
+                    values,
+                    ..Requirement::default()
+                });
+            } else if let Some(key) = words::label_key(key) {
+                pool.labels.insert(key, (*value).to_owned());
+            } else {
+                match *key {
+                    "weight" => pool.weight = value.parse().expect("a weight"),
+                    "taint" => pool.taints.push(words::taint(value)),
+                    "startup" => pool.startup_taints.push(words::taint(value)),
+                    other => panic!("unknown word {other}"),
+                }
+            }
+        }
+        self.pools.retain(|known| known.pool != pool.pool);
+        self.pools.push(pool);
+        String::new()
+    }
+
+    /// `plan web*3 ATTRIBUTES; api*2 ATTRIBUTES`.
+    fn plan(&mut self, rest: &str) -> String {
+        let pods: Vec<_> = rest
+            .split(';')
+            .flat_map(|part| pods(&Words::read(part)))
+            .collect();
+        let request = PlanRequest {
+            pods,
+            templates: self.pools.clone(),
+            ..PlanRequest::default()
+        };
+        match self.cluster.plan(&request) {
+            Ok(plan) => self.describe(&plan),
+            Err(error) => format!("refused: {error}"),
+        }
+    }
+
+    fn describe(&self, plan: &Plan) -> String {
+        let mut said = String::new();
+        for (pod, node) in &plan.existing {
+            let _ = writeln!(said, "{pod} -> {node}");
+        }
+        for node in &plan.nodes {
+            let types: Vec<_> = node
+                .options
+                .iter()
+                .map(|option| option.name.as_str())
+                .collect();
+            let zones = node
+                .requirements
+                .iter()
+                .find(|requirement| requirement.key == label::ZONE);
+            let zones = zones
+                .map(|zones| zones.values.join(","))
+                .unwrap_or_default();
+            let price = node.options[0].price_micro_usd;
+            let _ = writeln!(
+                said,
+                "buy for {}: {} in zone {zones}, {price} micro-USD/h",
+                node.pool,
+                types.join(", ")
+            );
+            let requests: Vec<_> = node
+                .requests
+                .iter()
+                .map(|(name, amount)| format!("{name}={amount}"))
+                .collect();
+            let _ = writeln!(said, "  {} pods: {}", node.pods.len(), requests.join(" "));
+        }
+        for pod in &plan.unplaceable {
+            let _ = writeln!(said, "{} cannot be placed", pod.pod);
+            for refusal in &pod.pools {
+                let _ = writeln!(
+                    said,
+                    "  {}: {}",
+                    refusal.pool,
+                    self.cluster.pool_reason_text(&refusal.reason)
+                );
+            }
+        }
+        said
+    }
+
+    fn without(&mut self, node: &str) -> String {
+        match self.cluster.without_node(node, 0).expect("a known node") {
+            Removal::Empty => format!("{node} is empty"),
+            Removal::Movable(moves) => {
+                let moves: Vec<_> = moves
+                    .iter()
+                    .map(|(pod, node)| format!("{pod} -> {node}"))
+                    .collect();
+                format!("{node} can go: {}", moves.join(", "))
+            }
+            Removal::Stuck(stuck) => {
+                let stuck: Vec<_> = stuck.iter().map(|(pod, _)| pod.as_str()).collect();
+                format!("{node} must stay for {}", stuck.join(", "))
+            }
+        }
+    }
+}
+
+/// `web*3` is web-0, web-1 and web-2; `web` is itself.
+fn pods(words: &Words<'_>) -> Vec<PodSpec> {
+    let pod = words::pod(words);
+    match words.name.split_once('*') {
+        None => vec![pod],
+        Some((name, count)) => {
+            let count: usize = count.parse().expect("a count");
+            (0..count)
+                .map(|index| PodSpec {
+                    name: format!("{name}-{index}"),
+                    ..pod.clone()
+                })
+                .collect()
+        }
+    }
+}
