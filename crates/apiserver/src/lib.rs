@@ -6,9 +6,17 @@
 //! A write goes `http` -> decode ([`schema`]) -> default ([`kinds`]) -> [`admission`] -> validate ([`kinds`]) -> store -> watchers.
 
 pub mod admission;
+mod auth;
+mod boot;
 pub mod field;
+pub mod http;
 pub mod kinds;
 pub mod quantity;
+pub mod registry;
 pub mod schema;
+mod server;
 pub mod status;
+pub mod store;
 pub mod validation;
+
+pub use server::{ApiServer, Clock, Config};

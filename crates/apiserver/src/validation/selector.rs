@@ -151,9 +151,15 @@ impl Selector {
 
 impl Requirement {
     fn matches(&self, labels: Option<&Map<String, Value>>) -> bool {
-        let value = labels
-            .and_then(|labels| labels.get(&self.key))
-            .and_then(Value::as_str);
+        self.allows(
+            labels
+                .and_then(|labels| labels.get(&self.key))
+                .and_then(Value::as_str),
+        )
+    }
+
+    /// Whether an object whose label has this value, or none, matches.
+    pub fn allows(&self, value: Option<&str>) -> bool {
         let listed = |value: &str| self.values.iter().any(|v| v == value);
         match self.operator {
             Operator::Equals | Operator::DoubleEquals | Operator::In => value.is_some_and(listed),

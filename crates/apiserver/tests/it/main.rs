@@ -1,3 +1,4 @@
 //! The server's integration tests, one binary.
 
+mod client;
 mod vectors;

@@ -1,0 +1,303 @@
+//! Request bodies: their size, their media type, and the object in them.
+
+use axum::body::Body;
+use bytes::Bytes;
+use http::{HeaderMap, header::CONTENT_TYPE};
+use http_body_util::{BodyExt, Limited};
+use serde::Deserialize;
+use serde_json::Value;
+
+use super::{
+    call::{Call, FieldValidation},
+    negotiate::{Media, SUPPORTED},
+    patch::Patch,
+};
+use crate::{
+    registry::Row,
+    schema::{Type, decode, proto},
+    status::Status,
+};
+
+/// The most a body may have.
+pub(crate) const LIMIT: usize = 3 * 1024 * 1024;
+
+/// Reads a body.
+pub(crate) async fn read(body: Body) -> Result<Bytes, Status> {
+    match Limited::new(body, LIMIT).collect().await {
+        Ok(body) => Ok(body.to_bytes()),
+        Err(error) if error.is::<http_body_util::LengthLimitError>() => Err(Status::new(
+            413,
+            "RequestEntityTooLarge",
+            format!("Request entity too large: limit is {LIMIT}"),
+        )),
+        Err(error) => Err(Status::bad_request(error.to_string())),
+    }
+}
+
+/// The media type of a body: JSON if nothing is said.
+pub(crate) fn media(headers: &HeaderMap) -> Result<Media, Status> {
+    let given = headers
+        .get(CONTENT_TYPE)
+        .map(|value| value.to_str().unwrap_or_default())
+        .unwrap_or_default();
+    match given.split(';').next().unwrap_or_default().trim() {
+        "" | "application/json" => Ok(Media::Json),
+        "application/yaml" | "application/x-yaml" => Ok(Media::Yaml),
+        "application/vnd.kubernetes.protobuf" => Ok(Media::Protobuf),
+        _ => Err(Status::new(
+            415,
+            "UnsupportedMediaType",
+            format!(
+                "the body of the request was in an unknown format - accepted media types include: {SUPPORTED}"
+            ),
+        )),
+    }
+}
+
+#[derive(Deserialize, Default)]
+#[serde(rename_all = "camelCase", default)]
+struct TypeMeta {
+    api_version: String,
+    kind: String,
+}
+
+/// What a body should hold: a kind with the versions it may come in.
+pub(crate) struct Expected<'a> {
+    pub group: &'a str,
+    pub version: &'a str,
+    pub kind: &'a str,
+    pub schema: &'a Type,
+    pub custom: bool,
+}
+
+impl<'a> Expected<'a> {
+    /// An object of the row's kind.
+    pub(crate) fn object(row: &'a Row) -> Self {
+        let resource = &row.resource;
+        Expected {
+            group: &resource.group,
+            version: &resource.version,
+            kind: &resource.kind,
+            schema: &resource.schema,
+            custom: row.custom,
+        }
+    }
+
+    fn api_version(&self) -> String {
+        if self.group.is_empty() {
+            self.version.to_owned()
+        } else {
+            format!("{}/{}", self.group, self.version)
+        }
+    }
+
+    /// The refusal of a body that cannot be read as this kind.
+    fn refuse(&self, kind: &str, version: &str, why: &str) -> Status {
+        Status::bad_request(format!(
+            "{kind} in version {version:?} cannot be handled as a {}: {why}",
+            self.kind
+        ))
+    }
+}
+
+/// Decodes a body as an object of the expected kind; what the schema does not know is dropped, warned of or refused.
+pub(crate) fn object(
+    call: &Call,
+    expected: &Expected<'_>,
+    media: Media,
+    body: &[u8],
+    validation: FieldValidation,
+) -> Result<Value, Status> {
+    let decoded = match media {
+        Media::Json => decode::json(expected.schema, body),
+        Media::Yaml => decode::yaml(expected.schema, body),
+        Media::Protobuf => {
+            let value = proto::decode(expected.schema, body)
+                .map_err(|error| Status::bad_request(error.to_string()))?;
+            return check_kind(expected, value);
+        }
+    };
+    let decoded = decoded.map_err(|error| {
+        let (meta, malformed) = match media {
+            Media::Yaml => (
+                serde_saphyr::from_slice::<TypeMeta>(body).unwrap_or_default(),
+                false,
+            ),
+            _ => match serde_json::from_slice::<TypeMeta>(body) {
+                Ok(meta) => (meta, false),
+                Err(_) => (
+                    TypeMeta::default(),
+                    serde_json::from_slice::<serde::de::IgnoredAny>(body).is_err(),
+                ),
+            },
+        };
+        if malformed {
+            let why = format!("couldn't get version/kind; json parse error: {error}");
+            return Status::bad_request(format!(
+                "the object provided is unrecognized (must be of type {}): {why} ({})",
+                expected.kind,
+                summary(body)
+            ));
+        }
+        if let Err(status) = check_type(expected, &meta.api_version, &meta.kind) {
+            return status;
+        }
+        let kind = if meta.kind.is_empty() {
+            expected.kind
+        } else {
+            &meta.kind
+        };
+        expected.refuse(kind, expected.version, &error.to_string())
+    })?;
+    let object = check_kind(expected, decoded.value)?;
+    report(
+        call,
+        expected,
+        decoded.problems.iter().map(ToString::to_string).collect(),
+        validation,
+    )?;
+    Ok(object)
+}
+
+/// Decodes the tree a patch has made.
+pub(crate) fn patched(
+    call: &Call,
+    expected: &Expected<'_>,
+    patch: &Patch,
+    tree: Value,
+    validation: FieldValidation,
+) -> Result<Value, Status> {
+    let decoded =
+        decode::value(expected.schema, tree.clone()).map_err(|error| patch.unfit(&tree, &error))?;
+    let object = check_kind(expected, decoded.value)?;
+    report(
+        call,
+        expected,
+        decoded.problems.iter().map(ToString::to_string).collect(),
+        validation,
+    )?;
+    Ok(object)
+}
+
+/// Decodes options (`DeleteOptions`) that come as a body; their group and version do not matter.
+pub(crate) fn options(
+    schema: &Type,
+    media: Media,
+    body: &[u8],
+    kind: &str,
+) -> Result<Value, Status> {
+    let decoded = match media {
+        Media::Json => decode::json(schema, body),
+        Media::Yaml => decode::yaml(schema, body),
+        Media::Protobuf => {
+            return proto::decode(schema, body)
+                .map_err(|error| Status::bad_request(error.to_string()));
+        }
+    };
+    decoded
+        .map(|decoded| decoded.value)
+        .map_err(|error| error.refusal(kind, "v1"))
+}
+
+/// Warns of or refuses what a decoder has dropped.
+fn report(
+    call: &Call,
+    expected: &Expected<'_>,
+    problems: Vec<String>,
+    validation: FieldValidation,
+) -> Result<(), Status> {
+    if problems.is_empty() {
+        return Ok(());
+    }
+    match validation {
+        FieldValidation::Ignore => Ok(()),
+        FieldValidation::Warn => {
+            call.warn_all(problems);
+            Ok(())
+        }
+        FieldValidation::Strict => {
+            let why = format!("strict decoding error: {}", problems.join(", "));
+            Err(expected.refuse(expected.kind, expected.version, &why))
+        }
+    }
+}
+
+/// Fills in apiVersion and kind, or refuses others than the expected ones.
+fn check_kind(expected: &Expected<'_>, mut object: Value) -> Result<Value, Status> {
+    let text = |field: &str| {
+        object
+            .get(field)
+            .and_then(Value::as_str)
+            .unwrap_or_default()
+            .to_owned()
+    };
+    check_type(expected, &text("apiVersion"), &text("kind"))?;
+    object["apiVersion"] = expected.api_version().into();
+    object["kind"] = expected.kind.into();
+    Ok(object)
+}
+
+fn check_type(expected: &Expected<'_>, api_version: &str, kind: &str) -> Result<(), Status> {
+    let wanted = expected.api_version();
+    let same_version = api_version.is_empty() || api_version == wanted;
+    let same_kind = kind.is_empty() || kind == expected.kind;
+    if same_version && same_kind {
+        return Ok(());
+    }
+    let version = if api_version.is_empty() {
+        &wanted
+    } else {
+        api_version
+    };
+    let short = version.rsplit('/').next().unwrap_or_default();
+    let kind = if kind.is_empty() { expected.kind } else { kind };
+    if expected.custom {
+        let why = format!(
+            "the API version in the data ({api_version}) does not match the expected API version ({wanted})"
+        );
+        return Err(Status::bad_request(why));
+    }
+    // Go registers every kind; whether this one is known under that version decides what is wrong with it.
+    let group_package = if expected.group.is_empty() {
+        "core"
+    } else {
+        expected.group.split('.').next().unwrap_or_default()
+    };
+    let why = if is_registered(version, kind) {
+        format!(
+            "converting ({short}.{kind}) to ({group_package}.{}): unknown conversion",
+            expected.kind
+        )
+    } else {
+        format!(
+            "no kind {kind:?} is registered for version {version:?} in scheme \"k8s.io/kubernetes/pkg/api/legacyscheme/scheme.go:30\""
+        )
+    };
+    Err(expected.refuse(kind, short, &why))
+}
+
+/// Whether Kubernetes has such a kind: the schema table names types by the package of their group.
+fn is_registered(api_version: &str, kind: &str) -> bool {
+    let (group, version) = api_version.split_once('/').unwrap_or(("core", api_version));
+    let package = group.split('.').next().unwrap_or_default();
+    Type::builtin(&format!("api.{package}.{version}.{kind}")).is_some()
+}
+
+/// The first bytes of a body, for an error text.
+fn summary(body: &[u8]) -> String {
+    const SHOWN: usize = 30;
+    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+    let hex = |bytes: &[u8]| {
+        bytes
+            .iter()
+            .map(|byte| format!("{byte:02x}"))
+            .collect::<String>()
+    };
+    let braced = body.first() == Some(&b'{');
+    match (braced, body.len() > SHOWN) {
+        (true, true) => format!("{} ...", text(&body[..SHOWN])),
+        (true, false) => text(body),
+        (false, true) => format!("{} ...", hex(&body[..SHOWN])),
+        (false, false) => hex(body),
+    }
+}

@@ -1,0 +1,187 @@
+//! One request about objects: where it goes, who asks, and what it may say back besides the answer.
+
+use std::sync::{Arc, Mutex};
+
+use http::{HeaderMap, header::USER_AGENT};
+use jiff::Timestamp;
+
+use super::{negotiate::Form, path::ObjectPath, query::Query};
+use crate::{
+    admission::{Ctx, User},
+    field::{Errors, Path},
+    kinds::Resource,
+    registry::Row,
+    schema::Type,
+    server::ApiServer,
+    status::Status,
+    store::{Key, Object},
+    validation::metadata,
+};
+
+/// A routed and authenticated request.
+pub(crate) struct Call {
+    pub server: Arc<ApiServer>,
+    pub row: Arc<Row>,
+    pub namespace: Option<String>,
+    /// Empty for a collection.
+    pub name: String,
+    pub subresource: Option<String>,
+    pub user: User,
+    pub now: Timestamp,
+    pub query: Query,
+    pub headers: HeaderMap,
+    pub form: Form,
+    warnings: Mutex<Vec<String>>,
+}
+
+/// What a write was told in the query.
+#[derive(Clone, Debug)]
+pub(crate) struct WriteOptions {
+    pub dry_run: bool,
+    pub manager: String,
+    pub validation: FieldValidation,
+}
+
+/// What becomes of fields that the schema does not know.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum FieldValidation {
+    Ignore,
+    Warn,
+    Strict,
+}
+
+impl Call {
+    pub(crate) fn new(
+        server: Arc<ApiServer>,
+        row: Arc<Row>,
+        path: &ObjectPath<'_>,
+        user: User,
+        query: Query,
+        headers: HeaderMap,
+        form: Form,
+    ) -> Self {
+        Call {
+            now: server.now(),
+            server,
+            row,
+            namespace: path.namespace.map(str::to_owned),
+            name: path.name.unwrap_or_default().to_owned(),
+            subresource: path.subresource.map(str::to_owned),
+            user,
+            query,
+            headers,
+            form,
+            warnings: Mutex::default(),
+        }
+    }
+
+    pub(crate) fn resource(&self) -> &Resource {
+        &self.row.resource
+    }
+
+    pub(crate) fn schema(&self) -> &Type {
+        &self.row.resource.schema
+    }
+
+    /// The key of an object of the request's namespace.
+    pub(crate) fn key(&self, name: &str) -> Key {
+        Key::new(self.namespace.as_deref(), name)
+    }
+
+    /// The stored object the path names, or 404.
+    pub(crate) fn stored(&self) -> Result<Arc<Object>, Status> {
+        let found = self.row.collection.get(self.key(&self.name).as_str());
+        found.ok_or_else(|| Status::not_found(self.resource(), &self.name))
+    }
+
+    /// What hooks and plugins are told.
+    pub(crate) fn ctx(&self, dry_run: bool) -> Ctx<'_> {
+        Ctx {
+            now: self.now,
+            user: &self.user,
+            lookup: &*self.server,
+            dry_run,
+        }
+    }
+
+    /// Says something in a `Warning` header; the same thing only once.
+    pub(crate) fn warn(&self, text: impl Into<String>) {
+        let text = text.into();
+        let mut warnings = self
+            .warnings
+            .lock()
+            .unwrap_or_else(|poisoned| poisoned.into_inner());
+        if !text.is_empty() && !warnings.contains(&text) {
+            warnings.push(text);
+        }
+    }
+
+    pub(crate) fn warn_all(&self, texts: Vec<String>) {
+        texts.into_iter().for_each(|text| self.warn(text));
+    }
+
+    /// What was warned of so far.
+    pub(crate) fn take_warnings(&self) -> Vec<String> {
+        std::mem::take(
+            &mut *self
+                .warnings
+                .lock()
+                .unwrap_or_else(|poisoned| poisoned.into_inner()),
+        )
+    }
+
+    /// Reads the options of a write; `kind` names them in errors.
+    pub(crate) fn write_options(&self, kind: &str) -> Result<WriteOptions, Status> {
+        let mut errors = Errors::default();
+        let mut dry_run = false;
+        for value in self.query.all("dryRun") {
+            dry_run = true;
+            if value != "All" {
+                errors.not_supported(&Path::new("dryRun"), value, &["All"]);
+            }
+        }
+        let given = self.query.get("fieldManager").unwrap_or_default();
+        metadata::field_manager(&mut errors, &Path::new("fieldManager"), given);
+        let validation = match self.query.get("fieldValidation").unwrap_or_default() {
+            "" | "Warn" => FieldValidation::Warn,
+            "Ignore" => FieldValidation::Ignore,
+            "Strict" => FieldValidation::Strict,
+            other => {
+                errors.not_supported(
+                    &Path::new("fieldValidation"),
+                    other,
+                    &["", "Ignore", "Strict", "Warn"],
+                );
+                FieldValidation::Warn
+            }
+        };
+        if !errors.is_empty() {
+            return Err(Status::invalid_kind("meta.k8s.io", kind, "", &errors));
+        }
+        let manager = if given.is_empty() {
+            self.user_agent_prefix()
+        } else {
+            given.to_owned()
+        };
+        Ok(WriteOptions {
+            dry_run,
+            manager,
+            validation,
+        })
+    }
+
+    /// The program's name: what comes before the slash in the User-Agent, as far as a manager's name may go.
+    fn user_agent_prefix(&self) -> String {
+        let agent = self
+            .headers
+            .get(USER_AGENT)
+            .and_then(|value| value.to_str().ok())
+            .unwrap_or_default();
+        let prefix = agent.split('/').next().unwrap_or_default();
+        if prefix.is_empty() {
+            "unknown".to_owned()
+        } else {
+            prefix.chars().take(128).collect()
+        }
+    }
+}

@@ -1,0 +1,458 @@
+//! DELETE of one object: options, preconditions, grace, finalizers, and what is answered.
+
+use std::sync::Arc;
+
+use axum::body::Body;
+use http::Response;
+use jiff::{SignedDuration, Timestamp};
+use serde_json::{Map, Value, json};
+
+use super::{
+    body,
+    call::{Call, FieldValidation, WriteOptions},
+    metadata,
+    reply::{self, Outcome},
+    write,
+};
+use crate::{
+    admission::Operation,
+    field::{Errors, Path},
+    kinds::Propagation,
+    schema::Type,
+    status::Status,
+    store::{Change, EventType, Key, Object},
+};
+
+const ORPHAN: &str = "orphan";
+const FOREGROUND: &str = "foregroundDeletion";
+
+/// `metav1.DeleteOptions`, checked.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct DeleteOptions {
+    pub grace: Option<i64>,
+    pub uid: Option<String>,
+    pub resource_version: Option<String>,
+    pub orphan_dependents: Option<bool>,
+    pub policy: Option<String>,
+    pub dry_run: bool,
+}
+
+impl DeleteOptions {
+    /// Reads the options from the body, or from the query if there is no body.
+    pub(crate) async fn read(call: &Call, body: Body) -> Result<Self, Status> {
+        let bytes = body::read(body).await?;
+        let options = if bytes.is_empty() {
+            from_query(call)?
+        } else {
+            from_body(call, &bytes)?
+        };
+        options.check()?;
+        Ok(options)
+    }
+
+    /// Reads the options from a tree, as they come in bodies of deletions and evictions.
+    pub(crate) fn of(tree: &Value) -> Result<Self, Status> {
+        let text = |value: &Value| value.as_str().map(str::to_owned);
+        let preconditions = &tree["preconditions"];
+        let options = DeleteOptions {
+            grace: tree["gracePeriodSeconds"].as_i64(),
+            uid: text(&preconditions["uid"]),
+            resource_version: text(&preconditions["resourceVersion"]),
+            orphan_dependents: tree["orphanDependents"].as_bool(),
+            policy: text(&tree["propagationPolicy"]),
+            dry_run: check_dry_run(
+                tree["dryRun"]
+                    .as_array()
+                    .into_iter()
+                    .flatten()
+                    .filter_map(Value::as_str),
+            )?,
+        };
+        options.check()?;
+        Ok(options)
+    }
+
+    fn check(&self) -> Result<(), Status> {
+        let mut errors = Errors::default();
+        let path = &Path::new("propagationPolicy");
+        if let Some(policy) = &self.policy {
+            if self.orphan_dependents.is_some() {
+                errors.invalid(
+                    path,
+                    policy.as_str(),
+                    "orphanDependents and deletionPropagation cannot be both set",
+                );
+            }
+            if !matches!(policy.as_str(), "Foreground" | "Background" | "Orphan") {
+                errors.not_supported(
+                    path,
+                    policy.as_str(),
+                    &["Background", "Foreground", "Orphan", "nil"],
+                );
+            }
+        }
+        if errors.is_empty() {
+            Ok(())
+        } else {
+            Err(Status::invalid_kind(
+                "meta.k8s.io",
+                "DeleteOptions",
+                "",
+                &errors,
+            ))
+        }
+    }
+
+    /// What happens to dependents: the options, then a finalizer that is there already, then the kind's own way.
+    fn propagation(&self, call: &Call, object: &Value) -> Propagation {
+        let has = |finalizer: &str| finalizers(object).any(|name| name == finalizer);
+        match (self.orphan_dependents, self.policy.as_deref()) {
+            (Some(true), _) | (_, Some("Orphan")) => Propagation::Orphan,
+            (_, Some("Foreground")) => Propagation::Foreground,
+            (Some(false), _) | (_, Some(_)) => Propagation::Background,
+            _ if has(ORPHAN) => Propagation::Orphan,
+            _ if has(FOREGROUND) => Propagation::Foreground,
+            _ => call.resource().rules.default_propagation,
+        }
+    }
+}
+
+fn check_dry_run<'a>(values: impl Iterator<Item = &'a str>) -> Result<bool, Status> {
+    let mut errors = Errors::default();
+    let mut dry_run = false;
+    for value in values {
+        dry_run = true;
+        if value != "All" {
+            errors.not_supported(&Path::new("dryRun"), value, &["All"]);
+        }
+    }
+    if errors.is_empty() {
+        Ok(dry_run)
+    } else {
+        Err(Status::invalid_kind(
+            "meta.k8s.io",
+            "DeleteOptions",
+            "",
+            &errors,
+        ))
+    }
+}
+
+fn from_query(call: &Call) -> Result<DeleteOptions, Status> {
+    Ok(DeleteOptions {
+        grace: call.query.integer("gracePeriodSeconds")?,
+        uid: None,
+        resource_version: None,
+        orphan_dependents: call.query.flag("orphanDependents"),
+        policy: call.query.text("propagationPolicy").map(str::to_owned),
+        dry_run: check_dry_run(call.query.all("dryRun"))?,
+    })
+}
+
+fn from_body(call: &Call, bytes: &[u8]) -> Result<DeleteOptions, Status> {
+    let media = body::media(&call.headers)?;
+    let schema = Type::builtin("apimachinery.pkg.apis.meta.v1.DeleteOptions")
+        .ok_or_else(|| Status::internal("DeleteOptions are not in the schema table"))?;
+    let tree = body::options(&schema, media, bytes, "DeleteOptions")?;
+    DeleteOptions::of(&tree)
+}
+
+pub(crate) async fn delete(call: &Call, body: Body) -> Result<Response<Body>, Status> {
+    let options = DeleteOptions::read(call, body).await?;
+    let (code, outcome) = delete_named(call, &call.name, &options).await?;
+    reply::outcome(call, code, outcome)
+}
+
+/// Deletes an object of the call's namespace by name, until it is gone or marked.
+pub(crate) async fn delete_named(
+    call: &Call,
+    name: &str,
+    options: &DeleteOptions,
+) -> Result<(u16, Outcome), Status> {
+    delete_key(call, &call.key(name), options).await
+}
+
+/// Deletes an object of the call's kind.
+pub(crate) async fn delete_key(
+    call: &Call,
+    key: &Key,
+    options: &DeleteOptions,
+) -> Result<(u16, Outcome), Status> {
+    loop {
+        let found = call.row.collection.get(key.as_str());
+        let stored = found.ok_or_else(|| Status::not_found(call.resource(), key.name()))?;
+        if let Some(done) = delete_once(call, options, &stored).await? {
+            return Ok(done);
+        }
+    }
+}
+
+async fn delete_once(
+    call: &Call,
+    options: &DeleteOptions,
+    stored: &Arc<Object>,
+) -> Result<Option<(u16, Outcome)>, Status> {
+    let name = stored.key().name();
+    let old = call.row.served(stored);
+    check_preconditions(call, options, stored, &old)?;
+    let write_options = WriteOptions {
+        dry_run: options.dry_run,
+        manager: String::new(),
+        validation: FieldValidation::Ignore,
+    };
+    let mut nothing = Value::Null;
+    write::judge(
+        call,
+        &write_options,
+        Operation::Delete,
+        name,
+        &mut nothing,
+        Some(&old),
+    )?;
+    let Verdict {
+        object,
+        changed,
+        gone,
+    } = verdict(call, options, &old);
+    let stays_code = if options.orphan_dependents == Some(false) {
+        202
+    } else {
+        200
+    };
+    if options.dry_run {
+        return Ok(Some(if gone {
+            (200, removed(call, object))
+        } else {
+            (stays_code, Outcome::Object(object))
+        }));
+    }
+    let mut stored = stored.clone();
+    if changed {
+        let draft = write::draft(call, EventType::Modified, object.clone());
+        match call
+            .row
+            .collection
+            .commit(Change::Update(stored, draft), call.now)
+            .await
+        {
+            Ok(marked) => stored = marked,
+            Err(_) => return Ok(None),
+        }
+    }
+    if !gone {
+        return Ok(Some((stays_code, Outcome::Stored(stored))));
+    }
+    let Ok(last) = call
+        .row
+        .collection
+        .commit(Change::Delete(stored), call.now)
+        .await
+    else {
+        return Ok(None);
+    };
+    write::release(call, &old);
+    Ok(Some((200, removed(call, call.row.served(&last)))))
+}
+
+/// What is answered for an object that is gone.
+fn removed(call: &Call, object: Value) -> Outcome {
+    let resource = call.resource();
+    if resource.rules.delete_returns_object {
+        return Outcome::Object(object);
+    }
+    let mut details = Map::new();
+    details.insert("name".into(), object["metadata"]["name"].clone());
+    if !resource.group.is_empty() {
+        details.insert("group".into(), (*resource.group).into());
+    }
+    details.insert("kind".into(), (*resource.plural).into());
+    details.insert("uid".into(), object["metadata"]["uid"].clone());
+    Outcome::Plain(
+        json!({"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success", "details": details}),
+    )
+}
+
+fn check_preconditions(
+    call: &Call,
+    options: &DeleteOptions,
+    stored: &Object,
+    old: &Value,
+) -> Result<(), Status> {
+    let resource = call.resource();
+    let refuse = |why: String| {
+        let mut status = Status::conflict(resource, stored.key().name(), &why);
+        status.message = format!(
+            "Operation cannot be fulfilled on {} {:?}: {why}",
+            kind_name(call),
+            stored.key().name()
+        );
+        if let Some(details) = &mut status.details {
+            details.kind = resource.kind.to_string();
+        }
+        Err(status)
+    };
+    let uid = metadata::text(old, "uid");
+    if let Some(wanted) = options.uid.as_deref().filter(|wanted| *wanted != uid) {
+        return refuse(format!(
+            "the UID in the precondition ({wanted}) does not match the UID in record ({uid}). The object might have been deleted and then recreated"
+        ));
+    }
+    let revision = stored.revision().to_string();
+    if let Some(wanted) = options
+        .resource_version
+        .as_deref()
+        .filter(|wanted| *wanted != revision)
+    {
+        return refuse(format!(
+            "the ResourceVersion in the precondition ({wanted}) does not match the ResourceVersion in record ({revision}). The object might have been modified"
+        ));
+    }
+    Ok(())
+}
+
+fn kind_name(call: &Call) -> String {
+    let resource = call.resource();
+    if resource.group.is_empty() {
+        resource.kind.to_string()
+    } else {
+        format!("{}.{}", resource.kind, resource.group)
+    }
+}
+
+/// What a deletion does to an object.
+struct Verdict {
+    /// The object as it is from now on, or was last.
+    object: Value,
+    /// Whether that differs from the stored one and has to be seen before the object goes.
+    changed: bool,
+    /// Whether it goes now.
+    gone: bool,
+}
+
+fn verdict(call: &Call, options: &DeleteOptions, old: &Value) -> Verdict {
+    let resource = call.resource();
+    let graceful = resource.rules.graceful_deletion;
+    let mut object = old.clone();
+    let marked = old["metadata"].get("deletionTimestamp").is_some();
+    if graceful && marked {
+        let stored_grace = old["metadata"]["deletionGracePeriodSeconds"]
+            .as_i64()
+            .unwrap_or(0);
+        match options
+            .grace
+            .map(|_| grace(options, old))
+            .filter(|grace| *grace < stored_grace)
+        {
+            Some(grace) => shorten(&mut object, call.now, stored_grace, grace),
+            None => {
+                return Verdict {
+                    object,
+                    changed: false,
+                    gone: false,
+                };
+            }
+        }
+    } else if graceful {
+        let grace = grace(options, old);
+        mark(&mut object, call.now, grace);
+    }
+    set_propagation(&mut object, options.propagation(call, old));
+    let held = finalizers(&object).next().is_some() || resource.behaviour.holds_deletion(&object);
+    if held && !marked && !graceful {
+        mark(&mut object, call.now, 0);
+        resource
+            .behaviour
+            .prepare_delete(&call.ctx(options.dry_run), &mut object);
+    }
+    let remaining = object["metadata"]["deletionGracePeriodSeconds"]
+        .as_i64()
+        .unwrap_or(0);
+    let gone = !held && remaining == 0;
+    Verdict {
+        changed: object != *old,
+        object,
+        gone,
+    }
+}
+
+/// The grace a deletion gives: none for what is not running.
+fn grace(options: &DeleteOptions, object: &Value) -> i64 {
+    let spec = &object["spec"];
+    let asked = options
+        .grace
+        .or_else(|| spec["terminationGracePeriodSeconds"].as_i64())
+        .unwrap_or(0);
+    let unscheduled = spec["nodeName"].as_str().unwrap_or_default().is_empty();
+    let finished = matches!(
+        object["status"]["phase"].as_str(),
+        Some("Succeeded" | "Failed")
+    );
+    match asked {
+        _ if unscheduled || finished => 0,
+        negative if negative < 0 => 1,
+        asked => asked,
+    }
+}
+
+fn mark(object: &mut Value, now: Timestamp, grace: i64) {
+    let until = now + SignedDuration::from_secs(grace);
+    let fields = metadata::of(object);
+    fields.insert("deletionTimestamp".into(), metadata::stamp(until).into());
+    fields.insert("deletionGracePeriodSeconds".into(), grace.into());
+    if let Some(generation) = fields
+        .get("generation")
+        .and_then(Value::as_i64)
+        .filter(|generation| *generation > 0)
+    {
+        fields.insert("generation".into(), (generation + 1).into());
+    }
+}
+
+/// Moves the end of a grace period forward, but not into the past.
+fn shorten(object: &mut Value, now: Timestamp, stored_grace: i64, grace: i64) {
+    let end: Timestamp = metadata::text(object, "deletionTimestamp")
+        .parse()
+        .unwrap_or(now);
+    let moved = end - SignedDuration::from_secs(stored_grace) + SignedDuration::from_secs(grace);
+    let (moved, grace) = if moved < now && grace != 0 {
+        (now, 1)
+    } else {
+        (moved.max(now), grace)
+    };
+    let fields = metadata::of(object);
+    fields.insert("deletionTimestamp".into(), metadata::stamp(moved).into());
+    fields.insert("deletionGracePeriodSeconds".into(), grace.into());
+}
+
+fn finalizers(object: &Value) -> impl Iterator<Item = &str> {
+    object["metadata"]["finalizers"]
+        .as_array()
+        .into_iter()
+        .flatten()
+        .filter_map(Value::as_str)
+}
+
+/// Writes the wanted treatment of dependents into the finalizers.
+fn set_propagation(object: &mut Value, propagation: Propagation) {
+    let before: Vec<String> = finalizers(object).map(str::to_owned).collect();
+    let mut after: Vec<String> = before
+        .iter()
+        .filter(|name| *name != ORPHAN && *name != FOREGROUND)
+        .cloned()
+        .collect();
+    match propagation {
+        Propagation::Background => {}
+        Propagation::Foreground => after.push(FOREGROUND.into()),
+        Propagation::Orphan => after.push(ORPHAN.into()),
+    }
+    let same = before.len() == after.len() && before.iter().all(|name| after.contains(name));
+    if same {
+        return;
+    }
+    let metadata = metadata::of(object);
+    if after.is_empty() {
+        metadata.remove("finalizers");
+    } else {
+        metadata.insert("finalizers".into(), after.into());
+    }
+}

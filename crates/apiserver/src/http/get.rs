@@ -1,0 +1,25 @@
+//! GET of one object.
+
+use axum::body::Body;
+use http::Response;
+
+use super::{
+    call::Call,
+    list,
+    reply::{self, Outcome},
+};
+use crate::status::Status;
+
+pub(crate) async fn get(call: &Call) -> Result<Response<Body>, Status> {
+    if let Some(text) = call.query.text("resourceVersion") {
+        let revision = list::parse_revision(text).map_err(|error| {
+            Status::new(
+                500,
+                "",
+                format!("resourceVersion: Invalid value: {text:?}: {error}"),
+            )
+        })?;
+        list::wait_for(call, revision).await?;
+    }
+    reply::outcome(call, 200, Outcome::Stored(call.stored()?))
+}

@@ -1,0 +1,447 @@
+//! GET of a collection: pages, selectors, and the rules of resourceVersion.
+
+use axum::body::Body;
+use base64::{Engine, engine::general_purpose::URL_SAFE_NO_PAD};
+use bytes::Bytes;
+use http::Response;
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value, json};
+
+use super::{
+    call::Call,
+    negotiate::{Media, Shape},
+    query::Query,
+    reply::{self, Pieces},
+    selector::Selector,
+    table,
+};
+use crate::{
+    field::{Errors, Path},
+    registry::Row,
+    status::{Cause, Details, Status},
+    store::{ListError, Page, PageRequest},
+};
+
+/// How long a request for a revision that is yet to come waits for it.
+const PATIENCE: std::time::Duration = std::time::Duration::from_secs(3);
+
+/// `metav1.ListOptions`, checked.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct ListOptions {
+    pub resource_version: String,
+    pub version_match: String,
+    pub limit: Option<usize>,
+    pub continue_token: String,
+    pub timeout_seconds: Option<u64>,
+    pub bookmarks: bool,
+    pub send_initial_events: Option<bool>,
+    pub watch: bool,
+}
+
+impl ListOptions {
+    /// Reads and checks the options as `ValidateListOptions` does.
+    pub(crate) fn parse(query: &Query, watch: bool) -> Result<Self, Status> {
+        let text = |key: &str| query.get(key).unwrap_or_default().to_owned();
+        let positive = |number: i64| u64::try_from(number).ok().filter(|number| *number > 0);
+        let options = ListOptions {
+            resource_version: text("resourceVersion"),
+            version_match: text("resourceVersionMatch"),
+            limit: query
+                .integer("limit")?
+                .and_then(positive)
+                .map(|limit| limit as usize),
+            continue_token: text("continue"),
+            timeout_seconds: query.integer("timeoutSeconds")?.and_then(positive),
+            bookmarks: query.flag("allowWatchBookmarks").unwrap_or(false),
+            send_initial_events: query.flag("sendInitialEvents"),
+            watch,
+        };
+        let errors = if watch {
+            options.check_watch()
+        } else {
+            options.check_list()
+        };
+        if errors.is_empty() {
+            Ok(options)
+        } else {
+            Err(Status::invalid_kind(
+                "meta.k8s.io",
+                "ListOptions",
+                "",
+                &errors,
+            ))
+        }
+    }
+
+    fn check_list(&self) -> Errors {
+        let mut errors = Errors::default();
+        let path = &Path::new("resourceVersionMatch");
+        if self.send_initial_events.is_some() {
+            errors.forbidden(
+                &Path::new("sendInitialEvents"),
+                "sendInitialEvents is forbidden for list",
+            );
+        }
+        if self.version_match.is_empty() {
+            return errors;
+        }
+        if self.resource_version.is_empty() {
+            errors.forbidden(
+                path,
+                "resourceVersionMatch is forbidden unless resourceVersion is provided",
+            );
+        }
+        if !self.continue_token.is_empty() {
+            errors.forbidden(
+                path,
+                "resourceVersionMatch is forbidden when continue is provided",
+            );
+        }
+        if !matches!(self.version_match.as_str(), "Exact" | "NotOlderThan") {
+            errors.not_supported(
+                path,
+                self.version_match.as_str(),
+                &["Exact", "NotOlderThan", ""],
+            );
+        }
+        if self.version_match == "Exact" && self.resource_version == "0" {
+            errors.forbidden(
+                path,
+                "resourceVersionMatch \"exact\" is forbidden for resourceVersion \"0\"",
+            );
+        }
+        errors
+    }
+
+    fn check_watch(&self) -> Errors {
+        let mut errors = Errors::default();
+        let path = &Path::new("resourceVersionMatch");
+        if self.send_initial_events.is_some() {
+            if self.version_match != "NotOlderThan" {
+                errors.forbidden(
+                    path,
+                    "sendInitialEvents requires setting resourceVersionMatch to NotOlderThan",
+                );
+            }
+        } else if !self.version_match.is_empty() {
+            errors.forbidden(
+                path,
+                "resourceVersionMatch is forbidden for watch unless sendInitialEvents is provided",
+            );
+        }
+        if !self.version_match.is_empty() && self.version_match != "NotOlderThan" {
+            errors.not_supported(path, self.version_match.as_str(), &["NotOlderThan"]);
+        }
+        if !self.continue_token.is_empty() {
+            errors.forbidden(
+                path,
+                "resourceVersionMatch is forbidden when continue is provided",
+            );
+        }
+        errors
+    }
+}
+
+/// The place a list goes on from; what is in a continue token.
+#[derive(Debug, Serialize, Deserialize)]
+struct Continue {
+    v: String,
+    rv: i64,
+    start: String,
+}
+
+impl Continue {
+    fn encode(revision: i64, start: &str) -> String {
+        let token = Continue {
+            v: "meta.k8s.io/v1".into(),
+            rv: revision,
+            start: start.into(),
+        };
+        URL_SAFE_NO_PAD.encode(serde_json::to_vec(&token).expect("a token serializes"))
+    }
+
+    fn decode(text: &str) -> Result<Self, Status> {
+        let refuse = |why: String| {
+            Status::bad_request(format!(
+                "invalid continue token: continue key is not valid: {why}"
+            ))
+        };
+        let bytes = URL_SAFE_NO_PAD
+            .decode(text.trim_end_matches('='))
+            .map_err(|error| {
+                let at = match error {
+                    base64::DecodeError::InvalidByte(at, _) => at,
+                    _ => text.len(),
+                };
+                refuse(format!("illegal base64 data at input byte {at}"))
+            })?;
+        let token: Continue = match serde_json::from_slice(&bytes) {
+            Ok(token) => token,
+            Err(_) => {
+                let first = String::from_utf8_lossy(&bytes)
+                    .chars()
+                    .next()
+                    .unwrap_or_default();
+                return Err(refuse(format!(
+                    "invalid character {first:?} looking for beginning of value"
+                )));
+            }
+        };
+        if token.v != "meta.k8s.io/v1" {
+            return Err(refuse(format!(
+                "server does not recognize this encoded version {:?}",
+                token.v
+            )));
+        }
+        if token.start.is_empty() {
+            return Err(refuse("encoded start key is not valid".into()));
+        }
+        Ok(token)
+    }
+}
+
+/// A revision in a query; the error reads as Go's.
+pub(crate) fn parse_revision(text: &str) -> Result<u64, String> {
+    text.parse()
+        .map_err(|_| format!("strconv.ParseUint: parsing {text:?}: invalid syntax"))
+}
+
+/// Waits until the collection has reached a revision, or refuses.
+pub(crate) async fn wait_for(call: &Call, revision: u64) -> Result<(), Status> {
+    let store = call.server.store();
+    if store.revision() >= revision {
+        return Ok(());
+    }
+    tokio::time::sleep(PATIENCE).await;
+    if store.revision() >= revision {
+        Ok(())
+    } else {
+        Err(too_large(revision, store.revision()))
+    }
+}
+
+fn too_large(revision: u64, current: u64) -> Status {
+    let mut status = Status::new(
+        504,
+        "Timeout",
+        format!("Timeout: Too large resource version: {revision}, current: {current}"),
+    );
+    let cause = Cause {
+        reason: "ResourceVersionTooLarge".into(),
+        message: "Too large resource version".into(),
+        ..Cause::default()
+    };
+    status.details = Some(Details {
+        causes: vec![cause],
+        retry_after_seconds: 1,
+        ..Details::default()
+    });
+    status
+}
+
+/// The page a request asks for.
+pub(crate) async fn read(
+    call: &Call,
+    options: &ListOptions,
+    selector: &Selector,
+) -> Result<Page, Status> {
+    let revision = match options.resource_version.as_str() {
+        "" => None,
+        text => Some(parse_revision(text).map_err(|error| {
+            Status::bad_request(format!(
+                "invalid resource version: resourceVersion: Invalid value: {text:?}: {error}"
+            ))
+        })?),
+    };
+    let namespace = call.namespace.as_deref();
+    let mut request = PageRequest {
+        namespace,
+        limit: options.limit,
+        ..PageRequest::default()
+    };
+    let token;
+    let start;
+    if options.continue_token.is_empty() {
+        let exact = match options.version_match.as_str() {
+            "Exact" => true,
+            "NotOlderThan" => false,
+            _ => options.limit.is_some(),
+        };
+        match revision {
+            Some(0) => request.limit = None,
+            Some(revision) => {
+                wait_for(call, revision).await?;
+                request.at = exact.then_some(revision);
+            }
+            None => {}
+        }
+    } else {
+        token = Continue::decode(&options.continue_token)?;
+        if revision.is_some_and(|revision| revision != 0) {
+            return Err(Status::bad_request(
+                "specifying resource version is not allowed when using continue",
+            ));
+        }
+        start = namespace
+            .map(|namespace| format!("{namespace}/"))
+            .unwrap_or_default()
+            + &token.start;
+        request.start = Some(&start);
+        request.at = u64::try_from(token.rv).ok();
+    }
+    let page = call
+        .row
+        .collection
+        .list(&request, |object| selector.matches(&call.row, object));
+    page.map_err(|error| match error {
+        ListError::Future { current } => too_large(request.at.unwrap_or_default(), current),
+        ListError::Compacted { .. } => match (&options.continue_token[..], request.start) {
+            ("", _) | (_, None) => Status::new(410, "Expired", "The resourceVersion for the provided list is too old."),
+            (_, Some(start)) => {
+                let mut status = Status::new(
+                    410,
+                    "Expired",
+                    "The provided continue parameter is too old to display a consistent list result. You can start a new list without \
+                     the continue parameter, or use the continue token in this response to retrieve the remainder of the results. \
+                     Continuing with the provided token results in an inconsistent list - objects that were created, modified, or deleted \
+                     between the time the first chunk was returned and now may show up in the list.",
+                );
+                status.continue_token = Some(Continue::encode(-1, relative(namespace, start)));
+                status
+            }
+        },
+    })
+}
+
+fn relative<'a>(namespace: Option<&str>, key: &'a str) -> &'a str {
+    match namespace {
+        Some(namespace) => key
+            .strip_prefix(namespace)
+            .and_then(|rest| rest.strip_prefix('/'))
+            .unwrap_or(key),
+        None => key,
+    }
+}
+
+/// The list's own metadata.
+pub(crate) fn metadata(call: &Call, page: &Page, selector: &Selector) -> Value {
+    let mut metadata = Map::new();
+    metadata.insert("resourceVersion".into(), page.revision.to_string().into());
+    if let Some(next) = &page.next {
+        let token = Continue::encode(
+            page.revision as i64,
+            relative(call.namespace.as_deref(), next),
+        );
+        metadata.insert("continue".into(), token.into());
+        if selector.is_empty() {
+            metadata.insert("remainingItemCount".into(), page.remaining.into());
+        }
+    }
+    metadata.into()
+}
+
+pub(crate) async fn list(call: &Call) -> Result<Response<Body>, Status> {
+    let options = ListOptions::parse(&call.query, false)?;
+    let selector = Selector::parse(
+        call.query.get("labelSelector"),
+        call.query.get("fieldSelector"),
+        &call.row,
+    )?;
+    if let Shape::Metadata(_) = call.form.shape {
+        return Err(reply::not_acceptable(
+            "you requested PartialObjectMetadata, but the requested object is a list",
+        ));
+    }
+    let include = table::Include::parse(&call.query);
+    let page = read(call, &options, &selector).await?;
+    let metadata = metadata(call, &page, &selector);
+    match call.form.shape {
+        Shape::Whole => whole(call, &page, metadata),
+        Shape::Table(version) => {
+            let include = include?;
+            let rows = page.objects.iter().map(|object| {
+                table::row(
+                    &call.row,
+                    version,
+                    &call.row.served(object),
+                    call.now,
+                    include,
+                )
+            });
+            let table = table::table(
+                version,
+                metadata,
+                table::definitions(&call.row),
+                rows.collect(),
+            );
+            reply::encode(call.form.media, 200, &table, None)
+        }
+        Shape::Metadata(version) | Shape::MetadataList(version) => {
+            let items = page
+                .objects
+                .iter()
+                .map(|object| table::metadata_of(&call.row.served(object), version));
+            let items = if page.objects.is_empty() {
+                Value::Null
+            } else {
+                items.collect()
+            };
+            let list = json!({"kind": "PartialObjectMetadataList", "apiVersion": version, "metadata": metadata, "items": items});
+            reply::encode(call.form.media, 200, &list, None)
+        }
+    }
+}
+
+/// The kind of a list of the row's objects.
+pub(crate) fn list_kind(row: &Row) -> String {
+    format!("{}List", row.resource.kind)
+}
+
+fn whole(call: &Call, page: &Page, metadata: Value) -> Result<Response<Body>, Status> {
+    let head = json!({"kind": list_kind(&call.row), "apiVersion": call.row.api_version(), "metadata": metadata});
+    if call.form.media == Media::Json && call.row.serves_stored_bytes() {
+        return Ok(reply::respond(
+            200,
+            Media::Json.content_type(),
+            Body::new(pieces(call, page, &head)),
+        ));
+    }
+    let mut list = head;
+    list["items"] = page
+        .objects
+        .iter()
+        .map(|object| item(&call.row, call.row.served(object)))
+        .collect();
+    reply::encode(call.form.media, 200, &list, None)
+}
+
+/// An object as lists show it: without apiVersion and kind, unless it is a custom resource.
+pub(crate) fn item(row: &Row, mut object: Value) -> Value {
+    if let Some(object) = object.as_object_mut().filter(|_| !row.custom) {
+        object.remove("apiVersion");
+        object.remove("kind");
+    }
+    object
+}
+
+/// The list from the stored bytes of its items.
+fn pieces(call: &Call, page: &Page, head: &Value) -> Pieces {
+    let mut pieces = Pieces::default();
+    let mut open = head.to_string();
+    open.pop();
+    open.push_str(",\"items\":[");
+    pieces.push(open);
+    for (index, object) in page.objects.iter().enumerate() {
+        if call.row.custom {
+            if index > 0 {
+                pieces.push(Bytes::from_static(b","));
+            }
+            pieces.push(object.bytes());
+        } else {
+            pieces.push(Bytes::from_static(if index > 0 { b",{" } else { b"{" }));
+            pieces.push(object.untyped_tail());
+        }
+    }
+    pieces.push(Bytes::from_static(b"]}"));
+    pieces
+}

@@ -1,0 +1,230 @@
+//! What the server itself says in `metadata`, on creation and on change, and what it lets clients say.
+
+use jiff::{Timestamp, Unit};
+use rand::seq::IndexedRandom;
+use serde_json::{Map, Value};
+
+use crate::{
+    kinds::{Generation, Resource},
+    status::Status,
+};
+
+/// The letters of generated names: no vowels and nothing that looks like another.
+const NAME_LETTERS: &[u8] = b"bcdfghjklmnpqrstvwxz2456789";
+const GENERATED_SUFFIX: usize = 5;
+const GENERATED_BASE: usize = 63 - GENERATED_SUFFIX;
+
+/// The object's metadata; made if it is absent.
+pub(crate) fn of(object: &mut Value) -> &mut Map<String, Value> {
+    if !object["metadata"].is_object() {
+        object["metadata"] = Value::Object(Map::new());
+    }
+    match &mut object["metadata"] {
+        Value::Object(metadata) => metadata,
+        _ => unreachable!("it was made an object above"),
+    }
+}
+
+/// A field of the metadata; empty if absent.
+pub(crate) fn text<'a>(object: &'a Value, field: &str) -> &'a str {
+    object["metadata"][field].as_str().unwrap_or_default()
+}
+
+/// A time as objects carry it: whole seconds.
+pub(crate) fn stamp(now: Timestamp) -> String {
+    now.round(Unit::Second)
+        .unwrap_or(now)
+        .strftime("%Y-%m-%dT%H:%M:%SZ")
+        .to_string()
+}
+
+/// Puts the request's namespace into the object, or refuses another one.
+pub(crate) fn settle_namespace(object: &mut Value, namespace: Option<&str>) -> Result<(), Status> {
+    let metadata = of(object);
+    let given = metadata
+        .get("namespace")
+        .and_then(Value::as_str)
+        .unwrap_or_default();
+    match namespace {
+        None => {
+            metadata.remove("namespace");
+        }
+        Some(namespace) if given.is_empty() => {
+            metadata.insert("namespace".into(), namespace.into());
+        }
+        Some(namespace) if given == namespace => {}
+        Some(_) => {
+            let why = "the namespace of the provided object does not match the namespace sent on the request";
+            return Err(Status::bad_request(why));
+        }
+    }
+    Ok(())
+}
+
+/// What a new object gets from the server; `name` is a generated name.
+pub(crate) fn begin(object: &mut Value, resource: &Resource, now: Timestamp) {
+    let counts = !matches!(resource.rules.generation, Generation::Never);
+    let metadata = of(object);
+    for field in [
+        "deletionTimestamp",
+        "deletionGracePeriodSeconds",
+        "selfLink",
+    ] {
+        metadata.remove(field);
+    }
+    metadata.insert("uid".into(), uuid::Uuid::new_v4().to_string().into());
+    metadata.insert("creationTimestamp".into(), stamp(now).into());
+    if counts {
+        metadata.insert("generation".into(), 1.into());
+    }
+}
+
+/// A name that starts like the wanted one.
+pub(crate) fn generate_name(base: &str) -> String {
+    let mut cut = base.len().min(GENERATED_BASE);
+    while !base.is_char_boundary(cut) {
+        cut -= 1;
+    }
+    let mut rng = rand::rng();
+    let suffix = (0..GENERATED_SUFFIX).filter_map(|_| NAME_LETTERS.choose(&mut rng));
+    let mut name = base[..cut].to_owned();
+    name.extend(suffix.map(|letter| *letter as char));
+    name
+}
+
+/// What a changed object keeps of the stored one whatever the client says.
+pub(crate) fn carry_over(object: &mut Value, old: &Value) {
+    let kept = &old["metadata"];
+    let metadata = of(object);
+    for field in [
+        "generation",
+        "creationTimestamp",
+        "deletionTimestamp",
+        "deletionGracePeriodSeconds",
+        "selfLink",
+    ] {
+        keep(metadata, kept, field);
+    }
+    if metadata
+        .get("uid")
+        .and_then(Value::as_str)
+        .unwrap_or_default()
+        .is_empty()
+    {
+        keep(metadata, kept, "uid");
+    }
+}
+
+/// Takes a field from other metadata, also its absence.
+pub(crate) fn keep(metadata: &mut Map<String, Value>, from: &Value, field: &str) {
+    match from.get(field) {
+        Some(value) => metadata.insert(field.into(), value.clone()),
+        None => metadata.remove(field),
+    };
+}
+
+/// Counts the generation up if what the kind counts has changed.
+pub(crate) fn count_generation(
+    object: &mut Value,
+    old: &Value,
+    rule: Generation,
+    has_status: bool,
+) {
+    let changed = match rule {
+        Generation::Never | Generation::OnceAtCreate => false,
+        Generation::Counts(parts) => parts.iter().any(|part| at(object, part) != at(old, part)),
+        Generation::CountsAllButStatus => {
+            let counted = |value: &Value| -> Map<String, Value> {
+                let fields = value.as_object().into_iter().flatten();
+                let skipped =
+                    |field: &str| field == "metadata" || (has_status && field == "status");
+                fields
+                    .filter(|(field, _)| !skipped(field))
+                    .map(|(field, value)| (field.clone(), value.clone()))
+                    .collect()
+            };
+            counted(object) != counted(old)
+        }
+    };
+    if changed {
+        let generation = old["metadata"]["generation"].as_i64().unwrap_or(0) + 1;
+        of(object).insert("generation".into(), generation.into());
+    }
+}
+
+/// The value at a dotted path.
+fn at<'a>(object: &'a Value, path: &str) -> Option<&'a Value> {
+    path.split('.')
+        .try_fold(object, |value, segment| value.get(segment))
+}
+
+/// Removes all but the first of equal owner references; whether there were any.
+pub(crate) fn dedup_owners(object: &mut Value) -> bool {
+    let Some(Value::Array(owners)) = of(object).get_mut("ownerReferences") else {
+        return false;
+    };
+    let before = owners.len();
+    let mut kept: Vec<Value> = Vec::with_capacity(before);
+    for owner in owners.drain(..) {
+        if !kept.contains(&owner) {
+            kept.push(owner);
+        }
+    }
+    *owners = kept;
+    owners.len() != before
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn a_generated_name_is_cut_to_leave_room() {
+        let name = generate_name(&"x".repeat(80));
+        assert_eq!(name.len(), 63);
+        assert!(
+            name[58..]
+                .bytes()
+                .all(|letter| NAME_LETTERS.contains(&letter))
+        );
+        assert!(generate_name("web-").starts_with("web-"));
+    }
+
+    #[test]
+    fn the_generation_counts_only_what_the_kind_counts() {
+        let old = json!({"metadata": {"generation": 3}, "spec": {"a": 1}, "status": {"b": 1}});
+        let count = |rule, new: Value, has_status| {
+            let mut new = new;
+            carry_over(&mut new, &old);
+            count_generation(&mut new, &old, rule, has_status);
+            new["metadata"]["generation"].clone()
+        };
+        let spec = json!({"metadata": {"generation": 9}, "spec": {"a": 2}, "status": {"b": 1}});
+        let status = json!({"metadata": {}, "spec": {"a": 1}, "status": {"b": 2}});
+        assert_eq!(count(Generation::Counts(&["spec"]), spec.clone(), true), 4);
+        assert_eq!(
+            count(Generation::Counts(&["spec"]), status.clone(), true),
+            3
+        );
+        assert_eq!(
+            count(Generation::CountsAllButStatus, status.clone(), true),
+            3
+        );
+        assert_eq!(count(Generation::CountsAllButStatus, status, false), 4);
+        assert_eq!(count(Generation::OnceAtCreate, spec, true), 3);
+    }
+
+    #[test]
+    fn equal_owner_references_are_one() {
+        let mut object =
+            json!({"metadata": {"ownerReferences": [{"uid": "a"}, {"uid": "b"}, {"uid": "a"}]}});
+        assert!(dedup_owners(&mut object));
+        assert_eq!(
+            object["metadata"]["ownerReferences"],
+            json!([{"uid": "a"}, {"uid": "b"}])
+        );
+        assert!(!dedup_owners(&mut object));
+    }
+}

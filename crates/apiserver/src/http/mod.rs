@@ -1,0 +1,196 @@
+//! The generic handlers: from a request to a response, for every kind the same way. One verb a file.
+//!
+//! A request goes [`path`] -> [`crate::auth`] -> [`call`] -> the verb -> [`reply`]. Every refusal is a [`Status`]; what a kind adds
+//! comes from its row in [`crate::registry`], no handler names a kind.
+
+pub(crate) mod body;
+pub(crate) mod call;
+mod create;
+pub(crate) mod delete;
+mod deletecollection;
+mod discovery;
+mod get;
+mod list;
+pub(crate) mod metadata;
+pub(crate) mod negotiate;
+pub(crate) mod patch;
+pub(crate) mod path;
+mod probes;
+pub(crate) mod query;
+pub(crate) mod reply;
+mod selector;
+pub mod subresource;
+mod table;
+mod update;
+mod watch;
+pub(crate) mod write;
+
+use std::sync::Arc;
+
+use axum::{Router, body::Body, extract::State};
+use http::{Method, Request, Response, request::Parts};
+
+use self::{
+    call::Call,
+    path::{ObjectPath, Route},
+    query::Query,
+    write::Part,
+};
+use crate::{
+    admission::User,
+    auth,
+    server::ApiServer,
+    status::{Details, Status},
+};
+
+/// The service that answers everything.
+pub(crate) fn router(server: Arc<ApiServer>) -> Router {
+    Router::new().fallback(serve).with_state(server)
+}
+
+async fn serve(State(server): State<Arc<ApiServer>>, request: Request<Body>) -> Response<Body> {
+    let (parts, body) = request.into_parts();
+    let head_only = parts.method == Method::HEAD;
+    let headers = parts.headers.clone();
+    let response = route(server, parts, body)
+        .await
+        .unwrap_or_else(|status| reply::refusal(&status));
+    if head_only {
+        let (parts, _) = response.into_parts();
+        return Response::from_parts(parts, Body::empty());
+    }
+    reply::compress(&headers, response).await
+}
+
+async fn route(
+    server: Arc<ApiServer>,
+    mut parts: Parts,
+    body: Body,
+) -> Result<Response<Body>, Status> {
+    let uri = std::mem::take(&mut parts.uri);
+    let route = path::parse(uri.path());
+    if let Route::Other(path) = route
+        && let Some(answer) = probes::serve(&server, &parts.method, path, uri.query())
+    {
+        return Ok(answer);
+    }
+    let user = auth::user(&parts)?;
+    let table = server.registry().table();
+    match route {
+        Route::Object(object) => {
+            let Some(row) = table.find(object.group, object.version, object.plural) else {
+                return nothing_here(object.group.is_empty() || table.serves_group(object.group));
+            };
+            let query = Query::parse(uri.query());
+            let form = negotiate::negotiate(&parts.headers)?;
+            let call = Call::new(
+                server.clone(),
+                row.clone(),
+                &object,
+                user,
+                query,
+                parts.headers,
+                form,
+            );
+            objects(call, &object, parts.method, body).await
+        }
+        Route::Groups { .. } | Route::Group(_) | Route::Version { .. } => {
+            if !matches!(parts.method, Method::GET | Method::HEAD) {
+                return Err(method_not_allowed());
+            }
+            match discovery::serve(&table, &route, &parts.headers) {
+                Some(answer) => Ok(answer),
+                None => {
+                    let known = match route {
+                        Route::Version { group, .. } => {
+                            group.is_empty() || table.serves_group(group)
+                        }
+                        _ => false,
+                    };
+                    nothing_here(known)
+                }
+            }
+        }
+        Route::Other(path) => Ok(other(&server, path, &parts, &user)),
+    }
+}
+
+/// Under a group that is served, a refusal in JSON; elsewhere the bare text of a web server.
+fn nothing_here(group_served: bool) -> Result<Response<Body>, Status> {
+    if group_served {
+        Err(Status::no_such_path())
+    } else {
+        Ok(reply::page_not_found())
+    }
+}
+
+fn other(_server: &ApiServer, _path: &str, _parts: &Parts, _user: &User) -> Response<Body> {
+    reply::page_not_found()
+}
+
+/// The 405 of a verb that a resource does not have.
+pub(crate) fn method_not_allowed() -> Status {
+    let mut status = Status::new(
+        405,
+        "MethodNotAllowed",
+        "the server does not allow this method on the requested resource",
+    );
+    status.details = Some(Details::default());
+    status
+}
+
+async fn objects(
+    call: Call,
+    path: &ObjectPath<'_>,
+    method: Method,
+    body: Body,
+) -> Result<Response<Body>, Status> {
+    let resource = call.row.resource.clone();
+    if let Some(text) = &resource.deprecated {
+        call.warn(text.to_string());
+    }
+    let in_place = path.namespace.is_some() == resource.namespaced;
+    if let Some(name) = path.subresource {
+        let subresource = resource
+            .subresources
+            .iter()
+            .find(|subresource| subresource.name == name)
+            .filter(|_| in_place);
+        let subresource = subresource.ok_or_else(Status::no_such_path)?;
+        let answer = subresource::serve(&call, subresource, method, body).await;
+        return Ok(finish(&call, answer));
+    }
+    let all_namespaces = resource.namespaced && path.namespace.is_none() && path.name.is_none();
+    if !in_place && !all_namespaces {
+        return Err(Status::no_such_path());
+    }
+    let watches = path.watch || (call.name.is_empty() && call.query.flag("watch").unwrap_or(false));
+    if watches && matches!(method, Method::GET | Method::HEAD) {
+        let warnings = call.take_warnings();
+        let mut response = watch::watch(call)
+            .await
+            .unwrap_or_else(|status| reply::refusal(&status));
+        reply::add_warnings(&mut response, warnings);
+        return Ok(response);
+    }
+    let answer = match (&method, call.name.is_empty()) {
+        (&Method::GET | &Method::HEAD, true) => list::list(&call).await,
+        (&Method::POST, true) if !all_namespaces => create::create(&call, body).await,
+        (&Method::DELETE, true) if !all_namespaces && resource.rules.delete_collection => {
+            deletecollection::delete_collection(&call, body).await
+        }
+        (&Method::GET | &Method::HEAD, false) => get::get(&call).await,
+        (&Method::PUT, false) => update::update(&call, Part::Main, body).await,
+        (&Method::PATCH, false) => patch::patch(&call, Part::Main, body).await,
+        (&Method::DELETE, false) => delete::delete(&call, body).await,
+        _ => Err(method_not_allowed()),
+    };
+    Ok(finish(&call, answer))
+}
+
+/// The response with the warnings that were collected on the way.
+fn finish(call: &Call, answer: Result<Response<Body>, Status>) -> Response<Body> {
+    let mut response = answer.unwrap_or_else(|status| reply::refusal(&status));
+    reply::add_warnings(&mut response, call.take_warnings());
+    response
+}

@@ -1,0 +1,157 @@
+//! From a request path to what it is about.
+
+/// What a path names.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Route<'a> {
+    /// `/api` or `/apis`.
+    Groups {
+        /// `/api`: the core group.
+        core: bool,
+    },
+    /// `/apis/{group}`.
+    Group(&'a str),
+    /// `/api/v1` or `/apis/{group}/{version}`.
+    Version {
+        /// Empty for core.
+        group: &'a str,
+        /// As `v1`.
+        version: &'a str,
+    },
+    /// A resource, an object or a subresource.
+    Object(ObjectPath<'a>),
+    /// `/openapi/...`, `/version`, `/healthz` and everything else, without trailing slashes.
+    Other(&'a str),
+}
+
+/// A path below a group and version.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct ObjectPath<'a> {
+    /// Empty for core.
+    pub group: &'a str,
+    /// As `v1`.
+    pub version: &'a str,
+    /// The namespace, if the path has one. `/namespaces/x` itself is the namespace x: no namespace, name x.
+    pub namespace: Option<&'a str>,
+    /// As `pods`.
+    pub plural: &'a str,
+    /// The object's name.
+    pub name: Option<&'a str>,
+    /// What follows the name.
+    pub subresource: Option<&'a str>,
+    /// The old `/watch/` prefix.
+    pub watch: bool,
+}
+
+/// Reads a path; trailing slashes do not matter.
+pub(crate) fn parse(path: &str) -> Route<'_> {
+    let trimmed = path.trim_end_matches('/');
+    let mut segments = trimmed.trim_start_matches('/').split('/');
+    let (group, version) = match segments.next() {
+        Some("api") => match segments.next() {
+            None => return Route::Groups { core: true },
+            Some(version) => ("", version),
+        },
+        Some("apis") => match (segments.next(), segments.next()) {
+            (None, _) => return Route::Groups { core: false },
+            (Some(group), None) => return Route::Group(group),
+            (Some(group), Some(version)) => (group, version),
+        },
+        _ => return Route::Other(trimmed),
+    };
+    let mut rest: Vec<&str> = segments.collect();
+    let watch = rest.first() == Some(&"watch");
+    if watch {
+        rest.remove(0);
+    }
+    let at = |index: usize| rest.get(index).copied();
+    let object = ObjectPath {
+        group,
+        version,
+        watch,
+        ..ObjectPath::default()
+    };
+    match rest.as_slice() {
+        [] => Route::Version { group, version },
+        // The subresources of namespaces are told from resources in a namespace by name.
+        ["namespaces", _, "status" | "finalize"] | ["namespaces"] | ["namespaces", _] => {
+            Route::Object(ObjectPath {
+                plural: "namespaces",
+                name: at(1),
+                subresource: at(2),
+                ..object
+            })
+        }
+        ["namespaces", namespace, plural, ..] if rest.len() <= 5 => Route::Object(ObjectPath {
+            namespace: Some(namespace),
+            plural,
+            name: at(3),
+            subresource: at(4),
+            ..object
+        }),
+        [plural, ..] if rest.len() <= 3 => Route::Object(ObjectPath {
+            plural,
+            name: at(1),
+            subresource: at(2),
+            ..object
+        }),
+        _ => Route::Other(trimmed),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn object(path: &str) -> ObjectPath<'_> {
+        match parse(path) {
+            Route::Object(object) => object,
+            other => panic!("{path}: {other:?}"),
+        }
+    }
+
+    #[test]
+    fn trailing_slashes_do_not_matter() {
+        assert_eq!(parse("/version/"), Route::Other("/version"));
+        assert_eq!(parse("/api/"), Route::Groups { core: true });
+        assert_eq!(parse("/apis/"), Route::Groups { core: false });
+        assert_eq!(
+            parse("/apis/apps/v1/"),
+            Route::Version {
+                group: "apps",
+                version: "v1"
+            }
+        );
+    }
+
+    #[test]
+    fn a_namespace_is_an_object_and_a_place() {
+        assert_eq!(
+            (
+                object("/api/v1/namespaces/x").plural,
+                object("/api/v1/namespaces/x").name
+            ),
+            ("namespaces", Some("x"))
+        );
+        let pods = object("/api/v1/namespaces/x/pods");
+        assert_eq!(
+            (pods.namespace, pods.plural, pods.name),
+            (Some("x"), "pods", None)
+        );
+        let finalize = object("/api/v1/namespaces/x/finalize");
+        assert_eq!(
+            (finalize.plural, finalize.subresource),
+            ("namespaces", Some("finalize"))
+        );
+    }
+
+    #[test]
+    fn a_subresource_follows_the_name() {
+        let log = object("/api/v1/namespaces/x/pods/p/log");
+        assert_eq!((log.name, log.subresource), (Some("p"), Some("log")));
+        let status = object("/apis/g/v1/things/t/status");
+        assert_eq!(
+            (status.group, status.name, status.subresource),
+            ("g", Some("t"), Some("status"))
+        );
+    }
+}

@@ -1,0 +1,135 @@
+//! The query string, read as `ListOptions`, `CreateOptions` and the like would be.
+
+use crate::{
+    field::{Errors, Path},
+    status::Status,
+};
+
+/// The decoded pairs of a query string.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Query(Vec<(String, String)>);
+
+impl Query {
+    /// Decodes percent signs and plus signs.
+    pub(crate) fn parse(query: Option<&str>) -> Self {
+        let pairs = query
+            .unwrap_or_default()
+            .split('&')
+            .filter(|pair| !pair.is_empty());
+        Query(
+            pairs
+                .map(|pair| {
+                    let (key, value) = pair.split_once('=').unwrap_or((pair, ""));
+                    (decode(key), decode(value))
+                })
+                .collect(),
+        )
+    }
+
+    /// The first value of a key.
+    pub(crate) fn get(&self, key: &str) -> Option<&str> {
+        self.0
+            .iter()
+            .find(|(name, _)| name == key)
+            .map(|(_, value)| value.as_str())
+    }
+
+    /// The first value of a key, unless it is empty.
+    pub(crate) fn text(&self, key: &str) -> Option<&str> {
+        self.get(key).filter(|value| !value.is_empty())
+    }
+
+    /// All values of a key.
+    pub(crate) fn all<'a>(&'a self, key: &'a str) -> impl Iterator<Item = &'a str> {
+        self.0
+            .iter()
+            .filter(move |(name, _)| name == key)
+            .map(|(_, value)| value.as_str())
+    }
+
+    /// A flag: a key alone, or any value but `false` and `0`, is true.
+    pub(crate) fn flag(&self, key: &str) -> Option<bool> {
+        self.get(key)
+            .map(|value| !value.eq_ignore_ascii_case("false") && value != "0")
+    }
+
+    /// A whole number.
+    pub(crate) fn integer(&self, key: &str) -> Result<Option<i64>, Status> {
+        let Some(text) = self.text(key) else {
+            return Ok(None);
+        };
+        match text.parse() {
+            Ok(number) => Ok(Some(number)),
+            Err(_) => Err(Status::bad_request(format!(
+                "strconv.ParseInt: parsing {text:?}: invalid syntax"
+            ))),
+        }
+    }
+
+    /// Whether nothing is to be stored. `kind` is the options' kind for the error.
+    pub(crate) fn dry_run(&self, kind: &str) -> Result<bool, Status> {
+        let mut errors = Errors::default();
+        let mut dry = false;
+        for value in self.all("dryRun") {
+            dry = true;
+            if value != "All" {
+                errors.not_supported(&Path::new("dryRun"), value, &["All"]);
+            }
+        }
+        if errors.is_empty() {
+            Ok(dry)
+        } else {
+            Err(Status::invalid_kind("meta.k8s.io", kind, "", &errors))
+        }
+    }
+}
+
+fn decode(text: &str) -> String {
+    let mut bytes = Vec::with_capacity(text.len());
+    let mut rest = text.as_bytes();
+    while let [first, tail @ ..] = rest {
+        rest = tail;
+        match (first, tail) {
+            (b'+', _) => bytes.push(b' '),
+            (b'%', [high, low, after @ ..]) => match (hex(*high), hex(*low)) {
+                (Some(high), Some(low)) => {
+                    bytes.push(high * 16 + low);
+                    rest = after;
+                }
+                _ => bytes.push(b'%'),
+            },
+            (other, _) => bytes.push(*other),
+        }
+    }
+    String::from_utf8(bytes)
+        .unwrap_or_else(|error| String::from_utf8_lossy(error.as_bytes()).into_owned())
+}
+
+fn hex(digit: u8) -> Option<u8> {
+    (digit as char).to_digit(16).map(|value| value as u8)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn values_are_decoded() {
+        let query = Query::parse(Some("labelSelector=a%3Db%2Cc+in+(d)&watch&limit=5&force=0"));
+        assert_eq!(query.get("labelSelector"), Some("a=b,c in (d)"));
+        assert_eq!(
+            (
+                query.flag("watch"),
+                query.flag("force"),
+                query.flag("pretty")
+            ),
+            (Some(true), Some(false), None)
+        );
+        assert_eq!(query.integer("limit"), Ok(Some(5)));
+    }
+
+    #[test]
+    fn a_broken_escape_stays_as_it_is() {
+        assert_eq!(Query::parse(Some("a=%zz%4")).get("a"), Some("%zz%4"));
+    }
+}

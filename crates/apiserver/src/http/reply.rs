@@ -1,0 +1,252 @@
+//! From a result to an HTTP response: the form the client asked for, its headers, compression.
+
+use std::{
+    collections::VecDeque,
+    convert::Infallible,
+    io::Write,
+    pin::Pin,
+    sync::Arc,
+    task::{Context, Poll},
+};
+
+use axum::body::Body;
+use bytes::Bytes;
+use flate2::{Compression, write::GzEncoder};
+use http::{
+    HeaderMap, HeaderValue, Response,
+    header::{
+        ACCEPT_ENCODING, CACHE_CONTROL, CONTENT_ENCODING, CONTENT_TYPE, RETRY_AFTER, VARY, WARNING,
+    },
+};
+use http_body::{Frame, SizeHint};
+use serde_json::Value;
+
+use super::{
+    call::Call,
+    negotiate::{Form, Media, SUPPORTED, Shape},
+    table,
+};
+use crate::{schema::proto, status::Status, store::Object};
+
+/// Bodies above this size are compressed for clients that take gzip.
+const GZIP_FROM: usize = 128 * 1024;
+
+/// What a handler answers with.
+pub(crate) enum Outcome {
+    /// A stored object of the call's row.
+    Stored(Arc<Object>),
+    /// An object of the call's kind that is not stored as it is (dry runs, deletions).
+    Object(Value),
+    /// Something that has no other form than its own (Status, Scale).
+    Plain(Value),
+}
+
+/// Writes an outcome in the form the client asked for.
+pub(crate) fn outcome(call: &Call, code: u16, outcome: Outcome) -> Result<Response<Body>, Status> {
+    let object = match outcome {
+        Outcome::Plain(value) => return encode(call.form.media, code, &value, None),
+        Outcome::Stored(object) if call.form == Form::JSON && call.row.serves_stored_bytes() => {
+            return Ok(bytes(code, Media::Json, object.bytes()));
+        }
+        Outcome::Stored(object) => call.row.served(&object),
+        Outcome::Object(value) => value,
+    };
+    match call.form.shape {
+        Shape::Whole => encode(call.form.media, code, &object, Some(call)),
+        Shape::Table(version) => {
+            let include = table::Include::parse(&call.query)?;
+            encode(
+                call.form.media,
+                code,
+                &table::of_object(call, version, &object, include),
+                None,
+            )
+        }
+        Shape::Metadata(version) => encode(
+            call.form.media,
+            code,
+            &table::metadata_of(&object, version),
+            None,
+        ),
+        Shape::MetadataList(_) => Err(not_acceptable(
+            "you requested PartialObjectMetadataList, but the requested object is not a list",
+        )),
+    }
+}
+
+/// A refusal of the form the client asked for.
+pub(crate) fn not_acceptable(why: &str) -> Status {
+    Status::new(406, "NotAcceptable", why)
+}
+
+/// Writes a tree; `typed` is the call whose kind it is of, which protobuf needs.
+pub(crate) fn encode(
+    media: Media,
+    code: u16,
+    value: &Value,
+    typed: Option<&Call>,
+) -> Result<Response<Body>, Status> {
+    let body = match (media, typed) {
+        (Media::Json, _) => {
+            serde_json::to_vec(value).map_err(|error| Status::internal(error.to_string()))?
+        }
+        (Media::Yaml, _) => serde_saphyr::to_string(value)
+            .map_err(|error| Status::internal(error.to_string()))?
+            .into_bytes(),
+        (Media::Protobuf, Some(call)) if !call.row.custom => proto::encode(call.schema(), value),
+        (Media::Protobuf, _) => {
+            return Err(not_acceptable(&format!(
+                "only the following media types are accepted: {SUPPORTED}"
+            )));
+        }
+    };
+    Ok(bytes(code, media, body.into()))
+}
+
+/// A response of that media type.
+pub(crate) fn bytes(code: u16, media: Media, body: Bytes) -> Response<Body> {
+    respond(code, media.content_type(), Body::from(body))
+}
+
+/// A JSON response.
+pub(crate) fn json(code: u16, value: &Value) -> Response<Body> {
+    respond(
+        code,
+        Media::Json.content_type(),
+        Body::from(value.to_string()),
+    )
+}
+
+/// A text response.
+pub(crate) fn text(code: u16, body: impl Into<Body>) -> Response<Body> {
+    let mut response = respond(code, "text/plain; charset=utf-8", body.into());
+    response.headers_mut().insert(
+        "x-content-type-options",
+        HeaderValue::from_static("nosniff"),
+    );
+    response
+}
+
+/// What is answered for paths nobody serves.
+pub(crate) fn page_not_found() -> Response<Body> {
+    text(404, "404 page not found\n")
+}
+
+/// A refusal.
+pub(crate) fn refusal(status: &Status) -> Response<Body> {
+    let mut response = json(status.code, &status.to_json());
+    let seconds = status
+        .details
+        .as_ref()
+        .map_or(0, |details| details.retry_after_seconds);
+    if seconds > 0 {
+        response
+            .headers_mut()
+            .insert(RETRY_AFTER, HeaderValue::from(seconds));
+    }
+    response
+}
+
+pub(crate) fn respond(code: u16, content_type: &'static str, body: Body) -> Response<Body> {
+    let mut response = Response::new(body);
+    *response.status_mut() =
+        http::StatusCode::from_u16(code).unwrap_or(http::StatusCode::INTERNAL_SERVER_ERROR);
+    let headers = response.headers_mut();
+    headers.insert(CONTENT_TYPE, HeaderValue::from_static(content_type));
+    headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-cache, private"));
+    response
+}
+
+/// Adds `Warning: 299 - "text"` headers.
+pub(crate) fn add_warnings(response: &mut Response<Body>, warnings: Vec<String>) {
+    for warning in warnings {
+        let mut quoted = String::with_capacity(warning.len() + 8);
+        quoted.push_str("299 - \"");
+        for character in warning.chars() {
+            match character {
+                '"' | '\\' => quoted.extend(['\\', character]),
+                character if character.is_control() => quoted.push(' '),
+                character => quoted.push(character),
+            }
+        }
+        quoted.push('"');
+        if let Ok(value) = HeaderValue::from_bytes(quoted.as_bytes()) {
+            response.headers_mut().append(WARNING, value);
+        }
+    }
+}
+
+/// Compresses a big body, if the client takes gzip and the size is known.
+pub(crate) async fn compress(request: &HeaderMap, response: Response<Body>) -> Response<Body> {
+    let wanted = request
+        .get_all(ACCEPT_ENCODING)
+        .iter()
+        .filter_map(|value| value.to_str().ok())
+        .any(|value| {
+            value
+                .split(',')
+                .any(|coding| coding.trim().split(';').next() == Some("gzip"))
+        });
+    let size = http_body::Body::size_hint(response.body())
+        .exact()
+        .unwrap_or(0);
+    if !wanted || (size as usize) < GZIP_FROM || response.headers().contains_key(CONTENT_ENCODING) {
+        return response;
+    }
+    let (mut parts, body) = response.into_parts();
+    let Ok(plain) = axum::body::to_bytes(body, usize::MAX).await else {
+        return refusal(&Status::internal("the answer ended early"));
+    };
+    let mut encoder = GzEncoder::new(Vec::with_capacity(plain.len() / 4), Compression::fast());
+    let packed = encoder.write_all(&plain).and_then(|()| encoder.finish());
+    let Ok(packed) = packed else {
+        return Response::from_parts(parts, Body::from(plain));
+    };
+    parts
+        .headers
+        .insert(CONTENT_ENCODING, HeaderValue::from_static("gzip"));
+    parts
+        .headers
+        .append(VARY, HeaderValue::from_static("Accept-Encoding"));
+    parts.headers.remove(http::header::CONTENT_LENGTH);
+    Response::from_parts(parts, Body::from(packed))
+}
+
+/// A body made of shared pieces: lists send the stored bytes themselves.
+#[derive(Default)]
+pub(crate) struct Pieces {
+    pieces: VecDeque<Bytes>,
+    size: u64,
+}
+
+impl Pieces {
+    pub(crate) fn push(&mut self, piece: impl Into<Bytes>) {
+        let piece = piece.into();
+        self.size += piece.len() as u64;
+        self.pieces.push_back(piece);
+    }
+}
+
+impl http_body::Body for Pieces {
+    type Data = Bytes;
+    type Error = Infallible;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        _: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
+        let piece = self.pieces.pop_front();
+        if let Some(piece) = &piece {
+            self.size -= piece.len() as u64;
+        }
+        Poll::Ready(piece.map(|piece| Ok(Frame::data(piece))))
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.pieces.is_empty()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        SizeHint::with_exact(self.size)
+    }
+}

@@ -1,0 +1,205 @@
+//! The selectors of a query string, judged by what the store keeps parsed of an object.
+//!
+//! Label selectors are read by [`crate::validation::selector`]; field selectors, with the complaints of `k8s.io/apimachinery/pkg/fields`, here.
+
+use crate::{
+    registry::Row,
+    status::Status,
+    store::Object,
+    validation::selector::{Requirement, Selector as LabelSelector},
+};
+
+/// What a list or watch is restricted to.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(crate) struct Selector {
+    labels: Vec<Requirement>,
+    fields: Vec<Term>,
+}
+
+/// One term of a field selector.
+#[derive(Clone, Debug, PartialEq)]
+struct Term {
+    field: Field,
+    value: String,
+    equal: bool,
+}
+
+#[derive(Clone, Debug, PartialEq)]
+enum Field {
+    Name,
+    Namespace,
+    /// By its place among the kind's selectable fields.
+    Selectable(usize),
+}
+
+impl Selector {
+    /// Reads both selectors of a request for a kind.
+    pub(crate) fn parse(
+        labels: Option<&str>,
+        fields: Option<&str>,
+        row: &Row,
+    ) -> Result<Self, Status> {
+        let labels = LabelSelector::parse(labels.unwrap_or_default())
+            .map_err(|error| Status::bad_request(error.to_string()))?;
+        let labels = labels.requirements().unwrap_or_default().to_vec();
+        let mut terms = Vec::new();
+        for (name, value, equal) in
+            parse_fields(fields.unwrap_or_default()).map_err(Status::bad_request)?
+        {
+            terms.push(Term {
+                field: resolve(row, &name)?,
+                value,
+                equal,
+            });
+        }
+        Ok(Selector {
+            labels,
+            fields: terms,
+        })
+    }
+
+    /// Whether everything matches.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.labels.is_empty() && self.fields.is_empty()
+    }
+
+    /// Only the object of that name matches from now on.
+    pub(crate) fn restrict_to_name(&mut self, name: &str) {
+        self.fields.push(Term {
+            field: Field::Name,
+            value: name.to_owned(),
+            equal: true,
+        });
+    }
+
+    /// Whether an object matches, judged by what the store keeps parsed. `row` is the row the selector was read for.
+    pub(crate) fn matches(&self, row: &Row, object: &Object) -> bool {
+        self.labels
+            .iter()
+            .all(|requirement| requirement.allows(object.meta().label(&requirement.key)))
+            && (self.fields.is_empty() || self.matches_fields(row, object))
+    }
+
+    fn matches_fields(&self, row: &Row, object: &Object) -> bool {
+        // The parsed fields are those of the stored form.
+        let converted = if row.serves_stored_bytes() {
+            None
+        } else {
+            Some(row.selectable_values(&row.served(object)))
+        };
+        let values = converted.as_deref().unwrap_or(&object.meta().fields);
+        self.fields.iter().all(|term| {
+            let value = match term.field {
+                Field::Name => object.key().name(),
+                Field::Namespace => object.key().namespace().unwrap_or_default(),
+                Field::Selectable(at) => values.get(at).map_or("", |value| value),
+            };
+            (value == term.value) == term.equal
+        })
+    }
+}
+
+fn resolve(row: &Row, name: &str) -> Result<Field, Status> {
+    let resource = &row.resource;
+    let selectable = resource.behaviour.selectable_fields();
+    if let Some(at) = selectable.iter().position(|field| *field == name) {
+        return Ok(Field::Selectable(at));
+    }
+    let namespace_known = resource.namespaced || (!row.custom && selectable.is_empty());
+    match name {
+        "metadata.name" => Ok(Field::Name),
+        "metadata.namespace" if namespace_known => Ok(Field::Namespace),
+        _ if row.custom || !selectable.is_empty() => Err(Status::bad_request(format!(
+            "field label not supported: {name}"
+        ))),
+        _ => Err(Status::bad_request(format!(
+            "{name:?} is not a known field selector: only \"metadata.name\", \"metadata.namespace\""
+        ))),
+    }
+}
+
+/// `a=b,c!=d`; empty terms are skipped, `\` escapes a comma, an equals sign or itself.
+fn parse_fields(text: &str) -> Result<Vec<(String, String, bool)>, String> {
+    let mut terms = Vec::new();
+    for term in split_terms(text) {
+        if term.is_empty() {
+            continue;
+        }
+        let Some((name, operator, value)) = split_operator(term) else {
+            return Err(format!(
+                "invalid selector: '{text}'; can't understand '{term}'"
+            ));
+        };
+        let value = unescape(value).map_err(|character| {
+            format!("invalid field selector: invalid escape sequence: {character}")
+        })?;
+        // A term without a name and a value restricts nothing.
+        if !(name.is_empty() && value.is_empty()) {
+            terms.push((name.to_owned(), value, operator != "!="));
+        }
+    }
+    Ok(terms)
+}
+
+fn split_terms(text: &str) -> Vec<&str> {
+    let mut terms = Vec::new();
+    let (mut start, mut escaped) = (0, false);
+    for (at, byte) in text.bytes().enumerate() {
+        match byte {
+            _ if escaped => escaped = false,
+            b'\\' => escaped = true,
+            b',' => {
+                terms.push(&text[start..at]);
+                start = at + 1;
+            }
+            _ => {}
+        }
+    }
+    terms.push(&text[start..]);
+    terms
+}
+
+fn split_operator(term: &str) -> Option<(&str, &str, &str)> {
+    (0..term.len())
+        .filter(|at| term.is_char_boundary(*at))
+        .find_map(|at| {
+            let operator = ["!=", "==", "="]
+                .into_iter()
+                .find(|operator| term[at..].starts_with(operator))?;
+            Some((&term[..at], operator, &term[at + operator.len()..]))
+        })
+}
+
+fn unescape(value: &str) -> Result<String, String> {
+    let mut out = String::with_capacity(value.len());
+    let mut characters = value.chars();
+    while let Some(character) = characters.next() {
+        match character {
+            '\\' => match characters.next() {
+                Some(escaped @ ('\\' | ',' | '=')) => out.push(escaped),
+                Some(other) => return Err(format!("\\{other}")),
+                None => return Err("\\".to_owned()),
+            },
+            ',' | '=' => return Err(format!("unescaped character: {character}")),
+            other => out.push(other),
+        }
+    }
+    Ok(out)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_field_selector_may_end_in_a_comma() {
+        let terms = parse_fields("metadata.name=a,").unwrap();
+        assert_eq!(terms, [("metadata.name".to_owned(), "a".to_owned(), true)]);
+        assert_eq!(parse_fields("a!=b,c==d").unwrap().len(), 2);
+        assert_eq!(parse_fields("a=x\\,y").unwrap()[0].1, "x,y");
+        assert_eq!(
+            parse_fields("foo"),
+            Err("invalid selector: 'foo'; can't understand 'foo'".to_owned())
+        );
+    }
+}

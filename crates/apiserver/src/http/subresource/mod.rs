@@ -1,0 +1,79 @@
+//! Subresources: the generic ones here, the others by name from one table.
+
+mod scale;
+
+use std::{future::Future, pin::Pin};
+
+use axum::body::Body;
+use http::{Method, Response};
+
+use super::{call::Call, get, patch, update, write::Part};
+use crate::{
+    kinds::{Subresource, SubresourceHandler},
+    status::Status,
+};
+
+/// A handler of its own: it looks at method, query and body itself.
+pub(crate) type Handler =
+    for<'a> fn(
+        &'a Call,
+        Method,
+        Body,
+    ) -> Pin<Box<dyn Future<Output = Result<Response<Body>, Status>> + Send + 'a>>;
+
+/// The handlers of named subresources, by group, plural and subresource.
+const NAMED: &[(&str, &str, &str, Handler)] = &[];
+
+/// Answers a request for a subresource of an object.
+pub(crate) async fn serve(
+    call: &Call,
+    subresource: &Subresource,
+    method: Method,
+    body: Body,
+) -> Result<Response<Body>, Status> {
+    let verb = match method {
+        Method::GET | Method::HEAD => "get",
+        Method::PUT => "update",
+        Method::PATCH => "patch",
+        Method::POST => "create",
+        _ => "delete",
+    };
+    if !subresource.verbs.contains(&verb) {
+        return Err(super::method_not_allowed());
+    }
+    match &subresource.handler {
+        SubresourceHandler::Status(rule) => part(call, Part::Status(*rule), verb, body).await,
+        SubresourceHandler::Part => part(call, Part::Piece, verb, body).await,
+        SubresourceHandler::Scale {
+            spec_replicas,
+            status_replicas,
+            selector,
+        } => {
+            let paths = scale::Paths {
+                spec: spec_replicas,
+                status: status_replicas,
+                selector: selector.as_deref(),
+            };
+            scale::serve(call, &paths, verb, body).await
+        }
+        SubresourceHandler::Named => {
+            let resource = call.resource();
+            let found = NAMED.iter().find(|(group, plural, name, _)| {
+                *group == resource.group && *plural == resource.plural && *name == subresource.name
+            });
+            match found {
+                Some((_, _, _, handler)) => handler(call, method, body).await,
+                None => Err(Status::no_such_path()),
+            }
+        }
+    }
+}
+
+/// The object itself, of which a part may be written.
+async fn part(call: &Call, part: Part, verb: &str, body: Body) -> Result<Response<Body>, Status> {
+    match verb {
+        "get" => get::get(call).await,
+        "update" => update::update(call, part, body).await,
+        _ => patch::patch(call, part, body).await,
+    }
+}

@@ -1,0 +1,179 @@
+//! `/scale`: an autoscaling/v1 Scale made of an object's own fields, written back to them.
+
+use axum::body::Body;
+use http::Response;
+use serde_json::{Map, Value, json};
+
+use crate::{
+    field::{Errors, Path},
+    http::{
+        body,
+        call::{Call, FieldValidation, WriteOptions},
+        metadata,
+        patch::Patch,
+        reply, update,
+        write::{self, Part, Source},
+    },
+    schema::Type,
+    status::Status,
+    validation::selector,
+};
+
+/// Where the object keeps what a Scale shows.
+pub(crate) struct Paths<'a> {
+    pub spec: &'a str,
+    pub status: &'a str,
+    pub selector: Option<&'a str>,
+}
+
+pub(crate) async fn serve(
+    call: &Call,
+    paths: &Paths<'_>,
+    verb: &str,
+    body: Body,
+) -> Result<Response<Body>, Status> {
+    let schema = Type::builtin("api.autoscaling.v1.Scale")
+        .ok_or_else(|| Status::internal("Scale is not in the schema table"))?;
+    let expected = body::Expected {
+        group: "autoscaling",
+        version: "v1",
+        kind: "Scale",
+        schema: &schema,
+        custom: false,
+    };
+    if verb == "get" {
+        let object = call.row.served(&*call.stored()?);
+        return reply::encode(call.form.media, 200, &scale_of(&object, paths), None);
+    }
+    let options = call.write_options(if verb == "update" {
+        "UpdateOptions"
+    } else {
+        "PatchOptions"
+    })?;
+    let change = if verb == "update" {
+        let media = body::media(&call.headers)?;
+        let bytes = body::read(body).await?;
+        let mut scale = body::object(call, &expected, media, &bytes, options.validation)?;
+        metadata::settle_namespace(&mut scale, call.namespace.as_deref())?;
+        update::check_name(call, &scale)?;
+        Change::Replace(scale)
+    } else {
+        let bytes = body::read(body).await?;
+        Change::Patch(
+            Patch::parse(&call.headers, call.row.custom, &bytes)?,
+            options.validation,
+        )
+    };
+    let source = Scaled {
+        paths,
+        expected,
+        change,
+    };
+    let options = WriteOptions {
+        validation: FieldValidation::Ignore,
+        ..options
+    };
+    let (_, outcome) = write::update(call, &options, Part::Main, &source).await?;
+    let object = match outcome {
+        reply::Outcome::Stored(object) => call.row.served(&object),
+        reply::Outcome::Object(object) | reply::Outcome::Plain(object) => object,
+    };
+    reply::encode(call.form.media, 200, &scale_of(&object, paths), None)
+}
+
+/// The Scale of an object.
+fn scale_of(object: &Value, paths: &Paths<'_>) -> Value {
+    let mut shown = Map::new();
+    for field in [
+        "name",
+        "namespace",
+        "uid",
+        "resourceVersion",
+        "creationTimestamp",
+    ] {
+        metadata::keep(&mut shown, &object["metadata"], field);
+    }
+    let mut spec = Map::new();
+    if let Some(replicas) = read(object, paths.spec).filter(|replicas| **replicas != 0) {
+        spec.insert("replicas".into(), replicas.clone());
+    }
+    let mut status = Map::new();
+    status.insert(
+        "replicas".into(),
+        read(object, paths.status)
+            .cloned()
+            .unwrap_or_else(|| 0.into()),
+    );
+    let selector = match paths.selector.and_then(|path| read(object, path)) {
+        Some(Value::String(text)) => text.clone(),
+        Some(structured) => selector::format_label_selector(structured),
+        None => String::new(),
+    };
+    if !selector.is_empty() {
+        status.insert("selector".into(), selector.into());
+    }
+    json!({"kind": "Scale", "apiVersion": "autoscaling/v1", "metadata": shown, "spec": spec, "status": status})
+}
+
+fn read<'a>(object: &'a Value, path: &str) -> Option<&'a Value> {
+    path.trim_start_matches('.')
+        .split('.')
+        .try_fold(object, |value, segment| value.get(segment))
+}
+
+fn write_at(object: &mut Value, path: &str, value: Value) {
+    let mut place = object;
+    for segment in path.trim_start_matches('.').split('.') {
+        if !place.is_object() {
+            *place = Value::Object(Map::new());
+        }
+        place = &mut place[segment];
+    }
+    *place = value;
+}
+
+enum Change {
+    Replace(Value),
+    Patch(Patch, FieldValidation),
+}
+
+struct Scaled<'a> {
+    paths: &'a Paths<'a>,
+    expected: body::Expected<'a>,
+    change: Change,
+}
+
+impl Source for Scaled<'_> {
+    fn make(&self, call: &Call, old: &Value) -> Result<Value, Status> {
+        let scale = match &self.change {
+            Change::Replace(scale) => scale.clone(),
+            Change::Patch(patch, validation) => {
+                let tree = patch.apply(self.expected.schema, &scale_of(old, self.paths))?;
+                body::patched(call, &self.expected, patch, tree, *validation)?
+            }
+        };
+        let replicas = scale["spec"]["replicas"].as_i64().unwrap_or(0);
+        if replicas < 0 {
+            let mut errors = Errors::default();
+            errors.invalid(
+                &Path::new("spec").child("replicas"),
+                replicas,
+                "must be greater than or equal to 0",
+            );
+            return Err(Status::invalid_kind(
+                "autoscaling",
+                "Scale",
+                &call.name,
+                &errors,
+            ));
+        }
+        let mut object = old.clone();
+        write_at(&mut object, self.paths.spec, replicas.into());
+        let given = metadata::text(&scale, "resourceVersion").to_owned();
+        if given.is_empty() {
+            return Ok(object);
+        }
+        metadata::of(&mut object).insert("resourceVersion".into(), given.into());
+        Ok(object)
+    }
+}

@@ -1,0 +1,99 @@
+//! Tables and PartialObjectMetadata: what is made of objects for `kubectl get` and for clients that read metadata only.
+
+use jiff::Timestamp;
+use serde_json::{Map, Value, json};
+
+use super::{call::Call, query::Query};
+use crate::{kinds::Column, registry::Row, status::Status};
+
+/// What a row shows of its object besides the cells.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Include {
+    Nothing,
+    Metadata,
+    Object,
+}
+
+impl Include {
+    pub(crate) fn parse(query: &Query) -> Result<Self, Status> {
+        match query.get("includeObject").unwrap_or_default() {
+            "" | "Metadata" => Ok(Include::Metadata),
+            "Object" => Ok(Include::Object),
+            "None" => Ok(Include::Nothing),
+            other => Err(Status::bad_request(format!(
+                "Unable to convert to Table as requested: includeObject: Invalid value: {other:?}: must be 'Metadata', 'Object', 'None', or empty"
+            ))),
+        }
+    }
+}
+
+const DEFAULT_COLUMNS: &[Column] = &[
+    Column {
+        name: "Name",
+        cell_type: "string",
+        format: "name",
+        priority: 0,
+    },
+    Column {
+        name: "Created At",
+        cell_type: "date",
+        format: "",
+        priority: 0,
+    },
+];
+
+/// The columns of a kind.
+pub(crate) fn definitions(row: &Row) -> Value {
+    let columns = row.resource.behaviour.columns().unwrap_or(DEFAULT_COLUMNS);
+    let definition = |column: &Column| json!({"name": column.name, "type": column.cell_type, "format": column.format, "description": "", "priority": column.priority});
+    columns.iter().map(definition).collect()
+}
+
+/// One row of a table.
+pub(crate) fn row(
+    row: &Row,
+    version: &str,
+    object: &Value,
+    now: Timestamp,
+    include: Include,
+) -> Value {
+    let behaviour = &row.resource.behaviour;
+    let cells = match behaviour.columns() {
+        Some(_) => behaviour.cells(object, now),
+        None => vec![
+            object["metadata"]["name"].clone(),
+            object["metadata"]["creationTimestamp"].clone(),
+        ],
+    };
+    let shown = match include {
+        Include::Nothing => Value::Null,
+        Include::Metadata => metadata_of(object, version),
+        Include::Object => object.clone(),
+    };
+    let mut out = json!({"cells": cells, "object": shown});
+    let conditions = behaviour.row_conditions(object);
+    if !conditions.is_empty() {
+        out["conditions"] = conditions.into();
+    }
+    out
+}
+
+/// A table of those rows.
+pub(crate) fn table(version: &str, metadata: Value, columns: Value, rows: Vec<Value>) -> Value {
+    json!({"kind": "Table", "apiVersion": version, "metadata": metadata, "columnDefinitions": columns, "rows": rows})
+}
+
+/// The table of one object.
+pub(crate) fn of_object(call: &Call, version: &str, object: &Value, include: Include) -> Value {
+    let mut metadata = Map::new();
+    if let Some(revision) = object["metadata"].get("resourceVersion") {
+        metadata.insert("resourceVersion".into(), revision.clone());
+    }
+    let rows = vec![row(&call.row, version, object, call.now, include)];
+    table(version, metadata.into(), definitions(&call.row), rows)
+}
+
+/// The metadata of an object.
+pub(crate) fn metadata_of(object: &Value, version: &str) -> Value {
+    json!({"kind": "PartialObjectMetadata", "apiVersion": version, "metadata": object["metadata"]})
+}

@@ -1,0 +1,81 @@
+//! PUT of an object or of its status.
+
+use axum::body::Body;
+use http::Response;
+use serde_json::Value;
+
+use super::{
+    body,
+    call::Call,
+    metadata, reply,
+    write::{self, Part, Source},
+};
+use crate::status::Status;
+
+pub(crate) async fn update(call: &Call, part: Part, body: Body) -> Result<Response<Body>, Status> {
+    let media = body::media(&call.headers)?;
+    let options = call.write_options("UpdateOptions")?;
+    let bytes = body::read(body).await?;
+    let mut object = body::object(
+        call,
+        &body::Expected::object(&call.row),
+        media,
+        &bytes,
+        options.validation,
+    )?;
+    call.resource().behaviour.default(&mut object);
+    metadata::settle_namespace(&mut object, call.namespace.as_deref())?;
+    check_name(call, &object)?;
+    let (code, outcome) = write::update(call, &options, part, &Replacement(object)).await?;
+    reply::outcome(call, code, outcome)
+}
+
+/// Refuses an object with another name than the path's.
+pub(crate) fn check_name(call: &Call, object: &Value) -> Result<(), Status> {
+    let (name, wanted) = (metadata::text(object, "name"), &call.name);
+    if name.is_empty() {
+        return Err(Status::bad_request(format!(
+            "the name of the object ({wanted} based on URL) was undeterminable: name must be provided"
+        )));
+    }
+    if name != wanted {
+        return Err(Status::bad_request(format!(
+            "the name of the object ({name}) does not match the name on the URL ({wanted})"
+        )));
+    }
+    Ok(())
+}
+
+/// The body of a PUT, the same at every attempt.
+struct Replacement(Value);
+
+impl Source for Replacement {
+    fn make(&self, call: &Call, old: &Value) -> Result<Value, Status> {
+        let (given, stored) = (metadata::text(&self.0, "uid"), metadata::text(old, "uid"));
+        if given.is_empty() || given == stored {
+            return Ok(self.0.clone());
+        }
+        let resource = call.resource();
+        let place = if call.row.custom {
+            format!("{}/", resource.group)
+        } else {
+            String::new()
+        };
+        let key = call.key(&call.name);
+        let why = format!(
+            "StorageError: invalid object, Code: 4, Key: /registry/{place}{}/{}, ResourceVersion: 0, AdditionalErrorMsg: \
+             Precondition failed: UID in precondition: {given}, UID in object meta: {stored}",
+            resource.plural,
+            key.as_str()
+        );
+        Err(Status::conflict(resource, &call.name, &why))
+    }
+
+    fn make_new(&self, call: &Call) -> Result<Option<Value>, Status> {
+        Ok(call
+            .resource()
+            .rules
+            .create_on_update
+            .then(|| self.0.clone()))
+    }
+}

@@ -1,0 +1,287 @@
+//! Watches: synthetic events for what is there, then the log, as lines of JSON.
+//!
+//! A watcher sends the stored lines themselves wherever it can: whole objects of a kind in its stored version, seen without a selector
+//! or on the same side of it before and after. Everything else is made for this watcher alone.
+
+use std::{convert::Infallible, time::Duration};
+
+use axum::body::Body;
+use bytes::Bytes;
+use http::Response;
+use serde_json::{Value, json};
+use tokio::time::Instant;
+
+use super::{
+    call::Call,
+    list::{self, ListOptions},
+    negotiate::{Form, Media, Shape},
+    reply,
+    selector::Selector,
+    table,
+};
+use crate::{
+    status::Status,
+    store::{Cursor, Event, EventType, Expired, Object},
+};
+
+const BOOKMARK_EVERY: Duration = Duration::from_secs(60);
+/// A last bookmark comes this long before the end of a watch.
+const BOOKMARK_BEFORE_END: Duration = Duration::from_secs(2);
+/// A watch without timeoutSeconds ends after this time, plus up to as much again.
+const DEFAULT_TIMEOUT: u64 = 1800;
+
+pub(crate) async fn watch(call: Call) -> Result<Response<Body>, Status> {
+    let options = ListOptions::parse(&call.query, true)?;
+    let mut selector = Selector::parse(
+        call.query.get("labelSelector"),
+        call.query.get("fieldSelector"),
+        &call.row,
+    )?;
+    if !call.name.is_empty() {
+        selector.restrict_to_name(&call.name);
+    }
+    if call.form.media == Media::Protobuf {
+        return Err(reply::not_acceptable(
+            "only the following media types are accepted: application/json;stream=watch",
+        ));
+    }
+    let revision = match options.resource_version.as_str() {
+        "" => 0,
+        text => list::parse_revision(text).map_err(|error| {
+            Status::new(
+                500,
+                "",
+                format!("resourceVersion: Invalid value: {text:?}: {error}"),
+            )
+        })?,
+    };
+    let initial = options.send_initial_events.unwrap_or(revision == 0);
+    // Upstream treats a watch from "" or 0 as one that asked for initial events.
+    let ends_initial = initial && options.bookmarks;
+    let include = match call.form.shape {
+        Shape::Table(_) => table::Include::parse(&call.query)?,
+        _ => table::Include::Metadata,
+    };
+    let timeout = match options.timeout_seconds {
+        Some(seconds) => Duration::from_secs(seconds),
+        None => Duration::from_secs_f64(DEFAULT_TIMEOUT as f64 * (1.0 + rand::random::<f64>())),
+    };
+    let ends = Instant::now() + timeout;
+    let writer = LineWriter {
+        call,
+        selector,
+        include,
+        columns_sent: false,
+    };
+    let lines = follow(
+        writer,
+        Plan {
+            initial,
+            ends_initial,
+            from: revision,
+            bookmarks: options.bookmarks,
+            ends,
+        },
+    );
+    Ok(reply::respond(
+        200,
+        Media::Json.content_type(),
+        Body::from_stream(lines),
+    ))
+}
+
+/// What a watch does when.
+struct Plan {
+    initial: bool,
+    ends_initial: bool,
+    from: u64,
+    bookmarks: bool,
+    ends: Instant,
+}
+
+fn follow(
+    mut writer: LineWriter,
+    plan: Plan,
+) -> impl futures::Stream<Item = Result<Bytes, Infallible>> {
+    async_stream::stream! {
+        let collection = writer.call.row.collection.clone();
+        let mut from = plan.from;
+        if plan.initial {
+            let snapshot = collection.snapshot(writer.call.namespace.as_deref());
+            from = snapshot.revision;
+            for object in &snapshot.objects {
+                if let Some(line) = writer.added(object) {
+                    yield Ok(line);
+                }
+            }
+            if plan.ends_initial {
+                yield Ok(writer.bookmark(from, true));
+            }
+        } else if plan.from == 0 {
+            from = collection.revision();
+        }
+        let mut cursor = match Cursor::new(collection, from) {
+            Ok(cursor) => cursor,
+            Err(expired) => {
+                yield Ok(expired_line(expired));
+                return;
+            }
+        };
+        let mut next_bookmark = (Instant::now() + BOOKMARK_EVERY).min(plan.ends - BOOKMARK_BEFORE_END.min(plan.ends - Instant::now()));
+        loop {
+            tokio::select! {
+                biased;
+                events = cursor.next() => match events {
+                    Ok(events) => {
+                        for event in &events {
+                            if let Some(line) = writer.event(event) {
+                                yield Ok(line);
+                            }
+                        }
+                    }
+                    Err(expired) => {
+                        yield Ok(expired_line(expired));
+                        return;
+                    }
+                },
+                () = tokio::time::sleep_until(next_bookmark), if plan.bookmarks && next_bookmark < plan.ends => {
+                    let revision = cursor.progress();
+                    yield Ok(writer.bookmark(revision, false));
+                    let now = Instant::now();
+                    let last = plan.ends - BOOKMARK_BEFORE_END.min(plan.ends.saturating_duration_since(now));
+                    next_bookmark = if now >= last { plan.ends } else { (now + BOOKMARK_EVERY).min(last) };
+                }
+                () = tokio::time::sleep_until(plan.ends) => return,
+            }
+        }
+    }
+}
+
+fn expired_line(expired: Expired) -> Bytes {
+    let status = Status::new(410, "Expired", expired.to_string());
+    line("ERROR", &status.to_json())
+}
+
+fn line(event: &str, object: &Value) -> Bytes {
+    let mut line = json!({"type": event, "object": object}).to_string();
+    line.push('\n');
+    line.into()
+}
+
+/// Makes the lines of one watcher.
+struct LineWriter {
+    call: Call,
+    selector: Selector,
+    include: table::Include,
+    columns_sent: bool,
+}
+
+impl LineWriter {
+    /// The synthetic event for an object that is there.
+    fn added(&mut self, object: &Object) -> Option<Bytes> {
+        self.selector.matches(&self.call.row, object).then(|| {
+            if self.shares_lines() {
+                object.line_as(EventType::Added)
+            } else {
+                self.made(EventType::Added, object)
+            }
+        })
+    }
+
+    /// The line for a change, if this watcher is to see it.
+    fn event(&mut self, event: &Event) -> Option<Bytes> {
+        if self
+            .call
+            .namespace
+            .as_deref()
+            .is_some_and(|namespace| event.object.key().namespace() != Some(namespace))
+        {
+            return None;
+        }
+        let matches = |object: &Object| {
+            self.selector.is_empty() || self.selector.matches(&self.call.row, object)
+        };
+        let now = event.event_type != EventType::Deleted && matches(&event.object);
+        let before = event
+            .previous
+            .as_deref()
+            .filter(|previous| matches(previous));
+        let seen_as = match (before, now) {
+            (None, false) => return None,
+            (None, true) => EventType::Added,
+            (Some(_), true) => EventType::Modified,
+            (Some(_), false) => EventType::Deleted,
+        };
+        let share = self.shares_lines();
+        if seen_as == event.event_type {
+            return Some(if share {
+                event.object.line()
+            } else {
+                self.made(seen_as, &event.object)
+            });
+        }
+        Some(match before {
+            Some(before) if seen_as == EventType::Deleted => {
+                let gone = before.deleted_at(event.revision());
+                if share {
+                    gone.line()
+                } else {
+                    self.made(seen_as, &gone)
+                }
+            }
+            _ if share => event.object.line_as(seen_as),
+            _ => self.made(seen_as, &event.object),
+        })
+    }
+
+    fn shares_lines(&self) -> bool {
+        self.call.form == Form::JSON && self.call.row.serves_stored_bytes()
+    }
+
+    fn made(&mut self, event: EventType, object: &Object) -> Bytes {
+        let row = &self.call.row;
+        let object = row.served(object);
+        let shown = match self.call.form.shape {
+            Shape::Whole => object,
+            Shape::Metadata(version) | Shape::MetadataList(version) => {
+                table::metadata_of(&object, version)
+            }
+            Shape::Table(version) => {
+                let rows = vec![table::row(
+                    row,
+                    version,
+                    &object,
+                    self.call.server.now(),
+                    self.include,
+                )];
+                let metadata = json!({"resourceVersion": object["metadata"]["resourceVersion"]});
+                let columns = if self.columns_sent {
+                    Value::Null
+                } else {
+                    table::definitions(row)
+                };
+                self.columns_sent = true;
+                table::table(version, metadata, columns, rows)
+            }
+        };
+        line(event.as_str(), &shown)
+    }
+
+    fn bookmark(&self, revision: u64, ends_initial: bool) -> Bytes {
+        let row = &self.call.row;
+        let mut metadata = json!({"resourceVersion": revision.to_string()});
+        if ends_initial {
+            metadata["annotations"] = json!({"k8s.io/initial-events-end": "true"});
+        }
+        let object = match self.call.form.shape {
+            Shape::Whole => {
+                json!({"kind": *row.resource.kind, "apiVersion": row.api_version(), "metadata": metadata})
+            }
+            Shape::Metadata(version) | Shape::MetadataList(version) => {
+                json!({"kind": "PartialObjectMetadata", "apiVersion": version, "metadata": metadata})
+            }
+            Shape::Table(version) => table::table(version, metadata, Value::Null, Vec::new()),
+        };
+        line("BOOKMARK", &object)
+    }
+}

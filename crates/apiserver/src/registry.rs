@@ -1,0 +1,217 @@
+//! What is served: the built-in rows and those of custom resource definitions, found by path, by plural, or listed for discovery.
+//!
+//! The table is replaced as a whole when a definition comes, changes or goes; a request works on the table it has loaded.
+
+use std::{
+    collections::BTreeMap,
+    sync::{Arc, Mutex},
+};
+
+use arc_swap::ArcSwap;
+use rustc_hash::FxHashMap;
+use serde_json::Value;
+
+use crate::{
+    kinds::{Resource, SubresourceHandler},
+    store::{Collection, Object, Store},
+};
+
+/// One served resource with the place its objects are kept.
+pub struct Row {
+    /// What is served and how.
+    pub resource: Arc<Resource>,
+    /// The objects, shared with the other rows of the same storage.
+    pub collection: Arc<Collection>,
+    /// The apiVersion of the stored bytes.
+    pub stored_version: Arc<str>,
+    /// Comes from a custom resource definition.
+    pub custom: bool,
+    api_version: Box<str>,
+}
+
+impl Row {
+    /// `group/version`, or `version` for core.
+    pub fn api_version(&self) -> &str {
+        &self.api_version
+    }
+
+    /// Whether stored bytes are what is served.
+    pub fn serves_stored_bytes(&self) -> bool {
+        *self.api_version == *self.stored_version && !self.resource.behaviour.rewrites_stored()
+    }
+
+    /// Whether the resource has a `/status`, so that its main endpoint leaves `status` alone.
+    pub fn has_status_subresource(&self) -> bool {
+        self.resource
+            .subresources
+            .iter()
+            .any(|sub| matches!(sub.handler, SubresourceHandler::Status(_)))
+    }
+
+    /// The object in the form this row serves.
+    pub fn served(&self, object: &Object) -> Value {
+        let mut value = object.parse();
+        self.to_served(&mut value);
+        value
+    }
+
+    /// From the stored form to the one this row serves.
+    pub fn to_served(&self, value: &mut Value) {
+        if self.serves_stored_bytes() {
+            return;
+        }
+        self.resource.behaviour.from_storage(value);
+        value["apiVersion"] = self.api_version().into();
+        value["kind"] = (*self.resource.kind).into();
+    }
+
+    /// From the form this row serves to the stored one.
+    pub fn to_stored(&self, value: &mut Value) {
+        self.resource.behaviour.to_storage(value);
+        value["apiVersion"] = (*self.stored_version).into();
+        value["kind"] = (*self.resource.kind).into();
+    }
+
+    /// The values of the selectable fields of an object in served form.
+    pub fn selectable_values(&self, value: &Value) -> Box<[Box<str>]> {
+        let behaviour = &self.resource.behaviour;
+        behaviour
+            .selectable_fields()
+            .iter()
+            .map(|field| behaviour.selectable_value(value, field).into())
+            .collect()
+    }
+}
+
+/// The rows at one moment.
+#[derive(Default)]
+pub struct Table {
+    rows: Vec<Arc<Row>>,
+    by_path: FxHashMap<String, usize>,
+    by_plural: FxHashMap<String, usize>,
+}
+
+impl Table {
+    fn new(store: &Store, rows: impl Iterator<Item = (Arc<Resource>, bool)>) -> Self {
+        let mut table = Table::default();
+        let mut stored_versions: FxHashMap<String, Arc<str>> = FxHashMap::default();
+        for (resource, custom) in rows {
+            let api_version = resource.api_version();
+            let stored_version = stored_versions
+                .entry(resource.storage.to_string())
+                .or_insert_with(|| api_version.as_str().into())
+                .clone();
+            let at = table.rows.len();
+            table.by_path.insert(
+                path_key(&resource.group, &resource.version, &resource.plural),
+                at,
+            );
+            table
+                .by_plural
+                .entry(format!("{}/{}", resource.group, resource.plural))
+                .or_insert(at);
+            table.rows.push(Arc::new(Row {
+                collection: store.collection(&resource.storage),
+                stored_version,
+                custom,
+                api_version: api_version.into(),
+                resource,
+            }));
+        }
+        table
+    }
+
+    /// The row behind `/apis/{group}/{version}/{plural}`; the group is empty for core.
+    pub fn find(&self, group: &str, version: &str, plural: &str) -> Option<&Arc<Row>> {
+        self.by_path
+            .get(&path_key(group, version, plural))
+            .map(|at| &self.rows[*at])
+    }
+
+    /// The first row of a group with that plural, whatever its version.
+    pub fn find_plural(&self, group: &str, plural: &str) -> Option<&Arc<Row>> {
+        self.by_plural
+            .get(&format!("{group}/{plural}"))
+            .map(|at| &self.rows[*at])
+    }
+
+    /// All rows in discovery order.
+    pub fn rows(&self) -> &[Arc<Row>] {
+        &self.rows
+    }
+
+    /// Whether anything is served under a group.
+    pub fn serves_group(&self, group: &str) -> bool {
+        self.rows.iter().any(|row| row.resource.group == group)
+    }
+
+    /// Whether anything is served under a group and version.
+    pub fn serves(&self, group: &str, version: &str) -> bool {
+        self.rows
+            .iter()
+            .any(|row| row.resource.group == group && row.resource.version == version)
+    }
+}
+
+fn path_key(group: &str, version: &str, plural: &str) -> String {
+    format!("{group}/{version}/{plural}")
+}
+
+/// The table and how it changes.
+pub struct Registry {
+    store: Arc<Store>,
+    builtins: Vec<Arc<Resource>>,
+    definitions: Mutex<BTreeMap<String, Vec<Arc<Resource>>>>,
+    table: ArcSwap<Table>,
+}
+
+impl Registry {
+    /// A registry of the built-in rows.
+    pub fn new(store: Arc<Store>, builtins: Vec<Resource>) -> Self {
+        let builtins: Vec<Arc<Resource>> = builtins.into_iter().map(Arc::new).collect();
+        let table = Table::new(&store, builtins.iter().map(|row| (row.clone(), false)));
+        Registry {
+            store,
+            builtins,
+            definitions: Mutex::default(),
+            table: ArcSwap::from_pointee(table),
+        }
+    }
+
+    /// The rows as they are now.
+    pub fn table(&self) -> Arc<Table> {
+        self.table.load_full()
+    }
+
+    /// Serves the rows of a custom resource definition, in place of those it had before. The row of the storage version comes first.
+    pub fn define(&self, definition: &str, rows: Vec<Resource>) {
+        self.change(|definitions| {
+            definitions.insert(
+                definition.to_owned(),
+                rows.into_iter().map(Arc::new).collect(),
+            );
+        });
+    }
+
+    /// Stops serving the rows of a custom resource definition.
+    pub fn undefine(&self, definition: &str) {
+        self.change(|definitions| {
+            definitions.remove(definition);
+        });
+    }
+
+    fn change(&self, change: impl FnOnce(&mut BTreeMap<String, Vec<Arc<Resource>>>)) {
+        let mut definitions = self
+            .definitions
+            .lock()
+            .unwrap_or_else(|poisoned| poisoned.into_inner());
+        change(&mut definitions);
+        let builtins = self.builtins.iter().map(|row| (row.clone(), false));
+        let custom = definitions
+            .values()
+            .flatten()
+            .map(|row| (row.clone(), true));
+        self.table
+            .store(Arc::new(Table::new(&self.store, builtins.chain(custom))));
+    }
+}

@@ -1,0 +1,139 @@
+//! The server as a value: its configuration, its state, and the router that answers requests.
+//!
+//! [`ApiServer::router`] is the whole server without a socket; requests say who asks by a [`User`] in their extensions, and those
+//! without one are anonymous. [`crate::listen`] puts TLS in front of it.
+
+use std::sync::Arc;
+
+use axum::Router;
+use jiff::Timestamp;
+use serde_json::Value;
+
+use crate::{
+    admission::{Lookup, Plugin, User},
+    boot, http as handlers, kinds,
+    registry::Registry,
+    store::{Key, Store, Window},
+};
+
+/// The server's clock: everything it stamps comes from here.
+pub type Clock = Arc<dyn Fn() -> Timestamp + Send + Sync>;
+
+/// What a server is made from.
+pub struct Config {
+    /// Where the time comes from.
+    pub clock: Clock,
+    /// The range cluster IPs are taken from.
+    pub service_cidr: String,
+    /// Plugins that run after the built-in ones.
+    pub admission: Vec<Arc<dyn Plugin>>,
+    /// How many past events watches may ask for.
+    pub window: Window,
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        Config {
+            clock: Arc::new(Timestamp::now),
+            service_cidr: "10.96.0.0/16".into(),
+            admission: Vec::new(),
+            window: Window::default(),
+        }
+    }
+}
+
+/// A Kubernetes API server.
+pub struct ApiServer {
+    clock: Clock,
+    store: Arc<Store>,
+    registry: Registry,
+    plugins: Vec<Arc<dyn Plugin>>,
+}
+
+impl ApiServer {
+    /// A server with the built-in kinds, the default namespaces and the kubernetes Service.
+    pub fn new(config: Config) -> Arc<Self> {
+        let store = Arc::new(Store::new(config.window));
+        let registry = Registry::new(store.clone(), kinds::builtins());
+        let plugins = config.admission;
+        let server = Arc::new(ApiServer {
+            clock: config.clock,
+            store,
+            registry,
+            plugins,
+        });
+        boot::run(&server, first_address(&config.service_cidr));
+        server
+    }
+
+    /// The service that answers requests. A request's user is the [`User`] in its extensions.
+    pub fn router(self: &Arc<Self>) -> Router {
+        handlers::router(self.clone())
+    }
+
+    /// The same service for one client in this process: every request that does not name a user is this user's.
+    pub fn router_as(self: &Arc<Self>, user: User) -> Router {
+        let name_user = move |mut request: axum::extract::Request, next: axum::middleware::Next| {
+            if request.extensions().get::<User>().is_none() {
+                request.extensions_mut().insert(user.clone());
+            }
+            next.run(request)
+        };
+        self.router().layer(axum::middleware::from_fn(name_user))
+    }
+
+    /// The current time in whole seconds or finer, as the clock gives it.
+    pub fn now(&self) -> Timestamp {
+        (self.clock)()
+    }
+
+    /// The objects.
+    pub fn store(&self) -> &Arc<Store> {
+        &self.store
+    }
+
+    /// The kinds.
+    pub fn registry(&self) -> &Registry {
+        &self.registry
+    }
+
+    /// The admission plugins in order.
+    pub fn plugins(&self) -> &[Arc<dyn Plugin>] {
+        &self.plugins
+    }
+}
+
+/// The first usable address of an IPv4 range, which belongs to the kubernetes Service.
+fn first_address(cidr: &str) -> Option<String> {
+    let (network, _) = cidr.split_once('/')?;
+    let network: std::net::Ipv4Addr = network.parse().ok()?;
+    Some(std::net::Ipv4Addr::from(u32::from(network) + 1).to_string())
+}
+
+impl Lookup for ApiServer {
+    fn find(
+        &self,
+        group: &str,
+        plural: &str,
+        namespace: Option<&str>,
+        name: &str,
+    ) -> Option<Arc<Value>> {
+        let table = self.registry.table();
+        let row = table.find_plural(group, plural)?;
+        let object = row.collection.get(Key::new(namespace, name).as_str())?;
+        Some(Arc::new(row.served(&object)))
+    }
+
+    fn list(&self, group: &str, plural: &str, namespace: Option<&str>) -> Vec<Arc<Value>> {
+        let table = self.registry.table();
+        let Some(row) = table.find_plural(group, plural) else {
+            return Vec::new();
+        };
+        row.collection
+            .snapshot(namespace)
+            .objects
+            .iter()
+            .map(|object| Arc::new(row.served(object)))
+            .collect()
+    }
+}

@@ -1,0 +1,139 @@
+//! The server as a client in the same process sees it, through `kube::Client`.
+
+use futures::TryStreamExt;
+use k8s_openapi::api::core::v1::ConfigMap;
+use kube::{
+    Api, Client, ResourceExt,
+    api::{DeleteParams, ListParams, Patch, PatchParams, PostParams, WatchEvent, WatchParams},
+};
+use mullion_apiserver::{ApiServer, Config, admission::User};
+use serde_json::json;
+
+fn admin() -> User {
+    User {
+        name: "admin".into(),
+        groups: vec!["system:masters".into(), "system:authenticated".into()],
+        ..User::default()
+    }
+}
+
+fn client() -> Client {
+    Client::new(
+        ApiServer::new(Config::default()).router_as(admin()),
+        "default",
+    )
+}
+
+fn config_map(name: &str, data: &str) -> ConfigMap {
+    serde_json::from_value(
+        json!({"metadata": {"name": name, "labels": {"app": "x"}}, "data": {"a": data}}),
+    )
+    .unwrap()
+}
+
+#[tokio::test]
+async fn an_object_lives_through_all_verbs() {
+    let maps: Api<ConfigMap> = Api::default_namespaced(client());
+    let created = maps
+        .create(&PostParams::default(), &config_map("x", "1"))
+        .await
+        .unwrap();
+    assert!(created.uid().is_some());
+    assert_eq!(maps.get("x").await.unwrap().data.unwrap()["a"], "1");
+
+    let mut changed = created.clone();
+    changed
+        .data
+        .as_mut()
+        .unwrap()
+        .insert("a".into(), "2".into());
+    let replaced = maps
+        .replace("x", &PostParams::default(), &changed)
+        .await
+        .unwrap();
+    assert_ne!(replaced.resource_version(), created.resource_version());
+    let conflict = maps
+        .replace("x", &PostParams::default(), &changed)
+        .await
+        .unwrap_err();
+    assert!(matches!(conflict, kube::Error::Api(status) if status.code == 409));
+
+    let patched = maps
+        .patch(
+            "x",
+            &PatchParams::default(),
+            &Patch::Merge(json!({"data": {"b": "3"}})),
+        )
+        .await
+        .unwrap();
+    assert_eq!(patched.data.unwrap().len(), 2);
+    assert_eq!(
+        maps.list(&ListParams::default().labels("app=x"))
+            .await
+            .unwrap()
+            .items
+            .len(),
+        1
+    );
+    assert_eq!(
+        maps.list(&ListParams::default().labels("app=y"))
+            .await
+            .unwrap()
+            .items
+            .len(),
+        0
+    );
+
+    maps.delete("x", &DeleteParams::default()).await.unwrap();
+    assert!(maps.get_opt("x").await.unwrap().is_none());
+}
+
+#[tokio::test]
+async fn a_watch_sees_every_change_in_order() {
+    let maps: Api<ConfigMap> = Api::default_namespaced(client());
+    let created = maps
+        .create(&PostParams::default(), &config_map("x", "1"))
+        .await
+        .unwrap();
+    let events = maps
+        .watch(
+            &WatchParams::default(),
+            &created.resource_version().unwrap(),
+        )
+        .await
+        .unwrap();
+    maps.patch(
+        "x",
+        &PatchParams::default(),
+        &Patch::Merge(json!({"data": {"a": "2"}})),
+    )
+    .await
+    .unwrap();
+    maps.delete("x", &DeleteParams::default()).await.unwrap();
+    maps.create(&PostParams::default(), &config_map("y", "1"))
+        .await
+        .unwrap();
+    let mut events = std::pin::pin!(events);
+    let mut seen = Vec::new();
+    while seen.len() < 3 {
+        seen.push(match events.try_next().await.unwrap().unwrap() {
+            WatchEvent::Added(map) => format!("added {}", map.name_any()),
+            WatchEvent::Modified(map) => {
+                format!("modified {} {}", map.name_any(), map.data.unwrap()["a"])
+            }
+            WatchEvent::Deleted(map) => format!("deleted {}", map.name_any()),
+            other => format!("{other:?}"),
+        });
+    }
+    assert_eq!(seen, ["modified x 2", "deleted x", "added y"]);
+}
+
+#[tokio::test]
+async fn a_request_without_a_user_gets_no_further_than_the_probes() {
+    let client = Client::new(ApiServer::new(Config::default()).router(), "default");
+    assert_eq!(client.apiserver_version().await.unwrap().minor, "36");
+    let refused = client.list_core_api_versions().await.unwrap_err();
+    assert!(
+        matches!(refused, kube::Error::Api(status) if status.code == 401 && status.message == "Unauthorized")
+    );
+}
