@@ -141,7 +141,8 @@ pub fn untyped_json(body: &[u8]) -> Result<(Value, Vec<Problem>), DecodeError> {
     Ok((value, problems))
 }
 
-fn json_error(body: &[u8], error: &serde_json::Error) -> DecodeError {
+/// What Go says about a body that `serde_json` has refused.
+pub fn json_error(body: &[u8], error: &serde_json::Error) -> DecodeError {
     DecodeError::Syntax(syntax::complaint(body).unwrap_or_else(|| error.to_string()))
 }
 

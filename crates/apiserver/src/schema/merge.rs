@@ -13,40 +13,8 @@ use crate::{
 mod json_patch;
 mod strategic;
 
-pub use json_patch::{Operation, apply as json_patch, operations};
+pub use json_patch::apply as json_patch;
 pub use strategic::apply as strategic;
-
-/// Reads the body of a merge patch or strategic merge patch.
-///
-/// # Errors
-/// 400 when it is no JSON object.
-pub fn object(body: &[u8]) -> Result<Value, Status> {
-    let (value, _) = super::decode::untyped_json(body).map_err(|error| undecodable(&error))?;
-    if value.is_object() {
-        Ok(value)
-    } else {
-        Err(undecodable(&format_args!(
-            "{}",
-            not_a(&value, "map[string]interface {}")
-        )))
-    }
-}
-
-fn undecodable(why: &impl std::fmt::Display) -> Status {
-    Status::bad_request(format!("error decoding patch: {why}"))
-}
-
-fn not_a(value: &Value, go: &str) -> String {
-    let found = match value {
-        Value::Null => "null",
-        Value::Bool(_) => "bool",
-        Value::Number(_) => "number",
-        Value::String(_) => "string",
-        Value::Array(_) => "array",
-        Value::Object(_) => "object",
-    };
-    format!("json: cannot unmarshal {found} into Go value of type {go}")
-}
 
 /// Applies a JSON merge patch.
 pub fn json_merge(original: &Value, patch: &Value) -> Value {
@@ -121,18 +89,5 @@ mod tests {
             &json!({"a": {"b": null, "d": {"e": null}}, "l": [3]}),
         );
         assert_eq!(merged, json!({"a": {"c": 2, "d": {}}, "l": [3]}));
-    }
-
-    #[test]
-    fn a_patch_that_is_no_object_is_refused() {
-        let refused = object(b"[]").expect_err("a list is no merge patch");
-        assert_eq!(
-            refused.message,
-            "error decoding patch: json: cannot unmarshal array into Go value of type map[string]interface {}"
-        );
-        assert_eq!(
-            object(b"{").expect_err("it is broken").message,
-            "error decoding patch: unexpected end of JSON input"
-        );
     }
 }

@@ -10,6 +10,7 @@ use std::{borrow::Cow, sync::Arc};
 
 pub mod decode;
 pub mod merge;
+pub mod ownership;
 pub mod proto;
 mod table;
 pub mod time;
@@ -180,6 +181,23 @@ impl Type {
             arena: table.arena.clone(),
             id,
         })
+    }
+
+    /// Whether the table has a kind under that apiVersion (`apps/v1`).
+    pub fn builtin_kind(api_version: &str, kind: &str) -> bool {
+        let (group, version) = api_version.split_once('/').unwrap_or(("core", api_version));
+        let package = match group {
+            "apiextensions.k8s.io" => "apiextensions-apiserver.pkg.apis.apiextensions",
+            "apiregistration.k8s.io" => "kube-aggregator.pkg.apis.apiregistration",
+            group => {
+                return Type::builtin(&format!(
+                    "api.{}.{version}.{kind}",
+                    group.split('.').next().unwrap_or(group)
+                ))
+                .is_some();
+            }
+        };
+        Type::builtin(&format!("{package}.{version}.{kind}")).is_some()
     }
 
     /// A type of an arena that was made at run time.

@@ -103,7 +103,7 @@ impl<'a> Envelope<'a> {
 ///
 /// # Errors
 /// The bytes are no message of that type.
-pub fn decode(kind: &Type, message: &[u8]) -> Result<Value, ProtoError> {
+pub fn decode_message(kind: &Type, message: &[u8]) -> Result<Value, ProtoError> {
     read::message(kind, message)
 }
 
@@ -111,9 +111,9 @@ pub fn decode(kind: &Type, message: &[u8]) -> Result<Value, ProtoError> {
 ///
 /// # Errors
 /// The body is no Kubernetes protobuf of that type.
-pub fn decode_body(kind: &Type, body: &[u8]) -> Result<Value, ProtoError> {
+pub fn decode(kind: &Type, body: &[u8]) -> Result<Value, ProtoError> {
     let envelope = Envelope::open(body)?;
-    let mut value = decode(kind, envelope.raw)?;
+    let mut value = decode_message(kind, envelope.raw)?;
     if let Value::Object(map) = &mut value {
         for (name, text) in [
             ("apiVersion", envelope.api_version),
@@ -128,12 +128,12 @@ pub fn decode_body(kind: &Type, body: &[u8]) -> Result<Value, ProtoError> {
 }
 
 /// The message of an object of that type, without an envelope.
-pub fn encode(kind: &Type, value: &Value) -> Vec<u8> {
+pub fn encode_message(kind: &Type, value: &Value) -> Vec<u8> {
     write::message(kind, value)
 }
 
 /// The whole body of an object of that type; apiVersion and kind are the object's own.
-pub fn encode_body(kind: &Type, value: &Value) -> Vec<u8> {
+pub fn encode(kind: &Type, value: &Value) -> Vec<u8> {
     let text = |name: &str| {
         value
             .get(name)
@@ -141,7 +141,7 @@ pub fn encode_body(kind: &Type, value: &Value) -> Vec<u8> {
             .unwrap_or_default()
             .to_owned()
     };
-    let raw = encode(kind, value);
+    let raw = encode_message(kind, value);
     Envelope {
         api_version: text("apiVersion"),
         kind: text("kind"),

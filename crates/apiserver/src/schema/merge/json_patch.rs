@@ -6,69 +6,59 @@
 use serde::Deserialize;
 use serde_json::Value;
 
-use super::{inapplicable, not_a, undecodable};
+use super::inapplicable;
 use crate::status::Status;
 
 /// More operations than this are refused.
 const MAX_OPERATIONS: usize = 10_000;
 
-/// One operation.
-#[derive(Clone, Debug, Deserialize, PartialEq)]
-pub struct Operation {
-    /// `add`, `remove`, `replace`, `move`, `copy` or `test`.
+#[derive(Deserialize)]
+struct Operation {
     #[serde(default)]
-    pub op: String,
-    /// Where.
+    op: String,
     #[serde(default)]
-    pub path: String,
-    /// Where from, for `move` and `copy`.
+    path: String,
     #[serde(default)]
-    pub from: String,
-    /// The value of `add`, `replace` and `test`.
+    from: String,
     #[serde(default)]
-    pub value: Value,
+    value: Value,
 }
 
-/// Reads the body of a JSON patch.
+/// Applies a JSON patch, one operation after the other.
 ///
 /// # Errors
-/// 400 when it is no list of operations, 413 when there are too many.
-pub fn operations(body: &[u8]) -> Result<Vec<Operation>, Status> {
-    let (value, _) =
-        crate::schema::decode::untyped_json(body).map_err(|error| undecodable(&error))?;
-    let Value::Array(items) = &value else {
-        return Err(undecodable(&not_a(&value, "[]handlers.jsonPatchOp")));
+/// 400 when it is no list of operations, 413 when there are too many, 422 when one cannot be done.
+pub fn apply(original: &Value, patch: &Value) -> Result<Value, Status> {
+    let operations = operations(patch)?;
+    let mut document = original.clone();
+    for operation in &operations {
+        run(&mut document, operation).ok_or_else(inapplicable)?;
+    }
+    Ok(document)
+}
+
+fn operations(patch: &Value) -> Result<Vec<Operation>, Status> {
+    let malformed = || {
+        Status::bad_request(
+            "error decoding patch: json: cannot unmarshal object into Go value of type []handlers.jsonPatchOp",
+        )
     };
+    let items = patch.as_array().ok_or_else(malformed)?;
     if items.len() > MAX_OPERATIONS {
-        let message = format!(
+        let limit = format!(
             "The allowed maximum operations in a JSON patch is {MAX_OPERATIONS}, got {}",
             items.len()
         );
         return Err(Status::new(
             413,
             "RequestEntityTooLarge",
-            format!("Request entity is too large: {message}"),
+            format!("Request entity is too large: {limit}"),
         ));
     }
     items
         .iter()
-        .map(|item| {
-            Operation::deserialize(item)
-                .map_err(|_| undecodable(&not_a(item, "handlers.jsonPatchOp")))
-        })
+        .map(|item| Operation::deserialize(item).map_err(|_| malformed()))
         .collect()
-}
-
-/// Applies the operations one after the other.
-///
-/// # Errors
-/// 422 when one cannot be done.
-pub fn apply(original: &Value, operations: &[Operation]) -> Result<Value, Status> {
-    let mut document = original.clone();
-    for operation in operations {
-        run(&mut document, operation).ok_or_else(inapplicable)?;
-    }
-    Ok(document)
 }
 
 fn run(document: &mut Value, operation: &Operation) -> Option<()> {
@@ -176,9 +166,7 @@ mod tests {
     use super::*;
 
     fn patched(original: Value, patch: Value) -> Option<Value> {
-        let operations =
-            operations(patch.to_string().as_bytes()).expect("the patch is well-formed");
-        apply(&original, &operations).ok()
+        apply(&original, &patch).ok()
     }
 
     #[test]
@@ -216,11 +204,14 @@ mod tests {
     }
 
     #[test]
-    fn a_patch_that_is_no_list_is_refused() {
-        let refused = operations(b"{}").expect_err("an object is no JSON patch");
+    fn a_patch_with_too_many_operations_is_refused() {
+        let patch = Value::Array(vec![
+            json!({"op": "add", "path": "/a", "value": 1});
+            MAX_OPERATIONS + 1
+        ]);
         assert_eq!(
-            refused.message,
-            "error decoding patch: json: cannot unmarshal object into Go value of type []handlers.jsonPatchOp"
+            apply(&json!({}), &patch).map_err(|refused| refused.code),
+            Err(413)
         );
     }
 }

@@ -129,7 +129,7 @@ proptest! {
             let kind = Type::builtin(name).expect(name);
             let mut object = Choices(seed).value(kind.arena(), kind.id(), 0);
             normalise(&kind, &mut object);
-            let read = decode(&kind, &encode(&kind, &object)).expect("what we wrote, we read");
+            let read = decode_message(&kind, &encode_message(&kind, &object)).expect("what we wrote, we read");
             prop_assert_eq!(&read, &object, "{}", name);
         }
     }
@@ -155,10 +155,10 @@ fn bodies_that_kubectl_sends_are_read() {
         let kind = Type::builtin(&name).expect(&name);
         let sent = crate::schema::decode::value(&kind, case["object"].clone())
             .expect("kubectl prints the object");
-        let read = decode_body(&kind, &body).expect(text("command"));
+        let read = decode(&kind, &body).expect(text("command"));
         assert_eq!(read, sent.value, "{}", text("command"));
         assert_eq!(
-            decode_body(&kind, &encode_body(&kind, &read)),
+            decode(&kind, &encode(&kind, &read)),
             Ok(read),
             "{}",
             text("command")
@@ -171,7 +171,7 @@ fn the_members_of_an_embedded_struct_share_one_message() {
     let kind = Type::builtin("api.core.v1.Probe").expect("probes are built in");
     let probe = json!({"tcpSocket": {"port": 80}, "periodSeconds": 5});
     assert_eq!(
-        encode(&kind, &probe),
+        encode_message(&kind, &probe),
         b"\n\n\x1a\x08\n\x06\x08\0\x10\x50\x1a\0\x20\x05"
     );
 }

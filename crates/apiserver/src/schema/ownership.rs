@@ -1,0 +1,329 @@
+//! `metadata.managedFields`: who has set which field, kept as upstream's field manager keeps it for creates, updates and patches.
+//!
+//! A write compares the object with the stored one by the schema ([`compare`]): what it adds or changes belongs to its manager from then
+//! on, what others owned of it they lose. Sets of fields are [`FieldSet`]s; more than ten managers of updates are merged into
+//! `ancient-changes`. Server-side apply works on the same entries.
+
+use std::collections::BTreeMap;
+
+use jiff::Timestamp;
+use serde_json::{Map, Value, json};
+
+use super::{Type, time, zero};
+
+mod compare;
+mod set;
+
+pub use compare::{Comparison, compare};
+pub use set::FieldSet;
+
+/// More managers of updates than this are merged.
+const MAX_UPDATE_MANAGERS: usize = 10;
+const ANCIENT_CHANGES: &str = "ancient-changes";
+/// Fields of metadata, and the type's own, that nobody owns.
+const NOBODYS: &[&str] = &[
+    "name",
+    "namespace",
+    "creationTimestamp",
+    "selfLink",
+    "uid",
+    "clusterName",
+    "generation",
+    "managedFields",
+    "resourceVersion",
+];
+
+/// Who writes.
+#[derive(Clone, Copy, Debug)]
+pub struct Writer<'a> {
+    /// The manager's name: `fieldManager` or the first part of the user agent.
+    pub manager: &'a str,
+    /// The version the object is written in.
+    pub api_version: &'a str,
+    /// `status`, `scale` ... for a write to a subresource.
+    pub subresource: Option<&'a str>,
+    /// The kind has a status subresource: its main endpoint changes no status, `/status` little but status.
+    pub resets_status: bool,
+    /// The server's clock.
+    pub now: Timestamp,
+}
+
+/// What makes an entry of managedFields its own.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct Manager {
+    operation: String,
+    name: String,
+    api_version: String,
+    subresource: String,
+}
+
+#[derive(Clone, Debug, PartialEq)]
+struct Entry {
+    fields: FieldSet,
+    time: Option<String>,
+}
+
+type Managers = BTreeMap<Manager, Entry>;
+
+/// Brings the object's managedFields up to date: `old` is the stored object, `None` at creation.
+pub fn track(kind: &Type, writer: &Writer<'_>, object: &mut Value, old: Option<&Value>) {
+    let sent = take_entries(object);
+    let stored = old.and_then(|old| old.pointer("/metadata/managedFields"));
+    let mut managers = match (&sent, stored) {
+        (Some(sent), _) if writer.subresource.is_none() && is_reset(sent) => Managers::new(),
+        (Some(sent), stored) if writer.subresource.is_none() => match parse(sent) {
+            Some(managers) if !managers.is_empty() => managers,
+            _ => stored.and_then(parse).unwrap_or_default(),
+        },
+        (_, stored) => stored.and_then(parse).unwrap_or_default(),
+    };
+    if managers.is_empty() && old.is_some() {
+        return;
+    }
+    let blank = zero::zero(kind.arena(), kind.id());
+    let before = old.unwrap_or(&blank);
+    let ignored = ignored_fields(kind, writer, object);
+    if let Some(comparison) = compare(kind, before, object) {
+        update(&mut managers, writer, comparison, &ignored);
+        merge_ancient(&mut managers);
+    }
+    store(object, &managers);
+}
+
+/// Gives the object the stored times back when nothing but times of managedFields differs: such a write is none.
+pub fn settle_times(object: &mut Value, old: &Value) {
+    let (Some(new_entries), Some(old_entries)) = (
+        object.pointer("/metadata/managedFields"),
+        old.pointer("/metadata/managedFields"),
+    ) else {
+        return;
+    };
+    if new_entries == old_entries || !same_but_times(new_entries, old_entries) {
+        return;
+    }
+    let before = old_entries.clone();
+    let after = std::mem::replace(&mut object["metadata"]["managedFields"], before);
+    if object != old {
+        object["metadata"]["managedFields"] = after;
+    }
+}
+
+fn same_but_times(left: &Value, right: &Value) -> bool {
+    let (Some(left), Some(right)) = (left.as_array(), right.as_array()) else {
+        return false;
+    };
+    let timeless = |entry: &Value| {
+        let mut entry = entry.clone();
+        entry.as_object_mut().map(|entry| entry.remove("time"));
+        entry
+    };
+    left.len() == right.len()
+        && left
+            .iter()
+            .all(|entry| right.iter().any(|other| timeless(entry) == timeless(other)))
+}
+
+fn take_entries(object: &mut Value) -> Option<Value> {
+    object
+        .get_mut("metadata")?
+        .as_object_mut()?
+        .remove("managedFields")
+}
+
+/// `managedFields: [{}]` clears all.
+fn is_reset(entries: &Value) -> bool {
+    entries.as_array().is_some_and(
+        |entries| matches!(entries.as_slice(), [Value::Object(only)] if only.is_empty()),
+    )
+}
+
+/// What writes through this endpoint cannot change, and so nobody comes to own by them.
+fn ignored_fields(kind: &Type, writer: &Writer<'_>, object: &Value) -> FieldSet {
+    let mut ignored = FieldSet::default();
+    if !writer.resets_status {
+        return ignored;
+    }
+    match writer.subresource {
+        None => ignored.insert(&["f:status".to_owned()]),
+        Some("status") => {
+            let others = object
+                .as_object()
+                .into_iter()
+                .flatten()
+                .map(|(name, _)| name.as_str());
+            for name in
+                others.filter(|name| !["apiVersion", "kind", "metadata", "status"].contains(name))
+            {
+                ignored.insert(&[format!("f:{name}")]);
+            }
+            if kind.is_custom() {
+                ignored.insert(&["f:metadata".to_owned()]);
+            }
+        }
+        Some(_) => {}
+    }
+    ignored
+}
+
+fn update(
+    managers: &mut Managers,
+    writer: &Writer<'_>,
+    comparison: Comparison,
+    ignored: &FieldSet,
+) {
+    let comparison = Comparison {
+        added: comparison.added.without_below(ignored),
+        modified: comparison.modified.without_below(ignored),
+        removed: comparison.removed.without_below(ignored),
+    };
+    let changed = comparison.added.union(&comparison.modified);
+    for entry in managers.values_mut() {
+        entry.fields = entry
+            .fields
+            .difference(&changed)
+            .difference(&comparison.removed);
+    }
+    managers.retain(|_, entry| !entry.fields.is_empty());
+    let taken = without_nobodys(changed);
+    if taken.is_empty() {
+        return;
+    }
+    let name = if writer.manager.is_empty() {
+        "unknown"
+    } else {
+        writer.manager
+    };
+    let manager = Manager {
+        operation: "Update".to_owned(),
+        name: name.to_owned(),
+        api_version: writer.api_version.to_owned(),
+        subresource: writer.subresource.unwrap_or_default().to_owned(),
+    };
+    let entry = managers.entry(manager).or_insert_with(|| Entry {
+        fields: FieldSet::default(),
+        time: None,
+    });
+    entry.fields = entry.fields.union(&taken);
+    entry.time = Some(time::format_seconds(&writer.now));
+}
+
+fn without_nobodys(fields: FieldSet) -> FieldSet {
+    let mut nobodys = FieldSet::default();
+    for name in ["apiVersion", "kind", "metadata"] {
+        nobodys.insert(&[format!("f:{name}")]);
+    }
+    for name in NOBODYS {
+        nobodys.insert(&["f:metadata".to_owned(), format!("f:{name}")]);
+    }
+    fields.difference(&nobodys)
+}
+
+/// Merges the oldest managers of updates, per version, until there are few enough.
+fn merge_ancient(managers: &mut Managers) {
+    let mut updaters: Vec<(Option<String>, Manager)> = managers
+        .iter()
+        .filter(|(manager, _)| manager.operation == "Update")
+        .map(|(manager, entry)| (entry.time.clone(), manager.clone()))
+        .collect();
+    let mut count = updaters.len();
+    updaters.sort();
+    let mut first_of_version: BTreeMap<String, Manager> = BTreeMap::new();
+    for (time, manager) in updaters {
+        if count <= MAX_UPDATE_MANAGERS {
+            return;
+        }
+        let version = manager.api_version.clone();
+        let Some(first) = first_of_version.get(&version) else {
+            first_of_version.insert(version, manager);
+            continue;
+        };
+        let bucket = Manager {
+            operation: "Update".to_owned(),
+            name: ANCIENT_CHANGES.to_owned(),
+            api_version: version,
+            subresource: String::new(),
+        };
+        if !managers.contains_key(&bucket)
+            && let Some(entry) = managers.remove(first)
+        {
+            managers.insert(bucket.clone(), entry);
+        }
+        if let (Some(merged), Some(into)) = (managers.remove(&manager), managers.get_mut(&bucket)) {
+            into.fields = into.fields.union(&merged.fields);
+            into.time = time;
+            count -= 1;
+        }
+    }
+}
+
+/// Reads entries; `None` when one of them is no valid entry.
+fn parse(entries: &Value) -> Option<Managers> {
+    let mut managers = Managers::new();
+    for entry in entries.as_array()? {
+        let text = |field: &str| {
+            entry
+                .get(field)
+                .and_then(Value::as_str)
+                .unwrap_or_default()
+                .to_owned()
+        };
+        let manager = Manager {
+            operation: text("operation"),
+            name: text("manager"),
+            api_version: text("apiVersion"),
+            subresource: text("subresource"),
+        };
+        if !["Apply", "Update"].contains(&manager.operation.as_str())
+            || manager.api_version.is_empty()
+            || text("fieldsType") != "FieldsV1"
+        {
+            return None;
+        }
+        let fields = entry
+            .get("fieldsV1")
+            .map_or(Some(FieldSet::default()), FieldSet::from_json)?;
+        let time = entry.get("time").and_then(Value::as_str).map(str::to_owned);
+        managers.insert(manager, Entry { fields, time });
+    }
+    Some(managers)
+}
+
+fn store(object: &mut Value, managers: &Managers) {
+    let Some(metadata) = object.get_mut("metadata").and_then(Value::as_object_mut) else {
+        return;
+    };
+    if managers.is_empty() {
+        return;
+    }
+    let mut sorted: Vec<(&Manager, &Entry)> = managers.iter().collect();
+    sorted.sort_by_key(|(manager, entry)| {
+        (
+            manager.operation.clone(),
+            entry.time.clone(),
+            (*manager).clone(),
+        )
+    });
+    let entries = sorted.into_iter().map(|(manager, entry)| {
+        let mut written = Map::new();
+        for (field, text) in [
+            ("manager", &manager.name),
+            ("operation", &manager.operation),
+            ("apiVersion", &manager.api_version),
+            ("subresource", &manager.subresource),
+        ] {
+            if !text.is_empty() {
+                written.insert(field.to_owned(), text.as_str().into());
+            }
+        }
+        if let Some(time) = &entry.time {
+            written.insert("time".to_owned(), time.as_str().into());
+        }
+        written.insert("fieldsType".to_owned(), json!("FieldsV1"));
+        written.insert("fieldsV1".to_owned(), entry.fields.to_json());
+        Value::Object(written)
+    });
+    metadata.insert("managedFields".to_owned(), entries.collect());
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,221 @@
+//! What differs between two objects, as sets of paths by the schema: lists by their keys, atomic values as a whole.
+//!
+//! The walk is that of structured-merge-diff: a value that only one side has is in the set together with everything below it;
+//! lists and maps that are empty on both sides are leaves.
+
+use serde_json::Value;
+
+use super::FieldSet;
+use crate::schema::{Arena, List, ListKind, Node, Type, TypeId};
+
+/// The paths in which two objects differ.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Comparison {
+    /// Only the new object has them.
+    pub added: FieldSet,
+    /// Both have them, with different values.
+    pub modified: FieldSet,
+    /// Only the old object had them.
+    pub removed: FieldSet,
+}
+
+impl Comparison {
+    /// Whether nothing differs.
+    pub fn is_same(&self) -> bool {
+        self.added.is_empty() && self.modified.is_empty() && self.removed.is_empty()
+    }
+}
+
+/// Compares two objects of a type; `None` when a list cannot be keyed as its schema says.
+pub fn compare(kind: &Type, old: &Value, new: &Value) -> Option<Comparison> {
+    let mut walk = Walk {
+        arena: kind.arena(),
+        path: Vec::new(),
+        found: Comparison::default(),
+    };
+    walk.value(Some(kind.id()), Some(old), Some(new))?;
+    Some(walk.found)
+}
+
+/// The elements of a list's items in paths; `None` when an item has no key.
+pub(crate) fn element(list: &List, item: &Value) -> Option<String> {
+    match list.kind {
+        ListKind::Set => Some(format!("v:{item}")),
+        ListKind::Map => {
+            let mut keys: Vec<&str> = list
+                .keys
+                .iter()
+                .map(AsRef::as_ref)
+                .filter(|key| item.get(key).is_some_and(|key| !key.is_null()))
+                .collect();
+            keys.sort_unstable();
+            if keys.is_empty() {
+                return None;
+            }
+            let pairs: Vec<String> = keys
+                .iter()
+                .map(|key| format!("{}:{}", Value::from(*key), item[key]))
+                .collect();
+            Some(format!("k:{{{}}}", pairs.join(",")))
+        }
+        ListKind::Atomic => None,
+    }
+}
+
+struct Walk<'s> {
+    arena: &'s Arena,
+    path: Vec<String>,
+    found: Comparison,
+}
+
+/// How a value is walked.
+enum Shape<'s> {
+    Leaf,
+    Map,
+    List(&'s List),
+}
+
+impl<'s> Walk<'s> {
+    /// Without a type, as below unknown fields, objects are maps and everything else is one value.
+    fn shape(&self, id: Option<TypeId>, sample: &Value) -> Shape<'s> {
+        match (id.map(|id| self.arena.node(id)), sample) {
+            (None, Value::Object(_)) => Shape::Map,
+            (Some(Node::Struct(fields)), Value::Object(_) | Value::Null) if !fields.atomic => {
+                Shape::Map
+            }
+            (Some(Node::Map { atomic: false, .. }), Value::Object(_) | Value::Null) => Shape::Map,
+            (Some(Node::List(list)), Value::Array(_) | Value::Null)
+                if list.kind != ListKind::Atomic =>
+            {
+                Shape::List(list)
+            }
+            _ => Shape::Leaf,
+        }
+    }
+
+    fn value(
+        &mut self,
+        id: Option<TypeId>,
+        old: Option<&Value>,
+        new: Option<&Value>,
+    ) -> Option<()> {
+        let sample = new.filter(|value| !value.is_null()).or(old).or(new)?;
+        if is_empty(old) && is_empty(new) {
+            self.leaf(old, new);
+            return Some(());
+        }
+        match self.shape(id, sample) {
+            Shape::Leaf => self.leaf(old, new),
+            Shape::Map => {
+                self.map(id, old, new)?;
+                self.one_sided(old, new);
+            }
+            Shape::List(list) => {
+                self.list(list, old, new)?;
+                self.one_sided(old, new);
+            }
+        }
+        Some(())
+    }
+
+    fn leaf(&mut self, old: Option<&Value>, new: Option<&Value>) {
+        match (old, new) {
+            (Some(old), Some(new)) if old != new => self.found.modified.insert(&self.path),
+            (Some(_), Some(_)) | (None, None) => {}
+            _ => self.one_sided(old, new),
+        }
+    }
+
+    fn one_sided(&mut self, old: Option<&Value>, new: Option<&Value>) {
+        match (old, new) {
+            (None, Some(_)) => self.found.added.insert(&self.path),
+            (Some(_), None) => self.found.removed.insert(&self.path),
+            _ => {}
+        }
+    }
+
+    fn map(&mut self, id: Option<TypeId>, old: Option<&Value>, new: Option<&Value>) -> Option<()> {
+        let (old, new) = (
+            old.and_then(Value::as_object),
+            new.and_then(Value::as_object),
+        );
+        let new_only = new
+            .into_iter()
+            .flatten()
+            .filter(|(key, _)| old.is_none_or(|old| !old.contains_key(*key)));
+        for (key, _) in old.into_iter().flatten().chain(new_only) {
+            let below = id.and_then(|id| match self.arena.node(id) {
+                Node::Struct(fields) => fields.field(key).map(|field| field.id).or(fields.rest),
+                Node::Map { value, .. } => Some(*value),
+                _ => None,
+            });
+            self.path.push(format!("f:{key}"));
+            self.value(
+                below,
+                old.and_then(|old| old.get(key)),
+                new.and_then(|new| new.get(key)),
+            )?;
+            self.path.pop();
+        }
+        Some(())
+    }
+
+    fn list(&mut self, list: &'s List, old: Option<&Value>, new: Option<&Value>) -> Option<()> {
+        let old = keyed_items(list, old)?;
+        let new = keyed_items(list, new)?;
+        let new_only = new
+            .iter()
+            .filter(|(key, _)| !old.iter().any(|(other, _)| other == key));
+        let mut seen: Vec<&str> = Vec::with_capacity(old.len() + new.len());
+        for (key, _) in old.iter().chain(new_only) {
+            if seen.contains(&key.as_str()) {
+                continue;
+            }
+            seen.push(key);
+            let before: Vec<&Value> = old
+                .iter()
+                .filter(|(other, _)| other == key)
+                .map(|(_, item)| *item)
+                .collect();
+            let after: Vec<&Value> = new
+                .iter()
+                .filter(|(other, _)| other == key)
+                .map(|(_, item)| *item)
+                .collect();
+            self.path.push(key.clone());
+            if before.len() <= 1 && after.len() <= 1 {
+                self.value(
+                    Some(list.item),
+                    before.first().copied(),
+                    after.first().copied(),
+                )?;
+            } else if before.is_empty() {
+                self.found.added.insert(&self.path);
+            } else if after.is_empty() {
+                self.found.removed.insert(&self.path);
+            } else if before != after {
+                self.found.modified.insert(&self.path);
+            }
+            self.path.pop();
+        }
+        Some(())
+    }
+}
+
+fn keyed_items<'v>(list: &List, side: Option<&'v Value>) -> Option<Vec<(String, &'v Value)>> {
+    side.and_then(Value::as_array)
+        .into_iter()
+        .flatten()
+        .map(|item| Some((element(list, item)?, item)))
+        .collect()
+}
+
+/// Absent, null, or a list or object without anything in it.
+fn is_empty(value: Option<&Value>) -> bool {
+    match value {
+        None | Some(Value::Null) => true,
+        Some(Value::Array(items)) => items.is_empty(),
+        Some(Value::Object(map)) => map.is_empty(),
+        Some(_) => false,
+    }
+}
