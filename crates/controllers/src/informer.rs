@@ -244,6 +244,11 @@ impl<K> Informer<K> {
         self.read().by_index(index, value).len()
     }
 
+    /// How many objects a namespace has.
+    pub fn count_in_namespace(&self, namespace: &str) -> usize {
+        self.count_by_index(store::NAMESPACE, namespace)
+    }
+
     /// Number of objects.
     pub fn len(&self) -> usize {
         self.read().len()

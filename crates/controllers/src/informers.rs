@@ -19,6 +19,9 @@ pub const BY_NODE: &str = "node";
 /// Index by the uid of the controlling owner; objects without one are filed under [`NO_CONTROLLER`] of their namespace.
 pub const BY_CONTROLLER: &str = "controller";
 
+/// Index of EndpointSlices by the `namespace/name` of their Service.
+pub const BY_SERVICE: &str = "service";
+
 /// Where [`BY_CONTROLLER`] files the objects of `namespace` that nothing controls.
 pub fn orphans_of(namespace: &str) -> String {
     format!("orphans/{namespace}")
@@ -43,7 +46,7 @@ pub struct Informers {
     pub services: Informer<Service>,
     /// Endpoints.
     pub endpoints: Informer<Endpoints>,
-    /// EndpointSlices.
+    /// EndpointSlices, by Service ([`BY_SERVICE`]).
     pub endpoint_slices: Informer<EndpointSlice>,
     /// Service accounts.
     pub service_accounts: Informer<ServiceAccount>,
@@ -97,7 +100,12 @@ impl Informers {
             daemon_sets: plain(client, tasks, shutdown),
             services: plain(client, tasks, shutdown),
             endpoints: plain(client, tasks, shutdown),
-            endpoint_slices: plain(client, tasks, shutdown),
+            endpoint_slices: Informer::new(
+                Api::all(client.clone()),
+                &[(BY_SERVICE, slice_service as IndexFn<EndpointSlice>)],
+                tasks.clone(),
+                shutdown.clone(),
+            ),
             service_accounts: plain(client, tasks, shutdown),
             pod_disruption_budgets: plain(client, tasks, shutdown),
         }
@@ -111,6 +119,14 @@ fn pod_node(pod: &Pod, file_under: &mut dyn FnMut(&str)) {
             .and_then(|spec| spec.node_name.as_deref())
             .unwrap_or_default(),
     );
+}
+
+fn slice_service(slice: &EndpointSlice, file_under: &mut dyn FnMut(&str)) {
+    let labels = slice.metadata.labels.as_ref();
+    if let Some(service) = labels.and_then(|labels| labels.get("kubernetes.io/service-name")) {
+        let namespace = slice.metadata.namespace.as_deref().unwrap_or_default();
+        file_under(&format!("{namespace}/{service}"));
+    }
 }
 
 /// Files an object under its controller's uid, or among its namespace's orphans.

@@ -16,6 +16,8 @@ pub mod kubelet;
 pub mod ownership;
 pub mod pods;
 pub mod queue;
+pub mod service;
+pub mod scheduler;
 pub mod state;
 pub mod workloads;
 

@@ -162,9 +162,9 @@ fn a_rollout_that_timed_out_recovers_when_it_moves_again() {
 
 #[test]
 fn pods_lost_after_completion_do_not_start_the_deadline_again() {
-    let mut web = deployment(2);
-    advance(&mut web, &replica_set(2, 2, 2), at(0));
-    advance(&mut web, &replica_set(2, 2, 1), at(10_000));
+    let mut web = deployment(3);
+    advance(&mut web, &replica_set(3, 3, 3), at(0));
+    advance(&mut web, &replica_set(3, 3, 1), at(10_000));
     assert_eq!(
         summary(&web),
         [

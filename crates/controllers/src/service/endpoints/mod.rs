@@ -1,0 +1,145 @@
+//! The Endpoints controller: the older form of what [`super::slices`] writes, limited to 1,000 addresses.
+
+mod subsets;
+
+use std::{collections::BTreeMap, sync::Arc};
+
+use k8s_openapi::{
+    api::core::v1::{EndpointSubset, Endpoints, Service},
+    apimachinery::pkg::apis::meta::v1::ObjectMeta,
+};
+use kube::{
+    Api, ResourceExt,
+    api::{DeleteParams, PostParams},
+};
+
+use super::{backend, watch};
+use crate::{Context, Key, Queue, Recorder, api_error};
+
+const WORKERS: usize = 5;
+const OVER_CAPACITY: &str = "endpoints.kubernetes.io/over-capacity";
+const MANAGED_BY_LABEL: &str = "endpoints.kubernetes.io/managed-by";
+const MANAGER: &str = "endpoint-controller";
+
+/// Starts the controller.
+pub fn start(context: &Context) {
+    let queue = Queue::new("endpoint");
+    watch::feed(context, &queue);
+    context.informers.endpoints.start();
+    let recorder = context.recorder("endpoint-controller");
+    let controller = Arc::new(Controller {
+        context: context.clone(),
+        recorder,
+    });
+    context.tasks.spawn(async move {
+        let context = controller.context.clone();
+        let informers = &context.informers;
+        if informers.services.synced().await
+            && informers.pods.synced().await
+            && informers.endpoints.synced().await
+        {
+            queue.run(&context, WORKERS, move |key| {
+                let controller = Arc::clone(&controller);
+                async move { controller.sync(&key).await }
+            });
+        }
+    });
+}
+
+struct Controller {
+    context: Context,
+    recorder: Recorder,
+}
+
+impl Controller {
+    async fn sync(&self, key: &Key) -> kube::Result<()> {
+        let informers = &self.context.informers;
+        let api: Api<Endpoints> = Api::namespaced(self.context.client.clone(), key.namespace());
+        let Some(service) = informers.services.get_key(key) else {
+            let deleted = api.delete(key.name(), &DeleteParams::default()).await;
+            return api_error::ignore_not_found(deleted).map(drop);
+        };
+        if backend::selects(&service).is_none() {
+            return Ok(());
+        }
+        let mut members = informers.pods.in_namespace(key.namespace());
+        members.retain(|pod| backend::matches(&service, pod));
+        let mut subsets = subsets::subsets(&service, members.iter().map(|pod| &**pod));
+        let cut = subsets::truncate(&mut subsets);
+
+        let current = informers.endpoints.get_key(key);
+        let wanted = endpoints(&service, current.as_deref(), subsets, cut);
+        let (outcome, reason, verb) = match current.as_deref() {
+            Some(current) if is_same(current, &wanted) => return Ok(()),
+            Some(_) => {
+                let outcome = api
+                    .replace(key.name(), &PostParams::default(), &wanted)
+                    .await;
+                (outcome, "FailedToUpdateEndpoint", "update")
+            }
+            None => (
+                api.create(&PostParams::default(), &wanted).await,
+                "FailedToCreateEndpoint",
+                "create",
+            ),
+        };
+        match outcome {
+            Err(error) if api_error::is_namespace_terminating(&error) => Ok(()),
+            Err(error) => {
+                let message = format!(
+                    "Failed to {verb} endpoint {key}: {}",
+                    api_error::message(&error)
+                );
+                self.recorder.warning(&wanted, reason, message);
+                Err(error)
+            }
+            Ok(_) => Ok(()),
+        }
+    }
+}
+
+fn endpoints(
+    service: &Service,
+    current: Option<&Endpoints>,
+    subsets: Vec<EndpointSubset>,
+    cut: bool,
+) -> Endpoints {
+    let mut labels: BTreeMap<_, _> = service.labels().clone();
+    labels.insert(MANAGED_BY_LABEL.to_owned(), MANAGER.to_owned());
+    if backend::is_headless(service) {
+        labels.insert(backend::HEADLESS_LABEL.to_owned(), String::new());
+    } else {
+        labels.remove(backend::HEADLESS_LABEL);
+    }
+    let mut metadata = match current {
+        Some(current) => current.metadata.clone(),
+        None => ObjectMeta {
+            name: Some(service.name_any()),
+            namespace: service.namespace(),
+            ..ObjectMeta::default()
+        },
+    };
+    metadata.labels = Some(labels);
+    let annotations = metadata.annotations.get_or_insert_default();
+    if cut {
+        annotations.insert(OVER_CAPACITY.to_owned(), "truncated".to_owned());
+    } else {
+        annotations.remove(OVER_CAPACITY);
+    }
+    if annotations.is_empty() {
+        metadata.annotations = None;
+    }
+    Endpoints {
+        metadata,
+        subsets: (!subsets.is_empty()).then_some(subsets),
+    }
+}
+
+/// Equal in what this controller writes.
+fn is_same(current: &Endpoints, wanted: &Endpoints) -> bool {
+    let subsets = |endpoints: &Endpoints| endpoints.subsets.clone().unwrap_or_default();
+    let over_capacity = |endpoints: &Endpoints| endpoints.annotations().get(OVER_CAPACITY).cloned();
+    subsets(current) == subsets(wanted)
+        && current.labels() == wanted.labels()
+        && over_capacity(current) == over_capacity(wanted)
+}

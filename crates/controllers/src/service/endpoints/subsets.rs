@@ -1,0 +1,252 @@
+//! The subsets of an Endpoints object: addresses with the same ports together. Pure.
+
+use std::{cmp::Ordering, collections::BTreeMap};
+
+use k8s_openapi::api::{
+    core::v1::{EndpointAddress, EndpointPort, EndpointSubset, Pod, Service},
+    discovery::v1,
+};
+
+use crate::{pods, service::backend};
+
+/// Addresses an Endpoints object holds at most; more are cut off and annotated.
+pub(super) const CAPACITY: usize = 1000;
+
+/// Comparable ports: name, number, protocol, application protocol.
+type Ports = Vec<(String, i32, String, Option<String>)>;
+
+/// The subsets for the Service's pods, each repacked and sorted.
+pub(super) fn subsets<'a>(
+    service: &Service,
+    members: impl IntoIterator<Item = &'a Pod>,
+) -> Vec<EndpointSubset> {
+    let mut by_ports: BTreeMap<Ports, (Vec<EndpointAddress>, Vec<EndpointAddress>)> =
+        BTreeMap::new();
+    let publishes_unready = backend::publishes_unready(service);
+    let has_ports = service
+        .spec
+        .as_ref()
+        .is_some_and(|spec| spec.ports.iter().flatten().next().is_some());
+    for pod in members {
+        let Some(ip) = backend::address(pod, backend::is_ipv6(service)) else {
+            continue;
+        };
+        if pods::is_deleting(pod) && !publishes_unready {
+            continue;
+        }
+        let ports = comparable(backend::ports(pod, service));
+        if ports.is_empty() && (has_ports || !backend::is_headless(service)) {
+            continue;
+        }
+        let node = pods::node_name(pod);
+        let address = EndpointAddress {
+            ip: ip.to_owned(),
+            hostname: backend::hostname(pod, service),
+            node_name: (!node.is_empty()).then(|| node.to_owned()),
+            target_ref: Some(backend::target(pod)),
+        };
+        let (ready, unready) = by_ports.entry(ports).or_default();
+        if publishes_unready || pods::is_ready(pod) {
+            ready.push(address)
+        } else {
+            unready.push(address)
+        }
+    }
+    by_ports
+        .into_iter()
+        .map(|(ports, (ready, unready))| subset(ports, ready, unready))
+        .collect()
+}
+
+fn comparable(ports: Vec<v1::EndpointPort>) -> Ports {
+    let of = |port: v1::EndpointPort| {
+        let number = port.port.unwrap_or_default();
+        (
+            port.name.unwrap_or_default(),
+            number,
+            port.protocol.unwrap_or_default(),
+            port.app_protocol,
+        )
+    };
+    ports.into_iter().map(of).collect()
+}
+
+fn subset(
+    ports: Ports,
+    mut ready: Vec<EndpointAddress>,
+    mut unready: Vec<EndpointAddress>,
+) -> EndpointSubset {
+    ready.sort_by(by_address);
+    unready.sort_by(by_address);
+    let ports: Vec<_> = ports
+        .into_iter()
+        .map(|(name, port, protocol, app_protocol)| EndpointPort {
+            name: Some(name).filter(|name| !name.is_empty()),
+            port,
+            protocol: Some(protocol),
+            app_protocol,
+        })
+        .collect();
+    EndpointSubset {
+        addresses: some(ready),
+        not_ready_addresses: some(unready),
+        ports: some(ports),
+    }
+}
+
+fn by_address(a: &EndpointAddress, b: &EndpointAddress) -> Ordering {
+    let uid = |address: &EndpointAddress| {
+        address
+            .target_ref
+            .as_ref()
+            .and_then(|target| target.uid.clone())
+    };
+    a.ip.cmp(&b.ip).then_with(|| uid(a).cmp(&uid(b)))
+}
+
+fn some<T>(list: Vec<T>) -> Option<Vec<T>> {
+    (!list.is_empty()).then_some(list)
+}
+
+/// Cuts the subsets down to [`CAPACITY`] addresses, each by its share, ready ones kept first. Returns whether anything
+/// was cut.
+pub(super) fn truncate(subsets: &mut Vec<EndpointSubset>) -> bool {
+    let len = |list: &Option<Vec<EndpointAddress>>| list.as_ref().map_or(0, Vec::len);
+    let ready: usize = subsets.iter().map(|subset| len(&subset.addresses)).sum();
+    let unready: usize = subsets
+        .iter()
+        .map(|subset| len(&subset.not_ready_addresses))
+        .sum();
+    if ready + unready <= CAPACITY {
+        return false;
+    }
+    let cut_ready = ready > CAPACITY;
+    let (most, total) = if cut_ready {
+        (CAPACITY, ready)
+    } else {
+        (CAPACITY - ready, unready)
+    };
+    let mut room = most;
+    for subset in subsets.iter_mut() {
+        let list = if cut_ready {
+            &mut subset.addresses
+        } else {
+            &mut subset.not_ready_addresses
+        };
+        let share = (len(list) * most).div_ceil(total).min(room);
+        if let Some(list) = list {
+            list.truncate(share);
+            room -= list.len();
+        }
+        if cut_ready {
+            subset.not_ready_addresses = None;
+        }
+        for list in [&mut subset.addresses, &mut subset.not_ready_addresses] {
+            if list.as_ref().is_some_and(Vec::is_empty) {
+                *list = None;
+            }
+        }
+    }
+    subsets.retain(|subset| subset.addresses.is_some() || subset.not_ready_addresses.is_some());
+    true
+}
+
+#[cfg(test)]
+mod tests {
+    use k8s_openapi::apimachinery::pkg::{apis::meta::v1::Time, util::intstr::IntOrString};
+
+    use super::*;
+    use crate::service::backend::tests::{pod, port, service};
+
+    fn by_name() -> Service {
+        service(vec![port(
+            "web",
+            80,
+            Some(IntOrString::String("http".to_owned())),
+        )])
+    }
+
+    fn ips(list: &Option<Vec<EndpointAddress>>) -> Vec<&str> {
+        list.iter()
+            .flatten()
+            .map(|address| address.ip.as_str())
+            .collect()
+    }
+
+    #[test]
+    fn pods_on_the_same_ports_share_a_subset_sorted_by_address() {
+        let pods = [
+            pod("a", "10.1.0.9", true, 8080),
+            pod("b", "10.1.0.2", true, 8080),
+            pod("c", "10.1.0.3", false, 8080),
+            pod("d", "10.1.0.4", true, 9090),
+        ];
+        let subsets = subsets(&by_name(), &pods);
+        assert_eq!(subsets.len(), 2);
+        assert_eq!(ips(&subsets[0].addresses), ["10.1.0.2", "10.1.0.9"]);
+        assert_eq!(ips(&subsets[0].not_ready_addresses), ["10.1.0.3"]);
+        assert_eq!(subsets[0].ports.as_ref().expect("ports")[0].port, 8080);
+        assert_eq!(ips(&subsets[1].addresses), ["10.1.0.4"]);
+    }
+
+    #[test]
+    fn a_terminating_pod_leaves_unless_unready_pods_are_published() {
+        let mut going = pod("a", "10.1.0.1", false, 8080);
+        going.metadata.deletion_timestamp = Some(Time(jiff::Timestamp::UNIX_EPOCH));
+        let mut service = by_name();
+        assert!(subsets(&service, [&going]).is_empty());
+        service
+            .spec
+            .as_mut()
+            .expect("set by service")
+            .publish_not_ready_addresses = Some(true);
+        assert_eq!(ips(&subsets(&service, [&going])[0].addresses), ["10.1.0.1"]);
+    }
+
+    #[test]
+    fn a_headless_service_without_ports_has_addresses_all_the_same() {
+        let mut headless = service(vec![]);
+        assert!(subsets(&headless, [&pod("a", "10.1.0.1", true, 80)]).is_empty());
+        headless.spec.as_mut().expect("set by service").cluster_ip = Some("None".to_owned());
+        let found = subsets(&headless, [&pod("a", "10.1.0.1", true, 80)]);
+        assert_eq!(
+            (ips(&found[0].addresses), &found[0].ports),
+            (vec!["10.1.0.1"], &None)
+        );
+    }
+
+    fn crowd(ready: usize, unready: usize) -> EndpointSubset {
+        let addresses = |count| some(vec![EndpointAddress::default(); count]);
+        EndpointSubset {
+            addresses: addresses(ready),
+            not_ready_addresses: addresses(unready),
+            ports: None,
+        }
+    }
+
+    fn truncated(mut subsets: Vec<EndpointSubset>) -> (bool, Vec<(usize, usize)>) {
+        let cut = truncate(&mut subsets);
+        let len = |list: &Option<Vec<EndpointAddress>>| list.as_ref().map_or(0, Vec::len);
+        (
+            cut,
+            subsets
+                .iter()
+                .map(|s| (len(&s.addresses), len(&s.not_ready_addresses)))
+                .collect(),
+        )
+    }
+
+    #[test]
+    fn a_thousand_addresses_fit_and_more_are_cut_by_share_ready_ones_last() {
+        assert_eq!(truncated(vec![crowd(600, 400)]), (false, vec![(600, 400)]));
+        assert_eq!(truncated(vec![crowd(600, 600)]), (true, vec![(600, 400)]));
+        assert_eq!(
+            truncated(vec![crowd(1500, 10), crowd(500, 10)]),
+            (true, vec![(750, 0), (250, 0)])
+        );
+        assert_eq!(
+            truncated(vec![crowd(900, 100), crowd(0, 300)]),
+            (true, vec![(900, 25), (0, 75)])
+        );
+    }
+}

@@ -1,0 +1,250 @@
+//! Addresses for Services of type LoadBalancer.
+//!
+//! Where they come from is a [`LoadBalancers`]; without a cloud that is [`ElasticLoadBalancers`], which only makes up
+//! names. A finalizer keeps a Service until its address is given back, as the cloud controller does.
+
+use std::sync::Arc;
+
+use k8s_openapi::api::core::v1::{LoadBalancerIngress, LoadBalancerStatus, Service, ServiceStatus};
+use kube::{
+    Api, ResourceExt,
+    api::{Patch, PatchParams},
+};
+use serde_json::json;
+
+use crate::{Context, Key, Queue, Recorder, api_error};
+
+const WORKERS: usize = 1;
+const FINALIZER: &str = "service.kubernetes.io/load-balancer-cleanup";
+
+/// A source of external addresses.
+pub trait LoadBalancers: Send + Sync + 'static {
+    /// The address of the Service's load balancer; the same whenever asked.
+    fn address(&self, service: &Service) -> LoadBalancerIngress;
+
+    /// The Service no longer needs its load balancer.
+    fn release(&self, service: &Service);
+}
+
+/// Names as AWS gives them to classic load balancers: `<name>-<number>.<region>.elb.amazonaws.com`.
+#[derive(Clone, Debug)]
+pub struct ElasticLoadBalancers {
+    region: String,
+}
+
+impl ElasticLoadBalancers {
+    /// Load balancers of `region`.
+    pub fn new(region: impl Into<String>) -> Self {
+        Self {
+            region: region.into(),
+        }
+    }
+}
+
+impl LoadBalancers for ElasticLoadBalancers {
+    fn address(&self, service: &Service) -> LoadBalancerIngress {
+        let uid = service.uid().unwrap_or_default().replace('-', "");
+        // The cloud provider's name for it: "a" and the uid, at most 32 characters.
+        let name: String = format!("a{uid}").chars().take(32).collect();
+        let number = name.bytes().fold(0_u64, |hash, byte| {
+            (hash * 131 + u64::from(byte)) % 9_000_000_000
+        }) + 1_000_000_000;
+        let hostname = format!("{name}-{number}.{}.elb.amazonaws.com", self.region);
+        LoadBalancerIngress {
+            hostname: Some(hostname),
+            ..LoadBalancerIngress::default()
+        }
+    }
+
+    fn release(&self, _: &Service) {}
+}
+
+/// Starts the controller.
+pub fn start(context: &Context, balancers: Arc<dyn LoadBalancers>) {
+    let queue = Queue::new("service");
+    context.informers.services.on_change({
+        let queue = queue.clone();
+        move |change| {
+            let service = change.object();
+            let had_one =
+                change.previous().is_some_and(|old| wants_one(old)) || has_finalizer(service);
+            if !change.is_deleted() && (wants_one(service) || had_one) {
+                queue.add(Key::of(&**service));
+            }
+        }
+    });
+    let recorder = context.recorder("service-controller");
+    let controller = Arc::new(Controller {
+        context: context.clone(),
+        recorder,
+        balancers,
+    });
+    context.tasks.spawn(async move {
+        let context = controller.context.clone();
+        if context.informers.services.synced().await {
+            queue.run(&context, WORKERS, move |key| {
+                let controller = Arc::clone(&controller);
+                async move { controller.sync(&key).await }
+            });
+        }
+    });
+}
+
+/// A Service with a class of its own is some other controller's.
+fn wants_one(service: &Service) -> bool {
+    let spec = service.spec.as_ref();
+    spec.is_some_and(|spec| {
+        spec.type_.as_deref() == Some("LoadBalancer") && spec.load_balancer_class.is_none()
+    })
+}
+
+fn has_finalizer(service: &Service) -> bool {
+    service
+        .finalizers()
+        .iter()
+        .any(|finalizer| finalizer == FINALIZER)
+}
+
+fn ingress(service: &Service) -> &[LoadBalancerIngress] {
+    let balancer = service
+        .status
+        .as_ref()
+        .and_then(|status| status.load_balancer.as_ref());
+    balancer
+        .and_then(|balancer| balancer.ingress.as_deref())
+        .unwrap_or_default()
+}
+
+struct Controller {
+    context: Context,
+    recorder: Recorder,
+    balancers: Arc<dyn LoadBalancers>,
+}
+
+impl Controller {
+    async fn sync(&self, key: &Key) -> kube::Result<()> {
+        let Some(service) = self.context.informers.services.get_key(key) else {
+            return Ok(());
+        };
+        let outcome = if wants_one(&service) && service.metadata.deletion_timestamp.is_none() {
+            self.ensure(&service).await
+        } else {
+            self.release(&service).await
+        };
+        api_error::ignore_not_found(outcome).map(drop)
+    }
+
+    async fn ensure(&self, service: &Service) -> kube::Result<()> {
+        let wanted = [self.balancers.address(service)];
+        if has_finalizer(service) && ingress(service) == wanted {
+            return Ok(());
+        }
+        self.recorder
+            .normal(service, "EnsuringLoadBalancer", "Ensuring load balancer");
+        if !has_finalizer(service) {
+            let mut finalizers = service.finalizers().to_vec();
+            finalizers.push(FINALIZER.to_owned());
+            self.patch_finalizers(service, finalizers).await?;
+        }
+        if ingress(service) != wanted {
+            self.write_ingress(service, Some(wanted.to_vec())).await?;
+        }
+        self.recorder
+            .normal(service, "EnsuredLoadBalancer", "Ensured load balancer");
+        Ok(())
+    }
+
+    async fn release(&self, service: &Service) -> kube::Result<()> {
+        if !has_finalizer(service) {
+            return Ok(());
+        }
+        self.recorder
+            .normal(service, "DeletingLoadBalancer", "Deleting load balancer");
+        self.balancers.release(service);
+        if !ingress(service).is_empty() && service.metadata.deletion_timestamp.is_none() {
+            self.write_ingress(service, None).await?;
+        }
+        let others = service
+            .finalizers()
+            .iter()
+            .filter(|finalizer| *finalizer != FINALIZER)
+            .cloned()
+            .collect();
+        self.patch_finalizers(service, others).await?;
+        self.recorder
+            .normal(service, "DeletedLoadBalancer", "Deleted load balancer");
+        Ok(())
+    }
+
+    /// Fails if somebody else changed the Service meanwhile: lists are replaced whole.
+    async fn patch_finalizers(
+        &self,
+        service: &Service,
+        finalizers: Vec<String>,
+    ) -> kube::Result<()> {
+        let patch = json!({"metadata": {
+            "finalizers": finalizers,
+            "resourceVersion": service.resource_version(),
+        }});
+        let patched = self
+            .api(service)
+            .patch(
+                &service.name_any(),
+                &PatchParams::default(),
+                &Patch::Merge(patch),
+            )
+            .await;
+        patched.map(drop)
+    }
+
+    async fn write_ingress(
+        &self,
+        service: &Service,
+        ingress: Option<Vec<LoadBalancerIngress>>,
+    ) -> kube::Result<()> {
+        let status = ServiceStatus {
+            load_balancer: Some(LoadBalancerStatus { ingress }),
+            ..ServiceStatus::default()
+        };
+        let patch = json!({"status": {"loadBalancer": status.load_balancer.filter(|balancer| balancer.ingress.is_some())}});
+        let api = self.api(service);
+        api.patch_status(
+            &service.name_any(),
+            &PatchParams::default(),
+            &Patch::Merge(patch),
+        )
+        .await
+        .map(drop)
+    }
+
+    fn api(&self, service: &Service) -> Api<Service> {
+        Api::namespaced(
+            self.context.client.clone(),
+            &service.namespace().unwrap_or_default(),
+        )
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_service_has_one_name_that_looks_like_an_elastic_load_balancer() {
+        let mut service = Service::default();
+        service.metadata.uid = Some("c0ffee00-1234-5678-9abc-def012345678".to_owned());
+        let balancers = ElasticLoadBalancers::new("us-west-2");
+        let hostname = balancers.address(&service).hostname.expect("a host name");
+        assert_eq!(
+            balancers.address(&service).hostname.as_ref(),
+            Some(&hostname)
+        );
+        let (label, rest) = hostname.split_once('.').expect("a domain");
+        assert_eq!(rest, "us-west-2.elb.amazonaws.com");
+        let (name, number) = label.split_once('-').expect("a number");
+        assert_eq!(name, "ac0ffee00123456789abcdef01234567");
+        assert_eq!(number.len(), 10);
+        service.metadata.uid = Some("another".to_owned());
+        assert_ne!(balancers.address(&service).hostname, Some(hostname));
+    }
+}

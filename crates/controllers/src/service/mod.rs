@@ -1,0 +1,23 @@
+//! What makes a Service reach its pods: EndpointSlices, Endpoints, and addresses of simulated load balancers.
+//!
+//! [`slices`] and [`endpoints`] write the same facts in their two API forms; [`backend`] says what those facts are and
+//! [`watch`] when they may have changed. [`load_balancer`] gives Services of type LoadBalancer an address.
+
+mod backend;
+pub mod endpoints;
+pub mod load_balancer;
+pub mod slices;
+mod watch;
+
+use std::sync::Arc;
+
+pub use load_balancer::{ElasticLoadBalancers, LoadBalancers};
+
+use crate::Context;
+
+/// Starts the controllers of Services; `load_balancers` hands out external addresses.
+pub fn start(context: &Context, load_balancers: Arc<dyn LoadBalancers>) {
+    slices::start(context);
+    endpoints::start(context);
+    load_balancer::start(context, load_balancers);
+}

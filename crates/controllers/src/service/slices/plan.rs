@@ -1,0 +1,262 @@
+//! Fits the endpoints a Service should have into slices, changing as few of them as possible. Pure.
+//!
+//! Invariant: after a [`Plan`] is carried out, the Service's slices together hold each wanted endpoint once, none holds
+//! more than [`MAX_ENDPOINTS`], all endpoints of a slice share its ports, and there is at least one slice. An endpoint
+//! stays in its slice as long as it is wanted (upstream's `endpointslice.Reconciler`).
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+};
+
+use k8s_openapi::{
+    api::{
+        core::v1::Service,
+        discovery::v1::{Endpoint, EndpointPort, EndpointSlice},
+    },
+    apimachinery::pkg::apis::meta::v1::ObjectMeta,
+};
+use kube::ResourceExt;
+
+use crate::{ownership, service::backend};
+
+/// Endpoints per slice.
+pub(super) const MAX_ENDPOINTS: usize = 100;
+pub(super) const SERVICE_NAME_LABEL: &str = "kubernetes.io/service-name";
+pub(super) const MANAGED_BY_LABEL: &str = "endpointslice.kubernetes.io/managed-by";
+pub(super) const MANAGER: &str = "endpointslice-controller.k8s.io";
+
+/// Endpoints by the ports they serve on.
+pub(super) type Wanted = BTreeMap<PortKey, (Vec<EndpointPort>, Vec<Endpoint>)>;
+
+/// Ports in a form that can be compared: name, number, protocol, application protocol.
+pub(super) type PortKey = Vec<(String, i32, String, String)>;
+
+/// Changes of slices; `update` holds whole new versions.
+#[derive(Debug, Default, PartialEq)]
+pub(super) struct Plan {
+    pub(super) create: Vec<EndpointSlice>,
+    pub(super) update: Vec<EndpointSlice>,
+    pub(super) delete: Vec<Arc<EndpointSlice>>,
+}
+
+/// The key under which endpoints of these ports are wanted.
+pub(super) fn port_key(ports: &[EndpointPort]) -> PortKey {
+    let mut key: Vec<_> = ports
+        .iter()
+        .map(|port| {
+            let text = |text: &Option<String>| text.clone().unwrap_or_default();
+            (
+                text(&port.name),
+                port.port.unwrap_or_default(),
+                text(&port.protocol),
+                text(&port.app_protocol),
+            )
+        })
+        .collect();
+    key.sort_unstable();
+    key
+}
+
+/// How to get from `existing` to `wanted`.
+pub(super) fn plan(
+    service: &Service,
+    existing: &[Arc<EndpointSlice>],
+    wanted: Wanted,
+    address_type: &str,
+) -> Plan {
+    let mut plan = Plan::default();
+    let mut by_ports: BTreeMap<PortKey, Vec<&Arc<EndpointSlice>>> = BTreeMap::new();
+    for slice in existing {
+        let key = port_key(slice.ports.as_deref().unwrap_or_default());
+        if slice.address_type == address_type && wanted.contains_key(&key) {
+            by_ports.entry(key).or_default().push(slice);
+        } else {
+            plan.delete.push(Arc::clone(slice));
+        }
+    }
+    for (key, (ports, targets)) in wanted {
+        let slices = by_ports.remove(&key).unwrap_or_default();
+        fit(
+            &mut plan,
+            &slices,
+            targets,
+            || new_slice(service, ports.clone(), address_type),
+            service,
+        );
+    }
+    keep_a_placeholder(&mut plan, service, existing.len(), address_type);
+    recycle(&mut plan);
+    plan
+}
+
+/// Fits endpoints of the same ports into slices of those ports.
+fn fit(
+    plan: &mut Plan,
+    slices: &[&Arc<EndpointSlice>],
+    targets: Vec<Endpoint>,
+    new: impl Fn() -> EndpointSlice,
+    service: &Service,
+) {
+    let mut missing: BTreeMap<Identity, Endpoint> = targets
+        .into_iter()
+        .map(|endpoint| (identity(&endpoint), endpoint))
+        .collect();
+    let mut changed = Vec::new();
+    let mut unchanged = Vec::new();
+    for &slice in slices {
+        let kept: Vec<_> = endpoints(slice)
+            .iter()
+            .filter_map(|endpoint| missing.remove(&identity(endpoint)))
+            .collect();
+        let labels = labels_of(service);
+        if kept.is_empty() && !endpoints(slice).is_empty() {
+            plan.delete.push(Arc::clone(slice));
+        } else if kept != endpoints(slice) || slice.metadata.labels.as_ref() != Some(&labels) {
+            let mut updated = EndpointSlice {
+                endpoints: Some(kept),
+                ..EndpointSlice::clone(slice)
+            };
+            updated.metadata.labels = Some(labels);
+            changed.push(updated);
+        } else {
+            unchanged.push(slice);
+        }
+    }
+    let mut missing = missing.into_values();
+
+    // Slices that are written anyway take what fits, the fullest first.
+    changed.sort_by_key(|slice| std::cmp::Reverse(endpoints(slice).len()));
+    for slice in &mut changed {
+        top_up(slice, &mut missing);
+    }
+    while missing.len() > 0 {
+        // A rest goes whole into the fullest other slice that can hold it, or else into new slices.
+        let rest = missing.len();
+        let roomy = (0..unchanged.len())
+            .filter(|&i| endpoints(unchanged[i]).len() + rest <= MAX_ENDPOINTS)
+            .max_by_key(|&i| endpoints(unchanged[i]).len());
+        match roomy {
+            Some(index) => {
+                let mut slice = EndpointSlice::clone(unchanged.swap_remove(index));
+                top_up(&mut slice, &mut missing);
+                changed.push(slice);
+            }
+            None => {
+                let mut slice = new();
+                top_up(&mut slice, &mut missing);
+                plan.create.push(slice);
+            }
+        }
+    }
+    plan.update.append(&mut changed);
+}
+
+fn top_up(slice: &mut EndpointSlice, missing: &mut impl Iterator<Item = Endpoint>) {
+    let room = MAX_ENDPOINTS.saturating_sub(endpoints(slice).len());
+    slice
+        .endpoints
+        .get_or_insert_default()
+        .extend(missing.take(room));
+}
+
+/// A Service without endpoints has one empty slice, so that clients can tell it from one not looked at yet.
+fn keep_a_placeholder(plan: &mut Plan, service: &Service, existing: usize, address_type: &str) {
+    if plan.delete.len() < existing || !plan.create.is_empty() {
+        return;
+    }
+    let placeholder = new_slice(service, Vec::new(), address_type);
+    let is_placeholder = |slice: &Arc<EndpointSlice>| {
+        endpoints(slice).is_empty()
+            && slice.ports.iter().flatten().next().is_none()
+            && slice.address_type == address_type
+            && slice.metadata.labels == placeholder.metadata.labels
+    };
+    match plan.delete.iter().position(is_placeholder) {
+        Some(index) => drop(plan.delete.swap_remove(index)),
+        None => plan.create.push(placeholder),
+    }
+}
+
+/// Creating one slice and deleting another is better done as one update.
+fn recycle(plan: &mut Plan) {
+    let mut deleted = Vec::new();
+    for old in std::mem::take(&mut plan.delete) {
+        match plan
+            .create
+            .pop_if(|new| new.address_type == old.address_type)
+        {
+            Some(mut new) => {
+                new.metadata.name.clone_from(&old.metadata.name);
+                new.metadata.generate_name = None;
+                new.metadata.uid.clone_from(&old.metadata.uid);
+                new.metadata
+                    .resource_version
+                    .clone_from(&old.metadata.resource_version);
+                plan.update.push(new);
+            }
+            None => deleted.push(old),
+        }
+    }
+    plan.delete = deleted;
+}
+
+fn endpoints(slice: &EndpointSlice) -> &[Endpoint] {
+    slice.endpoints.as_deref().unwrap_or_default()
+}
+
+fn new_slice(service: &Service, ports: Vec<EndpointPort>, address_type: &str) -> EndpointSlice {
+    EndpointSlice {
+        metadata: ObjectMeta {
+            generate_name: Some(format!("{}-", service.name_any())),
+            namespace: service.namespace(),
+            labels: Some(labels_of(service)),
+            owner_references: Some(vec![ownership::controller_reference(service)]),
+            ..ObjectMeta::default()
+        },
+        address_type: address_type.to_owned(),
+        endpoints: Some(Vec::new()),
+        ports: Some(ports),
+    }
+}
+
+/// The Service's labels and those by which its slices are found.
+fn labels_of(service: &Service) -> BTreeMap<String, String> {
+    let reserved: BTreeSet<_> = [
+        SERVICE_NAME_LABEL,
+        MANAGED_BY_LABEL,
+        backend::HEADLESS_LABEL,
+    ]
+    .into();
+    let inherited = service
+        .labels()
+        .iter()
+        .filter(|(key, _)| !reserved.contains(key.as_str()));
+    let mut labels: BTreeMap<_, _> = inherited
+        .map(|(key, value)| (key.clone(), value.clone()))
+        .collect();
+    if backend::is_headless(service) {
+        labels.insert(backend::HEADLESS_LABEL.to_owned(), String::new());
+    }
+    labels.insert(SERVICE_NAME_LABEL.to_owned(), service.name_any());
+    labels.insert(MANAGED_BY_LABEL.to_owned(), MANAGER.to_owned());
+    labels
+}
+
+/// What makes an endpoint the same one although its conditions change.
+type Identity = (Vec<String>, Option<String>, Option<String>, Option<String>);
+
+fn identity(endpoint: &Endpoint) -> Identity {
+    let target = endpoint.target_ref.as_ref();
+    let mut addresses = endpoint.addresses.clone();
+    addresses.sort_unstable();
+    (
+        addresses,
+        endpoint.hostname.clone(),
+        target.and_then(|target| target.name.clone()),
+        target.and_then(|target| target.uid.clone()),
+    )
+}
+
+#[cfg(test)]
+mod tests;

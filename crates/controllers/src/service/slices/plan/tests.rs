@@ -1,0 +1,232 @@
+use k8s_openapi::api::discovery::v1::EndpointConditions;
+
+use super::*;
+use crate::service::backend::tests::service;
+
+fn endpoint(number: usize) -> Endpoint {
+    Endpoint {
+        addresses: vec![format!("10.0.{}.{}", number / 250, number % 250)],
+        ..Endpoint::default()
+    }
+}
+
+fn ports(number: i32) -> Vec<EndpointPort> {
+    vec![EndpointPort {
+        name: Some("http".to_owned()),
+        port: Some(number),
+        ..EndpointPort::default()
+    }]
+}
+
+fn wanted(groups: impl IntoIterator<Item = (i32, std::ops::Range<usize>)>) -> Wanted {
+    let group = |(number, range): (i32, std::ops::Range<usize>)| {
+        (
+            port_key(&ports(number)),
+            (ports(number), range.map(endpoint).collect()),
+        )
+    };
+    groups.into_iter().map(group).collect()
+}
+
+/// Slices as they are stored after carrying out a plan.
+fn carry_out(mut slices: Vec<Arc<EndpointSlice>>, plan: Plan) -> Vec<Arc<EndpointSlice>> {
+    slices.retain(|slice| {
+        !plan
+            .delete
+            .iter()
+            .any(|gone| gone.metadata.name == slice.metadata.name)
+    });
+    for update in plan.update {
+        let slot = slices
+            .iter_mut()
+            .find(|slice| slice.metadata.name == update.metadata.name);
+        *slot.expect("only existing slices are updated") = Arc::new(update);
+    }
+    for mut new in plan.create {
+        let taken = |name: &str| {
+            slices
+                .iter()
+                .any(|slice| slice.metadata.name.as_deref() == Some(name))
+        };
+        let name = (0..)
+            .map(|i| format!("slice-{i}"))
+            .find(|name| !taken(name));
+        new.metadata.name = name;
+        slices.push(Arc::new(new));
+    }
+    slices
+}
+
+fn sizes(slices: &[Arc<EndpointSlice>]) -> Vec<usize> {
+    let mut sizes: Vec<_> = slices.iter().map(|slice| endpoints(slice).len()).collect();
+    sizes.sort_unstable();
+    sizes
+}
+
+fn step(slices: Vec<Arc<EndpointSlice>>, wanted: Wanted) -> Vec<Arc<EndpointSlice>> {
+    let plan = plan(&service(vec![]), &slices, wanted, "IPv4");
+    carry_out(slices, plan)
+}
+
+#[test]
+fn endpoints_fill_slices_of_a_hundred() {
+    let slices = step(vec![], wanted([(80, 0..250)]));
+    assert_eq!(sizes(&slices), [50, 100, 100]);
+    assert_eq!(
+        plan(&service(vec![]), &slices, wanted([(80, 0..250)]), "IPv4"),
+        Plan::default()
+    );
+}
+
+#[test]
+fn a_service_without_endpoints_keeps_one_empty_slice() {
+    let slices = step(vec![], Wanted::new());
+    assert_eq!(sizes(&slices), [0]);
+    assert_eq!(slices[0].ports.as_deref(), Some(&[][..]));
+    assert_eq!(
+        plan(&service(vec![]), &slices, Wanted::new(), "IPv4"),
+        Plan::default()
+    );
+
+    let filled = plan(&service(vec![]), &slices, wanted([(80, 0..3)]), "IPv4");
+    assert_eq!(
+        (
+            filled.create.len(),
+            filled.update.len(),
+            filled.delete.len()
+        ),
+        (0, 1, 0)
+    );
+    let emptied = step(carry_out(slices, filled), Wanted::new());
+    assert_eq!(sizes(&emptied), [0]);
+}
+
+#[test]
+fn a_new_endpoint_changes_one_slice() {
+    let slices = step(vec![], wanted([(80, 0..150)]));
+    let plan = plan(&service(vec![]), &slices, wanted([(80, 0..151)]), "IPv4");
+    assert_eq!(
+        (plan.create.len(), plan.update.len(), plan.delete.len()),
+        (0, 1, 0)
+    );
+    assert_eq!(endpoints(&plan.update[0]).len(), 51);
+}
+
+#[test]
+fn a_changed_condition_changes_only_its_slice() {
+    let slices = step(vec![], wanted([(80, 0..150)]));
+    let mut ready = wanted([(80, 0..150)]);
+    let targets = &mut ready.get_mut(&port_key(&ports(80))).expect("wanted").1;
+    targets[120].conditions = Some(EndpointConditions {
+        ready: Some(true),
+        ..EndpointConditions::default()
+    });
+    let plan = plan(&service(vec![]), &slices, ready, "IPv4");
+    assert_eq!(
+        (plan.create.len(), plan.update.len(), plan.delete.len()),
+        (0, 1, 0)
+    );
+    let changed = endpoints(&plan.update[0])
+        .iter()
+        .filter(|endpoint| endpoint.conditions.is_some())
+        .count();
+    assert_eq!(changed, 1);
+}
+
+#[test]
+fn replacements_go_into_the_slices_that_change_anyway() {
+    let slices = step(vec![], wanted([(80, 0..100)]));
+    let plan = plan(&service(vec![]), &slices, wanted([(80, 40..140)]), "IPv4");
+    assert_eq!(
+        (plan.create.len(), plan.update.len(), plan.delete.len()),
+        (0, 1, 0)
+    );
+    assert_eq!(endpoints(&plan.update[0]).len(), 100);
+}
+
+#[test]
+fn endpoints_with_other_ports_have_slices_of_their_own() {
+    let slices = step(vec![], wanted([(80, 0..3), (81, 3..5)]));
+    assert_eq!(sizes(&slices), [2, 3]);
+    let moved = step(slices, wanted([(81, 0..5)]));
+    assert_eq!(sizes(&moved), [5]);
+    assert_eq!(moved[0].ports, Some(ports(81)));
+}
+
+#[test]
+fn labels_of_the_service_reach_its_slices() {
+    let slices = step(vec![], wanted([(80, 0..3)]));
+    let mut labelled = service(vec![]);
+    labelled
+        .labels_mut()
+        .insert("team".to_owned(), "blue".to_owned());
+    labelled
+        .labels_mut()
+        .insert(MANAGED_BY_LABEL.to_owned(), "someone".to_owned());
+    let plan = plan(&labelled, &slices, wanted([(80, 0..3)]), "IPv4");
+    let labels = plan.update[0].labels();
+    assert_eq!(labels["team"], "blue");
+    assert_eq!(labels[MANAGED_BY_LABEL], MANAGER);
+    assert_eq!(labels[SERVICE_NAME_LABEL], "web");
+    assert!(!labels.contains_key(backend::HEADLESS_LABEL));
+}
+
+/// A long random walk: each wanted endpoint is in exactly one slice, and a second look changes nothing.
+#[test]
+fn any_history_ends_with_each_endpoint_in_exactly_one_slice() {
+    let mut seed = 42_u64;
+    let mut random = move |below: usize| {
+        seed = seed
+            .wrapping_mul(6_364_136_223_846_793_005)
+            .wrapping_add(1_442_695_040_888_963_407);
+        usize::try_from(seed >> 33).expect("31 bits") % below
+    };
+    let mut slices = Vec::new();
+    for _ in 0..300 {
+        let (start, split, end) = (random(150), random(200), random(250));
+        let groups = [(80, start..start + split), (81, 500..500 + end)];
+        let target = || {
+            wanted(
+                groups
+                    .clone()
+                    .into_iter()
+                    .filter(|(_, range)| !range.is_empty()),
+            )
+        };
+        slices = step(slices, target());
+        let mut found: Vec<_> = slices
+            .iter()
+            .flat_map(|slice| {
+                let port = slice
+                    .ports
+                    .as_ref()
+                    .and_then(|ports| ports.first()?.port)
+                    .unwrap_or_default();
+                endpoints(slice)
+                    .iter()
+                    .map(move |endpoint| (port, endpoint.addresses[0].clone()))
+            })
+            .collect();
+        let mut expected: Vec<_> = target()
+            .into_values()
+            .flat_map(|(ports, targets)| {
+                targets
+                    .into_iter()
+                    .map(move |e| (ports[0].port.unwrap_or_default(), e.addresses[0].clone()))
+            })
+            .collect();
+        found.sort_unstable();
+        expected.sort_unstable();
+        assert_eq!(found, expected);
+        assert!(
+            !slices.is_empty()
+                && slices
+                    .iter()
+                    .all(|slice| endpoints(slice).len() <= MAX_ENDPOINTS)
+        );
+        assert_eq!(
+            plan(&service(vec![]), &slices, target(), "IPv4"),
+            Plan::default()
+        );
+    }
+}

@@ -1,0 +1,80 @@
+//! Which Services a change concerns, and when to look at them.
+//!
+//! Only changes that endpoints show wake a Service. As with workloads, the more pods there are behind it, the longer
+//! changes are collected before one sync looks at all of them.
+
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
+
+use k8s_openapi::api::core::v1::{Pod, Service};
+
+use super::backend;
+use crate::{Change, Context, Informer, Key, Queue, pods};
+
+/// Longest collection of changes of a Service with very many pods.
+const LONGEST: Duration = Duration::from_millis(500);
+
+/// Feeds `queue` with the Services whose endpoints may have to change.
+pub(super) fn feed(context: &Context, queue: &Queue<Key>) {
+    let services = context.informers.services.clone();
+    services.on_change({
+        let queue = queue.clone();
+        move |change| queue.add(Key::of(&**change.object()))
+    });
+    let (queue, pods) = (queue.clone(), context.informers.pods.clone());
+    context
+        .informers
+        .pods
+        .on_change(move |change| pod_changed(&services, &pods, &queue, change));
+}
+
+fn pod_changed(
+    services: &Informer<Service>,
+    pods: &Informer<Pod>,
+    queue: &Queue<Key>,
+    change: &Change<'_, Pod>,
+) {
+    let pod = change.object();
+    if change
+        .previous()
+        .is_some_and(|old| shown(old) == shown(pod))
+    {
+        return;
+    }
+    let former = change
+        .previous()
+        .filter(|old| old.metadata.labels != pod.metadata.labels);
+    let versions: Vec<&Arc<Pod>> = former.into_iter().chain([pod]).collect();
+    let namespace = pod.metadata.namespace.as_deref().unwrap_or_default();
+    for service in services.in_namespace(namespace) {
+        if versions.iter().any(|pod| backend::matches(&service, pod)) {
+            // The namespace's pods bound those of the Service, and counting them costs nothing.
+            let bound = u32::try_from(pods.count_in_namespace(namespace)).unwrap_or(u32::MAX);
+            let delay = if bound <= 20 {
+                Duration::ZERO
+            } else {
+                (Duration::from_micros(50) * bound).min(LONGEST)
+            };
+            queue.add_after(Key::of(&*service), delay);
+        }
+    }
+}
+
+/// What endpoints show of a pod.
+#[derive(PartialEq)]
+struct Shown<'a> {
+    labels: Option<&'a BTreeMap<String, String>>,
+    node: &'a str,
+    address: (Option<&'a str>, Option<&'a str>),
+    ready: bool,
+    deleting: bool,
+}
+
+fn shown(pod: &Pod) -> Shown<'_> {
+    Shown {
+        labels: pod.metadata.labels.as_ref(),
+        node: pods::node_name(pod),
+        address: (backend::address(pod, false), backend::address(pod, true)),
+        ready: pods::is_ready(pod),
+        deleting: pods::is_deleting(pod),
+    }
+}
