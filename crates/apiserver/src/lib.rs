@@ -11,6 +11,7 @@ mod boot;
 pub mod field;
 pub mod http;
 pub mod kinds;
+mod listen;
 pub mod quantity;
 pub mod registry;
 pub mod schema;
@@ -19,4 +20,5 @@ pub mod status;
 pub mod store;
 pub mod validation;
 
+pub use listen::{Tls, TlsError};
 pub use server::{ApiServer, Clock, Config};

@@ -35,7 +35,6 @@ pub(crate) struct ListOptions {
     pub timeout_seconds: Option<u64>,
     pub bookmarks: bool,
     pub send_initial_events: Option<bool>,
-    pub watch: bool,
 }
 
 impl ListOptions {
@@ -54,7 +53,6 @@ impl ListOptions {
             timeout_seconds: query.integer("timeoutSeconds")?.and_then(positive),
             bookmarks: query.flag("allowWatchBookmarks").unwrap_or(false),
             send_initial_events: query.flag("sendInitialEvents"),
-            watch,
         };
         let errors = if watch {
             options.check_watch()

@@ -1,9 +1,6 @@
 //! The query string, read as `ListOptions`, `CreateOptions` and the like would be.
 
-use crate::{
-    field::{Errors, Path},
-    status::Status,
-};
+use crate::status::Status;
 
 /// The decoded pairs of a query string.
 #[derive(Clone, Debug, Default)]
@@ -63,23 +60,6 @@ impl Query {
             Err(_) => Err(Status::bad_request(format!(
                 "strconv.ParseInt: parsing {text:?}: invalid syntax"
             ))),
-        }
-    }
-
-    /// Whether nothing is to be stored. `kind` is the options' kind for the error.
-    pub(crate) fn dry_run(&self, kind: &str) -> Result<bool, Status> {
-        let mut errors = Errors::default();
-        let mut dry = false;
-        for value in self.all("dryRun") {
-            dry = true;
-            if value != "All" {
-                errors.not_supported(&Path::new("dryRun"), value, &["All"]);
-            }
-        }
-        if errors.is_empty() {
-            Ok(dry)
-        } else {
-            Err(Status::invalid_kind("meta.k8s.io", kind, "", &errors))
         }
     }
 }

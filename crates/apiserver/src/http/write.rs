@@ -17,7 +17,7 @@ use crate::{
     admission::{Operation, Plugin, Request},
     field::{Errors, Path},
     kinds::{StatusMetadata, StatusOnCreate},
-    schema,
+    schema::{self, ownership},
     status::Status,
     store::{Change, Draft, EventType, Key, Object},
     validation::metadata as check_metadata,
@@ -348,6 +348,7 @@ async fn update_once(
         &mut object,
         Some(&old),
     )?;
+    ownership::settle_times(&mut object, &old);
     if object == old {
         return Ok(Some(Outcome::Stored(stored.clone())));
     }
@@ -491,7 +492,14 @@ fn is_released(call: &Call, object: &Value) -> bool {
 
 /// Writes down in managedFields who has set what.
 fn own(call: &Call, options: &WriteOptions, object: &mut Value, old: Option<&Value>) {
-    let _ = (call, options, object, old);
+    let writer = ownership::Writer {
+        manager: &options.manager,
+        api_version: call.row.api_version(),
+        subresource: call.subresource.as_deref(),
+        resets_status: call.row.has_status_subresource(),
+        now: call.now,
+    };
+    ownership::track(call.schema(), &writer, object, old);
 }
 
 fn warn_of_owners(call: &Call, object: &mut Value) {
