@@ -35,6 +35,20 @@ pub struct Unschedulable {
     pub nodes: Vec<(NodeId, Refusal)>,
 }
 
+impl Unschedulable {
+    /// The plugins that refused a node, each once: changes that concern none of them cannot help.
+    pub fn plugins(&self) -> Vec<Plugin> {
+        let mut plugins: Vec<_> = self
+            .nodes
+            .iter()
+            .map(|(_, refusal)| refusal.plugin)
+            .collect();
+        plugins.sort_unstable();
+        plugins.dedup();
+        plugins
+    }
+}
+
 /// What every node says to a pod.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Answer {

@@ -60,22 +60,31 @@ impl Content {
     /// A cluster built from nothing; `backwards` turns the order of arrival around.
     fn build(&self, backwards: bool) -> Cluster {
         let mut cluster = Cluster::new(Options::default());
-        let mut steps: Vec<Box<dyn Fn(&mut Cluster)>> = Vec::new();
-        for service in self.services.values() {
-            steps.push(Box::new(|cluster| cluster.set_service(service)));
+        let service = |cluster: &mut Cluster| {
+            self.services
+                .values()
+                .for_each(|service| cluster.set_service(service))
+        };
+        if !backwards {
+            service(&mut cluster);
         }
-        for node in self.nodes.values() {
-            steps.push(Box::new(|cluster| {
-                assert!(cluster.add_node(node).is_ok(), "a new node")
-            }));
-        }
-        for pod in self.pods.values() {
-            steps.push(Box::new(|cluster| cluster.add_pod(pod).expect("a new pod")));
-        }
+        let mut nodes: Vec<_> = self.nodes.values().collect();
+        let mut pods: Vec<_> = self.pods.values().collect();
         if backwards {
-            steps.reverse();
+            nodes.reverse();
+            pods.reverse();
+            pods.iter()
+                .for_each(|pod| cluster.add_pod(pod).expect("a new pod"));
         }
-        steps.iter().for_each(|step| step(&mut cluster));
+        nodes
+            .iter()
+            .for_each(|node| assert!(cluster.add_node(node).is_ok(), "a new node"));
+        if backwards {
+            service(&mut cluster);
+        } else {
+            pods.iter()
+                .for_each(|pod| cluster.add_pod(pod).expect("a new pod"));
+        }
         cluster
     }
 }

@@ -3,6 +3,12 @@
 //! A line holds a cluster, a pod and the answer: per node the first refusing plugin with its reasons or the scores by
 //! plugin, the best nodes, the message, and the preemption victims. Counts per theme are printed (`--nocapture`).
 
+#![allow(
+    clippy::disallowed_types,
+    clippy::print_stdout,
+    reason = "the replayer reads a file and reports counts"
+)]
+
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader};
 

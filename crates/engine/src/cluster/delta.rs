@@ -5,9 +5,8 @@
 
 use super::undo::Undo;
 use super::{Cluster, ImageHolders, Node, NodeFixed, NodeId, Pod, PodId};
-use crate::class::{NodeClass, NodeClassId, NodeTaint, PodClassId};
+use crate::class::{NodeClass, NodeClassId, PodClassId};
 use crate::error::ModelError;
-use crate::intern::Symbol;
 use crate::labels::LabelSet;
 use crate::model::{NodeSpec, PodSpec};
 use crate::resources::Amounts;
@@ -164,73 +163,6 @@ impl Cluster {
             .ok_or_else(|| ModelError::UnknownPod(key.to_owned()))?;
         self.take_pod_out(id);
         Ok(())
-    }
-
-    /// Holds room on a node for a pod that preempted others there, until it is bound or [`Cluster::denominate`]d.
-    ///
-    /// # Errors
-    /// The pod asks for a negative amount.
-    pub fn nominate(&mut self, spec: &PodSpec, node: &str) -> Result<(), ModelError> {
-        let class = self.pod_class(&spec.template)?;
-        let key = spec.key();
-        self.denominate(&key);
-        let node = self.names.intern(node);
-        let mut pods = self.nominated.get(&node).cloned().unwrap_or_default();
-        pods.push((key.into(), class));
-        self.change_nominated(node, pods);
-        Ok(())
-    }
-
-    /// Gives up the room held for a pod.
-    pub fn denominate(&mut self, key: &str) {
-        let held = self
-            .nominated
-            .iter()
-            .find(|(_, pods)| pods.iter().any(|(pod, _)| &**pod == key));
-        if let Some((&node, pods)) = held {
-            let pods = pods
-                .iter()
-                .filter(|(pod, _)| &**pod != key)
-                .cloned()
-                .collect();
-            self.change_nominated(node, pods);
-        }
-    }
-
-    /// Nodes with the classes of the pods room is held for, of at least a priority and other than one pod.
-    pub(crate) fn held_room(&self, priority: i32, key: &str) -> Vec<(NodeId, Vec<PodClassId>)> {
-        let mut held = Vec::new();
-        for (name, pods) in &self.nominated {
-            let Some(&node) = self.node_by_name.get(name) else {
-                continue;
-            };
-            let counts = |pod: &&(Box<str>, PodClassId)| {
-                self.class(pod.1).priority >= priority && &*pod.0 != key
-            };
-            let classes: Vec<_> = pods.iter().filter(counts).map(|pod| pod.1).collect();
-            if !classes.is_empty() {
-                held.push((node, classes));
-            }
-        }
-        held
-    }
-
-    /// The node on which room is held for a pod.
-    pub(crate) fn nominated_node(&self, key: &str) -> Option<NodeId> {
-        let held = self
-            .nominated
-            .iter()
-            .find(|(_, pods)| pods.iter().any(|(pod, _)| &**pod == key))?;
-        self.node_by_name.get(held.0).copied()
-    }
-
-    pub(super) fn change_nominated(&mut self, node: Symbol, pods: Vec<(Box<str>, PodClassId)>) {
-        let before = if pods.is_empty() {
-            self.nominated.remove(&node)
-        } else {
-            self.nominated.insert(node, pods)
-        };
-        self.log(Undo::Nominated(node, before.unwrap_or_default()));
     }
 
     fn compile_node(&mut self, id: NodeId, spec: &NodeSpec) -> Result<NodeFixed, ModelError> {
@@ -400,64 +332,6 @@ impl Cluster {
         if let Some(node) = &mut self.nodes[at.index()] {
             node.release(class, &self.classes[class.index()], terminating);
         }
-    }
-
-    /// Adds a node that is only thought of: labels (without a hostname) and taints are given compiled.
-    pub(crate) fn add_virtual(
-        &mut self,
-        name: &str,
-        labels: &LabelSet,
-        taints: &[NodeTaint],
-        allocatable: Amounts,
-    ) -> NodeId {
-        let id = self
-            .free_nodes
-            .last()
-            .copied()
-            .unwrap_or(NodeId(self.nodes.len() as u32));
-        let name = self.names.intern(name);
-        let fixed = self.virtual_fixed(id, name, labels, taints, allocatable);
-        self.put_node_in(fixed);
-        id
-    }
-
-    /// Gives a node that is only thought of other labels and amounts.
-    pub(crate) fn reshape_virtual(&mut self, id: NodeId, labels: &LabelSet, allocatable: Amounts) {
-        let (name, taints) = (self.at(id).fixed.name, self.at(id).fixed.taints.clone());
-        let fixed = self.virtual_fixed(id, name, labels, &taints, allocatable);
-        self.replace_fixed(fixed);
-    }
-
-    fn virtual_fixed(
-        &mut self,
-        id: NodeId,
-        name: Symbol,
-        labels: &LabelSet,
-        taints: &[NodeTaint],
-        allocatable: Amounts,
-    ) -> NodeFixed {
-        let class = NodeClass {
-            labels: labels.clone(),
-            taints: taints.into(),
-            unschedulable: false,
-        };
-        let (class, _) = self.node_classes.insert_full(class);
-        NodeFixed {
-            id,
-            name,
-            class: NodeClassId(class as u32),
-            labels: labels.with(Symbol::HOSTNAME, name),
-            taints: taints.into(),
-            unschedulable: false,
-            allocatable,
-            images: Vec::new(),
-        }
-    }
-
-    /// Counts a pod of a class on a node until the open checkpoint is rolled back.
-    pub(crate) fn load_logged(&mut self, class: PodClassId, at: NodeId) {
-        self.load(class, at, false);
-        self.log(Undo::Unload(class, at));
     }
 
     fn hold_images(&mut self, fixed: &NodeFixed, holds: bool) {

@@ -7,8 +7,10 @@
 
 mod delta;
 mod node;
+mod nominated;
 mod object;
 mod pod;
+mod thought;
 mod undo;
 mod views;
 

@@ -17,7 +17,8 @@ pub(crate) fn check(pod: &PodClass, view: &View, node: &Node) -> Option<Reason> 
         };
         near &= view.affinity.count(term.key, value) > 0;
     }
-    if !near && !(view.affinity.is_empty() && view.self_affine) {
+    let first_of_its_group = view.affinity.is_empty() && view.self_affine;
+    if !(near || first_of_its_group) {
         return Some(Reason::Affinity);
     }
     if !view.anti.is_empty() {

@@ -30,6 +30,15 @@ pub(super) struct Claim {
     pub(super) reserved: ResourceMap,
 }
 
+/// What of a class's topology matters to where it is planned.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Topology {
+    /// Labels, other than the hostname, on which all options left must agree once such a pod is planned.
+    pub(super) keys: Vec<Symbol>,
+    /// Declared spread preferences count as demands.
+    pub(super) strict: bool,
+}
+
 impl Claim {
     /// A claim without pods. `options` must not be empty.
     pub(super) fn open(
@@ -64,7 +73,7 @@ impl Claim {
         key: &str,
         class: PodClassId,
         catalog: &mut Catalog,
-        sensitive: &[Symbol],
+        topology: &Topology,
         cluster: &mut Cluster,
     ) -> Result<(), PoolReason> {
         let mut requests = self.requests.clone();
@@ -87,7 +96,7 @@ impl Claim {
         }
         let before = self.shown;
         let chosen = self
-            .place(class, catalog, holding, sensitive, cluster)
+            .place(class, catalog, holding, topology, cluster)
             .and_then(|options| match catalog.too_few_values(&options, cluster) {
                 Some(reason) => Err(reason),
                 None => Ok(options),
@@ -113,10 +122,10 @@ impl Claim {
         class: PodClassId,
         catalog: &Catalog,
         options: FixedBitSet,
-        sensitive: &[Symbol],
+        topology: &Topology,
         cluster: &mut Cluster,
     ) -> Result<FixedBitSet, PoolReason> {
-        let places = split(catalog, options, sensitive, self.shown);
+        let places = split(catalog, options, &topology.keys, self.shown);
         let mut refusal: Option<Refusal> = None;
         let mut best: Option<(i64, FixedBitSet)> = None;
         for part in places {
@@ -129,7 +138,7 @@ impl Claim {
                 first
             };
             self.show(look, catalog, cluster);
-            match check(class, self.node, cluster) {
+            match check(class, self.node, topology.strict, cluster) {
                 Some(refused) => refusal = refusal.or(Some(refused)),
                 None => {
                     let crowd = crowd(class, self.node, cluster);
@@ -312,11 +321,17 @@ fn split(
 }
 
 /// The filters that depend on other pods. Resources are checked per type instead.
-fn check(class: PodClassId, node: NodeId, cluster: &mut Cluster) -> Option<Refusal> {
+fn check(class: PodClassId, node: NodeId, strict: bool, cluster: &mut Cluster) -> Option<Refusal> {
     let question = cluster.question(class);
     filter::node_ports::check(question.class, &question.cluster.at(node).ports)
         .map(|reason| Refusal::new(Plugin::NodePorts, reason))
         .or_else(|| question.check_topology(node))
+        .or_else(|| {
+            let view = strict.then_some(question.view)?;
+            let reason =
+                filter::pod_topology_spread::check_preferences(view, question.cluster.at(node))?;
+            Some(Refusal::new(Plugin::PodTopologySpread, reason))
+        })
 }
 
 /// How many of the pods that a pod is spread against are in the node's places.

@@ -18,7 +18,7 @@ use crate::resources::Amounts;
 use crate::schedule::Decision;
 
 use super::catalog::Catalog;
-use super::claim::Claim;
+use super::claim::{Claim, Topology};
 use super::{InFlightNode, Plan, PlanRequest, PoolReason, PoolRefusal, Unplaceable};
 
 /// Names of nodes that are only thought of; no real node's name has a slash.
@@ -56,20 +56,20 @@ fn solve(cluster: &mut Cluster, request: &PlanRequest) -> Result<Plan, ModelErro
         catalogs,
         claims: Vec::new(),
         closed: FxHashMap::default(),
-        sensitive: FxHashMap::default(),
+        topologies: FxHashMap::default(),
         seed: request.seed,
     };
     let pending = solver.until_settled(pending, |solver, pod| {
-        solver.to_existing(pod, &mut plan.existing)
+        solver.place_on_existing(pod, &mut plan.existing)
     });
     let places = solver.add_places(&pending);
-    let pending = solver.until_settled(pending, Solver::to_planned);
+    let pending = solver.until_settled(pending, Solver::place_on_planned);
     for place in places {
         let removed = solver.cluster.remove_node(&place);
         debug_assert!(removed.is_ok(), "places were added above");
     }
     // Places that no node came to hold back spreading no more.
-    let pending = solver.until_settled(pending, Solver::to_planned);
+    let pending = solver.until_settled(pending, Solver::place_on_planned);
     for pod in pending {
         let pools = solver.refusals(&pod);
         plan.unplaceable.push(Unplaceable {
@@ -151,7 +151,7 @@ struct Solver<'a> {
     claims: Vec<Claim>,
     /// Claims that have no room for a class any more; a claim only ever loses options.
     closed: FxHashMap<PodClassId, FixedBitSet>,
-    sensitive: FxHashMap<PodClassId, Vec<Symbol>>,
+    topologies: FxHashMap<PodClassId, Topology>,
     seed: u64,
 }
 
@@ -171,7 +171,7 @@ impl Solver<'_> {
         }
     }
 
-    fn to_existing(&mut self, pod: &Pending, placed: &mut Vec<(String, String)>) -> bool {
+    fn place_on_existing(&mut self, pod: &Pending, placed: &mut Vec<(String, String)>) -> bool {
         match self
             .cluster
             .schedule_among(pod.class, &pod.key, Some(&self.existing), self.seed)
@@ -185,8 +185,17 @@ impl Solver<'_> {
         }
     }
 
-    fn to_planned(&mut self, pod: &Pending) -> bool {
-        let sensitive = self.sensitive_keys(pod.class);
+    /// Spread preferences are demands at first: a node that does not exist yet can be anywhere.
+    fn place_on_planned(&mut self, pod: &Pending) -> bool {
+        let topology = self.topology(pod.class);
+        let relaxed = Topology {
+            strict: false,
+            ..topology.clone()
+        };
+        (topology.strict && self.place_with(pod, &topology)) || self.place_with(pod, &relaxed)
+    }
+
+    fn place_with(&mut self, pod: &Pending, topology: &Topology) -> bool {
         let mut order: Vec<_> = (0..self.claims.len()).collect();
         order.sort_by_key(|claim| self.claims[*claim].pods.len());
         for index in order {
@@ -199,7 +208,7 @@ impl Solver<'_> {
             }
             let claim = &mut self.claims[index];
             let catalog = &mut self.catalogs[claim.catalog];
-            match claim.add(&pod.key, pod.class, catalog, &sensitive, self.cluster) {
+            match claim.add(&pod.key, pod.class, catalog, topology, self.cluster) {
                 Ok(()) => return true,
                 Err(PoolReason::Topology { .. }) => {}
                 Err(_) => self
@@ -209,33 +218,51 @@ impl Solver<'_> {
                     .grow_and_insert(index),
             }
         }
-        (0..self.catalogs.len()).any(|catalog| self.open(catalog, pod).is_ok())
+        (0..self.catalogs.len()).any(|catalog| self.open(catalog, pod, topology).is_ok())
     }
 
-    fn sensitive_keys(&mut self, class: PodClassId) -> Vec<Symbol> {
-        if let Some(keys) = self.sensitive.get(&class) {
-            return keys.clone();
+    fn topology(&mut self, class: PodClassId) -> Topology {
+        if let Some(topology) = self.topologies.get(&class) {
+            return topology.clone();
         }
-        let keys = self.cluster.sensitive_keys(class);
-        self.sensitive.insert(class, keys.clone());
-        keys
+        let mut topology = Topology {
+            keys: self.cluster.sensitive_keys(class),
+            strict: false,
+        };
+        let view = self.cluster.question(class).view;
+        for counts in view
+            .soft
+            .iter()
+            .filter(|counts| view.soft_declared && counts.rule.key != Symbol::HOSTNAME)
+        {
+            topology.strict = true;
+            topology.keys.push(counts.rule.key);
+        }
+        topology.keys.sort_unstable();
+        topology.keys.dedup();
+        self.topologies.insert(class, topology.clone());
+        topology
     }
 
     /// Plans a new node of a pool for a pod.
-    fn open(&mut self, index: usize, pod: &Pending) -> Result<(), PoolReason> {
-        match self.try_open(index, pod) {
+    fn open(&mut self, index: usize, pod: &Pending, topology: &Topology) -> Result<(), PoolReason> {
+        match self.try_open(index, pod, topology) {
             Err(PoolReason::LimitReached { .. })
                 if self.claims.iter().any(|claim| claim.catalog == index) =>
             {
                 self.tighten(index);
-                self.try_open(index, pod)
+                self.try_open(index, pod, topology)
             }
             outcome => outcome,
         }
     }
 
-    fn try_open(&mut self, index: usize, pod: &Pending) -> Result<(), PoolReason> {
-        let sensitive = self.sensitive_keys(pod.class);
+    fn try_open(
+        &mut self,
+        index: usize,
+        pod: &Pending,
+        topology: &Topology,
+    ) -> Result<(), PoolReason> {
         let catalog = &mut self.catalogs[index];
         if catalog.options.is_empty() {
             return Err(PoolReason::NoInstanceTypes);
@@ -254,14 +281,12 @@ impl Solver<'_> {
         let checkpoint = self.cluster.checkpoint();
         let claim = Claim::open((index, catalog), from, &name, self.cluster);
         let mut claim = claim.ok_or(PoolReason::NoInstanceTypes)?;
-        let added = claim.add(&pod.key, pod.class, catalog, &sensitive, self.cluster);
-        let added = added.and_then(|()| {
-            if sold_out {
-                Err(PoolReason::NoOffering)
-            } else {
-                Ok(())
-            }
-        });
+        let added = claim.add(&pod.key, pod.class, catalog, topology, self.cluster);
+        let added = if sold_out {
+            added.and(Err(PoolReason::NoOffering))
+        } else {
+            added
+        };
         if let Err(reason) = added {
             self.cluster.rollback(checkpoint);
             return Err(reason);
@@ -292,7 +317,9 @@ impl Solver<'_> {
         let mut keys: Vec<Symbol> = Vec::new();
         for pod in pending {
             let question = self.cluster.question(pod.class);
-            keys.extend(question.view.hard.iter().map(|counts| counts.rule.key));
+            let view = question.view;
+            let soft = view.soft.iter().filter(|_| view.soft_declared);
+            keys.extend(view.hard.iter().chain(soft).map(|counts| counts.rule.key));
         }
         keys.sort_unstable();
         keys.dedup();
@@ -321,9 +348,13 @@ impl Solver<'_> {
 
     /// Why no pool can buy for a pod.
     fn refusals(&mut self, pod: &Pending) -> Vec<PoolRefusal> {
+        let topology = Topology {
+            strict: false,
+            ..self.topology(pod.class)
+        };
         let mut refusals = Vec::with_capacity(self.catalogs.len());
         for index in 0..self.catalogs.len() {
-            if let Err(reason) = self.try_open(index, pod) {
+            if let Err(reason) = self.try_open(index, pod, &topology) {
                 refusals.push(PoolRefusal {
                     pool: self.catalogs[index].pool.clone(),
                     reason,

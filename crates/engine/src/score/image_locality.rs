@@ -26,12 +26,12 @@ pub(crate) fn raw(pod: &PodClass, cluster: &Cluster, node: &Node) -> i64 {
         .images
         .iter()
         .filter(|image| node.fixed.images.iter().any(|(name, _)| name == *image));
-    let sum: i64 = held
+    let sum = held
         .map(|image| {
             let (size_bytes, holders) = cluster.image(*image);
             (size_bytes as f64 * (f64::from(holders) / total)) as i64
         })
-        .sum();
+        .fold(0_i64, i64::saturating_add);
     let max = MAX_BYTES_PER_CONTAINER * pod.image_containers;
     if max <= MIN_BYTES {
         return 0;

@@ -3,6 +3,11 @@
 //! A transcript is read like a session: all blocks of a file act on one cluster, in order. After a deliberate change
 //! run with `UPDATE_TRANSCRIPTS=1`, which rewrites the answers, and review the difference. Words: see `words.rs`.
 
+#![allow(
+    clippy::disallowed_methods,
+    reason = "the runner reads files; the engine does not"
+)]
+
 mod session;
 mod words;
 

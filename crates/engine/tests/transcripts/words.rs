@@ -3,13 +3,13 @@
 //! An object is a name and attributes `key=value`. Resources are `cpu=2`, `memory=4Gi`, `pods=110` and any name with a
 //! slash; `ips=9` stands for the Windows addresses. Labels: `os=`, `zone=`, `build=` for nodes, `label.KEY=VALUE` for
 //! all. For pods: `select.KEY=VALUE`, `tolerate=KEY=VALUE:EFFECT` or `tolerate=*`, `priority=`, `osname=`, `port=`,
-//! `spread=KEY:SKEW`, `near=KEY`, `away=KEY` (the last three about pods with the pod's own labels), `owner=KIND/NAME`,
+//! `spread=KEY:SKEW`, `prefer-spread=KEY:SKEW`, `near=KEY`, `away=KEY` (the last three about pods with the pod's own labels), `owner=KIND/NAME`,
 //! `namespace=`. `zone` and `host` stand for their topology keys.
 
 use mullion_engine::model::{
     Container, ContainerPort, LabelSelector, NodeSpec, OwnerRef, PodAffinity, PodAffinityTerm,
     PodSpec, Quantity, ResourceMap, Taint, TaintEffect, Toleration, TolerationOperator,
-    TopologySpreadConstraint, label,
+    TopologySpreadConstraint, WhenUnsatisfiable, label,
 };
 
 const ADDRESS: &str = "vpc.amazonaws.com/PrivateIPv4Address";
@@ -178,6 +178,14 @@ pub(crate) fn pod(words: &Words<'_>) -> PodSpec {
             "spread" => template
                 .topology_spread_constraints
                 .push(spread(value, &own)),
+            "prefer-spread" => {
+                let when_unsatisfiable = WhenUnsatisfiable::ScheduleAnyway;
+                let preferred = TopologySpreadConstraint {
+                    when_unsatisfiable,
+                    ..spread(value, &own)
+                };
+                template.topology_spread_constraints.push(preferred);
+            }
             "near" => required(&mut template.affinity.pod_affinity, term(value)),
             "away" => required(&mut template.affinity.pod_anti_affinity, term(value)),
             "owner" => {

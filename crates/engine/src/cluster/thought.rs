@@ -1,0 +1,70 @@
+//! Nodes and pods that are only thought of: what planning puts into the model between checkpoint and rollback.
+//!
+//! They go through the same primitives as real ones, so filters and views cannot tell them apart.
+
+use super::undo::Undo;
+use super::{Cluster, NodeFixed, NodeId};
+use crate::class::{NodeClass, NodeClassId, NodeTaint, PodClassId};
+use crate::intern::Symbol;
+use crate::labels::LabelSet;
+use crate::resources::Amounts;
+
+impl Cluster {
+    /// Adds a node that is only thought of: labels (without a hostname) and taints are given compiled.
+    pub(crate) fn add_virtual(
+        &mut self,
+        name: &str,
+        labels: &LabelSet,
+        taints: &[NodeTaint],
+        allocatable: Amounts,
+    ) -> NodeId {
+        let id = self
+            .free_nodes
+            .last()
+            .copied()
+            .unwrap_or(NodeId(self.nodes.len() as u32));
+        let name = self.names.intern(name);
+        let fixed = self.virtual_fixed(id, name, labels, taints, allocatable);
+        self.put_node_in(fixed);
+        id
+    }
+
+    /// Gives a node that is only thought of other labels and amounts.
+    pub(crate) fn reshape_virtual(&mut self, id: NodeId, labels: &LabelSet, allocatable: Amounts) {
+        let (name, taints) = (self.at(id).fixed.name, self.at(id).fixed.taints.clone());
+        let fixed = self.virtual_fixed(id, name, labels, &taints, allocatable);
+        self.replace_fixed(fixed);
+    }
+
+    fn virtual_fixed(
+        &mut self,
+        id: NodeId,
+        name: Symbol,
+        labels: &LabelSet,
+        taints: &[NodeTaint],
+        allocatable: Amounts,
+    ) -> NodeFixed {
+        let class = NodeClass {
+            labels: labels.clone(),
+            taints: taints.into(),
+            unschedulable: false,
+        };
+        let (class, _) = self.node_classes.insert_full(class);
+        NodeFixed {
+            id,
+            name,
+            class: NodeClassId(class as u32),
+            labels: labels.with(Symbol::HOSTNAME, name),
+            taints: taints.into(),
+            unschedulable: false,
+            allocatable,
+            images: Vec::new(),
+        }
+    }
+
+    /// Counts a pod of a class on a node until the open checkpoint is rolled back.
+    pub(crate) fn load_logged(&mut self, class: PodClassId, at: NodeId) {
+        self.load(class, at, false);
+        self.log(Undo::Unload(class, at));
+    }
+}
