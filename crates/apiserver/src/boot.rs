@@ -1,4 +1,4 @@
-//! What is there from the start: the default namespaces and the kubernetes Service, created through the ordinary path.
+//! What is there from the start: the default namespaces, the system's priority classes and the kubernetes Service, created through the ordinary path.
 
 use std::sync::Arc;
 
@@ -15,37 +15,40 @@ use crate::{
         query::Query,
         write,
     },
+    kinds::system_classes,
     server::ApiServer,
 };
 
 const NAMESPACES: [&str; 4] = ["default", "kube-system", "kube-public", "kube-node-lease"];
 
 /// Creates what every cluster has.
-pub(crate) fn run(server: &Arc<ApiServer>, service_ip: Option<String>) {
+pub(crate) fn run(server: &Arc<ApiServer>, service_ip: &str) {
     for name in NAMESPACES {
         create(
             server,
+            "",
             "namespaces",
             None,
             json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}}),
         );
     }
-    if let Some(ip) = service_ip {
-        let service = json!({
-            "apiVersion": "v1", "kind": "Service",
-            "metadata": {"name": "kubernetes", "namespace": "default", "labels": {"component": "apiserver", "provider": "kubernetes"}},
-            "spec": {
-                "type": "ClusterIP", "clusterIP": ip, "clusterIPs": [ip], "sessionAffinity": "None",
-                "ports": [{"name": "https", "port": 443, "protocol": "TCP", "targetPort": 6443}],
-            },
-        });
-        create(server, "services", Some("default"), service);
+    for class in system_classes() {
+        create(server, "scheduling.k8s.io", "priorityclasses", None, class);
     }
+    let service = json!({
+        "apiVersion": "v1", "kind": "Service",
+        "metadata": {"name": "kubernetes", "namespace": "default", "labels": {"component": "apiserver", "provider": "kubernetes"}},
+        "spec": {
+            "type": "ClusterIP", "clusterIP": service_ip, "clusterIPs": [service_ip], "sessionAffinity": "None",
+            "ports": [{"name": "https", "port": 443, "protocol": "TCP", "targetPort": 6443}],
+        },
+    });
+    create(server, "", "services", Some("default"), service);
 }
 
-fn create(server: &Arc<ApiServer>, plural: &str, namespace: Option<&str>, mut object: Value) {
+fn create(server: &Arc<ApiServer>, group: &str, plural: &str, namespace: Option<&str>, mut object: Value) {
     let table = server.registry().table();
-    let Some(row) = table.find("", "v1", plural) else {
+    let Some(row) = table.find(group, "v1", plural) else {
         return;
     };
     let user = User {
@@ -54,6 +57,7 @@ fn create(server: &Arc<ApiServer>, plural: &str, namespace: Option<&str>, mut ob
         ..User::default()
     };
     let path = ObjectPath {
+        group,
         version: "v1",
         plural,
         namespace,

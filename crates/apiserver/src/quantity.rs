@@ -6,6 +6,8 @@
 
 use std::{cmp::Ordering, fmt};
 
+use serde_json::{Map, Value};
+
 const NANO: i128 = 1_000_000_000;
 const MILLI_IN_NANO: i128 = 1_000_000;
 /// How many digits upstream reads without going through a big decimal; such texts are kept as written when they look canonical.
@@ -58,6 +60,15 @@ pub fn canonical(text: &str) -> Result<String, QuantityError> {
 /// The text is no quantity.
 pub fn canonical_milli(text: &str) -> Result<String, QuantityError> {
     Quantity::parse(text).map(|quantity| quantity.rounded_up_to_milli().to_string())
+}
+
+/// Applies [`canonical_milli`] to every amount of a resource list (`capacity`, `requests`); what is no quantity stays.
+pub fn round_list(list: &mut Value) {
+    for amount in list.as_object_mut().into_iter().flat_map(Map::values_mut) {
+        if let Some(Ok(rounded)) = amount.as_str().map(canonical_milli) {
+            *amount = rounded.into();
+        }
+    }
 }
 
 struct Scanned<'a> {

@@ -11,7 +11,8 @@ use serde_json::Value;
 
 use crate::{
     admission::{Lookup, Plugin, User},
-    boot, http as handlers, kinds,
+    boot, http as handlers,
+    kinds::{self, ServiceRange},
     registry::Registry,
     store::{Key, Store, Window},
 };
@@ -24,7 +25,7 @@ pub struct Config {
     /// Where the time comes from.
     pub clock: Clock,
     /// The range cluster IPs are taken from.
-    pub service_cidr: String,
+    pub service_cidr: ServiceRange,
     /// Plugins that run after the built-in ones.
     pub admission: Vec<Arc<dyn Plugin>>,
     /// How many past events watches may ask for.
@@ -35,7 +36,7 @@ impl Default for Config {
     fn default() -> Self {
         Config {
             clock: Arc::new(Timestamp::now),
-            service_cidr: "10.96.0.0/16".into(),
+            service_cidr: ServiceRange::default(),
             admission: Vec::new(),
             window: Window::default(),
         }
@@ -54,7 +55,7 @@ impl ApiServer {
     /// A server with the built-in kinds, the default namespaces and the kubernetes Service.
     pub fn new(config: Config) -> Arc<Self> {
         let store = Arc::new(Store::new(config.window));
-        let registry = Registry::new(store.clone(), kinds::builtins());
+        let registry = Registry::new(store.clone(), kinds::builtins(config.service_cidr.clone()));
         let plugins = config.admission;
         let server = Arc::new(ApiServer {
             clock: config.clock,
@@ -62,7 +63,7 @@ impl ApiServer {
             registry,
             plugins,
         });
-        boot::run(&server, first_address(&config.service_cidr));
+        boot::run(&server, &config.service_cidr.first().to_string());
         server
     }
 
@@ -101,13 +102,6 @@ impl ApiServer {
     pub fn plugins(&self) -> &[Arc<dyn Plugin>] {
         &self.plugins
     }
-}
-
-/// The first usable address of an IPv4 range, which belongs to the kubernetes Service.
-fn first_address(cidr: &str) -> Option<String> {
-    let (network, _) = cidr.split_once('/')?;
-    let network: std::net::Ipv4Addr = network.parse().ok()?;
-    Some(std::net::Ipv4Addr::from(u32::from(network) + 1).to_string())
 }
 
 impl Lookup for ApiServer {

@@ -5,9 +5,29 @@
 use std::sync::Arc;
 
 use super::{
-    daemonsets::DaemonSets, deployments::Deployments, poddisruptionbudgets::PodDisruptionBudgets, pods::Pods, replicasets::ReplicaSets,
-    Generation, Kind, NameRule, Plain, Resource, Rules, StatusMetadata, StatusOnCreate,
-    Subresource, SubresourceHandler,
+    Generation, Kind, NameRule, Plain, Resource, Rules, StatusMetadata, StatusOnCreate, Subresource, SubresourceHandler,
+    configmaps::ConfigMap,
+    controllerrevisions::ControllerRevision,
+    csi::{CsiDriver, CsiNode, VolumeAttachment},
+    daemonsets::DaemonSets,
+    deployments::Deployments,
+    endpoints::Endpoints,
+    endpointslices::EndpointSlice,
+    events::{CoreEvent, Event},
+    leases::Lease,
+    namespaces::Namespace,
+    nodes::Node,
+    persistentvolumeclaims::PersistentVolumeClaim,
+    persistentvolumes::PersistentVolume,
+    poddisruptionbudgets::PodDisruptionBudgets,
+    pods::Pods,
+    priorityclasses::PriorityClass,
+    replicasets::ReplicaSets,
+    runtimeclasses::RuntimeClass,
+    secrets::Secret,
+    serviceaccounts::ServiceAccount,
+    services::{Service, ServiceRange},
+    storageclasses::StorageClass,
 };
 use crate::schema::Type;
 
@@ -170,19 +190,23 @@ impl Row {
     }
 }
 
-fn core() -> Vec<Row> {
+fn core(range: ServiceRange) -> Vec<Row> {
     vec![
-        Row::core("ConfigMap", "configmaps").short(&["cm"]),
+        Row::core("ConfigMap", "configmaps")
+            .behaves(ConfigMap).short(&["cm"]),
         Row::core("Endpoints", "endpoints")
+            .behaves(Endpoints)
             .short(&["ep"])
             .deprecated(
                 "v1 Endpoints is deprecated in v1.33+; use discovery.k8s.io/v1 EndpointSlice",
             )
             .rules(|rules| rules.create_on_update = true),
         Row::core("Event", "events")
+            .behaves(CoreEvent)
             .short(&["ev"])
             .rules(|rules| rules.create_on_update = true),
         Row::core("Namespace", "namespaces")
+            .behaves(Namespace)
             .cluster()
             .short(&["ns"])
             .rules(|rules| {
@@ -192,15 +216,18 @@ fn core() -> Vec<Row> {
             .named("finalize", "Namespace", &["update"])
             .status(StatusMetadata::All),
         Row::core("Node", "nodes")
+            .behaves(Node)
             .cluster()
             .short(&["no"])
             .rules(|rules| rules.status_on_create = StatusOnCreate::Keep)
             .status(StatusMetadata::All),
         Row::core("PersistentVolumeClaim", "persistentvolumeclaims")
+            .behaves(PersistentVolumeClaim)
             .short(&["pvc"])
             .rules(|rules| rules.delete_returns_object = true)
             .status(StatusMetadata::All),
         Row::core("PersistentVolume", "persistentvolumes")
+            .behaves(PersistentVolume)
             .cluster()
             .short(&["pv"])
             .rules(|rules| rules.delete_returns_object = true)
@@ -227,11 +254,14 @@ fn core() -> Vec<Row> {
             .named("log", "Pod", &["get"])
             .part("resize")
             .status(StatusMetadata::KeepOwnerReferences),
-        Row::core("Secret", "secrets"),
+        Row::core("Secret", "secrets")
+            .behaves(Secret),
         Row::core("ServiceAccount", "serviceaccounts")
+            .behaves(ServiceAccount)
             .short(&["sa"])
             .rules(|rules| rules.delete_returns_object = true),
         Row::core("Service", "services")
+            .behaves(Service::new(range))
             .short(&["svc"])
             .in_all()
             .rules(|rules| {
@@ -245,7 +275,8 @@ fn core() -> Vec<Row> {
 
 fn apps() -> Vec<Row> {
     vec![
-        Row::apps("ControllerRevision", "controllerrevisions"),
+        Row::apps("ControllerRevision", "controllerrevisions")
+            .behaves(ControllerRevision),
         Row::apps("DaemonSet", "daemonsets")
             .behaves(DaemonSets)
             .short(&["ds"])
@@ -278,6 +309,7 @@ fn groups() -> Vec<Row> {
             "events",
             "api.events.v1.Event",
         )
+        .behaves(Event)
         .short(&["ev"])
         .stored_as("events")
         .rules(|rules| rules.create_on_update = true),
@@ -317,6 +349,7 @@ fn groups() -> Vec<Row> {
             "priorityclasses",
             "api.scheduling.v1.PriorityClass",
         )
+        .behaves(PriorityClass)
         .cluster()
         .short(&["pc"])
         .rules(|rules| rules.generation = Generation::OnceAtCreate),
@@ -327,6 +360,7 @@ fn groups() -> Vec<Row> {
             "leases",
             "api.coordination.v1.Lease",
         )
+        .behaves(Lease)
         .rules(|rules| {
             rules.unconditional_update = false;
             rules.create_on_update = true;
@@ -342,6 +376,7 @@ fn groups() -> Vec<Row> {
             "endpointslices",
             "api.discovery.v1.EndpointSlice",
         )
+        .behaves(EndpointSlice)
         .rules(|rules| {
             rules.generation =
                 Generation::Counts(&["addressType", "endpoints", "ports", "metadata.labels"]);
@@ -358,6 +393,7 @@ fn runtime_class(version: &'static str) -> Row {
         "runtimeclasses",
         "api.node.v1.RuntimeClass",
     )
+    .behaves(RuntimeClass)
     .cluster()
     .rules(|rules| {
         rules.unconditional_update = false;
@@ -369,12 +405,14 @@ fn storage() -> Vec<Row> {
     let conditional = |rules: &mut Rules| rules.unconditional_update = false;
     vec![
         Row::storage_group("CSIDriver", "csidrivers")
+            .behaves(CsiDriver)
             .cluster()
             .rules(|rules| {
                 rules.unconditional_update = false;
                 rules.delete_returns_object = true;
             }),
         Row::storage_group("CSINode", "csinodes")
+            .behaves(CsiNode)
             .cluster()
             .rules(|rules| {
                 rules.unconditional_update = false;
@@ -382,10 +420,12 @@ fn storage() -> Vec<Row> {
             }),
         Row::storage_group("CSIStorageCapacity", "csistoragecapacities").rules(conditional),
         Row::storage_group("StorageClass", "storageclasses")
+            .behaves(StorageClass)
             .cluster()
             .short(&["sc"])
             .rules(|rules| rules.delete_returns_object = true),
         Row::storage_group("VolumeAttachment", "volumeattachments")
+            .behaves(VolumeAttachment)
             .cluster()
             .rules(|rules| {
                 rules.unconditional_update = false;
@@ -395,9 +435,9 @@ fn storage() -> Vec<Row> {
     ]
 }
 
-/// All built-in rows, in discovery order of their groups.
-pub fn builtins() -> Vec<Resource> {
-    [core(), apps(), groups(), storage()]
+/// All built-in rows, in discovery order of their groups; Services take their addresses from `range`.
+pub fn builtins(range: ServiceRange) -> Vec<Resource> {
+    [core(range), apps(), groups(), storage()]
         .into_iter()
         .flatten()
         .map(Row::done)

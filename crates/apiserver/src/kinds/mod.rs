@@ -4,17 +4,36 @@
 //! can say: defaults, validation, table cells. Custom resources make the same rows at run time. Handlers never name a kind.
 
 mod builtins;
+mod configmaps;
+mod controllerrevisions;
+mod csi;
 mod daemonsets;
 mod deployments;
+mod endpoints;
+mod endpointslices;
+mod events;
+mod leases;
+pub(crate) mod namespaces;
+mod nodes;
+mod persistentvolumeclaims;
+mod persistentvolumes;
 mod poddisruptionbudgets;
 mod pods;
 pub(crate) mod podspec;
 pub(crate) mod print;
+pub(crate) mod priorityclasses;
 mod replicasets;
+mod runtimeclasses;
+mod secrets;
+mod serviceaccounts;
+mod services;
+pub(crate) mod storageclasses;
 pub(crate) mod tree;
 mod workloads;
 
 pub use builtins::builtins;
+pub use priorityclasses::system_classes;
+pub use services::{InvalidRange, ServiceRange};
 
 use std::{borrow::Cow, sync::Arc};
 

@@ -97,6 +97,19 @@ pub fn name(errors: &mut Errors, path: &Path<'_>, value: &str) {
     }
 }
 
+/// The name of a resource of containers (also of a pod's overhead).
+pub fn container_name(errors: &mut Errors, path: &Path<'_>, value: &str) {
+    name(errors, path, value);
+    let standard = matches!(value, "cpu" | "memory" | "ephemeral-storage") || is_huge_page(value);
+    if !value.contains('/') {
+        if !standard {
+            errors.invalid(path, value, "must be a standard resource for containers");
+        }
+    } else if !is_native(value) && !is_extended(value) {
+        errors.invalid(path, value, "doesn't follow extended resource name standard");
+    }
+}
+
 /// An amount of a resource: not negative, whole where the resource is counted.
 pub fn amount(errors: &mut Errors, path: &Path<'_>, resource: &str, text: &str) {
     let Ok(quantity) = Quantity::parse(text) else {

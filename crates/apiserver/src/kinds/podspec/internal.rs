@@ -77,6 +77,11 @@ pub(super) fn indented(type_name: &str, value: &Value) -> String {
     printer.out
 }
 
+/// How two structs differ, as upstream shows it in the refusal of an update.
+pub(crate) fn difference(type_name: &str, old: &Value, new: &Value) -> String {
+    super::difference::unified(&indented(type_name, old), &indented(type_name, new))
+}
+
 /// A label selector on one line; its type is the served one, so absent fields are left out.
 pub(crate) fn label_selector(selector: &Value) -> String {
     let mut printer = Printer { out: String::new(), indent: None };

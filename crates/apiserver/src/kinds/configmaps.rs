@@ -1,0 +1,80 @@
+//! core/v1 ConfigMap: keys that can be file names, a limited size, immutable when it says so.
+
+use jiff::Timestamp;
+use serde_json::Value;
+
+use super::{
+    Column, Kind,
+    print::{AGE, NAME, age, column, name},
+    tree::Tree,
+};
+use crate::{
+    admission::Ctx,
+    field::{Errors, Path},
+    validation::{check, names},
+};
+
+/// The most that the data of one ConfigMap or Secret may hold.
+pub(crate) const MAX_DATA_BYTES: usize = 1024 * 1024;
+/// Upstream's sentence for a change of immutable data.
+pub(crate) const IMMUTABLE: &str = "field is immutable when `immutable` is set";
+
+/// core/v1 ConfigMap.
+pub(crate) struct ConfigMap;
+
+impl Kind for ConfigMap {
+    fn validate(&self, _ctx: &Ctx<'_>, object: &Value, errors: &mut Errors) {
+        let mut bytes = 0;
+        for (field, other) in [("data", "binaryData"), ("binaryData", "")] {
+            let path = Path::new(field);
+            for (key, value) in object.entries(field) {
+                check(errors, &path.key(key), key, names::config_key(key));
+                if object[other].get(key).is_some() {
+                    errors.invalid(&path.key(key), key, "duplicate of key present in binaryData");
+                }
+                let length = value.as_str().map_or(0, str::len);
+                bytes += if field == "binaryData" { decoded_length(value) } else { length };
+            }
+        }
+        if bytes > MAX_DATA_BYTES {
+            errors.too_long(&Path::new(""), MAX_DATA_BYTES);
+        }
+    }
+
+    fn validate_update(&self, _ctx: &Ctx<'_>, object: &Value, old: &Value, errors: &mut Errors) {
+        immutable(errors, object, old, &["data", "binaryData"]);
+    }
+
+    fn columns(&self) -> Option<&[Column]> {
+        const COLUMNS: &[Column] = &[NAME, column("Data"), AGE];
+        Some(COLUMNS)
+    }
+
+    fn cells(&self, object: &Value, now: Timestamp) -> Vec<Value> {
+        let count = object.entries("data").count() + object.entries("binaryData").count();
+        vec![name(object), count.into(), age(object, now)]
+    }
+}
+
+/// How many bytes a base64 text stands for.
+pub(crate) fn decoded_length(value: &Value) -> usize {
+    let text = value.as_str().unwrap_or("");
+    text.len() / 4 * 3 - text.bytes().rev().take(2).filter(|&byte| byte == b'=').count()
+}
+
+/// Records changes of an object that was declared immutable.
+pub(crate) fn immutable(errors: &mut Errors, object: &Value, old: &Value, fields: &[&str]) {
+    if !old.flag("immutable") {
+        return;
+    }
+    if !object.flag("immutable") {
+        errors.forbidden(&Path::new("immutable"), IMMUTABLE);
+    }
+    let empty = |value: &Value| value.as_object().is_none_or(serde_json::Map::is_empty);
+    for &field in fields {
+        let (now, before) = (&object[field], &old[field]);
+        if now != before && !(empty(now) && empty(before)) {
+            errors.forbidden(&Path::new(field), IMMUTABLE);
+        }
+    }
+}

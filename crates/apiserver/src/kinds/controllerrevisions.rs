@@ -1,0 +1,50 @@
+//! apps/v1 ControllerRevision: one state a controller can go back to; its data never changes.
+
+use jiff::Timestamp;
+use serde_json::Value;
+
+use super::{
+    Column, Kind,
+    print::{AGE, NAME, age, column, name, or_none},
+    tree::Tree,
+};
+use crate::{
+    admission::Ctx,
+    field::{Errors, Path},
+    validation::{self, nonnegative},
+};
+
+/// apps/v1 ControllerRevision.
+pub(crate) struct ControllerRevision;
+
+impl Kind for ControllerRevision {
+    fn validate(&self, _ctx: &Ctx<'_>, object: &Value, errors: &mut Errors) {
+        if !object.has("data") {
+            errors.required(&Path::new("data"), "data is mandatory");
+        }
+        nonnegative(errors, &Path::new("revision"), object.integer("revision").unwrap_or(0));
+    }
+
+    fn validate_update(&self, _ctx: &Ctx<'_>, object: &Value, old: &Value, errors: &mut Errors) {
+        validation::immutable(errors, &Path::new("data"), &object["data"], &old["data"]);
+    }
+
+    fn columns(&self) -> Option<&[Column]> {
+        const COLUMNS: &[Column] = &[NAME, column("Controller"), column("Revision"), AGE];
+        Some(COLUMNS)
+    }
+
+    fn cells(&self, object: &Value, now: Timestamp) -> Vec<Value> {
+        vec![name(object), controller(object).into(), object.integer("revision").unwrap_or(0).into(), age(object, now)]
+    }
+}
+
+fn controller(revision: &Value) -> String {
+    let owners = revision["metadata"].items("ownerReferences");
+    let Some(owner) = owners.iter().find(|owner| owner.flag("controller")) else { return or_none("").to_owned() };
+    let kind = owner.text("kind").to_lowercase();
+    match owner.text("apiVersion").split_once('/') {
+        Some((group, _)) => format!("{kind}.{group}/{}", owner.text("name")),
+        None => format!("{kind}/{}", owner.text("name")),
+    }
+}

@@ -1,0 +1,312 @@
+//! Events, served as core/v1 and as events.k8s.io/v1: one storage (in the core form), two sets of field names.
+//!
+//! Rules come from the core form: a face other than core is translated first. Events of the new API must say who reports what; those
+//! of the old API only have to agree with the namespace of their object.
+
+use jiff::Timestamp;
+use serde_json::{Map, Value};
+
+use super::{
+    Column, Kind,
+    print::{column, since, wide},
+    tree::Tree,
+};
+use crate::{
+    admission::Ctx,
+    field::{Errors, Path},
+    validation::{self, check, names},
+};
+
+/// (core name, events.k8s.io name) of the fields that differ.
+const RENAMED: [(&str, &str); 7] = [
+    ("involvedObject", "regarding"),
+    ("message", "note"),
+    ("reportingComponent", "reportingController"),
+    ("source", "deprecatedSource"),
+    ("firstTimestamp", "deprecatedFirstTimestamp"),
+    ("lastTimestamp", "deprecatedLastTimestamp"),
+    ("count", "deprecatedCount"),
+];
+const MAX_TEXT: usize = 128;
+const MAX_NOTE: usize = 1024;
+
+const COLUMNS: &[Column] = &[
+    column("Last Seen"),
+    column("Type"),
+    column("Reason"),
+    column("Object"),
+    wide("Subobject"),
+    wide("Source"),
+    column("Message"),
+    wide("First Seen"),
+    wide("Count"),
+    Column { name: "Name", cell_type: "string", format: "name", priority: 1 },
+];
+
+/// core/v1 Event.
+pub(crate) struct CoreEvent;
+
+/// events.k8s.io/v1 Event.
+pub(crate) struct Event;
+
+impl Kind for CoreEvent {
+    fn validate(&self, _ctx: &Ctx<'_>, object: &Value, errors: &mut Errors) {
+        common(errors, object, "reportingComponent");
+    }
+
+    fn columns(&self) -> Option<&[Column]> {
+        Some(COLUMNS)
+    }
+
+    fn cells(&self, object: &Value, now: Timestamp) -> Vec<Value> {
+        cells(object, now)
+    }
+
+    fn selectable_fields(&self) -> &[&'static str] {
+        &[
+            "involvedObject.kind",
+            "involvedObject.namespace",
+            "involvedObject.name",
+            "involvedObject.uid",
+            "involvedObject.apiVersion",
+            "involvedObject.resourceVersion",
+            "involvedObject.fieldPath",
+            "reason",
+            "reportingComponent",
+            "source",
+            "type",
+        ]
+    }
+
+    fn selectable_value(&self, object: &Value, field: &str) -> String {
+        match field {
+            "source" => match object["source"].text("component") {
+                "" => object.text("reportingComponent").to_owned(),
+                component => component.to_owned(),
+            },
+            _ => at(object, field),
+        }
+    }
+}
+
+impl Kind for Event {
+    fn validate(&self, _ctx: &Ctx<'_>, object: &Value, errors: &mut Errors) {
+        let core = core_form(object);
+        common(errors, &core, "reportingController");
+    }
+
+    fn validate_creation(&self, _ctx: &Ctx<'_>, object: &Value, errors: &mut Errors) {
+        new_api(errors, &core_form(object));
+    }
+
+    fn validate_update(&self, _ctx: &Ctx<'_>, object: &Value, old: &Value, errors: &mut Errors) {
+        let (core, old) = (core_form(object), core_form(old));
+        if core["series"] != old["series"] {
+            series(errors, &core["series"]);
+        }
+        for (field, name) in IMMUTABLE {
+            validation::immutable(errors, &Path::new(name), &core[field], &old[field]);
+        }
+    }
+
+    fn columns(&self) -> Option<&[Column]> {
+        Some(COLUMNS)
+    }
+
+    fn cells(&self, object: &Value, now: Timestamp) -> Vec<Value> {
+        cells(&core_form(object), now)
+    }
+
+    fn selectable_fields(&self) -> &[&'static str] {
+        &[
+            "reason",
+            "regarding.kind",
+            "regarding.namespace",
+            "regarding.name",
+            "regarding.uid",
+            "regarding.apiVersion",
+            "regarding.resourceVersion",
+            "regarding.fieldPath",
+            "reportingController",
+            "type",
+        ]
+    }
+
+    fn selectable_value(&self, object: &Value, field: &str) -> String {
+        at(object, field)
+    }
+
+    fn to_storage(&self, object: &mut Value) {
+        if let Some(object) = object.as_object_mut() {
+            RENAMED.iter().for_each(|(core, new)| rename(object, new, core));
+            object.entry("source").or_insert_with(|| Map::new().into());
+        }
+    }
+
+    fn from_storage(&self, object: &mut Value) {
+        if let Some(object) = object.as_object_mut() {
+            RENAMED.iter().for_each(|(core, new)| rename(object, core, new));
+        }
+    }
+}
+
+/// (core name, name in messages) of what an event of the new API never changes.
+const IMMUTABLE: [(&str, &str); 12] = [
+    ("involvedObject", "involvedObject"),
+    ("reason", "reason"),
+    ("message", "message"),
+    ("source", "source"),
+    ("firstTimestamp", "firstTimestamp"),
+    ("lastTimestamp", "lastTimestamp"),
+    ("count", "count"),
+    ("eventTime", "eventTime"),
+    ("action", "action"),
+    ("related", "related"),
+    ("reportingComponent", "reportingController"),
+    ("reportingInstance", "reportingInstance"),
+];
+
+fn rename(object: &mut Map<String, Value>, from: &str, to: &str) {
+    if let Some(value) = object.remove(from) {
+        object.insert(to.to_owned(), value);
+    }
+}
+
+fn core_form(object: &Value) -> Value {
+    let mut core = object.clone();
+    Event.to_storage(&mut core);
+    core
+}
+
+fn at(object: &Value, path: &str) -> String {
+    let value = path.split('.').fold(object, |value, field| &value[field]);
+    value.as_str().unwrap_or("").to_owned()
+}
+
+/// What both faces ask for; `controller` is the face's name of the reporting controller.
+fn common(errors: &mut Errors, event: &Value, controller: &str) {
+    let namespace = event["metadata"].text("namespace");
+    let involved = event["involvedObject"].text("namespace");
+    let path = Path::new("involvedObject");
+    let mut mismatch = || errors.invalid(&path.child("namespace"), involved, "does not match event.namespace");
+    if event["eventTime"].is_null() {
+        if if involved.is_empty() { !matches!(namespace, "" | "default") } else { namespace != involved } {
+            mismatch();
+        }
+    } else {
+        if involved.is_empty() && !matches!(namespace, "default" | "kube-system") {
+            mismatch();
+        }
+        reporter(errors, event, controller);
+    }
+    check(errors, &Path::new("namespace"), namespace, names::dns_subdomain(namespace));
+}
+
+fn reporter(errors: &mut Errors, event: &Value, controller: &str) {
+    let limited = |errors: &mut Errors, field: &str, limit: usize| {
+        if event.text(field).len() > limit {
+            errors.invalid(&Path::new(field), "", format!("can have at most {limit} characters"));
+        }
+    };
+    let name = event.text("reportingComponent");
+    if name.is_empty() {
+        errors.required(&Path::new(controller), "");
+    }
+    check(errors, &Path::new(controller), name, names::qualified_name(name));
+    for field in ["reportingInstance", "action", "reason"] {
+        if event.text(field).is_empty() {
+            errors.required(&Path::new(field), "");
+        }
+        limited(errors, field, MAX_TEXT);
+    }
+    limited(errors, "message", MAX_NOTE);
+}
+
+/// What the new API asks of a new event.
+fn new_api(errors: &mut Errors, event: &Value) {
+    series(errors, &event["series"]);
+    if event["eventTime"].is_null() {
+        errors.required(&Path::new("eventTime"), "");
+    }
+    let kind = event.text("type");
+    if !matches!(kind, "Normal" | "Warning") {
+        errors.invalid(&Path::new("type"), "", format!("has invalid value: {kind}"));
+    }
+    let source = &event["source"];
+    let set = [
+        ("firstTimestamp", event.has("firstTimestamp")),
+        ("lastTimestamp", event.has("lastTimestamp")),
+        ("count", event.integer("count").unwrap_or(0) != 0),
+        ("source", !source.text("component").is_empty() || !source.text("host").is_empty()),
+    ];
+    for (field, _) in set.into_iter().filter(|(_, set)| *set) {
+        errors.invalid(&Path::new(field), "", "needs to be unset");
+    }
+}
+
+fn series(errors: &mut Errors, series: &Value) {
+    if series.is_null() {
+        return;
+    }
+    let path = Path::new("series");
+    if series.integer("count").unwrap_or(0) < 2 {
+        errors.invalid(&path.child("count"), "", "should be at least 2");
+    }
+    if series.text("lastObservedTime").is_empty() {
+        errors.required(&path.child("lastObservedTime"), "");
+    }
+}
+
+fn cells(event: &Value, now: Timestamp) -> Vec<Value> {
+    let mut first = since(event.text("firstTimestamp"), now);
+    if !event.has("firstTimestamp") {
+        first = since(event.text("eventTime"), now);
+    }
+    let mut last = if event.has("lastTimestamp") { since(event.text("lastTimestamp"), now) } else { first.clone() };
+    let mut count = event.integer("count").unwrap_or(0).max(1);
+    if let Some(series) = event.field("series") {
+        last = since(series.text("lastObservedTime"), now);
+        count = series.integer("count").unwrap_or(0);
+    }
+    let involved = &event["involvedObject"];
+    let kind = involved.text("kind").to_lowercase();
+    let object = if involved.text("name").is_empty() { kind } else { format!("{kind}/{}", involved.text("name")) };
+    vec![
+        last.into(),
+        event.text("type").into(),
+        event.text("reason").into(),
+        object.into(),
+        involved.text("fieldPath").into(),
+        source(event).into(),
+        event.text("message").trim().into(),
+        first.into(),
+        count.into(),
+        event["metadata"]["name"].clone(),
+    ]
+}
+
+fn source(event: &Value) -> String {
+    let either = |old: &str, field: &str| match event["source"].text(old) {
+        "" => event.text(field).to_owned(),
+        text => text.to_owned(),
+    };
+    let (component, instance) = (either("component", "reportingComponent"), either("host", "reportingInstance"));
+    if instance.is_empty() { component } else { format!("{component}, {instance}") }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn the_two_faces_show_the_same_event() {
+        let new = json!({"note": "n", "regarding": {"kind": "Pod"}, "reportingController": "c", "deprecatedSource": {}});
+        let mut stored = new.clone();
+        Event.to_storage(&mut stored);
+        assert_eq!(stored, json!({"message": "n", "involvedObject": {"kind": "Pod"}, "reportingComponent": "c", "source": {}}));
+        Event.from_storage(&mut stored);
+        assert_eq!(stored, new);
+    }
+}

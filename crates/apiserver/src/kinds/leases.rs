@@ -1,0 +1,55 @@
+//! coordination.k8s.io/v1 Lease: who holds something, and until when.
+
+use jiff::Timestamp;
+use serde_json::Value;
+
+use super::{
+    Column, Kind,
+    print::{AGE, NAME, age, column, name},
+    tree::Tree,
+};
+use crate::{
+    admission::Ctx,
+    field::{Errors, Path},
+    validation::{check, names},
+};
+
+/// coordination.k8s.io/v1 Lease.
+pub(crate) struct Lease;
+
+impl Kind for Lease {
+    fn validate(&self, _ctx: &Ctx<'_>, object: &Value, errors: &mut Errors) {
+        let spec = &object["spec"];
+        let path = Path::new("spec");
+        if let Some(seconds) = spec.integer("leaseDurationSeconds").filter(|&seconds| seconds <= 0) {
+            errors.invalid(&path.child("leaseDurationSeconds"), seconds, "must be greater than 0");
+        }
+        if let Some(transitions) = spec.integer("leaseTransitions").filter(|&transitions| transitions < 0) {
+            errors.invalid(&path.child("leaseTransitions"), transitions, "must be greater than or equal to 0");
+        }
+        if let Some(strategy) = spec["strategy"].as_str() {
+            strategy_name(errors, &path.child("strategy"), strategy);
+        }
+        if spec["preferredHolder"].as_str().is_some_and(|holder| !holder.is_empty()) && spec.text("strategy").is_empty() {
+            errors.forbidden(&path.child("preferredHolder"), "may only be specified if `strategy` is defined");
+        }
+    }
+
+    fn columns(&self) -> Option<&[Column]> {
+        const COLUMNS: &[Column] = &[NAME, column("Holder"), AGE];
+        Some(COLUMNS)
+    }
+
+    fn cells(&self, object: &Value, now: Timestamp) -> Vec<Value> {
+        vec![name(object), object["spec"].text("holderIdentity").into(), age(object, now)]
+    }
+}
+
+/// Strategies with a domain are anybody's, those without are Kubernetes' own.
+fn strategy_name(errors: &mut Errors, path: &Path<'_>, strategy: &str) {
+    if strategy.contains('/') {
+        check(errors, path, strategy, names::qualified_name(strategy));
+    } else if strategy != "OldestEmulationVersion" {
+        errors.not_supported(path, strategy, &["OldestEmulationVersion"]);
+    }
+}

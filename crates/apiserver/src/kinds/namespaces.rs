@@ -1,0 +1,138 @@
+//! core/v1 Namespace: born Active with the finalizer `kubernetes`, which only `/finalize` removes once everything inside is gone.
+
+use jiff::Timestamp;
+use serde_json::{Value, json};
+
+use super::{
+    Column, Kind,
+    print::{AGE, NAME, age, column, name},
+    tree::{Tree, object_at},
+};
+use crate::{
+    admission::Ctx,
+    field::{Errors, Path},
+    validation::{check, names},
+};
+
+/// The finalizer every namespace is created with.
+pub(crate) const FINALIZER: &str = "kubernetes";
+const NAME_LABEL: &str = "kubernetes.io/metadata.name";
+
+/// core/v1 Namespace.
+pub(crate) struct Namespace;
+
+impl Kind for Namespace {
+    fn default(&self, object: &mut Value) {
+        label_with_name(object);
+    }
+
+    fn prepare_create(&self, _ctx: &Ctx<'_>, object: &mut Value) {
+        label_with_name(object);
+        object["status"] = json!({"phase": "Active"});
+        let Some(root) = object.as_object_mut() else { return };
+        let finalizers = object_at(root, "spec").entry("finalizers").or_insert(Value::Null);
+        match finalizers {
+            Value::Array(list) if list.iter().any(|finalizer| finalizer == FINALIZER) => {}
+            Value::Array(list) => list.push(FINALIZER.into()),
+            absent => *absent = json!([FINALIZER]),
+        }
+    }
+
+    fn prepare_update(&self, _ctx: &Ctx<'_>, object: &mut Value, old: &Value) {
+        keep(object, old, "spec", "finalizers");
+    }
+
+    fn validate(&self, _ctx: &Ctx<'_>, object: &Value, errors: &mut Errors) {
+        spec_finalizers(errors, object);
+    }
+
+    fn validate_status(&self, _ctx: &Ctx<'_>, object: &Value, _old: &Value, errors: &mut Errors) {
+        let path = Path::new("status");
+        let path = path.child("phase");
+        let phase = object["status"].text("phase");
+        if object["metadata"].has("deletionTimestamp") {
+            if phase != "Terminating" {
+                errors.invalid(&path, phase, "may only be 'Terminating' if `deletionTimestamp` is not empty");
+            }
+        } else if phase != "Active" {
+            errors.invalid(&path, phase, "may only be 'Active' if `deletionTimestamp` is empty");
+        }
+    }
+
+    fn holds_deletion(&self, object: &Value) -> bool {
+        !object["spec"].items("finalizers").is_empty()
+    }
+
+    fn prepare_delete(&self, _ctx: &Ctx<'_>, object: &mut Value) {
+        object["status"]["phase"] = "Terminating".into();
+    }
+
+    fn columns(&self) -> Option<&[Column]> {
+        const COLUMNS: &[Column] = &[NAME, column("Status"), AGE];
+        Some(COLUMNS)
+    }
+
+    fn cells(&self, object: &Value, now: Timestamp) -> Vec<Value> {
+        vec![name(object), object["status"].text("phase").into(), age(object, now)]
+    }
+
+    fn selectable_fields(&self) -> &[&'static str] {
+        &["status.phase"]
+    }
+
+    fn selectable_value(&self, object: &Value, _field: &str) -> String {
+        object["status"].text("phase").to_owned()
+    }
+}
+
+fn label_with_name(object: &mut Value) {
+    let name = object["metadata"].text("name").to_owned();
+    if name.is_empty() {
+        return;
+    }
+    if let Some(metadata) = object["metadata"].as_object_mut() {
+        object_at(metadata, "labels").insert(NAME_LABEL.to_owned(), name.into());
+    }
+}
+
+/// Carries one field of the stored object over, whatever the client sent.
+fn keep(object: &mut Value, old: &Value, part: &str, field: &str) {
+    match old[part].field(field) {
+        Some(value) => object[part][field] = value.clone(),
+        None => {
+            object[part].as_object_mut().and_then(|part| part.remove(field));
+        }
+    }
+}
+
+/// The finalizers in `spec` must be the standard one or have a domain.
+pub(crate) fn spec_finalizers(errors: &mut Errors, object: &Value) {
+    let path = Path::new("spec");
+    let path = path.child("finalizers");
+    for finalizer in object["spec"].items("finalizers").iter().filter_map(Value::as_str) {
+        check(errors, &path, finalizer, names::qualified_name(finalizer));
+        if !finalizer.contains('/') && !matches!(finalizer, FINALIZER | "orphan" | "foregroundDeletion") {
+            errors.invalid(&path, finalizer, "name is neither a standard finalizer name nor is it fully qualified");
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_finalizer_without_a_domain_must_be_a_standard_one() {
+        let mut errors = Errors::default();
+        spec_finalizers(&mut errors, &json!({"spec": {"finalizers": ["kubernetes", "example.com/f", "foo"]}}));
+        let bodies: Vec<String> = errors.0.iter().map(|error| error.body()).collect();
+        assert_eq!(bodies, [r#"Invalid value: "foo": name is neither a standard finalizer name nor is it fully qualified"#]);
+    }
+
+    #[test]
+    fn the_name_label_cannot_be_changed() {
+        let mut namespace = json!({"metadata": {"name": "a", "labels": {"kubernetes.io/metadata.name": "b"}}});
+        Namespace.default(&mut namespace);
+        assert_eq!(namespace["metadata"]["labels"], json!({"kubernetes.io/metadata.name": "a"}));
+    }
+}

@@ -1,0 +1,271 @@
+//! core/v1 Node: kept with the status its kubelet sends, tainted until ready by admission, immutable where the cloud is concerned.
+
+use std::collections::BTreeSet;
+
+use jiff::Timestamp;
+use serde_json::Value;
+
+use super::{
+    Column, Kind,
+    print::{AGE, NAME, age, column, name, or_none, wide},
+    tree::{Tree, object_at},
+};
+use crate::{
+    admission::Ctx,
+    field::{self, ErrorType, Errors, Path},
+    quantity,
+    validation::{metadata, names, net, resources},
+};
+
+const ROLE_PREFIX: &str = "node-role.kubernetes.io/";
+const ROLE_LABEL: &str = "kubernetes.io/role";
+
+/// core/v1 Node.
+pub(crate) struct Node;
+
+impl Kind for Node {
+    fn default(&self, object: &mut Value) {
+        if let Some(spec) = object.get_mut("spec").and_then(Value::as_object_mut) {
+            align_pod_cidrs(spec);
+        }
+        let Some(status) = object.get_mut("status").and_then(Value::as_object_mut) else { return };
+        for list in ["capacity", "allocatable"] {
+            status.get_mut(list).into_iter().for_each(quantity::round_list);
+        }
+        let capacity = status.get("capacity").filter(|capacity| capacity.as_object().is_some_and(|capacity| !capacity.is_empty()));
+        if let (Some(capacity), None) = (capacity.cloned(), status.get("allocatable").and_then(Value::as_object)) {
+            status.insert("allocatable".to_owned(), capacity);
+        }
+    }
+
+    fn prepare_create(&self, _ctx: &Ctx<'_>, object: &mut Value) {
+        if let Some(root) = object.as_object_mut() {
+            object_at(root, "spec");
+        }
+    }
+
+    fn validate(&self, _ctx: &Ctx<'_>, object: &Value, errors: &mut Errors) {
+        taints(errors, object);
+        declared_resources(errors, object);
+        pod_cidrs(errors, object["spec"].items("podCIDRs"));
+    }
+
+    fn validate_update(&self, ctx: &Ctx<'_>, object: &Value, old: &Value, errors: &mut Errors) {
+        self.validate_status(ctx, object, old, errors);
+    }
+
+    fn validate_status(&self, _ctx: &Ctx<'_>, object: &Value, old: &Value, errors: &mut Errors) {
+        declared_resources(errors, object);
+        duplicate_addresses(errors, object["status"].items("addresses"));
+        once_set(errors, object, old);
+        taints(errors, object);
+    }
+
+    fn columns(&self) -> Option<&[Column]> {
+        const COLUMNS: &[Column] = &[
+            NAME,
+            column("Status"),
+            column("Roles"),
+            AGE,
+            column("Version"),
+            wide("Internal-IP"),
+            wide("External-IP"),
+            wide("OS-Image"),
+            wide("Kernel-Version"),
+            wide("Container-Runtime"),
+        ];
+        Some(COLUMNS)
+    }
+
+    fn cells(&self, object: &Value, now: Timestamp) -> Vec<Value> {
+        let info = &object["status"]["nodeInfo"];
+        let known = |field: &str| match info.text(field) {
+            "" => "<unknown>",
+            text => text,
+        };
+        let kernel = match (known("kernelVersion"), info.text("architecture")) {
+            ("<unknown>", _) | (_, "") => known("kernelVersion").to_owned(),
+            (kernel, architecture) => format!("{kernel} ({architecture})"),
+        };
+        vec![
+            name(object),
+            status(object).into(),
+            roles(object).into(),
+            age(object, now),
+            info.text("kubeletVersion").into(),
+            address(object, "InternalIP").into(),
+            address(object, "ExternalIP").into(),
+            known("osImage").into(),
+            kernel.into(),
+            known("containerRuntimeVersion").into(),
+        ]
+    }
+
+    fn selectable_fields(&self) -> &[&'static str] {
+        &["spec.unschedulable"]
+    }
+
+    fn selectable_value(&self, object: &Value, _field: &str) -> String {
+        object["spec"].flag("unschedulable").to_string()
+    }
+}
+
+/// `podCIDR` is the first of `podCIDRs`; where a client sends both and they differ, the single one wins.
+fn align_pod_cidrs(spec: &mut serde_json::Map<String, Value>) {
+    let first = spec.get("podCIDRs").and_then(Value::as_array).and_then(|cidrs| cidrs.first()).cloned();
+    let single = spec.get("podCIDR").filter(|cidr| cidr.as_str().is_some_and(|cidr| !cidr.is_empty())).cloned();
+    match (single, first) {
+        (Some(single), first) if first.as_ref() != Some(&single) => {
+            spec.insert("podCIDRs".to_owned(), Value::Array(vec![single]));
+        }
+        (None, Some(first)) => {
+            spec.insert("podCIDR".to_owned(), first);
+        }
+        _ => {}
+    }
+}
+
+fn taints(errors: &mut Errors, node: &Value) {
+    // Upstream reports taints below metadata.
+    let path = Path::new("metadata");
+    let path = path.child("taints");
+    let mut seen: BTreeSet<(&str, &str)> = BTreeSet::new();
+    for (index, taint) in node["spec"].items("taints").iter().enumerate() {
+        let path = path.index(index);
+        let (key, effect) = (taint.text("key"), taint.text("effect"));
+        metadata::label_name(errors, &path.child("key"), key);
+        let sentences = names::label_value(taint.text("value"));
+        if !sentences.is_empty() {
+            errors.invalid(&path.child("value"), taint.text("value"), sentences.join(";"));
+        }
+        if effect.is_empty() {
+            errors.required(&path.child("effect"), "");
+        } else if !matches!(effect, "NoSchedule" | "PreferNoSchedule" | "NoExecute") {
+            errors.not_supported(&path.child("effect"), effect, &["NoSchedule", "PreferNoSchedule", "NoExecute"]);
+        }
+        if !seen.insert((key, effect)) {
+            let text = field::go_struct(&[
+                ("Key", key.into()),
+                ("Value", taint.text("value").into()),
+                ("Effect", effect.into()),
+                ("TimeAdded", taint["timeAdded"].clone()),
+            ]);
+            errors.with_text(ErrorType::Duplicate, &path, text, "taints must be unique by key and effect pair");
+        }
+    }
+}
+
+fn declared_resources(errors: &mut Errors, node: &Value) {
+    let path = Path::new("status");
+    for list in ["capacity", "allocatable"] {
+        for (resource, amount) in node["status"].entries(list) {
+            resources::amount(errors, &path.child(list).child(resource), resource, amount.as_str().unwrap_or(""));
+        }
+    }
+}
+
+fn pod_cidrs(errors: &mut Errors, cidrs: &[Value]) {
+    let path = Path::new("spec");
+    let path = path.child("podCIDRs");
+    let texts: Vec<&str> = cidrs.iter().filter_map(Value::as_str).collect();
+    for (index, cidr) in texts.iter().enumerate() {
+        net::cidr(errors, &path.index(index), cidr);
+    }
+    let families: BTreeSet<bool> = texts.iter().map(|cidr| cidr.contains(':')).collect();
+    if texts.len() > 1 && (texts.len() > 2 || families.len() < 2) {
+        errors.invalid(&path, cidrs, "may specify no more than one CIDR for each IP family");
+    }
+}
+
+fn duplicate_addresses(errors: &mut Errors, addresses: &[Value]) {
+    let path = Path::new("status");
+    let path = path.child("addresses");
+    for (index, address) in addresses.iter().enumerate() {
+        if addresses[..index].contains(address) {
+            let text = field::go_struct(&[("Type", address["type"].clone()), ("Address", address["address"].clone())]);
+            errors.with_text(ErrorType::Duplicate, &path.index(index), text, "");
+        }
+    }
+}
+
+fn once_set(errors: &mut Errors, node: &Value, old: &Value) {
+    let path = Path::new("spec");
+    let (now, before) = (node["spec"].items("podCIDRs"), old["spec"].items("podCIDRs"));
+    let changes = if now.len() == before.len() { now.iter().zip(before).filter(|(now, before)| now != before).count() } else { 1 };
+    if !before.is_empty() {
+        for _ in 0..changes {
+            errors.forbidden(&path.child("podCIDRs"), "node updates may not change podCIDR except from \"\" to valid");
+        }
+    }
+    let provider = old["spec"].text("providerID");
+    if !provider.is_empty() && node["spec"].text("providerID") != provider {
+        errors.forbidden(&path.child("providerID"), "node updates may not change providerID except from \"\" to valid");
+    }
+    if node["spec"].text("externalID") != old["spec"].text("externalID") {
+        errors.forbidden(&path.child("externalID"), "may not be updated");
+    }
+}
+
+fn status(node: &Value) -> String {
+    let ready = node["status"].items("conditions").iter().find(|condition| condition["type"] == "Ready");
+    let mut text = match ready {
+        None => "Unknown".to_owned(),
+        Some(ready) if ready["status"] == "True" => "Ready".to_owned(),
+        Some(_) => "NotReady".to_owned(),
+    };
+    if node["spec"].flag("unschedulable") {
+        text.push_str(",SchedulingDisabled");
+    }
+    text
+}
+
+fn roles(node: &Value) -> String {
+    let roles: BTreeSet<&str> = node["metadata"]
+        .entries("labels")
+        .filter_map(|(key, value)| match key.strip_prefix(ROLE_PREFIX) {
+            Some(role) => Some(role),
+            None if key == ROLE_LABEL => value.as_str(),
+            None => None,
+        })
+        .filter(|role| !role.is_empty())
+        .collect();
+    or_none(&roles.into_iter().collect::<Vec<_>>().join(",")).to_owned()
+}
+
+fn address<'n>(node: &'n Value, kind: &str) -> &'n str {
+    let found = node["status"].items("addresses").iter().find(|address| address["type"] == kind);
+    or_none(found.map_or("", |address| address.text("address")))
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn allocatable_defaults_to_capacity_in_canonical_form() {
+        let mut node = json!({"metadata": {"name": "n"}, "status": {"capacity": {"cpu": "4000m"}}});
+        Node.default(&mut node);
+        assert_eq!(node["status"]["allocatable"], json!({"cpu": "4"}));
+    }
+
+    #[test]
+    fn roles_come_from_both_kinds_of_labels() {
+        let node = json!({"metadata": {"labels": {"node-role.kubernetes.io/worker": "", "kubernetes.io/role": "edge"}}});
+        assert_eq!(roles(&node), "edge,worker");
+        assert_eq!(roles(&json!({"metadata": {}})), "<none>");
+    }
+
+    #[test]
+    fn the_same_taint_twice_is_a_duplicate() {
+        let node = json!({"spec": {"taints": [{"key": "a", "effect": "NoSchedule"}, {"key": "a", "value": "c", "effect": "NoSchedule"}]}});
+        let mut errors = Errors::default();
+        taints(&mut errors, &node);
+        assert_eq!(errors.0[0].field, "metadata.taints[1]");
+        assert_eq!(
+            errors.0[0].body(),
+            r#"Duplicate value: {"Key":"a","Value":"c","Effect":"NoSchedule","TimeAdded":null}: taints must be unique by key and effect pair"#
+        );
+    }
+}

@@ -1,0 +1,151 @@
+//! core/v1 Secret: `stringData` is merged into `data` and forgotten; some types must hold certain keys.
+
+use base64::{Engine, engine::general_purpose::STANDARD};
+use jiff::Timestamp;
+use serde_json::Value;
+
+use super::{
+    Column, Kind,
+    configmaps::{self, MAX_DATA_BYTES, decoded_length},
+    print::{AGE, NAME, age, column, name},
+    tree::{Tree, object_at, set_zero},
+};
+use crate::{
+    admission::Ctx,
+    field::{Errors, Path},
+    validation::{self, check, names},
+};
+
+const REDACTED: &str = "<secret contents redacted>";
+const SERVICE_ACCOUNT_NAME: &str = "kubernetes.io/service-account.name";
+
+/// core/v1 Secret.
+pub(crate) struct Secret;
+
+impl Kind for Secret {
+    fn default(&self, object: &mut Value) {
+        let Some(root) = object.as_object_mut() else { return };
+        set_zero(root, "type", "Opaque");
+        if let Some(Value::Object(texts)) = root.remove("stringData")
+            && !texts.is_empty()
+        {
+            let data = object_at(root, "data");
+            for (key, text) in texts {
+                data.insert(key, STANDARD.encode(text.as_str().unwrap_or("")).into());
+            }
+        }
+    }
+
+    fn validate(&self, _ctx: &Ctx<'_>, object: &Value, errors: &mut Errors) {
+        let path = Path::new("data");
+        let mut bytes = 0;
+        for (key, value) in object.entries("data") {
+            check(errors, &path.key(key), key, names::config_key(key));
+            bytes += decoded_length(value);
+        }
+        if bytes > MAX_DATA_BYTES {
+            errors.too_long(&path, MAX_DATA_BYTES);
+        }
+        required_keys(errors, object);
+    }
+
+    fn validate_update(&self, _ctx: &Ctx<'_>, object: &Value, old: &Value, errors: &mut Errors) {
+        validation::immutable(errors, &Path::new("type"), &object["type"], &old["type"]);
+        configmaps::immutable(errors, object, old, &["data"]);
+    }
+
+    fn warnings(&self, object: &Value, _old: Option<&Value>) -> Vec<String> {
+        let certificate = object["data"]["tls.crt"].as_str().and_then(|text| STANDARD.decode(text).ok());
+        match certificate {
+            Some(bytes) if object["type"] == "kubernetes.io/tls" && !has_pem_block(&bytes) => {
+                vec!["tls: failed to find any PEM data in certificate input".to_owned()]
+            }
+            _ => Vec::new(),
+        }
+    }
+
+    fn columns(&self) -> Option<&[Column]> {
+        const COLUMNS: &[Column] = &[NAME, column("Type"), column("Data"), AGE];
+        Some(COLUMNS)
+    }
+
+    fn cells(&self, object: &Value, now: Timestamp) -> Vec<Value> {
+        vec![name(object), object.text("type").into(), object.entries("data").count().into(), age(object, now)]
+    }
+
+    fn selectable_fields(&self) -> &[&'static str] {
+        &["type"]
+    }
+
+    fn selectable_value(&self, object: &Value, _field: &str) -> String {
+        object.text("type").to_owned()
+    }
+}
+
+fn has_pem_block(bytes: &[u8]) -> bool {
+    bytes.windows(11).any(|window| window == b"-----BEGIN ")
+}
+
+fn required_keys(errors: &mut Errors, secret: &Value) {
+    let data = Path::new("data");
+    let mut need = |key: &str| {
+        if secret["data"].get(key).is_none() {
+            errors.required(&data.key(key), "");
+        }
+    };
+    match secret.text("type") {
+        "kubernetes.io/service-account-token" => {
+            let path = Path::new("metadata");
+            let path = path.child("annotations");
+            if secret["metadata"]["annotations"].text(SERVICE_ACCOUNT_NAME).is_empty() {
+                errors.required(&path.key(SERVICE_ACCOUNT_NAME), "");
+            }
+        }
+        "kubernetes.io/dockercfg" => docker_json(errors, secret, ".dockercfg"),
+        "kubernetes.io/dockerconfigjson" => docker_json(errors, secret, ".dockerconfigjson"),
+        "kubernetes.io/basic-auth" => {
+            let either = ["username", "password"].iter().any(|key| secret["data"].get(*key).is_some());
+            if !either {
+                need("username");
+                need("password");
+            }
+        }
+        "kubernetes.io/ssh-auth" => need("ssh-privatekey"),
+        "kubernetes.io/tls" => {
+            need("tls.crt");
+            need("tls.key");
+        }
+        _ => {}
+    }
+}
+
+fn docker_json(errors: &mut Errors, secret: &Value, key: &str) {
+    let path = Path::new("data");
+    let path = path.key(key);
+    match secret["data"].get(key).and_then(Value::as_str) {
+        None => errors.required(&path, ""),
+        Some(text) => {
+            let bytes = STANDARD.decode(text).unwrap_or_default();
+            match serde_json::from_slice::<Value>(&bytes) {
+                Ok(Value::Object(_) | Value::Null) => {}
+                Ok(_) => errors.invalid(&path, REDACTED, "json: cannot unmarshal value into Go value of type map[string]interface {}"),
+                Err(error) if error.is_eof() => errors.invalid(&path, REDACTED, "unexpected end of JSON input"),
+                Err(_) => errors.invalid(&path, REDACTED, "invalid character looking for beginning of value"),
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn string_data_overrides_data_and_is_forgotten() {
+        let mut secret = json!({"stringData": {"a": "hello"}, "data": {"a": "d29ybGQ=", "b": ""}});
+        Secret.default(&mut secret);
+        assert_eq!(secret, json!({"data": {"a": "aGVsbG8=", "b": ""}, "type": "Opaque"}));
+    }
+}

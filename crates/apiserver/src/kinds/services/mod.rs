@@ -1,0 +1,275 @@
+//! Services: defaults, what changes with the type, printed columns. Addresses and ports are given out in [`allocate`] from [`pools`];
+//! the rules of a valid Service are in [`validate`].
+//!
+//! Invariant: every cluster IP and node port of a stored Service is taken in the pools, and nothing else is.
+
+mod allocate;
+pub(crate) mod pools;
+pub(crate) mod validate;
+
+use std::sync::Arc;
+
+use jiff::Timestamp;
+use serde_json::{Map, Value};
+
+pub use pools::{InvalidRange, ServiceRange};
+
+use self::pools::Pools;
+use super::{
+    Allocation, Column, Kind,
+    print::{AGE, NAME, age, column, labels, name, or_none, wide},
+    tree::{Tree, object_at, set_default, set_zero},
+};
+use crate::{
+    admission::Ctx,
+    field::{Errors, Path},
+    status::Status,
+    validation::net,
+};
+
+const DEFAULT_AFFINITY_SECONDS: i64 = 10_800;
+
+/// core/v1 Service.
+pub(crate) struct Service {
+    pools: Arc<Pools>,
+}
+
+impl Service {
+    /// Services of a cluster with that range of addresses, none given out yet.
+    pub(crate) fn new(range: ServiceRange) -> Service {
+        Service { pools: Pools::new(range) }
+    }
+}
+
+fn headless(service: &Value) -> bool {
+    service["spec"].items("clusterIPs").first().is_some_and(|ip| ip == "None")
+}
+
+fn needs_cluster_ip(service: &Value) -> bool {
+    service["spec"]["type"] != "ExternalName"
+}
+
+fn needs_node_ports(service: &Value) -> bool {
+    matches!(service["spec"].text("type"), "NodePort" | "LoadBalancer")
+}
+
+fn externally_accessible(service: &Value) -> bool {
+    needs_node_ports(service) || (service["spec"]["type"] == "ClusterIP" && !service["spec"].items("externalIPs").is_empty())
+}
+
+/// A load balancer that keeps client addresses asks each node whether it has endpoints.
+fn needs_health_check(service: &Value) -> bool {
+    service["spec"]["type"] == "LoadBalancer" && service["spec"]["externalTrafficPolicy"] == "Local"
+}
+
+impl Kind for Service {
+    fn default(&self, object: &mut Value) {
+        let Some(root) = object.as_object_mut() else { return };
+        default_spec(object_at(root, "spec"));
+        let balancer = object["spec"]["type"] == "LoadBalancer";
+        for ingress in object["status"]["loadBalancer"]["ingress"].as_array_mut().into_iter().flatten() {
+            if balancer && !ingress.text("ip").is_empty() && !ingress.has("ipMode") {
+                ingress["ipMode"] = "VIP".into();
+            }
+        }
+    }
+
+    fn prepare_update(&self, _ctx: &Ctx<'_>, object: &mut Value, old: &Value) {
+        drop_fields_of_old_type(object, old);
+    }
+
+    fn validate(&self, _ctx: &Ctx<'_>, object: &Value, errors: &mut Errors) {
+        validate::service(errors, object);
+    }
+
+    fn validate_update(&self, _ctx: &Ctx<'_>, object: &Value, old: &Value, errors: &mut Errors) {
+        validate::update(errors, object, old);
+    }
+
+    fn validate_status(&self, _ctx: &Ctx<'_>, object: &Value, _old: &Value, errors: &mut Errors) {
+        let path = Path::new("status");
+        let path = path.child("loadBalancer");
+        for (index, ingress) in object["status"]["loadBalancer"].items("ingress").iter().enumerate() {
+            let path = path.child("ingress");
+            let path = path.index(index);
+            if !ingress.text("ip").is_empty() {
+                net::ip(errors, &path.child("ip"), ingress.text("ip"));
+            }
+            if ingress.has("ipMode") && ingress.text("ip").is_empty() {
+                errors.forbidden(&path.child("ipMode"), "may not be specified when `ip` is not set");
+            }
+        }
+    }
+
+    fn warnings(&self, object: &Value, _old: Option<&Value>) -> Vec<String> {
+        let spec = &object["spec"];
+        let mut warnings = Vec::new();
+        let path = Path::new("spec");
+        for (field, skip) in [("clusterIPs", "None"), ("externalIPs", "")] {
+            for (index, ip) in spec.items(field).iter().filter_map(Value::as_str).enumerate().filter(|(_, ip)| *ip != skip) {
+                warnings.extend(net::ip_warning(&path.child(field).index(index), ip));
+            }
+        }
+        if !spec.text("loadBalancerIP").is_empty() {
+            warnings.extend(net::ip_warning(&path.child("loadBalancerIP"), spec.text("loadBalancerIP")));
+        }
+        for (index, range) in spec.items("loadBalancerSourceRanges").iter().filter_map(Value::as_str).enumerate() {
+            warnings.extend(net::cidr_warnings(&path.child("loadBalancerSourceRanges").index(index), range.trim()));
+        }
+        if !spec.items("externalIPs").is_empty() {
+            warnings.push(if spec["type"] == "ExternalName" {
+                r#"spec.externalIPs is ignored when spec.type is "ExternalName""#.to_owned()
+            } else {
+                "spec.externalIPs is deprecated and may no longer be implemented in some clusters".to_owned()
+            });
+        }
+        if spec["type"] != "ExternalName" && !spec.text("externalName").is_empty() {
+            warnings.push(r#"spec.externalName is ignored when spec.type is not "ExternalName""#.to_owned());
+        }
+        if spec["trafficDistribution"] == "PreferClose" {
+            warnings.push(r#"spec.trafficDistribution: "PreferClose" is deprecated; use "PreferSameZone""#.to_owned());
+        }
+        warnings
+    }
+
+    fn allocate(&self, _ctx: &Ctx<'_>, object: &mut Value, old: Option<&Value>) -> Result<Box<dyn Allocation>, Status> {
+        let mut claim = self.pools.claim();
+        match (object.is_null(), old) {
+            (true, Some(old)) => allocate::release(&mut claim, old),
+            (true, None) => {}
+            (false, old) => allocate::allocate(&mut claim, self.pools.range().family(), object, old)?,
+        }
+        Ok(Box::new(claim))
+    }
+
+    fn columns(&self) -> Option<&[Column]> {
+        const COLUMNS: &[Column] = &[
+            NAME,
+            column("Type"),
+            column("Cluster-IP"),
+            column("External-IP"),
+            column("Port(s)"),
+            AGE,
+            wide("Selector"),
+        ];
+        Some(COLUMNS)
+    }
+
+    fn cells(&self, object: &Value, now: Timestamp) -> Vec<Value> {
+        let spec = &object["spec"];
+        let cluster_ip = spec.items("clusterIPs").first().and_then(Value::as_str).unwrap_or("");
+        vec![
+            name(object),
+            spec.text("type").into(),
+            or_none(cluster_ip).into(),
+            external_ip(object).into(),
+            or_none(&port_list(spec)).into(),
+            age(object, now),
+            labels(spec["selector"].as_object()).into(),
+        ]
+    }
+
+    fn selectable_fields(&self) -> &[&'static str] {
+        &["spec.clusterIP", "spec.type"]
+    }
+
+    fn selectable_value(&self, object: &Value, field: &str) -> String {
+        object["spec"].text(field.trim_start_matches("spec.")).to_owned()
+    }
+}
+
+fn default_spec(spec: &mut Map<String, Value>) {
+    set_zero(spec, "sessionAffinity", "None");
+    if spec["sessionAffinity"] == "None" {
+        spec.remove("sessionAffinityConfig");
+    } else if spec["sessionAffinity"] == "ClientIP" {
+        let client_ip = object_at(object_at(spec, "sessionAffinityConfig"), "clientIP");
+        set_default(client_ip, "timeoutSeconds", DEFAULT_AFFINITY_SECONDS);
+    }
+    set_zero(spec, "type", "ClusterIP");
+    for port in spec.get_mut("ports").and_then(Value::as_array_mut).into_iter().flatten().filter_map(Value::as_object_mut) {
+        set_zero(port, "protocol", "TCP");
+        let number = port.get("port").cloned().unwrap_or_else(|| 0.into());
+        set_zero(port, "targetPort", number);
+    }
+    let kind = spec["type"].as_str().unwrap_or("").to_owned();
+    let external_ips = spec.get("externalIPs").and_then(Value::as_array).is_some_and(|ips| !ips.is_empty());
+    if matches!(&*kind, "NodePort" | "LoadBalancer") || (kind == "ClusterIP" && external_ips) {
+        set_zero(spec, "externalTrafficPolicy", "Cluster");
+    }
+    if matches!(&*kind, "NodePort" | "LoadBalancer" | "ClusterIP") {
+        set_default(spec, "internalTrafficPolicy", "Cluster");
+    }
+    if kind == "LoadBalancer" {
+        set_default(spec, "allocateLoadBalancerNodePorts", true);
+    }
+}
+
+/// Clears what only the old type needed, unless the client changed it too (then validation complains).
+fn drop_fields_of_old_type(object: &mut Value, old: &Value) {
+    let no_longer = |needs: fn(&Value) -> bool| needs(old) && !needs(object);
+    let mut dropped: Vec<&str> = Vec::new();
+    if no_longer(needs_cluster_ip) {
+        dropped.extend(["ipFamilies", "ipFamilyPolicy", "internalTrafficPolicy"]);
+        if object["spec"]["clusterIPs"] == old["spec"]["clusterIPs"] {
+            dropped.extend(["clusterIP", "clusterIPs"]);
+        }
+    }
+    if no_longer(needs_health_check) {
+        dropped.push("healthCheckNodePort");
+    }
+    if no_longer(|service| service["spec"]["type"] == "LoadBalancer") {
+        dropped.extend(["allocateLoadBalancerNodePorts", "loadBalancerClass"]);
+    }
+    if no_longer(externally_accessible) {
+        dropped.push("externalTrafficPolicy");
+    }
+    let ports = no_longer(needs_node_ports);
+    let Some(spec) = object["spec"].as_object_mut() else { return };
+    for field in dropped {
+        let same = matches!(field, "clusterIP" | "clusterIPs") || spec.get(field) == old["spec"].get(field);
+        if same {
+            spec.remove(field);
+        }
+    }
+    let before = old["spec"].items("ports");
+    let Some(now) = spec.get_mut("ports").and_then(Value::as_array_mut) else { return };
+    let unchanged = now.len() == before.len() && now.iter().zip(before).all(|(now, before)| now["nodePort"] == before["nodePort"]);
+    if ports && unchanged {
+        now.iter_mut().filter_map(Value::as_object_mut).for_each(|port| {
+            port.remove("nodePort");
+        });
+    }
+}
+
+fn external_ip(service: &Value) -> String {
+    let spec = &service["spec"];
+    let listed: Vec<&str> = spec.items("externalIPs").iter().filter_map(Value::as_str).collect();
+    match spec.text("type") {
+        "ExternalName" => spec.text("externalName").to_owned(),
+        "LoadBalancer" => {
+            let address = |ingress| {
+                let ip = Tree::text(ingress, "ip");
+                if ip.is_empty() { Tree::text(ingress, "hostname") } else { ip }
+            };
+            let mut all: Vec<&str> = service["status"]["loadBalancer"].items("ingress").iter().map(address).collect();
+            all.retain(|address| !address.is_empty());
+            all.sort_unstable();
+            all.dedup();
+            all.extend(listed);
+            if all.is_empty() { "<pending>".to_owned() } else { all.join(",") }
+        }
+        _ => or_none(&listed.join(",")).to_owned(),
+    }
+}
+
+fn port_list(spec: &Value) -> String {
+    let one = |port: &Value| {
+        let (number, protocol) = (port.integer("port").unwrap_or(0), port.text("protocol"));
+        match port.integer("nodePort") {
+            None | Some(0) => format!("{number}/{protocol}"),
+            Some(node) => format!("{number}:{node}/{protocol}"),
+        }
+    };
+    spec.items("ports").iter().map(one).collect::<Vec<_>>().join(",")
+}

@@ -1,0 +1,364 @@
+//! What a valid Service is (`ValidateService`, `ValidateServiceUpdate` in `pkg/apis/core/validation`).
+
+use serde_json::{Value, json};
+
+use super::{externally_accessible, headless, needs_health_check};
+use crate::{
+    field::{self, ErrorType, Errors, Path},
+    kinds::tree::Tree,
+    validation::{check, metadata, names, net, one_of},
+};
+
+const LOAD_BALANCER_ONLY: &str = "may only be used when `type` is 'LoadBalancer'";
+const NOT_FOR_EXTERNAL_NAME: &str = "may not be set for ExternalName services";
+const SOURCE_RANGES: &str = "service.beta.kubernetes.io/load-balancer-source-ranges";
+const MAX_AFFINITY_SECONDS: i64 = 86_400;
+const KUBELET_PORT: i64 = 10_250;
+
+/// Records what is wrong with a Service.
+pub(super) fn service(errors: &mut Errors, service: &Value) {
+    let spec = &service["spec"];
+    let path = Path::new("spec");
+    by_type(errors, &path, service);
+    ports(errors, &path.child("ports"), spec);
+    metadata::labels(errors, &path.child("selector"), spec.get("selector"));
+    affinity(errors, &path, spec);
+    cluster_ips(errors, service);
+    for (index, ip) in spec.items("externalIPs").iter().filter_map(Value::as_str).enumerate() {
+        let path = path.child("externalIPs");
+        let path = path.index(index);
+        if net::ip(errors, &path, ip).is_some() {
+            ordinary_ip(errors, &path, ip);
+        }
+    }
+    one_of(errors, &path.child("type"), spec.text("type"), &["ClusterIP", "ExternalName", "LoadBalancer", "NodePort"]);
+    duplicate_ports(errors, &path.child("ports"), spec);
+    load_balancer(errors, &path, service);
+    traffic_policies(errors, &path, service);
+}
+
+fn by_type(errors: &mut Errors, path: &Path<'_>, service: &Value) {
+    let spec = &service["spec"];
+    let kind = spec.text("type");
+    if spec.items("ports").is_empty() && !headless(service) && kind != "ExternalName" {
+        errors.required(&path.child("ports"), "");
+    }
+    match kind {
+        "LoadBalancer" | "NodePort" => {
+            let kubelet = |port: &&Value| port.integer("port") == Some(KUBELET_PORT);
+            if kind == "LoadBalancer"
+                && let Some(index) = spec.items("ports").iter().position(|port| kubelet(&port))
+            {
+                let detail = format!("may not expose port {KUBELET_PORT} externally since it is used by kubelet");
+                errors.invalid(&path.child("ports").index(index), KUBELET_PORT, detail);
+            }
+            if headless(service) {
+                let detail = format!("may not be set to 'None' for {kind} services");
+                errors.invalid(&path.child("clusterIPs").index(0), "None", detail);
+            }
+        }
+        "ExternalName" => {
+            for field in ["clusterIPs", "ipFamilies"] {
+                if !spec.items(field).is_empty() {
+                    errors.forbidden(&path.child(field), NOT_FOR_EXTERNAL_NAME);
+                }
+            }
+            if spec.has("ipFamilyPolicy") {
+                errors.forbidden(&path.child("ipFamilyPolicy"), NOT_FOR_EXTERNAL_NAME);
+            }
+            let name = spec.text("externalName");
+            let name = name.strip_suffix('.').unwrap_or(name);
+            if name.is_empty() {
+                errors.required(&path.child("externalName"), "");
+            } else {
+                check(errors, &path.child("externalName"), name, names::dns_subdomain(name));
+            }
+        }
+        _ => {}
+    }
+}
+
+fn ports(errors: &mut Errors, path: &Path<'_>, spec: &Value) {
+    let ports = spec.items("ports");
+    let mut seen: Vec<&str> = Vec::new();
+    for (index, port) in ports.iter().enumerate() {
+        let path = path.index(index);
+        let name = port.text("name");
+        if name.is_empty() {
+            if ports.len() > 1 {
+                errors.required(&path.child("name"), "");
+            }
+        } else {
+            check(errors, &path.child("name"), name, names::dns_label(name));
+            if seen.contains(&name) {
+                errors.duplicate(&path.child("name"), name);
+            }
+            seen.push(name);
+        }
+        let number = port.integer("port").unwrap_or(0);
+        for sentence in names::port_number(number) {
+            errors.invalid(&path.child("port"), number, sentence);
+        }
+        let protocol = port.text("protocol");
+        if protocol.is_empty() {
+            errors.required(&path.child("protocol"), "");
+        } else {
+            one_of(errors, &path.child("protocol"), protocol, &["SCTP", "TCP", "UDP"]);
+        }
+        port_or_name(errors, &path.child("targetPort"), &port["targetPort"]);
+        if let Some(protocol) = port["appProtocol"].as_str() {
+            check(errors, &path.child("appProtocol"), protocol, names::qualified_name(protocol));
+        }
+        if spec["type"] == "ClusterIP" && port.integer("nodePort").unwrap_or(0) != 0 {
+            errors.forbidden(&path.child("nodePort"), "may not be used when `type` is 'ClusterIP'");
+        }
+    }
+}
+
+fn port_or_name(errors: &mut Errors, path: &Path<'_>, port: &Value) {
+    match port.as_str() {
+        Some(name) => check(errors, path, name, names::port_name(name)),
+        None => {
+            let number = port.as_i64().unwrap_or(0);
+            names::port_number(number).into_iter().for_each(|sentence| errors.invalid(path, number, sentence));
+        }
+    }
+}
+
+fn affinity(errors: &mut Errors, path: &Path<'_>, spec: &Value) {
+    let kind = spec.text("sessionAffinity");
+    if kind.is_empty() {
+        errors.required(&path.child("sessionAffinity"), "");
+    } else {
+        one_of(errors, &path.child("sessionAffinity"), kind, &["ClientIP", "None"]);
+    }
+    let path = path.child("sessionAffinityConfig");
+    let config = spec.field("sessionAffinityConfig");
+    match (kind, config) {
+        ("ClientIP", None) => errors.required(&path, "when session affinity type is ClientIP"),
+        ("ClientIP", Some(config)) => {
+            let path = path.child("clientIP");
+            match config["clientIP"].integer("timeoutSeconds") {
+                None => errors.required(&path.child("timeoutSeconds"), "when session affinity type is ClientIP"),
+                Some(seconds) if !(1..=MAX_AFFINITY_SECONDS).contains(&seconds) => {
+                    let detail = format!("must be greater than 0 and less than {MAX_AFFINITY_SECONDS}");
+                    errors.invalid(&path.child("timeoutSeconds"), seconds, detail);
+                }
+                Some(_) => {}
+            }
+        }
+        ("None", Some(_)) => errors.forbidden(&path, "must not be set when session affinity is None"),
+        _ => {}
+    }
+}
+
+/// The addresses and families of a Service that has any; also checked before allocation.
+pub(super) fn cluster_ips(errors: &mut Errors, service: &Value) {
+    let spec = &service["spec"];
+    if spec["type"] == "ExternalName" {
+        return;
+    }
+    let path = Path::new("spec");
+    let (ip, ips) = (spec.text("clusterIP"), spec.items("clusterIPs"));
+    let ips_path = path.child("clusterIPs");
+    match (ip.is_empty(), ips.first()) {
+        (false, None) => errors.required(&ips_path, ""),
+        (false, Some(first)) if first != ip => errors.invalid(&ips_path, ips, "first value must match `clusterIP`"),
+        (true, Some(_)) => errors.invalid(&ips_path, ips, "must be empty when `clusterIP` is not specified"),
+        _ => {}
+    }
+    let families = spec.items("ipFamilies");
+    for (index, family) in families.iter().filter_map(Value::as_str).enumerate() {
+        let path = path.child("ipFamilies");
+        one_of(errors, &path.index(index), family, &["IPv4", "IPv6"]);
+        if families[..index].iter().any(|earlier| earlier == family) {
+            errors.duplicate(&path.index(index), family);
+        }
+    }
+    if let Some(policy) = spec["ipFamilyPolicy"].as_str() {
+        one_of(errors, &path.child("ipFamilyPolicy"), policy, &["PreferDualStack", "RequireDualStack", "SingleStack"]);
+    }
+    let mut malformed = false;
+    for (index, ip) in ips.iter().filter_map(Value::as_str).enumerate() {
+        if index == 0 && ip == "None" {
+            if ips.len() > 1 {
+                malformed = true;
+                errors.invalid(&ips_path, ips, "'None' must be the first and only value");
+            }
+        } else {
+            malformed |= net::ip(errors, &ips_path.index(index), ip).is_none();
+        }
+    }
+    if ips.len() > 2 {
+        errors.invalid(&ips_path, ips, "may only hold up to 2 values");
+    }
+    if malformed {
+        return;
+    }
+    let is_v6 = |ip: &Value| net::is_v6(ip.as_str().unwrap_or(""));
+    if ips.len() > 1 && !(ips.iter().any(is_v6) && ips.iter().any(|ip| !is_v6(ip))) {
+        errors.invalid(&ips_path, ips, "may specify no more than one IP for each IP family");
+    }
+    if headless(service) {
+        return;
+    }
+    for (index, (ip, family)) in ips.iter().zip(families).enumerate() {
+        let matches = (family == "IPv6") == is_v6(ip);
+        if !matches && (family == "IPv4" || family == "IPv6") {
+            let family = family.as_str().unwrap_or("");
+            let detail = format!("expected an {family} value as indicated by `ipFamilies[{index}]`");
+            errors.invalid(&ips_path.index(index), ip.clone(), detail);
+        }
+    }
+}
+
+/// Records an error for addresses that no traffic may be sent to.
+pub(crate) fn ordinary_ip(errors: &mut Errors, path: &Path<'_>, text: &str) {
+    let Some(ip) = net::parse_ip(text) else {
+        return errors.invalid(path, text, "must be a valid IP address");
+    };
+    let (link_local, link_local_multicast) = match ip {
+        std::net::IpAddr::V4(v4) => (v4.is_link_local(), v4.octets()[..3] == [224, 0, 0]),
+        std::net::IpAddr::V6(v6) => (v6.segments()[0] & 0xffc0 == 0xfe80, v6.segments()[0] & 0xff0f == 0xff02),
+    };
+    if ip.is_unspecified() {
+        errors.invalid(path, text, format!("may not be unspecified ({text})"));
+    }
+    if ip.is_loopback() {
+        errors.invalid(path, text, "may not be in the loopback range (127.0.0.0/8, ::1/128)");
+    }
+    if link_local {
+        errors.invalid(path, text, "may not be in the link-local range (169.254.0.0/16, fe80::/10)");
+    }
+    if link_local_multicast {
+        errors.invalid(path, text, "may not be in the link-local multicast range (224.0.0.0/24, ff02::/10)");
+    }
+}
+
+fn duplicate_ports(errors: &mut Errors, path: &Path<'_>, spec: &Value) {
+    let ports = spec.items("ports");
+    let earlier = |index: usize, field: &str| {
+        let port = &ports[index];
+        ports[..index].iter().any(|other| other["protocol"] == port["protocol"] && other[field] == port[field])
+    };
+    for (index, port) in ports.iter().enumerate() {
+        if port.integer("nodePort").unwrap_or(0) != 0 && earlier(index, "nodePort") {
+            errors.duplicate(&path.index(index).child("nodePort"), port["nodePort"].clone());
+        }
+    }
+    for (index, port) in ports.iter().enumerate().filter(|(index, _)| earlier(*index, "port")) {
+        let key = field::go_struct(&[
+            ("Name", json!("")),
+            ("Protocol", port["protocol"].clone()),
+            ("AppProtocol", Value::Null),
+            ("Port", port["port"].clone()),
+            ("TargetPort", json!(0)),
+            ("NodePort", json!(0)),
+        ]);
+        errors.with_text(ErrorType::Duplicate, &path.index(index), key, "");
+    }
+}
+
+fn load_balancer(errors: &mut Errors, path: &Path<'_>, service: &Value) {
+    let spec = &service["spec"];
+    let balancer = spec["type"] == "LoadBalancer";
+    let ranges = spec.items("loadBalancerSourceRanges");
+    if !ranges.is_empty() {
+        // The capital letter is upstream's.
+        let path = path.child("LoadBalancerSourceRanges");
+        if !balancer {
+            errors.forbidden(&path, LOAD_BALANCER_ONLY);
+        }
+        for (index, range) in ranges.iter().filter_map(Value::as_str).enumerate() {
+            net::cidr(errors, &path.index(index), range.trim());
+        }
+    } else if let Some(annotation) = service["metadata"]["annotations"][SOURCE_RANGES].as_str() {
+        let path = Path::new("metadata");
+        let path = path.child("annotations");
+        let path = path.key(SOURCE_RANGES);
+        if !balancer {
+            errors.forbidden(&path, LOAD_BALANCER_ONLY);
+        }
+        for range in annotation.trim().split(',').filter(|range| !range.is_empty()) {
+            net::cidr(errors, &path, range.trim());
+        }
+    }
+    let allocate = path.child("allocateLoadBalancerNodePorts");
+    match (balancer, spec.has("allocateLoadBalancerNodePorts")) {
+        (false, true) => errors.forbidden(&allocate, LOAD_BALANCER_ONLY),
+        (true, false) => errors.required(&allocate, ""),
+        _ => {}
+    }
+    if let Some(class) = spec["loadBalancerClass"].as_str() {
+        let path = path.child("loadBalancerClass");
+        if balancer {
+            check(errors, &path, class, names::qualified_name(class));
+        } else {
+            errors.forbidden(&path, LOAD_BALANCER_ONLY);
+        }
+    }
+}
+
+fn traffic_policies(errors: &mut Errors, path: &Path<'_>, service: &Value) {
+    let spec = &service["spec"];
+    let policy = spec.text("externalTrafficPolicy");
+    let external = path.child("externalTrafficPolicy");
+    match (externally_accessible(service), policy.is_empty()) {
+        (false, false) => errors.invalid(&external, policy, "may only be set for externally-accessible services"),
+        (true, true) => errors.required(&external, ""),
+        (true, false) => one_of(errors, &external, policy, &["Cluster", "Local"]),
+        (false, true) => {}
+    }
+    let port = spec.integer("healthCheckNodePort").unwrap_or(0);
+    let health = path.child("healthCheckNodePort");
+    match (needs_health_check(service), port) {
+        (false, 0) => {}
+        (false, port) => {
+            let detail = "may only be set when `type` is 'LoadBalancer' and `externalTrafficPolicy` is 'Local'";
+            errors.invalid(&health, port, detail);
+        }
+        (true, 0) => errors.required(&health, ""),
+        (true, port) => names::port_number(port).into_iter().for_each(|sentence| errors.invalid(&health, port, sentence)),
+    }
+    let internal = path.child("internalTrafficPolicy");
+    match spec["internalTrafficPolicy"].as_str() {
+        Some(policy) => one_of(errors, &internal, policy, &["Cluster", "Local"]),
+        None if matches!(spec.text("type"), "NodePort" | "LoadBalancer" | "ClusterIP") => errors.required(&internal, ""),
+        None => {}
+    }
+    if let Some(distribution) = spec["trafficDistribution"].as_str() {
+        let known = &["PreferClose", "PreferSameZone", "PreferSameNode"];
+        one_of(errors, &path.child("trafficDistribution"), distribution, known);
+    }
+}
+
+/// Records what may not change in a Service.
+pub(super) fn update(errors: &mut Errors, service: &Value, old: &Value) {
+    let (spec, before) = (&service["spec"], &old["spec"]);
+    let path = Path::new("spec");
+    if spec["type"] != "ExternalName" && before["type"] != "ExternalName" && !(headless(service) && headless(old)) {
+        kept(errors, &path.child("clusterIPs"), spec, before, "clusterIPs", "primary clusterIP can not be unset", "secondary clusterIP");
+        kept(errors, &path.child("ipFamilies"), spec, before, "ipFamilies", "primary ipFamily can not be unset", "secondary ipFamily");
+    }
+    let balancers = spec["type"] == "LoadBalancer" && before["type"] == "LoadBalancer";
+    if balancers && spec["loadBalancerClass"] != before["loadBalancerClass"] {
+        errors.invalid(&path.child("loadBalancerClass"), spec["loadBalancerClass"].clone(), "may not change once set");
+    }
+}
+
+/// The entries of a list of at most two stay as they are, except that a second one may come, or go under policy SingleStack.
+fn kept(errors: &mut Errors, path: &Path<'_>, spec: &Value, old: &Value, field: &str, unset: &str, second: &str) {
+    let (now, before) = (spec.items(field), old.items(field));
+    if now.is_empty() && !before.is_empty() {
+        errors.invalid(&path.index(0), now, unset);
+    }
+    for (index, _) in now.iter().zip(before).enumerate().filter(|(_, (now, before))| now != before) {
+        let index = if field == "ipFamilies" { 0 } else { index };
+        errors.invalid(&path.index(index), now, "may not change once set");
+    }
+    if now.len() == 1 && before.len() > 1 && spec["ipFamilyPolicy"] != "SingleStack" {
+        let path = Path::new("spec");
+        let detail = format!("must be set to 'SingleStack' when releasing the {second}");
+        errors.invalid(&path.child("ipFamilyPolicy"), spec["ipFamilyPolicy"].clone(), detail);
+    }
+}

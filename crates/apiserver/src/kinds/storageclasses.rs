@@ -1,0 +1,107 @@
+//! storage.k8s.io/v1 StorageClass: how claims are served; fixed once it exists.
+
+use jiff::Timestamp;
+use serde_json::Value;
+
+use super::{
+    Column, Kind,
+    print::{AGE, NAME, age, column},
+    tree::{Tree, set_default},
+};
+use crate::{
+    admission::Ctx,
+    field::{Errors, Path},
+    validation::{self, check, names, one_of},
+};
+
+const DEFAULT: [&str; 2] = ["storageclass.kubernetes.io/is-default-class", "storageclass.beta.kubernetes.io/is-default-class"];
+const MAX_PARAMETERS: usize = 512;
+const MAX_PARAMETER_BYTES: usize = 256 * 1024;
+
+/// storage.k8s.io/v1 StorageClass.
+pub(crate) struct StorageClass;
+
+/// Whether claims without a class get this one.
+pub(crate) fn is_default(class: &Value) -> bool {
+    DEFAULT.iter().any(|annotation| class["metadata"]["annotations"][annotation] == "true")
+}
+
+impl Kind for StorageClass {
+    fn default(&self, object: &mut Value) {
+        if let Some(root) = object.as_object_mut() {
+            set_default(root, "reclaimPolicy", "Delete");
+            set_default(root, "volumeBindingMode", "Immediate");
+        }
+    }
+
+    fn validate(&self, _ctx: &Ctx<'_>, object: &Value, errors: &mut Errors) {
+        let provisioner = object.text("provisioner");
+        let path = Path::new("provisioner");
+        if provisioner.is_empty() {
+            errors.required(&path, "");
+        } else {
+            check(errors, &path, provisioner, names::qualified_name(&provisioner.to_lowercase()));
+        }
+        parameters(errors, &Path::new("parameters"), object);
+        if let Some(policy) = object["reclaimPolicy"].as_str().filter(|policy| !policy.is_empty()) {
+            one_of(errors, &Path::new("reclaimPolicy"), policy, &["Delete", "Retain"]);
+        }
+        match object["volumeBindingMode"].as_str() {
+            None => errors.required(&Path::new("volumeBindingMode"), ""),
+            Some(mode) => one_of(errors, &Path::new("volumeBindingMode"), mode, &["Immediate", "WaitForFirstConsumer"]),
+        }
+    }
+
+    fn validate_update(&self, _ctx: &Ctx<'_>, object: &Value, old: &Value, errors: &mut Errors) {
+        for field in ["parameters", "provisioner", "reclaimPolicy"] {
+            if object[field] != old[field] {
+                errors.forbidden(&Path::new(field), format!("updates to {field} are forbidden."));
+            }
+        }
+        validation::immutable(errors, &Path::new("volumeBindingMode"), &object["volumeBindingMode"], &old["volumeBindingMode"]);
+    }
+
+    fn columns(&self) -> Option<&[Column]> {
+        const COLUMNS: &[Column] = &[
+            NAME,
+            column("Provisioner"),
+            column("ReclaimPolicy"),
+            column("VolumeBindingMode"),
+            column("AllowVolumeExpansion"),
+            AGE,
+        ];
+        Some(COLUMNS)
+    }
+
+    fn cells(&self, object: &Value, now: Timestamp) -> Vec<Value> {
+        let mut name = object["metadata"].text("name").to_owned();
+        if is_default(object) {
+            name.push_str(" (default)");
+        }
+        vec![
+            name.into(),
+            object.text("provisioner").into(),
+            object.text("reclaimPolicy").into(),
+            object.text("volumeBindingMode").into(),
+            object.flag("allowVolumeExpansion").into(),
+            age(object, now),
+        ]
+    }
+}
+
+fn parameters(errors: &mut Errors, path: &Path<'_>, class: &Value) {
+    let count = class.entries("parameters").count();
+    if count > MAX_PARAMETERS {
+        return errors.too_long(&path.child("Provisioner Parameters exceeded max allowed"), MAX_PARAMETERS);
+    }
+    let mut bytes = 0;
+    for (key, value) in class.entries("parameters") {
+        if key.is_empty() {
+            errors.invalid(path, key, "field can not be empty.");
+        }
+        bytes += key.len() + value.as_str().map_or(0, str::len);
+    }
+    if bytes > MAX_PARAMETER_BYTES {
+        errors.too_long(path, MAX_PARAMETER_BYTES);
+    }
+}
