@@ -59,7 +59,7 @@ impl Cluster {
                 let clock = clock.clone();
                 move || clock.now()
             }),
-            service_cidr: SERVICE_CIDR.into(),
+            service_cidr: SERVICE_CIDR.parse().expect("a constant range with room for Services"),
             admission: vec![Arc::new(WindowsAddresses)],
             logs: Arc::new(logs.clone()),
             ..Config::default()
