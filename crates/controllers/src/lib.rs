@@ -13,12 +13,14 @@ pub mod events;
 pub mod informer;
 pub mod informers;
 pub mod kubelet;
+pub mod node_lifecycle;
 pub mod ownership;
 pub mod pods;
 pub mod queue;
 pub mod service;
 pub mod scheduler;
 pub mod state;
+mod timers;
 pub mod workloads;
 
 pub use context::Context;

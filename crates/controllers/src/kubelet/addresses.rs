@@ -39,7 +39,10 @@ impl Addresses {
     /// A pool of at most `most` addresses, each asked of `take` when it is first needed.
     pub fn on_demand(most: usize, take: impl FnMut() -> Option<Ipv4Addr> + Send + 'static) -> Self {
         Self {
-            more: Some(Source { left: most, take: Box::new(take) }),
+            more: Some(Source {
+                left: most,
+                take: Box::new(take),
+            }),
             ..Self::default()
         }
     }

@@ -22,10 +22,9 @@ use super::{
     node::{NodeFacts, Readiness},
     pace::Pace,
     pod::{Effect, PodEvent, Step},
-    timers::Timers,
     writer::{Write, Writers},
 };
-use crate::{Change, Context, EventType, Recorder};
+use crate::{Change, Context, EventType, Recorder, timers::Timers};
 
 /// A kubelet renews its lease and computes its status this often.
 const BEAT: SignedDuration = SignedDuration::from_secs(10);

@@ -20,7 +20,6 @@ pub mod pod;
 mod pod_sync;
 pub mod pulls;
 mod status;
-mod timers;
 mod writer;
 
 #[cfg(test)]

@@ -322,7 +322,7 @@ fn init_containers_run_in_order_and_a_sidecar_stays_up_beside_the_rest() {
         ],
         "containers": [{ "name": "web", "image": "app:1" }],
     });
-    let mut scene_real = Scene::linux(Pace::times(1_000.0));
+    let mut scene_real = Scene::linux(Pace::times(100.0));
     scene.observe(&pod(containers.clone()));
     assert_eq!(
         scene.lines.last().map(String::as_str),

@@ -1,4 +1,4 @@
-//! The one timer queue of all simulated nodes.
+//! A timer queue with one deadline per key, for loops that own many things that wait.
 //!
 //! Invariant: each key has at most one deadline that counts. Setting a new one makes older entries stale, and stale
 //! entries are skipped, so a heap is enough however often deadlines move.
@@ -14,7 +14,7 @@ use rustc_hash::FxBuildHasher;
 
 /// Deadlines by key.
 #[derive(Debug)]
-pub(super) struct Timers<K> {
+pub(crate) struct Timers<K> {
     heap: BinaryHeap<Reverse<(Timestamp, u64)>>,
     keys: HashMap<u64, K, FxBuildHasher>,
     armed: HashMap<K, (Timestamp, u64), FxBuildHasher>,
@@ -34,7 +34,7 @@ impl<K> Default for Timers<K> {
 
 impl<K: Clone + Eq + Hash> Timers<K> {
     /// Sets the deadline of `key`, or removes it.
-    pub(super) fn set(&mut self, key: K, at: Option<Timestamp>) {
+    pub(crate) fn set(&mut self, key: K, at: Option<Timestamp>) {
         match (at, self.armed.get(&key)) {
             (Some(at), Some((armed, _))) if *armed == at => {}
             (Some(at), _) => {
@@ -49,7 +49,7 @@ impl<K: Clone + Eq + Hash> Timers<K> {
     }
 
     /// The next key whose deadline is not after `now`; its deadline is gone then.
-    pub(super) fn pop_due(&mut self, now: Timestamp) -> Option<K> {
+    pub(crate) fn pop_due(&mut self, now: Timestamp) -> Option<K> {
         while let Some(Reverse((at, sequence))) = self.heap.peek().copied() {
             if at > now {
                 return None;
@@ -64,7 +64,7 @@ impl<K: Clone + Eq + Hash> Timers<K> {
     }
 
     /// The earliest deadline.
-    pub(super) fn next(&mut self) -> Option<Timestamp> {
+    pub(crate) fn next(&mut self) -> Option<Timestamp> {
         while let Some(Reverse((at, sequence))) = self.heap.peek().copied() {
             if self.keys.contains_key(&sequence) {
                 return Some(at);

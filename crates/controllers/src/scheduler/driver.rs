@@ -1,0 +1,377 @@
+//! The scheduling loop: pending pods in, bindings and refusals out.
+//!
+//! One task owns the queue. It takes a batch of pods, asks the engine about each while it holds the shared cluster state
+//! once, assumes what was decided, and hands bindings and refusals to writers, so that it never waits for the API server.
+//! What the engine is asked next already counts what was decided before.
+
+use std::{sync::Arc, time::Duration};
+
+use jiff::Timestamp;
+use k8s_openapi::api::core::v1::{Node, Pod};
+use mullion_engine::{Decision, preempt::Preemption};
+use tokio::sync::mpsc;
+
+use super::{
+    queue::{Entry, STALE_CHECK, SchedulingQueue},
+    wake::{Event, NodeChanges, Plugins, scaled_down},
+    writer::{Outcome, Refusal, Victim, Write, Writers},
+};
+use crate::{
+    Change, Context,
+    informers::BY_NODE,
+    state::{ClusterState, SharedState, convert},
+};
+
+/// Pods asked about while the shared state is held.
+const BATCH: usize = 128;
+/// Back-offs are flushed this often.
+const BACKOFF_CHECK: Duration = Duration::from_secs(1);
+
+/// Pods of this scheduler name are ours.
+const SCHEDULER_NAME: &str = "default-scheduler";
+
+/// Starts the scheduler over a cluster state.
+///
+/// # Guarantees
+/// - A pod is bound at most once, and only where the engine found room for it beside everything bound or decided before.
+/// - A refused pod says why in its `PodScheduled` condition and in an event, and is tried again when that can help.
+///
+/// # Assumptions
+/// - No other scheduler serves pods of the name `default-scheduler`.
+pub fn start(context: &Context, state: &SharedState, seed: u64) {
+    let (inputs, receiver) = mpsc::unbounded_channel();
+    watch_pods(context, inputs.clone());
+    watch_nodes(context, inputs.clone());
+    let scheduler = Scheduler {
+        context: context.clone(),
+        state: state.clone(),
+        queue: SchedulingQueue::default(),
+        writers: Writers::start(context, inputs),
+        seed,
+    };
+    let shutdown = context.shutdown.clone();
+    context.tasks.spawn(async move {
+        shutdown.run_until_cancelled(scheduler.run(receiver)).await;
+    });
+}
+
+/// What reaches the loop.
+#[derive(Debug)]
+pub(super) enum Input {
+    /// A pod that has no node appeared or changed.
+    Pending(Arc<Pod>),
+    /// A pod is not pending any more.
+    Settled(Arc<Pod>),
+    /// Something happened that may help refused pods.
+    Event(Event),
+    /// A binding was answered.
+    Bound(Box<Entry>, Outcome),
+}
+
+fn watch_pods(context: &Context, inputs: mpsc::UnboundedSender<Input>) {
+    context.informers.pods.on_change(move |change| {
+        // A send fails only when the process stops.
+        let tell = |input| {
+            let _ = inputs.send(input);
+        };
+        let pod = change.object();
+        let gone = change.is_deleted() || convert::is_finished(pod);
+        if is_bound(pod) {
+            match change.previous() {
+                Some(old) if !is_bound(old) && is_ours(pod) => {
+                    tell(Input::Settled(Arc::clone(pod)))
+                }
+                _ => {}
+            }
+            if let Some(event) = bound_pod_event(change, gone) {
+                tell(Input::Event(event));
+            }
+        } else if is_ours(pod) {
+            let dying = gone || pod.metadata.deletion_timestamp.is_some();
+            match change {
+                _ if dying => tell(Input::Settled(Arc::clone(pod))),
+                Change::Updated { old, new } if only_conditions_changed(old, new) => {}
+                _ => tell(Input::Pending(Arc::clone(pod))),
+            }
+        }
+    });
+}
+
+fn watch_nodes(context: &Context, inputs: mpsc::UnboundedSender<Input>) {
+    context.informers.nodes.on_change(move |change| {
+        let event = match change {
+            Change::Added(node) => Event::NodeAdded(Arc::clone(node)),
+            Change::Updated { old, new } => match node_event(old, new) {
+                Some(event) => event,
+                None => return,
+            },
+            Change::Deleted(_) => Event::NodeDeleted,
+        };
+        let _ = inputs.send(Input::Event(event));
+    });
+}
+
+fn node_event(old: &Arc<Node>, new: &Arc<Node>) -> Option<Event> {
+    let changes = NodeChanges::between(old, new);
+    changes.any().then(|| Event::NodeUpdated {
+        old: Arc::clone(old),
+        new: Arc::clone(new),
+        changes,
+    })
+}
+
+/// What a change of a bound pod means to refused ones.
+fn bound_pod_event(change: &Change<'_, Pod>, gone: bool) -> Option<Event> {
+    match change {
+        Change::Added(_) => (!gone).then_some(Event::PodAdded),
+        Change::Deleted(pod) => (!convert::is_finished(pod)).then_some(Event::PodDeleted),
+        Change::Updated { old, .. } if convert::is_finished(old) => None,
+        Change::Updated { .. } if gone => Some(Event::PodDeleted),
+        Change::Updated { old, .. } if !is_bound(old) => Some(Event::PodAdded),
+        Change::Updated { old, new } if old.metadata.labels != new.metadata.labels => {
+            Some(Event::PodLabels)
+        }
+        Change::Updated { old, new } => {
+            let smaller = old
+                .spec
+                .as_ref()
+                .zip(new.spec.as_ref())
+                .is_some_and(|(old, new)| scaled_down(old, new));
+            smaller.then_some(Event::PodScaledDown)
+        }
+    }
+}
+
+fn is_bound(pod: &Pod) -> bool {
+    pod.spec
+        .as_ref()
+        .and_then(|spec| spec.node_name.as_deref())
+        .is_some_and(|node| !node.is_empty())
+}
+
+fn is_ours(pod: &Pod) -> bool {
+    let name = pod
+        .spec
+        .as_ref()
+        .and_then(|spec| spec.scheduler_name.as_deref());
+    matches!(name, None | Some("" | SCHEDULER_NAME))
+}
+
+/// Whether an update of a pending pod is only the echo of its own refusal.
+fn only_conditions_changed(old: &Pod, new: &Pod) -> bool {
+    old.spec == new.spec && old.metadata.labels == new.metadata.labels
+}
+
+struct Scheduler {
+    context: Context,
+    state: SharedState,
+    queue: SchedulingQueue,
+    writers: Writers,
+    seed: u64,
+}
+
+/// What was decided about one pod of a batch.
+enum Verdict {
+    Bind {
+        node: String,
+    },
+    Refuse {
+        message: String,
+        rejectors: Plugins,
+        nominated: Option<String>,
+        victims: Vec<String>,
+    },
+    Fail {
+        message: String,
+    },
+}
+
+impl Scheduler {
+    async fn run(mut self, mut inputs: mpsc::UnboundedReceiver<Input>) {
+        if !self.state.synced(&self.context).await {
+            return;
+        }
+        let mut backoff = tokio::time::interval(BACKOFF_CHECK);
+        let mut stale_at = self.context.clock.now();
+        let mut received = Vec::new();
+        loop {
+            if self.queue.has_work() {
+                while let Ok(input) = inputs.try_recv() {
+                    self.input(input);
+                }
+                self.schedule_batch();
+                tokio::task::yield_now().await;
+            } else {
+                tokio::select! {
+                    count = inputs.recv_many(&mut received, 1024) => {
+                        if count == 0 {
+                            return;
+                        }
+                    }
+                    _ = backoff.tick() => {}
+                }
+                for input in received.drain(..) {
+                    self.input(input);
+                }
+            }
+            let now = self.context.clock.now();
+            self.queue.flush_backoff(now);
+            if now >= stale_at {
+                self.queue.flush_stale(now);
+                stale_at = now.saturating_add(STALE_CHECK).unwrap_or(Timestamp::MAX);
+            }
+        }
+    }
+
+    fn input(&mut self, input: Input) {
+        let now = self.context.clock.now();
+        match input {
+            Input::Pending(pod) => self.queue.set(pod, now),
+            Input::Settled(pod) => self.queue.remove(&pod),
+            Input::Event(event) => self.notify(&event, now),
+            Input::Bound(entry, Outcome::Done) => self.queue.placed(&entry),
+            Input::Bound(entry, Outcome::Refused { again, message }) => {
+                self.state.with(|state| state.forget(&key(&entry.pod)));
+                self.notify(&Event::PodDeleted, now);
+                if again {
+                    self.fail(*entry, message, now);
+                } else {
+                    self.queue.placed(&entry);
+                }
+            }
+        }
+    }
+
+    fn notify(&mut self, event: &Event, now: Timestamp) {
+        if self.queue.has_unschedulable() {
+            self.queue.notify(event, now);
+        }
+    }
+
+    fn schedule_batch(&mut self) {
+        let entries = self.queue.pop(BATCH);
+        let seed = self.seed;
+        self.seed = self.seed.wrapping_add(entries.len() as u64);
+        let verdicts: Vec<_> = self.state.with(|state| {
+            let asked = entries.iter().zip(seed..);
+            asked
+                .map(|(entry, seed)| decide(state, &entry.pod, seed))
+                .collect()
+        });
+        let now = self.context.clock.now();
+        for (entry, verdict) in entries.into_iter().zip(verdicts) {
+            match verdict {
+                Verdict::Bind { node } => self.writers.send(Write::Bind {
+                    entry: Box::new(entry),
+                    node,
+                }),
+                Verdict::Fail { message } => self.fail(entry, message, now),
+                Verdict::Refuse {
+                    message,
+                    rejectors,
+                    nominated,
+                    victims,
+                } => {
+                    let victims = self.victims(nominated.as_deref(), &victims);
+                    let refusal = Refusal {
+                        pod: Arc::clone(&entry.pod),
+                        reason: "Unschedulable",
+                        message,
+                        nominated,
+                        victims,
+                    };
+                    self.queue.refused(entry, rejectors, now);
+                    self.writers.send(Write::Refuse(Box::new(refusal)));
+                }
+            }
+        }
+    }
+
+    fn fail(&mut self, entry: Entry, message: String, now: Timestamp) {
+        let pod = Arc::clone(&entry.pod);
+        self.queue.failed(entry, now);
+        let refusal = Refusal {
+            pod,
+            reason: "SchedulerError",
+            message,
+            nominated: None,
+            victims: Vec::new(),
+        };
+        self.writers.send(Write::Refuse(Box::new(refusal)));
+    }
+
+    fn victims(&self, node: Option<&str>, keys: &[String]) -> Vec<Victim> {
+        let Some(node) = node.filter(|_| !keys.is_empty()) else {
+            return Vec::new();
+        };
+        let pods = self.context.informers.pods.by_index(BY_NODE, node);
+        let doomed = pods.into_iter().filter(|pod| {
+            pod.metadata
+                .uid
+                .as_ref()
+                .is_some_and(|uid| keys.contains(uid))
+        });
+        // One that is on its way out already needs no second push.
+        let doomed = doomed.filter(|pod| pod.metadata.deletion_timestamp.is_none());
+        doomed
+            .map(|pod| Victim {
+                pod,
+                node: node.to_owned(),
+            })
+            .collect()
+    }
+}
+
+/// Asks the engine about one pod and assumes what it answers.
+fn decide(state: &mut ClusterState, pod: &Pod, seed: u64) -> Verdict {
+    let spec = convert::pod(pod);
+    let fail = |message: String| Verdict::Fail { message };
+    let decision = match state.cluster_mut().schedule_pod(&spec, seed) {
+        Ok(decision) => decision,
+        Err(error) => return fail(error.to_string()),
+    };
+    let refused = match decision {
+        Decision::Node(id) => {
+            let node = state.cluster().node_name(id).to_owned();
+            return match state.assume(&spec, &node) {
+                Ok(()) => Verdict::Bind { node },
+                Err(error) => fail(error.to_string()),
+            };
+        }
+        Decision::Unschedulable(refused) => refused,
+    };
+    let rejectors = refused
+        .nodes
+        .iter()
+        .map(|(_, refusal)| refusal.plugin)
+        .collect();
+    let cluster = state.cluster_mut();
+    let preemption = match cluster.pod_class(&spec.template) {
+        Ok(class) => cluster.preempt(class, &spec.key(), &refused, seed),
+        Err(error) => return fail(error.to_string()),
+    };
+    let message = cluster.message_with_preemption(&refused, &preemption);
+    let (mut nominated, mut victims) = (None, Vec::new());
+    match preemption {
+        Preemption::Evict { chosen, .. } => {
+            let node = cluster.node_name(chosen.node).to_owned();
+            // The room is held from now on, not only when the API server has been told.
+            if let Err(error) = cluster.nominate(&spec, &node) {
+                return fail(error.to_string());
+            }
+            (nominated, victims) = (Some(node), chosen.victims);
+        }
+        Preemption::VictimsTerminating => nominated = spec.nominated_node_name,
+        _ => {}
+    }
+    Verdict::Refuse {
+        message,
+        rejectors,
+        nominated,
+        victims,
+    }
+}
+
+fn key(pod: &Pod) -> String {
+    pod.metadata.uid.clone().unwrap_or_default()
+}

@@ -1,0 +1,372 @@
+//! What the scheduler sends to the API server: bindings, refusals, evictions.
+//!
+//! A fixed number of writers work in parallel; writes about one pod go through one of them and keep their order.
+//! Responses are not decoded: the informers bring the outcome.
+
+use std::{sync::Arc, time::Duration};
+
+use k8s_openapi::{
+    api::core::v1::{Pod, PodCondition},
+    apimachinery::pkg::apis::meta::v1::Time,
+};
+use kube::{
+    Api, Client, Error, Resource, ResourceExt,
+    api::{DeleteParams, Patch, PatchParams, PostParams, Preconditions},
+    core::Request,
+};
+use serde_json::{Value, json};
+use tokio::sync::mpsc;
+
+use super::{COMPONENT, driver::Input, queue::Entry};
+use crate::{Context, EventType, Recorder};
+
+/// Number of writers.
+const WRITERS: usize = 16;
+/// Longest event message; what is cut is replaced by `...`.
+const MAX_NOTE: usize = 1024;
+/// Pause before a write that failed for a passing reason is repeated.
+const RETRY: Duration = Duration::from_millis(500);
+
+/// One write.
+#[derive(Debug)]
+pub(super) enum Write {
+    /// Binds a pod.
+    Bind { entry: Box<Entry>, node: String },
+    /// Says why a pod was not bound.
+    Refuse(Box<Refusal>),
+}
+
+/// Why a pod was not bound, and what is done about it.
+#[derive(Debug)]
+pub(super) struct Refusal {
+    pub(super) pod: Arc<Pod>,
+    /// `Unschedulable` or `SchedulerError`.
+    pub(super) reason: &'static str,
+    pub(super) message: String,
+    /// The node where room is made or held.
+    pub(super) nominated: Option<String>,
+    pub(super) victims: Vec<Victim>,
+}
+
+/// A pod that makes room.
+#[derive(Debug)]
+pub(super) struct Victim {
+    pub(super) pod: Arc<Pod>,
+    pub(super) node: String,
+}
+
+/// How a binding ended.
+#[derive(Debug)]
+pub(super) enum Outcome {
+    /// The pod is bound.
+    Done,
+    /// It is not; `again` says whether trying again can help.
+    Refused { again: bool, message: String },
+}
+
+/// The writers.
+#[derive(Clone, Debug)]
+pub(super) struct Writers {
+    queues: Arc<[mpsc::UnboundedSender<Write>]>,
+}
+
+impl Writers {
+    pub(super) fn start(context: &Context, answers: mpsc::UnboundedSender<Input>) -> Self {
+        let queue = |_| {
+            let (sender, receiver) = mpsc::unbounded_channel();
+            let writer = Writer {
+                client: context.client.clone(),
+                context: context.clone(),
+                recorder: context.recorder(COMPONENT),
+                answers: answers.clone(),
+            };
+            let shutdown = context.shutdown.clone();
+            context.tasks.spawn(async move {
+                shutdown.run_until_cancelled(writer.drain(receiver)).await;
+            });
+            sender
+        };
+        Self {
+            queues: (0..WRITERS).map(queue).collect(),
+        }
+    }
+
+    pub(super) fn send(&self, write: Write) {
+        let uid = match &write {
+            Write::Bind { entry, .. } => entry.pod.metadata.uid.as_deref(),
+            Write::Refuse(refusal) => refusal.pod.metadata.uid.as_deref(),
+        };
+        let bytes = uid.unwrap_or_default().bytes();
+        let slot = bytes.fold(0usize, |hash, byte| {
+            hash.wrapping_mul(31).wrapping_add(usize::from(byte))
+        });
+        // A queue is closed only when the process stops.
+        let _ = self.queues[slot % self.queues.len()].send(write);
+    }
+}
+
+struct Writer {
+    client: Client,
+    context: Context,
+    recorder: Recorder,
+    answers: mpsc::UnboundedSender<Input>,
+}
+
+impl Writer {
+    async fn drain(self, mut queue: mpsc::UnboundedReceiver<Write>) {
+        while let Some(write) = queue.recv().await {
+            match write {
+                Write::Bind { entry, node } => self.bind(entry, &node).await,
+                Write::Refuse(refusal) => self.refuse(&refusal).await,
+            }
+        }
+    }
+
+    async fn bind(&self, entry: Box<Entry>, node: &str) {
+        let pod = &entry.pod;
+        let (namespace, name) = (pod.namespace().unwrap_or_default(), pod.name_any());
+        let outcome = match post_binding(
+            &self.client,
+            &namespace,
+            &name,
+            pod.metadata.uid.as_deref(),
+            node,
+        )
+        .await
+        {
+            Ok(()) => {
+                let message = format!("Successfully assigned {namespace}/{name} to {node}");
+                let object = pod.object_ref(&());
+                self.recorder.record_action(
+                    object,
+                    None,
+                    EventType::Normal,
+                    "Scheduled",
+                    "Binding",
+                    message,
+                );
+                Outcome::Done
+            }
+            // Gone, or bound by somebody else: the watch will say so, and trying again cannot help.
+            Err(Error::Api(status)) if status.is_not_found() || status.is_conflict() => {
+                Outcome::Refused {
+                    again: false,
+                    message: status.message.clone(),
+                }
+            }
+            Err(error) => Outcome::Refused {
+                again: true,
+                message: format!("binding rejected: {error}"),
+            },
+        };
+        let _ = self.answers.send(Input::Bound(entry, outcome));
+    }
+
+    async fn refuse(&self, refusal: &Refusal) {
+        let pod = &refusal.pod;
+        for victim in &refusal.victims {
+            self.evict(pod, victim).await;
+        }
+        let note = cut(&refusal.message);
+        let object = pod.object_ref(&());
+        self.recorder.record_action(
+            object,
+            None,
+            EventType::Warning,
+            "FailedScheduling",
+            "Scheduling",
+            note,
+        );
+        if let Some(patch) = self.refusal_patch(refusal) {
+            let collection = format!(
+                "/api/v1/namespaces/{}/pods",
+                pod.namespace().unwrap_or_default()
+            );
+            let name = pod.name_any();
+            while settled(patch_status(&self.client, &collection, &name, &patch).await).is_none() {
+                tokio::time::sleep(RETRY).await;
+            }
+        }
+    }
+
+    /// The pod's `PodScheduled` condition and nominated node, if either is new.
+    fn refusal_patch(&self, refusal: &Refusal) -> Option<Value> {
+        // The queue may hold an older picture of the pod than the informer.
+        let meta = &refusal.pod.metadata;
+        let latest = self
+            .context
+            .informers
+            .pods
+            .get(meta.namespace.as_deref()?, meta.name.as_deref()?)?;
+        let status = latest.status.as_ref();
+        let mut conditions = status
+            .iter()
+            .flat_map(|status| status.conditions.iter().flatten());
+        let known = conditions.find(|condition| condition.type_ == "PodScheduled");
+        let same = known.is_some_and(|known| {
+            known.status == "False"
+                && known.reason.as_deref() == Some(refusal.reason)
+                && known.message.as_deref() == Some(refusal.message.as_str())
+        });
+        let nominated = status.and_then(|status| status.nominated_node_name.as_deref());
+        if same && nominated == refusal.nominated.as_deref() {
+            return None;
+        }
+        let since = known
+            .filter(|known| known.status == "False")
+            .and_then(|known| known.last_transition_time.clone());
+        let condition = PodCondition {
+            type_: "PodScheduled".to_owned(),
+            status: "False".to_owned(),
+            reason: Some(refusal.reason.to_owned()),
+            message: Some(refusal.message.clone()),
+            observed_generation: latest.metadata.generation,
+            last_transition_time: Some(since.unwrap_or(Time(self.context.clock.now()))),
+            last_probe_time: None,
+        };
+        let mut status = json!({ "conditions": [condition] });
+        if nominated != refusal.nominated.as_deref() {
+            status["nominatedNodeName"] = json!(refusal.nominated);
+        }
+        Some(json!({ "metadata": { "uid": meta.uid }, "status": status }))
+    }
+
+    async fn evict(&self, preemptor: &Pod, victim: &Victim) {
+        let pods: Api<Pod> = Api::namespaced(
+            self.client.clone(),
+            &victim.pod.namespace().unwrap_or_default(),
+        );
+        let condition = PodCondition {
+            type_: "DisruptionTarget".to_owned(),
+            status: "True".to_owned(),
+            reason: Some("PreemptionByScheduler".to_owned()),
+            message: Some(format!(
+                "{}: preempting to accommodate a higher priority pod",
+                COMPONENT
+            )),
+            observed_generation: victim.pod.metadata.generation,
+            last_transition_time: Some(Time(self.context.clock.now())),
+            last_probe_time: None,
+        };
+        let patch = json!({ "metadata": { "uid": victim.pod.uid() }, "status": { "conditions": [condition] } });
+        let name = victim.pod.name_any();
+        let preconditions = Preconditions {
+            uid: victim.pod.uid(),
+            resource_version: None,
+        };
+        let params = DeleteParams {
+            preconditions: Some(preconditions),
+            ..DeleteParams::default()
+        };
+        let collection = format!(
+            "/api/v1/namespaces/{}/pods",
+            victim.pod.namespace().unwrap_or_default()
+        );
+        let evicted = loop {
+            let marked = patch_status(&self.client, &collection, &name, &patch).await;
+            let deleted = match marked {
+                Ok(()) => pods.delete(&name, &params).await.map(drop),
+                Err(error) => Err(error),
+            };
+            match settled(deleted) {
+                Some(evicted) => break evicted,
+                None => tokio::time::sleep(RETRY).await,
+            }
+        };
+        if !evicted {
+            return;
+        }
+        let note = format!(
+            "Preempted by pod {} on node {}",
+            preemptor.uid().unwrap_or_default(),
+            victim.node
+        );
+        let (object, related) = (victim.pod.object_ref(&()), Some(preemptor.object_ref(&())));
+        self.recorder.record_action(
+            object,
+            related,
+            EventType::Normal,
+            "Preempted",
+            "Preempting",
+            note,
+        );
+    }
+}
+
+/// Whether a write is done with: accepted (`true`) or refused for good (`false`). Nothing: it is worth repeating.
+fn settled(result: Result<(), Error>) -> Option<bool> {
+    match result {
+        Ok(()) => Some(true),
+        Err(Error::Api(status)) if status.code < 500 && status.code != 429 => {
+            tracing::debug!(%status, "scheduler write refused");
+            Some(false)
+        }
+        Err(error) => {
+            tracing::debug!(%error, "scheduler write failed, repeating it");
+            None
+        }
+    }
+}
+
+async fn post_binding(
+    client: &Client,
+    namespace: &str,
+    name: &str,
+    uid: Option<&str>,
+    node: &str,
+) -> Result<(), Error> {
+    let binding = json!({
+        "apiVersion": "v1",
+        "kind": "Binding",
+        "metadata": { "name": name, "namespace": namespace, "uid": uid },
+        "target": { "apiVersion": "v1", "kind": "Node", "name": node },
+    });
+    let body = serde_json::to_vec(&binding).map_err(Error::SerdeError)?;
+    let request = Request::new(format!("/api/v1/namespaces/{namespace}/pods"));
+    let request = request.create_subresource("binding", name, &PostParams::default(), body);
+    client
+        .request_text(request.map_err(Error::BuildRequest)?)
+        .await
+        .map(drop)
+}
+
+async fn patch_status(
+    client: &Client,
+    collection: &str,
+    name: &str,
+    patch: &Value,
+) -> Result<(), Error> {
+    let (request, params) = (Request::new(collection), PatchParams::default());
+    let request = request.patch_subresource("status", name, &params, &Patch::Strategic(patch));
+    client
+        .request_text(request.map_err(Error::BuildRequest)?)
+        .await
+        .map(drop)
+}
+
+/// Cuts an event's message as client-go does.
+fn cut(message: &str) -> String {
+    if message.len() <= MAX_NOTE {
+        return message.to_owned();
+    }
+    const SUFFIX: &str = " ...";
+    let end = (0..=MAX_NOTE - SUFFIX.len())
+        .rev()
+        .find(|end| message.is_char_boundary(*end))
+        .unwrap_or(0);
+    format!("{}{SUFFIX}", &message[..end])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_long_message_is_cut_to_1024_bytes_and_says_so() {
+        assert_eq!(cut("short"), "short");
+        let long = cut(&"x".repeat(2_000));
+        assert_eq!((long.len(), &long[1_019..]), (1_024, "x ..."));
+        assert_eq!(cut(&"x".repeat(1_024)).len(), 1_024);
+        assert!(cut(&"ä".repeat(1_000)).ends_with("ä ..."));
+    }
+}
