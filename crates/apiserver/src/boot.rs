@@ -46,7 +46,13 @@ pub(crate) fn run(server: &Arc<ApiServer>, service_ip: &str) {
     create(server, "", "services", Some("default"), service);
 }
 
-fn create(server: &Arc<ApiServer>, group: &str, plural: &str, namespace: Option<&str>, mut object: Value) {
+fn create(
+    server: &Arc<ApiServer>,
+    group: &str,
+    plural: &str,
+    namespace: Option<&str>,
+    mut object: Value,
+) {
     let table = server.registry().table();
     let Some(row) = table.find(group, "v1", plural) else {
         return;

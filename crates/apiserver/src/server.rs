@@ -11,7 +11,8 @@ use serde_json::Value;
 
 use crate::{
     admission::{Lookup, Plugin, User},
-    boot, http as handlers,
+    boot,
+    http::{self as handlers, subresource::log::LogSource},
     kinds::{self, ServiceRange},
     registry::Registry,
     store::{Key, Store, Window},
@@ -28,6 +29,8 @@ pub struct Config {
     pub service_cidr: ServiceRange,
     /// Plugins that run after the built-in ones.
     pub admission: Vec<Arc<dyn Plugin>>,
+    /// Where the logs of containers come from; without one, there are none.
+    pub logs: Option<Arc<dyn LogSource>>,
     /// How many past events watches may ask for.
     pub window: Window,
 }
@@ -38,6 +41,7 @@ impl Default for Config {
             clock: Arc::new(Timestamp::now),
             service_cidr: ServiceRange::default(),
             admission: Vec::new(),
+            logs: None,
             window: Window::default(),
         }
     }
@@ -49,6 +53,7 @@ pub struct ApiServer {
     store: Arc<Store>,
     registry: Registry,
     plugins: Vec<Arc<dyn Plugin>>,
+    logs: Option<Arc<dyn LogSource>>,
 }
 
 impl ApiServer {
@@ -62,6 +67,7 @@ impl ApiServer {
             store,
             registry,
             plugins,
+            logs: config.logs,
         });
         boot::run(&server, &config.service_cidr.first().to_string());
         server
@@ -96,6 +102,11 @@ impl ApiServer {
     /// The kinds.
     pub fn registry(&self) -> &Registry {
         &self.registry
+    }
+
+    /// Where the logs of containers come from.
+    pub fn logs(&self) -> Option<&Arc<dyn LogSource>> {
+        self.logs.as_ref()
     }
 
     /// The admission plugins in order.

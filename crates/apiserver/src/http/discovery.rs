@@ -208,6 +208,7 @@ fn verbs(resource: &Resource) -> Vec<&'static str> {
         .iter()
         .copied()
         .filter(|verb| *verb != "deletecollection" || resource.rules.delete_collection)
+        .filter(|verb| *verb == "create" || !resource.rules.transient)
         .collect()
 }
 

@@ -285,6 +285,9 @@ pub(crate) async fn read(
             .unwrap_or_default()
             + &token.start;
         request.start = Some(&start);
+        if revision == Some(0) {
+            request.limit = None;
+        }
         request.at = u64::try_from(token.rv).ok();
     }
     let page = call

@@ -158,20 +158,22 @@ fn at<'a>(object: &'a Value, path: &str) -> Option<&'a Value> {
         .try_fold(object, |value, segment| value.get(segment))
 }
 
-/// Removes all but the first of equal owner references; whether there were any.
-pub(crate) fn dedup_owners(object: &mut Value) -> bool {
+/// Removes all but the first of equal owner references; the uids of the others.
+pub(crate) fn dedup_owners(object: &mut Value) -> Vec<String> {
     let Some(Value::Array(owners)) = of(object).get_mut("ownerReferences") else {
-        return false;
+        return Vec::new();
     };
-    let before = owners.len();
-    let mut kept: Vec<Value> = Vec::with_capacity(before);
+    let mut repeated = Vec::new();
+    let mut kept: Vec<Value> = Vec::with_capacity(owners.len());
     for owner in owners.drain(..) {
-        if !kept.contains(&owner) {
+        if kept.contains(&owner) {
+            repeated.push(owner["uid"].as_str().unwrap_or_default().to_owned());
+        } else {
             kept.push(owner);
         }
     }
     *owners = kept;
-    owners.len() != before
+    repeated
 }
 
 #[cfg(test)]
@@ -220,11 +222,11 @@ mod tests {
     fn equal_owner_references_are_one() {
         let mut object =
             json!({"metadata": {"ownerReferences": [{"uid": "a"}, {"uid": "b"}, {"uid": "a"}]}});
-        assert!(dedup_owners(&mut object));
+        assert_eq!(dedup_owners(&mut object), ["a"]);
         assert_eq!(
             object["metadata"]["ownerReferences"],
             json!([{"uid": "a"}, {"uid": "b"}])
         );
-        assert!(!dedup_owners(&mut object));
+        assert!(dedup_owners(&mut object).is_empty());
     }
 }

@@ -164,6 +164,13 @@ async fn objects(
     if !in_place && !all_namespaces {
         return Err(Status::no_such_path());
     }
+    if resource.rules.transient {
+        if method != Method::POST || !call.name.is_empty() || all_namespaces {
+            return Err(method_not_allowed());
+        }
+        let answer = subresource::transient(&call, body).await;
+        return Ok(finish(&call, answer));
+    }
     let watches = path.watch || (call.name.is_empty() && call.query.flag("watch").unwrap_or(false));
     if watches && matches!(method, Method::GET | Method::HEAD) {
         let warnings = call.take_warnings();

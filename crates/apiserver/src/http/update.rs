@@ -26,6 +26,7 @@ pub(crate) async fn update(call: &Call, part: Part, body: Body) -> Result<Respon
     call.resource().behaviour.default(&mut object);
     metadata::settle_namespace(&mut object, call.namespace.as_deref())?;
     check_name(call, &object)?;
+    write::dedup_owners(call, &mut object, false);
     let (code, outcome) = write::update(call, &options, part, &Replacement(object)).await?;
     reply::outcome(call, code, outcome)
 }

@@ -6,6 +6,7 @@
 
 use std::sync::Arc;
 
+use jiff::Timestamp;
 use serde_json::{Map, Value};
 
 use super::{
@@ -16,7 +17,8 @@ use super::{
 use crate::{
     admission::{Operation, Plugin, Request},
     field::{Errors, Path},
-    kinds::{StatusMetadata, StatusOnCreate},
+    kinds::{NameRule, StatusMetadata, StatusOnCreate},
+    registry::Row,
     schema::{self, ownership},
     status::Status,
     store::{Change, Draft, EventType, Key, Object},
@@ -47,6 +49,11 @@ pub(crate) trait Source: Sync {
         let _ = call;
         Ok(None)
     }
+
+    /// Whether who owns the changed fields is still to be written down.
+    fn tracks_ownership(&self) -> bool {
+        true
+    }
 }
 
 impl<F: Fn(&Call, &Value) -> Result<Value, Status> + Sync> Source for F {
@@ -56,7 +63,7 @@ impl<F: Fn(&Call, &Value) -> Result<Value, Status> + Sync> Source for F {
 }
 
 /// Runs the plugins that change objects.
-fn mutate(
+pub(crate) fn mutate(
     call: &Call,
     options: &WriteOptions,
     operation: Operation,
@@ -138,10 +145,11 @@ pub(crate) async fn create(
 ) -> Result<Outcome, Status> {
     let resource = call.resource();
     metadata::settle_namespace(&mut object, call.namespace.as_deref())?;
-    warn_of_owners(call, &mut object);
+    dedup_owners(call, &mut object, false);
     own(call, options, &mut object, None);
     let name = metadata::text(&object, "name").to_owned();
     mutate(call, options, Operation::Create, &name, &mut object, None)?;
+    dedup_owners(call, &mut object, true);
     metadata::begin(&mut object, resource, call.now);
     let base = metadata::text(&object, "generateName").to_owned();
     let generates = name.is_empty() && !base.is_empty();
@@ -273,7 +281,7 @@ pub(crate) async fn update(
     }
 }
 
-/// One attempt against a version; `None` if another write came in between and the client did not insist on the version.
+/// One attempt against a version; `None` if another write came in between.
 async fn update_once(
     call: &Call,
     options: &WriteOptions,
@@ -288,9 +296,11 @@ async fn update_once(
     let subresource = call.subresource.as_deref().unwrap_or_default();
     let old = call.row.served(stored);
     let mut object = source.make(call, &old)?;
-    let insists = check_version(call, &object, stored)?;
-    warn_of_owners(call, &mut object);
-    own(call, options, &mut object, Some(&old));
+    check_version(call, &object, stored)?;
+    put_back(call, part, &mut object, &old);
+    if source.tracks_ownership() {
+        own(call, options, &mut object, Some(&old));
+    }
     mutate(
         call,
         options,
@@ -299,11 +309,11 @@ async fn update_once(
         &mut object,
         Some(&old),
     )?;
+    dedup_owners(call, &mut object, true);
     metadata::of(&mut object).insert(
         "resourceVersion".into(),
         stored.revision().to_string().into(),
     );
-    put_back(call, part, &mut object, &old);
     metadata::carry_over(&mut object, &old);
     let allocation = if part == Part::Main {
         Some(behaviour.allocate(&ctx, &mut object, Some(&old))?)
@@ -324,7 +334,17 @@ async fn update_once(
     );
     let mut errors = Errors::default();
     let path = Path::new("metadata");
-    check_metadata::object_meta_update(&mut errors, &path, &object["metadata"], &old["metadata"]);
+    let (sent, kept) = (&object["metadata"], &old["metadata"]);
+    // Upstream checks metadata for every kind, and again as part of the kind: each cause is there for every check.
+    check_metadata::object_meta(
+        &mut errors,
+        &path,
+        sent,
+        resource.namespaced,
+        NameRule::PathSegment,
+    );
+    check_metadata::object_meta_update(&mut errors, &path, sent, kept);
+    check_metadata::object_meta_update(&mut errors, &path, sent, kept);
     match part {
         Part::Status(_) => behaviour.validate_status(&ctx, &object, &old, &mut errors),
         Part::Piece => {
@@ -377,7 +397,6 @@ async fn update_once(
             }
             Ok(Some(Outcome::Stored(new)))
         }
-        Err(_) if insists => Err(modified(call, name)),
         Err(_) => Ok(None),
     }
 }
@@ -400,12 +419,12 @@ pub(crate) fn modified(call: &Call, name: &str) -> Status {
     Status::conflict(call.resource(), name, why)
 }
 
-/// Compares the version the client saw with the stored one; answers whether it named one.
-fn check_version(call: &Call, object: &Value, stored: &Object) -> Result<bool, Status> {
+/// Compares the version the client saw, if it names one, with the stored one.
+fn check_version(call: &Call, object: &Value, stored: &Object) -> Result<(), Status> {
     let given = metadata::text(object, "resourceVersion");
     if given.is_empty() || given == "0" {
         if call.resource().rules.unconditional_update {
-            return Ok(false);
+            return Ok(());
         }
         let mut errors = Errors::default();
         errors.invalid(
@@ -421,7 +440,7 @@ fn check_version(call: &Call, object: &Value, stored: &Object) -> Result<bool, S
         ));
     }
     match given.parse::<u64>() {
-        Ok(revision) if revision == stored.revision() => Ok(true),
+        Ok(revision) if revision == stored.revision() => Ok(()),
         Ok(_) => Err(modified(call, stored.key().name())),
         Err(_) => Err(Status::new(
             500,
@@ -502,15 +521,30 @@ fn own(call: &Call, options: &WriteOptions, object: &mut Value, old: Option<&Val
     ownership::track(call.schema(), &writer, object, old);
 }
 
-fn warn_of_owners(call: &Call, object: &mut Value) {
-    if metadata::dedup_owners(object) {
-        call.warn(".metadata.ownerReferences contains duplicate entries; API server dedups owner references in 1.20+, and may reject such requests as early as 1.24; please fix your requests to avoid this in the future");
+/// Removes owner references that are there twice and says so; `after` admission that is somebody else's fault.
+pub(crate) fn dedup_owners(call: &Call, object: &mut Value, after: bool) {
+    let repeated = metadata::dedup_owners(object);
+    if repeated.is_empty() {
+        return;
     }
+    let when = if after {
+        " after mutating admission happens"
+    } else {
+        ""
+    };
+    call.warn(format!(
+        ".metadata.ownerReferences contains duplicate entries{when}; API server dedups owner references in 1.20+, and may reject such \
+         requests as early as 1.24; please fix your requests; duplicate UID(s) observed: {}",
+        repeated.join(", ")
+    ));
 }
 
 /// An object in served form, ready to be stored.
-pub(crate) fn draft(call: &Call, event: EventType, mut object: Value) -> Draft {
-    let row = &call.row;
+pub(crate) fn draft(call: &Call, event: EventType, object: Value) -> Draft {
+    draft_of(&call.row, event, object)
+}
+
+fn draft_of(row: &Row, event: EventType, mut object: Value) -> Draft {
     row.to_stored(&mut object);
     let fields = row.selectable_values(&object);
     Draft::new(event, &object, fields, row.collection.next_revision())
@@ -522,33 +556,32 @@ fn remove(object: &mut Value, field: &str) {
     }
 }
 
-/// Changes a stored object outside the ordinary verbs: no validation, no admission, tried again until it fits. `change` may refuse;
-/// `Ok(false)` means there is nothing to do. Answers with the object as it is then.
+/// Changes a stored object of any kind outside the ordinary verbs: no validation, no admission, tried again until it fits. `change`
+/// may refuse; `Ok(false)` means there is nothing to do. Answers with the object as it is then.
 pub(crate) async fn modify(
-    call: &Call,
+    row: &Row,
+    now: Timestamp,
     key: &Key,
     dry_run: bool,
     mut change: impl FnMut(&mut Value) -> Result<bool, Status>,
 ) -> Result<Outcome, Status> {
     loop {
-        let stored = call
-            .row
+        let stored = row
             .collection
             .get(key.as_str())
-            .ok_or_else(|| Status::not_found(call.resource(), key.name()))?;
-        let mut object = call.row.served(&stored);
+            .ok_or_else(|| Status::not_found(&row.resource, key.name()))?;
+        let mut object = row.served(&stored);
         if !change(&mut object)? {
             return Ok(Outcome::Stored(stored));
         }
-        schema::normalise(call.schema(), &mut object);
+        schema::normalise(&row.resource.schema, &mut object);
         if dry_run {
             return Ok(Outcome::Object(object));
         }
-        let draft = draft(call, EventType::Modified, object);
-        if let Ok(stored) = call
-            .row
+        let draft = draft_of(row, EventType::Modified, object);
+        if let Ok(stored) = row
             .collection
-            .commit(Change::Update(stored, draft), call.now)
+            .commit(Change::Update(stored, draft), now)
             .await
         {
             return Ok(Outcome::Stored(stored));

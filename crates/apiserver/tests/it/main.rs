@@ -1,4 +1,5 @@
 //! The server's integration tests, one binary.
 
 mod client;
+mod tls;
 mod vectors;

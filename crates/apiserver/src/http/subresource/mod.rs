@@ -1,6 +1,10 @@
 //! Subresources: the generic ones here, the others by name from one table.
 
+mod binding;
+mod eviction;
+pub mod log;
 mod scale;
+mod scale_ownership;
 
 use std::{future::Future, pin::Pin};
 
@@ -22,7 +26,12 @@ pub(crate) type Handler =
     ) -> Pin<Box<dyn Future<Output = Result<Response<Body>, Status>> + Send + 'a>>;
 
 /// The handlers of named subresources, by group, plural and subresource.
-const NAMED: &[(&str, &str, &str, Handler)] = &[];
+const NAMED: &[(&str, &str, &str, Handler)] = &[
+    ("", "bindings", "", binding::serve),
+    ("", "pods", "binding", binding::serve),
+    ("", "pods", "eviction", eviction::serve),
+    ("", "pods", "log", log::serve),
+];
 
 /// Answers a request for a subresource of an object.
 pub(crate) async fn serve(
@@ -56,17 +65,27 @@ pub(crate) async fn serve(
             };
             scale::serve(call, &paths, verb, body).await
         }
-        SubresourceHandler::Named => {
-            let resource = call.resource();
-            let found = NAMED.iter().find(|(group, plural, name, _)| {
-                *group == resource.group && *plural == resource.plural && *name == subresource.name
-            });
-            match found {
-                Some((_, _, _, handler)) => handler(call, method, body).await,
-                None => Err(Status::no_such_path()),
-            }
-        }
+        SubresourceHandler::Named => match named(call, subresource.name) {
+            Some(handler) => handler(call, method, body).await,
+            None => Err(Status::no_such_path()),
+        },
     }
+}
+
+/// Answers a POST to a resource of which nothing is stored.
+pub(crate) async fn transient(call: &Call, body: Body) -> Result<Response<Body>, Status> {
+    match named(call, "") {
+        Some(handler) => handler(call, Method::POST, body).await,
+        None => Err(Status::no_such_path()),
+    }
+}
+
+fn named(call: &Call, subresource: &str) -> Option<Handler> {
+    let resource = call.resource();
+    let found = NAMED.iter().find(|(group, plural, name, _)| {
+        *group == resource.group && *plural == resource.plural && *name == subresource
+    });
+    found.map(|(_, _, _, handler)| *handler)
 }
 
 /// The object itself, of which a part may be written.

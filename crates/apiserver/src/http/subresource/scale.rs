@@ -4,17 +4,18 @@ use axum::body::Body;
 use http::Response;
 use serde_json::{Map, Value, json};
 
+use super::scale_ownership;
 use crate::{
     field::{Errors, Path},
     http::{
         body,
-        call::{Call, FieldValidation, WriteOptions},
+        call::{Call, FieldValidation},
         metadata,
         patch::Patch,
         reply, update,
         write::{self, Part, Source},
     },
-    schema::Type,
+    schema::{Type, ownership},
     status::Status,
     validation::selector,
 };
@@ -68,10 +69,7 @@ pub(crate) async fn serve(
         paths,
         expected,
         change,
-    };
-    let options = WriteOptions {
-        validation: FieldValidation::Ignore,
-        ..options
+        manager: &options.manager,
     };
     let (_, outcome) = write::update(call, &options, Part::Main, &source).await?;
     let object = match outcome {
@@ -141,17 +139,46 @@ struct Scaled<'a> {
     paths: &'a Paths<'a>,
     expected: body::Expected<'a>,
     change: Change,
+    manager: &'a str,
+}
+
+impl Scaled<'_> {
+    /// The new Scale, and the object's managedFields after it.
+    fn scale(&self, call: &Call, old: &Value) -> Result<(Value, Option<Value>), Status> {
+        let mut before = scale_of(old, self.paths);
+        let entries = &old["metadata"]["managedFields"];
+        let owners = scale_ownership::to_scale(entries, self.paths.spec);
+        let mut scale = match &self.change {
+            Change::Replace(scale) => scale.clone(),
+            Change::Patch(patch, validation) => {
+                let tree = patch.apply(self.expected.schema, &before)?;
+                body::patched(call, &self.expected, patch, tree, *validation)?
+            }
+        };
+        if let Some(owners) = owners {
+            metadata::of(&mut before).insert("managedFields".into(), owners);
+        }
+        let writer = ownership::Writer {
+            manager: self.manager,
+            api_version: "autoscaling/v1",
+            subresource: Some("scale"),
+            resets_status: false,
+            now: call.now,
+        };
+        ownership::track(self.expected.schema, &writer, &mut scale, Some(&before));
+        let after = scale_ownership::to_object(
+            entries,
+            &scale["metadata"]["managedFields"],
+            self.paths.spec,
+            call.row.api_version(),
+        );
+        Ok((scale, after))
+    }
 }
 
 impl Source for Scaled<'_> {
     fn make(&self, call: &Call, old: &Value) -> Result<Value, Status> {
-        let scale = match &self.change {
-            Change::Replace(scale) => scale.clone(),
-            Change::Patch(patch, validation) => {
-                let tree = patch.apply(self.expected.schema, &scale_of(old, self.paths))?;
-                body::patched(call, &self.expected, patch, tree, *validation)?
-            }
-        };
+        let (scale, entries) = self.scale(call, old)?;
         let replicas = scale["spec"]["replicas"].as_i64().unwrap_or(0);
         if replicas < 0 {
             let mut errors = Errors::default();
@@ -169,11 +196,16 @@ impl Source for Scaled<'_> {
         }
         let mut object = old.clone();
         write_at(&mut object, self.paths.spec, replicas.into());
-        let given = metadata::text(&scale, "resourceVersion").to_owned();
-        if given.is_empty() {
-            return Ok(object);
-        }
-        metadata::of(&mut object).insert("resourceVersion".into(), given.into());
+        let metadata = metadata::of(&mut object);
+        metadata::keep(metadata, &scale["metadata"], "resourceVersion");
+        match entries {
+            Some(entries) => metadata.insert("managedFields".into(), entries),
+            None => metadata.remove("managedFields"),
+        };
         Ok(object)
+    }
+
+    fn tracks_ownership(&self) -> bool {
+        false
     }
 }

@@ -233,7 +233,9 @@ fn step_differences(step: &Value, answer: &Answer) -> Vec<String> {
 fn reduce_tables(value: &mut Value, keep_objects: bool) {
     if let Some(events) = value.as_array_mut() {
         for event in events {
-            reduce_tables(&mut event["object"], keep_objects);
+            if let Some(object) = event.get_mut("object") {
+                reduce_tables(object, keep_objects);
+            }
         }
         return;
     }

@@ -1,0 +1,189 @@
+//! `pods/binding` and POST to `bindings`: how a scheduler gives a pod its node.
+//!
+//! One write: node, condition, labels and annotations change together, and only while the pod is unbound, ungated and not going away.
+//! The node need not exist. Refusals name the resource as upstream does, `pods/binding`.
+
+use std::{future::Future, pin::Pin};
+
+use axum::body::Body;
+use http::{Method, Response};
+use serde_json::{Map, Value, json};
+
+use crate::{
+    admission::Operation,
+    field::{Errors, FieldError, Path},
+    http::{body, call::Call, metadata, reply, write},
+    kinds::tree::{Tree, object_at},
+    schema::Type,
+    status::Status,
+    store::Key,
+};
+
+/// The handler of both places a Binding is posted to.
+pub(crate) fn serve<'a>(
+    call: &'a Call,
+    _: Method,
+    body: Body,
+) -> Pin<Box<dyn Future<Output = Result<Response<Body>, Status>> + Send + 'a>> {
+    Box::pin(bind(call, body))
+}
+
+async fn bind(call: &Call, body: Body) -> Result<Response<Body>, Status> {
+    let schema = Type::builtin("api.core.v1.Binding")
+        .ok_or_else(|| Status::internal("Binding is not in the schema table"))?;
+    let expected = body::Expected {
+        group: "",
+        version: "v1",
+        kind: "Binding",
+        schema: &schema,
+        custom: false,
+    };
+    let options = call.write_options("CreateOptions")?;
+    let media = body::media(&call.headers)?;
+    let bytes = body::read(body).await?;
+    let mut binding = body::object(call, &expected, media, &bytes, options.validation)?;
+    metadata::settle_namespace(&mut binding, call.namespace.as_deref())?;
+    let name = metadata::text(&binding, "name").to_owned();
+    if !call.name.is_empty() && name != call.name {
+        return Err(Status::bad_request(
+            "name in URL does not match name in Binding object",
+        ));
+    }
+    write::mutate(call, &options, Operation::Create, &name, &mut binding, None)?;
+    check(&binding)?;
+    write::judge(call, &options, Operation::Create, &name, &mut binding, None)?;
+    let table = call.server.registry().table();
+    let pods = table
+        .find("", "v1", "pods")
+        .ok_or_else(Status::no_such_path)?;
+    let key = Key::new(call.namespace.as_deref(), &name);
+    write::modify(pods, call.now, &key, options.dry_run, |pod| {
+        preconditions(&binding, pod, &key)?;
+        assign(&binding, pod, call.now)?;
+        Ok(true)
+    })
+    .await?;
+    Ok(reply::json(201, &success()))
+}
+
+/// What a subresource that is no object answers with.
+pub(super) fn success() -> Value {
+    json!({"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success", "code": 201})
+}
+
+/// Upstream answers these as internal errors, since it never had a better idea of a Binding's validity.
+fn check(binding: &Value) -> Result<(), Status> {
+    let none = Value::Null;
+    let (target, path) = (binding.get("target").unwrap_or(&none), Path::new("target"));
+    let mut errors = Errors::default();
+    let kind = target.text("kind");
+    if !kind.is_empty() && kind != "Node" {
+        errors.not_supported(&path.child("kind"), kind, &["Node", "<empty>"]);
+    }
+    if target.text("name").is_empty() {
+        errors.required(&path.child("name"), "");
+    }
+    let text = |error: &FieldError| format!("{}: {}", error.field, error.body());
+    match errors.0.as_slice() {
+        [] => Ok(()),
+        [error] => Err(Status::new(500, "", text(error))),
+        all => Err(Status::new(
+            500,
+            "",
+            format!("[{}]", all.iter().map(text).collect::<Vec<_>>().join(", ")),
+        )),
+    }
+}
+
+fn preconditions(binding: &Value, pod: &Value, key: &Key) -> Result<(), Status> {
+    for (field, short) in [("uid", "UID"), ("resourceVersion", "RV")] {
+        let (wanted, found) = (metadata::text(binding, field), metadata::text(pod, field));
+        if !wanted.is_empty() && wanted != found {
+            let why = format!(
+                "StorageError: invalid object, Code: 4, Key: /registry/pods/{}, ResourceVersion: 0, AdditionalErrorMsg: Precondition failed: {short} in precondition: {wanted}, {short} in object meta: {found}",
+                key.as_str()
+            );
+            return Err(conflict("pods", key.name(), &why));
+        }
+    }
+    Ok(())
+}
+
+fn conflict(resource: &str, name: &str, why: &str) -> Status {
+    let mut status = Status::new(
+        409,
+        "Conflict",
+        format!("Operation cannot be fulfilled on {resource} {name:?}: {why}"),
+    );
+    status.details = Some(crate::status::Details {
+        name: name.to_owned(),
+        kind: resource.to_owned(),
+        ..Default::default()
+    });
+    status
+}
+
+fn assign(binding: &Value, pod: &mut Value, now: jiff::Timestamp) -> Result<(), Status> {
+    let name = metadata::text(pod, "name");
+    let refuse = |why: String| Err(conflict("pods/binding", name, &why));
+    if pod["metadata"].has("deletionTimestamp") {
+        return refuse(format!(
+            "pod {name} is being deleted, cannot be assigned to a host"
+        ));
+    }
+    let node = pod["spec"].text("nodeName");
+    if !node.is_empty() {
+        return refuse(format!("pod {name} is already assigned to node {node:?}"));
+    }
+    if !pod["spec"].items("schedulingGates").is_empty() {
+        return refuse(format!("pod {name} has non-empty .spec.schedulingGates"));
+    }
+    pod["spec"]["nodeName"] = binding["target"]["name"].clone();
+    for field in ["labels", "annotations"] {
+        let Some(given) = binding["metadata"].field(field).and_then(Value::as_object) else {
+            continue;
+        };
+        object_at(metadata::of(pod), field).extend(
+            given
+                .iter()
+                .map(|(key, value)| (key.clone(), value.clone())),
+        );
+    }
+    if let Some(status) = pod.get_mut("status").and_then(Value::as_object_mut) {
+        status.remove("nominatedNodeName");
+        set_condition(
+            status,
+            json!({"type": "PodScheduled", "status": "True"}),
+            now,
+        );
+    }
+    Ok(())
+}
+
+/// Sets a pod's condition; its last transition is now, unless it had this status before.
+pub(super) fn set_condition(
+    status: &mut Map<String, Value>,
+    mut condition: Value,
+    now: jiff::Timestamp,
+) {
+    let conditions = status
+        .entry("conditions")
+        .or_insert_with(|| Value::Array(Vec::new()));
+    let Some(conditions) = conditions.as_array_mut() else {
+        return;
+    };
+    let present = conditions
+        .iter_mut()
+        .find(|other| other["type"] == condition["type"]);
+    condition["lastProbeTime"] = Value::Null;
+    condition["lastTransitionTime"] = match &present {
+        Some(other) if other["status"] == condition["status"] => {
+            other["lastTransitionTime"].clone()
+        }
+        _ => metadata::stamp(now).into(),
+    };
+    match present {
+        Some(other) => *other = condition,
+        None => conditions.push(condition),
+    }
+}

@@ -1,0 +1,328 @@
+//! `pods/eviction`: a deletion that asks the pod's disruption budget first.
+//!
+//! A budget is spent before the pod is deleted: `disruptionsAllowed` falls and the pod's name goes into `disruptedPods` in one write, so
+//! that two evictions never spend the same disruption. A controller that sees the pod go takes the entry out again.
+
+use std::{future::Future, pin::Pin, sync::Arc};
+
+use axum::body::Body;
+use http::{Method, Response};
+use serde_json::{Value, json};
+
+use super::binding::{set_condition, success};
+use crate::{
+    admission::{Lookup, Operation},
+    http::{
+        body,
+        call::{Call, FieldValidation},
+        delete::{self, DeleteOptions},
+        metadata, reply, write,
+    },
+    kinds::tree::{Tree, object_at},
+    schema::{
+        Type,
+        ownership::{self, Writer},
+    },
+    status::{Cause, Details, Status},
+    store::Key,
+    validation::selector::Selector,
+};
+
+/// How many evictions may wait for the budget's controller.
+const MAX_DISRUPTED_PODS: usize = 2000;
+const BLOCKED: &str = "Cannot evict pod as it would violate the pod's disruption budget.";
+
+/// The handler of `pods/eviction`.
+pub(crate) fn serve<'a>(
+    call: &'a Call,
+    _: Method,
+    body: Body,
+) -> Pin<Box<dyn Future<Output = Result<Response<Body>, Status>> + Send + 'a>> {
+    Box::pin(evict(call, body))
+}
+
+async fn evict(call: &Call, body: Body) -> Result<Response<Body>, Status> {
+    let write_options = call.write_options("CreateOptions")?;
+    let mut eviction = read(call, body, write_options.validation).await?;
+    if metadata::text(&eviction, "name") != call.name {
+        return Err(Status::bad_request(
+            "name in URL does not match name in Eviction object",
+        ));
+    }
+    let mut options = DeleteOptions::of(&eviction["deleteOptions"])?;
+    options.dry_run |= write_options.dry_run;
+    write::judge(
+        call,
+        &write_options,
+        Operation::Create,
+        &call.name,
+        &mut eviction,
+        None,
+    )?;
+    loop {
+        let stored = call.stored()?;
+        let permit = permit(call, &call.row.served(&stored), options.dry_run).await?;
+        let mut attempt = options.clone();
+        let pinned = permit == Permit::AsItIs && options.resource_version.is_none();
+        if pinned {
+            attempt.resource_version = Some(stored.revision().to_string());
+        }
+        match disrupt(call, attempt).await {
+            // The pod changed after it was judged, and the client did not insist on a version: judge again.
+            Err(status) if pinned && status.code == 409 => {}
+            Err(status) => return Err(status),
+            Ok(()) => return Ok(reply::json(201, &success())),
+        }
+    }
+}
+
+/// The Eviction in the body, of policy/v1 or of v1beta1, which old clients send.
+async fn read(call: &Call, body: Body, validation: FieldValidation) -> Result<Value, Status> {
+    let media = body::media(&call.headers)?;
+    let bytes = body::read(body).await?;
+    let schema = Type::builtin("api.policy.v1.Eviction")
+        .ok_or_else(|| Status::internal("Eviction is not in the schema table"))?;
+    let given = serde_json::from_slice::<Value>(&bytes).unwrap_or_default();
+    let version = if given.text("apiVersion") == "policy/v1beta1" {
+        "v1beta1"
+    } else {
+        "v1"
+    };
+    let expected = body::Expected {
+        group: "policy",
+        version,
+        kind: "Eviction",
+        schema: &schema,
+        custom: false,
+    };
+    let mut eviction = body::object(call, &expected, media, &bytes, validation)?;
+    metadata::settle_namespace(&mut eviction, call.namespace.as_deref())?;
+    Ok(eviction)
+}
+
+/// Which version of the pod may be deleted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Permit {
+    /// Whatever becomes of it.
+    InAnyCase,
+    /// The one that was judged: a pod that starts or becomes ready meanwhile needs its budget.
+    AsItIs,
+}
+
+async fn permit(call: &Call, pod: &Value, dry_run: bool) -> Result<Permit, Status> {
+    if pod["metadata"].has("deletionTimestamp") {
+        return Ok(Permit::InAnyCase);
+    }
+    match pod["status"].text("phase") {
+        "Succeeded" | "Failed" => return Ok(Permit::InAnyCase),
+        "Pending" => return Ok(Permit::AsItIs),
+        _ => {}
+    }
+    let budgets = budgets_of(call, pod);
+    let budget = match budgets.as_slice() {
+        [] => return Ok(Permit::InAnyCase),
+        [budget] => budget,
+        _ => {
+            let why = "This pod has more than one PodDisruptionBudget, which the eviction subresource does not support.";
+            return Err(Status::new(500, "", why));
+        }
+    };
+    if !is_ready(pod) && may_go_unready(budget) {
+        return Ok(Permit::AsItIs);
+    }
+    let table = call.server.registry().table();
+    let row = table
+        .find("policy", "v1", "poddisruptionbudgets")
+        .ok_or_else(Status::no_such_path)?;
+    let key = Key::new(call.namespace.as_deref(), metadata::text(budget, "name"));
+    write::modify(row, call.now, &key, dry_run, |budget| {
+        let before = budget.clone();
+        check(budget)?;
+        spend(budget, &call.name, call.now);
+        let writer = Writer {
+            manager: "kube-apiserver",
+            api_version: row.api_version(),
+            subresource: Some("status"),
+            resets_status: true,
+            now: call.now,
+        };
+        ownership::track(&row.resource.schema, &writer, budget, Some(&before));
+        Ok(true)
+    })
+    .await?;
+    Ok(Permit::InAnyCase)
+}
+
+fn budgets_of(call: &Call, pod: &Value) -> Vec<Arc<Value>> {
+    let mut budgets = call
+        .server
+        .list("policy", "poddisruptionbudgets", call.namespace.as_deref());
+    budgets.retain(|budget| {
+        let selector = Selector::from_label_selector(&budget["spec"]["selector"]);
+        selector.is_ok_and(|selector| selector.matches(pod["metadata"].get("labels")))
+    });
+    budgets
+}
+
+fn is_ready(pod: &Value) -> bool {
+    let mut conditions = pod["status"].items("conditions").iter();
+    conditions
+        .any(|condition| condition.text("type") == "Ready" && condition.text("status") == "True")
+}
+
+/// A pod that is not ready does not count as healthy, so its loss costs the budget nothing.
+fn may_go_unready(budget: &Value) -> bool {
+    let status = |field: &str| budget["status"].integer(field).unwrap_or(0);
+    budget["spec"].text("unhealthyPodEvictionPolicy") == "AlwaysAllow"
+        || (status("desiredHealthy") > 0 && status("currentHealthy") >= status("desiredHealthy"))
+}
+
+/// Whether the budget can be spent.
+fn check(budget: &Value) -> Result<(), Status> {
+    let name = metadata::text(budget, "name");
+    let status = &budget["status"];
+    let count = |field: &str| status.integer(field).unwrap_or(0);
+    if count("observedGeneration") < budget["metadata"].integer("generation").unwrap_or(0) {
+        return Err(blocked(
+            format!("The disruption budget {name} is still being processed by the server."),
+            10,
+        ));
+    }
+    let refuse = |why: &str| {
+        let message = format!("poddisruptionbudget.policy {name:?} is forbidden: {why}");
+        let details = Details {
+            name: name.to_owned(),
+            group: "policy".into(),
+            kind: "poddisruptionbudget".into(),
+            ..Details::default()
+        };
+        let mut status = Status::new(403, "Forbidden", message);
+        status.details = Some(details);
+        Err(status)
+    };
+    let allowed = count("disruptionsAllowed");
+    if allowed < 0 {
+        return refuse("pdb disruptions allowed is negative");
+    }
+    if status.entries("disruptedPods").count() > MAX_DISRUPTED_PODS {
+        return refuse(
+            "DisruptedPods map too big - too many evictions not confirmed by PDB controller",
+        );
+    }
+    if allowed > 0 {
+        return Ok(());
+    }
+    let condition = status
+        .items("conditions")
+        .iter()
+        .find(|condition| condition.text("type") == "DisruptionAllowed");
+    let (healthy, desired) = (count("currentHealthy"), count("desiredHealthy"));
+    let does_not = format!("The disruption budget {name} does not allow evicting pods currently");
+    let why = match condition {
+        Some(failed) if failed.text("reason") == "SyncFailed" => {
+            format!(
+                "{does_not} because it failed sync: {}",
+                failed.text("message")
+            )
+        }
+        _ if healthy <= desired => format!(
+            "The disruption budget {name} needs {desired} healthy pods and has {healthy} currently"
+        ),
+        Some(condition) => format!(
+            "{does_not} ({}): {}",
+            condition.text("reason"),
+            condition.text("message")
+        ),
+        None => does_not,
+    };
+    Err(blocked(why, 0))
+}
+
+fn blocked(why: String, retry_after_seconds: u32) -> Status {
+    let mut status = Status::new(429, "TooManyRequests", BLOCKED);
+    let cause = Cause {
+        reason: "DisruptionBudget".into(),
+        message: why,
+        field: String::new(),
+    };
+    status.details = Some(Details {
+        causes: vec![cause],
+        retry_after_seconds,
+        ..Details::default()
+    });
+    status
+}
+
+fn spend(budget: &mut Value, pod: &str, now: jiff::Timestamp) {
+    let Some(status) = budget.get_mut("status").and_then(Value::as_object_mut) else {
+        return;
+    };
+    let allowed = status
+        .get("disruptionsAllowed")
+        .and_then(Value::as_i64)
+        .unwrap_or(0)
+        - 1;
+    status.insert("disruptionsAllowed".into(), allowed.into());
+    object_at(status, "disruptedPods").insert(pod.to_owned(), metadata::stamp(now).into());
+    if allowed > 0 {
+        return;
+    }
+    let generation = status
+        .get("observedGeneration")
+        .cloned()
+        .unwrap_or_default();
+    let mut condition = json!({
+        "type": "DisruptionAllowed", "status": "False", "observedGeneration": generation,
+        "lastTransitionTime": metadata::stamp(now), "reason": "InsufficientPods", "message": "",
+    });
+    let conditions = status
+        .entry("conditions")
+        .or_insert_with(|| Value::Array(Vec::new()));
+    let Some(conditions) = conditions.as_array_mut() else {
+        return;
+    };
+    match conditions
+        .iter_mut()
+        .find(|other| other["type"] == condition["type"])
+    {
+        Some(other) => {
+            if other["status"] == condition["status"] {
+                condition["lastTransitionTime"] = other["lastTransitionTime"].clone();
+            }
+            *other = condition;
+        }
+        None => conditions.push(condition),
+    }
+}
+
+/// Says in the pod's status why it goes, then deletes it.
+async fn disrupt(call: &Call, mut options: DeleteOptions) -> Result<(), Status> {
+    if !options.dry_run {
+        let wanted = options.resource_version.clone();
+        let outcome = write::modify(&call.row, call.now, &call.key(&call.name), false, |pod| {
+            if wanted
+                .as_deref()
+                .is_some_and(|wanted| wanted != metadata::text(pod, "resourceVersion"))
+            {
+                return Err(write::modified(call, &call.name));
+            }
+            let before = pod["status"].clone();
+            if let Some(status) = pod.get_mut("status").and_then(Value::as_object_mut) {
+                let reason = json!({
+                    "type": "DisruptionTarget", "status": "True",
+                    "reason": "EvictionByEvictionAPI", "message": "Eviction API: evicting",
+                });
+                set_condition(status, reason, call.now);
+            }
+            Ok(pod["status"] != before)
+        })
+        .await?;
+        if let (Some(version), reply::Outcome::Stored(pod)) =
+            (&mut options.resource_version, outcome)
+        {
+            *version = pod.revision().to_string();
+        }
+    }
+    delete::delete_named(call, &call.name, &options).await?;
+    Ok(())
+}
