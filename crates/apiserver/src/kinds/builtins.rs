@@ -192,6 +192,7 @@ impl Row {
 
 fn core(range: ServiceRange) -> Vec<Row> {
     vec![
+        Row::core("Binding", "bindings").rules(|rules| rules.transient = true),
         Row::core("ConfigMap", "configmaps")
             .behaves(ConfigMap).short(&["cm"]),
         Row::core("Endpoints", "endpoints")

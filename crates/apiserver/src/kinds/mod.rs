@@ -104,6 +104,8 @@ pub struct Rules {
     pub delete_returns_object: bool,
     /// DELETE of a collection is served (not for namespaces).
     pub delete_collection: bool,
+    /// Nothing is stored: POST is all there is, answered by a named handler (bindings).
+    pub transient: bool,
     /// What DELETE does to dependents when nothing is asked for.
     pub default_propagation: Propagation,
     /// What CREATE does to `status`.
@@ -120,6 +122,7 @@ impl Default for Rules {
             graceful_deletion: false,
             delete_returns_object: false,
             delete_collection: true,
+            transient: false,
             default_propagation: Propagation::Background,
             status_on_create: StatusOnCreate::Clear,
         }

@@ -1,6 +1,6 @@
 //! Validation of volumes: one source each, and what each source needs.
 //!
-//! A volume that is wrong counts as absent for the containers' mounts, as upstream counts it; [`is_known`] says which are there.
+//! A volume that is wrong counts as absent for the containers' mounts, as upstream counts it; [`find`] knows only good ones.
 
 use serde_json::Value;
 
@@ -56,12 +56,7 @@ pub(super) fn validate(volumes: &[Value], pod_name: &str, path: &Path<'_>, error
     }
 }
 
-/// Whether containers may mount a volume of that name: it is there and nothing is wrong with it.
-pub(super) fn is_known(volumes: &[Value], name: &str) -> bool {
-    find(volumes, name).is_some()
-}
-
-/// The good volume of that name.
+/// The volume of that name that containers may mount: nothing is wrong with it.
 pub(super) fn find<'a>(volumes: &'a [Value], name: &str) -> Option<&'a Value> {
     let path = Path::new("volumes");
     volumes.iter().enumerate().find_map(|(index, volume)| {
