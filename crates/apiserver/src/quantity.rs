@@ -149,7 +149,7 @@ fn scaled(mantissa: i128, exponent: i32) -> i128 {
     }
     match 10i128.checked_pow(exponent.unsigned_abs()) {
         Some(factor) if exponent >= 0 => mantissa.checked_mul(factor).unwrap_or(i128::MAX),
-        Some(divisor) => (mantissa + divisor - 1) / divisor,
+        Some(divisor) => (mantissa - 1) / divisor + 1,
         None if exponent >= 0 => i128::MAX,
         None => 1,
     }
@@ -253,7 +253,7 @@ impl Quantity {
         if rest == 0 {
             return self;
         }
-        let nano = self.nano - rest + MILLI_IN_NANO * rest.signum();
+        let nano = (self.nano - rest).saturating_add(MILLI_IN_NANO * rest.signum());
         Quantity {
             nano,
             format: self.format,
