@@ -143,7 +143,7 @@ impl Cluster {
             outcome: Outcome::Refused(refusal),
         });
         let mut nodes: Vec<_> = scored.chain(refused).collect();
-        let conflict = question.class.named_nodes == NamedNodes::Conflict;
+        let conflict = question.class.shape.named_nodes == NamedNodes::Conflict;
         nodes.sort_by(|a, b| self.node_name(a.node).cmp(self.node_name(b.node)));
         best.sort_by(|a, b| self.node_name(*a).cmp(self.node_name(*b)));
         Answer {
@@ -161,6 +161,11 @@ impl Cluster {
         candidates: Option<&FixedBitSet>,
         seed: u64,
     ) -> Decision {
+        if candidates.is_none()
+            && let Some(best) = self.best_by_board(class, seed)
+        {
+            return Decision::Node(best);
+        }
         let filtered = self.filter(class, key, candidates);
         match filtered.feasible.as_slice() {
             [] => Decision::Unschedulable(self.unschedulable(class, filtered)),
@@ -178,7 +183,7 @@ impl Cluster {
     }
 
     fn unschedulable(&self, class: PodClassId, filtered: Filtered) -> Unschedulable {
-        let conflict = self.class(class).named_nodes == NamedNodes::Conflict;
+        let conflict = self.class(class).shape.named_nodes == NamedNodes::Conflict;
         let mut nodes = if conflict {
             Vec::new()
         } else {
@@ -247,7 +252,7 @@ impl Question<'_> {
     /// The first filter that refuses a node.
     pub(crate) fn check(&self, id: NodeId) -> Option<Refusal> {
         let node = self.cluster.at(id);
-        if let NamedNodes::Only(named) = &self.class.named_nodes
+        if let NamedNodes::Only(named) = &self.class.shape.named_nodes
             && !named.contains(&node.fixed.name)
         {
             return Some(Refusal::new(Plugin::PreFilter, Reason::NotNamed));
@@ -263,9 +268,9 @@ impl Question<'_> {
     /// The filters that depend on what is placed already.
     pub(crate) fn check_load(&self, id: NodeId) -> Option<Refusal> {
         let node = self.cluster.at(id);
-        filter::node_ports::check(self.class, &node.ports)
+        filter::node_ports::check(&self.class.shape, &node.ports)
             .map(|reason| Refusal::new(Plugin::NodePorts, reason))
-            .or_else(|| filter::node_resources_fit::check(self.class, node))
+            .or_else(|| filter::node_resources_fit::check(&self.class.shape, node))
             .or_else(|| self.check_topology(id))
     }
 
@@ -301,5 +306,5 @@ pub(crate) fn tie(seed: u64, name: &str) -> u64 {
     let mut mixed = hasher.finish();
     mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
     mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-    mixed ^ (mixed >> 31)
+    (mixed ^ (mixed >> 31)) >> 16
 }

@@ -13,13 +13,13 @@ use crate::model::{
 const NAME_FIELD: &str = "metadata.name";
 
 /// One compiled requirement.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Requirement {
     key: Symbol,
     test: Test,
 }
 
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 enum Test {
     In(Box<[Symbol]>),
     NotIn(Box<[Symbol]>),
@@ -159,13 +159,13 @@ impl LabelQuery {
 }
 
 /// A compiled node selector term; `None` of [`NodeTerm::compile`] matches nothing.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct NodeTerm {
     labels: Vec<Requirement>,
     fields: Vec<FieldRequirement>,
 }
 
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 struct FieldRequirement {
     name: Symbol,
     equal: bool,
@@ -230,7 +230,7 @@ impl FieldRequirement {
 }
 
 /// The nodes a selector names in every one of its terms (kube-scheduler: NodeAffinity's PreFilter).
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum NamedNodes {
     /// Some term names none: all nodes are to be looked at.
     All,

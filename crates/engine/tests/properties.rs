@@ -269,7 +269,14 @@ fn visible(cluster: &mut Cluster) -> Vec<String> {
     let mut seen = Vec::new();
     for shape in 0..36 {
         let class = cluster.pod_class(&template(shape)).expect("valid");
-        for node in cluster.answer(class).nodes {
+        let answer = cluster.answer(class);
+        if let Decision::Node(node) = cluster.schedule(class, u64::from(shape % 2)) {
+            assert!(
+                answer.best.contains(&node),
+                "the decision is one of the best"
+            );
+        }
+        for node in answer.nodes {
             let outcome = match node.outcome {
                 Outcome::Fits { scores, total } => format!("{total} {scores:?}"),
                 Outcome::Refused(refusal) => {
@@ -331,6 +338,33 @@ proptest! {
         let mut content = Content::default();
         deltas.iter().for_each(|delta| content.apply(delta));
         prop_assert_eq!(visible(&mut content.build(true)), visible(&mut content.build(false)));
+    }
+
+    #[test]
+    fn pods_placed_one_after_another_always_get_a_best_node(
+        deltas in prop::collection::vec(delta(), 1..30),
+        shapes in prop::collection::vec(0..36_u8, 1..60),
+    ) {
+        let mut cluster = Cluster::new(Options::default());
+        deltas.iter().for_each(|delta| apply(&mut cluster, delta));
+        for (index, shape) in shapes.iter().enumerate() {
+            let class = cluster.pod_class(&template(*shape)).expect("valid");
+            let best = cluster.answer(class).best;
+            let chosen = match cluster.schedule(class, 3) {
+                Decision::Node(node) => node,
+                Decision::Unschedulable(_) => {
+                    prop_assert!(best.is_empty());
+                    continue;
+                }
+            };
+            prop_assert!(best.contains(&chosen));
+            let name = cluster.node_name(chosen).to_owned();
+            let placed = PodSpec { name: format!("new{index}"), template: template(*shape), ..PodSpec::default() };
+            cluster.bind(&placed, &name).expect("a new pod");
+            if index % 7 == 6 {
+                cluster.remove_pod(&format!("ns/new{index}")).expect("just bound");
+            }
+        }
     }
 
     #[test]

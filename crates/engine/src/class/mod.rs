@@ -6,16 +6,18 @@
 mod node;
 mod pod;
 mod requests;
+mod shape;
 mod spread;
 mod term;
 mod toleration;
 mod verdict;
 
 pub(crate) use node::{NodeClass, NodeTaint};
-pub(crate) use pod::{HostPort, PodClass};
+pub(crate) use pod::PodClass;
+pub(crate) use shape::{HostPort, Shape};
 pub(crate) use spread::SpreadRule;
 pub(crate) use term::{Namespaces, PodTerm};
-pub(crate) use verdict::{ClassVerdicts, StaticVerdict, Target};
+pub(crate) use verdict::{ShapeVerdicts, StaticVerdict, Target};
 
 /// A pod template the cluster knows. Valid for that cluster only.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -24,6 +26,16 @@ pub struct PodClassId(pub(crate) u32);
 /// What nodes that differ in name and free resources only have in common.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct NodeClassId(pub(crate) u32);
+
+/// What pod classes that differ in labels and pod terms only have in common.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(crate) struct ShapeId(pub(crate) u32);
+
+impl ShapeId {
+    pub(crate) fn index(self) -> usize {
+        self.0 as usize
+    }
+}
 
 impl PodClassId {
     pub(crate) fn index(self) -> usize {

@@ -14,7 +14,7 @@ const DEFAULT_CPU_MILLI: i64 = 100;
 const DEFAULT_MEMORY_BYTES: i64 = 200 << 20;
 
 /// Real requests, and those with defaults for containers that ask for nothing.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub(crate) struct Requests {
     pub(crate) real: Amounts,
     pub(crate) nonzero_cpu_milli: i64,

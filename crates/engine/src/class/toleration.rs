@@ -6,7 +6,7 @@ use super::NodeTaint;
 use crate::intern::{Interner, Symbol};
 use crate::model::{TaintEffect, Toleration, TolerationOperator};
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct CompiledToleration {
     key: Symbol,
     operator: TolerationOperator,

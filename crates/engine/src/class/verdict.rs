@@ -1,10 +1,10 @@
-//! What a pod class and a node class say to each other before any load: the static filters and raw static scores.
+//! What a pod shape and a node class say to each other before any load: the static filters and raw static scores.
 //!
-//! Kept per pod class as a bit set over node classes ([`ClassVerdicts::fits`]), so that a node is ruled out by one bit.
+//! Kept per shape as a bit set over node classes ([`ShapeVerdicts::fits`]), so that a node is ruled out by one bit.
 
 use fixedbitset::FixedBitSet;
 
-use super::{NodeClass, NodeClassId, NodeTaint, PodClass};
+use super::{NodeClass, NodeClassId, NodeTaint, Shape};
 use crate::filter;
 use crate::intern::{Interner, Symbol};
 use crate::labels::LabelSet;
@@ -32,7 +32,7 @@ impl<'a> Target<'a> {
     }
 }
 
-/// The static answer for one pod class and one node class.
+/// The static answer for one shape and one node class.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct StaticVerdict {
     pub(crate) refusal: Option<(Plugin, Reason)>,
@@ -43,12 +43,7 @@ pub(crate) struct StaticVerdict {
 }
 
 impl StaticVerdict {
-    pub(crate) fn of(
-        pod: &PodClass,
-        target: Target<'_>,
-        os_filter: bool,
-        names: &Interner,
-    ) -> Self {
+    pub(crate) fn of(pod: &Shape, target: Target<'_>, os_filter: bool, names: &Interner) -> Self {
         StaticVerdict {
             refusal: refusal(pod, target, os_filter, names),
             soft_taints: score::taint_toleration::raw(pod, target.taints),
@@ -58,7 +53,7 @@ impl StaticVerdict {
 }
 
 fn refusal(
-    pod: &PodClass,
+    pod: &Shape,
     target: Target<'_>,
     os_filter: bool,
     names: &Interner,
@@ -80,18 +75,18 @@ fn refusal(
         })
 }
 
-/// All verdicts of one pod class, filled as node classes appear.
+/// All verdicts of one shape, filled as node classes appear.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct ClassVerdicts {
+pub(crate) struct ShapeVerdicts {
     fits: FixedBitSet,
     verdicts: Vec<StaticVerdict>,
 }
 
-impl ClassVerdicts {
+impl ShapeVerdicts {
     /// Works out what is missing for the node classes there are by now.
     pub(crate) fn extend<'a>(
         &mut self,
-        pod: &PodClass,
+        pod: &Shape,
         classes: impl ExactSizeIterator<Item = &'a NodeClass>,
         os_filter: bool,
         names: &Interner,

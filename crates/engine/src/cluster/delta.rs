@@ -208,6 +208,7 @@ impl Cluster {
         let id = fixed.id;
         let name = fixed.name;
         self.log(Undo::TakeNodeOut(id));
+        self.journal.restart();
         self.hold_images(&fixed, true);
         self.views_join(&fixed);
         self.node_by_name.insert(name, id);
@@ -232,6 +233,7 @@ impl Cluster {
         if !pods.is_empty() {
             self.orphans.insert(node.fixed.name, pods);
         }
+        self.journal.restart();
         self.node_by_name.remove(&node.fixed.name);
         self.free_nodes.push(id);
         self.views_leave(&node.fixed);
@@ -242,6 +244,7 @@ impl Cluster {
     /// Exchanges what was told about a node that is there.
     pub(super) fn replace_fixed(&mut self, fixed: NodeFixed) {
         let id = fixed.id;
+        self.journal.restart();
         let moved = self.at(id).fixed.differs_in_place(&fixed);
         let before = self.at(id).fixed.clone();
         if moved {
@@ -324,6 +327,7 @@ impl Cluster {
             node.take(class, &self.classes[class.index()], terminating);
         }
         self.views_count(class, at, 1, terminating);
+        self.journal.touch(at);
     }
 
     /// The inverse of [`Cluster::load`].
@@ -332,6 +336,7 @@ impl Cluster {
         if let Some(node) = &mut self.nodes[at.index()] {
             node.release(class, &self.classes[class.index()], terminating);
         }
+        self.journal.touch(at);
     }
 
     fn hold_images(&mut self, fixed: &NodeFixed, holds: bool) {

@@ -5,6 +5,7 @@
 //! nodes and pods would hold, so order of insertion is never visible in an answer.
 //! Deltas are in [`delta`], questions in [`crate::schedule`].
 
+mod board;
 mod delta;
 mod node;
 mod nominated;
@@ -24,11 +25,12 @@ pub(crate) use node::{ImageHolders, Node, NodeFixed};
 pub(crate) use pod::{Pod, PodId};
 pub(crate) use views::Question;
 
-use crate::class::{ClassVerdicts, Namespaces, NodeClass, PodClass, PodClassId};
+use crate::class::{Namespaces, NodeClass, PodClass, PodClassId, Shape, ShapeId, ShapeVerdicts};
 use crate::error::ModelError;
 use crate::intern::{Interner, Symbol};
 use crate::model::PodTemplate;
 use crate::topology::{Effect, View};
+use board::{Board, Journal};
 use object::Objects;
 use undo::Undo;
 
@@ -70,7 +72,12 @@ pub struct Cluster {
     /// Pods that preemption makes room for, by node name.
     nominated: FxHashMap<Symbol, Vec<(Box<str>, PodClassId)>>,
     classes: IndexMap<PodTemplate, PodClass, FxBuildHasher>,
-    verdicts: Vec<ClassVerdicts>,
+    shapes: IndexSet<Shape, FxBuildHasher>,
+    /// By shape.
+    verdicts: Vec<ShapeVerdicts>,
+    /// By shape.
+    boards: Vec<Option<Box<Board>>>,
+    journal: Journal,
     views: Vec<Option<Box<View>>>,
     affects: Vec<Vec<Affects>>,
     namespaces: Namespaces,
@@ -96,7 +103,10 @@ impl Cluster {
             orphans: FxHashMap::default(),
             nominated: FxHashMap::default(),
             classes: IndexMap::default(),
+            shapes: IndexSet::default(),
             verdicts: Vec::new(),
+            boards: Vec::new(),
+            journal: Journal::default(),
             views: Vec::new(),
             affects: Vec::new(),
             namespaces: Namespaces::default(),
@@ -168,16 +178,26 @@ impl Cluster {
         if let Some(index) = self.classes.get_index_of(template) {
             return Ok(PodClassId(index as u32));
         }
-        let class = PodClass::compile(template, &mut self.names)?;
+        let mut class = PodClass::compile(template, &mut self.names)?;
+        class.shape_id = self.shape(&class.shape);
         let (index, _) = self.classes.insert_full(template.clone(), class);
         let id = PodClassId(
             u32::try_from(index).expect("fewer than four billion templates fit in memory"),
         );
-        self.verdicts.push(ClassVerdicts::default());
         self.views.push(None);
         self.affects.push(Vec::new());
         self.introduce(id);
         Ok(id)
+    }
+
+    fn shape(&mut self, shape: &Shape) -> ShapeId {
+        if let Some(index) = self.shapes.get_index_of(shape) {
+            return ShapeId(index as u32);
+        }
+        let (index, _) = self.shapes.insert_full(shape.clone());
+        self.verdicts.push(ShapeVerdicts::default());
+        self.boards.push(None);
+        ShapeId(index as u32)
     }
 
     /// The template of a class.

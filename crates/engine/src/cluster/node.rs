@@ -94,14 +94,14 @@ impl Node {
 
     /// Counts a pod of a class in.
     pub(super) fn take(&mut self, id: PodClassId, class: &PodClass, terminating: bool) {
-        self.used.add(&class.requests.real);
+        self.used.add(&class.shape.requests.real);
         self.used.pods += 1;
         self.nonzero_cpu_milli = self
             .nonzero_cpu_milli
-            .wrapping_add(class.requests.nonzero_cpu_milli);
+            .wrapping_add(class.shape.requests.nonzero_cpu_milli);
         self.nonzero_memory_bytes = self
             .nonzero_memory_bytes
-            .wrapping_add(class.requests.nonzero_memory_bytes);
+            .wrapping_add(class.shape.requests.nonzero_memory_bytes);
         let index = self
             .classes
             .iter()
@@ -120,7 +120,7 @@ impl Node {
         } else {
             &mut count.running
         } += 1;
-        for port in &class.host_ports {
+        for port in &class.shape.host_ports {
             match self.ports.iter_mut().find(|(held, _)| held == port) {
                 Some((_, holders)) => *holders += 1,
                 None => self.ports.push((*port, 1)),
@@ -130,15 +130,15 @@ impl Node {
 
     /// Counts a pod of a class out.
     pub(super) fn release(&mut self, id: PodClassId, class: &PodClass, terminating: bool) {
-        self.used.subtract(&class.requests.real);
+        self.used.subtract(&class.shape.requests.real);
         self.used.pods -= 1;
         self.used.scalars.retain(|scalar| scalar.1 != 0);
         self.nonzero_cpu_milli = self
             .nonzero_cpu_milli
-            .wrapping_sub(class.requests.nonzero_cpu_milli);
+            .wrapping_sub(class.shape.requests.nonzero_cpu_milli);
         self.nonzero_memory_bytes = self
             .nonzero_memory_bytes
-            .wrapping_sub(class.requests.nonzero_memory_bytes);
+            .wrapping_sub(class.shape.requests.nonzero_memory_bytes);
         if let Some(count) = self.classes.iter_mut().find(|count| count.class == id) {
             *if terminating {
                 &mut count.terminating
@@ -148,7 +148,7 @@ impl Node {
         }
         self.classes
             .retain(|count| count.running + count.terminating > 0);
-        for port in &class.host_ports {
+        for port in &class.shape.host_ports {
             if let Some((_, holders)) = self.ports.iter_mut().find(|(held, _)| held == port) {
                 *holders -= 1;
             }

@@ -12,7 +12,6 @@ use crate::topology::{Effect, View};
 #[derive(Clone, Copy)]
 pub(crate) struct Question<'a> {
     pub(crate) cluster: &'a Cluster,
-    pub(crate) id: PodClassId,
     pub(crate) class: &'a PodClass,
     pub(crate) view: &'a View,
 }
@@ -21,7 +20,7 @@ impl Question<'_> {
     /// The static answer for a node.
     pub(crate) fn verdict(&self, id: NodeId) -> StaticVerdict {
         let fixed = &self.cluster.at(id).fixed;
-        if self.class.asks_for_name {
+        if self.class.shape.asks_for_name {
             let target = Target {
                 name: fixed.name,
                 labels: &fixed.labels,
@@ -29,21 +28,21 @@ impl Question<'_> {
                 unschedulable: fixed.unschedulable,
             };
             return StaticVerdict::of(
-                self.class,
+                &self.class.shape,
                 target,
                 self.cluster.options.os_filter,
                 &self.cluster.names,
             );
         }
-        self.cluster.verdicts[self.id.index()].verdict(fixed.class)
+        self.cluster.verdicts[self.class.shape_id.index()].verdict(fixed.class)
     }
 
     /// Whether the static filters let a node through: one bit, mostly.
     pub(crate) fn passes_static(&self, id: NodeId) -> bool {
-        if self.class.asks_for_name {
+        if self.class.shape.asks_for_name {
             return self.verdict(id).refusal.is_none();
         }
-        self.cluster.verdicts[self.id.index()].fits(self.cluster.at(id).fixed.class)
+        self.cluster.verdicts[self.class.shape_id.index()].fits(self.cluster.at(id).fixed.class)
     }
 }
 
@@ -54,7 +53,6 @@ impl Cluster {
         let view = self.views[id.index()].as_deref().expect("prepared above");
         Question {
             cluster: self,
-            id,
             class: &self.classes[id.index()],
             view,
         }
@@ -63,9 +61,10 @@ impl Cluster {
     /// Fills the static verdicts and makes the view of a class.
     pub(crate) fn prepare(&mut self, id: PodClassId) {
         let class = &self.classes[id.index()];
-        if !class.asks_for_name {
+        if !class.shape.asks_for_name {
             let classes = self.node_classes.iter();
-            self.verdicts[id.index()].extend(class, classes, self.options.os_filter, &self.names);
+            let verdicts = &mut self.verdicts[class.shape_id.index()];
+            verdicts.extend(&class.shape, classes, self.options.os_filter, &self.names);
         }
         if self.views[id.index()].is_none() {
             self.make_view(id);

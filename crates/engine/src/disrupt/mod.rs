@@ -77,7 +77,7 @@ impl Cluster {
             .map(|pod| (pod.key.to_string(), pod.class))
             .collect();
         pods.sort_by_cached_key(|(key, class)| {
-            let requests = &self.class(*class).requests.real;
+            let requests = &self.class(*class).shape.requests.real;
             (
                 std::cmp::Reverse((requests.cpu_milli, requests.memory_bytes)),
                 key.clone(),

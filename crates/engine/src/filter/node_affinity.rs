@@ -1,12 +1,12 @@
 //! kube-scheduler: NodeAffinity. Node selector and required node affinity must both match.
 
-use crate::class::PodClass;
+use crate::class::Shape;
 use crate::intern::{Interner, Symbol};
 use crate::labels::LabelSet;
 use crate::reason::Reason;
 
 pub(crate) fn check(
-    pod: &PodClass,
+    pod: &Shape,
     labels: &LabelSet,
     name: Symbol,
     names: &Interner,

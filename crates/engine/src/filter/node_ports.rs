@@ -1,11 +1,11 @@
 //! kube-scheduler: NodePorts. A host port can be held once per protocol and address; the wildcard address clashes
 //! with every address.
 
-use crate::class::{HostPort, PodClass};
+use crate::class::{HostPort, Shape};
 use crate::intern::Symbol;
 use crate::reason::Reason;
 
-pub(crate) fn check(pod: &PodClass, used: &[(HostPort, u32)]) -> Option<Reason> {
+pub(crate) fn check(pod: &Shape, used: &[(HostPort, u32)]) -> Option<Reason> {
     let clash = |wanted: &&HostPort| used.iter().any(|(held, _)| clashes(**wanted, *held));
     pod.host_ports
         .iter()

@@ -2,13 +2,13 @@
 //!
 //! All that is missing is told, not just the first. A pod that asks for nothing needs a slot only.
 
-use crate::class::PodClass;
+use crate::class::Shape;
 use crate::cluster::Node;
 use crate::intern::Symbol;
 use crate::reason::{Plugin, Reason, Refusal};
 use crate::resources::Amounts;
 
-pub(crate) fn check(pod: &PodClass, node: &Node) -> Option<Refusal> {
+pub(crate) fn check(pod: &Shape, node: &Node) -> Option<Refusal> {
     let request = &pod.requests.real;
     let allowed = node.fixed.allocatable.pods;
     let full = node.used.pods.wrapping_add(1) > allowed;

@@ -1,6 +1,6 @@
 //! kube-scheduler: NodeUnschedulable. A cordoned node takes no pod that does not tolerate the cordon.
 
-use crate::class::{NodeTaint, PodClass};
+use crate::class::{NodeTaint, Shape};
 use crate::intern::Symbol;
 use crate::model::TaintEffect;
 use crate::reason::Reason;
@@ -11,6 +11,6 @@ const CORDON: NodeTaint = NodeTaint {
     effect: TaintEffect::NoSchedule,
 };
 
-pub(crate) fn check(pod: &PodClass, unschedulable: bool) -> Option<Reason> {
+pub(crate) fn check(pod: &Shape, unschedulable: bool) -> Option<Reason> {
     (unschedulable && !pod.tolerates(CORDON)).then_some(Reason::Unschedulable)
 }

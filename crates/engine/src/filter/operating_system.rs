@@ -3,12 +3,12 @@
 //! Upstream ignores the field, and the kubelet then refuses the pod over and over. Switched by
 //! [`crate::Options::os_filter`].
 
-use crate::class::PodClass;
+use crate::class::Shape;
 use crate::intern::Symbol;
 use crate::labels::LabelSet;
 use crate::reason::Reason;
 
-pub(crate) fn check(pod: &PodClass, labels: &LabelSet) -> Option<Reason> {
+pub(crate) fn check(pod: &Shape, labels: &LabelSet) -> Option<Reason> {
     let wanted = pod.os?;
     let found = labels.value(Symbol::OS);
     (found != Some(wanted)).then_some(Reason::OperatingSystem { wanted, found })

@@ -1,9 +1,9 @@
 //! kube-scheduler: TaintToleration. The first NoSchedule or NoExecute taint that the pod does not tolerate refuses.
 
-use crate::class::{NodeTaint, PodClass};
+use crate::class::{NodeTaint, Shape};
 use crate::reason::Reason;
 
-pub(crate) fn check(pod: &PodClass, taints: &[NodeTaint]) -> Option<Reason> {
+pub(crate) fn check(pod: &Shape, taints: &[NodeTaint]) -> Option<Reason> {
     let taint = taints
         .iter()
         .find(|taint| taint.is_hard() && !pod.tolerates(**taint))?;

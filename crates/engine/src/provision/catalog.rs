@@ -9,7 +9,7 @@ use std::sync::Arc;
 use fixedbitset::FixedBitSet;
 use rustc_hash::FxHashMap;
 
-use crate::class::{NodeTaint, PodClass, PodClassId, StaticVerdict, Target};
+use crate::class::{NodeTaint, PodClassId, Shape, ShapeId, StaticVerdict, Target};
 use crate::cluster::Cluster;
 use crate::error::ModelError;
 use crate::intern::Symbol;
@@ -38,7 +38,7 @@ pub(super) struct Catalog {
     pub(super) options: Vec<Choice>,
     /// Options that can be had now.
     pub(super) available: FixedBitSet,
-    verdicts: FxHashMap<PodClassId, Verdicts>,
+    verdicts: FxHashMap<ShapeId, Verdicts>,
 }
 
 /// An instance type, compiled.
@@ -168,19 +168,20 @@ impl Catalog {
 
     /// What the static filters say about a class of pods on every option; worked out once.
     pub(super) fn verdicts(&mut self, id: PodClassId, cluster: &Cluster) -> &Verdicts {
-        if !self.verdicts.contains_key(&id) {
-            let verdicts = self.work_out(cluster.class(id), cluster);
-            self.verdicts.insert(id, verdicts);
+        let class = cluster.class(id);
+        if !self.verdicts.contains_key(&class.shape_id) {
+            let verdicts = self.work_out(&class.shape, cluster);
+            self.verdicts.insert(class.shape_id, verdicts);
         }
-        &self.verdicts[&id]
+        &self.verdicts[&class.shape_id]
     }
 
-    fn work_out(&self, class: &PodClass, cluster: &Cluster) -> Verdicts {
+    fn work_out(&self, shape: &Shape, cluster: &Cluster) -> Verdicts {
         let mut verdicts = Verdicts {
             fits: FixedBitSet::with_capacity(self.options.len()),
             refusal: None,
         };
-        if class.named_nodes != NamedNodes::All {
+        if shape.named_nodes != NamedNodes::All {
             // A pod that names its nodes is not for a node without a name yet.
             verdicts.refusal = Some((Plugin::PreFilter, Reason::NotNamed));
             return verdicts;
@@ -193,7 +194,7 @@ impl Catalog {
                 unschedulable: false,
             };
             let verdict =
-                StaticVerdict::of(class, target, cluster.options().os_filter, cluster.names());
+                StaticVerdict::of(shape, target, cluster.options().os_filter, cluster.names());
             match verdict.refusal {
                 None => verdicts.fits.insert(index),
                 Some(refusal) => verdicts.refusal = verdicts.refusal.or(Some(refusal)),

@@ -77,7 +77,7 @@ impl Claim {
         cluster: &mut Cluster,
     ) -> Result<(), PoolReason> {
         let mut requests = self.requests.clone();
-        requests.add(&cluster.class(class).requests.real);
+        requests.add(&cluster.class(class).shape.requests.real);
         requests.pods += 1;
         let verdicts = catalog.verdicts(class, cluster);
         let mut options = self.options.clone();
@@ -323,7 +323,7 @@ fn split(
 /// The filters that depend on other pods. Resources are checked per type instead.
 fn check(class: PodClassId, node: NodeId, strict: bool, cluster: &mut Cluster) -> Option<Refusal> {
     let question = cluster.question(class);
-    filter::node_ports::check(question.class, &question.cluster.at(node).ports)
+    filter::node_ports::check(&question.class.shape, &question.cluster.at(node).ports)
         .map(|reason| Refusal::new(Plugin::NodePorts, reason))
         .or_else(|| question.check_topology(node))
         .or_else(|| {

@@ -111,7 +111,7 @@ fn queue(cluster: &mut Cluster, pods: &[PodSpec], plan: &mut Plan) -> Vec<Pendin
     }
     pending.sort_by(|a, b| {
         let size = |pod: &Pending| {
-            let requests = &cluster.class(pod.class).requests.real;
+            let requests = &cluster.class(pod.class).shape.requests.real;
             Reverse((requests.cpu_milli, requests.memory_bytes))
         };
         size(a).cmp(&size(b)).then_with(|| a.key.cmp(&b.key))

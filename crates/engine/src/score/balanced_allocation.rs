@@ -2,15 +2,15 @@
 //!
 //! 75 means no change, 50 is the worst and 100 the best. Uses real requests: what asks for nothing weighs nothing.
 
-use crate::class::PodClass;
+use crate::class::Shape;
 use crate::cluster::Node;
 
 /// Skipped for pods that ask for neither cpu nor memory.
-pub(crate) fn applies(pod: &PodClass) -> bool {
+pub(crate) fn applies(pod: &Shape) -> bool {
     pod.requests.real.cpu_milli != 0 || pod.requests.real.memory_bytes != 0
 }
 
-pub(crate) fn raw(pod: &PodClass, node: &Node) -> i64 {
+pub(crate) fn raw(pod: &Shape, node: &Node) -> i64 {
     let request = &pod.requests.real;
     let allocatable = &node.fixed.allocatable;
     let balance_of = |cpu: i64, memory: i64| {

@@ -1,7 +1,7 @@
 //! kube-scheduler: ImageLocality, weight 1: nodes that hold the pod's images, by size and by how spread they are.
 
 use super::MAX_SCORE;
-use crate::class::PodClass;
+use crate::class::Shape;
 use crate::cluster::{Cluster, Node};
 
 const MIN_BYTES: i64 = 23 << 20;
@@ -17,7 +17,7 @@ pub(crate) fn normalized(image: &str) -> String {
     }
 }
 
-pub(crate) fn raw(pod: &PodClass, cluster: &Cluster, node: &Node) -> i64 {
+pub(crate) fn raw(pod: &Shape, cluster: &Cluster, node: &Node) -> i64 {
     if node.fixed.images.is_empty() {
         return 0;
     }

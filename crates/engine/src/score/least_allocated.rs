@@ -3,10 +3,10 @@
 //! Containers that ask for nothing weigh 100m and 200 MiB here. A resource the node does not have is left out.
 
 use super::MAX_SCORE;
-use crate::class::PodClass;
+use crate::class::Shape;
 use crate::cluster::Node;
 
-pub(crate) fn raw(pod: &PodClass, node: &Node) -> i64 {
+pub(crate) fn raw(pod: &Shape, node: &Node) -> i64 {
     let requests = &pod.requests;
     let allocatable = &node.fixed.allocatable;
     let cpu = share(

@@ -11,7 +11,8 @@ pub(crate) mod node_affinity;
 pub(crate) mod pod_topology_spread;
 pub(crate) mod taint_toleration;
 
-use crate::cluster::{NodeId, Question};
+use crate::class::Shape;
+use crate::cluster::{Cluster, Node, NodeId, Question};
 use crate::reason::Plugin;
 
 /// The best a node can get from one plugin before weights.
@@ -29,7 +30,7 @@ pub(crate) fn columns(question: &Question<'_>, feasible: &[NodeId]) -> Vec<Colum
     let raw =
         |score: &dyn Fn(NodeId) -> i64| feasible.iter().map(|id| score(*id)).collect::<Vec<_>>();
     let cluster = question.cluster;
-    let pod = question.class;
+    let pod = &question.class.shape;
     let mut columns = Vec::with_capacity(8);
     let mut column = |plugin, weight: i64, mut scores: Vec<i64>| {
         scores.iter_mut().for_each(|score| *score *= weight);
@@ -75,18 +76,38 @@ pub(crate) fn columns(question: &Question<'_>, feasible: &[NodeId]) -> Vec<Colum
     columns
 }
 
+/// The part of a node's total that its own load decides, whatever other nodes are feasible.
+pub(crate) fn of_load(pod: &Shape, cluster: &Cluster, node: &Node) -> i64 {
+    let balanced = if balanced_allocation::applies(pod) {
+        balanced_allocation::raw(pod, node)
+    } else {
+        0
+    };
+    least_allocated::raw(pod, node) + balanced + image_locality::raw(pod, cluster, node)
+}
+
+/// The part of a node's total that its static verdict decides, given the largest raw scores of all feasible nodes.
+pub(crate) fn of_verdict(pod: &Shape, soft_taints: i64, preferred: i64, most: (i64, i64)) -> i64 {
+    let taints = 3 * scale(soft_taints, most.0, true);
+    if pod.has_preferred_nodes {
+        taints + 2 * scale(preferred, most.1, false)
+    } else {
+        taints
+    }
+}
+
 /// kube-scheduler: `DefaultNormalizeScore`.
 fn normalize(mut scores: Vec<i64>, reverse: bool) -> Vec<i64> {
     let max = scores.iter().copied().max().unwrap_or(0).max(0);
-    for score in &mut scores {
-        let scaled = if max == 0 {
-            0
-        } else {
-            MAX_SCORE * *score / max
-        };
-        *score = if reverse { MAX_SCORE - scaled } else { scaled };
-    }
     scores
+        .iter_mut()
+        .for_each(|score| *score = scale(*score, max, reverse));
+    scores
+}
+
+fn scale(score: i64, max: i64, reverse: bool) -> i64 {
+    let scaled = if max == 0 { 0 } else { MAX_SCORE * score / max };
+    if reverse { MAX_SCORE - scaled } else { scaled }
 }
 
 #[cfg(test)]

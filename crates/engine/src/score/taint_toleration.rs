@@ -1,9 +1,9 @@
 //! kube-scheduler: TaintToleration's score, weight 3: fewer untolerated PreferNoSchedule taints are better.
 
-use crate::class::{NodeTaint, PodClass};
+use crate::class::{NodeTaint, Shape};
 
 /// Untolerated PreferNoSchedule taints. Tolerations of another effect do not help.
-pub(crate) fn raw(pod: &PodClass, taints: &[NodeTaint]) -> i64 {
+pub(crate) fn raw(pod: &Shape, taints: &[NodeTaint]) -> i64 {
     let tolerated = |taint: NodeTaint| {
         pod.tolerations
             .iter()

@@ -81,13 +81,13 @@ impl View {
         let mut selected = None;
         let mut honored = |rule: &SpreadRule| {
             let selected =
-                *selected.get_or_insert_with(|| class.selects(spot.labels, spot.name, names));
+                *selected.get_or_insert_with(|| class.shape.selects(spot.labels, spot.name, names));
             (!rule.honor_affinity || selected)
                 && (!rule.honor_taints
                     || spot
                         .taints
                         .iter()
-                        .all(|taint| !taint.is_hard() || class.tolerates(*taint)))
+                        .all(|taint| !taint.is_hard() || class.shape.tolerates(*taint)))
         };
         if has_all(&self.hard) {
             for counts in &mut self.hard {

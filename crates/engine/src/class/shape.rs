@@ -1,0 +1,146 @@
+//! What a node sees of a pod without regard to other pods: where it may go by itself, what it takes, which images it
+//! brings.
+//!
+//! Many classes, told apart by their own labels only, share one shape, and with it the static verdicts ([`super::verdict`])
+//! and the score board ([`crate::cluster`]).
+
+use super::NodeTaint;
+use super::requests::Requests;
+use super::toleration::CompiledToleration;
+use crate::error::ModelError;
+use crate::intern::{Interner, Symbol};
+use crate::labels::LabelSet;
+use crate::model::{Container, PodTemplate, label};
+use crate::score::image_locality;
+use crate::selector::{NamedNodes, NodeTerm, Requirement};
+
+/// A port on the node. The wildcard address is the empty symbol.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct HostPort {
+    pub(crate) ip: Symbol,
+    pub(crate) protocol: Symbol,
+    pub(crate) port: i32,
+}
+
+/// The part of a pod template that decides where it fits by itself and how good a node's room is for it.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct Shape {
+    pub(crate) requests: Requests,
+    pub(crate) host_ports: Vec<HostPort>,
+    /// `nodeSelector`, as requirements.
+    node_selector: Vec<Requirement>,
+    /// Required node affinity: `None` where there is none; terms that do not parse are left out.
+    node_terms: Option<Vec<NodeTerm>>,
+    pub(crate) named_nodes: NamedNodes,
+    /// Whether nodes of one node class can get different static answers.
+    pub(crate) asks_for_name: bool,
+    pub(crate) preferred_nodes: Vec<(i64, NodeTerm)>,
+    pub(crate) has_preferred_nodes: bool,
+    pub(crate) tolerations: Vec<CompiledToleration>,
+    pub(crate) images: Vec<Symbol>,
+    pub(crate) image_containers: i64,
+    pub(crate) os: Option<Symbol>,
+}
+
+impl Shape {
+    pub(super) fn compile(
+        template: &PodTemplate,
+        names: &mut Interner,
+    ) -> Result<Self, ModelError> {
+        let requests = Requests::of(template, names)?;
+        let equals = |(key, value): (&String, &String)| {
+            Requirement::equals(names.intern(key), names.intern(value))
+        };
+        let node_selector: Vec<_> = template.node_selector.iter().map(equals).collect();
+        let node_affinity = template.affinity.node_affinity.as_ref();
+        let required = node_affinity.and_then(|affinity| affinity.required.as_ref());
+        let node_terms: Option<Vec<_>> = required.map(|selector| {
+            let terms = selector.node_selector_terms.iter();
+            terms
+                .filter_map(|term| NodeTerm::compile(term, names))
+                .collect()
+        });
+        let wanted = node_affinity.map_or(&[][..], |affinity| &affinity.preferred);
+        let mut preferred_nodes = Vec::new();
+        for term in wanted.iter().filter(|term| term.weight != 0) {
+            if let Some(compiled) = NodeTerm::compile(&term.preference, names) {
+                preferred_nodes.push((i64::from(term.weight), compiled));
+            }
+        }
+        let asks_for_name = template.node_selector.contains_key(label::HOSTNAME)
+            || node_terms.iter().flatten().any(NodeTerm::asks_for_name)
+            || preferred_nodes.iter().any(|(_, term)| term.asks_for_name());
+        let tolerations = template
+            .tolerations
+            .iter()
+            .map(|t| CompiledToleration::compile(t, names))
+            .collect();
+        let sidecars = template
+            .init_containers
+            .iter()
+            .filter(|init| init.is_sidecar());
+        let running = template.containers.iter().chain(sidecars);
+        let host_ports = running
+            .flat_map(|container| host_ports(container, names))
+            .collect();
+        let containers = || template.init_containers.iter().chain(&template.containers);
+        let image =
+            |container: &Container| names.intern(&image_locality::normalized(&container.image));
+        let images = containers().map(image).collect();
+        Ok(Shape {
+            requests,
+            host_ports,
+            node_selector,
+            node_terms,
+            named_nodes: NamedNodes::of(required, names),
+            asks_for_name,
+            preferred_nodes,
+            has_preferred_nodes: !wanted.is_empty(),
+            tolerations,
+            images,
+            image_containers: containers().count() as i64,
+            os: template
+                .os
+                .as_deref()
+                .filter(|os| !os.is_empty())
+                .map(|os| names.intern(os)),
+        })
+    }
+
+    /// Whether the pod tolerates a taint.
+    pub(crate) fn tolerates(&self, taint: NodeTaint) -> bool {
+        self.tolerations
+            .iter()
+            .any(|toleration| toleration.tolerates(taint))
+    }
+
+    /// Node selector and required node affinity together (component-helpers `GetRequiredNodeAffinity`).
+    pub(crate) fn selects(&self, labels: &LabelSet, name: Symbol, names: &Interner) -> bool {
+        self.node_selector
+            .iter()
+            .all(|requirement| requirement.matches(labels, names))
+            && self
+                .node_terms
+                .as_ref()
+                .is_none_or(|terms| terms.iter().any(|term| term.matches(labels, name, names)))
+    }
+}
+
+fn host_ports(container: &Container, names: &mut Interner) -> Vec<HostPort> {
+    let ports = container.ports.iter().filter(|port| port.host_port > 0);
+    ports
+        .map(|port| HostPort {
+            ip: if port.host_ip == "0.0.0.0" {
+                Symbol::EMPTY
+            } else {
+                names.intern(&port.host_ip)
+            },
+            protocol: names.intern(if port.protocol.is_empty() {
+                "TCP"
+            } else {
+                &port.protocol
+            }),
+            port: port.host_port,
+        })
+        .collect()
+}
