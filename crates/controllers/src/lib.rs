@@ -9,15 +9,21 @@
 
 pub mod api_error;
 pub mod context;
+pub mod discovery;
 pub mod events;
+pub mod gc;
 pub mod informer;
 pub mod informers;
 pub mod kubelet;
 pub mod node_lifecycle;
+pub mod namespace;
 pub mod ownership;
+pub mod pdb;
+pub mod podgc;
 pub mod pods;
 pub mod queue;
 pub mod service;
+pub mod serviceaccount;
 pub mod scheduler;
 pub mod state;
 mod timers;

@@ -12,6 +12,7 @@ mod pod_control;
 mod pod_watch;
 pub mod replica_set;
 
+pub(crate) use deployment::{Rounding, scaled};
 pub use hash::{POD_TEMPLATE_HASH, template_hash};
 
 use crate::Context;
@@ -29,6 +30,6 @@ fn nonzero(count: i32) -> Option<i32> {
 }
 
 /// A number of objects as the API counts them.
-fn count(number: usize) -> i32 {
+pub(crate) fn count(number: usize) -> i32 {
     i32::try_from(number).unwrap_or(i32::MAX)
 }

@@ -1,0 +1,354 @@
+//! Who owns whom, as far as watches have told. Pure: changes in, work out.
+//!
+//! A node is an object; one that is only known from references to it is *virtual* until a watch confirms it. Invariant:
+//! `dependents` of a node are exactly the nodes whose references name its uid.
+
+use std::{collections::BTreeSet, sync::Arc};
+
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference};
+use rustc_hash::FxHashMap;
+
+use super::{FOREGROUND, ORPHAN};
+
+/// Uid of an object.
+pub(super) type Uid = Arc<str>;
+
+/// Something to look at.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(super) enum Work {
+    /// May the object go (or, if it waits for dependents, may they)?
+    Delete(Uid),
+    /// Cut the object's dependents loose.
+    Orphan(Uid),
+}
+
+/// Where an object is found.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Identity {
+    pub(super) api_version: Arc<str>,
+    pub(super) kind: Arc<str>,
+    pub(super) namespace: Arc<str>,
+    pub(super) name: Arc<str>,
+}
+
+/// An object of the graph.
+#[derive(Clone, Debug)]
+pub(super) struct Node {
+    pub(super) identity: Identity,
+    pub(super) owners: Vec<OwnerReference>,
+    pub(super) dependents: BTreeSet<Uid>,
+    /// Deletion has begun.
+    pub(super) deleting: bool,
+    /// Deletion waits for dependents.
+    pub(super) waits_for_dependents: bool,
+    orphans_dependents: bool,
+    /// Only known from references.
+    pub(super) is_virtual: bool,
+}
+
+/// All objects by uid.
+#[derive(Debug, Default)]
+pub(super) struct Graph {
+    nodes: FxHashMap<Uid, Node>,
+}
+
+impl Graph {
+    pub(super) fn node(&self, uid: &str) -> Option<&Node> {
+        self.nodes.get(uid)
+    }
+
+    /// The dependents of `uid` that hold up its foreground deletion.
+    pub(super) fn blocking_dependents(&self, uid: &str) -> Vec<Uid> {
+        let Some(node) = self.nodes.get(uid) else {
+            return Vec::new();
+        };
+        let blocks = |dependent: &&Uid| {
+            let owners = self
+                .nodes
+                .get(&***dependent)
+                .map(|dependent| dependent.owners.as_slice())
+                .unwrap_or_default();
+            owners
+                .iter()
+                .any(|owner| owner.uid == uid && owner.block_owner_deletion == Some(true))
+        };
+        node.dependents.iter().filter(blocks).cloned().collect()
+    }
+
+    /// The object exists as `meta` says.
+    pub(super) fn observe(
+        &mut self,
+        api_version: &str,
+        kind: &str,
+        meta: &ObjectMeta,
+    ) -> Vec<Work> {
+        let Some(uid) = meta.uid.as_deref() else {
+            return Vec::new();
+        };
+        let has = |finalizer: &str| meta.finalizers.iter().flatten().any(|own| own == finalizer);
+        let deleting = meta.deletion_timestamp.is_some();
+        let owners = meta.owner_references.clone().unwrap_or_default();
+        let mut work = Vec::new();
+        let uid: Uid = uid.into();
+
+        let (former_owners, was_waiting, was_orphaning) = match self.nodes.get_mut(&uid) {
+            Some(node) => {
+                node.is_virtual = false;
+                node.deleting = deleting;
+                let former = std::mem::replace(&mut node.owners, owners.clone());
+                (former, node.waits_for_dependents, node.orphans_dependents)
+            }
+            None => {
+                let node = Node {
+                    identity: identity(api_version, kind, meta),
+                    owners: owners.clone(),
+                    dependents: BTreeSet::new(),
+                    deleting,
+                    waits_for_dependents: false,
+                    orphans_dependents: false,
+                    is_virtual: false,
+                };
+                self.nodes.insert(Uid::clone(&uid), node);
+                (Vec::new(), false, false)
+            }
+        };
+        self.relink(&uid, &former_owners, &owners, &mut work);
+
+        let (waiting, orphaning) = (deleting && has(FOREGROUND), deleting && has(ORPHAN));
+        let Some(node) = self.nodes.get_mut(&uid) else {
+            return work;
+        };
+        node.waits_for_dependents = waiting;
+        node.orphans_dependents = orphaning;
+        if orphaning && !was_orphaning {
+            work.push(Work::Orphan(Uid::clone(&uid)));
+        }
+        if waiting && !was_waiting {
+            work.extend(node.dependents.iter().cloned().map(Work::Delete));
+            work.push(Work::Delete(uid));
+        }
+        work
+    }
+
+    /// The object is gone, or turned out never to have been.
+    pub(super) fn remove(&mut self, uid: &str) -> Vec<Work> {
+        let Some(node) = self.nodes.remove(uid) else {
+            return Vec::new();
+        };
+        let mut work: Vec<_> = node.dependents.iter().cloned().map(Work::Delete).collect();
+        for owner in &node.owners {
+            if let Some(owner_node) = self.nodes.get_mut(owner.uid.as_str()) {
+                owner_node.dependents.remove(uid);
+                if owner_node.waits_for_dependents {
+                    work.push(Work::Delete(owner.uid.as_str().into()));
+                }
+            }
+        }
+        work
+    }
+
+    fn relink(
+        &mut self,
+        uid: &Uid,
+        former: &[OwnerReference],
+        now: &[OwnerReference],
+        work: &mut Vec<Work>,
+    ) {
+        for owner in former {
+            let kept = now.iter().find(|other| other.uid == owner.uid);
+            let unblocked = owner.block_owner_deletion == Some(true)
+                && kept.is_none_or(|kept| kept.block_owner_deletion != Some(true));
+            if let Some(node) = self.nodes.get_mut(owner.uid.as_str()) {
+                if kept.is_none() {
+                    node.dependents.remove(uid);
+                }
+                if unblocked && node.waits_for_dependents {
+                    work.push(Work::Delete(owner.uid.as_str().into()));
+                }
+            }
+        }
+        let namespace = self
+            .nodes
+            .get(uid)
+            .map(|node| Arc::clone(&node.identity.namespace))
+            .unwrap_or_default();
+        for owner in now {
+            match self.nodes.get_mut(owner.uid.as_str()) {
+                Some(node) => {
+                    let is_new = node.dependents.insert(Uid::clone(uid));
+                    // It came after its owner had told its dependents to go.
+                    if is_new && node.waits_for_dependents {
+                        work.push(Work::Delete(Uid::clone(uid)));
+                    }
+                }
+                None => {
+                    let owner_uid: Uid = owner.uid.as_str().into();
+                    self.nodes.insert(
+                        Uid::clone(&owner_uid),
+                        virtual_owner(owner, &namespace, uid),
+                    );
+                    // Its existence must be verified, or a dependent whose owner went unseen would stay for ever.
+                    work.push(Work::Delete(owner_uid));
+                }
+            }
+        }
+    }
+}
+
+fn identity(api_version: &str, kind: &str, meta: &ObjectMeta) -> Identity {
+    Identity {
+        api_version: api_version.into(),
+        kind: kind.into(),
+        namespace: meta.namespace.as_deref().unwrap_or_default().into(),
+        name: meta.name.as_deref().unwrap_or_default().into(),
+    }
+}
+
+fn virtual_owner(reference: &OwnerReference, namespace: &Arc<str>, dependent: &Uid) -> Node {
+    Node {
+        identity: Identity {
+            api_version: reference.api_version.as_str().into(),
+            kind: reference.kind.as_str().into(),
+            namespace: Arc::clone(namespace),
+            name: reference.name.as_str().into(),
+        },
+        owners: Vec::new(),
+        dependents: BTreeSet::from([Uid::clone(dependent)]),
+        deleting: false,
+        waits_for_dependents: false,
+        orphans_dependents: false,
+        is_virtual: true,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+
+    use super::*;
+
+    fn meta(uid: &str, owners: &[(&str, bool)], finalizer: Option<&str>) -> ObjectMeta {
+        let reference = |(owner, blocks): &(&str, bool)| OwnerReference {
+            api_version: "v1".to_owned(),
+            kind: "ConfigMap".to_owned(),
+            name: (*owner).to_owned(),
+            uid: (*owner).to_owned(),
+            block_owner_deletion: Some(*blocks),
+            controller: None,
+        };
+        ObjectMeta {
+            name: Some(uid.to_owned()),
+            namespace: Some("ns".to_owned()),
+            uid: Some(uid.to_owned()),
+            owner_references: Some(owners.iter().map(reference).collect()),
+            finalizers: finalizer.map(|finalizer| vec![finalizer.to_owned()]),
+            deletion_timestamp: finalizer.map(|_| Time(jiff::Timestamp::UNIX_EPOCH)),
+            ..ObjectMeta::default()
+        }
+    }
+
+    fn observe(
+        graph: &mut Graph,
+        uid: &str,
+        owners: &[(&str, bool)],
+        finalizer: Option<&str>,
+    ) -> Vec<Work> {
+        graph.observe("v1", "ConfigMap", &meta(uid, owners, finalizer))
+    }
+
+    fn delete(uid: &str) -> Work {
+        Work::Delete(uid.into())
+    }
+
+    #[test]
+    fn dependents_are_looked_at_when_their_owner_goes() {
+        let mut graph = Graph::default();
+        assert_eq!(observe(&mut graph, "owner", &[], None), []);
+        assert_eq!(observe(&mut graph, "child", &[("owner", true)], None), []);
+        assert_eq!(graph.remove("owner"), [delete("child")]);
+    }
+
+    #[test]
+    fn an_owner_nobody_has_seen_is_verified() {
+        let mut graph = Graph::default();
+        assert_eq!(
+            observe(&mut graph, "child", &[("ghost", true)], None),
+            [delete("ghost")]
+        );
+        assert!(graph.node("ghost").expect("a virtual node").is_virtual);
+        assert_eq!(graph.remove("ghost"), [delete("child")]);
+        assert_eq!(
+            observe(&mut graph, "second", &[("late", true)], None),
+            [delete("late")]
+        );
+        assert_eq!(observe(&mut graph, "late", &[], None), []);
+        assert!(!graph.node("late").expect("a node").is_virtual);
+        assert!(
+            graph
+                .node("late")
+                .expect("a node")
+                .dependents
+                .contains("second")
+        );
+    }
+
+    #[test]
+    fn foreground_deletion_looks_at_all_dependents_and_blocking_ones_hold_it_up() {
+        let mut graph = Graph::default();
+        observe(&mut graph, "owner", &[], None);
+        observe(&mut graph, "a", &[("owner", true)], None);
+        observe(&mut graph, "b", &[("owner", false)], None);
+        let work = observe(&mut graph, "owner", &[], Some(FOREGROUND));
+        assert_eq!(work, [delete("a"), delete("b"), delete("owner")]);
+        assert_eq!(graph.blocking_dependents("owner"), [Uid::from("a")]);
+        assert_eq!(
+            observe(&mut graph, "owner", &[], Some(FOREGROUND)),
+            [],
+            "once is enough"
+        );
+        assert_eq!(graph.remove("a"), [delete("owner")]);
+        assert!(graph.blocking_dependents("owner").is_empty());
+    }
+
+    #[test]
+    fn a_dependent_that_stops_blocking_wakes_the_owner_that_waits_for_it() {
+        let mut graph = Graph::default();
+        observe(&mut graph, "owner", &[], None);
+        observe(&mut graph, "a", &[("owner", true)], None);
+        observe(&mut graph, "b", &[("owner", true)], None);
+        observe(&mut graph, "owner", &[], Some(FOREGROUND));
+        assert_eq!(
+            observe(&mut graph, "a", &[("owner", false)], None),
+            [delete("owner")]
+        );
+        assert_eq!(observe(&mut graph, "b", &[], None), [delete("owner")]);
+        assert!(
+            !graph
+                .node("owner")
+                .expect("a node")
+                .dependents
+                .contains("b")
+        );
+    }
+
+    #[test]
+    fn a_dependent_that_comes_late_is_told_too() {
+        let mut graph = Graph::default();
+        observe(&mut graph, "owner", &[], Some(FOREGROUND));
+        assert_eq!(
+            observe(&mut graph, "late", &[("owner", true)], None),
+            [delete("late")]
+        );
+    }
+
+    #[test]
+    fn orphaning_is_asked_for_once() {
+        let mut graph = Graph::default();
+        observe(&mut graph, "owner", &[], None);
+        assert_eq!(
+            observe(&mut graph, "owner", &[], Some(ORPHAN)),
+            [Work::Orphan("owner".into())]
+        );
+        assert_eq!(observe(&mut graph, "owner", &[], Some(ORPHAN)), []);
+    }
+}

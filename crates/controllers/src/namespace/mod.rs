@@ -1,0 +1,297 @@
+//! The namespace controller: empties a namespace that is being deleted, then lets it go.
+//!
+//! Pods first, and nothing else while any remain, so that what protects them (NetworkPolicies, Secrets they need to
+//! stop) outlives them; then every other kind the API serves. [`conditions`] says how far it has come.
+
+mod conditions;
+
+use std::{sync::Arc, time::Duration};
+
+use k8s_openapi::api::core::v1::{Namespace, Pod};
+use kube::{
+    Api, ResourceExt,
+    api::{DeleteParams, ListParams, Patch, PatchParams, PostParams},
+    core::{DynamicObject, ObjectMeta, PartialObjectMeta},
+    discovery::verbs,
+};
+use serde_json::json;
+
+use self::conditions::Progress;
+use crate::{
+    Context, Key, Queue, api_error,
+    discovery::{Kind, Kinds},
+    pods,
+};
+
+const WORKERS: usize = 10;
+/// Others that watch the namespace are given this long to notice before its content goes.
+const GRACE: Duration = Duration::from_secs(5);
+/// How long content with finalizers is expected to need.
+const FINALIZER_ESTIMATE: Duration = Duration::from_secs(15);
+/// The finalizer in `spec.finalizers` that this controller is responsible for.
+const KUBERNETES: &str = "kubernetes";
+
+/// Why a namespace is still there.
+#[derive(Debug, thiserror::Error)]
+enum Error {
+    #[error(transparent)]
+    Api(#[from] kube::Error),
+    #[error("{0} kinds could not be deleted")]
+    Content(usize),
+}
+
+/// Starts the controller.
+pub fn start(context: &Context) {
+    let queue = Queue::new("namespace");
+    context.informers.namespaces.on_change({
+        let queue = queue.clone();
+        move |change| {
+            let namespace = change.object();
+            if namespace.metadata.deletion_timestamp.is_some() && !change.is_deleted() {
+                queue.add_after(Key::of(&**namespace), GRACE);
+            }
+        }
+    });
+    let controller = Arc::new(Controller {
+        context: context.clone(),
+        queue: queue.clone(),
+    });
+    context.tasks.spawn(async move {
+        let context = controller.context.clone();
+        if context.informers.namespaces.synced().await {
+            queue.run(&context, WORKERS, move |key| {
+                let controller = Arc::clone(&controller);
+                async move { controller.sync(&key).await }
+            });
+        }
+    });
+}
+
+struct Controller {
+    context: Context,
+    queue: Queue<Key>,
+}
+
+impl Controller {
+    async fn sync(&self, key: &Key) -> Result<(), Error> {
+        let api: Api<Namespace> = Api::all(self.context.client.clone());
+        let Some(mut namespace) = api.get_opt(key.name()).await? else {
+            return Ok(());
+        };
+        if namespace.metadata.deletion_timestamp.is_none() {
+            return Ok(());
+        }
+        let phase = namespace
+            .status
+            .as_ref()
+            .and_then(|status| status.phase.as_deref());
+        if phase != Some("Terminating") {
+            let patch = json!({"status": {"phase": "Terminating"}});
+            let patched = api
+                .patch_status(key.name(), &PatchParams::default(), &Patch::Merge(patch))
+                .await;
+            let Some(patched) = api_error::ignore_not_found(patched)? else {
+                return Ok(());
+            };
+            namespace = patched;
+        }
+        if !has_finalizer(&namespace) {
+            return Ok(());
+        }
+        let progress = self.delete_content(key.name()).await;
+        let updated = conditions::apply(&namespace, &progress, self.context.now());
+        if updated.status != namespace.status {
+            let written = api
+                .replace_status(key.name(), &PostParams::default(), &updated)
+                .await;
+            let Some(written) = api_error::ignore_not_found(written)? else {
+                return Ok(());
+            };
+            namespace = written;
+        }
+        if !progress.failures.is_empty() || progress.discovery_failure.is_some() {
+            return Err(Error::Content(progress.failures.len()));
+        }
+        if let Some(estimate) = progress.estimate {
+            // Half the time it may take, so that one that is faster is not waited for.
+            self.queue
+                .add_after(key.clone(), estimate / 2 + Duration::from_secs(1));
+            return Ok(());
+        }
+        self.finalize(&namespace).await
+    }
+
+    async fn delete_content(&self, namespace: &str) -> Progress {
+        let mut progress = Progress::default();
+        let kinds = match Kinds::discover(&self.context.client).await {
+            Ok(kinds) => kinds,
+            Err(error) => {
+                progress.discovery_failure = Some(api_error::message(&error));
+                return progress;
+            }
+        };
+        let deletable = kinds
+            .preferred()
+            .filter(|kind| kind.namespaced && kind.supports(verbs::DELETE));
+        let (pods, others): (Vec<_>, Vec<_>) = deletable
+            .partition(|kind| kind.resource.group.is_empty() && kind.resource.plural == "pods");
+        for kind in pods {
+            self.delete_kind(namespace, kind, &mut progress).await;
+        }
+        if progress.remaining.is_empty() {
+            for kind in others {
+                self.delete_kind(namespace, kind, &mut progress).await;
+            }
+        }
+        progress
+    }
+
+    async fn delete_kind(&self, namespace: &str, kind: &Kind, progress: &mut Progress) {
+        if let Err(error) = self.try_delete_kind(namespace, kind, progress).await {
+            progress.failures.push(api_error::message(&error));
+        }
+    }
+
+    async fn try_delete_kind(
+        &self,
+        namespace: &str,
+        kind: &Kind,
+        progress: &mut Progress,
+    ) -> kube::Result<()> {
+        let resource = &kind.resource;
+        let api: Api<PartialObjectMeta<DynamicObject>> =
+            Api::namespaced_with(self.context.client.clone(), namespace, resource);
+        let is_pod = resource.group.is_empty() && resource.plural == "pods";
+        let grace = if is_pod {
+            self.longest_grace(namespace).await?
+        } else {
+            Duration::ZERO
+        };
+        self.delete_all(namespace, kind, &api).await?;
+        let left = api.list(&ListParams::default()).await?.items;
+        if left.is_empty() {
+            return Ok(());
+        }
+        progress.remaining.push((
+            format!("{}.{}", resource.plural, resource.group),
+            left.len(),
+        ));
+        for finalizer in left
+            .iter()
+            .flat_map(|object| object.metadata.finalizers.iter().flatten())
+        {
+            *progress.finalizers.entry(finalizer.clone()).or_default() += 1;
+        }
+        let is_held = left.iter().any(|object| {
+            object
+                .metadata
+                .finalizers
+                .as_ref()
+                .is_some_and(|held| !held.is_empty())
+        });
+        if grace > Duration::ZERO || is_held {
+            let estimate = if grace > Duration::ZERO {
+                grace
+            } else {
+                FINALIZER_ESTIMATE
+            };
+            progress.estimate = progress.estimate.max(Some(estimate));
+        } else {
+            progress.failures.push(format!(
+                "unexpected items still remain in namespace: {namespace} for gvr: {}/{}, Resource={}",
+                resource.group, resource.version, resource.plural
+            ));
+        }
+        Ok(())
+    }
+
+    async fn delete_all(
+        &self,
+        namespace: &str,
+        kind: &Kind,
+        api: &Api<PartialObjectMeta<DynamicObject>>,
+    ) -> kube::Result<()> {
+        let background = DeleteParams::background();
+        if kind.supports(verbs::DELETE_COLLECTION) {
+            // The answer may be a list of whole objects: it is not read.
+            let url = <DynamicObject as kube::Resource>::url_path(&kind.resource, Some(namespace));
+            let request = kube::core::Request::new(url)
+                .delete_collection(&background, &ListParams::default());
+            let request = request.map_err(kube::Error::BuildRequest)?;
+            self.context
+                .client
+                .request::<serde::de::IgnoredAny>(request)
+                .await?;
+            return Ok(());
+        }
+        for object in api.list(&ListParams::default()).await? {
+            api_error::ignore_not_found(api.delete(&object.name_any(), &background).await)?;
+        }
+        Ok(())
+    }
+
+    /// The longest grace period of a pod that has not ended yet.
+    async fn longest_grace(&self, namespace: &str) -> kube::Result<Duration> {
+        let api: Api<Pod> = Api::namespaced(self.context.client.clone(), namespace);
+        let running = api
+            .list(&ListParams::default())
+            .await?
+            .items
+            .into_iter()
+            .filter(|pod| !pods::is_finished(pod));
+        let graces = running.filter_map(|pod| pod.spec?.termination_grace_period_seconds);
+        Ok(Duration::from_secs(
+            graces
+                .filter_map(|grace| u64::try_from(grace).ok())
+                .max()
+                .unwrap_or_default(),
+        ))
+    }
+
+    async fn finalize(&self, namespace: &Namespace) -> Result<(), Error> {
+        let spec = namespace.spec.clone().map(|mut spec| {
+            spec.finalizers
+                .iter_mut()
+                .for_each(|finalizers| finalizers.retain(|finalizer| finalizer != KUBERNETES));
+            spec
+        });
+        let finalized = Namespace {
+            metadata: ObjectMeta {
+                name: namespace.metadata.name.clone(),
+                uid: namespace.metadata.uid.clone(),
+                resource_version: namespace.metadata.resource_version.clone(),
+                ..namespace.metadata.clone()
+            },
+            spec,
+            status: namespace.status.clone(),
+        };
+        // Serializing to memory cannot fail: keys are strings and there is no IO.
+        let body = serde_json::to_vec(&finalized).expect("a namespace serializes");
+        let url = <Namespace as kube::Resource>::url_path(&(), None);
+        let request = kube::core::Request::new(url);
+        let request = request.replace_subresource(
+            "finalize",
+            &namespace.name_any(),
+            &PostParams::default(),
+            body,
+        );
+        let request = request.map_err(kube::Error::BuildRequest)?;
+        let answer = self
+            .context
+            .client
+            .request::<serde::de::IgnoredAny>(request)
+            .await;
+        api_error::ignore_not_found(answer)?;
+        Ok(())
+    }
+}
+
+fn has_finalizer(namespace: &Namespace) -> bool {
+    let spec = namespace.spec.as_ref();
+    spec.is_some_and(|spec| {
+        spec.finalizers
+            .iter()
+            .flatten()
+            .any(|finalizer| finalizer == KUBERNETES)
+    })
+}
