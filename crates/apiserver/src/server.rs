@@ -10,7 +10,7 @@ use jiff::Timestamp;
 use serde_json::Value;
 
 use crate::{
-    admission::{Lookup, Plugin, User},
+    admission::{self, Lookup, Plugin, User},
     boot,
     http::{self as handlers, subresource::log::LogSource},
     kinds::{self, ServiceRange},
@@ -61,7 +61,8 @@ impl ApiServer {
     pub fn new(config: Config) -> Arc<Self> {
         let store = Arc::new(Store::new(config.window));
         let registry = Registry::new(store.clone(), kinds::builtins(config.service_cidr.clone()));
-        let plugins = config.admission;
+        let mut plugins = admission::builtins();
+        plugins.extend(config.admission);
         let server = Arc::new(ApiServer {
             clock: config.clock,
             store,

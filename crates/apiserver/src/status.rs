@@ -77,6 +77,13 @@ impl Status {
         Status::new(404, "NotFound", format!("{} {name:?} not found", resource.qualified())).about(resource, name)
     }
 
+    /// 404 for an object of the core group that a request refers to.
+    pub fn core_not_found(plural: &str, name: &str) -> Self {
+        let mut status = Status::new(404, "NotFound", format!("{plural} {name:?} not found"));
+        status.details = Some(Details { name: name.to_owned(), kind: plural.to_owned(), ..Details::default() });
+        status
+    }
+
     /// 404 for a path that nothing serves.
     pub fn no_such_path() -> Self {
         let mut status = Status::new(404, "NotFound", "the server could not find the requested resource");

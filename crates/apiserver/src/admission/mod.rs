@@ -3,6 +3,20 @@
 //! Plugins run in one fixed order (upstream's), first every [`Plugin::mutate`], then, after the kind's own validation, every
 //! [`Plugin::validate`]. They read other objects only through [`Ctx::lookup`] and never write.
 
+mod chain;
+mod claim_resize;
+mod default_storage_class;
+mod default_tolerations;
+mod namespace_lifecycle;
+mod pod_topology;
+mod priority;
+mod runtime_class;
+mod service_account;
+mod storage_protection;
+mod taint_nodes;
+
+pub use chain::builtins;
+
 use std::sync::Arc;
 
 use serde_json::Value;
@@ -72,6 +86,21 @@ pub struct Request<'a> {
     pub old: Option<&'a Value>,
     /// Sentences for the client's `Warning` headers.
     pub warnings: &'a mut Vec<String>,
+}
+
+impl Request<'_> {
+    /// The 403 of a plugin that refuses the request.
+    pub fn forbidden(&self, why: &str) -> Status {
+        let metadata = &self.object["metadata"];
+        let known = [self.name, metadata["name"].as_str().unwrap_or(""), metadata["generateName"].as_str().unwrap_or("")];
+        let name = known.into_iter().find(|name| !name.is_empty()).unwrap_or("Unknown");
+        Status::forbidden(self.resource, name, why)
+    }
+}
+
+/// Whether a row is that resource, whatever its version.
+fn is(resource: &Resource, group: &str, plural: &str) -> bool {
+    resource.group == group && resource.plural == plural
 }
 
 /// One admission plugin.

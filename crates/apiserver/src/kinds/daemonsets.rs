@@ -36,9 +36,19 @@ const COLUMNS: [Column; 11] = [
 
 impl Kind for DaemonSets {
     fn default(&self, object: &mut Value) {
-        let Some(object) = object.as_object_mut() else { return };
+        // The annotation stands for a field of upstream's internal type: it is there in whatever a client sends.
+        let generation = template_generation(object);
+        set_template_generation(object, generation);
+        let Some(object) = object.as_object_mut() else {
+            return;
+        };
         let status = object_at(object, "status");
-        for count in ["currentNumberScheduled", "numberMisscheduled", "desiredNumberScheduled", "numberReady"] {
+        for count in [
+            "currentNumberScheduled",
+            "numberMisscheduled",
+            "desiredNumberScheduled",
+            "numberReady",
+        ] {
             set_default(status, count, 0);
         }
         let spec = object_at(object, "spec");
@@ -76,22 +86,45 @@ impl Kind for DaemonSets {
         let labels = template["metadata"].get("labels");
         if Selector::from_label_selector(selector).is_ok_and(|selector| !selector.matches(labels)) {
             let labels = labels.cloned().unwrap_or_default();
-            errors.invalid(&template_path.child("metadata").child("labels"), labels, "`selector` does not match template `labels`");
+            errors.invalid(
+                &template_path.child("metadata").child("labels"),
+                labels,
+                "`selector` does not match template `labels`",
+            );
         }
-        if !selector.is_null() && selector.entries("matchLabels").next().is_none() && selector.items("matchExpressions").is_empty() {
+        if !selector.is_null()
+            && selector.entries("matchLabels").next().is_none()
+            && selector.items("matchExpressions").is_empty()
+        {
             let text = internal::label_selector(selector);
-            errors.with_text(ErrorType::Invalid, &selector_path, text, "empty selector is invalid for daemonset");
+            errors.with_text(
+                ErrorType::Invalid,
+                &selector_path,
+                text,
+                "empty selector is invalid for daemonset",
+            );
         }
         podspec::validate_template(template, &template_path, errors);
         let at = template_path.child("spec");
         if template["spec"].text("restartPolicy") != "Always" {
-            errors.not_supported(&at.child("restartPolicy"), template["spec"].text("restartPolicy"), &["Always"]);
+            errors.not_supported(
+                &at.child("restartPolicy"),
+                template["spec"].text("restartPolicy"),
+                &["Always"],
+            );
         }
         if template["spec"].has("activeDeadlineSeconds") {
-            errors.forbidden(&at.child("activeDeadlineSeconds"), "activeDeadlineSeconds in DaemonSet is not Supported");
+            errors.forbidden(
+                &at.child("activeDeadlineSeconds"),
+                "activeDeadlineSeconds in DaemonSet is not Supported",
+            );
         }
         workloads::counts(spec, &["minReadySeconds"], &path, errors);
-        update_strategy(&spec["updateStrategy"], &path.child("updateStrategy"), errors);
+        update_strategy(
+            &spec["updateStrategy"],
+            &path.child("updateStrategy"),
+            errors,
+        );
         workloads::counts(spec, &["revisionHistoryLimit"], &path, errors);
     }
 
@@ -116,7 +149,11 @@ impl Kind for DaemonSets {
     }
 
     fn warnings(&self, object: &Value, old: Option<&Value>) -> Vec<String> {
-        if workloads::template_changed(object, old) { podspec::warnings::of_workload(object, old.is_none()) } else { Vec::new() }
+        if workloads::template_changed(object, old) {
+            podspec::warnings::of_workload(object, old.is_none())
+        } else {
+            Vec::new()
+        }
     }
 
     fn columns(&self) -> Option<&[Column]> {
@@ -142,11 +179,16 @@ impl Kind for DaemonSets {
 }
 
 fn template_generation(object: &Value) -> i64 {
-    object["metadata"]["annotations"].text(TEMPLATE_GENERATION).parse().unwrap_or(0)
+    object["metadata"]["annotations"]
+        .text(TEMPLATE_GENERATION)
+        .parse()
+        .unwrap_or(0)
 }
 
 fn set_template_generation(object: &mut Value, generation: i64) {
-    let Some(metadata) = object.get_mut("metadata").and_then(Value::as_object_mut) else { return };
+    let Some(metadata) = object.get_mut("metadata").and_then(Value::as_object_mut) else {
+        return;
+    };
     let annotations: &mut Map<String, Value> = object_at(metadata, "annotations");
     annotations.insert(TEMPLATE_GENERATION.into(), generation.to_string().into());
 }
@@ -159,7 +201,12 @@ fn update_strategy(strategy: &Value, path: &Path<'_>, errors: &mut Errors) {
         ("RollingUpdate", Some(rolling)) => rolling_update(rolling, &at, errors),
         _ => {
             let text = internal::compact("DaemonSetUpdateStrategy", strategy);
-            errors.with_text(ErrorType::NotSupported, path, text, r#"supported values: "RollingUpdate", "OnDelete""#);
+            errors.with_text(
+                ErrorType::NotSupported,
+                path,
+                text,
+                r#"supported values: "RollingUpdate", "OnDelete""#,
+            );
         }
     }
 }
@@ -171,8 +218,15 @@ fn rolling_update(rolling: &Value, path: &Path<'_>, errors: &mut Errors) {
     workloads::int_or_percent(surge, &surge_path, errors);
     workloads::at_most_all(unavailable, &unavailable_path, errors);
     workloads::at_most_all(surge, &surge_path, errors);
-    match (workloads::number(Some(unavailable)) != 0, workloads::number(Some(surge)) != 0) {
-        (true, true) => errors.invalid(&surge_path, surge.clone(), "may not be set when maxUnavailable is non-zero"),
+    match (
+        workloads::number(Some(unavailable)) != 0,
+        workloads::number(Some(surge)) != 0,
+    ) {
+        (true, true) => errors.invalid(
+            &surge_path,
+            surge.clone(),
+            "may not be set when maxUnavailable is non-zero",
+        ),
         (false, false) => errors.required(&unavailable_path, "cannot be 0 when maxSurge is 0"),
         _ => {}
     }

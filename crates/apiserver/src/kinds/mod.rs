@@ -15,7 +15,7 @@ mod events;
 mod leases;
 pub(crate) mod namespaces;
 mod nodes;
-mod persistentvolumeclaims;
+pub(crate) mod persistentvolumeclaims;
 mod persistentvolumes;
 mod poddisruptionbudgets;
 mod pods;

@@ -1,0 +1,42 @@
+//! PersistentVolumeClaimResize: a claim grows only when it is bound and its class allows it.
+
+use serde_json::Value;
+
+use super::{Ctx, Operation, Plugin, Request, is};
+use crate::{
+    kinds::{Resource, persistentvolumeclaims::class, tree::Tree},
+    quantity::Quantity,
+    status::Status,
+};
+
+/// kube-apiserver: PersistentVolumeClaimResize.
+pub(super) struct ClaimResize;
+
+impl Plugin for ClaimResize {
+    fn name(&self) -> &'static str {
+        "PersistentVolumeClaimResize"
+    }
+
+    fn handles(&self, operation: Operation, resource: &Resource, subresource: Option<&str>) -> bool {
+        operation == Operation::Update && is(resource, "", "persistentvolumeclaims") && subresource.is_none()
+    }
+
+    fn validate(&self, ctx: &Ctx<'_>, request: &Request<'_>) -> Result<(), Status> {
+        let Some(old) = request.old else { return Ok(()) };
+        let size = |claim: &Value| Quantity::parse(claim["spec"]["resources"]["requests"].text("storage")).ok();
+        if size(request.object) <= size(old) {
+            return Ok(());
+        }
+        if old["status"]["phase"] != "Bound" {
+            return Err(request.forbidden("Only bound persistent volume claims can be expanded"));
+        }
+        let (now, before) = (class(request.object), class(old));
+        let found = ctx.lookup.find("storage.k8s.io", "storageclasses", None, now);
+        if !now.is_empty() && now == before && found.is_some_and(|class| class.flag("allowVolumeExpansion")) {
+            return Ok(());
+        }
+        Err(request.forbidden(
+            "only dynamically provisioned pvc can be resized and the storageclass that provisions the pvc must support resize",
+        ))
+    }
+}

@@ -1,0 +1,45 @@
+//! DefaultTolerationSeconds: pods stay five minutes on a node that is not ready or cannot be reached, unless they say otherwise.
+
+use serde_json::{Value, json};
+
+use super::{Ctx, Operation, Plugin, Request, is};
+use crate::{
+    kinds::{Resource, tree::Tree},
+    status::Status,
+};
+
+const KEYS: [&str; 2] = ["node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable"];
+const SECONDS: i64 = 300;
+
+/// kube-apiserver: DefaultTolerationSeconds.
+pub(super) struct DefaultTolerations;
+
+impl Plugin for DefaultTolerations {
+    fn name(&self) -> &'static str {
+        "DefaultTolerationSeconds"
+    }
+
+    fn handles(&self, operation: Operation, resource: &Resource, subresource: Option<&str>) -> bool {
+        matches!(operation, Operation::Create | Operation::Update) && is(resource, "", "pods") && subresource.is_none()
+    }
+
+    fn mutate(&self, _ctx: &Ctx<'_>, request: &mut Request<'_>) -> Result<(), Status> {
+        let spec = &mut request.object["spec"];
+        let tolerated = |key: &str, toleration: &Value| matches!(toleration.text("key"), given if given.is_empty() || given == key);
+        let evicting = |toleration: &Value| matches!(toleration.text("effect"), "" | "NoExecute");
+        let tolerations = spec.items("tolerations");
+        let missing: Vec<Value> = KEYS
+            .iter()
+            .filter(|key| !tolerations.iter().any(|toleration| tolerated(key, toleration) && evicting(toleration)))
+            .map(|key| json!({"key": key, "operator": "Exists", "effect": "NoExecute", "tolerationSeconds": SECONDS}))
+            .collect();
+        if missing.is_empty() {
+            return Ok(());
+        }
+        match spec["tolerations"].as_array_mut() {
+            Some(tolerations) => tolerations.extend(missing),
+            None => spec["tolerations"] = missing.into(),
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,51 @@
+//! NamespaceLifecycle: nothing is written into a namespace that does not exist, nothing new into one that is going, and three
+//! namespaces never go.
+
+use super::{Ctx, Operation, Plugin, Request, is};
+use crate::{
+    kinds::Resource,
+    status::{Cause, Status},
+};
+
+const IMMORTAL: [&str; 3] = ["default", "kube-system", "kube-public"];
+
+/// kube-apiserver: NamespaceLifecycle.
+pub(super) struct NamespaceLifecycle;
+
+impl Plugin for NamespaceLifecycle {
+    fn name(&self) -> &'static str {
+        "NamespaceLifecycle"
+    }
+
+    fn handles(&self, operation: Operation, resource: &Resource, _subresource: Option<&str>) -> bool {
+        match operation {
+            Operation::Delete => is(resource, "", "namespaces"),
+            Operation::Create | Operation::Update => resource.namespaced && resource.group != "authorization.k8s.io",
+            Operation::Connect => false,
+        }
+    }
+
+    fn mutate(&self, ctx: &Ctx<'_>, request: &mut Request<'_>) -> Result<(), Status> {
+        if request.operation == Operation::Delete {
+            let immortal = IMMORTAL.contains(&request.name);
+            return if immortal { Err(request.forbidden("this namespace may not be deleted")) } else { Ok(()) };
+        }
+        let Some(namespace) = request.namespace else { return Ok(()) };
+        let Some(found) = ctx.lookup.find("", "namespaces", None, namespace) else {
+            return Err(Status::core_not_found("namespaces", namespace));
+        };
+        if request.operation != Operation::Create || found["status"]["phase"] != "Terminating" {
+            return Ok(());
+        }
+        let why = format!("unable to create new content in namespace {namespace} because it is being terminated");
+        let mut status = request.forbidden(&why);
+        if let Some(details) = &mut status.details {
+            details.causes.push(Cause {
+                reason: "NamespaceTerminating".into(),
+                message: format!("namespace {namespace} is being terminated"),
+                field: "metadata.namespace".into(),
+            });
+        }
+        Err(status)
+    }
+}

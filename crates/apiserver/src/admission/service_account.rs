@@ -1,0 +1,138 @@
+//! ServiceAccount: every pod runs as a service account that exists, and has a token of it mounted unless it asks not to.
+
+use std::sync::Arc;
+
+use serde_json::{Value, json};
+
+use super::{Ctx, Operation, Plugin, Request, is};
+use crate::{
+    http::metadata::generate_name,
+    kinds::{Resource, tree::Tree},
+    status::Status,
+};
+
+const DEFAULT: &str = "default";
+const MIRROR: &str = "kubernetes.io/config.mirror";
+const VOLUME_PREFIX: &str = "kube-api-access-";
+const MOUNT_PATH: &str = "/var/run/secrets/kubernetes.io/serviceaccount";
+/// A little more than an hour, which tells the token apart from those a user asked for.
+const TOKEN_SECONDS: i64 = 3607;
+
+/// kube-apiserver: ServiceAccount.
+pub(super) struct ServiceAccount;
+
+impl Plugin for ServiceAccount {
+    fn name(&self) -> &'static str {
+        "ServiceAccount"
+    }
+
+    fn handles(&self, operation: Operation, resource: &Resource, subresource: Option<&str>) -> bool {
+        operation == Operation::Create && is(resource, "", "pods") && subresource.is_none()
+    }
+
+    fn mutate(&self, ctx: &Ctx<'_>, request: &mut Request<'_>) -> Result<(), Status> {
+        if is_mirror(request.object) {
+            return refuse_mirror(request);
+        }
+        if request.object["spec"].text("serviceAccountName").is_empty() {
+            request.object["spec"]["serviceAccountName"] = DEFAULT.into();
+            request.object["spec"]["serviceAccount"] = DEFAULT.into();
+        }
+        let account = account(ctx, request)?;
+        let spec = &mut request.object["spec"];
+        let automount = [&*spec, &*account].into_iter().find_map(|wish| wish["automountServiceAccountToken"].as_bool());
+        if automount.unwrap_or(true) {
+            mount_token(spec);
+        }
+        if spec.items("imagePullSecrets").is_empty() && !account.items("imagePullSecrets").is_empty() {
+            spec["imagePullSecrets"] = account["imagePullSecrets"].clone();
+        }
+        Ok(())
+    }
+
+    fn validate(&self, ctx: &Ctx<'_>, request: &Request<'_>) -> Result<(), Status> {
+        if is_mirror(request.object) { refuse_mirror(request) } else { account(ctx, request).map(drop) }
+    }
+}
+
+fn is_mirror(pod: &Value) -> bool {
+    pod["metadata"]["annotations"].has(MIRROR)
+}
+
+fn refuse_mirror(request: &Request<'_>) -> Result<(), Status> {
+    if request.object["spec"].text("serviceAccountName").is_empty() {
+        return Ok(());
+    }
+    Err(request.forbidden("a mirror pod may not reference service accounts"))
+}
+
+fn account(ctx: &Ctx<'_>, request: &Request<'_>) -> Result<Arc<Value>, Status> {
+    let (namespace, name) = (request.namespace.unwrap_or(""), request.object["spec"].text("serviceAccountName"));
+    ctx.lookup.find("", "serviceaccounts", Some(namespace), name).ok_or_else(|| {
+        let why = format!("error looking up service account {namespace}/{name}: serviceaccount {name:?} not found");
+        request.forbidden(&why)
+    })
+}
+
+/// Mounts a token volume in every container that has nothing at its place.
+fn mount_token(spec: &mut Value) {
+    let existing = spec.items("volumes").iter().map(|volume| volume.text("name")).find(|name| name.starts_with(VOLUME_PREFIX));
+    let has_volume = existing.is_some();
+    let name = existing.map_or_else(|| generate_name(VOLUME_PREFIX), str::to_owned);
+    let mut needed = false;
+    for list in ["initContainers", "containers"] {
+        for container in spec[list].as_array_mut().into_iter().flatten() {
+            if container.items("volumeMounts").iter().any(|mount| mount["mountPath"] == MOUNT_PATH) {
+                continue;
+            }
+            needed = true;
+            append(container, "volumeMounts", json!({"name": name, "readOnly": true, "mountPath": MOUNT_PATH}));
+        }
+    }
+    if needed && !has_volume {
+        append(spec, "volumes", token_volume(&name));
+    }
+}
+
+fn token_volume(name: &str) -> Value {
+    json!({
+        "name": name,
+        "projected": {
+            "defaultMode": 420,
+            "sources": [
+                {"serviceAccountToken": {"expirationSeconds": TOKEN_SECONDS, "path": "token"}},
+                {"configMap": {"name": "kube-root-ca.crt", "items": [{"key": "ca.crt", "path": "ca.crt"}]}},
+                {"downwardAPI": {"items": [{"path": "namespace", "fieldRef": {"apiVersion": "v1", "fieldPath": "metadata.namespace"}}]}},
+            ],
+        },
+    })
+}
+
+/// Appends to a list that may be absent.
+fn append(parent: &mut Value, field: &str, item: Value) {
+    match parent[field].as_array_mut() {
+        Some(list) => list.push(item),
+        None => parent[field] = Value::Array(vec![item]),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_container_with_something_at_the_place_keeps_it() {
+        let mut spec = json!({"containers": [
+            {"name": "a"},
+            {"name": "b", "volumeMounts": [{"name": "mine", "mountPath": MOUNT_PATH}]},
+        ]});
+        mount_token(&mut spec);
+        let volume = spec["volumes"][0]["name"].as_str().unwrap();
+        assert!(volume.starts_with(VOLUME_PREFIX) && volume.len() == VOLUME_PREFIX.len() + 5);
+        assert_eq!(spec["containers"][0]["volumeMounts"][0]["name"], volume);
+        assert_eq!(spec["containers"][1]["volumeMounts"], json!([{"name": "mine", "mountPath": MOUNT_PATH}]));
+        let mut spec = json!({"containers": [{"name": "b", "volumeMounts": [{"name": "mine", "mountPath": MOUNT_PATH}]}]});
+        mount_token(&mut spec);
+        assert!(!spec.has("volumes"));
+    }
+}

@@ -1,0 +1,38 @@
+//! TaintNodesByCondition: a new node takes no pods before it is known to be ready.
+
+use serde_json::{Value, json};
+
+use super::{Ctx, Operation, Plugin, Request, is};
+use crate::{
+    kinds::{Resource, tree::Tree},
+    status::Status,
+};
+
+const NOT_READY: &str = "node.kubernetes.io/not-ready";
+
+/// kube-apiserver: TaintNodesByCondition.
+pub(super) struct TaintNodesByCondition;
+
+impl Plugin for TaintNodesByCondition {
+    fn name(&self) -> &'static str {
+        "TaintNodesByCondition"
+    }
+
+    fn handles(&self, operation: Operation, resource: &Resource, subresource: Option<&str>) -> bool {
+        operation == Operation::Create && is(resource, "", "nodes") && subresource.is_none()
+    }
+
+    fn mutate(&self, _ctx: &Ctx<'_>, request: &mut Request<'_>) -> Result<(), Status> {
+        let spec = &mut request.object["spec"];
+        let tainted = |taint: &Value| taint["key"] == NOT_READY && taint["effect"] == "NoSchedule";
+        if spec.items("taints").iter().any(tainted) {
+            return Ok(());
+        }
+        let taint = json!({"key": NOT_READY, "effect": "NoSchedule"});
+        match spec["taints"].as_array_mut() {
+            Some(taints) => taints.push(taint),
+            None => spec["taints"] = json!([taint]),
+        }
+        Ok(())
+    }
+}
