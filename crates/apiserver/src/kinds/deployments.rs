@@ -31,7 +31,9 @@ const COLUMNS: [Column; 8] = [
 
 impl Kind for Deployments {
     fn default(&self, object: &mut Value) {
-        let Some(object) = object.as_object_mut() else { return };
+        let Some(object) = object.as_object_mut() else {
+            return;
+        };
         object_at(object, "status");
         let spec = object_at(object, "spec");
         set_default(spec, "replicas", 1);
@@ -58,16 +60,32 @@ impl Kind for Deployments {
     }
 
     fn validate(&self, _: &Ctx<'_>, object: &Value, errors: &mut Errors) {
-        const OWNER: Owner = Owner { selector_of: "deployment", deadline_in: "ReplicaSet" };
+        const OWNER: Owner = Owner {
+            selector_of: "deployment",
+            deadline_in: "ReplicaSet",
+        };
         let (spec, path) = (&object["spec"], Path::new("spec"));
         workloads::counts(spec, &["replicas"], &path, errors);
         workloads::selector_and_template(spec, &OWNER, &path, errors);
         strategy(&spec["strategy"], &path.child("strategy"), errors);
-        workloads::counts(spec, &["minReadySeconds", "revisionHistoryLimit", "progressDeadlineSeconds"], &path, errors);
+        workloads::counts(
+            spec,
+            &[
+                "minReadySeconds",
+                "revisionHistoryLimit",
+                "progressDeadlineSeconds",
+            ],
+            &path,
+            errors,
+        );
         if let Some(deadline) = spec.integer("progressDeadlineSeconds")
             && deadline <= spec.integer("minReadySeconds").unwrap_or(0)
         {
-            errors.invalid(&path.child("progressDeadlineSeconds"), deadline, "must be greater than minReadySeconds");
+            errors.invalid(
+                &path.child("progressDeadlineSeconds"),
+                deadline,
+                "must be greater than minReadySeconds",
+            );
         }
     }
 
@@ -90,12 +108,23 @@ impl Kind for Deployments {
         workloads::counts(status, &counts, &path, errors);
         let parts = ["updatedReplicas", "readyReplicas", "availableReplicas"];
         workloads::at_most(status, &parts, "replicas", "status.replicas", &path, errors);
-        workloads::at_most(status, &["availableReplicas"], "readyReplicas", "readyReplicas", &path, errors);
+        workloads::at_most(
+            status,
+            &["availableReplicas"],
+            "readyReplicas",
+            "readyReplicas",
+            &path,
+            errors,
+        );
         workloads::not_decremented(object, old, "collisionCount", errors);
     }
 
     fn warnings(&self, object: &Value, old: Option<&Value>) -> Vec<String> {
-        if workloads::template_changed(object, old) { podspec::warnings::of_workload(object, old.is_none()) } else { Vec::new() }
+        if workloads::template_changed(object, old) {
+            podspec::warnings::of_workload(object, old.is_none())
+        } else {
+            Vec::new()
+        }
     }
 
     fn columns(&self) -> Option<&[Column]> {
@@ -105,7 +134,11 @@ impl Kind for Deployments {
     fn cells(&self, object: &Value, now: Timestamp) -> Vec<Value> {
         let (spec, status) = (&object["spec"], &object["status"]);
         let count = |field: &str| status.integer(field).unwrap_or(0);
-        let ready = format!("{}/{}", count("readyReplicas"), spec.integer("replicas").unwrap_or(0));
+        let ready = format!(
+            "{}/{}",
+            count("readyReplicas"),
+            spec.integer("replicas").unwrap_or(0)
+        );
         let mut cells = vec![
             print::name(object),
             ready.into(),
@@ -123,14 +156,24 @@ fn strategy(strategy: &Value, path: &Path<'_>, errors: &mut Errors) {
     let rolling = strategy.field("rollingUpdate");
     match (strategy.text("type"), rolling) {
         ("Recreate", Some(_)) => {
-            errors.forbidden(&rolling_path, "may not be specified when strategy `type` is 'Recreate'");
+            errors.forbidden(
+                &rolling_path,
+                "may not be specified when strategy `type` is 'Recreate'",
+            );
         }
         ("Recreate", None) => {}
         ("RollingUpdate", Some(rolling)) => rolling_update(rolling, &rolling_path, errors),
-        ("RollingUpdate", None) => errors.required(&rolling_path, "this should be defaulted and never be nil"),
+        ("RollingUpdate", None) => {
+            errors.required(&rolling_path, "this should be defaulted and never be nil")
+        }
         _ => {
             let text = internal::compact("DeploymentStrategy", strategy);
-            errors.with_text(ErrorType::NotSupported, path, text, r#"supported values: "Recreate", "RollingUpdate""#);
+            errors.with_text(
+                ErrorType::NotSupported,
+                path,
+                text,
+                r#"supported values: "Recreate", "RollingUpdate""#,
+            );
         }
     }
 }
@@ -141,7 +184,11 @@ fn rolling_update(rolling: &Value, path: &Path<'_>, errors: &mut Errors) {
     workloads::int_or_percent(unavailable, &at, errors);
     workloads::int_or_percent(surge, &path.child("maxSurge"), errors);
     if workloads::number(Some(unavailable)) == 0 && workloads::number(Some(surge)) == 0 {
-        errors.invalid(&at, unavailable.clone(), "may not be 0 when `maxSurge` is 0");
+        errors.invalid(
+            &at,
+            unavailable.clone(),
+            "may not be 0 when `maxSurge` is 0",
+        );
     }
     workloads::at_most_all(unavailable, &at, errors);
 }

@@ -19,7 +19,12 @@ use crate::{
 /// The behaviour of policy/v1 poddisruptionbudgets.
 pub(super) struct PodDisruptionBudgets;
 
-const COUNTS: [&str; 4] = ["disruptionsAllowed", "currentHealthy", "desiredHealthy", "expectedPods"];
+const COUNTS: [&str; 4] = [
+    "disruptionsAllowed",
+    "currentHealthy",
+    "desiredHealthy",
+    "expectedPods",
+];
 const COLUMNS: [Column; 5] = [
     print::NAME,
     print::column("Min Available"),
@@ -30,10 +35,14 @@ const COLUMNS: [Column; 5] = [
 
 impl Kind for PodDisruptionBudgets {
     fn default(&self, object: &mut Value) {
-        let Some(object) = object.as_object_mut() else { return };
+        let Some(object) = object.as_object_mut() else {
+            return;
+        };
         object_at(object, "spec");
         let status = object_at(object, "status");
-        COUNTS.iter().for_each(|count| set_default(status, count, 0));
+        COUNTS
+            .iter()
+            .for_each(|count| set_default(status, count, 0));
     }
 
     fn prepare_create(&self, _: &Ctx<'_>, object: &mut Value) {
@@ -45,7 +54,12 @@ impl Kind for PodDisruptionBudgets {
         let (spec, path) = (&object["spec"], Path::new("spec"));
         if spec.has("minAvailable") && spec.has("maxUnavailable") {
             let text = internal::compact("PodDisruptionBudgetSpec", spec);
-            errors.with_text(ErrorType::Invalid, &path, text, "minAvailable and maxUnavailable cannot be both set");
+            errors.with_text(
+                ErrorType::Invalid,
+                &path,
+                text,
+                "minAvailable and maxUnavailable cannot be both set",
+            );
         }
         for field in ["minAvailable", "maxUnavailable"] {
             if let Some(value) = spec.field(field) {
@@ -63,7 +77,11 @@ impl Kind for PodDisruptionBudgets {
 
     fn validate_status(&self, _: &Ctx<'_>, object: &Value, _: &Value, errors: &mut Errors) {
         let (status, path) = (&object["status"], Path::new("status"));
-        metadata::conditions(errors, &path.child("conditions"), status.items("conditions"));
+        metadata::conditions(
+            errors,
+            &path.child("conditions"),
+            status.items("conditions"),
+        );
         workloads::counts(status, &COUNTS, &path, errors);
     }
 
@@ -81,7 +99,10 @@ impl Kind for PodDisruptionBudgets {
             print::name(object),
             bound("minAvailable").into(),
             bound("maxUnavailable").into(),
-            object["status"].integer("disruptionsAllowed").unwrap_or(0).into(),
+            object["status"]
+                .integer("disruptionsAllowed")
+                .unwrap_or(0)
+                .into(),
             print::age(object, now),
         ]
     }

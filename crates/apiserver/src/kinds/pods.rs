@@ -5,12 +5,7 @@
 use jiff::Timestamp;
 use serde_json::{Value, json};
 
-use super::{
-    Column, Kind, podspec,
-    podspec::defaults::is_restartable_init,
-    print,
-    tree::Tree,
-};
+use super::{Column, Kind, podspec, podspec::defaults::is_restartable_init, print, tree::Tree};
 use crate::{admission::Ctx, field::Errors};
 
 /// The behaviour of core/v1 pods.
@@ -83,7 +78,14 @@ impl Kind for Pods {
         }
     }
 
-    fn validate_part(&self, _: &Ctx<'_>, subresource: &str, object: &Value, old: &Value, errors: &mut Errors) {
+    fn validate_part(
+        &self,
+        _: &Ctx<'_>,
+        subresource: &str,
+        object: &Value,
+        old: &Value,
+        errors: &mut Errors,
+    ) {
         match subresource {
             "ephemeralcontainers" => podspec::update::validate_ephemeral(object, old, errors),
             "resize" => podspec::validate_resize(object, old, errors),
@@ -92,7 +94,11 @@ impl Kind for Pods {
     }
 
     fn warnings(&self, object: &Value, old: Option<&Value>) -> Vec<String> {
-        if old.is_some() { Vec::new() } else { podspec::warnings::of_pod(object) }
+        if old.is_some() {
+            Vec::new()
+        } else {
+            podspec::warnings::of_pod(object)
+        }
     }
 
     fn columns(&self) -> Option<&[Column]> {
@@ -101,10 +107,15 @@ impl Kind for Pods {
 
     fn cells(&self, object: &Value, now: Timestamp) -> Vec<Value> {
         let none = Value::Null;
-        let (spec, status) = (object.get("spec").unwrap_or(&none), object.get("status").unwrap_or(&none));
+        let (spec, status) = (
+            object.get("spec").unwrap_or(&none),
+            object.get("status").unwrap_or(&none),
+        );
         let summary = Summary::of(object, spec, status);
         let restarts = match &summary.last_restart {
-            Some(time) if summary.restarts > 0 => format!("{} ({} ago)", summary.restarts, print::since(time, now)),
+            Some(time) if summary.restarts > 0 => {
+                format!("{} ({} ago)", summary.restarts, print::since(time, now))
+            }
             _ => summary.restarts.to_string(),
         };
         vec![
@@ -113,7 +124,13 @@ impl Kind for Pods {
             summary.reason.into(),
             restarts.into(),
             print::age(object, now),
-            print::or_none(status.items("podIPs").first().map_or("", |ip| ip.text("ip"))).into(),
+            print::or_none(
+                status
+                    .items("podIPs")
+                    .first()
+                    .map_or("", |ip| ip.text("ip")),
+            )
+            .into(),
             print::or_none(spec.text("nodeName")).into(),
             print::or_none(status.text("nominatedNodeName")).into(),
             print::or_none(&readiness_gates(spec, status)).into(),
@@ -126,7 +143,9 @@ impl Kind for Pods {
             "Failed" => "The pod failed.",
             _ => return Vec::new(),
         };
-        vec![json!({"type": "Completed", "status": "True", "reason": object["status"]["phase"], "message": message})]
+        vec![
+            json!({"type": "Completed", "status": "True", "reason": object["status"]["phase"], "message": message}),
+        ]
     }
 
     fn selectable_fields(&self) -> &[&'static str] {
@@ -135,11 +154,18 @@ impl Kind for Pods {
 
     fn selectable_value(&self, object: &Value, field: &str) -> String {
         let none = Value::Null;
-        let (spec, status) = (object.get("spec").unwrap_or(&none), object.get("status").unwrap_or(&none));
+        let (spec, status) = (
+            object.get("spec").unwrap_or(&none),
+            object.get("status").unwrap_or(&none),
+        );
         match field {
             "spec.hostNetwork" => spec.flag("hostNetwork").to_string(),
             "spec.host" => spec.text("nodeName").to_owned(),
-            "status.podIP" => status.items("podIPs").first().map_or("", |ip| ip.text("ip")).to_owned(),
+            "status.podIP" => status
+                .items("podIPs")
+                .first()
+                .map_or("", |ip| ip.text("ip"))
+                .to_owned(),
             _ => match field.split_once('.') {
                 Some(("spec", name)) => spec.text(name).to_owned(),
                 Some(("status", name)) => status.text(name).to_owned(),
@@ -154,12 +180,19 @@ fn readiness_gates(spec: &Value, status: &Value) -> String {
     if gates.is_empty() {
         return String::new();
     }
-    let open = gates.iter().filter(|gate| condition(status, gate.text("conditionType")) == "True").count();
+    let open = gates
+        .iter()
+        .filter(|gate| condition(status, gate.text("conditionType")) == "True")
+        .count();
     format!("{open}/{}", gates.len())
 }
 
 fn condition<'a>(status: &'a Value, kind: &str) -> &'a str {
-    status.items("conditions").iter().find(|condition| condition.text("type") == kind).map_or("", |condition| condition.text("status"))
+    status
+        .items("conditions")
+        .iter()
+        .find(|condition| condition.text("type") == kind)
+        .map_or("", |condition| condition.text("status"))
 }
 
 /// What a row says about a pod's containers.
@@ -178,12 +211,24 @@ impl Summary {
             "" => phase.to_owned(),
             reason => reason.to_owned(),
         };
-        if status.items("conditions").iter().any(|condition| condition.text("type") == "PodScheduled" && condition.text("reason") == "SchedulingGated") {
+        if status.items("conditions").iter().any(|condition| {
+            condition.text("type") == "PodScheduled"
+                && condition.text("reason") == "SchedulingGated"
+        }) {
             "SchedulingGated".clone_into(&mut reason);
         }
-        let sidecars = spec.items("initContainers").iter().filter(|container| is_restartable_init(container)).count();
-        let mut summary =
-            Summary { reason, ready: 0, containers: spec.items("containers").len() + sidecars, restarts: 0, last_restart: None };
+        let sidecars = spec
+            .items("initContainers")
+            .iter()
+            .filter(|container| is_restartable_init(container))
+            .count();
+        let mut summary = Summary {
+            reason,
+            ready: 0,
+            containers: spec.items("containers").len() + sidecars,
+            restarts: 0,
+            last_restart: None,
+        };
         let initializing = summary.init_containers(spec, status);
         if !initializing || condition(status, "Initialized") == "True" {
             summary.running_containers(spec, status);
@@ -201,7 +246,10 @@ impl Summary {
     /// The first init container that is neither done nor a started sidecar says why the pod waits. Whether there is one.
     fn init_containers(&mut self, spec: &Value, status: &Value) -> bool {
         let all = spec.items("initContainers");
-        let sidecar = |name: &str| all.iter().any(|container| container.text("name") == name && is_restartable_init(container));
+        let sidecar = |name: &str| {
+            all.iter()
+                .any(|container| container.text("name") == name && is_restartable_init(container))
+        };
         let mut waiting = false;
         for (index, container) in status.items("initContainerStatuses").iter().enumerate() {
             self.restarts += container.integer("restartCount").unwrap_or(0);
@@ -216,11 +264,21 @@ impl Summary {
                     self.ready += usize::from(container.flag("ready"));
                     continue;
                 }
-                State::Terminated { reason: "", signal, exit_code } => {
-                    self.reason = if signal != 0 { format!("Init:Signal:{signal}") } else { format!("Init:ExitCode:{exit_code}") };
+                State::Terminated {
+                    reason: "",
+                    signal,
+                    exit_code,
+                } => {
+                    self.reason = if signal != 0 {
+                        format!("Init:Signal:{signal}")
+                    } else {
+                        format!("Init:ExitCode:{exit_code}")
+                    };
                 }
                 State::Terminated { reason, .. } => self.reason = format!("Init:{reason}"),
-                State::Waiting(reason) if !reason.is_empty() && reason != "PodInitializing" => self.reason = format!("Init:{reason}"),
+                State::Waiting(reason) if !reason.is_empty() && reason != "PodInitializing" => {
+                    self.reason = format!("Init:{reason}")
+                }
                 _ => self.reason = format!("Init:{index}/{}", all.len()),
             }
             waiting = true;
@@ -233,9 +291,15 @@ impl Summary {
         self.restarts = 0;
         self.last_restart = None;
         let sidecar = |name: &str| {
-            spec.items("initContainers").iter().any(|container| container.text("name") == name && is_restartable_init(container))
+            spec.items("initContainers")
+                .iter()
+                .any(|container| container.text("name") == name && is_restartable_init(container))
         };
-        for container in status.items("initContainerStatuses").iter().filter(|container| sidecar(container.text("name"))) {
+        for container in status
+            .items("initContainerStatuses")
+            .iter()
+            .filter(|container| sidecar(container.text("name")))
+        {
             self.restarts += container.integer("restartCount").unwrap_or(0);
             self.note_restart(container);
         }
@@ -245,7 +309,11 @@ impl Summary {
             self.note_restart(container);
             match State::of(container) {
                 State::Waiting(reason) if !reason.is_empty() => reason.clone_into(&mut self.reason),
-                State::Terminated { reason, signal, exit_code } => {
+                State::Terminated {
+                    reason,
+                    signal,
+                    exit_code,
+                } => {
                     self.reason = match (reason, signal) {
                         ("", 0) => format!("ExitCode:{exit_code}"),
                         ("", signal) => format!("Signal:{signal}"),
@@ -274,7 +342,10 @@ impl Summary {
     }
 
     fn note_restart(&mut self, container: &Value) {
-        let ended = container.get("lastState").and_then(|state| state.field("terminated")).map_or("", |ended| ended.text("finishedAt"));
+        let ended = container
+            .get("lastState")
+            .and_then(|state| state.field("terminated"))
+            .map_or("", |ended| ended.text("finishedAt"));
         if !ended.is_empty() && self.last_restart.as_deref().is_none_or(|last| last < ended) {
             self.last_restart = Some(ended.to_owned());
         }
@@ -284,13 +355,19 @@ impl Summary {
 enum State<'a> {
     Waiting(&'a str),
     Running,
-    Terminated { reason: &'a str, signal: i64, exit_code: i64 },
+    Terminated {
+        reason: &'a str,
+        signal: i64,
+        exit_code: i64,
+    },
     Unknown,
 }
 
 impl<'a> State<'a> {
     fn of(container: &'a Value) -> State<'a> {
-        let Some(state) = container.get("state") else { return State::Unknown };
+        let Some(state) = container.get("state") else {
+            return State::Unknown;
+        };
         if let Some(ended) = state.field("terminated") {
             State::Terminated {
                 reason: ended.text("reason"),

@@ -29,7 +29,9 @@ const COLUMNS: [Column; 8] = [
 
 impl Kind for ReplicaSets {
     fn default(&self, object: &mut Value) {
-        let Some(object) = object.as_object_mut() else { return };
+        let Some(object) = object.as_object_mut() else {
+            return;
+        };
         set_default(object_at(object, "status"), "replicas", 0);
         let spec = object_at(object, "spec");
         set_default(spec, "replicas", 1);
@@ -47,7 +49,10 @@ impl Kind for ReplicaSets {
     }
 
     fn validate(&self, _: &Ctx<'_>, object: &Value, errors: &mut Errors) {
-        const OWNER: Owner = Owner { selector_of: "deployment", deadline_in: "ReplicaSet" };
+        const OWNER: Owner = Owner {
+            selector_of: "deployment",
+            deadline_in: "ReplicaSet",
+        };
         let (spec, path) = (&object["spec"], Path::new("spec"));
         workloads::counts(spec, &["replicas", "minReadySeconds"], &path, errors);
         workloads::selector_and_template(spec, &OWNER, &path, errors);
@@ -59,15 +64,33 @@ impl Kind for ReplicaSets {
 
     fn validate_status(&self, _: &Ctx<'_>, object: &Value, _: &Value, errors: &mut Errors) {
         let (status, path) = (&object["status"], Path::new("status"));
-        let counts = ["replicas", "fullyLabeledReplicas", "readyReplicas", "availableReplicas", "observedGeneration", "terminatingReplicas"];
+        let counts = [
+            "replicas",
+            "fullyLabeledReplicas",
+            "readyReplicas",
+            "availableReplicas",
+            "observedGeneration",
+            "terminatingReplicas",
+        ];
         workloads::counts(status, &counts, &path, errors);
         let parts = ["fullyLabeledReplicas", "readyReplicas", "availableReplicas"];
         workloads::at_most(status, &parts, "replicas", "status.replicas", &path, errors);
-        workloads::at_most(status, &["availableReplicas"], "readyReplicas", "readyReplicas", &path, errors);
+        workloads::at_most(
+            status,
+            &["availableReplicas"],
+            "readyReplicas",
+            "readyReplicas",
+            &path,
+            errors,
+        );
     }
 
     fn warnings(&self, object: &Value, old: Option<&Value>) -> Vec<String> {
-        if workloads::template_changed(object, old) { podspec::warnings::of_workload(object, old.is_none()) } else { Vec::new() }
+        if workloads::template_changed(object, old) {
+            podspec::warnings::of_workload(object, old.is_none())
+        } else {
+            Vec::new()
+        }
     }
 
     fn columns(&self) -> Option<&[Column]> {
@@ -92,6 +115,9 @@ impl Kind for ReplicaSets {
     }
 
     fn selectable_value(&self, object: &Value, _: &str) -> String {
-        object["status"].integer("replicas").unwrap_or(0).to_string()
+        object["status"]
+            .integer("replicas")
+            .unwrap_or(0)
+            .to_string()
     }
 }

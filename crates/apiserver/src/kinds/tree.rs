@@ -30,11 +30,17 @@ impl Tree for Value {
     }
 
     fn items(&self, field: &str) -> &[Value] {
-        self.get(field).and_then(Value::as_array).map_or(&[], Vec::as_slice)
+        self.get(field)
+            .and_then(Value::as_array)
+            .map_or(&[], Vec::as_slice)
     }
 
     fn entries(&self, field: &str) -> impl Iterator<Item = (&str, &Value)> {
-        self.get(field).and_then(Value::as_object).into_iter().flatten().map(|(key, value)| (key.as_str(), value))
+        self.get(field)
+            .and_then(Value::as_object)
+            .into_iter()
+            .flatten()
+            .map(|(key, value)| (key.as_str(), value))
     }
 
     fn flag(&self, field: &str) -> bool {
@@ -51,7 +57,10 @@ impl Tree for Value {
 }
 
 /// The object at a field, made when it is absent.
-pub(crate) fn object_at<'a>(parent: &'a mut Map<String, Value>, field: &str) -> &'a mut Map<String, Value> {
+pub(crate) fn object_at<'a>(
+    parent: &'a mut Map<String, Value>,
+    field: &str,
+) -> &'a mut Map<String, Value> {
     let value = entry(parent, field);
     if !value.is_object() {
         *value = Value::Object(Map::new());
@@ -97,7 +106,15 @@ mod tests {
     #[test]
     fn absent_fields_read_as_zero_values() {
         let value = json!({"a": null});
-        assert_eq!((value.text("a"), value.items("b").len(), value.flag("c"), value.integer("d")), ("", 0, false, None));
+        assert_eq!(
+            (
+                value.text("a"),
+                value.items("b").len(),
+                value.flag("c"),
+                value.integer("d")
+            ),
+            ("", 0, false, None)
+        );
         assert!(!value.has("a"));
         assert_eq!(value.entries("e").count(), 0);
     }

@@ -69,19 +69,36 @@ fn node_selector_term(term: &Value, check_values: bool, path: &Path<'_>, errors:
     }
 }
 
-fn label_requirement(requirement: &Value, check_values: bool, path: &Path<'_>, errors: &mut Errors) {
+fn label_requirement(
+    requirement: &Value,
+    check_values: bool,
+    path: &Path<'_>,
+    errors: &mut Errors,
+) {
     let values = requirement.items("values");
     let at = path.child("values");
     match requirement.text("operator") {
-        "In" | "NotIn" if values.is_empty() => errors.required(&at, "must be specified when `operator` is 'In' or 'NotIn'"),
+        "In" | "NotIn" if values.is_empty() => {
+            errors.required(&at, "must be specified when `operator` is 'In' or 'NotIn'")
+        }
         "Exists" | "DoesNotExist" if !values.is_empty() => {
-            errors.forbidden(&at, "may not be specified when `operator` is 'Exists' or 'DoesNotExist'");
+            errors.forbidden(
+                &at,
+                "may not be specified when `operator` is 'Exists' or 'DoesNotExist'",
+            );
         }
         "Gt" | "Lt" if values.len() != 1 => {
-            errors.required(&at, "must be specified single value when `operator` is 'Lt' or 'Gt'");
+            errors.required(
+                &at,
+                "must be specified single value when `operator` is 'Lt' or 'Gt'",
+            );
         }
         "In" | "NotIn" | "Exists" | "DoesNotExist" | "Gt" | "Lt" => {}
-        other => errors.invalid(&path.child("operator"), other, "not a valid selector operator"),
+        other => errors.invalid(
+            &path.child("operator"),
+            other,
+            "not a valid selector operator",
+        ),
     }
     label_name(errors, &path.child("key"), requirement.text("key"));
     if check_values {
@@ -96,10 +113,17 @@ fn field_requirement(requirement: &Value, path: &Path<'_>, errors: &mut Errors) 
     let at = path.child("values");
     match requirement.text("operator") {
         "In" | "NotIn" if values.len() != 1 => {
-            errors.required(&at, "must be only one value when `operator` is 'In' or 'NotIn' for node field selector");
+            errors.required(
+                &at,
+                "must be only one value when `operator` is 'In' or 'NotIn' for node field selector",
+            );
         }
         "In" | "NotIn" => {}
-        other => errors.invalid(&path.child("operator"), other, "not a valid selector operator"),
+        other => errors.invalid(
+            &path.child("operator"),
+            other,
+            "not a valid selector operator",
+        ),
     }
     let key = requirement.text("key");
     if key != "metadata.name" {
@@ -120,7 +144,11 @@ fn pod_affinity(affinity: &Value, path: &Path<'_>, errors: &mut Errors) {
         let at = preferred.index(index);
         weight(weighted, &at, errors);
         let none = Value::Null;
-        pod_affinity_term(weighted.get("podAffinityTerm").unwrap_or(&none), &at.child("podAffinityTerm"), errors);
+        pod_affinity_term(
+            weighted.get("podAffinityTerm").unwrap_or(&none),
+            &at.child("podAffinityTerm"),
+            errors,
+        );
     }
 }
 
@@ -131,7 +159,12 @@ fn pod_affinity_term(term: &Value, path: &Path<'_>, errors: &mut Errors) {
         }
     }
     for namespace in term.items("namespaces").iter().filter_map(Value::as_str) {
-        check(errors, &path.child("namespace"), namespace, names::dns_label(namespace));
+        check(
+            errors,
+            &path.child("namespace"),
+            namespace,
+            names::dns_label(namespace),
+        );
     }
     label_keys(term, path, errors);
     let key = term.text("topologyKey");
@@ -145,8 +178,14 @@ fn pod_affinity_term(term: &Value, path: &Path<'_>, errors: &mut Errors) {
 /// given both ways.
 fn label_keys(term: &Value, path: &Path<'_>, errors: &mut Errors) {
     let selector = term.field("labelSelector");
-    let (matching, mismatching) = (term.items("matchLabelKeys"), term.items("mismatchLabelKeys"));
-    for (field, keys) in [("matchLabelKeys", matching), ("mismatchLabelKeys", mismatching)] {
+    let (matching, mismatching) = (
+        term.items("matchLabelKeys"),
+        term.items("mismatchLabelKeys"),
+    );
+    for (field, keys) in [
+        ("matchLabelKeys", matching),
+        ("mismatchLabelKeys", mismatching),
+    ] {
         let at = path.child(field);
         if !keys.is_empty() && selector.is_none() {
             errors.forbidden(&at, NO_SELECTOR);
@@ -160,16 +199,34 @@ fn label_keys(term: &Value, path: &Path<'_>, errors: &mut Errors) {
         let expressions = selector.items("matchExpressions");
         for (index, expression) in expressions.iter().enumerate() {
             let key = expression.text("key");
-            let position = matching.iter().rposition(|other| other.as_str() == Some(key));
-            let twice = selector.entries("matchLabels").any(|(label, _)| label == key)
-                || expressions[..index].iter().any(|other| other.text("key") == key);
+            let position = matching
+                .iter()
+                .rposition(|other| other.as_str() == Some(key));
+            let twice = selector
+                .entries("matchLabels")
+                .any(|(label, _)| label == key)
+                || expressions[..index]
+                    .iter()
+                    .any(|other| other.text("key") == key);
             if let Some(position) = position.filter(|_| twice) {
-                errors.invalid(&path.index(position), key, "exists in both matchLabelKeys and labelSelector");
+                errors.invalid(
+                    &path.index(position),
+                    key,
+                    "exists in both matchLabelKeys and labelSelector",
+                );
             }
         }
     }
     let at = path.child("matchLabelKeys");
-    for (index, key) in matching.iter().enumerate().filter(|(_, key)| mismatching.contains(key)) {
-        errors.invalid(&at.index(index), key.clone(), "exists in both matchLabelKeys and mismatchLabelKeys");
+    for (index, key) in matching
+        .iter()
+        .enumerate()
+        .filter(|(_, key)| mismatching.contains(key))
+    {
+        errors.invalid(
+            &at.index(index),
+            key.clone(),
+            "exists in both matchLabelKeys and mismatchLabelKeys",
+        );
     }
 }

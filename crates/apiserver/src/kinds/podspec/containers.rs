@@ -28,7 +28,10 @@ pub(super) fn validate_regular(scope: &Scope<'_>, path: &Path<'_>, errors: &mut 
         let at = path.index(index);
         common(container, scope, &at, errors);
         let name = container.text("name");
-        if containers[..index].iter().any(|other| other.text("name") == name) {
+        if containers[..index]
+            .iter()
+            .any(|other| other.text("name") == name)
+        {
             errors.duplicate(&at.child("name"), name);
         }
         hooks_and_probes(container, scope, &at, errors);
@@ -46,14 +49,23 @@ pub(super) fn validate_init(scope: &Scope<'_>, path: &Path<'_>, errors: &mut Err
         common(container, scope, &at, errors);
         restart_policy(container, &at, errors);
         let name = container.text("name");
-        if regular.iter().chain(&containers[..index]).any(|other| other.text("name") == name) {
+        if regular
+            .iter()
+            .chain(&containers[..index])
+            .any(|other| other.text("name") == name)
+        {
             errors.duplicate(&at.child("name"), name);
         }
         host_port_conflicts(std::slice::from_ref(container), path, errors);
         if is_restartable_init(container) {
             hooks_and_probes(container, scope, &at, errors);
         } else {
-            for field in ["lifecycle", "livenessProbe", "readinessProbe", "startupProbe"] {
+            for field in [
+                "lifecycle",
+                "livenessProbe",
+                "readinessProbe",
+                "startupProbe",
+            ] {
                 if container.has(field) {
                     errors.forbidden(&at.child(field), ONLY_SIDECARS);
                 }
@@ -65,14 +77,24 @@ pub(super) fn validate_init(scope: &Scope<'_>, path: &Path<'_>, errors: &mut Err
 /// `spec.ephemeralContainers`.
 pub(super) fn validate_ephemeral(scope: &Scope<'_>, path: &Path<'_>, errors: &mut Errors) {
     let containers = scope.spec.items("ephemeralContainers");
-    let named = |list: &str, name: &str| scope.spec.items(list).iter().any(|other| other.text("name") == name);
+    let named = |list: &str, name: &str| {
+        scope
+            .spec
+            .items(list)
+            .iter()
+            .any(|other| other.text("name") == name)
+    };
     for (index, container) in containers.iter().enumerate() {
         let at = path.index(index);
         common(container, scope, &at, errors);
         only_in_pods(container, &at, errors);
         let name = container.text("name");
         let taken = named("containers", name) || named("initContainers", name);
-        if taken || containers[..index].iter().any(|other| other.text("name") == name) {
+        if taken
+            || containers[..index]
+                .iter()
+                .any(|other| other.text("name") == name)
+        {
             errors.duplicate(&at.child("name"), name);
         }
         let target = container.text("targetContainerName");
@@ -90,15 +112,27 @@ pub(super) fn validate_ephemeral(scope: &Scope<'_>, path: &Path<'_>, errors: &mu
             "startupProbe",
             "lifecycle",
         ] {
-            let empty = |value: &Value| value.as_array().is_some_and(Vec::is_empty) || value.as_object().is_some_and(|map| map.is_empty());
-            let allowed_when_empty = matches!(field, "ports" | "resources" | "resizePolicy" | "restartPolicyRules");
-            if container.field(field).is_some_and(|value| !(allowed_when_empty && empty(value))) {
+            let empty = |value: &Value| {
+                value.as_array().is_some_and(Vec::is_empty)
+                    || value.as_object().is_some_and(|map| map.is_empty())
+            };
+            let allowed_when_empty = matches!(
+                field,
+                "ports" | "resources" | "resizePolicy" | "restartPolicyRules"
+            );
+            if container
+                .field(field)
+                .is_some_and(|value| !(allowed_when_empty && empty(value)))
+            {
                 errors.forbidden(&at.child(field), NOT_EPHEMERAL);
             }
         }
         let mounts = at.child("volumeMounts");
         for (mount_index, mount) in container.items("volumeMounts").iter().enumerate() {
-            for field in ["subPath", "subPathExpr"].into_iter().filter(|field| !mount.text(field).is_empty()) {
+            for field in ["subPath", "subPathExpr"]
+                .into_iter()
+                .filter(|field| !mount.text(field).is_empty())
+            {
                 errors.forbidden(&mounts.index(mount_index).child(field), NOT_EPHEMERAL);
             }
         }
@@ -109,7 +143,11 @@ pub(super) fn validate_ephemeral(scope: &Scope<'_>, path: &Path<'_>, errors: &mu
 pub(super) fn only_in_pods(container: &Value, path: &Path<'_>, errors: &mut Errors) {
     let image = container.text("image");
     if image.trim() != image {
-        errors.invalid(&path.child("image"), image, "must not have leading or trailing whitespace");
+        errors.invalid(
+            &path.child("image"),
+            image,
+            "must not have leading or trailing whitespace",
+        );
     }
 }
 
@@ -127,7 +165,11 @@ fn common(container: &Value, scope: &Scope<'_>, path: &Path<'_>, errors: &mut Er
         "File" | "FallbackToLogsOnError" => {}
         "" => errors.required(&path.child("terminationMessagePolicy"), ""),
         policy => {
-            errors.not_supported(&path.child("terminationMessagePolicy"), policy, &["File", "FallbackToLogsOnError"]);
+            errors.not_supported(
+                &path.child("terminationMessagePolicy"),
+                policy,
+                &["File", "FallbackToLogsOnError"],
+            );
         }
     }
     let volumes = scope.spec.items("volumes");
@@ -138,11 +180,26 @@ fn common(container: &Value, scope: &Scope<'_>, path: &Path<'_>, errors: &mut Er
     mounts::validate_devices(container, volumes, &path.child("volumeDevices"), errors);
     pull_policy(container, "imagePullPolicy", path, errors);
     if let Some(requirements) = container.field("resources") {
-        resources::validate(requirements, scope.spec.items("resourceClaims"), &path.child("resources"), errors);
+        resources::validate(
+            requirements,
+            scope.spec.items("resourceClaims"),
+            &path.child("resources"),
+            errors,
+        );
     }
-    resize_policy(container.items("resizePolicy"), scope.spec.text("restartPolicy"), &path.child("resizePolicy"), errors);
+    resize_policy(
+        container.items("resizePolicy"),
+        scope.spec.text("restartPolicy"),
+        &path.child("resizePolicy"),
+        errors,
+    );
     if let Some(context) = container.field("securityContext") {
-        security::validate_container(context, scope.host_users(), &path.child("securityContext"), errors);
+        security::validate_container(
+            context,
+            scope.host_users(),
+            &path.child("securityContext"),
+            errors,
+        );
     }
 }
 
@@ -158,7 +215,9 @@ fn hooks_and_probes(container: &Value, scope: &Scope<'_>, path: &Path<'_>, error
 pub(super) fn pull_policy(owner: &Value, field: &str, path: &Path<'_>, errors: &mut Errors) {
     match owner.text(field) {
         "" => errors.required(&path.child(field), ""),
-        policy if !PULL_POLICIES.contains(&policy) => errors.not_supported(&path.child(field), policy, &PULL_POLICIES),
+        policy if !PULL_POLICIES.contains(&policy) => {
+            errors.not_supported(&path.child(field), policy, &PULL_POLICIES)
+        }
         _ => {}
     }
 }
@@ -169,7 +228,11 @@ fn ports(ports: &[Value], path: &Path<'_>, errors: &mut Errors) {
         let name = port.text("name");
         if !name.is_empty() {
             let sentences = names::port_name(name);
-            if sentences.is_empty() && ports[..index].iter().any(|other| other.text("name") == name) {
+            if sentences.is_empty()
+                && ports[..index]
+                    .iter()
+                    .any(|other| other.text("name") == name)
+            {
                 errors.duplicate(&at.child("name"), name);
             }
             check(errors, &at.child("name"), name, sentences);
@@ -185,7 +248,9 @@ fn ports(ports: &[Value], path: &Path<'_>, errors: &mut Errors) {
         }
         match port.text("protocol") {
             "" => errors.required(&at.child("protocol"), ""),
-            protocol if !PROTOCOLS.contains(&protocol) => errors.not_supported(&at.child("protocol"), protocol, &PROTOCOLS),
+            protocol if !PROTOCOLS.contains(&protocol) => {
+                errors.not_supported(&at.child("protocol"), protocol, &PROTOCOLS)
+            }
             _ => {}
         }
     }
@@ -208,8 +273,13 @@ fn host_port_conflicts(containers: &[Value], path: &Path<'_>, errors: &mut Error
         let at = path.index(index);
         let ports = container.items("ports");
         for (port_index, port) in ports.iter().enumerate() {
-            let Some(number) = port.integer("hostPort").filter(|number| *number != 0) else { continue };
-            let mut earlier = containers[..index].iter().flat_map(|other| other.items("ports")).chain(&ports[..port_index]);
+            let Some(number) = port.integer("hostPort").filter(|number| *number != 0) else {
+                continue;
+            };
+            let mut earlier = containers[..index]
+                .iter()
+                .flat_map(|other| other.items("ports"))
+                .chain(&ports[..port_index]);
             if earlier.any(|other| taken(port, other)) {
                 let text = format!("{}/{}/{number}", port.text("protocol"), port.text("hostIP"));
                 errors.duplicate(&at.child("ports").index(port_index).child("hostPort"), text);
@@ -218,10 +288,18 @@ fn host_port_conflicts(containers: &[Value], path: &Path<'_>, errors: &mut Error
     }
 }
 
-fn resize_policy(policies: &[Value], pod_restart_policy: &str, path: &Path<'_>, errors: &mut Errors) {
+fn resize_policy(
+    policies: &[Value],
+    pod_restart_policy: &str,
+    path: &Path<'_>,
+    errors: &mut Errors,
+) {
     for (index, policy) in policies.iter().enumerate() {
         let (resource, restart) = (policy.text("resourceName"), policy.text("restartPolicy"));
-        if policies[..index].iter().any(|other| other.text("resourceName") == resource) {
+        if policies[..index]
+            .iter()
+            .any(|other| other.text("resourceName") == resource)
+        {
             errors.duplicate(&path.index(index), resource);
         }
         match resource {
@@ -235,7 +313,11 @@ fn resize_policy(policies: &[Value], pod_restart_policy: &str, path: &Path<'_>, 
             other => errors.not_supported(path, other, &["NotRequired", "RestartContainer"]),
         }
         if pod_restart_policy == "Never" && restart != "NotRequired" {
-            errors.invalid(path, restart, "must be 'NotRequired' when `restartPolicy` is 'Never'");
+            errors.invalid(
+                path,
+                restart,
+                "must be 'NotRequired' when `restartPolicy` is 'Never'",
+            );
         }
     }
 }
@@ -250,7 +332,10 @@ fn restart_policy(container: &Value, path: &Path<'_>, errors: &mut Errors) {
             errors.not_supported(&at, policy, &RESTART_POLICIES);
         }
     } else if !rules.is_empty() {
-        errors.required(&at, "must specify restartPolicy when restart rules are used");
+        errors.required(
+            &at,
+            "must specify restartPolicy when restart rules are used",
+        );
     }
     let list = path.child("restartPolicyRules");
     if rules.len() > MAX_RESTART_RULES {

@@ -11,13 +11,23 @@ use crate::kinds::tree::{Tree, object_at, set_default, set_zero};
 /// Defaults a Pod.
 pub(crate) fn pod(pod: &mut Value) {
     drop_init_container_annotations(pod);
-    let Some(spec) = pod.get_mut("spec").and_then(Value::as_object_mut) else { return };
+    let Some(spec) = pod.get_mut("spec").and_then(Value::as_object_mut) else {
+        return;
+    };
     pod_spec(spec);
-    if spec.get("terminationGracePeriodSeconds").and_then(Value::as_i64).is_some_and(|seconds| seconds < 0) {
+    if spec
+        .get("terminationGracePeriodSeconds")
+        .and_then(Value::as_i64)
+        .is_some_and(|seconds| seconds < 0)
+    {
         spec.insert("terminationGracePeriodSeconds".into(), 1.into());
     }
     for_each(spec, "containers", resource_defaults::requests_from_limits);
-    for_each(spec, "initContainers", resource_defaults::requests_from_limits);
+    for_each(
+        spec,
+        "initContainers",
+        resource_defaults::requests_from_limits,
+    );
     resource_defaults::pod_level(spec);
     set_default(spec, "enableServiceLinks", true);
     if spec.get("hostNetwork") == Some(&Value::Bool(true)) {
@@ -29,7 +39,9 @@ pub(crate) fn pod(pod: &mut Value) {
 /// Defaults the `template` of a workload's spec.
 pub(crate) fn template(template: &mut Value) {
     drop_init_container_annotations(template);
-    let Some(template) = template.as_object_mut() else { return };
+    let Some(template) = template.as_object_mut() else {
+        return;
+    };
     object_at(template, "metadata");
     pod_spec(object_at(template, "spec"));
 }
@@ -38,7 +50,10 @@ pub(crate) fn template(template: &mut Value) {
 pub(crate) fn mirror_service_account(spec: &mut Map<String, Value>) {
     let name = ["serviceAccountName", "serviceAccount"]
         .into_iter()
-        .find_map(|field| spec.get(field).filter(|value| value.as_str().is_some_and(|name| !name.is_empty())))
+        .find_map(|field| {
+            spec.get(field)
+                .filter(|value| value.as_str().is_some_and(|name| !name.is_empty()))
+        })
         .cloned();
     for field in ["serviceAccountName", "serviceAccount"] {
         match &name {
@@ -69,7 +84,11 @@ fn pod_spec(spec: &mut Map<String, Value>) {
 }
 
 fn container(container: &mut Map<String, Value>) {
-    let pull = match container.get("image").and_then(Value::as_str).and_then(image::tag) {
+    let pull = match container
+        .get("image")
+        .and_then(Value::as_str)
+        .and_then(image::tag)
+    {
         Some("latest") => "Always",
         _ => "IfNotPresent",
     };
@@ -86,10 +105,14 @@ fn container(container: &mut Map<String, Value>) {
     }
     with(container, "lifecycle", |lifecycle| {
         for hook in ["postStart", "preStop"] {
-            with(lifecycle, hook, |handler| with(handler, "httpGet", http_get));
+            with(lifecycle, hook, |handler| {
+                with(handler, "httpGet", http_get)
+            });
         }
     });
-    for_each(container, "env", |variable| with(variable, "valueFrom", value_from));
+    for_each(container, "env", |variable| {
+        with(variable, "valueFrom", value_from)
+    });
 }
 
 fn probe(probe: &mut Map<String, Value>) {
@@ -107,17 +130,28 @@ fn http_get(action: &mut Map<String, Value>) {
 }
 
 fn value_from(source: &mut Map<String, Value>) {
-    with(source, "fieldRef", |reference| set_zero(reference, "apiVersion", "v1"));
-    with(source, "resourceFieldRef", |reference| set_default(reference, "divisor", "0"));
-    with(source, "fileKeyRef", |reference| set_default(reference, "optional", false));
+    with(source, "fieldRef", |reference| {
+        set_zero(reference, "apiVersion", "v1")
+    });
+    with(source, "resourceFieldRef", |reference| {
+        set_default(reference, "divisor", "0")
+    });
+    with(source, "fileKeyRef", |reference| {
+        set_default(reference, "optional", false)
+    });
 }
 
 fn volume(volume: &mut Map<String, Value>) {
-    if volume.iter().all(|(field, source)| field == "name" || source.is_null()) {
+    if volume
+        .iter()
+        .all(|(field, source)| field == "name" || source.is_null())
+    {
         volume.insert("emptyDir".into(), Value::Object(Map::new()));
     }
     for source in ["secret", "configMap"] {
-        with(volume, source, |source| set_default(source, "defaultMode", 0o644));
+        with(volume, source, |source| {
+            set_default(source, "defaultMode", 0o644)
+        });
     }
     with(volume, "downwardAPI", |source| {
         set_default(source, "defaultMode", 0o644);
@@ -127,12 +161,18 @@ fn volume(volume: &mut Map<String, Value>) {
         set_default(source, "defaultMode", 0o644);
         set_default(source, "sources", Value::Null);
         for_each(source, "sources", |projection| {
-            with(projection, "serviceAccountToken", |token| set_default(token, "expirationSeconds", 3600));
-            with(projection, "downwardAPI", |api| for_each(api, "items", value_from));
+            with(projection, "serviceAccountToken", |token| {
+                set_default(token, "expirationSeconds", 3600)
+            });
+            with(projection, "downwardAPI", |api| {
+                for_each(api, "items", value_from)
+            });
         });
     });
     with(volume, "hostPath", |source| set_default(source, "type", ""));
-    with(volume, "iscsi", |source| set_zero(source, "iscsiInterface", "default"));
+    with(volume, "iscsi", |source| {
+        set_zero(source, "iscsiInterface", "default")
+    });
     with(volume, "rbd", |source| {
         set_zero(source, "pool", "rbd");
         set_zero(source, "user", "admin");
@@ -149,8 +189,16 @@ fn volume(volume: &mut Map<String, Value>) {
         set_zero(source, "fsType", "xfs");
     });
     with(volume, "image", |source| {
-        let latest = source.get("reference").and_then(Value::as_str).and_then(image::tag) == Some("latest");
-        set_zero(source, "pullPolicy", if latest { "Always" } else { "IfNotPresent" });
+        let latest = source
+            .get("reference")
+            .and_then(Value::as_str)
+            .and_then(image::tag)
+            == Some("latest");
+        set_zero(
+            source,
+            "pullPolicy",
+            if latest { "Always" } else { "IfNotPresent" },
+        );
     });
     with(volume, "ephemeral", |source| {
         with(source, "volumeClaimTemplate", |claim| {
@@ -172,8 +220,15 @@ fn default_host_ports(container: &mut Map<String, Value>) {
 
 /// Annotations of the time when init containers lived in annotations; they would show up as differences to old clients.
 fn drop_init_container_annotations(object: &mut Value) {
-    let Some(metadata) = object.get_mut("metadata").and_then(Value::as_object_mut) else { return };
-    let Some(annotations) = metadata.get_mut("annotations").and_then(Value::as_object_mut) else { return };
+    let Some(metadata) = object.get_mut("metadata").and_then(Value::as_object_mut) else {
+        return;
+    };
+    let Some(annotations) = metadata
+        .get_mut("annotations")
+        .and_then(Value::as_object_mut)
+    else {
+        return;
+    };
     const LEGACY: [&str; 4] = [
         "pod.beta.kubernetes.io/init-containers",
         "pod.alpha.kubernetes.io/init-containers",
@@ -195,8 +250,13 @@ fn with(parent: &mut Map<String, Value>, field: &str, apply: impl FnOnce(&mut Ma
 }
 
 fn for_each(parent: &mut Map<String, Value>, field: &str, apply: impl Fn(&mut Map<String, Value>)) {
-    let Some(items) = parent.get_mut(field).and_then(Value::as_array_mut) else { return };
-    items.iter_mut().filter_map(Value::as_object_mut).for_each(apply);
+    let Some(items) = parent.get_mut(field).and_then(Value::as_array_mut) else {
+        return;
+    };
+    items
+        .iter_mut()
+        .filter_map(Value::as_object_mut)
+        .for_each(apply);
 }
 
 /// Whether the container restarts on its own while the pod initializes and runs (a sidecar).

@@ -14,7 +14,11 @@ pub(super) fn unified(old: &str, new: &str) -> String {
     let (old, new): (Vec<&str>, Vec<&str>) = (old.lines().collect(), new.lines().collect());
     let mut out = String::new();
     for hunk in hunks(&Matcher::new(&old, &new).changes(), old.len(), new.len()) {
-        out.push_str(&format!("@@ -{} +{} @@\n", range(&hunk.old), range(&hunk.new)));
+        out.push_str(&format!(
+            "@@ -{} +{} @@\n",
+            range(&hunk.old),
+            range(&hunk.new)
+        ));
         let mut at = hunk.old.start;
         for change in &hunk.changes {
             lines(&mut out, ' ', &old[at..change.old.start]);
@@ -58,9 +62,15 @@ struct Hunk {
 fn hunks(changes: &[Change], old_len: usize, new_len: usize) -> Vec<Hunk> {
     let mut hunks: Vec<Hunk> = Vec::new();
     for change in changes {
-        let (old_end, new_end) = ((change.old.end + CONTEXT).min(old_len), (change.new.end + CONTEXT).min(new_len));
+        let (old_end, new_end) = (
+            (change.old.end + CONTEXT).min(old_len),
+            (change.new.end + CONTEXT).min(new_len),
+        );
         match hunks.last_mut() {
-            Some(hunk) if change.old.start <= hunk.changes.last().map_or(0, |last| last.old.end) + 2 * CONTEXT => {
+            Some(hunk)
+                if change.old.start
+                    <= hunk.changes.last().map_or(0, |last| last.old.end) + 2 * CONTEXT =>
+            {
                 (hunk.old.end, hunk.new.end) = (old_end, new_end);
                 hunk.changes.push(change.clone());
             }
@@ -90,7 +100,11 @@ impl<'a> Matcher<'a> {
         if new.len() >= POPULAR_FROM {
             positions.retain(|_, at| at.len() <= new.len() / 100 + 1);
         }
-        Matcher { old, new, positions }
+        Matcher {
+            old,
+            new,
+            positions,
+        }
     }
 
     fn changes(&self) -> Vec<Change> {
@@ -101,7 +115,10 @@ impl<'a> Matcher<'a> {
         let mut changes = Vec::new();
         for (old, new, length) in blocks {
             if old_at < old || new_at < new {
-                changes.push(Change { old: old_at..old, new: new_at..new });
+                changes.push(Change {
+                    old: old_at..old,
+                    new: new_at..new,
+                });
             }
             (old_at, new_at) = (old + length, new + length);
         }
@@ -125,8 +142,17 @@ impl<'a> Matcher<'a> {
         let mut lengths: HashMap<usize, usize> = HashMap::new();
         for i in old.clone() {
             let mut next = HashMap::new();
-            for &j in self.positions.get(self.old[i]).into_iter().flatten().filter(|j| new.contains(j)) {
-                let length = j.checked_sub(1).and_then(|before| lengths.get(&before)).map_or(1, |length| length + 1);
+            for &j in self
+                .positions
+                .get(self.old[i])
+                .into_iter()
+                .flatten()
+                .filter(|j| new.contains(j))
+            {
+                let length = j
+                    .checked_sub(1)
+                    .and_then(|before| lengths.get(&before))
+                    .map_or(1, |length| length + 1);
                 next.insert(j, length);
                 if length > best.2 {
                     best = (i + 1 - length, j + 1 - length, length);
@@ -135,10 +161,16 @@ impl<'a> Matcher<'a> {
             lengths = next;
         }
         let (mut old_at, mut new_at, mut length) = best;
-        while old_at > old.start && new_at > new.start && self.old[old_at - 1] == self.new[new_at - 1] {
+        while old_at > old.start
+            && new_at > new.start
+            && self.old[old_at - 1] == self.new[new_at - 1]
+        {
             (old_at, new_at, length) = (old_at - 1, new_at - 1, length + 1);
         }
-        while old_at + length < old.end && new_at + length < new.end && self.old[old_at + length] == self.new[new_at + length] {
+        while old_at + length < old.end
+            && new_at + length < new.end
+            && self.old[old_at + length] == self.new[new_at + length]
+        {
             length += 1;
         }
         (old_at, new_at, length)

@@ -21,8 +21,13 @@ const ENV_FIELDS: [&str; 9] = [
     "status.podIPs",
 ];
 /// The fields a downward API volume may show.
-pub(super) const VOLUME_FIELDS: [&str; 5] =
-    ["metadata.annotations", "metadata.labels", "metadata.name", "metadata.namespace", "metadata.uid"];
+pub(super) const VOLUME_FIELDS: [&str; 5] = [
+    "metadata.annotations",
+    "metadata.labels",
+    "metadata.name",
+    "metadata.namespace",
+    "metadata.uid",
+];
 const RESOURCES: [&str; 6] = [
     "limits.cpu",
     "limits.ephemeral-storage",
@@ -31,25 +36,49 @@ const RESOURCES: [&str; 6] = [
     "requests.ephemeral-storage",
     "requests.memory",
 ];
-const DIVISORS: [&str; 13] = ["1", "1k", "1M", "1G", "1T", "1P", "1E", "1Ki", "1Mi", "1Gi", "1Ti", "1Pi", "1Ei"];
+const DIVISORS: [&str; 13] = [
+    "1", "1k", "1M", "1G", "1T", "1P", "1E", "1Ki", "1Mi", "1Gi", "1Ti", "1Pi", "1Ei",
+];
 
 /// `env` of a container.
-pub(super) fn validate(variables: &[Value], volumes: &[Value], path: &Path<'_>, errors: &mut Errors) {
+pub(super) fn validate(
+    variables: &[Value],
+    volumes: &[Value],
+    path: &Path<'_>,
+    errors: &mut Errors,
+) {
     for (index, variable) in variables.iter().enumerate() {
         let at = path.index(index);
         let name = variable.text("name");
         if name.is_empty() {
             errors.required(&at.child("name"), "");
         } else {
-            check(errors, &at.child("name"), name, names::relaxed_env_name(name));
+            check(
+                errors,
+                &at.child("name"),
+                name,
+                names::relaxed_env_name(name),
+            );
         }
         if let Some(source) = variable.field("valueFrom") {
-            value_from(source, variable.text("value"), volumes, &at.child("valueFrom"), errors);
+            value_from(
+                source,
+                variable.text("value"),
+                volumes,
+                &at.child("valueFrom"),
+                errors,
+            );
         }
     }
 }
 
-fn value_from(source: &Value, value: &str, volumes: &[Value], path: &Path<'_>, errors: &mut Errors) {
+fn value_from(
+    source: &Value,
+    value: &str,
+    volumes: &[Value],
+    path: &Path<'_>,
+    errors: &mut Errors,
+) {
     let mut sources = 0;
     if let Some(reference) = source.field("fieldRef") {
         sources += 1;
@@ -75,12 +104,21 @@ fn value_from(source: &Value, value: &str, volumes: &[Value], path: &Path<'_>, e
     } else if !value.is_empty() {
         errors.invalid(path, "", "may not be specified when `value` is not empty");
     } else if sources > 1 {
-        errors.invalid(path, "", "may not have more than one field specified at a time");
+        errors.invalid(
+            path,
+            "",
+            "may not have more than one field specified at a time",
+        );
     }
 }
 
 /// An `ObjectFieldSelector`.
-pub(super) fn field_ref(reference: &Value, supported: &[&str], path: &Path<'_>, errors: &mut Errors) {
+pub(super) fn field_ref(
+    reference: &Value,
+    supported: &[&str],
+    path: &Path<'_>,
+    errors: &mut Errors,
+) {
     let (version, field) = (reference.text("apiVersion"), reference.text("fieldPath"));
     if version.is_empty() {
         return errors.required(&path.child("apiVersion"), "");
@@ -92,18 +130,35 @@ pub(super) fn field_ref(reference: &Value, supported: &[&str], path: &Path<'_>, 
         let detail = format!("error converting fieldPath: unsupported pod version: {version}");
         return errors.invalid(&path.child("fieldPath"), field, detail);
     }
-    if let Some((map, key)) = field.strip_suffix("']").and_then(|field| field.split_once("['")) {
+    if let Some((map, key)) = field
+        .strip_suffix("']")
+        .and_then(|field| field.split_once("['"))
+    {
         return match map {
-            "metadata.annotations" => check(errors, path, &key.to_lowercase(), names::qualified_name(&key.to_lowercase())),
+            "metadata.annotations" => check(
+                errors,
+                path,
+                &key.to_lowercase(),
+                names::qualified_name(&key.to_lowercase()),
+            ),
             "metadata.labels" => check(errors, path, key, names::qualified_name(key)),
             _ => {
-                let detail = format!("error converting fieldPath: field label does not support subscript: {field}");
+                let detail = format!(
+                    "error converting fieldPath: field label does not support subscript: {field}"
+                );
                 errors.invalid(&path.child("fieldPath"), field, detail);
             }
         };
     }
-    let known = field == "spec.host" || field == "spec.restartPolicy" || field == "spec.schedulerName" || field == "status.phase";
-    let internal = if field == "spec.host" { "spec.nodeName" } else { field };
+    let known = field == "spec.host"
+        || field == "spec.restartPolicy"
+        || field == "spec.schedulerName"
+        || field == "status.phase";
+    let internal = if field == "spec.host" {
+        "spec.nodeName"
+    } else {
+        field
+    };
     if !known && !ENV_FIELDS.contains(&field) && !VOLUME_FIELDS.contains(&field) {
         let detail = format!("error converting fieldPath: field label not supported: {field}");
         errors.invalid(&path.child("fieldPath"), field, detail);
@@ -113,9 +168,15 @@ pub(super) fn field_ref(reference: &Value, supported: &[&str], path: &Path<'_>, 
 }
 
 /// A `ResourceFieldSelector`; a volume must say whose resources it means.
-pub(super) fn resource_field_ref(reference: &Value, in_volume: bool, path: &Path<'_>, errors: &mut Errors) {
+pub(super) fn resource_field_ref(
+    reference: &Value,
+    in_volume: bool,
+    path: &Path<'_>,
+    errors: &mut Errors,
+) {
     let resource = reference.text("resource");
-    let huge_pages = resource.starts_with("limits.hugepages-") || resource.starts_with("requests.hugepages-");
+    let huge_pages =
+        resource.starts_with("limits.hugepages-") || resource.starts_with("requests.hugepages-");
     if in_volume && reference.text("containerName").is_empty() {
         errors.required(&path.child("containerName"), "");
     } else if resource.is_empty() {
@@ -123,7 +184,13 @@ pub(super) fn resource_field_ref(reference: &Value, in_volume: bool, path: &Path
     } else if !RESOURCES.contains(&resource) && !huge_pages {
         errors.not_supported(&path.child("resource"), resource, &RESOURCES);
     }
-    let Some(divisor) = reference.field("divisor").map(quantity).filter(|divisor| !divisor.is_zero()) else { return };
+    let Some(divisor) = reference
+        .field("divisor")
+        .map(quantity)
+        .filter(|divisor| !divisor.is_zero())
+    else {
+        return;
+    };
     let divisor = divisor.to_string();
     let sizes = "1, 1k, 1M, 1G, 1T, 1P, 1E, 1Ki, 1Mi, 1Gi, 1Ti, 1Pi, 1Ei";
     let detail = match resource {
@@ -132,11 +199,17 @@ pub(super) fn resource_field_ref(reference: &Value, in_volume: bool, path: &Path
         }
         "limits.cpu" | "requests.cpu" => return,
         _ if DIVISORS.contains(&divisor.as_str()) => return,
-        "limits.memory" | "requests.memory" => format!("only divisor's values {sizes} are supported with the memory resource"),
-        "limits.ephemeral-storage" | "requests.ephemeral-storage" => {
-            format!("only divisor's values {sizes} are supported with the local ephemeral storage resource")
+        "limits.memory" | "requests.memory" => {
+            format!("only divisor's values {sizes} are supported with the memory resource")
         }
-        _ if huge_pages => format!("only divisor's values {sizes} are supported with the hugepages resource"),
+        "limits.ephemeral-storage" | "requests.ephemeral-storage" => {
+            format!(
+                "only divisor's values {sizes} are supported with the local ephemeral storage resource"
+            )
+        }
+        _ if huge_pages => {
+            format!("only divisor's values {sizes} are supported with the hugepages resource")
+        }
         _ => return,
     };
     errors.invalid(&path.child("divisor"), resource, detail);
@@ -144,7 +217,12 @@ pub(super) fn resource_field_ref(reference: &Value, in_volume: bool, path: &Path
 
 fn key_ref(reference: &Value, path: &Path<'_>, errors: &mut Errors) {
     let (name, key) = (reference.text("name"), reference.text("key"));
-    check(errors, &path.child("name"), name, names::dns_subdomain(name));
+    check(
+        errors,
+        &path.child("name"),
+        name,
+        names::dns_subdomain(name),
+    );
     if key.is_empty() {
         errors.required(&path.child("key"), "");
     } else {
@@ -153,20 +231,41 @@ fn key_ref(reference: &Value, path: &Path<'_>, errors: &mut Errors) {
 }
 
 fn file_key_ref(reference: &Value, volumes: &[Value], path: &Path<'_>, errors: &mut Errors) {
-    let (key, volume, file) = (reference.text("key"), reference.text("volumeName"), reference.text("path"));
+    let (key, volume, file) = (
+        reference.text("key"),
+        reference.text("volumeName"),
+        reference.text("path"),
+    );
     if key.is_empty() {
         errors.required(&path.child("key"), "");
     } else {
-        check(errors, &path.child("key"), key, names::relaxed_env_name(key));
+        check(
+            errors,
+            &path.child("key"),
+            key,
+            names::relaxed_env_name(key),
+        );
     }
     if volume.is_empty() {
         errors.required(&path.child("volumeName"), "");
     } else {
-        check(errors, &path.child("volumeName"), volume, names::dns_label(volume));
-        match volumes.iter().find(|candidate| candidate.text("name") == volume) {
+        check(
+            errors,
+            &path.child("volumeName"),
+            volume,
+            names::dns_label(volume),
+        );
+        match volumes
+            .iter()
+            .find(|candidate| candidate.text("name") == volume)
+        {
             None => errors.not_found(&path.child("volumeName"), volume),
             Some(found) if !found.has("emptyDir") => {
-                errors.invalid(&path.child("volumeName"), volume, "must reference an `emptyDir` volume type");
+                errors.invalid(
+                    &path.child("volumeName"),
+                    volume,
+                    "must reference an `emptyDir` volume type",
+                );
             }
             Some(_) => {}
         }
@@ -184,14 +283,24 @@ pub(super) fn validate_from(sources: &[Value], path: &Path<'_>, errors: &mut Err
         let at = path.index(index);
         let prefix = source.text("prefix");
         if !prefix.is_empty() {
-            check(errors, &at.child("prefix"), prefix, names::relaxed_env_name(prefix));
+            check(
+                errors,
+                &at.child("prefix"),
+                prefix,
+                names::relaxed_env_name(prefix),
+            );
         }
         let mut sources = 0;
         for kind in ["configMapRef", "secretRef"] {
-            let Some(reference) = source.field(kind) else { continue };
+            let Some(reference) = source.field(kind) else {
+                continue;
+            };
             sources += 1;
             let name = reference.text("name");
-            let (of_kind, at_kind) = (names::by_rule(crate::kinds::NameRule::DnsSubdomain, name, true), at.child(kind));
+            let (of_kind, at_kind) = (
+                names::by_rule(crate::kinds::NameRule::DnsSubdomain, name, true),
+                at.child(kind),
+            );
             if name.is_empty() {
                 errors.required(&at_kind.child("name"), "");
             } else {
@@ -199,9 +308,17 @@ pub(super) fn validate_from(sources: &[Value], path: &Path<'_>, errors: &mut Err
             }
         }
         if sources == 0 {
-            errors.invalid(path, "", "must specify one of: `configMapRef` or `secretRef`");
+            errors.invalid(
+                path,
+                "",
+                "must specify one of: `configMapRef` or `secretRef`",
+            );
         } else if sources > 1 {
-            errors.invalid(path, "", "may not have more than one field specified at a time");
+            errors.invalid(
+                path,
+                "",
+                "may not have more than one field specified at a time",
+            );
         }
     }
 }

@@ -13,7 +13,10 @@ pub(super) fn tag(reference: &str) -> Option<&str> {
     }
     let path_start = name.rfind('/').map_or(0, |slash| slash + 1);
     let (repository, tag) = match name[path_start..].rfind(':') {
-        Some(colon) => (&name[..path_start + colon], Some(&name[path_start + colon + 1..])),
+        Some(colon) => (
+            &name[..path_start + colon],
+            Some(&name[path_start + colon + 1..]),
+        ),
         None => (name, None),
     };
     if !is_repository(repository) || tag.is_some_and(|tag| !is_tag(tag)) {
@@ -29,21 +32,31 @@ fn is_repository(repository: &str) -> bool {
     };
     !path.is_empty()
         && path.split('/').all(|component| {
-            let edge = |byte: Option<u8>| byte.is_some_and(|byte| byte.is_ascii_lowercase() || byte.is_ascii_digit());
+            let edge = |byte: Option<u8>| {
+                byte.is_some_and(|byte| byte.is_ascii_lowercase() || byte.is_ascii_digit())
+            };
             edge(component.bytes().next())
                 && edge(component.bytes().last())
-                && component.bytes().all(|byte| byte.is_ascii_lowercase() || byte.is_ascii_digit() || b"._-".contains(&byte))
+                && component.bytes().all(|byte| {
+                    byte.is_ascii_lowercase() || byte.is_ascii_digit() || b"._-".contains(&byte)
+                })
         })
 }
 
 fn is_domain(first: &str) -> bool {
-    (first == "localhost" || first.contains(['.', ':']) || first.bytes().any(|byte| byte.is_ascii_uppercase()))
-        && first.bytes().all(|byte| byte.is_ascii_alphanumeric() || b".:-[]".contains(&byte))
+    (first == "localhost"
+        || first.contains(['.', ':'])
+        || first.bytes().any(|byte| byte.is_ascii_uppercase()))
+        && first
+            .bytes()
+            .all(|byte| byte.is_ascii_alphanumeric() || b".:-[]".contains(&byte))
 }
 
 fn is_tag(tag: &str) -> bool {
     (1..=128).contains(&tag.len())
-        && tag.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"_.-".contains(&byte))
+        && tag
+            .bytes()
+            .all(|byte| byte.is_ascii_alphanumeric() || b"_.-".contains(&byte))
         && !tag.starts_with(['.', '-'])
 }
 

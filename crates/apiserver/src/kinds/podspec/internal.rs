@@ -10,7 +10,8 @@ use serde_json::Value;
 
 use crate::kinds::tree::Tree;
 
-static TYPES: LazyLock<HashMap<&'static str, Vec<Field>>> = LazyLock::new(|| parse(include_str!("internal_types.txt")));
+static TYPES: LazyLock<HashMap<&'static str, Vec<Field>>> =
+    LazyLock::new(|| parse(include_str!("internal_types.txt")));
 
 struct Field {
     name: &'static str,
@@ -57,22 +58,33 @@ fn parse(table: &'static str) -> HashMap<&'static str, Vec<Field>> {
                 _ => Shape::Struct(word),
             },
         };
-        let json = words.next().map_or_else(|| name[..1].to_lowercase() + &name[1..], str::to_owned);
-        types.entry(current).or_default().push(Field { name, json, shape });
+        let json = words
+            .next()
+            .map_or_else(|| name[..1].to_lowercase() + &name[1..], str::to_owned);
+        types
+            .entry(current)
+            .or_default()
+            .push(Field { name, json, shape });
     }
     types
 }
 
 /// The struct on one line, as in `Invalid value: {"Type":"Foo","RollingUpdate":null}`.
 pub(crate) fn compact(type_name: &str, value: &Value) -> String {
-    let mut printer = Printer { out: String::new(), indent: None };
+    let mut printer = Printer {
+        out: String::new(),
+        indent: None,
+    };
     printer.object(type_name, value);
     printer.out
 }
 
 /// The struct over many lines, indented by one space.
 pub(super) fn indented(type_name: &str, value: &Value) -> String {
-    let mut printer = Printer { out: String::new(), indent: Some(0) };
+    let mut printer = Printer {
+        out: String::new(),
+        indent: Some(0),
+    };
     printer.object(type_name, value);
     printer.out
 }
@@ -84,7 +96,10 @@ pub(crate) fn difference(type_name: &str, old: &Value, new: &Value) -> String {
 
 /// A label selector on one line; its type is the served one, so absent fields are left out.
 pub(crate) fn label_selector(selector: &Value) -> String {
-    let mut printer = Printer { out: String::new(), indent: None };
+    let mut printer = Printer {
+        out: String::new(),
+        indent: None,
+    };
     printer.label_selector(selector);
     printer.out
 }
@@ -116,11 +131,15 @@ impl Printer {
                 (Shape::Number, None) => self.out.push('0'),
                 (Shape::Flag, None) => self.out.push_str("false"),
                 (Shape::Quantity, None) => self.out.push_str("\"0\""),
-                (Shape::Struct(target), found) => self.object(target, found.unwrap_or(&Value::Null)),
+                (Shape::Struct(target), found) => {
+                    self.object(target, found.unwrap_or(&Value::Null))
+                }
                 (_, None) => self.out.push_str("null"),
                 (Shape::Pointer("LabelSelector"), Some(found)) => self.label_selector(found),
                 (Shape::Pointer(target), Some(found)) => self.object(target, found),
-                (Shape::Structs(target), Some(found)) => self.list(found, |printer, item| printer.object(target, item)),
+                (Shape::Structs(target), Some(found)) => {
+                    self.list(found, |printer, item| printer.object(target, item))
+                }
                 (_, Some(found)) => self.plain(found),
             }
         }
@@ -194,7 +213,8 @@ impl Printer {
         *first = false;
         self.out.push('"');
         self.out.push_str(name);
-        self.out.push_str(if self.indent.is_some() { "\": " } else { "\":" });
+        self.out
+            .push_str(if self.indent.is_some() { "\": " } else { "\":" });
     }
 
     fn separate(&mut self, first: bool) {
@@ -222,8 +242,16 @@ mod tests {
     fn every_type_that_a_declaration_names_is_declared() {
         for (name, fields) in TYPES.iter() {
             for field in fields {
-                if let Shape::Struct(target) | Shape::Pointer(target) | Shape::Structs(target) | Shape::Embedded(target) = field.shape {
-                    assert!(TYPES.contains_key(target) || target == "LabelSelector", "{name}.{}: {target}", field.name);
+                if let Shape::Struct(target)
+                | Shape::Pointer(target)
+                | Shape::Structs(target)
+                | Shape::Embedded(target) = field.shape
+                {
+                    assert!(
+                        TYPES.contains_key(target) || target == "LabelSelector",
+                        "{name}.{}: {target}",
+                        field.name
+                    );
                 }
             }
         }
@@ -231,7 +259,10 @@ mod tests {
 
     #[test]
     fn all_fields_are_printed_under_their_go_names() {
-        assert_eq!(compact("DeploymentStrategy", &json!({"type": "Foo"})), r#"{"Type":"Foo","RollingUpdate":null}"#);
+        assert_eq!(
+            compact("DeploymentStrategy", &json!({"type": "Foo"})),
+            r#"{"Type":"Foo","RollingUpdate":null}"#
+        );
         let selector = json!({"matchExpressions": [{"values": ["b"], "operator": "In", "key": "a"}], "matchLabels": {"c": "d"}});
         let expected = r#"{"matchLabels":{"c":"d"},"matchExpressions":[{"key":"a","operator":"In","values":["b"]}]}"#;
         assert_eq!(label_selector(&selector), expected);

@@ -69,7 +69,9 @@ impl<'a> Scope<'a> {
 
     /// All containers: init, regular, ephemeral.
     fn containers(&self) -> impl Iterator<Item = &'a Value> {
-        CONTAINER_LISTS.into_iter().flat_map(|list| self.spec.items(list))
+        CONTAINER_LISTS
+            .into_iter()
+            .flat_map(|list| self.spec.items(list))
     }
 
     fn visit_containers(&self, path: &Path<'_>, visit: &mut dyn FnMut(&'a Value, &Path<'_>)) {
@@ -90,7 +92,12 @@ pub(crate) fn validate_pod(pod: &Value, errors: &mut Errors) {
     let none = Value::Null;
     let scope = Scope::of_pod(pod.get("spec").unwrap_or(&none));
     let metadata = pod.get("metadata").unwrap_or(&none);
-    annotations::validate(metadata, &scope, &Path::new("metadata").child("annotations"), errors);
+    annotations::validate(
+        metadata,
+        &scope,
+        &Path::new("metadata").child("annotations"),
+        errors,
+    );
     let path = Path::new("spec");
     validate_spec(&scope, metadata.text("name"), &path, errors);
     if scope.spec.text("serviceAccountName").is_empty() {
@@ -110,10 +117,16 @@ pub(crate) fn validate_pod_creation(pod: &Value, errors: &mut Errors) {
     let scope = Scope::of_pod(pod.get("spec").unwrap_or(&none));
     let path = Path::new("spec");
     if !scope.spec.items("ephemeralContainers").is_empty() {
-        errors.forbidden(&path.child("ephemeralContainers"), "cannot be set on create");
+        errors.forbidden(
+            &path.child("ephemeralContainers"),
+            "cannot be set on create",
+        );
     }
     if !scope.spec.text("nodeName").is_empty() && !scope.spec.items("schedulingGates").is_empty() {
-        errors.forbidden(&path.child("nodeName"), "cannot be set until all schedulingGates have been cleared");
+        errors.forbidden(
+            &path.child("nodeName"),
+            "cannot be set until all schedulingGates have been cleared",
+        );
     }
     annotations::validate_matching(pod.get("metadata").unwrap_or(&none), &scope, &path, errors);
 }
@@ -131,7 +144,10 @@ pub(crate) fn validate_template(template: &Value, path: &Path<'_>, errors: &mut 
     validate_spec(&scope, "", &spec_path, errors);
     annotations::validate_matching(meta, &scope, &spec_path, errors);
     if !scope.spec.items("ephemeralContainers").is_empty() {
-        errors.forbidden(&spec_path.child("ephemeralContainers"), "ephemeral containers not allowed in pod template");
+        errors.forbidden(
+            &spec_path.child("ephemeralContainers"),
+            "ephemeral containers not allowed in pod template",
+        );
     }
 }
 
@@ -140,8 +156,17 @@ fn validate_spec(scope: &Scope<'_>, pod_name: &str, path: &Path<'_>, errors: &mu
     if !spec.has("terminationGracePeriodSeconds") {
         errors.required(&path.child("terminationGracePeriodSeconds"), "");
     }
-    volumes::validate(spec.items("volumes"), pod_name, &path.child("volumes"), errors);
-    resources::validate_claims(spec.items("resourceClaims"), &path.child("resourceClaims"), errors);
+    volumes::validate(
+        spec.items("volumes"),
+        pod_name,
+        &path.child("volumes"),
+        errors,
+    );
+    resources::validate_claims(
+        spec.items("resourceClaims"),
+        &path.child("resourceClaims"),
+        errors,
+    );
     containers::validate_regular(scope, &path.child("containers"), errors);
     containers::validate_init(scope, &path.child("initContainers"), errors);
     containers::validate_ephemeral(scope, &path.child("ephemeralContainers"), errors);
@@ -149,15 +174,31 @@ fn validate_spec(scope: &Scope<'_>, pod_name: &str, path: &Path<'_>, errors: &mu
     network::validate_host_network(scope, path, errors);
     restart_policy(spec, &path.child("restartPolicy"), errors);
     network::validate_dns_policy(spec, &path.child("dnsPolicy"), errors);
-    metadata::labels(errors, &path.child("nodeSelector"), spec.get("nodeSelector"));
+    metadata::labels(
+        errors,
+        &path.child("nodeSelector"),
+        spec.get("nodeSelector"),
+    );
     security::validate_pod(spec, &path.child("securityContext"), errors);
     if let Some(affinity) = spec.field("affinity") {
         affinity::validate(affinity, &path.child("affinity"), errors);
     }
     network::validate_dns(spec, &path.child("dnsConfig"), errors);
-    scheduling::validate_readiness_gates(spec.items("readinessGates"), &path.child("readinessGates"), errors);
-    scheduling::validate_gates(spec.items("schedulingGates"), &path.child("schedulingGates"), errors);
-    scheduling::validate_spread(spec.items("topologySpreadConstraints"), &path.child("topologySpreadConstraints"), errors);
+    scheduling::validate_readiness_gates(
+        spec.items("readinessGates"),
+        &path.child("readinessGates"),
+        errors,
+    );
+    scheduling::validate_gates(
+        spec.items("schedulingGates"),
+        &path.child("schedulingGates"),
+        errors,
+    );
+    scheduling::validate_spread(
+        spec.items("topologySpreadConstraints"),
+        &path.child("topologySpreadConstraints"),
+        errors,
+    );
     windows::validate_host_process(scope, path, errors);
     security::validate_host_users(spec, path, errors);
     subdomain(spec, "serviceAccountName", path, errors);
@@ -168,12 +209,25 @@ fn validate_spec(scope: &Scope<'_>, pod_name: &str, path: &Path<'_>, errors: &mu
         }
     }
     network::validate_hostname(spec, path, errors);
-    scheduling::validate_tolerations(spec.items("tolerations"), &path.child("tolerations"), errors);
-    network::validate_host_aliases(spec.items("hostAliases"), &path.child("hostAliases"), errors);
+    scheduling::validate_tolerations(
+        spec.items("tolerations"),
+        &path.child("tolerations"),
+        errors,
+    );
+    network::validate_host_aliases(
+        spec.items("hostAliases"),
+        &path.child("hostAliases"),
+        errors,
+    );
     subdomain(spec, "priorityClassName", path, errors);
     if spec.has("runtimeClassName") {
         let name = spec.text("runtimeClassName");
-        check(errors, &path.child("runtimeClassName"), name, names::dns_subdomain(name));
+        check(
+            errors,
+            &path.child("runtimeClassName"),
+            name,
+            names::dns_subdomain(name),
+        );
     }
     preemption_policy(spec, &path.child("preemptionPolicy"), errors);
     if let Some(overhead) = spec.field("overhead") {
@@ -213,13 +267,23 @@ fn preemption_policy(spec: &Value, path: &Path<'_>, errors: &mut Errors) {
 
 fn tokens_without_account(scope: &Scope<'_>, path: &Path<'_>, errors: &mut Errors) {
     for (index, volume) in scope.spec.items("volumes").iter().enumerate() {
-        let Some(projected) = volume.field("projected") else { continue };
+        let Some(projected) = volume.field("projected") else {
+            continue;
+        };
         let at = path.index(index);
         let at = at.child("projected");
         let sources = at.child("sources");
-        for (source_index, _) in projected.items("sources").iter().enumerate().filter(|(_, source)| source.has("serviceAccountToken")) {
+        for (source_index, _) in projected
+            .items("sources")
+            .iter()
+            .enumerate()
+            .filter(|(_, source)| source.has("serviceAccountToken"))
+        {
             let at = sources.index(source_index);
-            errors.forbidden(&at.child("serviceAccountToken"), "must not be specified when serviceAccountName is not set");
+            errors.forbidden(
+                &at.child("serviceAccountToken"),
+                "must not be specified when serviceAccountName is not set",
+            );
         }
     }
 }

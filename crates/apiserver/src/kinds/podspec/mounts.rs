@@ -12,8 +12,16 @@ const PROPAGATIONS: [&str; 3] = ["Bidirectional", "HostToContainer", "None"];
 const RECURSIVE_READ_ONLY: [&str; 3] = ["Disabled", "Enabled", "IfPossible"];
 
 /// `volumeMounts`. Some errors name the list instead of the item; so does upstream.
-pub(super) fn validate_mounts(container: &Value, volumes: &[Value], path: &Path<'_>, errors: &mut Errors) {
-    let (mounts, devices) = (container.items("volumeMounts"), container.items("volumeDevices"));
+pub(super) fn validate_mounts(
+    container: &Value,
+    volumes: &[Value],
+    path: &Path<'_>,
+    errors: &mut Errors,
+) {
+    let (mounts, devices) = (
+        container.items("volumeMounts"),
+        container.items("volumeDevices"),
+    );
     for (index, mount) in mounts.iter().enumerate() {
         let at = path.index(index);
         let (name, target) = (mount.text("name"), mount.text("mountPath"));
@@ -27,14 +35,28 @@ pub(super) fn validate_mounts(container: &Value, volumes: &[Value], path: &Path<
         if target.is_empty() {
             errors.required(&at.child("mountPath"), "");
         }
-        if mounts[..index].iter().any(|other| other.text("mountPath") == target) {
+        if mounts[..index]
+            .iter()
+            .any(|other| other.text("mountPath") == target)
+        {
             errors.invalid(&at.child("mountPath"), target, "must be unique");
         }
         if devices.iter().any(|device| device.text("name") == name) {
-            errors.invalid(&at.child("name"), name, "must not already exist in volumeDevices");
+            errors.invalid(
+                &at.child("name"),
+                name,
+                "must not already exist in volumeDevices",
+            );
         }
-        if devices.iter().any(|device| device.text("devicePath") == target) {
-            errors.invalid(&at.child("mountPath"), target, "must not already exist as a path in volumeDevices");
+        if devices
+            .iter()
+            .any(|device| device.text("devicePath") == target)
+        {
+            errors.invalid(
+                &at.child("mountPath"),
+                target,
+                "must not already exist as a path in volumeDevices",
+            );
         }
         sub_paths(mount, path, &at, errors);
         propagation(mount, container, path, errors);
@@ -49,7 +71,11 @@ fn sub_paths(mount: &Value, list: &Path<'_>, at: &Path<'_>, errors: &mut Errors)
     }
     if !expression.is_empty() {
         if !sub_path.is_empty() {
-            errors.invalid(&at.child("subPathExpr"), expression, "subPathExpr and subPath are mutually exclusive");
+            errors.invalid(
+                &at.child("subPathExpr"),
+                expression,
+                "subPathExpr and subPath are mutually exclusive",
+            );
         }
         paths::local_descending(expression, &list.child("subPathExpr"), errors);
     }
@@ -64,9 +90,14 @@ fn propagation(mount: &Value, container: &Value, list: &Path<'_>, errors: &mut E
     if !PROPAGATIONS.contains(&mode) {
         errors.not_supported(&at, mode, &PROPAGATIONS);
     }
-    let privileged = container.get("securityContext").is_some_and(|context| context.flag("privileged"));
+    let privileged = container
+        .get("securityContext")
+        .is_some_and(|context| context.flag("privileged"));
     if mode == "Bidirectional" && !privileged {
-        errors.forbidden(&at, "Bidirectional mount propagation is available only to privileged containers");
+        errors.forbidden(
+            &at,
+            "Bidirectional mount propagation is available only to privileged containers",
+        );
     }
 }
 
@@ -82,7 +113,10 @@ fn recursive_read_only(mount: &Value, list: &Path<'_>, errors: &mut Errors) {
                 errors.forbidden(&at, "may only be specified when readOnly is true");
             }
             if mount.has("mountPropagation") && mount.text("mountPropagation") != "None" {
-                errors.forbidden(&at, "may only be specified when mountPropagation is None or not specified");
+                errors.forbidden(
+                    &at,
+                    "may only be specified when mountPropagation is None or not specified",
+                );
             }
         }
         mode => errors.not_supported(&at, mode, &RECURSIVE_READ_ONLY),
@@ -90,14 +124,25 @@ fn recursive_read_only(mount: &Value, list: &Path<'_>, errors: &mut Errors) {
 }
 
 /// `volumeDevices`: block devices come from claims only.
-pub(super) fn validate_devices(container: &Value, volumes: &[Value], path: &Path<'_>, errors: &mut Errors) {
-    let (mounts, devices) = (container.items("volumeMounts"), container.items("volumeDevices"));
+pub(super) fn validate_devices(
+    container: &Value,
+    volumes: &[Value],
+    path: &Path<'_>,
+    errors: &mut Errors,
+) {
+    let (mounts, devices) = (
+        container.items("volumeMounts"),
+        container.items("volumeDevices"),
+    );
     for (index, device) in devices.iter().enumerate() {
         let at = path.index(index);
         let (name, target) = (device.text("name"), device.text("devicePath"));
         if name.is_empty() {
             errors.required(&at.child("name"), "");
-        } else if devices[..index].iter().any(|other| other.text("name") == name) {
+        } else if devices[..index]
+            .iter()
+            .any(|other| other.text("name") == name)
+        {
             errors.invalid(&at.child("name"), name, "must be unique");
         }
         match find(volumes, name) {
@@ -111,17 +156,32 @@ pub(super) fn validate_devices(container: &Value, volumes: &[Value], path: &Path
         if target.is_empty() {
             errors.required(&at.child("devicePath"), "");
         }
-        if devices[..index].iter().any(|other| other.text("devicePath") == target) {
+        if devices[..index]
+            .iter()
+            .any(|other| other.text("devicePath") == target)
+        {
             errors.invalid(&at.child("devicePath"), target, "must be unique");
         }
         if paths::has_backsteps(target) {
-            errors.invalid(&at.child("devicePath"), target, "can not contain backsteps ('..')");
+            errors.invalid(
+                &at.child("devicePath"),
+                target,
+                "can not contain backsteps ('..')",
+            );
         }
         if mounts.iter().any(|mount| mount.text("name") == name) {
-            errors.invalid(&at.child("name"), name, "must not already exist in volumeMounts");
+            errors.invalid(
+                &at.child("name"),
+                name,
+                "must not already exist in volumeMounts",
+            );
         }
         if mounts.iter().any(|mount| mount.text("mountPath") == target) {
-            errors.invalid(&at.child("devicePath"), target, "must not already exist as a path in volumeMounts");
+            errors.invalid(
+                &at.child("devicePath"),
+                target,
+                "must not already exist as a path in volumeMounts",
+            );
         }
     }
 }

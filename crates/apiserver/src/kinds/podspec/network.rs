@@ -40,30 +40,52 @@ pub(super) fn validate_dns(spec: &Value, path: &Path<'_>, errors: &mut Errors) {
     let Some(config) = config else { return };
     let at = path.child("nameservers");
     if nameservers.len() > MAX_NAMESERVERS {
-        errors.invalid(&at, nameservers.to_vec(), format!("must not have more than {MAX_NAMESERVERS} nameservers"));
+        errors.invalid(
+            &at,
+            nameservers.to_vec(),
+            format!("must not have more than {MAX_NAMESERVERS} nameservers"),
+        );
     }
     for (index, server) in nameservers.iter().filter_map(Value::as_str).enumerate() {
         net::ip(errors, &at.index(index), server);
     }
     searches(config.items("searches"), &path.child("searches"), errors);
     let options = path.child("options");
-    for (index, _) in config.items("options").iter().enumerate().filter(|(_, option)| option.text("name").is_empty()) {
+    for (index, _) in config
+        .items("options")
+        .iter()
+        .enumerate()
+        .filter(|(_, option)| option.text("name").is_empty())
+    {
         errors.required(&options.index(index), "must not be empty");
     }
 }
 
 fn searches(searches: &[Value], path: &Path<'_>, errors: &mut Errors) {
     if searches.len() > MAX_SEARCHES {
-        errors.invalid(path, searches.to_vec(), format!("must not have more than {MAX_SEARCHES} search paths"));
+        errors.invalid(
+            path,
+            searches.to_vec(),
+            format!("must not have more than {MAX_SEARCHES} search paths"),
+        );
     }
     let texts = || searches.iter().filter_map(Value::as_str);
-    if texts().map(str::len).sum::<usize>() + searches.len().saturating_sub(1) > MAX_SEARCH_CHARACTERS {
-        let detail = format!("must not have more than {MAX_SEARCH_CHARACTERS} characters (including spaces) in the search list");
+    if texts().map(str::len).sum::<usize>() + searches.len().saturating_sub(1)
+        > MAX_SEARCH_CHARACTERS
+    {
+        let detail = format!(
+            "must not have more than {MAX_SEARCH_CHARACTERS} characters (including spaces) in the search list"
+        );
         errors.invalid(path, searches.to_vec(), detail);
     }
     for (index, search) in texts().enumerate().filter(|(_, search)| *search != ".") {
         let search = search.strip_suffix('.').unwrap_or(search);
-        check(errors, &path.index(index), search, names::dns_subdomain_with_underscore(search));
+        check(
+            errors,
+            &path.index(index),
+            search,
+            names::dns_subdomain_with_underscore(search),
+        );
     }
 }
 
@@ -73,8 +95,18 @@ pub(super) fn validate_host_aliases(aliases: &[Value], path: &Path<'_>, errors: 
         let at = path.index(index);
         net::ip(errors, &at.child("ip"), alias.text("ip"));
         let names_path = at.child("hostnames");
-        for (name_index, name) in alias.items("hostnames").iter().filter_map(Value::as_str).enumerate() {
-            check(errors, &names_path.index(name_index), name, names::dns_subdomain(name));
+        for (name_index, name) in alias
+            .items("hostnames")
+            .iter()
+            .filter_map(Value::as_str)
+            .enumerate()
+        {
+            check(
+                errors,
+                &names_path.index(name_index),
+                name,
+                names::dns_subdomain(name),
+            );
         }
     }
 }
@@ -91,7 +123,9 @@ pub(super) fn validate_hostname(spec: &Value, path: &Path<'_>, errors: &mut Erro
 
 /// `spec.hostnameOverride`: the whole host name, so nothing else may set it.
 pub(super) fn validate_hostname_override(spec: &Value, path: &Path<'_>, errors: &mut Errors) {
-    let Some(name) = spec.field("hostnameOverride").and_then(Value::as_str) else { return };
+    let Some(name) = spec.field("hostnameOverride").and_then(Value::as_str) else {
+        return;
+    };
     if name.is_empty() {
         return;
     }
@@ -119,9 +153,15 @@ pub(super) fn validate_host_network(scope: &Scope<'_>, path: &Path<'_>, errors: 
         let ports = at.child("ports");
         for (port_index, port) in container.items("ports").iter().enumerate() {
             let host_port = port.integer("hostPort").unwrap_or(0);
-            if (scope.is_pod() || host_port != 0) && host_port != port.integer("containerPort").unwrap_or(0) {
+            if (scope.is_pod() || host_port != 0)
+                && host_port != port.integer("containerPort").unwrap_or(0)
+            {
                 let detail = "must match `containerPort` when `hostNetwork` is true";
-                errors.invalid(&ports.index(port_index).child("hostPort"), host_port, detail);
+                errors.invalid(
+                    &ports.index(port_index).child("hostPort"),
+                    host_port,
+                    detail,
+                );
             }
         }
     }

@@ -11,7 +11,11 @@ use crate::{
 /// The status of a pod that was just made, and the rest of upstream's PrepareForCreate.
 pub(crate) fn creation(pod: &mut Value, now: jiff::Timestamp) {
     drop_disabled(pod);
-    let labels = pod.get("metadata").and_then(|metadata| metadata.get("labels")).cloned().unwrap_or_default();
+    let labels = pod
+        .get("metadata")
+        .and_then(|metadata| metadata.get("labels"))
+        .cloned()
+        .unwrap_or_default();
     let none = Value::Null;
     let spec = pod.get("spec").unwrap_or(&none);
     let mut status = json!({"phase": "Pending", "qosClass": qos::class(spec)});
@@ -40,9 +44,16 @@ pub(crate) fn drop_disabled(pod: &mut Value) {
 /// [`drop_disabled`] for a template's spec.
 pub(crate) fn drop_disabled_spec(spec: &mut Value) {
     for list in super::CONTAINER_LISTS {
-        let Some(containers) = spec.get_mut(list).and_then(Value::as_array_mut) else { continue };
+        let Some(containers) = spec.get_mut(list).and_then(Value::as_array_mut) else {
+            continue;
+        };
         for container in containers.iter_mut().filter_map(Value::as_object_mut) {
-            let Some(lifecycle) = container.get_mut("lifecycle").and_then(Value::as_object_mut) else { continue };
+            let Some(lifecycle) = container
+                .get_mut("lifecycle")
+                .and_then(Value::as_object_mut)
+            else {
+                continue;
+            };
             if lifecycle.remove("stopSignal").is_some() && lifecycle.is_empty() {
                 container.remove("lifecycle");
             }
@@ -54,22 +65,34 @@ pub(crate) fn drop_disabled_spec(spec: &mut Value) {
 fn merge_label_keys(spec: &mut Map<String, Value>, labels: &Value) {
     if let Some(affinity) = spec.get_mut("affinity") {
         for field in ["podAffinity", "podAntiAffinity"] {
-            let Some(terms) = affinity.get_mut(field) else { continue };
+            let Some(terms) = affinity.get_mut(field) else {
+                continue;
+            };
             for weighted in list_mut(terms, "preferredDuringSchedulingIgnoredDuringExecution") {
                 if let Some(term) = weighted.get_mut("podAffinityTerm") {
                     merge_into_selector(term, labels);
                 }
             }
-            list_mut(terms, "requiredDuringSchedulingIgnoredDuringExecution").for_each(|term| merge_into_selector(term, labels));
+            list_mut(terms, "requiredDuringSchedulingIgnoredDuringExecution")
+                .for_each(|term| merge_into_selector(term, labels));
         }
     }
-    if let Some(constraints) = spec.get_mut("topologySpreadConstraints").and_then(Value::as_array_mut) {
-        constraints.iter_mut().for_each(|constraint| merge_into_selector(constraint, labels));
+    if let Some(constraints) = spec
+        .get_mut("topologySpreadConstraints")
+        .and_then(Value::as_array_mut)
+    {
+        constraints
+            .iter_mut()
+            .for_each(|constraint| merge_into_selector(constraint, labels));
     }
 }
 
 fn list_mut<'a>(owner: &'a mut Value, field: &str) -> impl Iterator<Item = &'a mut Value> {
-    owner.get_mut(field).and_then(Value::as_array_mut).into_iter().flatten()
+    owner
+        .get_mut(field)
+        .and_then(Value::as_array_mut)
+        .into_iter()
+        .flatten()
 }
 
 fn merge_into_selector(owner: &mut Value, labels: &Value) {
@@ -88,7 +111,10 @@ fn merge_into_selector(owner: &mut Value, labels: &Value) {
         return;
     }
     let selector = &mut owner["labelSelector"];
-    match selector.get_mut("matchExpressions").and_then(Value::as_array_mut) {
+    match selector
+        .get_mut("matchExpressions")
+        .and_then(Value::as_array_mut)
+    {
         Some(present) => present.extend(expressions),
         None => selector["matchExpressions"] = expressions.into(),
     }
@@ -96,19 +122,42 @@ fn merge_into_selector(owner: &mut Value, labels: &Value) {
 
 /// AppArmor profiles that only an annotation names become fields, since kubelets read fields.
 fn apparmor_from_annotations(pod: &mut Value) {
-    let prefixed = |(key, value): (&str, &Value)| Some((key.strip_prefix(APPARMOR_CONTAINER)?.to_owned(), value.as_str()?.to_owned()));
-    let profiles: Vec<(String, String)> = pod["metadata"].entries("annotations").filter_map(prefixed).collect();
-    let windows = pod["spec"].field("os").is_some_and(|os| os.text("name") == "windows");
+    let prefixed = |(key, value): (&str, &Value)| {
+        Some((
+            key.strip_prefix(APPARMOR_CONTAINER)?.to_owned(),
+            value.as_str()?.to_owned(),
+        ))
+    };
+    let profiles: Vec<(String, String)> = pod["metadata"]
+        .entries("annotations")
+        .filter_map(prefixed)
+        .collect();
+    let windows = pod["spec"]
+        .field("os")
+        .is_some_and(|os| os.text("name") == "windows");
     if profiles.is_empty() || windows {
         return;
     }
-    let pod_profile = pod["spec"].field("securityContext").and_then(|context| context.field("appArmorProfile")).cloned();
+    let pod_profile = pod["spec"]
+        .field("securityContext")
+        .and_then(|context| context.field("appArmorProfile"))
+        .cloned();
     for list in super::CONTAINER_LISTS {
         for container in list_mut(&mut pod["spec"], list) {
-            let annotation = profiles.iter().find(|(name, _)| name == container.text("name"));
-            let has_own = container.field("securityContext").is_some_and(|context| context.has("appArmorProfile"));
-            let (Some((_, annotation)), false) = (annotation, has_own) else { continue };
-            let Some(profile) = profile_of_annotation(annotation).filter(|profile| Some(profile) != pod_profile.as_ref()) else { continue };
+            let annotation = profiles
+                .iter()
+                .find(|(name, _)| name == container.text("name"));
+            let has_own = container
+                .field("securityContext")
+                .is_some_and(|context| context.has("appArmorProfile"));
+            let (Some((_, annotation)), false) = (annotation, has_own) else {
+                continue;
+            };
+            let Some(profile) = profile_of_annotation(annotation)
+                .filter(|profile| Some(profile) != pod_profile.as_ref())
+            else {
+                continue;
+            };
             if let Some(container) = container.as_object_mut() {
                 object_at(container, "securityContext").insert("appArmorProfile".into(), profile);
             }
@@ -120,7 +169,9 @@ fn profile_of_annotation(annotation: &str) -> Option<Value> {
     let profile = match annotation {
         "unconfined" => json!({"type": "Unconfined"}),
         "runtime/default" => json!({"type": "RuntimeDefault"}),
-        other => json!({"type": "Localhost", "localhostProfile": other.strip_prefix("localhost/")?}),
+        other => {
+            json!({"type": "Localhost", "localhostProfile": other.strip_prefix("localhost/")?})
+        }
     };
     let mut errors = Errors::default();
     security::apparmor(Some(&profile), &Path::new("appArmorProfile"), &mut errors);
@@ -141,7 +192,10 @@ mod tests {
         });
         creation(&mut pod, jiff::Timestamp::UNIX_EPOCH);
         let constraints = &pod["spec"]["topologySpreadConstraints"];
-        assert_eq!(constraints[0]["labelSelector"]["matchExpressions"], json!([{"key": "x", "operator": "In", "values": ["1"]}]));
+        assert_eq!(
+            constraints[0]["labelSelector"]["matchExpressions"],
+            json!([{"key": "x", "operator": "In", "values": ["1"]}])
+        );
         assert!(constraints[1].get("labelSelector").is_none());
     }
 
@@ -150,7 +204,10 @@ mod tests {
         let mut pod = json!({"metadata": {}, "spec": {"schedulingGates": [{"name": "g"}]}, "status": {"phase": "Running"}});
         creation(&mut pod, jiff::Timestamp::UNIX_EPOCH);
         assert_eq!(pod["status"]["phase"], "Pending");
-        assert_eq!(pod["status"]["conditions"][0]["lastTransitionTime"], "1970-01-01T00:00:00Z");
+        assert_eq!(
+            pod["status"]["conditions"][0]["lastTransitionTime"],
+            "1970-01-01T00:00:00Z"
+        );
     }
 
     #[test]
@@ -161,7 +218,14 @@ mod tests {
         });
         creation(&mut pod, jiff::Timestamp::UNIX_EPOCH);
         let profile = &pod["spec"]["containers"][0]["securityContext"]["appArmorProfile"];
-        assert_eq!(*profile, json!({"type": "Localhost", "localhostProfile": "p"}));
-        assert!(pod["spec"]["containers"][1].get("securityContext").is_none());
+        assert_eq!(
+            *profile,
+            json!({"type": "Localhost", "localhostProfile": "p"})
+        );
+        assert!(
+            pod["spec"]["containers"][1]
+                .get("securityContext")
+                .is_none()
+        );
     }
 }

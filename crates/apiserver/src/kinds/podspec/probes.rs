@@ -13,8 +13,14 @@ const HOOK_HANDLERS: [&str; 4] = ["exec", "httpGet", "tcpSocket", "sleep"];
 
 /// The probes of a container that may have some.
 pub(super) fn validate(container: &Value, path: &Path<'_>, errors: &mut Errors) {
-    for (field, once) in [("livenessProbe", true), ("readinessProbe", false), ("startupProbe", true)] {
-        let Some(probe) = container.field(field) else { continue };
+    for (field, once) in [
+        ("livenessProbe", true),
+        ("readinessProbe", false),
+        ("startupProbe", true),
+    ] {
+        let Some(probe) = container.field(field) else {
+            continue;
+        };
         let at = path.child(field);
         common(probe, &at, errors);
         if once {
@@ -23,23 +29,49 @@ pub(super) fn validate(container: &Value, path: &Path<'_>, errors: &mut Errors) 
                 errors.invalid(&at.child("successThreshold"), threshold, "must be 1");
             }
         } else if let Some(grace) = probe.integer("terminationGracePeriodSeconds") {
-            errors.invalid(&at.child("terminationGracePeriodSeconds"), grace, "must not be set for readinessProbes");
+            errors.invalid(
+                &at.child("terminationGracePeriodSeconds"),
+                grace,
+                "must not be set for readinessProbes",
+            );
         }
     }
 }
 
 fn common(probe: &Value, path: &Path<'_>, errors: &mut Errors) {
     handler(probe, &PROBE_HANDLERS, None, path, errors);
-    for field in ["initialDelaySeconds", "timeoutSeconds", "periodSeconds", "successThreshold", "failureThreshold"] {
-        nonnegative(errors, &path.child(field), probe.integer(field).unwrap_or(0));
+    for field in [
+        "initialDelaySeconds",
+        "timeoutSeconds",
+        "periodSeconds",
+        "successThreshold",
+        "failureThreshold",
+    ] {
+        nonnegative(
+            errors,
+            &path.child(field),
+            probe.integer(field).unwrap_or(0),
+        );
     }
-    if let Some(grace) = probe.integer("terminationGracePeriodSeconds").filter(|grace| *grace <= 0) {
-        errors.invalid(&path.child("terminationGracePeriodSeconds"), grace, "must be greater than 0");
+    if let Some(grace) = probe
+        .integer("terminationGracePeriodSeconds")
+        .filter(|grace| *grace <= 0)
+    {
+        errors.invalid(
+            &path.child("terminationGracePeriodSeconds"),
+            grace,
+            "must be greater than 0",
+        );
     }
 }
 
 /// The hooks of a container; `grace` is the pod's termination grace period.
-pub(super) fn validate_lifecycle(lifecycle: &Value, grace: Option<i64>, path: &Path<'_>, errors: &mut Errors) {
+pub(super) fn validate_lifecycle(
+    lifecycle: &Value,
+    grace: Option<i64>,
+    path: &Path<'_>,
+    errors: &mut Errors,
+) {
     for field in ["postStart", "preStop"] {
         if let Some(hook) = lifecycle.field(field) {
             handler(hook, &HOOK_HANDLERS, grace, &path.child(field), errors);
@@ -47,10 +79,18 @@ pub(super) fn validate_lifecycle(lifecycle: &Value, grace: Option<i64>, path: &P
     }
 }
 
-fn handler(handler: &Value, kinds: &[&str], grace: Option<i64>, path: &Path<'_>, errors: &mut Errors) {
+fn handler(
+    handler: &Value,
+    kinds: &[&str],
+    grace: Option<i64>,
+    path: &Path<'_>,
+    errors: &mut Errors,
+) {
     let mut found = 0;
     for kind in kinds {
-        let Some(action) = handler.field(kind) else { continue };
+        let Some(action) = handler.field(kind) else {
+            continue;
+        };
         let at = path.child(kind);
         found += 1;
         if found > 1 {
@@ -58,10 +98,16 @@ fn handler(handler: &Value, kinds: &[&str], grace: Option<i64>, path: &Path<'_>,
             continue;
         }
         match *kind {
-            "exec" if action.items("command").is_empty() => errors.required(&at.child("command"), ""),
+            "exec" if action.items("command").is_empty() => {
+                errors.required(&at.child("command"), "")
+            }
             "httpGet" => http_get(action, &at, errors),
             "tcpSocket" => port(action, &at.child("port"), errors),
-            "grpc" => check_port(action.integer("port").unwrap_or(0), &at.child("port"), errors),
+            "grpc" => check_port(
+                action.integer("port").unwrap_or(0),
+                &at.child("port"),
+                errors,
+            ),
             "sleep" => sleep(action.integer("seconds").unwrap_or(0), grace, &at, errors),
             _ => {}
         }
@@ -82,7 +128,12 @@ fn http_get(action: &Value, path: &Path<'_>, errors: &mut Errors) {
     }
     for header in action.items("httpHeaders") {
         let name = header.text("name");
-        check(errors, &path.child("httpHeaders"), name, names::http_header(name));
+        check(
+            errors,
+            &path.child("httpHeaders"),
+            name,
+            names::http_header(name),
+        );
     }
 }
 
@@ -103,7 +154,8 @@ fn check_port(number: i64, path: &Path<'_>, errors: &mut Errors) {
 fn sleep(seconds: i64, grace: Option<i64>, path: &Path<'_>, errors: &mut Errors) {
     let Some(grace) = grace else { return };
     if seconds < 0 || seconds > grace {
-        let detail = format!("must be non-negative and less than terminationGracePeriodSeconds ({grace})");
+        let detail =
+            format!("must be non-negative and less than terminationGracePeriodSeconds ({grace})");
         errors.invalid(path, seconds, detail);
     }
 }

@@ -22,24 +22,46 @@ pub(super) fn validate(sources: &[Value], path: &Path<'_>, errors: &mut Errors) 
         let at = list.index(index);
         let mut kinds = 0;
         for kind in ["secret", "configMap"] {
-            let Some(projection) = source.field(kind) else { continue };
+            let Some(projection) = source.field(kind) else {
+                continue;
+            };
             kinds += 1;
             let at = at.child(kind);
             required(projection, &["name"], &at, errors);
             let items = at.child("items");
             for (item_index, item) in projection.items("items").iter().enumerate() {
                 key_to_path(item, &items.index(item_index), errors);
-                let earlier = projection.items("items")[..item_index].iter().map(|item| item.text("path"));
-                collision(item.text("path"), earlier, sources, (index, kind), projection.text("name"), path, errors);
+                let earlier = projection.items("items")[..item_index]
+                    .iter()
+                    .map(|item| item.text("path"));
+                collision(
+                    item.text("path"),
+                    earlier,
+                    sources,
+                    (index, kind),
+                    projection.text("name"),
+                    path,
+                    errors,
+                );
             }
         }
         if let Some(projection) = source.field("downwardAPI") {
             kinds += 1;
             for (item_index, file) in projection.items("items").iter().enumerate() {
                 downward_file(file, &at.child("downwardAPI"), errors);
-                let earlier = projection.items("items")[..item_index].iter().map(|item| item.text("path"));
+                let earlier = projection.items("items")[..item_index]
+                    .iter()
+                    .map(|item| item.text("path"));
                 let file = file.text("path");
-                collision(file, earlier, sources, (index, "downwardAPI"), file, path, errors);
+                collision(
+                    file,
+                    earlier,
+                    sources,
+                    (index, "downwardAPI"),
+                    file,
+                    path,
+                    errors,
+                );
             }
         }
         if let Some(token) = source.field("serviceAccountToken") {
@@ -50,7 +72,15 @@ pub(super) fn validate(sources: &[Value], path: &Path<'_>, errors: &mut Errors) 
             kinds += 1;
             trust_bundle(bundle, &at.child("clusterTrustBundle"), errors);
             let file = bundle.text("path");
-            collision(file, std::iter::empty(), sources, (index, "clusterTrustBundle"), file, path, errors);
+            collision(
+                file,
+                std::iter::empty(),
+                sources,
+                (index, "clusterTrustBundle"),
+                file,
+                path,
+                errors,
+            );
         }
         if kinds > 1 {
             errors.forbidden(&at, "may not specify more than 1 volume type per source");
@@ -76,11 +106,21 @@ fn collision<'a>(
     }
     let holds = |source: &Value, kind: &str| match source.field(kind) {
         Some(bundle) if kind == "clusterTrustBundle" => bundle.text("path") == file,
-        Some(projection) => projection.items("items").iter().any(|item| item.text("path") == file),
+        Some(projection) => projection
+            .items("items")
+            .iter()
+            .any(|item| item.text("path") == file),
         None => false,
     };
-    let before = KINDS.iter().take_while(|other| **other != kind).any(|other| holds(&sources[index], other));
-    let in_sources = || sources[..index].iter().any(|source| KINDS.iter().any(|kind| holds(source, kind)));
+    let before = KINDS
+        .iter()
+        .take_while(|other| **other != kind)
+        .any(|other| holds(&sources[index], other));
+    let in_sources = || {
+        sources[..index]
+            .iter()
+            .any(|source| KINDS.iter().any(|kind| holds(source, kind)))
+    };
     if earlier.any(|other| other == file) || before || in_sources() {
         errors.invalid(path, value, "conflicting duplicate paths");
     }
@@ -89,10 +129,18 @@ fn collision<'a>(
 fn service_account_token(token: &Value, path: &Path<'_>, volume: &Path<'_>, errors: &mut Errors) {
     let seconds = token.integer("expirationSeconds").unwrap_or(0);
     if seconds < MIN_TOKEN_SECONDS {
-        errors.invalid(&path.child("expirationSeconds"), seconds, "may not specify a duration less than 10 minutes");
+        errors.invalid(
+            &path.child("expirationSeconds"),
+            seconds,
+            "may not specify a duration less than 10 minutes",
+        );
     }
     if seconds > MAX_TOKEN_SECONDS {
-        errors.invalid(&path.child("expirationSeconds"), seconds, "may not specify a duration larger than 2^32 seconds");
+        errors.invalid(
+            &path.child("expirationSeconds"),
+            seconds,
+            "may not specify a duration larger than 2^32 seconds",
+        );
     }
     if token.text("path").is_empty() {
         errors.required(&volume.child("path"), "");
@@ -106,7 +154,12 @@ fn trust_bundle(bundle: &Value, path: &Path<'_>, errors: &mut Errors) {
     match (name.and_then(Value::as_str), signer.and_then(Value::as_str)) {
         (Some(_), Some(_)) => {
             let text = internal::compact("ClusterTrustBundleProjection", bundle);
-            errors.with_text(ErrorType::Invalid, path, text, "only one of name and signerName may be used");
+            errors.with_text(
+                ErrorType::Invalid,
+                path,
+                text,
+                "only one of name and signerName may be used",
+            );
         }
         (Some(name), None) => {
             if name.is_empty() {
@@ -114,12 +167,21 @@ fn trust_bundle(bundle: &Value, path: &Path<'_>, errors: &mut Errors) {
             }
             let own = name.rsplit_once(':').map_or(name, |(_, own)| own);
             for sentence in names::dns_subdomain(own) {
-                errors.invalid(&path.child("name"), name, format!("not a valid clustertrustbundlename: {sentence}"));
+                errors.invalid(
+                    &path.child("name"),
+                    name,
+                    format!("not a valid clustertrustbundlename: {sentence}"),
+                );
             }
             if let Some(selector) = bundle.field("labelSelector") {
                 let text = internal::label_selector(selector);
                 let detail = "labelSelector must be unset if name is specified";
-                errors.with_text(ErrorType::Invalid, &path.child("labelSelector"), text, detail);
+                errors.with_text(
+                    ErrorType::Invalid,
+                    &path.child("labelSelector"),
+                    text,
+                    detail,
+                );
             }
         }
         (None, Some(signer)) => {
@@ -132,7 +194,11 @@ fn trust_bundle(bundle: &Value, path: &Path<'_>, errors: &mut Errors) {
                 None => errors.invalid(&at, signer, "must be a fully qualified domain and path of the form 'example.com/signer-name'"),
             }
             let none = Value::Null;
-            selector::label_selector(errors, &path.child("labelSelector"), bundle.get("labelSelector").unwrap_or(&none));
+            selector::label_selector(
+                errors,
+                &path.child("labelSelector"),
+                bundle.get("labelSelector").unwrap_or(&none),
+            );
         }
         (None, None) => errors.required(path, "either name or signerName must be specified"),
     }

@@ -14,7 +14,11 @@ const LISTS: [&str; 2] = ["containers", "initContainers"];
 pub(crate) fn prepare(pod: &mut Value, old: &Value) {
     let pairs_up = LISTS.into_iter().all(|list| {
         let (new, old) = (pod["spec"].items(list), old["spec"].items(list));
-        new.len() == old.len() && new.iter().zip(old).all(|(new, old)| new.text("name") == old.text("name"))
+        new.len() == old.len()
+            && new
+                .iter()
+                .zip(old)
+                .all(|(new, old)| new.text("name") == old.text("name"))
     });
     if !pairs_up {
         return;
@@ -22,9 +26,17 @@ pub(crate) fn prepare(pod: &mut Value, old: &Value) {
     let mut spec = old["spec"].clone();
     for list in LISTS {
         let wanted = pod["spec"].items(list);
-        for (container, wanted) in spec.get_mut(list).and_then(Value::as_array_mut).into_iter().flatten().zip(wanted) {
+        for (container, wanted) in spec
+            .get_mut(list)
+            .and_then(Value::as_array_mut)
+            .into_iter()
+            .flatten()
+            .zip(wanted)
+        {
             for field in ["resources", "resizePolicy"] {
-                let Some(container) = container.as_object_mut() else { continue };
+                let Some(container) = container.as_object_mut() else {
+                    continue;
+                };
                 match wanted.get(field) {
                     Some(value) => container.insert(field.to_owned(), value.clone()),
                     None => container.remove(field),
@@ -51,30 +63,48 @@ pub(crate) fn validate(pod: &Value, old: &Value, errors: &mut Errors) {
     if annotations::is_mirror(old) {
         return refuse(errors, "static pods cannot be resized");
     }
-    if old["spec"].field("os").is_some_and(|os| os.text("name") == "windows") {
+    if old["spec"]
+        .field("os")
+        .is_some_and(|os| os.text("name") == "windows")
+    {
         return refuse(errors, "windows pods cannot be resized");
     }
     let path = Path::new("spec");
     if qos::class(&old["spec"]) != qos::class(&pod["spec"]) {
         let class = old["status"].get("qosClass").cloned().unwrap_or_default();
-        errors.invalid(&path, class, "Pod QOS Class may not change as a result of resizing");
+        errors.invalid(
+            &path,
+            class,
+            "Pod QOS Class may not change as a result of resizing",
+        );
     }
     if !is_supported(old) {
         errors.forbidden(&path, "Pod running on node without support for resize");
     }
     for list in LISTS {
         let at = path.child(list);
-        for (index, (new, old)) in pod["spec"].items(list).iter().zip(old["spec"].items(list)).enumerate() {
+        for (index, (new, old)) in pod["spec"]
+            .items(list)
+            .iter()
+            .zip(old["spec"].items(list))
+            .enumerate()
+        {
             if list == "containers" || is_restartable_init(old) {
                 requirements(new, old, &at.index(index).child("resources"), errors);
                 if !only_compute_changed(new, old) {
-                    errors.forbidden(&path, match list {
-                        "containers" => "only cpu and memory resources are mutable",
-                        _ => "only cpu and memory resources for sidecar containers are mutable",
-                    });
+                    errors.forbidden(
+                        &path,
+                        match list {
+                            "containers" => "only cpu and memory resources are mutable",
+                            _ => "only cpu and memory resources for sidecar containers are mutable",
+                        },
+                    );
                 }
             } else if new != old {
-                errors.forbidden(&path, "resources for non-sidecar init containers are immutable");
+                errors.forbidden(
+                    &path,
+                    "resources for non-sidecar init containers are immutable",
+                );
             }
         }
     }
@@ -82,21 +112,52 @@ pub(crate) fn validate(pod: &Value, old: &Value, errors: &mut Errors) {
 
 /// A kubelet that can resize reports the resources of running containers.
 fn is_supported(pod: &Value) -> bool {
-    let running = |status: &&Value| status.get("state").is_some_and(|state| state.has("running"));
-    pod["status"].items("containerStatuses").iter().find(running).is_none_or(|status| status.has("resources"))
+    let running = |status: &&Value| {
+        status
+            .get("state")
+            .is_some_and(|state| state.has("running"))
+    };
+    pod["status"]
+        .items("containerStatuses")
+        .iter()
+        .find(running)
+        .is_none_or(|status| status.has("resources"))
 }
 
 fn requirements(new: &Value, old: &Value, path: &Path<'_>, errors: &mut Errors) {
-    let listed = |container: &'_ Value, list: &str, name: &str| container.get("resources")?.get(list)?.field(name).map(quantity);
+    let listed = |container: &'_ Value, list: &str, name: &str| {
+        container
+            .get("resources")?
+            .get(list)?
+            .field(name)
+            .map(quantity)
+    };
     for (list, what) in [("requests", "requests"), ("limits", "limits")] {
-        let before = old.get("resources").map(|resources| resources.entries(list)).into_iter().flatten();
-        if before.into_iter().any(|(name, _)| listed(new, list, name).is_none()) {
-            errors.forbidden(&path.child(list), format!("resource {what} cannot be removed"));
+        let before = old
+            .get("resources")
+            .map(|resources| resources.entries(list))
+            .into_iter()
+            .flatten();
+        if before
+            .into_iter()
+            .any(|(name, _)| listed(new, list, name).is_none())
+        {
+            errors.forbidden(
+                &path.child(list),
+                format!("resource {what} cannot be removed"),
+            );
         }
     }
-    let policy = new.items("resizePolicy").iter().find(|policy| policy.text("resourceName") == "memory");
+    let policy = new
+        .items("resizePolicy")
+        .iter()
+        .find(|policy| policy.text("resourceName") == "memory");
     let restarts = policy.is_some_and(|policy| policy.text("restartPolicy") == "RestartContainer");
-    if let (Some(_), None, false) = (listed(new, "limits", "memory"), listed(old, "limits", "memory"), restarts) {
+    if let (Some(_), None, false) = (
+        listed(new, "limits", "memory"),
+        listed(old, "limits", "memory"),
+        restarts,
+    ) {
         let detail = "memory limits cannot be added unless resizePolicy is RestartContainer";
         errors.forbidden(&path.child("limits").key("memory"), detail);
     }
@@ -106,8 +167,15 @@ fn only_compute_changed(new: &Value, old: &Value) -> bool {
     let without_compute = |container: &Value| {
         let mut container = container.clone();
         for list in ["limits", "requests"] {
-            let Some(resources) = container.get_mut("resources").and_then(Value::as_object_mut) else { continue };
-            let Some(quantities) = resources.get_mut(list).and_then(Value::as_object_mut) else { continue };
+            let Some(resources) = container
+                .get_mut("resources")
+                .and_then(Value::as_object_mut)
+            else {
+                continue;
+            };
+            let Some(quantities) = resources.get_mut(list).and_then(Value::as_object_mut) else {
+                continue;
+            };
             quantities.remove("cpu");
             quantities.remove("memory");
             if quantities.is_empty() {

@@ -7,9 +7,13 @@ use crate::{kinds::tree::Tree, quantity::canonical_milli, validation::resources:
 
 /// Rounds every quantity of a list up to thousandths.
 pub(super) fn round_up(list: &mut Value) {
-    let Some(list) = list.as_object_mut() else { return };
+    let Some(list) = list.as_object_mut() else {
+        return;
+    };
     for value in list.values_mut() {
-        if let Some(text) = value.as_str().filter(|text| text.ends_with(['n', 'u']) || text.contains(['e', 'E', '.']))
+        if let Some(text) = value
+            .as_str()
+            .filter(|text| text.ends_with(['n', 'u']) || text.contains(['e', 'E', '.']))
             && let Ok(rounded) = canonical_milli(text)
             && rounded != text
         {
@@ -29,14 +33,29 @@ pub(super) fn round_up_requirements(requirements: &mut Value) {
 
 /// A container requests what it is limited to, resource by resource, where it requests nothing itself.
 pub(super) fn requests_from_limits(container: &mut Map<String, Value>) {
-    let Some(resources) = container.get_mut("resources").and_then(Value::as_object_mut) else { return };
-    let Some(limits) = resources.get("limits").and_then(Value::as_object).filter(|limits| !limits.is_empty()) else { return };
+    let Some(resources) = container
+        .get_mut("resources")
+        .and_then(Value::as_object_mut)
+    else {
+        return;
+    };
+    let Some(limits) = resources
+        .get("limits")
+        .and_then(Value::as_object)
+        .filter(|limits| !limits.is_empty())
+    else {
+        return;
+    };
     let limits = limits.clone();
-    let requests = resources.entry("requests").or_insert_with(|| Value::Object(Map::new()));
+    let requests = resources
+        .entry("requests")
+        .or_insert_with(|| Value::Object(Map::new()));
     if requests.is_null() {
         *requests = Value::Object(Map::new());
     }
-    let Some(requests) = requests.as_object_mut() else { return };
+    let Some(requests) = requests.as_object_mut() else {
+        return;
+    };
     for (name, limit) in limits {
         requests.entry(name).or_insert(limit);
     }
@@ -57,7 +76,11 @@ pub(super) fn pod_level(spec: &mut Map<String, Value>) {
 }
 
 fn listed(spec: &Value, list: &str) -> Map<String, Value> {
-    spec["resources"].get(list).and_then(Value::as_object).cloned().unwrap_or_default()
+    spec["resources"]
+        .get(list)
+        .and_then(Value::as_object)
+        .cloned()
+        .unwrap_or_default()
 }
 
 fn store(spec: &mut Value, list: &str, quantities: Map<String, Value>) {
@@ -88,7 +111,10 @@ fn requests(spec: &mut Value) {
     }
     let mut requests = listed(spec, "requests");
     for (name, total) in totals::container_requests(spec) {
-        if resources::is_pod_level(name) && resources::is_overcommit_allowed(name) && !requests.contains_key(name) {
+        if resources::is_pod_level(name)
+            && resources::is_overcommit_allowed(name)
+            && !requests.contains_key(name)
+        {
             requests.insert(name.to_owned(), total.to_string().into());
         }
     }
@@ -129,7 +155,10 @@ mod tests {
     fn requests_are_filled_from_limits_per_resource() {
         let mut container = json!({"resources": {"limits": {"cpu": "1", "memory": "1Gi"}, "requests": {"cpu": "100m"}}});
         requests_from_limits(container.as_object_mut().unwrap());
-        assert_eq!(container["resources"]["requests"], json!({"cpu": "100m", "memory": "1Gi"}));
+        assert_eq!(
+            container["resources"]["requests"],
+            json!({"cpu": "100m", "memory": "1Gi"})
+        );
     }
 
     #[test]
@@ -139,7 +168,10 @@ mod tests {
             "containers": [{"resources": {"requests": {"cpu": "100m"}}}, {"resources": {}}],
         });
         pod_level(spec.as_object_mut().unwrap());
-        assert_eq!(spec["resources"]["requests"], json!({"cpu": "100m", "memory": "2Gi"}));
+        assert_eq!(
+            spec["resources"]["requests"],
+            json!({"cpu": "100m", "memory": "2Gi"})
+        );
     }
 
     #[test]

@@ -29,7 +29,12 @@ pub(super) fn is_overcommit_allowed(name: &str) -> bool {
 }
 
 /// Requirements of a container; `claims` are the names in `spec.resourceClaims`.
-pub(super) fn validate(requirements: &Value, claims: &[Value], path: &Path<'_>, errors: &mut Errors) {
+pub(super) fn validate(
+    requirements: &Value,
+    claims: &[Value],
+    path: &Path<'_>,
+    errors: &mut Errors,
+) {
     requirements_with(container_name, requirements, path, errors);
     claim_references(requirements, claims, &path.child("claims"), errors);
 }
@@ -40,7 +45,13 @@ pub(super) fn validate_overhead(overhead: &Value, path: &Path<'_>, errors: &mut 
     for (name, value) in overhead.as_object().into_iter().flatten() {
         listed(container_name, name, value, &limits.key(name), errors);
     }
-    let named = |wanted: fn(&str) -> bool| overhead.as_object().into_iter().flatten().any(|(name, _)| wanted(name));
+    let named = |wanted: fn(&str) -> bool| {
+        overhead
+            .as_object()
+            .into_iter()
+            .flatten()
+            .any(|(name, _)| wanted(name))
+    };
     if named(is_huge_page) && !named(is_compute) {
         errors.forbidden(path, "HugePages require cpu or memory");
     }
@@ -48,32 +59,54 @@ pub(super) fn validate_overhead(overhead: &Value, path: &Path<'_>, errors: &mut 
 
 /// `spec.resources`: requirements of the pod as a whole, against those of its containers.
 pub(super) fn validate_pod_level(spec: &Value, path: &Path<'_>, errors: &mut Errors) {
-    let Some(level) = spec.field("resources") else { return };
+    let Some(level) = spec.field("resources") else {
+        return;
+    };
     if level.has("claims") {
-        errors.forbidden(&path.child("claims"), "claims cannot be set for Resources at pod-level");
+        errors.forbidden(
+            &path.child("claims"),
+            "claims cannot be set for Resources at pod-level",
+        );
     }
     requirements_with(pod_level_name, level, path, errors);
-    claim_references(level, spec.items("resourceClaims"), &path.child("claims"), errors);
+    claim_references(
+        level,
+        spec.items("resourceClaims"),
+        &path.child("claims"),
+        errors,
+    );
     let requests = path.child("requests");
     for (name, total) in totals::container_requests(spec) {
         if !is_pod_level(name) {
             continue;
         }
-        let requested = level.get("requests").and_then(|list| list.field(name)).map_or_else(|| Quantity::from_integer(0), quantity);
+        let requested = level
+            .get("requests")
+            .and_then(|list| list.field(name))
+            .map_or_else(|| Quantity::from_integer(0), quantity);
         if total > requested {
-            let detail = format!("must be greater than or equal to aggregate container requests of {total}");
+            let detail =
+                format!("must be greater than or equal to aggregate container requests of {total}");
             errors.invalid(&requests.key(name), requested.to_string(), detail);
         }
     }
     let containers = path.child("containers");
     for (index, container) in spec.items("containers").iter().enumerate() {
-        let Some(requirements) = container.field("resources") else { continue };
+        let Some(requirements) = container.field("resources") else {
+            continue;
+        };
         for (name, limit) in requirements.entries("limits") {
-            let Some(pod_limit) = level.get("limits").and_then(|list| list.field(name)) else { continue };
+            let Some(pod_limit) = level.get("limits").and_then(|list| list.field(name)) else {
+                continue;
+            };
             let (limit, pod_limit) = (quantity(limit), quantity(pod_limit));
             if limit > pod_limit {
                 let detail = format!("must be less than or equal to pod limits of {pod_limit}");
-                errors.invalid(&containers.index(index).key(name).child("limits"), limit.to_string(), detail);
+                errors.invalid(
+                    &containers.index(index).key(name).child("limits"),
+                    limit.to_string(),
+                    detail,
+                );
             }
         }
     }
@@ -81,24 +114,43 @@ pub(super) fn validate_pod_level(spec: &Value, path: &Path<'_>, errors: &mut Err
 
 type NameCheck = fn(&str, &Path<'_>, &mut Errors);
 
-fn requirements_with(name_check: NameCheck, requirements: &Value, path: &Path<'_>, errors: &mut Errors) {
+fn requirements_with(
+    name_check: NameCheck,
+    requirements: &Value,
+    path: &Path<'_>,
+    errors: &mut Errors,
+) {
     let (limits_path, requests_path) = (path.child("limits"), path.child("requests"));
     for (name, value) in requirements.entries("limits") {
         listed(name_check, name, value, &limits_path.key(name), errors);
     }
     for (name, value) in requirements.entries("requests") {
         listed(name_check, name, value, &requests_path.key(name), errors);
-        let limit = requirements.get("limits").and_then(|limits| limits.field(name));
+        let limit = requirements
+            .get("limits")
+            .and_then(|limits| limits.field(name));
         match limit {
-            Some(limit) if limit != value => against_limit(name, &quantity(value), &quantity(limit), &requests_path, errors),
+            Some(limit) if limit != value => against_limit(
+                name,
+                &quantity(value),
+                &quantity(limit),
+                &requests_path,
+                errors,
+            ),
             None if !is_overcommit_allowed(name) => {
-                errors.required(&limits_path, "Limit must be set for non overcommitable resources");
+                errors.required(
+                    &limits_path,
+                    "Limit must be set for non overcommitable resources",
+                );
             }
             _ => {}
         }
     }
     let named = |wanted: fn(&str) -> bool| {
-        requirements.entries("limits").chain(requirements.entries("requests")).any(|(name, _)| wanted(name))
+        requirements
+            .entries("limits")
+            .chain(requirements.entries("requests"))
+            .any(|(name, _)| wanted(name))
     };
     if named(is_huge_page) && !named(is_compute) {
         errors.forbidden(path, "HugePages require cpu or memory");
@@ -109,11 +161,25 @@ fn is_compute(name: &str) -> bool {
     name == "cpu" || name == "memory"
 }
 
-fn against_limit(name: &str, request: &Quantity, limit: &Quantity, path: &Path<'_>, errors: &mut Errors) {
+fn against_limit(
+    name: &str,
+    request: &Quantity,
+    limit: &Quantity,
+    path: &Path<'_>,
+    errors: &mut Errors,
+) {
     if request != limit && !is_overcommit_allowed(name) {
-        errors.invalid(path, request.to_string(), format!("must be equal to {name} limit of {limit}"));
+        errors.invalid(
+            path,
+            request.to_string(),
+            format!("must be equal to {name} limit of {limit}"),
+        );
     } else if request > limit {
-        errors.invalid(path, request.to_string(), format!("must be less than or equal to {name} limit of {limit}"));
+        errors.invalid(
+            path,
+            request.to_string(),
+            format!("must be less than or equal to {name} limit of {limit}"),
+        );
     }
 }
 
@@ -121,18 +187,28 @@ fn listed(name_check: NameCheck, name: &str, value: &Value, path: &Path<'_>, err
     name_check(name, path, errors);
     let amount = quantity(value);
     if amount.is_negative() {
-        errors.invalid(path, amount.to_string(), "must be greater than or equal to 0");
+        errors.invalid(
+            path,
+            amount.to_string(),
+            "must be greater than or equal to 0",
+        );
     }
     if resources::is_integer(name) && !amount.is_integer() {
         errors.invalid(path, amount.to_string(), resources::NOT_INTEGER);
     }
     if is_huge_page(name) && !is_whole_pages(name, &amount) {
-        errors.invalid(path, amount.to_string(), format!("{amount} is not positive integer multiple of {name}"));
+        errors.invalid(
+            path,
+            amount.to_string(),
+            format!("{amount} is not positive integer multiple of {name}"),
+        );
     }
 }
 
 fn is_whole_pages(name: &str, amount: &Quantity) -> bool {
-    let Ok(page) = Quantity::parse(&name[HUGE_PAGES.len()..]) else { return false };
+    let Ok(page) = Quantity::parse(&name[HUGE_PAGES.len()..]) else {
+        return false;
+    };
     page.nano() > 0 && page.is_integer() && amount.value() % page.value() == 0
 }
 
@@ -164,12 +240,21 @@ fn claim_references(requirements: &Value, claims: &[Value], path: &Path<'_>, err
             errors.required(&at, "");
             continue;
         }
-        let earlier = || references[..index].iter().filter(|other| other.text("name") == name);
+        let earlier = || {
+            references[..index]
+                .iter()
+                .filter(|other| other.text("name") == name)
+        };
         if earlier().any(|other| other.text("request").is_empty()) {
             errors.duplicate(&at, name);
         } else {
             if !request.is_empty() {
-                check(errors, &at.child("request"), request, names::dns_label(request));
+                check(
+                    errors,
+                    &at.child("request"),
+                    request,
+                    names::dns_label(request),
+                );
             }
             if request.is_empty() {
                 earlier().for_each(|_| errors.duplicate(&at, name));
@@ -178,11 +263,23 @@ fn claim_references(requirements: &Value, claims: &[Value], path: &Path<'_>, err
             }
         }
         if !claims.iter().any(|claim| claim.text("name") == name) {
-            let mut known: Vec<&str> = claims.iter().map(|claim| claim.text("name")).filter(|name| !name.is_empty()).collect();
+            let mut known: Vec<&str> = claims
+                .iter()
+                .map(|claim| claim.text("name"))
+                .filter(|name| !name.is_empty())
+                .collect();
             known.sort_unstable();
             known.dedup();
-            let which = if known.is_empty() { " which is empty".to_owned() } else { format!(": {}", known.join(", ")) };
-            errors.not_found_because(&at, name, format!("must be one of the names in pod.spec.resourceClaims{which}"));
+            let which = if known.is_empty() {
+                " which is empty".to_owned()
+            } else {
+                format!(": {}", known.join(", "))
+            };
+            errors.not_found_because(
+                &at,
+                name,
+                format!("must be one of the names in pod.spec.resourceClaims{which}"),
+            );
         }
     }
 }
@@ -194,21 +291,40 @@ pub(super) fn validate_claims(claims: &[Value], path: &Path<'_>, errors: &mut Er
         let name = claim.text("name");
         if name.is_empty() {
             errors.required(&at.child("name"), "");
-        } else if claims[..index].iter().any(|other| other.text("name") == name) {
+        } else if claims[..index]
+            .iter()
+            .any(|other| other.text("name") == name)
+        {
             errors.duplicate(&at.child("name"), name);
         } else {
             check(errors, &at.child("name"), name, names::dns_label(name));
         }
-        let (direct, template) = (claim.field("resourceClaimName"), claim.field("resourceClaimTemplateName"));
+        let (direct, template) = (
+            claim.field("resourceClaimName"),
+            claim.field("resourceClaimTemplateName"),
+        );
         if direct.is_some() && template.is_some() {
             let detail = "at most one of `resourceClaimName` or `resourceClaimTemplateName` may be specified";
-            errors.with_text(ErrorType::Invalid, &at, internal::compact("PodResourceClaim", claim), detail);
+            errors.with_text(
+                ErrorType::Invalid,
+                &at,
+                internal::compact("PodResourceClaim", claim),
+                detail,
+            );
         }
         if direct.is_none() && template.is_none() {
             let detail = "must specify one of: `resourceClaimName`, `resourceClaimTemplateName`";
-            errors.with_text(ErrorType::Invalid, &at, internal::compact("PodResourceClaim", claim), detail);
+            errors.with_text(
+                ErrorType::Invalid,
+                &at,
+                internal::compact("PodResourceClaim", claim),
+                detail,
+            );
         }
-        for (field, name) in [("resourceClaimName", direct), ("resourceClaimTemplateName", template)] {
+        for (field, name) in [
+            ("resourceClaimName", direct),
+            ("resourceClaimTemplateName", template),
+        ] {
             if let Some(name) = name.and_then(Value::as_str) {
                 check(errors, &at.child(field), name, names::dns_subdomain(name));
             }

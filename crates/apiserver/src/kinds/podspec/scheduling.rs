@@ -23,7 +23,11 @@ pub(super) fn validate_tolerations(tolerations: &[Value], path: &Path<'_>, error
             errors.invalid(&at.child("operator"), operator, detail);
         }
         if toleration.has("tolerationSeconds") && effect != "NoExecute" {
-            errors.invalid(&at.child("effect"), effect, "effect must be 'NoExecute' when `tolerationSeconds` is set");
+            errors.invalid(
+                &at.child("effect"),
+                effect,
+                "effect must be 'NoExecute' when `tolerationSeconds` is set",
+            );
         }
         match operator {
             "Equal" | "" => {
@@ -33,10 +37,18 @@ pub(super) fn validate_tolerations(tolerations: &[Value], path: &Path<'_>, error
                 }
             }
             "Exists" if !value.is_empty() => {
-                errors.invalid(&at.child("operator"), value, "value must be empty when `operator` is 'Exists'");
+                errors.invalid(
+                    &at.child("operator"),
+                    value,
+                    "value must be empty when `operator` is 'Exists'",
+                );
             }
             "Exists" => {}
-            other => errors.not_supported(&at.child("operator"), other, &["Equal", "Exists", "Lt", "Gt"]),
+            other => errors.not_supported(
+                &at.child("operator"),
+                other,
+                &["Equal", "Exists", "Lt", "Gt"],
+            ),
         }
         const EFFECTS: [&str; 3] = ["NoSchedule", "PreferNoSchedule", "NoExecute"];
         if !effect.is_empty() && !EFFECTS.contains(&effect) {
@@ -53,16 +65,28 @@ pub(super) fn validate_spread(constraints: &[Value], path: &Path<'_>, errors: &m
         if skew <= 0 {
             errors.invalid(&at.child("maxSkew"), skew, NOT_POSITIVE);
         }
-        let (key, action) = (constraint.text("topologyKey"), constraint.text("whenUnsatisfiable"));
+        let (key, action) = (
+            constraint.text("topologyKey"),
+            constraint.text("whenUnsatisfiable"),
+        );
         if key.is_empty() {
             errors.required(&at.child("topologyKey"), "can not be empty");
         }
         if action != "DoNotSchedule" && action != "ScheduleAnyway" {
-            errors.not_supported(&at.child("whenUnsatisfiable"), action, &["DoNotSchedule", "ScheduleAnyway"]);
+            errors.not_supported(
+                &at.child("whenUnsatisfiable"),
+                action,
+                &["DoNotSchedule", "ScheduleAnyway"],
+            );
         }
-        let same = |other: &Value| other.text("topologyKey") == key && other.text("whenUnsatisfiable") == action;
+        let same = |other: &Value| {
+            other.text("topologyKey") == key && other.text("whenUnsatisfiable") == action
+        };
         if constraints[index + 1..].iter().any(same) {
-            errors.duplicate(&at.child("{topologyKey, whenUnsatisfiable}"), format!("{{{key}, {action}}}"));
+            errors.duplicate(
+                &at.child("{topologyKey, whenUnsatisfiable}"),
+                format!("{{{key}, {action}}}"),
+            );
         }
         if let Some(domains) = constraint.integer("minDomains") {
             let at = at.child("minDomains");
@@ -70,7 +94,9 @@ pub(super) fn validate_spread(constraints: &[Value], path: &Path<'_>, errors: &m
                 errors.invalid(&at, domains, NOT_POSITIVE);
             }
             if action != "DoNotSchedule" {
-                let detail = format!("can only use minDomains if whenUnsatisfiable=DoNotSchedule, not {action}");
+                let detail = format!(
+                    "can only use minDomains if whenUnsatisfiable=DoNotSchedule, not {action}"
+                );
                 errors.invalid(&at, domains, detail);
             }
         }
@@ -101,11 +127,23 @@ fn spread_keys(constraint: &Value, path: &Path<'_>, errors: &mut Errors) {
     for (index, key) in keys.iter().filter_map(Value::as_str).enumerate() {
         label_name(errors, &at.index(index), key);
         let times = selector.map_or(0, |selector| {
-            let labels = selector.entries("matchLabels").filter(|(label, _)| *label == key).count();
-            labels + selector.items("matchExpressions").iter().filter(|expression| expression.text("key") == key).count()
+            let labels = selector
+                .entries("matchLabels")
+                .filter(|(label, _)| *label == key)
+                .count();
+            labels
+                + selector
+                    .items("matchExpressions")
+                    .iter()
+                    .filter(|expression| expression.text("key") == key)
+                    .count()
         });
         if times > 1 {
-            errors.invalid(&at.index(index), key, "exists in both matchLabelKeys and labelSelector");
+            errors.invalid(
+                &at.index(index),
+                key,
+                "exists in both matchLabelKeys and labelSelector",
+            );
         }
     }
 }
@@ -114,8 +152,16 @@ fn spread_keys(constraint: &Value, path: &Path<'_>, errors: &mut Errors) {
 pub(super) fn validate_gates(gates: &[Value], path: &Path<'_>, errors: &mut Errors) {
     for (index, gate) in gates.iter().enumerate() {
         let name = gate.text("name");
-        check(errors, &path.index(index), name, names::qualified_name(name));
-        if gates[..index].iter().any(|other| other.text("name") == name) {
+        check(
+            errors,
+            &path.index(index),
+            name,
+            names::qualified_name(name),
+        );
+        if gates[..index]
+            .iter()
+            .any(|other| other.text("name") == name)
+        {
             errors.duplicate(&path.index(index), name);
         }
     }
@@ -125,6 +171,11 @@ pub(super) fn validate_gates(gates: &[Value], path: &Path<'_>, errors: &mut Erro
 pub(super) fn validate_readiness_gates(gates: &[Value], path: &Path<'_>, errors: &mut Errors) {
     for (index, gate) in gates.iter().enumerate() {
         let kind = gate.text("conditionType");
-        check(errors, &path.index(index).child("conditionType"), kind, names::qualified_name(kind));
+        check(
+            errors,
+            &path.index(index).child("conditionType"),
+            kind,
+            names::qualified_name(kind),
+        );
     }
 }

@@ -16,7 +16,9 @@ const PROFILE_TYPES: [&str; 3] = ["Localhost", "RuntimeDefault", "Unconfined"];
 
 /// `spec.securityContext`.
 pub(super) fn validate_pod(spec: &Value, path: &Path<'_>, errors: &mut Errors) {
-    let Some(context) = spec.field("securityContext") else { return };
+    let Some(context) = spec.field("securityContext") else {
+        return;
+    };
     for field in ["fsGroup", "runAsUser", "runAsGroup"] {
         id(context.integer(field), &path.child(field), errors);
     }
@@ -28,39 +30,107 @@ pub(super) fn validate_pod(spec: &Value, path: &Path<'_>, errors: &mut Errors) {
         let detail = "ShareProcessNamespace and HostPID cannot both be enabled";
         errors.invalid(&path.child("shareProcessNamespace"), true, detail);
     }
-    sysctls(context.items("sysctls"), spec, &path.child("sysctls"), errors);
-    enumeration(context, "fsGroupChangePolicy", &["Always", "OnRootMismatch"], path, errors);
-    seccomp(context.field("seccompProfile"), &path.child("seccompProfile"), errors);
-    windows::validate_options(context.field("windowsOptions"), &path.child("windowsOptions"), errors);
-    apparmor(context.field("appArmorProfile"), &path.child("appArmorProfile"), errors);
-    enumeration(context, "supplementalGroupsPolicy", &["Merge", "Strict"], path, errors);
-    enumeration(context, "seLinuxChangePolicy", &["MountOption", "Recursive"], path, errors);
+    sysctls(
+        context.items("sysctls"),
+        spec,
+        &path.child("sysctls"),
+        errors,
+    );
+    enumeration(
+        context,
+        "fsGroupChangePolicy",
+        &["Always", "OnRootMismatch"],
+        path,
+        errors,
+    );
+    seccomp(
+        context.field("seccompProfile"),
+        &path.child("seccompProfile"),
+        errors,
+    );
+    windows::validate_options(
+        context.field("windowsOptions"),
+        &path.child("windowsOptions"),
+        errors,
+    );
+    apparmor(
+        context.field("appArmorProfile"),
+        &path.child("appArmorProfile"),
+        errors,
+    );
+    enumeration(
+        context,
+        "supplementalGroupsPolicy",
+        &["Merge", "Strict"],
+        path,
+        errors,
+    );
+    enumeration(
+        context,
+        "seLinuxChangePolicy",
+        &["MountOption", "Recursive"],
+        path,
+        errors,
+    );
 }
 
 /// `securityContext` of a container.
-pub(super) fn validate_container(context: &Value, host_users: bool, path: &Path<'_>, errors: &mut Errors) {
+pub(super) fn validate_container(
+    context: &Value,
+    host_users: bool,
+    path: &Path<'_>,
+    errors: &mut Errors,
+) {
     for field in ["runAsUser", "runAsGroup"] {
         id(context.integer(field), &path.child(field), errors);
     }
     enumeration(context, "procMount", &["Default", "Unmasked"], path, errors);
     if host_users && context.text("procMount") == "Unmasked" {
-        errors.invalid(&path.child("procMount"), "Unmasked", "`hostUsers` must be false to use `Unmasked`");
+        errors.invalid(
+            &path.child("procMount"),
+            "Unmasked",
+            "`hostUsers` must be false to use `Unmasked`",
+        );
     }
-    seccomp(context.field("seccompProfile"), &path.child("seccompProfile"), errors);
+    seccomp(
+        context.field("seccompProfile"),
+        &path.child("seccompProfile"),
+        errors,
+    );
     if context.has("allowPrivilegeEscalation") && !context.flag("allowPrivilegeEscalation") {
         let mut conflict = |detail: &str| {
-            errors.with_text(ErrorType::Invalid, path, internal::compact("SecurityContext", context), detail);
+            errors.with_text(
+                ErrorType::Invalid,
+                path,
+                internal::compact("SecurityContext", context),
+                detail,
+            );
         };
         if context.flag("privileged") {
             conflict("cannot set `allowPrivilegeEscalation` to false and `privileged` to true");
         }
-        let added = context.get("capabilities").map_or(&[][..], |capabilities| capabilities.items("add"));
-        for _ in added.iter().filter(|capability| capability.as_str() == Some("CAP_SYS_ADMIN")) {
-            conflict("cannot set `allowPrivilegeEscalation` to false and `capabilities.Add` CAP_SYS_ADMIN");
+        let added = context
+            .get("capabilities")
+            .map_or(&[][..], |capabilities| capabilities.items("add"));
+        for _ in added
+            .iter()
+            .filter(|capability| capability.as_str() == Some("CAP_SYS_ADMIN"))
+        {
+            conflict(
+                "cannot set `allowPrivilegeEscalation` to false and `capabilities.Add` CAP_SYS_ADMIN",
+            );
         }
     }
-    windows::validate_options(context.field("windowsOptions"), &path.child("windowsOptions"), errors);
-    apparmor(context.field("appArmorProfile"), &path.child("appArmorProfile"), errors);
+    windows::validate_options(
+        context.field("windowsOptions"),
+        &path.child("windowsOptions"),
+        errors,
+    );
+    apparmor(
+        context.field("appArmorProfile"),
+        &path.child("appArmorProfile"),
+        errors,
+    );
 }
 
 fn id(id: Option<i64>, path: &Path<'_>, errors: &mut Errors) {
@@ -70,7 +140,13 @@ fn id(id: Option<i64>, path: &Path<'_>, errors: &mut Errors) {
     }
 }
 
-fn enumeration(context: &Value, field: &str, supported: &[&str], path: &Path<'_>, errors: &mut Errors) {
+fn enumeration(
+    context: &Value,
+    field: &str,
+    supported: &[&str],
+    path: &Path<'_>,
+    errors: &mut Errors,
+) {
     if context.has(field) && !supported.contains(&context.text(field)) {
         errors.not_supported(&path.child(field), context.text(field), supported);
     }
@@ -85,12 +161,21 @@ fn sysctls(sysctls: &[Value], spec: &Value, path: &Path<'_>, errors: &mut Errors
             errors.required(&at, "");
         } else if !is_sysctl(name) {
             errors.invalid(&at, name, SYSCTL);
-        } else if sysctls[..index].iter().any(|other| other.text("name") == name) {
+        } else if sysctls[..index]
+            .iter()
+            .any(|other| other.text("name") == name)
+        {
             errors.duplicate(&at, name);
         }
         if spec.flag("hostNetwork") && is_namespaced(name, &["net."], &[]) {
             errors.invalid(&at, name, "may not be specified when 'hostNetwork' is true");
-        } else if spec.flag("hostIPC") && is_namespaced(name, &["kernel.shm", "kernel.msg", "fs.mqueue."], &["kernel.sem"]) {
+        } else if spec.flag("hostIPC")
+            && is_namespaced(
+                name,
+                &["kernel.shm", "kernel.msg", "fs.mqueue."],
+                &["kernel.sem"],
+            )
+        {
             errors.invalid(&at, name, "may not be specified when 'hostIPC' is true");
         }
     }
@@ -98,7 +183,9 @@ fn sysctls(sysctls: &[Value], spec: &Value, path: &Path<'_>, errors: &mut Errors
 
 /// Whether a sysctl belongs to a namespace that containers have of their own; the first separator says whether dots are slashes.
 fn is_namespaced(name: &str, prefixes: &[&str], exact: &[&str]) -> bool {
-    let slashes = name.find(['.', '/']).is_some_and(|first| name.as_bytes()[first] == b'/');
+    let slashes = name
+        .find(['.', '/'])
+        .is_some_and(|first| name.as_bytes()[first] == b'/');
     let same = |byte: u8, wanted: u8| {
         let byte = match byte {
             b'/' if slashes => b'.',
@@ -107,17 +194,30 @@ fn is_namespaced(name: &str, prefixes: &[&str], exact: &[&str]) -> bool {
         };
         byte == wanted
     };
-    let starts = |prefix: &str| name.len() >= prefix.len() && name.bytes().zip(prefix.bytes()).all(|(byte, wanted)| same(byte, wanted));
-    prefixes.iter().any(|prefix| starts(prefix)) || exact.iter().any(|whole| name.len() == whole.len() && starts(whole))
+    let starts = |prefix: &str| {
+        name.len() >= prefix.len()
+            && name
+                .bytes()
+                .zip(prefix.bytes())
+                .all(|(byte, wanted)| same(byte, wanted))
+    };
+    prefixes.iter().any(|prefix| starts(prefix))
+        || exact
+            .iter()
+            .any(|whole| name.len() == whole.len() && starts(whole))
 }
 
 fn is_sysctl(name: &str) -> bool {
-    let edge = |byte: Option<u8>| byte.is_some_and(|byte| byte.is_ascii_lowercase() || byte.is_ascii_digit());
+    let edge = |byte: Option<u8>| {
+        byte.is_some_and(|byte| byte.is_ascii_lowercase() || byte.is_ascii_digit())
+    };
     name.len() <= SYSCTL_MAX
         && name.split(['.', '/']).all(|segment| {
             edge(segment.bytes().next())
                 && edge(segment.bytes().last())
-                && segment.bytes().all(|byte| byte.is_ascii_lowercase() || byte.is_ascii_digit() || b"-_".contains(&byte))
+                && segment.bytes().all(|byte| {
+                    byte.is_ascii_lowercase() || byte.is_ascii_digit() || b"-_".contains(&byte)
+                })
         })
 }
 
@@ -125,17 +225,27 @@ fn seccomp(profile: Option<&Value>, path: &Path<'_>, errors: &mut Errors) {
     let Some(profile) = profile else { return };
     let kind = profile.text("type");
     if kind.is_empty() {
-        errors.required(&path.child("type"), "type is required when seccompProfile is set");
+        errors.required(
+            &path.child("type"),
+            "type is required when seccompProfile is set",
+        );
     } else if !PROFILE_TYPES.contains(&kind) {
         errors.not_supported(&path.child("type"), kind, &PROFILE_TYPES);
     }
     let at = path.child("localhostProfile");
     match profile.field("localhostProfile").and_then(Value::as_str) {
-        None if kind == "Localhost" => errors.required(&at, "must be set when seccomp type is Localhost"),
+        None if kind == "Localhost" => {
+            errors.required(&at, "must be set when seccomp type is Localhost")
+        }
         Some(file) if kind == "Localhost" => paths::local_descending(file, &at, errors),
         Some(_) => {
             let text = internal::compact("SeccompProfile", profile);
-            errors.with_text(ErrorType::Invalid, &at, text, "can only be set when seccomp type is Localhost");
+            errors.with_text(
+                ErrorType::Invalid,
+                &at,
+                text,
+                "can only be set when seccomp type is Localhost",
+            );
         }
         None => {}
     }
@@ -162,7 +272,10 @@ pub(super) fn apparmor(profile: Option<&Value>, path: &Path<'_>, errors: &mut Er
             errors.invalid(&at, name, "can only be set when AppArmor type is Localhost");
         }
         ("RuntimeDefault" | "Unconfined", None) => {}
-        ("", _) => errors.required(&path.child("type"), "type is required when appArmorProfile is set"),
+        ("", _) => errors.required(
+            &path.child("type"),
+            "type is required when appArmorProfile is set",
+        ),
         (kind, _) => errors.not_supported(&path.child("type"), kind, &PROFILE_TYPES),
     }
 }
@@ -172,7 +285,11 @@ pub(super) fn validate_host_users(spec: &Value, path: &Path<'_>, errors: &mut Er
     if !spec.has("hostUsers") || spec.flag("hostUsers") {
         return;
     }
-    for (field, printed) in [("hostNetwork", "hostNetwork"), ("hostPID", "HostPID"), ("hostIPC", "HostIPC")] {
+    for (field, printed) in [
+        ("hostNetwork", "hostNetwork"),
+        ("hostPID", "HostPID"),
+        ("hostIPC", "HostIPC"),
+    ] {
         if spec.flag(field) {
             errors.forbidden(&path.child(printed), "when `hostUsers` is false");
         }

@@ -18,13 +18,22 @@ pub(crate) fn seconds(time: jiff::Timestamp) -> String {
 pub(crate) fn prepare(pod: &mut Value, old: &Value) {
     let none = Value::Null;
     let old = old.get("status").unwrap_or(&none);
-    let Some(status) = pod.get_mut("status").and_then(Value::as_object_mut) else { return };
-    if status.get("qosClass").and_then(Value::as_str).is_none_or(str::is_empty)
+    let Some(status) = pod.get_mut("status").and_then(Value::as_object_mut) else {
+        return;
+    };
+    if status
+        .get("qosClass")
+        .and_then(Value::as_str)
+        .is_none_or(str::is_empty)
         && let Some(class) = old.field("qosClass")
     {
         status.insert("qosClass".into(), class.clone());
     }
-    if status.get("observedGeneration").and_then(Value::as_i64).unwrap_or(0) == 0
+    if status
+        .get("observedGeneration")
+        .and_then(Value::as_i64)
+        .unwrap_or(0)
+        == 0
         && let Some(generation) = old.field("observedGeneration")
     {
         status.insert("observedGeneration".into(), generation.clone());
@@ -32,8 +41,18 @@ pub(crate) fn prepare(pod: &mut Value, old: &Value) {
     if let Some(conditions) = status.get_mut("conditions").and_then(Value::as_array_mut) {
         keep_condition_generations(conditions, old.items("conditions"));
     }
-    for list in ["containerStatuses", "initContainerStatuses", "ephemeralContainerStatuses"] {
-        for container in status.get_mut(list).and_then(Value::as_array_mut).into_iter().flatten().filter_map(Value::as_object_mut) {
+    for list in [
+        "containerStatuses",
+        "initContainerStatuses",
+        "ephemeralContainerStatuses",
+    ] {
+        for container in status
+            .get_mut(list)
+            .and_then(Value::as_array_mut)
+            .into_iter()
+            .flatten()
+            .filter_map(Value::as_object_mut)
+        {
             set_default(container, "state", serde_json::Map::new());
             set_default(container, "lastState", serde_json::Map::new());
         }
@@ -44,10 +63,22 @@ pub(crate) fn prepare(pod: &mut Value, old: &Value) {
 fn keep_condition_generations(conditions: &mut [Value], old: &[Value]) {
     for index in 0..conditions.len() {
         let kind = conditions[index].text("type").to_owned();
-        let nth = conditions[..index].iter().filter(|other| other.text("type") == kind).count();
-        let before = old.iter().filter(|other| other.text("type") == kind).nth(nth);
-        let Some(condition) = conditions[index].as_object_mut() else { continue };
-        if condition.get("observedGeneration").and_then(Value::as_i64).unwrap_or(0) == 0
+        let nth = conditions[..index]
+            .iter()
+            .filter(|other| other.text("type") == kind)
+            .count();
+        let before = old
+            .iter()
+            .filter(|other| other.text("type") == kind)
+            .nth(nth);
+        let Some(condition) = conditions[index].as_object_mut() else {
+            continue;
+        };
+        if condition
+            .get("observedGeneration")
+            .and_then(Value::as_i64)
+            .unwrap_or(0)
+            == 0
             && let Some(generation) = before.and_then(|before| before.field("observedGeneration"))
         {
             condition.insert("observedGeneration".into(), generation.clone());
@@ -61,26 +92,74 @@ fn keep_condition_generations(conditions: &mut [Value], old: &[Value]) {
 /// What a new status must keep of the old one.
 pub(crate) fn validate(pod: &Value, old: &Value, errors: &mut Errors) {
     let none = Value::Null;
-    let (spec, metadata) = (pod.get("spec").unwrap_or(&none), pod.get("metadata").unwrap_or(&none));
-    let (status, old_status) = (pod.get("status").unwrap_or(&none), old.get("status").unwrap_or(&none));
+    let (spec, metadata) = (
+        pod.get("spec").unwrap_or(&none),
+        pod.get("metadata").unwrap_or(&none),
+    );
+    let (status, old_status) = (
+        pod.get("status").unwrap_or(&none),
+        old.get("status").unwrap_or(&none),
+    );
     let metadata_path = Path::new("metadata");
     let old_metadata = old.get("metadata").unwrap_or(&none);
-    annotations::validate_update(metadata, old_metadata, &metadata_path.child("annotations"), errors);
-    annotations::validate(metadata, &super::Scope::of_pod(spec), &metadata_path.child("annotations"), errors);
-    condition_types(status.items("conditions"), &metadata_path.child("conditions"), errors);
+    annotations::validate_update(
+        metadata,
+        old_metadata,
+        &metadata_path.child("annotations"),
+        errors,
+    );
+    annotations::validate(
+        metadata,
+        &super::Scope::of_pod(spec),
+        &metadata_path.child("annotations"),
+        errors,
+    );
+    condition_types(
+        status.items("conditions"),
+        &metadata_path.child("conditions"),
+        errors,
+    );
     let path = Path::new("status");
     let nominated = status.text("nominatedNodeName");
     if !nominated.is_empty() && nominated != old_status.text("nominatedNodeName") {
-        check(errors, &path.child("nominatedNodeName"), nominated, names::dns_subdomain(nominated));
+        check(
+            errors,
+            &path.child("nominatedNodeName"),
+            nominated,
+            names::dns_subdomain(nominated),
+        );
     }
     let class = |status: &Value| status.get("qosClass").cloned().unwrap_or_default();
-    immutable(errors, &path.child("qosClass"), &class(status), &class(old_status));
+    immutable(
+        errors,
+        &path.child("qosClass"),
+        &class(status),
+        &class(old_status),
+    );
     transitions(status, old_status, spec, &path, errors);
-    claim_statuses(status.items("resourceClaimStatuses"), spec, &path.child("resourceClaimStatuses"), errors);
-    addresses(status.items("podIPs"), "PodIP", &path.child("podIPs"), errors);
+    claim_statuses(
+        status.items("resourceClaimStatuses"),
+        spec,
+        &path.child("resourceClaimStatuses"),
+        errors,
+    );
+    addresses(
+        status.items("podIPs"),
+        "PodIP",
+        &path.child("podIPs"),
+        errors,
+    );
     let hosts = status.items("hostIPs");
-    if let Some(first) = hosts.first().map(|first| first.text("ip")).filter(|first| *first != status.text("hostIP")) {
-        errors.invalid(&path.child("hostIPs").index(0).child("ip"), first, "must be equal to `hostIP`");
+    if let Some(first) = hosts
+        .first()
+        .map(|first| first.text("ip"))
+        .filter(|first| *first != status.text("hostIP"))
+    {
+        errors.invalid(
+            &path.child("hostIPs").index(0).child("ip"),
+            first,
+            "must be equal to `hostIP`",
+        );
     }
     addresses(hosts, "HostIP", &path.child("hostIPs"), errors);
 }
@@ -89,7 +168,12 @@ fn condition_types(conditions: &[Value], path: &Path<'_>, errors: &mut Errors) {
     for (index, condition) in conditions.iter().enumerate() {
         let kind = condition.text("type");
         if !matches!(kind, "PodScheduled" | "Ready" | "Initialized") {
-            check(errors, &path.index(index).child("Type"), kind, names::qualified_name(kind));
+            check(
+                errors,
+                &path.index(index).child("Type"),
+                kind,
+                names::qualified_name(kind),
+            );
         }
     }
 }
@@ -98,28 +182,51 @@ fn condition_types(conditions: &[Value], path: &Path<'_>, errors: &mut Errors) {
 fn transitions(status: &Value, old: &Value, spec: &Value, path: &Path<'_>, errors: &mut Errors) {
     let policy = spec.text("restartPolicy");
     let sidecar = |name: &str| {
-        spec.items("initContainers").iter().any(|container| container.text("name") == name && container.text("restartPolicy") == "Always")
+        spec.items("initContainers").iter().any(|container| {
+            container.text("name") == name && container.text("restartPolicy") == "Always"
+        })
     };
     let own_policy = |name: &str| {
         super::CONTAINER_LISTS
             .into_iter()
             .flat_map(|list| spec.items(list))
-            .any(|container| container.text("name") == name && (container.has("restartPolicy") || container.has("restartPolicyRules")))
+            .any(|container| {
+                container.text("name") == name
+                    && (container.has("restartPolicy") || container.has("restartPolicyRules"))
+            })
     };
-    for list in ["containerStatuses", "initContainerStatuses", "ephemeralContainerStatuses"] {
+    for list in [
+        "containerStatuses",
+        "initContainerStatuses",
+        "ephemeralContainerStatuses",
+    ] {
         let ephemeral = list == "ephemeralContainerStatuses";
         if policy == "Always" && !ephemeral {
             continue;
         }
         for (index, before) in old.items(list).iter().enumerate() {
             let name = before.text("name");
-            let Some(ended) = before.get("state").and_then(|state| state.field("terminated")) else { continue };
+            let Some(ended) = before
+                .get("state")
+                .and_then(|state| state.field("terminated"))
+            else {
+                continue;
+            };
             let failed = ended.integer("exitCode").unwrap_or(0) != 0;
-            let may_restart = !ephemeral && ((failed && policy == "OnFailure") || sidecar(name) || own_policy(name));
-            let runs = |after: &Value| after.text("name") == name && !after.get("state").is_some_and(|state| state.has("terminated"));
+            let may_restart = !ephemeral
+                && ((failed && policy == "OnFailure") || sidecar(name) || own_policy(name));
+            let runs = |after: &Value| {
+                after.text("name") == name
+                    && !after
+                        .get("state")
+                        .is_some_and(|state| state.has("terminated"))
+            };
             if !may_restart && status.items(list).iter().any(runs) {
                 let at = path.child(list);
-                errors.forbidden(&at.index(index).child("state"), "may not be transitioned to non-terminated state");
+                errors.forbidden(
+                    &at.index(index).child("state"),
+                    "may not be transitioned to non-terminated state",
+                );
             }
         }
     }
@@ -130,10 +237,21 @@ fn claim_statuses(statuses: &[Value], spec: &Value, path: &Path<'_>, errors: &mu
         let at = path.index(index);
         let at = at.child("name");
         let name = status.text("name");
-        if !spec.items("resourceClaims").iter().any(|claim| claim.text("name") == name) {
-            errors.invalid(&at, name, "must match the name of an entry in `spec.resourceClaims`");
+        if !spec
+            .items("resourceClaims")
+            .iter()
+            .any(|claim| claim.text("name") == name)
+        {
+            errors.invalid(
+                &at,
+                name,
+                "must match the name of an entry in `spec.resourceClaims`",
+            );
         }
-        if statuses[..index].iter().any(|other| other.text("name") == name) {
+        if statuses[..index]
+            .iter()
+            .any(|other| other.text("name") == name)
+        {
             errors.duplicate(&at, name);
         }
         if status.has("resourceClaimName") {
@@ -152,17 +270,31 @@ fn addresses(list: &[Value], type_name: &str, path: &Path<'_>, errors: &mut Erro
     if list.len() < 2 || errors.0.len() > before {
         return;
     }
-    let six = list.iter().filter(|entry| net::is_v6(entry.text("ip"))).count();
-    let texts = list.iter().map(|entry| super::internal::compact(type_name, entry)).collect::<Vec<_>>();
+    let six = list
+        .iter()
+        .filter(|entry| net::is_v6(entry.text("ip")))
+        .count();
+    let texts = list
+        .iter()
+        .map(|entry| super::internal::compact(type_name, entry))
+        .collect::<Vec<_>>();
     if list.len() > 2 || six != 1 {
         let text = format!("[{}]", texts.join(","));
         let detail = "may specify no more than one IP for each IP family";
         errors.with_text(crate::field::ErrorType::Invalid, path, text, detail);
     }
     for (index, entry) in list.iter().enumerate() {
-        if list[..index].iter().any(|other| other.text("ip") == entry.text("ip")) {
+        if list[..index]
+            .iter()
+            .any(|other| other.text("ip") == entry.text("ip"))
+        {
             let text = go_struct(&[("IP", entry.text("ip").into())]);
-            errors.with_text(crate::field::ErrorType::Duplicate, &path.index(index), text, "");
+            errors.with_text(
+                crate::field::ErrorType::Duplicate,
+                &path.index(index),
+                text,
+                "",
+            );
         }
     }
 }
@@ -178,17 +310,34 @@ mod tests {
         let old = json!({"status": {"qosClass": "Burstable", "observedGeneration": 2, "conditions": [{"type": "Ready", "observedGeneration": 2}]}});
         let mut pod = json!({"status": {"conditions": [{"type": "Ready"}, {"type": "Other"}], "containerStatuses": [{"name": "a"}]}});
         prepare(&mut pod, &old);
-        assert_eq!((&pod["status"]["qosClass"], &pod["status"]["observedGeneration"]), (&json!("Burstable"), &json!(2)));
+        assert_eq!(
+            (
+                &pod["status"]["qosClass"],
+                &pod["status"]["observedGeneration"]
+            ),
+            (&json!("Burstable"), &json!(2))
+        );
         assert_eq!(pod["status"]["conditions"][0]["observedGeneration"], 2);
-        assert!(pod["status"]["conditions"][1].get("observedGeneration").is_none());
-        assert_eq!(pod["status"]["containerStatuses"][0]["lastState"], json!({}));
+        assert!(
+            pod["status"]["conditions"][1]
+                .get("observedGeneration")
+                .is_none()
+        );
+        assert_eq!(
+            pod["status"]["containerStatuses"][0]["lastState"],
+            json!({})
+        );
     }
 
     #[test]
     fn a_container_that_ended_does_not_run_again() {
         let pod = |state: Value| json!({"spec": {"restartPolicy": "Never"}, "status": {"containerStatuses": [{"name": "a", "state": state}]}});
         let mut errors = Errors::default();
-        validate(&pod(json!({"running": {}})), &pod(json!({"terminated": {"exitCode": 1}})), &mut errors);
+        validate(
+            &pod(json!({"running": {}})),
+            &pod(json!({"terminated": {"exitCode": 1}})),
+            &mut errors,
+        );
         assert_eq!(errors.0[0].field, "status.containerStatuses[0].state");
     }
 }

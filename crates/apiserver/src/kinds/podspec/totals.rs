@@ -52,8 +52,13 @@ fn containers<'a>(spec: &'a Value, list: &str) -> Totals<'a> {
 }
 
 fn listed<'a>(container: &'a Value, list: &str) -> impl Iterator<Item = (&'a str, Quantity)> {
-    let list = container.get("resources").and_then(|resources| resources.get(list)).and_then(Value::as_object);
-    list.into_iter().flatten().map(|(name, value)| (name.as_str(), quantity(value)))
+    let list = container
+        .get("resources")
+        .and_then(|resources| resources.get(list))
+        .and_then(Value::as_object);
+    list.into_iter()
+        .flatten()
+        .map(|(name, value)| (name.as_str(), quantity(value)))
 }
 
 fn add<'a>(totals: &mut Totals<'a>, list: impl Iterator<Item = (&'a str, Quantity)>) {

@@ -15,7 +15,10 @@ const ONLY: &str = "pod updates may not change fields other than `spec.container
 /// A change on the main endpoint; the new pod as such is valid.
 pub(crate) fn validate(pod: &Value, old: &Value, errors: &mut Errors) {
     let none = Value::Null;
-    let (new_spec, old_spec) = (pod.get("spec").unwrap_or(&none), old.get("spec").unwrap_or(&none));
+    let (new_spec, old_spec) = (
+        pod.get("spec").unwrap_or(&none),
+        old.get("spec").unwrap_or(&none),
+    );
     metadata_annotations(pod, old, errors);
     let path = Path::new("spec");
     for list in ["containers", "initContainers"] {
@@ -32,19 +35,43 @@ pub(crate) fn validate(pod: &Value, old: &Value, errors: &mut Errors) {
             super::containers::only_in_pods(container, &at, errors);
         }
     }
-    if !deadline(new_spec, old_spec, &path.child("activeDeadlineSeconds"), errors) {
+    if !deadline(
+        new_spec,
+        old_spec,
+        &path.child("activeDeadlineSeconds"),
+        errors,
+    ) {
         return;
     }
-    tolerations(new_spec.items("tolerations"), old_spec.items("tolerations"), &path.child("tolerations"), errors);
-    gates(new_spec.items("schedulingGates"), old_spec.items("schedulingGates"), &path.child("schedulingGates"), errors);
+    tolerations(
+        new_spec.items("tolerations"),
+        old_spec.items("tolerations"),
+        &path.child("tolerations"),
+        errors,
+    );
+    gates(
+        new_spec.items("schedulingGates"),
+        old_spec.items("schedulingGates"),
+        &path.child("schedulingGates"),
+        errors,
+    );
     if new_spec == old_spec {
         return;
     }
     let mut munged = new_spec.clone();
     for list in ["containers", "initContainers"] {
-        let images = old_spec.items(list).iter().map(|container| container.get("image").cloned().unwrap_or_default());
-        let containers = munged.get_mut(list).and_then(Value::as_array_mut).into_iter().flatten();
-        containers.zip(images).for_each(|(container, image)| container["image"] = image);
+        let images = old_spec
+            .items(list)
+            .iter()
+            .map(|container| container.get("image").cloned().unwrap_or_default());
+        let containers = munged
+            .get_mut(list)
+            .and_then(Value::as_array_mut)
+            .into_iter()
+            .flatten();
+        containers
+            .zip(images)
+            .for_each(|(container, image)| container["image"] = image);
     }
     for field in ["activeDeadlineSeconds", "schedulingGates", "tolerations"] {
         take_over(&mut munged, old_spec, field);
@@ -54,7 +81,10 @@ pub(crate) fn validate(pod: &Value, old: &Value, errors: &mut Errors) {
     }
     let (before, after) = (printed(old_spec), printed(&munged));
     if before != after {
-        errors.forbidden(&path, format!("{ONLY}\n{}", difference::unified(&before, &after)));
+        errors.forbidden(
+            &path,
+            format!("{ONLY}\n{}", difference::unified(&before, &after)),
+        );
     }
 }
 
@@ -62,21 +92,47 @@ pub(crate) fn validate(pod: &Value, old: &Value, errors: &mut Errors) {
 pub(crate) fn validate_ephemeral(pod: &Value, old: &Value, errors: &mut Errors) {
     if annotations::is_mirror(old) {
         errors.0.clear();
-        return errors.forbidden(&Path::new(""), "static pods do not support ephemeral containers");
+        return errors.forbidden(
+            &Path::new(""),
+            "static pods do not support ephemeral containers",
+        );
     }
     metadata_annotations(pod, old, errors);
     let path = Path::new("spec");
     let path = path.child("ephemeralContainers");
     let none = Value::Null;
-    let added = pod.get("spec").unwrap_or(&none).items("ephemeralContainers");
-    for before in old.get("spec").unwrap_or(&none).items("ephemeralContainers") {
+    let added = pod
+        .get("spec")
+        .unwrap_or(&none)
+        .items("ephemeralContainers");
+    for before in old
+        .get("spec")
+        .unwrap_or(&none)
+        .items("ephemeralContainers")
+    {
         let name = before.text("name");
-        match added.iter().rfind(|container| container.text("name") == name) {
-            None => errors.forbidden(&path, format!("existing ephemeral containers {} may not be removed\n", quote(name))),
+        match added
+            .iter()
+            .rfind(|container| container.text("name") == name)
+        {
+            None => errors.forbidden(
+                &path,
+                format!(
+                    "existing ephemeral containers {} may not be removed\n",
+                    quote(name)
+                ),
+            ),
             Some(after) if after != before => {
-                let texts = [before, after].map(|container| internal::indented("EphemeralContainer", container));
+                let texts = [before, after]
+                    .map(|container| internal::indented("EphemeralContainer", container));
                 let difference = difference::unified(&texts[0], &texts[1]);
-                errors.forbidden(&path, format!("existing ephemeral containers {} may not be changed\n{difference}", quote(name)));
+                errors.forbidden(
+                    &path,
+                    format!(
+                        "existing ephemeral containers {} may not be changed\n{difference}",
+                        quote(name)
+                    ),
+                );
             }
             Some(_) => {}
         }
@@ -98,14 +154,28 @@ pub(crate) fn prepare_ephemeral(pod: &mut Value, old: &Value) {
 
 fn metadata_annotations(pod: &Value, old: &Value, errors: &mut Errors) {
     let none = Value::Null;
-    let (metadata, old) = (pod.get("metadata").unwrap_or(&none), old.get("metadata").unwrap_or(&none));
-    annotations::validate_update(metadata, old, &Path::new("metadata").child("annotations"), errors);
+    let (metadata, old) = (
+        pod.get("metadata").unwrap_or(&none),
+        old.get("metadata").unwrap_or(&none),
+    );
+    annotations::validate_update(
+        metadata,
+        old,
+        &Path::new("metadata").child("annotations"),
+        errors,
+    );
 }
 
 /// The spec as upstream's internal type prints it: what belongs to the host's namespaces is part of the security context there.
 fn printed(spec: &Value) -> String {
     let mut spec = spec.clone();
-    for field in ["hostNetwork", "hostPID", "hostIPC", "shareProcessNamespace", "hostUsers"] {
+    for field in [
+        "hostNetwork",
+        "hostPID",
+        "hostIPC",
+        "shareProcessNamespace",
+        "hostUsers",
+    ] {
         if let Some(value) = spec.as_object_mut().and_then(|spec| spec.remove(field)) {
             spec["securityContext"][field] = value;
         }
@@ -114,7 +184,9 @@ fn printed(spec: &Value) -> String {
 }
 
 fn take_over(spec: &mut Value, old: &Value, field: &str) {
-    let Some(spec) = spec.as_object_mut() else { return };
+    let Some(spec) = spec.as_object_mut() else {
+        return;
+    };
     match old.get(field) {
         Some(value) => spec.insert(field.to_owned(), value.clone()),
         None => spec.remove(field),
@@ -123,17 +195,28 @@ fn take_over(spec: &mut Value, old: &Value, field: &str) {
 
 /// Whether the rest is worth looking at.
 fn deadline(spec: &Value, old: &Value, path: &Path<'_>, errors: &mut Errors) -> bool {
-    match (spec.integer("activeDeadlineSeconds"), old.integer("activeDeadlineSeconds")) {
+    match (
+        spec.integer("activeDeadlineSeconds"),
+        old.integer("activeDeadlineSeconds"),
+    ) {
         (Some(deadline), _) if !(0..=i64::from(i32::MAX)).contains(&deadline) => {
             errors.invalid(path, deadline, names::outside(0, i64::from(i32::MAX)));
             false
         }
         (Some(deadline), Some(before)) if before < deadline => {
-            errors.invalid(path, deadline, "must be less than or equal to previous value");
+            errors.invalid(
+                path,
+                deadline,
+                "must be less than or equal to previous value",
+            );
             false
         }
         (None, Some(_)) => {
-            errors.invalid(path, Value::Null, "must not update from a positive integer to nil value");
+            errors.invalid(
+                path,
+                Value::Null,
+                "must not update from a positive integer to nil value",
+            );
             true
         }
         _ => true,
@@ -142,10 +225,18 @@ fn deadline(spec: &Value, old: &Value, path: &Path<'_>, errors: &mut Errors) -> 
 
 fn tolerations(new: &[Value], old: &[Value], path: &Path<'_>, errors: &mut Errors) {
     let same = |before: &Value, after: &Value| {
-        ["key", "operator", "value", "effect"].into_iter().all(|field| before.text(field) == after.text(field))
+        ["key", "operator", "value", "effect"]
+            .into_iter()
+            .all(|field| before.text(field) == after.text(field))
     };
-    if old.iter().any(|before| !new.iter().any(|after| same(before, after))) {
-        return errors.forbidden(path, "existing toleration can not be modified except its tolerationSeconds");
+    if old
+        .iter()
+        .any(|before| !new.iter().any(|after| same(before, after)))
+    {
+        return errors.forbidden(
+            path,
+            "existing toleration can not be modified except its tolerationSeconds",
+        );
     }
     scheduling::validate_tolerations(new, path, errors);
 }
@@ -154,7 +245,8 @@ fn gates(new: &[Value], old: &[Value], path: &Path<'_>, errors: &mut Errors) {
     for (index, gate) in new.iter().enumerate() {
         let name = gate.text("name");
         if !old.iter().any(|other| other.text("name") == name) {
-            let detail = format!("only deletion is allowed, but found new scheduling gate '{name}'");
+            let detail =
+                format!("only deletion is allowed, but found new scheduling gate '{name}'");
             errors.forbidden(&path.index(index).child("name"), detail);
         }
     }
@@ -165,24 +257,41 @@ fn gated(munged: &mut Value, old: &Value, path: &Path<'_>, errors: &mut Errors) 
     let none = Value::Null;
     if munged.get("nodeSelector") != old.get("nodeSelector") {
         let selector = munged.get("nodeSelector").unwrap_or(&none);
-        if old.entries("nodeSelector").any(|(key, value)| selector.get(key) != Some(value)) {
-            let detail = "only additions to spec.nodeSelector are allowed (no mutations or deletions)";
+        if old
+            .entries("nodeSelector")
+            .any(|(key, value)| selector.get(key) != Some(value))
+        {
+            let detail =
+                "only additions to spec.nodeSelector are allowed (no mutations or deletions)";
             errors.invalid(&path.child("nodeSelector"), selector.clone(), detail);
         }
         take_over(munged, old, "nodeSelector");
     }
-    let affinity = |spec: &Value| spec.get("affinity").and_then(|affinity| affinity.field("nodeAffinity")).cloned();
+    let affinity = |spec: &Value| {
+        spec.get("affinity")
+            .and_then(|affinity| affinity.field("nodeAffinity"))
+            .cloned()
+    };
     let (new_affinity, old_affinity) = (affinity(munged), affinity(old));
     if new_affinity == old_affinity {
         return;
     }
     let at = path.child("affinity");
-    node_affinity(new_affinity.as_ref(), old_affinity.as_ref(), &at.child("nodeAffinity"), errors);
+    node_affinity(
+        new_affinity.as_ref(),
+        old_affinity.as_ref(),
+        &at.child("nodeAffinity"),
+        errors,
+    );
     match old_affinity {
         Some(nodes) => munged["affinity"]["nodeAffinity"] = nodes,
         None => {
-            let Some(spec) = munged.as_object_mut() else { return };
-            let Some(affinity) = spec.get_mut("affinity").and_then(Value::as_object_mut) else { return };
+            let Some(spec) = munged.as_object_mut() else {
+                return;
+            };
+            let Some(affinity) = spec.get_mut("affinity").and_then(Value::as_object_mut) else {
+                return;
+            };
             affinity.remove("nodeAffinity");
             if affinity.is_empty() && !old.has("affinity") {
                 spec.remove("affinity");
@@ -193,20 +302,41 @@ fn gated(munged: &mut Value, old: &Value, path: &Path<'_>, errors: &mut Errors) 
 
 fn node_affinity(new: Option<&Value>, old: Option<&Value>, path: &Path<'_>, errors: &mut Errors) {
     const REQUIRED: &str = "requiredDuringSchedulingIgnoredDuringExecution";
-    let Some(old) = old.and_then(|old| old.field(REQUIRED)) else { return };
+    let Some(old) = old.and_then(|old| old.field(REQUIRED)) else {
+        return;
+    };
     let at = path.child(REQUIRED);
     let at = at.child("nodeSelectorTerms");
     let old_terms = old.items("nodeSelectorTerms");
-    let new_terms = new.and_then(|new| new.get(REQUIRED)).map_or(&[][..], |new| new.items("nodeSelectorTerms"));
+    let new_terms = new
+        .and_then(|new| new.get(REQUIRED))
+        .map_or(&[][..], |new| new.items("nodeSelectorTerms"));
     if !old_terms.is_empty() && new_terms.len() != old_terms.len() {
-        let texts: Vec<String> = new_terms.iter().map(|term| internal::compact("NodeSelectorTerm", term)).collect();
-        let text = if new_terms.is_empty() { "null".to_owned() } else { format!("[{}]", texts.join(",")) };
-        return errors.with_text(ErrorType::Invalid, &at, text, "no additions/deletions to non-empty NodeSelectorTerms list are allowed");
+        let texts: Vec<String> = new_terms
+            .iter()
+            .map(|term| internal::compact("NodeSelectorTerm", term))
+            .collect();
+        let text = if new_terms.is_empty() {
+            "null".to_owned()
+        } else {
+            format!("[{}]", texts.join(","))
+        };
+        return errors.with_text(
+            ErrorType::Invalid,
+            &at,
+            text,
+            "no additions/deletions to non-empty NodeSelectorTerms list are allowed",
+        );
     }
     for (index, (old_term, new_term)) in old_terms.iter().zip(new_terms).enumerate() {
         let starts_with = |list: &str| new_term.items(list).starts_with(old_term.items(list));
-        let empty = |term: &Value| term.items("matchExpressions").is_empty() && term.items("matchFields").is_empty();
-        if !starts_with("matchExpressions") || !starts_with("matchFields") || (empty(old_term) && !empty(new_term)) {
+        let empty = |term: &Value| {
+            term.items("matchExpressions").is_empty() && term.items("matchFields").is_empty()
+        };
+        if !starts_with("matchExpressions")
+            || !starts_with("matchFields")
+            || (empty(old_term) && !empty(new_term))
+        {
             let text = internal::compact("NodeSelectorTerm", new_term);
             let detail = "only additions are allowed (no mutations or deletions)";
             errors.with_text(ErrorType::Invalid, &at.index(index), text, detail);

@@ -44,8 +44,16 @@ const SOURCES: [(&str, &str); 30] = [
     ("ephemeral", "ephemeral"),
     ("image", "image"),
 ];
-const HOST_PATH_TYPES: [&str; 8] =
-    ["", "BlockDevice", "CharDevice", "Directory", "DirectoryOrCreate", "File", "FileOrCreate", "Socket"];
+const HOST_PATH_TYPES: [&str; 8] = [
+    "",
+    "BlockDevice",
+    "CharDevice",
+    "Directory",
+    "DirectoryOrCreate",
+    "File",
+    "FileOrCreate",
+    "Socket",
+];
 const FILE_MODE: &str = "must be a number between 0 and 0777 (octal), both inclusive";
 
 /// `spec.volumes`; `pod_name` is empty in a template.
@@ -79,14 +87,25 @@ fn one(volumes: &[Value], index: usize, pod_name: &str, path: &Path<'_>, errors:
     } else {
         check(errors, &at.child("name"), name, names::dns_label(name));
     }
-    if volumes[..index].iter().any(|other| other.text("name") == name) {
+    if volumes[..index]
+        .iter()
+        .any(|other| other.text("name") == name)
+    {
         errors.duplicate(&at.child("name"), name);
     }
 }
 
 /// A volume may not name the claim that another volume of the pod will create.
-fn created_claim(volumes: &[Value], index: usize, pod_name: &str, path: &Path<'_>, errors: &mut Errors) {
-    let Some(claim) = volumes[index].field("persistentVolumeClaim") else { return };
+fn created_claim(
+    volumes: &[Value],
+    index: usize,
+    pod_name: &str,
+    path: &Path<'_>,
+    errors: &mut Errors,
+) {
+    let Some(claim) = volumes[index].field("persistentVolumeClaim") else {
+        return;
+    };
     let claim = claim.text("claimName");
     let created = |volume: &Value| {
         volume.has("ephemeral")
@@ -97,19 +116,32 @@ fn created_claim(volumes: &[Value], index: usize, pod_name: &str, path: &Path<'_
     };
     if !pod_name.is_empty() && volumes.iter().any(created) {
         let detail = "must not reference a PVC that gets created for an ephemeral volume";
-        errors.invalid(&path.child("persistentVolumeClaim").child("claimName"), claim, detail);
+        errors.invalid(
+            &path.child("persistentVolumeClaim").child("claimName"),
+            claim,
+            detail,
+        );
     }
 }
 
 fn source(volume: &Value, pod_name: &str, path: &Path<'_>, errors: &mut Errors) {
     let mut found = 0;
     for (field, printed) in SOURCES {
-        let Some(source) = volume.field(field) else { continue };
+        let Some(source) = volume.field(field) else {
+            continue;
+        };
         found += 1;
         if found > 1 {
-            errors.forbidden(&path.child(printed), "may not specify more than 1 volume type");
+            errors.forbidden(
+                &path.child(printed),
+                "may not specify more than 1 volume type",
+            );
         } else {
-            let at = path.child(if field == "gcePersistentDisk" { "persistentDisk" } else { field });
+            let at = path.child(if field == "gcePersistentDisk" {
+                "persistentDisk"
+            } else {
+                field
+            });
             known_source(field, source, &at, errors);
             if field == "ephemeral" {
                 claim_name(volume.text("name"), pod_name, path, errors);
@@ -130,12 +162,19 @@ fn source(volume: &Value, pod_name: &str, path: &Path<'_>, errors: &mut Errors) 
 
 /// The claim that an ephemeral volume will create is named after pod and volume.
 fn claim_name(volume: &str, pod_name: &str, path: &Path<'_>, errors: &mut Errors) {
-    if pod_name.is_empty() || volume.is_empty() || (pod_name.len() + volume.len() < 253 && names::dns_subdomain(volume).is_empty()) {
+    if pod_name.is_empty()
+        || volume.is_empty()
+        || (pod_name.len() + volume.len() < 253 && names::dns_subdomain(volume).is_empty())
+    {
         return;
     }
     let claim = format!("{pod_name}-{volume}");
     for sentence in names::dns_subdomain(&claim) {
-        errors.invalid(&path.child("name"), volume, format!("PVC name {claim:?}: {sentence}"));
+        errors.invalid(
+            &path.child("name"),
+            volume,
+            format!("PVC name {claim:?}: {sentence}"),
+        );
     }
 }
 
@@ -154,7 +193,11 @@ fn known_source(field: &str, source: &Value, path: &Path<'_>, errors: &mut Error
         "nfs" => {
             required(source, &["server", "path"], path, errors);
             if !source.text("path").starts_with('/') {
-                errors.invalid(&path.child("path"), source.text("path"), "must be an absolute path");
+                errors.invalid(
+                    &path.child("path"),
+                    source.text("path"),
+                    "must be an absolute path",
+                );
             }
         }
         "iscsi" => iscsi(source, path, errors),
@@ -216,8 +259,14 @@ fn required_list(source: &Value, field: &str, path: &Path<'_>, errors: &mut Erro
 }
 
 fn empty_dir(source: &Value, path: &Path<'_>, errors: &mut Errors) {
-    if source.field("sizeLimit").is_some_and(|limit| super::totals::quantity(limit).is_negative()) {
-        errors.forbidden(&path.child("sizeLimit"), "SizeLimit field must be a valid resource quantity");
+    if source
+        .field("sizeLimit")
+        .is_some_and(|limit| super::totals::quantity(limit).is_negative())
+    {
+        errors.forbidden(
+            &path.child("sizeLimit"),
+            "SizeLimit field must be a valid resource quantity",
+        );
     }
 }
 
@@ -242,7 +291,10 @@ fn disk(source: &Value, id: &str, path: &Path<'_>, errors: &mut Errors) {
 
 /// A file mode.
 pub(super) fn mode(source: &Value, field: &str, path: &Path<'_>, errors: &mut Errors) {
-    if let Some(mode) = source.integer(field).filter(|mode| !(0..=0o777).contains(mode)) {
+    if let Some(mode) = source
+        .integer(field)
+        .filter(|mode| !(0..=0o777).contains(mode))
+    {
         errors.invalid(&path.child(field), mode, FILE_MODE);
     }
 }
@@ -269,12 +321,23 @@ pub(super) fn downward_file(file: &Value, path: &Path<'_>, errors: &mut Errors) 
     paths::local_non_reserved(file.text("path"), &path.child("path"), errors);
     match (file.field("fieldRef"), file.field("resourceFieldRef")) {
         (Some(reference), other) => {
-            env::field_ref(reference, &env::VOLUME_FIELDS, &path.child("fieldRef"), errors);
+            env::field_ref(
+                reference,
+                &env::VOLUME_FIELDS,
+                &path.child("fieldRef"),
+                errors,
+            );
             if other.is_some() {
-                errors.invalid(path, "resource", "fieldRef and resourceFieldRef can not be specified simultaneously");
+                errors.invalid(
+                    path,
+                    "resource",
+                    "fieldRef and resourceFieldRef can not be specified simultaneously",
+                );
             }
         }
-        (None, Some(reference)) => env::resource_field_ref(reference, true, &path.child("resourceFieldRef"), errors),
+        (None, Some(reference)) => {
+            env::resource_field_ref(reference, true, &path.child("resourceFieldRef"), errors)
+        }
         (None, None) => errors.required(path, "one of fieldRef and resourceFieldRef is required"),
     }
     mode(file, "mode", path, errors);
@@ -289,11 +352,17 @@ fn iscsi(source: &Value, path: &Path<'_>, errors: &mut Errors) {
     if !(0..=255).contains(&lun) {
         errors.invalid(&path.child("lun"), lun, names::outside(0, 255));
     }
-    if (source.flag("chapAuthDiscovery") || source.flag("chapAuthSession")) && !source.has("secretRef") {
+    if (source.flag("chapAuthDiscovery") || source.flag("chapAuthSession"))
+        && !source.has("secretRef")
+    {
         errors.required(&path.child("secretRef"), "");
     }
     if source.has("initiatorName") {
-        initiator(source.text("initiatorName"), &path.child("initiatorname"), errors);
+        initiator(
+            source.text("initiatorName"),
+            &path.child("initiatorname"),
+            errors,
+        );
     }
 }
 
@@ -305,7 +374,13 @@ fn initiator(name: &str, path: &Path<'_>, errors: &mut Errors) {
         Some("iqn") => is_iqn(name),
         Some("eui") => of_length(16),
         Some("naa") => of_length(32),
-        _ => return errors.invalid(path, name, "must be valid format starting with iqn, eui, or naa"),
+        _ => {
+            return errors.invalid(
+                path,
+                name,
+                "must be valid format starting with iqn, eui, or naa",
+            );
+        }
     };
     if !good {
         errors.invalid(path, name, "must be valid format");
@@ -314,13 +389,24 @@ fn initiator(name: &str, path: &Path<'_>, errors: &mut Errors) {
 
 /// `iqn.2001-04.com.example:storage`: the date, a naming authority, a colon and a name.
 fn is_iqn(name: &str) -> bool {
-    let Some(rest) = name.strip_prefix("iqn.") else { return false };
-    let Some((date, rest)) = rest.split_once('.') else { return false };
-    let Some((authority, target)) = rest.split_once(':') else { return false };
-    let digits = |text: &str, count: usize| text.len() == count && text.bytes().all(|byte| byte.is_ascii_digit());
-    date.split_once('-').is_some_and(|(year, month)| digits(year, 4) && digits(month, 2))
+    let Some(rest) = name.strip_prefix("iqn.") else {
+        return false;
+    };
+    let Some((date, rest)) = rest.split_once('.') else {
+        return false;
+    };
+    let Some((authority, target)) = rest.split_once(':') else {
+        return false;
+    };
+    let digits = |text: &str, count: usize| {
+        text.len() == count && text.bytes().all(|byte| byte.is_ascii_digit())
+    };
+    date.split_once('-')
+        .is_some_and(|(year, month)| digits(year, 4) && digits(month, 2))
         && !authority.is_empty()
-        && authority.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-.".contains(&byte))
+        && authority
+            .bytes()
+            .all(|byte| byte.is_ascii_alphanumeric() || b"-.".contains(&byte))
         && !target.is_empty()
         && !target.contains(|c: char| ",;*&$|".contains(c) || c.is_whitespace())
 }
@@ -331,7 +417,11 @@ fn flocker(source: &Value, path: &Path<'_>, errors: &mut Errors) {
         errors.required(path, "one of datasetName and datasetUUID is required");
     }
     if !name.is_empty() && !uuid.is_empty() {
-        errors.invalid(path, "resource", "datasetName and datasetUUID can not be specified simultaneously");
+        errors.invalid(
+            path,
+            "resource",
+            "datasetName and datasetUUID can not be specified simultaneously",
+        );
     }
     if name.contains('/') {
         errors.invalid(&path.child("datasetName"), name, "must not contain '/'");
@@ -344,9 +434,15 @@ fn quobyte(source: &Value, path: &Path<'_>, errors: &mut Errors) {
     if registry.is_empty() {
         errors.required(&path.child("registry"), PAIRS);
     } else if source.text("tenant").len() >= 65 {
-        errors.required(&path.child("tenant"), "must be a UUID and may not exceed a length of 64 characters");
+        errors.required(
+            &path.child("tenant"),
+            "must be a UUID and may not exceed a length of 64 characters",
+        );
     } else {
-        for _ in registry.split(',').filter(|pair| pair.matches(':').count() != 1) {
+        for _ in registry
+            .split(',')
+            .filter(|pair| pair.matches(':').count() != 1)
+        {
             errors.invalid(&path.child("registry"), registry, PAIRS);
         }
     }
@@ -356,17 +452,29 @@ fn quobyte(source: &Value, path: &Path<'_>, errors: &mut Errors) {
 fn fibre_channel(source: &Value, path: &Path<'_>, errors: &mut Errors) {
     let (targets, ids) = (source.items("targetWWNs"), source.items("wwids"));
     if targets.is_empty() && ids.is_empty() {
-        errors.required(&path.child("targetWWNs"), "must specify either targetWWNs or wwids, but not both");
+        errors.required(
+            &path.child("targetWWNs"),
+            "must specify either targetWWNs or wwids, but not both",
+        );
     }
     if targets.is_empty() {
         return;
     }
     if !ids.is_empty() {
-        errors.invalid(&path.child("targetWWNs"), targets.to_vec(), "targetWWNs and wwids can not be specified simultaneously");
+        errors.invalid(
+            &path.child("targetWWNs"),
+            targets.to_vec(),
+            "targetWWNs and wwids can not be specified simultaneously",
+        );
     }
     match source.integer("lun") {
-        None => errors.required(&path.child("lun"), "lun is required if targetWWNs is specified"),
-        Some(lun) if !(0..=255).contains(&lun) => errors.invalid(&path.child("lun"), lun, names::outside(0, 255)),
+        None => errors.required(
+            &path.child("lun"),
+            "lun is required if targetWWNs is specified",
+        ),
+        Some(lun) if !(0..=255).contains(&lun) => {
+            errors.invalid(&path.child("lun"), lun, names::outside(0, 255))
+        }
         Some(_) => {}
     }
 }
@@ -374,10 +482,22 @@ fn fibre_channel(source: &Value, path: &Path<'_>, errors: &mut Errors) {
 fn flex(source: &Value, path: &Path<'_>, errors: &mut Errors) {
     required(source, &["driver"], path, errors);
     for (key, _) in source.entries("options") {
-        let namespace = key.split_once('/').map_or(key, |(namespace, _)| namespace).to_lowercase();
-        let reserved = |domain: &str| namespace == domain || namespace.strip_suffix(domain).is_some_and(|rest| rest.ends_with('.'));
+        let namespace = key
+            .split_once('/')
+            .map_or(key, |(namespace, _)| namespace)
+            .to_lowercase();
+        let reserved = |domain: &str| {
+            namespace == domain
+                || namespace
+                    .strip_suffix(domain)
+                    .is_some_and(|rest| rest.ends_with('.'))
+        };
         if reserved("kubernetes.io") || reserved("k8s.io") {
-            errors.invalid(&path.child("options").key(key), key, "kubernetes.io and k8s.io namespaces are reserved");
+            errors.invalid(
+                &path.child("options").key(key),
+                key,
+                "kubernetes.io and k8s.io namespaces are reserved",
+            );
         }
     }
 }
@@ -385,8 +505,11 @@ fn flex(source: &Value, path: &Path<'_>, errors: &mut Errors) {
 fn azure_disk(source: &Value, path: &Path<'_>, errors: &mut Errors) {
     const CACHING: [&str; 3] = ["None", "ReadOnly", "ReadWrite"];
     const KINDS: [&str; 3] = ["Dedicated", "Managed", "Shared"];
-    const MANAGED: [&str; 1] = ["/subscriptions/{sub-id}/resourcegroups/{group-name}/providers/microsoft.compute/disks/{disk-id}"];
-    const BLOB: [&str; 1] = ["https://{account-name}.blob.core.windows.net/{container-name}/{disk-name}.vhd"];
+    const MANAGED: [&str; 1] = [
+        "/subscriptions/{sub-id}/resourcegroups/{group-name}/providers/microsoft.compute/disks/{disk-id}",
+    ];
+    const BLOB: [&str; 1] =
+        ["https://{account-name}.blob.core.windows.net/{container-name}/{disk-name}.vhd"];
     required(source, &["diskName", "diskURI"], path, errors);
     for (field, supported) in [("cachingMode", CACHING), ("kind", KINDS)] {
         if source.has(field) && !supported.contains(&source.text(field)) {
@@ -414,7 +537,10 @@ fn storage_os(source: &Value, path: &Path<'_>, errors: &mut Errors) {
 }
 
 fn secret_reference(source: &Value, path: &Path<'_>, errors: &mut Errors) {
-    if source.field("secretRef").is_some_and(|reference| reference.text("name").is_empty()) {
+    if source
+        .field("secretRef")
+        .is_some_and(|reference| reference.text("name").is_empty())
+    {
         errors.required(&path.child("secretRef").child("name"), "");
     }
 }
@@ -426,22 +552,44 @@ fn csi(source: &Value, path: &Path<'_>, errors: &mut Errors) {
         errors.too_long(&path.child("driver"), 63);
     }
     if !driver.bytes().any(|byte| byte.is_ascii_uppercase()) {
-        check(errors, &path.child("driver"), driver, names::dns_subdomain(driver));
+        check(
+            errors,
+            &path.child("driver"),
+            driver,
+            names::dns_subdomain(driver),
+        );
     } else {
-        check(errors, &path.child("driver"), driver, names::dns_subdomain(&driver.to_lowercase()));
+        check(
+            errors,
+            &path.child("driver"),
+            driver,
+            names::dns_subdomain(&driver.to_lowercase()),
+        );
     }
-    let Some(secret) = source.field("nodePublishSecretRef") else { return };
+    let Some(secret) = source.field("nodePublishSecretRef") else {
+        return;
+    };
     let name = secret.text("name");
     if name.is_empty() {
         errors.required(&path.child("nodePublishSecretRef").child("name"), "");
     } else {
-        check(errors, &path.child("name"), name, names::dns_subdomain(name));
+        check(
+            errors,
+            &path.child("name"),
+            name,
+            names::dns_subdomain(name),
+        );
     }
 }
 
 fn ephemeral(source: &Value, path: &Path<'_>, errors: &mut Errors) {
     const ALLOWED: [&str; 2] = ["annotations", "labels"];
-    const MODES: [&str; 4] = ["ReadOnlyMany", "ReadWriteMany", "ReadWriteOnce", "ReadWriteOncePod"];
+    const MODES: [&str; 4] = [
+        "ReadOnlyMany",
+        "ReadWriteMany",
+        "ReadWriteOnce",
+        "ReadWriteOncePod",
+    ];
     let at = path.child("volumeClaimTemplate");
     let Some(claim) = source.field("volumeClaimTemplate") else {
         return errors.required(&at, "");
@@ -450,38 +598,73 @@ fn ephemeral(source: &Value, path: &Path<'_>, errors: &mut Errors) {
     if let Some(meta) = claim.field("metadata") {
         metadata::annotations(errors, &meta_path.child("annotations"), meta);
         metadata::labels(errors, &meta_path.child("labels"), meta.get("labels"));
-        for (field, _) in meta.as_object().into_iter().flatten().filter(|(field, _)| !ALLOWED.contains(&field.as_str())) {
+        for (field, _) in meta
+            .as_object()
+            .into_iter()
+            .flatten()
+            .filter(|(field, _)| !ALLOWED.contains(&field.as_str()))
+        {
             errors.forbidden(&meta_path.child(field), "cannot be set");
         }
     }
     let spec_path = at.child("spec");
     let Some(spec) = claim.field("spec") else {
-        return errors.required(&spec_path.child("accessModes"), "at least 1 access mode is required");
+        return errors.required(
+            &spec_path.child("accessModes"),
+            "at least 1 access mode is required",
+        );
     };
     let modes = spec.items("accessModes");
     if modes.is_empty() {
-        errors.required(&spec_path.child("accessModes"), "at least 1 access mode is required");
+        errors.required(
+            &spec_path.child("accessModes"),
+            "at least 1 access mode is required",
+        );
     }
-    selector::label_selector(errors, &spec_path.child("selector"), spec.get("selector").unwrap_or(&Value::Null));
-    for mode in modes.iter().filter_map(Value::as_str).filter(|mode| !MODES.contains(mode)) {
+    selector::label_selector(
+        errors,
+        &spec_path.child("selector"),
+        spec.get("selector").unwrap_or(&Value::Null),
+    );
+    for mode in modes
+        .iter()
+        .filter_map(Value::as_str)
+        .filter(|mode| !MODES.contains(mode))
+    {
         errors.not_supported(&spec_path.child("accessModes"), mode, &MODES);
     }
-    let storage = spec.get("resources").and_then(|resources| resources.get("requests")).and_then(|requests| requests.field("storage"));
+    let storage = spec
+        .get("resources")
+        .and_then(|resources| resources.get("requests"))
+        .and_then(|requests| requests.field("storage"));
     let storage_path = spec_path.child("resources");
     match storage {
         None => errors.required(&storage_path.key("storage"), ""),
         Some(storage) if super::totals::quantity(storage).nano() <= 0 => {
             let text = super::totals::quantity(storage).to_string();
-            errors.invalid(&storage_path.key("storage"), text, "must be greater than zero");
+            errors.invalid(
+                &storage_path.key("storage"),
+                text,
+                "must be greater than zero",
+            );
         }
         Some(_) => {}
     }
     let class = spec.text("storageClassName");
     if !class.is_empty() {
-        check(errors, &spec_path.child("storageClassName"), class, names::dns_subdomain(class));
+        check(
+            errors,
+            &spec_path.child("storageClassName"),
+            class,
+            names::dns_subdomain(class),
+        );
     }
     let mode = spec.text("volumeMode");
     if spec.has("volumeMode") && mode != "Block" && mode != "Filesystem" {
-        errors.not_supported(&spec_path.child("volumeMode"), mode, &["Block", "Filesystem"]);
+        errors.not_supported(
+            &spec_path.child("volumeMode"),
+            mode,
+            &["Block", "Filesystem"],
+        );
     }
 }
