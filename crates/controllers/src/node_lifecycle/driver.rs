@@ -29,7 +29,7 @@ use super::{
     marks::{self, Evict},
     zones::{Member, Zones},
 };
-use crate::{Change, Context, EventType, Informer, Recorder, informers::BY_NODE, timers::Timers};
+use crate::{Change, Context, Informer, Recorder, informers::BY_NODE, timers::Timers};
 
 /// All nodes are looked at this often.
 const ROUND: Duration = Duration::from_secs(5);

@@ -30,7 +30,7 @@ const BACKOFF_CHECK: Duration = Duration::from_secs(1);
 /// Pods of this scheduler name are ours.
 const SCHEDULER_NAME: &str = "default-scheduler";
 
-/// Starts the scheduler over a cluster state.
+/// Starts the scheduler over a cluster state that others may share; `seed` breaks ties between equal nodes.
 ///
 /// # Guarantees
 /// - A pod is bound at most once, and only where the engine found room for it beside everything bound or decided before.
@@ -38,7 +38,7 @@ const SCHEDULER_NAME: &str = "default-scheduler";
 ///
 /// # Assumptions
 /// - No other scheduler serves pods of the name `default-scheduler`.
-pub fn start(context: &Context, state: &SharedState, seed: u64) {
+pub fn start_over(context: &Context, state: &SharedState, seed: u64) {
     let (inputs, receiver) = mpsc::unbounded_channel();
     watch_pods(context, inputs.clone());
     watch_nodes(context, inputs.clone());

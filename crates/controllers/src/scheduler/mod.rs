@@ -8,7 +8,21 @@ pub mod queue;
 pub mod wake;
 mod writer;
 
-pub use driver::start;
+pub use driver::start_over;
+
+use crate::{Context, state::SharedState};
+
+/// Starts the scheduler over a cluster state of its own; `os_counts` says whether `spec.os.name` is a requirement on the
+/// node (kube-scheduler ignores it).
+pub fn start(context: &Context, os_counts: bool) {
+    let state = SharedState::new(
+        context,
+        mullion_engine::Options {
+            os_filter: os_counts,
+        },
+    );
+    start_over(context, &state, 0);
+}
 
 /// The component that events and conditions name.
 const COMPONENT: &str = "default-scheduler";

@@ -1,0 +1,219 @@
+//! Simulated kubelets: nodes register and stay alive, pods live and end.
+
+use std::{pin::pin, time::Duration};
+
+use k8s_openapi::api::{coordination::v1::Lease, core::v1::Pod};
+use kube::Api;
+use mullion_controllers::kubelet::{driver::Machine, logs, pace::Pace};
+use mullion_engine::windows::Build;
+use serde_json::json;
+
+use crate::world::{World, pod};
+
+#[tokio::test(start_paused = true)]
+async fn a_booted_windows_machine_registers_as_its_kubelet_would() {
+    let world = World::new(Pace::REAL).await;
+    let name = world
+        .windows_node(Build::SERVER_2022, &["os=windows:NoSchedule"])
+        .await;
+    let node = world
+        .context
+        .informers
+        .nodes
+        .get("", &name)
+        .expect("it is registered");
+    let labels = node.metadata.labels.clone().unwrap_or_default();
+    for (key, value) in [
+        ("kubernetes.io/os", "windows"),
+        ("kubernetes.io/arch", "amd64"),
+        ("kubernetes.io/hostname", name.as_str()),
+        ("node.kubernetes.io/instance-type", "c6a.xlarge"),
+        ("node.kubernetes.io/windows-build", "10.0.20348"),
+        ("topology.kubernetes.io/zone", "us-west-2a"),
+    ] {
+        assert_eq!(labels.get(key).map(String::as_str), Some(value), "{key}");
+    }
+    assert!(
+        world
+            .node_taints(&name)
+            .contains(&"os:NoSchedule".to_owned())
+    );
+    let status = node.status.as_ref().expect("a status");
+    let conditions: Vec<_> = status
+        .conditions
+        .iter()
+        .flatten()
+        .map(|condition| condition.type_.as_str())
+        .collect();
+    assert_eq!(
+        conditions,
+        ["MemoryPressure", "DiskPressure", "PIDPressure", "Ready"]
+    );
+    let info = status.node_info.as_ref().expect("node info");
+    assert_eq!(
+        (info.operating_system.as_str(), info.os_image.as_str()),
+        ("windows", "Some OS")
+    );
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_kubelet_renews_its_lease_every_ten_seconds_until_its_machine_is_gone() {
+    let world = World::new(Pace::INSTANT).await;
+    let name = world.linux_node().await;
+    let leases: Api<Lease> = Api::namespaced(world.context.client.clone(), "kube-node-lease");
+    let renewed = async || {
+        leases
+            .get(&name)
+            .await
+            .expect("a lease")
+            .spec
+            .and_then(|spec| spec.renew_time)
+            .expect("renewed")
+    };
+    world.pass(15).await;
+    let first = renewed().await;
+    world.pass(10).await;
+    let second = renewed().await;
+    assert_eq!(second.0.duration_since(first.0).as_secs(), 10);
+    world.tell(Machine::Gone { name: name.clone() });
+    world.pass(30).await;
+    assert_eq!(renewed().await, second);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_pod_that_names_its_node_runs_there_and_is_gone_after_deletion() {
+    let world = World::new(Pace::times(10.0)).await;
+    let node = world.linux_node().await;
+    let mut bound = pod("web", "nginx:1.27");
+    bound["spec"]["nodeName"] = json!(node);
+    world.create::<Pod>(bound).await;
+    let running = world.until_running("web").await;
+    let status = running.status.as_ref().expect("a status");
+    assert_eq!(status.host_ip.as_deref(), Some("10.0.1.1"));
+    assert_eq!(status.pod_ip.as_deref(), Some("10.0.1.10"));
+    assert_eq!(status.qos_class.as_deref(), Some("BestEffort"));
+    let conditions: Vec<_> = status
+        .conditions
+        .iter()
+        .flatten()
+        .map(|c| (c.type_.as_str(), c.status.as_str()))
+        .collect();
+    let order = [
+        "PodReadyToStartContainers",
+        "Initialized",
+        "Ready",
+        "ContainersReady",
+        "PodScheduled",
+    ];
+    assert_eq!(conditions, order.map(|name| (name, "True")));
+    world.delete_pod("web").await;
+    world
+        .until("the pod is gone", || {
+            world.pod("web").is_none().then_some(())
+        })
+        .await;
+    let reasons: Vec<_> = world
+        .events("web")
+        .await
+        .into_iter()
+        .map(|(reason, _)| reason)
+        .collect();
+    assert_eq!(
+        reasons,
+        ["Pulling", "Pulled", "Created", "Started", "Killing"]
+    );
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_windows_pod_is_annotated_with_its_address_and_an_image_of_another_build_backs_off() {
+    let world = World::new(Pace::INSTANT).await;
+    let node = world.windows_node(Build::SERVER_2019, &[]).await;
+    for (name, tag) in [("good", "ltsc2019"), ("bad", "ltsc2022")] {
+        let mut bound = pod(name, &format!("mcr.microsoft.com/windows/servercore:{tag}"));
+        bound["spec"]["nodeName"] = json!(node);
+        world.create::<Pod>(bound).await;
+    }
+    let good = world.until_running("good").await;
+    let annotation = good
+        .metadata
+        .annotations
+        .as_ref()
+        .and_then(|all| all.get("vpc.amazonaws.com/PrivateIPv4Address"));
+    assert_eq!(
+        annotation.map(String::as_str),
+        good.status
+            .as_ref()
+            .and_then(|s| s.pod_ip.as_ref())
+            .map(|ip| format!("{ip}/24"))
+            .as_deref()
+    );
+    let waiting = world
+        .until("the pull backs off", || {
+            let pod = world.pod("bad")?;
+            let status = pod
+                .status
+                .as_ref()?
+                .container_statuses
+                .as_ref()?
+                .first()?
+                .clone();
+            status
+                .state?
+                .waiting
+                .filter(|waiting| waiting.reason.as_deref() == Some("ImagePullBackOff"))
+        })
+        .await;
+    assert_eq!(
+        waiting.message.as_deref(),
+        Some(
+            "Back-off pulling image \"mcr.microsoft.com/windows/servercore:ltsc2022\": ErrImagePull: rpc error: code = NotFound \
+             desc = failed to pull and unpack image \"mcr.microsoft.com/windows/servercore:ltsc2022\": \
+             no match for platform in manifest: not found"
+        )
+    );
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_followed_log_ends_when_its_container_stops() {
+    let world = World::new(Pace::INSTANT).await;
+    let node = world.linux_node().await;
+    let mut job = pod("job", "busybox:1");
+    job["metadata"]["annotations"] = json!({ "mullion.dev/simulate-exit": "0" });
+    job["spec"]["restartPolicy"] = json!("Never");
+    let mut server = pod("server", "nginx:1.27");
+    for pod in [&mut job, &mut server] {
+        pod["spec"]["nodeName"] = json!(node);
+        world.create::<Pod>(pod.clone()).await;
+    }
+    world.until_running("server").await;
+    world
+        .until("the job is done", || {
+            (world.phase("job").as_deref() == Some("Succeeded")).then_some(())
+        })
+        .await;
+    let log = |name: &str| {
+        logs::run(&world.pod(name).expect("it is there"), "web", false).expect("it has run")
+    };
+    assert_eq!(log("job").lines.len(), 4);
+    assert_eq!(
+        log("server").lines[0],
+        "Container web is simulated by Mullion: no process runs. It would have been started with:"
+    );
+    let stopped = |name: &str| {
+        let (pods, pod) = (
+            world.context.informers.pods.clone(),
+            world.pod(name).expect("it is there"),
+        );
+        async move { logs::until_stopped(pods, &pod, "web").await }
+    };
+    stopped("job").await;
+    let mut server = pin!(stopped("server"));
+    assert!(
+        tokio::time::timeout(Duration::from_secs(60), &mut server)
+            .await
+            .is_err(),
+        "it is still followed"
+    );
+    world.delete_pod("server").await;
+    server.await;
+}

@@ -1,0 +1,211 @@
+//! The node lifecycle: silent nodes, taints that evict, nodes whose instance is gone.
+
+use k8s_openapi::api::core::v1::Pod;
+use mullion_controllers::{
+    kubelet::{driver::Machine, pace::Pace},
+    node_lifecycle, scheduler,
+};
+use serde_json::json;
+
+use crate::world::{World, node_condition, pod};
+
+async fn world() -> World {
+    let world = World::new(Pace::INSTANT).await;
+    scheduler::start(&world.context, true);
+    node_lifecycle::start(&world.context, None);
+    world
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_taint_a_new_node_comes_with_is_gone_once_it_is_ready() {
+    let world = World::new(Pace::REAL).await;
+    node_lifecycle::start(&world.context, None);
+    let node = world.linux_node().await;
+    world
+        .until("the node is clean", || {
+            world.node_taints(&node).is_empty().then_some(())
+        })
+        .await;
+    world.pass(3_600).await;
+    assert_eq!(
+        world.node_taints(&node),
+        Vec::<String>::new(),
+        "a living node stays clean"
+    );
+    let node = world
+        .context
+        .informers
+        .nodes
+        .get("", &node)
+        .expect("it is there");
+    assert_eq!(node_condition(&node, "Ready").as_deref(), Some("True"));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_silent_node_becomes_unknown_and_loses_its_pods_after_their_toleration() {
+    let world = world().await;
+    let (dead, alive) = (world.linux_node().await, world.linux_node().await);
+    for (name, node) in [("doomed", &dead), ("safe", &alive)] {
+        let mut bound = pod(name, "nginx:1.27");
+        bound["spec"]["nodeName"] = json!(node);
+        world.create::<Pod>(bound).await;
+        world.until_running(name).await;
+    }
+    let begin = world.context.clock.now();
+    let since = || world.context.clock.now().duration_since(begin).as_secs();
+    world.tell(Machine::Talking {
+        name: dead.clone(),
+        talking: false,
+    });
+    world
+        .until("the node is unknown", || {
+            let node = world.context.informers.nodes.get("", &dead)?;
+            (node_condition(&node, "Ready").as_deref() == Some("Unknown")).then_some(())
+        })
+        .await;
+    assert!((40..=60).contains(&since()), "after {} s", since());
+    world
+        .until("the pod is not ready", || world.unmet("doomed", "Ready"))
+        .await;
+    world
+        .until("the node is tainted", || {
+            let taints = world.node_taints(&dead);
+            let both = ["NoSchedule", "NoExecute"]
+                .map(|effect| format!("node.kubernetes.io/unreachable:{effect}"));
+            both.iter()
+                .all(|taint| taints.contains(taint))
+                .then_some(())
+        })
+        .await;
+    world
+        .until("the pod is on its way out", || {
+            world
+                .pod("doomed")?
+                .metadata
+                .deletion_timestamp
+                .is_some()
+                .then_some(())
+        })
+        .await;
+    assert!((340..=380).contains(&since()), "after {} s", since());
+    world.pass(300).await;
+    assert!(
+        world.pod("doomed").is_some(),
+        "its kubelet is silent, so nobody confirms its end"
+    );
+    assert!(
+        world
+            .pod("safe")
+            .is_some_and(|pod| pod.metadata.deletion_timestamp.is_none())
+    );
+    let doomed = world.events("doomed").await;
+    assert!(doomed.contains(&(
+        "TaintManagerEviction".to_owned(),
+        "Marking for deletion Pod default/doomed".to_owned()
+    )));
+    assert!(doomed.contains(&("NodeNotReady".to_owned(), "Node is not ready".to_owned())));
+    world.tell(Machine::Talking {
+        name: dead.clone(),
+        talking: true,
+    });
+    world
+        .until("its kubelet carries the deletion out", || {
+            world.pod("doomed").is_none().then_some(())
+        })
+        .await;
+    world
+        .until("the node is clean", || {
+            world.node_taints(&dead).is_empty().then_some(())
+        })
+        .await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_no_execute_taint_evicts_what_does_not_tolerate_it() {
+    let world = world().await;
+    let node = world.linux_node().await;
+    let mut tolerant = pod("tolerant", "nginx:1.27");
+    tolerant["spec"]["tolerations"] = json!([{ "key": "maintenance", "operator": "Exists" }]);
+    let mut patient = pod("patient", "nginx:1.27");
+    patient["spec"]["tolerations"] = json!([{ "key": "maintenance", "operator": "Exists", "effect": "NoExecute", "tolerationSeconds": 60 }]);
+    for pod in [tolerant, patient, pod("plain", "nginx:1.27")] {
+        world.create::<Pod>(pod).await;
+    }
+    for name in ["tolerant", "patient", "plain"] {
+        world.until_running(name).await;
+    }
+    world
+        .patch_node(
+            &node,
+            json!({ "spec": { "taints": [{ "key": "maintenance", "effect": "NoExecute" }] } }),
+        )
+        .await;
+    world
+        .until("the plain pod is gone", || {
+            world.pod("plain").is_none().then_some(())
+        })
+        .await;
+    world.pass(30).await;
+    assert!(world.pod("patient").is_some());
+    world
+        .until("the patient pod is gone", || {
+            world.pod("patient").is_none().then_some(())
+        })
+        .await;
+    world.pass(600).await;
+    assert!(world.pod("tolerant").is_some());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_reprieved_pod_stays() {
+    let world = world().await;
+    let node = world.linux_node().await;
+    let mut patient = pod("patient", "nginx:1.27");
+    patient["spec"]["tolerations"] = json!([{ "key": "maintenance", "operator": "Exists", "effect": "NoExecute", "tolerationSeconds": 60 }]);
+    world.create::<Pod>(patient).await;
+    world.until_running("patient").await;
+    world
+        .patch_node(
+            &node,
+            json!({ "spec": { "taints": [{ "key": "maintenance", "effect": "NoExecute" }] } }),
+        )
+        .await;
+    world.pass(30).await;
+    world
+        .patch_node(&node, json!({ "spec": { "taints": null } }))
+        .await;
+    world.pass(600).await;
+    assert!(
+        world
+            .pod("patient")
+            .is_some_and(|pod| pod.metadata.deletion_timestamp.is_none())
+    );
+    let events = world.events("patient").await;
+    assert!(events.contains(&(
+        "TaintManagerEviction".to_owned(),
+        "Cancelling deletion of Pod default/patient".to_owned()
+    )));
+}
+
+#[tokio::test(start_paused = true)]
+async fn cordoning_sets_the_unschedulable_taint_and_uncordoning_takes_it_away() {
+    let world = world().await;
+    let node = world.linux_node().await;
+    let taint = "node.kubernetes.io/unschedulable:NoSchedule".to_owned();
+    world
+        .patch_node(&node, json!({ "spec": { "unschedulable": true } }))
+        .await;
+    world
+        .until("the taint is set", || {
+            world.node_taints(&node).contains(&taint).then_some(())
+        })
+        .await;
+    world
+        .patch_node(&node, json!({ "spec": { "unschedulable": null } }))
+        .await;
+    world
+        .until("the taint is gone", || {
+            (!world.node_taints(&node).contains(&taint)).then_some(())
+        })
+        .await;
+}

@@ -1,0 +1,244 @@
+//! The scheduler: pods find nodes, or say why not, and are tried again when that helps.
+
+use k8s_openapi::api::core::v1::{Node, Pod};
+use kube::Api;
+use mullion_controllers::{kubelet::pace::Pace, node_lifecycle, scheduler};
+use mullion_engine::windows::Build;
+use serde_json::{Value, json};
+
+use crate::world::{World, pod};
+
+async fn world() -> World {
+    let world = World::new(Pace::INSTANT).await;
+    scheduler::start(&world.context, true);
+    node_lifecycle::start(&world.context, None);
+    world
+}
+
+fn requesting(name: &str, cpu: &str) -> Value {
+    let mut pod = pod(name, "nginx:1.27");
+    pod["spec"]["containers"][0]["resources"] = json!({ "requests": { "cpu": cpu } });
+    pod
+}
+
+async fn refusal(world: &World, pod: &str) -> (String, String) {
+    world
+        .until("the pod is refused", || world.unmet(pod, "PodScheduled"))
+        .await
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_pending_pod_is_bound_and_runs() {
+    let world = world().await;
+    let node = world.linux_node().await;
+    world.create::<Pod>(requesting("web", "1")).await;
+    let running = world.until_running("web").await;
+    assert_eq!(
+        running
+            .spec
+            .as_ref()
+            .and_then(|spec| spec.node_name.as_ref()),
+        Some(&node)
+    );
+    let events = world.events("web").await;
+    assert!(
+        events.contains(&(
+            "Scheduled".to_owned(),
+            format!("Successfully assigned default/web to {node}")
+        )),
+        "{events:?}"
+    );
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_pod_that_fits_nowhere_says_why_and_is_bound_when_room_is_made() {
+    let world = world().await;
+    world.linux_node().await;
+    world.create::<Pod>(requesting("first", "3")).await;
+    world.until_running("first").await;
+    world.create::<Pod>(requesting("second", "2")).await;
+    let message = "0/1 nodes are available: 1 Insufficient cpu. no new claims to deallocate, preemption: \
+                   0/1 nodes are available: 1 No preemption victims found for incoming pod.";
+    assert_eq!(
+        refusal(&world, "second").await,
+        ("Unschedulable".to_owned(), message.to_owned())
+    );
+    world.until("the refusal is recorded", || Some(())).await;
+    world.pass(1).await;
+    assert!(
+        world
+            .events("second")
+            .await
+            .contains(&("FailedScheduling".to_owned(), message.to_owned()))
+    );
+    world.delete_pod("first").await;
+    world.until_running("second").await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn without_nodes_a_pod_waits_for_the_first_that_suits_it() {
+    let world = world().await;
+    world.create::<Pod>(pod("web", "nginx:1.27")).await;
+    assert_eq!(
+        refusal(&world, "web").await.1,
+        "no nodes available to schedule pods"
+    );
+    world.linux_node().await;
+    world.until_running("web").await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn linux_pods_stay_off_tainted_windows_nodes_and_the_os_field_counts() {
+    let world = world().await;
+    let tainted = world
+        .windows_node(Build::SERVER_2022, &["os=windows:NoSchedule"])
+        .await;
+    world.create::<Pod>(pod("plain", "nginx:1.27")).await;
+    assert!(
+        refusal(&world, "plain")
+            .await
+            .1
+            .starts_with("0/1 nodes are available: 1 node(s) had untolerated taint(s).")
+    );
+    let linux = world.linux_node().await;
+    let plain = world.until_running("plain").await;
+    assert_eq!(
+        plain.spec.as_ref().and_then(|spec| spec.node_name.as_ref()),
+        Some(&linux)
+    );
+    let mut windows = pod("windows", "mcr.microsoft.com/windows/nanoserver:ltsc2022");
+    windows["spec"]["os"] = json!({ "name": "windows" });
+    windows["spec"]["tolerations"] =
+        json!([{ "key": "os", "value": "windows", "effect": "NoSchedule" }]);
+    world.create::<Pod>(windows).await;
+    let windows = world.until_running("windows").await;
+    assert_eq!(
+        windows
+            .spec
+            .as_ref()
+            .and_then(|spec| spec.node_name.as_ref()),
+        Some(&tainted)
+    );
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_gated_pod_is_not_tried_until_its_gates_are_gone() {
+    let world = world().await;
+    world.linux_node().await;
+    let mut gated = pod("gated", "nginx:1.27");
+    gated["spec"]["schedulingGates"] = json!([{ "name": "example.com/wait" }]);
+    world.create::<Pod>(gated).await;
+    world.pass(600).await;
+    assert_eq!(
+        world
+            .unmet("gated", "PodScheduled")
+            .map(|(reason, _)| reason)
+            .as_deref(),
+        Some("SchedulingGated")
+    );
+    let pods: Api<Pod> = Api::namespaced(world.context.client.clone(), "default");
+    let patch = kube::api::Patch::Merge(json!({ "spec": { "schedulingGates": null } }));
+    pods.patch("gated", &Default::default(), &patch)
+        .await
+        .expect("gates may be removed");
+    world.until_running("gated").await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_pod_of_another_scheduler_is_left_alone() {
+    let world = world().await;
+    world.linux_node().await;
+    let mut other = pod("other", "nginx:1.27");
+    other["spec"]["schedulerName"] = json!("my-scheduler");
+    world.create::<Pod>(other).await;
+    world.pass(600).await;
+    let pod = world.pod("other").expect("it is there");
+    assert_eq!(
+        pod.spec.as_ref().and_then(|spec| spec.node_name.as_ref()),
+        None
+    );
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_pod_of_higher_priority_takes_the_place_of_a_lower_one() {
+    let world = world().await;
+    let node = world.linux_node().await;
+    world.create::<Pod>(requesting("low", "3")).await;
+    let low = world.until_running("low").await;
+    let classes: Api<k8s_openapi::api::scheduling::v1::PriorityClass> =
+        Api::all(world.context.client.clone());
+    let class = json!({ "metadata": { "name": "high" }, "value": 1000 });
+    classes
+        .create(
+            &Default::default(),
+            &serde_json::from_value(class).expect("a class"),
+        )
+        .await
+        .expect("it is accepted");
+    let mut high = requesting("high", "2");
+    high["spec"]["priorityClassName"] = json!("high");
+    let high = world.create::<Pod>(high).await;
+    let running = world.until_running("high").await;
+    assert_eq!(
+        running
+            .spec
+            .as_ref()
+            .and_then(|spec| spec.node_name.as_ref()),
+        Some(&node)
+    );
+    world
+        .until("the victim is gone", || {
+            world.pod("low").is_none().then_some(())
+        })
+        .await;
+    let note = format!(
+        "Preempted by pod {} on node {node}",
+        high.metadata.uid.unwrap_or_default()
+    );
+    assert!(
+        world
+            .events("low")
+            .await
+            .contains(&("Preempted".to_owned(), note))
+    );
+    assert_ne!(low.metadata.uid, None);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_cordoned_node_takes_no_new_pods_until_it_is_uncordoned() {
+    let world = world().await;
+    let node = world.linux_node().await;
+    world
+        .patch_node(&node, json!({ "spec": { "unschedulable": true } }))
+        .await;
+    let nodes: Api<Node> = Api::all(world.context.client.clone());
+    assert_eq!(
+        nodes
+            .get(&node)
+            .await
+            .expect("it is there")
+            .spec
+            .and_then(|spec| spec.unschedulable),
+        Some(true)
+    );
+    world
+        .until("the informer knows", || {
+            let node = world.context.informers.nodes.get("", &node)?;
+            node.spec
+                .as_ref()?
+                .unschedulable
+                .filter(|cordoned| *cordoned)
+        })
+        .await;
+    world.create::<Pod>(pod("web", "nginx:1.27")).await;
+    assert!(
+        refusal(&world, "web")
+            .await
+            .1
+            .starts_with("0/1 nodes are available: 1 node(s) were unschedulable.")
+    );
+    world
+        .patch_node(&node, json!({ "spec": { "unschedulable": null } }))
+        .await;
+    world.until_running("web").await;
+}
