@@ -9,7 +9,7 @@ use crate::intern::Symbol;
 use crate::model::TaintEffect;
 use crate::preempt::Preemption;
 use crate::provision::PoolReason;
-use crate::reason::{Reason, Refusal};
+use crate::reason::{LabelMismatch, Reason, Refusal};
 use crate::schedule::Unschedulable;
 
 /// What DynamicResources says after filtering when a pod claims no devices.
@@ -23,7 +23,7 @@ impl Cluster {
             Reason::Unschedulable => "node(s) were unschedulable",
             Reason::NodeName => "node(s) didn't match the requested node name",
             Reason::UntoleratedTaint { .. } => "node(s) had untolerated taint(s)",
-            Reason::NodeAffinity => "node(s) didn't match Pod's node affinity/selector",
+            Reason::NodeAffinity { .. } => "node(s) didn't match Pod's node affinity/selector",
             Reason::OperatingSystem { .. } => "node(s) didn't match Pod's operating system",
             Reason::PortTaken { .. } => {
                 "node(s) didn't have free ports for the requested pod ports"
@@ -61,16 +61,14 @@ impl Cluster {
                     value => format!("taint {}={value}:{effect} is not tolerated", self.text(key)),
                 }
             }
-            Reason::OperatingSystem { wanted, found } => {
-                let wanted = self.text(wanted);
-                match found {
-                    Some(found) => format!(
-                        "kubernetes.io/os is {}, the pod needs {wanted}",
-                        self.text(found)
-                    ),
-                    None => format!("no kubernetes.io/os label, the pod needs {wanted}"),
-                }
-            }
+            Reason::OperatingSystem { wanted, found } => self.mismatch(LabelMismatch {
+                key: Symbol::OS,
+                wanted,
+                found,
+            }),
+            Reason::NodeAffinity {
+                mismatch: Some(mismatch),
+            } => self.mismatch(mismatch),
             Reason::PortTaken { port } => format!("host port {port} is taken"),
             Reason::TooManyPods { allowed } => format!("all {allowed} pod slots are taken"),
             Reason::Insufficient {
@@ -101,6 +99,14 @@ impl Cluster {
             }
             Reason::SpreadKeyMissing { key } => format!("no label {}", self.text(key)),
             other => self.reason_text(other),
+        }
+    }
+
+    fn mismatch(&self, mismatch: LabelMismatch) -> String {
+        let (key, wanted) = (self.text(mismatch.key), self.text(mismatch.wanted));
+        match mismatch.found {
+            Some(found) => format!("{key} is {}, the pod needs {wanted}", self.text(found)),
+            None => format!("no label {key}, the pod needs {wanted}"),
         }
     }
 

@@ -52,5 +52,5 @@ pub use class::PodClassId;
 pub use cluster::{Checkpoint, Cluster, NodeId, Options};
 pub use error::ModelError;
 pub use intern::Symbol;
-pub use reason::{Plugin, Reason, Refusal};
+pub use reason::{LabelMismatch, Plugin, Reason, Refusal};
 pub use schedule::{Answer, Decision, NodeAnswer, Outcome, Unschedulable};

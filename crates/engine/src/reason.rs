@@ -61,6 +61,17 @@ impl Plugin {
     }
 }
 
+/// A node label that is not as a pod demands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct LabelMismatch {
+    /// The label's key.
+    pub key: Symbol,
+    /// The one value the pod takes.
+    pub wanted: Symbol,
+    /// The node's value, if it has any.
+    pub found: Option<Symbol>,
+}
+
 /// One reason why a pod does not go to a node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Reason {
@@ -80,7 +91,10 @@ pub enum Reason {
         effect: TaintEffect,
     },
     /// Node selector or required node affinity.
-    NodeAffinity,
+    NodeAffinity {
+        /// The first label that is not as the pod demands, where one demand alone decides.
+        mismatch: Option<LabelMismatch>,
+    },
     /// The pod is for another operating system.
     OperatingSystem {
         /// `spec.os.name`.
@@ -143,7 +157,7 @@ impl Reason {
             | Reason::Unschedulable
             | Reason::NodeName
             | Reason::UntoleratedTaint { .. }
-            | Reason::NodeAffinity
+            | Reason::NodeAffinity { .. }
             | Reason::OperatingSystem { .. }
             | Reason::SpreadKeyMissing { .. }
             | Reason::Affinity

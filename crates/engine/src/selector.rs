@@ -8,6 +8,7 @@ use crate::labels::LabelSet;
 use crate::model::{
     LabelSelector, NodeSelector, NodeSelectorRequirement, NodeSelectorTerm, Operator, StringMap,
 };
+use crate::reason::LabelMismatch;
 
 /// The one field that node terms may ask for.
 const NAME_FIELD: &str = "metadata.name";
@@ -30,6 +31,19 @@ enum Test {
 }
 
 impl Requirement {
+    /// How labels differ from a demand for one value; none for demands of other kinds.
+    fn mismatch(&self, labels: &LabelSet) -> Option<LabelMismatch> {
+        let Test::In(values) = &self.test else {
+            return None;
+        };
+        let [wanted] = **values else { return None };
+        Some(LabelMismatch {
+            key: self.key,
+            wanted,
+            found: labels.value(self.key),
+        })
+    }
+
     fn compile(
         key: &str,
         operator: Operator,
@@ -92,6 +106,16 @@ fn is_label_value(value: &str) -> bool {
         && bytes
             .iter()
             .all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_' | b'.'))
+}
+
+/// The first of some demands that labels do not meet, if it is for one value.
+pub(crate) fn first_mismatch<'a>(
+    mut all: impl Iterator<Item = &'a Requirement>,
+    labels: &LabelSet,
+    names: &Interner,
+) -> Option<LabelMismatch> {
+    all.find(|requirement| !requirement.matches(labels, names))?
+        .mismatch(labels)
 }
 
 /// A compiled `metav1.LabelSelector`.
@@ -200,6 +224,11 @@ impl NodeTerm {
                 .fields
                 .iter()
                 .all(|field| (field.name == name) == field.equal)
+    }
+
+    /// Its demands on labels.
+    pub(crate) fn demands(&self) -> &[Requirement] {
+        &self.labels
     }
 
     /// Whether the answer can differ between two nodes that differ in nothing but their name.

@@ -11,8 +11,9 @@ use crate::error::ModelError;
 use crate::intern::{Interner, Symbol};
 use crate::labels::LabelSet;
 use crate::model::{Container, PodTemplate, label};
+use crate::reason::LabelMismatch;
 use crate::score::image_locality;
-use crate::selector::{NamedNodes, NodeTerm, Requirement};
+use crate::selector::{NamedNodes, NodeTerm, Requirement, first_mismatch};
 
 /// A port on the node. The wildcard address is the empty symbol.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -112,6 +113,16 @@ impl Shape {
         self.tolerations
             .iter()
             .any(|toleration| toleration.tolerates(taint))
+    }
+
+    /// The label for which a node is refused, where one demand alone decides.
+    pub(crate) fn mismatch(&self, labels: &LabelSet, names: &Interner) -> Option<LabelMismatch> {
+        first_mismatch(self.node_selector.iter(), labels, names).or_else(|| {
+            match self.node_terms.as_deref() {
+                Some([term]) => first_mismatch(term.demands().iter(), labels, names),
+                _ => None,
+            }
+        })
     }
 
     /// Node selector and required node affinity together (component-helpers `GetRequiredNodeAffinity`).

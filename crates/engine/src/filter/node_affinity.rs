@@ -11,5 +11,7 @@ pub(crate) fn check(
     name: Symbol,
     names: &Interner,
 ) -> Option<Reason> {
-    (!pod.selects(labels, name, names)).then_some(Reason::NodeAffinity)
+    (!pod.selects(labels, name, names)).then(|| Reason::NodeAffinity {
+        mismatch: pod.mismatch(labels, names),
+    })
 }

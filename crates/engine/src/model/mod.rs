@@ -2,7 +2,7 @@
 //!
 //! Plain owned values with Kubernetes' field names. With the feature `serde` each reads itself from the object's
 //! JSON; fields that do not matter to scheduling are ignored. The engine compiles them once per pod class
-//! ([`crate::cluster`]) and never looks at text again.
+//! ([`crate::Cluster`]) and never looks at text again.
 
 mod affinity;
 mod node;

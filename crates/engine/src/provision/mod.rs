@@ -3,8 +3,8 @@
 //! Karpenter's algorithm (largest pods first; existing nodes, then nodes planned already, then pools by weight), with
 //! the scheduler's own filters: every planned node is a node of the [`Cluster`](crate::Cluster) between checkpoint and
 //! rollback, so what is planned is what scheduling then does. The question is in `input`, the answer in `plan`; pools
-//! become [`catalog`]s of concrete options, planned nodes are [`claim`]s that lose options as pods join, and [`solve`]
-//! is the algorithm.
+//! become catalogs of concrete options (`catalog`), planned nodes lose options as pods join (`claim`), and `solve` is
+//! the algorithm.
 
 mod catalog;
 mod claim;
