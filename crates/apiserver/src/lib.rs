@@ -8,6 +8,7 @@
 pub mod admission;
 mod auth;
 mod boot;
+mod crd;
 pub mod field;
 pub mod http;
 pub mod kinds;

@@ -11,7 +11,7 @@ use serde_json::Value;
 
 use crate::{
     admission::{self, Lookup, Plugin, User},
-    boot,
+    boot, crd,
     http::{self as handlers, subresource::log::LogSource},
     kinds::{self, ServiceRange},
     registry::Registry,
@@ -57,7 +57,8 @@ pub struct ApiServer {
 }
 
 impl ApiServer {
-    /// A server with the built-in kinds, the default namespaces and the kubernetes Service.
+    /// A server with the built-in kinds, the default namespaces and the kubernetes Service. Custom resource definitions are served
+    /// when it is made inside a tokio runtime.
     pub fn new(config: Config) -> Arc<Self> {
         let store = Arc::new(Store::new(config.window));
         let registry = Registry::new(store.clone(), kinds::builtins(config.service_cidr.clone()));
@@ -71,6 +72,9 @@ impl ApiServer {
             logs: config.logs,
         });
         boot::run(&server, &config.service_cidr.first().to_string());
+        if let Ok(runtime) = tokio::runtime::Handle::try_current() {
+            runtime.spawn(crd::controller::run(Arc::downgrade(&server)));
+        }
         server
     }
 

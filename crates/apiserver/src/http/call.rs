@@ -83,6 +83,16 @@ impl Call {
         &self.row.resource.schema
     }
 
+    /// The 422 for an object of the call's kind. Upstream validates the stored form, so the group is that form's.
+    pub(crate) fn invalid(&self, name: &str, errors: &Errors) -> Status {
+        let group = self
+            .row
+            .stored_version
+            .split_once('/')
+            .map_or("", |(group, _)| group);
+        Status::invalid_kind(group, &self.resource().kind, name, errors)
+    }
+
     /// The key of an object of the request's namespace.
     pub(crate) fn key(&self, name: &str) -> Key {
         Key::new(self.namespace.as_deref(), name)
@@ -133,13 +143,7 @@ impl Call {
     /// Reads the options of a write; `kind` names them in errors.
     pub(crate) fn write_options(&self, kind: &str) -> Result<WriteOptions, Status> {
         let mut errors = Errors::default();
-        let mut dry_run = false;
-        for value in self.query.all("dryRun") {
-            dry_run = true;
-            if value != "All" {
-                errors.not_supported(&Path::new("dryRun"), value, &["All"]);
-            }
-        }
+        let dry_run = check_dry_run(self.query.all("dryRun"), &mut errors);
         let given = self.query.get("fieldManager").unwrap_or_default();
         metadata::field_manager(&mut errors, &Path::new("fieldManager"), given);
         let validation = match self.query.get("fieldValidation").unwrap_or_default() {
@@ -184,4 +188,16 @@ impl Call {
             prefix.chars().take(128).collect()
         }
     }
+}
+
+/// Whether nothing is to be stored; the only known value is `All`.
+pub(crate) fn check_dry_run<'a>(
+    values: impl Iterator<Item = &'a str>,
+    errors: &mut Errors,
+) -> bool {
+    let values: Vec<&str> = values.collect();
+    if values.iter().any(|value| *value != "All") {
+        errors.not_supported(&Path::new("dryRun"), values.clone(), &["All"]);
+    }
+    !values.is_empty()
 }

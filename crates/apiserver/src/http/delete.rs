@@ -9,7 +9,7 @@ use serde_json::{Map, Value, json};
 
 use super::{
     body,
-    call::{Call, FieldValidation, WriteOptions},
+    call::{Call, FieldValidation, WriteOptions, check_dry_run},
     metadata,
     reply::{self, Outcome},
     write,
@@ -60,7 +60,7 @@ impl DeleteOptions {
             resource_version: text(&preconditions["resourceVersion"]),
             orphan_dependents: tree["orphanDependents"].as_bool(),
             policy: text(&tree["propagationPolicy"]),
-            dry_run: check_dry_run(
+            dry_run: dry_run(
                 tree["dryRun"]
                     .as_array()
                     .into_iter()
@@ -87,7 +87,7 @@ impl DeleteOptions {
                 errors.not_supported(
                     path,
                     policy.as_str(),
-                    &["Background", "Foreground", "Orphan", "nil"],
+                    &["Foreground", "Background", "Orphan", "nil"],
                 );
             }
         }
@@ -117,15 +117,10 @@ impl DeleteOptions {
     }
 }
 
-fn check_dry_run<'a>(values: impl Iterator<Item = &'a str>) -> Result<bool, Status> {
+/// Reads `dryRun`.
+fn dry_run<'a>(values: impl Iterator<Item = &'a str>) -> Result<bool, Status> {
     let mut errors = Errors::default();
-    let mut dry_run = false;
-    for value in values {
-        dry_run = true;
-        if value != "All" {
-            errors.not_supported(&Path::new("dryRun"), value, &["All"]);
-        }
-    }
+    let dry_run = check_dry_run(values, &mut errors);
     if errors.is_empty() {
         Ok(dry_run)
     } else {
@@ -145,7 +140,7 @@ fn from_query(call: &Call) -> Result<DeleteOptions, Status> {
         resource_version: None,
         orphan_dependents: call.query.flag("orphanDependents"),
         policy: call.query.text("propagationPolicy").map(str::to_owned),
-        dry_run: check_dry_run(call.query.all("dryRun"))?,
+        dry_run: dry_run(call.query.all("dryRun"))?,
     })
 }
 

@@ -61,20 +61,27 @@ pub(crate) fn settle_namespace(object: &mut Value, namespace: Option<&str>) -> R
     Ok(())
 }
 
-/// What a new object gets from the server; `name` is a generated name.
-pub(crate) fn begin(object: &mut Value, resource: &Resource, now: Timestamp) {
-    let counts = !matches!(resource.rules.generation, Generation::Never);
+/// Removes what only the server may say.
+pub(crate) fn wipe(object: &mut Value) {
     let metadata = of(object);
     for field in [
-        "deletionTimestamp",
+        "creationTimestamp",
         "deletionGracePeriodSeconds",
+        "deletionTimestamp",
         "selfLink",
+        "uid",
     ] {
         metadata.remove(field);
     }
+}
+
+/// What a new object gets from the server.
+pub(crate) fn begin(object: &mut Value, resource: &Resource, now: Timestamp) {
+    wipe(object);
+    let metadata = of(object);
     metadata.insert("uid".into(), uuid::Uuid::new_v4().to_string().into());
     metadata.insert("creationTimestamp".into(), stamp(now).into());
-    if counts {
+    if !matches!(resource.rules.generation, Generation::Never) {
         metadata.insert("generation".into(), 1.into());
     }
 }
@@ -92,18 +99,19 @@ pub(crate) fn generate_name(base: &str) -> String {
     name
 }
 
-/// What a changed object keeps of the stored one whatever the client says.
+/// What a changed object keeps of the stored one whatever the client says. A deletion can be neither undone nor begun here: what
+/// was there stays, what was not is left for validation to refuse.
 pub(crate) fn carry_over(object: &mut Value, old: &Value) {
     let kept = &old["metadata"];
     let metadata = of(object);
-    for field in [
-        "generation",
-        "creationTimestamp",
-        "deletionTimestamp",
-        "deletionGracePeriodSeconds",
-        "selfLink",
-    ] {
+    for field in ["generation", "creationTimestamp", "selfLink"] {
         keep(metadata, kept, field);
+    }
+    if kept.get("deletionTimestamp").is_some() {
+        keep(metadata, kept, "deletionTimestamp");
+    }
+    if !metadata.contains_key("deletionGracePeriodSeconds") {
+        keep(metadata, kept, "deletionGracePeriodSeconds");
     }
     if metadata
         .get("uid")

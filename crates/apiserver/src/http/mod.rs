@@ -20,7 +20,7 @@ pub(crate) mod query;
 pub(crate) mod reply;
 mod selector;
 pub mod subresource;
-mod table;
+pub(crate) mod table;
 mod update;
 mod watch;
 pub(crate) mod write;

@@ -120,15 +120,7 @@ impl Source for Patched {
         )?;
         call.resource().behaviour.default(&mut object);
         update::check_name(call, &object)?;
-        if metadata::text(&object, "namespace") != metadata::text(old, "namespace") {
-            let (given, wanted) = (
-                metadata::text(&object, "namespace"),
-                metadata::text(old, "namespace"),
-            );
-            return Err(Status::bad_request(format!(
-                "the namespace of the object ({given}) does not match the namespace on the request ({wanted})"
-            )));
-        }
+        metadata::settle_namespace(&mut object, call.namespace.as_deref())?;
         Ok(object)
     }
 }

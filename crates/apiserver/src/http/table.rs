@@ -44,12 +44,21 @@ const DEFAULT_COLUMNS: &[Column] = &[
 
 /// The columns of a kind.
 pub(crate) fn definitions(row: &Row) -> Value {
-    let columns = row.resource.behaviour.columns().unwrap_or(DEFAULT_COLUMNS);
-    let definition = |column: &Column| json!({"name": column.name, "type": column.cell_type, "format": column.format, "description": "", "priority": column.priority});
+    columns(row.resource.behaviour.columns().unwrap_or(DEFAULT_COLUMNS))
+}
+
+/// Column definitions as they are sent.
+pub(crate) fn columns(columns: &[Column]) -> Value {
+    let definition = |column: &Column| {
+        json!({
+            "name": column.name, "type": column.cell_type, "format": column.format,
+            "description": "", "priority": column.priority,
+        })
+    };
     columns.iter().map(definition).collect()
 }
 
-/// One row of a table.
+/// One row of a kind's table.
 pub(crate) fn row(
     row: &Row,
     version: &str,
@@ -65,17 +74,22 @@ pub(crate) fn row(
             object["metadata"]["creationTimestamp"].clone(),
         ],
     };
-    let shown = match include {
-        Include::Nothing => Value::Null,
-        Include::Metadata => metadata_of(object, version),
-        Include::Object => object.clone(),
-    };
-    let mut out = json!({"cells": cells, "object": shown});
+    let mut out = row_of(cells, object, version, include);
     let conditions = behaviour.row_conditions(object);
     if !conditions.is_empty() {
         out["conditions"] = conditions.into();
     }
     out
+}
+
+/// A row of those cells.
+pub(crate) fn row_of(cells: Vec<Value>, object: &Value, version: &str, include: Include) -> Value {
+    let shown = match include {
+        Include::Nothing => Value::Null,
+        Include::Metadata => metadata_of(object, version),
+        Include::Object => object.clone(),
+    };
+    json!({"cells": cells, "object": shown})
 }
 
 /// A table of those rows.

@@ -145,6 +145,7 @@ pub(crate) async fn create(
 ) -> Result<Outcome, Status> {
     let resource = call.resource();
     metadata::settle_namespace(&mut object, call.namespace.as_deref())?;
+    metadata::wipe(&mut object);
     dedup_owners(call, &mut object, false);
     own(call, options, &mut object, None);
     let name = metadata::text(&object, "name").to_owned();
@@ -152,17 +153,17 @@ pub(crate) async fn create(
     dedup_owners(call, &mut object, true);
     metadata::begin(&mut object, resource, call.now);
     let base = metadata::text(&object, "generateName").to_owned();
-    let generates = name.is_empty() && !base.is_empty();
-    let mut tries = if generates { NAME_TRIES } else { 1 };
+    if !name.is_empty() || base.is_empty() {
+        return create_named(call, options, object).await;
+    }
+    let mut tries = 0;
     loop {
-        tries -= 1;
+        tries += 1;
         let mut attempt = object.clone();
-        if generates {
-            metadata::of(&mut attempt).insert("name".into(), metadata::generate_name(&base).into());
-        }
+        metadata::of(&mut attempt).insert("name".into(), metadata::generate_name(&base).into());
         match create_named(call, options, attempt).await {
-            Err(status) if generates && status.reason == "AlreadyExists" && tries > 0 => {}
-            Err(mut status) if generates && status.reason == "AlreadyExists" => {
+            Err(status) if status.reason == "AlreadyExists" && tries < NAME_TRIES => {}
+            Err(mut status) if status.reason == "AlreadyExists" => {
                 status
                     .message
                     .push_str(", the server was not able to generate a unique name for the object");
@@ -204,7 +205,7 @@ async fn create_named(
     behaviour.validate(&ctx, &object, &mut errors);
     behaviour.validate_creation(&ctx, &object, &mut errors);
     if !errors.is_empty() {
-        return Err(Status::invalid(resource, &name, &errors));
+        return Err(call.invalid(&name, &errors));
     }
     call.warn_all(behaviour.warnings(&object, None));
     judge(call, options, Operation::Create, &name, &mut object, None)?;
@@ -357,7 +358,7 @@ async fn update_once(
         }
     }
     if !errors.is_empty() {
-        return Err(Status::invalid(resource, name, &errors));
+        return Err(call.invalid(name, &errors));
     }
     call.warn_all(behaviour.warnings(&object, Some(&old)));
     judge(
@@ -372,33 +373,27 @@ async fn update_once(
     if object == old {
         return Ok(Some(Outcome::Stored(stored.clone())));
     }
-    let change = if is_released(call, &object) {
-        Change::Delete(stored.clone())
-    } else if options.dry_run {
-        return Ok(Some(Outcome::Object(object)));
-    } else {
-        Change::Update(
-            stored.clone(),
-            draft(call, EventType::Modified, object.clone()),
-        )
-    };
-    let deletes = matches!(change, Change::Delete(_));
     if options.dry_run {
         return Ok(Some(Outcome::Object(object)));
     }
-    match call.row.collection.commit(change, call.now).await {
-        Ok(new) => {
-            if let Some(allocation) = allocation {
-                allocation.commit();
-            }
-            if deletes {
+    if is_released(call, &object) {
+        let change = Change::Delete(stored.clone());
+        return Ok(match call.row.collection.commit(change, call.now).await {
+            Ok(_) => {
                 release(call, &object);
-                return Ok(Some(Outcome::Object(object)));
+                Some(Outcome::Object(object))
             }
-            Ok(Some(Outcome::Stored(new)))
-        }
-        Err(_) => Ok(None),
+            Err(_) => None,
+        });
     }
+    let change = Change::Update(stored.clone(), draft(call, EventType::Modified, object));
+    let Ok(new) = call.row.collection.commit(change, call.now).await else {
+        return Ok(None);
+    };
+    if let Some(allocation) = allocation {
+        allocation.commit();
+    }
+    Ok(Some(Outcome::Stored(new)))
 }
 
 /// Gives back what was allocated for a deleted object.

@@ -11,10 +11,12 @@ use crate::{
         body,
         call::{Call, FieldValidation},
         metadata,
+        negotiate::Shape,
         patch::Patch,
-        reply, update,
+        reply, table, update,
         write::{self, Part, Source},
     },
+    kinds::{Column, print},
     schema::{Type, ownership},
     status::Status,
     validation::selector,
@@ -44,7 +46,7 @@ pub(crate) async fn serve(
     };
     if verb == "get" {
         let object = call.row.served(&*call.stored()?);
-        return reply::encode(call.form.media, 200, &scale_of(&object, paths), None);
+        return answer(call, &scale_of(&object, paths));
     }
     let options = call.write_options(if verb == "update" {
         "UpdateOptions"
@@ -76,7 +78,45 @@ pub(crate) async fn serve(
         reply::Outcome::Stored(object) => call.row.served(&object),
         reply::Outcome::Object(object) | reply::Outcome::Plain(object) => object,
     };
-    reply::encode(call.form.media, 200, &scale_of(&object, paths), None)
+    answer(call, &scale_of(&object, paths))
+}
+
+const COLUMNS: &[Column] = &[
+    print::column("Name"),
+    print::typed("Desired", "integer"),
+    print::typed("Available", "integer"),
+    print::column("Age"),
+];
+
+/// Writes a Scale in the form the client asked for.
+fn answer(call: &Call, scale: &Value) -> Result<Response<Body>, Status> {
+    let shown = match call.form.shape {
+        Shape::Whole => scale.clone(),
+        Shape::Metadata(version) => table::metadata_of(scale, version),
+        Shape::MetadataList(_) => {
+            return Err(reply::not_acceptable(
+                "you requested PartialObjectMetadataList, but the requested object is not a list",
+            ));
+        }
+        Shape::Table(version) => {
+            let count = |part: &str| {
+                scale[part]
+                    .get("replicas")
+                    .cloned()
+                    .unwrap_or_else(|| 0.into())
+            };
+            let cells = vec![
+                scale["metadata"]["name"].clone(),
+                count("spec"),
+                count("status"),
+                print::age(scale, call.now),
+            ];
+            let row = table::row_of(cells, scale, version, table::Include::parse(&call.query)?);
+            let metadata = json!({"resourceVersion": scale["metadata"]["resourceVersion"]});
+            table::table(version, metadata, table::columns(COLUMNS), vec![row])
+        }
+    };
+    reply::encode(call.form.media, 200, &shown, None)
 }
 
 /// The Scale of an object.
