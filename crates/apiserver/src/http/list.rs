@@ -337,6 +337,8 @@ pub(crate) fn metadata(call: &Call, page: &Page, selector: &Selector) -> Value {
         if selector.is_empty() {
             metadata.insert("remainingItemCount".into(), page.remaining.into());
         }
+    } else if call.row.custom {
+        metadata.insert("continue".into(), "".into());
     }
     metadata.into()
 }

@@ -9,6 +9,7 @@ use super::{
     configmaps::ConfigMap,
     controllerrevisions::ControllerRevision,
     csi::{CsiDriver, CsiNode, VolumeAttachment},
+    customresourcedefinitions::CustomResourceDefinition,
     daemonsets::DaemonSets,
     deployments::Deployments,
     endpoints::Endpoints,
@@ -161,14 +162,14 @@ impl Row {
     }
 
     /// The object itself, of which a part is written.
-    fn part(self, name: &'static str) -> Row {
+    fn part(self, name: &'static str, verbs: &'static [&'static str]) -> Row {
         let kind = self.0.kind.clone();
         self.subresource(Subresource {
             name,
             group: None,
             version: None,
             kind,
-            verbs: STATUS_VERBS,
+            verbs,
             handler: SubresourceHandler::Part,
         })
     }
@@ -214,7 +215,7 @@ fn core(range: ServiceRange) -> Vec<Row> {
                 rules.name = NameRule::DnsLabel;
                 rules.delete_returns_object = true;
             })
-            .named("finalize", "Namespace", &["update"])
+            .part("finalize", &["update"])
             .status(StatusMetadata::All),
         Row::core("Node", "nodes")
             .behaves(Node)
@@ -251,9 +252,9 @@ fn core(range: ServiceRange) -> Vec<Row> {
                 verbs: &["create"],
                 handler: SubresourceHandler::Named,
             })
-            .part("ephemeralcontainers")
+            .part("ephemeralcontainers", STATUS_VERBS)
             .named("log", "Pod", &["get"])
-            .part("resize")
+            .part("resize", STATUS_VERBS)
             .status(StatusMetadata::KeepOwnerReferences),
         Row::core("Secret", "secrets")
             .behaves(Secret),
@@ -335,6 +336,7 @@ fn groups() -> Vec<Row> {
             "customresourcedefinitions",
             "apiextensions-apiserver.pkg.apis.apiextensions.v1.CustomResourceDefinition",
         )
+        .behaves(CustomResourceDefinition)
         .cluster()
         .short(&["crd", "crds"])
         .in_api_extensions()

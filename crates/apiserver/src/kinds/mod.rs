@@ -7,6 +7,7 @@ mod builtins;
 mod configmaps;
 mod controllerrevisions;
 mod csi;
+pub(crate) mod customresourcedefinitions;
 mod daemonsets;
 mod deployments;
 mod endpoints;

@@ -1,0 +1,36 @@
+//! Custom resource definitions: from a definition object to served rows.
+//!
+//! [`structural`] parses a version's schema once; [`defaults`], [`validation`] and [`rules`] (CEL) walk it for every write, and it makes the
+//! [`crate::schema::Type`] that decoding, pruning and field ownership walk. [`resource`] is the [`crate::kinds::Kind`] of the instances, [`controller`] accepts
+//! names, establishes, and cleans up. What a definition itself must look like is in [`definition`] and `kinds/customresourcedefinitions.rs`.
+
+pub(crate) mod columns;
+pub(crate) mod controller;
+pub(crate) mod defaults;
+pub(crate) mod definition;
+pub(crate) mod formats;
+pub(crate) mod resource;
+pub(crate) mod rules;
+pub(crate) mod structural;
+pub(crate) mod validation;
+
+use std::{
+    collections::HashSet,
+    sync::{LazyLock, Mutex, PoisonError},
+};
+
+/// The finalizer that keeps a definition until its instances are gone.
+pub(crate) const CLEANUP_FINALIZER: &str = "customresourcecleanup.apiextensions.k8s.io";
+
+/// A text that lives as long as the program. Column names and selectable fields come through here: they are few, and the same ones come
+/// back with every version of a definition.
+pub(crate) fn intern(text: &str) -> &'static str {
+    static TEXTS: LazyLock<Mutex<HashSet<&'static str>>> = LazyLock::new(Mutex::default);
+    let mut texts = TEXTS.lock().unwrap_or_else(PoisonError::into_inner);
+    if let Some(known) = texts.get(text) {
+        return known;
+    }
+    let leaked: &'static str = Box::leak(text.into());
+    texts.insert(leaked);
+    leaked
+}

@@ -1,0 +1,211 @@
+//! The rows of a custom resource definition, one per served version, and the behaviour of its instances.
+
+use std::{borrow::Cow, sync::Arc};
+
+use jiff::Timestamp;
+use serde_json::Value;
+
+use super::{
+    columns::{Columns, JsonPath},
+    defaults, intern,
+    rules::Rules as CelRules,
+    structural::Schema,
+    validation,
+};
+use crate::{
+    admission::Ctx,
+    field::Errors,
+    kinds::{
+        Column, Generation, Kind, Resource, Rules, StatusMetadata, StatusOnCreate, Subresource,
+        SubresourceHandler,
+    },
+};
+
+/// What is special about the instances of one version.
+struct CustomResource {
+    schema: Schema,
+    rules: CelRules,
+    columns: Columns,
+    selectable: Vec<&'static str>,
+    selectable_paths: Vec<JsonPath>,
+    /// Stored objects may be older than the schema's defaults.
+    fills_in_old_objects: bool,
+}
+
+impl CustomResource {
+    fn check(&self, object: &Value, old: Option<&Value>, errors: &mut Errors) {
+        validation::check(&self.schema, object, old, errors);
+        self.rules.check(object, old, errors);
+    }
+}
+
+impl Kind for CustomResource {
+    fn default(&self, object: &mut Value) {
+        defaults::apply(&self.schema, object);
+    }
+
+    fn validate_creation(&self, _: &Ctx<'_>, object: &Value, errors: &mut Errors) {
+        self.check(object, None, errors);
+    }
+
+    fn validate_update(&self, _: &Ctx<'_>, object: &Value, old: &Value, errors: &mut Errors) {
+        self.check(object, Some(old), errors);
+    }
+
+    fn validate_status(&self, _: &Ctx<'_>, object: &Value, old: &Value, errors: &mut Errors) {
+        self.check(object, Some(old), errors);
+    }
+
+    fn columns(&self) -> Option<&[Column]> {
+        Some(self.columns.definitions())
+    }
+
+    fn cells(&self, object: &Value, now: Timestamp) -> Vec<Value> {
+        self.columns.cells(object, now)
+    }
+
+    fn selectable_fields(&self) -> &[&'static str] {
+        &self.selectable
+    }
+
+    fn selectable_value(&self, object: &Value, field: &str) -> String {
+        let path = self
+            .selectable
+            .iter()
+            .position(|known| *known == field)
+            .map(|at| &self.selectable_paths[at]);
+        match path.and_then(|path| path.find(object).first().copied()) {
+            None | Some(Value::Null) => String::new(),
+            Some(Value::String(text)) => text.clone(),
+            Some(other) => other.to_string(),
+        }
+    }
+
+    fn from_storage(&self, object: &mut Value) {
+        defaults::apply(&self.schema, object);
+    }
+
+    fn rewrites_stored(&self) -> bool {
+        self.fills_in_old_objects
+    }
+}
+
+/// The rows of an accepted definition; that of the storage version comes first.
+pub(crate) fn rows(definition: &Value) -> Vec<Resource> {
+    let mut versions: Vec<&Value> = definition["spec"]["versions"]
+        .as_array()
+        .into_iter()
+        .flatten()
+        .collect();
+    versions.sort_by_key(|version| version["storage"].as_bool() != Some(true));
+    versions
+        .into_iter()
+        .filter(|version| version["served"].as_bool() == Some(true))
+        .map(|version| row(definition, version))
+        .collect()
+}
+
+fn row(definition: &Value, version: &Value) -> Resource {
+    let spec = &definition["spec"];
+    let names = &definition["status"]["acceptedNames"];
+    let text = |value: &Value| Cow::Owned(value.as_str().unwrap_or_default().to_owned());
+    let texts = |value: &Value| value.as_array().into_iter().flatten().map(text).collect();
+    let source = &version["schema"]["openAPIV3Schema"];
+    let schema = Schema::parse(source);
+    let (subresources, has_status) = subresources(version, &text(&names["kind"]));
+    let selectable_paths: Vec<String> = version["selectableFields"]
+        .as_array()
+        .into_iter()
+        .flatten()
+        .filter_map(|field| field["jsonPath"].as_str().map(str::to_owned))
+        .collect();
+    let (group, plural): (Cow<'static, str>, Cow<'static, str>) =
+        (text(&spec["group"]), text(&names["plural"]));
+    Resource {
+        storage: Cow::Owned(format!("{plural}.{group}")),
+        kind: text(&names["kind"]),
+        singular: text(&names["singular"]),
+        short_names: texts(&names["shortNames"]),
+        categories: texts(&names["categories"]),
+        namespaced: spec["scope"] == "Namespaced",
+        schema: schema.to_type(),
+        rules: Rules {
+            generation: Generation::CountsAllButStatus,
+            unconditional_update: false,
+            status_on_create: if has_status {
+                StatusOnCreate::Clear
+            } else {
+                StatusOnCreate::Keep
+            },
+            ..Rules::default()
+        },
+        subresources,
+        deprecated: deprecation(&group, version, &text(&names["kind"])),
+        behaviour: Arc::new(CustomResource {
+            rules: CelRules::compile(&schema, source),
+            columns: Columns::of(version),
+            selectable: selectable_paths
+                .iter()
+                .map(|path| intern(path.trim_start_matches('.')))
+                .collect(),
+            selectable_paths: selectable_paths
+                .iter()
+                .map(|path| JsonPath::parse(path))
+                .collect(),
+            fills_in_old_objects: schema.has_defaults()
+                && definition["metadata"]["generation"].as_i64().unwrap_or(1) > 1,
+            schema,
+        }),
+        version: text(&version["name"]),
+        group,
+        plural,
+    }
+}
+
+fn deprecation(group: &str, version: &Value, kind: &str) -> Option<Cow<'static, str>> {
+    if version["deprecated"].as_bool() != Some(true) {
+        return None;
+    }
+    let name = version["name"].as_str().unwrap_or_default();
+    let warning = version["deprecationWarning"].as_str().map(str::to_owned);
+    Some(Cow::Owned(warning.unwrap_or_else(|| {
+        format!("{group}/{name} {kind} is deprecated")
+    })))
+}
+
+fn subresources(version: &Value, kind: &str) -> (Vec<Subresource>, bool) {
+    const VERBS: &[&str] = &["get", "patch", "update"];
+    let given = &version["subresources"];
+    let mut rows = Vec::new();
+    let has_status = given.get("status").is_some_and(Value::is_object);
+    if has_status {
+        rows.push(Subresource {
+            name: "status",
+            group: None,
+            version: None,
+            kind: Cow::Owned(kind.to_owned()),
+            verbs: VERBS,
+            handler: SubresourceHandler::Status(StatusMetadata::KeepAll),
+        });
+    }
+    if let Some(scale) = given.get("scale").filter(|scale| scale.is_object()) {
+        let path = |field: &str| {
+            scale[field]
+                .as_str()
+                .map(|path| path.trim_start_matches('.').to_owned())
+        };
+        rows.push(Subresource {
+            name: "scale",
+            group: Some("autoscaling"),
+            version: Some("v1"),
+            kind: Cow::Borrowed("Scale"),
+            verbs: VERBS,
+            handler: SubresourceHandler::Scale {
+                spec_replicas: path("specReplicasPath").unwrap_or_default(),
+                status_replicas: path("statusReplicasPath").unwrap_or_default(),
+                selector: path("labelSelectorPath"),
+            },
+        });
+    }
+    (rows, has_status)
+}

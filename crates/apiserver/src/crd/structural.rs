@@ -1,0 +1,351 @@
+//! A structural schema, parsed from the `openAPIV3Schema` of a definition.
+//!
+//! One struct serves structure and value validation: what a definition may combine is checked in [`super::definition`], so this
+//! parser takes what it finds. [`Schema::to_type`] makes the type that decoding, pruning and ownership walk.
+
+use std::{borrow::Cow, collections::BTreeMap, sync::Arc};
+
+use regex::Regex;
+use serde_json::Value;
+
+use crate::schema::{Arena, Field, List, ListKind, Node, Presence, Scalar, Struct, Type, TypeId};
+
+const OBJECT_META: &str = "apimachinery.pkg.apis.meta.v1.ObjectMeta";
+
+/// `additionalProperties`, `additionalItems`: a schema or a yes or no.
+#[derive(Clone, Debug)]
+pub(crate) enum Additional {
+    Allowed(bool),
+    Schema(Box<Schema>),
+}
+
+/// A JSON schema as custom resource definitions know it.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Schema {
+    /// The JSON type; empty when not given.
+    pub kind: String,
+    pub format: String,
+    pub nullable: bool,
+    pub default: Option<Value>,
+    pub properties: BTreeMap<String, Schema>,
+    pub additional: Option<Additional>,
+    pub items: Option<Box<Schema>>,
+    pub preserve: bool,
+    pub embedded: bool,
+    pub int_or_string: bool,
+    pub list_type: Option<String>,
+    pub list_keys: Vec<String>,
+    pub map_type: Option<String>,
+    pub required: Vec<String>,
+    pub enumeration: Vec<Value>,
+    pub minimum: Option<f64>,
+    pub exclusive_minimum: bool,
+    pub maximum: Option<f64>,
+    pub exclusive_maximum: bool,
+    pub multiple_of: Option<f64>,
+    pub min_length: Option<u64>,
+    pub max_length: Option<u64>,
+    pub pattern: Option<Pattern>,
+    pub min_items: Option<u64>,
+    pub max_items: Option<u64>,
+    pub unique_items: bool,
+    pub min_properties: Option<u64>,
+    pub max_properties: Option<u64>,
+    pub all_of: Vec<Schema>,
+    pub any_of: Vec<Schema>,
+    pub one_of: Vec<Schema>,
+    pub not: Option<Box<Schema>>,
+    /// There are CEL rules here or below.
+    pub has_rules: bool,
+}
+
+/// A pattern with its source, which error texts show.
+#[derive(Clone, Debug)]
+pub(crate) struct Pattern {
+    pub source: String,
+    /// `None` when Rust's engine does not know the pattern; it then matches everything.
+    pub regex: Option<Regex>,
+}
+
+impl Schema {
+    pub(crate) fn parse(value: &Value) -> Schema {
+        let text = |field: &str| value.get(field).and_then(Value::as_str).map(str::to_owned);
+        let flag = |field: &str| value.get(field).and_then(Value::as_bool).unwrap_or(false);
+        let number = |field: &str| value.get(field).and_then(Value::as_f64);
+        let count = |field: &str| value.get(field).and_then(Value::as_u64);
+        let texts = |field: &str| -> Vec<String> {
+            let items = value
+                .get(field)
+                .and_then(Value::as_array)
+                .into_iter()
+                .flatten();
+            items.filter_map(Value::as_str).map(str::to_owned).collect()
+        };
+        let many = |field: &str| -> Vec<Schema> {
+            value
+                .get(field)
+                .and_then(Value::as_array)
+                .into_iter()
+                .flatten()
+                .map(Schema::parse)
+                .collect()
+        };
+        let one = |field: &str| {
+            value
+                .get(field)
+                .filter(|schema| schema.is_object())
+                .map(|schema| Box::new(Schema::parse(schema)))
+        };
+        let properties: BTreeMap<String, Schema> = value
+            .get("properties")
+            .and_then(Value::as_object)
+            .into_iter()
+            .flatten()
+            .map(|(name, schema)| (name.clone(), Schema::parse(schema)))
+            .collect();
+        let additional = match value.get("additionalProperties") {
+            Some(Value::Bool(allowed)) => Some(Additional::Allowed(*allowed)),
+            Some(schema @ Value::Object(_)) => {
+                Some(Additional::Schema(Box::new(Schema::parse(schema))))
+            }
+            _ => None,
+        };
+        let items = one("items");
+        let below = properties
+            .values()
+            .chain(items.as_deref())
+            .chain(match &additional {
+                Some(Additional::Schema(schema)) => Some(&**schema),
+                _ => None,
+            });
+        let has_rules = value
+            .get("x-kubernetes-validations")
+            .is_some_and(|rules| !rules.is_null())
+            || below.into_iter().any(|schema| schema.has_rules);
+        Schema {
+            kind: text("type").unwrap_or_default(),
+            format: text("format").unwrap_or_default(),
+            nullable: flag("nullable"),
+            default: value.get("default").cloned(),
+            additional,
+            preserve: flag("x-kubernetes-preserve-unknown-fields"),
+            embedded: flag("x-kubernetes-embedded-resource"),
+            int_or_string: flag("x-kubernetes-int-or-string"),
+            list_type: text("x-kubernetes-list-type"),
+            list_keys: texts("x-kubernetes-list-map-keys"),
+            map_type: text("x-kubernetes-map-type"),
+            required: texts("required"),
+            enumeration: value
+                .get("enum")
+                .and_then(Value::as_array)
+                .cloned()
+                .unwrap_or_default(),
+            minimum: number("minimum"),
+            exclusive_minimum: flag("exclusiveMinimum"),
+            maximum: number("maximum"),
+            exclusive_maximum: flag("exclusiveMaximum"),
+            multiple_of: number("multipleOf"),
+            min_length: count("minLength"),
+            max_length: count("maxLength"),
+            pattern: text("pattern")
+                .filter(|source| !source.is_empty())
+                .map(|source| Pattern {
+                    regex: Regex::new(&source).ok(),
+                    source,
+                }),
+            min_items: count("minItems"),
+            max_items: count("maxItems"),
+            unique_items: flag("uniqueItems"),
+            min_properties: count("minProperties"),
+            max_properties: count("maxProperties"),
+            all_of: many("allOf"),
+            any_of: many("anyOf"),
+            one_of: many("oneOf"),
+            not: one("not"),
+            properties,
+            items,
+            has_rules,
+        }
+    }
+
+    /// Whether it gives a default here or below.
+    pub(crate) fn has_defaults(&self) -> bool {
+        self.default.is_some() || self.children().any(Schema::has_defaults)
+    }
+
+    /// The schemas of properties, of other properties and of items.
+    pub(crate) fn children(&self) -> impl Iterator<Item = &Schema> {
+        self.properties
+            .values()
+            .chain(self.items.as_deref())
+            .chain(self.additional_schema())
+    }
+
+    /// The schema of properties that have none of their own.
+    pub(crate) fn additional_schema(&self) -> Option<&Schema> {
+        match &self.additional {
+            Some(Additional::Schema(schema)) => Some(schema),
+            _ => None,
+        }
+    }
+
+    /// The type of a custom resource with this schema.
+    pub(crate) fn to_type(&self) -> Type {
+        let mut builder = Builder {
+            arena: Arena::default(),
+            json: TypeId(0),
+            metadata: TypeId(0),
+        };
+        builder.json = builder.arena.push(Node::Scalar(Scalar::Json));
+        let builtin = Type::builtin(OBJECT_META).expect("the table has ObjectMeta");
+        builder.metadata = builder.copy(&builtin);
+        let mut root = builder.object(self);
+        for name in ["apiVersion", "kind"] {
+            let json = builder.json;
+            upsert(&mut root, field(name, json, Presence::Verbatim));
+        }
+        upsert(
+            &mut root,
+            field("metadata", builder.metadata, Presence::Optional),
+        );
+        let id = builder.arena.push(Node::Struct(root));
+        Type::of(Arc::new(builder.arena), id)
+    }
+}
+
+fn field(name: &str, id: TypeId, presence: Presence) -> Field {
+    Field {
+        name: Cow::Owned(name.to_owned()),
+        id,
+        presence,
+        go: Cow::Borrowed(""),
+        tags: Vec::new(),
+        required: false,
+        retain_keys: false,
+    }
+}
+
+fn upsert(fields: &mut Struct, field: Field) {
+    match fields
+        .fields
+        .binary_search_by(|present| present.name.cmp(&field.name))
+    {
+        Ok(at) => fields.fields[at] = field,
+        Err(at) => fields.fields.insert(at, field),
+    }
+}
+
+struct Builder {
+    arena: Arena,
+    /// The node of values without structure.
+    json: TypeId,
+    /// The node of ObjectMeta.
+    metadata: TypeId,
+}
+
+impl Builder {
+    fn value(&mut self, schema: &Schema) -> TypeId {
+        if schema.int_or_string {
+            return self.json;
+        }
+        match schema.kind.as_str() {
+            "array" => {
+                let item = schema
+                    .items
+                    .as_deref()
+                    .map_or(self.json, |items| self.value(items));
+                let kind = match schema.list_type.as_deref() {
+                    Some("map") => ListKind::Map,
+                    Some("set") => ListKind::Set,
+                    _ => ListKind::Atomic,
+                };
+                let keys = schema
+                    .list_keys
+                    .iter()
+                    .map(|key| Cow::Owned(key.clone()))
+                    .collect();
+                self.arena.push(Node::List(List {
+                    item,
+                    kind,
+                    keys,
+                    merge_key: None,
+                    merge: false,
+                    retain_keys: false,
+                }))
+            }
+            "object" => {
+                let plain_map =
+                    schema.properties.is_empty() && !schema.preserve && !schema.embedded;
+                match schema.additional_schema().filter(|_| plain_map) {
+                    Some(values) => {
+                        let value = self.value(values);
+                        self.arena.push(Node::Map {
+                            value,
+                            atomic: schema.map_type.as_deref() == Some("atomic"),
+                        })
+                    }
+                    None => {
+                        let object = self.object(schema);
+                        self.arena.push(Node::Struct(object))
+                    }
+                }
+            }
+            _ if schema.preserve => {
+                let object = self.object(schema);
+                self.arena.push(Node::Struct(object))
+            }
+            _ => self.json,
+        }
+    }
+
+    fn object(&mut self, schema: &Schema) -> Struct {
+        let mut fields = Struct {
+            atomic: schema.map_type.as_deref() == Some("atomic"),
+            preserve: schema.preserve
+                || matches!(schema.additional, Some(Additional::Allowed(true))),
+            rest: schema.additional_schema().map(|rest| self.value(rest)),
+            custom: true,
+            ..Struct::default()
+        };
+        for (name, schema) in &schema.properties {
+            let id = self.value(schema);
+            upsert(&mut fields, field(name, id, Presence::Verbatim));
+        }
+        if schema.embedded {
+            for name in ["apiVersion", "kind"] {
+                upsert(&mut fields, field(name, self.json, Presence::Verbatim));
+            }
+            upsert(
+                &mut fields,
+                field("metadata", self.metadata, Presence::Verbatim),
+            );
+        }
+        fields
+    }
+
+    /// Copies a built-in type, which is not recursive, into this arena.
+    fn copy(&mut self, kind: &Type) -> TypeId {
+        self.copy_node(kind.arena(), kind.id())
+    }
+
+    fn copy_node(&mut self, from: &Arena, id: TypeId) -> TypeId {
+        let node = match from.node(id).clone() {
+            Node::Struct(mut fields) => {
+                for field in &mut fields.fields {
+                    field.id = self.copy_node(from, field.id);
+                }
+                Node::Struct(fields)
+            }
+            Node::Map { value, atomic } => Node::Map {
+                value: self.copy_node(from, value),
+                atomic,
+            },
+            Node::List(list) => Node::List(List {
+                item: self.copy_node(from, list.item),
+                ..list
+            }),
+            scalar @ Node::Scalar(_) => scalar,
+        };
+        self.arena.push(node)
+    }
+}

@@ -1,0 +1,444 @@
+//! CustomResourceDefinitions: defaults, the first status, and validation in upstream's words.
+//!
+//! Upstream validates its internal form, in which schema, subresources and columns that all versions share stand once at the top: errors
+//! about them name `spec.validation`, `spec.subresources` and `spec.additionalPrinterColumns`. The schema itself is checked in
+//! `crd/definition.rs`; the status is written by `crd/controller.rs`.
+
+use serde_json::{Value, json};
+
+use super::Kind;
+use crate::{
+    admission::Ctx,
+    crd::{CLEANUP_FINALIZER, definition},
+    field::{ErrorType, Errors, Path},
+    schema::time,
+    validation::names,
+};
+
+const APPROVAL: &str = "api-approved.kubernetes.io";
+const COLUMN_TYPES: &[&str] = &["boolean", "date", "integer", "number", "string"];
+
+pub(super) struct CustomResourceDefinition;
+
+impl Kind for CustomResourceDefinition {
+    fn default(&self, object: &mut Value) {
+        let spec = &mut object["spec"];
+        let kind = text(&spec["names"], "kind").to_owned();
+        if !kind.is_empty() {
+            for (field, value) in [
+                ("singular", kind.to_lowercase()),
+                ("listKind", format!("{kind}List")),
+            ] {
+                if text(&spec["names"], field).is_empty() {
+                    spec["names"][field] = value.into();
+                }
+            }
+        }
+        if spec.get("conversion").is_none_or(Value::is_null) {
+            spec["conversion"] = json!({"strategy": "None"});
+        }
+    }
+
+    fn prepare_create(&self, _: &Ctx<'_>, object: &mut Value) {
+        object["status"] = json!({"acceptedNames": {"kind": "", "plural": ""}, "conditions": null, "storedVersions": null});
+        store_storage_versions(object);
+    }
+
+    fn prepare_update(&self, _: &Ctx<'_>, object: &mut Value, _: &Value) {
+        store_storage_versions(object);
+    }
+
+    fn validate(&self, _: &Ctx<'_>, object: &Value, errors: &mut Errors) {
+        check_spec(object, errors);
+        check_status(object, errors);
+    }
+
+    fn validate_creation(&self, _: &Ctx<'_>, object: &Value, errors: &mut Errors) {
+        let spec = &object["spec"];
+        let (name, plural, group) = (
+            text(&object["metadata"], "name"),
+            text(&spec["names"], "plural"),
+            text(spec, "group"),
+        );
+        let metadata = Path::new("metadata");
+        if name != format!("{plural}.{group}") {
+            errors.invalid(
+                &metadata.child("name"),
+                name,
+                r#"must be spec.names.plural+"."+spec.group"#,
+            );
+        }
+        let protected = ["k8s.io", "kubernetes.io"]
+            .iter()
+            .any(|domain| group == *domain || group.ends_with(&format!(".{domain}")));
+        if protected {
+            let annotations = metadata.child("annotations");
+            let at = annotations.key(APPROVAL);
+            let why = format!(
+                "protected groups must have approval annotation {APPROVAL:?}, see https://github.com/kubernetes/enhancements/pull/1111"
+            );
+            match object["metadata"]["annotations"]
+                .get(APPROVAL)
+                .and_then(Value::as_str)
+            {
+                None | Some("") => errors.required(&at, why),
+                Some(given) if given.starts_with("unapproved") || given.contains("://") => {}
+                Some(given) => errors.invalid(&at, given, why),
+            }
+        }
+    }
+
+    fn validate_update(&self, _: &Ctx<'_>, object: &Value, old: &Value, errors: &mut Errors) {
+        let (new, before) = (&object["spec"], &old["spec"]);
+        let spec = Path::new("spec");
+        let names = spec.child("names");
+        let mut immutable = |path: &Path<'_>, new: &Value, before: &Value| {
+            if new != before {
+                errors.invalid(path, new.clone(), "field is immutable");
+            }
+        };
+        if is_established(old) {
+            immutable(&spec.child("scope"), &new["scope"], &before["scope"]);
+            immutable(
+                &names.child("kind"),
+                &new["names"]["kind"],
+                &before["names"]["kind"],
+            );
+        }
+        immutable(&spec.child("group"), &new["group"], &before["group"]);
+        immutable(
+            &names.child("plural"),
+            &new["names"]["plural"],
+            &before["names"]["plural"],
+        );
+    }
+
+    /// The finalizer that keeps the definition is added by its first deletion.
+    fn holds_deletion(&self, object: &Value) -> bool {
+        object["metadata"].get("deletionTimestamp").is_none()
+    }
+
+    fn prepare_delete(&self, ctx: &Ctx<'_>, object: &mut Value) {
+        let finalizers = &mut object["metadata"]["finalizers"];
+        match finalizers.as_array_mut() {
+            Some(present) if present.iter().any(|name| name == CLEANUP_FINALIZER) => {}
+            Some(present) => present.push(CLEANUP_FINALIZER.into()),
+            None => *finalizers = json!([CLEANUP_FINALIZER]),
+        }
+        let terminating = json!({
+            "type": "Terminating", "status": "True", "reason": "InstanceDeletionPending",
+            "lastTransitionTime": time::format_seconds(&ctx.now),
+            "message": "CustomResourceDefinition marked for deletion; CustomResource deletion will begin soon",
+        });
+        let conditions = &mut object["status"]["conditions"];
+        match conditions.as_array_mut() {
+            Some(present)
+                if present
+                    .iter()
+                    .any(|condition| condition["type"] == "Terminating") => {}
+            Some(present) => present.push(terminating),
+            None => *conditions = json!([terminating]),
+        }
+    }
+}
+
+fn text<'v>(value: &'v Value, field: &str) -> &'v str {
+    value.get(field).and_then(Value::as_str).unwrap_or_default()
+}
+
+fn versions(object: &Value) -> &[Value] {
+    object["spec"]["versions"]
+        .as_array()
+        .map(Vec::as_slice)
+        .unwrap_or_default()
+}
+
+/// Whether the definition has been accepted and is served.
+pub(crate) fn is_established(object: &Value) -> bool {
+    let conditions = object["status"]["conditions"].as_array();
+    conditions
+        .into_iter()
+        .flatten()
+        .any(|condition| condition["type"] == "Established" && condition["status"] == "True")
+}
+
+fn store_storage_versions(object: &mut Value) {
+    let storage: Vec<Value> = versions(object)
+        .iter()
+        .filter(|version| version["storage"] == true)
+        .map(|version| version["name"].clone())
+        .collect();
+    let stored = &mut object["status"]["storedVersions"];
+    for name in storage {
+        match stored.as_array_mut() {
+            Some(present) if present.contains(&name) => {}
+            Some(present) => present.push(name),
+            None => *stored = json!([name]),
+        }
+    }
+}
+
+fn check_spec(object: &Value, errors: &mut Errors) {
+    let spec = &object["spec"];
+    let path = Path::new("spec");
+    let group = text(spec, "group");
+    if group.is_empty() {
+        errors.required(&path.child("group"), "");
+    } else if !group.contains('.') {
+        errors.invalid(
+            &path.child("group"),
+            group,
+            "should be a domain with at least one dot",
+        );
+    }
+    if !group.is_empty() {
+        names::dns_subdomain(group)
+            .into_iter()
+            .for_each(|why| errors.invalid(&path.child("group"), group, why));
+    }
+    match text(spec, "scope") {
+        "" => errors.required(&path.child("scope"), ""),
+        "Cluster" | "Namespaced" => {}
+        other => errors.not_supported(&path.child("scope"), other, &["Cluster", "Namespaced"]),
+    }
+    if spec["preserveUnknownFields"] == true {
+        let why = "cannot set to true, set x-kubernetes-preserve-unknown-fields to true in spec.versions[*].schema instead";
+        errors.invalid(&path.child("preserveUnknownFields"), true, why);
+    }
+    check_names(&spec["names"], &path.child("names"), errors);
+    check_versions(object, &path, errors);
+}
+
+fn check_names(given: &Value, path: &Path<'_>, errors: &mut Errors) {
+    for field in ["plural", "singular", "kind", "listKind"] {
+        let value = text(given, field);
+        if value.is_empty() {
+            errors.required(&path.child(field), "");
+            continue;
+        }
+        let mixed = matches!(field, "kind" | "listKind");
+        let checked = if mixed {
+            value.to_lowercase()
+        } else {
+            value.to_owned()
+        };
+        for why in names::dns1035_label(&checked) {
+            let why = if mixed {
+                format!("may have mixed case, but should otherwise match: {why}")
+            } else {
+                why
+            };
+            errors.invalid(&path.child(field), value, why);
+        }
+    }
+    for field in ["shortNames", "categories"] {
+        let at = path.child(field);
+        for (index, name) in given[field]
+            .as_array()
+            .into_iter()
+            .flatten()
+            .filter_map(Value::as_str)
+            .enumerate()
+        {
+            for why in names::dns1035_label(name) {
+                errors.invalid(&at.index(index), name, why);
+            }
+        }
+    }
+    if !text(given, "kind").is_empty() && text(given, "kind") == text(given, "listKind") {
+        errors.invalid(
+            &path.child("listKind"),
+            text(given, "listKind"),
+            "kind and listKind may not be the same",
+        );
+    }
+}
+
+/// Whether all versions say the same about something, so that upstream's internal form has it once.
+fn is_shared(versions: &[Value], field: &str) -> bool {
+    versions
+        .windows(2)
+        .all(|pair| pair[0].get(field) == pair[1].get(field))
+}
+
+fn check_versions(object: &Value, path: &Path<'_>, errors: &mut Errors) {
+    let all = versions(object);
+    let at = path.child("versions");
+    if all
+        .iter()
+        .filter(|version| version["storage"] == true)
+        .count()
+        != 1
+    {
+        errors.with_text(
+            ErrorType::Invalid,
+            &at,
+            internal_form(&object["spec"]["versions"]),
+            "must have exactly one version marked as storage version",
+        );
+    }
+    for (index, version) in all.iter().enumerate() {
+        let name = text(version, "name");
+        for why in names::dns1035_label(name) {
+            if index == 0 {
+                errors.invalid(&path.child("version"), name, why.as_str());
+            }
+            errors.invalid(&at.index(index).child("name"), name, why);
+        }
+        if all[..index].iter().any(|other| text(other, "name") == name) {
+            errors.with_text(
+                ErrorType::Invalid,
+                &at,
+                internal_form(&object["spec"]["versions"]),
+                "must contain unique version names",
+            );
+        }
+    }
+    let shared = |field: &str| is_shared(all, field);
+    for (index, version) in all.iter().enumerate() {
+        let at = at.index(index);
+        let schema = version
+            .pointer("/schema/openAPIV3Schema")
+            .filter(|schema| schema.is_object());
+        match schema {
+            None => errors.required(&at.child("schema").child("openAPIV3Schema"), ""),
+            Some(schema) if shared("schema") => {
+                if index == 0 {
+                    definition::check_schema(
+                        schema,
+                        &path.child("validation").child("openAPIV3Schema"),
+                        errors,
+                    );
+                }
+            }
+            Some(schema) => definition::check_schema(
+                schema,
+                &at.child("schema").child("openAPIV3Schema"),
+                errors,
+            ),
+        }
+        for (field, check) in [
+            (
+                "subresources",
+                check_subresources as fn(&Value, &Path<'_>, &mut Errors),
+            ),
+            ("additionalPrinterColumns", check_columns),
+        ] {
+            if !shared(field) {
+                check(&version[field], &at.child(field), errors);
+            } else if index == 0 {
+                check(&version[field], &path.child(field), errors);
+            }
+        }
+    }
+}
+
+/// The versions as upstream prints its internal structs; what all share stands elsewhere there.
+fn internal_form(versions: &Value) -> String {
+    let Some(items) = versions.as_array() else {
+        return "null".to_owned();
+    };
+    let texts: Vec<String> = items
+        .iter()
+        .map(|version| {
+            format!(
+                r#"{{"Name":{},"Served":{},"Storage":{},"Deprecated":{},"DeprecationWarning":{},"Schema":null,"Subresources":null,"AdditionalPrinterColumns":null,"SelectableFields":null}}"#,
+                version["name"],
+                version["served"],
+                version["storage"],
+                version["deprecated"].as_bool().unwrap_or(false),
+                version["deprecationWarning"],
+            )
+        })
+        .collect();
+    format!("[{}]", texts.join(","))
+}
+
+fn check_columns(columns: &Value, path: &Path<'_>, errors: &mut Errors) {
+    for (index, column) in columns.as_array().into_iter().flatten().enumerate() {
+        let at = path.index(index);
+        if text(column, "name").is_empty() {
+            errors.required(&at.child("name"), "");
+        }
+        match text(column, "type") {
+            "" => errors.required(
+                &at.child("type"),
+                format!("must be one of {}", COLUMN_TYPES.join(",")),
+            ),
+            known if COLUMN_TYPES.contains(&known) => {}
+            other => errors.invalid(
+                &at.child("type"),
+                other,
+                format!("must be one of {}", COLUMN_TYPES.join(",")),
+            ),
+        }
+        match text(column, "jsonPath") {
+            "" => errors.required(&at.child("JSONPath"), ""),
+            simple if simple.starts_with('.') => {}
+            other => errors.invalid(
+                &at.child("JSONPath"),
+                other,
+                "must be a simple json path starting with .",
+            ),
+        }
+    }
+}
+
+fn check_subresources(subresources: &Value, path: &Path<'_>, errors: &mut Errors) {
+    let Some(scale) = subresources.get("scale").filter(|scale| scale.is_object()) else {
+        return;
+    };
+    let at = path.child("scale");
+    for (field, roots, required) in [
+        ("specReplicasPath", &[".spec."][..], true),
+        ("statusReplicasPath", &[".status."][..], true),
+        ("labelSelectorPath", &[".spec.", ".status."][..], false),
+    ] {
+        let given = text(scale, field);
+        let under = roots
+            .iter()
+            .map(|root| root.trim_end_matches('.'))
+            .collect::<Vec<_>>();
+        if given.is_empty() {
+            if required {
+                errors.required(&at.child(field), "");
+            }
+        } else if !given.starts_with('.') {
+            errors.invalid(
+                &at.child(field),
+                given,
+                "must be a simple json path starting with .",
+            );
+        } else if !roots.iter().any(|root| given.starts_with(root)) {
+            let why = if under.len() == 1 {
+                format!("should be a json path under {}", under[0])
+            } else {
+                "should be a json path under either .spec or .status".to_owned()
+            };
+            errors.invalid(&at.child(field), given, why);
+        }
+    }
+}
+
+fn check_status(object: &Value, errors: &mut Errors) {
+    let status = Path::new("status");
+    let at = status.child("storedVersions");
+    let stored = object["status"]["storedVersions"]
+        .as_array()
+        .map(Vec::as_slice)
+        .unwrap_or_default();
+    if stored.is_empty() {
+        errors.invalid(&at, Value::Null, "must have at least one stored version");
+    }
+    for (index, name) in stored.iter().filter_map(Value::as_str).enumerate() {
+        if !versions(object)
+            .iter()
+            .any(|version| text(version, "name") == name)
+        {
+            let why = format!(
+                "missing from spec.versions; {name} was previously a storage version, and must remain in spec.versions until a storage migration ensures no data remains persisted in {name} and removes {name} from status.storedVersions"
+            );
+            errors.invalid(&at.index(index), name, why);
+        }
+    }
+}
