@@ -26,11 +26,7 @@ impl Plugin for NamespaceLifecycle {
     }
 
     fn mutate(&self, ctx: &Ctx<'_>, request: &mut Request<'_>) -> Result<(), Status> {
-        if request.operation == Operation::Delete {
-            let immortal = IMMORTAL.contains(&request.name);
-            return if immortal { Err(request.forbidden("this namespace may not be deleted")) } else { Ok(()) };
-        }
-        let Some(namespace) = request.namespace else { return Ok(()) };
+        let Some(namespace) = request.namespace.filter(|_| request.operation != Operation::Delete) else { return Ok(()) };
         let Some(found) = ctx.lookup.find("", "namespaces", None, namespace) else {
             return Err(Status::core_not_found("namespaces", namespace));
         };
@@ -47,5 +43,12 @@ impl Plugin for NamespaceLifecycle {
             });
         }
         Err(status)
+    }
+
+    fn validate(&self, _ctx: &Ctx<'_>, request: &Request<'_>) -> Result<(), Status> {
+        if request.operation == Operation::Delete && IMMORTAL.contains(&request.name) {
+            return Err(request.forbidden("this namespace may not be deleted"));
+        }
+        Ok(())
     }
 }

@@ -202,6 +202,9 @@ async fn create_named(
         resource.namespaced,
         resource.rules.name,
     );
+    if !call.row.custom {
+        check_metadata::kube_finalizers(&mut errors, &path, &object["metadata"]);
+    }
     behaviour.validate(&ctx, &object, &mut errors);
     behaviour.validate_creation(&ctx, &object, &mut errors);
     if !errors.is_empty() {
@@ -346,6 +349,9 @@ async fn update_once(
     );
     check_metadata::object_meta_update(&mut errors, &path, sent, kept);
     check_metadata::object_meta_update(&mut errors, &path, sent, kept);
+    if !call.row.custom {
+        check_metadata::kube_finalizers(&mut errors, &path, sent);
+    }
     match part {
         Part::Status(_) => behaviour.validate_status(&ctx, &object, &old, &mut errors),
         Part::Piece => {

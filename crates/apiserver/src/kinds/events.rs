@@ -146,6 +146,12 @@ impl Kind for Event {
     fn from_storage(&self, object: &mut Value) {
         if let Some(object) = object.as_object_mut() {
             RENAMED.iter().for_each(|(core, new)| rename(object, core, new));
+            // The core form always shows these two, the new one only when they are set.
+            for field in ["reportingController", "reportingInstance"] {
+                if object.get(field).is_some_and(|text| text == "") {
+                    object.remove(field);
+                }
+            }
         }
     }
 }

@@ -11,7 +11,7 @@ use super::{
 use crate::{
     admission::Ctx,
     field::{Errors, Path},
-    validation::{check, names},
+    validation::{check, metadata, names},
 };
 
 /// The finalizer every namespace is created with.
@@ -57,6 +57,10 @@ impl Kind for Namespace {
         } else if phase != "Active" {
             errors.invalid(&path, phase, "may only be 'Active' if `deletionTimestamp` is empty");
         }
+    }
+
+    fn prepare_part(&self, _ctx: &Ctx<'_>, _subresource: &str, object: &mut Value, old: &Value) {
+        object["status"] = old["status"].clone();
     }
 
     fn holds_deletion(&self, object: &Value) -> bool {
@@ -111,9 +115,7 @@ pub(crate) fn spec_finalizers(errors: &mut Errors, object: &Value) {
     let path = path.child("finalizers");
     for finalizer in object["spec"].items("finalizers").iter().filter_map(Value::as_str) {
         check(errors, &path, finalizer, names::qualified_name(finalizer));
-        if !finalizer.contains('/') && !matches!(finalizer, FINALIZER | "orphan" | "foregroundDeletion") {
-            errors.invalid(&path, finalizer, "name is neither a standard finalizer name nor is it fully qualified");
-        }
+        metadata::kube_finalizer(errors, &path, finalizer);
     }
 }
 

@@ -9,7 +9,7 @@ use serde_json::Value;
 
 use super::{check, entries, immutable, items, names, text};
 use crate::{
-    field::{self, Errors, Path},
+    field::{self, ErrorType, Errors, Path},
     kinds::NameRule,
 };
 
@@ -198,13 +198,43 @@ fn owner_references(errors: &mut Errors, path: &Path<'_>, references: &[Value]) 
             let name = format!("{kind}/{}", text(reference, "name"));
             match &controller {
                 None => controller = Some(name),
-                Some(first) => errors.invalid(
-                    path,
-                    references.to_vec(),
-                    format!("Only one reference can have Controller set to true. Found \"true\" in references for {first} and {name}"),
-                ),
+                Some(first) => {
+                    let detail = format!(
+                        "Only one reference can have Controller set to true. Found \"true\" in references for {first} and {name}"
+                    );
+                    errors.with_text(ErrorType::Invalid, path, printed(references), detail);
+                }
             }
         }
+    }
+}
+
+/// Owner references as Go marshals them.
+fn printed(references: &[Value]) -> String {
+    let one = |reference: &Value| {
+        let mut fields = Vec::new();
+        for field in ["apiVersion", "kind", "name", "uid", "controller", "blockOwnerDeletion"] {
+            if let Some(value) = reference.get(field) {
+                fields.push((field, value.clone()));
+            }
+        }
+        field::go_struct(&fields)
+    };
+    format!("[{}]", references.iter().map(one).collect::<Vec<_>>().join(","))
+}
+
+/// What the built-in kinds ask of finalizers beyond the form: a domain, or a name of Kubernetes itself.
+pub fn kube_finalizers(errors: &mut Errors, path: &Path<'_>, metadata: &Value) {
+    let path = path.child("finalizers");
+    for (index, finalizer) in items(metadata, "finalizers").iter().filter_map(Value::as_str).enumerate() {
+        kube_finalizer(errors, &path.index(index), finalizer);
+    }
+}
+
+/// A finalizer of a built-in kind must have a domain unless it is one of Kubernetes itself.
+pub fn kube_finalizer(errors: &mut Errors, path: &Path<'_>, finalizer: &str) {
+    if !finalizer.contains('/') && !matches!(finalizer, "kubernetes" | "orphan" | "foregroundDeletion") {
+        errors.invalid(path, finalizer, "name is neither a standard finalizer name nor is it fully qualified");
     }
 }
 

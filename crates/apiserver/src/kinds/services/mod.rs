@@ -67,7 +67,8 @@ impl Kind for Service {
         let Some(root) = object.as_object_mut() else { return };
         default_spec(object_at(root, "spec"));
         let balancer = object["spec"]["type"] == "LoadBalancer";
-        for ingress in object["status"]["loadBalancer"]["ingress"].as_array_mut().into_iter().flatten() {
+        let ingress = object.pointer_mut("/status/loadBalancer/ingress").and_then(Value::as_array_mut);
+        for ingress in ingress.into_iter().flatten() {
             if balancer && !ingress.text("ip").is_empty() && !ingress.has("ipMode") {
                 ingress["ipMode"] = "VIP".into();
             }
@@ -87,18 +88,7 @@ impl Kind for Service {
     }
 
     fn validate_status(&self, _ctx: &Ctx<'_>, object: &Value, _old: &Value, errors: &mut Errors) {
-        let path = Path::new("status");
-        let path = path.child("loadBalancer");
-        for (index, ingress) in object["status"]["loadBalancer"].items("ingress").iter().enumerate() {
-            let path = path.child("ingress");
-            let path = path.index(index);
-            if !ingress.text("ip").is_empty() {
-                net::ip(errors, &path.child("ip"), ingress.text("ip"));
-            }
-            if ingress.has("ipMode") && ingress.text("ip").is_empty() {
-                errors.forbidden(&path.child("ipMode"), "may not be specified when `ip` is not set");
-            }
-        }
+        validate::load_balancer_status(errors, object);
     }
 
     fn warnings(&self, object: &Value, _old: Option<&Value>) -> Vec<String> {

@@ -362,3 +362,36 @@ fn kept(errors: &mut Errors, path: &Path<'_>, spec: &Value, old: &Value, field: 
         errors.invalid(&path.child("ipFamilyPolicy"), spec["ipFamilyPolicy"].clone(), detail);
     }
 }
+
+/// Records what is wrong with the addresses a load balancer reports.
+pub(super) fn load_balancer_status(errors: &mut Errors, service: &Value) {
+    let path = Path::new("status");
+    let path = path.child("loadBalancer");
+    let path = path.child("ingress");
+    let all = service["status"]["loadBalancer"].items("ingress");
+    if service["spec"]["type"] != "LoadBalancer" {
+        if !all.is_empty() {
+            errors.forbidden(&path, "may only be used when `spec.type` is 'LoadBalancer'");
+        }
+        return;
+    }
+    for (index, ingress) in all.iter().enumerate() {
+        let path = path.index(index);
+        let (ip, hostname) = (ingress.text("ip"), ingress.text("hostname"));
+        if !ip.is_empty() {
+            net::ip(errors, &path.child("ip"), ip);
+        }
+        match ingress["ipMode"].as_str() {
+            None if !ip.is_empty() => errors.required(&path.child("ipMode"), "must be specified when `ip` is set"),
+            None => {}
+            Some(_) if ip.is_empty() => errors.forbidden(&path.child("ipMode"), "may not be specified when `ip` is not set"),
+            Some(mode) => one_of(errors, &path.child("ipMode"), mode, &["Proxy", "VIP"]),
+        }
+        if !hostname.is_empty() {
+            check(errors, &path.child("hostname"), hostname, names::dns_subdomain(hostname));
+            if net::parse_ip(hostname).is_some() {
+                errors.invalid(&path.child("hostname"), hostname, "must be a DNS name, not an IP address");
+            }
+        }
+    }
+}
