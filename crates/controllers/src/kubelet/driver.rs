@@ -100,6 +100,8 @@ pub fn start(context: &Context, options: Options, machines: mpsc::UnboundedRecei
 #[derive(Debug)]
 enum Input {
     Pod(Arc<Pod>),
+    /// The kubelet's own write came back.
+    Echo(Arc<Pod>),
     PodGone(Arc<Pod>),
     Node(Arc<Node>),
     NodeGone(String),
@@ -113,7 +115,9 @@ fn watch_pods(context: &Context, inputs: mpsc::UnboundedSender<Input>) {
         }
         let input = match change {
             Change::Deleted(_) => Input::PodGone(Arc::clone(pod)),
-            Change::Updated { old, new } if !concerns_kubelet(old, new) => return,
+            Change::Updated { old, new } if !concerns_kubelet(old, new) => {
+                Input::Echo(Arc::clone(pod))
+            }
             Change::Added(_) | Change::Updated { .. } => Input::Pod(Arc::clone(pod)),
         };
         // Closed only when the process stops.
@@ -319,6 +323,11 @@ impl Driver {
                         waiting.retain(|other| other.metadata.uid != pod.metadata.uid);
                         waiting.push(pod);
                     }
+                }
+            }
+            Input::Echo(pod) => {
+                if let Some(kubelet) = self.nodes.get_mut(node_of(&pod)) {
+                    kubelet.host.refresh_pod(pod);
                 }
             }
             Input::PodGone(pod) => {

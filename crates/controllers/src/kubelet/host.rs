@@ -97,6 +97,14 @@ impl Host {
         self.step(&uid, now)
     }
 
+    /// A newer picture of a pod in which nothing changed that its kubelet acts on: keeping it lets the older one go.
+    pub fn refresh_pod(&mut self, pod: Arc<Pod>) {
+        let uid = pod.metadata.uid.as_deref().unwrap_or_default();
+        if let Some(resident) = self.pods.get_mut(uid) {
+            resident.sim.observe(pod);
+        }
+    }
+
     /// A pod's object is gone.
     pub fn forget_pod(&mut self, uid: &str, now: Timestamp) {
         if let Some(mut resident) = self.pods.remove(uid) {

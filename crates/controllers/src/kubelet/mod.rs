@@ -17,6 +17,7 @@ pub mod logs;
 pub mod node;
 pub mod pace;
 pub mod pod;
+mod pod_stop;
 mod pod_sync;
 pub mod pulls;
 mod status;

@@ -5,20 +5,21 @@
 //! many steps a moment holds, they lead to one status: with instant delays a pod becomes Running in a single write.
 //!
 //! Invariant: after [`PodSim::step`] returns, stepping again at the same moment changes nothing.
-//! The order of a pod's containers is in [`super::pod_sync`], what they report in [`super::status`].
+//! The order in which containers come up is in `pod_sync`, how they go in `pod_stop`, what they report in `status`.
 
-use std::{borrow::Cow, sync::Arc};
+use std::{borrow::Cow, hash::Hasher, io, sync::Arc};
 
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::{
     api::core::v1::{Container, HostIP, Pod, PodIP, PodSpec, PodStatus},
     apimachinery::pkg::apis::meta::v1::Time,
 };
+use rustc_hash::FxHasher;
 
 use super::{
     addresses::Addresses,
     annotations,
-    container::{Exit, PlannedExit, Role, State, Unit},
+    container::{PlannedExit, Role, Unit},
     ids,
     node::NodeFacts,
     pace::{Delays, Pace},
@@ -112,9 +113,12 @@ pub struct PodSim {
     pub(super) sandbox: Sandbox,
     pub(super) units: Vec<Unit>,
     ip: Option<String>,
-    start_time: Option<Timestamp>,
+    pub(super) start_time: Option<Timestamp>,
     transitions: Transitions,
-    written: Option<PodStatus>,
+    /// Fingerprint of the status written last; the status itself is at the API server.
+    written: Option<u64>,
+    /// The status written last is final.
+    sealed: bool,
     address_written: bool,
     deleted: bool,
     pub(super) events: Vec<PodEvent>,
@@ -197,6 +201,7 @@ impl PodSim {
             ip: None,
             start_time: None,
             written: None,
+            sealed: false,
             address_written: false,
             deleted: false,
             events: Vec::new(),
@@ -335,7 +340,7 @@ impl PodSim {
         if let Some("Succeeded" | "Failed") = status.phase.as_deref() {
             // Its status is final: nothing is written again, only a deletion is carried out.
             self.life = Life::Over { why: None };
-            self.written = Some(status.clone());
+            self.sealed = true;
             return;
         }
         let Some(ip) = &status.pod_ip else { return };
@@ -440,176 +445,6 @@ impl PodSim {
         )
     }
 
-    fn consider_stopping(&mut self, parts: &Parts<'_>, now: Timestamp) {
-        let meta = &self.pod.metadata;
-        if meta.deletion_timestamp.is_some() {
-            let grace = meta.deletion_grace_period_seconds.unwrap_or(0);
-            self.begin_stop(grace, None, parts, now);
-        } else if self
-            .active_deadline()
-            .is_some_and(|deadline| deadline <= now)
-        {
-            let why = (
-                "DeadlineExceeded",
-                "Pod was active on the node longer than the specified deadline",
-            );
-            self.event(true, why.0, why.1.to_owned(), None);
-            self.begin_stop(
-                self.spec().termination_grace_period_seconds.unwrap_or(30),
-                Some(why),
-                parts,
-                now,
-            );
-        }
-    }
-
-    fn active_deadline(&self) -> Option<Timestamp> {
-        let seconds = self.spec().active_deadline_seconds?;
-        self.start_time?
-            .saturating_add(SignedDuration::from_secs(seconds))
-            .ok()
-    }
-
-    pub(super) fn begin_stop(
-        &mut self,
-        grace_s: i64,
-        why: Option<(&'static str, &'static str)>,
-        parts: &Parts<'_>,
-        now: Timestamp,
-    ) {
-        let deadline = now
-            .saturating_add(SignedDuration::from_secs(grace_s.max(1)))
-            .unwrap_or(Timestamp::MAX);
-        self.life = Life::Stopping {
-            deadline,
-            sidecars_told: false,
-            why,
-        };
-        self.tell_to_stop(|role| role != Role::Sidecar, deadline, parts, now);
-    }
-
-    fn tell_to_stop(
-        &mut self,
-        which: impl Fn(Role) -> bool,
-        deadline: Timestamp,
-        parts: &Parts<'_>,
-        now: Timestamp,
-    ) {
-        let asked = annotations::stop_delay(self.pod.metadata.annotations.as_ref());
-        for index in 0..self.units.len() {
-            if !which(self.units[index].role) || !self.units[index].is_running() {
-                continue;
-            }
-            self.event(
-                false,
-                "Killing",
-                format!("Stopping container {}", self.units[index].name),
-                Some(index),
-            );
-            let pre_stop = self.container(&self.units[index]).and_then(|container| {
-                let sleep = container
-                    .lifecycle
-                    .as_ref()?
-                    .pre_stop
-                    .as_ref()?
-                    .sleep
-                    .as_ref()?;
-                Some(SignedDuration::from_secs(sleep.seconds))
-            });
-            let work = asked.unwrap_or(parts.delays.stop) + pre_stop.unwrap_or_default();
-            let obeys_at = parts.pace.after(now, work);
-            let planned = if obeys_at < deadline || obeys_at == now {
-                PlannedExit {
-                    at: obeys_at,
-                    code: 0,
-                }
-            } else {
-                PlannedExit {
-                    at: deadline,
-                    code: 137,
-                }
-            };
-            if let State::Running { exit, .. } = &mut self.units[index].state {
-                let sooner = exit.filter(|own| own.at < planned.at);
-                *exit = Some(sooner.unwrap_or(planned));
-            }
-        }
-    }
-
-    fn advance_stop(&mut self, parts: &mut Parts<'_>, now: Timestamp) {
-        let Life::Stopping {
-            deadline,
-            sidecars_told,
-            why,
-        } = self.life.clone()
-        else {
-            return;
-        };
-        // A second deletion may have shortened the grace period.
-        let deletion = self.pod.metadata.deletion_timestamp.as_ref().map(|at| at.0);
-        let deadline = deletion.map_or(deadline, |at| deadline.min(at.max(now)));
-        self.life = Life::Stopping {
-            deadline,
-            sidecars_told,
-            why,
-        };
-        self.finish_runs(deadline, now);
-        if self
-            .units
-            .iter()
-            .any(|unit| unit.role != Role::Sidecar && unit.is_running())
-        {
-            return;
-        }
-        if !sidecars_told {
-            self.life = Life::Stopping {
-                deadline,
-                sidecars_told: true,
-                why,
-            };
-            self.tell_to_stop(|role| role == Role::Sidecar, deadline, parts, now);
-            self.finish_runs(deadline, now);
-        }
-        if self.units.iter().all(|unit| !unit.is_running()) {
-            self.settle_for_good();
-            self.sandbox = Sandbox::None;
-            self.life = Life::Over { why };
-            parts.addresses.release(&self.uid, now);
-        }
-    }
-
-    fn finish_runs(&mut self, deadline: Timestamp, now: Timestamp) {
-        let uid = &self.uid;
-        for unit in &mut self.units {
-            let State::Running { exit, .. } = &unit.state else {
-                continue;
-            };
-            let ended = match exit {
-                Some(planned) if planned.at <= now => Some(planned.code),
-                _ if deadline <= now => Some(137),
-                _ => None,
-            };
-            if let Some(code) = ended {
-                unit.state = State::Ended(unit.exit_now(uid, code, now));
-            }
-        }
-    }
-
-    /// Nothing is started any more: what ended stays ended, and what never ran is reported as not found.
-    fn settle_for_good(&mut self) {
-        let initialized = status::has_initialized(&self.units);
-        for unit in &mut self.units {
-            let ended = match (&unit.state, unit.last.take()) {
-                (State::Exited { exit, .. } | State::Ended(exit), _) => Some(exit.clone()),
-                (_, Some(last)) => Some(last),
-                (_, None) => initialized.then(Exit::unknown),
-            };
-            if let Some(exit) = ended {
-                unit.state = State::Ended(exit);
-            }
-        }
-    }
-
     fn wake(&self, now: Timestamp) -> Option<Timestamp> {
         let own = match &self.life {
             Life::Active => {
@@ -634,16 +469,12 @@ impl PodSim {
     }
 
     fn report(&mut self, parts: &Parts<'_>, now: Timestamp, effects: &mut Vec<Effect>) {
-        let final_already = matches!(self.life, Life::Over { .. })
-            && self
-                .written
-                .as_ref()
-                .is_some_and(|s| matches!(s.phase.as_deref(), Some("Succeeded" | "Failed")));
-        if final_already {
+        if self.sealed {
             return;
         }
         let status = self.status(parts.facts, now);
-        if self.written.as_ref() == Some(&status) {
+        let fingerprint = Some(fingerprint(&status));
+        if self.written == fingerprint {
             return;
         }
         let address = self
@@ -652,7 +483,8 @@ impl PodSim {
             .filter(|_| parts.facts.is_windows() && !self.host_network() && !self.address_written);
         let address = address.map(|ip| format!("{ip}/{}", parts.facts.subnet_prefix_len));
         self.address_written |= address.is_some();
-        self.written = Some(status.clone());
+        self.written = fingerprint;
+        self.sealed = matches!(self.life, Life::Over { .. });
         effects.push(Effect::Status {
             status: Box::new(status),
             address,
@@ -726,6 +558,27 @@ impl PodSim {
         written.container_statuses = Some(apps);
         written
     }
+}
+
+/// A number that differs where statuses do.
+fn fingerprint(status: &PodStatus) -> u64 {
+    struct Sink(FxHasher);
+    impl io::Write for Sink {
+        fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+            self.0.write(bytes);
+            Ok(bytes.len())
+        }
+
+        fn flush(&mut self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+    let mut sink = io::BufWriter::with_capacity(4096, Sink(FxHasher::default()));
+    // Neither plain data nor a hash can fail to be written; if one did, the status would count as changed.
+    let _ = serde_json::to_writer(&mut sink, status);
+    sink.into_inner()
+        .map(|sink| sink.0.finish())
+        .unwrap_or_default()
 }
 
 /// How soon the kubelet tries again to make a sandbox.

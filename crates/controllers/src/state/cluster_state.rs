@@ -59,22 +59,22 @@ impl ClusterState {
 
     /// A pod appeared or changed.
     pub fn set_pod(&mut self, pod: &Pod) {
-        let spec = convert::pod(pod);
-        let key = spec.key();
-        if spec.node_name.is_none() {
+        let key = convert::key(pod);
+        if convert::node_name(pod).is_none() {
             // An assumed pod whose binding the watch has not shown yet stays where it was put.
             if !self.assumed.contains_key(&key) {
-                self.hold_room(&spec);
+                self.hold_room(pod, &key);
             }
             return;
         }
+        let spec = convert::pod(pod);
         self.assumed.remove(&key);
         report(self.cluster.set_pod(&spec));
     }
 
     /// A pod is gone.
     pub fn remove_pod(&mut self, pod: &Pod) {
-        let key = convert::pod(pod).key();
+        let key = convert::key(pod);
         self.assumed.remove(&key);
         self.cluster.denominate(&key);
         // A pod that was pending, or has finished, is not in the cluster.
@@ -147,12 +147,17 @@ impl ClusterState {
     }
 
     /// Keeps the room that preemption made for a pending pod.
-    fn hold_room(&mut self, pod: &PodSpec) {
-        match &pod.nominated_node_name {
-            Some(node) if !pod.finished && !pod.terminating => {
-                report(self.cluster.nominate(pod, node))
+    fn hold_room(&mut self, pod: &Pod, key: &str) {
+        let nominated = pod
+            .status
+            .as_ref()
+            .and_then(|status| status.nominated_node_name.as_deref());
+        let waits = !convert::is_finished(pod) && pod.metadata.deletion_timestamp.is_none();
+        match nominated {
+            Some(node) if waits && !node.is_empty() => {
+                report(self.cluster.nominate(&convert::pod(pod), node))
             }
-            _ => self.cluster.denominate(&pod.key()),
+            _ => self.cluster.denominate(key),
         }
     }
 }

@@ -76,6 +76,23 @@ pub fn pod(pod: &Pod) -> PodSpec {
     }
 }
 
+/// The pod's key in the engine's cluster, without converting the rest of it (see [`PodSpec::key`]).
+pub fn key(pod: &Pod) -> String {
+    match &pod.metadata.uid {
+        Some(uid) if !uid.is_empty() => uid.clone(),
+        _ => {
+            let (namespace, name) = named(&pod.metadata);
+            format!("{namespace}/{name}")
+        }
+    }
+}
+
+/// The node the pod is bound to.
+pub fn node_name(pod: &Pod) -> Option<&str> {
+    let node = pod.spec.as_ref()?.node_name.as_deref()?;
+    (!node.is_empty()).then_some(node)
+}
+
 /// Whether the pod has ended and occupies nothing.
 pub fn is_finished(pod: &Pod) -> bool {
     matches!(

@@ -157,7 +157,7 @@ fn matters(change: &Change<'_, Pod>) -> bool {
         || old.metadata.labels != new.metadata.labels
         || old.metadata.owner_references != new.metadata.owner_references
         || old.metadata.deletion_timestamp != new.metadata.deletion_timestamp
-        || old.spec != new.spec
+        || convert::node_name(old) != convert::node_name(new)
         || convert::is_finished(old) != convert::is_finished(new)
         || nominated(old) != nominated(new)
         || started(old) != started(new)
