@@ -118,7 +118,14 @@ impl Kind for CustomResourceDefinition {
         object["metadata"].get("deletionTimestamp").is_none()
     }
 
+    /// Upstream marks definitions in code of its own: neither generation nor grace period change.
     fn prepare_delete(&self, ctx: &Ctx<'_>, object: &mut Value) {
+        if let Some(metadata) = object["metadata"].as_object_mut() {
+            metadata.remove("deletionGracePeriodSeconds");
+            if let Some(generation) = metadata.get("generation").and_then(Value::as_i64) {
+                metadata.insert("generation".to_owned(), (generation - 1).into());
+            }
+        }
         let finalizers = &mut object["metadata"]["finalizers"];
         match finalizers.as_array_mut() {
             Some(present) if present.iter().any(|name| name == CLEANUP_FINALIZER) => {}

@@ -222,6 +222,11 @@ impl Source for Scaled<'_> {
         let replicas = scale["spec"]["replicas"].as_i64().unwrap_or(0);
         if replicas < 0 {
             let mut errors = Errors::default();
+            if call.row.custom {
+                let path = format!(".{}", self.paths.spec);
+                errors.invalid(&Path::new(&path), replicas, "should be a non-negative integer");
+                return Err(Status::invalid(call.resource(), &call.name, &errors));
+            }
             errors.invalid(
                 &Path::new("spec").child("replicas"),
                 replicas,
@@ -237,7 +242,10 @@ impl Source for Scaled<'_> {
         let mut object = old.clone();
         write_at(&mut object, self.paths.spec, replicas.into());
         let metadata = metadata::of(&mut object);
-        metadata::keep(metadata, &scale["metadata"], "resourceVersion");
+        // A Scale without a version is for whatever is stored, also where objects themselves must name theirs.
+        if call.resource().rules.unconditional_update || scale["metadata"].get("resourceVersion").is_some() {
+            metadata::keep(metadata, &scale["metadata"], "resourceVersion");
+        }
         match entries {
             Some(entries) => metadata.insert("managedFields".into(), entries),
             None => metadata.remove("managedFields"),

@@ -57,7 +57,7 @@ const PLACEHOLDERS: &[(&str, &str)] = &[
     ("<addr>", r"[^\s]+"),
     ("<token>", r"[A-Za-z0-9_.-]+"),
     ("<continue>", "[A-Za-z0-9_-]+"),
-    ("<age>", "([0-9]+[smhdy])+|<invalid>"),
+    ("<age>", r"([0-9]+[smhdy])+|<invalid>|\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ"),
 ];
 
 fn walk(path: &str, expected: &Value, actual: &Value, out: &mut Vec<String>) {
