@@ -5,7 +5,6 @@
 
 use std::hash::{Hash, Hasher};
 
-use fixedbitset::FixedBitSet;
 use rustc_hash::FxHasher;
 
 use crate::class::PodClassId;
@@ -92,7 +91,7 @@ pub(crate) struct Filtered {
 impl Cluster {
     /// The node for a pod of a class.
     pub fn schedule(&mut self, class: PodClassId, seed: u64) -> Decision {
-        self.schedule_among(class, "", None, seed)
+        self.schedule_key(class, "", seed)
     }
 
     /// The node for a pod; room held for the pod itself ([`Cluster::nominate`]) is its own.
@@ -101,12 +100,12 @@ impl Cluster {
     /// The pod asks for a negative amount.
     pub fn schedule_pod(&mut self, pod: &PodSpec, seed: u64) -> Result<Decision, ModelError> {
         let class = self.pod_class(&pod.template)?;
-        Ok(self.schedule_among(class, &pod.key(), None, seed))
+        Ok(self.schedule_key(class, &pod.key(), seed))
     }
 
     /// The full answer for a pod of a class.
     pub fn answer(&mut self, class: PodClassId) -> Answer {
-        let filtered = self.filter(class, "", None);
+        let filtered = self.filter(class, "");
         let question = self.question(class);
         let columns = score::columns(&question, &filtered.feasible);
         let totals = totals(&columns, filtered.feasible.len());
@@ -153,20 +152,12 @@ impl Cluster {
         }
     }
 
-    /// [`Cluster::schedule_pod`] over some of the nodes only.
-    pub(crate) fn schedule_among(
-        &mut self,
-        class: PodClassId,
-        key: &str,
-        candidates: Option<&FixedBitSet>,
-        seed: u64,
-    ) -> Decision {
-        if candidates.is_none()
-            && let Some(best) = self.best_by_board(class, seed)
-        {
+    /// [`Cluster::schedule_pod`] by class and key.
+    pub(crate) fn schedule_key(&mut self, class: PodClassId, key: &str, seed: u64) -> Decision {
+        if let Some(Some(best)) = self.best_by_board(class, seed) {
             return Decision::Node(best);
         }
-        let filtered = self.filter(class, key, candidates);
+        let filtered = self.filter(class, key);
         match filtered.feasible.as_slice() {
             [] => Decision::Unschedulable(self.unschedulable(class, filtered)),
             [only] => Decision::Node(*only),
@@ -182,6 +173,17 @@ impl Cluster {
         }
     }
 
+    /// The node for a pod of a class, without the reasons where there is none.
+    pub(crate) fn best_node(&mut self, class: PodClassId, key: &str, seed: u64) -> Option<NodeId> {
+        if let Some(best) = self.best_by_board(class, seed) {
+            return best;
+        }
+        match self.schedule_key(class, key, seed) {
+            Decision::Node(node) => Some(node),
+            Decision::Unschedulable(_) => None,
+        }
+    }
+
     fn unschedulable(&self, class: PodClassId, filtered: Filtered) -> Unschedulable {
         let conflict = self.class(class).shape.named_nodes == NamedNodes::Conflict;
         let mut nodes = if conflict {
@@ -193,13 +195,8 @@ impl Cluster {
         Unschedulable { conflict, nodes }
     }
 
-    /// All nodes (or all candidates) through all filters.
-    pub(crate) fn filter(
-        &mut self,
-        class: PodClassId,
-        key: &str,
-        candidates: Option<&FixedBitSet>,
-    ) -> Filtered {
+    /// All nodes through all filters.
+    pub(crate) fn filter(&mut self, class: PodClassId, key: &str) -> Filtered {
         let held = self.filter_with_nominated(class, key);
         let question = self.question(class);
         let mut filtered = Filtered {
@@ -207,9 +204,6 @@ impl Cluster {
             refused: Vec::new(),
         };
         for id in question.cluster.nodes() {
-            if candidates.is_some_and(|candidates| !candidates.contains(id.index())) {
-                continue;
-            }
             let refusal = held
                 .iter()
                 .find(|(node, _)| *node == id)

@@ -73,9 +73,9 @@ struct Entry {
 }
 
 impl Cluster {
-    /// The best node for a pod whose place does not depend on other pods. None if it does, or if nothing fits: then
+    /// The best node, or none that fits, for a pod whose place does not depend on other pods. `None` if it does: then
     /// all nodes have to be asked.
-    pub(crate) fn best_by_board(&mut self, class: PodClassId, seed: u64) -> Option<NodeId> {
+    pub(crate) fn best_by_board(&mut self, class: PodClassId, seed: u64) -> Option<Option<NodeId>> {
         self.prepare(class);
         let index = self.class(class).shape_id.index();
         let view = self.views[class.index()].as_deref()?;
@@ -89,7 +89,7 @@ impl Cluster {
         board.refresh(&self.question(class), seed);
         let best = board.best(self.class(class));
         self.boards[index] = Some(board);
-        best
+        Some(best)
     }
 }
 

@@ -84,7 +84,13 @@ impl Cluster {
             .affinity
             .iter()
             .all(|term| term.matches(class, &self.namespaces, &self.names));
-        let mut view = View::new(class, defaults, self_affine, &self.names);
+        let mut view = View::new(
+            class,
+            defaults,
+            self_affine,
+            self.options.os_filter,
+            &self.names,
+        );
         if view.counts_nodes() {
             for node in self.nodes.iter().flatten() {
                 view.join(class, node.fixed.spot(), &self.names);

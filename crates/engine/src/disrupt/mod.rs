@@ -47,7 +47,7 @@ impl Cluster {
         let mut moved = Vec::new();
         let mut stuck = Vec::new();
         for (key, class) in pods {
-            match self.schedule_among(class, &key, None, seed) {
+            match self.schedule_key(class, &key, seed) {
                 Decision::Node(to) => {
                     self.load_logged(class, to);
                     moved.push((key, self.node_name(to).to_owned()));

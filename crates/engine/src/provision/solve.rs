@@ -15,7 +15,6 @@ use crate::error::ModelError;
 use crate::intern::Symbol;
 use crate::model::{NodeSpec, PodSpec};
 use crate::resources::Amounts;
-use crate::schedule::Decision;
 
 use super::catalog::Catalog;
 use super::claim::{Claim, Topology};
@@ -51,7 +50,6 @@ fn solve(cluster: &mut Cluster, request: &PlanRequest) -> Result<Plan, ModelErro
     let mut plan = Plan::default();
     let pending = queue(cluster, &request.pods, &mut plan);
     let mut solver = Solver {
-        existing: cluster.nodes().map(|node| node.index()).collect(),
         cluster,
         catalogs,
         claims: Vec::new(),
@@ -145,8 +143,6 @@ fn add_in_flight(cluster: &mut Cluster, in_flight: &InFlightNode) -> Result<(), 
 
 struct Solver<'a> {
     cluster: &'a mut Cluster,
-    /// Nodes that exist or are on their way.
-    existing: FixedBitSet,
     catalogs: Vec<Catalog>,
     claims: Vec<Claim>,
     /// Claims that have no room for a class any more; a claim only ever loses options.
@@ -171,18 +167,14 @@ impl Solver<'_> {
         }
     }
 
+    /// Nothing that is only thought of is in the cluster yet, so the scheduler's own choice is the answer.
     fn place_on_existing(&mut self, pod: &Pending, placed: &mut Vec<(String, String)>) -> bool {
-        match self
-            .cluster
-            .schedule_among(pod.class, &pod.key, Some(&self.existing), self.seed)
-        {
-            Decision::Node(node) => {
-                self.cluster.load_logged(pod.class, node);
-                placed.push((pod.key.clone(), self.cluster.node_name(node).to_owned()));
-                true
-            }
-            Decision::Unschedulable(_) => false,
-        }
+        let Some(node) = self.cluster.best_node(pod.class, &pod.key, self.seed) else {
+            return false;
+        };
+        self.cluster.load_logged(pod.class, node);
+        placed.push((pod.key.clone(), self.cluster.node_name(node).to_owned()));
+        true
     }
 
     /// Spread preferences are demands at first: a node that does not exist yet can be anywhere.

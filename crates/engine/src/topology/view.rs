@@ -26,6 +26,8 @@ pub(crate) struct View {
     pub(crate) score: PairScores,
     /// The pod matches its own required affinity.
     pub(crate) self_affine: bool,
+    /// The operating system that nodes must have to count where node affinity is honored.
+    os: Option<Symbol>,
     affinity_keys: Vec<Symbol>,
 }
 
@@ -44,6 +46,7 @@ impl View {
         class: &PodClass,
         defaults: Vec<SpreadRule>,
         self_affine: bool,
+        os_filter: bool,
         names: &Interner,
     ) -> Self {
         let soft_declared = !class.spread.is_empty();
@@ -62,6 +65,7 @@ impl View {
             soft,
             soft_declared,
             self_affine,
+            os: class.shape.os.filter(|_| os_filter),
             affinity_keys: class.affinity.iter().map(|term| term.key).collect(),
             ..View::default()
         }
@@ -78,10 +82,13 @@ impl View {
             all.iter()
                 .all(|counts| spot.labels.value(counts.rule.key).is_some())
         };
+        let os = self.os;
         let mut selected = None;
         let mut honored = |rule: &SpreadRule| {
-            let selected =
-                *selected.get_or_insert_with(|| class.shape.selects(spot.labels, spot.name, names));
+            let selected = *selected.get_or_insert_with(|| {
+                os.is_none_or(|os| spot.labels.value(Symbol::OS) == Some(os))
+                    && class.shape.selects(spot.labels, spot.name, names)
+            });
             (!rule.honor_affinity || selected)
                 && (!rule.honor_taints
                     || spot

@@ -1,0 +1,149 @@
+//! Preemption beyond the recorded vectors: room held for a preemptor, victims on their way out, budgets.
+
+use mullion_engine::model::{
+    Container, LabelSelector, NodeSpec, PdbSpec, PodSpec, PodTemplate, PreemptionPolicy, StringMap,
+};
+use mullion_engine::preempt::Preemption;
+use mullion_engine::{Cluster, Decision, Options};
+
+fn cluster(nodes: &[&str]) -> Cluster {
+    let mut cluster = Cluster::new(Options::default());
+    for name in nodes {
+        let mut node = NodeSpec::named(*name);
+        node.allocatable
+            .insert("cpu".into(), "4".parse().expect("a quantity"));
+        node.allocatable
+            .insert("pods".into(), "10".parse().expect("a quantity"));
+        cluster.add_node(&node).expect("a new node");
+    }
+    cluster
+}
+
+fn pod(name: &str, priority: i32, cpu: &str) -> PodSpec {
+    let mut container = Container::default();
+    container
+        .resources
+        .requests
+        .insert("cpu".into(), cpu.parse().expect("a quantity"));
+    let labels = StringMap::from([(
+        "app".to_owned(),
+        name.split('-').next().unwrap_or(name).to_owned(),
+    )]);
+    let template = PodTemplate {
+        namespace: "ns".into(),
+        labels,
+        priority,
+        containers: vec![container],
+        ..PodTemplate::default()
+    };
+    PodSpec {
+        name: name.into(),
+        template,
+        ..PodSpec::default()
+    }
+}
+
+fn preempt(cluster: &mut Cluster, pod: &PodSpec) -> Preemption {
+    let Decision::Unschedulable(refused) = cluster.schedule_pod(pod, 0).expect("valid") else {
+        panic!("{} fits somewhere", pod.name)
+    };
+    let class = cluster.pod_class(&pod.template).expect("valid");
+    cluster.preempt(class, &pod.key(), &refused, 0)
+}
+
+fn victims(preemption: &Preemption) -> Vec<String> {
+    match preemption {
+        Preemption::Evict { chosen, .. } => chosen.victims.clone(),
+        other => panic!("no eviction: {other:?}"),
+    }
+}
+
+#[test]
+fn room_held_for_a_preemptor_is_closed_to_its_equals_and_open_to_itself() {
+    let mut cluster = cluster(&["a"]);
+    let urgent = pod("urgent", 100, "3");
+    cluster.nominate(&urgent, "a").expect("valid");
+    let fits = |cluster: &mut Cluster, pod: &PodSpec| {
+        matches!(cluster.schedule_pod(pod, 0), Ok(Decision::Node(_)))
+    };
+    assert!(!fits(&mut cluster, &pod("equal", 100, "2")));
+    assert!(!fits(&mut cluster, &pod("lower", 1, "2")));
+    assert!(fits(&mut cluster, &pod("higher", 101, "2")));
+    assert!(fits(&mut cluster, &pod("small", 1, "1")));
+    assert!(fits(&mut cluster, &urgent));
+    cluster.bind(&urgent, "a").expect("a new pod");
+    cluster.remove_pod(&urgent.key()).expect("just bound");
+    assert!(
+        fits(&mut cluster, &pod("equal", 100, "2")),
+        "binding gave the held room up"
+    );
+}
+
+#[test]
+fn a_preemptor_waits_while_its_victims_are_on_their_way_out() {
+    let mut cluster = cluster(&["a"]);
+    let mut victim = pod("victim", 1, "3");
+    cluster.bind(&victim, "a").expect("a new pod");
+    let urgent = pod("urgent", 100, "3");
+    assert_eq!(victims(&preempt(&mut cluster, &urgent)), ["ns/victim"]);
+    cluster.nominate(&urgent, "a").expect("valid");
+    victim.terminating = true;
+    victim.node_name = Some("a".into());
+    cluster.set_pod(&victim).expect("valid");
+    assert_eq!(
+        preempt(&mut cluster, &urgent),
+        Preemption::VictimsTerminating
+    );
+    cluster.denominate(&urgent.key());
+    assert_eq!(
+        victims(&preempt(&mut cluster, &urgent)),
+        Vec::<String>::new(),
+        "it is leaving already"
+    );
+}
+
+#[test]
+fn budgets_are_kept_where_another_node_allows_it() {
+    let mut cluster = cluster(&["a", "b"]);
+    cluster
+        .bind(&pod("guarded-1", 1, "4"), "a")
+        .expect("a new pod");
+    cluster
+        .bind(&pod("free-1", 50, "4"), "b")
+        .expect("a new pod");
+    cluster.set_pdb(&PdbSpec {
+        namespace: "ns".into(),
+        name: "guard".into(),
+        selector: Some(LabelSelector {
+            match_labels: StringMap::from([("app".into(), "guarded".into())]),
+            ..LabelSelector::default()
+        }),
+        disruptions_allowed: 0,
+        disrupted_pods: Vec::new(),
+    });
+    let urgent = pod("urgent", 100, "1");
+    assert_eq!(
+        victims(&preempt(&mut cluster, &urgent)),
+        ["ns/free-1"],
+        "a higher priority, but no budget broken"
+    );
+    cluster.remove_pdb("ns", "guard");
+    assert_eq!(victims(&preempt(&mut cluster, &urgent)), ["ns/guarded-1"]);
+}
+
+#[test]
+fn a_pod_that_may_not_preempt_says_so() {
+    let mut cluster = cluster(&["a"]);
+    cluster.bind(&pod("low", 1, "4"), "a").expect("a new pod");
+    let mut polite = pod("polite", 100, "1");
+    polite.template.preemption_policy = PreemptionPolicy::Never;
+    let preemption = preempt(&mut cluster, &polite);
+    assert_eq!(preemption, Preemption::PolicyNever);
+    let message = cluster.preemption_message(&preemption);
+    assert_eq!(
+        message.as_deref(),
+        Some(
+            "no new claims to deallocate, preemption: not eligible due to preemptionPolicy=Never."
+        )
+    );
+}
