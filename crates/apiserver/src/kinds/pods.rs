@@ -22,7 +22,8 @@ const COLUMNS: [Column; 9] = [
     print::wide("Nominated Node"),
     print::wide("Readiness Gates"),
 ];
-const FIELDS: [&str; 9] = [
+/// `status.podIPs` may be asked for and is never set: upstream knows the label and gives it no value.
+const FIELDS: [&str; 10] = [
     "spec.nodeName",
     "spec.restartPolicy",
     "spec.schedulerName",
@@ -31,6 +32,7 @@ const FIELDS: [&str; 9] = [
     "spec.host",
     "status.phase",
     "status.podIP",
+    "status.podIPs",
     "status.nominatedNodeName",
 ];
 

@@ -3,7 +3,7 @@
 //! [`template`] is what every pod spec gets, in a Deployment's template as in a Pod; [`pod`] adds what only a real Pod gets:
 //! requests from limits, pod-level resources, host ports, service links. So a template stays as short as its author wrote it.
 
-use serde_json::{Map, Value};
+use serde_json::{Map, Value, json};
 
 use super::{image, resource_defaults};
 use crate::kinds::tree::{Tree, object_at, set_default, set_zero};
@@ -11,6 +11,9 @@ use crate::kinds::tree::{Tree, object_at, set_default, set_zero};
 /// Defaults a Pod.
 pub(crate) fn pod(pod: &mut Value) {
     drop_init_container_annotations(pod);
+    if let Some(status) = pod.get_mut("status").and_then(Value::as_object_mut) {
+        mirror_address(status);
+    }
     let Some(spec) = pod.get_mut("spec").and_then(Value::as_object_mut) else {
         return;
     };
@@ -33,6 +36,25 @@ pub(crate) fn pod(pod: &mut Value) {
     if spec.get("hostNetwork") == Some(&Value::Bool(true)) {
         for_each(spec, "containers", default_host_ports);
         for_each(spec, "initContainers", default_host_ports);
+    }
+}
+
+/// `podIP` is the first of `podIPs`; where they differ, writers mean the older field.
+fn mirror_address(status: &mut Map<String, Value>) {
+    let first = match status.get("podIPs").and_then(Value::as_array) {
+        Some(ips) => ips.first().map_or("", |ip| ip.text("ip")),
+        None => "",
+    };
+    let address = status.get("podIP").and_then(Value::as_str).unwrap_or("");
+    if address == first {
+        return;
+    }
+    if address.is_empty() {
+        let first = first.to_owned();
+        status.insert("podIP".into(), first.into());
+    } else {
+        let ips = json!([{ "ip": address }]);
+        status.insert("podIPs".into(), ips);
     }
 }
 
@@ -262,4 +284,63 @@ fn for_each(parent: &mut Map<String, Value>, field: &str, apply: impl Fn(&mut Ma
 /// Whether the container restarts on its own while the pod initializes and runs (a sidecar).
 pub(crate) fn is_restartable_init(container: &Value) -> bool {
     container.text("restartPolicy") == "Always"
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn defaulted(mut object: Value) -> Value {
+        pod(&mut object);
+        object
+    }
+
+    #[test]
+    fn the_two_forms_of_a_pod_s_address_agree() {
+        for (given, kept) in [
+            (json!({"podIP": "10.0.0.1"}), "10.0.0.1"),
+            (json!({"podIPs": [{"ip": "10.0.0.2"}]}), "10.0.0.2"),
+            (
+                json!({"podIP": "10.0.0.1", "podIPs": [{"ip": "10.0.0.2"}, {"ip": "fd00::2"}]}),
+                "10.0.0.1",
+            ),
+        ] {
+            let status = &defaulted(json!({"status": given}))["status"];
+            assert_eq!(status, &json!({"podIP": kept, "podIPs": [{"ip": kept}]}));
+        }
+        let both = json!({"podIP": "10.0.0.1", "podIPs": [{"ip": "10.0.0.1"}, {"ip": "fd00::1"}]});
+        assert_eq!(defaulted(json!({"status": both}))["status"], both);
+    }
+
+    #[test]
+    fn a_pod_of_the_host_network_occupies_its_ports_of_the_host() {
+        let spec = json!({"hostNetwork": true, "containers": [{"name": "a", "ports": [{"containerPort": 80}]}]});
+        let object = defaulted(json!({"spec": spec}));
+        let port = &object["spec"]["containers"][0]["ports"][0];
+        assert_eq!(
+            port,
+            &json!({"containerPort": 80, "hostPort": 80, "protocol": "TCP"})
+        );
+    }
+
+    #[test]
+    fn a_template_is_not_given_what_only_pods_get() {
+        let spec = json!({"containers": [{"name": "a", "resources": {"limits": {"cpu": "1"}}}]});
+        let mut template_of = json!({"spec": spec});
+        template(&mut template_of);
+        let of_pod = defaulted(json!({"spec": spec}));
+        assert_eq!(
+            of_pod["spec"]["containers"][0]["resources"]["requests"],
+            json!({"cpu": "1"})
+        );
+        assert_eq!(of_pod["spec"]["enableServiceLinks"], true);
+        assert!(
+            template_of["spec"]["containers"][0]["resources"]
+                .get("requests")
+                .is_none()
+        );
+        assert!(template_of["spec"].get("enableServiceLinks").is_none());
+    }
 }

@@ -128,6 +128,17 @@ pub(crate) fn validate(pod: &Value, old: &Value, errors: &mut Errors) {
             nominated,
             names::dns_subdomain(nominated),
         );
+        if !spec.text("nodeName").is_empty() {
+            let why = "may not be set on pods that are already bound to a node";
+            errors.forbidden(&path.child("nominatedNodeName"), why);
+        }
+    }
+    if let Some(observed) = status
+        .integer("observedGeneration")
+        .filter(|seen| *seen < 0)
+    {
+        let at = path.child("observedGeneration");
+        errors.invalid(&at, observed, "must be a non-negative integer");
     }
     let class = |status: &Value| status.get("qosClass").cloned().unwrap_or_default();
     immutable(
