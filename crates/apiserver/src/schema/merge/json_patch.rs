@@ -1,6 +1,6 @@
 //! JSON patch (RFC 6902) with the limits and the liberties of the library that kube-apiserver uses.
 //!
-//! Negative indexes count from the end, `test` finds null where nothing is, and any operation that cannot be done refuses the whole
+//! Negative indexes count from the end, `test` finds null where nothing is, `replace` adds a missing member, and any operation that cannot be done refuses the whole
 //! patch with the same words.
 
 use serde::Deserialize;
@@ -66,10 +66,7 @@ fn run(document: &mut Value, operation: &Operation) -> Option<()> {
     match operation.op.as_str() {
         "add" => add(document, &path, operation.value.clone()),
         "remove" => remove(document, &path).map(|_| ()),
-        "replace" => {
-            *find_mut(document, &path)? = operation.value.clone();
-            Some(())
-        }
+        "replace" => replace(document, &path, operation.value.clone()),
         "move" => {
             let value = remove(document, &pointer(&operation.from)?)?;
             add(document, &path, value)
@@ -147,6 +144,22 @@ fn add(document: &mut Value, path: &[String], value: Value) -> Option<()> {
     Some(())
 }
 
+/// The library replaces a member that an object does not have by adding it.
+fn replace(document: &mut Value, path: &[String], value: Value) -> Option<()> {
+    let (last, parents) = path.split_last()?;
+    match find_mut(document, parents)? {
+        Value::Object(map) => {
+            map.insert(last.clone(), value);
+        }
+        Value::Array(items) => {
+            let at = index(last, items.len())?;
+            *items.get_mut(at)? = value;
+        }
+        _ => return None,
+    }
+    Some(())
+}
+
 fn remove(document: &mut Value, path: &[String]) -> Option<Value> {
     let (last, parents) = path.split_last()?;
     match find_mut(document, parents)? {
@@ -190,7 +203,7 @@ mod tests {
     fn an_operation_that_cannot_be_done_refuses_all() {
         for patch in [
             json!([{"op": "remove", "path": "/none"}]),
-            json!([{"op": "replace", "path": "/none", "value": 1}]),
+            json!([{"op": "replace", "path": "/none/none", "value": 1}]),
             json!([{"op": "add", "path": "/l/9", "value": 1}]),
             json!([{"op": "test", "path": "/a", "value": 2}]),
             json!([{"op": "shout", "path": "/a"}]),

@@ -154,7 +154,10 @@ fn without_directives(value: Value) -> Value {
                     .collect(),
             )
         }
-        Value::Array(items) => Value::Array(items.into_iter().map(without_directives).collect()),
+        Value::Array(items) => {
+            let plain = items.into_iter().filter(|item| item.get(PATCH).is_none());
+            Value::Array(plain.map(without_directives).collect())
+        }
         scalar => scalar,
     }
 }
