@@ -1,6 +1,12 @@
 //! The controllers against the embedded API server, under paused time. One binary; each file is a topic.
 
+mod budgets;
+mod cluster;
+mod collection;
+mod daemon_sets;
+mod deployments;
 mod kubelet;
 mod node_lifecycle;
 mod scheduler;
+mod services;
 mod world;

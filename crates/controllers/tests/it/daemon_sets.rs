@@ -1,0 +1,241 @@
+//! DaemonSets: where they run, what their pods carry, how they are updated.
+
+use k8s_openapi::api::{apps::v1::DaemonSet, core::v1::Node};
+use kube::{
+    Api, ResourceExt,
+    api::{DeleteParams, Patch, PatchParams},
+};
+use serde_json::json;
+
+use crate::cluster::{Cluster, daemon_set};
+
+async fn two_systems() -> Cluster {
+    let cluster = Cluster::start().await;
+    let os = |os: &str| json!({"kubernetes.io/os": os});
+    cluster.node("linux-1", os("linux"), json!([])).await;
+    cluster.node("linux-2", os("linux"), json!([])).await;
+    cluster
+        .node(
+            "windows-1",
+            os("windows"),
+            json!([{"key": "os", "value": "windows", "effect": "NoSchedule"}]),
+        )
+        .await;
+    cluster
+}
+
+fn nodes_of(cluster: &Cluster, app: &str) -> Vec<String> {
+    let pods = cluster.pods(app);
+    let mut nodes: Vec<_> = pods
+        .iter()
+        .map(|pod| {
+            pod.spec
+                .as_ref()
+                .and_then(|spec| spec.node_name.clone())
+                .unwrap_or_default()
+        })
+        .collect();
+    nodes.sort();
+    nodes
+}
+
+async fn until_on(cluster: &Cluster, app: &str, nodes: &[&str]) {
+    cluster
+        .until(&format!("{app} runs on {nodes:?}"), || {
+            (nodes_of(cluster, app) == nodes).then_some(())
+        })
+        .await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_daemon_runs_on_every_node_whose_taints_it_tolerates() {
+    let cluster = two_systems().await;
+    cluster.create(daemon_set("agent", "agent:1")).await;
+    until_on(&cluster, "agent", &["linux-1", "linux-2"]).await;
+
+    let mut everywhere = daemon_set("proxy", "proxy:1");
+    everywhere["spec"]["template"]["spec"]["tolerations"] = json!([{"operator": "Exists"}]);
+    cluster.create(everywhere).await;
+    until_on(&cluster, "proxy", &["linux-1", "linux-2", "windows-1"]).await;
+
+    cluster
+        .node("linux-3", json!({"kubernetes.io/os": "linux"}), json!([]))
+        .await;
+    until_on(&cluster, "agent", &["linux-1", "linux-2", "linux-3"]).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_daemon_pod_is_tied_to_its_node_and_tolerates_trouble() {
+    let cluster = two_systems().await;
+    let mut windows = daemon_set("agent", "agent:1");
+    windows["spec"]["template"]["spec"]["nodeSelector"] = json!({"kubernetes.io/os": "windows"});
+    windows["spec"]["template"]["spec"]["tolerations"] =
+        json!([{"key": "os", "operator": "Exists"}]);
+    cluster.create(windows).await;
+    until_on(&cluster, "agent", &["windows-1"]).await;
+    let pod = &cluster.pods("agent")[0];
+    let spec = serde_json::to_value(&pod.spec).expect("it serializes");
+    assert_eq!(
+        spec["affinity"]["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]["nodeSelectorTerms"],
+        json!([{"matchFields": [{"key": "metadata.name", "operator": "In", "values": ["windows-1"]}]}])
+    );
+    let tolerations = pod
+        .spec
+        .as_ref()
+        .and_then(|spec| spec.tolerations.clone())
+        .unwrap_or_default();
+    let keys: Vec<_> = tolerations
+        .iter()
+        .filter_map(|toleration| toleration.key.as_deref())
+        .collect();
+    assert_eq!(
+        keys,
+        [
+            "os",
+            "node.kubernetes.io/not-ready",
+            "node.kubernetes.io/unreachable",
+            "node.kubernetes.io/disk-pressure",
+            "node.kubernetes.io/memory-pressure",
+            "node.kubernetes.io/pid-pressure",
+            "node.kubernetes.io/unschedulable",
+        ]
+    );
+    assert!(
+        tolerations
+            .iter()
+            .all(|toleration| toleration.toleration_seconds.is_none())
+    );
+    assert!(pod.labels().contains_key("controller-revision-hash"));
+    assert_eq!(
+        pod.labels()
+            .get("pod-template-generation")
+            .map(String::as_str),
+        Some("1")
+    );
+}
+
+#[tokio::test(start_paused = true)]
+async fn status_counts_nodes_not_pods() {
+    let cluster = two_systems().await;
+    cluster.create(daemon_set("agent", "agent:1")).await;
+    let status = cluster
+        .until("both are available", || {
+            let status = cluster.daemon_set("agent")?.status.clone()?;
+            (status.number_available == Some(2)).then_some(status)
+        })
+        .await;
+    let counts = [
+        status.desired_number_scheduled,
+        status.current_number_scheduled,
+        status.number_misscheduled,
+        status.number_ready,
+        status.updated_number_scheduled.unwrap_or_default(),
+        status.number_unavailable.unwrap_or_default(),
+    ];
+    assert_eq!(counts, [2, 2, 0, 2, 2, 0]);
+    assert_eq!(status.observed_generation, Some(1));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_node_that_no_longer_fits_loses_its_daemon() {
+    let cluster = two_systems().await;
+    let mut agent = daemon_set("agent", "agent:1");
+    agent["spec"]["template"]["spec"]["nodeSelector"] = json!({"kubernetes.io/os": "linux"});
+    cluster.create(agent).await;
+    until_on(&cluster, "agent", &["linux-1", "linux-2"]).await;
+    let nodes: Api<Node> = Api::all(cluster.context.client.clone());
+    let relabel = json!({"metadata": {"labels": {"kubernetes.io/os": "other"}}});
+    nodes
+        .patch("linux-2", &PatchParams::default(), &Patch::Merge(relabel))
+        .await
+        .expect("it is accepted");
+    until_on(&cluster, "agent", &["linux-1"]).await;
+    let cordon = json!({"spec": {"unschedulable": true, "taints": [{"key": "maintenance", "effect": "NoSchedule"}]}});
+    nodes
+        .patch("linux-1", &PatchParams::default(), &Patch::Merge(cordon))
+        .await
+        .expect("it is accepted");
+    cluster.pass(30).await;
+    assert_eq!(
+        nodes_of(&cluster, "agent"),
+        ["linux-1"],
+        "a NoSchedule taint does not evict"
+    );
+    let status = cluster
+        .daemon_set("agent")
+        .and_then(|set| set.status.clone())
+        .expect("a status");
+    assert_eq!(
+        (status.desired_number_scheduled, status.number_misscheduled),
+        (0, 1)
+    );
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_rolling_update_replaces_one_node_at_a_time() {
+    let cluster = two_systems().await;
+    cluster.create(daemon_set("agent", "agent:1")).await;
+    cluster
+        .until("both are available", || {
+            (cluster
+                .daemon_set("agent")?
+                .status
+                .as_ref()?
+                .number_available
+                == Some(2))
+            .then_some(())
+        })
+        .await;
+    let template = json!({"spec": {"template": {"spec": {"containers": [{"name": "main", "image": "agent:2"}]}}}});
+    cluster.patch::<DaemonSet>("agent", template).await;
+    let mut fewest = 2;
+    cluster
+        .until("all are updated and available", || {
+            fewest = fewest.min(cluster.pods("agent").len());
+            let set = cluster.daemon_set("agent")?;
+            let status = set.status.as_ref()?;
+            let done = status.observed_generation == set.metadata.generation
+                && status.updated_number_scheduled == Some(2)
+                && status.number_available == Some(2);
+            done.then_some(())
+        })
+        .await;
+    assert!(fewest >= 1, "never more than one node without its daemon");
+    let images: Vec<_> = cluster
+        .pods("agent")
+        .iter()
+        .filter_map(|pod| pod.spec.as_ref()?.containers[0].image.clone())
+        .collect();
+    assert_eq!(images, ["agent:2", "agent:2"]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn on_delete_leaves_old_pods_until_they_are_deleted() {
+    let cluster = two_systems().await;
+    let mut agent = daemon_set("agent", "agent:1");
+    agent["spec"]["updateStrategy"] = json!({"type": "OnDelete"});
+    cluster.create(agent).await;
+    until_on(&cluster, "agent", &["linux-1", "linux-2"]).await;
+    let template = json!({"spec": {"template": {"spec": {"containers": [{"name": "main", "image": "agent:2"}]}}}});
+    cluster.patch::<DaemonSet>("agent", template).await;
+    cluster.pass(30).await;
+    let images = |cluster: &Cluster| -> Vec<String> {
+        let mut images: Vec<_> = cluster
+            .pods("agent")
+            .iter()
+            .filter_map(|pod| pod.spec.as_ref()?.containers[0].image.clone())
+            .collect();
+        images.sort();
+        images
+    };
+    assert_eq!(images(&cluster), ["agent:1", "agent:1"]);
+    let first = cluster.pods("agent")[0].name_any();
+    cluster
+        .delete::<k8s_openapi::api::core::v1::Pod>(&first, &DeleteParams::default())
+        .await;
+    cluster
+        .until("one is new", || {
+            (images(&cluster) == ["agent:1", "agent:2"]).then_some(())
+        })
+        .await;
+}

@@ -1,0 +1,317 @@
+//! Services: EndpointSlices, Endpoints, load balancers.
+
+use std::sync::Arc;
+
+use k8s_openapi::api::{
+    apps::v1::Deployment,
+    core::v1::{Endpoints, Pod, Service},
+    discovery::v1::EndpointSlice,
+};
+use kube::{ResourceExt, api::DeleteParams};
+use serde_json::{Value, json};
+
+use crate::cluster::{Cluster, deployment};
+
+fn service(name: &str, extra: Value) -> Value {
+    let mut service = json!({
+        "apiVersion": "v1", "kind": "Service",
+        "metadata": {"name": name, "labels": {"team": "blue"}},
+        "spec": {"selector": {"app": name}, "ports": [{"name": "web", "port": 80, "targetPort": "http"}]},
+    });
+    let spec = service["spec"].as_object_mut().expect("an object");
+    spec.extend(extra.as_object().expect("an object").clone());
+    service
+}
+
+fn slices(cluster: &Cluster, service: &str) -> Vec<Arc<EndpointSlice>> {
+    let of = |slice: &Arc<EndpointSlice>| {
+        slice
+            .labels()
+            .get("kubernetes.io/service-name")
+            .is_some_and(|s| s == service)
+    };
+    cluster
+        .context
+        .informers
+        .endpoint_slices
+        .list()
+        .into_iter()
+        .filter(of)
+        .collect()
+}
+
+fn ready(cluster: &Cluster, service: &str) -> usize {
+    let slices = slices(cluster, service);
+    let endpoints = slices
+        .iter()
+        .flat_map(|slice| slice.endpoints.iter().flatten());
+    endpoints
+        .filter(|endpoint| {
+            endpoint
+                .conditions
+                .as_ref()
+                .is_some_and(|c| c.ready == Some(true))
+        })
+        .count()
+}
+
+fn endpoints(cluster: &Cluster, service: &str) -> Option<(usize, usize)> {
+    let endpoints: Arc<Endpoints> = cluster
+        .context
+        .informers
+        .endpoints
+        .get("default", service)?;
+    let subsets = endpoints.subsets.clone().unwrap_or_default();
+    let ready = subsets
+        .iter()
+        .map(|subset| subset.addresses.as_ref().map_or(0, Vec::len))
+        .sum();
+    let unready = subsets
+        .iter()
+        .map(|subset| subset.not_ready_addresses.as_ref().map_or(0, Vec::len))
+        .sum();
+    Some((ready, unready))
+}
+
+#[tokio::test(start_paused = true)]
+async fn ready_pods_become_endpoints_in_both_forms() {
+    let cluster = Cluster::start().await;
+    cluster.create(service("web", json!({}))).await;
+    cluster
+        .until("there is an empty slice", || {
+            (slices(&cluster, "web").len() == 1).then_some(())
+        })
+        .await;
+    cluster.create(deployment("web", 3, "web:1")).await;
+    cluster
+        .until("three are ready", || {
+            (ready(&cluster, "web") == 3).then_some(())
+        })
+        .await;
+    let slices = slices(&cluster, "web");
+    assert_eq!(slices.len(), 1);
+    let slice = &slices[0];
+    assert!(slice.name_any().starts_with("web-"), "{}", slice.name_any());
+    assert_eq!(
+        slice.labels()["endpointslice.kubernetes.io/managed-by"],
+        "endpointslice-controller.k8s.io"
+    );
+    assert_eq!(slice.labels()["team"], "blue");
+    let port = &slice.ports.as_ref().expect("ports")[0];
+    assert_eq!(
+        (port.name.as_deref(), port.port, port.protocol.as_deref()),
+        (Some("web"), Some(8080), Some("TCP"))
+    );
+    let target = slice
+        .endpoints
+        .as_ref()
+        .and_then(|all| all[0].target_ref.clone())
+        .expect("a target");
+    assert_eq!(target.kind.as_deref(), Some("Pod"));
+
+    cluster
+        .until("Endpoints agree", || {
+            (endpoints(&cluster, "web") == Some((3, 0))).then_some(())
+        })
+        .await;
+    let object = cluster
+        .context
+        .informers
+        .endpoints
+        .get("default", "web")
+        .expect("it is there");
+    assert_eq!(object.labels()["team"], "blue");
+}
+
+#[tokio::test(start_paused = true)]
+async fn pods_that_are_not_ready_are_listed_as_such() {
+    let cluster = Cluster::start().await;
+    cluster.set_ready("web:1", false);
+    cluster.create(service("web", json!({}))).await;
+    cluster.create(deployment("web", 2, "web:1")).await;
+    cluster
+        .until("two are unready", || {
+            (endpoints(&cluster, "web") == Some((0, 2))).then_some(())
+        })
+        .await;
+    assert_eq!(ready(&cluster, "web"), 0);
+    cluster
+        .create(service(
+            "eager",
+            json!({"selector": {"app": "web"}, "publishNotReadyAddresses": true}),
+        ))
+        .await;
+    cluster
+        .until("they are published", || {
+            (ready(&cluster, "eager") == 2).then_some(())
+        })
+        .await;
+    cluster
+        .until("in both forms", || {
+            (endpoints(&cluster, "eager") == Some((2, 0))).then_some(())
+        })
+        .await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn many_endpoints_spread_over_slices_of_a_hundred_and_shrink_again() {
+    let cluster = Cluster::start().await;
+    cluster.create(service("web", json!({}))).await;
+    cluster.create(deployment("web", 230, "web:1")).await;
+    cluster
+        .until("all are ready", || {
+            (ready(&cluster, "web") == 230).then_some(())
+        })
+        .await;
+    let sizes: Vec<_> = slices(&cluster, "web")
+        .iter()
+        .map(|slice| slice.endpoints.as_ref().map_or(0, Vec::len))
+        .collect();
+    assert!(sizes.iter().all(|&size| size <= 100), "{sizes:?}");
+    cluster
+        .patch::<Deployment>("web", json!({"spec": {"replicas": 0}}))
+        .await;
+    cluster
+        .until("one empty slice is left", || {
+            let slices = slices(&cluster, "web");
+            (slices.len() == 1 && slices[0].endpoints.as_ref().is_none_or(Vec::is_empty))
+                .then_some(())
+        })
+        .await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_endpoint_leaves_when_its_pod_does_and_everything_when_the_service_does() {
+    let cluster = Cluster::start().await;
+    cluster.create(service("web", json!({}))).await;
+    cluster.create(deployment("web", 2, "web:1")).await;
+    cluster
+        .until("two are ready", || {
+            (ready(&cluster, "web") == 2).then_some(())
+        })
+        .await;
+    cluster
+        .patch::<Deployment>("web", json!({"spec": {"replicas": 1}}))
+        .await;
+    cluster
+        .until("one is left", || {
+            (endpoints(&cluster, "web") == Some((1, 0))).then_some(())
+        })
+        .await;
+    cluster
+        .until("in both forms", || {
+            (ready(&cluster, "web") == 1).then_some(())
+        })
+        .await;
+    cluster
+        .delete::<Service>("web", &DeleteParams::default())
+        .await;
+    cluster
+        .until("nothing is left", || {
+            (slices(&cluster, "web").is_empty() && endpoints(&cluster, "web").is_none())
+                .then_some(())
+        })
+        .await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_slice_that_somebody_deleted_comes_back() {
+    let cluster = Cluster::start().await;
+    cluster.create(service("web", json!({}))).await;
+    cluster.create(deployment("web", 2, "web:1")).await;
+    cluster
+        .until("two are ready", || {
+            (ready(&cluster, "web") == 2).then_some(())
+        })
+        .await;
+    let gone = slices(&cluster, "web")[0].name_any();
+    cluster
+        .delete::<EndpointSlice>(&gone, &DeleteParams::default())
+        .await;
+    cluster
+        .until("another has taken its place", || {
+            let slices = slices(&cluster, "web");
+            (ready(&cluster, "web") == 2 && slices.iter().all(|slice| slice.name_any() != gone))
+                .then_some(())
+        })
+        .await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_headless_service_names_its_pods() {
+    let cluster = Cluster::start().await;
+    cluster
+        .create(service("db", json!({"clusterIP": "None", "ports": null})))
+        .await;
+    let mut pod = json!({
+        "apiVersion": "v1", "kind": "Pod",
+        "metadata": {"name": "db-0", "labels": {"app": "db"}},
+        "spec": {"containers": [{"name": "main", "image": "db:1"}], "hostname": "db-0", "subdomain": "db"},
+    });
+    cluster.create(pod.take()).await;
+    cluster
+        .until("it is ready", || (ready(&cluster, "db") == 1).then_some(()))
+        .await;
+    let slice = &slices(&cluster, "db")[0];
+    assert_eq!(slice.labels()["service.kubernetes.io/headless"], "");
+    assert_eq!(
+        slice
+            .endpoints
+            .as_ref()
+            .and_then(|all| all[0].hostname.clone())
+            .as_deref(),
+        Some("db-0")
+    );
+    cluster
+        .delete::<Pod>("db-0", &DeleteParams::default())
+        .await;
+    cluster
+        .until("it has left", || (ready(&cluster, "db") == 0).then_some(()))
+        .await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_load_balancer_gives_an_address_and_lets_go_of_it() {
+    let cluster = Cluster::start().await;
+    cluster
+        .create(service("web", json!({"type": "LoadBalancer"})))
+        .await;
+    let services = &cluster.context.informers.services;
+    let hostname = cluster
+        .until("it has an address", || {
+            let service = services.get("default", "web")?;
+            let ingress = service
+                .status
+                .as_ref()?
+                .load_balancer
+                .as_ref()?
+                .ingress
+                .clone()?;
+            ingress.first()?.hostname.clone()
+        })
+        .await;
+    assert!(
+        hostname.ends_with(".us-west-2.elb.amazonaws.com"),
+        "{hostname}"
+    );
+    let held = services.get("default", "web").expect("it is there");
+    assert_eq!(
+        held.finalizers(),
+        ["service.kubernetes.io/load-balancer-cleanup"]
+    );
+    let events: Vec<_> = cluster
+        .events("web")
+        .await
+        .into_iter()
+        .map(|(reason, _)| reason)
+        .collect();
+    assert_eq!(events, ["EnsuringLoadBalancer", "EnsuredLoadBalancer"]);
+    cluster
+        .delete::<Service>("web", &DeleteParams::default())
+        .await;
+    cluster
+        .until("it is gone", || {
+            services.get("default", "web").is_none().then_some(())
+        })
+        .await;
+}
