@@ -1,0 +1,286 @@
+//! Removing nodes that are no longer needed.
+//!
+//! Every ten seconds, and when a node is about to be empty long enough, [`emptiness`] is looked for; what may go is
+//! bounded by [`budget`]s. A node goes by its claim being deleted: taint first, so that no pod lands on it meanwhile,
+//! then [`crate::nodeclaim`] drains and ends it.
+//!
+//! Invariant: nothing here is remembered; a decision that was not carried out is made again.
+
+pub mod budget;
+pub mod emptiness;
+
+use std::{sync::Arc, time::Duration};
+
+use k8s_openapi::api::core::v1::Node;
+use kube::{
+    ResourceExt,
+    api::{DeleteParams, Patch, PatchParams},
+};
+use mullion_api::{
+    karpenter::{DisruptionReason, NodeClaim, NodePool, node_claim_condition as condition},
+    labels,
+};
+use serde_json::{Value, json};
+use tokio::time::sleep;
+
+use crate::{
+    api_error,
+    nodeclaim::drain::disrupted_taint,
+    provisioner::{
+        BY_POOL, KarpenterContext,
+        conditions::{Conditions, Status},
+    },
+};
+
+const CONTROLLER: &str = "disruption";
+/// How often the cluster is looked at.
+const POLL: Duration = Duration::from_secs(10);
+
+/// Starts the loop.
+pub(crate) fn start(karpenter: &KarpenterContext) {
+    let disruption = karpenter.clone();
+    let run = async move {
+        if !disruption.synced().await {
+            return;
+        }
+        loop {
+            let next = match pass(&disruption).await {
+                Ok(next) => next,
+                Err(error) => {
+                    tracing::debug!(%error, "disruption failed, will retry");
+                    POLL
+                }
+            };
+            sleep(next.clamp(Duration::from_millis(100), POLL)).await;
+        }
+    };
+    let shutdown = karpenter.base.shutdown.clone();
+    karpenter.base.tasks.spawn(async move {
+        shutdown.run_until_cancelled(run).await;
+    });
+}
+
+/// A node that may go now.
+struct Candidate {
+    claim: Arc<NodeClaim>,
+    node: Arc<Node>,
+}
+
+/// Looks at every pool once. Returns when the next node may be due.
+async fn pass(karpenter: &KarpenterContext) -> kube::Result<Duration> {
+    let mut next = POLL;
+    for pool in karpenter.pools.list() {
+        let name = pool.name_any();
+        let claims = karpenter.claims.by_index(BY_POOL, &name);
+        let mut candidates = Vec::new();
+        for claim in &claims {
+            match judge(karpenter, claim, &pool).await? {
+                Verdict::Stays => {}
+                Verdict::Later(wait) => next = next.min(wait),
+                Verdict::Goes(candidate) => candidates.push(candidate),
+            }
+        }
+        let going = claims.iter().filter(|claim| is_going(claim)).count();
+        let initialized = claims
+            .iter()
+            .filter(|claim| claim.is(condition::INITIALIZED));
+        let allowed = budget::allowed(&pool, DisruptionReason::Empty, initialized.count());
+        let room = allowed.saturating_sub(going);
+        if room < candidates.len() {
+            let message = match allowed {
+                0 => "No allowed disruptions for disruption reason Empty due to blocking budget",
+                _ => "No allowed disruptions due to blocking budget",
+            };
+            karpenter
+                .recorder
+                .normal(&*pool, "DisruptionBlocked", message);
+        }
+        candidates.truncate(room);
+        if !candidates.is_empty() {
+            remove(karpenter, &candidates).await?;
+        }
+    }
+    Ok(next)
+}
+
+fn is_going(claim: &NodeClaim) -> bool {
+    claim.metadata.deletion_timestamp.is_some()
+}
+
+enum Verdict {
+    Stays,
+    Later(Duration),
+    Goes(Candidate),
+}
+
+async fn judge(
+    karpenter: &KarpenterContext,
+    claim: &Arc<NodeClaim>,
+    pool: &NodePool,
+) -> kube::Result<Verdict> {
+    let Some(node) = karpenter.node_of(claim) else {
+        return Ok(Verdict::Stays);
+    };
+    if !emptiness::is_candidate(claim, &node) {
+        return Ok(Verdict::Stays);
+    }
+    let Some(wait) = emptiness::due_in(claim, pool, karpenter.base.clock.now()) else {
+        return Ok(Verdict::Stays);
+    };
+    mark_consolidatable(karpenter, claim, wait.is_zero()).await?;
+    let pods = karpenter.pods_on(&node.name_any());
+    if !emptiness::is_empty(pods.iter().map(|pod| &**pod)) {
+        return Ok(Verdict::Stays);
+    }
+    if !wait.is_zero() {
+        return Ok(Verdict::Later(wait.unsigned_abs()));
+    }
+    let nominations = &karpenter.nominations;
+    if nominations.is_nominated(&node.name_any()) || nominations.is_nominated(&claim.name_any()) {
+        let message = "Node is nominated for a pending pod";
+        karpenter
+            .recorder
+            .normal(&*node, "DisruptionBlocked", message);
+        karpenter
+            .recorder
+            .normal(&**claim, "DisruptionBlocked", message);
+        return Ok(Verdict::Stays);
+    }
+    Ok(Verdict::Goes(Candidate {
+        claim: Arc::clone(claim),
+        node,
+    }))
+}
+
+/// Writes down whether a claim has been without pod events for long enough.
+async fn mark_consolidatable(
+    karpenter: &KarpenterContext,
+    claim: &NodeClaim,
+    due: bool,
+) -> kube::Result<()> {
+    let marked = claim.is(condition::CONSOLIDATABLE);
+    if marked == due {
+        return Ok(());
+    }
+    edit(karpenter, &claim.name_any(), |conditions| match due {
+        true => conditions.set_true(condition::CONSOLIDATABLE),
+        false => conditions.clear(condition::CONSOLIDATABLE),
+    })
+    .await
+}
+
+/// Edits the conditions of the claim as it is now.
+async fn edit(
+    karpenter: &KarpenterContext,
+    name: &str,
+    work: impl FnOnce(&mut Conditions<'_>),
+) -> kube::Result<()> {
+    let api = karpenter.claim_api();
+    let Some(claim) = api.get_opt(name).await? else {
+        return Ok(());
+    };
+    let mut status = claim.status.unwrap_or_default();
+    let before = status.conditions.clone();
+    let now = karpenter.base.clock.now();
+    work(&mut Conditions::new(
+        &mut status.conditions,
+        now,
+        claim.metadata.generation,
+    ));
+    if before == status.conditions {
+        return Ok(());
+    }
+    let patch = json!({
+        "metadata": { "resourceVersion": claim.metadata.resource_version },
+        "status": { "conditions": status.conditions },
+    });
+    let patched = api
+        .patch_status(name, &PatchParams::default(), &Patch::Merge(patch))
+        .await;
+    match patched {
+        // Somebody wrote at the same time; the next look sees what it is now.
+        Err(error) if api_error::is_conflict(&error) || api_error::is_not_found(&error) => Ok(()),
+        other => other.map(drop),
+    }
+}
+
+/// Ends empty nodes.
+async fn remove(karpenter: &KarpenterContext, candidates: &[Candidate]) -> kube::Result<()> {
+    let reason = DisruptionReason::Empty;
+    let nodes: Vec<Value> = candidates.iter().map(describe).collect();
+    let command = candidates.first().and_then(|first| first.claim.uid());
+    karpenter
+        .log
+        .pass(CONTROLLER)
+        .with("command-id", command.unwrap_or_default())
+        .with("reason", reason.as_str().to_lowercase())
+        .with("decision", "delete")
+        .with("disrupted-node-count", candidates.len())
+        .with("replacement-node-count", 0)
+        .with("pod-count", 0)
+        .with("disrupted-nodes", nodes)
+        .with("replacement-nodes", Vec::<Value>::new())
+        .info("disrupting node(s)");
+    for candidate in candidates {
+        let (claim, node) = (&candidate.claim, &candidate.node);
+        taint(karpenter, node).await?;
+        let name = claim.name_any();
+        edit(karpenter, &name, |conditions| {
+            if !conditions.is_true(condition::DISRUPTION_REASON) {
+                let why = reason.as_str();
+                conditions.set(condition::DISRUPTION_REASON, Status::True, why, why);
+            }
+        })
+        .await?;
+        let why = reason.as_str();
+        karpenter.recorder.normal(
+            &**node,
+            "DisruptionTerminating",
+            format!("Disrupting Node: {why}"),
+        );
+        karpenter.recorder.normal(
+            &**claim,
+            "DisruptionTerminating",
+            format!("Disrupting NodeClaim: {why}"),
+        );
+        let deleted = karpenter
+            .claim_api()
+            .delete(&name, &DeleteParams::default())
+            .await;
+        api_error::ignore_not_found(deleted)?;
+    }
+    Ok(())
+}
+
+fn describe(candidate: &Candidate) -> Value {
+    let label = |key: &str| candidate.claim.label(key).unwrap_or_default().to_owned();
+    json!({
+        "Node": { "name": candidate.node.name_any() },
+        "NodeClaim": { "name": candidate.claim.name_any() },
+        "capacity-type": label(labels::CAPACITY_TYPE),
+        "instance-type": label(labels::INSTANCE_TYPE),
+    })
+}
+
+/// Keeps new pods away from a node that is about to go.
+async fn taint(karpenter: &KarpenterContext, node: &Node) -> kube::Result<()> {
+    let name = node.name_any();
+    let Some(node) = karpenter.node_api().get_opt(&name).await? else {
+        return Ok(());
+    };
+    let wanted = disrupted_taint();
+    let mut taints = node.spec.and_then(|spec| spec.taints).unwrap_or_default();
+    if taints.iter().any(|taint| taint.key == wanted.key) {
+        return Ok(());
+    }
+    taints.push(wanted);
+    let patch = json!({
+        "metadata": { "resourceVersion": node.metadata.resource_version },
+        "spec": { "taints": taints },
+    });
+    let patched = karpenter
+        .node_api()
+        .patch(&name, &PatchParams::default(), &Patch::Merge(patch))
+        .await;
+    api_error::ignore_not_found(patched).map(drop)
+}

@@ -1,0 +1,201 @@
+//! Registration: the node joined, and now carries what its claim asked for.
+//!
+//! Invariant: until the `karpenter.sh/unregistered` taint goes, no pod lands on the node; it goes in the same write
+//! that brings labels, taints, owner and finalizer, so a node is never half registered.
+
+use k8s_openapi::{
+    api::core::v1::{Node, Taint},
+    apimachinery::pkg::apis::meta::v1::OwnerReference,
+};
+use kube::{
+    Resource, ResourceExt,
+    api::{Patch, PatchParams},
+};
+use mullion_api::{
+    karpenter::{NodeClaim, node_claim_condition as condition},
+    labels,
+};
+use serde_json::{Value, json};
+
+use super::{Error, edit, has_finalizer, pass};
+use crate::{
+    api_error,
+    provisioner::{KarpenterContext, conditions::Status},
+};
+
+/// How often a write is repeated when the node's kubelet writes at the same time.
+const ATTEMPTS: usize = 5;
+
+/// Registers the claim's node once it is there.
+pub(super) async fn step(karpenter: &KarpenterContext, claim: &mut NodeClaim) -> Result<(), Error> {
+    if !claim.is(condition::LAUNCHED) || claim.is(condition::REGISTERED) {
+        return Ok(());
+    }
+    let Some(node) = karpenter.node_of(claim) else {
+        edit(karpenter, claim, |conditions| {
+            let message = "Node not registered with cluster";
+            conditions.set(
+                condition::REGISTERED,
+                Status::Unknown,
+                "NodeNotFound",
+                message,
+            );
+        });
+        return Ok(());
+    };
+    let name = node.name_any();
+    for attempt in 1.. {
+        let Some(node) = karpenter.node_api().get_opt(&name).await? else {
+            return Ok(());
+        };
+        let Some(patch) = synced(&node, claim) else {
+            edit(karpenter, claim, |conditions| {
+                let message = format!(
+                    "Invariant violated, {} taint must be present on Karpenter-managed nodes",
+                    labels::UNREGISTERED_TAINT
+                );
+                conditions.set(
+                    condition::REGISTERED,
+                    Status::False,
+                    "UnregisteredTaintNotFound",
+                    &message,
+                );
+            });
+            return Err(Error::NoUnregisteredTaint);
+        };
+        let patched = karpenter
+            .node_api()
+            .patch(&name, &PatchParams::default(), &Patch::Merge(patch))
+            .await;
+        match patched {
+            Ok(_) => break,
+            Err(error) if api_error::is_conflict(&error) && attempt < ATTEMPTS => {}
+            Err(error) => return Err(error.into()),
+        }
+    }
+    claim.status.get_or_insert_default().node_name = name;
+    edit(karpenter, claim, |conditions| {
+        conditions.set_true(condition::REGISTERED)
+    });
+    pass(karpenter, "nodeclaim.lifecycle", claim).info("registered nodeclaim");
+    Ok(())
+}
+
+/// The patch that gives a node what its claim says. `None` if the node never carried the taint it must start with.
+fn synced(node: &Node, claim: &NodeClaim) -> Option<Value> {
+    let taints = node
+        .spec
+        .iter()
+        .flat_map(|spec| spec.taints.iter().flatten());
+    let unregistered = |taint: &&Taint| taint.key == labels::UNREGISTERED_TAINT;
+    if !taints.clone().any(|taint| unregistered(&taint))
+        && !node.labels().contains_key(labels::REGISTERED)
+    {
+        return None;
+    }
+    let mut merged: Vec<Taint> = taints
+        .filter(|taint| !unregistered(taint))
+        .cloned()
+        .collect();
+    if claim.label(labels::DO_NOT_SYNC_TAINTS) != Some("true") {
+        for taint in claim.spec.taints.iter().chain(&claim.spec.startup_taints) {
+            let same = |own: &Taint| own.key == taint.key && own.effect == taint.effect;
+            if !merged.iter().any(same) {
+                merged.push(taint.clone());
+            }
+        }
+    }
+    let mut finalizers = node.finalizers().to_vec();
+    if !has_finalizer(&finalizers) {
+        finalizers.push(labels::TERMINATION_FINALIZER.to_owned());
+    }
+    let owner = owner(claim);
+    let mut owners = node.owner_references().to_vec();
+    owners.retain(|own| own.uid != owner.uid);
+    owners.push(owner);
+    let mut own_labels = claim.labels().clone();
+    own_labels.insert(labels::REGISTERED.to_owned(), "true".to_owned());
+    Some(json!({
+        "metadata": {
+            "resourceVersion": node.resource_version(),
+            "labels": own_labels,
+            "annotations": claim.annotations(),
+            "finalizers": finalizers,
+            "ownerReferences": owners,
+        },
+        "spec": { "taints": merged },
+    }))
+}
+
+fn owner(claim: &NodeClaim) -> OwnerReference {
+    OwnerReference {
+        api_version: NodeClaim::api_version(&()).into_owned(),
+        kind: NodeClaim::kind(&()).into_owned(),
+        name: claim.name_any(),
+        uid: claim.uid().unwrap_or_default(),
+        controller: None,
+        block_owner_deletion: Some(true),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn claim() -> NodeClaim {
+        serde_json::from_value(json!({
+            "metadata": { "name": "w-1", "uid": "u", "labels": { "karpenter.sh/nodepool": "w" },
+                "annotations": { "note": "x" } },
+            "spec": {
+                "nodeClassRef": { "group": "g", "kind": "k", "name": "n" }, "requirements": [],
+                "taints": [{ "key": "os", "value": "windows", "effect": "NoSchedule" }],
+                "startupTaints": [{ "key": "cni", "effect": "NoSchedule" }]
+            }
+        }))
+        .expect("a claim")
+    }
+
+    fn node(taints: Value) -> Node {
+        serde_json::from_value(json!({
+            "metadata": { "name": "n", "resourceVersion": "7" }, "spec": { "taints": taints }
+        }))
+        .expect("a node")
+    }
+
+    #[test]
+    fn a_node_gets_labels_taints_owner_and_finalizer_in_one_write() {
+        let node = node(json!([
+            { "key": "karpenter.sh/unregistered", "effect": "NoExecute" },
+            { "key": "os", "value": "windows", "effect": "NoSchedule" }
+        ]));
+        let patch = synced(&node, &claim()).expect("the taint is there");
+        let keys: Vec<_> = patch["spec"]["taints"]
+            .as_array()
+            .expect("a list")
+            .iter()
+            .map(|taint| taint["key"].as_str().unwrap_or_default())
+            .collect();
+        assert_eq!(keys, ["os", "cni"]);
+        let metadata = &patch["metadata"];
+        assert_eq!(metadata["resourceVersion"], "7");
+        assert_eq!(metadata["labels"]["karpenter.sh/registered"], "true");
+        assert_eq!(metadata["finalizers"], json!(["karpenter.sh/termination"]));
+        assert_eq!(metadata["ownerReferences"][0]["uid"], "u");
+    }
+
+    #[test]
+    fn a_node_that_never_was_unregistered_is_not_ours_to_register() {
+        assert!(synced(&node(json!([])), &claim()).is_none());
+    }
+
+    #[test]
+    fn taints_are_left_alone_where_the_claim_says_so() {
+        let mut claim = claim();
+        claim
+            .labels_mut()
+            .insert(labels::DO_NOT_SYNC_TAINTS.to_owned(), "true".to_owned());
+        let node = node(json!([{ "key": "karpenter.sh/unregistered", "effect": "NoExecute" }]));
+        let patch = synced(&node, &claim).expect("the taint is there");
+        assert_eq!(patch["spec"]["taints"], json!([]));
+    }
+}

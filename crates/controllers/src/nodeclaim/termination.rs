@@ -1,0 +1,132 @@
+//! The end of a claim: its node first, then the instance, then the finalizer.
+//!
+//! Invariant: the finalizer goes only when the cloud no longer knows the instance, so a claim that is gone costs
+//! nothing any more.
+
+use std::time::Duration;
+
+use kube::{
+    ResourceExt,
+    api::{DeleteParams, Patch, PatchParams},
+};
+use mullion_api::{
+    karpenter::{NodeClaim, node_claim_condition as condition},
+    labels,
+};
+use mullion_cloud::instance_id;
+use serde_json::json;
+
+use super::{Error, POLL, edit, has_finalizer, pass, write_back};
+use crate::{api_error, provisioner::KarpenterContext};
+
+/// Takes a deleted claim one step further. Returns when to look again.
+pub(super) async fn finalize(
+    karpenter: &KarpenterContext,
+    claim: &NodeClaim,
+) -> Result<Option<Duration>, Error> {
+    if !has_finalizer(claim.finalizers()) {
+        return Ok(None);
+    }
+    let claim = with_deadline(karpenter, claim).await?;
+    let node = karpenter.node_of(&claim);
+    let registered = claim.is(condition::REGISTERED);
+    if let (true, Some(node)) = (registered, &node) {
+        if node.metadata.deletion_timestamp.is_none() {
+            delete_node(karpenter, &node.name_any()).await?;
+        }
+        // The node's own finalizer drains it and ends the instance; its deletion wakes this claim.
+        return Ok(None);
+    }
+    if let Some(id) = claim.provider_id().and_then(instance_id) {
+        let ended = karpenter.cloud.terminate(id).await;
+        let gone = ended.as_ref().is_err_and(|error| error.is_not_found());
+        if !gone {
+            ended?;
+            let mut marked = claim.clone();
+            edit(karpenter, &mut marked, |conditions| {
+                conditions.set_true(condition::INSTANCE_TERMINATING);
+            });
+            write_back(karpenter, &claim, &marked).await?;
+            return Ok(Some(POLL));
+        }
+    }
+    // A node that never registered has no finalizer of ours and nobody else to delete it.
+    if let (false, Some(node)) = (registered, &node) {
+        delete_node(karpenter, &node.name_any()).await?;
+    }
+    remove_finalizer(karpenter, &claim).await?;
+    Ok(None)
+}
+
+async fn delete_node(karpenter: &KarpenterContext, name: &str) -> Result<(), Error> {
+    let deleted = karpenter
+        .node_api()
+        .delete(name, &DeleteParams::default())
+        .await;
+    api_error::ignore_not_found(deleted)?;
+    Ok(())
+}
+
+async fn remove_finalizer(karpenter: &KarpenterContext, claim: &NodeClaim) -> Result<(), Error> {
+    let mut finalizers = claim.finalizers().to_vec();
+    finalizers.retain(|finalizer| finalizer != labels::TERMINATION_FINALIZER);
+    let patch = json!({ "metadata": {
+        "resourceVersion": claim.resource_version(), "finalizers": finalizers
+    }});
+    let patched = karpenter
+        .claim_api()
+        .patch(
+            &claim.name_any(),
+            &PatchParams::default(),
+            &Patch::Merge(patch),
+        )
+        .await;
+    if api_error::ignore_not_found(patched)?.is_some() {
+        pass(karpenter, "nodeclaim.lifecycle", claim).info("deleted nodeclaim");
+    }
+    Ok(())
+}
+
+/// The claim with the moment after which nothing holds its node back, if its pool sets one.
+async fn with_deadline(
+    karpenter: &KarpenterContext,
+    claim: &NodeClaim,
+) -> Result<NodeClaim, Error> {
+    let deleted = claim.metadata.deletion_timestamp.as_ref();
+    let grace = claim.spec.termination_grace_period.as_ref();
+    let grace = grace.and_then(|grace| grace.duration());
+    let (Some(deleted), Some(grace)) = (deleted, grace) else {
+        return Ok(claim.clone());
+    };
+    if claim
+        .annotations()
+        .contains_key(labels::TERMINATION_TIMESTAMP)
+    {
+        return Ok(claim.clone());
+    }
+    let deadline = deleted
+        .0
+        .saturating_add(grace)
+        .unwrap_or(jiff::Timestamp::MAX);
+    let deadline = format!("{deadline:.0}");
+    let patch = json!({ "metadata": {
+        "resourceVersion": claim.resource_version(),
+        "annotations": { labels::TERMINATION_TIMESTAMP: &deadline }
+    }});
+    let annotated = karpenter
+        .claim_api()
+        .patch(
+            &claim.name_any(),
+            &PatchParams::default(),
+            &Patch::Merge(patch),
+        )
+        .await?;
+    pass(karpenter, "nodeclaim.lifecycle", claim)
+        .with(labels::TERMINATION_TIMESTAMP, deadline.as_str())
+        .info("annotated nodeclaim");
+    let message = format!("All pods will be deleted by {deadline}");
+    karpenter
+        .recorder
+        .warning(claim, "TerminationGracePeriodExpiring", message);
+    Ok(annotated)
+}

@@ -1,0 +1,325 @@
+//! EC2NodeClass status: what its selectors resolve to, and whether nodes can be launched from it.
+//!
+//! Invariant: `Ready` is `True` only when subnets, security groups and images were found; what was found is written
+//! down, and launches use what is written down.
+
+use std::time::Duration;
+
+use kube::{
+    ResourceExt,
+    api::{Patch, PatchParams},
+};
+use mullion_api::{
+    ami::{AmiFamily, WindowsRelease},
+    eksctl::KubernetesVersion,
+    karpenter::{
+        AmiStatus, EC2NodeClass, EC2NodeClassSpec, EC2NodeClassStatus, Requirement,
+        SecurityGroupStatus, SubnetStatus,
+    },
+    labels,
+};
+use mullion_cloud::{
+    CloudError, NodeTemplate, SecurityGroup, Subnet, TagSelector, catalogue::Arch, family_of,
+    image::NodeImage,
+};
+use serde_json::json;
+
+use super::{annotate, hash};
+use crate::{
+    Queue, api_error,
+    provisioner::{
+        KarpenterContext,
+        conditions::{Conditions, Status},
+    },
+};
+
+/// What is found is looked up again this often.
+const REFRESH: Duration = Duration::from_secs(60);
+const SUBNETS: &str = "SubnetsReady";
+const SECURITY_GROUPS: &str = "SecurityGroupsReady";
+const AMIS: &str = "AMIsReady";
+const INSTANCE_PROFILE: &str = "InstanceProfileReady";
+const VALIDATION: &str = "ValidationSucceeded";
+
+/// Why a class could not be looked at.
+#[derive(Debug, thiserror::Error)]
+enum Error {
+    #[error(transparent)]
+    Api(#[from] kube::Error),
+    #[error(transparent)]
+    Cloud(#[from] CloudError),
+}
+
+pub(super) fn start(karpenter: &KarpenterContext) {
+    let queue = Queue::new("nodeclass");
+    let classes = queue.clone();
+    karpenter
+        .classes
+        .on_change(move |change| classes.add(change.object().name_any()));
+    let karpenter = karpenter.clone();
+    let context = karpenter.base.clone();
+    let again = queue.clone();
+    queue.run(&context, 2, move |name: String| {
+        let (karpenter, again) = (karpenter.clone(), again.clone());
+        async move {
+            reconcile(&karpenter, &name).await?;
+            if karpenter.classes.get("", &name).is_some() {
+                again.add_after(name, REFRESH);
+            }
+            Ok::<_, Error>(())
+        }
+    });
+}
+
+async fn reconcile(karpenter: &KarpenterContext, name: &str) -> Result<(), Error> {
+    let Some(class) = karpenter.classes.get("", name) else {
+        return Ok(());
+    };
+    if class.metadata.deletion_timestamp.is_some() {
+        return Ok(());
+    }
+    let found = Found {
+        subnets: karpenter
+            .cloud
+            .subnets(&subnet_selectors(&class.spec))
+            .await?,
+        security_groups: karpenter
+            .cloud
+            .security_groups(&group_selectors(&class.spec))
+            .await?,
+    };
+    let now = karpenter.base.clock.now();
+    let options = &karpenter.options;
+    let status = status_of(&class, found, options.version, &options.cluster, now);
+    let api = karpenter.class_api();
+    if class.status.as_ref() != Some(&status) {
+        let patch = Patch::Merge(json!({ "status": status }));
+        let patched = api
+            .patch_status(name, &PatchParams::default(), &patch)
+            .await;
+        api_error::ignore_not_found(patched)?;
+    }
+    let annotations = json!({
+        labels::EC2NODECLASS_HASH: hash::class_hash(&class.spec),
+        labels::EC2NODECLASS_HASH_VERSION: labels::EC2NODECLASS_HASH_VERSION_VALUE,
+    });
+    Ok(annotate(&api, &*class, annotations).await?)
+}
+
+/// What the cloud answered.
+struct Found {
+    subnets: Vec<Subnet>,
+    security_groups: Vec<SecurityGroup>,
+}
+
+fn subnet_selectors(spec: &EC2NodeClassSpec) -> Vec<TagSelector> {
+    let terms = spec.subnet_selector_terms.iter();
+    terms
+        .map(|term| TagSelector {
+            tags: term.tags.clone(),
+            id: term.id.clone(),
+            name: None,
+        })
+        .collect()
+}
+
+fn group_selectors(spec: &EC2NodeClassSpec) -> Vec<TagSelector> {
+    let terms = spec.security_group_selector_terms.iter();
+    terms
+        .map(|term| TagSelector {
+            tags: term.tags.clone(),
+            id: term.id.clone(),
+            name: term.name.clone(),
+        })
+        .collect()
+}
+
+/// The status a class should have.
+fn status_of(
+    class: &EC2NodeClass,
+    found: Found,
+    version: KubernetesVersion,
+    cluster: &str,
+    now: jiff::Timestamp,
+) -> EC2NodeClassStatus {
+    let mut status = class.status.clone().unwrap_or_default();
+    let images = images(&class.spec, version);
+    let mut conditions = Conditions::new(&mut status.conditions, now, class.metadata.generation);
+    let mut judge = |kind: &str, refused: Option<(&str, String)>| match refused {
+        None => conditions.set_true(kind),
+        Some((reason, message)) => {
+            conditions.set(kind, Status::False, reason, &message);
+        }
+    };
+    let none = |empty: bool, reason: &'static str, message: &str| {
+        empty.then(|| (reason, message.to_owned()))
+    };
+    judge(
+        SUBNETS,
+        none(
+            found.subnets.is_empty(),
+            "SubnetsNotFound",
+            "SubnetSelector did not match any Subnets",
+        ),
+    );
+    judge(
+        SECURITY_GROUPS,
+        none(
+            found.security_groups.is_empty(),
+            "SecurityGroupsNotFound",
+            "SecurityGroupSelector did not match any SecurityGroups",
+        ),
+    );
+    judge(
+        AMIS,
+        images
+            .as_ref()
+            .err()
+            .map(|message| ("AMINotFound", message.clone())),
+    );
+    judge(INSTANCE_PROFILE, None);
+    let template = NodeTemplate::from_class(&class.spec, version);
+    judge(
+        VALIDATION,
+        template
+            .err()
+            .map(|error| ("InvalidNodeClass", error.to_string())),
+    );
+    conditions.summarize(&[AMIS, INSTANCE_PROFILE, SECURITY_GROUPS, SUBNETS, VALIDATION]);
+    status.amis = images.unwrap_or_default();
+    status.instance_profile = instance_profile(class, cluster);
+    let group = |group: SecurityGroup| SecurityGroupStatus {
+        id: group.id.to_string(),
+        name: group.name,
+    };
+    status.security_groups = found.security_groups.into_iter().map(group).collect();
+    let subnet = |subnet: Subnet| SubnetStatus {
+        id: subnet.id.to_string(),
+        zone: subnet.zone.to_string(),
+        zone_id: subnet.zone_id.to_string(),
+    };
+    status.subnets = found.subnets.into_iter().map(subnet).collect();
+    // In order of zone, not of free addresses, so that buying a node does not rewrite every class.
+    status
+        .subnets
+        .sort_by(|a, b| (&a.zone, &a.id).cmp(&(&b.zone, &b.id)));
+    status
+}
+
+/// The class's own profile, or the name of the one made for its role.
+fn instance_profile(class: &EC2NodeClass, cluster: &str) -> String {
+    match &class.spec.instance_profile {
+        Some(profile) => profile.clone(),
+        None => format!("{cluster}_{}", class.name_any()),
+    }
+}
+
+/// The images of a class, one per architecture.
+fn images(spec: &EC2NodeClassSpec, version: KubernetesVersion) -> Result<Vec<AmiStatus>, String> {
+    let family = family_of(spec).ok_or("AMISelector did not match any AMIs")?;
+    if family.windows_release() == Some(WindowsRelease::V2025) && version.minor() < 35 {
+        return Err("Windows Server 2025 requires EKS version 1.35 or higher".to_owned());
+    }
+    let architectures: &[Arch] = match family {
+        AmiFamily::Windows(..) => &[Arch::Amd64],
+        _ => &[Arch::Amd64, Arch::Arm64],
+    };
+    let image = |arch: &Arch| {
+        let image = NodeImage::new(family, version, *arch);
+        let mut requirements = vec![Requirement::is(labels::ARCH, arch.as_str())];
+        if let Some(build) = image.windows_build() {
+            requirements = vec![
+                Requirement::is(labels::OS, labels::OS_WINDOWS),
+                Requirement::is(labels::WINDOWS_BUILD, build),
+            ];
+        }
+        AmiStatus {
+            id: image.id,
+            deprecated: false,
+            name: image.name,
+            requirements,
+        }
+    };
+    Ok(architectures.iter().map(image).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn class(spec: serde_json::Value) -> EC2NodeClass {
+        let class = json!({ "metadata": { "name": "c" }, "spec": spec });
+        serde_json::from_value(class).expect("a class")
+    }
+
+    fn found() -> Found {
+        Found {
+            subnets: vec![Subnet {
+                id: "subnet-1".into(),
+                zone: "us-west-2a".into(),
+                zone_id: "usw2-az1".into(),
+                cidr: "10.0.0.0/18".into(),
+                free_addresses: 5,
+                tags: Default::default(),
+            }],
+            security_groups: vec![SecurityGroup {
+                id: "sg-1".into(),
+                name: "node".into(),
+                tags: Default::default(),
+            }],
+        }
+    }
+
+    fn judged(class: &EC2NodeClass, found: Found, minor: u32) -> EC2NodeClassStatus {
+        let version = KubernetesVersion::from_minor(minor).expect("known");
+        status_of(class, found, version, "demo", jiff::Timestamp::UNIX_EPOCH)
+    }
+
+    fn condition<'a>(status: &'a EC2NodeClassStatus, kind: &str) -> (&'a str, &'a str) {
+        let found = status.conditions.iter().find(|c| c.type_ == kind);
+        let found = found.expect("set");
+        (found.status.as_str(), found.message.as_str())
+    }
+
+    #[test]
+    fn a_class_whose_selectors_match_is_ready() {
+        let status = judged(&class(json!({ "amiFamily": "Windows2022" })), found(), 27);
+        assert_eq!(condition(&status, "Ready"), ("True", ""));
+        assert_eq!(status.subnets[0].zone, "us-west-2a");
+        assert_eq!(status.amis.len(), 1);
+        let build = &status.amis[0].requirements[1];
+        assert_eq!(build.values, ["10.0.20348"]);
+        assert_eq!(status.instance_profile, "demo_c");
+    }
+
+    #[test]
+    fn what_is_missing_is_said_in_upstreams_words() {
+        let nothing = Found {
+            subnets: Vec::new(),
+            security_groups: Vec::new(),
+        };
+        let status = judged(&class(json!({ "amiFamily": "AL2023" })), nothing, 31);
+        assert_eq!(
+            condition(&status, SUBNETS),
+            ("False", "SubnetSelector did not match any Subnets")
+        );
+        assert_eq!(
+            condition(&status, "Ready"),
+            ("False", "SecurityGroupsReady=False, SubnetsReady=False")
+        );
+    }
+
+    #[test]
+    fn windows_2025_needs_a_recent_kubernetes() {
+        let class = class(json!({ "amiSelectorTerms": [{ "alias": "windows2025@latest" }] }));
+        let status = judged(&class, found(), 34);
+        assert_eq!(
+            condition(&status, AMIS),
+            (
+                "False",
+                "Windows Server 2025 requires EKS version 1.35 or higher"
+            )
+        );
+        assert_eq!(condition(&judged(&class, found(), 35), AMIS).0, "True");
+    }
+}

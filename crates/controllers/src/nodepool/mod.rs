@@ -1,0 +1,269 @@
+//! NodePools and their classes: are they ready, what do they hold, which version are they.
+//!
+//! Invariant: status only. Nothing here buys or removes a node; who does looks at `Ready` first.
+
+pub mod class;
+pub mod hash;
+
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
+use kube::{
+    ResourceExt,
+    api::{Patch, PatchParams},
+};
+use mullion_api::{
+    karpenter::{EC2NodeClass, NodePool, NodePoolStatus, node_pool_condition as condition},
+    labels,
+};
+use mullion_engine::model::{Quantity, ResourceMap};
+use serde_json::json;
+
+use crate::{
+    Queue, api_error,
+    provisioner::{
+        BY_CLASS, BY_POOL, KarpenterContext,
+        conditions::{Conditions, Status},
+        market::{amounts, resource_list},
+    },
+};
+
+/// The limit and status entry that counts machines.
+const NODES: &str = "nodes";
+
+/// Starts the controllers of pools and classes.
+pub(crate) fn start(karpenter: &KarpenterContext) {
+    class::start(karpenter);
+    let queue = Queue::new("nodepool");
+    let pools = queue.clone();
+    karpenter
+        .pools
+        .on_change(move |change| pools.add(change.object().name_any()));
+    let (pools, informer) = (queue.clone(), karpenter.pools.clone());
+    karpenter.classes.on_change(move |change| {
+        for pool in informer.by_index(BY_CLASS, &change.object().name_any()) {
+            pools.add(pool.name_any());
+        }
+    });
+    let pools = queue.clone();
+    karpenter.claims.on_change(move |change| {
+        if let Some(pool) = change.object().node_pool() {
+            pools.add(pool.to_owned());
+        }
+    });
+    let karpenter = karpenter.clone();
+    let context = karpenter.base.clone();
+    queue.run(&context, 2, move |name| {
+        let karpenter = karpenter.clone();
+        async move { reconcile(&karpenter, &name).await }
+    });
+}
+
+async fn reconcile(karpenter: &KarpenterContext, name: &str) -> kube::Result<()> {
+    if !(karpenter.claims.synced().await && karpenter.classes.synced().await) {
+        return Ok(());
+    }
+    let Some(pool) = karpenter.pools.get("", name) else {
+        return Ok(());
+    };
+    let class = karpenter
+        .classes
+        .get("", &pool.spec.template.spec.node_class_ref.name);
+    let held = karpenter.claims.by_index(BY_POOL, name);
+    let capacities: Vec<_> = held
+        .iter()
+        .filter_map(|claim| Some(amounts(&claim.status.as_ref()?.capacity)))
+        .filter(|capacity| !capacity.is_empty())
+        .collect();
+    let now = karpenter.base.clock.now();
+    let status = status_of(&pool, class.as_deref(), &capacities, now);
+    if pool.status.as_ref() != Some(&status) {
+        let patch = Patch::Merge(json!({ "status": status }));
+        let patched = karpenter
+            .pool_api()
+            .patch_status(name, &PatchParams::default(), &patch)
+            .await;
+        api_error::ignore_not_found(patched)?;
+    }
+    let annotations = json!({
+        labels::NODEPOOL_HASH: hash::template_hash(&pool.spec.template),
+        labels::NODEPOOL_HASH_VERSION: hash::HASH_VERSION,
+    });
+    annotate(&karpenter.pool_api(), &*pool, annotations).await
+}
+
+/// Sets annotations unless the object has them already.
+async fn annotate<K>(
+    api: &kube::Api<K>,
+    object: &K,
+    annotations: serde_json::Value,
+) -> kube::Result<()>
+where
+    K: kube::Resource + Clone + serde::de::DeserializeOwned + std::fmt::Debug,
+{
+    let wanted = annotations.as_object().into_iter().flatten();
+    let has_all = wanted
+        .clone()
+        .all(|(key, value)| object.annotations().get(key).map(String::as_str) == value.as_str());
+    if has_all {
+        return Ok(());
+    }
+    let patch = Patch::Merge(json!({ "metadata": { "annotations": annotations } }));
+    let patched = api
+        .patch(&object.name_any(), &PatchParams::default(), &patch)
+        .await;
+    api_error::ignore_not_found(patched).map(drop)
+}
+
+/// The status a pool should have.
+fn status_of(
+    pool: &NodePool,
+    class: Option<&EC2NodeClass>,
+    capacities: &[ResourceMap],
+    now: jiff::Timestamp,
+) -> NodePoolStatus {
+    let mut status = pool.status.clone().unwrap_or_default();
+    let mut conditions = Conditions::new(&mut status.conditions, now, pool.metadata.generation);
+    conditions.set_true(condition::VALIDATION_SUCCEEDED);
+    conditions.initialize(&[condition::NODE_REGISTRATION_HEALTHY]);
+    let (ready, reason, message) = class_readiness(class);
+    conditions.set(condition::NODE_CLASS_READY, ready, reason, &message);
+    conditions.summarize(&[condition::VALIDATION_SUCCEEDED, condition::NODE_CLASS_READY]);
+    status.resources = resource_list(&total(capacities));
+    status.nodes = Some(i64::try_from(capacities.len()).unwrap_or(i64::MAX));
+    status.node_class_observed_generation = class.and_then(|class| class.metadata.generation);
+    status
+}
+
+fn class_readiness(class: Option<&EC2NodeClass>) -> (Status, &'static str, String) {
+    let Some(class) = class else {
+        return (
+            Status::False,
+            "NodeClassNotFound",
+            "NodeClass not found on cluster".to_owned(),
+        );
+    };
+    if class.metadata.deletion_timestamp.is_some() {
+        return (
+            Status::False,
+            "NodeClassTerminating",
+            "NodeClass is Terminating".to_owned(),
+        );
+    }
+    let conditions = class.status.iter().flat_map(|status| &status.conditions);
+    let mut ready = conditions.filter(|condition| condition.type_ == condition::READY);
+    match ready.next() {
+        Some(Condition { status, .. }) if status == "True" => {
+            (Status::True, condition::NODE_CLASS_READY, String::new())
+        }
+        Some(Condition {
+            status, message, ..
+        }) if status == "False" => (Status::False, "NodeClassNotReady", message.clone()),
+        _ => (
+            Status::Unknown,
+            "NodeClassReadinessUnknown",
+            "Node Class Readiness Unknown".to_owned(),
+        ),
+    }
+}
+
+/// What the nodes of a pool hold together, with their number.
+fn total(capacities: &[ResourceMap]) -> ResourceMap {
+    let basics = [
+        labels::CPU,
+        labels::MEMORY,
+        labels::EPHEMERAL_STORAGE,
+        labels::PODS,
+    ];
+    let mut sum: ResourceMap = basics
+        .into_iter()
+        .map(|name| (name.to_owned(), Quantity::default()))
+        .collect();
+    for (name, amount) in capacities.iter().flatten() {
+        let total = sum.entry(name.clone()).or_default();
+        *total = total.saturating_add(*amount);
+    }
+    let count = i64::try_from(capacities.len()).unwrap_or(i64::MAX);
+    sum.insert(NODES.to_owned(), Quantity::from_units(count));
+    sum
+}
+
+/// Takes one node's amounts off what is left of limits (or of any other amounts), the node itself included.
+pub(crate) fn take(remaining: &mut ResourceMap, used: &ResourceMap) {
+    for (name, left) in remaining {
+        let taken = match name.as_str() {
+            NODES => Quantity::from_units(1),
+            _ => used.get(name).copied().unwrap_or_default(),
+        };
+        *left = left.saturating_sub(taken);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::Value;
+
+    use super::*;
+
+    fn pool() -> NodePool {
+        serde_json::from_value(json!({
+            "metadata": { "name": "p", "generation": 3 },
+            "spec": { "template": { "spec": {
+                "nodeClassRef": { "group": "karpenter.k8s.aws", "kind": "EC2NodeClass", "name": "c" },
+                "requirements": []
+            }}}
+        }))
+        .expect("a pool")
+    }
+
+    fn class(ready: Value) -> EC2NodeClass {
+        serde_json::from_value(json!({
+            "metadata": { "name": "c", "generation": 7 }, "spec": {},
+            "status": { "conditions": [{
+                "type": "Ready", "status": ready, "reason": "R", "message": "m",
+                "lastTransitionTime": "2026-01-01T00:00:00Z"
+            }]}
+        }))
+        .expect("a class")
+    }
+
+    fn ready(status: &NodePoolStatus) -> (&str, &str) {
+        let ready = status.conditions.iter().find(|c| c.type_ == "Ready");
+        let ready = ready.expect("set");
+        (ready.status.as_str(), ready.message.as_str())
+    }
+
+    #[test]
+    fn a_pool_is_as_ready_as_its_class() {
+        let now = jiff::Timestamp::UNIX_EPOCH;
+        let status = status_of(&pool(), None, &[], now);
+        assert_eq!(ready(&status), ("False", "NodeClassReady=False"));
+        let status = status_of(&pool(), Some(&class(json!("Unknown"))), &[], now);
+        assert_eq!(ready(&status), ("Unknown", "NodeClassReady=Unknown"));
+        let status = status_of(&pool(), Some(&class(json!("True"))), &[], now);
+        assert_eq!(ready(&status), ("True", ""));
+        assert_eq!(status.node_class_observed_generation, Some(7));
+    }
+
+    #[test]
+    fn resources_are_summed_and_nodes_counted() {
+        let node: ResourceMap = [("cpu".to_owned(), "4".parse().expect("a quantity"))].into();
+        let now = jiff::Timestamp::UNIX_EPOCH;
+        let status = status_of(&pool(), None, &[node.clone(), node], now);
+        assert_eq!(status.resources.text("cpu"), Some("8"));
+        assert_eq!(status.resources.text("nodes"), Some("2"));
+        assert_eq!(status.resources.text("memory"), Some("0"));
+        assert_eq!(status.nodes, Some(2));
+    }
+
+    #[test]
+    fn a_node_takes_its_amounts_and_itself() {
+        let quantity = |text: &str| text.parse::<Quantity>().expect("a quantity");
+        let mut left: ResourceMap = [
+            ("cpu".to_owned(), quantity("10")),
+            ("nodes".to_owned(), quantity("3")),
+        ]
+        .into();
+        take(&mut left, &[("cpu".to_owned(), quantity("4"))].into());
+        assert_eq!(left["cpu"], quantity("6"));
+        assert_eq!(left["nodes"], quantity("2"));
+    }
+}

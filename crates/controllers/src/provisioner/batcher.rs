@@ -1,0 +1,133 @@
+//! Collects triggers into one plan: a batch ends when nothing came for a second, or ten seconds after it began.
+//!
+//! Invariant: a trigger is never lost; one that comes while a plan is made opens the next batch. Triggers are told
+//! apart by a key, and one that is in the batch already does not keep it open.
+
+use std::{
+    sync::{Arc, Mutex, PoisonError},
+    time::Duration,
+};
+
+use rustc_hash::FxHashSet;
+use tokio::{
+    sync::Notify,
+    time::{Instant, sleep_until},
+};
+
+/// A batch ends when this long nothing new came (`BATCH_IDLE_DURATION`).
+pub const IDLE: Duration = Duration::from_secs(1);
+/// A batch ends at the latest this long after it began (`BATCH_MAX_DURATION`).
+pub const MAX: Duration = Duration::from_secs(10);
+
+/// Where triggers wait. Cheap to clone; all clones are one batcher.
+#[derive(Clone, Debug, Default)]
+pub struct Batcher {
+    shared: Arc<Shared>,
+}
+
+#[derive(Debug, Default)]
+struct Shared {
+    waiting: Mutex<FxHashSet<String>>,
+    added: Notify,
+}
+
+impl Batcher {
+    /// Puts a key into the batch that is open, or opens one.
+    pub fn trigger(&self, key: impl Into<String>) {
+        let mut waiting = self
+            .shared
+            .waiting
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
+        if waiting.insert(key.into()) {
+            self.shared.added.notify_one();
+        }
+    }
+
+    /// Waits for the next batch to be complete and empties it.
+    pub async fn wait(&self) {
+        while self.is_empty() {
+            self.shared.added.notified().await;
+        }
+        let start = Instant::now();
+        let mut end = start + IDLE;
+        loop {
+            tokio::select! {
+                () = self.shared.added.notified() => end = (Instant::now() + IDLE).min(start + MAX),
+                () = sleep_until(end) => break,
+            }
+        }
+        self.shared
+            .waiting
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .clear();
+    }
+
+    fn is_empty(&self) -> bool {
+        self.shared
+            .waiting
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .is_empty()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    async fn batch_after(batcher: &Batcher) -> Duration {
+        let start = Instant::now();
+        batcher.wait().await;
+        start.elapsed()
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_lone_trigger_waits_for_a_second() {
+        let batcher = Batcher::default();
+        batcher.trigger("a");
+        let waited = batch_after(&batcher).await;
+        assert!(waited >= IDLE && waited < IDLE * 2, "{waited:?}");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_stream_of_triggers_is_cut_off_after_ten_seconds() {
+        let batcher = Batcher::default();
+        let other = batcher.clone();
+        let feeder = tokio::spawn(async move {
+            for number in 0.. {
+                other.trigger(number.to_string());
+                tokio::time::sleep(Duration::from_millis(500)).await;
+            }
+        });
+        let waited = batch_after(&batcher).await;
+        feeder.abort();
+        assert!(waited >= MAX && waited < MAX + IDLE, "{waited:?}");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn repeating_a_key_does_not_keep_the_batch_open() {
+        let batcher = Batcher::default();
+        let other = batcher.clone();
+        let feeder = tokio::spawn(async move {
+            loop {
+                other.trigger("same");
+                tokio::time::sleep(Duration::from_millis(300)).await;
+            }
+        });
+        let waited = batch_after(&batcher).await;
+        feeder.abort();
+        assert!(waited < IDLE * 2, "{waited:?}");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_trigger_between_batches_opens_the_next() {
+        let batcher = Batcher::default();
+        batcher.trigger("a");
+        batcher.wait().await;
+        batcher.trigger("a");
+        batcher.wait().await;
+        assert!(batcher.is_empty());
+    }
+}

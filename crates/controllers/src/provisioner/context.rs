@@ -1,0 +1,189 @@
+//! What the controllers of nodes-on-demand share: the cloud, Karpenter's resources, the decision log.
+//!
+//! Invariant: all of them talk through the one client; what they remember here (nominations) only spares work and may
+//! be lost at any time.
+
+use std::sync::Arc;
+
+use k8s_openapi::api::core::v1::{Node, Pod};
+use kube::{Api, Client};
+use mullion_api::{
+    eksctl::KubernetesVersion,
+    karpenter::{EC2NodeClass, NodeClaim, NodePool},
+    labels,
+};
+use mullion_cloud::CloudProvider;
+
+use super::{Batcher, DecisionLog, nominations::Nominations};
+use crate::{Context, Informer, Recorder, state::SharedState};
+
+/// Index of NodeClaims by `status.providerID`.
+pub const BY_PROVIDER_ID: &str = "providerID";
+/// Index of NodeClaims by NodePool.
+pub const BY_POOL: &str = "nodepool";
+/// Index of NodePools and NodeClaims by the name of their EC2NodeClass.
+pub const BY_CLASS: &str = "nodeclass";
+
+/// How nodes are bought in this process.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// Name of the cluster; part of instance names, tags and profiles.
+    pub cluster: String,
+    /// Kubernetes version of new nodes.
+    pub version: KubernetesVersion,
+    /// Whether `spec.os.name` of a pod counts as a requirement on its node.
+    pub os_filter: bool,
+    /// Seed of ties between equally good nodes.
+    pub seed: u64,
+}
+
+/// Shared surroundings of the controllers of nodes-on-demand. Cheap to clone.
+#[derive(Clone)]
+pub struct KarpenterContext {
+    /// Client, clock, informers of the usual kinds, shutdown.
+    pub base: Context,
+    /// Where instances come from.
+    pub cloud: Arc<dyn CloudProvider>,
+    /// What was decided.
+    pub log: DecisionLog,
+    /// Settings.
+    pub options: Arc<Options>,
+    /// NodePools, by class ([`BY_CLASS`]).
+    pub pools: Informer<NodePool>,
+    /// NodeClaims, by provider id, pool and class.
+    pub claims: Informer<NodeClaim>,
+    /// EC2NodeClasses.
+    pub classes: Informer<EC2NodeClass>,
+    /// The engine's cluster.
+    pub state: SharedState,
+    /// Wakes the provisioner.
+    pub batcher: Batcher,
+    /// Nodes that pods are about to go to.
+    pub nominations: Nominations,
+    /// Events in Karpenter's name.
+    pub recorder: Recorder,
+}
+
+impl KarpenterContext {
+    /// Surroundings over a controller context; informers start with their first reader.
+    pub fn new(
+        base: &Context,
+        cloud: Arc<dyn CloudProvider>,
+        log: DecisionLog,
+        options: Options,
+    ) -> Self {
+        let engine = mullion_engine::Options {
+            os_filter: options.os_filter,
+        };
+        let informer_parts = || (base.tasks.clone(), base.shutdown.clone());
+        let (tasks, shutdown) = informer_parts();
+        let pools = Informer::new(
+            Api::all(base.client.clone()),
+            &[(BY_CLASS, |pool: &NodePool, file_under| {
+                file_under(&pool.spec.template.spec.node_class_ref.name);
+            })],
+            tasks,
+            shutdown,
+        );
+        let (tasks, shutdown) = informer_parts();
+        let claims = Informer::new(
+            Api::all(base.client.clone()),
+            &[
+                (BY_PROVIDER_ID, |claim: &NodeClaim, file_under| {
+                    file_under(claim.provider_id().unwrap_or_default());
+                }),
+                (BY_POOL, |claim, file_under| {
+                    file_under(claim.node_pool().unwrap_or_default());
+                }),
+                (BY_CLASS, |claim, file_under| {
+                    file_under(&claim.spec.node_class_ref.name);
+                }),
+            ],
+            tasks,
+            shutdown,
+        );
+        let (tasks, shutdown) = informer_parts();
+        let classes = Informer::new(Api::all(base.client.clone()), &[], tasks, shutdown);
+        Self {
+            cloud,
+            log,
+            options: Arc::new(options),
+            pools,
+            claims,
+            classes,
+            state: SharedState::new(base, engine),
+            batcher: Batcher::default(),
+            nominations: Nominations::default(),
+            recorder: base.recorder("karpenter"),
+            base: base.clone(),
+        }
+    }
+
+    /// Waits for the first complete picture of everything; `false` on shutdown.
+    pub async fn synced(&self) -> bool {
+        let informers = &self.base.informers;
+        self.pools.synced().await
+            && self.claims.synced().await
+            && self.classes.synced().await
+            && informers.daemon_sets.synced().await
+            && self.state.synced(&self.base).await
+    }
+
+    /// The claim behind a node, by provider id.
+    pub fn claim_of(&self, node: &Node) -> Option<Arc<NodeClaim>> {
+        let id = node.spec.as_ref()?.provider_id.as_deref()?;
+        let found = self.claims.by_index(BY_PROVIDER_ID, id);
+        found.into_iter().next()
+    }
+
+    /// The node of a claim, by provider id.
+    pub fn node_of(&self, claim: &NodeClaim) -> Option<Arc<Node>> {
+        let id = claim.provider_id()?;
+        let nodes = &self.base.informers.nodes;
+        if let Some(node) = claim.node_name().and_then(|name| nodes.get("", name)) {
+            return Some(node);
+        }
+        nodes.list().into_iter().find(|node| {
+            let spec = node.spec.as_ref();
+            spec.and_then(|spec| spec.provider_id.as_deref()) == Some(id)
+        })
+    }
+
+    /// The pods bound to a node.
+    pub fn pods_on(&self, node: &str) -> Vec<Arc<Pod>> {
+        self.base
+            .informers
+            .pods
+            .by_index(crate::informers::BY_NODE, node)
+    }
+
+    /// API of NodeClaims.
+    pub fn claim_api(&self) -> Api<NodeClaim> {
+        Api::all(self.client())
+    }
+
+    /// API of NodePools.
+    pub fn pool_api(&self) -> Api<NodePool> {
+        Api::all(self.client())
+    }
+
+    /// API of EC2NodeClasses.
+    pub fn class_api(&self) -> Api<EC2NodeClass> {
+        Api::all(self.client())
+    }
+
+    /// API of nodes.
+    pub fn node_api(&self) -> Api<Node> {
+        Api::all(self.client())
+    }
+
+    fn client(&self) -> Client {
+        self.base.client.clone()
+    }
+}
+
+/// Whether a node was bought by these controllers and not made by a node group.
+pub fn is_managed(node: &Node) -> bool {
+    let labels = node.metadata.labels.as_ref();
+    labels.is_some_and(|own| own.contains_key(labels::NODEPOOL))
+}

@@ -1,0 +1,330 @@
+//! The decision log: what the provisioner did and why, as JSON lines in Karpenter's form.
+//!
+//! Invariant: bounded; the oldest lines go first. Lines are kept in memory and handed to whoever serves the log of the
+//! pods labelled `app.kubernetes.io/name=karpenter`; a follower reads on from a cursor and never misses a line that is
+//! still kept.
+
+use std::{
+    collections::VecDeque,
+    fmt::{self, Write as _},
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+};
+
+use jiff::Timestamp;
+use serde_json::Value;
+use tokio::sync::watch;
+
+use crate::Clock;
+
+/// Lines that are kept unless said otherwise.
+pub const DEFAULT_LINES: usize = 10_000;
+
+/// One line of the log.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Line {
+    /// When it was written.
+    pub at: Timestamp,
+    /// One JSON object without a line break.
+    pub text: Arc<str>,
+}
+
+/// Severity of a line.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Level {
+    /// For those who look closely.
+    Debug,
+    /// What was done.
+    Info,
+    /// What could not be done.
+    Error,
+}
+
+impl Level {
+    fn as_str(self) -> &'static str {
+        match self {
+            Self::Debug => "DEBUG",
+            Self::Info => "INFO",
+            Self::Error => "ERROR",
+        }
+    }
+}
+
+/// A bounded log in memory. Cheap to clone; all clones are one log.
+#[derive(Clone)]
+pub struct DecisionLog {
+    shared: Arc<Shared>,
+}
+
+struct Shared {
+    clock: Clock,
+    capacity: usize,
+    lines: Mutex<Lines>,
+    written: watch::Sender<u64>,
+}
+
+#[derive(Default)]
+struct Lines {
+    kept: VecDeque<Line>,
+    /// Number of the first line that is kept; lines count from 1.
+    first: u64,
+    reconciles: u64,
+}
+
+impl fmt::Debug for DecisionLog {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("DecisionLog")
+            .field("lines", &self.lines().kept.len())
+            .finish_non_exhaustive()
+    }
+}
+
+impl DecisionLog {
+    /// An empty log that keeps `capacity` lines.
+    pub fn new(clock: Clock, capacity: usize) -> Self {
+        Self {
+            shared: Arc::new(Shared {
+                clock,
+                capacity: capacity.max(1),
+                lines: Mutex::new(Lines {
+                    first: 1,
+                    ..Lines::default()
+                }),
+                written: watch::Sender::new(0),
+            }),
+        }
+    }
+
+    /// The kept lines after `cursor`, and the cursor to go on from. Start with 0.
+    pub fn since(&self, cursor: u64) -> (Vec<Line>, u64) {
+        let lines = self.lines();
+        let skip = cursor.saturating_add(1).saturating_sub(lines.first);
+        let skip = usize::try_from(skip).unwrap_or(usize::MAX);
+        let newer = lines.kept.iter().skip(skip).cloned().collect();
+        (newer, lines.first + lines.kept.len() as u64 - 1)
+    }
+
+    /// The number of the last line written; changes when there is more to read.
+    pub fn written(&self) -> watch::Receiver<u64> {
+        self.shared.written.subscribe()
+    }
+
+    /// Begins the entries of one pass of a controller that works on nothing in particular.
+    pub fn pass(&self, controller: &'static str) -> Pass {
+        self.begin(controller, None)
+    }
+
+    /// Begins the entries of one pass of a controller over an object (`Kind` of API group, by name).
+    pub fn pass_over(
+        &self,
+        controller: &'static str,
+        (group, kind): (&'static str, &'static str),
+        name: &str,
+    ) -> Pass {
+        let subject = Subject {
+            group,
+            kind,
+            name: name.to_owned(),
+        };
+        self.begin(controller, Some(subject))
+    }
+
+    fn begin(&self, controller: &'static str, subject: Option<Subject>) -> Pass {
+        let mut lines = self.lines();
+        lines.reconciles += 1;
+        Pass {
+            log: self.clone(),
+            controller,
+            subject,
+            reconcile_id: reconcile_id(lines.reconciles),
+            fields: Vec::new(),
+        }
+    }
+
+    fn push(&self, text: String, at: Timestamp) {
+        let last = {
+            let mut lines = self.lines();
+            lines.kept.push_back(Line {
+                at,
+                text: text.into(),
+            });
+            if lines.kept.len() > self.shared.capacity {
+                lines.kept.pop_front();
+                lines.first += 1;
+            }
+            lines.first + lines.kept.len() as u64 - 1
+        };
+        self.shared.written.send_replace(last);
+    }
+
+    fn lines(&self) -> MutexGuard<'_, Lines> {
+        self.shared
+            .lines
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[derive(Clone, Debug)]
+struct Subject {
+    group: &'static str,
+    kind: &'static str,
+    name: String,
+}
+
+/// One pass of a controller; its entries share a reconcile id.
+#[derive(Clone, Debug)]
+pub struct Pass {
+    log: DecisionLog,
+    controller: &'static str,
+    subject: Option<Subject>,
+    reconcile_id: String,
+    fields: Vec<(&'static str, Value)>,
+}
+
+impl Pass {
+    /// The same pass with a field in each further entry.
+    pub fn with(mut self, key: &'static str, value: impl Into<Value>) -> Self {
+        self.fields.push((key, value.into()));
+        self
+    }
+
+    /// The same pass with a reference to an object, in the form `"Node":{"name":"..."}`.
+    pub fn with_ref(self, kind: &'static str, name: &str) -> Self {
+        self.with(kind, serde_json::json!({ "name": name }))
+    }
+
+    /// Writes what was done.
+    pub fn info(&self, message: &str) {
+        self.write(Level::Info, message);
+    }
+
+    /// Writes what only those who look closely want to know.
+    pub fn debug(&self, message: &str) {
+        self.write(Level::Debug, message);
+    }
+
+    /// Writes what could not be done.
+    pub fn error(&self, message: &str, error: &dyn fmt::Display) {
+        let failed = self.clone().with("error", error.to_string());
+        failed.write(Level::Error, message);
+    }
+
+    fn write(&self, level: Level, message: &str) {
+        let at = self.log.shared.clock.now();
+        let mut line = ObjectWriter::default();
+        line.field("level", &level.as_str().into());
+        line.field("time", &format!("{at:.3}").into());
+        line.field("logger", &"controller".into());
+        line.field("message", &message.into());
+        line.field("commit", &env!("CARGO_PKG_VERSION").into());
+        line.field("controller", &self.controller.into());
+        if let Some(Subject { group, kind, name }) = &self.subject {
+            line.field("controllerGroup", &(*group).into());
+            line.field("controllerKind", &(*kind).into());
+            line.field(kind, &serde_json::json!({ "name": name }));
+        }
+        let name = self.subject.as_ref().map_or("", |subject| &subject.name);
+        line.field("namespace", &"".into());
+        line.field("name", &name.into());
+        line.field("reconcileID", &self.reconcile_id.as_str().into());
+        for (key, value) in &self.fields {
+            line.field(key, value);
+        }
+        self.log.push(line.finish(), at);
+    }
+}
+
+/// A JSON object whose fields stay in the order they were written, as readers of such logs expect.
+#[derive(Default)]
+struct ObjectWriter {
+    text: String,
+}
+
+impl ObjectWriter {
+    fn field(&mut self, key: &str, value: &Value) {
+        self.text.push(if self.text.is_empty() { '{' } else { ',' });
+        // Writing to a String cannot fail.
+        let _ = write!(self.text, "{}:{value}", Value::from(key));
+    }
+
+    fn finish(mut self) -> String {
+        self.text.push('}');
+        self.text
+    }
+}
+
+/// A text in the form of a UUID, counted instead of drawn so that runs repeat.
+fn reconcile_id(count: u64) -> String {
+    let hash = count.wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    let other = hash.rotate_left(32).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    format!(
+        "{:08x}-{:04x}-4{:03x}-8{:03x}-{:012x}",
+        hash >> 32,
+        (hash >> 16) & 0xffff,
+        hash & 0xfff,
+        other >> 52,
+        other & 0xffff_ffff_ffff
+    )
+}
+
+/// A list cut off after `shown` items, as Karpenter prints it: `a, b and 3 other(s)`.
+pub fn abbreviated(items: &[impl AsRef<str>], shown: usize) -> String {
+    let head: Vec<_> = items.iter().take(shown).map(AsRef::as_ref).collect();
+    let mut text = head.join(", ");
+    if items.len() > shown {
+        let _ = write!(text, " and {} other(s)", items.len() - shown);
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn log(capacity: usize) -> DecisionLog {
+        let epoch = "2024-09-10T15:21:13.076Z".parse().expect("a time");
+        DecisionLog::new(Clock::starting_at(epoch), capacity)
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn lines_have_karpenters_fields_in_karpenters_order() {
+        let log = log(10);
+        log.pass_over(
+            "nodeclaim.lifecycle",
+            ("karpenter.sh", "NodeClaim"),
+            "default-wgbwq",
+        )
+        .with_ref("Node", "ip-10-0-55-209.us-east-2.compute.internal")
+        .info("registered nodeclaim");
+        let (lines, _) = log.since(0);
+        let version = env!("CARGO_PKG_VERSION");
+        let id = reconcile_id(1);
+        let expected = format!(
+            r#"{{"level":"INFO","time":"2024-09-10T15:21:13.076Z","logger":"controller","message":"registered nodeclaim","commit":"{version}","controller":"nodeclaim.lifecycle","controllerGroup":"karpenter.sh","controllerKind":"NodeClaim","NodeClaim":{{"name":"default-wgbwq"}},"namespace":"","name":"default-wgbwq","reconcileID":"{id}","Node":{{"name":"ip-10-0-55-209.us-east-2.compute.internal"}}}}"#
+        );
+        assert_eq!(&*lines[0].text, expected);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn the_oldest_lines_go_first_and_a_cursor_reads_on() {
+        let log = log(2);
+        let pass = log.pass("provisioner");
+        pass.info("a");
+        let (first, cursor) = log.since(0);
+        assert_eq!(first.len(), 1);
+        assert_eq!(log.since(cursor).0.len(), 0);
+        for message in ["b", "c", "d"] {
+            pass.info(message);
+        }
+        let (rest, cursor) = log.since(cursor);
+        assert_eq!(rest.len(), 2, "b is gone");
+        assert!(rest[0].text.contains(r#""message":"c""#));
+        assert_eq!(cursor, *log.written().borrow());
+    }
+
+    #[test]
+    fn long_lists_are_cut_off() {
+        assert_eq!(abbreviated(&["a", "b"], 5), "a, b");
+        assert_eq!(abbreviated(&["a", "b", "c"], 1), "a and 2 other(s)");
+    }
+}

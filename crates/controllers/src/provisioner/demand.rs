@@ -1,0 +1,350 @@
+//! One question to the engine: pods without a place, nodes on their way, pools that can buy.
+//!
+//! Invariant: the cluster is lent for the question and given back as it was; nodes that start or go are shown to the
+//! engine in the shape they will have.
+
+use std::{collections::BTreeMap, sync::Arc};
+
+use k8s_openapi::api::{apps::v1::DaemonSet, core::v1::Pod};
+use mullion_api::karpenter::{NodeClaim, NodePool, node_pool_condition};
+use mullion_engine::{
+    Cluster, ModelError,
+    model::{NodeSpec, PodSpec, ResourceMap},
+    provision::{InFlightNode, NodeTemplate, Plan, PlanRequest},
+};
+
+use super::{
+    BY_POOL, KarpenterContext,
+    in_flight::{expected_node, is_in_flight, prospect, settled_node},
+    market::{Market, amounts},
+    overhead::{self, Prospect},
+    pending::{is_daemon, is_provisionable, is_reschedulable},
+    requirements::to_engine,
+};
+use crate::{nodepool, pods, state::convert};
+
+/// The pods of one plan, by the engine's key.
+pub(super) type PodsByKey = BTreeMap<String, Arc<Pod>>;
+
+/// What one plan is made from.
+pub(super) struct Demand {
+    /// Pods that need a place.
+    pub(super) pods: PodsByKey,
+    request: PlanRequest,
+    /// Nodes to be seen in another shape than they have.
+    reshaped: Vec<NodeSpec>,
+    /// Nodes that go.
+    leaving: Vec<String>,
+}
+
+/// What came of a plan.
+pub(super) struct Answer {
+    pub(super) plan: Plan,
+    /// Why each unplaceable pod has no place, in words, by its key.
+    pub(super) refusals: BTreeMap<String, String>,
+}
+
+impl Demand {
+    /// The demand of this moment; `None` if no pod needs a place.
+    pub(super) async fn gather(karpenter: &KarpenterContext) -> Option<Self> {
+        let informers = &karpenter.base.informers;
+        let mut wanted = PodsByKey::new();
+        let mut specs = Vec::new();
+        let mut want = |pod: &Arc<Pod>| {
+            let spec = PodSpec {
+                node_name: None,
+                nominated_node_name: None,
+                ..convert::pod(pod)
+            };
+            wanted.insert(spec.key(), Arc::clone(pod));
+            specs.push(spec);
+        };
+        for pod in informers.pods.by_index(crate::informers::BY_NODE, "") {
+            if is_provisionable(&pod) {
+                want(&pod);
+            }
+        }
+        let mut leaving = Vec::new();
+        for node in informers.nodes.list() {
+            let claim = karpenter.claim_of(&node);
+            let claim_goes = |claim: Arc<NodeClaim>| claim.metadata.deletion_timestamp.is_some();
+            let goes = node.metadata.deletion_timestamp.is_some() || claim.is_some_and(claim_goes);
+            if let (true, Some(name)) = (goes, &node.metadata.name) {
+                for pod in karpenter.pods_on(name) {
+                    if is_reschedulable(&pod) {
+                        want(&pod);
+                    }
+                }
+                leaving.push(name.clone());
+            }
+        }
+        if specs.is_empty() {
+            return None;
+        }
+        let daemons = informers.daemon_sets.list();
+        let markets = markets(karpenter).await;
+        let (in_flight, reshaped) = nodes_to_come(karpenter, &markets, &daemons);
+        Some(Self {
+            pods: wanted,
+            request: PlanRequest {
+                pods: specs,
+                in_flight,
+                templates: templates(karpenter, &markets, &daemons),
+                seed: karpenter.options.seed,
+            },
+            reshaped,
+            leaving,
+        })
+    }
+
+    /// Asks the engine.
+    ///
+    /// # Errors
+    /// A node or pool offers an amount that cannot be true.
+    pub(super) fn plan(&self, karpenter: &KarpenterContext) -> Result<Answer, ModelError> {
+        karpenter.state.with(|state| {
+            let cluster = state.cluster_mut();
+            let checkpoint = cluster.checkpoint();
+            let answer = self.plan_in(cluster);
+            cluster.rollback(checkpoint);
+            answer
+        })
+    }
+
+    fn plan_in(&self, cluster: &mut Cluster) -> Result<Answer, ModelError> {
+        for node in &self.reshaped {
+            cluster.set_node(node)?;
+        }
+        for name in &self.leaving {
+            // A node that never reached the model need not leave it.
+            let _ = cluster.remove_node(name);
+        }
+        let plan = cluster.plan(&self.request)?;
+        let refusals = plan.unplaceable.iter().map(|unplaceable| {
+            let reasons: Vec<_> = match &unplaceable.invalid {
+                Some(invalid) => vec![invalid.to_string()],
+                None => unplaceable
+                    .pools
+                    .iter()
+                    .map(|refusal| {
+                        let why = cluster.pool_reason_text(&refusal.reason);
+                        format!("incompatible with nodepool {:?}, {why}", refusal.pool)
+                    })
+                    .collect(),
+            };
+            let text = match reasons.is_empty() {
+                true => "no nodepools found".to_owned(),
+                false => reasons.join("; "),
+            };
+            (unplaceable.pod.clone(), text)
+        });
+        Ok(Answer {
+            refusals: refusals.collect(),
+            plan,
+        })
+    }
+}
+
+/// The markets of all classes that ready pools refer to, by class name.
+async fn markets(karpenter: &KarpenterContext) -> BTreeMap<String, Market> {
+    let mut markets = BTreeMap::new();
+    let pools = karpenter.pools.list();
+    let claims = karpenter.claims.list();
+    let of_pools = pools
+        .iter()
+        .map(|pool| &pool.spec.template.spec.node_class_ref.name);
+    let of_claims = claims
+        .iter()
+        .filter(|claim| is_in_flight(claim))
+        .map(|claim| &claim.spec.node_class_ref.name);
+    for name in of_pools.chain(of_claims) {
+        if markets.contains_key(name) {
+            continue;
+        }
+        let Some(class) = karpenter.classes.get("", name) else {
+            continue;
+        };
+        match Market::open(&class, karpenter.options.version, &*karpenter.cloud).await {
+            Ok(market) => {
+                markets.insert(name.clone(), market);
+            }
+            Err(error) => tracing::debug!(class = name, %error, "node class has no market"),
+        }
+    }
+    markets
+}
+
+/// What each pool that may buy can buy.
+fn templates(
+    karpenter: &KarpenterContext,
+    markets: &BTreeMap<String, Market>,
+    daemons: &[Arc<DaemonSet>],
+) -> Vec<NodeTemplate> {
+    let mut templates = Vec::new();
+    for pool in karpenter.pools.list() {
+        let usable = pool.is(node_pool_condition::READY)
+            && pool.metadata.deletion_timestamp.is_none()
+            && pool.spec.replicas.is_none();
+        let class = &pool.spec.template.spec.node_class_ref.name;
+        if let (true, Some(market)) = (usable, markets.get(class)) {
+            templates.push(template(karpenter, &pool, market, daemons));
+        }
+    }
+    templates
+}
+
+fn template(
+    karpenter: &KarpenterContext,
+    pool: &NodePool,
+    market: &Market,
+    daemons: &[Arc<DaemonSet>],
+) -> NodeTemplate {
+    let name = pool.metadata.name.clone().unwrap_or_default();
+    let spec = &pool.spec.template.spec;
+    let mut labels = pool.spec.template.metadata.labels.clone();
+    labels.insert(
+        format!(
+            "{}/{}",
+            spec.node_class_ref.group,
+            spec.node_class_ref.kind.to_lowercase()
+        ),
+        spec.node_class_ref.name.clone(),
+    );
+    let mut decided = labels.clone();
+    decided.extend(market.fixed_labels());
+    let prospect = Prospect {
+        labels: decided,
+        requirements: spec.requirements.clone(),
+        taints: spec.taints.clone(),
+    };
+    NodeTemplate {
+        weight: pool.weight(),
+        labels,
+        taints: spec.taints.iter().filter_map(convert::taint).collect(),
+        startup_taints: spec
+            .startup_taints
+            .iter()
+            .filter_map(convert::taint)
+            .collect(),
+        requirements: spec.requirements.iter().map(to_engine).collect(),
+        limits_remaining: limits_remaining(karpenter, pool, &name, market),
+        daemon_overhead: overhead::of(daemons.iter().map(|set| &**set), &prospect),
+        instance_types: market.machines(&spec.requirements),
+        pool: name,
+    }
+}
+
+/// The pool's limits less what its claims have or, before they are launched, will have.
+fn limits_remaining(
+    karpenter: &KarpenterContext,
+    pool: &NodePool,
+    name: &str,
+    market: &Market,
+) -> ResourceMap {
+    let Some(limits) = &pool.spec.limits else {
+        return ResourceMap::new();
+    };
+    let mut remaining = amounts(limits);
+    for claim in karpenter.claims.by_index(BY_POOL, name) {
+        let used = match claim
+            .status
+            .as_ref()
+            .map(|status| amounts(&status.capacity))
+        {
+            Some(capacity) if !capacity.is_empty() => capacity,
+            _ => likely_capacity(&claim, market),
+        };
+        nodepool::take(&mut remaining, &used);
+    }
+    remaining
+}
+
+/// What an unlaunched claim will most likely have.
+fn likely_capacity(claim: &NodeClaim, market: &Market) -> ResourceMap {
+    likely_machine(claim, market).map_or_else(ResourceMap::new, |node| node.capacity)
+}
+
+/// An unlaunched claim as the machine it will most likely get: the cheapest that was planned.
+fn likely_machine(claim: &NodeClaim, market: &Market) -> Option<NodeSpec> {
+    let requests = amounts(&claim.spec.resources.requests);
+    let options = market.launch_options(&claim.spec.requirements, &requests);
+    let first = options.into_iter().next()?;
+    let machines = market.machines(&claim.spec.requirements);
+    let machine = machines
+        .into_iter()
+        .find(|m| m.name == first.instance_type)?;
+    let mut labels = machine.labels.clone();
+    labels.extend(claim.metadata.labels.clone().unwrap_or_default());
+    labels.insert(mullion_api::labels::ZONE.to_owned(), first.zone);
+    labels.insert(
+        mullion_api::labels::CAPACITY_TYPE.to_owned(),
+        first.capacity_type.as_str().to_owned(),
+    );
+    labels.insert(
+        mullion_api::labels::INSTANCE_TYPE.to_owned(),
+        first.instance_type,
+    );
+    Some(NodeSpec {
+        labels,
+        taints: claim
+            .spec
+            .taints
+            .iter()
+            .filter_map(convert::taint)
+            .collect(),
+        capacity: machine.capacity.clone(),
+        allocatable: machine.allocatable.clone(),
+        ..NodeSpec::named(claim.metadata.name.clone().unwrap_or_default())
+    })
+}
+
+/// Claims without a node, and nodes that are there and not ready for pods yet.
+fn nodes_to_come(
+    karpenter: &KarpenterContext,
+    markets: &BTreeMap<String, Market>,
+    daemons: &[Arc<DaemonSet>],
+) -> (Vec<InFlightNode>, Vec<NodeSpec>) {
+    let (mut in_flight, mut reshaped) = (Vec::new(), Vec::new());
+    for claim in karpenter.claims.list() {
+        if !is_in_flight(&claim) {
+            continue;
+        }
+        let daemon_overhead = overhead::of(daemons.iter().map(|set| &**set), &prospect(&claim));
+        if let Some(node) = karpenter.node_of(&claim) {
+            let mut to_come = daemon_overhead;
+            nodepool::take(
+                &mut to_come,
+                &daemon_requests(karpenter, &node.metadata.name),
+            );
+            reshaped.push(settled_node(&node, &claim, &to_come));
+            continue;
+        }
+        let market = markets.get(&claim.spec.node_class_ref.name);
+        let node = expected_node(&claim).or_else(|| likely_machine(&claim, market?));
+        if let Some(node) = node {
+            in_flight.push(InFlightNode {
+                node,
+                daemon_overhead,
+                pods: Vec::new(),
+            });
+        }
+    }
+    (in_flight, reshaped)
+}
+
+/// What the daemons that are on a node already ask for.
+fn daemon_requests(karpenter: &KarpenterContext, node: &Option<String>) -> ResourceMap {
+    let mut sum = ResourceMap::new();
+    let on_node = karpenter.pods_on(node.as_deref().unwrap_or_default());
+    for pod in on_node
+        .iter()
+        .filter(|pod| is_daemon(pod) && pods::is_active(pod))
+    {
+        let containers = convert::pod(pod).template.containers;
+        for (name, amount) in containers.iter().flat_map(|c| &c.resources.requests) {
+            let total = sum.entry(name.clone()).or_default();
+            *total = total.saturating_add(*amount);
+        }
+    }
+    sum
+}

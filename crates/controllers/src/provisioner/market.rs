@@ -1,0 +1,359 @@
+//! What a node class can buy: the cloud's offers, seen through the class's image, subnets and kubelet settings.
+//!
+//! Invariant: the same machines stand behind planning and launching, so what was planned is what is bought: labels and
+//! allocatable of a planned node are those its instance will have, and prices include its operating system.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+};
+
+use mullion_api::{
+    ami::Os,
+    karpenter::{EC2NodeClass, Requirement, ResourceList},
+    labels,
+};
+use mullion_cloud::{
+    CapacityType, CloudError, CloudProvider, LaunchOption, NodeTemplate, Offer, Offering,
+    TemplateError,
+    catalogue::{InstanceType, allocatable},
+    image::NodeImage,
+};
+use mullion_engine::{
+    model::{ResourceMap, StringMap},
+    provision,
+};
+
+use super::requirements::admits;
+
+/// Most options that one launch tries (AWS provider: instance types in a fleet request).
+const MAX_LAUNCH_OPTIONS: usize = 60;
+
+/// Why a class has no market.
+#[derive(Debug, thiserror::Error)]
+pub enum MarketError {
+    /// The class says no complete node.
+    #[error(transparent)]
+    Template(#[from] TemplateError),
+    /// The cloud did not answer.
+    #[error(transparent)]
+    Cloud(#[from] CloudError),
+}
+
+/// The machines of one node class.
+#[derive(Clone, Debug)]
+pub struct Market {
+    /// Image, volume and kubelet settings of the nodes.
+    pub template: NodeTemplate,
+    /// Subnets that nodes may be in.
+    pub subnets: Vec<Arc<str>>,
+    region: String,
+    zones: BTreeSet<String>,
+    offers: Arc<[Offer]>,
+}
+
+impl Market {
+    /// The market of a class whose status names its subnets.
+    ///
+    /// # Errors
+    /// When the class is incomplete or the cloud does not answer.
+    pub async fn open(
+        class: &EC2NodeClass,
+        version: mullion_api::eksctl::KubernetesVersion,
+        cloud: &dyn CloudProvider,
+    ) -> Result<Self, MarketError> {
+        let template = NodeTemplate::from_class(&class.spec, version)?;
+        let offers = cloud.offers(template.family.os()).await?;
+        let subnets = class.status.iter().flat_map(|status| &status.subnets);
+        Ok(Self {
+            region: cloud.region().to_owned(),
+            zones: subnets.clone().map(|subnet| subnet.zone.clone()).collect(),
+            subnets: subnets.map(|subnet| subnet.id.as_str().into()).collect(),
+            template,
+            offers,
+        })
+    }
+
+    /// Operating system of the nodes.
+    pub fn os(&self) -> Os {
+        self.template.family.os()
+    }
+
+    /// The labels that every node of the class has.
+    pub fn fixed_labels(&self) -> StringMap {
+        let mut map = StringMap::from([
+            (labels::OS.to_owned(), self.os().as_str().to_owned()),
+            (labels::REGION.to_owned(), self.region.clone()),
+        ]);
+        if let Some(release) = self.template.family.windows_release() {
+            map.insert(labels::WINDOWS_BUILD.to_owned(), release.build().to_owned());
+        }
+        map
+    }
+
+    /// The machines that can meet the requirements, for the engine. Offerings that cannot are left out.
+    pub fn machines(&self, requirements: &[Requirement]) -> Vec<Arc<provision::InstanceType>> {
+        let fixed = self.fixed_labels();
+        self.offers
+            .iter()
+            .filter_map(|offer| self.machine(offer, &fixed, requirements))
+            .map(Arc::new)
+            .collect()
+    }
+
+    fn machine(
+        &self,
+        offer: &Offer,
+        fixed: &StringMap,
+        requirements: &[Requirement],
+    ) -> Option<provision::InstanceType> {
+        let labels = node_labels(&offer.instance_type, fixed);
+        if !allows(requirements, &labels) {
+            return None;
+        }
+        let offerings: Vec<_> = self
+            .sold_here(offer)
+            .filter(|offering| allows_offering(requirements, offering))
+            .map(|offering| provision::Offering {
+                zone: offering.zone.to_string(),
+                capacity_type: offering.capacity_type.as_str().to_owned(),
+                price_micro_usd: offering.price.0,
+                available: offering.available,
+            })
+            .collect();
+        if offerings.is_empty() {
+            return None;
+        }
+        let resources = allocatable::of(&offer.instance_type, &self.template);
+        Some(provision::InstanceType {
+            name: offer.instance_type.name.to_string(),
+            labels,
+            capacity: amounts(&resources.capacity.to_list()),
+            allocatable: amounts(&resources.allocatable.to_list()),
+            offerings,
+        })
+    }
+
+    /// The acceptable outcomes of a launch, cheapest first: what meets the requirements, holds the requests and was
+    /// not refused a moment ago.
+    pub fn launch_options(
+        &self,
+        requirements: &[Requirement],
+        requests: &ResourceMap,
+    ) -> Vec<LaunchOption> {
+        let fixed = self.fixed_labels();
+        let mut priced = Vec::new();
+        for offer in self.offers.iter() {
+            if !allows(requirements, &node_labels(&offer.instance_type, &fixed)) {
+                continue;
+            }
+            let resources = allocatable::of(&offer.instance_type, &self.template);
+            let room = amounts(&resources.allocatable.to_list());
+            let holds = requests
+                .iter()
+                .all(|(name, amount)| *amount <= room.get(name).copied().unwrap_or_default());
+            if !holds {
+                continue;
+            }
+            for offering in self.sold_here(offer) {
+                if offering.available && allows_offering(requirements, offering) {
+                    priced.push((
+                        offering.price,
+                        LaunchOption {
+                            instance_type: offer.instance_type.name.to_string(),
+                            zone: offering.zone.to_string(),
+                            capacity_type: offering.capacity_type,
+                        },
+                    ));
+                }
+            }
+        }
+        priced.sort();
+        priced.truncate(MAX_LAUNCH_OPTIONS);
+        priced.into_iter().map(|(_, option)| option).collect()
+    }
+
+    /// The image that a machine of this architecture boots.
+    pub fn image(&self, arch: mullion_cloud::catalogue::Arch) -> NodeImage {
+        NodeImage::new(self.template.family, self.template.version, arch)
+    }
+
+    fn sold_here<'a>(&'a self, offer: &'a Offer) -> impl Iterator<Item = &'a Offering> {
+        let zones = &self.zones;
+        offer
+            .offerings
+            .iter()
+            .filter(move |offering| zones.contains(&*offering.zone))
+    }
+}
+
+/// Labels of a node of this type, place and payment aside.
+fn node_labels(instance_type: &InstanceType, fixed: &StringMap) -> StringMap {
+    let own = instance_type.labels();
+    let mut map = fixed.clone();
+    map.extend(own.into_iter().map(|(key, value)| (key.to_owned(), value)));
+    map
+}
+
+/// Labels that an offering decides, or that the requirements alone decide.
+fn is_open(key: &str, labels: &StringMap) -> bool {
+    matches!(
+        key,
+        labels::ZONE | labels::CAPACITY_TYPE | labels::ZONE_ID | labels::NODEPOOL
+    ) || (!labels.contains_key(key) && !labels::WELL_KNOWN.contains(&key))
+}
+
+fn allows(requirements: &[Requirement], labels: &StringMap) -> bool {
+    requirements.iter().all(|requirement| {
+        let key = labels::normalized(&requirement.key);
+        is_open(key, labels) || admits(requirement, labels.get(key).map(String::as_str))
+    })
+}
+
+fn allows_offering(requirements: &[Requirement], offering: &Offering) -> bool {
+    requirements
+        .iter()
+        .all(|requirement| match labels::normalized(&requirement.key) {
+            labels::ZONE => admits(requirement, Some(&offering.zone)),
+            labels::ZONE_ID => admits(requirement, Some(&offering.zone_id)),
+            labels::CAPACITY_TYPE => admits(requirement, Some(offering.capacity_type.as_str())),
+            _ => true,
+        })
+}
+
+/// Quantities of a resource list, those that cannot be read left out.
+pub fn amounts(list: &ResourceList) -> ResourceMap {
+    list.iter()
+        .filter_map(|(name, text)| Some((name.clone(), text.0.parse().ok()?)))
+        .collect()
+}
+
+/// Amounts as an object holds them.
+pub fn resource_list(amounts: &ResourceMap) -> ResourceList {
+    amounts
+        .iter()
+        .map(|(name, amount)| (name.clone(), amount.to_string()))
+        .collect()
+}
+
+/// Labels that a launched instance gives its claim.
+pub fn instance_labels(
+    market: &Market,
+    instance_type: &InstanceType,
+    zone: &str,
+    zone_id: &str,
+    capacity_type: CapacityType,
+) -> BTreeMap<String, String> {
+    let mut map = node_labels(instance_type, &market.fixed_labels());
+    map.insert(labels::ZONE.to_owned(), zone.to_owned());
+    map.insert(labels::ZONE_ID.to_owned(), zone_id.to_owned());
+    map.insert(
+        labels::CAPACITY_TYPE.to_owned(),
+        capacity_type.as_str().to_owned(),
+    );
+    map
+}
+
+#[cfg(test)]
+mod tests {
+    use mullion_api::{eksctl::KubernetesVersion, karpenter::Operator};
+    use mullion_cloud::{
+        Clock, Speed,
+        sim::{Config, SimulatedEc2},
+    };
+    use serde_json::json;
+
+    use super::*;
+
+    async fn market(family: &str, minor: u32) -> Market {
+        let version = KubernetesVersion::from_minor(minor).expect("known");
+        let config = Config {
+            speed: Speed::INSTANT,
+            ..Config::new("demo", "us-west-2", version)
+        };
+        let ec2 = SimulatedEc2::new(
+            config,
+            Clock::starting_at("2026-01-01T00:00:00Z".parse().expect("a time")),
+        );
+        let class: EC2NodeClass = serde_json::from_value(json!({
+            "metadata": { "name": "c" },
+            "spec": { "amiFamily": family },
+            "status": { "subnets": [
+                { "id": "subnet-1", "zone": "us-west-2a" }, { "id": "subnet-2", "zone": "us-west-2b" }
+            ]}
+        }))
+        .expect("a class");
+        Market::open(&class, version, &ec2).await.expect("a market")
+    }
+
+    fn blog_requirements() -> Vec<Requirement> {
+        vec![
+            Requirement::is(labels::CAPACITY_TYPE, "on-demand"),
+            Requirement::is(labels::OS, "windows"),
+            Requirement::is(labels::ARCH, "amd64"),
+            Requirement::new(labels::INSTANCE_CATEGORY, Operator::In, ["c", "m", "r"]),
+            Requirement::new(labels::INSTANCE_GENERATION, Operator::Gt, ["2"]),
+        ]
+    }
+
+    fn requests(pairs: &[(&str, &str)]) -> ResourceMap {
+        let parse = |(k, v): &(&str, &str)| ((*k).to_owned(), v.parse().expect("a quantity"));
+        pairs.iter().map(parse).collect()
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn ten_windows_addresses_are_cheapest_on_a_c6a_xlarge() {
+        let market = market("Windows2022", 27).await;
+        let wanted = requests(&[("pods", "10"), (labels::PRIVATE_IPV4, "10")]);
+        let options = market.launch_options(&blog_requirements(), &wanted);
+        assert_eq!(options[0].to_string(), "on-demand c6a.xlarge in us-west-2a");
+        assert_eq!(options[1].to_string(), "on-demand c6a.xlarge in us-west-2b");
+        assert_eq!(options.len(), MAX_LAUNCH_OPTIONS);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn machines_say_what_their_nodes_will_say() {
+        let market = market("Windows2019", 27).await;
+        let machines = market.machines(&blog_requirements());
+        let c6a = machines
+            .iter()
+            .find(|m| m.name == "c6a.xlarge")
+            .expect("sold");
+        assert_eq!(c6a.labels[labels::WINDOWS_BUILD], "10.0.17763");
+        assert_eq!(c6a.allocatable["cpu"].milli_value(), 3920);
+        assert_eq!(c6a.allocatable[labels::PRIVATE_IPV4].value(), 14);
+        assert_eq!(c6a.offerings.len(), 2, "two zones, on-demand only");
+        assert!(c6a.offerings.iter().all(|o| o.price_micro_usd == 337_000));
+        assert!(machines.iter().all(|m| m.labels[labels::ARCH] == "amd64"));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_requirement_on_a_label_of_the_users_own_excludes_no_machine() {
+        let market = market("AL2023", 31).await;
+        let mut own = vec![Requirement::is("example.com/team", "a")];
+        let all = market.machines(&[]).len();
+        assert_eq!(market.machines(&own).len(), all);
+        own.push(Requirement::new(
+            labels::INSTANCE_GPU_COUNT,
+            Operator::Exists,
+            [""; 0],
+        ));
+        let with_gpu = market.machines(&own);
+        assert!(!with_gpu.is_empty() && with_gpu.len() < all / 5);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn windows_is_sold_at_its_own_price() {
+        let windows = market("Windows2022", 31).await.machines(&[]);
+        let linux = market("AL2023", 31).await.machines(&[]);
+        let price = |machines: &[Arc<provision::InstanceType>]| {
+            let m5 = machines
+                .iter()
+                .find(|m| m.name == "m5.large")
+                .expect("sold");
+            m5.offerings.iter().map(|o| o.price_micro_usd).max()
+        };
+        assert_eq!(price(&linux), Some(96_000));
+        assert_eq!(price(&windows), Some(96_000 + 92_000));
+    }
+}

@@ -1,0 +1,51 @@
+//! Nodes on demand: buys nodes for pods that fit nowhere, with Karpenter's API, words and timers.
+//!
+//! [`start`] runs the whole family of controllers over one [`KarpenterContext`]: the provisioner here, the life of a
+//! bought node in [`crate::nodeclaim`], pools and classes in [`crate::nodepool`], removal in [`crate::disruption`],
+//! the v1alpha5 kinds in [`crate::legacy`]. What to buy is the engine's decision ([`mullion_engine::provision`]);
+//! what can be bought is the [`market`]'s.
+//!
+//! Invariant: level-triggered. Everything that must survive a restart is in NodeClaims and the cloud's tags.
+
+pub mod batcher;
+pub mod claim;
+pub mod conditions;
+mod context;
+pub mod decision_log;
+mod demand;
+pub mod in_flight;
+pub mod market;
+pub mod nominations;
+pub mod overhead;
+pub mod pending;
+pub mod requirements;
+mod run;
+
+use std::sync::Arc;
+
+use mullion_cloud::CloudProvider;
+
+pub use batcher::Batcher;
+pub use context::{BY_CLASS, BY_POOL, BY_PROVIDER_ID, KarpenterContext, Options, is_managed};
+pub use decision_log::DecisionLog;
+
+use crate::{Context, disruption, legacy, nodeclaim, nodepool};
+
+/// Starts all controllers of nodes-on-demand; they end with `context`.
+///
+/// # Assumptions
+/// The custom resources of [`mullion_api::crds`] are installed, or will be soon: watches are retried until they are.
+pub fn start(
+    context: &Context,
+    cloud: Arc<dyn CloudProvider>,
+    log: DecisionLog,
+    options: Options,
+) -> KarpenterContext {
+    let karpenter = KarpenterContext::new(context, cloud, log, options);
+    run::start(&karpenter);
+    nodeclaim::start(&karpenter);
+    nodepool::start(&karpenter);
+    disruption::start(&karpenter);
+    legacy::start(&karpenter);
+    karpenter
+}

@@ -1,0 +1,51 @@
+//! Nodes that pending pods are about to go to, so that nobody removes one in that moment.
+//!
+//! Invariant: a nomination is a hint that ends by itself; losing all of them costs at most a node that was bought for
+//! nothing.
+
+use std::{
+    sync::{Arc, Mutex, PoisonError},
+    time::Duration,
+};
+
+use rustc_hash::FxHashMap;
+use tokio::time::Instant;
+
+/// How long a nomination holds: twice the longest batch.
+pub const WINDOW: Duration = Duration::from_secs(20);
+
+/// Names of nodes and claims, with the moment up to which they are spoken for. Cheap to clone.
+#[derive(Clone, Debug, Default)]
+pub struct Nominations {
+    until: Arc<Mutex<FxHashMap<String, Instant>>>,
+}
+
+impl Nominations {
+    /// Speaks for a node or claim from now on.
+    pub fn nominate(&self, name: &str) {
+        let now = Instant::now();
+        let mut until = self.until.lock().unwrap_or_else(PoisonError::into_inner);
+        until.retain(|_, end| *end > now);
+        until.insert(name.to_owned(), now + WINDOW);
+    }
+
+    /// Whether a node or claim is spoken for.
+    pub fn is_nominated(&self, name: &str) -> bool {
+        let until = self.until.lock().unwrap_or_else(PoisonError::into_inner);
+        until.get(name).is_some_and(|end| *end > Instant::now())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn a_nomination_ends_by_itself() {
+        let nominations = Nominations::default();
+        nominations.nominate("a");
+        assert!(nominations.is_nominated("a") && !nominations.is_nominated("b"));
+        tokio::time::sleep(WINDOW).await;
+        assert!(!nominations.is_nominated("a"));
+    }
+}

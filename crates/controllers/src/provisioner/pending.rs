@@ -1,0 +1,103 @@
+//! Which pods nodes are bought for.
+//!
+//! Invariant: only pods that a scheduler has looked at and refused, and that no preemption makes room for; never
+//! daemons, which come with their nodes, nor static pods.
+
+use k8s_openapi::api::core::v1::Pod;
+
+use crate::{ownership, pods};
+
+/// Whether a node may be bought for this pod (Karpenter: `IsProvisionable`).
+pub fn is_provisionable(pod: &Pod) -> bool {
+    pods::is_active(pod)
+        && pods::node_name(pod).is_empty()
+        && failed_to_schedule(pod)
+        && !is_preempting(pod)
+        && !comes_with_its_node(pod)
+}
+
+/// Whether a pod on a node that goes will need another place (Karpenter: `IsReschedulable`).
+pub fn is_reschedulable(pod: &Pod) -> bool {
+    pods::is_active(pod) && !comes_with_its_node(pod)
+}
+
+/// Daemons and static pods: they belong to a node and never move to another.
+pub fn comes_with_its_node(pod: &Pod) -> bool {
+    is_daemon(pod) || is_static(pod)
+}
+
+/// Whether a DaemonSet controls the pod.
+pub fn is_daemon(pod: &Pod) -> bool {
+    ownership::controller_of(pod).is_some_and(|owner| owner.kind == "DaemonSet")
+}
+
+/// Whether the pod is a node's own (a mirror of a static pod).
+pub fn is_static(pod: &Pod) -> bool {
+    let owners = pod.metadata.owner_references.iter().flatten();
+    let mut owners = owners.map(|owner| owner.kind.as_str());
+    owners.any(|kind| kind == "Node")
+}
+
+fn failed_to_schedule(pod: &Pod) -> bool {
+    pods::condition(pod, "PodScheduled")
+        .is_some_and(|c| c.status == "False" && c.reason.as_deref() == Some("Unschedulable"))
+}
+
+fn is_preempting(pod: &Pod) -> bool {
+    let status = pod.status.as_ref();
+    status
+        .and_then(|status| status.nominated_node_name.as_deref())
+        .is_some_and(|node| !node.is_empty())
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    fn pod(metadata: Value, spec: Value, status: Value) -> Pod {
+        let pod = json!({ "metadata": metadata, "spec": spec, "status": status });
+        serde_json::from_value(pod).expect("a pod")
+    }
+
+    fn refused() -> Value {
+        json!({ "conditions": [{ "type": "PodScheduled", "status": "False", "reason": "Unschedulable" }] })
+    }
+
+    fn plain_spec() -> Value {
+        json!({ "containers": [] })
+    }
+
+    #[test]
+    fn nodes_are_bought_for_pods_the_scheduler_refused() {
+        assert!(is_provisionable(&pod(json!({}), plain_spec(), refused())));
+        assert!(!is_provisionable(&pod(json!({}), plain_spec(), json!({}))));
+        let bound = json!({ "containers": [], "nodeName": "n" });
+        assert!(!is_provisionable(&pod(json!({}), bound, refused())));
+    }
+
+    #[test]
+    fn gated_and_preempting_pods_wait() {
+        let gated = json!({ "conditions": [{ "type": "PodScheduled", "status": "False", "reason": "SchedulingGated" }] });
+        assert!(!is_provisionable(&pod(json!({}), plain_spec(), gated)));
+        let mut preempting = refused();
+        preempting["nominatedNodeName"] = "n".into();
+        assert!(!is_provisionable(&pod(json!({}), plain_spec(), preempting)));
+    }
+
+    #[test]
+    fn daemons_and_static_pods_come_with_their_nodes() {
+        let owned_by = |kind: &str| {
+            let owner = json!({ "apiVersion": "v1", "kind": kind, "name": "o", "uid": "u", "controller": true });
+            pod(
+                json!({ "ownerReferences": [owner] }),
+                plain_spec(),
+                refused(),
+            )
+        };
+        assert!(!is_provisionable(&owned_by("DaemonSet")));
+        assert!(!is_provisionable(&owned_by("Node")));
+        assert!(is_provisionable(&owned_by("ReplicaSet")));
+    }
+}

@@ -1,0 +1,263 @@
+//! The provisioner's loop: waits for a batch of pods, asks what to buy for them, orders it.
+//!
+//! Invariant: an order is a NodeClaim and nothing else; who crashes after creating one finds it as a node on its way.
+//! While pods wait the question is asked again every ten seconds, so nothing depends on seeing every event.
+
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
+
+use k8s_openapi::api::core::v1::Pod;
+use kube::{Resource, ResourceExt, api::PostParams};
+use mullion_api::{karpenter::node_pool_condition, labels};
+use mullion_engine::provision::PlannedNode;
+use rustc_hash::FxHashMap;
+use serde_json::json;
+use tokio::time::{Instant, timeout};
+
+use super::{
+    KarpenterContext, claim,
+    decision_log::{Pass, abbreviated},
+    demand::{Answer, Demand, PodsByKey},
+    pending::is_provisionable,
+};
+use crate::{Change, kubelet::pace::go_duration};
+
+const CONTROLLER: &str = "provisioner";
+/// Pending pods are looked at again after this long.
+const RETRY: Duration = Duration::from_secs(10);
+/// A pod is not told the same again for this long.
+const REPEAT: Duration = Duration::from_secs(300);
+/// Pods named in a log line.
+const SHOWN: usize = 5;
+
+/// Starts the loop and what wakes it.
+pub(super) fn start(karpenter: &KarpenterContext) {
+    watch(karpenter);
+    let provisioner = Provisioner {
+        karpenter: karpenter.clone(),
+        told: FxHashMap::default(),
+    };
+    let shutdown = karpenter.base.shutdown.clone();
+    karpenter.base.tasks.spawn(async move {
+        shutdown.run_until_cancelled(provisioner.run()).await;
+    });
+}
+
+fn watch(karpenter: &KarpenterContext) {
+    let batcher = karpenter.batcher.clone();
+    karpenter.base.informers.pods.on_change(move |change| {
+        let newly = match change {
+            Change::Added(pod) => is_provisionable(pod),
+            Change::Updated { old, new } => is_provisionable(new) && !is_provisionable(old),
+            Change::Deleted(_) => false,
+        };
+        if newly {
+            batcher.trigger(change.object().uid().unwrap_or_default());
+        }
+    });
+    // Orders that failed, and pools and classes that became usable, change what can be done for waiting pods.
+    let batcher = karpenter.batcher.clone();
+    karpenter.claims.on_change(move |change| {
+        if let Change::Deleted(claim) = change {
+            batcher.trigger(claim.uid().unwrap_or_default());
+        }
+    });
+    let batcher = karpenter.batcher.clone();
+    karpenter.pools.on_change(move |change| {
+        let pool = change.object();
+        let before = change.previous().is_some_and(|old| {
+            old.is(node_pool_condition::READY)
+                && old.metadata.generation == pool.metadata.generation
+        });
+        if pool.is(node_pool_condition::READY) && !before {
+            batcher.trigger(pool.uid().unwrap_or_default());
+        }
+    });
+}
+
+struct Provisioner {
+    karpenter: KarpenterContext,
+    /// What each waiting pod was last told (a place or a refusal), and when.
+    told: FxHashMap<String, (String, Instant)>,
+}
+
+impl Provisioner {
+    async fn run(mut self) {
+        if !self.karpenter.synced().await {
+            return;
+        }
+        let mut waiting = false;
+        loop {
+            let batch = self.karpenter.batcher.wait();
+            match waiting {
+                // Running out of time is as good a reason to look again as a new pod.
+                true => drop(timeout(RETRY, batch).await),
+                false => batch.await,
+            }
+            waiting = self.provision().await;
+        }
+    }
+
+    /// One plan and its orders. Returns whether pods wait for something.
+    async fn provision(&mut self) -> bool {
+        let start = self.karpenter.base.clock.now();
+        let Some(demand) = Demand::gather(&self.karpenter).await else {
+            self.told.clear();
+            return false;
+        };
+        let pass = self.karpenter.log.pass(CONTROLLER);
+        let answer = match demand.plan(&self.karpenter) {
+            Ok(answer) => answer,
+            Err(error) => {
+                pass.error("scheduling pods", &error);
+                return true;
+            }
+        };
+        if !answer.plan.nodes.is_empty() {
+            let duration = self.karpenter.base.clock.now().duration_since(start);
+            pass.clone()
+                .with("Pods", abbreviated(&names(demand.pods.values()), SHOWN))
+                .with("duration", go_duration(duration))
+                .info("found provisionable pod(s)");
+            let planned: usize = answer.plan.nodes.iter().map(|node| node.pods.len()).sum();
+            pass.clone()
+                .with("nodeclaims", answer.plan.nodes.len())
+                .with("pods", planned)
+                .info("computed new nodeclaim(s) to fit pod(s)");
+        }
+        self.told.retain(|key, _| demand.pods.contains_key(key));
+        self.nominate_existing(&answer, &demand.pods);
+        self.tell_refusals(&answer, &demand.pods);
+        for planned in &answer.plan.nodes {
+            if let Err(error) = self.order(planned, &demand.pods, &pass).await {
+                pass.error("creating nodeclaim", &error);
+            }
+        }
+        true
+    }
+
+    async fn order(
+        &mut self,
+        planned: &PlannedNode,
+        pods: &PodsByKey,
+        pass: &Pass,
+    ) -> Result<(), kube::Error> {
+        let Some(pool) = self.karpenter.pools.get("", &planned.pool) else {
+            // It went while the plan was made; the next plan does without it.
+            return Ok(());
+        };
+        let wanted = claim::of(planned, &pool);
+        let created = self
+            .karpenter
+            .claim_api()
+            .create(&PostParams::default(), &wanted)
+            .await?;
+        let name = created.name_any();
+        let types = created
+            .spec
+            .requirements
+            .iter()
+            .find(|requirement| requirement.key == labels::INSTANCE_TYPE);
+        let types: Vec<_> = types.into_iter().flat_map(|types| &types.values).collect();
+        pass.clone()
+            .with_ref("NodePool", &planned.pool)
+            .with_ref("NodeClaim", &name)
+            .with("requests", json!(created.spec.resources.requests))
+            .with("instance-types", abbreviated(&types, SHOWN))
+            .info("created nodeclaim");
+        self.karpenter.nominations.nominate(&name);
+        for key in &planned.pods {
+            self.nominate(key, pods, &format!("nodeclaim/{name}"));
+        }
+        self.wait_until_seen(&name).await;
+        Ok(())
+    }
+
+    /// The next plan must know of this order, or it would order again.
+    async fn wait_until_seen(&self, name: &str) {
+        const PATIENCE: Duration = Duration::from_secs(5);
+        let seen = async {
+            while self.karpenter.claims.get("", name).is_none() {
+                tokio::time::sleep(Duration::from_millis(5)).await;
+            }
+        };
+        // A claim that was deleted at once is never seen; going on without it is right.
+        let _ = timeout(PATIENCE, seen).await;
+    }
+
+    /// Pods that go to nodes which are there or on their way.
+    fn nominate_existing(&mut self, answer: &Answer, pods: &PodsByKey) {
+        let mut by_node: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
+        for (key, node) in &answer.plan.existing {
+            by_node.entry(node).or_default().push(key);
+        }
+        for (name, keys) in by_node {
+            let place = self.place(name);
+            for key in keys {
+                self.nominate(key, pods, &place);
+            }
+        }
+    }
+
+    /// Speaks for a node and its claim; gives both in words.
+    fn place(&self, name: &str) -> String {
+        let node = self.karpenter.base.informers.nodes.get("", name);
+        let claim = match &node {
+            Some(node) => self.karpenter.claim_of(node),
+            None => self.karpenter.claims.get("", name),
+        };
+        self.karpenter.nominations.nominate(name);
+        let mut place = Vec::new();
+        if let Some(claim) = claim {
+            self.karpenter.nominations.nominate(&claim.name_any());
+            place.push(format!("nodeclaim/{}", claim.name_any()));
+        }
+        if let Some(node) = node {
+            place.push(format!("node/{}", node.name_any()));
+        }
+        place.join(", ")
+    }
+
+    fn nominate(&mut self, key: &str, pods: &PodsByKey, place: &str) {
+        let message = format!("Pod should schedule on: {place}");
+        if let Some(pod) = pods.get(key).filter(|_| self.is_news(key, &message)) {
+            self.karpenter.recorder.normal(&**pod, "Nominated", message);
+        }
+    }
+
+    fn tell_refusals(&mut self, answer: &Answer, pods: &PodsByKey) {
+        for (key, why) in &answer.refusals {
+            let message = format!("Failed to schedule pod, {why}");
+            let Some(pod) = pods.get(key).filter(|_| self.is_news(key, &message)) else {
+                continue;
+            };
+            self.karpenter
+                .recorder
+                .warning(&**pod, "FailedScheduling", message);
+            let pod = json!({ "name": pod.name_any(), "namespace": pod.namespace() });
+            self.karpenter
+                .log
+                .pass(CONTROLLER)
+                .with("Pod", pod)
+                .error("could not schedule pod", why);
+        }
+    }
+
+    /// Whether a pod was not told this lately; remembers it as told.
+    fn is_news(&mut self, key: &str, message: &str) -> bool {
+        let now = Instant::now();
+        let told = self.told.get(key);
+        if told.is_some_and(|(last, at)| last == message && now - *at < REPEAT) {
+            return false;
+        }
+        self.told.insert(key.to_owned(), (message.to_owned(), now));
+        true
+    }
+}
+
+fn names<'a>(pods: impl Iterator<Item = &'a Arc<Pod>>) -> Vec<String> {
+    let name = |pod: &Arc<Pod>| {
+        let namespace = pod.meta().namespace.as_deref().unwrap_or_default();
+        format!("{namespace}/{}", pod.name_any())
+    };
+    pods.map(name).collect()
+}
