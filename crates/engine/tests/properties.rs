@@ -6,9 +6,10 @@
 use std::collections::BTreeMap;
 
 use mullion_engine::model::{
-    Affinity, Container, ContainerPort, LabelSelector, NodeSpec, PodAffinity, PodAffinityTerm,
-    PodSpec, PodTemplate, Quantity, ServiceSpec, StringMap, Taint, TaintEffect, Toleration,
-    TopologySpreadConstraint, WeightedPodAffinityTerm, WhenUnsatisfiable, label,
+    Affinity, Container, ContainerPort, LabelSelector, NodeSpec, OwnerRef, PodAffinity,
+    PodAffinityTerm, PodSpec, PodTemplate, Quantity, ServiceSpec, StringMap, Taint, TaintEffect,
+    Toleration, TopologySpreadConstraint, WeightedPodAffinityTerm, WhenUnsatisfiable, WorkloadSpec,
+    label,
 };
 use mullion_engine::{Cluster, Decision, Options, Outcome};
 use proptest::prelude::*;
@@ -27,6 +28,8 @@ enum Delta {
     RemovePod(u8),
     SetService(u8),
     RemoveService(u8),
+    SetWorkload(u8, u8),
+    RemoveWorkload(u8),
 }
 
 /// What is there, said in specs.
@@ -35,6 +38,7 @@ struct Content {
     nodes: BTreeMap<u8, NodeSpec>,
     pods: BTreeMap<u8, PodSpec>,
     services: BTreeMap<u8, ServiceSpec>,
+    workloads: BTreeMap<u8, WorkloadSpec>,
 }
 
 impl Content {
@@ -54,19 +58,24 @@ impl Content {
             Delta::RemovePod(pod) => drop(self.pods.remove(&pod)),
             Delta::SetService(app) => drop(self.services.insert(app, service(app))),
             Delta::RemoveService(app) => drop(self.services.remove(&app)),
+            Delta::SetWorkload(name, app) => drop(self.workloads.insert(name, workload(name, app))),
+            Delta::RemoveWorkload(name) => drop(self.workloads.remove(&name)),
         }
     }
 
     /// A cluster built from nothing; `backwards` turns the order of arrival around.
     fn build(&self, backwards: bool) -> Cluster {
         let mut cluster = Cluster::new(Options::default());
-        let service = |cluster: &mut Cluster| {
+        let selectors = |cluster: &mut Cluster| {
             self.services
                 .values()
-                .for_each(|service| cluster.set_service(service))
+                .for_each(|service| cluster.set_service(service));
+            self.workloads
+                .values()
+                .for_each(|workload| cluster.set_workload(workload));
         };
         if !backwards {
-            service(&mut cluster);
+            selectors(&mut cluster);
         }
         let mut nodes: Vec<_> = self.nodes.values().collect();
         let mut pods: Vec<_> = self.pods.values().collect();
@@ -80,7 +89,7 @@ impl Content {
             .iter()
             .for_each(|node| assert!(cluster.add_node(node).is_ok(), "a new node"));
         if backwards {
-            service(&mut cluster);
+            selectors(&mut cluster);
         } else {
             pods.iter()
                 .for_each(|pod| cluster.add_pod(pod).expect("a new pod"));
@@ -106,6 +115,10 @@ fn apply(cluster: &mut Cluster, delta: &Delta) {
         Delta::RemovePod(pod) => drop(cluster.remove_pod(&format!("ns/p{pod}"))),
         Delta::SetService(app) => cluster.set_service(&service(app)),
         Delta::RemoveService(app) => cluster.remove_service("ns", &format!("s{app}")),
+        Delta::SetWorkload(name, app) => cluster.set_workload(&workload(name, app)),
+        Delta::RemoveWorkload(name) => {
+            cluster.remove_workload("ReplicaSet", "ns", &format!("r{name}"))
+        }
     }
 }
 
@@ -144,6 +157,20 @@ fn service(app: u8) -> ServiceSpec {
     ServiceSpec {
         namespace: "ns".into(),
         name: format!("s{app}"),
+        selector,
+    }
+}
+
+fn workload(name: u8, app: u8) -> WorkloadSpec {
+    let match_labels = StringMap::from([("app".into(), format!("a{app}"))]);
+    let selector = LabelSelector {
+        match_labels,
+        ..LabelSelector::default()
+    };
+    WorkloadSpec {
+        kind: "ReplicaSet".into(),
+        namespace: "ns".into(),
+        name: format!("r{name}"),
         selector,
     }
 }
@@ -246,7 +273,12 @@ fn template(shape: u8) -> PodTemplate {
             value: "windows".into(),
             ..Toleration::default()
         }),
-        _ => {}
+        _ => {
+            template.owner = Some(OwnerRef {
+                kind: "ReplicaSet".into(),
+                name: format!("r{}", shape % 2),
+            });
+        }
     }
     template.containers.push(container);
     template
@@ -261,6 +293,8 @@ fn delta() -> impl Strategy<Value = Delta> {
         2 => (0..16_u8).prop_map(Delta::RemovePod),
         1 => (0..3_u8).prop_map(Delta::SetService),
         1 => (0..3_u8).prop_map(Delta::RemoveService),
+        1 => (0..2_u8, 0..3_u8).prop_map(|(name, app)| Delta::SetWorkload(name, app)),
+        1 => (0..2_u8).prop_map(Delta::RemoveWorkload),
     ]
 }
 

@@ -1,7 +1,7 @@
 //! Namespaces, services, workloads and disruption budgets in the model.
 //!
-//! Each change drops the views, which are made anew when next asked for: these objects change rarely, and any of
-//! them can change which pods a selector means.
+//! A change drops the views of the classes it concerns; they are made anew when next asked for. A namespace can change
+//! what any selector means, so it concerns all.
 
 use std::collections::BTreeMap;
 
@@ -124,9 +124,19 @@ impl Cluster {
         if self.objects.services.get(&key) == selector.as_ref() {
             return;
         }
+        let after = selector.clone();
         let before = exchange_ordered(&mut self.objects.services, key.clone(), selector);
+        let selects = |selector: &Option<StringMap>, pod: &PodTemplate| {
+            selector.as_ref().is_some_and(|selector| {
+                selector
+                    .iter()
+                    .all(|(key, value)| pod.labels.get(key) == Some(value))
+            })
+        };
+        self.drop_views_of(|pod| {
+            pod.namespace == key.0 && (selects(&before, pod) || selects(&after, pod))
+        });
         self.log(Undo::Service(key, before));
-        self.drop_views();
     }
 
     /// Adds a ReplicaSet, ReplicationController or StatefulSet or changes its selector.
@@ -156,8 +166,12 @@ impl Cluster {
             return;
         }
         let before = exchange_ordered(&mut self.objects.workloads, key.clone(), workload);
+        let (kind, namespace, name) = &key;
+        self.drop_views_of(|pod| {
+            let owner = pod.owner.as_ref().filter(|_| pod.namespace == *namespace);
+            owner.is_some_and(|owner| owner.kind == *kind && owner.name == *name)
+        });
         self.log(Undo::Workload(key, before));
-        self.drop_views();
     }
 
     /// Adds a disruption budget or changes it.

@@ -6,6 +6,7 @@
 use super::{Affects, Cluster, NodeFixed, NodeId};
 use crate::class::{PodClass, PodClassId, StaticVerdict, Target};
 use crate::intern::Symbol;
+use crate::model::PodTemplate;
 use crate::topology::{Effect, View};
 
 /// One pod class asked about one cluster: what filters and scorers read.
@@ -141,6 +142,20 @@ impl Cluster {
                     effects: effects.into(),
                 };
                 self.affects[id.index()].push(affects);
+            }
+        }
+    }
+
+    /// Drops the views of the classes whose default spread may have changed.
+    pub(super) fn drop_views_of(&mut self, concerns: impl Fn(&PodTemplate) -> bool) {
+        for (index, template) in self.classes.keys().enumerate() {
+            let declares = !template.topology_spread_constraints.is_empty();
+            if declares || self.views[index].is_none() || !concerns(template) {
+                continue;
+            }
+            self.views[index] = None;
+            for affects in &mut self.affects {
+                affects.retain(|affects| affects.view.index() != index);
             }
         }
     }
