@@ -1,213 +1,82 @@
 //! What `kubectl logs` shows of a simulated container.
 //!
 //! No process runs, so nothing is made up: the first line says that the container is simulated, the others with what it
-//! would have been started. Errors are those of the API server and the kubelet, word for word.
+//! would have been started. Choosing the container and cutting by the request's options is the API server's work.
 
 use std::{fmt::Write as _, time::Duration};
 
-use futures::{Stream, StreamExt, stream};
-use jiff::{SignedDuration, Timestamp};
+use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{Container, ContainerStatus, Pod, PodSpec};
-use thiserror::Error;
+use kube::ResourceExt;
 
 use super::images::ImageRef;
-use crate::{Clock, Informer};
+use crate::Informer;
 
 /// How often a followed container is looked at.
 const POLL: Duration = Duration::from_millis(500);
 
-/// The query of a log request (`v1.PodLogOptions`).
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct LogOptions {
-    /// Which container; may be left out when there is only one.
-    pub container: Option<String>,
-    /// Stay until the container stops.
-    pub follow: bool,
-    /// The run before the present one.
-    pub previous: bool,
-    /// Stamp every line.
-    pub timestamps: bool,
-    /// Only lines of the last so many seconds.
-    pub since_seconds: Option<i64>,
-    /// Only lines from then on.
-    pub since_time: Option<Timestamp>,
-    /// Only the last so many lines.
-    pub tail_lines: Option<i64>,
-    /// Cut after so many bytes.
-    pub limit_bytes: Option<i64>,
+/// The log of one run of a container.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Run {
+    /// When it started; every line was written then.
+    pub started_at: Timestamp,
+    /// The lines, without line feeds.
+    pub lines: Vec<String>,
 }
 
-/// Why there is no log. [`LogError::NoPod`] is a 404, the others are 400s.
-#[derive(Clone, Debug, PartialEq, Eq, Error)]
-pub enum LogError {
-    /// No such pod.
-    #[error("pods {0:?} not found")]
-    NoPod(String),
-    /// Several containers and none was named.
-    #[error(
-        "a container name must be specified for pod {pod}, choose one of: [{containers}]{others}"
-    )]
-    Unnamed {
-        /// The pod.
-        pod: String,
-        /// Its containers.
-        containers: String,
-        /// Its init containers, said in words, if it has any.
-        others: String,
-    },
-    /// No such container.
-    #[error("container {container} is not valid for pod {pod}")]
-    NoContainer {
-        /// The pod.
-        pod: String,
-        /// What was asked for.
-        container: String,
-    },
-    /// It has not run, and this is why.
-    #[error("container {container:?} in pod {pod:?} is waiting to start: {reason}")]
-    Waiting {
-        /// The pod.
-        pod: String,
-        /// The container.
-        container: String,
-        /// The kubelet's word for it.
-        reason: String,
-    },
-    /// It was not run before.
-    #[error("previous terminated container {container:?} in pod {pod:?} not found")]
-    NoPrevious {
-        /// The pod.
-        pod: String,
-        /// The container.
-        container: String,
-    },
-    /// Nothing is known of it.
-    #[error("container {container:?} in pod {pod:?} is not available")]
-    Unavailable {
-        /// The pod.
-        pod: String,
-        /// The container.
-        container: String,
-    },
+/// The log of a container's present run (or, once it has stopped, of its last) or of the one before; `None` if there was none.
+pub fn run(pod: &Pod, container: &str, previous: bool) -> Option<Run> {
+    let spec = pod.spec.as_ref()?;
+    let mut all = spec
+        .containers
+        .iter()
+        .chain(spec.init_containers.iter().flatten());
+    let definition = all.find(|candidate| candidate.name == container)?;
+    let status = status_of(pod, container)?;
+    Some(Run {
+        started_at: started_at(status, previous)?,
+        lines: start_report(Some(spec), definition, status),
+    })
 }
 
-/// The lines of a container's log, each with its line feed.
-///
-/// With [`LogOptions::follow`] the stream stays open until the container's present run ends or the pod is gone.
-///
-/// # Errors
-/// When there is no such pod or container, or the container has not run.
-pub fn stream(
-    pods: &Informer<Pod>,
-    clock: &Clock,
-    namespace: &str,
-    name: &str,
-    options: &LogOptions,
-) -> Result<impl Stream<Item = String> + Send + 'static, LogError> {
-    let pod = pods
-        .get(namespace, name)
-        .ok_or_else(|| LogError::NoPod(name.to_owned()))?;
-    let lines = lines(&pod, options, clock.now())?;
-    let container = container_of(&pod, options)?.name.clone();
-    let run = running_id(&pod, &container).filter(|_| options.follow && !options.previous);
-    let (pods, namespace, name) = (pods.clone(), namespace.to_owned(), name.to_owned());
-    let until_stopped = stream::once(async move {
-        while run.is_some()
-            && pods
-                .get(&namespace, &name)
-                .and_then(|pod| running_id(&pod, &container))
-                == run
-        {
-            tokio::time::sleep(POLL).await;
-        }
-    });
-    Ok(stream::iter(lines).chain(until_stopped.filter_map(|()| async { None })))
-}
-
-/// The lines there are at `now`.
-///
-/// # Errors
-/// When there is no such container, or it has not run.
-pub fn lines(pod: &Pod, options: &LogOptions, now: Timestamp) -> Result<Vec<String>, LogError> {
-    let container = container_of(pod, options)?;
-    let scheduled = pod
-        .spec
-        .as_ref()
-        .is_some_and(|spec| spec.node_name.is_some());
-    if !scheduled {
-        return Ok(Vec::new());
-    }
-    let (status, started_at) = run(pod, container, options)?;
-    let since = options.since_time.max(
-        options
-            .since_seconds
-            .and_then(|seconds| now.checked_sub(SignedDuration::from_secs(seconds)).ok()),
-    );
-    if since.is_some_and(|since| started_at < since) {
-        return Ok(Vec::new());
-    }
-    let mut lines = start_report(pod.spec.as_ref(), container, status);
-    if let Some(tail) = options
-        .tail_lines
-        .and_then(|tail| usize::try_from(tail).ok())
-    {
-        lines.drain(..lines.len().saturating_sub(tail));
-    }
-    for line in &mut lines {
-        if options.timestamps {
-            line.insert_str(0, &format!("{started_at:.9} "));
-        }
-        line.push('\n');
-    }
-    if let Some(limit) = options
-        .limit_bytes
-        .and_then(|limit| usize::try_from(limit).ok())
-    {
-        cut(&mut lines, limit);
-    }
-    Ok(lines)
-}
-
-fn container_of<'a>(pod: &'a Pod, options: &LogOptions) -> Result<&'a Container, LogError> {
-    let name = || pod.metadata.name.clone().unwrap_or_default();
-    let spec = pod.spec.iter();
-    let apps = spec.clone().flat_map(|spec| &spec.containers);
-    let inits = spec.flat_map(|spec| spec.init_containers.iter().flatten());
-    let Some(wanted) = options
-        .container
-        .as_deref()
-        .filter(|wanted| !wanted.is_empty())
-    else {
-        let names = |containers: Vec<&Container>| {
-            containers
-                .into_iter()
-                .map(|container| container.name.as_str())
-                .collect::<Vec<_>>()
-                .join(" ")
-        };
-        let (apps, inits): (Vec<_>, Vec<_>) = (apps.collect(), inits.collect());
-        return match apps.as_slice() {
-            [only] => Ok(only),
-            _ => {
-                let others = if inits.is_empty() {
-                    String::new()
-                } else {
-                    format!(" or one of the init containers: [{}]", names(inits))
-                };
-                Err(LogError::Unnamed {
-                    pod: name(),
-                    containers: names(apps),
-                    others,
-                })
-            }
-        };
+/// Waits until the container's present run has ended or the pod is gone.
+pub async fn until_stopped(pods: Informer<Pod>, pod: &Pod, container: &str) {
+    let run = running_id(pod, container);
+    let (namespace, name) = (pod.namespace().unwrap_or_default(), pod.name_any());
+    let goes_on = || {
+        pods.get(&namespace, &name)
+            .and_then(|pod| running_id(&pod, container))
+            == run
     };
-    let mut all = apps.chain(inits);
-    all.find(|container| container.name == wanted)
-        .ok_or_else(|| LogError::NoContainer {
-            pod: name(),
-            container: wanted.to_owned(),
-        })
+    while run.is_some() && goes_on() {
+        tokio::time::sleep(POLL).await;
+    }
+}
+
+/// When a run started; `None` for a container that never did.
+fn started_at(status: &ContainerStatus, previous: bool) -> Option<Timestamp> {
+    let (state, last) = (status.state.as_ref(), status.last_state.as_ref());
+    let ended = |state: Option<&k8s_openapi::api::core::v1::ContainerState>| {
+        let ended = state?.terminated.as_ref()?;
+        ended.container_id.as_ref()?;
+        Some(
+            ended
+                .started_at
+                .as_ref()
+                .map_or(Timestamp::UNIX_EPOCH, |at| at.0),
+        )
+    };
+    if previous {
+        return ended(last);
+    }
+    let running = state.and_then(|state| state.running.as_ref());
+    let running = running.map(|running| {
+        running
+            .started_at
+            .as_ref()
+            .map_or(Timestamp::UNIX_EPOCH, |at| at.0)
+    });
+    running.or_else(|| ended(state)).or_else(|| ended(last))
 }
 
 fn status_of<'a>(pod: &'a Pod, container: &str) -> Option<&'a ContainerStatus> {
@@ -218,63 +87,6 @@ fn status_of<'a>(pod: &'a Pod, container: &str) -> Option<&'a ContainerStatus> {
         .chain(&status.init_container_statuses)
         .flatten();
     all.find(|status| status.name == container)
-}
-
-/// The run whose log is meant: its container's status and when it started.
-fn run<'a>(
-    pod: &'a Pod,
-    container: &Container,
-    options: &LogOptions,
-) -> Result<(&'a ContainerStatus, Timestamp), LogError> {
-    let names = || {
-        (
-            pod.metadata.name.clone().unwrap_or_default(),
-            container.name.clone(),
-        )
-    };
-    let Some(status) = status_of(pod, &container.name) else {
-        let (pod, container) = names();
-        return Err(LogError::Unavailable { pod, container });
-    };
-    let ended = status
-        .last_state
-        .as_ref()
-        .and_then(|state| state.terminated.as_ref());
-    let ended = ended
-        .filter(|ended| ended.container_id.is_some())
-        .map(|ended| ended.started_at.as_ref());
-    let state = status.state.as_ref();
-    let running = state
-        .and_then(|state| state.running.as_ref())
-        .map(|running| running.started_at.as_ref());
-    let terminated = state.and_then(|state| state.terminated.as_ref());
-    let terminated = terminated
-        .filter(|ended| ended.container_id.is_some())
-        .map(|ended| ended.started_at.as_ref());
-    let started = if options.previous {
-        ended.ok_or_else(|| {
-            let (pod, container) = names();
-            LogError::NoPrevious { pod, container }
-        })?
-    } else {
-        running.or(terminated).or(ended).ok_or_else(|| {
-            let (pod, container) = names();
-            let reason = state
-                .and_then(|state| state.waiting.as_ref())
-                .and_then(|waiting| waiting.reason.as_deref());
-            let reason = match reason {
-                Some("ErrImagePull") => "image can't be pulled",
-                Some("ImagePullBackOff") => "trying and failing to pull image",
-                other => other.unwrap_or("ContainerCreating"),
-            };
-            LogError::Waiting {
-                pod,
-                container,
-                reason: reason.to_owned(),
-            }
-        })?
-    };
-    Ok((status, started.map_or(Timestamp::UNIX_EPOCH, |at| at.0)))
 }
 
 fn running_id(pod: &Pod, container: &str) -> Option<String> {
@@ -378,21 +190,6 @@ fn quoted(words: &[String]) -> String {
     words.collect::<Vec<_>>().join(" ")
 }
 
-fn cut(lines: &mut Vec<String>, mut limit: usize) {
-    for at in 0..lines.len() {
-        if lines[at].len() > limit {
-            let end = (0..=limit)
-                .rev()
-                .find(|end| lines[at].is_char_boundary(*end))
-                .unwrap_or(0);
-            lines[at].truncate(end);
-            lines.truncate(at + usize::from(end > 0));
-            return;
-        }
-        limit -= lines[at].len();
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use serde_json::{Value, json};
@@ -423,139 +220,28 @@ mod tests {
             "containerID": "containerd://1", "state": { "running": { "startedAt": "2026-01-27T10:00:00Z" } } })
     }
 
-    fn of(container: &str) -> LogOptions {
-        LogOptions {
-            container: Some(container.to_owned()),
-            ..LogOptions::default()
-        }
-    }
-
-    fn at(second: i64) -> Timestamp {
-        "2026-01-27T10:00:00Z"
-            .parse::<Timestamp>()
-            .expect("a timestamp")
-            + SignedDuration::from_secs(second)
-    }
-
     #[test]
     fn the_log_says_that_nothing_ran_and_what_would_have_without_any_secret() {
-        let lines = lines(&pod(running()), &of("web"), at(5))
-            .expect("it runs")
-            .concat();
+        let run = run(&pod(running()), "web", false).expect("it runs");
         assert_eq!(
-            lines,
+            run.lines.join("\n"),
             "Container web is simulated by Mullion: no process runs. It would have been started with:\n  \
                image    nginx:1.27 (docker.io/library/nginx@sha256:12)\n  \
                command  nginx -g \"daemon off;\"\n  \
                env      TOKEN MODE\n  \
                user     ContainerUser\n  \
-               ports    80/TCP (http), 53/UDP\n"
+               ports    80/TCP (http), 53/UDP"
         );
+        assert_eq!(run.started_at.to_string(), "2026-01-27T10:00:00Z");
     }
 
     #[test]
-    fn tail_since_timestamps_and_limit_cut_as_asked() {
-        let pod = pod(running());
-        let get = |options: LogOptions| lines(&pod, &options, at(60)).expect("it runs");
-        assert_eq!(
-            get(LogOptions {
-                tail_lines: Some(1),
-                ..of("web")
-            }),
-            ["  ports    80/TCP (http), 53/UDP\n"]
-        );
-        assert_eq!(
-            get(LogOptions {
-                tail_lines: Some(0),
-                ..of("web")
-            })
-            .len(),
-            0
-        );
-        assert_eq!(
-            get(LogOptions {
-                since_seconds: Some(30),
-                ..of("web")
-            })
-            .len(),
-            0
-        );
-        assert_eq!(
-            get(LogOptions {
-                since_seconds: Some(90),
-                ..of("web")
-            })
-            .len(),
-            6
-        );
-        assert_eq!(
-            get(LogOptions {
-                limit_bytes: Some(9),
-                ..of("web")
-            }),
-            ["Container"]
-        );
-        let stamped = get(LogOptions {
-            timestamps: true,
-            tail_lines: Some(1),
-            ..of("web")
-        });
-        assert_eq!(
-            stamped,
-            ["2026-01-27T10:00:00.000000000Z   ports    80/TCP (http), 53/UDP\n"]
-        );
-    }
-
-    #[test]
-    fn errors_are_upstreams() {
-        let waiting = |reason: &str| {
-            json!({ "name": "web", "image": "", "imageID": "", "ready": false, "restartCount": 0,
-                "state": { "waiting": { "reason": reason } } })
-        };
-        let previous = LogOptions {
-            previous: true,
-            ..of("web")
-        };
-        let cases = [
-            (
-                running(),
-                LogOptions::default(),
-                "a container name must be specified for pod shop, choose one of: [web log] or one of the init containers: [setup]",
-            ),
-            (
-                running(),
-                of("db"),
-                "container db is not valid for pod shop",
-            ),
-            (
-                running(),
-                of("log"),
-                "container \"log\" in pod \"shop\" is not available",
-            ),
-            (
-                running(),
-                previous,
-                "previous terminated container \"web\" in pod \"shop\" not found",
-            ),
-            (
-                waiting("PodInitializing"),
-                of("web"),
-                "container \"web\" in pod \"shop\" is waiting to start: PodInitializing",
-            ),
-            (
-                waiting("ImagePullBackOff"),
-                of("web"),
-                "container \"web\" in pod \"shop\" is waiting to start: trying and failing to pull image",
-            ),
-        ];
-        for (status, options, message) in cases {
-            assert_eq!(
-                lines(&pod(status), &options, at(0))
-                    .unwrap_err()
-                    .to_string(),
-                message
-            );
-        }
+    fn a_container_that_never_ran_has_no_log() {
+        let waiting = json!({ "name": "web", "image": "", "imageID": "", "ready": false, "restartCount": 0,
+            "state": { "waiting": { "reason": "ContainerCreating" } } });
+        assert_eq!(run(&pod(waiting), "web", false), None);
+        assert_eq!(run(&pod(running()), "log", false), None);
+        assert_eq!(run(&pod(running()), "web", true), None);
     }
 
     #[test]
@@ -564,17 +250,8 @@ mod tests {
             "state": { "waiting": { "reason": "CrashLoopBackOff" } },
             "lastState": { "terminated": { "exitCode": 1, "startedAt": "2026-01-27T09:59:00Z", "containerID": "containerd://0" } } });
         let pod = pod(status);
-        for options in [
-            of("web"),
-            LogOptions {
-                previous: true,
-                ..of("web")
-            },
-        ] {
-            assert_eq!(
-                lines(&pod, &options, at(0)).expect("it ran before").len(),
-                6
-            );
+        for previous in [false, true] {
+            assert!(run(&pod, "web", previous).is_some_and(|run| run.lines.len() == 6));
         }
     }
 }
