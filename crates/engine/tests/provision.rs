@@ -9,7 +9,7 @@ use mullion_engine::model::{
 use mullion_engine::provision::{
     InFlightNode, InstanceType, NodeTemplate, Offering, Plan, PlanRequest, PoolReason, Requirement,
 };
-use mullion_engine::{Cluster, ModelError, Options, Outcome, Plugin};
+use mullion_engine::{Cluster, Decision, ModelError, Options, Outcome, Plugin};
 use proptest::prelude::*;
 
 fn amounts(pairs: &[(&str, &str)]) -> ResourceMap {
@@ -193,6 +193,48 @@ fn pods_join_a_node_on_its_way_instead_of_buying_another() {
     assert_eq!(plan.existing, [("ns/two".to_owned(), "claim-1".to_owned())]);
     assert_eq!(plan.nodes[0].pods, ["ns/one"]);
     assert_eq!(cluster.node_count(), 0);
+}
+
+#[test]
+fn a_node_that_is_there_but_not_ready_counts_as_it_will_be_and_only_for_the_plan() {
+    let mut cluster = Cluster::new(Options::default());
+    let mut node = NodeSpec::named("n1");
+    node.allocatable = amounts(&[("cpu", "4"), ("pods", "10")]);
+    node.taints.push(Taint {
+        key: "starting".into(),
+        value: String::new(),
+        effect: TaintEffect::NoSchedule,
+    });
+    cluster.add_node(&node).expect("a new node");
+    let win = || {
+        pod(
+            "win",
+            &[("cpu", "1"), ("vpc.amazonaws.com/PrivateIPv4Address", "1")],
+        )
+    };
+    let mut ready = node.clone();
+    ready.taints.clear();
+    ready.allocatable.insert(
+        "vpc.amazonaws.com/PrivateIPv4Address".into(),
+        Quantity::from_units(9),
+    );
+    let in_flight = vec![InFlightNode {
+        node: ready,
+        ..InFlightNode::default()
+    }];
+    let plan = cluster
+        .plan(&PlanRequest {
+            pods: vec![win()],
+            in_flight,
+            ..PlanRequest::default()
+        })
+        .expect("valid");
+    assert_eq!(plan.existing, [("ns/win".to_owned(), "n1".to_owned())]);
+    let after = cluster.schedule_pod(&win(), 0).expect("valid");
+    assert!(
+        matches!(after, Decision::Unschedulable(_)),
+        "the plan left no trace"
+    );
 }
 
 #[test]

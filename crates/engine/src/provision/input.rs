@@ -12,7 +12,7 @@ use crate::model::{NodeSpec, Operator, PodSpec, ResourceMap, StringMap, Taint};
 pub struct PlanRequest {
     /// Pods that need a place.
     pub pods: Vec<PodSpec>,
-    /// Nodes that were bought and have not registered yet.
+    /// Nodes that were bought and are not ready for pods yet.
     pub in_flight: Vec<InFlightNode>,
     /// What can be bought.
     pub templates: Vec<NodeTemplate>,
@@ -20,12 +20,13 @@ pub struct PlanRequest {
     pub seed: u64,
 }
 
-/// A node on its way.
+/// A node on its way: a claim without a node yet, or a node that is there but not initialized. Of the latter this says
+/// what it will be, for the time of the plan: without startup taints, with what it does not advertise yet.
 #[derive(Clone, Debug, Default)]
 pub struct InFlightNode {
-    /// The node as it will be, its startup taints left out. Its name is the claim's until it registers.
+    /// The node as it will be, its startup taints left out. Its name is the claim's until there is a node.
     pub node: NodeSpec,
-    /// What DaemonSets will take of it.
+    /// What DaemonSets will take of it beyond those of their pods that are on it.
     pub daemon_overhead: ResourceMap,
     /// Pods that earlier plans put there.
     pub pods: Vec<PodSpec>,

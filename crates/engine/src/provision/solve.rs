@@ -118,9 +118,6 @@ fn queue(cluster: &mut Cluster, pods: &[PodSpec], plan: &mut Plan) -> Vec<Pendin
 }
 
 fn add_in_flight(cluster: &mut Cluster, in_flight: &InFlightNode) -> Result<(), ModelError> {
-    if cluster.node(&in_flight.node.name).is_some() {
-        return Ok(());
-    }
     let mut node: NodeSpec = in_flight.node.clone();
     if node.allocatable.is_empty() {
         node.allocatable = node.capacity.clone();
@@ -130,7 +127,7 @@ fn add_in_flight(cluster: &mut Cluster, in_flight: &InFlightNode) -> Result<(), 
             *amount = amount.saturating_sub(*taken).max(Default::default());
         }
     }
-    cluster.add_node(&node)?;
+    cluster.set_node(&node)?;
     for pod in &in_flight.pods {
         match cluster.bind(pod, &node.name) {
             // It was bound meanwhile, there or elsewhere.
