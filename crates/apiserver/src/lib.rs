@@ -13,6 +13,7 @@ pub mod field;
 pub mod http;
 pub mod kinds;
 mod listen;
+mod openapi;
 pub mod quantity;
 pub mod registry;
 pub mod schema;

@@ -12,7 +12,7 @@ use serde_json::Value;
 use crate::{
     admission::{self, Lookup, Plugin, User},
     boot, crd,
-    http::{self as handlers, subresource::log::LogSource},
+    http::{self as handlers, openapi, subresource::log::LogSource},
     kinds::{self, ServiceRange},
     registry::Registry,
     store::{Key, Store, Window},
@@ -54,6 +54,7 @@ pub struct ApiServer {
     registry: Registry,
     plugins: Vec<Arc<dyn Plugin>>,
     logs: Option<Arc<dyn LogSource>>,
+    openapi: openapi::Cache,
 }
 
 impl ApiServer {
@@ -70,6 +71,7 @@ impl ApiServer {
             registry,
             plugins,
             logs: config.logs,
+            openapi: openapi::Cache::default(),
         });
         boot::run(&server, &config.service_cidr.first().to_string());
         if let Ok(runtime) = tokio::runtime::Handle::try_current() {
@@ -112,6 +114,11 @@ impl ApiServer {
     /// Where the logs of containers come from.
     pub fn logs(&self) -> Option<&Arc<dyn LogSource>> {
         self.logs.as_ref()
+    }
+
+    /// The OpenAPI documents that have been made.
+    pub(crate) fn openapi(&self) -> &openapi::Cache {
+        &self.openapi
     }
 
     /// The admission plugins in order.

@@ -76,6 +76,29 @@ fn aggregated_version(headers: &HeaderMap) -> Option<&'static str> {
     None
 }
 
+/// What `/` lists.
+pub(crate) fn root_paths(table: &Table) -> Value {
+    let mut paths: Vec<String> = ["/api", "/api/v1", "/apis"].map(str::to_owned).to_vec();
+    for group in groups(table) {
+        paths.push(format!("/apis/{group}"));
+        paths.extend(
+            versions(table, group)
+                .into_iter()
+                .map(|version| format!("/apis/{group}/{version}")),
+        );
+    }
+    let others = [
+        "/healthz",
+        "/livez",
+        "/openapi/v2",
+        "/openapi/v3",
+        "/readyz",
+        "/version",
+    ];
+    paths.extend(others.map(str::to_owned));
+    json!({"paths": paths})
+}
+
 fn api_versions() -> Value {
     json!({"kind": "APIVersions", "versions": ["v1"],
            "serverAddressByClientCIDRs": [{"clientCIDR": "0.0.0.0/0", "serverAddress": ""}]})

@@ -13,6 +13,7 @@ mod get;
 mod list;
 pub(crate) mod metadata;
 pub(crate) mod negotiate;
+pub(crate) mod openapi;
 pub(crate) mod patch;
 pub(crate) mod path;
 mod probes;
@@ -37,7 +38,6 @@ use self::{
     write::Part,
 };
 use crate::{
-    admission::User,
     auth,
     server::ApiServer,
     status::{Details, Status},
@@ -111,7 +111,11 @@ async fn route(
                 }
             }
         }
-        Route::Other(path) => Ok(other(&server, path, &parts, &user)),
+        Route::Other("") => Ok(reply::json(200, &discovery::root_paths(&table))),
+        Route::Other(path) => {
+            openapi::serve(&server, &parts.method, path, uri.query(), &parts.headers)
+                .unwrap_or_else(|| Ok(reply::page_not_found()))
+        }
     }
 }
 
@@ -122,10 +126,6 @@ fn nothing_here(group_served: bool) -> Result<Response<Body>, Status> {
     } else {
         Ok(reply::page_not_found())
     }
-}
-
-fn other(_server: &ApiServer, _path: &str, _parts: &Parts, _user: &User) -> Response<Body> {
-    reply::page_not_found()
 }
 
 /// The 405 of a verb that a resource does not have.

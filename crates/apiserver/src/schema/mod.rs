@@ -220,6 +220,14 @@ impl Type {
         self.id
     }
 
+    /// The type behind an index of the same arena.
+    pub fn sibling(&self, id: TypeId) -> Type {
+        Type {
+            arena: self.arena.clone(),
+            id,
+        }
+    }
+
     /// The type of a field.
     pub fn field(&self, name: &str) -> Option<Type> {
         let Node::Struct(fields) = self.node() else {

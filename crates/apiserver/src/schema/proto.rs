@@ -12,7 +12,8 @@ mod read;
 mod wire;
 mod write;
 
-use wire::{Reader, Writer};
+use wire::Reader;
+pub(crate) use wire::Writer;
 
 const MAGIC: &[u8] = b"k8s\0";
 

@@ -137,3 +137,74 @@ async fn a_request_without_a_user_gets_no_further_than_the_probes() {
         matches!(refused, kube::Error::Api(status) if status.code == 401 && status.message == "Unauthorized")
     );
 }
+
+async fn answer(
+    router: &axum::Router,
+    path: &str,
+    headers: &[(&str, &str)],
+) -> (http::response::Parts, bytes::Bytes) {
+    let mut request = http::Request::get(path);
+    for (name, value) in headers {
+        request = request.header(*name, *value);
+    }
+    let response = tower::ServiceExt::oneshot(
+        router.clone(),
+        request.body(axum::body::Body::empty()).unwrap(),
+    )
+    .await
+    .unwrap();
+    let (parts, body) = response.into_parts();
+    (
+        parts,
+        http_body_util::BodyExt::collect(body)
+            .await
+            .unwrap()
+            .to_bytes(),
+    )
+}
+
+#[tokio::test]
+async fn a_document_stays_under_its_hash_and_moves_on_with_it() {
+    let router = ApiServer::new(Config::default()).router_as(admin());
+    let (_, index) = answer(&router, "/openapi/v3", &[]).await;
+    let index: serde_json::Value = serde_json::from_slice(&index).unwrap();
+    let url = index["paths"]["apis/apps/v1"]["serverRelativeURL"]
+        .as_str()
+        .unwrap();
+    let (found, body) = answer(&router, url, &[]).await;
+    assert_eq!(
+        (
+            found.status.as_u16(),
+            found.headers["cache-control"].to_str().unwrap()
+        ),
+        (200, "public, immutable")
+    );
+    assert!(body.len() > 10_000);
+    let tag = found.headers["etag"].to_str().unwrap().to_owned();
+    let (known, body) = answer(&router, url, &[("if-none-match", &tag)]).await;
+    assert_eq!((known.status.as_u16(), body.len()), (304, 0));
+    let (stale, _) = answer(&router, "/openapi/v3/apis/apps/v1?hash=old", &[]).await;
+    assert_eq!(
+        (
+            stale.status.as_u16(),
+            stale.headers["location"].to_str().unwrap()
+        ),
+        (301, url)
+    );
+}
+
+#[tokio::test]
+async fn a_big_answer_is_compressed_for_clients_that_take_gzip() {
+    let router = ApiServer::new(Config::default()).router_as(admin());
+    let (plain, body) = answer(&router, "/openapi/v2", &[]).await;
+    let (packed, small) = answer(&router, "/openapi/v2", &[("accept-encoding", "gzip")]).await;
+    assert!(
+        !plain.headers.contains_key("content-encoding")
+            && packed.headers["content-encoding"] == "gzip"
+    );
+    let mut unpacked = Vec::new();
+    std::io::Read::read_to_end(&mut flate2::read::GzDecoder::new(&*small), &mut unpacked).unwrap();
+    assert!(small.len() < body.len() / 4 && unpacked == body);
+    let (little, _) = answer(&router, "/api", &[("accept-encoding", "gzip")]).await;
+    assert!(!little.headers.contains_key("content-encoding"));
+}

@@ -224,7 +224,11 @@ impl Source for Scaled<'_> {
             let mut errors = Errors::default();
             if call.row.custom {
                 let path = format!(".{}", self.paths.spec);
-                errors.invalid(&Path::new(&path), replicas, "should be a non-negative integer");
+                errors.invalid(
+                    &Path::new(&path),
+                    replicas,
+                    "should be a non-negative integer",
+                );
                 return Err(Status::invalid(call.resource(), &call.name, &errors));
             }
             errors.invalid(
@@ -243,7 +247,9 @@ impl Source for Scaled<'_> {
         write_at(&mut object, self.paths.spec, replicas.into());
         let metadata = metadata::of(&mut object);
         // A Scale without a version is for whatever is stored, also where objects themselves must name theirs.
-        if call.resource().rules.unconditional_update || scale["metadata"].get("resourceVersion").is_some() {
+        if call.resource().rules.unconditional_update
+            || scale["metadata"].get("resourceVersion").is_some()
+        {
             metadata::keep(metadata, &scale["metadata"], "resourceVersion");
         }
         match entries {

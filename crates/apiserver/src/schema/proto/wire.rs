@@ -114,18 +114,18 @@ impl<'a> Field<'a> {
 
 /// Writes the fields of one message.
 #[derive(Default)]
-pub(super) struct Writer {
+pub(crate) struct Writer {
     out: Vec<u8>,
 }
 
 impl Writer {
-    pub(super) fn starting_with(prefix: &[u8], capacity: usize) -> Self {
+    pub(crate) fn starting_with(prefix: &[u8], capacity: usize) -> Self {
         let mut out = Vec::with_capacity(prefix.len() + capacity);
         out.extend_from_slice(prefix);
         Writer { out }
     }
 
-    pub(super) fn finish(self) -> Vec<u8> {
+    pub(crate) fn finish(self) -> Vec<u8> {
         self.out
     }
 
@@ -141,17 +141,17 @@ impl Writer {
         self.push(u64::from(tag) << 3 | wire);
     }
 
-    pub(super) fn varint(&mut self, tag: u32, value: u64) {
+    pub(crate) fn varint(&mut self, tag: u32, value: u64) {
         self.key(tag, 0);
         self.push(value);
     }
 
-    pub(super) fn fixed64(&mut self, tag: u32, value: u64) {
+    pub(crate) fn fixed64(&mut self, tag: u32, value: u64) {
         self.key(tag, 1);
         self.out.extend_from_slice(&value.to_le_bytes());
     }
 
-    pub(super) fn bytes(&mut self, tag: u32, bytes: &[u8]) {
+    pub(crate) fn bytes(&mut self, tag: u32, bytes: &[u8]) {
         self.key(tag, 2);
         self.push(bytes.len() as u64);
         self.out.extend_from_slice(bytes);

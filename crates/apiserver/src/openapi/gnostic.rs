@@ -1,0 +1,187 @@
+//! Swagger 2.0 as the protobuf message `openapi.v2.Document`, the only form in which kubectl up to 1.28 and helm read it.
+//!
+//! The field numbers are those of gnostic's `OpenAPIv2.proto`; values it keeps as YAML text are written as JSON, which is YAML.
+
+use serde_json::{Map, Value};
+
+use crate::schema::proto::Writer;
+
+/// A whole document.
+pub(super) fn document(document: &Value) -> Vec<u8> {
+    let mut out = Writer::default();
+    text(&mut out, 1, &document["swagger"]);
+    let mut info = Writer::default();
+    text(&mut info, 1, &document["info"]["title"]);
+    text(&mut info, 2, &document["info"]["version"]);
+    out.bytes(2, &info.finish());
+    let mut paths = Writer::default();
+    for (path, item) in entries(&document["paths"]) {
+        paths.bytes(2, &named(path, &path_item(item)));
+    }
+    out.bytes(8, &paths.finish());
+    out.bytes(9, &named_schemas(&document["definitions"]));
+    out.finish()
+}
+
+fn entries(value: &Value) -> impl Iterator<Item = (&String, &Value)> {
+    value.as_object().into_iter().flatten()
+}
+
+fn items(value: &Value) -> impl Iterator<Item = &Value> {
+    value.as_array().into_iter().flatten()
+}
+
+fn text(out: &mut Writer, tag: u32, value: &Value) {
+    if let Some(value) = value.as_str().filter(|value| !value.is_empty()) {
+        out.bytes(tag, value.as_bytes());
+    }
+}
+
+/// `NamedX`: a map's entry.
+fn named(name: &str, value: &[u8]) -> Vec<u8> {
+    let mut out = Writer::default();
+    out.bytes(1, name.as_bytes());
+    out.bytes(2, value);
+    out.finish()
+}
+
+/// `Any`: a value as YAML text.
+fn any(value: &Value) -> Vec<u8> {
+    let mut out = Writer::default();
+    out.bytes(2, value.to_string().as_bytes());
+    out.finish()
+}
+
+/// A message inside a message that has nothing else.
+fn wrapped(tag: u32, inner: &[u8]) -> Vec<u8> {
+    let mut out = Writer::default();
+    out.bytes(tag, inner);
+    out.finish()
+}
+
+fn extensions(out: &mut Writer, tag: u32, value: &Value) {
+    for (name, value) in entries(value).filter(|(name, _)| name.starts_with("x-")) {
+        out.bytes(tag, &named(name, &any(value)));
+    }
+}
+
+/// `Definitions` and `Properties`.
+fn named_schemas(schemas: &Value) -> Vec<u8> {
+    let mut out = Writer::default();
+    for (name, value) in entries(schemas) {
+        out.bytes(1, &named(name, &schema(value)));
+    }
+    out.finish()
+}
+
+fn schema(value: &Value) -> Vec<u8> {
+    let mut out = Writer::default();
+    text(&mut out, 1, &value["$ref"]);
+    text(&mut out, 2, &value["format"]);
+    text(&mut out, 4, &value["description"]);
+    if let Some(default) = value.get("default") {
+        out.bytes(5, &any(default));
+    }
+    text(&mut out, 13, &value["pattern"]);
+    for (tag, field) in [
+        (11, "maxLength"),
+        (12, "minLength"),
+        (14, "maxItems"),
+        (15, "minItems"),
+        (17, "maxProperties"),
+        (18, "minProperties"),
+    ] {
+        if let Some(number) = value[field].as_u64().filter(|number| *number > 0) {
+            out.varint(tag, number);
+        }
+    }
+    for name in items(&value["required"]) {
+        text(&mut out, 19, name);
+    }
+    for allowed in items(&value["enum"]) {
+        out.bytes(20, &any(allowed));
+    }
+    match value.get("additionalProperties") {
+        Some(Value::Bool(allowed)) => {
+            let mut item = Writer::default();
+            item.varint(2, u64::from(*allowed));
+            out.bytes(21, &item.finish());
+        }
+        Some(inner) => out.bytes(21, &wrapped(1, &schema(inner))),
+        None => {}
+    }
+    if let Some(kind) = value["type"].as_str() {
+        out.bytes(22, &wrapped(1, kind.as_bytes()));
+    }
+    if let Some(inner) = value.get("items") {
+        out.bytes(23, &wrapped(1, &schema(inner)));
+    }
+    if value["properties"]
+        .as_object()
+        .is_some_and(|properties: &Map<String, Value>| !properties.is_empty())
+    {
+        out.bytes(25, &named_schemas(&value["properties"]));
+    }
+    extensions(&mut out, 31, value);
+    out.finish()
+}
+
+fn path_item(item: &Value) -> Vec<u8> {
+    let mut out = Writer::default();
+    for (tag, method) in [
+        (2, "get"),
+        (3, "put"),
+        (4, "post"),
+        (5, "delete"),
+        (8, "patch"),
+    ] {
+        if let Some(verb) = item.get(method) {
+            out.bytes(tag, &operation(verb));
+        }
+    }
+    for parameter in items(&item["parameters"]) {
+        out.bytes(9, &parameters_item(parameter));
+    }
+    out.finish()
+}
+
+fn operation(verb: &Value) -> Vec<u8> {
+    let mut out = Writer::default();
+    for tag in items(&verb["tags"]) {
+        text(&mut out, 1, tag);
+    }
+    text(&mut out, 5, &verb["operationId"]);
+    for parameter in items(&verb["parameters"]) {
+        out.bytes(8, &parameters_item(parameter));
+    }
+    let mut responses = Writer::default();
+    for (code, response) in entries(&verb["responses"]) {
+        let mut written = Writer::default();
+        text(&mut written, 1, &response["description"]);
+        if let Some(inner) = response.get("schema") {
+            written.bytes(2, &wrapped(1, &schema(inner)));
+        }
+        responses.bytes(1, &named(code, &wrapped(1, &written.finish())));
+    }
+    out.bytes(9, &responses.finish());
+    extensions(&mut out, 13, verb);
+    out.finish()
+}
+
+/// A parameter that is not a body, in the message its place asks for.
+fn parameters_item(parameter: &Value) -> Vec<u8> {
+    let in_path = parameter["in"] == "path";
+    let mut written = Writer::default();
+    if parameter["required"] == true {
+        written.varint(1, 1);
+    }
+    text(&mut written, 2, &parameter["in"]);
+    text(&mut written, 4, &parameter["name"]);
+    text(
+        &mut written,
+        if in_path { 5 } else { 6 },
+        &parameter["type"],
+    );
+    let non_body = wrapped(if in_path { 4 } else { 3 }, &written.finish());
+    wrapped(1, &wrapped(2, &non_body))
+}

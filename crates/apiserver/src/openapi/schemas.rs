@@ -1,0 +1,272 @@
+//! Schemas from types: every named type that is reached becomes a component of the document, once.
+
+use serde_json::{Map, Value, json};
+
+use super::{Dialect, reference};
+use crate::{
+    admission::Lookup,
+    registry::Row,
+    schema::{List, ListKind, Node, Scalar, Struct, Type},
+};
+
+const OBJECT_META: &str = "apimachinery.pkg.apis.meta.v1.ObjectMeta";
+const LIST_META: &str = "apimachinery.pkg.apis.meta.v1.ListMeta";
+const META: &str = "io.k8s.apimachinery.pkg.apis.meta.v1";
+const KIND_EXTENSION: &str = "x-kubernetes-group-version-kind";
+
+/// The components of one document.
+pub(super) struct Schemas<'a> {
+    dialect: Dialect,
+    lookup: &'a dyn Lookup,
+    done: Map<String, Value>,
+    waiting: Vec<Type>,
+}
+
+impl<'a> Schemas<'a> {
+    pub(super) fn new(dialect: Dialect, lookup: &'a dyn Lookup) -> Self {
+        Schemas {
+            dialect,
+            lookup,
+            done: Map::new(),
+            waiting: Vec::new(),
+        }
+    }
+
+    /// Adds a row's kind and its list; answers with the kind's component name.
+    pub(super) fn add_kind(&mut self, row: &Row) -> String {
+        let name = if row.custom {
+            self.add_custom(row)
+        } else {
+            self.add_builtin(row)
+        };
+        self.tag(&name, row, &row.resource.kind);
+        self.add_list(row, &name);
+        name
+    }
+
+    /// Writes what was reached and not written yet.
+    pub(super) fn finish(mut self) -> Map<String, Value> {
+        self.write_waiting();
+        self.done
+    }
+
+    fn add_builtin(&mut self, row: &Row) -> String {
+        self.of(&row.resource.schema);
+        self.write_waiting();
+        match row.resource.schema.node() {
+            Node::Struct(fields) => component_name(&fields.name),
+            _ => row.resource.kind.to_string(),
+        }
+    }
+
+    /// The schema of a custom resource is the one in its definition.
+    fn add_custom(&mut self, row: &Row) -> String {
+        let resource = &row.resource;
+        let definition = format!("{}.{}", resource.plural, resource.group);
+        let definition = self.lookup.find(
+            "apiextensions.k8s.io",
+            "customresourcedefinitions",
+            None,
+            &definition,
+        );
+        let versions = definition
+            .as_deref()
+            .and_then(|definition| definition["spec"]["versions"].as_array().cloned());
+        let version = versions
+            .into_iter()
+            .flatten()
+            .find(|version| version["name"] == *resource.version);
+        let sent = version.map(|mut version| version["schema"]["openAPIV3Schema"].take());
+        let mut schema = sent
+            .and_then(|schema| schema.as_object().cloned())
+            .unwrap_or_default();
+        schema.insert("type".into(), "object".into());
+        let metadata = Type::builtin(OBJECT_META).map(|metadata| self.of(&metadata));
+        let properties = schema.entry("properties").or_insert_with(|| json!({}));
+        if let Some(properties) = properties.as_object_mut() {
+            for field in ["apiVersion", "kind"] {
+                properties
+                    .entry(field)
+                    .or_insert_with(|| json!({"type": "string"}));
+            }
+            if let Some(metadata) = metadata {
+                properties.insert("metadata".into(), metadata);
+            }
+        }
+        let group: Vec<&str> = resource.group.split('.').rev().collect();
+        let name = format!("{}.{}.{}", group.join("."), resource.version, resource.kind);
+        self.done.insert(name.clone(), schema.into());
+        name
+    }
+
+    fn add_list(&mut self, row: &Row, item: &str) {
+        let metadata = Type::builtin(LIST_META)
+            .map_or_else(|| json!({"type": "object"}), |metadata| self.of(&metadata));
+        let name = format!("{item}List");
+        let list = json!({
+            "type": "object",
+            "required": ["items"],
+            "properties": {
+                "apiVersion": {"type": "string"},
+                "items": {"type": "array", "items": reference(self.dialect, item)},
+                "kind": {"type": "string"},
+                "metadata": metadata,
+            },
+        });
+        self.done.insert(name.clone(), list);
+        self.tag(&name, row, &format!("{}List", row.resource.kind));
+    }
+
+    /// Says of a component which kind it is.
+    fn tag(&mut self, name: &str, row: &Row, kind: &str) {
+        let resource = &row.resource;
+        let tag = json!({"group": *resource.group, "version": *resource.version, "kind": kind});
+        let Some(schema) = self.done.get_mut(name).and_then(Value::as_object_mut) else {
+            return;
+        };
+        match schema.entry(KIND_EXTENSION).or_insert_with(|| json!([])) {
+            Value::Array(tags) if !tags.contains(&tag) => tags.push(tag),
+            _ => {}
+        }
+    }
+
+    fn write_waiting(&mut self) {
+        while let Some(next) = self.waiting.pop() {
+            if let Node::Struct(fields) = next.node() {
+                let schema = self.object(&next, fields);
+                self.done.insert(component_name(&fields.name), schema);
+            }
+        }
+    }
+
+    /// The schema of a type, or a reference to it if it has a name.
+    fn of(&mut self, kind: &Type) -> Value {
+        match kind.node() {
+            Node::Struct(fields) if fields.name.is_empty() => self.object(kind, fields),
+            Node::Struct(fields) => {
+                let name = component_name(&fields.name);
+                if !self.done.contains_key(&name) {
+                    self.done.insert(name.clone(), Value::Null);
+                    self.waiting.push(kind.clone());
+                }
+                reference(self.dialect, &name)
+            }
+            Node::Map { value, atomic } => {
+                let mut schema = json!({"type": "object", "additionalProperties": self.of(&kind.sibling(*value))});
+                if *atomic {
+                    schema["x-kubernetes-map-type"] = "atomic".into();
+                }
+                schema
+            }
+            Node::List(list) => self.list(kind, list),
+            Node::Scalar(scalar) => self.scalar(*scalar),
+        }
+    }
+
+    fn object(&mut self, kind: &Type, fields: &Struct) -> Value {
+        let mut properties = Map::new();
+        let mut required = Vec::new();
+        for field in &fields.fields {
+            properties.insert(field.name.to_string(), self.of(&kind.sibling(field.id)));
+            if field.required {
+                required.push(Value::from(&*field.name));
+            }
+        }
+        let mut schema = Map::new();
+        schema.insert("type".into(), "object".into());
+        if !properties.is_empty() {
+            schema.insert("properties".into(), properties.into());
+        }
+        if !required.is_empty() {
+            schema.insert("required".into(), required.into());
+        }
+        if fields.atomic {
+            schema.insert("x-kubernetes-map-type".into(), "atomic".into());
+        }
+        if fields.preserve {
+            schema.insert("x-kubernetes-preserve-unknown-fields".into(), true.into());
+        }
+        schema.into()
+    }
+
+    fn list(&mut self, kind: &Type, list: &List) -> Value {
+        let mut schema = json!({"type": "array", "items": self.of(&kind.sibling(list.item))});
+        match list.kind {
+            ListKind::Atomic => {}
+            ListKind::Set => schema["x-kubernetes-list-type"] = "set".into(),
+            ListKind::Map => {
+                schema["x-kubernetes-list-type"] = "map".into();
+                schema["x-kubernetes-list-map-keys"] =
+                    list.keys.iter().map(|key| Value::from(&**key)).collect();
+            }
+        }
+        if let Some(key) = &list.merge_key {
+            schema["x-kubernetes-patch-merge-key"] = (**key).into();
+        }
+        if list.merge {
+            let strategy = if list.retain_keys {
+                "merge,retainKeys"
+            } else {
+                "merge"
+            };
+            schema["x-kubernetes-patch-strategy"] = strategy.into();
+        }
+        schema
+    }
+
+    fn scalar(&mut self, scalar: Scalar) -> Value {
+        match scalar {
+            Scalar::String => json!({"type": "string"}),
+            Scalar::Bool => json!({"type": "boolean"}),
+            Scalar::Int32 => json!({"type": "integer", "format": "int32"}),
+            Scalar::Int64 => json!({"type": "integer", "format": "int64"}),
+            Scalar::Double => json!({"type": "number", "format": "double"}),
+            Scalar::Bytes => json!({"type": "string", "format": "byte"}),
+            Scalar::Quantity => {
+                let schema = match self.dialect {
+                    Dialect::V2 => json!({"type": "string"}),
+                    Dialect::V3 => json!({"oneOf": [{"type": "string"}, {"type": "number"}]}),
+                };
+                self.named("io.k8s.apimachinery.pkg.api.resource.Quantity", schema)
+            }
+            Scalar::IntOrString => {
+                let schema = match self.dialect {
+                    Dialect::V2 => json!({"type": "string", "format": "int-or-string"}),
+                    Dialect::V3 => {
+                        json!({"oneOf": [{"type": "integer"}, {"type": "string"}], "format": "int-or-string"})
+                    }
+                };
+                self.named("io.k8s.apimachinery.pkg.util.intstr.IntOrString", schema)
+            }
+            Scalar::Time => self.named(
+                &format!("{META}.Time"),
+                json!({"type": "string", "format": "date-time"}),
+            ),
+            Scalar::MicroTime => self.named(
+                &format!("{META}.MicroTime"),
+                json!({"type": "string", "format": "date-time"}),
+            ),
+            Scalar::FieldsV1 => self.named(&format!("{META}.FieldsV1"), json!({"type": "object"})),
+            Scalar::RawExtension => self.named(
+                "io.k8s.apimachinery.pkg.runtime.RawExtension",
+                json!({"type": "object"}),
+            ),
+            Scalar::Json
+            | Scalar::SchemaOrBool
+            | Scalar::SchemaOrArray
+            | Scalar::SchemaOrStrings => json!({}),
+        }
+    }
+
+    fn named(&mut self, name: &str, schema: Value) -> Value {
+        if !self.done.contains_key(name) {
+            self.done.insert(name.to_owned(), schema);
+        }
+        reference(self.dialect, name)
+    }
+}
+
+/// The component's name of a type of the table: `io.k8s.api.core.v1.Pod`.
+fn component_name(name: &str) -> String {
+    format!("io.k8s.{name}")
+}
