@@ -10,6 +10,7 @@ mod containers;
 pub(crate) mod defaults;
 mod difference;
 mod env;
+mod external;
 mod image;
 pub(crate) mod internal;
 mod mounts;

@@ -1,14 +1,14 @@
-//! Validation of volumes: one source each, and what each source needs.
+//! Validation of volumes: one source each, and what each source needs ([`external`] for those outside the node).
 //!
 //! A volume that is wrong counts as absent for the containers' mounts, as upstream counts it; [`find`] knows only good ones.
 
 use serde_json::Value;
 
-use super::{env, paths, projected};
+use super::{env, external, paths, projected};
 use crate::{
     field::{Errors, Path},
     kinds::tree::Tree,
-    validation::{check, metadata, names, selector},
+    validation::{check, names},
 };
 
 /// The sources in the order in which upstream looks at them, each with the name that it prints when it is one too many.
@@ -200,9 +200,9 @@ fn known_source(field: &str, source: &Value, path: &Path<'_>, errors: &mut Error
                 );
             }
         }
-        "iscsi" => iscsi(source, path, errors),
+        "iscsi" => external::iscsi(source, path, errors),
         "glusterfs" => required(source, &["endpoints", "path"], path, errors),
-        "flocker" => flocker(source, path, errors),
+        "flocker" => external::flocker(source, path, errors),
         "persistentVolumeClaim" => required(source, &["claimName"], path, errors),
         "rbd" => {
             required_list(source, "monitors", path, errors);
@@ -210,31 +210,31 @@ fn known_source(field: &str, source: &Value, path: &Path<'_>, errors: &mut Error
         }
         "cinder" => {
             required(source, &["volumeID"], path, errors);
-            secret_reference(source, path, errors);
+            external::secret_reference(source, path, errors);
         }
         "cephfs" => required_list(source, "monitors", path, errors),
-        "quobyte" => quobyte(source, path, errors),
+        "quobyte" => external::quobyte(source, path, errors),
         "downwardAPI" => {
             mode(source, "defaultMode", path, errors);
             for file in source.items("items") {
                 downward_file(file, path, errors);
             }
         }
-        "fc" => fibre_channel(source, path, errors),
-        "flexVolume" => flex(source, path, errors),
+        "fc" => external::fibre_channel(source, path, errors),
+        "flexVolume" => external::flex(source, path, errors),
         "azureFile" => required(source, &["secretName", "shareName"], path, errors),
         "vsphereVolume" => required(source, &["volumePath"], path, errors),
         "photonPersistentDisk" => required(source, &["pdID"], path, errors),
         "portworxVolume" => required(source, &["volumeID"], path, errors),
-        "azureDisk" => azure_disk(source, path, errors),
-        "storageos" => storage_os(source, path, errors),
+        "azureDisk" => external::azure_disk(source, path, errors),
+        "storageos" => external::storage_os(source, path, errors),
         "projected" => {
             mode(source, "defaultMode", path, errors);
             projected::validate(source.items("sources"), path, errors);
         }
         "scaleIO" => required(source, &["gateway", "system", "volumeName"], path, errors),
-        "csi" => csi(source, path, errors),
-        "ephemeral" => ephemeral(source, path, errors),
+        "csi" => external::csi(source, path, errors),
+        "ephemeral" => external::ephemeral(source, path, errors),
         "image" => {
             required(source, &["reference"], path, errors);
             super::containers::pull_policy(source, "pullPolicy", path, errors);
@@ -341,330 +341,4 @@ pub(super) fn downward_file(file: &Value, path: &Path<'_>, errors: &mut Errors) 
         (None, None) => errors.required(path, "one of fieldRef and resourceFieldRef is required"),
     }
     mode(file, "mode", path, errors);
-}
-
-fn iscsi(source: &Value, path: &Path<'_>, errors: &mut Errors) {
-    required(source, &["targetPortal", "iqn"], path, errors);
-    if !source.text("iqn").is_empty() {
-        initiator(source.text("iqn"), &path.child("iqn"), errors);
-    }
-    let lun = source.integer("lun").unwrap_or(0);
-    if !(0..=255).contains(&lun) {
-        errors.invalid(&path.child("lun"), lun, names::outside(0, 255));
-    }
-    if (source.flag("chapAuthDiscovery") || source.flag("chapAuthSession"))
-        && !source.has("secretRef")
-    {
-        errors.required(&path.child("secretRef"), "");
-    }
-    if source.has("initiatorName") {
-        initiator(
-            source.text("initiatorName"),
-            &path.child("initiatorname"),
-            errors,
-        );
-    }
-}
-
-fn initiator(name: &str, path: &Path<'_>, errors: &mut Errors) {
-    let of_length = |length: usize| {
-        name.len() == length + 4 && name[4..].bytes().all(|byte| byte.is_ascii_alphanumeric())
-    };
-    let good = match name.get(..3) {
-        Some("iqn") => is_iqn(name),
-        Some("eui") => of_length(16),
-        Some("naa") => of_length(32),
-        _ => {
-            return errors.invalid(
-                path,
-                name,
-                "must be valid format starting with iqn, eui, or naa",
-            );
-        }
-    };
-    if !good {
-        errors.invalid(path, name, "must be valid format");
-    }
-}
-
-/// `iqn.2001-04.com.example:storage`: the date, a naming authority, a colon and a name.
-fn is_iqn(name: &str) -> bool {
-    let Some(rest) = name.strip_prefix("iqn.") else {
-        return false;
-    };
-    let Some((date, rest)) = rest.split_once('.') else {
-        return false;
-    };
-    let Some((authority, target)) = rest.split_once(':') else {
-        return false;
-    };
-    let digits = |text: &str, count: usize| {
-        text.len() == count && text.bytes().all(|byte| byte.is_ascii_digit())
-    };
-    date.split_once('-')
-        .is_some_and(|(year, month)| digits(year, 4) && digits(month, 2))
-        && !authority.is_empty()
-        && authority
-            .bytes()
-            .all(|byte| byte.is_ascii_alphanumeric() || b"-.".contains(&byte))
-        && !target.is_empty()
-        && !target.contains(|c: char| ",;*&$|".contains(c) || c.is_whitespace())
-}
-
-fn flocker(source: &Value, path: &Path<'_>, errors: &mut Errors) {
-    let (name, uuid) = (source.text("datasetName"), source.text("datasetUUID"));
-    if name.is_empty() && uuid.is_empty() {
-        errors.required(path, "one of datasetName and datasetUUID is required");
-    }
-    if !name.is_empty() && !uuid.is_empty() {
-        errors.invalid(
-            path,
-            "resource",
-            "datasetName and datasetUUID can not be specified simultaneously",
-        );
-    }
-    if name.contains('/') {
-        errors.invalid(&path.child("datasetName"), name, "must not contain '/'");
-    }
-}
-
-fn quobyte(source: &Value, path: &Path<'_>, errors: &mut Errors) {
-    const PAIRS: &str = "must be a host:port pair or multiple pairs separated by commas";
-    let registry = source.text("registry");
-    if registry.is_empty() {
-        errors.required(&path.child("registry"), PAIRS);
-    } else if source.text("tenant").len() >= 65 {
-        errors.required(
-            &path.child("tenant"),
-            "must be a UUID and may not exceed a length of 64 characters",
-        );
-    } else {
-        for _ in registry
-            .split(',')
-            .filter(|pair| pair.matches(':').count() != 1)
-        {
-            errors.invalid(&path.child("registry"), registry, PAIRS);
-        }
-    }
-    required(source, &["volume"], path, errors);
-}
-
-fn fibre_channel(source: &Value, path: &Path<'_>, errors: &mut Errors) {
-    let (targets, ids) = (source.items("targetWWNs"), source.items("wwids"));
-    if targets.is_empty() && ids.is_empty() {
-        errors.required(
-            &path.child("targetWWNs"),
-            "must specify either targetWWNs or wwids, but not both",
-        );
-    }
-    if targets.is_empty() {
-        return;
-    }
-    if !ids.is_empty() {
-        errors.invalid(
-            &path.child("targetWWNs"),
-            targets.to_vec(),
-            "targetWWNs and wwids can not be specified simultaneously",
-        );
-    }
-    match source.integer("lun") {
-        None => errors.required(
-            &path.child("lun"),
-            "lun is required if targetWWNs is specified",
-        ),
-        Some(lun) if !(0..=255).contains(&lun) => {
-            errors.invalid(&path.child("lun"), lun, names::outside(0, 255))
-        }
-        Some(_) => {}
-    }
-}
-
-fn flex(source: &Value, path: &Path<'_>, errors: &mut Errors) {
-    required(source, &["driver"], path, errors);
-    for (key, _) in source.entries("options") {
-        let namespace = key
-            .split_once('/')
-            .map_or(key, |(namespace, _)| namespace)
-            .to_lowercase();
-        let reserved = |domain: &str| {
-            namespace == domain
-                || namespace
-                    .strip_suffix(domain)
-                    .is_some_and(|rest| rest.ends_with('.'))
-        };
-        if reserved("kubernetes.io") || reserved("k8s.io") {
-            errors.invalid(
-                &path.child("options").key(key),
-                key,
-                "kubernetes.io and k8s.io namespaces are reserved",
-            );
-        }
-    }
-}
-
-fn azure_disk(source: &Value, path: &Path<'_>, errors: &mut Errors) {
-    const CACHING: [&str; 3] = ["None", "ReadOnly", "ReadWrite"];
-    const KINDS: [&str; 3] = ["Dedicated", "Managed", "Shared"];
-    const MANAGED: [&str; 1] = [
-        "/subscriptions/{sub-id}/resourcegroups/{group-name}/providers/microsoft.compute/disks/{disk-id}",
-    ];
-    const BLOB: [&str; 1] =
-        ["https://{account-name}.blob.core.windows.net/{container-name}/{disk-name}.vhd"];
-    required(source, &["diskName", "diskURI"], path, errors);
-    for (field, supported) in [("cachingMode", CACHING), ("kind", KINDS)] {
-        if source.has(field) && !supported.contains(&source.text(field)) {
-            errors.not_supported(&path.child(field), source.text(field), &supported);
-        }
-    }
-    let (kind, uri) = (source.text("kind"), source.text("diskURI"));
-    if kind == "Managed" && !uri.starts_with("/subscriptions/") {
-        errors.not_supported(&path.child("diskURI"), uri, &MANAGED);
-    }
-    if source.has("kind") && kind != "Managed" && !uri.starts_with("https://") {
-        errors.not_supported(&path.child("diskURI"), uri, &BLOB);
-    }
-}
-
-fn storage_os(source: &Value, path: &Path<'_>, errors: &mut Errors) {
-    required(source, &["volumeName"], path, errors);
-    for field in ["volumeName", "volumeNamespace"] {
-        let name = source.text(field);
-        if !name.is_empty() {
-            check(errors, &path.child(field), name, names::dns_label(name));
-        }
-    }
-    secret_reference(source, path, errors);
-}
-
-fn secret_reference(source: &Value, path: &Path<'_>, errors: &mut Errors) {
-    if source
-        .field("secretRef")
-        .is_some_and(|reference| reference.text("name").is_empty())
-    {
-        errors.required(&path.child("secretRef").child("name"), "");
-    }
-}
-
-fn csi(source: &Value, path: &Path<'_>, errors: &mut Errors) {
-    let driver = source.text("driver");
-    required(source, &["driver"], path, errors);
-    if driver.len() > 63 {
-        errors.too_long(&path.child("driver"), 63);
-    }
-    if !driver.bytes().any(|byte| byte.is_ascii_uppercase()) {
-        check(
-            errors,
-            &path.child("driver"),
-            driver,
-            names::dns_subdomain(driver),
-        );
-    } else {
-        check(
-            errors,
-            &path.child("driver"),
-            driver,
-            names::dns_subdomain(&driver.to_lowercase()),
-        );
-    }
-    let Some(secret) = source.field("nodePublishSecretRef") else {
-        return;
-    };
-    let name = secret.text("name");
-    if name.is_empty() {
-        errors.required(&path.child("nodePublishSecretRef").child("name"), "");
-    } else {
-        check(
-            errors,
-            &path.child("name"),
-            name,
-            names::dns_subdomain(name),
-        );
-    }
-}
-
-fn ephemeral(source: &Value, path: &Path<'_>, errors: &mut Errors) {
-    const ALLOWED: [&str; 2] = ["annotations", "labels"];
-    const MODES: [&str; 4] = [
-        "ReadOnlyMany",
-        "ReadWriteMany",
-        "ReadWriteOnce",
-        "ReadWriteOncePod",
-    ];
-    let at = path.child("volumeClaimTemplate");
-    let Some(claim) = source.field("volumeClaimTemplate") else {
-        return errors.required(&at, "");
-    };
-    let meta_path = at.child("metadata");
-    if let Some(meta) = claim.field("metadata") {
-        metadata::annotations(errors, &meta_path.child("annotations"), meta);
-        metadata::labels(errors, &meta_path.child("labels"), meta.get("labels"));
-        for (field, _) in meta
-            .as_object()
-            .into_iter()
-            .flatten()
-            .filter(|(field, _)| !ALLOWED.contains(&field.as_str()))
-        {
-            errors.forbidden(&meta_path.child(field), "cannot be set");
-        }
-    }
-    let spec_path = at.child("spec");
-    let Some(spec) = claim.field("spec") else {
-        return errors.required(
-            &spec_path.child("accessModes"),
-            "at least 1 access mode is required",
-        );
-    };
-    let modes = spec.items("accessModes");
-    if modes.is_empty() {
-        errors.required(
-            &spec_path.child("accessModes"),
-            "at least 1 access mode is required",
-        );
-    }
-    selector::label_selector(
-        errors,
-        &spec_path.child("selector"),
-        spec.get("selector").unwrap_or(&Value::Null),
-    );
-    for mode in modes
-        .iter()
-        .filter_map(Value::as_str)
-        .filter(|mode| !MODES.contains(mode))
-    {
-        errors.not_supported(&spec_path.child("accessModes"), mode, &MODES);
-    }
-    let storage = spec
-        .get("resources")
-        .and_then(|resources| resources.get("requests"))
-        .and_then(|requests| requests.field("storage"));
-    let storage_path = spec_path.child("resources");
-    match storage {
-        None => errors.required(&storage_path.key("storage"), ""),
-        Some(storage) if super::totals::quantity(storage).nano() <= 0 => {
-            let text = super::totals::quantity(storage).to_string();
-            errors.invalid(
-                &storage_path.key("storage"),
-                text,
-                "must be greater than zero",
-            );
-        }
-        Some(_) => {}
-    }
-    let class = spec.text("storageClassName");
-    if !class.is_empty() {
-        check(
-            errors,
-            &spec_path.child("storageClassName"),
-            class,
-            names::dns_subdomain(class),
-        );
-    }
-    let mode = spec.text("volumeMode");
-    if spec.has("volumeMode") && mode != "Block" && mode != "Filesystem" {
-        errors.not_supported(
-            &spec_path.child("volumeMode"),
-            mode,
-            &["Block", "Filesystem"],
-        );
-    }
 }

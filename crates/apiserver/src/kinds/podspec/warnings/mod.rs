@@ -1,0 +1,262 @@
+//! What a client is warned of in a pod spec that is accepted (`pkg/api/pod/warnings.go`).
+//!
+//! The warnings come in upstream's order, whatever file here finds them.
+
+mod placement;
+mod ports;
+mod volumes;
+
+use std::fmt::Write;
+
+use serde_json::Value;
+
+use super::{CONTAINER_LISTS, annotations::APPARMOR_CONTAINER, totals::quantity};
+use crate::{
+    field::{Path, quote},
+    kinds::tree::Tree,
+    validation::names,
+};
+
+const DEPRECATED_ANNOTATIONS: [(&str, &str); 3] = [
+    (
+        "scheduler.alpha.kubernetes.io/critical-pod",
+        r#"non-functional in v1.16+; use the "priorityClassName" field instead"#,
+    ),
+    (
+        "security.alpha.kubernetes.io/sysctls",
+        r#"non-functional in v1.11+; use the "sysctls" field instead"#,
+    ),
+    (
+        "security.alpha.kubernetes.io/unsafe-sysctls",
+        r#"non-functional in v1.11+; use the "sysctls" field instead"#,
+    ),
+];
+
+/// Warnings about a new Pod.
+pub(crate) fn of_pod(pod: &Value) -> Vec<String> {
+    let mut found = Warnings(Vec::new());
+    found.host_name(pod, "the Pod's hostname");
+    found.spec_and_metadata(pod, &Path::new("metadata"), &Path::new("spec"), false);
+    found.0
+}
+
+/// Warnings about the template of a workload, and about a name that becomes the first part of its pods' names.
+pub(crate) fn of_workload(workload: &Value, new: bool) -> Vec<String> {
+    let mut found = Warnings(Vec::new());
+    if new {
+        found.host_name(workload, "Pod names and hostnames");
+    }
+    let spec = Path::new("spec");
+    let template = spec.child("template");
+    found.spec_and_metadata(
+        &workload["spec"]["template"],
+        &template.child("metadata"),
+        &template.child("spec"),
+        true,
+    );
+    found.0
+}
+
+struct Warnings(Vec<String>);
+
+impl Warnings {
+    fn add(&mut self, path: &Path<'_>, message: &str) {
+        let mut text = path.to_string();
+        let _ = write!(text, ": {message}");
+        self.0.push(text);
+    }
+
+    fn host_name(&mut self, object: &Value, used_in: &str) {
+        let sentences = names::dns_label(object["metadata"].text("name"));
+        if !sentences.is_empty() {
+            let why = sentences.join(" ");
+            let text = format!(
+                "this is used in {used_in}, which can result in surprising behavior; a DNS label is recommended: [{why}]"
+            );
+            self.add(&Path::new("metadata").child("name"), &text);
+        }
+    }
+
+    fn spec_and_metadata(
+        &mut self,
+        object: &Value,
+        metadata_path: &Path<'_>,
+        path: &Path<'_>,
+        template: bool,
+    ) {
+        let none = Value::Null;
+        let (spec, metadata) = (
+            object.get("spec").unwrap_or(&none),
+            object.get("metadata").unwrap_or(&none),
+        );
+        let annotations_path = metadata_path.child("annotations");
+        self.node_labels(spec, path);
+        self.spread(spec, path);
+        for (key, message) in DEPRECATED_ANNOTATIONS {
+            if metadata
+                .entries("annotations")
+                .any(|(other, _)| other == key)
+            {
+                self.add(&annotations_path.key(key), message);
+            }
+        }
+        self.volumes(spec, &path.child("volumes"));
+        self.token_collisions(spec, &path.child("volumes"));
+        self.repeated(spec, "hostAliases", "ip", path);
+        self.repeated(spec, "imagePullSecrets", "name", path);
+        let secrets = path.child("imagePullSecrets");
+        for (index, _) in spec
+            .items("imagePullSecrets")
+            .iter()
+            .enumerate()
+            .filter(|(_, secret)| secret.text("name").is_empty())
+        {
+            self.add(
+                &secrets.index(index).child("name"),
+                r#"invalid empty name """#,
+            );
+        }
+        self.fractions(spec, "overhead", &path.child("overhead"));
+        self.profile_annotations(spec, metadata, &annotations_path, template);
+        for list in CONTAINER_LISTS {
+            let at = path.child(list);
+            for (index, container) in spec.items(list).iter().enumerate() {
+                self.container(container, &at.index(index));
+            }
+        }
+        self.ports(spec, path);
+        if spec
+            .integer("terminationGracePeriodSeconds")
+            .is_some_and(|seconds| seconds < 0)
+        {
+            let message = "must be >= 0; negative values are invalid and will be treated as 1";
+            self.add(&path.child("terminationGracePeriodSeconds"), message);
+        }
+        self.pod_affinity(spec, &path.child("affinity"));
+    }
+
+    fn repeated(&mut self, spec: &Value, list: &str, field: &str, path: &Path<'_>) {
+        let at = path.child(list);
+        let items = spec.items(list);
+        for (index, item) in items.iter().enumerate() {
+            let value = item.text(field);
+            if items[..index]
+                .iter()
+                .any(|other| other.text(field) == value)
+            {
+                self.add(
+                    &at.index(index).child(field),
+                    &format!("duplicate {field} {}", quote(value)),
+                );
+            }
+        }
+    }
+
+    fn fractions(&mut self, owner: &Value, list: &str, path: &Path<'_>) {
+        for name in ["memory", "ephemeral-storage"] {
+            let Some(amount) = owner
+                .get(list)
+                .and_then(|list| list.field(name))
+                .map(quantity)
+            else {
+                continue;
+            };
+            if !amount.is_integer() {
+                let value = quote(&amount.to_string());
+                self.add(
+                    &path.key(name),
+                    &format!("fractional byte value {value} is invalid, must be an integer"),
+                );
+            }
+        }
+    }
+
+    fn profile_annotations(
+        &mut self,
+        spec: &Value,
+        metadata: &Value,
+        path: &Path<'_>,
+        template: bool,
+    ) {
+        const SECCOMP: &str = r#"non-functional in v1.27+; use the "seccompProfile" field instead"#;
+        const APPARMOR: &str = r#"deprecated since v1.30; use the "appArmorProfile" field instead"#;
+        let has = |owner: &Value, field: &str| {
+            owner
+                .field("securityContext")
+                .is_some_and(|context| context.has(field))
+        };
+        for (key, _) in metadata.entries("annotations") {
+            if key == "seccomp.security.alpha.kubernetes.io/pod" && !has(spec, "seccompProfile") {
+                self.add(&path.key(key), SECCOMP);
+            }
+            let named = |prefix: &str, field: &str| {
+                let name = key.strip_prefix(prefix)?;
+                let container = CONTAINER_LISTS
+                    .iter()
+                    .flat_map(|list| spec.items(list))
+                    .find(|other| other.text("name") == name)?;
+                (!has(container, field)).then_some(())
+            };
+            if named(
+                "container.seccomp.security.alpha.kubernetes.io/",
+                "seccompProfile",
+            )
+            .is_some()
+            {
+                self.add(&path.key(key), SECCOMP);
+            }
+            if template
+                && !has(spec, "appArmorProfile")
+                && named(APPARMOR_CONTAINER, "appArmorProfile").is_some()
+            {
+                self.add(&path.key(key), APPARMOR);
+            }
+        }
+    }
+
+    fn container(&mut self, container: &Value, path: &Path<'_>) {
+        if let Some(resources) = container.field("resources") {
+            let at = path.child("resources");
+            self.fractions(resources, "limits", &at.child("limits"));
+            self.fractions(resources, "requests", &at.child("requests"));
+        }
+        let variables = container.items("env");
+        let at = path.child("env");
+        for (index, variable) in variables.iter().enumerate() {
+            let (name, value) = (variable.text("name"), variable.text("value"));
+            if !variables[..index]
+                .iter()
+                .any(|other| other.text("name") == name)
+            {
+                continue;
+            }
+            let reference = format!("$({name})");
+            if variable.has("valueFrom") || value == reference || !value.contains(&reference) {
+                let message = format!(
+                    "hides previous definition of {}, which may be dropped when using apply",
+                    quote(name)
+                );
+                self.add(&at.index(index), &message);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn a_hidden_variable_is_worth_a_warning_unless_it_is_used() {
+        let env = |value: &str| json!({"metadata": {"name": "x"}, "spec": {"containers": [{"env": [{"name": "A", "value": "1"}, {"name": "A", "value": value}]}]}});
+        assert!(of_pod(&env("$(A)2")).is_empty());
+        assert_eq!(
+            of_pod(&env("2")),
+            [
+                r#"spec.containers[0].env[1]: hides previous definition of "A", which may be dropped when using apply"#
+            ]
+        );
+    }
+}

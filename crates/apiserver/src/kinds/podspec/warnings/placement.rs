@@ -1,0 +1,138 @@
+//! Warnings about where pods go: labels of nodes that are no longer set, selectors that match nothing.
+
+use serde_json::Value;
+
+use super::Warnings;
+use crate::{field::Path, kinds::tree::Tree};
+
+const NULL_SELECTOR: &str = "a null labelSelector results in matching no pod";
+const DEPRECATED_NODE_LABELS: [(&str, &str); 5] = [
+    (
+        "beta.kubernetes.io/arch",
+        r#"deprecated since v1.14; use "kubernetes.io/arch" instead"#,
+    ),
+    (
+        "beta.kubernetes.io/os",
+        r#"deprecated since v1.14; use "kubernetes.io/os" instead"#,
+    ),
+    (
+        "failure-domain.beta.kubernetes.io/region",
+        r#"deprecated since v1.17; use "topology.kubernetes.io/region" instead"#,
+    ),
+    (
+        "failure-domain.beta.kubernetes.io/zone",
+        r#"deprecated since v1.17; use "topology.kubernetes.io/zone" instead"#,
+    ),
+    (
+        "beta.kubernetes.io/instance-type",
+        r#"deprecated since v1.17; use "node.kubernetes.io/instance-type" instead"#,
+    ),
+];
+
+impl Warnings {
+    pub(super) fn node_labels(&mut self, spec: &Value, path: &Path<'_>) {
+        for (key, _) in spec.entries("nodeSelector") {
+            if let Some(message) = deprecated_node_label(key) {
+                self.add(&path.child("nodeSelector").key(key), message);
+            }
+        }
+        let Some(nodes) = spec
+            .field("affinity")
+            .and_then(|affinity| affinity.field("nodeAffinity"))
+        else {
+            return;
+        };
+        let at = path.child("affinity");
+        let at = at.child("nodeAffinity");
+        if let Some(required) = nodes.field("requiredDuringSchedulingIgnoredDuringExecution") {
+            let at = at.child("requiredDuringSchedulingIgnoredDuringExecution");
+            let terms = at.child("nodeSelectorTerms");
+            for (index, term) in required.items("nodeSelectorTerms").iter().enumerate() {
+                self.node_selector_term(term, &terms.index(index));
+            }
+        }
+        let preferred = at.child("preferredDuringSchedulingIgnoredDuringExecution");
+        for (index, term) in nodes
+            .items("preferredDuringSchedulingIgnoredDuringExecution")
+            .iter()
+            .enumerate()
+        {
+            if let Some(preference) = term.field("preference") {
+                self.node_selector_term(preference, &preferred.index(index).child("preference"));
+            }
+        }
+    }
+
+    pub(super) fn node_selector_term(&mut self, term: &Value, path: &Path<'_>) {
+        let at = path.child("matchExpressions");
+        for (index, expression) in term.items("matchExpressions").iter().enumerate() {
+            let key = expression.text("key");
+            if let Some(message) = deprecated_node_label(key) {
+                self.add(
+                    &at.index(index).child("key"),
+                    &format!("{key} is {message}"),
+                );
+            }
+        }
+    }
+
+    pub(super) fn spread(&mut self, spec: &Value, path: &Path<'_>) {
+        let at = path.child("topologySpreadConstraints");
+        for (index, constraint) in spec.items("topologySpreadConstraints").iter().enumerate() {
+            let at = at.index(index);
+            let key = constraint.text("topologyKey");
+            if let Some(message) = deprecated_node_label(key) {
+                self.add(&at.child("topologyKey"), &format!("{key} is {message}"));
+            }
+            if !constraint.has("labelSelector") {
+                self.add(&at.child("labelSelector"), NULL_SELECTOR);
+            }
+        }
+    }
+
+    pub(super) fn pod_affinity(&mut self, spec: &Value, path: &Path<'_>) {
+        let Some(affinity) = spec.field("affinity") else {
+            return;
+        };
+        for field in ["podAffinity", "podAntiAffinity"] {
+            let Some(terms) = affinity.field(field) else {
+                continue;
+            };
+            let at = path.child(field);
+            let required = at.child("requiredDuringSchedulingIgnoredDuringExecution");
+            for (index, term) in terms
+                .items("requiredDuringSchedulingIgnoredDuringExecution")
+                .iter()
+                .enumerate()
+            {
+                if !term.has("labelSelector") {
+                    self.add(&required.index(index).child("labelSelector"), NULL_SELECTOR);
+                }
+            }
+            let preferred = at.child("preferredDuringSchedulingIgnoredDuringExecution");
+            for (index, weighted) in terms
+                .items("preferredDuringSchedulingIgnoredDuringExecution")
+                .iter()
+                .enumerate()
+            {
+                if !weighted
+                    .get("podAffinityTerm")
+                    .is_some_and(|term| term.has("labelSelector"))
+                {
+                    let at = preferred.index(index);
+                    self.add(
+                        &at.child("podAffinityTerm").child("labelSelector"),
+                        NULL_SELECTOR,
+                    );
+                }
+            }
+        }
+    }
+}
+
+fn deprecated_node_label(key: &str) -> Option<&'static str> {
+    DEPRECATED_NODE_LABELS
+        .iter()
+        .find(|(label, _)| *label == key)
+        .map(|(_, message)| *message)
+}
