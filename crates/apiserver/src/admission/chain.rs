@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use super::{
     Plugin, claim_resize::ClaimResize, default_storage_class::DefaultStorageClass, default_tolerations::DefaultTolerations,
-    namespace_lifecycle::NamespaceLifecycle, pod_topology::PodTopologyLabels, priority::Priority, runtime_class::RuntimeClass,
+    namespace_lifecycle::NamespaceLifecycle, pod_security::PodSecurity, pod_topology::PodTopologyLabels, priority::Priority, runtime_class::RuntimeClass,
     service_account::ServiceAccount, storage_protection::StorageProtection, taint_nodes::TaintNodesByCondition,
 };
 
@@ -14,6 +14,7 @@ pub fn builtins() -> Vec<Arc<dyn Plugin>> {
         Arc::new(NamespaceLifecycle),
         Arc::new(ServiceAccount),
         Arc::new(TaintNodesByCondition),
+        Arc::new(PodSecurity),
         Arc::new(Priority),
         Arc::new(DefaultTolerations),
         Arc::new(DefaultStorageClass),
@@ -35,6 +36,7 @@ mod tests {
             "NamespaceLifecycle",
             "ServiceAccount",
             "TaintNodesByCondition",
+            "PodSecurity",
             "Priority",
             "DefaultTolerationSeconds",
             "DefaultStorageClass",

@@ -8,6 +8,7 @@ mod claim_resize;
 mod default_storage_class;
 mod default_tolerations;
 mod namespace_lifecycle;
+mod pod_security;
 mod pod_topology;
 mod priority;
 mod runtime_class;

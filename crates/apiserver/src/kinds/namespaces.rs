@@ -69,6 +69,10 @@ impl Kind for Namespace {
 
     fn prepare_delete(&self, _ctx: &Ctx<'_>, object: &mut Value) {
         object["status"]["phase"] = "Terminating".into();
+        // Namespaces go when their content is gone, not after a time.
+        if let Some(metadata) = object["metadata"].as_object_mut() {
+            metadata.remove("deletionGracePeriodSeconds");
+        }
     }
 
     fn columns(&self) -> Option<&[Column]> {
