@@ -14,9 +14,7 @@ use crate::pods;
 pub(super) const HEADLESS_LABEL: &str = "service.kubernetes.io/headless";
 
 /// The selector of a Service whose endpoints are managed here: not of one without selector, nor of an alias.
-pub(super) fn selects<'a>(
-    service: &'a Service,
-) -> Option<&'a std::collections::BTreeMap<String, String>> {
+pub(super) fn selects(service: &Service) -> Option<&std::collections::BTreeMap<String, String>> {
     let spec = service
         .spec
         .as_ref()

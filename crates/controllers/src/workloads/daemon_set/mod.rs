@@ -1,28 +1,27 @@
 //! The DaemonSet controller: one pod on every node that should have one, bound there by node affinity.
 //!
 //! The pods are placed by the scheduler; the affinity leaves it no choice. [`eligibility`] says which nodes, [`plan`]
-//! which pods come and go; here both are carried out, under the same expectations as a ReplicaSet's. Revisions are told
+//! which pods come and go, [`pod`] what they look like; here both are carried out, under the same expectations as a ReplicaSet's. Revisions are told
 //! apart by the hash of the template alone: there is no ControllerRevision history.
 
 mod backoff;
 mod eligibility;
 mod plan;
+mod pod;
 
-use std::{collections::BTreeMap, sync::Arc, time::Duration};
+use std::{sync::Arc, time::Duration};
 
 use k8s_openapi::api::{
     apps::v1::{DaemonSet, DaemonSetStatus},
-    core::v1::{
-        Affinity, Node, NodeAffinity, NodeSelector, NodeSelectorRequirement, NodeSelectorTerm, Pod,
-        PodTemplateSpec, Toleration,
-    },
+    core::v1::{Node, Pod, Toleration},
 };
 use kube::{Api, ResourceExt, api::PostParams, core::Selector};
 
 use self::{
     backoff::FailureBackoff,
     eligibility::{Eligibility, judge, tolerations},
-    plan::{GENERATION_LABEL, HASH_LABEL, Plan, Revision, View, Views},
+    plan::{Plan, Revision, View, Views},
+    pod::{bind_by_affinity, pod_template, target_node},
 };
 use super::{
     count,
@@ -459,61 +458,4 @@ fn bounds(set: &DaemonSet, desired: i32) -> (usize, usize) {
         usize::try_from(surge).unwrap_or_default(),
         usize::try_from(unavailable).unwrap_or_default(),
     )
-}
-
-/// The node a pod runs on, or the one its affinity leaves it.
-fn target_node(pod: &Pod) -> Option<String> {
-    let spec = pod.spec.as_ref()?;
-    if let Some(node) = spec.node_name.as_ref().filter(|node| !node.is_empty()) {
-        return Some(node.clone());
-    }
-    let affinity = spec.affinity.as_ref()?.node_affinity.as_ref()?;
-    let required = affinity
-        .required_during_scheduling_ignored_during_execution
-        .as_ref()?;
-    let fields = required
-        .node_selector_terms
-        .iter()
-        .flat_map(|term| term.match_fields.iter().flatten());
-    let mut names = fields.filter(|field| field.key == "metadata.name" && field.operator == "In");
-    names.find_map(|field| field.values.as_ref()?.first().cloned())
-}
-
-/// The template with what every daemon pod carries.
-fn pod_template(template: &PodTemplateSpec, revision: &Revision) -> PodTemplateSpec {
-    let mut template = template.clone();
-    let labels: &mut BTreeMap<_, _> = template
-        .metadata
-        .get_or_insert_default()
-        .labels
-        .get_or_insert_default();
-    labels.insert(HASH_LABEL.to_owned(), revision.hash.clone());
-    if let Some(generation) = revision.generation {
-        labels.insert(GENERATION_LABEL.to_owned(), generation.to_string());
-    }
-    let spec = template.spec.get_or_insert_default();
-    spec.tolerations = Some(tolerations(spec));
-    template
-}
-
-/// Replaces the required node affinity: the template's own was honoured when the node was chosen.
-fn bind_by_affinity(pod: &mut Pod, node: &str) {
-    let by_name = NodeSelectorRequirement {
-        key: "metadata.name".to_owned(),
-        operator: "In".to_owned(),
-        values: Some(vec![node.to_owned()]),
-    };
-    let term = NodeSelectorTerm {
-        match_fields: Some(vec![by_name]),
-        match_expressions: None,
-    };
-    let affinity: &mut Affinity = pod
-        .spec
-        .get_or_insert_default()
-        .affinity
-        .get_or_insert_default();
-    let affinity: &mut NodeAffinity = affinity.node_affinity.get_or_insert_default();
-    affinity.required_during_scheduling_ignored_during_execution = Some(NodeSelector {
-        node_selector_terms: vec![term],
-    });
 }
