@@ -36,14 +36,14 @@ const PATIENCE: Duration = Duration::from_secs(3600);
 /// How often a condition is looked at, in paused time.
 const LOOK: Duration = Duration::from_millis(50);
 
-pub struct Cluster {
-    pub context: Context,
-    pub stage: Arc<Stage>,
+pub(crate) struct Cluster {
+    pub(crate) context: Context,
+    pub(crate) stage: Arc<Stage>,
 }
 
 /// What the test lets happen to pods.
 #[derive(Default)]
-pub struct Stage {
+pub(crate) struct Stage {
     /// Images whose pods run but do not become ready.
     unready: Mutex<BTreeSet<String>>,
     /// Pods are left alone: never bound, never started.
@@ -52,7 +52,7 @@ pub struct Stage {
 
 impl Cluster {
     /// All controllers of this crate that need neither nodes nor a cloud.
-    pub async fn start() -> Self {
+    pub(crate) async fn start() -> Self {
         let clock = Clock::starting_at(
             "2026-01-27T10:00:00Z"
                 .parse::<Timestamp>()
@@ -93,7 +93,7 @@ impl Cluster {
     }
 
     /// Pods of `image` do not become ready from now on (or do again).
-    pub fn set_ready(&self, image: &str, ready: bool) {
+    pub(crate) fn set_ready(&self, image: &str, ready: bool) {
         let mut unready = self.stage.unready.lock().expect("not poisoned");
         if ready {
             unready.remove(image)
@@ -103,12 +103,12 @@ impl Cluster {
     }
 
     /// Pods are left alone from now on.
-    pub fn freeze(&self) {
+    pub(crate) fn freeze(&self) {
         *self.stage.frozen.lock().expect("not poisoned") = true;
     }
 
     /// A node without kubelet.
-    pub async fn node(&self, name: &str, labels: Value, taints: Value) {
+    pub(crate) async fn node(&self, name: &str, labels: Value, taints: Value) {
         self.create(json!({"apiVersion": "v1", "kind": "Node", "metadata": {"name": name, "labels": labels}})).await;
         // A new node is tainted as not ready until it says otherwise, which nobody does for this one.
         let nodes: Api<Node> = Api::all(self.context.client.clone());
@@ -120,7 +120,7 @@ impl Cluster {
     }
 
     /// Creates any object, in namespace `default` unless it says otherwise.
-    pub async fn create(&self, object: Value) -> DynamicObject {
+    pub(crate) async fn create(&self, object: Value) -> DynamicObject {
         let (api, object) = self.address(object).await;
         api.create(&PostParams::default(), &object)
             .await
@@ -147,14 +147,14 @@ impl Cluster {
         (api, object)
     }
 
-    pub fn api<K>(&self) -> Api<K>
+    pub(crate) fn api<K>(&self) -> Api<K>
     where
         K: Resource<Scope = k8s_openapi::NamespaceResourceScope, DynamicType = ()>,
     {
         Api::namespaced(self.context.client.clone(), "default")
     }
 
-    pub async fn patch<K>(&self, name: &str, patch: Value) -> K
+    pub(crate) async fn patch<K>(&self, name: &str, patch: Value) -> K
     where
         K: Resource<Scope = k8s_openapi::NamespaceResourceScope, DynamicType = ()>
             + Clone
@@ -168,7 +168,7 @@ impl Cluster {
             .expect("it is accepted")
     }
 
-    pub async fn delete<K>(&self, name: &str, params: &DeleteParams)
+    pub(crate) async fn delete<K>(&self, name: &str, params: &DeleteParams)
     where
         K: Resource<Scope = k8s_openapi::NamespaceResourceScope, DynamicType = ()>
             + Clone
@@ -181,16 +181,16 @@ impl Cluster {
             .expect("it is there");
     }
 
-    pub fn deployment(&self, name: &str) -> Option<Arc<Deployment>> {
+    pub(crate) fn deployment(&self, name: &str) -> Option<Arc<Deployment>> {
         self.context.informers.deployments.get("default", name)
     }
 
-    pub fn daemon_set(&self, name: &str) -> Option<Arc<DaemonSet>> {
+    pub(crate) fn daemon_set(&self, name: &str) -> Option<Arc<DaemonSet>> {
         self.context.informers.daemon_sets.get("default", name)
     }
 
     /// The Deployment's ReplicaSets by revision.
-    pub fn replica_sets(&self, deployment: &str) -> Vec<Arc<ReplicaSet>> {
+    pub(crate) fn replica_sets(&self, deployment: &str) -> Vec<Arc<ReplicaSet>> {
         let owned = |set: &Arc<ReplicaSet>| {
             set.owner_references()
                 .iter()
@@ -213,7 +213,7 @@ impl Cluster {
     }
 
     /// Active pods labelled `app=<app>`.
-    pub fn pods(&self, app: &str) -> Vec<Arc<Pod>> {
+    pub(crate) fn pods(&self, app: &str) -> Vec<Arc<Pod>> {
         let labelled = |pod: &Arc<Pod>| {
             pod.labels().get("app").is_some_and(|label| label == app) && !is_deleting(pod)
         };
@@ -227,7 +227,7 @@ impl Cluster {
     }
 
     /// Waits until the Deployment is rolled out as its spec says.
-    pub async fn rolled_out(&self, name: &str) -> Arc<Deployment> {
+    pub(crate) async fn rolled_out(&self, name: &str) -> Arc<Deployment> {
         self.until(&format!("{name} is rolled out"), || {
             let deployment = self.deployment(name)?;
             let (spec, status) = (deployment.spec.as_ref()?, deployment.status.as_ref()?);
@@ -249,7 +249,7 @@ impl Cluster {
     }
 
     /// Lets time pass until `look` finds what it looks for.
-    pub async fn until<T>(&self, what: &str, mut look: impl FnMut() -> Option<T>) -> T {
+    pub(crate) async fn until<T>(&self, what: &str, mut look: impl FnMut() -> Option<T>) -> T {
         let waited = tokio::time::timeout(PATIENCE, async {
             loop {
                 // First of all, so that informers have seen what the test has just done.
@@ -266,12 +266,12 @@ impl Cluster {
     }
 
     /// Lets `seconds` pass.
-    pub async fn pass(&self, seconds: u64) {
+    pub(crate) async fn pass(&self, seconds: u64) {
         tokio::time::sleep(Duration::from_secs(seconds)).await;
     }
 
     /// Reason and message of the events about an object, oldest first.
-    pub async fn events(&self, name: &str) -> Vec<(String, String)> {
+    pub(crate) async fn events(&self, name: &str) -> Vec<(String, String)> {
         let events: Api<Event> = Api::all(self.context.client.clone());
         let params = ListParams::default().fields(&format!("involvedObject.name={name}"));
         let mut events = events.list(&params).await.expect("events are listed").items;
@@ -401,7 +401,7 @@ fn address(pod: &Pod) -> String {
 }
 
 /// A Deployment of `replicas` pods of `image`, labelled `app=<name>`.
-pub fn deployment(name: &str, replicas: i32, image: &str) -> Value {
+pub(crate) fn deployment(name: &str, replicas: i32, image: &str) -> Value {
     json!({
         "apiVersion": "apps/v1", "kind": "Deployment",
         "metadata": {"name": name},
@@ -417,7 +417,7 @@ pub fn deployment(name: &str, replicas: i32, image: &str) -> Value {
 }
 
 /// The same as a DaemonSet.
-pub fn daemon_set(name: &str, image: &str) -> Value {
+pub(crate) fn daemon_set(name: &str, image: &str) -> Value {
     let mut set = deployment(name, 0, image);
     set["kind"] = json!("DaemonSet");
     set["spec"]
@@ -428,12 +428,12 @@ pub fn daemon_set(name: &str, image: &str) -> Value {
 }
 
 /// A ConfigMap with owners.
-pub fn config_map(name: &str, owners: Value) -> Value {
+pub(crate) fn config_map(name: &str, owners: Value) -> Value {
     json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": name, "ownerReferences": owners}})
 }
 
 /// A reference to `owner` that may block its deletion.
-pub fn owned_by<K: Serialize>(owner: &K, blocks: bool) -> Value {
+pub(crate) fn owned_by<K: Serialize>(owner: &K, blocks: bool) -> Value {
     let owner = serde_json::to_value(owner).expect("it serializes");
     json!({
         "apiVersion": owner["apiVersion"],
