@@ -67,6 +67,7 @@ fn plan(nodes: u32) -> Result<Plan, Failure> {
         kubeconfig: None,
         speed: Speed::INSTANT,
         exhausted: Vec::new(),
+        images: Default::default(),
         pod_os_counts: true,
     })
 }

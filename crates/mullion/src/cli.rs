@@ -72,6 +72,10 @@ pub(crate) struct UpArgs {
     #[arg(long, value_name = "OFFERING")]
     pub(crate) insufficient_capacity: Vec<String>,
 
+    /// What is known of your own images: platform, Windows build and size, in front of the built-in table (docs/simulation.md)
+    #[arg(long, value_name = "FILE")]
+    pub(crate) images: Option<PathBuf>,
+
     /// Do not count `spec.os.name` as a placement requirement (kube-scheduler ignores it)
     #[arg(long)]
     pub(crate) ignore_pod_os: bool,

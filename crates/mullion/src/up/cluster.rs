@@ -12,9 +12,9 @@ use std::{
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Node;
 use kube::Client;
-use mullion_apiserver::{ApiServer, Config, admission::User};
-use mullion_cloud::Clock;
-use mullion_controllers::{Context, kubelet};
+use mullion_apiserver::{ApiServer, Config, admission::User, Tls};
+use mullion_cloud::{Clock, LaunchRequest, sim::SimulatedEc2};
+use mullion_controllers::{Context, gc, kubelet, namespace, node_lifecycle, pdb, podgc, scheduler, service, serviceaccount, workloads};
 use tokio::{task::JoinHandle, time::Instant};
 use tokio_util::sync::CancellationToken;
 
@@ -41,7 +41,7 @@ pub(crate) struct Cluster {
     pub(crate) certs: Certs,
     context: Context,
     stop_serving: CancellationToken,
-    serving: JoinHandle<()>,
+    serving: JoinHandle<std::io::Result<()>>,
 }
 
 impl Cluster {
@@ -61,17 +61,19 @@ impl Cluster {
             }),
             service_cidr: SERVICE_CIDR.parse().expect("a constant range with room for Services"),
             admission: vec![Arc::new(WindowsAddresses)],
-            logs: Arc::new(logs.clone()),
+            logs: Some(Arc::new(logs.clone())),
             ..Config::default()
         });
-        let tls = mullion_apiserver::listen::Tls { certificate: &certs.server.cert, key: &certs.server.key, client_ca: &certs.ca };
-        let tls = tls.config().map_err(|error| Failure::run(format!("the API server's certificate cannot be used: {error}")))?;
+        let tls = Tls::from_pem(certs.server.cert.as_bytes(), certs.server.key.as_bytes(), certs.ca.as_bytes()).map_err(|error| Failure::run(format!("the API server's certificate cannot be used: {error}")))?;
         if let Some(target) = &plan.kubeconfig {
             let server = format!("https://{address}");
             kubeconfig::write(target, &kubeconfig::Cluster { name: &plan.spec.name, server: &server, certs: &certs })?;
         }
         let stop_serving = CancellationToken::new();
-        let serving = tokio::spawn(server.clone().serve(listener, tls, stop_serving.clone().cancelled_owned()));
+        let serving = tokio::spawn({
+            let (server, stopped) = (server.clone(), stop_serving.clone().cancelled_owned());
+            async move { server.serve(listener, tls, stopped).await }
+        });
         let api_ready_in = began.elapsed();
 
         let client = Client::new(server.router_as(administrator()), "default");
@@ -89,8 +91,8 @@ impl Cluster {
     async fn populate(
         &self,
         client: &Client,
-        ec2: &mullion_cloud::sim::SimulatedEc2,
-        orders: Vec<mullion_cloud::LaunchRequest>,
+        ec2: &SimulatedEc2,
+        orders: Vec<LaunchRequest>,
         logs: SimulatedLogs,
     ) -> Result<(), Failure> {
         let context = &self.context;
@@ -101,9 +103,8 @@ impl Cluster {
             ec2.provide(order).map_err(|error| Failure::input(format!("a node group's instance cannot be had: {error}")))?;
         }
         logs.serve(context, karpenter::start(context, ec2, &self.plan));
-        mullion_controllers::start(context, &self.plan.spec.region);
-        mullion_controllers::scheduler::start(context, self.plan.pod_os_counts);
-        let options = kubelet::driver::Options { pace: self.plan.speed.into(), ..Default::default() };
+        controllers(context, ec2, &self.plan, &self.certs.ca);
+        let options = kubelet::driver::Options { pace: self.plan.speed.into(), images: self.plan.images.clone() };
         kubelet::driver::start(context, options, machines::follow(ec2.clone(), context.shutdown.clone()));
         self.nodes_ready(nodes).await;
         Ok(())
@@ -138,6 +139,19 @@ impl Cluster {
         // Whoever does not end in time is ended with the process.
         let _ = tokio::time::timeout(STOP_PATIENCE, orderly).await;
     }
+}
+
+/// What a real cluster's own processes do: everything but the kubelets and the provisioner.
+fn controllers(context: &Context, ec2: &SimulatedEc2, plan: &Plan, ca: &str) {
+    workloads::start(context);
+    service::start(context, Arc::new(service::ElasticLoadBalancers::new(&plan.spec.region)));
+    namespace::start(context);
+    serviceaccount::start(context, Some(ca.into()));
+    pdb::start(context);
+    podgc::start(context);
+    gc::start(context);
+    node_lifecycle::start(context, Some(Arc::new(ec2.clone())));
+    scheduler::start(context, plan.pod_os_counts);
 }
 
 /// Who the controllers are to the API server.

@@ -2,11 +2,11 @@
 //!
 //! Instances are followed by a cursor, so whoever was away catches up; a kubelet is told once that its machine has booted and once that it is gone.
 
-use std::collections::HashSet;
+use std::collections::{BTreeMap, HashSet};
 
 use k8s_openapi::api::core::v1::Taint;
 use mullion_api::ami::Os;
-use mullion_cloud::{Instance, InstanceId, sim::SimulatedEc2};
+use mullion_cloud::{Instance, InstanceId, Resources, sim::SimulatedEc2};
 use mullion_controllers::kubelet::{addresses::Addresses, driver::Machine, node::NodeFacts};
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
@@ -71,6 +71,10 @@ fn booted(instance: &Instance, ec2: &SimulatedEc2) -> Machine {
     Machine::Booted { facts: Box::new(facts(instance)), addresses: Addresses::on_demand(most, move || ec2.assign_address(&id).ok()) }
 }
 
+fn quantities(resources: &Resources) -> BTreeMap<String, String> {
+    resources.to_list().iter().map(|(key, value)| (key.clone(), value.0.clone())).collect()
+}
+
 fn facts(instance: &Instance) -> NodeFacts {
     let image = &instance.image;
     let mut labels = instance.registration.labels.clone();
@@ -78,7 +82,7 @@ fn facts(instance: &Instance) -> NodeFacts {
     labels.insert(mullion_api::labels::ZONE_ID.to_owned(), instance.zone_id.to_string());
     let taints = instance.registration.taints.iter().map(|taint| Taint {
         key: taint.key.clone(),
-        value: taint.value.clone(),
+        value: (!taint.value.is_empty()).then(|| taint.value.clone()),
         effect: taint.effect.as_str().to_owned(),
         time_added: None,
     });
@@ -98,8 +102,8 @@ fn facts(instance: &Instance) -> NodeFacts {
         kernel_version: image.kernel_version(),
         container_runtime: image.container_runtime_version().to_owned(),
         kubelet_version: image.kubelet_version(),
-        capacity: instance.capacity.to_list().into_iter().map(|(key, value)| (key, value.0)).collect(),
-        allocatable: instance.allocatable.to_list().into_iter().map(|(key, value)| (key, value.0)).collect(),
+        capacity: quantities(&instance.capacity),
+        allocatable: quantities(&instance.allocatable),
         labels,
         taints: taints.collect(),
     }

@@ -5,6 +5,7 @@
 
 mod banner;
 pub(crate) mod cluster;
+mod images;
 mod karpenter;
 mod logs;
 mod machines;

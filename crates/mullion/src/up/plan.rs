@@ -1,6 +1,6 @@
 //! What to start, decided from the flags: everything that can be wrong about them is found here, before anything runs.
 
-use std::{net::{Ipv4Addr, SocketAddr}, path::{Path, PathBuf}};
+use std::{net::{Ipv4Addr, SocketAddr}, path::{Path, PathBuf}, sync::Arc};
 
 use mullion_api::{
     ami::AmiFamily,
@@ -10,8 +10,10 @@ use mullion_cloud::{
     LaunchRequest, Speed, node_group,
     sim::{self, CapacityPattern, SimulatedEc2},
 };
+use mullion_controllers::kubelet::images::ImageTable;
 use tokio::net::TcpListener;
 
+use super::images;
 use crate::{cli::UpArgs, failure::Failure, kubeconfig::Target};
 
 /// The port of a Kubernetes API server, tried first.
@@ -35,6 +37,8 @@ pub(crate) struct Plan {
     pub(crate) speed: Speed,
     /// What the cloud has no capacity for.
     pub(crate) exhausted: Vec<CapacityPattern>,
+    /// What is known about container images.
+    pub(crate) images: Arc<ImageTable>,
     /// Whether `spec.os.name` counts in scheduling.
     pub(crate) pod_os_counts: bool,
 }
@@ -65,6 +69,7 @@ impl Plan {
             port: args.port.map_or(Port::Usual, Port::Exactly),
             kubeconfig: Some(Target::resolve(args.kubeconfig, args.merge)?),
             speed: args.speed,
+            images: Arc::new(images::table(args.images.as_deref())?),
             pod_os_counts: !args.ignore_pod_os,
         })
     }

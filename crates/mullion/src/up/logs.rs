@@ -1,0 +1,82 @@
+//! Where `kubectl logs` reads from: the simulated kubelets for every container, the decision log for the provisioner's pod.
+//!
+//! The API server is made before the controllers, so the source is empty until [`SimulatedLogs::serve`] fills it.
+
+use std::{
+    collections::VecDeque,
+    sync::{Arc, OnceLock},
+};
+
+use futures::{StreamExt, stream};
+use k8s_openapi::api::core::v1::Pod;
+use kube::ResourceExt;
+use mullion_apiserver::http::subresource::log::{Container, Line, Log, LogSource};
+use mullion_controllers::{Context, Informer, kubelet::logs, provisioner::DecisionLog};
+
+/// Labels and container of the pods whose log is the decision log.
+const KARPENTER: &str = "karpenter";
+const CONTROLLER: &str = "controller";
+
+/// The logs of a simulated cluster. Cheap to clone; all clones are one.
+#[derive(Clone, Default)]
+pub(super) struct SimulatedLogs {
+    sources: Arc<OnceLock<Sources>>,
+}
+
+struct Sources {
+    pods: Informer<Pod>,
+    decisions: DecisionLog,
+}
+
+impl SimulatedLogs {
+    /// From now on logs can be read.
+    pub(super) fn serve(&self, context: &Context, decisions: DecisionLog) {
+        // A cluster is filled once.
+        let _ = self.sources.set(Sources { pods: context.informers.pods.clone(), decisions });
+    }
+}
+
+impl LogSource for SimulatedLogs {
+    fn read(&self, container: &Container<'_>) -> Option<Log> {
+        let sources = self.sources.get()?;
+        let pod: Pod = serde_json::from_value(container.pod.clone()).ok()?;
+        let run = logs::run(&pod, container.name, container.previous)?;
+        if is_provisioner(&pod, container.name) {
+            return Some(decisions(&sources.decisions, container.follow));
+        }
+        let written = run.lines.into_iter().map(|text| Line { time: run.started_at, text }).collect();
+        let coming = container.follow.then(|| {
+            let (pods, name) = (sources.pods.clone(), container.name.to_owned());
+            // Nothing more is written; the stream ends with the container.
+            let ended = stream::once(async move { logs::until_stopped(pods, &pod, &name).await });
+            ended.filter_map(|()| async { None }).boxed()
+        });
+        Some(Log { written, coming })
+    }
+}
+
+fn is_provisioner(pod: &Pod, container: &str) -> bool {
+    container == CONTROLLER
+        && pod.namespace().as_deref() == Some(KARPENTER)
+        && pod.labels().get("app.kubernetes.io/name").map(String::as_str) == Some(KARPENTER)
+}
+
+fn decisions(log: &DecisionLog, follow: bool) -> Log {
+    let line = |line: mullion_controllers::provisioner::decision_log::Line| Line { time: line.at, text: line.text.to_string() };
+    let (written, cursor) = log.since(0);
+    let coming = follow.then(|| {
+        let start = (log.clone(), log.written(), cursor, VecDeque::new());
+        stream::unfold(start, move |(log, mut changed, mut cursor, mut ready)| async move {
+            while ready.is_empty() {
+                changed.wait_for(|last| *last > cursor).await.ok()?;
+                let (lines, next) = log.since(cursor);
+                ready.extend(lines);
+                cursor = next;
+            }
+            let next = ready.pop_front().map(line)?;
+            Some((next, (log, changed, cursor, ready)))
+        })
+        .boxed()
+    });
+    Log { written: written.into_iter().map(line).collect(), coming }
+}
