@@ -3,9 +3,11 @@
 use std::sync::Arc;
 
 use super::{
-    Plugin, claim_resize::ClaimResize, default_storage_class::DefaultStorageClass, default_tolerations::DefaultTolerations,
-    namespace_lifecycle::NamespaceLifecycle, pod_security::PodSecurity, pod_topology::PodTopologyLabels, priority::Priority, runtime_class::RuntimeClass,
-    service_account::ServiceAccount, storage_protection::StorageProtection, taint_nodes::TaintNodesByCondition,
+    Plugin, claim_resize::ClaimResize, default_storage_class::DefaultStorageClass,
+    default_tolerations::DefaultTolerations, namespace_lifecycle::NamespaceLifecycle,
+    pod_security::PodSecurity, pod_topology::PodTopologyLabels, priority::Priority,
+    runtime_class::RuntimeClass, service_account::ServiceAccount,
+    storage_protection::StorageProtection, taint_nodes::TaintNodesByCondition,
 };
 
 /// The plugins of every server, in the order they run.

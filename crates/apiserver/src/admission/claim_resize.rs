@@ -17,13 +17,24 @@ impl Plugin for ClaimResize {
         "PersistentVolumeClaimResize"
     }
 
-    fn handles(&self, operation: Operation, resource: &Resource, subresource: Option<&str>) -> bool {
-        operation == Operation::Update && is(resource, "", "persistentvolumeclaims") && subresource.is_none()
+    fn handles(
+        &self,
+        operation: Operation,
+        resource: &Resource,
+        subresource: Option<&str>,
+    ) -> bool {
+        operation == Operation::Update
+            && is(resource, "", "persistentvolumeclaims")
+            && subresource.is_none()
     }
 
     fn validate(&self, ctx: &Ctx<'_>, request: &Request<'_>) -> Result<(), Status> {
-        let Some(old) = request.old else { return Ok(()) };
-        let size = |claim: &Value| Quantity::parse(claim["spec"]["resources"]["requests"].text("storage")).ok();
+        let Some(old) = request.old else {
+            return Ok(());
+        };
+        let size = |claim: &Value| {
+            Quantity::parse(claim["spec"]["resources"]["requests"].text("storage")).ok()
+        };
         if size(request.object) <= size(old) {
             return Ok(());
         }
@@ -31,8 +42,13 @@ impl Plugin for ClaimResize {
             return Err(request.forbidden("Only bound persistent volume claims can be expanded"));
         }
         let (now, before) = (class(request.object), class(old));
-        let found = ctx.lookup.find("storage.k8s.io", "storageclasses", None, now);
-        if !now.is_empty() && now == before && found.is_some_and(|class| class.flag("allowVolumeExpansion")) {
+        let found = ctx
+            .lookup
+            .find("storage.k8s.io", "storageclasses", None, now);
+        if !now.is_empty()
+            && now == before
+            && found.is_some_and(|class| class.flag("allowVolumeExpansion"))
+        {
             return Ok(());
         }
         Err(request.forbidden(

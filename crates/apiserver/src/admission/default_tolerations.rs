@@ -8,7 +8,10 @@ use crate::{
     status::Status,
 };
 
-const KEYS: [&str; 2] = ["node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable"];
+const KEYS: [&str; 2] = [
+    "node.kubernetes.io/not-ready",
+    "node.kubernetes.io/unreachable",
+];
 const SECONDS: i64 = 300;
 
 /// kube-apiserver: DefaultTolerationSeconds.
@@ -19,8 +22,15 @@ impl Plugin for DefaultTolerations {
         "DefaultTolerationSeconds"
     }
 
-    fn handles(&self, operation: Operation, resource: &Resource, subresource: Option<&str>) -> bool {
-        matches!(operation, Operation::Create | Operation::Update) && is(resource, "", "pods") && subresource.is_none()
+    fn handles(
+        &self,
+        operation: Operation,
+        resource: &Resource,
+        subresource: Option<&str>,
+    ) -> bool {
+        matches!(operation, Operation::Create | Operation::Update)
+            && is(resource, "", "pods")
+            && subresource.is_none()
     }
 
     fn mutate(&self, _ctx: &Ctx<'_>, request: &mut Request<'_>) -> Result<(), Status> {

@@ -51,7 +51,13 @@ pub struct User {
 /// Read access to the stored objects, for admission and validation. Objects are parsed on demand.
 pub trait Lookup: Send + Sync {
     /// The object of that group, plural and name; `namespace` is `None` for cluster-scoped kinds.
-    fn find(&self, group: &str, plural: &str, namespace: Option<&str>, name: &str) -> Option<Arc<Value>>;
+    fn find(
+        &self,
+        group: &str,
+        plural: &str,
+        namespace: Option<&str>,
+        name: &str,
+    ) -> Option<Arc<Value>>;
 
     /// All objects of a kind, of one namespace or of all.
     fn list(&self, group: &str, plural: &str, namespace: Option<&str>) -> Vec<Arc<Value>>;
@@ -93,8 +99,15 @@ impl Request<'_> {
     /// The 403 of a plugin that refuses the request.
     pub fn forbidden(&self, why: &str) -> Status {
         let metadata = &self.object["metadata"];
-        let known = [self.name, metadata["name"].as_str().unwrap_or(""), metadata["generateName"].as_str().unwrap_or("")];
-        let name = known.into_iter().find(|name| !name.is_empty()).unwrap_or("Unknown");
+        let known = [
+            self.name,
+            metadata["name"].as_str().unwrap_or(""),
+            metadata["generateName"].as_str().unwrap_or(""),
+        ];
+        let name = known
+            .into_iter()
+            .find(|name| !name.is_empty())
+            .unwrap_or("Unknown");
         Status::forbidden(self.resource, name, why)
     }
 }
@@ -110,7 +123,8 @@ pub trait Plugin: Send + Sync {
     fn name(&self) -> &'static str;
 
     /// Whether the plugin wants to see this request at all.
-    fn handles(&self, operation: Operation, resource: &Resource, subresource: Option<&str>) -> bool;
+    fn handles(&self, operation: Operation, resource: &Resource, subresource: Option<&str>)
+    -> bool;
 
     /// May change the object or refuse the request.
     fn mutate(&self, ctx: &Ctx<'_>, request: &mut Request<'_>) -> Result<(), Status> {

@@ -17,23 +17,37 @@ impl Plugin for NamespaceLifecycle {
         "NamespaceLifecycle"
     }
 
-    fn handles(&self, operation: Operation, resource: &Resource, _subresource: Option<&str>) -> bool {
+    fn handles(
+        &self,
+        operation: Operation,
+        resource: &Resource,
+        _subresource: Option<&str>,
+    ) -> bool {
         match operation {
             Operation::Delete => is(resource, "", "namespaces"),
-            Operation::Create | Operation::Update => resource.namespaced && resource.group != "authorization.k8s.io",
+            Operation::Create | Operation::Update => {
+                resource.namespaced && resource.group != "authorization.k8s.io"
+            }
             Operation::Connect => false,
         }
     }
 
     fn mutate(&self, ctx: &Ctx<'_>, request: &mut Request<'_>) -> Result<(), Status> {
-        let Some(namespace) = request.namespace.filter(|_| request.operation != Operation::Delete) else { return Ok(()) };
+        let Some(namespace) = request
+            .namespace
+            .filter(|_| request.operation != Operation::Delete)
+        else {
+            return Ok(());
+        };
         let Some(found) = ctx.lookup.find("", "namespaces", None, namespace) else {
             return Err(Status::core_not_found("namespaces", namespace));
         };
         if request.operation != Operation::Create || found["status"]["phase"] != "Terminating" {
             return Ok(());
         }
-        let why = format!("unable to create new content in namespace {namespace} because it is being terminated");
+        let why = format!(
+            "unable to create new content in namespace {namespace} because it is being terminated"
+        );
         let mut status = request.forbidden(&why);
         if let Some(details) = &mut status.details {
             details.causes.push(Cause {

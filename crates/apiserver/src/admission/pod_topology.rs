@@ -6,7 +6,10 @@ use crate::{
     status::Status,
 };
 
-const LABELS: [&str; 2] = ["topology.kubernetes.io/region", "topology.kubernetes.io/zone"];
+const LABELS: [&str; 2] = [
+    "topology.kubernetes.io/region",
+    "topology.kubernetes.io/zone",
+];
 
 /// kube-apiserver: PodTopologyLabels.
 pub(super) struct PodTopologyLabels;
@@ -16,7 +19,12 @@ impl Plugin for PodTopologyLabels {
         "PodTopologyLabels"
     }
 
-    fn handles(&self, operation: Operation, resource: &Resource, subresource: Option<&str>) -> bool {
+    fn handles(
+        &self,
+        operation: Operation,
+        resource: &Resource,
+        subresource: Option<&str>,
+    ) -> bool {
         let bound = match operation {
             Operation::Create => matches!(subresource, None | Some("binding")),
             Operation::Connect => subresource == Some("binding"),
@@ -32,7 +40,11 @@ impl Plugin for PodTopologyLabels {
             Some(_) => "",
             None => object["spec"].text("nodeName"),
         };
-        let found = if node.is_empty() { None } else { ctx.lookup.find("", "nodes", None, node) };
+        let found = if node.is_empty() {
+            None
+        } else {
+            ctx.lookup.find("", "nodes", None, node)
+        };
         let Some(found) = found else { return Ok(()) };
         for label in LABELS {
             if let Some(value) = found["metadata"]["labels"].field(label) {

@@ -20,7 +20,12 @@ impl Plugin for Priority {
         "Priority"
     }
 
-    fn handles(&self, operation: Operation, resource: &Resource, subresource: Option<&str>) -> bool {
+    fn handles(
+        &self,
+        operation: Operation,
+        resource: &Resource,
+        subresource: Option<&str>,
+    ) -> bool {
         matches!(operation, Operation::Create | Operation::Update)
             && subresource.is_none()
             && (is(resource, "", "pods") || is(resource, GROUP, "priorityclasses"))
@@ -42,13 +47,19 @@ impl Plugin for Priority {
     }
 
     fn validate(&self, ctx: &Ctx<'_>, request: &Request<'_>) -> Result<(), Status> {
-        if !is(request.resource, GROUP, "priorityclasses") || !request.object.flag("globalDefault") {
+        if !is(request.resource, GROUP, "priorityclasses") || !request.object.flag("globalDefault")
+        {
             return Ok(());
         }
         match default_class(ctx) {
-            Some(other) if request.old.is_none() || other["metadata"]["name"] != request.object["metadata"]["name"] => {
+            Some(other)
+                if request.old.is_none()
+                    || other["metadata"]["name"] != request.object["metadata"]["name"] =>
+            {
                 let name = other["metadata"].text("name");
-                let why = format!("PriorityClass {name} is already marked as default. Only one default can exist");
+                let why = format!(
+                    "PriorityClass {name} is already marked as default. Only one default can exist"
+                );
                 Err(request.forbidden(&why))
             }
             _ => Ok(()),
@@ -59,7 +70,9 @@ impl Plugin for Priority {
 /// The class of pods that name none: of several default ones the one with the lowest value.
 fn default_class(ctx: &Ctx<'_>) -> Option<Arc<Value>> {
     let classes = ctx.lookup.list(GROUP, "priorityclasses", None).into_iter();
-    classes.filter(|class| class.flag("globalDefault")).min_by_key(|class| class.integer("value"))
+    classes
+        .filter(|class| class.flag("globalDefault"))
+        .min_by_key(|class| class.integer("value"))
 }
 
 fn settle(ctx: &Ctx<'_>, request: &mut Request<'_>) -> Result<(), Status> {
@@ -73,9 +86,18 @@ fn settle(ctx: &Ctx<'_>, request: &mut Request<'_>) -> Result<(), Status> {
         }
         found
     };
-    let priority = class.as_ref().and_then(|class| class.integer("value")).unwrap_or(0);
-    let policy = class.as_ref().map_or("", |class| class.text("preemptionPolicy"));
-    let policy = if policy.is_empty() { "PreemptLowerPriority" } else { policy };
+    let priority = class
+        .as_ref()
+        .and_then(|class| class.integer("value"))
+        .unwrap_or(0);
+    let policy = class
+        .as_ref()
+        .map_or("", |class| class.text("preemptionPolicy"));
+    let policy = if policy.is_empty() {
+        "PreemptLowerPriority"
+    } else {
+        policy
+    };
     let spec = &request.object["spec"];
     if let Some(given) = spec.integer("priority").filter(|&given| given != priority) {
         let why = format!(
@@ -83,7 +105,10 @@ fn settle(ctx: &Ctx<'_>, request: &mut Request<'_>) -> Result<(), Status> {
         );
         return Err(request.forbidden(&why));
     }
-    if let Some(given) = spec["preemptionPolicy"].as_str().filter(|&given| given != policy) {
+    if let Some(given) = spec["preemptionPolicy"]
+        .as_str()
+        .filter(|&given| given != policy)
+    {
         let why = format!(
             "the string value of PreemptionPolicy ({given}) must not be provided in pod spec; priority admission controller computed {policy} from the given PriorityClass name"
         );

@@ -10,8 +10,10 @@ use crate::{
     status::Status,
 };
 
-const OTHER_OVERHEAD: &str = "pod rejected: Pod's Overhead doesn't match RuntimeClass's defined Overhead";
-const NO_OVERHEAD: &str = "pod rejected: Pod Overhead set without corresponding RuntimeClass defined Overhead";
+const OTHER_OVERHEAD: &str =
+    "pod rejected: Pod's Overhead doesn't match RuntimeClass's defined Overhead";
+const NO_OVERHEAD: &str =
+    "pod rejected: Pod Overhead set without corresponding RuntimeClass defined Overhead";
 
 /// kube-apiserver: RuntimeClass.
 pub(super) struct RuntimeClass;
@@ -21,21 +23,34 @@ impl Plugin for RuntimeClass {
         "RuntimeClass"
     }
 
-    fn handles(&self, operation: Operation, resource: &Resource, subresource: Option<&str>) -> bool {
+    fn handles(
+        &self,
+        operation: Operation,
+        resource: &Resource,
+        subresource: Option<&str>,
+    ) -> bool {
         operation == Operation::Create && is(resource, "", "pods") && subresource.is_none()
     }
 
     fn mutate(&self, ctx: &Ctx<'_>, request: &mut Request<'_>) -> Result<(), Status> {
-        let Some(class) = class(ctx, request)? else { return Ok(()) };
+        let Some(class) = class(ctx, request)? else {
+            return Ok(());
+        };
         if let Some(fixed) = overhead(&class) {
-            if request.object["spec"].field("overhead").is_some_and(|given| given != fixed) {
+            if request.object["spec"]
+                .field("overhead")
+                .is_some_and(|given| given != fixed)
+            {
                 return Err(request.forbidden(OTHER_OVERHEAD));
             }
             request.object["spec"]["overhead"] = fixed.clone();
         }
         if let Some(scheduling) = class.field("scheduling") {
             select_nodes(request, scheduling)?;
-            let tolerations = merged(request.object["spec"].items("tolerations"), scheduling.items("tolerations"));
+            let tolerations = merged(
+                request.object["spec"].items("tolerations"),
+                scheduling.items("tolerations"),
+            );
             if !tolerations.is_empty() {
                 request.object["spec"]["tolerations"] = tolerations.into();
             }
@@ -55,7 +70,9 @@ impl Plugin for RuntimeClass {
 }
 
 fn class(ctx: &Ctx<'_>, request: &Request<'_>) -> Result<Option<Arc<Value>>, Status> {
-    let Some(name) = request.object["spec"]["runtimeClassName"].as_str() else { return Ok(None) };
+    let Some(name) = request.object["spec"]["runtimeClassName"].as_str() else {
+        return Ok(None);
+    };
     match ctx.lookup.find("node.k8s.io", "runtimeclasses", None, name) {
         Some(class) => Ok(Some(class)),
         None => Err(request.forbidden(&format!("pod rejected: RuntimeClass {name:?} not found"))),
@@ -63,12 +80,17 @@ fn class(ctx: &Ctx<'_>, request: &Request<'_>) -> Result<Option<Arc<Value>>, Sta
 }
 
 fn overhead(class: &Value) -> Option<&Value> {
-    class.field("overhead").and_then(|overhead| overhead.field("podFixed"))
+    class
+        .field("overhead")
+        .and_then(|overhead| overhead.field("podFixed"))
 }
 
 fn select_nodes(request: &mut Request<'_>, scheduling: &Value) -> Result<(), Status> {
     for (key, wanted) in scheduling.entries("nodeSelector") {
-        if let Some(given) = request.object["spec"]["nodeSelector"].get(key).filter(|&given| given != wanted) {
+        if let Some(given) = request.object["spec"]["nodeSelector"]
+            .get(key)
+            .filter(|&given| given != wanted)
+        {
             let (wanted, given) = (wanted.as_str().unwrap_or(""), given.as_str().unwrap_or(""));
             let why = format!(
                 "conflict: runtimeClass.scheduling.nodeSelector[{key}] = {wanted}; pod.spec.nodeSelector[{key}] = {given}"
@@ -88,7 +110,9 @@ fn merged(pod: &[Value], class: &[Value]) -> Vec<Value> {
     let mut merged: Vec<Value> = Vec::with_capacity(all.len());
     for (index, toleration) in all.iter().enumerate() {
         let covered_before = merged.iter().any(|other| covers(other, toleration));
-        let covered_later = all[index + 1..].iter().any(|other| other != toleration && covers(other, toleration));
+        let covered_later = all[index + 1..]
+            .iter()
+            .any(|other| other != toleration && covers(other, toleration));
         if !covered_before && !covered_later {
             merged.push((*toleration).clone());
         }
@@ -110,7 +134,9 @@ fn covers(wide: &Value, narrow: &Value) -> bool {
     }
     if wide["effect"] == "NoExecute"
         && let Some(limit) = wide.integer("tolerationSeconds")
-        && narrow.integer("tolerationSeconds").is_none_or(|seconds| seconds > limit)
+        && narrow
+            .integer("tolerationSeconds")
+            .is_none_or(|seconds| seconds > limit)
     {
         return false;
     }
@@ -128,13 +154,23 @@ mod tests {
 
     #[test]
     fn what_another_toleration_covers_is_left_out() {
-        let os = json!({"key": "os", "operator": "Equal", "value": "windows", "effect": "NoSchedule"});
+        let os =
+            json!({"key": "os", "operator": "Equal", "value": "windows", "effect": "NoSchedule"});
         let any = json!({"operator": "Exists"});
-        let list = |values: &[&Value]| values.iter().map(|&value| value.clone()).collect::<Vec<_>>();
+        let list = |values: &[&Value]| {
+            values
+                .iter()
+                .map(|&value| value.clone())
+                .collect::<Vec<_>>()
+        };
         assert_eq!(merged(&list(&[&os]), &list(&[&os])), list(&[&os]));
         assert_eq!(merged(&list(&[&os]), &list(&[&any])), list(&[&any]));
         assert_eq!(merged(&list(&[&any]), &list(&[&os])), list(&[&any]));
-        let other = json!({"key": "os", "operator": "Equal", "value": "linux", "effect": "NoSchedule"});
-        assert_eq!(merged(&list(&[&os]), &list(&[&other])), list(&[&os, &other]));
+        let other =
+            json!({"key": "os", "operator": "Equal", "value": "linux", "effect": "NoSchedule"});
+        assert_eq!(
+            merged(&list(&[&os]), &list(&[&other])),
+            list(&[&os, &other])
+        );
     }
 }

@@ -26,7 +26,12 @@ impl Plugin for ServiceAccount {
         "ServiceAccount"
     }
 
-    fn handles(&self, operation: Operation, resource: &Resource, subresource: Option<&str>) -> bool {
+    fn handles(
+        &self,
+        operation: Operation,
+        resource: &Resource,
+        subresource: Option<&str>,
+    ) -> bool {
         operation == Operation::Create && is(resource, "", "pods") && subresource.is_none()
     }
 
@@ -40,18 +45,26 @@ impl Plugin for ServiceAccount {
         }
         let account = account(ctx, request)?;
         let spec = &mut request.object["spec"];
-        let automount = [&*spec, &*account].into_iter().find_map(|wish| wish["automountServiceAccountToken"].as_bool());
+        let automount = [&*spec, &*account]
+            .into_iter()
+            .find_map(|wish| wish["automountServiceAccountToken"].as_bool());
         if automount.unwrap_or(true) {
             mount_token(spec);
         }
-        if spec.items("imagePullSecrets").is_empty() && !account.items("imagePullSecrets").is_empty() {
+        if spec.items("imagePullSecrets").is_empty()
+            && !account.items("imagePullSecrets").is_empty()
+        {
             spec["imagePullSecrets"] = account["imagePullSecrets"].clone();
         }
         Ok(())
     }
 
     fn validate(&self, ctx: &Ctx<'_>, request: &Request<'_>) -> Result<(), Status> {
-        if is_mirror(request.object) { refuse_mirror(request) } else { account(ctx, request).map(drop) }
+        if is_mirror(request.object) {
+            refuse_mirror(request)
+        } else {
+            account(ctx, request).map(drop)
+        }
     }
 }
 
@@ -67,7 +80,10 @@ fn refuse_mirror(request: &Request<'_>) -> Result<(), Status> {
 }
 
 fn account(ctx: &Ctx<'_>, request: &Request<'_>) -> Result<Arc<Value>, Status> {
-    let (namespace, name) = (request.namespace.unwrap_or(""), request.object["spec"].text("serviceAccountName"));
+    let (namespace, name) = (
+        request.namespace.unwrap_or(""),
+        request.object["spec"].text("serviceAccountName"),
+    );
     ctx.lookup.find("", "serviceaccounts", Some(namespace), name).ok_or_else(|| {
         let why = format!("error looking up service account {namespace}/{name}: serviceaccount {name:?} not found");
         request.forbidden(&why)
@@ -76,17 +92,29 @@ fn account(ctx: &Ctx<'_>, request: &Request<'_>) -> Result<Arc<Value>, Status> {
 
 /// Mounts a token volume in every container that has nothing at its place.
 fn mount_token(spec: &mut Value) {
-    let existing = spec.items("volumes").iter().map(|volume| volume.text("name")).find(|name| name.starts_with(VOLUME_PREFIX));
+    let existing = spec
+        .items("volumes")
+        .iter()
+        .map(|volume| volume.text("name"))
+        .find(|name| name.starts_with(VOLUME_PREFIX));
     let has_volume = existing.is_some();
     let name = existing.map_or_else(|| generate_name(VOLUME_PREFIX), str::to_owned);
     let mut needed = false;
     for list in ["initContainers", "containers"] {
         for container in spec[list].as_array_mut().into_iter().flatten() {
-            if container.items("volumeMounts").iter().any(|mount| mount["mountPath"] == MOUNT_PATH) {
+            if container
+                .items("volumeMounts")
+                .iter()
+                .any(|mount| mount["mountPath"] == MOUNT_PATH)
+            {
                 continue;
             }
             needed = true;
-            append(container, "volumeMounts", json!({"name": name, "readOnly": true, "mountPath": MOUNT_PATH}));
+            append(
+                container,
+                "volumeMounts",
+                json!({"name": name, "readOnly": true, "mountPath": MOUNT_PATH}),
+            );
         }
     }
     if needed && !has_volume {
@@ -130,7 +158,10 @@ mod tests {
         let volume = spec["volumes"][0]["name"].as_str().unwrap();
         assert!(volume.starts_with(VOLUME_PREFIX) && volume.len() == VOLUME_PREFIX.len() + 5);
         assert_eq!(spec["containers"][0]["volumeMounts"][0]["name"], volume);
-        assert_eq!(spec["containers"][1]["volumeMounts"], json!([{"name": "mine", "mountPath": MOUNT_PATH}]));
+        assert_eq!(
+            spec["containers"][1]["volumeMounts"],
+            json!([{"name": "mine", "mountPath": MOUNT_PATH}])
+        );
         let mut spec = json!({"containers": [{"name": "b", "volumeMounts": [{"name": "mine", "mountPath": MOUNT_PATH}]}]});
         mount_token(&mut spec);
         assert!(!spec.has("volumes"));

@@ -19,16 +19,29 @@ impl Plugin for StorageProtection {
         "StorageObjectInUseProtection"
     }
 
-    fn handles(&self, operation: Operation, resource: &Resource, subresource: Option<&str>) -> bool {
+    fn handles(
+        &self,
+        operation: Operation,
+        resource: &Resource,
+        subresource: Option<&str>,
+    ) -> bool {
         operation == Operation::Create
             && subresource.is_none()
             && (is(resource, "", "persistentvolumeclaims") || is(resource, "", "persistentvolumes"))
     }
 
     fn mutate(&self, _ctx: &Ctx<'_>, request: &mut Request<'_>) -> Result<(), Status> {
-        let finalizer = if request.resource.plural == "persistentvolumes" { VOLUME } else { CLAIM };
+        let finalizer = if request.resource.plural == "persistentvolumes" {
+            VOLUME
+        } else {
+            CLAIM
+        };
         let metadata = &mut request.object["metadata"];
-        if metadata.items("finalizers").iter().any(|present| present == finalizer) {
+        if metadata
+            .items("finalizers")
+            .iter()
+            .any(|present| present == finalizer)
+        {
             return Ok(());
         }
         match metadata["finalizers"].as_array_mut() {

@@ -18,7 +18,12 @@ impl Plugin for TaintNodesByCondition {
         "TaintNodesByCondition"
     }
 
-    fn handles(&self, operation: Operation, resource: &Resource, subresource: Option<&str>) -> bool {
+    fn handles(
+        &self,
+        operation: Operation,
+        resource: &Resource,
+        subresource: Option<&str>,
+    ) -> bool {
         operation == Operation::Create && is(resource, "", "nodes") && subresource.is_none()
     }
 

@@ -5,7 +5,8 @@
 use std::sync::Arc;
 
 use super::{
-    Generation, Kind, NameRule, Plain, Resource, Rules, StatusMetadata, StatusOnCreate, Subresource, SubresourceHandler,
+    Generation, Kind, NameRule, Plain, Resource, Rules, StatusMetadata, StatusOnCreate,
+    Subresource, SubresourceHandler,
     configmaps::ConfigMap,
     controllerrevisions::ControllerRevision,
     csi::{CsiDriver, CsiNode, VolumeAttachment},
@@ -195,7 +196,8 @@ fn core(range: ServiceRange) -> Vec<Row> {
     vec![
         Row::core("Binding", "bindings").rules(|rules| rules.transient = true),
         Row::core("ConfigMap", "configmaps")
-            .behaves(ConfigMap).short(&["cm"]),
+            .behaves(ConfigMap)
+            .short(&["cm"]),
         Row::core("Endpoints", "endpoints")
             .behaves(Endpoints)
             .short(&["ep"])
@@ -256,8 +258,7 @@ fn core(range: ServiceRange) -> Vec<Row> {
             .named("log", "Pod", &["get"])
             .part("resize", STATUS_VERBS)
             .status(StatusMetadata::KeepOwnerReferences),
-        Row::core("Secret", "secrets")
-            .behaves(Secret),
+        Row::core("Secret", "secrets").behaves(Secret),
         Row::core("ServiceAccount", "serviceaccounts")
             .behaves(ServiceAccount)
             .short(&["sa"])
@@ -277,8 +278,7 @@ fn core(range: ServiceRange) -> Vec<Row> {
 
 fn apps() -> Vec<Row> {
     vec![
-        Row::apps("ControllerRevision", "controllerrevisions")
-            .behaves(ControllerRevision),
+        Row::apps("ControllerRevision", "controllerrevisions").behaves(ControllerRevision),
         Row::apps("DaemonSet", "daemonsets")
             .behaves(DaemonSets)
             .short(&["ds"])

@@ -30,10 +30,18 @@ impl Kind for ConfigMap {
             for (key, value) in object.entries(field) {
                 check(errors, &path.key(key), key, names::config_key(key));
                 if object[other].get(key).is_some() {
-                    errors.invalid(&path.key(key), key, "duplicate of key present in binaryData");
+                    errors.invalid(
+                        &path.key(key),
+                        key,
+                        "duplicate of key present in binaryData",
+                    );
                 }
                 let length = value.as_str().map_or(0, str::len);
-                bytes += if field == "binaryData" { decoded_length(value) } else { length };
+                bytes += if field == "binaryData" {
+                    decoded_length(value)
+                } else {
+                    length
+                };
             }
         }
         if bytes > MAX_DATA_BYTES {
@@ -59,7 +67,13 @@ impl Kind for ConfigMap {
 /// How many bytes a base64 text stands for.
 pub(crate) fn decoded_length(value: &Value) -> usize {
     let text = value.as_str().unwrap_or("");
-    text.len() / 4 * 3 - text.bytes().rev().take(2).filter(|&byte| byte == b'=').count()
+    text.len() / 4 * 3
+        - text
+            .bytes()
+            .rev()
+            .take(2)
+            .filter(|&byte| byte == b'=')
+            .count()
 }
 
 /// Records changes of an object that was declared immutable.

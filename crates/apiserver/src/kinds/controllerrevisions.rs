@@ -22,7 +22,11 @@ impl Kind for ControllerRevision {
         if !object.has("data") {
             errors.required(&Path::new("data"), "data is mandatory");
         }
-        nonnegative(errors, &Path::new("revision"), object.integer("revision").unwrap_or(0));
+        nonnegative(
+            errors,
+            &Path::new("revision"),
+            object.integer("revision").unwrap_or(0),
+        );
     }
 
     fn validate_update(&self, _ctx: &Ctx<'_>, object: &Value, old: &Value, errors: &mut Errors) {
@@ -35,13 +39,20 @@ impl Kind for ControllerRevision {
     }
 
     fn cells(&self, object: &Value, now: Timestamp) -> Vec<Value> {
-        vec![name(object), controller(object).into(), object.integer("revision").unwrap_or(0).into(), age(object, now)]
+        vec![
+            name(object),
+            controller(object).into(),
+            object.integer("revision").unwrap_or(0).into(),
+            age(object, now),
+        ]
     }
 }
 
 fn controller(revision: &Value) -> String {
     let owners = revision["metadata"].items("ownerReferences");
-    let Some(owner) = owners.iter().find(|owner| owner.flag("controller")) else { return or_none("").to_owned() };
+    let Some(owner) = owners.iter().find(|owner| owner.flag("controller")) else {
+        return or_none("").to_owned();
+    };
     let kind = owner.text("kind").to_lowercase();
     match owner.text("apiVersion").split_once('/') {
         Some((group, _)) => format!("{kind}.{group}/{}", owner.text("name")),

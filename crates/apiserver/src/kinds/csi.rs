@@ -34,19 +34,35 @@ fn driver_name(errors: &mut Errors, path: &Path<'_>, driver: &str) {
     if driver.len() > MAX_DRIVER_NAME {
         errors.too_long(path, MAX_DRIVER_NAME);
     }
-    validation::check(errors, path, driver, names::dns_subdomain(&driver.to_lowercase()));
+    validation::check(
+        errors,
+        path,
+        driver,
+        names::dns_subdomain(&driver.to_lowercase()),
+    );
 }
 
 impl Kind for CsiDriver {
     fn default(&self, object: &mut Value) {
-        let Some(root) = object.as_object_mut() else { return };
+        let Some(root) = object.as_object_mut() else {
+            return;
+        };
         let spec = object_at(root, "spec");
         set_default(spec, "attachRequired", true);
-        for field in ["podInfoOnMount", "storageCapacity", "requiresRepublish", "seLinuxMount"] {
+        for field in [
+            "podInfoOnMount",
+            "storageCapacity",
+            "requiresRepublish",
+            "seLinuxMount",
+        ] {
             set_default(spec, field, false);
         }
         set_default(spec, "fsGroupPolicy", "ReadWriteOnceWithFSType");
-        if spec.get("volumeLifecycleModes").and_then(Value::as_array).is_none_or(Vec::is_empty) {
+        if spec
+            .get("volumeLifecycleModes")
+            .and_then(Value::as_array)
+            .is_none_or(Vec::is_empty)
+        {
             spec.insert("volumeLifecycleModes".to_owned(), json!(["Persistent"]));
         }
     }
@@ -55,19 +71,42 @@ impl Kind for CsiDriver {
         let path = Path::new("metadata");
         driver_name(errors, &path.child("name"), object["metadata"].text("name"));
         let path = Path::new("spec");
-        for mode in object["spec"].items("volumeLifecycleModes").iter().filter_map(Value::as_str) {
-            validation::one_of(errors, &path.child("volumeLifecycleModes"), mode, &["Ephemeral", "Persistent"]);
+        for mode in object["spec"]
+            .items("volumeLifecycleModes")
+            .iter()
+            .filter_map(Value::as_str)
+        {
+            validation::one_of(
+                errors,
+                &path.child("volumeLifecycleModes"),
+                mode,
+                &["Ephemeral", "Persistent"],
+            );
         }
         let policy = object["spec"].text("fsGroupPolicy");
-        validation::one_of(errors, &path.child("fsGroupPolicy"), policy, &["File", "None", "ReadWriteOnceWithFSType"]);
+        validation::one_of(
+            errors,
+            &path.child("fsGroupPolicy"),
+            policy,
+            &["File", "None", "ReadWriteOnceWithFSType"],
+        );
     }
 
     fn validate_update(&self, _ctx: &Ctx<'_>, object: &Value, old: &Value, errors: &mut Errors) {
         let path = Path::new("spec");
         for field in ["attachRequired", "volumeLifecycleModes"] {
             // Upstream misspells the path of the first one; clients see it so.
-            let shown = if field == "attachRequired" { "attachedRequired" } else { field };
-            validation::immutable(errors, &path.child(shown), &object["spec"][field], &old["spec"][field]);
+            let shown = if field == "attachRequired" {
+                "attachedRequired"
+            } else {
+                field
+            };
+            validation::immutable(
+                errors,
+                &path.child(shown),
+                &object["spec"][field],
+                &old["spec"][field],
+            );
         }
     }
 
@@ -87,8 +126,16 @@ impl Kind for CsiDriver {
 
     fn cells(&self, object: &Value, now: Timestamp) -> Vec<Value> {
         let spec = &object["spec"];
-        let tokens: Vec<&str> = spec.items("tokenRequests").iter().map(|token| token.text("audience")).collect();
-        let modes: Vec<&str> = spec.items("volumeLifecycleModes").iter().filter_map(Value::as_str).collect();
+        let tokens: Vec<&str> = spec
+            .items("tokenRequests")
+            .iter()
+            .map(|token| token.text("audience"))
+            .collect();
+        let modes: Vec<&str> = spec
+            .items("volumeLifecycleModes")
+            .iter()
+            .filter_map(Value::as_str)
+            .collect();
         vec![
             name(object),
             spec["attachRequired"].as_bool().unwrap_or(true).into(),
@@ -113,11 +160,21 @@ impl Kind for CsiNode {
             if driver.text("nodeID").is_empty() {
                 errors.required(&path.child("nodeID"), "");
             }
-            if let Some(count) = driver["allocatable"].integer("count").filter(|&count| count < 0) {
+            if let Some(count) = driver["allocatable"]
+                .integer("count")
+                .filter(|&count| count < 0)
+            {
                 let path = path.child("allocatable");
-                errors.invalid(&path.child("count"), count, "must be greater than or equal to 0");
+                errors.invalid(
+                    &path.child("count"),
+                    count,
+                    "must be greater than or equal to 0",
+                );
             }
-            if drivers[..index].iter().any(|earlier| earlier["name"] == driver["name"]) {
+            if drivers[..index]
+                .iter()
+                .any(|earlier| earlier["name"] == driver["name"])
+            {
                 errors.duplicate(&path.child("name"), driver.text("name"));
             }
         }
@@ -129,7 +186,11 @@ impl Kind for CsiNode {
     }
 
     fn cells(&self, object: &Value, now: Timestamp) -> Vec<Value> {
-        vec![name(object), object["spec"].items("drivers").len().into(), age(object, now)]
+        vec![
+            name(object),
+            object["spec"].items("drivers").len().into(),
+            age(object, now),
+        ]
     }
 }
 
@@ -139,14 +200,28 @@ impl Kind for VolumeAttachment {
         let path = Path::new("spec");
         driver_name(errors, &path.child("attacher"), spec.text("attacher"));
         let source = path.child("source");
-        let (inline, named) = (spec["source"].has("inlineVolumeSpec"), spec["source"].has("persistentVolumeName"));
+        let (inline, named) = (
+            spec["source"].has("inlineVolumeSpec"),
+            spec["source"].has("persistentVolumeName"),
+        );
         match (inline, named) {
-            (false, false) => errors.required(&source, "must specify exactly one of inlineVolumeSpec and persistentVolumeName"),
-            (true, true) => errors.forbidden(&source, "must specify exactly one of inlineVolumeSpec and persistentVolumeName"),
+            (false, false) => errors.required(
+                &source,
+                "must specify exactly one of inlineVolumeSpec and persistentVolumeName",
+            ),
+            (true, true) => errors.forbidden(
+                &source,
+                "must specify exactly one of inlineVolumeSpec and persistentVolumeName",
+            ),
             _ => {}
         }
         let node = spec.text("nodeName");
-        validation::check(errors, &path.child("nodeName"), node, names::dns_subdomain(node));
+        validation::check(
+            errors,
+            &path.child("nodeName"),
+            node,
+            names::dns_subdomain(node),
+        );
     }
 
     fn validate_update(&self, _ctx: &Ctx<'_>, object: &Value, old: &Value, errors: &mut Errors) {
@@ -154,7 +229,14 @@ impl Kind for VolumeAttachment {
     }
 
     fn columns(&self) -> Option<&[Column]> {
-        const COLUMNS: &[Column] = &[NAME, column("Attacher"), column("PV"), column("Node"), typed("Attached", "boolean"), AGE];
+        const COLUMNS: &[Column] = &[
+            NAME,
+            column("Attacher"),
+            column("PV"),
+            column("Node"),
+            typed("Attached", "boolean"),
+            AGE,
+        ];
         Some(COLUMNS)
     }
 

@@ -25,9 +25,20 @@ pub(crate) struct Endpoints;
 
 impl Kind for Endpoints {
     fn default(&self, object: &mut Value) {
-        for subset in object.get_mut("subsets").and_then(Value::as_array_mut).into_iter().flatten() {
-            let ports = subset.get_mut("ports").and_then(Value::as_array_mut).into_iter().flatten();
-            ports.filter_map(Value::as_object_mut).for_each(|port| set_zero(port, "protocol", "TCP"));
+        for subset in object
+            .get_mut("subsets")
+            .and_then(Value::as_array_mut)
+            .into_iter()
+            .flatten()
+        {
+            let ports = subset
+                .get_mut("ports")
+                .and_then(Value::as_array_mut)
+                .into_iter()
+                .flatten();
+            ports
+                .filter_map(Value::as_object_mut)
+                .for_each(|port| set_zero(port, "protocol", "TCP"));
         }
     }
 
@@ -35,7 +46,8 @@ impl Kind for Endpoints {
         let path = Path::new("subsets");
         for (index, subset) in object.items("subsets").iter().enumerate() {
             let path = path.index(index);
-            if subset.items("addresses").is_empty() && subset.items("notReadyAddresses").is_empty() {
+            if subset.items("addresses").is_empty() && subset.items("notReadyAddresses").is_empty()
+            {
                 errors.required(&path, "must specify `addresses` or `notReadyAddresses`");
             }
             for field in ["addresses", "notReadyAddresses"] {
@@ -45,7 +57,12 @@ impl Kind for Endpoints {
             }
             let ports = subset.items("ports");
             for (index, one) in ports.iter().enumerate() {
-                port(errors, &path.child("ports").index(index), one, ports.len() > 1);
+                port(
+                    errors,
+                    &path.child("ports").index(index),
+                    one,
+                    ports.len() > 1,
+                );
             }
         }
     }
@@ -56,7 +73,11 @@ impl Kind for Endpoints {
     }
 
     fn cells(&self, object: &Value, now: Timestamp) -> Vec<Value> {
-        vec![name(object), listed(object.items("subsets")).into(), age(object, now)]
+        vec![
+            name(object),
+            listed(object.items("subsets")).into(),
+            age(object, now),
+        ]
     }
 }
 
@@ -64,10 +85,20 @@ fn address(errors: &mut Errors, path: &Path<'_>, address: &Value) {
     let ip = address.text("ip");
     net::ip(errors, &path.child("ip"), ip);
     if !address.text("hostname").is_empty() {
-        check(errors, &path.child("hostname"), address.text("hostname"), names::dns_label(address.text("hostname")));
+        check(
+            errors,
+            &path.child("hostname"),
+            address.text("hostname"),
+            names::dns_label(address.text("hostname")),
+        );
     }
     if let Some(node) = address["nodeName"].as_str() {
-        check(errors, &path.child("nodeName"), node, names::dns_subdomain(node));
+        check(
+            errors,
+            &path.child("nodeName"),
+            node,
+            names::dns_subdomain(node),
+        );
     }
     ordinary_ip(errors, &path.child("ip"), ip);
 }
@@ -80,22 +111,39 @@ fn port(errors: &mut Errors, path: &Path<'_>, port: &Value, named: bool) {
         errors.required(&path.child("name"), "");
     }
     let number = port.integer("port").unwrap_or(0);
-    names::port_number(number).into_iter().for_each(|sentence| errors.invalid(&path.child("port"), number, sentence));
+    names::port_number(number)
+        .into_iter()
+        .for_each(|sentence| errors.invalid(&path.child("port"), number, sentence));
     let protocol = port.text("protocol");
     if protocol.is_empty() {
         errors.required(&path.child("protocol"), "");
     } else {
-        one_of(errors, &path.child("protocol"), protocol, &["SCTP", "TCP", "UDP"]);
+        one_of(
+            errors,
+            &path.child("protocol"),
+            protocol,
+            &["SCTP", "TCP", "UDP"],
+        );
     }
     if let Some(protocol) = port["appProtocol"].as_str() {
-        check(errors, &path.child("appProtocol"), protocol, names::qualified_name(protocol));
+        check(
+            errors,
+            &path.child("appProtocol"),
+            protocol,
+            names::qualified_name(protocol),
+        );
     }
 }
 
 fn listed(subsets: &[Value]) -> String {
     let mut all = Vec::new();
     for subset in subsets {
-        let ips = || subset.items("addresses").iter().map(|address| address.text("ip"));
+        let ips = || {
+            subset
+                .items("addresses")
+                .iter()
+                .map(|address| address.text("ip"))
+        };
         if subset.items("ports").is_empty() {
             all.extend(ips().map(str::to_owned));
         }
@@ -108,5 +156,9 @@ fn listed(subsets: &[Value]) -> String {
         }
     }
     let text = all[..all.len().min(LISTED)].join(",");
-    if all.len() > LISTED { format!("{text} + {} more...", all.len() - LISTED) } else { or_none(&text).to_owned() }
+    if all.len() > LISTED {
+        format!("{text} + {} more...", all.len() - LISTED)
+    } else {
+        or_none(&text).to_owned()
+    }
 }

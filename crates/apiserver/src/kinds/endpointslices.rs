@@ -30,7 +30,11 @@ pub(crate) struct EndpointSlice;
 
 impl Kind for EndpointSlice {
     fn default(&self, object: &mut Value) {
-        let ports = object.get_mut("ports").and_then(Value::as_array_mut).into_iter().flatten();
+        let ports = object
+            .get_mut("ports")
+            .and_then(Value::as_array_mut)
+            .into_iter()
+            .flatten();
         for port in ports.filter_map(Value::as_object_mut) {
             set_default(port, "name", "");
             set_default(port, "protocol", "TCP");
@@ -42,7 +46,12 @@ impl Kind for EndpointSlice {
         if kind.is_empty() {
             errors.required(&Path::new("addressType"), "");
         } else {
-            one_of(errors, &Path::new("addressType"), kind, &["FQDN", "IPv4", "IPv6"]);
+            one_of(
+                errors,
+                &Path::new("addressType"),
+                kind,
+                &["FQDN", "IPv4", "IPv6"],
+            );
         }
         ports(errors, &Path::new("ports"), object.items("ports"));
         let path = Path::new("endpoints");
@@ -56,21 +65,37 @@ impl Kind for EndpointSlice {
     }
 
     fn validate_update(&self, _ctx: &Ctx<'_>, object: &Value, old: &Value, errors: &mut Errors) {
-        validation::immutable(errors, &Path::new("addressType"), &object["addressType"], &old["addressType"]);
+        validation::immutable(
+            errors,
+            &Path::new("addressType"),
+            &object["addressType"],
+            &old["addressType"],
+        );
     }
 
     fn columns(&self) -> Option<&[Column]> {
-        const COLUMNS: &[Column] = &[NAME, column("AddressType"), column("Ports"), column("Endpoints"), AGE];
+        const COLUMNS: &[Column] = &[
+            NAME,
+            column("AddressType"),
+            column("Ports"),
+            column("Endpoints"),
+            AGE,
+        ];
         Some(COLUMNS)
     }
 
     fn cells(&self, object: &Value, now: Timestamp) -> Vec<Value> {
-        let ports = object.items("ports").iter().map(|port| match (port.integer("port"), port["name"].as_str()) {
-            (Some(number), _) => number.to_string(),
-            (None, Some(name)) => name.to_owned(),
-            (None, None) => "*".to_owned(),
+        let ports = object.items("ports").iter().map(|port| {
+            match (port.integer("port"), port["name"].as_str()) {
+                (Some(number), _) => number.to_string(),
+                (None, Some(name)) => name.to_owned(),
+                (None, None) => "*".to_owned(),
+            }
         });
-        let addresses = object.items("endpoints").iter().flat_map(|endpoint| endpoint.items("addresses"));
+        let addresses = object
+            .items("endpoints")
+            .iter()
+            .flat_map(|endpoint| endpoint.items("addresses"));
         let addresses = addresses.filter_map(Value::as_str).map(str::to_owned);
         vec![
             name(object),
@@ -98,10 +123,20 @@ fn ports(errors: &mut Errors, path: &Path<'_>, ports: &[Value]) {
         }
         match port["protocol"].as_str() {
             None => errors.required(&path.child("protocol"), ""),
-            Some(protocol) => one_of(errors, &path.child("protocol"), protocol, &["SCTP", "TCP", "UDP"]),
+            Some(protocol) => one_of(
+                errors,
+                &path.child("protocol"),
+                protocol,
+                &["SCTP", "TCP", "UDP"],
+            ),
         }
         if let Some(protocol) = port["appProtocol"].as_str() {
-            check(errors, &path.child("appProtocol"), protocol, names::qualified_name(protocol));
+            check(
+                errors,
+                &path.child("appProtocol"),
+                protocol,
+                names::qualified_name(protocol),
+            );
         }
     }
 }
@@ -122,7 +157,12 @@ fn endpoint(errors: &mut Errors, path: &Path<'_>, endpoint: &Value, kind: &str) 
         }
     }
     if let Some(node) = endpoint["nodeName"].as_str() {
-        check(errors, &path.child("nodeName"), node, names::dns_subdomain(node));
+        check(
+            errors,
+            &path.child("nodeName"),
+            node,
+            names::dns_subdomain(node),
+        );
     }
     let topology = path.child("deprecatedTopology");
     let count = endpoint.entries("deprecatedTopology").count();
@@ -131,9 +171,18 @@ fn endpoint(errors: &mut Errors, path: &Path<'_>, endpoint: &Value, kind: &str) 
     }
     metadata::labels(errors, &topology, endpoint.get("deprecatedTopology"));
     if let Some(hostname) = endpoint["hostname"].as_str() {
-        check(errors, &path.child("hostname"), hostname, names::dns_label(hostname));
+        check(
+            errors,
+            &path.child("hostname"),
+            hostname,
+            names::dns_label(hostname),
+        );
     }
-    hints(errors, &path.child("hints"), endpoint["hints"].items("forZones"));
+    hints(
+        errors,
+        &path.child("hints"),
+        endpoint["hints"].items("forZones"),
+    );
 }
 
 fn ip_address(errors: &mut Errors, path: &Path<'_>, index: usize, address: &str, kind: &str) {
@@ -141,7 +190,11 @@ fn ip_address(errors: &mut Errors, path: &Path<'_>, index: usize, address: &str,
         return;
     }
     if net::is_v6(address) != (kind == "IPv6") {
-        let article = if kind == "IPv4" { "must be an IPv4 address" } else { "must be an IPv6 address" };
+        let article = if kind == "IPv4" {
+            "must be an IPv4 address"
+        } else {
+            "must be an IPv6 address"
+        };
         errors.invalid(path, address, article);
     }
     ordinary_ip(errors, &path.index(index), address);
@@ -157,7 +210,11 @@ fn domain_name(errors: &mut Errors, path: &Path<'_>, name: &str) {
         return errors.invalid(path, trimmed, sentences.join(","));
     }
     if !trimmed.contains('.') {
-        errors.invalid(path, trimmed, "should be a domain with at least two segments separated by dots");
+        errors.invalid(
+            path,
+            trimmed,
+            "should be a domain with at least two segments separated by dots",
+        );
     }
 }
 

@@ -40,7 +40,12 @@ const COLUMNS: &[Column] = &[
     column("Message"),
     wide("First Seen"),
     wide("Count"),
-    Column { name: "Name", cell_type: "string", format: "name", priority: 1 },
+    Column {
+        name: "Name",
+        cell_type: "string",
+        format: "name",
+        priority: 1,
+    },
 ];
 
 /// core/v1 Event.
@@ -138,14 +143,18 @@ impl Kind for Event {
 
     fn to_storage(&self, object: &mut Value) {
         if let Some(object) = object.as_object_mut() {
-            RENAMED.iter().for_each(|(core, new)| rename(object, new, core));
+            RENAMED
+                .iter()
+                .for_each(|(core, new)| rename(object, new, core));
             object.entry("source").or_insert_with(|| Map::new().into());
         }
     }
 
     fn from_storage(&self, object: &mut Value) {
         if let Some(object) = object.as_object_mut() {
-            RENAMED.iter().for_each(|(core, new)| rename(object, core, new));
+            RENAMED
+                .iter()
+                .for_each(|(core, new)| rename(object, core, new));
             // The core form always shows these two, the new one only when they are set.
             for field in ["reportingController", "reportingInstance"] {
                 if object.get(field).is_some_and(|text| text == "") {
@@ -194,9 +203,19 @@ fn common(errors: &mut Errors, event: &Value, controller: &str) {
     let namespace = event["metadata"].text("namespace");
     let involved = event["involvedObject"].text("namespace");
     let path = Path::new("involvedObject");
-    let mut mismatch = || errors.invalid(&path.child("namespace"), involved, "does not match event.namespace");
+    let mut mismatch = || {
+        errors.invalid(
+            &path.child("namespace"),
+            involved,
+            "does not match event.namespace",
+        )
+    };
     if event["eventTime"].is_null() {
-        if if involved.is_empty() { !matches!(namespace, "" | "default") } else { namespace != involved } {
+        if if involved.is_empty() {
+            !matches!(namespace, "" | "default")
+        } else {
+            namespace != involved
+        } {
             mismatch();
         }
     } else {
@@ -205,20 +224,34 @@ fn common(errors: &mut Errors, event: &Value, controller: &str) {
         }
         reporter(errors, event, controller);
     }
-    check(errors, &Path::new("namespace"), namespace, names::dns_subdomain(namespace));
+    check(
+        errors,
+        &Path::new("namespace"),
+        namespace,
+        names::dns_subdomain(namespace),
+    );
 }
 
 fn reporter(errors: &mut Errors, event: &Value, controller: &str) {
     let limited = |errors: &mut Errors, field: &str, limit: usize| {
         if event.text(field).len() > limit {
-            errors.invalid(&Path::new(field), "", format!("can have at most {limit} characters"));
+            errors.invalid(
+                &Path::new(field),
+                "",
+                format!("can have at most {limit} characters"),
+            );
         }
     };
     let name = event.text("reportingComponent");
     if name.is_empty() {
         errors.required(&Path::new(controller), "");
     }
-    check(errors, &Path::new(controller), name, names::qualified_name(name));
+    check(
+        errors,
+        &Path::new(controller),
+        name,
+        names::qualified_name(name),
+    );
     for field in ["reportingInstance", "action", "reason"] {
         if event.text(field).is_empty() {
             errors.required(&Path::new(field), "");
@@ -243,7 +276,10 @@ fn new_api(errors: &mut Errors, event: &Value) {
         ("firstTimestamp", event.has("firstTimestamp")),
         ("lastTimestamp", event.has("lastTimestamp")),
         ("count", event.integer("count").unwrap_or(0) != 0),
-        ("source", !source.text("component").is_empty() || !source.text("host").is_empty()),
+        (
+            "source",
+            !source.text("component").is_empty() || !source.text("host").is_empty(),
+        ),
     ];
     for (field, _) in set.into_iter().filter(|(_, set)| *set) {
         errors.invalid(&Path::new(field), "", "needs to be unset");
@@ -268,7 +304,11 @@ fn cells(event: &Value, now: Timestamp) -> Vec<Value> {
     if !event.has("firstTimestamp") {
         first = since(event.text("eventTime"), now);
     }
-    let mut last = if event.has("lastTimestamp") { since(event.text("lastTimestamp"), now) } else { first.clone() };
+    let mut last = if event.has("lastTimestamp") {
+        since(event.text("lastTimestamp"), now)
+    } else {
+        first.clone()
+    };
     let mut count = event.integer("count").unwrap_or(0).max(1);
     if let Some(series) = event.field("series") {
         last = since(series.text("lastObservedTime"), now);
@@ -276,7 +316,11 @@ fn cells(event: &Value, now: Timestamp) -> Vec<Value> {
     }
     let involved = &event["involvedObject"];
     let kind = involved.text("kind").to_lowercase();
-    let object = if involved.text("name").is_empty() { kind } else { format!("{kind}/{}", involved.text("name")) };
+    let object = if involved.text("name").is_empty() {
+        kind
+    } else {
+        format!("{kind}/{}", involved.text("name"))
+    };
     vec![
         last.into(),
         event.text("type").into(),
@@ -296,8 +340,15 @@ fn source(event: &Value) -> String {
         "" => event.text(field).to_owned(),
         text => text.to_owned(),
     };
-    let (component, instance) = (either("component", "reportingComponent"), either("host", "reportingInstance"));
-    if instance.is_empty() { component } else { format!("{component}, {instance}") }
+    let (component, instance) = (
+        either("component", "reportingComponent"),
+        either("host", "reportingInstance"),
+    );
+    if instance.is_empty() {
+        component
+    } else {
+        format!("{component}, {instance}")
+    }
 }
 
 #[cfg(test)]
@@ -311,7 +362,10 @@ mod tests {
         let new = json!({"note": "n", "regarding": {"kind": "Pod"}, "reportingController": "c", "deprecatedSource": {}});
         let mut stored = new.clone();
         Event.to_storage(&mut stored);
-        assert_eq!(stored, json!({"message": "n", "involvedObject": {"kind": "Pod"}, "reportingComponent": "c", "source": {}}));
+        assert_eq!(
+            stored,
+            json!({"message": "n", "involvedObject": {"kind": "Pod"}, "reportingComponent": "c", "source": {}})
+        );
         Event.from_storage(&mut stored);
         assert_eq!(stored, new);
     }

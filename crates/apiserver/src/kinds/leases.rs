@@ -21,17 +21,38 @@ impl Kind for Lease {
     fn validate(&self, _ctx: &Ctx<'_>, object: &Value, errors: &mut Errors) {
         let spec = &object["spec"];
         let path = Path::new("spec");
-        if let Some(seconds) = spec.integer("leaseDurationSeconds").filter(|&seconds| seconds <= 0) {
-            errors.invalid(&path.child("leaseDurationSeconds"), seconds, "must be greater than 0");
+        if let Some(seconds) = spec
+            .integer("leaseDurationSeconds")
+            .filter(|&seconds| seconds <= 0)
+        {
+            errors.invalid(
+                &path.child("leaseDurationSeconds"),
+                seconds,
+                "must be greater than 0",
+            );
         }
-        if let Some(transitions) = spec.integer("leaseTransitions").filter(|&transitions| transitions < 0) {
-            errors.invalid(&path.child("leaseTransitions"), transitions, "must be greater than or equal to 0");
+        if let Some(transitions) = spec
+            .integer("leaseTransitions")
+            .filter(|&transitions| transitions < 0)
+        {
+            errors.invalid(
+                &path.child("leaseTransitions"),
+                transitions,
+                "must be greater than or equal to 0",
+            );
         }
         if let Some(strategy) = spec["strategy"].as_str() {
             strategy_name(errors, &path.child("strategy"), strategy);
         }
-        if spec["preferredHolder"].as_str().is_some_and(|holder| !holder.is_empty()) && spec.text("strategy").is_empty() {
-            errors.forbidden(&path.child("preferredHolder"), "may only be specified if `strategy` is defined");
+        if spec["preferredHolder"]
+            .as_str()
+            .is_some_and(|holder| !holder.is_empty())
+            && spec.text("strategy").is_empty()
+        {
+            errors.forbidden(
+                &path.child("preferredHolder"),
+                "may only be specified if `strategy` is defined",
+            );
         }
     }
 
@@ -41,7 +62,11 @@ impl Kind for Lease {
     }
 
     fn cells(&self, object: &Value, now: Timestamp) -> Vec<Value> {
-        vec![name(object), object["spec"].text("holderIdentity").into(), age(object, now)]
+        vec![
+            name(object),
+            object["spec"].text("holderIdentity").into(),
+            age(object, now),
+        ]
     }
 }
 

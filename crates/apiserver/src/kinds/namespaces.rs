@@ -29,8 +29,12 @@ impl Kind for Namespace {
     fn prepare_create(&self, _ctx: &Ctx<'_>, object: &mut Value) {
         label_with_name(object);
         object["status"] = json!({"phase": "Active"});
-        let Some(root) = object.as_object_mut() else { return };
-        let finalizers = object_at(root, "spec").entry("finalizers").or_insert(Value::Null);
+        let Some(root) = object.as_object_mut() else {
+            return;
+        };
+        let finalizers = object_at(root, "spec")
+            .entry("finalizers")
+            .or_insert(Value::Null);
         match finalizers {
             Value::Array(list) if list.iter().any(|finalizer| finalizer == FINALIZER) => {}
             Value::Array(list) => list.push(FINALIZER.into()),
@@ -48,14 +52,23 @@ impl Kind for Namespace {
 
     fn validate_status(&self, _ctx: &Ctx<'_>, object: &Value, _old: &Value, errors: &mut Errors) {
         let path = Path::new("status");
-        let path = path.child("phase");
+        // The capital letter is upstream's.
+        let path = path.child("Phase");
         let phase = object["status"].text("phase");
         if object["metadata"].has("deletionTimestamp") {
             if phase != "Terminating" {
-                errors.invalid(&path, phase, "may only be 'Terminating' if `deletionTimestamp` is not empty");
+                errors.invalid(
+                    &path,
+                    phase,
+                    "may only be 'Terminating' if `deletionTimestamp` is not empty",
+                );
             }
         } else if phase != "Active" {
-            errors.invalid(&path, phase, "may only be 'Active' if `deletionTimestamp` is empty");
+            errors.invalid(
+                &path,
+                phase,
+                "may only be 'Active' if `deletionTimestamp` is empty",
+            );
         }
     }
 
@@ -81,7 +94,11 @@ impl Kind for Namespace {
     }
 
     fn cells(&self, object: &Value, now: Timestamp) -> Vec<Value> {
-        vec![name(object), object["status"].text("phase").into(), age(object, now)]
+        vec![
+            name(object),
+            object["status"].text("phase").into(),
+            age(object, now),
+        ]
     }
 
     fn selectable_fields(&self) -> &[&'static str] {
@@ -108,7 +125,9 @@ fn keep(object: &mut Value, old: &Value, part: &str, field: &str) {
     match old[part].field(field) {
         Some(value) => object[part][field] = value.clone(),
         None => {
-            object[part].as_object_mut().and_then(|part| part.remove(field));
+            object[part]
+                .as_object_mut()
+                .and_then(|part| part.remove(field));
         }
     }
 }
@@ -117,7 +136,11 @@ fn keep(object: &mut Value, old: &Value, part: &str, field: &str) {
 pub(crate) fn spec_finalizers(errors: &mut Errors, object: &Value) {
     let path = Path::new("spec");
     let path = path.child("finalizers");
-    for finalizer in object["spec"].items("finalizers").iter().filter_map(Value::as_str) {
+    for finalizer in object["spec"]
+        .items("finalizers")
+        .iter()
+        .filter_map(Value::as_str)
+    {
         check(errors, &path, finalizer, names::qualified_name(finalizer));
         metadata::kube_finalizer(errors, &path, finalizer);
     }
@@ -130,15 +153,27 @@ mod tests {
     #[test]
     fn a_finalizer_without_a_domain_must_be_a_standard_one() {
         let mut errors = Errors::default();
-        spec_finalizers(&mut errors, &json!({"spec": {"finalizers": ["kubernetes", "example.com/f", "foo"]}}));
+        spec_finalizers(
+            &mut errors,
+            &json!({"spec": {"finalizers": ["kubernetes", "example.com/f", "foo"]}}),
+        );
         let bodies: Vec<String> = errors.0.iter().map(|error| error.body()).collect();
-        assert_eq!(bodies, [r#"Invalid value: "foo": name is neither a standard finalizer name nor is it fully qualified"#]);
+        assert_eq!(
+            bodies,
+            [
+                r#"Invalid value: "foo": name is neither a standard finalizer name nor is it fully qualified"#
+            ]
+        );
     }
 
     #[test]
     fn the_name_label_cannot_be_changed() {
-        let mut namespace = json!({"metadata": {"name": "a", "labels": {"kubernetes.io/metadata.name": "b"}}});
+        let mut namespace =
+            json!({"metadata": {"name": "a", "labels": {"kubernetes.io/metadata.name": "b"}}});
         Namespace.default(&mut namespace);
-        assert_eq!(namespace["metadata"]["labels"], json!({"kubernetes.io/metadata.name": "a"}));
+        assert_eq!(
+            namespace["metadata"]["labels"],
+            json!({"kubernetes.io/metadata.name": "a"})
+        );
     }
 }

@@ -28,12 +28,24 @@ impl Kind for Node {
         if let Some(spec) = object.get_mut("spec").and_then(Value::as_object_mut) {
             align_pod_cidrs(spec);
         }
-        let Some(status) = object.get_mut("status").and_then(Value::as_object_mut) else { return };
+        let Some(status) = object.get_mut("status").and_then(Value::as_object_mut) else {
+            return;
+        };
         for list in ["capacity", "allocatable"] {
-            status.get_mut(list).into_iter().for_each(quantity::round_list);
+            status
+                .get_mut(list)
+                .into_iter()
+                .for_each(quantity::round_list);
         }
-        let capacity = status.get("capacity").filter(|capacity| capacity.as_object().is_some_and(|capacity| !capacity.is_empty()));
-        if let (Some(capacity), None) = (capacity.cloned(), status.get("allocatable").and_then(Value::as_object)) {
+        let capacity = status.get("capacity").filter(|capacity| {
+            capacity
+                .as_object()
+                .is_some_and(|capacity| !capacity.is_empty())
+        });
+        if let (Some(capacity), None) = (
+            capacity.cloned(),
+            status.get("allocatable").and_then(Value::as_object),
+        ) {
             status.insert("allocatable".to_owned(), capacity);
         }
     }
@@ -112,8 +124,15 @@ impl Kind for Node {
 
 /// `podCIDR` is the first of `podCIDRs`; where a client sends both and they differ, the single one wins.
 fn align_pod_cidrs(spec: &mut serde_json::Map<String, Value>) {
-    let first = spec.get("podCIDRs").and_then(Value::as_array).and_then(|cidrs| cidrs.first()).cloned();
-    let single = spec.get("podCIDR").filter(|cidr| cidr.as_str().is_some_and(|cidr| !cidr.is_empty())).cloned();
+    let first = spec
+        .get("podCIDRs")
+        .and_then(Value::as_array)
+        .and_then(|cidrs| cidrs.first())
+        .cloned();
+    let single = spec
+        .get("podCIDR")
+        .filter(|cidr| cidr.as_str().is_some_and(|cidr| !cidr.is_empty()))
+        .cloned();
     match (single, first) {
         (Some(single), first) if first.as_ref() != Some(&single) => {
             spec.insert("podCIDRs".to_owned(), Value::Array(vec![single]));
@@ -136,12 +155,20 @@ fn taints(errors: &mut Errors, node: &Value) {
         metadata::label_name(errors, &path.child("key"), key);
         let sentences = names::label_value(taint.text("value"));
         if !sentences.is_empty() {
-            errors.invalid(&path.child("value"), taint.text("value"), sentences.join(";"));
+            errors.invalid(
+                &path.child("value"),
+                taint.text("value"),
+                sentences.join(";"),
+            );
         }
         if effect.is_empty() {
             errors.required(&path.child("effect"), "");
         } else if !matches!(effect, "NoSchedule" | "PreferNoSchedule" | "NoExecute") {
-            errors.not_supported(&path.child("effect"), effect, &["NoSchedule", "PreferNoSchedule", "NoExecute"]);
+            errors.not_supported(
+                &path.child("effect"),
+                effect,
+                &["NoSchedule", "PreferNoSchedule", "NoExecute"],
+            );
         }
         if !seen.insert((key, effect)) {
             let text = field::go_struct(&[
@@ -150,7 +177,12 @@ fn taints(errors: &mut Errors, node: &Value) {
                 ("Effect", effect.into()),
                 ("TimeAdded", taint["timeAdded"].clone()),
             ]);
-            errors.with_text(ErrorType::Duplicate, &path, text, "taints must be unique by key and effect pair");
+            errors.with_text(
+                ErrorType::Duplicate,
+                &path,
+                text,
+                "taints must be unique by key and effect pair",
+            );
         }
     }
 }
@@ -159,7 +191,12 @@ fn declared_resources(errors: &mut Errors, node: &Value) {
     let path = Path::new("status");
     for list in ["capacity", "allocatable"] {
         for (resource, amount) in node["status"].entries(list) {
-            resources::amount(errors, &path.child(list).child(resource), resource, amount.as_str().unwrap_or(""));
+            resources::amount(
+                errors,
+                &path.child(list).child(resource),
+                resource,
+                amount.as_str().unwrap_or(""),
+            );
         }
     }
 }
@@ -173,7 +210,11 @@ fn pod_cidrs(errors: &mut Errors, cidrs: &[Value]) {
     }
     let families: BTreeSet<bool> = texts.iter().map(|cidr| cidr.contains(':')).collect();
     if texts.len() > 1 && (texts.len() > 2 || families.len() < 2) {
-        errors.invalid(&path, cidrs, "may specify no more than one CIDR for each IP family");
+        errors.invalid(
+            &path,
+            cidrs,
+            "may specify no more than one CIDR for each IP family",
+        );
     }
 }
 
@@ -182,7 +223,10 @@ fn duplicate_addresses(errors: &mut Errors, addresses: &[Value]) {
     let path = path.child("addresses");
     for (index, address) in addresses.iter().enumerate() {
         if addresses[..index].contains(address) {
-            let text = field::go_struct(&[("Type", address["type"].clone()), ("Address", address["address"].clone())]);
+            let text = field::go_struct(&[
+                ("Type", address["type"].clone()),
+                ("Address", address["address"].clone()),
+            ]);
             errors.with_text(ErrorType::Duplicate, &path.index(index), text, "");
         }
     }
@@ -190,16 +234,32 @@ fn duplicate_addresses(errors: &mut Errors, addresses: &[Value]) {
 
 fn once_set(errors: &mut Errors, node: &Value, old: &Value) {
     let path = Path::new("spec");
-    let (now, before) = (node["spec"].items("podCIDRs"), old["spec"].items("podCIDRs"));
-    let changes = if now.len() == before.len() { now.iter().zip(before).filter(|(now, before)| now != before).count() } else { 1 };
+    let (now, before) = (
+        node["spec"].items("podCIDRs"),
+        old["spec"].items("podCIDRs"),
+    );
+    let changes = if now.len() == before.len() {
+        now.iter()
+            .zip(before)
+            .filter(|(now, before)| now != before)
+            .count()
+    } else {
+        1
+    };
     if !before.is_empty() {
         for _ in 0..changes {
-            errors.forbidden(&path.child("podCIDRs"), "node updates may not change podCIDR except from \"\" to valid");
+            errors.forbidden(
+                &path.child("podCIDRs"),
+                "node updates may not change podCIDR except from \"\" to valid",
+            );
         }
     }
     let provider = old["spec"].text("providerID");
     if !provider.is_empty() && node["spec"].text("providerID") != provider {
-        errors.forbidden(&path.child("providerID"), "node updates may not change providerID except from \"\" to valid");
+        errors.forbidden(
+            &path.child("providerID"),
+            "node updates may not change providerID except from \"\" to valid",
+        );
     }
     if node["spec"].text("externalID") != old["spec"].text("externalID") {
         errors.forbidden(&path.child("externalID"), "may not be updated");
@@ -207,7 +267,10 @@ fn once_set(errors: &mut Errors, node: &Value, old: &Value) {
 }
 
 fn status(node: &Value) -> String {
-    let ready = node["status"].items("conditions").iter().find(|condition| condition["type"] == "Ready");
+    let ready = node["status"]
+        .items("conditions")
+        .iter()
+        .find(|condition| condition["type"] == "Ready");
     let mut text = match ready {
         None => "Unknown".to_owned(),
         Some(ready) if ready["status"] == "True" => "Ready".to_owned(),
@@ -233,7 +296,10 @@ fn roles(node: &Value) -> String {
 }
 
 fn address<'n>(node: &'n Value, kind: &str) -> &'n str {
-    let found = node["status"].items("addresses").iter().find(|address| address["type"] == kind);
+    let found = node["status"]
+        .items("addresses")
+        .iter()
+        .find(|address| address["type"] == kind);
     or_none(found.map_or("", |address| address.text("address")))
 }
 

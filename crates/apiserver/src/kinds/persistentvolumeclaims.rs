@@ -18,7 +18,12 @@ use crate::{
 
 /// The class of a claim before it became a field.
 pub(crate) const BETA_CLASS: &str = "volume.beta.kubernetes.io/storage-class";
-const MODES: &[&str] = &["ReadOnlyMany", "ReadWriteMany", "ReadWriteOnce", "ReadWriteOncePod"];
+const MODES: &[&str] = &[
+    "ReadOnlyMany",
+    "ReadWriteMany",
+    "ReadWriteOnce",
+    "ReadWriteOncePod",
+];
 const IMMUTABLE: &str = "spec is immutable after creation except resources.requests and volumeAttributesClassName for bound claims";
 
 /// core/v1 PersistentVolumeClaim.
@@ -26,7 +31,9 @@ pub(crate) struct PersistentVolumeClaim;
 
 impl Kind for PersistentVolumeClaim {
     fn default(&self, object: &mut Value) {
-        let Some(root) = object.as_object_mut() else { return };
+        let Some(root) = object.as_object_mut() else {
+            return;
+        };
         let spec = object_at(root, "spec");
         set_default(spec, "volumeMode", "Filesystem");
         if let Some(resources) = spec.get_mut("resources").and_then(Value::as_object_mut) {
@@ -35,7 +42,10 @@ impl Kind for PersistentVolumeClaim {
         let status = object_at(root, "status");
         set_zero(status, "phase", "Pending");
         for list in ["capacity", "allocatedResources"] {
-            status.get_mut(list).into_iter().for_each(quantity::round_list);
+            status
+                .get_mut(list)
+                .into_iter()
+                .for_each(quantity::round_list);
         }
     }
 
@@ -59,7 +69,12 @@ impl Kind for PersistentVolumeClaim {
     fn validate_status(&self, _ctx: &Ctx<'_>, object: &Value, _old: &Value, errors: &mut Errors) {
         let path = Path::new("status");
         for (resource, amount) in object["status"].entries("capacity") {
-            resources::amount(errors, &path.child("capacity").key(resource), resource, amount.as_str().unwrap_or(""));
+            resources::amount(
+                errors,
+                &path.child("capacity").key(resource),
+                resource,
+                amount.as_str().unwrap_or(""),
+            );
         }
     }
 
@@ -71,7 +86,9 @@ impl Kind for PersistentVolumeClaim {
             ));
         }
         for list in ["requests", "limits"] {
-            let Some(text) = object["spec"]["resources"][list]["storage"].as_str() else { continue };
+            let Some(text) = object["spec"]["resources"][list]["storage"].as_str() else {
+                continue;
+            };
             if Quantity::parse(text).is_ok_and(|amount| amount.milli_value() % 1000 != 0) {
                 warnings.push(format!(
                     "spec.resources.{list}[storage]: fractional byte value {text:?} is invalid, must be an integer"
@@ -102,7 +119,10 @@ impl Kind for PersistentVolumeClaim {
         let (capacity, modes) = if volume.is_empty() {
             ("", String::new())
         } else {
-            (status["capacity"].text("storage"), access_modes(status.items("accessModes")))
+            (
+                status["capacity"].text("storage"),
+                access_modes(status.items("accessModes")),
+            )
         };
         vec![
             name(object),
@@ -120,12 +140,18 @@ impl Kind for PersistentVolumeClaim {
 
 /// The phase cell of claims and volumes.
 pub(crate) fn phase(object: &Value) -> &str {
-    if object["metadata"].has("deletionTimestamp") { "Terminating" } else { object["status"].text("phase") }
+    if object["metadata"].has("deletionTimestamp") {
+        "Terminating"
+    } else {
+        object["status"].text("phase")
+    }
 }
 
 /// The class of a claim or volume: the annotation of old, else the field.
 pub(crate) fn class(object: &Value) -> &str {
-    object["metadata"]["annotations"][BETA_CLASS].as_str().unwrap_or_else(|| object["spec"].text("storageClassName"))
+    object["metadata"]["annotations"][BETA_CLASS]
+        .as_str()
+        .unwrap_or_else(|| object["spec"].text("storageClassName"))
 }
 
 /// A text, or `<unset>` for an empty one.
@@ -135,9 +161,17 @@ pub(crate) fn or_unset(text: &str) -> &str {
 
 /// Access modes in short, each once, in upstream's order.
 pub(crate) fn access_modes(modes: &[Value]) -> String {
-    const SHORT: [(&str, &str); 4] =
-        [("ReadWriteOnce", "RWO"), ("ReadOnlyMany", "ROX"), ("ReadWriteMany", "RWX"), ("ReadWriteOncePod", "RWOP")];
-    let present: Vec<&str> = SHORT.iter().filter(|(mode, _)| modes.iter().any(|m| m == mode)).map(|(_, short)| *short).collect();
+    const SHORT: [(&str, &str); 4] = [
+        ("ReadWriteOnce", "RWO"),
+        ("ReadOnlyMany", "ROX"),
+        ("ReadWriteMany", "RWX"),
+        ("ReadWriteOncePod", "RWOP"),
+    ];
+    let present: Vec<&str> = SHORT
+        .iter()
+        .filter(|(mode, _)| modes.iter().any(|m| m == mode))
+        .map(|(_, short)| *short)
+        .collect();
     present.join(",")
 }
 
@@ -149,16 +183,23 @@ pub(crate) fn validate_access_modes(errors: &mut Errors, path: &Path<'_>, modes:
     for mode in modes.iter().filter_map(Value::as_str) {
         one_of(errors, path, mode, MODES);
     }
-    if modes.iter().any(|mode| mode == "ReadWriteOncePod") && modes.iter().any(|mode| mode != "ReadWriteOncePod") {
+    if modes.iter().any(|mode| mode == "ReadWriteOncePod")
+        && modes.iter().any(|mode| mode != "ReadWriteOncePod")
+    {
         errors.forbidden(path, "may not use ReadWriteOncePod with other access modes");
     }
 }
 
 /// The old and the new field for a data source say the same.
 fn mirror_data_source(object: &mut Value) {
-    let Some(spec) = object["spec"].as_object_mut() else { return };
+    let Some(spec) = object["spec"].as_object_mut() else {
+        return;
+    };
     let present = |value: Option<&Value>| value.filter(|value| !value.is_null()).cloned();
-    let (source, reference) = (present(spec.get("dataSource")), present(spec.get("dataSourceRef")));
+    let (source, reference) = (
+        present(spec.get("dataSource")),
+        present(spec.get("dataSourceRef")),
+    );
     match (source, reference) {
         (Some(source), None) => {
             spec.insert("dataSourceRef".to_owned(), source);
@@ -177,7 +218,11 @@ fn mirror_data_source(object: &mut Value) {
 
 /// Records what is wrong with the spec of a claim (also that of an ephemeral volume's template).
 pub(crate) fn spec(errors: &mut Errors, path: &Path<'_>, spec: &Value) {
-    validate_access_modes(errors, &path.child("accessModes"), spec.items("accessModes"));
+    validate_access_modes(
+        errors,
+        &path.child("accessModes"),
+        spec.items("accessModes"),
+    );
     selector::label_selector(errors, &path.child("selector"), &spec["selector"]);
     let storage = path.child("resources");
     match spec["resources"]["requests"]["storage"].as_str() {
@@ -187,11 +232,21 @@ pub(crate) fn spec(errors: &mut Errors, path: &Path<'_>, spec: &Value) {
     for field in ["storageClassName", "volumeAttributesClassName"] {
         let class = spec.text(field);
         if !class.is_empty() {
-            check(errors, &path.child(field), class, names::dns_subdomain(class));
+            check(
+                errors,
+                &path.child(field),
+                class,
+                names::dns_subdomain(class),
+            );
         }
     }
     if let Some(mode) = spec["volumeMode"].as_str() {
-        one_of(errors, &path.child("volumeMode"), mode, &["Block", "Filesystem"]);
+        one_of(
+            errors,
+            &path.child("volumeMode"),
+            mode,
+            &["Block", "Filesystem"],
+        );
     }
     for field in ["dataSource", "dataSourceRef"] {
         if let Some(source) = spec.field(field) {
@@ -208,10 +263,19 @@ fn data_source(errors: &mut Errors, path: &Path<'_>, source: &Value) {
         }
     }
     if group.is_empty() && kind != "PersistentVolumeClaim" {
-        errors.invalid(path, kind, "must be 'PersistentVolumeClaim' when referencing the default apiGroup");
+        errors.invalid(
+            path,
+            kind,
+            "must be 'PersistentVolumeClaim' when referencing the default apiGroup",
+        );
     }
     if !group.is_empty() {
-        check(errors, &path.child("apiGroup"), group, names::dns_subdomain(group));
+        check(
+            errors,
+            &path.child("apiGroup"),
+            group,
+            names::dns_subdomain(group),
+        );
     }
 }
 
@@ -224,7 +288,8 @@ fn update(errors: &mut Errors, claim: &Value, old: &Value) {
     }
     if claim["status"]["phase"] == "Bound" {
         if compared["resources"].has("requests") {
-            compared["resources"]["requests"]["storage"] = before["resources"]["requests"]["storage"].clone();
+            compared["resources"]["requests"]["storage"] =
+                before["resources"]["requests"]["storage"].clone();
         }
         if compared.has("volumeAttributesClassName") {
             compared["volumeAttributesClassName"] = before["volumeAttributesClassName"].clone();
@@ -243,7 +308,8 @@ fn update(errors: &mut Errors, claim: &Value, old: &Value) {
     }
     let amount = |claim: &Value, part: &str, list: &str| {
         let text = claim[part]["resources"][list].text("storage");
-        Quantity::parse(if text.is_empty() { "0" } else { text }).unwrap_or_else(|_| Quantity::from_integer(0))
+        Quantity::parse(if text.is_empty() { "0" } else { text })
+            .unwrap_or_else(|_| Quantity::from_integer(0))
     };
     let actual = old["status"]["capacity"].text("storage");
     let actual = Quantity::parse(actual).unwrap_or_else(|_| Quantity::from_integer(0));
@@ -251,9 +317,17 @@ fn update(errors: &mut Errors, claim: &Value, old: &Value) {
     if wanted < amount(old, "spec", "requests") && wanted <= actual {
         let path = path.child("resources");
         let path = path.child("requests");
-        errors.forbidden(&path.child("storage"), "field can not be less than status.capacity");
+        errors.forbidden(
+            &path.child("storage"),
+            "field can not be less than status.capacity",
+        );
     }
-    validation::immutable(errors, &path.child("volumeMode"), &claim["spec"]["volumeMode"], &before["volumeMode"]);
+    validation::immutable(
+        errors,
+        &path.child("volumeMode"),
+        &claim["spec"]["volumeMode"],
+        &before["volumeMode"],
+    );
 }
 
 fn drop_nulls(spec: &mut Value) {
@@ -283,6 +357,9 @@ mod tests {
         let mut shrunk = old.clone();
         shrunk["spec"]["resources"]["requests"]["storage"] = "512Mi".into();
         update(&mut errors, &shrunk, &old);
-        assert_eq!(errors.0[0].detail, "field can not be less than status.capacity");
+        assert_eq!(
+            errors.0[0].detail,
+            "field can not be less than status.capacity"
+        );
     }
 }

@@ -18,9 +18,28 @@ use crate::{
 
 /// The kinds of volumes, in the order upstream looks for them.
 const SOURCES: [&str; 22] = [
-    "hostPath", "gcePersistentDisk", "awsElasticBlockStore", "glusterfs", "flocker", "nfs", "rbd", "quobyte", "cephfs", "iscsi", "cinder",
-    "fc", "flexVolume", "azureFile", "vsphereVolume", "photonPersistentDisk", "portworxVolume", "azureDisk", "scaleIO", "local",
-    "storageos", "csi",
+    "hostPath",
+    "gcePersistentDisk",
+    "awsElasticBlockStore",
+    "glusterfs",
+    "flocker",
+    "nfs",
+    "rbd",
+    "quobyte",
+    "cephfs",
+    "iscsi",
+    "cinder",
+    "fc",
+    "flexVolume",
+    "azureFile",
+    "vsphereVolume",
+    "photonPersistentDisk",
+    "portworxVolume",
+    "azureDisk",
+    "scaleIO",
+    "local",
+    "storageos",
+    "csi",
 ];
 
 /// core/v1 PersistentVolume.
@@ -28,12 +47,16 @@ pub(crate) struct PersistentVolume;
 
 impl Kind for PersistentVolume {
     fn default(&self, object: &mut Value) {
-        let Some(root) = object.as_object_mut() else { return };
+        let Some(root) = object.as_object_mut() else {
+            return;
+        };
         set_zero(object_at(root, "status"), "phase", "Pending");
         let spec = object_at(root, "spec");
         set_zero(spec, "persistentVolumeReclaimPolicy", "Retain");
         set_default(spec, "volumeMode", "Filesystem");
-        spec.get_mut("capacity").into_iter().for_each(quantity::round_list);
+        spec.get_mut("capacity")
+            .into_iter()
+            .for_each(quantity::round_list);
         let mut within = |source: &str, field: &str, value: &str| {
             if let Some(source) = spec.get_mut(source).and_then(Value::as_object_mut) {
                 set_zero(source, field, value);
@@ -61,7 +84,8 @@ impl Kind for PersistentVolume {
     }
 
     fn prepare_status(&self, ctx: &Ctx<'_>, object: &mut Value, old: &Value) {
-        let given = object["status"]["lastPhaseTransitionTime"] != old["status"]["lastPhaseTransitionTime"];
+        let given =
+            object["status"]["lastPhaseTransitionTime"] != old["status"]["lastPhaseTransitionTime"];
         if object["status"]["phase"] != old["status"]["phase"] && !given {
             object["status"]["lastPhaseTransitionTime"] = stamp(ctx.now).into();
         }
@@ -73,13 +97,23 @@ impl Kind for PersistentVolume {
 
     fn validate_update(&self, _ctx: &Ctx<'_>, object: &Value, old: &Value, errors: &mut Errors) {
         let path = Path::new("spec");
-        if SOURCES.iter().any(|source| object["spec"][source] != old["spec"][source]) {
-            errors.forbidden(&path.child("persistentvolumesource"), "spec.persistentvolumesource is immutable after creation");
+        if SOURCES
+            .iter()
+            .any(|source| object["spec"][source] != old["spec"][source])
+        {
+            errors.forbidden(
+                &path.child("persistentvolumesource"),
+                "spec.persistentvolumesource is immutable after creation",
+            );
         }
         for field in ["volumeMode", "nodeAffinity"] {
             let (now, before) = (&object["spec"][field], &old["spec"][field]);
             if now != before && !(field == "nodeAffinity" && before.is_null()) {
-                errors.invalid(&path.child(field), now.clone(), crate::validation::IMMUTABLE);
+                errors.invalid(
+                    &path.child(field),
+                    now.clone(),
+                    crate::validation::IMMUTABLE,
+                );
             }
         }
     }
@@ -103,7 +137,9 @@ impl Kind for PersistentVolume {
 
     fn cells(&self, object: &Value, now: Timestamp) -> Vec<Value> {
         let spec = &object["spec"];
-        let claim = spec.field("claimRef").map(|claim| format!("{}/{}", claim.text("namespace"), claim.text("name")));
+        let claim = spec
+            .field("claimRef")
+            .map(|claim| format!("{}/{}", claim.text("namespace"), claim.text("name")));
         vec![
             name(object),
             spec["capacity"].text("storage").into(),
@@ -126,22 +162,44 @@ fn stamp(now: Timestamp) -> String {
 }
 
 fn spec(errors: &mut Errors, path: &Path<'_>, spec: &Value) {
-    validate_access_modes(errors, &path.child("accessModes"), spec.items("accessModes"));
+    validate_access_modes(
+        errors,
+        &path.child("accessModes"),
+        spec.items("accessModes"),
+    );
     capacity(errors, &path.child("capacity"), spec);
     let policy = spec.text("persistentVolumeReclaimPolicy");
     if !policy.is_empty() {
-        one_of(errors, &path.child("persistentVolumeReclaimPolicy"), policy, &["Delete", "Recycle", "Retain"]);
+        one_of(
+            errors,
+            &path.child("persistentVolumeReclaimPolicy"),
+            policy,
+            &["Delete", "Recycle", "Retain"],
+        );
     }
     source(errors, path, spec);
     if spec["hostPath"]["path"] == "/" && policy == "Recycle" {
-        errors.forbidden(&path.child("persistentVolumeReclaimPolicy"), "may not be 'recycle' for a hostPath mount of '/'");
+        errors.forbidden(
+            &path.child("persistentVolumeReclaimPolicy"),
+            "may not be 'recycle' for a hostPath mount of '/'",
+        );
     }
     let class = spec.text("storageClassName");
     if !class.is_empty() {
-        check(errors, &path.child("storageClassName"), class, names::dns_subdomain(class));
+        check(
+            errors,
+            &path.child("storageClassName"),
+            class,
+            names::dns_subdomain(class),
+        );
     }
     if let Some(mode) = spec["volumeMode"].as_str() {
-        one_of(errors, &path.child("volumeMode"), mode, &["Block", "Filesystem"]);
+        one_of(
+            errors,
+            &path.child("volumeMode"),
+            mode,
+            &["Block", "Filesystem"],
+        );
     }
 }
 
@@ -164,7 +222,10 @@ fn source(errors: &mut Errors, path: &Path<'_>, spec: &Value) {
         return errors.required(path, "must specify a volume type");
     };
     for extra in present {
-        errors.forbidden(&path.child(extra), "may not specify more than 1 volume type");
+        errors.forbidden(
+            &path.child(extra),
+            "may not specify more than 1 volume type",
+        );
     }
     let (inner, path) = (&spec[*first], path.child(first));
     let needed: &[&str] = match *first {
@@ -187,7 +248,10 @@ fn source(errors: &mut Errors, path: &Path<'_>, spec: &Value) {
         }
         "local" if !spec["nodeAffinity"].has("required") => {
             let parent = Path::new("metadata");
-            errors.required(&parent.child("annotations"), "Local volume requires node affinity");
+            errors.required(
+                &parent.child("annotations"),
+                "Local volume requires node affinity",
+            );
         }
         _ => {}
     }

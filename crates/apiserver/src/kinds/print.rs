@@ -7,29 +7,53 @@ use super::Column;
 
 /// A column that is always shown.
 pub(crate) const fn column(name: &'static str) -> Column {
-    Column { name, cell_type: "string", format: "", priority: 0 }
+    Column {
+        name,
+        cell_type: "string",
+        format: "",
+        priority: 0,
+    }
 }
 
 /// The first column: the object's name.
-pub(crate) const NAME: Column = Column { name: "Name", cell_type: "string", format: "name", priority: 0 };
+pub(crate) const NAME: Column = Column {
+    name: "Name",
+    cell_type: "string",
+    format: "name",
+    priority: 0,
+};
 
 /// How old the object is.
 pub(crate) const AGE: Column = column("Age");
 
 /// A column shown with `-o wide`.
 pub(crate) const fn wide(name: &'static str) -> Column {
-    Column { name, cell_type: "string", format: "", priority: 1 }
+    Column {
+        name,
+        cell_type: "string",
+        format: "",
+        priority: 1,
+    }
 }
 
 /// A column whose cells are no strings.
 pub(crate) const fn typed(name: &'static str, cell_type: &'static str) -> Column {
-    Column { name, cell_type, format: "", priority: 0 }
+    Column {
+        name,
+        cell_type,
+        format: "",
+        priority: 0,
+    }
 }
 
 /// A span of time in seconds as upstream's `HumanDuration`: two units at most, `<invalid>` for what lies in the future.
 pub(crate) fn duration(seconds: i64) -> String {
     let two = |first: i64, unit: char, second: i64, smaller: char| {
-        if second == 0 { format!("{first}{unit}") } else { format!("{first}{unit}{second}{smaller}") }
+        if second == 0 {
+            format!("{first}{unit}")
+        } else {
+            format!("{first}{unit}{second}{smaller}")
+        }
     };
     let (minutes, hours, days) = (seconds / 60, seconds / 3600, seconds / 86400);
     match seconds {
@@ -57,7 +81,13 @@ pub(crate) fn since(timestamp: &str, now: Timestamp) -> String {
 
 /// The cell of the Age column.
 pub(crate) fn age(object: &Value, now: Timestamp) -> Value {
-    since(object["metadata"]["creationTimestamp"].as_str().unwrap_or(""), now).into()
+    since(
+        object["metadata"]["creationTimestamp"]
+            .as_str()
+            .unwrap_or(""),
+        now,
+    )
+    .into()
 }
 
 /// The cell of the Name column.
@@ -72,8 +102,11 @@ pub(crate) fn or_none(text: &str) -> &str {
 
 /// Labels as `k=v,l=w`, or `<none>`.
 pub(crate) fn labels(labels: Option<&Map<String, Value>>) -> String {
-    let pairs: Vec<String> =
-        labels.into_iter().flatten().map(|(key, value)| format!("{key}={}", value.as_str().unwrap_or(""))).collect();
+    let pairs: Vec<String> = labels
+        .into_iter()
+        .flatten()
+        .map(|(key, value)| format!("{key}={}", value.as_str().unwrap_or("")))
+        .collect();
     or_none(&pairs.join(",")).to_owned()
 }
 

@@ -18,7 +18,11 @@ use crate::{
 const HIGHEST_USER_VALUE: i64 = 1_000_000_000;
 const SYSTEM_PREFIX: &str = "system-";
 const SYSTEM_CLASSES: [(&str, i64, &str); 2] = [
-    ("system-node-critical", 2_000_001_000, "Used for system critical pods that must not be moved from their current node."),
+    (
+        "system-node-critical",
+        2_000_001_000,
+        "Used for system critical pods that must not be moved from their current node.",
+    ),
     (
         "system-cluster-critical",
         2_000_000_000,
@@ -52,13 +56,18 @@ impl Kind for PriorityClass {
         if name.starts_with(SYSTEM_PREFIX) {
             system_class(errors, object, name, value);
         } else if value > HIGHEST_USER_VALUE {
-            let detail = format!("maximum allowed value of a user defined priority is {HIGHEST_USER_VALUE}");
+            let detail =
+                format!("maximum allowed value of a user defined priority is {HIGHEST_USER_VALUE}");
             errors.forbidden(&Path::new("value"), detail);
         }
         if let Some(policy) = object["preemptionPolicy"].as_str()
             && !matches!(policy, "PreemptLowerPriority" | "Never")
         {
-            errors.not_supported(&Path::new("preemptionPolicy"), policy, &["PreemptLowerPriority", "Never"]);
+            errors.not_supported(
+                &Path::new("preemptionPolicy"),
+                policy,
+                &["PreemptLowerPriority", "Never"],
+            );
         }
     }
 
@@ -66,11 +75,22 @@ impl Kind for PriorityClass {
         if object["value"] != old["value"] {
             errors.forbidden(&Path::new("value"), "may not be changed in an update.");
         }
-        validation::immutable(errors, &Path::new("preemptionPolicy"), &object["preemptionPolicy"], &old["preemptionPolicy"]);
+        validation::immutable(
+            errors,
+            &Path::new("preemptionPolicy"),
+            &object["preemptionPolicy"],
+            &old["preemptionPolicy"],
+        );
     }
 
     fn columns(&self) -> Option<&[Column]> {
-        const COLUMNS: &[Column] = &[NAME, typed("Value", "integer"), typed("Global-Default", "boolean"), AGE, column("PreemptionPolicy")];
+        const COLUMNS: &[Column] = &[
+            NAME,
+            typed("Value", "integer"),
+            typed("Global-Default", "boolean"),
+            AGE,
+            column("PreemptionPolicy"),
+        ];
         Some(COLUMNS)
     }
 
@@ -88,17 +108,28 @@ impl Kind for PriorityClass {
 /// A reserved name must be that of a system class and have all of its values.
 fn system_class(errors: &mut Errors, class: &Value, name: &str, value: i64) {
     let Some((_, expected, _)) = SYSTEM_CLASSES.iter().find(|(known, ..)| *known == name) else {
-        return refuse_reserved(errors, &format!("{name} is not a known system priority class"));
+        return refuse_reserved(
+            errors,
+            &format!("{name} is not a known system priority class"),
+        );
     };
     if value != *expected {
-        refuse_reserved(errors, &format!("value of {name} PriorityClass must be {expected}"));
+        refuse_reserved(
+            errors,
+            &format!("value of {name} PriorityClass must be {expected}"),
+        );
     } else if class.flag("globalDefault") {
-        refuse_reserved(errors, &format!("globalDefault of {name} PriorityClass must be false"));
+        refuse_reserved(
+            errors,
+            &format!("globalDefault of {name} PriorityClass must be false"),
+        );
     }
 }
 
 fn refuse_reserved(errors: &mut Errors, why: &str) {
     let path = Path::new("metadata");
-    let detail = format!("priority class names with '{SYSTEM_PREFIX}' prefix are reserved for system use only. error: {why}");
+    let detail = format!(
+        "priority class names with '{SYSTEM_PREFIX}' prefix are reserved for system use only. error: {why}"
+    );
     errors.forbidden(&path.child("name"), detail);
 }

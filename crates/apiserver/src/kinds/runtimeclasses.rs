@@ -20,7 +20,10 @@ pub(crate) struct RuntimeClass;
 
 impl Kind for RuntimeClass {
     fn default(&self, object: &mut Value) {
-        if let Some(fixed) = object.get_mut("overhead").and_then(|overhead| overhead.get_mut("podFixed")) {
+        if let Some(fixed) = object
+            .get_mut("overhead")
+            .and_then(|overhead| overhead.get_mut("podFixed"))
+        {
             quantity::round_list(fixed);
         }
     }
@@ -30,22 +33,45 @@ impl Kind for RuntimeClass {
         if handler.is_empty() {
             errors.required(&Path::new("handler"), "");
         } else {
-            check(errors, &Path::new("handler"), handler, names::dns_label(handler));
+            check(
+                errors,
+                &Path::new("handler"),
+                handler,
+                names::dns_label(handler),
+            );
         }
         // Upstream checks the amounts as the limits of a container and says so in the path.
         let path = Path::new("overhead");
         let path = path.child("limits");
         for (resource, amount) in object["overhead"].entries("podFixed") {
             resources::container_name(errors, &path.key(resource), resource);
-            resources::amount(errors, &path.key(resource), resource, amount.as_str().unwrap_or(""));
+            resources::amount(
+                errors,
+                &path.key(resource),
+                resource,
+                amount.as_str().unwrap_or(""),
+            );
         }
         let path = Path::new("scheduling");
-        metadata::labels(errors, &path.child("nodeSelector"), object["scheduling"].get("nodeSelector"));
-        tolerations(errors, &path.child("tolerations"), object["scheduling"].items("tolerations"));
+        metadata::labels(
+            errors,
+            &path.child("nodeSelector"),
+            object["scheduling"].get("nodeSelector"),
+        );
+        tolerations(
+            errors,
+            &path.child("tolerations"),
+            object["scheduling"].items("tolerations"),
+        );
     }
 
     fn validate_update(&self, _ctx: &Ctx<'_>, object: &Value, old: &Value, errors: &mut Errors) {
-        validation::immutable(errors, &Path::new("handler"), &object["handler"], &old["handler"]);
+        validation::immutable(
+            errors,
+            &Path::new("handler"),
+            &object["handler"],
+            &old["handler"],
+        );
     }
 
     fn columns(&self) -> Option<&[Column]> {
@@ -54,14 +80,22 @@ impl Kind for RuntimeClass {
     }
 
     fn cells(&self, object: &Value, now: Timestamp) -> Vec<Value> {
-        vec![name(object), object.text("handler").into(), age(object, now)]
+        vec![
+            name(object),
+            object.text("handler").into(),
+            age(object, now),
+        ]
     }
 }
 
 fn tolerations(errors: &mut Errors, path: &Path<'_>, tolerations: &[Value]) {
     for (index, toleration) in tolerations.iter().enumerate() {
         let path = path.index(index);
-        let (key, value, effect) = (toleration.text("key"), toleration.text("value"), toleration.text("effect"));
+        let (key, value, effect) = (
+            toleration.text("key"),
+            toleration.text("value"),
+            toleration.text("effect"),
+        );
         if !key.is_empty() {
             metadata::label_name(errors, &path.child("key"), key);
         } else if toleration["operator"] != "Exists" {
@@ -69,7 +103,11 @@ fn tolerations(errors: &mut Errors, path: &Path<'_>, tolerations: &[Value]) {
             errors.invalid(&path.child("operator"), toleration.text("operator"), detail);
         }
         if toleration.has("tolerationSeconds") && effect != "NoExecute" {
-            errors.invalid(&path.child("effect"), effect, "effect must be 'NoExecute' when `tolerationSeconds` is set");
+            errors.invalid(
+                &path.child("effect"),
+                effect,
+                "effect must be 'NoExecute' when `tolerationSeconds` is set",
+            );
         }
         match toleration.text("operator") {
             "Equal" | "" => {
@@ -81,12 +119,21 @@ fn tolerations(errors: &mut Errors, path: &Path<'_>, tolerations: &[Value]) {
             "Exists" if value.is_empty() => {}
             "Exists" => {
                 let detail = "value must be empty when `operator` is 'Exists'";
-                errors.with_text(ErrorType::Invalid, &path.child("operator"), internal(toleration), detail);
+                errors.with_text(
+                    ErrorType::Invalid,
+                    &path.child("operator"),
+                    internal(toleration),
+                    detail,
+                );
             }
             other => errors.not_supported(&path.child("operator"), other, &["Equal", "Exists"]),
         }
         if !matches!(effect, "" | "NoSchedule" | "PreferNoSchedule" | "NoExecute") {
-            errors.not_supported(&path.child("effect"), effect, &["NoSchedule", "PreferNoSchedule", "NoExecute"]);
+            errors.not_supported(
+                &path.child("effect"),
+                effect,
+                &["NoSchedule", "PreferNoSchedule", "NoExecute"],
+            );
         }
         if tolerations[..index].contains(toleration) {
             errors.with_text(ErrorType::Duplicate, &path, internal(toleration), "");

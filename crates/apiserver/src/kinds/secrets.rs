@@ -24,7 +24,9 @@ pub(crate) struct Secret;
 
 impl Kind for Secret {
     fn default(&self, object: &mut Value) {
-        let Some(root) = object.as_object_mut() else { return };
+        let Some(root) = object.as_object_mut() else {
+            return;
+        };
         set_zero(root, "type", "Opaque");
         if let Some(Value::Object(texts)) = root.remove("stringData")
             && !texts.is_empty()
@@ -55,7 +57,9 @@ impl Kind for Secret {
     }
 
     fn warnings(&self, object: &Value, _old: Option<&Value>) -> Vec<String> {
-        let certificate = object["data"]["tls.crt"].as_str().and_then(|text| STANDARD.decode(text).ok());
+        let certificate = object["data"]["tls.crt"]
+            .as_str()
+            .and_then(|text| STANDARD.decode(text).ok());
         match certificate {
             Some(bytes) if object["type"] == "kubernetes.io/tls" && !has_pem_block(&bytes) => {
                 vec!["tls: failed to find any PEM data in certificate input".to_owned()]
@@ -70,7 +74,12 @@ impl Kind for Secret {
     }
 
     fn cells(&self, object: &Value, now: Timestamp) -> Vec<Value> {
-        vec![name(object), object.text("type").into(), object.entries("data").count().into(), age(object, now)]
+        vec![
+            name(object),
+            object.text("type").into(),
+            object.entries("data").count().into(),
+            age(object, now),
+        ]
     }
 
     fn selectable_fields(&self) -> &[&'static str] {
@@ -97,14 +106,19 @@ fn required_keys(errors: &mut Errors, secret: &Value) {
         "kubernetes.io/service-account-token" => {
             let path = Path::new("metadata");
             let path = path.child("annotations");
-            if secret["metadata"]["annotations"].text(SERVICE_ACCOUNT_NAME).is_empty() {
+            if secret["metadata"]["annotations"]
+                .text(SERVICE_ACCOUNT_NAME)
+                .is_empty()
+            {
                 errors.required(&path.key(SERVICE_ACCOUNT_NAME), "");
             }
         }
         "kubernetes.io/dockercfg" => docker_json(errors, secret, ".dockercfg"),
         "kubernetes.io/dockerconfigjson" => docker_json(errors, secret, ".dockerconfigjson"),
         "kubernetes.io/basic-auth" => {
-            let either = ["username", "password"].iter().any(|key| secret["data"].get(*key).is_some());
+            let either = ["username", "password"]
+                .iter()
+                .any(|key| secret["data"].get(*key).is_some());
             if !either {
                 need("username");
                 need("password");
@@ -128,9 +142,19 @@ fn docker_json(errors: &mut Errors, secret: &Value, key: &str) {
             let bytes = STANDARD.decode(text).unwrap_or_default();
             match serde_json::from_slice::<Value>(&bytes) {
                 Ok(Value::Object(_) | Value::Null) => {}
-                Ok(_) => errors.invalid(&path, REDACTED, "json: cannot unmarshal value into Go value of type map[string]interface {}"),
-                Err(error) if error.is_eof() => errors.invalid(&path, REDACTED, "unexpected end of JSON input"),
-                Err(_) => errors.invalid(&path, REDACTED, "invalid character looking for beginning of value"),
+                Ok(_) => errors.invalid(
+                    &path,
+                    REDACTED,
+                    "json: cannot unmarshal value into Go value of type map[string]interface {}",
+                ),
+                Err(error) if error.is_eof() => {
+                    errors.invalid(&path, REDACTED, "unexpected end of JSON input")
+                }
+                Err(_) => errors.invalid(
+                    &path,
+                    REDACTED,
+                    "invalid character looking for beginning of value",
+                ),
             }
         }
     }
@@ -146,6 +170,9 @@ mod tests {
     fn string_data_overrides_data_and_is_forgotten() {
         let mut secret = json!({"stringData": {"a": "hello"}, "data": {"a": "d29ybGQ=", "b": ""}});
         Secret.default(&mut secret);
-        assert_eq!(secret, json!({"data": {"a": "aGVsbG8=", "b": ""}, "type": "Opaque"}));
+        assert_eq!(
+            secret,
+            json!({"data": {"a": "aGVsbG8=", "b": ""}, "type": "Opaque"})
+        );
     }
 }

@@ -14,7 +14,10 @@ use crate::{
     validation::{self, check, names, one_of},
 };
 
-const DEFAULT: [&str; 2] = ["storageclass.kubernetes.io/is-default-class", "storageclass.beta.kubernetes.io/is-default-class"];
+const DEFAULT: [&str; 2] = [
+    "storageclass.kubernetes.io/is-default-class",
+    "storageclass.beta.kubernetes.io/is-default-class",
+];
 const MAX_PARAMETERS: usize = 512;
 const MAX_PARAMETER_BYTES: usize = 256 * 1024;
 
@@ -23,7 +26,9 @@ pub(crate) struct StorageClass;
 
 /// Whether claims without a class get this one.
 pub(crate) fn is_default(class: &Value) -> bool {
-    DEFAULT.iter().any(|annotation| class["metadata"]["annotations"][annotation] == "true")
+    DEFAULT
+        .iter()
+        .any(|annotation| class["metadata"]["annotations"][annotation] == "true")
 }
 
 impl Kind for StorageClass {
@@ -40,25 +45,51 @@ impl Kind for StorageClass {
         if provisioner.is_empty() {
             errors.required(&path, "");
         } else {
-            check(errors, &path, provisioner, names::qualified_name(&provisioner.to_lowercase()));
+            check(
+                errors,
+                &path,
+                provisioner,
+                names::qualified_name(&provisioner.to_lowercase()),
+            );
         }
         parameters(errors, &Path::new("parameters"), object);
-        if let Some(policy) = object["reclaimPolicy"].as_str().filter(|policy| !policy.is_empty()) {
-            one_of(errors, &Path::new("reclaimPolicy"), policy, &["Delete", "Retain"]);
+        if let Some(policy) = object["reclaimPolicy"]
+            .as_str()
+            .filter(|policy| !policy.is_empty())
+        {
+            one_of(
+                errors,
+                &Path::new("reclaimPolicy"),
+                policy,
+                &["Delete", "Retain"],
+            );
         }
         match object["volumeBindingMode"].as_str() {
             None => errors.required(&Path::new("volumeBindingMode"), ""),
-            Some(mode) => one_of(errors, &Path::new("volumeBindingMode"), mode, &["Immediate", "WaitForFirstConsumer"]),
+            Some(mode) => one_of(
+                errors,
+                &Path::new("volumeBindingMode"),
+                mode,
+                &["Immediate", "WaitForFirstConsumer"],
+            ),
         }
     }
 
     fn validate_update(&self, _ctx: &Ctx<'_>, object: &Value, old: &Value, errors: &mut Errors) {
         for field in ["parameters", "provisioner", "reclaimPolicy"] {
             if object[field] != old[field] {
-                errors.forbidden(&Path::new(field), format!("updates to {field} are forbidden."));
+                errors.forbidden(
+                    &Path::new(field),
+                    format!("updates to {field} are forbidden."),
+                );
             }
         }
-        validation::immutable(errors, &Path::new("volumeBindingMode"), &object["volumeBindingMode"], &old["volumeBindingMode"]);
+        validation::immutable(
+            errors,
+            &Path::new("volumeBindingMode"),
+            &object["volumeBindingMode"],
+            &old["volumeBindingMode"],
+        );
     }
 
     fn columns(&self) -> Option<&[Column]> {
@@ -92,7 +123,10 @@ impl Kind for StorageClass {
 fn parameters(errors: &mut Errors, path: &Path<'_>, class: &Value) {
     let count = class.entries("parameters").count();
     if count > MAX_PARAMETERS {
-        return errors.too_long(&path.child("Provisioner Parameters exceeded max allowed"), MAX_PARAMETERS);
+        return errors.too_long(
+            &path.child("Provisioner Parameters exceeded max allowed"),
+            MAX_PARAMETERS,
+        );
     }
     let mut bytes = 0;
     for (key, value) in class.entries("parameters") {

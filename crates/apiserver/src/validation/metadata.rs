@@ -213,28 +213,48 @@ fn owner_references(errors: &mut Errors, path: &Path<'_>, references: &[Value]) 
 fn printed(references: &[Value]) -> String {
     let one = |reference: &Value| {
         let mut fields = Vec::new();
-        for field in ["apiVersion", "kind", "name", "uid", "controller", "blockOwnerDeletion"] {
+        for field in [
+            "apiVersion",
+            "kind",
+            "name",
+            "uid",
+            "controller",
+            "blockOwnerDeletion",
+        ] {
             if let Some(value) = reference.get(field) {
                 fields.push((field, value.clone()));
             }
         }
         field::go_struct(&fields)
     };
-    format!("[{}]", references.iter().map(one).collect::<Vec<_>>().join(","))
+    format!(
+        "[{}]",
+        references.iter().map(one).collect::<Vec<_>>().join(",")
+    )
 }
 
 /// What the built-in kinds ask of finalizers beyond the form: a domain, or a name of Kubernetes itself.
 pub fn kube_finalizers(errors: &mut Errors, path: &Path<'_>, metadata: &Value) {
     let path = path.child("finalizers");
-    for (index, finalizer) in items(metadata, "finalizers").iter().filter_map(Value::as_str).enumerate() {
+    for (index, finalizer) in items(metadata, "finalizers")
+        .iter()
+        .filter_map(Value::as_str)
+        .enumerate()
+    {
         kube_finalizer(errors, &path.index(index), finalizer);
     }
 }
 
 /// A finalizer of a built-in kind must have a domain unless it is one of Kubernetes itself.
 pub fn kube_finalizer(errors: &mut Errors, path: &Path<'_>, finalizer: &str) {
-    if !finalizer.contains('/') && !matches!(finalizer, "kubernetes" | "orphan" | "foregroundDeletion") {
-        errors.invalid(path, finalizer, "name is neither a standard finalizer name nor is it fully qualified");
+    if !finalizer.contains('/')
+        && !matches!(finalizer, "kubernetes" | "orphan" | "foregroundDeletion")
+    {
+        errors.invalid(
+            path,
+            finalizer,
+            "name is neither a standard finalizer name nor is it fully qualified",
+        );
     }
 }
 

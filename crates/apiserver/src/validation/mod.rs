@@ -52,10 +52,21 @@ pub fn text<'v>(object: &'v Value, field: &str) -> &'v str {
 
 /// The items of a list field; none when it is absent.
 pub fn items<'v>(object: &'v Value, field: &str) -> &'v [Value] {
-    object.get(field).and_then(Value::as_array).map_or(&[], Vec::as_slice)
+    object
+        .get(field)
+        .and_then(Value::as_array)
+        .map_or(&[], Vec::as_slice)
 }
 
 /// The entries of a map field; none when it is absent.
-pub fn entries<'v>(object: &'v Value, field: &str) -> impl Iterator<Item = (&'v str, &'v Value)> + use<'v> {
-    object.get(field).and_then(Value::as_object).into_iter().flat_map(Map::iter).map(|(key, value)| (key.as_str(), value))
+pub fn entries<'v>(
+    object: &'v Value,
+    field: &str,
+) -> impl Iterator<Item = (&'v str, &'v Value)> + use<'v> {
+    object
+        .get(field)
+        .and_then(Value::as_object)
+        .into_iter()
+        .flat_map(Map::iter)
+        .map(|(key, value)| (key.as_str(), value))
 }

@@ -106,7 +106,11 @@ pub fn container_name(errors: &mut Errors, path: &Path<'_>, value: &str) {
             errors.invalid(path, value, "must be a standard resource for containers");
         }
     } else if !is_native(value) && !is_extended(value) {
-        errors.invalid(path, value, "doesn't follow extended resource name standard");
+        errors.invalid(
+            path,
+            value,
+            "doesn't follow extended resource name standard",
+        );
     }
 }
 

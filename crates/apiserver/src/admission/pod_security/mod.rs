@@ -64,8 +64,14 @@ impl Plugin for PodSecurity {
         "PodSecurity"
     }
 
-    fn handles(&self, operation: Operation, resource: &Resource, subresource: Option<&str>) -> bool {
-        let subject = is(resource, "", "namespaces") || is(resource, "", "pods") || is_workload(resource);
+    fn handles(
+        &self,
+        operation: Operation,
+        resource: &Resource,
+        subresource: Option<&str>,
+    ) -> bool {
+        let subject =
+            is(resource, "", "namespaces") || is(resource, "", "pods") || is_workload(resource);
         matches!(operation, Operation::Create | Operation::Update)
             && subject
             && matches!(subresource, None | Some("ephemeralcontainers"))
@@ -78,12 +84,21 @@ impl Plugin for PodSecurity {
             request.warnings.extend(warnings);
             return Ok(());
         }
-        let Some((pod, namespace)) = subject(ctx, request) else { return Ok(()) };
-        let refused = !is_workload(request.resource) && !Policy::of(&namespace, "enforce").violations(&pod).is_empty();
+        let Some((pod, namespace)) = subject(ctx, request) else {
+            return Ok(());
+        };
+        let refused = !is_workload(request.resource)
+            && !Policy::of(&namespace, "enforce")
+                .violations(&pod)
+                .is_empty();
         let policy = Policy::of(&namespace, "warn");
         let violations = policy.violations(&pod);
         if !refused && !violations.is_empty() {
-            let warning = format!("would violate PodSecurity {}: {}", policy.quoted(), described(&violations));
+            let warning = format!(
+                "would violate PodSecurity {}: {}",
+                policy.quoted(),
+                described(&violations)
+            );
             request.warnings.push(warning);
         }
         Ok(())
@@ -93,27 +108,42 @@ impl Plugin for PodSecurity {
         if is(request.resource, "", "namespaces") {
             return check_labels(request);
         }
-        let unchanged = request.old.is_some_and(|old| old["spec"] == request.object["spec"]);
+        let unchanged = request
+            .old
+            .is_some_and(|old| old["spec"] == request.object["spec"]);
         if is_workload(request.resource) || unchanged {
             return Ok(());
         }
-        let Some((pod, namespace)) = subject(ctx, request) else { return Ok(()) };
+        let Some((pod, namespace)) = subject(ctx, request) else {
+            return Ok(());
+        };
         let policy = Policy::of(&namespace, "enforce");
         let violations = policy.violations(&pod);
         if violations.is_empty() {
             return Ok(());
         }
-        Err(request.forbidden(&format!("violates PodSecurity {}: {}", policy.quoted(), described(&violations))))
+        Err(request.forbidden(&format!(
+            "violates PodSecurity {}: {}",
+            policy.quoted(),
+            described(&violations)
+        )))
     }
 }
 
 fn is_workload(resource: &Resource) -> bool {
-    WORKLOADS.iter().any(|(group, plural)| is(resource, group, plural))
+    WORKLOADS
+        .iter()
+        .any(|(group, plural)| is(resource, group, plural))
 }
 
 /// The pod a request is about, or will make pods from, and its namespace.
-fn subject<'r>(ctx: &Ctx<'_>, request: &'r Request<'_>) -> Option<(Pod<'r>, std::sync::Arc<Value>)> {
-    let namespace = ctx.lookup.find("", "namespaces", None, request.namespace?)?;
+fn subject<'r>(
+    ctx: &Ctx<'_>,
+    request: &'r Request<'_>,
+) -> Option<(Pod<'r>, std::sync::Arc<Value>)> {
+    let namespace = ctx
+        .lookup
+        .find("", "namespaces", None, request.namespace?)?;
     let object = &*request.object;
     let holder = match &*request.resource.plural {
         "pods" => object,
@@ -121,7 +151,13 @@ fn subject<'r>(ctx: &Ctx<'_>, request: &'r Request<'_>) -> Option<(Pod<'r>, std:
         "cronjobs" => &object["spec"]["jobTemplate"]["spec"]["template"],
         _ => &object["spec"]["template"],
     };
-    Some((Pod { metadata: &holder["metadata"], spec: &holder["spec"] }, namespace))
+    Some((
+        Pod {
+            metadata: &holder["metadata"],
+            spec: &holder["spec"],
+        },
+        namespace,
+    ))
 }
 
 impl Level {
@@ -138,9 +174,17 @@ impl Level {
 impl Policy {
     fn of(namespace: &Value, mode: &str) -> Policy {
         let labels = &namespace["metadata"]["labels"];
-        let level = Level::parse(labels.text(&format!("{LABEL}{mode}"))).unwrap_or(Level::Privileged);
+        let level =
+            Level::parse(labels.text(&format!("{LABEL}{mode}"))).unwrap_or(Level::Privileged);
         let version = labels.text(&format!("{LABEL}{mode}-version"));
-        Policy { level, version: if version.is_empty() { "latest".to_owned() } else { version.to_owned() } }
+        Policy {
+            level,
+            version: if version.is_empty() {
+                "latest".to_owned()
+            } else {
+                version.to_owned()
+            },
+        }
     }
 
     fn quoted(&self) -> String {
@@ -179,7 +223,11 @@ fn check_labels(request: &Request<'_>) -> Result<(), Status> {
     if errors.is_empty() || was_wrong {
         return Ok(());
     }
-    Err(Status::invalid(request.resource, request.object["metadata"].text("name"), &errors))
+    Err(Status::invalid(
+        request.resource,
+        request.object["metadata"].text("name"),
+        &errors,
+    ))
 }
 
 fn label_errors(namespace: &Value) -> Errors {
@@ -189,8 +237,15 @@ fn label_errors(namespace: &Value) -> Errors {
     for mode in MODES {
         let (level, version) = (format!("{LABEL}{mode}"), format!("{LABEL}{mode}-version"));
         let labels = &namespace["metadata"]["labels"];
-        if let Some(text) = labels[&level].as_str().filter(|text| Level::parse(text).is_none()) {
-            errors.invalid(&path.key(&level), text, "must be one of privileged, baseline, restricted");
+        if let Some(text) = labels[&level]
+            .as_str()
+            .filter(|text| Level::parse(text).is_none())
+        {
+            errors.invalid(
+                &path.key(&level),
+                text,
+                "must be one of privileged, baseline, restricted",
+            );
         }
         if let Some(text) = labels[&version].as_str().filter(|text| !is_version(text)) {
             errors.invalid(&path.key(&version), text, r#"must be "latest" or "v1.x""#);
@@ -206,25 +261,41 @@ fn is_version(text: &str) -> bool {
 
 /// What to say about pods that are there when a namespace becomes stricter.
 fn stricter_warnings(ctx: &Ctx<'_>, request: &Request<'_>) -> Vec<String> {
-    let Some(old) = request.old else { return Vec::new() };
-    let (policy, before) = (Policy::of(request.object, "enforce"), Policy::of(old, "enforce"));
+    let Some(old) = request.old else {
+        return Vec::new();
+    };
+    let (policy, before) = (
+        Policy::of(request.object, "enforce"),
+        Policy::of(old, "enforce"),
+    );
     if policy == before || policy.level < before.level || policy.level == Level::Privileged {
         return Vec::new();
     }
     let name = request.object["metadata"].text("name");
     let mut by_reason: BTreeMap<String, Vec<String>> = BTreeMap::new();
     for pod in ctx.lookup.list("", "pods", Some(name)) {
-        let violations = policy.violations(&Pod { metadata: &pod["metadata"], spec: &pod["spec"] });
+        let violations = policy.violations(&Pod {
+            metadata: &pod["metadata"],
+            spec: &pod["spec"],
+        });
         if !violations.is_empty() {
-            let reasons: Vec<&str> = violations.iter().map(|violation| violation.reason).collect();
-            by_reason.entry(reasons.join(", ")).or_default().push(pod["metadata"].text("name").to_owned());
+            let reasons: Vec<&str> = violations
+                .iter()
+                .map(|violation| violation.reason)
+                .collect();
+            by_reason
+                .entry(reasons.join(", "))
+                .or_default()
+                .push(pod["metadata"].text("name").to_owned());
         }
     }
     if by_reason.is_empty() {
         return Vec::new();
     }
     let policy = policy.quoted();
-    let mut warnings = vec![format!("existing pods in namespace {name:?} violate the new PodSecurity enforce level {policy}")];
+    let mut warnings = vec![format!(
+        "existing pods in namespace {name:?} violate the new PodSecurity enforce level {policy}"
+    )];
     for (reasons, mut pods) in by_reason {
         pods.sort_unstable();
         warnings.push(match pods.as_slice() {
@@ -240,12 +311,17 @@ fn stricter_warnings(ctx: &Ctx<'_>, request: &Request<'_>) -> Vec<String> {
 impl Pod<'_> {
     /// All containers: init ones first, then the ordinary, then the ephemeral.
     fn containers(&self) -> impl Iterator<Item = &Value> {
-        ["initContainers", "containers", "ephemeralContainers"].into_iter().flat_map(|list| self.spec.items(list))
+        ["initContainers", "containers", "ephemeralContainers"]
+            .into_iter()
+            .flat_map(|list| self.spec.items(list))
     }
 
     /// The names of the containers for which this holds.
     fn containers_that(&self, holds: impl Fn(&Value) -> bool) -> Vec<&str> {
-        self.containers().filter(|container| holds(container)).map(|container| container.text("name")).collect()
+        self.containers()
+            .filter(|container| holds(container))
+            .map(|container| container.text("name"))
+            .collect()
     }
 
     /// Who does something on purpose: `pod`, `containers "a", "b"`, or both joined with `and`; empty when nobody.
@@ -278,7 +354,11 @@ fn named(what: &str, names: &[&str]) -> String {
 }
 
 fn quoted(names: &[&str]) -> String {
-    names.iter().map(|name| quote(name)).collect::<Vec<_>>().join(", ")
+    names
+        .iter()
+        .map(|name| quote(name))
+        .collect::<Vec<_>>()
+        .join(", ")
 }
 
 /// The values without repetition, in order.
@@ -296,8 +376,14 @@ mod tests {
     use super::*;
 
     fn judged(level: Level, spec: Value) -> String {
-        let policy = Policy { level, version: "latest".into() };
-        described(&policy.violations(&Pod { metadata: &json!({}), spec: &spec }))
+        let policy = Policy {
+            level,
+            version: "latest".into(),
+        };
+        described(&policy.violations(&Pod {
+            metadata: &json!({}),
+            spec: &spec,
+        }))
     }
 
     #[test]

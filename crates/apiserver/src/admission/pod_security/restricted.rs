@@ -6,8 +6,17 @@ use super::{Pod, Violation, baseline, distinct, named, quoted};
 use crate::kinds::tree::Tree;
 
 /// The volumes a restricted pod may have.
-const VOLUMES: [&str; 9] =
-    ["configMap", "csi", "downwardAPI", "emptyDir", "ephemeral", "image", "persistentVolumeClaim", "projected", "secret"];
+const VOLUMES: [&str; 9] = [
+    "configMap",
+    "csi",
+    "downwardAPI",
+    "emptyDir",
+    "ephemeral",
+    "image",
+    "persistentVolumeClaim",
+    "projected",
+    "secret",
+];
 
 /// What the pod does that restricted forbids beyond baseline.
 pub(super) fn violations(pod: &Pod<'_>) -> Vec<Violation> {
@@ -23,40 +32,75 @@ pub(super) fn violations(pod: &Pod<'_>) -> Vec<Violation> {
 }
 
 fn privilege_escalation(pod: &Pod<'_>) -> Option<Violation> {
-    let bad = pod.containers_that(|container| container["securityContext"]["allowPrivilegeEscalation"] != false);
+    let bad = pod.containers_that(|container| {
+        container["securityContext"]["allowPrivilegeEscalation"] != false
+    });
     (!bad.is_empty()).then(|| Violation {
         reason: "allowPrivilegeEscalation != false",
-        detail: format!("{} must set securityContext.allowPrivilegeEscalation=false", named("container", &bad)),
+        detail: format!(
+            "{} must set securityContext.allowPrivilegeEscalation=false",
+            named("container", &bad)
+        ),
     })
 }
 
 fn capabilities(pod: &Pod<'_>) -> Option<Violation> {
     let of = |container: &Value| container["securityContext"]["capabilities"].clone();
-    let keeping = pod.containers_that(|container| !of(container).items("drop").iter().any(|capability| capability == "ALL"));
+    let keeping = pod.containers_that(|container| {
+        !of(container)
+            .items("drop")
+            .iter()
+            .any(|capability| capability == "ALL")
+    });
     let mut details = Vec::new();
     if !keeping.is_empty() {
-        details.push(format!(r#"{} must set securityContext.capabilities.drop=["ALL"]"#, named("container", &keeping)));
+        details.push(format!(
+            r#"{} must set securityContext.capabilities.drop=["ALL"]"#,
+            named("container", &keeping)
+        ));
     }
-    let adds = |container: &Value| of(container).items("add").iter().any(|capability| capability != "NET_BIND_SERVICE");
+    let adds = |container: &Value| {
+        of(container)
+            .items("add")
+            .iter()
+            .any(|capability| capability != "NET_BIND_SERVICE")
+    };
     let adding = pod.containers_that(adds);
     if !adding.is_empty() {
-        let added = pod.containers().flat_map(|container| container["securityContext"]["capabilities"].items("add"));
-        let added = distinct(added.filter_map(Value::as_str).filter(|capability| *capability != "NET_BIND_SERVICE"));
+        let added = pod
+            .containers()
+            .flat_map(|container| container["securityContext"]["capabilities"].items("add"));
+        let added = distinct(
+            added
+                .filter_map(Value::as_str)
+                .filter(|capability| *capability != "NET_BIND_SERVICE"),
+        );
         details.push(format!(
             "{} must not include {} in securityContext.capabilities.add",
             named("container", &adding),
             quoted(&added)
         ));
     }
-    (!details.is_empty()).then(|| Violation { reason: "unrestricted capabilities", detail: details.join("; ") })
+    (!details.is_empty()).then(|| Violation {
+        reason: "unrestricted capabilities",
+        detail: details.join("; "),
+    })
 }
 
 fn volumes(pod: &Pod<'_>) -> Option<Violation> {
     fn kind(volume: &Value) -> &str {
         let fields = volume.as_object().into_iter().flatten();
-        fields.map(|(field, _)| field.as_str()).find(|field| *field != "name").unwrap_or("")
+        fields
+            .map(|(field, _)| field.as_str())
+            .find(|field| *field != "name")
+            .unwrap_or("")
     }
-    let restricted = || pod.spec.items("volumes").iter().filter(|volume| !VOLUMES.contains(&kind(volume)));
+    let restricted = || {
+        pod.spec
+            .items("volumes")
+            .iter()
+            .filter(|volume| !VOLUMES.contains(&kind(volume)))
+    };
     let names: Vec<&str> = restricted().map(|volume| volume.text("name")).collect();
     let kinds = distinct(restricted().map(kind));
     (!names.is_empty()).then(|| Violation {
@@ -77,20 +121,28 @@ fn run_as_non_root(pod: &Pod<'_>) -> Option<Violation> {
     let reason = "runAsNonRoot != true";
     let setters = pod.setters(|context| context["runAsNonRoot"] == false);
     if !setters.is_empty() {
-        return Some(Violation { reason, detail: format!("{setters} must not set securityContext.runAsNonRoot=false") });
+        return Some(Violation {
+            reason,
+            detail: format!("{setters} must not set securityContext.runAsNonRoot=false"),
+        });
     }
     let promised = pod.spec["securityContext"].flag("runAsNonRoot");
     let silent = pod.containers_that(|container| !container["securityContext"].has("runAsNonRoot"));
     (!promised && !silent.is_empty()).then(|| Violation {
         reason,
-        detail: format!("pod or {} must set securityContext.runAsNonRoot=true", named("container", &silent)),
+        detail: format!(
+            "pod or {} must set securityContext.runAsNonRoot=true",
+            named("container", &silent)
+        ),
     })
 }
 
 fn run_as_user(pod: &Pod<'_>) -> Option<Violation> {
     let setters = pod.setters(|context| context.integer("runAsUser") == Some(0));
-    (!setters.is_empty() && !pod.has_user_namespace())
-        .then(|| Violation { reason: "runAsUser=0", detail: format!("{setters} must not set runAsUser=0") })
+    (!setters.is_empty() && !pod.has_user_namespace()).then(|| Violation {
+        reason: "runAsUser=0",
+        detail: format!("{setters} must not set runAsUser=0"),
+    })
 }
 
 fn seccomp(pod: &Pod<'_>) -> Option<Violation> {
@@ -99,7 +151,8 @@ fn seccomp(pod: &Pod<'_>) -> Option<Violation> {
         return explicit;
     }
     let promised = pod.spec["securityContext"].has("seccompProfile");
-    let silent = pod.containers_that(|container| !container["securityContext"].has("seccompProfile"));
+    let silent =
+        pod.containers_that(|container| !container["securityContext"].has("seccompProfile"));
     (!promised && !silent.is_empty()).then(|| Violation {
         reason: "seccompProfile",
         detail: format!(

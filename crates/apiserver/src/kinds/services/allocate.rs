@@ -17,7 +17,12 @@ use crate::{
 };
 
 /// Takes what a new Service, or a changed one, needs and did not have; remembers what it no longer needs.
-pub(super) fn allocate(claim: &mut Claim, family: &'static str, service: &mut Value, old: Option<&Value>) -> Result<(), Status> {
+pub(super) fn allocate(
+    claim: &mut Claim,
+    family: &'static str,
+    service: &mut Value,
+    old: Option<&Value>,
+) -> Result<(), Status> {
     match old {
         None => {
             if service["spec"].has("clusterIP") && service["spec"].items("clusterIPs").is_empty() {
@@ -44,14 +49,29 @@ pub(super) fn allocate(claim: &mut Claim, family: &'static str, service: &mut Va
 /// Gives back everything a deleted Service had.
 pub(super) fn release(claim: &mut Claim, old: &Value) {
     if needs_cluster_ip(old) && !headless(old) {
-        old["spec"].items("clusterIPs").iter().filter_map(Value::as_str).for_each(|ip| claim.release_address(ip));
+        old["spec"]
+            .items("clusterIPs")
+            .iter()
+            .filter_map(Value::as_str)
+            .for_each(|ip| claim.release_address(ip));
     }
     node_ports(old).for_each(|port| claim.release_port(port));
-    claim_health_port(old).into_iter().for_each(|port| claim.release_port(port));
+    claim_health_port(old)
+        .into_iter()
+        .for_each(|port| claim.release_port(port));
 }
 
 fn refuse(service: &Value, errors: Errors) -> Result<(), Status> {
-    if errors.is_empty() { Ok(()) } else { Err(Status::invalid_kind("", "Service", service["metadata"].text("name"), &errors)) }
+    if errors.is_empty() {
+        Ok(())
+    } else {
+        Err(Status::invalid_kind(
+            "",
+            "Service",
+            service["metadata"].text("name"),
+            &errors,
+        ))
+    }
 }
 
 /// Values a client left out of an update keep what was allocated for them; `clusterIP` and `clusterIPs` follow each other.
@@ -60,33 +80,58 @@ fn adopt(service: &mut Value, old: &Value) {
         if service["spec"].text("clusterIP").is_empty() && old["spec"].has("clusterIP") {
             service["spec"]["clusterIP"] = old["spec"]["clusterIP"].clone();
         }
-        if service["spec"].items("clusterIPs").is_empty() && service["spec"]["clusterIP"] == old["spec"]["clusterIP"] {
+        if service["spec"].items("clusterIPs").is_empty()
+            && service["spec"]["clusterIP"] == old["spec"]["clusterIP"]
+        {
             service["spec"]["clusterIPs"] = old["spec"]["clusterIPs"].clone();
         }
     }
     if needs_node_ports(service) && needs_node_ports(old) {
         adopt_node_ports(service, old);
     }
-    if needs_health_check(service) && needs_health_check(old) && service["spec"].integer("healthCheckNodePort").unwrap_or(0) == 0 {
+    if needs_health_check(service)
+        && needs_health_check(old)
+        && service["spec"].integer("healthCheckNodePort").unwrap_or(0) == 0
+    {
         service["spec"]["healthCheckNodePort"] = old["spec"]["healthCheckNodePort"].clone();
     }
-    let (ip, before) = (service["spec"].text("clusterIP").to_owned(), old["spec"].text("clusterIP"));
+    let (ip, before) = (
+        service["spec"].text("clusterIP").to_owned(),
+        old["spec"].text("clusterIP"),
+    );
     let same = service["spec"].items("clusterIPs") == old["spec"].items("clusterIPs");
     if ip != before && same {
-        service["spec"]["clusterIPs"] = if ip.is_empty() { Value::Null } else { json!([ip]) };
+        service["spec"]["clusterIPs"] = if ip.is_empty() {
+            Value::Null
+        } else {
+            json!([ip])
+        };
     } else if ip == before && !same && service["spec"].items("clusterIPs").is_empty() {
         service["spec"]["clusterIP"] = Value::Null;
     }
 }
 
 fn adopt_node_ports(service: &mut Value, old: &Value) {
-    let kept: Vec<u32> = node_ports(service).filter(|port| node_ports(old).any(|before| before == *port)).collect();
-    let before: Vec<(String, u32)> =
-        old["spec"].items("ports").iter().map(|port| (port.text("name").to_owned(), node_port(port))).collect();
-    for port in service["spec"]["ports"].as_array_mut().into_iter().flatten() {
+    let kept: Vec<u32> = node_ports(service)
+        .filter(|port| node_ports(old).any(|before| before == *port))
+        .collect();
+    let before: Vec<(String, u32)> = old["spec"]
+        .items("ports")
+        .iter()
+        .map(|port| (port.text("name").to_owned(), node_port(port)))
+        .collect();
+    for port in service["spec"]["ports"]
+        .as_array_mut()
+        .into_iter()
+        .flatten()
+    {
         let known = before.iter().find(|(name, _)| name == port.text("name"));
         match known {
-            Some(&(_, number)) if node_port(port) == 0 && number != 0 && !kept.contains(&number) => port["nodePort"] = number.into(),
+            Some(&(_, number))
+                if node_port(port) == 0 && number != 0 && !kept.contains(&number) =>
+            {
+                port["nodePort"] = number.into()
+            }
             _ => {}
         }
     }
@@ -135,12 +180,22 @@ fn families(family: &'static str, service: &mut Value, old: Option<&Value>) -> R
     }
     if service["spec"]["ipFamilyPolicy"] == "RequireDualStack" {
         spec_path("ipFamilyPolicy", |path| {
-            errors.invalid(path, "RequireDualStack", "this cluster is not configured for dual-stack services");
+            errors.invalid(
+                path,
+                "RequireDualStack",
+                "this cluster is not configured for dual-stack services",
+            );
         });
     }
     for (index, asked) in service["spec"].items("ipFamilies").iter().enumerate() {
         if asked != family {
-            spec_path("ipFamilies", |path| errors.invalid(&path.index(index), asked.clone(), "not configured on this cluster"));
+            spec_path("ipFamilies", |path| {
+                errors.invalid(
+                    &path.index(index),
+                    asked.clone(),
+                    "not configured on this cluster",
+                )
+            });
         }
     }
     if service["spec"].items("ipFamilies").is_empty() {
@@ -157,7 +212,11 @@ fn selectorless(service: &Value) -> bool {
 fn conflicting_counts(errors: &mut Errors, service: &Value, old: Option<&Value>, single: bool) {
     let policy = || service["spec"]["ipFamilyPolicy"].clone();
     let count = |object: &Value, field: &str| object["spec"].items(field).len();
-    let mut complain = |detail: &str| spec_path("ipFamilyPolicy", |path| errors.invalid(path, policy(), detail));
+    let mut complain = |detail: &str| {
+        spec_path("ipFamilyPolicy", |path| {
+            errors.invalid(path, policy(), detail)
+        })
+    };
     if let (Some(old), false) = (old, single) {
         if count(service, "clusterIPs") < count(old, "clusterIPs") {
             complain("must be 'SingleStack' to release the secondary cluster IP");
@@ -167,24 +226,37 @@ fn conflicting_counts(errors: &mut Errors, service: &Value, old: Option<&Value>,
         }
     }
     if single && count(service, "clusterIPs") == 2 {
-        complain("must be 'RequireDualStack' or 'PreferDualStack' when multiple cluster IPs are specified");
+        complain(
+            "must be 'RequireDualStack' or 'PreferDualStack' when multiple cluster IPs are specified",
+        );
     }
     if single && count(service, "ipFamilies") == 2 {
-        complain("must be 'RequireDualStack' or 'PreferDualStack' when multiple IP families are specified");
+        complain(
+            "must be 'RequireDualStack' or 'PreferDualStack' when multiple IP families are specified",
+        );
     }
 }
 
 /// Families that the given addresses imply.
 fn infer_families(errors: &mut Errors, family: &'static str, service: &mut Value) {
     let ips = service["spec"].items("clusterIPs").to_vec();
-    for (index, ip) in ips.iter().filter_map(Value::as_str).enumerate().take_while(|(_, ip)| *ip != "None") {
+    for (index, ip) in ips
+        .iter()
+        .filter_map(Value::as_str)
+        .enumerate()
+        .take_while(|(_, ip)| *ip != "None")
+    {
         if index < service["spec"].items("ipFamilies").len() {
             continue;
         }
         let of_ip = if net::is_v6(ip) { "IPv6" } else { "IPv4" };
         if of_ip != family {
             spec_path("clusterIPs", |path| {
-                errors.invalid(&path.index(index), ips.clone(), format!("{of_ip} is not configured on this cluster"));
+                errors.invalid(
+                    &path.index(index),
+                    ips.clone(),
+                    format!("{of_ip} is not configured on this cluster"),
+                );
             });
         } else if let Some(families) = service["spec"]["ipFamilies"].as_array_mut() {
             families.push(of_ip.into());
@@ -211,18 +283,23 @@ fn addresses(claim: &mut Claim, service: &mut Value) -> Result<(), Status> {
         return Ok(());
     }
     let mut ips = service["spec"].items("clusterIPs").to_vec();
-    ips.resize(service["spec"].items("ipFamilies").len().max(ips.len()), Value::from(""));
+    ips.resize(
+        service["spec"].items("ipFamilies").len().max(ips.len()),
+        Value::from(""),
+    );
     for index in 0..ips.len() {
         let ip = ips[index].as_str().unwrap_or("");
         if ip.is_empty() {
-            let taken = claim
-                .any_address()
-                .map_err(|refusal| Status::internal(format!("failed to allocate a serviceIP: {refusal}")))?;
+            let taken = claim.any_address().map_err(|refusal| {
+                Status::internal(format!("failed to allocate a serviceIP: {refusal}"))
+            })?;
             ips[index] = taken.to_string().into();
         } else if let Err(refusal) = claim.address(ip) {
             let mut errors = Errors::default();
             let detail = format!("failed to allocate IP {ip}: {refusal}");
-            spec_path("clusterIPs", |path| errors.invalid(path, ips.clone(), detail));
+            spec_path("clusterIPs", |path| {
+                errors.invalid(path, ips.clone(), detail)
+            });
             return refuse(service, errors);
         }
     }
@@ -235,7 +312,11 @@ fn change_addresses(claim: &mut Claim, service: &mut Value, old: &Value) -> Resu
     match (needs_cluster_ip(old), needs_cluster_ip(service)) {
         (false, true) => addresses(claim, service),
         (true, false) if !headless(old) => {
-            old["spec"].items("clusterIPs").iter().filter_map(Value::as_str).for_each(|ip| claim.release_address(ip));
+            old["spec"]
+                .items("clusterIPs")
+                .iter()
+                .filter_map(Value::as_str)
+                .for_each(|ip| claim.release_address(ip));
             Ok(())
         }
         _ => Ok(()),
@@ -243,23 +324,36 @@ fn change_addresses(claim: &mut Claim, service: &mut Value, old: &Value) -> Resu
 }
 
 fn node_port(port: &Value) -> u32 {
-    port.integer("nodePort").and_then(|port| u32::try_from(port).ok()).unwrap_or(0)
+    port.integer("nodePort")
+        .and_then(|port| u32::try_from(port).ok())
+        .unwrap_or(0)
 }
 
 /// The node ports that are set.
 fn node_ports(service: &Value) -> impl Iterator<Item = u32> + '_ {
-    service["spec"].items("ports").iter().map(node_port).filter(|&port| port != 0)
+    service["spec"]
+        .items("ports")
+        .iter()
+        .map(node_port)
+        .filter(|&port| port != 0)
 }
 
 /// Whether ports that were not asked for are given out.
 fn automatic_node_ports(service: &Value) -> bool {
     service["spec"]["type"] == "NodePort"
-        || (service["spec"]["type"] == "LoadBalancer" && service["spec"]["allocateLoadBalancerNodePorts"] != false)
+        || (service["spec"]["type"] == "LoadBalancer"
+            && service["spec"]["allocateLoadBalancerNodePorts"] != false)
 }
 
 fn refuse_port(service: &Value, index: usize, port: u32, refusal: &Refusal) -> Status {
     let mut errors = Errors::default();
-    spec_path("ports", |path| errors.invalid(&path.index(index).child("nodePort"), port, refusal.to_string()));
+    spec_path("ports", |path| {
+        errors.invalid(
+            &path.index(index).child("nodePort"),
+            port,
+            refusal.to_string(),
+        )
+    });
     Status::invalid_kind("", "Service", service["metadata"].text("name"), &errors)
 }
 
@@ -281,17 +375,29 @@ fn new_node_ports(claim: &mut Claim, service: &mut Value) -> Result<(), Status> 
             continue;
         }
         let number = ports[index]["port"].clone();
-        let chosen = match given.iter().find(|(port, _)| *port == number).map(|(_, chosen)| *chosen) {
+        let chosen = match given
+            .iter()
+            .find(|(port, _)| *port == number)
+            .map(|(_, chosen)| *chosen)
+        {
             Some(chosen) if asked == 0 || asked == chosen => chosen,
             Some(_) => {
-                claim.port(asked).map_err(|refusal| refuse_port(service, index, asked, &refusal))?;
+                claim
+                    .port(asked)
+                    .map_err(|refusal| refuse_port(service, index, asked, &refusal))?;
                 asked
             }
             None => {
-                let wanted = ports[index..].iter().filter(|port| port["port"] == number).map(node_port).find(|&port| port != 0);
+                let wanted = ports[index..]
+                    .iter()
+                    .filter(|port| port["port"] == number)
+                    .map(node_port)
+                    .find(|&port| port != 0);
                 let chosen = match wanted {
                     Some(wanted) => {
-                        claim.port(wanted).map_err(|refusal| refuse_port(service, index, wanted, &refusal))?;
+                        claim
+                            .port(wanted)
+                            .map_err(|refusal| refuse_port(service, index, wanted, &refusal))?;
                         wanted
                     }
                     None => claim.any_port().map_err(no_port)?,
@@ -319,18 +425,26 @@ fn change_node_ports(claim: &mut Claim, service: &mut Value, old: &Value) -> Res
                 ports[index]["nodePort"] = claim.any_port().map_err(no_port)?.into();
             }
         } else if !before.contains(&asked) && !taken.contains(&asked) {
-            claim.port(asked).map_err(|refusal| refuse_port(service, index, asked, &refusal))?;
+            claim
+                .port(asked)
+                .map_err(|refusal| refuse_port(service, index, asked, &refusal))?;
             taken.push(asked);
         }
     }
     service["spec"]["ports"] = ports.into();
     let now: Vec<u32> = node_ports(service).collect();
-    before.into_iter().filter(|port| !now.contains(port)).for_each(|port| claim.release_port(port));
+    before
+        .into_iter()
+        .filter(|port| !now.contains(port))
+        .for_each(|port| claim.release_port(port));
     Ok(())
 }
 
 fn claim_health_port(service: &Value) -> Option<u32> {
-    service["spec"].integer("healthCheckNodePort").and_then(|port| u32::try_from(port).ok()).filter(|&port| port != 0)
+    service["spec"]
+        .integer("healthCheckNodePort")
+        .and_then(|port| u32::try_from(port).ok())
+        .filter(|&port| port != 0)
 }
 
 fn health_check(claim: &mut Claim, service: &mut Value, old: Option<&Value>) -> Result<(), Status> {
@@ -339,15 +453,21 @@ fn health_check(claim: &mut Claim, service: &mut Value, old: Option<&Value>) -> 
         (true, None) => {
             let port = match claim_health_port(service) {
                 Some(port) => claim.port(port).map(|()| port).map_err(|refusal| {
-                    Status::internal(format!("failed to allocate requested HealthCheck NodePort {port}: {refusal}"))
+                    Status::internal(format!(
+                        "failed to allocate requested HealthCheck NodePort {port}: {refusal}"
+                    ))
                 })?,
-                None => claim
-                    .any_port()
-                    .map_err(|refusal| Status::internal(format!("failed to allocate a HealthCheck NodePort 0: {refusal}")))?,
+                None => claim.any_port().map_err(|refusal| {
+                    Status::internal(format!(
+                        "failed to allocate a HealthCheck NodePort 0: {refusal}"
+                    ))
+                })?,
             };
             service["spec"]["healthCheckNodePort"] = port.into();
         }
-        (false, Some(old)) => claim_health_port(old).into_iter().for_each(|port| claim.release_port(port)),
+        (false, Some(old)) => claim_health_port(old)
+            .into_iter()
+            .for_each(|port| claim.release_port(port)),
         _ => {}
     }
     debug_assert!(!needs_health_check(service) || externally_accessible(service));

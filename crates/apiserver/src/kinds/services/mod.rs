@@ -37,12 +37,17 @@ pub(crate) struct Service {
 impl Service {
     /// Services of a cluster with that range of addresses, none given out yet.
     pub(crate) fn new(range: ServiceRange) -> Service {
-        Service { pools: Pools::new(range) }
+        Service {
+            pools: Pools::new(range),
+        }
     }
 }
 
 fn headless(service: &Value) -> bool {
-    service["spec"].items("clusterIPs").first().is_some_and(|ip| ip == "None")
+    service["spec"]
+        .items("clusterIPs")
+        .first()
+        .is_some_and(|ip| ip == "None")
 }
 
 fn needs_cluster_ip(service: &Value) -> bool {
@@ -54,7 +59,9 @@ fn needs_node_ports(service: &Value) -> bool {
 }
 
 fn externally_accessible(service: &Value) -> bool {
-    needs_node_ports(service) || (service["spec"]["type"] == "ClusterIP" && !service["spec"].items("externalIPs").is_empty())
+    needs_node_ports(service)
+        || (service["spec"]["type"] == "ClusterIP"
+            && !service["spec"].items("externalIPs").is_empty())
 }
 
 /// A load balancer that keeps client addresses asks each node whether it has endpoints.
@@ -64,10 +71,14 @@ fn needs_health_check(service: &Value) -> bool {
 
 impl Kind for Service {
     fn default(&self, object: &mut Value) {
-        let Some(root) = object.as_object_mut() else { return };
+        let Some(root) = object.as_object_mut() else {
+            return;
+        };
         default_spec(object_at(root, "spec"));
         let balancer = object["spec"]["type"] == "LoadBalancer";
-        let ingress = object.pointer_mut("/status/loadBalancer/ingress").and_then(Value::as_array_mut);
+        let ingress = object
+            .pointer_mut("/status/loadBalancer/ingress")
+            .and_then(Value::as_array_mut);
         for ingress in ingress.into_iter().flatten() {
             if balancer && !ingress.text("ip").is_empty() && !ingress.has("ipMode") {
                 ingress["ipMode"] = "VIP".into();
@@ -96,38 +107,68 @@ impl Kind for Service {
         let mut warnings = Vec::new();
         let path = Path::new("spec");
         for (field, skip) in [("clusterIPs", "None"), ("externalIPs", "")] {
-            for (index, ip) in spec.items(field).iter().filter_map(Value::as_str).enumerate().filter(|(_, ip)| *ip != skip) {
+            for (index, ip) in spec
+                .items(field)
+                .iter()
+                .filter_map(Value::as_str)
+                .enumerate()
+                .filter(|(_, ip)| *ip != skip)
+            {
                 warnings.extend(net::ip_warning(&path.child(field).index(index), ip));
             }
         }
         if !spec.text("loadBalancerIP").is_empty() {
-            warnings.extend(net::ip_warning(&path.child("loadBalancerIP"), spec.text("loadBalancerIP")));
+            warnings.extend(net::ip_warning(
+                &path.child("loadBalancerIP"),
+                spec.text("loadBalancerIP"),
+            ));
         }
-        for (index, range) in spec.items("loadBalancerSourceRanges").iter().filter_map(Value::as_str).enumerate() {
-            warnings.extend(net::cidr_warnings(&path.child("loadBalancerSourceRanges").index(index), range.trim()));
+        for (index, range) in spec
+            .items("loadBalancerSourceRanges")
+            .iter()
+            .filter_map(Value::as_str)
+            .enumerate()
+        {
+            warnings.extend(net::cidr_warnings(
+                &path.child("loadBalancerSourceRanges").index(index),
+                range.trim(),
+            ));
         }
         if !spec.items("externalIPs").is_empty() {
             warnings.push(if spec["type"] == "ExternalName" {
                 r#"spec.externalIPs is ignored when spec.type is "ExternalName""#.to_owned()
             } else {
-                "spec.externalIPs is deprecated and may no longer be implemented in some clusters".to_owned()
+                "spec.externalIPs is deprecated and may no longer be implemented in some clusters"
+                    .to_owned()
             });
         }
         if spec["type"] != "ExternalName" && !spec.text("externalName").is_empty() {
-            warnings.push(r#"spec.externalName is ignored when spec.type is not "ExternalName""#.to_owned());
+            warnings.push(
+                r#"spec.externalName is ignored when spec.type is not "ExternalName""#.to_owned(),
+            );
         }
         if spec["trafficDistribution"] == "PreferClose" {
-            warnings.push(r#"spec.trafficDistribution: "PreferClose" is deprecated; use "PreferSameZone""#.to_owned());
+            warnings.push(
+                r#"spec.trafficDistribution: "PreferClose" is deprecated; use "PreferSameZone""#
+                    .to_owned(),
+            );
         }
         warnings
     }
 
-    fn allocate(&self, _ctx: &Ctx<'_>, object: &mut Value, old: Option<&Value>) -> Result<Box<dyn Allocation>, Status> {
+    fn allocate(
+        &self,
+        _ctx: &Ctx<'_>,
+        object: &mut Value,
+        old: Option<&Value>,
+    ) -> Result<Box<dyn Allocation>, Status> {
         let mut claim = self.pools.claim();
         match (object.is_null(), old) {
             (true, Some(old)) => allocate::release(&mut claim, old),
             (true, None) => {}
-            (false, old) => allocate::allocate(&mut claim, self.pools.range().family(), object, old)?,
+            (false, old) => {
+                allocate::allocate(&mut claim, self.pools.range().family(), object, old)?
+            }
         }
         Ok(Box::new(claim))
     }
@@ -147,7 +188,11 @@ impl Kind for Service {
 
     fn cells(&self, object: &Value, now: Timestamp) -> Vec<Value> {
         let spec = &object["spec"];
-        let cluster_ip = spec.items("clusterIPs").first().and_then(Value::as_str).unwrap_or("");
+        let cluster_ip = spec
+            .items("clusterIPs")
+            .first()
+            .and_then(Value::as_str)
+            .unwrap_or("");
         vec![
             name(object),
             spec.text("type").into(),
@@ -164,7 +209,9 @@ impl Kind for Service {
     }
 
     fn selectable_value(&self, object: &Value, field: &str) -> String {
-        object["spec"].text(field.trim_start_matches("spec.")).to_owned()
+        object["spec"]
+            .text(field.trim_start_matches("spec."))
+            .to_owned()
     }
 }
 
@@ -177,13 +224,22 @@ fn default_spec(spec: &mut Map<String, Value>) {
         set_default(client_ip, "timeoutSeconds", DEFAULT_AFFINITY_SECONDS);
     }
     set_zero(spec, "type", "ClusterIP");
-    for port in spec.get_mut("ports").and_then(Value::as_array_mut).into_iter().flatten().filter_map(Value::as_object_mut) {
+    for port in spec
+        .get_mut("ports")
+        .and_then(Value::as_array_mut)
+        .into_iter()
+        .flatten()
+        .filter_map(Value::as_object_mut)
+    {
         set_zero(port, "protocol", "TCP");
         let number = port.get("port").cloned().unwrap_or_else(|| 0.into());
         set_zero(port, "targetPort", number);
     }
     let kind = spec["type"].as_str().unwrap_or("").to_owned();
-    let external_ips = spec.get("externalIPs").and_then(Value::as_array).is_some_and(|ips| !ips.is_empty());
+    let external_ips = spec
+        .get("externalIPs")
+        .and_then(Value::as_array)
+        .is_some_and(|ips| !ips.is_empty());
     if matches!(&*kind, "NodePort" | "LoadBalancer") || (kind == "ClusterIP" && external_ips) {
         set_zero(spec, "externalTrafficPolicy", "Cluster");
     }
@@ -215,39 +271,66 @@ fn drop_fields_of_old_type(object: &mut Value, old: &Value) {
         dropped.push("externalTrafficPolicy");
     }
     let ports = no_longer(needs_node_ports);
-    let Some(spec) = object["spec"].as_object_mut() else { return };
+    let Some(spec) = object["spec"].as_object_mut() else {
+        return;
+    };
     for field in dropped {
-        let same = matches!(field, "clusterIP" | "clusterIPs") || spec.get(field) == old["spec"].get(field);
+        let same = matches!(field, "clusterIP" | "clusterIPs")
+            || spec.get(field) == old["spec"].get(field);
         if same {
             spec.remove(field);
         }
     }
     let before = old["spec"].items("ports");
-    let Some(now) = spec.get_mut("ports").and_then(Value::as_array_mut) else { return };
-    let unchanged = now.len() == before.len() && now.iter().zip(before).all(|(now, before)| now["nodePort"] == before["nodePort"]);
+    let Some(now) = spec.get_mut("ports").and_then(Value::as_array_mut) else {
+        return;
+    };
+    let unchanged = now.len() == before.len()
+        && now
+            .iter()
+            .zip(before)
+            .all(|(now, before)| now["nodePort"] == before["nodePort"]);
     if ports && unchanged {
-        now.iter_mut().filter_map(Value::as_object_mut).for_each(|port| {
-            port.remove("nodePort");
-        });
+        now.iter_mut()
+            .filter_map(Value::as_object_mut)
+            .for_each(|port| {
+                port.remove("nodePort");
+            });
     }
 }
 
 fn external_ip(service: &Value) -> String {
     let spec = &service["spec"];
-    let listed: Vec<&str> = spec.items("externalIPs").iter().filter_map(Value::as_str).collect();
+    let listed: Vec<&str> = spec
+        .items("externalIPs")
+        .iter()
+        .filter_map(Value::as_str)
+        .collect();
     match spec.text("type") {
         "ExternalName" => spec.text("externalName").to_owned(),
         "LoadBalancer" => {
             let address = |ingress| {
                 let ip = Tree::text(ingress, "ip");
-                if ip.is_empty() { Tree::text(ingress, "hostname") } else { ip }
+                if ip.is_empty() {
+                    Tree::text(ingress, "hostname")
+                } else {
+                    ip
+                }
             };
-            let mut all: Vec<&str> = service["status"]["loadBalancer"].items("ingress").iter().map(address).collect();
+            let mut all: Vec<&str> = service["status"]["loadBalancer"]
+                .items("ingress")
+                .iter()
+                .map(address)
+                .collect();
             all.retain(|address| !address.is_empty());
             all.sort_unstable();
             all.dedup();
             all.extend(listed);
-            if all.is_empty() { "<pending>".to_owned() } else { all.join(",") }
+            if all.is_empty() {
+                "<pending>".to_owned()
+            } else {
+                all.join(",")
+            }
         }
         _ => or_none(&listed.join(",")).to_owned(),
     }
@@ -261,5 +344,9 @@ fn port_list(spec: &Value) -> String {
             Some(node) => format!("{number}:{node}/{protocol}"),
         }
     };
-    spec.items("ports").iter().map(one).collect::<Vec<_>>().join(",")
+    spec.items("ports")
+        .iter()
+        .map(one)
+        .collect::<Vec<_>>()
+        .join(",")
 }

@@ -51,7 +51,10 @@ pub struct InvalidRange(String);
 
 impl Default for ServiceRange {
     fn default() -> Self {
-        ServiceRange { base: IpAddr::from([10, 96, 0, 0]), length: 16 }
+        ServiceRange {
+            base: IpAddr::from([10, 96, 0, 0]),
+            length: 16,
+        }
     }
 }
 
@@ -64,7 +67,10 @@ impl FromStr for ServiceRange {
         if length + 3 > bits {
             return Err(InvalidRange(text.to_owned()));
         }
-        Ok(ServiceRange { base: network(ip, length), length })
+        Ok(ServiceRange {
+            base: network(ip, length),
+            length,
+        })
     }
 }
 
@@ -88,23 +94,35 @@ impl ServiceRange {
     /// How many offsets there are; the first (the network) and, for IPv4, the last (broadcast) are no addresses of Services.
     fn size(&self) -> u64 {
         let bits = if self.base.is_ipv4() { 32 } else { 128 };
-        1u64.checked_shl(u32::from(bits - self.length)).unwrap_or(MAX_ADDRESSES).min(MAX_ADDRESSES.max(1 << 20))
+        1u64.checked_shl(u32::from(bits - self.length))
+            .unwrap_or(MAX_ADDRESSES)
+            .min(MAX_ADDRESSES.max(1 << 20))
     }
 
     fn address(&self, offset: u64) -> IpAddr {
         match self.base {
             IpAddr::V4(base) => IpAddr::V4((u32::from(base).wrapping_add(offset as u32)).into()),
-            IpAddr::V6(base) => IpAddr::V6((u128::from(base).wrapping_add(u128::from(offset))).into()),
+            IpAddr::V6(base) => {
+                IpAddr::V6((u128::from(base).wrapping_add(u128::from(offset))).into())
+            }
         }
     }
 
     fn offset(&self, ip: IpAddr) -> Option<u64> {
         let offset = match (self.base, ip) {
-            (IpAddr::V4(base), IpAddr::V4(ip)) => u64::from(u32::from(ip).checked_sub(u32::from(base))?),
-            (IpAddr::V6(base), IpAddr::V6(ip)) => u64::try_from(u128::from(ip).checked_sub(u128::from(base))?).ok()?,
+            (IpAddr::V4(base), IpAddr::V4(ip)) => {
+                u64::from(u32::from(ip).checked_sub(u32::from(base))?)
+            }
+            (IpAddr::V6(base), IpAddr::V6(ip)) => {
+                u64::try_from(u128::from(ip).checked_sub(u128::from(base))?).ok()?
+            }
             _ => return None,
         };
-        let last = if self.base.is_ipv4() { self.size() - 1 } else { self.size() };
+        let last = if self.base.is_ipv4() {
+            self.size() - 1
+        } else {
+            self.size()
+        };
         (1..last).contains(&offset).then_some(offset)
     }
 }
@@ -125,7 +143,10 @@ pub(crate) struct Pools {
 impl Pools {
     /// Empty pools.
     pub(crate) fn new(range: ServiceRange) -> Arc<Pools> {
-        Arc::new(Pools { range, used: Mutex::default() })
+        Arc::new(Pools {
+            range,
+            used: Mutex::default(),
+        })
     }
 
     /// The range of the addresses.
@@ -135,7 +156,11 @@ impl Pools {
 
     /// Starts a transaction.
     pub(crate) fn claim(self: &Arc<Self>) -> Claim {
-        Claim { pools: self.clone(), taken: Used::default(), released: Used::default() }
+        Claim {
+            pools: self.clone(),
+            taken: Used::default(),
+            released: Used::default(),
+        }
     }
 
     fn used(&self) -> MutexGuard<'_, Used> {
@@ -145,17 +170,26 @@ impl Pools {
 
 /// Where dynamic allocation starts: below is kept for explicit requests.
 fn reserved(size: u64, part: u64, most: u64) -> u64 {
-    if size <= 16 { 0 } else { (size / part).max(16).min(most) }
+    if size <= 16 {
+        0
+    } else {
+        (size / part).max(16).min(most)
+    }
 }
 
 /// A free number: a random one of the upper band, or the first free one after it; then of the lower band.
 fn pick(whole: Range<u64>, reserved: u64, taken: impl Fn(u64) -> bool) -> Option<u64> {
     let middle = whole.start + reserved;
     let bands = [middle..whole.end, whole.start..middle];
-    bands.into_iter().filter(|band| !band.is_empty()).find_map(|band| {
-        let start = rand::random_range(band.clone());
-        (start..band.end).chain(band.start..start).find(|&number| !taken(number))
-    })
+    bands
+        .into_iter()
+        .filter(|band| !band.is_empty())
+        .find_map(|band| {
+            let start = rand::random_range(band.clone());
+            (start..band.end)
+                .chain(band.start..start)
+                .find(|&number| !taken(number))
+        })
 }
 
 /// What one write takes and gives back.
@@ -168,7 +202,9 @@ pub(crate) struct Claim {
 impl Claim {
     /// Takes this address.
     pub(crate) fn address(&mut self, ip: &str) -> Result<(), Refusal> {
-        let offset = parse_ip(ip).and_then(|ip| self.pools.range.offset(ip)).ok_or(Refusal::OtherNetwork)?;
+        let offset = parse_ip(ip)
+            .and_then(|ip| self.pools.range.offset(ip))
+            .ok_or(Refusal::OtherNetwork)?;
         if !self.pools.used().addresses.insert(offset) {
             return Err(Refusal::AddressTaken);
         }
@@ -183,7 +219,8 @@ impl Claim {
         let size = range.size();
         let last = if range.base.is_ipv4() { size - 1 } else { size };
         let reserved = reserved(size, 16, 256);
-        let offset = pick(1..last, reserved, |offset| used.addresses.contains(&offset)).ok_or(Refusal::Full)?;
+        let offset = pick(1..last, reserved, |offset| used.addresses.contains(&offset))
+            .ok_or(Refusal::Full)?;
         used.addresses.insert(offset);
         self.taken.addresses.insert(offset);
         Ok(range.address(offset))
@@ -191,7 +228,9 @@ impl Claim {
 
     /// Gives an address back when the write is stored.
     pub(crate) fn release_address(&mut self, ip: &str) {
-        self.released.addresses.extend(parse_ip(ip).and_then(|ip| self.pools.range.offset(ip)));
+        self.released
+            .addresses
+            .extend(parse_ip(ip).and_then(|ip| self.pools.range.offset(ip)));
     }
 
     /// Takes this node port.
@@ -212,7 +251,9 @@ impl Claim {
         let whole = u64::from(NODE_PORTS.start)..u64::from(NODE_PORTS.end);
         let reserved = reserved(whole.end - whole.start, 32, 128);
         let taken = |port: u64| u32::try_from(port).is_ok_and(|port| used.ports.contains(&port));
-        let port = pick(whole, reserved, taken).and_then(|port| u32::try_from(port).ok()).ok_or(Refusal::Full)?;
+        let port = pick(whole, reserved, taken)
+            .and_then(|port| u32::try_from(port).ok())
+            .ok_or(Refusal::Full)?;
         used.ports.insert(port);
         self.taken.ports.insert(port);
         Ok(port)
@@ -229,7 +270,8 @@ impl Allocation for Claim {
         self.taken = Used::default();
         let released = std::mem::take(&mut self.released);
         let mut used = self.pools.used();
-        used.addresses.retain(|offset| !released.addresses.contains(offset));
+        used.addresses
+            .retain(|offset| !released.addresses.contains(offset));
         used.ports.retain(|port| !released.ports.contains(port));
     }
 }
@@ -237,7 +279,8 @@ impl Allocation for Claim {
 impl Drop for Claim {
     fn drop(&mut self) {
         let mut used = self.pools.used();
-        used.addresses.retain(|offset| !self.taken.addresses.contains(offset));
+        used.addresses
+            .retain(|offset| !self.taken.addresses.contains(offset));
         used.ports.retain(|port| !self.taken.ports.contains(port));
     }
 }
@@ -256,7 +299,10 @@ mod tests {
         let mut claim = pools.claim();
         claim.address("10.96.0.9").unwrap();
         Box::new(claim).commit();
-        assert_eq!(pools.claim().address("10.96.0.9"), Err(Refusal::AddressTaken));
+        assert_eq!(
+            pools.claim().address("10.96.0.9"),
+            Err(Refusal::AddressTaken)
+        );
         let mut claim = pools.claim();
         claim.release_address("10.96.0.9");
         Box::new(claim).commit();
@@ -279,8 +325,14 @@ mod tests {
     #[test]
     fn addresses_and_ports_outside_the_ranges_are_refused() {
         let pools = Pools::new(ServiceRange::default());
-        assert_eq!(pools.claim().address("10.97.0.1"), Err(Refusal::OtherNetwork));
-        assert_eq!(pools.claim().address("10.96.0.0"), Err(Refusal::OtherNetwork));
+        assert_eq!(
+            pools.claim().address("10.97.0.1"),
+            Err(Refusal::OtherNetwork)
+        );
+        assert_eq!(
+            pools.claim().address("10.96.0.0"),
+            Err(Refusal::OtherNetwork)
+        );
         assert_eq!(pools.claim().port(80), Err(Refusal::OtherPort));
         assert!("10.0.0.0/31".parse::<ServiceRange>().is_err());
     }

@@ -24,14 +24,24 @@ pub(super) fn service(errors: &mut Errors, service: &Value) {
     metadata::labels(errors, &path.child("selector"), spec.get("selector"));
     affinity(errors, &path, spec);
     cluster_ips(errors, service);
-    for (index, ip) in spec.items("externalIPs").iter().filter_map(Value::as_str).enumerate() {
+    for (index, ip) in spec
+        .items("externalIPs")
+        .iter()
+        .filter_map(Value::as_str)
+        .enumerate()
+    {
         let path = path.child("externalIPs");
         let path = path.index(index);
         if net::ip(errors, &path, ip).is_some() {
             ordinary_ip(errors, &path, ip);
         }
     }
-    one_of(errors, &path.child("type"), spec.text("type"), &["ClusterIP", "ExternalName", "LoadBalancer", "NodePort"]);
+    one_of(
+        errors,
+        &path.child("type"),
+        spec.text("type"),
+        &["ClusterIP", "ExternalName", "LoadBalancer", "NodePort"],
+    );
     duplicate_ports(errors, &path.child("ports"), spec);
     load_balancer(errors, &path, service);
     traffic_policies(errors, &path, service);
@@ -49,7 +59,9 @@ fn by_type(errors: &mut Errors, path: &Path<'_>, service: &Value) {
             if kind == "LoadBalancer"
                 && let Some(index) = spec.items("ports").iter().position(|port| kubelet(&port))
             {
-                let detail = format!("may not expose port {KUBELET_PORT} externally since it is used by kubelet");
+                let detail = format!(
+                    "may not expose port {KUBELET_PORT} externally since it is used by kubelet"
+                );
                 errors.invalid(&path.child("ports").index(index), KUBELET_PORT, detail);
             }
             if headless(service) {
@@ -71,7 +83,12 @@ fn by_type(errors: &mut Errors, path: &Path<'_>, service: &Value) {
             if name.is_empty() {
                 errors.required(&path.child("externalName"), "");
             } else {
-                check(errors, &path.child("externalName"), name, names::dns_subdomain(name));
+                check(
+                    errors,
+                    &path.child("externalName"),
+                    name,
+                    names::dns_subdomain(name),
+                );
             }
         }
         _ => {}
@@ -103,14 +120,27 @@ fn ports(errors: &mut Errors, path: &Path<'_>, spec: &Value) {
         if protocol.is_empty() {
             errors.required(&path.child("protocol"), "");
         } else {
-            one_of(errors, &path.child("protocol"), protocol, &["SCTP", "TCP", "UDP"]);
+            one_of(
+                errors,
+                &path.child("protocol"),
+                protocol,
+                &["SCTP", "TCP", "UDP"],
+            );
         }
         port_or_name(errors, &path.child("targetPort"), &port["targetPort"]);
         if let Some(protocol) = port["appProtocol"].as_str() {
-            check(errors, &path.child("appProtocol"), protocol, names::qualified_name(protocol));
+            check(
+                errors,
+                &path.child("appProtocol"),
+                protocol,
+                names::qualified_name(protocol),
+            );
         }
         if spec["type"] == "ClusterIP" && port.integer("nodePort").unwrap_or(0) != 0 {
-            errors.forbidden(&path.child("nodePort"), "may not be used when `type` is 'ClusterIP'");
+            errors.forbidden(
+                &path.child("nodePort"),
+                "may not be used when `type` is 'ClusterIP'",
+            );
         }
     }
 }
@@ -120,7 +150,9 @@ fn port_or_name(errors: &mut Errors, path: &Path<'_>, port: &Value) {
         Some(name) => check(errors, path, name, names::port_name(name)),
         None => {
             let number = port.as_i64().unwrap_or(0);
-            names::port_number(number).into_iter().for_each(|sentence| errors.invalid(path, number, sentence));
+            names::port_number(number)
+                .into_iter()
+                .for_each(|sentence| errors.invalid(path, number, sentence));
         }
     }
 }
@@ -130,7 +162,12 @@ fn affinity(errors: &mut Errors, path: &Path<'_>, spec: &Value) {
     if kind.is_empty() {
         errors.required(&path.child("sessionAffinity"), "");
     } else {
-        one_of(errors, &path.child("sessionAffinity"), kind, &["ClientIP", "None"]);
+        one_of(
+            errors,
+            &path.child("sessionAffinity"),
+            kind,
+            &["ClientIP", "None"],
+        );
     }
     let path = path.child("sessionAffinityConfig");
     let config = spec.field("sessionAffinityConfig");
@@ -139,15 +176,21 @@ fn affinity(errors: &mut Errors, path: &Path<'_>, spec: &Value) {
         ("ClientIP", Some(config)) => {
             let path = path.child("clientIP");
             match config["clientIP"].integer("timeoutSeconds") {
-                None => errors.required(&path.child("timeoutSeconds"), "when session affinity type is ClientIP"),
+                None => errors.required(
+                    &path.child("timeoutSeconds"),
+                    "when session affinity type is ClientIP",
+                ),
                 Some(seconds) if !(1..=MAX_AFFINITY_SECONDS).contains(&seconds) => {
-                    let detail = format!("must be greater than 0 and less than {MAX_AFFINITY_SECONDS}");
+                    let detail =
+                        format!("must be greater than 0 and less than {MAX_AFFINITY_SECONDS}");
                     errors.invalid(&path.child("timeoutSeconds"), seconds, detail);
                 }
                 Some(_) => {}
             }
         }
-        ("None", Some(_)) => errors.forbidden(&path, "must not be set when session affinity is None"),
+        ("None", Some(_)) => {
+            errors.forbidden(&path, "must not be set when session affinity is None")
+        }
         _ => {}
     }
 }
@@ -163,8 +206,14 @@ pub(super) fn cluster_ips(errors: &mut Errors, service: &Value) {
     let ips_path = path.child("clusterIPs");
     match (ip.is_empty(), ips.first()) {
         (false, None) => errors.required(&ips_path, ""),
-        (false, Some(first)) if first != ip => errors.invalid(&ips_path, ips, "first value must match `clusterIP`"),
-        (true, Some(_)) => errors.invalid(&ips_path, ips, "must be empty when `clusterIP` is not specified"),
+        (false, Some(first)) if first != ip => {
+            errors.invalid(&ips_path, ips, "first value must match `clusterIP`")
+        }
+        (true, Some(_)) => errors.invalid(
+            &ips_path,
+            ips,
+            "must be empty when `clusterIP` is not specified",
+        ),
         _ => {}
     }
     let families = spec.items("ipFamilies");
@@ -176,7 +225,12 @@ pub(super) fn cluster_ips(errors: &mut Errors, service: &Value) {
         }
     }
     if let Some(policy) = spec["ipFamilyPolicy"].as_str() {
-        one_of(errors, &path.child("ipFamilyPolicy"), policy, &["PreferDualStack", "RequireDualStack", "SingleStack"]);
+        one_of(
+            errors,
+            &path.child("ipFamilyPolicy"),
+            policy,
+            &["PreferDualStack", "RequireDualStack", "SingleStack"],
+        );
     }
     let mut malformed = false;
     for (index, ip) in ips.iter().filter_map(Value::as_str).enumerate() {
@@ -197,7 +251,11 @@ pub(super) fn cluster_ips(errors: &mut Errors, service: &Value) {
     }
     let is_v6 = |ip: &Value| net::is_v6(ip.as_str().unwrap_or(""));
     if ips.len() > 1 && !(ips.iter().any(is_v6) && ips.iter().any(|ip| !is_v6(ip))) {
-        errors.invalid(&ips_path, ips, "may specify no more than one IP for each IP family");
+        errors.invalid(
+            &ips_path,
+            ips,
+            "may specify no more than one IP for each IP family",
+        );
     }
     if headless(service) {
         return;
@@ -206,7 +264,8 @@ pub(super) fn cluster_ips(errors: &mut Errors, service: &Value) {
         let matches = (family == "IPv6") == is_v6(ip);
         if !matches && (family == "IPv4" || family == "IPv6") {
             let family = family.as_str().unwrap_or("");
-            let detail = format!("expected an {family} value as indicated by `ipFamilies[{index}]`");
+            let detail =
+                format!("expected an {family} value as indicated by `ipFamilies[{index}]`");
             errors.invalid(&ips_path.index(index), ip.clone(), detail);
         }
     }
@@ -219,19 +278,34 @@ pub(crate) fn ordinary_ip(errors: &mut Errors, path: &Path<'_>, text: &str) {
     };
     let (link_local, link_local_multicast) = match ip {
         std::net::IpAddr::V4(v4) => (v4.is_link_local(), v4.octets()[..3] == [224, 0, 0]),
-        std::net::IpAddr::V6(v6) => (v6.segments()[0] & 0xffc0 == 0xfe80, v6.segments()[0] & 0xff0f == 0xff02),
+        std::net::IpAddr::V6(v6) => (
+            v6.segments()[0] & 0xffc0 == 0xfe80,
+            v6.segments()[0] & 0xff0f == 0xff02,
+        ),
     };
     if ip.is_unspecified() {
         errors.invalid(path, text, format!("may not be unspecified ({text})"));
     }
     if ip.is_loopback() {
-        errors.invalid(path, text, "may not be in the loopback range (127.0.0.0/8, ::1/128)");
+        errors.invalid(
+            path,
+            text,
+            "may not be in the loopback range (127.0.0.0/8, ::1/128)",
+        );
     }
     if link_local {
-        errors.invalid(path, text, "may not be in the link-local range (169.254.0.0/16, fe80::/10)");
+        errors.invalid(
+            path,
+            text,
+            "may not be in the link-local range (169.254.0.0/16, fe80::/10)",
+        );
     }
     if link_local_multicast {
-        errors.invalid(path, text, "may not be in the link-local multicast range (224.0.0.0/24, ff02::/10)");
+        errors.invalid(
+            path,
+            text,
+            "may not be in the link-local multicast range (224.0.0.0/24, ff02::/10)",
+        );
     }
 }
 
@@ -239,14 +313,23 @@ fn duplicate_ports(errors: &mut Errors, path: &Path<'_>, spec: &Value) {
     let ports = spec.items("ports");
     let earlier = |index: usize, field: &str| {
         let port = &ports[index];
-        ports[..index].iter().any(|other| other["protocol"] == port["protocol"] && other[field] == port[field])
+        ports[..index]
+            .iter()
+            .any(|other| other["protocol"] == port["protocol"] && other[field] == port[field])
     };
     for (index, port) in ports.iter().enumerate() {
         if port.integer("nodePort").unwrap_or(0) != 0 && earlier(index, "nodePort") {
-            errors.duplicate(&path.index(index).child("nodePort"), port["nodePort"].clone());
+            errors.duplicate(
+                &path.index(index).child("nodePort"),
+                port["nodePort"].clone(),
+            );
         }
     }
-    for (index, port) in ports.iter().enumerate().filter(|(index, _)| earlier(*index, "port")) {
+    for (index, port) in ports
+        .iter()
+        .enumerate()
+        .filter(|(index, _)| earlier(*index, "port"))
+    {
         let key = field::go_struct(&[
             ("Name", json!("")),
             ("Protocol", port["protocol"].clone()),
@@ -279,7 +362,11 @@ fn load_balancer(errors: &mut Errors, path: &Path<'_>, service: &Value) {
         if !balancer {
             errors.forbidden(&path, LOAD_BALANCER_ONLY);
         }
-        for range in annotation.trim().split(',').filter(|range| !range.is_empty()) {
+        for range in annotation
+            .trim()
+            .split(',')
+            .filter(|range| !range.is_empty())
+        {
             net::cidr(errors, &path, range.trim());
         }
     }
@@ -304,7 +391,11 @@ fn traffic_policies(errors: &mut Errors, path: &Path<'_>, service: &Value) {
     let policy = spec.text("externalTrafficPolicy");
     let external = path.child("externalTrafficPolicy");
     match (externally_accessible(service), policy.is_empty()) {
-        (false, false) => errors.invalid(&external, policy, "may only be set for externally-accessible services"),
+        (false, false) => errors.invalid(
+            &external,
+            policy,
+            "may only be set for externally-accessible services",
+        ),
         (true, true) => errors.required(&external, ""),
         (true, false) => one_of(errors, &external, policy, &["Cluster", "Local"]),
         (false, true) => {}
@@ -318,17 +409,26 @@ fn traffic_policies(errors: &mut Errors, path: &Path<'_>, service: &Value) {
             errors.invalid(&health, port, detail);
         }
         (true, 0) => errors.required(&health, ""),
-        (true, port) => names::port_number(port).into_iter().for_each(|sentence| errors.invalid(&health, port, sentence)),
+        (true, port) => names::port_number(port)
+            .into_iter()
+            .for_each(|sentence| errors.invalid(&health, port, sentence)),
     }
     let internal = path.child("internalTrafficPolicy");
     match spec["internalTrafficPolicy"].as_str() {
         Some(policy) => one_of(errors, &internal, policy, &["Cluster", "Local"]),
-        None if matches!(spec.text("type"), "NodePort" | "LoadBalancer" | "ClusterIP") => errors.required(&internal, ""),
+        None if matches!(spec.text("type"), "NodePort" | "LoadBalancer" | "ClusterIP") => {
+            errors.required(&internal, "")
+        }
         None => {}
     }
     if let Some(distribution) = spec["trafficDistribution"].as_str() {
         let known = &["PreferClose", "PreferSameZone", "PreferSameNode"];
-        one_of(errors, &path.child("trafficDistribution"), distribution, known);
+        one_of(
+            errors,
+            &path.child("trafficDistribution"),
+            distribution,
+            known,
+        );
     }
 }
 
@@ -336,30 +436,70 @@ fn traffic_policies(errors: &mut Errors, path: &Path<'_>, service: &Value) {
 pub(super) fn update(errors: &mut Errors, service: &Value, old: &Value) {
     let (spec, before) = (&service["spec"], &old["spec"]);
     let path = Path::new("spec");
-    if spec["type"] != "ExternalName" && before["type"] != "ExternalName" && !(headless(service) && headless(old)) {
-        kept(errors, &path.child("clusterIPs"), spec, before, "clusterIPs", "primary clusterIP can not be unset", "secondary clusterIP");
-        kept(errors, &path.child("ipFamilies"), spec, before, "ipFamilies", "primary ipFamily can not be unset", "secondary ipFamily");
+    if spec["type"] != "ExternalName"
+        && before["type"] != "ExternalName"
+        && !(headless(service) && headless(old))
+    {
+        kept(
+            errors,
+            &path.child("clusterIPs"),
+            spec,
+            before,
+            "clusterIPs",
+            "primary clusterIP can not be unset",
+            "secondary clusterIP",
+        );
+        kept(
+            errors,
+            &path.child("ipFamilies"),
+            spec,
+            before,
+            "ipFamilies",
+            "primary ipFamily can not be unset",
+            "secondary ipFamily",
+        );
     }
     let balancers = spec["type"] == "LoadBalancer" && before["type"] == "LoadBalancer";
     if balancers && spec["loadBalancerClass"] != before["loadBalancerClass"] {
-        errors.invalid(&path.child("loadBalancerClass"), spec["loadBalancerClass"].clone(), "may not change once set");
+        errors.invalid(
+            &path.child("loadBalancerClass"),
+            spec["loadBalancerClass"].clone(),
+            "may not change once set",
+        );
     }
 }
 
 /// The entries of a list of at most two stay as they are, except that a second one may come, or go under policy SingleStack.
-fn kept(errors: &mut Errors, path: &Path<'_>, spec: &Value, old: &Value, field: &str, unset: &str, second: &str) {
+fn kept(
+    errors: &mut Errors,
+    path: &Path<'_>,
+    spec: &Value,
+    old: &Value,
+    field: &str,
+    unset: &str,
+    second: &str,
+) {
     let (now, before) = (spec.items(field), old.items(field));
     if now.is_empty() && !before.is_empty() {
         errors.invalid(&path.index(0), now, unset);
     }
-    for (index, _) in now.iter().zip(before).enumerate().filter(|(_, (now, before))| now != before) {
+    for (index, _) in now
+        .iter()
+        .zip(before)
+        .enumerate()
+        .filter(|(_, (now, before))| now != before)
+    {
         let index = if field == "ipFamilies" { 0 } else { index };
         errors.invalid(&path.index(index), now, "may not change once set");
     }
     if now.len() == 1 && before.len() > 1 && spec["ipFamilyPolicy"] != "SingleStack" {
         let path = Path::new("spec");
         let detail = format!("must be set to 'SingleStack' when releasing the {second}");
-        errors.invalid(&path.child("ipFamilyPolicy"), spec["ipFamilyPolicy"].clone(), detail);
+        errors.invalid(
+            &path.child("ipFamilyPolicy"),
+            spec["ipFamilyPolicy"].clone(),
+            detail,
+        );
     }
 }
 
@@ -382,15 +522,29 @@ pub(super) fn load_balancer_status(errors: &mut Errors, service: &Value) {
             net::ip(errors, &path.child("ip"), ip);
         }
         match ingress["ipMode"].as_str() {
-            None if !ip.is_empty() => errors.required(&path.child("ipMode"), "must be specified when `ip` is set"),
+            None if !ip.is_empty() => {
+                errors.required(&path.child("ipMode"), "must be specified when `ip` is set")
+            }
             None => {}
-            Some(_) if ip.is_empty() => errors.forbidden(&path.child("ipMode"), "may not be specified when `ip` is not set"),
+            Some(_) if ip.is_empty() => errors.forbidden(
+                &path.child("ipMode"),
+                "may not be specified when `ip` is not set",
+            ),
             Some(mode) => one_of(errors, &path.child("ipMode"), mode, &["Proxy", "VIP"]),
         }
         if !hostname.is_empty() {
-            check(errors, &path.child("hostname"), hostname, names::dns_subdomain(hostname));
+            check(
+                errors,
+                &path.child("hostname"),
+                hostname,
+                names::dns_subdomain(hostname),
+            );
             if net::parse_ip(hostname).is_some() {
-                errors.invalid(&path.child("hostname"), hostname, "must be a DNS name, not an IP address");
+                errors.invalid(
+                    &path.child("hostname"),
+                    hostname,
+                    "must be a DNS name, not an IP address",
+                );
             }
         }
     }

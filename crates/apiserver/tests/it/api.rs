@@ -1,0 +1,111 @@
+//! A client of a server in this process: a method, a path and a body in, the status, the answer and the warnings out.
+
+use axum::body::Body;
+use http::{Method, Request, header::CONTENT_TYPE};
+use http_body_util::BodyExt;
+use mullion_apiserver::{ApiServer, Config, admission::User};
+use serde_json::Value;
+use tower::ServiceExt;
+
+/// An administrator of a server of its own.
+pub(crate) struct Api {
+    router: axum::Router,
+}
+
+/// What came back.
+pub(crate) struct Answer {
+    pub(crate) status: u16,
+    pub(crate) body: Value,
+    pub(crate) warnings: Vec<String>,
+}
+
+impl Api {
+    pub(crate) fn new(config: Config) -> Self {
+        Api {
+            router: ApiServer::new(config).router(),
+        }
+    }
+
+    pub(crate) async fn post(&self, path: &str, body: Value) -> Answer {
+        self.send(Method::POST, path, Some(("application/json", body)))
+            .await
+    }
+
+    pub(crate) async fn put(&self, path: &str, body: Value) -> Answer {
+        self.send(Method::PUT, path, Some(("application/json", body)))
+            .await
+    }
+
+    pub(crate) async fn merge(&self, path: &str, body: Value) -> Answer {
+        self.send(
+            Method::PATCH,
+            path,
+            Some(("application/merge-patch+json", body)),
+        )
+        .await
+    }
+
+    pub(crate) async fn get(&self, path: &str) -> Answer {
+        self.send(Method::GET, path, None).await
+    }
+
+    pub(crate) async fn delete(&self, path: &str) -> Answer {
+        self.send(Method::DELETE, path, None).await
+    }
+
+    async fn send(&self, method: Method, path: &str, body: Option<(&str, Value)>) -> Answer {
+        let user = User {
+            name: "admin".into(),
+            groups: vec!["system:masters".into()],
+            ..User::default()
+        };
+        let mut request = Request::builder().method(method).uri(path).extension(user);
+        let body = match body {
+            Some((content_type, body)) => {
+                request = request.header(CONTENT_TYPE, content_type);
+                Body::from(body.to_string())
+            }
+            None => Body::empty(),
+        };
+        let request = request.body(body).expect("the parts are valid");
+        let response = self
+            .router
+            .clone()
+            .oneshot(request)
+            .await
+            .expect("the router answers every request");
+        let status = response.status().as_u16();
+        let headers = response.headers().get_all("warning").iter();
+        let warnings = headers
+            .map(|value| value.to_str().expect("a warning is text").to_owned())
+            .collect();
+        let bytes = response
+            .into_body()
+            .collect()
+            .await
+            .expect("the answer ends")
+            .to_bytes();
+        let body = serde_json::from_slice(&bytes).unwrap_or(Value::Null);
+        Answer {
+            status,
+            body,
+            warnings,
+        }
+    }
+}
+
+impl Answer {
+    /// The answer of a request that succeeded.
+    #[track_caller]
+    pub(crate) fn ok(self) -> Value {
+        assert!(self.status < 300, "{}: {}", self.status, self.body);
+        self.body
+    }
+
+    /// The message of a request that was refused with that status.
+    #[track_caller]
+    pub(crate) fn refused(self, status: u16) -> String {
+        assert_eq!(self.status, status, "{}", self.body);
+        self.body["message"].as_str().unwrap_or_default().to_owned()
+    }
+}
