@@ -13,7 +13,7 @@ The output is read by src/schema/table.rs. A line `=NAME` (with `atomic` when se
 type      [] list, {} map, then @NAME or a letter (see LETTERS)
 presence  o  omitempty: dropped when zero          p  pointer with omitempty: dropped when absent
           v  a value that is always written        n  always written, null when nil or empty
-          e  always written, null when nil, empty stays empty (kinds that upstream stores as JSON)
+          e  always written, null when nil, empty stays empty (pointers; lists of kinds that upstream stores as JSON)
 protobuf path: tags from the outer message inwards; more than one where Go embeds a struct inline
 flags     r  required in OpenAPI
 """
@@ -156,7 +156,7 @@ def presence(kind, fact, expr):
     if "omitzero" in fact.options:
         return "p"
     if fact.go.startswith("*"):
-        return "p" if omit else nil
+        return "p" if omit else "e"
     if nilable:
         return "o" if omit else nil
     if expr[0] in "@QItmrj":

@@ -30,6 +30,8 @@ struct Reader {
     arena: Arena,
     names: FxHashMap<&'static str, TypeId>,
     scalars: FxHashMap<u8, TypeId>,
+    /// Nodes that are to be as others, but with owners for each field.
+    granular: Vec<(TypeId, TypeId)>,
 }
 
 fn read(text: &'static str) -> Table {
@@ -37,6 +39,7 @@ fn read(text: &'static str) -> Table {
         arena: Arena::default(),
         names: FxHashMap::default(),
         scalars: FxHashMap::default(),
+        granular: Vec::new(),
     };
     for line in text.lines() {
         if let Some(name) = line.strip_prefix('=') {
@@ -71,6 +74,17 @@ fn read(text: &'static str) -> Table {
                 ..opened.clone()
             };
             reader.arena.set(id, Node::Struct(filled));
+        }
+    }
+    for (copy, original) in std::mem::take(&mut reader.granular) {
+        if let Node::Struct(fields) = reader.arena.node(original).clone() {
+            reader.arena.set(
+                copy,
+                Node::Struct(Struct {
+                    atomic: false,
+                    ..fields
+                }),
+            );
         }
     }
     Table {
@@ -146,7 +160,13 @@ impl Reader {
             });
         }
         if let Some(name) = text.strip_prefix('@') {
-            return self.names[name];
+            let original = self.names[name];
+            if traits.listing != "granular" {
+                return original;
+            }
+            let copy = self.arena.push(Node::Struct(Struct::default()));
+            self.granular.push((copy, original));
+            return copy;
         }
         let letter = text.as_bytes()[0];
         if let Some(&id) = self.scalars.get(&letter) {

@@ -1,11 +1,21 @@
 //! The form in which Go would write an object back: zero values dropped, required ones present, nil lists null.
 //!
-//! Decoding applies it while reading; [`normalise`] applies it to a tree that code has changed. Both use the same two functions, so an
-//! object is in this form whenever it is stored. Custom resources stay as sent, except their metadata.
+//! Decoding applies it while reading; [`normalise`] applies it to a tree that is about to be stored. They differ in one thing: an empty
+//! list that must be written stays empty until protobuf storage makes it null ([`Form`]). Custom resources stay as sent, except their
+//! metadata.
 
 use serde_json::{Map, Value};
 
 use super::{Arena, Node, Presence, Scalar, Struct, Type, TypeId};
+
+/// When an object is looked at.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Form {
+    /// After decoding a body.
+    Decoded,
+    /// After it went through storage.
+    Stored,
+}
 
 /// Brings a tree that was valid for its type into the form Go would write. Unknown fields stay.
 pub fn normalise(kind: &Type, value: &mut Value) {
@@ -32,7 +42,7 @@ fn normalise_at(arena: &Arena, id: TypeId, value: &mut Value) {
                     normalise_at(arena, field.id, value);
                 }
             }
-            complete(arena, fields, map);
+            complete(arena, fields, map, Form::Stored);
         }
         (Node::Map { value: item, .. }, Value::Object(map)) => map
             .values_mut()
@@ -45,7 +55,7 @@ fn normalise_at(arena: &Arena, id: TypeId, value: &mut Value) {
 }
 
 /// Drops, adds and nulls the fields of one struct whose present fields are in form already.
-pub(super) fn complete(arena: &Arena, fields: &Struct, map: &mut Map<String, Value>) {
+pub(super) fn complete(arena: &Arena, fields: &Struct, map: &mut Map<String, Value>, form: Form) {
     for field in &fields.fields {
         let current = map.get(&*field.name);
         match field.presence {
@@ -65,7 +75,11 @@ pub(super) fn complete(arena: &Arena, fields: &Struct, map: &mut Map<String, Val
                 }
             }
             Presence::Null => {
-                if current.is_none_or(|value| is_empty(arena, field.id, value)) {
+                let is_nil = |value: &Value| match form {
+                    Form::Decoded => value.is_null(),
+                    Form::Stored => is_empty(arena, field.id, value),
+                };
+                if current.is_none_or(is_nil) {
                     map.insert(field.name.to_string(), Value::Null);
                 }
             }
@@ -96,7 +110,7 @@ pub(super) fn zero(arena: &Arena, id: TypeId) -> Value {
     match arena.node(id) {
         Node::Struct(fields) => {
             let mut map = Map::new();
-            complete(arena, fields, &mut map);
+            complete(arena, fields, &mut map, Form::Stored);
             Value::Object(map)
         }
         Node::Map { .. } | Node::List(_) => Value::Null,

@@ -398,11 +398,25 @@ fn read_struct<'de, 's, A: MapAccess<'de>>(
         if value.is_null() {
             continue;
         }
-        map.insert(field.name.to_string(), value);
+        add(&mut map, field.name.to_string(), value);
     }
     walker.owner = outer;
-    zero::complete(walker.arena, fields, &mut map);
+    zero::complete(walker.arena, fields, &mut map, zero::Form::Decoded);
     Ok(Value::Object(map))
+}
+
+/// A field that is there twice is read twice into the same place: objects come together, everything else is replaced.
+fn add(map: &mut Map<String, Value>, key: String, value: Value) {
+    match (map.get_mut(&key), value) {
+        (Some(Value::Object(present)), Value::Object(more)) => {
+            for (key, value) in more {
+                add(present, key, value);
+            }
+        }
+        (_, value) => {
+            map.insert(key, value);
+        }
+    }
 }
 
 fn read_map<'de, 's, A: MapAccess<'de>>(

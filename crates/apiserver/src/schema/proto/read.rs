@@ -26,7 +26,7 @@ fn value(
         Node::Struct(fields) => {
             let mut map = Map::new();
             struct_fields(arena, fields, &mut Vec::new(), field.bytes(name)?, &mut map)?;
-            zero::complete(arena, fields, &mut map);
+            zero::complete(arena, fields, &mut map, zero::Form::Stored);
             Ok(Value::Object(map))
         }
         Node::List(list) => {
