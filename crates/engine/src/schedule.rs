@@ -259,13 +259,17 @@ impl Question<'_> {
         self.check_load(id)
     }
 
-    /// The filters that depend on what is placed already.
-    pub(crate) fn check_load(&self, id: NodeId) -> Option<Refusal> {
+    /// The filters about what a node has left.
+    pub(crate) fn check_room(&self, id: NodeId) -> Option<Refusal> {
         let node = self.cluster.at(id);
         filter::node_ports::check(&self.class.shape, &node.ports)
             .map(|reason| Refusal::new(Plugin::NodePorts, reason))
             .or_else(|| filter::node_resources_fit::check(&self.class.shape, node))
-            .or_else(|| self.check_topology(id))
+    }
+
+    /// The filters that depend on what is placed already.
+    pub(crate) fn check_load(&self, id: NodeId) -> Option<Refusal> {
+        self.check_room(id).or_else(|| self.check_topology(id))
     }
 
     /// The filters about places and other pods.

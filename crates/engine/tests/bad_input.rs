@@ -277,7 +277,7 @@ fn node() -> impl Strategy<Value = NodeSpec> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 256, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { cases: 256, failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
     fn nonsense_is_answered_or_refused(nodes in vec(node(), 0..4), pods in vec(pod(), 1..10)) {

@@ -350,7 +350,7 @@ fn visible(cluster: &mut Cluster) -> Vec<String> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 96, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { cases: 96, failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
     fn a_cluster_answers_like_one_built_anew(deltas in prop::collection::vec(delta(), 1..60)) {

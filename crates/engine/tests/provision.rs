@@ -406,7 +406,7 @@ fn bought(index: usize, plan: &Plan, pools: &[NodeTemplate]) -> NodeSpec {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 64, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { cases: 64, failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
     fn every_pod_is_planned_once_and_its_node_takes_it(shapes in prop::collection::vec(any::<u8>(), 1..40)) {

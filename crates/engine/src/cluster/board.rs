@@ -1,21 +1,27 @@
-//! The score board of a pod shape: every node's score by its own load, kept in order and corrected where load changed.
+//! The score board: every node's score by its own load, kept in order and corrected where load changed.
 //!
-//! It answers for pods whose place does not depend on other pods: then a node's total is a part that its load decides
-//! plus a part that its group (equal static scores) decides, so the best of each group is the best of all and placing
-//! a pod costs what changed since the last one, not the number of nodes. Every node counts; the answer is the same as
-//! scoring all of them. Invariant: after [`Board::refresh`] each slot holds what [`crate::score`] would say now.
+//! A node's total is a part that its load decides plus a part that it shares with its group: nodes with equal static
+//! scores, in the same places, with as many matching pods of their own. So the best of each group is the best of all,
+//! and placing a pod costs what changed since the last one plus the number of groups, not the number of nodes. Every
+//! node counts; the answer is that of scoring all of them. Pods that are spread have a board per class, all others
+//! share one per shape; affinity between pods is not for boards. Invariant: after [`Board::refresh`] each slot holds
+//! what [`crate::score`] would say now.
 
 use std::collections::BinaryHeap;
 
+use rustc_hash::FxHashMap;
+
 use super::{Cluster, NodeId, Question};
 use crate::class::{PodClass, PodClassId};
+use crate::filter::pod_topology_spread::is_too_uneven;
+use crate::intern::Symbol;
 use crate::schedule::tie;
-use crate::score;
+use crate::score::{self, pod_topology_spread};
 use crate::selector::NamedNodes;
 use crate::topology::View;
 
 /// The group of a node that does not fit.
-const NONE: u16 = u16::MAX;
+const NONE: u32 = u32::MAX;
 
 /// With more preferred terms than this there could be more groups than are worth keeping.
 const MAX_PREFERRED: usize = 8;
@@ -47,20 +53,36 @@ pub(super) struct Board {
     read: usize,
     slots: Vec<Slot>,
     groups: Vec<Group>,
+    by_key: FxHashMap<GroupKey, u32>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Slot {
-    group: u16,
+    group: u32,
     score: i32,
 }
 
-/// Nodes with equal static scores.
-#[derive(Clone, Debug)]
-struct Group {
+/// What nodes of a group have in common.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+struct GroupKey {
     soft_taints: i64,
     preferred: i64,
-    feasible: usize,
+    /// Per spread rule, hard before soft: the place.
+    places: Box<[Place]>,
+}
+
+/// A place of a spread rule; of hosts only how many matching pods are on the node, so that hosts can share a group.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+enum Place {
+    Value(Option<Symbol>),
+    Host { labelled: bool, pods: i64 },
+}
+
+#[derive(Clone, Debug)]
+struct Group {
+    key: GroupKey,
+    /// Nodes of the group with room for the pod.
+    roomy: usize,
     /// Entries whose slot says otherwise by now are dropped when they come up.
     heap: BinaryHeap<Entry>,
 }
@@ -73,35 +95,45 @@ struct Entry {
 }
 
 impl Cluster {
-    /// The best node, or none that fits, for a pod whose place does not depend on other pods. `None` if it does: then
-    /// all nodes have to be asked.
+    /// The best node, or none that fits, for a pod that has no business with other pods but being spread. `None` if it
+    /// has: then all nodes have to be asked.
     pub(crate) fn best_by_board(&mut self, class: PodClassId, seed: u64) -> Option<Option<NodeId>> {
         self.prepare(class);
-        let index = self.class(class).shape_id.index();
         let view = self.views[class.index()].as_deref()?;
         if !self.nominated.is_empty() || !stands_alone(self.class(class), view) {
             return None;
         }
+        let own = view.counts_nodes();
         if self.journal.touched.len() > 4 * self.nodes.len() + 64 {
             self.journal.restart();
         }
-        let mut board = self.boards[index].take().unwrap_or_default();
-        board.refresh(&self.question(class), seed);
-        let best = board.best(self.class(class));
-        self.boards[index] = Some(board);
+        let mut board = self.board(class, own).take().unwrap_or_default();
+        let question = self.question(class);
+        board.refresh(&question, seed);
+        let best = board.best(&question);
+        *self.board(class, own) = Some(board);
         Some(best)
+    }
+
+    fn board(&mut self, class: PodClassId, own: bool) -> &mut Option<Box<Board>> {
+        if own {
+            return &mut self.spread_boards[class.index()];
+        }
+        let shape = self.class(class).shape_id;
+        &mut self.boards[shape.index()]
     }
 }
 
-/// Whether no other pod matters to where a pod of this class goes.
+/// Whether spreading is all that other pods matter to where a pod of this class goes.
 fn stands_alone(class: &PodClass, view: &View) -> bool {
     class.shape.named_nodes == NamedNodes::All
         && class.shape.preferred_nodes.len() <= MAX_PREFERRED
         && class.affinity.is_empty()
         && class.anti_affinity.is_empty()
-        && !view.counts_nodes()
         && view.existing_anti.is_empty()
         && view.score.is_empty()
+        // Nodes may share a hostname label, and then one's load changes the other's count.
+        && view.hard.iter().all(|counts| counts.rule.key != Symbol::HOSTNAME)
 }
 
 impl Board {
@@ -143,14 +175,14 @@ impl Board {
         }
         self.slots[node.index()] = after;
         if before.group != NONE {
-            self.groups[usize::from(before.group)].feasible -= 1;
+            self.groups[before.group as usize].roomy -= 1;
         }
         if after.group == NONE {
             return;
         }
         let rank = tie(self.seed, question.cluster.node_name(node));
-        let group = &mut self.groups[usize::from(after.group)];
-        group.feasible += 1;
+        let group = &mut self.groups[after.group as usize];
+        group.roomy += 1;
         group.heap.push(Entry {
             score: after.score,
             rank,
@@ -162,41 +194,41 @@ impl Board {
     }
 
     fn slot(&mut self, node: NodeId, question: &Question<'_>) -> Slot {
-        if !question.passes_static(node) || question.check_load(node).is_some() {
+        if !question.passes_static(node) || question.check_room(node).is_some() {
             return Slot {
                 group: NONE,
                 score: 0,
             };
         }
-        let verdict = question.verdict(node);
-        let known = |group: &Group| {
-            (group.soft_taints, group.preferred) == (verdict.soft_taints, verdict.preferred)
+        let key = GroupKey::of(node, question);
+        let group = match self.by_key.get(&key) {
+            Some(group) => *group,
+            None => {
+                let group = self.groups.len() as u32;
+                self.groups.push(Group {
+                    key: key.clone(),
+                    roomy: 0,
+                    heap: BinaryHeap::new(),
+                });
+                self.by_key.insert(key, group);
+                group
+            }
         };
-        let group = self.groups.iter().position(known).unwrap_or_else(|| {
-            let (soft_taints, preferred) = (verdict.soft_taints, verdict.preferred);
-            self.groups.push(Group {
-                soft_taints,
-                preferred,
-                feasible: 0,
-                heap: BinaryHeap::new(),
-            });
-            self.groups.len() - 1
-        });
         let score = score::of_load(
             &question.class.shape,
             question.cluster,
             question.cluster.at(node),
         );
         Slot {
-            group: group as u16,
+            group,
             score: score.clamp(i64::from(i32::MIN), i64::from(i32::MAX)) as i32,
         }
     }
 
     /// Drops entries that no longer hold, and doubles of those that do.
-    fn tidy(&mut self, group: u16) {
+    fn tidy(&mut self, group: u32) {
         let slots = &self.slots;
-        let heap = &mut self.groups[usize::from(group)].heap;
+        let heap = &mut self.groups[group as usize].heap;
         let mut entries = std::mem::take(heap).into_vec();
         entries.retain(|entry| {
             slots[entry.node.index()]
@@ -210,35 +242,96 @@ impl Board {
         *heap = BinaryHeap::from(entries);
     }
 
-    fn best(&mut self, class: &PodClass) -> Option<NodeId> {
-        let feasible = || self.groups.iter().filter(|group| group.feasible > 0);
-        let soft_taints = feasible().map(|group| group.soft_taints).max()?.max(0);
-        let preferred = feasible().map(|group| group.preferred).max()?.max(0);
+    fn best(&mut self, question: &Question<'_>) -> Option<NodeId> {
+        let view = question.view;
+        let feasible: Vec<usize> = (0..self.groups.len())
+            .filter(|index| self.groups[*index].roomy > 0 && self.groups[*index].key.is_even(view))
+            .collect();
+        let keys = || feasible.iter().map(|index| &self.groups[*index].key);
+        let most_taints = keys().map(|key| key.soft_taints).max()?.max(0);
+        let most_preferred = keys().map(|key| key.preferred).max()?.max(0);
+        let spread = if view.soft.is_empty() {
+            Vec::new()
+        } else {
+            self.spread_scores(&feasible, view)
+        };
         let mut best: Option<(i64, u64, NodeId)> = None;
-        for (index, group) in self
-            .groups
-            .iter_mut()
-            .enumerate()
-            .filter(|(_, group)| group.feasible > 0)
-        {
-            let holds = |entry: &Entry| {
-                let slot = self.slots[entry.node.index()];
-                usize::from(slot.group) == index && slot.score == entry.score
-            };
-            while group.heap.peek().is_some_and(|entry| !holds(entry)) {
-                group.heap.pop();
-            }
-            let Some(top) = group.heap.peek() else {
-                continue;
-            };
-            let of_group = score::of_verdict(
-                &class.shape,
-                group.soft_taints,
-                group.preferred,
-                (soft_taints, preferred),
-            );
-            best = best.max(Some((of_group + i64::from(top.score), top.rank, top.node)));
+        for (row, index) in feasible.into_iter().enumerate() {
+            let Some(top) = self.top(index) else { continue };
+            let key = &self.groups[index].key;
+            let most = (most_taints, most_preferred);
+            let shared =
+                score::of_verdict(&question.class.shape, key.soft_taints, key.preferred, most)
+                    + spread
+                        .get(row)
+                        .map_or(0, |score| score::SPREAD_WEIGHT * score);
+            best = best.max(Some((shared + i64::from(top.score), top.rank, top.node)));
         }
         best.map(|(_, _, node)| node)
+    }
+
+    fn spread_scores(&self, feasible: &[usize], view: &View) -> Vec<i64> {
+        let mut rows = pod_topology_spread::Rows::default();
+        for index in feasible {
+            let group = &self.groups[*index];
+            let soft = view.soft.iter().zip(&group.key.places[view.hard.len()..]);
+            let cells = soft.map(|(counts, place)| match *place {
+                Place::Value(value) => (value, value.map_or(0, |value| counts.pods_at(value))),
+                Place::Host { labelled, pods } => (labelled.then_some(Symbol::HOSTNAME), pods),
+            });
+            rows.push(group.roomy, cells);
+        }
+        rows.scores(view)
+    }
+
+    /// The best entry of a group that still holds.
+    fn top(&mut self, index: usize) -> Option<Entry> {
+        let heap = &mut self.groups[index].heap;
+        loop {
+            let entry = *heap.peek()?;
+            if self.slots[entry.node.index()]
+                == (Slot {
+                    group: index as u32,
+                    score: entry.score,
+                })
+            {
+                return Some(entry);
+            }
+            heap.pop();
+        }
+    }
+}
+
+impl GroupKey {
+    fn of(node: NodeId, question: &Question<'_>) -> Self {
+        let verdict = question.verdict(node);
+        let view = question.view;
+        let node = question.cluster.at(node);
+        let places = view.hard.iter().chain(&view.soft).map(|counts| {
+            let (value, pods) = pod_topology_spread::cell(counts, node);
+            match counts.rule.key {
+                Symbol::HOSTNAME => Place::Host {
+                    labelled: value.is_some(),
+                    pods,
+                },
+                _ => Place::Value(value),
+            }
+        });
+        GroupKey {
+            soft_taints: verdict.soft_taints,
+            preferred: verdict.preferred,
+            places: places.collect(),
+        }
+    }
+
+    /// Whether all hard spread rules let another pod in.
+    fn is_even(&self, view: &View) -> bool {
+        view.hard
+            .iter()
+            .zip(&self.places)
+            .all(|(counts, place)| match *place {
+                Place::Value(Some(value)) => !is_too_uneven(counts, value),
+                Place::Value(None) | Place::Host { .. } => false,
+            })
     }
 }

@@ -77,6 +77,8 @@ pub struct Cluster {
     verdicts: Vec<ShapeVerdicts>,
     /// By shape.
     boards: Vec<Option<Box<Board>>>,
+    /// By class, of those that are spread.
+    spread_boards: Vec<Option<Box<Board>>>,
     journal: Journal,
     views: Vec<Option<Box<View>>>,
     affects: Vec<Vec<Affects>>,
@@ -106,6 +108,7 @@ impl Cluster {
             shapes: IndexSet::default(),
             verdicts: Vec::new(),
             boards: Vec::new(),
+            spread_boards: Vec::new(),
             journal: Journal::default(),
             views: Vec::new(),
             affects: Vec::new(),
@@ -185,6 +188,7 @@ impl Cluster {
             u32::try_from(index).expect("fewer than four billion templates fit in memory"),
         );
         self.views.push(None);
+        self.spread_boards.push(None);
         self.affects.push(Vec::new());
         self.introduce(id);
         Ok(id)

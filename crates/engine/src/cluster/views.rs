@@ -154,6 +154,7 @@ impl Cluster {
                 continue;
             }
             self.views[index] = None;
+            self.spread_boards[index] = None;
             for affects in &mut self.affects {
                 affects.retain(|affects| affects.view.index() != index);
             }
@@ -162,6 +163,9 @@ impl Cluster {
 
     pub(super) fn drop_views(&mut self) {
         self.views.iter_mut().for_each(|view| *view = None);
+        self.spread_boards
+            .iter_mut()
+            .for_each(|board| *board = None);
         self.affects.iter_mut().for_each(Vec::clear);
     }
 

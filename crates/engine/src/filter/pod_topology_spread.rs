@@ -29,11 +29,19 @@ fn too_uneven(counts: &SpreadCounts, node: &Node) -> Option<Reason> {
     let Some(value) = node.fixed.labels.value(key) else {
         return Some(Reason::SpreadKeyMissing { key });
     };
-    let skew = counts.pods_at(value) + i64::from(counts.self_match) - counts.fewest();
     let max_skew = counts.rule.max_skew;
-    (skew > max_skew).then_some(Reason::Spread {
+    is_too_uneven(counts, value).then(|| Reason::Spread {
         key,
-        skew,
+        skew: skew(counts, value),
         max_skew,
     })
+}
+
+/// Whether one more pod in a place is one too many.
+pub(crate) fn is_too_uneven(counts: &SpreadCounts, place: Symbol) -> bool {
+    skew(counts, place) > counts.rule.max_skew
+}
+
+fn skew(counts: &SpreadCounts, place: Symbol) -> i64 {
+    counts.pods_at(place) + i64::from(counts.self_match) - counts.fewest()
 }

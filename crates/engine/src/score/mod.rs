@@ -18,6 +18,9 @@ use crate::reason::Plugin;
 /// The best a node can get from one plugin before weights.
 pub(crate) const MAX_SCORE: i64 = 100;
 
+/// The weight of PodTopologySpread.
+pub(crate) const SPREAD_WEIGHT: i64 = 2;
+
 /// One plugin's weighted scores for the feasible nodes, in their order.
 #[derive(Clone, Debug)]
 pub(crate) struct Column {
@@ -51,7 +54,7 @@ pub(crate) fn columns(question: &Question<'_>, feasible: &[NodeId]) -> Vec<Colum
     if !question.view.soft.is_empty() {
         column(
             Plugin::PodTopologySpread,
-            2,
+            SPREAD_WEIGHT,
             pod_topology_spread::column(question, feasible),
         );
     }

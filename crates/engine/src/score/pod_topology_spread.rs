@@ -1,66 +1,103 @@
 //! kube-scheduler: PodTopologySpread's score, weight 2: fewer matching pods in the node's places are better.
 //!
 //! A constraint weighs `ln(places + 2)` so that many small places count as much as few large ones. Nodes that lack a
-//! key of the pod's own constraints score 0; with the defaults a missing key adds nothing.
+//! key of the pod's own constraints score 0; with the defaults a missing key adds nothing. Works on rows of equal
+//! nodes, so that one node a row ([`column`]) and one group a row (the score board) are the same arithmetic.
+
+use rustc_hash::FxHashSet;
 
 use super::MAX_SCORE;
-use crate::cluster::{NodeId, Question};
+use crate::cluster::{Node, NodeId, Question};
 use crate::intern::Symbol;
-use crate::topology::SpreadCounts;
+use crate::topology::{SpreadCounts, View};
 
-pub(crate) fn column(question: &Question<'_>, feasible: &[NodeId]) -> Vec<i64> {
-    let soft = &question.view.soft;
-    let labels = |id: NodeId| &question.cluster.at(id).fixed.labels;
-    let ignored = |id: NodeId| {
-        question.view.soft_declared
-            && soft
-                .iter()
-                .any(|counts| labels(id).value(counts.rule.key).is_none())
-    };
-    let weights: Vec<f64> = soft
-        .iter()
-        .map(|counts| {
-            let nodes = feasible.iter().copied().filter(|id| !ignored(*id));
-            let size = match counts.rule.key {
-                Symbol::HOSTNAME => nodes.count(),
-                key => {
-                    let mut values: Vec<_> = nodes.map(|id| labels(id).value(key)).collect();
-                    values.sort_unstable();
-                    values.dedup();
-                    values.len()
-                }
-            };
-            (size as f64 + 2.0).ln()
-        })
-        .collect();
-    let raw: Vec<Option<i64>> = feasible
-        .iter()
-        .map(|&id| (!ignored(id)).then(|| raw(question, id, soft, &weights)))
-        .collect();
-    let scored = || raw.iter().flatten().copied();
-    let min = scored().min().unwrap_or(0);
-    let max = scored().max().unwrap_or(0).max(0);
-    let normalized = raw.iter().map(|score| match score {
-        None => 0,
-        Some(_) if max == 0 => MAX_SCORE,
-        Some(score) => MAX_SCORE * (max + min - score) / max,
-    });
-    normalized.collect()
+/// The feasible nodes by what the soft constraints see of them.
+#[derive(Default)]
+pub(crate) struct Rows {
+    /// One per row and constraint: the value of its key, and how many matching pods are in that place.
+    cells: Vec<(Option<Symbol>, i64)>,
+    /// How many nodes a row stands for.
+    nodes: Vec<usize>,
 }
 
-fn raw(question: &Question<'_>, id: NodeId, soft: &[SpreadCounts], weights: &[f64]) -> i64 {
-    let node = question.cluster.at(id);
+impl Rows {
+    /// Adds a row; `value` and `count` are asked for each soft constraint in its order.
+    pub(crate) fn push(
+        &mut self,
+        nodes: usize,
+        cells: impl Iterator<Item = (Option<Symbol>, i64)>,
+    ) {
+        self.cells.extend(cells);
+        self.nodes.push(nodes);
+    }
+
+    /// The normalized score of each row.
+    pub(crate) fn scores(&self, view: &View) -> Vec<i64> {
+        let soft = &view.soft;
+        let row = |index: usize| &self.cells[index * soft.len()..(index + 1) * soft.len()];
+        let ignored = |index: usize| {
+            view.soft_declared && row(index).iter().any(|(value, _)| value.is_none())
+        };
+        let scored: Vec<usize> = (0..self.nodes.len())
+            .filter(|index| !ignored(*index))
+            .collect();
+        let weight = |(constraint, counts): (usize, &SpreadCounts)| {
+            let size = match counts.rule.key {
+                Symbol::HOSTNAME => scored.iter().map(|index| self.nodes[*index]).sum(),
+                _ => scored
+                    .iter()
+                    .map(|index| row(*index)[constraint].0)
+                    .collect::<FxHashSet<_>>()
+                    .len(),
+            };
+            (size as f64 + 2.0).ln()
+        };
+        let weights: Vec<f64> = soft.iter().enumerate().map(weight).collect();
+        let mut raw = vec![None; self.nodes.len()];
+        for index in scored {
+            raw[index] = Some(raw_score(soft, row(index), &weights));
+        }
+        let known = || raw.iter().flatten().copied();
+        let min = known().min().unwrap_or(0);
+        let max = known().max().unwrap_or(0).max(0);
+        let normalized = raw.iter().map(|score| match score {
+            None => 0,
+            Some(_) if max == 0 => MAX_SCORE,
+            Some(score) => MAX_SCORE * (max + min - score) / max,
+        });
+        normalized.collect()
+    }
+}
+
+fn raw_score(soft: &[SpreadCounts], row: &[(Option<Symbol>, i64)], weights: &[f64]) -> i64 {
     let mut score = 0.0;
-    for (counts, weight) in soft.iter().zip(weights) {
-        let Some(value) = node.fixed.labels.value(counts.rule.key) else {
-            continue;
-        };
-        let place = if counts.rule.key == Symbol::HOSTNAME {
-            node.fixed.name
-        } else {
-            value
-        };
-        score += counts.pods_at(place) as f64 * weight + (counts.rule.max_skew - 1) as f64;
+    for ((counts, (value, count)), weight) in soft.iter().zip(row).zip(weights) {
+        if value.is_some() {
+            score += *count as f64 * weight + (counts.rule.max_skew - 1) as f64;
+        }
     }
     score.round() as i64
+}
+
+/// What a soft constraint sees of a node: hosts are counted by the node itself, whatever its hostname label says.
+pub(crate) fn cell(counts: &SpreadCounts, node: &Node) -> (Option<Symbol>, i64) {
+    let value = node.fixed.labels.value(counts.rule.key);
+    let place = if counts.rule.key == Symbol::HOSTNAME {
+        Some(node.fixed.name)
+    } else {
+        value
+    };
+    (value, place.map_or(0, |place| counts.pods_at(place)))
+}
+
+pub(crate) fn column(question: &Question<'_>, feasible: &[NodeId]) -> Vec<i64> {
+    let mut rows = Rows::default();
+    for id in feasible {
+        let node = question.cluster.at(*id);
+        rows.push(
+            1,
+            question.view.soft.iter().map(|counts| cell(counts, node)),
+        );
+    }
+    rows.scores(question.view)
 }
