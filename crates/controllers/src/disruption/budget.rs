@@ -1,20 +1,39 @@
 //! Disruption budgets: how many nodes of a pool may go at a time. Pure.
 //!
-//! Invariant: the most restrictive budget for the reason wins; percentages round up; what cannot be read allows nothing.
-//! A budget with a schedule counts as always open, which errs on the side of keeping nodes.
+//! Invariant: the most restrictive budget that is open for the reason wins; percentages round up; what cannot be read
+//! allows nothing.
 
-use mullion_api::karpenter::{Budget, DisruptionReason, NodePool};
+use jiff::Timestamp;
+use mullion_api::karpenter::{Budget, DisruptionReason, NodePool, parse_go_duration};
+
+use super::schedule::Schedule;
 
 /// How many of `nodes` nodes of a pool may be on their way out together, for this reason.
-pub fn allowed(pool: &NodePool, reason: DisruptionReason, nodes: usize) -> usize {
+pub fn allowed(pool: &NodePool, reason: DisruptionReason, nodes: usize, now: Timestamp) -> usize {
     pool.spec
         .disruption
         .budgets
         .iter()
         .filter(|budget| budget.reasons.is_empty() || budget.reasons.contains(&reason))
-        .map(|budget| of(budget, nodes))
+        .filter_map(|budget| match is_open(budget, now) {
+            Some(true) => Some(of(budget, nodes)),
+            Some(false) => None,
+            None => Some(0),
+        })
         .min()
         .unwrap_or(usize::MAX)
+}
+
+/// Whether a budget counts now; `None` if its schedule cannot be read.
+fn is_open(budget: &Budget, now: Timestamp) -> Option<bool> {
+    match (&budget.schedule, &budget.duration) {
+        (None, None) => Some(true),
+        (Some(schedule), Some(duration)) => {
+            let duration = parse_go_duration(duration).ok()?;
+            Some(Schedule::parse(schedule)?.is_open(duration, now))
+        }
+        _ => None,
+    }
 }
 
 fn of(budget: &Budget, nodes: usize) -> usize {
@@ -44,6 +63,25 @@ mod tests {
             }
         }))
         .expect("a pool")
+    }
+
+    fn allowed(pool: &NodePool, reason: DisruptionReason, nodes: usize) -> usize {
+        super::allowed(
+            pool,
+            reason,
+            nodes,
+            "2026-01-27T12:00:00Z".parse().expect("a time"),
+        )
+    }
+
+    #[test]
+    fn a_budget_counts_while_its_window_is_open() {
+        let at_noon = pool(json!([{ "nodes": "0", "schedule": "0 9 * * *", "duration": "8h" }]));
+        assert_eq!(allowed(&at_noon, DisruptionReason::Empty, 10), 0);
+        let at_night = pool(json!([{ "nodes": "0", "schedule": "0 22 * * *", "duration": "8h" }]));
+        assert_eq!(allowed(&at_night, DisruptionReason::Empty, 10), usize::MAX);
+        let unreadable = pool(json!([{ "nodes": "5", "schedule": "soon", "duration": "8h" }]));
+        assert_eq!(allowed(&unreadable, DisruptionReason::Empty, 10), 0);
     }
 
     #[test]

@@ -1,13 +1,14 @@
 //! Removing nodes that are no longer needed.
 //!
 //! Every ten seconds, and when a node is about to be empty long enough, [`emptiness`] is looked for; what may go is
-//! bounded by [`budget`]s. A node goes by its claim being deleted: taint first, so that no pod lands on it meanwhile,
+//! bounded by [`budget`]s, whose windows follow a [`schedule`]. A node goes by its claim being deleted: taint first, so that no pod lands on it meanwhile,
 //! then [`crate::nodeclaim`] drains and ends it.
 //!
 //! Invariant: nothing here is remembered; a decision that was not carried out is made again.
 
 pub mod budget;
 pub mod emptiness;
+pub mod schedule;
 
 use std::{sync::Arc, time::Duration};
 
@@ -84,7 +85,12 @@ async fn pass(karpenter: &KarpenterContext) -> kube::Result<Duration> {
         let initialized = claims
             .iter()
             .filter(|claim| claim.is(condition::INITIALIZED));
-        let allowed = budget::allowed(&pool, DisruptionReason::Empty, initialized.count());
+        let allowed = budget::allowed(
+            &pool,
+            DisruptionReason::Empty,
+            initialized.count(),
+            karpenter.base.clock.now(),
+        );
         let room = allowed.saturating_sub(going);
         if room < candidates.len() {
             let message = match allowed {

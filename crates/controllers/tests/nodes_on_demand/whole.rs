@@ -1,0 +1,392 @@
+//! A whole cluster in one process, with an EC2 that boots its kubelets.
+
+use std::{collections::BTreeMap, fmt::Debug, sync::Arc, time::Duration};
+
+use jiff::Timestamp;
+use k8s_openapi::{
+    api::core::v1::{Event, Node, Pod, Taint},
+    apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition,
+};
+use kube::{
+    Api, Client, ResourceExt,
+    api::{DeleteParams, DynamicObject, ListParams, Patch, PatchParams, PostParams},
+    core::GroupVersionKind,
+    discovery::pinned_kind,
+};
+use mullion_api::{
+    ami::{AmiFamily, Os},
+    crds::crds,
+    eksctl::KubernetesVersion,
+    karpenter::NodeClaim,
+};
+use mullion_apiserver::{ApiServer, Config as ServerConfig, admission::User};
+use mullion_cloud::{
+    CapacityType, CloudProvider, Instance, LaunchOption, LaunchRequest, NodeTemplate,
+    Registration, Resources, Speed,
+    sim::{Config, SimulatedEc2},
+};
+use mullion_controllers::{
+    Clock, Context, gc,
+    kubelet::{
+        addresses::Addresses,
+        driver::{self, Machine},
+        node::NodeFacts,
+        pace::Pace,
+    },
+    namespace, node_lifecycle, pdb, podgc,
+    provisioner::{self, DecisionLog, KarpenterContext},
+    scheduler, serviceaccount, workloads,
+};
+use serde_json::{Value, json};
+use tokio::sync::mpsc;
+
+/// Longer than anything a test waits for.
+const PATIENCE: Duration = Duration::from_secs(7200);
+/// How often a condition is looked at, in paused time.
+const LOOK: Duration = Duration::from_millis(250);
+
+pub(crate) struct Whole {
+    pub(crate) context: Context,
+    pub(crate) ec2: SimulatedEc2,
+    pub(crate) karpenter: KarpenterContext,
+    pub(crate) log: DecisionLog,
+}
+
+impl Whole {
+    /// A cluster `windows-karpenter-demo` of Kubernetes 1.27 at real speed, with one Linux node.
+    pub(crate) async fn start() -> Self {
+        let version = KubernetesVersion::from_minor(27).expect("known");
+        let epoch: Timestamp = "2026-01-27T10:00:00Z".parse().expect("a time");
+        let clock = Clock::starting_at(epoch);
+        let stamps = clock.clone();
+        let server = ApiServer::new(ServerConfig {
+            clock: Arc::new(move || stamps.now()),
+            ..ServerConfig::default()
+        });
+        let administrator = User {
+            name: "kubernetes-admin".to_owned(),
+            groups: vec!["system:masters".to_owned(), "system:authenticated".to_owned()],
+            uid: String::new(),
+        };
+        let client = Client::new(server.router_as(administrator), "default");
+        let definitions: Api<CustomResourceDefinition> = Api::all(client.clone());
+        for crd in crds() {
+            definitions
+                .create(&PostParams::default(), &crd)
+                .await
+                .expect("our definitions are accepted");
+        }
+        let context = Context::new(client, clock.clone());
+        let config = Config {
+            speed: Speed::REAL,
+            ..Config::new("windows-karpenter-demo", "us-west-2", version)
+        };
+        let ec2 = SimulatedEc2::new(config, clock.clone());
+        let log = DecisionLog::new(clock, 1000);
+        let options = provisioner::Options {
+            cluster: "windows-karpenter-demo".to_owned(),
+            version,
+            os_filter: true,
+            seed: 0,
+        };
+        let cloud: Arc<dyn CloudProvider> = Arc::new(ec2.clone());
+        let karpenter = provisioner::start(&context, Arc::clone(&cloud), log.clone(), options);
+        scheduler::start(&context, true);
+        workloads::start(&context);
+        serviceaccount::start(&context, None);
+        namespace::start(&context);
+        gc::start(&context);
+        pdb::start(&context);
+        podgc::start(&context);
+        node_lifecycle::start(&context, Some(cloud));
+        let options = driver::Options {
+            pace: Pace::REAL,
+            ..driver::Options::default()
+        };
+        driver::start(&context, options, machines(&context, ec2.clone()));
+        let whole = Self {
+            context,
+            ec2,
+            karpenter,
+            log,
+        };
+        let accounts = whole.context.informers.service_accounts.clone();
+        accounts.start();
+        whole
+            .until("there is a service account", || accounts.get("default", "default"))
+            .await;
+        whole.linux_node(version).await;
+        whole
+    }
+
+    async fn linux_node(&self, version: KubernetesVersion) {
+        let order = LaunchRequest {
+            client_token: "linux".to_owned(),
+            options: vec![LaunchOption {
+                instance_type: "m5.large".to_owned(),
+                zone: "us-west-2a".to_owned(),
+                capacity_type: CapacityType::OnDemand,
+            }],
+            subnets: Vec::new(),
+            template: NodeTemplate::new(AmiFamily::AmazonLinux2, version),
+            registration: Registration::default(),
+            tags: BTreeMap::new(),
+        };
+        self.ec2.launch(order).await.expect("there is capacity");
+        self.until("the Linux node is ready", || {
+            self.nodes().iter().any(|node| is_ready(node)).then_some(())
+        })
+        .await;
+    }
+
+    /// Applies the documents of a YAML text.
+    pub(crate) async fn apply(&self, text: &str) {
+        let documents: Vec<Value> = serde_saphyr::from_multiple(text).expect("YAML");
+        for document in documents {
+            self.create(document).await;
+        }
+    }
+
+    /// Creates an object of any kind, namespaced ones in `default`.
+    pub(crate) async fn create(&self, object: Value) {
+        let text = |key: &str| object[key].as_str().unwrap_or_default().to_owned();
+        let (api_version, kind) = (text("apiVersion"), text("kind"));
+        let (group, version) = api_version.split_once('/').unwrap_or(("", &api_version));
+        let gvk = GroupVersionKind::gvk(group, version, &kind);
+        let (resource, capabilities) = pinned_kind(&self.context.client, &gvk)
+            .await
+            .expect("the kind is served");
+        let object: DynamicObject = serde_json::from_value(object).expect("an object");
+        let client = self.context.client.clone();
+        let api: Api<DynamicObject> = match capabilities.scope {
+            kube::discovery::Scope::Namespaced => Api::namespaced_with(client, "default", &resource),
+            kube::discovery::Scope::Cluster => Api::all_with(client, &resource),
+        };
+        api.create(&PostParams::default(), &object)
+            .await
+            .expect("it is accepted");
+    }
+
+    pub(crate) async fn patch<K>(&self, api: Api<K>, name: &str, patch: Value)
+    where
+        K: Clone + serde::de::DeserializeOwned + Debug,
+    {
+        api.patch(name, &PatchParams::default(), &Patch::Merge(patch))
+            .await
+            .expect("it is accepted");
+    }
+
+    /// A deployment of `replicas` pods that ask for one Windows address each, on a build.
+    pub(crate) async fn windows_deployment(&self, name: &str, build: &str, replicas: u32) {
+        self.create(json!({
+            "apiVersion": "apps/v1", "kind": "Deployment", "metadata": { "name": name },
+            "spec": {
+                "replicas": replicas,
+                "selector": { "matchLabels": { "app": name } },
+                "template": {
+                    "metadata": { "labels": { "app": name } },
+                    "spec": {
+                        "nodeSelector": { "kubernetes.io/os": "windows", "node.kubernetes.io/windows-build": build },
+                        "containers": [{
+                            "name": "iis",
+                            "image": format!("mcr.microsoft.com/windows/servercore/iis:windowsservercore-ltsc{}", year(build)),
+                            "resources": {
+                                "requests": { "vpc.amazonaws.com/PrivateIPv4Address": "1" },
+                                "limits": { "vpc.amazonaws.com/PrivateIPv4Address": "1" }
+                            }
+                        }]
+                    }
+                }
+            }
+        }))
+        .await;
+    }
+
+    pub(crate) async fn delete<K>(&self, api: Api<K>, name: &str)
+    where
+        K: Clone + serde::de::DeserializeOwned + Debug,
+    {
+        api.delete(name, &DeleteParams::default())
+            .await
+            .expect("it is there");
+    }
+
+    pub(crate) fn nodes(&self) -> Vec<Arc<Node>> {
+        self.context.informers.nodes.start();
+        self.context.informers.nodes.list()
+    }
+
+    /// Nodes that were bought.
+    pub(crate) fn bought(&self) -> Vec<Arc<Node>> {
+        let mut nodes = self.nodes();
+        nodes.retain(|node| node.labels().contains_key("karpenter.sh/nodepool"));
+        nodes
+    }
+
+    pub(crate) fn claims(&self) -> Vec<Arc<NodeClaim>> {
+        self.karpenter.claims.list()
+    }
+
+    pub(crate) fn pods(&self, app: &str) -> Vec<Arc<Pod>> {
+        let mut pods = self.context.informers.pods.list();
+        pods.retain(|pod| pod.labels().get("app").map(String::as_str) == Some(app));
+        pods
+    }
+
+    pub(crate) async fn until_running(&self, app: &str, count: usize) {
+        self.until(&format!("{count} pods of {app} are ready"), || {
+            let pods = self.pods(app);
+            let ready = pods.iter().filter(|pod| mullion_controllers::pods::is_ready(pod)).count();
+            (ready == count).then_some(())
+        })
+        .await;
+    }
+
+    /// Messages of the decision log, in order.
+    pub(crate) fn story(&self) -> Vec<String> {
+        let (lines, _) = self.log.since(0);
+        let message = |text: &str| {
+            let line: Value = serde_json::from_str(text).expect("every line is JSON");
+            line["message"].as_str().unwrap_or_default().to_owned()
+        };
+        lines.iter().map(|line| message(&line.text)).collect()
+    }
+
+    /// The first line of the log with this message.
+    pub(crate) fn line(&self, message: &str) -> Value {
+        let (lines, _) = self.log.since(0);
+        let parsed = lines
+            .iter()
+            .map(|line| serde_json::from_str::<Value>(&line.text).expect("every line is JSON"));
+        let mut found = parsed.filter(|line| line["message"] == message);
+        found.next().unwrap_or_else(|| panic!("no line says {message:?}: {:#?}", self.story()))
+    }
+
+    /// Reason and message of the events about an object.
+    pub(crate) async fn events(&self, name: &str) -> Vec<(String, String)> {
+        let events: Api<Event> = Api::all(self.context.client.clone());
+        let params = ListParams::default().fields(&format!("involvedObject.name={name}"));
+        let events = events.list(&params).await.expect("events are listed");
+        events
+            .items
+            .into_iter()
+            .map(|e| (e.reason.unwrap_or_default(), e.message.unwrap_or_default()))
+            .collect()
+    }
+
+    /// Lets time pass until `look` finds what it looks for; gives how long that took, too.
+    pub(crate) async fn until<T>(&self, what: &str, mut look: impl FnMut() -> Option<T>) -> T {
+        let waited = tokio::time::timeout(PATIENCE, async {
+            loop {
+                if let Some(found) = look() {
+                    return found;
+                }
+                tokio::time::sleep(LOOK).await;
+            }
+        });
+        match waited.await {
+            Ok(found) => found,
+            Err(_) => panic!(
+                "never came true: {what}\nlog: {:#?}\nclaims: {:#?}\npods: {:#?}\nnodes: {:#?}",
+                self.log.since(0).0.iter().map(|line| line.text.clone()).collect::<Vec<_>>(),
+                self.claims().iter().map(|claim| (claim.name_any(), claim.status.clone())).collect::<Vec<_>>(),
+                self.context.informers.pods.list().iter().map(|pod| (pod.name_any(), pod.status.as_ref().map(|s| (s.phase.clone(), s.conditions.clone())))).collect::<Vec<_>>(),
+                self.nodes().iter().map(|node| (node.name_any(), node.spec.clone())).collect::<Vec<_>>(),
+            ),
+        }
+    }
+
+    /// Lets `seconds` pass.
+    pub(crate) async fn pass(&self, seconds: u64) {
+        tokio::time::sleep(Duration::from_secs(seconds)).await;
+    }
+}
+
+fn year(build: &str) -> &'static str {
+    match build {
+        "10.0.17763" => "2019",
+        _ => "2022",
+    }
+}
+
+pub(crate) fn is_ready(node: &Node) -> bool {
+    let conditions = node.status.as_ref().and_then(|status| status.conditions.as_ref());
+    conditions
+        .into_iter()
+        .flatten()
+        .any(|condition| condition.type_ == "Ready" && condition.status == "True")
+}
+
+/// The kubelets' machines, as EC2 boots and ends them.
+fn machines(context: &Context, ec2: SimulatedEc2) -> mpsc::UnboundedReceiver<Machine> {
+    let (sender, machines) = mpsc::unbounded_channel();
+    let shutdown = context.shutdown.clone();
+    let mut changed = ec2.changed();
+    context.tasks.spawn(async move {
+        let (mut cursor, mut booted) = (0, std::collections::BTreeSet::new());
+        loop {
+            let changes = ec2.changes_since(cursor);
+            cursor = changes.cursor;
+            for instance in changes.instances {
+                let name = instance.private_dns_name.clone();
+                if instance.state.is_alive() && instance.booted && booted.insert(name.clone()) {
+                    let _ = sender.send(boot(&instance, &ec2));
+                } else if !instance.state.is_alive() && booted.remove(&name) {
+                    let _ = sender.send(Machine::Gone { name });
+                }
+            }
+            match shutdown.run_until_cancelled(changed.changed()).await {
+                Some(Ok(())) => {}
+                _ => return,
+            }
+        }
+    });
+    machines
+}
+
+fn boot(instance: &Instance, ec2: &SimulatedEc2) -> Machine {
+    let most = match instance.os() {
+        Os::Windows => instance.capacity.private_ipv4(),
+        Os::Linux => instance.capacity.pods,
+    };
+    let (ec2, id) = (ec2.clone(), instance.id.clone());
+    Machine::Booted {
+        facts: Box::new(facts(instance)),
+        addresses: Addresses::on_demand(most as usize, move || ec2.assign_address(&id).ok()),
+    }
+}
+
+fn facts(instance: &Instance) -> NodeFacts {
+    let image = &instance.image;
+    let quantities = |resources: &Resources| -> BTreeMap<String, String> {
+        let list = resources.to_list();
+        list.iter().map(|(name, amount)| (name.clone(), amount.0.clone())).collect()
+    };
+    let taints = instance.registration.taints.iter().map(|taint| Taint {
+        key: taint.key.clone(),
+        value: (!taint.value.is_empty()).then(|| taint.value.clone()),
+        effect: taint.effect.as_str().to_owned(),
+        time_added: None,
+    });
+    NodeFacts {
+        name: instance.private_dns_name.clone(),
+        provider_id: instance.provider_id.clone(),
+        instance_type: instance.instance_type.name.to_string(),
+        zone: instance.zone.to_string(),
+        region: instance.region.to_string(),
+        os: image.os().as_str().to_owned(),
+        arch: image.arch.as_str().to_owned(),
+        windows_build: image.windows_build().and_then(|build| build.parse().ok()),
+        internal_ip: instance.private_ip,
+        external_ip: None,
+        subnet_prefix_len: 18,
+        os_image: image.os_image(),
+        kernel_version: image.kernel_version(),
+        container_runtime: image.container_runtime_version().to_owned(),
+        kubelet_version: image.kubelet_version(),
+        capacity: quantities(&instance.capacity),
+        allocatable: quantities(&instance.allocatable),
+        labels: instance.registration.labels.clone(),
+        taints: taints.collect(),
+    }
+}
