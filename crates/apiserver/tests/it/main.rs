@@ -1,5 +1,10 @@
 //! The server's integration tests, one binary.
 
+mod api;
 mod client;
+mod kinds;
+mod services;
+mod pods;
+mod semantics;
 mod tls;
 mod vectors;
