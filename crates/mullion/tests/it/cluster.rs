@@ -139,6 +139,8 @@ impl Cluster {
             .args(args)
             .env("KUBECONFIG", self.kubeconfig())
             .env("HOME", self.dir.path())
+            // An editor that changes something, for `kubectl edit`.
+            .env("KUBE_EDITOR", "sed -i s/front/back/")
             .current_dir(Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples"))
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())

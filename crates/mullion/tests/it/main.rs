@@ -1,3 +1,7 @@
 //! The program's integration tests, one binary: the import rules of the workspace, the command line, and whole clusters under a real kubectl.
 
+mod cluster;
+mod command_line;
+mod flows;
 mod import_rules;
+mod kubectl;

@@ -1,0 +1,131 @@
+//! What the program says before a cluster runs: help, versions, wrong input. Nothing here needs kubectl.
+
+use std::{net::TcpListener, path::Path, process::Command};
+
+use crate::cluster::text;
+
+struct Ended {
+    code: Option<i32>,
+    stdout: String,
+    stderr: String,
+}
+
+fn mullion(args: &[&str]) -> Ended {
+    let state = tempfile::tempdir().expect("a temporary directory");
+    let output = Command::new(env!("CARGO_BIN_EXE_mullion"))
+        .args(args)
+        .env("XDG_STATE_HOME", state.path())
+        .env_remove("KUBECONFIG")
+        .output()
+        .expect("the program starts");
+    Ended { code: output.status.code(), stdout: text(&output.stdout), stderr: text(&output.stderr) }
+}
+
+/// Runs `mullion up` with a config of this text.
+fn up_with(config: &str) -> Ended {
+    let dir = tempfile::tempdir().expect("a temporary directory");
+    let path = dir.path().join("cluster.yaml");
+    std::fs::write(&path, config).expect("a file can be written");
+    let mut ended = mullion(&["up", "--port", "0", "--config", path.to_str().expect("a UTF-8 path")]);
+    ended.stderr = ended.stderr.replace(&*dir.path().to_string_lossy(), "DIR");
+    ended
+}
+
+#[test]
+fn help_names_every_command() {
+    let ended = mullion(&["--help"]);
+    assert_eq!(ended.code, Some(0));
+    insta::assert_snapshot!(ended.stdout);
+}
+
+#[test]
+fn help_of_up_names_every_flag() {
+    let ended = mullion(&["up", "--help"]);
+    assert_eq!(ended.code, Some(0));
+    insta::assert_snapshot!(ended.stdout);
+}
+
+#[test]
+fn the_version_is_that_of_the_package() {
+    assert_eq!(mullion(&["--version"]).stdout.trim(), concat!("mullion ", env!("CARGO_PKG_VERSION")));
+}
+
+#[test]
+fn completions_are_printed_for_a_shell() {
+    let ended = mullion(&["completions", "bash"]);
+    assert_eq!(ended.code, Some(0));
+    assert!(ended.stdout.contains("_mullion"), "{}", ended.stdout);
+}
+
+#[test]
+fn a_taken_port_is_named_with_a_way_out() {
+    let taken = TcpListener::bind("127.0.0.1:0").expect("a free port");
+    let port = taken.local_addr().expect("an address").port().to_string();
+    let ended = mullion(&["up", "--port", &port]);
+    assert_eq!(ended.code, Some(2));
+    assert_eq!(
+        ended.stderr,
+        format!("error: port {port} on 127.0.0.1 cannot be taken: it is in use\nhint:  choose another one with --port N; --port 0 takes any free one\n")
+    );
+    assert_eq!(ended.stdout, "");
+}
+
+#[test]
+fn a_missing_config_is_named() {
+    let ended = mullion(&["up", "--config", "/nowhere/cluster.yaml"]);
+    assert_eq!(ended.code, Some(2));
+    assert!(ended.stderr.starts_with("error: /nowhere/cluster.yaml cannot be read: there is no such file\n"), "{}", ended.stderr);
+}
+
+#[test]
+fn a_malformed_config_is_refused_in_one_line() {
+    let ended = up_with("kind: [ClusterConfig\n");
+    assert_eq!(ended.code, Some(2));
+    assert!(ended.stderr.starts_with("error: DIR/cluster.yaml: not a YAML document: "), "{}", ended.stderr);
+}
+
+#[test]
+fn a_wrong_taint_is_refused_with_its_path_and_what_is_allowed() {
+    let ended = up_with(
+        "apiVersion: eksctl.io/v1alpha5\nkind: ClusterConfig\nmetadata: {name: a, region: us-west-2}\n\
+         nodeGroups: [{name: w, amiFamily: WindowsServer2022CoreContainer, taints: {os: 'windows:NoShedule'}}]\n",
+    );
+    assert_eq!(ended.code, Some(2));
+    assert!(
+        ended.stderr.starts_with(
+            "error: DIR/cluster.yaml: nodeGroups[0].taints.os: effect \"NoShedule\" is not one of NoSchedule, PreferNoSchedule, NoExecute\nhint:"
+        ),
+        "{}",
+        ended.stderr
+    );
+}
+
+#[test]
+fn an_unknown_field_and_an_unknown_instance_type_are_refused_with_their_paths() {
+    let head = "apiVersion: eksctl.io/v1alpha5\nkind: ClusterConfig\nmetadata: {name: a, region: us-west-2}\n";
+    let ended = up_with(&format!("{head}nodeGroups: [{{name: w, instancetype: m5.large}}]\n"));
+    assert_eq!(ended.code, Some(2));
+    assert!(ended.stderr.contains("nodeGroups[0].instancetype"), "{}", ended.stderr);
+    let ended = up_with(&format!("{head}managedNodeGroups: [{{name: w, instanceType: m5.lage}}]\n"));
+    assert_eq!(ended.code, Some(2));
+    assert!(ended.stderr.contains("managedNodeGroups[0].instanceType: \"m5.lage\" is not an EC2 instance type"), "{}", ended.stderr);
+}
+
+#[test]
+fn a_kubeconfig_that_cannot_be_written_is_named() {
+    let dir = tempfile::tempdir().expect("a temporary directory");
+    let file = dir.path().join("a-file");
+    std::fs::write(&file, "x").expect("a file can be written");
+    let below = file.join("kubeconfig");
+    let ended = mullion(&["up", "--port", "0", "--kubeconfig", below.to_str().expect("a UTF-8 path")]);
+    assert_eq!(ended.code, Some(2));
+    assert!(ended.stderr.starts_with(&format!("error: kubeconfig {} cannot be written: ", below.display())), "{}", ended.stderr);
+    assert!(ended.stderr.contains("\nhint:  "), "{}", ended.stderr);
+    assert!(!Path::new(&below).exists());
+}
+
+#[test]
+fn a_wrong_speed_is_refused() {
+    let ended = mullion(&["up", "--speed", "-3"]);
+    assert_eq!(ended.code, Some(2));
+}
