@@ -21,7 +21,10 @@ use mullion_api::labels;
 use mullion_cloud::{CloudProvider, instance_id};
 use rustc_hash::FxHashMap;
 use serde_json::{Value, json};
-use tokio::sync::{Semaphore, mpsc};
+use tokio::{
+    sync::{Semaphore, mpsc},
+    time::MissedTickBehavior,
+};
 
 use super::{
     eviction::{Change as Fate, Evictions},
@@ -149,6 +152,7 @@ struct Driver {
 impl Driver {
     async fn run(mut self, mut inputs: mpsc::UnboundedReceiver<Input>) {
         let mut round = tokio::time::interval(ROUND);
+        round.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let mut received = Vec::new();
         loop {
             let now = self.context.clock.now();

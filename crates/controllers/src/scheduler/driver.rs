@@ -4,12 +4,13 @@
 //! once, assumes what was decided, and hands bindings and refusals to writers, so that it never waits for the API server.
 //! What the engine is asked next already counts what was decided before.
 
-use std::{sync::Arc, time::Duration};
+use std::{mem::discriminant, sync::Arc, time::Duration};
 
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{Node, Pod};
-use mullion_engine::{Decision, preempt::Preemption};
-use tokio::sync::mpsc;
+use mullion_engine::{Decision, ModelError, PodClassId, model::PodSpec, preempt::Preemption};
+use rustc_hash::FxHashMap;
+use tokio::{sync::mpsc, time::MissedTickBehavior};
 
 use super::{
     queue::{Entry, STALE_CHECK, SchedulingQueue},
@@ -47,6 +48,7 @@ pub fn start_over(context: &Context, state: &SharedState, seed: u64) {
         state: state.clone(),
         queue: SchedulingQueue::default(),
         writers: Writers::start(context, inputs),
+        news: Vec::new(),
         seed,
     };
     let shutdown = context.shutdown.clone();
@@ -167,6 +169,8 @@ struct Scheduler {
     state: SharedState,
     queue: SchedulingQueue,
     writers: Writers,
+    /// Events without an object that refused pods have not been told of.
+    news: Vec<Event>,
     seed: u64,
 }
 
@@ -186,12 +190,24 @@ enum Verdict {
     },
 }
 
+impl Verdict {
+    fn refuse(message: String, rejectors: Plugins) -> Self {
+        Self::Refuse {
+            message,
+            rejectors,
+            nominated: None,
+            victims: Vec::new(),
+        }
+    }
+}
+
 impl Scheduler {
     async fn run(mut self, mut inputs: mpsc::UnboundedReceiver<Input>) {
         if !self.state.synced(&self.context).await {
             return;
         }
         let mut backoff = tokio::time::interval(BACKOFF_CHECK);
+        backoff.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let mut stale_at = self.context.clock.now();
         let mut received = Vec::new();
         loop {
@@ -215,6 +231,9 @@ impl Scheduler {
                 }
             }
             let now = self.context.clock.now();
+            for event in std::mem::take(&mut self.news) {
+                self.notify(&event, now);
+            }
             self.queue.flush_backoff(now);
             if now >= stale_at {
                 self.queue.flush_stale(now);
@@ -228,11 +247,23 @@ impl Scheduler {
         match input {
             Input::Pending(pod) => self.queue.set(pod, now),
             Input::Settled(pod) => self.queue.remove(&pod),
-            Input::Event(event) => self.notify(&event, now),
+            Input::Event(event @ (Event::NodeAdded(_) | Event::NodeUpdated { .. })) => {
+                self.notify(&event, now)
+            }
+            // A thousand of these at once say no more than one.
+            Input::Event(event) => {
+                if !self
+                    .news
+                    .iter()
+                    .any(|known| discriminant(known) == discriminant(&event))
+                {
+                    self.news.push(event);
+                }
+            }
             Input::Bound(entry, Outcome::Done) => self.queue.placed(&entry),
             Input::Bound(entry, Outcome::Refused { again, message }) => {
                 self.state.with(|state| state.forget(&key(&entry.pod)));
-                self.notify(&Event::PodDeleted, now);
+                self.input(Input::Event(Event::PodDeleted));
                 if again {
                     self.fail(*entry, message, now);
                 } else {
@@ -253,9 +284,10 @@ impl Scheduler {
         let seed = self.seed;
         self.seed = self.seed.wrapping_add(entries.len() as u64);
         let verdicts: Vec<_> = self.state.with(|state| {
+            let mut refused = Refused::default();
             let asked = entries.iter().zip(seed..);
             asked
-                .map(|(entry, seed)| decide(state, &entry.pod, seed))
+                .map(|(entry, seed)| decide(state, &mut refused, &entry.pod, seed))
                 .collect()
         });
         let now = self.context.clock.now();
@@ -322,53 +354,71 @@ impl Scheduler {
     }
 }
 
+/// Pod classes that were refused since the cluster last changed: their other pods get the same answer unasked.
+type Refused = FxHashMap<PodClassId, (String, Plugins)>;
+
 /// Asks the engine about one pod and assumes what it answers.
-fn decide(state: &mut ClusterState, pod: &Pod, seed: u64) -> Verdict {
-    let spec = convert::pod(pod);
-    let fail = |message: String| Verdict::Fail { message };
-    let decision = match state.cluster_mut().schedule_pod(&spec, seed) {
-        Ok(decision) => decision,
-        Err(error) => return fail(error.to_string()),
-    };
-    let refused = match decision {
+fn decide(state: &mut ClusterState, refused: &mut Refused, pod: &Pod, seed: u64) -> Verdict {
+    match ask(state, refused, &convert::pod(pod), seed) {
+        Ok(verdict) => verdict,
+        Err(error) => Verdict::Fail {
+            message: error.to_string(),
+        },
+    }
+}
+
+fn ask(
+    state: &mut ClusterState,
+    refused: &mut Refused,
+    spec: &PodSpec,
+    seed: u64,
+) -> Result<Verdict, ModelError> {
+    let class = state.cluster_mut().pod_class(&spec.template)?;
+    if spec.nominated_node_name.is_none()
+        && let Some((message, rejectors)) = refused.get(&class)
+    {
+        return Ok(Verdict::refuse(message.clone(), *rejectors));
+    }
+    let refusal = match state.cluster_mut().schedule_pod(spec, seed)? {
         Decision::Node(id) => {
             let node = state.cluster().node_name(id).to_owned();
-            return match state.assume(&spec, &node) {
-                Ok(()) => Verdict::Bind { node },
-                Err(error) => fail(error.to_string()),
-            };
+            state.assume(spec, &node)?;
+            refused.clear();
+            return Ok(Verdict::Bind { node });
         }
-        Decision::Unschedulable(refused) => refused,
+        Decision::Unschedulable(refusal) => refusal,
     };
-    let rejectors = refused
+    let rejectors: Plugins = refusal
         .nodes
         .iter()
         .map(|(_, refusal)| refusal.plugin)
         .collect();
     let cluster = state.cluster_mut();
-    let preemption = match cluster.pod_class(&spec.template) {
-        Ok(class) => cluster.preempt(class, &spec.key(), &refused, seed),
-        Err(error) => return fail(error.to_string()),
-    };
-    let message = cluster.message_with_preemption(&refused, &preemption);
-    let (mut nominated, mut victims) = (None, Vec::new());
+    let preemption = cluster.preempt(class, &spec.key(), &refusal, seed);
+    let message = cluster.message_with_preemption(&refusal, &preemption);
     match preemption {
         Preemption::Evict { chosen, .. } => {
             let node = cluster.node_name(chosen.node).to_owned();
             // The room is held from now on, not only when the API server has been told.
-            if let Err(error) = cluster.nominate(&spec, &node) {
-                return fail(error.to_string());
-            }
-            (nominated, victims) = (Some(node), chosen.victims);
+            cluster.nominate(spec, &node)?;
+            refused.clear();
+            Ok(Verdict::Refuse {
+                message,
+                rejectors,
+                nominated: Some(node),
+                victims: chosen.victims,
+            })
         }
-        Preemption::VictimsTerminating => nominated = spec.nominated_node_name,
-        _ => {}
-    }
-    Verdict::Refuse {
-        message,
-        rejectors,
-        nominated,
-        victims,
+        Preemption::VictimsTerminating => Ok(Verdict::Refuse {
+            message,
+            rejectors,
+            nominated: spec.nominated_node_name.clone(),
+            victims: Vec::new(),
+        }),
+        _ => {
+            refused.insert(class, (message.clone(), rejectors));
+            Ok(Verdict::refuse(message, rejectors))
+        }
     }
 }
 

@@ -1,6 +1,10 @@
 //! The node lifecycle: silent nodes, taints that evict, nodes whose instance is gone.
 
+use std::sync::Arc;
+
 use k8s_openapi::api::core::v1::Pod;
+use mullion_api::eksctl::KubernetesVersion;
+use mullion_cloud::sim::{Config, SimulatedEc2};
 use mullion_controllers::{
     kubelet::{driver::Machine, pace::Pace},
     node_lifecycle, scheduler,
@@ -185,6 +189,40 @@ async fn a_reprieved_pod_stays() {
         "TaintManagerEviction".to_owned(),
         "Cancelling deletion of Pod default/patient".to_owned()
     )));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_node_that_is_not_ready_and_has_no_instance_is_deleted() {
+    let world = World::new(Pace::INSTANT).await;
+    let config = Config::new("shop", "us-west-2", KubernetesVersion::NEWEST);
+    let ec2 = SimulatedEc2::new(config, world.context.clock.clone());
+    node_lifecycle::start(&world.context, Some(Arc::new(ec2)));
+    let node = world.linux_node().await;
+    world.pass(600).await;
+    assert!(
+        world.context.informers.nodes.get("", &node).is_some(),
+        "while its kubelet speaks it is not doubted"
+    );
+    world.tell(Machine::Gone { name: node.clone() });
+    world
+        .until("the node is gone", || {
+            world
+                .context
+                .informers
+                .nodes
+                .get("", &node)
+                .is_none()
+                .then_some(())
+        })
+        .await;
+    let message = format!("Deleting node {node} because it does not exist in the cloud provider");
+    world.pass(1).await;
+    assert!(
+        world
+            .events(&node)
+            .await
+            .contains(&("DeletingNode".to_owned(), message))
+    );
 }
 
 #[tokio::test(start_paused = true)]
