@@ -27,6 +27,7 @@ pub struct Row {
     /// Comes from a custom resource definition.
     pub custom: bool,
     api_version: Box<str>,
+    serves_stored_bytes: bool,
 }
 
 impl Row {
@@ -37,7 +38,7 @@ impl Row {
 
     /// Whether stored bytes are what is served.
     pub fn serves_stored_bytes(&self) -> bool {
-        *self.api_version == *self.stored_version && !self.resource.behaviour.rewrites_stored()
+        self.serves_stored_bytes
     }
 
     /// Whether the resource has a `/status`, so that its main endpoint leaves `status` alone.
@@ -110,11 +111,14 @@ impl Table {
                 .by_plural
                 .entry(format!("{}/{}", resource.group, resource.plural))
                 .or_insert(at);
+            let serves_stored_bytes =
+                *api_version == *stored_version && !resource.behaviour.rewrites_stored();
             table.rows.push(Arc::new(Row {
                 collection: store.collection(&resource.storage),
                 stored_version,
                 custom,
                 api_version: api_version.into(),
+                serves_stored_bytes,
                 resource,
             }));
         }

@@ -51,7 +51,7 @@ pub(crate) fn router(server: Arc<ApiServer>) -> Router {
 async fn serve(State(server): State<Arc<ApiServer>>, request: Request<Body>) -> Response<Body> {
     let (parts, body) = request.into_parts();
     let head_only = parts.method == Method::HEAD;
-    let headers = parts.headers.clone();
+    let takes_gzip = reply::takes_gzip(&parts.headers);
     let response = route(server, parts, body)
         .await
         .unwrap_or_else(|status| reply::refusal(&status));
@@ -59,7 +59,11 @@ async fn serve(State(server): State<Arc<ApiServer>>, request: Request<Body>) -> 
         let (parts, _) = response.into_parts();
         return Response::from_parts(parts, Body::empty());
     }
-    reply::compress(&headers, response).await
+    if takes_gzip {
+        reply::compress(response).await
+    } else {
+        response
+    }
 }
 
 async fn route(

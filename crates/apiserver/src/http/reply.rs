@@ -176,21 +176,22 @@ pub(crate) fn add_warnings(response: &mut Response<Body>, warnings: Vec<String>)
     }
 }
 
-/// Compresses a big body, if the client takes gzip and the size is known.
-pub(crate) async fn compress(request: &HeaderMap, response: Response<Body>) -> Response<Body> {
-    let wanted = request
+/// Whether the client takes gzip.
+pub(crate) fn takes_gzip(headers: &HeaderMap) -> bool {
+    let mut codings = headers
         .get_all(ACCEPT_ENCODING)
         .iter()
         .filter_map(|value| value.to_str().ok())
-        .any(|value| {
-            value
-                .split(',')
-                .any(|coding| coding.trim().split(';').next() == Some("gzip"))
-        });
+        .flat_map(|value| value.split(','));
+    codings.any(|coding| coding.trim().split(';').next() == Some("gzip"))
+}
+
+/// Compresses a big body whose size is known.
+pub(crate) async fn compress(response: Response<Body>) -> Response<Body> {
     let size = http_body::Body::size_hint(response.body())
         .exact()
         .unwrap_or(0);
-    if !wanted || (size as usize) < GZIP_FROM || response.headers().contains_key(CONTENT_ENCODING) {
+    if (size as usize) < GZIP_FROM || response.headers().contains_key(CONTENT_ENCODING) {
         return response;
     }
     let (mut parts, body) = response.into_parts();

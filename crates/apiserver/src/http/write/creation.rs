@@ -1,0 +1,140 @@
+//! Creation: the server's own metadata, a first status, a name if none was given, and validation of the whole.
+
+use serde_json::Value;
+
+use super::{dedup_owners, draft, judge, mutate, own, remove};
+use crate::{
+    admission::Operation,
+    field::{Errors, Path},
+    http::{
+        call::{Call, WriteOptions},
+        metadata,
+        reply::Outcome,
+    },
+    kinds::StatusOnCreate,
+    schema,
+    status::Status,
+    store::{Change, EventType, Object},
+    validation::metadata as check_metadata,
+};
+
+/// How often a generated name is tried.
+const NAME_TRIES: usize = 8;
+
+/// Creates a decoded object.
+pub(crate) async fn create(
+    call: &Call,
+    options: &WriteOptions,
+    mut object: Value,
+) -> Result<Outcome, Status> {
+    let resource = call.resource();
+    metadata::settle_namespace(&mut object, call.namespace.as_deref())?;
+    metadata::wipe(&mut object);
+    dedup_owners(call, &mut object, false);
+    own(call, options, &mut object, None);
+    let name = metadata::text(&object, "name").to_owned();
+    mutate(call, options, Operation::Create, &name, &mut object, None)?;
+    dedup_owners(call, &mut object, true);
+    metadata::begin(&mut object, resource, call.now);
+    let base = metadata::text(&object, "generateName").to_owned();
+    if !name.is_empty() || base.is_empty() {
+        return create_named(call, options, object).await;
+    }
+    let mut tries = 0;
+    loop {
+        tries += 1;
+        let mut attempt = object.clone();
+        metadata::of(&mut attempt).insert("name".into(), metadata::generate_name(&base).into());
+        match create_named(call, options, attempt).await {
+            Err(status) if status.reason == "AlreadyExists" && tries < NAME_TRIES => {}
+            Err(mut status) if status.reason == "AlreadyExists" => {
+                status
+                    .message
+                    .push_str(", the server was not able to generate a unique name for the object");
+                if let Some(details) = &mut status.details {
+                    details.retry_after_seconds = 1;
+                }
+                return Err(status);
+            }
+            done => return done,
+        }
+    }
+}
+
+async fn create_named(
+    call: &Call,
+    options: &WriteOptions,
+    mut object: Value,
+) -> Result<Outcome, Status> {
+    let resource = call.resource();
+    let behaviour = &resource.behaviour;
+    let ctx = call.ctx(options.dry_run);
+    let name = metadata::text(&object, "name").to_owned();
+    let allocation = behaviour.allocate(&ctx, &mut object, None)?;
+    if call.row.has_status_subresource() && resource.rules.status_on_create == StatusOnCreate::Clear
+    {
+        remove(&mut object, "status");
+    }
+    behaviour.prepare_create(&ctx, &mut object);
+    schema::normalise(&resource.schema, &mut object);
+    let mut errors = Errors::default();
+    let path = Path::new("metadata");
+    check_metadata::object_meta(
+        &mut errors,
+        &path,
+        &object["metadata"],
+        resource.namespaced,
+        resource.rules.name,
+    );
+    if !call.row.custom {
+        check_metadata::kube_finalizers(&mut errors, &path, &object["metadata"]);
+    }
+    behaviour.validate(&ctx, &object, &mut errors);
+    behaviour.validate_creation(&ctx, &object, &mut errors);
+    if !errors.is_empty() {
+        return Err(call.invalid(&name, &errors));
+    }
+    call.warn_all(behaviour.warnings(&object, None));
+    judge(call, options, Operation::Create, &name, &mut object, None)?;
+    if !metadata::text(&object, "resourceVersion").is_empty() {
+        return Err(Status::new(
+            500,
+            "",
+            "resourceVersion should not be set on objects to be created",
+        ));
+    }
+    let key = call.key(&name);
+    if let Some(existing) = call.row.collection.get(key.as_str()) {
+        return Err(already_exists(call, &existing));
+    }
+    if options.dry_run {
+        return Ok(Outcome::Object(object));
+    }
+    let draft = draft(call, EventType::Added, object);
+    match call
+        .row
+        .collection
+        .commit(Change::Create(key.clone(), draft), call.now)
+        .await
+    {
+        Ok(stored) => {
+            allocation.commit();
+            Ok(Outcome::Stored(stored))
+        }
+        Err(_) => match call.row.collection.get(key.as_str()) {
+            Some(existing) => Err(already_exists(call, &existing)),
+            None => Err(Status::already_exists(resource, &name)),
+        },
+    }
+}
+
+fn already_exists(call: &Call, existing: &Object) -> Status {
+    let mut status = Status::already_exists(call.resource(), existing.key().name());
+    if existing.parse()["metadata"]
+        .get("deletionTimestamp")
+        .is_some()
+    {
+        status.message.insert_str(0, "object is being deleted: ");
+    }
+    status
+}

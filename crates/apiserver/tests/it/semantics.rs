@@ -1,0 +1,401 @@
+//! Lists, watches and writes as requests and answers, under paused time.
+
+use std::sync::Arc;
+
+use axum::body::Body;
+use futures::{StreamExt, future::join_all};
+use http::{Method, Request, Response};
+use http_body_util::BodyExt;
+use mullion_apiserver::{ApiServer, Config, admission::User, store::Window};
+use serde_json::{Value, json};
+use tower::ServiceExt;
+
+const MAPS: &str = "/api/v1/namespaces/default/configmaps";
+
+struct Cluster(axum::Router);
+
+impl Cluster {
+    fn new(config: Config) -> Self {
+        let groups = vec!["system:masters".into(), "system:authenticated".into()];
+        let user = User {
+            name: "admin".into(),
+            groups,
+            ..User::default()
+        };
+        Cluster(ApiServer::new(config).router_as(user))
+    }
+
+    async fn send(
+        &self,
+        method: Method,
+        path: &str,
+        headers: &[(&str, &str)],
+        body: impl Into<Body>,
+    ) -> Response<Body> {
+        let mut request = Request::builder().method(method).uri(path);
+        for (name, value) in headers {
+            request = request.header(*name, *value);
+        }
+        self.0
+            .clone()
+            .oneshot(request.body(body.into()).unwrap())
+            .await
+            .unwrap()
+    }
+
+    async fn json(
+        &self,
+        method: Method,
+        path: &str,
+        headers: &[(&str, &str)],
+        body: impl Into<Body>,
+    ) -> (u16, Value) {
+        let response = self.send(method, path, headers, body).await;
+        let code = response.status().as_u16();
+        let bytes = response.into_body().collect().await.unwrap().to_bytes();
+        (code, serde_json::from_slice(&bytes).unwrap_or_default())
+    }
+
+    async fn get(&self, path: &str) -> (u16, Value) {
+        self.json(Method::GET, path, &[], Body::empty()).await
+    }
+
+    async fn create(&self, name: &str, labels: Value) -> Value {
+        let body = json!({"metadata": {"name": name, "labels": labels}}).to_string();
+        let (code, object) = self.json(Method::POST, MAPS, &[], body).await;
+        assert_eq!(code, 201, "{object}");
+        object
+    }
+
+    async fn merge(&self, name: &str, patch: Value) -> (u16, Value) {
+        let headers = [("content-type", "application/merge-patch+json")];
+        self.json(
+            Method::PATCH,
+            &format!("{MAPS}/{name}"),
+            &headers,
+            patch.to_string(),
+        )
+        .await
+    }
+
+    /// The events of a watch that ends by itself.
+    async fn watch(&self, query: &str) -> Vec<Value> {
+        let response = self
+            .send(
+                Method::GET,
+                &format!("{MAPS}?watch=1&{query}"),
+                &[],
+                Body::empty(),
+            )
+            .await;
+        assert_eq!(response.status(), 200);
+        let bytes = response.into_body().collect().await.unwrap().to_bytes();
+        bytes
+            .split(|byte| *byte == b'\n')
+            .filter_map(|line| serde_json::from_slice(line).ok())
+            .collect()
+    }
+}
+
+fn cluster() -> Cluster {
+    Cluster::new(Config::default())
+}
+
+fn small_window() -> Cluster {
+    Cluster::new(Config {
+        window: Window {
+            events: 3,
+            seconds: i64::MAX,
+        },
+        ..Config::default()
+    })
+}
+
+fn revision(object: &Value) -> &str {
+    object["metadata"]["resourceVersion"].as_str().unwrap()
+}
+
+fn seen(events: &[Value]) -> Vec<(&str, &str)> {
+    events
+        .iter()
+        .map(|event| {
+            (
+                event["type"].as_str().unwrap(),
+                event["object"]["metadata"]["name"].as_str().unwrap_or(""),
+            )
+        })
+        .collect()
+}
+
+#[tokio::test(start_paused = true)]
+async fn pages_show_one_moment_although_the_collection_changes() {
+    let cluster = cluster();
+    for name in ["a", "b", "c", "d"] {
+        cluster.create(name, json!({})).await;
+    }
+    let (_, first) = cluster.get(&format!("{MAPS}?limit=2")).await;
+    assert_eq!(first["metadata"]["remainingItemCount"], 2);
+    cluster
+        .json(Method::DELETE, &format!("{MAPS}/c"), &[], Body::empty())
+        .await;
+    cluster.create("bb", json!({})).await;
+    let token = first["metadata"]["continue"].as_str().unwrap();
+    let (_, second) = cluster
+        .get(&format!("{MAPS}?limit=2&continue={token}"))
+        .await;
+    let names: Vec<&Value> = second["items"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|item| &item["metadata"]["name"])
+        .collect();
+    assert_eq!(names, ["c", "d"]);
+    assert_eq!(
+        second["metadata"]["resourceVersion"],
+        first["metadata"]["resourceVersion"]
+    );
+    assert_eq!(second["metadata"].get("continue"), None);
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_expired_page_comes_with_a_token_to_go_on_with() {
+    let cluster = small_window();
+    for name in ["a", "b", "c"] {
+        cluster.create(name, json!({})).await;
+    }
+    let (_, first) = cluster.get(&format!("{MAPS}?limit=1")).await;
+    let token = first["metadata"]["continue"].as_str().unwrap();
+    for data in 0..5 {
+        cluster
+            .merge("c", json!({"data": {"n": data.to_string()}}))
+            .await;
+    }
+    let (code, expired) = cluster
+        .get(&format!("{MAPS}?limit=1&continue={token}"))
+        .await;
+    assert_eq!((code, &expired["reason"]), (410, &json!("Expired")));
+    let token = expired["metadata"]["continue"].as_str().unwrap();
+    let (code, rest) = cluster.get(&format!("{MAPS}?continue={token}")).await;
+    assert_eq!((code, rest["items"].as_array().unwrap().len()), (200, 2));
+    let (code, too_old) = cluster
+        .get(&format!(
+            "{MAPS}?resourceVersion=1&resourceVersionMatch=Exact"
+        ))
+        .await;
+    assert_eq!(
+        (code, &too_old["message"]),
+        (
+            410,
+            &json!("The resourceVersion for the provided list is too old.")
+        )
+    );
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_watch_from_before_the_window_ends_with_an_error_event() {
+    let cluster = small_window();
+    for name in ["a", "b", "c", "d", "e"] {
+        cluster.create(name, json!({})).await;
+    }
+    let events = cluster.watch("resourceVersion=1").await;
+    assert_eq!(seen(&events), [("ERROR", "")]);
+    assert_eq!(
+        (&events[0]["object"]["code"], &events[0]["object"]["reason"]),
+        (&json!(410), &json!("Expired"))
+    );
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_watcher_that_does_not_read_is_closed_and_delays_nobody() {
+    let cluster = small_window();
+    let first = cluster.create("a", json!({})).await;
+    let path = format!("{MAPS}?watch=1&resourceVersion={}", revision(&first));
+    let mut lines = cluster
+        .send(Method::GET, &path, &[], Body::empty())
+        .await
+        .into_body()
+        .into_data_stream();
+    for data in 0..10 {
+        cluster
+            .merge("a", json!({"data": {"n": data.to_string()}}))
+            .await;
+    }
+    let line = lines.next().await.unwrap().unwrap();
+    assert!(
+        line.starts_with(b"{\"object\":{\"apiVersion\":\"v1\",\"code\":410"),
+        "{line:?}"
+    );
+    assert!(lines.next().await.is_none());
+}
+
+#[tokio::test(start_paused = true)]
+async fn leaving_a_selector_is_a_deletion_and_entering_it_an_addition() {
+    let cluster = cluster();
+    let start = cluster.create("x", json!({"g": "1"})).await;
+    cluster
+        .merge("x", json!({"metadata": {"labels": {"g": "2"}}}))
+        .await;
+    cluster.merge("x", json!({"data": {"a": "b"}})).await;
+    cluster
+        .merge("x", json!({"metadata": {"labels": {"g": "1"}}}))
+        .await;
+    let events = cluster
+        .watch(&format!(
+            "labelSelector=g=1&timeoutSeconds=1&resourceVersion={}",
+            revision(&start)
+        ))
+        .await;
+    assert_eq!(seen(&events), [("DELETED", "x"), ("ADDED", "x")]);
+    assert_eq!(events[0]["object"]["metadata"]["labels"]["g"], "1");
+    assert_ne!(revision(&events[0]["object"]), revision(&start));
+}
+
+#[tokio::test(start_paused = true)]
+async fn bookmarks_come_every_minute_and_before_the_end() {
+    let cluster = cluster();
+    let object = cluster.create("x", json!({})).await;
+    let events = cluster
+        .watch("allowWatchBookmarks=true&timeoutSeconds=130")
+        .await;
+    assert_eq!(
+        seen(&events),
+        [
+            ("ADDED", "x"),
+            ("BOOKMARK", ""),
+            ("BOOKMARK", ""),
+            ("BOOKMARK", ""),
+            ("BOOKMARK", "")
+        ]
+    );
+    let ends = &events[1]["object"]["metadata"]["annotations"]["k8s.io/initial-events-end"];
+    assert_eq!(ends, "true");
+    assert_eq!(revision(&events[4]["object"]), revision(&object));
+    let silent = cluster
+        .watch(&format!(
+            "timeoutSeconds=130&resourceVersion={}",
+            revision(&object)
+        ))
+        .await;
+    assert!(silent.is_empty());
+}
+
+#[tokio::test(start_paused = true)]
+async fn concurrent_patches_all_arrive() {
+    let cluster = Arc::new(cluster());
+    cluster.create("x", json!({})).await;
+    let patches = (0..50).map(|n| {
+        let cluster = cluster.clone();
+        tokio::spawn(async move {
+            let mut data = serde_json::Map::new();
+            data.insert(format!("k{n}"), "v".into());
+            cluster.merge("x", json!({"data": data})).await.0
+        })
+    });
+    assert!(
+        join_all(patches)
+            .await
+            .into_iter()
+            .all(|code| matches!(code, Ok(200)))
+    );
+    let (_, object) = cluster.get(&format!("{MAPS}/x")).await;
+    assert_eq!(object["data"].as_object().unwrap().len(), 50);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_write_that_changes_nothing_makes_no_revision() {
+    let cluster = cluster();
+    cluster.create("x", json!({"a": "b"})).await;
+    let (_, first) = cluster.merge("x", json!({"data": {"k": "v"}})).await;
+    let (code, again) = cluster.merge("x", json!({"data": {"k": "v"}})).await;
+    assert_eq!((code, revision(&again)), (200, revision(&first)));
+    let (_, dry) = cluster
+        .json(
+            Method::DELETE,
+            &format!("{MAPS}/x?dryRun=All"),
+            &[],
+            Body::empty(),
+        )
+        .await;
+    assert_eq!(dry["status"], "Success");
+    assert_eq!(cluster.get(&format!("{MAPS}/x")).await.0, 200);
+}
+
+#[tokio::test(start_paused = true)]
+async fn protobuf_and_yaml_bodies_are_objects_like_json_ones() {
+    let cluster = cluster();
+    let yaml = "apiVersion: v1\nkind: ConfigMap\nmetadata:\n  name: m\ndata:\n  a: 'b'\n";
+    let (code, object) = cluster
+        .json(
+            Method::POST,
+            MAPS,
+            &[("content-type", "application/yaml")],
+            yaml,
+        )
+        .await;
+    assert_eq!((code, &object["data"]["a"]), (201, &json!("b")));
+    let accept = [("accept", "application/vnd.kubernetes.protobuf")];
+    let response = cluster
+        .send(Method::GET, &format!("{MAPS}/m"), &accept, Body::empty())
+        .await;
+    assert_eq!(
+        response.headers()["content-type"],
+        "application/vnd.kubernetes.protobuf"
+    );
+    let message = response.into_body().collect().await.unwrap().to_bytes();
+    assert!(message.starts_with(b"k8s\0"));
+    cluster
+        .json(Method::DELETE, &format!("{MAPS}/m"), &[], Body::empty())
+        .await;
+    let headers = [("content-type", "application/vnd.kubernetes.protobuf")];
+    let (code, refused) = cluster
+        .json(Method::PUT, &format!("{MAPS}/m"), &headers, message.clone())
+        .await;
+    assert_eq!((code, &refused["reason"]), (404, &json!("NotFound")));
+    let (code, unversioned) = cluster.json(Method::POST, MAPS, &headers, message).await;
+    assert_eq!(
+        (code, &unversioned["message"]),
+        (
+            500,
+            &json!("resourceVersion should not be set on objects to be created")
+        )
+    );
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_body_that_is_too_big_is_refused() {
+    let cluster = cluster();
+    let (code, refused) = cluster
+        .json(Method::POST, MAPS, &[], vec![b' '; 3 * 1024 * 1024 + 1])
+        .await;
+    assert_eq!(
+        (code, &refused["reason"]),
+        (413, &json!("RequestEntityTooLarge"))
+    );
+}
+
+#[tokio::test(start_paused = true)]
+async fn warnings_say_which_fields_were_dropped() {
+    let cluster = cluster();
+    let body = json!({"metadata": {"name": "x"}, "foo": 1}).to_string();
+    let response = cluster.send(Method::POST, MAPS, &[], body).await;
+    assert_eq!(
+        response.headers()["warning"],
+        "299 - \"unknown field \\\"foo\\\"\""
+    );
+    let strict = format!("{MAPS}?fieldValidation=Strict");
+    let (code, refused) = cluster
+        .json(
+            Method::POST,
+            &strict,
+            &[],
+            json!({"metadata": {"name": "y"}, "foo": 1}).to_string(),
+        )
+        .await;
+    assert_eq!(code, 400);
+    assert!(
+        refused["message"]
+            .as_str()
+            .unwrap()
+            .ends_with("strict decoding error: unknown field \"foo\"")
+    );
+}
