@@ -1,10 +1,12 @@
 //! Services: defaults, what changes with the type, printed columns. Addresses and ports are given out in [`allocate`] from [`pools`];
-//! the rules of a valid Service are in [`validate`].
+//! the rules of a valid Service are in [`validate`], those of a change in [`update`].
 //!
 //! Invariant: every cluster IP and node port of a stored Service is taken in the pools, and nothing else is.
 
 mod allocate;
+mod node_ports;
 pub(crate) mod pools;
+mod update;
 pub(crate) mod validate;
 
 use std::sync::Arc;
@@ -87,7 +89,7 @@ impl Kind for Service {
     }
 
     fn prepare_update(&self, _ctx: &Ctx<'_>, object: &mut Value, old: &Value) {
-        drop_fields_of_old_type(object, old);
+        update::drop_fields_of_old_type(object, old);
     }
 
     fn validate(&self, _ctx: &Ctx<'_>, object: &Value, errors: &mut Errors) {
@@ -95,7 +97,7 @@ impl Kind for Service {
     }
 
     fn validate_update(&self, _ctx: &Ctx<'_>, object: &Value, old: &Value, errors: &mut Errors) {
-        validate::update(errors, object, old);
+        update::validate(errors, object, old);
     }
 
     fn validate_status(&self, _ctx: &Ctx<'_>, object: &Value, _old: &Value, errors: &mut Errors) {
@@ -248,54 +250,6 @@ fn default_spec(spec: &mut Map<String, Value>) {
     }
     if kind == "LoadBalancer" {
         set_default(spec, "allocateLoadBalancerNodePorts", true);
-    }
-}
-
-/// Clears what only the old type needed, unless the client changed it too (then validation complains).
-fn drop_fields_of_old_type(object: &mut Value, old: &Value) {
-    let no_longer = |needs: fn(&Value) -> bool| needs(old) && !needs(object);
-    let mut dropped: Vec<&str> = Vec::new();
-    if no_longer(needs_cluster_ip) {
-        dropped.extend(["ipFamilies", "ipFamilyPolicy", "internalTrafficPolicy"]);
-        if object["spec"]["clusterIPs"] == old["spec"]["clusterIPs"] {
-            dropped.extend(["clusterIP", "clusterIPs"]);
-        }
-    }
-    if no_longer(needs_health_check) {
-        dropped.push("healthCheckNodePort");
-    }
-    if no_longer(|service| service["spec"]["type"] == "LoadBalancer") {
-        dropped.extend(["allocateLoadBalancerNodePorts", "loadBalancerClass"]);
-    }
-    if no_longer(externally_accessible) {
-        dropped.push("externalTrafficPolicy");
-    }
-    let ports = no_longer(needs_node_ports);
-    let Some(spec) = object["spec"].as_object_mut() else {
-        return;
-    };
-    for field in dropped {
-        let same = matches!(field, "clusterIP" | "clusterIPs")
-            || spec.get(field) == old["spec"].get(field);
-        if same {
-            spec.remove(field);
-        }
-    }
-    let before = old["spec"].items("ports");
-    let Some(now) = spec.get_mut("ports").and_then(Value::as_array_mut) else {
-        return;
-    };
-    let unchanged = now.len() == before.len()
-        && now
-            .iter()
-            .zip(before)
-            .all(|(now, before)| now["nodePort"] == before["nodePort"]);
-    if ports && unchanged {
-        now.iter_mut()
-            .filter_map(Value::as_object_mut)
-            .for_each(|port| {
-                port.remove("nodePort");
-            });
     }
 }
 

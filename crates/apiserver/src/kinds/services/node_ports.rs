@@ -1,0 +1,199 @@
+//! Node ports and the health check port of a Service: one number may serve ports of one Service under several protocols.
+
+use serde_json::Value;
+
+use super::{
+    externally_accessible, needs_health_check, needs_node_ports,
+    pools::{Claim, Refusal},
+};
+use crate::{
+    field::{Errors, Path},
+    kinds::tree::Tree,
+    status::Status,
+};
+
+/// Ports keep the node port they had under the same name unless another port has it now.
+pub(super) fn adopt_node_ports(service: &mut Value, old: &Value) {
+    let kept: Vec<u32> = node_ports(service)
+        .filter(|port| node_ports(old).any(|before| before == *port))
+        .collect();
+    let before: Vec<(String, u32)> = old["spec"]
+        .items("ports")
+        .iter()
+        .map(|port| (port.text("name").to_owned(), node_port(port)))
+        .collect();
+    for port in service["spec"]["ports"]
+        .as_array_mut()
+        .into_iter()
+        .flatten()
+    {
+        let known = before.iter().find(|(name, _)| name == port.text("name"));
+        match known {
+            Some(&(_, number))
+                if node_port(port) == 0 && number != 0 && !kept.contains(&number) =>
+            {
+                port["nodePort"] = number.into()
+            }
+            _ => {}
+        }
+    }
+}
+
+fn node_port(port: &Value) -> u32 {
+    port.integer("nodePort")
+        .and_then(|port| u32::try_from(port).ok())
+        .unwrap_or(0)
+}
+
+/// The node ports that are set.
+pub(super) fn node_ports(service: &Value) -> impl Iterator<Item = u32> + '_ {
+    service["spec"]
+        .items("ports")
+        .iter()
+        .map(node_port)
+        .filter(|&port| port != 0)
+}
+
+/// Whether ports that were not asked for are given out.
+fn automatic_node_ports(service: &Value) -> bool {
+    service["spec"]["type"] == "NodePort"
+        || (service["spec"]["type"] == "LoadBalancer"
+            && service["spec"]["allocateLoadBalancerNodePorts"] != false)
+}
+
+fn refuse_port(service: &Value, index: usize, port: u32, refusal: &Refusal) -> Status {
+    let mut errors = Errors::default();
+    let path = Path::new("spec");
+    let path = path.child("ports");
+    errors.invalid(
+        &path.index(index).child("nodePort"),
+        port,
+        refusal.to_string(),
+    );
+    Status::invalid_kind("", "Service", service["metadata"].text("name"), &errors)
+}
+
+fn no_port(refusal: Refusal) -> Status {
+    Status::internal(format!("failed to allocate a nodePort: {refusal}"))
+}
+
+/// Ports of a new Service: the same number under several protocols gets one node port.
+pub(super) fn new_node_ports(claim: &mut Claim, service: &mut Value) -> Result<(), Status> {
+    if !needs_node_ports(service) {
+        return Ok(());
+    }
+    let automatic = automatic_node_ports(service);
+    let mut ports = service["spec"].items("ports").to_vec();
+    let mut given: Vec<(Value, u32)> = Vec::new();
+    for index in 0..ports.len() {
+        let asked = node_port(&ports[index]);
+        if asked == 0 && !automatic {
+            continue;
+        }
+        let number = ports[index]["port"].clone();
+        let chosen = match given
+            .iter()
+            .find(|(port, _)| *port == number)
+            .map(|(_, chosen)| *chosen)
+        {
+            Some(chosen) if asked == 0 || asked == chosen => chosen,
+            Some(_) => {
+                claim
+                    .port(asked)
+                    .map_err(|refusal| refuse_port(service, index, asked, &refusal))?;
+                asked
+            }
+            None => {
+                let wanted = ports[index..]
+                    .iter()
+                    .filter(|port| port["port"] == number)
+                    .map(node_port)
+                    .find(|&port| port != 0);
+                let chosen = match wanted {
+                    Some(wanted) => {
+                        claim
+                            .port(wanted)
+                            .map_err(|refusal| refuse_port(service, index, wanted, &refusal))?;
+                        wanted
+                    }
+                    None => claim.any_port().map_err(no_port)?,
+                };
+                given.push((number, chosen));
+                chosen
+            }
+        };
+        ports[index]["nodePort"] = chosen.into();
+    }
+    service["spec"]["ports"] = ports.into();
+    Ok(())
+}
+
+/// Ports of a changed Service: new numbers are taken, old ones that are gone are given back.
+pub(super) fn change_node_ports(
+    claim: &mut Claim,
+    service: &mut Value,
+    old: &Value,
+) -> Result<(), Status> {
+    let automatic = automatic_node_ports(service);
+    let before: Vec<u32> = node_ports(old).collect();
+    let mut ports = service["spec"].items("ports").to_vec();
+    let mut taken: Vec<u32> = Vec::new();
+    for index in 0..ports.len() {
+        let asked = node_port(&ports[index]);
+        if asked == 0 {
+            if automatic {
+                ports[index]["nodePort"] = claim.any_port().map_err(no_port)?.into();
+            }
+        } else if !before.contains(&asked) && !taken.contains(&asked) {
+            claim
+                .port(asked)
+                .map_err(|refusal| refuse_port(service, index, asked, &refusal))?;
+            taken.push(asked);
+        }
+    }
+    service["spec"]["ports"] = ports.into();
+    let now: Vec<u32> = node_ports(service).collect();
+    before
+        .into_iter()
+        .filter(|port| !now.contains(port))
+        .for_each(|port| claim.release_port(port));
+    Ok(())
+}
+
+pub(super) fn health_port(service: &Value) -> Option<u32> {
+    service["spec"]
+        .integer("healthCheckNodePort")
+        .and_then(|port| u32::try_from(port).ok())
+        .filter(|&port| port != 0)
+}
+
+pub(super) fn health_check(
+    claim: &mut Claim,
+    service: &mut Value,
+    old: Option<&Value>,
+) -> Result<(), Status> {
+    let had = old.filter(|old| needs_health_check(old));
+    match (needs_health_check(service), had) {
+        (true, None) => {
+            let port = match health_port(service) {
+                Some(port) => claim.port(port).map(|()| port).map_err(|refusal| {
+                    Status::internal(format!(
+                        "failed to allocate requested HealthCheck NodePort {port}: {refusal}"
+                    ))
+                })?,
+                None => claim.any_port().map_err(|refusal| {
+                    Status::internal(format!(
+                        "failed to allocate a HealthCheck NodePort 0: {refusal}"
+                    ))
+                })?,
+            };
+            service["spec"]["healthCheckNodePort"] = port.into();
+        }
+        (false, Some(old)) => health_port(old)
+            .into_iter()
+            .for_each(|port| claim.release_port(port)),
+        _ => {}
+    }
+    debug_assert!(!needs_health_check(service) || externally_accessible(service));
+    Ok(())
+}
