@@ -18,7 +18,7 @@ use std::{
     collections::BTreeMap,
     fmt,
     net::Ipv4Addr,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError},
 };
 
 use mullion_api::{
@@ -32,7 +32,7 @@ pub use fleet::Changes;
 pub use network::SubnetsFull;
 pub use region::zone_id;
 
-use crate::{Clock, CloudError, Instance, InstanceId, Speed};
+use crate::{Clock, CloudError, Instance, InstanceId, Offer, Speed};
 use fault::Faults;
 use fleet::Fleet;
 use network::Network;
@@ -93,6 +93,8 @@ struct Inner {
     zones: Vec<Zone>,
     state: Mutex<State>,
     changed: watch::Sender<u64>,
+    linux_offers: OnceLock<Arc<[Offer]>>,
+    windows_offers: OnceLock<Arc<[Offer]>>,
 }
 
 struct Zone {
@@ -148,6 +150,8 @@ impl SimulatedEc2 {
                     faults: Faults::default(),
                 }),
                 changed: watch::Sender::new(0),
+                linux_offers: OnceLock::new(),
+                windows_offers: OnceLock::new(),
             }),
         }
     }

@@ -23,18 +23,25 @@ impl CloudProvider for SimulatedEc2 {
 
     fn offers(&self, os: Os) -> BoxFuture<'_, Result<Arc<[Offer]>, CloudError>> {
         Box::pin(async move {
+            let all = self.all_offers(os);
             let mut state = self.state();
             let unavailable = state.faults.unavailable();
-            let offers = self
-                .on_sale(os)
-                .map(|(instance_type, prices)| Offer {
-                    instance_type: Arc::clone(instance_type),
-                    offerings: self.offerings(&instance_type.name, &prices, |option| {
-                        !unavailable.contains_key(option)
-                    }),
-                })
-                .collect();
-            Ok(offers)
+            if unavailable.is_empty() {
+                return Ok(all);
+            }
+            let mut offers = all.to_vec();
+            for option in unavailable.keys() {
+                let offer = offers
+                    .iter_mut()
+                    .find(|offer| *offer.instance_type.name == *option.instance_type);
+                let offerings = offer.into_iter().flat_map(|offer| &mut offer.offerings);
+                for offering in offerings {
+                    let refused = *offering.zone == *option.zone
+                        && offering.capacity_type == option.capacity_type;
+                    offering.available &= !refused;
+                }
+            }
+            Ok(offers.into())
         })
     }
 
@@ -199,29 +206,34 @@ impl SimulatedEc2 {
         })
     }
 
-    fn offerings(
-        &self,
-        name: &str,
-        prices: &Prices,
-        available: impl Fn(&LaunchOption) -> bool,
-    ) -> Vec<Offering> {
+    /// Everything on sale, as if all of it could be had; put together once.
+    fn all_offers(&self, os: Os) -> Arc<[Offer]> {
+        let offers = match os {
+            Os::Linux => &self.inner.linux_offers,
+            Os::Windows => &self.inner.windows_offers,
+        };
+        let all = offers.get_or_init(|| {
+            self.on_sale(os)
+                .map(|(instance_type, prices)| Offer {
+                    instance_type: Arc::clone(instance_type),
+                    offerings: self.offerings(&prices),
+                })
+                .collect()
+        });
+        Arc::clone(all)
+    }
+
+    fn offerings(&self, prices: &Prices) -> Vec<Offering> {
         let mut offerings = Vec::with_capacity(prices.len() * self.inner.zones.len());
         for (capacity_type, price) in prices {
             let Some(price) = price else { continue };
-            for Zone { name: zone, id } in &self.inner.zones {
-                let option = LaunchOption {
-                    instance_type: name.to_owned(),
-                    zone: zone.to_string(),
-                    capacity_type: *capacity_type,
-                };
-                offerings.push(Offering {
-                    zone: Arc::clone(zone),
-                    zone_id: Arc::clone(id),
-                    capacity_type: *capacity_type,
-                    price: *price,
-                    available: available(&option),
-                });
-            }
+            offerings.extend(self.inner.zones.iter().map(|Zone { name, id }| Offering {
+                zone: Arc::clone(name),
+                zone_id: Arc::clone(id),
+                capacity_type: *capacity_type,
+                price: *price,
+                available: true,
+            }));
         }
         offerings
     }

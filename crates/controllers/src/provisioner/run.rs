@@ -17,6 +17,7 @@ use super::{
     KarpenterContext, claim,
     decision_log::{Pass, abbreviated},
     demand::{Answer, Demand, PodsByKey},
+    in_flight::is_in_flight,
     pending::is_provisionable,
 };
 use crate::{Change, kubelet::pace::go_duration};
@@ -35,6 +36,7 @@ pub(super) fn start(karpenter: &KarpenterContext) {
     let provisioner = Provisioner {
         karpenter: karpenter.clone(),
         told: FxHashMap::default(),
+        places: FxHashMap::default(),
     };
     let shutdown = karpenter.base.shutdown.clone();
     karpenter.base.tasks.spawn(async move {
@@ -78,6 +80,8 @@ struct Provisioner {
     karpenter: KarpenterContext,
     /// What each waiting pod was last told (a place or a refusal), and when.
     told: FxHashMap<String, (String, Instant)>,
+    /// The claim or node that the last plan has for each waiting pod.
+    places: FxHashMap<String, String>,
 }
 
 impl Provisioner {
@@ -88,20 +92,43 @@ impl Provisioner {
         let mut waiting = false;
         loop {
             let batch = self.karpenter.batcher.wait();
-            match waiting {
-                // Running out of time is as good a reason to look again as a new pod.
-                true => drop(timeout(RETRY, batch).await),
-                false => batch.await,
+            // Running out of time is a reason to look again, unless every pod's node is on its way.
+            let complete = match waiting {
+                true => timeout(RETRY, batch).await,
+                false => Ok(batch.await),
+            };
+            if complete.is_ok() || !self.all_placed() {
+                waiting = self.provision().await;
             }
-            waiting = self.provision().await;
         }
     }
 
-    /// One plan and its orders. Returns whether pods wait for something.
+    /// Whether every pod that needs a node has one on its way, so that a new plan would say nothing new.
+    fn all_placed(&self) -> bool {
+        let informers = &self.karpenter.base.informers;
+        let on_its_way = |place: &String| {
+            let claim = match informers.nodes.get("", place) {
+                Some(node) => self.karpenter.claim_of(&node),
+                None => self.karpenter.claims.get("", place),
+            };
+            claim.is_some_and(|claim| is_in_flight(&claim))
+        };
+        let pending = informers.pods.by_index(crate::informers::BY_NODE, "");
+        let pending = pending.iter().filter(|pod| is_provisionable(pod));
+        let mut pending = pending.peekable();
+        pending.peek().is_some()
+            && pending.all(|pod| {
+                let place = self.places.get(&pod.uid().unwrap_or_default());
+                place.is_some_and(on_its_way)
+            })
+    }
+
+    /// One plan and its orders. Returns whether pods need nodes.
     async fn provision(&mut self) -> bool {
         let start = self.karpenter.base.clock.now();
         let Some(demand) = Demand::gather(&self.karpenter).await else {
             self.told.clear();
+            self.places.clear();
             return false;
         };
         let pass = self.karpenter.log.pass(CONTROLLER);
@@ -125,6 +152,7 @@ impl Provisioner {
                 .info("computed new nodeclaim(s) to fit pod(s)");
         }
         self.told.retain(|key, _| demand.pods.contains_key(key));
+        self.places = answer.plan.existing.iter().cloned().collect();
         self.nominate_existing(&answer, &demand.pods);
         self.tell_refusals(&answer, &demand.pods);
         for planned in &answer.plan.nodes {
@@ -166,6 +194,7 @@ impl Provisioner {
             .info("created nodeclaim");
         self.karpenter.nominations.nominate(&name);
         for key in &planned.pods {
+            self.places.insert(key.clone(), name.clone());
             self.nominate(key, pods, &format!("nodeclaim/{name}"));
         }
         self.wait_until_seen(&name).await;
