@@ -61,7 +61,7 @@ impl Row {
         if self.serves_stored_bytes() {
             return;
         }
-        self.resource.behaviour.from_storage(value);
+        self.resource.behaviour.to_served(value);
         value["apiVersion"] = self.api_version().into();
         value["kind"] = (*self.resource.kind).into();
     }

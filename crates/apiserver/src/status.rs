@@ -18,7 +18,7 @@ pub struct Status {
     /// What people read.
     pub message: String,
     /// More for machines.
-    pub details: Option<Details>,
+    pub details: Option<Box<Details>>,
     /// `metadata.continue` of an expired list.
     pub continue_token: Option<String>,
 }
@@ -58,12 +58,12 @@ impl Status {
     }
 
     fn about(mut self, resource: &Resource, name: &str) -> Self {
-        self.details = Some(Details {
+        self.details = Some(Box::new(Details {
             name: name.to_owned(),
             group: resource.group.to_string(),
             kind: resource.plural.to_string(),
             ..Details::default()
-        });
+        }));
         self
     }
 
@@ -80,14 +80,14 @@ impl Status {
     /// 404 for an object of the core group that a request refers to.
     pub fn core_not_found(plural: &str, name: &str) -> Self {
         let mut status = Status::new(404, "NotFound", format!("{plural} {name:?} not found"));
-        status.details = Some(Details { name: name.to_owned(), kind: plural.to_owned(), ..Details::default() });
+        status.details = Some(Box::new(Details { name: name.to_owned(), kind: plural.to_owned(), ..Details::default() }));
         status
     }
 
     /// 404 for a path that nothing serves.
     pub fn no_such_path() -> Self {
         let mut status = Status::new(404, "NotFound", "the server could not find the requested resource");
-        status.details = Some(Details::default());
+        status.details = Some(Box::default());
         status
     }
 
@@ -129,13 +129,13 @@ impl Status {
         }
         let all = if texts.len() == 1 { texts.concat() } else { format!("[{}]", texts.join(", ")) };
         let mut status = Status::new(422, "Invalid", format!("{qualified} {name:?} is invalid: {all}"));
-        status.details = Some(Details {
+        status.details = Some(Box::new(Details {
             name: name.to_owned(),
             group: group.to_owned(),
             kind: kind.to_owned(),
             causes: errors.0.iter().map(FieldError::cause).collect(),
             ..Details::default()
-        });
+        }));
         status
     }
 
@@ -143,7 +143,7 @@ impl Status {
     pub fn internal(message: impl Into<String>) -> Self {
         let message = message.into();
         let mut status = Status::new(500, "InternalError", format!("Internal error occurred: {message}"));
-        status.details = Some(Details { causes: vec![Cause { message, ..Cause::default() }], ..Details::default() });
+        status.details = Some(Box::new(Details { causes: vec![Cause { message, ..Cause::default() }], ..Details::default() }));
         status
     }
 

@@ -81,7 +81,7 @@ impl Kind for CustomResource {
         }
     }
 
-    fn from_storage(&self, object: &mut Value) {
+    fn to_served(&self, object: &mut Value) {
         defaults::apply(&self.schema, object);
     }
 

@@ -229,11 +229,11 @@ fn too_large(revision: u64, current: u64) -> Status {
         message: "Too large resource version".into(),
         ..Cause::default()
     };
-    status.details = Some(Details {
+    status.details = Some(Box::new(Details {
         causes: vec![cause],
         retry_after_seconds: 1,
         ..Details::default()
-    });
+    }));
     status
 }
 

@@ -1,6 +1,6 @@
 //! The generic handlers: from a request to a response, for every kind the same way. One verb a file.
 //!
-//! A request goes [`path`] -> [`crate::auth`] -> [`call`] -> the verb -> [`reply`]. Every refusal is a [`Status`]; what a kind adds
+//! A request goes `path` -> `auth` -> `call` -> the verb -> `reply`. Every refusal is a [`Status`]; what a kind adds
 //! comes from its row in [`crate::registry`], no handler names a kind.
 
 pub(crate) mod body;
@@ -40,7 +40,7 @@ use self::{
 use crate::{
     auth,
     server::ApiServer,
-    status::{Details, Status},
+    status::Status,
 };
 
 /// The service that answers everything.
@@ -139,7 +139,7 @@ pub(crate) fn method_not_allowed() -> Status {
         "MethodNotAllowed",
         "the server does not allow this method on the requested resource",
     );
-    status.details = Some(Details::default());
+    status.details = Some(Box::default());
     status
 }
 

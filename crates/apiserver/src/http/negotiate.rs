@@ -146,7 +146,7 @@ pub(crate) fn negotiate(headers: &HeaderMap) -> Result<Form, Status> {
             "NotAcceptable",
             format!("406: Not Acceptable\n\nAvailable representations: {SUPPORTED}"),
         );
-        status.details = Some(Default::default());
+        status.details = Some(Box::default());
         status
     })
 }

@@ -17,7 +17,7 @@ use crate::{
         decode::{self, DecodeError},
         merge,
     },
-    status::{Details, Status},
+    status::Status,
 };
 
 /// A parsed patch.
@@ -87,7 +87,7 @@ impl Patch {
 
 fn unsupported() -> Status {
     let mut status = Status::new(415, "UnsupportedMediaType", "415: Unsupported Media Type");
-    status.details = Some(Details::default());
+    status.details = Some(Box::default());
     status
 }
 

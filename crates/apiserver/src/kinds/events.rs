@@ -150,7 +150,7 @@ impl Kind for Event {
         }
     }
 
-    fn from_storage(&self, object: &mut Value) {
+    fn to_served(&self, object: &mut Value) {
         if let Some(object) = object.as_object_mut() {
             RENAMED
                 .iter()
@@ -366,7 +366,7 @@ mod tests {
             stored,
             json!({"message": "n", "involvedObject": {"kind": "Pod"}, "reportingComponent": "c", "source": {}})
         );
-        Event.from_storage(&mut stored);
+        Event.to_served(&mut stored);
         assert_eq!(stored, new);
     }
 }

@@ -342,11 +342,11 @@ pub trait Kind: Send + Sync + 'static {
     }
 
     /// From the stored form to the served one.
-    fn from_storage(&self, object: &mut Value) {
+    fn to_served(&self, object: &mut Value) {
         let _ = object;
     }
 
-    /// Whether [`Kind::from_storage`] must run even where the served version is the stored one (defaults that were added since).
+    /// Whether [`Kind::to_served`] must run even where the served version is the stored one (defaults that were added since).
     fn rewrites_stored(&self) -> bool {
         false
     }

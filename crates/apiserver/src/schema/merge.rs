@@ -7,7 +7,7 @@ use serde_json::{Map, Value};
 
 use crate::{
     field::{Errors, Path},
-    status::{Details, Status},
+    status::Status,
 };
 
 mod json_patch;
@@ -52,7 +52,7 @@ fn inapplicable() -> Status {
         "Invalid",
         "the server rejected our request due to an error in our request",
     );
-    status.details = Some(Details::default());
+    status.details = Some(Box::default());
     status
 }
 

@@ -115,11 +115,11 @@ fn conflict(resource: &str, name: &str, why: &str) -> Status {
         "Conflict",
         format!("Operation cannot be fulfilled on {resource} {name:?}: {why}"),
     );
-    status.details = Some(crate::status::Details {
+    status.details = Some(Box::new(crate::status::Details {
         name: name.to_owned(),
         kind: resource.to_owned(),
         ..Default::default()
-    });
+    }));
     status
 }
 

@@ -197,7 +197,7 @@ fn check(budget: &Value) -> Result<(), Status> {
             ..Details::default()
         };
         let mut status = Status::new(403, "Forbidden", message);
-        status.details = Some(details);
+        status.details = Some(Box::new(details));
         Err(status)
     };
     let allowed = count("disruptionsAllowed");
@@ -245,11 +245,11 @@ fn blocked(why: String, retry_after_seconds: u32) -> Status {
         message: why,
         field: String::new(),
     };
-    status.details = Some(Details {
+    status.details = Some(Box::new(Details {
         causes: vec![cause],
         retry_after_seconds,
         ..Details::default()
-    });
+    }));
     status
 }
 

@@ -138,16 +138,14 @@ pub(super) fn change_node_ports(
     let before: Vec<u32> = node_ports(old).collect();
     let mut ports = service["spec"].items("ports").to_vec();
     let mut taken: Vec<u32> = Vec::new();
-    for index in 0..ports.len() {
-        let asked = node_port(&ports[index]);
+    for (index, port) in ports.iter_mut().enumerate() {
+        let asked = node_port(port);
         if asked == 0 {
             if automatic {
-                ports[index]["nodePort"] = claim.any_port().map_err(no_port)?.into();
+                port["nodePort"] = claim.any_port().map_err(no_port)?.into();
             }
         } else if !before.contains(&asked) && !taken.contains(&asked) {
-            claim
-                .port(asked)
-                .map_err(|refusal| refuse_port(service, index, asked, &refusal))?;
+            claim.port(asked).map_err(|refusal| refuse_port(service, index, asked, &refusal))?;
             taken.push(asked);
         }
     }
