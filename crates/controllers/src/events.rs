@@ -6,9 +6,12 @@
 
 mod correlator;
 
-use std::sync::{
-    Arc,
-    atomic::{AtomicI64, Ordering},
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicI64, Ordering},
+    },
+    time::Duration,
 };
 
 use jiff::Timestamp;
@@ -21,14 +24,21 @@ use kube::{
     api::{Patch, PatchParams, PostParams},
 };
 use serde_json::json;
-use tokio::sync::mpsc;
+use tokio::{
+    sync::mpsc,
+    time::{Instant, sleep},
+};
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
 use crate::{Clock, context::whole_seconds};
 use correlator::{Correlator, Verdict};
 
 /// Events that wait for the writer; more are dropped.
-const QUEUE: usize = 4096;
+const QUEUE: usize = 16_384;
+/// Events written at once, before [`PER_SECOND`] applies.
+const BURST: f64 = 1000.0;
+/// Events written per second in the long run: in a storm, the API has better things to do.
+const PER_SECOND: f64 = 500.0;
 
 /// `type` of an event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -182,9 +192,12 @@ impl EventSink {
                 correlator: Correlator::default(),
                 last_name: AtomicI64::new(0),
             };
+            let mut pace = Pace::new();
             let write_all = async {
                 while let Some(occurrence) = occurrences.recv().await {
-                    writer.write(occurrence).await;
+                    if writer.write(occurrence).await {
+                        pace.spend().await;
+                    }
                 }
             };
             shutdown.run_until_cancelled(write_all).await;
@@ -205,6 +218,31 @@ impl EventSink {
     }
 }
 
+/// A token bucket on tokio's time.
+struct Pace {
+    tokens: f64,
+    at: Instant,
+}
+
+impl Pace {
+    fn new() -> Self {
+        Self {
+            tokens: BURST,
+            at: Instant::now(),
+        }
+    }
+
+    /// Takes a token, waiting for it if need be.
+    async fn spend(&mut self) {
+        let now = Instant::now();
+        self.tokens = (self.tokens + (now - self.at).as_secs_f64() * PER_SECOND).min(BURST) - 1.0;
+        self.at = now;
+        if self.tokens < 0.0 {
+            sleep(Duration::from_secs_f64(-self.tokens / PER_SECOND)).await;
+        }
+    }
+}
+
 struct Writer {
     client: Client,
     correlator: Correlator,
@@ -212,7 +250,8 @@ struct Writer {
 }
 
 impl Writer {
-    async fn write(&mut self, occurrence: Occurrence) {
+    /// Writes or counts an event. Returns whether that took a request.
+    async fn write(&mut self, occurrence: Occurrence) -> bool {
         let namespace = occurrence
             .object
             .namespace
@@ -221,7 +260,7 @@ impl Writer {
         let api: Api<Event> = Api::namespaced(self.client.clone(), &namespace);
         let fresh_name = self.fresh_name(&occurrence);
         let outcome = match self.correlator.judge(&occurrence, fresh_name) {
-            Verdict::Suppressed => return,
+            Verdict::Suppressed => return false,
             Verdict::First { name, message } => {
                 api.create(
                     &PostParams::default(),
@@ -262,6 +301,7 @@ impl Writer {
         if let Err(error) = outcome {
             tracing::debug!(reason = occurrence.reason, %error, "event not written");
         }
+        true
     }
 
     /// `<object>.<hexadecimal nanoseconds>`, never the same twice even when time stands still.
@@ -332,5 +372,34 @@ fn event(
                 ..plain
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn a_burst_is_written_at_once_and_a_storm_at_a_steady_pace() {
+        let mut pace = Pace::new();
+        let start = Instant::now();
+        for _ in 0..1000 {
+            pace.spend().await;
+        }
+        assert_eq!(start.elapsed(), Duration::ZERO);
+        for _ in 0..1000 {
+            pace.spend().await;
+        }
+        assert_eq!(start.elapsed().as_secs_f64().round(), 2.0);
+        tokio::time::advance(Duration::from_secs(60)).await;
+        let later = Instant::now();
+        for _ in 0..1000 {
+            pace.spend().await;
+        }
+        assert_eq!(
+            later.elapsed(),
+            Duration::ZERO,
+            "a quiet time earns a new burst"
+        );
     }
 }
