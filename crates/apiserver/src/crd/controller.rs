@@ -18,6 +18,7 @@ use tower::ServiceExt;
 use super::{CLEANUP_FINALIZER, resource};
 use crate::{
     admission::User,
+    kinds::customresourcedefinitions::is_established,
     schema::time,
     server::ApiServer,
     store::{Cursor, EventType},
@@ -93,12 +94,7 @@ async fn settle(server: &Arc<ApiServer>, definition: &Value) {
         }
         return;
     }
-    if wanted["conditions"]
-        .as_array()
-        .into_iter()
-        .flatten()
-        .any(|condition| condition["type"] == "Established" && condition["status"] == "True")
-    {
+    if is_established(definition) {
         server
             .registry()
             .define(name_of(definition), resource::rows(definition));
@@ -113,76 +109,103 @@ fn has_finalizer(definition: &Value) -> bool {
         .any(|name| name == CLEANUP_FINALIZER)
 }
 
-/// The status a definition should have: its names are accepted unless another definition of the group has them.
+/// The status a definition should have: each of its names is accepted unless another definition of the group has it. Of several
+/// conflicts the last one is told.
 fn accepted_status(server: &Arc<ApiServer>, definition: &Value) -> Value {
-    let names = &definition["spec"]["names"];
-    let taken = names_of_others(server, definition);
-    let conflict = |field: &str| {
-        let name = names[field].as_str().unwrap_or_default();
-        taken
-            .contains(name)
-            .then(|| format!("{name:?} is already in use"))
+    let wanted = &definition["spec"]["names"];
+    let (resources, kinds) = names_of_others(server, definition);
+    let mut accepted = definition["status"]["acceptedNames"].clone();
+    let mut conflict = None;
+    for (field, reason, taken) in [
+        ("plural", "PluralConflict", &resources),
+        ("singular", "SingularConflict", &resources),
+        ("shortNames", "ShortNamesConflict", &resources),
+        ("kind", "KindConflict", &kinds),
+        ("listKind", "ListKindConflict", &kinds),
+    ] {
+        match texts(&wanted[field]).find(|name| taken.contains(*name)) {
+            Some(name) => conflict = Some((reason, format!("{name:?} is already in use"))),
+            None => take(&mut accepted, wanted, field),
+        }
+    }
+    take(&mut accepted, wanted, "categories");
+    let conditions = match conflict {
+        None => [
+            (
+                "NamesAccepted",
+                true,
+                "NoConflicts",
+                "no conflicts found".to_owned(),
+            ),
+            (
+                "Established",
+                true,
+                "InitialNamesAccepted",
+                "the initial names have been accepted".to_owned(),
+            ),
+        ],
+        Some((reason, message)) if is_established(definition) => [
+            ("NamesAccepted", false, reason, message),
+            (
+                "Established",
+                true,
+                "InitialNamesAccepted",
+                "the initial names have been accepted".to_owned(),
+            ),
+        ],
+        Some((reason, message)) => [
+            ("NamesAccepted", false, reason, message),
+            (
+                "Established",
+                false,
+                "NotAccepted",
+                "not all names are accepted".to_owned(),
+            ),
+        ],
     };
-    let short = names["shortNames"]
+    let now = time::format_seconds(&server.now());
+    let conditions: Value = conditions
+        .into_iter()
+        .map(|(kind, holds, reason, message)| {
+            let status = if holds { "True" } else { "False" };
+            let mut before = definition["status"]["conditions"].as_array().into_iter().flatten();
+            let unchanged = before.find(|before| before["type"] == kind && before["status"] == status);
+            let since = unchanged.map_or_else(|| now.clone().into(), |before| before["lastTransitionTime"].clone());
+            json!({"type": kind, "status": status, "lastTransitionTime": since, "reason": reason, "message": message})
+        })
+        .collect();
+    json!({"acceptedNames": accepted, "conditions": conditions})
+}
+
+/// Copies a field, or its absence.
+fn take(to: &mut Value, from: &Value, field: &str) {
+    match from.get(field) {
+        Some(value) => to[field] = value.clone(),
+        None => {
+            to.as_object_mut().map(|to| to.remove(field));
+        }
+    }
+}
+
+/// A name, or the names in a list.
+fn texts(value: &Value) -> impl Iterator<Item = &str> {
+    let list = value
         .as_array()
         .into_iter()
         .flatten()
         .filter_map(Value::as_str);
-    let reasons = [
-        ("PluralConflict", conflict("plural")),
-        ("SingularConflict", conflict("singular")),
-        ("KindConflict", conflict("kind")),
-        ("ListKindConflict", conflict("listKind")),
-        (
-            "ShortNamesConflict",
-            short
-                .into_iter()
-                .find(|name| taken.contains(*name))
-                .map(|name| format!("{name:?} is already in use")),
-        ),
-    ];
-    let found = reasons
-        .into_iter()
-        .find_map(|(reason, message)| Some((reason, message?)));
-    let now = time::format_seconds(&server.now());
-    let condition = |kind: &str, holds: bool, reason: &str, message: &str| {
-        let status = if holds { "True" } else { "False" };
-        let before = definition["status"]["conditions"]
-            .as_array()
-            .into_iter()
-            .flatten()
-            .find(|condition| condition["type"] == kind);
-        let since = before
-            .filter(|before| before["status"] == status)
-            .map_or_else(
-                || now.clone().into(),
-                |before| before["lastTransitionTime"].clone(),
-            );
-        json!({"type": kind, "status": status, "lastTransitionTime": since, "reason": reason, "message": message})
-    };
-    match found {
-        None => json!({
-            "acceptedNames": names,
-            "conditions": [
-                condition("NamesAccepted", true, "NoConflicts", "no conflicts found"),
-                condition("Established", true, "InitialNamesAccepted", "the initial names have been accepted"),
-            ],
-        }),
-        Some((reason, message)) => json!({
-            "acceptedNames": definition["status"]["acceptedNames"],
-            "conditions": [
-                condition("NamesAccepted", false, reason, &message),
-                condition("Established", false, "NotAccepted", "not all names are accepted"),
-            ],
-        }),
-    }
+    value.as_str().into_iter().chain(list)
 }
 
-fn names_of_others(server: &Arc<ApiServer>, definition: &Value) -> BTreeSet<String> {
+/// The names of resources and of kinds that other definitions of the group have.
+fn names_of_others(
+    server: &Arc<ApiServer>,
+    definition: &Value,
+) -> (BTreeSet<String>, BTreeSet<String>) {
     let collection = server
         .store()
         .collection("customresourcedefinitions.apiextensions.k8s.io");
-    let mut taken = BTreeSet::new();
+    let (mut resources, mut kinds) = (BTreeSet::new(), BTreeSet::new());
     for object in collection.snapshot(None).objects.iter() {
         let other = object.parse();
         if name_of(&other) == name_of(definition)
@@ -191,22 +214,15 @@ fn names_of_others(server: &Arc<ApiServer>, definition: &Value) -> BTreeSet<Stri
             continue;
         }
         let names = &other["status"]["acceptedNames"];
-        let single = ["plural", "singular", "kind", "listKind"]
-            .into_iter()
-            .filter_map(|field| names[field].as_str());
-        let short = names["shortNames"]
-            .as_array()
-            .into_iter()
-            .flatten()
-            .filter_map(Value::as_str);
-        taken.extend(
-            single
-                .chain(short)
-                .filter(|name| !name.is_empty())
-                .map(str::to_owned),
-        );
+        for (fields, taken) in [
+            (&["plural", "singular", "shortNames"][..], &mut resources),
+            (&["kind", "listKind"][..], &mut kinds),
+        ] {
+            let given = fields.iter().flat_map(|field| texts(&names[*field]));
+            taken.extend(given.filter(|name| !name.is_empty()).map(str::to_owned));
+        }
     }
-    taken
+    (resources, kinds)
 }
 
 /// Deletes the instances of a deleted definition, then lets it go.

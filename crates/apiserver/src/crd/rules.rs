@@ -56,7 +56,11 @@ impl Rules {
                 bad_value: value.filter(|_| shows_value).cloned().map(BadValue::Json),
                 detail: match failure.kind {
                     ErrorKind::ValidationFailure => failure.message,
-                    _ => format!("rule: {}: {}", failure.rule, failure.message),
+                    _ => format!(
+                        "{} evaluating rule: {}",
+                        cause(&failure.message),
+                        failure.rule
+                    ),
                 },
             });
         }
@@ -74,4 +78,13 @@ fn is_blocking(error_type: ErrorType) -> bool {
             | ErrorType::NotSupported
             | ErrorType::Duplicate
     )
+}
+
+/// What went wrong, in the lower case that upstream's evaluator uses.
+fn cause(message: &str) -> String {
+    let text = message.trim_start_matches("rule evaluation error: ");
+    let mut chars = text.chars();
+    chars.next().map_or_else(String::new, |first| {
+        first.to_lowercase().chain(chars).collect()
+    })
 }

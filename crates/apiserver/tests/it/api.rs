@@ -49,17 +49,20 @@ impl Api {
         self.send(Method::GET, path, None).await
     }
 
+    /// The table that `kubectl get` asks for.
+    pub(crate) async fn table(&self, path: &str) -> Value {
+        let request = Request::builder()
+            .uri(path)
+            .header("accept", "application/json;as=Table;v=v1;g=meta.k8s.io");
+        self.answer(request, Body::empty()).await.ok()
+    }
+
     pub(crate) async fn delete(&self, path: &str) -> Answer {
         self.send(Method::DELETE, path, None).await
     }
 
     async fn send(&self, method: Method, path: &str, body: Option<(&str, Value)>) -> Answer {
-        let user = User {
-            name: "admin".into(),
-            groups: vec!["system:masters".into()],
-            ..User::default()
-        };
-        let mut request = Request::builder().method(method).uri(path).extension(user);
+        let mut request = Request::builder().method(method).uri(path);
         let body = match body {
             Some((content_type, body)) => {
                 request = request.header(CONTENT_TYPE, content_type);
@@ -67,7 +70,19 @@ impl Api {
             }
             None => Body::empty(),
         };
-        let request = request.body(body).expect("the parts are valid");
+        self.answer(request, body).await
+    }
+
+    async fn answer(&self, request: http::request::Builder, body: Body) -> Answer {
+        let user = User {
+            name: "admin".into(),
+            groups: vec!["system:masters".into()],
+            ..User::default()
+        };
+        let request = request
+            .extension(user)
+            .body(body)
+            .expect("the parts are valid");
         let response = self
             .router
             .clone()

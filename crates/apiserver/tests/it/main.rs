@@ -2,6 +2,7 @@
 
 mod api;
 mod client;
+mod custom_resources;
 mod kinds;
 mod services;
 mod pods;
