@@ -3,7 +3,10 @@
 //! [`ApiServer::router`] is the whole server without a socket; requests say who asks by a [`User`] in their extensions, and those
 //! without one are anonymous. [`crate::listen`] puts TLS in front of it.
 
-use std::sync::Arc;
+use std::{
+    sync::{Arc, Weak},
+    time::Duration,
+};
 
 use axum::Router;
 use jiff::Timestamp;
@@ -17,6 +20,9 @@ use crate::{
     registry::Registry,
     store::{Key, Store, Window},
 };
+
+/// How often past events that are too old are looked for.
+const COMPACT_EVERY: Duration = Duration::from_secs(30);
 
 /// The server's clock: everything it stamps comes from here.
 pub type Clock = Arc<dyn Fn() -> Timestamp + Send + Sync>;
@@ -76,6 +82,7 @@ impl ApiServer {
         boot::run(&server, &config.service_cidr.first().to_string());
         if let Ok(runtime) = tokio::runtime::Handle::try_current() {
             runtime.spawn(crd::controller::run(Arc::downgrade(&server)));
+            runtime.spawn(compact(Arc::downgrade(&server)));
         }
         server
     }
@@ -124,6 +131,17 @@ impl ApiServer {
     /// The admission plugins in order.
     pub fn plugins(&self) -> &[Arc<dyn Plugin>] {
         &self.plugins
+    }
+}
+
+/// Lets the store forget what is too old, for as long as the server is there.
+async fn compact(server: Weak<ApiServer>) {
+    loop {
+        tokio::time::sleep(COMPACT_EVERY).await;
+        let Some(server) = server.upgrade() else {
+            return;
+        };
+        server.store.compact(server.now());
     }
 }
 

@@ -26,12 +26,12 @@ impl Event {
     }
 }
 
-/// How many events a collection keeps: the younger ones of at most this number.
+/// How many events a collection keeps: the youngest, as far as both bounds allow.
 #[derive(Clone, Copy, Debug)]
 pub struct Window {
     /// The most events kept.
     pub events: usize,
-    /// How long an event is kept at least in a collection that is written to, in seconds.
+    /// How long an event is kept, in seconds.
     pub seconds: i64,
 }
 
@@ -60,15 +60,30 @@ impl Log {
     }
 
     pub(super) fn push(&mut self, event: Event, now: Timestamp) {
+        self.events.push_back((now.as_second(), event));
+        self.compact(now);
+    }
+
+    /// Takes out what the window does not keep, for the caller to drop when it holds no lock.
+    pub(super) fn compact(&mut self, now: Timestamp) -> Vec<Event> {
         let now = now.as_second();
-        self.events.push_back((now, event));
-        while let Some((at, oldest)) = self.events.front() {
-            if self.events.len() <= self.window.events && now - at <= self.window.seconds {
-                break;
-            }
-            self.compacted = oldest.revision();
-            self.events.pop_front();
+        let surplus = self.events.len().saturating_sub(self.window.events);
+        let young = |(at, _): &(i64, Event)| now - at <= self.window.seconds;
+        let expired = self
+            .events
+            .iter()
+            .skip(surplus)
+            .take_while(|entry| !young(entry))
+            .count();
+        let dropped: Vec<Event> = self
+            .events
+            .drain(..surplus + expired)
+            .map(|(_, event)| event)
+            .collect();
+        if let Some(last) = dropped.last() {
+            self.compacted = last.revision();
         }
+        dropped
     }
 
     /// The revision after which every event is still there.

@@ -2,7 +2,7 @@
 //!
 //! Invariants: revisions are strictly increasing over all kinds and never reused; a collection's index, log and revision
 //! change together under its lock, so a list at revision R followed by the events after R is the store itself; an object is
-//! serialized before any lock is taken ([`object`]). Watchers read the log at their own pace ([`watch`]), writers never wait
+//! serialized before any lock is taken ([`object`]). Watchers read the log at their own pace ([`Cursor`]), writers never wait
 //! for one. [`Collection::commit`] is asynchronous because a durable writer would make the change permanent before it is
 //! published here; in memory it never waits.
 
@@ -70,6 +70,21 @@ impl Store {
             .unwrap_or_else(|poisoned| poisoned.into_inner())
             .get(storage)
             .cloned()
+    }
+
+    /// Drops the past events that are too old by now, also of collections that nobody writes to any more.
+    pub fn compact(&self, now: Timestamp) {
+        let collections: Vec<Arc<Collection>> = self
+            .collections
+            .read()
+            .unwrap_or_else(|poisoned| poisoned.into_inner())
+            .values()
+            .cloned()
+            .collect();
+        for collection in collections {
+            let dropped = collection.write().log.compact(now);
+            drop(dropped);
+        }
     }
 
     /// The last revision given out.

@@ -290,3 +290,28 @@ async fn a_waiting_watcher_is_woken_by_a_write() {
     );
     assert_eq!(waiting.await.unwrap(), 1);
 }
+
+#[test]
+fn a_collection_that_rests_forgets_its_past_as_well() {
+    let window = Window {
+        events: 100,
+        seconds: 60,
+    };
+    let store = Store::new(window);
+    let collection = store.collection("things");
+    run(
+        &collection,
+        &Write::Put {
+            namespace: 0,
+            name: 0,
+            data: 1,
+        },
+    );
+    let start = collection.revision() - 1;
+    let at = |seconds| Timestamp::from_second(seconds).unwrap();
+    store.compact(at(60));
+    assert!(Cursor::new(collection.clone(), start).is_ok());
+    store.compact(at(61));
+    assert!(Cursor::new(collection.clone(), start).is_err());
+    assert_eq!(collection.len(), 1);
+}
