@@ -230,7 +230,16 @@ fn status_patch(pod: &Pod, status: &PodStatus, address: Option<&str>) -> Value {
     }
     // A status is plain data, which JSON can always express.
     let mut status_json = serde_json::to_value(status).unwrap_or_default();
-    if status.conditions.is_some() {
+    if let Some(conditions) = status_json
+        .get_mut("conditions")
+        .and_then(Value::as_array_mut)
+    {
+        // Conditions are merged by type: what a condition does not say any more has to be taken away.
+        for condition in conditions.iter_mut().filter_map(Value::as_object_mut) {
+            for word in ["reason", "message"] {
+                condition.entry(word).or_insert(Value::Null);
+            }
+        }
         let order: Vec<_> = status::ORDER
             .iter()
             .map(|name| json!({ "type": name }))
@@ -242,6 +251,8 @@ fn status_patch(pod: &Pod, status: &PodStatus, address: Option<&str>) -> Value {
 
 #[cfg(test)]
 mod tests {
+    use k8s_openapi::api::core::v1::PodCondition;
+
     use super::*;
 
     #[test]
@@ -249,7 +260,7 @@ mod tests {
         let pod: Pod = serde_json::from_value(json!({ "metadata": { "name": "p", "uid": "u" } }))
             .expect("a pod");
         let status = PodStatus {
-            conditions: Some(Vec::new()),
+            conditions: Some(vec![PodCondition::default()]),
             phase: Some("Running".to_owned()),
             ..PodStatus::default()
         };
@@ -260,6 +271,14 @@ mod tests {
             "10.0.1.7/19"
         );
         assert_eq!(patch["status"]["phase"], "Running");
+        let condition = patch["status"]["conditions"][0]
+            .as_object()
+            .expect("a condition");
+        assert_eq!(
+            condition.get("message"),
+            Some(&Value::Null),
+            "an old message is taken away"
+        );
         assert_eq!(
             patch["status"]["$setElementOrder/conditions"][4]["type"],
             "PodScheduled"

@@ -106,6 +106,16 @@ async fn a_pod_that_names_its_node_runs_there_and_is_gone_after_deletion() {
         "PodScheduled",
     ];
     assert_eq!(conditions, order.map(|name| (name, "True")));
+    let leftovers = status
+        .conditions
+        .iter()
+        .flatten()
+        .filter(|c| c.reason.is_some() || c.message.is_some());
+    assert_eq!(
+        leftovers.count(),
+        0,
+        "nothing is left of what was said while it was not ready"
+    );
     world.delete_pod("web").await;
     world
         .until("the pod is gone", || {
