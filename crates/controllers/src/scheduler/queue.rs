@@ -129,8 +129,12 @@ impl SchedulingQueue {
         self.out.remove(&key(&entry.pod));
     }
 
-    /// A pod that was handed out was refused by `rejectors`.
+    /// A pod that was handed out was refused by `rejectors`. If there are none (a cluster without nodes), no event could
+    /// be known to help, so the pod is tried again after its back-off.
     pub fn refused(&mut self, mut entry: Entry, rejectors: Plugins, now: Timestamp) {
+        if rejectors.is_empty() {
+            return self.failed(entry, now);
+        }
         entry.refusals += 1;
         entry.failures = 0;
         entry.rejectors = rejectors;
@@ -390,6 +394,17 @@ mod tests {
         assert_eq!(queue.depth(), [0, 1, 0, 0]);
         queue.flush_backoff(at(2));
         assert_eq!(queue.depth(), [1, 0, 0, 0]);
+    }
+
+    #[test]
+    fn a_pod_refused_by_nobody_is_tried_again_without_an_event() {
+        let mut queue = SchedulingQueue::default();
+        queue.set(pod("a", 0), at(0));
+        let entry = queue.pop(1).remove(0);
+        queue.refused(entry, Plugins::default(), at(0));
+        assert!(!queue.has_work());
+        queue.flush_backoff(at(2));
+        assert_eq!(names(&queue.pop(5)), ["a"]);
     }
 
     #[test]
