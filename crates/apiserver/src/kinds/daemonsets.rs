@@ -1,7 +1,7 @@
 //! DaemonSets: defaults, validation, table, the template generation that lives in an annotation (`pkg/apis/apps`).
 
 use jiff::Timestamp;
-use serde_json::{Map, Value, json};
+use serde_json::{Map, Value};
 
 use super::{
     Column, Kind, podspec,
@@ -42,15 +42,6 @@ impl Kind for DaemonSets {
         let Some(object) = object.as_object_mut() else {
             return;
         };
-        let status = object_at(object, "status");
-        for count in [
-            "currentNumberScheduled",
-            "numberMisscheduled",
-            "desiredNumberScheduled",
-            "numberReady",
-        ] {
-            set_default(status, count, 0);
-        }
         let spec = object_at(object, "spec");
         let strategy = object_at(spec, "updateStrategy");
         set_zero(strategy, "type", "RollingUpdate");
@@ -65,7 +56,6 @@ impl Kind for DaemonSets {
     }
 
     fn prepare_create(&self, _: &Ctx<'_>, object: &mut Value) {
-        object["status"] = json!({"currentNumberScheduled": 0, "numberMisscheduled": 0, "desiredNumberScheduled": 0, "numberReady": 0});
         let generation = template_generation(object).max(1);
         set_template_generation(object, generation);
         podspec::prepare::drop_disabled_spec(&mut object["spec"]["template"]["spec"]);

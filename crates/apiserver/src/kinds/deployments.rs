@@ -34,7 +34,6 @@ impl Kind for Deployments {
         let Some(object) = object.as_object_mut() else {
             return;
         };
-        object_at(object, "status");
         let spec = object_at(object, "spec");
         set_default(spec, "replicas", 1);
         let strategy = object_at(spec, "strategy");
@@ -51,7 +50,6 @@ impl Kind for Deployments {
     }
 
     fn prepare_create(&self, _: &Ctx<'_>, object: &mut Value) {
-        object["status"] = Value::Object(serde_json::Map::new());
         podspec::prepare::drop_disabled_spec(&mut object["spec"]["template"]["spec"]);
     }
 

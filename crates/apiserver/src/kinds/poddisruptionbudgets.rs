@@ -1,15 +1,9 @@
-//! PodDisruptionBudgets: validation, first status, table (`pkg/apis/policy`). Evictions count against them in `http/subresource/eviction.rs`.
+//! PodDisruptionBudgets: validation and table (`pkg/apis/policy`). Evictions count against them in `http/subresource/eviction.rs`.
 
 use jiff::Timestamp;
-use serde_json::{Value, json};
+use serde_json::Value;
 
-use super::{
-    Column, Kind,
-    podspec::internal,
-    print,
-    tree::{Tree, object_at, set_default},
-    workloads,
-};
+use super::{Column, Kind, podspec::internal, print, tree::Tree, workloads};
 use crate::{
     admission::Ctx,
     field::{ErrorType, Errors, Path},
@@ -34,21 +28,6 @@ const COLUMNS: [Column; 5] = [
 ];
 
 impl Kind for PodDisruptionBudgets {
-    fn default(&self, object: &mut Value) {
-        let Some(object) = object.as_object_mut() else {
-            return;
-        };
-        object_at(object, "spec");
-        let status = object_at(object, "status");
-        COUNTS
-            .iter()
-            .for_each(|count| set_default(status, count, 0));
-    }
-
-    fn prepare_create(&self, _: &Ctx<'_>, object: &mut Value) {
-        object["status"] = json!({"disruptionsAllowed": 0, "currentHealthy": 0, "desiredHealthy": 0, "expectedPods": 0});
-    }
-
     fn validate(&self, _: &Ctx<'_>, object: &Value, errors: &mut Errors) {
         const POLICIES: [&str; 2] = ["AlwaysAllow", "IfHealthyBudget"];
         let (spec, path) = (&object["spec"], Path::new("spec"));

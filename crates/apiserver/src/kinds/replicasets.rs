@@ -1,7 +1,7 @@
 //! ReplicaSets: defaults, validation, table (`pkg/apis/apps`, `pkg/registry/apps/replicaset`).
 
 use jiff::Timestamp;
-use serde_json::{Value, json};
+use serde_json::Value;
 
 use super::{
     Column, Kind, podspec, print,
@@ -32,7 +32,6 @@ impl Kind for ReplicaSets {
         let Some(object) = object.as_object_mut() else {
             return;
         };
-        set_default(object_at(object, "status"), "replicas", 0);
         let spec = object_at(object, "spec");
         set_default(spec, "replicas", 1);
         object_at(spec, "template");
@@ -40,7 +39,6 @@ impl Kind for ReplicaSets {
     }
 
     fn prepare_create(&self, _: &Ctx<'_>, object: &mut Value) {
-        object["status"] = json!({"replicas": 0});
         podspec::prepare::drop_disabled_spec(&mut object["spec"]["template"]["spec"]);
     }
 
