@@ -32,6 +32,7 @@ pub mod serviceaccount;
 pub mod scheduler;
 pub mod state;
 mod timers;
+pub mod volume_protection;
 pub mod workloads;
 
 pub use context::Context;

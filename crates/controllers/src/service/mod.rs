@@ -1,13 +1,15 @@
 //! What makes a Service reach its pods: EndpointSlices, Endpoints, and addresses of simulated load balancers.
 //!
 //! [`slices`] and [`endpoints`] write the same facts in their two API forms; [`backend`] says what those facts are and
-//! [`watch`] when they may have changed. [`load_balancer`] gives Services of type LoadBalancer an address.
+//! [`watch`] when they may have changed; [`writes`] keeps them
+//! from deciding twice on one view. [`load_balancer`] gives Services of type LoadBalancer an address.
 
 mod backend;
 pub mod endpoints;
 pub mod load_balancer;
 pub mod slices;
 mod watch;
+mod writes;
 
 use std::sync::Arc;
 

@@ -13,7 +13,7 @@ use kube::{
     api::{DeleteParams, PostParams},
 };
 
-use super::{backend, watch};
+use super::{backend, watch, writes::Writes};
 use crate::{Context, Key, Queue, Recorder, api_error};
 
 const WORKERS: usize = 5;
@@ -21,15 +21,33 @@ const OVER_CAPACITY: &str = "endpoints.kubernetes.io/over-capacity";
 const MANAGED_BY_LABEL: &str = "endpoints.kubernetes.io/managed-by";
 const MANAGER: &str = "endpoint-controller";
 
+/// Why a sync ended early and will be retried.
+#[derive(Debug, thiserror::Error)]
+enum Error {
+    #[error(transparent)]
+    Api(#[from] kube::Error),
+    #[error("the informer has not seen the last write yet")]
+    Stale,
+}
+
 /// Starts the controller.
 pub fn start(context: &Context) {
     let queue = Queue::new("endpoint");
     watch::feed(context, &queue);
-    context.informers.endpoints.start();
+    context.informers.endpoints.on_change({
+        let queue = queue.clone();
+        // What somebody deleted comes back.
+        move |change| {
+            if change.is_deleted() {
+                queue.add(Key::of(&**change.object()));
+            }
+        }
+    });
     let recorder = context.recorder("endpoint-controller");
     let controller = Arc::new(Controller {
         context: context.clone(),
         recorder,
+        writes: Writes::default(),
     });
     context.tasks.spawn(async move {
         let context = controller.context.clone();
@@ -49,25 +67,30 @@ pub fn start(context: &Context) {
 struct Controller {
     context: Context,
     recorder: Recorder,
+    writes: Writes,
 }
 
 impl Controller {
-    async fn sync(&self, key: &Key) -> kube::Result<()> {
+    async fn sync(&self, key: &Key) -> Result<(), Error> {
         let informers = &self.context.informers;
         let api: Api<Endpoints> = Api::namespaced(self.context.client.clone(), key.namespace());
         let Some(service) = informers.services.get_key(key) else {
+            self.writes.forget(key);
             let deleted = api.delete(key.name(), &DeleteParams::default()).await;
-            return api_error::ignore_not_found(deleted).map(drop);
+            api_error::ignore_not_found(deleted)?;
+            return Ok(());
         };
         if backend::selects(&service).is_none() {
             return Ok(());
+        }
+        let current = informers.endpoints.get_key(key);
+        if self.writes.are_unseen(key, current.as_slice()) {
+            return Err(Error::Stale);
         }
         let mut members = informers.pods.in_namespace(key.namespace());
         members.retain(|pod| backend::matches(&service, pod));
         let mut subsets = subsets::subsets(&service, members.iter().map(|pod| &**pod));
         let cut = subsets::truncate(&mut subsets);
-
-        let current = informers.endpoints.get_key(key);
         let wanted = endpoints(&service, current.as_deref(), subsets, cut);
         let (outcome, reason, verb) = match current.as_deref() {
             Some(current) if is_same(current, &wanted) => return Ok(()),
@@ -77,13 +100,16 @@ impl Controller {
                     .await;
                 (outcome, "FailedToUpdateEndpoint", "update")
             }
-            None => (
-                api.create(&PostParams::default(), &wanted).await,
-                "FailedToCreateEndpoint",
-                "create",
-            ),
+            None => {
+                let outcome = api.create(&PostParams::default(), &wanted).await;
+                (outcome, "FailedToCreateEndpoint", "create")
+            }
         };
         match outcome {
+            Ok(written) => {
+                self.writes.note(key, &written);
+                Ok(())
+            }
             Err(error) if api_error::is_namespace_terminating(&error) => Ok(()),
             Err(error) => {
                 let message = format!(
@@ -91,9 +117,8 @@ impl Controller {
                     api_error::message(&error)
                 );
                 self.recorder.warning(&wanted, reason, message);
-                Err(error)
+                Err(error.into())
             }
-            Ok(_) => Ok(()),
         }
     }
 }

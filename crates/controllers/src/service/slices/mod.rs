@@ -5,11 +5,7 @@
 
 mod plan;
 
-use std::{
-    collections::BTreeMap,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
-    time::Duration,
-};
+use std::sync::Arc;
 
 use k8s_openapi::api::{
     core::v1::{Node, Pod, Service},
@@ -20,10 +16,9 @@ use kube::{
     api::{DeleteParams, PostParams},
 };
 use rustc_hash::FxHashMap;
-use tokio::time::Instant;
 
 use self::plan::{MANAGED_BY_LABEL, MANAGER, Plan, Wanted, port_key};
-use super::{backend, watch};
+use super::{backend, watch, writes::Writes};
 use crate::{Change, Context, Key, Queue, Recorder, api_error, informers::BY_SERVICE, pods};
 
 const WORKERS: usize = 5;
@@ -84,7 +79,7 @@ fn slice_changed(queue: &Queue<Key>, writes: &Writes, change: &Change<'_, Endpoi
         slice.metadata.namespace.as_deref().unwrap_or_default(),
         service,
     );
-    if !writes.observe(&service, slice, change.is_deleted()) {
+    if !writes.observe(&service, &**slice, change.is_deleted()) {
         queue.add(service);
     }
 }
@@ -204,7 +199,7 @@ impl Controller {
                 .delete(&slice.name_any(), &DeleteParams::default())
                 .await;
             api_error::ignore_not_found(deleted)?;
-            self.writes.note_deletion(service, &slice);
+            self.writes.note_deletion(service, &*slice);
         }
         Ok(())
     }
@@ -235,145 +230,10 @@ fn endpoint(service: &Service, pod: &Pod, address: &str, zone: Option<String>) -
     }
 }
 
-/// Writes that stay unseen for this long were missed by the watch and no longer wait for it.
-const GIVE_UP_AFTER: Duration = Duration::from_secs(60);
-
-/// Slices written but not seen in the informer yet, by Service.
-#[derive(Debug, Default)]
-struct Writes {
-    services: Mutex<FxHashMap<Key, Pending>>,
-}
-
-/// By name of the slice, with the time of the write.
-type Pending = BTreeMap<String, (Written, Instant)>;
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Written {
-    AtVersion(u64),
-    Deleted,
-}
-
-impl Writes {
-    fn note(&self, service: &Key, slice: &EndpointSlice) {
-        self.insert(service, slice, Written::AtVersion(version(slice)));
-    }
-
-    fn note_deletion(&self, service: &Key, slice: &EndpointSlice) {
-        self.insert(service, slice, Written::Deleted);
-    }
-
-    fn insert(&self, service: &Key, slice: &EndpointSlice, written: Written) {
-        self.lock()
-            .entry(service.clone())
-            .or_default()
-            .insert(slice.name_any(), (written, Instant::now()));
-    }
-
-    /// Whether `existing` lacks something written.
-    fn are_unseen(&self, service: &Key, existing: &[Arc<EndpointSlice>]) -> bool {
-        let mut services = self.lock();
-        let Some(writes) = services.get_mut(service) else {
-            return false;
-        };
-        let seen: FxHashMap<_, _> = existing
-            .iter()
-            .map(|slice| (slice.name_any(), version(slice)))
-            .collect();
-        writes.retain(|name, (written, at)| {
-            let is_unseen = match (written, seen.get(name)) {
-                (Written::AtVersion(written), Some(seen)) => seen < written,
-                (Written::AtVersion(_), None) => true,
-                (Written::Deleted, seen) => seen.is_some(),
-            };
-            is_unseen && at.elapsed() < GIVE_UP_AFTER
-        });
-        !writes.is_empty()
-    }
-
-    /// Takes note of an informer's change. Returns whether it is a write of our own coming back.
-    fn observe(&self, service: &Key, slice: &EndpointSlice, deleted: bool) -> bool {
-        let mut services = self.lock();
-        let Some(writes) = services.get_mut(service) else {
-            return false;
-        };
-        let name = slice.name_any();
-        let Some(&(written, _)) = writes.get(&name) else {
-            return false;
-        };
-        if deleted {
-            writes.remove(&name);
-            return written == Written::Deleted;
-        }
-        match written {
-            Written::AtVersion(written) if version(slice) <= written => true,
-            Written::AtVersion(_) => false,
-            Written::Deleted => true,
-        }
-    }
-
-    fn forget(&self, service: &Key) {
-        self.lock().remove(service);
-    }
-
-    fn lock(&self) -> MutexGuard<'_, FxHashMap<Key, Pending>> {
-        self.services.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-/// Resource versions of one kind are ordered.
-fn version(slice: &EndpointSlice) -> u64 {
-    slice
-        .metadata
-        .resource_version
-        .as_deref()
-        .and_then(|version| version.parse().ok())
-        .unwrap_or_default()
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::service::backend::tests::{pod, service};
-
-    fn slice(name: &str, version: &str) -> Arc<EndpointSlice> {
-        let mut slice = EndpointSlice::default();
-        slice.metadata.name = Some(name.to_owned());
-        slice.metadata.resource_version = Some(version.to_owned());
-        Arc::new(slice)
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn a_write_that_is_never_seen_is_given_up() {
-        let (writes, service) = (Writes::default(), Key::new("ns", "web"));
-        writes.note(&service, &slice("a", "10"));
-        assert!(writes.are_unseen(&service, &[]));
-        tokio::time::advance(GIVE_UP_AFTER).await;
-        assert!(!writes.are_unseen(&service, &[]));
-    }
-
-    #[test]
-    fn nothing_is_decided_until_the_informer_shows_what_was_written() {
-        let (writes, service) = (Writes::default(), Key::new("ns", "web"));
-        writes.note(&service, &slice("a", "10"));
-        writes.note_deletion(&service, &slice("b", "5"));
-        assert!(writes.are_unseen(&service, &[slice("b", "5")]));
-        assert!(writes.are_unseen(&service, &[slice("a", "9")]));
-        assert!(!writes.are_unseen(&service, &[slice("a", "10")]));
-        assert!(
-            !writes.are_unseen(&service, &[]),
-            "once seen, a slice may go"
-        );
-    }
-
-    #[test]
-    fn a_change_by_somebody_else_is_told_from_an_echo() {
-        let (writes, service) = (Writes::default(), Key::new("ns", "web"));
-        writes.note(&service, &slice("a", "10"));
-        assert!(writes.observe(&service, &slice("a", "10"), false));
-        assert!(!writes.observe(&service, &slice("a", "11"), false));
-        assert!(!writes.observe(&service, &slice("a", "11"), true));
-        assert!(!writes.are_unseen(&service, &[]));
-    }
 
     #[test]
     fn a_pod_is_ready_while_it_serves_and_is_not_going_away() {
