@@ -114,6 +114,14 @@ async fn ready_pods_become_endpoints_in_both_forms() {
             (endpoints(&cluster, "web") == Some((3, 0))).then_some(())
         })
         .await;
+    assert!(
+        cluster
+            .events("web")
+            .await
+            .iter()
+            .all(|(reason, _)| !reason.starts_with("Failed")),
+        "no write is tried on a stale view"
+    );
     let object = cluster
         .context
         .informers
