@@ -14,7 +14,7 @@ use k8s_openapi::api::core::v1::Node;
 use kube::Client;
 use mullion_apiserver::{ApiServer, Config, admission::User, Tls};
 use mullion_cloud::{Clock, LaunchRequest, sim::SimulatedEc2};
-use mullion_controllers::{Context, gc, kubelet, namespace, node_lifecycle, pdb, podgc, scheduler, service, serviceaccount, workloads};
+use mullion_controllers::{Context, gc, kubelet, namespace, node_lifecycle, pdb, podgc, scheduler, service, serviceaccount, volume_protection, workloads};
 use tokio::{task::JoinHandle, time::Instant};
 use tokio_util::sync::CancellationToken;
 
@@ -149,6 +149,7 @@ fn controllers(context: &Context, ec2: &SimulatedEc2, plan: &Plan, ca: &str) {
     serviceaccount::start(context, Some(ca.into()));
     pdb::start(context);
     podgc::start(context);
+    volume_protection::start(context);
     gc::start(context);
     node_lifecycle::start(context, Some(Arc::new(ec2.clone())));
     scheduler::start(context, plan.pod_os_counts);

@@ -96,7 +96,6 @@ fn session(cluster: &Cluster, program: &str, namespace: &str) {
         &["get", "pods", "--chunk-size=1"],
         &["get", "nodes", "-o", "custom-columns=NAME:.metadata.name,OS:.status.nodeInfo.operatingSystem"],
         &["get", "endpointslices,services,configmaps,secrets,serviceaccounts,replicasets,events,leases,poddisruptionbudgets"],
-        &["get", "nodepools,nodeclaims,ec2nodeclasses,provisioners,awsnodetemplates"],
         &["describe", "deployment", "web"],
         &["describe", "pods", "-l", "app=web"],
         &["describe", "nodes"],
@@ -113,6 +112,7 @@ fn session(cluster: &Cluster, program: &str, namespace: &str) {
     ] {
         assert!(!run(args).is_empty(), "{program} {} printed nothing", args.join(" "));
     }
+    run(&["get", "nodepools,nodeclaims,ec2nodeclasses,provisioners,awsnodetemplates"]);
     let watched = cluster.run(program, &["get", "pods", "-w", "--request-timeout=1s"], "");
     assert!(text(&watched.stdout).contains("Running"), "{}", text(&watched.stdout));
 

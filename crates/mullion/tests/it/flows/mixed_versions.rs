@@ -37,7 +37,7 @@ fn contradictions_are_refused_in_upstreams_words() {
          nodeSelector: {node.kubernetes.io/windows-build: 10.0.20348}\n  containers: [{name: c, image: iis}]\n",
     );
     assert!(
-        refused.contains("pod rejected: conflict: runtimeClass.scheduling.nodeSelector[node.kubernetes.io/windows-build] = 10.0.17763; pod.spec.nodeSelector[node.kubernetes.io/windows-build] = 10.0.20348"),
+        refused.contains("pods \"both\" is forbidden: conflict: runtimeClass.scheduling.nodeSelector[node.kubernetes.io/windows-build] = 10.0.17763; pod.spec.nodeSelector[node.kubernetes.io/windows-build] = 10.0.20348"),
         "{refused}"
     );
     let refused = cluster.refused(

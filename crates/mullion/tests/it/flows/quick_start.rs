@@ -23,7 +23,7 @@ fn two_windows_pods_become_ready_behind_a_service() {
     }
 
     let service = cluster.get(&["service", "win-webserver"]);
-    assert!(service["spec"]["clusterIP"].as_str().is_some_and(|ip| ip.starts_with("10.")), "{service}");
+    assert!(service["spec"]["clusterIP"].as_str().is_some_and(|ip| ip.starts_with("172.20.")), "{service}");
     let port = service["spec"]["ports"][0]["nodePort"].as_u64().expect("a node port");
     assert!((30_000..=32_767).contains(&port));
     let ready = ["get", "endpointslices", "-l", "kubernetes.io/service-name=win-webserver", "-o", "jsonpath={.items[*].endpoints[*].conditions.ready}"];
