@@ -82,6 +82,7 @@ fn create(
         dry_run: false,
         manager: "kube-apiserver".into(),
         validation: FieldValidation::Ignore,
+        applies: false,
     };
     call.resource().behaviour.default(&mut object);
     let created = write::create(&call, &options, object).now_or_never();

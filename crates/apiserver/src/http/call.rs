@@ -40,6 +40,8 @@ pub(crate) struct WriteOptions {
     pub dry_run: bool,
     pub manager: String,
     pub validation: FieldValidation,
+    /// Server-side apply: who owns what is written down already.
+    pub applies: bool,
 }
 
 /// What becomes of fields that the schema does not know.
@@ -171,6 +173,7 @@ impl Call {
             dry_run,
             manager,
             validation,
+            applies: false,
         })
     }
 

@@ -194,6 +194,7 @@ async fn delete_once(
         dry_run: options.dry_run,
         manager: String::new(),
         validation: FieldValidation::Ignore,
+        applies: false,
     };
     let mut nothing = Value::Null;
     write::judge(

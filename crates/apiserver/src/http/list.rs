@@ -18,6 +18,7 @@ use super::{
 use crate::{
     field::{Errors, Path},
     registry::Row,
+    schema::{Type, proto},
     status::{Cause, Details, Status},
     store::{ListError, Page, PageRequest},
 };
@@ -409,6 +410,13 @@ fn whole(call: &Call, page: &Page, metadata: Value) -> Result<Response<Body>, St
             Body::new(pieces(call, page, &head)),
         ));
     }
+    if call.form.media == Media::Protobuf && !call.row.custom {
+        return Ok(reply::bytes(
+            200,
+            Media::Protobuf,
+            message(call, page, &head).into(),
+        ));
+    }
     let mut list = head;
     list["items"] = page
         .objects
@@ -416,6 +424,27 @@ fn whole(call: &Call, page: &Page, metadata: Value) -> Result<Response<Body>, St
         .map(|object| item(&call.row, call.row.served(object)))
         .collect();
     reply::encode(call.form.media, 200, &list, None)
+}
+
+/// The list as a protobuf body: every list type has its metadata at 1 and its items at 2.
+fn message(call: &Call, page: &Page, head: &Value) -> Vec<u8> {
+    let mut list = proto::Writer::default();
+    if let Some(metadata) = Type::builtin("apimachinery.pkg.apis.meta.v1.ListMeta") {
+        list.bytes(1, &proto::encode_message(&metadata, &head["metadata"]));
+    }
+    for object in &page.objects {
+        list.bytes(
+            2,
+            &proto::encode_message(call.schema(), &call.row.served(object)),
+        );
+    }
+    let text = |field: &str| head[field].as_str().unwrap_or_default().to_owned();
+    let envelope = proto::Envelope {
+        api_version: text("apiVersion"),
+        kind: text("kind"),
+        raw: &list.finish(),
+    };
+    envelope.seal()
 }
 
 /// An object as lists show it: without apiVersion and kind, unless it is a custom resource.

@@ -6,7 +6,7 @@ use http::{HeaderMap, Response, header::CONTENT_TYPE};
 use serde_json::Value;
 
 use super::{
-    body,
+    apply, body,
     call::{Call, FieldValidation},
     metadata, reply, update,
     write::{self, Part, Source},
@@ -92,6 +92,10 @@ fn unsupported() -> Status {
 }
 
 pub(crate) async fn patch(call: &Call, part: Part, body: Body) -> Result<Response<Body>, Status> {
+    let given = call.headers.get(CONTENT_TYPE).and_then(|value| value.to_str().ok()).unwrap_or_default();
+    if given.split(';').next().unwrap_or_default().trim() == apply::MEDIA_TYPE {
+        return apply::apply(call, part, &body::read(body).await?).await;
+    }
     let options = call.write_options("PatchOptions")?;
     let bytes = body::read(body).await?;
     let patch = Patch::parse(&call.headers, call.row.custom, &bytes)?;

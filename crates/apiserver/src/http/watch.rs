@@ -1,4 +1,4 @@
-//! Watches: synthetic events for what is there, then the log, as lines of JSON.
+//! Watches: synthetic events for what is there, then the log, as lines of JSON or frames of protobuf.
 //!
 //! A watcher sends the stored lines themselves wherever it can: whole objects of a kind in its stored version, seen without a selector
 //! or on the same side of it before and after. Everything else is made for this watcher alone.
@@ -20,6 +20,7 @@ use super::{
     table,
 };
 use crate::{
+    schema::{Type, proto},
     status::Status,
     store::{Cursor, Event, EventType, Expired, Object},
 };
@@ -29,6 +30,7 @@ const BOOKMARK_EVERY: Duration = Duration::from_secs(60);
 const BOOKMARK_BEFORE_END: Duration = Duration::from_secs(2);
 /// A watch without timeoutSeconds ends after this time, plus up to as much again.
 const DEFAULT_TIMEOUT: u64 = 1800;
+const STATUS: &str = "apimachinery.pkg.apis.meta.v1.Status";
 
 pub(crate) async fn watch(call: Call) -> Result<Response<Body>, Status> {
     let options = ListOptions::parse(&call.query, true)?;
@@ -40,7 +42,8 @@ pub(crate) async fn watch(call: Call) -> Result<Response<Body>, Status> {
     if !call.name.is_empty() {
         selector.restrict_to_name(&call.name);
     }
-    if call.form.media == Media::Protobuf {
+    let frames = call.form.media == Media::Protobuf;
+    if frames && (call.row.custom || call.form.shape != Shape::Whole) {
         return Err(reply::not_acceptable(
             "only the following media types are accepted: application/json;stream=watch",
         ));
@@ -83,11 +86,27 @@ pub(crate) async fn watch(call: Call) -> Result<Response<Body>, Status> {
             ends,
         },
     );
-    Ok(reply::respond(
-        200,
-        Media::Json.content_type(),
-        Body::from_stream(lines),
-    ))
+    let content_type = if frames {
+        "application/vnd.kubernetes.protobuf;stream=watch"
+    } else {
+        Media::Json.content_type()
+    };
+    Ok(reply::respond(200, content_type, Body::from_stream(lines)))
+}
+
+/// When the next bookmark is due: in a while, but not without one shortly before the end.
+fn bookmark_time(now: Instant, ends: Instant) -> Instant {
+    let regular = now + BOOKMARK_EVERY;
+    match ends.checked_sub(BOOKMARK_BEFORE_END) {
+        Some(last) if last > now => regular.min(last),
+        _ => regular,
+    }
+}
+
+fn line(event: &str, object: &Value) -> Bytes {
+    let mut line = json!({"type": event, "object": object}).to_string();
+    line.push('\n');
+    line.into()
 }
 
 /// What a watch does when.
@@ -123,11 +142,11 @@ fn follow(
         let mut cursor = match Cursor::new(collection, from) {
             Ok(cursor) => cursor,
             Err(expired) => {
-                yield Ok(expired_line(expired));
+                yield Ok(writer.expired(expired));
                 return;
             }
         };
-        let mut next_bookmark = (Instant::now() + BOOKMARK_EVERY).min(plan.ends - BOOKMARK_BEFORE_END.min(plan.ends - Instant::now()));
+        let mut next_bookmark = bookmark_time(Instant::now(), plan.ends);
         loop {
             tokio::select! {
                 biased;
@@ -140,32 +159,19 @@ fn follow(
                         }
                     }
                     Err(expired) => {
-                        yield Ok(expired_line(expired));
+                        yield Ok(writer.expired(expired));
                         return;
                     }
                 },
                 () = tokio::time::sleep_until(next_bookmark), if plan.bookmarks && next_bookmark < plan.ends => {
                     let revision = cursor.progress();
                     yield Ok(writer.bookmark(revision, false));
-                    let now = Instant::now();
-                    let last = plan.ends - BOOKMARK_BEFORE_END.min(plan.ends.saturating_duration_since(now));
-                    next_bookmark = if now >= last { plan.ends } else { (now + BOOKMARK_EVERY).min(last) };
+                    next_bookmark = bookmark_time(Instant::now(), plan.ends);
                 }
                 () = tokio::time::sleep_until(plan.ends) => return,
             }
         }
     }
-}
-
-fn expired_line(expired: Expired) -> Bytes {
-    let status = Status::new(410, "Expired", expired.to_string());
-    line("ERROR", &status.to_json())
-}
-
-fn line(event: &str, object: &Value) -> Bytes {
-    let mut line = json!({"type": event, "object": object}).to_string();
-    line.push('\n');
-    line.into()
 }
 
 /// Makes the lines of one watcher.
@@ -264,7 +270,7 @@ impl LineWriter {
                 table::table(version, metadata, columns, rows)
             }
         };
-        line(event.as_str(), &shown)
+        self.frame(event.as_str(), self.call.schema(), &shown)
     }
 
     fn bookmark(&self, revision: u64, ends_initial: bool) -> Bytes {
@@ -282,6 +288,24 @@ impl LineWriter {
             }
             Shape::Table(version) => table::table(version, metadata, Value::Null, Vec::new()),
         };
-        line("BOOKMARK", &object)
+        self.frame("BOOKMARK", self.call.schema(), &object)
+    }
+
+    /// The end of a watcher that the window has passed.
+    fn expired(&self, expired: Expired) -> Bytes {
+        let status = Status::new(410, "Expired", expired.to_string()).to_json();
+        match Type::builtin(STATUS) {
+            Some(schema) => self.frame("ERROR", &schema, &status),
+            None => line("ERROR", &status),
+        }
+    }
+
+    /// An event in the form this watcher reads: a line of JSON or a frame of protobuf.
+    fn frame(&self, event: &str, schema: &Type, object: &Value) -> Bytes {
+        if self.call.form.media == Media::Protobuf {
+            proto::watch_frame(event, &proto::encode(schema, object)).into()
+        } else {
+            line(event, object)
+        }
     }
 }

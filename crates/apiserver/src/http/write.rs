@@ -116,6 +116,9 @@ pub(crate) fn release(call: &Call, old: &Value) {
 
 /// Writes down in managedFields who has set what.
 fn own(call: &Call, options: &WriteOptions, object: &mut Value, old: Option<&Value>) {
+    if options.applies {
+        return;
+    }
     let writer = ownership::Writer {
         manager: &options.manager,
         api_version: call.row.api_version(),

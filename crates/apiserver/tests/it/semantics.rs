@@ -399,3 +399,33 @@ async fn warnings_say_which_fields_were_dropped() {
             .ends_with("strict decoding error: unknown field \"foo\"")
     );
 }
+
+#[tokio::test(start_paused = true)]
+async fn lists_and_watches_can_be_had_in_protobuf() {
+    let cluster = cluster();
+    cluster.create("x", json!({})).await;
+    let accept = [("accept", "application/vnd.kubernetes.protobuf")];
+    let list = cluster
+        .send(Method::GET, MAPS, &accept, Body::empty())
+        .await;
+    let list = list.into_body().collect().await.unwrap().to_bytes();
+    assert!(list.starts_with(b"k8s\0"));
+    assert!(list.windows(13).any(|window| window == b"ConfigMapList"));
+    let path = format!("{MAPS}?watch=1&timeoutSeconds=1&allowWatchBookmarks=true");
+    let watch = cluster
+        .send(Method::GET, &path, &accept, Body::empty())
+        .await;
+    assert_eq!(
+        watch.headers()["content-type"],
+        "application/vnd.kubernetes.protobuf;stream=watch"
+    );
+    let mut frames = &*watch.into_body().collect().await.unwrap().to_bytes();
+    let mut events = Vec::new();
+    while let Some((length, rest)) = frames.split_first_chunk() {
+        let (frame, rest) = rest.split_at(u32::from_be_bytes(*length) as usize);
+        let word = &frame[2..2 + frame[1] as usize];
+        events.push(String::from_utf8(word.to_vec()).unwrap());
+        frames = rest;
+    }
+    assert_eq!(events, ["ADDED", "BOOKMARK"]);
+}

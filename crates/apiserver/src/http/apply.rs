@@ -1,0 +1,170 @@
+//! Server-side apply: PATCH with a configuration that says what its manager wants, merged and owned by the schema.
+//!
+//! The merge is [`ownership::apply`]; from there on an apply is an update like others, or a creation where there is nothing yet.
+
+use axum::body::Body;
+use bytes::Bytes;
+use http::Response;
+use serde_json::Value;
+
+use super::{
+    call::{Call, FieldValidation},
+    metadata, reply, update,
+    write::{self, Part, Source},
+};
+use crate::{
+    field::{Errors, Path},
+    schema::{
+        decode::{self, Problem},
+        ownership,
+    },
+    status::Status,
+};
+
+/// The media type of configurations.
+pub(crate) const MEDIA_TYPE: &str = "application/apply-patch+yaml";
+
+pub(crate) async fn apply(
+    call: &Call,
+    part: Part,
+    bytes: &Bytes,
+) -> Result<Response<Body>, Status> {
+    let mut options = call.write_options("PatchOptions")?;
+    if call
+        .query
+        .get("fieldManager")
+        .unwrap_or_default()
+        .is_empty()
+    {
+        let mut errors = Errors::default();
+        errors.required(&Path::new("fieldManager"), "is required for apply patch");
+        return Err(Status::invalid_kind(
+            "meta.k8s.io",
+            "PatchOptions",
+            "",
+            &errors,
+        ));
+    }
+    options.applies = true;
+    let (mut config, _) = decode::untyped_yaml(bytes)
+        .map_err(|error| Status::bad_request(format!("error decoding YAML: {error}")))?;
+    check_type(call, &config)?;
+    metadata::settle_namespace(&mut config, call.namespace.as_deref())?;
+    let source = Applied {
+        config,
+        manager: options.manager.clone(),
+        validation: options.validation,
+        force: call.query.flag("force").unwrap_or(false),
+    };
+    let (code, outcome) = write::update(call, &options, part, &source).await?;
+    reply::outcome(call, code, outcome)
+}
+
+/// A configuration names exactly the kind that the path is for.
+fn check_type(call: &Call, config: &Value) -> Result<(), Status> {
+    let text = |field: &str| {
+        config
+            .get(field)
+            .and_then(Value::as_str)
+            .unwrap_or_default()
+    };
+    if text("apiVersion") == call.row.api_version() && text("kind") == call.resource().kind {
+        return Ok(());
+    }
+    let (group, version) = text("apiVersion")
+        .split_once('/')
+        .unwrap_or(("", text("apiVersion")));
+    Err(Status::bad_request(format!(
+        "invalid object type: {group}/{version}, Kind={}",
+        text("kind")
+    )))
+}
+
+struct Applied {
+    config: Value,
+    manager: String,
+    validation: FieldValidation,
+    force: bool,
+}
+
+impl Applied {
+    fn merged(&self, call: &Call, old: Option<&Value>) -> Result<Value, Status> {
+        let writer = ownership::Writer {
+            manager: &self.manager,
+            api_version: call.row.api_version(),
+            subresource: call.subresource.as_deref(),
+            resets_status: call.row.has_status_subresource(),
+            now: call.now,
+        };
+        let tree = ownership::apply(call.schema(), &writer, self.force, &self.config, old)?;
+        let decoded = decode::value(call.schema(), tree)
+            .map_err(|error| self.undeclared(&error.to_string()))?;
+        self.report(call, &decoded.problems)?;
+        let mut object = decoded.value;
+        call.resource().behaviour.default(&mut object);
+        update::check_name(call, &object)?;
+        // Only a version in the configuration itself is a precondition.
+        if self.config.pointer("/metadata/resourceVersion").is_none()
+            && call.resource().rules.unconditional_update
+        {
+            metadata::of(&mut object).remove("resourceVersion");
+        }
+        Ok(object)
+    }
+
+    /// A built-in type's schema is closed; a custom resource drops what its schema does not know, as for every write.
+    fn report(&self, call: &Call, problems: &[Problem]) -> Result<(), Status> {
+        let texts: Vec<String> = problems.iter().map(ToString::to_string).collect();
+        match (problems.first(), self.validation) {
+            (Some(Problem::Unknown(path)), _) if !call.row.custom => {
+                Err(self.undeclared(&format!(".{path}: field not declared in schema")))
+            }
+            (Some(_), FieldValidation::Warn) => {
+                call.warn_all(texts);
+                Ok(())
+            }
+            (Some(_), FieldValidation::Strict) => {
+                let kind = &call.resource().kind;
+                let why = format!("strict decoding error: {}", texts.join(", "));
+                Err(decode::cannot_be_handled(
+                    kind,
+                    &call.resource().version,
+                    &why,
+                ))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    fn undeclared(&self, why: &str) -> Status {
+        let text = |value: &Value, field: &str| {
+            value
+                .get(field)
+                .and_then(Value::as_str)
+                .unwrap_or_default()
+                .to_owned()
+        };
+        let (namespace, name) = (
+            text(&self.config["metadata"], "namespace"),
+            text(&self.config["metadata"], "name"),
+        );
+        let (api_version, kind) = (text(&self.config, "apiVersion"), text(&self.config, "kind"));
+        Status::new(
+            500,
+            "",
+            format!(
+                "failed to create typed patch object ({namespace}/{name}; {api_version}, Kind={kind}): {why}"
+            ),
+        )
+    }
+}
+
+impl Source for Applied {
+    fn make(&self, call: &Call, old: &Value) -> Result<Value, Status> {
+        self.merged(call, Some(old))
+    }
+
+    fn make_new(&self, call: &Call) -> Result<Option<Value>, Status> {
+        self.merged(call, None).map(Some)
+    }
+}
