@@ -216,6 +216,7 @@ fn core(range: ServiceRange) -> Vec<Row> {
             .rules(|rules| {
                 rules.name = NameRule::DnsLabel;
                 rules.delete_returns_object = true;
+                rules.delete_collection = false;
             })
             .part("finalize", &["update"])
             .status(StatusMetadata::All),

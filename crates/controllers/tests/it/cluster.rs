@@ -26,7 +26,7 @@ use mullion_controllers::{
     Clock, Context, Key, Queue, gc, namespace, pdb, podgc,
     pods::{is_deleting, is_ready, node_name, phase},
     service::{self, ElasticLoadBalancers},
-    serviceaccount, workloads,
+    serviceaccount, volume_protection, workloads,
 };
 use serde::{Serialize, de::DeserializeOwned};
 use serde_json::{Value, json};
@@ -80,6 +80,7 @@ impl Cluster {
         gc::start(&context);
         pdb::start(&context);
         podgc::start(&context);
+        volume_protection::start(&context);
         let stage = Arc::new(Stage::default());
         play(&context, &stage);
         let cluster = Self { context, stage };

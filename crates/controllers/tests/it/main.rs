@@ -9,4 +9,5 @@ mod kubelet;
 mod node_lifecycle;
 mod scheduler;
 mod services;
+mod volumes;
 mod world;

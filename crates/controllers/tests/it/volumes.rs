@@ -1,0 +1,104 @@
+//! Claims and volumes go when nothing uses them any more, and not before.
+
+use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim, Pod};
+use kube::{Api, api::DeleteParams};
+use serde_json::{Value, json};
+
+use crate::cluster::Cluster;
+
+fn claim(name: &str) -> Value {
+    json!({
+        "apiVersion": "v1", "kind": "PersistentVolumeClaim", "metadata": {"name": name},
+        "spec": {"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "1Gi"}}},
+    })
+}
+
+/// Lets time pass until the object is gone.
+async fn until_gone<K>(api: &Api<K>, name: &str)
+where
+    K: Clone + serde::de::DeserializeOwned + std::fmt::Debug,
+{
+    for _ in 0..600 {
+        if api.get_opt(name).await.expect("the API answers").is_none() {
+            return;
+        }
+        tokio::time::sleep(std::time::Duration::from_millis(100)).await;
+    }
+    panic!("{name} is still there");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_claim_that_no_pod_uses_is_deleted() {
+    let cluster = Cluster::start().await;
+    cluster.create(claim("data")).await;
+    let claims = cluster.api::<PersistentVolumeClaim>();
+    claims
+        .delete("data", &DeleteParams::default())
+        .await
+        .expect("it is there");
+    until_gone(&claims, "data").await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_claim_stays_as_long_as_a_pod_uses_it() {
+    let cluster = Cluster::start().await;
+    cluster.node("n", json!({}), json!([])).await;
+    cluster.create(claim("data")).await;
+    let volumes = json!([{"name": "v", "persistentVolumeClaim": {"claimName": "data"}}]);
+    let pod = json!({
+        "apiVersion": "v1", "kind": "Pod", "metadata": {"name": "user"},
+        "spec": {"containers": [{"name": "c", "image": "web:1"}], "volumes": volumes},
+    });
+    cluster.create(pod).await;
+    let informer = cluster.context.informers.pods.clone();
+    cluster
+        .until("the pod runs", || {
+            let pod = informer.get("default", "user")?;
+            (mullion_controllers::pods::phase(&pod) == "Running").then_some(())
+        })
+        .await;
+    let claims = cluster.api::<PersistentVolumeClaim>();
+    claims
+        .delete("data", &DeleteParams::default())
+        .await
+        .expect("it is there");
+    tokio::time::sleep(std::time::Duration::from_secs(60)).await;
+    let held = claims.get("data").await.expect("it is still there");
+    assert!(held.metadata.deletion_timestamp.is_some());
+    cluster
+        .delete::<Pod>("user", &DeleteParams::default())
+        .await;
+    until_gone(&claims, "data").await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_volume_goes_unless_a_claim_is_bound_to_it() {
+    let cluster = Cluster::start().await;
+    for name in ["free", "bound"] {
+        let volume = json!({
+            "apiVersion": "v1", "kind": "PersistentVolume", "metadata": {"name": name},
+            "spec": {"accessModes": ["ReadWriteOnce"], "capacity": {"storage": "1Gi"}, "hostPath": {"path": "/data"}},
+        });
+        cluster.create(volume).await;
+    }
+    let volumes: Api<PersistentVolume> = Api::all(cluster.context.client.clone());
+    let bound = kube::api::Patch::Merge(json!({"status": {"phase": "Bound"}}));
+    volumes
+        .patch_status("bound", &kube::api::PatchParams::default(), &bound)
+        .await
+        .expect("it is accepted");
+    for name in ["free", "bound"] {
+        volumes
+            .delete(name, &DeleteParams::default())
+            .await
+            .expect("it is there");
+    }
+    until_gone(&volumes, "free").await;
+    assert!(
+        volumes
+            .get_opt("bound")
+            .await
+            .expect("the API answers")
+            .is_some()
+    );
+}
