@@ -12,10 +12,10 @@ use serde_json::Value;
 use tempfile::TempDir;
 
 /// How long anything in a test may take before the test says what it waited for.
-pub const PATIENCE: Duration = Duration::from_secs(120);
+pub(crate) const PATIENCE: Duration = Duration::from_secs(120);
 
 /// A running `mullion up`, killed when dropped.
-pub struct Cluster {
+pub(crate) struct Cluster {
     child: Child,
     dir: TempDir,
     banner: String,
@@ -23,7 +23,7 @@ pub struct Cluster {
 
 impl Cluster {
     /// Starts a cluster on a free port at a high speed and waits until it says that it is ready.
-    pub fn start(args: &[&str]) -> Cluster {
+    pub(crate) fn start(args: &[&str]) -> Cluster {
         Cluster::start_in(tempfile::tempdir().expect("a temporary directory"), args)
     }
 
@@ -60,7 +60,7 @@ impl Cluster {
     }
 
     /// Kills the process without warning and starts another one in its place.
-    pub fn kill_and_restart(mut self, args: &[&str]) -> Cluster {
+    pub(crate) fn kill_and_restart(mut self, args: &[&str]) -> Cluster {
         self.child.kill().expect("the process can be killed");
         self.child.wait().expect("the process ends");
         let dir = std::mem::replace(&mut self.dir, tempfile::tempdir().expect("a temporary directory"));
@@ -69,51 +69,51 @@ impl Cluster {
     }
 
     /// What the program printed while starting.
-    pub fn banner(&self) -> &str {
+    pub(crate) fn banner(&self) -> &str {
         &self.banner
     }
 
     /// The process id.
-    pub fn pid(&self) -> u32 {
+    pub(crate) fn pid(&self) -> u32 {
         self.child.id()
     }
 
     /// Where the kubeconfig is.
-    pub fn kubeconfig(&self) -> PathBuf {
+    pub(crate) fn kubeconfig(&self) -> PathBuf {
         self.dir.path().join("kubeconfig")
     }
 
     /// Sends an interrupt and returns the exit code.
     #[cfg(unix)]
-    pub fn interrupt(mut self) -> Option<i32> {
+    pub(crate) fn interrupt(mut self) -> Option<i32> {
         let sent = Command::new("kill").args(["-INT", &self.pid().to_string()]).status().expect("kill can be run");
         assert!(sent.success());
         self.child.wait().expect("the process ends").code()
     }
 
     /// Runs kubectl and returns its stdout; fails the test when kubectl fails.
-    pub fn kubectl(&self, args: &[&str]) -> String {
+    pub(crate) fn kubectl(&self, args: &[&str]) -> String {
         let output = self.run("kubectl", args, "");
         assert!(output.status.success(), "kubectl {}:\n{}{}{}", args.join(" "), text(&output.stdout), text(&output.stderr), self.stderr());
         text(&output.stdout)
     }
 
     /// Runs kubectl with a manifest on stdin.
-    pub fn apply(&self, manifest: &str) -> String {
+    pub(crate) fn apply(&self, manifest: &str) -> String {
         let output = self.run("kubectl", &["apply", "-f", "-"], manifest);
         assert!(output.status.success(), "kubectl apply:\n{manifest}\n{}{}", text(&output.stdout), text(&output.stderr));
         text(&output.stdout) + &text(&output.stderr)
     }
 
     /// Runs a kubectl that must fail and returns its stderr.
-    pub fn refused(&self, args: &[&str], stdin: &str) -> String {
+    pub(crate) fn refused(&self, args: &[&str], stdin: &str) -> String {
         let output = self.run("kubectl", args, stdin);
         assert!(!output.status.success(), "kubectl {} did not fail:\n{}", args.join(" "), text(&output.stdout));
         text(&output.stderr)
     }
 
     /// `kubectl get ... -o json`.
-    pub fn get(&self, args: &[&str]) -> Value {
+    pub(crate) fn get(&self, args: &[&str]) -> Value {
         let mut all = vec!["get"];
         all.extend(args);
         all.extend(["-o", "json"]);
@@ -122,7 +122,7 @@ impl Cluster {
 
     /// Asks kubectl again and again until its answer is as wanted: for what `kubectl wait` of 1.27 cannot express. A call takes long
     /// enough that asking needs no pause.
-    pub fn until(&self, what: &str, args: &[&str], wanted: impl Fn(&str) -> bool) -> String {
+    pub(crate) fn until(&self, what: &str, args: &[&str], wanted: impl Fn(&str) -> bool) -> String {
         let deadline = Instant::now() + PATIENCE;
         loop {
             let answer = self.kubectl(args);
@@ -134,7 +134,7 @@ impl Cluster {
     }
 
     /// Runs some kubectl; no request of it may take longer than the test's patience.
-    pub fn run(&self, program: &str, args: &[&str], stdin: &str) -> Output {
+    pub(crate) fn run(&self, program: &str, args: &[&str], stdin: &str) -> Output {
         let mut child = Command::new(program)
             .args(args)
             .env("KUBECONFIG", self.kubeconfig())
@@ -152,7 +152,7 @@ impl Cluster {
     }
 
     /// What the program logged.
-    pub fn stderr(&self) -> String {
+    pub(crate) fn stderr(&self) -> String {
         std::fs::read_to_string(self.dir.path().join("stderr")).unwrap_or_default()
     }
 }
@@ -166,12 +166,12 @@ impl Drop for Cluster {
 }
 
 /// Bytes as text.
-pub fn text(bytes: &[u8]) -> String {
+pub(crate) fn text(bytes: &[u8]) -> String {
     String::from_utf8_lossy(bytes).into_owned()
 }
 
 /// Fails with a sentence unless a kubectl of 1.27 or later is on PATH.
-pub fn require_kubectl() {
+pub(crate) fn require_kubectl() {
     static VERSION: OnceLock<Result<(), String>> = OnceLock::new();
     let checked = VERSION.get_or_init(|| {
         let how = "put kubectl 1.27 or later on PATH, for instance from https://kubernetes.io/docs/tasks/tools/";

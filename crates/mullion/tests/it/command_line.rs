@@ -16,6 +16,7 @@ fn mullion(args: &[&str]) -> Ended {
         .args(args)
         .env("XDG_STATE_HOME", state.path())
         .env_remove("KUBECONFIG")
+        .env_remove("COLUMNS")
         .output()
         .expect("the program starts");
     Ended { code: output.status.code(), stdout: text(&output.stdout), stderr: text(&output.stderr) }

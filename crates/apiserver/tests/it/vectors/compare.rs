@@ -5,7 +5,7 @@ use regex::Regex;
 use serde_json::Value;
 
 /// The differences between the recorded answer and ours, one line each: `path: expected X, got Y`. Empty when they agree.
-pub fn differences(expected: &Value, actual: &Value) -> Vec<String> {
+pub(crate) fn differences(expected: &Value, actual: &Value) -> Vec<String> {
     let mut expected = expected.clone();
     let mut actual = actual.clone();
     for tree in [&mut expected, &mut actual] {
@@ -18,7 +18,7 @@ pub fn differences(expected: &Value, actual: &Value) -> Vec<String> {
 }
 
 /// Whether a recorded string with placeholders stands for ours.
-pub fn matches_text(expected: &str, actual: &str) -> bool {
+pub(crate) fn matches_text(expected: &str, actual: &str) -> bool {
     if expected == actual {
         return true;
     }

@@ -26,7 +26,7 @@ const DISCOVERY: &[&str] = &[
 ];
 
 /// Whether every step of a scenario is due.
-pub fn is_due(scenario: &Value) -> bool {
+pub(crate) fn is_due(scenario: &Value) -> bool {
     let steps = scenario["steps"].as_array().map(Vec::as_slice).unwrap_or_default();
     if scenario["topic"] == "discovery" {
         // The aggregated documents and the group list name kinds that are not served yet.
