@@ -1,8 +1,9 @@
 //! The pod addresses of one simulated node.
 //!
-//! A node's interfaces hold at most a fixed number of secondary addresses of its subnet; they are asked of the cloud when
-//! they are needed. A pod takes one when its sandbox is made and gives it back when it ends. An address that came back rests for 30 s, as in the VPC CNI and the VPC
-//! resource controller, because connections to its last owner may still be about.
+//! A node's interfaces hold at most a fixed number of secondary addresses of its subnet; they are asked of the cloud
+//! when they are needed. A pod takes one when its sandbox is made and gives it back when it ends. An address that came
+//! back rests for 30 s, as in the VPC CNI and the VPC resource controller, because connections to its last owner may
+//! still be about.
 //!
 //! Invariant: an address is free, resting or used by exactly one pod, never two of these.
 
@@ -64,12 +65,17 @@ impl Addresses {
         Ok(address)
     }
 
-    /// Notes that `pod` already uses `address`, as found after a restart. An address that is not ours is left alone.
+    /// Notes that `pod` already uses `address`, as found after a restart. An address that is not ours is left alone; a
+    /// pool that asks for its addresses takes the cloud's word that it is.
     pub fn adopt(&mut self, pod: &str, address: Ipv4Addr) {
         if let Some(at) = self.free.iter().position(|free| *free == address) {
             self.free.remove(at);
-            self.used.insert(pod.to_owned(), address);
+        } else if let Some(more) = self.more.as_mut().filter(|more| more.left > 0) {
+            more.left -= 1;
+        } else {
+            return;
         }
+        self.used.insert(pod.to_owned(), address);
     }
 
     /// Takes the address of `pod` back; it can be used again after the [`COOL_DOWN`].
@@ -136,6 +142,15 @@ mod tests {
 
     fn at(second: i64) -> Timestamp {
         Timestamp::from_second(second).expect("within range")
+    }
+
+    #[test]
+    fn an_adopted_address_counts_against_what_a_pool_may_ask_for() {
+        let mut pool = Addresses::on_demand(2, || Some(Ipv4Addr::new(10, 0, 1, 99)));
+        pool.adopt("a", Ipv4Addr::new(10, 0, 1, 7));
+        assert_eq!(pool.assign("a", at(0)), Ok(Ipv4Addr::new(10, 0, 1, 7)));
+        assert_eq!(pool.assign("b", at(0)), Ok(Ipv4Addr::new(10, 0, 1, 99)));
+        assert_eq!(pool.assign("c", at(0)), Err(Exhausted { until: None }));
     }
 
     #[test]

@@ -326,8 +326,14 @@ impl Driver {
                 }
             }
             Input::Echo(pod) => {
-                if let Some(kubelet) = self.nodes.get_mut(node_of(&pod)) {
-                    kubelet.host.refresh_pod(pod);
+                let name: Arc<str> = node_of(&pod).into();
+                let uid: Arc<str> = pod.metadata.uid.as_deref().unwrap_or_default().into();
+                let kubelet = self.nodes.get_mut(&name).filter(|kubelet| kubelet.talking);
+                if let Some(kubelet) = kubelet
+                    && kubelet.host.refresh_pod(pod)
+                {
+                    let step = kubelet.host.step(&uid, now);
+                    self.carry_out(&name, &uid, step);
                 }
             }
             Input::PodGone(pod) => {
@@ -363,6 +369,11 @@ impl Driver {
         kubelet.node = Some(Arc::clone(&node));
         if first {
             let name: Arc<str> = name.into();
+            // A kubelet that was restarted finds its network as it left it.
+            if is_ready(&node) {
+                (kubelet.readiness, kubelet.reported) = (Readiness::Ready, Readiness::Ready);
+                self.timers.set(Timer::NetworkUp(Arc::clone(&name)), None);
+            }
             self.beat(&name, now);
         }
     }
@@ -523,6 +534,14 @@ impl Kubelet {
         self.recorder
             .record(node, EventType::Normal, reason, message);
     }
+}
+
+fn is_ready(node: &Node) -> bool {
+    let mut conditions = node
+        .status
+        .iter()
+        .flat_map(|status| status.conditions.iter().flatten());
+    conditions.any(|condition| condition.type_ == "Ready" && condition.status == "True")
 }
 
 /// The next round of the node, each node at a moment of its own, so that a thousand nodes do not beat at once.

@@ -98,11 +98,11 @@ impl Host {
     }
 
     /// A newer picture of a pod in which nothing changed that its kubelet acts on: keeping it lets the older one go.
-    pub fn refresh_pod(&mut self, pod: Arc<Pod>) {
+    /// `true` if the pod should be stepped all the same.
+    pub fn refresh_pod(&mut self, pod: Arc<Pod>) -> bool {
         let uid = pod.metadata.uid.as_deref().unwrap_or_default();
-        if let Some(resident) = self.pods.get_mut(uid) {
-            resident.sim.observe(pod);
-        }
+        let resident = self.pods.get_mut(uid);
+        resident.is_some_and(|resident| resident.sim.observe(pod))
     }
 
     /// A pod's object is gone.

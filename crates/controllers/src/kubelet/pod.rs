@@ -218,9 +218,15 @@ impl PodSim {
         matches!(self.life, Life::Active | Life::Stopping { .. })
     }
 
-    /// Takes note of a newer version of the pod.
-    pub fn observe(&mut self, pod: Arc<Pod>) {
+    /// Takes note of a newer version of the pod; `true` if somebody has overruled the readiness that was reported, as the
+    /// node lifecycle does for a silent node. It is then reported again.
+    pub fn observe(&mut self, pod: Arc<Pod>) -> bool {
+        let overruled = is_ready(&self.pod) && !is_ready(&pod) && self.transitions.is_ready();
+        if overruled {
+            self.written = None;
+        }
         self.pod = pod;
+        overruled
     }
 
     /// Does all that is due at `now`.
@@ -558,6 +564,14 @@ impl PodSim {
         written.container_statuses = Some(apps);
         written
     }
+}
+
+fn is_ready(pod: &Pod) -> bool {
+    let mut conditions = pod
+        .status
+        .iter()
+        .flat_map(|status| status.conditions.iter().flatten());
+    conditions.any(|condition| condition.type_ == "Ready" && condition.status == "True")
 }
 
 /// A number that differs where statuses do.

@@ -22,6 +22,9 @@ pub(super) const ORDER: [&str; 5] = [
     "PodScheduled",
 ];
 
+/// Where `Ready` stands in [`ORDER`].
+const READY: usize = 2;
+
 /// When each condition of [`ORDER`] last changed its status.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Transitions([Option<(bool, Timestamp)>; ORDER.len()]);
@@ -44,6 +47,11 @@ impl Transitions {
             }
         }
         transitions
+    }
+
+    /// Whether the pod was ready when it was last looked at.
+    pub(super) fn is_ready(&self) -> bool {
+        matches!(self.0[READY], Some((true, _)))
     }
 
     fn at(&mut self, slot: usize, status: bool, now: Timestamp) -> Timestamp {

@@ -168,7 +168,10 @@ async fn register(client: &Client, facts: &NodeFacts, node: &Node) -> Result<(),
             nodes
                 .patch(&facts.name, &PatchParams::default(), &Patch::Merge(labels))
                 .await?;
-            let status = json!({ "status": node.status });
+            // Its conditions say what was known before; the next beats bring them up to date.
+            let mut status = node.status.clone().unwrap_or_default();
+            status.conditions = None;
+            let status = json!({ "status": status });
             nodes
                 .patch_status(
                     &facts.name,

@@ -4,7 +4,10 @@ use std::{pin::pin, time::Duration};
 
 use k8s_openapi::api::{coordination::v1::Lease, core::v1::Pod};
 use kube::Api;
-use mullion_controllers::kubelet::{driver::Machine, logs, pace::Pace};
+use mullion_controllers::{
+    kubelet::{driver::Machine, logs, pace::Pace},
+    node_lifecycle, scheduler,
+};
 use mullion_engine::windows::Build;
 use serde_json::json;
 
@@ -226,4 +229,52 @@ async fn a_followed_log_ends_when_its_container_stops() {
     );
     world.delete_pod("server").await;
     server.await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn after_a_restart_running_pods_go_on_and_what_was_begun_is_finished() {
+    let pace = Pace::times(10.0);
+    let start = |world: &World| {
+        scheduler::start(&world.context, true);
+        node_lifecycle::start(&world.context, None);
+    };
+    let world = World::new(pace).await;
+    start(&world);
+    world.linux_node().await;
+    let mut slow = pod("slow", "nginx:1.27");
+    slow["metadata"]["annotations"] = json!({ "mullion.dev/simulate-stop": "100s" });
+    for pod in [pod("web", "nginx:1.27"), slow] {
+        world.create::<Pod>(pod).await;
+    }
+    let before = world.until_running("web").await;
+    world.until_running("slow").await;
+    world.delete_pod("slow").await;
+    world.pass(5).await;
+    world.create::<Pod>(pod("fresh", "postgres:17")).await;
+
+    let world = world.restarted(pace).await;
+    start(&world);
+    world
+        .until("the deletion is carried out", || {
+            world.context.informers.pods.is_synced().then_some(())
+        })
+        .await;
+    world
+        .until("the deletion is carried out", || {
+            world.pod("slow").is_none().then_some(())
+        })
+        .await;
+    let fresh = world.until_running("fresh").await;
+    world.pass(600).await;
+    let after = world.pod("web").expect("it goes on");
+    assert_eq!(after.metadata.uid, before.metadata.uid);
+    assert_eq!(
+        after.status, before.status,
+        "nothing about it was written again"
+    );
+    assert_ne!(address(&fresh), address(&before));
+}
+
+fn address(pod: &Pod) -> Option<&str> {
+    pod.status.as_ref()?.pod_ip.as_deref()
 }

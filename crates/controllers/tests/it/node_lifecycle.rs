@@ -49,9 +49,12 @@ async fn the_taint_a_new_node_comes_with_is_gone_once_it_is_ready() {
 async fn a_silent_node_becomes_unknown_and_loses_its_pods_after_their_toleration() {
     let world = world().await;
     let (dead, alive) = (world.linux_node().await, world.linux_node().await);
-    for (name, node) in [("doomed", &dead), ("safe", &alive)] {
+    for (name, node) in [("doomed", &dead), ("patient", &dead), ("safe", &alive)] {
         let mut bound = pod(name, "nginx:1.27");
         bound["spec"]["nodeName"] = json!(node);
+        if name == "patient" {
+            bound["spec"]["tolerations"] = json!([{ "operator": "Exists", "effect": "NoExecute" }]);
+        }
         world.create::<Pod>(bound).await;
         world.until_running(name).await;
     }
@@ -122,6 +125,7 @@ async fn a_silent_node_becomes_unknown_and_loses_its_pods_after_their_toleration
             world.node_taints(&dead).is_empty().then_some(())
         })
         .await;
+    world.until_running("patient").await;
 }
 
 #[tokio::test(start_paused = true)]

@@ -2,7 +2,7 @@
 //!
 //! Time is paused: whoever waits lets it pass, so an hour of cluster life costs what its events cost.
 
-use std::{net::Ipv4Addr, sync::Arc, time::Duration};
+use std::{cell::RefCell, net::Ipv4Addr, sync::Arc, time::Duration};
 
 use jiff::Timestamp;
 use k8s_openapi::{
@@ -36,7 +36,7 @@ const LOOK: Duration = Duration::from_millis(100);
 pub(crate) struct World {
     pub(crate) context: Context,
     machines: mpsc::UnboundedSender<Machine>,
-    next_node: std::cell::Cell<u8>,
+    booted: RefCell<Vec<NodeFacts>>,
 }
 
 impl World {
@@ -62,19 +62,11 @@ impl World {
         };
         let client = Client::new(server.router_as(administrator), "default");
         let context = Context::new(client, clock);
-        let (machines, receiver) = mpsc::unbounded_channel();
-        driver::start(
-            &context,
-            Options {
-                pace,
-                ..Options::default()
-            },
-            receiver,
-        );
+        let machines = start_kubelets(&context, pace);
         let world = Self {
             context,
             machines,
-            next_node: 1.into(),
+            booted: Default::default(),
         };
         // Pods are refused until their service account is there; a controller that is not part of this world makes it.
         world
@@ -94,7 +86,7 @@ impl World {
     }
 
     async fn node(&self, os: &str, windows_build: Option<Build>, taints: &[&str]) -> String {
-        let number = self.next_node.replace(self.next_node.get() + 1);
+        let number = u8::try_from(self.booted.borrow().len() + 1).expect("a few nodes");
         let amounts = [
             ("cpu", "4"),
             ("memory", "16Gi"),
@@ -124,17 +116,39 @@ impl World {
             labels: Default::default(),
             taints: taints.iter().map(|taint| parse_taint(taint)).collect(),
         };
-        let addresses = Addresses::new((10..30).map(|host| Ipv4Addr::new(10, 0, number, host)));
-        self.tell(Machine::Booted {
-            facts: Box::new(facts),
-            addresses,
-        });
+        self.boot(facts.clone());
+        self.booted.borrow_mut().push(facts);
         self.until("the node is ready", || {
             let node = self.context.informers.nodes.get("", &name)?;
             (node_condition(&node, "Ready").as_deref() == Some("True")).then_some(())
         })
         .await;
         name
+    }
+
+    fn boot(&self, facts: NodeFacts) {
+        let [a, b, c, _] = facts.internal_ip.octets();
+        let addresses = Addresses::new((10..30).map(|host| Ipv4Addr::new(a, b, c, host)));
+        self.tell(Machine::Booted {
+            facts: Box::new(facts),
+            addresses,
+        });
+    }
+
+    /// The same cluster after its controllers and kubelets were stopped and started again.
+    pub(crate) async fn restarted(self, pace: Pace) -> Self {
+        self.context.stop().await;
+        let context = Context::new(self.context.client.clone(), self.context.clock.clone());
+        let machines = start_kubelets(&context, pace);
+        let world = Self {
+            context,
+            machines,
+            booted: self.booted,
+        };
+        for facts in world.booted.borrow().iter() {
+            world.boot(facts.clone());
+        }
+        world
     }
 
     /// Tells the kubelets about machines.
@@ -267,6 +281,16 @@ impl World {
             .map(|taint| format!("{}:{}", taint.key, taint.effect))
             .collect()
     }
+}
+
+fn start_kubelets(context: &Context, pace: Pace) -> mpsc::UnboundedSender<Machine> {
+    let (machines, receiver) = mpsc::unbounded_channel();
+    let options = Options {
+        pace,
+        ..Options::default()
+    };
+    driver::start(context, options, receiver);
+    machines
 }
 
 pub(crate) fn node_condition(node: &Node, name: &str) -> Option<String> {
