@@ -11,7 +11,10 @@ use kube::{
     api::{Patch, PatchParams},
 };
 use mullion_api::{
-    karpenter::{EC2NodeClass, NodePool, NodePoolStatus, node_pool_condition as condition},
+    karpenter::{
+        EC2NodeClass, NodePool, NodePoolStatus, node_claim_condition::REGISTERED,
+        node_pool_condition as condition,
+    },
     labels,
 };
 use mullion_engine::model::{Quantity, ResourceMap};
@@ -74,7 +77,12 @@ async fn reconcile(karpenter: &KarpenterContext, name: &str) -> kube::Result<()>
         .filter(|capacity| !capacity.is_empty())
         .collect();
     let now = karpenter.base.clock.now();
-    let status = status_of(&pool, class.as_deref(), &capacities, now);
+    let mut status = status_of(&pool, class.as_deref(), &capacities, now);
+    if held.iter().any(|claim| claim.is(REGISTERED)) {
+        let generation = pool.metadata.generation;
+        Conditions::new(&mut status.conditions, now, generation)
+            .set_true(condition::NODE_REGISTRATION_HEALTHY);
+    }
     if pool.status.as_ref() != Some(&status) {
         let patch = Patch::Merge(json!({ "status": status }));
         let patched = karpenter

@@ -93,11 +93,13 @@ impl Provisioner {
         loop {
             let batch = self.karpenter.batcher.wait();
             // Running out of time is a reason to look again, unless every pod's node is on its way.
-            let complete = match waiting {
-                true => timeout(RETRY, batch).await,
-                false => Ok(batch.await),
+            let complete = if waiting {
+                timeout(RETRY, batch).await.is_ok()
+            } else {
+                batch.await;
+                true
             };
-            if complete.is_ok() || !self.all_placed() {
+            if complete || !self.all_placed() {
                 waiting = self.provision().await;
             }
         }

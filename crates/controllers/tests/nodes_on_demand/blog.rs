@@ -6,8 +6,10 @@ use serde_json::json;
 
 use crate::whole::Whole;
 
-const PROVISIONER_2019: &str = include_str!("../../../api/testdata/karpenter-provisioner-2019.yaml");
-const PROVISIONER_2022: &str = include_str!("../../../api/testdata/karpenter-provisioner-2022.yaml");
+const PROVISIONER_2019: &str =
+    include_str!("../../../api/testdata/karpenter-provisioner-2019.yaml");
+const PROVISIONER_2022: &str =
+    include_str!("../../../api/testdata/karpenter-provisioner-2022.yaml");
 
 #[tokio::test(start_paused = true)]
 async fn ten_windows_pods_buy_one_node_and_give_it_back() {
@@ -20,11 +22,20 @@ async fn ten_windows_pods_buy_one_node_and_give_it_back() {
     let bought = whole.bought();
     assert_eq!(bought.len(), 1);
     let node = &bought[0];
-    assert_eq!(node.labels()["node.kubernetes.io/instance-type"], "c6a.xlarge");
-    assert_eq!(node.labels()["node.kubernetes.io/windows-build"], "10.0.20348");
+    assert_eq!(
+        node.labels()["node.kubernetes.io/instance-type"],
+        "c6a.xlarge"
+    );
+    assert_eq!(
+        node.labels()["node.kubernetes.io/windows-build"],
+        "10.0.20348"
+    );
     assert_eq!(node.labels()["karpenter.sh/nodepool"], "windows2022");
     assert_eq!(node.labels()["karpenter.sh/initialized"], "true");
-    let allocatable = node.status.as_ref().and_then(|status| status.allocatable.clone());
+    let allocatable = node
+        .status
+        .as_ref()
+        .and_then(|status| status.allocatable.clone());
     assert_eq!(
         json!(allocatable),
         json!({
@@ -65,9 +76,17 @@ async fn ten_windows_pods_buy_one_node_and_give_it_back() {
         "deleted node",
         "deleted nodeclaim",
     ] {
-        assert!(rest.any(|message| message == step), "{step:?} is missing or out of order: {story:#?}");
+        assert!(
+            rest.any(|message| message == step),
+            "{step:?} is missing or out of order: {story:#?}"
+        );
     }
-    for step in ["launched nodeclaim", "registered nodeclaim", "initialized nodeclaim", "deleted nodeclaim"] {
+    for step in [
+        "launched nodeclaim",
+        "registered nodeclaim",
+        "initialized nodeclaim",
+        "deleted nodeclaim",
+    ] {
         let told = story.iter().filter(|message| *message == step).count();
         assert_eq!(told, 2, "{step:?} is told once per node: {story:#?}");
     }
@@ -78,11 +97,16 @@ async fn pods_are_told_where_they_should_go() {
     let whole = Whole::start().await;
     whole.apply(PROVISIONER_2022).await;
     whole.windows_deployment("iis", "10.0.20348", 1).await;
-    whole.until("a claim", || whole.claims().first().cloned()).await;
+    whole
+        .until("a claim", || whole.claims().first().cloned())
+        .await;
     whole.until_running("iis", 1).await;
     let claim = whole.claims()[0].name_any();
     let pod = whole.pods("iis")[0].name_any();
-    let expected = ("Nominated".to_owned(), format!("Pod should schedule on: nodeclaim/{claim}"));
+    let expected = (
+        "Nominated".to_owned(),
+        format!("Pod should schedule on: nodeclaim/{claim}"),
+    );
     let events = whole.events(&pod).await;
     assert!(events.contains(&expected), "{events:#?}");
 }

@@ -25,15 +25,26 @@ async fn a_deleted_node_is_drained_within_its_budget_and_replaced() {
     whole.delete(nodes, &first).await;
     whole
         .until("the node is gone", || {
-            let ready = whole.pods("iis").iter().filter(|pod| mullion_controllers::pods::is_ready(pod)).count();
+            let ready = whole
+                .pods("iis")
+                .iter()
+                .filter(|pod| mullion_controllers::pods::is_ready(pod))
+                .count();
             assert!(ready >= 2, "the budget holds");
-            whole.bought().iter().all(|node| node.name_any() != first).then_some(())
+            whole
+                .bought()
+                .iter()
+                .all(|node| node.name_any() != first)
+                .then_some(())
         })
         .await;
     whole.until_running("iis", 3).await;
     assert_eq!(whole.bought().len(), 1);
     let alive = whole.ec2.instances();
-    let alive = alive.iter().filter(|instance| instance.state.is_alive()).count();
+    let alive = alive
+        .iter()
+        .filter(|instance| instance.state.is_alive())
+        .count();
     assert_eq!(alive, 2, "the Linux node and the new one");
 }
 
@@ -45,15 +56,22 @@ async fn do_not_disrupt_keeps_an_empty_node() {
     whole.until_running("iis", 1).await;
     let name = whole.bought()[0].name_any();
     let nodes: Api<Node> = Api::all(whole.context.client.clone());
-    let protect = |value| json!({ "metadata": { "annotations": { "karpenter.sh/do-not-disrupt": value } } });
-    whole.patch(nodes.clone(), &name, protect(json!("true"))).await;
+    let protect =
+        |value| json!({ "metadata": { "annotations": { "karpenter.sh/do-not-disrupt": value } } });
+    whole
+        .patch(nodes.clone(), &name, protect(json!("true")))
+        .await;
     let deployments: Api<k8s_openapi::api::apps::v1::Deployment> =
         Api::namespaced(whole.context.client.clone(), "default");
     whole.delete(deployments, "iis").await;
     whole.pass(600).await;
     assert_eq!(whole.bought().len(), 1);
-    whole.patch(nodes, &name, protect(serde_json::Value::Null)).await;
     whole
-        .until("the node is gone", || whole.bought().is_empty().then_some(()))
+        .patch(nodes, &name, protect(serde_json::Value::Null))
+        .await;
+    whole
+        .until("the node is gone", || {
+            whole.bought().is_empty().then_some(())
+        })
         .await;
 }

@@ -21,8 +21,8 @@ use mullion_api::{
 };
 use mullion_apiserver::{ApiServer, Config as ServerConfig, admission::User};
 use mullion_cloud::{
-    CapacityType, CloudProvider, Instance, LaunchOption, LaunchRequest, NodeTemplate,
-    Registration, Resources, Speed,
+    CapacityType, CloudProvider, Instance, LaunchOption, LaunchRequest, NodeTemplate, Registration,
+    Resources, Speed,
     sim::{Config, SimulatedEc2},
 };
 use mullion_controllers::{
@@ -65,7 +65,10 @@ impl Whole {
         });
         let administrator = User {
             name: "kubernetes-admin".to_owned(),
-            groups: vec!["system:masters".to_owned(), "system:authenticated".to_owned()],
+            groups: vec![
+                "system:masters".to_owned(),
+                "system:authenticated".to_owned(),
+            ],
             uid: String::new(),
         };
         let client = Client::new(server.router_as(administrator), "default");
@@ -113,7 +116,9 @@ impl Whole {
         let accounts = whole.context.informers.service_accounts.clone();
         accounts.start();
         whole
-            .until("there is a service account", || accounts.get("default", "default"))
+            .until("there is a service account", || {
+                accounts.get("default", "default")
+            })
             .await;
         whole.linux_node(version).await;
         whole
@@ -159,7 +164,9 @@ impl Whole {
         let object: DynamicObject = serde_json::from_value(object).expect("an object");
         let client = self.context.client.clone();
         let api: Api<DynamicObject> = match capabilities.scope {
-            kube::discovery::Scope::Namespaced => Api::namespaced_with(client, "default", &resource),
+            kube::discovery::Scope::Namespaced => {
+                Api::namespaced_with(client, "default", &resource)
+            }
             kube::discovery::Scope::Cluster => Api::all_with(client, &resource),
         };
         api.create(&PostParams::default(), &object)
@@ -236,7 +243,10 @@ impl Whole {
     pub(crate) async fn until_running(&self, app: &str, count: usize) {
         self.until(&format!("{count} pods of {app} are ready"), || {
             let pods = self.pods(app);
-            let ready = pods.iter().filter(|pod| mullion_controllers::pods::is_ready(pod)).count();
+            let ready = pods
+                .iter()
+                .filter(|pod| mullion_controllers::pods::is_ready(pod))
+                .count();
             (ready == count).then_some(())
         })
         .await;
@@ -259,7 +269,9 @@ impl Whole {
             .iter()
             .map(|line| serde_json::from_str::<Value>(&line.text).expect("every line is JSON"));
         let mut found = parsed.filter(|line| line["message"] == message);
-        found.next().unwrap_or_else(|| panic!("no line says {message:?}: {:#?}", self.story()))
+        found
+            .next()
+            .unwrap_or_else(|| panic!("no line says {message:?}: {:#?}", self.story()))
     }
 
     /// Reason and message of the events about an object.
@@ -288,10 +300,32 @@ impl Whole {
             Ok(found) => found,
             Err(_) => panic!(
                 "never came true: {what}\nlog: {:#?}\nclaims: {:#?}\npods: {:#?}\nnodes: {:#?}",
-                self.log.since(0).0.iter().map(|line| line.text.clone()).collect::<Vec<_>>(),
-                self.claims().iter().map(|claim| (claim.name_any(), claim.status.clone())).collect::<Vec<_>>(),
-                self.context.informers.pods.list().iter().map(|pod| (pod.name_any(), pod.status.as_ref().map(|s| (s.phase.clone(), s.conditions.clone())))).collect::<Vec<_>>(),
-                self.nodes().iter().map(|node| (node.name_any(), node.spec.clone())).collect::<Vec<_>>(),
+                self.log
+                    .since(0)
+                    .0
+                    .iter()
+                    .map(|line| line.text.clone())
+                    .collect::<Vec<_>>(),
+                self.claims()
+                    .iter()
+                    .map(|claim| (claim.name_any(), claim.status.clone()))
+                    .collect::<Vec<_>>(),
+                self.context
+                    .informers
+                    .pods
+                    .list()
+                    .iter()
+                    .map(|pod| (
+                        pod.name_any(),
+                        pod.status
+                            .as_ref()
+                            .map(|s| (s.phase.clone(), s.conditions.clone()))
+                    ))
+                    .collect::<Vec<_>>(),
+                self.nodes()
+                    .iter()
+                    .map(|node| (node.name_any(), node.spec.clone()))
+                    .collect::<Vec<_>>(),
             ),
         }
     }
@@ -310,7 +344,10 @@ fn year(build: &str) -> &'static str {
 }
 
 pub(crate) fn is_ready(node: &Node) -> bool {
-    let conditions = node.status.as_ref().and_then(|status| status.conditions.as_ref());
+    let conditions = node
+        .status
+        .as_ref()
+        .and_then(|status| status.conditions.as_ref());
     conditions
         .into_iter()
         .flatten()
@@ -360,7 +397,9 @@ fn facts(instance: &Instance) -> NodeFacts {
     let image = &instance.image;
     let quantities = |resources: &Resources| -> BTreeMap<String, String> {
         let list = resources.to_list();
-        list.iter().map(|(name, amount)| (name.clone(), amount.0.clone())).collect()
+        list.iter()
+            .map(|(name, amount)| (name.clone(), amount.0.clone()))
+            .collect()
     };
     let taints = instance.registration.taints.iter().map(|taint| Taint {
         key: taint.key.clone(),
