@@ -10,6 +10,7 @@ Inputs, in crates/apiserver/schema-data/:
 
 The output is read by src/schema/table.rs. A line `=NAME` (with `atomic` when server-side apply owns it as one value) opens a type; the lines after it are its fields, tab-separated:
   name, type, presence, Go type, protobuf path, flags, list type or map type, list map keys, merge key, merge strategy
+list map keys may give a default: key=default
 type      [] list, {} map, then @NAME or a letter (see LETTERS)
 presence  o  omitempty: dropped when zero          p  pointer with omitempty: dropped when absent
           v  a value that is always written        n  always written, null when nil or empty
@@ -44,6 +45,8 @@ LETTERS = {
 }
 SCALARS = {("string", ""): "s", ("string", "byte"): "B", ("boolean", ""): "b", ("integer", "int32"): "i",
            ("integer", "int64"): "l", ("number", "double"): "d", ("integer", ""): "i"}
+# Keys of lists that have a default: items may leave them out.
+KEY_DEFAULTS = {"api.core.v1.ContainerPort": "protocol=TCP", "api.core.v1.ServicePort": "protocol=TCP"}
 # A version that 1.36 no longer has and we still serve: same fields, its own package name.
 ALIASES = {"api.node.v1": "api.node.v1beta1"}
 
@@ -206,8 +209,11 @@ def main():
             if row["field"] == "metadata" and not path:
                 path = "1"
             listing = row["list_type"] or row["map_type"]
+            keys = row["list_map_keys"]
+            if row["ref"] in KEY_DEFAULTS and "protocol" in keys:
+                keys = keys.replace("protocol", KEY_DEFAULTS[row["ref"]])
             cells = [row["field"], expr, presence(kind, fact, expr), go_text(expr, fact), path, "r" if row["required"] else "", listing,
-                     row["list_map_keys"], row["patch_merge_key"], row["patch_strategy"]]
+                     keys, row["patch_merge_key"], row["patch_strategy"]]
             lines.append("\t".join(cells).rstrip("\t"))
     text = "\n".join(lines) + "\n"
     if "--guessed" in sys.argv:

@@ -259,6 +259,20 @@ impl Builder {
                     Some("set") => ListKind::Set,
                     _ => ListKind::Atomic,
                 };
+                let default_of = |key: &String| {
+                    schema
+                        .items
+                        .as_deref()?
+                        .properties
+                        .get(key)?
+                        .default
+                        .clone()
+                };
+                let key_defaults = schema
+                    .list_keys
+                    .iter()
+                    .filter_map(|key| Some((Cow::Owned(key.clone()), default_of(key)?)))
+                    .collect();
                 let keys = schema
                     .list_keys
                     .iter()
@@ -268,6 +282,7 @@ impl Builder {
                     item,
                     kind,
                     keys,
+                    key_defaults,
                     merge_key: None,
                     merge: false,
                     retain_keys: false,

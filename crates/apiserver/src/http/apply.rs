@@ -46,10 +46,9 @@ pub(crate) async fn apply(
         ));
     }
     options.applies = true;
-    let (mut config, _) = decode::untyped_yaml(bytes)
+    let (config, _) = decode::untyped_yaml(bytes)
         .map_err(|error| Status::bad_request(format!("error decoding YAML: {error}")))?;
     check_type(call, &config)?;
-    metadata::settle_namespace(&mut config, call.namespace.as_deref())?;
     let source = Applied {
         config,
         manager: options.manager.clone(),
@@ -102,11 +101,11 @@ impl Applied {
         self.report(call, &decoded.problems)?;
         let mut object = decoded.value;
         call.resource().behaviour.default(&mut object);
+        metadata::settle_namespace(&mut object, call.namespace.as_deref())?;
         update::check_name(call, &object)?;
-        // Only a version in the configuration itself is a precondition.
-        if self.config.pointer("/metadata/resourceVersion").is_none()
-            && call.resource().rules.unconditional_update
-        {
+        // Only a version in the configuration itself is a precondition, and only for an object that is there.
+        let names_version = self.config.pointer("/metadata/resourceVersion").is_some();
+        if old.is_none() || (!names_version && call.resource().rules.unconditional_update) {
             metadata::of(&mut object).remove("resourceVersion");
         }
         Ok(object)

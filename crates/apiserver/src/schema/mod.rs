@@ -8,6 +8,8 @@
 
 use std::{borrow::Cow, sync::Arc};
 
+use serde_json::Value;
+
 pub mod decode;
 pub mod merge;
 pub mod ownership;
@@ -117,6 +119,8 @@ pub struct List {
     pub kind: ListKind,
     /// The key fields of a [`ListKind::Map`].
     pub keys: Vec<Text>,
+    /// What keys are when an item leaves them out.
+    pub key_defaults: Vec<(Text, Value)>,
     /// The key of a strategic merge; `None` for lists of scalars and lists that are replaced.
     pub merge_key: Option<Text>,
     /// A strategic merge merges the list instead of replacing it.

@@ -11,9 +11,12 @@ use serde_json::{Map, Value, json};
 
 use super::{Type, time, zero};
 
+mod apply;
 mod compare;
 mod set;
 
+pub use apply::apply;
+use compare::fields_of;
 pub use compare::{Comparison, compare};
 pub use set::FieldSet;
 

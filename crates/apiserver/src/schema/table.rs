@@ -126,6 +126,7 @@ impl Reader {
 
     fn expression(&mut self, text: &'static str, traits: &Traits) -> TypeId {
         if let Some(item) = text.strip_prefix("[]") {
+            let keys = || traits.keys.split(',').filter(|key| !key.is_empty());
             let list = List {
                 item: self.expression(item, &Traits::default()),
                 kind: match traits.listing {
@@ -133,11 +134,12 @@ impl Reader {
                     "set" => ListKind::Set,
                     _ => ListKind::Atomic,
                 },
-                keys: traits
-                    .keys
-                    .split(',')
-                    .filter(|key| !key.is_empty())
-                    .map(Cow::Borrowed)
+                keys: keys()
+                    .map(|key| Cow::Borrowed(key.split('=').next().unwrap_or(key)))
+                    .collect(),
+                key_defaults: keys()
+                    .filter_map(|key| key.split_once('='))
+                    .map(|(key, default)| (Cow::Borrowed(key), default.into()))
                     .collect(),
                 merge_key: (!traits.merge_key.is_empty())
                     .then_some(Cow::Borrowed(traits.merge_key)),

@@ -42,21 +42,26 @@ pub(crate) fn element(list: &List, item: &Value) -> Option<String> {
     match list.kind {
         ListKind::Set => Some(format!("v:{item}")),
         ListKind::Map => {
-            let mut keys: Vec<&str> = list
+            let value = |key: &str| {
+                let given = item.get(key).filter(|value| !value.is_null());
+                given.or_else(|| {
+                    list.key_defaults
+                        .iter()
+                        .find(|(name, _)| name == key)
+                        .map(|(_, default)| default)
+                })
+            };
+            let mut pairs: Vec<(&str, &Value)> = list
                 .keys
                 .iter()
-                .map(AsRef::as_ref)
-                .filter(|key| item.get(key).is_some_and(|key| !key.is_null()))
+                .filter_map(|key| Some((&**key, value(key)?)))
                 .collect();
-            keys.sort_unstable();
-            if keys.is_empty() {
-                return None;
-            }
-            let pairs: Vec<String> = keys
+            pairs.sort_unstable_by_key(|(key, _)| *key);
+            let texts: Vec<String> = pairs
                 .iter()
-                .map(|key| format!("{}:{}", Value::from(*key), item[key]))
+                .map(|(key, value)| format!("{}:{value}", Value::from(*key)))
                 .collect();
-            Some(format!("k:{{{}}}", pairs.join(",")))
+            (!texts.is_empty()).then(|| format!("k:{{{}}}", texts.join(",")))
         }
         ListKind::Atomic => None,
     }
@@ -218,4 +223,92 @@ fn is_empty(value: Option<&Value>) -> bool {
         Some(Value::Object(map)) => map.is_empty(),
         Some(_) => false,
     }
+}
+
+/// The fields that an object names, as a configuration for server-side apply names them.
+///
+/// # Errors
+/// The path and what is wrong there: duplicate keys, items without keys.
+pub(super) fn fields_of(kind: &Type, value: &Value) -> Result<FieldSet, String> {
+    let mut set = FieldSet::default();
+    collect(
+        kind.arena(),
+        Some(kind.id()),
+        value,
+        &mut Vec::new(),
+        &mut set,
+    )?;
+    Ok(set)
+}
+
+fn collect(
+    arena: &Arena,
+    id: Option<TypeId>,
+    value: &Value,
+    path: &mut Vec<String>,
+    set: &mut FieldSet,
+) -> Result<(), String> {
+    let node = id.map(|id| arena.node(id));
+    let leaf = match node {
+        Some(Node::Struct(fields)) => fields.atomic,
+        Some(Node::Map { atomic, .. }) => *atomic,
+        Some(Node::List(list)) => list.kind == ListKind::Atomic,
+        Some(Node::Scalar(_)) => true,
+        None => !value.is_object(),
+    };
+    if leaf || is_empty(Some(value)) || !(value.is_object() || value.is_array()) {
+        set.insert(path);
+        return Ok(());
+    }
+    match (node, value) {
+        (_, Value::Object(map)) => {
+            for (key, value) in map {
+                let (below, declared) = match node {
+                    Some(Node::Struct(fields)) => (
+                        fields.field(key).map(|field| field.id).or(fields.rest),
+                        fields.field(key).is_some(),
+                    ),
+                    Some(Node::Map { value, .. }) => (Some(*value), false),
+                    _ => (None, false),
+                };
+                path.push(format!("f:{key}"));
+                if !declared || is_empty(Some(value)) {
+                    set.insert(path);
+                }
+                collect(arena, below, value, path, set)?;
+                path.pop();
+            }
+        }
+        (Some(Node::List(list)), Value::Array(items)) => {
+            for (index, item) in items.iter().enumerate() {
+                let here = |path: &[String]| {
+                    let mut whole = FieldSet::default();
+                    whole.insert(path);
+                    whole.paths().concat()
+                };
+                let Some(at) = element(list, item) else {
+                    let why = "associative list with keys has an element that omits all key fields";
+                    return Err(format!("{}: element {index}: {why}", here(path)));
+                };
+                let mut key = FieldSet::default();
+                key.insert(std::slice::from_ref(&at));
+                if items[..index]
+                    .iter()
+                    .any(|other| element(list, other).as_ref() == Some(&at))
+                {
+                    return Err(format!(
+                        "{}: duplicate entries for key {}",
+                        here(path),
+                        key.paths().concat()
+                    ));
+                }
+                path.push(at);
+                set.insert(path);
+                collect(arena, Some(list.item), item, path, set)?;
+                path.pop();
+            }
+        }
+        _ => set.insert(path),
+    }
+    Ok(())
 }

@@ -103,6 +103,53 @@ impl FieldSet {
         }
     }
 
+    /// Whether an element of this level is in the set.
+    pub(super) fn has(&self, element: &str) -> bool {
+        self.members.contains(element)
+    }
+
+    /// The set below an element of this level.
+    pub(super) fn below(&self, element: &str) -> Option<&FieldSet> {
+        self.children.get(element)
+    }
+
+    /// The set with other sets below its elements; `true` puts the element itself in too.
+    pub(super) fn map_children(
+        &self,
+        change: impl Fn(&str, &FieldSet) -> (bool, FieldSet),
+    ) -> FieldSet {
+        let mut changed = FieldSet {
+            members: self.members.clone(),
+            children: BTreeMap::new(),
+        };
+        for (element, child) in &self.children {
+            let (member, child) = change(element, child);
+            if member {
+                changed.members.insert(element.clone());
+            }
+            changed.children.insert(element.clone(), child);
+        }
+        changed
+    }
+
+    /// The paths as error texts write them: `.spec.containers[name="a"].image`. Members of a level come before what is below them.
+    pub fn paths(&self) -> Vec<String> {
+        let mut paths: Vec<String> = self
+            .members
+            .iter()
+            .map(|element| readable(element))
+            .collect();
+        for (element, child) in &self.children {
+            paths.extend(
+                child
+                    .paths()
+                    .into_iter()
+                    .map(|rest| format!("{}{rest}", readable(element))),
+            );
+        }
+        paths
+    }
+
     /// Reads FieldsV1; `None` when an element is malformed.
     pub fn from_json(value: &Value) -> Option<FieldSet> {
         let mut set = FieldSet::default();
@@ -141,5 +188,25 @@ impl FieldSet {
             map.insert(element.clone(), below);
         }
         Value::Object(map)
+    }
+}
+
+/// An element as it stands in an error text.
+fn readable(element: &str) -> String {
+    let Some((kind, rest)) = element.split_once(':') else {
+        return element.to_owned();
+    };
+    match kind {
+        "f" => format!(".{rest}"),
+        "v" => format!("[={rest}]"),
+        "k" => {
+            let keys: Map<String, Value> = serde_json::from_str(rest).unwrap_or_default();
+            let pairs: Vec<String> = keys
+                .iter()
+                .map(|(key, value)| format!("{key}={value}"))
+                .collect();
+            format!("[{}]", pairs.join(","))
+        }
+        _ => format!("[{rest}]"),
     }
 }

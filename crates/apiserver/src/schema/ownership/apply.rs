@@ -1,0 +1,274 @@
+//! Server-side apply: a configuration is merged into the live object, and its manager owns what it names.
+//!
+//! The steps are those of structured-merge-diff's updater: merge, prune what the manager applied before and does not any more and
+//! nobody else owns, compare, refuse what others own unless forced. Decoding and defaulting come after, as for a patch.
+
+use serde_json::Value;
+
+use super::{
+    Entry, Manager, Managers, Writer, compare, fields_of, ignored_fields, merge_ancient, parse,
+    set::FieldSet, store, take_entries, update, without_nobodys,
+};
+use crate::{
+    schema::{Type, time, zero},
+    status::{Cause, Details, Status},
+};
+
+mod merge;
+
+const BEFORE_FIRST_APPLY: &str = "before-first-apply";
+const LAST_APPLIED: &str = "kubectl.kubernetes.io/last-applied-configuration";
+/// The manager whose client-side annotation is honoured and kept up to date.
+const KUBECTL: &str = "kubectl";
+
+/// Applies a configuration to the stored object, or to nothing. The answer is a tree to be decoded, its managedFields up to date.
+///
+/// # Errors
+/// 400 for a configuration with managedFields, 409 for fields that others own unless `force`, 500 for lists with duplicate keys.
+pub fn apply(
+    kind: &Type,
+    writer: &Writer<'_>,
+    force: bool,
+    config: &Value,
+    old: Option<&Value>,
+) -> Result<Value, Status> {
+    if config
+        .pointer("/metadata/managedFields")
+        .is_some_and(|entries| !entries.is_null())
+    {
+        return Err(Status::bad_request("metadata.managedFields must be nil"));
+    }
+    let mut live = old
+        .cloned()
+        .unwrap_or_else(|| zero::zero(kind.arena(), kind.id()));
+    let mut managers = take_entries(&mut live)
+        .as_ref()
+        .and_then(parse)
+        .unwrap_or_default();
+    if managers.is_empty() && old.is_some() {
+        let blank = zero::zero(kind.arena(), kind.id());
+        let before = Writer {
+            manager: BEFORE_FIRST_APPLY,
+            ..*writer
+        };
+        if let Some(comparison) = compare(kind, &blank, &live) {
+            update(&mut managers, &before, comparison, &FieldSet::default());
+        }
+    }
+    let mut applied = match attempt(kind, writer, force, config, &live, managers.clone())? {
+        Ok(applied) => applied,
+        Err(conflicts) => {
+            let forgiven = if writer.manager == KUBECTL {
+                client_side_fields(kind, &live)
+            } else {
+                FieldSet::default()
+            };
+            let left: Vec<(Manager, FieldSet)> = conflicts
+                .into_iter()
+                .map(|(manager, fields)| (manager, fields.difference(&forgiven)))
+                .filter(|(_, fields)| !fields.is_empty())
+                .collect();
+            if !left.is_empty() {
+                return Err(conflict(&left));
+            }
+            match attempt(kind, writer, true, config, &live, managers)? {
+                Ok(applied) => applied,
+                Err(conflicts) => return Err(conflict(&conflicts)),
+            }
+        }
+    };
+    let annotated = live
+        .pointer("/metadata/annotations")
+        .and_then(|annotations| annotations.get(LAST_APPLIED))
+        .is_some();
+    if writer.manager == KUBECTL && annotated {
+        applied["metadata"]["annotations"][LAST_APPLIED] = format!("{config}\n").into();
+    }
+    Ok(applied)
+}
+
+type Conflicts = Vec<(Manager, FieldSet)>;
+
+fn attempt(
+    kind: &Type,
+    writer: &Writer<'_>,
+    force: bool,
+    config: &Value,
+    live: &Value,
+    mut managers: Managers,
+) -> Result<Result<Value, Conflicts>, Status> {
+    let untyped = |why: String| {
+        Status::new(
+            500,
+            "",
+            format!(
+                "failed to create typed patch object ({}): {why}",
+                described(config)
+            ),
+        )
+    };
+    let ignored = ignored_fields(kind, writer, config);
+    let set = fields_of(kind, config)
+        .map_err(untyped)?
+        .without_below(&ignored);
+    let mut merged = merge::merge(kind, live, config);
+    let me = Manager {
+        operation: "Apply".to_owned(),
+        name: writer.manager.to_owned(),
+        api_version: writer.api_version.to_owned(),
+        subresource: writer.subresource.unwrap_or_default().to_owned(),
+    };
+    let last = managers.insert(
+        me.clone(),
+        Entry {
+            fields: set,
+            time: None,
+        },
+    );
+    let last_time = last.as_ref().and_then(|last| last.time.clone());
+    if let Some(last) = last.filter(|last| !last.fields.is_empty()) {
+        merged = prune(kind, merged, &managers, &last.fields);
+    }
+    let comparison = compare(kind, live, &merged)
+        .ok_or_else(|| untyped("an item of a list has none of its keys".to_owned()))?;
+    let changed = comparison
+        .modified
+        .union(&comparison.added)
+        .without_below(&ignored);
+    let removed = comparison.removed.without_below(&ignored);
+    let conflicts: Conflicts = managers
+        .iter()
+        .filter(|(manager, _)| **manager != me)
+        .map(|(manager, entry)| (manager.clone(), entry.fields.intersection(&changed)))
+        .filter(|(_, fields)| !fields.is_empty())
+        .collect();
+    if !force && !conflicts.is_empty() {
+        return Ok(Err(conflicts));
+    }
+    for (manager, entry) in &mut managers {
+        if *manager != me {
+            entry.fields = entry.fields.difference(&changed).difference(&removed);
+        } else {
+            entry.fields = without_nobodys(std::mem::take(&mut entry.fields));
+            // An apply that changes nothing leaves its time alone, and a new manager without one.
+            entry.time = if comparison.is_same() {
+                last_time.clone()
+            } else {
+                Some(time::format_seconds(&writer.now))
+            };
+        }
+    }
+    managers.retain(|_, entry| !entry.fields.is_empty());
+    merge_ancient(&mut managers);
+    store(&mut merged, &managers);
+    Ok(Ok(merged))
+}
+
+/// `namespace/name; group/version, Kind=kind`.
+fn described(config: &Value) -> String {
+    let text = |value: &Value, field: &str| {
+        value
+            .get(field)
+            .and_then(Value::as_str)
+            .unwrap_or_default()
+            .to_owned()
+    };
+    let metadata = config.get("metadata").cloned().unwrap_or_default();
+    format!(
+        "{}/{}; {}, Kind={}",
+        text(&metadata, "namespace"),
+        text(&metadata, "name"),
+        text(config, "apiVersion"),
+        text(config, "kind")
+    )
+}
+
+/// Removes what the manager applied last time and does not any more, unless somebody else owns it too.
+fn prune(kind: &Type, merged: Value, managers: &Managers, last: &FieldSet) -> Value {
+    let named = |set: &FieldSet| merge::with_named_fields(kind, set);
+    let all = |value: &Value| fields_of(kind, value).unwrap_or_default();
+    let last = named(last);
+    let pruned = merge::without(kind, &merged, &last);
+    let owned = managers.values().fold(FieldSet::default(), |owned, entry| {
+        owned.union(&entry.fields)
+    });
+    let kept = named(&all(&pruned)).union(&named(&owned));
+    let pruned = merge::without(kind, &merged, &named(&all(&merged)).difference(&kept));
+    let gone = named(&all(&merged))
+        .difference(&named(&all(&pruned)))
+        .intersection(&last);
+    merge::without(kind, &merged, &gone)
+}
+
+/// What client-side apply set and nobody has changed since.
+fn client_side_fields(kind: &Type, live: &Value) -> FieldSet {
+    let text = live
+        .pointer("/metadata/annotations")
+        .and_then(|annotations| annotations.get(LAST_APPLIED))
+        .and_then(Value::as_str);
+    let Some(last) = text.and_then(|text| serde_json::from_str::<Value>(text).ok()) else {
+        return FieldSet::default();
+    };
+    let changed = compare(kind, &last, live)
+        .map(|comparison| comparison.modified)
+        .unwrap_or_default();
+    fields_of(kind, &last)
+        .unwrap_or_default()
+        .difference(&changed)
+}
+
+fn conflict(conflicts: &[(Manager, FieldSet)]) -> Status {
+    let all: Vec<(String, String)> = conflicts
+        .iter()
+        .flat_map(|(manager, fields)| {
+            fields
+                .paths()
+                .into_iter()
+                .map(|path| (manager.to_string(), path))
+        })
+        .collect();
+    let message = match all.as_slice() {
+        [(manager, path)] => {
+            format!("Apply failed with 1 conflict: conflict with {manager}: {path}")
+        }
+        all => {
+            let lists = conflicts.iter().map(|(manager, fields)| {
+                let paths: Vec<String> = fields
+                    .paths()
+                    .iter()
+                    .map(|path| format!("- {path}"))
+                    .collect();
+                format!("conflicts with {manager}:\n{}", paths.join("\n"))
+            });
+            format!(
+                "Apply failed with {} conflicts: {}",
+                all.len(),
+                lists.collect::<Vec<_>>().join("\n")
+            )
+        }
+    };
+    let mut status = Status::new(409, "Conflict", message);
+    let cause = |(manager, field): (String, String)| Cause {
+        reason: "FieldManagerConflict".to_owned(),
+        message: format!("conflict with {manager}"),
+        field,
+    };
+    status.details = Some(Box::new(Details {
+        causes: all.into_iter().map(cause).collect(),
+        ..Details::default()
+    }));
+    status
+}
+
+impl std::fmt::Display for Manager {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{:?}", self.name)?;
+        if !self.subresource.is_empty() {
+            write!(f, " with subresource {:?}", self.subresource)?;
+        }
+        if self.operation == "Update" {
+            write!(f, " using {}", self.api_version)?;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,176 @@
+//! The tree operations of server-side apply: merging by the schema, removing a set of fields.
+
+use serde_json::{Map, Value};
+
+use crate::schema::{
+    Arena, List, ListKind, Node, Type, TypeId,
+    ownership::{FieldSet, compare::element},
+};
+
+/// Merges a configuration into the live object: maps and keyed lists item by item, everything else is replaced.
+pub(super) fn merge(kind: &Type, live: &Value, config: &Value) -> Value {
+    merge_value(kind.arena(), Some(kind.id()), live, config)
+}
+
+fn merge_value(arena: &Arena, id: Option<TypeId>, live: &Value, config: &Value) -> Value {
+    match (id.map(|id| arena.node(id)), live, config) {
+        (None, Value::Object(live), Value::Object(config)) => merge_map(arena, None, live, config),
+        (Some(Node::Struct(fields)), Value::Object(live), Value::Object(config))
+            if !fields.atomic =>
+        {
+            merge_map(arena, id, live, config)
+        }
+        (Some(Node::Map { atomic: false, .. }), Value::Object(live), Value::Object(config)) => {
+            merge_map(arena, id, live, config)
+        }
+        (Some(Node::List(list)), Value::Array(live), Value::Array(config))
+            if list.kind != ListKind::Atomic =>
+        {
+            Value::Array(merge_list(arena, list, live, config))
+        }
+        _ => config.clone(),
+    }
+}
+
+fn merge_map(
+    arena: &Arena,
+    id: Option<TypeId>,
+    live: &Map<String, Value>,
+    config: &Map<String, Value>,
+) -> Value {
+    let mut merged = live.clone();
+    for (key, value) in config {
+        let below = child(arena, id, key);
+        let value = match live.get(key) {
+            Some(live) => merge_value(arena, below, live, value),
+            None => value.clone(),
+        };
+        merged.insert(key.clone(), value);
+    }
+    Value::Object(merged)
+}
+
+fn child(arena: &Arena, id: Option<TypeId>, key: &str) -> Option<TypeId> {
+    match arena.node(id?) {
+        Node::Struct(fields) => fields.field(key).map(|field| field.id).or(fields.rest),
+        Node::Map { value, .. } => Some(*value),
+        _ => None,
+    }
+}
+
+/// The items of both lists: the live ones keep their places, shared ones stand in the order of the configuration, and a new one comes
+/// after the item before it in the configuration.
+fn merge_list(arena: &Arena, list: &List, live: &[Value], config: &[Value]) -> Vec<Value> {
+    let keys = |items: &[Value]| -> Vec<String> {
+        items
+            .iter()
+            .map(|item| element(list, item).unwrap_or_default())
+            .collect()
+    };
+    let (left, right) = (keys(live), keys(config));
+    let shared: Vec<&String> = right.iter().filter(|key| left.contains(key)).collect();
+    let mut next_shared = shared.iter();
+    let mut awaited = next_shared.next();
+    let both = |at: usize| {
+        let config = &config[at];
+        match left.iter().position(|key| *key == right[at]) {
+            Some(at) => merge_value(arena, Some(list.item), &live[at], config),
+            None => config.clone(),
+        }
+    };
+    let mut merged = Vec::with_capacity(left.len() + right.len());
+    let (mut l, mut r) = (0, 0);
+    while l < left.len() || r < right.len() {
+        if l < left.len() && r < right.len() {
+            if left[l] == right[r] {
+                merged.push(both(r));
+                (l, r) = (l + 1, r + 1);
+                awaited = next_shared.next();
+                continue;
+            }
+            if right.contains(&left[l]) && awaited.is_some_and(|awaited| **awaited != left[l]) {
+                l += 1;
+                continue;
+            }
+        }
+        if l < left.len() {
+            if !right.contains(&left[l]) {
+                merged.push(live[l].clone());
+                l += 1;
+                continue;
+            }
+            if right[..r].contains(&left[l]) {
+                l += 1;
+            }
+        }
+        if r < right.len() {
+            merged.push(both(r));
+            if awaited.is_some_and(|awaited| **awaited == right[r]) {
+                awaited = next_shared.next();
+            }
+            r += 1;
+        }
+    }
+    merged
+}
+
+/// The value without the fields and list items of a set.
+pub(super) fn without(kind: &Type, value: &Value, gone: &FieldSet) -> Value {
+    remove(kind.arena(), Some(kind.id()), value, gone)
+}
+
+fn remove(arena: &Arena, id: Option<TypeId>, value: &Value, gone: &FieldSet) -> Value {
+    match (id.map(|id| arena.node(id)), value) {
+        (Some(Node::Struct(fields)), _) if fields.atomic => value.clone(),
+        (Some(Node::Map { atomic: true, .. }), _) => value.clone(),
+        (_, Value::Object(map)) => {
+            let kept = map.iter().filter_map(|(key, value)| {
+                let at = format!("f:{key}");
+                if gone.has(&at) {
+                    return None;
+                }
+                let value = match gone.below(&at) {
+                    Some(below) => remove(arena, child(arena, id, key), value, below),
+                    None => value.clone(),
+                };
+                Some((key.clone(), value))
+            });
+            Value::Object(kept.collect())
+        }
+        (Some(Node::List(list)), Value::Array(items)) if list.kind != ListKind::Atomic => {
+            let kept = items.iter().filter_map(|item| {
+                let at = element(list, item)?;
+                if gone.has(&at) {
+                    return None;
+                }
+                Some(match gone.below(&at) {
+                    Some(below) => remove(arena, Some(list.item), item, below),
+                    None => item.clone(),
+                })
+            });
+            Value::Array(kept.collect())
+        }
+        _ => value.clone(),
+    }
+}
+
+/// The set with the declared fields that lead to its members: a configuration that names `spec.replicas` also names `spec`.
+pub(super) fn with_named_fields(kind: &Type, set: &FieldSet) -> FieldSet {
+    named(kind.arena(), Some(kind.id()), set)
+}
+
+fn named(arena: &Arena, id: Option<TypeId>, set: &FieldSet) -> FieldSet {
+    set.map_children(|at, below| {
+        let key = at.strip_prefix("f:");
+        let declared = match (id.map(|id| arena.node(id)), key) {
+            (Some(Node::Struct(fields)), Some(key)) => fields.field(key).is_some(),
+            _ => false,
+        };
+        let child_id = match (id.map(|id| arena.node(id)), key) {
+            (Some(Node::List(list)), _) => Some(list.item),
+            (_, Some(key)) => child(arena, id, key),
+            _ => None,
+        };
+        (declared, named(arena, child_id, below))
+    })
+}
