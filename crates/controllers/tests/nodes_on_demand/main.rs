@@ -4,4 +4,5 @@
 mod blog;
 mod failures;
 mod removal;
+mod restart;
 mod whole;

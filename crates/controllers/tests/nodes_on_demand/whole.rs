@@ -86,14 +86,8 @@ impl Whole {
         };
         let ec2 = SimulatedEc2::new(config, clock.clone());
         let log = DecisionLog::new(clock, 1000);
-        let options = provisioner::Options {
-            cluster: "windows-karpenter-demo".to_owned(),
-            version,
-            os_filter: true,
-            seed: 0,
-        };
+        let karpenter = buy_nodes(&context, &ec2, &log, version);
         let cloud: Arc<dyn CloudProvider> = Arc::new(ec2.clone());
-        let karpenter = provisioner::start(&context, Arc::clone(&cloud), log.clone(), options);
         scheduler::start(&context, true);
         workloads::start(&context);
         serviceaccount::start(&context, None);
@@ -122,6 +116,13 @@ impl Whole {
             .await;
         whole.linux_node(version).await;
         whole
+    }
+
+    /// Ends the controllers of nodes-on-demand where they are and starts them afresh, with nothing remembered.
+    pub(crate) async fn restart_karpenter(&mut self) {
+        self.karpenter.base.stop().await;
+        let version = self.ec2.config().version;
+        self.karpenter = buy_nodes(&self.context, &self.ec2, &self.log, version);
     }
 
     async fn linux_node(&self, version: KubernetesVersion) {
@@ -334,6 +335,23 @@ impl Whole {
     pub(crate) async fn pass(&self, seconds: u64) {
         tokio::time::sleep(Duration::from_secs(seconds)).await;
     }
+}
+
+/// Starts the controllers of nodes-on-demand in a context of their own.
+fn buy_nodes(
+    context: &Context,
+    ec2: &SimulatedEc2,
+    log: &DecisionLog,
+    version: KubernetesVersion,
+) -> KarpenterContext {
+    let own = Context::new(context.client.clone(), context.clock.clone());
+    let options = provisioner::Options {
+        cluster: "windows-karpenter-demo".to_owned(),
+        version,
+        os_filter: true,
+        seed: 0,
+    };
+    provisioner::start(&own, Arc::new(ec2.clone()), log.clone(), options)
 }
 
 fn year(build: &str) -> &'static str {
