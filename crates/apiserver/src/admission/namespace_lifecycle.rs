@@ -33,10 +33,8 @@ impl Plugin for NamespaceLifecycle {
     }
 
     fn mutate(&self, ctx: &Ctx<'_>, request: &mut Request<'_>) -> Result<(), Status> {
-        let Some(namespace) = request
-            .namespace
-            .filter(|_| request.operation != Operation::Delete)
-        else {
+        // Where there is an object there is a namespace: the many writes to what exists need not look.
+        let Some(namespace) = request.namespace.filter(|_| request.old.is_none()) else {
             return Ok(());
         };
         let Some(found) = ctx.lookup.find("", "namespaces", None, namespace) else {

@@ -145,7 +145,9 @@ pub(super) fn change_node_ports(
                 port["nodePort"] = claim.any_port().map_err(no_port)?.into();
             }
         } else if !before.contains(&asked) && !taken.contains(&asked) {
-            claim.port(asked).map_err(|refusal| refuse_port(service, index, asked, &refusal))?;
+            claim
+                .port(asked)
+                .map_err(|refusal| refuse_port(service, index, asked, &refusal))?;
             taken.push(asked);
         }
     }
