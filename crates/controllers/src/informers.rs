@@ -16,7 +16,7 @@ use crate::{Informer, informer::IndexFn};
 
 /// Index of pods by `spec.nodeName`; pods without a node are filed under the empty string.
 pub const BY_NODE: &str = "node";
-/// Index by the uid of the controlling owner; objects without one are filed under [`NO_CONTROLLER`] of their namespace.
+/// Index by the uid of the controlling owner; objects without one are filed under [`orphans_of`] their namespace.
 pub const BY_CONTROLLER: &str = "controller";
 
 /// Index of EndpointSlices by the `namespace/name` of their Service.
