@@ -323,3 +323,69 @@ async fn a_load_balancer_gives_an_address_and_lets_go_of_it() {
         })
         .await;
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_service_that_no_longer_wants_a_load_balancer_gives_its_address_back() {
+    let cluster = Cluster::start().await;
+    cluster
+        .create(service("web", json!({"type": "LoadBalancer"})))
+        .await;
+    let services = &cluster.context.informers.services;
+    let has_address = |service: &Service| {
+        let balancer = service
+            .status
+            .as_ref()
+            .and_then(|status| status.load_balancer.as_ref());
+        balancer.is_some_and(|balancer| {
+            balancer
+                .ingress
+                .as_ref()
+                .is_some_and(|ingress| !ingress.is_empty())
+        })
+    };
+    let current = || services.get("default", "web");
+    cluster
+        .until("it has an address", || {
+            current().filter(|service| has_address(service))
+        })
+        .await;
+    cluster
+        .patch::<Service>("web", json!({"spec": {"type": "ClusterIP"}}))
+        .await;
+    let plain = cluster
+        .until("it has none", || {
+            current().filter(|service| !has_address(service) && service.finalizers().is_empty())
+        })
+        .await;
+    assert_eq!(
+        plain.spec.as_ref().and_then(|spec| spec.type_.as_deref()),
+        Some("ClusterIP")
+    );
+}
+
+#[tokio::test(start_paused = true)]
+async fn endpoints_that_somebody_deleted_come_back() {
+    let cluster = Cluster::start().await;
+    cluster.create(service("web", json!({}))).await;
+    cluster.create(deployment("web", 2, "web:1")).await;
+    cluster
+        .until("two are ready", || {
+            (endpoints(&cluster, "web") == Some((2, 0))).then_some(())
+        })
+        .await;
+    let before = cluster
+        .context
+        .informers
+        .endpoints
+        .get("default", "web")
+        .and_then(|endpoints| endpoints.uid());
+    cluster
+        .delete::<Endpoints>("web", &DeleteParams::default())
+        .await;
+    cluster
+        .until("there are new ones", || {
+            let now = cluster.context.informers.endpoints.get("default", "web")?;
+            (now.uid() != before && endpoints(&cluster, "web") == Some((2, 0))).then_some(())
+        })
+        .await;
+}
