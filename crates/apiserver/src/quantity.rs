@@ -43,7 +43,36 @@ pub struct Quantity {
     nano: i128,
     format: Format,
     /// The text as read, when upstream would print that again.
-    text: Option<Box<str>>,
+    text: Option<Written>,
+}
+
+/// A text as it was read; those of the usual length need no memory of their own.
+#[derive(Clone, Debug)]
+enum Written {
+    Short { length: u8, bytes: [u8; 22] },
+    Long(Box<str>),
+}
+
+impl Written {
+    fn new(text: &str) -> Self {
+        let mut bytes = [0; 22];
+        match (bytes.get_mut(..text.len()), u8::try_from(text.len())) {
+            (Some(start), Ok(length)) => {
+                start.copy_from_slice(text.as_bytes());
+                Written::Short { length, bytes }
+            }
+            _ => Written::Long(text.into()),
+        }
+    }
+
+    fn as_str(&self) -> &str {
+        match self {
+            Written::Short { length, bytes } => {
+                std::str::from_utf8(&bytes[..usize::from(*length)]).unwrap_or_default()
+            }
+            Written::Long(text) => text,
+        }
+    }
 }
 
 /// The canonical form of a quantity's text, as an answer shows it.
@@ -167,14 +196,13 @@ impl Quantity {
         }
         let scanned = scan(text)?;
         let (mut format, exponent) = interpret(scanned.suffix)?;
-        let whole = if scanned.whole.is_empty() {
-            "0"
-        } else {
-            scanned.whole
-        };
-        let shifted = format!("{whole}{}", scanned.fraction);
+        let digits = || scanned.whole.bytes().chain(scanned.fraction.bytes());
         let places = i32::try_from(scanned.fraction.len()).unwrap_or(i32::MAX);
-        let mantissa = shifted.parse::<i128>().unwrap_or(i128::MAX);
+        let mantissa = digits()
+            .try_fold(0i128, |sum, digit| {
+                sum.checked_mul(10)?.checked_add(i128::from(digit - b'0'))
+            })
+            .unwrap_or(i128::MAX);
         let magnitude = if format == Format::BinarySi {
             let cap = i128::from(i64::MAX) * NANO;
             let bytes = mantissa.checked_mul(1i128 << exponent).unwrap_or(i128::MAX);
@@ -187,14 +215,12 @@ impl Quantity {
             scaled(mantissa, exponent.saturating_sub(places))
         };
         let scale = exponent.saturating_sub(places);
-        let looks_canonical = shifted.len() <= MAX_FAST_DIGITS
+        let looks_canonical = !scanned.whole.is_empty()
+            && scanned.whole.len() + scanned.fraction.len() <= MAX_FAST_DIGITS
             && if format == Format::BinarySi {
                 places == 0 && exponent % 10 == 0 && mantissa & 7 != 0
             } else {
-                scale >= -9
-                    && scale % 3 == 0
-                    && !shifted.ends_with("000")
-                    && !shifted.starts_with('0')
+                scale >= -9 && scale % 3 == 0 && !digits().rev().take(3).all(|digit| digit == b'0')
             };
         let nano = if scanned.negative {
             -magnitude
@@ -204,7 +230,7 @@ impl Quantity {
         Ok(Quantity {
             nano,
             format,
-            text: looks_canonical.then(|| text.into()),
+            text: looks_canonical.then(|| Written::new(text)),
         })
     }
 
@@ -320,7 +346,7 @@ impl fmt::Display for Quantity {
         const DECIMAL: [&str; 10] = ["n", "u", "m", "", "k", "M", "G", "T", "P", "E"];
         const BINARY: [&str; 7] = ["", "Ki", "Mi", "Gi", "Ti", "Pi", "Ei"];
         if let Some(text) = &self.text {
-            return f.write_str(text);
+            return f.write_str(text.as_str());
         }
         if self.nano == 0 {
             return f.write_str("0");

@@ -39,14 +39,17 @@ pub(super) fn requests_from_limits(container: &mut Map<String, Value>) {
     else {
         return;
     };
-    let Some(limits) = resources
-        .get("limits")
-        .and_then(Value::as_object)
-        .filter(|limits| !limits.is_empty())
-    else {
+    let given = |list: &str| resources.get(list).and_then(Value::as_object);
+    let requested = given("requests");
+    let missing: Vec<(String, Value)> = given("limits")
+        .into_iter()
+        .flatten()
+        .filter(|(name, _)| requested.is_none_or(|requests| !requests.contains_key(*name)))
+        .map(|(name, limit)| (name.clone(), limit.clone()))
+        .collect();
+    if missing.is_empty() {
         return;
-    };
-    let limits = limits.clone();
+    }
     let requests = resources
         .entry("requests")
         .or_insert_with(|| Value::Object(Map::new()));
@@ -56,9 +59,7 @@ pub(super) fn requests_from_limits(container: &mut Map<String, Value>) {
     let Some(requests) = requests.as_object_mut() else {
         return;
     };
-    for (name, limit) in limits {
-        requests.entry(name).or_insert(limit);
-    }
+    requests.extend(missing);
 }
 
 /// Completes `spec.resources`, where the author set a part of it. Runs after the containers' own defaults.
