@@ -4,7 +4,7 @@
 
 use axum::body::Body;
 use bytes::Bytes;
-use http::Response;
+use http::{HeaderMap, Response, header::CONTENT_TYPE};
 use serde_json::Value;
 
 use super::{
@@ -21,15 +21,22 @@ use crate::{
     status::Status,
 };
 
-/// The media type of configurations.
-pub(crate) const MEDIA_TYPE: &str = "application/apply-patch+yaml";
+/// Whether a PATCH is an apply.
+pub(crate) fn is_apply(headers: &HeaderMap) -> bool {
+    let given = headers
+        .get(CONTENT_TYPE)
+        .and_then(|value| value.to_str().ok())
+        .unwrap_or_default();
+    given.split(';').next().unwrap_or_default().trim() == "application/apply-patch+yaml"
+}
 
-pub(crate) async fn apply(
+/// Reads the configuration in the body of an apply, which must be of exactly that type.
+pub(crate) fn configuration(
     call: &Call,
-    part: Part,
     bytes: &Bytes,
-) -> Result<Response<Body>, Status> {
-    let mut options = call.write_options("PatchOptions")?;
+    api_version: &str,
+    kind: &str,
+) -> Result<Value, Status> {
     if call
         .query
         .get("fieldManager")
@@ -45,38 +52,46 @@ pub(crate) async fn apply(
             &errors,
         ));
     }
-    options.applies = true;
     let (config, _) = decode::untyped_yaml(bytes)
         .map_err(|error| Status::bad_request(format!("error decoding YAML: {error}")))?;
-    check_type(call, &config)?;
-    let source = Applied {
-        config,
-        manager: options.manager.clone(),
-        validation: options.validation,
-        force: call.query.flag("force").unwrap_or(false),
-    };
-    let (code, outcome) = write::update(call, &options, part, &source).await?;
-    reply::outcome(call, code, outcome)
-}
-
-/// A configuration names exactly the kind that the path is for.
-fn check_type(call: &Call, config: &Value) -> Result<(), Status> {
     let text = |field: &str| {
         config
             .get(field)
             .and_then(Value::as_str)
             .unwrap_or_default()
     };
-    if text("apiVersion") == call.row.api_version() && text("kind") == call.resource().kind {
-        return Ok(());
+    if text("apiVersion") != api_version || text("kind") != kind {
+        let (group, version) = text("apiVersion")
+            .split_once('/')
+            .unwrap_or(("", text("apiVersion")));
+        return Err(Status::bad_request(format!(
+            "invalid object type: {group}/{version}, Kind={}",
+            text("kind")
+        )));
     }
-    let (group, version) = text("apiVersion")
-        .split_once('/')
-        .unwrap_or(("", text("apiVersion")));
-    Err(Status::bad_request(format!(
-        "invalid object type: {group}/{version}, Kind={}",
-        text("kind")
-    )))
+    Ok(config)
+}
+
+/// Whether conflicts are to be won.
+pub(crate) fn is_forced(call: &Call) -> bool {
+    call.query.flag("force").unwrap_or(false)
+}
+
+pub(crate) async fn apply(
+    call: &Call,
+    part: Part,
+    bytes: &Bytes,
+) -> Result<Response<Body>, Status> {
+    let mut options = call.write_options("PatchOptions")?;
+    options.applies = true;
+    let source = Applied {
+        config: configuration(call, bytes, call.row.api_version(), &call.resource().kind)?,
+        manager: options.manager.clone(),
+        validation: options.validation,
+        force: is_forced(call),
+    };
+    let (code, outcome) = write::update(call, &options, part, &source).await?;
+    reply::outcome(call, code, outcome)
 }
 
 struct Applied {

@@ -1,5 +1,7 @@
 //! Request bodies: their size, their media type, and the object in them.
 
+use std::fmt::Display;
+
 use axum::body::Body;
 use bytes::Bytes;
 use http::{HeaderMap, header::CONTENT_TYPE};
@@ -139,8 +141,8 @@ pub(crate) fn object(
                 summary(body)
             ));
         }
-        if let Err(status) = check_type(expected, &meta.api_version, &meta.kind) {
-            return status;
+        if let Some(mismatch) = Mismatch::of(expected, &meta.api_version, &meta.kind) {
+            return mismatch.refusal(expected);
         }
         let kind = if meta.kind.is_empty() {
             expected.kind
@@ -159,16 +161,24 @@ pub(crate) fn object(
     Ok(object)
 }
 
-/// Decodes the tree a patch has made.
+/// Patches an object and decodes what comes out.
 pub(crate) fn patched(
     call: &Call,
     expected: &Expected<'_>,
     patch: &Patch,
-    tree: Value,
+    old: &Value,
     validation: FieldValidation,
 ) -> Result<Value, Status> {
-    let decoded =
-        decode::value(expected.schema, tree.clone()).map_err(|error| patch.unfit(&tree, &error))?;
+    let tree = patch.apply(expected.schema, old)?;
+    // The refusal shows the patched tree, which decoding takes: it is made again for the few that need it.
+    let unfit = |why: &dyn Display| match patch.apply(expected.schema, old) {
+        Ok(tree) => patch.unfit(&tree, &why),
+        Err(status) => status,
+    };
+    let decoded = decode::value(expected.schema, tree).map_err(|error| unfit(&error))?;
+    if let Some(mismatch) = Mismatch::find(expected, &decoded.value).filter(|_| !expected.custom) {
+        return Err(unfit(&mismatch.why));
+    }
     let object = check_kind(expected, decoded.value)?;
     report(
         call,
@@ -224,63 +234,72 @@ fn report(
 
 /// Fills in apiVersion and kind, or refuses others than the expected ones.
 fn check_kind(expected: &Expected<'_>, mut object: Value) -> Result<Value, Status> {
-    let text = |field: &str| {
-        object
-            .get(field)
-            .and_then(Value::as_str)
-            .unwrap_or_default()
-            .to_owned()
-    };
-    check_type(expected, &text("apiVersion"), &text("kind"))?;
+    if let Some(mismatch) = Mismatch::find(expected, &object) {
+        return Err(mismatch.refusal(expected));
+    }
     object["apiVersion"] = expected.api_version().into();
     object["kind"] = expected.kind.into();
     Ok(object)
 }
 
-fn check_type(expected: &Expected<'_>, api_version: &str, kind: &str) -> Result<(), Status> {
-    let wanted = expected.api_version();
-    let same_version = api_version.is_empty() || api_version == wanted;
-    let same_kind = kind.is_empty() || kind == expected.kind;
-    if same_version && same_kind {
-        return Ok(());
-    }
-    let version = if api_version.is_empty() {
-        &wanted
-    } else {
-        api_version
-    };
-    let short = version.rsplit('/').next().unwrap_or_default();
-    let kind = if kind.is_empty() { expected.kind } else { kind };
-    if expected.custom {
-        let why = format!(
-            "the API version in the data ({api_version}) does not match the expected API version ({wanted})"
-        );
-        return Err(Status::bad_request(why));
-    }
-    // Go registers every kind; whether this one is known under that version decides what is wrong with it.
-    let group_package = if expected.group.is_empty() {
-        "core"
-    } else {
-        expected.group.split('.').next().unwrap_or_default()
-    };
-    let why = if is_registered(version, kind) {
-        format!(
-            "converting ({short}.{kind}) to ({group_package}.{}): unknown conversion",
-            expected.kind
-        )
-    } else {
-        format!(
-            "no kind {kind:?} is registered for version {version:?} in scheme \"k8s.io/kubernetes/pkg/api/legacyscheme/scheme.go:30\""
-        )
-    };
-    Err(expected.refuse(kind, short, &why))
+/// A kind or version that is not the expected one.
+struct Mismatch {
+    kind: String,
+    version: String,
+    why: String,
 }
 
-/// Whether Kubernetes has such a kind: the schema table names types by the package of their group.
-fn is_registered(api_version: &str, kind: &str) -> bool {
-    let (group, version) = api_version.split_once('/').unwrap_or(("core", api_version));
-    let package = group.split('.').next().unwrap_or_default();
-    Type::builtin(&format!("api.{package}.{version}.{kind}")).is_some()
+impl Mismatch {
+    fn find(expected: &Expected<'_>, object: &Value) -> Option<Self> {
+        let text = |field: &str| object[field].as_str().unwrap_or_default();
+        Mismatch::of(expected, text("apiVersion"), text("kind"))
+    }
+
+    fn of(expected: &Expected<'_>, api_version: &str, kind: &str) -> Option<Self> {
+        let wanted = expected.api_version();
+        let given = if api_version.is_empty() {
+            &wanted
+        } else {
+            api_version
+        };
+        let kind = if kind.is_empty() { expected.kind } else { kind };
+        if given == wanted && kind == expected.kind {
+            return None;
+        }
+        let version = given.rsplit('/').next().unwrap_or_default();
+        // Go registers every kind; whether this one is known under that version decides what is wrong with it.
+        let why = if expected.custom {
+            format!(
+                "the API version in the data ({api_version}) does not match the expected API version ({wanted})"
+            )
+        } else if Type::builtin_kind(given, kind) {
+            let package = match expected.group {
+                "" => "core",
+                group => group.split('.').next().unwrap_or_default(),
+            };
+            format!(
+                "converting ({version}.{kind}) to ({package}.{}): unknown conversion",
+                expected.kind
+            )
+        } else {
+            format!(
+                "no kind {kind:?} is registered for version {given:?} in scheme \"k8s.io/kubernetes/pkg/api/legacyscheme/scheme.go:30\""
+            )
+        };
+        Some(Mismatch {
+            kind: kind.to_owned(),
+            version: version.to_owned(),
+            why,
+        })
+    }
+
+    fn refusal(&self, expected: &Expected<'_>) -> Status {
+        if expected.custom {
+            Status::bad_request(self.why.as_str())
+        } else {
+            expected.refuse(&self.kind, &self.version, &self.why)
+        }
+    }
 }
 
 /// The first bytes of a body, for an error text.

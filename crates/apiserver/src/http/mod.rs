@@ -3,7 +3,7 @@
 //! A request goes `path` -> `auth` -> `call` -> the verb -> `reply`. Every refusal is a [`Status`]; what a kind adds
 //! comes from its row in [`crate::registry`], no handler names a kind.
 
-mod apply;
+pub(crate) mod apply;
 pub(crate) mod body;
 pub(crate) mod call;
 mod create;

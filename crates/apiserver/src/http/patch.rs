@@ -1,5 +1,7 @@
 //! PATCH: JSON patch, merge patch and strategic merge patch against the stored object, tried again when another write comes between.
 
+use std::fmt::Display;
+
 use axum::body::Body;
 use bytes::Bytes;
 use http::{HeaderMap, Response, header::CONTENT_TYPE};
@@ -12,11 +14,7 @@ use super::{
     write::{self, Part, Source},
 };
 use crate::{
-    schema::{
-        Type,
-        decode::{self, DecodeError},
-        merge,
-    },
+    schema::{Type, decode, merge},
     status::Status,
 };
 
@@ -77,10 +75,10 @@ impl Patch {
     }
 
     /// The refusal of a result that does not fit the type.
-    pub(crate) fn unfit(&self, tree: &Value, why: &DecodeError) -> Status {
+    pub(crate) fn unfit(&self, tree: &Value, why: &dyn Display) -> Status {
         match self {
-            Patch::Strategic(patch) => merge::unfit(&merge::go_text(patch), why),
-            _ => merge::unfit(&tree.to_string(), why),
+            Patch::Strategic(patch) => merge::unfit(&merge::go_text(patch), &why),
+            _ => merge::unfit(&tree.to_string(), &why),
         }
     }
 }
@@ -92,8 +90,7 @@ fn unsupported() -> Status {
 }
 
 pub(crate) async fn patch(call: &Call, part: Part, body: Body) -> Result<Response<Body>, Status> {
-    let given = call.headers.get(CONTENT_TYPE).and_then(|value| value.to_str().ok()).unwrap_or_default();
-    if given.split(';').next().unwrap_or_default().trim() == apply::MEDIA_TYPE {
+    if apply::is_apply(&call.headers) {
         return apply::apply(call, part, &body::read(body).await?).await;
     }
     let options = call.write_options("PatchOptions")?;
@@ -114,12 +111,11 @@ struct Patched {
 
 impl Source for Patched {
     fn make(&self, call: &Call, old: &Value) -> Result<Value, Status> {
-        let tree = self.patch.apply(call.schema(), old)?;
         let mut object = body::patched(
             call,
             &body::Expected::object(&call.row),
             &self.patch,
-            tree,
+            old,
             self.validation,
         )?;
         call.resource().behaviour.default(&mut object);

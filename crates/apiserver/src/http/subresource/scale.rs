@@ -8,7 +8,7 @@ use super::scale_ownership;
 use crate::{
     field::{Errors, Path},
     http::{
-        body,
+        apply, body,
         call::{Call, FieldValidation},
         metadata,
         negotiate::Shape,
@@ -60,6 +60,10 @@ pub(crate) async fn serve(
         metadata::settle_namespace(&mut scale, call.namespace.as_deref())?;
         update::check_name(call, &scale)?;
         Change::Replace(scale)
+    } else if apply::is_apply(&call.headers) {
+        let config =
+            apply::configuration(call, &body::read(body).await?, "autoscaling/v1", "Scale")?;
+        Change::Apply(config, apply::is_forced(call))
     } else {
         let bytes = body::read(body).await?;
         Change::Patch(
@@ -173,6 +177,8 @@ fn write_at(object: &mut Value, path: &str, value: Value) {
 enum Change {
     Replace(Value),
     Patch(Patch, FieldValidation),
+    /// A configuration, and whether it wins conflicts.
+    Apply(Value, bool),
 }
 
 struct Scaled<'a> {
@@ -188,13 +194,6 @@ impl Scaled<'_> {
         let mut before = scale_of(old, self.paths);
         let entries = &old["metadata"]["managedFields"];
         let owners = scale_ownership::to_scale(entries, self.paths.spec);
-        let mut scale = match &self.change {
-            Change::Replace(scale) => scale.clone(),
-            Change::Patch(patch, validation) => {
-                let tree = patch.apply(self.expected.schema, &before)?;
-                body::patched(call, &self.expected, patch, tree, *validation)?
-            }
-        };
         if let Some(owners) = owners {
             metadata::of(&mut before).insert("managedFields".into(), owners);
         }
@@ -205,7 +204,18 @@ impl Scaled<'_> {
             resets_status: false,
             now: call.now,
         };
-        ownership::track(self.expected.schema, &writer, &mut scale, Some(&before));
+        let mut scale = match &self.change {
+            Change::Replace(scale) => scale.clone(),
+            Change::Patch(patch, validation) => {
+                body::patched(call, &self.expected, patch, &before, *validation)?
+            }
+            Change::Apply(config, force) => {
+                ownership::apply(self.expected.schema, &writer, *force, config, Some(&before))?
+            }
+        };
+        if !matches!(self.change, Change::Apply(..)) {
+            ownership::track(self.expected.schema, &writer, &mut scale, Some(&before));
+        }
         let after = scale_ownership::to_object(
             entries,
             &scale["metadata"]["managedFields"],

@@ -52,6 +52,8 @@ pub(super) fn to_object(
     }
     for entry in of_scale {
         let mut entry = entry.clone();
+        // Upstream carries the owners over without their times.
+        entry.as_object_mut().map(|entry| entry.remove("time"));
         entry["apiVersion"] = api_version.into();
         entry["fieldsV1"] = segments(path)
             .into_iter()
