@@ -151,7 +151,7 @@ fn check_junction(schema: &Value, path: &Path<'_>, errors: &mut Errors) {
         "nullable",
     ] {
         let given = schema.get(field).is_some_and(|value| {
-            !value.is_null() && *value != Value::Bool(false) && *value != Value::from("")
+            !value.is_null() && *value != Value::Bool(false) && value.as_str() != Some("")
         });
         if given && !(field == "type" && union_of_int_and_string) {
             errors.forbidden(&path.child(field), "must be empty to be structural");

@@ -239,10 +239,8 @@ fn value_type(schema: &Schema, value: &Value, path: &str) -> Outcome {
         && wanted.contains(&"integer");
     let int_for_number = found == "integer" && wanted.contains(&"number");
     let textual = matches!(value, Value::String(_) | Value::Array(_));
-    if !textual
-        && !schema.format.is_empty()
-        && !(wanted.contains(&found) || format == schema.format || whole_float || int_for_number)
-    {
+    let fits = wanted.contains(&found) || format == schema.format || whole_float || int_for_number;
+    if !textual && !schema.format.is_empty() && !fits {
         return wrong_type(path, &schema.format, format);
     }
     let numeric = wanted.contains(&"number") || wanted.contains(&"integer");

@@ -150,3 +150,99 @@ fn status_and_the_rest_have_different_owners() {
         )
     );
 }
+
+fn applied(
+    config: Value,
+    manager: &str,
+    force: bool,
+    old: Option<&Value>,
+) -> Result<Value, crate::status::Status> {
+    let config =
+        json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "c"}, "data": config});
+    apply(&config_map(), &writer(manager, DAY), force, &config, old)
+}
+
+#[test]
+fn an_apply_owns_what_it_names_and_gives_up_what_it_no_longer_names() {
+    let first =
+        applied(json!({"a": "1", "b": "1"}), "m", false, None).expect("nothing is there yet");
+    assert_eq!(
+        owners(&first),
+        [("m".to_owned(), json!({"f:data": {"f:a": {}, "f:b": {}}}))]
+    );
+    let mut stored = first;
+    stored["data"]["other"] = "x".into();
+    let second = applied(json!({"a": "2"}), "m", false, Some(&stored)).expect("nobody else owns a");
+    assert_eq!(second["data"], json!({"a": "2", "other": "x"}));
+    assert_eq!(
+        owners(&second),
+        [("m".to_owned(), json!({"f:data": {"f:a": {}}}))]
+    );
+}
+
+#[test]
+fn what_another_manager_owns_is_refused_unless_forced_or_equal() {
+    let stored =
+        applied(json!({"a": "1", "b": "1"}), "m", false, None).expect("nothing is there yet");
+    let refused =
+        applied(json!({"a": "9", "b": "8"}), "n", false, Some(&stored)).expect_err("m owns both");
+    assert_eq!(
+        refused.message,
+        "Apply failed with 2 conflicts: conflicts with \"m\":\n- .data.a\n- .data.b"
+    );
+    let forced = applied(json!({"a": "9"}), "n", true, Some(&stored)).expect("force wins");
+    assert_eq!(
+        owners(&forced),
+        [
+            ("m".to_owned(), json!({"f:data": {"f:b": {}}})),
+            ("n".to_owned(), json!({"f:data": {"f:a": {}}}))
+        ]
+    );
+    let shared = applied(json!({"a": "1"}), "n", false, Some(&stored))
+        .expect("the same value is no conflict");
+    assert_eq!(
+        shared["metadata"]["managedFields"].as_array().map(Vec::len),
+        Some(2)
+    );
+}
+
+#[test]
+fn an_object_that_nobody_owns_yet_was_there_before_the_first_apply() {
+    let stored = json!({"metadata": {"name": "c", "uid": "u"}, "data": {"a": "1"}});
+    let refused =
+        applied(json!({"a": "2"}), "m", false, Some(&stored)).expect_err("somebody has set it");
+    assert_eq!(
+        refused.message,
+        "Apply failed with 1 conflict: conflict with \"before-first-apply\" using v1: .data.a"
+    );
+}
+
+#[test]
+fn applied_list_items_merge_by_their_keys_which_may_have_defaults() {
+    let kind = Type::builtin("api.core.v1.Service").expect("services are built in");
+    let service = |ports: Value| json!({"apiVersion": "v1", "kind": "Service", "metadata": {"name": "s"}, "spec": {"ports": ports}});
+    let first = apply(
+        &kind,
+        &writer("m", DAY),
+        false,
+        &service(json!([{"port": 53, "protocol": "UDP"}, {"port": 53}])),
+        None,
+    );
+    let first = first.expect("the protocols differ");
+    let config = service(json!([{"port": 53, "name": "dns", "protocol": "TCP"}]));
+    let second =
+        apply(&kind, &writer("n", DAY), false, &config, Some(&first)).expect("the name is new");
+    assert_eq!(
+        second["spec"]["ports"],
+        json!([{"port": 53, "protocol": "UDP"}, {"port": 53, "name": "dns", "protocol": "TCP"}])
+    );
+    let twice = service(json!([{"port": 53}, {"port": 53, "protocol": "TCP"}]));
+    let refused = apply(&kind, &writer("m", DAY), false, &twice, None).expect_err("one key twice");
+    assert!(
+        refused
+            .message
+            .ends_with(".spec.ports: duplicate entries for key [port=53,protocol=\"TCP\"]"),
+        "{}",
+        refused.message
+    );
+}

@@ -142,7 +142,7 @@ fn bodies_that_kubectl_sends_are_read() {
         let case: Value = serde_json::from_str(line).expect("the test data is JSON");
         let text = |field: &str| case[field].as_str().expect("it is text");
         let body = STANDARD.decode(text("body")).expect("the body is base64");
-        let envelope = Envelope::open(&body).expect(text("command"));
+        let envelope = Envelope::open(&body).expect("kubectl sends an envelope");
         let (group, version) = envelope
             .api_version
             .split_once('/')
@@ -155,7 +155,7 @@ fn bodies_that_kubectl_sends_are_read() {
         let kind = Type::builtin(&name).expect(&name);
         let sent = crate::schema::decode::value(&kind, case["object"].clone())
             .expect("kubectl prints the object");
-        let read = decode(&kind, &body).expect(text("command"));
+        let read = decode(&kind, &body).expect("kubectl sends an object of its kind");
         assert_eq!(read, sent.value, "{}", text("command"));
         assert_eq!(
             decode(&kind, &encode(&kind, &read)),
