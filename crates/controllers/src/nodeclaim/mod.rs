@@ -1,8 +1,8 @@
 //! The life of a bought node: launched, registered, initialized, and its end.
 //!
-//! One queue walks each NodeClaim as far as it can go ([`launch`], [`registration`], [`initialization`]), gives up on
-//! those that get stuck ([`liveness`]) and ends those that are deleted ([`termination`]). Nodes that are deleted are
-//! drained and terminated by [`node_termination`]; [`pod_events`] remembers when a node was last used and [`garbage`]
+//! One queue walks each NodeClaim as far as it can go (`launch`, `registration`, `initialization`), gives up on
+//! those that get stuck (`liveness`) and ends those that are deleted (`termination`). Nodes that are deleted are
+//! drained and terminated by `node_termination`; `pod_events` remembers when a node was last used and `garbage`
 //! tidies up after crashes.
 //!
 //! Invariant: every step may be repeated. A launch carries the claim's uid as client token, so a crash between buying
