@@ -54,7 +54,13 @@ pub struct Cause {
 impl Status {
     /// An answer with code, reason and message only.
     pub fn new(code: u16, reason: &'static str, message: impl Into<String>) -> Self {
-        Status { code, reason, message: message.into(), details: None, continue_token: None }
+        Status {
+            code,
+            reason,
+            message: message.into(),
+            details: None,
+            continue_token: None,
+        }
     }
 
     fn about(mut self, resource: &Resource, name: &str) -> Self {
@@ -74,31 +80,52 @@ impl Status {
 
     /// 404 for an object.
     pub fn not_found(resource: &Resource, name: &str) -> Self {
-        Status::new(404, "NotFound", format!("{} {name:?} not found", resource.qualified())).about(resource, name)
+        Status::new(
+            404,
+            "NotFound",
+            format!("{} {name:?} not found", resource.qualified()),
+        )
+        .about(resource, name)
     }
 
     /// 404 for an object of the core group that a request refers to.
     pub fn core_not_found(plural: &str, name: &str) -> Self {
         let mut status = Status::new(404, "NotFound", format!("{plural} {name:?} not found"));
-        status.details = Some(Box::new(Details { name: name.to_owned(), kind: plural.to_owned(), ..Details::default() }));
+        status.details = Some(Box::new(Details {
+            name: name.to_owned(),
+            kind: plural.to_owned(),
+            ..Details::default()
+        }));
         status
     }
 
     /// 404 for a path that nothing serves.
     pub fn no_such_path() -> Self {
-        let mut status = Status::new(404, "NotFound", "the server could not find the requested resource");
+        let mut status = Status::new(
+            404,
+            "NotFound",
+            "the server could not find the requested resource",
+        );
         status.details = Some(Box::default());
         status
     }
 
     /// 409 for a name that is taken.
     pub fn already_exists(resource: &Resource, name: &str) -> Self {
-        Status::new(409, "AlreadyExists", format!("{} {name:?} already exists", resource.qualified())).about(resource, name)
+        Status::new(
+            409,
+            "AlreadyExists",
+            format!("{} {name:?} already exists", resource.qualified()),
+        )
+        .about(resource, name)
     }
 
     /// 409 for a write against another state than the stored one.
     pub fn conflict(resource: &Resource, name: &str, why: &str) -> Self {
-        let message = format!("Operation cannot be fulfilled on {} {name:?}: {why}", resource.qualified());
+        let message = format!(
+            "Operation cannot be fulfilled on {} {name:?}: {why}",
+            resource.qualified()
+        );
         Status::new(409, "Conflict", message).about(resource, name)
     }
 
@@ -119,7 +146,11 @@ impl Status {
 
     /// 422 for a kind that is no resource of its own (DeleteOptions, ListOptions).
     pub fn invalid_kind(group: &str, kind: &str, name: &str, errors: &Errors) -> Self {
-        let qualified = if group.is_empty() { kind.to_owned() } else { format!("{kind}.{group}") };
+        let qualified = if group.is_empty() {
+            kind.to_owned()
+        } else {
+            format!("{kind}.{group}")
+        };
         let mut texts: Vec<String> = Vec::with_capacity(errors.0.len());
         for error in &errors.0 {
             let text = format!("{}: {}", error.field, error.body());
@@ -127,8 +158,16 @@ impl Status {
                 texts.push(text);
             }
         }
-        let all = if texts.len() == 1 { texts.concat() } else { format!("[{}]", texts.join(", ")) };
-        let mut status = Status::new(422, "Invalid", format!("{qualified} {name:?} is invalid: {all}"));
+        let all = if texts.len() == 1 {
+            texts.concat()
+        } else {
+            format!("[{}]", texts.join(", "))
+        };
+        let mut status = Status::new(
+            422,
+            "Invalid",
+            format!("{qualified} {name:?} is invalid: {all}"),
+        );
         status.details = Some(Box::new(Details {
             name: name.to_owned(),
             group: group.to_owned(),
@@ -142,8 +181,18 @@ impl Status {
     /// 500.
     pub fn internal(message: impl Into<String>) -> Self {
         let message = message.into();
-        let mut status = Status::new(500, "InternalError", format!("Internal error occurred: {message}"));
-        status.details = Some(Box::new(Details { causes: vec![Cause { message, ..Cause::default() }], ..Details::default() }));
+        let mut status = Status::new(
+            500,
+            "InternalError",
+            format!("Internal error occurred: {message}"),
+        );
+        status.details = Some(Box::new(Details {
+            causes: vec![Cause {
+                message,
+                ..Cause::default()
+            }],
+            ..Details::default()
+        }));
         status
     }
 
@@ -170,13 +219,21 @@ impl Status {
 impl Details {
     fn to_json(&self) -> Value {
         let mut out = Map::new();
-        for (key, value) in [("name", &self.name), ("group", &self.group), ("kind", &self.kind), ("uid", &self.uid)] {
+        for (key, value) in [
+            ("name", &self.name),
+            ("group", &self.group),
+            ("kind", &self.kind),
+            ("uid", &self.uid),
+        ] {
             if !value.is_empty() {
                 out.insert(key.into(), value.as_str().into());
             }
         }
         if !self.causes.is_empty() {
-            out.insert("causes".into(), self.causes.iter().map(Cause::to_json).collect());
+            out.insert(
+                "causes".into(),
+                self.causes.iter().map(Cause::to_json).collect(),
+            );
         }
         if self.retry_after_seconds > 0 {
             out.insert("retryAfterSeconds".into(), self.retry_after_seconds.into());
@@ -188,7 +245,11 @@ impl Details {
 impl Cause {
     fn to_json(&self) -> Value {
         let mut out = Map::new();
-        for (key, value) in [("reason", &self.reason), ("message", &self.message), ("field", &self.field)] {
+        for (key, value) in [
+            ("reason", &self.reason),
+            ("message", &self.message),
+            ("field", &self.field),
+        ] {
             if !value.is_empty() {
                 out.insert(key.into(), value.as_str().into());
             }
@@ -236,6 +297,10 @@ impl FieldError {
             ErrorType::TypeInvalid => "FieldValueTypeInvalid",
             ErrorType::Internal => "InternalError",
         };
-        Cause { reason: reason.to_owned(), message: self.body(), field: self.field.clone() }
+        Cause {
+            reason: reason.to_owned(),
+            message: self.body(),
+            field: self.field.clone(),
+        }
     }
 }

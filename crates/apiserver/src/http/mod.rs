@@ -38,11 +38,7 @@ use self::{
     query::Query,
     write::Part,
 };
-use crate::{
-    auth,
-    server::ApiServer,
-    status::Status,
-};
+use crate::{auth, server::ApiServer, status::Status};
 
 /// The service that answers everything.
 pub(crate) fn router(server: Arc<ApiServer>) -> Router {

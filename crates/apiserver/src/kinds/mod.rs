@@ -79,12 +79,20 @@ pub struct Resource {
 impl Resource {
     /// `plural` or `plural.group`, as messages name a resource.
     pub fn qualified(&self) -> String {
-        if self.group.is_empty() { self.plural.to_string() } else { format!("{}.{}", self.plural, self.group) }
+        if self.group.is_empty() {
+            self.plural.to_string()
+        } else {
+            format!("{}.{}", self.plural, self.group)
+        }
     }
 
     /// `group/version`, or `version` for core: the objects' apiVersion.
     pub fn api_version(&self) -> String {
-        if self.group.is_empty() { self.version.to_string() } else { format!("{}/{}", self.group, self.version) }
+        if self.group.is_empty() {
+            self.version.to_string()
+        } else {
+            format!("{}/{}", self.group, self.version)
+        }
     }
 }
 
@@ -291,7 +299,14 @@ pub trait Kind: Send + Sync + 'static {
     }
 
     /// Validates a write to a [`SubresourceHandler::Part`]; after [`Kind::validate`].
-    fn validate_part(&self, ctx: &Ctx<'_>, subresource: &str, object: &Value, old: &Value, errors: &mut Errors) {
+    fn validate_part(
+        &self,
+        ctx: &Ctx<'_>,
+        subresource: &str,
+        object: &Value,
+        old: &Value,
+        errors: &mut Errors,
+    ) {
         let _ = (ctx, subresource, object, old, errors);
     }
 
@@ -303,7 +318,12 @@ pub trait Kind: Send + Sync + 'static {
 
     /// Gives out what is unique in the cluster (cluster IPs, node ports) and writes it into the object. What was given is kept
     /// when the returned allocation is committed and given back when it is dropped. `object` is `Null` when `old` was deleted.
-    fn allocate(&self, ctx: &Ctx<'_>, object: &mut Value, old: Option<&Value>) -> Result<Box<dyn Allocation>, Status> {
+    fn allocate(
+        &self,
+        ctx: &Ctx<'_>,
+        object: &mut Value,
+        old: Option<&Value>,
+    ) -> Result<Box<dyn Allocation>, Status> {
         let _ = (ctx, object, old);
         Ok(Box::new(Nothing))
     }

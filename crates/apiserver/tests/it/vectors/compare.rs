@@ -57,14 +57,21 @@ const PLACEHOLDERS: &[(&str, &str)] = &[
     ("<addr>", r"[^\s]+"),
     ("<token>", r"[A-Za-z0-9_.-]+"),
     ("<continue>", "[A-Za-z0-9_-]+"),
-    ("<age>", r"([0-9]+[smhdy])+|<invalid>|\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ"),
+    (
+        "<age>",
+        r"([0-9]+[smhdy])+|<invalid>|\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ",
+    ),
 ];
 
 fn walk(path: &str, expected: &Value, actual: &Value, out: &mut Vec<String>) {
     match (expected, actual) {
         (Value::Object(want), Value::Object(have)) => {
             for (key, value) in want {
-                match have.get(key).or_else(|| have.iter().find(|(k, _)| matches_text(key, k)).map(|(_, v)| v)) {
+                match have.get(key).or_else(|| {
+                    have.iter()
+                        .find(|(k, _)| matches_text(key, k))
+                        .map(|(_, v)| v)
+                }) {
                     Some(other) => walk(&format!("{path}.{key}"), value, other, out),
                     None => out.push(format!("{path}.{key}: expected {value}, got nothing")),
                 }
@@ -77,7 +84,11 @@ fn walk(path: &str, expected: &Value, actual: &Value, out: &mut Vec<String>) {
         }
         (Value::Array(want), Value::Array(have)) => {
             if want.len() != have.len() {
-                out.push(format!("{path}: expected {} items, got {}: {expected} / {actual}", want.len(), have.len()));
+                out.push(format!(
+                    "{path}: expected {} items, got {}: {expected} / {actual}",
+                    want.len(),
+                    have.len()
+                ));
                 return;
             }
             for (index, (value, other)) in want.iter().zip(have).enumerate() {
@@ -85,7 +96,8 @@ fn walk(path: &str, expected: &Value, actual: &Value, out: &mut Vec<String>) {
             }
         }
         (Value::String(want), Value::String(have)) if matches_text(want, have) => {}
-        (Value::String(want), Value::Number(have)) if want.starts_with('<') && matches_text(want, &have.to_string()) => {}
+        (Value::String(want), Value::Number(have))
+            if want.starts_with('<') && matches_text(want, &have.to_string()) => {}
         (Value::Number(want), Value::Number(have)) if want.as_f64() == have.as_f64() => {}
         (want, have) if want == have => {}
         (want, have) => out.push(format!("{path}: expected {want}, got {have}")),
@@ -98,7 +110,8 @@ fn arrange(value: &mut Value) {
         Value::Object(map) => {
             if let Some(Value::Array(entries)) = map.get_mut("managedFields") {
                 entries.sort_by_key(|entry| {
-                    ["operation", "manager", "apiVersion", "subresource"].map(|key| entry[key].as_str().unwrap_or_default().to_owned())
+                    ["operation", "manager", "apiVersion", "subresource"]
+                        .map(|key| entry[key].as_str().unwrap_or_default().to_owned())
                 });
             }
             if map.get("kind").and_then(Value::as_str) == Some("Status") {
@@ -112,7 +125,10 @@ fn arrange(value: &mut Value) {
 }
 
 fn arrange_status(status: &mut serde_json::Map<String, Value>) {
-    let several = match status.get_mut("details").and_then(|details| details.get_mut("causes")) {
+    let several = match status
+        .get_mut("details")
+        .and_then(|details| details.get_mut("causes"))
+    {
         Some(Value::Array(causes)) if causes.len() > 1 => {
             causes.sort_by_key(Value::to_string);
             true
@@ -145,7 +161,10 @@ fn drop_recorder_volume(value: &mut Value) {
 
 #[test]
 fn a_placeholder_matches_its_form_and_nothing_else() {
-    assert!(matches_text("kube-api-access-<gen>", "kube-api-access-x7k2p"));
+    assert!(matches_text(
+        "kube-api-access-<gen>",
+        "kube-api-access-x7k2p"
+    ));
     assert!(!matches_text("<rv>", "0"));
     assert!(!matches_text("a <uid>", "a 12"));
     assert!(matches_text("ports <none>", "ports <none>"));

@@ -4,35 +4,77 @@ use serde_json::Value;
 
 /// `group/version/plural` of everything claimed, subresources included; core is `v1`.
 const SERVED: &[&str] = &[
-    "v1/namespaces", "v1/namespaces/status", "v1/namespaces/finalize",
-    "v1/nodes", "v1/nodes/status",
-    "v1/pods", "v1/pods/status", "v1/pods/binding", "v1/pods/eviction", "v1/pods/log", "v1/bindings",
-    "v1/services", "v1/services/status", "v1/endpoints", "v1/configmaps", "v1/secrets", "v1/serviceaccounts", "v1/events",
-    "v1/persistentvolumes", "v1/persistentvolumes/status", "v1/persistentvolumeclaims", "v1/persistentvolumeclaims/status",
-    "apps/v1/deployments", "apps/v1/deployments/status", "apps/v1/deployments/scale",
-    "apps/v1/replicasets", "apps/v1/replicasets/status", "apps/v1/replicasets/scale",
-    "apps/v1/daemonsets", "apps/v1/daemonsets/status",
-    "discovery.k8s.io/v1/endpointslices", "node.k8s.io/v1/runtimeclasses", "coordination.k8s.io/v1/leases",
-    "scheduling.k8s.io/v1/priorityclasses", "events.k8s.io/v1/events",
-    "policy/v1/poddisruptionbudgets", "policy/v1/poddisruptionbudgets/status",
-    "storage.k8s.io/v1/storageclasses", "storage.k8s.io/v1/csidrivers", "storage.k8s.io/v1/csinodes", "storage.k8s.io/v1/volumeattachments",
-    "apiextensions.k8s.io/v1/customresourcedefinitions", "apiextensions.k8s.io/v1/customresourcedefinitions/status",
+    "v1/namespaces",
+    "v1/namespaces/status",
+    "v1/namespaces/finalize",
+    "v1/nodes",
+    "v1/nodes/status",
+    "v1/pods",
+    "v1/pods/status",
+    "v1/pods/binding",
+    "v1/pods/eviction",
+    "v1/pods/log",
+    "v1/bindings",
+    "v1/services",
+    "v1/services/status",
+    "v1/endpoints",
+    "v1/configmaps",
+    "v1/secrets",
+    "v1/serviceaccounts",
+    "v1/events",
+    "v1/persistentvolumes",
+    "v1/persistentvolumes/status",
+    "v1/persistentvolumeclaims",
+    "v1/persistentvolumeclaims/status",
+    "apps/v1/deployments",
+    "apps/v1/deployments/status",
+    "apps/v1/deployments/scale",
+    "apps/v1/replicasets",
+    "apps/v1/replicasets/status",
+    "apps/v1/replicasets/scale",
+    "apps/v1/daemonsets",
+    "apps/v1/daemonsets/status",
+    "discovery.k8s.io/v1/endpointslices",
+    "node.k8s.io/v1/runtimeclasses",
+    "coordination.k8s.io/v1/leases",
+    "scheduling.k8s.io/v1/priorityclasses",
+    "events.k8s.io/v1/events",
+    "policy/v1/poddisruptionbudgets",
+    "policy/v1/poddisruptionbudgets/status",
+    "storage.k8s.io/v1/storageclasses",
+    "storage.k8s.io/v1/csidrivers",
+    "storage.k8s.io/v1/csinodes",
+    "storage.k8s.io/v1/volumeattachments",
+    "apiextensions.k8s.io/v1/customresourcedefinitions",
+    "apiextensions.k8s.io/v1/customresourcedefinitions/status",
 ];
 
 /// Discovery documents of groups that are served in full.
 const DISCOVERY: &[&str] = &[
-    "/api/", "/api", "/readyz", "/apis/policy/v1", "/apis/node.k8s.io/v1", "/apis/scheduling.k8s.io/v1", "/apis/coordination.k8s.io/v1",
-    "/apis/discovery.k8s.io/v1", "/apis/events.k8s.io/v1", "/apis/apiextensions.k8s.io/v1",
+    "/api/",
+    "/api",
+    "/readyz",
+    "/apis/policy/v1",
+    "/apis/node.k8s.io/v1",
+    "/apis/scheduling.k8s.io/v1",
+    "/apis/coordination.k8s.io/v1",
+    "/apis/discovery.k8s.io/v1",
+    "/apis/events.k8s.io/v1",
+    "/apis/apiextensions.k8s.io/v1",
 ];
 
 /// Whether every step of a scenario is due.
 pub(crate) fn is_due(scenario: &Value) -> bool {
-    let steps = scenario["steps"].as_array().map(Vec::as_slice).unwrap_or_default();
+    let steps = scenario["steps"]
+        .as_array()
+        .map(Vec::as_slice)
+        .unwrap_or_default();
     if scenario["topic"] == "discovery" {
         // The aggregated documents and the group list name kinds that are not served yet.
         return steps.iter().all(|step| {
             let accept = step["headers"]["Accept"].as_str().unwrap_or_default();
-            DISCOVERY.contains(&step["path"].as_str().unwrap_or_default()) && (!accept.contains("apidiscovery") || accept.contains("v=v9"))
+            DISCOVERY.contains(&step["path"].as_str().unwrap_or_default())
+                && (!accept.contains("apidiscovery") || accept.contains("v=v9"))
         });
     }
     steps.iter().all(step_is_due)
@@ -40,11 +82,15 @@ pub(crate) fn is_due(scenario: &Value) -> bool {
 
 fn step_is_due(step: &Value) -> bool {
     let headers = &step["headers"];
-    if headers["Content-Type"] == "application/apply-patch+yaml" || headers.get("Impersonate-User").is_some() {
+    if headers["Content-Type"] == "application/apply-patch+yaml"
+        || headers.get("Impersonate-User").is_some()
+    {
         return false;
     }
     match resource(step["path"].as_str().unwrap_or_default()) {
-        Some(resource) => SERVED.contains(&resource.as_str()) || resource.contains("vectors.example.com"),
+        Some(resource) => {
+            SERVED.contains(&resource.as_str()) || resource.contains("vectors.example.com")
+        }
         None => true,
     }
 }

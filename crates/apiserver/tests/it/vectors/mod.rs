@@ -29,12 +29,20 @@ async fn recorded_answers_of_kube_apiserver_are_repeated() {
     for line in lines() {
         let scenario: Value = serde_json::from_str(&line).expect("a scenario is JSON");
         let id = scenario["id"].as_str().expect("every scenario has an id");
-        if filter.as_ref().is_some_and(|filter| !id.contains(filter.as_str())) {
+        if filter
+            .as_ref()
+            .is_some_and(|filter| !id.contains(filter.as_str()))
+        {
             continue;
         }
         let due = due::is_due(&scenario);
         let found = replay(&scenario, &line).await;
-        let tally = tallies.entry((due, scenario["topic"].as_str().unwrap_or_default().to_owned())).or_default();
+        let tally = tallies
+            .entry((
+                due,
+                scenario["topic"].as_str().unwrap_or_default().to_owned(),
+            ))
+            .or_default();
         tally.total += 1;
         if found.is_empty() {
             tally.agree += 1;
@@ -48,12 +56,24 @@ async fn recorded_answers_of_kube_apiserver_are_repeated() {
         }
     }
     for ((due, topic), tally) in &tallies {
-        println!("{} {topic:12} {:4} of {:4} agree", if *due { "due  " } else { "later" }, tally.agree, tally.total);
+        println!(
+            "{} {topic:12} {:4} of {:4} agree",
+            if *due { "due  " } else { "later" },
+            tally.agree,
+            tally.total
+        );
     }
     if filter.is_none() {
         println!("due scenarios that differ: {}", failing.join(" "));
-        let agree: usize = tallies.iter().filter(|((due, _), _)| *due).map(|(_, tally)| tally.agree).sum();
-        assert!(agree >= DUE_THAT_AGREE, "{agree} due scenarios agree, {DUE_THAT_AGREE} did before; now differing: {failing:?}");
+        let agree: usize = tallies
+            .iter()
+            .filter(|((due, _), _)| *due)
+            .map(|(_, tally)| tally.agree)
+            .sum();
+        assert!(
+            agree >= DUE_THAT_AGREE,
+            "{agree} due scenarios agree, {DUE_THAT_AGREE} did before; now differing: {failing:?}"
+        );
     }
 }
 
@@ -64,9 +84,15 @@ struct Tally {
 }
 
 fn lines() -> Vec<String> {
-    let packed = std::fs::read(concat!(env!("CARGO_MANIFEST_DIR"), "/testdata/api-vectors.jsonl.gz")).expect("the vectors are in testdata");
+    let packed = std::fs::read(concat!(
+        env!("CARGO_MANIFEST_DIR"),
+        "/testdata/api-vectors.jsonl.gz"
+    ))
+    .expect("the vectors are in testdata");
     let mut text = String::new();
-    flate2::read::GzDecoder::new(packed.as_slice()).read_to_string(&mut text).expect("the vectors unpack");
+    flate2::read::GzDecoder::new(packed.as_slice())
+        .read_to_string(&mut text)
+        .expect("the vectors unpack");
     text.lines().map(str::to_owned).collect()
 }
 
@@ -89,12 +115,20 @@ async fn replay(scenario: &Value, line: &str) -> Vec<String> {
     let server = ApiServer::new(Config::default());
     let router = server.router();
     let mut answers: Vec<Value> = Vec::new();
-    let steps = scenario["steps"].as_array().map(Vec::as_slice).unwrap_or_default();
+    let steps = scenario["steps"]
+        .as_array()
+        .map(Vec::as_slice)
+        .unwrap_or_default();
     for (index, (step, body)) in steps.iter().zip(bodies(line)).enumerate() {
         let mut patience = if step.get("until").is_some() { 60 } else { 1 };
         let (answer, mut found) = loop {
             patience -= 1;
-            let answer = match tokio::time::timeout(Duration::from_secs(120), send(&router, step, body.as_deref(), &answers)).await {
+            let answer = match tokio::time::timeout(
+                Duration::from_secs(120),
+                send(&router, step, body.as_deref(), &answers),
+            )
+            .await
+            {
                 Ok(answer) => answer,
                 Err(_) => return vec![format!("step {index}: no answer within 120 s")],
             };
@@ -108,15 +142,29 @@ async fn replay(scenario: &Value, line: &str) -> Vec<String> {
             found.clear();
         }
         if let Some(changed) = step["answer"].get("_rv_changed") {
-            let last = answers.iter().rev().find(|other| other["metadata"]["uid"] == answer.body["metadata"]["uid"]);
-            let ours = last.is_some_and(|last| last["metadata"]["resourceVersion"] != answer.body["metadata"]["resourceVersion"]);
+            let last = answers
+                .iter()
+                .rev()
+                .find(|other| other["metadata"]["uid"] == answer.body["metadata"]["uid"]);
+            let ours = last.is_some_and(|last| {
+                last["metadata"]["resourceVersion"] != answer.body["metadata"]["resourceVersion"]
+            });
             if *changed != ours {
-                found.push(format!("resourceVersion changed: expected {changed}, got {ours}"));
+                found.push(format!(
+                    "resourceVersion changed: expected {changed}, got {ours}"
+                ));
             }
         }
         if !found.is_empty() {
             let path = step["path"].as_str().unwrap_or_default();
-            found.insert(0, format!("step {index}: {} {path} body {}", step["method"].as_str().unwrap_or_default(), step["body"]));
+            found.insert(
+                0,
+                format!(
+                    "step {index}: {} {path} body {}",
+                    step["method"].as_str().unwrap_or_default(),
+                    step["body"]
+                ),
+            );
             return found;
         }
         answers.push(answer.body);
@@ -130,9 +178,16 @@ struct Answer {
     warnings: Vec<String>,
 }
 
-async fn send(router: &axum::Router, step: &Value, body: Option<&RawValue>, answers: &[Value]) -> Answer {
+async fn send(
+    router: &axum::Router,
+    step: &Value,
+    body: Option<&RawValue>,
+    answers: &[Value],
+) -> Answer {
     let path = substitute(step["path"].as_str().unwrap_or_default(), answers);
-    let mut request = Request::builder().method(step["method"].as_str().unwrap_or_default()).uri(path);
+    let mut request = Request::builder()
+        .method(step["method"].as_str().unwrap_or_default())
+        .uri(path);
     for (name, value) in step["headers"].as_object().into_iter().flatten() {
         request = request.header(name, value.as_str().unwrap_or_default());
     }
@@ -141,31 +196,60 @@ async fn send(router: &axum::Router, step: &Value, body: Option<&RawValue>, answ
         (Some(_), Some(raw)) => Body::from(substitute(raw.get(), answers)),
         _ => Body::empty(),
     };
-    let mut request = request.body(body).expect("a recorded request is well formed");
+    let mut request = request
+        .body(body)
+        .expect("a recorded request is well formed");
     request.extensions_mut().insert(User {
         name: "admin".into(),
         groups: vec!["system:masters".into(), "system:authenticated".into()],
         ..User::default()
     });
-    let response = router.clone().oneshot(request).await.expect("the router answers every request");
+    let response = router
+        .clone()
+        .oneshot(request)
+        .await
+        .expect("the router answers every request");
     let status = response.status().as_u16();
-    let warnings = response.headers().get_all("warning").iter().filter_map(|value| value.to_str().ok().map(str::to_owned)).collect();
-    let json = response.headers().get(CONTENT_TYPE).is_none_or(|value| value.to_str().is_ok_and(|value| value.contains("json")));
-    let bytes = response.into_body().collect().await.map(|body| body.to_bytes()).unwrap_or_default();
+    let warnings = response
+        .headers()
+        .get_all("warning")
+        .iter()
+        .filter_map(|value| value.to_str().ok().map(str::to_owned))
+        .collect();
+    let json = response
+        .headers()
+        .get(CONTENT_TYPE)
+        .is_none_or(|value| value.to_str().is_ok_and(|value| value.contains("json")));
+    let bytes = response
+        .into_body()
+        .collect()
+        .await
+        .map(|body| body.to_bytes())
+        .unwrap_or_default();
     let text = String::from_utf8_lossy(&bytes).into_owned();
     let body = if step["stream"] == true && status == 200 {
-        text.lines().filter_map(|line| serde_json::from_str(line).ok()).filter(|event| !is_plain_bookmark(event)).collect()
+        text.lines()
+            .filter_map(|line| serde_json::from_str(line).ok())
+            .filter(|event| !is_plain_bookmark(event))
+            .collect()
     } else if json {
         serde_json::from_str(&text).unwrap_or(Value::String(text))
     } else {
         Value::String(text)
     };
-    Answer { status, body, warnings }
+    Answer {
+        status,
+        body,
+        warnings,
+    }
 }
 
 /// The recording leaves out bookmarks other than the one that ends the initial events.
 fn is_plain_bookmark(event: &Value) -> bool {
-    event["type"] == "BOOKMARK" && event["object"]["metadata"]["annotations"].get("k8s.io/initial-events-end").is_none()
+    event["type"] == "BOOKMARK"
+        && event["object"]["metadata"]["annotations"]
+            .get("k8s.io/initial-events-end")
+            .is_none()
 }
 
 /// Replaces `${steps[3].metadata.resourceVersion}` by that value of the earlier answer.
@@ -176,10 +260,14 @@ fn substitute(text: &str, answers: &[Value]) -> String {
         out.push_str(&rest[..start]);
         let tail = &rest[start + "${steps[".len()..];
         let end = tail.find('}').expect("a reference ends with a brace");
-        let (index, path) = tail[..end].split_once(']').expect("a reference has an index");
+        let (index, path) = tail[..end]
+            .split_once(']')
+            .expect("a reference has an index");
         let index: usize = index.parse().expect("a step's index is a number");
         let pointer = path.replace('.', "/");
-        let value = answers.get(index).and_then(|answer| answer.pointer(&pointer));
+        let value = answers
+            .get(index)
+            .and_then(|answer| answer.pointer(&pointer));
         match value {
             Some(Value::String(text)) => out.push_str(text),
             Some(value) => out.push_str(&value.to_string()),
@@ -192,11 +280,20 @@ fn substitute(text: &str, answers: &[Value]) -> String {
 }
 
 fn until_holds(step: &Value, answer: &Answer) -> bool {
-    let Some(until) = step.get("until") else { return true };
-    let status = until.get("status").is_none_or(|status| *status == answer.status);
+    let Some(until) = step.get("until") else {
+        return true;
+    };
+    let status = until
+        .get("status")
+        .is_none_or(|status| *status == answer.status);
     let condition = until.get("condition").is_none_or(|wanted| {
-        let conditions = answer.body["status"]["conditions"].as_array().map(Vec::as_slice).unwrap_or_default();
-        conditions.iter().any(|condition| condition["type"] == wanted["type"] && condition["status"] == wanted["status"])
+        let conditions = answer.body["status"]["conditions"]
+            .as_array()
+            .map(Vec::as_slice)
+            .unwrap_or_default();
+        conditions.iter().any(|condition| {
+            condition["type"] == wanted["type"] && condition["status"] == wanted["status"]
+        })
     });
     status && condition
 }
@@ -204,15 +301,27 @@ fn until_holds(step: &Value, answer: &Answer) -> bool {
 fn step_differences(step: &Value, answer: &Answer) -> Vec<String> {
     let mut found = Vec::new();
     if step["status"] != answer.status {
-        found.push(format!("status: expected {}, got {}", step["status"], answer.status));
+        found.push(format!(
+            "status: expected {}, got {}",
+            step["status"], answer.status
+        ));
     }
     let mut expected = step["answer"].clone();
     let mut actual = answer.body.clone();
     if let Some(map) = expected.as_object_mut() {
         map.remove("_rv_changed");
     }
-    reduce_tables(&mut actual, step["path"].as_str().is_some_and(|path| path.contains("includeObject=")));
-    if step["path"].as_str().is_some_and(|path| path.starts_with("/api")) && actual["kind"] == "APIResourceList" {
+    reduce_tables(
+        &mut actual,
+        step["path"]
+            .as_str()
+            .is_some_and(|path| path.contains("includeObject=")),
+    );
+    if step["path"]
+        .as_str()
+        .is_some_and(|path| path.starts_with("/api"))
+        && actual["kind"] == "APIResourceList"
+    {
         sort_resources(&mut actual);
     }
     if expected["kind"] == "APIVersions" {
@@ -221,10 +330,22 @@ fn step_differences(step: &Value, answer: &Answer) -> Vec<String> {
         }
     }
     found.extend(differences(&expected, &actual));
-    let expected: Vec<&str> = step["warnings"].as_array().into_iter().flatten().filter_map(Value::as_str).collect();
-    let agree = expected.len() == answer.warnings.len() && expected.iter().zip(&answer.warnings).all(|(want, have)| matches_text(want, have));
+    let expected: Vec<&str> = step["warnings"]
+        .as_array()
+        .into_iter()
+        .flatten()
+        .filter_map(Value::as_str)
+        .collect();
+    let agree = expected.len() == answer.warnings.len()
+        && expected
+            .iter()
+            .zip(&answer.warnings)
+            .all(|(want, have)| matches_text(want, have));
     if !agree {
-        found.push(format!("warnings: expected {expected:?}, got {:?}", answer.warnings));
+        found.push(format!(
+            "warnings: expected {expected:?}, got {:?}",
+            answer.warnings
+        ));
     }
     found
 }
@@ -242,8 +363,14 @@ fn reduce_tables(value: &mut Value, keep_objects: bool) {
     if value["kind"] != "Table" {
         return;
     }
-    for column in value["columnDefinitions"].as_array_mut().into_iter().flatten() {
-        column.as_object_mut().map(|column| column.remove("description"));
+    for column in value["columnDefinitions"]
+        .as_array_mut()
+        .into_iter()
+        .flatten()
+    {
+        column
+            .as_object_mut()
+            .map(|column| column.remove("description"));
     }
     if !keep_objects {
         for row in value["rows"].as_array_mut().into_iter().flatten() {
@@ -254,7 +381,17 @@ fn reduce_tables(value: &mut Value, keep_objects: bool) {
 
 /// Discovery lists were recorded sorted by name and reduced to some fields.
 fn sort_resources(list: &mut Value) {
-    const KEPT: &[&str] = &["name", "kind", "namespaced", "verbs", "shortNames", "categories", "singularName", "group", "version"];
+    const KEPT: &[&str] = &[
+        "name",
+        "kind",
+        "namespaced",
+        "verbs",
+        "shortNames",
+        "categories",
+        "singularName",
+        "group",
+        "version",
+    ];
     if let Some(resources) = list["resources"].as_array_mut() {
         for resource in resources.iter_mut() {
             if let Some(map) = resource.as_object_mut() {
