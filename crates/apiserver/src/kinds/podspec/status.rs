@@ -140,12 +140,11 @@ pub(crate) fn validate(pod: &Value, old: &Value, errors: &mut Errors) {
         let at = path.child("observedGeneration");
         errors.invalid(&at, observed, "must be a non-negative integer");
     }
-    let class = |status: &Value| status.get("qosClass").cloned().unwrap_or_default();
     immutable(
         errors,
         &path.child("qosClass"),
-        &class(status),
-        &class(old_status),
+        status.get("qosClass").unwrap_or(&none),
+        old_status.get("qosClass").unwrap_or(&none),
     );
     transitions(status, old_status, spec, &path, errors);
     claim_statuses(
