@@ -99,6 +99,11 @@ fn remove(fields: &mut Value, path: &[String]) {
         && let Some(inner) = map.get_mut(first)
     {
         remove(inner, rest);
+        // A set of nothing but itself is written empty.
+        if *inner == json!({".": {}}) {
+            *inner = json!({});
+            return;
+        }
         if inner.as_object().is_some_and(|inner| !inner.is_empty()) {
             return;
         }
