@@ -8,6 +8,7 @@ pub(crate) mod columns;
 pub(crate) mod controller;
 pub(crate) mod defaults;
 pub(crate) mod definition;
+mod findings;
 pub(crate) mod formats;
 pub(crate) mod resource;
 pub(crate) mod rules;

@@ -6,10 +6,11 @@
 use serde_json::Value;
 
 use super::{
+    findings::{Finding, Outcome, What},
     formats,
     structural::{Additional, Schema},
 };
-use crate::field::{BadValue, ErrorType, Errors, FieldError, Path};
+use crate::field::Errors;
 
 /// Checks the object; `old` is the stored one on an update.
 pub(crate) fn check(schema: &Schema, object: &Value, old: Option<&Value>, errors: &mut Errors) {
@@ -43,107 +44,6 @@ pub(crate) fn at<'v>(object: &'v Value, path: &str) -> Option<&'v Value> {
         }
     }
     Some(value)
-}
-
-/// One error as the validators find it.
-#[derive(Clone, Debug)]
-struct Finding {
-    path: String,
-    what: What,
-    /// The offending value; `None` prints as the empty string.
-    value: Option<Value>,
-    message: String,
-}
-
-#[derive(Clone, Debug)]
-enum What {
-    /// A sentence about the value.
-    Invalid,
-    /// A wrong JSON type or format.
-    Type,
-    Required,
-    Enum(Vec<Value>),
-    TooLong(u64),
-    TooMany {
-        actual: usize,
-        max: u64,
-    },
-    Duplicate,
-    /// A sentence that belongs to no field.
-    Nowhere,
-}
-
-impl Finding {
-    fn record(self, errors: &mut Errors) {
-        let path = Path::new(&self.path);
-        match self.what {
-            What::Required => errors.required(&path, ""),
-            What::Enum(allowed) => {
-                let texts: Vec<String> = allowed
-                    .iter()
-                    .map(|value| {
-                        value
-                            .as_str()
-                            .map_or_else(|| value.to_string(), str::to_owned)
-                    })
-                    .collect();
-                let texts: Vec<&str> = texts.iter().map(String::as_str).collect();
-                errors.not_supported(&path, self.value.unwrap_or_default(), &texts);
-            }
-            What::TooLong(max) => {
-                errors.too_long(&path, usize::try_from(max).unwrap_or(usize::MAX))
-            }
-            What::TooMany { actual, max } => {
-                errors.too_many(&path, actual, usize::try_from(max).unwrap_or(usize::MAX))
-            }
-            What::Duplicate => errors.duplicate(&path, self.value.unwrap_or_default()),
-            What::Invalid => {
-                errors.invalid(&path, self.value.unwrap_or_else(|| "".into()), self.message)
-            }
-            What::Nowhere => errors.invalid(&Path::new("<nil>"), "", self.message),
-            What::Type => errors.0.push(FieldError {
-                error_type: ErrorType::TypeInvalid,
-                field: self.path,
-                bad_value: Some(BadValue::Json(self.value.unwrap_or_else(|| "".into()))),
-                detail: self.message,
-            }),
-        }
-    }
-}
-
-/// What one validator found, and how many checks passed.
-#[derive(Default)]
-struct Outcome {
-    errors: Vec<Finding>,
-    passed: u32,
-}
-
-impl Outcome {
-    fn failed(path: &str, what: What, value: Option<Value>, message: String) -> Outcome {
-        Outcome {
-            errors: vec![Finding {
-                path: path.to_owned(),
-                what,
-                value,
-                message,
-            }],
-            passed: 0,
-        }
-    }
-
-    fn add(&mut self, path: &str, what: What, value: Option<Value>, message: String) {
-        self.errors.push(Finding {
-            path: path.to_owned(),
-            what,
-            value,
-            message,
-        });
-    }
-
-    fn merge(&mut self, other: Outcome) {
-        self.errors.extend(other.errors);
-        self.passed += other.passed;
-    }
 }
 
 fn child(path: &str, name: &str) -> String {

@@ -1,0 +1,106 @@
+//! What the validators find, and how it is told: one [`Finding`] becomes one field error.
+
+use serde_json::Value;
+
+use crate::field::{BadValue, ErrorType, Errors, FieldError, Path};
+
+/// One error as the validators find it.
+#[derive(Clone, Debug)]
+pub(super) struct Finding {
+    pub(super) path: String,
+    pub(super) what: What,
+    /// The offending value; `None` prints as the empty string.
+    pub(super) value: Option<Value>,
+    pub(super) message: String,
+}
+
+#[derive(Clone, Debug)]
+pub(super) enum What {
+    /// A sentence about the value.
+    Invalid,
+    /// A wrong JSON type or format.
+    Type,
+    Required,
+    Enum(Vec<Value>),
+    TooLong(u64),
+    TooMany {
+        actual: usize,
+        max: u64,
+    },
+    Duplicate,
+    /// A sentence that belongs to no field.
+    Nowhere,
+}
+
+impl Finding {
+    pub(super) fn record(self, errors: &mut Errors) {
+        let path = Path::new(&self.path);
+        match self.what {
+            What::Required => errors.required(&path, ""),
+            What::Enum(allowed) => {
+                let texts: Vec<String> = allowed
+                    .iter()
+                    .map(|value| {
+                        value
+                            .as_str()
+                            .map_or_else(|| value.to_string(), str::to_owned)
+                    })
+                    .collect();
+                let texts: Vec<&str> = texts.iter().map(String::as_str).collect();
+                errors.not_supported(&path, self.value.unwrap_or_default(), &texts);
+            }
+            What::TooLong(max) => {
+                errors.too_long(&path, usize::try_from(max).unwrap_or(usize::MAX))
+            }
+            What::TooMany { actual, max } => {
+                errors.too_many(&path, actual, usize::try_from(max).unwrap_or(usize::MAX))
+            }
+            What::Duplicate => errors.duplicate(&path, self.value.unwrap_or_default()),
+            What::Invalid => {
+                errors.invalid(&path, self.value.unwrap_or_else(|| "".into()), self.message)
+            }
+            What::Nowhere => errors.invalid(&Path::new("<nil>"), "", self.message),
+            What::Type => errors.0.push(FieldError {
+                error_type: ErrorType::TypeInvalid,
+                field: self.path,
+                bad_value: Some(BadValue::Json(self.value.unwrap_or_else(|| "".into()))),
+                detail: self.message,
+            }),
+        }
+    }
+}
+
+/// What one validator found, and how many checks passed.
+#[derive(Default)]
+pub(super) struct Outcome {
+    pub(super) errors: Vec<Finding>,
+    pub(super) passed: u32,
+}
+
+impl Outcome {
+    pub(super) fn failed(path: &str, what: What, value: Option<Value>, message: String) -> Outcome {
+        Outcome {
+            errors: vec![Finding {
+                path: path.to_owned(),
+                what,
+                value,
+                message,
+            }],
+            passed: 0,
+        }
+    }
+
+    pub(super) fn add(&mut self, path: &str, what: What, value: Option<Value>, message: String) {
+        self.errors.push(Finding {
+            path: path.to_owned(),
+            what,
+            value,
+            message,
+        });
+    }
+
+    pub(super) fn merge(&mut self, other: Outcome) {
+        self.errors.extend(other.errors);
+        self.passed += other.passed;
+    }
+}
