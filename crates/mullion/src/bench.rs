@@ -39,7 +39,12 @@ pub(crate) async fn up(nodes: u32, pods: u32, output: Output) -> Result<(), Fail
     cluster.stop().await;
     let seconds = match measured {
         Ok(result) => result?.as_secs_f64(),
-        Err(_) => return Err(Failure::run(format!("{pods} pods on {nodes} nodes were not all Running within {} s", PATIENCE.as_secs()))),
+        Err(_) => {
+            return Err(Failure::run(format!(
+                "{pods} pods on {nodes} nodes were not all Running within {} s",
+                PATIENCE.as_secs()
+            )));
+        }
     };
     let per_second = f64::from(pods) / seconds;
     match output {
@@ -50,15 +55,22 @@ pub(crate) async fn up(nodes: u32, pods: u32, output: Output) -> Result<(), Fail
             out::line(&object.to_string());
         }
         Output::Text => {
-            let memory = resident.map_or("unknown".to_owned(), |bytes| format!("{:.0} MB", bytes as f64 / 1e6));
-            out::line(&format!("{pods} pods on {nodes} nodes: {seconds:.2} s from apply to all Running, {per_second:.0} pods/s, {memory} resident"));
+            let memory = resident.map_or("unknown".to_owned(), |bytes| {
+                format!("{:.0} MB", bytes as f64 / 1e6)
+            });
+            out::line(&format!(
+                "{pods} pods on {nodes} nodes: {seconds:.2} s from apply to all Running, {per_second:.0} pods/s, {memory} resident"
+            ));
         }
     }
     Ok(())
 }
 
 fn plan(nodes: u32) -> Result<Plan, Failure> {
-    let spec = eksctl::Cluster { node_groups: vec![plan::group("bench", INSTANCE_TYPE, nodes)], ..plan::default_spec() };
+    let spec = eksctl::Cluster {
+        node_groups: vec![plan::group("bench", INSTANCE_TYPE, nodes)],
+        ..plan::default_spec()
+    };
     Ok(Plan {
         spec,
         file: None,
@@ -76,9 +88,16 @@ fn plan(nodes: u32) -> Result<Plan, Failure> {
 async fn client(cluster: &Cluster) -> Result<Client, Failure> {
     let failed = |why: String| Failure::run(format!("no client for the cluster: {why}"));
     let server = format!("https://{}", cluster.address);
-    let config = kubeconfig::fresh(&kubeconfig::Cluster { name: "bench", server: &server, certs: &cluster.certs });
-    let config: Kubeconfig = serde_json::from_value(config).map_err(|error| failed(error.to_string()))?;
-    let config = kube::Config::from_custom_kubeconfig(config, &KubeConfigOptions::default()).await.map_err(|error| failed(error.to_string()))?;
+    let config = kubeconfig::fresh(&kubeconfig::Cluster {
+        name: "bench",
+        server: &server,
+        certs: &cluster.certs,
+    });
+    let config: Kubeconfig =
+        serde_json::from_value(config).map_err(|error| failed(error.to_string()))?;
+    let config = kube::Config::from_custom_kubeconfig(config, &KubeConfigOptions::default())
+        .await
+        .map_err(|error| failed(error.to_string()))?;
     Client::try_from(config).map_err(|error| failed(error.to_string()))
 }
 
@@ -95,10 +114,17 @@ async fn apply_and_wait(client: &Client, pods: u32) -> Result<Duration, Failure>
     }))
     .map_err(|error| Failure::run(format!("the manifest is malformed: {error}")))?;
     let api: Api<Pod> = Api::default_namespaced(client.clone());
-    let mut changes = std::pin::pin!(watcher(api, watcher::Config::default().labels("app=bench")).default_backoff().applied_objects());
+    let mut changes = std::pin::pin!(
+        watcher(api, watcher::Config::default().labels("app=bench"))
+            .default_backoff()
+            .applied_objects()
+    );
     let began = Instant::now();
     let deployments: Api<Deployment> = Api::default_namespaced(client.clone());
-    deployments.create(&PostParams::default(), &deployment).await.map_err(|error| Failure::run(format!("the Deployment cannot be created: {error}")))?;
+    deployments
+        .create(&PostParams::default(), &deployment)
+        .await
+        .map_err(|error| Failure::run(format!("the Deployment cannot be created: {error}")))?;
     let mut running = FxHashSet::default();
     while running.len() < pods as usize {
         match changes.next().await {
@@ -114,7 +140,13 @@ async fn apply_and_wait(client: &Client, pods: u32) -> Result<Duration, Failure>
 }
 
 fn is_running(pod: &Pod) -> bool {
-    let Some(status) = &pod.status else { return false };
-    let ready = status.conditions.iter().flatten().any(|condition| condition.type_ == "Ready" && condition.status == "True");
+    let Some(status) = &pod.status else {
+        return false;
+    };
+    let ready = status
+        .conditions
+        .iter()
+        .flatten()
+        .any(|condition| condition.type_ == "Ready" && condition.status == "True");
     ready && status.phase.as_deref() == Some("Running")
 }

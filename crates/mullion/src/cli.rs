@@ -8,9 +8,10 @@ use clap::{
 };
 use mullion_cloud::Speed;
 
-const STYLES: Styles = Styles::styled().header(AnsiColor::Green.on_default().bold()).usage(AnsiColor::Green.on_default().bold()).literal(
-    AnsiColor::Cyan.on_default().bold(),
-);
+const STYLES: Styles = Styles::styled()
+    .header(AnsiColor::Green.on_default().bold())
+    .usage(AnsiColor::Green.on_default().bold())
+    .literal(AnsiColor::Cyan.on_default().bold());
 
 /// A control plane for Kubernetes clusters that mix Linux and Windows nodes.
 ///
@@ -33,7 +34,9 @@ pub(crate) enum Command {
         what: Bench,
     },
     /// Print a completion script for a shell.
-    #[command(after_help = "Example: mullion completions bash > ~/.local/share/bash-completion/completions/mullion")]
+    #[command(
+        after_help = "Example: mullion completions bash > ~/.local/share/bash-completion/completions/mullion"
+    )]
     Completions {
         /// The shell.
         shell: clap_complete::Shell,
@@ -119,7 +122,9 @@ fn speed(text: &str) -> Result<Speed, String> {
         return Ok(Speed::INSTANT);
     }
     let factor = text.parse::<f64>().ok().filter(|factor| factor.is_finite());
-    factor.and_then(Speed::times).ok_or_else(|| "it must be a number above 0, or max".to_owned())
+    factor
+        .and_then(Speed::times)
+        .ok_or_else(|| "it must be a number above 0, or max".to_owned())
 }
 
 #[cfg(test)]

@@ -13,12 +13,20 @@ pub(crate) struct Failure {
 impl Failure {
     /// Wrong input or set-up: exit code 2.
     pub(crate) fn input(message: impl Display) -> Self {
-        Failure { message: message.to_string(), hint: None, code: 2 }
+        Failure {
+            message: message.to_string(),
+            hint: None,
+            code: 2,
+        }
     }
 
     /// The answer is no, or the work went wrong on the way: exit code 1.
     pub(crate) fn run(message: impl Display) -> Self {
-        Failure { message: message.to_string(), hint: None, code: 1 }
+        Failure {
+            message: message.to_string(),
+            hint: None,
+            code: 1,
+        }
     }
 
     /// Adds what to do about it.

@@ -27,7 +27,9 @@ impl Target {
         match (path, merge) {
             (Some(path), false) => Ok(Target::File(path)),
             (Some(path), true) => Ok(Target::Merge(path)),
-            (None, false) => Ok(Target::File(state_dir()?.join("mullion").join("kubeconfig"))),
+            (None, false) => Ok(Target::File(
+                state_dir()?.join("mullion").join("kubeconfig"),
+            )),
             (None, true) => Ok(Target::Merge(user_kubeconfig()?)),
         }
     }
@@ -43,7 +45,10 @@ impl Target {
 fn home() -> Result<PathBuf, Failure> {
     env::home_dir()
         .filter(|home| !home.as_os_str().is_empty())
-        .ok_or_else(|| Failure::input("no home directory is known (HOME is not set)").hint("name a file: --kubeconfig PATH"))
+        .ok_or_else(|| {
+            Failure::input("no home directory is known (HOME is not set)")
+                .hint("name a file: --kubeconfig PATH")
+        })
 }
 
 fn state_dir() -> Result<PathBuf, Failure> {
@@ -54,7 +59,8 @@ fn state_dir() -> Result<PathBuf, Failure> {
 }
 
 fn user_kubeconfig() -> Result<PathBuf, Failure> {
-    let listed = env::var_os("KUBECONFIG").and_then(|list| env::split_paths(&list).find(|path| !path.as_os_str().is_empty()));
+    let listed = env::var_os("KUBECONFIG")
+        .and_then(|list| env::split_paths(&list).find(|path| !path.as_os_str().is_empty()));
     match listed {
         Some(path) => Ok(path),
         None => Ok(home()?.join(".kube").join("config")),
@@ -77,11 +83,16 @@ pub(crate) fn write(target: &Target, cluster: &Cluster<'_>) -> Result<(), Failur
         Target::File(_) => fresh(cluster),
         Target::Merge(path) => merged(read(path)?, cluster),
     };
-    let text = serde_saphyr::to_string(&config).map_err(|error| Failure::run(format!("the kubeconfig cannot be written as YAML: {error}")))?;
+    let text = serde_saphyr::to_string(&config).map_err(|error| {
+        Failure::run(format!("the kubeconfig cannot be written as YAML: {error}"))
+    })?;
     let path = target.path();
     write_private(path, text.as_bytes()).map_err(|error| {
-        Failure::input(format!("kubeconfig {} cannot be written: {error}", path.display()))
-            .hint("name a file that you may write: --kubeconfig PATH")
+        Failure::input(format!(
+            "kubeconfig {} cannot be written: {error}",
+            path.display()
+        ))
+        .hint("name a file that you may write: --kubeconfig PATH")
     })
 }
 
@@ -89,9 +100,18 @@ fn read(path: &Path) -> Result<Value, Failure> {
     let text = match fs::read_to_string(path) {
         Ok(text) => text,
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(json!({})),
-        Err(error) => return Err(Failure::input(format!("kubeconfig {} cannot be read: {error}", path.display()))),
+        Err(error) => {
+            return Err(Failure::input(format!(
+                "kubeconfig {} cannot be read: {error}",
+                path.display()
+            )));
+        }
     };
-    let parsed: Value = if text.trim().is_empty() { json!({}) } else { parse(path, &text)? };
+    let parsed: Value = if text.trim().is_empty() {
+        json!({})
+    } else {
+        parse(path, &text)?
+    };
     match parsed {
         Value::Null => Ok(json!({})),
         Value::Object(_) => Ok(parsed),
@@ -105,8 +125,11 @@ fn parse(path: &Path, text: &str) -> Result<Value, Failure> {
 
 fn not_a_kubeconfig(path: &Path, why: &str) -> Failure {
     let first = why.lines().next().unwrap_or_default();
-    Failure::input(format!("{} is no kubeconfig, so no context is added to it: {first}", path.display()))
-        .hint("mend the file, or leave --merge out")
+    Failure::input(format!(
+        "{} is no kubeconfig, so no context is added to it: {first}",
+        path.display()
+    ))
+    .hint("mend the file, or leave --merge out")
 }
 
 /// A kubeconfig that leads nowhere else.
@@ -120,7 +143,11 @@ pub(crate) fn fresh(cluster: &Cluster<'_>) -> Value {
 fn merged(mut config: Value, cluster: &Cluster<'_>) -> Value {
     let encode = |pem: &str| STANDARD.encode(pem);
     let entries = [
-        ("clusters", "cluster", json!({ "server": cluster.server, "certificate-authority-data": encode(&cluster.certs.ca) })),
+        (
+            "clusters",
+            "cluster",
+            json!({ "server": cluster.server, "certificate-authority-data": encode(&cluster.certs.ca) }),
+        ),
         (
             "users",
             "user",
@@ -129,7 +156,11 @@ fn merged(mut config: Value, cluster: &Cluster<'_>) -> Value {
                 "client-key-data": encode(&cluster.certs.admin.key),
             }),
         ),
-        ("contexts", "context", json!({ "cluster": cluster.name, "user": cluster.name })),
+        (
+            "contexts",
+            "context",
+            json!({ "cluster": cluster.name, "user": cluster.name }),
+        ),
     ];
     for (list, key, value) in entries {
         let mut items = match config[list].take() {
@@ -150,16 +181,26 @@ fn merged(mut config: Value, cluster: &Cluster<'_>) -> Value {
 
 /// Writes a file that only its owner may read, in one step for whoever reads it meanwhile.
 fn write_private(path: &Path, content: &[u8]) -> io::Result<()> {
-    let dir = path.parent().filter(|dir| !dir.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    let dir = path
+        .parent()
+        .filter(|dir| !dir.as_os_str().is_empty())
+        .unwrap_or(Path::new("."));
     fs::create_dir_all(dir)?;
     if path.is_dir() {
-        return Err(io::Error::new(io::ErrorKind::IsADirectory, "it is a directory"));
+        return Err(io::Error::new(
+            io::ErrorKind::IsADirectory,
+            "it is a directory",
+        ));
     }
-    let name = path.file_name().ok_or_else(|| io::Error::new(io::ErrorKind::InvalidInput, "it names no file"))?;
+    let name = path
+        .file_name()
+        .ok_or_else(|| io::Error::new(io::ErrorKind::InvalidInput, "it names no file"))?;
     let mut temporary = name.to_owned();
     temporary.push(format!(".{}", std::process::id()));
     let temporary = dir.join(temporary);
-    let written = create_private(&temporary).and_then(|mut file| io::Write::write_all(&mut file, content)).and_then(|()| fs::rename(&temporary, path));
+    let written = create_private(&temporary)
+        .and_then(|mut file| io::Write::write_all(&mut file, content))
+        .and_then(|()| fs::rename(&temporary, path));
     if written.is_err() {
         // The temporary file may not exist; either way the write's own error is the one to tell.
         let _ = fs::remove_file(&temporary);
@@ -182,13 +223,21 @@ mod tests {
     use super::*;
 
     fn certs() -> Certs {
-        Certs::generate(jiff::Timestamp::from_second(1_790_000_000).expect("a valid time"), Ipv4Addr::LOCALHOST).expect("certificates can be made")
+        Certs::generate(
+            jiff::Timestamp::from_second(1_790_000_000).expect("a valid time"),
+            Ipv4Addr::LOCALHOST,
+        )
+        .expect("certificates can be made")
     }
 
     #[test]
     fn a_merge_keeps_the_users_other_contexts_and_their_choice() {
         let certs = certs();
-        let cluster = Cluster { name: "mullion", server: "https://127.0.0.1:6443", certs: &certs };
+        let cluster = Cluster {
+            name: "mullion",
+            server: "https://127.0.0.1:6443",
+            certs: &certs,
+        };
         let mine = json!({
             "current-context": "work", "preferences": {"colors": true},
             "contexts": [{"name": "work", "context": {"cluster": "w"}}, {"name": "mullion", "context": {"cluster": "old"}}],
@@ -196,7 +245,12 @@ mod tests {
         let config = merged(mine, &cluster);
         assert_eq!(config["current-context"], "work");
         assert_eq!(config["preferences"]["colors"], true);
-        let names: Vec<&str> = config["contexts"].as_array().into_iter().flatten().filter_map(|c| c["name"].as_str()).collect();
+        let names: Vec<&str> = config["contexts"]
+            .as_array()
+            .into_iter()
+            .flatten()
+            .filter_map(|c| c["name"].as_str())
+            .collect();
         assert_eq!(names, ["work", "mullion"]);
         assert_eq!(config["contexts"][1]["context"]["cluster"], "mullion");
     }
@@ -208,12 +262,25 @@ mod tests {
         let dir = tempfile::tempdir().expect("a directory");
         let path = dir.path().join("a").join("kubeconfig");
         let certs = certs();
-        let cluster = Cluster { name: "mullion", server: "https://127.0.0.1:6443", certs: &certs };
+        let cluster = Cluster {
+            name: "mullion",
+            server: "https://127.0.0.1:6443",
+            certs: &certs,
+        };
         write(&Target::File(path.clone()), &cluster).expect("the file can be written");
         write(&Target::Merge(path.clone()), &cluster).expect("the file can be merged into");
-        assert_eq!(fs::metadata(&path).expect("it exists").permissions().mode() & 0o777, 0o600);
-        assert_eq!(fs::read_dir(path.parent().expect("it has one")).expect("readable").count(), 1);
-        let read: Value = serde_saphyr::from_str(&fs::read_to_string(&path).expect("readable")).expect("YAML");
+        assert_eq!(
+            fs::metadata(&path).expect("it exists").permissions().mode() & 0o777,
+            0o600
+        );
+        assert_eq!(
+            fs::read_dir(path.parent().expect("it has one"))
+                .expect("readable")
+                .count(),
+            1
+        );
+        let read: Value =
+            serde_saphyr::from_str(&fs::read_to_string(&path).expect("readable")).expect("YAML");
         assert_eq!(read["clusters"].as_array().map(Vec::len), Some(1));
     }
 
@@ -223,9 +290,17 @@ mod tests {
         let path = dir.path().join("config");
         fs::write(&path, "- just\n- a list\n").expect("writable");
         let certs = certs();
-        let cluster = Cluster { name: "mullion", server: "https://127.0.0.1:6443", certs: &certs };
-        let failure = write(&Target::Merge(path.clone()), &cluster).expect_err("a list is no kubeconfig");
+        let cluster = Cluster {
+            name: "mullion",
+            server: "https://127.0.0.1:6443",
+            certs: &certs,
+        };
+        let failure =
+            write(&Target::Merge(path.clone()), &cluster).expect_err("a list is no kubeconfig");
         assert_eq!(failure.code(), 2);
-        assert_eq!(fs::read_to_string(&path).expect("readable"), "- just\n- a list\n");
+        assert_eq!(
+            fs::read_to_string(&path).expect("readable"),
+            "- just\n- a list\n"
+        );
     }
 }

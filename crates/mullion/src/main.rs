@@ -37,19 +37,33 @@ fn run(cli: Cli) -> Result<(), Failure> {
             log_to_stderr(args.verbose);
             runtime()?.block_on(up::run(args))
         }
-        Command::Bench { what: Bench::Up { nodes, pods, output } } => {
+        Command::Bench {
+            what:
+                Bench::Up {
+                    nodes,
+                    pods,
+                    output,
+                },
+        } => {
             log_to_stderr(0);
             runtime()?.block_on(bench::up(nodes, pods, output))
         }
         Command::Completions { shell } => {
-            clap_complete::generate(shell, &mut Cli::command(), "mullion", &mut std::io::stdout());
+            clap_complete::generate(
+                shell,
+                &mut Cli::command(),
+                "mullion",
+                &mut std::io::stdout(),
+            );
             Ok(())
         }
     }
 }
 
 fn runtime() -> Result<tokio::runtime::Runtime, Failure> {
-    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build();
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .enable_all()
+        .build();
     runtime.map_err(|error| Failure::run(format!("the runtime cannot be started: {error}")))
 }
 
@@ -58,9 +72,14 @@ fn log_to_stderr(verbose: u8) {
     let level = match verbose {
         0 => "warn",
         1 => "warn,mullion=info,mullion_apiserver=info,mullion_controllers=info,mullion_cloud=info",
-        2 => "info,mullion=debug,mullion_apiserver=debug,mullion_controllers=debug,mullion_cloud=debug",
+        2 => {
+            "info,mullion=debug,mullion_apiserver=debug,mullion_controllers=debug,mullion_cloud=debug"
+        }
         _ => "trace",
     };
     let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new(level));
-    tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).init();
+    tracing_subscriber::fmt()
+        .with_env_filter(filter)
+        .with_writer(std::io::stderr)
+        .init();
 }

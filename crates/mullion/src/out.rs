@@ -14,7 +14,9 @@ pub(crate) fn line(text: &str) {
 pub(crate) fn error(failure: &Failure) {
     let text = failure.to_string();
     let text = match std::io::stderr().is_terminal() && std::env::var_os("NO_COLOR").is_none() {
-        true => text.replacen("error:", "\x1b[1;31merror:\x1b[0m", 1).replacen("\nhint:", "\n\x1b[1;36mhint:\x1b[0m", 1),
+        true => text
+            .replacen("error:", "\x1b[1;31merror:\x1b[0m", 1)
+            .replacen("\nhint:", "\n\x1b[1;36mhint:\x1b[0m", 1),
         false => text,
     };
     let _ = writeln!(std::io::stderr(), "{text}");

@@ -56,21 +56,55 @@ struct Group {
 fn groups<'a>(nodes: impl Iterator<Item = &'a Node>) -> Vec<Group> {
     let mut groups: BTreeMap<(String, String, String), (usize, usize)> = BTreeMap::new();
     for node in nodes {
-        let label = |key: &str| node.metadata.labels.as_ref().and_then(|labels| labels.get(key)).cloned().unwrap_or_default();
-        let image = node.status.as_ref().and_then(|status| status.node_info.as_ref()).map(|info| info.os_image.clone()).unwrap_or_default();
-        let os = if label(labels::OS) == labels::OS_WINDOWS { "Windows" } else { "Linux" };
-        let counts = groups.entry((os.to_owned(), image, label(labels::INSTANCE_TYPE))).or_default();
+        let label = |key: &str| {
+            node.metadata
+                .labels
+                .as_ref()
+                .and_then(|labels| labels.get(key))
+                .cloned()
+                .unwrap_or_default()
+        };
+        let image = node
+            .status
+            .as_ref()
+            .and_then(|status| status.node_info.as_ref())
+            .map(|info| info.os_image.clone())
+            .unwrap_or_default();
+        let os = if label(labels::OS) == labels::OS_WINDOWS {
+            "Windows"
+        } else {
+            "Linux"
+        };
+        let counts = groups
+            .entry((os.to_owned(), image, label(labels::INSTANCE_TYPE)))
+            .or_default();
         counts.0 += 1;
         counts.1 += usize::from(is_ready(node));
     }
-    let rows = groups.into_iter().map(|((os, image, instance_type), (nodes, ready))| Group { instance_type, os, image, nodes, ready });
+    let rows = groups
+        .into_iter()
+        .map(|((os, image, instance_type), (nodes, ready))| Group {
+            instance_type,
+            os,
+            image,
+            nodes,
+            ready,
+        });
     rows.collect()
 }
 
 fn render(facts: &Facts<'_>) -> String {
-    let (bold, dim, green, end) = if facts.colours { ("\x1b[1m", "\x1b[2m", "\x1b[32m", "\x1b[0m") } else { ("", "", "", "") };
+    let (bold, dim, green, end) = if facts.colours {
+        ("\x1b[1m", "\x1b[2m", "\x1b[32m", "\x1b[0m")
+    } else {
+        ("", "", "", "")
+    };
     let mut out = String::new();
-    let speed = if facts.speed.is_infinite() { "no delays".to_owned() } else { format!("speed {}x", facts.speed) };
+    let speed = if facts.speed.is_infinite() {
+        "no delays".to_owned()
+    } else {
+        format!("speed {}x", facts.speed)
+    };
     // Writing to a String does not fail.
     let _ = writeln!(
         out,
@@ -78,24 +112,43 @@ fn render(facts: &Facts<'_>) -> String {
         env!("CARGO_PKG_VERSION"),
         facts.region
     );
-    let _ = writeln!(out, "  api      {:<46} {green}ready in {:.2} s{end}", facts.server, facts.ready_s);
+    let _ = writeln!(
+        out,
+        "  api      {:<46} {green}ready in {:.2} s{end}",
+        facts.server, facts.ready_s
+    );
     for (index, group) in facts.groups.iter().enumerate() {
         let title = if index == 0 { "nodes" } else { "" };
         let state = match group.nodes - group.ready {
             0 => format!("{green}ready{end}"),
             rest => format!("{} of {} ready, {rest} starting", group.ready, group.nodes),
         };
-        let _ = writeln!(out, "  {title:<8} {:<22} {:<8} {:<34} {state}", format!("{} x {}", group.nodes, group.instance_type), group.os, group.image);
+        let _ = writeln!(
+            out,
+            "  {title:<8} {:<22} {:<8} {:<34} {state}",
+            format!("{} x {}", group.nodes, group.instance_type),
+            group.os,
+            group.image
+        );
     }
     if facts.default_pools {
-        let _ = writeln!(out, "  pools    linux, windows-2019, windows-2022, windows-2025        buy on demand");
+        let _ = writeln!(
+            out,
+            "  pools    linux, windows-2019, windows-2022, windows-2025        buy on demand"
+        );
     }
     match facts.kubeconfig {
         Some(Target::File(path)) => {
             let _ = writeln!(out, "\n  {bold}export KUBECONFIG={}{end}", quoted(path));
         }
         Some(Target::Merge(path)) => {
-            let _ = writeln!(out, "\n  context {} added to {}\n  {bold}kubectl config use-context {}{end}", facts.context, path.display(), facts.context);
+            let _ = writeln!(
+                out,
+                "\n  context {} added to {}\n  {bold}kubectl config use-context {}{end}",
+                facts.context,
+                path.display(),
+                facts.context
+            );
         }
         None => {}
     }
@@ -110,8 +163,14 @@ fn render(facts: &Facts<'_>) -> String {
 /// A path as a shell takes it.
 fn quoted(path: &Path) -> String {
     let text = path.display().to_string();
-    let plain = text.chars().all(|c| c.is_ascii_alphanumeric() || "/._-+~".contains(c));
-    if plain { text } else { format!("'{}'", text.replace('\'', r"'\''")) }
+    let plain = text
+        .chars()
+        .all(|c| c.is_ascii_alphanumeric() || "/._-+~".contains(c));
+    if plain {
+        text
+    } else {
+        format!("'{}'", text.replace('\'', r"'\''"))
+    }
 }
 
 #[cfg(test)]
@@ -121,13 +180,28 @@ mod tests {
     #[test]
     fn the_banner_says_what_is_there_and_what_to_do_next() {
         let target = Target::File("/home/ann/.local/state/mullion/kubeconfig".into());
-        let row = |nodes, ready, os: &str, image: &str, instance_type: &str| Group { instance_type: instance_type.into(), os: os.into(), image: image.into(), nodes, ready };
+        let row = |nodes, ready, os: &str, image: &str, instance_type: &str| Group {
+            instance_type: instance_type.into(),
+            os: os.into(),
+            image: image.into(),
+            nodes,
+            ready,
+        };
         let text = render(&Facts {
             region: "us-west-2",
             speed: 10.0,
             server: "https://127.0.0.1:6443".into(),
             ready_s: 0.034,
-            groups: vec![row(2, 2, "Linux", "Amazon Linux 2023", "m5.large"), row(3, 1, "Windows", "Windows Server 2022 Datacenter", "m5.xlarge")],
+            groups: vec![
+                row(2, 2, "Linux", "Amazon Linux 2023", "m5.large"),
+                row(
+                    3,
+                    1,
+                    "Windows",
+                    "Windows Server 2022 Datacenter",
+                    "m5.xlarge",
+                ),
+            ],
             default_pools: true,
             kubeconfig: Some(&target),
             context: "mullion",
@@ -138,6 +212,9 @@ mod tests {
 
     #[test]
     fn a_path_with_a_space_is_quoted() {
-        assert_eq!(quoted(Path::new("/tmp/my dir/kubeconfig")), "'/tmp/my dir/kubeconfig'");
+        assert_eq!(
+            quoted(Path::new("/tmp/my dir/kubeconfig")),
+            "'/tmp/my dir/kubeconfig'"
+        );
     }
 }

@@ -12,13 +12,19 @@ use std::{
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Node;
 use kube::Client;
-use mullion_apiserver::{ApiServer, Config, admission::User, Tls};
+use mullion_apiserver::{ApiServer, Config, Tls, admission::User};
 use mullion_cloud::{Clock, LaunchRequest, sim::SimulatedEc2};
-use mullion_controllers::{Context, gc, kubelet, namespace, node_lifecycle, pdb, podgc, scheduler, service, serviceaccount, volume_protection, workloads};
+use mullion_controllers::{
+    Context, gc, kubelet, namespace, node_lifecycle, pdb, podgc, scheduler, service,
+    serviceaccount, volume_protection, workloads,
+};
 use tokio::{task::JoinHandle, time::Instant};
 use tokio_util::sync::CancellationToken;
 
-use super::{karpenter, logs::SimulatedLogs, machines, plan::Plan, setup, windows_addresses::WindowsAddresses};
+use super::{
+    karpenter, logs::SimulatedLogs, machines, plan::Plan, setup,
+    windows_addresses::WindowsAddresses,
+};
 use crate::{certs::Certs, failure::Failure, kubeconfig};
 
 /// EKS's range of cluster addresses for a VPC in 10.0.0.0/16, and the address of the `kubernetes` Service in it.
@@ -51,7 +57,8 @@ impl Cluster {
         let clock = Clock::starting_at(Timestamp::now());
         let (ec2, orders) = plan.cloud(clock.clone())?;
         let (listener, address) = plan.port.bind().await?;
-        let certs = Certs::generate(clock.now(), SERVICE_IP).map_err(|error| Failure::run(format!("certificates cannot be made: {error}")))?;
+        let certs = Certs::generate(clock.now(), SERVICE_IP)
+            .map_err(|error| Failure::run(format!("certificates cannot be made: {error}")))?;
 
         let logs = SimulatedLogs::default();
         let server = ApiServer::new(Config {
@@ -59,15 +66,33 @@ impl Cluster {
                 let clock = clock.clone();
                 move || clock.now()
             }),
-            service_cidr: SERVICE_CIDR.parse().expect("a constant range with room for Services"),
+            service_cidr: SERVICE_CIDR
+                .parse()
+                .expect("a constant range with room for Services"),
             admission: vec![Arc::new(WindowsAddresses)],
             logs: Some(Arc::new(logs.clone())),
             ..Config::default()
         });
-        let tls = Tls::from_pem(certs.server.cert.as_bytes(), certs.server.key.as_bytes(), certs.ca.as_bytes()).map_err(|error| Failure::run(format!("the API server's certificate cannot be used: {error}")))?;
+        let tls = Tls::from_pem(
+            certs.server.cert.as_bytes(),
+            certs.server.key.as_bytes(),
+            certs.ca.as_bytes(),
+        )
+        .map_err(|error| {
+            Failure::run(format!(
+                "the API server's certificate cannot be used: {error}"
+            ))
+        })?;
         if let Some(target) = &plan.kubeconfig {
             let server = format!("https://{address}");
-            kubeconfig::write(target, &kubeconfig::Cluster { name: &plan.spec.name, server: &server, certs: &certs })?;
+            kubeconfig::write(
+                target,
+                &kubeconfig::Cluster {
+                    name: &plan.spec.name,
+                    server: &server,
+                    certs: &certs,
+                },
+            )?;
         }
         let stop_serving = CancellationToken::new();
         let serving = tokio::spawn({
@@ -78,7 +103,15 @@ impl Cluster {
 
         let client = Client::new(server.router_as(administrator()), "default");
         let context = Context::new(client.clone(), clock);
-        let cluster = Cluster { plan, address, api_ready_in, certs, context, stop_serving, serving };
+        let cluster = Cluster {
+            plan,
+            address,
+            api_ready_in,
+            certs,
+            context,
+            stop_serving,
+            serving,
+        };
         match cluster.populate(&client, &ec2, orders, logs).await {
             Ok(()) => Ok(cluster),
             Err(failure) => {
@@ -97,15 +130,31 @@ impl Cluster {
     ) -> Result<(), Failure> {
         let context = &self.context;
         let windows = self.plan.default_pools || self.plan.spec.has_windows();
-        setup::fill(client, &setup::Wanted { windows, pools: self.plan.default_pools }).await?;
+        setup::fill(
+            client,
+            &setup::Wanted {
+                windows,
+                pools: self.plan.default_pools,
+            },
+        )
+        .await?;
         let nodes = orders.len();
         for order in orders {
-            ec2.provide(order).map_err(|error| Failure::input(format!("a node group's instance cannot be had: {error}")))?;
+            ec2.provide(order).map_err(|error| {
+                Failure::input(format!("a node group's instance cannot be had: {error}"))
+            })?;
         }
         logs.serve(context, karpenter::start(context, ec2, &self.plan));
         controllers(context, ec2, &self.plan, &self.certs.ca);
-        let options = kubelet::driver::Options { pace: self.plan.speed.into(), images: self.plan.images.clone() };
-        kubelet::driver::start(context, options, machines::follow(ec2.clone(), context.shutdown.clone()));
+        let options = kubelet::driver::Options {
+            pace: self.plan.speed.into(),
+            images: self.plan.images.clone(),
+        };
+        kubelet::driver::start(
+            context,
+            options,
+            machines::follow(ec2.clone(), context.shutdown.clone()),
+        );
         self.nodes_ready(nodes).await;
         Ok(())
     }
@@ -144,7 +193,10 @@ impl Cluster {
 /// What a real cluster's own processes do: everything but the kubelets and the provisioner.
 fn controllers(context: &Context, ec2: &SimulatedEc2, plan: &Plan, ca: &str) {
     workloads::start(context);
-    service::start(context, Arc::new(service::ElasticLoadBalancers::new(&plan.spec.region)));
+    service::start(
+        context,
+        Arc::new(service::ElasticLoadBalancers::new(&plan.spec.region)),
+    );
     namespace::start(context);
     serviceaccount::start(context, Some(ca.into()));
     pdb::start(context);
@@ -157,10 +209,20 @@ fn controllers(context: &Context, ec2: &SimulatedEc2, plan: &Plan, ca: &str) {
 
 /// Who the controllers are to the API server.
 fn administrator() -> User {
-    User { name: "system:mullion".into(), groups: vec!["system:masters".into(), "system:authenticated".into()], ..User::default() }
+    User {
+        name: "system:mullion".into(),
+        groups: vec!["system:masters".into(), "system:authenticated".into()],
+        ..User::default()
+    }
 }
 
 pub(super) fn is_ready(node: &Node) -> bool {
-    let conditions = node.status.as_ref().and_then(|status| status.conditions.as_ref());
-    conditions.into_iter().flatten().any(|condition| condition.type_ == "Ready" && condition.status == "True")
+    let conditions = node
+        .status
+        .as_ref()
+        .and_then(|status| status.conditions.as_ref());
+    conditions
+        .into_iter()
+        .flatten()
+        .any(|condition| condition.type_ == "Ready" && condition.status == "True")
 }

@@ -54,36 +54,65 @@ fn usual_megabytes() -> u64 {
 
 /// The built-in table, with the file's rows in front of it if there is a file.
 pub(super) fn table(file: Option<&Path>) -> Result<ImageTable, Failure> {
-    let Some(path) = file else { return Ok(ImageTable::default()) };
-    let text = std::fs::read_to_string(path).map_err(|error| Failure::input(format!("{} cannot be read: {error}", path.display())))?;
+    let Some(path) = file else {
+        return Ok(ImageTable::default());
+    };
+    let text = std::fs::read_to_string(path)
+        .map_err(|error| Failure::input(format!("{} cannot be read: {error}", path.display())))?;
     parse(&text).map_err(|why| Failure::input(format!("{}: {why}", path.display())).hint(HINT))
 }
 
 fn parse(text: &str) -> Result<ImageTable, String> {
-    let file: File = serde_saphyr::from_str(text).map_err(|error| error.to_string().lines().next().unwrap_or_default().to_owned())?;
+    let file: File = serde_saphyr::from_str(text).map_err(|error| {
+        error
+            .to_string()
+            .lines()
+            .next()
+            .unwrap_or_default()
+            .to_owned()
+    })?;
     let mut builds = Builds::default();
     for (index, named) in file.builds.into_iter().enumerate() {
         let build = build(&named.build, &format!("builds[{index}].build"))?;
-        builds.add(Release { build, name: named.name, tags: named.tags.iter().map(|tag| tag.to_lowercase()).collect() });
+        builds.add(Release {
+            build,
+            name: named.name,
+            tags: named.tags.iter().map(|tag| tag.to_lowercase()).collect(),
+        });
     }
     let mut rows = Vec::with_capacity(file.images.len());
     for (index, image) in file.images.into_iter().enumerate() {
         let at = |field: &str| format!("images[{index}].{field}");
-        let fixed = image.build.as_deref().map(|text| build(text, &at("build"))).transpose()?;
+        let fixed = image
+            .build
+            .as_deref()
+            .map(|text| build(text, &at("build")))
+            .transpose()?;
         let platform = match (image.os, fixed) {
             (Os::Windows, build) => Platform::Windows(build),
-            (_, Some(_)) => return Err(format!("{}: only a Windows image has a build", at("build"))),
+            (_, Some(_)) => {
+                return Err(format!("{}: only a Windows image has a build", at("build")));
+            }
             (Os::Linux, None) => Platform::Linux,
             (Os::Any, None) => Platform::Any,
         };
-        let bytes = image.megabytes.checked_mul(1_000_000).ok_or_else(|| format!("{}: {} is too large", at("megabytes"), image.megabytes))?;
-        rows.push(ImageRow { repository: Cow::Owned(image.repository), platform, bytes, base_bytes: 0 });
+        let bytes = image
+            .megabytes
+            .checked_mul(1_000_000)
+            .ok_or_else(|| format!("{}: {} is too large", at("megabytes"), image.megabytes))?;
+        rows.push(ImageRow {
+            repository: Cow::Owned(image.repository),
+            platform,
+            bytes,
+            base_bytes: 0,
+        });
     }
     Ok(ImageTable::extended(rows, builds))
 }
 
 fn build(text: &str, at: &str) -> Result<Build, String> {
-    text.parse().map_err(|_| format!("{at}: {text:?} is not a build such as 10.0.20348"))
+    text.parse()
+        .map_err(|_| format!("{at}: {text:?} is not a build such as 10.0.20348"))
 }
 
 #[cfg(test)]
@@ -92,12 +121,22 @@ mod tests {
 
     #[test]
     fn rows_and_builds_are_read_and_wrong_ones_named() {
-        assert!(parse("images: [{repository: r.example.com/shop, os: windows, build: 10.0.20348}]").is_ok());
-        assert!(parse("builds: [{build: 10.0.19045, name: Windows 10 22H2, tags: [22h2]}]").is_ok());
-        let wrong = parse("images: [{repository: a, os: linux, build: 10.0.20348}]").expect_err("a Linux image has no build");
+        assert!(
+            parse("images: [{repository: r.example.com/shop, os: windows, build: 10.0.20348}]")
+                .is_ok()
+        );
+        assert!(
+            parse("builds: [{build: 10.0.19045, name: Windows 10 22H2, tags: [22h2]}]").is_ok()
+        );
+        let wrong = parse("images: [{repository: a, os: linux, build: 10.0.20348}]")
+            .expect_err("a Linux image has no build");
         assert_eq!(wrong, "images[0].build: only a Windows image has a build");
-        let wrong = parse("images: [{repository: a, os: windows, build: '2022'}]").expect_err("no build");
-        assert_eq!(wrong, "images[0].build: \"2022\" is not a build such as 10.0.20348");
+        let wrong =
+            parse("images: [{repository: a, os: windows, build: '2022'}]").expect_err("no build");
+        assert_eq!(
+            wrong,
+            "images[0].build: \"2022\" is not a build such as 10.0.20348"
+        );
         assert!(parse("images: [{repository: a, os: bsd}]").is_err());
     }
 }

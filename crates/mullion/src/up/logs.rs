@@ -32,7 +32,10 @@ impl SimulatedLogs {
     /// From now on logs can be read.
     pub(super) fn serve(&self, context: &Context, decisions: DecisionLog) {
         // A cluster is filled once.
-        let _ = self.sources.set(Sources { pods: context.informers.pods.clone(), decisions });
+        let _ = self.sources.set(Sources {
+            pods: context.informers.pods.clone(),
+            decisions,
+        });
     }
 }
 
@@ -44,7 +47,14 @@ impl LogSource for SimulatedLogs {
         if is_provisioner(&pod, container.name) {
             return Some(decisions(&sources.decisions, container.follow));
         }
-        let written = run.lines.into_iter().map(|text| Line { time: run.started_at, text }).collect();
+        let written = run
+            .lines
+            .into_iter()
+            .map(|text| Line {
+                time: run.started_at,
+                text,
+            })
+            .collect();
         let coming = container.follow.then(|| {
             let (pods, name) = (sources.pods.clone(), container.name.to_owned());
             // Nothing more is written; the stream ends with the container.
@@ -58,25 +68,38 @@ impl LogSource for SimulatedLogs {
 fn is_provisioner(pod: &Pod, container: &str) -> bool {
     container == CONTROLLER
         && pod.namespace().as_deref() == Some(KARPENTER)
-        && pod.labels().get("app.kubernetes.io/name").map(String::as_str) == Some(KARPENTER)
+        && pod
+            .labels()
+            .get("app.kubernetes.io/name")
+            .map(String::as_str)
+            == Some(KARPENTER)
 }
 
 fn decisions(log: &DecisionLog, follow: bool) -> Log {
-    let line = |line: mullion_controllers::provisioner::decision_log::Line| Line { time: line.at, text: line.text.to_string() };
+    let line = |line: mullion_controllers::provisioner::decision_log::Line| Line {
+        time: line.at,
+        text: line.text.to_string(),
+    };
     let (written, cursor) = log.since(0);
     let coming = follow.then(|| {
         let start = (log.clone(), log.written(), cursor, VecDeque::new());
-        stream::unfold(start, move |(log, mut changed, mut cursor, mut ready)| async move {
-            while ready.is_empty() {
-                changed.wait_for(|last| *last > cursor).await.ok()?;
-                let (lines, next) = log.since(cursor);
-                ready.extend(lines);
-                cursor = next;
-            }
-            let next = ready.pop_front().map(line)?;
-            Some((next, (log, changed, cursor, ready)))
-        })
+        stream::unfold(
+            start,
+            move |(log, mut changed, mut cursor, mut ready)| async move {
+                while ready.is_empty() {
+                    changed.wait_for(|last| *last > cursor).await.ok()?;
+                    let (lines, next) = log.since(cursor);
+                    ready.extend(lines);
+                    cursor = next;
+                }
+                let next = ready.pop_front().map(line)?;
+                Some((next, (log, changed, cursor, ready)))
+            },
+        )
         .boxed()
     });
-    Log { written: written.into_iter().map(line).collect(), coming }
+    Log {
+        written: written.into_iter().map(line).collect(),
+        coming,
+    }
 }

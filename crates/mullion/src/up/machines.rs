@@ -15,7 +15,10 @@ use tokio_util::sync::CancellationToken;
 const USUAL_PREFIX: u8 = 18;
 
 /// Follows the instances until `shutdown`.
-pub(super) fn follow(ec2: SimulatedEc2, shutdown: CancellationToken) -> mpsc::UnboundedReceiver<Machine> {
+pub(super) fn follow(
+    ec2: SimulatedEc2,
+    shutdown: CancellationToken,
+) -> mpsc::UnboundedReceiver<Machine> {
     let (sender, machines) = mpsc::unbounded_channel();
     let mut changed = ec2.changed();
     tokio::spawn(async move {
@@ -53,7 +56,9 @@ impl Known {
                     news.push(booted(&instance, ec2));
                 }
             } else if self.booted.remove(&instance.id) {
-                news.push(Machine::Gone { name: instance.private_dns_name.clone() });
+                news.push(Machine::Gone {
+                    name: instance.private_dns_name.clone(),
+                });
             }
         }
         news
@@ -68,18 +73,32 @@ fn booted(instance: &Instance, ec2: &SimulatedEc2) -> Machine {
     };
     let (ec2, id) = (ec2.clone(), instance.id.clone());
     let most = usize::try_from(most).unwrap_or(usize::MAX);
-    Machine::Booted { facts: Box::new(facts(instance)), addresses: Addresses::on_demand(most, move || ec2.assign_address(&id).ok()) }
+    Machine::Booted {
+        facts: Box::new(facts(instance)),
+        addresses: Addresses::on_demand(most, move || ec2.assign_address(&id).ok()),
+    }
 }
 
 fn quantities(resources: &Resources) -> BTreeMap<String, String> {
-    resources.to_list().iter().map(|(key, value)| (key.clone(), value.0.clone())).collect()
+    resources
+        .to_list()
+        .iter()
+        .map(|(key, value)| (key.clone(), value.0.clone()))
+        .collect()
 }
 
 fn facts(instance: &Instance) -> NodeFacts {
     let image = &instance.image;
     let mut labels = instance.registration.labels.clone();
-    labels.extend(image.labels().map(|(key, value)| (key.to_owned(), value.to_owned())));
-    labels.insert(mullion_api::labels::ZONE_ID.to_owned(), instance.zone_id.to_string());
+    labels.extend(
+        image
+            .labels()
+            .map(|(key, value)| (key.to_owned(), value.to_owned())),
+    );
+    labels.insert(
+        mullion_api::labels::ZONE_ID.to_owned(),
+        instance.zone_id.to_string(),
+    );
     let taints = instance.registration.taints.iter().map(|taint| Taint {
         key: taint.key.clone(),
         value: (!taint.value.is_empty()).then(|| taint.value.clone()),

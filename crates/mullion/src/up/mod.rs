@@ -24,7 +24,9 @@ pub(crate) async fn run(args: UpArgs) -> Result<(), Failure> {
     let plan = Plan::from_args(args)?;
     let ignored = plan.spec.ignored.join(", ");
     if !ignored.is_empty() {
-        out::note(&format!("accepted, without effect in a simulation: {ignored}"));
+        out::note(&format!(
+            "accepted, without effect in a simulation: {ignored}"
+        ));
     }
     let cluster = Cluster::start(plan).await?;
     out::line(&banner::text(&cluster, out::colours()));
@@ -43,7 +45,8 @@ async fn interrupted() -> Result<(), Failure> {
     let failed = |error| Failure::run(format!("signals cannot be waited for: {error}"));
     #[cfg(unix)]
     {
-        let mut terminate = signal::unix::signal(signal::unix::SignalKind::terminate()).map_err(failed)?;
+        let mut terminate =
+            signal::unix::signal(signal::unix::SignalKind::terminate()).map_err(failed)?;
         tokio::select! {
             ended = signal::ctrl_c() => ended.map_err(failed),
             _ = terminate.recv() => Ok(()),

@@ -1,6 +1,10 @@
 //! What to start, decided from the flags: everything that can be wrong about them is found here, before anything runs.
 
-use std::{net::{Ipv4Addr, SocketAddr}, path::{Path, PathBuf}, sync::Arc};
+use std::{
+    net::{Ipv4Addr, SocketAddr},
+    path::{Path, PathBuf},
+    sync::Arc,
+};
 
 use mullion_api::{
     ami::AmiFamily,
@@ -56,7 +60,10 @@ impl Plan {
     /// Reads what the flags name.
     pub(crate) fn from_args(args: UpArgs) -> Result<Plan, Failure> {
         let exhausted = args.insufficient_capacity.iter().map(|text| {
-            text.parse().map_err(|error| Failure::input(format!("--insufficient-capacity: {error}")).hint("--insufficient-capacity 'c6a.xlarge/*/on-demand'"))
+            text.parse().map_err(|error| {
+                Failure::input(format!("--insufficient-capacity: {error}"))
+                    .hint("--insufficient-capacity 'c6a.xlarge/*/on-demand'")
+            })
         });
         Ok(Plan {
             exhausted: exhausted.collect::<Result<_, _>>()?,
@@ -75,10 +82,17 @@ impl Plan {
     }
 
     /// The simulated cloud and the orders for the instances that are there from the beginning.
-    pub(crate) fn cloud(&self, clock: mullion_cloud::Clock) -> Result<(SimulatedEc2, Vec<LaunchRequest>), Failure> {
-        let config = sim::Config { speed: self.speed, ..sim::Config::for_cluster(&self.spec) };
+    pub(crate) fn cloud(
+        &self,
+        clock: mullion_cloud::Clock,
+    ) -> Result<(SimulatedEc2, Vec<LaunchRequest>), Failure> {
+        let config = sim::Config {
+            speed: self.speed,
+            ..sim::Config::for_cluster(&self.spec)
+        };
         let ec2 = SimulatedEc2::new(config, clock);
-        let orders = node_group::orders(&self.spec, &ec2).map_err(|error| config_failure(self.file.as_deref(), &error))?;
+        let orders = node_group::orders(&self.spec, &ec2)
+            .map_err(|error| config_failure(self.file.as_deref(), &error))?;
         for pattern in &self.exhausted {
             ec2.exhaust(pattern.clone());
         }
@@ -91,12 +105,17 @@ impl Port {
     pub(crate) async fn bind(self) -> Result<(TcpListener, SocketAddr), Failure> {
         let listener = match self {
             Port::Exactly(port) => listen(port).await.map_err(|error| {
-                Failure::input(format!("port {port} on 127.0.0.1 cannot be taken: {}", cause(&error)))
-                    .hint("choose another one with --port N; --port 0 takes any free one")
+                Failure::input(format!(
+                    "port {port} on 127.0.0.1 cannot be taken: {}",
+                    cause(&error)
+                ))
+                .hint("choose another one with --port N; --port 0 takes any free one")
             })?,
             Port::Usual => usual().await?,
         };
-        let address = listener.local_addr().map_err(|error| Failure::run(format!("the listener has no address: {error}")))?;
+        let address = listener
+            .local_addr()
+            .map_err(|error| Failure::run(format!("the listener has no address: {error}")))?;
         Ok((listener, address))
     }
 }
@@ -107,10 +126,18 @@ async fn usual() -> Result<TcpListener, Failure> {
         match listen(port).await {
             Ok(listener) => return Ok(listener),
             Err(error) if error.kind() == std::io::ErrorKind::AddrInUse => {}
-            Err(error) => return Err(Failure::input(format!("port {port} on 127.0.0.1 cannot be taken: {}", cause(&error)))),
+            Err(error) => {
+                return Err(Failure::input(format!(
+                    "port {port} on 127.0.0.1 cannot be taken: {}",
+                    cause(&error)
+                )));
+            }
         }
     }
-    Err(Failure::input(format!("ports {FIRST_PORT} to {last} on 127.0.0.1 are all in use")).hint("--port 0 takes any free one"))
+    Err(Failure::input(format!(
+        "ports {FIRST_PORT} to {last} on 127.0.0.1 are all in use"
+    ))
+    .hint("--port 0 takes any free one"))
 }
 
 async fn listen(port: u16) -> std::io::Result<TcpListener> {
@@ -120,7 +147,9 @@ async fn listen(port: u16) -> std::io::Result<TcpListener> {
 fn cause(error: &std::io::Error) -> String {
     match error.kind() {
         std::io::ErrorKind::AddrInUse => "it is in use".to_owned(),
-        std::io::ErrorKind::PermissionDenied => "you may not (ports below 1024 need privileges)".to_owned(),
+        std::io::ErrorKind::PermissionDenied => {
+            "you may not (ports below 1024 need privileges)".to_owned()
+        }
         _ => error.to_string(),
     }
 }
@@ -132,7 +161,8 @@ fn read(path: &Path) -> Result<eksctl::Cluster, Failure> {
             std::io::ErrorKind::InvalidData => "it is not text".to_owned(),
             _ => error.to_string(),
         };
-        Failure::input(format!("{} cannot be read: {why}", path.display())).hint("--config takes an eksctl ClusterConfig (eksctl.io/v1alpha5)")
+        Failure::input(format!("{} cannot be read: {why}", path.display()))
+            .hint("--config takes an eksctl ClusterConfig (eksctl.io/v1alpha5)")
     })?;
     eksctl::Cluster::from_yaml(&text).map_err(|error| config_failure(Some(path), &error))
 }

@@ -31,12 +31,27 @@ pub(super) async fn fill(client: &Client, wanted: &Wanted) -> Result<(), Failure
     for definition in crds::crds() {
         let name = definition.metadata.name.clone().unwrap_or_default();
         let api: Api<k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition> = Api::all(client.clone());
-        api.create(&PostParams::default(), &definition).await.map_err(|error| failed(&format!("CustomResourceDefinition {name}"), &error))?;
-        let established = kube::runtime::wait::await_condition(api, &name, kube::runtime::conditions::is_crd_established());
+        api.create(&PostParams::default(), &definition)
+            .await
+            .map_err(|error| failed(&format!("CustomResourceDefinition {name}"), &error))?;
+        let established = kube::runtime::wait::await_condition(
+            api,
+            &name,
+            kube::runtime::conditions::is_crd_established(),
+        );
         match tokio::time::timeout(PATIENCE, established).await {
             Ok(Ok(_)) => {}
-            Ok(Err(error)) => return Err(Failure::run(format!("CustomResourceDefinition {name} cannot be watched: {error}"))),
-            Err(_) => return Err(Failure::run(format!("CustomResourceDefinition {name} was not established within {} s", PATIENCE.as_secs()))),
+            Ok(Err(error)) => {
+                return Err(Failure::run(format!(
+                    "CustomResourceDefinition {name} cannot be watched: {error}"
+                )));
+            }
+            Err(_) => {
+                return Err(Failure::run(format!(
+                    "CustomResourceDefinition {name} was not established within {} s",
+                    PATIENCE.as_secs()
+                )));
+            }
         }
     }
     create_all(client, include_str!("karpenter.yaml")).await?;
@@ -55,8 +70,8 @@ pub(super) async fn fill(client: &Client, wanted: &Wanted) -> Result<(), Failure
 }
 
 async fn create_all(client: &Client, manifests: &str) -> Result<(), Failure> {
-    let documents: Vec<serde_json::Value> =
-        serde_saphyr::from_multiple(manifests).map_err(|error| Failure::run(format!("an embedded manifest is malformed: {error}")))?;
+    let documents: Vec<serde_json::Value> = serde_saphyr::from_multiple(manifests)
+        .map_err(|error| Failure::run(format!("an embedded manifest is malformed: {error}")))?;
     for document in documents {
         create(client, document).await?;
     }
@@ -64,17 +79,28 @@ async fn create_all(client: &Client, manifests: &str) -> Result<(), Failure> {
 }
 
 async fn create(client: &Client, manifest: serde_json::Value) -> Result<(), Failure> {
-    let object: DynamicObject =
-        serde_json::from_value(manifest).map_err(|error| Failure::run(format!("an embedded manifest is malformed: {error}")))?;
+    let object: DynamicObject = serde_json::from_value(manifest)
+        .map_err(|error| Failure::run(format!("an embedded manifest is malformed: {error}")))?;
     let types = object.types.clone().unwrap_or_default();
-    let what = format!("{} {}", types.kind, object.metadata.name.clone().unwrap_or_default());
-    let kind = GroupVersionKind::try_from(&types).map_err(|error| Failure::run(format!("an embedded manifest is malformed: {error}")))?;
-    let (resource, capabilities) = discovery::pinned_kind(client, &kind).await.map_err(|error| failed(&what, &error))?;
+    let what = format!(
+        "{} {}",
+        types.kind,
+        object.metadata.name.clone().unwrap_or_default()
+    );
+    let kind = GroupVersionKind::try_from(&types)
+        .map_err(|error| Failure::run(format!("an embedded manifest is malformed: {error}")))?;
+    let (resource, capabilities) = discovery::pinned_kind(client, &kind)
+        .await
+        .map_err(|error| failed(&what, &error))?;
     let api: Api<DynamicObject> = match (capabilities.scope, object.metadata.namespace.as_deref()) {
-        (Scope::Namespaced, Some(namespace)) => Api::namespaced_with(client.clone(), namespace, &resource),
+        (Scope::Namespaced, Some(namespace)) => {
+            Api::namespaced_with(client.clone(), namespace, &resource)
+        }
         _ => Api::all_with(client.clone(), &resource),
     };
-    api.create(&PostParams::default(), &object).await.map_err(|error| failed(&what, &error))?;
+    api.create(&PostParams::default(), &object)
+        .await
+        .map_err(|error| failed(&what, &error))?;
     Ok(())
 }
 

@@ -19,8 +19,16 @@ impl Plugin for WindowsAddresses {
         "WindowsAddresses"
     }
 
-    fn handles(&self, operation: Operation, resource: &Resource, subresource: Option<&str>) -> bool {
-        operation == Operation::Create && resource.group.is_empty() && resource.plural == "pods" && subresource.is_none()
+    fn handles(
+        &self,
+        operation: Operation,
+        resource: &Resource,
+        subresource: Option<&str>,
+    ) -> bool {
+        operation == Operation::Create
+            && resource.group.is_empty()
+            && resource.plural == "pods"
+            && subresource.is_none()
     }
 
     fn mutate(&self, ctx: &Ctx<'_>, request: &mut Request<'_>) -> Result<(), Status> {
@@ -34,19 +42,31 @@ impl Plugin for WindowsAddresses {
 
 fn is_windows(spec: &Value) -> bool {
     let selector = &spec["nodeSelector"];
-    [&selector[labels::OS], &selector["beta.kubernetes.io/os"], &spec["os"]["name"]].into_iter().any(|os| os == labels::OS_WINDOWS)
+    [
+        &selector[labels::OS],
+        &selector["beta.kubernetes.io/os"],
+        &spec["os"]["name"],
+    ]
+    .into_iter()
+    .any(|os| os == labels::OS_WINDOWS)
 }
 
 /// The words Go's ParseBool takes for true.
 fn is_enabled(ctx: &Ctx<'_>) -> bool {
-    let config = ctx.lookup.find("", "configmaps", Some("kube-system"), "amazon-vpc-cni");
-    let value = config.as_ref().and_then(|config| config["data"]["enable-windows-ipam"].as_str());
+    let config = ctx
+        .lookup
+        .find("", "configmaps", Some("kube-system"), "amazon-vpc-cni");
+    let value = config
+        .as_ref()
+        .and_then(|config| config["data"]["enable-windows-ipam"].as_str());
     value.is_some_and(|value| matches!(value, "1" | "t" | "T" | "true" | "TRUE" | "True"))
 }
 
 /// One address, whatever was asked for, in the first container: the resource is counted for the pod as a whole.
 fn ask_for_address(spec: &mut Value) {
-    let Some(container) = spec["containers"].get_mut(0) else { return };
+    let Some(container) = spec["containers"].get_mut(0) else {
+        return;
+    };
     for list in ["requests", "limits"] {
         let resources = &mut container["resources"];
         if !resources.is_object() {
@@ -65,9 +85,13 @@ mod tests {
 
     #[test]
     fn a_pod_is_windows_by_selector_or_by_its_own_word() {
-        assert!(is_windows(&json!({"nodeSelector": {"kubernetes.io/os": "windows"}})));
+        assert!(is_windows(
+            &json!({"nodeSelector": {"kubernetes.io/os": "windows"}})
+        ));
         assert!(is_windows(&json!({"os": {"name": "windows"}})));
-        assert!(!is_windows(&json!({"nodeSelector": {"kubernetes.io/os": "linux"}})));
+        assert!(!is_windows(
+            &json!({"nodeSelector": {"kubernetes.io/os": "linux"}})
+        ));
         assert!(!is_windows(&json!({})));
     }
 

@@ -63,7 +63,10 @@ impl Cluster {
     pub(crate) fn kill_and_restart(mut self, args: &[&str]) -> Cluster {
         self.child.kill().expect("the process can be killed");
         self.child.wait().expect("the process ends");
-        let dir = std::mem::replace(&mut self.dir, tempfile::tempdir().expect("a temporary directory"));
+        let dir = std::mem::replace(
+            &mut self.dir,
+            tempfile::tempdir().expect("a temporary directory"),
+        );
         drop(self);
         Cluster::start_in(dir, args)
     }
@@ -86,7 +89,10 @@ impl Cluster {
     /// Sends an interrupt and returns the exit code.
     #[cfg(unix)]
     pub(crate) fn interrupt(mut self) -> Option<i32> {
-        let sent = Command::new("kill").args(["-INT", &self.pid().to_string()]).status().expect("kill can be run");
+        let sent = Command::new("kill")
+            .args(["-INT", &self.pid().to_string()])
+            .status()
+            .expect("kill can be run");
         assert!(sent.success());
         self.child.wait().expect("the process ends").code()
     }
@@ -94,21 +100,38 @@ impl Cluster {
     /// Runs kubectl and returns its stdout; fails the test when kubectl fails.
     pub(crate) fn kubectl(&self, args: &[&str]) -> String {
         let output = self.run("kubectl", args, "");
-        assert!(output.status.success(), "kubectl {}:\n{}{}{}", args.join(" "), text(&output.stdout), text(&output.stderr), self.stderr());
+        assert!(
+            output.status.success(),
+            "kubectl {}:\n{}{}{}",
+            args.join(" "),
+            text(&output.stdout),
+            text(&output.stderr),
+            self.stderr()
+        );
         text(&output.stdout)
     }
 
     /// Runs kubectl with a manifest on stdin.
     pub(crate) fn apply(&self, manifest: &str) -> String {
         let output = self.run("kubectl", &["apply", "-f", "-"], manifest);
-        assert!(output.status.success(), "kubectl apply:\n{manifest}\n{}{}", text(&output.stdout), text(&output.stderr));
+        assert!(
+            output.status.success(),
+            "kubectl apply:\n{manifest}\n{}{}",
+            text(&output.stdout),
+            text(&output.stderr)
+        );
         text(&output.stdout) + &text(&output.stderr)
     }
 
     /// Runs a kubectl that must fail and returns its stderr.
     pub(crate) fn refused(&self, args: &[&str], stdin: &str) -> String {
         let output = self.run("kubectl", args, stdin);
-        assert!(!output.status.success(), "kubectl {} did not fail:\n{}", args.join(" "), text(&output.stdout));
+        assert!(
+            !output.status.success(),
+            "kubectl {} did not fail:\n{}",
+            args.join(" "),
+            text(&output.stdout)
+        );
         text(&output.stderr)
     }
 
@@ -129,7 +152,12 @@ impl Cluster {
             if wanted(&answer) {
                 return answer;
             }
-            assert!(Instant::now() < deadline, "{what} did not happen within {} s; kubectl {} says:\n{answer}", PATIENCE.as_secs(), args.join(" "));
+            assert!(
+                Instant::now() < deadline,
+                "{what} did not happen within {} s; kubectl {} says:\n{answer}",
+                PATIENCE.as_secs(),
+                args.join(" ")
+            );
         }
     }
 
@@ -147,7 +175,11 @@ impl Cluster {
             .stderr(Stdio::piped())
             .spawn()
             .expect("kubectl can be run");
-        std::io::Write::write_all(&mut child.stdin.take().expect("stdin is piped"), stdin.as_bytes()).expect("kubectl reads its input");
+        std::io::Write::write_all(
+            &mut child.stdin.take().expect("stdin is piped"),
+            stdin.as_bytes(),
+        )
+        .expect("kubectl reads its input");
         child.wait_with_output().expect("kubectl ends")
     }
 

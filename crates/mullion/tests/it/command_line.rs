@@ -19,7 +19,11 @@ fn mullion(args: &[&str]) -> Ended {
         .env_remove("COLUMNS")
         .output()
         .expect("the program starts");
-    Ended { code: output.status.code(), stdout: text(&output.stdout), stderr: text(&output.stderr) }
+    Ended {
+        code: output.status.code(),
+        stdout: text(&output.stdout),
+        stderr: text(&output.stderr),
+    }
 }
 
 /// Runs `mullion up` with a config of this text.
@@ -27,7 +31,13 @@ fn up_with(config: &str) -> Ended {
     let dir = tempfile::tempdir().expect("a temporary directory");
     let path = dir.path().join("cluster.yaml");
     std::fs::write(&path, config).expect("a file can be written");
-    let mut ended = mullion(&["up", "--port", "0", "--config", path.to_str().expect("a UTF-8 path")]);
+    let mut ended = mullion(&[
+        "up",
+        "--port",
+        "0",
+        "--config",
+        path.to_str().expect("a UTF-8 path"),
+    ]);
     ended.stderr = ended.stderr.replace(&*dir.path().to_string_lossy(), "DIR");
     ended
 }
@@ -48,7 +58,10 @@ fn help_of_up_names_every_flag() {
 
 #[test]
 fn the_version_is_that_of_the_package() {
-    assert_eq!(mullion(&["--version"]).stdout.trim(), concat!("mullion ", env!("CARGO_PKG_VERSION")));
+    assert_eq!(
+        mullion(&["--version"]).stdout.trim(),
+        concat!("mullion ", env!("CARGO_PKG_VERSION"))
+    );
 }
 
 #[test]
@@ -66,7 +79,9 @@ fn a_taken_port_is_named_with_a_way_out() {
     assert_eq!(ended.code, Some(2));
     assert_eq!(
         ended.stderr,
-        format!("error: port {port} on 127.0.0.1 cannot be taken: it is in use\nhint:  choose another one with --port N; --port 0 takes any free one\n")
+        format!(
+            "error: port {port} on 127.0.0.1 cannot be taken: it is in use\nhint:  choose another one with --port N; --port 0 takes any free one\n"
+        )
     );
     assert_eq!(ended.stdout, "");
 }
@@ -75,14 +90,26 @@ fn a_taken_port_is_named_with_a_way_out() {
 fn a_missing_config_is_named() {
     let ended = mullion(&["up", "--config", "/nowhere/cluster.yaml"]);
     assert_eq!(ended.code, Some(2));
-    assert!(ended.stderr.starts_with("error: /nowhere/cluster.yaml cannot be read: there is no such file\n"), "{}", ended.stderr);
+    assert!(
+        ended
+            .stderr
+            .starts_with("error: /nowhere/cluster.yaml cannot be read: there is no such file\n"),
+        "{}",
+        ended.stderr
+    );
 }
 
 #[test]
 fn a_malformed_config_is_refused_in_one_line() {
     let ended = up_with("kind: [ClusterConfig\n");
     assert_eq!(ended.code, Some(2));
-    assert!(ended.stderr.starts_with("error: DIR/cluster.yaml: not a YAML document: "), "{}", ended.stderr);
+    assert!(
+        ended
+            .stderr
+            .starts_with("error: DIR/cluster.yaml: not a YAML document: "),
+        "{}",
+        ended.stderr
+    );
 }
 
 #[test]
@@ -104,12 +131,26 @@ fn a_wrong_taint_is_refused_with_its_path_and_what_is_allowed() {
 #[test]
 fn an_unknown_field_and_an_unknown_instance_type_are_refused_with_their_paths() {
     let head = "apiVersion: eksctl.io/v1alpha5\nkind: ClusterConfig\nmetadata: {name: a, region: us-west-2}\n";
-    let ended = up_with(&format!("{head}nodeGroups: [{{name: w, instancetype: m5.large}}]\n"));
+    let ended = up_with(&format!(
+        "{head}nodeGroups: [{{name: w, instancetype: m5.large}}]\n"
+    ));
     assert_eq!(ended.code, Some(2));
-    assert!(ended.stderr.contains("nodeGroups[0].instancetype"), "{}", ended.stderr);
-    let ended = up_with(&format!("{head}managedNodeGroups: [{{name: w, instanceType: m5.lage}}]\n"));
+    assert!(
+        ended.stderr.contains("nodeGroups[0].instancetype"),
+        "{}",
+        ended.stderr
+    );
+    let ended = up_with(&format!(
+        "{head}managedNodeGroups: [{{name: w, instanceType: m5.lage}}]\n"
+    ));
     assert_eq!(ended.code, Some(2));
-    assert!(ended.stderr.contains("managedNodeGroups[0].instanceType: \"m5.lage\" is not an EC2 instance type"), "{}", ended.stderr);
+    assert!(
+        ended
+            .stderr
+            .contains("managedNodeGroups[0].instanceType: \"m5.lage\" is not an EC2 instance type"),
+        "{}",
+        ended.stderr
+    );
 }
 
 #[test]
@@ -118,9 +159,22 @@ fn a_kubeconfig_that_cannot_be_written_is_named() {
     let file = dir.path().join("a-file");
     std::fs::write(&file, "x").expect("a file can be written");
     let below = file.join("kubeconfig");
-    let ended = mullion(&["up", "--port", "0", "--kubeconfig", below.to_str().expect("a UTF-8 path")]);
+    let ended = mullion(&[
+        "up",
+        "--port",
+        "0",
+        "--kubeconfig",
+        below.to_str().expect("a UTF-8 path"),
+    ]);
     assert_eq!(ended.code, Some(2));
-    assert!(ended.stderr.starts_with(&format!("error: kubeconfig {} cannot be written: ", below.display())), "{}", ended.stderr);
+    assert!(
+        ended.stderr.starts_with(&format!(
+            "error: kubeconfig {} cannot be written: ",
+            below.display()
+        )),
+        "{}",
+        ended.stderr
+    );
     assert!(ended.stderr.contains("\nhint:  "), "{}", ended.stderr);
     assert!(!Path::new(&below).exists());
 }

@@ -8,26 +8,89 @@ use serde_json::Value;
 const FORBIDDEN: &[(&str, &[&str])] = &[
     (
         "mullion-engine",
-        &["mullion-api", "mullion-apiserver", "mullion-cloud", "mullion-controllers", "mullion", "tokio", "kube", "k8s-openapi", "futures", "rand"],
+        &[
+            "mullion-api",
+            "mullion-apiserver",
+            "mullion-cloud",
+            "mullion-controllers",
+            "mullion",
+            "tokio",
+            "kube",
+            "k8s-openapi",
+            "futures",
+            "rand",
+        ],
     ),
-    ("mullion-api", &["mullion-engine", "mullion-apiserver", "mullion-cloud", "mullion-controllers", "mullion", "axum"]),
-    ("mullion-apiserver", &["mullion-engine", "mullion-api", "mullion-cloud", "mullion-controllers", "mullion", "kube"]),
-    ("mullion-cloud", &["mullion-apiserver", "mullion-controllers", "mullion", "axum"]),
-    ("mullion-controllers", &["mullion-apiserver", "mullion", "axum"]),
-    ("mullion-apiserver (dev)", &["mullion-engine", "mullion-api", "mullion-cloud", "mullion-controllers", "mullion"]),
+    (
+        "mullion-api",
+        &[
+            "mullion-engine",
+            "mullion-apiserver",
+            "mullion-cloud",
+            "mullion-controllers",
+            "mullion",
+            "axum",
+        ],
+    ),
+    (
+        "mullion-apiserver",
+        &[
+            "mullion-engine",
+            "mullion-api",
+            "mullion-cloud",
+            "mullion-controllers",
+            "mullion",
+            "kube",
+        ],
+    ),
+    (
+        "mullion-cloud",
+        &[
+            "mullion-apiserver",
+            "mullion-controllers",
+            "mullion",
+            "axum",
+        ],
+    ),
+    (
+        "mullion-controllers",
+        &["mullion-apiserver", "mullion", "axum"],
+    ),
+    (
+        "mullion-apiserver (dev)",
+        &[
+            "mullion-engine",
+            "mullion-api",
+            "mullion-cloud",
+            "mullion-controllers",
+            "mullion",
+        ],
+    ),
     ("mullion-controllers (dev)", &["mullion"]),
 ];
 
 /// The crates that exist for the engine: small, about data, without an operating system underneath.
-const ENGINE_MAY_USE: &[&str] = &["fixedbitset", "indexmap", "rustc-hash", "serde", "thiserror"];
+const ENGINE_MAY_USE: &[&str] = &[
+    "fixedbitset",
+    "indexmap",
+    "rustc-hash",
+    "serde",
+    "thiserror",
+];
 
 #[test]
 fn no_crate_imports_what_its_place_forbids() {
     let dependencies = dependencies();
     for (krate, forbidden) in FORBIDDEN {
-        let used = dependencies.get(*krate).map(Vec::as_slice).unwrap_or_default();
+        let used = dependencies
+            .get(*krate)
+            .map(Vec::as_slice)
+            .unwrap_or_default();
         for name in *forbidden {
-            assert!(!used.iter().any(|used| used == name), "{krate} may not depend on {name}: see the table in ARCHITECTURE.md");
+            assert!(
+                !used.iter().any(|used| used == name),
+                "{krate} may not depend on {name}: see the table in ARCHITECTURE.md"
+            );
         }
     }
 }
@@ -35,54 +98,100 @@ fn no_crate_imports_what_its_place_forbids() {
 #[test]
 fn the_engine_uses_small_data_crates_only() {
     for name in &dependencies()["mullion-engine"] {
-        assert!(ENGINE_MAY_USE.contains(&name.as_str()), "mullion-engine may not depend on {name}: it is pure");
+        assert!(
+            ENGINE_MAY_USE.contains(&name.as_str()),
+            "mullion-engine may not depend on {name}: it is pure"
+        );
     }
 }
 
 #[test]
 fn the_engine_touches_neither_clock_nor_world() {
-    let forbidden = ["std::time", "std::env", "std::fs", "std::net", "std::thread", "std::process", "std::io"];
+    let forbidden = [
+        "std::time",
+        "std::env",
+        "std::fs",
+        "std::net",
+        "std::thread",
+        "std::process",
+        "std::io",
+    ];
     let mut files = vec![Path::new(env!("CARGO_MANIFEST_DIR")).join("../engine/src")];
     let mut seen = 0;
     while let Some(path) = files.pop() {
         if path.is_dir() {
-            files.extend(path.read_dir().expect("a source folder can be read").map(|entry| entry.expect("an entry").path()));
+            files.extend(
+                path.read_dir()
+                    .expect("a source folder can be read")
+                    .map(|entry| entry.expect("an entry").path()),
+            );
         } else if path.extension().is_some_and(|extension| extension == "rs") {
             let text = std::fs::read_to_string(&path).expect("a source file can be read");
             // What follows is test code, which may read its test data.
             let code = text.split("#[cfg(test)]").next().unwrap_or_default();
             seen += 1;
             for word in forbidden {
-                assert!(!code.contains(word), "{} uses {word}: the engine takes inputs as values", path.display());
+                assert!(
+                    !code.contains(word),
+                    "{} uses {word}: the engine takes inputs as values",
+                    path.display()
+                );
             }
         }
     }
-    assert!(seen > 10, "only {seen} source files of the engine were found");
+    assert!(
+        seen > 10,
+        "only {seen} source files of the engine were found"
+    );
 }
 
 #[test]
 fn nobody_imports_the_program() {
     for (krate, used) in dependencies() {
-        assert!(!used.iter().any(|name| name == "mullion"), "{krate} depends on the binary");
+        assert!(
+            !used.iter().any(|name| name == "mullion"),
+            "{krate} depends on the binary"
+        );
     }
 }
 
 /// Direct dependencies by crate, normal and build ones under its name, those of its tests under `name (dev)`.
 fn dependencies() -> BTreeMap<String, Vec<String>> {
     let output = Command::new(env!("CARGO"))
-        .args(["metadata", "--format-version", "1", "--no-deps", "--offline"])
+        .args([
+            "metadata",
+            "--format-version",
+            "1",
+            "--no-deps",
+            "--offline",
+        ])
         .current_dir(env!("CARGO_MANIFEST_DIR"))
         .output()
         .expect("cargo can be run");
-    assert!(output.status.success(), "cargo metadata: {}", String::from_utf8_lossy(&output.stderr));
-    let metadata: Value = serde_json::from_slice(&output.stdout).expect("cargo metadata prints JSON");
+    assert!(
+        output.status.success(),
+        "cargo metadata: {}",
+        String::from_utf8_lossy(&output.stderr)
+    );
+    let metadata: Value =
+        serde_json::from_slice(&output.stdout).expect("cargo metadata prints JSON");
     let mut out: BTreeMap<String, Vec<String>> = BTreeMap::new();
     for package in metadata["packages"].as_array().expect("a list of packages") {
         let name = package["name"].as_str().expect("a package has a name");
         out.entry(name.to_owned()).or_default();
-        for dependency in package["dependencies"].as_array().expect("a list of dependencies") {
-            let used = dependency["name"].as_str().expect("a dependency has a name").to_owned();
-            let key = if dependency["kind"] == "dev" { format!("{name} (dev)") } else { name.to_owned() };
+        for dependency in package["dependencies"]
+            .as_array()
+            .expect("a list of dependencies")
+        {
+            let used = dependency["name"]
+                .as_str()
+                .expect("a dependency has a name")
+                .to_owned();
+            let key = if dependency["kind"] == "dev" {
+                format!("{name} (dev)")
+            } else {
+                name.to_owned()
+            };
             if used != name {
                 out.entry(key).or_default().push(used);
             }

@@ -9,17 +9,34 @@ fn kubectls() -> Vec<String> {
     require_kubectl();
     let mut found = vec!["kubectl".to_owned()];
     let path = std::env::var_os("PATH").unwrap_or_default();
-    let on_path = std::env::split_paths(&path).map(|dir| dir.join("kubectl")).find(|path| path.exists());
-    let folder: Option<PathBuf> = on_path.and_then(|path| path.canonicalize().ok()).and_then(|path| path.parent().map(Into::into));
-    let siblings = folder.and_then(|folder| folder.read_dir().ok()).into_iter().flatten().filter_map(Result::ok);
-    found.extend(siblings.map(|entry| entry.path().display().to_string()).filter(|path| path.contains("/kubectl.1.")));
+    let on_path = std::env::split_paths(&path)
+        .map(|dir| dir.join("kubectl"))
+        .find(|path| path.exists());
+    let folder: Option<PathBuf> = on_path
+        .and_then(|path| path.canonicalize().ok())
+        .and_then(|path| path.parent().map(Into::into));
+    let siblings = folder
+        .and_then(|folder| folder.read_dir().ok())
+        .into_iter()
+        .flatten()
+        .filter_map(Result::ok);
+    found.extend(
+        siblings
+            .map(|entry| entry.path().display().to_string())
+            .filter(|path| path.contains("/kubectl.1.")),
+    );
     found.sort();
     found
 }
 
 #[test]
 fn every_kubectl_at_hand_can_do_what_people_do() {
-    let cluster = Cluster::start(&["--config", "eksctl-windows-nodegroup.yaml", "--speed", "max"]);
+    let cluster = Cluster::start(&[
+        "--config",
+        "eksctl-windows-nodegroup.yaml",
+        "--speed",
+        "max",
+    ]);
     for (index, program) in kubectls().iter().enumerate() {
         session(&cluster, program, &format!("session-{index}"));
     }
@@ -28,25 +45,56 @@ fn every_kubectl_at_hand_can_do_what_people_do() {
 fn session(cluster: &Cluster, program: &str, namespace: &str) {
     let run = |args: &[&str]| -> String {
         let output = cluster.run(program, args, "");
-        assert!(output.status.success(), "{program} {}:\n{}{}{}", args.join(" "), text(&output.stdout), text(&output.stderr), cluster.stderr());
+        assert!(
+            output.status.success(),
+            "{program} {}:\n{}{}{}",
+            args.join(" "),
+            text(&output.stdout),
+            text(&output.stderr),
+            cluster.stderr()
+        );
         text(&output.stdout)
     };
     let with_input = |args: &[&str], input: &str| -> String {
         let output = cluster.run(program, args, input);
-        assert!(output.status.success(), "{program} {}:\n{}{}", args.join(" "), text(&output.stdout), text(&output.stderr));
+        assert!(
+            output.status.success(),
+            "{program} {}:\n{}{}",
+            args.join(" "),
+            text(&output.stdout),
+            text(&output.stderr)
+        );
         text(&output.stdout)
     };
 
     assert!(run(&["version"]).contains("v1.36"));
     run(&["create", "namespace", namespace]);
-    run(&["config", "set-context", "--current", "--namespace", namespace]);
+    run(&[
+        "config",
+        "set-context",
+        "--current",
+        "--namespace",
+        namespace,
+    ]);
     for args in [
         ["create", "configmap", "c", "--from-literal=a=b"].as_slice(),
         &["create", "secret", "generic", "s", "--from-literal=a=b"],
         &["create", "serviceaccount", "robot"],
         &["create", "service", "nodeport", "np", "--tcp=80"],
-        &["create", "poddisruptionbudget", "web", "--selector=app=web", "--min-available=1"],
-        &["create", "deployment", "web", "--image=nginx:1.26", "--replicas=2"],
+        &[
+            "create",
+            "poddisruptionbudget",
+            "web",
+            "--selector=app=web",
+            "--min-available=1",
+        ],
+        &[
+            "create",
+            "deployment",
+            "web",
+            "--image=nginx:1.26",
+            "--replicas=2",
+        ],
         &["expose", "deployment", "web", "--port=80"],
     ] {
         run(args);
@@ -66,7 +114,16 @@ fn session(cluster: &Cluster, program: &str, namespace: &str) {
     run(&["rollout", "undo", "deployment/web", "--to-revision=1"]);
     run(&["scale", "deployment/web", "--replicas=3"]);
     run(&status);
-    assert_eq!(run(&["get", "deployment", "web", "-o", "jsonpath={.spec.template.spec.containers[0].image}"]), "nginx:1.26");
+    assert_eq!(
+        run(&[
+            "get",
+            "deployment",
+            "web",
+            "-o",
+            "jsonpath={.spec.template.spec.containers[0].image}"
+        ]),
+        "nginx:1.26"
+    );
 
     let manifest = "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: applied}\ndata: {a: '1'}\n";
     assert!(with_input(&["apply", "-f", "-"], manifest).contains("created"));
@@ -74,16 +131,56 @@ fn session(cluster: &Cluster, program: &str, namespace: &str) {
     let changed = manifest.replace("'1'", "'2'");
     // diff answers 1 when there is a difference.
     let diff = cluster.run(program, &["diff", "-f", "-"], &changed);
-    assert_eq!(diff.status.code(), Some(1), "{}{}", text(&diff.stdout), text(&diff.stderr));
-    assert!(text(&diff.stdout).contains("+  a: \"2\""), "{}", text(&diff.stdout));
+    assert_eq!(
+        diff.status.code(),
+        Some(1),
+        "{}{}",
+        text(&diff.stdout),
+        text(&diff.stderr)
+    );
+    assert!(
+        text(&diff.stdout).contains("+  a: \"2\""),
+        "{}",
+        text(&diff.stdout)
+    );
     assert!(with_input(&["apply", "-f", "-"], &changed).contains("configured"));
     with_input(&["replace", "-f", "-"], &manifest.replace("'1'", "'3'"));
-    run(&["patch", "configmap", "applied", "--type=json", "-p", r#"[{"op":"replace","path":"/data/a","value":"4"}]"#]);
-    run(&["patch", "configmap", "applied", "--type=merge", "-p", r#"{"data":{"b":"5"}}"#]);
-    run(&["patch", "deployment", "web", "-p", r#"{"spec":{"template":{"spec":{"containers":[{"name":"nginx","env":[{"name":"A","value":"1"}]}]}}}}"#]);
+    run(&[
+        "patch",
+        "configmap",
+        "applied",
+        "--type=json",
+        "-p",
+        r#"[{"op":"replace","path":"/data/a","value":"4"}]"#,
+    ]);
+    run(&[
+        "patch",
+        "configmap",
+        "applied",
+        "--type=merge",
+        "-p",
+        r#"{"data":{"b":"5"}}"#,
+    ]);
+    run(&[
+        "patch",
+        "deployment",
+        "web",
+        "-p",
+        r#"{"spec":{"template":{"spec":{"containers":[{"name":"nginx","env":[{"name":"A","value":"1"}]}]}}}}"#,
+    ]);
     run(&["label", "configmap", "applied", "tier=front"]);
     run(&["annotate", "configmap", "applied", "note=x"]);
-    assert_eq!(run(&["get", "configmap", "-l", "tier=front", "-o", "jsonpath={.items[*].data.a}"]), "4");
+    assert_eq!(
+        run(&[
+            "get",
+            "configmap",
+            "-l",
+            "tier=front",
+            "-o",
+            "jsonpath={.items[*].data.a}"
+        ]),
+        "4"
+    );
     run(&["edit", "configmap", "applied", "-o", "yaml"]);
     run(&status);
 
@@ -94,8 +191,16 @@ fn session(cluster: &Cluster, program: &str, namespace: &str) {
         &["get", "pods", "-o", "name"],
         &["get", "pods", "-A", "--sort-by=.metadata.name"],
         &["get", "pods", "--chunk-size=1"],
-        &["get", "nodes", "-o", "custom-columns=NAME:.metadata.name,OS:.status.nodeInfo.operatingSystem"],
-        &["get", "endpointslices,services,configmaps,secrets,serviceaccounts,replicasets,events,leases,poddisruptionbudgets"],
+        &[
+            "get",
+            "nodes",
+            "-o",
+            "custom-columns=NAME:.metadata.name,OS:.status.nodeInfo.operatingSystem",
+        ],
+        &[
+            "get",
+            "endpointslices,services,configmaps,secrets,serviceaccounts,replicasets,events,leases,poddisruptionbudgets",
+        ],
         &["describe", "deployment", "web"],
         &["describe", "pods", "-l", "app=web"],
         &["describe", "nodes"],
@@ -110,23 +215,64 @@ fn session(cluster: &Cluster, program: &str, namespace: &str) {
         &["cluster-info"],
         &["get", "--raw", "/readyz?verbose"],
     ] {
-        assert!(!run(args).is_empty(), "{program} {} printed nothing", args.join(" "));
+        assert!(
+            !run(args).is_empty(),
+            "{program} {} printed nothing",
+            args.join(" ")
+        );
     }
-    run(&["get", "nodepools,nodeclaims,ec2nodeclasses,provisioners,awsnodetemplates"]);
+    run(&[
+        "get",
+        "nodepools,nodeclaims,ec2nodeclasses,provisioners,awsnodetemplates",
+    ]);
     let watched = cluster.run(program, &["get", "pods", "-w", "--request-timeout=1s"], "");
-    assert!(text(&watched.stdout).contains("Running"), "{}", text(&watched.stdout));
+    assert!(
+        text(&watched.stdout).contains("Running"),
+        "{}",
+        text(&watched.stdout)
+    );
 
-    let node = run(&["get", "nodes", "-l", "kubernetes.io/os=linux", "-o", "jsonpath={.items[0].metadata.name}"]);
+    let node = run(&[
+        "get",
+        "nodes",
+        "-l",
+        "kubernetes.io/os=linux",
+        "-o",
+        "jsonpath={.items[0].metadata.name}",
+    ]);
     run(&["cordon", &node]);
     run(&["taint", "nodes", &node, "a=b:NoSchedule"]);
     run(&["taint", "nodes", &node, "a:NoSchedule-"]);
-    run(&["drain", &node, "--ignore-daemonsets", "--delete-emptydir-data", "--timeout=60s"]);
+    run(&[
+        "drain",
+        &node,
+        "--ignore-daemonsets",
+        "--delete-emptydir-data",
+        "--timeout=60s",
+    ]);
     run(&["uncordon", &node]);
     run(&status);
 
-    run(&["wait", "deployment/web", "--for=condition=Available", "--timeout=30s"]);
-    run(&["delete", "deployment", "web", "--cascade=foreground", "--timeout=60s"]);
+    run(&[
+        "wait",
+        "deployment/web",
+        "--for=condition=Available",
+        "--timeout=30s",
+    ]);
+    run(&[
+        "delete",
+        "deployment",
+        "web",
+        "--cascade=foreground",
+        "--timeout=60s",
+    ]);
     assert_eq!(run(&["get", "pods", "-l", "app=web", "-o", "name"]), "");
-    run(&["config", "set-context", "--current", "--namespace", "default"]);
+    run(&[
+        "config",
+        "set-context",
+        "--current",
+        "--namespace",
+        "default",
+    ]);
     run(&["delete", "namespace", namespace, "--timeout=60s"]);
 }

@@ -15,21 +15,58 @@ fn windows_nodes_are_bought_when_needed_and_given_back_when_empty() {
     let linux_before = names(&cluster, "kubernetes.io/os=linux");
 
     let windows = names(&cluster, "kubernetes.io/os=windows");
-    cluster.kubectl(&["delete", "deployment", "windows-server-iis-simple-2022", "windows-server-iis-simple-2019"]);
+    cluster.kubectl(&[
+        "delete",
+        "deployment",
+        "windows-server-iis-simple-2022",
+        "windows-server-iis-simple-2019",
+    ]);
     for node in &windows {
-        cluster.kubectl(&["wait", "--for=delete", &format!("node/{node}"), "--timeout=110s"]);
+        cluster.kubectl(&[
+            "wait",
+            "--for=delete",
+            &format!("node/{node}"),
+            "--timeout=110s",
+        ]);
     }
     assert_eq!(names(&cluster, "kubernetes.io/os=linux"), linux_before);
-    cluster.until("the end of all node claims", &["get", "nodeclaims", "-o", "name"], str::is_empty);
+    cluster.until(
+        "the end of all node claims",
+        &["get", "nodeclaims", "-o", "name"],
+        str::is_empty,
+    );
 
-    let story = cluster.kubectl(&["logs", "-n", "karpenter", "-l", "app.kubernetes.io/name=karpenter", "-c", "controller", "--tail=-1"]);
-    for step in
-        ["found provisionable pod(s)", "computed new nodeclaim(s) to fit pod(s)", "launched nodeclaim", "registered nodeclaim", "initialized nodeclaim", "disrupting node(s)", "tainted node", "deleted node", "deleted nodeclaim"]
-    {
-        assert!(story.contains(step), "the log does not say {step:?}:\n{story}");
+    let story = cluster.kubectl(&[
+        "logs",
+        "-n",
+        "karpenter",
+        "-l",
+        "app.kubernetes.io/name=karpenter",
+        "-c",
+        "controller",
+        "--tail=-1",
+    ]);
+    for step in [
+        "found provisionable pod(s)",
+        "computed new nodeclaim(s) to fit pod(s)",
+        "launched nodeclaim",
+        "registered nodeclaim",
+        "initialized nodeclaim",
+        "disrupting node(s)",
+        "tainted node",
+        "deleted node",
+        "deleted nodeclaim",
+    ] {
+        assert!(
+            story.contains(step),
+            "the log does not say {step:?}:\n{story}"
+        );
     }
     for line in story.lines() {
-        assert!(serde_json::from_str::<Value>(line).is_ok(), "not a JSON line: {line}");
+        assert!(
+            serde_json::from_str::<Value>(line).is_ok(),
+            "not a JSON line: {line}"
+        );
     }
 }
 
@@ -37,8 +74,18 @@ fn windows_nodes_are_bought_when_needed_and_given_back_when_empty() {
 fn a_killed_process_leaves_nothing_that_hinders_the_next() {
     let cluster = Cluster::start(ARGS);
     set_up(&cluster);
-    cluster.kubectl(&["scale", "deployment", "windows-server-iis-simple-2022", "--replicas", "10"]);
-    cluster.until("a node claim", &["get", "nodeclaims", "-o", "name"], |claims| !claims.is_empty());
+    cluster.kubectl(&[
+        "scale",
+        "deployment",
+        "windows-server-iis-simple-2022",
+        "--replicas",
+        "10",
+    ]);
+    cluster.until(
+        "a node claim",
+        &["get", "nodeclaims", "-o", "name"],
+        |claims| !claims.is_empty(),
+    );
     let cluster = cluster.kill_and_restart(ARGS);
     assert_eq!(names(&cluster, "kubernetes.io/os=linux").len(), 2);
     assert!(names(&cluster, "kubernetes.io/os=windows").is_empty());
@@ -60,13 +107,30 @@ fn set_up(cluster: &Cluster) {
 fn scale_out(cluster: &Cluster, version: &str, build: &str) {
     let deployment = format!("windows-server-iis-simple-{version}");
     cluster.kubectl(&["scale", "deployment", &deployment, "--replicas", "10"]);
-    cluster.kubectl(&["rollout", "status", "deployment", &deployment, "--timeout=110s"]);
-    let nodes = cluster.get(&["nodes", "-l", &format!("node.kubernetes.io/windows-build={build}")]);
+    cluster.kubectl(&[
+        "rollout",
+        "status",
+        "deployment",
+        &deployment,
+        "--timeout=110s",
+    ]);
+    let nodes = cluster.get(&[
+        "nodes",
+        "-l",
+        &format!("node.kubernetes.io/windows-build={build}"),
+    ]);
     let nodes = nodes["items"].as_array().expect("a list of nodes");
-    assert_eq!(nodes.len(), 1, "ten pods of Windows {version} fit on one node");
+    assert_eq!(
+        nodes.len(),
+        1,
+        "ten pods of Windows {version} fit on one node"
+    );
     let node = &nodes[0];
     let labels = &node["metadata"]["labels"];
-    let cpus: u32 = labels["karpenter.k8s.aws/instance-cpu"].as_str().and_then(|cpu| cpu.parse().ok()).expect("the label is a number");
+    let cpus: u32 = labels["karpenter.k8s.aws/instance-cpu"]
+        .as_str()
+        .and_then(|cpu| cpu.parse().ok())
+        .expect("the label is a number");
     assert_eq!(cpus, 4, "{labels}");
     let allocatable = &node["status"]["allocatable"];
     assert_eq!(allocatable["cpu"], "3920m");
@@ -82,5 +146,8 @@ fn scale_out(cluster: &Cluster, version: &str, build: &str) {
 fn names(cluster: &Cluster, selector: &str) -> Vec<String> {
     let nodes = cluster.get(&["nodes", "-l", selector]);
     let items = nodes["items"].as_array().expect("a list of nodes");
-    items.iter().filter_map(|node| node["metadata"]["name"].as_str().map(str::to_owned)).collect()
+    items
+        .iter()
+        .filter_map(|node| node["metadata"]["name"].as_str().map(str::to_owned))
+        .collect()
 }

@@ -4,13 +4,42 @@ use crate::cluster::Cluster;
 
 #[test]
 fn every_workload_lands_on_its_operating_system_and_build() {
-    let cluster = Cluster::start(&["--config", "eksctl-windows-nodegroup.yaml", "--speed", "1000"]);
-    let warned = cluster.apply(include_str!("../../../../../examples/runtimeclass-2022-v1beta1.yaml"));
-    assert!(warned.contains("node.k8s.io/v1beta1 RuntimeClass is deprecated"), "{warned}");
-    cluster.kubectl(&["apply", "-f", "runtimeclass-2019.yaml", "-f", "iis-2019.yaml", "-f", "iis-2022.yaml"]);
-    cluster.kubectl(&["create", "deployment", "web", "--image=nginx:1.27", "--replicas=6"]);
+    let cluster = Cluster::start(&[
+        "--config",
+        "eksctl-windows-nodegroup.yaml",
+        "--speed",
+        "1000",
+    ]);
+    let warned = cluster.apply(include_str!(
+        "../../../../../examples/runtimeclass-2022-v1beta1.yaml"
+    ));
+    assert!(
+        warned.contains("node.k8s.io/v1beta1 RuntimeClass is deprecated"),
+        "{warned}"
+    );
+    cluster.kubectl(&[
+        "apply",
+        "-f",
+        "runtimeclass-2019.yaml",
+        "-f",
+        "iis-2019.yaml",
+        "-f",
+        "iis-2022.yaml",
+    ]);
+    cluster.kubectl(&[
+        "create",
+        "deployment",
+        "web",
+        "--image=nginx:1.27",
+        "--replicas=6",
+    ]);
     for deployment in ["iis-2019", "iis-2022", "web"] {
-        cluster.kubectl(&["rollout", "status", &format!("deployment/{deployment}"), "--timeout=60s"]);
+        cluster.kubectl(&[
+            "rollout",
+            "status",
+            &format!("deployment/{deployment}"),
+            "--timeout=60s",
+        ]);
     }
     for (app, label, value) in [
         ("web", "kubernetes.io/os", "linux"),
@@ -19,17 +48,33 @@ fn every_workload_lands_on_its_operating_system_and_build() {
     ] {
         let pods = cluster.get(&["pods", "-l", &format!("app={app}")]);
         for pod in pods["items"].as_array().expect("a list of pods") {
-            let node = cluster.get(&["node", pod["spec"]["nodeName"].as_str().expect("the pod is bound")]);
+            let node = cluster.get(&[
+                "node",
+                pod["spec"]["nodeName"].as_str().expect("the pod is bound"),
+            ]);
             assert_eq!(node["metadata"]["labels"][label], value, "{app}");
         }
     }
-    let address = ["get", "service", "iis", "-o", "jsonpath={.status.loadBalancer.ingress[0].hostname}"];
-    cluster.until("a load balancer's address", &address, |hostname| hostname.ends_with(".elb.amazonaws.com"));
+    let address = [
+        "get",
+        "service",
+        "iis",
+        "-o",
+        "jsonpath={.status.loadBalancer.ingress[0].hostname}",
+    ];
+    cluster.until("a load balancer's address", &address, |hostname| {
+        hostname.ends_with(".elb.amazonaws.com")
+    });
 }
 
 #[test]
 fn contradictions_are_refused_in_upstreams_words() {
-    let cluster = Cluster::start(&["--config", "eksctl-windows-nodegroup.yaml", "--speed", "1000"]);
+    let cluster = Cluster::start(&[
+        "--config",
+        "eksctl-windows-nodegroup.yaml",
+        "--speed",
+        "1000",
+    ]);
     cluster.kubectl(&["apply", "-f", "runtimeclass-2019.yaml"]);
     let refused = cluster.refused(
         &["create", "-f", "-"],
