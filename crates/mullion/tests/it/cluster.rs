@@ -76,11 +76,6 @@ impl Cluster {
         &self.banner
     }
 
-    /// The process id.
-    pub(crate) fn pid(&self) -> u32 {
-        self.child.id()
-    }
-
     /// Where the kubeconfig is.
     pub(crate) fn kubeconfig(&self) -> PathBuf {
         self.dir.path().join("kubeconfig")
@@ -90,7 +85,7 @@ impl Cluster {
     #[cfg(unix)]
     pub(crate) fn interrupt(mut self) -> Option<i32> {
         let sent = Command::new("kill")
-            .args(["-INT", &self.pid().to_string()])
+            .args(["-INT", &self.child.id().to_string()])
             .status()
             .expect("kill can be run");
         assert!(sent.success());

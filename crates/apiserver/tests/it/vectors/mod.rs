@@ -6,11 +6,12 @@
 mod compare;
 mod due;
 
-use std::{collections::BTreeMap, io::Read, time::Duration};
+use std::{collections::BTreeMap, io::Read, sync::Arc, time::Duration};
 
 use axum::body::Body;
 use http::{Request, header::CONTENT_TYPE};
 use http_body_util::BodyExt;
+use jiff::{SignedDuration, Timestamp};
 use mullion_apiserver::{ApiServer, Config, admission::User};
 use serde::Deserialize;
 use serde_json::{Value, value::RawValue};
@@ -18,8 +19,10 @@ use tower::ServiceExt;
 
 use compare::{differences, matches_text};
 
+/// When every scenario begins.
+const EPOCH: Timestamp = Timestamp::constant(1_790_000_000, 0);
 /// How many of the due scenarios agree today; raised as the server grows, never lowered.
-const DUE_THAT_AGREE: usize = 0;
+const DUE_THAT_AGREE: usize = 577;
 
 #[tokio::test(start_paused = true)]
 async fn recorded_answers_of_kube_apiserver_are_repeated() {
@@ -112,7 +115,14 @@ fn bodies(line: &str) -> Vec<Option<Box<RawValue>>> {
 
 /// Sends a scenario's steps to a server of its own; the differences of the first step that does not agree.
 async fn replay(scenario: &Value, line: &str) -> Vec<String> {
-    let server = ApiServer::new(Config::default());
+    // The clock follows tokio's, which is paused: what happens within a second does not depend on this machine.
+    let start = tokio::time::Instant::now();
+    let server = ApiServer::new(Config {
+        clock: Arc::new(move || {
+            EPOCH + SignedDuration::try_from(start.elapsed()).unwrap_or_default()
+        }),
+        ..Config::default()
+    });
     let router = server.router();
     let mut answers: Vec<Value> = Vec::new();
     let steps = scenario["steps"]
@@ -308,6 +318,9 @@ fn step_differences(step: &Value, answer: &Answer) -> Vec<String> {
     }
     let mut expected = step["answer"].clone();
     let mut actual = answer.body.clone();
+    if step["stream"] == true {
+        mark_ages(&mut expected);
+    }
     if let Some(map) = expected.as_object_mut() {
         map.remove("_rv_changed");
     }
@@ -348,6 +361,25 @@ fn step_differences(step: &Value, answer: &Answer) -> Vec<String> {
         ));
     }
     found
+}
+
+/// In streams the recording replaced the ages of the first row only.
+fn mark_ages(events: &mut Value) {
+    for event in events.as_array_mut().into_iter().flatten() {
+        let rows = event
+            .pointer_mut("/object/rows")
+            .and_then(Value::as_array_mut);
+        let cells = rows
+            .into_iter()
+            .flatten()
+            .filter_map(|row| row.get_mut("cells")?.as_array_mut());
+        for cell in cells.flatten() {
+            let digits = cell.as_str().and_then(|text| text.strip_suffix('s'));
+            if digits.is_some_and(|digits| digits.parse::<u32>().is_ok()) {
+                *cell = "<age>".into();
+            }
+        }
+    }
 }
 
 /// Tables were recorded without column descriptions and without row objects unless `includeObject` was asked for.

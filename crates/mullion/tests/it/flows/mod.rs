@@ -4,3 +4,4 @@ mod blog;
 mod mixed_versions;
 mod quick_start;
 mod reasons;
+mod start;
