@@ -11,7 +11,8 @@ use crate::kubeconfig::Target;
 const NODES: &str = "kubectl get nodes -o wide";
 const LINUX_PODS: &str = "kubectl create deployment web --image=nginx:1.27 --replicas=3";
 const WINDOWS_POD: &str = r#"kubectl run iis --image=mcr.microsoft.com/windows/servercore/iis:windowsservercore-ltsc2022 --overrides='{"spec":{"nodeSelector":{"kubernetes.io/os":"windows","node.kubernetes.io/windows-build":"10.0.20348"},"tolerations":[{"key":"os","value":"windows"}]}}'"#;
-const DECISIONS: &str = "kubectl logs -f -n karpenter -l app.kubernetes.io/name=karpenter -c controller";
+const DECISIONS: &str =
+    "kubectl logs -f -n karpenter -l app.kubernetes.io/name=karpenter -c controller";
 
 /// The whole text, without a newline at its end.
 pub(super) fn text(cluster: &Cluster, colours: bool) -> String {
@@ -152,7 +153,11 @@ fn render(facts: &Facts<'_>) -> String {
         None => {}
     }
     // A Windows pod finds a node only where a pool can buy one.
-    let pods = if facts.default_pools { WINDOWS_POD } else { LINUX_PODS };
+    let pods = if facts.default_pools {
+        WINDOWS_POD
+    } else {
+        LINUX_PODS
+    };
     for (index, command) in [NODES, pods, DECISIONS].iter().enumerate() {
         let title = if index == 0 { "\nTry:" } else { "    " };
         let _ = writeln!(out, "{title}  {command}");
