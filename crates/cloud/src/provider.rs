@@ -229,6 +229,8 @@ pub struct Instance {
     pub zone_id: Arc<str>,
     /// Subnet.
     pub subnet: Arc<str>,
+    /// Prefix length of the subnet's CIDR block, as the metadata service tells an instance.
+    pub subnet_prefix_len: u8,
     /// How it is paid for.
     pub capacity_type: CapacityType,
     /// Price per hour, operating system included.

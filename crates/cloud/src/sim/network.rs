@@ -22,6 +22,14 @@ const RESERVED_TAIL: u32 = 1;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SubnetsFull(pub Vec<String>);
 
+/// Where a new instance is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Place {
+    pub(super) subnet: Arc<str>,
+    pub(super) prefix_len: u8,
+    pub(super) address: Ipv4Addr,
+}
+
 pub(super) struct Network {
     subnets: Vec<SubnetState>,
     pub(super) security_group: SecurityGroup,
@@ -29,6 +37,7 @@ pub(super) struct Network {
 
 struct SubnetState {
     subnet: Subnet,
+    prefix_len: u8,
     base: u32,
     hosts: u32,
     used: BTreeSet<u32>,
@@ -50,6 +59,7 @@ impl Network {
         // A /16 has room for four subnets of this size; more zones share it in smaller ones.
         let index_bits = usize::BITS - zones.len().saturating_sub(1).leading_zeros();
         let host_bits = HOST_BITS.min(16_u32.saturating_sub(index_bits));
+        let prefix_len = 32 - host_bits as u8;
         let subnets = zones
             .iter()
             .enumerate()
@@ -62,10 +72,11 @@ impl Network {
                         id: random.id("subnet").into(),
                         zone: Arc::clone(&zone.name),
                         zone_id: Arc::clone(&zone.id),
-                        cidr: format!("{}/{}", Ipv4Addr::from(base), 32 - host_bits),
+                        cidr: format!("{}/{}", Ipv4Addr::from(base), prefix_len),
                         free_addresses: (hosts - RESERVED_HEAD - RESERVED_TAIL) as usize,
                         tags: tagged(format!("{cluster}/SubnetPrivate{}", zone.name)),
                     },
+                    prefix_len,
                     base,
                     hosts,
                     used: BTreeSet::new(),
@@ -108,7 +119,7 @@ impl Network {
         zone: &str,
         allowed: &[Arc<str>],
         random: &mut Random,
-    ) -> Result<(Arc<str>, Ipv4Addr), SubnetsFull> {
+    ) -> Result<Place, SubnetsFull> {
         let mut candidates: Vec<_> = self
             .subnets
             .iter_mut()
@@ -121,10 +132,11 @@ impl Network {
         let host = state.free_host(random).ok_or_else(full)?;
         state.used.insert(host);
         state.subnet.free_addresses -= 1;
-        Ok((
-            Arc::clone(&state.subnet.id),
-            Ipv4Addr::from(state.base + host),
-        ))
+        Ok(Place {
+            subnet: Arc::clone(&state.subnet.id),
+            prefix_len: state.prefix_len,
+            address: Ipv4Addr::from(state.base + host),
+        })
     }
 
     /// A further address in a subnet; `None` when it is full.
@@ -207,8 +219,10 @@ mod tests {
     #[test]
     fn six_zones_share_the_vpc() {
         let zones = ["a", "b", "c", "d", "e", "f"].map(|letter| format!("us-east-1{letter}"));
-        let (network, _) = network(&zones.each_ref().map(String::as_str));
+        let (mut network, mut random) = network(&zones.each_ref().map(String::as_str));
         assert_eq!(network.subnets[5].subnet.cidr, "10.0.160.0/19");
+        let place = network.take("us-east-1f", &[], &mut random).unwrap();
+        assert_eq!(place.prefix_len, 19);
     }
 
     #[test]
@@ -218,15 +232,15 @@ mod tests {
         let mut seen = BTreeSet::new();
         let mut last = None;
         for _ in 0..free {
-            let (subnet, address) = network.take("us-west-2a", &[], &mut random).unwrap();
-            assert!(seen.insert(address));
-            last = Some((subnet, address));
+            let place = network.take("us-west-2a", &[], &mut random).unwrap();
+            assert!(seen.insert(place.address));
+            last = Some(place);
         }
         assert!(network.take("us-west-2a", &[], &mut random).is_err());
-        let (subnet, address) = last.unwrap();
-        network.give_back(&subnet, address);
+        let last = last.unwrap();
+        network.give_back(&last.subnet, last.address);
         let again = network.take("us-west-2a", &[], &mut random).unwrap();
-        assert_eq!(again, (subnet, address));
+        assert_eq!(again, last);
     }
 
     #[test]

@@ -301,7 +301,7 @@ impl SimulatedEc2 {
                 return Err(CloudError::QuotaExceeded { limit });
             }
         }
-        let (subnet, private_ip) = state
+        let place = state
             .network
             .take(&zone.name, &request.subnets, &mut state.random)
             .map_err(|full| CloudError::NoFreeAddresses(full.0))?;
@@ -317,11 +317,12 @@ impl SimulatedEc2 {
             region: config.region.as_str().into(),
             zone: Arc::clone(&zone.name),
             zone_id: Arc::clone(&zone.id),
-            subnet,
+            subnet: place.subnet,
+            subnet_prefix_len: place.prefix_len,
             capacity_type: option.capacity_type,
             price,
-            private_dns_name: network::private_dns_name(private_ip, &config.region),
-            private_ip,
+            private_dns_name: network::private_dns_name(place.address, &config.region),
+            private_ip: place.address,
             image: NodeImage::new(template.family, template.version, instance_type.arch),
             capacity: resources.capacity,
             allocatable: resources.allocatable,

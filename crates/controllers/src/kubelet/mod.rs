@@ -3,7 +3,8 @@
 //! The pure part is small machines that can be read one by one: [`pod`] (one pod's life), [`host`] (one node), [`node`]
 //! (what a node reports), with what they rest on: [`images`], [`pulls`], [`addresses`], [`pace`], [`annotations`] (what
 //! a pod may ask of its simulation). [`driver`] connects them to the API: one task, one timer queue, one shared pod
-//! informer, however many nodes there are. [`logs`] answers `kubectl logs`.
+//! informer, however many nodes there are. [`machines`] brings it the cloud's instances; [`logs`]
+//! answers `kubectl logs`.
 
 pub mod addresses;
 pub mod admit;
@@ -14,6 +15,7 @@ pub mod host;
 mod ids;
 pub mod images;
 pub mod logs;
+pub mod machines;
 pub mod node;
 pub mod pace;
 pub mod pod;

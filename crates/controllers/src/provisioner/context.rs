@@ -31,8 +31,6 @@ pub struct Options {
     pub cluster: String,
     /// Kubernetes version of new nodes.
     pub version: KubernetesVersion,
-    /// Whether `spec.os.name` of a pod counts as a requirement on its node.
-    pub os_filter: bool,
     /// Seed of ties between equally good nodes.
     pub seed: u64,
 }
@@ -54,7 +52,7 @@ pub struct KarpenterContext {
     pub claims: Informer<NodeClaim>,
     /// EC2NodeClasses.
     pub classes: Informer<EC2NodeClass>,
-    /// The engine's cluster.
+    /// The engine's cluster, which the scheduler decides on, too.
     pub state: SharedState,
     /// Wakes the provisioner.
     pub batcher: Batcher,
@@ -68,13 +66,11 @@ impl KarpenterContext {
     /// Surroundings over a controller context; informers start with their first reader.
     pub fn new(
         base: &Context,
+        state: &SharedState,
         cloud: Arc<dyn CloudProvider>,
         log: DecisionLog,
         options: Options,
     ) -> Self {
-        let engine = mullion_engine::Options {
-            os_filter: options.os_filter,
-        };
         let informer_parts = || (base.tasks.clone(), base.shutdown.clone());
         let (tasks, shutdown) = informer_parts();
         let pools = Informer::new(
@@ -111,7 +107,7 @@ impl KarpenterContext {
             pools,
             claims,
             classes,
-            state: SharedState::new(base, engine),
+            state: state.clone(),
             batcher: Batcher::default(),
             nominations: Nominations::default(),
             recorder: base.recorder("karpenter"),
@@ -126,7 +122,9 @@ impl KarpenterContext {
             && self.claims.synced().await
             && self.classes.synced().await
             && informers.daemon_sets.synced().await
-            && self.state.synced(&self.base).await
+            && informers.nodes.synced().await
+            && informers.pods.synced().await
+            && self.state.synced().await
     }
 
     /// The claim behind a node, by provider id.

@@ -97,18 +97,30 @@ impl Demand {
         })
     }
 
-    /// Asks the engine.
+    /// Asks the engine, after forgetting the pods that have found a place since: the scheduler has assumed them or the
+    /// watch has shown them as bound.
     ///
     /// # Errors
     /// A node or pool offers an amount that cannot be true.
-    pub(super) fn plan(&self, karpenter: &KarpenterContext) -> Result<Answer, ModelError> {
+    pub(super) fn plan(&mut self, karpenter: &KarpenterContext) -> Result<Answer, ModelError> {
         karpenter.state.with(|state| {
             let cluster = state.cluster_mut();
+            self.forget_placed(cluster);
             let checkpoint = cluster.checkpoint();
             let answer = self.plan_in(cluster);
             cluster.rollback(checkpoint);
             answer
         })
+    }
+
+    fn forget_placed(&mut self, cluster: &Cluster) {
+        let leaving = &self.leaving;
+        let waits = |key: &str| {
+            let node = cluster.node_of_pod(key);
+            node.is_none_or(|node| leaving.iter().any(|name| name == node))
+        };
+        self.pods.retain(|key, _| waits(key));
+        self.request.pods.retain(|pod| waits(&pod.key()));
     }
 
     fn plan_in(&self, cluster: &mut Cluster) -> Result<Answer, ModelError> {

@@ -29,19 +29,21 @@ pub use batcher::Batcher;
 pub use context::{BY_CLASS, BY_POOL, BY_PROVIDER_ID, KarpenterContext, Options, is_managed};
 pub use decision_log::DecisionLog;
 
-use crate::{Context, disruption, legacy, nodeclaim, nodepool};
+use crate::{Context, disruption, legacy, nodeclaim, nodepool, state::SharedState};
 
-/// Starts all controllers of nodes-on-demand; they end with `context`.
+/// Starts all controllers of nodes-on-demand; they end with `context`. `state` is the scheduler's, so that what it has
+/// decided counts before the API server shows it.
 ///
 /// # Assumptions
 /// The custom resources of [`mullion_api::crds`] are installed, or will be soon: watches are retried until they are.
 pub fn start(
     context: &Context,
+    state: &SharedState,
     cloud: Arc<dyn CloudProvider>,
     log: DecisionLog,
     options: Options,
 ) -> KarpenterContext {
-    let karpenter = KarpenterContext::new(context, cloud, log, options);
+    let karpenter = KarpenterContext::new(context, state, cloud, log, options);
     run::start(&karpenter);
     nodeclaim::start(&karpenter);
     nodepool::start(&karpenter);

@@ -128,7 +128,7 @@ impl Provisioner {
     /// One plan and its orders. Returns whether pods need nodes.
     async fn provision(&mut self) -> bool {
         let start = self.karpenter.base.clock.now();
-        let Some(demand) = Demand::gather(&self.karpenter).await else {
+        let Some(mut demand) = Demand::gather(&self.karpenter).await else {
             self.told.clear();
             self.places.clear();
             return false;

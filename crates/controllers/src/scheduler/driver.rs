@@ -203,7 +203,7 @@ impl Verdict {
 
 impl Scheduler {
     async fn run(mut self, mut inputs: mpsc::UnboundedReceiver<Input>) {
-        if !self.state.synced(&self.context).await {
+        if !self.state.synced().await {
             return;
         }
         let mut backoff = tokio::time::interval(BACKOFF_CHECK);
@@ -224,7 +224,7 @@ impl Scheduler {
                             return;
                         }
                     }
-                    _ = backoff.tick() => {}
+                    _ = backoff.tick() => self.state.catch_up(),
                 }
                 for input in received.drain(..) {
                     self.input(input);

@@ -12,8 +12,8 @@ pub use driver::start_over;
 
 use crate::{Context, state::SharedState};
 
-/// Starts the scheduler over a cluster state of its own; `os_counts` says whether `spec.os.name` is a requirement on the
-/// node (kube-scheduler ignores it).
+/// Starts the scheduler over a cluster state of its own, where nobody else needs one; `os_counts` says whether
+/// `spec.os.name` is a requirement on the node (kube-scheduler ignores it).
 pub fn start(context: &Context, os_counts: bool) {
     let state = SharedState::new(
         context,

@@ -1,7 +1,8 @@
 //! One [`ClusterState`] for several controllers, fed by the shared informers.
 //!
 //! Informer handlers must not wait, so they only put changes into a channel; whoever takes the state first works them
-//! off. What a controller sees is therefore as new as the informers are at that moment.
+//! off. What a controller sees is therefore as new as the informers are at that moment. Whoever is idle should
+//! [`SharedState::catch_up`] now and then, or changes would pile up while nobody asks.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -14,11 +15,12 @@ use mullion_engine::Options;
 use tokio::sync::mpsc;
 
 use super::{ClusterState, convert};
-use crate::{Change, Context};
+use crate::{Change, Context, Informers};
 
 /// A shared, self-updating cluster state. Cheap to clone.
 #[derive(Clone, Debug)]
 pub struct SharedState {
+    informers: Arc<Informers>,
     inner: Arc<Mutex<Inner>>,
 }
 
@@ -89,6 +91,7 @@ impl SharedState {
             let _ = sender.send(Delta::Pdb(Arc::clone(change.object()), change.is_deleted()));
         });
         Self {
+            informers: Arc::clone(informers),
             inner: Arc::new(Mutex::new(Inner {
                 state: ClusterState::new(options),
                 deltas,
@@ -97,14 +100,19 @@ impl SharedState {
     }
 
     /// Waits until the first complete picture of everything the state rests on has arrived; `false` on shutdown.
-    pub async fn synced(&self, context: &Context) -> bool {
-        let informers = &context.informers;
+    pub async fn synced(&self) -> bool {
+        let informers = &self.informers;
         informers.nodes.synced().await
             && informers.pods.synced().await
             && informers.namespaces.synced().await
             && informers.services.synced().await
             && informers.replica_sets.synced().await
             && informers.pod_disruption_budgets.synced().await
+    }
+
+    /// Works off what the informers have reported.
+    pub fn catch_up(&self) {
+        self.with(|_| ());
     }
 
     /// Brings the state up to date and lends it to `work`. Keep `work` short: others wait for it.

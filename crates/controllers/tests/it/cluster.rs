@@ -10,26 +10,26 @@ use std::{
     time::Duration,
 };
 
-use jiff::Timestamp;
 use k8s_openapi::api::{
     apps::v1::{DaemonSet, Deployment, ReplicaSet},
     core::v1::{Event, Node, Pod},
 };
 use kube::{
-    Api, Client, Resource, ResourceExt,
+    Api, Resource, ResourceExt,
     api::{DeleteParams, ListParams, Patch, PatchParams, PostParams},
     core::{DynamicObject, GroupVersionKind},
     discovery::pinned_kind,
 };
-use mullion_apiserver::{ApiServer, Config, admission::User};
 use mullion_controllers::{
-    Clock, Context, Key, Queue, gc, namespace, pdb, podgc,
+    Context, Key, Queue, gc, namespace, pdb, podgc,
     pods::{is_deleting, is_ready, node_name, phase},
     service::{self, ElasticLoadBalancers},
     serviceaccount, volume_protection, workloads,
 };
 use serde::{Serialize, de::DeserializeOwned};
 use serde_json::{Value, json};
+
+use crate::served;
 
 /// Longer than anything a test waits for.
 const PATIENCE: Duration = Duration::from_secs(3600);
@@ -53,26 +53,7 @@ pub(crate) struct Stage {
 impl Cluster {
     /// All controllers of this crate that need neither nodes nor a cloud.
     pub(crate) async fn start() -> Self {
-        let clock = Clock::starting_at(
-            "2026-01-27T10:00:00Z"
-                .parse::<Timestamp>()
-                .expect("a timestamp"),
-        );
-        let stamps = clock.clone();
-        let server = ApiServer::new(Config {
-            clock: Arc::new(move || stamps.now()),
-            ..Config::default()
-        });
-        let administrator = User {
-            name: "kubernetes-admin".to_owned(),
-            groups: vec![
-                "system:masters".to_owned(),
-                "system:authenticated".to_owned(),
-            ],
-            uid: String::new(),
-        };
-        let client = Client::new(server.router_as(administrator), "default");
-        let context = Context::new(client, clock);
+        let context = served::context();
         workloads::start(&context);
         service::start(&context, Arc::new(ElasticLoadBalancers::new("us-west-2")));
         serviceaccount::start(&context, Some("-----BEGIN CERTIFICATE-----".into()));

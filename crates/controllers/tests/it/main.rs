@@ -8,6 +8,8 @@ mod deployments;
 mod kubelet;
 mod node_lifecycle;
 mod scheduler;
+#[path = "../served/mod.rs"]
+mod served;
 mod services;
 mod volumes;
 mod world;

@@ -4,18 +4,16 @@
 
 use std::{cell::RefCell, net::Ipv4Addr, sync::Arc, time::Duration};
 
-use jiff::Timestamp;
 use k8s_openapi::{
     NamespaceResourceScope,
     api::core::v1::{Event, Node, Pod, ServiceAccount, Taint},
 };
 use kube::{
-    Api, Client, Resource,
+    Api, Resource,
     api::{DeleteParams, ListParams, Patch, PatchParams, PostParams},
 };
-use mullion_apiserver::{ApiServer, Config, admission::User};
 use mullion_controllers::{
-    Clock, Context,
+    Context,
     kubelet::{
         addresses::Addresses,
         driver::{self, Machine, Options},
@@ -27,6 +25,8 @@ use mullion_engine::windows::Build;
 use serde::{Serialize, de::DeserializeOwned};
 use serde_json::Value;
 use tokio::sync::mpsc;
+
+use crate::served;
 
 /// Longer than anything a test waits for.
 const PATIENCE: Duration = Duration::from_secs(3600);
@@ -42,26 +42,7 @@ pub(crate) struct World {
 impl World {
     /// An API server and simulated kubelets at `pace`; no nodes, no other controllers.
     pub(crate) async fn new(pace: Pace) -> Self {
-        let clock = Clock::starting_at(
-            "2026-01-27T10:00:00Z"
-                .parse::<Timestamp>()
-                .expect("a timestamp"),
-        );
-        let stamps = clock.clone();
-        let server = ApiServer::new(Config {
-            clock: Arc::new(move || stamps.now()),
-            ..Config::default()
-        });
-        let administrator = User {
-            name: "kubernetes-admin".to_owned(),
-            groups: vec![
-                "system:masters".to_owned(),
-                "system:authenticated".to_owned(),
-            ],
-            uid: String::new(),
-        };
-        let client = Client::new(server.router_as(administrator), "default");
-        let context = Context::new(client, clock);
+        let context = served::context();
         let machines = start_kubelets(&context, pace);
         let world = Self {
             context,

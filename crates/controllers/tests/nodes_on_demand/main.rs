@@ -5,4 +5,6 @@ mod blog;
 mod failures;
 mod removal;
 mod restart;
+#[path = "../served/mod.rs"]
+mod served;
 mod whole;

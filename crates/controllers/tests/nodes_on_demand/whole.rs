@@ -2,43 +2,33 @@
 
 use std::{collections::BTreeMap, fmt::Debug, sync::Arc, time::Duration};
 
-use jiff::Timestamp;
 use k8s_openapi::{
-    api::core::v1::{Event, Node, Pod, Taint},
+    api::core::v1::{Event, Node, Pod},
     apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition,
 };
 use kube::{
-    Api, Client, ResourceExt,
+    Api, ResourceExt,
     api::{DeleteParams, DynamicObject, ListParams, Patch, PatchParams, PostParams},
     core::GroupVersionKind,
     discovery::pinned_kind,
 };
-use mullion_api::{
-    ami::{AmiFamily, Os},
-    crds::crds,
-    eksctl::KubernetesVersion,
-    karpenter::NodeClaim,
-};
-use mullion_apiserver::{ApiServer, Config as ServerConfig, admission::User};
+use mullion_api::{ami::AmiFamily, crds::crds, eksctl::KubernetesVersion, karpenter::NodeClaim};
 use mullion_cloud::{
-    CapacityType, CloudProvider, Instance, LaunchOption, LaunchRequest, NodeTemplate, Registration,
-    Resources, Speed,
+    CapacityType, CloudProvider, LaunchOption, LaunchRequest, NodeTemplate, Registration, Speed,
     sim::{Config, SimulatedEc2},
 };
 use mullion_controllers::{
-    Clock, Context, gc,
-    kubelet::{
-        addresses::Addresses,
-        driver::{self, Machine},
-        node::NodeFacts,
-        pace::Pace,
-    },
+    Context, gc,
+    kubelet::{driver, machines, pace::Pace},
     namespace, node_lifecycle, pdb, podgc,
     provisioner::{self, DecisionLog, KarpenterContext},
-    scheduler, serviceaccount, workloads,
+    scheduler, serviceaccount,
+    state::SharedState,
+    workloads,
 };
 use serde_json::{Value, json};
-use tokio::sync::mpsc;
+
+use crate::served;
 
 /// Longer than anything a test waits for.
 const PATIENCE: Duration = Duration::from_secs(7200);
@@ -56,39 +46,25 @@ impl Whole {
     /// A cluster `windows-karpenter-demo` of Kubernetes 1.27 at real speed, with one Linux node.
     pub(crate) async fn start() -> Self {
         let version = KubernetesVersion::from_minor(27).expect("known");
-        let epoch: Timestamp = "2026-01-27T10:00:00Z".parse().expect("a time");
-        let clock = Clock::starting_at(epoch);
-        let stamps = clock.clone();
-        let server = ApiServer::new(ServerConfig {
-            clock: Arc::new(move || stamps.now()),
-            ..ServerConfig::default()
-        });
-        let administrator = User {
-            name: "kubernetes-admin".to_owned(),
-            groups: vec![
-                "system:masters".to_owned(),
-                "system:authenticated".to_owned(),
-            ],
-            uid: String::new(),
-        };
-        let client = Client::new(server.router_as(administrator), "default");
-        let definitions: Api<CustomResourceDefinition> = Api::all(client.clone());
+        let context = served::context();
+        let definitions: Api<CustomResourceDefinition> = Api::all(context.client.clone());
         for crd in crds() {
             definitions
                 .create(&PostParams::default(), &crd)
                 .await
                 .expect("our definitions are accepted");
         }
-        let context = Context::new(client, clock.clone());
         let config = Config {
             speed: Speed::REAL,
             ..Config::new("windows-karpenter-demo", "us-west-2", version)
         };
-        let ec2 = SimulatedEc2::new(config, clock.clone());
-        let log = DecisionLog::new(clock, 1000);
-        let karpenter = buy_nodes(&context, &ec2, &log, version);
+        let ec2 = SimulatedEc2::new(config, context.clock.clone());
+        let log = DecisionLog::new(context.clock.clone(), 1000);
+        let placement = mullion_engine::Options { os_filter: true };
+        let state = SharedState::new(&context, placement);
+        let karpenter = buy_nodes(&context, &state, &ec2, &log, version);
         let cloud: Arc<dyn CloudProvider> = Arc::new(ec2.clone());
-        scheduler::start(&context, true);
+        scheduler::start_over(&context, &state, 0);
         workloads::start(&context);
         serviceaccount::start(&context, None);
         namespace::start(&context);
@@ -100,7 +76,7 @@ impl Whole {
             pace: Pace::REAL,
             ..driver::Options::default()
         };
-        driver::start(&context, options, machines(&context, ec2.clone()));
+        driver::start(&context, options, machines::follow(&context, ec2.clone()));
         let whole = Self {
             context,
             ec2,
@@ -122,7 +98,8 @@ impl Whole {
     pub(crate) async fn restart_karpenter(&mut self) {
         self.karpenter.base.stop().await;
         let version = self.ec2.config().version;
-        self.karpenter = buy_nodes(&self.context, &self.ec2, &self.log, version);
+        let state = &self.karpenter.state;
+        self.karpenter = buy_nodes(&self.context, state, &self.ec2, &self.log, version);
     }
 
     async fn linux_node(&self, version: KubernetesVersion) {
@@ -340,6 +317,7 @@ impl Whole {
 /// Starts the controllers of nodes-on-demand in a context of their own.
 fn buy_nodes(
     context: &Context,
+    state: &SharedState,
     ec2: &SimulatedEc2,
     log: &DecisionLog,
     version: KubernetesVersion,
@@ -348,10 +326,9 @@ fn buy_nodes(
     let options = provisioner::Options {
         cluster: "windows-karpenter-demo".to_owned(),
         version,
-        os_filter: true,
         seed: 0,
     };
-    provisioner::start(&own, Arc::new(ec2.clone()), log.clone(), options)
+    provisioner::start(&own, state, Arc::new(ec2.clone()), log.clone(), options)
 }
 
 fn year(build: &str) -> &'static str {
@@ -370,80 +347,4 @@ pub(crate) fn is_ready(node: &Node) -> bool {
         .into_iter()
         .flatten()
         .any(|condition| condition.type_ == "Ready" && condition.status == "True")
-}
-
-/// The kubelets' machines, as EC2 boots and ends them.
-fn machines(context: &Context, ec2: SimulatedEc2) -> mpsc::UnboundedReceiver<Machine> {
-    let (sender, machines) = mpsc::unbounded_channel();
-    let shutdown = context.shutdown.clone();
-    let mut changed = ec2.changed();
-    context.tasks.spawn(async move {
-        let (mut cursor, mut booted) = (0, std::collections::BTreeSet::new());
-        loop {
-            let changes = ec2.changes_since(cursor);
-            cursor = changes.cursor;
-            for instance in changes.instances {
-                let name = instance.private_dns_name.clone();
-                if instance.state.is_alive() && instance.booted && booted.insert(name.clone()) {
-                    let _ = sender.send(boot(&instance, &ec2));
-                } else if !instance.state.is_alive() && booted.remove(&name) {
-                    let _ = sender.send(Machine::Gone { name });
-                }
-            }
-            match shutdown.run_until_cancelled(changed.changed()).await {
-                Some(Ok(())) => {}
-                _ => return,
-            }
-        }
-    });
-    machines
-}
-
-fn boot(instance: &Instance, ec2: &SimulatedEc2) -> Machine {
-    let most = match instance.os() {
-        Os::Windows => instance.capacity.private_ipv4(),
-        Os::Linux => instance.capacity.pods,
-    };
-    let (ec2, id) = (ec2.clone(), instance.id.clone());
-    Machine::Booted {
-        facts: Box::new(facts(instance)),
-        addresses: Addresses::on_demand(most as usize, move || ec2.assign_address(&id).ok()),
-    }
-}
-
-fn facts(instance: &Instance) -> NodeFacts {
-    let image = &instance.image;
-    let quantities = |resources: &Resources| -> BTreeMap<String, String> {
-        let list = resources.to_list();
-        list.iter()
-            .map(|(name, amount)| (name.clone(), amount.0.clone()))
-            .collect()
-    };
-    let taints = instance.registration.taints.iter().map(|taint| Taint {
-        key: taint.key.clone(),
-        value: (!taint.value.is_empty()).then(|| taint.value.clone()),
-        effect: taint.effect.as_str().to_owned(),
-        time_added: None,
-    });
-    NodeFacts {
-        name: instance.private_dns_name.clone(),
-        provider_id: instance.provider_id.clone(),
-        instance_type: instance.instance_type.name.to_string(),
-        zone: instance.zone.to_string(),
-        region: instance.region.to_string(),
-        os: image.os().as_str().to_owned(),
-        arch: image.arch.as_str().to_owned(),
-        windows_build: image.windows_build().and_then(|build| build.parse().ok()),
-        internal_ip: instance.private_ip,
-        external_ip: None,
-        subnet_prefix_len: 18,
-        os_image: image.os_image(),
-        kernel_version: image.kernel_version(),
-        container_runtime: image.container_runtime_version().to_owned(),
-        kubelet_version: image.kubelet_version(),
-        capacity: quantities(&instance.capacity),
-        allocatable: quantities(&instance.allocatable),
-        labels: instance.registration.labels.clone(),
-        taints: taints.collect(),
-    }
 }

@@ -16,14 +16,13 @@ use mullion_apiserver::{ApiServer, Config, Tls, admission::User};
 use mullion_cloud::{Clock, LaunchRequest, sim::SimulatedEc2};
 use mullion_controllers::{
     Context, gc, kubelet, namespace, node_lifecycle, pdb, podgc, scheduler, service,
-    serviceaccount, volume_protection, workloads,
+    serviceaccount, state::SharedState, volume_protection, workloads,
 };
 use tokio::{task::JoinHandle, time::Instant};
 use tokio_util::sync::CancellationToken;
 
 use super::{
-    karpenter, logs::SimulatedLogs, machines, plan::Plan, setup,
-    windows_addresses::WindowsAddresses,
+    karpenter, logs::SimulatedLogs, plan::Plan, setup, windows_addresses::WindowsAddresses,
 };
 use crate::{certs::Certs, failure::Failure, kubeconfig};
 
@@ -144,8 +143,13 @@ impl Cluster {
                 Failure::input(format!("a node group's instance cannot be had: {error}"))
             })?;
         }
-        logs.serve(context, karpenter::start(context, ec2, &self.plan));
-        controllers(context, ec2, &self.plan, &self.certs.ca);
+        let placement = mullion_engine::Options {
+            os_filter: self.plan.pod_os_counts,
+        };
+        let state = SharedState::new(context, placement);
+        let decisions = karpenter::start(context, &state, ec2, &self.plan);
+        logs.serve(context, decisions);
+        controllers(context, &state, ec2, &self.plan, &self.certs.ca);
         let options = kubelet::driver::Options {
             pace: self.plan.speed.into(),
             images: self.plan.images.clone(),
@@ -153,7 +157,7 @@ impl Cluster {
         kubelet::driver::start(
             context,
             options,
-            machines::follow(ec2.clone(), context.shutdown.clone()),
+            kubelet::machines::follow(context, ec2.clone()),
         );
         self.nodes_ready(nodes).await;
         Ok(())
@@ -191,7 +195,7 @@ impl Cluster {
 }
 
 /// What a real cluster's own processes do: everything but the kubelets and the provisioner.
-fn controllers(context: &Context, ec2: &SimulatedEc2, plan: &Plan, ca: &str) {
+fn controllers(context: &Context, state: &SharedState, ec2: &SimulatedEc2, plan: &Plan, ca: &str) {
     workloads::start(context);
     service::start(
         context,
@@ -204,7 +208,7 @@ fn controllers(context: &Context, ec2: &SimulatedEc2, plan: &Plan, ca: &str) {
     volume_protection::start(context);
     gc::start(context);
     node_lifecycle::start(context, Some(Arc::new(ec2.clone())));
-    scheduler::start(context, plan.pod_os_counts);
+    scheduler::start_over(context, state, 0);
 }
 
 /// Who the controllers are to the API server.

@@ -6,19 +6,24 @@ use mullion_cloud::sim::SimulatedEc2;
 use mullion_controllers::{
     Context,
     provisioner::{self, DecisionLog, Options, decision_log::DEFAULT_LINES},
+    state::SharedState,
 };
 
 use super::plan::Plan;
 
 /// Starts the controllers of nodes-on-demand over the simulated cloud; what they decide is in the returned log.
-pub(super) fn start(context: &Context, ec2: &SimulatedEc2, plan: &Plan) -> DecisionLog {
+pub(super) fn start(
+    context: &Context,
+    state: &SharedState,
+    ec2: &SimulatedEc2,
+    plan: &Plan,
+) -> DecisionLog {
     let log = DecisionLog::new(context.clock.clone(), DEFAULT_LINES);
     let options = Options {
         cluster: plan.spec.name.clone(),
         version: plan.spec.version,
-        os_filter: plan.pod_os_counts,
         seed: 0,
     };
-    provisioner::start(context, Arc::new(ec2.clone()), log.clone(), options);
+    provisioner::start(context, state, Arc::new(ec2.clone()), log.clone(), options);
     log
 }

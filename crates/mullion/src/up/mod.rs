@@ -8,7 +8,6 @@ pub(crate) mod cluster;
 mod images;
 mod karpenter;
 mod logs;
-mod machines;
 pub(crate) mod plan;
 mod setup;
 mod windows_addresses;

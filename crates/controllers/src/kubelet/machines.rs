@@ -1,27 +1,24 @@
 //! From the simulated cloud's instances to the simulated kubelets' machines.
 //!
-//! Instances are followed by a cursor, so whoever was away catches up; a kubelet is told once that its machine has booted and once that it is gone.
+//! Invariant: instances are followed by a cursor, so nothing is missed; the kubelets are told once that a machine has
+//! booted and once that it is gone. [`super::driver`] acts on it.
 
-use std::collections::{BTreeMap, HashSet};
+use std::collections::{BTreeMap, HashMap};
 
 use k8s_openapi::api::core::v1::Taint;
 use mullion_api::ami::Os;
 use mullion_cloud::{Instance, InstanceId, Resources, sim::SimulatedEc2};
-use mullion_controllers::kubelet::{addresses::Addresses, driver::Machine, node::NodeFacts};
 use tokio::sync::mpsc;
-use tokio_util::sync::CancellationToken;
 
-/// Prefix length of the simulated subnets where the cloud does not say.
-const USUAL_PREFIX: u8 = 18;
+use super::{addresses::Addresses, driver::Machine, node::NodeFacts};
+use crate::Context;
 
-/// Follows the instances until `shutdown`.
-pub(super) fn follow(
-    ec2: SimulatedEc2,
-    shutdown: CancellationToken,
-) -> mpsc::UnboundedReceiver<Machine> {
+/// Follows the instances until the context shuts down: what [`super::driver::start`] takes its machines from.
+pub fn follow(context: &Context, ec2: SimulatedEc2) -> mpsc::UnboundedReceiver<Machine> {
     let (sender, machines) = mpsc::unbounded_channel();
+    let shutdown = context.shutdown.clone();
     let mut changed = ec2.changed();
-    tokio::spawn(async move {
+    context.tasks.spawn(async move {
         let mut known = Known::default();
         loop {
             for machine in known.news(&ec2) {
@@ -42,7 +39,8 @@ pub(super) fn follow(
 #[derive(Default)]
 struct Known {
     cursor: u64,
-    booted: HashSet<InstanceId>,
+    /// Node names of booted machines.
+    booted: HashMap<InstanceId, String>,
 }
 
 impl Known {
@@ -51,15 +49,18 @@ impl Known {
         self.cursor = changes.cursor;
         let mut news = Vec::new();
         for instance in changes.instances {
-            if instance.state.is_alive() {
-                if instance.booted && self.booted.insert(instance.id.clone()) {
-                    news.push(booted(&instance, ec2));
-                }
-            } else if self.booted.remove(&instance.id) {
-                news.push(Machine::Gone {
-                    name: instance.private_dns_name.clone(),
-                });
+            if !instance.state.is_alive() {
+                let name = self.booted.remove(&instance.id);
+                news.extend(name.map(|name| Machine::Gone { name }));
+            } else if instance.booted && !self.booted.contains_key(&instance.id) {
+                let name = instance.private_dns_name.clone();
+                self.booted.insert(instance.id.clone(), name);
+                news.push(booted(&instance, ec2));
             }
+        }
+        if changes.forgotten {
+            let gone = self.booted.extract_if(|id, _| ec2.instance(id).is_none());
+            news.extend(gone.map(|(_, name)| Machine::Gone { name }));
         }
         news
     }
@@ -116,7 +117,7 @@ fn facts(instance: &Instance) -> NodeFacts {
         windows_build: image.windows_build().and_then(|build| build.parse().ok()),
         internal_ip: instance.private_ip,
         external_ip: None,
-        subnet_prefix_len: USUAL_PREFIX,
+        subnet_prefix_len: instance.subnet_prefix_len,
         os_image: image.os_image(),
         kernel_version: image.kernel_version(),
         container_runtime: image.container_runtime_version().to_owned(),

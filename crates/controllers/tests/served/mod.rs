@@ -1,0 +1,34 @@
+//! An empty cluster for tests: the API server in this process, and controllers' surroundings whose client goes straight
+//! into its router.
+//!
+//! Invariant: the cluster's life begins at the same moment in every test, and server and controllers share its clock.
+
+use std::sync::Arc;
+
+use jiff::Timestamp;
+use kube::Client;
+use mullion_apiserver::{ApiServer, Config, admission::User};
+use mullion_controllers::{Clock, Context};
+
+/// A fresh API server, seen as its administrator.
+pub(crate) fn context() -> Context {
+    let epoch: Timestamp = "2026-01-27T10:00:00Z".parse().expect("a timestamp");
+    let clock = Clock::starting_at(epoch);
+    let stamps = clock.clone();
+    let server = ApiServer::new(Config {
+        clock: Arc::new(move || stamps.now()),
+        ..Config::default()
+    });
+    let administrator = User {
+        name: "kubernetes-admin".to_owned(),
+        groups: vec![
+            "system:masters".to_owned(),
+            "system:authenticated".to_owned(),
+        ],
+        uid: String::new(),
+    };
+    Context::new(
+        Client::new(server.router_as(administrator), "default"),
+        clock,
+    )
+}
