@@ -29,7 +29,7 @@ use tower::ServiceExt;
 use crate::{auth, server::ApiServer};
 
 /// How long requests may go on after the shutdown has begun.
-const LAST_REQUESTS: Duration = Duration::from_secs(1);
+const LAST_REQUESTS: Duration = Duration::from_millis(300);
 /// How many requests, watches included, one HTTP/2 connection may carry.
 const STREAMS_PER_CONNECTION: u32 = 1000;
 /// How long a client may take for the TLS handshake.

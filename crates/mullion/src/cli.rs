@@ -97,10 +97,10 @@ pub(crate) enum Bench {
     /// measures the time until every pod is Running and Ready.
     Up {
         /// Nodes (m5.4xlarge, Linux).
-        #[arg(long, default_value_t = 500, value_name = "N")]
+        #[arg(long, default_value_t = 500, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
         nodes: u32,
         /// Pods.
-        #[arg(long, default_value_t = 10_000, value_name = "P")]
+        #[arg(long, default_value_t = 10_000, value_name = "P", value_parser = clap::value_parser!(u32).range(1..))]
         pods: u32,
         /// How to print the result.
         #[arg(short, long, value_enum, default_value_t = Output::Text)]

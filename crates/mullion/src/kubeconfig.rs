@@ -4,7 +4,9 @@
 
 use std::{
     env, fs, io,
+    net::{SocketAddr, TcpStream},
     path::{Path, PathBuf},
+    time::Duration,
 };
 
 use base64::{Engine as _, engine::general_purpose::STANDARD};
@@ -15,6 +17,8 @@ use crate::{certs::Certs, failure::Failure};
 /// Where the kubeconfig goes.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum Target {
+    /// The usual file in the state directory, or one beside it while another cluster uses that.
+    Usual(PathBuf),
     /// A file of its own, overwritten.
     File(PathBuf),
     /// The user's own file, of which only our entries are replaced.
@@ -27,19 +31,45 @@ impl Target {
         match (path, merge) {
             (Some(path), false) => Ok(Target::File(path)),
             (Some(path), true) => Ok(Target::Merge(path)),
-            (None, false) => Ok(Target::File(
+            (None, false) => Ok(Target::Usual(
                 state_dir()?.join("mullion").join("kubeconfig"),
             )),
             (None, true) => Ok(Target::Merge(user_kubeconfig()?)),
         }
     }
 
+    /// The target of a cluster that listens on `port`: while the usual file leads to another running cluster, one named after the port.
+    pub(crate) fn free(self, port: u16) -> Target {
+        match self {
+            Target::Usual(path) => match used_by_another(&path, port) {
+                true => Target::Usual(path.with_file_name(format!("kubeconfig-{port}"))),
+                false => Target::Usual(path),
+            },
+            other => other,
+        }
+    }
+
     /// The file.
     pub(crate) fn path(&self) -> &Path {
         match self {
-            Target::File(path) | Target::Merge(path) => path,
+            Target::Usual(path) | Target::File(path) | Target::Merge(path) => path,
         }
     }
+}
+
+/// Whether a kubeconfig leads to a server on this machine, other than on `port`, that answers.
+fn used_by_another(path: &Path, port: u16) -> bool {
+    const PATIENCE: Duration = Duration::from_millis(200);
+    let Ok(config) = read(path) else { return false };
+    let server = config["clusters"][0]["cluster"]["server"]
+        .as_str()
+        .unwrap_or_default();
+    let address: Option<SocketAddr> = server
+        .strip_prefix("https://")
+        .and_then(|address| address.parse().ok());
+    address.is_some_and(|address| {
+        address.port() != port && TcpStream::connect_timeout(&address, PATIENCE).is_ok()
+    })
 }
 
 fn home() -> Result<PathBuf, Failure> {
@@ -80,7 +110,7 @@ pub(crate) struct Cluster<'a> {
 /// Writes or merges the kubeconfig.
 pub(crate) fn write(target: &Target, cluster: &Cluster<'_>) -> Result<(), Failure> {
     let config = match target {
-        Target::File(_) => fresh(cluster),
+        Target::Usual(_) | Target::File(_) => fresh(cluster),
         Target::Merge(path) => merged(read(path)?, cluster),
     };
     let text = serde_saphyr::to_string(&config).map_err(|error| {
@@ -112,11 +142,29 @@ fn read(path: &Path) -> Result<Value, Failure> {
     } else {
         parse(path, &text)?
     };
-    match parsed {
+    match &parsed {
         Value::Null => Ok(json!({})),
-        Value::Object(_) => Ok(parsed),
+        Value::Object(config) => match unfit(config) {
+            Some(why) => Err(not_a_kubeconfig(path, &why)),
+            None => Ok(parsed),
+        },
         _ => Err(not_a_kubeconfig(path, "it is not a map")),
     }
+}
+
+/// Why a map is no kubeconfig.
+fn unfit(config: &serde_json::Map<String, Value>) -> Option<String> {
+    let kind = config.get("kind").and_then(Value::as_str);
+    if let Some(kind) = kind.filter(|kind| *kind != "Config") {
+        return Some(format!("its kind is {kind}"));
+    }
+    let lists = ["clusters", "users", "contexts"].into_iter();
+    let mut wrong = lists.filter(|list| {
+        config
+            .get(*list)
+            .is_some_and(|value| !value.is_array() && !value.is_null())
+    });
+    wrong.next().map(|list| format!("its {list} are no list"))
 }
 
 fn parse(path: &Path, text: &str) -> Result<Value, Failure> {
@@ -124,7 +172,11 @@ fn parse(path: &Path, text: &str) -> Result<Value, Failure> {
 }
 
 fn not_a_kubeconfig(path: &Path, why: &str) -> Failure {
-    let first = why.lines().next().unwrap_or_default();
+    let first = why
+        .lines()
+        .next()
+        .unwrap_or_default()
+        .trim_start_matches("error: ");
     Failure::input(format!(
         "{} is no kubeconfig, so no context is added to it: {first}",
         path.display()
@@ -179,8 +231,10 @@ fn merged(mut config: Value, cluster: &Cluster<'_>) -> Value {
     config
 }
 
-/// Writes a file that only its owner may read, in one step for whoever reads it meanwhile.
+/// Writes a file that only its owner may read, in one step for whoever reads it meanwhile; through a symbolic link, as kubectl does.
 fn write_private(path: &Path, content: &[u8]) -> io::Result<()> {
+    let target = fs::canonicalize(path);
+    let path = target.as_deref().unwrap_or(path);
     let dir = path
         .parent()
         .filter(|dir| !dir.as_os_str().is_empty())
@@ -302,5 +356,60 @@ mod tests {
             fs::read_to_string(&path).expect("readable"),
             "- just\n- a list\n"
         );
+    }
+
+    #[test]
+    fn a_manifest_or_a_wrong_list_is_no_kubeconfig() {
+        let map = |value: Value| value.as_object().cloned().expect("a map");
+        assert_eq!(
+            unfit(&map(json!({"kind": "Pod"}))),
+            Some("its kind is Pod".into())
+        );
+        assert_eq!(
+            unfit(&map(json!({"contexts": "foo"}))),
+            Some("its contexts are no list".into())
+        );
+        assert_eq!(unfit(&map(json!({"kind": "Config", "users": null}))), None);
+    }
+
+    #[cfg(unix)]
+    #[test]
+    fn a_symbolic_link_is_written_through() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let (real, link) = (dir.path().join("real"), dir.path().join("link"));
+        fs::write(&real, "kind: Config\n").expect("writable");
+        std::os::unix::fs::symlink(&real, &link).expect("a link can be made");
+        let certs = certs();
+        let cluster = Cluster {
+            name: "mullion",
+            server: "https://127.0.0.1:6443",
+            certs: &certs,
+        };
+        write(&Target::Merge(link.clone()), &cluster).expect("the file can be merged into");
+        assert!(link.is_symlink());
+        assert!(
+            fs::read_to_string(&real)
+                .expect("readable")
+                .contains("mullion")
+        );
+    }
+
+    #[test]
+    fn the_kubeconfig_of_another_running_cluster_is_left_alone() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let path = dir.path().join("kubeconfig");
+        let other = std::net::TcpListener::bind("127.0.0.1:0").expect("a free port");
+        let server = format!("https://{}", other.local_addr().expect("an address"));
+        let certs = certs();
+        let cluster = Cluster {
+            name: "mullion",
+            server: &server,
+            certs: &certs,
+        };
+        write(&Target::Usual(path.clone()), &cluster).expect("the file can be written");
+        let beside = Target::Usual(dir.path().join("kubeconfig-7"));
+        assert_eq!(Target::Usual(path.clone()).free(7), beside);
+        drop(other);
+        assert_eq!(Target::Usual(path.clone()).free(7), Target::Usual(path));
     }
 }

@@ -12,8 +12,8 @@ use crate::{CapacityType, LaunchOption};
 /// How long an offering that was refused is taken to be unavailable.
 pub(super) const REMEMBERED: Duration = Duration::from_secs(180);
 
-/// Which purchases find no capacity. Written `type/zone/capacity-type` with `*` for any:
-/// `c6a.xlarge/us-west-2a/*`, `*/*/spot`.
+/// Which purchases find no capacity. Written `type`, `type/zone` or `type/zone/capacity-type` with `*` for any:
+/// `c6a.xlarge`, `c6a.xlarge/us-west-2a`, `*/*/spot`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct CapacityPattern {
     /// Instance type; any if none.
@@ -48,7 +48,7 @@ impl fmt::Display for CapacityPattern {
 /// A text that is no [`CapacityPattern`].
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "{0:?} is not of the form type/zone/capacity-type, each of which may be *, with on-demand or spot as the last"
+    "{0:?} is not of the form type, type/zone or type/zone/capacity-type, each part of which may be *, with on-demand or spot as the last"
 )]
 pub struct ParsePatternError(String);
 
@@ -57,16 +57,14 @@ impl FromStr for CapacityPattern {
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
         let error = || ParsePatternError(text.to_owned());
-        let parts: [&str; 3] = text
-            .split('/')
-            .collect::<Vec<_>>()
-            .try_into()
-            .map_err(|_| error())?;
-        if parts.contains(&"") {
+        let mut parts = text.split('/');
+        let [instance_type, zone, capacity_type] = [(); 3]
+            .map(|()| parts.next())
+            .map(|part| part.unwrap_or("*"));
+        if parts.next().is_some() || [instance_type, zone, capacity_type].contains(&"") {
             return Err(error());
         }
         let named = |part: &str| (part != "*").then(|| part.to_owned());
-        let [instance_type, zone, capacity_type] = parts;
         Ok(Self {
             instance_type: named(instance_type),
             zone: named(zone),

@@ -138,7 +138,7 @@ fn render(facts: &Facts<'_>) -> String {
         );
     }
     match facts.kubeconfig {
-        Some(Target::File(path)) => {
+        Some(Target::Usual(path) | Target::File(path)) => {
             let _ = writeln!(out, "\n  {bold}export KUBECONFIG={}{end}", quoted(path));
         }
         Some(Target::Merge(path)) => {

@@ -12,6 +12,7 @@ use std::{
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Node;
 use kube::Client;
+use mullion_api::labels;
 use mullion_apiserver::{ApiServer, Config, Tls, admission::User};
 use mullion_cloud::{Clock, LaunchRequest, sim::SimulatedEc2};
 use mullion_controllers::{
@@ -51,7 +52,7 @@ pub(crate) struct Cluster {
 
 impl Cluster {
     /// Starts everything and waits until the first nodes are ready.
-    pub(crate) async fn start(plan: Plan) -> Result<Cluster, Failure> {
+    pub(crate) async fn start(mut plan: Plan) -> Result<Cluster, Failure> {
         let began = Instant::now();
         let clock = Clock::starting_at(Timestamp::now());
         let (ec2, orders) = plan.cloud(clock.clone())?;
@@ -82,6 +83,7 @@ impl Cluster {
                 "the API server's certificate cannot be used: {error}"
             ))
         })?;
+        plan.kubeconfig = plan.kubeconfig.map(|target| target.free(address.port()));
         if let Some(target) = &plan.kubeconfig {
             let server = format!("https://{address}");
             kubeconfig::write(
@@ -139,9 +141,17 @@ impl Cluster {
         .await?;
         let nodes = orders.len();
         for order in orders {
+            let group = order.tags.get(labels::EKSCTL_NODEGROUP).cloned();
             ec2.provide(order).map_err(|error| {
-                Failure::input(format!("a node group's instance cannot be had: {error}"))
+                let group = group.unwrap_or_default();
+                Failure::input(format!(
+                    "node group {group}: an instance cannot be had: {error}"
+                ))
+                .hint("lower its desiredCapacity, or spread it over more availabilityZones")
             })?;
+        }
+        for pattern in &self.plan.exhausted {
+            ec2.exhaust(pattern.clone());
         }
         let placement = mullion_engine::Options {
             os_filter: self.plan.pod_os_counts,

@@ -69,6 +69,7 @@ fn parse(text: &str) -> Result<ImageTable, String> {
             .lines()
             .next()
             .unwrap_or_default()
+            .trim_start_matches("error: ")
             .to_owned()
     })?;
     let mut builds = Builds::default();

@@ -11,8 +11,8 @@ use mullion_api::{
     eksctl::{self, KubernetesVersion, NodeGroup},
 };
 use mullion_cloud::{
-    LaunchRequest, Speed, node_group,
-    sim::{self, CapacityPattern, SimulatedEc2},
+    LaunchRequest, Speed, catalogue, node_group,
+    sim::{self, CapacityPattern, ParsePatternError, SimulatedEc2},
 };
 use mullion_controllers::kubelet::images::ImageTable;
 use tokio::net::TcpListener;
@@ -59,12 +59,7 @@ pub(crate) enum Port {
 impl Plan {
     /// Reads what the flags name.
     pub(crate) fn from_args(args: UpArgs) -> Result<Plan, Failure> {
-        let exhausted = args.insufficient_capacity.iter().map(|text| {
-            text.parse().map_err(|error| {
-                Failure::input(format!("--insufficient-capacity: {error}"))
-                    .hint("--insufficient-capacity 'c6a.xlarge/*/on-demand'")
-            })
-        });
+        let exhausted = args.insufficient_capacity.iter().map(|text| pattern(text));
         Ok(Plan {
             exhausted: exhausted.collect::<Result<_, _>>()?,
             default_pools: args.config.is_none(),
@@ -93,9 +88,6 @@ impl Plan {
         let ec2 = SimulatedEc2::new(config, clock);
         let orders = node_group::orders(&self.spec, &ec2)
             .map_err(|error| config_failure(self.file.as_deref(), &error))?;
-        for pattern in &self.exhausted {
-            ec2.exhaust(pattern.clone());
-        }
         Ok((ec2, orders))
     }
 }
@@ -175,6 +167,24 @@ fn config_failure(file: Option<&Path>, error: &eksctl::ConfigError) -> Failure {
     match &error.hint {
         Some(hint) => failure.hint(hint),
         None => failure,
+    }
+}
+
+fn pattern(text: &str) -> Result<CapacityPattern, Failure> {
+    let refused = |why: String| {
+        Failure::input(format!("--insufficient-capacity {text}: {why}"))
+            .hint("--insufficient-capacity c6a.xlarge, or '*/us-west-2a/spot'")
+    };
+    let pattern: CapacityPattern = text
+        .parse()
+        .map_err(|error: ParsePatternError| refused(error.to_string()))?;
+    let unknown = pattern
+        .instance_type
+        .as_deref()
+        .filter(|name| catalogue::get(name).is_none());
+    match unknown {
+        Some(name) => Err(refused(format!("{name:?} is not an EC2 instance type"))),
+        None => Ok(pattern),
     }
 }
 
