@@ -3,7 +3,10 @@
 //! `testdata/api-vectors.jsonl.gz` holds a scenario per line: steps with method, path, headers, body and the recorded status, answer and
 //! warnings. `VECTORS=substring` replays the scenarios whose id contains it and prints every difference, due or not.
 
-#![expect(clippy::print_stdout, reason = "the tally is what a run of the replayer is for")]
+#![expect(
+    clippy::print_stdout,
+    reason = "the tally is what a run of the replayer is for"
+)]
 
 mod compare;
 mod due;
