@@ -29,7 +29,7 @@ impl Cluster {
 
     fn start_in(dir: TempDir, args: &[&str]) -> Cluster {
         require_kubectl();
-        let mut child = Command::new(env!("CARGO_BIN_EXE_mullion"))
+        let child = Command::new(env!("CARGO_BIN_EXE_mullion"))
             .args(["up", "--port", "0", "--kubeconfig"])
             .arg(dir.path().join("kubeconfig"))
             .args(args)
@@ -38,7 +38,13 @@ impl Cluster {
             .stderr(std::fs::File::create(dir.path().join("stderr")).expect("a file for stderr"))
             .spawn()
             .expect("the program starts");
-        let stdout = child.stdout.take().expect("stdout is piped");
+        // Whatever happens from here on, dropping it ends the process.
+        let mut cluster = Cluster {
+            child,
+            dir,
+            banner: String::new(),
+        };
+        let stdout = cluster.child.stdout.take().expect("stdout is piped");
         let (sender, lines) = mpsc::channel();
         std::thread::spawn(move || {
             for line in BufReader::new(stdout).lines().map_while(Result::ok) {
@@ -47,16 +53,18 @@ impl Cluster {
                 }
             }
         });
-        let mut banner = String::new();
         while let Ok(line) = lines.recv_timeout(PATIENCE) {
-            banner.push_str(&line);
-            banner.push('\n');
+            cluster.banner.push_str(&line);
+            cluster.banner.push('\n');
             if line.starts_with("Ctrl-C") {
-                return Cluster { child, dir, banner };
+                return cluster;
             }
         }
-        let stderr = std::fs::read_to_string(dir.path().join("stderr")).unwrap_or_default();
-        panic!("the cluster did not become ready\n{banner}{stderr}");
+        panic!(
+            "the cluster did not become ready\n{}{}",
+            cluster.banner,
+            cluster.stderr()
+        );
     }
 
     /// Kills the process without warning and starts another one in its place.
