@@ -23,7 +23,12 @@ use kube::{
 use rustc_hash::FxHashMap;
 
 use self::budget::{Expected, Scale};
-use crate::{Change, Context, Informer, Key, Queue, Recorder, api_error, ownership, pods};
+use crate::{
+    Change, Context, Informer, Key, Queue, Recorder, api_error, ownership, pods, queue::collect_for,
+};
+
+/// Changes are collected at least this long.
+const COLLECT: Duration = Duration::from_millis(10);
 
 /// Why the number of expected pods is unknown.
 #[derive(Debug, thiserror::Error)]
@@ -46,7 +51,8 @@ pub fn start(context: &Context) {
     });
     informers.pods.on_change({
         let (queue, budgets) = (queue.clone(), informers.pod_disruption_budgets.clone());
-        move |change| pod_changed(&budgets, &queue, change)
+        let pods = informers.pods.clone();
+        move |change| pod_changed(&budgets, &pods, &queue, change)
     });
     // A change of scale changes what is expected.
     informers.replica_sets.start();
@@ -91,24 +97,21 @@ pub fn start(context: &Context) {
 
 fn pod_changed(
     budgets: &Informer<PodDisruptionBudget>,
+    pods: &Informer<Pod>,
     queue: &Queue<Key>,
     change: &Change<'_, Pod>,
 ) {
     let pod = change.object();
-    let counts = |pod: &Pod| {
-        (
-            pods::is_ready(pod),
-            pods::is_deleting(pod),
-            pod.metadata.labels.clone(),
-        )
+    let same = |old: &Pod| {
+        pods::is_ready(old) == pods::is_ready(pod)
+            && pods::is_deleting(old) == pods::is_deleting(pod)
+            && old.metadata.labels == pod.metadata.labels
     };
-    if change
-        .previous()
-        .is_some_and(|old| counts(old) == counts(pod))
-    {
+    if change.previous().is_some_and(|old| same(old)) {
         return;
     }
-    for budget in budgets.in_namespace(pod.metadata.namespace.as_deref().unwrap_or_default()) {
+    let namespace = pod.metadata.namespace.as_deref().unwrap_or_default();
+    for budget in budgets.in_namespace(namespace) {
         let Some(selector) = selector(&budget) else {
             continue;
         };
@@ -117,7 +120,9 @@ fn pod_changed(
             .into_iter()
             .any(|pod| selector.matches(pod.labels()))
         {
-            queue.add_after(Key::of(&*budget), Duration::from_millis(10));
+            // A budget is looked at together with all pods of its namespace.
+            let delay = collect_for(pods.count_in_namespace(namespace)).max(COLLECT);
+            queue.add_after(Key::of(&*budget), delay);
         }
     }
 }

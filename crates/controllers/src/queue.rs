@@ -375,5 +375,18 @@ impl<T: Clone + Eq + Hash + Send + 'static> Drop for Work<T> {
     }
 }
 
+/// How long changes are collected before one look at all of `objects`, as the delay of [`Queue::add_after`]: the more there
+/// are, the dearer a look, and the more changes it should answer.
+pub(crate) fn collect_for(objects: usize) -> Duration {
+    const PER_OBJECT: Duration = Duration::from_micros(50);
+    const MOST: Duration = Duration::from_millis(500);
+    if objects <= 20 {
+        return Duration::ZERO;
+    }
+    PER_OBJECT
+        .saturating_mul(u32::try_from(objects).unwrap_or(u32::MAX))
+        .min(MOST)
+}
+
 #[cfg(test)]
 mod tests;

@@ -3,15 +3,12 @@
 //! Only changes that endpoints show wake a Service. As with workloads, the more pods there are behind it, the longer
 //! changes are collected before one sync looks at all of them.
 
-use std::{collections::BTreeMap, sync::Arc, time::Duration};
+use std::{collections::BTreeMap, sync::Arc};
 
 use k8s_openapi::api::core::v1::{Pod, Service};
 
 use super::backend;
-use crate::{Change, Context, Informer, Key, Queue, pods};
-
-/// Longest collection of changes of a Service with very many pods.
-const LONGEST: Duration = Duration::from_millis(500);
+use crate::{Change, Context, Informer, Key, Queue, pods, queue::collect_for};
 
 /// Feeds `queue` with the Services whose endpoints may have to change.
 pub(super) fn feed(context: &Context, queue: &Queue<Key>) {
@@ -48,12 +45,7 @@ fn pod_changed(
     for service in services.in_namespace(namespace) {
         if versions.iter().any(|pod| backend::matches(&service, pod)) {
             // The namespace's pods bound those of the Service, and counting them costs nothing.
-            let bound = u32::try_from(pods.count_in_namespace(namespace)).unwrap_or(u32::MAX);
-            let delay = if bound <= 20 {
-                Duration::ZERO
-            } else {
-                (Duration::from_micros(50) * bound).min(LONGEST)
-            };
+            let delay = collect_for(pods.count_in_namespace(namespace));
             queue.add_after(Key::of(&*service), delay);
         }
     }

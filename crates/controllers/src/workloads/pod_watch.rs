@@ -13,7 +13,9 @@ use k8s_openapi::{
 use kube::{Resource, ResourceExt, core::SelectorExt};
 
 use super::expectations::Expectations;
-use crate::{Change, Informer, Key, Queue, informers::BY_CONTROLLER, ownership, pods};
+use crate::{
+    Change, Informer, Key, Queue, informers::BY_CONTROLLER, ownership, pods, queue::collect_for,
+};
 
 /// A kind that controls pods.
 pub(super) trait PodOwner: Resource<DynamicType = ()> + Send + Sync + 'static {
@@ -161,16 +163,4 @@ impl<O: PodOwner> PodWatch<O> {
             }
         }
     }
-}
-
-/// How long changes are collected for an owner of `pods` pods.
-pub(super) fn collect_for(pods: usize) -> Duration {
-    const PER_POD: Duration = Duration::from_micros(50);
-    const MOST: Duration = Duration::from_millis(500);
-    if pods <= 20 {
-        return Duration::ZERO;
-    }
-    PER_POD
-        .saturating_mul(u32::try_from(pods).unwrap_or(u32::MAX))
-        .min(MOST)
 }

@@ -1,13 +1,16 @@
 //! The DaemonSet controller: one pod on every node that should have one, bound there by node affinity.
 //!
 //! The pods are placed by the scheduler; the affinity leaves it no choice. [`eligibility`] says which nodes, [`plan`]
-//! which pods come and go, [`pod`] what they look like; here both are carried out, under the same expectations as a ReplicaSet's. Revisions are told
-//! apart by the hash of the template alone: there is no ControllerRevision history.
+//! which pods come and go, [`pod`] what they look like; here both are carried out, under the same expectations as a
+//! ReplicaSet's. Every template is remembered as a ControllerRevision ([`history`], [`revisions`]), whose hash its pods
+//! carry.
 
 mod backoff;
 mod eligibility;
+mod history;
 mod plan;
 mod pod;
+mod revisions;
 
 use std::{sync::Arc, time::Duration};
 
@@ -22,6 +25,7 @@ use self::{
     eligibility::{Eligibility, judge, tolerations},
     plan::{Plan, Revision, View, Views},
     pod::{bind_by_affinity, pod_template, target_node},
+    revisions::{Error, Revisions},
 };
 use super::{
     count,
@@ -29,14 +33,14 @@ use super::{
     expectations::Expectations,
     nonzero,
     pod_control::{PodControl, pod_body},
-    pod_watch::{PodWatch, collect_for},
-    template_hash,
+    pod_watch::PodWatch,
 };
 use crate::{
     Change, Context, Informer, Key, Queue, api_error,
     informers::{BY_CONTROLLER, orphans_of},
     ownership::{self, Claimer},
     pods,
+    queue::collect_for,
 };
 
 /// Pods created or deleted per sync at most.
@@ -89,6 +93,7 @@ pub fn start(context: &Context) {
         queue: queue.clone(),
         expectations,
         failures: FailureBackoff::default(),
+        revisions: Revisions::new(context, &queue),
         pods,
     });
     context.tasks.spawn(async move {
@@ -97,6 +102,7 @@ pub fn start(context: &Context) {
         if informers.daemon_sets.synced().await
             && informers.nodes.synced().await
             && informers.pods.synced().await
+            && controller.revisions.synced().await
         {
             queue.run(&context, WORKERS, move |key| {
                 let controller = Arc::clone(&controller);
@@ -149,11 +155,12 @@ struct Controller {
     queue: Queue<Key>,
     expectations: Arc<Expectations>,
     failures: FailureBackoff,
+    revisions: Revisions,
     pods: PodControl,
 }
 
 impl Controller {
-    async fn sync(&self, key: &Key) -> kube::Result<()> {
+    async fn sync(&self, key: &Key) -> Result<(), Error> {
         let Some(set) = self.context.informers.daemon_sets.get_key(key) else {
             self.expectations.forget(key);
             return Ok(());
@@ -171,32 +178,37 @@ impl Controller {
         if set.metadata.deletion_timestamp.is_some() {
             return Ok(());
         }
-        let collisions = set
-            .status
-            .as_ref()
-            .and_then(|status| status.collision_count);
+        let pods = self.claim(&set, &selector).await?;
+        let updated = match self.revisions.update(&set, &selector, &pods).await {
+            // Nothing can be created any more, and the DaemonSet goes soon.
+            Err(Error::Api(error)) if api_error::is_namespace_terminating(&error) => return Ok(()),
+            outcome => outcome?,
+        };
         let revision = Revision {
-            hash: template_hash(&spec.template, collisions),
+            hash: updated.hash,
             generation: template_generation(&set),
             min_ready_seconds: spec.min_ready_seconds.unwrap_or_default(),
         };
 
         let mut outcome = Ok(());
-        let mut views = self.view(&set, &selector).await?;
+        let mut views = self.view(&set, pods.iter().cloned());
         let may_act = self.expectations.are_met(key);
         if may_act {
             outcome = self.keep_steady(key, &set, &views, &revision).await;
             if outcome.is_ok() && self.expectations.are_met(key) && updates_by_rolling(&set) {
-                views = self.view(&set, &selector).await?;
+                views = self.view(&set, self.claim(&set, &selector).await?);
                 outcome = self.roll(key, &set, &views, &revision).await;
+            }
+            if outcome.is_ok() {
+                outcome = self.revisions.clean_up(&set, updated.old, &pods).await;
             }
         }
         self.report(key, &set, &views, &revision, may_act).await?;
-        outcome
+        Ok(outcome?)
     }
 
-    /// The DaemonSet's pods by the node they are meant for, and what it thinks of every node.
-    async fn view(&self, set: &DaemonSet, selector: &Selector) -> kube::Result<Views> {
+    /// The DaemonSet's pods, after adopting and releasing what needs to be.
+    async fn claim(&self, set: &DaemonSet, selector: &Selector) -> kube::Result<Vec<Arc<Pod>>> {
         let namespace = set.namespace().unwrap_or_default();
         let informers = &self.context.informers;
         let mut candidates = informers.pods.by_index(
@@ -214,8 +226,11 @@ impl Controller {
             owners: Api::namespaced(self.context.client.clone(), &namespace),
             objects: Api::namespaced(self.context.client.clone(), &namespace),
         };
-        let claimed = claimer.claim_all(candidates).await?;
+        claimer.claim_all(candidates).await
+    }
 
+    /// The DaemonSet's pods by the node they are meant for, and what it thinks of every node.
+    fn view(&self, set: &DaemonSet, claimed: impl IntoIterator<Item = Arc<Pod>>) -> Views {
         let tolerations = daemon_tolerations(set);
         let view_of = |node: &Arc<Node>| {
             let eligibility = Some(judge(set, &tolerations, node));
@@ -227,7 +242,8 @@ impl Controller {
                 },
             )
         };
-        let mut views: Views = informers.nodes.list().iter().map(view_of).collect();
+        let nodes = self.context.informers.nodes.list();
+        let mut views: Views = nodes.iter().map(view_of).collect();
         for pod in claimed {
             // A finished pod that is on its way out neither serves nor blocks.
             if pods::is_finished(&pod) && pods::is_deleting(&pod) {
@@ -241,7 +257,7 @@ impl Controller {
                 view.pods.push(pod);
             }
         }
-        Ok(views)
+        views
     }
 
     async fn keep_steady(

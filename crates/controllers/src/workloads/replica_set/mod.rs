@@ -1,9 +1,10 @@
 //! The ReplicaSet controller: as many active pods as the spec says, created from one template.
 //!
 //! Invariant: pods are created and deleted only while nothing asked for earlier is still unseen
-//! ([`Expectations`]), so a lagging informer never makes it overshoot. [`rank`] says which pods go first, [`status`]
-//! what the ReplicaSet reports.
+//! ([`Expectations`]), so a lagging informer never makes it overshoot. [`census`] counts pods as they change, so that most
+//! syncs look at none; [`rank`] says which pods go first, [`status`] what the ReplicaSet reports.
 
+mod census;
 mod rank;
 mod status;
 
@@ -16,6 +17,7 @@ use k8s_openapi::api::{apps::v1::ReplicaSet, core::v1::Pod};
 use kube::{Api, ResourceExt, api::PostParams, core::Selector};
 use rustc_hash::FxHashMap;
 
+use self::census::{Census, Tally};
 use super::{
     expectations::Expectations,
     pod_control::{PodControl, pod_body},
@@ -36,7 +38,14 @@ const WORKERS: usize = 5;
 pub fn start(context: &Context) {
     let queue = Queue::new("replicaset");
     let expectations = Arc::new(Expectations::default());
+    let census = Arc::new(Census::default());
     let informers = &context.informers;
+
+    // Before the watch that completes expectations: what was expected must have been counted by then.
+    informers.pods.on_change({
+        let census = Arc::clone(&census);
+        move |change| census.observe(change)
+    });
 
     informers.replica_sets.on_change({
         let (queue, expectations) = (queue.clone(), Arc::clone(&expectations));
@@ -67,6 +76,7 @@ pub fn start(context: &Context) {
         context: context.clone(),
         queue: queue.clone(),
         expectations,
+        census,
         pods,
     });
     context.tasks.spawn(async move {
@@ -84,6 +94,7 @@ struct Controller {
     context: Context,
     queue: Queue<Key>,
     expectations: Arc<Expectations>,
+    census: Arc<Census>,
     pods: PodControl,
 }
 
@@ -99,30 +110,34 @@ impl Controller {
         };
 
         let may_act = self.expectations.are_met(key);
-        let claimed = self.claim_pods(&set, &selector).await?;
-        let terminating = claimed
-            .iter()
-            .filter(|pod| pods::is_terminating(pod))
-            .count();
-        let active: Vec<_> = claimed
-            .into_iter()
-            .filter(|pod| pods::is_active(pod))
-            .collect();
+        let min_ready = spec.min_ready_seconds.unwrap_or_default();
+        // Only what is too much, or becomes available with time, must be looked at pod by pod.
+        let counted = self.census.tally(&set, &selector);
+        let counted = counted.filter(|tally| min_ready == 0 && tally.active <= desired(&set));
+        let (tally, active) = match counted {
+            Some(tally) => (tally, Vec::new()),
+            None => {
+                let mut claimed = self.claim_pods(&set, &selector).await?;
+                let tally = Tally::of_all(&set, claimed.iter().map(|pod| &**pod));
+                claimed.retain(|pod| pods::is_active(pod));
+                (tally, claimed)
+            }
+        };
 
         let failure = if may_act && set.metadata.deletion_timestamp.is_none() {
-            self.manage_replicas(key, &set, &active).await
+            self.manage_replicas(key, &set, tally.active, &active).await
         } else {
             None
         };
 
         let now = self.context.clock.now();
         let failed = failure.as_ref().map(api_error::message);
-        let status = status::compute(&set, &active, terminating, failed, now);
+        let available = status::available(&set, tally, &active, now);
+        let status = status::compute(&set, tally, available, failed, now);
         self.write_status(&set, status).await?;
         if let Some(error) = failure {
             return Err(error);
         }
-        let min_ready = spec.min_ready_seconds.unwrap_or_default();
         let waits = active
             .iter()
             .filter_map(|pod| pods::available_in(pod, min_ready, now));
@@ -154,17 +169,19 @@ impl Controller {
         claimer.claim_all(candidates).await
     }
 
-    /// Creates or deletes pods towards `spec.replicas`; returns the first error.
+    /// Creates or deletes pods towards `spec.replicas`, `count` being active; returns the first error. `active` are those
+    /// pods, if there are too many.
     async fn manage_replicas(
         &self,
         key: &Key,
         set: &ReplicaSet,
+        count: usize,
         active: &[Arc<Pod>],
     ) -> Option<kube::Error> {
         let spec = set.spec.as_ref()?;
-        let desired = usize::try_from(spec.replicas.unwrap_or(1)).unwrap_or_default();
-        if active.len() < desired {
-            let missing = (desired - active.len()).min(BURST);
+        let desired = desired(set);
+        if count < desired {
+            let missing = (desired - count).min(BURST);
             let template = spec.template.as_ref()?;
             let reference = ownership::controller_reference(set);
             let body = pod_body(
@@ -181,8 +198,8 @@ impl Controller {
             let creations = self.pods.create(set, &vec![body; missing], failed).await;
             tracing::debug!(%key, created = creations.created, missing, "created pods");
             creations.error
-        } else if active.len() > desired {
-            let surplus = (active.len() - desired).min(BURST);
+        } else if count > desired {
+            let surplus = (count - desired).min(BURST);
             let doomed = rank::first_to_go(
                 active,
                 surplus,
@@ -248,4 +265,10 @@ impl Controller {
             .await;
         api_error::ignore_not_found(written).map(drop)
     }
+}
+
+/// `spec.replicas`.
+fn desired(set: &ReplicaSet) -> usize {
+    let replicas = set.spec.as_ref().and_then(|spec| spec.replicas);
+    usize::try_from(replicas.unwrap_or(1)).unwrap_or_default()
 }

@@ -11,6 +11,7 @@ use k8s_openapi::{
     apimachinery::pkg::apis::meta::v1::Time,
 };
 
+use super::census::Tally;
 use crate::{
     context::whole_seconds,
     pods,
@@ -20,44 +21,39 @@ use crate::{
 /// The condition that tells about pods which could not be created or deleted.
 pub(crate) const REPLICA_FAILURE: &str = "ReplicaFailure";
 
+/// How many of the counted pods are available; `active` are the active ones, needed only if pods must be ready for a while.
+pub(super) fn available(
+    set: &ReplicaSet,
+    pods: Tally,
+    active: &[Arc<Pod>],
+    now: Timestamp,
+) -> usize {
+    let spec = set.spec.as_ref();
+    match spec.and_then(|spec| spec.min_ready_seconds) {
+        None | Some(0) => pods.ready,
+        Some(seconds) => {
+            let available = |pod: &&Arc<Pod>| pods::is_available(pod, seconds, now);
+            active.iter().filter(available).count()
+        }
+    }
+}
+
 /// The status of `set` with these pods; `failure` is why managing them failed just now.
 pub(super) fn compute(
     set: &ReplicaSet,
-    active: &[Arc<Pod>],
-    terminating: usize,
+    pods: Tally,
+    available: usize,
     failure: Option<String>,
     now: Timestamp,
 ) -> ReplicaSetStatus {
-    let spec = set.spec.as_ref();
-    let min_ready = spec
-        .and_then(|spec| spec.min_ready_seconds)
-        .unwrap_or_default();
-    let template = spec.and_then(|spec| spec.template.as_ref()?.metadata.as_ref()?.labels.as_ref());
-    let (mut labeled, mut ready, mut available) = (0, 0, 0);
-    for pod in active {
-        let has = |key: &String, value: &String| {
-            pod.metadata
-                .labels
-                .as_ref()
-                .is_some_and(|labels| labels.get(key) == Some(value))
-        };
-        labeled += i32::from(
-            template
-                .into_iter()
-                .flatten()
-                .all(|(key, value)| has(key, value)),
-        );
-        ready += i32::from(pods::is_ready(pod));
-        available += i32::from(pods::is_available(pod, min_ready, now));
-    }
     ReplicaSetStatus {
-        replicas: count(active.len()),
-        fully_labeled_replicas: nonzero(labeled),
-        ready_replicas: nonzero(ready),
-        available_replicas: nonzero(available),
-        terminating_replicas: Some(count(terminating)),
+        replicas: count(pods.active),
+        fully_labeled_replicas: nonzero(count(pods.labeled)),
+        ready_replicas: nonzero(count(pods.ready)),
+        available_replicas: nonzero(count(available)),
+        terminating_replicas: Some(count(pods.terminating)),
         observed_generation: set.metadata.generation,
-        conditions: conditions(set, active.len(), failure, now),
+        conditions: conditions(set, pods.active, failure, now),
     }
 }
 
@@ -152,7 +148,13 @@ mod tests {
             ready_for(11),
             Arc::new(Pod::default()),
         ];
-        let status = compute(&set(4, 10), &pods, 1, None, now());
+        let set = set(4, 10);
+        let tally = Tally {
+            terminating: 1,
+            ..Tally::of_all(&set, pods.iter().map(|pod| &**pod))
+        };
+        let available = available(&set, tally, &pods, now());
+        let status = compute(&set, tally, available, None, now());
         assert_eq!(
             (
                 status.replicas,
@@ -167,20 +169,32 @@ mod tests {
     #[test]
     fn a_failure_is_reported_once_and_removed_on_success() {
         let mut set = set(3, 0);
-        set.status = Some(compute(&set, &[], 0, Some("first".to_owned()), now()));
+        set.status = Some(compute(
+            &set,
+            Tally::default(),
+            0,
+            Some("first".to_owned()),
+            now(),
+        ));
         let later = now() + SignedDuration::from_secs(5);
-        let again = compute(&set, &[], 0, Some("second".to_owned()), later);
+        let again = compute(&set, Tally::default(), 0, Some("second".to_owned()), later);
         let condition = &again.conditions.as_ref().expect("a condition")[0];
         assert_eq!(condition.reason.as_deref(), Some("FailedCreate"));
         assert_eq!(condition.message.as_deref(), Some("first"));
         assert_eq!(condition.last_transition_time, Some(Time(now())));
-        assert_eq!(compute(&set, &[], 0, None, later).conditions, None);
+        assert_eq!(
+            compute(&set, Tally::default(), 0, None, later).conditions,
+            None
+        );
     }
 
     #[test]
     fn too_many_pods_that_cannot_be_deleted_are_a_failed_deletion() {
         let pods = [ready_for(1), ready_for(1)];
-        let status = compute(&set(1, 0), &pods, 0, Some("no".to_owned()), now());
+        let set = set(1, 0);
+        let tally = Tally::of_all(&set, pods.iter().map(|pod| &**pod));
+        assert_eq!(available(&set, tally, &[], now()), 2);
+        let status = compute(&set, tally, 2, Some("no".to_owned()), now());
         assert_eq!(
             status.conditions.expect("a condition")[0].reason.as_deref(),
             Some("FailedDelete")
