@@ -1,15 +1,15 @@
 //! Events: what `kubectl describe` and `kubectl events` show about an object's past.
 //!
 //! A [`Recorder`] never blocks and never fails: events go through a bounded queue to one writer, which counts
-//! repetitions instead of storing them ([`correlator`], client-go's rules). When the queue is full, events are dropped;
-//! nothing may depend on them.
+//! repetitions instead of storing them ([`correlator`], client-go's rules). When the queue is full, events are dropped,
+//! which is said once until the writer has caught up; nothing may depend on them.
 
 mod correlator;
 
 use std::{
     sync::{
         Arc,
-        atomic::{AtomicI64, Ordering},
+        atomic::{AtomicI64, AtomicU64, Ordering},
     },
     time::Duration,
 };
@@ -33,7 +33,7 @@ use tokio_util::{sync::CancellationToken, task::TaskTracker};
 use crate::{Clock, context::whole_seconds};
 use correlator::{Correlator, Verdict};
 
-/// Events that wait for the writer; more are dropped.
+/// Events that wait for the writer; more are dropped. Room for all that happens to 2,500 pods that start at once.
 const QUEUE: usize = 16_384;
 /// Events written at once, before [`PER_SECOND`] applies.
 const BURST: f64 = 1000.0;
@@ -85,6 +85,7 @@ pub struct Recorder {
     source: Source,
     clock: Clock,
     queue: mpsc::Sender<Occurrence>,
+    dropped: Arc<Dropped>,
 }
 
 impl Recorder {
@@ -160,12 +161,9 @@ impl Recorder {
             message,
             at,
         };
-        if self.queue.try_send(occurrence).is_err() {
-            tracing::trace!(
-                component = self.source.component,
-                reason,
-                "event queue full or closed, event dropped"
-            );
+        // Nobody reads events of a process that stops.
+        if let Err(mpsc::error::TrySendError::Full(_)) = self.queue.try_send(occurrence) {
+            self.dropped.add();
         }
     }
 }
@@ -175,6 +173,7 @@ impl Recorder {
 pub(crate) struct EventSink {
     clock: Clock,
     queue: mpsc::Sender<Occurrence>,
+    dropped: Arc<Dropped>,
 }
 
 impl EventSink {
@@ -186,6 +185,8 @@ impl EventSink {
     ) -> Self {
         let (queue, mut occurrences) = mpsc::channel(QUEUE);
         let shutdown = shutdown.clone();
+        let dropped = Arc::new(Dropped::default());
+        let reported = Arc::clone(&dropped);
         tasks.spawn(async move {
             let mut writer = Writer {
                 client,
@@ -198,11 +199,18 @@ impl EventSink {
                     if writer.write(occurrence).await {
                         pace.spend().await;
                     }
+                    if occurrences.is_empty() {
+                        reported.report();
+                    }
                 }
             };
             shutdown.run_until_cancelled(write_all).await;
         });
-        Self { clock, queue }
+        Self {
+            clock,
+            queue,
+            dropped,
+        }
     }
 
     pub(crate) fn recorder(&self, component: &'static str, host: Option<&str>) -> Recorder {
@@ -214,7 +222,30 @@ impl EventSink {
             source,
             clock: self.clock.clone(),
             queue: self.queue.clone(),
+            dropped: Arc::clone(&self.dropped),
         }
+    }
+}
+
+/// Events dropped since the queue was last empty.
+#[derive(Debug, Default)]
+struct Dropped(AtomicU64);
+
+impl Dropped {
+    /// One more; the first is announced.
+    fn add(&self) {
+        if self.0.fetch_add(1, Ordering::Relaxed) == 0 {
+            tracing::info!("more events than can be written; some are dropped");
+        }
+    }
+
+    /// Tells how many there were, if any, and starts again. Gives their number.
+    fn report(&self) -> u64 {
+        let count = self.0.swap(0, Ordering::Relaxed);
+        if count > 0 {
+            tracing::info!(count, "events were dropped");
+        }
+        count
     }
 }
 
@@ -400,6 +431,46 @@ mod tests {
             later.elapsed(),
             Duration::ZERO,
             "a quiet time earns a new burst"
+        );
+    }
+
+    #[test]
+    fn what_finds_the_queue_full_is_dropped_and_counted_and_nothing_else() {
+        let (queue, mut occurrences) = mpsc::channel(2);
+        let dropped = Arc::new(Dropped::default());
+        let recorder = Recorder {
+            source: Source {
+                component: "test",
+                host: None,
+            },
+            clock: Clock::starting_at(Timestamp::UNIX_EPOCH),
+            queue,
+            dropped: Arc::clone(&dropped),
+        };
+        let record = |reason: &str| {
+            recorder.record(
+                ObjectReference::default(),
+                EventType::Normal,
+                reason,
+                String::new(),
+            );
+        };
+        for reason in ["first", "second", "third", "fourth"] {
+            record(reason);
+        }
+        assert_eq!(dropped.report(), 2);
+        assert_eq!(dropped.report(), 0, "told once");
+        let mut kept = Vec::new();
+        while let Ok(occurrence) = occurrences.try_recv() {
+            kept.push(occurrence.reason);
+        }
+        assert_eq!(kept, ["first", "second"]);
+        drop(occurrences);
+        record("late");
+        assert_eq!(
+            dropped.report(),
+            0,
+            "a process that stops drops nothing worth telling"
         );
     }
 }
