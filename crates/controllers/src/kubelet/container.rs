@@ -232,6 +232,11 @@ impl Unit {
         matches!(self.state, State::Running { .. })
     }
 
+    /// The kubelet is at work on its start.
+    pub(super) fn is_coming_up(&self) -> bool {
+        matches!(self.state, State::Pulling { .. } | State::Creating { .. })
+    }
+
     /// Its startup probe, if any, has passed.
     pub(super) fn is_started(&self, now: Timestamp) -> bool {
         matches!(self.state, State::Running { started_at, .. } if started_at <= now)
@@ -265,26 +270,31 @@ impl Unit {
         }
     }
 
-    /// When its state changes by itself next.
+    /// When its state changes next. A start that is due but waits for its turn has no moment of its own: it follows the
+    /// container it waits for.
     pub(super) fn wake(&self, now: Timestamp) -> Option<Timestamp> {
         match &self.state {
             State::Idle | State::Ended(_) => None,
             State::Pulling { pull, .. } => Some(pull.done_at),
             State::NoImage { retry, .. } => {
-                retry.map(|retry| retry.backing_off_at.unwrap_or(retry.at))
+                let retry = retry.as_ref()?;
+                retry
+                    .backing_off_at
+                    .or(Some(retry.at).filter(|at| *at > now))
             }
-            State::Creating { until } | State::CrashLoop { until, .. } => Some(*until),
+            State::Creating { until } => Some(*until),
+            State::CrashLoop { until, .. } => Some(*until).filter(|until| *until > now),
             State::Exited { settle_at, .. } => Some(*settle_at),
             State::Running {
                 started_at,
                 ready_at,
                 exit,
                 ..
-            } => [Some(*started_at), Some(*ready_at), exit.map(|exit| exit.at)]
-                .into_iter()
-                .flatten()
-                .filter(|at| *at > now)
-                .min(),
+            } => {
+                let probes = [*started_at, *ready_at].into_iter();
+                let exit = exit.map(|exit| exit.at);
+                probes.filter(|at| *at > now).chain(exit).min()
+            }
         }
     }
 

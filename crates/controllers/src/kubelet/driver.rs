@@ -4,7 +4,8 @@
 //! it decides goes to [`super::writer`]. A node beats every 10 s: it renews its lease, and writes its status when
 //! something changed or five minutes have passed.
 //!
-//! Invariant: nothing here waits for the API server, so one slow write never delays another node.
+//! Invariant: nothing here waits for the API server, so one slow write never delays another node; and no timer is set
+//! for a moment that is not ahead, so that a round over what is due ends whatever a node asks for.
 
 use std::{collections::HashMap, sync::Arc, time::Duration};
 
@@ -33,6 +34,8 @@ const STATUS_REPORT: SignedDuration = SignedDuration::from_secs(300);
 /// From the kubelet's start until the network plugin is up, at pace 1.
 const NETWORK_LINUX: SignedDuration = SignedDuration::from_secs(8);
 const NETWORK_WINDOWS: SignedDuration = SignedDuration::from_secs(20);
+/// A pod that asks for a moment that is over is stepped again after this long.
+const OVERDUE_PAUSE: SignedDuration = SignedDuration::from_secs(1);
 
 /// What happens to machines.
 #[derive(Debug)]
@@ -333,7 +336,7 @@ impl Driver {
                     && kubelet.host.refresh_pod(pod)
                 {
                     let step = kubelet.host.step(&uid, now);
-                    self.carry_out(&name, &uid, step);
+                    self.carry_out(&name, &uid, step, now);
                 }
             }
             Input::PodGone(pod) => {
@@ -387,7 +390,7 @@ impl Driver {
         }
         let uid: Arc<str> = pod.metadata.uid.as_deref().unwrap_or_default().into();
         let step = kubelet.host.observe_pod(pod, now);
-        self.carry_out(name, &uid, step);
+        self.carry_out(name, &uid, step, now);
     }
 
     fn due(&mut self, timer: Timer, now: Timestamp) {
@@ -402,15 +405,16 @@ impl Driver {
             Timer::Pod(name, uid) => {
                 if let Some(kubelet) = self.nodes.get_mut(&name).filter(|kubelet| kubelet.talking) {
                     let step = kubelet.host.step(&uid, now);
-                    self.carry_out(&name, &uid, step);
+                    self.carry_out(&name, &uid, step, now);
                 }
             }
         }
     }
 
-    fn carry_out(&mut self, name: &Arc<str>, uid: &Arc<str>, step: Step) {
+    fn carry_out(&mut self, name: &Arc<str>, uid: &Arc<str>, step: Step, now: Timestamp) {
+        let wake = step.wake.map(|at| ahead(at, now, name, uid));
         self.timers
-            .set(Timer::Pod(Arc::clone(name), Arc::clone(uid)), step.wake);
+            .set(Timer::Pod(Arc::clone(name), Arc::clone(uid)), wake);
         let Some(kubelet) = self.nodes.get(name) else {
             return;
         };
@@ -555,6 +559,34 @@ fn next_beat(name: &str, now: Timestamp) -> Timestamp {
         .unwrap_or(Timestamp::MAX)
 }
 
+/// The moment a pod asks to be stepped at, unless it is over: no pod may keep the others from their turn.
+fn ahead(at: Timestamp, now: Timestamp, node: &str, pod: &str) -> Timestamp {
+    if at > now {
+        return at;
+    }
+    tracing::error!(%at, %now, node, pod, "a pod asks to be stepped at a moment that is over");
+    now.saturating_add(OVERDUE_PAUSE).unwrap_or(Timestamp::MAX)
+}
+
 fn until(at: Timestamp, now: Timestamp) -> Duration {
     Duration::try_from(at.duration_since(now)).unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_timer_is_never_set_for_a_moment_that_is_not_ahead() {
+        let now = Timestamp::from_second(100).expect("within range");
+        let nanosecond = SignedDuration::from_nanos(1);
+        for at in [Timestamp::MIN, now - nanosecond, now] {
+            assert_eq!(ahead(at, now, "n", "u"), now + OVERDUE_PAUSE);
+        }
+        assert_eq!(ahead(now + nanosecond, now, "n", "u"), now + nanosecond);
+        for ms in 0..20_000 {
+            let now = now + SignedDuration::from_millis(ms) + nanosecond;
+            assert!(next_beat("ip-10-0-1-9", now) > now);
+        }
+    }
 }

@@ -451,6 +451,7 @@ impl PodSim {
         )
     }
 
+    /// The next moment at which a step has something to do.
     fn wake(&self, now: Timestamp) -> Option<Timestamp> {
         let own = match &self.life {
             Life::Active => {
@@ -459,16 +460,16 @@ impl PodSim {
                     Sandbox::Failed { retry_at } => Some(retry_at),
                     Sandbox::None | Sandbox::Up => None,
                 };
-                [sandbox, self.active_deadline()]
-                    .into_iter()
-                    .flatten()
-                    .min()
+                sandbox.into_iter().chain(self.active_deadline()).min()
             }
             Life::Stopping { deadline, .. } => Some(*deadline),
             Life::Over { .. } | Life::Rejected { .. } => return None,
         };
+        // In a pod that stops, only what runs changes any more.
+        let stopping = self.life != Life::Active;
         self.units
             .iter()
+            .filter(|unit| !stopping || unit.is_running())
             .filter_map(|unit| unit.wake(now))
             .chain(own)
             .min()

@@ -1,13 +1,17 @@
 //! The order in which a pod's containers are brought up, and what follows when one of them ends.
 //!
-//! Init containers run one after the other, sidecars stay up beside what follows, app containers start in order, each
-//! after the image of the one before it has been dealt with (the kubelet pulls within one pod one by one).
+//! Init containers run one after the other, sidecars stay up beside what follows, app containers start in order. As one
+//! worker looks after a pod, containers are brought up one by one, from the pull to the start; what is running may end,
+//! and what was begun may be finished, at any time.
+//!
+//! Invariant: after a sync, whatever is due and has not been done is a start, and a start waits only for a container
+//! whose own next change is ahead. So a pod that has work left always has a moment to wake at, and it is in the future.
 
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::core::v1::{Container, Probe};
 
 use super::{
-    container::{Exit, PlannedExit, Retry, Role, State},
+    container::{Backoff, Exit, PlannedExit, Retry, Role, State, Unit},
     images::ImageRef,
     pace::go_duration,
     pod::{Parts, PodSim},
@@ -17,34 +21,52 @@ use super::{
 /// How long after an exit, or a failed pull, the kubelet looks at the pod again.
 const RESYNC: SignedDuration = SignedDuration::from_secs(1);
 
+/// Whether a container may begin to start now, or only go on with what it is about.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Turn {
+    Has,
+    Waits,
+}
+
 impl PodSim {
     /// Does what is due among the containers of a pod whose sandbox is up.
     pub(super) fn sync_containers(&mut self, parts: &mut Parts<'_>, now: Timestamp) {
         self.notice_new_images(now);
+        for index in 0..self.units.len() {
+            self.drive(index, Turn::Waits, parts, now);
+        }
+        self.start_in_order(parts, now);
+        self.consider_completion(parts, now);
+    }
+
+    /// Gives the containers their turn to start, up to the first that takes time or holds up those behind it.
+    fn start_in_order(&mut self, parts: &mut Parts<'_>, now: Timestamp) {
+        if self.units.iter().any(Unit::is_coming_up) {
+            return;
+        }
         let initialized = status::has_initialized(&self.units);
         for index in 0..self.units.len() {
             let role = self.units[index].role;
-            // Once an app container has run, init containers are not looked at again.
+            // Once an app container has run, init containers are not started again.
             if role == Role::Init && initialized {
                 continue;
             }
-            self.drive(index, parts, now);
+            self.drive(index, Turn::Has, parts, now);
             let unit = &self.units[index];
             let go_on = match role {
                 Role::Init => unit.ended_well(),
                 Role::Sidecar => initialized || unit.is_started(now),
-                Role::App => !matches!(unit.state, State::Pulling { .. } | State::Creating { .. }),
+                Role::App => true,
             };
-            if !go_on {
-                break;
+            if unit.is_coming_up() || !go_on {
+                return;
             }
         }
-        self.consider_completion(parts, now);
     }
 
     /// A failed init container, or app containers that have all ended, end the pod.
     fn consider_completion(&mut self, parts: &Parts<'_>, now: Timestamp) {
-        let ended = |unit: &super::container::Unit| matches!(unit.state, State::Ended(_));
+        let ended = |unit: &Unit| matches!(unit.state, State::Ended(_));
         let init_failed = self
             .units
             .iter()
@@ -86,18 +108,22 @@ impl PodSim {
             }
             let unit = &mut self.units[index];
             unit.image = wanted;
-            unit.pull_backoff = super::container::Backoff::default();
-            if !matches!(unit.state, State::Ended(_)) {
-                unit.state = State::Idle;
+            unit.pull_backoff = Backoff::default();
+            if matches!(unit.state, State::Ended(_)) {
+                continue;
+            }
+            if let State::Exited { exit, .. } = std::mem::replace(&mut unit.state, State::Idle) {
+                unit.last = Some(exit);
             }
         }
     }
 
     /// Carries one container through every change that is due at `now`.
-    fn drive(&mut self, index: usize, parts: &mut Parts<'_>, now: Timestamp) {
+    fn drive(&mut self, index: usize, turn: Turn, parts: &mut Parts<'_>, now: Timestamp) {
+        let may_start = turn == Turn::Has;
         loop {
             let next = match &self.units[index].state {
-                State::Idle => self.try_start(index, parts, now),
+                State::Idle if may_start => self.try_start(index, parts, now),
                 State::Pulling { queued_at, pull } if pull.done_at <= now => {
                     let (queued_at, pull) = (*queued_at, pull.clone());
                     match pull.result {
@@ -148,7 +174,7 @@ impl PodSim {
                             at,
                         }),
                     ..
-                } if *at <= now => State::Idle,
+                } if may_start && *at <= now => State::Idle,
                 State::Creating { until } if *until <= now => self.started(index, parts, now),
                 State::Running {
                     exit: Some(planned),
@@ -164,7 +190,7 @@ impl PodSim {
                     let exit = exit.clone();
                     self.settle(index, exit, now)
                 }
-                State::CrashLoop { until, .. } if *until <= now => {
+                State::CrashLoop { until, .. } if may_start && *until <= now => {
                     self.units[index].crash_backoff.lengthen(now);
                     State::Idle
                 }

@@ -1,5 +1,7 @@
 //! Whole lives of simulated pods, as transcripts: what the kubelet writes and records, and when.
 
+mod progress;
+
 use std::{net::Ipv4Addr, sync::Arc};
 
 use jiff::{SignedDuration, Timestamp};
@@ -383,6 +385,110 @@ fn a_crashing_container_restarts_at_once_and_then_backs_off_ten_seconds_doubling
         expected.extend(lines);
     }
     assert_eq!(scene.lines, expected, "\n{}\n", scene.lines.join("\n"));
+}
+
+#[test]
+fn two_containers_that_crash_together_are_restarted_one_after_the_other() {
+    let mut scene = Scene::linux(Pace::REAL);
+    let spec = json!({ "containers": [{ "name": "c", "image": "app:1" }, { "name": "d", "image": "app:1" }] });
+    let pod = annotated(pod(spec), "mullion.dev/simulate-exit", "1 after 2s");
+    let wake = scene.observe(&pod);
+    scene.lines.clear();
+    scene.run(wake, 20);
+    let statuses: Vec<_> = scene
+        .lines
+        .iter()
+        .filter_map(|line| line.split_once(" status Running 10.0.1.100 "))
+        .collect();
+    let expected = [
+        ("2.6s", "c=Running+ d=Running+"),
+        ("4.45s", "c=Error(1) d=Running+"),
+        ("4.6s", "c=Error(1) d=Error(1)"),
+        ("5.45s", "c=Error(1) d=Error(1)"),
+        ("5.6s", "c=Running+x1 d=Error(1)"),
+        ("5.75s", "c=Running+x1 d=Running+x1"),
+        ("7.6s", "c=Error(1)x1 d=Running+x1"),
+        ("7.75s", "c=Error(1)x1 d=Error(1)x1"),
+        ("8.6s", "c=CrashLoopBackOffx1 d=Error(1)x1"),
+        ("8.75s", "c=CrashLoopBackOffx1 d=CrashLoopBackOffx1"),
+        ("17.6s", "c=Error(1)x1 d=CrashLoopBackOffx1"),
+        ("17.75s", "c=Running+x2 d=Error(1)x1"),
+        ("17.9s", "c=Running+x2 d=Running+x2"),
+        ("19.75s", "c=Error(1)x2 d=Running+x2"),
+        ("19.9s", "c=Error(1)x2 d=Error(1)x2"),
+    ];
+    assert_eq!(statuses, expected, "\n{}\n", scene.lines.join("\n"));
+}
+
+#[test]
+fn a_running_container_ends_while_another_waits_for_its_image() {
+    let mut scene = Scene::linux(Pace::REAL);
+    let version = |first: &str| {
+        let spec = json!({ "containers": [{ "name": "c", "image": first }, { "name": "d", "image": "app:1" }] });
+        annotated(pod(spec), "mullion.dev/simulate-exit.d", "1 after 7s")
+    };
+    let wake = scene.observe(&version("app:1"));
+    scene.run(wake, 9);
+    scene.lines.clear();
+    // The pull takes from 9 s to 10.2 s, and d has run since 2.6 s.
+    let wake = scene.observe(&version("nginx:1.27"));
+    scene.run(wake, 11);
+    let last: Vec<_> = scene
+        .lines
+        .iter()
+        .filter_map(|line| line.split_once(" status Running 10.0.1.100 "))
+        .collect();
+    let expected = [
+        ("9s", "c=Completed(0) d=Running+"),
+        ("9.6s", "c=Completed(0) d=Error(1)"),
+        ("10.35s", "c=Running+x1 d=Error(1)"),
+        ("10.6s", "c=Running+x1 d=Error(1)"),
+        ("10.75s", "c=Running+x1 d=Running+x1"),
+    ];
+    assert_eq!(last, expected, "\n{}\n", scene.lines.join("\n"));
+}
+
+#[test]
+fn what_waits_to_be_restarted_is_left_alone_while_its_pod_stops() {
+    let mut scene = Scene::linux(Pace::REAL);
+    let spec = json!({ "containers": [{ "name": "c", "image": "app:1" }, { "name": "d", "image": "app:1" }] });
+    let pod = annotated(pod(spec), "mullion.dev/simulate-exit.c", "1 after 2s");
+    let pod = annotated(pod, "mullion.dev/simulate-stop", "25s");
+    let wake = scene.observe(&pod);
+    scene.run(wake, 10);
+    scene.lines.clear();
+    let wake = scene.observe(&deleted(pod, 10, 30));
+    scene.run(wake, 60);
+    scene.expect(&[
+        "10s Normal Killing: Stopping container d",
+        "35s status Failed 10.0.1.100 c=Error(1)x1 d=Completed(0)",
+        "35s delete",
+    ]);
+}
+
+#[test]
+fn a_restarted_kubelet_takes_note_of_init_containers_that_have_ended() {
+    let mut scene = Scene::linux(Pace::REAL);
+    let mut pod = pod(json!({
+        "initContainers": [{ "name": "setup", "image": "app:1" }],
+        "containers": [{ "name": "web", "image": "app:1" }],
+    }));
+    pod["status"] = json!({
+        "phase": "Running", "startTime": "2026-01-27T09:00:00Z", "podIP": "10.0.1.102",
+        "initContainerStatuses": [{
+            "name": "setup", "image": "docker.io/library/app:1", "imageID": "", "ready": true, "restartCount": 0,
+            "state": { "terminated": {
+                "exitCode": 0, "startedAt": "2026-01-27T09:29:00Z", "finishedAt": "2026-01-27T09:29:30Z",
+                "containerID": "containerd://1",
+            } },
+        }],
+        "containerStatuses": [{
+            "name": "web", "image": "docker.io/library/app:1", "imageID": "", "ready": true, "restartCount": 0,
+            "state": { "running": { "startedAt": "2026-01-27T09:30:00Z" } },
+        }],
+    });
+    assert_eq!(scene.observe(&pod), None);
+    scene.expect(&["0s status Running 10.0.1.102 setup=Completed(0)+ web=Running+"]);
 }
 
 #[test]

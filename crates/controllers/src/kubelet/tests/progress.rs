@@ -1,0 +1,358 @@
+//! That a kubelet can be driven by what its pods ask for: random pods, changes and restarts, at random moments.
+//!
+//! Each pod is stepped at the moment it reported and at no other, as the driver does. Checked is that this moment is
+//! always ahead, that before it nothing is left undone, and that a second holds only so many of them.
+
+use std::{collections::BTreeMap, net::Ipv4Addr, sync::Arc};
+
+use jiff::{SignedDuration, Timestamp};
+use k8s_openapi::api::core::v1::{Pod, PodStatus};
+use mullion_engine::windows::Build;
+use proptest::{prelude::*, sample::select};
+use serde_json::{Value, json};
+
+use super::{facts, start};
+use crate::kubelet::{
+    addresses::Addresses,
+    host::Host,
+    images::ImageTable,
+    node::Readiness,
+    pace::Pace,
+    pod::{Effect, Step},
+};
+
+/// The story ends this long after its start.
+const STORY_S: i64 = 120;
+
+/// Images that are there at once, take a while, have to be asked about, have no platform here, or have no valid name.
+const IMAGES: [&str; 6] = [
+    "app:1",
+    "app",
+    "nginx:1.27",
+    "mcr.microsoft.com/windows/servercore:ltsc2022",
+    "mcr.microsoft.com/windows/nanoserver:ltsc2019",
+    "Nginx",
+];
+
+#[derive(Clone, Debug)]
+enum Happening {
+    Image {
+        pod: usize,
+        container: usize,
+        image: &'static str,
+    },
+    Deletion {
+        pod: usize,
+        grace_s: i64,
+    },
+    /// The kubelets start again and find what the API server has.
+    Restart,
+}
+
+#[derive(Clone, Debug)]
+struct Story {
+    windows: bool,
+    pace: Pace,
+    addresses: u8,
+    pods: Vec<Value>,
+    happenings: BTreeMap<i64, Happening>,
+}
+
+fn container() -> impl Strategy<Value = Value> {
+    let probe = || prop::option::of(0..6i64);
+    (select(&IMAGES[..]), probe(), probe()).prop_map(|(image, startup, readiness)| {
+        let mut container = json!({ "image": image });
+        for (probe, delay) in [("startupProbe", startup), ("readinessProbe", readiness)] {
+            if let Some(seconds) = delay {
+                container[probe] = json!({ "initialDelaySeconds": seconds });
+            }
+        }
+        container
+    })
+}
+
+fn pod() -> impl Strategy<Value = Value> {
+    let exit = || {
+        prop::option::of(select(
+            &["0", "1", "1 after 250ms", "1 after 2s", "0 after 11s"][..],
+        ))
+    };
+    let init = (container(), any::<bool>());
+    (
+        prop::collection::vec(init, 0..3),
+        prop::collection::vec((container(), exit()), 1..4),
+        exit(),
+        prop::option::of(select(&["0s", "20s", "5m"][..])),
+        select(&["Always", "OnFailure", "Never"][..]),
+        prop::option::weighted(0.2, 1..60i64),
+    )
+        .prop_map(|(inits, apps, exit, stop, policy, deadline)| {
+            let mut pod = json!({
+                "metadata": { "name": "p", "namespace": "ns", "generation": 1, "annotations": {} },
+                "spec": {
+                    "nodeName": "n", "restartPolicy": policy, "activeDeadlineSeconds": deadline,
+                    "initContainers": [], "containers": [],
+                },
+            });
+            let annotate = |pod: &mut Value, key: String, value: Option<&str>| {
+                if let Some(value) = value {
+                    pod["metadata"]["annotations"][key] = json!(value);
+                }
+            };
+            annotate(&mut pod, "mullion.dev/simulate-exit".to_owned(), exit);
+            annotate(&mut pod, "mullion.dev/simulate-stop".to_owned(), stop);
+            let inits = inits
+                .into_iter()
+                .enumerate()
+                .map(|(n, (mut init, sidecar))| {
+                    init["name"] = json!(format!("i{n}"));
+                    if sidecar {
+                        init["restartPolicy"] = json!("Always");
+                    }
+                    init
+                });
+            pod["spec"]["initContainers"] = inits.collect();
+            let mut containers = Vec::new();
+            for (n, (mut app, exit)) in apps.into_iter().enumerate() {
+                app["name"] = json!(format!("c{n}"));
+                annotate(&mut pod, format!("mullion.dev/simulate-exit.c{n}"), exit);
+                containers.push(app);
+            }
+            pod["spec"]["containers"] = json!(containers);
+            pod
+        })
+}
+
+fn story() -> impl Strategy<Value = Story> {
+    let happening = prop_oneof![
+        3 => (0..3usize, 0..3usize, select(&IMAGES[..]))
+            .prop_map(|(pod, container, image)| Happening::Image { pod, container, image }),
+        1 => (0..3usize, 0..40i64).prop_map(|(pod, grace_s)| Happening::Deletion { pod, grace_s }),
+        1 => Just(Happening::Restart),
+    ];
+    (
+        any::<bool>(),
+        select(vec![
+            Pace::INSTANT,
+            Pace::REAL,
+            Pace::times(0.3),
+            Pace::times(7.0),
+        ]),
+        1..4u8,
+        prop::collection::vec(pod(), 1..4),
+        prop::collection::btree_map(0..STORY_S * 1_000, happening, 0..6),
+    )
+        .prop_map(|(windows, pace, addresses, pods, happenings)| Story {
+            windows,
+            pace,
+            addresses,
+            pods,
+            happenings,
+        })
+}
+
+/// A node, the API server's picture of its pods, and the moments they asked for.
+struct World {
+    windows: bool,
+    pace: Pace,
+    addresses: u8,
+    host: Host,
+    now: Timestamp,
+    pods: Vec<Option<(Value, Option<Timestamp>)>>,
+    /// Steps of each second.
+    steps: BTreeMap<i64, usize>,
+}
+
+impl World {
+    fn new(story: &Story) -> Self {
+        Self {
+            windows: story.windows,
+            pace: story.pace,
+            addresses: story.addresses,
+            host: host(story.windows, story.pace, story.addresses, start()),
+            now: start(),
+            pods: Vec::new(),
+            steps: BTreeMap::new(),
+        }
+    }
+
+    /// What the node's pods can hold in a second: each container changes a handful of times before its back-off.
+    fn most_steps(&self) -> usize {
+        let containers = |pod: &Value| {
+            ["initContainers", "containers"]
+                .map(|list| pod["spec"][list].as_array().map_or(0, Vec::len))
+                .iter()
+                .sum::<usize>()
+        };
+        let all: usize = self
+            .pods
+            .iter()
+            .flatten()
+            .map(|(pod, _)| containers(pod))
+            .sum();
+        16 * all + 8 * self.pods.len()
+    }
+
+    fn observe(&mut self, slot: usize) {
+        let Some((pod, _)) = &self.pods[slot] else {
+            return;
+        };
+        let step = self.host.observe_pod(parsed(pod), self.now);
+        self.note(slot, step);
+    }
+
+    fn note(&mut self, slot: usize, step: Step) {
+        let Some((pod, wake)) = &mut self.pods[slot] else {
+            return;
+        };
+        assert!(
+            step.wake.is_none_or(|at| at > self.now),
+            "at {} pod {slot} asks to be woken at {:?}",
+            self.now,
+            step.wake
+        );
+        *wake = step.wake;
+        let mut gone = false;
+        for effect in step.effects {
+            match effect {
+                Effect::Status { status, .. } => pod["status"] = written(&status),
+                Effect::Delete => gone = true,
+                Effect::Event(_) => {}
+            }
+        }
+        let echo = parsed(pod);
+        self.host.refresh_pod(echo);
+        if gone {
+            self.pods[slot] = None;
+            self.host.forget_pod(&uid(slot), self.now);
+        }
+    }
+
+    /// Steps whatever asks for it until `end`.
+    fn run_until(&mut self, end: Timestamp) {
+        loop {
+            let wakes = self.pods.iter().enumerate();
+            let next = wakes
+                .filter_map(|(slot, pod)| Some((pod.as_ref()?.1?, slot)))
+                .min();
+            let stop = next.map_or(end, |(at, _)| at.min(end));
+            self.step_idly(stop);
+            self.now = stop;
+            let Some((_, slot)) = next.filter(|(at, _)| *at <= end) else {
+                return;
+            };
+            let second = self.now.duration_since(start()).as_secs();
+            let most = self.most_steps();
+            let steps = self.steps.entry(second).or_default();
+            *steps += 1;
+            assert!(*steps <= most, "{steps} steps in second {second}");
+            let step = self.host.step(&uid(slot), self.now);
+            self.note(slot, step);
+        }
+    }
+
+    /// Between the moments that were asked for, nothing is to be done.
+    fn step_idly(&mut self, next: Timestamp) {
+        let half = next.duration_since(self.now) / 2;
+        let between = self.now + half;
+        for (slot, pod) in self.pods.iter().enumerate() {
+            let Some((_, wake)) = pod else { continue };
+            if wake.is_some_and(|at| at <= between) {
+                continue;
+            }
+            let step = self.host.step(&uid(slot), between);
+            assert_eq!(
+                step,
+                Step {
+                    effects: Vec::new(),
+                    wake: *wake
+                },
+                "pod {slot} at {between}, between {} and {next}",
+                self.now
+            );
+        }
+    }
+
+    fn happen(&mut self, happening: &Happening) {
+        match happening {
+            Happening::Image {
+                pod: slot,
+                container,
+                image,
+            } => {
+                let Some(Some((pod, _))) = self.pods.get_mut(*slot) else {
+                    return;
+                };
+                if let Some(container) = pod["spec"]["containers"].get_mut(*container) {
+                    container["image"] = json!(image);
+                    self.observe(*slot);
+                }
+            }
+            Happening::Deletion { pod: slot, grace_s } => {
+                let Some(Some((pod, _))) = self.pods.get_mut(*slot) else {
+                    return;
+                };
+                let at = self.now + SignedDuration::from_secs(*grace_s);
+                pod["metadata"]["deletionTimestamp"] = json!(at.to_string());
+                pod["metadata"]["deletionGracePeriodSeconds"] = json!(grace_s);
+                self.observe(*slot);
+            }
+            Happening::Restart => {
+                self.host = host(self.windows, self.pace, self.addresses, self.now);
+                for slot in 0..self.pods.len() {
+                    self.observe(slot);
+                }
+            }
+        }
+    }
+}
+
+fn host(windows: bool, pace: Pace, addresses: u8, now: Timestamp) -> Host {
+    let facts = if windows {
+        facts("windows", Some(Build::SERVER_2022))
+    } else {
+        facts("linux", None)
+    };
+    let pool = Addresses::new((0..addresses).map(|n| Ipv4Addr::new(10, 0, 1, 100 + n)));
+    let mut host = Host::new(
+        facts.clone(),
+        pool,
+        Arc::new(ImageTable::default()),
+        pace,
+        now,
+    );
+    host.observe_node(Arc::new(facts.node(Readiness::Ready, Vec::new(), now)));
+    host
+}
+
+fn uid(slot: usize) -> String {
+    format!("uid-{slot}")
+}
+
+fn parsed(pod: &Value) -> Arc<Pod> {
+    Arc::new(serde_json::from_value(pod.clone()).expect("a pod"))
+}
+
+fn written(status: &PodStatus) -> Value {
+    serde_json::to_value(status).expect("a status is plain data")
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(512) })]
+
+    #[test]
+    fn a_pod_wakes_only_ahead_and_only_so_often_and_does_nothing_in_between(story in story()) {
+        let mut world = World::new(&story);
+        for (slot, pod) in story.pods.iter().enumerate() {
+            let mut pod = pod.clone();
+            pod["metadata"]["uid"] = json!(uid(slot));
+            world.pods.push(Some((pod, None)));
+            world.observe(slot);
+        }
+        for (ms, happening) in &story.happenings {
+            world.run_until(start() + SignedDuration::from_millis(*ms));
+            world.happen(happening);
+        }
+        world.run_until(start() + SignedDuration::from_secs(STORY_S));
+    }
+}
