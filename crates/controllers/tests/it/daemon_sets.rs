@@ -1,11 +1,14 @@
-//! DaemonSets: where they run, what their pods carry, how they are updated.
+//! DaemonSets: where they run, what their pods carry, how they are updated and taken back.
 
-use k8s_openapi::api::{apps::v1::DaemonSet, core::v1::Node};
+use k8s_openapi::api::{
+    apps::v1::{ControllerRevision, DaemonSet},
+    core::v1::Node,
+};
 use kube::{
     Api, ResourceExt,
-    api::{DeleteParams, Patch, PatchParams},
+    api::{DeleteParams, ListParams, Patch, PatchParams},
 };
-use serde_json::json;
+use serde_json::{Value, json};
 
 use crate::cluster::{Cluster, daemon_set};
 
@@ -238,4 +241,194 @@ async fn on_delete_leaves_old_pods_until_they_are_deleted() {
             (images(&cluster) == ["agent:1", "agent:2"]).then_some(())
         })
         .await;
+}
+
+fn image(image: &str) -> Value {
+    json!({"spec": {"template": {"spec": {"containers": [{"name": "main", "image": image}]}}}})
+}
+
+/// The revisions of `app`, as `kubectl rollout history` asks for them.
+async fn history(cluster: &Cluster, app: &str) -> Vec<ControllerRevision> {
+    let params = ListParams::default().labels(&format!("app={app}"));
+    let listed = cluster.api().list(&params).await;
+    let mut revisions: Vec<ControllerRevision> = listed.expect("revisions are listed").items;
+    revisions.sort_by_key(|revision| revision.revision);
+    revisions
+}
+
+fn hash(revision: &ControllerRevision) -> String {
+    revision.labels()["controller-revision-hash"].clone()
+}
+
+/// Waits until every node runs `image` and the status says so.
+async fn until_rolled_out(cluster: &Cluster, app: &str, image: &str) {
+    cluster
+        .until(&format!("{app} runs {image} everywhere"), || {
+            let set = cluster.daemon_set(app)?;
+            let status = set.status.as_ref()?;
+            let desired = Some(status.desired_number_scheduled);
+            let reported = status.observed_generation == set.metadata.generation
+                && desired > Some(0)
+                && status.updated_number_scheduled == desired
+                && status.number_available == desired;
+            let runs = |pod: &std::sync::Arc<k8s_openapi::api::core::v1::Pod>| {
+                let spec = pod.spec.as_ref();
+                spec.is_some_and(|spec| spec.containers[0].image.as_deref() == Some(image))
+            };
+            (reported && cluster.pods(app).iter().all(runs)).then_some(())
+        })
+        .await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_daemon_set_goes_back_to_the_template_a_revision_remembers() {
+    let cluster = two_systems().await;
+    let mut agent = daemon_set("agent", "agent:1");
+    agent["metadata"]["annotations"] = json!({"kubernetes.io/change-cause": "first"});
+    agent["spec"]["template"]["spec"]["priorityClassName"] = json!("system-node-critical");
+    cluster.create(agent).await;
+    until_rolled_out(&cluster, "agent", "agent:1").await;
+    let [first]: [ControllerRevision; 1] = history(&cluster, "agent")
+        .await
+        .try_into()
+        .expect("one template, one revision");
+    assert_eq!(first.revision, 1);
+    assert_eq!(first.name_any(), format!("agent-{}", hash(&first)));
+    assert_eq!(first.annotations()["kubernetes.io/change-cause"], "first");
+    assert_eq!(first.owner_references()[0].name, "agent");
+
+    let mut second = image("agent:2");
+    second["spec"]["template"]["metadata"] = json!({"annotations": {"only": "in the second"}});
+    second["spec"]["template"]["spec"]["priorityClassName"] = Value::Null;
+    cluster.patch::<DaemonSet>("agent", second).await;
+    until_rolled_out(&cluster, "agent", "agent:2").await;
+    let revisions = history(&cluster, "agent").await;
+    assert_eq!([revisions[0].revision, revisions[1].revision], [1, 2]);
+    for pod in cluster.pods("agent") {
+        assert_eq!(
+            pod.labels()["controller-revision-hash"],
+            hash(&revisions[1])
+        );
+    }
+
+    let undo = first.data.clone().expect("it has data").0;
+    cluster.patch::<DaemonSet>("agent", undo).await;
+    until_rolled_out(&cluster, "agent", "agent:1").await;
+    let set = cluster.daemon_set("agent").expect("it is there");
+    let template = &set.spec.as_ref().expect("a spec").template;
+    let annotations = template
+        .metadata
+        .as_ref()
+        .expect("metadata")
+        .annotations
+        .clone();
+    assert_eq!(
+        annotations, None,
+        "what only the second template had is gone"
+    );
+    let priority = template
+        .spec
+        .as_ref()
+        .expect("a spec")
+        .priority_class_name
+        .clone();
+    assert_eq!(priority.as_deref(), Some("system-node-critical"));
+    let revisions = history(&cluster, "agent").await;
+    let numbered = |revision: &ControllerRevision| (revision.revision, hash(revision));
+    assert_eq!(revisions.len(), 2, "the first one is used again");
+    assert_eq!(numbered(&revisions[1]), (3, hash(&first)));
+    for pod in cluster.pods("agent") {
+        assert_eq!(pod.labels()["controller-revision-hash"], hash(&first));
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn only_as_many_old_revisions_are_kept_as_the_daemon_set_says() {
+    let cluster = two_systems().await;
+    let mut agent = daemon_set("agent", "agent:1");
+    agent["spec"]["revisionHistoryLimit"] = json!(1);
+    cluster.create(agent).await;
+    until_rolled_out(&cluster, "agent", "agent:1").await;
+    for version in ["agent:2", "agent:3"] {
+        cluster.patch::<DaemonSet>("agent", image(version)).await;
+        until_rolled_out(&cluster, "agent", version).await;
+    }
+    cluster.pass(5).await;
+    let numbers: Vec<_> = history(&cluster, "agent")
+        .await
+        .iter()
+        .map(|revision| revision.revision)
+        .collect();
+    assert_eq!(numbers, [2, 3]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_name_taken_by_another_template_is_counted_as_a_collision() {
+    let cluster = two_systems().await;
+    cluster.create(daemon_set("agent", "agent:1")).await;
+    until_rolled_out(&cluster, "agent", "agent:1").await;
+    let taken = history(&cluster, "agent").await[0].name_any();
+    cluster
+        .delete::<DaemonSet>("agent", &DeleteParams::default())
+        .await;
+    cluster
+        .until("its pods are gone", || {
+            cluster.pods("agent").is_empty().then_some(())
+        })
+        .await;
+    cluster.pass(5).await;
+    assert_eq!(history(&cluster, "agent").await.len(), 0);
+
+    let squatter = json!({
+        "apiVersion": "apps/v1", "kind": "ControllerRevision",
+        "metadata": {"name": taken}, "data": {"something": "else"}, "revision": 1,
+    });
+    cluster.create(squatter).await;
+    cluster.create(daemon_set("agent", "agent:1")).await;
+    until_rolled_out(&cluster, "agent", "agent:1").await;
+    let set = cluster.daemon_set("agent").expect("it is there");
+    let collisions = set
+        .status
+        .as_ref()
+        .and_then(|status| status.collision_count);
+    assert_eq!(collisions, Some(1));
+    let revisions = history(&cluster, "agent").await;
+    assert_eq!(revisions.len(), 1);
+    assert_ne!(revisions[0].name_any(), taken);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_daemon_set_made_anew_adopts_the_pods_and_revisions_left_to_it() {
+    let cluster = two_systems().await;
+    cluster.create(daemon_set("agent", "agent:1")).await;
+    until_rolled_out(&cluster, "agent", "agent:1").await;
+    let names = |cluster: &Cluster| {
+        let mut names: Vec<_> = cluster
+            .pods("agent")
+            .iter()
+            .map(|pod| pod.name_any())
+            .collect();
+        names.sort();
+        names
+    };
+    let (before, remembered) = (names(&cluster), history(&cluster, "agent").await);
+    cluster
+        .delete::<DaemonSet>("agent", &DeleteParams::orphan())
+        .await;
+    cluster
+        .until("it is gone", || {
+            cluster.daemon_set("agent").is_none().then_some(())
+        })
+        .await;
+
+    let anew = cluster.create(daemon_set("agent", "agent:1")).await;
+    until_rolled_out(&cluster, "agent", "agent:1").await;
+    assert_eq!(names(&cluster), before, "no pod was replaced");
+    let revisions = history(&cluster, "agent").await;
+    assert_eq!(revisions.len(), 1);
+    assert_eq!(revisions[0].uid(), remembered[0].uid());
+    assert_eq!(
+        Some(&revisions[0].owner_references()[0].uid),
+        anew.uid().as_ref()
+    );
 }

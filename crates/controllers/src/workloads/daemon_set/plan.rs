@@ -169,26 +169,25 @@ fn replace(views: &Views, revision: &Revision, most_unavailable: usize, now: Tim
 }
 
 fn surge_over(views: &Views, revision: &Revision, most_surging: usize, now: Timestamp) -> Plan {
-    let (mut surging, mut delete, mut at_once, mut candidates) =
-        (0, Vec::new(), Vec::new(), Vec::new());
+    let (mut desired, mut available, mut surging) = (0, 0, 0);
+    let (mut at_once, mut candidates) = (Vec::new(), Vec::new());
+    let (mut delete, mut unwanted) = (Vec::new(), Vec::new());
     for (node, view) in views.iter().filter(|(_, view)| view.concerns_update()) {
-        match view.by_revision(revision) {
+        let should_run = view.should_run();
+        desired += usize::from(should_run);
+        let pods = view.by_revision(revision);
+        let serves = pods
+            .serving()
+            .is_some_and(|pod| revision.is_available(pod, now));
+        available += usize::from(serves);
+        match pods {
             ByRevision::None | ByRevision::New(_) => {}
             ByRevision::Crowd => surging += 1,
-            ByRevision::Old(pod) => {
-                if !view
-                    .eligibility
-                    .is_some_and(|eligibility| eligibility.should_run)
-                {
-                    continue;
-                }
-                let list = if revision.is_available(&pod, now) {
-                    &mut candidates
-                } else {
-                    &mut at_once
-                };
-                list.push(node.clone());
-            }
+            ByRevision::Old(_) if view.eligibility.is_none() => {}
+            ByRevision::Old(_) if should_run && serves => candidates.push(node.clone()),
+            ByRevision::Old(_) if should_run => at_once.push(node.clone()),
+            ByRevision::Old(pod) if serves => unwanted.push(pod),
+            ByRevision::Old(pod) => delete.push(pod),
             ByRevision::Both { new, old } => {
                 if revision.is_available(&new, now) {
                     delete.push(old);
@@ -200,6 +199,9 @@ fn surge_over(views: &Views, revision: &Revision, most_surging: usize, now: Time
     }
     candidates.truncate(most_surging.saturating_sub(surging));
     at_once.append(&mut candidates);
+    // Who surges expects full service: pods on nodes that are no longer wanted stay until others make up for them.
+    unwanted.truncate(available.saturating_sub(desired));
+    delete.append(&mut unwanted);
     Plan {
         create_on: at_once,
         delete,
@@ -219,13 +221,25 @@ enum ByRevision {
     Crowd,
 }
 
+impl ByRevision {
+    /// The pod that a surging node is served by: the old one as long as there is one.
+    fn serving(&self) -> Option<&Pod> {
+        match self {
+            Self::Old(pod) | Self::Both { old: pod, .. } | Self::New(pod) => Some(pod),
+            Self::None | Self::Crowd => None,
+        }
+    }
+}
+
 impl View {
+    fn should_run(&self) -> bool {
+        self.eligibility
+            .is_some_and(|eligibility| eligibility.should_run)
+    }
+
     /// Whether a rolling update looks at this node: it should run a pod, or has some.
     fn concerns_update(&self) -> bool {
-        !self.pods.is_empty()
-            || self
-                .eligibility
-                .is_some_and(|eligibility| eligibility.should_run)
+        !self.pods.is_empty() || self.should_run()
     }
 
     fn by_revision(&self, revision: &Revision) -> ByRevision {

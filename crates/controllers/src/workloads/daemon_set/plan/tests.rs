@@ -194,6 +194,22 @@ fn with_surge_new_pods_come_first_and_old_ones_go_when_those_serve() {
 }
 
 #[test]
+fn with_surge_a_pod_on_an_unwanted_node_stays_until_enough_others_serve() {
+    let nodes = |elsewhere_serves| {
+        views([
+            ("a", YES, vec![pod("new-a", "new", elsewhere_serves, 9)]),
+            ("b", STAY, vec![pod("old-b", "old", true, 9)]),
+            ("c", STAY, vec![pod("old-c", "old", false, 9)]),
+        ])
+    };
+    let deleted = |elsewhere_serves| {
+        names(&rolling(&nodes(elsewhere_serves), &revision(), 1, 0, now()).delete)
+    };
+    assert_eq!(deleted(false), ["old-c"]);
+    assert_eq!(deleted(true), ["old-c", "old-b"]);
+}
+
+#[test]
 fn a_surged_node_waits_for_its_new_pod() {
     let both = || vec![pod("old", "old", true, 9), pod("new", "new", false, 1)];
     let nodes = views([

@@ -1,0 +1,284 @@
+//! Keeps the ControllerRevisions of DaemonSets as [`history`] says: one per template, the present one's number highest.
+//!
+//! The informer may lag behind our own writes. A revision it does not show yet is found when creating it again fails,
+//! and a number is only raised on the version that was read.
+
+use std::sync::Arc;
+
+use k8s_openapi::api::{
+    apps::v1::{ControllerRevision, DaemonSet},
+    core::v1::Pod,
+};
+use kube::{
+    Api, Client, ResourceExt,
+    api::{DeleteParams, Patch, PatchParams, PostParams},
+    core::{Selector, SelectorExt},
+};
+use serde_json::{Value, json};
+
+use super::{
+    history::{self, History},
+    plan::HASH_LABEL,
+};
+use crate::{
+    Change, Context, Informer, Key, Queue, api_error,
+    informer::IndexFn,
+    informers::{BY_CONTROLLER, controller_uid, orphans_of},
+    ownership::{self, Claimer},
+};
+
+/// Why a DaemonSet has no current revision for now; all of it passes when tried again.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum Error {
+    #[error(transparent)]
+    Api(#[from] kube::Error),
+    #[error("a revision of another template has the name {0}")]
+    HashCollision(String),
+    #[error("the collision count was changed in the meantime")]
+    StaleCollisionCount,
+}
+
+/// What came of [`Revisions::update`].
+#[derive(Debug)]
+pub(super) struct Updated {
+    /// What pods of the present template are labelled with.
+    pub(super) hash: String,
+    /// The revisions of other templates.
+    pub(super) old: Vec<Arc<ControllerRevision>>,
+}
+
+pub(super) struct Revisions {
+    client: Client,
+    informer: Informer<ControllerRevision>,
+}
+
+impl Revisions {
+    /// Wakes DaemonSets through `queue` when something else touches their revisions.
+    pub(super) fn new(context: &Context, queue: &Queue<Key>) -> Self {
+        let informer = Informer::new(
+            Api::all(context.client.clone()),
+            &[(BY_CONTROLLER, controller_uid as IndexFn<ControllerRevision>)],
+            context.tasks.clone(),
+            context.shutdown.clone(),
+        );
+        let (sets, queue) = (context.informers.daemon_sets.clone(), queue.clone());
+        informer.on_change(move |change| revision_changed(&sets, &queue, change));
+        Self {
+            client: context.client.clone(),
+            informer,
+        }
+    }
+
+    pub(super) async fn synced(&self) -> bool {
+        self.informer.synced().await
+    }
+
+    /// Makes the present template's revision the newest one, creating it if need be. `pods` are the DaemonSet's.
+    pub(super) async fn update(
+        &self,
+        set: &DaemonSet,
+        selector: &Selector,
+        pods: &[Arc<Pod>],
+    ) -> Result<Updated, Error> {
+        let mut revisions = Vec::new();
+        for revision in self.claim(set, selector).await? {
+            revisions.push(self.labelled(revision).await?);
+        }
+        let data = history::data_of(set);
+        let history = History::new(revisions, &data);
+        let hash = match history.kept() {
+            None => {
+                let created = self.create(set, data, history.number()).await?;
+                history::hash_of(&created).to_owned()
+            }
+            Some(kept) => {
+                self.drop_twins(&history.current, kept, pods).await?;
+                self.raise(kept, history.number()).await?;
+                history::hash_of(kept).to_owned()
+            }
+        };
+        Ok(Updated {
+            hash,
+            old: history.old,
+        })
+    }
+
+    /// Deletes old revisions beyond the DaemonSet's limit.
+    pub(super) async fn clean_up(
+        &self,
+        set: &DaemonSet,
+        old: Vec<Arc<ControllerRevision>>,
+        pods: &[Arc<Pod>],
+    ) -> kube::Result<()> {
+        for revision in history::surplus(set, old, pods) {
+            self.delete(&revision).await?;
+        }
+        Ok(())
+    }
+
+    async fn claim(
+        &self,
+        set: &DaemonSet,
+        selector: &Selector,
+    ) -> kube::Result<Vec<Arc<ControllerRevision>>> {
+        let namespace = set.namespace().unwrap_or_default();
+        let uid = set.metadata.uid.as_deref().unwrap_or_default();
+        let mut candidates = self.informer.by_index(BY_CONTROLLER, uid);
+        candidates.extend(
+            self.informer
+                .by_index(BY_CONTROLLER, &orphans_of(&namespace)),
+        );
+        let claimer = Claimer {
+            owner: set,
+            selector,
+            owners: Api::namespaced(self.client.clone(), &namespace),
+            objects: self.api(&namespace),
+        };
+        claimer.claim_all(candidates).await
+    }
+
+    /// The revision with a hash label. One made by somebody else gets its name for it, which cannot collide.
+    async fn labelled(
+        &self,
+        revision: Arc<ControllerRevision>,
+    ) -> kube::Result<Arc<ControllerRevision>> {
+        if revision.labels().contains_key(HASH_LABEL) {
+            return Ok(revision);
+        }
+        let name = revision.name_any();
+        let patch = Patch::Merge(json!({"metadata": {"labels": {HASH_LABEL: name}}}));
+        let api = self.api(revision.metadata.namespace.as_deref().unwrap_or_default());
+        let patched = api.patch(&name, &PatchParams::default(), &patch).await?;
+        Ok(Arc::new(patched))
+    }
+
+    /// Leaves `kept` alone of several revisions of the same template; pods of the others become its own.
+    async fn drop_twins(
+        &self,
+        twins: &[Arc<ControllerRevision>],
+        kept: &Arc<ControllerRevision>,
+        pods: &[Arc<Pod>],
+    ) -> kube::Result<()> {
+        let others: Vec<_> = twins
+            .iter()
+            .filter(|twin| !Arc::ptr_eq(twin, kept))
+            .collect();
+        let hash = history::hash_of(kept);
+        for pod in pods {
+            let of = pod.labels().get(HASH_LABEL);
+            if others
+                .iter()
+                .any(|twin| of.is_some_and(|of| of == history::hash_of(twin)))
+            {
+                let api: Api<Pod> =
+                    Api::namespaced(self.client.clone(), &pod.namespace().unwrap_or_default());
+                let patch = Patch::Merge(json!({"metadata": {"labels": {HASH_LABEL: hash}}}));
+                let patched = api
+                    .patch(&pod.name_any(), &PatchParams::default(), &patch)
+                    .await;
+                api_error::ignore_not_found(patched)?;
+            }
+        }
+        for twin in others {
+            self.delete(twin).await?;
+        }
+        Ok(())
+    }
+
+    async fn raise(&self, revision: &ControllerRevision, number: i64) -> kube::Result<()> {
+        if revision.revision >= number {
+            return Ok(());
+        }
+        let raised = ControllerRevision {
+            revision: number,
+            ..revision.clone()
+        };
+        self.api(revision.metadata.namespace.as_deref().unwrap_or_default())
+            .replace(&revision.name_any(), &PostParams::default(), &raised)
+            .await
+            .map(drop)
+    }
+
+    async fn create(
+        &self,
+        set: &DaemonSet,
+        data: Value,
+        number: i64,
+    ) -> Result<ControllerRevision, Error> {
+        let wanted = history::new_revision(set, data.clone(), number);
+        let api = self.api(set.metadata.namespace.as_deref().unwrap_or_default());
+        match api.create(&PostParams::default(), &wanted).await {
+            Err(error) if api_error::is_already_exists(&error) => {}
+            outcome => return Ok(outcome?),
+        }
+        let name = wanted.name_any();
+        let existing = api.get(&name).await?;
+        if history::holds(&existing, &data) {
+            return Ok(existing);
+        }
+        self.count_collision(set).await?;
+        Err(Error::HashCollision(name))
+    }
+
+    /// Gives the present template another hash. Only once per collision: the count the hash was made with must still hold.
+    async fn count_collision(&self, set: &DaemonSet) -> Result<(), Error> {
+        let count = |set: &DaemonSet| set.status.as_ref()?.collision_count;
+        let api: Api<DaemonSet> =
+            Api::namespaced(self.client.clone(), &set.namespace().unwrap_or_default());
+        let mut live = api.get(&set.name_any()).await?;
+        if count(&live) != count(set) {
+            return Err(Error::StaleCollisionCount);
+        }
+        let counted = count(&live).unwrap_or_default() + 1;
+        live.status.get_or_insert_default().collision_count = Some(counted);
+        api.replace_status(&set.name_any(), &PostParams::default(), &live)
+            .await?;
+        Ok(())
+    }
+
+    async fn delete(&self, revision: &ControllerRevision) -> kube::Result<()> {
+        let api = self.api(revision.metadata.namespace.as_deref().unwrap_or_default());
+        let deleted = api
+            .delete(&revision.name_any(), &DeleteParams::default())
+            .await;
+        api_error::ignore_not_found(deleted).map(drop)
+    }
+
+    fn api(&self, namespace: &str) -> Api<ControllerRevision> {
+        Api::namespaced(self.client.clone(), namespace)
+    }
+}
+
+/// A new revision is news only if it is an orphan: owned ones are made by the controller itself.
+fn revision_changed(
+    sets: &Informer<DaemonSet>,
+    queue: &Queue<Key>,
+    change: &Change<'_, ControllerRevision>,
+) {
+    let revision = change.object();
+    let namespace = revision.metadata.namespace.as_deref().unwrap_or_default();
+    // By name, not uid: a DaemonSet made anew under an old name may be using the old one's revision.
+    let owner_of = |revision: &ControllerRevision| {
+        let owner = ownership::controller_of(revision).filter(|owner| owner.kind == "DaemonSet")?;
+        Some(Key::new(namespace, &owner.name))
+    };
+    if let Some(owner) = change.previous().and_then(|old| owner_of(old)) {
+        queue.add(owner);
+    }
+    if ownership::controller_of(&**revision).is_some() {
+        if !matches!(change, Change::Added(_))
+            && let Some(owner) = owner_of(revision)
+        {
+            queue.add(owner);
+        }
+    } else if !change.is_deleted() {
+        for set in sets.in_namespace(namespace) {
+            let selector = ownership::selector(set.spec.as_ref().map(|spec| &spec.selector));
+            if selector.is_some_and(|selector| {
+                !selector.selects_all() && selector.matches(revision.labels())
+            }) {
+                queue.add(Key::of(&*set));
+            }
+        }
+    }
+}
