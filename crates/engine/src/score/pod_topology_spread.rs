@@ -2,7 +2,7 @@
 //!
 //! A constraint weighs `ln(places + 2)` so that many small places count as much as few large ones. Nodes that lack a
 //! key of the pod's own constraints score 0; with the defaults a missing key adds nothing. Works on rows of equal
-//! nodes, so that one node a row ([`column`]) and one group a row (the score board) are the same arithmetic.
+//! nodes, so that one node a row ([`fn@column`]) and one group a row (the score board) are the same arithmetic.
 
 use rustc_hash::FxHashSet;
 
