@@ -56,6 +56,15 @@ impl Row {
         value
     }
 
+    /// [`Row::served`] for objects that are looked up often: parsed once per version where stored bytes are served.
+    pub fn looked_up(&self, object: &Object) -> Arc<Value> {
+        if self.serves_stored_bytes() {
+            object.tree()
+        } else {
+            Arc::new(self.served(object))
+        }
+    }
+
     /// From the stored form to the one this row serves.
     pub fn to_served(&self, value: &mut Value) {
         if self.serves_stored_bytes() {

@@ -156,7 +156,7 @@ impl Lookup for ApiServer {
         let table = self.registry.table();
         let row = table.find_plural(group, plural)?;
         let object = row.collection.get(Key::new(namespace, name).as_str())?;
-        Some(Arc::new(row.served(&object)))
+        Some(row.looked_up(&object))
     }
 
     fn list(&self, group: &str, plural: &str, namespace: Option<&str>) -> Vec<Arc<Value>> {
@@ -168,7 +168,11 @@ impl Lookup for ApiServer {
             .snapshot(namespace)
             .objects
             .iter()
-            .map(|object| Arc::new(row.served(object)))
+            .map(|object| match namespace {
+                // The namespaced kinds are the numerous ones, and no plugin lists them at every write.
+                Some(_) => Arc::new(row.served(object)),
+                None => row.looked_up(object),
+            })
             .collect()
     }
 }

@@ -1,6 +1,8 @@
 //! The window of past events of one collection: what watches replay and what lists at a past revision are rebuilt from.
 //!
 //! Events are in revision order without gaps from the oldest kept one on; `compacted` is the revision from which on all of them are there.
+//! What an event costs is what would be freed without it: the version it replaced, and for a deletion the last content as well; the
+//! current versions belong to the index.
 
 use std::{collections::VecDeque, sync::Arc};
 
@@ -24,13 +26,24 @@ impl Event {
     pub fn revision(&self) -> u64 {
         self.object.revision()
     }
+
+    /// The bytes that only the window holds because of this event.
+    fn held_bytes(&self) -> usize {
+        let previous = self.previous.as_ref().map_or(0, |object| object.size());
+        match self.event_type {
+            EventType::Deleted => previous + self.object.size(),
+            EventType::Added | EventType::Modified => previous,
+        }
+    }
 }
 
-/// How many events a collection keeps: the youngest, as far as both bounds allow.
+/// How many events a collection keeps: the youngest, as far as all bounds allow.
 #[derive(Clone, Copy, Debug)]
 pub struct Window {
     /// The most events kept.
     pub events: usize,
+    /// The most bytes of versions that are not current any more.
+    pub bytes: usize,
     /// How long an event is kept, in seconds.
     pub seconds: i64,
 }
@@ -39,6 +52,7 @@ impl Default for Window {
     fn default() -> Self {
         Window {
             events: 100_000,
+            bytes: 48 << 20,
             seconds: 300,
         }
     }
@@ -47,6 +61,7 @@ impl Default for Window {
 pub(super) struct Log {
     window: Window,
     events: VecDeque<(i64, Event)>,
+    held_bytes: usize,
     compacted: u64,
 }
 
@@ -55,33 +70,32 @@ impl Log {
         Log {
             window,
             events: VecDeque::new(),
+            held_bytes: 0,
             compacted: 0,
         }
     }
 
     pub(super) fn push(&mut self, event: Event, now: Timestamp) {
+        self.held_bytes += event.held_bytes();
         self.events.push_back((now.as_second(), event));
         self.compact(now);
     }
 
     /// Takes out what the window does not keep, for the caller to drop when it holds no lock.
     pub(super) fn compact(&mut self, now: Timestamp) -> Vec<Event> {
-        let now = now.as_second();
-        let surplus = self.events.len().saturating_sub(self.window.events);
-        let young = |(at, _): &(i64, Event)| now - at <= self.window.seconds;
-        let expired = self
-            .events
-            .iter()
-            .skip(surplus)
-            .take_while(|entry| !young(entry))
-            .count();
-        let dropped: Vec<Event> = self
-            .events
-            .drain(..surplus + expired)
-            .map(|(_, event)| event)
-            .collect();
-        if let Some(last) = dropped.last() {
-            self.compacted = last.revision();
+        let mut dropped = Vec::new();
+        while let Some((at, _)) = self.events.front() {
+            let fits = self.events.len() <= self.window.events
+                && self.held_bytes <= self.window.bytes
+                && now.as_second() - at <= self.window.seconds;
+            if fits {
+                break;
+            }
+            if let Some((_, event)) = self.events.pop_front() {
+                self.held_bytes -= event.held_bytes();
+                self.compacted = event.revision();
+                dropped.push(event);
+            }
         }
         dropped
     }

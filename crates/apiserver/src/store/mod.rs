@@ -198,6 +198,9 @@ impl Collection {
             EventType::Deleted => state.objects.remove(object.key()),
             _ => state.objects.insert(object.key().clone(), object.clone()),
         };
+        if let Some(previous) = &previous {
+            previous.forget_tree();
+        }
         state.log.push(
             Event {
                 event_type,

@@ -7,6 +7,7 @@
 
 use std::{borrow::Borrow, fmt, ops::Range, sync::Arc};
 
+use arc_swap::ArcSwapOption;
 use bytes::Bytes;
 use serde_json::{Map, Value};
 
@@ -164,6 +165,7 @@ impl Draft {
             line: self.line.into(),
             layout: self.layout,
             meta: self.meta,
+            tree: ArcSwapOption::empty(),
         }
     }
 }
@@ -175,6 +177,7 @@ pub struct Object {
     line: Bytes,
     layout: Layout,
     meta: Arc<Meta>,
+    tree: ArcSwapOption<Value>,
 }
 
 impl Object {
@@ -193,6 +196,11 @@ impl Object {
         &self.meta
     }
 
+    /// About how many bytes of memory this version takes.
+    pub fn size(&self) -> usize {
+        self.line.len() + size_of::<Self>() + size_of::<Meta>()
+    }
+
     /// The JSON object.
     pub fn bytes(&self) -> Bytes {
         self.line
@@ -209,6 +217,22 @@ impl Object {
     pub fn parse(&self) -> Value {
         let bytes = &self.line[self.layout.object as usize..self.line.len() - LINE_END.len()];
         serde_json::from_slice(bytes).expect("stored objects were serialized from trees")
+    }
+
+    /// The object as a tree that is kept as long as this version is the current one: for objects that are looked up at many writes
+    /// of others, as namespaces are.
+    pub fn tree(&self) -> Arc<Value> {
+        if let Some(tree) = self.tree.load_full() {
+            return tree;
+        }
+        let tree = Arc::new(self.parse());
+        self.tree.store(Some(tree.clone()));
+        tree
+    }
+
+    /// Drops the kept tree of a version that is not current any more.
+    pub(super) fn forget_tree(&self) {
+        self.tree.store(None);
     }
 
     /// The watch line of the write that made this version.
@@ -252,6 +276,7 @@ impl Object {
             line: line.into(),
             layout,
             meta: self.meta.clone(),
+            tree: ArcSwapOption::empty(),
         }
     }
 }

@@ -81,6 +81,7 @@ fn store(events: usize) -> (Store, Arc<Collection>) {
     let store = Store::new(Window {
         events,
         seconds: i64::MAX,
+        ..Window::default()
     });
     let collection = store.collection("things");
     (store, collection)
@@ -296,6 +297,7 @@ fn a_collection_that_rests_forgets_its_past_as_well() {
     let window = Window {
         events: 100,
         seconds: 60,
+        ..Window::default()
     };
     let store = Store::new(window);
     let collection = store.collection("things");
@@ -314,4 +316,40 @@ fn a_collection_that_rests_forgets_its_past_as_well() {
     store.compact(at(61));
     assert!(Cursor::new(collection.clone(), start).is_err());
     assert_eq!(collection.len(), 1);
+}
+
+#[test]
+fn the_window_drops_its_oldest_events_when_old_versions_take_too_many_bytes() {
+    let collection = Store::new(Window {
+        bytes: 0,
+        ..Window::default()
+    })
+    .collection("things");
+    let start = collection.revision();
+    let put = |name, data| {
+        let write = Write::Put {
+            namespace: 0,
+            name,
+            data,
+        };
+        run(&collection, &write);
+    };
+    put(0, 1);
+    put(1, 1);
+    let oldest = |revision| Cursor::new(collection.clone(), revision).err();
+    assert_eq!(oldest(start), None, "new objects belong to the index");
+    put(0, 2);
+    let now = collection.revision();
+    let oldest = oldest(start).map(|expired| expired.oldest);
+    assert_eq!(oldest, Some(now), "the replaced version did not fit");
+    put(2, 1);
+    assert_eq!(
+        Cursor::new(collection.clone(), now)
+            .unwrap()
+            .poll()
+            .unwrap()
+            .len(),
+        1
+    );
+    assert_eq!(collection.len(), 3);
 }

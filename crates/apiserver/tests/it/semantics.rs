@@ -106,6 +106,7 @@ fn small_window() -> Cluster {
         window: Window {
             events: 3,
             seconds: i64::MAX,
+            ..Window::default()
         },
         ..Config::default()
     })
