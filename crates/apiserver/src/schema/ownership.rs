@@ -1,6 +1,6 @@
 //! `metadata.managedFields`: who has set which field, kept as upstream's field manager keeps it for creates, updates and patches.
 //!
-//! A write compares the object with the stored one by the schema ([`compare`]): what it adds or changes belongs to its manager from then
+//! A write compares the object with the stored one by the schema ([`mod@compare`]): what it adds or changes belongs to its manager from then
 //! on, what others owned of it they lose. Sets of fields are [`FieldSet`]s; more than ten managers of updates are merged into
 //! `ancient-changes`. Server-side apply works on the same entries.
 
@@ -24,16 +24,19 @@ pub use set::FieldSet;
 const MAX_UPDATE_MANAGERS: usize = 10;
 const ANCIENT_CHANGES: &str = "ancient-changes";
 /// Fields of metadata, and the type's own, that nobody owns.
-const NOBODYS: &[&str] = &[
-    "name",
-    "namespace",
-    "creationTimestamp",
-    "selfLink",
-    "uid",
-    "clusterName",
-    "generation",
-    "managedFields",
-    "resourceVersion",
+const NOBODYS: &[&[&str]] = &[
+    &["f:apiVersion"],
+    &["f:kind"],
+    &["f:metadata"],
+    &["f:metadata", "f:name"],
+    &["f:metadata", "f:namespace"],
+    &["f:metadata", "f:creationTimestamp"],
+    &["f:metadata", "f:selfLink"],
+    &["f:metadata", "f:uid"],
+    &["f:metadata", "f:clusterName"],
+    &["f:metadata", "f:generation"],
+    &["f:metadata", "f:managedFields"],
+    &["f:metadata", "f:resourceVersion"],
 ];
 
 /// Who writes.
@@ -90,7 +93,7 @@ pub fn track(kind: &Type, writer: &Writer<'_>, object: &mut Value, old: Option<&
         update(&mut managers, writer, comparison, &ignored);
         merge_ancient(&mut managers);
     }
-    store(object, &managers);
+    write_down(object, managers);
 }
 
 /// Gives the object the stored times back when nothing but times of managedFields differs: such a write is none.
@@ -115,15 +118,22 @@ fn same_but_times(left: &Value, right: &Value) -> bool {
     let (Some(left), Some(right)) = (left.as_array(), right.as_array()) else {
         return false;
     };
-    let timeless = |entry: &Value| {
-        let mut entry = entry.clone();
-        entry.as_object_mut().map(|entry| entry.remove("time"));
-        entry
-    };
     left.len() == right.len()
         && left
             .iter()
-            .all(|entry| right.iter().any(|other| timeless(entry) == timeless(other)))
+            .all(|entry| right.iter().any(|other| same_but_time(entry, other)))
+}
+
+fn same_but_time(left: &Value, right: &Value) -> bool {
+    match (left, right) {
+        (Value::Object(left), Value::Object(right)) => {
+            let timeless = |(key, _): &(&String, &Value)| *key != "time";
+            left.iter()
+                .filter(timeless)
+                .eq(right.iter().filter(timeless))
+        }
+        _ => left == right,
+    }
 }
 
 fn take_entries(object: &mut Value) -> Option<Value> {
@@ -174,17 +184,18 @@ fn update(
     comparison: Comparison,
     ignored: &FieldSet,
 ) {
-    let comparison = Comparison {
-        added: comparison.added.without_below(ignored),
-        modified: comparison.modified.without_below(ignored),
-        removed: comparison.removed.without_below(ignored),
-    };
-    let changed = comparison.added.union(&comparison.modified);
+    let Comparison {
+        added: mut changed,
+        mut modified,
+        mut removed,
+    } = comparison;
+    for set in [&mut changed, &mut modified, &mut removed] {
+        set.subtract_below(ignored);
+    }
+    changed.merge(modified);
     for entry in managers.values_mut() {
-        entry.fields = entry
-            .fields
-            .difference(&changed)
-            .difference(&comparison.removed);
+        entry.fields.subtract(&changed);
+        entry.fields.subtract(&removed);
     }
     managers.retain(|_, entry| !entry.fields.is_empty());
     let taken = without_nobodys(changed);
@@ -206,19 +217,15 @@ fn update(
         fields: FieldSet::default(),
         time: None,
     });
-    entry.fields = entry.fields.union(&taken);
+    entry.fields.merge(taken);
     entry.time = Some(time::format_seconds(&writer.now));
 }
 
-fn without_nobodys(fields: FieldSet) -> FieldSet {
-    let mut nobodys = FieldSet::default();
-    for name in ["apiVersion", "kind", "metadata"] {
-        nobodys.insert(&[format!("f:{name}")]);
+fn without_nobodys(mut fields: FieldSet) -> FieldSet {
+    for path in NOBODYS {
+        fields.remove(path);
     }
-    for name in NOBODYS {
-        nobodys.insert(&["f:metadata".to_owned(), format!("f:{name}")]);
-    }
-    fields.difference(&nobodys)
+    fields
 }
 
 /// Merges the oldest managers of updates, per version, until there are few enough.
@@ -252,7 +259,7 @@ fn merge_ancient(managers: &mut Managers) {
             managers.insert(bucket.clone(), entry);
         }
         if let (Some(merged), Some(into)) = (managers.remove(&manager), managers.get_mut(&bucket)) {
-            into.fields = into.fields.union(&merged.fields);
+            into.fields.merge(merged.fields);
             into.time = time;
             count -= 1;
         }
@@ -292,37 +299,40 @@ fn parse(entries: &Value) -> Option<Managers> {
 }
 
 fn store(object: &mut Value, managers: &Managers) {
+    write_down(object, managers.clone());
+}
+
+fn write_down(object: &mut Value, managers: Managers) {
     let Some(metadata) = object.get_mut("metadata").and_then(Value::as_object_mut) else {
         return;
     };
     if managers.is_empty() {
         return;
     }
-    let mut sorted: Vec<(&Manager, &Entry)> = managers.iter().collect();
-    sorted.sort_by_key(|(manager, entry)| {
-        (
-            manager.operation.clone(),
-            entry.time.clone(),
-            (*manager).clone(),
-        )
+    let mut sorted: Vec<(Manager, Entry)> = managers.into_iter().collect();
+    sorted.sort_by(|(manager, entry), (other, other_entry)| {
+        let by_operation = manager.operation.cmp(&other.operation);
+        by_operation
+            .then_with(|| entry.time.cmp(&other_entry.time))
+            .then_with(|| manager.cmp(other))
     });
     let entries = sorted.into_iter().map(|(manager, entry)| {
         let mut written = Map::new();
         for (field, text) in [
-            ("manager", &manager.name),
-            ("operation", &manager.operation),
-            ("apiVersion", &manager.api_version),
-            ("subresource", &manager.subresource),
+            ("manager", manager.name),
+            ("operation", manager.operation),
+            ("apiVersion", manager.api_version),
+            ("subresource", manager.subresource),
         ] {
             if !text.is_empty() {
-                written.insert(field.to_owned(), text.as_str().into());
+                written.insert(field.to_owned(), text.into());
             }
         }
-        if let Some(time) = &entry.time {
-            written.insert("time".to_owned(), time.as_str().into());
+        if let Some(time) = entry.time {
+            written.insert("time".to_owned(), time.into());
         }
         written.insert("fieldsType".to_owned(), json!("FieldsV1"));
-        written.insert("fieldsV1".to_owned(), entry.fields.to_json());
+        written.insert("fieldsV1".to_owned(), entry.fields.into_json());
         Value::Object(written)
     });
     metadata.insert("managedFields".to_owned(), entries.collect());

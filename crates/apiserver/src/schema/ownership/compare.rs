@@ -24,17 +24,30 @@ impl Comparison {
     pub fn is_same(&self) -> bool {
         self.added.is_empty() && self.modified.is_empty() && self.removed.is_empty()
     }
+
+    /// Takes in what was found at an element; its name is made only if there is something.
+    fn take(&mut self, found: Found, name: impl Fn() -> String) {
+        let Found { here, below } = found;
+        for (set, below, side) in [
+            (&mut self.added, below.added, Side::Added),
+            (&mut self.modified, below.modified, Side::Modified),
+            (&mut self.removed, below.removed, Side::Removed),
+        ] {
+            let member = here == Some(side);
+            if member || !below.is_empty() {
+                set.add(name(), member, below);
+            }
+        }
+    }
 }
 
 /// Compares two objects of a type; `None` when a list cannot be keyed as its schema says.
 pub fn compare(kind: &Type, old: &Value, new: &Value) -> Option<Comparison> {
-    let mut walk = Walk {
+    let walk = Walk {
         arena: kind.arena(),
-        path: Vec::new(),
-        found: Comparison::default(),
     };
-    walk.value(Some(kind.id()), Some(old), Some(new))?;
-    Some(walk.found)
+    walk.value(Some(kind.id()), Some(old), Some(new))
+        .map(|found| found.below)
 }
 
 /// The elements of a list's items in paths; `None` when an item has no key.
@@ -69,8 +82,21 @@ pub(crate) fn element(list: &List, item: &Value) -> Option<String> {
 
 struct Walk<'s> {
     arena: &'s Arena,
-    path: Vec<String>,
-    found: Comparison,
+}
+
+/// Which of a comparison's sets a path belongs to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Side {
+    Added,
+    Modified,
+    Removed,
+}
+
+/// What differs at a path and below it.
+#[derive(Debug, Default)]
+struct Found {
+    here: Option<Side>,
+    below: Comparison,
 }
 
 /// How a value is walked.
@@ -98,48 +124,53 @@ impl<'s> Walk<'s> {
         }
     }
 
-    fn value(
-        &mut self,
+    fn value(&self, id: Option<TypeId>, old: Option<&Value>, new: Option<&Value>) -> Option<Found> {
+        let sample = new.filter(|value| !value.is_null()).or(old).or(new)?;
+        if is_empty(old) && is_empty(new) {
+            return Some(leaf(old, new));
+        }
+        if old == new {
+            return self.has_keys(id, sample).then(Found::default);
+        }
+        let below = match self.shape(id, sample) {
+            Shape::Leaf => return Some(leaf(old, new)),
+            Shape::Map => self.map(id, old, new)?,
+            Shape::List(list) => self.list(list, old, new)?,
+        };
+        Some(Found {
+            here: one_sided(old, new),
+            below,
+        })
+    }
+
+    /// Whether every item of the keyed lists in a value has a key.
+    fn has_keys(&self, id: Option<TypeId>, value: &Value) -> bool {
+        match (self.shape(id, value), value) {
+            (Shape::Map, Value::Object(map)) => map
+                .iter()
+                .all(|(key, value)| self.has_keys(self.below(id, key), value)),
+            (Shape::List(list), Value::Array(items)) => items
+                .iter()
+                .all(|item| has_key(list, item) && self.has_keys(Some(list.item), item)),
+            _ => true,
+        }
+    }
+
+    /// The type of a field or entry.
+    fn below(&self, id: Option<TypeId>, key: &str) -> Option<TypeId> {
+        match self.arena.node(id?) {
+            Node::Struct(fields) => fields.field(key).map(|field| field.id).or(fields.rest),
+            Node::Map { value, .. } => Some(*value),
+            _ => None,
+        }
+    }
+
+    fn map(
+        &self,
         id: Option<TypeId>,
         old: Option<&Value>,
         new: Option<&Value>,
-    ) -> Option<()> {
-        let sample = new.filter(|value| !value.is_null()).or(old).or(new)?;
-        if is_empty(old) && is_empty(new) {
-            self.leaf(old, new);
-            return Some(());
-        }
-        match self.shape(id, sample) {
-            Shape::Leaf => self.leaf(old, new),
-            Shape::Map => {
-                self.map(id, old, new)?;
-                self.one_sided(old, new);
-            }
-            Shape::List(list) => {
-                self.list(list, old, new)?;
-                self.one_sided(old, new);
-            }
-        }
-        Some(())
-    }
-
-    fn leaf(&mut self, old: Option<&Value>, new: Option<&Value>) {
-        match (old, new) {
-            (Some(old), Some(new)) if old != new => self.found.modified.insert(&self.path),
-            (Some(_), Some(_)) | (None, None) => {}
-            _ => self.one_sided(old, new),
-        }
-    }
-
-    fn one_sided(&mut self, old: Option<&Value>, new: Option<&Value>) {
-        match (old, new) {
-            (None, Some(_)) => self.found.added.insert(&self.path),
-            (Some(_), None) => self.found.removed.insert(&self.path),
-            _ => {}
-        }
-    }
-
-    fn map(&mut self, id: Option<TypeId>, old: Option<&Value>, new: Option<&Value>) -> Option<()> {
+    ) -> Option<Comparison> {
         let (old, new) = (
             old.and_then(Value::as_object),
             new.and_then(Value::as_object),
@@ -148,30 +179,26 @@ impl<'s> Walk<'s> {
             .into_iter()
             .flatten()
             .filter(|(key, _)| old.is_none_or(|old| !old.contains_key(*key)));
+        let mut found = Comparison::default();
         for (key, _) in old.into_iter().flatten().chain(new_only) {
-            let below = id.and_then(|id| match self.arena.node(id) {
-                Node::Struct(fields) => fields.field(key).map(|field| field.id).or(fields.rest),
-                Node::Map { value, .. } => Some(*value),
-                _ => None,
-            });
-            self.path.push(format!("f:{key}"));
-            self.value(
-                below,
+            let below = self.value(
+                self.below(id, key),
                 old.and_then(|old| old.get(key)),
                 new.and_then(|new| new.get(key)),
             )?;
-            self.path.pop();
+            found.take(below, || format!("f:{key}"));
         }
-        Some(())
+        Some(found)
     }
 
-    fn list(&mut self, list: &'s List, old: Option<&Value>, new: Option<&Value>) -> Option<()> {
+    fn list(&self, list: &List, old: Option<&Value>, new: Option<&Value>) -> Option<Comparison> {
         let old = keyed_items(list, old)?;
         let new = keyed_items(list, new)?;
         let new_only = new
             .iter()
             .filter(|(key, _)| !old.iter().any(|(other, _)| other == key));
         let mut seen: Vec<&str> = Vec::with_capacity(old.len() + new.len());
+        let mut found = Comparison::default();
         for (key, _) in old.iter().chain(new_only) {
             if seen.contains(&key.as_str()) {
                 continue;
@@ -187,23 +214,60 @@ impl<'s> Walk<'s> {
                 .filter(|(other, _)| other == key)
                 .map(|(_, item)| *item)
                 .collect();
-            self.path.push(key.clone());
-            if before.len() <= 1 && after.len() <= 1 {
+            let item = if before.len() <= 1 && after.len() <= 1 {
                 self.value(
                     Some(list.item),
                     before.first().copied(),
                     after.first().copied(),
-                )?;
-            } else if before.is_empty() {
-                self.found.added.insert(&self.path);
-            } else if after.is_empty() {
-                self.found.removed.insert(&self.path);
-            } else if before != after {
-                self.found.modified.insert(&self.path);
-            }
-            self.path.pop();
+                )?
+            } else {
+                let here = if before.is_empty() {
+                    Some(Side::Added)
+                } else if after.is_empty() {
+                    Some(Side::Removed)
+                } else {
+                    (before != after).then_some(Side::Modified)
+                };
+                Found {
+                    here,
+                    below: Comparison::default(),
+                }
+            };
+            found.take(item, || key.clone());
         }
-        Some(())
+        Some(found)
+    }
+}
+
+fn leaf(old: Option<&Value>, new: Option<&Value>) -> Found {
+    let here = match (old, new) {
+        (Some(old), Some(new)) => (old != new).then_some(Side::Modified),
+        _ => one_sided(old, new),
+    };
+    Found {
+        here,
+        below: Comparison::default(),
+    }
+}
+
+fn one_sided(old: Option<&Value>, new: Option<&Value>) -> Option<Side> {
+    match (old, new) {
+        (None, Some(_)) => Some(Side::Added),
+        (Some(_), None) => Some(Side::Removed),
+        _ => None,
+    }
+}
+
+/// Whether [`element`] finds something to tell a list's item by.
+fn has_key(list: &List, item: &Value) -> bool {
+    match list.kind {
+        ListKind::Set => true,
+        ListKind::Map => {
+            let given = |key: &str| item.get(key).is_some_and(|value| !value.is_null());
+            let has_default = |key: &str| list.key_defaults.iter().any(|(name, _)| name == key);
+            list.keys.iter().any(|key| given(key) || has_default(key))
+        }
+        ListKind::Atomic => false,
     }
 }
 

@@ -1,33 +1,98 @@
 //! Sets of field paths, and their JSON form `FieldsV1`.
 //!
 //! A path is a list of elements as FieldsV1 writes them: `f:name`, `k:{"name":"a"}`, `v:"x"`. A path can be in the set without its
-//! children being so, and the other way round.
-
-use std::collections::{BTreeMap, BTreeSet};
+//! children being so, and the other way round. Every write builds and combines a few sets, so a level is a sorted vector, and there
+//! are forms of the operations that change a set in place.
 
 use serde_json::{Map, Value};
 
 /// A set of field paths.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct FieldSet {
-    members: BTreeSet<String>,
-    children: BTreeMap<String, FieldSet>,
+    /// By name; none is neither a member nor a way to one.
+    elements: Vec<Element>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Element {
+    name: String,
+    /// Whether the path that ends here is in the set.
+    member: bool,
+    below: FieldSet,
+}
+
+impl Element {
+    fn is_needed(&self) -> bool {
+        self.member || !self.below.is_empty()
+    }
 }
 
 impl FieldSet {
     /// Whether no path is in the set.
     pub fn is_empty(&self) -> bool {
-        self.members.is_empty() && self.children.is_empty()
+        self.elements.is_empty()
     }
 
     /// Adds a path; the empty path is nothing.
     pub fn insert(&mut self, path: &[String]) {
         match path {
             [] => {}
-            [last] => {
-                self.members.insert(last.clone());
+            [last] => self.add(last.clone(), true, FieldSet::default()),
+            [first, rest @ ..] => {
+                let at = match self.find(first) {
+                    Ok(at) => at,
+                    Err(at) => {
+                        let element = Element {
+                            name: first.clone(),
+                            member: false,
+                            below: FieldSet::default(),
+                        };
+                        self.elements.insert(at, element);
+                        at
+                    }
+                };
+                self.elements[at].below.insert(rest);
             }
-            [first, rest @ ..] => self.children.entry(first.clone()).or_default().insert(rest),
+        }
+    }
+
+    /// Adds an element of this level and what is below it.
+    pub(super) fn add(&mut self, name: String, member: bool, below: FieldSet) {
+        match self.find(&name) {
+            Ok(at) => {
+                let element = &mut self.elements[at];
+                element.member |= member;
+                element.below.merge(below);
+            }
+            Err(at) => {
+                let element = Element {
+                    name,
+                    member,
+                    below,
+                };
+                if element.is_needed() {
+                    self.elements.insert(at, element);
+                }
+            }
+        }
+    }
+
+    /// Takes a path out; what is below it stays.
+    pub(super) fn remove(&mut self, path: &[&str]) {
+        let Some((first, rest)) = path.split_first() else {
+            return;
+        };
+        let Ok(at) = self.find(first) else {
+            return;
+        };
+        let element = &mut self.elements[at];
+        if rest.is_empty() {
+            element.member = false;
+        } else {
+            element.below.remove(rest);
+        }
+        if !element.is_needed() {
+            self.elements.remove(at);
         }
     }
 
@@ -35,82 +100,99 @@ impl FieldSet {
     pub fn contains(&self, path: &[String]) -> bool {
         match path {
             [] => false,
-            [last] => self.members.contains(last),
-            [first, rest @ ..] => self
-                .children
-                .get(first)
-                .is_some_and(|child| child.contains(rest)),
+            [last] => self.has(last),
+            [first, rest @ ..] => self.below(first).is_some_and(|below| below.contains(rest)),
         }
+    }
+
+    /// Adds the paths of another set.
+    pub(super) fn merge(&mut self, other: FieldSet) {
+        if self.is_empty() {
+            *self = other;
+            return;
+        }
+        for element in other.elements {
+            self.add(element.name, element.member, element.below);
+        }
+    }
+
+    /// Takes out the paths that are in the other set.
+    pub(super) fn subtract(&mut self, other: &FieldSet) {
+        if other.is_empty() {
+            return;
+        }
+        self.elements.retain_mut(|element| {
+            if let Some(gone) = other.get(&element.name) {
+                element.member &= !gone.member;
+                element.below.subtract(&gone.below);
+            }
+            element.is_needed()
+        });
+    }
+
+    /// Takes out the paths that are in the other set or below one that is.
+    pub(super) fn subtract_below(&mut self, other: &FieldSet) {
+        if other.is_empty() {
+            return;
+        }
+        self.elements
+            .retain_mut(|element| match other.get(&element.name) {
+                Some(gone) if gone.member => false,
+                Some(gone) => {
+                    element.below.subtract_below(&gone.below);
+                    element.is_needed()
+                }
+                None => true,
+            });
     }
 
     /// The paths that are in either.
     pub fn union(&self, other: &FieldSet) -> FieldSet {
         let mut united = self.clone();
-        united.members.extend(other.members.iter().cloned());
-        for (element, child) in &other.children {
-            let slot = united.children.entry(element.clone()).or_default();
-            *slot = slot.union(child);
-        }
+        united.merge(other.clone());
         united
     }
 
     /// The paths that are in both.
     pub fn intersection(&self, other: &FieldSet) -> FieldSet {
-        let members = self.members.intersection(&other.members).cloned().collect();
-        let children = self.children.iter().filter_map(|(element, child)| {
-            let common = child.intersection(other.children.get(element)?);
-            (!common.is_empty()).then(|| (element.clone(), common))
+        let common = self.elements.iter().filter_map(|element| {
+            let both = other.get(&element.name)?;
+            let common = Element {
+                name: element.name.clone(),
+                member: element.member && both.member,
+                below: element.below.intersection(&both.below),
+            };
+            common.is_needed().then_some(common)
         });
         FieldSet {
-            members,
-            children: children.collect(),
+            elements: common.collect(),
         }
     }
 
     /// The paths of this set that are not in the other.
     pub fn difference(&self, other: &FieldSet) -> FieldSet {
-        let members = self.members.difference(&other.members).cloned().collect();
-        let children = self.children.iter().filter_map(|(element, child)| {
-            let rest = other
-                .children
-                .get(element)
-                .map_or_else(|| child.clone(), |gone| child.difference(gone));
-            (!rest.is_empty()).then(|| (element.clone(), rest))
-        });
-        FieldSet {
-            members,
-            children: children.collect(),
-        }
+        let mut left = self.clone();
+        left.subtract(other);
+        left
     }
 
     /// The paths of this set that are neither in the other nor below one that is.
     pub fn without_below(&self, other: &FieldSet) -> FieldSet {
-        let members = self.members.difference(&other.members).cloned().collect();
-        let children = self
-            .children
-            .iter()
-            .filter(|(element, _)| !other.members.contains(*element))
-            .filter_map(|(element, child)| {
-                let rest = other
-                    .children
-                    .get(element)
-                    .map_or_else(|| child.clone(), |gone| child.without_below(gone));
-                (!rest.is_empty()).then(|| (element.clone(), rest))
-            });
-        FieldSet {
-            members,
-            children: children.collect(),
-        }
+        let mut left = self.clone();
+        left.subtract_below(other);
+        left
     }
 
     /// Whether an element of this level is in the set.
     pub(super) fn has(&self, element: &str) -> bool {
-        self.members.contains(element)
+        self.get(element).is_some_and(|found| found.member)
     }
 
     /// The set below an element of this level.
     pub(super) fn below(&self, element: &str) -> Option<&FieldSet> {
-        self.children.get(element)
+        self.get(element)
+            .map(|found| &found.below)
+            .filter(|below| !below.is_empty())
     }
 
     /// The set with other sets below its elements; `true` puts the element itself in too.
@@ -118,34 +200,39 @@ impl FieldSet {
         &self,
         change: impl Fn(&str, &FieldSet) -> (bool, FieldSet),
     ) -> FieldSet {
-        let mut changed = FieldSet {
-            members: self.members.clone(),
-            children: BTreeMap::new(),
-        };
-        for (element, child) in &self.children {
-            let (member, child) = change(element, child);
-            if member {
-                changed.members.insert(element.clone());
+        let mut changed = self.clone();
+        for element in &mut changed.elements {
+            if !element.below.is_empty() {
+                let (member, below) = change(&element.name, &element.below);
+                element.member |= member;
+                element.below = below;
             }
-            changed.children.insert(element.clone(), child);
         }
+        changed.elements.retain(Element::is_needed);
         changed
+    }
+
+    fn find(&self, name: &str) -> Result<usize, usize> {
+        // Sets are mostly built in order.
+        match self.elements.last() {
+            Some(last) if *last.name < *name => Err(self.elements.len()),
+            _ => self
+                .elements
+                .binary_search_by(|element| (*element.name).cmp(name)),
+        }
+    }
+
+    fn get(&self, name: &str) -> Option<&Element> {
+        self.find(name).ok().map(|at| &self.elements[at])
     }
 
     /// The paths as error texts write them: `.spec.containers[name="a"].image`. Members of a level come before what is below them.
     pub fn paths(&self) -> Vec<String> {
-        let mut paths: Vec<String> = self
-            .members
-            .iter()
-            .map(|element| readable(element))
-            .collect();
-        for (element, child) in &self.children {
-            paths.extend(
-                child
-                    .paths()
-                    .into_iter()
-                    .map(|rest| format!("{}{rest}", readable(element))),
-            );
+        let members = self.elements.iter().filter(|element| element.member);
+        let mut paths: Vec<String> = members.map(|element| readable(&element.name)).collect();
+        for element in &self.elements {
+            let below = element.below.paths().into_iter();
+            paths.extend(below.map(|rest| format!("{}{rest}", readable(&element.name))));
         }
         paths
     }
@@ -153,41 +240,34 @@ impl FieldSet {
     /// Reads FieldsV1; `None` when an element is malformed.
     pub fn from_json(value: &Value) -> Option<FieldSet> {
         let mut set = FieldSet::default();
-        for (element, below) in value.as_object()? {
-            if element == "." {
+        for (name, below) in value.as_object()? {
+            if name == "." {
                 continue;
             }
-            let (kind, _) = element.split_once(':')?;
+            let (kind, _) = name.split_once(':')?;
             if !["f", "k", "v", "i"].contains(&kind) {
                 return None;
             }
-            let below_object = below.as_object()?;
-            if below_object.is_empty() || below_object.contains_key(".") {
-                set.members.insert(element.clone());
-            }
-            let child = FieldSet::from_json(below)?;
-            if !child.is_empty() {
-                set.children.insert(element.clone(), child);
-            }
+            let object = below.as_object()?;
+            let member = object.is_empty() || object.contains_key(".");
+            set.add(name.clone(), member, FieldSet::from_json(below)?);
         }
         Some(set)
     }
 
     /// The set as FieldsV1.
-    pub fn to_json(&self) -> Value {
-        let mut map: Map<String, Value> = self
-            .members
-            .iter()
-            .map(|element| (element.clone(), Value::Object(Map::new())))
-            .collect();
-        for (element, child) in &self.children {
-            let mut below = child.to_json();
-            if let (true, Some(below)) = (self.members.contains(element), below.as_object_mut()) {
-                below.insert(".".to_owned(), Value::Object(Map::new()));
+    pub fn into_json(self) -> Value {
+        let written = self.elements.into_iter().map(|element| {
+            let mut below = element.below.into_json();
+            if let Some(map) = below
+                .as_object_mut()
+                .filter(|map| element.member && !map.is_empty())
+            {
+                map.insert(".".to_owned(), Value::Object(Map::new()));
             }
-            map.insert(element.clone(), below);
-        }
-        Value::Object(map)
+            (element.name, below)
+        });
+        Value::Object(written.collect())
     }
 }
 
