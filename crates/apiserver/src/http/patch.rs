@@ -74,6 +74,16 @@ impl Patch {
         }
     }
 
+    /// Whether it names no other fields of the object than these; a JSON patch can name anything.
+    fn is_limited_to(&self, fields: &[&str]) -> bool {
+        match self {
+            Patch::Json(_) => false,
+            Patch::Merge(patch) | Patch::Strategic(patch) => patch
+                .as_object()
+                .is_some_and(|patch| patch.keys().all(|field| fields.contains(&&**field))),
+        }
+    }
+
     /// The refusal of a result that does not fit the type.
     pub(crate) fn unfit(&self, tree: &Value, why: &dyn Display) -> Status {
         match self {
@@ -97,6 +107,7 @@ pub(crate) async fn patch(call: &Call, part: Part, body: Body) -> Result<Respons
     let bytes = body::read(body).await?;
     let patch = Patch::parse(&call.headers, call.row.custom, &bytes)?;
     let source = Patched {
+        only_status: matches!(part, Part::Status(_)) && !call.row.custom,
         patch,
         validation: options.validation,
     };
@@ -106,21 +117,64 @@ pub(crate) async fn patch(call: &Call, part: Part, body: Body) -> Result<Respons
 
 struct Patched {
     patch: Patch,
+    /// Of the rest only what is stored will be left ([`Part::Status`]).
+    only_status: bool,
     validation: FieldValidation,
 }
 
+/// What a patch of the status has any use for.
+const STATUS_FIELDS: &[&str] = &["apiVersion", "kind", "metadata", "status"];
+
 impl Source for Patched {
     fn make(&self, call: &Call, old: &Value) -> Result<Value, Status> {
-        let mut object = body::patched(
+        // Copying and decoding a spec that is going to be put back is most of the work of a small patch. A refusal shows the
+        // whole object, so one that is refused is tried again on all of it.
+        if self.only_status
+            && self.patch.is_limited_to(STATUS_FIELDS)
+            && let Ok(mut object) = self.patched(call, &without_spec(old))
+        {
+            write::keep_fields(&mut object, old, |field| !STATUS_FIELDS.contains(&field));
+            return complete(call, object);
+        }
+        complete(call, self.patched(call, old)?)
+    }
+}
+
+impl Patched {
+    fn patched(&self, call: &Call, old: &Value) -> Result<Value, Status> {
+        body::patched(
             call,
             &body::Expected::object(&call.row),
             &self.patch,
             old,
             self.validation,
-        )?;
-        call.resource().behaviour.default(&mut object);
-        update::check_name(call, &object)?;
-        metadata::settle_namespace(&mut object, call.namespace.as_deref())?;
-        Ok(object)
+        )
     }
+}
+
+/// Defaults a patched object and checks that it still is the one that was asked for.
+fn complete(call: &Call, mut object: Value) -> Result<Value, Status> {
+    call.resource().behaviour.default(&mut object);
+    update::check_name(call, &object)?;
+    metadata::settle_namespace(&mut object, call.namespace.as_deref())?;
+    Ok(object)
+}
+
+/// The fields that a write of the status can change, without the managedFields, which such writes never set.
+fn without_spec(old: &Value) -> Value {
+    let Some(old) = old.as_object() else {
+        return Value::Null;
+    };
+    let fields = STATUS_FIELDS.iter().filter_map(|field| {
+        let value = match (*field, old.get(*field)?) {
+            ("metadata", Value::Object(metadata)) => metadata
+                .iter()
+                .filter(|(key, _)| *key != "managedFields")
+                .map(|(key, value)| (key.clone(), value.clone()))
+                .collect(),
+            (_, value) => value.clone(),
+        };
+        Some(((*field).to_owned(), value))
+    });
+    Value::Object(fields.collect())
 }

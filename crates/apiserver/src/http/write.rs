@@ -11,7 +11,7 @@ use jiff::Timestamp;
 use serde_json::Value;
 
 pub(crate) use self::{
-    change::{Part, Source, modified, update},
+    change::{Part, Source, keep_fields, modified, update},
     creation::create,
 };
 use super::{

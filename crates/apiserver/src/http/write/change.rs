@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use serde_json::{Map, Value};
 
-use super::{create, dedup_owners, draft, judge, mutate, own, release, remove};
+use super::{create, dedup_owners, draft, judge, mutate, own, release};
 use crate::{
     admission::Operation,
     field::{Errors, Path},
@@ -238,28 +238,34 @@ fn check_version(call: &Call, object: &Value, stored: &Object) -> Result<(), Sta
     }
 }
 
-/// Puts back what this endpoint does not change.
+/// Puts back what this endpoint does not change. Most clients send it back as it was, and then nothing is copied.
 fn put_back(call: &Call, part: Part, object: &mut Value, old: &Value) {
-    let take = |object: &mut Value, field: &str| match old.get(field) {
-        Some(value) => object[field] = value.clone(),
-        None => remove(object, field),
-    };
     match part {
         Part::Piece => keep_metadata(metadata::of(object), old, StatusMetadata::KeepMost),
-        Part::Main if call.row.has_status_subresource() => take(object, "status"),
+        Part::Main if call.row.has_status_subresource() => {
+            keep_fields(object, old, |field| field == "status");
+        }
         Part::Main => {}
         Part::Status(rule) => {
-            let status = object.get_mut("status").map(Value::take);
-            let mut sent = object["metadata"].take();
-            *object = old.clone();
-            match status {
-                Some(status) => object["status"] = status,
-                None => remove(object, "status"),
-            }
-            if let Some(sent) = sent.as_object_mut() {
+            keep_fields(object, old, |field| {
+                !["metadata", "status"].contains(&field)
+            });
+            if let Some(sent) = object["metadata"].as_object_mut() {
                 keep_metadata(sent, old, rule);
             }
-            object["metadata"] = sent;
+        }
+    }
+}
+
+/// Gives the object the stored values of some fields.
+pub(crate) fn keep_fields(object: &mut Value, old: &Value, is_kept: impl Fn(&str) -> bool) {
+    let (Some(object), Some(old)) = (object.as_object_mut(), old.as_object()) else {
+        return;
+    };
+    object.retain(|field, _| !is_kept(field) || old.contains_key(field));
+    for (field, value) in old.iter().filter(|(field, _)| is_kept(field)) {
+        if object.get(field) != Some(value) {
+            object.insert(field.clone(), value.clone());
         }
     }
 }
