@@ -432,3 +432,42 @@ async fn a_daemon_set_made_anew_adopts_the_pods_and_revisions_left_to_it() {
         anew.uid().as_ref()
     );
 }
+
+#[tokio::test(start_paused = true)]
+async fn of_two_revisions_of_the_same_template_the_newer_stays_and_takes_the_pods() {
+    let cluster = two_systems().await;
+    cluster.create(daemon_set("agent", "agent:1")).await;
+    until_rolled_out(&cluster, "agent", "agent:1").await;
+    let first = history(&cluster, "agent").await.remove(0);
+    let uids = |cluster: &Cluster| {
+        let mut uids: Vec<_> = cluster.pods("agent").iter().map(|pod| pod.uid()).collect();
+        uids.sort();
+        uids
+    };
+    let before = uids(&cluster);
+
+    let twin = json!({
+        "apiVersion": "apps/v1", "kind": "ControllerRevision",
+        "metadata": {"name": "twin", "labels": {"app": "agent"}},
+        "data": first.data, "revision": 9,
+    });
+    cluster.create(twin).await;
+    cluster
+        .until("the pods are the twin's", || {
+            let pods = cluster.pods("agent");
+            let mut hashes = pods
+                .iter()
+                .map(|pod| &pod.labels()["controller-revision-hash"]);
+            hashes.all(|hash| hash == "twin").then_some(())
+        })
+        .await;
+    cluster.pass(5).await;
+    assert_eq!(uids(&cluster), before, "no pod was replaced");
+    let revisions = history(&cluster, "agent").await;
+    assert_eq!(revisions.len(), 1);
+    assert_eq!(
+        (revisions[0].name_any(), revisions[0].revision),
+        ("twin".to_owned(), 9)
+    );
+    assert_eq!(revisions[0].owner_references(), first.owner_references());
+}
