@@ -228,6 +228,18 @@ async fn logs_are_cut_as_asked_and_followed_to_their_end() {
     report(&pods, "x", running()).await;
     let all = pods.logs("x", &LogParams::default()).await.unwrap();
     assert_eq!(all, "a one\na two\na three\n");
+    let previous = LogParams {
+        previous: true,
+        ..LogParams::default()
+    };
+    let (code, message) = refusal(pods.logs("x", &previous).await);
+    assert_eq!(
+        (code, &*message),
+        (
+            400,
+            r#"previous terminated container "a" in pod "x" not found"#
+        )
+    );
     let tail = LogParams {
         tail_lines: Some(1),
         timestamps: true,

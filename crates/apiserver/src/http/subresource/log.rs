@@ -73,7 +73,7 @@ fn answer(call: &Call) -> Result<Response<Body>, Status> {
     if pod["spec"].text("nodeName").is_empty() {
         return Ok(reply::respond(204, "text/plain", Body::empty()));
     }
-    let previous = options.previous || only_previous_run(&pod, name, options.previous)?;
+    let previous = of_previous_run(&pod, name, options.previous)?;
     let container = Container {
         pod: &pod,
         name,
@@ -248,8 +248,9 @@ fn container_name<'a>(pod: &'a Value, named: Option<&'a str>) -> Result<&'a str,
     }
 }
 
-/// Refuses what has no log, as the kubelet does. Whether the last log there is belongs to the run before: the container waits for a restart.
-fn only_previous_run(pod: &Value, name: &str, previous: bool) -> Result<bool, Status> {
+/// Refuses what has no log, as the kubelet does. Whether the log that is meant belongs to the run before: it is asked for, or the
+/// container waits for a restart.
+fn of_previous_run(pod: &Value, name: &str, previous: bool) -> Result<bool, Status> {
     let pod_name = pod["metadata"].text("name");
     let refuse = |why: String| Err(Status::bad_request(why));
     let lists = [
@@ -266,23 +267,31 @@ fn only_previous_run(pod: &Value, name: &str, previous: bool) -> Result<bool, St
             "container {name:?} in pod {pod_name:?} is not available"
         ));
     };
-    let ended_before = status
-        .get("lastState")
-        .is_some_and(|state| state.has("terminated"));
     let state = status.get("state").cloned().unwrap_or_default();
+    let last = status.get("lastState").cloned().unwrap_or_default();
+    // A container that was never found has ended without an identity, and without a log.
+    let ran = |ended: &Value| !ended.text("containerID").is_empty();
+    let (ended, ended_before) = (state.field("terminated"), last.field("terminated"));
     if previous {
         return match ended_before {
-            true => Ok(true),
-            false => refuse(format!(
+            Some(before) if ran(before) => Ok(true),
+            _ => refuse(format!(
                 "previous terminated container {name:?} in pod {pod_name:?} not found"
             )),
         };
     }
-    if state.has("running") || state.has("terminated") {
+    if state.has("running") {
         return Ok(false);
     }
-    if ended_before {
-        return Ok(true);
+    match (ended, ended_before) {
+        (Some(ended), _) if ran(ended) => return Ok(false),
+        (_, Some(before)) if ran(before) => return Ok(true),
+        (None, None) => {}
+        _ => {
+            return refuse(format!(
+                "container {name:?} in pod {pod_name:?} is terminated"
+            ));
+        }
     }
     let Some(waiting) = state.field("waiting") else {
         return refuse(format!(
@@ -408,7 +417,7 @@ mod tests {
         let waiting =
             pod(json!({"name": "a", "state": {"waiting": {"reason": "ContainerCreating"}}}));
         let message = |pod: &Value, previous| {
-            only_previous_run(pod, "a", previous)
+            of_previous_run(pod, "a", previous)
                 .expect_err("no log")
                 .message
         };
@@ -420,7 +429,24 @@ mod tests {
             message(&waiting, true),
             r#"previous terminated container "a" in pod "x" not found"#
         );
-        let crashing = json!({"name": "a", "state": {"waiting": {"reason": "CrashLoopBackOff"}}, "lastState": {"terminated": {"exitCode": 1}}});
-        assert_eq!(only_previous_run(&pod(crashing), "a", false), Ok(true));
+        let running = pod(json!({"name": "a", "state": {"running": {}}, "lastState": {}}));
+        assert_eq!(of_previous_run(&running, "a", false), Ok(false));
+        assert_eq!(
+            message(&running, true),
+            r#"previous terminated container "a" in pod "x" not found"#
+        );
+        let crashing = pod(
+            json!({"name": "a", "state": {"waiting": {"reason": "CrashLoopBackOff"}}, "lastState": {"terminated": {"exitCode": 1, "containerID": "containerd://1"}}}),
+        );
+        for previous in [false, true] {
+            assert_eq!(of_previous_run(&crashing, "a", previous), Ok(true));
+        }
+        let lost = pod(
+            json!({"name": "a", "state": {"terminated": {"reason": "ContainerStatusUnknown", "exitCode": 137}}}),
+        );
+        assert_eq!(
+            message(&lost, false),
+            r#"container "a" in pod "x" is terminated"#
+        );
     }
 }
