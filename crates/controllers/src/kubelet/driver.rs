@@ -189,7 +189,7 @@ struct Kubelet {
     talking: bool,
     readiness: Readiness,
     reported_at: Timestamp,
-    reported_images: u64,
+    reported_images: usize,
     reported: Readiness,
 }
 
@@ -271,7 +271,7 @@ impl Driver {
         );
         let kubelet = Kubelet {
             recorder: self.context.recorder_on("kubelet", &name),
-            reported_images: host.images().revision(),
+            reported_images: host.images().count(now),
             host,
             facts,
             node: None,
@@ -465,7 +465,7 @@ impl Driver {
         let Some(node) = kubelet.node.clone().filter(|_| kubelet.talking) else {
             return;
         };
-        let images = kubelet.host.images().revision();
+        let images = kubelet.host.images().count(now);
         let turned = kubelet.readiness != kubelet.reported;
         let old = now.duration_since(kubelet.reported_at) >= STATUS_REPORT;
         if !turned && !old && images == kubelet.reported_images {

@@ -29,7 +29,6 @@ pub struct NodeImages {
     delays: Delays,
     known: HashMap<String, Stored, FxBuildHasher>,
     puller_free_at: Timestamp,
-    revision: u64,
 }
 
 #[derive(Clone, Debug)]
@@ -67,7 +66,6 @@ impl NodeImages {
             delays,
             known: HashMap::default(),
             puller_free_at: Timestamp::MIN,
-            revision: 0,
         }
     }
 
@@ -115,9 +113,10 @@ impl NodeImages {
         }
     }
 
-    /// Grows with every image that is added, so that a reader can tell whether its report is old.
-    pub fn revision(&self) -> u64 {
-        self.revision
+    /// Number of images that are here, which grows when a pull ends: a reader can tell whether its report is old.
+    pub fn count(&self, now: Timestamp) -> usize {
+        let here = |stored: &&Stored| stored.here_at <= now;
+        self.known.values().filter(here).count()
     }
 
     /// The images as the node reports them: the largest first, at most 50.
@@ -139,7 +138,6 @@ impl NodeImages {
     }
 
     fn store(&mut self, image: &ImageRef, bytes: u64, here_at: Timestamp) {
-        self.revision += 1;
         self.known.insert(
             image.full_name(),
             Stored {
@@ -240,6 +238,8 @@ mod tests {
         assert_eq!(other.done_at, first.done_at + other.work);
         assert_eq!(again.work, Delays::LINUX.pull_check);
         assert!(!node.has(&image("nginx"), start));
+        let here = [start, first.done_at, other.done_at, again.done_at].map(|at| node.count(at));
+        assert_eq!(here, [0, 1, 2, 2]);
         assert!(node.has(&image("nginx"), first.done_at));
     }
 
@@ -262,6 +262,5 @@ mod tests {
                 "docker.io/library/busybox:latest"
             ]
         );
-        assert_eq!(node.revision(), 2);
     }
 }
