@@ -147,7 +147,10 @@ mod tests {
         ] {
             assert_eq!(text.parse::<CapacityPattern>().unwrap().to_string(), text);
         }
-        for text in ["", "c6a.xlarge", "a/b/c", "a//spot", "a/b/spot/d"] {
+        let short = |text: &str| text.parse::<CapacityPattern>().unwrap().to_string();
+        assert_eq!(short("c6a.xlarge"), "c6a.xlarge/*/*");
+        assert_eq!(short("c6a.xlarge/us-west-2a"), "c6a.xlarge/us-west-2a/*");
+        for text in ["", "a/b/c", "a//spot", "a/b/spot/d"] {
             assert!(text.parse::<CapacityPattern>().is_err(), "{text:?}");
         }
     }
