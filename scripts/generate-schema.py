@@ -8,7 +8,8 @@ Inputs, in crates/apiserver/schema-data/:
   go-structs-1.33.tsv.gz         Go type and tag options of each struct field (scripts/go-struct-facts.py wrote it)
   overrides.tsv                  the same facts for fields that the second file does not know
 
-The output is read by src/schema/table.rs. A line `=NAME` (with `atomic` when server-side apply owns it as one value) opens a type; the lines after it are its fields, tab-separated:
+The output is read by src/schema/table.rs. A line `=NAME` (with `atomic` when server-side apply owns it as one value) opens a type; the lines after it are its fields
+in Go's order, tab-separated:
   name, type, presence, Go type, protobuf path, flags, list type or map type, list map keys, merge key, merge strategy
 list map keys may give a default: key=default
 type      [] list, {} map, then @NAME or a letter (see LETTERS)
@@ -196,7 +197,17 @@ def main():
     lines = []
     for kind in sorted(types):
         lines.append(f"={kind}\tatomic" if (kind, "") in manual else f"={kind}")
-        for row in sorted(types[kind], key=lambda row: row["field"]):
+        order = list(structs.get(kind) or {})
+
+        def place(row):
+            """Go's order; fields that the struct facts do not know come last, by protobuf tag, as they were added last."""
+            if row["field"] in order:
+                return order.index(row["field"]), 0, row["field"]
+            newest = ["kind", "apiVersion", "metadata"]
+            known = newest.index(row["field"]) - len(newest) if row["field"] in newest else len(order)
+            return known, int(row["protobuf_tag"] or 0), row["field"]
+
+        for row in sorted(types[kind], key=place):
             expr = expression(row)
             fact = manual.get((kind, row["field"])) or structs.get(kind, {}).get(row["field"]) or sibling(structs, kind, row["field"])
             if fact is None:

@@ -6,7 +6,8 @@ The published field table says what a field is in JSON; it does not say whether 
 
     scripts/go-struct-facts.py /path/to/kubectl > crates/apiserver/schema-data/go-structs.tsv
 
-Each line: package, struct, JSON name, Go type, tag options (`omitempty`, `omitzero`, `inline`), protobuf tag.
+Each line: package, struct, JSON name, Go type, underlying type, tag options (`omitempty`, `omitzero`, `inline`), protobuf tag.
+The lines of a struct are in the order of its fields, which is the order in which Go writes them.
 Works on statically linked, non-PIE ELF binaries (the released ones). See scripts/generate-schema.py for the use.
 """
 
@@ -120,17 +121,20 @@ class Binary:
 
 def main():
     binary = Binary(sys.argv[1])
-    rows = set()
+    structs = {}
     for address, package, name in binary.structs():
+        rows = structs.setdefault((package, name), {})
         for field, tag, kind, _ in binary.fields(address):
             json_tag = re.search(r'json:"([^"]*)"', tag)
             if not json_tag:
                 continue
             json_name, *options = json_tag[1].split(",")
             proto = re.search(r'protobuf:"([^"]*)"', tag)
-            rows.add((package, name, json_name, binary.type_name(kind), binary.underlying(kind), ",".join(options), proto[1] if proto else ""))
-    for row in sorted(rows):
-        print("\t".join(row))
+            row = (package, name, json_name, binary.type_name(kind), binary.underlying(kind), ",".join(options), proto[1] if proto else "")
+            rows[row] = None
+    for _, rows in sorted(structs.items()):
+        for row in rows:
+            print("\t".join(row))
 
 
 main()

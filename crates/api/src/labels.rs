@@ -99,6 +99,10 @@ pub const AWS_GROUP: &str = "karpenter.k8s.aws";
 pub const EC2NODECLASS: &str = "karpenter.k8s.aws/ec2nodeclass";
 /// Instance category, the letters in front of the family's number (`c`, `m`, `r`).
 pub const INSTANCE_CATEGORY: &str = "karpenter.k8s.aws/instance-category";
+/// Whether the family shares its CPUs (`c7i-flex`).
+pub const INSTANCE_CAPABILITY_FLEX: &str = "karpenter.k8s.aws/instance-capability-flex";
+/// Whether the host is shared (`default`) or not (`dedicated`).
+pub const INSTANCE_TENANCY: &str = "karpenter.k8s.aws/instance-tenancy";
 /// Instance family (`c6a`).
 pub const INSTANCE_FAMILY: &str = "karpenter.k8s.aws/instance-family";
 /// Instance generation (`6`).
@@ -191,6 +195,8 @@ pub const WELL_KNOWN: &[&str] = &[
     WINDOWS_BUILD,
     ZONE_ID,
     INSTANCE_CATEGORY,
+    INSTANCE_CAPABILITY_FLEX,
+    INSTANCE_TENANCY,
     INSTANCE_FAMILY,
     INSTANCE_GENERATION,
     INSTANCE_SIZE,

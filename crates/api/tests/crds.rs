@@ -115,17 +115,25 @@ fn every_pattern_is_a_regular_expression() {
 }
 
 #[test]
-fn every_field_is_described() {
+fn every_field_is_described_in_a_short_sentence() {
     for (file, manifest) in manifests() {
-        walk(
-            &schema(&manifest)["properties"]["spec"],
-            ".spec",
-            &mut |path, node| {
-                let leaf =
-                    path.ends_with("[]") || path.ends_with("{}") || path.ends_with(".metadata");
-                assert!(leaf || node.get("description").is_some(), "{file}{path}");
-            },
-        );
+        for part in ["spec", "status"] {
+            walk(
+                &schema(&manifest)["properties"][part],
+                part,
+                &mut |path, node| {
+                    if path.ends_with("{}") {
+                        return;
+                    }
+                    let text = node["description"].as_str().unwrap_or_default();
+                    let at = format!("{file} {path}: {text:?}");
+                    assert!(text.ends_with('.') && text.len() <= 300, "{at}");
+                    let first = text.split_whitespace().next().unwrap_or_default();
+                    let is_a_field = first.contains('.');
+                    assert!(is_a_field || text.starts_with(char::is_uppercase), "{at}");
+                },
+            );
+        }
     }
 }
 

@@ -232,7 +232,19 @@ fn wrong_groups_are_refused_with_path_and_way_out() {
 fn wrong_files_are_refused_with_path_and_way_out() {
     let head = "apiVersion: eksctl.io/v1alpha5\nkind: ClusterConfig\n";
     let cases: &[(&str, &str, Option<&str>)] = &[
-        ("", "the file is nothing, not a map of fields", None),
+        ("", "the file is empty", None),
+        (
+            "apiVersion: v1\nkind: Pod",
+            "it is a Pod, not a ClusterConfig",
+            Some(
+                "--config takes an eksctl ClusterConfig; manifests go in with kubectl apply -f once the cluster runs",
+            ),
+        ),
+        (
+            "a: 1\n---\nb: 2",
+            "the file holds 2 documents, a config is one",
+            Some("keep the ClusterConfig alone in a file; kubectl apply -f takes the others"),
+        ),
         ("[]", "the file is a list, not a map of fields", None),
         ("kind: ClusterConfig", "apiVersion: is required", None),
         (
@@ -254,7 +266,7 @@ fn wrong_files_are_refused_with_path_and_way_out() {
         ("metadata: {name: c}", "metadata.region: is required", None),
         (
             "metadata: {name: c, region: mars}",
-            "metadata.region: \"mars\" is not the name of a region",
+            "metadata.region: \"mars\" is not a region of EC2",
             Some("region: us-west-2"),
         ),
         (

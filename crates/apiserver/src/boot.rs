@@ -1,6 +1,7 @@
-//! What is there from the start: the default namespaces, the system's priority classes and the kubernetes Service, created through the ordinary path.
+//! What is there from the start: the default namespaces, the system's priority classes and the kubernetes Service with its endpoints,
+//! created through the ordinary path.
 
-use std::sync::Arc;
+use std::{net::IpAddr, sync::Arc};
 
 use futures::FutureExt;
 use http::HeaderMap;
@@ -19,10 +20,12 @@ use crate::{
     server::ApiServer,
 };
 
+/// The port of the server, as the Service's `targetPort` and its endpoints name it (kube-apiserver: `--secure-port`).
+const PORT: u16 = 6443;
 const NAMESPACES: [&str; 4] = ["default", "kube-system", "kube-public", "kube-node-lease"];
 
 /// Creates what every cluster has.
-pub(crate) fn run(server: &Arc<ApiServer>, service_ip: &str) {
+pub(crate) fn run(server: &Arc<ApiServer>, service_ip: &str, advertise: &[IpAddr]) {
     for name in NAMESPACES {
         create(
             server,
@@ -40,10 +43,43 @@ pub(crate) fn run(server: &Arc<ApiServer>, service_ip: &str) {
         "metadata": {"name": "kubernetes", "namespace": "default", "labels": {"component": "apiserver", "provider": "kubernetes"}},
         "spec": {
             "type": "ClusterIP", "clusterIP": service_ip, "clusterIPs": [service_ip], "sessionAffinity": "None",
-            "ports": [{"name": "https", "port": 443, "protocol": "TCP", "targetPort": 6443}],
+            "ports": [{"name": "https", "port": 443, "protocol": "TCP", "targetPort": PORT}],
         },
     });
     create(server, "", "services", Some("default"), service);
+    publish(server, advertise);
+}
+
+/// Publishes where the server is, in both forms. Both are the server's own: the labels keep mirroring and slicing away from them.
+fn publish(server: &Arc<ApiServer>, advertise: &[IpAddr]) {
+    let Some(first) = advertise.first() else {
+        return;
+    };
+    let port = json!({"name": "https", "port": PORT, "protocol": "TCP"});
+    let addresses: Vec<Value> = advertise.iter().map(|ip| json!({"ip": ip})).collect();
+    let endpoints = json!({
+        "apiVersion": "v1", "kind": "Endpoints",
+        "metadata": {"name": "kubernetes", "namespace": "default", "labels": {"endpointslice.kubernetes.io/skip-mirror": "true"}},
+        "subsets": [{"addresses": addresses, "ports": [&port]}],
+    });
+    create(server, "", "endpoints", Some("default"), endpoints);
+    let endpoints: Vec<Value> = advertise
+        .iter()
+        .filter(|ip| ip.is_ipv4() == first.is_ipv4())
+        .map(|ip| json!({"addresses": [ip], "conditions": {"ready": true}}))
+        .collect();
+    let slice = json!({
+        "apiVersion": "discovery.k8s.io/v1", "kind": "EndpointSlice",
+        "metadata": {"name": "kubernetes", "namespace": "default", "labels": {"kubernetes.io/service-name": "kubernetes"}},
+        "addressType": if first.is_ipv4() { "IPv4" } else { "IPv6" }, "endpoints": endpoints, "ports": [port],
+    });
+    create(
+        server,
+        "discovery.k8s.io",
+        "endpointslices",
+        Some("default"),
+        slice,
+    );
 }
 
 fn create(

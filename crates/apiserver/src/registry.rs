@@ -122,8 +122,12 @@ impl Table {
                 .or_insert(at);
             let serves_stored_bytes =
                 *api_version == *stored_version && !resource.behaviour.rewrites_stored();
+            let collection = store.collection(&resource.storage);
+            if let Some(ttl) = resource.rules.ttl {
+                collection.live_for(ttl);
+            }
             table.rows.push(Arc::new(Row {
-                collection: store.collection(&resource.storage),
+                collection,
                 stored_version,
                 custom,
                 api_version: api_version.into(),

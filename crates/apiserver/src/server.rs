@@ -4,11 +4,15 @@
 //! without one are anonymous. [`crate::listen`] puts TLS in front of it.
 
 use std::{
+    net::IpAddr,
     sync::{Arc, Weak},
     time::Duration,
 };
 
-use axum::Router;
+use axum::{
+    Router,
+    http::{HeaderValue, header::USER_AGENT},
+};
 use jiff::Timestamp;
 use serde_json::Value;
 
@@ -21,8 +25,11 @@ use crate::{
     store::{Key, Store, Window},
 };
 
-/// How often past events that are too old are looked for.
+/// How often past events that are too old are looked for. No object lives as shortly, so looking then for the next one that expires is
+/// soon enough.
 const COMPACT_EVERY: Duration = Duration::from_secs(30);
+/// How often at most it is looked for objects that have expired (etcd: the lessor's checks).
+const EXPIRE_EVERY: Duration = Duration::from_millis(500);
 
 /// The server's clock: everything it stamps comes from here.
 pub type Clock = Arc<dyn Fn() -> Timestamp + Send + Sync>;
@@ -33,6 +40,13 @@ pub struct Config {
     pub clock: Clock,
     /// The range cluster IPs are taken from.
     pub service_cidr: ServiceRange,
+    /// Where pods reach the server: what the Endpoints and EndpointSlice `default/kubernetes` publish. Without any there are none.
+    ///
+    /// kube-apiserver publishes its advertise address, and one that listens on loopback advertises the host's first other address, since
+    /// validation lets no loopback address be an endpoint. This server does not guess: the address of the machine it happens to run on
+    /// would mean nothing inside a cluster whose nodes have a network of their own. Whoever makes the server knows what stands for it
+    /// there (EKS: its network interfaces in the cluster's subnets).
+    pub advertise: Vec<IpAddr>,
     /// Plugins that run after the built-in ones.
     pub admission: Vec<Arc<dyn Plugin>>,
     /// Where the logs of containers come from; without one, there are none.
@@ -46,6 +60,7 @@ impl Default for Config {
         Config {
             clock: Arc::new(Timestamp::now),
             service_cidr: ServiceRange::default(),
+            advertise: Vec::new(),
             admission: Vec::new(),
             logs: None,
             window: Window::default(),
@@ -79,7 +94,11 @@ impl ApiServer {
             logs: config.logs,
             openapi: openapi::Cache::default(),
         });
-        boot::run(&server, &config.service_cidr.first().to_string());
+        boot::run(
+            &server,
+            &config.service_cidr.first().to_string(),
+            &config.advertise,
+        );
         if let Ok(runtime) = tokio::runtime::Handle::try_current() {
             runtime.spawn(crd::controller::run(Arc::downgrade(&server)));
             runtime.spawn(compact(Arc::downgrade(&server)));
@@ -94,10 +113,16 @@ impl ApiServer {
 
     /// The same service for one client in this process: every request that does not name a user is this user's.
     pub fn router_as(self: &Arc<Self>, user: User) -> Router {
+        // A name that is no header value cannot name a manager either.
+        let agent = HeaderValue::from_str(user.name.rsplit(':').next().unwrap_or_default())
+            .unwrap_or(HeaderValue::from_static("unknown"));
         let name_user = move |mut request: axum::extract::Request, next: axum::middleware::Next| {
             if request.extensions().get::<User>().is_none() {
                 request.extensions_mut().insert(user.clone());
             }
+            // Whoever writes through this router is named as the manager of what it writes.
+            let headers = request.headers_mut();
+            headers.entry(USER_AGENT).or_insert_with(|| agent.clone());
             next.run(request)
         };
         self.router().layer(axum::middleware::from_fn(name_user))
@@ -136,12 +161,19 @@ impl ApiServer {
 
 /// Lets the store forget what is too old, for as long as the server is there.
 async fn compact(server: Weak<ApiServer>) {
+    let mut wait = COMPACT_EVERY;
     loop {
-        tokio::time::sleep(COMPACT_EVERY).await;
+        tokio::time::sleep(wait).await;
         let Some(server) = server.upgrade() else {
             return;
         };
-        server.store.compact(server.now());
+        let now = server.now();
+        let next = server.store.expire(now);
+        server.store.compact(now);
+        let until_next = next.and_then(|next| Duration::try_from(next.duration_since(now)).ok());
+        wait = until_next
+            .unwrap_or(COMPACT_EVERY)
+            .clamp(EXPIRE_EVERY, COMPACT_EVERY);
     }
 }
 

@@ -19,9 +19,9 @@ mod template;
 
 pub use clock::Clock;
 pub use provider::{
-    BoxFuture, CapacityType, CloudError, CloudProvider, Instance, InstanceId, InstanceState,
-    LaunchOption, LaunchRequest, Offer, Offering, Registration, SecurityGroup, Subnet, TagSelector,
-    instance_id,
+    BoxFuture, CapacityType, CloudError, CloudProvider, FleetError, Instance, InstanceId,
+    InstanceState, Launch, LaunchOption, LaunchRequest, Offer, Offering, Registration,
+    SecurityGroup, Shortage, Subnet, TagSelector, UNAVAILABLE_FOR, instance_id,
 };
 pub use resources::{Resources, format_bytes, format_milli};
 pub use speed::Speed;

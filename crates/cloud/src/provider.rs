@@ -3,7 +3,14 @@
 //! Invariant: [`CloudProvider`] is all that controllers know of a cloud. Launches are idempotent by
 //! client token, so a controller may repeat one after a crash without buying twice.
 
-use std::{collections::BTreeMap, fmt, future::Future, pin::Pin, sync::Arc};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fmt,
+    future::Future,
+    pin::Pin,
+    sync::Arc,
+    time::Duration,
+};
 
 use jiff::Timestamp;
 use mullion_api::{ami::Os, eksctl::Taint, labels};
@@ -165,6 +172,99 @@ pub struct Registration {
     pub taints: Vec<Taint>,
 }
 
+/// How long an offering that was refused is taken to be unavailable, as Karpenter's provider takes it.
+pub const UNAVAILABLE_FOR: Duration = Duration::from_secs(180);
+
+/// Why EC2 does not sell an option now.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Shortage {
+    /// The zone has no host left for the type.
+    Hosts {
+        /// Zones that have some.
+        elsewhere: Vec<Arc<str>>,
+    },
+    /// No spare capacity is left to be sold as spot.
+    Spot,
+    /// No subnet that was asked for has an address left in the zone.
+    Addresses,
+    /// The account may not run that many vCPUs more.
+    Vcpus {
+        /// The account's limit.
+        limit: u64,
+    },
+}
+
+impl Shortage {
+    /// EC2's error code.
+    pub fn code(&self) -> &'static str {
+        match self {
+            Self::Hosts { .. } => "InsufficientInstanceCapacity",
+            Self::Spot => "UnfulfillableCapacity",
+            Self::Addresses => "InsufficientFreeAddressesInSubnet",
+            Self::Vcpus { .. } => "VcpuLimitExceeded",
+        }
+    }
+}
+
+/// An option that a launch did not get. Written as EC2's CreateFleet tells it, code and message.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct FleetError {
+    /// What was asked for.
+    pub option: LaunchOption,
+    /// Why it was not to be had.
+    pub shortage: Shortage,
+}
+
+impl fmt::Display for FleetError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let LaunchOption {
+            instance_type,
+            zone,
+            ..
+        } = &self.option;
+        write!(f, "{}: ", self.shortage.code())?;
+        match &self.shortage {
+            Shortage::Hosts { elsewhere } => {
+                write!(
+                    f,
+                    "We currently do not have sufficient {instance_type} capacity in the Availability Zone you requested \
+                     ({zone}). Our system will be working on provisioning additional capacity."
+                )?;
+                if elsewhere.is_empty() {
+                    return Ok(());
+                }
+                write!(
+                    f,
+                    " You can currently get {instance_type} capacity by not specifying an Availability Zone in your \
+                     request or choosing {}.",
+                    elsewhere.join(", ")
+                )
+            }
+            Shortage::Spot => f.write_str(
+                "Unable to fulfill capacity due to your request configuration. Please adjust your request and try again.",
+            ),
+            Shortage::Addresses => f.write_str(
+                "The specified subnet does not have enough free addresses to satisfy the request.",
+            ),
+            Shortage::Vcpus { limit } => write!(
+                f,
+                "You have requested more vCPU capacity than your current vCPU limit of {limit} allows for the instance \
+                 bucket that the specified instance type belongs to. Please visit \
+                 http://aws.amazon.com/contact-us/ec2-request to request an adjustment to this limit."
+            ),
+        }
+    }
+}
+
+/// What an order came to.
+#[derive(Clone, Debug)]
+pub struct Launch {
+    /// What was bought.
+    pub instance: Arc<Instance>,
+    /// Better options that were not to be had.
+    pub refused: Vec<FleetError>,
+}
+
 /// An order for one instance.
 #[derive(Clone, Debug)]
 pub struct LaunchRequest {
@@ -295,20 +395,12 @@ impl Instance {
 /// Why a cloud did not do what it was asked.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum CloudError {
-    /// None of the options has capacity now.
-    #[error("InsufficientInstanceCapacity: no capacity for {}", list(.0))]
-    InsufficientCapacity(Vec<LaunchOption>),
-    /// The subnets of all zones asked for are full.
-    #[error("InsufficientFreeAddressesInSubnet: no free address in {}", .0.join(", "))]
-    NoFreeAddresses(Vec<String>),
-    /// More vCPUs than the account may run.
-    #[error(
-        "VcpuLimitExceeded: You have requested more vCPU capacity than your current vCPU limit of {limit} allows"
-    )]
-    QuotaExceeded {
-        /// The limit.
-        limit: u64,
-    },
+    /// None of the options can be had now.
+    #[error("{}", told_once(.0))]
+    InsufficientCapacity(Vec<FleetError>),
+    /// A subnet has no address left.
+    #[error("InsufficientFreeAddressesInSubnet: no free address in {0}")]
+    NoFreeAddresses(Arc<str>),
     /// Too many calls.
     #[error("RequestLimitExceeded: Request limit exceeded.")]
     Throttled,
@@ -323,29 +415,13 @@ pub enum CloudError {
     Invalid(String),
 }
 
-fn list(options: &[LaunchOption]) -> String {
-    const SHOWN: usize = 3;
-    let mut text = options
-        .iter()
-        .take(SHOWN)
-        .map(ToString::to_string)
-        .collect::<Vec<_>>()
-        .join(", ");
-    if options.len() > SHOWN {
-        text.push_str(&format!(" and {} other(s)", options.len() - SHOWN));
-    }
-    text
+/// Refusals in the words of EC2, each only once.
+fn told_once(refused: &[FleetError]) -> String {
+    let texts: BTreeSet<_> = refused.iter().map(ToString::to_string).collect();
+    texts.into_iter().collect::<Vec<_>>().join("; ")
 }
 
 impl CloudError {
-    /// Whether another offering, or the same one later, may do.
-    pub fn is_insufficient_capacity(&self) -> bool {
-        matches!(
-            self,
-            Self::InsufficientCapacity(_) | Self::NoFreeAddresses(_) | Self::QuotaExceeded { .. }
-        )
-    }
-
     /// Whether the instance is known to be gone.
     pub fn is_not_found(&self) -> bool {
         matches!(self, Self::NotFound(_))
@@ -373,7 +449,7 @@ pub trait CloudProvider: fmt::Debug + Send + Sync + 'static {
     ) -> BoxFuture<'a, Result<Vec<SecurityGroup>, CloudError>>;
 
     /// Buys one instance: the first of the request's options that has capacity.
-    fn launch(&self, request: LaunchRequest) -> BoxFuture<'_, Result<Arc<Instance>, CloudError>>;
+    fn launch(&self, request: LaunchRequest) -> BoxFuture<'_, Result<Launch, CloudError>>;
 
     /// The instance as it is now; terminated ones are not found.
     fn get(&self, id: InstanceId) -> BoxFuture<'_, Result<Arc<Instance>, CloudError>>;
@@ -398,6 +474,32 @@ mod tests {
         assert_eq!(id.unwrap().to_string(), "i-0123456789abcdef0");
         assert_eq!(instance_id("gce://project/zone/name"), None);
         assert_eq!(instance_id("aws:///us-west-2a/vol-1"), None);
+    }
+
+    #[test]
+    fn a_refusal_is_told_once_in_ec2s_words() {
+        let refused = |instance_type: &str, zone: &str, shortage: Shortage| FleetError {
+            option: LaunchOption {
+                instance_type: instance_type.into(),
+                zone: zone.into(),
+                capacity_type: CapacityType::OnDemand,
+            },
+            shortage,
+        };
+        let elsewhere = vec!["us-west-2b".into(), "us-west-2c".into()];
+        let error = CloudError::InsufficientCapacity(vec![
+            refused("c5.large", "us-west-2a", Shortage::Spot),
+            refused("c5.large", "us-west-2b", Shortage::Spot),
+            refused("c6a.large", "us-west-2a", Shortage::Hosts { elsewhere }),
+        ]);
+        assert_eq!(
+            error.to_string(),
+            "InsufficientInstanceCapacity: We currently do not have sufficient c6a.large capacity in the Availability \
+             Zone you requested (us-west-2a). Our system will be working on provisioning additional capacity. You can \
+             currently get c6a.large capacity by not specifying an Availability Zone in your request or choosing \
+             us-west-2b, us-west-2c.; UnfulfillableCapacity: Unable to fulfill capacity due to your request \
+             configuration. Please adjust your request and try again."
+        );
     }
 
     #[test]

@@ -7,8 +7,9 @@ use mullion_api::{
     eksctl::{Cluster, KubernetesVersion},
 };
 use mullion_cloud::{
-    CapacityType, Clock, CloudError, CloudProvider, Instance, InstanceState, LaunchOption,
-    LaunchRequest, NodeTemplate, Registration, Speed, TagSelector, node_group,
+    CapacityType, Clock, CloudError, CloudProvider, FleetError, Instance, InstanceState,
+    LaunchOption, LaunchRequest, NodeTemplate, Registration, Shortage, Speed, TagSelector,
+    node_group,
     sim::{Config, SimulatedEc2},
 };
 
@@ -63,7 +64,7 @@ async fn linux_boots_in_under_a_minute_and_windows_in_about_five() {
             family,
             &[option("c6a.xlarge", "us-west-2a")],
         );
-        let instance = ec2.launch(request).await.unwrap();
+        let instance = ec2.launch(request).await.unwrap().instance;
         assert_eq!(instance.state, InstanceState::Pending);
         let seconds = booted_after(&ec2, &instance).await.as_secs();
         assert!((least..most).contains(&seconds), "{family}: {seconds} s");
@@ -75,7 +76,7 @@ async fn at_infinite_speed_an_instance_is_booted_when_its_launch_returns() {
     let ec2 = ec2(Speed::INSTANT);
     let start = tokio::time::Instant::now();
     let request = order("a", WINDOWS, &[option("c6a.xlarge", "us-west-2a")]);
-    let instance = ec2.launch(request).await.unwrap();
+    let instance = ec2.launch(request).await.unwrap().instance;
     assert!(instance.booted && instance.state == InstanceState::Running);
     ec2.terminate(instance.id.clone()).await.unwrap();
     let gone = ec2.get(instance.id.clone()).await.unwrap_err();
@@ -91,7 +92,7 @@ async fn an_instance_goes_through_its_states_in_order() {
         AmiFamily::AmazonLinux2,
         &[option("m5.large", "us-west-2b")],
     );
-    let instance = ec2.launch(request).await.unwrap();
+    let instance = ec2.launch(request).await.unwrap().instance;
     let mut seen = vec![(instance.state, instance.booted)];
     let (mut changed, mut cursor) = (ec2.changed(), 0);
     loop {
@@ -126,7 +127,7 @@ async fn an_instance_goes_through_its_states_in_order() {
 async fn an_instance_terminated_while_it_boots_never_comes_up() {
     let ec2 = ec2(Speed::REAL);
     let request = order("a", WINDOWS, &[option("c6a.xlarge", "us-west-2a")]);
-    let instance = ec2.launch(request).await.unwrap();
+    let instance = ec2.launch(request).await.unwrap().instance;
     ec2.terminate(instance.id.clone()).await.unwrap();
     tokio::time::sleep(Duration::from_secs(600)).await;
     let instance = ec2.instance(&instance.id).unwrap();
@@ -143,7 +144,7 @@ async fn repeating_a_client_token_buys_nothing_new() {
         &[option("m5.large", "us-west-2a")],
     );
     let (first, second) = tokio::join!(ec2.launch(request.clone()), ec2.launch(request));
-    assert_eq!(first.unwrap().id, second.unwrap().id);
+    assert_eq!(first.unwrap().instance.id, second.unwrap().instance.id);
     assert_eq!(ec2.list(BTreeMap::new()).await.unwrap().len(), 1);
 }
 
@@ -156,24 +157,31 @@ async fn exhausted_options_are_passed_over_and_remembered() {
         option("c6a.xlarge", "us-west-2a"),
         option("c5a.xlarge", "us-west-2a"),
     ];
-    let instance = ec2.launch(order("a", WINDOWS, &options)).await.unwrap();
-    assert_eq!(&*instance.instance_type.name, "c5a.xlarge");
+    let launch = ec2.launch(order("a", WINDOWS, &options)).await.unwrap();
+    assert_eq!(&*launch.instance.instance_type.name, "c5a.xlarge");
+    let refused = FleetError {
+        option: options[0].clone(),
+        shortage: Shortage::Hosts {
+            elsewhere: Vec::new(),
+        },
+    };
+    assert_eq!(launch.refused, [refused]);
     let error = ec2
         .launch(order("b", WINDOWS, &options[..1]))
         .await
         .unwrap_err();
-    assert!(error.is_insufficient_capacity());
     assert_eq!(
         error.to_string(),
-        "InsufficientInstanceCapacity: no capacity for on-demand c6a.xlarge in us-west-2a"
+        "InsufficientInstanceCapacity: We currently do not have sufficient c6a.xlarge capacity in the Availability \
+         Zone you requested (us-west-2a). Our system will be working on provisioning additional capacity."
     );
     assert!(!available(&ec2, "c6a.xlarge", "us-west-2a").await);
     assert!(available(&ec2, "c6a.xlarge", "us-west-2b").await);
     tokio::time::sleep(Duration::from_secs(181)).await;
     assert!(available(&ec2, "c6a.xlarge", "us-west-2a").await);
     ec2.replenish(&pattern);
-    let instance = ec2.launch(order("c", WINDOWS, &options)).await.unwrap();
-    assert_eq!(&*instance.instance_type.name, "c6a.xlarge");
+    let launch = ec2.launch(order("c", WINDOWS, &options)).await.unwrap();
+    assert_eq!(&*launch.instance.instance_type.name, "c6a.xlarge");
 }
 
 async fn available(ec2: &SimulatedEc2, name: &str, zone: &str) -> bool {
@@ -202,7 +210,11 @@ async fn quotas_and_throttling_are_told_in_ec2s_words() {
         .launch(order("c", AmiFamily::AmazonLinux2, &options))
         .await
         .unwrap_err();
-    assert_eq!(error, CloudError::QuotaExceeded { limit: 4 });
+    let refused = FleetError {
+        option: options[0].clone(),
+        shortage: Shortage::Vcpus { limit: 4 },
+    };
+    assert_eq!(error, CloudError::InsufficientCapacity(vec![refused]));
     ec2.throttle(1);
     let error = ec2.list(BTreeMap::new()).await.unwrap_err();
     assert_eq!(
@@ -210,6 +222,29 @@ async fn quotas_and_throttling_are_told_in_ec2s_words() {
         "RequestLimitExceeded: Request limit exceeded."
     );
     assert_eq!(ec2.list(BTreeMap::new()).await.unwrap().len(), 2);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_zone_that_is_sold_out_names_those_that_are_not() {
+    let ec2 = ec2(Speed::INSTANT);
+    ec2.exhaust("c6a.xlarge/us-west-2b/*".parse().unwrap());
+    let refused = |capacity_type| {
+        let ec2 = ec2.clone();
+        async move {
+            let option = LaunchOption {
+                capacity_type,
+                ..option("c6a.xlarge", "us-west-2b")
+            };
+            match ec2.launch(order("a", WINDOWS, &[option])).await {
+                Err(CloudError::InsufficientCapacity(mut refused)) => refused.remove(0).shortage,
+                other => panic!("{other:?}"),
+            }
+        }
+    };
+    let elsewhere = vec!["us-west-2a".into(), "us-west-2c".into()];
+    let shortage = refused(CapacityType::OnDemand).await;
+    assert_eq!(shortage, Shortage::Hosts { elsewhere });
+    assert_eq!(refused(CapacityType::Spot).await, Shortage::Spot);
 }
 
 #[tokio::test(start_paused = true)]
@@ -290,7 +325,7 @@ async fn node_groups_become_instances_spread_over_the_zones() {
     );
     let mut nodes = Vec::new();
     for order in node_group::orders(&cluster, &ec2).unwrap() {
-        nodes.push(ec2.launch(order).await.unwrap());
+        nodes.push(ec2.launch(order).await.unwrap().instance);
     }
     let zones: Vec<_> = nodes.iter().map(|node| &*node.zone).collect();
     assert_eq!(

@@ -1,15 +1,17 @@
 //! Events: what `kubectl describe` and `kubectl events` show about an object's past.
 //!
 //! A [`Recorder`] never blocks and never fails: events go through a bounded queue to one writer, which counts
-//! repetitions instead of storing them ([`correlator`], client-go's rules). When the queue is full, events are dropped,
-//! which is said once until the writer has caught up; nothing may depend on them.
+//! repetitions instead of storing them ([`correlator`], client-go's rules: a source has 25 events about one object, and
+//! then one in five minutes). When the queue is full, events are dropped and counted by source, which is told when it
+//! begins and when the writer has caught up; nothing may depend on them.
 
 mod correlator;
 
 use std::{
+    collections::BTreeMap,
     sync::{
-        Arc,
-        atomic::{AtomicI64, AtomicU64, Ordering},
+        Arc, Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicI64, Ordering},
     },
     time::Duration,
 };
@@ -31,7 +33,7 @@ use tokio::{
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
 use crate::{Clock, context::whole_seconds};
-use correlator::{Correlator, Verdict};
+use correlator::{COMBINED, Correlator, Verdict};
 
 /// Events that wait for the writer; more are dropped. Room for all that happens to 2,500 pods that start at once.
 const QUEUE: usize = 16_384;
@@ -163,7 +165,7 @@ impl Recorder {
         };
         // Nobody reads events of a process that stops.
         if let Err(mpsc::error::TrySendError::Full(_)) = self.queue.try_send(occurrence) {
-            self.dropped.add();
+            self.dropped.add(self.source.component);
         }
     }
 }
@@ -227,25 +229,32 @@ impl EventSink {
     }
 }
 
-/// Events dropped since the queue was last empty.
+/// Events dropped since the queue was last empty, by the component that recorded them.
 #[derive(Debug, Default)]
-struct Dropped(AtomicU64);
+struct Dropped(Mutex<BTreeMap<&'static str, u64>>);
 
 impl Dropped {
     /// One more; the first is announced.
-    fn add(&self) {
-        if self.0.fetch_add(1, Ordering::Relaxed) == 0 {
+    fn add(&self, component: &'static str) {
+        let mut counts = self.lock();
+        if counts.is_empty() {
             tracing::info!("more events than can be written; some are dropped");
         }
+        *counts.entry(component).or_default() += 1;
     }
 
-    /// Tells how many there were, if any, and starts again. Gives their number.
-    fn report(&self) -> u64 {
-        let count = self.0.swap(0, Ordering::Relaxed);
-        if count > 0 {
-            tracing::info!(count, "events were dropped");
+    /// Tells how many there were, if any, and starts again. Gives their numbers.
+    fn report(&self) -> BTreeMap<&'static str, u64> {
+        let counts = std::mem::take(&mut *self.lock());
+        if !counts.is_empty() {
+            let count: u64 = counts.values().sum();
+            tracing::info!(count, by_source = ?counts, "events were dropped");
         }
-        count
+        counts
+    }
+
+    fn lock(&self) -> MutexGuard<'_, BTreeMap<&'static str, u64>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -370,6 +379,8 @@ fn event(
         namespace: Some(namespace.to_owned()),
         ..ObjectMeta::default()
     };
+    // Upstream builds the event that stands for similar ones without these two.
+    let is_combined = message.starts_with(COMBINED);
     let plain = Event {
         metadata,
         involved_object: object.clone(),
@@ -377,8 +388,8 @@ fn event(
         reason: Some(reason.clone()),
         message: Some(message),
         type_: Some(kind.as_str().to_owned()),
-        reporting_component: Some(source.component.to_owned()),
-        reporting_instance: host.clone(),
+        reporting_component: (!is_combined).then(|| source.component.to_owned()),
+        reporting_instance: host.clone().filter(|_| !is_combined),
         ..Event::default()
     };
     match action {
@@ -435,7 +446,7 @@ mod tests {
     }
 
     #[test]
-    fn what_finds_the_queue_full_is_dropped_and_counted_and_nothing_else() {
+    fn what_finds_the_queue_full_is_dropped_and_counted_by_source_and_nothing_else() {
         let (queue, mut occurrences) = mpsc::channel(2);
         let dropped = Arc::new(Dropped::default());
         let recorder = Recorder {
@@ -458,8 +469,8 @@ mod tests {
         for reason in ["first", "second", "third", "fourth"] {
             record(reason);
         }
-        assert_eq!(dropped.report(), 2);
-        assert_eq!(dropped.report(), 0, "told once");
+        assert_eq!(dropped.report(), [("test", 2)].into());
+        assert_eq!(dropped.report(), BTreeMap::new(), "told once");
         let mut kept = Vec::new();
         while let Ok(occurrence) = occurrences.try_recv() {
             kept.push(occurrence.reason);
@@ -469,7 +480,7 @@ mod tests {
         record("late");
         assert_eq!(
             dropped.report(),
-            0,
+            BTreeMap::new(),
             "a process that stops drops nothing worth telling"
         );
     }

@@ -5,11 +5,11 @@
 
 use k8s_openapi::api::{
     apps::v1::{DaemonSet, Deployment, ReplicaSet},
-    core::v1::{Endpoints, Namespace, Node, Pod, Service, ServiceAccount},
+    core::v1::{ContainerStatus, Endpoints, Namespace, Node, Pod, Service, ServiceAccount},
     discovery::v1::EndpointSlice,
     policy::v1::PodDisruptionBudget,
 };
-use kube::{Api, Client, Resource};
+use kube::{Api, Client, Resource, runtime::watcher};
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
 use crate::{Informer, informer::IndexFn};
@@ -79,8 +79,10 @@ impl Informers {
             )
         }
         Self {
-            pods: Informer::new(
+            pods: Informer::with_config(
                 Api::all(client.clone()),
+                watcher::Config::default(),
+                trim_pod,
                 &[
                     (BY_NODE, pod_node as IndexFn<Pod>),
                     (BY_CONTROLLER, controller_uid),
@@ -112,6 +114,53 @@ impl Informers {
     }
 }
 
+/// Drops what no controller reads of a pod, and the room that decoding left in its lists: with one container and five conditions, half of
+/// what the pod would hold. Pods are never written back whole, only patched.
+fn trim_pod(pod: &mut Pod) {
+    if let Some(owners) = &mut pod.metadata.owner_references {
+        owners.shrink_to_fit();
+    }
+    if let Some(spec) = &mut pod.spec {
+        if let Some(volumes) = &mut spec.volumes {
+            // Every pod's access to the API, which is always there, has no say in where a pod runs or what becomes of it.
+            volumes.retain(|volume| {
+                volume.projected.is_none() || !volume.name.starts_with("kube-api-access-")
+            });
+            volumes.shrink_to_fit();
+        }
+        if let Some(tolerations) = &mut spec.tolerations {
+            tolerations.shrink_to_fit();
+        }
+        spec.containers.shrink_to_fit();
+        for container in &mut spec.containers {
+            if let Some(mounts) = &mut container.volume_mounts {
+                mounts.shrink_to_fit();
+            }
+        }
+    }
+    if let Some(status) = &mut pod.status {
+        if let Some(conditions) = &mut status.conditions {
+            conditions.shrink_to_fit();
+        }
+        let all = [
+            &mut status.container_statuses,
+            &mut status.init_container_statuses,
+        ];
+        for containers in all.into_iter().flatten() {
+            containers.shrink_to_fit();
+            containers.iter_mut().for_each(trim_container_status);
+        }
+    }
+}
+
+/// Drops what a container status repeats of the container itself.
+fn trim_container_status(status: &mut ContainerStatus) {
+    status.allocated_resources = None;
+    status.allocated_resources_status = None;
+    status.resources = None;
+    status.volume_mounts = None;
+}
+
 fn pod_node(pod: &Pod, file_under: &mut dyn FnMut(&str)) {
     file_under(
         pod.spec
@@ -136,5 +185,47 @@ pub fn controller_uid<K: Resource>(object: &K, file_under: &mut dyn FnMut(&str))
     match owners.find(|owner| owner.controller == Some(true)) {
         Some(owner) => file_under(&owner.uid),
         None => file_under(&orphans_of(meta.namespace.as_deref().unwrap_or_default())),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn a_kept_pod_has_no_volume_for_its_access_to_the_api_no_repetitions_and_no_spare_room() {
+        let mut pod: Pod = serde_json::from_value(json!({
+            "metadata": { "name": "a" },
+            "spec": {
+                "containers": [{ "name": "c" }],
+                "volumes": [{ "name": "kube-api-access-x7k2p", "projected": {} }, { "name": "data", "persistentVolumeClaim": { "claimName": "d" } }],
+            },
+            "status": { "containerStatuses": [{
+                "name": "c", "image": "i", "imageID": "", "ready": true, "restartCount": 2,
+                "allocatedResources": { "cpu": "1" }, "resources": { "requests": { "cpu": "1" } },
+                "volumeMounts": [{ "name": "data", "mountPath": "/data" }],
+            }] },
+        }))
+        .expect("a pod");
+        trim_pod(&mut pod);
+        let volumes = pod
+            .spec
+            .and_then(|spec| spec.volumes)
+            .expect("a volume is left");
+        assert_eq!((volumes.len(), volumes.capacity()), (1, 1));
+        assert_eq!(volumes[0].name, "data");
+        let statuses = pod.status.and_then(|status| status.container_statuses);
+        let statuses = statuses.expect("a status is left");
+        assert_eq!(statuses.capacity(), 1);
+        let expected = ContainerStatus {
+            name: "c".into(),
+            image: "i".into(),
+            ready: true,
+            restart_count: 2,
+            ..ContainerStatus::default()
+        };
+        assert_eq!(statuses[0], expected);
     }
 }

@@ -1,9 +1,12 @@
 //! The disruption controller: how many pods of a PodDisruptionBudget may be taken away now.
 //!
-//! [`budget`] does the arithmetic; here are the pods found, the expected number of replicas looked up at their
-//! controllers, and the status written. Evictions read `disruptionsAllowed`; when anything cannot be known it is 0.
+//! [`budget`] does the arithmetic and [`scale`] looks up how many replicas are expected; here are the pods found and the
+//! status written. Evictions read `disruptionsAllowed`; when anything cannot be known it is 0. [`stale`] takes back the
+//! announcement of a disruption that did not come.
 
 mod budget;
+mod scale;
+mod stale;
 
 use std::{sync::Arc, time::Duration};
 
@@ -12,17 +15,18 @@ use k8s_openapi::{
         core::v1::Pod,
         policy::v1::{PodDisruptionBudget, PodDisruptionBudgetStatus},
     },
-    apimachinery::pkg::apis::meta::v1::{Condition, OwnerReference},
+    apimachinery::pkg::apis::meta::v1::{Condition, LabelSelector, Time},
 };
 use kube::{
     Api, ResourceExt,
     api::PostParams,
-    core::{DynamicObject, GroupVersionKind, Selector, SelectorExt},
-    discovery::pinned_kind,
+    core::{Selector, SelectorExt},
 };
-use rustc_hash::FxHashMap;
 
-use self::budget::{Expected, Scale};
+use self::{
+    budget::{Expected, Scale},
+    scale::Unknown,
+};
 use crate::{
     Change, Context, Informer, Key, Queue, Recorder, api_error, ownership, pods, queue::collect_for,
 };
@@ -30,20 +34,11 @@ use crate::{
 /// Changes are collected at least this long.
 const COLLECT: Duration = Duration::from_millis(10);
 
-/// Why the number of expected pods is unknown.
-#[derive(Debug, thiserror::Error)]
-enum Error {
-    #[error(transparent)]
-    Api(#[from] kube::Error),
-    #[error("{0} does not implement the scale subresource")]
-    NoScale(String),
-    #[error("found no controllers for pod \"{0}\"")]
-    NoController(String),
-}
-
 /// Starts the controller.
 pub fn start(context: &Context) {
+    stale::start(context);
     let queue = Queue::new("disruption");
+    let recorder = context.recorder("controllermanager");
     let informers = &context.informers;
     informers.pod_disruption_budgets.on_change({
         let queue = queue.clone();
@@ -51,8 +46,8 @@ pub fn start(context: &Context) {
     });
     informers.pods.on_change({
         let (queue, budgets) = (queue.clone(), informers.pod_disruption_budgets.clone());
-        let pods = informers.pods.clone();
-        move |change| pod_changed(&budgets, &pods, &queue, change)
+        let (pods, recorder) = (informers.pods.clone(), recorder.clone());
+        move |change| pod_changed(&budgets, &pods, &queue, &recorder, change)
     });
     // A change of scale changes what is expected.
     informers.replica_sets.start();
@@ -73,7 +68,6 @@ pub fn start(context: &Context) {
             }
         }
     });
-    let recorder = context.recorder("controllermanager");
     let controller = Arc::new(Controller {
         context: context.clone(),
         queue: queue.clone(),
@@ -99,6 +93,7 @@ fn pod_changed(
     budgets: &Informer<PodDisruptionBudget>,
     pods: &Informer<Pod>,
     queue: &Queue<Key>,
+    recorder: &Recorder,
     change: &Change<'_, Pod>,
 ) {
     let pod = change.object();
@@ -111,19 +106,33 @@ fn pod_changed(
         return;
     }
     let namespace = pod.metadata.namespace.as_deref().unwrap_or_default();
+    let mut matching = Vec::new();
     for budget in budgets.in_namespace(namespace) {
         let Some(selector) = selector(&budget) else {
             continue;
         };
-        let versions = change.previous().into_iter().chain([pod]);
-        if versions
-            .into_iter()
-            .any(|pod| selector.matches(pod.labels()))
+        let matches = selector.matches(pod.labels());
+        if matches {
+            matching.push(budget.name_any());
+        }
+        if matches
+            || change
+                .previous()
+                .is_some_and(|old| selector.matches(old.labels()))
         {
             // A budget is looked at together with all pods of its namespace.
             let delay = collect_for(pods.count_in_namespace(namespace)).max(COLLECT);
             queue.add_after(Key::of(&*budget), delay);
         }
+    }
+    if matching.len() > 1 {
+        matching.sort_unstable();
+        let (name, first) = (pod.name_any(), &matching[0]);
+        // Evictions of such a pod are refused; the choice only says where its events go.
+        let message = format!(
+            "Pod {namespace:?}/{name:?} matches multiple PodDisruptionBudgets.  Chose {first:?} arbitrarily."
+        );
+        recorder.warning(&**pod, "MultiplePodDisruptionBudgets", message);
     }
 }
 
@@ -154,15 +163,22 @@ impl Controller {
             self.recorder
                 .normal(&*budget, "NoPods", "No matching pods found");
         }
-        let scale = match self.expected_scale(&budget, &members).await {
+        let scale = match scale::expected(&self.context, &budget, &members).await {
             Ok(scale) => scale,
             Err(error) => return self.fail_safe(&budget, &error).await,
         };
+        if let Scale::Sum { unmanaged: 1.., .. } = scale {
+            self.warn_of_unmanaged_pods(&budget);
+        }
         let expected = budget::expected(&budget, scale, members.len());
         let now = self.context.clock.now();
         let disrupted = budget::disrupted(&budget, &members, now);
         for pod in &disrupted.overdue {
-            let message = format!("Pod was expected by PDB {key} to be deleted but it wasn't");
+            // Upstream names the namespace twice, and not the budget.
+            let namespace = key.namespace();
+            let message = format!(
+                "Pod was expected by PDB {namespace}/{namespace} to be deleted but it wasn't"
+            );
             self.recorder.warning(&**pod, "NotDeleted", message);
         }
         if let Some(again) = disrupted.recheck_in {
@@ -183,110 +199,36 @@ impl Controller {
         .await
     }
 
-    /// The sum of the scales of all controllers of the pods, each once. Pods without a controller are not counted.
-    async fn expected_scale(
-        &self,
-        budget: &PodDisruptionBudget,
-        members: &[Arc<Pod>],
-    ) -> Result<Scale, Error> {
-        if !budget::needs_scale(budget) {
-            return Ok(Scale::NotNeeded);
-        }
-        let mut scales: FxHashMap<String, i32> = FxHashMap::default();
-        let mut seen: FxHashMap<String, ()> = FxHashMap::default();
-        for pod in members {
-            let Some(reference) = ownership::controller_of(&**pod) else {
-                continue;
-            };
-            if seen.insert(reference.uid.clone(), ()).is_none() {
-                let namespace = pod.namespace().unwrap_or_default();
-                let (uid, scale) = self.scale_of(reference, &namespace, pod).await?;
-                scales.insert(uid, scale);
-            }
-        }
-        Ok(Scale::Sum(scales.values().sum()))
-    }
-
-    /// The uid and scale of what a controller reference leads to; a Deployment speaks for its ReplicaSets.
-    async fn scale_of(
-        &self,
-        reference: &OwnerReference,
-        namespace: &str,
-        pod: &Pod,
-    ) -> Result<(String, i32), Error> {
-        let informers = &self.context.informers;
-        if reference.kind == "ReplicaSet" && reference.api_version.starts_with("apps/") {
-            let set = informers.replica_sets.get(namespace, &reference.name);
-            let set = set.filter(|set| set.metadata.uid.as_ref() == Some(&reference.uid));
-            let Some(set) = set else {
-                return Err(Error::NoController(pod.name_any()));
-            };
-            let owner = ownership::controller_of(&*set).filter(|owner| owner.kind == "Deployment");
-            let deployment = owner.and_then(|owner| {
-                let deployment = informers.deployments.get(namespace, &owner.name);
-                deployment.filter(|deployment| deployment.metadata.uid.as_ref() == Some(&owner.uid))
-            });
-            return Ok(match deployment {
-                Some(deployment) => {
-                    let replicas = deployment.spec.as_ref().and_then(|spec| spec.replicas);
-                    (deployment.uid().unwrap_or_default(), replicas.unwrap_or(1))
-                }
-                None => {
-                    let replicas = set.spec.as_ref().and_then(|spec| spec.replicas);
-                    (reference.uid.clone(), replicas.unwrap_or(1))
-                }
-            });
-        }
-        let (group, version) = reference
-            .api_version
-            .split_once('/')
-            .unwrap_or(("", &reference.api_version));
-        let gvk = GroupVersionKind::gvk(group, version, &reference.kind);
-        let (resource, capabilities) = pinned_kind(&self.context.client, &gvk).await?;
-        let name = if group.is_empty() {
-            resource.plural.clone()
-        } else {
-            format!("{}.{group}", resource.plural)
-        };
-        if !capabilities
-            .subresources
-            .iter()
-            .any(|(subresource, _)| subresource.plural == "scale")
-        {
-            return Err(Error::NoScale(name));
-        }
-        let api: Api<DynamicObject> =
-            Api::namespaced_with(self.context.client.clone(), namespace, &resource);
-        match api.get_scale(&reference.name).await {
-            Ok(scale) => {
-                let replicas = scale
-                    .spec
-                    .and_then(|spec| spec.replicas)
-                    .unwrap_or_default();
-                Ok((reference.uid.clone(), replicas))
-            }
-            Err(error) if api_error::is_not_found(&error) => {
-                Err(Error::NoController(pod.name_any()))
-            }
-            Err(error) => Err(error.into()),
-        }
+    fn warn_of_unmanaged_pods(&self, budget: &PodDisruptionBudget) {
+        let spec = budget.spec.as_ref();
+        let selector = spec.and_then(|spec| spec.selector.as_ref());
+        let selector = selector.map_or_else(|| "nil".to_owned(), go_text);
+        let message = format!(
+            "Pods selected by this PodDisruptionBudget (selector: {selector}) were found to be unmanaged. As a result, \
+             the status of the PDB cannot be calculated correctly, which may result in undefined behavior. To account \
+             for these pods please set \".spec.minAvailable\" field of the PDB to an integer value."
+        );
+        self.recorder.warning(budget, "UnmanagedPods", message);
     }
 
     /// What cannot be computed is not allowed.
-    async fn fail_safe(&self, budget: &PodDisruptionBudget, error: &Error) -> kube::Result<()> {
+    async fn fail_safe(&self, budget: &PodDisruptionBudget, error: &Unknown) -> kube::Result<()> {
         let message = format!("Failed to calculate the number of expected pods: {error}");
         self.recorder
             .warning(budget, "CalculateExpectedPodCountFailed", message);
         let mut status = budget.status.clone().unwrap_or_default();
         status.disruptions_allowed = Some(0);
-        status.observed_generation = budget.metadata.generation;
-        let condition = condition(
-            budget,
-            "False",
-            "SyncFailed",
-            error.to_string(),
-            self.context.now(),
-        );
+        // Nothing was observed but the failure: the generation stays where it was.
+        let condition = Condition {
+            observed_generation: status.observed_generation,
+            ..condition(
+                budget,
+                "False",
+                "SyncFailed",
+                error.to_string(),
+                self.context.now(),
+            )
+        };
         status.conditions = Some(vec![condition]);
         self.write(budget, status).await
     }
@@ -318,7 +260,7 @@ fn status(
     healthy: i32,
     expected: Expected,
     disrupted: budget::Disrupted,
-    now: k8s_openapi::apimachinery::pkg::apis::meta::v1::Time,
+    now: Time,
 ) -> PodDisruptionBudgetStatus {
     let allowed = if expected.pods <= 0 {
         0
@@ -346,7 +288,7 @@ fn condition(
     status: &str,
     reason: &str,
     message: String,
-    now: k8s_openapi::apimachinery::pkg::apis::meta::v1::Time,
+    now: Time,
 ) -> Condition {
     let before = budget
         .status
@@ -364,5 +306,47 @@ fn condition(
         last_transition_time: same.map_or(now, |same| same.last_transition_time.clone()),
         reason: reason.to_owned(),
         message,
+    }
+}
+
+/// A label selector as Go prints it.
+fn go_text(selector: &LabelSelector) -> String {
+    let labels = selector.match_labels.iter().flatten();
+    let labels: String = labels
+        .map(|(key, value)| format!("{key}: {value},"))
+        .collect();
+    let requirements = selector.match_expressions.iter().flatten();
+    let requirements: String = requirements
+        .map(|one| {
+            let values = one.values.clone().unwrap_or_default().join(" ");
+            format!(
+                "LabelSelectorRequirement{{Key:{},Operator:{},Values:[{values}],}},",
+                one.key, one.operator
+            )
+        })
+        .collect();
+    format!(
+        "&LabelSelector{{MatchLabels:map[string]string{{{labels}}},MatchExpressions:[]LabelSelectorRequirement{{{requirements}}},}}"
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn a_selector_is_printed_as_go_does() {
+        let selector = serde_json::from_value(json!({
+            "matchLabels": {"app": "web", "tier": "front"},
+            "matchExpressions": [{"key": "env", "operator": "In", "values": ["a", "b"]}],
+        }))
+        .expect("a selector");
+        assert_eq!(
+            go_text(&selector),
+            "&LabelSelector{MatchLabels:map[string]string{app: web,tier: front,},MatchExpressions:\
+             []LabelSelectorRequirement{LabelSelectorRequirement{Key:env,Operator:In,Values:[a b],},},}"
+        );
     }
 }

@@ -35,8 +35,8 @@ pub fn start(context: &Context) {
             }
             let mut missing = MissingNodes::default();
             loop {
-                sleep(PERIOD).await;
                 collect(&context, &mut missing).await;
+                sleep(PERIOD).await;
             }
         };
         context.shutdown.run_until_cancelled(run).await;
@@ -48,6 +48,12 @@ async fn collect(context: &Context, missing: &mut MissingNodes) {
     let nodes = &context.informers.nodes;
     for pod in surplus_finished(&all) {
         remove(context, &pod, None).await;
+    }
+    for pod in all.iter().filter(|pod| pods::is_deleting(pod)) {
+        let node = nodes.get("", pods::node_name(pod));
+        if node.is_some_and(|node| is_out_of_service(&node)) {
+            remove(context, pod, None).await;
+        }
     }
     let due = missing.update(
         all.iter()
@@ -65,12 +71,7 @@ async fn collect(context: &Context, missing: &mut MissingNodes) {
         }
     }
     for pod in all.iter().filter(|pod| pods::is_deleting(pod)) {
-        let node = pods::node_name(pod);
-        if node.is_empty()
-            || nodes
-                .get("", node)
-                .is_some_and(|node| is_out_of_service(&node))
-        {
+        if pods::node_name(pod).is_empty() {
             remove(context, pod, None).await;
         }
     }

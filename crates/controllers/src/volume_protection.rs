@@ -1,7 +1,7 @@
-//! Claims and volumes outlive their users: each carries a finalizer from admission, taken away here once nothing uses it
-//! (kube-controller-manager: pvc-protection and pv-protection).
+//! Claims and volumes outlive their users: each carries a finalizer from admission, taken away here once nothing uses it,
+//! and put back when somebody else takes it away (kube-controller-manager: pvc-protection and pv-protection).
 //!
-//! A claim is used by a pod that has a node and has not finished; a volume by the claim it is bound to.
+//! A claim is used by a pod that has a node, even one that has finished; a volume by the claim it is bound to.
 
 use std::fmt::Debug;
 
@@ -32,7 +32,7 @@ fn start_claims(context: &Context) {
         let queue = queue.clone();
         move |change| {
             let claim = change.object();
-            if !change.is_deleted() && is_held(&**claim, CLAIM) {
+            if !change.is_deleted() && (is_held(&**claim, CLAIM) || is_bare(&**claim, CLAIM)) {
                 queue.add(Key::of(&**claim));
             }
         }
@@ -41,9 +41,9 @@ fn start_claims(context: &Context) {
         let (queue, claims) = (queue.clone(), claims.clone());
         move |change| {
             let pod = change.object();
-            if change.is_deleted() || !uses(pod) {
+            if change.is_deleted() || pods::is_finished(pod) || pods::node_name(pod).is_empty() {
                 let namespace = pod.namespace().unwrap_or_default();
-                let held = claims_of(pod).filter_map(|name| claims.get(&namespace, &name));
+                let held = all_claims_of(pod).filter_map(|name| claims.get(&namespace, &name));
                 held.filter(|claim| is_held(&**claim, CLAIM))
                     .for_each(|claim| queue.add(Key::of(&*claim)));
             }
@@ -55,34 +55,31 @@ fn start_claims(context: &Context) {
             let workers = context.clone();
             queue.run(&workers, WORKERS, move |key| {
                 let (context, claims) = (context.clone(), claims.clone());
-                async move { release_claim(&context, &claims, &key).await }
+                async move { sync_claim(&context, &claims, &key).await }
             });
         }
     });
 }
 
-async fn release_claim(
+async fn sync_claim(
     context: &Context,
     claims: &Informer<PersistentVolumeClaim>,
     key: &Key,
 ) -> kube::Result<()> {
-    let Some(claim) = claims.get_key(key).filter(|claim| is_held(&**claim, CLAIM)) else {
+    let Some(claim) = claims.get_key(key) else {
         return Ok(());
     };
     let (namespace, name) = (claim.namespace().unwrap_or_default(), claim.name_any());
+    let api = Api::namespaced(context.client.clone(), &namespace);
+    if is_bare(&*claim, CLAIM) {
+        return hold(&api, &*claim, CLAIM).await;
+    }
     let pods = context.informers.pods.in_namespace(&namespace);
-    if pods
-        .iter()
-        .any(|pod| uses(pod) && claims_of(pod).any(|used| used == name))
-    {
+    let is_used = || pods.iter().any(|pod| used_by(pod).any(|used| used == name));
+    if !is_held(&*claim, CLAIM) || is_used() {
         return Ok(());
     }
-    release(
-        &Api::namespaced(context.client.clone(), &namespace),
-        &*claim,
-        CLAIM,
-    )
-    .await
+    release(&api, &*claim, CLAIM).await
 }
 
 fn start_volumes(context: &Context) {
@@ -92,7 +89,7 @@ fn start_volumes(context: &Context) {
         let queue = queue.clone();
         move |change| {
             let volume = change.object();
-            if !change.is_deleted() && is_held(&**volume, VOLUME) {
+            if !change.is_deleted() && (is_held(&**volume, VOLUME) || is_bare(&**volume, VOLUME)) {
                 queue.add(Key::of(&**volume));
             }
         }
@@ -103,20 +100,28 @@ fn start_volumes(context: &Context) {
             let workers = context.clone();
             queue.run(&workers, WORKERS, move |key| {
                 let (context, volumes) = (context.clone(), volumes.clone());
-                async move {
-                    let held = volumes
-                        .get_key(&key)
-                        .filter(|volume| is_held(&**volume, VOLUME));
-                    match held.filter(|volume| !is_bound(volume)) {
-                        Some(volume) => {
-                            release(&Api::all(context.client.clone()), &*volume, VOLUME).await
-                        }
-                        None => Ok(()),
-                    }
-                }
+                async move { sync_volume(&context, &volumes, &key).await }
             });
         }
     });
+}
+
+async fn sync_volume(
+    context: &Context,
+    volumes: &Informer<PersistentVolume>,
+    key: &Key,
+) -> kube::Result<()> {
+    let Some(volume) = volumes.get_key(key) else {
+        return Ok(());
+    };
+    let api = Api::all(context.client.clone());
+    if is_bare(&*volume, VOLUME) {
+        hold(&api, &*volume, VOLUME).await
+    } else if is_held(&*volume, VOLUME) && !is_bound(&volume) {
+        release(&api, &*volume, VOLUME).await
+    } else {
+        Ok(())
+    }
 }
 
 fn informer<K>(context: &Context) -> Informer<K>
@@ -138,21 +143,39 @@ fn is_held<K: Resource>(object: &K, finalizer: &str) -> bool {
     meta.deletion_timestamp.is_some() && finalizers.into_iter().any(|name| name == finalizer)
 }
 
-/// Whether a pod keeps the claims it names.
-fn uses(pod: &Pod) -> bool {
-    !pods::node_name(pod).is_empty() && !pods::is_finished(pod)
+/// Not marked for deletion, but without our finalizer.
+fn is_bare<K: Resource>(object: &K, finalizer: &str) -> bool {
+    let meta = object.meta();
+    let mut finalizers = meta.finalizers.iter().flatten();
+    meta.deletion_timestamp.is_none() && !finalizers.any(|name| name == finalizer)
 }
 
-/// The names of the claims a pod mounts, those made for its ephemeral volumes included.
-fn claims_of(pod: &Pod) -> impl Iterator<Item = String> + '_ {
+/// The names of the claims that the pod keeps from going.
+///
+/// A pod that only its finalizers keep no longer uses the claims made for it: they may be what it waits for.
+fn used_by(pod: &Pod) -> impl Iterator<Item = String> + '_ {
+    let has_node = !pods::node_name(pod).is_empty();
+    let is_shut_down =
+        pods::is_deleting(pod) && pod.metadata.deletion_grace_period_seconds == Some(0);
+    claims_of(pod)
+        .filter(move |(_, is_own)| has_node && !(*is_own && is_shut_down))
+        .map(|(name, _)| name)
+}
+
+fn all_claims_of(pod: &Pod) -> impl Iterator<Item = String> + '_ {
+    claims_of(pod).map(|(name, _)| name)
+}
+
+/// The names of the claims a pod mounts; whether they were made for it, as ephemeral volumes are.
+fn claims_of(pod: &Pod) -> impl Iterator<Item = (String, bool)> + '_ {
     let volumes = pod
         .spec
         .iter()
         .flat_map(|spec| spec.volumes.iter().flatten());
     volumes.filter_map(
         |volume| match (&volume.persistent_volume_claim, &volume.ephemeral) {
-            (Some(claim), _) => Some(claim.claim_name.clone()),
-            (None, Some(_)) => Some(format!("{}-{}", pod.name_any(), volume.name)),
+            (Some(claim), _) => Some((claim.claim_name.clone(), false)),
+            (None, Some(_)) => Some((format!("{}-{}", pod.name_any(), volume.name), true)),
             (None, None) => None,
         },
     )
@@ -176,8 +199,28 @@ where
         .finalizers
         .iter_mut()
         .for_each(|finalizers| finalizers.retain(|name| name != finalizer));
+    replace(api, &free).await
+}
+
+/// Gives this version of the object the finalizer.
+async fn hold<K>(api: &Api<K>, object: &K, finalizer: &str) -> kube::Result<()>
+where
+    K: Metadata<Ty = ObjectMeta> + Resource + Clone + Debug + Serialize + DeserializeOwned,
+{
+    let mut held = object.clone();
+    let meta = Resource::meta_mut(&mut held);
+    meta.finalizers
+        .get_or_insert_default()
+        .push(finalizer.to_owned());
+    replace(api, &held).await
+}
+
+async fn replace<K>(api: &Api<K>, object: &K) -> kube::Result<()>
+where
+    K: Resource + Clone + Debug + Serialize + DeserializeOwned,
+{
     let replaced = api
-        .replace(&object.name_any(), &PostParams::default(), &free)
+        .replace(&object.name_any(), &PostParams::default(), object)
         .await;
     api_error::ignore_not_found(replaced).map(drop)
 }

@@ -3,13 +3,15 @@
 //! Invariant: messages equal kube-scheduler's to the letter; `detail` is ours and only ever added after them.
 
 use std::collections::BTreeMap;
+use std::fmt;
 
-use crate::cluster::{Cluster, NodeId};
+use crate::cluster::Cluster;
 use crate::intern::Symbol;
-use crate::model::TaintEffect;
+use crate::model::Quantity;
 use crate::preempt::Preemption;
 use crate::provision::PoolReason;
-use crate::reason::{LabelMismatch, Reason, Refusal};
+use crate::reason::{Conflict, LabelMismatch, Reason, Tally};
+use crate::remedy::Change;
 use crate::schedule::Unschedulable;
 
 /// What DynamicResources says after filtering when a pod claims no devices.
@@ -24,6 +26,7 @@ impl Cluster {
             Reason::NodeName => "node(s) didn't match the requested node name",
             Reason::UntoleratedTaint { .. } => "node(s) had untolerated taint(s)",
             Reason::NodeAffinity { .. } => "node(s) didn't match Pod's node affinity/selector",
+            Reason::EnforcedAffinity => "node(s) didn't match scheduler-enforced node affinity",
             Reason::OperatingSystem { .. } => "node(s) didn't match Pod's operating system",
             Reason::PortTaken { .. } => {
                 "node(s) didn't have free ports for the requested pod ports"
@@ -32,6 +35,26 @@ impl Cluster {
             Reason::Insufficient { resource, .. } => {
                 return format!("Insufficient {}", self.text(resource));
             }
+            Reason::DiskTaken => "node(s) had no available disk",
+            Reason::ClaimTaken { .. } => {
+                "node(s) unavailable due to PersistentVolumeClaim with ReadWriteOncePod access mode already in-use by \
+                 another pod"
+            }
+            Reason::VolumeLimit { .. } => "node(s) exceed max volume count",
+            Reason::ClaimNotCounted { namespace, claim } => {
+                let (namespace, claim) = (self.text(namespace), self.text(claim));
+                return format!(
+                    "looking up PVC {namespace}/{claim}: persistentvolumeclaim \"{claim}\" not found"
+                );
+            }
+            Reason::VolumeAffinity => "node(s) didn't match PersistentVolume's node affinity",
+            Reason::NoVolumeToBind => "node(s) didn't find available persistent volumes to bind",
+            Reason::NoStorageLeft => "node(s) did not have enough free storage",
+            Reason::VolumeMissing => {
+                "node(s) unavailable due to one or more pvc(s) bound to non-existent pv(s)"
+            }
+            Reason::VolumeZone { .. } => "node(s) had no available volume zone",
+            Reason::Conflict(conflict) => return self.conflict_text(conflict),
             Reason::Spread { .. } => "node(s) didn't match pod topology spread constraints",
             Reason::SpreadKeyMissing { .. } => {
                 "node(s) didn't match pod topology spread constraints (missing required label)"
@@ -47,15 +70,65 @@ impl Cluster {
         fixed.to_owned()
     }
 
+    /// Upstream's words for why a pod is refused before any node is looked at.
+    pub fn conflict_text(&self, conflict: Conflict) -> String {
+        let fixed = match conflict {
+            Conflict::Affinity => "pod affinity terms conflict",
+            Conflict::ClaimNotFound { claim } => {
+                return format!("persistentvolumeclaim \"{}\" not found", self.text(claim));
+            }
+            Conflict::EphemeralClaimMissing { claim } => {
+                return format!(
+                    "waiting for ephemeral volume controller to create the persistentvolumeclaim \"{}\"",
+                    self.text(claim)
+                );
+            }
+            Conflict::EphemeralClaimNotOwned {
+                namespace,
+                claim,
+                pod,
+            } => {
+                let (namespace, claim, pod) =
+                    (self.text(namespace), self.text(claim), self.text(pod));
+                return format!(
+                    "PVC {namespace}/{claim} was not created for pod {namespace}/{pod} (pod is not owner)"
+                );
+            }
+            Conflict::ClaimLost { claim, volume } => {
+                let (claim, volume) = (self.text(claim), self.text(volume));
+                return format!(
+                    "persistentvolumeclaim \"{claim}\" bound to non-existent persistentvolume \"{volume}\""
+                );
+            }
+            Conflict::ClaimDeleting { claim } => {
+                return format!(
+                    "persistentvolumeclaim \"{}\" is being deleted",
+                    self.text(claim)
+                );
+            }
+            Conflict::UnboundImmediate => "pod has unbound immediate PersistentVolumeClaims",
+            Conflict::VolumeNotFound { volume } => {
+                return format!("persistentvolume \"{}\" not found", self.text(volume));
+            }
+            Conflict::ClassNotFound { class } => {
+                return format!(
+                    "storageclass.storage.k8s.io \"{}\" not found",
+                    self.text(class)
+                );
+            }
+            Conflict::NoVolumeNorClass => {
+                "PersistentVolumeClaim had no pv name and storageClass name"
+            }
+            Conflict::NoVolumeName => "PersistentVolume had no name",
+        };
+        fixed.to_owned()
+    }
+
     /// Our words for a reason, with the data that upstream leaves out.
     pub fn reason_detail(&self, reason: Reason) -> String {
         match reason {
             Reason::UntoleratedTaint { key, value, effect } => {
-                let effect = match effect {
-                    TaintEffect::NoSchedule => "NoSchedule",
-                    TaintEffect::PreferNoSchedule => "PreferNoSchedule",
-                    TaintEffect::NoExecute => "NoExecute",
-                };
+                let effect = effect.as_str();
                 match self.text(value) {
                     "" => format!("taint {}:{effect} is not tolerated", self.text(key)),
                     value => format!("taint {}={value}:{effect} is not tolerated", self.text(key)),
@@ -77,15 +150,10 @@ impl Cluster {
                 free,
                 allocatable,
             } => {
-                let unit = match resource {
-                    Symbol::CPU => "m",
-                    Symbol::MEMORY | Symbol::EPHEMERAL_STORAGE => " bytes",
-                    _ => "",
-                };
                 let name = self.text(resource);
-                format!(
-                    "{name}: needs {requested}{unit}, {free}{unit} of {allocatable}{unit} are free"
-                )
+                let (requested, free) = (said(name, requested), said(name, free.max(0)));
+                let allocatable = said(name, allocatable);
+                format!("{name}: needs {requested}, {free} of {allocatable} are free")
             }
             Reason::Spread {
                 key,
@@ -96,6 +164,21 @@ impl Cluster {
                     "{}: the skew would be {skew}, at most {max_skew} is allowed",
                     self.text(key)
                 )
+            }
+            Reason::ClaimTaken { claim } => {
+                format!("claim {} is for one pod, and one has it", self.text(claim))
+            }
+            Reason::VolumeLimit {
+                driver,
+                held,
+                wanted,
+                limit,
+            } => format!(
+                "{}: {held} volumes are attached and {wanted} would be added, at most {limit} are allowed",
+                self.text(driver)
+            ),
+            Reason::VolumeZone { key } => {
+                format!("a volume of the pod has another {}", self.text(key))
             }
             Reason::SpreadKeyMissing { key } => format!("no label {}", self.text(key)),
             other => self.reason_text(other),
@@ -137,13 +220,14 @@ impl Cluster {
         if self.node_count() == 0 {
             return "no nodes available to schedule pods".to_owned();
         }
-        if refused.conflict {
+        if let Some(conflict) = refused.conflict {
             return format!(
-                "0/{} nodes are available: pod affinity terms conflict.",
-                self.node_count()
+                "0/{} nodes are available: {}.",
+                self.node_count(),
+                self.conflict_text(conflict)
             );
         }
-        self.counts(&refused.nodes)
+        self.counts(&refused.tallies)
     }
 
     /// The whole FailedScheduling text.
@@ -165,31 +249,23 @@ impl Cluster {
         let why = match preemption {
             Preemption::Evict { .. } => return None,
             Preemption::NotTried => return Some("not found".to_owned()),
+            Preemption::Off => return Some(NO_CLAIMS.to_owned()),
             Preemption::PolicyNever => "not eligible due to preemptionPolicy=Never.".to_owned(),
             Preemption::VictimsTerminating => {
                 "not eligible due to a terminating pod on the nominated node.".to_owned()
             }
-            Preemption::NotHelpful(nodes) => self.counts(nodes),
+            Preemption::NotHelpful(tallies) => self.counts(tallies),
         };
         Some(format!("{NO_CLAIMS}, preemption: {why}"))
     }
 
     /// `0/3 nodes are available: 1 Insufficient cpu, 2 node(s) were unschedulable.`
-    fn counts(&self, nodes: &[(NodeId, Refusal)]) -> String {
+    fn counts(&self, tallies: &[Tally]) -> String {
         let mut counts: BTreeMap<String, usize> = BTreeMap::new();
-        let mut known: Vec<(Reason, String)> = Vec::new();
-        for reason in nodes.iter().flat_map(|(_, refusal)| refusal.reasons()) {
-            let text = match known.iter().find(|(seen, _)| *seen == reason) {
-                Some((_, text)) => text.clone(),
-                None => {
-                    let text = self.reason_text(reason);
-                    if known.len() < 16 {
-                        known.push((reason, text.clone()));
-                    }
-                    text
-                }
-            };
-            *counts.entry(text).or_default() += 1;
+        for tally in tallies {
+            for reason in tally.refusal.reasons() {
+                *counts.entry(self.reason_text(reason)).or_default() += tally.nodes;
+            }
         }
         // Upstream sorts the finished phrases as text, numbers and all.
         let mut phrases: Vec<_> = counts
@@ -202,5 +278,78 @@ impl Cluster {
             self.node_count(),
             phrases.join(", ")
         )
+    }
+}
+
+/// An amount in words: cores, gibibytes or mebibytes of memory, plain numbers else.
+fn said(resource: &str, units: i64) -> String {
+    const MIB: i64 = 1 << 20;
+    const GIB: i64 = 1 << 30;
+    match resource {
+        "cpu" => Quantity::from_milli(units).to_string(),
+        "memory" | "ephemeral-storage" if units >= GIB && units % GIB == 0 => {
+            format!("{}Gi", units / GIB)
+        }
+        "memory" | "ephemeral-storage" if units >= MIB => format!("{}Mi", units / MIB),
+        _ => units.to_string(),
+    }
+}
+
+impl fmt::Display for Change {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Change::Tolerate { key, value, effect } if value.is_empty() => {
+                write!(f, "tolerate the taint {key}:{}", effect.as_str())
+            }
+            Change::Tolerate { key, value, effect } => {
+                write!(f, "tolerate the taint {key}={value}:{}", effect.as_str())
+            }
+            Change::Select {
+                key,
+                wanted,
+                instead: Some(value),
+            } if wanted.is_empty() => write!(f, "ask for a node with {key}={value}"),
+            Change::Select {
+                key,
+                wanted,
+                instead: Some(value),
+            } => write!(f, "ask for {key}={value} instead of {wanted}"),
+            Change::Select {
+                key,
+                wanted,
+                instead: None,
+            } => {
+                write!(f, "drop the demand for a node with {key}={wanted}")
+            }
+            Change::DropNodeAffinity => f.write_str("drop the required node affinity"),
+            Change::Request { resource, from, to } => write!(
+                f,
+                "ask for {} less {resource} ({} instead of {})",
+                said(resource, from - to),
+                said(resource, *to),
+                said(resource, *from)
+            ),
+            Change::DropHostPort { port } => write!(f, "give up host port {port}"),
+            Change::RaiseSkew { key, to } => write!(f, "raise maxSkew on {key} to {to}"),
+            Change::SpreadAnyway { key } => {
+                write!(f, "spread over {key} with ScheduleAnyway")
+            }
+            Change::DropAffinity => f.write_str("drop the required affinity to other pods"),
+            Change::DropAntiAffinity => {
+                f.write_str("drop the required anti-affinity to other pods")
+            }
+            Change::Ungate { gates } => {
+                write!(f, "remove the scheduling gates {}", gates.join(", "))
+            }
+            Change::Uncordon { node } => write!(f, "uncordon node {node}"),
+            Change::RaiseLimit {
+                pool,
+                resource,
+                by: Some(by),
+            } => write!(f, "raise the {resource} limit of NodePool {pool} by {by}"),
+            Change::RaiseLimit { pool, resource, .. } => {
+                write!(f, "raise the {resource} limit of NodePool {pool}")
+            }
+        }
     }
 }

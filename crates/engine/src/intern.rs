@@ -31,10 +31,16 @@ impl Symbol {
     pub const PODS: Symbol = Symbol(7);
     /// The taint key of cordoned nodes.
     pub const UNSCHEDULABLE: Symbol = Symbol(8);
+    /// `topology.kubernetes.io/region`.
+    pub const REGION: Symbol = Symbol(9);
+    /// `failure-domain.beta.kubernetes.io/zone`, what the zone was called before.
+    pub const BETA_ZONE: Symbol = Symbol(10);
+    /// `failure-domain.beta.kubernetes.io/region`, what the region was called before.
+    pub const BETA_REGION: Symbol = Symbol(11);
 }
 
 /// The texts behind the symbols of [`Symbol`]'s constants, in their order.
-const KNOWN: [&str; 9] = [
+const KNOWN: [&str; 12] = [
     "",
     label::HOSTNAME,
     label::OS,
@@ -44,6 +50,9 @@ const KNOWN: [&str; 9] = [
     "ephemeral-storage",
     "pods",
     "node.kubernetes.io/unschedulable",
+    "topology.kubernetes.io/region",
+    "failure-domain.beta.kubernetes.io/zone",
+    "failure-domain.beta.kubernetes.io/region",
 ];
 
 /// The table of texts of one cluster.

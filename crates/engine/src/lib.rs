@@ -22,7 +22,10 @@
 //! - [`preempt`]: [`Cluster::preempt`], what to evict for a pod that fits nowhere.
 //! - [`Reason`], [`Plugin`], [`Refusal`]: closed enums; text by [`Cluster::message`] and its siblings in [`explain`].
 //! - [`provision`]: [`Cluster::plan`], what to buy for pods that fit nowhere.
+//! - [`profile`]: which filters and scorers are on, by scheduler name.
 //! - [`disrupt`]: whether a node can go.
+//! - [`remedy`]: [`Cluster::remedies`], the smallest change that would place a pod.
+//! - [`scenario`]: the loads it is measured under.
 //! - [`windows`]: builds, and which image build runs on which host build.
 //!
 //! Architecture invariant: no clock, IO, async, threads or randomness of its own; maps are never seeded at random;
@@ -38,13 +41,17 @@ mod intern;
 mod labels;
 pub mod model;
 pub mod preempt;
+pub mod profile;
 pub mod provision;
 mod quantity;
 mod reason;
+pub mod remedy;
 mod resources;
+pub mod scenario;
 pub mod schedule;
 mod score;
 mod selector;
+mod storage;
 mod topology;
 pub mod windows;
 
@@ -52,5 +59,6 @@ pub use class::PodClassId;
 pub use cluster::{Checkpoint, Cluster, NodeId, Options};
 pub use error::ModelError;
 pub use intern::Symbol;
-pub use reason::{LabelMismatch, Plugin, Reason, Refusal};
+pub use profile::Profile;
+pub use reason::{Conflict, LabelMismatch, Plugin, Reason, Refusal, Tally};
 pub use schedule::{Answer, Decision, NodeAnswer, Outcome, Unschedulable};

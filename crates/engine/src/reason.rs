@@ -25,6 +25,14 @@ pub enum Plugin {
     NodePorts,
     /// Requests against what is free.
     NodeResourcesFit,
+    /// Disks and claims that cannot be shared.
+    VolumeRestrictions,
+    /// How many volumes a node can attach.
+    NodeVolumeLimits,
+    /// Whether claims have, find or get volumes that the node reaches.
+    VolumeBinding,
+    /// Zones of bound volumes.
+    VolumeZone,
     /// Even use of resources.
     NodeResourcesBalancedAllocation,
     /// Topology spread constraints.
@@ -40,6 +48,14 @@ pub enum Plugin {
 }
 
 impl Plugin {
+    /// How many there are.
+    pub(crate) const COUNT: usize = Plugin::DefaultPreemption as usize + 1;
+
+    /// Its bit in a set of plugins.
+    pub(crate) fn bit(self) -> u32 {
+        1 << self as u32
+    }
+
     /// Upstream's name.
     pub fn name(self) -> &'static str {
         match self {
@@ -51,12 +67,89 @@ impl Plugin {
             Plugin::OperatingSystem => "OperatingSystem",
             Plugin::NodePorts => "NodePorts",
             Plugin::NodeResourcesFit => "NodeResourcesFit",
+            Plugin::VolumeRestrictions => "VolumeRestrictions",
+            Plugin::NodeVolumeLimits => "NodeVolumeLimits",
+            Plugin::VolumeBinding => "VolumeBinding",
+            Plugin::VolumeZone => "VolumeZone",
             Plugin::NodeResourcesBalancedAllocation => "NodeResourcesBalancedAllocation",
             Plugin::PodTopologySpread => "PodTopologySpread",
             Plugin::InterPodAffinity => "InterPodAffinity",
             Plugin::ImageLocality => "ImageLocality",
             Plugin::DynamicResources => "DynamicResources",
             Plugin::DefaultPreemption => "DefaultPreemption",
+        }
+    }
+}
+
+/// Why a pod is refused before any node is looked at.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Conflict {
+    /// Every term of its required node affinity contradicts itself.
+    Affinity,
+    /// A claim is not there.
+    ClaimNotFound {
+        /// Its name.
+        claim: Symbol,
+    },
+    /// The claim of an ephemeral volume is not there yet.
+    EphemeralClaimMissing {
+        /// The name it will have.
+        claim: Symbol,
+    },
+    /// A claim by the name of an ephemeral volume's was made for something else.
+    EphemeralClaimNotOwned {
+        /// Of pod and claim.
+        namespace: Symbol,
+        /// The claim.
+        claim: Symbol,
+        /// The pod.
+        pod: Symbol,
+    },
+    /// A claim's volume is gone.
+    ClaimLost {
+        /// The claim.
+        claim: Symbol,
+        /// The volume it had.
+        volume: Symbol,
+    },
+    /// A claim is on its way out.
+    ClaimDeleting {
+        /// The claim.
+        claim: Symbol,
+    },
+    /// A claim that does not wait for its pod has no volume yet.
+    UnboundImmediate,
+    /// A claim names a volume that is not there.
+    VolumeNotFound {
+        /// The volume.
+        volume: Symbol,
+    },
+    /// A claim names a storage class that is not there.
+    ClassNotFound {
+        /// The class.
+        class: Symbol,
+    },
+    /// A claim names neither a volume nor a storage class.
+    NoVolumeNorClass,
+    /// A claim that does not wait for its pod names no volume.
+    NoVolumeName,
+}
+
+impl Conflict {
+    /// The plugin that finds it first under the default profile.
+    pub fn plugin(self) -> Plugin {
+        match self {
+            Conflict::Affinity => Plugin::NodeAffinity,
+            Conflict::ClaimNotFound { .. } => Plugin::VolumeRestrictions,
+            Conflict::EphemeralClaimMissing { .. }
+            | Conflict::EphemeralClaimNotOwned { .. }
+            | Conflict::ClaimLost { .. }
+            | Conflict::ClaimDeleting { .. }
+            | Conflict::UnboundImmediate => Plugin::VolumeBinding,
+            Conflict::VolumeNotFound { .. }
+            | Conflict::ClassNotFound { .. }
+            | Conflict::NoVolumeNorClass
+            | Conflict::NoVolumeName => Plugin::VolumeZone,
         }
     }
 }
@@ -95,6 +188,8 @@ pub enum Reason {
         /// The first label that is not as the pod demands, where one demand alone decides.
         mismatch: Option<LabelMismatch>,
     },
+    /// The node affinity that the profile adds to every pod's.
+    EnforcedAffinity,
     /// The pod is for another operating system.
     OperatingSystem {
         /// `spec.os.name`.
@@ -123,6 +218,46 @@ pub enum Reason {
         /// What the node offers in all.
         allocatable: i64,
     },
+    /// A pod on the node uses a disk that cannot be shared, or not for writing.
+    DiskTaken,
+    /// A pod somewhere uses a claim that is for one pod.
+    ClaimTaken {
+        /// The claim.
+        claim: Symbol,
+    },
+    /// The node can attach no more volumes of a driver.
+    VolumeLimit {
+        /// The driver.
+        driver: Symbol,
+        /// How many are attached.
+        held: i64,
+        /// How many the pod adds.
+        wanted: i64,
+        /// How many there may be.
+        limit: i64,
+    },
+    /// A claim is not there, so its volume cannot be counted.
+    ClaimNotCounted {
+        /// Its namespace.
+        namespace: Symbol,
+        /// Its name.
+        claim: Symbol,
+    },
+    /// A bound volume cannot be reached from the node.
+    VolumeAffinity,
+    /// No volume for a claim that waits can be reached from the node, or be made for it.
+    NoVolumeToBind,
+    /// There is no room for a new volume.
+    NoStorageLeft,
+    /// A claim is bound to a volume that is not there.
+    VolumeMissing,
+    /// A bound volume is in another zone or region.
+    VolumeZone {
+        /// The volume's label.
+        key: Symbol,
+    },
+    /// The pod is refused whatever the node.
+    Conflict(Conflict),
     /// Placing the pod here would make places too uneven.
     Spread {
         /// The constraint's topology key.
@@ -158,7 +293,15 @@ impl Reason {
             | Reason::NodeName
             | Reason::UntoleratedTaint { .. }
             | Reason::NodeAffinity { .. }
+            | Reason::EnforcedAffinity
             | Reason::OperatingSystem { .. }
+            | Reason::ClaimNotCounted { .. }
+            | Reason::VolumeAffinity
+            | Reason::NoVolumeToBind
+            | Reason::NoStorageLeft
+            | Reason::VolumeMissing
+            | Reason::VolumeZone { .. }
+            | Reason::Conflict(_)
             | Reason::SpreadKeyMissing { .. }
             | Reason::Affinity
             | Reason::PreemptionNotHelpful
@@ -170,9 +313,43 @@ impl Reason {
             } => requested > allocatable,
             Reason::PortTaken { .. }
             | Reason::TooManyPods { .. }
+            | Reason::DiskTaken
+            | Reason::ClaimTaken { .. }
+            | Reason::VolumeLimit { .. }
             | Reason::Spread { .. }
             | Reason::AntiAffinity
             | Reason::ExistingAntiAffinity => false,
+        }
+    }
+
+    /// The same reason without what differs from node to node, so that nodes can be counted by it. Whether eviction
+    /// can help is kept.
+    pub fn in_general(self) -> Self {
+        match self {
+            Reason::NodeAffinity { .. } => Reason::NodeAffinity { mismatch: None },
+            Reason::TooManyPods { .. } => Reason::TooManyPods { allowed: 0 },
+            Reason::Insufficient {
+                resource,
+                requested,
+                ..
+            } => Reason::Insufficient {
+                resource,
+                requested,
+                free: 0,
+                allocatable: if self.is_unresolvable() { 0 } else { requested },
+            },
+            Reason::VolumeLimit { driver, wanted, .. } => Reason::VolumeLimit {
+                driver,
+                held: 0,
+                wanted,
+                limit: 0,
+            },
+            Reason::Spread { key, max_skew, .. } => Reason::Spread {
+                key,
+                skew: 0,
+                max_skew,
+            },
+            other => other,
         }
     }
 }
@@ -184,7 +361,7 @@ pub struct Refusal {
     pub plugin: Plugin,
     /// Its first reason.
     pub reason: Reason,
-    /// Its further reasons; only NodeResourcesFit has any.
+    /// Its further reasons; only NodeResourcesFit and VolumeBinding have any.
     pub more: Vec<Reason>,
 }
 
@@ -207,4 +384,22 @@ impl Refusal {
     pub fn is_unresolvable(&self) -> bool {
         self.reasons().any(Reason::is_unresolvable)
     }
+
+    /// The same refusal with its reasons [in general](Reason::in_general).
+    pub fn in_general(&self) -> Self {
+        Refusal {
+            plugin: self.plugin,
+            reason: self.reason.in_general(),
+            more: self.more.iter().copied().map(Reason::in_general).collect(),
+        }
+    }
+}
+
+/// How many nodes refuse a pod in the same way.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Tally {
+    /// How, [in general](Refusal::in_general): amounts that differ from node to node are 0.
+    pub refusal: Refusal,
+    /// How many nodes.
+    pub nodes: usize,
 }

@@ -71,6 +71,17 @@ impl Amounts {
         self.combine(other, i64::max);
     }
 
+    /// The smaller of each, in place.
+    pub(crate) fn minimize(&mut self, other: &Amounts) {
+        self.cpu_milli = self.cpu_milli.min(other.cpu_milli);
+        self.memory_bytes = self.memory_bytes.min(other.memory_bytes);
+        self.ephemeral_bytes = self.ephemeral_bytes.min(other.ephemeral_bytes);
+        self.pods = self.pods.min(other.pods);
+        for (name, amount) in &mut self.scalars {
+            *amount = (*amount).min(other.scalar(*name));
+        }
+    }
+
     fn combine(&mut self, other: &Amounts, operation: impl Fn(i64, i64) -> i64) {
         self.cpu_milli = operation(self.cpu_milli, other.cpu_milli);
         self.memory_bytes = operation(self.memory_bytes, other.memory_bytes);

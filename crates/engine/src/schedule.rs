@@ -1,18 +1,23 @@
 //! The question "which node for this pod?", its short answer ([`Decision`]) and its full one ([`Answer`]).
 //!
 //! Every node is filtered in upstream's order and every feasible one scored; the highest total wins, and among equals
-//! the one that the caller's seed and the node's name pick, so insertion order is never visible.
+//! the one that the caller's seed and the node's name pick, so insertion order is never visible. What is said here
+//! node by node is the rule; the boards ([`crate::cluster`]) come to the same decision at the cost of what changed.
 
+use std::cmp::Reverse;
 use std::hash::{Hash, Hasher};
 
 use rustc_hash::FxHasher;
 
 use crate::class::PodClassId;
-use crate::cluster::{Cluster, NodeId, Question};
+use crate::cluster::{Cluster, NodeId, Question, Word};
 use crate::error::ModelError;
 use crate::filter;
+use crate::filter::volume_binding::Site;
+use crate::intern::Symbol;
+use crate::labels::LabelSet;
 use crate::model::PodSpec;
-use crate::reason::{Plugin, Reason, Refusal};
+use crate::reason::{Conflict, Plugin, Reason, Refusal, Tally};
 use crate::score::{self, Column};
 use crate::selector::NamedNodes;
 
@@ -28,20 +33,41 @@ pub enum Decision {
 /// Why a pod goes nowhere.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Unschedulable {
-    /// The pod contradicts itself, so that no node was looked at.
-    pub conflict: bool,
-    /// Every node with its refusal, in order of their names. Empty on a conflict.
-    pub nodes: Vec<(NodeId, Refusal)>,
+    /// Why no node was looked at, if none was.
+    pub conflict: Option<Conflict>,
+    /// How many nodes refuse in which way; [`Cluster::refusals`] tells node by node. Empty on a conflict.
+    pub tallies: Vec<Tally>,
 }
 
 impl Unschedulable {
-    /// The plugins that refused a node, each once: changes that concern none of them cannot help.
+    fn of(cluster: &Cluster, tallies: Vec<Tally>) -> Self {
+        Unschedulable {
+            conflict: None,
+            tallies: Self::in_order(cluster, tallies),
+        }
+    }
+
+    /// Tallies in an order that does not depend on how they came about.
+    pub(crate) fn in_order(cluster: &Cluster, mut tallies: Vec<Tally>) -> Vec<Tally> {
+        if tallies.len() > 1 {
+            tallies.sort_by_cached_key(|tally| {
+                let reasons = tally.refusal.reasons();
+                let details = reasons.map(|reason| cluster.reason_detail(reason));
+                let resolvable = !tally.refusal.is_unresolvable();
+                (
+                    tally.refusal.plugin,
+                    details.collect::<Vec<_>>(),
+                    resolvable,
+                )
+            });
+        }
+        tallies
+    }
+
+    /// The plugins that refused the pod or a node, each once: changes that concern none of them cannot help.
     pub fn plugins(&self) -> Vec<Plugin> {
-        let mut plugins: Vec<_> = self
-            .nodes
-            .iter()
-            .map(|(_, refusal)| refusal.plugin)
-            .collect();
+        let tallies = self.tallies.iter().map(|tally| tally.refusal.plugin);
+        let mut plugins: Vec<_> = tallies.chain(self.conflict.map(Conflict::plugin)).collect();
         plugins.sort_unstable();
         plugins.dedup();
         plugins
@@ -51,8 +77,8 @@ impl Unschedulable {
 /// What every node says to a pod.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Answer {
-    /// The pod contradicts itself, so that no node was looked at.
-    pub conflict: bool,
+    /// Why no node would be looked at. Where it is about volumes every node says it too.
+    pub conflict: Option<Conflict>,
     /// Every node, in order of their names.
     pub nodes: Vec<NodeAnswer>,
     /// The nodes with the highest total, in order of their names.
@@ -142,7 +168,7 @@ impl Cluster {
             outcome: Outcome::Refused(refusal),
         });
         let mut nodes: Vec<_> = scored.chain(refused).collect();
-        let conflict = question.class.shape.named_nodes == NamedNodes::Conflict;
+        let conflict = question.conflict();
         nodes.sort_by(|a, b| self.node_name(a.node).cmp(self.node_name(b.node)));
         best.sort_by(|a, b| self.node_name(*a).cmp(self.node_name(*b)));
         Answer {
@@ -152,14 +178,60 @@ impl Cluster {
         }
     }
 
+    /// Every node with its refusal, in order of their names, for a pod that fits nowhere.
+    pub fn refusals(&mut self, class: PodClassId, key: &str) -> Vec<(NodeId, Refusal)> {
+        let mut refused = self.filter(class, key).refused;
+        refused.sort_by(|a, b| self.node_name(a.0).cmp(self.node_name(b.0)));
+        refused
+    }
+
+    /// Why pods of a class are refused before any node is looked at.
+    fn conflict(&mut self, class: PodClassId) -> Option<Conflict> {
+        let own = self.class(class);
+        if own.volumes.is_empty() && own.shape.named_nodes != NamedNodes::Conflict {
+            return None;
+        }
+        self.question(class).conflict()
+    }
+
     /// [`Cluster::schedule_pod`] by class and key.
     pub(crate) fn schedule_key(&mut self, class: PodClassId, key: &str, seed: u64) -> Decision {
-        if let Some(Some(best)) = self.best_by_board(class, seed) {
-            return Decision::Node(best);
+        if let Some(conflict) = self.conflict(class) {
+            return Decision::Unschedulable(Unschedulable {
+                conflict: Some(conflict),
+                tallies: Vec::new(),
+            });
         }
+        let held = self.filter_with_nominated(class, key);
+        match self.ask_boards(class, seed, &held) {
+            Some(Word::Node(node)) => Decision::Node(node),
+            Some(Word::Refused(tallies)) => {
+                Decision::Unschedulable(Unschedulable::of(self, tallies))
+            }
+            None => self.schedule_by_asking_all(class, key, seed),
+        }
+    }
+
+    /// [`Cluster::schedule_key`] without boards: every node is asked.
+    pub(crate) fn schedule_by_asking_all(
+        &mut self,
+        class: PodClassId,
+        key: &str,
+        seed: u64,
+    ) -> Decision {
         let filtered = self.filter(class, key);
         match filtered.feasible.as_slice() {
-            [] => Decision::Unschedulable(self.unschedulable(class, filtered)),
+            [] => {
+                let mut tallies: Vec<Tally> = Vec::new();
+                for (_, refusal) in &filtered.refused {
+                    let refusal = refusal.in_general();
+                    match tallies.iter_mut().find(|tally| tally.refusal == refusal) {
+                        Some(tally) => tally.nodes += 1,
+                        None => tallies.push(Tally { refusal, nodes: 1 }),
+                    }
+                }
+                Decision::Unschedulable(Unschedulable::of(self, tallies))
+            }
             [only] => Decision::Node(*only),
             feasible => {
                 let question = self.question(class);
@@ -175,24 +247,10 @@ impl Cluster {
 
     /// The node for a pod of a class, without the reasons where there is none.
     pub(crate) fn best_node(&mut self, class: PodClassId, key: &str, seed: u64) -> Option<NodeId> {
-        if let Some(best) = self.best_by_board(class, seed) {
-            return best;
-        }
         match self.schedule_key(class, key, seed) {
             Decision::Node(node) => Some(node),
             Decision::Unschedulable(_) => None,
         }
-    }
-
-    fn unschedulable(&self, class: PodClassId, filtered: Filtered) -> Unschedulable {
-        let conflict = self.class(class).shape.named_nodes == NamedNodes::Conflict;
-        let mut nodes = if conflict {
-            Vec::new()
-        } else {
-            filtered.refused
-        };
-        nodes.sort_by(|a, b| self.node_name(a.0).cmp(self.node_name(b.0)));
-        Unschedulable { conflict, nodes }
     }
 
     /// All nodes through all filters.
@@ -219,6 +277,9 @@ impl Cluster {
     /// Nodes that refuse the pod because of room held there for others of at least its priority.
     fn filter_with_nominated(&mut self, class: PodClassId, key: &str) -> Vec<(NodeId, Refusal)> {
         let mut refused = Vec::new();
+        if !self.holds_room() {
+            return refused;
+        }
         for (node, pods) in self.held_room(self.class(class).priority, key) {
             if let Some(refusal) = self.check_beside(class, node, &pods) {
                 refused.push((node, refusal));
@@ -235,41 +296,106 @@ impl Cluster {
         pods: &[PodClassId],
     ) -> Option<Refusal> {
         self.prepare(class);
-        pods.iter().for_each(|pod| self.load(*pod, node, false));
+        pods.iter().for_each(|pod| self.try_on(*pod, node, false));
         let refusal = self.question(class).check(node);
-        pods.iter().for_each(|pod| self.unload(*pod, node, false));
+        pods.iter().for_each(|pod| self.take_off(*pod, node, false));
         refusal
     }
 }
 
 impl Question<'_> {
+    /// Why the pod is refused before any node is looked at.
+    pub(crate) fn conflict(&self) -> Option<Conflict> {
+        if self.class.shape.named_nodes == NamedNodes::Conflict {
+            return Some(Conflict::Affinity);
+        }
+        self.check_claims().map(|(_, conflict)| conflict)
+    }
+
+    /// The conflict of the pod's claims, with the plugin that finds it.
+    fn check_claims(&self) -> Option<(Plugin, Conflict)> {
+        let mut conflicts = self.volumes?.conflicts.iter();
+        conflicts
+            .find(|(plugin, _)| self.rules.filters(*plugin))
+            .copied()
+    }
+
     /// The first filter that refuses a node.
     pub(crate) fn check(&self, id: NodeId) -> Option<Refusal> {
-        let node = self.cluster.at(id);
+        if let Some((plugin, conflict)) = self.check_claims() {
+            return Some(Refusal::new(plugin, Reason::Conflict(conflict)));
+        }
+        self.check_static(id).or_else(|| self.check_load(id))
+    }
+
+    /// The filters that look at the node itself, whatever is placed.
+    pub(crate) fn check_static(&self, id: NodeId) -> Option<Refusal> {
         if let NamedNodes::Only(named) = &self.class.shape.named_nodes
-            && !named.contains(&node.fixed.name)
+            && !named.contains(&self.cluster.at(id).fixed.name)
         {
             return Some(Refusal::new(Plugin::PreFilter, Reason::NotNamed));
         }
-        if !self.passes_static(id)
-            && let Some((plugin, reason)) = self.verdict(id).refusal
-        {
-            return Some(Refusal::new(plugin, reason));
+        if self.passes_static(id) {
+            return None;
         }
-        self.check_load(id)
+        let (plugin, reason) = self.verdict(id).refusal?;
+        Some(Refusal::new(plugin, reason))
     }
 
     /// The filters about what a node has left.
     pub(crate) fn check_room(&self, id: NodeId) -> Option<Refusal> {
         let node = self.cluster.at(id);
-        filter::node_ports::check(&self.class.shape, &node.ports)
-            .map(|reason| Refusal::new(Plugin::NodePorts, reason))
-            .or_else(|| filter::node_resources_fit::check(&self.class.shape, node))
+        let shape = &self.class.shape;
+        if self.rules.filters(Plugin::NodePorts)
+            && let Some(reason) = filter::node_ports::check(shape, &node.ports)
+        {
+            return Some(Refusal::new(Plugin::NodePorts, reason));
+        }
+        if !self.rules.filters(Plugin::NodeResourcesFit) {
+            return None;
+        }
+        filter::node_resources_fit::check(shape, node)
     }
 
     /// The filters that depend on what is placed already.
     pub(crate) fn check_load(&self, id: NodeId) -> Option<Refusal> {
-        self.check_room(id).or_else(|| self.check_topology(id))
+        self.check_room(id)
+            .or_else(|| self.check_volumes(id))
+            .or_else(|| self.check_topology(id))
+    }
+
+    /// The filters about volumes.
+    fn check_volumes(&self, id: NodeId) -> Option<Refusal> {
+        let plan = self.volumes?;
+        let node = self.cluster.at(id);
+        let labels = &node.fixed.labels;
+        self.on(Plugin::VolumeRestrictions, || {
+            filter::volume_restrictions::check(self, plan, node)
+        })
+        .or_else(|| {
+            self.on(Plugin::NodeVolumeLimits, || {
+                filter::node_volume_limits::check(self, plan, node)
+            })
+        })
+        .or_else(|| self.check_reach(node.fixed.name, labels))
+    }
+
+    /// Whether the pod's volumes are reachable from a node of these labels.
+    pub(crate) fn check_reach(&self, name: Symbol, labels: &LabelSet) -> Option<Refusal> {
+        let plan = self.volumes?;
+        let names = self.cluster.names();
+        let site = Site {
+            name,
+            labels,
+            names,
+        };
+        let binds = self.rules.filters(Plugin::VolumeBinding);
+        let refusal = binds.then(|| filter::volume_binding::check(plan, site));
+        refusal.flatten().or_else(|| {
+            self.on(Plugin::VolumeZone, || {
+                filter::volume_zone::check(plan, labels)
+            })
+        })
     }
 
     /// The filters about places and other pods.
@@ -278,9 +404,16 @@ impl Question<'_> {
         filter::pod_topology_spread::check(self.view, node)
             .map(|reason| Refusal::new(Plugin::PodTopologySpread, reason))
             .or_else(|| {
-                let reason = filter::inter_pod_affinity::check(self.class, self.view, node)?;
-                Some(Refusal::new(Plugin::InterPodAffinity, reason))
+                self.on(Plugin::InterPodAffinity, || {
+                    filter::inter_pod_affinity::check(self.class, self.view, node)
+                })
             })
+    }
+
+    /// What a filter says, if it is on.
+    fn on(&self, plugin: Plugin, check: impl FnOnce() -> Option<Reason>) -> Option<Refusal> {
+        let reason = self.rules.filters(plugin).then(check)??;
+        Some(Refusal::new(plugin, reason))
     }
 }
 
@@ -295,14 +428,27 @@ fn totals(columns: &[Column], rows: usize) -> Vec<i64> {
     totals
 }
 
-/// Ranks equals by seed and name: as good as random, the same every time, whatever the order of arrival.
-pub(crate) fn tie(seed: u64, name: &str) -> u64 {
+/// A node's place on the circle on which equals are told apart: a hash of its name.
+pub(crate) fn tie_place(name: &str) -> u64 {
     let mut hasher = FxHasher::default();
-    seed.hash(&mut hasher);
     name.hash(&mut hasher);
-    // Finish with a mix: the plain hash of near-equal names keeps their order.
-    let mut mixed = hasher.finish();
-    mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-    (mixed ^ (mixed >> 31)) >> 16
+    mix(hasher.finish())
+}
+
+/// The place from which a seed looks for the next node.
+pub(crate) fn tie_start(seed: u64) -> u64 {
+    mix(seed.wrapping_add(0x9e37_79b9_7f4a_7c15))
+}
+
+/// Ranks equals by seed and name, the nearest after the seed's place on the circle highest: as good as random, the
+/// same every time, whatever the order of arrival.
+pub(crate) fn tie(seed: u64, name: &str) -> Reverse<(u64, &str)> {
+    Reverse((tie_place(name).wrapping_sub(tie_start(seed)), name))
+}
+
+/// Spreads near-equal numbers over all 64 bits.
+fn mix(mut bits: u64) -> u64 {
+    bits = (bits ^ (bits >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    bits = (bits ^ (bits >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    bits ^ (bits >> 31)
 }

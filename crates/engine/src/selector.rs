@@ -83,6 +83,11 @@ impl Requirement {
         }
     }
 
+    /// `key in (values)`; `None` where that is no selector.
+    pub(crate) fn one_of(key: &str, values: &[String], names: &mut Interner) -> Option<Self> {
+        Requirement::compile(key, Operator::In, values, names)
+    }
+
     pub(crate) fn matches(&self, labels: &LabelSet, names: &Interner) -> bool {
         let value = labels.value(self.key);
         let number = || value.and_then(|value| names.text(value).parse::<i64>().ok());

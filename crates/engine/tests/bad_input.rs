@@ -7,7 +7,12 @@ use mullion_engine::model::{
     PreferredSchedulingTerm, Quantity, ResourceMap, Taint, TaintEffect, Toleration,
     TolerationOperator, TopologySpreadConstraint, WeightedPodAffinityTerm, WhenUnsatisfiable,
 };
-use mullion_engine::{Cluster, Decision, Options};
+use mullion_engine::model::{
+    CsiNodeSpec, Disk, PersistentVolumeClaimSpec, PersistentVolumeSpec, PodVolume,
+    StorageClassSpec, TopologyRequirement, VolumeSource,
+};
+use mullion_engine::profile::ScoringStrategy;
+use mullion_engine::{Cluster, Decision, Options, Profile};
 use proptest::collection::vec;
 use proptest::prelude::*;
 use proptest::sample::select;
@@ -274,6 +279,216 @@ fn node() -> impl Strategy<Value = NodeSpec> {
             ..NodeSpec::default()
         },
     )
+}
+
+fn quantity() -> impl Strategy<Value = Quantity> {
+    select(vec!["0", "-1", "1n", "16Ei", "1Gi"]).prop_map(|text| text.parse().expect("a quantity"))
+}
+
+fn disk() -> impl Strategy<Value = Disk> {
+    prop_oneof![
+        (text(), any::<bool>())
+            .prop_map(|(name, read_only)| Disk::GcePersistentDisk { name, read_only }),
+        text().prop_map(|id| Disk::AwsElasticBlockStore { id }),
+        (vec(text(), 0..2), text()).prop_map(|(monitors, image)| Disk::Rbd {
+            monitors,
+            pool: image.clone(),
+            image,
+            read_only: false,
+        }),
+        text().prop_map(|uri| Disk::AzureDisk { uri }),
+    ]
+}
+
+fn pod_volume() -> impl Strategy<Value = PodVolume> {
+    prop_oneof![
+        text().prop_map(|claim| PodVolume::Claim { claim }),
+        (text(), text()).prop_map(|(claim, uid)| PodVolume::Ephemeral {
+            pod: claim.clone(),
+            claim,
+            uid,
+        }),
+        disk().prop_map(PodVolume::Disk),
+    ]
+}
+
+fn claim() -> impl Strategy<Value = PersistentVolumeClaimSpec> {
+    let names = (text(), text(), text());
+    (
+        names,
+        any::<bool>(),
+        prop::option::of(quantity()),
+        selector(),
+    )
+        .prop_map(
+            |((name, volume, class), bind_completed, request, selector)| {
+                PersistentVolumeClaimSpec {
+                    name,
+                    volume,
+                    class,
+                    bind_completed,
+                    request,
+                    selector,
+                    ..PersistentVolumeClaimSpec::default()
+                }
+            },
+        )
+}
+
+fn volume() -> impl Strategy<Value = PersistentVolumeSpec> {
+    let labels = prop::collection::btree_map(
+        select(vec!["topology.kubernetes.io/zone", "zone"]).prop_map(str::to_owned),
+        select(vec!["", "__", "a__b", "a"]).prop_map(str::to_owned),
+        0..2,
+    );
+    let terms = prop::option::of(vec(node_term(), 0..2));
+    (
+        text(),
+        text(),
+        quantity(),
+        labels,
+        terms,
+        prop::option::of(disk()),
+    )
+        .prop_map(
+            |(name, class, capacity, labels, terms, disk)| PersistentVolumeSpec {
+                name,
+                class,
+                capacity,
+                labels,
+                available: true,
+                node_affinity: terms.map(|node_selector_terms| NodeSelector {
+                    node_selector_terms,
+                }),
+                source: disk.map(VolumeSource::Disk),
+                ..PersistentVolumeSpec::default()
+            },
+        )
+}
+
+fn class() -> impl Strategy<Value = StorageClassSpec> {
+    let demand =
+        (text(), vec(text(), 0..2)).prop_map(|(key, values)| TopologyRequirement { key, values });
+    let terms = vec(vec(demand, 0..2), 0..2);
+    (text(), text(), any::<bool>(), terms).prop_map(
+        |(name, provisioner, waits_for_consumer, allowed_topologies)| StorageClassSpec {
+            name,
+            provisioner,
+            waits_for_consumer,
+            allowed_topologies,
+        },
+    )
+}
+
+fn csi_node() -> impl Strategy<Value = CsiNodeSpec> {
+    let count = select(vec![i64::MIN, -1, 0, 1, i64::MAX]);
+    let name = (0..4_u8).prop_map(|index| format!("n{index}"));
+    (name, vec((text(), count), 0..3)).prop_map(|(name, limits)| CsiNodeSpec {
+        name,
+        limits,
+        migrated_plugins: vec!["kubernetes.io/aws-ebs".to_owned()],
+    })
+}
+
+fn profile() -> impl Strategy<Value = Profile> {
+    let number = || select(vec![i64::MIN, -1, 0, 1, 100, i64::MAX]);
+    let points = vec((number(), number()), 0..4);
+    let strategy = prop_oneof![
+        Just(ScoringStrategy::MostAllocated),
+        points.prop_map(ScoringStrategy::RequestedToCapacityRatio),
+    ];
+    (
+        strategy,
+        vec((text(), number()), 0..3),
+        vec(text(), 0..4),
+        number(),
+        number(),
+    )
+        .prop_map(|(strategy, resources, balanced_resources, weight, hard)| {
+            let mut profile = Profile {
+                balanced_resources,
+                hard_pod_affinity_weight: hard,
+                ..Profile::default()
+            };
+            profile.fit.strategy = strategy;
+            profile.fit.resources = resources;
+            profile.scores.values_mut().for_each(|own| *own = weight);
+            profile
+        })
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 256, failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn nonsense_about_storage_and_profiles_is_answered_or_refused(
+        profile in profile(),
+        nodes in vec(node(), 1..6),
+        claims in vec(claim(), 0..4),
+        volumes in vec(volume(), 0..4),
+        classes in vec(class(), 0..4),
+        csi_nodes in vec(csi_node(), 0..4),
+        pods in vec((pod(), vec(pod_volume(), 0..3)), 1..6),
+    ) {
+        let mut cluster = Cluster::with_profiles(Options::default(), &[profile]);
+        claims.iter().for_each(|claim| cluster.set_claim(claim));
+        volumes.iter().for_each(|volume| cluster.set_volume(volume));
+        classes.iter().for_each(|class| cluster.set_storage_class(class));
+        csi_nodes.iter().for_each(|node| cluster.set_csi_node(node));
+        for (index, node) in nodes.into_iter().enumerate() {
+            // A node that offers less than nothing is refused, which is fine here.
+            let mut node = NodeSpec { name: format!("n{index}"), ..node };
+            node.allocatable.insert("pods".to_owned(), Quantity::from_units(9));
+            let _ = cluster.add_node(&node);
+        }
+        for (index, (mut pod, volumes)) in pods.into_iter().enumerate() {
+            pod.name = format!("p{index}");
+            pod.template.volumes = volumes;
+            match cluster.schedule_pod(&pod, 0) {
+                Ok(Decision::Node(node)) => {
+                    let name = cluster.node_name(node).to_owned();
+                    cluster.bind(&pod, &name).expect("a new pod");
+                }
+                Ok(Decision::Unschedulable(refused)) => {
+                    let class = cluster.pod_class(&pod.template).expect("it was scheduled");
+                    let preemption = cluster.preempt(class, &pod.key(), &refused, 0);
+                    prop_assert!(!cluster.message_with_preemption(&refused, &preemption).is_empty());
+                    cluster.bind(&pod, "n0").expect("a new pod");
+                }
+                Err(error) => prop_assert!(error.to_string().contains("below zero")),
+            }
+        }
+    }
+}
+
+#[test]
+fn a_million_labels_are_a_node_like_any_other() {
+    let mut cluster = Cluster::new(Options::default());
+    let mut node = NodeSpec::named("crowded");
+    node.allocatable
+        .insert("pods".to_owned(), Quantity::from_units(1));
+    node.labels = (0..1_000_000)
+        .map(|index| (format!("key-{index}"), index.to_string()))
+        .collect();
+    let id = cluster.add_node(&node).expect("valid");
+    let mut pod = PodSpec {
+        name: "picky".to_owned(),
+        ..PodSpec::default()
+    };
+    let select = |value: &str| [("key-999999".to_owned(), value.to_owned())].into();
+    pod.template.node_selector = select("999999");
+    let decision = cluster.schedule_pod(&pod, 0).expect("valid");
+    assert_eq!(decision, Decision::Node(id));
+    pod.template.node_selector = select("1");
+    let decision = cluster.schedule_pod(&pod, 0).expect("valid");
+    let Decision::Unschedulable(refused) = decision else {
+        panic!("no node has that label");
+    };
+    let message = cluster.message(&refused);
+    assert_eq!(
+        message,
+        "0/1 nodes are available: 1 node(s) didn't match Pod's node affinity/selector."
+    );
 }
 
 proptest! {

@@ -436,7 +436,7 @@ proptest! {
                 cluster.bind(pod, &name).expect("a new pod");
             }
         }
-        for refusal in plan.unplaceable.iter().flat_map(|pod| &pod.pools) {
+        for refusal in plan.unplaceable.iter().flat_map(|pod| pod.pools.iter()) {
             let stopped = matches!(
                 refusal.reason,
                 PoolReason::LimitReached { .. }

@@ -14,7 +14,7 @@ use std::io::{BufRead, BufReader};
 
 use flate2::read::GzDecoder;
 use mullion_engine::model::{NamespaceSpec, NodeSpec, PdbSpec, PodSpec, ServiceSpec};
-use mullion_engine::preempt::Preemption;
+use mullion_engine::preempt::{Eviction, Preemption};
 use mullion_engine::{Answer, Cluster, Decision, NodeId, Options, Outcome, Plugin, Reason};
 use serde_json::{Value, json};
 
@@ -64,7 +64,8 @@ fn answer(cluster: &mut Cluster, pod: &PodSpec) -> Value {
         Decision::Unschedulable(refused) => {
             value["message"] = json!(cluster.message(&refused));
             let preemption = cluster.preempt(class, &pod.key(), &refused, SEED);
-            value["preemption"] = preemption_answer(cluster, &preemption);
+            let equals = cluster.equal_evictions(class, &pod.key());
+            value["preemption"] = preemption_answer(cluster, &preemption, &equals);
         }
     }
     value
@@ -108,8 +109,8 @@ fn best(cluster: &Cluster, answer: &Answer) -> Value {
     }
 }
 
-fn preemption_answer(cluster: &Cluster, preemption: &Preemption) -> Value {
-    let Preemption::Evict { equals, chosen } = preemption else {
+fn preemption_answer(cluster: &Cluster, preemption: &Preemption, equals: &[Eviction]) -> Value {
+    let Preemption::Evict { chosen } = preemption else {
         return json!([{ "node": "", "victims": [], "message": cluster.preemption_message(preemption) }]);
     };
     assert!(equals.contains(chosen), "the choice is one of the equals");

@@ -1,5 +1,8 @@
 //! `mullion bench`: figures that anyone can measure again. Each prints what it measured and on how much.
 
+pub(crate) mod engine;
+pub(crate) mod provision;
+
 use std::time::{Duration, Instant};
 
 use futures::StreamExt;
@@ -16,7 +19,7 @@ use rustc_hash::FxHashSet;
 use serde_json::json;
 
 use crate::{
-    cli::Output,
+    cli::{MOST_PODS_PER_NODE, Output},
     failure::Failure,
     kubeconfig, memory, out,
     up::{
@@ -32,6 +35,16 @@ const PATIENCE: Duration = Duration::from_secs(600);
 
 /// From one manifest to all pods Running and Ready, without simulated delays, through the API server's TLS port.
 pub(crate) async fn up(nodes: u32, pods: u32, output: Output) -> Result<(), Failure> {
+    let most = nodes.saturating_mul(MOST_PODS_PER_NODE);
+    if pods > most {
+        return Err(Failure::input(format!(
+            "{pods} pods have no room on {nodes} nodes: each takes {MOST_PODS_PER_NODE}"
+        ))
+        .hint(format!(
+            "--pods {most}, or --nodes {}",
+            pods.div_ceil(MOST_PODS_PER_NODE)
+        )));
+    }
     let cluster = Cluster::start(plan(nodes)?).await?;
     let client = client(&cluster).await?;
     let measured = tokio::time::timeout(PATIENCE, apply_and_wait(&client, pods)).await;
@@ -81,6 +94,7 @@ fn plan(nodes: u32) -> Result<Plan, Failure> {
         exhausted: Vec::new(),
         images: Default::default(),
         pod_os_counts: true,
+        scheduler: Default::default(),
     })
 }
 

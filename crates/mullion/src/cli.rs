@@ -1,12 +1,19 @@
 //! The command line: what can be asked for and how help describes it. Flags are turned into ready objects by each command's module.
 
-use std::path::PathBuf;
+use std::{ffi::OsString, path::PathBuf};
 
 use clap::{
-    Args, Parser, Subcommand, ValueEnum,
+    Args, CommandFactory, Parser, Subcommand, ValueEnum,
     builder::styling::{AnsiColor, Styles},
+    error::{ContextKind, ContextValue, ErrorKind},
 };
 use mullion_cloud::Speed;
+
+use crate::{
+    bench::{engine, provision},
+    failure::Failure,
+    why::WhyArgs,
+};
 
 const STYLES: Styles = Styles::styled()
     .header(AnsiColor::Green.on_default().bold())
@@ -28,6 +35,8 @@ pub(crate) struct Cli {
 pub(crate) enum Command {
     /// Run a whole mixed Linux/Windows cluster in this process until Ctrl-C.
     Up(UpArgs),
+    /// Say where a pod goes, or why nowhere and what would help.
+    Why(WhyArgs),
     /// Measure Mullion on this machine.
     Bench {
         #[command(subcommand)]
@@ -43,6 +52,69 @@ pub(crate) enum Command {
     },
 }
 
+/// Reads the command line. Help and versions are printed and end the process; whatever is wrong becomes one line and a hint, as every
+/// other error of the program.
+pub(crate) fn parse() -> Result<Cli, Failure> {
+    let args: Vec<OsString> = std::env::args_os().collect();
+    let error = match Cli::try_parse_from(&args) {
+        Ok(cli) => return Ok(cli),
+        Err(error) => error,
+    };
+    match error.use_stderr() && error.kind() != ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand
+    {
+        true => Err(refusal(&error, &args)),
+        false => error.exit(),
+    }
+}
+
+fn refusal(error: &clap::Error, args: &[OsString]) -> Failure {
+    let text = error.to_string();
+    let first = text.lines().next().unwrap_or_default();
+    let mut message = first.trim_start_matches("error: ").to_owned();
+    match (
+        error.get(ContextKind::ValidValue),
+        error.get(ContextKind::InvalidArg),
+    ) {
+        (Some(ContextValue::Strings(allowed)), _) if !allowed.is_empty() => {
+            message += &format!(": it must be one of {}", allowed.join(", "));
+        }
+        (_, Some(ContextValue::Strings(missing))) => message += &format!(" {}", missing.join(", ")),
+        _ => {}
+    }
+    let suggested = [
+        ContextKind::SuggestedArg,
+        ContextKind::SuggestedSubcommand,
+        ContextKind::SuggestedValue,
+    ];
+    let suggested = suggested.iter().find_map(|kind| match error.get(*kind)? {
+        ContextValue::String(name) => Some(name.clone()),
+        ContextValue::Strings(names) => names.first().cloned(),
+        _ => None,
+    });
+    let help = help_command(args);
+    Failure::input(message).hint(match (suggested, error.kind()) {
+        (Some(name), _) => format!("did you mean {name}? `{help}` lists what there is"),
+        (None, ErrorKind::ArgumentConflict) => "give it once".to_owned(),
+        (None, _) => format!("`{help}` says what can be given"),
+    })
+}
+
+/// The help of the command that these arguments name.
+fn help_command(args: &[OsString]) -> String {
+    let known = Cli::command();
+    let (mut command, mut path) = (&known, vec!["mullion"]);
+    for word in args.iter().skip(1) {
+        match command.find_subcommand(word) {
+            Some(sub) => {
+                command = sub;
+                path.push(sub.get_name());
+            }
+            None => break,
+        }
+    }
+    format!("{} --help", path.join(" "))
+}
+
 /// Flags of `mullion up`.
 #[derive(Args, Clone, Debug)]
 #[command(after_help = "Examples:
@@ -56,7 +128,7 @@ pub(crate) struct UpArgs {
     pub(crate) config: Option<PathBuf>,
 
     /// Port of the API server on 127.0.0.1; 0 takes any free one [default: 6443, or the next free one]
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = port)]
     pub(crate) port: Option<u16>,
 
     /// Where to write the kubeconfig [default: $XDG_STATE_HOME/mullion/kubeconfig]
@@ -68,7 +140,7 @@ pub(crate) struct UpArgs {
     pub(crate) merge: bool,
 
     /// Divide simulated delays (boot, image pull, cloud calls) by N; `max` leaves none
-    #[arg(long, value_name = "N", default_value = "10", value_parser = speed)]
+    #[arg(long, value_name = "N", default_value = "10", allow_negative_numbers = true, value_parser = speed)]
     pub(crate) speed: Speed,
 
     /// Let the simulated cloud be out of capacity: TYPE, TYPE/ZONE or TYPE/ZONE/CAPACITY-TYPE (`*` for any); may be repeated
@@ -83,6 +155,10 @@ pub(crate) struct UpArgs {
     #[arg(long)]
     pub(crate) ignore_pod_os: bool,
 
+    /// kube-scheduler's configuration file (a KubeSchedulerConfiguration): profiles, plugins, weights, scoring strategies
+    #[arg(long, value_name = "FILE")]
+    pub(crate) scheduler_config: Option<PathBuf>,
+
     /// Say more on stderr; twice for still more
     #[arg(short, long, action = clap::ArgAction::Count)]
     pub(crate) verbose: u8,
@@ -96,17 +172,28 @@ pub(crate) enum Bench {
     /// Starts a cluster in this process with N nodes, creates one Deployment with P replicas through the API server's TLS port and
     /// measures the time until every pod is Running and Ready.
     Up {
-        /// Nodes (m5.4xlarge, Linux).
-        #[arg(long, default_value_t = 500, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+        /// Nodes (m5.4xlarge, Linux), 40000 at most.
+        #[arg(long, default_value_t = 500, value_name = "N", allow_negative_numbers = true, value_parser = nodes)]
         nodes: u32,
-        /// Pods.
-        #[arg(long, default_value_t = 10_000, value_name = "P", value_parser = clap::value_parser!(u32).range(1..))]
+        /// Pods, 150 a node at most.
+        #[arg(long, default_value_t = 10_000, value_name = "P", allow_negative_numbers = true, value_parser = pods)]
         pods: u32,
         /// How to print the result.
         #[arg(short, long, value_enum, default_value_t = Output::Text)]
         output: Output,
     },
+    /// The engine alone: decisions per second on one core, by scenario.
+    ///
+    /// Builds a cluster in memory, then decides about pod after pod and places each. No API server, no simulation.
+    Engine(engine::Args),
+    /// One plan of the provisioner: how long it keeps scheduler and provisioner from their model.
+    Plan(provision::Args),
 }
+
+/// The nodes that `bench up` may ask for: what the subnets of a simulated VPC have addresses for.
+pub(crate) const MOST_NODES: u32 = 40_000;
+/// The pods of `bench up` that a node has room for, beside the cluster's own.
+pub(crate) const MOST_PODS_PER_NODE: u32 = 150;
 
 /// Forms of a result.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -115,6 +202,26 @@ pub(crate) enum Output {
     Text,
     /// One JSON object.
     Json,
+}
+
+fn port(text: &str) -> Result<u16, String> {
+    whole(text, 0, u32::from(u16::MAX))
+        .and_then(|port| u16::try_from(port).map_err(|error| error.to_string()))
+}
+
+fn nodes(text: &str) -> Result<u32, String> {
+    whole(text, 1, MOST_NODES)
+}
+
+fn pods(text: &str) -> Result<u32, String> {
+    whole(text, 1, MOST_NODES * MOST_PODS_PER_NODE)
+}
+
+fn whole(text: &str, least: u32, most: u32) -> Result<u32, String> {
+    let number = text.parse().ok();
+    number
+        .filter(|number| (least..=most).contains(number))
+        .ok_or_else(|| format!("it must be a whole number from {least} to {most}"))
 }
 
 fn speed(text: &str) -> Result<Speed, String> {
@@ -129,12 +236,38 @@ fn speed(text: &str) -> Result<Speed, String> {
 
 #[cfg(test)]
 mod tests {
-    use clap::CommandFactory;
-
     use super::*;
+
+    fn refused(args: &[&str]) -> String {
+        let error = Cli::try_parse_from(args).expect_err("it is wrong");
+        let args: Vec<OsString> = args.iter().map(OsString::from).collect();
+        refusal(&error, &args).to_string()
+    }
 
     #[test]
     fn the_command_line_is_consistent() {
         Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn what_is_wrong_on_the_command_line_is_one_line_and_a_hint() {
+        let wrong: [&[&str]; 11] = [
+            &["mullion", "up", "--speed"],
+            &["mullion", "completions"],
+            &["mullion", "up", "--speed", "-1"],
+            &["mullion", "up", "--speed", "fast"],
+            &["mullion", "up", "--port", "70000"],
+            &["mullion", "up", "--port", "1", "--port", "2"],
+            &["mullion", "up", "--confg", "x"],
+            &["mullion", "up", "extra"],
+            &["mullion", "benhc"],
+            &["mullion", "completions", "zhs"],
+            &["mullion", "bench", "up", "--nodes", "1000000"],
+        ];
+        let answers: Vec<String> = wrong
+            .iter()
+            .map(|args| format!("$ {}\n{}", args.join(" "), refused(args)))
+            .collect();
+        insta::assert_snapshot!(answers.join("\n\n"));
     }
 }

@@ -1,6 +1,9 @@
 //! What a user is told when a command cannot do its work: one line that names the thing and the cause, a hint, an exit code.
 
-use std::fmt::{self, Display};
+use std::{
+    fmt::{self, Display},
+    io,
+};
 
 /// A failure that ends the program.
 #[derive(Debug)]
@@ -52,3 +55,23 @@ impl Display for Failure {
 }
 
 impl std::error::Error for Failure {}
+
+/// Why a file cannot be read or written, in words without the system's error number.
+pub(crate) fn file_error(error: &io::Error) -> String {
+    match error.kind() {
+        io::ErrorKind::NotFound => "there is no such file".to_owned(),
+        io::ErrorKind::InvalidData => "it is not text".to_owned(),
+        io::ErrorKind::IsADirectory => "it is a directory".to_owned(),
+        io::ErrorKind::NotADirectory | io::ErrorKind::AlreadyExists => {
+            "a file stands where a directory is needed".to_owned()
+        }
+        io::ErrorKind::PermissionDenied => "you may not".to_owned(),
+        io::ErrorKind::ReadOnlyFilesystem => "the file system is read-only".to_owned(),
+        io::ErrorKind::StorageFull => "the file system is full".to_owned(),
+        _ => {
+            let text = error.to_string();
+            let end = text.find(" (os error").unwrap_or(text.len());
+            text[..end].to_owned()
+        }
+    }
+}

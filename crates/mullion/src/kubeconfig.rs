@@ -12,7 +12,10 @@ use std::{
 use base64::{Engine as _, engine::general_purpose::STANDARD};
 use serde_json::{Value, json};
 
-use crate::{certs::Certs, failure::Failure};
+use crate::{
+    certs::Certs,
+    failure::{Failure, file_error},
+};
 
 /// Where the kubeconfig goes.
 #[derive(Clone, Debug, PartialEq)]
@@ -28,6 +31,8 @@ pub(crate) enum Target {
 impl Target {
     /// From the flags: `--kubeconfig`, `--merge`, or the state directory of the XDG rules.
     pub(crate) fn resolve(path: Option<PathBuf>, merge: bool) -> Result<Target, Failure> {
+        // What is printed has to be true in other directories, too.
+        let path = path.map(|path| std::path::absolute(&path).unwrap_or(path));
         match (path, merge) {
             (Some(path), false) => Ok(Target::File(path)),
             (Some(path), true) => Ok(Target::Merge(path)),
@@ -55,6 +60,15 @@ impl Target {
             Target::Usual(path) | Target::File(path) | Target::Merge(path) => path,
         }
     }
+}
+
+/// The kubeconfig that `mullion up` wrote to the usual place, unless the user's environment names another.
+pub(crate) fn of_running_cluster() -> Option<PathBuf> {
+    if env::var_os("KUBECONFIG").is_some_and(|list| !list.is_empty()) {
+        return None;
+    }
+    let usual = state_dir().ok()?.join("mullion").join("kubeconfig");
+    usual.is_file().then_some(usual)
 }
 
 /// Whether a kubeconfig leads to a server on this machine, other than on `port`, that answers.
@@ -119,8 +133,9 @@ pub(crate) fn write(target: &Target, cluster: &Cluster<'_>) -> Result<(), Failur
     let path = target.path();
     write_private(path, text.as_bytes()).map_err(|error| {
         Failure::input(format!(
-            "kubeconfig {} cannot be written: {error}",
-            path.display()
+            "kubeconfig {} cannot be written: {}",
+            path.display(),
+            file_error(&error)
         ))
         .hint("name a file that you may write: --kubeconfig PATH")
     })
@@ -132,9 +147,11 @@ fn read(path: &Path) -> Result<Value, Failure> {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(json!({})),
         Err(error) => {
             return Err(Failure::input(format!(
-                "kubeconfig {} cannot be read: {error}",
-                path.display()
-            )));
+                "kubeconfig {} cannot be read: {}",
+                path.display(),
+                file_error(&error)
+            ))
+            .hint("mend the file, or leave --merge out"));
         }
     };
     let parsed: Value = if text.trim().is_empty() {
@@ -241,10 +258,7 @@ fn write_private(path: &Path, content: &[u8]) -> io::Result<()> {
         .unwrap_or(Path::new("."));
     fs::create_dir_all(dir)?;
     if path.is_dir() {
-        return Err(io::Error::new(
-            io::ErrorKind::IsADirectory,
-            "it is a directory",
-        ));
+        return Err(io::ErrorKind::IsADirectory.into());
     }
     let name = path
         .file_name()

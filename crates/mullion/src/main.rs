@@ -8,13 +8,15 @@ mod certs;
 mod cli;
 mod failure;
 mod kubeconfig;
+mod logged;
 mod memory;
 mod out;
 mod up;
+mod why;
 
-use std::{io::IsTerminal, process::ExitCode};
+use std::process::ExitCode;
 
-use clap::{CommandFactory, Parser};
+use clap::CommandFactory;
 use tracing_subscriber::EnvFilter;
 
 use cli::{Bench, Cli, Command};
@@ -25,9 +27,9 @@ use failure::Failure;
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
 fn main() -> ExitCode {
-    let cli = Cli::parse();
-    match run(cli) {
-        Ok(()) => ExitCode::SUCCESS,
+    match cli::parse().and_then(run) {
+        Ok(true) => ExitCode::SUCCESS,
+        Ok(false) => ExitCode::FAILURE,
         Err(failure) => {
             out::error(&failure);
             ExitCode::from(failure.code())
@@ -35,8 +37,13 @@ fn main() -> ExitCode {
     }
 }
 
-fn run(cli: Cli) -> Result<(), Failure> {
-    match cli.command {
+/// Runs a command. False: it did its work, and the answer is "no".
+fn run(cli: Cli) -> Result<bool, Failure> {
+    let done = match cli.command {
+        // Whatever goes wrong ends the command and is said once, as its failure.
+        Command::Why(args) => {
+            return runtime()?.block_on(why::run(args));
+        }
         Command::Up(args) => {
             log_to_stderr(args.verbose);
             runtime()?.block_on(up::run(args))
@@ -52,16 +59,20 @@ fn run(cli: Cli) -> Result<(), Failure> {
             log_to_stderr(0);
             runtime()?.block_on(bench::up(nodes, pods, output))
         }
+        Command::Bench {
+            what: Bench::Engine(args),
+        } => bench::engine::run(&args),
+        Command::Bench {
+            what: Bench::Plan(args),
+        } => runtime()?.block_on(bench::provision::run(&args)),
         Command::Completions { shell } => {
-            clap_complete::generate(
-                shell,
-                &mut Cli::command(),
-                "mullion",
-                &mut std::io::stdout(),
-            );
+            let mut script = Vec::new();
+            clap_complete::generate(shell, &mut Cli::command(), "mullion", &mut script);
+            out::line(String::from_utf8_lossy(&script).trim_end());
             Ok(())
         }
-    }
+    };
+    done.map(|()| true)
 }
 
 fn runtime() -> Result<tokio::runtime::Runtime, Failure> {
@@ -71,7 +82,7 @@ fn runtime() -> Result<tokio::runtime::Runtime, Failure> {
     runtime.map_err(|error| Failure::run(format!("the runtime cannot be started: {error}")))
 }
 
-/// Warnings unless more is asked for; `RUST_LOG` overrules.
+/// Warnings unless more is asked for; `RUST_LOG` overrules. Once, it is the story of the cluster; twice, what each part does, under its name.
 fn log_to_stderr(verbose: u8) {
     let level = match verbose {
         0 => "warn",
@@ -84,7 +95,9 @@ fn log_to_stderr(verbose: u8) {
     let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new(level));
     tracing_subscriber::fmt()
         .with_env_filter(filter)
-        .with_ansi(std::io::stderr().is_terminal())
+        .fmt_fields(logged::fields())
+        .with_target(verbose > 1)
+        .with_ansi(out::colours_on(&std::io::stderr()))
         .with_writer(std::io::stderr)
         .init();
 }

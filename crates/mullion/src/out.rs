@@ -13,7 +13,7 @@ pub(crate) fn line(text: &str) {
 /// Prints why the program ends, in red where a person reads it.
 pub(crate) fn error(failure: &Failure) {
     let text = failure.to_string();
-    let text = match std::io::stderr().is_terminal() && std::env::var_os("NO_COLOR").is_none() {
+    let text = match colours_on(&std::io::stderr()) {
         true => text
             .replacen("error:", "\x1b[1;31merror:\x1b[0m", 1)
             .replacen("\nhint:", "\n\x1b[1;36mhint:\x1b[0m", 1),
@@ -29,5 +29,11 @@ pub(crate) fn note(text: &str) {
 
 /// Whether stdout takes colours.
 pub(crate) fn colours() -> bool {
-    std::io::stdout().is_terminal() && std::env::var_os("NO_COLOR").is_none()
+    colours_on(&std::io::stdout())
+}
+
+/// Whether a person reads a stream on a terminal and has not asked for plain text.
+pub(crate) fn colours_on(stream: &impl IsTerminal) -> bool {
+    let plain = std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty());
+    stream.is_terminal() && !plain
 }

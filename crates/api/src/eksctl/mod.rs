@@ -145,9 +145,7 @@ impl Cluster {
     /// # Errors
     /// [`ConfigError`] at the first thing that is wrong.
     pub fn from_yaml(text: &str) -> Result<Self, ConfigError> {
-        let value: Value = serde_saphyr::from_str(text).map_err(|error| {
-            ConfigError::new("", format!("not a YAML document: {}", one_line(&error)))
-        })?;
+        let value = only_document(text)?;
         let mut ignored = Vec::new();
         let root = Field::root(&value);
         root.check_kind()?;
@@ -264,6 +262,24 @@ fn once_each(paths: Vec<String>) -> Vec<String> {
         }
     }
     seen
+}
+
+/// The one document of a file; empty ones beside it do not count.
+fn only_document(text: &str) -> Result<Value, ConfigError> {
+    let documents: Vec<Value> = serde_saphyr::from_multiple(text).map_err(|error| {
+        ConfigError::new("", format!("not a YAML document: {}", one_line(&error)))
+            .hint("mend the YAML there")
+    })?;
+    let mut documents: Vec<Value> = documents.into_iter().filter(|d| !d.is_null()).collect();
+    match (documents.pop(), documents.len()) {
+        (Some(only), 0) => Ok(only),
+        (None, _) => Err(ConfigError::new("", "the file is empty")),
+        (Some(_), others) => Err(ConfigError::new(
+            "",
+            format!("the file holds {} documents, a config is one", others + 1),
+        )
+        .hint("keep the ClusterConfig alone in a file; kubectl apply -f takes the others")),
+    }
 }
 
 fn one_line(error: &dyn fmt::Display) -> String {

@@ -8,6 +8,48 @@ use serde_json::{Map, Value};
 
 use super::ConfigError;
 
+/// The regions of EC2, those of the separate partitions last.
+const REGIONS: [&str; 38] = [
+    "af-south-1",
+    "ap-east-1",
+    "ap-east-2",
+    "ap-northeast-1",
+    "ap-northeast-2",
+    "ap-northeast-3",
+    "ap-south-1",
+    "ap-south-2",
+    "ap-southeast-1",
+    "ap-southeast-2",
+    "ap-southeast-3",
+    "ap-southeast-4",
+    "ap-southeast-5",
+    "ap-southeast-6",
+    "ap-southeast-7",
+    "ca-central-1",
+    "ca-west-1",
+    "eu-central-1",
+    "eu-central-2",
+    "eu-north-1",
+    "eu-south-1",
+    "eu-south-2",
+    "eu-west-1",
+    "eu-west-2",
+    "eu-west-3",
+    "il-central-1",
+    "me-central-1",
+    "me-south-1",
+    "mx-central-1",
+    "sa-east-1",
+    "us-east-1",
+    "us-east-2",
+    "us-west-1",
+    "us-west-2",
+    "us-gov-east-1",
+    "us-gov-west-1",
+    "cn-north-1",
+    "cn-northwest-1",
+];
+
 /// A value and where it stands in the file.
 #[derive(Clone, Debug)]
 pub(super) struct Field<'a> {
@@ -37,6 +79,13 @@ impl<'a> Field<'a> {
 
     /// Refuses everything that is not a ClusterConfig of the version we read.
     pub(super) fn check_kind(&self) -> Result<(), ConfigError> {
+        let text = |name| self.get(name).and_then(|field| field.string().ok());
+        let elsewhere = text("apiVersion").is_none_or(|version| !version.starts_with("eksctl.io/"));
+        if let Some(other) = text("kind").filter(|kind| elsewhere && kind != "ClusterConfig") {
+            return Err(self
+                .error(format!("it is a {other}, not a ClusterConfig"))
+                .hint("--config takes an eksctl ClusterConfig; manifests go in with kubectl apply -f once the cluster runs"));
+        }
         for (name, expected) in [
             ("apiVersion", "eksctl.io/v1alpha5"),
             ("kind", "ClusterConfig"),
@@ -166,20 +215,19 @@ impl<'a> Field<'a> {
 
     pub(super) fn region(&self) -> Result<String, ConfigError> {
         let text = self.string()?;
-        let parts: Vec<_> = text.split('-').collect();
-        let letters =
-            |part: &&str| !part.is_empty() && part.bytes().all(|b| b.is_ascii_lowercase());
-        let well_formed = parts.len() >= 3
-            && parts[..parts.len() - 1].iter().all(letters)
-            && parts
-                .last()
-                .is_some_and(|last| last.len() == 1 && last.bytes().all(|b| b.is_ascii_digit()));
-        match well_formed {
-            true => Ok(text),
-            false => Err(self
-                .error(format!("{text:?} is not the name of a region"))
-                .hint("region: us-west-2")),
+        if REGIONS.contains(&text.as_str()) {
+            return Ok(text);
         }
+        let part = text.split('-').next();
+        let near = REGIONS.iter().filter(|name| name.split('-').next() == part);
+        let near: Vec<_> = near.copied().collect();
+        let hint = match near.is_empty() {
+            true => "region: us-west-2".to_owned(),
+            false => format!("one of {}", near.join(", ")),
+        };
+        Err(self
+            .error(format!("{text:?} is not a region of EC2"))
+            .hint(hint))
     }
 
     /// eksctl's rule: letters, digits and dashes, starting with a letter, at most 100.

@@ -93,6 +93,14 @@ pub struct NodeClassReference {
     pub group: String,
 }
 
+impl NodeClassReference {
+    /// The label that nodes and claims of the class carry, with the class's name as its value.
+    pub fn label(&self) -> (String, String) {
+        let key = format!("{}/{}", self.group, self.kind.to_lowercase());
+        (key, self.name.clone())
+    }
+}
+
 /// What is known of the node.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]

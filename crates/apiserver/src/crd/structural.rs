@@ -222,6 +222,7 @@ fn field(name: &str, id: TypeId, presence: Presence) -> Field {
         tags: Vec::new(),
         required: false,
         retain_keys: false,
+        place: 0,
     }
 }
 
@@ -281,6 +282,7 @@ impl Builder {
                 self.arena.push(Node::List(List {
                     item,
                     kind,
+                    declared: schema.list_type.is_some(),
                     keys,
                     key_defaults,
                     merge_key: None,

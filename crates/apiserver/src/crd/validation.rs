@@ -3,8 +3,12 @@
 //! The order of checks and the count of passed ones follow upstream's validators, because the count decides whose errors an
 //! `anyOf` or `oneOf` shows. On an update, errors about values that the write does not change are forgiven (ratcheting).
 
+mod combinations;
+mod number;
+
 use serde_json::Value;
 
+use self::{combinations::combinations, number::number};
 use super::{
     findings::{Finding, Outcome, What},
     formats,
@@ -153,96 +157,6 @@ fn value_type(schema: &Schema, value: &Value, path: &str) -> Outcome {
     passed
 }
 
-fn combinations(schema: &Schema, value: &Value, path: &str) -> Outcome {
-    let mut outcome = Outcome::default();
-    if !schema.any_of.is_empty() {
-        let mut best: Option<Outcome> = None;
-        let mut success = None;
-        for option in &schema.any_of {
-            let result = validate(option, value, path);
-            if result.errors.is_empty() {
-                success = Some(result);
-                break;
-            }
-            if best.as_ref().is_none_or(|best| result.passed > best.passed) {
-                best = Some(result);
-            }
-        }
-        if let Some(success) = success {
-            outcome.merge(success);
-        } else {
-            outcome.add(
-                path,
-                What::Nowhere,
-                None,
-                format!("{path:?} must validate at least one schema (anyOf)"),
-            );
-            outcome.merge(best.unwrap_or_default());
-        }
-    }
-    if !schema.one_of.is_empty() {
-        let mut valid = Vec::new();
-        let mut best: Option<Outcome> = None;
-        for option in &schema.one_of {
-            let result = validate(option, value, path);
-            if result.errors.is_empty() {
-                valid.push(result);
-            } else if valid.is_empty()
-                && best.as_ref().is_none_or(|best| result.passed > best.passed)
-            {
-                best = Some(result);
-            }
-        }
-        if valid.len() == 1 {
-            outcome.merge(valid.remove(0));
-        } else {
-            let count = if valid.is_empty() {
-                "Found none valid".to_owned()
-            } else {
-                format!("Found {} valid alternatives", valid.len())
-            };
-            outcome.add(
-                path,
-                What::Nowhere,
-                None,
-                format!("{path:?} must validate one and only one schema (oneOf). {count}"),
-            );
-            if let (true, Some(best)) = (valid.is_empty(), best) {
-                outcome.merge(best);
-            }
-        }
-    }
-    if !schema.all_of.is_empty() {
-        let mut valid = 0;
-        for option in &schema.all_of {
-            let result = validate(option, value, path);
-            valid += usize::from(result.errors.is_empty());
-            outcome.merge(result);
-        }
-        if valid != schema.all_of.len() {
-            let none = if valid == 0 { ". None validated" } else { "" };
-            outcome.add(
-                path,
-                What::Nowhere,
-                None,
-                format!("{path:?} must validate all the schemas (allOf){none}"),
-            );
-        }
-    }
-    if let Some(not) = &schema.not
-        && validate(not, value, path).errors.is_empty()
-    {
-        outcome.add(
-            path,
-            What::Nowhere,
-            None,
-            format!("{path:?} must not validate the schema (not)"),
-        );
-    }
-    outcome.passed += 1;
-    outcome
-}
-
 fn string(schema: &Schema, text: &str, path: &str) -> Outcome {
     let length = text.chars().count() as u64;
     if let Some(max) = schema.max_length.filter(|max| length > *max) {
@@ -270,125 +184,6 @@ fn string(schema: &Schema, text: &str, path: &str) -> Outcome {
         );
     }
     Outcome::default()
-}
-
-/// Whether a number fits a type and format, as upstream's `IsValueValidAgainstRange`.
-fn in_range(schema: &Schema, value: f64, as_integer: Option<i64>) -> bool {
-    if schema.kind != "integer" {
-        return true;
-    }
-    match (schema.format.as_str(), as_integer) {
-        ("int32", Some(number)) => i32::try_from(number).is_ok(),
-        ("uint32", Some(number)) => u32::try_from(number).is_ok(),
-        ("uint64", Some(number)) => number >= 0,
-        (_, Some(_)) => true,
-        (_, None) => value.fract() == 0.0 && value.abs() < 9.3e18,
-    }
-}
-
-fn number(schema: &Schema, value: &Value, path: &str) -> Outcome {
-    let mut outcome = Outcome::default();
-    let data = value.as_f64().unwrap_or_default();
-    let integer = value.as_i64();
-    if !in_range(schema, data, integer) {
-        let with = if schema.format.is_empty() {
-            " (default format)".to_owned()
-        } else {
-            format!(" with format {}", schema.format)
-        };
-        outcome.add(
-            path,
-            What::Nowhere,
-            None,
-            format!(
-                "Checked value must be of type {}{with} in {path}",
-                schema.kind
-            ),
-        );
-    }
-    if let Some(factor) = schema.multiple_of {
-        let wrong = |outcome: &mut Outcome, factor: Value| {
-            outcome.add(
-                path,
-                What::Invalid,
-                Some(value.clone()),
-                format!("{path} in body should be a multiple of {factor}"),
-            );
-        };
-        match integer {
-            Some(number) => {
-                let factor = factor as i64;
-                if factor <= 0 {
-                    let message =
-                        format!("factor MultipleOf declared for {path} must be positive: {factor}");
-                    outcome.add(path, What::Invalid, Some(factor.into()), message);
-                } else if number % factor != 0 {
-                    wrong(&mut outcome, factor.into());
-                }
-            }
-            None => {
-                let quotient = if factor < 1.0 {
-                    1.0 / factor * data
-                } else {
-                    data / factor
-                };
-                if (quotient - quotient.round()).abs() > 1e-9 * quotient.abs().max(1.0) {
-                    wrong(&mut outcome, plain(factor));
-                }
-            }
-        }
-    }
-    if let Some(max) = schema.maximum {
-        let exceeds = if schema.exclusive_maximum {
-            data >= max
-        } else {
-            data > max
-        };
-        if exceeds {
-            let than = if schema.exclusive_maximum {
-                "less than"
-            } else {
-                "less than or equal to"
-            };
-            outcome.add(
-                path,
-                What::Invalid,
-                Some(value.clone()),
-                format!("{path} in body should be {than} {}", plain(max)),
-            );
-        }
-    }
-    if let Some(min) = schema.minimum {
-        let below = if schema.exclusive_minimum {
-            data <= min
-        } else {
-            data < min
-        };
-        if below {
-            let than = if schema.exclusive_minimum {
-                "greater than"
-            } else {
-                "greater than or equal to"
-            };
-            outcome.add(
-                path,
-                What::Invalid,
-                Some(value.clone()),
-                format!("{path} in body should be {than} {}", plain(min)),
-            );
-        }
-    }
-    outcome.passed += 1;
-    outcome
-}
-
-/// A number without a fraction of zero, as Go prints it.
-fn plain(number: f64) -> Value {
-    if number.fract() == 0.0 && number.abs() < 1e15 {
-        Value::from(number as i64)
-    } else {
-        Value::from(number)
-    }
 }
 
 fn array(schema: &Schema, items: &[Value], path: &str) -> Outcome {

@@ -152,40 +152,38 @@ pub(crate) fn object(
         expected.refuse(kind, expected.version, &error.to_string())
     })?;
     let object = check_kind(expected, decoded.value)?;
-    report(
-        call,
-        expected,
-        decoded.problems.iter().map(ToString::to_string).collect(),
-        validation,
-    )?;
+    let problems = decoded.problems.iter().map(ToString::to_string).collect();
+    report(call, problems, validation, |why| {
+        expected.refuse(expected.kind, expected.version, why)
+    })?;
     Ok(object)
 }
 
-/// Patches an object and decodes what comes out.
+/// Patches an object, of which `old` makes copies to change, and decodes what comes out.
 pub(crate) fn patched(
     call: &Call,
     expected: &Expected<'_>,
     patch: &Patch,
-    old: &Value,
+    old: impl Fn() -> Value,
     validation: FieldValidation,
 ) -> Result<Value, Status> {
-    let tree = patch.apply(expected.schema, old)?;
+    let tree = patch.apply(expected.schema, old())?;
     // The refusal shows the patched tree, which decoding takes: it is made again for the few that need it.
-    let unfit = |why: &dyn Display| match patch.apply(expected.schema, old) {
-        Ok(tree) => patch.unfit(&tree, &why),
+    let unfit = |why: &dyn Display| match patch.apply(expected.schema, old()) {
+        Ok(tree) => patch.unfit(expected.schema, &tree, &why),
         Err(status) => status,
     };
-    let decoded = decode::value(expected.schema, tree).map_err(|error| unfit(&error))?;
-    if let Some(mismatch) = Mismatch::find(expected, &decoded.value).filter(|_| !expected.custom) {
+    if let Some(mismatch) = Mismatch::find(expected, &tree).filter(|_| !expected.custom) {
+        // Go decodes what it finds before it asks whether that is what was wanted.
+        if let Some(found) = Type::builtin_kind(&mismatch.api_version, &mismatch.kind) {
+            decode::value(&found, tree).map_err(|error| unfit(&error))?;
+        }
         return Err(unfit(&mismatch.why));
     }
+    let decoded = decode::value(expected.schema, tree).map_err(|error| unfit(&error))?;
     let object = check_kind(expected, decoded.value)?;
-    report(
-        call,
-        expected,
-        decoded.problems.iter().map(ToString::to_string).collect(),
-        validation,
-    )?;
+    let problems = decoded.problems.iter().map(ToString::to_string).collect();
+    report(call, problems, validation, |why| unfit(&why))?;
     Ok(object)
 }
 
@@ -212,9 +210,9 @@ pub(crate) fn options(
 /// Warns of or refuses what a decoder has dropped.
 fn report(
     call: &Call,
-    expected: &Expected<'_>,
     problems: Vec<String>,
     validation: FieldValidation,
+    refuse: impl FnOnce(&str) -> Status,
 ) -> Result<(), Status> {
     if problems.is_empty() {
         return Ok(());
@@ -227,7 +225,7 @@ fn report(
         }
         FieldValidation::Strict => {
             let why = format!("strict decoding error: {}", problems.join(", "));
-            Err(expected.refuse(expected.kind, expected.version, &why))
+            Err(refuse(&why))
         }
     }
 }
@@ -245,6 +243,7 @@ fn check_kind(expected: &Expected<'_>, mut object: Value) -> Result<Value, Statu
 /// A kind or version that is not the expected one.
 struct Mismatch {
     kind: String,
+    api_version: String,
     version: String,
     why: String,
 }
@@ -272,7 +271,7 @@ impl Mismatch {
             format!(
                 "the API version in the data ({api_version}) does not match the expected API version ({wanted})"
             )
-        } else if Type::builtin_kind(given, kind) {
+        } else if Type::builtin_kind(given, kind).is_some() {
             let package = match expected.group {
                 "" => "core",
                 group => group.split('.').next().unwrap_or_default(),
@@ -288,6 +287,7 @@ impl Mismatch {
         };
         Some(Mismatch {
             kind: kind.to_owned(),
+            api_version: given.to_owned(),
             version: version.to_owned(),
             why,
         })

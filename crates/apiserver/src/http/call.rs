@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex};
 use http::{HeaderMap, header::USER_AGENT};
 use jiff::Timestamp;
 
-use super::{negotiate::Form, path::ObjectPath, query::Query};
+use super::{apply, negotiate::Form, path::ObjectPath, query::Query};
 use crate::{
     admission::{Ctx, User},
     field::{Errors, Path},
@@ -145,6 +145,15 @@ impl Call {
     /// Reads the options of a write; `kind` names them in errors.
     pub(crate) fn write_options(&self, kind: &str) -> Result<WriteOptions, Status> {
         let mut errors = Errors::default();
+        if kind == "PatchOptions"
+            && !apply::is_apply(&self.headers)
+            && self.query.get("force").is_some()
+        {
+            errors.forbidden(
+                &Path::new("force"),
+                "may not be specified for non-apply patch",
+            );
+        }
         let dry_run = check_dry_run(self.query.all("dryRun"), &mut errors);
         let given = self.query.get("fieldManager").unwrap_or_default();
         metadata::field_manager(&mut errors, &Path::new("fieldManager"), given);

@@ -77,7 +77,7 @@ fn v3_documents(server: &ApiServer, table: &Table) -> BTreeMap<String, Document>
             continue;
         }
         if let Some(document) = openapi::v3(table, server, group, version) {
-            documents.insert(name, Document::new(document.to_string().into_bytes()));
+            documents.insert(name, Document::new(document.into_bytes()));
         }
     }
     documents
@@ -161,8 +161,8 @@ fn v2(server: &ApiServer, headers: &HeaderMap) -> Result<Response<Body>, Status>
         let made = documents.v2.get_or_insert_with(|| {
             let document = openapi::v2(&table, server);
             (
-                Document::new(document.to_string().into_bytes()),
-                Document::new(openapi::v2_protobuf(&document)),
+                Document::new(document.json.into_bytes()),
+                Document::new(document.protobuf),
             )
         });
         made.clone()

@@ -41,7 +41,14 @@ impl Patch {
                 }
                 _ => return Err(unsupported()),
             };
-        let undecodable = |why: String| Status::bad_request(format!("error decoding patch: {why}"));
+        let strategic = given.starts_with("application/strategic-merge-patch+json");
+        let undecodable = |why: String| {
+            Status::bad_request(if strategic {
+                why
+            } else {
+                format!("error decoding patch: {why}")
+            })
+        };
         let (patch, _) =
             decode::untyped_json(bytes).map_err(|error| undecodable(error.to_string()))?;
         let fits = if go_type.starts_with('[') {
@@ -66,10 +73,10 @@ impl Patch {
     }
 
     /// The patched tree, not decoded yet.
-    pub(crate) fn apply(&self, schema: &Type, old: &Value) -> Result<Value, Status> {
+    pub(crate) fn apply(&self, schema: &Type, old: Value) -> Result<Value, Status> {
         match self {
-            Patch::Json(patch) => merge::json_patch(old, patch),
-            Patch::Merge(patch) => Ok(merge::json_merge(old, patch)),
+            Patch::Json(patch) => merge::json_patch(&old, patch),
+            Patch::Merge(patch) => Ok(merge::json_merge(&old, patch)),
             Patch::Strategic(patch) => merge::strategic(schema, old, patch),
         }
     }
@@ -85,11 +92,13 @@ impl Patch {
     }
 
     /// The refusal of a result that does not fit the type.
-    pub(crate) fn unfit(&self, tree: &Value, why: &dyn Display) -> Status {
-        match self {
-            Patch::Strategic(patch) => merge::unfit(&merge::go_text(patch), &why),
-            _ => merge::unfit(&tree.to_string(), &why),
-        }
+    pub(crate) fn unfit(&self, schema: &Type, tree: &Value, why: &dyn Display) -> Status {
+        let text = match self {
+            Patch::Strategic(patch) => merge::go_text(patch),
+            Patch::Merge(patch) => merge::document(schema, tree, patch),
+            Patch::Json(patch) => merge::document(schema, tree, &merge::json_patch_visits(patch)),
+        };
+        merge::unfit(&text, &why)
     }
 }
 
@@ -131,17 +140,17 @@ impl Source for Patched {
         // whole object, so one that is refused is tried again on all of it.
         if self.only_status
             && self.patch.is_limited_to(STATUS_FIELDS)
-            && let Ok(mut object) = self.patched(call, &without_spec(old))
+            && let Ok(mut object) = self.patched(call, || without_spec(old))
         {
             write::keep_fields(&mut object, old, |field| !STATUS_FIELDS.contains(&field));
             return complete(call, object);
         }
-        complete(call, self.patched(call, old)?)
+        complete(call, self.patched(call, || old.clone())?)
     }
 }
 
 impl Patched {
-    fn patched(&self, call: &Call, old: &Value) -> Result<Value, Status> {
+    fn patched(&self, call: &Call, old: impl Fn() -> Value) -> Result<Value, Status> {
         body::patched(
             call,
             &body::Expected::object(&call.row),

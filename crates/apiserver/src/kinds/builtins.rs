@@ -15,7 +15,7 @@ use super::{
     deployments::Deployments,
     endpoints::Endpoints,
     endpointslices::EndpointSlice,
-    events::{CoreEvent, Event},
+    events::{self, CoreEvent, Event},
     leases::Lease,
     namespaces::Namespace,
     nodes::Node,
@@ -30,9 +30,11 @@ use super::{
     serviceaccounts::ServiceAccount,
     services::{Service, ServiceRange},
     storageclasses::StorageClass,
+    workloads::Templated,
 };
 use crate::schema::Type;
 
+const STREAM_VERBS: &[&str] = &["create", "get"];
 const STATUS_VERBS: &[&str] = &["get", "patch", "update"];
 
 /// A row being described; [`Row::done`] makes it a [`Resource`].
@@ -192,6 +194,12 @@ impl Row {
     }
 }
 
+/// The rules of events, by whichever face they come.
+fn event_rules(rules: &mut Rules) {
+    rules.create_on_update = true;
+    rules.ttl = Some(events::TTL);
+}
+
 fn core(range: ServiceRange) -> Vec<Row> {
     vec![
         Row::core("Binding", "bindings").rules(|rules| rules.transient = true),
@@ -208,7 +216,7 @@ fn core(range: ServiceRange) -> Vec<Row> {
         Row::core("Event", "events")
             .behaves(CoreEvent)
             .short(&["ev"])
-            .rules(|rules| rules.create_on_update = true),
+            .rules(event_rules),
         Row::core("Namespace", "namespaces")
             .behaves(Namespace)
             .cluster()
@@ -246,6 +254,7 @@ fn core(range: ServiceRange) -> Vec<Row> {
                 rules.graceful_deletion = true;
                 rules.delete_returns_object = true;
             })
+            .named("attach", "PodAttachOptions", STREAM_VERBS)
             .named("binding", "Binding", &["create"])
             .subresource(Subresource {
                 name: "eviction",
@@ -256,7 +265,9 @@ fn core(range: ServiceRange) -> Vec<Row> {
                 handler: SubresourceHandler::Named,
             })
             .part("ephemeralcontainers", STATUS_VERBS)
+            .named("exec", "PodExecOptions", STREAM_VERBS)
             .named("log", "Pod", &["get"])
+            .named("portforward", "PodPortForwardOptions", STREAM_VERBS)
             .part("resize", STATUS_VERBS)
             .status(StatusMetadata::KeepOwnerReferences),
         Row::core("Secret", "secrets").behaves(Secret),
@@ -281,20 +292,20 @@ fn apps() -> Vec<Row> {
     vec![
         Row::apps("ControllerRevision", "controllerrevisions").behaves(ControllerRevision),
         Row::apps("DaemonSet", "daemonsets")
-            .behaves(DaemonSets)
+            .behaves(Templated(DaemonSets))
             .short(&["ds"])
             .in_all()
             .rules(|rules| rules.generation = Generation::Counts(&["spec"]))
             .status(StatusMetadata::All),
         Row::apps("Deployment", "deployments")
-            .behaves(Deployments)
+            .behaves(Templated(Deployments))
             .short(&["deploy"])
             .in_all()
             .rules(|rules| rules.generation = Generation::Counts(&["spec", "metadata.annotations"]))
             .scale()
             .status(StatusMetadata::KeepLabels),
         Row::apps("ReplicaSet", "replicasets")
-            .behaves(ReplicaSets)
+            .behaves(Templated(ReplicaSets))
             .short(&["rs"])
             .in_all()
             .rules(|rules| rules.generation = Generation::Counts(&["spec"]))
@@ -315,7 +326,7 @@ fn groups() -> Vec<Row> {
         .behaves(Event)
         .short(&["ev"])
         .stored_as("events")
-        .rules(|rules| rules.create_on_update = true),
+        .rules(event_rules),
         Row::new(
             "policy",
             "v1",

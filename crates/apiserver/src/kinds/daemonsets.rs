@@ -4,14 +4,13 @@ use jiff::Timestamp;
 use serde_json::{Map, Value};
 
 use super::{
-    Column, Kind, podspec,
+    Column,
     podspec::internal,
     print,
     tree::{Tree, object_at, set_default, set_zero},
-    workloads,
+    workloads::{self, Owner, Workload},
 };
 use crate::{
-    admission::Ctx,
     field::{ErrorType, Errors, Path},
     validation::selector::{Selector, label_selector},
 };
@@ -34,15 +33,8 @@ const COLUMNS: [Column; 11] = [
     print::wide("Selector"),
 ];
 
-impl Kind for DaemonSets {
-    fn default(&self, object: &mut Value) {
-        // The annotation stands for a field of upstream's internal type: it is there in whatever a client sends.
-        let generation = template_generation(object);
-        set_template_generation(object, generation);
-        let Some(object) = object.as_object_mut() else {
-            return;
-        };
-        let spec = object_at(object, "spec");
+impl Workload for DaemonSets {
+    fn default_spec(&self, spec: &mut Map<String, Value>) {
         let strategy = object_at(spec, "updateStrategy");
         set_zero(strategy, "type", "RollingUpdate");
         if strategy["type"] == "RollingUpdate" {
@@ -51,78 +43,50 @@ impl Kind for DaemonSets {
             set_default(rolling, "maxSurge", 0);
         }
         set_default(spec, "revisionHistoryLimit", 10);
-        object_at(spec, "template");
-        podspec::defaults::template(&mut spec["template"]);
     }
 
-    fn prepare_create(&self, _: &Ctx<'_>, object: &mut Value) {
-        let generation = template_generation(object).max(1);
+    /// The annotation stands for a field of upstream's internal type: it is there in whatever a client sends.
+    fn default_metadata(&self, object: &mut Value) {
+        let generation = template_generation(object);
         set_template_generation(object, generation);
-        podspec::prepare::drop_disabled_spec(&mut object["spec"]["template"]["spec"]);
     }
 
-    fn prepare_update(&self, _: &Ctx<'_>, object: &mut Value, old: &Value) {
-        podspec::prepare::drop_disabled_spec(&mut object["spec"]["template"]["spec"]);
-        let changed = object["spec"]["template"] != old["spec"]["template"];
-        set_template_generation(object, template_generation(old) + i64::from(changed));
+    fn prepare(&self, object: &mut Value, old: Option<&Value>) {
+        let generation = match old {
+            None => template_generation(object).max(1),
+            Some(old) => {
+                let changed = object["spec"]["template"] != old["spec"]["template"];
+                template_generation(old) + i64::from(changed)
+            }
+        };
+        set_template_generation(object, generation);
     }
 
-    fn validate(&self, _: &Ctx<'_>, object: &Value, errors: &mut Errors) {
-        let (spec, path) = (&object["spec"], Path::new("spec"));
+    fn validate_spec(&self, spec: &Value, path: &Path<'_>, errors: &mut Errors) {
+        const OWNER: Owner = Owner {
+            selector_of: "daemonset",
+            deadline_in: "DaemonSet",
+        };
         let (selector, template) = (&spec["selector"], &spec["template"]);
-        let selector_path = path.child("selector");
+        let (selector_path, template_path) = (path.child("selector"), path.child("template"));
         label_selector(errors, &selector_path, selector);
-        let template_path = path.child("template");
-        let labels = template["metadata"].get("labels");
-        if Selector::from_label_selector(selector).is_ok_and(|selector| !selector.matches(labels)) {
-            let labels = labels.cloned().unwrap_or_default();
-            errors.invalid(
-                &template_path.child("metadata").child("labels"),
-                labels,
-                "`selector` does not match template `labels`",
-            );
+        if let Ok(selector) = Selector::from_label_selector(selector) {
+            workloads::selected(template, &selector, &template_path, errors);
         }
-        if !selector.is_null()
-            && selector.entries("matchLabels").next().is_none()
-            && selector.items("matchExpressions").is_empty()
-        {
-            let text = internal::label_selector(selector);
-            errors.with_text(
-                ErrorType::Invalid,
-                &selector_path,
-                text,
-                "empty selector is invalid for daemonset",
-            );
+        if !selector.is_null() {
+            workloads::not_empty(selector, &OWNER, &selector_path, errors);
         }
-        podspec::validate_template(template, &template_path, errors);
-        let at = template_path.child("spec");
-        if template["spec"].text("restartPolicy") != "Always" {
-            errors.not_supported(
-                &at.child("restartPolicy"),
-                template["spec"].text("restartPolicy"),
-                &["Always"],
-            );
-        }
-        if template["spec"].has("activeDeadlineSeconds") {
-            errors.forbidden(
-                &at.child("activeDeadlineSeconds"),
-                "activeDeadlineSeconds in DaemonSet is not Supported",
-            );
-        }
-        workloads::counts(spec, &["minReadySeconds"], &path, errors);
+        workloads::template_of(template, &OWNER, &template_path, errors);
+        workloads::counts(spec, &["minReadySeconds"], path, errors);
         update_strategy(
             &spec["updateStrategy"],
             &path.child("updateStrategy"),
             errors,
         );
-        workloads::counts(spec, &["revisionHistoryLimit"], &path, errors);
+        workloads::counts(spec, &["revisionHistoryLimit"], path, errors);
     }
 
-    fn validate_update(&self, _: &Ctx<'_>, object: &Value, old: &Value, errors: &mut Errors) {
-        workloads::same_selector(object, old, errors);
-    }
-
-    fn validate_status(&self, _: &Ctx<'_>, object: &Value, old: &Value, errors: &mut Errors) {
+    fn validate_status(&self, object: &Value, old: &Value, errors: &mut Errors) {
         let counts = [
             "currentNumberScheduled",
             "numberMisscheduled",
@@ -138,22 +102,14 @@ impl Kind for DaemonSets {
         workloads::not_decremented(object, old, "collisionCount", errors);
     }
 
-    fn warnings(&self, object: &Value, old: Option<&Value>) -> Vec<String> {
-        if workloads::template_changed(object, old) {
-            podspec::warnings::of_workload(object, old.is_none())
-        } else {
-            Vec::new()
-        }
-    }
-
-    fn columns(&self) -> Option<&[Column]> {
-        Some(&COLUMNS)
+    fn columns(&self) -> &[Column] {
+        &COLUMNS
     }
 
     fn cells(&self, object: &Value, now: Timestamp) -> Vec<Value> {
         let (spec, status) = (&object["spec"], &object["status"]);
         let count = |field: &str| Value::from(status.integer(field).unwrap_or(0));
-        let mut cells = vec![
+        vec![
             print::name(object),
             count("desiredNumberScheduled"),
             count("currentNumberScheduled"),
@@ -162,9 +118,7 @@ impl Kind for DaemonSets {
             count("numberAvailable"),
             print::labels(spec["template"]["spec"]["nodeSelector"].as_object()).into(),
             print::age(object, now),
-        ];
-        cells.extend(workloads::wide_cells(spec));
-        cells
+        ]
     }
 }
 

@@ -1,19 +1,16 @@
 //! Deployments: defaults, validation, table (`pkg/apis/apps`, `pkg/registry/apps/deployment`).
 
 use jiff::Timestamp;
-use serde_json::Value;
+use serde_json::{Map, Value};
 
 use super::{
-    Column, Kind, podspec,
+    Column,
     podspec::internal,
     print,
     tree::{Tree, object_at, set_default, set_zero},
-    workloads::{self, Owner},
+    workloads::{self, OF_DEPLOYMENT, Workload},
 };
-use crate::{
-    admission::Ctx,
-    field::{ErrorType, Errors, Path},
-};
+use crate::field::{ErrorType, Errors, Path};
 
 /// The behaviour of apps/v1 deployments.
 pub(super) struct Deployments;
@@ -29,12 +26,8 @@ const COLUMNS: [Column; 8] = [
     print::wide("Selector"),
 ];
 
-impl Kind for Deployments {
-    fn default(&self, object: &mut Value) {
-        let Some(object) = object.as_object_mut() else {
-            return;
-        };
-        let spec = object_at(object, "spec");
+impl Workload for Deployments {
+    fn default_spec(&self, spec: &mut Map<String, Value>) {
         set_default(spec, "replicas", 1);
         let strategy = object_at(spec, "strategy");
         set_zero(strategy, "type", "RollingUpdate");
@@ -45,26 +38,11 @@ impl Kind for Deployments {
         }
         set_default(spec, "revisionHistoryLimit", 10);
         set_default(spec, "progressDeadlineSeconds", 600);
-        object_at(spec, "template");
-        podspec::defaults::template(&mut spec["template"]);
     }
 
-    fn prepare_create(&self, _: &Ctx<'_>, object: &mut Value) {
-        podspec::prepare::drop_disabled_spec(&mut object["spec"]["template"]["spec"]);
-    }
-
-    fn prepare_update(&self, _: &Ctx<'_>, object: &mut Value, _: &Value) {
-        podspec::prepare::drop_disabled_spec(&mut object["spec"]["template"]["spec"]);
-    }
-
-    fn validate(&self, _: &Ctx<'_>, object: &Value, errors: &mut Errors) {
-        const OWNER: Owner = Owner {
-            selector_of: "deployment",
-            deadline_in: "ReplicaSet",
-        };
-        let (spec, path) = (&object["spec"], Path::new("spec"));
-        workloads::counts(spec, &["replicas"], &path, errors);
-        workloads::selector_and_template(spec, &OWNER, &path, errors);
+    fn validate_spec(&self, spec: &Value, path: &Path<'_>, errors: &mut Errors) {
+        workloads::counts(spec, &["replicas"], path, errors);
+        workloads::selector_and_template(spec, &OF_DEPLOYMENT, path, errors);
         strategy(&spec["strategy"], &path.child("strategy"), errors);
         workloads::counts(
             spec,
@@ -73,7 +51,7 @@ impl Kind for Deployments {
                 "revisionHistoryLimit",
                 "progressDeadlineSeconds",
             ],
-            &path,
+            path,
             errors,
         );
         if let Some(deadline) = spec.integer("progressDeadlineSeconds")
@@ -87,11 +65,7 @@ impl Kind for Deployments {
         }
     }
 
-    fn validate_update(&self, _: &Ctx<'_>, object: &Value, old: &Value, errors: &mut Errors) {
-        workloads::same_selector(object, old, errors);
-    }
-
-    fn validate_status(&self, _: &Ctx<'_>, object: &Value, old: &Value, errors: &mut Errors) {
+    fn validate_status(&self, object: &Value, old: &Value, errors: &mut Errors) {
         let (status, path) = (&object["status"], Path::new("status"));
         let counts = [
             "observedGeneration",
@@ -117,16 +91,8 @@ impl Kind for Deployments {
         workloads::not_decremented(object, old, "collisionCount", errors);
     }
 
-    fn warnings(&self, object: &Value, old: Option<&Value>) -> Vec<String> {
-        if workloads::template_changed(object, old) {
-            podspec::warnings::of_workload(object, old.is_none())
-        } else {
-            Vec::new()
-        }
-    }
-
-    fn columns(&self) -> Option<&[Column]> {
-        Some(&COLUMNS)
+    fn columns(&self) -> &[Column] {
+        &COLUMNS
     }
 
     fn cells(&self, object: &Value, now: Timestamp) -> Vec<Value> {
@@ -137,15 +103,13 @@ impl Kind for Deployments {
             count("readyReplicas"),
             spec.integer("replicas").unwrap_or(0)
         );
-        let mut cells = vec![
+        vec![
             print::name(object),
             ready.into(),
             count("updatedReplicas").into(),
             count("availableReplicas").into(),
             print::age(object, now),
-        ];
-        cells.extend(workloads::wide_cells(spec));
-        cells
+        ]
     }
 }
 

@@ -8,7 +8,6 @@ use serde_json::Value;
 use super::{
     Column, Kind,
     print::{AGE, NAME, age, column, name, or_none},
-    services::validate::ordinary_ip,
     tree::{Tree, set_zero},
 };
 use crate::{
@@ -100,7 +99,7 @@ fn address(errors: &mut Errors, path: &Path<'_>, address: &Value) {
             names::dns_subdomain(node),
         );
     }
-    ordinary_ip(errors, &path.child("ip"), ip);
+    net::ordinary_ip(errors, &path.child("ip"), ip);
 }
 
 fn port(errors: &mut Errors, path: &Path<'_>, port: &Value, named: bool) {

@@ -8,7 +8,6 @@ use serde_json::Value;
 use super::{
     Column, Kind,
     print::{AGE, NAME, age, column, name},
-    services::validate::ordinary_ip,
     tree::{Tree, set_default},
 };
 use crate::{
@@ -197,7 +196,7 @@ fn ip_address(errors: &mut Errors, path: &Path<'_>, index: usize, address: &str,
         };
         errors.invalid(path, address, article);
     }
-    ordinary_ip(errors, &path.index(index), address);
+    net::ordinary_ip(errors, &path.index(index), address);
 }
 
 fn domain_name(errors: &mut Errors, path: &Path<'_>, name: &str) {

@@ -3,7 +3,7 @@
 //! Rules come from the core form: a face other than core is translated first. Events of the new API must say who reports what; those
 //! of the old API only have to agree with the namespace of their object.
 
-use jiff::Timestamp;
+use jiff::{SignedDuration, Timestamp};
 use serde_json::{Map, Value};
 
 use super::{
@@ -27,6 +27,8 @@ const RENAMED: [(&str, &str); 7] = [
     ("lastTimestamp", "deprecatedLastTimestamp"),
     ("count", "deprecatedCount"),
 ];
+/// How long an event is kept (kube-apiserver: `--event-ttl`).
+pub(super) const TTL: SignedDuration = SignedDuration::from_hours(1);
 const MAX_TEXT: usize = 128;
 const MAX_NOTE: usize = 1024;
 

@@ -38,6 +38,7 @@ pub use services::{InvalidRange, ServiceRange};
 
 use std::{borrow::Cow, sync::Arc};
 
+use jiff::SignedDuration;
 use serde_json::Value;
 
 use crate::{admission::Ctx, field::Errors, schema::Type, status::Status};
@@ -119,6 +120,8 @@ pub struct Rules {
     pub default_propagation: Propagation,
     /// What CREATE does to `status`.
     pub status_on_create: StatusOnCreate,
+    /// How long an object is kept after its last write; for good if `None`. An object whose time is over is deleted without any hook.
+    pub ttl: Option<SignedDuration>,
 }
 
 impl Default for Rules {
@@ -134,6 +137,7 @@ impl Default for Rules {
             transient: false,
             default_propagation: Propagation::Background,
             status_on_create: StatusOnCreate::Clear,
+            ttl: None,
         }
     }
 }
@@ -366,7 +370,8 @@ pub trait Kind: Send + Sync + 'static {
         let _ = object;
     }
 
-    /// Whether [`Kind::to_served`] must run even where the served version is the stored one (defaults that were added since).
+    /// Whether [`Kind::to_served`] must run even where the served version is the stored one: it fills in what is not stored (defaults that
+    /// were added since), and a write that changes nothing else stores it.
     fn rewrites_stored(&self) -> bool {
         false
     }

@@ -1,7 +1,7 @@
 //! core/v1 PersistentVolumeClaim: what a user asks of storage. The spec is fixed but for growing a bound claim.
 
 use jiff::Timestamp;
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 
 use super::{
     Column, Kind,
@@ -39,8 +39,8 @@ impl Kind for PersistentVolumeClaim {
         if let Some(resources) = spec.get_mut("resources").and_then(Value::as_object_mut) {
             resources.values_mut().for_each(quantity::round_list);
         }
+        pending(root);
         let status = object_at(root, "status");
-        set_zero(status, "phase", "Pending");
         for list in ["capacity", "allocatedResources"] {
             status
                 .get_mut(list)
@@ -50,7 +50,7 @@ impl Kind for PersistentVolumeClaim {
     }
 
     fn prepare_create(&self, _ctx: &Ctx<'_>, object: &mut Value) {
-        object["status"] = json!({"phase": "Pending"});
+        object["status"] = json!({});
         mirror_data_source(object);
     }
 
@@ -76,6 +76,15 @@ impl Kind for PersistentVolumeClaim {
                 amount.as_str().unwrap_or(""),
             );
         }
+    }
+
+    /// A new claim is stored without a phase; whoever reads it is told that it is pending.
+    fn to_served(&self, object: &mut Value) {
+        object.as_object_mut().into_iter().for_each(pending);
+    }
+
+    fn rewrites_stored(&self) -> bool {
+        true
     }
 
     fn warnings(&self, object: &Value, _old: Option<&Value>) -> Vec<String> {
@@ -136,6 +145,10 @@ impl Kind for PersistentVolumeClaim {
             or_unset(spec.text("volumeMode")).into(),
         ]
     }
+}
+
+fn pending(claim: &mut Map<String, Value>) {
+    set_zero(object_at(claim, "status"), "phase", "Pending");
 }
 
 /// The phase cell of claims and volumes.

@@ -1,18 +1,128 @@
-//! What the workload kinds have in common: a selector that matches the template's labels, counts or percentages, table cells.
+//! The kinds that make pods of a template: the strategy they share, and the checks of selectors, templates, counts and percentages.
+//!
+//! A kind says in [`Workload`] what is its own; [`Templated`] makes a [`Kind`] of it.
 
-use serde_json::Value;
+use jiff::Timestamp;
+use serde_json::{Map, Value};
 
 use super::{
+    Column, Kind,
     podspec::{self, internal},
-    tree::Tree,
+    tree::{Tree, object_at},
 };
 use crate::{
+    admission::Ctx,
     field::{ErrorType, Errors, Path},
     validation::{
         IMMUTABLE, names, nonnegative,
         selector::{Selector, label_selector},
     },
 };
+
+/// What one of these kinds does not share with the others.
+pub(super) trait Workload: Send + Sync + 'static {
+    /// Defaults of the spec beside the template.
+    fn default_spec(&self, spec: &mut Map<String, Value>);
+
+    /// Defaults beside the spec.
+    fn default_metadata(&self, object: &mut Value) {
+        let _ = object;
+    }
+
+    /// Prepares a creation, or an update of `old`.
+    fn prepare(&self, object: &mut Value, old: Option<&Value>) {
+        let _ = (object, old);
+    }
+
+    /// Validates `spec`, at the path of that name.
+    fn validate_spec(&self, spec: &Value, path: &Path<'_>, errors: &mut Errors);
+
+    /// Validates a change of the status.
+    fn validate_status(&self, object: &Value, old: &Value, errors: &mut Errors);
+
+    /// All columns of the table; the last three are those of [`wide_cells`].
+    fn columns(&self) -> &[Column];
+
+    /// The cells before the wide ones.
+    fn cells(&self, object: &Value, now: Timestamp) -> Vec<Value>;
+
+    /// As [`Kind::selectable_fields`].
+    fn selectable_fields(&self) -> &[&'static str] {
+        &[]
+    }
+
+    /// As [`Kind::selectable_value`].
+    fn selectable_value(&self, object: &Value, field: &str) -> String {
+        let _ = (object, field);
+        String::new()
+    }
+}
+
+/// The [`Kind`] of a [`Workload`].
+pub(super) struct Templated<W>(pub(super) W);
+
+impl<W: Workload> Kind for Templated<W> {
+    fn default(&self, object: &mut Value) {
+        self.0.default_metadata(object);
+        let Some(object) = object.as_object_mut() else {
+            return;
+        };
+        let spec = object_at(object, "spec");
+        self.0.default_spec(spec);
+        object_at(spec, "template");
+        podspec::defaults::template(&mut spec["template"]);
+    }
+
+    fn prepare_create(&self, _: &Ctx<'_>, object: &mut Value) {
+        podspec::prepare::drop_disabled_spec(&mut object["spec"]["template"]["spec"]);
+        self.0.prepare(object, None);
+    }
+
+    fn prepare_update(&self, _: &Ctx<'_>, object: &mut Value, old: &Value) {
+        podspec::prepare::drop_disabled_spec(&mut object["spec"]["template"]["spec"]);
+        self.0.prepare(object, Some(old));
+    }
+
+    fn validate(&self, _: &Ctx<'_>, object: &Value, errors: &mut Errors) {
+        self.0
+            .validate_spec(&object["spec"], &Path::new("spec"), errors);
+    }
+
+    fn validate_update(&self, _: &Ctx<'_>, object: &Value, old: &Value, errors: &mut Errors) {
+        same_selector(object, old, errors);
+    }
+
+    fn validate_status(&self, _: &Ctx<'_>, object: &Value, old: &Value, errors: &mut Errors) {
+        self.0.validate_status(object, old, errors);
+    }
+
+    /// A template's warnings are worth repeating when it changes.
+    fn warnings(&self, object: &Value, old: Option<&Value>) -> Vec<String> {
+        if old.is_none_or(|old| old["spec"]["template"] != object["spec"]["template"]) {
+            podspec::warnings::of_workload(object, old.is_none())
+        } else {
+            Vec::new()
+        }
+    }
+
+    fn columns(&self) -> Option<&[Column]> {
+        Some(self.0.columns())
+    }
+
+    fn cells(&self, object: &Value, now: Timestamp) -> Vec<Value> {
+        let mut cells = self.0.cells(object, now);
+        cells.extend(wide_cells(&object["spec"]));
+        cells
+    }
+
+    fn selectable_fields(&self) -> &[&'static str] {
+        self.0.selectable_fields()
+    }
+
+    fn selectable_value(&self, object: &Value, field: &str) -> String {
+        self.0.selectable_value(object, field)
+    }
+}
 
 /// Which kind a selector and a template belong to, as upstream's sentences name it.
 pub(super) struct Owner {
@@ -21,6 +131,12 @@ pub(super) struct Owner {
     /// In `activeDeadlineSeconds in ... is not Supported`.
     pub(super) deadline_in: &'static str,
 }
+
+/// Deployments, and replica sets, which upstream's sentences name the same way.
+pub(super) const OF_DEPLOYMENT: Owner = Owner {
+    selector_of: "deployment",
+    deadline_in: "ReplicaSet",
+};
 
 /// `spec.selector` and `spec.template`.
 pub(super) fn selector_and_template(
@@ -36,17 +152,7 @@ pub(super) fn selector_and_template(
         errors.required(&selector_path, "");
     } else {
         label_selector(errors, &selector_path, selector);
-        if selector.entries("matchLabels").next().is_none()
-            && selector.items("matchExpressions").is_empty()
-        {
-            let detail = format!("empty selector is invalid for {}", owner.selector_of);
-            errors.with_text(
-                ErrorType::Invalid,
-                &selector_path,
-                internal::label_selector(selector),
-                detail,
-            );
-        }
+        not_empty(selector, owner, &selector_path, errors);
     }
     match Selector::from_label_selector(selector) {
         Err(_) => errors.with_text(
@@ -65,6 +171,21 @@ pub(super) fn selector_and_template(
     }
 }
 
+/// A selector of nothing in particular would select every pod.
+pub(super) fn not_empty(selector: &Value, owner: &Owner, path: &Path<'_>, errors: &mut Errors) {
+    let empty = selector.entries("matchLabels").next().is_none()
+        && selector.items("matchExpressions").is_empty();
+    if empty {
+        let detail = format!("empty selector is invalid for {}", owner.selector_of);
+        errors.with_text(
+            ErrorType::Invalid,
+            path,
+            internal::label_selector(selector),
+            detail,
+        );
+    }
+}
+
 fn template(
     template: &Value,
     selector: &Selector,
@@ -72,10 +193,23 @@ fn template(
     path: &Path<'_>,
     errors: &mut Errors,
 ) {
+    if !selector.is_everything() {
+        selected(template, selector, path, errors);
+    }
+    template_of(template, owner, path, errors);
+}
+
+/// The labels of a template must be those that the selector looks for.
+pub(super) fn selected(
+    template: &Value,
+    selector: &Selector,
+    path: &Path<'_>,
+    errors: &mut Errors,
+) {
     let labels = template
         .get("metadata")
         .and_then(|metadata| metadata.get("labels"));
-    if !selector.is_everything() && !selector.matches(labels) {
+    if !selector.matches(labels) {
         let labels = labels.cloned().unwrap_or_default();
         errors.invalid(
             &path.child("metadata").child("labels"),
@@ -83,6 +217,10 @@ fn template(
             "`selector` does not match template `labels`",
         );
     }
+}
+
+/// The template of a kind whose pods run until they are deleted.
+pub(super) fn template_of(template: &Value, owner: &Owner, path: &Path<'_>, errors: &mut Errors) {
     podspec::validate_template(template, path, errors);
     let none = Value::Null;
     let (spec, at) = (template.get("spec").unwrap_or(&none), path.child("spec"));
@@ -169,7 +307,7 @@ pub(super) fn number(value: Option<&Value>) -> i64 {
 }
 
 /// `spec.selector` may not change.
-pub(super) fn same_selector(object: &Value, old: &Value, errors: &mut Errors) {
+fn same_selector(object: &Value, old: &Value, errors: &mut Errors) {
     let selector = &object["spec"]["selector"];
     if *selector != old["spec"]["selector"] {
         let path = Path::new("spec");
@@ -195,13 +333,8 @@ pub(super) fn not_decremented(object: &Value, old: &Value, field: &str, errors: 
     }
 }
 
-/// Whether the template changed, which is when its warnings are worth repeating.
-pub(super) fn template_changed(object: &Value, old: Option<&Value>) -> bool {
-    old.is_none_or(|old| old["spec"]["template"] != object["spec"]["template"])
-}
-
 /// The wide cells: container names, images, selector.
-pub(super) fn wide_cells(spec: &Value) -> [Value; 3] {
+fn wide_cells(spec: &Value) -> [Value; 3] {
     let containers = spec["template"]["spec"].items("containers");
     let joined = |field: &str| {
         containers

@@ -6,21 +6,36 @@ use serde_json::{Map, Value};
 
 use crate::schema::proto::Writer;
 
-/// A whole document.
-pub(super) fn document(document: &Value) -> Vec<u8> {
-    let mut out = Writer::default();
-    text(&mut out, 1, &document["swagger"]);
-    let mut info = Writer::default();
-    text(&mut info, 1, &document["info"]["title"]);
-    text(&mut info, 2, &document["info"]["version"]);
-    out.bytes(2, &info.finish());
-    let mut paths = Writer::default();
-    for (path, item) in entries(&document["paths"]) {
-        paths.bytes(2, &named(path, &path_item(item)));
+/// A document being written.
+#[derive(Default)]
+pub(super) struct Document {
+    paths: Writer,
+    definitions: Writer,
+}
+
+impl Document {
+    /// Adds what is at a path.
+    pub(super) fn path(&mut self, path: &str, item: &Value) {
+        self.paths.bytes(2, &named(path, &path_item(item)));
     }
-    out.bytes(8, &paths.finish());
-    out.bytes(9, &named_schemas(&document["definitions"]));
-    out.finish()
+
+    /// Adds a definition.
+    pub(super) fn definition(&mut self, name: &str, definition: &Value) {
+        self.definitions.bytes(1, &named(name, &schema(definition)));
+    }
+
+    /// The message.
+    pub(super) fn finish(self, info: &Value) -> Vec<u8> {
+        let mut out = Writer::default();
+        out.bytes(1, b"2.0");
+        let mut about = Writer::default();
+        text(&mut about, 1, &info["title"]);
+        text(&mut about, 2, &info["version"]);
+        out.bytes(2, &about.finish());
+        out.bytes(8, &self.paths.finish());
+        out.bytes(9, &self.definitions.finish());
+        out.finish()
+    }
 }
 
 fn entries(value: &Value) -> impl Iterator<Item = (&String, &Value)> {
@@ -65,7 +80,7 @@ fn extensions(out: &mut Writer, tag: u32, value: &Value) {
     }
 }
 
-/// `Definitions` and `Properties`.
+/// `Properties`.
 fn named_schemas(schemas: &Value) -> Vec<u8> {
     let mut out = Writer::default();
     for (name, value) in entries(schemas) {

@@ -1,11 +1,13 @@
 //! OpenAPI documents: one per group and version in version 3, one for everything in version 2.
 //!
-//! Schemas are written from the same table that decoding walks, those of custom resources from their definitions as they were sent,
-//! descriptions included. Paths hold what clients look for: which kind a path serves and which parameters its verbs take.
+//! Schemas are written from the same table that decoding walks, with the texts of [`crate::schema::descriptions`]; those of custom
+//! resources from their definitions as they were sent. Paths hold what clients look for: which kind a path serves and which
+//! parameters its verbs take.
 
 mod gnostic;
 mod paths;
 mod schemas;
+mod values;
 
 use serde_json::{Map, Value, json};
 
@@ -33,47 +35,101 @@ pub(crate) fn name(group: &str, version: &str) -> String {
     }
 }
 
-/// The document of a group and version; `None` if nothing is served there.
-pub(crate) fn v3(table: &Table, lookup: &dyn Lookup, group: &str, version: &str) -> Option<Value> {
-    let rows: Vec<&Row> = table
-        .rows()
-        .iter()
-        .map(AsRef::as_ref)
+/// The document of a group and version as JSON; `None` if nothing is served there.
+pub(crate) fn v3(table: &Table, lookup: &dyn Lookup, group: &str, version: &str) -> Option<String> {
+    let rows: Vec<&Row> = rows(table)
         .filter(|row| row.resource.group == group && row.resource.version == version)
         .collect();
     if rows.is_empty() {
         return None;
     }
-    let (paths, schemas) = parts(Dialect::V3, lookup, &rows);
-    Some(
-        json!({"openapi": "3.0.0", "info": info(), "paths": paths, "components": {"schemas": schemas}}),
-    )
+    let (mut paths, mut schemas) = (Entries::default(), Entries::default());
+    let components = walk(Dialect::V3, lookup, &rows, |path, item| {
+        paths.push(path, item);
+    });
+    for (name, schema) in components {
+        schemas.push(&name, &schema);
+    }
+    let (info, paths, schemas) = (info(), paths.done(), schemas.done());
+    Some(format!(
+        r#"{{"openapi":"3.0.0","info":{info},"paths":{paths},"components":{{"schemas":{schemas}}}}}"#
+    ))
+}
+
+/// The one document of everything, in its two forms.
+pub(crate) struct V2 {
+    /// JSON.
+    pub(crate) json: String,
+    /// The protobuf message that kubectl and helm read.
+    pub(crate) protobuf: Vec<u8>,
 }
 
 /// The one document of everything.
-pub(crate) fn v2(table: &Table, lookup: &dyn Lookup) -> Value {
-    let rows: Vec<&Row> = table.rows().iter().map(AsRef::as_ref).collect();
-    let (paths, definitions) = parts(Dialect::V2, lookup, &rows);
-    json!({"swagger": "2.0", "info": info(), "paths": paths, "definitions": definitions})
+pub(crate) fn v2(table: &Table, lookup: &dyn Lookup) -> V2 {
+    let (mut paths, mut definitions) = (Entries::default(), Entries::default());
+    let mut message = gnostic::Document::default();
+    let rows: Vec<&Row> = rows(table).collect();
+    let schemas = walk(Dialect::V2, lookup, &rows, |path, item| {
+        paths.push(path, item);
+        message.path(path, item);
+    });
+    for (name, schema) in schemas {
+        definitions.push(&name, &schema);
+        message.definition(&name, &schema);
+    }
+    let info = info();
+    let protobuf = message.finish(&info);
+    let (paths, definitions) = (paths.done(), definitions.done());
+    V2 {
+        json: format!(
+            r#"{{"swagger":"2.0","info":{info},"paths":{paths},"definitions":{definitions}}}"#
+        ),
+        protobuf,
+    }
 }
 
-/// The version 2 document as the protobuf message that kubectl and helm read.
-pub(crate) fn v2_protobuf(document: &Value) -> Vec<u8> {
-    gnostic::document(document)
+fn rows(table: &Table) -> impl Iterator<Item = &Row> {
+    table.rows().iter().map(AsRef::as_ref)
 }
 
-fn parts(
+/// Shows the path items of all rows one by one, and answers with the schemas they lead to.
+fn walk(
     dialect: Dialect,
     lookup: &dyn Lookup,
     rows: &[&Row],
-) -> (Map<String, Value>, Map<String, Value>) {
+    mut path: impl FnMut(&str, &Value),
+) -> Map<String, Value> {
     let mut schemas = Schemas::new(dialect, lookup);
-    let mut all = Map::new();
     for row in rows {
         let kind = schemas.add_kind(row);
-        paths::add(&mut all, dialect, row, &kind);
+        let mut items = Map::new();
+        paths::add(&mut items, dialect, row, &kind);
+        for (name, item) in &items {
+            path(name, item);
+        }
     }
-    (all, schemas.finish())
+    schemas.finish()
+}
+
+/// A JSON object written entry by entry: as a tree a whole document takes ten times the room of its text.
+#[derive(Default)]
+struct Entries(String);
+
+impl Entries {
+    fn push(&mut self, name: &str, value: &Value) {
+        self.0.push(if self.0.is_empty() { '{' } else { ',' });
+        self.0.push_str(&Value::from(name).to_string());
+        self.0.push(':');
+        self.0.push_str(&value.to_string());
+    }
+
+    fn done(mut self) -> String {
+        if self.0.is_empty() {
+            self.0.push('{');
+        }
+        self.0.push('}');
+        self.0
+    }
 }
 
 fn info() -> Value {

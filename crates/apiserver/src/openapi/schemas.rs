@@ -2,16 +2,17 @@
 
 use serde_json::{Map, Value, json};
 
-use super::{Dialect, reference};
+use super::{Dialect, reference, values};
 use crate::{
     admission::Lookup,
     registry::Row,
-    schema::{List, ListKind, Node, Scalar, Struct, Type},
+    schema::{Field, List, ListKind, Node, Scalar, Struct, Type, descriptions},
 };
 
 const OBJECT_META: &str = "apimachinery.pkg.apis.meta.v1.ObjectMeta";
 const LIST_META: &str = "apimachinery.pkg.apis.meta.v1.ListMeta";
-const META: &str = "io.k8s.apimachinery.pkg.apis.meta.v1";
+/// What the names of the table's types begin with in documents.
+const ORGANISATION: &str = "io.k8s.";
 const KIND_EXTENSION: &str = "x-kubernetes-group-version-kind";
 
 /// The components of one document.
@@ -81,13 +82,17 @@ impl<'a> Schemas<'a> {
             .and_then(|schema| schema.as_object().cloned())
             .unwrap_or_default();
         schema.insert("type".into(), "object".into());
-        let metadata = Type::builtin(OBJECT_META).map(|metadata| self.of(&metadata));
+        let metadata =
+            Type::builtin(OBJECT_META).map(|metadata| self.standard("metadata", &metadata));
         let properties = schema.entry("properties").or_insert_with(|| json!({}));
         if let Some(properties) = properties.as_object_mut() {
             for field in ["apiVersion", "kind"] {
-                properties
+                let property = properties
                     .entry(field)
                     .or_insert_with(|| json!({"type": "string"}));
+                if property.get("description").is_none() {
+                    describe(property, descriptions::of_field("", field));
+                }
             }
             if let Some(metadata) = metadata {
                 properties.insert("metadata".into(), metadata);
@@ -100,16 +105,26 @@ impl<'a> Schemas<'a> {
     }
 
     fn add_list(&mut self, row: &Row, item: &str) {
-        let metadata = Type::builtin(LIST_META)
-            .map_or_else(|| json!({"type": "object"}), |metadata| self.of(&metadata));
+        let kind = &row.resource.kind;
+        let text = |field| descriptions::of_field("", field);
+        let metadata = Type::builtin(LIST_META).map_or_else(
+            || json!({"type": "object"}),
+            |metadata| self.standard("metadata", &metadata),
+        );
+        let item_schema = self.beside(reference(self.dialect, item), Some(("default", json!({}))));
         let name = format!("{item}List");
         let list = json!({
+            "description": format!("A list of {kind} objects."),
             "type": "object",
             "required": ["items"],
             "properties": {
-                "apiVersion": {"type": "string"},
-                "items": {"type": "array", "items": reference(self.dialect, item)},
-                "kind": {"type": "string"},
+                "apiVersion": {"type": "string", "description": text("apiVersion")},
+                "items": {
+                    "description": "The objects, or one page of them.",
+                    "type": "array",
+                    "items": item_schema,
+                },
+                "kind": {"type": "string", "description": text("kind")},
                 "metadata": metadata,
             },
         });
@@ -152,7 +167,8 @@ impl<'a> Schemas<'a> {
                 reference(self.dialect, &name)
             }
             Node::Map { value, atomic } => {
-                let mut schema = json!({"type": "object", "additionalProperties": self.of(&kind.sibling(*value))});
+                let values = self.item(&kind.sibling(*value));
+                let mut schema = json!({"type": "object", "additionalProperties": values});
                 if *atomic {
                     schema["x-kubernetes-map-type"] = "atomic".into();
                 }
@@ -167,12 +183,16 @@ impl<'a> Schemas<'a> {
         let mut properties = Map::new();
         let mut required = Vec::new();
         for field in &fields.fields {
-            properties.insert(field.name.to_string(), self.of(&kind.sibling(field.id)));
+            let property = self.property(fields, field, &kind.sibling(field.id));
+            properties.insert(field.name.to_string(), property);
             if field.required {
                 required.push(Value::from(&*field.name));
             }
         }
         let mut schema = Map::new();
+        if let Some(text) = descriptions::of_type(&fields.name) {
+            schema.insert("description".into(), text.into());
+        }
         schema.insert("type".into(), "object".into());
         if !properties.is_empty() {
             schema.insert("properties".into(), properties.into());
@@ -189,10 +209,64 @@ impl<'a> Schemas<'a> {
         schema.into()
     }
 
+    /// The schema of a field: that of its type and what is only true of the field.
+    fn property(&mut self, owner: &Struct, field: &Field, kind: &Type) -> Value {
+        let mut schema = self.of(kind);
+        let text = descriptions::of_field(&owner.name, &field.name);
+        let description = text.map(|text| ("description", Value::from(text)));
+        let default = values::of_field(owner, field, kind.node())
+            .filter(|_| self.dialect == Dialect::V3)
+            .map(|default| ("default", default));
+        if let Some(set) = values::set(&field.go) {
+            let holder = match kind.node() {
+                Node::List(_) => &mut schema["items"],
+                _ => &mut schema,
+            };
+            holder["enum"] = set.iter().copied().map(Value::from).collect();
+        }
+        if field.retain_keys && !matches!(kind.node(), Node::List(_)) {
+            schema = self.beside(
+                schema,
+                Some(("x-kubernetes-patch-strategy", "retainKeys".into())),
+            );
+        }
+        self.beside(schema, description.into_iter().chain(default))
+    }
+
+    /// The schema of a list's items or a map's values.
+    fn item(&mut self, kind: &Type) -> Value {
+        let schema = self.of(kind);
+        let default = values::of_item(kind.node()).filter(|_| self.dialect == Dialect::V3);
+        self.beside(schema, default.map(|default| ("default", default)))
+    }
+
+    /// A field that means the same in every type.
+    fn standard(&mut self, field: &str, kind: &Type) -> Value {
+        let schema = self.of(kind);
+        let text = descriptions::of_field("", field);
+        self.beside(schema, text.map(|text| ("description", text.into())))
+    }
+
+    /// A schema with more said beside it. A reference of version 3 hides what is beside it, so it goes into an `allOf`.
+    fn beside(
+        &self,
+        mut schema: Value,
+        more: impl IntoIterator<Item = (&'static str, Value)>,
+    ) -> Value {
+        for (name, value) in more {
+            if self.dialect == Dialect::V3 && schema.get("$ref").is_some() {
+                schema = json!({"allOf": [schema]});
+            }
+            schema[name] = value;
+        }
+        schema
+    }
+
     fn list(&mut self, kind: &Type, list: &List) -> Value {
-        let mut schema = json!({"type": "array", "items": self.of(&kind.sibling(list.item))});
+        let mut schema = json!({"type": "array", "items": self.item(&kind.sibling(list.item))});
         match list.kind {
-            ListKind::Atomic => {}
+            ListKind::Atomic if !list.declared => {}
+            ListKind::Atomic => schema["x-kubernetes-list-type"] = "atomic".into(),
             ListKind::Set => schema["x-kubernetes-list-type"] = "set".into(),
             ListKind::Map => {
                 schema["x-kubernetes-list-type"] = "map".into();
@@ -227,7 +301,7 @@ impl<'a> Schemas<'a> {
                     Dialect::V2 => json!({"type": "string"}),
                     Dialect::V3 => json!({"oneOf": [{"type": "string"}, {"type": "number"}]}),
                 };
-                self.named("io.k8s.apimachinery.pkg.api.resource.Quantity", schema)
+                self.named("apimachinery.pkg.api.resource.Quantity", schema)
             }
             Scalar::IntOrString => {
                 let schema = match self.dialect {
@@ -236,19 +310,22 @@ impl<'a> Schemas<'a> {
                         json!({"oneOf": [{"type": "integer"}, {"type": "string"}], "format": "int-or-string"})
                     }
                 };
-                self.named("io.k8s.apimachinery.pkg.util.intstr.IntOrString", schema)
+                self.named("apimachinery.pkg.util.intstr.IntOrString", schema)
             }
             Scalar::Time => self.named(
-                &format!("{META}.Time"),
+                "apimachinery.pkg.apis.meta.v1.Time",
                 json!({"type": "string", "format": "date-time"}),
             ),
             Scalar::MicroTime => self.named(
-                &format!("{META}.MicroTime"),
+                "apimachinery.pkg.apis.meta.v1.MicroTime",
                 json!({"type": "string", "format": "date-time"}),
             ),
-            Scalar::FieldsV1 => self.named(&format!("{META}.FieldsV1"), json!({"type": "object"})),
+            Scalar::FieldsV1 => self.named(
+                "apimachinery.pkg.apis.meta.v1.FieldsV1",
+                json!({"type": "object"}),
+            ),
             Scalar::RawExtension => self.named(
-                "io.k8s.apimachinery.pkg.runtime.RawExtension",
+                "apimachinery.pkg.runtime.RawExtension",
                 json!({"type": "object"}),
             ),
             Scalar::Json
@@ -258,15 +335,23 @@ impl<'a> Schemas<'a> {
         }
     }
 
-    fn named(&mut self, name: &str, schema: Value) -> Value {
-        if !self.done.contains_key(name) {
-            self.done.insert(name.to_owned(), schema);
+    fn named(&mut self, kind: &str, mut schema: Value) -> Value {
+        let name = component_name(kind);
+        if !self.done.contains_key(&name) {
+            describe(&mut schema, descriptions::of_type(kind));
+            self.done.insert(name.clone(), schema);
         }
-        reference(self.dialect, name)
+        reference(self.dialect, &name)
     }
 }
 
 /// The component's name of a type of the table: `io.k8s.api.core.v1.Pod`.
 fn component_name(name: &str) -> String {
-    format!("io.k8s.{name}")
+    format!("{ORGANISATION}{name}")
+}
+
+fn describe(schema: &mut Value, text: Option<&'static str>) {
+    if let Some(text) = text {
+        schema["description"] = text.into();
+    }
 }

@@ -1,10 +1,24 @@
 //! The documents say of every kind what clients look for.
 
 use super::*;
-use crate::{ApiServer, Config};
+use crate::{
+    ApiServer, Config,
+    schema::{Node, Type, TypeId, descriptions},
+};
 
 fn server() -> std::sync::Arc<ApiServer> {
     ApiServer::new(Config::default())
+}
+
+/// The parsed document of a group and version.
+fn v3_tree(server: &ApiServer, group: &str, version: &str) -> Value {
+    let document = v3(&server.registry().table(), server, group, version).unwrap();
+    serde_json::from_str(&document).unwrap()
+}
+
+/// The parsed document of everything.
+fn v2_tree(server: &ApiServer) -> Value {
+    serde_json::from_str(&v2(&server.registry().table(), server).json).unwrap()
 }
 
 /// Every reference in a document leads to a component.
@@ -35,7 +49,7 @@ fn every_group_has_a_document_without_dangling_references() {
     let server = server();
     let table = server.registry().table();
     for row in table.rows() {
-        let document = v3(&table, &*server, &row.resource.group, &row.resource.version).unwrap();
+        let document = v3_tree(&server, &row.resource.group, &row.resource.version);
         let components = &document["components"]["schemas"];
         assert_eq!(
             dangling(&document, components),
@@ -44,7 +58,7 @@ fn every_group_has_a_document_without_dangling_references() {
             row.resource.group
         );
     }
-    let document = v2(&table, &*server);
+    let document = v2_tree(&server);
     assert_eq!(
         dangling(&document, &document["definitions"]),
         Vec::<String>::new()
@@ -54,7 +68,7 @@ fn every_group_has_a_document_without_dangling_references() {
 #[test]
 fn a_kind_is_tagged_and_its_patch_takes_field_validation() {
     let server = server();
-    let document = v3(&server.registry().table(), &*server, "apps", "v1").unwrap();
+    let document = v3_tree(&server, "apps", "v1");
     let kind = json!({"group": "apps", "version": "v1", "kind": "Deployment"});
     let schema = &document["components"]["schemas"]["io.k8s.api.apps.v1.Deployment"];
     assert_eq!(schema["x-kubernetes-group-version-kind"], json!([kind]));
@@ -76,8 +90,8 @@ fn a_kind_is_tagged_and_its_patch_takes_field_validation() {
 #[test]
 fn the_protobuf_document_holds_every_definition_by_name() {
     let server = server();
-    let document = v2(&server.registry().table(), &*server);
-    let bytes = v2_protobuf(&document);
+    let bytes = v2(&server.registry().table(), &*server).protobuf;
+    let document = v2_tree(&server);
     for name in document["definitions"].as_object().unwrap().keys() {
         assert!(
             bytes
@@ -86,4 +100,132 @@ fn the_protobuf_document_holds_every_definition_by_name() {
             "{name}"
         );
     }
+}
+
+/// The names of components, and of their properties, that have no description.
+fn undescribed(components: &Value) -> Vec<String> {
+    let silent = |schema: &Value| schema["description"].as_str().is_none_or(str::is_empty);
+    let mut found = Vec::new();
+    for (name, component) in components.as_object().unwrap() {
+        if silent(component) {
+            found.push(name.clone());
+        }
+        let properties = component["properties"].as_object().into_iter().flatten();
+        found.extend(
+            properties
+                .filter(|(_, property)| silent(property))
+                .map(|(field, _)| format!("{name} {field}")),
+        );
+    }
+    found
+}
+
+#[test]
+fn every_type_and_field_of_every_document_is_described() {
+    let server = server();
+    let table = server.registry().table();
+    for row in table.rows() {
+        let document = v3_tree(&server, &row.resource.group, &row.resource.version);
+        let components = &document["components"]["schemas"];
+        assert_eq!(undescribed(components), Vec::<String>::new());
+    }
+    let document = v2_tree(&server);
+    assert_eq!(undescribed(&document["definitions"]), Vec::<String>::new());
+}
+
+#[test]
+fn every_type_and_field_that_only_subresources_take_is_described() {
+    fn visit(kind: &Type, id: TypeId, seen: &mut Vec<TypeId>) {
+        if seen.contains(&id) {
+            return;
+        }
+        seen.push(id);
+        match kind.arena().node(id) {
+            Node::Struct(fields) => {
+                let name = &fields.name;
+                assert!(descriptions::of_type(name).is_some(), "{name}");
+                for field in &fields.fields {
+                    let text = descriptions::of_field(name, &field.name);
+                    assert!(text.is_some(), "{name} {}", field.name);
+                    visit(kind, field.id, seen);
+                }
+            }
+            Node::List(list) => visit(kind, list.item, seen),
+            Node::Map { value, .. } => visit(kind, *value, seen),
+            Node::Scalar(_) => {}
+        }
+    }
+    for name in [
+        "api.policy.v1.Eviction",
+        "api.autoscaling.v1.Scale",
+        "apimachinery.pkg.apis.meta.v1.DeleteOptions",
+    ] {
+        let kind = Type::builtin(name).unwrap();
+        visit(&kind, kind.id(), &mut Vec::new());
+    }
+}
+
+#[test]
+fn what_is_said_beside_a_reference_is_wrapped_in_version_3_and_stands_beside_it_in_version_2() {
+    let server = server();
+    let document = v3_tree(&server, "", "v1");
+    let pod = &document["components"]["schemas"]["io.k8s.api.core.v1.Pod"]["properties"];
+    assert_eq!(
+        pod["spec"]["allOf"],
+        json!([{"$ref": "#/components/schemas/io.k8s.api.core.v1.PodSpec"}])
+    );
+    assert_eq!(pod["spec"]["default"], json!({}));
+    assert_eq!(
+        pod["spec"]["description"],
+        descriptions::of_field("api.core.v1.Pod", "spec").unwrap()
+    );
+    let document = v2_tree(&server);
+    let pod = &document["definitions"]["io.k8s.api.core.v1.Pod"]["properties"];
+    assert_eq!(
+        pod["spec"],
+        json!({
+            "$ref": "#/definitions/io.k8s.api.core.v1.PodSpec",
+            "description": descriptions::of_field("api.core.v1.Pod", "spec"),
+        })
+    );
+}
+
+#[test]
+fn properties_have_the_defaults_closed_sets_and_list_types_that_upstream_gives_them() {
+    let server = server();
+    let document = v3_tree(&server, "", "v1");
+    let property = |kind: &str, field: &str| {
+        let name = format!("io.k8s.api.core.v1.{kind}");
+        let mut property = document["components"]["schemas"][name]["properties"][field].clone();
+        property.as_object_mut().unwrap().remove("description");
+        property
+    };
+    assert_eq!(
+        property("ContainerPort", "protocol"),
+        json!({"type": "string", "default": "TCP", "enum": ["SCTP", "TCP", "UDP"]})
+    );
+    assert_eq!(
+        property("ContainerPort", "containerPort"),
+        json!({"type": "integer", "format": "int32", "default": 0})
+    );
+    assert_eq!(
+        property("Container", "command"),
+        json!({
+            "type": "array",
+            "items": {"type": "string", "default": ""},
+            "x-kubernetes-list-type": "atomic",
+        })
+    );
+    assert_eq!(
+        property("PersistentVolumeClaimStatus", "accessModes")["items"]["enum"][0],
+        "ReadOnlyMany"
+    );
+    assert_eq!(
+        property("PodSpec", "activeDeadlineSeconds"),
+        json!({"type": "integer", "format": "int64"})
+    );
+    assert_eq!(
+        property("ResourceRequirements", "limits")["additionalProperties"],
+        json!({"$ref": "#/components/schemas/io.k8s.apimachinery.pkg.api.resource.Quantity"})
+    );
 }

@@ -16,7 +16,11 @@ use crate::{quantity::QuantityError, status::Status};
 mod base64;
 mod custom;
 mod syntax;
+mod untyped;
 mod walk;
+
+/// More problems than this are not collected.
+const MAX_PROBLEMS: usize = 100;
 
 /// A decoded body.
 #[derive(Clone, Debug, PartialEq)]
@@ -134,7 +138,7 @@ pub fn json(kind: &Type, body: &[u8]) -> Result<Decoded, DecodeError> {
 pub fn untyped_json(body: &[u8]) -> Result<(Value, Vec<Problem>), DecodeError> {
     let mut deserializer = serde_json::Deserializer::from_slice(body);
     let mut problems = Vec::new();
-    let read = walk::Untyped::new(&mut problems).deserialize(&mut deserializer);
+    let read = untyped::Untyped::new(&mut problems).deserialize(&mut deserializer);
     let value = read
         .and_then(|value| deserializer.end().map(|()| value))
         .map_err(|error| json_error(body, &error))?;
@@ -157,6 +161,20 @@ pub fn yaml(kind: &Type, body: &[u8]) -> Result<Decoded, DecodeError> {
     Ok(decoded)
 }
 
+/// What Go's YAML reader says of a body that ends inside brackets; of everything else our reader's own words.
+fn yaml_error(body: &[u8], ours: &str) -> String {
+    let closing = match ours {
+        _ if ours.contains("unclosed bracket '{'") => '}',
+        _ if ours.contains("unclosed bracket '['") => ']',
+        _ => return ours.to_owned(),
+    };
+    let text = String::from_utf8_lossy(body);
+    format!(
+        "line {}: did not find expected ',' or '{closing}'",
+        text.lines().count()
+    )
+}
+
 /// Reads any YAML as JSON values; the last of duplicate keys wins and the first one found is reported.
 ///
 /// # Errors
@@ -177,7 +195,8 @@ pub fn untyped_yaml(body: &[u8]) -> Result<(Value, Vec<Problem>), DecodeError> {
                 }
                 other => {
                     return Err(DecodeError::Yaml(format!(
-                        "error converting YAML to JSON: yaml: {other}"
+                        "error converting YAML to JSON: yaml: {}",
+                        yaml_error(body, &other.to_string())
                     )));
                 }
             };

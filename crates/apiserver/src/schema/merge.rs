@@ -10,10 +10,12 @@ use crate::{
     status::Status,
 };
 
+mod document;
 mod json_patch;
 mod strategic;
 
-pub use json_patch::apply as json_patch;
+pub use document::text as document;
+pub use json_patch::{apply as json_patch, visited as json_patch_visits};
 pub use strategic::apply as strategic;
 
 /// Applies a JSON merge patch.
@@ -37,7 +39,7 @@ pub fn json_merge(original: &Value, patch: &Value) -> Value {
     Value::Object(merged)
 }
 
-/// The 422 for a patch whose result does not fit the type: `text` is the patched document, or for strategic merge patches
+/// The 422 for a patch whose result does not fit the type: `text` is the patched [`document`](document()), or for strategic merge patches
 /// [`go_text`] of the patch.
 pub fn unfit(text: &str, why: &impl std::fmt::Display) -> Status {
     let mut errors = Errors::default();

@@ -11,6 +11,7 @@ use std::{borrow::Cow, sync::Arc};
 use serde_json::Value;
 
 pub mod decode;
+pub(crate) mod descriptions;
 pub mod merge;
 pub mod ownership;
 pub mod proto;
@@ -91,6 +92,8 @@ pub struct Field {
     pub required: bool,
     /// A strategic merge honours `$retainKeys` in this struct.
     pub retain_keys: bool,
+    /// Its place in the Go struct, which is where Go writes it; 0 for all fields of custom resources, which go by name.
+    pub place: u16,
 }
 
 /// What happens to a field's absent and zero values when an object is written.
@@ -117,6 +120,8 @@ pub struct List {
     pub item: TypeId,
     /// How server-side apply sees it.
     pub kind: ListKind,
+    /// Its kind is said, not only what lists are by default.
+    pub declared: bool,
     /// The key fields of a [`ListKind::Map`].
     pub keys: Vec<Text>,
     /// What keys are when an item leaves them out.
@@ -187,8 +192,8 @@ impl Type {
         })
     }
 
-    /// Whether the table has a kind under that apiVersion (`apps/v1`).
-    pub fn builtin_kind(api_version: &str, kind: &str) -> bool {
+    /// The type of a kind under that apiVersion (`apps/v1`), if the table has it.
+    pub fn builtin_kind(api_version: &str, kind: &str) -> Option<Type> {
         let (group, version) = api_version.split_once('/').unwrap_or(("core", api_version));
         let package = match group {
             "apiextensions.k8s.io" => "apiextensions-apiserver.pkg.apis.apiextensions",
@@ -197,11 +202,10 @@ impl Type {
                 return Type::builtin(&format!(
                     "api.{}.{version}.{kind}",
                     group.split('.').next().unwrap_or(group)
-                ))
-                .is_some();
+                ));
             }
         };
-        Type::builtin(&format!("{package}.{version}.{kind}")).is_some()
+        Type::builtin(&format!("{package}.{version}.{kind}"))
     }
 
     /// A type of an arena that was made at run time.

@@ -13,11 +13,13 @@ use super::{Type, time, zero};
 
 mod apply;
 mod compare;
+mod scale;
 mod set;
 
 pub use apply::apply;
 use compare::fields_of;
 pub use compare::{Comparison, compare};
+pub use scale::{owners_after_scale, owners_of_scale};
 pub use set::FieldSet;
 
 /// More managers of updates than this are merged.
@@ -309,7 +311,12 @@ fn write_down(object: &mut Value, managers: Managers) {
     if managers.is_empty() {
         return;
     }
-    let mut sorted: Vec<(Manager, Entry)> = managers.into_iter().collect();
+    let entries = written(managers.into_iter().collect());
+    metadata.insert("managedFields".to_owned(), entries);
+}
+
+/// Entries as managedFields hold them.
+fn written(mut sorted: Vec<(Manager, Entry)>) -> Value {
     sorted.sort_by(|(manager, entry), (other, other_entry)| {
         let by_operation = manager.operation.cmp(&other.operation);
         by_operation
@@ -335,7 +342,7 @@ fn write_down(object: &mut Value, managers: Managers) {
         written.insert("fieldsV1".to_owned(), entry.fields.into_json());
         Value::Object(written)
     });
-    metadata.insert("managedFields".to_owned(), entries.collect());
+    entries.collect()
 }
 
 #[cfg(test)]

@@ -59,7 +59,8 @@ fn read(text: &'static str) -> Table {
     let mut fields = Vec::new();
     for line in text.lines().chain(["="]) {
         let Some(name) = line.strip_prefix('=') else {
-            fields.push(reader.field(line));
+            let place = fields.len() as u16;
+            fields.push(reader.field(line, place));
             continue;
         };
         if let Some(id) = owner
@@ -69,6 +70,7 @@ fn read(text: &'static str) -> Table {
             let Node::Struct(opened) = reader.arena.node(id) else {
                 unreachable!("names only point to structs")
             };
+            fields.sort_unstable_by(|one: &Field, other| one.name.cmp(&other.name));
             let filled = Struct {
                 fields: std::mem::take(&mut fields),
                 ..opened.clone()
@@ -94,7 +96,7 @@ fn read(text: &'static str) -> Table {
 }
 
 impl Reader {
-    fn field(&mut self, line: &'static str) -> Field {
+    fn field(&mut self, line: &'static str, place: u16) -> Field {
         let mut cells = line.split('\t');
         let mut next = || cells.next().unwrap_or_default();
         let (name, expression, presence, go) = (next(), next(), next(), next());
@@ -121,6 +123,7 @@ impl Reader {
             tags: tags.split('.').filter_map(|tag| tag.parse().ok()).collect(),
             required: flags.contains('r'),
             retain_keys: strategy == "retainKeys",
+            place,
         }
     }
 
@@ -134,6 +137,7 @@ impl Reader {
                     "set" => ListKind::Set,
                     _ => ListKind::Atomic,
                 },
+                declared: !traits.listing.is_empty(),
                 keys: keys()
                     .map(|key| Cow::Borrowed(key.split('=').next().unwrap_or(key)))
                     .collect(),

@@ -6,6 +6,7 @@
 //! for one. [`Collection::commit`] is asynchronous because a durable writer would make the change permanent before it is
 //! published here; in memory it never waits.
 
+mod expiry;
 mod list;
 mod log;
 pub mod object;
@@ -19,10 +20,10 @@ use std::{
     },
 };
 
-use jiff::Timestamp;
+use jiff::{SignedDuration, Timestamp};
 use rustc_hash::FxHashMap;
 
-use self::log::Log;
+use self::{expiry::Expiry, log::Log};
 pub use self::{
     list::{ListError, Page, PageRequest, Snapshot},
     log::{Event, Window},
@@ -74,17 +75,28 @@ impl Store {
 
     /// Drops the past events that are too old by now, also of collections that nobody writes to any more.
     pub fn compact(&self, now: Timestamp) {
-        let collections: Vec<Arc<Collection>> = self
-            .collections
+        for collection in self.collections() {
+            let dropped = collection.write().log.compact(now);
+            drop(dropped);
+        }
+    }
+
+    /// Deletes the objects that have lived as long as they may. Answers when the next one will have.
+    pub fn expire(&self, now: Timestamp) -> Option<Timestamp> {
+        let collections = self.collections();
+        collections
+            .iter()
+            .filter_map(|collection| collection.expire(now))
+            .min()
+    }
+
+    fn collections(&self) -> Vec<Arc<Collection>> {
+        self.collections
             .read()
             .unwrap_or_else(|poisoned| poisoned.into_inner())
             .values()
             .cloned()
-            .collect();
-        for collection in collections {
-            let dropped = collection.write().log.compact(now);
-            drop(dropped);
-        }
+            .collect()
     }
 
     /// The last revision given out.
@@ -119,6 +131,7 @@ pub struct Collection {
 struct State {
     objects: BTreeMap<Key, Arc<Object>>,
     log: Log,
+    expiry: Expiry,
 }
 
 impl Collection {
@@ -126,11 +139,36 @@ impl Collection {
         let state = State {
             objects: BTreeMap::new(),
             log: Log::new(window),
+            expiry: Expiry::default(),
         };
         Collection {
             revision,
             state: RwLock::new(state),
             published: tokio::sync::watch::Sender::new(0),
+        }
+    }
+
+    /// Lets every object live that long after its last write and no longer; [`Store::expire`] deletes it, which watches see as any
+    /// other deletion.
+    pub fn live_for(&self, ttl: SignedDuration) {
+        self.write().expiry.live_for(ttl);
+    }
+
+    fn expire(&self, now: Timestamp) -> Option<Timestamp> {
+        loop {
+            let over = {
+                let mut state = self.write();
+                match state.expiry.take_over(now) {
+                    Some(end) => end,
+                    None => return state.expiry.next(),
+                }
+            };
+            let current = self.get(over.key.as_str());
+            if let Some(current) = current.filter(|object| object.revision() == over.revision)
+                && let Ok(deleted) = self.apply(Change::Delete(current), now)
+            {
+                self.published.send_replace(deleted.revision());
+            }
         }
     }
 
@@ -200,6 +238,9 @@ impl Collection {
         };
         if let Some(previous) = &previous {
             previous.forget_tree();
+        }
+        if event_type != EventType::Deleted {
+            state.expiry.written(&object, now);
         }
         state.log.push(
             Event {

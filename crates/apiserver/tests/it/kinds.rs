@@ -186,3 +186,34 @@ async fn the_system_s_priority_classes_are_there_from_the_start() {
         (Some(2_000_001_000), Some(1))
     );
 }
+
+#[tokio::test]
+async fn an_annotation_written_with_a_deployment_s_status_is_no_new_generation() {
+    let api = Api::new(Config::default());
+    let deployments = "/apis/apps/v1/namespaces/default/deployments";
+    let labels = json!({"app": "web"});
+    let mut written = api
+        .post(
+            deployments,
+            json!({
+                "apiVersion": "apps/v1", "kind": "Deployment", "metadata": {"name": "web"},
+                "spec": {
+                    "selector": {"matchLabels": labels},
+                    "template": {"metadata": {"labels": labels}, "spec": {"containers": [{"name": "c", "image": "nginx"}]}},
+                },
+            }),
+        )
+        .await
+        .ok();
+    written["metadata"]["annotations"] = json!({"deployment.kubernetes.io/revision": "1"});
+    let path = format!("{deployments}/web");
+    let mut written = api.put(&format!("{path}/status"), written).await.ok();
+    assert_eq!(
+        written["metadata"]["annotations"]["deployment.kubernetes.io/revision"],
+        "1"
+    );
+    assert_eq!(written["metadata"]["generation"], 1);
+    written["metadata"]["annotations"]["note"] = json!("counts on the main endpoint");
+    let written = api.put(&path, written).await.ok();
+    assert_eq!(written["metadata"]["generation"], 2);
+}

@@ -3,6 +3,7 @@
 mod api;
 mod client;
 mod custom_resources;
+mod forms;
 mod kinds;
 mod pods;
 mod semantics;

@@ -305,3 +305,55 @@ async fn an_ephemeral_container_is_added_and_never_taken_away() {
     assert_eq!(code, 422);
     assert!(message.contains("spec.ephemeralContainers"), "{message}");
 }
+
+#[tokio::test]
+async fn streams_into_containers_are_refused_in_one_sentence_before_any_upgrade() {
+    let client = client().await;
+    let pods: Api<Pod> = Api::default_namespaced(client.clone());
+    create(&pods, "x", &["a", "b"]).await;
+    let ask = async |method: &str, rest: &str| {
+        let request = http::Request::builder()
+            .method(method)
+            .uri(format!("/api/v1/namespaces/default/pods/{rest}"))
+            .header("connection", "Upgrade")
+            .header("upgrade", "SPDY/3.1")
+            .body(Vec::new())
+            .unwrap();
+        refusal(client.request::<Value>(request).await)
+    };
+    let (code, message) = ask("POST", "x/exec?command=ls&container=a&stdout=true").await;
+    assert_eq!(
+        (code, &*message),
+        (400, "pod x does not have a host assigned")
+    );
+    bind(&pods, "x", "node").await.unwrap();
+    for (method, rest, code, sentence) in [
+        (
+            "POST",
+            "x/exec?command=ls&container=a&stdout=true",
+            501,
+            r#"container "a" of pod "x" is simulated: no command can run in it"#,
+        ),
+        (
+            "GET",
+            "x/exec?command=ls&container=c&stdout=true",
+            400,
+            "container c is not valid for pod x",
+        ),
+        (
+            "GET",
+            "x/attach?container=b&stdout=true",
+            501,
+            r#"container "b" of pod "x" is simulated: it has no process to attach to"#,
+        ),
+        (
+            "POST",
+            "x/portforward",
+            501,
+            r#"pod "x" is simulated: nothing listens on its ports"#,
+        ),
+        ("POST", "y/portforward", 404, r#"pods "y" not found"#),
+    ] {
+        assert_eq!(ask(method, rest).await, (code, sentence.to_owned()));
+    }
+}

@@ -10,9 +10,9 @@ use mullion_apiserver::{ApiServer, Config, admission::User, store::Window};
 use serde_json::{Value, json};
 use tower::ServiceExt;
 
-const MAPS: &str = "/api/v1/namespaces/default/configmaps";
+pub(crate) const MAPS: &str = "/api/v1/namespaces/default/configmaps";
 
-struct Cluster(axum::Router);
+pub(crate) struct Cluster(axum::Router);
 
 impl Cluster {
     fn new(config: Config) -> Self {
@@ -25,7 +25,7 @@ impl Cluster {
         Cluster(ApiServer::new(config).router_as(user))
     }
 
-    async fn send(
+    pub(crate) async fn send(
         &self,
         method: Method,
         path: &str,
@@ -43,7 +43,7 @@ impl Cluster {
             .unwrap()
     }
 
-    async fn json(
+    pub(crate) async fn json(
         &self,
         method: Method,
         path: &str,
@@ -60,7 +60,7 @@ impl Cluster {
         self.json(Method::GET, path, &[], Body::empty()).await
     }
 
-    async fn create(&self, name: &str, labels: Value) -> Value {
+    pub(crate) async fn create(&self, name: &str, labels: Value) -> Value {
         let body = json!({"metadata": {"name": name, "labels": labels}}).to_string();
         let (code, object) = self.json(Method::POST, MAPS, &[], body).await;
         assert_eq!(code, 201, "{object}");
@@ -97,7 +97,7 @@ impl Cluster {
     }
 }
 
-fn cluster() -> Cluster {
+pub(crate) fn cluster() -> Cluster {
     Cluster::new(Config::default())
 }
 
@@ -322,111 +322,70 @@ async fn a_write_that_changes_nothing_makes_no_revision() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn protobuf_and_yaml_bodies_are_objects_like_json_ones() {
-    let cluster = cluster();
-    let yaml = "apiVersion: v1\nkind: ConfigMap\nmetadata:\n  name: m\ndata:\n  a: 'b'\n";
-    let (code, object) = cluster
-        .json(
-            Method::POST,
-            MAPS,
-            &[("content-type", "application/yaml")],
-            yaml,
-        )
-        .await;
-    assert_eq!((code, &object["data"]["a"]), (201, &json!("b")));
-    let accept = [("accept", "application/vnd.kubernetes.protobuf")];
-    let response = cluster
-        .send(Method::GET, &format!("{MAPS}/m"), &accept, Body::empty())
-        .await;
-    assert_eq!(
-        response.headers()["content-type"],
-        "application/vnd.kubernetes.protobuf"
-    );
-    let message = response.into_body().collect().await.unwrap().to_bytes();
-    assert!(message.starts_with(b"k8s\0"));
-    cluster
-        .json(Method::DELETE, &format!("{MAPS}/m"), &[], Body::empty())
-        .await;
-    let headers = [("content-type", "application/vnd.kubernetes.protobuf")];
-    let (code, refused) = cluster
-        .json(Method::PUT, &format!("{MAPS}/m"), &headers, message.clone())
-        .await;
-    assert_eq!((code, &refused["reason"]), (404, &json!("NotFound")));
-    let (code, unversioned) = cluster.json(Method::POST, MAPS, &headers, message).await;
-    assert_eq!(
-        (code, &unversioned["message"]),
-        (
-            500,
-            &json!("resourceVersion should not be set on objects to be created")
-        )
-    );
-}
-
-#[tokio::test(start_paused = true)]
-async fn a_body_that_is_too_big_is_refused() {
-    let cluster = cluster();
-    let (code, refused) = cluster
-        .json(Method::POST, MAPS, &[], vec![b' '; 3 * 1024 * 1024 + 1])
-        .await;
-    assert_eq!(
-        (code, &refused["reason"]),
-        (413, &json!("RequestEntityTooLarge"))
-    );
-}
-
-#[tokio::test(start_paused = true)]
-async fn warnings_say_which_fields_were_dropped() {
-    let cluster = cluster();
-    let body = json!({"metadata": {"name": "x"}, "foo": 1}).to_string();
-    let response = cluster.send(Method::POST, MAPS, &[], body).await;
-    assert_eq!(
-        response.headers()["warning"],
-        "299 - \"unknown field \\\"foo\\\"\""
-    );
-    let strict = format!("{MAPS}?fieldValidation=Strict");
-    let (code, refused) = cluster
-        .json(
-            Method::POST,
-            &strict,
-            &[],
-            json!({"metadata": {"name": "y"}, "foo": 1}).to_string(),
-        )
-        .await;
-    assert_eq!(code, 400);
-    assert!(
-        refused["message"]
-            .as_str()
-            .unwrap()
-            .ends_with("strict decoding error: unknown field \"foo\"")
-    );
-}
-
-#[tokio::test(start_paused = true)]
-async fn lists_and_watches_can_be_had_in_protobuf() {
-    let cluster = cluster();
-    cluster.create("x", json!({})).await;
-    let accept = [("accept", "application/vnd.kubernetes.protobuf")];
-    let list = cluster
-        .send(Method::GET, MAPS, &accept, Body::empty())
-        .await;
-    let list = list.into_body().collect().await.unwrap().to_bytes();
-    assert!(list.starts_with(b"k8s\0"));
-    assert!(list.windows(13).any(|window| window == b"ConfigMapList"));
-    let path = format!("{MAPS}?watch=1&timeoutSeconds=1&allowWatchBookmarks=true");
-    let watch = cluster
-        .send(Method::GET, &path, &accept, Body::empty())
-        .await;
-    assert_eq!(
-        watch.headers()["content-type"],
-        "application/vnd.kubernetes.protobuf;stream=watch"
-    );
-    let mut frames = &*watch.into_body().collect().await.unwrap().to_bytes();
-    let mut events = Vec::new();
-    while let Some((length, rest)) = frames.split_first_chunk() {
-        let (frame, rest) = rest.split_at(u32::from_be_bytes(*length) as usize);
-        let word = &frame[2..2 + frame[1] as usize];
-        events.push(String::from_utf8(word.to_vec()).unwrap());
-        frames = rest;
+async fn an_event_is_deleted_an_hour_after_its_last_write_and_watchers_see_it_go() {
+    const EVENTS: &str = "/api/v1/namespaces/default/events";
+    let start = tokio::time::Instant::now();
+    let cluster = Cluster::new(Config {
+        clock: Arc::new(move || {
+            jiff::Timestamp::UNIX_EPOCH
+                + jiff::SignedDuration::try_from(start.elapsed()).unwrap_or_default()
+        }),
+        ..Config::default()
+    });
+    for name in ["once", "twice"] {
+        let body = json!({"metadata": {"name": name}, "involvedObject": {"namespace": "default"}, "type": "Normal"});
+        let (code, event) = cluster
+            .json(Method::POST, EVENTS, &[], body.to_string())
+            .await;
+        assert_eq!(code, 201, "{event}");
     }
-    assert_eq!(events, ["ADDED", "BOOKMARK"]);
+    let minutes = |minutes: u64| tokio::time::sleep(std::time::Duration::from_secs(60 * minutes));
+    minutes(30).await;
+    let merge = [("content-type", "application/merge-patch+json")];
+    let (code, event) = cluster
+        .json(
+            Method::PATCH,
+            &format!("{EVENTS}/twice"),
+            &merge,
+            r#"{"count": 2}"#,
+        )
+        .await;
+    assert_eq!(code, 200, "{event}");
+    let revision = event["metadata"]["resourceVersion"].as_str().unwrap();
+    let watch = format!("{EVENTS}?watch=1&resourceVersion={revision}&timeoutSeconds=5400");
+    let watch = cluster.send(Method::GET, &watch, &[], Body::empty()).await;
+    let mut frames = watch.into_body().into_data_stream();
+    for (name, at_minute) in [("once", 60), ("twice", 90)] {
+        let line = frames.next().await.unwrap().unwrap();
+        let event: Value = serde_json::from_slice(&line).unwrap();
+        assert_eq!(
+            (&event["type"], &event["object"]["metadata"]["name"]),
+            (&json!("DELETED"), &json!(name))
+        );
+        assert_eq!(start.elapsed().as_secs() / 60, at_minute);
+        let (code, _) = cluster.get(&format!("{EVENTS}/{name}")).await;
+        assert_eq!(code, 404);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_server_publishes_where_it_is_told_to_be() {
+    let cluster = Cluster::new(Config {
+        advertise: vec!["10.0.0.9".parse().unwrap(), "10.0.64.9".parse().unwrap()],
+        ..Config::default()
+    });
+    let (code, endpoints) = cluster
+        .get("/api/v1/namespaces/default/endpoints/kubernetes")
+        .await;
+    assert_eq!(code, 200, "{endpoints}");
+    assert_eq!(
+        endpoints["subsets"],
+        json!([{"addresses": [{"ip": "10.0.0.9"}, {"ip": "10.0.64.9"}], "ports": [{"name": "https", "port": 6443, "protocol": "TCP"}]}])
+    );
+    let slices = "/apis/discovery.k8s.io/v1/namespaces/default/endpointslices/kubernetes";
+    let (code, slice) = cluster.get(slices).await;
+    assert_eq!(code, 200, "{slice}");
+    assert_eq!(slice["endpoints"][1]["addresses"], json!(["10.0.64.9"]));
+    let quiet = Cluster::new(Config::default());
+    assert_eq!(quiet.get(slices).await.0, 404);
 }

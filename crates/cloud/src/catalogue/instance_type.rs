@@ -7,7 +7,7 @@ use std::{collections::BTreeMap, sync::Arc};
 
 use mullion_api::{ami::Os, labels};
 
-use super::{Price, TypeName};
+use super::{Price, TypeName, encryption};
 
 /// CPU architecture.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -170,6 +170,15 @@ impl InstanceType {
             (labels::INSTANCE_CPU, self.vcpus.to_string()),
             (labels::INSTANCE_MEMORY, self.memory_mib.to_string()),
             (labels::INSTANCE_HYPERVISOR, self.hypervisor.clone()),
+            (
+                labels::INSTANCE_CAPABILITY_FLEX,
+                parts.family.contains("-flex").to_string(),
+            ),
+            (
+                labels::INSTANCE_ENCRYPTION,
+                encryption::between_instances(self).to_string(),
+            ),
+            (labels::INSTANCE_TENANCY, "default".to_owned()),
         ]);
         let optional = [
             (labels::INSTANCE_CATEGORY, parts.category.map(str::to_owned)),
@@ -209,8 +218,22 @@ impl InstanceType {
                 self.neuron_devices.to_string(),
             );
             map.insert(labels::INSTANCE_ACCELERATOR_MANUFACTURER, "aws".to_owned());
+            if let Some(name) = neuron_device(parts.family) {
+                map.insert(labels::INSTANCE_ACCELERATOR_NAME, name.to_owned());
+            }
         }
         map
+    }
+}
+
+/// The Neuron device of a family.
+fn neuron_device(family: &str) -> Option<&'static str> {
+    match family {
+        "inf1" => Some("inferentia"),
+        "inf2" => Some("inferentia2"),
+        "trn1" | "trn1n" => Some("trainium"),
+        "trn2" | "trn2u" => Some("trainium2"),
+        _ => None,
     }
 }
 
@@ -234,15 +257,21 @@ mod tests {
     fn nodes_carry_what_karpenter_says_of_their_type() {
         let labels = catalogue::get("c6a.xlarge").unwrap().labels();
         let expected = [
+            ("karpenter.k8s.aws/instance-capability-flex", "false"),
             ("karpenter.k8s.aws/instance-category", "c"),
             ("karpenter.k8s.aws/instance-cpu", "4"),
             ("karpenter.k8s.aws/instance-cpu-manufacturer", "amd"),
+            (
+                "karpenter.k8s.aws/instance-encryption-in-transit-supported",
+                "true",
+            ),
             ("karpenter.k8s.aws/instance-family", "c6a"),
             ("karpenter.k8s.aws/instance-generation", "6"),
             ("karpenter.k8s.aws/instance-hypervisor", "nitro"),
             ("karpenter.k8s.aws/instance-memory", "8192"),
             ("karpenter.k8s.aws/instance-network-bandwidth", "1562"),
             ("karpenter.k8s.aws/instance-size", "xlarge"),
+            ("karpenter.k8s.aws/instance-tenancy", "default"),
             ("kubernetes.io/arch", "amd64"),
             ("node.kubernetes.io/instance-type", "c6a.xlarge"),
         ];
@@ -258,6 +287,18 @@ mod tests {
             (gpu.manufacturer.as_str(), gpu.name.as_str()),
             ("nvidia", "l4")
         );
+    }
+
+    #[test]
+    fn accelerators_and_shared_cpus_are_named_by_family() {
+        let label = |name: &str, key: &str| catalogue::get(name).unwrap().labels().remove(key);
+        let device = |name| label(name, labels::INSTANCE_ACCELERATOR_NAME);
+        assert_eq!(device("inf2.xlarge").as_deref(), Some("inferentia2"));
+        assert_eq!(device("trn1n.32xlarge").as_deref(), Some("trainium"));
+        assert_eq!(device("m5.large"), None);
+        let flex = |name| label(name, labels::INSTANCE_CAPABILITY_FLEX);
+        assert_eq!(flex("c7i-flex.large").as_deref(), Some("true"));
+        assert_eq!(flex("c7i.large").as_deref(), Some("false"));
     }
 
     #[test]

@@ -1,16 +1,12 @@
 //! What the simulated EC2 refuses: exhausted capacity, throttled calls, quotas.
 //!
-//! Invariant: a refusal is remembered for three minutes, as Karpenter's provider remembers it, so that
-//! planning looks elsewhere meanwhile; injected faults themselves last until they are taken back.
+//! Invariant: a refusal is remembered for [`UNAVAILABLE_FOR`], so that planning looks elsewhere meanwhile; injected faults themselves last until they are taken back.
 
-use std::{collections::BTreeMap, fmt, str::FromStr, time::Duration};
+use std::{collections::BTreeMap, fmt, str::FromStr};
 
 use tokio::time::Instant;
 
-use crate::{CapacityType, LaunchOption};
-
-/// How long an offering that was refused is taken to be unavailable.
-pub(super) const REMEMBERED: Duration = Duration::from_secs(180);
+use crate::{CapacityType, LaunchOption, UNAVAILABLE_FOR};
 
 /// Which purchases find no capacity. Written `type`, `type/zone` or `type/zone/capacity-type` with `*` for any:
 /// `c6a.xlarge`, `c6a.xlarge/us-west-2a`, `*/*/spot`.
@@ -122,7 +118,8 @@ impl Faults {
     }
 
     pub(super) fn refuse(&mut self, option: LaunchOption) {
-        self.refused.insert(option, Instant::now() + REMEMBERED);
+        self.refused
+            .insert(option, Instant::now() + UNAVAILABLE_FOR);
     }
 
     /// What was refused less than three minutes ago.

@@ -29,7 +29,6 @@ use tokio::sync::watch;
 
 pub use fault::{CapacityPattern, ParsePatternError};
 pub use fleet::Changes;
-pub use network::SubnetsFull;
 pub use region::zone_id;
 
 use crate::{Clock, CloudError, Instance, InstanceId, Offer, Speed};
@@ -170,6 +169,12 @@ impl SimulatedEc2 {
             .collect()
     }
 
+    /// Where the cluster's control plane is reached from inside the VPC: the addresses of its network interfaces, which no instance gets.
+    /// Ask before the first instance is launched.
+    pub fn control_plane_addresses(&self) -> Vec<Ipv4Addr> {
+        self.state().network.control_plane()
+    }
+
     /// Grows by one whenever an instance changes; ask [`SimulatedEc2::changes_since`] what did.
     pub fn changed(&self) -> watch::Receiver<u64> {
         self.inner.changed.subscribe()
@@ -205,7 +210,7 @@ impl SimulatedEc2 {
             Some(instance) => Arc::clone(&instance.subnet),
             None => return Err(CloudError::NotFound(id.clone())),
         };
-        let full = || CloudError::NoFreeAddresses(vec![subnet.to_string()]);
+        let full = || CloudError::NoFreeAddresses(Arc::clone(&subnet));
         let address = state
             .network
             .take_in(&subnet, &mut state.random)

@@ -17,10 +17,8 @@ const HOST_BITS: u32 = 14;
 /// AWS keeps network, router, DNS, one for the future, and broadcast.
 const RESERVED_HEAD: u32 = 4;
 const RESERVED_TAIL: u32 = 1;
-
-/// The subnets that could have been used have no address left.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct SubnetsFull(pub Vec<String>);
+/// EKS puts two network interfaces of the control plane into the cluster's subnets.
+const CONTROL_PLANE_INTERFACES: usize = 2;
 
 /// Where a new instance is.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -113,13 +111,13 @@ impl Network {
         chosen
     }
 
-    /// An address in the zone, from the subnet with most of them; `allowed` empty means any subnet.
+    /// An address in the zone, from the subnet with most of them; `allowed` empty means any subnet. `None` when they are full.
     pub(super) fn take(
         &mut self,
         zone: &str,
         allowed: &[Arc<str>],
         random: &mut Random,
-    ) -> Result<Place, SubnetsFull> {
+    ) -> Option<Place> {
         let mut candidates: Vec<_> = self
             .subnets
             .iter_mut()
@@ -127,12 +125,11 @@ impl Network {
             .filter(|state| allowed.is_empty() || allowed.contains(&state.subnet.id))
             .collect();
         candidates.sort_by_key(|state| std::cmp::Reverse(state.subnet.free_addresses));
-        let full = || SubnetsFull(vec![zone.to_owned()]);
-        let state = candidates.into_iter().next().ok_or_else(full)?;
-        let host = state.free_host(random).ok_or_else(full)?;
+        let state = candidates.into_iter().next()?;
+        let host = state.free_host(random)?;
         state.used.insert(host);
         state.subnet.free_addresses -= 1;
-        Ok(Place {
+        Some(Place {
             subnet: Arc::clone(&state.subnet.id),
             prefix_len: state.prefix_len,
             address: Ipv4Addr::from(state.base + host),
@@ -149,6 +146,21 @@ impl Network {
         state.used.insert(host);
         state.subnet.free_addresses -= 1;
         Some(Ipv4Addr::from(state.base + host))
+    }
+
+    /// The addresses of the control plane's network interfaces: the highest one of a subnet, in two zones where there are two.
+    pub(super) fn control_plane(&mut self) -> Vec<Ipv4Addr> {
+        self.subnets
+            .iter_mut()
+            .take(CONTROL_PLANE_INTERFACES)
+            .map(|state| {
+                let host = state.hosts - RESERVED_TAIL - 1;
+                if state.used.insert(host) {
+                    state.subnet.free_addresses -= 1;
+                }
+                Ipv4Addr::from(state.base + host)
+            })
+            .collect()
     }
 
     pub(super) fn give_back(&mut self, subnet: &str, address: Ipv4Addr) {
@@ -236,11 +248,21 @@ mod tests {
             assert!(seen.insert(place.address));
             last = Some(place);
         }
-        assert!(network.take("us-west-2a", &[], &mut random).is_err());
+        assert!(network.take("us-west-2a", &[], &mut random).is_none());
         let last = last.unwrap();
         network.give_back(&last.subnet, last.address);
         let again = network.take("us-west-2a", &[], &mut random).unwrap();
         assert_eq!(again, last);
+    }
+
+    #[test]
+    fn the_control_plane_keeps_an_address_in_two_zones() {
+        let (mut network, _) = network(&["us-west-2a", "us-west-2b", "us-west-2c"]);
+        let addresses = network.control_plane();
+        assert_eq!(addresses.len(), 2);
+        assert_eq!(addresses[0], Ipv4Addr::new(10, 0, 63, 254));
+        assert_eq!(network.control_plane(), addresses);
+        assert_eq!(network.subnets[1].subnet.free_addresses, 16_384 - 6);
     }
 
     #[test]

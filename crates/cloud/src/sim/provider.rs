@@ -10,8 +10,9 @@ use tokio::time::sleep;
 
 use super::{SimulatedEc2, State, Zone, life, network};
 use crate::{
-    BoxFuture, CapacityType, CloudError, CloudProvider, Instance, InstanceId, InstanceState,
-    LaunchOption, LaunchRequest, Offer, Offering, SecurityGroup, Subnet, TagSelector,
+    BoxFuture, CapacityType, CloudError, CloudProvider, FleetError, Instance, InstanceId,
+    InstanceState, Launch, LaunchOption, LaunchRequest, Offer, Offering, SecurityGroup, Shortage,
+    Subnet, TagSelector,
     catalogue::{self, InstanceType, allocatable, newest_generation, price},
     image::NodeImage,
 };
@@ -75,29 +76,33 @@ impl CloudProvider for SimulatedEc2 {
         })
     }
 
-    fn launch(&self, request: LaunchRequest) -> BoxFuture<'_, Result<Arc<Instance>, CloudError>> {
+    fn launch(&self, request: LaunchRequest) -> BoxFuture<'_, Result<Launch, CloudError>> {
         Box::pin(async move {
             let delay = self.inner.config.speed.scale(life::LAUNCH_CALL);
             if !delay.is_zero() {
                 sleep(delay).await;
             }
-            let (id, steps) = {
+            let (id, refused, steps) = {
                 let mut state = self.state();
                 if state.faults.is_throttled() {
                     return Err(CloudError::Throttled);
                 }
                 if let Some(instance) = state.fleet.bought_with(&request.client_token) {
-                    return Ok(Arc::clone(instance));
+                    return Ok(Launch {
+                        instance: Arc::clone(instance),
+                        refused: Vec::new(),
+                    });
                 }
                 let os = request.template.family.os();
-                let instance = self.place(&mut state, &request)?;
+                let (instance, refused) = self.place(&mut state, &request)?;
                 let steps = life::Steps::of(os, &mut state.random);
                 let (instance, revision) = state.fleet.insert(request.client_token, instance);
                 self.inner.changed.send_replace(revision);
-                (instance.id.clone(), steps)
+                (instance.id.clone(), refused, steps)
             };
             life::boot(&self.inner, &id, steps);
-            self.instance(&id).ok_or(CloudError::NotFound(id))
+            let instance = self.instance(&id).ok_or(CloudError::NotFound(id))?;
+            Ok(Launch { instance, refused })
         })
     }
 
@@ -178,13 +183,27 @@ impl SimulatedEc2 {
         if let Some(instance) = state.fleet.bought_with(&request.client_token) {
             return Ok(Arc::clone(instance));
         }
-        let mut instance = self.place(&mut state, &request)?;
+        let (mut instance, _) = self.place(&mut state, &request)?;
         instance.state = InstanceState::Running;
         instance.booted = true;
         let (instance, revision) = state.fleet.insert(request.client_token, instance);
         drop(state);
         self.inner.changed.send_replace(revision);
         Ok(instance)
+    }
+}
+
+/// Why an option of a launch was not bought.
+enum Miss {
+    /// The next one may do.
+    Short(Shortage),
+    /// None will: the request is wrong.
+    Wrong(CloudError),
+}
+
+impl From<CloudError> for Miss {
+    fn from(error: CloudError) -> Self {
+        Self::Wrong(error)
     }
 }
 
@@ -238,32 +257,45 @@ impl SimulatedEc2 {
         offerings
     }
 
-    /// The first of the request's options that has capacity, as an instance.
-    fn place(&self, state: &mut State, request: &LaunchRequest) -> Result<Instance, CloudError> {
+    /// The first of the request's options that can be had, as an instance, and those before it.
+    fn place(
+        &self,
+        state: &mut State,
+        request: &LaunchRequest,
+    ) -> Result<(Instance, Vec<FleetError>), CloudError> {
         if request.options.is_empty() {
             return Err(CloudError::Invalid("no instance type was asked for".into()));
         }
         let mut refused = Vec::new();
-        let mut full = Vec::new();
         for option in &request.options {
-            if state.faults.is_exhausted(option) {
-                state.faults.refuse(option.clone());
-                refused.push(option.clone());
-                continue;
-            }
-            match self.try_option(state, request, option) {
-                Err(CloudError::NoFreeAddresses(zones)) => {
-                    state.faults.refuse(option.clone());
-                    full.extend(zones);
-                }
-                outcome => return outcome,
-            }
+            let shortage = match self.try_option(state, request, option) {
+                Ok(instance) => return Ok((instance, refused)),
+                Err(Miss::Short(shortage)) => shortage,
+                Err(Miss::Wrong(error)) => return Err(error),
+            };
+            state.faults.refuse(option.clone());
+            refused.push(FleetError {
+                option: option.clone(),
+                shortage,
+            });
         }
-        full.sort();
-        full.dedup();
-        match refused.is_empty() {
-            true => Err(CloudError::NoFreeAddresses(full)),
-            false => Err(CloudError::InsufficientCapacity(refused)),
+        Err(CloudError::InsufficientCapacity(refused))
+    }
+
+    /// What EC2 says of an option that a fault has exhausted.
+    fn exhausted(&self, state: &State, option: &LaunchOption) -> Shortage {
+        if option.capacity_type == CapacityType::Spot {
+            return Shortage::Spot;
+        }
+        let zones = self.inner.zones.iter().map(|zone| &zone.name);
+        let has_some = |zone: &&Arc<str>| {
+            !state.faults.is_exhausted(&LaunchOption {
+                zone: zone.to_string(),
+                ..option.clone()
+            })
+        };
+        Shortage::Hosts {
+            elsewhere: zones.filter(has_some).cloned().collect(),
         }
     }
 
@@ -272,7 +304,10 @@ impl SimulatedEc2 {
         state: &mut State,
         request: &LaunchRequest,
         option: &LaunchOption,
-    ) -> Result<Instance, CloudError> {
+    ) -> Result<Instance, Miss> {
+        if state.faults.is_exhausted(option) {
+            return Err(Miss::Short(self.exhausted(state, option)));
+        }
         let config = &self.inner.config;
         let template = &request.template;
         let os = template.family.os();
@@ -285,7 +320,7 @@ impl SimulatedEc2 {
             ))
         };
         if !instance_type.runs(os) {
-            return Err(not_sold());
+            return Err(not_sold().into());
         }
         let price = price::of(instance_type, os, option.capacity_type).ok_or_else(not_sold)?;
         let zone = self
@@ -298,13 +333,13 @@ impl SimulatedEc2 {
             let alive = state.fleet.iter().filter(|i| i.state.is_alive());
             let running: u64 = alive.map(|i| i.instance_type.vcpus).sum();
             if running + instance_type.vcpus > limit {
-                return Err(CloudError::QuotaExceeded { limit });
+                return Err(Miss::Short(Shortage::Vcpus { limit }));
             }
         }
         let place = state
             .network
             .take(&zone.name, &request.subnets, &mut state.random)
-            .map_err(|full| CloudError::NoFreeAddresses(full.0))?;
+            .ok_or(Miss::Short(Shortage::Addresses))?;
         let id = InstanceId(state.random.id("i").into());
         let resources = allocatable::of(instance_type, template);
         let mut tags = request.tags.clone();

@@ -8,20 +8,20 @@ use mullion_api::karpenter::{Budget, DisruptionReason, NodePool, parse_go_durati
 
 use super::schedule::Schedule;
 
-/// How many of `nodes` nodes of a pool may be on their way out together, for this reason.
+/// How many of `nodes` nodes of a pool may be on their way out together, for this reason. One budget that cannot be read
+/// closes all of them, whatever reasons it is for.
 pub fn allowed(pool: &NodePool, reason: DisruptionReason, nodes: usize, now: Timestamp) -> usize {
-    pool.spec
-        .disruption
-        .budgets
-        .iter()
-        .filter(|budget| budget.reasons.is_empty() || budget.reasons.contains(&reason))
-        .filter_map(|budget| match is_open(budget, now) {
-            Some(true) => Some(of(budget, nodes)),
-            Some(false) => None,
-            None => Some(0),
-        })
-        .min()
-        .unwrap_or(usize::MAX)
+    let mut least = usize::MAX;
+    for budget in &pool.spec.disruption.budgets {
+        let Some(open) = is_open(budget, now) else {
+            return 0;
+        };
+        let counts = budget.reasons.is_empty() || budget.reasons.contains(&reason);
+        if open && counts {
+            least = least.min(of(budget, nodes));
+        }
+    }
+    least
 }
 
 /// Whether a budget counts now; `None` if its schedule cannot be read.
@@ -82,6 +82,10 @@ mod tests {
         assert_eq!(allowed(&at_night, DisruptionReason::Empty, 10), usize::MAX);
         let unreadable = pool(json!([{ "nodes": "5", "schedule": "soon", "duration": "8h" }]));
         assert_eq!(allowed(&unreadable, DisruptionReason::Empty, 10), 0);
+        let for_another_reason = pool(json!([
+            { "nodes": "5", "schedule": "soon", "duration": "8h", "reasons": ["Drifted"] }
+        ]));
+        assert_eq!(allowed(&for_another_reason, DisruptionReason::Empty, 10), 0);
     }
 
     #[test]

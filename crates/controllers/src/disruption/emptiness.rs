@@ -11,7 +11,11 @@ use mullion_api::{
     labels,
 };
 
-use crate::provisioner::{conditions::true_since, pending::is_reschedulable};
+use crate::{
+    nodeclaim::drain::is_protected,
+    pods::is_active,
+    provisioner::{conditions::true_since, pending::is_reschedulable},
+};
 
 /// Whether a node can be considered for removal at all.
 pub fn is_candidate(claim: &NodeClaim, node: &Node) -> bool {
@@ -28,6 +32,11 @@ pub fn is_candidate(claim: &NodeClaim, node: &Node) -> bool {
 /// Whether no pod on the node would need another place.
 pub fn is_empty<'a>(mut pods: impl Iterator<Item = &'a Pod>) -> bool {
     !pods.any(is_reschedulable)
+}
+
+/// Whether a pod that would go with the node (a daemon, say) asks not to be disrupted.
+pub fn is_held<'a>(mut pods: impl Iterator<Item = &'a Pod>) -> bool {
+    pods.any(|pod| is_active(pod) && is_protected(pod))
 }
 
 /// How long until a node without pod events may go; zero if it may, `None` if its pool never lets it.
@@ -102,5 +111,25 @@ mod tests {
         let (daemon, done) = (pod("DaemonSet", "Running"), pod("Job", "Succeeded"));
         assert!(is_empty([&daemon, &done].into_iter()));
         assert!(!is_empty([&pod("ReplicaSet", "Running")].into_iter()));
+    }
+
+    #[test]
+    fn a_daemon_that_asks_not_to_be_disrupted_holds_its_node() {
+        let pod = |phase: &str| -> Pod {
+            serde_json::from_value(json!({
+                "metadata": {
+                    "name": "d", "annotations": { "karpenter.sh/do-not-disrupt": "true" },
+                    "ownerReferences": [{
+                        "apiVersion": "apps/v1", "kind": "DaemonSet", "name": "d", "uid": "u", "controller": true
+                    }]
+                },
+                "spec": { "containers": [] }, "status": { "phase": phase }
+            }))
+            .expect("a pod")
+        };
+        let (running, done) = (pod("Running"), pod("Succeeded"));
+        assert!(is_empty([&running].into_iter()));
+        assert!(is_held([&running].into_iter()));
+        assert!(!is_held([&done].into_iter()));
     }
 }

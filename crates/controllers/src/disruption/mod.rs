@@ -26,7 +26,7 @@ use tokio::time::sleep;
 
 use crate::{
     api_error,
-    nodeclaim::drain::disrupted_taint,
+    nodeclaim::{drain::disrupted_taint, initialization::is_ready},
     provisioner::{
         BY_POOL, KarpenterContext,
         conditions::{Conditions, Status},
@@ -81,26 +81,23 @@ async fn pass(karpenter: &KarpenterContext) -> kube::Result<Duration> {
                 Verdict::Goes(candidate) => candidates.push(candidate),
             }
         }
-        let going = claims.iter().filter(|claim| is_going(claim)).count();
-        let initialized = claims
-            .iter()
-            .filter(|claim| claim.is(condition::INITIALIZED));
-        let allowed = budget::allowed(
-            &pool,
-            DisruptionReason::Empty,
-            initialized.count(),
-            karpenter.base.clock.now(),
-        );
-        let room = allowed.saturating_sub(going);
-        if room < candidates.len() {
-            let message = match allowed {
-                0 => "No allowed disruptions for disruption reason Empty due to blocking budget",
-                _ => "No allowed disruptions due to blocking budget",
-            };
+        if candidates.is_empty() {
+            continue;
+        }
+        let counted = Counted::of(karpenter, &claims);
+        let now = karpenter.base.clock.now();
+        let reason = DisruptionReason::Empty;
+        let allowed = budget::allowed(&pool, reason, counted.nodes, now);
+        if allowed == 0 {
+            let message = format!(
+                "No allowed disruptions for disruption reason {} due to blocking budget",
+                reason.as_str()
+            );
             karpenter
                 .recorder
                 .normal(&*pool, "DisruptionBlocked", message);
         }
+        let room = allowed.saturating_sub(counted.disrupted);
         candidates.truncate(room);
         if !candidates.is_empty() {
             remove(karpenter, &candidates).await?;
@@ -109,8 +106,39 @@ async fn pass(karpenter: &KarpenterContext) -> kube::Result<Duration> {
     Ok(next)
 }
 
-fn is_going(claim: &NodeClaim) -> bool {
-    claim.metadata.deletion_timestamp.is_some()
+/// The nodes of a pool as its budgets count them.
+#[derive(Debug, Default, PartialEq, Eq)]
+struct Counted {
+    /// Initialized nodes whose instance is not going down yet.
+    nodes: usize,
+    /// Those of them that are on their way out, or not ready.
+    disrupted: usize,
+}
+
+impl Counted {
+    fn of(karpenter: &KarpenterContext, claims: &[Arc<NodeClaim>]) -> Self {
+        let with_node = claims
+            .iter()
+            .map(|claim| (&**claim, karpenter.node_of(claim)));
+        let mut counted = Self::default();
+        for (claim, node) in with_node {
+            counted.add(claim, node.as_deref());
+        }
+        counted
+    }
+
+    fn add(&mut self, claim: &NodeClaim, node: Option<&Node>) {
+        let Some(node) = node else { return };
+        if !claim.is(condition::INITIALIZED) || claim.is(condition::INSTANCE_TERMINATING) {
+            return;
+        }
+        self.nodes += 1;
+        let going = claim.metadata.deletion_timestamp.is_some()
+            || node.metadata.deletion_timestamp.is_some();
+        if going || !is_ready(node) {
+            self.disrupted += 1;
+        }
+    }
 }
 
 enum Verdict {
@@ -135,7 +163,8 @@ async fn judge(
     };
     mark_consolidatable(karpenter, claim, wait.is_zero()).await?;
     let pods = karpenter.pods_on(&node.name_any());
-    if !emptiness::is_empty(pods.iter().map(|pod| &**pod)) {
+    let on_node = || pods.iter().map(|pod| &**pod);
+    if !emptiness::is_empty(on_node()) || emptiness::is_held(on_node()) {
         return Ok(Verdict::Stays);
     }
     if !wait.is_zero() {
@@ -289,4 +318,51 @@ async fn taint(karpenter: &KarpenterContext, node: &Node) -> kube::Result<()> {
         .patch(&name, &PatchParams::default(), &Patch::Merge(patch))
         .await;
     api_error::ignore_not_found(patched).map(drop)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn claim(conditions: &[&str], going: bool) -> NodeClaim {
+        let conditions: Vec<_> = conditions
+            .iter()
+            .map(|kind| {
+                json!({
+                    "type": kind, "status": "True", "reason": kind, "message": "",
+                    "lastTransitionTime": "2026-01-01T00:00:00Z"
+                })
+            })
+            .collect();
+        serde_json::from_value(json!({
+            "metadata": { "name": "w-1", "deletionTimestamp": going.then_some("2026-01-01T00:00:00Z") },
+            "spec": { "nodeClassRef": { "group": "g", "kind": "k", "name": "n" }, "requirements": [] },
+            "status": { "conditions": conditions }
+        }))
+        .expect("a claim")
+    }
+
+    fn node(ready: &str) -> Node {
+        serde_json::from_value(json!({
+            "metadata": { "name": "n" }, "status": { "conditions": [{ "type": "Ready", "status": ready }] }
+        }))
+        .expect("a node")
+    }
+
+    #[test]
+    fn budgets_count_initialized_nodes_and_those_not_ready_or_leaving_against_them() {
+        let mut counted = Counted::default();
+        counted.add(&claim(&["Initialized"], false), Some(&node("True")));
+        counted.add(&claim(&["Initialized"], false), Some(&node("False")));
+        counted.add(&claim(&["Initialized"], true), Some(&node("True")));
+        counted.add(&claim(&[], true), Some(&node("True")));
+        let ended = ["Initialized", "InstanceTerminating"];
+        counted.add(&claim(&ended, true), Some(&node("True")));
+        counted.add(&claim(&["Initialized"], true), None);
+        let expected = Counted {
+            nodes: 3,
+            disrupted: 2,
+        };
+        assert_eq!(counted, expected);
+    }
 }

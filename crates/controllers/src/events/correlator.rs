@@ -18,6 +18,8 @@ const MERGE_WINDOW: SignedDuration = SignedDuration::from_mins(10);
 const BURST: f64 = 25.0;
 /// ... to one event per this long.
 const REFILL: SignedDuration = SignedDuration::from_secs(300);
+/// How the message of an event that stands for similar ones begins.
+pub(super) const COMBINED: &str = "(combined from similar events): ";
 /// Entries per table.
 const CAPACITY: usize = 4096;
 
@@ -36,6 +38,7 @@ pub(super) enum Verdict {
     Suppressed,
 }
 
+/// What a budget is for: one source on one object, whichever of its containers it speaks of.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 struct Subject {
     source: Source,
@@ -43,7 +46,6 @@ struct Subject {
     namespace: Option<String>,
     name: Option<String>,
     uid: Option<String>,
-    field_path: Option<String>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -53,10 +55,13 @@ struct Likeness {
     reason: String,
 }
 
+/// The part of the object and the message, by which events are told apart that are not merged.
+type Own = (Option<String>, String);
+
 #[derive(Default)]
 pub(super) struct Correlator {
     alike: FxHashMap<Likeness, Alike>,
-    written: FxHashMap<(Likeness, Option<String>), Written>,
+    written: FxHashMap<(Likeness, Option<Own>), Written>,
     budgets: FxHashMap<Subject, Budget>,
 }
 
@@ -88,11 +93,13 @@ impl Correlator {
         let merged = occurrence.action.is_none()
             && self.is_one_too_many(&likeness, &occurrence.message, now);
         let message = if merged {
-            format!("(combined from similar events): {}", occurrence.message)
+            format!("{COMBINED}{}", occurrence.message)
         } else {
             occurrence.message.clone()
         };
-        let key = (likeness, (!merged).then(|| occurrence.message.clone()));
+        let part = occurrence.object.field_path.clone();
+        let own = (!merged).then(|| (part, occurrence.message.clone()));
+        let key = (likeness, own);
         let subject = key.0.subject.clone();
 
         trim(&mut self.written, |written| written.last);
@@ -169,7 +176,6 @@ impl Subject {
             namespace,
             name,
             uid,
-            field_path,
             ..
         } = object.clone();
         Self {
@@ -178,7 +184,6 @@ impl Subject {
             namespace,
             name,
             uid,
-            field_path,
         }
     }
 }
@@ -304,6 +309,28 @@ mod tests {
             correlator.judge(&occurrence("same", 300), "name".to_owned()),
             Verdict::Suppressed
         );
+    }
+
+    #[test]
+    fn the_containers_of_a_pod_share_its_budget_but_not_its_events() {
+        let mut correlator = Correlator::default();
+        let about = |container: usize| {
+            let mut one = occurrence("same", 0);
+            one.object.field_path = Some(format!("spec.containers{{c{container}}}"));
+            one
+        };
+        let mut written = 0;
+        for container in 0..30 {
+            let verdict = correlator.judge(&about(container), format!("name {container}"));
+            match verdict {
+                Verdict::First { name, .. } => {
+                    assert_eq!(name, format!("name {container}"));
+                    written += 1;
+                }
+                other => assert_eq!(other, Verdict::Suppressed),
+            }
+        }
+        assert_eq!(written, 25);
     }
 
     #[test]

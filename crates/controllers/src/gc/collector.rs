@@ -139,16 +139,7 @@ impl Collector {
         let identity = &node.identity;
         if kind.namespaced && identity.namespace.is_empty() {
             // Not a valid reference; the object is never collected for it.
-            let message = format!(
-                "cluster-scoped objects cannot refer to namespaced owner kind {}/{}",
-                reference.api_version, reference.kind
-            );
-            self.recorder.record(
-                involved(uid, identity),
-                EventType::Warning,
-                "OwnerRefInvalidNamespace",
-                message,
-            );
+            self.warn_about_other_namespace(reference, uid, identity);
             return Ok(Owner::Solid);
         }
         let live = self
@@ -177,7 +168,7 @@ impl Collector {
         }
     }
 
-    /// An owner that exists, but in another namespace, counts as absent; people should know why.
+    /// An owner that exists, but in another namespace, is none; people should know.
     fn warn_about_other_namespace(
         &self,
         reference: &OwnerReference,

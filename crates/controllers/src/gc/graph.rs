@@ -176,8 +176,9 @@ impl Graph {
             match self.nodes.get_mut(owner.uid.as_str()) {
                 Some(node) => {
                     let is_new = node.dependents.insert(Uid::clone(uid));
-                    // It came after its owner had told its dependents to go.
-                    if is_new && node.waits_for_dependents {
+                    // It came after its owner had told its dependents to go, or refers to it by what it is not.
+                    if is_new && (node.waits_for_dependents || !refers_to(owner, &namespace, node))
+                    {
                         work.push(Work::Delete(Uid::clone(uid)));
                     }
                 }
@@ -193,6 +194,20 @@ impl Graph {
             }
         }
     }
+}
+
+/// The reference of an object in `namespace` names the node as it is: only then does the node hold the object.
+fn refers_to(reference: &OwnerReference, namespace: &str, node: &Node) -> bool {
+    let Identity {
+        api_version,
+        kind,
+        namespace: place,
+        name,
+    } = &node.identity;
+    (place.is_empty() || **place == *namespace)
+        && **api_version == *reference.api_version
+        && **kind == *reference.kind
+        && **name == *reference.name
 }
 
 fn identity(api_version: &str, kind: &str, meta: &ObjectMeta) -> Identity {
@@ -338,6 +353,24 @@ mod tests {
         assert_eq!(
             observe(&mut graph, "late", &[("owner", true)], None),
             [delete("late")]
+        );
+    }
+
+    #[test]
+    fn a_reference_that_does_not_name_its_owner_as_it_is_is_looked_at() {
+        let mut graph = Graph::default();
+        observe(&mut graph, "owner", &[], None);
+        let mut elsewhere = meta("child", &[("owner", true)], None);
+        elsewhere.namespace = Some("other".to_owned());
+        assert_eq!(
+            graph.observe("v1", "ConfigMap", &elsewhere),
+            [delete("child")]
+        );
+        let mut misnamed = meta("second", &[("owner", true)], None);
+        misnamed.owner_references.as_mut().expect("set by meta")[0].kind = "Secret".to_owned();
+        assert_eq!(
+            graph.observe("v1", "ConfigMap", &misnamed),
+            [delete("second")]
         );
     }
 

@@ -11,6 +11,7 @@ use std::{
     collections::{HashMap, VecDeque},
     fmt,
     net::Ipv4Addr,
+    sync::Arc,
 };
 
 use jiff::{SignedDuration, Timestamp};
@@ -25,7 +26,7 @@ pub struct Addresses {
     more: Option<Source>,
     free: VecDeque<Ipv4Addr>,
     resting: VecDeque<(Timestamp, Ipv4Addr)>,
-    used: HashMap<String, Ipv4Addr, FxBuildHasher>,
+    used: HashMap<Arc<str>, Ipv4Addr, FxBuildHasher>,
 }
 
 impl Addresses {
@@ -52,7 +53,7 @@ impl Addresses {
     ///
     /// # Errors
     /// When every address is used, or rests until the returned time.
-    pub fn assign(&mut self, pod: &str, now: Timestamp) -> Result<Ipv4Addr, Exhausted> {
+    pub fn assign(&mut self, pod: &Arc<str>, now: Timestamp) -> Result<Ipv4Addr, Exhausted> {
         if let Some(address) = self.used.get(pod) {
             return Ok(*address);
         }
@@ -61,13 +62,13 @@ impl Addresses {
         let address = free.ok_or(Exhausted {
             until: self.resting.front().map(|(until, _)| *until),
         })?;
-        self.used.insert(pod.to_owned(), address);
+        self.used.insert(Arc::clone(pod), address);
         Ok(address)
     }
 
     /// Notes that `pod` already uses `address`, as found after a restart. An address that is not ours is left alone; a
     /// pool that asks for its addresses takes the cloud's word that it is.
-    pub fn adopt(&mut self, pod: &str, address: Ipv4Addr) {
+    pub fn adopt(&mut self, pod: &Arc<str>, address: Ipv4Addr) {
         if let Some(at) = self.free.iter().position(|free| *free == address) {
             self.free.remove(at);
         } else if let Some(more) = self.more.as_mut().filter(|more| more.left > 0) {
@@ -75,7 +76,7 @@ impl Addresses {
         } else {
             return;
         }
-        self.used.insert(pod.to_owned(), address);
+        self.used.insert(Arc::clone(pod), address);
     }
 
     /// Takes the address of `pod` back; it can be used again after the [`COOL_DOWN`].
@@ -147,10 +148,19 @@ mod tests {
     #[test]
     fn an_adopted_address_counts_against_what_a_pool_may_ask_for() {
         let mut pool = Addresses::on_demand(2, || Some(Ipv4Addr::new(10, 0, 1, 99)));
-        pool.adopt("a", Ipv4Addr::new(10, 0, 1, 7));
-        assert_eq!(pool.assign("a", at(0)), Ok(Ipv4Addr::new(10, 0, 1, 7)));
-        assert_eq!(pool.assign("b", at(0)), Ok(Ipv4Addr::new(10, 0, 1, 99)));
-        assert_eq!(pool.assign("c", at(0)), Err(Exhausted { until: None }));
+        pool.adopt(&"a".into(), Ipv4Addr::new(10, 0, 1, 7));
+        assert_eq!(
+            pool.assign(&"a".into(), at(0)),
+            Ok(Ipv4Addr::new(10, 0, 1, 7))
+        );
+        assert_eq!(
+            pool.assign(&"b".into(), at(0)),
+            Ok(Ipv4Addr::new(10, 0, 1, 99))
+        );
+        assert_eq!(
+            pool.assign(&"c".into(), at(0)),
+            Err(Exhausted { until: None })
+        );
     }
 
     #[test]
@@ -160,40 +170,55 @@ mod tests {
             next += 1;
             Some(Ipv4Addr::new(10, 0, 1, next))
         });
-        assert_eq!(pool.assign("a", at(0)).unwrap(), Ipv4Addr::new(10, 0, 1, 1));
-        assert_eq!(pool.assign("b", at(0)).unwrap(), Ipv4Addr::new(10, 0, 1, 2));
-        assert_eq!(pool.assign("c", at(0)), Err(Exhausted { until: None }));
+        assert_eq!(
+            pool.assign(&"a".into(), at(0)).unwrap(),
+            Ipv4Addr::new(10, 0, 1, 1)
+        );
+        assert_eq!(
+            pool.assign(&"b".into(), at(0)).unwrap(),
+            Ipv4Addr::new(10, 0, 1, 2)
+        );
+        assert_eq!(
+            pool.assign(&"c".into(), at(0)),
+            Err(Exhausted { until: None })
+        );
     }
 
     #[test]
     fn a_pod_keeps_its_address_and_no_two_pods_share_one() {
         let mut pool = pool(2);
-        let first = pool.assign("a", at(0)).unwrap();
-        assert_eq!(pool.assign("a", at(1)).unwrap(), first);
-        assert_ne!(pool.assign("b", at(1)).unwrap(), first);
-        assert_eq!(pool.assign("c", at(1)), Err(Exhausted { until: None }));
+        let first = pool.assign(&"a".into(), at(0)).unwrap();
+        assert_eq!(pool.assign(&"a".into(), at(1)).unwrap(), first);
+        assert_ne!(pool.assign(&"b".into(), at(1)).unwrap(), first);
+        assert_eq!(
+            pool.assign(&"c".into(), at(1)),
+            Err(Exhausted { until: None })
+        );
     }
 
     #[test]
     fn a_freed_address_is_given_again_only_after_its_rest() {
         let mut pool = pool(1);
-        let address = pool.assign("a", at(0)).unwrap();
+        let address = pool.assign(&"a".into(), at(0)).unwrap();
         pool.release("a", at(10));
         assert_eq!(
-            pool.assign("b", at(39)),
+            pool.assign(&"b".into(), at(39)),
             Err(Exhausted {
                 until: Some(at(40))
             })
         );
-        assert_eq!(pool.assign("b", at(40)), Ok(address));
+        assert_eq!(pool.assign(&"b".into(), at(40)), Ok(address));
     }
 
     #[test]
     fn an_address_found_after_a_restart_is_not_given_to_another_pod() {
         let mut pool = pool(2);
-        pool.adopt("a", Ipv4Addr::new(10, 0, 1, 10));
-        pool.adopt("stranger", Ipv4Addr::new(192, 168, 0, 1));
-        assert_eq!(pool.assign("b", at(0)), Ok(Ipv4Addr::new(10, 0, 1, 11)));
+        pool.adopt(&"a".into(), Ipv4Addr::new(10, 0, 1, 10));
+        pool.adopt(&"stranger".into(), Ipv4Addr::new(192, 168, 0, 1));
+        assert_eq!(
+            pool.assign(&"b".into(), at(0)),
+            Ok(Ipv4Addr::new(10, 0, 1, 11))
+        );
         assert_eq!(pool.used(), 2);
     }
 }

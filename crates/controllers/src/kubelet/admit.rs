@@ -62,16 +62,51 @@ impl Occupant {
     }
 }
 
-/// Whether a kubelet on `node`, running operating system `os` and the pods `others`, takes `pod`.
+/// What all pods of a node occupy together, kept as a sum so that a pod costs no memory here.
+///
+/// Invariant: what was added is taken away as it was added; resources nobody uses any more leave no entry.
+#[derive(Clone, Debug, Default)]
+pub struct Occupied {
+    requests: Amounts,
+    host_ports: Vec<(String, String, i32)>,
+    pods: i64,
+}
+
+impl Occupied {
+    /// A pod has come.
+    pub fn add(&mut self, pod: &Occupant) {
+        requests::add(&mut self.requests, &pod.requests);
+        self.host_ports.extend(pod.host_ports.iter().cloned());
+        self.pods += 1;
+    }
+
+    /// A pod has gone.
+    pub fn remove(&mut self, pod: &Occupant) {
+        for (name, amount) in &pod.requests {
+            if let Some(used) = self.requests.get_mut(name) {
+                *used -= amount;
+            }
+        }
+        self.requests.retain(|_, used| *used != 0);
+        for port in &pod.host_ports {
+            if let Some(at) = self.host_ports.iter().position(|used| used == port) {
+                self.host_ports.swap_remove(at);
+            }
+        }
+        self.pods -= 1;
+    }
+}
+
+/// Whether a kubelet on `node`, running operating system `os` and pods that occupy `used`, takes `pod`.
 ///
 /// # Errors
 /// The first check that fails.
-pub fn admit<'a>(
+pub fn admit(
     pod: &Pod,
     pod_needs: &Occupant,
     node: &Node,
     os: &str,
-    others: impl Iterator<Item = &'a Occupant>,
+    used: &Occupied,
 ) -> Result<(), Rejection> {
     let reject = |reason: &str, message: &str| {
         Err(Rejection {
@@ -98,14 +133,13 @@ pub fn admit<'a>(
             "Failed to admit pod as the OS field doesn't match node OS",
         );
     }
-    let mut used = Occupant::default();
-    let mut pods = 0i64;
-    for other in others {
-        requests::add(&mut used.requests, &other.requests);
-        used.host_ports.extend(other.host_ports.iter().cloned());
-        pods += 1;
+    if asks_for_strict_groups(spec) && !supports_strict_groups(node) {
+        return reject(
+            "SupplementalGroupsPolicyNotSupported",
+            "SupplementalGroupsPolicy=Strict is not supported in this node",
+        );
     }
-    fits(pod_needs, &used, pods, node)?;
+    fits(pod_needs, used, node)?;
     if !node_selector::allows(spec, node) {
         return reject(
             "NodeAffinity",
@@ -148,7 +182,23 @@ pub fn admit<'a>(
     Ok(())
 }
 
-fn fits(needs: &Occupant, used: &Occupant, pods: i64, node: &Node) -> Result<(), Rejection> {
+fn asks_for_strict_groups(spec: &PodSpec) -> bool {
+    let policy = spec
+        .security_context
+        .as_ref()
+        .and_then(|context| context.supplemental_groups_policy.as_deref());
+    policy == Some("Strict")
+}
+
+fn supports_strict_groups(node: &Node) -> bool {
+    let features = node
+        .status
+        .as_ref()
+        .and_then(|status| status.features.as_ref());
+    features.and_then(|features| features.supplemental_groups_policy) == Some(true)
+}
+
+fn fits(needs: &Occupant, used: &Occupied, node: &Node) -> Result<(), Rejection> {
     let allocatable = requests::amounts(
         node.status
             .as_ref()
@@ -161,8 +211,8 @@ fn fits(needs: &Occupant, used: &Occupant, pods: i64, node: &Node) -> Result<(),
         ),
     };
     let capacity = |name: &str| allocatable.get(name).copied().unwrap_or(0);
-    if pods + 1 > capacity("pods") {
-        return Err(out_of("pods", 1, pods, capacity("pods")));
+    if used.pods + 1 > capacity("pods") {
+        return Err(out_of("pods", 1, used.pods, capacity("pods")));
     }
     // The native resources come first, as upstream asks for them; extended ones the node does not know are ignored.
     let native = ["cpu", "memory", "ephemeral-storage"];
@@ -208,7 +258,9 @@ mod tests {
         let pod: Pod = serde_json::from_value(pod).expect("a pod");
         let node = serde_json::from_value(node).expect("a node");
         let needs = Occupant::of(pod.spec.as_ref().expect("a spec"));
-        admit(&pod, &needs, &node, "windows", others.iter()).map_err(|r| (r.reason, r.message))
+        let mut used = Occupied::default();
+        others.iter().for_each(|other| used.add(other));
+        admit(&pod, &needs, &node, "windows", &used).map_err(|r| (r.reason, r.message))
     }
 
     fn requesting(resource: &str, amount: &str) -> Value {
@@ -241,6 +293,12 @@ mod tests {
                 vec![],
                 "PodOSNotSupported",
                 "Failed to admit pod as the OS field doesn't match node OS",
+            ),
+            (
+                json!({ "spec": { "securityContext": { "supplementalGroupsPolicy": "Strict" } } }),
+                vec![],
+                "SupplementalGroupsPolicyNotSupported",
+                "SupplementalGroupsPolicy=Strict is not supported in this node",
             ),
             (
                 requesting("cpu", "1500m"),
@@ -292,6 +350,21 @@ mod tests {
                 "{pod}"
             );
         }
+    }
+
+    #[test]
+    fn a_pod_that_goes_leaves_nothing_of_what_it_occupied() {
+        let mut pod = occupant(700);
+        pod.host_ports
+            .push(("0.0.0.0".to_owned(), "TCP".to_owned(), 80));
+        let mut used = Occupied::default();
+        used.add(&pod);
+        used.add(&occupant(300));
+        used.remove(&pod);
+        assert_eq!(used.requests, occupant(300).requests);
+        assert_eq!((used.pods, used.host_ports.len()), (1, 0));
+        used.remove(&occupant(300));
+        assert!(used.requests.is_empty());
     }
 
     #[test]

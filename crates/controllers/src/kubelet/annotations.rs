@@ -4,18 +4,36 @@
 //! | --- | --- | --- |
 //! | `mullion.dev/simulate-exit` | `1 after 5s`, `0` | every app container exits with that code, that long after its start |
 //! | `mullion.dev/simulate-exit.NAME` | the same | container or init container NAME exits so |
-//! | `mullion.dev/simulate-stop` | `20s` | containers take that long to obey the stop signal; past the grace period they are killed (137) |
+//! | `mullion.dev/simulate-stop` | `20s` | containers take that long to obey the stop signal; past the grace period they are killed |
+//! | `mullion.dev/simulate-readiness` | `fail`, `fail after 10s for 30s` | the readiness probe fails, from that long after the start, for that long (or for ever) |
+//! | `mullion.dev/simulate-liveness`, `mullion.dev/simulate-startup` | the same | the liveness or startup probe does |
+//! | `mullion.dev/simulate-pull` | `fail` | the image is neither on the node nor in its registry |
+//! | each of these four with `.NAME` | the same | only container NAME |
 //!
-//! Durations are simulated work, so `--speed` divides them. A value that does not parse is ignored.
+//! Durations are simulated work, so `--speed` divides them. What cannot be understood is ignored and [`complaints`] say
+//! so; a probe that the container does not have cannot fail. Annotations may be changed while the pod runs.
 
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, ops::Bound};
 
 use jiff::SignedDuration;
+use k8s_openapi::api::core::v1::Pod;
 
+/// What all annotations of this module begin with.
+const PREFIX: &str = "mullion.dev/simulate-";
 /// Annotation that ends containers by themselves.
 pub const SIMULATE_EXIT: &str = "mullion.dev/simulate-exit";
 /// Annotation that says how long containers take to stop.
 pub const SIMULATE_STOP: &str = "mullion.dev/simulate-stop";
+
+/// Annotation by which images cannot be had.
+pub const SIMULATE_PULL: &str = "mullion.dev/simulate-pull";
+
+const EXIT_FORM: &str =
+    "an exit code from 0 to 255, alone or followed by when: \"1\", \"1 after 5s\"";
+const FAILURE_FORM: &str =
+    "fail, alone or followed by when and how long: \"fail\", \"fail after 10s for 30s\"";
+const STOP_FORM: &str = "a duration: \"20s\", \"1.5m\"";
+const PULL_FORM: &str = "fail";
 
 /// That a container ends by itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -26,16 +44,137 @@ pub struct ExitPlan {
     pub after: SignedDuration,
 }
 
+/// A kind of probe.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ProbeKind {
+    /// Whether the container has started.
+    Startup,
+    /// Whether it should go on running.
+    Liveness,
+    /// Whether it can serve.
+    Readiness,
+}
+
+/// That a probe fails for a while.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ProbeFailure {
+    /// How long after the container's start, at pace 1.
+    pub after: SignedDuration,
+    /// How long; for ever if it does not say.
+    pub lasts: Option<SignedDuration>,
+}
+
+/// Whether two versions of a pod ask for the same simulation.
+pub fn same_simulation(old: &Pod, new: &Pod) -> bool {
+    asked(old).eq(asked(new))
+}
+
+/// What a pod asks of its simulation.
+fn asked(pod: &Pod) -> impl Iterator<Item = (&String, &String)> {
+    let all = pod.metadata.annotations.iter();
+    all.flat_map(|all| all.range::<str, _>((Bound::Included(PREFIX), Bound::Unbounded)))
+        .take_while(|(key, _)| key.starts_with(PREFIX))
+}
+
+/// Says of each annotation of `pod` that cannot be understood, and that `before` did not have, what would be.
+pub fn complaints(pod: &Pod, before: Option<&Pod>) -> Vec<String> {
+    let had = |key: &str, value: &str| {
+        let before = before.and_then(|before| before.metadata.annotations.as_ref());
+        before.is_some_and(|before| before.get(key).is_some_and(|old| old == value))
+    };
+    asked(pod)
+        .filter(|(key, value)| !had(key, value))
+        .filter_map(|(key, value)| {
+            let why = misunderstood(pod, key, value)?;
+            Some(format!("Annotation {key}={value:?} is ignored: {why}"))
+        })
+        .collect()
+}
+
+/// Why an annotation says nothing, if so.
+fn misunderstood(pod: &Pod, key: &str, value: &str) -> Option<String> {
+    let (what, container) = match key.strip_prefix(PREFIX)?.split_once('.') {
+        Some((what, container)) => (what, Some(container)),
+        None => (key.strip_prefix(PREFIX)?, None),
+    };
+    let (form, understood) = match what {
+        "exit" => (EXIT_FORM, parse_exit(value).is_some()),
+        "readiness" | "liveness" | "startup" => (FAILURE_FORM, parse_failure(value).is_some()),
+        "pull" => (PULL_FORM, parse_pull(value)),
+        "stop" if container.is_none() => (STOP_FORM, parse_duration(value).is_some()),
+        "stop" => return Some(format!("only {SIMULATE_STOP} is known, for the whole pod")),
+        _ => {
+            let known = ["exit", "stop", "readiness", "liveness", "startup", "pull"];
+            let known = known.map(|what| format!("{PREFIX}{what}"));
+            return Some(format!("known are {}", known.join(", ")));
+        }
+    };
+    if !understood {
+        return Some(format!("allowed is {form}"));
+    }
+    let container = container.filter(|name| !has_container(pod, name))?;
+    Some(format!("the pod has no container {container:?}"))
+}
+
+fn has_container(pod: &Pod, name: &str) -> bool {
+    let containers = pod.spec.iter().flat_map(|spec| {
+        let init = spec.init_containers.iter().flatten();
+        spec.containers.iter().chain(init)
+    });
+    containers
+        .into_iter()
+        .any(|container| container.name == name)
+}
+
+/// Whether the image of `container` can be had nowhere; `inherits` says whether the pod-wide annotation counts.
+pub fn pull_fails(
+    annotations: Option<&BTreeMap<String, String>>,
+    container: &str,
+    inherits: bool,
+) -> bool {
+    own_or_pods(annotations, SIMULATE_PULL, container, inherits).is_some_and(parse_pull)
+}
+
+/// The value of `key` for `container`: its own, or the pod's if it inherits it.
+fn own_or_pods<'a>(
+    annotations: Option<&'a BTreeMap<String, String>>,
+    key: &str,
+    container: &str,
+    inherits: bool,
+) -> Option<&'a str> {
+    let annotations = annotations?;
+    let own = annotations.get(&format!("{key}.{container}"));
+    let value = own.or_else(|| annotations.get(key).filter(|_| inherits))?;
+    Some(value)
+}
+
+/// When the probe of that kind of `container` fails, if ever; `inherits` says whether the pod-wide annotation counts.
+pub fn probe_failure(
+    annotations: Option<&BTreeMap<String, String>>,
+    kind: ProbeKind,
+    container: &str,
+    inherits: bool,
+) -> Option<ProbeFailure> {
+    let key = match kind {
+        ProbeKind::Startup => "mullion.dev/simulate-startup",
+        ProbeKind::Liveness => "mullion.dev/simulate-liveness",
+        ProbeKind::Readiness => "mullion.dev/simulate-readiness",
+    };
+    parse_failure(own_or_pods(annotations, key, container, inherits)?)
+}
+
 /// The exit plan for `container`; `inherits` says whether the pod-wide annotation counts for it.
 pub fn exit_plan(
     annotations: Option<&BTreeMap<String, String>>,
     container: &str,
     inherits: bool,
 ) -> Option<ExitPlan> {
-    let annotations = annotations?;
-    let own = annotations.get(&format!("{SIMULATE_EXIT}.{container}"));
-    let value = own.or_else(|| annotations.get(SIMULATE_EXIT).filter(|_| inherits))?;
-    parse_exit(value)
+    parse_exit(own_or_pods(
+        annotations,
+        SIMULATE_EXIT,
+        container,
+        inherits,
+    )?)
 }
 
 /// How long this pod's containers take to stop, if it says so.
@@ -54,6 +193,23 @@ fn parse_exit(value: &str) -> Option<ExitPlan> {
         .ok()
         .filter(|code| (0..=255).contains(code))?;
     Some(ExitPlan { code, after })
+}
+
+fn parse_pull(value: &str) -> bool {
+    value.trim() == "fail"
+}
+
+fn parse_failure(value: &str) -> Option<ProbeFailure> {
+    let rest = value.trim().strip_prefix("fail")?;
+    let (rest, lasts) = match rest.split_once(" for ") {
+        Some((rest, lasts)) => (rest, Some(parse_duration(lasts)?)),
+        None => (rest, None),
+    };
+    let after = match rest.trim() {
+        "" => SignedDuration::ZERO,
+        rest => parse_duration(rest.strip_prefix("after ")?)?,
+    };
+    Some(ProbeFailure { after, lasts })
 }
 
 /// A number with unit `ms`, `s`, `m` or `h`; a plain number is seconds.
@@ -103,6 +259,28 @@ mod tests {
         ];
         for (text, expected) in cases {
             assert_eq!(parse_exit(text), expected, "{text:?}");
+        }
+    }
+
+    #[test]
+    fn probe_failures_say_when_they_begin_and_how_long_they_last() {
+        let failure = |after_s, lasts_s: Option<i64>| {
+            Some(ProbeFailure {
+                after: SignedDuration::from_secs(after_s),
+                lasts: lasts_s.map(SignedDuration::from_secs),
+            })
+        };
+        let cases = [
+            ("fail", failure(0, None)),
+            ("fail after 10s", failure(10, None)),
+            ("fail for 1m", failure(0, Some(60))),
+            ("fail after 5s for 30s", failure(5, Some(30))),
+            ("fail for 30s after 5s", None),
+            ("failing", None),
+            ("pass", None),
+        ];
+        for (text, expected) in cases {
+            assert_eq!(parse_failure(text), expected, "{text:?}");
         }
     }
 

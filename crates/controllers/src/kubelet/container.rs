@@ -1,19 +1,21 @@
-//! One container of a simulated pod: what it is doing, and what the kubelet would report of it.
+//! One container of a simulated pod: what it is doing and what it has been through.
 //!
-//! A [`Unit`] only remembers; the order in which units start and stop is decided in [`super::pod`].
+//! A [`Unit`] only remembers; the order in which units start and stop is decided in [`super::pod`], and what the kubelet
+//! reports of one is in [`report`].
 //!
-//! Invariant: `restarts` counts the starts after the first, and `last` is the exit before the present start.
+//! Invariant: `starts` counts every start, so that `starts - 1` numbers the run that is on or was last; and `last` is the
+//! exit before the present start.
 
-use jiff::{SignedDuration, Timestamp};
-use k8s_openapi::{
-    api::core::v1::{
-        Container, ContainerState, ContainerStateRunning, ContainerStateTerminated,
-        ContainerStateWaiting, ContainerStatus,
-    },
-    apimachinery::pkg::apis::meta::v1::Time,
-};
+mod backoff;
+mod report;
 
-use super::{ids, images::ImageRef, pulls::Pull};
+use jiff::Timestamp;
+use k8s_openapi::api::core::v1::{Container, ContainerStateTerminated, ContainerStatus};
+
+pub(super) use backoff::Backoff;
+pub(super) use report::Subject;
+
+use super::{config::Found, probes::Probes, pulls::Pull};
 
 /// The part a container plays in its pod.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -29,14 +31,16 @@ pub(super) enum Role {
 /// A container and its history.
 #[derive(Clone, Debug)]
 pub(super) struct Unit {
-    pub(super) name: String,
+    pub(super) name: Box<str>,
     pub(super) role: Role,
     /// Position in `spec.containers`, or in `spec.initContainers` for the other roles.
     pub(super) index: usize,
     /// The image it was last told to run.
-    pub(super) image: String,
+    pub(super) image: Box<str>,
     pub(super) state: State,
-    pub(super) last: Option<Exit>,
+    pub(super) last: Option<Box<Exit>>,
+    /// Why it could not start; forgotten when it has.
+    pub(super) failure: Option<Box<Failure>>,
     pub(super) starts: i32,
     pub(super) crash_backoff: Backoff,
     pub(super) pull_backoff: Backoff,
@@ -48,34 +52,43 @@ pub(super) enum State {
     /// Waiting for its turn.
     Idle,
     /// Its image is on its way.
-    Pulling { queued_at: Timestamp, pull: Pull },
-    /// Its image cannot be had.
-    NoImage {
-        reason: &'static str,
-        message: String,
-        retry: Option<Retry>,
+    Pulling {
+        queued_at: Timestamp,
+        pull: Box<Pull>,
     },
+    /// Its image, or what its environment is made of, cannot be had.
+    Blocked { retry: Option<Box<Retry>> },
+    /// What its environment is made of is being looked up.
+    Configuring { told: Option<Box<Found>> },
     /// It is being created and started.
     Creating { until: Timestamp },
     /// It runs.
     Running {
         since: Timestamp,
-        started_at: Timestamp,
-        ready_at: Timestamp,
         exit: Option<PlannedExit>,
+        probes: Option<Box<Probes>>,
+        /// It is being stopped because a probe failed, and is probed no more.
+        condemned: bool,
     },
     /// It ended, and what comes next is decided at `settle_at`.
-    Exited { exit: Exit, settle_at: Timestamp },
-    /// It ended and waits to be started again.
-    CrashLoop {
-        delay: SignedDuration,
-        until: Timestamp,
+    Exited {
+        exit: Box<Exit>,
+        settle_at: Timestamp,
     },
+    /// It ended and waits to be started again.
+    CrashLoop { until: Timestamp },
     /// It ended for good.
-    Ended(Exit),
+    Ended(Box<Exit>),
 }
 
-/// When a failed pull is reported as a back-off, and when it is tried again.
+/// Reason and message of a container that waits.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Failure {
+    pub(super) reason: &'static str,
+    pub(super) message: String,
+}
+
+/// When a failed pull is reported as a back-off, and when what failed is tried again.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Retry {
     pub(super) backing_off_at: Option<Timestamp>,
@@ -94,10 +107,11 @@ pub(super) struct PlannedExit {
 pub(super) struct Exit {
     pub(super) code: i32,
     pub(super) reason: &'static str,
-    pub(super) message: Option<String>,
+    pub(super) message: Option<&'static str>,
     pub(super) started_at: Option<Timestamp>,
     pub(super) finished_at: Option<Timestamp>,
-    pub(super) container_id: Option<String>,
+    /// Which run it was, which gives its container's identifier.
+    pub(super) attempt: Option<i32>,
 }
 
 impl Exit {
@@ -106,122 +120,86 @@ impl Exit {
         Self {
             code: 137,
             reason: "ContainerStatusUnknown",
-            message: Some(
-                "The container could not be located when the pod was terminated".to_owned(),
-            ),
+            message: Some("The container could not be located when the pod was terminated"),
             started_at: None,
             finished_at: None,
-            container_id: None,
+            attempt: None,
         }
+    }
+
+    /// The exit code of a container that had to be killed: on Windows that of a process ended by a console event
+    /// (0xC000013A), which the API shows as a signed number.
+    pub(super) fn killed(windows: bool) -> i32 {
+        if windows { -1_073_741_510 } else { 137 }
     }
 
     /// The reason the runtime gives for an exit code.
-    pub(super) fn reason_for(code: i32) -> &'static str {
+    fn reason_for(code: i32) -> &'static str {
         if code == 0 { "Completed" } else { "Error" }
     }
 
-    fn state(&self) -> ContainerState {
-        let terminated = ContainerStateTerminated {
-            container_id: self.container_id.clone(),
-            exit_code: self.code,
-            finished_at: self.finished_at.map(Time),
-            message: self.message.clone(),
-            reason: Some(self.reason.to_owned()),
-            signal: None,
-            started_at: self.started_at.map(Time),
-        };
-        ContainerState {
-            terminated: Some(terminated),
-            ..ContainerState::default()
-        }
-    }
-}
-
-/// A delay that doubles from 10 s to 300 s and is forgotten after twice its maximum without use.
-#[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Backoff {
-    delay: SignedDuration,
-    renewed_at: Timestamp,
-}
-
-const FIRST: SignedDuration = SignedDuration::from_secs(10);
-const LONGEST: SignedDuration = SignedDuration::from_secs(300);
-
-impl Backoff {
-    /// The delay in force; zero if there is none, or if it is forgotten by `now`.
-    pub(super) fn delay(&self, now: Timestamp) -> SignedDuration {
-        let forgotten = now.duration_since(self.renewed_at) > LONGEST + LONGEST;
-        if forgotten {
-            SignedDuration::ZERO
-        } else {
-            self.delay
-        }
-    }
-
-    /// Makes the delay in force longer and returns it.
-    pub(super) fn lengthen(&mut self, now: Timestamp) -> SignedDuration {
-        let delay = self.delay(now);
-        self.delay = if delay.is_zero() {
-            FIRST
-        } else {
-            (delay + delay).min(LONGEST)
-        };
-        self.renewed_at = now;
-        self.delay
+    fn found(terminated: &ContainerStateTerminated, attempt: i32) -> Box<Self> {
+        Box::new(Self {
+            code: terminated.exit_code,
+            reason: Self::reason_for(terminated.exit_code),
+            message: None,
+            started_at: terminated.started_at.as_ref().map(|at| at.0),
+            finished_at: terminated.finished_at.as_ref().map(|at| at.0),
+            attempt: terminated.container_id.is_some().then_some(attempt.max(0)),
+        })
     }
 }
 
 impl Unit {
     pub(super) fn new(container: &Container, role: Role, index: usize) -> Self {
         Self {
-            name: container.name.clone(),
+            name: container.name.as_str().into(),
             role,
             index,
-            image: container.image.clone().unwrap_or_default(),
+            image: container.image.as_deref().unwrap_or_default().into(),
             state: State::Idle,
             last: None,
+            failure: None,
             starts: 0,
             crash_backoff: Backoff::default(),
             pull_backoff: Backoff::default(),
         }
     }
 
-    /// Continues from a status found at the API server: what ran goes on running, what ended stays ended.
-    pub(super) fn adopt(
-        &mut self,
+    /// The unit as a status found at the API server shows it: what ran goes on running, what ended stays ended. `run`
+    /// makes the state of a run that began then.
+    pub(super) fn found(
+        &self,
         status: &ContainerStatus,
-        exit_at: impl FnOnce(Timestamp) -> Option<PlannedExit>,
-    ) {
-        self.last = status
-            .last_state
+        run: impl FnOnce(Timestamp) -> State,
+    ) -> Self {
+        let mut found = self.clone();
+        let terminated = |state: &Option<k8s_openapi::api::core::v1::ContainerState>| {
+            state.as_ref().and_then(|state| state.terminated.clone())
+        };
+        let restarts = status.restart_count;
+        let waits = status
+            .state
             .as_ref()
-            .and_then(|state| state.terminated.as_ref())
-            .map(exit_of);
-        let Some(state) = &status.state else { return };
+            .is_some_and(|state| state.waiting.is_some());
+        found.last = terminated(&status.last_state)
+            .map(|last| Exit::found(&last, if waits { restarts } else { restarts - 1 }));
+        let Some(state) = &status.state else {
+            return found;
+        };
         if let Some(running) = &state.running {
-            let since = running
-                .started_at
-                .as_ref()
-                .map_or(Timestamp::UNIX_EPOCH, |at| at.0);
-            self.starts = status.restart_count + 1;
-            self.state = State::Running {
-                since,
-                started_at: since,
-                ready_at: since,
-                exit: exit_at(since),
-            };
+            let since = running.started_at.as_ref();
+            found.starts = restarts + 1;
+            found.state = run(since.map_or(Timestamp::UNIX_EPOCH, |at| at.0));
         } else if let Some(terminated) = &state.terminated {
-            self.starts = status.restart_count + 1;
-            let exit = exit_of(terminated);
+            found.starts = restarts + 1;
+            let exit = Exit::found(terminated, restarts);
             let settle_at = exit.finished_at.unwrap_or(Timestamp::UNIX_EPOCH);
-            self.state = State::Exited { exit, settle_at };
-        } else {
-            self.starts = if self.last.is_some() {
-                status.restart_count + 1
-            } else {
-                0
-            };
+            found.state = State::Exited { exit, settle_at };
+        } else if found.last.is_some() {
+            found.starts = restarts + 1;
         }
+        found
     }
 
     pub(super) fn restarts(&self) -> i32 {
@@ -234,12 +212,18 @@ impl Unit {
 
     /// The kubelet is at work on its start.
     pub(super) fn is_coming_up(&self) -> bool {
-        matches!(self.state, State::Pulling { .. } | State::Creating { .. })
+        matches!(
+            self.state,
+            State::Pulling { .. } | State::Configuring { .. } | State::Creating { .. }
+        )
     }
 
     /// Its startup probe, if any, has passed.
-    pub(super) fn is_started(&self, now: Timestamp) -> bool {
-        matches!(self.state, State::Running { started_at, .. } if started_at <= now)
+    pub(super) fn is_started(&self) -> bool {
+        match &self.state {
+            State::Running { probes, .. } => probes.as_ref().is_none_or(|probes| probes.started()),
+            _ => false,
+        }
     }
 
     /// How it ended, if it is not running and not about to.
@@ -255,164 +239,55 @@ impl Unit {
     }
 
     /// Ends the present run.
-    pub(super) fn exit_now(&self, pod_uid: &str, code: i32, now: Timestamp) -> Exit {
+    pub(super) fn exit_now(&self, code: i32, now: Timestamp) -> Box<Exit> {
         let since = match self.state {
             State::Running { since, .. } => Some(since),
             _ => None,
         };
-        Exit {
+        Box::new(Exit {
             code,
             reason: Exit::reason_for(code),
             message: None,
             started_at: since,
             finished_at: Some(now),
-            container_id: Some(ids::container_id(pod_uid, &self.name, self.restarts())),
-        }
+            attempt: Some(self.restarts()),
+        })
     }
 
     /// When its state changes next. A start that is due but waits for its turn has no moment of its own: it follows the
     /// container it waits for.
     pub(super) fn wake(&self, now: Timestamp) -> Option<Timestamp> {
         match &self.state {
-            State::Idle | State::Ended(_) => None,
+            // The answer to a question comes when it comes, and is followed by a step.
+            State::Idle | State::Ended(_) | State::Configuring { .. } => None,
             State::Pulling { pull, .. } => Some(pull.done_at),
-            State::NoImage { retry, .. } => {
+            State::Blocked { retry } => {
                 let retry = retry.as_ref()?;
                 retry
                     .backing_off_at
                     .or(Some(retry.at).filter(|at| *at > now))
             }
             State::Creating { until } => Some(*until),
-            State::CrashLoop { until, .. } => Some(*until).filter(|until| *until > now),
+            State::CrashLoop { until } => Some(*until).filter(|until| *until > now),
             State::Exited { settle_at, .. } => Some(*settle_at),
             State::Running {
-                started_at,
-                ready_at,
                 exit,
+                probes,
+                condemned,
                 ..
             } => {
-                let probes = [*started_at, *ready_at].into_iter();
-                let exit = exit.map(|exit| exit.at);
-                probes.filter(|at| *at > now).chain(exit).min()
+                let probes = probes.as_ref().filter(|_| !condemned);
+                let probe = probes.and_then(|probes| probes.wake());
+                probe.into_iter().chain(exit.map(|exit| exit.at)).min()
             }
         }
     }
 
-    /// The status the kubelet reports; `waiting` is the reason given while it has not been tried.
-    pub(super) fn status(
-        &self,
-        pod_uid: &str,
-        pod_ref: &str,
-        waiting: &'static str,
-        now: Timestamp,
-    ) -> ContainerStatus {
-        let mut status = ContainerStatus {
-            name: self.name.clone(),
-            image: self.image.clone(),
-            restart_count: self.restarts(),
-            started: Some(false),
-            last_state: self.last.as_ref().map(Exit::state),
-            ..ContainerStatus::default()
-        };
-        let wait = |reason: &str, message: Option<String>| ContainerState {
-            waiting: Some(ContainerStateWaiting {
-                reason: Some(reason.to_owned()),
-                message,
-            }),
-            ..ContainerState::default()
-        };
-        let state = match &self.state {
-            State::Idle | State::Pulling { .. } | State::Creating { .. } => match &self.last {
-                Some(exit) => exit.state(),
-                None => wait(waiting, None),
-            },
-            State::NoImage {
-                reason, message, ..
-            } => wait(reason, Some(message.clone())),
-            State::CrashLoop { delay, .. } => {
-                let delay = super::pace::go_duration(*delay);
-                let message = format!(
-                    "back-off {delay} restarting failed container={} pod={pod_ref}",
-                    self.name
-                );
-                wait("CrashLoopBackOff", Some(message))
-            }
-            State::Running {
-                since,
-                started_at,
-                ready_at,
-                ..
-            } => {
-                status.started = Some(*started_at <= now);
-                status.ready = self.role != Role::Init && *ready_at <= now;
-                let running = ContainerStateRunning {
-                    started_at: Some(Time(*since)),
-                };
-                ContainerState {
-                    running: Some(running),
-                    ..ContainerState::default()
-                }
-            }
-            State::Exited { exit, .. } | State::Ended(exit) => {
-                status.ready = self.role == Role::Init && exit.code == 0;
-                exit.state()
-            }
-        };
-        let ran = state.running.is_some()
-            || state
-                .terminated
-                .as_ref()
-                .is_some_and(|t| t.container_id.is_some());
-        if ran || self.last.is_some() {
-            status.container_id = Some(ids::container_id(pod_uid, &self.name, self.restarts()));
+    /// When a run ends of itself or because it was told to: all that a pod waits for that is being stopped.
+    pub(super) fn exits_at(&self) -> Option<Timestamp> {
+        match &self.state {
+            State::Running { exit, .. } => exit.map(|exit| exit.at),
+            _ => None,
         }
-        if let Ok(image) = ImageRef::parse(&self.image)
-            && status.container_id.is_some()
-        {
-            status.image = image.full_name();
-            status.image_id = image.repo_digest();
-        }
-        status.state = Some(state);
-        status
-    }
-}
-
-fn exit_of(terminated: &ContainerStateTerminated) -> Exit {
-    Exit {
-        code: terminated.exit_code,
-        reason: Exit::reason_for(terminated.exit_code),
-        message: terminated.message.clone(),
-        started_at: terminated.started_at.as_ref().map(|at| at.0),
-        finished_at: terminated.finished_at.as_ref().map(|at| at.0),
-        container_id: terminated.container_id.clone(),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_backoff_doubles_to_five_minutes_and_is_forgotten_after_ten() {
-        let mut backoff = Backoff::default();
-        let mut now = Timestamp::UNIX_EPOCH;
-        let delays: Vec<_> = (0..7)
-            .map(|_| {
-                now += SignedDuration::from_secs(400);
-                backoff.lengthen(now).as_secs()
-            })
-            .collect();
-        assert_eq!(delays, [10, 20, 40, 80, 160, 300, 300]);
-        assert_eq!(
-            backoff
-                .delay(now + SignedDuration::from_secs(600))
-                .as_secs(),
-            300
-        );
-        assert!(
-            backoff
-                .delay(now + SignedDuration::from_secs(601))
-                .is_zero()
-        );
     }
 }

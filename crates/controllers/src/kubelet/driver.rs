@@ -7,33 +7,33 @@
 //! Invariant: nothing here waits for the API server, so one slow write never delays another node; and no timer is set
 //! for a moment that is not ahead, so that a round over what is due ends whatever a node asks for.
 
+mod asks;
+mod inputs;
+mod kubelet;
+
 use std::{collections::HashMap, sync::Arc, time::Duration};
 
 use jiff::{SignedDuration, Timestamp};
-use k8s_openapi::api::core::v1::{Node, ObjectReference, Pod};
-use kube::Resource;
+use k8s_openapi::api::core::v1::{Node, Pod};
 use rustc_hash::FxBuildHasher;
-use serde_json::json;
 use tokio::sync::mpsc;
 
+use self::{
+    asks::Asker,
+    inputs::{Input, node_of, watch_nodes, watch_pods},
+    kubelet::{Kubelet, is_ready, network_delay, next_beat},
+};
 use super::{
     addresses::Addresses,
     host::Host,
     images::ImageTable,
     node::{NodeFacts, Readiness},
     pace::Pace,
-    pod::{Effect, PodEvent, Step},
+    pod::{Effect, Step},
     writer::{Write, Writers},
 };
-use crate::{Change, Context, EventType, Recorder, timers::Timers};
+use crate::{Context, timers::Timers};
 
-/// A kubelet renews its lease and computes its status this often.
-const BEAT: SignedDuration = SignedDuration::from_secs(10);
-/// An unchanged status is written this often.
-const STATUS_REPORT: SignedDuration = SignedDuration::from_secs(300);
-/// From the kubelet's start until the network plugin is up, at pace 1.
-const NETWORK_LINUX: SignedDuration = SignedDuration::from_secs(8);
-const NETWORK_WINDOWS: SignedDuration = SignedDuration::from_secs(20);
 /// A pod that asks for a moment that is over is stepped again after this long.
 const OVERDUE_PAUSE: SignedDuration = SignedDuration::from_secs(1);
 
@@ -88,6 +88,7 @@ pub fn start(context: &Context, options: Options, machines: mpsc::UnboundedRecei
         context: context.clone(),
         options,
         writers: Writers::start(context),
+        asker: Asker::new(context, inputs),
         nodes: HashMap::default(),
         waiting: HashMap::default(),
         timers: Timers::default(),
@@ -98,69 +99,6 @@ pub fn start(context: &Context, options: Options, machines: mpsc::UnboundedRecei
             .run_until_cancelled(driver.run(receiver, machines))
             .await;
     });
-}
-
-#[derive(Debug)]
-enum Input {
-    Pod(Arc<Pod>),
-    /// The kubelet's own write came back.
-    Echo(Arc<Pod>),
-    PodGone(Arc<Pod>),
-    Node(Arc<Node>),
-    NodeGone(String),
-}
-
-fn watch_pods(context: &Context, inputs: mpsc::UnboundedSender<Input>) {
-    context.informers.pods.on_change(move |change| {
-        let pod = change.object();
-        if node_of(pod).is_empty() {
-            return;
-        }
-        let input = match change {
-            Change::Deleted(_) => Input::PodGone(Arc::clone(pod)),
-            Change::Updated { old, new } if !concerns_kubelet(old, new) => {
-                Input::Echo(Arc::clone(pod))
-            }
-            Change::Added(_) | Change::Updated { .. } => Input::Pod(Arc::clone(pod)),
-        };
-        // Closed only when the process stops.
-        let _ = inputs.send(input);
-    });
-}
-
-fn watch_nodes(context: &Context, inputs: mpsc::UnboundedSender<Input>) {
-    context.informers.nodes.on_change(move |change| {
-        let input = match change {
-            Change::Deleted(node) => {
-                Input::NodeGone(node.metadata.name.clone().unwrap_or_default())
-            }
-            Change::Added(node) | Change::Updated { new: node, .. } => {
-                Input::Node(Arc::clone(node))
-            }
-        };
-        let _ = inputs.send(input);
-    });
-}
-
-/// Whether an update is more than the echo of the kubelet's own status write.
-fn concerns_kubelet(old: &Pod, new: &Pod) -> bool {
-    let gated = new.spec.as_ref().is_some_and(|spec| {
-        spec.readiness_gates
-            .as_ref()
-            .is_some_and(|gates| !gates.is_empty())
-    });
-    gated
-        || old.metadata.generation != new.metadata.generation
-        || old.metadata.deletion_timestamp != new.metadata.deletion_timestamp
-        || old.metadata.generation.is_none()
-        || node_of(old) != node_of(new)
-}
-
-fn node_of(pod: &Pod) -> &str {
-    pod.spec
-        .as_ref()
-        .and_then(|spec| spec.node_name.as_deref())
-        .unwrap_or_default()
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -174,23 +112,11 @@ struct Driver {
     context: Context,
     options: Options,
     writers: Writers,
+    asker: Asker,
     nodes: HashMap<Arc<str>, Kubelet, FxBuildHasher>,
     /// Pods bound to nodes whose machines have not booted, by node.
     waiting: HashMap<String, Vec<Arc<Pod>>, FxBuildHasher>,
     timers: Timers<Timer>,
-}
-
-/// A node and what its kubelet has told the API server.
-struct Kubelet {
-    host: Host,
-    facts: Arc<NodeFacts>,
-    recorder: Recorder,
-    node: Option<Arc<Node>>,
-    talking: bool,
-    readiness: Readiness,
-    reported_at: Timestamp,
-    reported_images: usize,
-    reported: Readiness,
 }
 
 impl Driver {
@@ -241,12 +167,7 @@ impl Driver {
         if self.nodes.contains_key(&name) {
             return;
         }
-        let network = if facts.is_windows() {
-            NETWORK_WINDOWS
-        } else {
-            NETWORK_LINUX
-        };
-        let network_up_at = self.options.pace.after(now, network);
+        let network_up_at = self.options.pace.after(now, network_delay(&facts));
         let readiness = if network_up_at <= now {
             Readiness::Ready
         } else {
@@ -269,17 +190,8 @@ impl Driver {
             Timer::NetworkUp(Arc::clone(&name)),
             (readiness != Readiness::Ready).then_some(network_up_at),
         );
-        let kubelet = Kubelet {
-            recorder: self.context.recorder_on("kubelet", &name),
-            reported_images: host.images().count(now),
-            host,
-            facts,
-            node: None,
-            talking: true,
-            readiness,
-            reported_at: now,
-            reported: readiness,
-        };
+        let recorder = self.context.recorder_on("kubelet", &name);
+        let kubelet = Kubelet::new(host, facts, readiness, recorder, now);
         kubelet.record_start();
         self.nodes.insert(Arc::clone(&name), kubelet);
         if let Some(node) = self.context.informers.nodes.get("", &name) {
@@ -296,7 +208,7 @@ impl Driver {
         };
         kubelet.talking = talking;
         if talking {
-            kubelet.reported_at = Timestamp::MIN;
+            kubelet.report_at_once();
             let pods = self
                 .context
                 .informers
@@ -329,14 +241,26 @@ impl Driver {
                 }
             }
             Input::Echo(pod) => {
-                let name: Arc<str> = node_of(&pod).into();
-                let uid: Arc<str> = pod.metadata.uid.as_deref().unwrap_or_default().into();
-                let kubelet = self.nodes.get_mut(&name).filter(|kubelet| kubelet.talking);
-                if let Some(kubelet) = kubelet
-                    && kubelet.host.refresh_pod(pod)
+                let kubelet = self.nodes.get_mut(node_of(&pod));
+                if let Some(kubelet) = kubelet.filter(|kubelet| kubelet.talking)
+                    && kubelet.host.refresh_pod(Arc::clone(&pod))
                 {
-                    let step = kubelet.host.step(&uid, now);
-                    self.carry_out(&name, &uid, step, now);
+                    let name: Arc<str> = node_of(&pod).into();
+                    let uid = pod.metadata.uid.as_deref().unwrap_or_default();
+                    let step = kubelet.host.step(uid, now);
+                    self.carry_out(&name, uid, step, now);
+                }
+            }
+            Input::Answer { pod, need, found } => {
+                let uid = pod.metadata.uid.as_deref().unwrap_or_default();
+                if let Some(kubelet) = self.nodes.get_mut(node_of(&pod)) {
+                    kubelet.host.answer(uid, need, found);
+                    // One that does not talk comes back to it when it does.
+                    if kubelet.talking {
+                        let name: Arc<str> = node_of(&pod).into();
+                        let step = kubelet.host.step(uid, now);
+                        self.carry_out(&name, uid, step, now);
+                    }
                 }
             }
             Input::PodGone(pod) => {
@@ -374,7 +298,7 @@ impl Driver {
             let name: Arc<str> = name.into();
             // A kubelet that was restarted finds its network as it left it.
             if is_ready(&node) {
-                (kubelet.readiness, kubelet.reported) = (Readiness::Ready, Readiness::Ready);
+                kubelet.finds_network_up();
                 self.timers.set(Timer::NetworkUp(Arc::clone(&name)), None);
             }
             self.beat(&name, now);
@@ -388,7 +312,7 @@ impl Driver {
         if !kubelet.talking {
             return;
         }
-        let uid: Arc<str> = pod.metadata.uid.as_deref().unwrap_or_default().into();
+        let uid = pod.metadata.uid.clone().unwrap_or_default();
         let step = kubelet.host.observe_pod(pod, now);
         self.carry_out(name, &uid, step, now);
     }
@@ -411,16 +335,18 @@ impl Driver {
         }
     }
 
-    fn carry_out(&mut self, name: &Arc<str>, uid: &Arc<str>, step: Step, now: Timestamp) {
+    fn carry_out(&mut self, name: &Arc<str>, uid: &str, step: Step, now: Timestamp) {
+        let Some((kubelet, sim)) = self
+            .nodes
+            .get(name)
+            .and_then(|kubelet| Some((kubelet, kubelet.host.sim(uid)?)))
+        else {
+            return;
+        };
         let wake = step.wake.map(|at| ahead(at, now, name, uid));
-        self.timers
-            .set(Timer::Pod(Arc::clone(name), Arc::clone(uid)), wake);
-        let Some(kubelet) = self.nodes.get(name) else {
-            return;
-        };
-        let Some(pod) = kubelet.host.pod(uid) else {
-            return;
-        };
+        let timer = Timer::Pod(Arc::clone(name), Arc::clone(sim.uid()));
+        self.timers.set(timer, wake);
+        let pod = sim.pod();
         for effect in step.effects {
             match effect {
                 Effect::Event(event) => kubelet.record(pod, event),
@@ -431,10 +357,19 @@ impl Driver {
                         address,
                     });
                 }
+                Effect::Ask(question) => self.asker.ask(pod, question),
                 Effect::Delete => self.writers.send(Write::Delete {
                     pod: Arc::clone(pod),
                 }),
             }
+        }
+    }
+
+    /// Writes the node's status if it is due.
+    fn report(&mut self, name: &str, now: Timestamp) {
+        let kubelet = self.nodes.get_mut(name);
+        if let Some(write) = kubelet.and_then(|kubelet| kubelet.report(now)) {
+            self.writers.send(write);
         }
     }
 
@@ -456,107 +391,6 @@ impl Driver {
         });
         self.report(name, now);
     }
-
-    /// Writes the node's status if something in it changed or it is old.
-    fn report(&mut self, name: &Arc<str>, now: Timestamp) {
-        let Some(kubelet) = self.nodes.get_mut(name) else {
-            return;
-        };
-        let Some(node) = kubelet.node.clone().filter(|_| kubelet.talking) else {
-            return;
-        };
-        let images = kubelet.host.images().count(now);
-        let turned = kubelet.readiness != kubelet.reported;
-        let old = now.duration_since(kubelet.reported_at) >= STATUS_REPORT;
-        if !turned && !old && images == kubelet.reported_images {
-            return;
-        }
-        let before = node
-            .status
-            .as_ref()
-            .and_then(|status| status.conditions.as_deref());
-        let mut status =
-            json!({ "conditions": kubelet.facts.conditions(kubelet.readiness, before, now) });
-        if images != kubelet.reported_images {
-            status["images"] = json!(kubelet.host.images().report(now));
-        }
-        self.writers.send(Write::NodeStatus {
-            name: name.to_string(),
-            status,
-        });
-        if turned && kubelet.readiness == Readiness::Ready {
-            kubelet.record_node("NodeReady", format!("Node {name} status is now: NodeReady"));
-        }
-        (
-            kubelet.reported_at,
-            kubelet.reported_images,
-            kubelet.reported,
-        ) = (now, images, kubelet.readiness);
-    }
-}
-
-impl Kubelet {
-    fn record(&self, pod: &Pod, event: PodEvent) {
-        let mut object = pod.object_ref(&());
-        object.field_path = event.field_path;
-        let kind = if event.warning {
-            EventType::Warning
-        } else {
-            EventType::Normal
-        };
-        self.recorder
-            .record(object, kind, &event.reason, event.message);
-    }
-
-    fn record_start(&self) {
-        let name = &self.facts.name;
-        self.record_node("Starting", "Starting kubelet.".to_owned());
-        for reason in [
-            "NodeHasSufficientMemory",
-            "NodeHasNoDiskPressure",
-            "NodeHasSufficientPID",
-        ] {
-            self.record_node(reason, format!("Node {name} status is now: {reason}"));
-        }
-        self.record_node(
-            "NodeAllocatableEnforced",
-            "Updated Node Allocatable limit across pods".to_owned(),
-        );
-        if self.readiness == Readiness::Ready {
-            self.record_node("NodeReady", format!("Node {name} status is now: NodeReady"));
-        }
-    }
-
-    /// An event about the node. The kubelet names its node as uid too, because it may not know the real one.
-    fn record_node(&self, reason: &str, message: String) {
-        let node = ObjectReference {
-            kind: Some("Node".to_owned()),
-            name: Some(self.facts.name.clone()),
-            uid: Some(self.facts.name.clone()),
-            ..ObjectReference::default()
-        };
-        self.recorder
-            .record(node, EventType::Normal, reason, message);
-    }
-}
-
-fn is_ready(node: &Node) -> bool {
-    let mut conditions = node
-        .status
-        .iter()
-        .flat_map(|status| status.conditions.iter().flatten());
-    conditions.any(|condition| condition.type_ == "Ready" && condition.status == "True")
-}
-
-/// The next round of the node, each node at a moment of its own, so that a thousand nodes do not beat at once.
-fn next_beat(name: &str, now: Timestamp) -> Timestamp {
-    let beat_ms = BEAT.as_millis() as i64;
-    let phase = name
-        .bytes()
-        .fold(0i64, |hash, byte| (hash * 31 + i64::from(byte)) % beat_ms);
-    let passed = (now.as_millisecond() - phase).rem_euclid(beat_ms);
-    now.saturating_add(SignedDuration::from_millis(beat_ms - passed))
-        .unwrap_or(Timestamp::MAX)
 }
 
 /// The moment a pod asks to be stepped at, unless it is over: no pod may keep the others from their turn.

@@ -14,11 +14,12 @@ use rustc_hash::FxBuildHasher;
 
 use super::{
     addresses::Addresses,
-    admit::{self, Occupant},
+    admit::{self, Occupant, Occupied},
+    config::Found,
     images::{ImageRef, ImageTable},
     node::NodeFacts,
     pace::{Delays, Pace},
-    pod::{Parts, PodSim, Step},
+    pod::{Need, Parts, PodSim, Step},
     pulls::NodeImages,
 };
 
@@ -31,13 +32,8 @@ pub struct Host {
     addresses: Addresses,
     pace: Pace,
     delays: Delays,
-    pods: HashMap<String, Resident, FxBuildHasher>,
-}
-
-#[derive(Clone, Debug)]
-struct Resident {
-    sim: PodSim,
-    occupant: Occupant,
+    pods: HashMap<Arc<str>, PodSim, FxBuildHasher>,
+    occupied: Occupied,
 }
 
 impl Host {
@@ -67,6 +63,7 @@ impl Host {
             pace,
             delays,
             pods: HashMap::default(),
+            occupied: Occupied::default(),
         }
     }
 
@@ -87,43 +84,83 @@ impl Host {
 
     /// A pod bound to this node appeared or changed.
     pub fn observe_pod(&mut self, pod: Arc<Pod>, now: Timestamp) -> Step {
-        let uid = pod.metadata.uid.clone().unwrap_or_default();
-        if let Some(resident) = self.pods.get_mut(&uid) {
-            resident.sim.observe(pod);
-        } else {
-            let resident = self.take(pod, now);
-            self.pods.insert(uid.clone(), resident);
-        }
+        let uid = pod.metadata.uid.as_deref().unwrap_or_default();
+        let known = self.pods.get(uid).map(|sim| Arc::clone(sim.uid()));
+        let uid = match known {
+            Some(uid) => {
+                self.refresh_pod(pod);
+                uid
+            }
+            None => {
+                let sim = self.take(pod, now);
+                let uid = Arc::clone(sim.uid());
+                self.pods.insert(Arc::clone(&uid), sim);
+                uid
+            }
+        };
         self.step(&uid, now)
     }
 
-    /// A newer picture of a pod in which nothing changed that its kubelet acts on: keeping it lets the older one go.
-    /// `true` if the pod should be stepped all the same.
+    /// A newer picture of a pod: keeping it lets the older one go. `true` if the pod should be stepped even though
+    /// nothing changed that its kubelet acts on.
     pub fn refresh_pod(&mut self, pod: Arc<Pod>) -> bool {
         let uid = pod.metadata.uid.as_deref().unwrap_or_default();
-        let resident = self.pods.get_mut(uid);
-        resident.is_some_and(|resident| resident.sim.observe(pod))
+        let Some(sim) = self.pods.get_mut(uid) else {
+            return false;
+        };
+        // Resources may be resized in place.
+        let resized =
+            sim.holds_resources() && sim.pod().metadata.generation != pod.metadata.generation;
+        if resized {
+            self.occupied.remove(&occupant(sim.pod()));
+        }
+        let step = sim.observe(pod);
+        if resized {
+            self.occupied.add(&occupant(sim.pod()));
+        }
+        step
     }
 
     /// A pod's object is gone.
     pub fn forget_pod(&mut self, uid: &str, now: Timestamp) {
-        if let Some(mut resident) = self.pods.remove(uid) {
-            let (mut parts, _) = self.parts();
-            resident.sim.forget(&mut parts, now);
+        if let Some(mut sim) = self.pods.remove(uid) {
+            if sim.holds_resources() {
+                self.occupied.remove(&occupant(sim.pod()));
+            }
+            sim.forget(&mut self.parts().0, now);
+        }
+    }
+
+    /// What a pod asked for was looked up; its next step judges it.
+    pub fn answer(&mut self, uid: &str, need: Need, found: Found) {
+        if let Some(sim) = self.pods.get_mut(uid) {
+            sim.answer(need, found);
         }
     }
 
     /// Does what is due for one pod; nothing if it is not here any more.
     pub fn step(&mut self, uid: &str, now: Timestamp) -> Step {
         let (mut parts, pods) = self.parts();
-        pods.get_mut(uid)
-            .map(|resident| resident.sim.step(&mut parts, now))
-            .unwrap_or_default()
+        let Some(sim) = pods.get_mut(uid) else {
+            return Step::default();
+        };
+        let held = sim.holds_resources();
+        let step = sim.step(&mut parts, now);
+        if held && !sim.holds_resources() {
+            let gone = occupant(sim.pod());
+            self.occupied.remove(&gone);
+        }
+        step
+    }
+
+    /// The machine of a pod that is here.
+    pub fn sim(&self, uid: &str) -> Option<&PodSim> {
+        self.pods.get(uid)
     }
 
     /// The newest version of a pod that is here.
     pub fn pod(&self, uid: &str) -> Option<&Arc<Pod>> {
-        self.pods.get(uid).map(|resident| resident.sim.pod())
+        self.pods.get(uid).map(PodSim::pod)
     }
 
     /// Number of pods here, ended ones included.
@@ -131,32 +168,30 @@ impl Host {
         self.pods.len()
     }
 
-    fn take(&mut self, pod: Arc<Pod>, now: Timestamp) -> Resident {
-        let occupant = pod.spec.as_ref().map(Occupant::of).unwrap_or_default();
+    fn take(&mut self, pod: Arc<Pod>, now: Timestamp) -> PodSim {
+        let needs = occupant(&pod);
         let known_already = pod
             .status
             .as_ref()
             .is_some_and(|status| status.start_time.is_some());
-        let others = self
-            .pods
-            .values()
-            .filter(|resident| resident.sim.holds_resources())
-            .map(|resident| &resident.occupant);
         let verdict = match &self.node {
             // A kubelet that restarts takes back what it ran; before it knows its node it cannot judge.
             Some(node) if !known_already => {
-                admit::admit(&pod, &occupant, node, &self.facts.os, others)
+                admit::admit(&pod, &needs, node, &self.facts.os, &self.occupied)
             }
             _ => Ok(()),
         };
         let sim = match verdict {
             Ok(()) => PodSim::accepted(pod, &mut self.parts().0, now),
-            Err(rejection) => PodSim::rejected(pod, rejection.reason, rejection.message, now),
+            Err(rejection) => PodSim::rejected(pod, rejection, now),
         };
-        Resident { sim, occupant }
+        if sim.holds_resources() {
+            self.occupied.add(&needs);
+        }
+        sim
     }
 
-    fn parts(&mut self) -> (Parts<'_>, &mut HashMap<String, Resident, FxBuildHasher>) {
+    fn parts(&mut self) -> (Parts<'_>, &mut HashMap<Arc<str>, PodSim, FxBuildHasher>) {
         let parts = Parts {
             facts: &self.facts,
             images: &mut self.images,
@@ -166,6 +201,10 @@ impl Host {
         };
         (parts, &mut self.pods)
     }
+}
+
+fn occupant(pod: &Pod) -> Occupant {
+    pod.spec.as_ref().map(Occupant::of).unwrap_or_default()
 }
 
 /// Images that the AMI brings: on Windows the base images of its build.

@@ -2,13 +2,14 @@
 //!
 //! The pure part is small machines that can be read one by one: [`pod`] (one pod's life), [`host`] (one node), [`node`]
 //! (what a node reports), with what they rest on: [`images`], [`pulls`], [`addresses`], [`pace`], [`annotations`] (what
-//! a pod may ask of its simulation). [`driver`] connects them to the API: one task, one timer queue, one shared pod
+//! a pod may ask of its simulation), [`config`] (what it takes from ConfigMaps and Secrets). [`driver`] connects them to the API: one task, one timer queue, one shared pod
 //! informer, however many nodes there are. [`machines`] brings it the cloud's instances; [`logs`]
 //! answers `kubectl logs`.
 
 pub mod addresses;
 pub mod admit;
 pub mod annotations;
+pub mod config;
 mod container;
 pub mod driver;
 pub mod host;
@@ -19,9 +20,9 @@ pub mod machines;
 pub mod node;
 pub mod pace;
 pub mod pod;
-mod pod_stop;
-mod pod_sync;
+mod probes;
 pub mod pulls;
+mod restart;
 mod status;
 mod writer;
 

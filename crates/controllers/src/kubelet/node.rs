@@ -11,7 +11,8 @@ use k8s_openapi::{
         coordination::v1::{Lease, LeaseSpec},
         core::v1::{
             ContainerImage, DaemonEndpoint, Node, NodeAddress, NodeCondition, NodeDaemonEndpoints,
-            NodeSpec, NodeStatus, NodeSystemInfo, Taint,
+            NodeFeatures, NodeRuntimeHandler, NodeRuntimeHandlerFeatures, NodeSpec, NodeStatus,
+            NodeSystemInfo, Taint,
         },
     },
     apimachinery::pkg::{
@@ -148,6 +149,10 @@ impl NodeFacts {
                     kubelet_endpoint: Some(DaemonEndpoint { port: 10250 }),
                 }),
                 images: Some(images),
+                runtime_handlers: self.runtime_handlers(),
+                features: Some(NodeFeatures {
+                    supplemental_groups_policy: Some(!self.is_windows()),
+                }),
                 node_info: Some(self.system_info()),
                 ..NodeStatus::default()
             }),
@@ -259,6 +264,21 @@ impl NodeFacts {
         addresses
     }
 
+    /// What the runtime can do for pods on Linux: `runc`, which is also what a pod gets that names no handler.
+    fn runtime_handlers(&self) -> Option<Vec<NodeRuntimeHandler>> {
+        let handler = |name: &str| NodeRuntimeHandler {
+            name: Some(name.to_owned()),
+            features: Some(NodeRuntimeHandlerFeatures {
+                recursive_read_only_mounts: Some(true),
+                user_namespaces: Some(true),
+            }),
+        };
+        (!self.is_windows()).then(|| vec![handler(""), handler("runc")])
+    }
+
+    /// How often a machine that has just been made has booted: a Windows AMI does so while it is prepared.
+    const WINDOWS_BOOTS: &'static str = "4";
+
     fn system_info(&self) -> NodeSystemInfo {
         let id = ids::hex64(&[&self.provider_id]);
         let uuid = format!(
@@ -269,21 +289,28 @@ impl NodeFacts {
             &id[16..20],
             &id[20..32]
         );
+        // On Windows the machine is known by its computer name, which EC2 makes up.
         let machine_id = if self.is_windows() {
-            self.name.clone()
+            format!("EC2AMAZ-{}", id[..7].to_ascii_uppercase())
         } else {
             format!("ec2{}", &id[3..32])
         };
-        NodeSystemInfo {
-            architecture: self.arch.clone(),
-            boot_id: format!(
-                "{}-{}-{}-{}-{}",
+        // Windows counts its boots and writes its identifier in capitals; Linux draws a new one for every boot.
+        let (boot_id, system_uuid) = if self.is_windows() {
+            (Self::WINDOWS_BOOTS.to_owned(), uuid.to_ascii_uppercase())
+        } else {
+            let parts = [
                 &id[32..40],
                 &id[40..44],
                 &id[44..48],
                 &id[48..52],
-                &id[52..64]
-            ),
+                &id[52..64],
+            ];
+            (parts.join("-"), uuid)
+        };
+        NodeSystemInfo {
+            architecture: self.arch.clone(),
+            boot_id,
             container_runtime_version: self.container_runtime.clone(),
             kernel_version: self.kernel_version.clone(),
             kube_proxy_version: String::new(),
@@ -291,7 +318,7 @@ impl NodeFacts {
             machine_id,
             operating_system: self.os.clone(),
             os_image: self.os_image.clone(),
-            system_uuid: uuid,
+            system_uuid,
             ..NodeSystemInfo::default()
         }
     }

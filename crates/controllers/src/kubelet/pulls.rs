@@ -92,10 +92,7 @@ impl NodeImages {
         } else {
             self.delays.pull_check
         };
-        let work = self.pace.of(work);
-        let start = now.max(self.puller_free_at);
-        let done_at = start.saturating_add(work).unwrap_or(Timestamp::MAX);
-        self.puller_free_at = done_at;
+        let (done_at, work) = self.queue(work, now);
         if !runs {
             return Pull {
                 done_at,
@@ -111,6 +108,24 @@ impl NodeImages {
             work,
             result: Ok(facts.bytes),
         }
+    }
+
+    /// Queues a pull of `image` that finds it in no registry.
+    pub fn pull_in_vain(&mut self, image: &ImageRef, now: Timestamp) -> Pull {
+        let (done_at, work) = self.queue(self.delays.pull_check, now);
+        Pull {
+            done_at,
+            work,
+            result: Err(not_found(image)),
+        }
+    }
+
+    /// Takes the puller for `work`, and says when that ends and what it takes at this pace.
+    fn queue(&mut self, work: SignedDuration, now: Timestamp) -> (Timestamp, SignedDuration) {
+        let work = self.pace.of(work);
+        let start = now.max(self.puller_free_at);
+        self.puller_free_at = start.saturating_add(work).unwrap_or(Timestamp::MAX);
+        (self.puller_free_at, work)
     }
 
     /// Number of images that are here, which grows when a pull ends: a reader can tell whether its report is old.
@@ -165,6 +180,14 @@ fn no_match(image: &ImageRef) -> String {
     let name = image.full_name();
     format!(
         "rpc error: code = NotFound desc = failed to pull and unpack image \"{name}\": no match for platform in manifest: not found"
+    )
+}
+
+fn not_found(image: &ImageRef) -> String {
+    let name = image.full_name();
+    format!(
+        "rpc error: code = NotFound desc = failed to pull and unpack image \"{name}\": failed to resolve reference \"{name}\": \
+         {name}: not found"
     )
 }
 

@@ -8,10 +8,7 @@ use k8s_openapi::{
     apimachinery::pkg::apis::meta::v1::Time,
 };
 
-use super::{
-    container::{Role, State, Unit},
-    pod::RestartRule,
-};
+use super::container::{Role, State, Unit};
 
 /// Conditions in the order in which the kubelet keeps them.
 pub(super) const ORDER: [&str; 5] = [
@@ -206,7 +203,7 @@ fn initialized(view: &View<'_>) -> Verdict {
     }
     let incomplete = view.units.iter().filter(|unit| match unit.role {
         Role::Init => unit.exit().is_none_or(|exit| exit.code != 0),
-        Role::Sidecar => !unit.is_started(view.now),
+        Role::Sidecar => !unit.is_started(),
         Role::App => false,
     });
     match listed(incomplete) {
@@ -227,16 +224,16 @@ pub(super) fn has_initialized(units: &[Unit]) -> bool {
 
 /// Container names in Go's notation for a list, or nothing for none.
 fn listed<'a>(units: impl Iterator<Item = &'a Unit>) -> Option<String> {
-    let names: Vec<_> = units.map(|unit| unit.name.as_str()).collect();
+    let names: Vec<_> = units.map(|unit| &*unit.name).collect();
     (!names.is_empty()).then(|| format!("[{}]", names.join(" ")))
 }
 
-/// The pod's phase. `terminal` says that no container will be started again, whatever the restart policy.
+/// The pod's phase. `restarts` says whether an exit with a code leads to another start, `terminal` that no container will
+/// be started again all the same.
 pub(super) fn phase(
     units: &[Unit],
-    rule: impl Fn(&Unit) -> RestartRule,
+    restarts: impl Fn(&Unit, i32) -> bool,
     terminal: bool,
-    now: Timestamp,
 ) -> &'static str {
     let initialized = has_initialized(units);
     let (mut pending_init, mut waiting, mut running, mut stopped, mut restartable, mut failed) =
@@ -245,15 +242,15 @@ pub(super) fn phase(
         // What ended last, if it is not running now; an idle container that has run before counts as stopped.
         let exit = unit
             .exit()
-            .or(unit.last.as_ref().filter(|_| !unit.is_running()));
+            .or(unit.last.as_deref().filter(|_| !unit.is_running()));
         match (unit.role, exit) {
-            (Role::Init, Some(exit)) if exit.code != 0 && !rule(unit).restarts(exit.code) => {
+            (Role::Init, Some(exit)) if exit.code != 0 && !restarts(unit, exit.code) => {
                 return "Failed";
             }
             (Role::Init, Some(_)) | (Role::Sidecar, Some(_)) => {}
             (Role::Init, None) => pending_init += 1,
             (Role::Sidecar, None) if unit.is_running() => {
-                pending_init += usize::from(!initialized && !unit.is_started(now));
+                pending_init += usize::from(!initialized && !unit.is_started());
                 running += 1;
             }
             (Role::Sidecar, None) => {
@@ -264,9 +261,13 @@ pub(super) fn phase(
             (Role::App, None) => waiting += 1,
             (Role::App, Some(exit)) => {
                 stopped += 1;
+                // What has been given another start, for whatever reason, is about to have it.
                 let over = terminal
-                    || matches!(unit.state, State::Ended(_))
-                    || !rule(unit).restarts(exit.code);
+                    || match unit.state {
+                        State::Ended(_) => true,
+                        State::Exited { .. } => !restarts(unit, exit.code),
+                        _ => false,
+                    };
                 restartable += usize::from(!over);
                 failed += usize::from(exit.code != 0);
             }

@@ -1,9 +1,13 @@
 //! Whole lives of simulated pods, as transcripts: what the kubelet writes and records, and when.
 
+mod complaints;
+mod config;
 mod images;
 mod lives;
+mod probes;
 mod progress;
 mod restarts;
+mod statuses;
 mod stops;
 
 use std::{net::Ipv4Addr, sync::Arc};
@@ -15,6 +19,7 @@ use serde_json::{Value, json};
 
 use super::{
     addresses::Addresses,
+    config::Found,
     host::Host,
     images::ImageTable,
     node::{NodeFacts, Readiness},
@@ -56,6 +61,8 @@ pub(super) fn facts(os: &str, build: Option<Build>) -> NodeFacts {
 struct Scene {
     host: Host,
     now: Timestamp,
+    /// The ConfigMaps and Secrets that exist.
+    objects: Found,
     lines: Vec<String>,
 }
 
@@ -73,6 +80,7 @@ impl Scene {
         Self {
             host,
             now: start(),
+            objects: Found::new(),
             lines: Vec::new(),
         }
     }
@@ -114,7 +122,9 @@ impl Scene {
             again.effects.is_empty(),
             "stepping again at the same moment changed something: {again:?}"
         );
+        let mut wake = step.wake;
         let seconds = self.now.duration_since(start()).as_millis() as f64 / 1_000.0;
+        let mut questions = Vec::new();
         for effect in step.effects {
             let text = match effect {
                 Effect::Event(event) => {
@@ -127,11 +137,22 @@ impl Scene {
                         .unwrap_or_default();
                     format!("status {}{address}", summary(&status))
                 }
+                Effect::Ask(question) => {
+                    questions.push(question);
+                    continue;
+                }
                 Effect::Delete => "delete".to_owned(),
             };
             self.lines.push(format!("{seconds}s {text}"));
         }
-        step.wake
+        for question in questions {
+            let mut found = self.objects.clone();
+            found.retain(|object, _| question.objects.contains(object));
+            self.host.answer("uid-1", question.need, found);
+            let step = self.host.step("uid-1", self.now);
+            wake = self.note(step);
+        }
+        wake
     }
 
     #[track_caller]

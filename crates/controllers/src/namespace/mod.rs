@@ -98,7 +98,7 @@ impl Controller {
         if !has_finalizer(&namespace) {
             return Ok(());
         }
-        let progress = self.delete_content(key.name()).await;
+        let progress = self.delete_content(&namespace).await;
         let updated = conditions::apply(&namespace, &progress, self.context.now());
         if updated.status != namespace.status {
             let written = api
@@ -113,15 +113,15 @@ impl Controller {
             return Err(Error::Content(progress.failures.len()));
         }
         if let Some(estimate) = progress.estimate {
-            // Half the time it may take, so that one that is faster is not waited for.
-            self.queue
-                .add_after(key.clone(), estimate / 2 + Duration::from_secs(1));
+            // Half the time it may take, in whole seconds, so that one that is faster is not waited for.
+            let again = Duration::from_secs(estimate.as_secs() / 2 + 1);
+            self.queue.add_after(key.clone(), again);
             return Ok(());
         }
         self.finalize(&namespace).await
     }
 
-    async fn delete_content(&self, namespace: &str) -> Progress {
+    async fn delete_content(&self, namespace: &Namespace) -> Progress {
         let mut progress = Progress::default();
         let kinds = match Kinds::discover(&self.context.client).await {
             Ok(kinds) => kinds,
@@ -146,7 +146,7 @@ impl Controller {
         progress
     }
 
-    async fn delete_kind(&self, namespace: &str, kind: &Kind, progress: &mut Progress) {
+    async fn delete_kind(&self, namespace: &Namespace, kind: &Kind, progress: &mut Progress) {
         if let Err(error) = self.try_delete_kind(namespace, kind, progress).await {
             progress.failures.push(api_error::message(&error));
         }
@@ -154,20 +154,21 @@ impl Controller {
 
     async fn try_delete_kind(
         &self,
-        namespace: &str,
+        namespace: &Namespace,
         kind: &Kind,
         progress: &mut Progress,
     ) -> kube::Result<()> {
+        let name = namespace.name_any();
         let resource = &kind.resource;
         let api: Api<PartialObjectMeta<DynamicObject>> =
-            Api::namespaced_with(self.context.client.clone(), namespace, resource);
+            Api::namespaced_with(self.context.client.clone(), &name, resource);
         let is_pod = resource.group.is_empty() && resource.plural == "pods";
         let grace = if is_pod {
             self.longest_grace(namespace).await?
         } else {
             Duration::ZERO
         };
-        self.delete_all(namespace, kind, &api).await?;
+        self.delete_all(&name, kind, &api).await?;
         let left = api.list(&ListParams::default()).await?.items;
         if left.is_empty() {
             return Ok(());
@@ -198,7 +199,7 @@ impl Controller {
             progress.estimate = progress.estimate.max(Some(estimate));
         } else {
             progress.failures.push(format!(
-                "unexpected items still remain in namespace: {namespace} for gvr: {}/{}, Resource={}",
+                "unexpected items still remain in namespace: {name} for gvr: {}/{}, Resource={}",
                 resource.group, resource.version, resource.plural
             ));
         }
@@ -230,9 +231,9 @@ impl Controller {
         Ok(())
     }
 
-    /// The longest grace period of a pod that has not ended yet.
-    async fn longest_grace(&self, namespace: &str) -> kube::Result<Duration> {
-        let api: Api<Pod> = Api::namespaced(self.context.client.clone(), namespace);
+    /// The longest grace period of a pod that has not ended yet; nothing once that has passed since the deletion began.
+    async fn longest_grace(&self, namespace: &Namespace) -> kube::Result<Duration> {
+        let api: Api<Pod> = Api::namespaced(self.context.client.clone(), &namespace.name_any());
         let running = api
             .list(&ListParams::default())
             .await?
@@ -240,12 +241,16 @@ impl Controller {
             .into_iter()
             .filter(|pod| !pods::is_finished(pod));
         let graces = running.filter_map(|pod| pod.spec?.termination_grace_period_seconds);
-        Ok(Duration::from_secs(
-            graces
-                .filter_map(|grace| u64::try_from(grace).ok())
-                .max()
-                .unwrap_or_default(),
-        ))
+        let grace = graces.filter_map(|grace| u64::try_from(grace).ok()).max();
+        let grace = Duration::from_secs(grace.unwrap_or_default());
+        let deleted_at = namespace.metadata.deletion_timestamp.as_ref();
+        let passed = deleted_at.map(|at| self.context.clock.now().duration_since(at.0));
+        let passed = passed.and_then(|passed| Duration::try_from(passed).ok());
+        Ok(if passed.is_some_and(|passed| passed >= grace) {
+            Duration::ZERO
+        } else {
+            grace
+        })
     }
 
     async fn finalize(&self, namespace: &Namespace) -> Result<(), Error> {

@@ -1,24 +1,19 @@
 //! The node lifecycle loop: watches nodes, leases and pods, and keeps conditions, taints, labels and evictions right.
 //!
-//! One task; every decision comes from [`super::health`], [`super::marks`], [`super::zones`] and [`super::eviction`].
-//! Writes run beside it, at most one per node at a time; a write that loses a race is simply decided again.
+//! One task, fed by [`super::watch`]; every decision comes from [`super::health`], [`super::marks`] and [`super::zones`],
+//! and for pods from [`super::evictor`]. Writes run beside it ([`super::writer`]), at most one per node at a time; a write
+//! that loses a race is simply decided again.
 
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use jiff::Timestamp;
 use k8s_openapi::{
-    api::{
-        coordination::v1::Lease,
-        core::v1::{Node, Pod, PodCondition, Taint},
-    },
-    apimachinery::pkg::apis::meta::v1::{MicroTime, Time},
+    api::core::v1::{Node, Pod, PodCondition, Taint},
+    apimachinery::pkg::apis::meta::v1::Time,
 };
-use kube::{
-    Api, Client, Error, ResourceExt,
-    api::{DeleteParams, Patch, PatchParams, Preconditions},
-};
+use kube::{ResourceExt, api::Patch};
 use mullion_api::labels;
-use mullion_cloud::{CloudProvider, instance_id};
+use mullion_cloud::CloudProvider;
 use rustc_hash::FxHashMap;
 use serde_json::{Value, json};
 use tokio::{
@@ -27,19 +22,20 @@ use tokio::{
 };
 
 use super::{
-    eviction::{Change as Fate, Evictions},
+    evictor::Evictor,
     health::{Ready, Signs, silenced},
+    instances::Instances,
     marks::{self, Evict},
+    watch::{self, Input},
+    writer::{Part, Writer},
     zones::{Member, Zones},
 };
-use crate::{Change, Context, Informer, Recorder, informers::BY_NODE, timers::Timers};
+use crate::{Context, Recorder, context::whole_seconds, informers::BY_NODE, pods};
 
 /// All nodes are looked at this often.
 const ROUND: Duration = Duration::from_secs(5);
 /// Writes at a time.
 const WRITERS: usize = 16;
-/// How often a pod's eviction is tried.
-const EVICTION_TRIES: u32 = 5;
 
 /// Starts the controller. With a cloud, nodes whose instance is gone are deleted.
 ///
@@ -50,75 +46,20 @@ const EVICTION_TRIES: u32 = 5;
 /// - After a restart a silent node gets its whole grace period again, and a doomed pod its whole toleration.
 pub fn start(context: &Context, cloud: Option<Arc<dyn CloudProvider>>) {
     let (inputs, receiver) = mpsc::unbounded_channel();
-    watch(context, &inputs);
+    watch::start(context, &inputs);
+    let permits = Arc::new(Semaphore::new(WRITERS));
     let driver = Driver {
         nodes: FxHashMap::default(),
-        pods: FxHashMap::default(),
-        evictions: Evictions::default(),
+        evictor: Evictor::new(context, Arc::clone(&permits)),
+        instances: cloud.map(|cloud| Instances::new(context, cloud)),
         zones: Zones::default(),
-        timers: Timers::default(),
-        writers: Arc::new(Semaphore::new(WRITERS)),
-        node_events: context.recorder("node-controller"),
-        pod_events: context.recorder("taint-eviction-controller"),
-        cloud_events: context.recorder("cloud-node-lifecycle-controller"),
+        writer: Writer::new(context, permits, inputs),
+        recorder: context.recorder("node-controller"),
         context: context.clone(),
-        cloud,
-        inputs,
     };
     let shutdown = context.shutdown.clone();
     context.tasks.spawn(async move {
         shutdown.run_until_cancelled(driver.run(receiver)).await;
-    });
-}
-
-#[derive(Debug)]
-enum Input {
-    Node(Arc<Node>),
-    NodeGone(Arc<Node>),
-    Lease(String, Option<MicroTime>),
-    Pod(Arc<Pod>),
-    PodGone(Arc<Pod>),
-    /// A write about this node has ended.
-    Written(String),
-}
-
-fn watch(context: &Context, inputs: &mpsc::UnboundedSender<Input>) {
-    // A send fails only when the process stops.
-    let tx = inputs.clone();
-    context.informers.nodes.on_change(move |change| {
-        let node = Arc::clone(change.object());
-        let _ = tx.send(if change.is_deleted() {
-            Input::NodeGone(node)
-        } else {
-            Input::Node(node)
-        });
-    });
-    let tx = inputs.clone();
-    context.informers.pods.on_change(move |change| {
-        let pod = change.object();
-        if node_of(pod).is_empty() {
-            return;
-        }
-        let input = match change {
-            Change::Deleted(_) => Input::PodGone(Arc::clone(pod)),
-            Change::Updated { old, new }
-                if node_of(old) == node_of(new) && tolerations(old) == tolerations(new) =>
-            {
-                return;
-            }
-            _ => Input::Pod(Arc::clone(pod)),
-        };
-        let _ = tx.send(input);
-    });
-    let leases: Api<Lease> = Api::namespaced(context.client.clone(), "kube-node-lease");
-    let leases = Informer::new(leases, &[], context.tasks.clone(), context.shutdown.clone());
-    let tx = inputs.clone();
-    leases.on_change(move |change| {
-        if !change.is_deleted() {
-            let lease = change.object();
-            let renewal = lease.spec.as_ref().and_then(|spec| spec.renew_time.clone());
-            let _ = tx.send(Input::Lease(lease.name_any(), renewal));
-        }
     });
 }
 
@@ -135,18 +76,12 @@ struct Watched {
 
 struct Driver {
     context: Context,
-    cloud: Option<Arc<dyn CloudProvider>>,
     nodes: FxHashMap<String, Watched>,
-    /// Pods whose node has an evicting taint, by uid, for their deadline.
-    pods: FxHashMap<String, Arc<Pod>>,
-    evictions: Evictions,
+    evictor: Evictor,
+    instances: Option<Instances>,
     zones: Zones,
-    timers: Timers<String>,
-    writers: Arc<Semaphore>,
-    node_events: Recorder,
-    pod_events: Recorder,
-    cloud_events: Recorder,
-    inputs: mpsc::UnboundedSender<Input>,
+    writer: Writer,
+    recorder: Recorder,
 }
 
 impl Driver {
@@ -157,7 +92,7 @@ impl Driver {
         loop {
             let now = self.context.clock.now();
             let sleep = self
-                .timers
+                .evictor
                 .next()
                 .map(|at| Duration::try_from(at.duration_since(now)).unwrap_or_default());
             tokio::select! {
@@ -169,14 +104,7 @@ impl Driver {
                 _ = round.tick() => self.round(),
                 () = tokio::time::sleep(sleep.unwrap_or_default()), if sleep.is_some() => {}
             }
-            let now = self.context.clock.now();
-            while let Some(uid) = self.timers.pop_due(now) {
-                if self.evictions.take_due(&uid, now)
-                    && let Some(pod) = self.pods.remove(&uid)
-                {
-                    self.evict(pod);
-                }
-            }
+            self.evictor.evict_due(self.context.clock.now());
         }
     }
 
@@ -188,7 +116,7 @@ impl Driver {
                 let name = node.name_any();
                 self.nodes.remove(&name);
                 let message = format!("Node {name} event: Removing Node {name} from Controller");
-                self.node_events.normal(&*node, "RemovingNode", message);
+                self.recorder.normal(&*node, "RemovingNode", message);
             }
             Input::Lease(name, renewal) => {
                 if let Some(watched) = self.nodes.get_mut(&name) {
@@ -196,17 +124,14 @@ impl Driver {
                 }
             }
             Input::Pod(pod) => {
-                if let Some(watched) = self.nodes.get(node_of(&pod)) {
+                if let Some(watched) = self.nodes.get(pods::node_name(&pod)) {
                     let taints = evicting_taints(&watched.node);
-                    self.consider(&pod, &taints, now);
+                    if !taints.is_empty() {
+                        self.evictor.consider(&pod, &taints, now);
+                    }
                 }
             }
-            Input::PodGone(pod) => {
-                let uid = pod.uid().unwrap_or_default();
-                self.evictions.forget(&uid);
-                self.pods.remove(&uid);
-                self.timers.set(uid, None);
-            }
+            Input::PodGone(pod) => self.evictor.forget(&pod),
             Input::Written(name) => {
                 if let Some(watched) = self.nodes.get_mut(&name) {
                     watched.writing = false;
@@ -232,7 +157,7 @@ impl Driver {
             }
             None => {
                 let message = format!("Node {name} event: Registered Node {name} in Controller");
-                self.node_events.normal(&*node, "RegisteredNode", message);
+                self.recorder.normal(&*node, "RegisteredNode", message);
                 let mut signs = Signs::first_seen(now);
                 signs.observe_node(&node, now);
                 let ready = Ready::of(&node);
@@ -251,32 +176,29 @@ impl Driver {
         self.mend(&name, now);
         if before.unwrap_or_default() != after {
             for pod in self.context.informers.pods.by_index(BY_NODE, &name) {
-                self.consider(&pod, &after, now);
+                self.evictor.consider(&pod, &after, now);
             }
         }
     }
 
-    /// Tells the world when a node stops being ready.
+    /// Marks the pods of a ready node that has fallen silent. What a kubelet says of itself it also says of its pods.
     fn notice_readiness(&mut self, name: &str, now: Timestamp) {
         let Some(watched) = self.nodes.get_mut(name) else {
             return;
         };
         let (before, after) = (watched.ready, Ready::of(&watched.node));
         watched.ready = after;
-        if before != Ready::True || after == Ready::True {
+        if before != Ready::True || after != Ready::Unknown {
             return;
         }
         let node = Arc::clone(&watched.node);
-        self.node_events.normal(
-            &*node,
-            "NodeNotReady",
-            format!("Node {name} status is now: NodeNotReady"),
-        );
+        let message = format!("Node {name} status is now: NodeNotReady");
+        self.recorder.normal(&*node, "NodeNotReady", message);
         for pod in self.context.informers.pods.by_index(BY_NODE, name) {
             if let Some(patch) = not_ready_patch(&pod, now) {
-                self.node_events
+                self.recorder
                     .warning(&*pod, "NodeNotReady", "Node is not ready");
-                self.write_pod(pod, patch);
+                self.writer.pod_status(pod, patch);
             }
         }
     }
@@ -302,7 +224,8 @@ impl Driver {
         }
         if patch.as_object().is_some_and(|patch| !patch.is_empty()) {
             watched.writing = true;
-            self.write_node(name.to_owned(), Patch::Merge(patch), false);
+            self.writer
+                .node(name.to_owned(), Patch::Merge(patch), Part::Whole);
         }
     }
 
@@ -321,7 +244,7 @@ impl Driver {
                 watched.writing = true;
                 watched.again = true;
                 let patch = Patch::Strategic(json!({ "status": { "conditions": conditions } }));
-                self.write_node(name.clone(), patch, true);
+                self.writer.node(name.clone(), patch, Part::Status);
             }
         }
         let verdicts = self.verdicts(now);
@@ -341,7 +264,9 @@ impl Driver {
         }
         for name in names {
             self.mend(&name, now);
-            self.look_for_instance(&name);
+            if let (Some(instances), Some(watched)) = (&self.instances, self.nodes.get(&name)) {
+                instances.look_for(&watched.node);
+            }
         }
     }
 
@@ -358,173 +283,6 @@ impl Driver {
             .collect();
         self.zones.round(&members, now)
     }
-
-    /// Deletes the node if it is not ready and its instance is gone.
-    fn look_for_instance(&self, name: &str) {
-        let (Some(cloud), Some(watched)) = (&self.cloud, self.nodes.get(name)) else {
-            return;
-        };
-        if Ready::of(&watched.node) == Ready::True
-            || watched.node.metadata.deletion_timestamp.is_some()
-        {
-            return;
-        }
-        let provider_id = watched
-            .node
-            .spec
-            .as_ref()
-            .and_then(|spec| spec.provider_id.as_deref());
-        let Some(id) = provider_id.and_then(instance_id) else {
-            return;
-        };
-        let (cloud, client, node) = (
-            Arc::clone(cloud),
-            self.context.client.clone(),
-            Arc::clone(&watched.node),
-        );
-        let recorder = self.cloud_events.clone();
-        self.context.tasks.spawn(async move {
-            if !cloud.get(id).await.is_err_and(|error| error.is_not_found()) {
-                return;
-            }
-            let name = node.name_any();
-            let message = format!("Deleting node {name} because it does not exist in the cloud provider");
-            recorder.normal(&*node, "DeletingNode", message);
-            let nodes: Api<Node> = Api::all(client);
-            if let Err(error) = nodes.delete(&name, &uid_precondition(node.uid())).await {
-                tracing::debug!(%error, node = name, "deleting a node without instance failed, the next round repeats it");
-            }
-        });
-    }
-
-    /// Looks at a pod beside the evicting taints of its node.
-    fn consider(&mut self, pod: &Arc<Pod>, taints: &[Taint], now: Timestamp) {
-        if pod.metadata.deletion_timestamp.is_some() {
-            return;
-        }
-        let uid = pod.uid().unwrap_or_default();
-        match self.evictions.consider(&uid, taints, tolerations(pod), now) {
-            Fate::None => {}
-            Fate::Evict => {
-                self.pods.remove(&uid);
-                self.timers.set(uid, None);
-                self.evict(Arc::clone(pod));
-            }
-            Fate::Wait(at) => {
-                self.pods.insert(uid.clone(), Arc::clone(pod));
-                self.timers.set(uid, Some(at));
-            }
-            Fate::Reprieved => {
-                self.pods.remove(&uid);
-                self.timers.set(uid, None);
-                let message = format!("Cancelling deletion of Pod {}", full_name(pod));
-                self.pod_events
-                    .normal(&**pod, "TaintManagerEviction", message);
-            }
-        }
-    }
-
-    fn evict(&self, pod: Arc<Pod>) {
-        self.pod_events.normal(
-            &*pod,
-            "TaintManagerEviction",
-            format!("Marking for deletion Pod {}", full_name(&pod)),
-        );
-        let (client, writers, now) = (
-            self.context.client.clone(),
-            Arc::clone(&self.writers),
-            self.context.clock.now(),
-        );
-        self.context.tasks.spawn(async move {
-            let Ok(_permit) = writers.acquire().await else { return };
-            for attempt in 1..=EVICTION_TRIES {
-                match delete_for_taint(&client, &pod, now).await {
-                    Ok(()) => return,
-                    Err(Error::Api(status)) if status.is_not_found() || status.is_conflict() => return,
-                    Err(error) => tracing::debug!(%error, attempt, pod = full_name(&pod), "taint eviction failed"),
-                }
-                tokio::time::sleep(Duration::from_millis(10)).await;
-            }
-        });
-    }
-
-    fn write_pod(&self, pod: Arc<Pod>, patch: Value) {
-        let (client, writers) = (self.context.client.clone(), Arc::clone(&self.writers));
-        self.context.tasks.spawn(async move {
-            let Ok(_permit) = writers.acquire().await else {
-                return;
-            };
-            let pods: Api<Pod> = Api::namespaced(client, &pod.namespace().unwrap_or_default());
-            let result = pods
-                .patch_status(
-                    &pod.name_any(),
-                    &PatchParams::default(),
-                    &Patch::Strategic(patch),
-                )
-                .await;
-            if let Err(error) = result {
-                tracing::debug!(%error, pod = full_name(&pod), "marking a pod not ready failed");
-            }
-        });
-    }
-
-    fn write_node(&self, name: String, patch: Patch<Value>, status: bool) {
-        let (client, writers, inputs) = (
-            self.context.client.clone(),
-            Arc::clone(&self.writers),
-            self.inputs.clone(),
-        );
-        self.context.tasks.spawn(async move {
-            let permit = writers.acquire().await;
-            let (nodes, params) = (Api::<Node>::all(client), PatchParams::default());
-            let result = if status {
-                nodes.patch_status(&name, &params, &patch).await
-            } else {
-                nodes.patch(&name, &params, &patch).await
-            };
-            // On a conflict the watch brings the newer node, and it is decided again.
-            if let Err(error) = result {
-                tracing::debug!(%error, node = name, "node update failed");
-            }
-            drop(permit);
-            let _ = inputs.send(Input::Written(name));
-        });
-    }
-}
-
-async fn delete_for_taint(client: &Client, pod: &Pod, now: Timestamp) -> Result<(), Error> {
-    let pods: Api<Pod> = Api::namespaced(client.clone(), &pod.namespace().unwrap_or_default());
-    let condition = PodCondition {
-        type_: "DisruptionTarget".to_owned(),
-        status: "True".to_owned(),
-        reason: Some("DeletionByTaintManager".to_owned()),
-        message: Some("Taint manager: deleting due to NoExecute taint".to_owned()),
-        observed_generation: pod.metadata.generation,
-        last_transition_time: Some(Time(now)),
-        last_probe_time: None,
-    };
-    let patch =
-        json!({ "metadata": { "uid": pod.uid() }, "status": { "conditions": [condition] } });
-    pods.patch_status(
-        &pod.name_any(),
-        &PatchParams::default(),
-        &Patch::Strategic(patch),
-    )
-    .await?;
-    pods.delete(&pod.name_any(), &uid_precondition(pod.uid()))
-        .await
-        .map(drop)
-}
-
-fn uid_precondition(uid: Option<String>) -> DeleteParams {
-    let preconditions = Preconditions {
-        uid,
-        resource_version: None,
-    };
-    DeleteParams {
-        preconditions: Some(preconditions),
-        ..DeleteParams::default()
-    }
 }
 
 /// Makes a ready pod's Ready condition False.
@@ -535,7 +293,7 @@ fn not_ready_patch(pod: &Pod, now: Timestamp) -> Option<Value> {
         .find(|condition| condition.type_ == "Ready" && condition.status == "True")?;
     let condition = PodCondition {
         status: "False".to_owned(),
-        last_transition_time: Some(Time(now)),
+        last_transition_time: Some(Time(whole_seconds(now))),
         ..ready.clone()
     };
     Some(
@@ -551,20 +309,6 @@ fn evicting_taints(node: &Node) -> Vec<Taint> {
         .collect()
 }
 
-fn tolerations(pod: &Pod) -> &[k8s_openapi::api::core::v1::Toleration] {
-    pod.spec
-        .as_ref()
-        .and_then(|spec| spec.tolerations.as_deref())
-        .unwrap_or_default()
-}
-
-fn node_of(pod: &Pod) -> &str {
-    pod.spec
-        .as_ref()
-        .and_then(|spec| spec.node_name.as_deref())
-        .unwrap_or_default()
-}
-
 fn zone_of(node: &Node) -> String {
     let label = |key: &str| {
         node.metadata
@@ -575,8 +319,4 @@ fn zone_of(node: &Node) -> String {
             .unwrap_or_default()
     };
     format!("{}:{}", label(labels::REGION), label(labels::ZONE))
-}
-
-fn full_name(pod: &Pod) -> String {
-    format!("{}/{}", pod.namespace().unwrap_or_default(), pod.name_any())
 }

@@ -1,7 +1,7 @@
 //! When a NoExecute taint makes a pod go: kube-controller-manager's taint eviction, as a plain struct.
 //!
-//! Invariant: a pod's time runs from the moment its deadline was first set; a change of the node's taints that leaves it
-//! doomed does not start it afresh.
+//! Invariant: once set, a pod's deadline stands until nothing dooms the pod any more or a taint leaves it no time at all;
+//! a change of the node's taints that leaves it doomed does not move it.
 
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::core::v1::{Taint, Toleration};
@@ -46,19 +46,29 @@ pub fn stay(taints: &[Taint], tolerations: &[Toleration]) -> Stay {
 pub enum Change {
     /// Nothing new.
     None,
-    /// It goes now.
-    Evict,
+    /// It goes now; `was_waiting` if that was to happen later.
+    Evict {
+        /// An earlier deadline is called off first.
+        was_waiting: bool,
+    },
     /// It goes then, unless something changes.
     Wait(Timestamp),
     /// It was to go and may stay.
     Reprieved,
 }
 
-/// The pods that are to go.
+/// The pods that are to go, by uid.
 #[derive(Debug, Default)]
 pub struct Evictions {
-    /// When each was first doomed, and when it goes; by pod uid.
-    doomed: FxHashMap<String, (Timestamp, Timestamp)>,
+    doomed: FxHashMap<String, Doom>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Doom {
+    /// It goes then.
+    At(Timestamp),
+    /// Its time came; a pod goes only once.
+    Done,
 }
 
 impl Evictions {
@@ -70,44 +80,43 @@ impl Evictions {
         tolerations: &[Toleration],
         now: Timestamp,
     ) -> Change {
+        let before = self.doomed.get(uid).copied();
+        let was_waiting = matches!(before, Some(Doom::At(_)));
         match stay(taints, tolerations) {
-            Stay::Forever => match self.doomed.remove(uid) {
-                Some(_) => Change::Reprieved,
-                None => Change::None,
-            },
+            Stay::Forever => {
+                self.doomed.remove(uid);
+                if was_waiting {
+                    Change::Reprieved
+                } else {
+                    Change::None
+                }
+            }
             Stay::For(time) if time.is_zero() => {
                 self.doomed.remove(uid);
-                Change::Evict
+                Change::Evict { was_waiting }
             }
+            // Upstream keeps the first deadline, whether other taints would allow more time or less.
+            Stay::For(_) if before.is_some() => Change::None,
             Stay::For(time) => {
-                let since = self.doomed.get(uid).map_or(now, |(since, _)| *since);
-                let at = since.saturating_add(time).unwrap_or(Timestamp::MAX);
-                if at <= now {
-                    self.doomed.remove(uid);
-                    return Change::Evict;
-                }
-                let before = self.doomed.insert(uid.to_owned(), (since, at));
-                if before == Some((since, at)) {
-                    Change::None
-                } else {
-                    Change::Wait(at)
-                }
+                let at = now.saturating_add(time).unwrap_or(Timestamp::MAX);
+                self.doomed.insert(uid.to_owned(), Doom::At(at));
+                Change::Wait(at)
             }
         }
     }
 
-    /// Whether the pod's time is up; it is not doomed any more then, because it goes.
+    /// Whether the pod's time is up. It goes then, and is not asked about again.
     pub fn take_due(&mut self, uid: &str, now: Timestamp) -> bool {
-        let due = self.doomed.get(uid).is_some_and(|(_, at)| *at <= now);
-        if due {
-            self.doomed.remove(uid);
+        let is_due = matches!(self.doomed.get(uid), Some(Doom::At(at)) if *at <= now);
+        if is_due {
+            self.doomed.insert(uid.to_owned(), Doom::Done);
         }
-        due
+        is_due
     }
 
-    /// The pod is gone.
-    pub fn forget(&mut self, uid: &str) {
-        self.doomed.remove(uid);
+    /// The pod is gone. Says whether it was still waiting for its time.
+    pub fn forget(&mut self, uid: &str) -> bool {
+        matches!(self.doomed.remove(uid), Some(Doom::At(_)))
     }
 }
 
@@ -184,28 +193,51 @@ mod tests {
     }
 
     #[test]
-    fn the_time_runs_from_the_first_doom_and_a_reprieve_ends_it() {
+    fn the_first_deadline_stands_until_a_reprieve() {
         let mut evictions = Evictions::default();
         let tolerations = [toleration("a", Some(300)), toleration("b", Some(60))];
         let (a, b) = ([taint("a", "NoExecute")], [taint("b", "NoExecute")]);
+        let mut look =
+            |taints: &[Taint], second| evictions.consider("p", taints, &tolerations, at(second));
+        assert_eq!(look(&a, 0), Change::Wait(at(300)));
+        assert_eq!(look(&a, 100), Change::None);
         assert_eq!(
-            evictions.consider("p", &a, &tolerations, at(0)),
-            Change::Wait(at(300))
+            look(&b, 50),
+            Change::None,
+            "a shorter toleration does not shorten it"
         );
+        assert_eq!(look(&[], 60), Change::Reprieved);
+        assert_eq!(look(&[], 61), Change::None);
+        assert_eq!(look(&b, 100), Change::Wait(at(160)));
+    }
+
+    #[test]
+    fn a_pod_goes_once_when_its_time_comes_and_at_once_when_it_has_none() {
+        let mut evictions = Evictions::default();
+        let patient = [toleration("a", Some(300))];
+        let a = [taint("a", "NoExecute")];
+        evictions.consider("p", &a, &patient, at(0));
+        assert!(!evictions.take_due("p", at(299)));
+        assert!(evictions.take_due("p", at(300)));
+        assert!(!evictions.take_due("p", at(301)));
+        assert_eq!(evictions.consider("p", &a, &patient, at(302)), Change::None);
         assert_eq!(
-            evictions.consider("p", &a, &tolerations, at(100)),
-            Change::None
+            evictions.consider("p", &a, &[], at(303)),
+            Change::Evict { was_waiting: false }
         );
+        evictions.consider("q", &a, &patient, at(0));
         assert_eq!(
-            evictions.consider("p", &b, &tolerations, at(50)),
-            Change::Wait(at(60))
+            evictions.consider("q", &a, &[], at(1)),
+            Change::Evict { was_waiting: true }
         );
-        assert!(!evictions.take_due("p", at(59)));
-        assert_eq!(
-            evictions.consider("p", &[], &tolerations, at(59)),
-            Change::Reprieved
-        );
-        assert!(!evictions.take_due("p", at(400)));
-        assert_eq!(evictions.consider("p", &a, &[], at(400)), Change::Evict);
+    }
+
+    #[test]
+    fn a_pod_that_goes_for_another_reason_was_waiting_or_not() {
+        let mut evictions = Evictions::default();
+        let a = [taint("a", "NoExecute")];
+        evictions.consider("p", &a, &[toleration("a", Some(300))], at(0));
+        assert!(evictions.forget("p"));
+        assert!(!evictions.forget("p"));
     }
 }

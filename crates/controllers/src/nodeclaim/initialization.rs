@@ -102,7 +102,7 @@ fn missing(node: &Node, claim: &NodeClaim) -> Option<(&'static str, String)> {
 }
 
 /// Whether the node's Ready condition is True.
-pub(super) fn is_ready(node: &Node) -> bool {
+pub(crate) fn is_ready(node: &Node) -> bool {
     let status = node.status.as_ref();
     let conditions = status.and_then(|status| status.conditions.as_ref());
     conditions

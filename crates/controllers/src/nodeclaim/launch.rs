@@ -1,22 +1,27 @@
 //! Launching: from a claim to an instance.
 //!
-//! Invariant: the options are tried cheapest first; when none has capacity the claim is deleted, because another pod
-//! placement (or another pool) may be what helps, and the provisioner decides that afresh.
+//! Invariant: the options are tried cheapest first; when none has capacity, or the class cannot be launched from, the
+//! claim is deleted, because another pod placement (or another pool) may be what helps, and the provisioner decides that
+//! afresh.
 
 use std::collections::BTreeMap;
 
+use jiff::SignedDuration;
 use kube::{ResourceExt, api::DeleteParams};
 use mullion_api::{
     eksctl::{Taint, TaintEffect},
     karpenter::{EC2NodeClass, NodeClaim, Operator, node_claim_condition as condition},
     labels,
 };
-use mullion_cloud::{CloudError, Instance, LaunchRequest, Registration};
+use mullion_cloud::{
+    CloudError, FleetError, Instance, LaunchRequest, Registration, UNAVAILABLE_FOR,
+};
 use serde_json::json;
 
 use super::{Error, edit, pass};
 use crate::{
     api_error,
+    kubelet::pace::go_duration,
     nodepool::hash::class_hash,
     provisioner::{
         KarpenterContext,
@@ -27,9 +32,9 @@ use crate::{
 
 /// What came of the step.
 pub(super) enum Outcome {
-    /// The claim is launched, or waits for its class.
+    /// The claim is launched.
     Done,
-    /// Nothing has capacity; the claim is being deleted.
+    /// Nothing can be launched for the claim; it is being deleted.
     Refused,
 }
 
@@ -41,64 +46,129 @@ pub(super) async fn step(
     if claim.is(condition::LAUNCHED) {
         return Ok(Outcome::Done);
     }
-    let class_name = &claim.spec.node_class_ref.name;
-    let Some(class) = karpenter.class_api().get_opt(class_name).await? else {
-        let message = format!(
-            "resolving ec2nodeclass, ec2nodeclasses.karpenter.k8s.aws {class_name:?} not found"
-        );
-        wait(karpenter, claim, &message);
-        return Ok(Outcome::Done);
+    let class = match resolve(karpenter, claim).await? {
+        Ok(class) => class,
+        Err(Refusal::Unready) => {
+            wait(karpenter, claim);
+            return Err(Error::ClassUnready);
+        }
+        Err(refusal) => return refuse(karpenter, claim, &refusal).await,
     };
-    if !is_ready(&class) {
-        wait(
-            karpenter,
-            claim,
-            "resolving ec2nodeclass, nodeclass is not ready",
-        );
-        return Ok(Outcome::Done);
-    }
     let market = Market::open(&class, karpenter.options.version, &*karpenter.cloud).await?;
     let request = order(karpenter, claim, &class, &market);
-    let launched = match request.options.is_empty() {
-        true => Err(CloudError::InsufficientCapacity(Vec::new())),
-        false => karpenter.cloud.launch(request).await,
-    };
-    match launched {
-        Ok(instance) => {
-            note(karpenter, claim, &class, &market, &instance);
+    if request.options.is_empty() {
+        return refuse(karpenter, claim, &Refusal::NoOptions).await;
+    }
+    match karpenter.cloud.launch(request).await {
+        Ok(launch) => {
+            tell_refused(karpenter, claim, &launch.refused);
+            note(karpenter, claim, &class, &market, &launch.instance);
             Ok(Outcome::Done)
         }
-        Err(error) if error.is_insufficient_capacity() => refuse(karpenter, claim, &error).await,
+        Err(CloudError::InsufficientCapacity(refused)) => {
+            tell_refused(karpenter, claim, &refused);
+            let sold_out = Refusal::SoldOut(CloudError::InsufficientCapacity(refused));
+            refuse(karpenter, claim, &sold_out).await
+        }
         Err(error) => {
             edit(karpenter, claim, |conditions| {
-                let message = truncated(&error.to_string());
-                conditions.set(
-                    condition::LAUNCHED,
-                    Status::Unknown,
-                    "LaunchFailed",
-                    &message,
-                );
+                let (reason, message) = classified(&error);
+                conditions.set(condition::LAUNCHED, Status::Unknown, reason, message);
             });
             Err(Error::Launch(error))
         }
     }
 }
 
-fn wait(karpenter: &KarpenterContext, claim: &mut NodeClaim, message: &str) {
-    edit(karpenter, claim, |conditions| {
-        conditions.set(
-            condition::LAUNCHED,
-            Status::Unknown,
-            "NodeClassNotReady",
-            message,
-        );
-    });
+/// Reason and message by which a condition tells that a launch failed.
+fn classified(error: &CloudError) -> (&'static str, &'static str) {
+    match error {
+        CloudError::Throttled => (
+            "RequestLimitExceeded",
+            "Error creating fleet request: Request limit exceeded",
+        ),
+        _ => (
+            "LaunchFailed",
+            "Error creating fleet request: Instance launch failed",
+        ),
+    }
 }
 
-fn is_ready(class: &EC2NodeClass) -> bool {
+/// What was refused is not planned with for a while, even where something else was bought.
+fn tell_refused(karpenter: &KarpenterContext, claim: &NodeClaim, refused: &[FleetError]) {
+    let ttl = SignedDuration::try_from(UNAVAILABLE_FOR).unwrap_or_default();
+    let entries = pass(karpenter, "nodeclaim.lifecycle", claim);
+    for FleetError { option, shortage } in refused {
+        entries
+            .clone()
+            .with("reason", shortage.code())
+            .with("instance-type", option.instance_type.as_str())
+            .with("zone", option.zone.as_str())
+            .with("capacity-type", option.capacity_type.as_str())
+            .with("ttl", go_duration(ttl))
+            .debug("removing offering from offerings");
+    }
+}
+
+/// Why a claim is given up instead of launched, in upstream's words.
+#[derive(Debug, thiserror::Error)]
+enum Refusal {
+    #[error(
+        "insufficient capacity, resolving node class, ec2nodeclasses.karpenter.k8s.aws {0:?} not found"
+    )]
+    NoClass(String),
+    #[error(
+        "insufficient capacity, resolving node class, ec2nodeclasses.karpenter.k8s.aws {0:?} is terminating, treating as not found"
+    )]
+    ClassTerminating(String),
+    #[error("NodeClassRef not ready, {0}")]
+    ClassNotReady(String),
+    #[error("resolving NodeClass readiness, NodeClass is in Ready=Unknown")]
+    Unready,
+    #[error("insufficient capacity, all requested instance types were unavailable during launch")]
+    NoOptions,
+    #[error("creating instance, insufficient capacity, with fleet error(s), {0}")]
+    SoldOut(CloudError),
+}
+
+/// The class of a claim, if nodes can be launched from it.
+async fn resolve(
+    karpenter: &KarpenterContext,
+    claim: &NodeClaim,
+) -> Result<Result<EC2NodeClass, Refusal>, Error> {
+    let name = &claim.spec.node_class_ref.name;
+    let Some(class) = karpenter.class_api().get_opt(name).await? else {
+        return Ok(Err(Refusal::NoClass(name.clone())));
+    };
+    Ok(usable(class))
+}
+
+fn usable(class: EC2NodeClass) -> Result<EC2NodeClass, Refusal> {
+    if class.metadata.deletion_timestamp.is_some() {
+        return Err(Refusal::ClassTerminating(class.name_any()));
+    }
     let conditions = class.status.iter().flat_map(|status| &status.conditions);
     let mut ready = conditions.filter(|c| c.type_ == condition::READY);
-    ready.any(|c| c.status == "True") && class.metadata.deletion_timestamp.is_none()
+    let ready = ready
+        .next()
+        .map(|ready| (ready.status.as_str(), &ready.message));
+    match ready {
+        Some(("True", _)) => Ok(class),
+        Some(("False", message)) => Err(Refusal::ClassNotReady(message.clone())),
+        _ => Err(Refusal::Unready),
+    }
+}
+
+fn wait(karpenter: &KarpenterContext, claim: &mut NodeClaim) {
+    edit(karpenter, claim, |conditions| {
+        let (kind, reason) = (condition::LAUNCHED, "NodeClassReadinessUnknown");
+        conditions.set(
+            kind,
+            Status::Unknown,
+            reason,
+            "NodeClass is in Ready=Unknown",
+        );
+    });
 }
 
 fn order(
@@ -212,14 +282,19 @@ fn decided_labels(claim: &NodeClaim) -> BTreeMap<String, String> {
 async fn refuse(
     karpenter: &KarpenterContext,
     claim: &NodeClaim,
-    error: &CloudError,
+    refusal: &Refusal,
 ) -> Result<Outcome, Error> {
     let name = claim.name_any();
-    let message = format!("NodeClaim {name} event: {}", truncated(&error.to_string()));
-    karpenter
-        .recorder
-        .warning(claim, "InsufficientCapacityError", message);
-    pass(karpenter, "nodeclaim.lifecycle", claim).error("failed launching nodeclaim", error);
+    if !matches!(refusal, Refusal::ClassNotReady(_)) {
+        let message = format!(
+            "NodeClaim {name} event: {}",
+            truncated(&refusal.to_string())
+        );
+        karpenter
+            .recorder
+            .warning(claim, "InsufficientCapacityError", message);
+    }
+    pass(karpenter, "nodeclaim.lifecycle", claim).error("failed launching nodeclaim", refusal);
     let deleted = karpenter
         .claim_api()
         .delete(&name, &DeleteParams::default())
@@ -268,6 +343,41 @@ mod tests {
                 ("os", TaintEffect::NoSchedule),
                 ("cni", TaintEffect::NoExecute)
             ]
+        );
+    }
+
+    #[test]
+    fn a_claim_is_given_up_when_its_class_is_not_ready_and_waits_when_that_is_unknown() {
+        let class = |conditions: serde_json::Value| -> EC2NodeClass {
+            serde_json::from_value(json!({
+                "metadata": { "name": "c" }, "spec": {}, "status": { "conditions": conditions }
+            }))
+            .expect("a class")
+        };
+        let ready = |status: &str| {
+            json!([{
+                "type": "Ready", "status": status, "reason": "R", "message": "SubnetsReady=False",
+                "lastTransitionTime": "2026-01-01T00:00:00Z"
+            }])
+        };
+        let said = |class: EC2NodeClass| usable(class).err().map(|refusal| refusal.to_string());
+        assert_eq!(said(class(ready("True"))), None);
+        assert_eq!(
+            said(class(ready("False"))).as_deref(),
+            Some("NodeClassRef not ready, SubnetsReady=False")
+        );
+        let unknown = Some("resolving NodeClass readiness, NodeClass is in Ready=Unknown");
+        assert_eq!(said(class(ready("Unknown"))).as_deref(), unknown);
+        assert_eq!(said(class(json!([]))).as_deref(), unknown);
+        let mut leaving = class(ready("True"));
+        leaving.metadata.deletion_timestamp =
+            serde_json::from_value(json!("2026-01-01T00:00:00Z")).expect("a time");
+        assert_eq!(
+            said(leaving).as_deref(),
+            Some(
+                "insufficient capacity, resolving node class, ec2nodeclasses.karpenter.k8s.aws \"c\" is terminating, \
+                 treating as not found"
+            )
         );
     }
 

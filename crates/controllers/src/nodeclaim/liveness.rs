@@ -1,6 +1,7 @@
 //! Liveness: a claim that does not become a node in time is given up, so that its pods get another one.
 //!
-//! Invariant: times count from the claim's creation, as upstream counts them, so a restart does not extend them.
+//! Invariant: a time counts from when the condition that is waited for last changed, which is written down, so a restart
+//! does not extend it.
 
 use std::time::Duration;
 
@@ -8,8 +9,10 @@ use jiff::{SignedDuration, Timestamp};
 use kube::{ResourceExt, api::DeleteParams};
 use mullion_api::karpenter::{NodeClaim, node_claim_condition as condition};
 
-use super::{Error, pass};
-use crate::{api_error, provisioner::KarpenterContext};
+use super::{Error, pass, registration::pool_uid};
+use crate::{
+    api_error, kubelet::pace::go_duration, nodepool::health::Failure, provisioner::KarpenterContext,
+};
 
 /// A claim must be launched within this time.
 const LAUNCH: SignedDuration = SignedDuration::from_mins(5);
@@ -21,64 +24,120 @@ pub(super) async fn step(
     karpenter: &KarpenterContext,
     claim: &NodeClaim,
 ) -> Result<Option<Duration>, Error> {
-    let Some((what, left)) = deadline(claim, karpenter.base.clock.now()) else {
+    let Some(deadline) = deadline(claim, karpenter.base.clock.now()) else {
         return Ok(None);
     };
-    if left.is_positive() {
-        return Ok(Some(left.unsigned_abs()));
+    if deadline.left.is_positive() {
+        return Ok(Some(deadline.left.unsigned_abs()));
     }
-    pass(karpenter, "nodeclaim.lifecycle", claim).info(&format!("terminating due to {what} ttl"));
+    if let Some(pool) = pool_uid(claim) {
+        karpenter.registrations.failed(pool, failure(claim));
+    }
     let deleted = karpenter
         .claim_api()
         .delete(&claim.name_any(), &DeleteParams::default())
         .await;
     api_error::ignore_not_found(deleted)?;
+    pass(karpenter, "nodeclaim.lifecycle", claim)
+        .with("timeout", go_duration(deadline.timeout))
+        .with("reason", deadline.reason)
+        .debug("terminating due to timeout");
     Ok(None)
 }
 
-/// What a claim still has to reach, and how long it has for it.
-fn deadline(claim: &NodeClaim, now: Timestamp) -> Option<(&'static str, SignedDuration)> {
-    let created = claim.metadata.creation_timestamp.as_ref()?.0;
-    let age = now.duration_since(created);
-    if !claim.is(condition::LAUNCHED) {
-        return Some(("launch", LAUNCH - age));
+/// What a pool is told of a claim that was given up.
+fn failure(claim: &NodeClaim) -> Failure {
+    match claim.condition(condition::LAUNCHED) {
+        Some(launched) if launched.status != "True" => Failure {
+            reason: launched.reason.clone(),
+            message: launched.message.clone(),
+        },
+        _ => Failure {
+            reason: "RegistrationFailed".to_owned(),
+            message: "Failed to register node".to_owned(),
+        },
     }
-    if !claim.is(condition::REGISTERED) {
-        return Some(("registration", REGISTRATION - age));
+}
+
+/// What a claim still has to reach, in which time, and how much of it is left.
+#[derive(Debug, PartialEq, Eq)]
+struct Deadline {
+    reason: &'static str,
+    timeout: SignedDuration,
+    left: SignedDuration,
+}
+
+fn deadline(claim: &NodeClaim, now: Timestamp) -> Option<Deadline> {
+    if claim.is(condition::REGISTERED) {
+        return None;
     }
-    None
+    let (kind, timeout, reason) = match claim.is(condition::LAUNCHED) {
+        false => (condition::LAUNCHED, LAUNCH, "launch_timeout"),
+        true => (condition::REGISTERED, REGISTRATION, "registration_timeout"),
+    };
+    let since = claim.condition(kind)?.last_transition_time.0;
+    Some(Deadline {
+        reason,
+        timeout,
+        left: timeout - now.duration_since(since),
+    })
 }
 
 #[cfg(test)]
 mod tests {
-    use serde_json::json;
+    use serde_json::{Value, json};
 
     use super::*;
 
-    fn claim(conditions: &[&str]) -> NodeClaim {
-        let at = "2026-01-01T00:00:00Z";
-        let conditions: Vec<_> = conditions
-            .iter()
-            .map(|kind| json!({ "type": kind, "status": "True", "reason": kind, "message": "", "lastTransitionTime": at }))
-            .collect();
+    fn claim(conditions: &[(&str, &str, &str)]) -> NodeClaim {
+        let condition = |(kind, status, since): &(&str, &str, &str)| -> Value {
+            json!({
+                "type": kind, "status": status, "reason": "LaunchFailed", "message": "m",
+                "lastTransitionTime": format!("2026-01-01T00:{since}:00Z")
+            })
+        };
+        let conditions: Vec<_> = conditions.iter().map(condition).collect();
         serde_json::from_value(json!({
-            "metadata": { "name": "w-1", "creationTimestamp": at },
+            "metadata": { "name": "w-1", "creationTimestamp": "2026-01-01T00:00:00Z" },
             "spec": { "nodeClassRef": { "group": "g", "kind": "k", "name": "n" }, "requirements": [] },
             "status": { "conditions": conditions }
         }))
         .expect("a claim")
     }
 
+    fn left(conditions: &[(&str, &str, &str)]) -> Option<(&'static str, i64)> {
+        let now = "2026-01-01T00:04:00Z".parse().expect("a time");
+        let deadline = deadline(&claim(conditions), now)?;
+        Some((deadline.reason, deadline.left.as_secs() / 60))
+    }
+
     #[test]
     fn a_claim_has_five_minutes_to_launch_and_fifteen_to_register() {
-        let now = "2026-01-01T00:04:00Z".parse().expect("a time");
-        let minutes = SignedDuration::from_mins;
-        assert_eq!(deadline(&claim(&[]), now), Some(("launch", minutes(1))));
-        let launched = claim(&["Launched"]);
+        let launching = [
+            ("Launched", "Unknown", "00"),
+            ("Registered", "Unknown", "00"),
+        ];
+        assert_eq!(left(&launching), Some(("launch_timeout", 1)));
+        let launched = [("Launched", "True", "03"), ("Registered", "Unknown", "00")];
+        assert_eq!(left(&launched), Some(("registration_timeout", 11)));
+        let registered = [("Launched", "True", "03"), ("Registered", "True", "04")];
+        assert_eq!(left(&registered), None);
+    }
+
+    #[test]
+    fn the_time_to_register_begins_anew_when_registration_changed() {
+        let refused = [("Launched", "True", "01"), ("Registered", "False", "02")];
+        assert_eq!(left(&refused), Some(("registration_timeout", 13)));
+    }
+
+    #[test]
+    fn a_pool_is_told_what_kept_a_claim_from_launching() {
+        let failed = failure(&claim(&[("Launched", "Unknown", "00")]));
         assert_eq!(
-            deadline(&launched, now),
-            Some(("registration", minutes(11)))
+            (failed.reason.as_str(), failed.message.as_str()),
+            ("LaunchFailed", "m")
         );
-        assert_eq!(deadline(&claim(&["Launched", "Registered"]), now), None);
+        let silent = failure(&claim(&[("Launched", "True", "00")]));
+        assert_eq!(silent.reason, "RegistrationFailed");
     }
 }

@@ -10,7 +10,7 @@
 
 pub mod drain;
 mod garbage;
-mod initialization;
+pub(crate) mod initialization;
 mod launch;
 mod liveness;
 mod node_termination;
@@ -59,8 +59,10 @@ enum Error {
     Cloud(#[from] CloudError),
     #[error("launching nodeclaim, {0}")]
     Market(#[from] MarketError),
-    #[error("launching nodeclaim, {0}")]
+    #[error("launching nodeclaim, creating instance, creating fleet request, {0}")]
     Launch(CloudError),
+    #[error("launching nodeclaim, resolving NodeClass readiness, NodeClass is in Ready=Unknown")]
+    ClassUnready,
     #[error("missing required startup taint, {}", labels::UNREGISTERED_TAINT)]
     NoUnregisteredTaint,
 }
@@ -141,8 +143,10 @@ async fn reconcile(karpenter: &KarpenterContext, name: &str) -> Result<Option<Du
         conditions.summarize(&parts);
     });
     write_back(karpenter, &stored, &claim).await?;
+    // A step that keeps failing must not keep a claim alive.
+    let look_again = liveness::step(karpenter, &claim).await?;
     launched.and(registered).and(initialized)?;
-    liveness::step(karpenter, &claim).await
+    Ok(look_again)
 }
 
 /// No launch without the finalizer: an instance nobody ends would be leaked.

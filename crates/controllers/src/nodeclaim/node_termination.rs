@@ -107,12 +107,26 @@ async fn finalize(karpenter: &KarpenterContext, name: &str) -> Result<Option<Dur
     }
     taint(karpenter, &node, &log).await?;
     let deadline = claim.as_ref().and_then(deadline);
+    if let Some(deadline) = deadline {
+        let message = format!("All pods will be deleted by {deadline:.0}");
+        karpenter
+            .recorder
+            .warning(&node, "TerminationGracePeriodExpiring", message);
+    }
     if !drained(karpenter, &node, claim.as_ref(), deadline).await? {
         return Ok(Some(POLL));
     }
     mark(karpenter, claim.as_ref(), condition::DRAINED, None).await?;
     let now = karpenter.base.clock.now();
-    if deadline.is_none_or(|deadline| now < deadline) && has_volumes(karpenter, name).await? {
+    let attached = match deadline.is_none_or(|deadline| now < deadline) {
+        true => attached_volumes(karpenter, name).await?,
+        false => 0,
+    };
+    if attached > 0 {
+        let message = format!("Awaiting deletion of {attached} VolumeAttachments bound to node");
+        karpenter
+            .recorder
+            .warning(&node, "AwaitingVolumeDetachment", message);
         let waiting = Some("AwaitingVolumeDetachment");
         mark(
             karpenter,
@@ -208,8 +222,10 @@ async fn drained(
     if step.waiting == 0 {
         return Ok(true);
     }
-    for (pod, seconds) in &step.delete {
-        delete(karpenter, pod, *seconds).await?;
+    if let Some(deadline) = deadline {
+        for (pod, seconds) in &step.delete {
+            delete(karpenter, pod, *seconds, deadline).await?;
+        }
     }
     for pod in &step.evict {
         evict(karpenter, node, claim, pod).await?;
@@ -223,7 +239,13 @@ async fn drained(
     Ok(false)
 }
 
-async fn delete(karpenter: &KarpenterContext, pod: &Pod, seconds: u32) -> Result<(), Error> {
+/// Deletes a pod that would outlive its node.
+async fn delete(
+    karpenter: &KarpenterContext,
+    pod: &Pod,
+    seconds: u32,
+    deadline: Timestamp,
+) -> Result<(), Error> {
     let params = DeleteParams {
         grace_period_seconds: Some(seconds),
         preconditions: Some(Preconditions {
@@ -236,9 +258,29 @@ async fn delete(karpenter: &KarpenterContext, pod: &Pod, seconds: u32) -> Result
         .delete(&pod.name_any(), &params)
         .await
     {
-        Err(error) if !is_another(&error) => Err(error.into()),
-        _ => Ok(()),
+        Ok(_) => {
+            let message = cut_short(pod, seconds, deadline);
+            karpenter.recorder.normal(pod, "Disrupted", message);
+            Ok(())
+        }
+        Err(error) if is_another(&error) => Ok(()),
+        Err(error) => Err(error.into()),
     }
+}
+
+/// What a pod is told that gets less time than it asked for; times are written as Go prints them.
+fn cut_short(pod: &Pod, seconds: u32, deadline: Timestamp) -> String {
+    let deadline = deadline.strftime("%Y-%m-%d %H:%M:%S +0000 UTC");
+    let own = pod
+        .spec
+        .as_ref()
+        .and_then(|spec| spec.termination_grace_period_seconds);
+    format!(
+        "Deleting the pod to accommodate the terminationTime {deadline} of the node. The pod was granted {seconds} \
+         seconds of grace-period of its {} terminationGracePeriodSeconds. This bypasses the PDB of the pod and the \
+         do-not-disrupt annotation.",
+        own.unwrap_or(30)
+    )
 }
 
 async fn evict(
@@ -270,8 +312,9 @@ async fn evict(
         Err(error) if is_another(&error) => Ok(()),
         Err(error) if api_error::status(&error).is_some_and(|status| status.code == 429) => {
             let namespace = pod.namespace().unwrap_or_default();
-            let message =
-                format!("Failed to drain node, evicting pod {namespace}/{name} violates a PDB");
+            let message = format!(
+                "Failed to drain node, evicting pod violates a PDB (Pod={namespace}/{name})"
+            );
             karpenter.recorder.warning(node, "FailedDraining", message);
             Ok(())
         }
@@ -289,14 +332,12 @@ fn pods_api(karpenter: &KarpenterContext, pod: &Pod) -> Api<Pod> {
     Api::namespaced(karpenter.base.client.clone(), &namespace)
 }
 
-/// Whether volumes are still attached to the node. A server that does not know of attachments has none.
-async fn has_volumes(karpenter: &KarpenterContext, node: &str) -> Result<bool, Error> {
+/// How many volumes are still attached to the node. A server that does not know of attachments has none.
+async fn attached_volumes(karpenter: &KarpenterContext, node: &str) -> Result<usize, Error> {
     let api: Api<VolumeAttachment> = Api::all(karpenter.base.client.clone());
-    let attached = api_error::ignore_not_found(api.list(&ListParams::default()).await)?;
-    let attached = attached.into_iter().flat_map(|list| list.items);
-    Ok(attached
-        .into_iter()
-        .any(|volume| volume.spec.node_name == node))
+    let all = api_error::ignore_not_found(api.list(&ListParams::default()).await)?;
+    let all = all.into_iter().flat_map(|list| list.items);
+    Ok(all.filter(|volume| volume.spec.node_name == node).count())
 }
 
 /// Sets a condition of the claim: true, or unknown with the reason it waits for.
@@ -355,4 +396,25 @@ async fn remove_finalizer(
         log.info("deleted node");
     }
     Ok(None)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_pod_that_must_go_early_is_told_when_and_why() {
+        let pod: Pod = serde_json::from_value(json!({
+            "metadata": { "name": "p" },
+            "spec": { "containers": [], "terminationGracePeriodSeconds": 90 }
+        }))
+        .expect("a pod");
+        let deadline = "2026-01-27T12:00:20Z".parse().expect("a time");
+        assert_eq!(
+            cut_short(&pod, 20, deadline),
+            "Deleting the pod to accommodate the terminationTime 2026-01-27 12:00:20 +0000 UTC of the node. The pod was \
+             granted 20 seconds of grace-period of its 90 terminationGracePeriodSeconds. This bypasses the PDB of the pod \
+             and the do-not-disrupt annotation."
+        );
+    }
 }

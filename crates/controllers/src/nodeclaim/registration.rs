@@ -12,7 +12,7 @@ use kube::{
     api::{Patch, PatchParams},
 };
 use mullion_api::{
-    karpenter::{NodeClaim, node_claim_condition as condition},
+    karpenter::{NodeClaim, NodePool, node_claim_condition as condition},
     labels,
 };
 use serde_json::{Value, json};
@@ -61,6 +61,13 @@ pub(super) async fn step(karpenter: &KarpenterContext, claim: &mut NodeClaim) ->
                     &message,
                 );
             });
+            let message = format!(
+                "Missing {} taint which prevents registration related race conditions on Karpenter-managed nodes",
+                labels::UNREGISTERED_TAINT
+            );
+            karpenter
+                .recorder
+                .warning(claim, "UnregisteredTaintMissing", message);
             return Err(Error::NoUnregisteredTaint);
         };
         let patched = karpenter
@@ -77,8 +84,18 @@ pub(super) async fn step(karpenter: &KarpenterContext, claim: &mut NodeClaim) ->
     edit(karpenter, claim, |conditions| {
         conditions.set_true(condition::REGISTERED)
     });
+    if let Some(pool) = pool_uid(claim) {
+        karpenter.registrations.succeeded(pool);
+    }
     pass(karpenter, "nodeclaim.lifecycle", claim).info("registered nodeclaim");
     Ok(())
+}
+
+/// The pool that ordered a claim; a claim that somebody wrote by hand has none.
+pub(super) fn pool_uid(claim: &NodeClaim) -> Option<&str> {
+    let mut owners = claim.owner_references().iter();
+    let pool = owners.find(|owner| owner.kind == NodePool::kind(&()));
+    pool.map(|pool| pool.uid.as_str())
 }
 
 /// The patch that gives a node what its claim says. `None` if the node never carried the taint it must start with.

@@ -40,6 +40,8 @@ const SECURITY_GROUPS: &str = "SecurityGroupsReady";
 const AMIS: &str = "AMIsReady";
 const INSTANCE_PROFILE: &str = "InstanceProfileReady";
 const VALIDATION: &str = "ValidationSucceeded";
+const CAPACITY_RESERVATIONS: &str = "CapacityReservationsReady";
+const PLACEMENT_GROUP: &str = "PlacementGroupReady";
 
 /// Why a class could not be looked at.
 #[derive(Debug, thiserror::Error)]
@@ -178,14 +180,26 @@ fn status_of(
             .map(|message| ("AMINotFound", message.clone())),
     );
     judge(INSTANCE_PROFILE, None);
+    // There are no reservations, so every selector was resolved: to none.
+    judge(CAPACITY_RESERVATIONS, None);
+    judge(PLACEMENT_GROUP, missing_placement_group(&class.spec));
     let template = NodeTemplate::from_class(&class.spec, version);
+    let invalid = template
+        .err()
+        .map(|error| ("InvalidNodeClass", error.to_string()));
     judge(
         VALIDATION,
-        template
-            .err()
-            .map(|error| ("InvalidNodeClass", error.to_string())),
+        invalid.or_else(|| unsupported_kubelet(&class.spec)),
     );
-    conditions.summarize(&[AMIS, INSTANCE_PROFILE, SECURITY_GROUPS, SUBNETS, VALIDATION]);
+    conditions.summarize(&[
+        AMIS,
+        CAPACITY_RESERVATIONS,
+        INSTANCE_PROFILE,
+        PLACEMENT_GROUP,
+        SECURITY_GROUPS,
+        SUBNETS,
+        VALIDATION,
+    ]);
     status.amis = images.unwrap_or_default();
     status.instance_profile = instance_profile(class, cluster);
     let group = |group: SecurityGroup| SecurityGroupStatus {
@@ -204,6 +218,35 @@ fn status_of(
         .subnets
         .sort_by(|a, b| (&a.zone, &a.id).cmp(&(&b.zone, &b.id)));
     status
+}
+
+/// The placement group that was asked for: there are none.
+fn missing_placement_group(spec: &EC2NodeClassSpec) -> Option<(&'static str, String)> {
+    let group = spec.placement_group_selector.as_ref()?;
+    let name = group.name.as_deref().or(group.id.as_deref());
+    let message = format!("Placement group {:?} not found", name.unwrap_or_default());
+    Some(("PlacementGroupNotFound", message))
+}
+
+/// Settings of the kubelet that nodes of the class's image family would drop. Only AL2023 is handed all of them.
+fn unsupported_kubelet(spec: &EC2NodeClassSpec) -> Option<(&'static str, String)> {
+    let kubelet = spec.kubelet.as_ref()?;
+    let family = family_of(spec)?;
+    let mut dropped: Vec<_> = match family {
+        AmiFamily::AmazonLinux2023 => Vec::new(),
+        _ => kubelet.other.keys().map(String::as_str).collect(),
+    };
+    if family == AmiFamily::Bottlerocket && kubelet.pods_per_core.is_some() {
+        dropped.push("podsPerCore");
+    }
+    dropped.sort_unstable();
+    (!dropped.is_empty()).then(|| {
+        let message = format!(
+            "spec.kubelet has fields that the image family does not apply: {}",
+            dropped.join(", ")
+        );
+        ("UnsupportedKubeletConfiguration", message)
+    })
 }
 
 /// The class's own profile, or the name of the one made for its role.
@@ -306,6 +349,42 @@ mod tests {
         assert_eq!(
             condition(&status, "Ready"),
             ("False", "SecurityGroupsReady=False, SubnetsReady=False")
+        );
+    }
+
+    #[test]
+    fn only_al2023_takes_any_setting_of_the_kubelet() {
+        let validation = |family: &str, kubelet: serde_json::Value| {
+            let class = class(json!({ "amiFamily": family, "kubelet": kubelet }));
+            let status = judged(&class, found(), 31);
+            let conditions = status.conditions.iter();
+            let validation = conditions.filter(|c| c.type_ == VALIDATION);
+            let reasons: Vec<_> = validation.map(|c| c.reason.clone()).collect();
+            reasons.join("")
+        };
+        let passed = json!({ "registryPullQPS": 10 });
+        let unsupported = "UnsupportedKubeletConfiguration";
+        assert_eq!(validation("AL2023", passed.clone()), VALIDATION);
+        assert_eq!(validation("Windows2022", passed.clone()), unsupported);
+        assert_eq!(validation("Bottlerocket", passed), unsupported);
+        let per_core = json!({ "podsPerCore": 2 });
+        assert_eq!(validation("Bottlerocket", per_core.clone()), unsupported);
+        assert_eq!(validation("Windows2022", per_core), VALIDATION);
+    }
+
+    #[test]
+    fn a_placement_group_that_is_not_there_keeps_a_class_from_being_ready() {
+        let class = class(json!({
+            "amiFamily": "AL2023", "placementGroupSelector": { "name": "training" }
+        }));
+        let status = judged(&class, found(), 31);
+        assert_eq!(
+            condition(&status, PLACEMENT_GROUP),
+            ("False", "Placement group \"training\" not found")
+        );
+        assert_eq!(
+            condition(&status, "Ready"),
+            ("False", "PlacementGroupReady=False")
         );
     }
 

@@ -4,6 +4,8 @@
 
 pub mod class;
 pub mod hash;
+pub mod hashstructure;
+pub mod health;
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use kube::{
@@ -11,14 +13,13 @@ use kube::{
     api::{Patch, PatchParams},
 };
 use mullion_api::{
-    karpenter::{
-        EC2NodeClass, NodePool, NodePoolStatus, node_claim_condition::REGISTERED,
-        node_pool_condition as condition,
-    },
+    karpenter::{EC2NodeClass, NodePool, NodePoolStatus, node_pool_condition as condition},
     labels,
 };
 use mullion_engine::model::{Quantity, ResourceMap};
 use serde_json::json;
+
+use health::{Failure, Health, Registrations};
 
 use crate::{
     Queue, api_error,
@@ -77,12 +78,8 @@ async fn reconcile(karpenter: &KarpenterContext, name: &str) -> kube::Result<()>
         .filter(|capacity| !capacity.is_empty())
         .collect();
     let now = karpenter.base.clock.now();
-    let mut status = status_of(&pool, class.as_deref(), &capacities, now);
-    if held.iter().any(|claim| claim.is(REGISTERED)) {
-        let generation = pool.metadata.generation;
-        Conditions::new(&mut status.conditions, now, generation)
-            .set_true(condition::NODE_REGISTRATION_HEALTHY);
-    }
+    let health = health_of(&pool, class.as_deref(), &karpenter.registrations);
+    let status = status_of(&pool, class.as_deref(), &capacities, &health, now);
     if pool.status.as_ref() != Some(&status) {
         let patch = Patch::Merge(json!({ "status": status }));
         let patched = karpenter
@@ -121,17 +118,53 @@ where
     api_error::ignore_not_found(patched).map(drop)
 }
 
+/// What the launches of this version of a pool, from this version of its class, say of it.
+fn health_of(
+    pool: &NodePool,
+    class: Option<&EC2NodeClass>,
+    registrations: &Registrations,
+) -> Health {
+    let uid = pool.metadata.uid.as_deref().unwrap_or_default();
+    let status = pool.status.as_ref();
+    let mut conditions = status.into_iter().flat_map(|status| &status.conditions);
+    let Some(told) = conditions.find(|c| c.type_ == condition::NODE_REGISTRATION_HEALTHY) else {
+        return registrations.health(uid, || Health::Unknown);
+    };
+    let class_seen = status.and_then(|status| status.node_class_observed_generation);
+    let class_now = class.and_then(|class| class.metadata.generation);
+    if told.observed_generation != pool.metadata.generation || class_seen != class_now {
+        registrations.reset(uid);
+        return Health::Unknown;
+    }
+    registrations.health(uid, || match told.status.as_str() {
+        "True" => Health::Healthy,
+        "False" => Health::Unhealthy(Failure {
+            reason: told.reason.clone(),
+            message: told.message.clone(),
+        }),
+        _ => Health::Unknown,
+    })
+}
+
 /// The status a pool should have.
 fn status_of(
     pool: &NodePool,
     class: Option<&EC2NodeClass>,
     capacities: &[ResourceMap],
+    health: &Health,
     now: jiff::Timestamp,
 ) -> NodePoolStatus {
     let mut status = pool.status.clone().unwrap_or_default();
     let mut conditions = Conditions::new(&mut status.conditions, now, pool.metadata.generation);
     conditions.set_true(condition::VALIDATION_SUCCEEDED);
-    conditions.initialize(&[condition::NODE_REGISTRATION_HEALTHY]);
+    let healthy = condition::NODE_REGISTRATION_HEALTHY;
+    match health {
+        Health::Unknown => conditions.set_unknown(healthy),
+        Health::Healthy => conditions.set_true(healthy),
+        Health::Unhealthy(why) => {
+            conditions.set(healthy, Status::False, &why.reason, &why.message);
+        }
+    }
     let (ready, reason, message) = class_readiness(class);
     conditions.set(condition::NODE_CLASS_READY, ready, reason, &message);
     conditions.summarize(&[condition::VALIDATION_SUCCEEDED, condition::NODE_CLASS_READY]);
@@ -242,20 +275,52 @@ mod tests {
     #[test]
     fn a_pool_is_as_ready_as_its_class() {
         let now = jiff::Timestamp::UNIX_EPOCH;
-        let status = status_of(&pool(), None, &[], now);
+        let status = status_of(&pool(), None, &[], &Health::Unknown, now);
         assert_eq!(ready(&status), ("False", "NodeClassReady=False"));
-        let status = status_of(&pool(), Some(&class(json!("Unknown"))), &[], now);
+        let status = status_of(
+            &pool(),
+            Some(&class(json!("Unknown"))),
+            &[],
+            &Health::Unknown,
+            now,
+        );
         assert_eq!(ready(&status), ("Unknown", "NodeClassReady=Unknown"));
-        let status = status_of(&pool(), Some(&class(json!("True"))), &[], now);
+        let status = status_of(
+            &pool(),
+            Some(&class(json!("True"))),
+            &[],
+            &Health::Unknown,
+            now,
+        );
         assert_eq!(ready(&status), ("True", ""));
         assert_eq!(status.node_class_observed_generation, Some(7));
+    }
+
+    #[test]
+    fn another_version_of_a_pool_or_its_class_begins_with_unknown_health() {
+        let now = jiff::Timestamp::UNIX_EPOCH;
+        let launches = Registrations::default();
+        let class = class(json!("True"));
+        let mut pool = pool();
+        let judged = |pool: &mut NodePool| {
+            let health = health_of(pool, Some(&class), &launches);
+            pool.status = Some(status_of(pool, Some(&class), &[], &health, now));
+            health
+        };
+        assert_eq!(judged(&mut pool), Health::Unknown);
+        launches.succeeded("");
+        assert_eq!(judged(&mut pool), Health::Healthy);
+        assert!(pool.is(condition::NODE_REGISTRATION_HEALTHY));
+        pool.metadata.generation = Some(4);
+        assert_eq!(judged(&mut pool), Health::Unknown);
+        assert!(!pool.is(condition::NODE_REGISTRATION_HEALTHY));
     }
 
     #[test]
     fn resources_are_summed_and_nodes_counted() {
         let node: ResourceMap = [("cpu".to_owned(), "4".parse().expect("a quantity"))].into();
         let now = jiff::Timestamp::UNIX_EPOCH;
-        let status = status_of(&pool(), None, &[node.clone(), node], now);
+        let status = status_of(&pool(), None, &[node.clone(), node], &Health::Unknown, now);
         assert_eq!(status.resources.text("cpu"), Some("8"));
         assert_eq!(status.resources.text("nodes"), Some("2"));
         assert_eq!(status.resources.text("memory"), Some("0"));

@@ -25,8 +25,8 @@ pub(super) type Disrupted = BTreeMap<String, Time>;
 pub(super) enum Scale {
     /// `minAvailable` is a number: only the pods that exist count.
     NotNeeded,
-    /// The sum over all controllers.
-    Sum(i32),
+    /// The sum over all controllers, and how many pods have none.
+    Sum { replicas: i32, unmanaged: usize },
 }
 
 /// What the budget asks for.
@@ -50,7 +50,7 @@ pub(super) fn needs_scale(budget: &PodDisruptionBudget) -> bool {
 pub(super) fn expected(budget: &PodDisruptionBudget, scale: Scale, members: usize) -> Expected {
     let spec = budget.spec.as_ref();
     let sum = match scale {
-        Scale::Sum(sum) => sum,
+        Scale::Sum { replicas, .. } => replicas,
         Scale::NotNeeded => count(members),
     };
     if let Some(max_unavailable) = spec.and_then(|spec| spec.max_unavailable.as_ref()) {
@@ -146,6 +146,13 @@ mod tests {
         Some(IntOrString::String(text.to_owned()))
     }
 
+    fn of(replicas: i32) -> Scale {
+        Scale::Sum {
+            replicas,
+            unmanaged: 0,
+        }
+    }
+
     fn budget(
         min_available: Option<IntOrString>,
         max_unavailable: Option<IntOrString>,
@@ -198,7 +205,7 @@ mod tests {
         let available = budget(percent("50%"), None);
         assert!(needs_scale(&available));
         assert_eq!(
-            expected(&available, Scale::Sum(7), 5),
+            expected(&available, of(7), 5),
             Expected {
                 pods: 7,
                 desired_healthy: 4
@@ -206,7 +213,7 @@ mod tests {
         );
         let unavailable = budget(None, percent("30%"));
         assert_eq!(
-            expected(&unavailable, Scale::Sum(7), 5),
+            expected(&unavailable, of(7), 5),
             Expected {
                 pods: 7,
                 desired_healthy: 4
@@ -218,7 +225,7 @@ mod tests {
     fn more_unavailable_than_there_are_leaves_nothing_to_ask_for() {
         let budget = budget(None, Some(IntOrString::Int(9)));
         assert_eq!(
-            expected(&budget, Scale::Sum(4), 4),
+            expected(&budget, of(4), 4),
             Expected {
                 pods: 4,
                 desired_healthy: 0

@@ -23,14 +23,7 @@ pub fn of(planned: &PlannedNode, pool: &NodePool) -> NodeClaim {
     let spec = &template.spec;
     let mut claim_labels = template.metadata.labels.clone();
     claim_labels.insert(labels::NODEPOOL.to_owned(), name.clone());
-    claim_labels.insert(
-        format!(
-            "{}/{}",
-            spec.node_class_ref.group,
-            spec.node_class_ref.kind.to_lowercase()
-        ),
-        spec.node_class_ref.name.clone(),
-    );
+    claim_labels.extend([spec.node_class_ref.label()]);
     let mut annotations: BTreeMap<_, _> = template.metadata.annotations.clone();
     annotations.insert(
         labels::NODEPOOL_HASH.to_owned(),

@@ -79,6 +79,16 @@ impl<'a> Conditions<'a> {
         changed
     }
 
+    /// Sets a condition to `Unknown`, as upstream does where nothing is known yet.
+    pub fn set_unknown(&mut self, kind: &str) {
+        self.set(
+            kind,
+            Status::Unknown,
+            "AwaitingReconciliation",
+            "object is awaiting reconciliation",
+        );
+    }
+
     /// Drops a condition.
     pub fn clear(&mut self, kind: &str) {
         self.list.retain(|condition| condition.type_ != kind);
@@ -93,12 +103,7 @@ impl<'a> Conditions<'a> {
     pub fn initialize(&mut self, kinds: &[&str]) {
         for kind in kinds {
             if !self.list.iter().any(|condition| condition.type_ == *kind) {
-                self.set(
-                    kind,
-                    Status::Unknown,
-                    "AwaitingReconciliation",
-                    "object is awaiting reconciliation",
-                );
+                self.set_unknown(kind);
             }
         }
     }

@@ -1,7 +1,7 @@
 //! What the controllers of nodes-on-demand share: the cloud, Karpenter's resources, the decision log.
 //!
-//! Invariant: all of them talk through the one client; what they remember here (nominations) only spares work and may
-//! be lost at any time.
+//! Invariant: all of them talk through the one client; what they remember here (nominations, how launches ended)
+//! only spares work and may be lost at any time.
 
 use std::sync::Arc;
 
@@ -15,7 +15,7 @@ use mullion_api::{
 use mullion_cloud::CloudProvider;
 
 use super::{Batcher, DecisionLog, nominations::Nominations};
-use crate::{Context, Informer, Recorder, state::SharedState};
+use crate::{Context, Informer, Recorder, nodepool::health::Registrations, state::SharedState};
 
 /// Index of NodeClaims by `status.providerID`.
 pub const BY_PROVIDER_ID: &str = "providerID";
@@ -58,6 +58,8 @@ pub struct KarpenterContext {
     pub batcher: Batcher,
     /// Nodes that pods are about to go to.
     pub nominations: Nominations,
+    /// How the last launches of each pool ended.
+    pub registrations: Registrations,
     /// Events in Karpenter's name.
     pub recorder: Recorder,
 }
@@ -110,6 +112,7 @@ impl KarpenterContext {
             state: state.clone(),
             batcher: Batcher::default(),
             nominations: Nominations::default(),
+            registrations: Registrations::default(),
             recorder: base.recorder("karpenter"),
             base: base.clone(),
         }

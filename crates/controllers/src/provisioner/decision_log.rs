@@ -209,6 +209,11 @@ impl Pass {
         failed.write(Level::Error, message);
     }
 
+    /// Writes what is wrong where no error says so.
+    pub fn problem(&self, message: &str) {
+        self.write(Level::Error, message);
+    }
+
     fn write(&self, level: Level, message: &str) {
         let at = self.log.shared.clock.now();
         let mut line = ObjectWriter::default();

@@ -6,7 +6,7 @@
 use std::{collections::BTreeMap, sync::Arc};
 
 use k8s_openapi::api::{apps::v1::DaemonSet, core::v1::Pod};
-use mullion_api::karpenter::{NodeClaim, NodePool, node_pool_condition};
+use mullion_api::karpenter::NodeClaim;
 use mullion_engine::{
     Cluster, ModelError,
     model::{NodeSpec, PodSpec, ResourceMap},
@@ -16,10 +16,10 @@ use mullion_engine::{
 use super::{
     BY_POOL, KarpenterContext,
     in_flight::{expected_node, is_in_flight, prospect, settled_node},
-    market::{Market, amounts},
-    overhead::{self, Prospect},
+    market::Market,
+    overhead,
     pending::{is_daemon, is_provisionable, is_reschedulable},
-    requirements::to_engine,
+    refusal, template,
 };
 use crate::{nodepool, pods, state::convert};
 
@@ -38,10 +38,12 @@ pub(super) struct Demand {
 }
 
 /// What came of a plan.
-pub(super) struct Answer {
-    pub(super) plan: Plan,
+#[derive(Debug)]
+pub struct Answer {
+    /// Where pods go, and what to buy.
+    pub plan: Plan,
     /// Why each unplaceable pod has no place, in words, by its key.
-    pub(super) refusals: BTreeMap<String, String>,
+    pub refusals: BTreeMap<String, Arc<str>>,
 }
 
 impl Demand {
@@ -113,6 +115,11 @@ impl Demand {
         })
     }
 
+    /// What each pool that may buy can buy.
+    pub(super) fn templates(&self) -> &[NodeTemplate] {
+        &self.request.templates
+    }
+
     fn forget_placed(&mut self, cluster: &Cluster) {
         let leaving = &self.leaving;
         let waits = |key: &str| {
@@ -131,30 +138,22 @@ impl Demand {
             // A node that never reached the model need not leave it.
             let _ = cluster.remove_node(name);
         }
-        let plan = cluster.plan(&self.request)?;
-        let refusals = plan.unplaceable.iter().map(|unplaceable| {
-            let reasons: Vec<_> = match &unplaceable.invalid {
-                Some(invalid) => vec![invalid.to_string()],
-                None => unplaceable
-                    .pools
-                    .iter()
-                    .map(|refusal| {
-                        let why = cluster.pool_reason_text(&refusal.reason);
-                        format!("incompatible with nodepool {:?}, {why}", refusal.pool)
-                    })
-                    .collect(),
-            };
-            let text = match reasons.is_empty() {
-                true => "no nodepools found".to_owned(),
-                false => reasons.join("; "),
-            };
-            (unplaceable.pod.clone(), text)
-        });
-        Ok(Answer {
-            refusals: refusals.collect(),
-            plan,
-        })
+        answer(cluster, &self.request)
     }
+}
+
+/// What the engine says to a question, with its refusals in words. The cluster is as before when this returns.
+///
+/// # Errors
+/// A node or pool offers an amount that cannot be true.
+pub fn answer(cluster: &mut Cluster, request: &PlanRequest) -> Result<Answer, ModelError> {
+    let plan = cluster.plan(request)?;
+    let templates = request.templates.iter();
+    let overheads = templates
+        .map(|template| (template.pool.as_str(), &template.daemon_overhead))
+        .collect();
+    let refusals = refusal::texts(cluster, &plan.unplaceable, &overheads);
+    Ok(Answer { plan, refusals })
 }
 
 /// The markets of all classes that ready pools refer to, by class name.
@@ -194,120 +193,16 @@ fn templates(
 ) -> Vec<NodeTemplate> {
     let mut templates = Vec::new();
     for pool in karpenter.pools.list() {
-        let usable = pool.is(node_pool_condition::READY)
-            && pool.metadata.deletion_timestamp.is_none()
-            && pool.spec.replicas.is_none();
         let class = &pool.spec.template.spec.node_class_ref.name;
-        if let (true, Some(market)) = (usable, markets.get(class)) {
-            templates.push(template(karpenter, &pool, market, daemons));
+        if let (true, Some(market)) = (template::may_buy(&pool), markets.get(class)) {
+            let name = pool.metadata.name.as_deref().unwrap_or_default();
+            let claims = karpenter.claims.by_index(BY_POOL, name);
+            let claims = claims.iter().map(|claim| &**claim);
+            let daemons = daemons.iter().map(|set| &**set);
+            templates.push(template::of(&pool, market, claims, daemons));
         }
     }
     templates
-}
-
-fn template(
-    karpenter: &KarpenterContext,
-    pool: &NodePool,
-    market: &Market,
-    daemons: &[Arc<DaemonSet>],
-) -> NodeTemplate {
-    let name = pool.metadata.name.clone().unwrap_or_default();
-    let spec = &pool.spec.template.spec;
-    let mut labels = pool.spec.template.metadata.labels.clone();
-    labels.insert(
-        format!(
-            "{}/{}",
-            spec.node_class_ref.group,
-            spec.node_class_ref.kind.to_lowercase()
-        ),
-        spec.node_class_ref.name.clone(),
-    );
-    let mut decided = labels.clone();
-    decided.extend(market.fixed_labels());
-    let prospect = Prospect {
-        labels: decided,
-        requirements: spec.requirements.clone(),
-        taints: spec.taints.clone(),
-    };
-    NodeTemplate {
-        weight: pool.weight(),
-        labels,
-        taints: spec.taints.iter().filter_map(convert::taint).collect(),
-        startup_taints: spec
-            .startup_taints
-            .iter()
-            .filter_map(convert::taint)
-            .collect(),
-        requirements: spec.requirements.iter().map(to_engine).collect(),
-        limits_remaining: limits_remaining(karpenter, pool, &name, market),
-        daemon_overhead: overhead::of(daemons.iter().map(|set| &**set), &prospect),
-        instance_types: market.machines(&spec.requirements),
-        pool: name,
-    }
-}
-
-/// The pool's limits less what its claims have or, before they are launched, will have.
-fn limits_remaining(
-    karpenter: &KarpenterContext,
-    pool: &NodePool,
-    name: &str,
-    market: &Market,
-) -> ResourceMap {
-    let Some(limits) = &pool.spec.limits else {
-        return ResourceMap::new();
-    };
-    let mut remaining = amounts(limits);
-    for claim in karpenter.claims.by_index(BY_POOL, name) {
-        let used = match claim
-            .status
-            .as_ref()
-            .map(|status| amounts(&status.capacity))
-        {
-            Some(capacity) if !capacity.is_empty() => capacity,
-            _ => likely_capacity(&claim, market),
-        };
-        nodepool::take(&mut remaining, &used);
-    }
-    remaining
-}
-
-/// What an unlaunched claim will most likely have.
-fn likely_capacity(claim: &NodeClaim, market: &Market) -> ResourceMap {
-    likely_machine(claim, market).map_or_else(ResourceMap::new, |node| node.capacity)
-}
-
-/// An unlaunched claim as the machine it will most likely get: the cheapest that was planned.
-fn likely_machine(claim: &NodeClaim, market: &Market) -> Option<NodeSpec> {
-    let requests = amounts(&claim.spec.resources.requests);
-    let options = market.launch_options(&claim.spec.requirements, &requests);
-    let first = options.into_iter().next()?;
-    let machines = market.machines(&claim.spec.requirements);
-    let machine = machines
-        .into_iter()
-        .find(|m| m.name == first.instance_type)?;
-    let mut labels = machine.labels.clone();
-    labels.extend(claim.metadata.labels.clone().unwrap_or_default());
-    labels.insert(mullion_api::labels::ZONE.to_owned(), first.zone);
-    labels.insert(
-        mullion_api::labels::CAPACITY_TYPE.to_owned(),
-        first.capacity_type.as_str().to_owned(),
-    );
-    labels.insert(
-        mullion_api::labels::INSTANCE_TYPE.to_owned(),
-        first.instance_type,
-    );
-    Some(NodeSpec {
-        labels,
-        taints: claim
-            .spec
-            .taints
-            .iter()
-            .filter_map(convert::taint)
-            .collect(),
-        capacity: machine.capacity.clone(),
-        allocatable: machine.allocatable.clone(),
-        ..NodeSpec::named(claim.metadata.name.clone().unwrap_or_default())
-    })
 }
 
 /// Claims without a node, and nodes that are there and not ready for pods yet.
@@ -332,7 +227,7 @@ fn nodes_to_come(
             continue;
         }
         let market = markets.get(&claim.spec.node_class_ref.name);
-        let node = expected_node(&claim).or_else(|| likely_machine(&claim, market?));
+        let node = expected_node(&claim).or_else(|| template::likely_machine(&claim, market?));
         if let Some(node) = node {
             in_flight.push(InFlightNode {
                 node,

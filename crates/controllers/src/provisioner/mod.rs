@@ -18,8 +18,11 @@ pub mod market;
 pub mod nominations;
 pub mod overhead;
 pub mod pending;
+mod pools;
+mod refusal;
 pub mod requirements;
 mod run;
+pub mod template;
 
 use std::sync::Arc;
 
@@ -28,6 +31,7 @@ use mullion_cloud::CloudProvider;
 pub use batcher::Batcher;
 pub use context::{BY_CLASS, BY_POOL, BY_PROVIDER_ID, KarpenterContext, Options, is_managed};
 pub use decision_log::DecisionLog;
+pub use demand::{Answer, answer};
 
 use crate::{Context, disruption, legacy, nodeclaim, nodepool, state::SharedState};
 

@@ -3,7 +3,11 @@
 //! Invariant: an order is a NodeClaim and nothing else; who crashes after creating one finds it as a node on its way.
 //! While pods wait the question is asked again every ten seconds, so nothing depends on seeing every event.
 
-use std::{collections::BTreeMap, sync::Arc, time::Duration};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+    time::Duration,
+};
 
 use k8s_openapi::api::core::v1::Pod;
 use kube::{Resource, ResourceExt, api::PostParams};
@@ -19,6 +23,7 @@ use super::{
     demand::{Answer, Demand, PodsByKey},
     in_flight::is_in_flight,
     pending::is_provisionable,
+    pools,
 };
 use crate::{Change, kubelet::pace::go_duration};
 
@@ -27,6 +32,8 @@ const CONTROLLER: &str = "provisioner";
 const RETRY: Duration = Duration::from_secs(10);
 /// A pod is not told the same again for this long.
 const REPEAT: Duration = Duration::from_secs(300);
+/// A pool is not told the same again for this long.
+const REPEAT_TO_POOL: Duration = Duration::from_secs(60);
 /// Pods named in a log line.
 const SHOWN: usize = 5;
 
@@ -36,6 +43,7 @@ pub(super) fn start(karpenter: &KarpenterContext) {
     let provisioner = Provisioner {
         karpenter: karpenter.clone(),
         told: FxHashMap::default(),
+        pools_told: FxHashMap::default(),
         places: FxHashMap::default(),
     };
     let shutdown = karpenter.base.shutdown.clone();
@@ -80,6 +88,8 @@ struct Provisioner {
     karpenter: KarpenterContext,
     /// What each waiting pod was last told (a place or a refusal), and when.
     told: FxHashMap<String, (String, Instant)>,
+    /// When each pool was last told that its requirements leave no machine.
+    pools_told: FxHashMap<String, Instant>,
     /// The claim or node that the last plan has for each waiting pod.
     places: FxHashMap<String, String>,
 }
@@ -134,6 +144,8 @@ impl Provisioner {
             return false;
         };
         let pass = self.karpenter.log.pass(CONTROLLER);
+        let any_pool = pools::tell_unready(&self.karpenter.pools.list(), &pass);
+        self.tell_pools_without_machines(&demand, &pass);
         let answer = match demand.plan(&self.karpenter) {
             Ok(answer) => answer,
             Err(error) => {
@@ -152,11 +164,18 @@ impl Provisioner {
                 .with("nodeclaims", answer.plan.nodes.len())
                 .with("pods", planned)
                 .info("computed new nodeclaim(s) to fit pod(s)");
+            let nodes: BTreeSet<_> = answer.plan.existing.iter().map(|(_, node)| node).collect();
+            if !nodes.is_empty() {
+                pass.clone()
+                    .with("nodes", nodes.len())
+                    .with("pods", answer.plan.existing.len())
+                    .info("computed unready node(s) will fit pod(s)");
+            }
         }
         self.told.retain(|key, _| demand.pods.contains_key(key));
         self.places = answer.plan.existing.iter().cloned().collect();
         self.nominate_existing(&answer, &demand.pods);
-        self.tell_refusals(&answer, &demand.pods);
+        self.tell_refusals(&answer, &demand.pods, any_pool);
         for planned in &answer.plan.nodes {
             if let Err(error) = self.order(planned, &demand.pods, &pass).await {
                 pass.error("creating nodeclaim", &error);
@@ -255,7 +274,28 @@ impl Provisioner {
         }
     }
 
-    fn tell_refusals(&mut self, answer: &Answer, pods: &PodsByKey) {
+    fn tell_pools_without_machines(&mut self, demand: &Demand, pass: &Pass) {
+        let now = Instant::now();
+        self.pools_told
+            .retain(|_, at| now.duration_since(*at) < REPEAT_TO_POOL);
+        for name in pools::without_machines(demand.templates()) {
+            pass.clone()
+                .with_ref("NodePool", name)
+                .info("skipping, nodepool requirements filtered out all instance types");
+            let pool = self.karpenter.pools.get("", name);
+            if let Some(pool) = pool.filter(|_| !self.pools_told.contains_key(name)) {
+                self.pools_told.insert(name.to_owned(), now);
+                self.karpenter.recorder.warning(
+                    &*pool,
+                    "NoCompatibleInstanceTypes",
+                    "NodePool requirements filtered out all compatible available instance types",
+                );
+            }
+        }
+    }
+
+    /// Tells pods why nothing is bought for them. Without any pool to buy from the log says that once for all of them.
+    fn tell_refusals(&mut self, answer: &Answer, pods: &PodsByKey, any_pool: bool) {
         for (key, why) in &answer.refusals {
             let message = format!("Failed to schedule pod, {why}");
             let Some(pod) = pods.get(key).filter(|_| self.is_news(key, &message)) else {
@@ -264,6 +304,9 @@ impl Provisioner {
             self.karpenter
                 .recorder
                 .warning(&**pod, "FailedScheduling", message);
+            if !any_pool {
+                continue;
+            }
             let pod = json!({ "name": pod.name_any(), "namespace": pod.namespace() });
             self.karpenter
                 .log

@@ -4,16 +4,19 @@
 //! once, assumes what was decided, and hands bindings and refusals to writers, so that it never waits for the API server.
 //! What the engine is asked next already counts what was decided before.
 
-use std::{mem::discriminant, sync::Arc, time::Duration};
+use std::{collections::BTreeSet, sync::Arc, time::Duration};
 
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{Node, Pod};
-use mullion_engine::{Decision, ModelError, PodClassId, model::PodSpec, preempt::Preemption};
+use mullion_engine::{
+    Decision, ModelError, PodClassId, model::PodSpec, preempt::Preemption,
+    profile::DEFAULT_SCHEDULER,
+};
 use rustc_hash::FxHashMap;
 use tokio::{sync::mpsc, time::MissedTickBehavior};
 
 use super::{
-    queue::{Entry, STALE_CHECK, SchedulingQueue},
+    queue::{Backoff, Entry, STALE_CHECK, SchedulingQueue},
     wake::{Event, NodeChanges, Plugins, scaled_down},
     writer::{Outcome, Refusal, Victim, Write, Writers},
 };
@@ -25,11 +28,10 @@ use crate::{
 
 /// Pods asked about while the shared state is held.
 const BATCH: usize = 128;
+/// Events collected before refused pods are told of them.
+const MOST_NEWS: usize = 64;
 /// Back-offs are flushed this often.
 const BACKOFF_CHECK: Duration = Duration::from_secs(1);
-
-/// Pods of this scheduler name are ours.
-const SCHEDULER_NAME: &str = "default-scheduler";
 
 /// Starts the scheduler over a cluster state that others may share; `seed` breaks ties between equal nodes.
 ///
@@ -38,15 +40,24 @@ const SCHEDULER_NAME: &str = "default-scheduler";
 /// - A refused pod says why in its `PodScheduled` condition and in an event, and is tried again when that can help.
 ///
 /// # Assumptions
-/// - No other scheduler serves pods of the name `default-scheduler`.
+/// - No other scheduler serves pods of the names of the state's profiles.
 pub fn start_over(context: &Context, state: &SharedState, seed: u64) {
+    start_with(context, state, seed, Backoff::default());
+}
+
+/// [`start_over`], with another back-off for refused pods.
+pub fn start_with(context: &Context, state: &SharedState, seed: u64, backoff: Backoff) {
     let (inputs, receiver) = mpsc::unbounded_channel();
-    watch_pods(context, inputs.clone());
+    let names = state.with(|state| {
+        let names = state.cluster().scheduler_names();
+        names.map(str::to_owned).collect::<BTreeSet<_>>()
+    });
+    watch_pods(context, inputs.clone(), names);
     watch_nodes(context, inputs.clone());
     let scheduler = Scheduler {
         context: context.clone(),
         state: state.clone(),
-        queue: SchedulingQueue::default(),
+        queue: SchedulingQueue::new(backoff),
         writers: Writers::start(context, inputs),
         news: Vec::new(),
         seed,
@@ -70,7 +81,8 @@ pub(super) enum Input {
     Bound(Box<Entry>, Outcome),
 }
 
-fn watch_pods(context: &Context, inputs: mpsc::UnboundedSender<Input>) {
+fn watch_pods(context: &Context, inputs: mpsc::UnboundedSender<Input>, names: BTreeSet<String>) {
+    let is_ours = move |pod: &Pod| names.contains(scheduler_name(pod));
     context.informers.pods.on_change(move |change| {
         // A send fails only when the process stops.
         let tell = |input| {
@@ -95,6 +107,9 @@ fn watch_pods(context: &Context, inputs: mpsc::UnboundedSender<Input>) {
                 Change::Updated { old, new } if only_conditions_changed(old, new) => {}
                 _ => tell(Input::Pending(Arc::clone(pod))),
             }
+            if let Some(old) = dropped_nomination(change, gone) {
+                tell(Input::Event(Event::NominationDropped(Arc::clone(old))));
+            }
         }
     });
 }
@@ -107,7 +122,7 @@ fn watch_nodes(context: &Context, inputs: mpsc::UnboundedSender<Input>) {
                 Some(event) => event,
                 None => return,
             },
-            Change::Deleted(_) => Event::NodeDeleted,
+            Change::Deleted(node) => Event::NodeDeleted(Arc::clone(node)),
         };
         let _ = inputs.send(Input::Event(event));
     });
@@ -125,23 +140,40 @@ fn node_event(old: &Arc<Node>, new: &Arc<Node>) -> Option<Event> {
 /// What a change of a bound pod means to refused ones.
 fn bound_pod_event(change: &Change<'_, Pod>, gone: bool) -> Option<Event> {
     match change {
-        Change::Added(_) => (!gone).then_some(Event::PodAdded),
-        Change::Deleted(pod) => (!convert::is_finished(pod)).then_some(Event::PodDeleted),
-        Change::Updated { old, .. } if convert::is_finished(old) => None,
-        Change::Updated { .. } if gone => Some(Event::PodDeleted),
-        Change::Updated { old, .. } if !is_bound(old) => Some(Event::PodAdded),
-        Change::Updated { old, new } if old.metadata.labels != new.metadata.labels => {
-            Some(Event::PodLabels)
+        Change::Added(pod) => (!gone).then(|| Event::PodAdded(Arc::clone(pod))),
+        Change::Deleted(pod) => {
+            (!convert::is_finished(pod)).then(|| Event::PodDeleted(Arc::clone(pod)))
         }
+        Change::Updated { old, .. } if convert::is_finished(old) => None,
+        Change::Updated { old, .. } if gone => Some(Event::PodDeleted(Arc::clone(old))),
+        Change::Updated { old, new } if !is_bound(old) => Some(Event::PodAdded(Arc::clone(new))),
         Change::Updated { old, new } => {
-            let smaller = old
-                .spec
-                .as_ref()
-                .zip(new.spec.as_ref())
-                .is_some_and(|(old, new)| scaled_down(old, new));
-            smaller.then_some(Event::PodScaledDown)
+            let (old, new) = (Arc::clone(old), Arc::clone(new));
+            if old.metadata.labels != new.metadata.labels {
+                return Some(Event::PodLabels { old, new });
+            }
+            let specs = old.spec.as_ref().zip(new.spec.as_ref());
+            let smaller = specs.is_some_and(|(old, new)| scaled_down(old, new));
+            smaller.then_some(Event::PodScaledDown { old, new })
         }
     }
+}
+
+/// The last version in which a waiting pod still held room on the node it was nominated for.
+fn dropped_nomination<'a>(change: &Change<'a, Pod>, gone: bool) -> Option<&'a Arc<Pod>> {
+    let nominated = |pod: &Pod| {
+        let status = pod.status.as_ref();
+        status
+            .and_then(|status| status.nominated_node_name.clone())
+            .filter(|node| !node.is_empty())
+    };
+    let (old, kept) = match change {
+        Change::Added(_) => return None,
+        Change::Deleted(pod) => (*pod, None),
+        Change::Updated { old, new } => (*old, nominated(new).filter(|_| !gone)),
+    };
+    let held = nominated(old);
+    (held.is_some() && held != kept).then_some(old)
 }
 
 fn is_bound(pod: &Pod) -> bool {
@@ -151,12 +183,12 @@ fn is_bound(pod: &Pod) -> bool {
         .is_some_and(|node| !node.is_empty())
 }
 
-fn is_ours(pod: &Pod) -> bool {
-    let name = pod
-        .spec
-        .as_ref()
-        .and_then(|spec| spec.scheduler_name.as_deref());
-    matches!(name, None | Some("" | SCHEDULER_NAME))
+/// The scheduler a pod is for.
+fn scheduler_name(pod: &Pod) -> &str {
+    let spec = pod.spec.as_ref();
+    let name = spec.and_then(|spec| spec.scheduler_name.as_deref());
+    name.filter(|name| !name.is_empty())
+        .unwrap_or(DEFAULT_SCHEDULER)
 }
 
 /// Whether an update of a pending pod is only the echo of its own refusal.
@@ -169,7 +201,7 @@ struct Scheduler {
     state: SharedState,
     queue: SchedulingQueue,
     writers: Writers,
-    /// Events without an object that refused pods have not been told of.
+    /// Events that refused pods have not been told of.
     news: Vec<Event>,
     seed: u64,
 }
@@ -231,9 +263,7 @@ impl Scheduler {
                 }
             }
             let now = self.context.clock.now();
-            for event in std::mem::take(&mut self.news) {
-                self.notify(&event, now);
-            }
+            self.tell_news(now);
             self.queue.flush_backoff(now);
             if now >= stale_at {
                 self.queue.flush_stale(now);
@@ -247,23 +277,21 @@ impl Scheduler {
         match input {
             Input::Pending(pod) => self.queue.set(pod, now),
             Input::Settled(pod) => self.queue.remove(&pod),
-            Input::Event(event @ (Event::NodeAdded(_) | Event::NodeUpdated { .. })) => {
-                self.notify(&event, now)
-            }
-            // A thousand of these at once say no more than one.
+            // Who is refused later is asked about with the event already counted.
+            Input::Event(_) if !self.queue.has_unschedulable() => {}
+            // A thousand pods of one template say no more than one.
             Input::Event(event) => {
-                if !self
-                    .news
-                    .iter()
-                    .any(|known| discriminant(known) == discriminant(&event))
-                {
+                if !self.news.iter().any(|known| known.covers(&event)) {
                     self.news.push(event);
+                }
+                if self.news.len() >= MOST_NEWS {
+                    self.tell_news(now);
                 }
             }
             Input::Bound(entry, Outcome::Done) => self.queue.placed(&entry),
             Input::Bound(entry, Outcome::Refused { again, message }) => {
                 self.state.with(|state| state.forget(&key(&entry.pod)));
-                self.input(Input::Event(Event::PodDeleted));
+                self.input(Input::Event(Event::PodDeleted(Arc::clone(&entry.pod))));
                 if again {
                     self.fail(*entry, message, now);
                 } else {
@@ -273,9 +301,11 @@ impl Scheduler {
         }
     }
 
-    fn notify(&mut self, event: &Event, now: Timestamp) {
-        if self.queue.has_unschedulable() {
-            self.queue.notify(event, now);
+    /// Wakes the refused pods that the news may help.
+    fn tell_news(&mut self, now: Timestamp) {
+        let news = std::mem::take(&mut self.news);
+        if !news.is_empty() {
+            self.queue.notify(&news, now);
         }
     }
 
@@ -388,11 +418,7 @@ fn ask(
         }
         Decision::Unschedulable(refusal) => refusal,
     };
-    let rejectors: Plugins = refusal
-        .nodes
-        .iter()
-        .map(|(_, refusal)| refusal.plugin)
-        .collect();
+    let rejectors: Plugins = refusal.plugins().into_iter().collect();
     let cluster = state.cluster_mut();
     let preemption = cluster.preempt(class, &spec.key(), &refusal, seed);
     let message = cluster.message_with_preemption(&refusal, &preemption);
@@ -424,4 +450,33 @@ fn ask(
 
 fn key(pod: &Pod) -> String {
     pod.metadata.uid.clone().unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn nominated(node: Option<&str>) -> Arc<Pod> {
+        let pod = json!({ "metadata": { "name": "a" }, "status": { "nominatedNodeName": node } });
+        Arc::new(serde_json::from_value(pod).expect("a pod"))
+    }
+
+    #[test]
+    fn room_held_for_a_waiting_pod_is_dropped_when_it_goes_or_is_held_elsewhere() {
+        let (here, there, nowhere) = (
+            nominated(Some("n1")),
+            nominated(Some("n2")),
+            nominated(None),
+        );
+        let dropped = |old: &Arc<Pod>, new: &Arc<Pod>| {
+            dropped_nomination(&Change::Updated { old, new }, false).is_some()
+        };
+        assert!(dropped(&here, &there) && dropped(&here, &nowhere));
+        assert!(!dropped(&here, &here) && !dropped(&nowhere, &here));
+        assert!(dropped_nomination(&Change::Deleted(&here), true).is_some());
+        assert!(dropped_nomination(&Change::Deleted(&nowhere), true).is_none());
+        assert!(dropped_nomination(&Change::Added(&here), false).is_none());
+    }
 }

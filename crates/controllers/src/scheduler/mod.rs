@@ -1,14 +1,16 @@
 //! The scheduler: kube-scheduler's queue and effects around the engine's decisions.
 //!
 //! `driver` is the loop, [`queue`] says which pod is tried next, [`wake`] is the table of which events help which
-//! refused pod, and `writer` carries decisions to the API server. What a decision is lies in the engine.
+//! refused pod, [`config`] reads its configuration file, and `writer` carries decisions to the API server. What a decision is lies in the engine.
 
+pub mod config;
 mod driver;
+mod hints;
 pub mod queue;
 pub mod wake;
 mod writer;
 
-pub use driver::start_over;
+pub use driver::{start_over, start_with};
 
 use crate::{Context, state::SharedState};
 

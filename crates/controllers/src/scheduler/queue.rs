@@ -18,9 +18,39 @@ use rustc_hash::FxHashMap;
 
 use super::wake::{self, Event, Plugins};
 
-/// First and longest back-off.
-const INITIAL_BACKOFF_S: i64 = 1;
-const MAX_BACKOFF_S: i64 = 10;
+/// How long a pod waits after it was refused: twice as long each time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Backoff {
+    /// The first time.
+    pub initial_seconds: i64,
+    /// At most; 0 for no waiting at all.
+    pub max_seconds: i64,
+}
+
+impl Default for Backoff {
+    fn default() -> Self {
+        Backoff {
+            initial_seconds: 1,
+            max_seconds: 10,
+        }
+    }
+}
+
+impl Backoff {
+    /// How long a pod waits that was refused so often.
+    fn after(self, refusals: u32) -> i64 {
+        let Some(doublings) = refusals.checked_sub(1) else {
+            return 0;
+        };
+        let halved = self.max_seconds.checked_shr(doublings).unwrap_or(0);
+        if self.initial_seconds > halved {
+            self.max_seconds
+        } else {
+            self.initial_seconds << doublings
+        }
+    }
+}
+
 /// Pods that nothing woke for so long are tried again; looked for this often.
 const STALE: SignedDuration = SignedDuration::from_secs(5 * 60);
 /// How often stale pods are looked for.
@@ -36,6 +66,7 @@ pub struct Entry {
     /// How often trying it failed for another reason, since plugins last had a say.
     failures: u32,
     rejectors: Plugins,
+    backoff: Backoff,
     /// When it came, or last came back.
     since: Timestamp,
     sequence: u64,
@@ -64,9 +95,18 @@ pub struct SchedulingQueue {
     /// Pods that were handed out and not given back, with what became known of them since.
     out: FxHashMap<Arc<str>, Option<Arc<Pod>>>,
     sequence: u64,
+    backoff: Backoff,
 }
 
 impl SchedulingQueue {
+    /// An empty queue.
+    pub fn new(backoff: Backoff) -> Self {
+        SchedulingQueue {
+            backoff,
+            ..SchedulingQueue::default()
+        }
+    }
+
     /// A pending pod appeared or changed.
     pub fn set(&mut self, pod: Arc<Pod>, now: Timestamp) {
         let key = key(&pod);
@@ -81,6 +121,7 @@ impl SchedulingQueue {
                 refusals: 0,
                 failures: 0,
                 rejectors: Plugins::default(),
+                backoff: self.backoff,
                 since: now,
                 sequence: self.sequence,
             };
@@ -165,14 +206,16 @@ impl SchedulingQueue {
         self.put(key, entry, place);
     }
 
-    /// Wakes the pods that an event may help.
-    pub fn notify(&mut self, event: &Event, now: Timestamp) {
+    /// Wakes the pods that any of these events may help.
+    pub fn notify(&mut self, events: &[Event], now: Timestamp) {
         let waiting = self
             .entries
             .iter()
             .filter(|(_, (_, place))| *place == Place::Unschedulable);
-        let helped =
-            waiting.filter(|(_, (entry, _))| wake::wakes(&entry.pod, entry.rejectors, event));
+        let helped = waiting.filter(|(_, (entry, _))| {
+            let helps = |event| wake::wakes(&entry.pod, entry.rejectors, event);
+            events.iter().any(helps)
+        });
         let helped: Vec<_> = helped.map(|(key, _)| Arc::clone(key)).collect();
         for key in helped {
             self.relocate(&key, |entry| entry.woken(now));
@@ -310,12 +353,7 @@ impl Entry {
         } else {
             self.refusals
         };
-        let backoff = match count {
-            0 => 0,
-            count => INITIAL_BACKOFF_S
-                .checked_shl(count - 1)
-                .map_or(MAX_BACKOFF_S, |s| s.clamp(1, MAX_BACKOFF_S)),
-        };
+        let backoff = self.backoff.after(count);
         Timestamp::from_second(self.since.as_second() + backoff).unwrap_or(Timestamp::MAX)
     }
 }
@@ -386,9 +424,9 @@ mod tests {
         queue.set(pod("a", 0), at(0));
         let entry = queue.pop(1).remove(0);
         queue.refused(entry, fit(), at(0));
-        queue.notify(&Event::PodAdded, at(0));
+        queue.notify(&[Event::PodAdded(pod("x", 0))], at(0));
         assert_eq!(queue.depth(), [0, 0, 1, 0]);
-        queue.notify(&Event::PodDeleted, at(0));
+        queue.notify(&[Event::PodDeleted(pod("x", 0))], at(0));
         assert_eq!(queue.depth(), [0, 1, 0, 0]);
         queue.flush_backoff(at(1));
         assert_eq!(queue.depth(), [0, 1, 0, 0]);
@@ -413,7 +451,7 @@ mod tests {
         queue.set(pod("a", 0), at(0));
         let entry = queue.pop(1).remove(0);
         queue.refused(entry, fit(), at(0));
-        queue.notify(&Event::PodDeleted, at(2));
+        queue.notify(&[Event::PodDeleted(pod("x", 0))], at(2));
         assert_eq!(queue.depth(), [1, 0, 0, 0]);
     }
 
@@ -439,7 +477,7 @@ mod tests {
         queue.set(pod("a", 0), at(0));
         let entry = queue.pop(1).remove(0);
         queue.refused(entry, fit(), at(0));
-        queue.notify(&Event::PodDeleted, at(0));
+        queue.notify(&[Event::PodDeleted(pod("x", 0))], at(0));
         queue.set(pod("b", 0), at(0));
         assert_eq!(names(&queue.pop(5)), ["b"]);
         let entry = queue.pop(5).remove(0);
@@ -468,7 +506,7 @@ mod tests {
     fn a_gated_pod_waits_until_its_last_gate_is_gone() {
         let mut queue = SchedulingQueue::default();
         queue.set(gated("a"), at(0));
-        queue.notify(&Event::PodDeleted, at(5));
+        queue.notify(&[Event::PodDeleted(pod("x", 0))], at(5));
         queue.flush_stale(at(1_000));
         assert_eq!(queue.depth(), [0, 0, 0, 1]);
         queue.set(pod("a", 0), at(6));

@@ -1,19 +1,16 @@
 //! Which events can make which refused pod schedulable: kube-scheduler's queueing hints, as a table.
 //!
 //! A pod that was refused is tried again only when something happens that one of its rejectors cares about. The table
-//! says what each plugin cares about; a hint looks at the object concerned, so that a node that could not take the pod
-//! anyway does not wake it.
+//! says what each plugin cares about; a hint (see [`super::hints`]) looks at the object concerned, so that a node that
+//! could not take the pod anyway does not wake it.
 
 use std::sync::Arc;
 
 use k8s_openapi::api::core::v1::{Node, Pod, PodSpec};
 use mullion_engine::Plugin;
 
-use crate::state::{
-    node_selector,
-    requests::{self, pod_requests},
-    taints,
-};
+use super::hints::{self, NodeHint, PodHint};
+use crate::state::requests::pod_requests;
 
 /// Something that happened in the cluster.
 #[derive(Clone, Debug)]
@@ -30,15 +27,50 @@ pub enum Event {
         changes: NodeChanges,
     },
     /// A node is gone.
-    NodeDeleted,
+    NodeDeleted(Arc<Node>),
     /// A pod was bound, or appeared bound.
-    PodAdded,
+    PodAdded(Arc<Pod>),
     /// The labels of a bound pod changed.
-    PodLabels,
+    PodLabels {
+        /// Before.
+        old: Arc<Pod>,
+        /// After.
+        new: Arc<Pod>,
+    },
     /// A bound pod requests less than before.
-    PodScaledDown,
+    PodScaledDown {
+        /// Before.
+        old: Arc<Pod>,
+        /// After.
+        new: Arc<Pod>,
+    },
     /// A bound pod is gone or has finished, or a binding failed.
-    PodDeleted,
+    PodDeleted(Arc<Pod>),
+    /// A waiting pod gave up the room that was held for it on a node. Pods of higher priority never counted that room as taken.
+    NominationDropped(Arc<Pod>),
+}
+
+impl Event {
+    /// Whether another event says nothing that this one does not: pods of one template mean the same to whoever waits.
+    pub fn covers(&self, other: &Self) -> bool {
+        let same = |one: &Pod, other: &Pod| {
+            let spec = |pod: &Pod| {
+                pod.spec
+                    .as_ref()
+                    .map(|spec| (spec.priority, spec.containers.len()))
+            };
+            one.metadata.namespace == other.metadata.namespace
+                && one.metadata.labels == other.metadata.labels
+                && spec(one) == spec(other)
+                && hints::host_ports(one).eq(hints::host_ports(other))
+        };
+        match (self, other) {
+            (Self::PodAdded(one), Self::PodAdded(other))
+            | (Self::PodDeleted(one), Self::PodDeleted(other))
+            | (Self::NominationDropped(one), Self::NominationDropped(other)) => same(one, other),
+            _ => false,
+        }
+    }
 }
 
 /// In which respects a node changed.
@@ -69,7 +101,8 @@ impl NodeChanges {
         Self {
             allocatable: allocatable(old) != allocatable(new),
             labels: old.metadata.labels != new.metadata.labels,
-            taints: taints(old) != taints(new) || (is_cordoned(old) && !is_cordoned(new)),
+            taints: taints(old) != taints(new)
+                || (hints::is_cordoned(old) && !hints::is_cordoned(new)),
         }
     }
 
@@ -108,20 +141,14 @@ impl FromIterator<Plugin> for Plugins {
     }
 }
 
-/// Looks at a node that appeared, or at both versions of one that changed.
-type Hint = fn(&PodSpec, old: Option<&Node>, new: &Node) -> bool;
-
 /// What one plugin cares about.
 struct Cares {
     plugin: Plugin,
     /// Respects in which a node's change matters; its appearance always does.
     node: NodeChanges,
-    hint: Hint,
-    node_deleted: bool,
-    pod_added: bool,
-    pod_labels: bool,
-    pod_scaled_down: bool,
-    pod_deleted: bool,
+    hint: NodeHint,
+    node_deleted: fn(&PodSpec, &Node) -> bool,
+    pod: PodHint,
 }
 
 const NOTHING: NodeChanges = NodeChanges {
@@ -145,57 +172,52 @@ const ALLOCATABLE: NodeChanges = NodeChanges {
 const NODES_ONLY: Cares = Cares {
     plugin: Plugin::NodeName,
     node: NOTHING,
-    hint: always,
-    node_deleted: false,
-    pod_added: false,
-    pod_labels: false,
-    pod_scaled_down: false,
-    pod_deleted: false,
+    hint: hints::any_node,
+    node_deleted: |_, _| false,
+    pod: |_, _| false,
 };
 
 const TABLE: [Cares; 10] = [
     Cares {
         plugin: Plugin::PreFilter,
         node: LABELS,
-        hint: affinity_now_fits,
+        hint: hints::affinity_now_fits,
         ..NODES_ONLY
     },
     Cares {
         plugin: Plugin::NodeUnschedulable,
         node: TAINTS,
-        hint: not_cordoned,
+        hint: hints::not_cordoned,
         ..NODES_ONLY
     },
     NODES_ONLY,
     Cares {
         plugin: Plugin::TaintToleration,
         node: TAINTS,
-        hint: taints_now_tolerated,
+        hint: hints::taints_now_tolerated,
         ..NODES_ONLY
     },
     Cares {
         plugin: Plugin::NodeAffinity,
         node: LABELS,
-        hint: affinity_now_fits,
+        hint: hints::affinity_now_fits,
         ..NODES_ONLY
     },
     Cares {
         plugin: Plugin::OperatingSystem,
         node: LABELS,
-        hint: always,
         ..NODES_ONLY
     },
     Cares {
         plugin: Plugin::NodePorts,
-        pod_deleted: true,
+        pod: hints::ports_freed,
         ..NODES_ONLY
     },
     Cares {
         plugin: Plugin::NodeResourcesFit,
         node: ALLOCATABLE,
-        hint: fits_when_empty,
-        pod_scaled_down: true,
-        pod_deleted: true,
+        hint: hints::fits_when_empty,
+        pod: hints::resources_freed,
         ..NODES_ONLY
     },
     Cares {
@@ -205,18 +227,14 @@ const TABLE: [Cares; 10] = [
             taints: true,
             allocatable: false,
         },
-        node_deleted: true,
-        pod_added: true,
-        pod_labels: true,
-        pod_deleted: true,
-        ..NODES_ONLY
+        hint: hints::domains_changed,
+        node_deleted: hints::has_spread_keys,
+        pod: hints::spread_changed,
     },
     Cares {
         plugin: Plugin::InterPodAffinity,
         node: LABELS,
-        pod_added: true,
-        pod_labels: true,
-        pod_deleted: true,
+        pod: hints::neighbours_changed,
         ..NODES_ONLY
     },
 ];
@@ -235,11 +253,12 @@ pub fn wakes(pod: &Pod, rejectors: Plugins, event: &Event) -> bool {
                     || (cares.node.taints && changes.taints);
                 matters && (cares.hint)(spec, Some(old), new)
             }
-            Event::NodeDeleted => cares.node_deleted,
-            Event::PodAdded => cares.pod_added,
-            Event::PodLabels => cares.pod_labels,
-            Event::PodScaledDown => cares.pod_scaled_down,
-            Event::PodDeleted => cares.pod_deleted,
+            Event::NodeDeleted(node) => (cares.node_deleted)(spec, node),
+            Event::PodAdded(_)
+            | Event::PodLabels { .. }
+            | Event::PodScaledDown { .. }
+            | Event::PodDeleted(_)
+            | Event::NominationDropped(_) => (cares.pod)(pod, event),
         })
 }
 
@@ -259,7 +278,10 @@ pub fn own_change_wakes(old: &Pod, new: &Pod, rejectors: Plugins) -> bool {
     let affinity = (before.affinity != after.affinity
         || before.node_selector != after.node_selector)
         && (rejectors.contains(Plugin::NodeAffinity) || rejectors.contains(Plugin::PreFilter));
-    tolerations || labels || smaller || affinity
+    let spread = rejectors.contains(Plugin::PodTopologySpread)
+        && before.tolerations != after.tolerations
+        && hints::honours_taints(after);
+    tolerations || labels || smaller || affinity || spread
 }
 
 /// Whether any request became smaller.
@@ -271,63 +293,6 @@ pub fn scaled_down(before: &PodSpec, after: &PodSpec) -> bool {
     pod_requests(before)
         .iter()
         .any(|(name, amount)| after.get(name).copied().unwrap_or(0) < *amount)
-}
-
-fn always(_: &PodSpec, _: Option<&Node>, _: &Node) -> bool {
-    true
-}
-
-fn is_cordoned(node: &Node) -> bool {
-    node.spec
-        .as_ref()
-        .is_some_and(|spec| spec.unschedulable == Some(true))
-}
-
-fn not_cordoned(_: &PodSpec, _: Option<&Node>, new: &Node) -> bool {
-    !is_cordoned(new)
-}
-
-fn taints_now_tolerated(pod: &PodSpec, old: Option<&Node>, new: &Node) -> bool {
-    let tolerated = |node: &Node| {
-        let taints = node
-            .spec
-            .as_ref()
-            .and_then(|spec| spec.taints.as_deref())
-            .unwrap_or_default();
-        let tolerations = pod.tolerations.as_deref().unwrap_or_default();
-        taints::untolerated(taints, tolerations, &["NoSchedule", "NoExecute"]).is_none()
-    };
-    tolerated(new) && old.is_none_or(|old| !tolerated(old))
-}
-
-fn affinity_now_fits(pod: &PodSpec, old: Option<&Node>, new: &Node) -> bool {
-    node_selector::allows(pod, new) && old.is_none_or(|old| !node_selector::allows(pod, old))
-}
-
-/// Whether the pod fits the node when it is empty and, for a change, whether there is more of anything it asks for.
-fn fits_when_empty(pod: &PodSpec, old: Option<&Node>, new: &Node) -> bool {
-    let offered = |node: &Node| {
-        requests::amounts(
-            node.status
-                .as_ref()
-                .and_then(|status| status.allocatable.as_ref()),
-        )
-    };
-    let (wanted, now) = (pod_requests(pod), offered(new));
-    let amount = |amounts: &requests::Amounts, name: &str| amounts.get(name).copied().unwrap_or(0);
-    let fits = wanted
-        .iter()
-        .all(|(name, wanted)| *wanted <= amount(&now, name));
-    let grew = old.is_none_or(|old| {
-        let before = offered(old);
-        let pods = std::iter::once("pods");
-        wanted
-            .keys()
-            .map(String::as_str)
-            .chain(pods)
-            .any(|name| amount(&now, name) > amount(&before, name))
-    });
-    fits && grew
 }
 
 #[cfg(test)]
@@ -362,13 +327,42 @@ mod tests {
         Event::NodeUpdated { old, new, changes }
     }
 
+    fn bound(spec: serde_json::Value) -> Arc<Pod> {
+        let mut spec = spec;
+        spec["nodeName"] = json!("n");
+        if spec["containers"].is_null() {
+            spec["containers"] =
+                json!([{ "name": "c", "resources": { "requests": { "cpu": "1" } } }]);
+        }
+        Arc::new(
+            serde_json::from_value(json!({ "metadata": { "name": "b" }, "spec": spec }))
+                .expect("a pod"),
+        )
+    }
+
+    fn shrunk() -> Event {
+        let new = json!({ "containers": [{ "name": "c", "resources": { "requests": { "cpu": "500m" } } }] });
+        Event::PodScaledDown {
+            old: bound(json!({})),
+            new: bound(new),
+        }
+    }
+
     #[test]
     fn a_pod_is_woken_only_by_what_one_of_its_rejectors_cares_about() {
         let good = || node("windows", "os", "4", false);
         let cases = [
-            (Plugin::NodeResourcesFit, Event::PodDeleted, true),
-            (Plugin::NodeResourcesFit, Event::PodScaledDown, true),
-            (Plugin::NodeResourcesFit, Event::PodAdded, false),
+            (
+                Plugin::NodeResourcesFit,
+                Event::PodDeleted(bound(json!({}))),
+                true,
+            ),
+            (Plugin::NodeResourcesFit, shrunk(), true),
+            (
+                Plugin::NodeResourcesFit,
+                Event::PodAdded(bound(json!({}))),
+                false,
+            ),
             (Plugin::NodeResourcesFit, Event::NodeAdded(good()), true),
             (
                 Plugin::NodeResourcesFit,
@@ -400,7 +394,11 @@ mod tests {
                 update(node("windows", "gpu", "4", false), good()),
                 true,
             ),
-            (Plugin::TaintToleration, Event::PodDeleted, false),
+            (
+                Plugin::TaintToleration,
+                Event::PodDeleted(bound(json!({}))),
+                false,
+            ),
             (
                 Plugin::NodeAffinity,
                 update(node("linux", "os", "4", false), good()),
@@ -421,10 +419,12 @@ mod tests {
                 update(good(), node("windows", "os", "4", true)),
                 false,
             ),
-            (Plugin::PodTopologySpread, Event::NodeDeleted, true),
-            (Plugin::InterPodAffinity, Event::PodAdded, true),
-            (Plugin::NodePorts, Event::PodDeleted, true),
-            (Plugin::NodePorts, Event::PodLabels, false),
+            (Plugin::PodTopologySpread, Event::NodeDeleted(good()), false),
+            (
+                Plugin::NodePorts,
+                Event::PodDeleted(bound(json!({}))),
+                false,
+            ),
         ];
         for (plugin, event, expected) in cases {
             assert_eq!(
@@ -434,7 +434,11 @@ mod tests {
             );
         }
         assert!(
-            !wakes(&pod(), Plugins::default(), &Event::PodDeleted),
+            !wakes(
+                &pod(),
+                Plugins::default(),
+                &Event::PodDeleted(bound(json!({})))
+            ),
             "nothing refused it"
         );
     }

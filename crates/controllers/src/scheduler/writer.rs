@@ -207,6 +207,7 @@ impl Writer {
             known.status == "False"
                 && known.reason.as_deref() == Some(refusal.reason)
                 && known.message.as_deref() == Some(refusal.message.as_str())
+                && known.observed_generation == latest.metadata.generation
         });
         let nominated = status.and_then(|status| status.nominated_node_name.as_deref());
         if same && nominated == refusal.nominated.as_deref() {

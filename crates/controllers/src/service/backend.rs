@@ -100,13 +100,14 @@ pub(super) fn target(pod: &Pod) -> ObjectReference {
     }
 }
 
-/// The ports on which the pod serves the Service; a named port that the pod does not have is left out.
+/// The ports on which the pod serves the Service, in the Service's order; a named port that the pod does not have is
+/// left out.
 pub(super) fn ports(pod: &Pod, service: &Service) -> Vec<EndpointPort> {
     let ports = service
         .spec
         .iter()
         .flat_map(|spec| spec.ports.iter().flatten());
-    let mut found: Vec<_> = ports
+    ports
         .filter_map(|port| {
             Some(EndpointPort {
                 name: Some(port.name.clone().unwrap_or_default()),
@@ -115,9 +116,7 @@ pub(super) fn ports(pod: &Pod, service: &Service) -> Vec<EndpointPort> {
                 app_protocol: port.app_protocol.clone(),
             })
         })
-        .collect();
-    found.sort_by(|a, b| (&a.name, a.port, &a.protocol).cmp(&(&b.name, b.port, &b.protocol)));
-    found
+        .collect()
 }
 
 fn protocol(protocol: Option<&str>) -> &str {
@@ -243,9 +242,9 @@ pub(super) mod tests {
         assert_eq!(
             pairs,
             [
-                (Some("named"), Some(8080)),
+                (Some("same"), Some(80)),
                 (Some("number"), Some(9090)),
-                (Some("same"), Some(80))
+                (Some("named"), Some(8080)),
             ]
         );
     }

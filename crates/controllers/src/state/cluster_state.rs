@@ -12,7 +12,7 @@ use k8s_openapi::api::{
     policy::v1::PodDisruptionBudget,
 };
 use kube::Resource;
-use mullion_engine::{Cluster, ModelError, Options, model::PodSpec};
+use mullion_engine::{Cluster, ModelError, Options, Profile, model::PodSpec};
 use rustc_hash::FxHashMap;
 
 use super::convert;
@@ -28,8 +28,13 @@ pub struct ClusterState {
 impl ClusterState {
     /// An empty cluster.
     pub fn new(options: Options) -> Self {
+        Self::with_profiles(options, &[])
+    }
+
+    /// An empty cluster whose pods are decided by these profiles; by the default one if there are none.
+    pub fn with_profiles(options: Options, profiles: &[Profile]) -> Self {
         Self {
-            cluster: Cluster::new(options),
+            cluster: Cluster::with_profiles(options, profiles),
             assumed: FxHashMap::default(),
         }
     }

@@ -154,6 +154,8 @@ pub fn template(metadata: &ObjectMeta, spec: &api::PodSpec) -> PodTemplate {
             .collect(),
         host_network: spec.host_network == Some(true),
         scheduler_name: spec.scheduler_name.clone().unwrap_or_default(),
+        // Claims are not told to the engine, so volumes decide nothing here.
+        volumes: Vec::new(),
     }
 }
 
@@ -224,7 +226,7 @@ pub fn taint(taint: &api::Taint) -> Option<Taint> {
     Some(Taint {
         key: taint.key.clone(),
         value,
-        effect: effect(&taint.effect)?,
+        effect: TaintEffect::named(&taint.effect)?,
     })
 }
 
@@ -240,7 +242,7 @@ pub fn toleration(toleration: &api::Toleration) -> Toleration {
         key: toleration.key.clone().unwrap_or_default(),
         operator,
         value: toleration.value.clone().unwrap_or_default(),
-        effect: toleration.effect.as_deref().and_then(effect),
+        effect: toleration.effect.as_deref().and_then(TaintEffect::named),
         toleration_seconds: toleration.toleration_seconds,
     }
 }
@@ -280,15 +282,6 @@ fn named(metadata: &ObjectMeta) -> (String, String) {
         metadata.namespace.clone().unwrap_or_default(),
         metadata.name.clone().unwrap_or_default(),
     )
-}
-
-fn effect(effect: &str) -> Option<TaintEffect> {
-    match effect {
-        "NoSchedule" => Some(TaintEffect::NoSchedule),
-        "PreferNoSchedule" => Some(TaintEffect::PreferNoSchedule),
-        "NoExecute" => Some(TaintEffect::NoExecute),
-        _ => None,
-    }
 }
 
 fn operator(operator: &str) -> Operator {

@@ -11,7 +11,7 @@ use k8s_openapi::api::{
     core::v1::{Namespace, Node, Pod, Service},
     policy::v1::PodDisruptionBudget,
 };
-use mullion_engine::Options;
+use mullion_engine::{Options, Profile};
 use tokio::sync::mpsc;
 
 use super::{ClusterState, convert};
@@ -44,6 +44,12 @@ enum Delta {
 impl SharedState {
     /// A state over the informers of `context`.
     pub fn new(context: &Context, options: Options) -> Self {
+        Self::with_profiles(context, options, &[])
+    }
+
+    /// A state over the informers of `context` whose pods are decided by these profiles; by the default one if there
+    /// are none.
+    pub fn with_profiles(context: &Context, options: Options, profiles: &[Profile]) -> Self {
         let (sender, deltas) = mpsc::unbounded_channel();
         let informers = &context.informers;
         // A send fails only after the state is dropped, when nobody asks any more.
@@ -93,7 +99,7 @@ impl SharedState {
         Self {
             informers: Arc::clone(informers),
             inner: Arc::new(Mutex::new(Inner {
-                state: ClusterState::new(options),
+                state: ClusterState::with_profiles(options, profiles),
                 deltas,
             })),
         }

@@ -10,7 +10,9 @@ const SAFE: &[u8; 27] = b"bcdfghjklmnpqrstvwxz2456789";
 
 /// FNV-1a (32 bit) over the template's JSON and the collision count, its decimal digits written in a safe alphabet.
 ///
-/// Stable for equal templates; not the same value as kube-controller-manager's, which hashes a Go memory dump.
+/// Algorithm, alphabet and length are kube-controller-manager's; the value is not. It hashes what Go's printer makes of
+/// the whole structure: the names of fields and types, private fields, and a `<nil>` for every field that is not set, so
+/// that the value changes with each release that adds a field. No client can rely on it, and ours does not change.
 pub fn template_hash(template: &PodTemplateSpec, collisions: Option<i32>) -> String {
     // Serializing to memory cannot fail: keys are strings and there is no IO.
     let dump = serde_json::to_vec(template).expect("a pod template serializes");

@@ -197,3 +197,66 @@ async fn pods_of_a_vanished_node_are_failed_and_removed() {
         })
         .await;
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_disruption_that_was_announced_but_did_not_come_is_taken_back() {
+    let cluster = Cluster::start().await;
+    cluster.create(deployment("web", 1, "web:1")).await;
+    cluster.rolled_out("web").await;
+    let name = cluster.pods("web")[0].name_any();
+    let announced = json!({
+        "type": "DisruptionTarget", "status": "True", "reason": "PreemptionByScheduler",
+        "message": "spared in the end", "lastTransitionTime": cluster.context.now(),
+    });
+    let patch = kube::api::Patch::Strategic(json!({"status": {"conditions": [announced]}}));
+    let pods: Api<Pod> = cluster.api();
+    pods.patch_status(&name, &kube::api::PatchParams::default(), &patch)
+        .await
+        .expect("it is accepted");
+    let condition = || {
+        let pod = cluster.context.informers.pods.get("default", &name)?;
+        mullion_controllers::pods::condition(&pod, "DisruptionTarget").cloned()
+    };
+    cluster.pass(110).await;
+    assert_eq!(condition().expect("it is there").status, "True");
+    cluster.pass(20).await;
+    let condition = condition().expect("it stays, but is False");
+    assert_eq!(
+        (condition.status.as_str(), condition.reason),
+        ("False", None)
+    );
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_is_wrong_with_a_budgets_pods_is_told() {
+    let cluster = Cluster::start().await;
+    for name in ["first", "second"] {
+        let mut two = budget("bare", json!({"maxUnavailable": 1}));
+        two["metadata"]["name"] = json!(name);
+        cluster.create(two).await;
+    }
+    cluster
+        .create(json!({
+            "apiVersion": "v1", "kind": "Pod", "metadata": {"name": "bare", "labels": {"app": "bare"}},
+            "spec": {"containers": [{"name": "c", "image": "web:1"}]},
+        }))
+        .await;
+    cluster.pass(10).await;
+    let told = cluster.events("bare").await;
+    let message = r#"Pod "default"/"bare" matches multiple PodDisruptionBudgets.  Chose "first" arbitrarily."#;
+    assert!(
+        told.contains(&(
+            "MultiplePodDisruptionBudgets".to_owned(),
+            message.to_owned()
+        )),
+        "{told:?}"
+    );
+    let told = cluster.events("first").await;
+    let unmanaged = told
+        .iter()
+        .find(|(reason, _)| reason == "UnmanagedPods")
+        .expect("it is told");
+    let start = "Pods selected by this PodDisruptionBudget (selector: &LabelSelector{MatchLabels:map[string]string{app: bare,},\
+                 MatchExpressions:[]LabelSelectorRequirement{},}) were found to be unmanaged. As a result,";
+    assert!(unmanaged.1.starts_with(start), "{}", unmanaged.1);
+}

@@ -347,3 +347,49 @@ async fn a_deleted_namespace_is_emptied_pods_first_and_goes() {
         })
         .await;
 }
+
+#[tokio::test(start_paused = true)]
+async fn an_owner_in_another_namespace_is_none_which_is_told() {
+    let cluster = Cluster::start().await;
+    let owner = cluster
+        .create(json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "owner"}}))
+        .await;
+    let uid = owner.metadata.uid.expect("every object has one");
+    let reference = json!([{"apiVersion": "v1", "kind": "ConfigMap", "name": "owner", "uid": uid}]);
+    cluster
+        .create(json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "other"}}))
+        .await;
+    cluster.pass(5).await;
+    for (name, kind) in [("stray", "Secret"), ("wide", "PriorityClass")] {
+        let mut child = json!({"apiVersion": "v1", "kind": kind, "metadata": {"name": name, "ownerReferences": reference}});
+        if kind == "Secret" {
+            child["metadata"]["namespace"] = json!("other");
+        } else {
+            child["apiVersion"] = json!("scheduling.k8s.io/v1");
+            child["value"] = json!(1);
+        }
+        cluster.create(child).await;
+    }
+    cluster.pass(30).await;
+    let client = || cluster.context.client.clone();
+    let secrets: Api<k8s_openapi::api::core::v1::Secret> = Api::namespaced(client(), "other");
+    let stray = secrets.get_opt("stray").await.expect("the API answers");
+    assert!(stray.is_none(), "it has no owner and goes");
+    let classes: Api<k8s_openapi::api::scheduling::v1::PriorityClass> = Api::all(client());
+    let wide = classes.get_opt("wide").await.expect("the API answers");
+    assert!(wide.is_some(), "what cannot have such an owner stays");
+    let events: Api<k8s_openapi::api::core::v1::Event> = Api::all(client());
+    let events = events.list(&kube::api::ListParams::default()).await;
+    let told: Vec<_> = events
+        .expect("events are listed")
+        .into_iter()
+        .filter(|event| event.reason.as_deref() == Some("OwnerRefInvalidNamespace"))
+        .filter_map(|event| event.message)
+        .collect();
+    for namespace in ["other", ""] {
+        let message = format!(
+            "ownerRef [v1/ConfigMap, namespace: {namespace}, name: owner, uid: {uid}] does not exist in namespace \"{namespace}\""
+        );
+        assert!(told.contains(&message), "{message} in {told:#?}");
+    }
+}

@@ -1,12 +1,12 @@
 //! Deployments: rollouts, scaling, history, conditions, events.
 
-use k8s_openapi::api::{apps::v1::Deployment, core::v1::Pod};
-use kube::{ResourceExt, api::DeleteParams};
+use k8s_openapi::api::apps::v1::Deployment;
+use kube::ResourceExt;
 use serde_json::json;
 
 use crate::cluster::{Cluster, deployment};
 
-fn image(image: &str) -> serde_json::Value {
+pub(crate) fn image(image: &str) -> serde_json::Value {
     json!({"spec": {"template": {"spec": {"containers": [{"name": "main", "image": image}]}}}})
 }
 
@@ -285,140 +285,31 @@ async fn old_revisions_beyond_the_limit_are_deleted() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_lost_pod_is_replaced_and_a_surplus_one_removed() {
+async fn a_set_of_the_right_size_keeps_its_notes_while_the_deployment_is_paused() {
     let cluster = Cluster::start().await;
-    cluster.create(deployment("web", 3, "web:1")).await;
+    let mut web = deployment("web", 4, "web:1");
+    web["spec"]["strategy"] = json!({"rollingUpdate": {"maxSurge": 1}});
+    cluster.create(web).await;
     cluster.rolled_out("web").await;
-    let lost = cluster.pods("web")[0].name_any();
-    cluster.delete::<Pod>(&lost, &DeleteParams::default()).await;
+    let surge = json!({"spec": {"paused": true, "strategy": {"rollingUpdate": {"maxSurge": 3}}}});
+    cluster.patch::<Deployment>("web", surge).await;
+    let most = |cluster: &Cluster| {
+        let sets = cluster.replica_sets("web");
+        sets[0].annotations()["deployment.kubernetes.io/max-replicas"].clone()
+    };
     cluster
-        .until("there are three again", || {
-            let pods = cluster.pods("web");
-            (pods.len() == 3 && pods.iter().all(|pod| pod.name_any() != lost)).then_some(())
-        })
-        .await;
-    cluster
-        .patch::<Deployment>("web", json!({"spec": {"replicas": 1}}))
-        .await;
-    let web = cluster.rolled_out("web").await;
-    assert_eq!(cluster.pods("web").len(), 1);
-    assert_eq!(
-        web.status.as_ref().and_then(|status| status.replicas),
-        Some(1)
-    );
-}
-
-#[tokio::test(start_paused = true)]
-async fn pods_are_released_when_relabelled_and_adopted_when_they_match() {
-    let cluster = Cluster::start().await;
-    cluster.create(deployment("web", 2, "web:1")).await;
-    cluster.rolled_out("web").await;
-    let pod = cluster.pods("web")[0].name_any();
-    let hash = cluster.pods("web")[0].labels()["pod-template-hash"].clone();
-    cluster
-        .patch::<Pod>(&pod, json!({"metadata": {"labels": {"app": "debug"}}}))
-        .await;
-    let released = cluster
-        .until("it is released", || {
-            let released = cluster.context.informers.pods.get("default", &pod)?;
-            released.owner_references().is_empty().then_some(released)
-        })
-        .await;
-    assert_eq!(released.labels()["pod-template-hash"], hash);
-    cluster
-        .until("a new pod takes its place", || {
-            (cluster.pods("web").len() == 2).then_some(())
-        })
-        .await;
-
-    cluster
-        .patch::<Pod>(&pod, json!({"metadata": {"labels": {"app": "web"}}}))
-        .await;
-    cluster
-        .until("one of three is removed", || {
-            (cluster.pods("web").len() == 2).then_some(())
+        .until("the pause is observed", || {
+            let web = cluster.deployment("web")?;
+            let observed = web.status.as_ref()?.observed_generation;
+            (observed == web.metadata.generation).then_some(())
         })
         .await;
     cluster.pass(5).await;
-    assert_eq!(cluster.pods("web").len(), 2);
-    assert!(
-        cluster
-            .pods("web")
-            .iter()
-            .all(|pod| pod.owner_references().len() == 1)
-    );
-}
-
-#[tokio::test(start_paused = true)]
-async fn the_rollback_annotation_takes_the_template_of_an_older_revision() {
-    let cluster = Cluster::start().await;
-    cluster.create(deployment("web", 1, "web:1")).await;
-    cluster.rolled_out("web").await;
-    cluster.patch::<Deployment>("web", image("web:2")).await;
-    cluster.rolled_out("web").await;
-    let annotation =
-        json!({"metadata": {"annotations": {"deprecated.deployment.rollback.to": "1"}}});
-    cluster.patch::<Deployment>("web", annotation).await;
+    assert_eq!(most(&cluster), "5");
     cluster
-        .until("it is rolled back", || {
-            let web = cluster.deployment("web")?;
-            let image = web.spec.as_ref()?.template.spec.as_ref()?.containers[0]
-                .image
-                .clone();
-            (image.as_deref() == Some("web:1")).then_some(())
-        })
+        .patch::<Deployment>("web", json!({"spec": {"replicas": 6}}))
         .await;
-    let web = cluster.rolled_out("web").await;
-    assert!(
-        !web.annotations()
-            .contains_key("deprecated.deployment.rollback.to")
-    );
-    let message = "Rolled back deployment \"web\" to revision 1".to_owned();
-    assert!(
-        cluster
-            .events("web")
-            .await
-            .contains(&("RollbackDone".to_owned(), message))
-    );
-}
-
-#[tokio::test(start_paused = true)]
-async fn pods_that_are_refused_are_reported_and_tried_again() {
-    let cluster = Cluster::start().await;
-    let mut web = deployment("web", 2, "web:1");
-    web["spec"]["template"]["spec"]["serviceAccountName"] = json!("robot");
-    cluster.create(web).await;
-    let failure = cluster
-        .until("the failure is reported", || {
-            let web = cluster.deployment("web")?;
-            let conditions = web.status.as_ref()?.conditions.clone()?;
-            conditions
-                .into_iter()
-                .find(|condition| condition.type_ == "ReplicaFailure")
-        })
-        .await;
-    assert_eq!(failure.reason.as_deref(), Some("FailedCreate"));
-    assert!(
-        failure
-            .message
-            .as_deref()
-            .is_some_and(|text| text.contains("serviceaccount \"robot\" not found")),
-        "{failure:?}"
-    );
     cluster
-        .create(
-            json!({"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": "robot"}}),
-        )
+        .until("it is scaled", || (most(&cluster) == "9").then_some(()))
         .await;
-    let web = cluster.rolled_out("web").await;
-    let conditions = web
-        .status
-        .as_ref()
-        .and_then(|status| status.conditions.as_ref())
-        .expect("conditions");
-    assert!(
-        conditions
-            .iter()
-            .all(|condition| condition.type_ != "ReplicaFailure")
-    );
 }

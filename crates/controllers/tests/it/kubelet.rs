@@ -2,8 +2,11 @@
 
 use std::{pin::pin, time::Duration};
 
-use k8s_openapi::api::{coordination::v1::Lease, core::v1::Pod};
-use kube::Api;
+use k8s_openapi::api::{
+    coordination::v1::Lease,
+    core::v1::{ConfigMap, Pod, Secret},
+};
+use kube::{Api, api::DeleteParams};
 use mullion_controllers::{
     kubelet::{driver::Machine, logs, pace::Pace},
     node_lifecycle, scheduler,
@@ -277,4 +280,44 @@ async fn after_a_restart_running_pods_go_on_and_what_was_begun_is_finished() {
 
 fn address(pod: &Pod) -> Option<&str> {
     pod.status.as_ref()?.pod_ip.as_deref()
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_pod_waits_for_its_secret_and_its_configmap_and_runs_when_both_are_there() {
+    let world = World::new(Pace::INSTANT).await;
+    let node = world.linux_node().await;
+    let mut waiting = pod("web", "nginx:1.27");
+    waiting["spec"]["nodeName"] = json!(node);
+    waiting["spec"]["volumes"] = json!([
+        { "name": "keys", "projected": { "sources": [{ "secret": { "name": "keys" } }] } },
+    ]);
+    waiting["spec"]["containers"][0]["env"] = json!([
+        { "name": "COLOR", "valueFrom": { "configMapKeyRef": { "name": "settings", "key": "color" } } },
+    ]);
+    world.create::<Pod>(waiting).await;
+    world.pass(5).await;
+    let said = |message: &str| {
+        let message = message.to_owned();
+        let events = world.events("web");
+        async move { events.await.into_iter().any(|(_, said)| said == message) }
+    };
+    assert!(said("MountVolume.SetUp failed for volume \"keys\" : secret \"keys\" not found").await);
+    assert_eq!(world.phase("web").as_deref(), Some("Pending"));
+
+    world
+        .create::<Secret>(json!({ "metadata": { "name": "keys" }, "stringData": { "a": "b" } }))
+        .await;
+    world.pass(20).await;
+    assert!(said("Error: configmap \"settings\" not found").await);
+    let settings =
+        |key: &str| json!({ "metadata": { "name": "settings" }, "data": { (key): "red" } });
+    let maps: Api<ConfigMap> = Api::namespaced(world.context.client.clone(), "default");
+    world.create::<ConfigMap>(settings("colour")).await;
+    world.pass(20).await;
+    assert!(said("Error: couldn't find key color in ConfigMap default/settings").await);
+    maps.delete("settings", &DeleteParams::default())
+        .await
+        .expect("it is there");
+    world.create::<ConfigMap>(settings("color")).await;
+    world.until_running("web").await;
 }

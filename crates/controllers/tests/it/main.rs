@@ -7,6 +7,8 @@ mod daemon_sets;
 mod deployments;
 mod kubelet;
 mod node_lifecycle;
+mod replica_sets;
+mod rollbacks;
 mod scheduler;
 #[path = "../served/mod.rs"]
 mod served;

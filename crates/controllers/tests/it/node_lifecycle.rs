@@ -164,12 +164,12 @@ async fn a_no_execute_taint_evicts_what_does_not_tolerate_it() {
     assert!(world.pod("tolerant").is_some());
 }
 
-#[tokio::test(start_paused = true)]
-async fn a_reprieved_pod_stays() {
+/// A node that was just tainted with NoExecute, under a running pod `patient` that tolerates it for so many seconds.
+async fn in_maintenance(seconds: u64) -> (World, String) {
     let world = world().await;
     let node = world.linux_node().await;
     let mut patient = pod("patient", "nginx:1.27");
-    patient["spec"]["tolerations"] = json!([{ "key": "maintenance", "operator": "Exists", "effect": "NoExecute", "tolerationSeconds": 60 }]);
+    patient["spec"]["tolerations"] = json!([{ "key": "maintenance", "operator": "Exists", "effect": "NoExecute", "tolerationSeconds": seconds }]);
     world.create::<Pod>(patient).await;
     world.until_running("patient").await;
     world
@@ -178,6 +178,12 @@ async fn a_reprieved_pod_stays() {
             json!({ "spec": { "taints": [{ "key": "maintenance", "effect": "NoExecute" }] } }),
         )
         .await;
+    (world, node)
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_reprieved_pod_stays() {
+    let (world, node) = in_maintenance(60).await;
     world.pass(30).await;
     world
         .patch_node(&node, json!({ "spec": { "taints": null } }))
@@ -188,6 +194,24 @@ async fn a_reprieved_pod_stays() {
             .pod("patient")
             .is_some_and(|pod| pod.metadata.deletion_timestamp.is_none())
     );
+    let events = world.events("patient").await;
+    assert!(events.contains(&(
+        "TaintManagerEviction".to_owned(),
+        "Cancelling deletion of Pod default/patient".to_owned()
+    )));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_pod_that_goes_for_another_reason_is_no_longer_to_be_evicted() {
+    let (world, _) = in_maintenance(600).await;
+    world.pass(10).await;
+    world.delete_pod("patient").await;
+    world
+        .until("it is gone", || {
+            world.pod("patient").is_none().then_some(())
+        })
+        .await;
+    world.pass(1).await;
     let events = world.events("patient").await;
     assert!(events.contains(&(
         "TaintManagerEviction".to_owned(),

@@ -313,7 +313,15 @@ async fn a_load_balancer_gives_an_address_and_lets_go_of_it() {
         .into_iter()
         .map(|(reason, _)| reason)
         .collect();
-    assert_eq!(events, ["EnsuringLoadBalancer", "EnsuredLoadBalancer"]);
+    assert_eq!(
+        events,
+        [
+            "EnsuringLoadBalancer",
+            "UnAvailableLoadBalancer",
+            "EnsuredLoadBalancer"
+        ],
+        "there is no node"
+    );
     cluster
         .delete::<Service>("web", &DeleteParams::default())
         .await;
@@ -388,4 +396,83 @@ async fn endpoints_that_somebody_deleted_come_back() {
             (now.uid() != before && endpoints(&cluster, "web") == Some((2, 0))).then_some(())
         })
         .await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_happens_to_a_load_balancer_is_told_as_upstream_does() {
+    let cluster = Cluster::start().await;
+    cluster.node("n1", json!({}), json!([])).await;
+    cluster
+        .create(service("web", json!({"type": "LoadBalancer"})))
+        .await;
+    let told = async |count: usize| {
+        for _ in 0..100 {
+            let events = cluster.events("web").await;
+            if events.len() >= count {
+                return events;
+            }
+            cluster.pass(1).await;
+        }
+        panic!("too little was told: {:?}", cluster.events("web").await);
+    };
+    told(2).await;
+    cluster.node("n2", json!({}), json!([])).await;
+    told(3).await;
+    cluster
+        .patch::<Service>(
+            "web",
+            json!({"spec": {"loadBalancerSourceRanges": ["10.0.0.0/8"]}}),
+        )
+        .await;
+    told(4).await;
+    cluster
+        .patch::<Service>(
+            "web",
+            json!({"spec": {"type": "ClusterIP", "loadBalancerSourceRanges": null}}),
+        )
+        .await;
+    let events = told(7).await;
+    let texts: Vec<_> = events
+        .iter()
+        .map(|(reason, message)| format!("{reason}: {message}"))
+        .collect();
+    for text in [
+        "EnsuringLoadBalancer: Ensuring load balancer",
+        "EnsuredLoadBalancer: Ensured load balancer",
+        "UpdatedLoadBalancer: Updated load balancer with new hosts",
+        "LoadBalancerSourceRanges: [] -> [10.0.0.0/8]",
+        "Type: LoadBalancer -> ClusterIP",
+        "DeletingLoadBalancer: Deleting load balancer",
+        "DeletedLoadBalancer: Deleted load balancer",
+    ] {
+        assert!(
+            texts.iter().any(|told| told == text),
+            "{text} in {texts:#?}"
+        );
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn endpoints_say_since_when_what_they_show_is_so() {
+    let cluster = Cluster::start().await;
+    cluster.create(service("web", json!({}))).await;
+    cluster.pass(100).await;
+    cluster.create(deployment("web", 1, "web:1")).await;
+    cluster
+        .until("it is ready in both forms", || {
+            (ready(&cluster, "web") == 1 && endpoints(&cluster, "web") == Some((1, 0)))
+                .then_some(())
+        })
+        .await;
+    let annotation = "endpoints.kubernetes.io/last-change-trigger-time";
+    let pod = &cluster.pods("web")[0];
+    let since = mullion_controllers::pods::ready_since(pod).expect("it is ready");
+    let slice = slices(&cluster, "web")[0]
+        .annotations()
+        .get(annotation)
+        .cloned();
+    assert_eq!(slice, Some(since.to_string()));
+    let object = cluster.context.informers.endpoints.get("default", "web");
+    let object = object.and_then(|object| object.annotations().get(annotation).cloned());
+    assert_eq!(object, Some(since.to_string()));
 }

@@ -65,10 +65,35 @@ async fn a_claim_stays_as_long_as_a_pod_uses_it() {
     tokio::time::sleep(std::time::Duration::from_secs(60)).await;
     let held = claims.get("data").await.expect("it is still there");
     assert!(held.metadata.deletion_timestamp.is_some());
+    let done = kube::api::Patch::Merge(json!({"status": {"phase": "Succeeded"}}));
+    let pods = cluster.api::<Pod>();
+    pods.patch_status("user", &kube::api::PatchParams::default(), &done)
+        .await
+        .expect("it is accepted");
+    tokio::time::sleep(std::time::Duration::from_secs(60)).await;
+    let held = claims.get_opt("data").await.expect("the API answers");
+    assert!(
+        held.is_some(),
+        "a pod that has finished still uses its claim"
+    );
     cluster
         .delete::<Pod>("user", &DeleteParams::default())
         .await;
     until_gone(&claims, "data").await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn protection_that_somebody_takes_away_comes_back() {
+    let cluster = Cluster::start().await;
+    cluster.create(claim("data")).await;
+    cluster
+        .patch::<PersistentVolumeClaim>("data", json!({"metadata": {"finalizers": null}}))
+        .await;
+    tokio::time::sleep(std::time::Duration::from_secs(1)).await;
+    let claims = cluster.api::<PersistentVolumeClaim>();
+    let claim = claims.get("data").await.expect("it is there");
+    let finalizers = claim.metadata.finalizers.unwrap_or_default();
+    assert_eq!(finalizers, ["kubernetes.io/pvc-protection"]);
 }
 
 #[tokio::test(start_paused = true)]

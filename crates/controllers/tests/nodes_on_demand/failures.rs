@@ -25,6 +25,98 @@ async fn a_sold_out_type_is_passed_over() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn what_was_refused_on_the_way_to_a_node_is_in_the_log() {
+    let whole = Whole::start().await;
+    whole
+        .ec2
+        .exhaust("c6a.xlarge/us-west-2a/*".parse().expect("a pattern"));
+    whole.apply(PROVISIONER).await;
+    whole.windows_deployment("iis", "10.0.20348", 10).await;
+    whole.until_running("iis", 10).await;
+    let refused = whole.line("removing offering from offerings");
+    let claim = whole.claims()[0].name_any();
+    let told = [
+        ("level", "DEBUG"),
+        ("controller", "nodeclaim.lifecycle"),
+        ("name", &claim),
+        ("reason", "InsufficientInstanceCapacity"),
+        ("instance-type", "c6a.xlarge"),
+        ("zone", "us-west-2a"),
+        ("capacity-type", "on-demand"),
+        ("ttl", "3m0s"),
+    ];
+    for (field, value) in told {
+        assert_eq!(refused[field], value, "{field}");
+    }
+    let bought = whole.bought();
+    assert_eq!(
+        bought[0].labels()["topology.kubernetes.io/zone"],
+        "us-west-2b"
+    );
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_claim_that_nothing_is_left_for_is_told_in_the_fleets_words() {
+    let whole = Whole::start().await;
+    whole.ec2.exhaust("*/*/*".parse().expect("a pattern"));
+    whole.apply(PROVISIONER).await;
+    whole.windows_deployment("iis", "10.0.20348", 1).await;
+    whole
+        .until("a launch failed", || {
+            let story = whole.story();
+            let failed = story.iter().any(|m| m == "failed launching nodeclaim");
+            failed.then_some(())
+        })
+        .await;
+    let failed = whole.line("failed launching nodeclaim");
+    let error = failed["error"].as_str().expect("a text");
+    let expected = "creating instance, insufficient capacity, with fleet error(s), InsufficientInstanceCapacity: We \
+                    currently do not have sufficient ";
+    assert!(error.starts_with(expected), "{error}");
+    let claim = failed["name"].as_str().expect("a name").to_owned();
+    whole.pass(60).await;
+    let events = whole.events(&claim).await;
+    let told = events
+        .iter()
+        .find(|(reason, _)| reason == "InsufficientCapacityError");
+    let (_, message) = told.unwrap_or_else(|| panic!("{events:#?}"));
+    let start = format!("NodeClaim {claim} event: {expected}");
+    assert!(
+        message.starts_with(&start) && message.ends_with("..."),
+        "{message}"
+    );
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_pool_whose_machines_were_all_refused_is_skipped_and_told_why() {
+    let whole = Whole::start().await;
+    whole.ec2.exhaust("*/*/*".parse().expect("a pattern"));
+    let one_type = PROVISIONER.replace(
+        "requirements:",
+        "requirements:\n    - { key: node.kubernetes.io/instance-type, operator: In, values: [c6a.xlarge] }",
+    );
+    assert_ne!(one_type, PROVISIONER);
+    whole.apply(&one_type).await;
+    whole.windows_deployment("iis", "10.0.20348", 1).await;
+    let skipped = "skipping, nodepool requirements filtered out all instance types";
+    whole
+        .until("the pool is skipped", || {
+            whole.story().iter().any(|m| m == skipped).then_some(())
+        })
+        .await;
+    let line = whole.line(skipped);
+    assert_eq!(line["level"], "INFO");
+    assert_eq!(line["NodePool"]["name"], "windows2022");
+    whole.pass(1).await;
+    let told = (
+        "NoCompatibleInstanceTypes".to_owned(),
+        "NodePool requirements filtered out all compatible available instance types".to_owned(),
+    );
+    let events = whole.events("windows2022").await;
+    assert!(events.contains(&told), "{events:#?}");
+}
+
+#[tokio::test(start_paused = true)]
 async fn when_everything_is_sold_out_claims_are_given_up_and_tried_again() {
     let whole = Whole::start().await;
     let everything: CapacityPattern = "*/*/*".parse().expect("a pattern");
@@ -91,9 +183,35 @@ async fn a_limit_is_kept_and_said() {
     let told = events.iter().any(|(reason, message)| {
         reason == "FailedScheduling"
             && message
-                .starts_with("Failed to schedule pod, incompatible with nodepool \"windows2022\", ")
+                == "Failed to schedule pod, all available instance types exceed limits for nodepool (NodePool=windows2022)"
     });
     assert!(told, "{events:#?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_pool_without_its_class_is_ignored_aloud_while_another_buys() {
+    let whole = Whole::start().await;
+    whole.apply(PROVISIONER).await;
+    whole
+        .create(json!({
+            "apiVersion": "karpenter.sh/v1", "kind": "NodePool", "metadata": { "name": "lost" },
+            "spec": { "template": { "spec": {
+                "nodeClassRef": { "group": "karpenter.k8s.aws", "kind": "EC2NodeClass", "name": "nowhere" },
+                "requirements": []
+            }}}
+        }))
+        .await;
+    whole
+        .until("the other pool is ready", || {
+            let pool = whole.karpenter.pools.get("", "windows2022")?;
+            pool.is("Ready").then_some(())
+        })
+        .await;
+    whole.windows_deployment("iis", "10.0.20348", 1).await;
+    whole.until_running("iis", 1).await;
+    let ignored = whole.line("ignoring nodepool, not ready");
+    assert_eq!(ignored["NodePool"]["name"], "lost");
+    assert!(!whole.story().contains(&"no nodepools found".to_owned()));
 }
 
 #[tokio::test(start_paused = true)]
@@ -104,6 +222,24 @@ async fn a_class_that_finds_no_subnets_buys_nothing_until_it_does() {
     whole.windows_deployment("iis", "10.0.20348", 1).await;
     whole.pass(120).await;
     assert!(whole.claims().is_empty());
+    let ignored = whole.line("ignoring nodepool, not ready");
+    assert_eq!(ignored["level"], "ERROR");
+    assert_eq!(ignored["controller"], "provisioner");
+    assert_eq!(ignored["NodePool"]["name"], "windows2022");
+    assert_eq!(ignored["error"], serde_json::Value::Null);
+    assert_eq!(whole.line("no nodepools found")["level"], "INFO");
+    let refused = "could not schedule pod".to_owned();
+    assert!(
+        !whole.story().contains(&refused),
+        "one line says it for all pods"
+    );
+    let pod = whole.pods("iis")[0].name_any();
+    let told = (
+        "FailedScheduling".to_owned(),
+        "Failed to schedule pod, no nodepools found".to_owned(),
+    );
+    let events = whole.events(&pod).await;
+    assert!(events.contains(&told), "{events:#?}");
     let class = whole
         .karpenter
         .classes
@@ -126,5 +262,41 @@ async fn a_class_that_finds_no_subnets_buys_nothing_until_it_does() {
     let found = json!({ "karpenter.sh/discovery": "windows-karpenter-demo" });
     let patch = json!({ "spec": { "subnetSelector": found, "securityGroupSelector": found } });
     whole.patch(templates, "windows2022", patch).await;
+    whole.until_running("iis", 1).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn launches_that_keep_failing_are_given_up_and_make_their_pool_unhealthy() {
+    let whole = Whole::start().await;
+    whole.apply(PROVISIONER).await;
+    let pool = || whole.karpenter.pools.get("", "windows2022");
+    whole
+        .until("the pool is ready", || pool()?.is("Ready").then_some(()))
+        .await;
+    whole.ec2.throttle(u32::MAX);
+    whole.windows_deployment("iis", "10.0.20348", 1).await;
+    whole
+        .until("a claim is on its way", || {
+            (!whole.claims().is_empty()).then_some(())
+        })
+        .await;
+    let first = whole.claims()[0].name_any();
+    whole.pass(240).await;
+    assert_eq!(whole.claims()[0].name_any(), first, "it has five minutes");
+    let told = whole
+        .until("two launches were given up", || {
+            let pool = pool()?;
+            let mut conditions = pool.status.iter().flat_map(|status| &status.conditions);
+            let healthy = conditions.find(|c| c.type_ == "NodeRegistrationHealthy")?;
+            (healthy.status == "False").then(|| healthy.clone())
+        })
+        .await;
+    assert_eq!(told.reason, "RequestLimitExceeded");
+    assert_eq!(
+        told.message,
+        "Error creating fleet request: Request limit exceeded"
+    );
+    assert!(whole.claims().iter().all(|claim| claim.name_any() != first));
+    whole.ec2.throttle(0);
     whole.until_running("iis", 1).await;
 }

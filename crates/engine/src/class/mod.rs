@@ -11,13 +11,15 @@ mod spread;
 mod term;
 mod toleration;
 mod verdict;
+mod volume;
 
 pub(crate) use node::{NodeClass, NodeTaint};
 pub(crate) use pod::PodClass;
 pub(crate) use shape::{HostPort, Shape};
 pub(crate) use spread::SpreadRule;
 pub(crate) use term::{Namespaces, PodTerm};
-pub(crate) use verdict::{ShapeVerdicts, StaticVerdict, Target};
+pub(crate) use verdict::{ShapeVerdicts, StaticRules, StaticVerdict, Target};
+pub(crate) use volume::{Attach, Handle, Maker, Volume};
 
 /// A pod template the cluster knows. Valid for that cluster only.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]

@@ -3,11 +3,12 @@
 //! Compiled once per template. What depends on other objects (services, namespaces, other pods) is not in here but in
 //! the class's [`crate::topology::View`].
 
-use super::{PodTerm, Shape, ShapeId, SpreadRule};
+use super::{PodTerm, Shape, ShapeId, SpreadRule, Volume};
 use crate::error::ModelError;
 use crate::intern::{Interner, Symbol};
 use crate::labels::LabelSet;
 use crate::model::PodTemplate;
+use crate::profile::{ProfileId, Rules};
 
 /// A compiled pod template.
 #[derive(Clone, Debug)]
@@ -23,14 +24,16 @@ pub(crate) struct PodClass {
     /// Preferred terms; those of anti-affinity weigh below zero.
     pub(crate) preferred_pods: Vec<PodTerm>,
     pub(crate) priority: i32,
+    pub(crate) volumes: Box<[Volume]>,
 }
 
 impl PodClass {
     pub(crate) fn compile(
         template: &PodTemplate,
+        profile: (ProfileId, &Rules),
         names: &mut Interner,
     ) -> Result<Self, ModelError> {
-        let shape = Shape::compile(template, names)?;
+        let shape = Shape::compile(template, profile, names)?;
         let namespace = names.intern(&template.namespace);
         let labels = LabelSet::intern(&template.labels, names);
         let constraints = template.topology_spread_constraints.iter();
@@ -47,6 +50,11 @@ impl PodClass {
             anti_affinity: Vec::new(),
             preferred_pods: Vec::new(),
             priority: template.priority,
+            volumes: template
+                .volumes
+                .iter()
+                .map(|volume| Volume::compile(volume, names))
+                .collect(),
         };
         class.compile_terms(template, names);
         Ok(class)

@@ -10,8 +10,10 @@ use super::toleration::CompiledToleration;
 use crate::error::ModelError;
 use crate::intern::{Interner, Symbol};
 use crate::labels::LabelSet;
-use crate::model::{Container, PodTemplate, label};
-use crate::reason::LabelMismatch;
+use crate::model::{Container, NodeSelector, PodTemplate, label};
+use crate::profile::{ProfileId, Rules};
+use crate::reason::{LabelMismatch, Plugin};
+use crate::resources::Amounts;
 use crate::score::image_locality;
 use crate::selector::{NamedNodes, NodeTerm, Requirement, first_mismatch};
 
@@ -26,6 +28,12 @@ pub(crate) struct HostPort {
 /// The part of a pod template that decides where it fits by itself and how good a node's room is for it.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Shape {
+    /// Which filters and scorers decide.
+    pub(crate) profile: ProfileId,
+    /// What must be free, where the profile leaves some resources out.
+    demands: Option<Amounts>,
+    /// Node affinity that the profile adds: terms of which one must match, too.
+    added_terms: Option<Vec<NodeTerm>>,
     pub(crate) requests: Requests,
     pub(crate) host_ports: Vec<HostPort>,
     /// `nodeSelector`, as requirements.
@@ -46,30 +54,36 @@ pub(crate) struct Shape {
 impl Shape {
     pub(super) fn compile(
         template: &PodTemplate,
+        (profile, rules): (ProfileId, &Rules),
         names: &mut Interner,
     ) -> Result<Self, ModelError> {
         let requests = Requests::of(template, names)?;
+        let demands = demands(&requests.real, rules, names);
         let equals = |(key, value): (&String, &String)| {
             Requirement::equals(names.intern(key), names.intern(value))
         };
         let node_selector: Vec<_> = template.node_selector.iter().map(equals).collect();
         let node_affinity = template.affinity.node_affinity.as_ref();
         let required = node_affinity.and_then(|affinity| affinity.required.as_ref());
-        let node_terms: Option<Vec<_>> = required.map(|selector| {
+        let mut terms = |selector: &NodeSelector| -> Vec<NodeTerm> {
             let terms = selector.node_selector_terms.iter();
             terms
                 .filter_map(|term| NodeTerm::compile(term, names))
                 .collect()
-        });
-        let wanted = node_affinity.map_or(&[][..], |affinity| &affinity.preferred);
+        };
+        let node_terms = required.map(&mut terms);
+        let added_terms = rules.added_affinity.required.as_ref().map(&mut terms);
+        let own = node_affinity.map_or(&[][..], |affinity| &affinity.preferred);
+        let wanted = || own.iter().chain(&rules.added_affinity.preferred);
         let mut preferred_nodes = Vec::new();
-        for term in wanted.iter().filter(|term| term.weight != 0) {
+        for term in wanted().filter(|term| term.weight != 0) {
             if let Some(compiled) = NodeTerm::compile(&term.preference, names) {
                 preferred_nodes.push((i64::from(term.weight), compiled));
             }
         }
         let asks_for_name = template.node_selector.contains_key(label::HOSTNAME)
             || node_terms.iter().flatten().any(NodeTerm::asks_for_name)
+            || added_terms.iter().flatten().any(NodeTerm::asks_for_name)
             || preferred_nodes.iter().any(|(_, term)| term.asks_for_name());
         let tolerations = template
             .tolerations
@@ -88,15 +102,22 @@ impl Shape {
         let image =
             |container: &Container| names.intern(&image_locality::normalized(&container.image));
         let images = containers().map(image).collect();
+        let named_nodes = match rules.filters(Plugin::NodeAffinity) {
+            true => NamedNodes::of(required, names),
+            false => NamedNodes::All,
+        };
         Ok(Shape {
+            profile,
+            demands,
+            added_terms,
             requests,
             host_ports,
             node_selector,
             node_terms,
-            named_nodes: NamedNodes::of(required, names),
+            named_nodes,
             asks_for_name,
             preferred_nodes,
-            has_preferred_nodes: !wanted.is_empty(),
+            has_preferred_nodes: wanted().next().is_some(),
             tolerations,
             images,
             image_containers: containers().count() as i64,
@@ -106,6 +127,17 @@ impl Shape {
                 .filter(|os| !os.is_empty())
                 .map(|os| names.intern(os)),
         })
+    }
+
+    /// Whether a node is one that the profile lets every pod on.
+    pub(crate) fn is_let_on(&self, labels: &LabelSet, name: Symbol, names: &Interner) -> bool {
+        let terms = self.added_terms.as_ref();
+        terms.is_none_or(|terms| terms.iter().any(|term| term.matches(labels, name, names)))
+    }
+
+    /// What must be free on a node.
+    pub(crate) fn demands(&self) -> &Amounts {
+        self.demands.as_ref().unwrap_or(&self.requests.real)
     }
 
     /// Whether the pod tolerates a taint.
@@ -135,6 +167,17 @@ impl Shape {
                 .as_ref()
                 .is_none_or(|terms| terms.iter().any(|term| term.matches(labels, name, names)))
     }
+}
+
+/// The requests that the profile looks at, unless it looks at all.
+fn demands(requests: &Amounts, rules: &Rules, names: &Interner) -> Option<Amounts> {
+    let ignored = |(name, _): &(Symbol, i64)| rules.ignores(names.text(*name));
+    if !requests.scalars.iter().any(ignored) {
+        return None;
+    }
+    let mut demands = requests.clone();
+    demands.scalars.retain(|scalar| !ignored(scalar));
+    Some(demands)
 }
 
 fn host_ports(container: &Container, names: &mut Interner) -> Vec<HostPort> {

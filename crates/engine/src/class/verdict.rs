@@ -8,6 +8,7 @@ use super::{NodeClass, NodeClassId, NodeTaint, Shape};
 use crate::filter;
 use crate::intern::{Interner, Symbol};
 use crate::labels::LabelSet;
+use crate::profile::Rules;
 use crate::reason::{Plugin, Reason};
 use crate::score;
 
@@ -32,6 +33,15 @@ impl<'a> Target<'a> {
     }
 }
 
+/// What decides beside pod and node.
+#[derive(Clone, Copy)]
+pub(crate) struct StaticRules<'a> {
+    /// The pod's profile.
+    pub(crate) rules: &'a Rules,
+    /// `spec.os.name` counts.
+    pub(crate) os_filter: bool,
+}
+
 /// The static answer for one shape and one node class.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct StaticVerdict {
@@ -43,9 +53,14 @@ pub(crate) struct StaticVerdict {
 }
 
 impl StaticVerdict {
-    pub(crate) fn of(pod: &Shape, target: Target<'_>, os_filter: bool, names: &Interner) -> Self {
+    pub(crate) fn of(
+        pod: &Shape,
+        target: Target<'_>,
+        static_rules: StaticRules<'_>,
+        names: &Interner,
+    ) -> Self {
         StaticVerdict {
-            refusal: refusal(pod, target, os_filter, names),
+            refusal: refusal(pod, target, static_rules, names),
             soft_taints: score::taint_toleration::raw(pod, target.taints),
             preferred: score::node_affinity::raw(pod, target.labels, target.name, names),
         }
@@ -55,24 +70,32 @@ impl StaticVerdict {
 fn refusal(
     pod: &Shape,
     target: Target<'_>,
-    os_filter: bool,
+    static_rules: StaticRules<'_>,
     names: &Interner,
 ) -> Option<(Plugin, Reason)> {
-    filter::node_unschedulable::check(pod, target.unschedulable)
-        .map(|reason| (Plugin::NodeUnschedulable, reason))
-        .or_else(|| {
-            let reason = filter::taint_toleration::check(pod, target.taints)?;
-            Some((Plugin::TaintToleration, reason))
+    let on = |plugin, check: &dyn Fn() -> Option<Reason>| {
+        let reason = static_rules.rules.filters(plugin).then(check)??;
+        Some((plugin, reason))
+    };
+    on(Plugin::NodeUnschedulable, &|| {
+        filter::node_unschedulable::check(pod, target.unschedulable)
+    })
+    .or_else(|| {
+        on(Plugin::TaintToleration, &|| {
+            filter::taint_toleration::check(pod, target.taints)
         })
-        .or_else(|| {
-            let reason = filter::node_affinity::check(pod, target.labels, target.name, names)?;
-            Some((Plugin::NodeAffinity, reason))
+    })
+    .or_else(|| {
+        on(Plugin::NodeAffinity, &|| {
+            filter::node_affinity::check(pod, target.labels, target.name, names)
         })
-        .or_else(|| {
-            let reason =
-                os_filter.then(|| filter::operating_system::check(pod, target.labels))??;
-            Some((Plugin::OperatingSystem, reason))
-        })
+    })
+    .or_else(|| {
+        let reason = static_rules
+            .os_filter
+            .then(|| filter::operating_system::check(pod, target.labels))??;
+        Some((Plugin::OperatingSystem, reason))
+    })
 }
 
 /// All verdicts of one shape, filled as node classes appear.
@@ -88,12 +111,12 @@ impl ShapeVerdicts {
         &mut self,
         pod: &Shape,
         classes: impl ExactSizeIterator<Item = &'a NodeClass>,
-        os_filter: bool,
+        static_rules: StaticRules<'_>,
         names: &Interner,
     ) {
         self.fits.grow(classes.len());
         for class in classes.skip(self.verdicts.len()) {
-            let verdict = StaticVerdict::of(pod, Target::any(class), os_filter, names);
+            let verdict = StaticVerdict::of(pod, Target::any(class), static_rules, names);
             self.fits
                 .set(self.verdicts.len(), verdict.refusal.is_none());
             self.verdicts.push(verdict);

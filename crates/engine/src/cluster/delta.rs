@@ -94,6 +94,52 @@ impl Cluster {
         self.bind_class(spec.key(), spec, class, node)
     }
 
+    /// [`Cluster::bind`] for a caller that knows the class and the node already: the shortest way to carry out a
+    /// decision. The pod has just been made; an empty `uid` leaves it its name as key.
+    ///
+    /// # Errors
+    /// The pod is there, has no name, or the node is gone.
+    pub fn place(
+        &mut self,
+        class: PodClassId,
+        uid: &str,
+        name: &str,
+        node: NodeId,
+    ) -> Result<(), ModelError> {
+        if name.is_empty() && uid.is_empty() {
+            return Err(ModelError::NoName);
+        }
+        let id = node;
+        let Some(node) = self.nodes.get(id.index()).and_then(Option::as_ref) else {
+            return Err(ModelError::UnknownNode(String::new()));
+        };
+        let node_name = node.fixed.name;
+        let key = if uid.is_empty() {
+            let namespace = self.names.text(self.class(class).namespace);
+            let mut key = String::with_capacity(namespace.len() + 1 + name.len());
+            key.push_str(namespace);
+            key.push('/');
+            key.push_str(name);
+            key
+        } else {
+            uid.to_owned()
+        };
+        if self.pods.find(&key).is_some() {
+            return Err(ModelError::DuplicatePod(key));
+        }
+        self.denominate(&key);
+        let pod = Pod {
+            key: key.into(),
+            other_name: (!uid.is_empty()).then(|| name.into()),
+            class,
+            node_name,
+            terminating: false,
+            start_time: i64::MAX,
+        };
+        self.put_pod_on(Some(id), pod);
+        Ok(())
+    }
+
     /// [`Cluster::bind`] for a caller that knows the class already.
     ///
     /// # Errors
@@ -105,7 +151,7 @@ impl Cluster {
         class: PodClassId,
         node: &str,
     ) -> Result<(), ModelError> {
-        if self.pod_by_key.contains_key(key.as_str()) {
+        if self.pods.find(&key).is_some() {
             return Err(ModelError::DuplicatePod(key));
         }
         if spec.finished {
@@ -114,7 +160,7 @@ impl Cluster {
         self.denominate(&key);
         let pod = Pod {
             key: key.into(),
-            name: spec.name.as_str().into(),
+            other_name: (!spec.uid.is_empty()).then(|| spec.name.as_str().into()),
             class,
             node_name: self.names.intern(node),
             terminating: spec.terminating,
@@ -135,7 +181,7 @@ impl Cluster {
             .ok_or_else(|| ModelError::NotBound(spec.key()))?;
         let class = self.pod_class(&spec.template)?;
         let key = spec.key();
-        if let Some(&id) = self.pod_by_key.get(key.as_str()) {
+        if let Some(id) = self.pods.find(&key) {
             let known = self.pod(id);
             let start_time = spec.start_time.unwrap_or(i64::MAX);
             let same = known.class == class
@@ -151,15 +197,19 @@ impl Cluster {
         self.bind_class(key, spec, class, &node)
     }
 
+    /// Makes room for pods that are known to come, such as those of a queue; it saves making room as they come.
+    pub fn expect_pods(&mut self, more: usize) {
+        self.pods.reserve(more);
+    }
+
     /// Removes a pod by its key.
     ///
     /// # Errors
     /// No pod of that key is there.
     pub fn remove_pod(&mut self, key: &str) -> Result<(), ModelError> {
         let id = self
-            .pod_by_key
-            .get(key)
-            .copied()
+            .pods
+            .find(key)
             .ok_or_else(|| ModelError::UnknownPod(key.to_owned()))?;
         self.take_pod_out(id);
         Ok(())
@@ -208,7 +258,9 @@ impl Cluster {
         let id = fixed.id;
         let name = fixed.name;
         self.log(Undo::TakeNodeOut(id));
-        self.journal.restart();
+        self.boards.order.arrive(id, name);
+        self.boards.nodes.touch(id);
+        self.boards.name_host(id, &fixed.labels);
         self.hold_images(&fixed, true);
         self.views_join(&fixed);
         self.node_by_name.insert(name, id);
@@ -233,7 +285,8 @@ impl Cluster {
         if !pods.is_empty() {
             self.orphans.insert(node.fixed.name, pods);
         }
-        self.journal.restart();
+        self.boards.nodes.touch(id);
+        self.boards.unname_host(id, &node.fixed.labels);
         self.node_by_name.remove(&node.fixed.name);
         self.free_nodes.push(id);
         self.views_leave(&node.fixed);
@@ -244,12 +297,14 @@ impl Cluster {
     /// Exchanges what was told about a node that is there.
     pub(super) fn replace_fixed(&mut self, fixed: NodeFixed) {
         let id = fixed.id;
-        self.journal.restart();
+        self.boards.nodes.touch(id);
         let moved = self.at(id).fixed.differs_in_place(&fixed);
         let before = self.at(id).fixed.clone();
         if moved {
             self.views_clear(id);
             self.views_leave(&before);
+            self.boards.unname_host(id, &before.labels);
+            self.boards.name_host(id, &fixed.labels);
         }
         self.hold_images(&before, false);
         self.hold_images(&fixed, true);
@@ -266,15 +321,17 @@ impl Cluster {
     }
 
     pub(super) fn put_pod_in(&mut self, pod: Pod) -> PodId {
-        let id = self.free_pods.pop().unwrap_or_else(|| {
-            self.pods.push(None);
-            PodId((self.pods.len() - 1) as u32)
-        });
+        let node = self.node_by_name.get(&pod.node_name).copied();
+        self.put_pod_on(node, pod)
+    }
+
+    /// [`Cluster::put_pod_in`] for a caller that has found the node.
+    fn put_pod_on(&mut self, node: Option<NodeId>, pod: Pod) -> PodId {
         let node_name = pod.node_name;
-        self.pod_by_key.insert(pod.key.clone(), id);
-        self.pods[id.index()] = Some(pod);
-        match self.node_by_name.get(&node_name) {
-            Some(&node) => self.settle(id, node),
+        self.use_class(pod.class);
+        let id = self.pods.put(pod);
+        match node {
+            Some(node) => self.settle(id, node),
             None => self.orphans.entry(node_name).or_default().push(id),
         }
         self.log(Undo::TakePodOut(id));
@@ -294,9 +351,8 @@ impl Cluster {
                 }
             }
         }
-        if let Some(pod) = self.pods[id.index()].take() {
-            self.pod_by_key.remove(&pod.key);
-            self.free_pods.push(id);
+        if let Some(pod) = self.pods.take(id) {
+            self.release_class(pod.class);
             self.log(Undo::PutPodIn(Box::new(pod)));
         }
     }
@@ -323,20 +379,34 @@ impl Cluster {
 
     /// Counts a pod of a class on a node, and in the views it matters to.
     pub(crate) fn load(&mut self, class: PodClassId, at: NodeId, terminating: bool) {
-        if let Some(node) = &mut self.nodes[at.index()] {
-            node.take(class, &self.classes[class.index()], terminating);
-        }
-        self.views_count(class, at, 1, terminating);
-        self.journal.touch(at);
+        self.boards.loads.touch(at);
+        self.try_on(class, at, terminating);
     }
 
     /// The inverse of [`Cluster::load`].
     pub(crate) fn unload(&mut self, class: PodClassId, at: NodeId, terminating: bool) {
+        self.boards.loads.touch(at);
+        self.take_off(class, at, terminating);
+    }
+
+    /// [`Cluster::load`] for as long as no board is asked: everything is put back before.
+    pub(crate) fn try_on(&mut self, class: PodClassId, at: NodeId, terminating: bool) {
+        if let Some(node) = &mut self.nodes[at.index()] {
+            let own = &self.classes[class.index()];
+            node.take(class, own, terminating);
+            self.storage.count(own, 1);
+        }
+        self.views_count(class, at, 1, terminating);
+    }
+
+    /// The inverse of [`Cluster::try_on`].
+    pub(crate) fn take_off(&mut self, class: PodClassId, at: NodeId, terminating: bool) {
         self.views_count(class, at, -1, terminating);
         if let Some(node) = &mut self.nodes[at.index()] {
-            node.release(class, &self.classes[class.index()], terminating);
+            let own = &self.classes[class.index()];
+            node.release(class, own, terminating);
+            self.storage.count(own, -1);
         }
-        self.journal.touch(at);
     }
 
     fn hold_images(&mut self, fixed: &NodeFixed, holds: bool) {

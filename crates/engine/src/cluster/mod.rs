@@ -6,32 +6,42 @@
 //! Deltas are in [`delta`], questions in [`crate::schedule`].
 
 mod board;
+mod classes;
 mod delta;
 mod node;
 mod nominated;
 mod object;
 mod pod;
+mod storage;
+mod table;
 mod thought;
 mod undo;
 mod views;
 
-use indexmap::{IndexMap, IndexSet};
+use indexmap::IndexSet;
 use rustc_hash::{FxBuildHasher, FxHashMap};
 
 pub use node::NodeId;
 pub use undo::Checkpoint;
 
+pub(crate) use board::Word;
 pub(crate) use node::{ImageHolders, Node, NodeFixed};
 pub(crate) use pod::{Pod, PodId};
 pub(crate) use views::Question;
 
-use crate::class::{Namespaces, NodeClass, PodClass, PodClassId, Shape, ShapeId, ShapeVerdicts};
-use crate::error::ModelError;
+use crate::class::{
+    Namespaces, NodeClass, PodClass, PodClassId, Shape, ShapeVerdicts, StaticRules,
+};
 use crate::intern::{Interner, Symbol};
 use crate::model::PodTemplate;
+use crate::profile::{DEFAULT_SCHEDULER, Profile, ProfileId, Rules};
+use crate::storage::{Plan, Storage};
 use crate::topology::{Effect, View};
-use board::{Board, Journal};
+use board::Boards;
+use classes::Uses;
 use object::Objects;
+use pod::Pods;
+use table::Table;
 use undo::Undo;
 
 /// Switches of the engine.
@@ -58,64 +68,111 @@ struct Affects {
 #[derive(Clone, Debug)]
 pub struct Cluster {
     options: Options,
+    /// By scheduler name; the first is also that of names nobody has.
+    profiles: Vec<(Box<str>, Rules)>,
     names: Interner,
     nodes: Vec<Option<Node>>,
     free_nodes: Vec<NodeId>,
     node_by_name: FxHashMap<Symbol, NodeId>,
     node_classes: IndexSet<NodeClass, FxBuildHasher>,
     images: FxHashMap<Symbol, ImageHolders>,
-    pods: Vec<Option<Pod>>,
-    free_pods: Vec<PodId>,
-    pod_by_key: FxHashMap<Box<str>, PodId>,
+    pods: Pods,
     /// Pods bound to a node that is not there (yet, or any more).
     orphans: FxHashMap<Symbol, Vec<PodId>>,
     /// Pods that preemption makes room for, by node name.
     nominated: FxHashMap<Symbol, Vec<(Box<str>, PodClassId)>>,
-    classes: IndexMap<PodTemplate, PodClass, FxBuildHasher>,
-    shapes: IndexSet<Shape, FxBuildHasher>,
+    /// Where room is held, by the key of the pod it is held for.
+    nominated_at: FxHashMap<Box<str>, Symbol>,
+    classes: Table<PodTemplate, PodClass>,
+    shapes: Table<Shape, ()>,
+    uses: Uses,
     /// By shape.
     verdicts: Vec<ShapeVerdicts>,
-    /// By shape.
-    boards: Vec<Option<Box<Board>>>,
-    /// By class, of those that are spread.
-    spread_boards: Vec<Option<Box<Board>>>,
-    journal: Journal,
+    boards: Boards,
     views: Vec<Option<Box<View>>>,
     affects: Vec<Vec<Affects>>,
     namespaces: Namespaces,
     objects: Objects,
+    storage: Storage,
+    /// By class of pods with volumes, with the version of the storage it was made at.
+    volume_plans: FxHashMap<PodClassId, (u64, Plan)>,
     log: Vec<Undo>,
     checkpoints: u32,
 }
 
 impl Cluster {
-    /// A cluster without anything in it.
+    /// A cluster without anything in it, whose pods are all decided by the default profile.
     pub fn new(options: Options) -> Self {
+        Cluster::with_profiles(options, &[])
+    }
+
+    /// A cluster without anything in it. Pods whose scheduler name no profile has are decided by the first; without any
+    /// profile there is the default one.
+    pub fn with_profiles(options: Options, profiles: &[Profile]) -> Self {
+        let mut names = Interner::default();
+        let default = [Profile::default()];
+        let given = if profiles.is_empty() {
+            &default
+        } else {
+            profiles
+        };
+        let profiles = given.iter().map(|profile| {
+            let rules = Rules::compile(profile, &mut names);
+            (profile.scheduler_name.as_str().into(), rules)
+        });
         Cluster {
             options,
-            names: Interner::default(),
+            profiles: profiles.collect(),
+            names,
             nodes: Vec::new(),
             free_nodes: Vec::new(),
             node_by_name: FxHashMap::default(),
             node_classes: IndexSet::default(),
             images: FxHashMap::default(),
-            pods: Vec::new(),
-            free_pods: Vec::new(),
-            pod_by_key: FxHashMap::default(),
+            pods: Pods::default(),
             orphans: FxHashMap::default(),
             nominated: FxHashMap::default(),
-            classes: IndexMap::default(),
-            shapes: IndexSet::default(),
+            nominated_at: FxHashMap::default(),
+            classes: Table::default(),
+            shapes: Table::default(),
+            uses: Uses::default(),
             verdicts: Vec::new(),
-            boards: Vec::new(),
-            spread_boards: Vec::new(),
-            journal: Journal::default(),
+            boards: Boards::default(),
             views: Vec::new(),
             affects: Vec::new(),
             namespaces: Namespaces::default(),
             objects: Objects::default(),
+            storage: Storage::default(),
+            volume_plans: FxHashMap::default(),
             log: Vec::new(),
             checkpoints: 0,
+        }
+    }
+
+    /// The profile of pods with a scheduler name; an empty one stands for the default name.
+    fn profile(&self, scheduler_name: &str) -> ProfileId {
+        let name = match scheduler_name {
+            "" => DEFAULT_SCHEDULER,
+            name => name,
+        };
+        let found = self.profiles.iter().position(|(own, _)| **own == *name);
+        ProfileId(found.unwrap_or(0) as u16)
+    }
+
+    /// The scheduler names that pods of this cluster's profiles have.
+    pub fn scheduler_names(&self) -> impl Iterator<Item = &str> {
+        self.profiles.iter().map(|(name, _)| &**name)
+    }
+
+    pub(crate) fn rules(&self, id: ProfileId) -> &Rules {
+        &self.profiles[id.0 as usize].1
+    }
+
+    /// What decides about pods of a shape beside them and a node.
+    pub(crate) fn static_rules(&self, shape: &Shape) -> StaticRules<'_> {
+        StaticRules {
+            rules: self.rules(shape.profile),
+            os_filter: self.options.os_filter,
         }
     }
 
@@ -136,7 +193,7 @@ impl Cluster {
 
     /// How many pods are bound, to nodes that are there or not.
     pub fn pod_count(&self) -> usize {
-        self.pod_by_key.len()
+        self.pods.len()
     }
 
     /// The node of a name.
@@ -157,7 +214,7 @@ impl Cluster {
 
     /// The node a pod is on, by the pod's key ([`crate::model::PodSpec::key`]).
     pub fn node_of_pod(&self, key: &str) -> Option<&str> {
-        let pod = self.pod(*self.pod_by_key.get(key)?);
+        let pod = self.pod(self.pods.find(key)?);
         Some(self.names.text(pod.node_name))
     }
 
@@ -173,43 +230,11 @@ impl Cluster {
         keys
     }
 
-    /// The class of a template; pods of equal templates share it.
-    ///
-    /// # Errors
-    /// [`ModelError::NegativeQuantity`] where a request is below zero.
-    pub fn pod_class(&mut self, template: &PodTemplate) -> Result<PodClassId, ModelError> {
-        if let Some(index) = self.classes.get_index_of(template) {
-            return Ok(PodClassId(index as u32));
-        }
-        let mut class = PodClass::compile(template, &mut self.names)?;
-        class.shape_id = self.shape(&class.shape);
-        let (index, _) = self.classes.insert_full(template.clone(), class);
-        let id = PodClassId(
-            u32::try_from(index).expect("fewer than four billion templates fit in memory"),
-        );
-        self.views.push(None);
-        self.spread_boards.push(None);
-        self.affects.push(Vec::new());
-        self.introduce(id);
-        Ok(id)
-    }
-
-    fn shape(&mut self, shape: &Shape) -> ShapeId {
-        if let Some(index) = self.shapes.get_index_of(shape) {
-            return ShapeId(index as u32);
-        }
-        let (index, _) = self.shapes.insert_full(shape.clone());
-        self.verdicts.push(ShapeVerdicts::default());
-        self.boards.push(None);
-        ShapeId(index as u32)
-    }
-
     /// The template of a class.
     pub fn template(&self, id: PodClassId) -> &PodTemplate {
         self.classes
-            .get_index(id.index())
+            .key(id.index())
             .expect("a class id is of the cluster that gave it")
-            .0
     }
 
     pub(crate) fn class(&self, id: PodClassId) -> &PodClass {
@@ -224,9 +249,7 @@ impl Cluster {
     }
 
     pub(crate) fn pod(&self, id: PodId) -> &Pod {
-        self.pods[id.index()]
-            .as_ref()
-            .expect("ids in use name pods that are there")
+        self.pods.at(id)
     }
 
     pub(crate) fn names(&self) -> &Interner {
@@ -237,8 +260,31 @@ impl Cluster {
         &mut self.names
     }
 
+    pub(crate) fn storage(&self) -> &Storage {
+        &self.storage
+    }
+
     pub(crate) fn objects(&self) -> &Objects {
         &self.objects
+    }
+
+    /// What nodes get for holding a shape's images depends on: how many nodes there are, and size and holders of each.
+    /// Empty while nobody holds any.
+    fn image_facts(&self, shape: &Shape) -> Vec<(i64, u32)> {
+        if self.images.is_empty() {
+            return Vec::new();
+        }
+        let mut facts: Vec<_> = shape
+            .images
+            .iter()
+            .map(|image| self.image(*image))
+            .collect();
+        if facts.iter().all(|(_, holders)| *holders == 0) {
+            facts.clear();
+        } else {
+            facts.push((self.node_count() as i64, 0));
+        }
+        facts
     }
 
     /// Size and number of holders of an image.

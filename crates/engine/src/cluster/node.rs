@@ -20,19 +20,21 @@ impl NodeId {
     }
 }
 
-/// What was told about a node, compiled.
+/// What was told about a node, compiled. In the order of memory what placing a pod reads comes last, next to what it
+/// changes ([`Node`]): in large clusters it is the cache lines that take the time.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[repr(C)]
 pub(crate) struct NodeFixed {
-    pub(crate) id: NodeId,
-    pub(crate) name: Symbol,
-    pub(crate) class: NodeClassId,
-    /// All labels, the hostname too.
-    pub(crate) labels: LabelSet,
     pub(crate) taints: Box<[NodeTaint]>,
     pub(crate) unschedulable: bool,
-    pub(crate) allocatable: Amounts,
+    pub(crate) id: NodeId,
+    /// All labels, the hostname too.
+    pub(crate) labels: LabelSet,
+    pub(crate) name: Symbol,
+    pub(crate) class: NodeClassId,
     /// Image names with sizes, sorted by symbol.
     pub(crate) images: Vec<(Symbol, i64)>,
+    pub(crate) allocatable: Amounts,
 }
 
 impl NodeFixed {
@@ -68,6 +70,7 @@ pub(crate) struct ClassCount {
 
 /// A node with its load.
 #[derive(Clone, Debug)]
+#[repr(C)]
 pub(crate) struct Node {
     pub(crate) fixed: NodeFixed,
     /// Real requests of its pods, and their number.

@@ -27,18 +27,27 @@ impl Cluster {
 
     /// Gives up the room held for a pod.
     pub fn denominate(&mut self, key: &str) {
-        let held = self
-            .nominated
-            .iter()
-            .find(|(_, pods)| pods.iter().any(|(pod, _)| &**pod == key));
-        if let Some((&node, pods)) = held {
-            let pods = pods
-                .iter()
-                .filter(|(pod, _)| &**pod != key)
-                .cloned()
-                .collect();
+        if let Some(&node) = self.nominated_at.get(key) {
+            let mut pods = self.nominated.get(&node).cloned().unwrap_or_default();
+            pods.retain(|(pod, _)| &**pod != key);
             self.change_nominated(node, pods);
         }
+    }
+
+    /// The classes of the pods room is held for on a node, of at least a priority and other than one pod.
+    pub(crate) fn held_on(&self, node: NodeId, priority: i32, key: &str) -> Vec<PodClassId> {
+        if self.nominated.is_empty() {
+            return Vec::new();
+        }
+        let held = self.nominated.get(&self.at(node).fixed.name);
+        self.rivals(held.map_or(&[], |pods| pods), priority, key)
+    }
+
+    fn rivals(&self, held: &[(Box<str>, PodClassId)], priority: i32, key: &str) -> Vec<PodClassId> {
+        let rivals = held
+            .iter()
+            .filter(|(pod, class)| self.class(*class).priority >= priority && **pod != *key);
+        rivals.map(|(_, class)| *class).collect()
     }
 
     /// Nodes with the classes of the pods room is held for, of at least a priority and other than one pod.
@@ -48,10 +57,7 @@ impl Cluster {
             let Some(&node) = self.node_by_name.get(name) else {
                 continue;
             };
-            let counts = |pod: &&(Box<str>, PodClassId)| {
-                self.class(pod.1).priority >= priority && &*pod.0 != key
-            };
-            let classes: Vec<_> = pods.iter().filter(counts).map(|pod| pod.1).collect();
+            let classes = self.rivals(pods, priority, key);
             if !classes.is_empty() {
                 held.push((node, classes));
             }
@@ -59,21 +65,36 @@ impl Cluster {
         held
     }
 
+    /// Whether room is held anywhere.
+    pub(crate) fn holds_room(&self) -> bool {
+        !self.nominated.is_empty()
+    }
+
     /// The node on which room is held for a pod.
     pub(crate) fn nominated_node(&self, key: &str) -> Option<NodeId> {
-        let held = self
-            .nominated
-            .iter()
-            .find(|(_, pods)| pods.iter().any(|(pod, _)| &**pod == key))?;
-        self.node_by_name.get(held.0).copied()
+        self.node_by_name.get(self.nominated_at.get(key)?).copied()
     }
 
     pub(super) fn change_nominated(&mut self, node: Symbol, pods: Vec<(Box<str>, PodClassId)>) {
+        if let Some(id) = self.node_by_name.get(&node) {
+            self.boards.loads.touch(*id);
+        }
+        for (key, class) in &pods {
+            self.nominated_at.insert(key.clone(), node);
+            self.use_class(*class);
+        }
         let before = if pods.is_empty() {
             self.nominated.remove(&node)
         } else {
             self.nominated.insert(node, pods)
         };
+        for (key, class) in before.iter().flatten() {
+            let stays = self.nominated.get(&node);
+            if !stays.is_some_and(|pods| pods.iter().any(|(kept, _)| kept == key)) {
+                self.nominated_at.remove(key);
+            }
+            self.release_class(*class);
+        }
         self.log(Undo::Nominated(node, before.unwrap_or_default()));
     }
 }

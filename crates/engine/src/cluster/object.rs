@@ -11,6 +11,7 @@ use crate::class::{PodClass, SpreadRule};
 use crate::intern::{Interner, Symbol};
 use crate::labels::LabelSet;
 use crate::model::{NamespaceSpec, PdbSpec, PodTemplate, ServiceSpec, StringMap, WorkloadSpec};
+use crate::profile::Rules;
 use crate::selector::LabelQuery;
 
 /// A namespaced name.
@@ -34,13 +35,17 @@ pub(crate) struct Budget {
 }
 
 impl Budget {
-    /// Whether evicting a pod counts against it (kube-scheduler: `filterPodsWithPDBViolation`).
-    pub(crate) fn covers(&self, class: &PodClass, pod_name: &str, names: &Interner) -> bool {
+    /// Whether evicting some pod of a class may count against it.
+    pub(crate) fn may_cover(&self, class: &PodClass, names: &Interner) -> bool {
         self.namespace == class.namespace
             && !class.labels.is_empty()
             && !self.query.is_everything()
             && self.query.matches(&class.labels, names)
-            && !self.disrupted.iter().any(|name| name == pod_name)
+    }
+
+    /// Whether evicting a pod counts against it (kube-scheduler: `filterPodsWithPDBViolation`).
+    pub(crate) fn covers(&self, class: &PodClass, pod_name: &str, names: &Interner) -> bool {
+        self.may_cover(class, names) && !self.disrupted.iter().any(|name| name == pod_name)
     }
 }
 
@@ -49,6 +54,7 @@ impl Objects {
     pub(super) fn default_spread(
         &self,
         template: &PodTemplate,
+        rules: &Rules,
         names: &mut Interner,
     ) -> Vec<SpreadRule> {
         if !template.topology_spread_constraints.is_empty() {
@@ -80,7 +86,7 @@ impl Objects {
         if query.is_everything() {
             Vec::new()
         } else {
-            SpreadRule::defaults(&query)
+            rules.default_spread(&query)
         }
     }
 }
@@ -191,6 +197,7 @@ impl Cluster {
     }
 
     pub(super) fn change_pdb(&mut self, key: Key, budget: Option<Budget>) {
+        self.boards.budgets += 1;
         let before = exchange_ordered(&mut self.objects.pdbs, key.clone(), budget);
         self.log(Undo::Pdb(key, before));
     }

@@ -9,6 +9,9 @@ use crate::intern::Symbol;
 use crate::labels::LabelSet;
 use crate::resources::Amounts;
 
+/// The taint that the node lifecycle controller puts beside a cordon.
+const CORDON: &str = "node.kubernetes.io/unschedulable";
+
 impl Cluster {
     /// Adds a node that is only thought of: labels (without a hostname) and taints are given compiled.
     pub(crate) fn add_virtual(
@@ -60,6 +63,24 @@ impl Cluster {
             allocatable,
             images: Vec::new(),
         }
+    }
+
+    /// Lets pods onto a node again until the open checkpoint is rolled back: the cordon goes, and the taint that says
+    /// the same.
+    pub(crate) fn uncordon(&mut self, id: NodeId) {
+        let mut fixed = self.at(id).fixed.clone();
+        let cordon = self.names.intern(CORDON);
+        let taints = fixed.taints.iter().copied();
+        fixed.taints = taints.filter(|taint| taint.key != cordon).collect();
+        fixed.unschedulable = false;
+        let class = NodeClass {
+            labels: fixed.labels.without(Symbol::HOSTNAME),
+            taints: fixed.taints.clone(),
+            unschedulable: false,
+        };
+        let (class, _) = self.node_classes.insert_full(class);
+        fixed.class = NodeClassId(class as u32);
+        self.replace_fixed(fixed);
     }
 
     /// Counts a pod of a class on a node until the open checkpoint is rolled back.

@@ -9,6 +9,7 @@ use crate::class::PodClassId;
 use crate::intern::Symbol;
 use crate::labels::LabelSet;
 use crate::model::{StringMap, WorkloadSpec};
+use crate::storage::Change;
 
 /// A place in the log to go back to. Close each with [`Cluster::rollback`] or [`Cluster::commit`], inner ones first.
 #[derive(Debug, PartialEq, Eq)]
@@ -31,6 +32,7 @@ pub(super) enum Undo {
     Workload((String, String, String), Option<WorkloadSpec>),
     Pdb(Key, Option<Budget>),
     Unload(PodClassId, NodeId),
+    Storage(Change),
     Nominated(Symbol, Vec<(Box<str>, PodClassId)>),
 }
 
@@ -92,6 +94,7 @@ impl Cluster {
             Undo::Workload(key, workload) => self.change_workload(key, workload),
             Undo::Pdb(key, budget) => self.change_pdb(key, budget),
             Undo::Unload(class, at) => self.unload(class, at, false),
+            Undo::Storage(change) => self.change_storage(change),
             Undo::Nominated(node, pods) => self.change_nominated(node, pods),
         }
     }

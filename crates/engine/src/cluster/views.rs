@@ -4,9 +4,11 @@
 //! `affects[c]` names exactly the existing views that a pod of class `c` changes.
 
 use super::{Affects, Cluster, NodeFixed, NodeId};
-use crate::class::{PodClass, PodClassId, StaticVerdict, Target};
+use crate::class::{PodClass, PodClassId, StaticRules, StaticVerdict, Target};
 use crate::intern::Symbol;
 use crate::model::PodTemplate;
+use crate::profile::Rules;
+use crate::storage::Plan;
 use crate::topology::{Effect, View};
 
 /// One pod class asked about one cluster: what filters and scorers read.
@@ -15,6 +17,10 @@ pub(crate) struct Question<'a> {
     pub(crate) cluster: &'a Cluster,
     pub(crate) class: &'a PodClass,
     pub(crate) view: &'a View,
+    /// The pod's profile.
+    pub(crate) rules: &'a Rules,
+    /// Of pods with volumes.
+    pub(crate) volumes: Option<&'a Plan>,
 }
 
 impl Question<'_> {
@@ -28,12 +34,8 @@ impl Question<'_> {
                 taints: &fixed.taints,
                 unschedulable: fixed.unschedulable,
             };
-            return StaticVerdict::of(
-                &self.class.shape,
-                target,
-                self.cluster.options.os_filter,
-                &self.cluster.names,
-            );
+            let static_rules = self.cluster.static_rules(&self.class.shape);
+            return StaticVerdict::of(&self.class.shape, target, static_rules, &self.cluster.names);
         }
         self.cluster.verdicts[self.class.shape_id.index()].verdict(fixed.class)
     }
@@ -52,10 +54,14 @@ impl Cluster {
     pub(crate) fn question(&mut self, id: PodClassId) -> Question<'_> {
         self.prepare(id);
         let view = self.views[id.index()].as_deref().expect("prepared above");
+        let class = &self.classes[id.index()];
+        let volumes = (!class.volumes.is_empty()).then(|| &self.volume_plans[&id].1);
         Question {
             cluster: self,
-            class: &self.classes[id.index()],
+            class,
             view,
+            rules: self.rules(class.shape.profile),
+            volumes,
         }
     }
 
@@ -65,22 +71,35 @@ impl Cluster {
         if !class.shape.asks_for_name {
             let classes = self.node_classes.iter();
             let verdicts = &mut self.verdicts[class.shape_id.index()];
-            verdicts.extend(&class.shape, classes, self.options.os_filter, &self.names);
+            let static_rules = StaticRules {
+                rules: &self.profiles[class.shape.profile.0 as usize].1,
+                os_filter: self.options.os_filter,
+            };
+            verdicts.extend(&class.shape, classes, static_rules, &self.names);
+        }
+        if !class.volumes.is_empty() {
+            self.plan_volumes(id);
         }
         if self.views[id.index()].is_none() {
             self.make_view(id);
         }
     }
 
+    /// The view of a class that [`Cluster::prepare`] has made ready.
+    pub(crate) fn view(&self, id: PodClassId) -> &View {
+        self.views[id.index()].as_deref().expect("prepared before")
+    }
+
     fn make_view(&mut self, id: PodClassId) {
         let defaults = self.objects.default_spread(
             self.classes
-                .get_index(id.index())
-                .expect("class ids are dense")
-                .0,
+                .key(id.index())
+                .expect("a class that is asked about is kept"),
+            &self.profiles[self.classes[id.index()].shape.profile.0 as usize].1,
             &mut self.names,
         );
         let class = &self.classes[id.index()];
+        let rules = &self.profiles[class.shape.profile.0 as usize].1;
         let self_affine = class
             .affinity
             .iter()
@@ -89,7 +108,10 @@ impl Cluster {
             class,
             defaults,
             self_affine,
-            self.options.os_filter,
+            StaticRules {
+                rules,
+                os_filter: self.options.os_filter,
+            },
             &self.names,
         );
         if view.counts_nodes() {
@@ -98,12 +120,13 @@ impl Cluster {
             }
         }
         let quiet = !view.counts_nodes() && !class.has_pod_terms();
-        for (index, other) in self.classes.values().enumerate() {
+        for (index, _, other) in self.classes.iter() {
             if quiet && !other.has_pod_terms() {
                 continue;
             }
-            let effects = Effect::all(&view, class, other, &self.namespaces, &self.names);
+            let effects = Effect::all(&view, (class, rules), other, &self.namespaces, &self.names);
             if !effects.is_empty() {
+                view.expect(&effects);
                 self.affects[index].push(Affects {
                     view: id,
                     effects: effects.into(),
@@ -129,14 +152,16 @@ impl Cluster {
     /// Works out what a new class does to the views there are. It has no pods yet.
     pub(super) fn introduce(&mut self, id: PodClassId) {
         let class = &self.classes[id.index()];
-        for (index, view) in self.views.iter().enumerate() {
+        for (index, view) in self.views.iter_mut().enumerate() {
             let Some(view) = view else { continue };
             let own = &self.classes[index];
             if !view.counts_nodes() && !own.has_pod_terms() && !class.has_pod_terms() {
                 continue;
             }
-            let effects = Effect::all(view, own, class, &self.namespaces, &self.names);
+            let rules = &self.profiles[own.shape.profile.0 as usize].1;
+            let effects = Effect::all(view, (own, rules), class, &self.namespaces, &self.names);
             if !effects.is_empty() {
+                view.expect(&effects);
                 let affects = Affects {
                     view: PodClassId(index as u32),
                     effects: effects.into(),
@@ -148,13 +173,13 @@ impl Cluster {
 
     /// Drops the views of the classes whose default spread may have changed.
     pub(super) fn drop_views_of(&mut self, concerns: impl Fn(&PodTemplate) -> bool) {
-        for (index, template) in self.classes.keys().enumerate() {
+        for (index, template, _) in self.classes.iter() {
             let declares = !template.topology_spread_constraints.is_empty();
             if declares || self.views[index].is_none() || !concerns(template) {
                 continue;
             }
             self.views[index] = None;
-            self.spread_boards[index] = None;
+            self.boards.drop_hosts(index);
             for affects in &mut self.affects {
                 affects.retain(|affects| affects.view.index() != index);
             }
@@ -163,15 +188,14 @@ impl Cluster {
 
     pub(super) fn drop_views(&mut self) {
         self.views.iter_mut().for_each(|view| *view = None);
-        self.spread_boards
-            .iter_mut()
-            .for_each(|board| *board = None);
+        (0..self.views.len()).for_each(|class| self.boards.drop_hosts(class));
         self.affects.iter_mut().for_each(Vec::clear);
     }
 
     pub(super) fn views_join(&mut self, fixed: &NodeFixed) {
-        for (view, class) in self.views.iter_mut().zip(self.classes.values()) {
-            if let Some(view) = view.as_deref_mut().filter(|view| view.counts_nodes()) {
+        for (index, _, class) in self.classes.iter() {
+            let view = self.views[index].as_deref_mut();
+            if let Some(view) = view.filter(|view| view.counts_nodes()) {
                 view.join(class, fixed.spot(), &self.names);
             }
         }

@@ -1,4 +1,4 @@
-//! kube-scheduler: NodeAffinity. Node selector and required node affinity must both match.
+//! kube-scheduler: NodeAffinity. Node selector and required node affinity must both match, after what the profile adds.
 
 use crate::class::Shape;
 use crate::intern::{Interner, Symbol};
@@ -11,6 +11,9 @@ pub(crate) fn check(
     name: Symbol,
     names: &Interner,
 ) -> Option<Reason> {
+    if !pod.is_let_on(labels, name, names) {
+        return Some(Reason::EnforcedAffinity);
+    }
     (!pod.selects(labels, name, names)).then(|| Reason::NodeAffinity {
         mismatch: pod.mismatch(labels, names),
     })

@@ -9,7 +9,7 @@ use crate::reason::{Plugin, Reason, Refusal};
 use crate::resources::Amounts;
 
 pub(crate) fn check(pod: &Shape, node: &Node) -> Option<Refusal> {
-    let request = &pod.requests.real;
+    let request = pod.demands();
     let allowed = node.fixed.allocatable.pods;
     let full = node.used.pods.wrapping_add(1) > allowed;
     if !full && fits(request, &node.fixed.allocatable, &node.used) {

@@ -30,18 +30,15 @@ fn too_uneven(counts: &SpreadCounts, node: &Node) -> Option<Reason> {
         return Some(Reason::SpreadKeyMissing { key });
     };
     let max_skew = counts.rule.max_skew;
-    is_too_uneven(counts, value).then(|| Reason::Spread {
+    let skew = skew_of(counts, counts.pods_at(value));
+    (skew > max_skew).then_some(Reason::Spread {
         key,
-        skew: skew(counts, value),
+        skew,
         max_skew,
     })
 }
 
-/// Whether one more pod in a place is one too many.
-pub(crate) fn is_too_uneven(counts: &SpreadCounts, place: Symbol) -> bool {
-    skew(counts, place) > counts.rule.max_skew
-}
-
-fn skew(counts: &SpreadCounts, place: Symbol) -> i64 {
-    counts.pods_at(place) + i64::from(counts.self_match) - counts.fewest()
+/// How uneven places would be with one more pod where there are `pods` matching ones.
+pub(crate) fn skew_of(counts: &SpreadCounts, pods: i64) -> i64 {
+    pods + i64::from(counts.self_match) - counts.fewest()
 }

@@ -8,6 +8,9 @@ mod affinity;
 mod node;
 mod object;
 mod pod;
+mod volume;
+#[cfg(feature = "serde")]
+mod volume_wire;
 #[cfg(feature = "serde")]
 mod wire;
 
@@ -26,6 +29,11 @@ pub use pod::{
     Container, ContainerPort, InclusionPolicy, OwnerRef, PodSpec, PodTemplate, PreemptionPolicy,
     Resources, RestartPolicy, Toleration, TolerationOperator, TopologySpreadConstraint,
     WhenUnsatisfiable,
+};
+pub use volume::{
+    AccessMode, ClaimRef, CsiDriverSpec, CsiNodeSpec, CsiStorageCapacitySpec, Disk,
+    PersistentVolumeClaimSpec, PersistentVolumeSpec, PodVolume, StorageClassSpec,
+    TopologyRequirement, VolumeAttachmentSpec, VolumeSource,
 };
 
 /// Labels, annotations or a node selector.

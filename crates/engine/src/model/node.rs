@@ -43,7 +43,7 @@ pub struct Taint {
 }
 
 /// What a taint does to pods that do not tolerate it.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[cfg_attr(feature = "serde", derive(serde::Deserialize, serde::Serialize))]
 pub enum TaintEffect {
     /// Keeps new pods away.
@@ -53,6 +53,25 @@ pub enum TaintEffect {
     PreferNoSchedule,
     /// Keeps new pods away and evicts those that run.
     NoExecute,
+}
+
+impl TaintEffect {
+    /// All there are.
+    pub const ALL: [Self; 3] = [Self::NoSchedule, Self::PreferNoSchedule, Self::NoExecute];
+
+    /// As it is written.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::NoSchedule => "NoSchedule",
+            Self::PreferNoSchedule => "PreferNoSchedule",
+            Self::NoExecute => "NoExecute",
+        }
+    }
+
+    /// The effect that is written so.
+    pub fn named(text: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|effect| effect.as_str() == text)
+    }
 }
 
 /// An image the node holds.

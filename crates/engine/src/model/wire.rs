@@ -99,6 +99,7 @@ struct PodBody {
     scheduling_gates: Option<Vec<Named>>,
     host_network: bool,
     scheduler_name: String,
+    volumes: Option<Vec<super::volume_wire::Source>>,
 }
 
 #[derive(Default, Deserialize)]
@@ -122,6 +123,11 @@ impl From<Pod> for PodSpec {
             .owner_references
             .into_iter()
             .find(|owner| owner.controller);
+        let (name, uid) = (&pod.metadata.name, &pod.metadata.uid);
+        let volumes = pod.spec.volumes.unwrap_or_default().into_iter();
+        let volumes = volumes
+            .filter_map(|volume| volume.of_pod(name, uid))
+            .collect();
         let template = PodTemplate {
             namespace: pod.metadata.namespace,
             labels: pod.metadata.labels.unwrap_or_default(),
@@ -149,6 +155,7 @@ impl From<Pod> for PodSpec {
                 .collect(),
             host_network: pod.spec.host_network,
             scheduler_name: pod.spec.scheduler_name,
+            volumes,
         };
         PodSpec {
             uid: pod.metadata.uid,

@@ -15,7 +15,7 @@ use crate::error::ModelError;
 use crate::intern::Symbol;
 use crate::labels::LabelSet;
 use crate::model::{Operator, StringMap, label};
-use crate::reason::{Plugin, Reason};
+use crate::reason::{Plugin, Reason, Refusal};
 use crate::resources::Amounts;
 use crate::selector::NamedNodes;
 
@@ -24,6 +24,9 @@ use super::{InstanceType, NodeTemplate, PoolReason, Requirement};
 
 /// More label choices than this per type and offering are not tried.
 const MAX_CHOICES: usize = 64;
+
+/// The label by which volumes of EBS say their zone; a node has it once its driver runs.
+const DRIVER_ZONE: &str = "topology.ebs.csi.aws.com/zone";
 
 /// A pool, compiled for one plan.
 pub(super) struct Catalog {
@@ -194,13 +197,62 @@ impl Catalog {
                 unschedulable: false,
             };
             let verdict =
-                StaticVerdict::of(shape, target, cluster.options().os_filter, cluster.names());
+                StaticVerdict::of(shape, target, cluster.static_rules(shape), cluster.names());
             match verdict.refusal {
                 None => verdicts.fits.insert(index),
                 Some(refusal) => verdicts.refusal = verdicts.refusal.or(Some(refusal)),
             }
         }
         verdicts
+    }
+
+    /// Of some options those from which the volumes of a class of pods can be reached.
+    pub(super) fn reaching(
+        &self,
+        class: PodClassId,
+        mut options: FixedBitSet,
+        cluster: &mut Cluster,
+    ) -> Result<FixedBitSet, PoolReason> {
+        if cluster.class(class).volumes.is_empty() {
+            return Ok(options);
+        }
+        let driver_zone = cluster.names_mut().intern(DRIVER_ZONE);
+        let question = cluster.question(class);
+        let mut refusal = question.conflict().map(|conflict| {
+            options.clear();
+            Refusal::new(conflict.plugin(), Reason::Conflict(conflict))
+        });
+        for option in options.clone().ones() {
+            let labels = &self.options[option].labels;
+            let reached = match labels.value(Symbol::ZONE) {
+                Some(zone) => question.check_reach(Symbol::EMPTY, &labels.with(driver_zone, zone)),
+                None => question.check_reach(Symbol::EMPTY, labels),
+            };
+            if let Some(refused) = reached {
+                options.set(option, false);
+                refusal = refusal.or(Some(refused));
+            }
+        }
+        match refusal {
+            Some(Refusal { plugin, reason, .. }) if options.is_clear() => {
+                Err(PoolReason::Incompatible { plugin, reason })
+            }
+            _ => Ok(options),
+        }
+    }
+
+    /// What each of some options has at least; nothing where there are none.
+    pub(super) fn least(&self, options: &FixedBitSet) -> Amounts {
+        let mut types: Vec<usize> = options
+            .ones()
+            .map(|option| self.options[option].type_index)
+            .collect();
+        types.sort_unstable();
+        types.dedup();
+        let mut types = types.iter().map(|index| &self.types[*index].allocatable);
+        let mut least = types.next().cloned().unwrap_or_default();
+        types.for_each(|allocatable| least.minimize(allocatable));
+        least
     }
 
     /// Of some options those whose type holds this much.

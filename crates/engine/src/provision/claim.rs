@@ -6,6 +6,7 @@
 use std::collections::BTreeMap;
 
 use fixedbitset::FixedBitSet;
+use rustc_hash::FxHashSet;
 
 use crate::class::PodClassId;
 use crate::cluster::{Cluster, NodeId};
@@ -26,6 +27,8 @@ pub(super) struct Claim {
     shown: usize,
     pub(super) pods: Vec<String>,
     requests: Amounts,
+    /// What every option left has room for at least.
+    room: Amounts,
     /// What of the pool's limits is set aside for it.
     pub(super) reserved: ResourceMap,
 }
@@ -58,6 +61,7 @@ impl Claim {
         );
         Some(Claim {
             catalog: index,
+            room: catalog.least(&options),
             options,
             node,
             shown,
@@ -88,12 +92,18 @@ impl Claim {
                 None => PoolReason::NoInstanceTypes,
             });
         }
-        let holding = catalog.holding(&options, &requests);
-        if holding.is_clear() {
-            return Err(PoolReason::TooLarge {
-                resource: lacking(catalog, &options, &requests, cluster),
-            });
-        }
+        let options = catalog.reaching(class, options, cluster)?;
+        let holding = if requests.exceeds(&self.room).is_none() {
+            options
+        } else {
+            let holding = catalog.holding(&options, &requests);
+            if holding.is_clear() {
+                return Err(PoolReason::TooLarge {
+                    resource: lacking(catalog, &options, &requests, cluster),
+                });
+            }
+            holding
+        };
         let before = self.shown;
         let chosen = self
             .place(class, catalog, holding, topology, cluster)
@@ -103,7 +113,10 @@ impl Claim {
             });
         match chosen {
             Ok(options) => {
-                self.options = options;
+                if options != self.options {
+                    self.room = catalog.least(&options);
+                    self.options = options;
+                }
                 self.requests = requests;
                 self.pods.push(key.to_owned());
                 cluster.load_logged(class, self.node);
@@ -189,6 +202,7 @@ impl Claim {
             .collect();
         self.options.clear();
         self.options.extend(keep);
+        self.room = catalog.least(&self.options);
     }
 
     /// The planned node in words.
@@ -244,17 +258,13 @@ impl Claim {
         }
         let mut requirements = Vec::new();
         for (key, min_values) in keys {
+            let mut seen = FxHashSet::default();
             let mut values: Vec<String> = Vec::new();
-            for option in self.options.ones() {
-                let value = cluster
-                    .names()
-                    .find(key)
-                    .and_then(|key| catalog.options[option].labels.value(key));
-                if let Some(value) = value.map(|value| cluster.text(value).to_owned())
-                    && !values.contains(&value)
-                {
-                    values.push(value);
-                }
+            if let Some(key) = cluster.names().find(key) {
+                let options = self.options.ones();
+                let found = options.filter_map(|option| catalog.options[option].labels.value(key));
+                let new = found.filter(|value| seen.insert(*value));
+                values.extend(new.map(|value| cluster.text(value).to_owned()));
             }
             if values.is_empty() {
                 requirements.extend(

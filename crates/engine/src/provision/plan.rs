@@ -1,5 +1,7 @@
 //! The provisioner's answer.
 
+use std::sync::Arc;
+
 use crate::error::ModelError;
 use crate::model::{Quantity, ResourceMap};
 use crate::reason::{Plugin, Reason};
@@ -50,8 +52,8 @@ pub struct Unplaceable {
     pub pod: String,
     /// The pod itself cannot be true.
     pub invalid: Option<ModelError>,
-    /// Why each pool cannot buy for it, in the order pools were tried. Empty: there are no pools.
-    pub pools: Vec<PoolRefusal>,
+    /// Why each pool cannot buy for it, in the order pools were tried. Empty: there are no pools. Pods of equal templates share one list.
+    pub pools: Arc<[PoolRefusal]>,
 }
 
 /// Why a pool cannot buy for a pod.

@@ -5,9 +5,10 @@
 //! Invariant: the cluster is as before when a plan is returned, whatever it says.
 
 use std::cmp::Reverse;
+use std::sync::Arc;
 
 use fixedbitset::FixedBitSet;
-use rustc_hash::FxHashMap;
+use rustc_hash::{FxHashMap, FxHashSet};
 
 use crate::class::PodClassId;
 use crate::cluster::Cluster;
@@ -55,21 +56,31 @@ fn solve(cluster: &mut Cluster, request: &PlanRequest) -> Result<Plan, ModelErro
         claims: Vec::new(),
         closed: FxHashMap::default(),
         topologies: FxHashMap::default(),
+        tightened: FxHashMap::default(),
         seed: request.seed,
     };
-    let pending = solver.until_settled(pending, |solver, pod| {
-        solver.place_on_existing(pod, &mut plan.existing)
-    });
+    let existing = &mut plan.existing;
+    let on_existing =
+        |solver: &mut Solver<'_>, pod: &Pending| solver.place_on_existing(pod, existing);
+    // A pod may use room that is held for it, which others of its class may not.
+    let pending = if solver.cluster.holds_room() {
+        solver.until_settled(pending, on_existing)
+    } else {
+        solver.until_settled_by_class(pending, on_existing)
+    };
     let places = solver.add_places(&pending);
-    let pending = solver.until_settled(pending, Solver::place_on_planned);
+    let pending = solver.until_settled_by_class(pending, Solver::place_on_planned);
     for place in places {
         let removed = solver.cluster.remove_node(&place);
         debug_assert!(removed.is_ok(), "places were added above");
     }
     // Places that no node came to hold back spreading no more.
-    let pending = solver.until_settled(pending, Solver::place_on_planned);
+    let pending = solver.until_settled_by_class(pending, Solver::place_on_planned);
+    let mut refusals: FxHashMap<PodClassId, Arc<[PoolRefusal]>> = FxHashMap::default();
     for pod in pending {
-        let pools = solver.refusals(&pod);
+        let known = refusals.entry(pod.class);
+        let pools = known.or_insert_with(|| solver.refusals(&pod).into());
+        let pools = Arc::clone(pools);
         plan.unplaceable.push(Unplaceable {
             pod: pod.key,
             invalid: None,
@@ -102,7 +113,7 @@ fn queue(cluster: &mut Cluster, pods: &[PodSpec], plan: &mut Plan) -> Vec<Pendin
                 plan.unplaceable.push(Unplaceable {
                     pod: pod.key(),
                     invalid: Some(invalid),
-                    pools: Vec::new(),
+                    pools: Arc::default(),
                 });
             }
         }
@@ -145,10 +156,34 @@ struct Solver<'a> {
     /// Claims that have no room for a class any more; a claim only ever loses options.
     closed: FxHashMap<PodClassId, FixedBitSet>,
     topologies: FxHashMap<PodClassId, Topology>,
+    /// How many pods were planned when the nodes of a pool were last tightened.
+    tightened: FxHashMap<usize, usize>,
     seed: u64,
 }
 
 impl Solver<'_> {
+    /// As [`Solver::until_settled`], where pods of a class are alike: once one found no place, the others need not be tried
+    /// before something else was placed.
+    fn until_settled_by_class(
+        &mut self,
+        pending: Vec<Pending>,
+        mut place: impl FnMut(&mut Self, &Pending) -> bool,
+    ) -> Vec<Pending> {
+        let mut refused = FxHashSet::default();
+        self.until_settled(pending, |solver, pod| {
+            if refused.contains(&pod.class) {
+                return false;
+            }
+            let placed = place(solver, pod);
+            if placed {
+                refused.clear();
+            } else {
+                refused.insert(pod.class);
+            }
+            placed
+        })
+    }
+
     /// Tries all pods again and again until none more finds a place; gives those that did not.
     fn until_settled(
         &mut self,
@@ -185,16 +220,11 @@ impl Solver<'_> {
     }
 
     fn place_with(&mut self, pod: &Pending, topology: &Topology) -> bool {
-        let mut order: Vec<_> = (0..self.claims.len()).collect();
+        let closed = self.closed.get(&pod.class);
+        let open = |claim: &usize| closed.is_none_or(|closed| !closed.contains(*claim));
+        let mut order: Vec<_> = (0..self.claims.len()).filter(open).collect();
         order.sort_by_key(|claim| self.claims[*claim].pods.len());
         for index in order {
-            if self
-                .closed
-                .get(&pod.class)
-                .is_some_and(|closed| closed.contains(index))
-            {
-                continue;
-            }
             let claim = &mut self.claims[index];
             let catalog = &mut self.catalogs[claim.catalog];
             match claim.add(&pod.key, pod.class, catalog, topology, self.cluster) {
@@ -236,10 +266,7 @@ impl Solver<'_> {
     /// Plans a new node of a pool for a pod.
     fn open(&mut self, index: usize, pod: &Pending, topology: &Topology) -> Result<(), PoolReason> {
         match self.try_open(index, pod, topology) {
-            Err(PoolReason::LimitReached { .. })
-                if self.claims.iter().any(|claim| claim.catalog == index) =>
-            {
-                self.tighten(index);
+            Err(PoolReason::LimitReached { .. }) if self.tighten(index) => {
                 self.try_open(index, pod, topology)
             }
             outcome => outcome,
@@ -287,7 +314,12 @@ impl Solver<'_> {
     }
 
     /// Makes the planned nodes of a pool no larger than they need be, to free what is set aside of its limits.
-    fn tighten(&mut self, index: usize) {
+    /// Whether there was anything to do: they stay as they are until another pod is planned.
+    fn tighten(&mut self, index: usize) -> bool {
+        let planned = self.claims.iter().map(|claim| claim.pods.len()).sum();
+        if self.tightened.insert(index, planned) == Some(planned) {
+            return false;
+        }
         let catalog = &mut self.catalogs[index];
         for claim in self
             .claims
@@ -298,6 +330,7 @@ impl Solver<'_> {
             catalog.limits.give_back(&claim.reserved);
             reserve(claim, catalog);
         }
+        planned > 0
     }
 
     /// Lets the places that pools can buy in count as places, empty as they are, for pods that must be spread.

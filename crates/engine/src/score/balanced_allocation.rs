@@ -1,16 +1,29 @@
-//! kube-scheduler: NodeResourcesBalancedAllocation, weight 1: does the pod make the use of cpu and memory more even?
+//! kube-scheduler: NodeResourcesBalancedAllocation: does the pod make the use of cpu and memory (or of the resources
+//! that the profile names) more even?
 //!
 //! 75 means no change, 50 is the worst and 100 the best. Uses real requests: what asks for nothing weighs nothing.
 
 use crate::class::Shape;
 use crate::cluster::Node;
+use crate::intern::Symbol;
+use crate::profile::Rules;
+use crate::score::resource_allocation::{Requests, load};
 
-/// Skipped for pods that ask for neither cpu nor memory.
-pub(crate) fn applies(pod: &Shape) -> bool {
+/// Skipped for pods that ask for none of the resources.
+pub(crate) fn applies(pod: &Shape, rules: &Rules) -> bool {
+    if let Some(resources) = &rules.balanced {
+        let real = &pod.requests.real;
+        return resources.iter().any(|name| real.amount(*name) != 0);
+    }
     pod.requests.real.cpu_milli != 0 || pod.requests.real.memory_bytes != 0
 }
 
-pub(crate) fn raw(pod: &Shape, node: &Node) -> i64 {
+pub(crate) fn raw(pod: &Shape, node: &Node, rules: &Rules) -> i64 {
+    if let Some(resources) = &rules.balanced {
+        let with = balance_of_all(pod, true, node, resources);
+        let without = balance_of_all(pod, false, node, resources);
+        return 50 + (50 + with - without) / 2;
+    }
     let request = &pod.requests.real;
     let allocatable = &node.fixed.allocatable;
     let balance_of = |cpu: i64, memory: i64| {
@@ -24,6 +37,25 @@ pub(crate) fn raw(pod: &Shape, node: &Node) -> i64 {
     let with = balance_of(request.cpu_milli, request.memory_bytes);
     let without = balance_of(0, 0);
     50 + (50 + with - without) / 2
+}
+
+/// The evenness of any number of resources, by their standard deviation.
+fn balance_of_all(pod: &Shape, with_pod: bool, node: &Node, resources: &[Symbol]) -> i64 {
+    let fractions: Vec<f64> = resources
+        .iter()
+        .filter_map(|name| load(pod, with_pod, node, *name, Requests::Real))
+        .filter_map(|load| fraction(load.requested, load.allocatable))
+        .collect();
+    let deviation = match fractions.as_slice() {
+        [] | [_] => 0.0,
+        [a, b] => ((a - b) / 2.0).abs(),
+        all => {
+            let mean = all.iter().sum::<f64>() / all.len() as f64;
+            let sum: f64 = all.iter().map(|own| (own - mean) * (own - mean)).sum();
+            (sum / all.len() as f64).sqrt()
+        }
+    };
+    ((1.0 - deviation) * 100.0) as i64
 }
 
 fn fraction(used: i64, allocatable: i64) -> Option<f64> {

@@ -14,6 +14,11 @@ pub(crate) fn column(question: &Question<'_>, feasible: &[NodeId]) -> Vec<i64> {
                 .sum()
         })
         .collect();
+    normalize(sums)
+}
+
+/// Scales sums to 0..=100, the least to 0 and the most to 100, in floating point as upstream does.
+pub(crate) fn normalize(sums: Vec<i64>) -> Vec<i64> {
     let min = sums.iter().copied().min().unwrap_or(0);
     let max = sums.iter().copied().max().unwrap_or(0);
     let spread = max - min;

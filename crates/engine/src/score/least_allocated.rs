@@ -31,11 +31,14 @@ fn share(allocatable: i64, requested: i64) -> Option<i64> {
     match allocatable {
         0 => None,
         _ if requested > allocatable => Some(0),
-        // In 128 bits: a hundred times the bytes of a node can pass 64.
-        _ => Some(
-            (i128::from(allocatable.wrapping_sub(requested)) * i128::from(MAX_SCORE)
-                / i128::from(allocatable)) as i64,
-        ),
+        _ => {
+            let free = allocatable.wrapping_sub(requested);
+            Some(match free.checked_mul(MAX_SCORE) {
+                Some(hundredfold) => hundredfold / allocatable,
+                // A hundred times the bytes of a node can pass 64 bits, but dividing 128 takes several times as long.
+                None => (i128::from(free) * i128::from(MAX_SCORE) / i128::from(allocatable)) as i64,
+            })
+        }
     }
 }
 

@@ -1,4 +1,4 @@
-//! The scorers of the default profile: one file each, `raw` (or a column) in upstream's integer arithmetic.
+//! The scorers: one file each, `raw` (or a column) in upstream's integer arithmetic.
 //!
 //! Invariant: every feasible node is scored, in columns; [`columns`] gives them normalized to 0..=100 and weighted.
 //! A plugin that upstream skips for a pod has no column.
@@ -8,18 +8,16 @@ pub(crate) mod image_locality;
 pub(crate) mod inter_pod_affinity;
 pub(crate) mod least_allocated;
 pub(crate) mod node_affinity;
+pub(crate) mod node_resources_fit;
 pub(crate) mod pod_topology_spread;
+pub(crate) mod resource_allocation;
 pub(crate) mod taint_toleration;
 
-use crate::class::Shape;
-use crate::cluster::{Cluster, Node, NodeId, Question};
+use crate::cluster::{Node, NodeId, Question};
 use crate::reason::Plugin;
 
 /// The best a node can get from one plugin before weights.
 pub(crate) const MAX_SCORE: i64 = 100;
-
-/// The weight of PodTopologySpread.
-pub(crate) const SPREAD_WEIGHT: i64 = 2;
 
 /// One plugin's weighted scores for the feasible nodes, in their order.
 #[derive(Clone, Debug)]
@@ -32,68 +30,88 @@ pub(crate) struct Column {
 pub(crate) fn columns(question: &Question<'_>, feasible: &[NodeId]) -> Vec<Column> {
     let raw =
         |score: &dyn Fn(NodeId) -> i64| feasible.iter().map(|id| score(*id)).collect::<Vec<_>>();
-    let cluster = question.cluster;
+    let (cluster, rules) = (question.cluster, question.rules);
     let pod = &question.class.shape;
     let mut columns = Vec::with_capacity(8);
-    let mut column = |plugin, weight: i64, mut scores: Vec<i64>| {
-        scores.iter_mut().for_each(|score| *score *= weight);
-        columns.push(Column { plugin, scores });
+    let mut column = |plugin, scores: &dyn Fn() -> Vec<i64>| {
+        let weight = rules.weight(plugin);
+        if weight != 0 {
+            let mut scores = scores();
+            scores
+                .iter_mut()
+                .for_each(|score| *score = score.saturating_mul(weight));
+            columns.push(Column { plugin, scores });
+        }
     };
 
-    let taints = raw(&|id| question.verdict(id).soft_taints);
-    column(Plugin::TaintToleration, 3, normalize(taints, true));
+    column(Plugin::TaintToleration, &|| {
+        normalize(raw(&|id| question.verdict(id).soft_taints), true)
+    });
     if pod.has_preferred_nodes {
-        let preferred = raw(&|id| question.verdict(id).preferred);
-        column(Plugin::NodeAffinity, 2, normalize(preferred, false));
+        column(Plugin::NodeAffinity, &|| {
+            normalize(raw(&|id| question.verdict(id).preferred), false)
+        });
     }
-    column(
-        Plugin::NodeResourcesFit,
-        1,
-        raw(&|id| least_allocated::raw(pod, cluster.at(id))),
-    );
+    column(Plugin::NodeResourcesFit, &|| {
+        raw(&|id| node_resources_fit::raw(pod, cluster.at(id), &rules.fit))
+    });
     if !question.view.soft.is_empty() {
-        column(
-            Plugin::PodTopologySpread,
-            SPREAD_WEIGHT,
-            pod_topology_spread::column(question, feasible),
-        );
+        column(Plugin::PodTopologySpread, &|| {
+            pod_topology_spread::column(question, feasible)
+        });
     }
     if !question.view.score.is_empty() {
-        column(
-            Plugin::InterPodAffinity,
-            2,
-            inter_pod_affinity::column(question, feasible),
-        );
+        column(Plugin::InterPodAffinity, &|| {
+            inter_pod_affinity::column(question, feasible)
+        });
     }
     // Nothing claims devices through this engine yet, and a pod without claims scores 0 on every node.
-    column(Plugin::DynamicResources, 2, vec![0; feasible.len()]);
-    if balanced_allocation::applies(pod) {
-        let balanced = raw(&|id| balanced_allocation::raw(pod, cluster.at(id)));
-        column(Plugin::NodeResourcesBalancedAllocation, 1, balanced);
+    column(Plugin::DynamicResources, &|| vec![0; feasible.len()]);
+    if balanced_allocation::applies(pod, rules) {
+        column(Plugin::NodeResourcesBalancedAllocation, &|| {
+            raw(&|id| balanced_allocation::raw(pod, cluster.at(id), rules))
+        });
     }
-    column(
-        Plugin::ImageLocality,
-        1,
-        raw(&|id| image_locality::raw(pod, cluster, cluster.at(id))),
-    );
+    column(Plugin::ImageLocality, &|| {
+        raw(&|id| image_locality::raw(pod, cluster, cluster.at(id)))
+    });
     columns
 }
 
 /// The part of a node's total that its own load decides, whatever other nodes are feasible.
-pub(crate) fn of_load(pod: &Shape, cluster: &Cluster, node: &Node) -> i64 {
-    let balanced = if balanced_allocation::applies(pod) {
-        balanced_allocation::raw(pod, node)
-    } else {
-        0
+pub(crate) fn of_load(question: &Question<'_>, node: &Node) -> i64 {
+    let (pod, rules) = (&question.class.shape, question.rules);
+    let weighed = |plugin, score: &dyn Fn() -> i64| match rules.weight(plugin) {
+        0 => 0,
+        weight => weight.saturating_mul(score()),
     };
-    least_allocated::raw(pod, node) + balanced + image_locality::raw(pod, cluster, node)
+    let fit = weighed(Plugin::NodeResourcesFit, &|| {
+        node_resources_fit::raw(pod, node, &rules.fit)
+    });
+    let balanced = weighed(Plugin::NodeResourcesBalancedAllocation, &|| {
+        if balanced_allocation::applies(pod, rules) {
+            balanced_allocation::raw(pod, node, rules)
+        } else {
+            0
+        }
+    });
+    let images = weighed(Plugin::ImageLocality, &|| {
+        image_locality::raw(pod, question.cluster, node)
+    });
+    fit.saturating_add(balanced).saturating_add(images)
 }
 
 /// The part of a node's total that its static verdict decides, given the largest raw scores of all feasible nodes.
-pub(crate) fn of_verdict(pod: &Shape, soft_taints: i64, preferred: i64, most: (i64, i64)) -> i64 {
-    let taints = 3 * scale(soft_taints, most.0, true);
-    if pod.has_preferred_nodes {
-        taints + 2 * scale(preferred, most.1, false)
+pub(crate) fn of_verdict(
+    question: &Question<'_>,
+    soft_taints: i64,
+    preferred: i64,
+    most: (i64, i64),
+) -> i64 {
+    let rules = question.rules;
+    let taints = rules.weight(Plugin::TaintToleration) * scale(soft_taints, most.0, true);
+    if question.class.shape.has_preferred_nodes {
+        taints + rules.weight(Plugin::NodeAffinity) * scale(preferred, most.1, false)
     } else {
         taints
     }

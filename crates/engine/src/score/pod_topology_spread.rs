@@ -21,6 +21,14 @@ pub(crate) struct Rows {
 }
 
 impl Rows {
+    /// Room for this many rows of this many cells.
+    pub(crate) fn with_capacity(rows: usize, cells: usize) -> Self {
+        Rows {
+            cells: Vec::with_capacity(rows * cells),
+            nodes: Vec::with_capacity(rows),
+        }
+    }
+
     /// Adds a row; `value` and `count` are asked for each soft constraint in its order.
     pub(crate) fn push(
         &mut self,

@@ -5,9 +5,8 @@
 use super::View;
 use crate::class::{Namespaces, PodClass};
 use crate::intern::{Interner, Symbol};
-
-/// Weight of other pods' required affinity in the score (kube-scheduler: `hardPodAffinityWeight`).
-const HARD_AFFINITY_WEIGHT: i64 = 1;
+use crate::profile::Rules;
+use crate::reason::Plugin;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Effect {
@@ -29,7 +28,7 @@ impl Effect {
     /// All effects of a pod of class `other` on the view of class `own`.
     pub(crate) fn all(
         view: &View,
-        own: &PodClass,
+        (own, rules): (&PodClass, &Rules),
         other: &PodClass,
         namespaces: &Namespaces,
         names: &Interner,
@@ -74,22 +73,24 @@ impl Effect {
                 .filter(on_own)
                 .map(|term| Effect::ExistingAnti(term.key)),
         );
+        let scores = rules.weight(Plugin::InterPodAffinity) != 0
+            && !(rules.ignore_others_preferences && own.preferred_pods.is_empty());
+        if !scores {
+            return effects;
+        }
         let score = |term: &crate::class::PodTerm| Effect::Score {
             key: term.key,
             weight: term.weight,
         };
         effects.extend(own.preferred_pods.iter().filter(on_other).map(score));
         effects.extend(other.preferred_pods.iter().filter(on_own).map(score));
-        effects.extend(
-            other
-                .affinity
-                .iter()
-                .filter(on_own)
-                .map(|term| Effect::Score {
-                    key: term.key,
-                    weight: HARD_AFFINITY_WEIGHT,
-                }),
-        );
+        if rules.hard_affinity_weight != 0 {
+            let terms = other.affinity.iter().filter(on_own);
+            effects.extend(terms.map(|term| Effect::Score {
+                key: term.key,
+                weight: rules.hard_affinity_weight,
+            }));
+        }
         effects
     }
 

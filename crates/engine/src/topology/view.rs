@@ -3,10 +3,12 @@
 //! `join`/`leave` for nodes, `apply` for pods; each undoes the other exactly, which is what rollback relies on.
 
 use super::{Effect, PairCounts, PairScores, SpreadCounts};
-use crate::class::{NodeTaint, PodClass, SpreadRule};
+use crate::class::{NodeTaint, PodClass, SpreadRule, StaticRules};
 use crate::cluster::NodeId;
 use crate::intern::{Interner, Symbol};
 use crate::labels::LabelSet;
+use crate::profile::Spread;
+use crate::reason::Plugin;
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct View {
@@ -29,7 +31,26 @@ pub(crate) struct View {
     /// The operating system that nodes must have to count where node affinity is honored.
     os: Option<Symbol>,
     affinity_keys: Vec<Symbol>,
+    /// Topology keys by which nodes differ for the class, but for the hostname; sorted.
+    keys: Vec<Symbol>,
+    by_host: bool,
+    /// Pods whose required anti-affinity matches the class may be placed.
+    may_be_kept_away: bool,
+    /// Hosts whose counts changed since somebody asked.
+    moved: Moved,
 }
+
+/// Nodes with their hostname labels, of which one by one is known that their counts changed.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+enum Moved {
+    /// All of them may have.
+    #[default]
+    Any,
+    These(Vec<(NodeId, Option<Symbol>)>),
+}
+
+/// More than this are not told one by one.
+const MAX_MOVED: usize = 4096;
 
 /// A node as a view sees it.
 #[derive(Clone, Copy)]
@@ -46,11 +67,15 @@ impl View {
         class: &PodClass,
         defaults: Vec<SpreadRule>,
         self_affine: bool,
-        os_filter: bool,
+        StaticRules {
+            rules: profile,
+            os_filter,
+        }: StaticRules<'_>,
         names: &Interner,
     ) -> Self {
-        let soft_declared = !class.spread.is_empty();
-        let rules = if soft_declared {
+        let declared = !class.spread.is_empty();
+        let soft_declared = declared || !matches!(profile.spread, Spread::System);
+        let rules = if declared {
             class.spread.clone()
         } else {
             defaults
@@ -59,8 +84,14 @@ impl View {
             let self_match = rule.query.matches(&class.labels, names);
             SpreadCounts::new(rule, self_match)
         });
-        let (hard, soft) = counts.partition(|counts| counts.rule.hard);
-        View {
+        let (mut hard, mut soft): (Vec<_>, Vec<_>) = counts.partition(|counts| counts.rule.hard);
+        if !profile.filters(Plugin::PodTopologySpread) {
+            hard.clear();
+        }
+        if profile.weight(Plugin::PodTopologySpread) == 0 {
+            soft.clear();
+        }
+        let mut view = View {
             hard,
             soft,
             soft_declared,
@@ -68,6 +99,82 @@ impl View {
             os: class.shape.os.filter(|_| os_filter),
             affinity_keys: class.affinity.iter().map(|term| term.key).collect(),
             ..View::default()
+        };
+        let spread: Vec<_> = view
+            .hard
+            .iter()
+            .chain(&view.soft)
+            .map(|counts| counts.rule.key)
+            .collect();
+        let terms = class
+            .affinity
+            .iter()
+            .chain(&class.anti_affinity)
+            .map(|term| term.key);
+        spread
+            .into_iter()
+            .chain(terms)
+            .for_each(|key| view.expect_key(key));
+        view
+    }
+
+    /// Topology keys by which nodes differ for the class, but for the hostname; sorted.
+    pub(crate) fn keys(&self) -> &[Symbol] {
+        &self.keys
+    }
+
+    /// Whether other pods can keep the class away by the room they take only.
+    pub(crate) fn is_filtered_by_room_only(&self, class: &PodClass) -> bool {
+        let free = class.affinity.is_empty() && class.anti_affinity.is_empty();
+        let free = free && class.volumes.is_empty();
+        free && self.hard.is_empty() && !self.may_be_kept_away
+    }
+
+    /// Whether hosts differ for the class.
+    pub(crate) fn by_host(&self) -> bool {
+        self.by_host
+    }
+
+    /// Pods with these effects may be placed from now on.
+    pub(crate) fn expect(&mut self, effects: &[Effect]) {
+        for effect in effects {
+            self.may_be_kept_away |= matches!(effect, Effect::ExistingAnti(_));
+            if let Effect::Anti(key) | Effect::ExistingAnti(key) | Effect::Score { key, .. } =
+                *effect
+            {
+                self.expect_key(key);
+            }
+        }
+    }
+
+    fn expect_key(&mut self, key: Symbol) {
+        if key == Symbol::HOSTNAME {
+            self.by_host = true;
+        } else if let Err(index) = self.keys.binary_search(&key) {
+            self.keys.insert(index, key);
+        }
+    }
+
+    /// The hosts whose counts changed since this was last asked, with their hostname labels; none if that is not known.
+    pub(crate) fn take_moved(&mut self) -> Option<Vec<(NodeId, Option<Symbol>)>> {
+        if !self.by_host {
+            return None;
+        }
+        match std::mem::replace(&mut self.moved, Moved::These(Vec::new())) {
+            Moved::Any => None,
+            Moved::These(nodes) => Some(nodes),
+        }
+    }
+
+    fn note_moved(&mut self, spot: Spot<'_>) {
+        let Moved::These(nodes) = &mut self.moved else {
+            return;
+        };
+        let host = (spot.id, spot.labels.value(Symbol::HOSTNAME));
+        if nodes.len() >= MAX_MOVED {
+            self.moved = Moved::Any;
+        } else if nodes.last() != Some(&host) {
+            nodes.push(host);
         }
     }
 
@@ -130,6 +237,9 @@ impl View {
         delta: i64,
         terminating: bool,
     ) {
+        if self.by_host {
+            self.note_moved(spot);
+        }
         for effect in effects {
             match *effect {
                 Effect::Hard(_) | Effect::Soft(_) if terminating => {}

@@ -9,6 +9,7 @@
 )]
 
 mod session;
+mod storage;
 mod words;
 
 use std::path::PathBuf;

@@ -2,8 +2,8 @@
 //!
 //! `node`, `update-node`, `remove-node`, `pod` (bound), `remove-pod`, `service NAME KEY=VALUE` change the cluster.
 //! `schedule` asks only, `bind` also binds, `why` asks every node, `score` shows the scores, `preempt` asks what to
-//! evict. `type` and `pool` describe what can be bought, `plan NAME*COUNT` asks what to buy. `without NODE` asks
-//! whether a node can go. `checkpoint` and `rollback` nest.
+//! evict, `fix` what to change. `profile` says by which rules pods of a scheduler name are decided. `type` and `pool` describe what can be bought, `plan NAME*COUNT` asks what to buy. `without NODE` asks
+//! whether a node can go. `checkpoint` and `rollback` nest. The words about storage are in `storage.rs`.
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -15,12 +15,16 @@ use mullion_engine::preempt::Preemption;
 use mullion_engine::provision::{
     InstanceType, NodeTemplate, Offering, Plan, PlanRequest, Requirement,
 };
-use mullion_engine::{Checkpoint, Cluster, Decision, Options, Outcome};
+use mullion_engine::remedy::Place;
+use mullion_engine::windows::Builds;
+use mullion_engine::{Checkpoint, Cluster, Decision, Options, Outcome, Profile};
 
+use crate::storage;
 use crate::words::{self, Words};
 
 pub(crate) struct Session {
     cluster: Cluster,
+    profiles: Vec<Profile>,
     types: BTreeMap<String, Arc<InstanceType>>,
     pools: Vec<NodeTemplate>,
     checkpoints: Vec<Checkpoint>,
@@ -31,6 +35,7 @@ impl Default for Session {
         let cluster = Cluster::new(Options::default());
         Session {
             cluster,
+            profiles: Vec::new(),
             types: BTreeMap::new(),
             pools: Vec::new(),
             checkpoints: Vec::new(),
@@ -57,10 +62,12 @@ impl Session {
                 |cluster, words| cluster.remove_pod(&format!("default/{}", words.name)),
                 rest,
             ),
+            "profile" => self.profile(&Words::read(rest)),
             "service" => self.service(&Words::read(rest)),
             "schedule" => self.schedule(&words::pod(&Words::read(rest))),
             "bind" => self.bind(&Words::read(rest)),
             "why" => self.why(&words::pod(&Words::read(rest))),
+            "fix" => self.fix(&words::pod(&Words::read(rest))),
             "score" => self.score(&words::pod(&Words::read(rest))),
             "preempt" => self.preempt(&words::pod(&Words::read(rest))),
             "type" => self.instance_type(&Words::read(rest)),
@@ -77,7 +84,11 @@ impl Session {
                 self.cluster.rollback(checkpoint);
                 String::new()
             }
-            other => panic!("unknown command {other}"),
+            other => {
+                let known = storage::tell(&mut self.cluster, other, rest);
+                assert!(known, "unknown command {other}");
+                String::new()
+            }
         };
         if said.is_empty() || said.ends_with('\n') {
             said
@@ -93,6 +104,15 @@ impl Session {
     ) -> String {
         delta(&mut self.cluster, &Words::read(rest))
             .map_or_else(|error| format!("refused: {error}"), |()| String::new())
+    }
+
+    /// `profile NAME strategy=MostAllocated weight.PLUGIN=N off=PLUGIN ignore=RESOURCE spread=KEY:SKEW add.KEY=VALUE`,
+    /// before anything else.
+    fn profile(&mut self, words: &Words<'_>) -> String {
+        assert_eq!(self.cluster.node_count(), 0, "profiles come first");
+        self.profiles.push(words::profile(words));
+        self.cluster = Cluster::with_profiles(Options::default(), &self.profiles);
+        String::new()
     }
 
     fn service(&mut self, words: &Words<'_>) -> String {
@@ -154,6 +174,30 @@ impl Session {
             let _ = writeln!(said, "{name}  {what}");
         }
         said
+    }
+
+    fn fix(&mut self, pod: &PodSpec) -> String {
+        let remedies = self
+            .cluster
+            .remedies(pod, &self.pools, &Builds::default(), 3)
+            .expect("valid amounts");
+        if remedies.is_empty() {
+            return "nothing to change\n".to_owned();
+        }
+        let mut out = String::new();
+        for remedy in remedies {
+            let changes: Vec<_> = remedy.changes.iter().map(ToString::to_string).collect();
+            let place = match &remedy.place {
+                Place::Node(node) => self.cluster.node_name(*node).to_owned(),
+                Place::Bought {
+                    pool,
+                    instance_type,
+                    price_micro_usd,
+                } => format!("{pool} buys {instance_type} at {price_micro_usd}"),
+            };
+            writeln!(out, "{} -> {place}", changes.join(", and ")).expect("a string takes it");
+        }
+        out
     }
 
     fn score(&mut self, pod: &PodSpec) -> String {
@@ -323,7 +367,7 @@ impl Session {
         }
         for pod in &plan.unplaceable {
             let _ = writeln!(said, "{} cannot be placed", pod.pod);
-            for refusal in &pod.pools {
+            for refusal in pod.pools.iter() {
                 let _ = writeln!(
                     said,
                     "  {}: {}",

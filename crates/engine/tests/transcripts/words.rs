@@ -2,15 +2,21 @@
 //!
 //! An object is a name and attributes `key=value`. Resources are `cpu=2`, `memory=4Gi`, `pods=110` and any name with a
 //! slash; `ips=9` stands for the Windows addresses. Labels: `os=`, `zone=`, `build=` for nodes, `label.KEY=VALUE` for
-//! all. For pods: `select.KEY=VALUE`, `tolerate=KEY=VALUE:EFFECT` or `tolerate=*`, `priority=`, `osname=`, `port=`,
+//! all. For pods: `select.KEY=VALUE`, `tolerate=KEY=VALUE:EFFECT` or `tolerate=*`, `priority=`, `osname=`, `image=`, `port=`,
 //! `spread=KEY:SKEW`, `prefer-spread=KEY:SKEW`, `near=KEY`, `away=KEY` (the last three about pods with the pod's own labels), `owner=KIND/NAME`,
 //! `namespace=`. `zone` and `host` stand for their topology keys.
 
 use mullion_engine::model::{
-    Container, ContainerPort, LabelSelector, NodeSpec, OwnerRef, PodAffinity, PodAffinityTerm,
-    PodSpec, Quantity, ResourceMap, Taint, TaintEffect, Toleration, TolerationOperator,
+    Container, ContainerPort, LabelSelector, NodeSelector, NodeSelectorRequirement,
+    NodeSelectorTerm, NodeSpec, Operator, OwnerRef, PodAffinity, PodAffinityTerm, PodSpec,
+    Quantity, ResourceMap, Taint, TaintEffect, Toleration, TolerationOperator,
     TopologySpreadConstraint, WhenUnsatisfiable, label,
 };
+
+use mullion_engine::Profile;
+use mullion_engine::profile::{DefaultSpread, ScoringStrategy};
+
+use crate::storage::pod_volume;
 
 const ADDRESS: &str = "vpc.amazonaws.com/PrivateIPv4Address";
 
@@ -74,7 +80,7 @@ pub(crate) fn label_key(key: &str) -> Option<String> {
     Some(known.to_owned())
 }
 
-fn topology_key(key: &str) -> String {
+pub(crate) fn topology_key(key: &str) -> String {
     match key {
         "zone" => label::ZONE,
         "host" => label::HOSTNAME,
@@ -173,6 +179,7 @@ pub(crate) fn pod(words: &Words<'_>) -> PodSpec {
             "terminating" => pod.terminating = true,
             "tolerate" => template.tolerations.push(toleration(value)),
             "priority" => template.priority = value.parse().expect("a priority"),
+            "image" => container.image = (*value).to_owned(),
             "osname" => template.os = Some((*value).to_owned()),
             "port" => container.ports.push(port(value)),
             "spread" => template
@@ -196,12 +203,84 @@ pub(crate) fn pod(words: &Words<'_>) -> PodSpec {
                 });
             }
             "namespace" => {}
+            "scheduler" => template.scheduler_name = (*value).to_owned(),
             key if key.starts_with("label.") || key.starts_with("select.") => {}
-            key => assert!(resource(key).is_some(), "unknown word {key}"),
+            key => match pod_volume(words.name, key, value) {
+                Some(volume) => template.volumes.push(volume),
+                None => assert!(resource(key).is_some(), "unknown word {key}"),
+            },
         }
     }
     template.containers.push(container);
     pod
+}
+
+/// The default profile under another name, changed.
+pub(crate) fn profile(words: &Words<'_>) -> Profile {
+    let mut profile = Profile {
+        scheduler_name: words.name.to_owned(),
+        ..Profile::default()
+    };
+    let plugin = |name: &str| {
+        let scores = Profile::SCORES.iter().map(|(plugin, _)| *plugin);
+        let mut known = Profile::FILTERS
+            .into_iter()
+            .chain(scores)
+            .chain(Profile::POST_FILTERS);
+        let found = known.find(|plugin| plugin.name() == name);
+        found.unwrap_or_else(|| panic!("{name} is no plugin"))
+    };
+    for (key, value) in &words.attributes {
+        if let Some(name) = key.strip_prefix("weight.") {
+            let weight = value.parse().expect("a weight");
+            profile.scores.insert(plugin(name), weight);
+        } else if let Some(key) = key.strip_prefix("add.") {
+            let requirement = NodeSelectorRequirement {
+                key: label_key(key).unwrap_or_else(|| key.to_owned()),
+                operator: Operator::In,
+                values: vec![(*value).to_owned()],
+            };
+            profile.added_affinity.required = Some(NodeSelector {
+                node_selector_terms: vec![NodeSelectorTerm {
+                    match_expressions: vec![requirement],
+                    ..NodeSelectorTerm::default()
+                }],
+            });
+        } else {
+            match *key {
+                "strategy" => profile.fit.strategy = strategy(value),
+                "off" => {
+                    let plugin = plugin(value);
+                    profile.filters.remove(&plugin);
+                    profile.scores.remove(&plugin);
+                    profile.post_filters.remove(&plugin);
+                }
+                "ignore" => drop(profile.fit.ignored_resources.insert((*value).to_owned())),
+                "spread" => {
+                    let constraint = spread(value, &LabelSelector::default());
+                    profile.default_spread = DefaultSpread::List(vec![constraint]);
+                }
+                other => panic!("unknown word {other}"),
+            }
+        }
+    }
+    profile
+}
+
+/// `LeastAllocated`, `MostAllocated`, or a curve: `0:0,50:10,100:0`.
+fn strategy(text: &str) -> ScoringStrategy {
+    match text {
+        "LeastAllocated" => ScoringStrategy::LeastAllocated,
+        "MostAllocated" => ScoringStrategy::MostAllocated,
+        curve => {
+            let points = curve.split(',').map(|point| {
+                let (at, score) = point.split_once(':').expect("utilization:score");
+                let number = |text: &str| text.parse().expect("a number");
+                (number(at), number(score))
+            });
+            ScoringStrategy::RequestedToCapacityRatio(points.collect())
+        }
+    }
 }
 
 fn port(text: &str) -> ContainerPort {

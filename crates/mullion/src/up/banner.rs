@@ -3,16 +3,20 @@
 use std::{collections::BTreeMap, fmt::Write, path::Path};
 
 use k8s_openapi::api::core::v1::Node;
-use mullion_api::labels;
+use mullion_api::{eksctl::KubernetesVersion, labels};
 
 use super::cluster::{Cluster, is_ready};
 use crate::kubeconfig::Target;
 
+/// The version that the API server speaks.
+const API: &str = "1.36";
 const NODES: &str = "kubectl get nodes -o wide";
 const LINUX_PODS: &str = "kubectl create deployment web --image=nginx:1.27 --replicas=3";
-const WINDOWS_POD: &str = r#"kubectl run iis --image=mcr.microsoft.com/windows/servercore/iis:windowsservercore-ltsc2022 --overrides='{"spec":{"nodeSelector":{"kubernetes.io/os":"windows","node.kubernetes.io/windows-build":"10.0.20348"},"tolerations":[{"key":"os","value":"windows"}]}}'"#;
-const DECISIONS: &str =
-    "kubectl logs -f -n karpenter -l app.kubernetes.io/name=karpenter -c controller";
+const WINDOWS_POD: &str = r#"kubectl run win --image=mcr.microsoft.com/windows/nanoserver:ltsc2022 \
+        --overrides='{"spec":{"os":{"name":"windows"},
+          "nodeSelector":{"node.kubernetes.io/windows-build":"10.0.20348"},
+          "tolerations":[{"key":"os","value":"windows"}]}}'"#;
+const DECISIONS: &str = "kubectl logs -f -n karpenter deployment/karpenter";
 
 /// The whole text, without a newline at its end.
 pub(super) fn text(cluster: &Cluster, colours: bool) -> String {
@@ -20,6 +24,7 @@ pub(super) fn text(cluster: &Cluster, colours: bool) -> String {
     let nodes = cluster.nodes();
     render(&Facts {
         region: &plan.spec.region,
+        version: plan.spec.version,
         speed: plan.speed.factor(),
         server: format!("https://{}", cluster.address),
         ready_s: cluster.api_ready_in.as_secs_f64(),
@@ -33,6 +38,8 @@ pub(super) fn text(cluster: &Cluster, colours: bool) -> String {
 
 struct Facts<'a> {
     region: &'a str,
+    /// Of the nodes.
+    version: KubernetesVersion,
     speed: f64,
     server: String,
     ready_s: f64,
@@ -51,6 +58,12 @@ struct Group {
     image: String,
     nodes: usize,
     ready: usize,
+}
+
+impl Group {
+    fn counted(&self) -> String {
+        format!("{} x {}", self.nodes, self.instance_type)
+    }
 }
 
 fn groups<'a>(nodes: impl Iterator<Item = &'a Node>) -> Vec<Group> {
@@ -105,37 +118,33 @@ fn render(facts: &Facts<'_>) -> String {
     } else {
         format!("speed {}x", facts.speed)
     };
+    let nodes = match facts.version.to_string() {
+        version if version == API => String::new(),
+        version => format!(", nodes {version}"),
+    };
     // Writing to a String does not fail.
     let _ = writeln!(
         out,
-        "{bold}Mullion {}{end}  a mixed Linux/Windows cluster on this machine {dim}(Kubernetes API 1.36, simulated EC2 {}, {speed}){end}\n",
+        "{bold}Mullion {}{end}  a mixed Linux/Windows cluster on this machine\n{dim}Kubernetes API {API}{nodes}, simulated EC2 {}, {speed}{end}\n",
         env!("CARGO_PKG_VERSION"),
         facts.region
     );
-    let _ = writeln!(
-        out,
-        "  api      {:<46} {green}ready in {:.2} s{end}",
-        facts.server, facts.ready_s
-    );
-    for (index, group) in facts.groups.iter().enumerate() {
-        let title = if index == 0 { "nodes" } else { "" };
-        let state = match group.nodes - group.ready {
-            0 => format!("{green}ready{end}"),
-            rest => format!("{} of {} ready, {rest} starting", group.ready, group.nodes),
-        };
-        let _ = writeln!(
-            out,
-            "  {title:<8} {:<22} {:<8} {:<34} {state}",
-            format!("{} x {}", group.nodes, group.instance_type),
-            group.os,
-            group.image
-        );
-    }
+    let mut rows = vec![Row {
+        title: "api",
+        what: facts.server.clone(),
+        state: format!("{green}ready in {:.2} s{end}", facts.ready_s),
+    }];
+    rows.extend(group_rows(&facts.groups, green, end));
     if facts.default_pools {
-        let _ = writeln!(
-            out,
-            "  pools    linux, windows-2019, windows-2022, windows-2025        buy on demand"
-        );
+        rows.push(Row {
+            title: "pools",
+            what: "linux, windows-2019, windows-2022, windows-2025".to_owned(),
+            state: "buy on demand".to_owned(),
+        });
+    }
+    let width = rows.iter().map(|row| row.what.len()).max().unwrap_or(0);
+    for Row { title, what, state } in &rows {
+        let _ = writeln!(out, "  {title:<6} {what:<width$}  {state}");
     }
     match facts.kubeconfig {
         Some(Target::Usual(path) | Target::File(path)) => {
@@ -164,6 +173,33 @@ fn render(facts: &Facts<'_>) -> String {
     }
     out.push_str("Ctrl-C stops the cluster.");
     out
+}
+
+/// A line about a part of the cluster.
+struct Row {
+    title: &'static str,
+    what: String,
+    state: String,
+}
+
+/// Nodes by type and image, as columns.
+fn group_rows(groups: &[Group], green: &str, end: &str) -> Vec<Row> {
+    let widest = |of: fn(&Group) -> usize| groups.iter().map(of).max().unwrap_or(0);
+    let (types, systems) = (widest(|g| g.counted().len()), widest(|g| g.os.len()));
+    let row = |(index, group): (usize, &Group)| Row {
+        title: if index == 0 { "nodes" } else { "" },
+        what: format!(
+            "{:<types$}  {:<systems$}  {}",
+            group.counted(),
+            group.os,
+            group.image
+        ),
+        state: match group.nodes - group.ready {
+            0 => format!("{green}ready{end}"),
+            _ => format!("{} of {} ready", group.ready, group.nodes),
+        },
+    };
+    groups.iter().enumerate().map(row).collect()
 }
 
 /// A path as a shell takes it.
@@ -195,6 +231,7 @@ mod tests {
         };
         let text = render(&Facts {
             region: "us-west-2",
+            version: KubernetesVersion::from_minor(27).expect("known"),
             speed: 10.0,
             server: "https://127.0.0.1:6443".into(),
             ready_s: 0.034,
@@ -213,6 +250,8 @@ mod tests {
             context: "mullion",
             colours: false,
         });
+        let longest = text.lines().map(|line| line.chars().count()).max();
+        assert!(longest <= Some(80), "{text}");
         insta::assert_snapshot!(text);
     }
 

@@ -23,7 +23,7 @@ use tokio::{task::JoinHandle, time::Instant};
 use tokio_util::sync::CancellationToken;
 
 use super::{
-    karpenter, logs::SimulatedLogs, plan::Plan, setup, windows_addresses::WindowsAddresses,
+    karpenter, logs::SimulatedLogs, plan::Plan, setup, story, windows_addresses::WindowsAddresses,
 };
 use crate::{certs::Certs, failure::Failure, kubeconfig};
 
@@ -69,6 +69,11 @@ impl Cluster {
             service_cidr: SERVICE_CIDR
                 .parse()
                 .expect("a constant range with room for Services"),
+            advertise: ec2
+                .control_plane_addresses()
+                .into_iter()
+                .map(Into::into)
+                .collect(),
             admission: vec![Arc::new(WindowsAddresses)],
             logs: Some(Arc::new(logs.clone())),
             ..Config::default()
@@ -94,6 +99,7 @@ impl Cluster {
                     certs: &certs,
                 },
             )?;
+            tracing::info!("kubeconfig written to {}", target.path().display());
         }
         let stop_serving = CancellationToken::new();
         let serving = tokio::spawn({
@@ -101,6 +107,7 @@ impl Cluster {
             async move { server.serve(listener, tls, stopped).await }
         });
         let api_ready_in = began.elapsed();
+        tracing::info!("the API server listens on https://{address}");
 
         let client = Client::new(server.router_as(administrator()), "default");
         let context = Context::new(client.clone(), clock);
@@ -156,8 +163,10 @@ impl Cluster {
         let placement = mullion_engine::Options {
             os_filter: self.plan.pod_os_counts,
         };
-        let state = SharedState::new(context, placement);
+        let profiles = &self.plan.scheduler.profiles;
+        let state = SharedState::with_profiles(context, placement, profiles);
         let decisions = karpenter::start(context, &state, ec2, &self.plan);
+        story::tell(context, &decisions);
         logs.serve(context, decisions);
         controllers(context, &state, ec2, &self.plan, &self.certs.ca);
         let options = kubelet::driver::Options {
@@ -218,7 +227,11 @@ fn controllers(context: &Context, state: &SharedState, ec2: &SimulatedEc2, plan:
     volume_protection::start(context);
     gc::start(context);
     node_lifecycle::start(context, Some(Arc::new(ec2.clone())));
-    scheduler::start_over(context, state, 0);
+    scheduler::start_with(context, state, 0, plan.scheduler.backoff);
+    tracing::info!(
+        "started: deployments, replica sets, daemon sets, services, endpoints, namespaces, service accounts, disruption budgets, \
+         garbage collection, node lifecycle, scheduler"
+    );
 }
 
 /// Who the controllers are to the API server.

@@ -6,6 +6,7 @@ use mullion_controllers::kubelet::images::{ImageRow, ImageTable, Platform};
 use mullion_engine::windows::{Build, Builds, Release};
 use serde::Deserialize;
 
+use super::plan::text_of;
 use crate::failure::Failure;
 
 const HINT: &str = "images: [{repository: registry.example.com/shop, os: windows, build: 10.0.20348, megabytes: 2300}]";
@@ -57,8 +58,7 @@ pub(super) fn table(file: Option<&Path>) -> Result<ImageTable, Failure> {
     let Some(path) = file else {
         return Ok(ImageTable::default());
     };
-    let text = std::fs::read_to_string(path)
-        .map_err(|error| Failure::input(format!("{} cannot be read: {error}", path.display())))?;
+    let text = text_of(path).map_err(|failure| failure.hint(HINT))?;
     parse(&text).map_err(|why| Failure::input(format!("{}: {why}", path.display())).hint(HINT))
 }
 

@@ -9,7 +9,9 @@ mod images;
 mod karpenter;
 mod logs;
 pub(crate) mod plan;
+mod scheduler_config;
 mod setup;
+mod story;
 mod windows_addresses;
 
 use tokio::signal;

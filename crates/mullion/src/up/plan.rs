@@ -14,16 +14,47 @@ use mullion_cloud::{
     LaunchRequest, Speed, catalogue, node_group,
     sim::{self, CapacityPattern, ParsePatternError, SimulatedEc2},
 };
-use mullion_controllers::kubelet::images::ImageTable;
+use mullion_controllers::{kubelet::images::ImageTable, scheduler};
 use tokio::net::TcpListener;
 
-use super::images;
-use crate::{cli::UpArgs, failure::Failure, kubeconfig::Target};
+use super::{images, scheduler_config};
+use crate::{
+    cli::UpArgs,
+    failure::{self, Failure},
+    kubeconfig::Target,
+};
 
 /// The port of a Kubernetes API server, tried first.
 const FIRST_PORT: u16 = 6443;
 /// How many ports after the first are tried.
 const MORE_PORTS: u16 = 100;
+
+/// What the smallest config holds.
+const CONFIG_HEAD: &str = "a ClusterConfig begins: {apiVersion: eksctl.io/v1alpha5, kind: ClusterConfig, metadata: {name: demo, region: us-west-2}}";
+
+/// A right value for fields whose errors bring no hint of their own, by the field's name.
+const EXAMPLES: [(&str, &str); 11] = [
+    ("amiFamily", "amiFamily: WindowsServer2022CoreContainer"),
+    (
+        "effect",
+        "taints: [{key: os, value: windows, effect: NoSchedule}]",
+    ),
+    ("desiredCapacity", "desiredCapacity: 2"),
+    ("minSize", "minSize: 1"),
+    ("maxSize", "maxSize: 4"),
+    ("volumeSize", "volumeSize: 100 (GiB)"),
+    ("labels", "labels: {team: shop}"),
+    ("tags", "tags: {team: shop}"),
+    (
+        "nodeGroups",
+        "nodeGroups: [{name: linux, instanceType: m5.large}]",
+    ),
+    (
+        "managedNodeGroups",
+        "managedNodeGroups: [{name: linux, instanceType: m5.large}]",
+    ),
+    ("metadata", "metadata: {name: demo, region: us-west-2}"),
+];
 
 /// A cluster to be started.
 pub(crate) struct Plan {
@@ -45,6 +76,8 @@ pub(crate) struct Plan {
     pub(crate) images: Arc<ImageTable>,
     /// Whether `spec.os.name` counts in scheduling.
     pub(crate) pod_os_counts: bool,
+    /// How pods are scheduled.
+    pub(crate) scheduler: scheduler::config::Config,
 }
 
 /// Which port is taken.
@@ -73,6 +106,7 @@ impl Plan {
             speed: args.speed,
             images: Arc::new(images::table(args.images.as_deref())?),
             pod_os_counts: !args.ignore_pod_os,
+            scheduler: scheduler_config::read(args.scheduler_config.as_deref())?,
         })
     }
 
@@ -147,16 +181,18 @@ fn cause(error: &std::io::Error) -> String {
 }
 
 fn read(path: &Path) -> Result<eksctl::Cluster, Failure> {
-    let text = std::fs::read_to_string(path).map_err(|error| {
-        let why = match error.kind() {
-            std::io::ErrorKind::NotFound => "there is no such file".to_owned(),
-            std::io::ErrorKind::InvalidData => "it is not text".to_owned(),
-            _ => error.to_string(),
-        };
-        Failure::input(format!("{} cannot be read: {why}", path.display()))
-            .hint("--config takes an eksctl ClusterConfig (eksctl.io/v1alpha5)")
+    let text = text_of(path).map_err(|failure| {
+        failure.hint("--config takes an eksctl ClusterConfig (eksctl.io/v1alpha5)")
     })?;
     eksctl::Cluster::from_yaml(&text).map_err(|error| config_failure(Some(path), &error))
+}
+
+/// The content of a file that a flag names.
+pub(super) fn text_of(path: &Path) -> Result<String, Failure> {
+    std::fs::read_to_string(path).map_err(|error| {
+        let why = failure::file_error(&error);
+        Failure::input(format!("{} cannot be read: {why}", path.display()))
+    })
 }
 
 fn config_failure(file: Option<&Path>, error: &eksctl::ConfigError) -> Failure {
@@ -164,10 +200,22 @@ fn config_failure(file: Option<&Path>, error: &eksctl::ConfigError) -> Failure {
         Some(path) => Failure::input(format!("{}: {error}", path.display())),
         None => Failure::input(error),
     };
-    match &error.hint {
-        Some(hint) => failure.hint(hint),
-        None => failure,
-    }
+    failure.hint(
+        error
+            .hint
+            .as_deref()
+            .unwrap_or_else(|| example(&error.path)),
+    )
+}
+
+/// How the field of a path is written: the innermost part of the path that is known.
+fn example(path: &str) -> &'static str {
+    let parts = path.rsplit('.').map(|part| part.split('[').next());
+    let known = parts.flatten().find_map(|part| {
+        let row = EXAMPLES.iter().find(|(name, _)| *name == part);
+        row.map(|(_, text)| *text)
+    });
+    known.unwrap_or(CONFIG_HEAD)
 }
 
 fn pattern(text: &str) -> Result<CapacityPattern, Failure> {
@@ -219,5 +267,18 @@ pub(crate) fn group(name: &str, instance_type: &str, nodes: u32) -> NodeGroup {
         volume_gib: 80,
         spot: false,
         max_pods: None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_error_without_a_hint_gets_an_example_of_its_field() {
+        assert!(example("nodeGroups[0].amiFamily").starts_with("amiFamily: "));
+        assert!(example("managedNodeGroups[2].labels.team").starts_with("labels: "));
+        assert!(example("nodeGroups[1].name").starts_with("nodeGroups: "));
+        assert_eq!(example("apiVersion"), CONFIG_HEAD);
     }
 }

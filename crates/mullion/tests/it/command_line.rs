@@ -113,6 +113,55 @@ fn a_malformed_config_is_refused_in_one_line() {
 }
 
 #[test]
+fn a_file_that_is_no_config_is_named_with_a_way_out() {
+    let cases = [
+        ("", "the file is empty"),
+        ("# nothing yet\n", "the file is empty"),
+        (
+            "hello\n",
+            "the file is the text \"hello\", not a map of fields",
+        ),
+        (
+            "apiVersion: v1\nkind: Pod\n",
+            "it is a Pod, not a ClusterConfig",
+        ),
+        (
+            "a: 1\n---\nb: 2\n",
+            "the file holds 2 documents, a config is one",
+        ),
+    ];
+    for (config, why) in cases {
+        let ended = up_with(config);
+        assert_eq!(ended.code, Some(2), "{config:?}");
+        let lines: Vec<&str> = ended.stderr.lines().collect();
+        assert_eq!(lines.len(), 2, "{}", ended.stderr);
+        assert_eq!(lines[0], format!("error: DIR/cluster.yaml: {why}"));
+        assert!(lines[1].starts_with("hint:  "), "{}", lines[1]);
+        assert_eq!(ended.stdout, "");
+    }
+}
+
+#[test]
+fn a_directory_as_config_is_said_to_be_one() {
+    let dir = tempfile::tempdir().expect("a temporary directory");
+    let path = dir.path().display().to_string();
+    let ended = mullion(&["up", "--config", &path]);
+    assert_eq!(ended.code, Some(2));
+    let expected = format!("error: {path} cannot be read: it is a directory\nhint:  ");
+    assert!(ended.stderr.starts_with(&expected), "{}", ended.stderr);
+}
+
+#[test]
+fn a_benchmark_without_room_is_refused_before_it_begins() {
+    let ended = mullion(&["bench", "up", "--nodes", "2", "--pods", "301"]);
+    assert_eq!(ended.code, Some(2));
+    assert_eq!(
+        ended.stderr,
+        "error: 301 pods have no room on 2 nodes: each takes 150\nhint:  --pods 300, or --nodes 3\n"
+    );
+}
+
+#[test]
 fn a_wrong_taint_is_refused_with_its_path_and_what_is_allowed() {
     let ended = up_with(
         "apiVersion: eksctl.io/v1alpha5\nkind: ClusterConfig\nmetadata: {name: a, region: us-west-2}\n\
@@ -183,4 +232,8 @@ fn a_kubeconfig_that_cannot_be_written_is_named() {
 fn a_wrong_speed_is_refused() {
     let ended = mullion(&["up", "--speed", "-3"]);
     assert_eq!(ended.code, Some(2));
+    assert_eq!(
+        ended.stderr,
+        "error: invalid value '-3' for '--speed <N>': it must be a number above 0, or max\nhint:  `mullion up --help` says what can be given\n"
+    );
 }

@@ -26,7 +26,26 @@ fn kubectls() -> Vec<String> {
             .filter(|path| path.contains("/kubectl.1.")),
     );
     found.sort();
+    let mut versions = Vec::new();
+    found.retain(|program| {
+        let version = client_version(program);
+        let new = !versions.contains(&version);
+        versions.push(version);
+        new
+    });
     found
+}
+
+/// The minor release a kubectl is: the one on PATH is often one of its siblings too.
+fn client_version(program: &str) -> String {
+    let said = std::process::Command::new(program)
+        .args(["version", "--client"])
+        .output()
+        .expect("kubectl can be run");
+    let release = text(&said.stdout);
+    let line = release.lines().next().unwrap_or_default();
+    let (minor, _patch) = line.rsplit_once('.').unwrap_or((line, ""));
+    minor.to_owned()
 }
 
 #[test]

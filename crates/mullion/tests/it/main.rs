@@ -2,6 +2,8 @@
 
 mod cluster;
 mod command_line;
+mod commands;
 mod flows;
 mod import_rules;
 mod kubectl;
+mod why;

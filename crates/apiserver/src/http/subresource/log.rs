@@ -222,7 +222,10 @@ fn print(line: &Line, timestamps: bool) -> Bytes {
 }
 
 /// The container that is meant: the named one, or the only one.
-fn container_name<'a>(pod: &'a Value, named: Option<&'a str>) -> Result<&'a str, Status> {
+pub(super) fn container_name<'a>(
+    pod: &'a Value,
+    named: Option<&'a str>,
+) -> Result<&'a str, Status> {
     let pod_name = pod["metadata"].text("name");
     let all = || {
         ["initContainers", "containers", "ephemeralContainers"]

@@ -4,7 +4,7 @@ mod binding;
 mod eviction;
 pub mod log;
 mod scale;
-mod scale_ownership;
+mod streams;
 
 use std::{future::Future, pin::Pin};
 
@@ -28,9 +28,12 @@ pub(crate) type Handler =
 /// The handlers of named subresources, by group, plural and subresource.
 const NAMED: &[(&str, &str, &str, Handler)] = &[
     ("", "bindings", "", binding::serve),
+    ("", "pods", "attach", streams::serve),
     ("", "pods", "binding", binding::serve),
     ("", "pods", "eviction", eviction::serve),
+    ("", "pods", "exec", streams::serve),
     ("", "pods", "log", log::serve),
+    ("", "pods", "portforward", streams::serve),
 ];
 
 /// Answers a request for a subresource of an object.

@@ -4,7 +4,6 @@ use axum::body::Body;
 use http::Response;
 use serde_json::{Map, Value, json};
 
-use super::scale_ownership;
 use crate::{
     field::{Errors, Path},
     http::{
@@ -193,7 +192,7 @@ impl Scaled<'_> {
     fn scale(&self, call: &Call, old: &Value) -> Result<(Value, Option<Value>), Status> {
         let mut before = scale_of(old, self.paths);
         let entries = &old["metadata"]["managedFields"];
-        let owners = scale_ownership::to_scale(entries, self.paths.spec);
+        let owners = ownership::owners_of_scale(entries, self.paths.spec);
         if let Some(owners) = owners {
             metadata::of(&mut before).insert("managedFields".into(), owners);
         }
@@ -207,7 +206,7 @@ impl Scaled<'_> {
         let mut scale = match &self.change {
             Change::Replace(scale) => scale.clone(),
             Change::Patch(patch, validation) => {
-                body::patched(call, &self.expected, patch, &before, *validation)?
+                body::patched(call, &self.expected, patch, || before.clone(), *validation)?
             }
             Change::Apply(config, force) => {
                 ownership::apply(self.expected.schema, &writer, *force, config, Some(&before))?
@@ -216,7 +215,7 @@ impl Scaled<'_> {
         if !matches!(self.change, Change::Apply(..)) {
             ownership::track(self.expected.schema, &writer, &mut scale, Some(&before));
         }
-        let after = scale_ownership::to_object(
+        let after = ownership::owners_after_scale(
             entries,
             &scale["metadata"]["managedFields"],
             self.paths.spec,

@@ -129,12 +129,15 @@ async fn update_once(
         Part::Main => behaviour.prepare_update(&ctx, &mut object, &old),
     }
     schema::normalise(&resource.schema, &mut object);
-    metadata::count_generation(
-        &mut object,
-        &old,
-        resource.rules.generation,
-        call.row.has_status_subresource(),
-    );
+    // No status strategy upstream counts: the revision that the Deployment controller writes with a status is no new generation.
+    if !matches!(part, Part::Status(_)) {
+        metadata::count_generation(
+            &mut object,
+            &old,
+            resource.rules.generation,
+            call.row.has_status_subresource(),
+        );
+    }
     let mut errors = Errors::default();
     let path = Path::new("metadata");
     let (sent, kept) = (&object["metadata"], &old["metadata"]);
@@ -175,7 +178,7 @@ async fn update_once(
         Some(&old),
     )?;
     ownership::settle_times(&mut object, &old);
-    if object == old {
+    if object == old && is_stored(call, &object, stored) {
         return Ok(Some(Outcome::Stored(stored.clone())));
     }
     if options.dry_run {
@@ -199,6 +202,16 @@ async fn update_once(
         allocation.commit();
     }
     Ok(Some(Outcome::Stored(new)))
+}
+
+/// Whether nothing of an object as it is served was filled in when it was read.
+fn is_stored(call: &Call, object: &Value, stored: &Object) -> bool {
+    if !call.resource().behaviour.rewrites_stored() {
+        return true;
+    }
+    let mut form = object.clone();
+    call.row.to_stored(&mut form);
+    form == stored.parse()
 }
 
 /// The 409 of a write against another version.

@@ -108,6 +108,9 @@ async fn create_named(
         return Err(already_exists(call, &existing));
     }
     if options.dry_run {
+        if behaviour.rewrites_stored() {
+            behaviour.default(&mut object);
+        }
         return Ok(Outcome::Object(object));
     }
     let draft = draft(call, EventType::Added, object);

@@ -7,7 +7,7 @@ mod allocate;
 mod node_ports;
 pub(crate) mod pools;
 mod update;
-pub(crate) mod validate;
+mod validate;
 
 use std::sync::Arc;
 

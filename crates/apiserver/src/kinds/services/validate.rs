@@ -33,7 +33,7 @@ pub(super) fn service(errors: &mut Errors, service: &Value) {
         let path = path.child("externalIPs");
         let path = path.index(index);
         if net::ip(errors, &path, ip).is_some() {
-            ordinary_ip(errors, &path, ip);
+            net::ordinary_ip(errors, &path, ip);
         }
     }
     one_of(
@@ -268,44 +268,6 @@ pub(super) fn cluster_ips(errors: &mut Errors, service: &Value) {
                 format!("expected an {family} value as indicated by `ipFamilies[{index}]`");
             errors.invalid(&ips_path.index(index), ip.clone(), detail);
         }
-    }
-}
-
-/// Records an error for addresses that no traffic may be sent to.
-pub(crate) fn ordinary_ip(errors: &mut Errors, path: &Path<'_>, text: &str) {
-    let Some(ip) = net::parse_ip(text) else {
-        return errors.invalid(path, text, "must be a valid IP address");
-    };
-    let (link_local, link_local_multicast) = match ip {
-        std::net::IpAddr::V4(v4) => (v4.is_link_local(), v4.octets()[..3] == [224, 0, 0]),
-        std::net::IpAddr::V6(v6) => (
-            v6.segments()[0] & 0xffc0 == 0xfe80,
-            v6.segments()[0] & 0xff0f == 0xff02,
-        ),
-    };
-    if ip.is_unspecified() {
-        errors.invalid(path, text, format!("may not be unspecified ({text})"));
-    }
-    if ip.is_loopback() {
-        errors.invalid(
-            path,
-            text,
-            "may not be in the loopback range (127.0.0.0/8, ::1/128)",
-        );
-    }
-    if link_local {
-        errors.invalid(
-            path,
-            text,
-            "may not be in the link-local range (169.254.0.0/16, fe80::/10)",
-        );
-    }
-    if link_local_multicast {
-        errors.invalid(
-            path,
-            text,
-            "may not be in the link-local multicast range (224.0.0.0/24, ff02::/10)",
-        );
     }
 }
 

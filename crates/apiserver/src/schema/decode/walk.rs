@@ -3,19 +3,16 @@
 //! As in Go's decoder, the first value of a wrong type is remembered and the walk goes on, an error of a value with a syntax of its own
 //! (quantities, times) ends it, and complaints about unknown and duplicate fields are collected, at most 100, none twice.
 
-use std::fmt;
+use std::fmt::{self, Write as _};
 
-use rustc_hash::FxHashSet;
 use serde::de::{DeserializeSeed, Deserializer, IgnoredAny, MapAccess, SeqAccess, Visitor};
 use serde_json::{Map, Number, Value};
 
-use super::{DecodeError, Decoded, Problem, base64};
+use super::{DecodeError, Decoded, MAX_PROBLEMS, Problem, base64};
 use crate::{
     quantity,
     schema::{Arena, Field, Node, Scalar, Struct, Type, TypeId, time, zero},
 };
-
-const MAX_PROBLEMS: usize = 100;
 
 /// The state of one walk.
 pub(super) struct Walker<'s> {
@@ -291,7 +288,7 @@ impl<'de> Visitor<'de> for Seed<'_, '_> {
                 let go = go_element(self.go);
                 loop {
                     let length = self.walker.path.len();
-                    self.walker.path.push_str(&format!("[{}]", read.len()));
+                    push_index(&mut self.walker.path, read.len());
                     let item = items.next_element_seed(Seed {
                         walker: self.walker,
                         id: list.item,
@@ -369,19 +366,20 @@ fn read_struct<'de, 's, A: MapAccess<'de>>(
     mut entries: A,
 ) -> Result<Value, A::Error> {
     let mut map = Map::new();
-    let mut seen: FxHashSet<&'s str> = FxHashSet::default();
+    // A field that was null has left nothing in the map to tell that it was there.
+    let mut nulls: Vec<&'s str> = Vec::new();
     let outer = walker.owner;
     while let Some(key) = entries.next_key_seed(FieldName(fields))? {
-        let field = match key {
-            Ok(field) => field,
-            Err(unknown) => {
+        let (field, name) = match key {
+            Key::Known(field, name) => (field, name),
+            Key::Unknown(unknown) => {
                 entries.next_value::<IgnoredAny>()?;
                 let path = walker.path_to(&unknown);
                 walker.report(Problem::Unknown(path));
                 continue;
             }
         };
-        if !seen.insert(&field.name) {
+        if map.contains_key(&*field.name) || nulls.contains(&&*field.name) {
             let path = walker.path_to(&field.name);
             walker.report(Problem::Duplicate(path));
         }
@@ -396,9 +394,14 @@ fn read_struct<'de, 's, A: MapAccess<'de>>(
         walker.fields.pop();
         walker.path.truncate(length);
         if value.is_null() {
+            nulls.push(&field.name);
             continue;
         }
-        add(&mut map, field.name.to_string(), value);
+        add(
+            &mut map,
+            name.unwrap_or_else(|| field.name.to_string()),
+            value,
+        );
     }
     walker.owner = outer;
     zero::complete(walker.arena, fields, &mut map, zero::Form::Decoded);
@@ -444,120 +447,48 @@ fn read_map<'de, 's, A: MapAccess<'de>>(
     Ok(Value::Object(map))
 }
 
+/// A key of a struct's object.
+enum Key<'s> {
+    /// A field of the type; with the key itself where the tree that is read gives it away.
+    Known(&'s Field, Option<String>),
+    Unknown(String),
+}
+
 /// Finds the field a key names without copying the key; an unknown key comes back as text.
 struct FieldName<'s>(&'s Struct);
 
 impl<'de, 's> DeserializeSeed<'de> for FieldName<'s> {
-    type Value = Result<&'s Field, String>;
+    type Value = Key<'s>;
 
     fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<Self::Value, D::Error> {
-        deserializer.deserialize_str(self)
+        deserializer.deserialize_string(self)
     }
 }
 
 impl<'s> Visitor<'_> for FieldName<'s> {
-    type Value = Result<&'s Field, String>;
+    type Value = Key<'s>;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("a field name")
     }
 
     fn visit_str<E: serde::de::Error>(self, name: &str) -> Result<Self::Value, E> {
-        Ok(self.0.field(name).ok_or_else(|| name.to_owned()))
+        Ok(match self.0.field(name) {
+            Some(field) => Key::Known(field, None),
+            None => Key::Unknown(name.to_owned()),
+        })
+    }
+
+    fn visit_string<E: serde::de::Error>(self, name: String) -> Result<Self::Value, E> {
+        Ok(match self.0.field(&name) {
+            Some(field) if *field.name == *name => Key::Known(field, Some(name)),
+            Some(field) => Key::Known(field, None),
+            None => Key::Unknown(name),
+        })
     }
 }
 
-/// Reads any value and reports duplicate keys with their paths.
-pub(super) struct Untyped<'p> {
-    problems: &'p mut Vec<Problem>,
-    path: String,
-}
-
-impl<'p> Untyped<'p> {
-    pub(super) fn new(problems: &'p mut Vec<Problem>) -> Self {
-        Untyped {
-            problems,
-            path: String::new(),
-        }
-    }
-
-    fn at(&mut self, path: String) -> Untyped<'_> {
-        Untyped {
-            problems: self.problems,
-            path,
-        }
-    }
-}
-
-impl<'de> DeserializeSeed<'de> for Untyped<'_> {
-    type Value = Value;
-
-    fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<Value, D::Error> {
-        deserializer.deserialize_any(self)
-    }
-}
-
-impl<'de> Visitor<'de> for Untyped<'_> {
-    type Value = Value;
-
-    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("a JSON value")
-    }
-
-    fn visit_unit<E: serde::de::Error>(self) -> Result<Value, E> {
-        Ok(Value::Null)
-    }
-
-    fn visit_bool<E: serde::de::Error>(self, value: bool) -> Result<Value, E> {
-        Ok(value.into())
-    }
-
-    fn visit_i64<E: serde::de::Error>(self, value: i64) -> Result<Value, E> {
-        Ok(value.into())
-    }
-
-    fn visit_u64<E: serde::de::Error>(self, value: u64) -> Result<Value, E> {
-        Ok(i64::try_from(value).map_or_else(|_| Value::from(value as f64), Value::from))
-    }
-
-    fn visit_f64<E: serde::de::Error>(self, value: f64) -> Result<Value, E> {
-        let number = Number::from_f64(value).ok_or_else(|| E::custom("number out of range"))?;
-        Ok(number.into())
-    }
-
-    fn visit_str<E: serde::de::Error>(self, text: &str) -> Result<Value, E> {
-        Ok(text.into())
-    }
-
-    fn visit_string<E: serde::de::Error>(self, text: String) -> Result<Value, E> {
-        Ok(text.into())
-    }
-
-    fn visit_seq<A: SeqAccess<'de>>(mut self, mut items: A) -> Result<Value, A::Error> {
-        let mut read = Vec::new();
-        loop {
-            let path = format!("{}[{}]", self.path, read.len());
-            match items.next_element_seed(self.at(path))? {
-                Some(item) => read.push(item),
-                None => return Ok(Value::Array(read)),
-            }
-        }
-    }
-
-    fn visit_map<A: MapAccess<'de>>(mut self, mut entries: A) -> Result<Value, A::Error> {
-        let mut map = Map::new();
-        while let Some(key) = entries.next_key::<String>()? {
-            let path = if self.path.is_empty() {
-                key.clone()
-            } else {
-                format!("{}.{key}", self.path)
-            };
-            if map.contains_key(&key) && self.problems.len() < MAX_PROBLEMS {
-                self.problems.push(Problem::Duplicate(path.clone()));
-            }
-            let value = entries.next_value_seed(self.at(path))?;
-            map.insert(key, value);
-        }
-        Ok(Value::Object(map))
-    }
+/// Appends `[index]` to a path.
+fn push_index(path: &mut String, index: usize) {
+    write!(path, "[{index}]").expect("writing to a string does not fail");
 }

@@ -4,7 +4,7 @@
 //! patch with the same words.
 
 use serde::Deserialize;
-use serde_json::Value;
+use serde_json::{Map, Value};
 
 use super::inapplicable;
 use crate::status::Status;
@@ -35,6 +35,30 @@ pub fn apply(original: &Value, patch: &Value) -> Result<Value, Status> {
         run(&mut document, operation).ok_or_else(inapplicable)?;
     }
     Ok(document)
+}
+
+/// The places that a patch's operations go through, as a tree of their names.
+pub fn visited(patch: &Value) -> Value {
+    let mut places = Value::Object(Map::new());
+    let operations = operations(patch).unwrap_or_default();
+    for path in operations
+        .iter()
+        .flat_map(|operation| [&operation.path, &operation.from])
+    {
+        let Some(path) = pointer(path) else { continue };
+        let Some((_, parents)) = path.split_last() else {
+            continue;
+        };
+        let mut place = &mut places;
+        for segment in parents {
+            let inner = &mut place[segment];
+            if !inner.is_object() {
+                *inner = Value::Object(Map::new());
+            }
+            place = inner;
+        }
+    }
+    places
 }
 
 fn operations(patch: &Value) -> Result<Vec<Operation>, Status> {
@@ -83,12 +107,12 @@ fn run(document: &mut Value, operation: &Operation) -> Option<()> {
     }
 }
 
-/// The decoded segments of a JSON pointer; `None` when it is neither empty nor starts with a slash.
+/// The decoded segments of a JSON pointer. What stands before its first slash is passed over; `None` when text has no slash at all.
 fn pointer(text: &str) -> Option<Vec<String>> {
     if text.is_empty() {
         return Some(Vec::new());
     }
-    let rest = text.strip_prefix('/')?;
+    let (_, rest) = text.split_once('/')?;
     Some(
         rest.split('/')
             .map(|segment| segment.replace("~1", "/").replace("~0", "~"))

@@ -3,6 +3,8 @@
 //! The walk is that of structured-merge-diff: a value that only one side has is in the set together with everything below it;
 //! lists and maps that are empty on both sides are leaves.
 
+use std::fmt::Write as _;
+
 use serde_json::Value;
 
 use super::FieldSet;
@@ -64,17 +66,22 @@ pub(crate) fn element(list: &List, item: &Value) -> Option<String> {
                         .map(|(_, default)| default)
                 })
             };
-            let mut pairs: Vec<(&str, &Value)> = list
-                .keys
-                .iter()
-                .filter_map(|key| Some((&**key, value(key)?)))
-                .collect();
+            let mut pairs: Vec<(&str, &Value)> = Vec::with_capacity(list.keys.len());
+            pairs.extend(
+                list.keys
+                    .iter()
+                    .filter_map(|key| Some((&**key, value(key)?))),
+            );
             pairs.sort_unstable_by_key(|(key, _)| *key);
-            let texts: Vec<String> = pairs
-                .iter()
-                .map(|(key, value)| format!("{}:{value}", Value::from(*key)))
-                .collect();
-            (!texts.is_empty()).then(|| format!("k:{{{}}}", texts.join(",")))
+            let mut text = String::from("k:{");
+            for (index, (key, value)) in pairs.iter().enumerate() {
+                let comma = if index > 0 { "," } else { "" };
+                // The keys of lists are names of fields, which JSON writes as they are.
+                write!(text, "{comma}\"{key}\":{value}")
+                    .expect("writing to a string does not fail");
+            }
+            text.push('}');
+            (!pairs.is_empty()).then_some(text)
         }
         ListKind::Atomic => None,
     }
@@ -204,29 +211,17 @@ impl<'s> Walk<'s> {
                 continue;
             }
             seen.push(key);
-            let before: Vec<&Value> = old
-                .iter()
-                .filter(|(other, _)| other == key)
-                .map(|(_, item)| *item)
-                .collect();
-            let after: Vec<&Value> = new
-                .iter()
-                .filter(|(other, _)| other == key)
-                .map(|(_, item)| *item)
-                .collect();
-            let item = if before.len() <= 1 && after.len() <= 1 {
-                self.value(
-                    Some(list.item),
-                    before.first().copied(),
-                    after.first().copied(),
-                )?
+            let before = || with_key(&old, key);
+            let after = || with_key(&new, key);
+            let item = if before().nth(1).is_none() && after().nth(1).is_none() {
+                self.value(Some(list.item), before().next(), after().next())?
             } else {
-                let here = if before.is_empty() {
+                let here = if before().next().is_none() {
                     Some(Side::Added)
-                } else if after.is_empty() {
+                } else if after().next().is_none() {
                     Some(Side::Removed)
                 } else {
-                    (before != after).then_some(Side::Modified)
+                    (!before().eq(after())).then_some(Side::Modified)
                 };
                 Found {
                     here,
@@ -277,6 +272,12 @@ fn keyed_items<'v>(list: &List, side: Option<&'v Value>) -> Option<Vec<(String, 
         .flatten()
         .map(|item| Some((element(list, item)?, item)))
         .collect()
+}
+
+/// The items of a list that have a key.
+fn with_key<'v>(items: &'v [(String, &'v Value)], key: &'v str) -> impl Iterator<Item = &'v Value> {
+    let same = items.iter().filter(move |(other, _)| other == key);
+    same.map(|(_, item)| *item)
 }
 
 /// Absent, null, or a list or object without anything in it.

@@ -14,6 +14,8 @@ const SERVED: &[&str] = &[
     "v1/pods/binding",
     "v1/pods/eviction",
     "v1/pods/log",
+    "v1/pods/ephemeralcontainers",
+    "v1/pods/resize",
     "v1/bindings",
     "v1/services",
     "v1/services/status",
@@ -32,6 +34,7 @@ const SERVED: &[&str] = &[
     "apps/v1/replicasets",
     "apps/v1/replicasets/status",
     "apps/v1/replicasets/scale",
+    "apps/v1/controllerrevisions",
     "apps/v1/daemonsets",
     "apps/v1/daemonsets/status",
     "discovery.k8s.io/v1/endpointslices",
@@ -82,9 +85,7 @@ pub(crate) fn is_due(scenario: &Value) -> bool {
 
 fn step_is_due(step: &Value) -> bool {
     let headers = &step["headers"];
-    if headers["Content-Type"] == "application/apply-patch+yaml"
-        || headers.get("Impersonate-User").is_some()
-    {
+    if headers.get("Impersonate-User").is_some() {
         return false;
     }
     match resource(step["path"].as_str().unwrap_or_default()) {

@@ -85,3 +85,97 @@ fn images_that_cannot_be_had_are_reported_as_the_kubelet_reports_them() {
         "0s status Pending 10.0.1.100 web=InvalidImageName",
     ]);
 }
+
+#[test]
+fn an_image_that_may_not_be_pulled_is_found_when_another_pod_has_brought_it() {
+    let mut scene = Scene::linux(Pace::INSTANT);
+    let mut never = one("app:1");
+    never["spec"]["containers"][0]["imagePullPolicy"] = json!("Never");
+    let wake = scene.observe(&never);
+    let mut other = one("app:1");
+    other["metadata"]["uid"] = json!("uid-2");
+    let other: Pod = serde_json::from_value(other).expect("a pod");
+    scene.host.observe_pod(Arc::new(other), scene.now);
+    scene.lines.clear();
+    scene.run(wake, 15);
+    let last = scene.lines.last().map(String::as_str);
+    assert_eq!(last, Some("10s status Running 10.0.1.100 web=Running+"));
+}
+
+#[test]
+fn a_pull_that_is_tried_again_goes_on_being_reported_as_a_back_off() {
+    let mut scene = Scene::linux(Pace::REAL);
+    let wake = scene.observe(&one("mcr.microsoft.com/windows/nanoserver:ltsc2022"));
+    let wake = scene.run(wake, 5);
+    scene.lines.clear();
+    scene.run(wake, 13);
+    let statuses: Vec<_> = scene
+        .lines
+        .iter()
+        .filter_map(|line| Some(line.split_once("status ")?.1))
+        .collect();
+    assert_eq!(
+        statuses,
+        [
+            "Pending 10.0.1.100 web=ErrImagePull",
+            "Pending 10.0.1.100 web=ImagePullBackOff"
+        ]
+    );
+}
+
+#[test]
+fn a_pull_that_the_pod_asks_to_fail_fails_in_containerds_words_until_it_asks_no_more() {
+    let mut scene = Scene::linux(Pace::INSTANT);
+    let image = "nginx:doesnotexist";
+    let wake = scene.observe(&annotated(one(image), "mullion.dev/simulate-pull", "fail"));
+    let name = format!("docker.io/library/{image}");
+    scene.expect(&[
+        &format!("0s Normal Pulling: Pulling image \"{image}\""),
+        &format!(
+            "0s Warning Failed: Failed to pull image \"{image}\": rpc error: code = NotFound desc = failed to pull and unpack \
+             image \"{name}\": failed to resolve reference \"{name}\": {name}: not found"
+        ),
+        "0s Warning Failed: Error: ErrImagePull",
+        &format!("0s Normal BackOff: Back-off pulling image \"{image}\""),
+        "0s Warning Failed: Error: ImagePullBackOff",
+        "0s status Pending 10.0.1.100 web=ImagePullBackOff",
+    ]);
+    assert_eq!(scene.host.images().count(scene.now), 0);
+    let wake = scene.run(wake, 5);
+    scene.observe(&one(image));
+    scene.run(wake, 15);
+    let last = scene.lines.last().map(String::as_str);
+    assert_eq!(last, Some("10s status Running 10.0.1.100 web=Running+"));
+}
+
+#[test]
+fn a_pull_fails_for_one_container_and_even_if_its_node_has_the_image() {
+    let two = pod(json!({ "containers": [
+        { "name": "web", "image": "app:1" },
+        { "name": "log", "image": "app:1" },
+    ] }));
+    let mut scene = Scene::linux(Pace::INSTANT);
+    scene.observe(&annotated(two, "mullion.dev/simulate-pull.log", "fail"));
+    let last = scene.lines.last().map(String::as_str);
+    assert_eq!(
+        last,
+        Some("0s status Pending 10.0.1.100 log=ImagePullBackOff web=Running+")
+    );
+}
+
+#[test]
+fn a_running_pod_that_is_told_so_finds_its_image_gone_at_its_next_start() {
+    let mut scene = Scene::linux(Pace::INSTANT);
+    let web = one("app:1");
+    let wake = scene.observe(&web);
+    let told = annotated(web, "mullion.dev/simulate-pull", "fail");
+    assert_eq!(scene.observe(&told), wake, "what runs goes on");
+    scene.lines.clear();
+    let wake = scene.observe(&annotated(told, "mullion.dev/simulate-exit", "1"));
+    scene.run(wake, 5);
+    let last = scene.lines.last().map(String::as_str);
+    assert_eq!(
+        last,
+        Some("0s status Running 10.0.1.100 web=ImagePullBackOff")
+    );
+}

@@ -14,6 +14,7 @@ use serde_json::{Value, json};
 use super::{facts, start};
 use crate::kubelet::{
     addresses::Addresses,
+    config::Keys,
     host::Host,
     images::ImageTable,
     node::Readiness,
@@ -23,6 +24,9 @@ use crate::kubelet::{
 
 /// The story ends this long after its start.
 const STORY_S: i64 = 120;
+
+/// ConfigMaps and Secrets come into being this long after it.
+const OBJECTS_AT_S: i64 = 30;
 
 /// Images that are quickly there, take a while, or are asked about at every start.
 const IMAGES: [&str; 4] = ["app:1", "app", "nginx:1.27", "redis"];
@@ -63,11 +67,21 @@ fn image() -> impl Strategy<Value = &'static str> {
 
 fn container() -> impl Strategy<Value = Value> {
     let probe = || prop::option::of(0..6i64);
-    (image(), probe(), probe()).prop_map(|(image, startup, readiness)| {
+    let configured = any::<bool>();
+    let parts = (image(), probe(), probe(), probe(), configured);
+    parts.prop_map(|(image, startup, liveness, readiness, configured)| {
         let mut container = json!({ "image": image });
-        for (probe, delay) in [("startupProbe", startup), ("readinessProbe", readiness)] {
+        if configured {
+            container["envFrom"] = json!([{ "configMapRef": { "name": "settings" } }]);
+        }
+        let probes = [
+            ("startupProbe", startup),
+            ("livenessProbe", liveness),
+            ("readinessProbe", readiness),
+        ];
+        for (probe, delay) in probes {
             if let Some(seconds) = delay {
-                container[probe] = json!({ "initialDelaySeconds": seconds });
+                container[probe] = json!({ "initialDelaySeconds": seconds, "periodSeconds": 2 });
             }
         }
         container
@@ -86,6 +100,10 @@ fn pod() -> impl Strategy<Value = Value> {
         ];
         prop::option::weighted(0.7, select(plans.to_vec()))
     };
+    let failure = || {
+        let failures = ["fail", "fail after 3s", "fail after 1s for 9s"];
+        prop::option::weighted(0.3, select(failures.to_vec()))
+    };
     let init = (container(), any::<bool>());
     (
         prop::collection::vec(init, 0..3),
@@ -94,8 +112,10 @@ fn pod() -> impl Strategy<Value = Value> {
         prop::option::of(select(&["0s", "20s", "5m"][..])),
         select(&["Always", "OnFailure", "Never"][..]),
         prop::option::weighted(0.2, 1..60i64),
+        [failure(), failure(), failure()],
+        any::<bool>(),
     )
-        .prop_map(|(inits, apps, exit, stop, policy, deadline)| {
+        .prop_map(|(inits, apps, exit, stop, policy, deadline, failures, mounts)| {
             let mut pod = json!({
                 "metadata": { "name": "p", "namespace": "ns", "generation": 1, "annotations": {} },
                 "spec": {
@@ -103,6 +123,9 @@ fn pod() -> impl Strategy<Value = Value> {
                     "initContainers": [], "containers": [],
                 },
             });
+            if mounts {
+                pod["spec"]["volumes"] = json!([{ "name": "keys", "secret": { "secretName": "keys" } }]);
+            }
             let annotate = |pod: &mut Value, key: String, value: Option<&str>| {
                 if let Some(value) = value {
                     pod["metadata"]["annotations"][key] = json!(value);
@@ -110,6 +133,9 @@ fn pod() -> impl Strategy<Value = Value> {
             };
             annotate(&mut pod, "mullion.dev/simulate-exit".to_owned(), exit);
             annotate(&mut pod, "mullion.dev/simulate-stop".to_owned(), stop);
+            for (kind, failure) in ["startup", "liveness", "readiness"].iter().zip(failures) {
+                annotate(&mut pod, format!("mullion.dev/simulate-{kind}"), failure);
+            }
             let inits = inits
                 .into_iter()
                 .enumerate()
@@ -185,7 +211,8 @@ impl World {
         }
     }
 
-    /// What the node's pods can hold in a second: each container changes a handful of times before its back-off.
+    /// What the node's pods can hold in a second: each container changes a handful of times before its back-off, and two
+    /// probes of it may fail every tenth of a second.
     fn most_steps(&self) -> usize {
         let containers = |pod: &Value| {
             ["initContainers", "containers"]
@@ -199,7 +226,7 @@ impl World {
             .flatten()
             .map(|(pod, _)| containers(pod))
             .sum();
-        16 * all + 8 * self.pods.len()
+        40 * all + 8 * self.pods.len()
     }
 
     fn observe(&mut self, slot: usize) {
@@ -221,11 +248,12 @@ impl World {
             step.wake
         );
         *wake = step.wake;
-        let mut gone = false;
+        let (mut gone, mut questions) = (false, Vec::new());
         for effect in step.effects {
             match effect {
                 Effect::Status { status, .. } => pod["status"] = written(&status),
                 Effect::Delete => gone = true,
+                Effect::Ask(question) => questions.push(question),
                 Effect::Event(_) => {}
             }
         }
@@ -234,6 +262,15 @@ impl World {
         if gone {
             self.pods[slot] = None;
             self.host.forget_pod(&uid(slot), self.now);
+            return;
+        }
+        let all_there = self.now.duration_since(start()).as_secs() >= OBJECTS_AT_S;
+        for question in questions {
+            let objects = question.objects.into_iter().filter(|_| all_there);
+            let found = objects.map(|object| (object, Keys::default())).collect();
+            self.host.answer(&uid(slot), question.need, found);
+            let step = self.host.step(&uid(slot), self.now);
+            self.note(slot, step);
         }
     }
 

@@ -74,3 +74,32 @@ fn sidecars_are_told_to_stop_after_the_app_containers_have_stopped() {
         "10.2s delete",
     ]);
 }
+
+#[test]
+fn a_windows_container_that_is_killed_ends_with_the_code_of_a_console_event() {
+    let mut scene = Scene::new(facts("windows", Some(Build::SERVER_2022)), Pace::REAL, 2);
+    let pod = one("mcr.microsoft.com/windows/servercore:ltsc2022");
+    let pod = annotated(pod, "mullion.dev/simulate-stop", "1m");
+    let wake = scene.observe(&pod);
+    scene.run(wake, 30);
+    scene.lines.clear();
+    let wake = scene.observe(&deleted(pod, 30, 10));
+    scene.run(wake, 60);
+    scene.expect(&[
+        "30s Normal Killing: Stopping container web",
+        "40s status Failed 10.0.1.100 web=Error(-1073741510)",
+        "40s delete",
+    ]);
+}
+
+#[test]
+fn a_pod_that_is_deleted_before_it_ran_ends_as_failed() {
+    let mut scene = Scene::linux(Pace::REAL);
+    scene.observe(&one("app:1"));
+    scene.lines.clear();
+    scene.observe(&deleted(one("app:1"), 0, 30));
+    scene.expect(&[
+        "0s status Failed 10.0.1.100 web=ContainerStatusUnknown(137)",
+        "0s delete",
+    ]);
+}

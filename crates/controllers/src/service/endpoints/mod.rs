@@ -13,7 +13,12 @@ use kube::{
     api::{DeleteParams, PostParams},
 };
 
-use super::{backend, watch, writes::Writes};
+use super::{
+    backend,
+    trigger::{self, TriggerTimes},
+    watch,
+    writes::Writes,
+};
 use crate::{Context, Key, Queue, Recorder, api_error};
 
 const WORKERS: usize = 5;
@@ -48,6 +53,7 @@ pub fn start(context: &Context) {
         context: context.clone(),
         recorder,
         writes: Writes::default(),
+        triggers: TriggerTimes::default(),
     });
     context.tasks.spawn(async move {
         let context = controller.context.clone();
@@ -68,6 +74,7 @@ struct Controller {
     context: Context,
     recorder: Recorder,
     writes: Writes,
+    triggers: TriggerTimes,
 }
 
 impl Controller {
@@ -76,6 +83,7 @@ impl Controller {
         let api: Api<Endpoints> = Api::namespaced(self.context.client.clone(), key.namespace());
         let Some(service) = informers.services.get_key(key) else {
             self.writes.forget(key);
+            self.triggers.forget(key);
             let deleted = api.delete(key.name(), &DeleteParams::default()).await;
             api_error::ignore_not_found(deleted)?;
             return Ok(());
@@ -89,20 +97,26 @@ impl Controller {
         }
         let mut members = informers.pods.in_namespace(key.namespace());
         members.retain(|pod| backend::matches(&service, pod));
+        let triggered_at = self.triggers.observe(key, &service, &members);
         let mut subsets = subsets::subsets(&service, members.iter().map(|pod| &**pod));
         let cut = subsets::truncate(&mut subsets);
-        let wanted = endpoints(&service, current.as_deref(), subsets, cut);
-        let (outcome, reason, verb) = match current.as_deref() {
+        let mut wanted = endpoints(&service, current.as_deref(), subsets, cut);
+        trigger::annotate(&mut wanted.metadata.annotations, triggered_at);
+        let (outcome, reason, what) = match current.as_deref() {
             Some(current) if is_same(current, &wanted) => return Ok(()),
             Some(_) => {
                 let outcome = api
                     .replace(key.name(), &PostParams::default(), &wanted)
                     .await;
-                (outcome, "FailedToUpdateEndpoint", "update")
+                (outcome, "FailedToUpdateEndpoint", "update endpoint")
             }
             None => {
                 let outcome = api.create(&PostParams::default(), &wanted).await;
-                (outcome, "FailedToCreateEndpoint", "create")
+                (
+                    outcome,
+                    "FailedToCreateEndpoint",
+                    "create endpoint for service",
+                )
             }
         };
         match outcome {
@@ -112,10 +126,7 @@ impl Controller {
             }
             Err(error) if api_error::is_namespace_terminating(&error) => Ok(()),
             Err(error) => {
-                let message = format!(
-                    "Failed to {verb} endpoint {key}: {}",
-                    api_error::message(&error)
-                );
+                let message = format!("Failed to {what} {key}: {}", api_error::message(&error));
                 self.recorder.warning(&wanted, reason, message);
                 Err(error.into())
             }
@@ -150,9 +161,6 @@ fn endpoints(
         annotations.insert(OVER_CAPACITY.to_owned(), "truncated".to_owned());
     } else {
         annotations.remove(OVER_CAPACITY);
-    }
-    if annotations.is_empty() {
-        metadata.annotations = None;
     }
     Endpoints {
         metadata,

@@ -1,6 +1,6 @@
 //! The subsets of an Endpoints object: addresses with the same ports together. Pure.
 
-use std::{cmp::Ordering, collections::BTreeMap};
+use std::collections::BTreeMap;
 
 use k8s_openapi::api::{
     core::v1::{EndpointAddress, EndpointPort, EndpointSubset, Pod, Service},
@@ -12,21 +12,27 @@ use crate::{pods, service::backend};
 /// Addresses an Endpoints object holds at most; more are cut off and annotated.
 pub(super) const CAPACITY: usize = 1000;
 
-/// Comparable ports: name, number, protocol, application protocol.
-type Ports = Vec<(String, i32, String, Option<String>)>;
+/// A port in a form that can be compared: name, number, protocol, application protocol.
+type Port = (String, i32, String, Option<String>);
 
-/// The subsets for the Service's pods, each repacked and sorted.
+/// What makes addresses different: IP address and uid of the pod. Addresses are listed in this order.
+type Host = (String, Option<String>);
+
+/// The subsets for the Service's pods: ports that the same pods serve share one, however the pods differ in other ports.
+///
+/// Upstream orders ports and subsets by the MD5 hash of a dump; here they go by name.
 pub(super) fn subsets<'a>(
     service: &Service,
     members: impl IntoIterator<Item = &'a Pod>,
 ) -> Vec<EndpointSubset> {
-    let mut by_ports: BTreeMap<Ports, (Vec<EndpointAddress>, Vec<EndpointAddress>)> =
-        BTreeMap::new();
     let publishes_unready = backend::publishes_unready(service);
     let has_ports = service
         .spec
         .as_ref()
         .is_some_and(|spec| spec.ports.iter().flatten().next().is_some());
+    let mut addresses: BTreeMap<Host, EndpointAddress> = BTreeMap::new();
+    // Who serves a port, and whether ready; `None` is the port of a headless Service without ports.
+    let mut by_port: BTreeMap<Option<Port>, BTreeMap<Host, bool>> = BTreeMap::new();
     for pod in members {
         let Some(ip) = backend::address(pod, backend::is_ipv6(service)) else {
             continue;
@@ -34,9 +40,21 @@ pub(super) fn subsets<'a>(
         if pods::is_deleting(pod) && !publishes_unready {
             continue;
         }
-        let ports = comparable(backend::ports(pod, service));
-        if ports.is_empty() && (has_ports || !backend::is_headless(service)) {
-            continue;
+        let mut ports: Vec<_> = backend::ports(pod, service)
+            .into_iter()
+            .map(comparable)
+            .map(Some)
+            .collect();
+        if !has_ports && backend::is_headless(service) {
+            ports.push(None);
+        }
+        let host = (ip.to_owned(), pod.metadata.uid.clone());
+        let is_ready = publishes_unready || pods::is_ready(pod);
+        for port in ports {
+            by_port
+                .entry(port)
+                .or_default()
+                .insert(host.clone(), is_ready);
         }
         let node = pods::node_name(pod);
         let address = EndpointAddress {
@@ -45,63 +63,53 @@ pub(super) fn subsets<'a>(
             node_name: (!node.is_empty()).then(|| node.to_owned()),
             target_ref: Some(backend::target(pod)),
         };
-        let (ready, unready) = by_ports.entry(ports).or_default();
-        if publishes_unready || pods::is_ready(pod) {
-            ready.push(address)
-        } else {
-            unready.push(address)
-        }
+        addresses.insert(host, address);
     }
-    by_ports
+    let mut by_hosts: BTreeMap<BTreeMap<Host, bool>, Vec<Option<Port>>> = BTreeMap::new();
+    for (port, hosts) in by_port {
+        by_hosts.entry(hosts).or_default().push(port);
+    }
+    let mut subsets: Vec<_> = by_hosts.into_iter().collect();
+    subsets.sort_by(|a, b| a.1.cmp(&b.1));
+    subsets
         .into_iter()
-        .map(|(ports, (ready, unready))| subset(ports, ready, unready))
+        .map(|(hosts, ports)| subset(ports, &hosts, &addresses))
         .collect()
 }
 
-fn comparable(ports: Vec<v1::EndpointPort>) -> Ports {
-    let of = |port: v1::EndpointPort| {
-        let number = port.port.unwrap_or_default();
-        (
-            port.name.unwrap_or_default(),
-            number,
-            port.protocol.unwrap_or_default(),
-            port.app_protocol,
-        )
-    };
-    ports.into_iter().map(of).collect()
+fn comparable(port: v1::EndpointPort) -> Port {
+    (
+        port.name.unwrap_or_default(),
+        port.port.unwrap_or_default(),
+        port.protocol.unwrap_or_default(),
+        port.app_protocol,
+    )
 }
 
 fn subset(
-    ports: Ports,
-    mut ready: Vec<EndpointAddress>,
-    mut unready: Vec<EndpointAddress>,
+    ports: Vec<Option<Port>>,
+    hosts: &BTreeMap<Host, bool>,
+    addresses: &BTreeMap<Host, EndpointAddress>,
 ) -> EndpointSubset {
-    ready.sort_by(by_address);
-    unready.sort_by(by_address);
-    let ports: Vec<_> = ports
-        .into_iter()
-        .map(|(name, port, protocol, app_protocol)| EndpointPort {
-            name: Some(name).filter(|name| !name.is_empty()),
-            port,
-            protocol: Some(protocol),
-            app_protocol,
-        })
-        .collect();
-    EndpointSubset {
-        addresses: some(ready),
-        not_ready_addresses: some(unready),
-        ports: some(ports),
-    }
-}
-
-fn by_address(a: &EndpointAddress, b: &EndpointAddress) -> Ordering {
-    let uid = |address: &EndpointAddress| {
-        address
-            .target_ref
-            .as_ref()
-            .and_then(|target| target.uid.clone())
+    let of = |ready: bool| {
+        let hosts = hosts.iter().filter(|(_, is_ready)| **is_ready == ready);
+        some(
+            hosts
+                .filter_map(|(host, _)| addresses.get(host).cloned())
+                .collect(),
+        )
     };
-    a.ip.cmp(&b.ip).then_with(|| uid(a).cmp(&uid(b)))
+    let port = |(name, port, protocol, app_protocol): Port| EndpointPort {
+        name: Some(name).filter(|name| !name.is_empty()),
+        port,
+        protocol: Some(protocol),
+        app_protocol,
+    };
+    EndpointSubset {
+        addresses: of(true),
+        not_ready_addresses: of(false),
+        ports: some(ports.into_iter().flatten().map(port).collect()),
+    }
 }
 
 fn some<T>(list: Vec<T>) -> Option<Vec<T>> {
@@ -187,6 +195,39 @@ mod tests {
         assert_eq!(ips(&subsets[0].not_ready_addresses), ["10.1.0.3"]);
         assert_eq!(subsets[0].ports.as_ref().expect("ports")[0].port, 8080);
         assert_eq!(ips(&subsets[1].addresses), ["10.1.0.4"]);
+    }
+
+    #[test]
+    fn ports_that_the_same_pods_serve_share_a_subset_and_others_do_not() {
+        let service = service(vec![
+            port("web", 80, Some(IntOrString::String("http".to_owned()))),
+            port("metrics", 81, Some(IntOrString::Int(9100))),
+            port("admin", 82, Some(IntOrString::Int(9200))),
+        ]);
+        let pods = [
+            pod("a", "10.1.0.1", true, 8080),
+            pod("b", "10.1.0.2", true, 9090),
+        ];
+        let found: Vec<_> = subsets(&service, &pods)
+            .iter()
+            .map(|subset| {
+                let ports = subset.ports.iter().flatten().map(|port| port.port);
+                let ips: Vec<_> = ips(&subset.addresses)
+                    .into_iter()
+                    .map(str::to_owned)
+                    .collect();
+                (ports.collect::<Vec<_>>(), ips)
+            })
+            .collect();
+        let ips = |all: &[&str]| all.iter().map(|ip| (*ip).to_owned()).collect::<Vec<_>>();
+        assert_eq!(
+            found,
+            [
+                (vec![9200, 9100], ips(&["10.1.0.1", "10.1.0.2"])),
+                (vec![8080], ips(&["10.1.0.1"])),
+                (vec![9090], ips(&["10.1.0.2"])),
+            ]
+        );
     }
 
     #[test]

@@ -1,11 +1,13 @@
 //! The EndpointSlice controller: what kube-proxy and the like read.
 //!
-//! [`plan`] decides which slices change. Between a write and the informer's copy of it no second decision is taken
-//! ([`Writes`]), or endpoints would be written twice.
+//! [`plan`] decides which slices change and [`hints`] for whom their endpoints are. Between a write and the informer's
+//! copy of it no second decision is taken ([`Writes`]), or endpoints would be written twice.
 
+mod hints;
 mod plan;
+mod port_order;
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 
 use k8s_openapi::api::{
     core::v1::{Node, Pod, Service},
@@ -17,22 +19,30 @@ use kube::{
 };
 use rustc_hash::FxHashMap;
 
-use self::plan::{MANAGED_BY_LABEL, MANAGER, Plan, Wanted, port_key};
-use super::{backend, watch, writes::Writes};
+use self::{
+    hints::Topology,
+    plan::{MANAGED_BY_LABEL, MANAGER, Plan, Wanted, port_key},
+};
+use super::{
+    backend,
+    trigger::{self, TriggerTimes},
+    watch,
+    writes::Writes,
+};
 use crate::{Change, Context, Key, Queue, Recorder, api_error, informers::BY_SERVICE, pods};
 
 const WORKERS: usize = 5;
+/// Somebody else's change of a slice is looked at after this long.
+const FOREIGN_CHANGE_DELAY: Duration = Duration::from_secs(1);
 const ZONE_LABEL: &str = "topology.kubernetes.io/zone";
 
 /// Why a sync ended early and will be retried.
 #[derive(Debug, thiserror::Error)]
 enum Error {
-    #[error(transparent)]
-    Api(#[from] kube::Error),
     #[error("the informer has not seen the last write yet")]
     Stale,
-    #[error("node {0} is not known (yet)")]
-    UnknownNode(String),
+    #[error("{0}")]
+    Reconcile(String),
 }
 
 /// Starts the controller.
@@ -44,11 +54,29 @@ pub fn start(context: &Context) {
         let (queue, writes) = (queue.clone(), Arc::clone(&writes));
         move |change| slice_changed(&queue, &writes, change)
     });
+    let topology = Arc::new(Topology::default());
+    context.informers.nodes.on_change({
+        let (queue, topology) = (queue.clone(), Arc::clone(&topology));
+        let nodes = context.informers.nodes.clone();
+        move |change| {
+            let same = |old: &Node| {
+                is_ready(old) == is_ready(change.object()) && zone(old) == zone(change.object())
+            };
+            if !change.previous().is_some_and(|old| same(old)) {
+                topology
+                    .nodes_changed(|| nodes.list())
+                    .into_iter()
+                    .for_each(|key| queue.add(key));
+            }
+        }
+    });
     let recorder = context.recorder("endpoint-slice-controller");
     let controller = Arc::new(Controller {
         context: context.clone(),
         recorder,
         writes,
+        triggers: TriggerTimes::default(),
+        topology,
     });
     context.tasks.spawn(async move {
         let context = controller.context.clone();
@@ -80,7 +108,7 @@ fn slice_changed(queue: &Queue<Key>, writes: &Writes, change: &Change<'_, Endpoi
         service,
     );
     if !writes.observe(&service, &**slice, change.is_deleted()) {
-        queue.add(service);
+        queue.add_after(service, FOREIGN_CHANGE_DELAY);
     }
 }
 
@@ -95,6 +123,8 @@ struct Controller {
     context: Context,
     recorder: Recorder,
     writes: Arc<Writes>,
+    triggers: TriggerTimes,
+    topology: Arc<Topology>,
 }
 
 impl Controller {
@@ -102,9 +132,11 @@ impl Controller {
         let informers = &self.context.informers;
         let Some(service) = informers.services.get_key(key) else {
             self.writes.forget(key);
+            self.triggers.forget(key);
+            self.topology.forget(key);
             return Ok(());
         };
-        if backend::selects(&service).is_none() || service.metadata.deletion_timestamp.is_some() {
+        if backend::selects(&service).is_none() {
             return Ok(());
         }
         let mut existing = informers.endpoint_slices.by_index(BY_SERVICE, key.as_str());
@@ -113,96 +145,137 @@ impl Controller {
         if self.writes.are_unseen(key, &existing) {
             return Err(Error::Stale);
         }
-        let (wanted, unknown_node) = self.wanted(&service);
+        let members = self.members(&service);
+        let triggered_at = self.triggers.observe(key, &service, &members);
+        let (wanted, mut problems) = self.wanted(&service, &members);
         let address_type = if backend::is_ipv6(&service) {
             "IPv6"
         } else {
             "IPv4"
         };
-        let plan = plan::plan(&service, &existing, wanted, address_type);
-        if let Err(error) = self.carry_out(key, plan).await {
-            let reason = "FailedToUpdateEndpointSlices";
-            let message = format!(
-                "Error updating Endpoint Slices for Service {key}: {}",
-                api_error::message(&error)
-            );
-            self.recorder.warning(&*service, reason, message);
-            return Err(Error::Api(error));
+        let mut plan = plan::plan(&service, &existing, wanted, address_type);
+        let nodes = || informers.nodes.list();
+        let notice = hints::apply(
+            &self.topology,
+            &service,
+            &existing,
+            &mut plan,
+            address_type,
+            nodes,
+        );
+        for slice in plan.written() {
+            trigger::annotate(&mut slice.metadata.annotations, triggered_at);
         }
-        unknown_node.map_or(Ok(()), |node| Err(Error::UnknownNode(node)))
+        problems.extend(self.carry_out(key, plan).await.err());
+        if let Some((kind, reason, message)) = notice {
+            let service = kube::Resource::object_ref(&*service, &());
+            self.recorder.record(service, kind, reason, message);
+        }
+        if problems.is_empty() {
+            return Ok(());
+        }
+        let problems = aggregate(problems);
+        let message = format!("Error updating Endpoint Slices for Service {key}: {problems}");
+        self.recorder
+            .warning(&*service, "FailedToUpdateEndpointSlices", message);
+        Err(Error::Reconcile(problems))
     }
 
-    /// The endpoints of `service`, and a node that one of its pods is on but that the informer does not know.
-    fn wanted(&self, service: &Service) -> (Wanted, Option<String>) {
-        let informers = &self.context.informers;
-        let ipv6 = backend::is_ipv6(service);
-        let (mut wanted, mut unknown) = (Wanted::new(), None);
-        let mut zones: FxHashMap<String, Option<String>> = FxHashMap::default();
-        let mut members: Vec<_> = informers
-            .pods
-            .in_namespace(&service.namespace().unwrap_or_default());
+    /// The pods that `service` selects, in the order of creation, so that equal clusters get equal slices.
+    fn members(&self, service: &Service) -> Vec<Arc<Pod>> {
+        let namespace = service.namespace().unwrap_or_default();
+        let mut members = self.context.informers.pods.in_namespace(&namespace);
         members.retain(|pod| backend::matches(service, pod));
-        // In the order of creation, so that equal clusters get equal slices.
         members.sort_by(|a, b| {
             let age = |pod: &Pod| pod.metadata.creation_timestamp.as_ref().map(|time| time.0);
             (age(a), &a.metadata.name).cmp(&(age(b), &b.metadata.name))
         });
+        members
+    }
+
+    /// The endpoints of `service`, and what kept pods from becoming endpoints.
+    fn wanted(&self, service: &Service, members: &[Arc<Pod>]) -> (Wanted, Vec<String>) {
+        let ipv6 = backend::is_ipv6(service);
+        let (mut wanted, mut problems) = (Wanted::new(), Vec::new());
+        let mut nodes: FxHashMap<&str, Option<Arc<Node>>> = FxHashMap::default();
         for pod in members {
-            let Some(address) = backend::address(&pod, ipv6) else {
+            let Some(address) = backend::address(pod, ipv6) else {
                 continue;
             };
-            let node = pods::node_name(&pod);
-            if !zones.contains_key(node) && !node.is_empty() {
-                match informers.nodes.get("", node) {
-                    Some(known) => drop(zones.insert(node.to_owned(), zone(&known))),
-                    None => {
-                        unknown = Some(node.to_owned());
-                        continue;
-                    }
-                }
-            }
-            let ports = backend::ports(&pod, service);
-            let has_ports = service
-                .spec
-                .as_ref()
-                .is_some_and(|spec| spec.ports.iter().flatten().next().is_some());
-            if ports.is_empty() && (has_ports || !backend::is_headless(service)) {
+            let name = pods::node_name(pod);
+            let node = nodes
+                .entry(name)
+                .or_insert_with(|| self.context.informers.nodes.get("", name));
+            if node.is_none() && !name.is_empty() && !backend::publishes_unready(service) {
+                problems.push(format!(
+                    "skipping Pod {} for Service {}: Node {name} Not Found",
+                    pod.name_any(),
+                    Key::of(service),
+                ));
                 continue;
             }
-            let endpoint = endpoint(service, &pod, address, zones.get(node).cloned().flatten());
+            let mut ports = backend::ports(pod, service);
+            // A pod without any of the named ports is an endpoint all the same, in a slice without ports.
+            port_order::sort(&mut ports);
+            let endpoint = endpoint(service, pod, address, node.as_deref().and_then(zone));
             let group = wanted
                 .entry(port_key(&ports))
                 .or_insert_with(|| (ports, Vec::new()));
             group.1.push(endpoint);
         }
-        (wanted, unknown)
+        (wanted, problems)
     }
 
-    async fn carry_out(&self, service: &Key, plan: Plan) -> kube::Result<()> {
+    /// Writes what is planned, up to the first failure, which is returned in upstream's words.
+    async fn carry_out(&self, service: &Key, plan: Plan) -> Result<(), String> {
         let api: Api<EndpointSlice> =
             Api::namespaced(self.context.client.clone(), service.namespace());
+        let failed = |verb: &str, name: &str, error: &kube::Error| {
+            let error = api_error::message(error);
+            format!("failed to {verb} {name}EndpointSlice for Service {service}: {error}")
+        };
         for slice in plan.create {
             match api.create(&PostParams::default(), &slice).await {
                 Ok(created) => self.writes.note(service, &created),
                 Err(error) if api_error::is_namespace_terminating(&error) => return Ok(()),
-                Err(error) => return Err(error),
+                Err(error) => return Err(failed("create", "", &error)),
             }
         }
         for slice in plan.update {
-            let updated = api
-                .replace(&slice.name_any(), &PostParams::default(), &slice)
-                .await?;
-            self.writes.note(service, &updated);
+            let name = slice.name_any();
+            match api.replace(&name, &PostParams::default(), &slice).await {
+                Ok(updated) => self.writes.note(service, &updated),
+                Err(error) => return Err(failed("update", &format!("{name} "), &error)),
+            }
         }
         for slice in plan.delete {
-            let deleted = api
-                .delete(&slice.name_any(), &DeleteParams::default())
-                .await;
-            api_error::ignore_not_found(deleted)?;
+            let name = slice.name_any();
+            let deleted = api.delete(&name, &DeleteParams::default()).await;
+            api_error::ignore_not_found(deleted)
+                .map_err(|error| failed("delete", &format!("{name} "), &error))?;
             self.writes.note_deletion(service, &*slice);
         }
         Ok(())
     }
+}
+
+/// Several messages as one, as Go's `NewAggregate` does: each once.
+fn aggregate(mut problems: Vec<String>) -> String {
+    let mut seen = std::collections::BTreeSet::new();
+    problems.retain(|problem| seen.insert(problem.clone()));
+    match problems.as_slice() {
+        [only] => only.clone(),
+        all => format!("[{}]", all.join(", ")),
+    }
+}
+
+fn is_ready(node: &Node) -> bool {
+    let status = node.status.as_ref();
+    let conditions = status.and_then(|status| status.conditions.as_ref());
+    conditions
+        .into_iter()
+        .flatten()
+        .any(|condition| condition.type_ == "Ready" && condition.status == "True")
 }
 
 fn zone(node: &Node) -> Option<String> {

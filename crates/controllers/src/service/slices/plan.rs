@@ -40,6 +40,20 @@ pub(super) struct Plan {
     pub(super) delete: Vec<Arc<EndpointSlice>>,
 }
 
+impl Plan {
+    /// The slices that are written, to be changed further.
+    pub(super) fn written(&mut self) -> impl Iterator<Item = &mut EndpointSlice> {
+        self.create.iter_mut().chain(&mut self.update)
+    }
+
+    /// Neither updates nor deletes `slice`.
+    pub(super) fn leaves_alone(&self, slice: &EndpointSlice) -> bool {
+        let name = &slice.metadata.name;
+        !self.update.iter().any(|other| other.metadata.name == *name)
+            && !self.delete.iter().any(|other| other.metadata.name == *name)
+    }
+}
+
 /// The key under which endpoints of these ports are wanted.
 pub(super) fn port_key(ports: &[EndpointPort]) -> PortKey {
     let mut key: Vec<_> = ports
@@ -69,7 +83,10 @@ pub(super) fn plan(
     let mut by_ports: BTreeMap<PortKey, Vec<&Arc<EndpointSlice>>> = BTreeMap::new();
     for slice in existing {
         let key = port_key(slice.ports.as_deref().unwrap_or_default());
-        if slice.address_type == address_type && wanted.contains_key(&key) {
+        if slice.address_type == address_type
+            && is_owned(slice, service)
+            && wanted.contains_key(&key)
+        {
             by_ports.entry(key).or_default().push(slice);
         } else {
             plan.delete.push(Arc::clone(slice));
@@ -86,8 +103,22 @@ pub(super) fn plan(
         );
     }
     keep_a_placeholder(&mut plan, service, existing.len(), address_type);
-    recycle(&mut plan);
+    recycle(&mut plan, service);
+    if service.metadata.deletion_timestamp.is_some() {
+        // The garbage collector would race with new slices.
+        plan.create.clear();
+    }
     plan
+}
+
+/// Not a slice that an earlier Service of the same name left behind.
+fn is_owned(slice: &EndpointSlice, service: &Service) -> bool {
+    let owners = slice.owner_references();
+    owners.iter().any(|owner| {
+        Some(&owner.uid) == service.metadata.uid.as_ref()
+            && owner.kind == "Service"
+            && owner.api_version == "v1"
+    })
 }
 
 /// Fits endpoints of the same ports into slices of those ports.
@@ -112,7 +143,9 @@ fn fit(
         let labels = labels_of(service);
         if kept.is_empty() && !endpoints(slice).is_empty() {
             plan.delete.push(Arc::clone(slice));
-        } else if kept != endpoints(slice) || slice.metadata.labels.as_ref() != Some(&labels) {
+        } else if !is_same(&kept, endpoints(slice))
+            || slice.metadata.labels.as_ref() != Some(&labels)
+        {
             let mut updated = EndpointSlice {
                 endpoints: Some(kept),
                 ..EndpointSlice::clone(slice)
@@ -152,6 +185,19 @@ fn fit(
     plan.update.append(&mut changed);
 }
 
+/// Equal but for hints, which are decided when it is known which slices change.
+fn is_same(wanted: &[Endpoint], present: &[Endpoint]) -> bool {
+    let without_hints = |endpoint: &Endpoint| Endpoint {
+        hints: None,
+        ..endpoint.clone()
+    };
+    wanted.len() == present.len()
+        && wanted
+            .iter()
+            .zip(present)
+            .all(|(wanted, present)| *wanted == without_hints(present))
+}
+
 fn top_up(slice: &mut EndpointSlice, missing: &mut impl Iterator<Item = Endpoint>) {
     let room = MAX_ENDPOINTS.saturating_sub(endpoints(slice).len());
     slice
@@ -171,20 +217,21 @@ fn keep_a_placeholder(plan: &mut Plan, service: &Service, existing: usize, addre
             && slice.ports.iter().flatten().next().is_none()
             && slice.address_type == address_type
             && slice.metadata.labels == placeholder.metadata.labels
+            && is_owned(slice, service)
     };
-    match plan.delete.iter().position(is_placeholder) {
-        Some(index) => drop(plan.delete.swap_remove(index)),
-        None => plan.create.push(placeholder),
+    match plan.delete.as_slice() {
+        [only] if is_placeholder(only) => plan.delete.clear(),
+        _ => plan.create.push(placeholder),
     }
 }
 
 /// Creating one slice and deleting another is better done as one update.
-fn recycle(plan: &mut Plan) {
+fn recycle(plan: &mut Plan, service: &Service) {
     let mut deleted = Vec::new();
     for old in std::mem::take(&mut plan.delete) {
         match plan
             .create
-            .pop_if(|new| new.address_type == old.address_type)
+            .pop_if(|new| new.address_type == old.address_type && is_owned(&old, service))
         {
             Some(mut new) => {
                 new.metadata.name.clone_from(&old.metadata.name);
@@ -259,4 +306,4 @@ fn identity(endpoint: &Endpoint) -> Identity {
 }
 
 #[cfg(test)]
-mod tests;
+pub(super) mod tests;

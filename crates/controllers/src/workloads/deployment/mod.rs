@@ -193,8 +193,8 @@ impl Controller {
         if spec.paused == Some(true) {
             return rollout.scale_only().await;
         }
-        if deployment.annotations().contains_key(revision::ROLLBACK_TO) {
-            return rollout.roll_back().await;
+        if let Some(asked) = revision::rollback_to(&deployment) {
+            return rollout.roll_back(asked).await;
         }
         if rollout.is_being_scaled() {
             return rollout.scale_only().await;

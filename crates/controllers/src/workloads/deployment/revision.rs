@@ -40,9 +40,15 @@ pub(super) fn revision(set: &ReplicaSet) -> i64 {
         .unwrap_or_default()
 }
 
-/// The number an annotation holds.
+/// The number of pods an annotation holds; `None` for one that is missing or no such number.
 pub(super) fn number(set: &ReplicaSet, annotation: &str) -> Option<i32> {
-    set.annotations().get(annotation)?.parse().ok()
+    let number = set.annotations().get(annotation)?.parse().ok();
+    number.filter(|&number| number >= 0)
+}
+
+/// The revision that a rollback is asked to, 0 being the one before the present. Anything but a number asks for nothing.
+pub(super) fn rollback_to(deployment: &Deployment) -> Option<i64> {
+    deployment.annotations().get(ROLLBACK_TO)?.parse().ok()
 }
 
 /// The highest revision below the highest one: where `undo` goes back to.
@@ -58,8 +64,8 @@ pub(super) fn last_revision<'a>(sets: impl IntoIterator<Item = &'a ReplicaSet>) 
     second
 }
 
-/// Copies the Deployment's annotations to its new ReplicaSet and raises the set's revision. Returns whether anything
-/// changed.
+/// Copies the Deployment's annotations to its new ReplicaSet and raises the set's revision. Returns whether the set must
+/// be written for it: not if its revision is in somebody else's notation, which is left alone with everything else.
 pub(super) fn annotate_new_set(
     deployment: &Deployment,
     set: &mut ReplicaSet,
@@ -73,8 +79,7 @@ pub(super) fn annotate_new_set(
         Some(text) if text.is_empty() => 0,
         Some(text) => match text.parse::<i64>() {
             Ok(number) => number,
-            // Somebody else's notation: leave it alone.
-            Err(_) => return changed,
+            Err(_) => return false,
         },
     };
     if former_number < revision {
@@ -85,9 +90,8 @@ pub(super) fn annotate_new_set(
                 .get(REVISION_HISTORY)
                 .map(String::as_str)
                 .unwrap_or_default();
-            if let Some(history) = extend_history(history, &former) {
-                annotations.insert(REVISION_HISTORY.to_owned(), history);
-            }
+            let history = extend_history(history, &former);
+            annotations.insert(REVISION_HISTORY.to_owned(), history);
         }
     }
     changed
@@ -104,38 +108,31 @@ fn copy_annotations(from: &BTreeMap<String, String>, to: &mut BTreeMap<String, S
     changed
 }
 
-/// `history` with `revision` at its end, without as many of its oldest entries as it takes to fit; `None` if even
-/// `revision` alone does not.
-fn extend_history(history: &str, revision: &str) -> Option<String> {
-    if history.is_empty() {
-        return (revision.len() <= HISTORY_LIMIT).then(|| revision.to_owned());
-    }
+/// `history` with `revision` at its end, without as many of its oldest entries as it takes to fit.
+fn extend_history(history: &str, revision: &str) -> String {
     let mut kept = history;
-    while kept.len() + 1 + revision.len() > HISTORY_LIMIT {
-        match kept.split_once(',') {
-            Some((_, rest)) => kept = rest,
-            None => return (revision.len() <= HISTORY_LIMIT).then(|| revision.to_owned()),
-        }
+    while !kept.is_empty() && kept.len() + 1 + revision.len() > HISTORY_LIMIT {
+        kept = kept.split_once(',').map_or("", |(_, rest)| rest);
     }
-    Some(format!("{kept},{revision}"))
+    if kept.is_empty() {
+        revision.to_owned()
+    } else {
+        format!("{kept},{revision}")
+    }
 }
 
 /// Notes what the ReplicaSet is sized for. Returns whether that is new.
 pub(super) fn annotate_sizes(set: &mut ReplicaSet, limits: Limits) -> bool {
-    if sizes_are_noted(set, limits) {
-        return false;
-    }
+    let noted = [
+        (DESIRED_REPLICAS, limits.desired.to_string()),
+        (MAX_REPLICAS, limits.most().to_string()),
+    ];
     let annotations = set.annotations_mut();
-    annotations.insert(DESIRED_REPLICAS.to_owned(), limits.desired.to_string());
-    annotations.insert(MAX_REPLICAS.to_owned(), limits.most().to_string());
-    true
-}
-
-/// Whether the ReplicaSet says already what it is sized for.
-pub(super) fn sizes_are_noted(set: &ReplicaSet, limits: Limits) -> bool {
-    let noted =
-        |annotation, value: i32| set.annotations().get(annotation) == Some(&value.to_string());
-    noted(DESIRED_REPLICAS, limits.desired) && noted(MAX_REPLICAS, limits.most())
+    let is_new = noted
+        .iter()
+        .any(|(annotation, value)| annotations.get(*annotation) != Some(value));
+    annotations.extend(noted.map(|(annotation, value)| (annotation.to_owned(), value)));
+    is_new
 }
 
 /// The Deployment's annotations after a rollback to `set`: the set's own, and of the Deployment's those that are never
@@ -208,9 +205,41 @@ mod tests {
     #[test]
     fn history_forgets_its_oldest_entries_to_stay_within_its_limit() {
         let long = vec!["12345"; HISTORY_LIMIT / 6].join(",");
-        let extended = extend_history(&long, "67890").expect("it fits");
+        let extended = extend_history(&long, "67890");
         assert!(extended.len() <= HISTORY_LIMIT && extended.ends_with(",67890"));
-        assert_eq!(extend_history("", "2").as_deref(), Some("2"));
+        assert!(
+            extended.len() + "12345,".len() > HISTORY_LIMIT,
+            "no more than needed"
+        );
+        assert_eq!(extend_history("", "2"), "2");
+        assert_eq!(extend_history(&"9".repeat(HISTORY_LIMIT), "2"), "2");
+    }
+
+    #[test]
+    fn a_set_with_an_unreadable_revision_is_left_as_it_is() {
+        let from = deployment(&[("kubernetes.io/change-cause", "upgrade")]);
+        let mut set = annotated(&[(REVISION, "first")]);
+        assert!(!annotate_new_set(&from, &mut set, 2));
+        assert_eq!(set.annotations()[REVISION], "first");
+    }
+
+    #[test]
+    fn sizes_that_are_no_number_of_pods_count_as_unknown() {
+        let set = |text| annotated(&[(MAX_REPLICAS, text)]);
+        let number = |text| number(&set(text), MAX_REPLICAS);
+        assert_eq!((number("13"), number("0")), (Some(13), Some(0)));
+        assert_eq!(
+            [number("-1"), number("many"), number("2147483648")],
+            [None; 3]
+        );
+    }
+
+    #[test]
+    fn a_rollback_is_asked_for_by_number_only() {
+        let asked = |text| rollback_to(&deployment(&[(ROLLBACK_TO, text)]));
+        assert_eq!((asked("0"), asked("7")), (Some(0), Some(7)));
+        assert_eq!((asked(""), asked("last")), (None, None));
+        assert_eq!(rollback_to(&Deployment::default()), None);
     }
 
     #[test]

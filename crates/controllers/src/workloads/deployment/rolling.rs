@@ -128,11 +128,14 @@ pub(super) fn step(limits: Limits, new: Size, old: &[Size]) -> Step {
         return Step::New(target);
     }
     let mut old = old.to_vec();
+    // Pods that a set sized to zero still reports are on their way out.
+    old.iter_mut()
+        .filter(|set| set.replicas == 0)
+        .for_each(|set| set.available = 0);
     let mut resizes = Vec::new();
     let missing_in_new = new.replicas - new.available;
     let room = total - limits.fewest_available() - missing_in_new;
-    if room > 0 {
-        drop_unavailable(&mut old, room, &mut resizes);
+    if room > 0 && drop_unavailable(&mut old, room, &mut resizes) {
         drop_available(limits, &mut old, new.available, &mut resizes);
     }
     if resizes.is_empty() {
@@ -151,16 +154,21 @@ pub(super) fn new_size(limits: Limits, current: i32, total: i32) -> i32 {
     }
 }
 
-/// Old pods that do not serve anyway go first.
-fn drop_unavailable(old: &mut [Size], mut room: i32, resizes: &mut Vec<(usize, i32)>) {
+/// Old pods that do not serve anyway go first. Returns whether the counts can be trusted for more: a set that reports
+/// more available pods than it asks for has not caught up with its last resize.
+fn drop_unavailable(old: &mut [Size], mut room: i32, resizes: &mut Vec<(usize, i32)>) -> bool {
     for (index, set) in old.iter_mut().enumerate() {
         let drop = room.min(set.replicas - set.available);
-        if set.replicas > 0 && drop > 0 {
+        if room > 0 && drop < 0 {
+            return false;
+        }
+        if drop > 0 {
             set.replicas -= drop;
             room -= drop;
             resizes.push((index, set.replicas));
         }
     }
+    true
 }
 
 /// Old pods that serve go as far as enough others do.
@@ -183,147 +191,4 @@ fn drop_available(
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn percent(text: &str) -> IntOrString {
-        IntOrString::String(text.to_owned())
-    }
-
-    fn limits(desired: i32, surge: i32, unavailable: i32) -> Limits {
-        Limits {
-            desired,
-            surge,
-            unavailable,
-        }
-    }
-
-    fn size(replicas: i32, available: i32) -> Size {
-        Size {
-            replicas,
-            available,
-        }
-    }
-
-    #[test]
-    fn surge_rounds_up_and_unavailable_down() {
-        let quarter = percent("25%");
-        assert_eq!(
-            Limits::resolve(10, Some(&quarter), Some(&quarter)),
-            limits(10, 3, 2)
-        );
-        assert_eq!(
-            Limits::resolve(3, Some(&quarter), Some(&quarter)),
-            limits(3, 1, 0)
-        );
-        assert_eq!(
-            Limits::resolve(4, Some(&IntOrString::Int(2)), Some(&IntOrString::Int(9))),
-            limits(4, 2, 4)
-        );
-    }
-
-    #[test]
-    fn at_least_one_pod_can_always_move() {
-        let zero = IntOrString::Int(0);
-        assert_eq!(
-            Limits::resolve(10, Some(&zero), Some(&percent("5%"))),
-            limits(10, 0, 1)
-        );
-        assert_eq!(
-            Limits::resolve(0, Some(&zero), Some(&zero)),
-            limits(0, 0, 0)
-        );
-    }
-
-    #[test]
-    fn the_new_set_grows_into_the_surge_and_no_further() {
-        assert_eq!(
-            step(limits(10, 3, 2), size(0, 0), &[size(10, 10)]),
-            Step::New(3)
-        );
-        assert_eq!(
-            step(limits(10, 3, 2), size(3, 0), &[size(8, 8)]),
-            Step::New(5)
-        );
-        assert_eq!(step(limits(10, 3, 2), size(12, 0), &[]), Step::New(10));
-    }
-
-    #[test]
-    fn old_pods_go_only_as_far_as_enough_pods_serve() {
-        assert_eq!(
-            step(limits(10, 3, 2), size(3, 0), &[size(10, 10)]),
-            Step::Old(vec![(0, 8)])
-        );
-        assert_eq!(
-            step(limits(10, 3, 2), size(5, 0), &[size(8, 8)]),
-            Step::Wait
-        );
-        assert_eq!(
-            step(limits(10, 3, 2), size(5, 2), &[size(8, 8)]),
-            Step::Old(vec![(0, 6)])
-        );
-    }
-
-    #[test]
-    fn old_pods_that_do_not_serve_go_first_then_the_oldest() {
-        let old = [size(4, 4), size(5, 0)];
-        assert_eq!(
-            step(limits(10, 1, 2), size(2, 2), &old),
-            Step::Old(vec![(1, 2)])
-        );
-        let old = [size(4, 4), size(3, 2)];
-        assert_eq!(
-            step(limits(5, 1, 2), size(3, 3), &old),
-            Step::Old(vec![(1, 2), (0, 0), (1, 0)])
-        );
-    }
-
-    /// Plays rollouts to their end with pods that become ready one at a time, checking the bounds at every step.
-    #[test]
-    fn every_rollout_ends_within_its_bounds() {
-        for desired in 0..8 {
-            for surge in 0..4 {
-                for unavailable in 0..=desired.min(3) {
-                    if surge == 0 && unavailable == 0 && desired > 0 {
-                        continue;
-                    }
-                    play(limits(desired, surge, unavailable));
-                }
-            }
-        }
-    }
-
-    fn play(limits: Limits) {
-        let mut new = size(0, 0);
-        let mut old = [size(limits.desired / 3, limits.desired / 3); 2];
-        old[1] = size(
-            limits.desired - old[0].replicas,
-            limits.desired - old[0].replicas,
-        );
-        for _ in 0..200 {
-            match step(limits, new, &old) {
-                Step::New(target) => new.replicas = target,
-                Step::Old(resizes) => {
-                    for (index, target) in resizes {
-                        old[index].replicas = target;
-                        old[index].available = old[index].available.min(target);
-                    }
-                }
-                Step::Wait if new.available < new.replicas => new.available += 1,
-                Step::Wait => break,
-            }
-            let total = new.replicas + old[0].replicas + old[1].replicas;
-            let available = new.available + old[0].available + old[1].available;
-            assert!(total <= limits.most(), "{limits:?}: {total} pods");
-            assert!(
-                available >= limits.fewest_available(),
-                "{limits:?}: {available} available"
-            );
-        }
-        assert_eq!(
-            (new.available, old[0].replicas, old[1].replicas),
-            (limits.desired, 0, 0),
-            "{limits:?}"
-        );
-    }
-}
+mod tests;

@@ -19,7 +19,7 @@ use kube::{
     api::{DeleteParams, PostParams},
 };
 
-use self::revise::equal_but_for_hash;
+use self::{resize::Place, revise::equal_but_for_hash};
 use super::{
     Error, revision,
     rolling::{self, Limits, Size, Step},
@@ -121,10 +121,10 @@ impl<'a> Rollout<'a> {
         };
         let old: Vec<_> = self.old.iter().map(|set| size(set)).collect();
         match rolling::step(self.limits, size(new), &old) {
-            Step::New(target) => self.resize_new(target).await?,
+            Step::New(target) => self.resize(Place::New, target).await?,
             Step::Old(resizes) => {
                 for (index, target) in resizes {
-                    self.resize_old(index, target).await?;
+                    self.resize(Place::Old(index), target).await?;
                 }
             }
             Step::Wait => self.clean_up_if_complete().await?,
@@ -138,7 +138,7 @@ impl<'a> Rollout<'a> {
         let mut scaled_down = false;
         for index in 0..self.old.len() {
             if replicas(&self.old[index]) > 0 {
-                self.resize_old(index, 0).await?;
+                self.resize(Place::Old(index), 0).await?;
                 scaled_down = true;
             }
         }
@@ -148,7 +148,7 @@ impl<'a> Rollout<'a> {
         if self.new.is_none() {
             self.sync_revision(true).await?;
         }
-        self.resize_new(self.limits.desired).await?;
+        self.resize(Place::New, self.limits.desired).await?;
         self.clean_up_if_complete().await?;
         self.report().await
     }

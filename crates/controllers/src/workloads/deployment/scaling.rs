@@ -17,38 +17,40 @@ pub(super) struct Share {
     pub(super) age: (Option<Timestamp>, String),
 }
 
-/// The new size of each of `sets`; `status_replicas` stands in for sets that do not say what they were sized for.
-pub(super) fn proportional(limits: Limits, status_replicas: i32, sets: &[Share]) -> Vec<i32> {
-    let mut sizes: Vec<_> = sets.iter().map(|set| set.replicas).collect();
-    let allowed = if limits.desired > 0 { limits.most() } else { 0 };
-    let to_add = allowed - sizes.iter().sum::<i32>();
-    if to_add == 0 {
-        return sizes;
-    }
+/// The new sizes of `sets`, by index and in the order they are to be written; `status_replicas` stands in for sets that do
+/// not say what they were sized for.
+pub(super) fn proportional(
+    limits: Limits,
+    status_replicas: i32,
+    sets: &[Share],
+) -> Vec<(usize, i32)> {
     let mut order: Vec<_> = (0..sets.len()).collect();
+    let allowed = if limits.desired > 0 { limits.most() } else { 0 };
+    let to_add = allowed - sets.iter().map(|set| set.replicas).sum::<i32>();
     // Biggest first; of equals the newer grows first and the older shrinks first.
-    if to_add > 0 {
-        order.sort_by_key(|&i| (Reverse(sets[i].replicas), Reverse(&sets[i].age)));
-    } else {
-        order.sort_by_key(|&i| (Reverse(sets[i].replicas), &sets[i].age));
+    match to_add.signum() {
+        1 => order.sort_by_key(|&i| (Reverse(sets[i].replicas), Reverse(&sets[i].age))),
+        -1 => order.sort_by_key(|&i| (Reverse(sets[i].replicas), &sets[i].age)),
+        _ => {}
     }
     let mut added = 0;
-    for &i in &order {
+    let mut sizes = Vec::with_capacity(sets.len());
+    for index in order {
+        let set = &sets[index];
         let rest = to_add - added;
-        if sets[i].replicas == 0 || rest == 0 {
-            continue;
-        }
-        let share = fair_change(limits, status_replicas, &sets[i]);
-        let change = if to_add > 0 {
-            share.min(rest)
+        let change = if set.replicas == 0 || rest == 0 {
+            0
+        } else if to_add > 0 {
+            fair_change(limits, status_replicas, set).min(rest)
         } else {
-            share.max(rest)
+            fair_change(limits, status_replicas, set).max(rest)
         };
-        sizes[i] += change;
+        sizes.push((index, set.replicas + change));
         added += change;
     }
-    if let Some(&first) = order.first() {
-        sizes[first] = (sizes[first] + to_add - added).max(0);
+    // What rounding left over is the biggest set's, as far as it has pods.
+    if let Some((_, size)) = sizes.first_mut() {
+        *size = (*size + to_add - added).max(0);
     }
     sizes
 }
@@ -57,8 +59,11 @@ fn fair_change(limits: Limits, status_replicas: i32, set: &Share) -> i32 {
     if limits.desired == 0 {
         return -set.replicas;
     }
-    let before = set.most_before.unwrap_or(status_replicas);
-    if before <= 0 {
+    let before = match set.most_before {
+        None | Some(0) => status_replicas,
+        Some(before) => before,
+    };
+    if before == 0 {
         return 0;
     }
     let size = f64::from(set.replicas) * f64::from(limits.most()) / f64::from(before);
@@ -68,6 +73,8 @@ fn fair_change(limits: Limits, status_replicas: i32, set: &Share) -> i32 {
 
 #[cfg(test)]
 mod tests {
+    use proptest::prelude::*;
+
     use super::*;
 
     fn limits(desired: i32, surge: i32) -> Limits {
@@ -87,57 +94,83 @@ mod tests {
         }
     }
 
+    /// The new sizes in the order of `sets`.
+    fn sizes(limits: Limits, status_replicas: i32, sets: &[Share]) -> Vec<i32> {
+        let mut sizes = proportional(limits, status_replicas, sets);
+        sizes.sort_unstable();
+        sizes.into_iter().map(|(_, size)| size).collect()
+    }
+
     #[test]
     fn sets_grow_in_proportion_to_their_size() {
         // The documented example: 10 replicas with surge 3, rolled out as 8 old and 5 new, scaled to 15.
-        let sizes = proportional(limits(15, 3), 13, &[share(8, 13, 1), share(5, 13, 2)]);
-        assert_eq!(sizes, [11, 7]);
+        let sets = [share(8, 13, 1), share(5, 13, 2)];
+        assert_eq!(sizes(limits(15, 3), 13, &sets), [11, 7]);
     }
 
     #[test]
     fn sets_shrink_in_proportion_to_their_size() {
-        assert_eq!(
-            proportional(limits(5, 0), 10, &[share(5, 10, 1), share(5, 10, 2)]),
-            [2, 3]
-        );
-        assert_eq!(
-            proportional(limits(0, 3), 10, &[share(6, 10, 1), share(4, 10, 2)]),
-            [0, 0]
-        );
+        let halves = [share(5, 10, 1), share(5, 10, 2)];
+        assert_eq!(sizes(limits(5, 0), 10, &halves), [2, 3]);
+        let others = [share(6, 10, 1), share(4, 10, 2)];
+        assert_eq!(sizes(limits(0, 3), 10, &others), [0, 0]);
     }
 
     #[test]
     fn of_equal_sets_the_newer_takes_the_odd_one_out() {
-        assert_eq!(
-            proportional(limits(11, 0), 10, &[share(5, 10, 1), share(5, 10, 2)]),
-            [5, 6]
-        );
+        let halves = [share(5, 10, 1), share(5, 10, 2)];
+        assert_eq!(sizes(limits(11, 0), 10, &halves), [5, 6]);
     }
 
     #[test]
-    fn sizes_always_add_up_to_what_is_allowed() {
-        for desired in 0..40 {
-            for split in 0..=13 {
-                let sets = [share(split, 13, 1), share(13 - split, 13, 2)];
-                let active: Vec<_> = sets.into_iter().filter(|set| set.replicas > 0).collect();
-                let expected = if desired == 0 { 0 } else { desired + 3 };
-                let sizes = proportional(limits(desired, 3), 13, &active);
-                assert_eq!(
-                    sizes.iter().sum::<i32>(),
-                    expected,
-                    "desired {desired}, split {split}: {sizes:?}"
-                );
-                assert!(sizes.iter().all(|&size| size >= 0), "{sizes:?}");
-            }
-        }
+    fn the_biggest_set_is_written_first() {
+        let sets = [share(2, 13, 1), share(8, 13, 2), share(3, 13, 3)];
+        let order = |desired| -> Vec<_> {
+            let sizes = proportional(limits(desired, 3), 13, &sets);
+            sizes.into_iter().map(|(index, _)| index).collect()
+        };
+        assert_eq!((order(20), order(5)), (vec![1, 2, 0], vec![1, 2, 0]));
     }
 
     #[test]
     fn a_set_that_does_not_say_what_it_was_sized_for_is_measured_by_the_status() {
-        let set = Share {
+        for most_before in [None, Some(0)] {
+            let silent = Share {
+                most_before,
+                ..share(4, 0, 1)
+            };
+            let sets = [silent, share(4, 8, 2)];
+            assert_eq!(sizes(limits(16, 0), 8, &sets), [8, 8], "{most_before:?}");
+        }
+    }
+
+    #[test]
+    fn without_any_measure_the_biggest_set_takes_it_all() {
+        let silent = |replicas, second| Share {
             most_before: None,
-            ..share(4, 0, 1)
+            ..share(replicas, 0, second)
         };
-        assert_eq!(proportional(limits(8, 0), 4, &[set]), [8]);
+        let sets = [silent(4, 1), silent(2, 2)];
+        assert_eq!(sizes(limits(10, 0), 0, &sets), [8, 2]);
+    }
+
+    proptest! {
+        #[test]
+        fn sizes_add_up_to_what_is_allowed_unless_rounding_asks_too_much_of_the_biggest_set(
+            replicas in proptest::collection::vec(1..20_i32, 1..5),
+            unused in 0..5_i32,
+            (desired, surge) in (0..60_i32, 0..10_i32),
+        ) {
+            let before = replicas.iter().sum::<i32>() + unused;
+            let sets: Vec<_> = (0..).zip(&replicas).map(|(age, &one)| share(one, before, age)).collect();
+            let allowed = if desired == 0 { 0 } else { desired + surge };
+            let sizes = proportional(limits(desired, surge), before, &sets);
+            let (biggest, total) = (sizes[0].1, sizes.iter().map(|(_, size)| size).sum::<i32>());
+            prop_assert!(sizes.iter().all(|&(_, size)| size >= 0), "{:?}", sizes);
+            prop_assert!(total == allowed || (biggest == 0 && total > allowed), "{:?}", sizes);
+            if sets.len() < 3 {
+                prop_assert_eq!(total, allowed, "two sets round to the whole");
+            }
+        }
     }
 }

@@ -126,22 +126,23 @@ impl Census {
         }
     }
 
-    /// The pods of `set`; `None` if some must be adopted or released, or looked at for it.
+    /// The pods of `set`; `None` if some must be adopted or released, or looked at for it. Inactive pods never are.
     pub(super) fn tally(&self, set: &ReplicaSet, selector: &Selector) -> Option<Tally> {
         let state = self.state();
         let meta = set.meta();
         let orphans = orphans_of(meta.namespace.as_deref().unwrap_or_default());
         let mut orphans = state.tallies.get(&*orphans).into_iter().flatten();
-        if orphans.any(|(labels, _)| selector.matches(labels)) {
+        if orphans.any(|(labels, tally)| tally.active > 0 && selector.matches(labels)) {
             return None;
         }
         let own = state.tallies.get(meta.uid.as_deref().unwrap_or_default());
         let mut sum = Tally::default();
         for (labels, tally) in own.into_iter().flatten() {
-            if !selector.matches(labels) {
+            if selector.matches(labels) {
+                sum += tally.labeled_for(set, labels);
+            } else if tally.active > 0 {
                 return None;
             }
-            sum += tally.labeled_for(set, labels);
         }
         Some(sum)
     }
@@ -273,6 +274,20 @@ mod tests {
             new: &relabelled,
         });
         assert_eq!(census.tally(&set(), &selector()), None);
+    }
+
+    #[test]
+    fn pods_that_ended_are_neither_adopted_nor_released() {
+        let ended = |mut pod: Arc<Pod>| {
+            let status = Arc::make_mut(&mut pod).status.get_or_insert_default();
+            status.phase = Some("Failed".to_owned());
+            pod
+        };
+        let census = Census::default();
+        census.observe(&Change::Added(&ended(pod("a", false, full(), "False"))));
+        let left = json!({ "app": "db" });
+        census.observe(&Change::Added(&ended(pod("b", true, left, "False"))));
+        assert_eq!(census.tally(&set(), &selector()), Some(Tally::default()));
     }
 
     #[test]

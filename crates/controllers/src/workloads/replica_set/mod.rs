@@ -14,7 +14,11 @@ use std::{sync::Arc, time::Duration};
 
 use jiff::SignedDuration;
 use k8s_openapi::api::{apps::v1::ReplicaSet, core::v1::Pod};
-use kube::{Api, ResourceExt, api::PostParams, core::Selector};
+use kube::{
+    Api, ResourceExt,
+    api::PostParams,
+    core::{Selector, SelectorExt},
+};
 use rustc_hash::FxHashMap;
 
 use self::census::{Census, Tally};
@@ -117,10 +121,12 @@ impl Controller {
         let (tally, active) = match counted {
             Some(tally) => (tally, Vec::new()),
             None => {
-                let mut claimed = self.claim_pods(&set, &selector).await?;
-                let tally = Tally::of_all(&set, claimed.iter().map(|pod| &**pod));
-                claimed.retain(|pod| pods::is_active(pod));
-                (tally, claimed)
+                let active = self.claim_pods(&set, &selector).await?;
+                let uid = set.metadata.uid.as_deref().unwrap_or_default();
+                let mut inactive = self.context.informers.pods.by_index(BY_CONTROLLER, uid);
+                inactive.retain(|pod| !pods::is_active(pod) && selector.matches(pod.labels()));
+                let pods = active.iter().chain(&inactive).map(|pod| &**pod);
+                (Tally::of_all(&set, pods), active)
             }
         };
 
@@ -148,6 +154,7 @@ impl Controller {
         Ok(())
     }
 
+    /// The active pods of `set`, after adopting and releasing what needs to be. The others stay whose they are.
     async fn claim_pods(
         &self,
         set: &ReplicaSet,
@@ -160,6 +167,7 @@ impl Controller {
             set.metadata.uid.as_deref().unwrap_or_default(),
         );
         candidates.extend(informer.by_index(BY_CONTROLLER, &orphans_of(&namespace)));
+        candidates.retain(|pod| pods::is_active(pod));
         let claimer = Claimer {
             owner: set,
             selector,

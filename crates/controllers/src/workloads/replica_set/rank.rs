@@ -61,11 +61,6 @@ enum Age {
 }
 
 fn rank(pod: &Pod, crowd: usize, now: Timestamp) -> Rank {
-    let cost = pod
-        .metadata
-        .annotations
-        .as_ref()
-        .and_then(|annotations| annotations.get(DELETION_COST)?.parse().ok());
     let ready = pods::is_ready(pod);
     Rank {
         assigned: !pods::node_name(pod).is_empty(),
@@ -77,7 +72,7 @@ fn rank(pod: &Pod, crowd: usize, now: Timestamp) -> Rank {
             _ => 0,
         },
         ready,
-        deletion_cost: cost.unwrap_or_default(),
+        deletion_cost: deletion_cost(pod).unwrap_or_default(),
         crowd: Reverse(crowd),
         ready_for: if ready {
             age(pods::ready_since(pod), now)
@@ -91,6 +86,13 @@ fn rank(pod: &Pod, crowd: usize, now: Timestamp) -> Rank {
         ),
         uid: pod.metadata.uid.clone().unwrap_or_default(),
     }
+}
+
+/// What the annotation says, if it is written as Kubernetes writes numbers: without a plus sign or leading zeros.
+fn deletion_cost(pod: &Pod) -> Option<i32> {
+    let text = pod.metadata.annotations.as_ref()?.get(DELETION_COST)?;
+    let plain = text == "0" || text.starts_with(|first| matches!(first, '-' | '1'..='9'));
+    text.parse().ok().filter(|_| plain)
 }
 
 fn age(since: Option<Timestamp>, now: Timestamp) -> Age {
@@ -272,14 +274,18 @@ mod tests {
 
     #[test]
     fn an_unreadable_deletion_cost_counts_as_zero() {
-        let odd = |name| {
+        let costing = |name, cost: &str| {
             edit(name, |pod| {
                 pod.metadata.annotations =
-                    Some([(DELETION_COST.to_owned(), "much".to_owned())].into());
+                    Some([(DELETION_COST.to_owned(), cost.to_owned())].into());
             })
         };
-        assert!(goes_before(odd("a"), settled("b")));
-        assert!(goes_before(settled("a"), odd("b")));
+        for odd in ["much", "", "+5", "007", "2147483648", "0"] {
+            assert!(goes_before(costing("a", odd), settled("b")), "{odd}");
+            assert!(goes_before(settled("a"), costing("b", odd)), "{odd}");
+        }
+        assert!(goes_before(settled("b"), costing("a", "5")));
+        assert!(goes_before(costing("b", "-5"), settled("a")));
     }
 
     #[test]

@@ -41,8 +41,8 @@ fn a_pod_that_fits_nowhere_says_why_per_reason_with_counts() {
     );
 }
 
-#[test]
-fn a_drain_moves_pods_and_honours_a_disruption_budget() {
+/// A Deployment `web` whose two pods run.
+fn with_two_web_pods() -> Cluster {
     let cluster = Cluster::start(TWO_LINUX);
     cluster.kubectl(&[
         "create",
@@ -52,6 +52,18 @@ fn a_drain_moves_pods_and_honours_a_disruption_budget() {
         "--replicas=2",
     ]);
     cluster.kubectl(&["rollout", "status", "deployment/web", "--timeout=60s"]);
+    cluster
+}
+
+/// A JSONPath into the list of its pods.
+fn of_web(cluster: &Cluster, path: &str) -> String {
+    let output = format!("jsonpath={{{path}}}");
+    cluster.kubectl(&["get", "pods", "-l", "app=web", "-o", &output])
+}
+
+#[test]
+fn a_drain_moves_pods_and_honours_a_disruption_budget() {
+    let cluster = with_two_web_pods();
     cluster.kubectl(&[
         "create",
         "poddisruptionbudget",
@@ -65,14 +77,7 @@ fn a_drain_moves_pods_and_honours_a_disruption_budget() {
         "--for=jsonpath={.status.currentHealthy}=2",
         "--timeout=30s",
     ]);
-    let node = cluster.kubectl(&[
-        "get",
-        "pods",
-        "-l",
-        "app=web",
-        "-o",
-        "jsonpath={.items[0].spec.nodeName}",
-    ]);
+    let node = of_web(&cluster, ".items[0].spec.nodeName");
 
     let refused = cluster.refused(&["drain", &node, "--ignore-daemonsets", "--timeout=8s"], "");
     assert!(
@@ -85,37 +90,15 @@ fn a_drain_moves_pods_and_honours_a_disruption_budget() {
     cluster.kubectl(&["delete", "pdb", "web"]);
     cluster.kubectl(&["drain", &node, "--ignore-daemonsets", "--timeout=60s"]);
     cluster.kubectl(&["rollout", "status", "deployment/web", "--timeout=60s"]);
-    let nodes = cluster.kubectl(&[
-        "get",
-        "pods",
-        "-l",
-        "app=web",
-        "-o",
-        "jsonpath={.items[*].spec.nodeName}",
-    ]);
+    let nodes = of_web(&cluster, ".items[*].spec.nodeName");
     assert!(!nodes.contains(&node), "pods are still on {node}: {nodes}");
     cluster.kubectl(&["uncordon", &node]);
 }
 
 #[test]
 fn a_no_execute_taint_evicts_what_does_not_tolerate_it() {
-    let cluster = Cluster::start(TWO_LINUX);
-    cluster.kubectl(&[
-        "create",
-        "deployment",
-        "web",
-        "--image=nginx:1.27",
-        "--replicas=2",
-    ]);
-    cluster.kubectl(&["rollout", "status", "deployment/web", "--timeout=60s"]);
-    let pod = cluster.kubectl(&[
-        "get",
-        "pods",
-        "-l",
-        "app=web",
-        "-o",
-        "jsonpath={.items[0].metadata.name}",
-    ]);
+    let cluster = with_two_web_pods();
+    let pod = of_web(&cluster, ".items[0].metadata.name");
     let node = cluster.kubectl(&["get", "pod", &pod, "-o", "jsonpath={.spec.nodeName}"]);
     cluster.kubectl(&["taint", "nodes", &node, "maintenance=now:NoExecute"]);
     cluster.kubectl(&[
@@ -125,14 +108,7 @@ fn a_no_execute_taint_evicts_what_does_not_tolerate_it() {
         "--timeout=60s",
     ]);
     cluster.kubectl(&["rollout", "status", "deployment/web", "--timeout=60s"]);
-    let nodes = cluster.kubectl(&[
-        "get",
-        "pods",
-        "-l",
-        "app=web",
-        "-o",
-        "jsonpath={.items[*].spec.nodeName}",
-    ]);
+    let nodes = of_web(&cluster, ".items[*].spec.nodeName");
     assert!(!nodes.contains(&node), "pods are still on {node}: {nodes}");
 }
 
@@ -147,14 +123,7 @@ fn the_pods_of_a_deleted_node_run_elsewhere() {
         "--replicas=1",
     ]);
     cluster.kubectl(&["rollout", "status", "deployment/web", "--timeout=60s"]);
-    let pod = cluster.kubectl(&[
-        "get",
-        "pods",
-        "-l",
-        "app=web",
-        "-o",
-        "jsonpath={.items[0].metadata.name}",
-    ]);
+    let pod = of_web(&cluster, ".items[0].metadata.name");
     let node = cluster.kubectl(&["get", "pod", &pod, "-o", "jsonpath={.spec.nodeName}"]);
     cluster.kubectl(&["delete", "node", &node]);
     cluster.kubectl(&[

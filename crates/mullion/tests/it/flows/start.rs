@@ -1,6 +1,6 @@
 //! Starting without any file, trying what the banner says, stopping.
 
-use crate::cluster::Cluster;
+use crate::cluster::{Cluster, text};
 
 #[test]
 fn the_first_windows_pod_buys_its_own_node() {
@@ -18,20 +18,19 @@ fn the_first_windows_pod_buys_its_own_node() {
     ]);
     assert_eq!(pools, "linux windows-2019 windows-2022 windows-2025");
 
-    let command = banner
-        .lines()
-        .find_map(|line| line.trim().strip_prefix("kubectl run "))
+    let (_, command) = banner
+        .split_once("kubectl run ")
         .expect("the banner says how to run a Windows pod");
-    let (flags, overrides) = command
-        .split_once(" --overrides=")
-        .expect("it overrides the pod's spec");
-    let overrides = format!("--overrides={}", overrides.trim_matches('\''));
-    let mut args = vec!["run"];
-    args.extend(flags.split(' '));
-    args.push(&overrides);
-    cluster.kubectl(&args);
-    cluster.kubectl(&["wait", "pod/iis", "--for=condition=Ready", "--timeout=110s"]);
-    let node = cluster.kubectl(&["get", "pod", "iis", "-o", "jsonpath={.spec.nodeName}"]);
+    let (command, _) = command.rsplit_once("}}'").expect("it ends with overrides");
+    let script = format!("kubectl run {command}}}}}'");
+    let output = cluster.run("sh", &["-c", &script], "");
+    assert!(
+        output.status.success(),
+        "{script}\n{}",
+        text(&output.stderr)
+    );
+    cluster.kubectl(&["wait", "pod/win", "--for=condition=Ready", "--timeout=110s"]);
+    let node = cluster.kubectl(&["get", "pod", "win", "-o", "jsonpath={.spec.nodeName}"]);
     let node = cluster.get(&["node", &node]);
     assert_eq!(
         node["metadata"]["labels"]["node.kubernetes.io/windows-build"],

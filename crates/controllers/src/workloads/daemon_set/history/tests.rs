@@ -1,3 +1,5 @@
+//! Which revisions a DaemonSet has, makes and drops.
+
 use k8s_openapi::{
     api::{
         apps::v1::{DaemonSetSpec, DaemonSetStatus},

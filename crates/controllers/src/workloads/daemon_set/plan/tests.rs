@@ -1,8 +1,11 @@
+//! The steady state and rolling updates of daemon pods: steps by example, whole updates by property.
+
 use jiff::SignedDuration;
 use k8s_openapi::{
     api::core::v1::{PodCondition, PodSpec, PodStatus},
     apimachinery::pkg::apis::meta::v1::{ObjectMeta, Time},
 };
+use proptest::prelude::*;
 
 use super::*;
 
@@ -243,4 +246,117 @@ fn a_pod_of_the_current_template_generation_is_current_whatever_its_hash() {
     assert!(of(Some(3)).is_current(&labelled));
     assert!(!of(Some(4)).is_current(&labelled));
     assert!(!of(None).is_current(&labelled));
+}
+
+/// A rolling update of nodes that all should run a pod, its parts acting in any order.
+struct Play {
+    views: Views,
+    surge: usize,
+    unavailable: usize,
+    made: usize,
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Turn {
+    Steady,
+    Roll,
+    /// All pods of the node become ready.
+    Ready(usize),
+}
+
+impl Play {
+    /// One node for each of `ready`, with an old pod that is ready or not.
+    fn new(ready: &[bool], surge: usize, unavailable: usize) -> Self {
+        let view = |(index, &ready): (usize, &bool)| {
+            let old = pod(&format!("old-{index}"), "old", ready, 100);
+            let view = View {
+                eligibility: YES,
+                pods: vec![Arc::new(old)],
+            };
+            (format!("node-{index}"), view)
+        };
+        Self {
+            views: ready.iter().enumerate().map(view).collect(),
+            surge,
+            unavailable,
+            made: 0,
+        }
+    }
+
+    fn serving(&self) -> usize {
+        let serves = |view: &&View| view.pods.iter().any(|pod| pods::is_ready(pod));
+        self.views.values().filter(serves).count()
+    }
+
+    fn take(&mut self, turn: Turn) {
+        let (revision, before) = (revision(), self.serving());
+        let plan = match turn {
+            Turn::Steady => steady(&self.views, &revision, self.surge > 0, now()),
+            Turn::Roll => rolling(&self.views, &revision, self.surge, self.unavailable, now()),
+            Turn::Ready(index) => {
+                let view = self.views.values_mut().nth(index);
+                for pod in view.into_iter().flat_map(|view| &mut view.pods) {
+                    let status = Arc::make_mut(pod).status.as_mut().expect("set by pod");
+                    status.conditions.as_mut().expect("set by pod")[0].status = "True".to_owned();
+                }
+                return;
+            }
+        };
+        for view in self.views.values_mut() {
+            view.pods.retain(|pod| !plan.delete.contains(pod));
+        }
+        for node in plan.create_on {
+            self.made += 1;
+            let new = pod(&format!("new-{}", self.made), "new", false, 0);
+            let view = self.views.get_mut(&node).expect("it has a view");
+            view.pods.push(Arc::new(new));
+        }
+        let missing_at_most = if self.surge > 0 { 0 } else { self.unavailable };
+        let floor = self.views.len().saturating_sub(missing_at_most);
+        assert!(
+            self.serving() >= before.min(floor),
+            "{turn:?}: {:?}",
+            self.views
+        );
+        // Beside an old pod that does not serve a new one is no surge.
+        let doubles =
+            |view: &&View| view.pods.len() > 1 && view.pods.iter().any(|pod| pods::is_ready(pod));
+        let doubled = self.views.values().filter(doubles).count();
+        assert!(doubled <= self.surge, "{turn:?}: {:?}", self.views);
+    }
+
+    fn finish(&mut self) {
+        for _ in 0..4 * self.views.len() {
+            self.take(Turn::Steady);
+            self.take(Turn::Roll);
+            (0..self.views.len()).for_each(|index| self.take(Turn::Ready(index)));
+        }
+        for view in self.views.values() {
+            let [pod] = &view.pods[..] else {
+                panic!("not one pod: {view:?}");
+            };
+            assert!(
+                revision().is_current(pod) && pods::is_ready(pod),
+                "{view:?}"
+            );
+        }
+    }
+}
+
+proptest! {
+    #[test]
+    fn an_update_keeps_its_bounds_in_whatever_order_its_parts_act_and_ends(
+        ready in proptest::collection::vec(any::<bool>(), 1..6),
+        (surge, unavailable) in prop_oneof![(Just(0), 1..4_usize), (1..4_usize, Just(0))],
+        turns in proptest::collection::vec(
+            prop_oneof![Just(Turn::Steady), Just(Turn::Roll), (0..6_usize).prop_map(Turn::Ready)],
+            0..40,
+        ),
+    ) {
+        let mut play = Play::new(&ready, surge, unavailable);
+        for turn in turns {
+            play.take(turn);
+        }
+        play.finish();
+    }
 }

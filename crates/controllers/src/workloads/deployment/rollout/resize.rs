@@ -7,12 +7,19 @@ use kube::ResourceExt;
 
 use super::{
     super::{
-        Error,
-        revision::{self, ROLLBACK_TO},
+        Error, revision,
         scaling::{self, Share},
     },
     Rollout, age, available, is_recreate, replicas,
 };
+
+/// Where a rollout keeps a set.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Place {
+    New,
+    /// Among the old ones, oldest first.
+    Old(usize),
+}
 
 impl Rollout<'_> {
     /// Whether an active set was sized for another number of replicas.
@@ -29,7 +36,7 @@ impl Rollout<'_> {
         self.scale().await?;
         let spec = self.deployment.spec.as_ref();
         if spec.and_then(|spec| spec.paused) == Some(true)
-            && !self.deployment.annotations().contains_key(ROLLBACK_TO)
+            && revision::rollback_to(&self.deployment).is_none()
         {
             self.clean_up().await?;
         }
@@ -37,55 +44,37 @@ impl Rollout<'_> {
     }
 
     async fn scale(&mut self) -> Result<(), Error> {
-        let active: Vec<_> = (0..self.old.len())
-            .filter(|&index| replicas(&self.old[index]) > 0)
-            .collect();
-        let new_replicas = self.new.as_ref().map_or(0, |set| replicas(set));
-        match (new_replicas > 0, &active[..]) {
-            (_, []) if self.new.is_some() => {
-                return self.resize_new_noted(self.limits.desired).await;
-            }
-            (false, []) if self.old.is_empty() => return Ok(()),
-            (false, []) => {
-                return self
-                    .resize_old(self.old.len() - 1, self.limits.desired)
-                    .await;
-            }
-            (false, &[only]) => return self.resize_old(only, self.limits.desired).await,
-            _ => {}
-        }
-        if self.new_is_saturated() {
-            for index in active {
-                self.resize_old(index, 0).await?;
-            }
-        } else if !is_recreate(&self.deployment) {
-            let indexes: Vec<_> = active
-                .into_iter()
-                .map(Some)
-                .chain((new_replicas > 0).then_some(None))
-                .collect();
-            let set_at = |index: Option<usize>| match index {
-                Some(index) => Some(&self.old[index]),
-                None => self.new.as_ref(),
-            };
-            let shares: Vec<_> = indexes
-                .iter()
-                .filter_map(|&index| set_at(index))
-                .map(|set| share(set))
-                .collect();
-            let status_replicas = self
-                .deployment
-                .status
-                .as_ref()
-                .and_then(|status| status.replicas);
-            let sizes =
-                scaling::proportional(self.limits, status_replicas.unwrap_or_default(), &shares);
-            for (index, size) in indexes.into_iter().zip(sizes) {
-                match index {
-                    Some(index) => self.resize_old(index, size).await?,
-                    None => self.resize_new_noted(size).await?,
+        let mut active: Vec<_> = (0..self.old.len()).map(Place::Old).collect();
+        active.extend(self.new.is_some().then_some(Place::New));
+        active.retain(|&place| self.at(place).is_some_and(|set| replicas(set) > 0));
+        let latest = match self.new {
+            Some(_) => Some(Place::New),
+            None => self.old.len().checked_sub(1).map(Place::Old),
+        };
+        match (&active[..], latest) {
+            ([], None) => {}
+            (&[only], _) | ([], Some(only)) => self.resize(only, self.limits.desired).await?,
+            _ if self.new_is_saturated() => {
+                for index in (0..self.old.len()).rev() {
+                    self.resize(Place::Old(index), 0).await?;
                 }
             }
+            _ if is_recreate(&self.deployment) => {}
+            _ => self.share_out(&active).await?,
+        }
+        Ok(())
+    }
+
+    /// Scales all active sets in proportion, and has all of them note what they are sized for now.
+    async fn share_out(&mut self, active: &[Place]) -> Result<(), Error> {
+        let sets = active.iter().filter_map(|&place| self.at(place));
+        let shares: Vec<_> = sets.map(|set| share(set)).collect();
+        let status = self.deployment.status.as_ref();
+        let pods = status
+            .and_then(|status| status.replicas)
+            .unwrap_or_default();
+        for (index, size) in scaling::proportional(self.limits, pods, &shares) {
+            self.resize_and_note(active[index], size).await?;
         }
         Ok(())
     }
@@ -99,45 +88,47 @@ impl Rollout<'_> {
         })
     }
 
-    pub(super) async fn resize_new(&mut self, target: i32) -> Result<(), Error> {
-        match &self.new {
-            Some(new) if replicas(new) != target => self.resize_new_noted(target).await,
+    /// Resizes a set; one that has its size already is left alone, whatever it notes.
+    pub(super) async fn resize(&mut self, place: Place, target: i32) -> Result<(), Error> {
+        match self.at(place) {
+            Some(set) if replicas(set) != target => self.resize_and_note(place, target).await,
             _ => Ok(()),
         }
     }
 
-    async fn resize_new_noted(&mut self, target: i32) -> Result<(), Error> {
-        if let Some(new) = &self.new {
-            self.new = Some(self.resize(new, target).await?);
-        }
-        Ok(())
-    }
-
-    pub(super) async fn resize_old(&mut self, index: usize, target: i32) -> Result<(), Error> {
-        self.old[index] = self.resize(&self.old[index], target).await?;
-        Ok(())
-    }
-
     /// Writes a set's size and what it was sized for, if either changes.
-    async fn resize(&self, set: &Arc<ReplicaSet>, target: i32) -> Result<Arc<ReplicaSet>, Error> {
+    async fn resize_and_note(&mut self, place: Place, target: i32) -> Result<(), Error> {
+        let Some(set) = self.at(place) else {
+            return Ok(());
+        };
         let from = replicas(set);
-        if from == target && revision::sizes_are_noted(set, self.limits) {
-            return Ok(Arc::clone(set));
-        }
         let mut resized = ReplicaSet::clone(set);
         resized.spec.get_or_insert_default().replicas = Some(target);
-        revision::annotate_sizes(&mut resized, self.limits);
+        if !revision::annotate_sizes(&mut resized, self.limits) && from == target {
+            return Ok(());
+        }
         let written = self.write_set(&resized).await?;
         if from != target {
             let direction = if from < target { "up" } else { "down" };
             let message = format!(
                 "Scaled {direction} replica set {} from {from} to {target}",
-                set.name_any()
+                written.name_any()
             );
             self.recorder
                 .normal(&self.deployment, "ScalingReplicaSet", message);
         }
-        Ok(written)
+        match place {
+            Place::New => self.new = Some(written),
+            Place::Old(index) => self.old[index] = written,
+        }
+        Ok(())
+    }
+
+    fn at(&self, place: Place) -> Option<&Arc<ReplicaSet>> {
+        match place {
+            Place::New => self.new.as_ref(),
+            Place::Old(index) => self.old.get(index),
+        }
     }
 }
 

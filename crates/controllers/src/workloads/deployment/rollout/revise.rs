@@ -239,6 +239,8 @@ fn new_set(deployment: &Deployment, collisions: Option<i32>) -> ReplicaSet {
     }
 }
 
+/// Whether the templates are the same apart from the hash label. The API server stores equal quantities in one notation and
+/// leaves empty fields out, so that nothing else needs to be forgiven.
 pub(super) fn equal_but_for_hash(a: &PodTemplateSpec, b: &PodTemplateSpec) -> bool {
     if a.spec != b.spec {
         return false;

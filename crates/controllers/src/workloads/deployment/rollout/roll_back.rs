@@ -1,6 +1,6 @@
 //! Rollback by annotation: what `kubectl rollout undo` asked of servers before it could patch templates itself.
 
-use k8s_openapi::api::core::v1::PodTemplateSpec;
+use k8s_openapi::api::{apps::v1::Deployment, core::v1::PodTemplateSpec};
 use kube::{ResourceExt, api::PostParams};
 
 use super::{
@@ -13,69 +13,58 @@ use super::{
 };
 use crate::workloads::POD_TEMPLATE_HASH;
 
+const NOT_FOUND: &str = "DeploymentRollbackRevisionNotFound";
+const UNCHANGED: &str = "DeploymentRollbackTemplateUnchanged";
+const DONE: &str = "DeploymentRollback";
+
 impl Rollout<'_> {
-    /// Follows the rollback annotation: takes the template of the revision asked for.
-    pub(in super::super) async fn roll_back(mut self) -> Result<(), Error> {
+    /// Takes the template of revision `asked` (0: the one before the present), and the request off in any case.
+    pub(in super::super) async fn roll_back(mut self, asked: i64) -> Result<(), Error> {
         self.sync_revision(true).await?;
-        let asked = self
-            .deployment
-            .annotations()
-            .get(ROLLBACK_TO)
-            .and_then(|text| text.parse::<i64>().ok());
-        let target = match asked.unwrap_or_default() {
+        let target = match asked {
             0 => revision::last_revision(self.sets().map(|set| &**set)),
-            revision => revision,
+            asked => asked,
         };
-        let found = self
-            .sets()
-            .find(|set| target != 0 && revision::revision(set) == target)
-            .cloned();
-        let mut rolled_back = self.deployment.clone();
-        match found {
-            None if asked.unwrap_or_default() == 0 => {
-                let message = "Unable to find last revision.";
-                self.recorder
-                    .warning(&self.deployment, "RollbackRevisionNotFound", message);
-            }
-            None => {
-                let message = "Unable to find the revision to rollback to.";
-                self.recorder
-                    .warning(&self.deployment, "RollbackRevisionNotFound", message);
-            }
-            Some(set) => {
-                let own = set
-                    .spec
-                    .as_ref()
-                    .and_then(|spec| spec.template.clone())
-                    .unwrap_or_default();
-                let spec = rolled_back.spec.get_or_insert_default();
-                if equal_but_for_hash(&own, &spec.template) {
-                    let message = format!(
-                        "The rollback revision contains the same template as current deployment \"{}\"",
-                        self.deployment.name_any()
-                    );
-                    self.recorder
-                        .warning(&self.deployment, "RollbackTemplateUnchanged", message);
-                } else {
-                    spec.template = without_hash(own);
-                    *rolled_back.annotations_mut() =
-                        revision::annotations_after_rollback(&self.deployment, &set);
-                    let message = format!(
-                        "Rolled back deployment \"{}\" to revision {target}",
-                        self.deployment.name_any()
-                    );
-                    self.recorder
-                        .normal(&self.deployment, "RollbackDone", message);
-                }
-            }
+        if target == 0 {
+            return self
+                .give_up(NOT_FOUND, "Unable to find last revision.")
+                .await;
         }
-        rolled_back.annotations_mut().remove(ROLLBACK_TO);
+        let found = self.sets().find(|set| revision::revision(set) == target);
+        let Some(set) = found.cloned() else {
+            let message = "Unable to find the revision to rollback to.";
+            return self.give_up(NOT_FOUND, message).await;
+        };
+        let own = set.spec.as_ref().and_then(|spec| spec.template.clone());
+        let own = own.unwrap_or_default();
+        let name = self.deployment.name_any();
+        let mut rolled_back = self.deployment.clone();
+        let spec = rolled_back.spec.get_or_insert_default();
+        if equal_but_for_hash(&own, &spec.template) {
+            let message = format!(
+                "The rollback revision contains the same template as current deployment \"{name}\""
+            );
+            return self.give_up(UNCHANGED, &message).await;
+        }
+        spec.template = without_hash(own);
+        *rolled_back.annotations_mut() =
+            revision::annotations_after_rollback(&self.deployment, &set);
+        self.answer(rolled_back).await?;
+        let message = format!("Rolled back deployment \"{name}\" to revision {target}");
+        self.recorder.normal(&self.deployment, DONE, message);
+        Ok(())
+    }
+
+    async fn give_up(&self, reason: &'static str, message: &str) -> Result<(), Error> {
+        self.recorder.warning(&self.deployment, reason, message);
+        self.answer(self.deployment.clone()).await
+    }
+
+    /// Writes the Deployment without the request.
+    async fn answer(&self, mut deployment: Deployment) -> Result<(), Error> {
+        deployment.annotations_mut().remove(ROLLBACK_TO);
         self.deployments()
-            .replace(
-                &self.deployment.name_any(),
-                &PostParams::default(),
-                &rolled_back,
-            )
+            .replace(&deployment.name_any(), &PostParams::default(), &deployment)
             .await?;
         Ok(())
     }

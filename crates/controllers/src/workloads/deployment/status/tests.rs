@@ -1,3 +1,5 @@
+//! Counts, conditions and the deadline of a rollout, at chosen moments.
+
 use k8s_openapi::{
     api::apps::v1::{DeploymentSpec, ReplicaSetSpec, ReplicaSetStatus},
     apimachinery::pkg::apis::meta::v1::ObjectMeta,

@@ -1,18 +1,27 @@
 //! Addresses for Services of type LoadBalancer.
 //!
 //! Where they come from is a [`LoadBalancers`]; without a cloud that is [`ElasticLoadBalancers`], which only makes up
-//! names. A finalizer keeps a Service until its address is given back, as the cloud controller does.
+//! names. A finalizer keeps a Service until its address is given back, as the cloud controller does. [`update`] says when
+//! a load balancer is ensured again, [`hosts`] which nodes it sends traffic to.
 
-use std::sync::Arc;
+mod hosts;
+mod update;
+
+use std::sync::{Arc, Mutex, PoisonError};
 
 use k8s_openapi::api::core::v1::{LoadBalancerIngress, LoadBalancerStatus, Service, ServiceStatus};
 use kube::{
     Api, ResourceExt,
     api::{Patch, PatchParams},
 };
+use rustc_hash::FxHashMap;
 use serde_json::json;
 
-use crate::{Context, Key, Queue, Recorder, api_error};
+use self::{
+    hosts::{HostSet, Hosts},
+    update::Update,
+};
+use crate::{Change, Context, Key, Queue, Recorder, api_error};
 
 const WORKERS: usize = 1;
 const FINALIZER: &str = "service.kubernetes.io/load-balancer-cleanup";
@@ -59,32 +68,53 @@ impl LoadBalancers for ElasticLoadBalancers {
     fn release(&self, _: &Service) {}
 }
 
+/// What a worker does for a Service.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+enum Work {
+    /// Makes its load balancer what it should be.
+    Ensure(Key),
+    /// Tells its load balancer of other nodes.
+    UpdateHosts(Key),
+}
+
 /// Starts the controller.
 pub fn start(context: &Context, balancers: Arc<dyn LoadBalancers>) {
     let queue = Queue::new("service");
+    let controller = Arc::new(Controller {
+        context: context.clone(),
+        recorder: context.recorder("service-controller"),
+        balancers,
+        hosts: HostSet::default(),
+        served: Mutex::default(),
+    });
     context.informers.services.on_change({
-        let queue = queue.clone();
+        let (queue, controller) = (queue.clone(), Arc::clone(&controller));
+        move |change| controller.service_changed(&queue, change)
+    });
+    context.informers.nodes.on_change({
+        let (queue, controller) = (queue.clone(), Arc::clone(&controller));
         move |change| {
-            let service = change.object();
-            let had_one =
-                change.previous().is_some_and(|old| wants_one(old)) || has_finalizer(service);
-            if !change.is_deleted() && (wants_one(service) || had_one) {
-                queue.add(Key::of(&**service));
+            if controller.hosts.observe(change) {
+                for key in controller.served().keys() {
+                    queue.add(Work::UpdateHosts(key.clone()));
+                }
             }
         }
     });
-    let recorder = context.recorder("service-controller");
-    let controller = Arc::new(Controller {
-        context: context.clone(),
-        recorder,
-        balancers,
-    });
     context.tasks.spawn(async move {
         let context = controller.context.clone();
-        if context.informers.services.synced().await {
-            queue.run(&context, WORKERS, move |key| {
+        if context.informers.services.synced().await && context.informers.nodes.synced().await {
+            queue.run(&context, WORKERS, move |work| {
                 let controller = Arc::clone(&controller);
-                async move { controller.sync(&key).await }
+                async move {
+                    match work {
+                        Work::Ensure(key) => controller.sync(&key).await,
+                        Work::UpdateHosts(key) => {
+                            controller.update_hosts(&key);
+                            Ok(())
+                        }
+                    }
+                }
             });
         }
     });
@@ -115,30 +145,73 @@ fn ingress(service: &Service) -> &[LoadBalancerIngress] {
         .unwrap_or_default()
 }
 
+/// The load balancer is to be taken away.
+fn needs_cleanup(service: &Service) -> bool {
+    let spec = service.spec.as_ref();
+    has_finalizer(service)
+        && (service.metadata.deletion_timestamp.is_some()
+            || spec.is_none_or(|spec| spec.type_.as_deref() != Some("LoadBalancer")))
+}
+
 struct Controller {
     context: Context,
     recorder: Recorder,
     balancers: Arc<dyn LoadBalancers>,
+    hosts: HostSet,
+    /// The hosts each load balancer was last told of.
+    served: Mutex<FxHashMap<Key, Hosts>>,
 }
 
 impl Controller {
+    fn service_changed(&self, queue: &Queue<Work>, change: &Change<'_, Service>) {
+        let service = change.object();
+        let key = Key::of(&**service);
+        if change.is_deleted() {
+            self.served().remove(&key);
+            return;
+        }
+        let is_due = match change.previous() {
+            None => wants_one(service),
+            Some(old) => match update::between(old, service) {
+                Update::None => false,
+                Update::Silent => true,
+                Update::Told(reason, message) => {
+                    self.recorder.normal(&**service, reason, message);
+                    true
+                }
+            },
+        };
+        if is_due || needs_cleanup(service) {
+            queue.add(Work::Ensure(key));
+        }
+    }
+
     async fn sync(&self, key: &Key) -> kube::Result<()> {
         let Some(service) = self.context.informers.services.get_key(key) else {
             return Ok(());
         };
-        let outcome = if wants_one(&service) && service.metadata.deletion_timestamp.is_none() {
+        let outcome = if wants_one(&service) && !needs_cleanup(&service) {
             self.ensure(&service).await
         } else {
             self.release(&service).await
         };
-        api_error::ignore_not_found(outcome).map(drop)
+        let Err(error) = outcome else { return Ok(()) };
+        if api_error::is_not_found(&error) {
+            return Ok(());
+        }
+        if api_error::is_conflict(&error) {
+            return Err(error);
+        }
+        let message = format!(
+            "Error syncing load balancer: {}",
+            api_error::message(&error)
+        );
+        self.recorder
+            .warning(&*service, "SyncLoadBalancerFailed", message);
+        Err(error)
     }
 
     async fn ensure(&self, service: &Service) -> kube::Result<()> {
-        let wanted = [self.balancers.address(service)];
-        if has_finalizer(service) && ingress(service) == wanted {
-            return Ok(());
-        }
         self.recorder
             .normal(service, "EnsuringLoadBalancer", "Ensuring load balancer");
         if !has_finalizer(service) {
@@ -146,33 +219,67 @@ impl Controller {
             finalizers.push(FINALIZER.to_owned());
             self.patch_finalizers(service, finalizers).await?;
         }
+        let hosts = self.hosts.get();
+        if hosts.is_empty() {
+            self.warn_of_no_hosts(service);
+        }
+        self.served().insert(Key::of(service), hosts);
+        let wanted = [self.balancers.address(service)];
+        self.recorder
+            .normal(service, "EnsuredLoadBalancer", "Ensured load balancer");
         if ingress(service) != wanted {
             self.write_ingress(service, Some(wanted.to_vec())).await?;
         }
-        self.recorder
-            .normal(service, "EnsuredLoadBalancer", "Ensured load balancer");
         Ok(())
     }
 
-    async fn release(&self, service: &Service) -> kube::Result<()> {
-        if !has_finalizer(service) {
-            return Ok(());
+    /// Tells of the hosts if they are others than last time.
+    fn update_hosts(&self, key: &Key) {
+        let Some(service) = self.context.informers.services.get_key(key) else {
+            return;
+        };
+        let hosts = self.hosts.get();
+        match self.served().get_mut(key) {
+            Some(known) if *known != hosts => *known = Arc::clone(&hosts),
+            _ => return,
         }
+        if hosts.is_empty() {
+            self.warn_of_no_hosts(&service);
+        } else {
+            let message = "Updated load balancer with new hosts";
+            self.recorder
+                .normal(&*service, "UpdatedLoadBalancer", message);
+        }
+    }
+
+    fn warn_of_no_hosts(&self, service: &Service) {
+        let message = "There are no available nodes for LoadBalancer";
         self.recorder
-            .normal(service, "DeletingLoadBalancer", "Deleting load balancer");
-        self.balancers.release(service);
-        if !ingress(service).is_empty() && service.metadata.deletion_timestamp.is_none() {
-            self.write_ingress(service, None).await?;
+            .warning(service, "UnAvailableLoadBalancer", message);
+    }
+
+    fn served(&self) -> std::sync::MutexGuard<'_, FxHashMap<Key, Hosts>> {
+        self.served.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    async fn release(&self, service: &Service) -> kube::Result<()> {
+        self.served().remove(&Key::of(service));
+        if !ingress(service).is_empty() {
+            self.recorder
+                .normal(service, "DeletingLoadBalancer", "Deleting load balancer");
+            self.balancers.release(service);
         }
-        let others = service
-            .finalizers()
-            .iter()
-            .filter(|finalizer| *finalizer != FINALIZER)
-            .cloned()
-            .collect();
-        self.patch_finalizers(service, others).await?;
+        if has_finalizer(service) {
+            let others = service.finalizers().iter();
+            let others = others.filter(|finalizer| *finalizer != FINALIZER);
+            self.patch_finalizers(service, others.cloned().collect())
+                .await?;
+        }
         self.recorder
             .normal(service, "DeletedLoadBalancer", "Deleted load balancer");
+        if !ingress(service).is_empty() {
+            self.write_ingress(service, None).await?;
+        }
         Ok(())
     }
 

@@ -8,18 +8,21 @@
 //! whose own next change is ahead. So a pod that has work left always has a moment to wake at, and it is in the future.
 
 use jiff::{SignedDuration, Timestamp};
-use k8s_openapi::api::core::v1::{Container, Probe};
+use k8s_openapi::api::core::v1::Container;
 
-use super::{
-    container::{Backoff, Exit, PlannedExit, Retry, Role, State, Unit},
+use super::{Parts, PodSim};
+use crate::kubelet::{
+    annotations,
+    container::{Backoff, Exit, Failure, Retry, Role, State, Unit},
     images::ImageRef,
     pace::go_duration,
-    pod::{Parts, PodSim},
     status,
 };
 
 /// How long after an exit, or a failed pull, the kubelet looks at the pod again.
 const RESYNC: SignedDuration = SignedDuration::from_secs(1);
+/// How long after an error that nothing is pulled for the kubelet looks at the pod again.
+pub(super) const RESYNC_AFTER_ERROR: SignedDuration = SignedDuration::from_secs(10);
 
 /// Whether a container may begin to start now, or only go on with what it is about.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -31,6 +34,9 @@ enum Turn {
 impl PodSim {
     /// Does what is due among the containers of a pod whose sandbox is up.
     pub(super) fn sync_containers(&mut self, parts: &mut Parts<'_>, now: Timestamp) {
+        if std::mem::take(&mut self.steered) {
+            self.plan_anew(parts, now);
+        }
         self.notice_new_images(now);
         for index in 0..self.units.len() {
             self.drive(index, Turn::Waits, parts, now);
@@ -55,7 +61,7 @@ impl PodSim {
             let unit = &self.units[index];
             let go_on = match role {
                 Role::Init => unit.ended_well(),
-                Role::Sidecar => initialized || unit.is_started(now),
+                Role::Sidecar => initialized || unit.is_started(),
                 Role::App => true,
             };
             if unit.is_coming_up() || !go_on {
@@ -92,18 +98,19 @@ impl PodSim {
         for index in 0..self.units.len() {
             let wanted = self
                 .container(&self.units[index])
-                .and_then(|container| container.image.clone())
+                .and_then(|container| container.image.as_deref())
                 .unwrap_or_default();
-            if wanted == self.units[index].image {
+            if wanted == &*self.units[index].image {
                 continue;
             }
+            let wanted = wanted.into();
             if self.units[index].is_running() {
                 let message = format!(
                     "Container {} definition changed, will be restarted",
                     self.units[index].name
                 );
                 self.event(false, "Killing", message, Some(index));
-                let exit = self.units[index].exit_now(&self.uid, 0, now);
+                let exit = self.units[index].exit_now(0, now);
                 self.units[index].last = Some(exit);
             }
             let unit = &mut self.units[index];
@@ -135,63 +142,77 @@ impl PodSim {
                                 go_duration(pull.done_at.duration_since(queued_at)),
                             );
                             self.event(false, "Pulled", message, Some(index));
-                            creating(parts, now)
+                            self.configure(index, parts, now)
                         }
                         Err(error) => self.pull_failed(index, error, parts, now),
                     }
                 }
-                State::NoImage {
-                    message,
-                    retry:
-                        Some(Retry {
-                            backing_off_at: Some(at),
-                            at: again,
-                        }),
-                    ..
-                } if *at <= now => {
-                    let (error, again) = (message.clone(), *again);
-                    let text = format!("Back-off pulling image \"{}\"", self.units[index].image);
-                    self.event(false, "BackOff", text.clone(), Some(index));
+                State::Blocked { retry: Some(retry) }
+                    if retry.backing_off_at.is_some_and(|at| at <= now) =>
+                {
+                    let again = retry.at;
+                    let unit = &self.units[index];
+                    let text = format!("Back-off pulling image \"{}\"", unit.image);
+                    let error = unit.failure.as_ref();
+                    let error = error.map_or("", |failure| failure.message.as_str());
+                    let message = format!("{text}: ErrImagePull: {error}");
+                    self.event(false, "BackOff", text, Some(index));
                     self.event(
                         true,
                         "Failed",
                         "Error: ImagePullBackOff".to_owned(),
                         Some(index),
                     );
-                    State::NoImage {
-                        reason: "ImagePullBackOff",
-                        message: format!("{text}: ErrImagePull: {error}"),
-                        retry: Some(Retry {
+                    self.failed(index, "ImagePullBackOff", message);
+                    State::Blocked {
+                        retry: Some(Box::new(Retry {
                             backing_off_at: None,
                             at: again,
-                        }),
+                        })),
                     }
                 }
-                State::NoImage {
-                    retry:
-                        Some(Retry {
-                            backing_off_at: None,
-                            at,
-                        }),
-                    ..
-                } if may_start && *at <= now => State::Idle,
+                State::Blocked { retry: Some(retry) }
+                    if may_start && retry.backing_off_at.is_none() && retry.at <= now =>
+                {
+                    State::Idle
+                }
+                State::Configuring { told: Some(found) } => {
+                    let found = found.clone();
+                    self.configured(index, &found, parts, now)
+                }
                 State::Creating { until } if *until <= now => self.started(index, parts, now),
                 State::Running {
                     exit: Some(planned),
+                    condemned,
                     ..
                 } if planned.at <= now => {
-                    let exit = self.units[index].exit_now(&self.uid, planned.code, now);
-                    State::Exited {
-                        exit,
-                        settle_at: parts.pace.after(now, RESYNC),
+                    let (code, condemned) = (planned.code, *condemned);
+                    let exit = self.units[index].exit_now(code, now);
+                    if condemned && self.restarts_after_failed_probe(index) {
+                        self.replace_condemned(index, exit, now)
+                    } else {
+                        State::Exited {
+                            exit,
+                            settle_at: parts.pace.after(now, RESYNC),
+                        }
                     }
+                }
+                State::Running {
+                    probes: Some(probes),
+                    condemned: false,
+                    ..
+                } if probes.is_due(now) => {
+                    self.probe(index, parts, now);
+                    continue;
                 }
                 State::Exited { exit, settle_at } if *settle_at <= now => {
                     let exit = exit.clone();
                     self.settle(index, exit, now)
                 }
-                State::CrashLoop { until, .. } if may_start && *until <= now => {
-                    self.units[index].crash_backoff.lengthen(now);
+                State::CrashLoop { until } if may_start && *until <= now => {
+                    let unit = &mut self.units[index];
+                    let ended = unit.last.as_ref().and_then(|last| last.finished_at);
+                    unit.crash_backoff.lengthen(ended.unwrap_or(now), now);
                     State::Idle
                 }
                 _ => return,
@@ -201,28 +222,48 @@ impl PodSim {
     }
 
     /// What follows a container's exit: the end, another start, or a wait for one.
-    fn settle(&mut self, index: usize, exit: Exit, now: Timestamp) -> State {
-        if !self.rule(&self.units[index]).restarts(exit.code) {
+    fn settle(&mut self, index: usize, exit: Box<Exit>, now: Timestamp) -> State {
+        if !self.restarts(&self.units[index], exit.code) {
             return State::Ended(exit);
         }
-        let delay = self.units[index].crash_backoff.delay(now);
-        let until = exit
-            .finished_at
-            .unwrap_or(now)
-            .saturating_add(delay)
-            .unwrap_or(Timestamp::MAX);
-        self.units[index].last = Some(exit);
-        if until <= now {
-            self.units[index].crash_backoff.lengthen(now);
+        let ended = exit.finished_at.unwrap_or(now);
+        self.start_again(index, exit, ended, now)
+    }
+
+    /// Another start after `exit`, or a wait for it; the back-off is measured from `event`.
+    pub(super) fn start_again(
+        &mut self,
+        index: usize,
+        exit: Box<Exit>,
+        event: Timestamp,
+        now: Timestamp,
+    ) -> State {
+        let later =
+            |moment: Timestamp, delay| moment.saturating_add(delay).unwrap_or(Timestamp::MAX);
+        let ended = exit.finished_at.unwrap_or(now);
+        let unit = &mut self.units[index];
+        let delay = unit.crash_backoff.delay(event);
+        unit.last = Some(exit);
+        if later(event, delay) <= now {
+            unit.crash_backoff.lengthen(event, now);
             return State::Idle;
         }
+        let (name, reference) = (&self.units[index].name, self.reference());
+        let text = format!("Back-off restarting failed container {name} in pod {reference}");
         let message = format!(
-            "Back-off restarting failed container {} in pod {}",
-            self.units[index].name,
-            self.reference()
+            "back-off {} restarting failed container={name} pod={reference}",
+            go_duration(delay)
         );
-        self.event(true, "BackOff", message, Some(index));
-        State::CrashLoop { delay, until }
+        self.event(true, "BackOff", text, Some(index));
+        self.failed(index, "CrashLoopBackOff", message);
+        State::CrashLoop {
+            until: later(ended, delay),
+        }
+    }
+
+    /// Remembers why a container does not run.
+    pub(super) fn failed(&mut self, index: usize, reason: &'static str, message: String) {
+        self.units[index].failure = Some(Box::new(Failure { reason, message }));
     }
 
     /// The first step towards a start: the image.
@@ -239,23 +280,21 @@ impl PodSim {
                     "Error: InvalidImageName".to_owned(),
                     Some(index),
                 );
-                return State::NoImage {
-                    reason: "InvalidImageName",
-                    message,
-                    retry: None,
-                };
+                self.failed(index, "InvalidImageName", message);
+                return State::Blocked { retry: None };
             }
         };
         let policy = self
             .container(&self.units[index])
             .map_or("IfNotPresent", |container| pull_policy(container, &image));
+        let fails = self.pull_fails(index);
         match policy {
-            "Never" | "IfNotPresent" if parts.images.has(&image, now) => {
+            "Never" | "IfNotPresent" if !fails && parts.images.has(&image, now) => {
                 let message = format!(
                     "Container image \"{name}\" already present on machine and can be accessed by the pod"
                 );
                 self.event(false, "Pulled", message, Some(index));
-                creating(parts, now)
+                self.configure(index, parts, now)
             }
             "Never" => {
                 let message =
@@ -267,10 +306,15 @@ impl PodSim {
                     "Error: ErrImageNeverPull".to_owned(),
                     Some(index),
                 );
-                State::NoImage {
-                    reason: "ErrImageNeverPull",
-                    message,
-                    retry: None,
+                self.failed(index, "ErrImageNeverPull", message);
+                // Another pod may bring the image.
+                State::Blocked {
+                    retry: Some(Box::new(Retry {
+                        backing_off_at: None,
+                        at: now
+                            .saturating_add(RESYNC_AFTER_ERROR)
+                            .unwrap_or(Timestamp::MAX),
+                    })),
                 }
             }
             _ => {
@@ -282,10 +326,21 @@ impl PodSim {
                 );
                 State::Pulling {
                     queued_at: now,
-                    pull: parts.images.pull(&image, now),
+                    pull: Box::new(if fails {
+                        parts.images.pull_in_vain(&image, now)
+                    } else {
+                        parts.images.pull(&image, now)
+                    }),
                 }
             }
         }
+    }
+
+    /// Whether the pod asks for an image that can be had nowhere.
+    fn pull_fails(&self, index: usize) -> bool {
+        let unit = &self.units[index];
+        let steering = self.pod.metadata.annotations.as_ref();
+        annotations::pull_fails(steering, &unit.name, unit.role == Role::App)
     }
 
     fn pull_failed(
@@ -308,15 +363,14 @@ impl PodSim {
             "Error: ErrImagePull".to_owned(),
             Some(index),
         );
-        let delay = self.units[index].pull_backoff.lengthen(now);
+        let delay = self.units[index].pull_backoff.lengthen(now, now);
         let retry = Retry {
             backing_off_at: Some(parts.pace.after(now, RESYNC)),
             at: now.saturating_add(delay).unwrap_or(Timestamp::MAX),
         };
-        State::NoImage {
-            reason: "ErrImagePull",
-            message: error,
-            retry: Some(retry),
+        self.failed(index, "ErrImagePull", error);
+        State::Blocked {
+            retry: Some(Box::new(retry)),
         }
     }
 
@@ -333,42 +387,20 @@ impl PodSim {
             "Container started".to_owned(),
             Some(index),
         );
-        let container = self.container(&self.units[index]);
-        let initial_delay = |probe: fn(&Container) -> Option<&Probe>| {
-            let seconds = container
-                .and_then(probe)
-                .and_then(|probe| probe.initial_delay_seconds)
-                .unwrap_or(0);
-            SignedDuration::from_secs(i64::from(seconds))
-        };
-        let started_at = parts.pace.after(
-            now,
-            initial_delay(|container| container.startup_probe.as_ref()),
-        );
-        let ready_at = parts
-            .pace
-            .after(
-                now,
-                initial_delay(|container| container.readiness_probe.as_ref()),
-            )
-            .max(started_at);
-        let exit = self
-            .exit_plan(index, parts)
-            .map(|(code, after)| PlannedExit {
-                at: parts.pace.after(now, after),
-                code,
-            });
-        self.units[index].starts += 1;
+        let plan = self.plan_run(index, now, parts);
+        let unit = &mut self.units[index];
+        unit.starts += 1;
+        unit.failure = None;
         State::Running {
             since: now,
-            started_at,
-            ready_at,
-            exit,
+            exit: plan.exit,
+            probes: plan.probes,
+            condemned: false,
         }
     }
 }
 
-fn creating(parts: &Parts<'_>, now: Timestamp) -> State {
+pub(super) fn creating(parts: &Parts<'_>, now: Timestamp) -> State {
     State::Creating {
         until: parts.pace.after(now, parts.delays.start),
     }

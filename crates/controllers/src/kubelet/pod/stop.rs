@@ -5,10 +5,10 @@
 
 use jiff::{SignedDuration, Timestamp};
 
-use super::{
+use super::{Life, Parts, PodSim, Sandbox, Why, grace_ends};
+use crate::kubelet::{
     annotations,
     container::{Exit, PlannedExit, Role, State},
-    pod::{Life, Parts, PodSim, Sandbox},
     status,
 };
 
@@ -46,13 +46,11 @@ impl PodSim {
     pub(super) fn begin_stop(
         &mut self,
         grace_s: i64,
-        why: Option<(&'static str, &'static str)>,
+        why: Option<Why>,
         parts: &Parts<'_>,
         now: Timestamp,
     ) {
-        let deadline = now
-            .saturating_add(SignedDuration::from_secs(grace_s.max(1)))
-            .unwrap_or(Timestamp::MAX);
+        let deadline = grace_ends(grace_s, now);
         self.life = Life::Stopping {
             deadline,
             sidecars_told: false,
@@ -68,7 +66,6 @@ impl PodSim {
         parts: &Parts<'_>,
         now: Timestamp,
     ) {
-        let asked = annotations::stop_delay(self.pod.metadata.annotations.as_ref());
         for index in 0..self.units.len() {
             if !which(self.units[index].role) || !self.units[index].is_running() {
                 continue;
@@ -79,33 +76,39 @@ impl PodSim {
                 format!("Stopping container {}", self.units[index].name),
                 Some(index),
             );
-            let pre_stop = self.container(&self.units[index]).and_then(|container| {
-                let sleep = container
-                    .lifecycle
-                    .as_ref()?
-                    .pre_stop
-                    .as_ref()?
-                    .sleep
-                    .as_ref()?;
-                Some(SignedDuration::from_secs(sleep.seconds))
-            });
-            let work = asked.unwrap_or(parts.delays.stop) + pre_stop.unwrap_or_default();
-            let obeys_at = parts.pace.after(now, work);
-            let planned = if obeys_at < deadline || obeys_at == now {
-                PlannedExit {
-                    at: obeys_at,
-                    code: 0,
-                }
-            } else {
-                PlannedExit {
-                    at: deadline,
-                    code: 137,
-                }
-            };
-            if let State::Running { exit, .. } = &mut self.units[index].state {
-                let sooner = exit.filter(|own| own.at < planned.at);
-                *exit = Some(sooner.unwrap_or(planned));
+            self.stop_run(index, deadline, parts, now);
+        }
+    }
+
+    /// Plans the end of a run that has just been told to stop and is killed at `deadline`.
+    pub(super) fn stop_run(
+        &mut self,
+        index: usize,
+        deadline: Timestamp,
+        parts: &Parts<'_>,
+        now: Timestamp,
+    ) {
+        let asked = annotations::stop_delay(self.pod.metadata.annotations.as_ref());
+        let pre_stop = self.container(&self.units[index]).and_then(|container| {
+            let hook = container.lifecycle.as_ref()?.pre_stop.as_ref()?;
+            Some(SignedDuration::from_secs(hook.sleep.as_ref()?.seconds))
+        });
+        let work = asked.unwrap_or(parts.delays.stop) + pre_stop.unwrap_or_default();
+        let obeys_at = parts.pace.after(now, work);
+        let planned = if obeys_at < deadline || obeys_at == now {
+            PlannedExit {
+                at: obeys_at,
+                code: 0,
             }
+        } else {
+            PlannedExit {
+                at: deadline,
+                code: Exit::killed(parts.facts.is_windows()),
+            }
+        };
+        if let State::Running { exit, .. } = &mut self.units[index].state {
+            let sooner = exit.filter(|own| own.at < planned.at);
+            *exit = Some(sooner.unwrap_or(planned));
         }
     }
 
@@ -126,7 +129,7 @@ impl PodSim {
             sidecars_told,
             why,
         };
-        self.finish_runs(deadline, now);
+        self.finish_runs(deadline, parts.facts.is_windows(), now);
         if self
             .units
             .iter()
@@ -141,7 +144,7 @@ impl PodSim {
                 why,
             };
             self.tell_to_stop(|role| role == Role::Sidecar, deadline, parts, now);
-            self.finish_runs(deadline, now);
+            self.finish_runs(deadline, parts.facts.is_windows(), now);
         }
         if self.units.iter().all(|unit| !unit.is_running()) {
             self.settle_for_good();
@@ -151,31 +154,32 @@ impl PodSim {
         }
     }
 
-    fn finish_runs(&mut self, deadline: Timestamp, now: Timestamp) {
-        let uid = &self.uid;
+    fn finish_runs(&mut self, deadline: Timestamp, windows: bool, now: Timestamp) {
         for unit in &mut self.units {
             let State::Running { exit, .. } = &unit.state else {
                 continue;
             };
             let ended = match exit {
                 Some(planned) if planned.at <= now => Some(planned.code),
-                _ if deadline <= now => Some(137),
+                _ if deadline <= now => Some(Exit::killed(windows)),
                 _ => None,
             };
             if let Some(code) = ended {
-                unit.state = State::Ended(unit.exit_now(uid, code, now));
+                unit.state = State::Ended(unit.exit_now(code, now));
             }
         }
     }
 
-    /// Nothing is started any more: what ended stays ended, and what never ran is reported as not found.
+    /// Nothing is started any more: what ended stays ended, and what never ran is reported as not found, unless init
+    /// containers were still in its way.
     fn settle_for_good(&mut self) {
-        let initialized = status::has_initialized(&self.units);
+        let initialized = status::has_initialized(&self.units)
+            || self.units.iter().all(|unit| unit.role == Role::App);
         for unit in &mut self.units {
             let ended = match (&unit.state, unit.last.take()) {
                 (State::Exited { exit, .. } | State::Ended(exit), _) => Some(exit.clone()),
                 (_, Some(last)) => Some(last),
-                (_, None) => initialized.then(Exit::unknown),
+                (_, None) => initialized.then(|| Box::new(Exit::unknown())),
             };
             if let Some(exit) = ended {
                 unit.state = State::Ended(exit);

@@ -1,14 +1,21 @@
 //! kube-scheduler: DefaultPreemption. Which pods of lower priority must go so that this one fits?
 //!
 //! Every node where eviction can help is tried on the model itself: all lower pods are taken off, then as many as
-//! possible are put back, the most important first. Nothing is changed when an answer is given.
+//! possible are put back, the most important first. Nothing is changed when an answer is given. That is the rule; for
+//! pods that others matter to by the room they take only, it is worked out on sums ([`plan`]) and kept per node.
+
+mod cost;
+mod plan;
+
+pub(crate) use cost::Cost;
+pub(crate) use plan::{Plan, is_planned};
 
 use std::cmp::Reverse;
 
 use crate::class::PodClassId;
 use crate::cluster::{Cluster, NodeId, PodId};
 use crate::model::PreemptionPolicy;
-use crate::reason::{Plugin, Reason, Refusal};
+use crate::reason::{Plugin, Reason, Refusal, Tally};
 use crate::schedule::{Unschedulable, tie};
 
 /// What preemption can do for a pod that fits nowhere.
@@ -16,19 +23,19 @@ use crate::schedule::{Unschedulable, tie};
 pub enum Preemption {
     /// Evicting these pods makes room.
     Evict {
-        /// The choice among the best, by the seed.
+        /// The choice among the best, by the seed. [`Cluster::equal_evictions`] gives all of them.
         chosen: Eviction,
-        /// All candidates that upstream's criteria cannot tell apart, the chosen one among them, by node name.
-        equals: Vec<Eviction>,
     },
+    /// The pod's profile does not preempt.
+    Off,
     /// The pod may not preempt.
     PolicyNever,
     /// Pods that it preempted before are still on their way out on the node it was promised.
     VictimsTerminating,
     /// The pod was refused before any node was looked at; upstream does not try then.
     NotTried,
-    /// No eviction helps: every node with the reason, in order of their names.
-    NotHelpful(Vec<(NodeId, Refusal)>),
+    /// No eviction helps: how many nodes say so for which reason.
+    NotHelpful(Vec<Tally>),
 }
 
 /// One way to make room.
@@ -60,6 +67,16 @@ struct Candidate {
     victims: Vec<Victim>,
 }
 
+impl Candidate {
+    fn cost(&self) -> Cost {
+        let victims = self
+            .victims
+            .iter()
+            .map(|victim| (victim.priority, victim.start_time));
+        Cost::of(self.eviction.pdb_violations, victims)
+    }
+}
+
 impl Cluster {
     /// What evictions would place a pod that was refused everywhere (`refused`).
     pub fn preempt(
@@ -69,62 +86,155 @@ impl Cluster {
         refused: &Unschedulable,
         seed: u64,
     ) -> Preemption {
-        if refused.conflict {
+        if refused.conflict.is_some() {
             return Preemption::NotTried;
+        }
+        let profile = self.class(class).shape.profile;
+        if !self.rules(profile).post_filters(Plugin::DefaultPreemption) {
+            return Preemption::Off;
         }
         if self.template(class).preemption_policy == PreemptionPolicy::Never {
             return Preemption::PolicyNever;
         }
-        if self.waits_for_victims(class, key, refused) {
+        if self.waits_for_victims(class, key) {
             return Preemption::VictimsTerminating;
         }
+        if let Some(preemption) = self.preempt_by_board(class, key, seed) {
+            return preemption;
+        }
+        self.preempt_by_trying_all(class, key, seed)
+    }
+
+    /// [`Cluster::preempt`] without boards: every node is tried.
+    pub(crate) fn preempt_by_trying_all(
+        &mut self,
+        class: PodClassId,
+        key: &str,
+        seed: u64,
+    ) -> Preemption {
+        match self.candidates(class, key) {
+            Err(tallies) => Preemption::NotHelpful(tallies),
+            Ok(mut candidates) => {
+                let rank =
+                    |candidate: &Candidate| tie(seed, self.node_name(candidate.eviction.node));
+                let chosen = (0..candidates.len())
+                    .max_by_key(|index| rank(&candidates[*index]))
+                    .expect("the best of some is not nothing");
+                Preemption::Evict {
+                    chosen: candidates.swap_remove(chosen).eviction,
+                }
+            }
+        }
+    }
+
+    /// All evictions that upstream's criteria cannot tell from the one that [`Cluster::preempt`] chooses, by node name.
+    /// Empty where none helps.
+    pub fn equal_evictions(&mut self, class: PodClassId, key: &str) -> Vec<Eviction> {
+        let candidates = self.candidates(class, key).unwrap_or_default();
+        candidates
+            .into_iter()
+            .map(|candidate| candidate.eviction)
+            .collect()
+    }
+
+    /// The best candidates, by node name, or why there is none: every node is tried.
+    fn candidates(&mut self, class: PodClassId, key: &str) -> Result<Vec<Candidate>, Vec<Tally>> {
         let mut candidates = Vec::new();
-        let mut statuses = Vec::with_capacity(refused.nodes.len());
-        for (node, refusal) in &refused.nodes {
+        let mut tallies: Vec<Tally> = Vec::new();
+        let mut count = |refusal: Refusal| {
+            let refusal = refusal.in_general();
+            match tallies.iter_mut().find(|tally| tally.refusal == refusal) {
+                Some(tally) => tally.nodes += 1,
+                None => tallies.push(Tally { refusal, nodes: 1 }),
+            }
+        };
+        for (node, refusal) in self.refusals(class, key) {
             if refusal.is_unresolvable() {
-                statuses.push((
-                    *node,
-                    Refusal::new(Plugin::DefaultPreemption, Reason::PreemptionNotHelpful),
+                count(Refusal::new(
+                    Plugin::DefaultPreemption,
+                    Reason::PreemptionNotHelpful,
                 ));
                 continue;
             }
-            match self.candidate(class, key, *node) {
+            match self.candidate(class, key, node) {
                 Ok(candidate) => candidates.push(candidate),
-                Err(refusal) => statuses.push((*node, refusal)),
+                Err(refusal) => count(refusal),
             }
         }
         if candidates.is_empty() {
-            return Preemption::NotHelpful(statuses);
+            return Err(Unschedulable::in_order(self, tallies));
         }
-        keep_best(&mut candidates);
-        let equals: Vec<_> = candidates
-            .into_iter()
-            .map(|candidate| candidate.eviction)
-            .collect();
-        let rank = |eviction: &&Eviction| tie(seed, self.node_name(eviction.node));
-        let chosen = equals
-            .iter()
-            .max_by_key(rank)
-            .expect("the best of some is not nothing")
-            .clone();
-        Preemption::Evict { chosen, equals }
+        let least = candidates.iter().map(Candidate::cost).min();
+        candidates.retain(|candidate| Some(candidate.cost()) == least);
+        Ok(candidates)
     }
 
     /// Whether the node promised to the pod still has lower pods on their way out.
-    fn waits_for_victims(&self, class: PodClassId, key: &str, refused: &Unschedulable) -> bool {
+    fn waits_for_victims(&mut self, class: PodClassId, key: &str) -> bool {
         let Some(node) = self.nominated_node(key) else {
             return false;
         };
-        let hopeless = refused
-            .nodes
-            .iter()
-            .any(|(id, refusal)| *id == node && refusal.is_unresolvable());
+        let beside = self.room_beside(class, key, node);
+        let refusal = self.refuses(class, node, &beside);
+        let hopeless = refusal.is_some_and(|refusal| refusal.is_unresolvable());
         let priority = self.class(class).priority;
         !hopeless
             && self.at(node).pods.iter().any(|id| {
                 let pod = self.pod(*id);
                 pod.terminating && self.class(pod.class).priority < priority
             })
+    }
+
+    /// What trying one node on the model says: a cost or why it does not help; none if the pod has room there.
+    pub(crate) fn try_eviction(
+        &mut self,
+        class: PodClassId,
+        key: &str,
+        node: NodeId,
+    ) -> Option<Result<Cost, Refusal>> {
+        let beside = self.room_beside(class, key, node);
+        let refusal = self.refuses(class, node, &beside)?;
+        if refusal.is_unresolvable() {
+            let reason = Reason::PreemptionNotHelpful;
+            return Some(Err(Refusal::new(Plugin::DefaultPreemption, reason)));
+        }
+        Some(
+            self.candidate(class, key, node)
+                .map(|candidate| candidate.cost()),
+        )
+    }
+
+    /// The eviction on a node for which evictions have a cost.
+    pub(crate) fn eviction_on(
+        &mut self,
+        class: PodClassId,
+        key: &str,
+        node: NodeId,
+    ) -> Option<Eviction> {
+        let beside = self.room_beside(class, key, node);
+        let (shape, priority) = (&self.class(class).shape, self.class(class).priority);
+        if !matches!(
+            self.plan_eviction(shape, priority, node, &beside),
+            Plan::Evict(_)
+        ) {
+            return self
+                .candidate(class, key, node)
+                .ok()
+                .map(|candidate| candidate.eviction);
+        }
+        let victims = self.planned_victims(shape, priority, node, &beside);
+        let (leaving, victims): (Vec<_>, Vec<_>) = victims
+            .into_iter()
+            .map(|id| self.pod(id))
+            .partition(|pod| pod.terminating);
+        let keys =
+            |pods: Vec<&crate::cluster::Pod>| pods.iter().map(|pod| pod.key.to_string()).collect();
+        Some(Eviction {
+            node,
+            victims: keys(victims),
+            leaving: keys(leaving),
+            pdb_violations: 0,
+        })
     }
 
     /// Tries one node. The model is as before when this returns.
@@ -139,16 +249,11 @@ impl Cluster {
         if lower.is_empty() {
             return Err(Refusal::new(Plugin::DefaultPreemption, Reason::NoVictims));
         }
-        let room: Vec<_> = self
-            .held_room(priority, key)
-            .into_iter()
-            .filter(|held| held.0 == node)
-            .collect();
-        let beside = room.into_iter().flat_map(|held| held.1).collect::<Vec<_>>();
+        let beside = self.room_beside(class, key, node);
         lower.sort_by_key(importance);
         lower
             .iter()
-            .for_each(|victim| self.unload(victim.class, node, victim.terminating));
+            .for_each(|victim| self.take_off(victim.class, node, victim.terminating));
         let refusal = self.refuses(class, node, &beside);
         let mut victims = Vec::new();
         let mut pdb_violations = 0;
@@ -159,20 +264,20 @@ impl Cluster {
                 .map(|v| (v, true))
                 .chain(others.into_iter().map(|v| (v, false)))
             {
-                self.load(victim.class, node, victim.terminating);
+                self.try_on(victim.class, node, victim.terminating);
                 if self.refuses(class, node, &beside).is_some() {
-                    self.unload(victim.class, node, victim.terminating);
+                    self.take_off(victim.class, node, victim.terminating);
                     pdb_violations += usize::from(violates);
                     victims.push(victim);
                 }
             }
             victims
                 .iter()
-                .for_each(|victim| self.load(victim.class, node, victim.terminating));
+                .for_each(|victim| self.try_on(victim.class, node, victim.terminating));
         } else {
             lower
                 .iter()
-                .for_each(|victim| self.load(victim.class, node, victim.terminating));
+                .for_each(|victim| self.try_on(victim.class, node, victim.terminating));
         }
         if let Some(refusal) = refusal {
             return Err(refusal);
@@ -191,6 +296,11 @@ impl Cluster {
             pdb_violations,
         };
         Ok(Candidate { eviction, victims })
+    }
+
+    /// The pods that room is held for on a node, of at least the pod's priority and other than itself.
+    fn room_beside(&self, class: PodClassId, key: &str, node: NodeId) -> Vec<PodClassId> {
+        self.held_on(node, self.class(class).priority, key)
     }
 
     /// Filters with room held for others, then without.
@@ -228,7 +338,7 @@ impl Cluster {
         let mut allowed: Vec<i32> = budgets.values().map(|budget| budget.allowed).collect();
         pods.iter().cloned().partition(|victim| {
             let class = self.class(victim.class);
-            let name = &self.pod(victim.pod).name;
+            let name = self.pod(victim.pod).name();
             let mut violates = false;
             for (budget, allowed) in budgets.values().zip(&mut allowed) {
                 if budget.covers(class, name, self.names()) {
@@ -247,42 +357,4 @@ fn importance(victim: &Victim) -> (Reverse<i32>, i64, String) {
         victim.start_time,
         victim.key.clone(),
     )
-}
-
-/// Upstream's criteria, each over what the one before left.
-fn keep_best(candidates: &mut Vec<Candidate>) {
-    let highest = |candidate: &Candidate| {
-        candidate
-            .victims
-            .first()
-            .map_or(i32::MIN, |victim| victim.priority)
-    };
-    let sum = |candidate: &Candidate| {
-        let priorities = candidate
-            .victims
-            .iter()
-            .map(|victim| i128::from(victim.priority) + (1 << 31));
-        priorities.sum::<i128>()
-    };
-    let earliest = |candidate: &Candidate| {
-        let top = candidate
-            .victims
-            .iter()
-            .filter(|victim| victim.priority == highest(candidate));
-        top.map(|victim| victim.start_time)
-            .min()
-            .unwrap_or(i64::MAX)
-    };
-    keep_least(candidates, |candidate| {
-        candidate.eviction.pdb_violations as i128
-    });
-    keep_least(candidates, |candidate| i128::from(highest(candidate)));
-    keep_least(candidates, sum);
-    keep_least(candidates, |candidate| candidate.victims.len() as i128);
-    keep_least(candidates, |candidate| -i128::from(earliest(candidate)));
-}
-
-fn keep_least(candidates: &mut Vec<Candidate>, cost: impl Fn(&Candidate) -> i128) {
-    let least = candidates.iter().map(&cost).min();
-    candidates.retain(|candidate| Some(cost(candidate)) == least);
 }

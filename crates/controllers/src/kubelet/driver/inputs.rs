@@ -1,0 +1,84 @@
+//! What the driver hears from the informers.
+//!
+//! Invariant: an update that is only the echo of the kubelet's own write is told apart, so that a pod is stepped for
+//! what others changed.
+
+use std::sync::Arc;
+
+use k8s_openapi::api::core::v1::{Node, Pod};
+use tokio::sync::mpsc;
+
+use crate::{
+    Change, Context,
+    kubelet::{config::Found, pod::Need},
+};
+
+#[derive(Debug)]
+pub(super) enum Input {
+    Pod(Arc<Pod>),
+    /// The kubelet's own write came back.
+    Echo(Arc<Pod>),
+    PodGone(Arc<Pod>),
+    /// What a pod asked for was looked up.
+    Answer {
+        pod: Arc<Pod>,
+        need: Need,
+        found: Found,
+    },
+    Node(Arc<Node>),
+    NodeGone(String),
+}
+
+pub(super) fn watch_pods(context: &Context, inputs: mpsc::UnboundedSender<Input>) {
+    context.informers.pods.on_change(move |change| {
+        let pod = change.object();
+        if node_of(pod).is_empty() {
+            return;
+        }
+        let input = match change {
+            Change::Deleted(_) => Input::PodGone(Arc::clone(pod)),
+            Change::Updated { old, new } if !concerns_kubelet(old, new) => {
+                Input::Echo(Arc::clone(pod))
+            }
+            Change::Added(_) | Change::Updated { .. } => Input::Pod(Arc::clone(pod)),
+        };
+        // Closed only when the process stops.
+        let _ = inputs.send(input);
+    });
+}
+
+pub(super) fn watch_nodes(context: &Context, inputs: mpsc::UnboundedSender<Input>) {
+    context.informers.nodes.on_change(move |change| {
+        let input = match change {
+            Change::Deleted(node) => {
+                Input::NodeGone(node.metadata.name.clone().unwrap_or_default())
+            }
+            Change::Added(node) | Change::Updated { new: node, .. } => {
+                Input::Node(Arc::clone(node))
+            }
+        };
+        let _ = inputs.send(input);
+    });
+}
+
+/// Whether an update is more than the echo of the kubelet's own status write.
+fn concerns_kubelet(old: &Pod, new: &Pod) -> bool {
+    let gated = new.spec.as_ref().is_some_and(|spec| {
+        spec.readiness_gates
+            .as_ref()
+            .is_some_and(|gates| !gates.is_empty())
+    });
+    gated
+        || old.metadata.generation != new.metadata.generation
+        || old.metadata.deletion_timestamp != new.metadata.deletion_timestamp
+        || old.metadata.generation.is_none()
+        || node_of(old) != node_of(new)
+}
+
+/// The node a pod is bound to, or nothing.
+pub(super) fn node_of(pod: &Pod) -> &str {
+    pod.spec
+        .as_ref()
+        .and_then(|spec| spec.node_name.as_deref())
+        .unwrap_or_default()
+}

@@ -1,0 +1,184 @@
+//! One kubelet as the driver knows it: its machine, and what it has told the API server about it.
+//!
+//! Invariant: a node's status is written when it turned, when its images changed, or when the last report is five
+//! minutes old, and at no other time.
+
+use std::sync::Arc;
+
+use jiff::{SignedDuration, Timestamp};
+use k8s_openapi::api::core::v1::{Node, ObjectReference, Pod};
+use kube::Resource;
+use serde_json::json;
+
+use crate::{
+    EventType, Recorder,
+    kubelet::{
+        host::Host,
+        node::{NodeFacts, Readiness},
+        pod::PodEvent,
+        writer::Write,
+    },
+};
+
+/// A kubelet renews its lease and computes its status this often.
+const BEAT: SignedDuration = SignedDuration::from_secs(10);
+/// An unchanged status is written this often.
+const STATUS_REPORT: SignedDuration = SignedDuration::from_secs(300);
+/// From the kubelet's start until the network plugin is up, at pace 1.
+const NETWORK_LINUX: SignedDuration = SignedDuration::from_secs(8);
+const NETWORK_WINDOWS: SignedDuration = SignedDuration::from_secs(20);
+
+/// A node and what its kubelet has told the API server.
+pub(super) struct Kubelet {
+    pub(super) host: Host,
+    pub(super) facts: Arc<NodeFacts>,
+    pub(super) node: Option<Arc<Node>>,
+    pub(super) talking: bool,
+    pub(super) readiness: Readiness,
+    recorder: Recorder,
+    reported_at: Timestamp,
+    reported_images: usize,
+    reported: Readiness,
+}
+
+/// How long the network plugin of a node needs, at pace 1.
+pub(super) fn network_delay(facts: &NodeFacts) -> SignedDuration {
+    if facts.is_windows() {
+        NETWORK_WINDOWS
+    } else {
+        NETWORK_LINUX
+    }
+}
+
+impl Kubelet {
+    /// The kubelet of a machine that has booted, registering now.
+    pub(super) fn new(
+        host: Host,
+        facts: Arc<NodeFacts>,
+        readiness: Readiness,
+        recorder: Recorder,
+        now: Timestamp,
+    ) -> Self {
+        Self {
+            reported_images: host.images().count(now),
+            host,
+            facts,
+            node: None,
+            talking: true,
+            readiness,
+            recorder,
+            reported_at: now,
+            reported: readiness,
+        }
+    }
+
+    /// The network is as a kubelet before this one left it.
+    pub(super) fn finds_network_up(&mut self) {
+        (self.readiness, self.reported) = (Readiness::Ready, Readiness::Ready);
+    }
+
+    /// The next report is due at once.
+    pub(super) fn report_at_once(&mut self) {
+        self.reported_at = Timestamp::MIN;
+    }
+
+    /// The write of the node's status, if something in it changed or it is old.
+    pub(super) fn report(&mut self, now: Timestamp) -> Option<Write> {
+        let node = self.node.clone().filter(|_| self.talking)?;
+        let images = self.host.images().count(now);
+        let turned = self.readiness != self.reported;
+        let old = now.duration_since(self.reported_at) >= STATUS_REPORT;
+        if !turned && !old && images == self.reported_images {
+            return None;
+        }
+        let before = node
+            .status
+            .as_ref()
+            .and_then(|status| status.conditions.as_deref());
+        let mut status =
+            json!({ "conditions": self.facts.conditions(self.readiness, before, now) });
+        if images != self.reported_images {
+            status["images"] = json!(self.host.images().report(now));
+        }
+        if turned && self.readiness == Readiness::Ready {
+            self.record_turn("NodeReady");
+        }
+        (self.reported_at, self.reported_images, self.reported) = (now, images, self.readiness);
+        Some(Write::NodeStatus {
+            name: self.facts.name.clone(),
+            status,
+        })
+    }
+
+    /// Records an event on a pod.
+    pub(super) fn record(&self, pod: &Pod, event: PodEvent) {
+        let mut object = pod.object_ref(&());
+        object.field_path = event.field_path;
+        let kind = if event.warning {
+            EventType::Warning
+        } else {
+            EventType::Normal
+        };
+        self.recorder
+            .record(object, kind, &event.reason, event.message);
+    }
+
+    /// Records what a kubelet says when it starts.
+    pub(super) fn record_start(&self) {
+        self.record_node("Starting", "Starting kubelet.".to_owned());
+        for turn in [
+            "NodeHasSufficientMemory",
+            "NodeHasNoDiskPressure",
+            "NodeHasSufficientPID",
+        ] {
+            self.record_turn(turn);
+        }
+        // Windows has no cgroups to enforce it with.
+        if !self.facts.is_windows() {
+            self.record_node(
+                "NodeAllocatableEnforced",
+                "Updated Node Allocatable limit across pods".to_owned(),
+            );
+        }
+        if self.readiness == Readiness::Ready {
+            self.record_turn("NodeReady");
+        }
+    }
+
+    fn record_turn(&self, reason: &str) {
+        let name = &self.facts.name;
+        self.record_node(reason, format!("Node {name} status is now: {reason}"));
+    }
+
+    /// An event about the node. The kubelet names its node as uid too, because it may not know the real one.
+    fn record_node(&self, reason: &str, message: String) {
+        let node = ObjectReference {
+            kind: Some("Node".to_owned()),
+            name: Some(self.facts.name.clone()),
+            uid: Some(self.facts.name.clone()),
+            ..ObjectReference::default()
+        };
+        self.recorder
+            .record(node, EventType::Normal, reason, message);
+    }
+}
+
+/// Whether a node says that it is ready.
+pub(super) fn is_ready(node: &Node) -> bool {
+    let mut conditions = node
+        .status
+        .iter()
+        .flat_map(|status| status.conditions.iter().flatten());
+    conditions.any(|condition| condition.type_ == "Ready" && condition.status == "True")
+}
+
+/// The next round of the node, each node at a moment of its own, so that a thousand nodes do not beat at once.
+pub(super) fn next_beat(name: &str, now: Timestamp) -> Timestamp {
+    let beat_ms = BEAT.as_millis() as i64;
+    let phase = name
+        .bytes()
+        .fold(0i64, |hash, byte| (hash * 31 + i64::from(byte)) % beat_ms);
+    let passed = (now.as_millisecond() - phase).rem_euclid(beat_ms);
+    now.saturating_add(SignedDuration::from_millis(beat_ms - passed))
+        .unwrap_or(Timestamp::MAX)
+}

@@ -1,0 +1,79 @@
+//! How a kubelet that was restarted takes back the pods it finds at the API server.
+//!
+//! Invariant: nothing that ran is started a second time, and a pod whose status is final is never written again.
+
+use std::sync::Arc;
+
+use jiff::Timestamp;
+
+use super::{Life, Parts, PodSim, Sandbox, config::Volumes};
+use crate::kubelet::{container::State, images::ImageRef};
+
+impl PodSim {
+    pub(super) fn adopt(&mut self, parts: &mut Parts<'_>, now: Timestamp) {
+        let pod = Arc::clone(&self.pod);
+        let Some(status) = pod.status.as_ref() else {
+            return;
+        };
+        let Some(start) = &status.start_time else {
+            return;
+        };
+        self.start_time = Some(start.0);
+        if let Some("Succeeded" | "Failed") = status.phase.as_deref() {
+            // Its status is final: nothing is written again, only a deletion is carried out.
+            self.life = Life::Over { why: None };
+            self.sealed = true;
+            return;
+        }
+        let begun = status
+            .container_statuses
+            .iter()
+            .chain(&status.init_container_statuses)
+            .flatten()
+            .any(|status| status.container_id.is_some());
+        let address = status.pod_ip.as_ref().and_then(|ip| ip.parse().ok());
+        match address {
+            Some(address) if !self.host_network() => {
+                parts.addresses.adopt(&self.uid, address);
+                self.ip = Some(address);
+            }
+            // The address of such a pod says nothing of its sandbox: it has it from the first moment.
+            _ if self.host_network() && begun => {}
+            _ => return,
+        }
+        self.sandbox = Sandbox::Up;
+        self.volumes = Volumes::Mounted;
+        let found = || {
+            status
+                .container_statuses
+                .iter()
+                .chain(&status.init_container_statuses)
+                .flatten()
+        };
+        for index in 0..self.units.len() {
+            let name = &*self.units[index].name;
+            let Some(status) = found().find(|status| status.name == name) else {
+                continue;
+            };
+            let (started, ready) = (status.started == Some(true), status.ready);
+            let run = |since| {
+                let plan = self.plan_run(index, since, parts);
+                State::Running {
+                    since,
+                    exit: plan.exit,
+                    probes: plan
+                        .probes
+                        .map(|probes| Box::new(probes.resumed(started, ready, now))),
+                    condemned: false,
+                }
+            };
+            let found = self.units[index].found(status, run);
+            self.units[index] = found;
+            if self.units[index].starts > 0
+                && let Ok(image) = ImageRef::parse(&self.units[index].image)
+            {
+                parts.images.adopt(&image, now);
+            }
+        }
+    }
+}

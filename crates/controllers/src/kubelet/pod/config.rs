@@ -1,0 +1,251 @@
+//! How a pod comes by what it takes from ConfigMaps and Secrets: volumes before its sandbox, environments before each
+//! start of a container.
+//!
+//! The machine cannot look anything up: it asks ([`Effect::Ask`]), is told ([`PodSim::answer`]), and judges in the next
+//! step. A volume that cannot be filled is tried again with the reconciler's back-off, a container that cannot be
+//! configured at the kubelet's next look; both are controllers' timers and therefore real time.
+//!
+//! Invariant: there is one question under way for a volume or a container at most, and a pod that refers to nothing
+//! never asks.
+
+use std::collections::BTreeSet;
+
+use jiff::{SignedDuration, Timestamp};
+
+use super::{Effect, Parts, PodSim, sync};
+use crate::kubelet::{
+    config::{self, Found, Object},
+    container::{Retry, State},
+};
+
+/// The first pause after a volume could not be filled; each one after it is twice as long.
+const FIRST_PAUSE: SignedDuration = SignedDuration::from_millis(500);
+/// The longest such pause.
+const LONGEST_PAUSE: SignedDuration = SignedDuration::from_secs(122);
+/// How long a kubelet waits for a pod's volumes before it says so, and soon begins to wait anew.
+const PATIENCE: SignedDuration = SignedDuration::from_secs(123);
+
+/// What a question is about.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Need {
+    /// A volume, by its position in the pod's spec.
+    Volume(usize),
+    /// A container, by its position among the pod's containers.
+    Container(usize),
+}
+
+/// Which of some objects exist in the pod's namespace, and what is in them.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Question {
+    /// What asks.
+    pub need: Need,
+    /// What it asks for.
+    pub objects: BTreeSet<Object>,
+}
+
+/// Where a pod is with the volumes that are filled from objects.
+#[derive(Clone, Debug)]
+pub(super) enum Volumes {
+    /// Nobody has looked at them.
+    New,
+    /// Some of them are not there.
+    Pending(Box<Pending>),
+    /// They are there, or there are none.
+    Mounted,
+}
+
+/// Volumes that are being filled.
+#[derive(Clone, Debug)]
+pub(super) struct Pending {
+    mounts: Vec<Mount>,
+    patience_ends: Timestamp,
+}
+
+#[derive(Clone, Debug)]
+struct Mount {
+    /// Position in `spec.volumes`.
+    index: usize,
+    state: MountState,
+    /// How long the last pause was.
+    pause: SignedDuration,
+}
+
+#[derive(Clone, Debug)]
+enum MountState {
+    /// It asks for what it shows.
+    Asking,
+    /// It has been told.
+    Told(Found),
+    /// It could not be filled.
+    Failed {
+        retry_at: Timestamp,
+    },
+    Done,
+}
+
+impl Volumes {
+    /// When there is something to do about them.
+    pub(super) fn wake(&self) -> Option<Timestamp> {
+        let Self::Pending(pending) = self else {
+            return None;
+        };
+        let retries = pending.mounts.iter().filter_map(|mount| match mount.state {
+            MountState::Failed { retry_at } => Some(retry_at),
+            _ => None,
+        });
+        retries.chain([pending.patience_ends]).min()
+    }
+}
+
+impl PodSim {
+    /// Takes the answer to a question; the next step judges it.
+    pub fn answer(&mut self, need: Need, found: Found) {
+        match need {
+            Need::Volume(index) => {
+                if let Volumes::Pending(pending) = &mut self.volumes
+                    && let Some(mount) =
+                        pending.mounts.iter_mut().find(|mount| mount.index == index)
+                    && matches!(mount.state, MountState::Asking)
+                {
+                    mount.state = MountState::Told(found);
+                }
+            }
+            Need::Container(index) => {
+                if let Some(unit) = self.units.get_mut(index)
+                    && let State::Configuring { told } = &mut unit.state
+                {
+                    *told = Some(Box::new(found));
+                }
+            }
+        }
+    }
+
+    /// Brings the volumes on; `true` if all of them are there.
+    pub(super) fn advance_volumes(&mut self, now: Timestamp) -> bool {
+        let mut pending = match std::mem::replace(&mut self.volumes, Volumes::Mounted) {
+            Volumes::Mounted => return true,
+            Volumes::Pending(pending) => pending,
+            Volumes::New => {
+                let mounts = self.mounts(now);
+                if mounts.is_empty() {
+                    return true;
+                }
+                Box::new(Pending {
+                    mounts,
+                    patience_ends: later(now, PATIENCE),
+                })
+            }
+        };
+        for mount in &mut pending.mounts {
+            self.advance_mount(mount, now);
+        }
+        let missing: Vec<_> = pending
+            .mounts
+            .iter()
+            .filter(|mount| !matches!(mount.state, MountState::Done))
+            .map(|mount| self.volume_name(mount.index))
+            .collect();
+        if missing.is_empty() {
+            return true;
+        }
+        if pending.patience_ends <= now {
+            let message = format!(
+                "Unable to attach or mount volumes: unmounted volumes=[{}], unattached volumes=[], \
+                 failed to process volumes=[]: context deadline exceeded",
+                missing.join(" ")
+            );
+            self.event(true, "FailedMount", message, None);
+            pending.patience_ends = later(now, sync::RESYNC_AFTER_ERROR + PATIENCE);
+        }
+        self.volumes = Volumes::Pending(pending);
+        false
+    }
+
+    /// What has to be filled; due at once.
+    fn mounts(&self, now: Timestamp) -> Vec<Mount> {
+        let volumes = self.spec().volumes.iter().flatten().enumerate();
+        volumes
+            .filter(|(_, volume)| !config::of_volume(volume).is_empty())
+            .map(|(index, _)| Mount {
+                index,
+                state: MountState::Failed { retry_at: now },
+                pause: SignedDuration::ZERO,
+            })
+            .collect()
+    }
+
+    fn advance_mount(&mut self, mount: &mut Mount, now: Timestamp) {
+        let volumes = self.spec().volumes.as_ref();
+        let volume = volumes.and_then(|volumes| volumes.get(mount.index));
+        let uses = volume.map(config::of_volume).unwrap_or_default();
+        match &mount.state {
+            MountState::Failed { retry_at } if *retry_at <= now => {
+                mount.state = MountState::Asking;
+                let objects = uses.objects();
+                self.ask(Need::Volume(mount.index), objects);
+            }
+            MountState::Told(found) => {
+                let Err(error) = uses.payload(found) else {
+                    mount.state = MountState::Done;
+                    return;
+                };
+                let name = self.volume_name(mount.index);
+                let message = format!("MountVolume.SetUp failed for volume \"{name}\" : {error}");
+                self.event(true, "FailedMount", message, None);
+                mount.pause = (mount.pause * 2).clamp(FIRST_PAUSE, LONGEST_PAUSE);
+                mount.state = MountState::Failed {
+                    retry_at: later(now, mount.pause),
+                };
+            }
+            _ => {}
+        }
+    }
+
+    fn volume_name(&self, index: usize) -> String {
+        let volume = self.spec().volumes.as_ref().and_then(|all| all.get(index));
+        volume.map(|volume| volume.name.clone()).unwrap_or_default()
+    }
+
+    /// What follows when a container's image is there: it is created, once what its environment is made of is known.
+    pub(super) fn configure(&mut self, index: usize, parts: &Parts<'_>, now: Timestamp) -> State {
+        let container = self.container(&self.units[index]);
+        let objects = container.map(|container| config::of_container(container).objects());
+        let objects = objects.unwrap_or_default();
+        if objects.is_empty() {
+            return sync::creating(parts, now);
+        }
+        self.ask(Need::Container(index), objects);
+        State::Configuring { told: None }
+    }
+
+    /// What follows when it is known.
+    pub(super) fn configured(
+        &mut self,
+        index: usize,
+        found: &Found,
+        parts: &Parts<'_>,
+        now: Timestamp,
+    ) -> State {
+        let namespace = self.pod.metadata.namespace.as_deref().unwrap_or_default();
+        let uses = self.container(&self.units[index]).map(config::of_container);
+        let Err(error) = uses.unwrap_or_default().environment(namespace, found) else {
+            return sync::creating(parts, now);
+        };
+        self.event(true, "Failed", format!("Error: {error}"), Some(index));
+        self.failed(index, "CreateContainerConfigError", error);
+        State::Blocked {
+            retry: Some(Box::new(Retry {
+                backing_off_at: None,
+                at: later(now, sync::RESYNC_AFTER_ERROR),
+            })),
+        }
+    }
+
+    fn ask(&mut self, need: Need, objects: BTreeSet<Object>) {
+        self.effects.push(Effect::Ask(Question { need, objects }));
+    }
+}
+
+fn later(now: Timestamp, pause: SignedDuration) -> Timestamp {
+    now.saturating_add(pause).unwrap_or(Timestamp::MAX)
+}

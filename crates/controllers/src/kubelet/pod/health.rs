@@ -1,0 +1,123 @@
+//! What follows from a container's probes: events, readiness, and the restart of one that failed too often.
+//!
+//! Upstream: the restart is measured against the exit before, so a container whose liveness probe fails once a minute is
+//! restarted at once until its back-off has grown longer than that.
+
+use jiff::Timestamp;
+
+use super::{Parts, PodSim, grace_ends};
+use crate::kubelet::{
+    annotations::ProbeKind,
+    container::{Exit, Role, State},
+    probes::{self, Outcome},
+    restart,
+};
+
+impl PodSim {
+    /// Probes a running container once, if a probe is due.
+    pub(super) fn probe(&mut self, index: usize, parts: &Parts<'_>, now: Timestamp) {
+        let State::Running {
+            probes: Some(probes),
+            ..
+        } = &mut self.units[index].state
+        else {
+            return;
+        };
+        match probes.probe(now) {
+            None => {}
+            Some(Outcome::Failed(kind)) => self.unhealthy(index, kind, parts),
+            Some(Outcome::Kill(kind)) => {
+                self.unhealthy(index, kind, parts);
+                self.condemn(index, kind, parts, now);
+            }
+        }
+    }
+
+    /// Makes the plans of what runs anew, because the pod is steered otherwise.
+    pub(super) fn plan_anew(&mut self, parts: &Parts<'_>, now: Timestamp) {
+        for index in 0..self.units.len() {
+            let State::Running {
+                since,
+                condemned: false,
+                ..
+            } = self.units[index].state
+            else {
+                continue;
+            };
+            let plan = self.plan_run(index, since, parts);
+            if let State::Running { exit, probes, .. } = &mut self.units[index].state {
+                let (started, ready) = probes
+                    .as_ref()
+                    .map_or((true, true), |probes| (probes.started(), probes.ready()));
+                *exit = plan.exit;
+                *probes = plan
+                    .probes
+                    .map(|probes| Box::new(probes.resumed(started, ready, now)));
+            }
+        }
+    }
+
+    /// Whether a container that is stopped for a failed probe is started again.
+    pub(super) fn restarts_after_failed_probe(&self, index: usize) -> bool {
+        let unit = &self.units[index];
+        let asks = |container| restart::after_failed_probe(container, self.spec());
+        unit.role == Role::Sidecar || self.container(unit).is_some_and(asks)
+    }
+
+    /// What follows when a container has stopped that had failed a probe.
+    pub(super) fn replace_condemned(
+        &mut self,
+        index: usize,
+        exit: Box<Exit>,
+        now: Timestamp,
+    ) -> State {
+        let before = self.units[index].last.as_ref();
+        match before.and_then(|last| last.finished_at) {
+            Some(before) => self.start_again(index, exit, before, now),
+            None => {
+                self.units[index].last = Some(exit);
+                State::Idle
+            }
+        }
+    }
+
+    fn unhealthy(&mut self, index: usize, kind: ProbeKind, parts: &Parts<'_>) {
+        let ip = match self.ip {
+            Some(ip) => ip.to_string(),
+            None => parts.facts.internal_ip.to_string(),
+        };
+        let container = self.container(&self.units[index]);
+        let message = container.map(|container| {
+            probes::failure_message(container, kind, &ip, parts.facts.is_windows())
+        });
+        self.event(true, "Unhealthy", message.unwrap_or_default(), Some(index));
+    }
+
+    /// Stops a container whose probe failed too often.
+    fn condemn(&mut self, index: usize, kind: ProbeKind, parts: &Parts<'_>, now: Timestamp) {
+        let word = match kind {
+            ProbeKind::Startup => "startup",
+            ProbeKind::Liveness | ProbeKind::Readiness => "liveness",
+        };
+        let ending = if self.restarts_after_failed_probe(index) {
+            ", will be restarted"
+        } else {
+            ""
+        };
+        let name = &self.units[index].name;
+        let message = format!("Container {name} failed {word} probe{ending}");
+        self.event(false, "Killing", message, Some(index));
+        let probe = self.container(&self.units[index]).and_then(|container| {
+            match kind {
+                ProbeKind::Startup => container.startup_probe.as_ref(),
+                ProbeKind::Liveness | ProbeKind::Readiness => container.liveness_probe.as_ref(),
+            }?
+            .termination_grace_period_seconds
+        });
+        let grace_s = probe.or(self.spec().termination_grace_period_seconds);
+        if let State::Running { condemned, .. } = &mut self.units[index].state {
+            *condemned = true;
+        }
+        self.stop_run(index, grace_ends(grace_s.unwrap_or(30), now), parts, now);
+    }
+}

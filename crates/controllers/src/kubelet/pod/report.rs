@@ -1,0 +1,153 @@
+//! What a pod's machine reports: the status as the kubelet would write it, and whether it is worth a write.
+//!
+//! Invariant: the same status is never written twice in a row, and nothing follows the final one.
+
+use std::{hash::Hasher, io};
+
+use jiff::Timestamp;
+use k8s_openapi::{
+    api::core::v1::{HostIP, Pod, PodIP, PodStatus},
+    apimachinery::pkg::apis::meta::v1::Time,
+};
+use rustc_hash::FxHasher;
+
+use super::{Effect, Life, Parts, PodSim, Sandbox};
+use crate::kubelet::{
+    container::{Role, Subject},
+    node::NodeFacts,
+    status::{self, View},
+};
+
+impl PodSim {
+    pub(super) fn report(&mut self, parts: &Parts<'_>, now: Timestamp, effects: &mut Vec<Effect>) {
+        if self.sealed {
+            return;
+        }
+        let status = self.status(parts.facts, now);
+        let fingerprint = Some(fingerprint(&status));
+        if self.written == fingerprint {
+            return;
+        }
+        let address = self
+            .ip
+            .filter(|_| parts.facts.is_windows() && !self.address_written);
+        let address = address.map(|ip| format!("{ip}/{}", parts.facts.subnet_prefix_len));
+        self.address_written |= address.is_some();
+        self.written = fingerprint;
+        self.sealed = matches!(self.life, Life::Over { .. });
+        effects.push(Effect::Status {
+            status: Box::new(status),
+            address,
+        });
+    }
+
+    /// The status as the kubelet would write it now.
+    fn status(&mut self, facts: &NodeFacts, now: Timestamp) -> PodStatus {
+        let mut written = PodStatus {
+            start_time: self.start_time.map(Time),
+            observed_generation: self.pod.metadata.generation,
+            ..PodStatus::default()
+        };
+        let why = match &self.life {
+            Life::Rejected(rejection) => {
+                written.phase = Some("Failed".to_owned());
+                written.reason = Some(rejection.reason.clone());
+                written.message = Some(format!("Pod was rejected: {}", rejection.message));
+                return written;
+            }
+            Life::Stopping { why, .. } | Life::Over { why } => *why,
+            Life::Active => None,
+        };
+        let has_init = self.units.iter().any(|unit| unit.role != Role::App);
+        let subject = |unit| Subject {
+            pod_uid: &self.uid,
+            container: self.container(unit),
+            untried: if has_init {
+                "PodInitializing"
+            } else {
+                "ContainerCreating"
+            },
+        };
+        let statuses: Vec<_> = self
+            .units
+            .iter()
+            .map(|unit| unit.status(&subject(unit)))
+            .collect();
+        let over = matches!(self.life, Life::Over { .. });
+        let derived = || status::phase(&self.units, |unit, code| self.restarts(unit, code), over);
+        let phase = match why.map_or_else(derived, |_| "Failed") {
+            // Whatever ends has a terminal phase, even if it never ran.
+            "Pending" | "Running" if over => "Failed",
+            phase => phase,
+        };
+        let view = View {
+            pod: &self.pod,
+            units: &self.units,
+            statuses: &statuses,
+            phase,
+            sandbox_up: self.sandbox == Sandbox::Up,
+            now,
+        };
+        written.conditions = Some(status::conditions(&view, &mut self.transitions));
+        written.phase = Some(phase.to_owned());
+        if let Some((reason, message)) = why {
+            (written.reason, written.message) = (Some(reason.to_owned()), Some(message.to_owned()));
+        }
+        let host_ip = facts.internal_ip.to_string();
+        let ip = if self.host_network() {
+            Some(host_ip.clone())
+        } else {
+            let known = self
+                .ip
+                .filter(|_| !matches!(self.sandbox, Sandbox::Creating { .. }));
+            known.map(|ip| ip.to_string())
+        };
+        written.pod_ips = ip.clone().map(|ip| vec![PodIP { ip }]);
+        written.pod_ip = ip;
+        written.host_ips = Some(vec![HostIP {
+            ip: host_ip.clone(),
+        }]);
+        written.host_ip = Some(host_ip);
+        let inits = self
+            .units
+            .iter()
+            .filter(|unit| unit.role != Role::App)
+            .count();
+        let mut statuses = statuses;
+        let mut apps = statuses.split_off(inits);
+        apps.sort_by(|a, b| a.name.cmp(&b.name));
+        written.init_container_statuses = (inits > 0).then_some(statuses);
+        written.container_statuses = Some(apps);
+        written
+    }
+}
+
+/// Whether the API server says that the pod is ready.
+pub(super) fn is_ready(pod: &Pod) -> bool {
+    let mut conditions = pod
+        .status
+        .iter()
+        .flat_map(|status| status.conditions.iter().flatten());
+    conditions.any(|condition| condition.type_ == "Ready" && condition.status == "True")
+}
+
+/// A number that differs where statuses do.
+fn fingerprint(status: &PodStatus) -> u64 {
+    struct Sink(FxHasher);
+    impl io::Write for Sink {
+        fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+            self.0.write(bytes);
+            Ok(bytes.len())
+        }
+
+        fn flush(&mut self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+    let mut sink = io::BufWriter::with_capacity(4096, Sink(FxHasher::default()));
+    // Neither plain data nor a hash can fail to be written; if one did, the status would count as changed.
+    let _ = serde_json::to_writer(&mut sink, status);
+    sink.into_inner()
+        .map(|sink| sink.0.finish())
+        .unwrap_or_default()
+}

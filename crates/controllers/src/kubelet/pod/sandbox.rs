@@ -1,0 +1,94 @@
+//! The pause container of a pod and its network: where the address comes from, and what is said when there is none.
+//!
+//! A pod on the host's network, which every Windows HostProcess pod is, has the node's address and takes none.
+
+use jiff::{SignedDuration, Timestamp};
+
+use super::{Parts, PodSim};
+use crate::kubelet::ids;
+
+/// How soon the kubelet tries again to make a sandbox.
+const SANDBOX_RETRY: SignedDuration = SignedDuration::from_secs(10);
+
+/// The pause container and its network.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in crate::kubelet) enum Sandbox {
+    None,
+    Creating { until: Timestamp },
+    Failed { retry_at: Timestamp },
+    Up,
+}
+
+impl Sandbox {
+    /// When there is something to do about it.
+    pub(super) fn wake(self) -> Option<Timestamp> {
+        match self {
+            Self::Creating { until } => Some(until),
+            Self::Failed { retry_at } => Some(retry_at),
+            Self::None | Self::Up => None,
+        }
+    }
+}
+
+impl PodSim {
+    pub(super) fn host_network(&self) -> bool {
+        self.spec().host_network == Some(true)
+    }
+
+    pub(super) fn advance_sandbox(&mut self, parts: &mut Parts<'_>, now: Timestamp) {
+        if !self.advance_volumes(now) {
+            return;
+        }
+        match self.sandbox {
+            Sandbox::Up => return,
+            Sandbox::Failed { retry_at } if retry_at > now => return,
+            Sandbox::None | Sandbox::Failed { .. } => match self.obtain_address(parts, now) {
+                Ok(()) => {
+                    self.sandbox = Sandbox::Creating {
+                        until: parts.pace.after(now, parts.delays.sandbox),
+                    };
+                }
+                Err(retry_at) => {
+                    self.sandbox = Sandbox::Failed { retry_at };
+                    let message = self.no_address(parts.facts.is_windows(), now);
+                    self.event(true, "FailedCreatePodSandBox", message, None);
+                }
+            },
+            Sandbox::Creating { .. } => {}
+        }
+        if let Sandbox::Creating { until } = self.sandbox
+            && until <= now
+        {
+            self.sandbox = Sandbox::Up;
+        }
+    }
+
+    /// Takes an address, or says when to try again.
+    fn obtain_address(&mut self, parts: &mut Parts<'_>, now: Timestamp) -> Result<(), Timestamp> {
+        if self.host_network() {
+            return Ok(());
+        }
+        let address = parts
+            .addresses
+            .assign(&self.uid, now)
+            .map_err(|exhausted| {
+                let retry = now.saturating_add(SANDBOX_RETRY).unwrap_or(Timestamp::MAX);
+                exhausted.until.map_or(retry, |until| until.min(retry))
+            })?;
+        self.ip = Some(address);
+        Ok(())
+    }
+
+    fn no_address(&self, windows: bool, now: Timestamp) -> String {
+        let sandbox = ids::hex64(&[&self.uid, "sandbox", &now.as_second().to_string()]);
+        let plugin = if windows {
+            "plugin type=\"vpc-bridge\" name=\"vpc\" failed (add): failed to parse Kubernetes args: \
+             pod does not have label vpc.amazonaws.com/PrivateIPv4Address"
+        } else {
+            "plugin type=\"aws-cni\" name=\"aws-cni\" failed (add): add cmd: failed to assign an IP address to container"
+        };
+        format!(
+            "Failed to create pod sandbox: rpc error: code = Unknown desc = failed to setup network for sandbox \"{sandbox}\": {plugin}"
+        )
+    }
+}

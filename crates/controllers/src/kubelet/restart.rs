@@ -1,0 +1,85 @@
+//! Whether a container is started again: the pod's policy, the container's own, and its rules by exit code.
+//!
+//! Upstream: `ContainerShouldRestart`. What `RestartAllContainers` asks for is done for the container that exited only.
+
+use k8s_openapi::api::core::v1::{Container, ContainerRestartRule, PodSpec};
+
+/// Whether an exit of `container` with `code` leads to another start.
+pub(super) fn after_exit(container: &Container, spec: &PodSpec, code: i32) -> bool {
+    let own = container.restart_policy.as_deref();
+    let mut rules = container.restart_policy_rules.iter().flatten();
+    // Rules count only beside a policy of the container's own, which validation asks for.
+    if own.is_some() && rules.any(|rule| matches(rule, code)) {
+        return true;
+    }
+    match own.or(spec.restart_policy.as_deref()) {
+        Some("Never") => false,
+        Some("OnFailure") => code != 0,
+        _ => true,
+    }
+}
+
+/// Whether a container whose probe failed is started again: unless nothing ever is.
+pub(super) fn after_failed_probe(container: &Container, spec: &PodSpec) -> bool {
+    let own = container.restart_policy.as_deref();
+    own.or(spec.restart_policy.as_deref()) != Some("Never")
+}
+
+fn matches(rule: &ContainerRestartRule, code: i32) -> bool {
+    let Some(exit) = &rule.exit_codes else {
+        return false;
+    };
+    let listed = exit.values.iter().flatten().any(|value| *value == code);
+    match exit.operator.as_str() {
+        "In" => listed,
+        "NotIn" => !listed,
+        _ => false,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    fn verdict(container: Value, pod_policy: &str, code: i32) -> bool {
+        let mut container = container;
+        container["name"] = json!("c");
+        let container = serde_json::from_value(container).expect("a container");
+        let spec = PodSpec {
+            restart_policy: Some(pod_policy.to_owned()),
+            ..PodSpec::default()
+        };
+        after_exit(&container, &spec, code)
+    }
+
+    #[test]
+    fn a_containers_rules_come_before_its_policy_and_its_policy_before_the_pods() {
+        let rule = |operator: &str| {
+            json!({
+                "restartPolicy": "Never",
+                "restartPolicyRules": [{ "action": "Restart", "exitCodes": { "operator": operator, "values": [42] } }],
+            })
+        };
+        let cases = [
+            (json!({}), "Always", 0, true),
+            (json!({}), "OnFailure", 0, false),
+            (json!({}), "OnFailure", 1, true),
+            (json!({}), "Never", 1, false),
+            (json!({ "restartPolicy": "OnFailure" }), "Never", 1, true),
+            (json!({ "restartPolicy": "Never" }), "Always", 1, false),
+            (rule("In"), "Always", 42, true),
+            (rule("In"), "Always", 1, false),
+            (rule("NotIn"), "Always", 1, true),
+            (rule("NotIn"), "Always", 42, false),
+        ];
+        for (container, policy, code, expected) in cases {
+            assert_eq!(
+                verdict(container.clone(), policy, code),
+                expected,
+                "{container} in a pod with {policy} after {code}"
+            );
+        }
+    }
+}

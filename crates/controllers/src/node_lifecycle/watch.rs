@@ -1,0 +1,77 @@
+//! What the node lifecycle loop hears of.
+
+use std::sync::Arc;
+
+use k8s_openapi::{
+    api::{
+        coordination::v1::Lease,
+        core::v1::{Node, Pod, Toleration},
+    },
+    apimachinery::pkg::apis::meta::v1::MicroTime,
+};
+use kube::{Api, ResourceExt};
+use tokio::sync::mpsc;
+
+use crate::{Change, Context, Informer, pods};
+
+/// Something the loop reacts to.
+#[derive(Debug)]
+pub(super) enum Input {
+    Node(Arc<Node>),
+    NodeGone(Arc<Node>),
+    Lease(String, Option<MicroTime>),
+    Pod(Arc<Pod>),
+    PodGone(Arc<Pod>),
+    /// A write about this node has ended.
+    Written(String),
+}
+
+/// Turns changes of nodes, their leases and pods into inputs. Of pods, only those on a node count, and of their changes
+/// only what eviction depends on.
+pub(super) fn start(context: &Context, inputs: &mpsc::UnboundedSender<Input>) {
+    // A send fails only when the process stops.
+    let tx = inputs.clone();
+    context.informers.nodes.on_change(move |change| {
+        let node = Arc::clone(change.object());
+        let _ = tx.send(if change.is_deleted() {
+            Input::NodeGone(node)
+        } else {
+            Input::Node(node)
+        });
+    });
+    let tx = inputs.clone();
+    context.informers.pods.on_change(move |change| {
+        let pod = change.object();
+        if pods::node_name(pod).is_empty() {
+            return;
+        }
+        let input = match change {
+            Change::Deleted(_) => Input::PodGone(Arc::clone(pod)),
+            Change::Updated { old, new }
+                if pods::node_name(old) == pods::node_name(new)
+                    && tolerations(old) == tolerations(new) =>
+            {
+                return;
+            }
+            _ => Input::Pod(Arc::clone(pod)),
+        };
+        let _ = tx.send(input);
+    });
+    let leases: Api<Lease> = Api::namespaced(context.client.clone(), "kube-node-lease");
+    let leases = Informer::new(leases, &[], context.tasks.clone(), context.shutdown.clone());
+    let tx = inputs.clone();
+    leases.on_change(move |change| {
+        if !change.is_deleted() {
+            let lease = change.object();
+            let renewal = lease.spec.as_ref().and_then(|spec| spec.renew_time.clone());
+            let _ = tx.send(Input::Lease(lease.name_any(), renewal));
+        }
+    });
+}
+
+fn tolerations(pod: &Pod) -> &[Toleration] {
+    pod.spec
+        .as_ref()
+        .and_then(|spec| spec.tolerations.as_deref())
+        .unwrap_or_default()
+}

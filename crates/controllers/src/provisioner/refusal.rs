@@ -1,0 +1,205 @@
+//! Why no pool buys for a pod, in the words of Karpenter's FailedScheduling event. Pure.
+//!
+//! Invariant: what upstream has words for is said in them; where its words would need what a plan does not keep (all
+//! requirements of the node that was tried), the engine's own are used. `mullion why` tells more.
+
+use std::{collections::BTreeMap, sync::Arc};
+
+use mullion_engine::{
+    Cluster, LabelMismatch, Reason,
+    model::ResourceMap,
+    provision::{PoolReason, PoolRefusal, Unplaceable},
+};
+use rustc_hash::FxHashMap;
+use serde_json::json;
+
+use super::market::resource_list;
+
+/// All that keeps each pod without a node, by its key. Pods that were refused together share the text.
+pub(super) fn texts(
+    cluster: &Cluster,
+    unplaceable: &[Unplaceable],
+    overheads: &BTreeMap<&str, &ResourceMap>,
+) -> BTreeMap<String, Arc<str>> {
+    let mut known: FxHashMap<*const PoolRefusal, Arc<str>> = FxHashMap::default();
+    let text = |unplaceable: &Unplaceable| -> Arc<str> {
+        if unplaceable.invalid.is_some() || unplaceable.pools.is_empty() {
+            return words(cluster, unplaceable, overheads).into();
+        }
+        let text = known
+            .entry(unplaceable.pools.as_ptr())
+            .or_insert_with(|| words(cluster, unplaceable, overheads).into());
+        Arc::clone(text)
+    };
+    let keys = unplaceable.iter().map(|pod| pod.pod.clone());
+    keys.zip(unplaceable.iter().map(text)).collect()
+}
+
+/// All that keeps a pod without a node, pool by pool. `overheads` is what DaemonSets take of each pool's nodes.
+fn words(
+    cluster: &Cluster,
+    unplaceable: &Unplaceable,
+    overheads: &BTreeMap<&str, &ResourceMap>,
+) -> String {
+    if let Some(invalid) = &unplaceable.invalid {
+        return invalid.to_string();
+    }
+    let of_pool = |refusal: &PoolRefusal| {
+        let overhead = overheads.get(refusal.pool.as_str());
+        let overhead = overhead.map(|overhead| resource_list(overhead));
+        of_pool(
+            cluster,
+            refusal,
+            &json!(overhead.unwrap_or_default()).to_string(),
+        )
+    };
+    let reasons: Vec<_> = unplaceable.pools.iter().map(of_pool).collect();
+    match reasons.is_empty() {
+        true => "no nodepools found".to_owned(),
+        false => reasons.join("; "),
+    }
+}
+
+fn of_pool(cluster: &Cluster, refusal: &PoolRefusal, overhead: &str) -> String {
+    let pool = &refusal.pool;
+    let why = match &refusal.reason {
+        PoolReason::LimitReached { resource, .. } if resource == "nodes" => {
+            return format!("node limits have been exhausted for nodepool (NodePool={pool})");
+        }
+        PoolReason::LimitReached { .. } => {
+            return format!(
+                "all available instance types exceed limits for nodepool (NodePool={pool})"
+            );
+        }
+        PoolReason::NoInstanceTypes => {
+            "nodepool requirements filtered out all available instance types".to_owned()
+        }
+        PoolReason::TooLarge { .. } => "no instance type has enough resources".to_owned(),
+        PoolReason::NoOffering => "no instance type has the required offering".to_owned(),
+        PoolReason::MinValues { key, .. } => {
+            format!("minValues requirement is not met for label(s) (label(s)=[{key}])")
+        }
+        PoolReason::Incompatible { reason, .. } | PoolReason::Topology { reason, .. } => {
+            of_reason(cluster, *reason)
+        }
+    };
+    format!("incompatible with nodepool {pool:?}, daemonset overhead={overhead}, {why}")
+}
+
+fn of_reason(cluster: &Cluster, reason: Reason) -> String {
+    match reason {
+        Reason::UntoleratedTaint { key, value, effect } => {
+            let effect = effect.as_str();
+            let (key, value) = (cluster.text(key), cluster.text(value));
+            match value {
+                "" => format!("did not tolerate taint (taint={key}:{effect})"),
+                value => format!("did not tolerate taint (taint={key}={value}:{effect})"),
+            }
+        }
+        Reason::OperatingSystem { wanted, found } => mismatch(
+            "kubernetes.io/os",
+            cluster.text(wanted),
+            found.map(|found| cluster.text(found)),
+        ),
+        Reason::NodeAffinity {
+            mismatch: Some(LabelMismatch { key, wanted, found }),
+        } => mismatch(
+            cluster.text(key),
+            cluster.text(wanted),
+            found.map(|found| cluster.text(found)),
+        ),
+        other => cluster.reason_detail(other),
+    }
+}
+
+fn mismatch(key: &str, wanted: &str, found: Option<&str>) -> String {
+    match found {
+        Some(found) => format!(
+            "incompatible requirements, key {key}, {key} In [{wanted}] not in {key} In [{found}]"
+        ),
+        None => format!("incompatible requirements, label {key:?} does not have known values"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use mullion_engine::Options;
+
+    use super::*;
+
+    fn said(reason: PoolReason) -> String {
+        let unplaceable = Unplaceable {
+            pod: "d/p".into(),
+            invalid: None,
+            pools: [PoolRefusal {
+                pool: "windows2022".into(),
+                reason,
+            }]
+            .into(),
+        };
+        let overhead: ResourceMap = [
+            ("pods".to_owned(), "2".parse().expect("a quantity")),
+            ("cpu".to_owned(), "150m".parse().expect("a quantity")),
+        ]
+        .into();
+        let overheads = BTreeMap::from([("windows2022", &overhead)]);
+        words(&Cluster::new(Options::default()), &unplaceable, &overheads)
+    }
+
+    #[test]
+    fn a_limit_is_told_in_upstreams_words() {
+        let reached = |resource: &str| {
+            said(PoolReason::LimitReached {
+                resource: resource.into(),
+                remaining: "1".parse().expect("a quantity"),
+            })
+        };
+        assert_eq!(
+            reached("cpu"),
+            "all available instance types exceed limits for nodepool (NodePool=windows2022)"
+        );
+        assert_eq!(
+            reached("nodes"),
+            "node limits have been exhausted for nodepool (NodePool=windows2022)"
+        );
+    }
+
+    #[test]
+    fn a_pool_that_does_not_fit_is_named_with_what_its_daemons_take() {
+        assert_eq!(
+            said(PoolReason::TooLarge {
+                resource: "cpu".into()
+            }),
+            "incompatible with nodepool \"windows2022\", daemonset overhead={\"cpu\":\"150m\",\"pods\":\"2\"}, \
+             no instance type has enough resources"
+        );
+    }
+
+    #[test]
+    fn a_label_that_differs_is_told_as_requirements() {
+        assert_eq!(
+            mismatch("kubernetes.io/os", "linux", Some("windows")),
+            "incompatible requirements, key kubernetes.io/os, kubernetes.io/os In [linux] not in kubernetes.io/os In \
+             [windows]"
+        );
+        assert_eq!(
+            mismatch("example.com/team", "a", None),
+            "incompatible requirements, label \"example.com/team\" does not have known values"
+        );
+    }
+
+    #[test]
+    fn without_pools_that_is_what_is_said() {
+        let unplaceable = Unplaceable {
+            pod: "d/p".into(),
+            invalid: None,
+            pools: Arc::default(),
+        };
+        let said = words(
+            &Cluster::new(Options::default()),
+            &unplaceable,
+            &BTreeMap::new(),
+        );
+        assert_eq!(said, "no nodepools found");
+    }
+}

@@ -1,0 +1,119 @@
+//! What a pool can buy, as the engine sees it: its labels, taints and requirements, the machines of its class, what its limits leave.
+//!
+//! Plain functions of objects, so that a question about a pool ("what would it buy for this pod?") gets the provisioner's answer wherever
+//! it is asked.
+
+use k8s_openapi::api::apps::v1::DaemonSet;
+use mullion_api::{
+    karpenter::{NodeClaim, NodePool, node_pool_condition},
+    labels,
+};
+use mullion_engine::{
+    model::{NodeSpec, ResourceMap},
+    provision::NodeTemplate,
+};
+
+use super::{
+    market::{Market, amounts},
+    overhead::{self, Prospect},
+    requirements::to_engine,
+};
+use crate::{nodepool, state::convert};
+
+/// Whether a pool buys for pods: it is ready, stays, and has no fixed number of nodes.
+pub fn may_buy(pool: &NodePool) -> bool {
+    pool.is(node_pool_condition::READY)
+        && pool.metadata.deletion_timestamp.is_none()
+        && pool.spec.replicas.is_none()
+}
+
+/// A pool for the engine. `claims` are the pool's own; they count against its limits.
+pub fn of<'a>(
+    pool: &NodePool,
+    market: &Market,
+    claims: impl Iterator<Item = &'a NodeClaim>,
+    daemons: impl Iterator<Item = &'a DaemonSet>,
+) -> NodeTemplate {
+    let spec = &pool.spec.template.spec;
+    let mut labels = pool.spec.template.metadata.labels.clone();
+    labels.extend([spec.node_class_ref.label()]);
+    let mut decided = labels.clone();
+    decided.extend(market.fixed_labels());
+    let prospect = Prospect {
+        labels: decided,
+        requirements: spec.requirements.clone(),
+        taints: spec.taints.clone(),
+    };
+    NodeTemplate {
+        pool: pool.metadata.name.clone().unwrap_or_default(),
+        weight: pool.weight(),
+        labels,
+        taints: spec.taints.iter().filter_map(convert::taint).collect(),
+        startup_taints: spec
+            .startup_taints
+            .iter()
+            .filter_map(convert::taint)
+            .collect(),
+        requirements: spec.requirements.iter().map(to_engine).collect(),
+        limits_remaining: limits_remaining(pool, claims, market),
+        daemon_overhead: overhead::of(daemons, &prospect),
+        instance_types: market.machines(&spec.requirements),
+    }
+}
+
+/// The pool's limits less what its claims have or, before they are launched, will have.
+fn limits_remaining<'a>(
+    pool: &NodePool,
+    claims: impl Iterator<Item = &'a NodeClaim>,
+    market: &Market,
+) -> ResourceMap {
+    let Some(limits) = &pool.spec.limits else {
+        return ResourceMap::new();
+    };
+    let mut remaining = amounts(limits);
+    for claim in claims {
+        let status = claim.status.as_ref();
+        let used = match status.map(|status| amounts(&status.capacity)) {
+            Some(capacity) if !capacity.is_empty() => capacity,
+            _ => likely_capacity(claim, market),
+        };
+        nodepool::take(&mut remaining, &used);
+    }
+    remaining
+}
+
+/// What an unlaunched claim will most likely have.
+fn likely_capacity(claim: &NodeClaim, market: &Market) -> ResourceMap {
+    likely_machine(claim, market).map_or_else(ResourceMap::new, |node| node.capacity)
+}
+
+/// An unlaunched claim as the machine it will most likely get: the cheapest that was planned.
+pub fn likely_machine(claim: &NodeClaim, market: &Market) -> Option<NodeSpec> {
+    let requests = amounts(&claim.spec.resources.requests);
+    let options = market.launch_options(&claim.spec.requirements, &requests);
+    let first = options.into_iter().next()?;
+    let machines = market.machines(&claim.spec.requirements);
+    let machine = machines
+        .into_iter()
+        .find(|m| m.name == first.instance_type)?;
+    let mut own = machine.labels.clone();
+    own.extend(claim.metadata.labels.clone().unwrap_or_default());
+    own.insert(labels::ZONE.to_owned(), first.zone);
+    own.insert(
+        labels::CAPACITY_TYPE.to_owned(),
+        first.capacity_type.as_str().to_owned(),
+    );
+    own.insert(labels::INSTANCE_TYPE.to_owned(), first.instance_type);
+    Some(NodeSpec {
+        labels: own,
+        taints: claim
+            .spec
+            .taints
+            .iter()
+            .filter_map(convert::taint)
+            .collect(),
+        capacity: machine.capacity.clone(),
+        allocatable: machine.allocatable.clone(),
+        ..NodeSpec::named(claim.metadata.name.clone().unwrap_or_default())
+    })
+}

@@ -1,0 +1,187 @@
+//! `KubeSchedulerConfiguration` v1, read strictly into the engine's [`Profile`]s.
+//!
+//! Invariant: what is not understood is refused with its path and what is allowed there; what is understood but has no
+//! effect here (leader election, client settings, parallelism, sampling: every node is scored) is checked and left out.
+//! `shape` says which fields there are, `plugins` merges what is enabled where, `args` reads plugin arguments.
+
+mod args;
+mod error;
+mod plugins;
+mod shape;
+
+use std::collections::BTreeSet;
+
+use mullion_engine::Profile;
+use mullion_engine::profile::DEFAULT_SCHEDULER;
+use serde::Deserialize;
+use serde_json::Value;
+
+pub use error::{ConfigError, Fault};
+
+use super::queue::Backoff;
+use args::PluginConfig;
+use error::refuse;
+use plugins::Plugins;
+
+const API_VERSION: &str = "kubescheduler.config.k8s.io/v1";
+const KIND: &str = "KubeSchedulerConfiguration";
+
+/// What a scheduler is told by its configuration file.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Config {
+    /// At least one; no two of a name.
+    pub profiles: Vec<Profile>,
+    /// How long a refused pod waits.
+    pub backoff: Backoff,
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        Config {
+            profiles: vec![Profile::default()],
+            backoff: Backoff::default(),
+        }
+    }
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+struct Document {
+    parallelism: i64,
+    percentage_of_nodes_to_score: Option<i64>,
+    pod_initial_backoff_seconds: i64,
+    pod_max_backoff_seconds: i64,
+    profiles: Vec<ProfileBody>,
+    extenders: Vec<Value>,
+}
+
+impl Default for Document {
+    fn default() -> Self {
+        Document {
+            parallelism: 16,
+            percentage_of_nodes_to_score: None,
+            pod_initial_backoff_seconds: 1,
+            pod_max_backoff_seconds: 10,
+            profiles: Vec::new(),
+            extenders: Vec::new(),
+        }
+    }
+}
+
+#[derive(Default, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+struct ProfileBody {
+    scheduler_name: String,
+    percentage_of_nodes_to_score: Option<i64>,
+    plugins: Plugins,
+    plugin_config: Vec<PluginConfig>,
+}
+
+impl Config {
+    /// Reads a configuration.
+    ///
+    /// # Errors
+    /// The first thing that is not as kube-scheduler 1.36 would have it.
+    pub fn read(value: &Value) -> Result<Self, ConfigError> {
+        for (field, wanted) in [("apiVersion", API_VERSION), ("kind", KIND)] {
+            let given = &value[field];
+            if given != wanted {
+                let fault = Fault::unsupported(given, &[wanted]);
+                return Err(refuse(field, fault));
+            }
+        }
+        shape::check(value, &shape::CONFIGURATION, "")?;
+        let document: Document = shape::typed(value, "")?;
+        document.check()?;
+        let mut profiles = Vec::new();
+        let mut names = BTreeSet::new();
+        let alone = document.profiles.len() <= 1;
+        for (index, body) in document.profiles.into_iter().enumerate() {
+            let path = format!("profiles[{index}]");
+            let profile = body.read(&path, alone)?;
+            if !names.insert(profile.scheduler_name.clone()) {
+                let path = format!("{path}.schedulerName");
+                return Err(refuse(path, Fault::Duplicate(profile.scheduler_name)));
+            }
+            profiles.push(profile);
+        }
+        if profiles.is_empty() {
+            profiles.push(Profile::default());
+        }
+        Ok(Config {
+            profiles,
+            backoff: Backoff {
+                initial_seconds: document.pod_initial_backoff_seconds,
+                max_seconds: document.pod_max_backoff_seconds,
+            },
+        })
+    }
+}
+
+impl Document {
+    fn check(&self) -> Result<(), ConfigError> {
+        let invalid =
+            |path: &str, value: i64, why: &str| Err(refuse(path, Fault::invalid(value, why)));
+        if self.parallelism <= 0 {
+            let why = "should be an integer value greater than zero";
+            return invalid("parallelism", self.parallelism, why);
+        }
+        percentage("", self.percentage_of_nodes_to_score)?;
+        if self.pod_initial_backoff_seconds <= 0 {
+            let (path, value) = ("podInitialBackoffSeconds", self.pod_initial_backoff_seconds);
+            return invalid(path, value, "must be greater than 0");
+        }
+        if self.pod_max_backoff_seconds < self.pod_initial_backoff_seconds {
+            let why = "must be greater than or equal to PodInitialBackoffSeconds";
+            return invalid("podMaxBackoffSeconds", self.pod_max_backoff_seconds, why);
+        }
+        if !self.extenders.is_empty() {
+            let why = "extenders are not called by this scheduler";
+            return Err(refuse("extenders", Fault::Forbidden(why.to_owned())));
+        }
+        Ok(())
+    }
+}
+
+fn percentage(path: &str, given: Option<i64>) -> Result<(), ConfigError> {
+    match given {
+        Some(value) if !(0..=100).contains(&value) => Err(refuse(
+            format!("{path}percentageOfNodesToScore"),
+            Fault::invalid(value, "not in valid range [0-100]"),
+        )),
+        _ => Ok(()),
+    }
+}
+
+impl ProfileBody {
+    fn read(self, path: &str, alone: bool) -> Result<Profile, ConfigError> {
+        let scheduler_name = match self.scheduler_name {
+            name if !name.is_empty() => name,
+            // Only a profile that is alone may leave its name out.
+            _ if alone => DEFAULT_SCHEDULER.to_owned(),
+            _ => {
+                let path = format!("{path}.schedulerName");
+                return Err(refuse(path, Fault::Required(String::new())));
+            }
+        };
+        percentage(&format!("{path}."), self.percentage_of_nodes_to_score)?;
+        let mut profile = Profile {
+            scheduler_name,
+            ..Profile::default()
+        };
+        self.plugins
+            .apply(&mut profile, &format!("{path}.plugins"))?;
+        let mut seen = BTreeSet::new();
+        for (index, own) in self.plugin_config.into_iter().enumerate() {
+            let path = format!("{path}.pluginConfig[{index}]");
+            if !seen.insert(own.name.clone()) {
+                return Err(refuse(path, Fault::Duplicate(own.name)));
+            }
+            own.apply(&mut profile, &path)?;
+        }
+        Ok(profile)
+    }
+}
+
+#[cfg(test)]
+mod tests;

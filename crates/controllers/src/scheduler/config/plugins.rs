@@ -1,0 +1,260 @@
+//! Which plugins are on at which extension point (kube-scheduler: `mergePlugins`, `expandMultiPointPlugins`).
+//!
+//! A plugin enabled at multiPoint is on wherever it has something to do, unless it or everything is disabled at that
+//! point; what is enabled at a point itself wins. The default profile is a multiPoint list that a file's list changes.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use mullion_engine::{Plugin, Profile};
+use serde::Deserialize;
+
+use super::error::{ConfigError, Fault, refuse};
+
+/// Everything in this scheduler by name, with what of it the engine decides by.
+const KNOWN: [(&str, Option<Plugin>); 20] = [
+    ("SchedulingGates", None),
+    ("PrioritySort", None),
+    ("NodeUnschedulable", Some(Plugin::NodeUnschedulable)),
+    ("NodeName", Some(Plugin::NodeName)),
+    ("TaintToleration", Some(Plugin::TaintToleration)),
+    ("NodeAffinity", Some(Plugin::NodeAffinity)),
+    ("NodePorts", Some(Plugin::NodePorts)),
+    ("NodeResourcesFit", Some(Plugin::NodeResourcesFit)),
+    ("VolumeRestrictions", Some(Plugin::VolumeRestrictions)),
+    ("NodeVolumeLimits", Some(Plugin::NodeVolumeLimits)),
+    ("VolumeBinding", Some(Plugin::VolumeBinding)),
+    ("VolumeZone", Some(Plugin::VolumeZone)),
+    ("PodTopologySpread", Some(Plugin::PodTopologySpread)),
+    ("InterPodAffinity", Some(Plugin::InterPodAffinity)),
+    ("DynamicResources", Some(Plugin::DynamicResources)),
+    ("DefaultPreemption", Some(Plugin::DefaultPreemption)),
+    (
+        "NodeResourcesBalancedAllocation",
+        Some(Plugin::NodeResourcesBalancedAllocation),
+    ),
+    ("ImageLocality", Some(Plugin::ImageLocality)),
+    ("DefaultBinder", None),
+    ("NodeDeclaredFeatures", None),
+];
+
+/// Plugins that were there once.
+const GONE: [&str; 4] = [
+    "AzureDiskLimits",
+    "CinderLimits",
+    "EBSLimits",
+    "GCEPDLimits",
+];
+
+/// `plugins` of a profile.
+#[derive(Default, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub(super) struct Plugins {
+    pre_enqueue: PluginSet,
+    queue_sort: PluginSet,
+    pre_filter: PluginSet,
+    filter: PluginSet,
+    post_filter: PluginSet,
+    pre_score: PluginSet,
+    score: PluginSet,
+    reserve: PluginSet,
+    permit: PluginSet,
+    pre_bind: PluginSet,
+    bind: PluginSet,
+    post_bind: PluginSet,
+    multi_point: PluginSet,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(default)]
+struct PluginSet {
+    enabled: Vec<Named>,
+    disabled: Vec<Named>,
+}
+
+#[derive(Clone, Default, Deserialize)]
+#[serde(default)]
+struct Named {
+    name: String,
+    weight: i64,
+}
+
+/// What can be on at a point.
+struct Point<'a> {
+    set: &'a PluginSet,
+    path: String,
+    /// How upstream calls the interface.
+    interface: &'static str,
+    implemented_by: &'a dyn Fn(Plugin) -> bool,
+}
+
+impl PluginSet {
+    fn disables(&self, name: &str) -> bool {
+        let mut names = self.disabled.iter().map(|own| own.name.as_str());
+        names.any(|own| own == "*" || own == name)
+    }
+
+    /// Refuses plugins that there are not.
+    fn check(&self, path: &str, interface: &str) -> Result<(), ConfigError> {
+        let mut seen = BTreeSet::new();
+        for (index, own) in self.enabled.iter().enumerate() {
+            let path = format!("{path}.enabled[{index}]");
+            let name = own.name.as_str();
+            if GONE.contains(&name) {
+                let why = "was invalid in version \"v1\" (KubeSchedulerConfiguration is version \"kubescheduler.config.k8s.io/v1\")";
+                return Err(refuse(path, Fault::invalid(name, why)));
+            }
+            if known(name).is_none() {
+                let why = format!("{interface} \"{name}\" does not exist");
+                return Err(refuse(path, Fault::invalid(name, &why)));
+            }
+            if !seen.insert(name) {
+                let why = format!("plugin \"{name}\" already registered as \"{interface}\"");
+                return Err(refuse(path, Fault::invalid(name, &why)));
+            }
+            if own.weight < 0 {
+                let path = format!("{path}.weight");
+                return Err(refuse(
+                    path,
+                    Fault::invalid(own.weight, "must not be negative"),
+                ));
+            }
+        }
+        Ok(())
+    }
+}
+
+fn known(name: &str) -> Option<Option<Plugin>> {
+    let found = KNOWN.iter().find(|(own, _)| *own == name);
+    found.map(|(_, plugin)| *plugin)
+}
+
+impl Point<'_> {
+    /// The plugins that are on, with the weights told at the point (0: none).
+    fn resolve(&self, everywhere: &[Named]) -> Result<BTreeMap<Plugin, i64>, ConfigError> {
+        self.set.check(&self.path, self.interface)?;
+        let mut on = BTreeMap::new();
+        for (index, own) in self.set.enabled.iter().enumerate() {
+            let plugin = known(&own.name).flatten();
+            match plugin.filter(|plugin| (self.implemented_by)(*plugin)) {
+                Some(plugin) => drop(on.insert(plugin, own.weight)),
+                None => {
+                    let path = format!("{}.enabled[{index}]", self.path);
+                    let why = format!(
+                        "plugin \"{}\" does not extend {} plugin",
+                        own.name, self.interface
+                    );
+                    return Err(refuse(path, Fault::invalid(own.name.as_str(), &why)));
+                }
+            }
+        }
+        for own in everywhere
+            .iter()
+            .filter(|own| !self.set.disables(&own.name))
+        {
+            let plugin = known(&own.name).flatten();
+            if let Some(plugin) = plugin.filter(|plugin| (self.implemented_by)(*plugin)) {
+                on.entry(plugin).or_insert(own.weight);
+            }
+        }
+        Ok(on)
+    }
+}
+
+impl Plugins {
+    /// Turns plugins of the default profile on and off.
+    pub(super) fn apply(&self, profile: &mut Profile, path: &str) -> Result<(), ConfigError> {
+        let everywhere = self.everywhere(path)?;
+        // Points at which nothing of this scheduler's decisions hangs; still no name may be made up.
+        for (name, set) in [
+            ("preEnqueue", &self.pre_enqueue),
+            ("preFilter", &self.pre_filter),
+            ("preScore", &self.pre_score),
+            ("reserve", &self.reserve),
+            ("permit", &self.permit),
+            ("preBind", &self.pre_bind),
+            ("bind", &self.bind),
+            ("postBind", &self.post_bind),
+        ] {
+            set.check(&format!("{path}.{name}"), "Plugin")?;
+        }
+        let sorts = &self.queue_sort;
+        sorts.check(&format!("{path}.queueSort"), "QueueSortPlugin")?;
+        if sorts.enabled.len() > 1 {
+            let path = format!("{path}.queueSort.Enabled");
+            let why = "only one queue sort plugin can be enabled";
+            return Err(refuse(path, Fault::invalid(sorts.enabled.len(), why)));
+        }
+        let filters = |plugin| Profile::FILTERS.contains(&plugin);
+        let filters = Point {
+            set: &self.filter,
+            path: format!("{path}.filter"),
+            interface: "FilterPlugin",
+            implemented_by: &filters,
+        };
+        profile.filters = filters.resolve(&everywhere)?.into_keys().collect();
+        let post_filters = |plugin| Profile::POST_FILTERS.contains(&plugin);
+        let post_filters = Point {
+            set: &self.post_filter,
+            path: format!("{path}.postFilter"),
+            interface: "PostFilterPlugin",
+            implemented_by: &post_filters,
+        };
+        profile.post_filters = post_filters.resolve(&everywhere)?.into_keys().collect();
+        let scores = |plugin| Profile::SCORES.iter().any(|(own, _)| *own == plugin);
+        let scores = Point {
+            set: &self.score,
+            path: format!("{path}.score"),
+            interface: "ScorePlugin",
+            implemented_by: &scores,
+        };
+        let weights = scores.resolve(&everywhere)?;
+        // No weight told is a weight of 1.
+        profile.scores = weights
+            .into_iter()
+            .map(|(plugin, weight)| (plugin, weight.max(1)))
+            .collect();
+        // Totals are sums of at most a hundred times each.
+        let most = profile.scores.values().try_fold(0_i64, |sum, weight| {
+            weight
+                .checked_mul(100)
+                .and_then(|most| sum.checked_add(most))
+        });
+        if most.is_none() {
+            let why = "total score of Score plugins could overflow";
+            return Err(refuse(
+                format!("{path}.score"),
+                Fault::Forbidden(why.to_owned()),
+            ));
+        }
+        Ok(())
+    }
+
+    /// The multiPoint list: the default one, changed.
+    fn everywhere(&self, path: &str) -> Result<Vec<Named>, ConfigError> {
+        let set = &self.multi_point;
+        set.check(&format!("{path}.multiPoint"), "MultiPointPlugin")?;
+        let weight = |name: &str| {
+            let plugin = known(name).flatten();
+            let mut scores = Profile::SCORES.iter();
+            scores
+                .find(|(own, _)| Some(*own) == plugin)
+                .map_or(0, |own| own.1)
+        };
+        let mut list: Vec<Named> = KNOWN
+            .iter()
+            .filter(|(name, _)| !set.disables(name))
+            .map(|(name, _)| Named {
+                name: (*name).to_owned(),
+                weight: weight(name),
+            })
+            .collect();
+        for own in &set.enabled {
+            match list.iter_mut().find(|kept| kept.name == own.name) {
+                // Told again without a weight, a plugin weighs 1.
+                Some(kept) => *kept = own.clone(),
+                None => list.push(own.clone()),
+            }
+        }
+        Ok(list)
+    }
+}

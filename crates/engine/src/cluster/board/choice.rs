@@ -1,0 +1,402 @@
+//! One decision: which rows of equal nodes take the pod, what each is worth, and the best node of the best row.
+//!
+//! A row is a group of the [`Index`] met with a state of the [`Hosts`]: its nodes differ in load score alone. So the
+//! node with the best load score of each row is enough, and so is one of them for what scores are normalized by.
+//! Invariant: the choice is the one that scoring every single node would make, ties included.
+
+use std::cmp::Reverse;
+
+use super::hosts::{HostState, Hosts};
+use super::index::{Group, Index};
+use super::order::Order;
+use super::set::{NodeSet, Within};
+use crate::cluster::{NodeId, Question};
+use crate::filter::pod_topology_spread::skew_of;
+use crate::intern::Symbol;
+use crate::reason::{Plugin, Reason, Refusal, Tally};
+use crate::score::{self, inter_pod_affinity, pod_topology_spread};
+use crate::topology::{PairCounts, SpreadCounts};
+
+/// What a question is answered from.
+#[derive(Clone, Copy)]
+pub(super) struct Choice<'a> {
+    pub(super) question: Question<'a>,
+    pub(super) index: &'a Index,
+    /// Only for classes to which single hosts matter.
+    pub(super) hosts: Option<&'a Hosts>,
+    pub(super) order: &'a Order,
+    /// Where equals are looked for from.
+    pub(super) start: u32,
+}
+
+/// Nodes that take the pod and differ in load score alone.
+struct Row {
+    group: usize,
+    state: usize,
+    /// The best load score among them.
+    score: i32,
+    /// Who has it.
+    position: u32,
+}
+
+/// What a group says to the pod, whatever the host.
+struct GroupWord {
+    fits: bool,
+    near: bool,
+}
+
+impl Choice<'_> {
+    /// The best node.
+    pub(super) fn best(&self) -> Option<NodeId> {
+        let rows = self.rows();
+        let first = rows.first()?;
+        if rows.len() == 1 {
+            return Some(self.order.node(first.position));
+        }
+        let totals = self.totals(&rows);
+        let ranked = rows.iter().zip(totals).max_by_key(|(row, total)| {
+            (
+                *total,
+                Reverse(self.order.distance(self.start, row.position)),
+            )
+        });
+        ranked.map(|(row, _)| self.order.node(row.position))
+    }
+
+    /// How the nodes refuse; only for a pod that none takes.
+    pub(super) fn refusals(&self) -> Vec<Tally> {
+        let mut tallies: Vec<Tally> = self
+            .index
+            .tallies
+            .iter()
+            .filter(|tally| tally.nodes > 0)
+            .cloned()
+            .collect();
+        for group in self
+            .index
+            .groups
+            .iter()
+            .filter(|group| !group.roomy.is_empty())
+        {
+            for state in 0..self.states() {
+                let nodes = self.count(group, state);
+                if let (1.., Some((plugin, reason))) = (nodes, self.refusal(group, state)) {
+                    let refusal = Refusal::new(plugin, reason.in_general());
+                    match tallies.iter_mut().find(|tally| tally.refusal == refusal) {
+                        Some(tally) => tally.nodes += nodes,
+                        None => tallies.push(Tally { refusal, nodes }),
+                    }
+                }
+            }
+        }
+        tallies
+    }
+
+    fn states(&self) -> usize {
+        self.hosts.map_or(1, |hosts| hosts.states().len())
+    }
+
+    fn state(&self, state: usize) -> Option<&HostState> {
+        self.hosts.map(|hosts| &hosts.states()[state])
+    }
+
+    fn within(&self, state: usize) -> Within<'_> {
+        self.hosts.map_or(Within::All, |hosts| hosts.within(state))
+    }
+
+    fn count(&self, group: &Group, state: usize) -> usize {
+        group.roomy.count(self.within(state))
+    }
+
+    fn rows(&self) -> Vec<Row> {
+        let view = self.question.view;
+        let first_of_its_group = view.affinity.is_empty() && view.self_affine;
+        let words: Vec<GroupWord> = self
+            .index
+            .groups
+            .iter()
+            .map(|group| self.group_word(group))
+            .collect();
+        let mut rows = Vec::with_capacity(words.len());
+        for state in 0..self.states() {
+            let (fits, near) = self
+                .state(state)
+                .map_or((true, true), |state| self.state_word(state));
+            if !fits {
+                continue;
+            }
+            let open = |group: usize| {
+                words[group].fits && (first_of_its_group || (near && words[group].near))
+            };
+            match self.hosts.and_then(|hosts| hosts.set(state)) {
+                Some(NodeSet::Few(members)) => self.rows_of_few(state, members, open, &mut rows),
+                _ => self.rows_of_many(state, open, &mut rows),
+            }
+        }
+        rows
+    }
+
+    fn rows_of_many(&self, state: usize, open: impl Fn(usize) -> bool, rows: &mut Vec<Row>) {
+        let within = self.within(state);
+        for (index, group) in self.index.groups.iter().enumerate() {
+            if group.roomy.is_empty() || !open(index) {
+                continue;
+            }
+            let best =
+                group.buckets.iter().rev().find_map(|bucket| {
+                    Some((bucket.score, bucket.nodes.first(self.start, within)?))
+                });
+            if let Some((score, position)) = best {
+                rows.push(Row {
+                    group: index,
+                    state,
+                    score,
+                    position,
+                });
+            }
+        }
+    }
+
+    /// Few hosts are faster asked one by one than looked for in every bucket.
+    fn rows_of_few(
+        &self,
+        state: usize,
+        members: &[u32],
+        open: impl Fn(usize) -> bool,
+        rows: &mut Vec<Row>,
+    ) {
+        let from = rows.len();
+        for &position in members {
+            let slot = self.index.slot(self.order.node(position));
+            let group = slot.group as usize;
+            if !slot.has_room() || !open(group) {
+                continue;
+            }
+            let row = Row {
+                group,
+                state,
+                score: slot.score,
+                position,
+            };
+            match rows[from..].iter_mut().find(|row| row.group == group) {
+                Some(best) => {
+                    let rank = |row: &Row| {
+                        (
+                            row.score,
+                            Reverse(self.order.distance(self.start, row.position)),
+                        )
+                    };
+                    if rank(&row) > rank(best) {
+                        *best = row;
+                    }
+                }
+                None => rows.push(row),
+            }
+        }
+    }
+
+    /// The value of a topology key of a group.
+    fn value(&self, group: &Group, key: Symbol) -> Option<Symbol> {
+        group.values[self.index.keys.binary_search(&key).ok()?]
+    }
+
+    /// What [`Choice::refusal`] says as far as the group decides it, without saying why.
+    fn group_word(&self, group: &Group) -> GroupWord {
+        let (class, view) = (self.question.class, self.question.view);
+        let refused = GroupWord {
+            fits: false,
+            near: false,
+        };
+        for counts in view
+            .hard
+            .iter()
+            .filter(|counts| counts.rule.key != Symbol::HOSTNAME)
+        {
+            match self.value(group, counts.rule.key) {
+                Some(value) if skew_of(counts, counts.pods_at(value)) <= counts.rule.max_skew => {}
+                _ => return refused,
+            }
+        }
+        let mut near = true;
+        for term in class
+            .affinity
+            .iter()
+            .filter(|term| term.key != Symbol::HOSTNAME)
+        {
+            let Some(value) = self.value(group, term.key) else {
+                return refused;
+            };
+            near &= view.affinity.count(term.key, value) > 0;
+        }
+        let fits = !self.meets(group, &view.anti) && !self.meets(group, &view.existing_anti);
+        GroupWord { fits, near }
+    }
+
+    /// Whether any pods are counted where a group is.
+    fn meets(&self, group: &Group, pairs: &PairCounts) -> bool {
+        let mut places = self.index.keys.iter().zip(&group.values);
+        !pairs.is_empty()
+            && places.any(|(key, value)| value.is_some_and(|value| pairs.count(*key, value) > 0))
+    }
+
+    /// Whether a host takes the pod as far as it alone decides, and whether it is near what the pod wants.
+    fn state_word(&self, state: &HostState) -> (bool, bool) {
+        let (class, view) = (self.question.class, self.question.view);
+        let mut hard = view
+            .hard
+            .iter()
+            .filter(|counts| counts.rule.key == Symbol::HOSTNAME)
+            .zip(&state.pods);
+        let even = hard
+            .all(|(counts, pods)| state.labelled && skew_of(counts, *pods) <= counts.rule.max_skew);
+        let by_host = class
+            .affinity
+            .iter()
+            .any(|term| term.key == Symbol::HOSTNAME);
+        let keyed = !by_host || state.labelled;
+        let fits = even && keyed && !state.apart && !state.kept_away;
+        (fits, !by_host || state.near)
+    }
+
+    /// The first topology filter that refuses a row, in upstream's order.
+    fn refusal(&self, group: &Group, state: usize) -> Option<(Plugin, Reason)> {
+        let (class, view) = (self.question.class, self.question.view);
+        let host = self.state(state);
+        let labelled = |key| match key {
+            Symbol::HOSTNAME => host.is_none_or(|host| host.labelled),
+            key => self.value(group, key).is_some(),
+        };
+        let mut host_pods = host.map_or(&[][..], |host| &host.pods).iter();
+        for counts in &view.hard {
+            let (key, max_skew) = (counts.rule.key, counts.rule.max_skew);
+            let pods = match key {
+                Symbol::HOSTNAME => host_pods.next().copied().unwrap_or(0),
+                key => self
+                    .value(group, key)
+                    .map_or(0, |value| counts.pods_at(value)),
+            };
+            if !labelled(key) {
+                return Some((Plugin::PodTopologySpread, Reason::SpreadKeyMissing { key }));
+            }
+            let skew = skew_of(counts, pods);
+            if skew > max_skew {
+                return Some((
+                    Plugin::PodTopologySpread,
+                    Reason::Spread {
+                        key,
+                        skew,
+                        max_skew,
+                    },
+                ));
+            }
+        }
+        let near = class.affinity.iter().all(|term| match term.key {
+            Symbol::HOSTNAME => host.is_some_and(|host| host.near),
+            key => self
+                .value(group, key)
+                .is_some_and(|value| view.affinity.count(key, value) > 0),
+        });
+        let keys_there = class.affinity.iter().all(|term| labelled(term.key));
+        let reason = if !keys_there || !(near || (view.affinity.is_empty() && view.self_affine)) {
+            Reason::Affinity
+        } else if self.meets(group, &view.anti) || host.is_some_and(|host| host.apart) {
+            Reason::AntiAffinity
+        } else if self.meets(group, &view.existing_anti) || host.is_some_and(|host| host.kept_away)
+        {
+            Reason::ExistingAntiAffinity
+        } else {
+            return None;
+        };
+        Some((Plugin::InterPodAffinity, reason))
+    }
+
+    /// The total of each row's best node.
+    fn totals(&self, rows: &[Row]) -> Vec<i64> {
+        let (question, view) = (self.question, self.question.view);
+        let groups = || rows.iter().map(|row| &self.index.groups[row.group]);
+        let most_taints = groups()
+            .map(|group| group.soft_taints)
+            .max()
+            .unwrap_or(0)
+            .max(0);
+        let most_preferred = groups()
+            .map(|group| group.preferred)
+            .max()
+            .unwrap_or(0)
+            .max(0);
+        let mut totals: Vec<i64> = rows
+            .iter()
+            .zip(groups())
+            .map(|(row, group)| {
+                let most = (most_taints, most_preferred);
+                i64::from(row.score)
+                    + score::of_verdict(&question, group.soft_taints, group.preferred, most)
+            })
+            .collect();
+        let mut add = |weight: i64, scores: Vec<i64>| {
+            totals
+                .iter_mut()
+                .zip(scores)
+                .for_each(|(total, score)| *total += weight * score);
+        };
+        if !view.soft.is_empty() {
+            let weight = question.rules.weight(Plugin::PodTopologySpread);
+            add(weight, self.spread_scores(rows));
+        }
+        if !view.score.is_empty() {
+            let sums = rows.iter().map(|row| self.preference(row)).collect();
+            let weight = question.rules.weight(Plugin::InterPodAffinity);
+            add(weight, inter_pod_affinity::normalize(sums));
+        }
+        totals
+    }
+
+    /// The sum of preferences for a row.
+    fn preference(&self, row: &Row) -> i64 {
+        let group = &self.index.groups[row.group];
+        let places = self.index.keys.iter().zip(&group.values);
+        let by_group: i64 = places
+            .filter_map(|(key, value)| Some(self.question.view.score.sum(*key, (*value)?)))
+            .sum();
+        by_group + self.state(row.state).map_or(0, |state| state.weight)
+    }
+
+    fn spread_scores(&self, rows: &[Row]) -> Vec<i64> {
+        let view = self.question.view;
+        let hard_hosts = by_host(&view.hard).count();
+        let counts_hosts = by_host(&view.soft).count() > 0;
+        let mut spread = pod_topology_spread::Rows::with_capacity(rows.len(), view.soft.len());
+        for row in rows {
+            let group = &self.index.groups[row.group];
+            let host = self.state(row.state);
+            // How many nodes there are matters to constraints over hosts only.
+            let nodes = if counts_hosts {
+                self.count(group, row.state)
+            } else {
+                1
+            };
+            let mut host_pods = host.map_or(&[][..], |host| &host.pods[hard_hosts..]).iter();
+            let cells = view.soft.iter().map(|counts| match counts.rule.key {
+                Symbol::HOSTNAME => {
+                    let labelled = host.is_none_or(|host| host.labelled);
+                    (
+                        labelled.then_some(Symbol::HOSTNAME),
+                        host_pods.next().copied().unwrap_or(0),
+                    )
+                }
+                key => {
+                    let value = self.value(group, key);
+                    (value, value.map_or(0, |value| counts.pods_at(value)))
+                }
+            });
+            spread.push(nodes, cells);
+        }
+        spread.scores(view)
+    }
+}
+
+fn by_host(rules: &[SpreadCounts]) -> impl Iterator<Item = &SpreadCounts> {
+    rules
+        .iter()
+        .filter(|counts| counts.rule.key == Symbol::HOSTNAME)
+}

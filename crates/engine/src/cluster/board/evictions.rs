@@ -1,0 +1,206 @@
+//! What evictions would cost, kept per node for pods of one shape and priority that other pods matter to by the room
+//! they take only.
+//!
+//! Nodes of equal cost are one set, sets are in order of cost, so the choice is the first of the first set. Invariant:
+//! after [`Evictions::refresh`] each node has the cost, or the reason why eviction does not help, that trying it on the
+//! model would give now; nodes that sums say too little about are handed back to be tried.
+
+use std::collections::BTreeMap;
+
+use super::journal::Journal;
+use super::order::Order;
+use super::set::{NodeSet, Within};
+use crate::cluster::{NodeId, Question};
+use crate::preempt::{Cost, Plan};
+use crate::reason::{Plugin, Reason, Refusal, Tally};
+
+/// See the module's words.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Evictions {
+    pub(super) used_at: u64,
+    version: u64,
+    budgets: u64,
+    read_loads: u64,
+    read_nodes: u64,
+    slots: Vec<Word>,
+    by_cost: BTreeMap<Cost, NodeSet>,
+    tallies: Vec<Tally>,
+    /// Nodes whose word is not what this board would say.
+    borrowed: Vec<NodeId>,
+}
+
+/// What a node says.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum Word {
+    /// It is not there, or has room as it is.
+    #[default]
+    Nothing,
+    Cost(Cost),
+    /// By the number of the tally.
+    Refused(usize),
+}
+
+impl Evictions {
+    /// Catches up; gives the nodes that have to be tried on the model, whose words [`Evictions::set`] then takes.
+    pub(super) fn refresh(
+        &mut self,
+        question: &Question<'_>,
+        order: &Order,
+        (loads, nodes): (&Journal, &Journal),
+        budgets: u64,
+    ) -> Vec<NodeId> {
+        let mut left = Vec::new();
+        let current =
+            self.version == order.version() && self.budgets == budgets && !self.slots.is_empty();
+        match (loads.since(self.read_loads), nodes.since(self.read_nodes)) {
+            (Some(loads), Some(nodes)) if current => {
+                let borrowed = std::mem::take(&mut self.borrowed);
+                for node in nodes.iter().chain(loads).chain(&borrowed) {
+                    self.rate(*node, question, order, &mut left);
+                }
+            }
+            _ => {
+                *self = Evictions {
+                    version: order.version(),
+                    budgets,
+                    used_at: self.used_at,
+                    ..Evictions::default()
+                };
+                question
+                    .cluster
+                    .nodes()
+                    .for_each(|node| self.rate(node, question, order, &mut left));
+            }
+        }
+        self.read_loads = loads.end();
+        self.read_nodes = nodes.end();
+        left.sort_unstable();
+        left.dedup();
+        left
+    }
+
+    /// The cheapest node, the nearest to the start among equals.
+    pub(super) fn best(&self, start: u32, order: &Order) -> Option<NodeId> {
+        let (_, cheapest) = self.by_cost.first_key_value()?;
+        Some(order.node(cheapest.first(start, Within::All)?))
+    }
+
+    /// Why eviction helps nowhere.
+    pub(super) fn refusals(&self) -> Vec<Tally> {
+        self.tallies
+            .iter()
+            .filter(|tally| tally.nodes > 0)
+            .cloned()
+            .collect()
+    }
+
+    /// Says what trying a node on the model gave: a cost, or why it does not help; neither if it has room.
+    pub(super) fn set(&mut self, node: NodeId, word: Option<Result<Cost, Refusal>>, order: &Order) {
+        let word = match word {
+            None => Word::Nothing,
+            Some(Ok(cost)) => Word::Cost(cost),
+            Some(Err(refusal)) => Word::Refused(self.tally(&refusal)),
+        };
+        self.change(node, word, order);
+    }
+
+    /// [`Evictions::set`] for one question only.
+    pub(super) fn lend(
+        &mut self,
+        node: NodeId,
+        word: Option<Result<Cost, Refusal>>,
+        order: &Order,
+    ) {
+        self.set(node, word, order);
+        self.borrowed.push(node);
+    }
+
+    fn rate(
+        &mut self,
+        node: NodeId,
+        question: &Question<'_>,
+        order: &Order,
+        left: &mut Vec<NodeId>,
+    ) {
+        let cluster = question.cluster;
+        if self.slots.len() <= node.index() {
+            self.slots.resize(node.index() + 1, Word::Nothing);
+        }
+        if cluster.nodes.get(node.index()).is_none_or(Option::is_none) {
+            self.change(node, Word::Nothing, order);
+            return;
+        }
+        let not_helpful = |reason| Refusal::new(Plugin::DefaultPreemption, reason);
+        let priority = question.class.priority;
+        let beside = cluster.held_on(node, priority, "");
+        let refusal = question
+            .check_static(node)
+            .or_else(|| question.check_room(node));
+        let word = match refusal {
+            None if beside.is_empty() => Word::Nothing,
+            Some(refusal) if refusal.is_unresolvable() => {
+                Word::Refused(self.tally(&not_helpful(Reason::PreemptionNotHelpful)))
+            }
+            _ => match cluster.plan_eviction(&question.class.shape, priority, node, &beside) {
+                Plan::Evict(cost) if refusal_stands(&refusal) => Word::Cost(cost),
+                Plan::NoVictims if refusal_stands(&refusal) => {
+                    Word::Refused(self.tally(&not_helpful(Reason::NoVictims)))
+                }
+                _ => {
+                    left.push(node);
+                    return;
+                }
+            },
+        };
+        self.change(node, word, order);
+    }
+
+    fn tally(&mut self, refusal: &Refusal) -> usize {
+        let general = refusal.in_general();
+        let known = self
+            .tallies
+            .iter()
+            .position(|tally| tally.refusal == general);
+        known.unwrap_or_else(|| {
+            self.tallies.push(Tally {
+                refusal: general,
+                nodes: 0,
+            });
+            self.tallies.len() - 1
+        })
+    }
+
+    fn change(&mut self, node: NodeId, after: Word, order: &Order) {
+        let before = std::mem::replace(&mut self.slots[node.index()], after);
+        if before == after {
+            return;
+        }
+        let position = order.position(node);
+        match before {
+            Word::Nothing => {}
+            Word::Refused(tally) => self.tallies[tally].nodes -= 1,
+            Word::Cost(cost) => {
+                if let Some(nodes) = self.by_cost.get_mut(&cost) {
+                    nodes.remove(position);
+                    if nodes.is_empty() {
+                        self.by_cost.remove(&cost);
+                    }
+                }
+            }
+        }
+        match after {
+            Word::Nothing => {}
+            Word::Refused(tally) => self.tallies[tally].nodes += 1,
+            Word::Cost(cost) => self
+                .by_cost
+                .entry(cost)
+                .or_default()
+                .insert(position, order.len()),
+        }
+    }
+}
+
+/// Whether the node refuses the pod by itself, not only beside those that room is held for.
+fn refusal_stands(refusal: &Option<Refusal>) -> bool {
+    refusal.is_some()
+}

@@ -1,0 +1,335 @@
+//! All nodes as one pod shape sees them by themselves: who has room, how good its room is, and why the others refuse.
+//!
+//! Nodes are in groups of equal static scores and equal values of the topology keys that matter; within a group in
+//! buckets of equal load score. A class of pods then looks at groups instead of nodes. Invariant: after
+//! [`Index::refresh`] every slot says what [`crate::score`] and the filters about a node's own room would say now.
+
+use rustc_hash::FxHashMap;
+
+use super::journal::Journal;
+use super::order::Order;
+use super::set::NodeSet;
+use crate::cluster::{NodeId, Question};
+use crate::intern::Symbol;
+use crate::reason::{Reason, Refusal, Tally};
+use crate::score;
+
+/// The group of a node that static filters refuse, or that is not there.
+const NO_GROUP: u32 = u32::MAX;
+/// The refusal of a node that has room, or that is not there.
+const NO_REFUSAL: u32 = u32::MAX;
+/// The position of a slot that was never filled.
+const NOWHERE: u32 = u32::MAX;
+/// With more groups than this, asking groups costs about what asking nodes does.
+const MAX_GROUPS: usize = 4096;
+
+/// See the module's words.
+#[derive(Clone, Debug)]
+pub(super) struct Index {
+    /// The topology keys by whose values nodes are grouped, sorted; the hostname is never one.
+    pub(super) keys: Box<[Symbol]>,
+    /// When it was last asked, for dropping the one least used.
+    pub(super) used_at: u64,
+    version: u64,
+    read_loads: u64,
+    read_nodes: u64,
+    images: Vec<(i64, u32)>,
+    slots: Vec<Slot>,
+    pub(super) groups: Vec<Group>,
+    group_of: FxHashMap<GroupKey, u32>,
+    /// Nodes refused, by refusal.
+    pub(super) tallies: Vec<Tally>,
+    /// A score that no slot can hold came up: amounts are beyond all reason.
+    overflown: bool,
+}
+
+/// Where one node is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Slot {
+    pub(super) group: u32,
+    refusal: u32,
+    pub(super) score: i32,
+    /// In the tie order; kept here so that a node is one place in memory.
+    position: u32,
+}
+
+const ABSENT: Slot = Slot {
+    group: NO_GROUP,
+    refusal: NO_REFUSAL,
+    score: 0,
+    position: NOWHERE,
+};
+
+impl Slot {
+    pub(super) fn has_room(self) -> bool {
+        self.group != NO_GROUP && self.refusal == NO_REFUSAL
+    }
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+struct GroupKey {
+    soft_taints: i64,
+    preferred: i64,
+    values: Box<[Option<Symbol>]>,
+}
+
+/// Nodes that all classes of the shape tell apart by load only, but for what is counted per host.
+#[derive(Clone, Debug)]
+pub(super) struct Group {
+    pub(super) soft_taints: i64,
+    pub(super) preferred: i64,
+    /// By key.
+    pub(super) values: Box<[Option<Symbol>]>,
+    /// Those with room.
+    pub(super) roomy: NodeSet,
+    /// The same by load score, the best last. None is empty.
+    pub(super) buckets: Vec<Bucket>,
+}
+
+#[derive(Clone, Debug)]
+pub(super) struct Bucket {
+    pub(super) score: i32,
+    pub(super) nodes: NodeSet,
+}
+
+impl Index {
+    pub(super) fn new(keys: Box<[Symbol]>) -> Self {
+        Index {
+            keys,
+            used_at: 0,
+            version: u64::MAX,
+            read_loads: 0,
+            read_nodes: 0,
+            images: Vec::new(),
+            slots: Vec::new(),
+            groups: Vec::new(),
+            group_of: FxHashMap::default(),
+            tallies: Vec::new(),
+            overflown: false,
+        }
+    }
+
+    /// Whether it answers faster than asking every node would, and exactly.
+    pub(super) fn is_useful(&self) -> bool {
+        !self.overflown && self.groups.len() <= MAX_GROUPS
+    }
+
+    pub(super) fn slot(&self, node: NodeId) -> Slot {
+        self.slots[node.index()]
+    }
+
+    /// Catches up with what changed.
+    pub(super) fn refresh(
+        &mut self,
+        question: &Question<'_>,
+        order: &Order,
+        loads: &Journal,
+        nodes: &Journal,
+    ) {
+        let images = question.cluster.image_facts(&question.class.shape);
+        let current = self.version == order.version() && self.images == images;
+        match (loads.since(self.read_loads), nodes.since(self.read_nodes)) {
+            (Some(loads), Some(nodes)) if current => {
+                nodes
+                    .iter()
+                    .for_each(|node| self.place(*node, question, order));
+                loads
+                    .iter()
+                    .for_each(|node| self.rate(*node, question, order));
+            }
+            _ => {
+                let keys = std::mem::take(&mut self.keys);
+                *self = Index {
+                    version: order.version(),
+                    images,
+                    used_at: self.used_at,
+                    ..Index::new(keys)
+                };
+                self.slots = vec![ABSENT; question.cluster.nodes.len()];
+                question
+                    .cluster
+                    .nodes()
+                    .for_each(|node| self.place(node, question, order));
+            }
+        }
+        self.read_loads = loads.end();
+        self.read_nodes = nodes.end();
+    }
+
+    /// Counts a node as refused for one question; [`Index::rate`] takes that back.
+    pub(super) fn refuse(&mut self, node: NodeId, refusal: &Refusal, order: &Order) {
+        let group = self.slots[node.index()].group;
+        if group != NO_GROUP {
+            let refusal = self.tally(refusal);
+            self.change(
+                node,
+                Slot {
+                    group,
+                    refusal,
+                    ..ABSENT
+                },
+                order,
+            );
+        }
+    }
+
+    /// Works a node's slot out anew, whatever about the node changed.
+    fn place(&mut self, node: NodeId, question: &Question<'_>, order: &Order) {
+        if self.slots.len() <= node.index() {
+            self.slots.resize(node.index() + 1, ABSENT);
+        }
+        let there = question
+            .cluster
+            .nodes
+            .get(node.index())
+            .is_some_and(Option::is_some);
+        if !there {
+            self.change(node, ABSENT, order);
+            return;
+        }
+        let verdict = question.verdict(node);
+        if let Some((plugin, reason)) = verdict.refusal {
+            let refusal = self.tally(&Refusal::new(plugin, reason));
+            self.change(node, Slot { refusal, ..ABSENT }, order);
+            return;
+        }
+        let labels = &question.cluster.at(node).fixed.labels;
+        let key = GroupKey {
+            soft_taints: verdict.soft_taints,
+            preferred: verdict.preferred,
+            values: self.keys.iter().map(|key| labels.value(*key)).collect(),
+        };
+        let group = match self.group_of.get(&key) {
+            Some(group) => *group,
+            None => {
+                let group = self.groups.len() as u32;
+                self.groups.push(Group {
+                    soft_taints: key.soft_taints,
+                    preferred: key.preferred,
+                    values: key.values.clone(),
+                    roomy: NodeSet::default(),
+                    buckets: Vec::new(),
+                });
+                self.group_of.insert(key, group);
+                group
+            }
+        };
+        let after = self.rated(node, group, question);
+        self.change(node, after, order);
+    }
+
+    /// Works a node's slot out anew after its load changed.
+    pub(super) fn rate(&mut self, node: NodeId, question: &Question<'_>, order: &Order) {
+        let group = self.slots[node.index()].group;
+        if group != NO_GROUP {
+            let after = self.rated(node, group, question);
+            self.change(node, after, order);
+        }
+    }
+
+    fn rated(&mut self, node: NodeId, group: u32, question: &Question<'_>) -> Slot {
+        if let Some(refusal) = question.check_room(node) {
+            return Slot {
+                group,
+                refusal: self.tally(&refusal),
+                ..ABSENT
+            };
+        }
+        let cluster = question.cluster;
+        let score = score::of_load(question, cluster.at(node));
+        let score = i32::try_from(score).unwrap_or_else(|_| {
+            self.overflown = true;
+            0
+        });
+        Slot {
+            group,
+            score,
+            ..ABSENT
+        }
+    }
+
+    /// The number of a refusal among the tallies.
+    fn tally(&mut self, refusal: &Refusal) -> u32 {
+        let same = |tally: &Tally| {
+            tally.refusal.plugin == refusal.plugin
+                && tally
+                    .refusal
+                    .reasons()
+                    .eq(refusal.reasons().map(Reason::in_general))
+        };
+        let index = self.tallies.iter().position(same).unwrap_or_else(|| {
+            self.tallies.push(Tally {
+                refusal: refusal.in_general(),
+                nodes: 0,
+            });
+            self.tallies.len() - 1
+        });
+        index as u32
+    }
+
+    fn change(&mut self, node: NodeId, mut after: Slot, order: &Order) {
+        let slot = &mut self.slots[node.index()];
+        after.position = slot.position;
+        if *slot == after {
+            return;
+        }
+        if after.position == NOWHERE {
+            after.position = order.position(node);
+        }
+        let position = after.position;
+        let before = std::mem::replace(slot, after);
+        let stays = before.has_room() && after.has_room() && before.group == after.group;
+        if before.has_room() {
+            let group = &mut self.groups[before.group as usize];
+            if !stays {
+                group.roomy.remove(position);
+            }
+            group.lower(before.score, position);
+        } else if let Some(tally) = self.tallies.get_mut(before.refusal as usize) {
+            tally.nodes -= 1;
+        }
+        if after.has_room() {
+            let group = &mut self.groups[after.group as usize];
+            if !stays {
+                group.roomy.insert(position, order.len());
+            }
+            group.raise(after.score, position, order.len());
+        } else if let Some(tally) = self.tallies.get_mut(after.refusal as usize) {
+            tally.nodes += 1;
+        }
+    }
+}
+
+impl Group {
+    fn raise(&mut self, score: i32, position: u32, width: usize) {
+        let index = match self
+            .buckets
+            .binary_search_by_key(&score, |bucket| bucket.score)
+        {
+            Ok(index) => index,
+            Err(index) => {
+                self.buckets.insert(
+                    index,
+                    Bucket {
+                        score,
+                        nodes: NodeSet::default(),
+                    },
+                );
+                index
+            }
+        };
+        self.buckets[index].nodes.insert(position, width);
+    }
+
+    fn lower(&mut self, score: i32, position: u32) {
+        if let Ok(index) = self
+            .buckets
+            .binary_search_by_key(&score, |bucket| bucket.score)
+        {
+            self.buckets[index].nodes.remove(position);
+            if self.buckets[index].nodes.is_empty() {
+                self.buckets.remove(index);
+            }
+        }
+    }
+}

@@ -1,0 +1,377 @@
+//! The boards: every node's word to a pod, kept and corrected where something changed, so that a decision costs what
+//! changed and how many kinds of nodes there are, not how many nodes.
+//!
+//! Three layers. An [`Index`] per pod shape and set of topology keys: groups of nodes that no class of the shape tells
+//! apart but by load and host, ordered by load score. [`Hosts`] per class: the few hosts where its own kind or pods
+//! with opinions about it are. A [`Choice`] crosses both for one question. Every node counts; the answer is that of
+//! scoring all of them, which [`crate::schedule`] does where boards do not apply and which the tests compare with.
+//!
+//! Invariant: a filter about a node by itself may read the node, the pod's shape and nothing else, or the boards will
+//! not notice when its answer changes. Whatever reads more belongs into the [`crate::topology`] view or into
+//! [`is_for_boards`].
+
+mod choice;
+mod evictions;
+mod hosts;
+mod index;
+mod journal;
+mod order;
+mod set;
+#[cfg(test)]
+mod tests;
+
+use rustc_hash::FxHashMap;
+
+use super::{Cluster, NodeId};
+use crate::class::{PodClass, PodClassId, ShapeId};
+use crate::intern::Symbol;
+use crate::labels::LabelSet;
+use crate::preempt::{Preemption, is_planned};
+use crate::profile::Rules;
+use crate::reason::{Refusal, Tally};
+use crate::schedule::Unschedulable;
+use crate::selector::NamedNodes;
+use choice::Choice;
+use evictions::Evictions;
+use hosts::Hosts;
+use index::Index;
+
+pub(super) use journal::Journal;
+pub(super) use order::Order;
+
+/// No index.
+const NONE: u32 = u32::MAX;
+/// Slots that all indexes together may have before those least used are dropped.
+const MAX_SLOTS: usize = 16 << 20;
+
+/// Shapes and priorities that what evictions cost is kept for.
+const MAX_EVICTIONS: usize = 64;
+
+/// What boards say to a pod.
+pub(crate) enum Word {
+    /// The best node.
+    Node(NodeId),
+    /// None takes it.
+    Refused(Vec<Tally>),
+}
+
+/// See the module's words.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Boards {
+    pub(super) order: Order,
+    /// Nodes whose pods changed.
+    pub(super) loads: Journal,
+    /// Nodes that came, went, or are told differently.
+    pub(super) nodes: Journal,
+    indexes: Vec<Option<Box<Index>>>,
+    index_of: FxHashMap<(ShapeId, Box<[Symbol]>), u32>,
+    /// By class.
+    classes: Vec<ClassBoard>,
+    /// A node with each hostname label.
+    host: FxHashMap<Symbol, NodeId>,
+    /// Hostname labels that several nodes have, with all of them.
+    twins: FxHashMap<Symbol, Vec<NodeId>>,
+    questions: u64,
+    /// By shape and priority.
+    evictions: FxHashMap<(ShapeId, i32), Box<Evictions>>,
+    /// Grows with every change of a disruption budget.
+    pub(super) budgets: u64,
+}
+
+#[derive(Clone, Debug)]
+struct ClassBoard {
+    index: u32,
+    hosts: Option<Box<Hosts>>,
+}
+
+const NO_BOARD: ClassBoard = ClassBoard {
+    index: NONE,
+    hosts: None,
+};
+
+/// Whether boards know all that decides where a pod of this class goes.
+fn is_for_boards(class: &PodClass, rules: &Rules) -> bool {
+    class.shape.named_nodes == NamedNodes::All && class.volumes.is_empty() && rules.filters_all()
+}
+
+impl Cluster {
+    /// The best node for a pod, or how all refuse it. None if boards cannot say: then all nodes have to be asked.
+    /// `held` are nodes that refuse because of room held there for others.
+    pub(crate) fn ask_boards(
+        &mut self,
+        class: PodClassId,
+        seed: u64,
+        held: &[(NodeId, Refusal)],
+    ) -> Option<Word> {
+        self.prepare(class);
+        let own = self.class(class);
+        if !is_for_boards(own, self.rules(own.shape.profile)) || self.node_count() == 0 {
+            return None;
+        }
+        self.settle_boards();
+        let number = self.index_number(class);
+        let by_host = self.view(class).by_host();
+        let mut hosts = by_host.then(|| {
+            self.boards.classes[class.index()]
+                .hosts
+                .take()
+                .unwrap_or_default()
+        });
+        let moved = self.views[class.index()].as_deref_mut()?.take_moved();
+        let mut index = self.boards.indexes[number as usize].take()?;
+        let word = self.ask_parts(
+            class,
+            seed,
+            held,
+            &mut index,
+            hosts.as_deref_mut(),
+            moved.as_deref(),
+        );
+        self.boards.indexes[number as usize] = Some(index);
+        self.boards.classes[class.index()].hosts = hosts;
+        word
+    }
+
+    /// Makes the order of nodes and the journals ready for every node there is.
+    fn settle_boards(&mut self) {
+        let Boards {
+            order,
+            loads,
+            nodes,
+            ..
+        } = &mut self.boards;
+        order.settle(&self.nodes, &self.names);
+        loads.expect(self.nodes.len());
+        nodes.expect(self.nodes.len());
+    }
+
+    /// The answer to [`Cluster::preempt`] for a pod that is refused everywhere, if other pods matter to it by the room
+    /// they take only.
+    pub(crate) fn preempt_by_board(
+        &mut self,
+        class: PodClassId,
+        key: &str,
+        seed: u64,
+    ) -> Option<Preemption> {
+        self.prepare(class);
+        let own = self.class(class);
+        if !is_for_boards(own, self.rules(own.shape.profile))
+            || !is_planned(&own.shape)
+            || !self.view(class).is_filtered_by_room_only(own)
+        {
+            return None;
+        }
+        let id = (own.shape_id, own.priority);
+        self.settle_boards();
+        let mut board = self.boards.evictions.remove(&id).unwrap_or_default();
+        let question = self.question(class);
+        let boards = &question.cluster.boards;
+        let journals = (&boards.loads, &boards.nodes);
+        let left = board.refresh(&question, &boards.order, journals, boards.budgets);
+        for node in left {
+            let word = self.try_eviction(class, "", node);
+            board.set(node, word, &self.boards.order);
+        }
+        // What is held for the pod itself does not stand in its way.
+        if let Some(node) = self.nominated_node(key) {
+            let word = self.try_eviction(class, key, node);
+            board.lend(node, word, &self.boards.order);
+        }
+        let order = &self.boards.order;
+        let best = board.best(order.start(seed), order);
+        let preemption = match best {
+            None => Preemption::NotHelpful(Unschedulable::in_order(self, board.refusals())),
+            Some(node) => Preemption::Evict {
+                chosen: self.eviction_on(class, key, node)?,
+            },
+        };
+        self.keep_evictions(id, board);
+        Some(preemption)
+    }
+
+    fn keep_evictions(&mut self, id: (ShapeId, i32), mut board: Box<Evictions>) {
+        let boards = &mut self.boards;
+        boards.questions += 1;
+        board.used_at = boards.questions;
+        boards.evictions.insert(id, board);
+        if boards.evictions.len() > MAX_EVICTIONS {
+            let oldest = boards
+                .evictions
+                .iter()
+                .min_by_key(|(_, board)| board.used_at);
+            if let Some(oldest) = oldest.map(|(id, _)| *id) {
+                boards.evictions.remove(&oldest);
+            }
+        }
+    }
+
+    fn ask_parts(
+        &mut self,
+        class: PodClassId,
+        seed: u64,
+        held: &[(NodeId, Refusal)],
+        index: &mut Index,
+        mut hosts: Option<&mut Hosts>,
+        moved: Option<&[(NodeId, Option<Symbol>)]>,
+    ) -> Option<Word> {
+        let question = self.question(class);
+        let Boards {
+            order,
+            loads,
+            nodes,
+            ..
+        } = &question.cluster.boards;
+        index.refresh(&question, order, loads, nodes);
+        if let Some(hosts) = &mut hosts {
+            hosts.refresh(&question, moved, order, nodes);
+        }
+        if !index.is_useful() || hosts.as_ref().is_some_and(|hosts| !hosts.is_useful()) {
+            return None;
+        }
+        held.iter()
+            .for_each(|(node, refusal)| index.refuse(*node, refusal, order));
+        let choice = Choice {
+            question,
+            index,
+            hosts: hosts.as_deref(),
+            order,
+            start: order.start(seed),
+        };
+        let word = match choice.best() {
+            Some(node) => Word::Node(node),
+            None => Word::Refused(choice.refusals()),
+        };
+        held.iter()
+            .for_each(|(node, _)| index.rate(*node, &question, order));
+        Some(word)
+    }
+
+    /// The number of the index that serves a class, which is there when this returns.
+    fn index_number(&mut self, class: PodClassId) -> u32 {
+        let keys = self.views[class.index()]
+            .as_deref()
+            .map_or(&[][..], |view| view.keys());
+        let boards = &mut self.boards;
+        boards.questions += 1;
+        if boards.classes.len() <= class.index() {
+            boards.classes.resize(class.index() + 1, NO_BOARD);
+        }
+        let known = boards.classes[class.index()].index;
+        if let Some(Some(index)) = boards.indexes.get_mut(known as usize)
+            && *index.keys == *keys
+        {
+            index.used_at = boards.questions;
+            return known;
+        }
+        let key = (self.classes[class.index()].shape_id, Box::from(keys));
+        let number = match boards.index_of.get(&key) {
+            Some(number) => *number,
+            None => boards.open(key, self.nodes.len()),
+        };
+        boards.classes[class.index()].index = number;
+        number
+    }
+
+    /// The nodes with a hostname label, but for one.
+    fn hosts_named(&self, hostname: Symbol, but: NodeId) -> impl Iterator<Item = NodeId> + '_ {
+        let boards = &self.boards;
+        let twins = boards.twins.get(&hostname).map_or(&[][..], |twins| twins);
+        let alone = if twins.is_empty() {
+            boards.host.get(&hostname)
+        } else {
+            None
+        };
+        twins
+            .iter()
+            .chain(alone)
+            .copied()
+            .filter(move |node| *node != but)
+    }
+}
+
+impl Boards {
+    /// Drops what is kept for a class that is collected.
+    pub(super) fn forget_class(&mut self, class: PodClassId) {
+        if let Some(board) = self.classes.get_mut(class.index()) {
+            *board = NO_BOARD;
+        }
+    }
+
+    /// Drops what is kept for a shape that no class has any more.
+    pub(super) fn forget_shape(&mut self, shape: ShapeId) {
+        let indexes = &mut self.indexes;
+        self.index_of.retain(|(own, _), number| {
+            if *own == shape {
+                indexes[*number as usize] = None;
+            }
+            *own != shape
+        });
+        self.evictions.retain(|(own, _), _| *own != shape);
+    }
+
+    /// Drops what is kept per host for a class whose view is made anew.
+    pub(super) fn drop_hosts(&mut self, class: usize) {
+        if let Some(board) = self.classes.get_mut(class) {
+            board.hosts = None;
+        }
+    }
+
+    fn open(&mut self, key: (ShapeId, Box<[Symbol]>), nodes: usize) -> u32 {
+        let most = (MAX_SLOTS / nodes.max(1)).max(16);
+        let mut index = Box::new(Index::new(key.1.clone()));
+        index.used_at = self.questions;
+        let number = if self.index_of.len() >= most {
+            let used = self.indexes.iter().enumerate();
+            let kept = used.filter_map(|(number, index)| Some((number, index.as_ref()?.used_at)));
+            let least_used = kept.min_by_key(|(_, used_at)| *used_at);
+            least_used.map(|(number, _)| number)
+        } else {
+            self.indexes.iter().position(Option::is_none)
+        };
+        let number = number.unwrap_or_else(|| {
+            self.indexes.push(None);
+            self.indexes.len() - 1
+        });
+        self.index_of.retain(|_, kept| *kept != number as u32);
+        for class in self
+            .classes
+            .iter_mut()
+            .filter(|class| class.index == number as u32)
+        {
+            class.index = NONE;
+        }
+        self.indexes[number] = Some(index);
+        self.index_of.insert(key, number as u32);
+        number as u32
+    }
+
+    /// A node is there, or its labels are others.
+    pub(super) fn name_host(&mut self, node: NodeId, labels: &LabelSet) {
+        let Some(hostname) = labels.value(Symbol::HOSTNAME) else {
+            return;
+        };
+        match self.host.get(&hostname) {
+            None => drop(self.host.insert(hostname, node)),
+            Some(first) => {
+                let twins = self.twins.entry(hostname).or_insert_with(|| vec![*first]);
+                twins.push(node);
+            }
+        }
+    }
+
+    /// The inverse of [`Boards::name_host`].
+    pub(super) fn unname_host(&mut self, node: NodeId, labels: &LabelSet) {
+        let Some(hostname) = labels.value(Symbol::HOSTNAME) else {
+            return;
+        };
+        let Some(twins) = self.twins.get_mut(&hostname) else {
+            self.host.remove(&hostname);
+            return;
+        };
+        twins.retain(|twin| *twin != node);
+        if let [last] = twins[..] {
+            self.host.insert(hostname, last);
+            self.twins.remove(&hostname);
+        }
+    }
+}

@@ -1,0 +1,188 @@
+//! Classes coming and going: made when a template is first seen, collected once no pod is of it any more.
+//!
+//! A class that no pod is of and nobody asked about since the last collection is dropped with all that was kept for it.
+//! Collections happen when new templates have made the table half as long again, never while a what-if is open.
+//! Invariant: whatever is kept by class or shape is dropped in [`Cluster::forget_class`] or [`Cluster::forget_shape`].
+
+use super::Cluster;
+use crate::class::{PodClass, PodClassId, Shape, ShapeId, ShapeVerdicts};
+use crate::error::ModelError;
+use crate::model::PodTemplate;
+
+/// New templates between two collections, at least.
+const LEAST_NEW: usize = 256;
+
+/// Who uses the classes, by number.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Uses {
+    classes: Vec<Use>,
+    /// Classes of each shape.
+    shapes: Vec<u32>,
+    collections: u32,
+    /// How many classes there may be before the next collection.
+    enough: usize,
+}
+
+#[derive(Clone, Copy, Debug, Default)]
+struct Use {
+    /// Pods bound and pods that room is held for.
+    pods: u32,
+    /// At which collection it was last asked for.
+    asked: u32,
+}
+
+impl Cluster {
+    /// The class of a template; pods of equal templates share it. It is valid for as long as a pod is of it; without
+    /// one until some hundreds of other templates were asked for, and while a checkpoint is open.
+    ///
+    /// # Errors
+    /// [`ModelError::NegativeQuantity`] where a request is below zero.
+    pub fn pod_class(&mut self, template: &PodTemplate) -> Result<PodClassId, ModelError> {
+        if let Some(index) = self.classes.find(template) {
+            self.uses.classes[index].asked = self.uses.collections;
+            return Ok(PodClassId(index as u32));
+        }
+        if self.checkpoints == 0 && self.classes.len() >= self.uses.enough.max(LEAST_NEW) {
+            self.collect_classes();
+        }
+        let profile = self.profile(&template.scheduler_name);
+        let rules = &self.profiles[profile.0 as usize].1;
+        let mut class = PodClass::compile(template, (profile, rules), &mut self.names)?;
+        class.shape_id = self.shape(&class.shape);
+        let index = self.classes.insert(template.clone(), class);
+        let id = PodClassId(index as u32);
+        if index == self.views.len() {
+            self.views.push(None);
+            self.affects.push(Vec::new());
+            self.uses.classes.push(Use::default());
+        }
+        self.uses.classes[index] = Use {
+            pods: 0,
+            asked: self.uses.collections,
+        };
+        self.introduce(id);
+        Ok(id)
+    }
+
+    fn shape(&mut self, shape: &Shape) -> ShapeId {
+        let index = self.shapes.find(shape).unwrap_or_else(|| {
+            let index = self.shapes.insert(shape.clone(), ());
+            if index == self.verdicts.len() {
+                self.verdicts.push(ShapeVerdicts::default());
+                self.uses.shapes.push(0);
+            }
+            index
+        });
+        self.uses.shapes[index] += 1;
+        ShapeId(index as u32)
+    }
+
+    /// How many classes of pods are known.
+    pub fn class_count(&self) -> usize {
+        self.classes.len()
+    }
+
+    /// A pod is of a class from now on.
+    pub(super) fn use_class(&mut self, id: PodClassId) {
+        self.uses.classes[id.index()].pods += 1;
+    }
+
+    /// The inverse of [`Cluster::use_class`].
+    pub(super) fn release_class(&mut self, id: PodClassId) {
+        self.uses.classes[id.index()].pods -= 1;
+    }
+
+    /// Drops the classes that no pod is of and that were not asked for since the last collection.
+    pub(super) fn collect_classes(&mut self) {
+        let uses = &self.uses;
+        let idle = |index: &usize| {
+            let own = uses.classes[*index];
+            own.pods == 0 && own.asked < uses.collections
+        };
+        let idle: Vec<usize> = self
+            .classes
+            .iter()
+            .map(|(index, ..)| index)
+            .filter(idle)
+            .collect();
+        for index in &idle {
+            self.forget_class(PodClassId(*index as u32));
+        }
+        if !idle.is_empty() {
+            for affects in &mut self.affects {
+                affects.retain(|affects| idle.binary_search(&affects.view.index()).is_err());
+            }
+        }
+        self.uses.collections += 1;
+        self.uses.enough = self.classes.len() + self.classes.len() / 2 + LEAST_NEW;
+    }
+
+    fn forget_class(&mut self, id: PodClassId) {
+        let Some(class) = self.classes.remove(id.index()) else {
+            return;
+        };
+        self.views[id.index()] = None;
+        self.affects[id.index()] = Vec::new();
+        self.volume_plans.remove(&id);
+        self.boards.forget_class(id);
+        let shape = class.shape_id;
+        self.uses.shapes[shape.index()] -= 1;
+        if self.uses.shapes[shape.index()] == 0 {
+            self.forget_shape(shape);
+        }
+    }
+
+    fn forget_shape(&mut self, id: ShapeId) {
+        self.shapes.remove(id.index());
+        self.verdicts[id.index()] = ShapeVerdicts::default();
+        self.boards.forget_shape(id);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::cluster::{Cluster, Options};
+    use crate::model::{NodeSpec, PodSpec, PodTemplate};
+    use crate::schedule::Decision;
+
+    fn template(number: usize) -> PodTemplate {
+        let labels = [("number".to_owned(), number.to_string())].into();
+        let node_selector = [("zone".to_owned(), format!("z{}", number % 700))].into();
+        PodTemplate {
+            labels,
+            node_selector,
+            ..PodTemplate::default()
+        }
+    }
+
+    #[test]
+    fn classes_without_pods_do_not_pile_up_and_those_with_pods_stay() {
+        let mut cluster = Cluster::new(Options::default());
+        cluster.add_node(&NodeSpec::named("n")).expect("valid");
+        let kept = PodSpec {
+            name: "kept".into(),
+            template: template(0),
+            ..PodSpec::default()
+        };
+        cluster.bind(&kept, "n").expect("new");
+        let class = cluster.pod_class(&template(0)).expect("valid");
+        for number in 1..20_000 {
+            let spec = PodSpec {
+                name: "passing".into(),
+                template: template(number),
+                ..PodSpec::default()
+            };
+            cluster.bind(&spec, "n").expect("new");
+            let asked = cluster.schedule_pod(&spec, 0).expect("valid");
+            assert!(matches!(asked, Decision::Unschedulable(_)));
+            cluster.remove_pod("/passing").expect("there");
+        }
+        assert!(
+            cluster.class_count() < 1500,
+            "{} classes",
+            cluster.class_count()
+        );
+        assert!(cluster.shapes.len() <= 700);
+        assert_eq!(cluster.template(class), &template(0));
+    }
+}

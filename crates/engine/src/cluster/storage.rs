@@ -1,0 +1,131 @@
+//! Storage objects coming, changing and going in the model.
+
+use super::Cluster;
+use super::undo::Undo;
+use crate::class::PodClassId;
+use crate::model::{
+    CsiDriverSpec, CsiNodeSpec, CsiStorageCapacitySpec, PersistentVolumeClaimSpec,
+    PersistentVolumeSpec, StorageClassSpec, VolumeAttachmentSpec,
+};
+use crate::storage::{Attachment, Capacity, Change, Claim, Class, CsiNode, Plan, Volume};
+
+impl Cluster {
+    /// Adds a PersistentVolumeClaim or changes it.
+    pub fn set_claim(&mut self, spec: &PersistentVolumeClaimSpec) {
+        let key = (
+            self.names.intern(&spec.namespace),
+            self.names.intern(&spec.name),
+        );
+        let claim = Claim::compile(spec, &mut self.names);
+        self.change_storage(Change::Claim(key, Some(Box::new(claim))));
+    }
+
+    /// Removes a PersistentVolumeClaim.
+    pub fn remove_claim(&mut self, namespace: &str, name: &str) {
+        if let (Some(namespace), Some(name)) = (self.names.find(namespace), self.names.find(name)) {
+            self.change_storage(Change::Claim((namespace, name), None));
+        }
+    }
+
+    /// Adds a PersistentVolume or changes it.
+    pub fn set_volume(&mut self, spec: &PersistentVolumeSpec) {
+        let name = self.names.intern(&spec.name);
+        let volume = Volume::compile(spec, &mut self.names);
+        self.change_storage(Change::Volume(name, Some(Box::new(volume))));
+    }
+
+    /// Removes a PersistentVolume.
+    pub fn remove_volume(&mut self, name: &str) {
+        if let Some(name) = self.names.find(name) {
+            self.change_storage(Change::Volume(name, None));
+        }
+    }
+
+    /// Adds a StorageClass or changes it.
+    pub fn set_storage_class(&mut self, spec: &StorageClassSpec) {
+        let name = self.names.intern(&spec.name);
+        let class = Class::compile(spec, &mut self.names);
+        self.change_storage(Change::Class(name, Some(Box::new(class))));
+    }
+
+    /// Removes a StorageClass.
+    pub fn remove_storage_class(&mut self, name: &str) {
+        if let Some(name) = self.names.find(name) {
+            self.change_storage(Change::Class(name, None));
+        }
+    }
+
+    /// Adds a CSINode or changes it.
+    pub fn set_csi_node(&mut self, spec: &CsiNodeSpec) {
+        let name = self.names.intern(&spec.name);
+        let node = CsiNode::compile(spec, &mut self.names);
+        self.change_storage(Change::Node(name, Some(Box::new(node))));
+    }
+
+    /// Removes a CSINode.
+    pub fn remove_csi_node(&mut self, name: &str) {
+        if let Some(name) = self.names.find(name) {
+            self.change_storage(Change::Node(name, None));
+        }
+    }
+
+    /// Adds a CSIDriver or changes it.
+    pub fn set_csi_driver(&mut self, spec: &CsiDriverSpec) {
+        let name = self.names.intern(&spec.name);
+        self.change_storage(Change::Driver(name, Some(spec.storage_capacity)));
+    }
+
+    /// Removes a CSIDriver.
+    pub fn remove_csi_driver(&mut self, name: &str) {
+        if let Some(name) = self.names.find(name) {
+            self.change_storage(Change::Driver(name, None));
+        }
+    }
+
+    /// Adds a CSIStorageCapacity or changes it.
+    pub fn set_storage_capacity(&mut self, spec: &CsiStorageCapacitySpec) {
+        let key = (
+            self.names.intern(&spec.namespace),
+            self.names.intern(&spec.name),
+        );
+        let capacity = Capacity::compile(spec, &mut self.names);
+        self.change_storage(Change::Capacity(key, Some(Box::new(capacity))));
+    }
+
+    /// Removes a CSIStorageCapacity.
+    pub fn remove_storage_capacity(&mut self, namespace: &str, name: &str) {
+        if let (Some(namespace), Some(name)) = (self.names.find(namespace), self.names.find(name)) {
+            self.change_storage(Change::Capacity((namespace, name), None));
+        }
+    }
+
+    /// Adds a VolumeAttachment or changes it.
+    pub fn set_volume_attachment(&mut self, spec: &VolumeAttachmentSpec) {
+        let name = self.names.intern(&spec.name);
+        let attachment = Attachment::compile(spec, &mut self.names);
+        self.change_storage(Change::Attachment(name, Some(attachment)));
+    }
+
+    /// Removes a VolumeAttachment.
+    pub fn remove_volume_attachment(&mut self, name: &str) {
+        if let Some(name) = self.names.find(name) {
+            self.change_storage(Change::Attachment(name, None));
+        }
+    }
+
+    pub(super) fn change_storage(&mut self, change: Change) {
+        if let Some(inverse) = self.storage.exchange(change) {
+            self.log(Undo::Storage(inverse));
+        }
+    }
+
+    /// Makes the plan of a class whose pods have volumes, unless the one there is still holds.
+    pub(super) fn plan_volumes(&mut self, id: PodClassId) {
+        let version = self.storage.version();
+        let holds = |(made, _): &(u64, Plan)| *made == version;
+        if !self.volume_plans.get(&id).is_some_and(holds) {
+            let plan = Plan::of(&self.classes[id.index()], &self.storage, &self.names);
+            self.volume_plans.insert(id, (version, plan));
+        }
+    }
+}

@@ -1,0 +1,129 @@
+//! Values by content, each under a number that stays its own for as long as it is kept.
+//!
+//! Unlike in an index map a number outlives the removal of others; it is given out again once its value is gone.
+
+use std::hash::{Hash, Hasher};
+use std::ops::Index;
+
+use hashbrown::HashTable;
+use rustc_hash::FxHasher;
+
+/// See the module's words.
+#[derive(Clone, Debug)]
+pub(super) struct Table<K, V> {
+    rows: Vec<Option<(K, V)>>,
+    by_key: HashTable<u32>,
+    free: Vec<u32>,
+}
+
+impl<K, V> Default for Table<K, V> {
+    fn default() -> Self {
+        Table {
+            rows: Vec::new(),
+            by_key: HashTable::new(),
+            free: Vec::new(),
+        }
+    }
+}
+
+impl<K: Hash + Eq, V> Table<K, V> {
+    /// How many there are.
+    pub(super) fn len(&self) -> usize {
+        self.by_key.len()
+    }
+
+    pub(super) fn find(&self, key: &K) -> Option<usize> {
+        let same = |number: &u32| {
+            self.row(*number as usize)
+                .is_some_and(|(known, _)| known == key)
+        };
+        self.by_key
+            .find(hash(key), same)
+            .map(|number| *number as usize)
+    }
+
+    /// Adds a key that is new.
+    pub(super) fn insert(&mut self, key: K, value: V) -> usize {
+        let hashed = hash(&key);
+        let row = Some((key, value));
+        let number = match self.free.pop() {
+            Some(number) => {
+                self.rows[number as usize] = row;
+                number
+            }
+            None => {
+                self.rows.push(row);
+                u32::try_from(self.rows.len() - 1).expect("fewer than four billion fit in memory")
+            }
+        };
+        let rows = &self.rows;
+        let rehash = |number: &u32| {
+            rows[*number as usize]
+                .as_ref()
+                .map_or(0, |(key, _)| hash(key))
+        };
+        self.by_key.insert_unique(hashed, number, rehash);
+        number as usize
+    }
+
+    pub(super) fn remove(&mut self, number: usize) -> Option<V> {
+        let (key, value) = self.rows.get_mut(number)?.take()?;
+        if let Ok(entry) = self
+            .by_key
+            .find_entry(hash(&key), |known| *known as usize == number)
+        {
+            entry.remove();
+        }
+        self.free.push(number as u32);
+        Some(value)
+    }
+
+    pub(super) fn key(&self, number: usize) -> Option<&K> {
+        self.row(number).map(|(key, _)| key)
+    }
+
+    /// All of them with their numbers.
+    pub(super) fn iter(&self) -> impl Iterator<Item = (usize, &K, &V)> {
+        let rows = self.rows.iter().enumerate();
+        rows.filter_map(|(number, row)| row.as_ref().map(|(key, value)| (number, key, value)))
+    }
+
+    fn row(&self, number: usize) -> Option<&(K, V)> {
+        self.rows.get(number)?.as_ref()
+    }
+}
+
+impl<K, V> Index<usize> for Table<K, V> {
+    type Output = V;
+
+    fn index(&self, number: usize) -> &V {
+        let row = self.rows[number].as_ref();
+        &row.expect("a number is used for as long as its value is kept")
+            .1
+    }
+}
+
+fn hash<K: Hash>(key: &K) -> u64 {
+    let mut hasher = FxHasher::default();
+    key.hash(&mut hasher);
+    hasher.finish()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_outlive_the_removal_of_others_and_are_given_out_again() {
+        let mut table = Table::default();
+        let numbers = ["a", "b", "c"].map(|key| table.insert(key, key.len()));
+        assert_eq!(table.remove(numbers[0]), Some(1));
+        assert_eq!(
+            (table.find(&"a"), table.find(&"c")),
+            (None, Some(numbers[2]))
+        );
+        assert_eq!(table.insert("dd", 2), numbers[0]);
+        assert_eq!(table.len(), 3);
+        assert_eq!(table.iter().map(|(_, _, length)| length).sum::<usize>(), 4);
+    }
+}

@@ -1,0 +1,103 @@
+//! kube-scheduler: VolumeBinding. Every claim's volume must be reachable from the node: the one it is bound to, one
+//! that it can be bound to, or one that can be made.
+//!
+//! Claims that wait are matched smallest first, each with the smallest volume that will do; one that finds none is to
+//! be provisioned.
+
+use crate::intern::{Interner, Symbol};
+use crate::labels::LabelSet;
+use crate::reason::{Plugin, Reason, Refusal};
+use crate::selector::Requirement;
+use crate::storage::{Bound, Candidate, Plan, Provision, Unbound, reaches};
+
+/// A node as volumes see it.
+#[derive(Clone, Copy)]
+pub(crate) struct Site<'a> {
+    pub(crate) name: Symbol,
+    pub(crate) labels: &'a LabelSet,
+    pub(crate) names: &'a Interner,
+}
+
+pub(crate) fn check(plan: &Plan, site: Site<'_>) -> Option<Refusal> {
+    let mut reasons = [bound(plan, site), unbound(plan, site)]
+        .into_iter()
+        .flatten()
+        .collect::<Vec<_>>();
+    // Upstream tells a missing volume last.
+    reasons.sort_by_key(|reason| *reason == Reason::VolumeMissing);
+    let mut reasons = reasons.into_iter();
+    Some(Refusal {
+        plugin: Plugin::VolumeBinding,
+        reason: reasons.next()?,
+        more: reasons.collect(),
+    })
+}
+
+/// The first claim whose volume is not there or not reachable.
+fn bound(plan: &Plan, site: Site<'_>) -> Option<Reason> {
+    plan.bound.iter().find_map(|bound| match bound {
+        Bound::Missing => Some(Reason::VolumeMissing),
+        Bound::To(terms) => {
+            let reached = reaches(terms.as_deref(), site.labels, site.names);
+            (!reached).then_some(Reason::VolumeAffinity)
+        }
+    })
+}
+
+fn unbound(plan: &Plan, site: Site<'_>) -> Option<Reason> {
+    let mut to_match: Vec<&Unbound> = Vec::new();
+    let mut to_provision: Vec<&Provision> = Vec::new();
+    for claim in &plan.unbound {
+        match claim.selected_node {
+            Some(node) if node != site.name => return Some(Reason::NoVolumeToBind),
+            Some(_) => to_provision.push(&claim.provision),
+            None => to_match.push(claim),
+        }
+    }
+    to_match.sort_by_key(|claim| claim.request);
+    let mut chosen: Vec<Symbol> = Vec::new();
+    for claim in to_match {
+        match matching(claim, &chosen, site) {
+            Some(volume) => chosen.push(volume),
+            None => to_provision.push(&claim.provision),
+        }
+    }
+    to_provision
+        .into_iter()
+        .find_map(|provision| refuses(provision, site))
+}
+
+/// The volume that a claim would be bound to here.
+fn matching(claim: &Unbound, chosen: &[Symbol], site: Site<'_>) -> Option<Symbol> {
+    let is_open = |own: &&Candidate| !chosen.contains(&own.name);
+    let is_reached = |own: &&Candidate| reaches(own.terms.as_deref(), site.labels, site.names);
+    let mut set_aside = claim.set_aside.iter().filter(is_open);
+    let mut candidates = claim.candidates.iter().filter(is_open);
+    let found = match set_aside.next() {
+        Some(first) => Some(first).filter(is_reached),
+        None => candidates.find(is_reached),
+    };
+    found.map(|own| own.name)
+}
+
+/// Why no new volume can be made for the node.
+fn refuses(provision: &Provision, site: Site<'_>) -> Option<Reason> {
+    let meets = |term: &Vec<Requirement>| {
+        term.iter()
+            .all(|demand| demand.matches(site.labels, site.names))
+    };
+    let allowed = match &provision.topologies {
+        None => true,
+        Some(terms) => terms.iter().any(meets),
+    };
+    if !provision.possible || !allowed {
+        return Some(Reason::NoVolumeToBind);
+    }
+    let room = provision.room.as_ref();
+    let enough = room.is_none_or(|nodes| {
+        nodes
+            .iter()
+            .any(|nodes| nodes.matches(site.labels, site.names))
+    });
+    (!enough).then_some(Reason::NoStorageLeft)
+}

@@ -1,0 +1,18 @@
+//! kube-scheduler: VolumeZone. The zone and region labels of bound volumes must be the node's too.
+//!
+//! A node without any such label is taken to be in the only zone there is.
+
+use crate::labels::LabelSet;
+use crate::reason::Reason;
+use crate::storage::{PLACES, Plan};
+
+pub(crate) fn check(plan: &Plan, labels: &LabelSet) -> Option<Reason> {
+    if plan.zones.is_empty() || PLACES.iter().all(|(key, _)| labels.value(*key).is_none()) {
+        return None;
+    }
+    let elsewhere = plan.zones.iter().find(|demand| {
+        let value = labels.value(demand.key).or(labels.value(demand.modern));
+        value.is_none_or(|value| !demand.values.contains(&value))
+    });
+    elsewhere.map(|demand| Reason::VolumeZone { key: demand.key })
+}

@@ -1,0 +1,211 @@
+//! Who would have to go from one node, worked out on sums instead of on the model.
+//!
+//! Lower pods are taken off and put back run by run; a run is pods of equal priority and start that ask for the same,
+//! so that only their number matters until they are named. Invariant: a [`Plan`] that names a cost names the one that
+//! trying it on the model gives; whatever sums cannot say is left to that ([`Plan::Try`]).
+
+use crate::class::{PodClassId, Shape};
+use crate::cluster::{Cluster, NodeId, PodId};
+use crate::resources::Amounts;
+
+use super::Cost;
+
+/// What is known about evictions on a node.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Plan {
+    /// No pod there is of lower priority.
+    NoVictims,
+    /// It has to be tried on the model.
+    Try,
+    /// Eviction helps, at this cost.
+    Evict(Cost),
+}
+
+/// Pods that are alike to eviction.
+struct Run {
+    priority: i32,
+    start_time: i64,
+    pods: Vec<PodId>,
+    evicted: usize,
+}
+
+#[derive(Clone, Copy)]
+struct Lower {
+    priority: i32,
+    start_time: i64,
+    class: PodClassId,
+    pod: PodId,
+}
+
+/// What is left of what a pod needs.
+struct Room {
+    cpu_milli: i64,
+    memory_bytes: i64,
+    ephemeral_bytes: i64,
+    pods: i64,
+}
+
+impl Room {
+    fn change(&mut self, by: &Amounts, times: i64) {
+        let add = |left: &mut i64, by: i64| *left = left.wrapping_add(by.wrapping_mul(times));
+        add(&mut self.cpu_milli, by.cpu_milli);
+        add(&mut self.memory_bytes, by.memory_bytes);
+        add(&mut self.ephemeral_bytes, by.ephemeral_bytes);
+        self.pods += times;
+    }
+
+    fn holds(&self, request: &Amounts) -> bool {
+        let fits = |request: i64, left: i64| request <= 0 || request <= left;
+        fits(request.cpu_milli, self.cpu_milli)
+            && fits(request.memory_bytes, self.memory_bytes)
+            && fits(request.ephemeral_bytes, self.ephemeral_bytes)
+            && self.pods >= 1
+    }
+}
+
+/// Whether sums say all about evictions for a shape.
+pub(crate) fn is_planned(shape: &Shape) -> bool {
+    shape.host_ports.is_empty() && shape.requests.real.scalars.is_empty()
+}
+
+impl Cluster {
+    /// What evictions on a node would cost a pod of a shape and priority, with room held there for `beside`.
+    pub(crate) fn plan_eviction(
+        &self,
+        shape: &Shape,
+        priority: i32,
+        node: NodeId,
+        beside: &[PodClassId],
+    ) -> Plan {
+        let lower = |class: PodClassId| self.class(class).priority < priority;
+        if !self.at(node).classes.iter().any(|count| lower(count.class)) {
+            return Plan::NoVictims;
+        }
+        let Some(runs) = self.runs(shape, priority, node, beside) else {
+            return Plan::Try;
+        };
+        let victims = runs
+            .iter()
+            .flat_map(|run| std::iter::repeat_n((run.priority, run.start_time), run.evicted));
+        match runs.iter().any(|run| run.evicted > 0) {
+            true => Plan::Evict(Cost::of(0, victims)),
+            false => Plan::Try,
+        }
+    }
+
+    /// The victims of a plan that [`Cluster::plan_eviction`] gave a cost, the most important first.
+    pub(crate) fn planned_victims(
+        &self,
+        shape: &Shape,
+        priority: i32,
+        node: NodeId,
+        beside: &[PodClassId],
+    ) -> Vec<PodId> {
+        let mut victims = Vec::new();
+        for mut run in self.runs(shape, priority, node, beside).unwrap_or_default() {
+            if run.evicted == 0 {
+                continue;
+            }
+            // Of equals the first keys are the more important.
+            let by_key = |a: &PodId, b: &PodId| self.pod(*a).key.cmp(&self.pod(*b).key);
+            let kept = run.pods.len() - run.evicted;
+            if kept > 0 {
+                run.pods.select_nth_unstable_by(kept, by_key);
+            }
+            let evicted = &mut run.pods[kept..];
+            evicted.sort_unstable_by(by_key);
+            victims.extend_from_slice(evicted);
+        }
+        victims
+    }
+
+    /// Takes all lower pods off in thought and puts back what has room; none if sums cannot say.
+    fn runs(
+        &self,
+        shape: &Shape,
+        priority: i32,
+        node: NodeId,
+        beside: &[PodClassId],
+    ) -> Option<Vec<Run>> {
+        let lower = self.lower(node, priority)?;
+        let request = &shape.requests.real;
+        let node = self.at(node);
+        let left =
+            |of: fn(&Amounts) -> i64| of(&node.fixed.allocatable).wrapping_sub(of(&node.used));
+        let mut room = Room {
+            cpu_milli: left(|amounts| amounts.cpu_milli),
+            memory_bytes: left(|amounts| amounts.memory_bytes),
+            ephemeral_bytes: left(|amounts| amounts.ephemeral_bytes),
+            pods: left(|amounts| amounts.pods),
+        };
+        let asked = |class: PodClassId| &self.class(class).shape.requests.real;
+        lower
+            .iter()
+            .for_each(|pod| room.change(asked(pod.class), 1));
+        beside
+            .iter()
+            .for_each(|class| room.change(asked(*class), -1));
+        if !room.holds(request) {
+            return None;
+        }
+        let mut runs = Vec::new();
+        for alike in lower.chunk_by(|a, b| (a.priority, a.start_time) == (b.priority, b.start_time))
+        {
+            let first = alike[0];
+            let size = asked(first.class);
+            let same = |pod: &Lower| pod.class == first.class || asked(pod.class) == size;
+            if !alike.iter().all(same) {
+                return None;
+            }
+            let mut back = 0;
+            while back < alike.len() {
+                room.change(size, -1);
+                if !room.holds(request) {
+                    room.change(size, 1);
+                    break;
+                }
+                back += 1;
+            }
+            runs.push(Run {
+                priority: first.priority,
+                start_time: first.start_time,
+                pods: alike.iter().map(|pod| pod.pod).collect(),
+                evicted: alike.len() - back,
+            });
+        }
+        Some(runs)
+    }
+
+    /// The lower pods of a node, the most important first but for their keys; none if a disruption budget may protect
+    /// one.
+    fn lower(&self, node: NodeId, priority: i32) -> Option<Vec<Lower>> {
+        let budgets = &self.objects().pdbs;
+        let covered = |class: PodClassId| {
+            budgets
+                .values()
+                .any(|budget| budget.may_cover(self.class(class), self.names()))
+        };
+        let node = self.at(node);
+        let mut classes = node.classes.iter().map(|count| count.class);
+        if !budgets.is_empty()
+            && classes.any(|class| self.class(class).priority < priority && covered(class))
+        {
+            return None;
+        }
+        let mut lower = Vec::with_capacity(node.pods.len());
+        for &id in &node.pods {
+            let pod = self.pod(id);
+            let own = self.class(pod.class).priority;
+            if own < priority {
+                lower.push(Lower {
+                    priority: own,
+                    start_time: pod.start_time,
+                    class: pod.class,
+                    pod: id,
+                });
+            }
+        }
+        lower.sort_unstable_by_key(|pod| (std::cmp::Reverse(pod.priority), pod.start_time));
+        Some(lower)
+    }
+}

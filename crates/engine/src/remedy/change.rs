@@ -1,0 +1,323 @@
+//! What can be changed about a pod, a node or a pool so that the pod is placed.
+//!
+//! A change is data: it can be applied to a template and priced against others; [`crate::explain`] says it in words.
+
+use std::cmp::Reverse;
+use std::collections::BTreeSet;
+
+use crate::model::{
+    Container, NodeSelectorRequirement, Operator, PodTemplate, Quantity, ResourceMap, TaintEffect,
+    Toleration, TolerationOperator, WhenUnsatisfiable,
+};
+use crate::provision::NodeTemplate;
+
+/// One change. Changes of the first kinds are to the pod, the last two to a node and to a pool.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Change {
+    /// Tolerate a taint.
+    Tolerate {
+        /// Taint key.
+        key: String,
+        /// Taint value.
+        value: String,
+        /// Taint effect.
+        effect: TaintEffect,
+    },
+    /// Ask for another value of a node label, or for none.
+    Select {
+        /// Label key.
+        key: String,
+        /// What is asked for today; empty if nothing is.
+        wanted: String,
+        /// What to ask for instead; `None` drops the demand.
+        instead: Option<String>,
+    },
+    /// Drop the required node affinity.
+    DropNodeAffinity,
+    /// Ask for less of a resource.
+    Request {
+        /// Which.
+        resource: String,
+        /// What is asked for today, in milli-cores for `cpu`, else in whole units.
+        from: i64,
+        /// What to ask for instead.
+        to: i64,
+    },
+    /// Give up a host port.
+    DropHostPort {
+        /// Which.
+        port: i32,
+    },
+    /// Let a spread constraint be more uneven.
+    RaiseSkew {
+        /// Its topology key.
+        key: String,
+        /// The new `maxSkew`.
+        to: i64,
+    },
+    /// Let a spread constraint be a wish (`ScheduleAnyway`).
+    SpreadAnyway {
+        /// Its topology key.
+        key: String,
+    },
+    /// Drop the required affinity to other pods.
+    DropAffinity,
+    /// Drop the required anti-affinity to other pods.
+    DropAntiAffinity,
+    /// Remove the gates that hold the pod back.
+    Ungate {
+        /// Their names.
+        gates: Vec<String>,
+    },
+    /// Let pods onto a node again.
+    Uncordon {
+        /// Its name.
+        node: String,
+    },
+    /// Let a pool buy more.
+    RaiseLimit {
+        /// Its name.
+        pool: String,
+        /// Of which resource.
+        resource: String,
+        /// By how much at least, in the resource's units; known once a machine is chosen.
+        by: Option<Quantity>,
+    },
+}
+
+impl Change {
+    /// How much a user gives up with it, to rank sets of changes: a matter of taste, so kept in one place. What costs
+    /// nothing at run time (a toleration, a limit) comes first, what gives up a guarantee last.
+    pub(super) fn cost(&self) -> u32 {
+        match self {
+            Change::Ungate { .. } => 5_000,
+            Change::Uncordon { .. } | Change::RaiseLimit { .. } => 8_000,
+            Change::Tolerate { .. } => 10_000,
+            Change::Select {
+                instead: Some(_), ..
+            } => 20_000,
+            Change::Select { instead: None, .. } => 25_000,
+            // By how much of the request is given up, from next to nothing to all of it.
+            Change::Request { from, to, .. } => {
+                let share = (from - to).max(0) as f64 / (*from).max(1) as f64;
+                10_000 + (share * 40_000.0) as u32
+            }
+            Change::RaiseSkew { .. } => 15_000,
+            Change::SpreadAnyway { .. } => 20_000,
+            Change::DropHostPort { .. } | Change::DropNodeAffinity => 30_000,
+            Change::DropAffinity | Change::DropAntiAffinity => 35_000,
+        }
+    }
+
+    /// What is taken off a request, in the resource's units.
+    pub(super) fn given_up(&self) -> i64 {
+        match self {
+            Change::Request { from, to, .. } => from.saturating_sub(*to),
+            _ => 0,
+        }
+    }
+
+    /// Whether no two of a set speak of the same thing.
+    pub(super) fn are_consistent(set: &BTreeSet<Change>) -> bool {
+        let mut subjects: Vec<_> = set.iter().map(Change::subject).collect();
+        let all = subjects.len();
+        subjects.sort_unstable();
+        subjects.dedup();
+        subjects.len() == all
+    }
+
+    /// What a change is about.
+    fn subject(&self) -> (u8, &str, &str) {
+        match self {
+            Change::Tolerate { key, value, .. } => (0, key, value),
+            Change::Select { key, .. } => (1, key, ""),
+            Change::DropNodeAffinity => (2, "", ""),
+            Change::Request { resource, .. } => (3, resource, ""),
+            // Ports are few: giving up one after the other is refused, which only makes the search miss a poor answer.
+            Change::DropHostPort { .. } => (4, "", ""),
+            Change::RaiseSkew { key, .. } | Change::SpreadAnyway { key } => (5, key, ""),
+            Change::DropAffinity => (6, "", ""),
+            Change::DropAntiAffinity => (7, "", ""),
+            Change::Ungate { .. } => (8, "", ""),
+            Change::Uncordon { .. } => (9, "", ""),
+            Change::RaiseLimit { pool, resource, .. } => (10, pool, resource),
+        }
+    }
+
+    /// Makes a pod's part of the change.
+    pub(super) fn apply(&self, pod: &mut PodTemplate) {
+        match self {
+            Change::Tolerate { key, value, effect } => pod.tolerations.push(Toleration {
+                key: key.clone(),
+                operator: match value.is_empty() {
+                    true => TolerationOperator::Exists,
+                    false => TolerationOperator::Equal,
+                },
+                value: value.clone(),
+                effect: Some(*effect),
+                toleration_seconds: None,
+            }),
+            Change::Select {
+                key,
+                wanted,
+                instead,
+            } => select(pod, key, wanted, instead.as_deref()),
+            Change::DropNodeAffinity => {
+                if let Some(affinity) = &mut pod.affinity.node_affinity {
+                    affinity.required = None;
+                }
+            }
+            Change::Request { resource, from, to } => request_less(pod, resource, *from, *to),
+            Change::DropHostPort { port } => {
+                let containers = pod.containers.iter_mut().chain(&mut pod.init_containers);
+                for container in containers {
+                    container.ports.retain(|held| held.host_port != *port);
+                }
+            }
+            Change::RaiseSkew { key, to } => {
+                for rule in &mut pod.topology_spread_constraints {
+                    if rule.topology_key == *key && i64::from(rule.max_skew) < *to {
+                        rule.max_skew = i32::try_from(*to).unwrap_or(i32::MAX);
+                    }
+                }
+            }
+            Change::SpreadAnyway { key } => {
+                for rule in &mut pod.topology_spread_constraints {
+                    if rule.topology_key == *key {
+                        rule.when_unsatisfiable = WhenUnsatisfiable::ScheduleAnyway;
+                        rule.min_domains = None;
+                    }
+                }
+            }
+            Change::DropAffinity => {
+                if let Some(affinity) = &mut pod.affinity.pod_affinity {
+                    affinity.required.clear();
+                }
+            }
+            Change::DropAntiAffinity => {
+                if let Some(affinity) = &mut pod.affinity.pod_anti_affinity {
+                    affinity.required.clear();
+                }
+            }
+            Change::Ungate { .. } => pod.scheduling_gates.clear(),
+            Change::Uncordon { .. } | Change::RaiseLimit { .. } => {}
+        }
+    }
+
+    /// Makes a pool's part of the change.
+    pub(super) fn apply_to_pool(&self, template: &mut NodeTemplate) {
+        if let Change::RaiseLimit { pool, resource, .. } = self
+            && template.pool == *pool
+        {
+            template.limits_remaining.remove(resource);
+        }
+    }
+
+    /// The change with what is known once a machine is chosen: how far a limit has to go up.
+    pub(super) fn refined(&self, pools: &[NodeTemplate], bought: &str, machine: &str) -> Change {
+        let Change::RaiseLimit { pool, resource, .. } = self else {
+            return self.clone();
+        };
+        let template = pools
+            .iter()
+            .find(|template| template.pool == *pool && pool == bought);
+        let machine =
+            template.and_then(|found| found.instance_types.iter().find(|t| t.name == machine));
+        let by = match resource.as_str() {
+            "nodes" => Some(Quantity::from_units(1)),
+            _ => machine.and_then(|machine| machine.capacity.get(resource).copied()),
+        };
+        Change::RaiseLimit {
+            pool: pool.clone(),
+            resource: resource.clone(),
+            by,
+        }
+    }
+}
+
+/// Replaces or drops a demand for one value of a node label, wherever it is made.
+fn select(pod: &mut PodTemplate, key: &str, wanted: &str, instead: Option<&str>) {
+    if let ("", Some(value)) = (wanted, instead) {
+        pod.node_selector.insert(key.to_owned(), value.to_owned());
+        return;
+    }
+    if pod.node_selector.get(key).is_some_and(|own| own == wanted) {
+        match instead {
+            Some(value) => drop(pod.node_selector.insert(key.to_owned(), value.to_owned())),
+            None => drop(pod.node_selector.remove(key)),
+        }
+    }
+    let required = pod
+        .affinity
+        .node_affinity
+        .as_mut()
+        .and_then(|affinity| affinity.required.as_mut());
+    let Some(required) = required else { return };
+    let is_it = |demand: &NodeSelectorRequirement| {
+        demand.key == key && demand.operator == Operator::In && demand.values == [wanted]
+    };
+    for term in &mut required.node_selector_terms {
+        match instead {
+            Some(value) => {
+                let demands = term.match_expressions.iter_mut();
+                for demand in demands.filter(|demand| is_it(demand)) {
+                    demand.values = vec![value.to_owned()];
+                }
+            }
+            None => term.match_expressions.retain(|demand| !is_it(demand)),
+        }
+    }
+    // A term without demands matches nothing, where the user means everything.
+    let emptied = |term: &crate::model::NodeSelectorTerm| {
+        term.match_expressions.is_empty() && term.match_fields.is_empty()
+    };
+    if required.node_selector_terms.iter().any(emptied)
+        && let Some(affinity) = &mut pod.affinity.node_affinity
+    {
+        affinity.required = None;
+    }
+}
+
+/// Takes the difference off the containers that ask for most; init containers never ask for more than the new sum.
+fn request_less(pod: &mut PodTemplate, resource: &str, from: i64, to: i64) {
+    if let Some(whole) = pod.resources.requests.get_mut(resource) {
+        *whole = amount(resource, to);
+        return;
+    }
+    let mut left = from - to;
+    let mains = pod.containers.iter_mut();
+    let sidecars = pod.init_containers.iter_mut().filter(|c| c.is_sidecar());
+    let mut requests: Vec<&mut ResourceMap> = mains
+        .chain(sidecars)
+        .map(|container: &mut Container| &mut container.resources.requests)
+        .collect();
+    requests.sort_by_key(|map| Reverse(map.get(resource).copied().unwrap_or_default()));
+    for map in requests {
+        let Some(own) = map.get_mut(resource) else {
+            continue;
+        };
+        let has = units(resource, *own);
+        let taken = left.min(has);
+        *own = amount(resource, has - taken);
+        left -= taken;
+    }
+    for init in &mut pod.init_containers {
+        if let Some(own) = init.resources.requests.get_mut(resource) {
+            *own = amount(resource, units(resource, *own).min(to));
+        }
+    }
+}
+
+fn units(resource: &str, amount: Quantity) -> i64 {
+    match resource {
+        "cpu" => amount.milli_value(),
+        _ => amount.value(),
+    }
+}
+
+fn amount(resource: &str, units: i64) -> Quantity {
+    match resource {
+        "cpu" => Quantity::from_milli(units),
+        _ => Quantity::from_units(units),
+    }
+}

@@ -1,0 +1,216 @@
+//! The smallest change that would place a pod, found by asking.
+//!
+//! Every refusal proposes what would take it away (`propose`); the search applies the cheapest set of proposals that was
+//! not tried yet, asks the same filters and the same planner again, and stops at sets that place the pod. So whatever is
+//! reported has been tried on the model, and nothing is guessed from text. Invariant: the cluster is given back as it
+//! was.
+
+mod change;
+mod propose;
+
+use std::cmp::Reverse;
+use std::collections::{BTreeSet, BinaryHeap};
+
+use crate::cluster::{Cluster, NodeId};
+use crate::error::ModelError;
+use crate::model::{PodSpec, label};
+use crate::provision::{NodeTemplate, PlanRequest, PoolReason};
+use crate::windows::Builds;
+
+pub use change::Change;
+
+/// How many sets of changes are tried before the search gives up. One costs as much as a full answer.
+const TRIES: usize = 160;
+/// Sets that cost more than this many times the cheapest are not worth showing.
+const WORTH: u32 = 2;
+
+/// A set of changes that places the pod.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Remedy {
+    /// All of these are needed.
+    pub changes: Vec<Change>,
+    /// Where the pod then goes.
+    pub place: Place,
+}
+
+/// Where a changed pod would go.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Place {
+    /// A node that is there.
+    Node(NodeId),
+    /// A node that a pool would buy.
+    Bought {
+        /// Which pool.
+        pool: String,
+        /// The cheapest type that holds the pod.
+        instance_type: String,
+        /// Its price in micro-dollars per hour.
+        price_micro_usd: u64,
+    },
+}
+
+/// What one try found.
+enum Tried {
+    Placed(Place, Vec<Change>),
+    Refused(BTreeSet<Vec<Change>>),
+}
+
+type Set = BTreeSet<Change>;
+
+impl Cluster {
+    /// The cheapest sets of changes that place a pod, on a node that is there or on one that a pool can buy; cheapest
+    /// first, at most `most`. Empty where nothing that can be changed helps, or where nothing needs to be changed.
+    ///
+    /// # Errors
+    /// The pod or a pool names an amount that cannot be true.
+    pub fn remedies(
+        &mut self,
+        pod: &PodSpec,
+        pools: &[NodeTemplate],
+        builds: &Builds,
+        most: usize,
+    ) -> Result<Vec<Remedy>, ModelError> {
+        let mut open = BinaryHeap::from([(Reverse(0_u32), Reverse(Set::new()))]);
+        let mut seen = BTreeSet::from([Set::new()]);
+        let mut found: Vec<(u32, Set, Remedy)> = Vec::new();
+        for _ in 0..TRIES {
+            let Some((Reverse(cost), Reverse(set))) = open.pop() else {
+                break;
+            };
+            let dear = |(cheapest, _, _): &(u32, Set, Remedy)| cost > WORTH * cheapest;
+            if found.len() >= most || found.first().is_some_and(dear) {
+                break;
+            }
+            if found.iter().any(|(_, smaller, _)| smaller.is_subset(&set)) {
+                continue;
+            }
+            match self.try_changes(pod, pools, builds, &set)? {
+                Tried::Placed(..) if set.is_empty() => return Ok(Vec::new()),
+                Tried::Placed(place, refined) => {
+                    let changes = refined;
+                    found.push((cost, set, Remedy { changes, place }));
+                }
+                Tried::Refused(proposals) => {
+                    for proposal in proposals {
+                        let mut next = set.clone();
+                        next.extend(proposal);
+                        let consistent = Change::are_consistent(&next);
+                        if consistent && next.len() > set.len() && seen.insert(next.clone()) {
+                            let cost = next.iter().map(Change::cost).sum();
+                            open.push((Reverse(cost), Reverse(next)));
+                        }
+                    }
+                }
+            }
+        }
+        Ok(found.into_iter().map(|(_, _, remedy)| remedy).collect())
+    }
+
+    fn try_changes(
+        &mut self,
+        pod: &PodSpec,
+        pools: &[NodeTemplate],
+        builds: &Builds,
+        set: &Set,
+    ) -> Result<Tried, ModelError> {
+        let mut changed = PodSpec {
+            node_name: None,
+            nominated_node_name: None,
+            ..pod.clone()
+        };
+        let mut pools = pools.to_vec();
+        for change in set {
+            change.apply(&mut changed.template);
+            pools.iter_mut().for_each(|pool| change.apply_to_pool(pool));
+        }
+        let checkpoint = self.checkpoint();
+        for change in set {
+            if let Change::Uncordon { node } = change
+                && let Some(id) = self.node(node)
+            {
+                self.uncordon(id);
+            }
+        }
+        let tried = self.ask(&changed, &pools, builds, set);
+        self.rollback(checkpoint);
+        tried
+    }
+
+    fn ask(
+        &mut self,
+        pod: &PodSpec,
+        pools: &[NodeTemplate],
+        builds: &Builds,
+        set: &Set,
+    ) -> Result<Tried, ModelError> {
+        let asked = propose::Asked::new(pod, builds);
+        let mut proposals = BTreeSet::new();
+        if !pod.template.scheduling_gates.is_empty() {
+            proposals.insert(vec![Change::Ungate {
+                gates: pod.template.scheduling_gates.clone(),
+            }]);
+            return Ok(Tried::Refused(proposals));
+        }
+        let class = self.pod_class(&pod.template)?;
+        let answer = self.answer(class);
+        let key = self.names().find(label::WINDOWS_BUILD);
+        let build = |node: &NodeId| {
+            let build = self.at(*node).fixed.labels.value(key?)?;
+            Some(self.text(build))
+        };
+        let runs = |node: &&NodeId| asked.about_build(build(node)).is_none();
+        if let Some(node) = answer.best.iter().find(runs) {
+            let changes = set.iter().cloned().collect();
+            return Ok(Tried::Placed(Place::Node(*node), changes));
+        }
+        proposals.extend(
+            answer
+                .best
+                .first()
+                .and_then(|node| asked.about_build(build(node)))
+                .map(|change| vec![change]),
+        );
+        asked.about_nodes(self, &answer, &mut proposals);
+        if pools.is_empty() {
+            return Ok(Tried::Refused(proposals));
+        }
+        let plan = self.plan(&PlanRequest {
+            pods: vec![pod.clone()],
+            templates: pools.to_vec(),
+            ..PlanRequest::default()
+        })?;
+        if let Some(bought) = plan.nodes.first()
+            && let Some(cheapest) = bought.options.first()
+        {
+            let own = pools.iter().filter(|pool| pool.pool == bought.pool);
+            let mut machines = own.flat_map(|pool| &pool.instance_types);
+            let build = machines
+                .find(|machine| machine.name == cheapest.name)
+                .and_then(|machine| machine.labels.get(label::WINDOWS_BUILD));
+            if let Some(change) = asked.about_build(build.map(String::as_str)) {
+                proposals.insert(vec![change]);
+                return Ok(Tried::Refused(proposals));
+            }
+            let place = Place::Bought {
+                pool: bought.pool.clone(),
+                instance_type: cheapest.name.clone(),
+                price_micro_usd: cheapest.price_micro_usd,
+            };
+            let refine = |change: &Change| change.refined(pools, &bought.pool, &cheapest.name);
+            return Ok(Tried::Placed(place, set.iter().map(refine).collect()));
+        }
+        let refusals = plan.unplaceable.iter().flat_map(|pod| pod.pools.iter());
+        for refusal in refusals {
+            if let PoolReason::LimitReached { resource, .. } = &refusal.reason {
+                proposals.insert(vec![Change::RaiseLimit {
+                    pool: refusal.pool.clone(),
+                    resource: resource.clone(),
+                    by: None,
+                }]);
+            } else {
+                asked.about_pool(self, &refusal.reason, &mut proposals);
+            }
+        }
+        Ok(Tried::Refused(proposals))
+    }
+}

@@ -1,0 +1,220 @@
+//! From a refusal to what would take it away.
+//!
+//! Some refusals propose nothing on purpose: an image decides its operating system and architecture, so asking for
+//! another one is no way out; a node that is not ready becomes ready by itself or not at all.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::Change;
+use crate::cluster::{Cluster, NodeId};
+use crate::model::{PodSpec, label};
+use crate::provision::PoolReason;
+use crate::reason::{Conflict, LabelMismatch, Plugin, Reason, Refusal};
+use crate::schedule::{Answer, Outcome};
+use crate::windows::{Build, Builds};
+
+/// Taints with these beginnings say how a node is, not whom it is for.
+const CONDITIONS: [&str; 3] = [
+    "node.kubernetes.io/",
+    "node.cloudprovider.kubernetes.io/",
+    "karpenter.sh/",
+];
+
+/// A pod that asks, with what is known of its images.
+pub(super) struct Asked<'a> {
+    pod: &'a PodSpec,
+    builds: &'a Builds,
+    images: Vec<Build>,
+}
+
+impl<'a> Asked<'a> {
+    pub(super) fn new(pod: &'a PodSpec, builds: &'a Builds) -> Self {
+        let containers = pod.template.containers.iter();
+        let containers = containers.chain(&pod.template.init_containers);
+        Asked {
+            pod,
+            builds,
+            images: containers
+                .filter_map(|container| builds.of_image(&container.image))
+                .collect(),
+        }
+    }
+
+    /// What would take the refusals of nodes away. Of nodes that lack the same resources, the one that has most left
+    /// of them speaks for all.
+    pub(super) fn about_nodes(
+        &self,
+        cluster: &Cluster,
+        answer: &Answer,
+        proposals: &mut BTreeSet<Vec<Change>>,
+    ) {
+        if answer.conflict == Some(Conflict::Affinity) {
+            proposals.insert(vec![Change::DropNodeAffinity]);
+        }
+        let mut lacking: BTreeMap<Vec<String>, Vec<Change>> = BTreeMap::new();
+        for node in &answer.nodes {
+            let Outcome::Refused(refusal) = &node.outcome else {
+                continue;
+            };
+            let Some(changes) = self.about_node(cluster, node.node, refusal) else {
+                continue;
+            };
+            if refusal.plugin != Plugin::NodeResourcesFit {
+                proposals.insert(changes);
+                continue;
+            }
+            let resources = changes.iter().filter_map(|change| match change {
+                Change::Request { resource, .. } => Some(resource.clone()),
+                _ => None,
+            });
+            let least = |changes: &[Change]| {
+                let cost: u32 = changes.iter().map(Change::cost).sum();
+                let given_up = changes.iter().map(Change::given_up);
+                (cost, given_up.fold(0, i64::saturating_add))
+            };
+            let best = lacking
+                .entry(resources.collect())
+                .or_insert_with(|| changes.clone());
+            if least(&changes) < least(best) {
+                *best = changes;
+            }
+        }
+        proposals.extend(lacking.into_values());
+    }
+
+    fn about_node(
+        &self,
+        cluster: &Cluster,
+        node: NodeId,
+        refusal: &Refusal,
+    ) -> Option<Vec<Change>> {
+        refusal
+            .reasons()
+            .map(|reason| match reason {
+                Reason::Unschedulable => Some(Change::Uncordon {
+                    node: cluster.node_name(node).to_owned(),
+                }),
+                other => self.about(cluster, other),
+            })
+            .collect()
+    }
+
+    /// What keeps the pod's images from starting on a node of this Windows build, and what would take it away: the
+    /// scheduler lets the pod in, the node could not run it.
+    pub(super) fn about_build(&self, host: Option<&str>) -> Option<Change> {
+        let host: Build = host?.parse().ok()?;
+        let images = self.images.iter();
+        let wrong = images
+            .clone()
+            .any(|image| self.builds.check(*image, host).is_err());
+        wrong
+            .then(|| images.max().map(ToString::to_string))?
+            .map(|newest| Change::Select {
+                key: label::WINDOWS_BUILD.to_owned(),
+                wanted: String::new(),
+                instead: Some(newest),
+            })
+    }
+
+    /// What would take a pool's refusal away.
+    pub(super) fn about_pool(
+        &self,
+        cluster: &Cluster,
+        reason: &PoolReason,
+        proposals: &mut BTreeSet<Vec<Change>>,
+    ) {
+        let reason = match reason {
+            PoolReason::Incompatible { reason, .. } | PoolReason::Topology { reason, .. } => reason,
+            _ => return,
+        };
+        proposals.extend(self.about(cluster, *reason).map(|change| vec![change]));
+    }
+
+    fn about(&self, cluster: &Cluster, reason: Reason) -> Option<Change> {
+        match reason {
+            Reason::NotNamed => Some(Change::DropNodeAffinity),
+            Reason::NodeAffinity { mismatch: None } => Some(Change::DropNodeAffinity),
+            Reason::NodeAffinity {
+                mismatch: Some(mismatch),
+            } => self.about_label(cluster, mismatch),
+            Reason::UntoleratedTaint { key, value, effect } => {
+                let key = cluster.text(key);
+                let is_condition = CONDITIONS.iter().any(|prefix| key.starts_with(prefix));
+                (!is_condition).then(|| Change::Tolerate {
+                    key: key.to_owned(),
+                    value: cluster.text(value).to_owned(),
+                    effect,
+                })
+            }
+            Reason::PortTaken { port } => Some(Change::DropHostPort { port }),
+            Reason::Insufficient {
+                resource,
+                requested,
+                free,
+                ..
+            } => (free > 0).then(|| Change::Request {
+                resource: cluster.text(resource).to_owned(),
+                from: requested,
+                to: free,
+            }),
+            Reason::Spread { key, skew, .. } if self.declares_spread(cluster.text(key)) => {
+                Some(Change::RaiseSkew {
+                    key: cluster.text(key).to_owned(),
+                    to: skew,
+                })
+            }
+            Reason::SpreadKeyMissing { key } => Some(Change::SpreadAnyway {
+                key: cluster.text(key).to_owned(),
+            }),
+            Reason::Affinity => Some(Change::DropAffinity),
+            Reason::AntiAffinity => Some(Change::DropAntiAffinity),
+            Reason::Spread { .. }
+            | Reason::Unschedulable
+            | Reason::NodeName
+            | Reason::OperatingSystem { .. }
+            | Reason::TooManyPods { .. }
+            | Reason::ExistingAntiAffinity
+            | Reason::PreemptionNotHelpful
+            | Reason::NoVictims
+            // Claims and volumes are other objects than the pod: changing them is not a change of the pod.
+            | Reason::DiskTaken
+            | Reason::ClaimTaken { .. }
+            | Reason::VolumeLimit { .. }
+            | Reason::ClaimNotCounted { .. }
+            | Reason::VolumeAffinity
+            | Reason::NoVolumeToBind
+            | Reason::NoStorageLeft
+            | Reason::VolumeMissing
+            | Reason::VolumeZone { .. }
+            | Reason::Conflict(_)
+            // What the scheduler's profile demands is not the pod's to change.
+            | Reason::EnforcedAffinity => None,
+        }
+    }
+
+    fn declares_spread(&self, key: &str) -> bool {
+        let rules = &self.pod.template.topology_spread_constraints;
+        rules.iter().any(|rule| rule.topology_key == key)
+    }
+
+    fn about_label(&self, cluster: &Cluster, mismatch: LabelMismatch) -> Option<Change> {
+        let key = cluster.text(mismatch.key);
+        let instead = mismatch.found.map(|found| cluster.text(found));
+        match key {
+            label::OS | label::ARCH => return None,
+            label::WINDOWS_BUILD => {
+                let host: Build = instead?.parse().ok()?;
+                let runs = |image: &Build| self.builds.check(*image, host).is_ok();
+                if !self.images.iter().all(runs) {
+                    return None;
+                }
+            }
+            _ => {}
+        }
+        Some(Change::Select {
+            key: key.to_owned(),
+            wanted: cluster.text(mismatch.wanted).to_owned(),
+            instead: instead.map(str::to_owned),
+        })
+    }
+}

@@ -1,0 +1,292 @@
+//! The loads the engine is measured under: clusters, pods, and the questions asked about them, without a clock.
+//!
+//! Whoever measures prepares a [`Run`], starts a clock, calls [`Run::run`] and stops it. Shapes are those of
+//! kube-scheduler's own performance tests: nodes of 32 cpu, 128Gi and 110 pods in three zones; pods of 100m and 128Mi
+//! in 40 app groups (pod i is of group i mod 40) whose constraints select their own group. Invariant: equal arguments
+//! give equal runs, decision by decision.
+
+mod shape;
+
+use std::fmt::Write as _;
+
+use crate::class::PodClassId;
+use crate::cluster::{Cluster, NodeId, Options};
+use crate::model::{NamespaceSpec, PodTemplate};
+use crate::preempt::Preemption;
+use crate::schedule::Decision;
+
+/// One load.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Scenario {
+    /// Pods that ask for cpu and memory only.
+    Basic,
+    /// 30 % of the nodes run Windows behind a taint; every second pod selects and tolerates it.
+    Mixed,
+    /// Must be spread evenly over zones.
+    ZoneSpread,
+    /// Of a service, so spread over hosts and zones as a preference.
+    DefaultSpread,
+    /// Must be in a zone that has one of its group.
+    Affinity,
+    /// Must not share a host with one of its group.
+    AntiAffinity,
+    /// Must not share a host with one of its group in any namespace of a team.
+    NamespaceAntiAffinity,
+    /// Would rather be in a zone with its group, but not on a host with it.
+    Preferred,
+    /// Every pod slot is taken by pods of lower priority.
+    Preemption,
+    /// As many pods that fit nowhere are asked about in turn with those that arrive and fit.
+    Backlog,
+    /// [`Scenario::Basic`] at the size of the largest clusters there are, with 200 app groups.
+    Large,
+}
+
+impl Scenario {
+    /// All of them, in the order they are reported.
+    pub const ALL: [Scenario; 11] = [
+        Scenario::Basic,
+        Scenario::Mixed,
+        Scenario::ZoneSpread,
+        Scenario::DefaultSpread,
+        Scenario::Affinity,
+        Scenario::AntiAffinity,
+        Scenario::NamespaceAntiAffinity,
+        Scenario::Preferred,
+        Scenario::Preemption,
+        Scenario::Backlog,
+        Scenario::Large,
+    ];
+
+    /// What it is called on the command line.
+    pub fn name(self) -> &'static str {
+        match self {
+            Scenario::Basic => "basic",
+            Scenario::Mixed => "mixed",
+            Scenario::ZoneSpread => "zone-spread",
+            Scenario::DefaultSpread => "default-spread",
+            Scenario::Affinity => "affinity",
+            Scenario::AntiAffinity => "anti-affinity",
+            Scenario::NamespaceAntiAffinity => "namespace-anti-affinity",
+            Scenario::Preferred => "preferred",
+            Scenario::Preemption => "preemption",
+            Scenario::Backlog => "backlog",
+            Scenario::Large => "large",
+        }
+    }
+
+    /// The scenario of a name.
+    pub fn named(name: &str) -> Option<Self> {
+        Self::ALL
+            .into_iter()
+            .find(|scenario| scenario.name() == name)
+    }
+
+    /// How many nodes and pods it has unless told otherwise.
+    pub fn size(self) -> (usize, usize) {
+        match self {
+            Scenario::Basic | Scenario::Mixed | Scenario::ZoneSpread | Scenario::DefaultSpread => {
+                (5_000, 50_000)
+            }
+            Scenario::Affinity
+            | Scenario::AntiAffinity
+            | Scenario::Preferred
+            | Scenario::Preemption => (5_000, 5_000),
+            Scenario::NamespaceAntiAffinity => (6_000, 5_000),
+            Scenario::Backlog => (5_000, 10_000),
+            Scenario::Large => (100_000, 1_000_000),
+        }
+    }
+
+    /// Builds the cluster and makes the pods known, so that only deciding is left to be measured.
+    pub fn prepare(self, nodes: usize, pods: usize) -> Run {
+        let mut cluster = Cluster::new(Options::default());
+        for index in 0..nodes {
+            let node = shape::node(index, self == Scenario::Mixed);
+            cluster.add_node(&node).expect("names of nodes differ");
+        }
+        for namespace in 0..shape::NAMESPACES {
+            if self == Scenario::NamespaceAntiAffinity {
+                cluster.set_namespace(&NamespaceSpec {
+                    name: shape::namespace(namespace),
+                    labels: [("team".into(), "devops".into())].into(),
+                });
+            }
+        }
+        cluster.expect_pods(pods);
+        let templates = shape::templates(self);
+        if self == Scenario::DefaultSpread {
+            templates
+                .iter()
+                .for_each(|pod| cluster.set_service(&shape::service(pod)));
+        }
+        if self == Scenario::Preemption {
+            fill(&mut cluster);
+        }
+        let mut class =
+            |template: &PodTemplate| cluster.pod_class(template).expect("valid requests");
+        let classes = templates.iter().map(&mut class).collect();
+        let misfit = (self == Scenario::Backlog).then(|| class(&shape::misfit()));
+        Run {
+            cluster,
+            classes,
+            misfit,
+            pods,
+            placed: 0,
+            name: String::new(),
+        }
+    }
+}
+
+/// Takes every pod slot with pods of low priority.
+fn fill(cluster: &mut Cluster) {
+    let class = cluster.pod_class(&shape::filler()).expect("valid requests");
+    let nodes: Vec<NodeId> = cluster.nodes().collect();
+    let mut name = String::new();
+    for (index, node) in nodes.into_iter().enumerate() {
+        for slot in 0..shape::POD_SLOTS {
+            name.clear();
+            let _ = write!(name, "filler-{index}-{slot}");
+            cluster
+                .place(class, "", &name, node)
+                .expect("names of pods differ");
+        }
+    }
+}
+
+/// A cluster and the pods to be placed in it.
+#[derive(Clone, Debug)]
+pub struct Run {
+    cluster: Cluster,
+    classes: Vec<PodClassId>,
+    /// A pod that fits nowhere, asked about after each that does.
+    misfit: Option<PodClassId>,
+    pods: usize,
+    /// How many of them are dealt with.
+    placed: usize,
+    name: String,
+}
+
+/// What came of a run.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Outcome {
+    /// Pods that got a node.
+    pub placed: usize,
+    /// Times that a pod was told it fits nowhere.
+    pub refused: usize,
+    /// Pods evicted for others.
+    pub evicted: usize,
+}
+
+impl Run {
+    /// Decides about every pod that is left, one after the other, and places each before the next is asked about.
+    pub fn run(&mut self) -> Outcome {
+        self.place(self.pods)
+    }
+
+    /// [`Run::run`] for the next so many pods only.
+    pub fn place(&mut self, pods: usize) -> Outcome {
+        let mut outcome = Outcome::default();
+        let end = self.pods.min(self.placed + pods);
+        for index in self.placed..end {
+            self.name.clear();
+            let _ = write!(self.name, "pod-{index}");
+            let class = self.classes[index % self.classes.len()];
+            self.decide(class, index as u64, &mut outcome);
+            if let Some(misfit) = self.misfit {
+                let decision = self.cluster.schedule(misfit, index as u64);
+                outcome.refused += usize::from(matches!(decision, Decision::Unschedulable(_)));
+            }
+        }
+        self.placed = end;
+        outcome
+    }
+
+    /// Places the next so many pods as a what-if, and takes that back.
+    pub fn what_if(&mut self, pods: usize) -> Outcome {
+        let before = self.placed;
+        let checkpoint = self.cluster.checkpoint();
+        let outcome = self.place(pods);
+        self.cluster.rollback(checkpoint);
+        self.placed = before;
+        outcome
+    }
+
+    fn decide(&mut self, class: PodClassId, seed: u64, outcome: &mut Outcome) {
+        let cluster = &mut self.cluster;
+        let node = match cluster.schedule(class, seed) {
+            Decision::Node(node) => node,
+            Decision::Unschedulable(refused) => {
+                outcome.refused += 1;
+                let Preemption::Evict { chosen, .. } =
+                    cluster.preempt(class, &self.name, &refused, seed)
+                else {
+                    return;
+                };
+                for victim in &chosen.victims {
+                    cluster.remove_pod(victim).expect("victims are there");
+                    outcome.evicted += 1;
+                }
+                chosen.node
+            }
+        };
+        cluster
+            .place(class, "", &self.name, node)
+            .expect("names of pods differ");
+        outcome.placed += 1;
+    }
+
+    /// The cluster as it is now.
+    pub fn cluster(&self) -> &Cluster {
+        &self.cluster
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_scenario_does_at_a_small_size_what_it_is_for() {
+        for scenario in Scenario::ALL {
+            let outcome = scenario.prepare(60, 120).run();
+            assert_eq!(outcome.placed, 120, "{}", scenario.name());
+            let refused = matches!(scenario, Scenario::Preemption | Scenario::Backlog);
+            assert_eq!(outcome.refused > 0, refused, "{}", scenario.name());
+            assert_eq!(
+                outcome.evicted,
+                if scenario == Scenario::Preemption {
+                    120
+                } else {
+                    0
+                }
+            );
+        }
+    }
+
+    #[test]
+    fn a_what_if_leaves_the_run_where_it_was() {
+        let mut asked = Scenario::Preemption.prepare(20, 40);
+        let mut plain = asked.clone();
+        asked.place(10);
+        assert_eq!(asked.what_if(20).evicted, 20);
+        assert_eq!(asked.run().placed, 30);
+        plain.run();
+        let bound = |run: &Run| {
+            let nodes = run.cluster().nodes();
+            let pods = nodes.map(|node| run.cluster().pods_on(node).join(" "));
+            pods.collect::<Vec<_>>()
+        };
+        assert_eq!(bound(&asked), bound(&plain));
+    }
+
+    #[test]
+    fn names_lead_back_to_their_scenarios() {
+        assert!(
+            Scenario::ALL
+                .iter()
+                .all(|scenario| Scenario::named(scenario.name()) == Some(*scenario))
+        );
+        assert_eq!(Scenario::named("nothing"), None);
+    }
+}

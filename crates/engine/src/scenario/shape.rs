@@ -1,0 +1,191 @@
+//! Nodes and pod templates of the scenarios.
+
+use super::Scenario;
+use crate::model::{
+    Container, LabelSelector, NodeSpec, PodAffinity, PodAffinityTerm, PodTemplate, Quantity,
+    Resources, ServiceSpec, Taint, TaintEffect, Toleration, TolerationOperator,
+    TopologySpreadConstraint, WeightedPodAffinityTerm, label,
+};
+
+/// Namespaces of the scenario that selects them.
+pub(super) const NAMESPACES: usize = 100;
+/// Pods a node may hold.
+pub(super) const POD_SLOTS: usize = 110;
+const APPS: usize = 40;
+const APPS_OF_LARGE: usize = 200;
+const WEIGHT: i32 = 10;
+
+/// A node of 32 cpu, 128Gi and 110 pods in one of three zones.
+pub(super) fn node(index: usize, mixed: bool) -> NodeSpec {
+    let windows = mixed && index % 10 < 3;
+    let mut node = NodeSpec::named(format!("node-{index}"));
+    let os = if windows { "windows" } else { "linux" };
+    let zone = format!("zone-{}", index % 3);
+    let labels = [
+        (label::HOSTNAME, node.name.as_str()),
+        (label::OS, os),
+        (label::ZONE, &zone),
+    ];
+    node.labels = labels
+        .map(|(key, value)| (key.to_owned(), value.to_owned()))
+        .into();
+    if windows {
+        node.taints.push(Taint {
+            key: "os".into(),
+            value: "windows".into(),
+            effect: TaintEffect::NoSchedule,
+        });
+    }
+    node.allocatable = [
+        ("cpu".to_owned(), Quantity::from_units(32)),
+        ("memory".to_owned(), Quantity::from_units(128 << 30)),
+        ("pods".to_owned(), Quantity::from_units(POD_SLOTS as i64)),
+    ]
+    .into();
+    node
+}
+
+pub(super) fn namespace(index: usize) -> String {
+    format!("team-{index}")
+}
+
+/// The service that selects a template's app group.
+pub(super) fn service(template: &PodTemplate) -> ServiceSpec {
+    ServiceSpec {
+        namespace: template.namespace.clone(),
+        name: template.labels["app"].clone(),
+        selector: template.labels.clone(),
+    }
+}
+
+/// The templates of a scenario; pod i is of template i modulo their number.
+pub(super) fn templates(scenario: Scenario) -> Vec<PodTemplate> {
+    let count = match scenario {
+        Scenario::Large => APPS_OF_LARGE,
+        // Every meeting of a group and a namespace.
+        Scenario::NamespaceAntiAffinity => APPS * NAMESPACES / 20,
+        Scenario::Mixed => 2 * APPS,
+        _ => APPS,
+    };
+    let apps = if scenario == Scenario::Large {
+        APPS_OF_LARGE
+    } else {
+        APPS
+    };
+    (0..count)
+        .map(|index| template(scenario, index, &format!("app-{}", index % apps)))
+        .collect()
+}
+
+fn template(scenario: Scenario, index: usize, app: &str) -> PodTemplate {
+    let mut template = plain("default", app);
+    match scenario {
+        Scenario::Mixed if index % 2 == 1 => {
+            template.node_selector = [(label::OS.to_owned(), "windows".to_owned())].into();
+            template.tolerations.push(Toleration {
+                key: "os".into(),
+                operator: TolerationOperator::Equal,
+                value: "windows".into(),
+                effect: Some(TaintEffect::NoSchedule),
+                toleration_seconds: None,
+            });
+        }
+        Scenario::ZoneSpread => {
+            template
+                .topology_spread_constraints
+                .push(TopologySpreadConstraint {
+                    max_skew: 1,
+                    topology_key: label::ZONE.into(),
+                    label_selector: Some(selector("app", app)),
+                    ..TopologySpreadConstraint::default()
+                })
+        }
+        Scenario::Affinity => {
+            template.affinity.pod_affinity = Some(required(term(label::ZONE, app)));
+        }
+        Scenario::AntiAffinity => {
+            template.affinity.pod_anti_affinity = Some(required(term(label::HOSTNAME, app)));
+        }
+        Scenario::NamespaceAntiAffinity => {
+            template.namespace = namespace(index % NAMESPACES);
+            let mut term = term(label::HOSTNAME, app);
+            term.namespace_selector = Some(selector("team", "devops"));
+            template.affinity.pod_anti_affinity = Some(required(term));
+        }
+        Scenario::Preferred => {
+            template.affinity.pod_affinity = Some(preferred(term(label::ZONE, app)));
+            template.affinity.pod_anti_affinity = Some(preferred(term(label::HOSTNAME, app)));
+        }
+        Scenario::Preemption => template.priority = 1000,
+        _ => {}
+    }
+    template
+}
+
+/// A pod that asks for more than any node has.
+pub(super) fn misfit() -> PodTemplate {
+    let mut template = plain("default", "misfit");
+    template.containers[0]
+        .resources
+        .requests
+        .insert("cpu".into(), Quantity::from_units(64));
+    template
+}
+
+/// A pod of low priority.
+pub(super) fn filler() -> PodTemplate {
+    plain("default", "filler")
+}
+
+fn plain(namespace: &str, app: &str) -> PodTemplate {
+    let requests = [
+        ("cpu".to_owned(), Quantity::from_milli(100)),
+        ("memory".to_owned(), Quantity::from_units(128 << 20)),
+    ];
+    PodTemplate {
+        namespace: namespace.to_owned(),
+        labels: [("app".to_owned(), app.to_owned())].into(),
+        containers: vec![Container {
+            image: "registry.k8s.io/pause:3.10".into(),
+            resources: Resources {
+                requests: requests.into(),
+                ..Resources::default()
+            },
+            ..Container::default()
+        }],
+        ..PodTemplate::default()
+    }
+}
+
+fn selector(key: &str, value: &str) -> LabelSelector {
+    LabelSelector {
+        match_labels: [(key.to_owned(), value.to_owned())].into(),
+        ..LabelSelector::default()
+    }
+}
+
+fn term(key: &str, app: &str) -> PodAffinityTerm {
+    PodAffinityTerm {
+        label_selector: Some(selector("app", app)),
+        topology_key: key.to_owned(),
+        ..PodAffinityTerm::default()
+    }
+}
+
+fn required(term: PodAffinityTerm) -> PodAffinity {
+    PodAffinity {
+        required: vec![term],
+        ..PodAffinity::default()
+    }
+}
+
+fn preferred(term: PodAffinityTerm) -> PodAffinity {
+    let term = WeightedPodAffinityTerm {
+        weight: WEIGHT,
+        pod_affinity_term: term,
+    };
+    PodAffinity {
+        preferred: vec![term],
+        ..PodAffinity::default()
+    }
+}

@@ -1,0 +1,230 @@
+//! Claims, volumes, classes and what nodes can attach, compiled; and what they mean for one pod ([`Plan`]).
+//!
+//! Invariant: every change raises [`Storage::version`], so a plan made at a version holds while the version does. How
+//! pods use claims is counted beside it, since it changes with every pod.
+
+mod object;
+mod plan;
+
+use rustc_hash::FxHashMap;
+
+use crate::class::{Attach, Handle, PodClass, Volume as PodVolume};
+use crate::intern::Symbol;
+
+pub(crate) use object::{
+    Attachment, Capacity, Claim, Class, CsiNode, PLACES, Volume, ZoneDemand, reaches,
+};
+pub(crate) use plan::{Bound, Candidate, Plan, Provision, Unbound};
+
+/// Namespace and name.
+pub(crate) type Key = (Symbol, Symbol);
+
+/// All storage objects by name.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Storage {
+    version: u64,
+    claims: FxHashMap<Key, Claim>,
+    volumes: FxHashMap<Symbol, Volume>,
+    /// Names of volumes by class, in an order that means nothing.
+    volumes_of: FxHashMap<Symbol, Vec<Symbol>>,
+    classes: FxHashMap<Symbol, Class>,
+    nodes: FxHashMap<Symbol, CsiNode>,
+    /// Drivers, and whether their new volumes need room that is told.
+    drivers: FxHashMap<Symbol, bool>,
+    capacities: FxHashMap<Key, Capacity>,
+    attachments: FxHashMap<Symbol, Attachment>,
+    /// Names of attachments by node, in an order that means nothing.
+    attachments_of: FxHashMap<Symbol, Vec<Symbol>>,
+    /// How many placed pods name a claim; ephemeral volumes do not count.
+    uses: FxHashMap<Key, u32>,
+}
+
+/// One object as it is from now on; `None` once it is gone.
+#[derive(Clone, Debug)]
+pub(crate) enum Change {
+    Claim(Key, Option<Box<Claim>>),
+    Volume(Symbol, Option<Box<Volume>>),
+    Class(Symbol, Option<Box<Class>>),
+    Node(Symbol, Option<Box<CsiNode>>),
+    Driver(Symbol, Option<bool>),
+    Capacity(Key, Option<Box<Capacity>>),
+    Attachment(Symbol, Option<Attachment>),
+}
+
+impl Storage {
+    /// Makes a change and gives its inverse; none where nothing changed.
+    pub(crate) fn exchange(&mut self, change: Change) -> Option<Change> {
+        let inverse = match change {
+            Change::Claim(key, claim) => Change::Claim(
+                key,
+                swap(&mut self.claims, key, claim.map(|own| *own))?.map(Box::new),
+            ),
+            Change::Volume(name, volume) => {
+                let class = volume.as_ref().map(|volume| volume.class);
+                let before = swap(&mut self.volumes, name, volume.map(|own| *own))?;
+                file(
+                    &mut self.volumes_of,
+                    name,
+                    before.as_ref().map(|volume| volume.class),
+                    class,
+                );
+                Change::Volume(name, before.map(Box::new))
+            }
+            Change::Class(name, class) => Change::Class(
+                name,
+                swap(&mut self.classes, name, class.map(|own| *own))?.map(Box::new),
+            ),
+            Change::Node(name, node) => Change::Node(
+                name,
+                swap(&mut self.nodes, name, node.map(|own| *own))?.map(Box::new),
+            ),
+            Change::Driver(name, driver) => {
+                Change::Driver(name, swap(&mut self.drivers, name, driver)?)
+            }
+            Change::Capacity(key, capacity) => {
+                let before = swap(&mut self.capacities, key, capacity.map(|own| *own))?;
+                Change::Capacity(key, before.map(Box::new))
+            }
+            Change::Attachment(name, attachment) => {
+                let node = attachment.map(|attachment| attachment.node);
+                let before = swap(&mut self.attachments, name, attachment)?;
+                file(
+                    &mut self.attachments_of,
+                    name,
+                    before.map(|attachment| attachment.node),
+                    node,
+                );
+                Change::Attachment(name, before)
+            }
+        };
+        self.version += 1;
+        Some(inverse)
+    }
+
+    /// Raised by every change.
+    pub(crate) fn version(&self) -> u64 {
+        self.version
+    }
+
+    pub(crate) fn claim(&self, key: Key) -> Option<&Claim> {
+        self.claims.get(&key)
+    }
+
+    pub(crate) fn volume(&self, name: Symbol) -> Option<&Volume> {
+        self.volumes.get(&name)
+    }
+
+    pub(crate) fn class(&self, name: Symbol) -> Option<&Class> {
+        self.classes.get(&name)
+    }
+
+    pub(crate) fn csi_node(&self, name: Symbol) -> Option<&CsiNode> {
+        self.nodes.get(&name)
+    }
+
+    fn volumes_of(&self, class: Symbol) -> impl Iterator<Item = (Symbol, &Volume)> {
+        let names = self.volumes_of.get(&class).into_iter().flatten();
+        names.filter_map(|name| Some((*name, self.volumes.get(name)?)))
+    }
+
+    /// A pod that is placed now, or is so no more.
+    pub(crate) fn count(&mut self, pod: &PodClass, delta: i64) {
+        for volume in &pod.volumes {
+            let PodVolume::Claim {
+                name,
+                made_for: None,
+            } = volume
+            else {
+                continue;
+            };
+            let key = (pod.namespace, *name);
+            let uses = self.uses.entry(key).or_default();
+            *uses = uses.saturating_add_signed(delta as i32);
+            if *uses == 0 {
+                self.uses.remove(&key);
+            }
+        }
+    }
+
+    /// Whether a placed pod names a claim.
+    pub(crate) fn is_used(&self, key: Key) -> bool {
+        self.uses.contains_key(&key)
+    }
+
+    /// How a pod's volume counts against the limits of a node (kube-scheduler: `filterAttachableVolumes`).
+    pub(crate) fn attach(&self, pod: &PodClass, volume: &PodVolume) -> Option<Attach> {
+        let (name, made_for) = match volume {
+            PodVolume::Disk { attach, .. } => return *attach,
+            PodVolume::Claim { name, made_for } => (*name, *made_for),
+        };
+        let key = (pod.namespace, name);
+        let claim = self.claim(key)?;
+        if made_for.is_some_and(|maker| claim.owner != Some(maker.uid)) {
+            return None;
+        }
+        match self.volume(claim.volume) {
+            Some(volume) => volume.attach,
+            // Not bound yet, or to a volume that is not there: what the class would provision counts.
+            None => {
+                let (driver, plugin) = self.class(claim.class)?.driver?;
+                Some(Attach {
+                    driver,
+                    handle: Handle::Claim(key.0, key.1),
+                    plugin,
+                })
+            }
+        }
+    }
+
+    /// What the attach controller has attached to a node, pods or not.
+    pub(crate) fn attached_to(&self, node: Symbol) -> impl Iterator<Item = Attach> + '_ {
+        let names = self.attachments_of.get(&node).into_iter().flatten();
+        names.filter_map(|name| {
+            let attachment = self.attachments.get(name)?;
+            let attach = self.volume(attachment.volume)?.attach?;
+            let counts = attach.plugin.is_none() && attachment.driver != Symbol::EMPTY;
+            counts.then_some(Attach {
+                driver: attachment.driver,
+                ..attach
+            })
+        })
+    }
+}
+
+/// Exchanges a value; `None` if it is what was there.
+fn swap<K: Eq + std::hash::Hash, V: PartialEq>(
+    map: &mut FxHashMap<K, V>,
+    key: K,
+    value: Option<V>,
+) -> Option<Option<V>> {
+    if map.get(&key) == value.as_ref() {
+        return None;
+    }
+    Some(match value {
+        Some(value) => map.insert(key, value),
+        None => map.remove(&key),
+    })
+}
+
+/// Moves a name from one list to another.
+fn file(
+    lists: &mut FxHashMap<Symbol, Vec<Symbol>>,
+    name: Symbol,
+    before: Option<Symbol>,
+    after: Option<Symbol>,
+) {
+    if before == after {
+        return;
+    }
+    if let Some(before) = before
+        && let Some(list) = lists.get_mut(&before)
+    {
+        list.retain(|own| *own != name);
+        if list.is_empty() {
+            lists.remove(&before);
+        }
+    }
+    if let Some(after) = after {
+        lists.entry(after).or_default().push(name);
+    }
+}

@@ -1,0 +1,284 @@
+//! Storage objects with their names interned and their selectors compiled.
+
+use crate::class::Attach;
+use crate::intern::{Interner, Symbol};
+use crate::labels::LabelSet;
+use crate::model::{
+    AccessMode, CsiNodeSpec, CsiStorageCapacitySpec, PersistentVolumeClaimSpec,
+    PersistentVolumeSpec, Quantity, StorageClassSpec, VolumeAttachmentSpec, VolumeSource,
+};
+use crate::selector::{LabelQuery, NodeTerm, Requirement};
+
+/// A claim.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Claim {
+    pub(crate) uid: Symbol,
+    pub(crate) owner: Option<Symbol>,
+    pub(crate) deleting: bool,
+    pub(crate) lost: bool,
+    /// Empty while it has none.
+    pub(crate) volume: Symbol,
+    /// It has a volume, for good.
+    pub(crate) bound: bool,
+    pub(crate) selected_node: Option<Symbol>,
+    pub(crate) class: Symbol,
+    pub(crate) attributes_class: Symbol,
+    pub(crate) request: Option<Quantity>,
+    pub(crate) access_modes: Vec<AccessMode>,
+    pub(crate) block: bool,
+    pub(crate) selector: Option<LabelQuery>,
+}
+
+impl Claim {
+    pub(crate) fn compile(spec: &PersistentVolumeClaimSpec, names: &mut Interner) -> Self {
+        Claim {
+            uid: names.intern(&spec.uid),
+            owner: spec.owner_uid.as_deref().map(|uid| names.intern(uid)),
+            deleting: spec.deleting,
+            lost: spec.lost,
+            volume: names.intern(&spec.volume),
+            bound: !spec.volume.is_empty() && spec.bind_completed,
+            selected_node: spec.selected_node.as_deref().map(|node| names.intern(node)),
+            class: names.intern(&spec.class),
+            attributes_class: names.intern(&spec.attributes_class),
+            request: spec.request,
+            access_modes: spec.access_modes.clone(),
+            block: spec.block,
+            selector: spec
+                .selector
+                .as_ref()
+                .map(|selector| LabelQuery::compile(Some(selector), names)),
+        }
+    }
+}
+
+/// A volume.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Volume {
+    pub(crate) labels: LabelSet,
+    pub(crate) deleting: bool,
+    pub(crate) available: bool,
+    /// Namespace, name and UID (empty: any) of the claim it is for.
+    pub(crate) claim: Option<(Symbol, Symbol, Symbol)>,
+    pub(crate) capacity: Quantity,
+    pub(crate) access_modes: Vec<AccessMode>,
+    pub(crate) block: bool,
+    pub(crate) class: Symbol,
+    pub(crate) attributes_class: Symbol,
+    /// Terms of which a node must match one; those that do not parse are left out.
+    pub(crate) terms: Option<Vec<NodeTerm>>,
+    pub(crate) attach: Option<Attach>,
+    pub(crate) zones: Vec<ZoneDemand>,
+}
+
+/// A zone or region label of a volume that nodes must share.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct ZoneDemand {
+    pub(crate) key: Symbol,
+    /// The label's name today, where `key` is its beta name.
+    pub(crate) modern: Symbol,
+    pub(crate) values: Box<[Symbol]>,
+}
+
+/// Labels that say where a volume or a node is, with their names today, in upstream's order.
+pub(crate) const PLACES: [(Symbol, Symbol); 4] = [
+    (Symbol::BETA_ZONE, Symbol::ZONE),
+    (Symbol::BETA_REGION, Symbol::REGION),
+    (Symbol::ZONE, Symbol::ZONE),
+    (Symbol::REGION, Symbol::REGION),
+];
+
+impl Volume {
+    pub(crate) fn compile(spec: &PersistentVolumeSpec, names: &mut Interner) -> Self {
+        let labels = LabelSet::intern(&spec.labels, names);
+        let mut zones = Vec::new();
+        for (key, modern) in PLACES {
+            let text = labels.value(key).map(|value| names.text(value).to_owned());
+            let Some(text) = text else { continue };
+            // A list with an empty part is not understood, and the label does not count.
+            if text.split("__").all(|zone| !zone.trim().is_empty()) {
+                let values = text.split("__").map(|zone| names.intern(zone.trim()));
+                zones.push(ZoneDemand {
+                    key,
+                    modern,
+                    values: values.collect(),
+                });
+            }
+        }
+        let attach = match &spec.source {
+            Some(VolumeSource::Csi { driver, handle }) => {
+                let told = !driver.is_empty() && !handle.is_empty();
+                told.then(|| Attach {
+                    driver: names.intern(driver),
+                    handle: crate::class::Handle::Volume(names.intern(handle)),
+                    plugin: None,
+                })
+            }
+            Some(VolumeSource::Disk(disk)) => {
+                let zone = labels
+                    .value(Symbol::ZONE)
+                    .or(labels.value(Symbol::BETA_ZONE));
+                let zone = zone
+                    .map(|zone| names.text(zone).to_owned())
+                    .unwrap_or_default();
+                let zones: Vec<&str> = zone.split("__").filter(|zone| !zone.is_empty()).collect();
+                Attach::of_disk(disk, &zones, names)
+            }
+            None => None,
+        };
+        let terms = spec.node_affinity.as_ref().map(|selector| {
+            let terms = selector.node_selector_terms.iter();
+            terms
+                .filter_map(|term| NodeTerm::compile(term, names))
+                .collect()
+        });
+        Volume {
+            labels,
+            deleting: spec.deleting,
+            available: spec.available,
+            claim: spec.claim.as_ref().map(|claim| {
+                (
+                    names.intern(&claim.namespace),
+                    names.intern(&claim.name),
+                    names.intern(&claim.uid),
+                )
+            }),
+            capacity: spec.capacity,
+            access_modes: spec.access_modes.clone(),
+            block: spec.block,
+            class: names.intern(&spec.class),
+            attributes_class: names.intern(&spec.attributes_class),
+            terms,
+            attach,
+            zones,
+        }
+    }
+
+    /// Whether it is bound to a claim, or set aside for it.
+    pub(crate) fn is_for(&self, key: super::Key, uid: Symbol) -> bool {
+        self.claim.is_some_and(|(namespace, name, own)| {
+            (namespace, name) == key && (own == Symbol::EMPTY || own == uid)
+        })
+    }
+}
+
+/// Whether a node may mount a volume. Upstream asks its labels only, so a term on its name matches no node.
+pub(crate) fn reaches(terms: Option<&[NodeTerm]>, labels: &LabelSet, names: &Interner) -> bool {
+    terms.is_none_or(|terms| {
+        terms
+            .iter()
+            .any(|term| term.matches(labels, Symbol::EMPTY, names))
+    })
+}
+
+/// A storage class.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Class {
+    pub(crate) provisioner: Symbol,
+    /// It can make volumes.
+    pub(crate) provisions: bool,
+    /// Who attaches the volumes it makes, with the in-tree plugin that driver stands in for.
+    pub(crate) driver: Option<(Symbol, Option<Symbol>)>,
+    pub(crate) waits: bool,
+    /// Where it can make volumes; `None` for everywhere.
+    pub(crate) topologies: Option<Vec<Vec<Requirement>>>,
+}
+
+/// The provisioner of classes whose volumes are made by hand.
+const NO_PROVISIONER: &str = "kubernetes.io/no-provisioner";
+
+impl Class {
+    pub(crate) fn compile(spec: &StorageClassSpec, names: &mut Interner) -> Self {
+        let mut terms = Vec::new();
+        for term in spec
+            .allowed_topologies
+            .iter()
+            .filter(|term| !term.is_empty())
+        {
+            let demands = term
+                .iter()
+                .map(|demand| Requirement::one_of(&demand.key, &demand.values, names));
+            terms.extend(demands.collect::<Option<Vec<_>>>());
+        }
+        Class {
+            provisioner: names.intern(&spec.provisioner),
+            provisions: !spec.provisioner.is_empty() && spec.provisioner != NO_PROVISIONER,
+            driver: Attach::of_provisioner(&spec.provisioner, names),
+            waits: spec.waits_for_consumer,
+            topologies: (!spec.allowed_topologies.is_empty()).then_some(terms),
+        }
+    }
+}
+
+/// What a node can attach.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct CsiNode {
+    limits: Vec<(Symbol, i64)>,
+    migrated: Vec<Symbol>,
+}
+
+impl CsiNode {
+    pub(crate) fn compile(spec: &CsiNodeSpec, names: &mut Interner) -> Self {
+        let limits = spec.limits.iter();
+        let plugins = spec.migrated_plugins.iter();
+        CsiNode {
+            limits: limits
+                .map(|(driver, count)| (names.intern(driver), *count))
+                .collect(),
+            migrated: plugins.map(|plugin| names.intern(plugin)).collect(),
+        }
+    }
+
+    pub(crate) fn has_limits(&self) -> bool {
+        !self.limits.is_empty()
+    }
+
+    /// How many volumes of a driver the node can attach, if that is told.
+    pub(crate) fn limit(&self, driver: Symbol) -> Option<i64> {
+        let found = self.limits.iter().find(|(own, _)| *own == driver);
+        found.map(|(_, count)| *count)
+    }
+
+    /// Whether a volume counts here.
+    pub(crate) fn counts(&self, attach: &Attach) -> bool {
+        attach
+            .plugin
+            .is_none_or(|plugin| self.migrated.contains(&plugin))
+    }
+}
+
+/// How large a volume a driver can still make for some nodes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Capacity {
+    pub(crate) class: Symbol,
+    pub(crate) nodes: LabelQuery,
+    pub(crate) largest: Option<Quantity>,
+}
+
+impl Capacity {
+    pub(crate) fn compile(spec: &CsiStorageCapacitySpec, names: &mut Interner) -> Self {
+        Capacity {
+            class: names.intern(&spec.class),
+            nodes: LabelQuery::compile(spec.nodes.as_ref(), names),
+            largest: spec.largest_volume,
+        }
+    }
+}
+
+/// A volume attached to a node.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Attachment {
+    pub(crate) driver: Symbol,
+    pub(crate) node: Symbol,
+    pub(crate) volume: Symbol,
+}
+
+impl Attachment {
+    pub(crate) fn compile(spec: &VolumeAttachmentSpec, names: &mut Interner) -> Self {
+        Attachment {
+            driver: names.intern(&spec.attacher),
+            node: names.intern(&spec.node),
+            volume: names.intern(&spec.volume),
+        }
+    }
+}

@@ -1,0 +1,249 @@
+//! What the storage objects mean for the pods of one class, before any node is looked at (upstream's PreFilter).
+//!
+//! Invariant: a plan depends on the storage objects and the class only, so it holds while [`Storage::version`] does.
+
+use super::{Key, Storage, ZoneDemand};
+use crate::class::{PodClass, Volume as PodVolume};
+use crate::intern::{Interner, Symbol};
+use crate::model::{AccessMode, Quantity};
+use crate::reason::{Conflict, Plugin};
+use crate::selector::{LabelQuery, NodeTerm, Requirement};
+
+/// See the module's words.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Plan {
+    /// Why no node needs to be looked at, by the plugin that says so, in their order.
+    pub(crate) conflicts: Vec<(Plugin, Conflict)>,
+    /// Claims of which only one pod may make use.
+    pub(crate) exclusive: Vec<Key>,
+    pub(crate) bound: Vec<Bound>,
+    /// In the pod's order.
+    pub(crate) unbound: Vec<Unbound>,
+    pub(crate) zones: Vec<ZoneDemand>,
+    /// A claim that is not there, which the count of volumes stumbles over.
+    pub(crate) uncounted: Option<Symbol>,
+}
+
+/// The volume of a claim that is bound.
+#[derive(Clone, Debug)]
+pub(crate) enum Bound {
+    /// It is not there.
+    Missing,
+    /// It is, for nodes that match one of these terms, or for all.
+    To(Option<Vec<NodeTerm>>),
+}
+
+/// A claim that gets its volume once the pod's node is known.
+#[derive(Clone, Debug)]
+pub(crate) struct Unbound {
+    /// The node it is already being provisioned for.
+    pub(crate) selected_node: Option<Symbol>,
+    pub(crate) request: Quantity,
+    /// The first volume set aside for it decides alone.
+    pub(crate) set_aside: Vec<Candidate>,
+    /// Volumes that would do, the smallest first.
+    pub(crate) candidates: Vec<Candidate>,
+    pub(crate) provision: Provision,
+}
+
+/// A volume that a claim could be bound to.
+#[derive(Clone, Debug)]
+pub(crate) struct Candidate {
+    pub(crate) name: Symbol,
+    pub(crate) terms: Option<Vec<NodeTerm>>,
+}
+
+/// How a new volume would be made.
+#[derive(Clone, Debug)]
+pub(crate) struct Provision {
+    /// Somebody can make it.
+    pub(crate) possible: bool,
+    /// For which nodes; `None` for all.
+    pub(crate) topologies: Option<Vec<Vec<Requirement>>>,
+    /// Nodes for which there is room, where room is told.
+    pub(crate) room: Option<Vec<LabelQuery>>,
+}
+
+impl Plan {
+    pub(crate) fn of(pod: &PodClass, storage: &Storage, names: &Interner) -> Self {
+        let mut plan = Plan::default();
+        let conflicts = [
+            (Plugin::VolumeRestrictions, plan.restrict(pod, storage)),
+            (Plugin::VolumeBinding, plan.bind(pod, storage, names)),
+            (Plugin::VolumeZone, plan.locate(pod, storage)),
+        ];
+        plan.conflicts = conflicts
+            .into_iter()
+            .filter_map(|(plugin, conflict)| Some((plugin, conflict?)))
+            .collect();
+        plan
+    }
+
+    /// kube-scheduler: VolumeRestrictions' PreFilter. Ephemeral volumes are not looked at.
+    fn restrict(&mut self, pod: &PodClass, storage: &Storage) -> Option<Conflict> {
+        for (key, _) in claims(pod).filter(|(_, made_for)| made_for.is_none()) {
+            let Some(claim) = storage.claim(key) else {
+                return Some(Conflict::ClaimNotFound { claim: key.1 });
+            };
+            if claim.access_modes.contains(&AccessMode::ReadWriteOncePod) {
+                self.exclusive.push(key);
+            }
+        }
+        None
+    }
+
+    /// kube-scheduler: VolumeBinding's PreFilter.
+    fn bind(&mut self, pod: &PodClass, storage: &Storage, names: &Interner) -> Option<Conflict> {
+        for (key, made_for) in claims(pod) {
+            let name = key.1;
+            let Some(claim) = storage.claim(key) else {
+                self.uncounted = self.uncounted.or(Some(name));
+                return Some(match made_for {
+                    None => Conflict::ClaimNotFound { claim: name },
+                    Some(_) => Conflict::EphemeralClaimMissing { claim: name },
+                });
+            };
+            if claim.lost {
+                return Some(Conflict::ClaimLost {
+                    claim: name,
+                    volume: claim.volume,
+                });
+            }
+            if claim.deleting {
+                return Some(Conflict::ClaimDeleting { claim: name });
+            }
+            if let Some(maker) = made_for
+                && claim.owner != Some(maker.uid)
+            {
+                return Some(Conflict::EphemeralClaimNotOwned {
+                    namespace: key.0,
+                    claim: name,
+                    pod: maker.pod,
+                });
+            }
+        }
+        let mut immediate = false;
+        for (key, _) in claims(pod) {
+            let Some(claim) = storage.claim(key) else {
+                continue;
+            };
+            let waits = storage.class(claim.class).is_some_and(|class| class.waits);
+            if claim.bound {
+                self.bound.push(match storage.volume(claim.volume) {
+                    None => Bound::Missing,
+                    Some(volume) => Bound::To(volume.terms.clone()),
+                });
+            } else if waits && claim.volume == Symbol::EMPTY {
+                self.unbound.push(Unbound::of(key, storage, names)?);
+            } else {
+                immediate = true;
+            }
+        }
+        immediate.then_some(Conflict::UnboundImmediate)
+    }
+
+    /// kube-scheduler: VolumeZone's PreFilter. Ephemeral volumes are not looked at.
+    fn locate(&mut self, pod: &PodClass, storage: &Storage) -> Option<Conflict> {
+        for (key, _) in claims(pod).filter(|(_, made_for)| made_for.is_none()) {
+            let Some(claim) = storage.claim(key) else {
+                return Some(Conflict::ClaimNotFound { claim: key.1 });
+            };
+            if claim.volume != Symbol::EMPTY {
+                let Some(volume) = storage.volume(claim.volume) else {
+                    return Some(Conflict::VolumeNotFound {
+                        volume: claim.volume,
+                    });
+                };
+                self.zones.extend(volume.zones.iter().cloned());
+                continue;
+            }
+            if claim.class == Symbol::EMPTY {
+                return Some(Conflict::NoVolumeNorClass);
+            }
+            match storage.class(claim.class) {
+                None => return Some(Conflict::ClassNotFound { class: claim.class }),
+                Some(class) if !class.waits => return Some(Conflict::NoVolumeName),
+                Some(_) => {}
+            }
+        }
+        None
+    }
+}
+
+/// The claims of a pod, with the pod that those of ephemeral volumes are made for.
+fn claims(pod: &PodClass) -> impl Iterator<Item = (Key, Option<crate::class::Maker>)> + '_ {
+    pod.volumes.iter().filter_map(|volume| match volume {
+        PodVolume::Claim { name, made_for } => Some(((pod.namespace, *name), *made_for)),
+        PodVolume::Disk { .. } => None,
+    })
+}
+
+impl Unbound {
+    /// kube-scheduler: `FindMatchingVolume`, as far as no node is needed.
+    fn of(key: Key, storage: &Storage, names: &Interner) -> Option<Self> {
+        let claim = storage.claim(key)?;
+        let request = claim.request.unwrap_or_default();
+        let (mut set_aside, mut candidates) = (Vec::new(), Vec::new());
+        for (name, volume) in storage.volumes_of(claim.class) {
+            let for_it = volume.is_for(key, claim.uid);
+            let taken = volume.claim.is_some() && !for_it;
+            if taken || volume.deleting || volume.capacity < request || volume.block != claim.block
+            {
+                continue;
+            }
+            let candidate = Candidate {
+                name,
+                terms: volume.terms.clone(),
+            };
+            if for_it {
+                set_aside.push((Quantity::default(), candidate));
+                continue;
+            }
+            let selected = claim
+                .selector
+                .as_ref()
+                .is_none_or(|selector| selector.matches(&volume.labels, names));
+            let mut modes = claim.access_modes.iter();
+            if volume.available
+                && selected
+                && volume.attributes_class == claim.attributes_class
+                && modes.all(|mode| volume.access_modes.contains(mode))
+            {
+                candidates.push((volume.capacity, candidate));
+            }
+        }
+        let sorted = |mut list: Vec<(Quantity, Candidate)>| -> Vec<Candidate> {
+            list.sort_by(|a, b| (a.0, names.text(a.1.name)).cmp(&(b.0, names.text(b.1.name))));
+            list.into_iter().map(|own| own.1).collect()
+        };
+        Some(Unbound {
+            selected_node: claim.selected_node,
+            request,
+            set_aside: sorted(set_aside),
+            candidates: sorted(candidates),
+            provision: Provision::of(key, storage)?,
+        })
+    }
+}
+
+impl Provision {
+    /// kube-scheduler: `checkVolumeProvisions` and `hasEnoughCapacity`, as far as no node is needed.
+    fn of(key: Key, storage: &Storage) -> Option<Self> {
+        let claim = storage.claim(key)?;
+        let class = storage.class(claim.class)?;
+        let told = storage.drivers.get(&class.provisioner) == Some(&true);
+        let room = claim.request.filter(|_| told).map(|request| {
+            let capacities = storage.capacities.values();
+            let enough = capacities.filter(|capacity| {
+                let largest = capacity.largest.map(Quantity::value);
+                capacity.class == claim.class && largest.is_some_and(|own| own >= request.value())
+            });
+            enough.map(|capacity| capacity.nodes.clone()).collect()
+        });
+        Some(Provision {
+            possible: class.provisions,
+            topologies: class.topologies.clone(),
+            room,
+        })
+    }
+}

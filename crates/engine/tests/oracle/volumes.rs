@@ -1,0 +1,539 @@
+//! The rules about volumes, asked of the objects as they are, one question at a time.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use serde_json::Value;
+
+use crate::filters::{Refusal, one};
+use crate::objects::{Meta, Node, NodeSelector, Pod, Selector, World, read};
+use crate::selectors::{selects, term_matches};
+
+const PLACES: [(&str, &str); 4] = [
+    (
+        "failure-domain.beta.kubernetes.io/zone",
+        "topology.kubernetes.io/zone",
+    ),
+    (
+        "failure-domain.beta.kubernetes.io/region",
+        "topology.kubernetes.io/region",
+    ),
+    ("topology.kubernetes.io/zone", "topology.kubernetes.io/zone"),
+    (
+        "topology.kubernetes.io/region",
+        "topology.kubernetes.io/region",
+    ),
+];
+
+/// In-tree plugins whose disks may be counted for a driver, with the field of a volume that names them.
+const IN_TREE: [(&str, &str, &str); 2] = [
+    (
+        "kubernetes.io/aws-ebs",
+        "ebs.csi.aws.com",
+        "awsElasticBlockStore",
+    ),
+    (
+        "kubernetes.io/gce-pd",
+        "pd.csi.storage.gke.io",
+        "gcePersistentDisk",
+    ),
+];
+
+impl World {
+    fn stored(&self, kind: &str) -> impl Iterator<Item = &Value> {
+        self.storage.iter().filter(move |own| own["kind"] == kind)
+    }
+
+    fn named(&self, kind: &str, namespace: Option<&str>, name: &str) -> Option<&Value> {
+        self.stored(kind).find(|own| {
+            let own = &own["metadata"];
+            own["name"] == name && namespace.is_none_or(|namespace| own["namespace"] == namespace)
+        })
+    }
+
+    fn claim(&self, pod: &Pod, name: &str) -> Option<&Value> {
+        self.named("PersistentVolumeClaim", Some(&pod.metadata.namespace), name)
+    }
+}
+
+fn text(value: &Value) -> &str {
+    value.as_str().unwrap_or("")
+}
+
+fn annotation<'a>(object: &'a Value, name: &str) -> Option<&'a str> {
+    object["metadata"]["annotations"][name].as_str()
+}
+
+/// The claims a pod names: the name and whether it is an ephemeral volume's.
+fn claims(pod: &Pod) -> Vec<(String, bool)> {
+    let volumes = pod.spec.volumes.iter().filter_map(|volume| {
+        if let Some(name) = volume["persistentVolumeClaim"]["claimName"].as_str() {
+            return Some((name.to_owned(), false));
+        }
+        volume.get("ephemeral")?;
+        let name = format!("{}-{}", pod.metadata.name, text(&volume["name"]));
+        Some((name, true))
+    });
+    volumes.collect()
+}
+
+fn belongs_to(claim: &Value, pod: &Pod) -> bool {
+    let owners = claim["metadata"]["ownerReferences"].as_array();
+    let mut owners = owners.into_iter().flatten();
+    owners.any(|owner| owner["controller"] == true && owner["uid"] == pod.metadata.uid.as_str())
+}
+
+fn class_of(object: &Value) -> &str {
+    let beta = annotation(object, "volume.beta.kubernetes.io/storage-class");
+    beta.unwrap_or_else(|| text(&object["spec"]["storageClassName"]))
+}
+
+fn is_bound(claim: &Value) -> bool {
+    !text(&claim["spec"]["volumeName"]).is_empty()
+        && annotation(claim, "pv.kubernetes.io/bind-completed").is_some()
+}
+
+fn waits(world: &World, claim: &Value) -> bool {
+    world
+        .named("StorageClass", None, class_of(claim))
+        .is_some_and(|class| class["volumeBindingMode"] == "WaitForFirstConsumer")
+}
+
+/// Why the pod is refused before any node is looked at: the plugin and its words.
+pub(crate) fn before_nodes(world: &World, pod: &Pod) -> Option<(&'static str, String)> {
+    let missing = |name: &str| format!("persistentvolumeclaim \"{name}\" not found");
+    for (name, ephemeral) in claims(pod) {
+        if !ephemeral && world.claim(pod, &name).is_none() {
+            return Some(("VolumeRestrictions", missing(&name)));
+        }
+    }
+    for (name, ephemeral) in claims(pod) {
+        let Some(claim) = world.claim(pod, &name) else {
+            assert!(ephemeral, "found missing above");
+            let words = format!(
+                "waiting for ephemeral volume controller to create the persistentvolumeclaim \"{name}\""
+            );
+            return Some(("VolumeBinding", words));
+        };
+        let words = if claim["status"]["phase"] == "Lost" {
+            let volume = text(&claim["spec"]["volumeName"]);
+            format!(
+                "persistentvolumeclaim \"{name}\" bound to non-existent persistentvolume \"{volume}\""
+            )
+        } else if claim["metadata"]["deletionTimestamp"].is_string() {
+            format!("persistentvolumeclaim \"{name}\" is being deleted")
+        } else if ephemeral && !belongs_to(claim, pod) {
+            let (namespace, own) = (&pod.metadata.namespace, &pod.metadata.name);
+            format!(
+                "PVC {namespace}/{name} was not created for pod {namespace}/{own} (pod is not owner)"
+            )
+        } else {
+            continue;
+        };
+        return Some(("VolumeBinding", words));
+    }
+    let own: Vec<&Value> = claims(pod)
+        .iter()
+        .filter_map(|(name, _)| world.claim(pod, name))
+        .collect();
+    let later =
+        |claim: &&&Value| waits(world, claim) && text(&claim["spec"]["volumeName"]).is_empty();
+    if own.iter().any(|claim| !is_bound(claim) && !later(&claim)) {
+        let words = "pod has unbound immediate PersistentVolumeClaims".to_owned();
+        return Some(("VolumeBinding", words));
+    }
+    // What is left is bound, or waits: of VolumeZone's refusals only one can still come up.
+    for (name, ephemeral) in claims(pod) {
+        let volume = world
+            .claim(pod, &name)
+            .map(|claim| text(&claim["spec"]["volumeName"]))?;
+        if !ephemeral
+            && !volume.is_empty()
+            && world.named("PersistentVolume", None, volume).is_none()
+        {
+            return Some((
+                "VolumeZone",
+                format!("persistentvolume \"{volume}\" not found"),
+            ));
+        }
+    }
+    None
+}
+
+/// The first of the four plugins that refuses a node.
+pub(crate) fn refusal(world: &World, pod: &Pod, node: &Node) -> Option<Refusal> {
+    if pod.spec.volumes.is_empty() {
+        return None;
+    }
+    restrictions(world, pod, node)
+        .or_else(|| limits(world, pod, node))
+        .or_else(|| binding(world, pod, node))
+        .or_else(|| zones(world, pod, node))
+}
+
+fn clash(a: &Value, b: &Value) -> bool {
+    let both = |field: &str| a.get(field).zip(b.get(field));
+    let written = |(a, b): (&Value, &Value)| !(a["readOnly"] == true && b["readOnly"] == true);
+    let same = |(a, b): (&Value, &Value), field: &str| a[field] == b[field];
+    both("gcePersistentDisk").is_some_and(|own| same(own, "pdName") && written(own))
+        || both("awsElasticBlockStore").is_some_and(|own| same(own, "volumeID"))
+        || both("iscsi").is_some_and(|own| same(own, "iqn") && written(own))
+        || both("rbd").is_some_and(|own| {
+            let (a, b) = own;
+            let mut monitors = a["monitors"].as_array().expect("monitors").iter();
+            let theirs = b["monitors"].as_array().expect("monitors");
+            monitors.any(|monitor| theirs.contains(monitor))
+                && same(own, "pool")
+                && same(own, "image")
+                && written(own)
+        })
+}
+
+fn restrictions(world: &World, pod: &Pod, node: &Node) -> Option<Refusal> {
+    const PLUGIN: &str = "VolumeRestrictions";
+    for volume in &pod.spec.volumes {
+        for other in world.on(node) {
+            if other
+                .spec
+                .volumes
+                .iter()
+                .any(|theirs| clash(volume, theirs))
+            {
+                return one(PLUGIN, "node(s) had no available disk");
+            }
+        }
+    }
+    for (name, _) in claims(pod).iter().filter(|own| !own.1) {
+        let claim = world.claim(pod, name)?;
+        let modes = claim["spec"]["accessModes"].as_array();
+        let single = modes.is_some_and(|modes| modes.contains(&"ReadWriteOncePod".into()));
+        let used = world.placed.iter().any(|other| {
+            other.metadata.namespace == pod.metadata.namespace
+                && claims(other).contains(&(name.clone(), false))
+        });
+        if single && used {
+            let reason = "node(s) unavailable due to PersistentVolumeClaim with ReadWriteOncePod access mode already in-use by another pod";
+            return one(PLUGIN, reason);
+        }
+    }
+    None
+}
+
+/// Driver and handle of a volume, as its source says.
+fn source(volume: &Value, zones: &str, csi_node: &Value) -> Option<(String, String)> {
+    let csi = &volume["csi"];
+    if csi.is_object() {
+        let (driver, handle) = (text(&csi["driver"]), text(&csi["volumeHandle"]));
+        return (!driver.is_empty() && !handle.is_empty())
+            .then(|| (driver.to_owned(), handle.to_owned()));
+    }
+    let (plugin, driver, field) = IN_TREE
+        .into_iter()
+        .find(|(_, _, field)| volume.get(*field).is_some())?;
+    if !migrated(plugin, csi_node) {
+        return None;
+    }
+    let handle = match field {
+        "awsElasticBlockStore" => {
+            let id = text(&volume[field]["volumeID"]);
+            id.rsplit('/').next().expect("a part").to_owned()
+        }
+        _ => {
+            let zone = if zones.is_empty() {
+                "UNSPECIFIED"
+            } else {
+                zones
+            };
+            format!(
+                "projects/UNSPECIFIED/zones/{zone}/disks/{}",
+                text(&volume[field]["pdName"])
+            )
+        }
+    };
+    Some((driver.to_owned(), handle))
+}
+
+fn migrated(plugin: &str, csi_node: &Value) -> bool {
+    let told = annotation(csi_node, "storage.alpha.kubernetes.io/migrated-plugins");
+    told.is_some_and(|told| told.split(',').any(|own| own == plugin))
+}
+
+fn attachable(world: &World, pod: &Pod, csi_node: &Value) -> BTreeSet<(String, String)> {
+    let mut found = BTreeSet::new();
+    for volume in &pod.spec.volumes {
+        found.extend(source(volume, "", csi_node));
+    }
+    for (name, ephemeral) in claims(pod) {
+        let Some(claim) = world.claim(pod, &name) else {
+            continue;
+        };
+        if ephemeral && !belongs_to(claim, pod) {
+            continue;
+        }
+        match world.named("PersistentVolume", None, text(&claim["spec"]["volumeName"])) {
+            Some(volume) => {
+                let zone = text(&volume["metadata"]["labels"]["topology.kubernetes.io/zone"]);
+                found.extend(source(&volume["spec"], zone, csi_node));
+            }
+            None => {
+                let Some(class) = world.named("StorageClass", None, class_of(claim)) else {
+                    continue;
+                };
+                let provisioner = text(&class["provisioner"]);
+                let handle = format!("of claim {}/{name}", pod.metadata.namespace);
+                match IN_TREE.iter().find(|own| own.0 == provisioner) {
+                    Some((plugin, driver, _)) if migrated(plugin, csi_node) => {
+                        found.insert(((*driver).to_owned(), handle));
+                    }
+                    None if !provisioner.is_empty() => {
+                        found.insert((provisioner.to_owned(), handle));
+                    }
+                    _ => {}
+                }
+            }
+        }
+    }
+    found
+}
+
+fn limits(world: &World, pod: &Pod, node: &Node) -> Option<Refusal> {
+    let csi_node = world.named("CSINode", None, &node.metadata.name)?;
+    let drivers = csi_node["spec"]["drivers"].as_array()?;
+    let limits: BTreeMap<&str, i64> = drivers
+        .iter()
+        .filter_map(|own| Some((own["name"].as_str()?, own["allocatable"]["count"].as_i64()?)))
+        .collect();
+    let mut attached: BTreeSet<(String, String)> = BTreeSet::new();
+    for other in world.on(node) {
+        attached.extend(attachable(world, other, csi_node));
+    }
+    let mut new = attachable(world, pod, csi_node);
+    new.retain(|volume| !attached.contains(volume));
+    for attachment in world.stored("VolumeAttachment") {
+        let spec = &attachment["spec"];
+        let name = text(&spec["source"]["persistentVolumeName"]);
+        let volume = world.named("PersistentVolume", None, name);
+        if spec["nodeName"] == node.metadata.name.as_str()
+            && let Some(handle) = volume.and_then(|own| own["spec"]["csi"]["volumeHandle"].as_str())
+        {
+            attached.insert((text(&spec["attacher"]).to_owned(), handle.to_owned()));
+        }
+    }
+    let exceeded = limits.iter().any(|(driver, limit)| {
+        let of = |volumes: &BTreeSet<(String, String)>| {
+            volumes.iter().filter(|own| own.0 == *driver).count() as i64
+        };
+        of(&new) > 0 && of(&attached) + of(&new) > *limit
+    });
+    exceeded.then(|| one("NodeVolumeLimits", "node(s) exceed max volume count"))?
+}
+
+/// Whether a volume can be reached; terms look at labels alone, so one on the name matches nothing.
+fn reaches(volume: &Value, node: &Node) -> bool {
+    let required = &volume["spec"]["nodeAffinity"]["required"];
+    if required.is_null() {
+        return true;
+    }
+    let selector: NodeSelector = read(required);
+    let nameless = Node {
+        metadata: Meta {
+            labels: node.metadata.labels.clone(),
+            ..Meta::default()
+        },
+        ..Node::default()
+    };
+    selector
+        .node_selector_terms
+        .iter()
+        .any(|term| term_matches(term, &nameless))
+}
+
+fn gibibytes(value: &Value) -> i64 {
+    let text = text(value);
+    let number = text.strip_suffix("Gi").unwrap_or("0");
+    number.parse().expect("a number of Gi")
+}
+
+fn request(claim: &Value) -> i64 {
+    gibibytes(&claim["spec"]["resources"]["requests"]["storage"])
+}
+
+fn binding(world: &World, pod: &Pod, node: &Node) -> Option<Refusal> {
+    let own: Vec<(String, &Value)> = claims(pod)
+        .into_iter()
+        .filter_map(|(name, _)| {
+            let claim = world.claim(pod, &name)?;
+            Some((name, claim))
+        })
+        .collect();
+    let mut reasons = Vec::new();
+    let mut last = None;
+    for (_, claim) in own.iter().filter(|own| is_bound(own.1)) {
+        match world.named("PersistentVolume", None, text(&claim["spec"]["volumeName"])) {
+            None => {
+                last = Some(
+                    "node(s) unavailable due to one or more pvc(s) bound to non-existent pv(s)",
+                );
+                break;
+            }
+            Some(volume) if !reaches(volume, node) => {
+                reasons.push("node(s) didn't match PersistentVolume's node affinity");
+                break;
+            }
+            Some(_) => {}
+        }
+    }
+    let open: Vec<&(String, &Value)> = own.iter().filter(|own| !is_bound(own.1)).collect();
+    reasons.extend(open_claims(world, pod, node, &open));
+    reasons.extend(last);
+    let mut reasons: Vec<String> = reasons.into_iter().map(str::to_owned).collect();
+    reasons.sort();
+    (!reasons.is_empty()).then_some(("VolumeBinding", reasons))
+}
+
+fn open_claims(
+    world: &World,
+    pod: &Pod,
+    node: &Node,
+    open: &[&(String, &Value)],
+) -> Option<&'static str> {
+    const NONE: &str = "node(s) didn't find available persistent volumes to bind";
+    let mut provision: Vec<&Value> = Vec::new();
+    let mut find: Vec<&(String, &Value)> = Vec::new();
+    for own in open {
+        match annotation(own.1, "volume.kubernetes.io/selected-node") {
+            Some(selected) if selected != node.metadata.name => return Some(NONE),
+            Some(_) => provision.push(own.1),
+            None => find.push(own),
+        }
+    }
+    find.sort_by_key(|own| request(own.1));
+    let mut taken: Vec<&str> = Vec::new();
+    for (name, claim) in find {
+        match smallest(world, (&pod.metadata.namespace, name), claim, node, &taken) {
+            Some(volume) => taken.push(text(&volume["metadata"]["name"])),
+            None => provision.push(claim),
+        }
+    }
+    for claim in provision {
+        let class = world
+            .named("StorageClass", None, class_of(claim))
+            .expect("claims that wait have a class");
+        let provisioner = text(&class["provisioner"]);
+        let terms = class["allowedTopologies"].as_array();
+        let allowed = terms.is_none_or(|terms| {
+            terms.iter().any(|term| {
+                let mut demands = term["matchLabelExpressions"]
+                    .as_array()
+                    .expect("expressions")
+                    .iter();
+                demands.all(|demand| {
+                    let value = node.metadata.labels.get(text(&demand["key"]));
+                    let values = demand["values"].as_array().expect("values");
+                    value.is_some_and(|value| values.contains(&value.as_str().into()))
+                })
+            })
+        });
+        if provisioner == "kubernetes.io/no-provisioner" || !allowed {
+            return Some(NONE);
+        }
+        let driver = world.named("CSIDriver", None, provisioner);
+        let told = driver.is_some_and(|driver| driver["spec"]["storageCapacity"] == true);
+        let enough = world.stored("CSIStorageCapacity").any(|capacity| {
+            let largest = match &capacity["maximumVolumeSize"] {
+                Value::Null => &capacity["capacity"],
+                told => told,
+            };
+            let nodes: Option<Selector> = capacity.get("nodeTopology").map(read);
+            capacity["storageClassName"] == class_of(claim)
+                && !largest.is_null()
+                && gibibytes(largest) >= request(claim)
+                && selects(nodes.as_ref(), &node.metadata.labels)
+        });
+        if told && !enough {
+            return Some("node(s) did not have enough free storage");
+        }
+    }
+    None
+}
+
+/// The volume that a claim would get on a node.
+fn smallest<'a>(
+    world: &'a World,
+    key: (&str, &str),
+    claim: &Value,
+    node: &Node,
+    taken: &[&str],
+) -> Option<&'a Value> {
+    let mut volumes: Vec<&Value> = world
+        .stored("PersistentVolume")
+        .filter(|volume| class_of(volume) == class_of(claim))
+        .filter(|volume| !taken.contains(&text(&volume["metadata"]["name"])))
+        .collect();
+    volumes.sort_by_key(|volume| text(&volume["metadata"]["name"]));
+    let spec = &claim["spec"];
+    let is_for = |volume: &Value| {
+        let own = &volume["spec"]["claimRef"];
+        own["namespace"] == key.0
+            && own["name"] == key.1
+            && (text(&own["uid"]).is_empty() || own["uid"] == claim["metadata"]["uid"])
+    };
+    let mode = |spec: &Value| {
+        spec["volumeMode"]
+            .as_str()
+            .unwrap_or("Filesystem")
+            .to_owned()
+    };
+    volumes.retain(|volume| {
+        (volume["spec"]["claimRef"].is_null() || is_for(volume))
+            && gibibytes(&volume["spec"]["capacity"]["storage"]) >= request(claim)
+            && mode(&volume["spec"]) == mode(spec)
+            && volume["metadata"]["deletionTimestamp"].is_null()
+    });
+    if let Some(set_aside) = volumes.iter().find(|volume| is_for(volume)) {
+        return Some(*set_aside).filter(|volume| reaches(volume, node));
+    }
+    let selector: Option<Selector> = spec.get("selector").map(read);
+    volumes.retain(|volume| {
+        let labels = read(&volume["metadata"]["labels"]);
+        let modes = volume["spec"]["accessModes"].as_array().expect("modes");
+        let mut wanted = spec["accessModes"].as_array().expect("modes").iter();
+        volume["status"]["phase"] == "Available"
+            && selector
+                .as_ref()
+                .is_none_or(|own| selects(Some(own), &labels))
+            && wanted.all(|mode| modes.contains(mode))
+            && volume["spec"]["volumeAttributesClassName"] == spec["volumeAttributesClassName"]
+            && reaches(volume, node)
+    });
+    volumes
+        .into_iter()
+        .min_by_key(|volume| gibibytes(&volume["spec"]["capacity"]["storage"]))
+}
+
+fn zones(world: &World, pod: &Pod, node: &Node) -> Option<Refusal> {
+    let labels = &node.metadata.labels;
+    if !PLACES.iter().any(|(key, _)| labels.contains_key(*key)) {
+        return None;
+    }
+    for (name, _) in claims(pod).iter().filter(|own| !own.1) {
+        let claim = world.claim(pod, name)?;
+        let volume = text(&claim["spec"]["volumeName"]);
+        let Some(volume) = world.named("PersistentVolume", None, volume) else {
+            continue;
+        };
+        for (key, modern) in PLACES {
+            let Some(told) = volume["metadata"]["labels"][key].as_str() else {
+                continue;
+            };
+            let places: Vec<&str> = told.split("__").map(str::trim).collect();
+            if places.contains(&"") {
+                continue;
+            }
+            let own = labels.get(key).or(labels.get(modern));
+            if !own.is_some_and(|own| places.contains(&own.as_str())) {
+                return one("VolumeZone", "node(s) had no available volume zone");
+            }
+        }
+    }
+    None
+}

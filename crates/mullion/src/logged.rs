@@ -1,0 +1,51 @@
+//! How the fields of a log line are written: the message, then `name=value`, all in one line.
+//!
+//! The client library prints an error of the API server as message, reason and then the whole Status as Rust sees it. Who reads a log needs
+//! the first two.
+
+use std::fmt::{self, Debug};
+
+use tracing::field::Field;
+use tracing_subscriber::{
+    field::MakeExt,
+    fmt::{FormatFields, format},
+};
+
+/// Where the client library's text of an error goes on with the whole Status.
+const STATUS: &str = " (Status {";
+
+/// The form of all fields.
+pub(crate) fn fields() -> impl for<'writer> FormatFields<'writer> {
+    format::debug_fn(write_field).delimited(" ")
+}
+
+fn write_field(writer: &mut format::Writer<'_>, field: &Field, value: &dyn Debug) -> fmt::Result {
+    match field.name() {
+        "message" => write!(writer, "{value:?}"),
+        name => {
+            let text = format!("{value:?}");
+            write!(writer, "{name}={}", brief(&text))
+        }
+    }
+}
+
+fn brief(text: &str) -> &str {
+    text.split_once(STATUS).map_or(text, |(head, _)| head)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_error_of_the_api_server_is_its_message_and_reason() {
+        let status = kube::core::Status::failure("the object has been modified", "Conflict");
+        let text = kube::Error::Api(status.with_code(409).boxed()).to_string();
+        assert!(text.contains(STATUS), "{text}");
+        assert_eq!(
+            brief(&text),
+            "ApiError: the object has been modified: Conflict"
+        );
+        assert_eq!(brief("no such file"), "no such file");
+    }
+}

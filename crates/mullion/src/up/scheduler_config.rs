@@ -1,0 +1,58 @@
+//! `--scheduler-config`: kube-scheduler's configuration file, YAML or JSON.
+//!
+//! What it may say and how it is checked: [`mullion_controllers::scheduler::config`].
+
+use std::path::Path;
+
+use mullion_controllers::scheduler::config::Config;
+use serde_json::Value;
+
+use super::plan::text_of;
+use crate::failure::Failure;
+
+const HINT: &str = "a KubeSchedulerConfiguration begins: {apiVersion: kubescheduler.config.k8s.io/v1, kind: KubeSchedulerConfiguration, profiles: [...]}";
+
+/// What the file says; the default configuration without one.
+pub(super) fn read(file: Option<&Path>) -> Result<Config, Failure> {
+    let Some(path) = file else {
+        return Ok(Config::default());
+    };
+    let text = text_of(path).map_err(|failure| failure.hint(HINT))?;
+    parse(&text).map_err(|why| Failure::input(format!("{}: {why}", path.display())).hint(HINT))
+}
+
+fn parse(text: &str) -> Result<Config, String> {
+    let value: Value = serde_saphyr::from_str(text).map_err(|error| {
+        let words = error.to_string();
+        let first = words.lines().next().unwrap_or_default();
+        first.trim_start_matches("error: ").to_owned()
+    })?;
+    Config::read(&value).map_err(|error| error.to_string())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_file_names_profiles_in_yaml_and_in_json() {
+        let yaml = "{apiVersion: kubescheduler.config.k8s.io/v1, kind: KubeSchedulerConfiguration, profiles: [{schedulerName: packing}]}";
+        let json = r#"{"apiVersion":"kubescheduler.config.k8s.io/v1","kind":"KubeSchedulerConfiguration","profiles":[{"schedulerName":"packing"}]}"#;
+        let config = parse(yaml).expect("valid");
+        assert_eq!(config.profiles[0].scheduler_name, "packing");
+        assert_eq!(parse(json), Ok(config));
+    }
+
+    #[test]
+    fn a_file_that_is_something_else_is_refused_in_one_line() {
+        let refused = parse("kind: Pod").expect_err("no configuration");
+        assert_eq!(
+            refused,
+            "apiVersion: Unsupported value: null: supported values: \"kubescheduler.config.k8s.io/v1\""
+        );
+        assert_eq!(
+            parse("profiles: [").map_err(|why| why.lines().count()),
+            Err(1)
+        );
+    }
+}

@@ -1,0 +1,166 @@
+//! The full answer as data, in the form that recorded answers of kube-scheduler have: per node a refusal or scores, the best nodes, the
+//! message, the victims of preemption.
+
+use std::collections::BTreeMap;
+
+use mullion_engine::{
+    Answer, Cluster, Decision, ModelError, Outcome, Plugin, Unschedulable,
+    model::PodSpec,
+    preempt::{Eviction, Preemption},
+};
+use serde::Serialize;
+
+/// Picks among equals; every answer lists the equals, so it matters to none of them.
+const SEED: u64 = 0;
+
+/// The answer for one pod.
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+pub(super) struct Record {
+    pub(super) nodes: Vec<NodeRecord>,
+    /// The nodes with the highest total, none if the pod fits nowhere.
+    pub(super) best: Option<Vec<String>>,
+    /// FailedScheduling's text, without the part about preemption.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) message: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) preemption: Option<Vec<EvictionRecord>>,
+}
+
+/// One node's word.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub(super) struct NodeRecord {
+    pub(super) name: String,
+    pub(super) fits: bool,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) scores: Option<BTreeMap<&'static str, i64>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) reasons: Option<Vec<String>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) plugin: Option<&'static str>,
+    pub(super) total: i64,
+}
+
+/// A way to make room, or why there is none.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub(super) struct EvictionRecord {
+    pub(super) node: String,
+    pub(super) victims: Vec<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) message: Option<String>,
+}
+
+/// What the engine says about a pod, before it is written down.
+pub(super) struct Asked {
+    pub(super) answer: Answer,
+    pub(super) refused: Option<Unschedulable>,
+    /// Asked for only where priorities are in play.
+    pub(super) preemption: Option<Preemption>,
+    /// All evictions as good as the chosen one.
+    equals: Vec<Eviction>,
+}
+
+/// Asks the engine everything about a pod that is not in the cluster.
+pub(super) fn ask(
+    cluster: &mut Cluster,
+    pod: &PodSpec,
+    with_preemption: bool,
+) -> Result<Asked, ModelError> {
+    let class = cluster.pod_class(&pod.template)?;
+    let answer = cluster.answer(class);
+    let refused = match answer.best.is_empty() {
+        true => match cluster.schedule_pod(pod, SEED)? {
+            Decision::Unschedulable(refused) => Some(refused),
+            Decision::Node(_) => None,
+        },
+        false => None,
+    };
+    let preemption = match &refused {
+        Some(refused) if with_preemption => Some(cluster.preempt(class, &pod.key(), refused, SEED)),
+        _ => None,
+    };
+    let equals = match preemption {
+        Some(Preemption::Evict { .. }) => cluster.equal_evictions(class, &pod.key()),
+        _ => Vec::new(),
+    };
+    Ok(Asked {
+        answer,
+        refused,
+        preemption,
+        equals,
+    })
+}
+
+/// Writes an answer down. `name_of` gives the name of a victim by its key.
+pub(super) fn record(cluster: &Cluster, asked: &Asked, name_of: impl Fn(&str) -> String) -> Record {
+    let name = |node| cluster.node_name(node).to_owned();
+    let nodes = asked.answer.nodes.iter();
+    let best: Vec<_> = asked.answer.best.iter().map(|node| name(*node)).collect();
+    let evictions = |preemption: &Preemption| match preemption {
+        Preemption::Evict { .. } => asked
+            .equals
+            .iter()
+            .map(|eviction| {
+                let mut victims: Vec<_> = eviction.victims.iter().map(|key| name_of(key)).collect();
+                victims.sort();
+                EvictionRecord {
+                    node: name(eviction.node),
+                    victims,
+                    message: None,
+                }
+            })
+            .collect(),
+        other => vec![EvictionRecord {
+            node: String::new(),
+            victims: Vec::new(),
+            message: cluster.preemption_message(other),
+        }],
+    };
+    Record {
+        nodes: nodes
+            .map(|node| node_record(cluster, name(node.node), &node.outcome))
+            .collect(),
+        best: (!best.is_empty()).then_some(best),
+        message: asked
+            .refused
+            .as_ref()
+            .map(|refused| cluster.message(refused)),
+        preemption: asked.preemption.as_ref().map(evictions),
+    }
+}
+
+fn node_record(cluster: &Cluster, name: String, outcome: &Outcome) -> NodeRecord {
+    match outcome {
+        Outcome::Fits { scores, total } => NodeRecord {
+            name,
+            fits: true,
+            scores: Some(
+                scores
+                    .iter()
+                    .map(|(plugin, score)| (plugin.name(), *score))
+                    .collect(),
+            ),
+            reasons: None,
+            plugin: None,
+            total: *total,
+        },
+        Outcome::Refused(refusal) => {
+            let mut reasons: Vec<_> = match refusal.plugin {
+                // Left out before any filter ran: upstream has no words for it.
+                Plugin::PreFilter => vec!["prefilter".to_owned()],
+                _ => refusal
+                    .reasons()
+                    .map(|reason| cluster.reason_text(reason))
+                    .collect(),
+            };
+            reasons.sort();
+            NodeRecord {
+                name,
+                fits: false,
+                scores: None,
+                reasons: Some(reasons),
+                plugin: Some(refusal.plugin.name()),
+                total: 0,
+            }
+        }
+    }
+}

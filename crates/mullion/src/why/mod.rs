@@ -1,0 +1,242 @@
+//! `mullion why`: where a pod goes, or why nowhere and what would help. The engine answers; nothing here decides.
+//!
+//! [`source`] gets the cluster's state (live or from a file), [`manifest`] pods that do not exist yet, [`pools`] what can be bought;
+//! [`explanation`] asks the engine and [`text`] prints. [`cases`] answers many small clusters at once.
+
+mod answer;
+mod cases;
+mod explanation;
+mod manifest;
+mod pools;
+mod source;
+mod state;
+mod text;
+
+use std::path::PathBuf;
+
+use clap::Args;
+use mullion_apiserver::validation::selector::Selector;
+use mullion_engine::{ModelError, Options, model::PodSpec};
+use rustc_hash::FxHashMap;
+use serde_json::json;
+
+use crate::{cli::Output, failure::Failure, out};
+use explanation::{Explainer, Explanation};
+use pools::Pools;
+use source::Source;
+use state::State;
+
+/// Flags of `mullion why`.
+#[derive(Args, Clone, Debug)]
+#[command(after_help = "Examples:
+  mullion why pod iis-7d9c-x2x
+  mullion why pod -l app=iis -n shop
+  mullion why -f deployment.yaml
+  kubectl get nodes,pods,services,pdb -A -o json | mullion why --state - pod iis-7d9c-x2x
+  mullion why --cases cases.jsonl > answers.jsonl")]
+pub(crate) struct WhyArgs {
+    /// `pod NAME`, `pod/NAME` or NAME; several names may follow. With -f, names of its objects [default: every pod that waits]
+    #[arg(value_name = "POD")]
+    what: Vec<String>,
+
+    /// The pods' namespace
+    #[arg(short, long, value_name = "NAME")]
+    namespace: Option<String>,
+
+    /// Pods with these labels
+    #[arg(short = 'l', long, value_name = "LABELS")]
+    selector: Option<String>,
+
+    /// Pods that do not exist yet: those of a manifest, or of the workloads in it
+    #[arg(short = 'f', long, value_name = "FILE", conflicts_with = "selector")]
+    filename: Option<PathBuf>,
+
+    /// Ask a list of objects (`kubectl get -o json`) instead of a running cluster; `-` reads stdin
+    #[arg(long, value_name = "FILE")]
+    state: Option<PathBuf>,
+
+    /// Answer many cases, a line each: {"items": [...], "pod": {...}}; `-` reads stdin
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["what", "namespace", "selector", "filename", "state", "kubeconfig", "context"])]
+    cases: Option<PathBuf>,
+
+    /// The cluster's kubeconfig [default: $KUBECONFIG, else that of `mullion up`, else ~/.kube/config]
+    #[arg(long, value_name = "PATH")]
+    kubeconfig: Option<PathBuf>,
+
+    /// The kubeconfig's context
+    #[arg(long, value_name = "NAME")]
+    context: Option<String>,
+
+    /// Do not count `spec.os.name` as a placement requirement (kube-scheduler ignores it)
+    #[arg(long)]
+    ignore_pod_os: bool,
+
+    /// How to print the answer; `json` prints one object a pod
+    #[arg(short, long, value_enum, default_value_t = Output::Text)]
+    output: Output,
+}
+
+/// Explains. True if every pod asked about has a place or gets one by itself.
+pub(crate) async fn run(args: WhyArgs) -> Result<bool, Failure> {
+    let options = Options {
+        os_filter: !args.ignore_pod_os,
+    };
+    if let Some(path) = &args.cases {
+        return cases::run(path, options).map(|()| true);
+    }
+    let source = match &args.state {
+        Some(path) => source::file(path, options).await?,
+        None => source::live(args.kubeconfig.clone(), args.context.clone(), options).await?,
+    };
+    let Source { mut state, client } = source;
+    let names = names(&args.what)?;
+    let subjects: Vec<(String, PodSpec)> = match &args.filename {
+        Some(path) => {
+            let namespace = args.namespace.as_deref();
+            let offline = args.state.is_some();
+            let planned = manifest::pods(path, namespace, &names, &client, offline).await?;
+            let named = planned
+                .into_iter()
+                .map(|planned| (planned.named, planned.pod));
+            named.collect()
+        }
+        None => existing(&state, &names, &args)?
+            .into_iter()
+            .map(|pod| {
+                let named = format!("pod {}/{}", pod.template.namespace, pod.name);
+                (named, pod)
+            })
+            .collect(),
+    };
+    let pools = pools::of(&state).await?;
+    let explained = explain(&mut state, &pools, &subjects).map_err(Failure::input)?;
+    match args.output {
+        Output::Json => {
+            for explanation in &explained {
+                out::line(&serde_json::to_string(explanation).map_err(Failure::run)?);
+            }
+        }
+        Output::Text => {
+            for (index, group) in alike(&explained).into_iter().enumerate() {
+                if index > 0 {
+                    out::line("");
+                }
+                out::line(&text::text(group[0], &group[1..], out::colours()));
+            }
+        }
+    }
+    Ok(explained.iter().all(Explanation::is_placed))
+}
+
+/// Pods about which the same is to be said, together; in the order of their first.
+fn alike(explained: &[Explanation]) -> Vec<Vec<&Explanation>> {
+    let mut groups: Vec<Vec<&Explanation>> = Vec::new();
+    for explanation in explained {
+        match groups
+            .iter_mut()
+            .find(|group| group[0].says_as(explanation))
+        {
+            Some(group) => group.push(explanation),
+            None => groups.push(vec![explanation]),
+        }
+    }
+    groups
+}
+
+fn explain(
+    state: &mut State,
+    pools: &Pools,
+    subjects: &[(String, PodSpec)],
+) -> Result<Vec<Explanation>, ModelError> {
+    let State { cluster, pods, .. } = state;
+    let names: FxHashMap<String, String> = pods
+        .iter()
+        .map(|pod| {
+            (
+                pod.key(),
+                format!("{}/{}", pod.template.namespace, pod.name),
+            )
+        })
+        .collect();
+    let name_of = |key: &str| names.get(key).map_or(key, String::as_str).to_owned();
+    let asked = subjects.iter().map(|(_, pod)| pod);
+    let mut explainer = Explainer::new(cluster, pools, asked)?;
+    subjects
+        .iter()
+        .map(|(named, pod)| explainer.explain(pod, named.clone(), name_of))
+        .collect()
+}
+
+/// The pods' names: `pod NAME...`, `pod/NAME` or NAME.
+fn names(what: &[String]) -> Result<Vec<String>, Failure> {
+    const KINDS: [&str; 3] = ["pod", "pods", "po"];
+    const OTHERS: [&str; 8] = [
+        "node",
+        "nodes",
+        "deployment",
+        "deploy",
+        "daemonset",
+        "replicaset",
+        "service",
+        "nodepool",
+    ];
+    if let [kind, _, ..] = what
+        && OTHERS.contains(&kind.as_str())
+    {
+        return Err(only_pods(&what.join(" "), kind));
+    }
+    let words = match what.split_first() {
+        Some((first, rest)) if KINDS.contains(&first.as_str()) => rest,
+        _ => what,
+    };
+    let name = |word: &String| match word.split_once('/') {
+        None => Ok(word.clone()),
+        Some((kind, name)) if KINDS.contains(&kind) => Ok(name.to_owned()),
+        Some((kind, _)) => Err(only_pods(word, kind)),
+    };
+    words.iter().map(name).collect()
+}
+
+fn only_pods(what: &str, kind: &str) -> Failure {
+    Failure::input(format!("{what}: only pods can be explained, not a {kind}"))
+        .hint("mullion why pod -l app=iis")
+}
+
+/// The pods asked about: those named, those selected, or all that wait.
+fn existing(state: &State, names: &[String], args: &WhyArgs) -> Result<Vec<PodSpec>, Failure> {
+    let home = args.namespace.as_deref();
+    if !names.is_empty() {
+        let find = |name: &String| {
+            let namespace = home.unwrap_or("default");
+            let pod = state.pod(namespace, name).cloned();
+            pod.ok_or_else(|| {
+                let elsewhere = state.pods.iter().find(|pod| pod.name == *name);
+                let failure =
+                    Failure::input(format!("there is no pod {name} in namespace {namespace}"));
+                match elsewhere {
+                    Some(pod) => failure.hint(format!("-n {}", pod.template.namespace)),
+                    None => failure,
+                }
+            })
+        };
+        return names.iter().map(find).collect();
+    }
+    let selector = args.selector.as_deref().map(Selector::parse).transpose();
+    let selector = selector.map_err(|error| Failure::input(format!("-l: {error}")))?;
+    let wanted = |pod: &&PodSpec| {
+        let labels = json!(pod.template.labels);
+        let selected = match &selector {
+            Some(selector) => selector.matches(Some(&labels)),
+            None => pod.node_name.is_none() && !pod.finished,
+        };
+        selected && home.is_none_or(|home| pod.template.namespace == home)
+    };
+    let pods: Vec<_> = state.pods.iter().filter(wanted).cloned().collect();
+    if pods.is_empty() {
+        out::note(match selector {
+            Some(_) => "no pod has these labels",
+            None => "no pod waits for a node",
+        });
+    }
+    Ok(pods)
+}

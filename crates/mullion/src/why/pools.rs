@@ -1,0 +1,163 @@
+//! What the state's NodePools can buy, by the provisioner's own rules and the catalogue's prices, and what they have bought already.
+//!
+//! Prices and types are the catalogue's; what a live cloud is out of is not known here.
+
+use std::collections::BTreeMap;
+
+use jiff::Timestamp;
+use k8s_openapi::api::apps::v1::DaemonSet;
+use kube::ResourceExt;
+use mullion_api::{
+    eksctl::KubernetesVersion,
+    karpenter::{EC2NodeClass, NodeClaim, NodePool},
+    labels,
+};
+use mullion_cloud::{
+    Clock,
+    sim::{Config, SimulatedEc2},
+};
+use mullion_controllers::provisioner::{
+    in_flight::{expected_node, is_in_flight, prospect},
+    market::Market,
+    overhead, template,
+};
+use mullion_engine::{
+    model::{NodeSpec, PodSpec},
+    provision::{InFlightNode, NodeTemplate},
+};
+
+use super::state::State;
+use crate::failure::Failure;
+
+/// Where a cluster is whose nodes do not say.
+const USUAL_REGION: &str = "us-west-2";
+
+/// What can be bought, and what is on its way.
+#[derive(Default)]
+pub(super) struct Pools {
+    pub(super) templates: Vec<NodeTemplate>,
+    pub(super) in_flight: Vec<InFlightNode>,
+    /// Nodes that are there and will be something else once they are initialized.
+    pub(super) reshaped: Vec<NodeSpec>,
+    /// Pools that buy nothing, and why.
+    pub(super) unready: Vec<(String, String)>,
+    /// The pods that wait for a node, which share what is bought.
+    pub(super) waiting: Vec<PodSpec>,
+}
+
+/// The pools of a state. Those that are not ready, or whose class has no subnets, buy nothing and are left out.
+pub(super) async fn of(state: &State) -> Result<Pools, Failure> {
+    let wrong = |error: serde_json::Error| Failure::input(error);
+    let pools: Vec<NodePool> = state.kept("NodePool").map_err(wrong)?;
+    let claims: Vec<NodeClaim> = state.kept("NodeClaim").map_err(wrong)?;
+    if pools.is_empty() && claims.is_empty() {
+        return Ok(Pools::default());
+    }
+    let classes: Vec<EC2NodeClass> = state.kept("EC2NodeClass").map_err(wrong)?;
+    let daemons: Vec<DaemonSet> = state.kept("DaemonSet").map_err(wrong)?;
+    let version = version(state);
+    let region = classes
+        .iter()
+        .find_map(region)
+        .unwrap_or(USUAL_REGION.to_owned());
+    // Only its catalogue is asked.
+    let cloud = SimulatedEc2::new(
+        Config::new("why", &region, version),
+        Clock::starting_at(Timestamp::UNIX_EPOCH),
+    );
+    let mut markets = BTreeMap::new();
+    for class in &classes {
+        if let Ok(market) = Market::open(class, version, &cloud).await {
+            markets.insert(class.name_any(), market);
+        }
+    }
+    let mut found = Pools::default();
+    for pool in &pools {
+        let name = pool.name_any();
+        let class = &pool.spec.template.spec.node_class_ref.name;
+        let market = match markets.get(class) {
+            _ if !template::may_buy(pool) => Err(not_ready(pool)),
+            Some(market) => Ok(market),
+            None => Err(format!(
+                "its node class {class} is not there or not complete"
+            )),
+        };
+        let market = match market {
+            Ok(market) => market,
+            Err(why) => {
+                found.unready.push((name, why));
+                continue;
+            }
+        };
+        let own = |claim: &&NodeClaim| claim.labels().get(labels::NODEPOOL) == Some(&name);
+        let own = claims.iter().filter(own);
+        found
+            .templates
+            .push(template::of(pool, market, own, daemons.iter()));
+    }
+    for claim in claims.iter().filter(|claim| is_in_flight(claim)) {
+        let there = claim
+            .node_name()
+            .filter(|name| state.cluster.node(name).is_some());
+        let market = markets.get(&claim.spec.node_class_ref.name);
+        let node = expected_node(claim).or_else(|| template::likely_machine(claim, market?));
+        match (there, node) {
+            (_, None) => {}
+            (Some(name), Some(node)) => found.reshaped.push(NodeSpec {
+                name: name.to_owned(),
+                ..node
+            }),
+            (None, Some(node)) => found.in_flight.push(InFlightNode {
+                node,
+                daemon_overhead: overhead::of(daemons.iter(), &prospect(claim)),
+                pods: Vec::new(),
+            }),
+        }
+    }
+    let waits = |pod: &&PodSpec| {
+        pod.node_name.is_none() && !pod.finished && pod.template.scheduling_gates.is_empty()
+    };
+    found.waiting = state.pods.iter().filter(waits).cloned().collect();
+    Ok(found)
+}
+
+/// Why a pool that exists does not buy.
+fn not_ready(pool: &NodePool) -> String {
+    if pool.metadata.deletion_timestamp.is_some() {
+        return "it is being deleted".to_owned();
+    }
+    if pool.spec.replicas.is_some() {
+        return "it has a fixed number of nodes".to_owned();
+    }
+    let conditions = pool.status.iter().flat_map(|status| &status.conditions);
+    let wrong = conditions.filter(|condition| condition.status != "True");
+    let mut words: Vec<_> = wrong
+        .map(|condition| match condition.message.as_str() {
+            "" => condition.reason.clone(),
+            message => message.to_owned(),
+        })
+        .collect();
+    words.dedup();
+    match words.is_empty() {
+        true => "it is not ready".to_owned(),
+        false => format!("it is not ready: {}", words.join("; ")),
+    }
+}
+
+/// The version of the cluster's kubelets, or the newest.
+fn version(state: &State) -> KubernetesVersion {
+    let text = state.kubelet_version.as_deref();
+    let minor = text.and_then(|text| text.strip_prefix("v1.")?.split('.').next());
+    minor
+        .and_then(|minor| KubernetesVersion::from_minor(minor.parse().ok()?))
+        .unwrap_or(KubernetesVersion::NEWEST)
+}
+
+/// The region of a class's subnets: their zone less its letter.
+fn region(class: &EC2NodeClass) -> Option<String> {
+    let subnet = class.status.as_ref()?.subnets.first()?;
+    let region = subnet
+        .zone
+        .trim_end_matches(|c: char| c.is_ascii_lowercase());
+    (!region.is_empty()).then(|| region.to_owned())
+}

@@ -1,0 +1,269 @@
+//! Where the cluster's state comes from: a live API server, or a file of objects.
+//!
+//! Either gives the same [`State`] and a client that can admit a pod (dry run): of a file, the client of an API server in this process
+//! that knows the file's classes. So defaults, admission and refusals are those of an API server in both cases.
+
+use std::{
+    io::Read,
+    path::{Path, PathBuf},
+    time::Duration,
+};
+
+use futures::{StreamExt, TryStreamExt, stream};
+use http::{Method, Request};
+use kube::{
+    Client,
+    config::{KubeConfigOptions, Kubeconfig},
+};
+use mullion_apiserver::{ApiServer, Config, admission::User};
+use mullion_engine::Options;
+use serde_json::{Value, json, value::RawValue};
+
+use super::state::{List, State};
+use crate::{
+    failure::{Failure, file_error},
+    kubeconfig,
+};
+
+/// How long one request may take.
+const PATIENCE: Duration = Duration::from_secs(30);
+/// Lists asked for at the same time.
+const AT_ONCE: usize = 4;
+
+/// Kind and path of everything that placing looks at.
+const LISTS: [(&str, &str); 12] = [
+    ("Node", "/api/v1/nodes"),
+    ("Pod", "/api/v1/pods"),
+    ("Namespace", "/api/v1/namespaces"),
+    ("Service", "/api/v1/services"),
+    ("ReplicationController", "/api/v1/replicationcontrollers"),
+    ("ReplicaSet", "/apis/apps/v1/replicasets"),
+    ("StatefulSet", "/apis/apps/v1/statefulsets"),
+    (
+        "PodDisruptionBudget",
+        "/apis/policy/v1/poddisruptionbudgets",
+    ),
+    ("DaemonSet", "/apis/apps/v1/daemonsets"),
+    ("NodePool", "/apis/karpenter.sh/v1/nodepools"),
+    ("NodeClaim", "/apis/karpenter.sh/v1/nodeclaims"),
+    ("EC2NodeClass", "/apis/karpenter.k8s.aws/v1/ec2nodeclasses"),
+];
+
+/// What an API server looks at when it admits a pod.
+const CLASSES: [(&str, &str); 2] = [
+    (
+        "PriorityClass",
+        "/apis/scheduling.k8s.io/v1/priorityclasses",
+    ),
+    ("RuntimeClass", "/apis/node.k8s.io/v1/runtimeclasses"),
+];
+
+/// The state, and who admits pods to it.
+pub(super) struct Source {
+    pub(super) state: State,
+    pub(super) client: Client,
+}
+
+/// Everything of a live cluster.
+pub(super) async fn live(
+    kubeconfig: Option<PathBuf>,
+    context: Option<String>,
+    options: Options,
+) -> Result<Source, Failure> {
+    let client = client(kubeconfig, context).await?;
+    let lists: Vec<(&str, Option<List>)> = stream::iter(LISTS)
+        .map(|(kind, path)| list(&client, kind, path))
+        .buffered(AT_ONCE)
+        .try_collect()
+        .await?;
+    let mut state = State::new(options);
+    for (kind, list) in lists {
+        let items = list.and_then(|list| list.items).unwrap_or_default();
+        add_all(&mut state, &items, kind, "the cluster")?;
+    }
+    // Who provisions volumes decides where their pods go, and that is not asked here: volumes of a live cluster do not count.
+    state
+        .pods
+        .iter_mut()
+        .for_each(|pod| pod.template.volumes.clear());
+    Ok(Source { state, client })
+}
+
+async fn client(path: Option<PathBuf>, context: Option<String>) -> Result<Client, Failure> {
+    let failed = |error: &dyn std::error::Error| {
+        Failure::input(format!("there is no cluster to ask: {}", root(error)))
+            .hint("start one with `mullion up`, name its kubeconfig with --kubeconfig, or ask a file with --state")
+    };
+    let options = KubeConfigOptions {
+        context,
+        ..KubeConfigOptions::default()
+    };
+    let path = path.or_else(kubeconfig::of_running_cluster);
+    let config = match path {
+        Some(path) => {
+            let read = Kubeconfig::read_from(&path).map_err(|error| failed(&error))?;
+            kube::Config::from_custom_kubeconfig(read, &options).await
+        }
+        None => kube::Config::from_kubeconfig(&options).await,
+    };
+    let config = config.map_err(|error| failed(&error))?;
+    Client::try_from(config).map_err(|error| failed(&error))
+}
+
+/// The innermost cause, which says what went wrong; what is around it says who noticed.
+fn root(error: &dyn std::error::Error) -> String {
+    let mut inner = error;
+    while let Some(source) = inner.source() {
+        inner = source;
+    }
+    inner.to_string()
+}
+
+/// A list, or nothing where the server does not know the kind.
+async fn list(
+    client: &Client,
+    kind: &'static str,
+    path: &'static str,
+) -> Result<(&'static str, Option<List>), Failure> {
+    let failed = |why: String| {
+        Failure::input(format!("{path} cannot be listed: {why}"))
+            .hint("is the cluster running? `mullion up` says where its kubeconfig is")
+    };
+    let request = Request::get(path)
+        .body(Vec::new())
+        .map_err(|error| failed(error.to_string()))?;
+    match tokio::time::timeout(PATIENCE, client.request_text(request)).await {
+        Ok(Ok(text)) => {
+            let list = serde_json::from_str(&text).map_err(|error| failed(error.to_string()))?;
+            Ok((kind, Some(list)))
+        }
+        Ok(Err(kube::Error::Api(status))) if status.code == 404 => Ok((kind, None)),
+        Ok(Err(error)) => Err(failed(root(&error))),
+        Err(_) => Err(failed(format!("no answer within {} s", PATIENCE.as_secs()))),
+    }
+}
+
+/// Everything of a file: a List as `kubectl get -o json` prints it, in JSON or YAML; `-` is stdin.
+pub(super) async fn file(path: &Path, options: Options) -> Result<Source, Failure> {
+    let text = text_of(path)?;
+    let named = path.display().to_string();
+    let refuse = |why: &dyn std::fmt::Display| {
+        Failure::input(format!("{named}: {why}"))
+            .hint("it must be a list of objects: kubectl get nodes,pods,services,pdb -A -o json > state.json")
+    };
+    let json = match text.trim_start().starts_with('{') {
+        true => text,
+        false => {
+            let value: Value = serde_saphyr::from_str(&text).map_err(|error| refuse(&error))?;
+            value.to_string()
+        }
+    };
+    let list: List = serde_json::from_str(&json).map_err(|error| refuse(&error))?;
+    let mut state = State::new(options);
+    match list.items {
+        Some(items) => {
+            let usual = list.kind.strip_suffix("List").unwrap_or_default();
+            add_all(&mut state, &items, usual, &named)?;
+        }
+        None if list.kind.is_empty() => return Err(refuse(&"it has neither items nor a kind")),
+        None => {
+            let whole = RawValue::from_string(json).map_err(|error| refuse(&error))?;
+            add_all(&mut state, &[whole], "", &named)?;
+        }
+    }
+    let client = offline(&state).await?;
+    Ok(Source { state, client })
+}
+
+fn add_all(
+    state: &mut State,
+    items: &[Box<RawValue>],
+    usual: &str,
+    named: &str,
+) -> Result<(), Failure> {
+    for (index, item) in items.iter().enumerate() {
+        state
+            .add(item, usual)
+            .map_err(|error| Failure::input(format!("{named}: items[{index}]: {error}")))?;
+    }
+    Ok(())
+}
+
+/// The text of a file, or of stdin for `-`.
+pub(super) fn text_of(path: &Path) -> Result<String, Failure> {
+    let mut text = String::new();
+    let read = match path.as_os_str() == "-" {
+        true => std::io::stdin().read_to_string(&mut text).map(drop),
+        false => std::fs::read_to_string(path).map(|read| text = read),
+    };
+    let refuse = |error| {
+        Failure::input(format!(
+            "{} cannot be read: {}",
+            path.display(),
+            file_error(&error)
+        ))
+    };
+    read.map(|()| text).map_err(refuse)
+}
+
+/// An API server in this process that knows the classes of the state.
+async fn offline(state: &State) -> Result<Client, Failure> {
+    let server = ApiServer::new(Config::default());
+    let user = User {
+        name: "system:mullion".into(),
+        groups: vec!["system:masters".into(), "system:authenticated".into()],
+        ..User::default()
+    };
+    let client = Client::new(server.router_as(user), "default");
+    for (kind, path) in CLASSES {
+        let refuse = |error| Failure::input(format!("{kind}: {error}"));
+        for mut object in state.kept::<Value>(kind).map_err(refuse)? {
+            if let Some(meta) = object["metadata"].as_object_mut() {
+                meta.retain(|key, _| matches!(key.as_str(), "name" | "labels" | "annotations"));
+            }
+            // The built-in priority classes are there already, and are the same everywhere.
+            create(&client, path, &object, true).await?;
+        }
+    }
+    Ok(client)
+}
+
+/// A namespace with a service account for pods, where there is none.
+pub(super) async fn make_home(
+    client: &Client,
+    namespace: &str,
+    account: &str,
+) -> Result<(), Failure> {
+    let object = json!({ "metadata": { "name": namespace } });
+    create(client, "/api/v1/namespaces", &object, true).await?;
+    let object = json!({ "metadata": { "name": account } });
+    let path = format!("/api/v1/namespaces/{namespace}/serviceaccounts");
+    create(client, &path, &object, true).await?;
+    Ok(())
+}
+
+/// Creates an object; gives what the server made of it.
+pub(super) async fn create(
+    client: &Client,
+    path: &str,
+    object: &Value,
+    may_exist: bool,
+) -> Result<Value, Failure> {
+    let name = object["metadata"]["name"].as_str().unwrap_or_default();
+    let request = Request::builder()
+        .method(Method::POST)
+        .uri(path)
+        .header("content-type", "application/json")
+        .body(object.to_string().into_bytes())
+        .map_err(|error| Failure::run(format!("{path} is no address: {error}")))?;
+    match tokio::time::timeout(PATIENCE, client.request::<Value>(request)).await {
+        Ok(Ok(created)) => Ok(created),
+        Ok(Err(kube::Error::Api(status))) if may_exist && status.code == 409 => Ok(Value::Null),
+        Ok(Err(kube::Error::Api(status))) => Err(Failure::input(status.message.clone())),
+        Ok(Err(error)) => Err(Failure::run(format!("{name} was not answered: {error}"))),
+        Err(_) => Err(Failure::run(format!(
+            "{name} was not answered within {} s",
+            PATIENCE.as_secs()
+        ))),
+    }
+}

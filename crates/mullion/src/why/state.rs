@@ -1,0 +1,318 @@
+//! A cluster as the engine sees it, read from objects: of a file (`kubectl get -o json`), of a case, or of a live API server.
+//!
+//! Objects are read one by one as they come, straight into the engine's types, and nothing of them is kept but what placing needs. Kinds
+//! that do not matter to placing are passed over.
+
+use std::fmt;
+
+use mullion_engine::{
+    Cluster, ModelError, Options,
+    model::{
+        CsiDriverSpec, CsiNodeSpec, CsiStorageCapacitySpec, NamespaceSpec, NodeSpec, PdbSpec,
+        PersistentVolumeClaimSpec, PersistentVolumeSpec, PodSpec, ServiceSpec, StorageClassSpec,
+        VolumeAttachmentSpec, WorkloadSpec,
+    },
+};
+use serde::{
+    Deserialize, Deserializer,
+    de::{
+        DeserializeOwned, DeserializeSeed, Error, IgnoredAny, MapAccess, SeqAccess, Visitor,
+        value::MapAccessDeserializer,
+    },
+};
+use serde_json::{Map, Value, value::RawValue};
+
+/// Kinds that are kept as they are, for those who understand them.
+const KEPT: [&str; 6] = [
+    "DaemonSet",
+    "NodePool",
+    "EC2NodeClass",
+    "NodeClaim",
+    "PriorityClass",
+    "RuntimeClass",
+];
+
+/// The cluster, and what is not part of the engine's model.
+pub(super) struct State {
+    /// Nodes, bound pods and the objects that matter to them.
+    pub(super) cluster: Cluster,
+    /// Every pod, bound or not.
+    pub(super) pods: Vec<PodSpec>,
+    /// Objects of the kinds that only some questions need, with their kind.
+    others: Vec<(String, Value)>,
+    /// `status.nodeInfo.kubeletVersion` of a node: the cluster's version, as near as a node can say it.
+    pub(super) kubelet_version: Option<String>,
+}
+
+/// Any list: a `v1` List, or one of a kind's own.
+#[derive(Deserialize)]
+pub(super) struct List {
+    /// `List`, `PodList`, or the kind of a single object.
+    #[serde(default)]
+    pub(super) kind: String,
+    /// Absent in a single object.
+    pub(super) items: Option<Vec<Box<RawValue>>>,
+}
+
+impl State {
+    pub(super) fn new(options: Options) -> Self {
+        State {
+            cluster: Cluster::new(options),
+            pods: Vec::new(),
+            others: Vec::new(),
+            kubelet_version: None,
+        }
+    }
+
+    /// Takes an object in; `usual` is the kind of one that names none, as in a typed list.
+    ///
+    /// # Errors
+    /// It is malformed, or says what cannot be true (a negative request, two nodes of one name).
+    pub(super) fn add(&mut self, object: &RawValue, usual: &str) -> Result<(), serde_json::Error> {
+        let text = object.get();
+        if self.kubelet_version.is_none() && text.contains("kubeletVersion") {
+            let value: Value = serde_json::from_str(text)?;
+            let version = value.pointer("/status/nodeInfo/kubeletVersion");
+            self.kubelet_version = version.and_then(Value::as_str).map(str::to_owned);
+        }
+        let mut reader = serde_json::Deserializer::from_str(text);
+        let state = self;
+        Object { state, usual }.deserialize(&mut reader)
+    }
+
+    /// Takes what is left of an object in, once its kind is known.
+    fn take<'de, D: Deserializer<'de>>(&mut self, kind: &str, rest: D) -> Result<(), D::Error> {
+        let cluster = &mut self.cluster;
+        let refuse = |error: ModelError| D::Error::custom(error);
+        match kind {
+            "Node" => drop(
+                cluster
+                    .add_node(&NodeSpec::deserialize(rest)?)
+                    .map_err(refuse)?,
+            ),
+            "Pod" => self.add_pod(PodSpec::deserialize(rest)?).map_err(refuse)?,
+            "Namespace" => cluster.set_namespace(&NamespaceSpec::deserialize(rest)?),
+            "Service" => cluster.set_service(&ServiceSpec::deserialize(rest)?),
+            "PodDisruptionBudget" => cluster.set_pdb(&PdbSpec::deserialize(rest)?),
+            "ReplicaSet" | "ReplicationController" | "StatefulSet" => {
+                cluster.set_workload(&WorkloadSpec {
+                    kind: kind.to_owned(),
+                    ..WorkloadSpec::deserialize(rest)?
+                });
+            }
+            "PersistentVolumeClaim" => {
+                cluster.set_claim(&PersistentVolumeClaimSpec::deserialize(rest)?);
+            }
+            "PersistentVolume" => cluster.set_volume(&PersistentVolumeSpec::deserialize(rest)?),
+            "StorageClass" => cluster.set_storage_class(&StorageClassSpec::deserialize(rest)?),
+            "CSINode" => cluster.set_csi_node(&CsiNodeSpec::deserialize(rest)?),
+            "CSIDriver" => cluster.set_csi_driver(&CsiDriverSpec::deserialize(rest)?),
+            "CSIStorageCapacity" => {
+                cluster.set_storage_capacity(&CsiStorageCapacitySpec::deserialize(rest)?);
+            }
+            "VolumeAttachment" => {
+                cluster.set_volume_attachment(&VolumeAttachmentSpec::deserialize(rest)?);
+            }
+            kind if KEPT.contains(&kind) => {
+                self.others
+                    .push((kind.to_owned(), Value::deserialize(rest)?));
+            }
+            _ => drop(IgnoredAny::deserialize(rest)?),
+        }
+        Ok(())
+    }
+
+    fn add_pod(&mut self, pod: PodSpec) -> Result<(), ModelError> {
+        match (&pod.node_name, &pod.nominated_node_name) {
+            (Some(_), _) => self.cluster.add_pod(&pod)?,
+            (None, Some(node)) => self.cluster.nominate(&pod, node)?,
+            (None, None) => {}
+        }
+        self.pods.push(pod);
+        Ok(())
+    }
+
+    /// The objects of a kind that was kept as it is.
+    ///
+    /// # Errors
+    /// One of them is malformed.
+    pub(super) fn kept<T: DeserializeOwned>(
+        &self,
+        kind: &str,
+    ) -> Result<Vec<T>, serde_json::Error> {
+        let own = self.others.iter().filter(|(own, _)| own == kind);
+        own.map(|(_, object)| T::deserialize(object)).collect()
+    }
+
+    /// The pod of a name.
+    pub(super) fn pod(&self, namespace: &str, name: &str) -> Option<&PodSpec> {
+        self.pods
+            .iter()
+            .find(|pod| pod.name == name && pod.template.namespace == namespace)
+    }
+}
+
+/// One object on its way into a state.
+struct Object<'s> {
+    state: &'s mut State,
+    usual: &'s str,
+}
+
+impl<'de> DeserializeSeed<'de> for Object<'_> {
+    type Value = ();
+
+    fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<(), D::Error> {
+        deserializer.deserialize_map(self)
+    }
+}
+
+impl<'de> Visitor<'de> for Object<'_> {
+    type Value = ();
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a Kubernetes object")
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<(), A::Error> {
+        // Clients write apiVersion and kind first: what follows goes straight into the kind's type.
+        let mut before = Map::new();
+        let kind = loop {
+            match map.next_key::<String>()?.as_deref() {
+                Some("apiVersion") => drop(map.next_value::<IgnoredAny>()?),
+                Some("kind") => break map.next_value()?,
+                Some(other) if self.usual.is_empty() => {
+                    before.insert(other.to_owned(), map.next_value()?);
+                }
+                Some(other) => {
+                    before.insert(other.to_owned(), map.next_value()?);
+                    break self.usual.to_owned();
+                }
+                None => break self.usual.to_owned(),
+            }
+        };
+        if before.is_empty() {
+            return self.state.take(&kind, MapAccessDeserializer::new(map));
+        }
+        while let Some((key, value)) = map.next_entry()? {
+            before.insert(key, value);
+        }
+        let own = before.get("kind").and_then(Value::as_str);
+        let kind = own.map_or(kind, str::to_owned);
+        let whole = Value::Object(before);
+        self.state.take(&kind, whole).map_err(A::Error::custom)
+    }
+}
+
+/// A case: the state's objects, and the pod that asks.
+pub(super) struct Case {
+    /// Everything under `items`.
+    pub(super) state: State,
+    /// `pod`.
+    pub(super) pod: PodSpec,
+}
+
+impl Case {
+    /// Reads a line `{"items": [...], "pod": {...}}`; other fields are passed over.
+    ///
+    /// # Errors
+    /// It is malformed, or says what cannot be true.
+    pub(super) fn read(line: &[u8], options: Options) -> Result<Self, serde_json::Error> {
+        let mut reader = serde_json::Deserializer::from_slice(line);
+        let case = (&mut reader).deserialize_map(Line(State::new(options)))?;
+        reader.end()?;
+        Ok(case)
+    }
+}
+
+struct Line(State);
+
+impl<'de> Visitor<'de> for Line {
+    type Value = Case;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a case: {\"items\": [...], \"pod\": {...}}")
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Case, A::Error> {
+        let mut state = self.0;
+        let mut pod = None;
+        while let Some(key) = map.next_key::<String>()? {
+            match key.as_str() {
+                "items" => map.next_value_seed(Items(&mut state))?,
+                "pod" => pod = Some(map.next_value()?),
+                _ => drop(map.next_value::<IgnoredAny>()?),
+            }
+        }
+        let pod = pod.ok_or_else(|| A::Error::missing_field("pod"))?;
+        Ok(Case { state, pod })
+    }
+}
+
+struct Items<'s>(&'s mut State);
+
+impl<'de> DeserializeSeed<'de> for Items<'_> {
+    type Value = ();
+
+    fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<(), D::Error> {
+        deserializer.deserialize_seq(self)
+    }
+}
+
+impl<'de> Visitor<'de> for Items<'_> {
+    type Value = ();
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a list of Kubernetes objects")
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<(), A::Error> {
+        let mut index = 0;
+        loop {
+            let object = Object {
+                state: &mut *self.0,
+                usual: "",
+            };
+            let at = |error| A::Error::custom(format!("items[{index}]: {error}"));
+            if list.next_element_seed(object).map_err(at)?.is_none() {
+                return Ok(());
+            }
+            index += 1;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn nodes(text: &str, usual: &str) -> usize {
+        let raw = RawValue::from_string(text.to_owned()).expect("JSON");
+        let mut state = State::new(Options::default());
+        state.add(&raw, usual).expect("an object");
+        state.cluster.node_count()
+    }
+
+    #[test]
+    fn an_object_is_what_its_kind_says_wherever_that_stands() {
+        let first = r#"{"apiVersion":"v1","kind":"Node","metadata":{"name":"a"}}"#;
+        let last = r#"{"metadata":{"name":"a","labels":{"kind":"Pod"}},"kind":"Node"}"#;
+        let none = r#"{"metadata":{"name":"a"}}"#;
+        assert_eq!(
+            (nodes(first, ""), nodes(last, ""), nodes(last, "Pod")),
+            (1, 1, 1)
+        );
+        assert_eq!((nodes(none, "Node"), nodes(none, "")), (1, 0));
+    }
+
+    #[test]
+    fn what_is_wrong_with_a_case_says_which_item() {
+        let wrong = |line: &str| {
+            let read = Case::read(line.as_bytes(), Options::default());
+            read.map(|_| ()).expect_err("refused").to_string()
+        };
+        let twice = r#"{"items":[{"kind":"Node","metadata":{"name":"a"}},{"kind":"Node","metadata":{"name":"a"}}],"pod":{}}"#;
+        assert!(wrong(twice).starts_with("items[1]: "), "{}", wrong(twice));
+        assert!(wrong(r#"{"items":[]}"#).contains("missing field `pod`"));
+        assert!(wrong("[]").contains("a case"), "{}", wrong("[]"));
+    }
+}

@@ -1,0 +1,228 @@
+//! `mullion why`: of many cases at once, of a file, and of a running cluster.
+
+use std::{
+    io::{BufRead, BufReader, Write},
+    process::{Command, Stdio},
+};
+
+use flate2::read::GzDecoder;
+use serde_json::{Value, json};
+
+use crate::cluster::{Cluster, text};
+
+struct Ended {
+    code: Option<i32>,
+    stdout: String,
+    stderr: String,
+}
+
+/// Runs `mullion why` with this on stdin.
+fn why(args: &[&str], stdin: String) -> Ended {
+    let mut child = Command::new(env!("CARGO_BIN_EXE_mullion"))
+        .arg("why")
+        .args(args)
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .expect("the program starts");
+    let mut input = child.stdin.take().expect("stdin is piped");
+    let writer = std::thread::spawn(move || {
+        // A program that refuses its flags does not read.
+        let _ = input.write_all(stdin.as_bytes());
+    });
+    let output = child.wait_with_output().expect("the program ends");
+    writer.join().expect("stdin was written");
+    Ended {
+        code: output.status.code(),
+        stdout: text(&output.stdout),
+        stderr: text(&output.stderr),
+    }
+}
+
+/// A file with this text.
+fn file(content: &str) -> tempfile::NamedTempFile {
+    let mut file = tempfile::NamedTempFile::new().expect("a temporary file");
+    file.write_all(content.as_bytes()).expect("a writable file");
+    file
+}
+
+fn path(file: &tempfile::NamedTempFile) -> &str {
+    file.path().to_str().expect("a UTF-8 path")
+}
+
+/// Two Linux nodes, one of them cordoned, and a tainted Windows node.
+fn state() -> String {
+    let node = |name: &str, os: &str, spec: Value| {
+        json!({
+            "apiVersion": "v1", "kind": "Node",
+            "metadata": {"name": name, "labels": {"kubernetes.io/os": os, "kubernetes.io/hostname": name}},
+            "spec": spec, "status": {"allocatable": {"cpu": "2", "memory": "4Gi", "pods": "29"}},
+        })
+    };
+    let taint = json!([{"key": "os", "value": "windows", "effect": "NoSchedule"}]);
+    let pod = |name: &str, node: Option<&str>| {
+        json!({
+            "apiVersion": "v1", "kind": "Pod",
+            "metadata": {"name": name, "namespace": "shop", "uid": name, "labels": {"app": name}},
+            "spec": {
+                "nodeName": node, "nodeSelector": {"kubernetes.io/os": "linux"},
+                "containers": [{"name": "c", "image": "nginx", "resources": {"requests": {"cpu": "1500m"}}}],
+            },
+        })
+    };
+    json!({"apiVersion": "v1", "kind": "List", "items": [
+        node("linux-1", "linux", json!({})),
+        node("linux-2", "linux", json!({"unschedulable": true})),
+        node("win-1", "windows", json!({"taints": taint})),
+        pod("web", Some("linux-1")),
+        pod("batch", None),
+    ]})
+    .to_string()
+}
+
+#[test]
+fn cases_are_answered_as_kube_scheduler_answered_them() {
+    let vectors = concat!(
+        env!("CARGO_MANIFEST_DIR"),
+        "/../engine/testdata/scheduler-vectors.jsonl.gz"
+    );
+    let vectors = std::fs::File::open(vectors).expect("the engine's vectors");
+    let lines: Vec<Value> = BufReader::new(GzDecoder::new(vectors))
+        .lines()
+        .map(|line| serde_json::from_str(&line.expect("gzip")).expect("JSON"))
+        .collect();
+    let cases: Vec<_> = lines
+        .iter()
+        .map(|line| json!({"items": line["items"], "pod": line["pod"]}).to_string())
+        .collect();
+    let ended = why(&["--cases", "-"], cases.join("\n"));
+    assert_eq!((ended.code, ended.stderr.as_str()), (Some(0), ""));
+    assert_eq!(ended.stdout.lines().count(), lines.len());
+    for (line, answer) in lines.iter().zip(ended.stdout.lines()) {
+        let mut ours: Value = serde_json::from_str(answer).expect("JSON");
+        let mut theirs = line["answer"].clone();
+        // Of evictions that upstream cannot tell apart, some were recorded; ours are all of them.
+        let take = |answer: &mut Value| {
+            answer
+                .as_object_mut()
+                .expect("an object")
+                .remove("preemption")
+        };
+        let (ours_evict, theirs_evict) = (take(&mut ours), take(&mut theirs));
+        assert_eq!(ours, theirs, "{}", line["id"]);
+        assert_eq!(
+            ours_evict.is_some(),
+            theirs_evict.is_some(),
+            "{}",
+            line["id"]
+        );
+        for eviction in theirs_evict
+            .iter()
+            .flat_map(|some| some.as_array().expect("a list"))
+        {
+            let all = ours_evict
+                .as_ref()
+                .and_then(Value::as_array)
+                .expect("a list");
+            assert!(all.contains(eviction), "{}: {eviction}", line["id"]);
+        }
+    }
+}
+
+#[test]
+fn a_line_that_is_no_case_says_so_in_its_place() {
+    let cases =
+        "{\"items\":[],\"pod\":{}}\nnonsense\n\n{\"items\":[{\"kind\":\"Node\"}],\"pod\":{}}";
+    let ended = why(&["--cases", "-"], cases.into());
+    assert_eq!(ended.code, Some(2), "{}", ended.stderr);
+    insta::assert_snapshot!(format!("{}{}", ended.stdout, ended.stderr));
+}
+
+#[test]
+fn a_file_of_objects_is_asked_without_a_cluster() {
+    let state = file(&state());
+    let waiting = why(&["--state", path(&state)], String::new());
+    assert_eq!(waiting.code, Some(1), "{}", waiting.stderr);
+    let bound = why(
+        &["--state", path(&state), "pod", "web", "-n", "shop"],
+        String::new(),
+    );
+    assert_eq!(bound.code, Some(0), "{}", bound.stderr);
+    insta::assert_snapshot!(format!("{}\n{}", waiting.stdout, bound.stdout));
+    let json = why(
+        &["--state", path(&state), "-l", "app=batch", "-o", "json"],
+        String::new(),
+    );
+    let json: Value = serde_json::from_str(&json.stdout).expect("one object");
+    assert_eq!(
+        json["changes"][0]["changes"],
+        json!(["uncordon node linux-2"])
+    );
+    assert_eq!(json["refusals"].as_array().map(Vec::len), Some(3));
+}
+
+#[test]
+fn a_manifest_is_admitted_first_and_refused_in_the_api_servers_words() {
+    let state = file(&state());
+    let manifest = |os: &str| {
+        json!({
+            "apiVersion": "apps/v1", "kind": "Deployment", "metadata": {"name": "iis", "namespace": "shop"},
+            "spec": {"template": {"metadata": {"labels": {"app": "iis"}}, "spec": {
+                "os": {"name": os}, "securityContext": {"runAsUser": 1000}, "containers": [{"name": "c", "image": "i"}],
+            }}},
+        })
+        .to_string()
+    };
+    let refused = file(&manifest("windows"));
+    let ended = why(
+        &["--state", path(&state), "-f", path(&refused)],
+        String::new(),
+    );
+    assert_eq!(ended.code, Some(2));
+    assert!(
+        ended.stderr.contains("cannot be set for a windows pod"),
+        "{}",
+        ended.stderr
+    );
+    let fits = file(&manifest("linux"));
+    let ended = why(&["--state", path(&state), "-f", path(&fits)], String::new());
+    assert_eq!(ended.code, Some(0), "{}", ended.stderr);
+    assert!(
+        ended
+            .stdout
+            .starts_with("a pod of Deployment shop/iis goes to linux-1: 1 of 3 nodes fit."),
+        "{}",
+        ended.stdout
+    );
+}
+
+#[test]
+fn a_running_cluster_says_what_its_pools_lack_and_what_would_help() {
+    let cluster = Cluster::start(&["--speed", "max"]);
+    cluster.apply(
+        r#"{"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "iis"}, "spec": {
+            "os": {"name": "windows"}, "nodeSelector": {"node.kubernetes.io/windows-build": "10.0.20348"},
+            "containers": [{"name": "c", "image": "mcr.microsoft.com/windows/nanoserver:ltsc2022"}]}}"#,
+    );
+    let kubeconfig = cluster.kubeconfig();
+    let kubeconfig = kubeconfig.to_str().expect("a UTF-8 path");
+    let ended = why(
+        &["pod", "iis", "--kubeconfig", kubeconfig, "-o", "json"],
+        String::new(),
+    );
+    assert_eq!(ended.code, Some(1), "{}", ended.stderr);
+    let said: Value = serde_json::from_str(&ended.stdout).expect("one object");
+    assert_eq!(
+        said["changes"][0]["changes"],
+        json!(["tolerate the taint os=windows:NoSchedule"])
+    );
+    assert_eq!(said["changes"][0]["buys"]["pool"], "windows-2022");
+    assert!(
+        said["changes"][0]["buys"]["usdPerHour"]
+            .as_f64()
+            .is_some_and(|price| price > 0.0)
+    );
+    let pools = said["pools"].as_array().expect("every pool has its say");
+    assert_eq!(pools.len(), 4, "{said}");
+}
