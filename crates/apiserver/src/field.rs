@@ -169,6 +169,11 @@ impl Errors {
         self.push(ErrorType::Invalid, path, Some(value.into()), detail);
     }
 
+    /// `field: Invalid value: detail`, where upstream prints no value.
+    pub fn invalid_as_a_whole(&mut self, path: &Path<'_>, detail: impl Into<String>) {
+        self.push(ErrorType::Invalid, path, None, detail);
+    }
+
     /// `field: Unsupported value: value: supported values: "a", "b"` (upstream sorts neither list nor quotes them twice: pass them in upstream's order).
     pub fn not_supported(&mut self, path: &Path<'_>, value: impl Into<Value>, supported: &[&str]) {
         let detail = if supported.is_empty() {

@@ -5,10 +5,11 @@
 use std::sync::Arc;
 
 use super::{
-    Generation, Kind, NameRule, Plain, Resource, Rules, StatusMetadata, StatusOnCreate,
-    Subresource, SubresourceHandler,
+    Generation, Kind, NameRule, Plain, Propagation, Resource, Rules, StatusMetadata,
+    StatusOnCreate, Subresource, SubresourceHandler,
     configmaps::ConfigMap,
     controllerrevisions::ControllerRevision,
+    cronjobs::CronJobs,
     csi::{CsiDriver, CsiNode, VolumeAttachment},
     customresourcedefinitions::CustomResourceDefinition,
     daemonsets::DaemonSets,
@@ -16,6 +17,7 @@ use super::{
     endpoints::Endpoints,
     endpointslices::EndpointSlice,
     events::{self, CoreEvent, Event},
+    jobs::Jobs,
     leases::Lease,
     namespaces::Namespace,
     nodes::Node,
@@ -29,6 +31,7 @@ use super::{
     secrets::Secret,
     serviceaccounts::ServiceAccount,
     services::{Service, ServiceRange},
+    statefulsets::StatefulSets,
     storageclasses::StorageClass,
     workloads::Templated,
 };
@@ -311,6 +314,34 @@ fn apps() -> Vec<Row> {
             .rules(|rules| rules.generation = Generation::Counts(&["spec"]))
             .scale()
             .status(StatusMetadata::All),
+        Row::apps("StatefulSet", "statefulsets")
+            .behaves(Templated(StatefulSets))
+            .short(&["sts"])
+            .in_all()
+            .rules(|rules| {
+                rules.generation = Generation::Counts(&["spec"]);
+                rules.name = NameRule::DnsLabel;
+            })
+            .scale()
+            .status(StatusMetadata::All),
+    ]
+}
+
+fn batch() -> Vec<Row> {
+    let row = |kind, plural| {
+        Row::new("batch", "v1", kind, plural, &format!("api.batch.v1.{kind}"))
+            .in_all()
+            .rules(|rules| rules.generation = Generation::Counts(&["spec"]))
+    };
+    vec![
+        row("CronJob", "cronjobs")
+            .behaves(CronJobs)
+            .short(&["cj"])
+            .status(StatusMetadata::All),
+        row("Job", "jobs")
+            .behaves(Jobs)
+            .rules(|rules| rules.default_propagation = Propagation::Orphan)
+            .status(StatusMetadata::All),
     ]
 }
 
@@ -452,7 +483,7 @@ fn storage() -> Vec<Row> {
 
 /// All built-in rows, in discovery order of their groups; Services take their addresses from `range`.
 pub fn builtins(range: ServiceRange) -> Vec<Resource> {
-    [core(range), apps(), groups(), storage()]
+    [core(range), apps(), batch(), groups(), storage()]
         .into_iter()
         .flatten()
         .map(Row::done)

@@ -100,6 +100,15 @@ pub(crate) fn or_none(text: &str) -> &str {
     if text.is_empty() { "<none>" } else { text }
 }
 
+/// A flag that may be unset.
+pub(crate) fn flag(value: &Value) -> &'static str {
+    match value.as_bool() {
+        Some(true) => "True",
+        Some(false) => "False",
+        None => "<unset>",
+    }
+}
+
 /// Labels as `k=v,l=w`, or `<none>`.
 pub(crate) fn labels(labels: Option<&Map<String, Value>>) -> String {
     let pairs: Vec<String> = labels

@@ -15,7 +15,7 @@ use crate::{
     field::{ErrorType, Errors, Path},
     validation::{
         IMMUTABLE, names, nonnegative,
-        selector::{Selector, label_selector},
+        selector::{Selector, format_label_selector, label_selector},
     },
 };
 
@@ -37,14 +37,32 @@ pub(super) trait Workload: Send + Sync + 'static {
     /// Validates `spec`, at the path of that name.
     fn validate_spec(&self, spec: &Value, path: &Path<'_>, errors: &mut Errors);
 
+    /// Validates what only a creation must keep.
+    fn validate_creation(&self, object: &Value, errors: &mut Errors) {
+        let _ = (object, errors);
+    }
+
+    /// Validates a change of the spec.
+    fn validate_change(&self, object: &Value, old: &Value, errors: &mut Errors) {
+        same_selector(object, old, errors);
+    }
+
     /// Validates a change of the status.
     fn validate_status(&self, object: &Value, old: &Value, errors: &mut Errors);
 
-    /// All columns of the table; the last three are those of [`wide_cells`].
+    /// All columns of the table; the last ones are those of the wide cells.
     fn columns(&self) -> &[Column];
 
     /// The cells before the wide ones.
     fn cells(&self, object: &Value, now: Timestamp) -> Vec<Value>;
+
+    /// The cells that are shown with `-o wide`.
+    fn wide_cells(&self, object: &Value) -> Vec<Value> {
+        let spec = &object["spec"];
+        let mut cells = container_cells(&spec["template"]["spec"]).to_vec();
+        cells.push(format_label_selector(&spec["selector"]).into());
+        cells
+    }
 
     /// As [`Kind::selectable_fields`].
     fn selectable_fields(&self) -> &[&'static str] {
@@ -88,8 +106,12 @@ impl<W: Workload> Kind for Templated<W> {
             .validate_spec(&object["spec"], &Path::new("spec"), errors);
     }
 
+    fn validate_creation(&self, _: &Ctx<'_>, object: &Value, errors: &mut Errors) {
+        self.0.validate_creation(object, errors);
+    }
+
     fn validate_update(&self, _: &Ctx<'_>, object: &Value, old: &Value, errors: &mut Errors) {
-        same_selector(object, old, errors);
+        self.0.validate_change(object, old, errors);
     }
 
     fn validate_status(&self, _: &Ctx<'_>, object: &Value, old: &Value, errors: &mut Errors) {
@@ -111,7 +133,7 @@ impl<W: Workload> Kind for Templated<W> {
 
     fn cells(&self, object: &Value, now: Timestamp) -> Vec<Value> {
         let mut cells = self.0.cells(object, now);
-        cells.extend(wide_cells(&object["spec"]));
+        cells.extend(self.0.wide_cells(object));
         cells
     }
 
@@ -333,19 +355,14 @@ pub(super) fn not_decremented(object: &Value, old: &Value, field: &str, errors: 
     }
 }
 
-/// The wide cells: container names, images, selector.
-fn wide_cells(spec: &Value) -> [Value; 3] {
-    let containers = spec["template"]["spec"].items("containers");
-    let joined = |field: &str| {
-        containers
+/// The names and the images of a pod spec's containers, for `-o wide`.
+pub(super) fn container_cells(spec: &Value) -> [Value; 2] {
+    let containers = spec.items("containers");
+    ["name", "image"].map(|field| {
+        let texts: Vec<&str> = containers
             .iter()
             .map(|container| container.text(field))
-            .collect::<Vec<_>>()
-            .join(",")
-    };
-    [
-        joined("name").into(),
-        joined("image").into(),
-        crate::validation::selector::format_label_selector(&spec["selector"]).into(),
-    ]
+            .collect();
+        texts.join(",").into()
+    })
 }

@@ -47,13 +47,21 @@ pub(crate) fn of_workload(workload: &Value, new: bool) -> Vec<String> {
         found.host_name(workload, "Pod names and hostnames");
     }
     let spec = Path::new("spec");
-    let template = spec.child("template");
-    found.spec_and_metadata(
-        &workload["spec"]["template"],
-        &template.child("metadata"),
-        &template.child("spec"),
-        true,
-    );
+    found.template(&workload["spec"]["template"], &spec.child("template"));
+    found.0
+}
+
+/// Warnings about a template that stands somewhere else.
+pub(crate) fn of_template(template: &Value, path: &Path<'_>) -> Vec<String> {
+    let mut found = Warnings(Vec::new());
+    found.template(template, path);
+    found.0
+}
+
+/// The warning about a name that becomes the first part of pods' names.
+pub(crate) fn of_host_name(workload: &Value) -> Vec<String> {
+    let mut found = Warnings(Vec::new());
+    found.host_name(workload, "Pod names and hostnames");
     found.0
 }
 
@@ -64,6 +72,10 @@ impl Warnings {
         let mut text = path.to_string();
         let _ = write!(text, ": {message}");
         self.0.push(text);
+    }
+
+    fn template(&mut self, template: &Value, path: &Path<'_>) {
+        self.spec_and_metadata(template, &path.child("metadata"), &path.child("spec"), true);
     }
 
     fn host_name(&mut self, object: &Value, used_in: &str) {

@@ -1,0 +1,193 @@
+//! What a Job's spec may ask for, in a Job and in a CronJob's template (`pkg/apis/batch/validation`).
+
+use serde_json::Value;
+
+use super::policies;
+use crate::{
+    field::{Errors, Path},
+    kinds::{podspec, tree::Tree, workloads},
+    validation::{check, names},
+};
+
+/// The highest parallelism of an indexed Job, and the most failed indexes it may count.
+const MAX_INDEXED: i64 = 100_000;
+/// Above this many completions indexes are tracked under tighter limits.
+const MANY_COMPLETIONS: i64 = 100_000;
+/// Those limits: for parallelism and for failed indexes.
+const LIMIT_WITH_MANY: i64 = 10_000;
+const MAX_MANAGED_BY: usize = 63;
+
+/// Validates the spec but for its selector.
+pub(crate) fn validate(spec: &Value, path: &Path<'_>, errors: &mut Errors) {
+    let counts = [
+        "parallelism",
+        "completions",
+        "activeDeadlineSeconds",
+        "backoffLimit",
+        "ttlSecondsAfterFinished",
+        "backoffLimitPerIndex",
+        "maxFailedIndexes",
+    ];
+    workloads::counts(spec, &counts, path, errors);
+    if spec.has("maxFailedIndexes") && !spec.has("backoffLimitPerIndex") {
+        errors.required(
+            &path.child("backoffLimitPerIndex"),
+            "when maxFailedIndexes is specified",
+        );
+    }
+    if spec.has("managedBy") {
+        managed_by(spec.text("managedBy"), &path.child("managedBy"), errors);
+    }
+    completion_mode(spec, path, errors);
+    if let Some(policy) = spec.field("podFailurePolicy") {
+        policies::failure(spec, policy, &path.child("podFailurePolicy"), errors);
+    }
+    if let Some(policy) = spec.field("successPolicy") {
+        policies::success(spec, policy, &path.child("successPolicy"), errors);
+    }
+    replacement(spec, &path.child("podReplacementPolicy"), errors);
+    let path = path.child("template");
+    podspec::validate_template(&spec["template"], &path, errors);
+    let path = path.child("spec");
+    restart_policy(spec, &path.child("restartPolicy"), errors);
+}
+
+/// What a client is warned of in a spec that is accepted, the template's warnings aside.
+pub(crate) fn warnings(spec: &Value, path: &Path<'_>) -> Vec<String> {
+    let above = |field: &str, limit: i64| spec.integer(field).unwrap_or(0) > limit;
+    let tracked_badly = spec.text("completionMode") == "Indexed"
+        && above("completions", MANY_COMPLETIONS)
+        && above("parallelism", LIMIT_WITH_MANY);
+    if !tracked_badly {
+        return Vec::new();
+    }
+    vec![format!(
+        "{path}: In Indexed Jobs with a number of completions higher than 10^5 and a parallelism higher than 10^4, Kubernetes might not be able to track completedIndexes when a big number of indexes fail"
+    )]
+}
+
+fn managed_by(name: &str, path: &Path<'_>, errors: &mut Errors) {
+    if name.is_empty() {
+        errors.required(path, "");
+    } else {
+        match name.split_once('/') {
+            Some((host, rest)) if !host.is_empty() && !rest.is_empty() => {
+                check(errors, path, host, names::dns_subdomain(host));
+                let rest_is_path = rest
+                    .split('/')
+                    .all(|part| names::http_path(part).is_empty());
+                if !rest_is_path {
+                    check(errors, path, rest, names::http_path(rest));
+                }
+            }
+            _ => errors.invalid(
+                path,
+                name,
+                r#"must be a domain-prefixed path (such as "acme.io/foo")"#,
+            ),
+        }
+    }
+    if name.len() > MAX_MANAGED_BY {
+        errors.too_long(path, MAX_MANAGED_BY);
+    }
+}
+
+fn completion_mode(spec: &Value, path: &Path<'_>, errors: &mut Errors) {
+    const MODES: [&str; 2] = ["NonIndexed", "Indexed"];
+    let mode = spec.text("completionMode");
+    if spec.has("completionMode") && !MODES.contains(&mode) {
+        errors.not_supported(&path.child("completionMode"), mode, &MODES);
+    }
+    if mode == "Indexed" {
+        indexed(spec, path, errors);
+    }
+    if mode == "NonIndexed" || !spec.has("completionMode") {
+        for field in ["backoffLimitPerIndex", "maxFailedIndexes"] {
+            if let Some(value) = spec.integer(field) {
+                errors.invalid(
+                    &path.child(field),
+                    value,
+                    "requires indexed completion mode",
+                );
+            }
+        }
+    }
+}
+
+fn indexed(spec: &Value, path: &Path<'_>, errors: &mut Errors) {
+    let completions = spec.integer("completions");
+    if completions.is_none() {
+        errors.required(
+            &path.child("completions"),
+            "when completion mode is Indexed",
+        );
+    }
+    let mut at_most = |field: &str, limit: i64, detail: String| {
+        if let Some(value) = spec.integer(field).filter(|value| *value > limit) {
+            errors.invalid(&path.child(field), value, detail);
+        }
+    };
+    let no_more = |limit: i64| format!("must be less than or equal to {limit}");
+    at_most(
+        "parallelism",
+        MAX_INDEXED,
+        format!("{} when completion mode is Indexed", no_more(MAX_INDEXED)),
+    );
+    if let Some(completions) = completions {
+        let detail = "must be less than or equal to completions".to_owned();
+        at_most("maxFailedIndexes", completions, detail);
+    }
+    at_most("maxFailedIndexes", MAX_INDEXED, no_more(MAX_INDEXED));
+    if completions.is_none_or(|count| count <= MANY_COMPLETIONS)
+        || !spec.has("backoffLimitPerIndex")
+    {
+        return;
+    }
+    if !spec.has("maxFailedIndexes") {
+        errors.required(
+            &path.child("maxFailedIndexes"),
+            format!("must be specified when completions is above {MANY_COMPLETIONS}"),
+        );
+    }
+    for field in ["parallelism", "maxFailedIndexes"] {
+        if let Some(value) = spec.integer(field).filter(|value| *value > LIMIT_WITH_MANY) {
+            errors.invalid(
+                &path.child(field),
+                value,
+                format!(
+                    "{} when completions are above {MANY_COMPLETIONS} and used with backoff limit per index",
+                    no_more(LIMIT_WITH_MANY)
+                ),
+            );
+        }
+    }
+}
+
+fn replacement(spec: &Value, path: &Path<'_>, errors: &mut Errors) {
+    if !spec.has("podReplacementPolicy") {
+        return;
+    }
+    let policy = spec.text("podReplacementPolicy");
+    let supported: &[&str] = if spec.has("podFailurePolicy") {
+        &["Failed"]
+    } else {
+        &["Failed", "TerminatingOrFailed"]
+    };
+    if !supported.contains(&policy) {
+        errors.not_supported(path, policy, supported);
+    }
+}
+
+/// The pods of a Job end, so they are not restarted for ever.
+fn restart_policy(spec: &Value, path: &Path<'_>, errors: &mut Errors) {
+    match spec["template"]["spec"].text("restartPolicy") {
+        "Always" | "" => errors.required(path, r#"valid values: "OnFailure", "Never""#),
+        "OnFailure" if spec.has("podFailurePolicy") => errors.invalid(
+            path,
+            "OnFailure",
+            r#"only "Never" is supported when podFailurePolicy is specified"#,
+        ),
+        "OnFailure" | "Never" => {}
+        other => errors.not_supported(path, other, &["OnFailure", "Never"]),
+    }
+}

@@ -1,0 +1,286 @@
+//! StatefulSets: defaults, validation, table (`pkg/apis/apps`, `pkg/registry/apps/statefulset`).
+//!
+//! The claims of `volumeClaimTemplates` become volumes of every pod, so the template is judged as if it had them already.
+
+use jiff::Timestamp;
+use serde_json::{Map, Value, json};
+
+use super::{
+    Column, Kind,
+    persistentvolumeclaims::{self, PersistentVolumeClaim},
+    podspec::internal,
+    print,
+    tree::{Tree, object_at, set_default, set_zero},
+    workloads::{self, Owner, Workload},
+};
+use crate::{
+    field::{ErrorType, Errors, Path},
+    validation::{
+        check, names, one_of,
+        selector::{Selector, label_selector},
+    },
+};
+
+/// The behaviour of apps/v1 statefulsets.
+pub(super) struct StatefulSets;
+
+const OWNER: Owner = Owner {
+    selector_of: "statefulset",
+    deadline_in: "StatefulSet",
+};
+const COLUMNS: [Column; 5] = [
+    print::NAME,
+    print::column("Ready"),
+    print::AGE,
+    print::wide("Containers"),
+    print::wide("Images"),
+];
+/// The fields of the spec that may change, in the order in which upstream names them.
+const MUTABLE: [&str; 7] = [
+    "replicas",
+    "ordinals",
+    "template",
+    "updateStrategy",
+    "revisionHistoryLimit",
+    "persistentVolumeClaimRetentionPolicy",
+    "minReadySeconds",
+];
+
+impl Workload for StatefulSets {
+    fn default_spec(&self, spec: &mut Map<String, Value>) {
+        set_zero(spec, "podManagementPolicy", "OrderedReady");
+        let strategy = object_at(spec, "updateStrategy");
+        let none_chosen = strategy
+            .get("type")
+            .and_then(Value::as_str)
+            .is_none_or(str::is_empty);
+        if none_chosen {
+            strategy.insert("type".into(), "RollingUpdate".into());
+            object_at(strategy, "rollingUpdate");
+        }
+        if strategy["type"] == "RollingUpdate"
+            && let Some(rolling) = strategy
+                .get_mut("rollingUpdate")
+                .and_then(Value::as_object_mut)
+        {
+            set_default(rolling, "partition", 0);
+        }
+        let retention = object_at(spec, "persistentVolumeClaimRetentionPolicy");
+        set_zero(retention, "whenDeleted", "Retain");
+        set_zero(retention, "whenScaled", "Retain");
+        set_default(spec, "replicas", 1);
+        set_default(spec, "revisionHistoryLimit", 10);
+        let claims = spec
+            .get_mut("volumeClaimTemplates")
+            .and_then(Value::as_array_mut);
+        for claim in claims.into_iter().flatten() {
+            PersistentVolumeClaim.default(claim);
+            claim["apiVersion"] = "v1".into();
+            claim["kind"] = "PersistentVolumeClaim".into();
+        }
+    }
+
+    fn validate_spec(&self, spec: &Value, path: &Path<'_>, errors: &mut Errors) {
+        match spec.text("podManagementPolicy") {
+            "" => errors.required(&path.child("podManagementPolicy"), ""),
+            "OrderedReady" | "Parallel" => {}
+            other => errors.invalid(
+                &path.child("podManagementPolicy"),
+                other,
+                "must be 'OrderedReady' or 'Parallel'",
+            ),
+        }
+        update_strategy(
+            &spec["updateStrategy"],
+            &path.child("updateStrategy"),
+            errors,
+        );
+        retention(
+            &spec["persistentVolumeClaimRetentionPolicy"],
+            &path.child("persistentVolumeClaimRetentionPolicy"),
+            errors,
+        );
+        workloads::counts(spec, &["replicas", "minReadySeconds"], path, errors);
+        workloads::counts(
+            &spec["ordinals"],
+            &["start"],
+            &path.child("ordinals"),
+            errors,
+        );
+        let selector = &spec["selector"];
+        let selector_path = path.child("selector");
+        if selector.is_null() {
+            errors.required(&selector_path, "");
+        } else {
+            label_selector(errors, &selector_path, selector);
+            workloads::not_empty(selector, &OWNER, &selector_path, errors);
+        }
+        match Selector::from_label_selector(selector) {
+            Err(_) => errors.with_text(
+                ErrorType::Invalid,
+                &selector_path,
+                internal::label_selector(selector),
+                "",
+            ),
+            Ok(selector) => template(spec, &selector, &path.child("template"), errors),
+        }
+        claim_templates(spec, &path.child("volumeClaimTemplates"), errors);
+    }
+
+    /// The name of the service was free text once; only new objects are held to it.
+    fn validate_creation(&self, object: &Value, errors: &mut Errors) {
+        let service = object["spec"].text("serviceName");
+        if !service.is_empty() {
+            check(
+                errors,
+                &Path::new("spec").child("serviceName"),
+                service,
+                names::dns_label(service),
+            );
+        }
+    }
+
+    fn validate_change(&self, object: &Value, old: &Value, errors: &mut Errors) {
+        let fixed = |object: &Value| {
+            let mut spec = object["spec"].clone();
+            if let Some(spec) = spec.as_object_mut() {
+                spec.retain(|field, _| !MUTABLE.contains(&field.as_str()));
+            }
+            spec
+        };
+        if fixed(object) != fixed(old) {
+            let (last, others) = MUTABLE.split_last().expect("the list is not empty");
+            let others: Vec<String> = others.iter().map(|field| format!("'{field}'")).collect();
+            errors.forbidden(
+                &Path::new("spec"),
+                format!(
+                    "updates to statefulset spec for fields other than {} and '{last}' are forbidden",
+                    others.join(", ")
+                ),
+            );
+        }
+    }
+
+    fn validate_status(&self, object: &Value, old: &Value, errors: &mut Errors) {
+        let (status, path) = (&object["status"], Path::new("status"));
+        let counts = [
+            "replicas",
+            "readyReplicas",
+            "currentReplicas",
+            "updatedReplicas",
+            "availableReplicas",
+            "observedGeneration",
+            "collisionCount",
+        ];
+        workloads::counts(status, &counts, &path, errors);
+        let parts = [
+            "readyReplicas",
+            "currentReplicas",
+            "updatedReplicas",
+            "availableReplicas",
+        ];
+        workloads::at_most(status, &parts, "replicas", "status.replicas", &path, errors);
+        workloads::at_most(
+            status,
+            &["availableReplicas"],
+            "readyReplicas",
+            "status.readyReplicas",
+            &path,
+            errors,
+        );
+        workloads::not_decremented(object, old, "collisionCount", errors);
+    }
+
+    fn columns(&self) -> &[Column] {
+        &COLUMNS
+    }
+
+    fn cells(&self, object: &Value, now: Timestamp) -> Vec<Value> {
+        let ready = format!(
+            "{}/{}",
+            object["status"].integer("readyReplicas").unwrap_or(0),
+            object["spec"].integer("replicas").unwrap_or(0)
+        );
+        vec![print::name(object), ready.into(), print::age(object, now)]
+    }
+
+    fn wide_cells(&self, object: &Value) -> Vec<Value> {
+        workloads::container_cells(&object["spec"]["template"]["spec"]).to_vec()
+    }
+}
+
+fn update_strategy(strategy: &Value, path: &Path<'_>, errors: &mut Errors) {
+    let at = path.child("rollingUpdate");
+    match (strategy.text("type"), strategy.field("rollingUpdate")) {
+        ("", _) => errors.required(path, ""),
+        ("OnDelete", Some(rolling)) => errors.with_text(
+            ErrorType::Invalid,
+            &at,
+            internal::compact("RollingUpdateStatefulSetStrategy", rolling),
+            "only allowed for updateStrategy 'RollingUpdate'",
+        ),
+        ("RollingUpdate", Some(rolling)) => rolling_update(rolling, &at, errors),
+        ("OnDelete" | "RollingUpdate", None) => {}
+        _ => errors.with_text(
+            ErrorType::Invalid,
+            path,
+            internal::compact("StatefulSetUpdateStrategy", strategy),
+            "must be 'RollingUpdate' or 'OnDelete'",
+        ),
+    }
+}
+
+fn rolling_update(rolling: &Value, path: &Path<'_>, errors: &mut Errors) {
+    workloads::counts(rolling, &["partition"], path, errors);
+    if let Some(unavailable) = rolling.field("maxUnavailable") {
+        let at = path.child("maxUnavailable");
+        workloads::int_or_percent(unavailable, &at, errors);
+        if workloads::number(Some(unavailable)) == 0 {
+            errors.invalid(&at, unavailable.clone(), "cannot be 0");
+        }
+        workloads::at_most_all(unavailable, &at, errors);
+    }
+}
+
+fn retention(policy: &Value, path: &Path<'_>, errors: &mut Errors) {
+    for field in ["whenDeleted", "whenScaled"] {
+        if policy.is_object() {
+            one_of(
+                errors,
+                &path.child(field),
+                policy.text(field),
+                &["Retain", "Delete"],
+            );
+        }
+    }
+}
+
+fn template(spec: &Value, selector: &Selector, path: &Path<'_>, errors: &mut Errors) {
+    let mut template = spec["template"].clone();
+    if !selector.is_everything() {
+        workloads::selected(&template, selector, path, errors);
+    }
+    let claims = spec
+        .items("volumeClaimTemplates")
+        .iter()
+        .map(|claim| claim["metadata"].text("name"));
+    for claim in claims {
+        let given = template["spec"].items("volumes");
+        if given.iter().any(|volume| volume.text("name") == claim) {
+            continue;
+        }
+        let volume = json!({"name": claim, "persistentVolumeClaim": {"claimName": claim}});
+        match template["spec"]["volumes"].as_array_mut() {
+            Some(volumes) => volumes.push(volume),
+            None => template["spec"]["volumes"] = json!([volume]),
+        }
+    }
+    workloads::template_of(&template, &OWNER, path, errors);
+}
+
+fn claim_templates(spec: &Value, path: &Path<'_>, errors: &mut Errors) {
+    for (index, claim) in spec.items("volumeClaimTemplates").iter().enumerate() {
+        let at = path.index(index);
+        persistentvolumeclaims::spec(errors, &at.child("spec"), &claim["spec"]);
+    }
+}
