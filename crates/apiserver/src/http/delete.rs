@@ -47,6 +47,9 @@ impl DeleteOptions {
             from_body(call, &bytes)?
         };
         options.check()?;
+        if options.policy.is_none() && options.orphan_dependents.is_none() {
+            call.warn(call.resource().rules.deletion_warning.unwrap_or_default());
+        }
         Ok(options)
     }
 

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use super::{
     Generation, Kind, NameRule, Plain, Propagation, Resource, Rules, StatusMetadata,
     StatusOnCreate, Subresource, SubresourceHandler,
+    autoscalers::{Autoscalers, v1::AutoscalersV1},
     configmaps::ConfigMap,
     controllerrevisions::ControllerRevision,
     cronjobs::CronJobs,
@@ -39,6 +40,8 @@ use crate::schema::Type;
 
 const STREAM_VERBS: &[&str] = &["create", "get"];
 const STATUS_VERBS: &[&str] = &["get", "patch", "update"];
+
+const PODS_STAY: &str = "child pods are preserved by default when jobs are deleted; set propagationPolicy=Background to remove them or set propagationPolicy=Orphan to suppress this warning";
 
 /// A row being described; [`Row::done`] makes it a [`Resource`].
 struct Row(Resource);
@@ -327,6 +330,26 @@ fn apps() -> Vec<Row> {
     ]
 }
 
+/// Both versions show the objects of v2, which comes first.
+fn autoscaling() -> Vec<Row> {
+    let row = |version, schema| {
+        Row::new(
+            "autoscaling",
+            version,
+            "HorizontalPodAutoscaler",
+            "horizontalpodautoscalers",
+            schema,
+        )
+        .short(&["hpa"])
+        .in_all()
+        .status(StatusMetadata::All)
+    };
+    vec![
+        row("v2", "api.autoscaling.v2.HorizontalPodAutoscaler").behaves(Autoscalers),
+        row("v1", "api.autoscaling.v1.HorizontalPodAutoscaler").behaves(AutoscalersV1),
+    ]
+}
+
 fn batch() -> Vec<Row> {
     let row = |kind, plural| {
         Row::new("batch", "v1", kind, plural, &format!("api.batch.v1.{kind}"))
@@ -340,7 +363,10 @@ fn batch() -> Vec<Row> {
             .status(StatusMetadata::All),
         row("Job", "jobs")
             .behaves(Jobs)
-            .rules(|rules| rules.default_propagation = Propagation::Orphan)
+            .rules(|rules| {
+                rules.default_propagation = Propagation::Orphan;
+                rules.deletion_warning = Some(PODS_STAY);
+            })
             .status(StatusMetadata::All),
     ]
 }
@@ -483,9 +509,16 @@ fn storage() -> Vec<Row> {
 
 /// All built-in rows, in discovery order of their groups; Services take their addresses from `range`.
 pub fn builtins(range: ServiceRange) -> Vec<Resource> {
-    [core(range), apps(), batch(), groups(), storage()]
-        .into_iter()
-        .flatten()
-        .map(Row::done)
-        .collect()
+    [
+        core(range),
+        apps(),
+        autoscaling(),
+        batch(),
+        groups(),
+        storage(),
+    ]
+    .into_iter()
+    .flatten()
+    .map(Row::done)
+    .collect()
 }

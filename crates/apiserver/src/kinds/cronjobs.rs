@@ -26,7 +26,7 @@ const COLUMNS: [Column; 10] = [
     print::NAME,
     print::column("Schedule"),
     print::column("Timezone"),
-    print::column("Suspend"),
+    print::typed("Suspend", "boolean"),
     print::typed("Active", "integer"),
     print::column("Last Schedule"),
     print::AGE,

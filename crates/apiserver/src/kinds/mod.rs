@@ -3,6 +3,7 @@
 //! A [`Resource`] says where a kind is served and how the generic handlers treat it (as data); its [`Kind`] holds what only code
 //! can say: defaults, validation, table cells. Custom resources make the same rows at run time. Handlers never name a kind.
 
+mod autoscalers;
 mod builtins;
 mod configmaps;
 mod controllerrevisions;
@@ -122,6 +123,8 @@ pub struct Rules {
     pub transient: bool,
     /// What DELETE does to dependents when nothing is asked for.
     pub default_propagation: Propagation,
+    /// What a client is told who deletes without saying what becomes of dependents.
+    pub deletion_warning: Option<&'static str>,
     /// What CREATE does to `status`.
     pub status_on_create: StatusOnCreate,
     /// How long an object is kept after its last write; for good if `None`. An object whose time is over is deleted without any hook.
@@ -140,6 +143,7 @@ impl Default for Rules {
             delete_collection: true,
             transient: false,
             default_propagation: Propagation::Background,
+            deletion_warning: None,
             status_on_create: StatusOnCreate::Clear,
             ttl: None,
         }

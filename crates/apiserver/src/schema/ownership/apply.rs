@@ -118,6 +118,17 @@ fn attempt(
         api_version: writer.api_version.to_owned(),
         subresource: writer.subresource.unwrap_or_default().to_owned(),
     };
+    // Whoever applies is the same manager in every version of the kind.
+    let in_another_version = managers
+        .keys()
+        .find(|manager| {
+            Manager {
+                api_version: me.api_version.clone(),
+                ..(*manager).clone()
+            } == me
+        })
+        .cloned();
+    let before = in_another_version.and_then(|manager| managers.remove(&manager));
     let last = managers.insert(
         me.clone(),
         Entry {
@@ -125,6 +136,7 @@ fn attempt(
             time: None,
         },
     );
+    let last = last.or(before);
     let last_time = last.as_ref().and_then(|last| last.time.clone());
     if let Some(last) = last.filter(|last| !last.fields.is_empty()) {
         merged = prune(kind, merged, &managers, &last.fields);
