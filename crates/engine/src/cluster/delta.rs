@@ -3,6 +3,7 @@
 //! Four primitives do all of it (put and take, for nodes and pods), each the inverse of another; the public methods
 //! check their input, then use them. A pod may arrive before its node and may outlive it.
 
+use super::pod::Words;
 use super::undo::Undo;
 use super::{Cluster, ImageHolders, Node, NodeFixed, NodeId, Pod, PodId};
 use crate::class::{NodeClass, NodeClassId, PodClassId};
@@ -109,34 +110,19 @@ impl Cluster {
         if name.is_empty() && uid.is_empty() {
             return Err(ModelError::NoName);
         }
-        let id = node;
-        let Some(node) = self.nodes.get(id.index()).and_then(Option::as_ref) else {
+        let words = Words::new(uid, self.names.text(self.class(class).namespace), name);
+        // Both are far away in memory in large clusters; asked for one after the other they come together.
+        let there = self.nodes.get(node.index()).and_then(Option::as_ref);
+        let known = self.pods.find(words.key());
+        let Some(there) = there else {
             return Err(ModelError::UnknownNode(String::new()));
         };
-        let node_name = node.fixed.name;
-        let key = if uid.is_empty() {
-            let namespace = self.names.text(self.class(class).namespace);
-            let mut key = String::with_capacity(namespace.len() + 1 + name.len());
-            key.push_str(namespace);
-            key.push('/');
-            key.push_str(name);
-            key
-        } else {
-            uid.to_owned()
-        };
-        if self.pods.find(&key).is_some() {
-            return Err(ModelError::DuplicatePod(key));
+        if known.is_some() {
+            return Err(ModelError::DuplicatePod(words.key().to_owned()));
         }
-        self.denominate(&key);
-        let pod = Pod {
-            key: key.into(),
-            other_name: (!uid.is_empty()).then(|| name.into()),
-            class,
-            node_name,
-            terminating: false,
-            start_time: i64::MAX,
-        };
-        self.put_pod_on(Some(id), pod);
+        let node_name = there.fixed.name;
+        self.denominate(words.key());
+        self.put_pod_on(Some(node), Pod::new(words, class, node_name));
         Ok(())
     }
 
@@ -158,14 +144,10 @@ impl Cluster {
             return Ok(());
         }
         self.denominate(&key);
-        let pod = Pod {
-            key: key.into(),
-            other_name: (!spec.uid.is_empty()).then(|| spec.name.as_str().into()),
-            class,
-            node_name: self.names.intern(node),
-            terminating: spec.terminating,
-            start_time: spec.start_time.unwrap_or(i64::MAX),
-        };
+        let words = Words::new(&spec.uid, &spec.template.namespace, &spec.name);
+        let mut pod = Pod::new(words, class, self.names.intern(node));
+        pod.terminating = spec.terminating;
+        pod.start_time = spec.start_time.unwrap_or(i64::MAX);
         self.put_pod_in(pod);
         Ok(())
     }
@@ -275,7 +257,7 @@ impl Cluster {
     }
 
     pub(crate) fn take_node_out(&mut self, id: NodeId) {
-        let pods = self.at(id).pods.clone();
+        let pods = self.at(id).pods.to_vec();
         for pod in &pods {
             self.unsettle(*pod, id);
         }

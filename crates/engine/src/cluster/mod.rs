@@ -224,7 +224,7 @@ impl Cluster {
         let mut keys: Vec<_> = node
             .iter()
             .flat_map(|node| &node.pods)
-            .map(|pod| &*self.pod(*pod).key)
+            .map(|pod| self.pod(*pod).key())
             .collect();
         keys.sort_unstable();
         keys

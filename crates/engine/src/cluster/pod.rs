@@ -21,11 +21,10 @@ impl PodId {
     }
 }
 
+/// In as few bytes as there can be: with a million pods it is their memory that takes the time.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Pod {
-    pub(crate) key: Box<str>,
-    /// Where it is not the part of the key after the slash.
-    pub(crate) other_name: Option<Box<str>>,
+    words: Words,
     pub(crate) class: PodClassId,
     pub(crate) node_name: Symbol,
     pub(crate) terminating: bool,
@@ -33,11 +32,59 @@ pub(crate) struct Pod {
     pub(crate) start_time: i64,
 }
 
+/// A pod's key, and its name where that is not the part of the key after the slash, in one piece.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Words {
+    text: Box<str>,
+    /// Bytes of the key.
+    key: u32,
+}
+
+impl Words {
+    /// The words of a pod by its uid, or without one by its namespace and name
+    /// ([`crate::model::PodSpec::key`]). Nothing has a name of four billion bytes.
+    pub(super) fn new(uid: &str, namespace: &str, name: &str) -> Self {
+        let parts = match uid {
+            "" => [namespace, "/", name],
+            uid => [uid, name, ""],
+        };
+        let mut text = String::with_capacity(parts.iter().map(|part| part.len()).sum());
+        parts.iter().for_each(|part| text.push_str(part));
+        let key = if uid.is_empty() {
+            text.len()
+        } else {
+            uid.len()
+        };
+        Words {
+            text: text.into(),
+            key: key as u32,
+        }
+    }
+
+    pub(super) fn key(&self) -> &str {
+        &self.text[..self.key as usize]
+    }
+}
+
 impl Pod {
+    pub(super) fn new(words: Words, class: PodClassId, node_name: Symbol) -> Self {
+        Pod {
+            words,
+            class,
+            node_name,
+            terminating: false,
+            start_time: i64::MAX,
+        }
+    }
+
+    pub(crate) fn key(&self) -> &str {
+        self.words.key()
+    }
+
     pub(crate) fn name(&self) -> &str {
-        match &self.other_name {
-            Some(name) => name,
-            None => self.key.split_once('/').map_or("", |(_, name)| name),
+        match &self.words.text[self.words.key as usize..] {
+            "" => self.key().split_once('/').map_or("", |(_, name)| name),
+            name => name,
         }
     }
 }
@@ -49,6 +96,8 @@ const PIECE: usize = 4096;
 #[derive(Clone, Debug, Default)]
 pub(super) struct Pods {
     pieces: Vec<Vec<Option<Pod>>>,
+    /// Slots that were given out so far.
+    begun: usize,
     free: Vec<PodId>,
     by_key: HashTable<Entry>,
 }
@@ -75,6 +124,13 @@ impl Pods {
     /// Makes room for more pods, so that their coming moves nothing.
     pub(super) fn reserve(&mut self, more: usize) {
         self.by_key.reserve(more, Entry::spread);
+        let wanted = (self.begun + more).div_ceil(PIECE);
+        while self.pieces.len() < wanted {
+            self.pieces.push(Vec::new());
+        }
+        for piece in &mut self.pieces {
+            piece.resize(PIECE, None);
+        }
     }
 
     pub(super) fn find(&self, key: &str) -> Option<PodId> {
@@ -87,7 +143,7 @@ impl Pods {
                 && self
                     .slot(entry.id)
                     .as_ref()
-                    .is_some_and(|pod| *pod.key == *key)
+                    .is_some_and(|pod| pod.key() == key)
         };
         self.by_key
             .find(wanted.spread(), same)
@@ -110,7 +166,7 @@ impl Pods {
 
     /// Adds a pod whose key is new.
     pub(super) fn put(&mut self, pod: Pod) -> PodId {
-        let hash = hash(&pod.key);
+        let hash = hash(pod.key());
         let id = match self.free.pop() {
             Some(id) => {
                 *self.slot_mut(id) = Some(pod);
@@ -125,21 +181,25 @@ impl Pods {
     }
 
     fn append(&mut self, pod: Pod) -> PodId {
-        if self.pieces.last().is_none_or(|piece| piece.len() == PIECE) {
+        let (piece, place) = (self.begun / PIECE, self.begun % PIECE);
+        if piece == self.pieces.len() {
             // The first piece grows as it needs, so that a small cluster stays small.
-            let capacity = if self.pieces.is_empty() { 0 } else { PIECE };
+            let capacity = if piece == 0 { 0 } else { PIECE };
             self.pieces.push(Vec::with_capacity(capacity));
         }
-        let before = (self.pieces.len() - 1) * PIECE;
-        let piece = self.pieces.last_mut().expect("pushed above");
-        piece.push(Some(pod));
-        PodId((before + piece.len() - 1) as u32)
+        let piece = &mut self.pieces[piece];
+        match piece.get_mut(place) {
+            Some(slot) => *slot = Some(pod),
+            None => piece.push(Some(pod)),
+        }
+        self.begun += 1;
+        PodId((self.begun - 1) as u32)
     }
 
     pub(super) fn take(&mut self, id: PodId) -> Option<Pod> {
         let pod = self.slot_mut(id).take()?;
         let entry = Entry {
-            hash: hash(&pod.key),
+            hash: hash(pod.key()),
             id,
         };
         let same = |known: &Entry| known.id == id;

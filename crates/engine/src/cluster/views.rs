@@ -53,6 +53,11 @@ impl Cluster {
     /// Makes ready what questions about a class need, then asks.
     pub(crate) fn question(&mut self, id: PodClassId) -> Question<'_> {
         self.prepare(id);
+        self.prepared(id)
+    }
+
+    /// [`Cluster::question`] where everything is ready.
+    pub(super) fn prepared(&self, id: PodClassId) -> Question<'_> {
         let view = self.views[id.index()].as_deref().expect("prepared above");
         let class = &self.classes[id.index()];
         let volumes = (!class.volumes.is_empty()).then(|| &self.volume_plans[&id].1);
@@ -140,10 +145,7 @@ impl Cluster {
                     continue;
                 };
                 let spot = node.fixed.spot();
-                view.apply(&affects.effects, spot, i64::from(count.running), false);
-                if count.terminating > 0 {
-                    view.apply(&affects.effects, spot, i64::from(count.terminating), true);
-                }
+                view.apply(&affects.effects, spot, count.pods(), count.terminating());
             }
         }
         self.views[id.index()] = Some(Box::new(view));
@@ -242,10 +244,7 @@ impl Cluster {
 
     fn views_shift(&mut self, at: NodeId, sign: i64) {
         for count in self.at(at).classes.clone() {
-            self.views_count(count.class, at, sign * i64::from(count.running), false);
-            if count.terminating > 0 {
-                self.views_count(count.class, at, sign * i64::from(count.terminating), true);
-            }
+            self.views_count(count.class, at, sign * count.pods(), count.terminating());
         }
     }
 

@@ -74,7 +74,7 @@ impl Cluster {
         };
         let mut pods: Vec<_> = pods
             .filter(|pod| !pod.terminating && !is_daemon(pod.class))
-            .map(|pod| (pod.key.to_string(), pod.class))
+            .map(|pod| (pod.key().to_owned(), pod.class))
             .collect();
         pods.sort_by_cached_key(|(key, class)| {
             let requests = &self.class(*class).shape.requests.real;

@@ -228,7 +228,7 @@ impl Cluster {
             .map(|id| self.pod(id))
             .partition(|pod| pod.terminating);
         let keys =
-            |pods: Vec<&crate::cluster::Pod>| pods.iter().map(|pod| pod.key.to_string()).collect();
+            |pods: Vec<&crate::cluster::Pod>| pods.iter().map(|pod| pod.key().to_owned()).collect();
         Some(Eviction {
             node,
             victims: keys(victims),
@@ -327,7 +327,7 @@ impl Cluster {
                 terminating: pod.terminating,
                 priority: self.class(pod.class).priority,
                 start_time: pod.start_time,
-                key: pod.key.to_string(),
+                key: pod.key().to_owned(),
             })
             .collect()
     }

@@ -107,7 +107,7 @@ impl Cluster {
                 continue;
             }
             // Of equals the first keys are the more important.
-            let by_key = |a: &PodId, b: &PodId| self.pod(*a).key.cmp(&self.pod(*b).key);
+            let by_key = |a: &PodId, b: &PodId| self.pod(*a).key().cmp(self.pod(*b).key());
             let kept = run.pods.len() - run.evicted;
             if kept > 0 {
                 run.pods.select_nth_unstable_by(kept, by_key);

@@ -109,6 +109,8 @@ impl Cluster {
             return None;
         }
         self.settle_boards();
+        // Far away in memory, and nothing that follows waits for it until the end.
+        let start = self.boards.order.start(seed);
         let number = self.index_number(class);
         let by_host = self.view(class).by_host();
         let mut hosts = by_host.then(|| {
@@ -121,7 +123,7 @@ impl Cluster {
         let mut index = self.boards.indexes[number as usize].take()?;
         let word = self.ask_parts(
             class,
-            seed,
+            start,
             held,
             &mut index,
             hosts.as_deref_mut(),
@@ -208,13 +210,13 @@ impl Cluster {
     fn ask_parts(
         &mut self,
         class: PodClassId,
-        seed: u64,
+        start: u32,
         held: &[(NodeId, Refusal)],
         index: &mut Index,
         mut hosts: Option<&mut Hosts>,
         moved: Option<&[(NodeId, Option<Symbol>)]>,
     ) -> Option<Word> {
-        let question = self.question(class);
+        let question = self.prepared(class);
         let Boards {
             order,
             loads,
@@ -235,7 +237,7 @@ impl Cluster {
             index,
             hosts: hosts.as_deref(),
             order,
-            start: order.start(seed),
+            start,
         };
         let word = match choice.best() {
             Some(node) => Word::Node(node),

@@ -18,8 +18,8 @@ pub(in crate::cluster) struct Order {
     places: Vec<u64>,
     /// By position.
     nodes: Vec<NodeId>,
-    /// By the leading bits of a place: the first position at or after it.
-    starts: Vec<u32>,
+    /// By the leading bits of a place.
+    sectors: Vec<Sector>,
     /// By node.
     positions: Vec<u32>,
     /// By node: the name it has its position by.
@@ -27,6 +27,20 @@ pub(in crate::cluster) struct Order {
     /// A node has no position yet.
     stale: bool,
     version: u64,
+}
+
+/// Where to look for the nodes of one part of the circle.
+#[derive(Clone, Copy, Debug)]
+struct Sector {
+    /// The first position in it or after it.
+    first: u32,
+    /// The leading bits of that position's place.
+    place: u32,
+}
+
+/// The leading bits of a place.
+fn leading(place: u64) -> u32 {
+    (place >> 32) as u32
 }
 
 /// Which of this many equal parts of the circle, a power of two from two on, a place is in.
@@ -72,7 +86,15 @@ impl Order {
         let places = &self.places;
         let first =
             |sector: usize| places.partition_point(|place| sector_of(*place, sectors) < sector);
-        self.starts = (0..sectors).map(|sector| first(sector) as u32).collect();
+        self.sectors = (0..sectors)
+            .map(|sector| {
+                let first = first(sector);
+                Sector {
+                    first: first as u32,
+                    place: places.get(first).map_or(0, |place| leading(*place)),
+                }
+            })
+            .collect();
     }
 
     /// Grows with every sorting.
@@ -96,9 +118,14 @@ impl Order {
     /// The position from which equals are looked for.
     pub(super) fn start(&self, seed: u64) -> u32 {
         let from = crate::schedule::tie_start(seed);
-        // About one node is in a sector, so that looking on from its start beats halving the whole.
-        let near = self.starts.get(sector_of(from, self.starts.len()));
-        let near = near.map_or(0, |start| *start as usize);
+        // About one node is in a sector: mostly it is the one, and its leading bits say so.
+        let Some(near) = self.sectors.get(sector_of(from, self.sectors.len())) else {
+            return 0;
+        };
+        if near.place > leading(from) {
+            return near.first;
+        }
+        let near = near.first as usize;
         let after = self.places[near..].iter().position(|place| *place >= from);
         after.map_or(0, |after| (near + after) as u32)
     }
