@@ -1,5 +1,6 @@
 //! `mullion bench`: figures that anyone can measure again. Each prints what it measured and on how much.
 
+pub(crate) mod api;
 pub(crate) mod engine;
 pub(crate) mod provision;
 

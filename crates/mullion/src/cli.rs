@@ -10,7 +10,7 @@ use clap::{
 use mullion_cloud::Speed;
 
 use crate::{
-    bench::{engine, provision},
+    bench::{api, engine, provision},
     failure::Failure,
     why::WhyArgs,
 };
@@ -182,6 +182,10 @@ pub(crate) enum Bench {
         #[arg(short, long, value_enum, default_value_t = Output::Text)]
         output: Output,
     },
+    /// The API server alone, over TLS: rates of writes, a long list, many watchers, latency, memory.
+    ///
+    /// Each scenario starts an API server without controllers or nodes. The clients are in this process and share its cores.
+    Api(api::Args),
     /// The engine alone: decisions per second on one core, by scenario.
     ///
     /// Builds a cluster in memory, then decides about pod after pod and places each. No API server, no simulation.

@@ -60,6 +60,9 @@ fn run(cli: Cli) -> Result<bool, Failure> {
             runtime()?.block_on(bench::up(nodes, pods, output))
         }
         Command::Bench {
+            what: Bench::Api(args),
+        } => runtime()?.block_on(bench::api::run(&args)),
+        Command::Bench {
             what: Bench::Engine(args),
         } => bench::engine::run(&args),
         Command::Bench {

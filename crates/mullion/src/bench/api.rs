@@ -1,0 +1,237 @@
+//! `mullion bench api`: the embedded API server alone, over its TLS port, with the load's clients in this process and on the same cores.
+//!
+//! Every scenario has a server of its own, without controllers, nodes or cloud. A client is one HTTP/1.1 connection that sends its next
+//! request when it has read the whole answer to the last. [`scenarios`] says what is measured, [`server`] and [`client`] are the two ends.
+
+mod client;
+mod objects;
+mod scenarios;
+mod server;
+
+use std::time::Instant;
+
+use clap::ValueEnum;
+use serde_json::{Map, Value, json};
+
+use crate::{cli::Output, failure::Failure, memory, out};
+
+/// Flags of `mullion bench api`.
+#[derive(clap::Args, Clone, Debug)]
+#[command(after_help = "Examples:
+  mullion bench api
+  mullion bench api configmaps -o json")]
+pub(crate) struct Args {
+    /// Which load [default: each in turn]
+    #[arg(value_name = "SCENARIO", value_enum)]
+    scenario: Option<Scenario>,
+    /// How to print the results
+    #[arg(short, long, value_enum, default_value_t = Output::Text)]
+    output: Output,
+}
+
+/// What is measured.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum Scenario {
+    /// From nothing to the first answer, and memory then.
+    Start,
+    /// Resident memory with 35,000 ConfigMaps and 35,000 Pods.
+    Memory,
+    /// ConfigMaps created by 1, 16 and 64 clients.
+    Configmaps,
+    /// Pods created by 64 clients.
+    Pods,
+    /// Pods created, bound and told of in an Event, by 64 clients.
+    Schedule,
+    /// A list of 10,000 pods.
+    List,
+    /// 10,000 creations by 16 clients, seen by 100 watchers.
+    Fanout,
+    /// Single writes at 1,000 a second beside 100 watchers.
+    Steady,
+}
+
+/// Runs what was asked for and prints a line for each part as it ends.
+pub(crate) async fn run(args: &Args) -> Result<(), Failure> {
+    if args.output == Output::Text {
+        let [a, b, c, d, e, f, g, h] = [
+            "CLIENTS", "COUNT", "SECONDS", "PER S", "CPU S", "P50 MS", "P99 MS", "RESIDENT",
+        ];
+        out::line(&format!(
+            "{:<14} {a:>7} {b:>9} {c:>8} {d:>10} {e:>7} {f:>8} {g:>8} {h:>9}",
+            "SCENARIO"
+        ));
+    }
+    let chosen = match &args.scenario {
+        Some(scenario) => std::slice::from_ref(scenario),
+        None => Scenario::value_variants(),
+    };
+    for scenario in chosen {
+        match scenario {
+            Scenario::Start => scenarios::start().await?.print(args.output),
+            Scenario::Memory => scenarios::memory().await?.print(args.output),
+            Scenario::Configmaps => {
+                for clients in [1, 16, 64] {
+                    scenarios::configmaps(clients).await?.print(args.output);
+                }
+            }
+            Scenario::Pods => scenarios::pods(64).await?.print(args.output),
+            Scenario::Schedule => scenarios::schedule(64).await?.print(args.output),
+            Scenario::List => scenarios::list().await?.print(args.output),
+            Scenario::Fanout => scenarios::fanout().await?.print(args.output),
+            Scenario::Steady => scenarios::steady().await?.print(args.output),
+        }
+    }
+    Ok(())
+}
+
+/// What one part of a scenario came to.
+#[derive(Debug)]
+struct Measured {
+    scenario: String,
+    clients: usize,
+    /// Requests, objects or deliveries: what `seconds` are for.
+    count: usize,
+    /// What it took.
+    took: Took,
+    /// How long single requests took, milliseconds, sorted.
+    latencies: Vec<f64>,
+    /// Resident bytes of the process while the server still holds everything.
+    resident: Option<u64>,
+    /// Further figures, for JSON only.
+    more: Vec<(&'static str, Value)>,
+}
+
+impl Measured {
+    /// Reads the process's memory, so it is made before the server goes.
+    fn new(scenario: impl Into<String>, clients: usize, count: usize, took: Took) -> Self {
+        Measured {
+            scenario: scenario.into(),
+            clients,
+            count,
+            took,
+            latencies: Vec::new(),
+            resident: memory::resident_bytes(),
+            more: Vec::new(),
+        }
+    }
+
+    fn with_latencies(mut self, mut latencies: Vec<f64>) -> Self {
+        latencies.sort_by(f64::total_cmp);
+        self.latencies = latencies;
+        self
+    }
+
+    fn with(mut self, name: &'static str, figure: impl Into<Value>) -> Self {
+        self.more.push((name, figure.into()));
+        self
+    }
+
+    /// The latency that so many of a hundred requests stay under.
+    fn percentile(&self, of_100: usize) -> Option<f64> {
+        let at = (self.latencies.len() * of_100 / 100).min(self.latencies.len().checked_sub(1)?);
+        Some(self.latencies[at])
+    }
+
+    fn print(&self, output: Output) {
+        let Took { seconds, cpu } = self.took;
+        let per_second = self.count as f64 / seconds;
+        let (p50, p99) = (self.percentile(50), self.percentile(99));
+        if output == Output::Json {
+            let mut object = Map::from_iter([
+                ("scenario".to_owned(), json!(self.scenario)),
+                ("clients".to_owned(), json!(self.clients)),
+                ("count".to_owned(), json!(self.count)),
+                ("seconds".to_owned(), json!(seconds)),
+                ("per_second".to_owned(), json!(per_second)),
+                ("cpu_seconds".to_owned(), json!(cpu)),
+                ("p50_ms".to_owned(), json!(p50)),
+                ("p99_ms".to_owned(), json!(p99)),
+                ("resident_bytes".to_owned(), json!(self.resident)),
+            ]);
+            let more = self.more.iter();
+            object.extend(more.map(|(name, figure)| ((*name).to_owned(), figure.clone())));
+            return out::line(&Value::Object(object).to_string());
+        }
+        let text =
+            |figure: Option<f64>| figure.map_or("-".to_owned(), |figure| format!("{figure:.2}"));
+        let resident = self.resident.map_or("unknown".to_owned(), |bytes| {
+            format!("{:.0} MB", bytes as f64 / 1e6)
+        });
+        out::line(&format!(
+            "{:<14} {:>7} {:>9} {seconds:>8.3} {per_second:>10.0} {:>7} {:>8} {:>8} {resident:>9}",
+            self.scenario,
+            self.clients,
+            self.count,
+            text(cpu),
+            text(p50),
+            text(p99),
+        ));
+    }
+}
+
+/// What a load took: by the clock, and of the processors (server and clients together; `None` where the system does not say).
+#[derive(Clone, Copy, Debug)]
+struct Took {
+    seconds: f64,
+    cpu: Option<f64>,
+}
+
+/// The beginning of a load.
+struct Began {
+    at: Instant,
+    cpu: Option<f64>,
+}
+
+impl Began {
+    fn now() -> Self {
+        Began {
+            at: Instant::now(),
+            cpu: cpu_seconds(),
+        }
+    }
+
+    fn took(&self) -> Took {
+        let cpu = cpu_seconds().zip(self.cpu).map(|(now, then)| now - then);
+        Took {
+            seconds: self.at.elapsed().as_secs_f64(),
+            cpu,
+        }
+    }
+}
+
+/// Processor time of this process so far, user and system, in steps of 10 ms; `None` on anything but Linux.
+fn cpu_seconds() -> Option<f64> {
+    const TICKS_PER_SECOND: f64 = 100.0;
+    let stat = std::fs::read_to_string("/proc/self/stat").ok()?;
+    // The program's name may hold anything, so fields are counted from its closing parenthesis.
+    let (_, fields) = stat.rsplit_once(") ")?;
+    let mut fields = fields.split(' ').skip(11);
+    let mut ticks = || fields.next()?.parse::<f64>().ok();
+    Some((ticks()? + ticks()?) / TICKS_PER_SECOND)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[cfg(target_os = "linux")]
+    #[test]
+    fn this_process_has_used_a_processor() {
+        let began = Began::now();
+        assert!(began.cpu.is_some() && began.took().cpu >= Some(0.0));
+    }
+
+    #[test]
+    fn percentiles_are_of_the_sorted_latencies() {
+        let measured =
+            Measured::new("x", 1, 3, Began::now().took()).with_latencies(vec![3.0, 1.0, 2.0]);
+        assert_eq!(
+            (measured.percentile(50), measured.percentile(99)),
+            (Some(2.0), Some(3.0))
+        );
+        assert_eq!(
+            Measured::new("x", 1, 3, Began::now().took()).percentile(50),
+            None
+        );
+    }
+}

@@ -1,0 +1,237 @@
+//! The scenarios: each starts a server, prepares what it needs, and measures one thing.
+//!
+//! Requests are made before the clock starts. Clients share one list of work, so that all of them are busy to the end.
+
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
+    time::{Duration, Instant},
+};
+
+use tokio::task::JoinSet;
+
+use super::{
+    Began, Measured, Took,
+    client::{Connection, Request},
+    objects::{self, CONFIG_MAPS, PODS},
+    server::Server,
+};
+use crate::failure::Failure;
+
+/// Objects of each kind whose memory is told.
+const STORED: usize = 35_000;
+/// Objects that are created, listed and watched.
+const OBJECTS: usize = 10_000;
+/// Creations that a rate is taken from.
+const CREATIONS: usize = 30_000;
+/// Repetitions of a list.
+const LISTS: usize = 21;
+const WATCHERS: usize = 100;
+/// Writes a second of the steady load, and for how long.
+const STEADY_RATE: usize = 1_000;
+const STEADY_SECONDS: usize = 10;
+
+/// From the first certificate to the first answer over TLS, in this process; loading the program is not in it.
+pub(super) async fn start() -> Result<Measured, Failure> {
+    let began = Began::now();
+    let server = Server::start().await?;
+    let mut connection = server.connect().await?;
+    connection
+        .expect(&Request::get("/api/v1/namespaces"), 200)
+        .await?;
+    let measured = Measured::new("start", 1, 1, began.took());
+    server.stop().await?;
+    Ok(measured)
+}
+
+/// What a full server holds.
+pub(super) async fn memory() -> Result<Measured, Failure> {
+    let server = Server::with_account().await?;
+    let connections = server.connect_all(16).await?;
+    // Requests are made as they are sent, so that they take no memory beside the server's.
+    let work = |index| match index < STORED {
+        true => Arc::from([objects::config_map(index)]),
+        false => Arc::from([objects::pod(index)]),
+    };
+    let (took, _) = spread_over(connections, 2 * STORED, work).await?;
+    let measured = Measured::new("memory", 16, 2 * STORED, took);
+    server.stop().await?;
+    Ok(measured)
+}
+
+pub(super) async fn configmaps(clients: usize) -> Result<Measured, Failure> {
+    let work = |index| vec![objects::config_map(index)];
+    create(&format!("configmaps-{clients}"), clients, work).await
+}
+
+pub(super) async fn pods(clients: usize) -> Result<Measured, Failure> {
+    let work = |index| vec![objects::pod(index)];
+    create(&format!("pods-{clients}"), clients, work).await
+}
+
+/// Three writes a pod; a latency is that of all three.
+pub(super) async fn schedule(clients: usize) -> Result<Measured, Failure> {
+    let work = |index| {
+        vec![
+            objects::pod(index),
+            objects::binding(index),
+            objects::event(index),
+        ]
+    };
+    create(&format!("schedule-{clients}"), clients, work).await
+}
+
+async fn create(
+    scenario: &str,
+    clients: usize,
+    work: impl Fn(usize) -> Vec<Request>,
+) -> Result<Measured, Failure> {
+    let server = Server::with_account().await?;
+    let connections = server.connect_all(clients).await?;
+    let (took, latencies) = spread_over(connections, CREATIONS, prepared(CREATIONS, work)).await?;
+    let measured = Measured::new(scenario, clients, CREATIONS, took).with_latencies(latencies);
+    server.stop().await?;
+    Ok(measured)
+}
+
+/// The whole list, read again and again by one client.
+pub(super) async fn list() -> Result<Measured, Failure> {
+    let server = Server::with_account().await?;
+    let connections = server.connect_all(16).await?;
+    spread_over(connections, OBJECTS, |index| {
+        Arc::from([objects::pod(index)])
+    })
+    .await?;
+    let mut connection = server.connect().await?;
+    let request = Request::get(PODS);
+    let mut latencies = Vec::with_capacity(LISTS);
+    let mut bytes = 0;
+    let began = Began::now();
+    for _ in 0..LISTS {
+        let began = Instant::now();
+        bytes = connection.expect(&request, 200).await?.length;
+        latencies.push(milliseconds(began));
+    }
+    let measured = Measured::new("list", 1, LISTS, began.took())
+        .with_latencies(latencies)
+        .with("bytes", bytes);
+    server.stop().await?;
+    Ok(measured)
+}
+
+/// Until every watcher has every event.
+pub(super) async fn fanout() -> Result<Measured, Failure> {
+    let server = Server::with_account().await?;
+    let watchers = watch(&server, OBJECTS).await?;
+    let work = prepared(OBJECTS, |index| vec![objects::config_map(index)]);
+    let connections = server.connect_all(16).await?;
+    let began = Began::now();
+    let (created, _) = spread_over(connections, OBJECTS, work).await?;
+    finish(watchers).await?;
+    let measured = Measured::new("fanout", WATCHERS, WATCHERS * OBJECTS, began.took())
+        .with("creations_seconds", created.seconds);
+    server.stop().await?;
+    Ok(measured)
+}
+
+/// Single writes at a given rate, each timed from when it is sent.
+pub(super) async fn steady() -> Result<Measured, Failure> {
+    const CLIENTS: usize = 16;
+    let server = Server::with_account().await?;
+    let writes = STEADY_RATE * STEADY_SECONDS;
+    let watchers = watch(&server, writes).await?;
+    let connections = server.connect_all(CLIENTS).await?;
+    let mut clients = JoinSet::new();
+    let (load, began) = (Began::now(), tokio::time::Instant::now());
+    for (client, mut connection) in connections.into_iter().enumerate() {
+        let requests: Vec<(usize, Request)> = (client..writes)
+            .step_by(CLIENTS)
+            .map(|index| (index, objects::config_map(index)))
+            .collect();
+        clients.spawn(async move {
+            let mut latencies = Vec::with_capacity(requests.len());
+            for (index, request) in &requests {
+                let due = Duration::from_secs(1) * *index as u32 / STEADY_RATE as u32;
+                tokio::time::sleep_until(began + due).await;
+                let sent = Instant::now();
+                connection.expect(request, 201).await?;
+                latencies.push(milliseconds(sent));
+            }
+            Ok(latencies)
+        });
+    }
+    let latencies = finish(clients).await?.concat();
+    let took = load.took();
+    finish(watchers).await?;
+    let measured = Measured::new("steady", CLIENTS, writes, took).with_latencies(latencies);
+    server.stop().await?;
+    Ok(measured)
+}
+
+/// Watchers of ConfigMaps, each of which ends when it has seen so many events.
+async fn watch(server: &Server, events: usize) -> Result<JoinSet<Result<(), Failure>>, Failure> {
+    let request = Request::get(&format!("{CONFIG_MAPS}?watch=1&resourceVersion=1"));
+    let mut watchers = JoinSet::new();
+    for mut connection in server.connect_all(WATCHERS).await? {
+        connection.watch(&request).await?;
+        watchers.spawn(async move { connection.events(events).await });
+    }
+    Ok(watchers)
+}
+
+type Prepared = Box<dyn Fn(usize) -> Arc<[Request]> + Send + Sync>;
+
+/// Work made before the clock starts.
+fn prepared(count: usize, work: impl Fn(usize) -> Vec<Request>) -> Prepared {
+    let groups: Vec<Arc<[Request]>> = (0..count).map(|index| work(index).into()).collect();
+    Box::new(move |index| groups[index].clone())
+}
+
+/// Sends groups of requests, each group in order over one connection. Answers with what it took and each group's milliseconds.
+async fn spread_over(
+    connections: Vec<Connection>,
+    count: usize,
+    work: impl Fn(usize) -> Arc<[Request]> + Send + Sync + 'static,
+) -> Result<(Took, Vec<f64>), Failure> {
+    let shared = Arc::new((work, AtomicUsize::new(0)));
+    let mut clients = JoinSet::new();
+    let began = Began::now();
+    for mut connection in connections {
+        let shared = shared.clone();
+        clients.spawn(async move {
+            let (work, next) = &*shared;
+            let mut latencies = Vec::new();
+            loop {
+                let index = next.fetch_add(1, Ordering::Relaxed);
+                if index >= count {
+                    return Ok(latencies);
+                }
+                let requests = work(index);
+                let began = Instant::now();
+                for request in &*requests {
+                    connection.expect(request, 201).await?;
+                }
+                latencies.push(milliseconds(began));
+            }
+        });
+    }
+    let latencies = finish(clients).await?.concat();
+    Ok((began.took(), latencies))
+}
+
+/// Waits for all tasks; the first failure is the answer.
+async fn finish<T: 'static>(mut tasks: JoinSet<Result<T, Failure>>) -> Result<Vec<T>, Failure> {
+    let mut done = Vec::with_capacity(tasks.len());
+    while let Some(task) = tasks.join_next().await {
+        let task =
+            task.map_err(|error| Failure::run(format!("a client of the load ended: {error}")))?;
+        done.push(task?);
+    }
+    Ok(done)
+}
+
+fn milliseconds(began: Instant) -> f64 {
+    began.elapsed().as_secs_f64() * 1e3
+}

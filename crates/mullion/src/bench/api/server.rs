@@ -1,0 +1,127 @@
+//! The server's end: an API server on a loopback port with certificates of its own, as `mullion up` starts it, and nothing else.
+
+use std::{
+    net::{Ipv4Addr, SocketAddr},
+    sync::Arc,
+    time::Duration,
+};
+
+use jiff::Timestamp;
+use mullion_apiserver::{ApiServer, Config, Tls};
+use rustls::{
+    ClientConfig, RootCertStore,
+    crypto::ring,
+    pki_types::{CertificateDer, PrivateKeyDer, pem::PemObject},
+};
+use tokio::{net::TcpListener, sync::oneshot, task::JoinHandle};
+use tokio_rustls::TlsConnector;
+
+use super::client::{Connection, Request};
+use crate::{certs::Certs, failure::Failure};
+
+/// The address of the `kubernetes` Service, which the server's certificate names.
+const SERVICE_IP: Ipv4Addr = Ipv4Addr::new(10, 96, 0, 1);
+/// How long stopping may take.
+const STOP_PATIENCE: Duration = Duration::from_secs(5);
+
+/// A running API server.
+pub(super) struct Server {
+    address: SocketAddr,
+    connector: TlsConnector,
+    stop: oneshot::Sender<()>,
+    serving: JoinHandle<std::io::Result<()>>,
+}
+
+impl Server {
+    /// Starts a server that holds nothing but what it makes itself and a service account for pods.
+    pub(super) async fn with_account() -> Result<Server, Failure> {
+        let server = Server::start().await?;
+        let account = br#"{"metadata":{"name":"default"}}"#;
+        let path = "/api/v1/namespaces/default/serviceaccounts";
+        let create = Request::post(path, account);
+        server.connect().await?.expect(&create, 201).await?;
+        Ok(server)
+    }
+
+    /// Starts a server.
+    pub(super) async fn start() -> Result<Server, Failure> {
+        let failed = |what: &str, why: String| Failure::run(format!("the server's {what}: {why}"));
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await;
+        let listener = listener.map_err(|error| failed("port", error.to_string()))?;
+        let address = listener
+            .local_addr()
+            .map_err(|error| failed("port", error.to_string()))?;
+        let certs = Certs::generate(Timestamp::now(), SERVICE_IP)
+            .map_err(|error| failed("certificates", error.to_string()))?;
+        let tls = Tls::from_pem(
+            certs.server.cert.as_bytes(),
+            certs.server.key.as_bytes(),
+            certs.ca.as_bytes(),
+        )
+        .map_err(|error| failed("certificates", error.to_string()))?;
+        let connector = connector(&certs).map_err(|why| failed("client certificate", why))?;
+        let server = ApiServer::new(Config::default());
+        let (stop, stopped) = oneshot::channel::<()>();
+        let serving = tokio::spawn(async move {
+            // The server also stops when the benchmark has gone away.
+            let stopped = async { drop(stopped.await) };
+            server.serve(listener, tls, stopped).await
+        });
+        Ok(Server {
+            address,
+            connector,
+            stop,
+            serving,
+        })
+    }
+
+    /// A new connection as the administrator.
+    pub(super) async fn connect(&self) -> Result<Connection, Failure> {
+        Connection::open(self.address, &self.connector).await
+    }
+
+    /// So many connections.
+    pub(super) async fn connect_all(&self, clients: usize) -> Result<Vec<Connection>, Failure> {
+        let mut connections = Vec::with_capacity(clients);
+        for _ in 0..clients {
+            connections.push(self.connect().await?);
+        }
+        Ok(connections)
+    }
+
+    /// Stops the server and lets go of what it holds.
+    pub(super) async fn stop(self) -> Result<(), Failure> {
+        // Nobody listens only when the server has ended already.
+        let _ = self.stop.send(());
+        match tokio::time::timeout(STOP_PATIENCE, self.serving).await {
+            Ok(Ok(Ok(()))) => Ok(()),
+            Ok(Ok(Err(error))) => Err(Failure::run(format!("the server failed: {error}"))),
+            Ok(Err(error)) => Err(Failure::run(format!("the server panicked: {error}"))),
+            Err(_) => Err(Failure::run(format!(
+                "the server did not stop within {} s",
+                STOP_PATIENCE.as_secs()
+            ))),
+        }
+    }
+}
+
+fn connector(certs: &Certs) -> Result<TlsConnector, String> {
+    let text = |error: &dyn std::fmt::Display| error.to_string();
+    let certificate =
+        |pem: &str| CertificateDer::from_pem_slice(pem.as_bytes()).map_err(|error| text(&error));
+    let mut roots = RootCertStore::empty();
+    roots
+        .add(certificate(&certs.ca)?)
+        .map_err(|error| text(&error))?;
+    let key = PrivateKeyDer::from_pem_slice(certs.admin.key.as_bytes());
+    let config = ClientConfig::builder_with_provider(Arc::new(ring::default_provider()))
+        .with_safe_default_protocol_versions()
+        .map_err(|error| text(&error))?
+        .with_root_certificates(roots)
+        .with_client_auth_cert(
+            vec![certificate(&certs.admin.cert)?],
+            key.map_err(|error| text(&error))?,
+        )
+        .map_err(|error| text(&error))?;
+    Ok(TlsConnector::from(Arc::new(config)))
+}
