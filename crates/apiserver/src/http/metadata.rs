@@ -6,6 +6,7 @@ use serde_json::{Map, Value};
 
 use crate::{
     kinds::{Generation, Resource},
+    schema::time,
     status::Status,
 };
 
@@ -32,10 +33,7 @@ pub(crate) fn text<'a>(object: &'a Value, field: &str) -> &'a str {
 
 /// A time as objects carry it: whole seconds.
 pub(crate) fn stamp(now: Timestamp) -> String {
-    now.round(Unit::Second)
-        .unwrap_or(now)
-        .strftime("%Y-%m-%dT%H:%M:%SZ")
-        .to_string()
+    time::format_seconds(&now.round(Unit::Second).unwrap_or(now))
 }
 
 /// Puts the request's namespace into the object, or refuses another one.
@@ -79,7 +77,9 @@ pub(crate) fn wipe(object: &mut Value) {
 pub(crate) fn begin(object: &mut Value, resource: &Resource, now: Timestamp) {
     wipe(object);
     let metadata = of(object);
-    metadata.insert("uid".into(), uuid::Uuid::new_v4().to_string().into());
+    // Random enough, and no system call as `Uuid::new_v4` makes one.
+    let uid = uuid::Builder::from_random_bytes(rand::random()).into_uuid();
+    metadata.insert("uid".into(), uid.to_string().into());
     metadata.insert("creationTimestamp".into(), stamp(now).into());
     if !matches!(resource.rules.generation, Generation::Never) {
         metadata.insert("generation".into(), 1.into());

@@ -282,6 +282,14 @@ impl Arena {
     }
 }
 
+impl Field {
+    /// Whether objects have the field even where nothing was said.
+    fn is_always_written(&self) -> bool {
+        use Presence::{Always, Null, NullIfAbsent};
+        matches!(self.presence, Always | Null | NullIfAbsent)
+    }
+}
+
 impl Struct {
     /// The field of that name.
     pub fn field(&self, name: &str) -> Option<&Field> {
@@ -294,7 +302,8 @@ impl Struct {
 
     /// Go's name of the struct without its package: `PodSpec`.
     pub fn go_name(&self) -> &str {
-        self.name.rsplit('.').next().unwrap_or_default()
+        let start = self.name.bytes().rposition(|byte| byte == b'.');
+        start.map_or(&*self.name, |dot| &self.name[dot + 1..])
     }
 
     /// Go's name of the struct as reflection prints it: `v1.PodSpec`.

@@ -12,6 +12,9 @@ const MICROS: &str = "2006-01-02T15:04:05.000000Z07:00";
 /// # Errors
 /// Go's sentence when the text is no RFC 3339 time.
 pub fn seconds(text: &str) -> Result<String, String> {
+    if is_canonical(text.as_bytes()) {
+        return Ok(text.to_owned());
+    }
     read(text, SECONDS).map(|time| format_seconds(&time))
 }
 
@@ -23,21 +26,56 @@ pub fn micros(text: &str) -> Result<String, String> {
     read(text, MICROS).map(|time| format_micros(&time))
 }
 
+/// Whether a text is plainly in canonical form already; of those that are not plain, some are too.
+fn is_canonical(text: &[u8]) -> bool {
+    let number = |at: std::ops::Range<usize>| {
+        let digits = &text[at];
+        let value = digits.iter().fold(0_u32, |value, digit| {
+            value * 10 + u32::from(digit.wrapping_sub(b'0'))
+        });
+        digits.iter().all(u8::is_ascii_digit).then_some(value)
+    };
+    // Every month has 28 days, and the years before 2 are left to the calendar.
+    let within = |at, least, most| number(at).is_some_and(|value| (least..=most).contains(&value));
+    text.len() == 20
+        && (text[4], text[7], text[10], text[13]) == (b'-', b'-', b'T', b':')
+        && (text[16], text[19]) == (b':', b'Z')
+        && within(0..4, 2, 9999)
+        && within(5..7, 1, 12)
+        && within(8..10, 1, 28)
+        && within(11..13, 0, 23)
+        && within(14..16, 0, 59)
+        && within(17..19, 0, 59)
+}
+
 /// `2006-01-02T15:04:05Z`.
 pub fn format_seconds(time: &Timestamp) -> String {
-    time.to_zoned(TimeZone::UTC)
-        .strftime("%Y-%m-%dT%H:%M:%SZ")
-        .to_string()
+    let time = TimeZone::UTC.to_datetime(*time);
+    let mut text = *b"0000-00-00T00:00:00Z";
+    // The API has no years before 0.
+    let year = time.year().unsigned_abs();
+    let parts = [
+        (0, (year / 100) as u8),
+        (2, (year % 100) as u8),
+        (5, time.month().unsigned_abs()),
+        (8, time.day().unsigned_abs()),
+        (11, time.hour().unsigned_abs()),
+        (14, time.minute().unsigned_abs()),
+        (17, time.second().unsigned_abs()),
+    ];
+    for (at, part) in parts {
+        text[at] += part / 10;
+        text[at + 1] += part % 10;
+    }
+    text.iter().map(|&byte| byte as char).collect()
 }
 
 /// `2006-01-02T15:04:05.000000Z`.
 pub fn format_micros(time: &Timestamp) -> String {
-    let micros = time.subsec_microsecond() + i32::from(time.subsec_microsecond() < 0) * 1_000_000;
-    let whole = time
-        .to_zoned(TimeZone::UTC)
-        .strftime("%Y-%m-%dT%H:%M:%S")
-        .to_string();
-    format!("{whole}.{micros:06}Z")
+    let micros = TimeZone::UTC.to_datetime(*time).subsec_nanosecond() / 1000;
+    let mut text = format_seconds(time);
+    text.pop();
+    format!("{text}.{micros:06}Z")
 }
 
 /// Walks the layout element by element, so that the error names the element that did not fit.
@@ -114,6 +152,25 @@ mod tests {
         assert_eq!(
             micros("2024-05-01T12:00:00.000075Z").as_deref(),
             Ok("2024-05-01T12:00:00.000075Z")
+        );
+    }
+
+    #[test]
+    fn a_time_reads_the_same_the_short_and_the_long_way() {
+        for text in [
+            "2024-05-01T12:00:00Z",
+            "9999-12-28T23:59:59Z",
+            "0002-01-01T00:00:00Z",
+            "1969-12-31T23:59:59Z",
+        ] {
+            let read: Timestamp = text.parse().expect("it is a time");
+            assert_eq!(seconds(text), Ok(format_seconds(&read)));
+            assert_eq!(format_seconds(&read), text);
+        }
+        assert!(!is_canonical(b"2024-02-29T12:00:00Z") && !is_canonical(b"2024-02-2/T12:00:00Z"));
+        assert_eq!(
+            seconds("2024-02-29T12:00:00Z").as_deref(),
+            Ok("2024-02-29T12:00:00Z")
         );
     }
 

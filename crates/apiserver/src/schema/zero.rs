@@ -6,7 +6,7 @@
 
 use serde_json::{Map, Value};
 
-use super::{Arena, Node, Presence, Scalar, Struct, Type, TypeId};
+use super::{Arena, Field, Node, Presence, Scalar, Struct, Type, TypeId};
 
 /// When an object is looked at.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -24,25 +24,19 @@ pub fn normalise(kind: &Type, value: &mut Value) {
 
 fn normalise_at(arena: &Arena, id: TypeId, value: &mut Value) {
     match (arena.node(id), value) {
-        (Node::Struct(fields), Value::Object(map)) => {
-            if fields.custom {
-                for field in fields
-                    .fields
-                    .iter()
-                    .filter(|field| field.presence != Presence::Verbatim)
+        (Node::Struct(fields), Value::Object(map)) if fields.custom => {
+            for (key, value) in map {
+                if let Some(field) = fields.field(key)
+                    && field.presence != Presence::Verbatim
                 {
-                    if let Some(value) = map.get_mut(&*field.name) {
-                        normalise_at(arena, field.id, value);
-                    }
-                }
-                return;
-            }
-            for field in &fields.fields {
-                if let Some(value) = map.get_mut(&*field.name) {
                     normalise_at(arena, field.id, value);
                 }
             }
-            complete(arena, fields, map, Form::Stored);
+        }
+        (Node::Struct(fields), Value::Object(map)) => {
+            settle(arena, fields, map, Form::Stored, |field, value| {
+                normalise_at(arena, field.id, value);
+            });
         }
         (Node::Map { value: item, .. }, Value::Object(map)) => map
             .values_mut()
@@ -56,40 +50,45 @@ fn normalise_at(arena: &Arena, id: TypeId, value: &mut Value) {
 
 /// Drops, adds and nulls the fields of one struct whose present fields are in form already.
 pub(super) fn complete(arena: &Arena, fields: &Struct, map: &mut Map<String, Value>, form: Form) {
-    for field in &fields.fields {
-        let current = map.get(&*field.name);
+    settle(arena, fields, map, form, |_, _| {});
+}
+
+/// [`complete`] for fields that `visit` brings in form. It goes through what is there: types have many more fields than objects.
+fn settle(
+    arena: &Arena,
+    fields: &Struct,
+    map: &mut Map<String, Value>,
+    form: Form,
+    visit: impl Fn(&Field, &mut Value),
+) {
+    let mut dropped: Vec<&Field> = Vec::new();
+    for (key, value) in map.iter_mut() {
+        let Some(field) = fields.field(key) else {
+            continue;
+        };
+        visit(field, value);
         match field.presence {
-            Presence::DropZero => {
-                if current.is_some_and(|value| is_empty(arena, field.id, value)) {
-                    map.remove(&*field.name);
-                }
+            Presence::DropZero if is_empty(arena, field.id, value) => dropped.push(field),
+            Presence::Optional if value.is_null() => dropped.push(field),
+            Presence::Always if value.is_null() => *value = zero(arena, field.id),
+            Presence::Null if form == Form::Stored && is_empty(arena, field.id, value) => {
+                *value = Value::Null;
             }
-            Presence::Optional => {
-                if current.is_some_and(Value::is_null) {
-                    map.remove(&*field.name);
-                }
-            }
-            Presence::Always => {
-                if current.is_none_or(Value::is_null) {
-                    map.insert(field.name.to_string(), zero(arena, field.id));
-                }
-            }
-            Presence::Null => {
-                let is_nil = |value: &Value| match form {
-                    Form::Decoded => value.is_null(),
-                    Form::Stored => is_empty(arena, field.id, value),
-                };
-                if current.is_none_or(is_nil) {
-                    map.insert(field.name.to_string(), Value::Null);
-                }
-            }
-            Presence::NullIfAbsent => {
-                if current.is_none() {
-                    map.insert(field.name.to_string(), Value::Null);
-                }
-            }
-            Presence::Verbatim => {}
+            _ => {}
         }
+    }
+    for field in dropped {
+        map.remove(&*field.name);
+    }
+    for field in &fields.fields {
+        if !field.is_always_written() || map.contains_key(&*field.name) {
+            continue;
+        }
+        let value = match field.presence {
+            Presence::Always => zero(arena, field.id),
+            _ => Value::Null,
+        };
+        map.insert(field.name.to_string(), value);
     }
 }
 

@@ -11,7 +11,7 @@ use crate::{
 
 /// A time as the API prints it: whole seconds.
 pub(crate) fn seconds(time: jiff::Timestamp) -> String {
-    time.strftime("%Y-%m-%dT%H:%M:%SZ").to_string()
+    crate::schema::time::format_seconds(&time)
 }
 
 /// Keeps what a writer of the status may leave out, and gives conditions the times that are always printed.

@@ -369,6 +369,7 @@ fn read_struct<'de, 's, A: MapAccess<'de>>(
     // A field that was null has left nothing in the map to tell that it was there.
     let mut nulls: Vec<&'s str> = Vec::new();
     let outer = walker.owner;
+    let owner = fields.go_name();
     while let Some(key) = entries.next_key_seed(FieldName(fields))? {
         let (field, name) = match key {
             Key::Known(field, name) => (field, name),
@@ -379,11 +380,12 @@ fn read_struct<'de, 's, A: MapAccess<'de>>(
                 continue;
             }
         };
-        if map.contains_key(&*field.name) || nulls.contains(&&*field.name) {
+        let again = map.contains_key(&*field.name);
+        if again || nulls.contains(&&*field.name) {
             let path = walker.path_to(&field.name);
             walker.report(Problem::Duplicate(path));
         }
-        walker.owner = fields.go_name();
+        walker.owner = owner;
         let length = walker.enter(&field.name);
         walker.fields.push(&field.name);
         let value = entries.next_value_seed(Seed {
@@ -397,11 +399,12 @@ fn read_struct<'de, 's, A: MapAccess<'de>>(
             nulls.push(&field.name);
             continue;
         }
-        add(
-            &mut map,
-            name.unwrap_or_else(|| field.name.to_string()),
-            value,
-        );
+        let name = name.unwrap_or_else(|| field.name.to_string());
+        if again {
+            add(&mut map, name, value);
+        } else {
+            map.insert(name, value);
+        }
     }
     walker.owner = outer;
     zero::complete(walker.arena, fields, &mut map, zero::Form::Decoded);
@@ -490,5 +493,10 @@ impl<'s> Visitor<'_> for FieldName<'s> {
 
 /// Appends `[index]` to a path.
 fn push_index(path: &mut String, index: usize) {
-    write!(path, "[{index}]").expect("writing to a string does not fail");
+    path.push('[');
+    match u8::try_from(index) {
+        Ok(digit @ 0..=9) => path.push((b'0' + digit) as char),
+        _ => write!(path, "{index}").expect("writing to a string does not fail"),
+    }
+    path.push(']');
 }
