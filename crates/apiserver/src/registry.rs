@@ -56,6 +56,13 @@ impl Row {
         value
     }
 
+    /// [`Row::served`] as a folded tree ([`Object::parse_folded`]), for a write.
+    pub fn served_folded(&self, object: &Object) -> Value {
+        let mut value = object.parse_folded();
+        self.to_served(&mut value);
+        value
+    }
+
     /// [`Row::served`] for objects that are looked up often: parsed once per version where stored bytes are served.
     pub fn looked_up(&self, object: &Object) -> Arc<Value> {
         if self.serves_stored_bytes() {

@@ -175,7 +175,9 @@ impl Applied {
 
 impl Source for Applied {
     fn make(&self, call: &Call, old: &Value) -> Result<Value, Status> {
-        self.merged(call, Some(old))
+        let mut old = old.clone();
+        ownership::unfold(&mut old);
+        self.merged(call, Some(&old))
     }
 
     fn make_new(&self, call: &Call) -> Result<Option<Value>, Status> {

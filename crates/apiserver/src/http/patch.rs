@@ -14,7 +14,7 @@ use super::{
     write::{self, Part, Source},
 };
 use crate::{
-    schema::{Type, decode, merge},
+    schema::{Type, decode, merge, ownership},
     status::Status,
 };
 
@@ -91,6 +91,16 @@ impl Patch {
         }
     }
 
+    /// Whether it says nothing of managedFields, so that they stay as they are.
+    fn spares_owners(&self) -> bool {
+        match self {
+            Patch::Json(_) => false,
+            Patch::Merge(patch) | Patch::Strategic(patch) => patch
+                .get("metadata")
+                .is_none_or(|metadata| metadata.get("managedFields").is_none()),
+        }
+    }
+
     /// The refusal of a result that does not fit the type.
     pub(crate) fn unfit(&self, schema: &Type, tree: &Value, why: &dyn Display) -> Status {
         let text = match self {
@@ -136,16 +146,21 @@ const STATUS_FIELDS: &[&str] = &["apiVersion", "kind", "metadata", "status"];
 
 impl Source for Patched {
     fn make(&self, call: &Call, old: &Value) -> Result<Value, Status> {
-        // Copying and decoding a spec that is going to be put back is most of the work of a small patch. A refusal shows the
-        // whole object, so one that is refused is tried again on all of it.
-        if self.only_status
-            && self.patch.is_limited_to(STATUS_FIELDS)
-            && let Ok(mut object) = self.patched(call, || without_spec(old))
+        // Copying and decoding what is going to be put back is most of the work of a small patch. A refusal shows the whole object, so a
+        // patch that is refused is tried again on all of it.
+        let only_status = self.only_status && self.patch.is_limited_to(STATUS_FIELDS);
+        let is_part = |field: &str| !only_status || STATUS_FIELDS.contains(&field);
+        if self.patch.spares_owners()
+            && let Ok(mut object) = self.patched(call, || without_owners(old, is_part))
         {
-            write::keep_fields(&mut object, old, |field| !STATUS_FIELDS.contains(&field));
+            if only_status {
+                write::keep_fields(&mut object, old, |field| !is_part(field));
+            }
             return complete(call, object);
         }
-        complete(call, self.patched(call, || old.clone())?)
+        let mut whole = old.clone();
+        ownership::unfold(&mut whole);
+        complete(call, self.patched(call, || whole.clone())?)
     }
 }
 
@@ -169,13 +184,14 @@ fn complete(call: &Call, mut object: Value) -> Result<Value, Status> {
     Ok(object)
 }
 
-/// The fields that a write of the status can change, without the managedFields, which such writes never set.
-fn without_spec(old: &Value) -> Value {
+/// Some fields of an object, without its managedFields.
+fn without_owners(old: &Value, is_part: impl Fn(&str) -> bool) -> Value {
     let Some(old) = old.as_object() else {
         return Value::Null;
     };
-    let fields = STATUS_FIELDS.iter().filter_map(|field| {
-        let value = match (*field, old.get(*field)?) {
+    let fields = old.iter().filter(|(field, _)| is_part(field));
+    let fields = fields.map(|(field, value)| {
+        let value = match (&**field, value) {
             ("metadata", Value::Object(metadata)) => metadata
                 .iter()
                 .filter(|(key, _)| *key != "managedFields")
@@ -183,7 +199,7 @@ fn without_spec(old: &Value) -> Value {
                 .collect(),
             (_, value) => value.clone(),
         };
-        Some(((*field).to_owned(), value))
+        (field.clone(), value)
     });
     Value::Object(fields.collect())
 }

@@ -26,7 +26,11 @@ use super::{
     negotiate::{Form, Media, SUPPORTED, Shape},
     table,
 };
-use crate::{schema::proto, status::Status, store::Object};
+use crate::{
+    schema::{ownership, proto},
+    status::Status,
+    store::Object,
+};
 
 /// Bodies above this size are compressed for clients that take gzip.
 const GZIP_FROM: usize = 128 * 1024;
@@ -39,6 +43,14 @@ pub(crate) enum Outcome {
     Object(Value),
     /// Something that has no other form than its own (Status, Scale).
     Plain(Value),
+}
+
+impl Outcome {
+    /// A folded object of the call's kind that is not stored as it is.
+    pub(crate) fn unfolded(mut object: Value) -> Self {
+        ownership::unfold(&mut object);
+        Outcome::Object(object)
+    }
 }
 
 /// Writes an outcome in the form the client asked for.

@@ -165,7 +165,8 @@ fn remove(object: &mut Value, field: &str) {
 }
 
 /// Changes a stored object of any kind outside the ordinary verbs: no validation, no admission, tried again until it fits. `change`
-/// may refuse; `Ok(false)` means there is nothing to do. Answers with the object as it is then.
+/// is given the object in served form and folded ([`ownership::fold`]), and may refuse; `Ok(false)` means there is nothing to do. Answers
+/// with the object as it is then.
 pub(crate) async fn modify(
     row: &Row,
     now: Timestamp,
@@ -178,13 +179,13 @@ pub(crate) async fn modify(
             .collection
             .get(key.as_str())
             .ok_or_else(|| Status::not_found(&row.resource, key.name()))?;
-        let mut object = row.served(&stored);
+        let mut object = row.served_folded(&stored);
         if !change(&mut object)? {
             return Ok(Outcome::Stored(stored));
         }
         schema::normalise(&row.resource.schema, &mut object);
         if dry_run {
-            return Ok(Outcome::Object(object));
+            return Ok(Outcome::unfolded(object));
         }
         let draft = draft_of(row, EventType::Modified, object);
         if let Ok(stored) = row

@@ -7,18 +7,21 @@
 use std::collections::BTreeMap;
 
 use jiff::Timestamp;
-use serde_json::{Map, Value, json};
+use serde_json::{Map, Value};
 
 use super::{Type, time, zero};
 
 mod apply;
 mod compare;
+mod folded;
 mod scale;
 mod set;
 
 pub use apply::apply;
 use compare::fields_of;
 pub use compare::{Comparison, compare};
+use folded::Kept;
+pub use folded::{fold, unfold};
 pub use scale::{owners_after_scale, owners_of_scale};
 pub use set::FieldSet;
 
@@ -56,6 +59,22 @@ pub struct Writer<'a> {
     pub now: Timestamp,
 }
 
+impl Writer<'_> {
+    /// Whose entry the writer's updates are in.
+    fn as_manager(&self) -> Manager {
+        let name = match self.manager {
+            "" => "unknown",
+            name => name,
+        };
+        Manager {
+            operation: "Update".to_owned(),
+            name: name.to_owned(),
+            api_version: self.api_version.to_owned(),
+            subresource: self.subresource.unwrap_or_default().to_owned(),
+        }
+    }
+}
+
 /// What makes an entry of managedFields its own.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Manager {
@@ -73,29 +92,50 @@ struct Entry {
 
 type Managers = BTreeMap<Manager, Entry>;
 
-/// Brings the object's managedFields up to date: `old` is the stored object, `None` at creation.
+/// Brings the object's managedFields up to date and folds them: `old` is the stored object, folded or not, `None` at creation.
 pub fn track(kind: &Type, writer: &Writer<'_>, object: &mut Value, old: Option<&Value>) {
-    let sent = take_entries(object);
+    let sent = take_entries(object).filter(|_| writer.subresource.is_none());
     let stored = old.and_then(|old| old.pointer("/metadata/managedFields"));
-    let mut managers = match (&sent, stored) {
-        (Some(sent), _) if writer.subresource.is_none() && is_reset(sent) => Managers::new(),
-        (Some(sent), stored) if writer.subresource.is_none() => match parse(sent) {
-            Some(managers) if !managers.is_empty() => managers,
-            _ => stored.and_then(parse).unwrap_or_default(),
-        },
-        (_, stored) => stored.and_then(parse).unwrap_or_default(),
-    };
-    if managers.is_empty() && old.is_some() {
+    let mut managers = Managers::new();
+    let mut kept = Vec::new();
+    if !sent.as_ref().is_some_and(is_reset) {
+        managers = sent.as_ref().and_then(parse).unwrap_or_default();
+        if managers.is_empty() {
+            kept = stored.and_then(Kept::all).unwrap_or_default();
+        }
+    }
+    if managers.is_empty() && kept.is_empty() && old.is_some() {
         return;
     }
-    let blank = zero::zero(kind.arena(), kind.id());
-    let before = old.unwrap_or(&blank);
+    let blank;
+    let before = match old {
+        Some(old) => old,
+        None => {
+            blank = zero::zero(kind.arena(), kind.id());
+            &blank
+        }
+    };
     let ignored = ignored_fields(kind, writer, object);
     if let Some(comparison) = compare(kind, before, object) {
-        update(&mut managers, writer, comparison, &ignored);
-        merge_ancient(&mut managers);
+        let changes = Changes::new(comparison, &ignored);
+        let me = writer.as_manager();
+        let many = kept.len() >= MAX_UPDATE_MANAGERS;
+        let meets = |kept: &mut Kept| many || kept.manager == me || changes.may_meet(kept);
+        for met in kept.extract_if(.., meets) {
+            met.read(&mut managers);
+        }
+        update(&mut managers, writer, changes);
+        // What is left unread are fewer than may be merged.
+        if kept.is_empty() {
+            merge_ancient(&mut managers);
+        }
     }
-    write_down(object, managers);
+    let read = managers.into_iter();
+    let read = read.map(|(manager, entry)| (manager, entry.time, entry.fields.to_text().into()));
+    write_down(
+        object,
+        read.chain(kept.into_iter().map(Kept::written)).collect(),
+    );
 }
 
 /// Gives the object the stored times back when nothing but times of managedFields differs: such a write is none.
@@ -180,45 +220,49 @@ fn ignored_fields(kind: &Type, writer: &Writer<'_>, object: &Value) -> FieldSet 
     ignored
 }
 
-fn update(
-    managers: &mut Managers,
-    writer: &Writer<'_>,
-    comparison: Comparison,
-    ignored: &FieldSet,
-) {
-    let Comparison {
-        added: mut changed,
-        mut modified,
-        mut removed,
-    } = comparison;
-    for set in [&mut changed, &mut modified, &mut removed] {
-        set.subtract_below(ignored);
+/// What a write changes that somebody can own.
+struct Changes {
+    /// Set or set anew.
+    set: FieldSet,
+    removed: FieldSet,
+}
+
+impl Changes {
+    fn new(comparison: Comparison, ignored: &FieldSet) -> Self {
+        let Comparison {
+            added: mut set,
+            mut modified,
+            mut removed,
+        } = comparison;
+        for found in [&mut set, &mut modified, &mut removed] {
+            found.subtract_below(ignored);
+        }
+        set.merge(modified);
+        Changes { set, removed }
     }
-    changed.merge(modified);
+
+    fn may_meet(&self, kept: &Kept) -> bool {
+        kept.may_meet(&self.set) || kept.may_meet(&self.removed)
+    }
+}
+
+fn update(managers: &mut Managers, writer: &Writer<'_>, changes: Changes) {
+    let Changes { set, removed } = changes;
     for entry in managers.values_mut() {
-        entry.fields.subtract(&changed);
+        entry.fields.subtract(&set);
         entry.fields.subtract(&removed);
     }
     managers.retain(|_, entry| !entry.fields.is_empty());
-    let taken = without_nobodys(changed);
+    let taken = without_nobodys(set);
     if taken.is_empty() {
         return;
     }
-    let name = if writer.manager.is_empty() {
-        "unknown"
-    } else {
-        writer.manager
-    };
-    let manager = Manager {
-        operation: "Update".to_owned(),
-        name: name.to_owned(),
-        api_version: writer.api_version.to_owned(),
-        subresource: writer.subresource.unwrap_or_default().to_owned(),
-    };
-    let entry = managers.entry(manager).or_insert_with(|| Entry {
-        fields: FieldSet::default(),
-        time: None,
-    });
+    let entry = managers
+        .entry(writer.as_manager())
+        .or_insert_with(|| Entry {
+            fields: FieldSet::default(),
+            time: None,
+        });
     entry.fields.merge(taken);
     entry.time = Some(time::format_seconds(&writer.now));
 }
@@ -272,58 +316,69 @@ fn merge_ancient(managers: &mut Managers) {
 fn parse(entries: &Value) -> Option<Managers> {
     let mut managers = Managers::new();
     for entry in entries.as_array()? {
-        let text = |field: &str| {
-            entry
-                .get(field)
-                .and_then(Value::as_str)
-                .unwrap_or_default()
-                .to_owned()
-        };
+        let manager = Manager::of(entry)?;
+        let fields = entry
+            .get("fieldsV1")
+            .map_or(Some(FieldSet::default()), FieldSet::from_json)?;
+        let time = text_of(entry, "time");
+        managers.insert(manager, Entry { fields, time });
+    }
+    Some(managers)
+}
+
+fn text_of(entry: &Value, field: &str) -> Option<String> {
+    entry.get(field).and_then(Value::as_str).map(str::to_owned)
+}
+
+impl Manager {
+    /// Whose entry it is; `None` when it is no valid entry.
+    fn of(entry: &Value) -> Option<Manager> {
+        let text = |field: &str| text_of(entry, field).unwrap_or_default();
         let manager = Manager {
             operation: text("operation"),
             name: text("manager"),
             api_version: text("apiVersion"),
             subresource: text("subresource"),
         };
-        if !["Apply", "Update"].contains(&manager.operation.as_str())
-            || manager.api_version.is_empty()
-            || text("fieldsType") != "FieldsV1"
-        {
-            return None;
-        }
-        let fields = entry
-            .get("fieldsV1")
-            .map_or(Some(FieldSet::default()), FieldSet::from_json)?;
-        let time = entry.get("time").and_then(Value::as_str).map(str::to_owned);
-        managers.insert(manager, Entry { fields, time });
+        let known = ["Apply", "Update"].contains(&manager.operation.as_str())
+            && !manager.api_version.is_empty()
+            && entry
+                .get("fieldsType")
+                .is_some_and(|kind| kind == "FieldsV1");
+        known.then_some(manager)
     }
-    Some(managers)
 }
 
 fn store(object: &mut Value, managers: &Managers) {
-    write_down(object, managers.clone());
+    write_down(object, with_sets(managers.clone()).collect());
 }
 
-fn write_down(object: &mut Value, managers: Managers) {
+/// An entry without its set, and the set as managedFields hold it, folded or not.
+type Row = (Manager, Option<String>, Value);
+
+fn with_sets(entries: impl IntoIterator<Item = (Manager, Entry)>) -> impl Iterator<Item = Row> {
+    let entries = entries.into_iter();
+    entries.map(|(manager, entry)| (manager, entry.time, entry.fields.into_json()))
+}
+
+fn write_down(object: &mut Value, rows: Vec<Row>) {
     let Some(metadata) = object.get_mut("metadata").and_then(Value::as_object_mut) else {
         return;
     };
-    if managers.is_empty() {
-        return;
+    if !rows.is_empty() {
+        metadata.insert("managedFields".to_owned(), written(rows));
     }
-    let entries = written(managers.into_iter().collect());
-    metadata.insert("managedFields".to_owned(), entries);
 }
 
 /// Entries as managedFields hold them.
-fn written(mut sorted: Vec<(Manager, Entry)>) -> Value {
-    sorted.sort_by(|(manager, entry), (other, other_entry)| {
+fn written(mut sorted: Vec<Row>) -> Value {
+    sorted.sort_by(|(manager, time, _), (other, other_time, _)| {
         let by_operation = manager.operation.cmp(&other.operation);
         by_operation
-            .then_with(|| entry.time.cmp(&other_entry.time))
+            .then_with(|| time.cmp(other_time))
             .then_with(|| manager.cmp(other))
     });
-    let entries = sorted.into_iter().map(|(manager, entry)| {
+    let entries = sorted.into_iter().map(|(manager, time, fields)| {
         let mut written = Map::new();
         for (field, text) in [
             ("manager", manager.name),
@@ -335,11 +390,11 @@ fn written(mut sorted: Vec<(Manager, Entry)>) -> Value {
                 written.insert(field.to_owned(), text.into());
             }
         }
-        if let Some(time) = entry.time {
+        if let Some(time) = time {
             written.insert("time".to_owned(), time.into());
         }
-        written.insert("fieldsType".to_owned(), json!("FieldsV1"));
-        written.insert("fieldsV1".to_owned(), entry.fields.into_json());
+        written.insert("fieldsType".to_owned(), "FieldsV1".into());
+        written.insert("fieldsV1".to_owned(), fields);
         Value::Object(written)
     });
     entries.collect()

@@ -7,6 +7,7 @@
 //! published here; in memory it never waits.
 
 mod expiry;
+mod json;
 mod list;
 mod log;
 pub mod object;

@@ -5,11 +5,13 @@
 //! known only under the collection's lock, so a [`Draft`] leaves a slot of the expected width for it: nothing is
 //! serialized while a lock is held.
 
-use std::{borrow::Borrow, fmt, ops::Range, sync::Arc};
+use std::{borrow::Borrow, cell::RefCell, fmt, ops::Range, sync::Arc};
 
 use arc_swap::ArcSwapOption;
 use bytes::Bytes;
 use serde_json::{Map, Value};
+
+use super::json;
 
 /// `namespace/name`, or `name` for cluster-scoped objects; ordered as those strings are, which is the order of lists.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -126,26 +128,33 @@ struct Layout {
 
 const LINE_END: &[u8] = b"}\n";
 
+thread_local! {
+    /// Where lines are written before they get a buffer of exactly their size. It grows to the largest object, 3 MiB at most.
+    static SCRATCH: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
+}
+
 impl Draft {
     /// Serializes an object for a write that makes the given event, leaving room for a revision as long as `expected`.
+    /// The object may be folded ([`Object::parse_folded`]).
     pub fn new(event: EventType, object: &Value, fields: Box<[Box<str>]>, expected: u64) -> Self {
-        let mut line = Vec::with_capacity(1024);
-        open_line(&mut line, event);
-        let start = line.len();
-        let (body, slot) = write_object(&mut line, object, expected);
-        line.extend_from_slice(LINE_END);
-        line.shrink_to_fit();
-        let layout = Layout {
-            object: start as u32,
-            body: body as u32,
-            revision: slot.start as u32,
-            revision_len: slot.len() as u32,
-        };
-        Draft {
-            line,
-            layout,
-            meta: Arc::new(Meta::of(object, fields)),
-        }
+        SCRATCH.with_borrow_mut(|line| {
+            line.clear();
+            open_line(line, event);
+            let start = line.len();
+            let (body, slot) = write_object(line, object, expected);
+            line.extend_from_slice(LINE_END);
+            let layout = Layout {
+                object: start as u32,
+                body: body as u32,
+                revision: slot.start as u32,
+                revision_len: slot.len() as u32,
+            };
+            Draft {
+                line: line.to_vec(),
+                layout,
+                meta: Arc::new(Meta::of(object, fields)),
+            }
+        })
     }
 
     /// Fills in the revision. Copies nothing unless the number of digits has changed since [`Draft::new`].
@@ -217,6 +226,13 @@ impl Object {
     pub fn parse(&self) -> Value {
         let bytes = &self.line[self.layout.object as usize..self.line.len() - LINE_END.len()];
         serde_json::from_slice(bytes).expect("stored objects were serialized from trees")
+    }
+
+    /// The object as a folded tree: every `fieldsV1` of its managedFields is a string that holds the set's JSON. For those who write the
+    /// object again and look at no other set than their own.
+    pub fn parse_folded(&self) -> Value {
+        let bytes = &self.line[self.layout.object as usize..self.line.len() - LINE_END.len()];
+        json::read_folded(bytes).expect("stored objects were serialized from trees")
     }
 
     /// The object as a tree that is kept as long as this version is the current one: for objects that are looked up at many writes
@@ -304,14 +320,19 @@ fn write_object(out: &mut Vec<u8>, object: &Value, expected: u64) -> (usize, Ran
     out.push(b'{');
     for key in ["apiVersion", "kind"] {
         if let Some(value) = object.get(key) {
-            write_entry(out, key, value);
+            json::write_entry(out, key, value);
             out.push(b',');
         }
     }
     let body = out.len();
     out.extend_from_slice(b"\"metadata\":{");
     for (key, value) in metadata.iter().filter(|(key, _)| *key != "resourceVersion") {
-        write_entry(out, key, value);
+        if key == "managedFields" {
+            out.extend_from_slice(b"\"managedFields\":");
+            json::write_owners(out, value);
+        } else {
+            json::write_entry(out, key, value);
+        }
         out.push(b',');
     }
     out.extend_from_slice(b"\"resourceVersion\":\"");
@@ -324,16 +345,10 @@ fn write_object(out: &mut Vec<u8>, object: &Value, expected: u64) -> (usize, Ran
         .filter(|(key, _)| !matches!(key.as_str(), "apiVersion" | "kind" | "metadata"))
     {
         out.push(b',');
-        write_entry(out, key, value);
+        json::write_entry(out, key, value);
     }
     out.push(b'}');
     (body, slot)
-}
-
-fn write_entry(out: &mut Vec<u8>, key: &str, value: &Value) {
-    serde_json::to_writer(&mut *out, key).expect("strings serialize");
-    out.push(b':');
-    serde_json::to_writer(&mut *out, value).expect("trees serialize");
 }
 
 #[cfg(test)]

@@ -214,6 +214,7 @@ impl Scaled<'_> {
         };
         if !matches!(self.change, Change::Apply(..)) {
             ownership::track(self.expected.schema, &writer, &mut scale, Some(&before));
+            ownership::unfold(&mut scale);
         }
         let after = ownership::owners_after_scale(
             entries,
@@ -227,7 +228,9 @@ impl Scaled<'_> {
 
 impl Source for Scaled<'_> {
     fn make(&self, call: &Call, old: &Value) -> Result<Value, Status> {
-        let (scale, entries) = self.scale(call, old)?;
+        let mut object = old.clone();
+        ownership::unfold(&mut object);
+        let (scale, entries) = self.scale(call, &object)?;
         let replicas = scale["spec"]["replicas"].as_i64().unwrap_or(0);
         if replicas < 0 {
             let mut errors = Errors::default();
@@ -252,7 +255,6 @@ impl Source for Scaled<'_> {
                 &errors,
             ));
         }
-        let mut object = old.clone();
         write_at(&mut object, self.paths.spec, replicas.into());
         let metadata = metadata::of(&mut object);
         // A Scale without a version is for whatever is stored, also where objects themselves must name theirs.

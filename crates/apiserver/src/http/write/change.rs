@@ -31,9 +31,9 @@ pub(crate) enum Part {
     Piece,
 }
 
-/// Where an update gets its new object from, given the stored one in served form.
+/// Where an update gets its new object from, given the stored one in served form and folded ([`ownership::fold`]).
 pub(crate) trait Source: Sync {
-    /// The new object, decoded and defaulted.
+    /// The new object, decoded and defaulted; folded or not.
     fn make(&self, call: &Call, old: &Value) -> Result<Value, Status>;
 
     /// The object to create where there is none; `None` refuses with 404.
@@ -97,13 +97,14 @@ async fn update_once(
     let ctx = call.ctx(options.dry_run);
     let name = stored.key().name();
     let subresource = call.subresource.as_deref().unwrap_or_default();
-    let old = call.row.served(stored);
+    let old = call.row.served_folded(stored);
     let mut object = source.make(call, &old)?;
     check_version(call, &object, stored)?;
     put_back(call, part, &mut object, &old);
     if source.tracks_ownership() {
         own(call, options, &mut object, Some(&old));
     }
+    ownership::fold(&mut object);
     mutate(
         call,
         options,
@@ -182,14 +183,14 @@ async fn update_once(
         return Ok(Some(Outcome::Stored(stored.clone())));
     }
     if options.dry_run {
-        return Ok(Some(Outcome::Object(object)));
+        return Ok(Some(Outcome::unfolded(object)));
     }
     if is_released(call, &object) {
         let change = Change::Delete(stored.clone());
         return Ok(match call.row.collection.commit(change, call.now).await {
             Ok(_) => {
                 release(call, &object);
-                Some(Outcome::Object(object))
+                Some(Outcome::unfolded(object))
             }
             Err(_) => None,
         });
@@ -211,7 +212,7 @@ fn is_stored(call: &Call, object: &Value, stored: &Object) -> bool {
     }
     let mut form = object.clone();
     call.row.to_stored(&mut form);
-    form == stored.parse()
+    form == stored.parse_folded()
 }
 
 /// The 409 of a write against another version.

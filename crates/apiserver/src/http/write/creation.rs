@@ -12,7 +12,7 @@ use crate::{
         reply::Outcome,
     },
     kinds::StatusOnCreate,
-    schema,
+    schema::{self, ownership},
     status::Status,
     store::{Change, EventType, Object},
     validation::metadata as check_metadata,
@@ -32,6 +32,7 @@ pub(crate) async fn create(
     metadata::wipe(&mut object);
     dedup_owners(call, &mut object, false);
     own(call, options, &mut object, None);
+    ownership::fold(&mut object);
     let name = metadata::text(&object, "name").to_owned();
     mutate(call, options, Operation::Create, &name, &mut object, None)?;
     dedup_owners(call, &mut object, true);
@@ -111,7 +112,7 @@ async fn create_named(
         if behaviour.rewrites_stored() {
             behaviour.default(&mut object);
         }
-        return Ok(Outcome::Object(object));
+        return Ok(Outcome::unfolded(object));
     }
     let draft = draft(call, EventType::Added, object);
     match call

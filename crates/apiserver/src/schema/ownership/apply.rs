@@ -6,8 +6,8 @@
 use serde_json::Value;
 
 use super::{
-    Entry, Manager, Managers, Writer, compare, fields_of, ignored_fields, merge_ancient, parse,
-    set::FieldSet, store, take_entries, update, without_nobodys,
+    Changes, Entry, Manager, Managers, Writer, compare, fields_of, ignored_fields, merge_ancient,
+    parse, set::FieldSet, store, take_entries, update, without_nobodys,
 };
 use crate::{
     schema::{Type, time, zero},
@@ -52,7 +52,11 @@ pub fn apply(
             ..*writer
         };
         if let Some(comparison) = compare(kind, &blank, &live) {
-            update(&mut managers, &before, comparison, &FieldSet::default());
+            update(
+                &mut managers,
+                &before,
+                Changes::new(comparison, &FieldSet::default()),
+            );
         }
     }
     let mut applied = match attempt(kind, writer, force, config, &live, managers.clone())? {

@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 
 use serde_json::Value;
 
-use super::{Entry, FieldSet, Manager, parse, written};
+use super::{Entry, FieldSet, Manager, parse, with_sets, written};
 
 const SCALE_VERSION: &str = "autoscaling/v1";
 const REPLICAS_OF_SCALE: &str = "spec.replicas";
@@ -30,7 +30,7 @@ pub fn owners_of_scale(entries: &Value, path: &str) -> Option<Value> {
             (manager, Entry { fields, ..entry })
         })
         .collect();
-    (!owners.is_empty()).then(|| written(owners))
+    (!owners.is_empty()).then(|| written(with_sets(owners).collect()))
 }
 
 /// The object's entries after a write that left its Scale with the entries `scale`.
@@ -84,7 +84,7 @@ pub fn owners_after_scale(
             ),
         );
     }
-    (!kept.is_empty()).then(|| written(kept.into_values().collect()))
+    (!kept.is_empty()).then(|| written(with_sets(kept.into_values()).collect()))
 }
 
 /// What makes an entry the same one: appliers are known by their names whatever the version.

@@ -4,6 +4,9 @@
 //! children being so, and the other way round. Every write builds and combines a few sets, so a level is a sorted vector, and there
 //! are forms of the operations that change a set in place.
 
+use std::fmt::{self, Write as _};
+
+use serde::de::{DeserializeSeed, Deserializer, IgnoredAny, MapAccess, Visitor};
 use serde_json::{Map, Value};
 
 /// A set of field paths.
@@ -255,6 +258,55 @@ impl FieldSet {
         Some(set)
     }
 
+    /// Reads FieldsV1 from text; `None` when it is no JSON or an element is malformed.
+    pub fn from_text(text: &str) -> Option<FieldSet> {
+        let mut deserializer = serde_json::Deserializer::from_str(text);
+        let read = Level.deserialize(&mut deserializer).ok()?;
+        deserializer.end().ok().map(|()| read.set)
+    }
+
+    /// The set as the text of FieldsV1.
+    pub fn to_text(&self) -> String {
+        let mut text = String::with_capacity(256);
+        self.write(false, &mut text);
+        text
+    }
+
+    fn write(&self, member: bool, text: &mut String) {
+        text.push('{');
+        // An element without anything below it is a member, and need not say so.
+        if member && !self.elements.is_empty() {
+            text.push_str("\".\":{}");
+        }
+        for element in &self.elements {
+            if text.ends_with('}') {
+                text.push(',');
+            }
+            if element
+                .name
+                .contains(|c: char| c < ' ' || c == '"' || c == '\\')
+            {
+                let quoted = Value::from(element.name.as_str());
+                write!(text, "{quoted}").expect("writing to a string does not fail");
+            } else {
+                text.push('"');
+                text.push_str(&element.name);
+                text.push('"');
+            }
+            text.push(':');
+            element.below.write(element.member, text);
+        }
+        text.push('}');
+    }
+
+    /// Whether a set in text form can have paths in common with this one; false is certain.
+    pub(super) fn may_meet(&self, text: &str) -> bool {
+        self.elements.iter().any(|element| {
+            let quoted = format!("\"{}\"", element.name);
+            element.name.contains(['"', '\\']) || text.contains(&quoted)
+        })
+    }
+
     /// The set as FieldsV1.
     pub fn into_json(self) -> Value {
         let written = self.elements.into_iter().map(|element| {
@@ -268,6 +320,53 @@ impl FieldSet {
             (element.name, below)
         });
         Value::Object(written.collect())
+    }
+}
+
+/// One level of FieldsV1 as it is read.
+struct Level;
+
+struct ReadLevel {
+    set: FieldSet,
+    /// It is `{}` or has a `.`: what it is below of is in the set itself.
+    member: bool,
+}
+
+impl<'de> DeserializeSeed<'de> for Level {
+    type Value = ReadLevel;
+
+    fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<ReadLevel, D::Error> {
+        deserializer.deserialize_map(self)
+    }
+}
+
+impl<'de> Visitor<'de> for Level {
+    type Value = ReadLevel;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a set of fields")
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut entries: A) -> Result<ReadLevel, A::Error> {
+        let mut set = FieldSet::default();
+        let (mut dotted, mut empty) = (false, true);
+        while let Some(name) = entries.next_key::<String>()? {
+            empty = false;
+            if name == "." {
+                entries.next_value::<IgnoredAny>()?;
+                dotted = true;
+                continue;
+            }
+            if !matches!(name.split_once(':'), Some(("f" | "k" | "v" | "i", _))) {
+                return Err(serde::de::Error::custom("an element of no known kind"));
+            }
+            let below = entries.next_value_seed(Level)?;
+            set.add(name, below.member, below.set);
+        }
+        Ok(ReadLevel {
+            set,
+            member: dotted || empty,
+        })
     }
 }
 

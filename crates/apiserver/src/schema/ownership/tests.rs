@@ -1,5 +1,7 @@
 //! Who owns what after creates, updates and patches.
 
+use serde_json::json;
+
 use super::*;
 
 fn writer<'a>(manager: &'a str, at: &str) -> Writer<'a> {
@@ -12,6 +14,11 @@ fn writer<'a>(manager: &'a str, at: &str) -> Writer<'a> {
     }
 }
 
+fn tracked(kind: &Type, writer: &Writer<'_>, object: &mut Value, old: Option<&Value>) {
+    track(kind, writer, object, old);
+    unfold(object);
+}
+
 fn config_map() -> Type {
     Type::builtin("api.core.v1.ConfigMap").expect("config maps are built in")
 }
@@ -21,7 +28,7 @@ const NEXT_DAY: &str = "2024-05-02T00:00:00Z";
 
 fn created(data: Value) -> Value {
     let mut object = json!({"metadata": {"name": "c", "uid": "u"}, "data": data});
-    track(&config_map(), &writer("alice", DAY), &mut object, None);
+    tracked(&config_map(), &writer("alice", DAY), &mut object, None);
     object
 }
 
@@ -52,7 +59,7 @@ fn whoever_changes_a_field_takes_it_from_its_owner() {
     let old = created(json!({"a": "1", "b": "1"}));
     let mut new = old.clone();
     new["data"] = json!({"a": "2", "c": "3"});
-    track(
+    tracked(
         &config_map(),
         &writer("bob", NEXT_DAY),
         &mut new,
@@ -71,7 +78,7 @@ fn whoever_changes_a_field_takes_it_from_its_owner() {
 fn a_write_without_change_leaves_the_times_alone() {
     let old = created(json!({"a": "1"}));
     let mut new = old.clone();
-    track(
+    tracked(
         &config_map(),
         &writer("alice", NEXT_DAY),
         &mut new,
@@ -88,11 +95,11 @@ fn one_empty_entry_forgets_all_owners_for_good() {
     let old = created(json!({"a": "1"}));
     let mut reset = old.clone();
     reset["metadata"]["managedFields"] = json!([{}]);
-    track(&config_map(), &writer("alice", DAY), &mut reset, Some(&old));
+    tracked(&config_map(), &writer("alice", DAY), &mut reset, Some(&old));
     assert_eq!(reset["metadata"].get("managedFields"), None);
     let mut later = reset.clone();
     later["data"]["a"] = "2".into();
-    track(
+    tracked(
         &config_map(),
         &writer("alice", DAY),
         &mut later,
@@ -108,7 +115,7 @@ fn the_eleventh_manager_merges_the_oldest_two() {
         let old = object.clone();
         object["data"][format!("k{day}")] = "x".into();
         let (name, at) = (format!("m{day:02}"), format!("2024-06-{day:02}T00:00:00Z"));
-        track(&config_map(), &writer(&name, &at), &mut object, Some(&old));
+        tracked(&config_map(), &writer(&name, &at), &mut object, Some(&old));
     }
     let names: Vec<String> = owners(&object).into_iter().map(|(name, _)| name).collect();
     assert_eq!(names.len(), 10);
@@ -123,7 +130,7 @@ fn status_and_the_rest_have_different_owners() {
     let kind = Type::builtin("api.core.v1.Pod").expect("pods are built in");
     let spec = json!({"containers": [{"name": "a", "image": "i", "resources": {}}]});
     let mut pod = json!({"metadata": {"name": "p", "uid": "u"}, "spec": spec, "status": {"phase": "Running"}});
-    track(&kind, &writer("alice", DAY), &mut pod, None);
+    tracked(&kind, &writer("alice", DAY), &mut pod, None);
     let containers =
         json!({"k:{\"name\":\"a\"}": {".": {}, "f:image": {}, "f:name": {}, "f:resources": {}}});
     assert_eq!(
@@ -140,7 +147,7 @@ fn status_and_the_rest_have_different_owners() {
         subresource: Some("status"),
         ..writer("kubelet", DAY)
     };
-    track(&kind, &kubelet, &mut pod, Some(&old));
+    tracked(&kind, &kubelet, &mut pod, Some(&old));
     assert_eq!(
         owners(&pod)[1],
         (

@@ -1,0 +1,118 @@
+//! Folded trees: every `fieldsV1` of managedFields is a string that holds the set's JSON, as the store keeps it.
+//!
+//! A write folds what it stores and unfolds what it shows. Entries that a write does not change are neither read nor written again,
+//! only carried over ([`Kept`]). Clients cannot send folded entries: what they send is read as JSON, where a string is no set.
+
+use serde_json::Value;
+
+use super::{Entry, FieldSet, Manager, Managers, text_of};
+
+const FIELDS: &str = "fieldsV1";
+
+/// Folds the managedFields of a tree.
+pub fn fold(object: &mut Value) {
+    for fields in sets(object).filter(|fields| !fields.is_string()) {
+        *fields = fields.to_string().into();
+    }
+}
+
+/// Unfolds the managedFields of a tree.
+pub fn unfold(object: &mut Value) {
+    for fields in sets(object) {
+        if let Value::String(text) = fields {
+            *fields = serde_json::from_str(text).unwrap_or_default();
+        }
+    }
+}
+
+fn sets(object: &mut Value) -> impl Iterator<Item = &mut Value> {
+    let entries = object.pointer_mut("/metadata/managedFields");
+    let entries = entries.and_then(Value::as_array_mut).into_iter().flatten();
+    entries.filter_map(|entry| entry.get_mut(FIELDS))
+}
+
+/// A stored entry whose set has not been read.
+pub(super) struct Kept {
+    pub(super) manager: Manager,
+    pub(super) time: Option<String>,
+    text: String,
+}
+
+impl Kept {
+    /// The entries of a stored object, folded or not; `None` when one of them is no valid entry.
+    pub(super) fn all(entries: &Value) -> Option<Vec<Kept>> {
+        let mut all: Vec<Kept> = Vec::new();
+        for entry in entries.as_array()? {
+            let manager = Manager::of(entry)?;
+            let text = match entry.get(FIELDS) {
+                Some(Value::String(text)) => text.clone(),
+                Some(set) => FieldSet::from_json(set)?.to_text(),
+                None => "{}".to_owned(),
+            };
+            // Of two entries of one manager the later one counts.
+            all.retain(|kept| kept.manager != manager);
+            all.push(Kept {
+                manager,
+                time: text_of(entry, "time"),
+                text,
+            });
+        }
+        Some(all)
+    }
+
+    /// Whether the set is empty or may have paths in common with another.
+    pub(super) fn may_meet(&self, set: &FieldSet) -> bool {
+        self.text == "{}" || set.may_meet(&self.text)
+    }
+
+    /// Reads the set.
+    pub(super) fn read(self, into: &mut Managers) {
+        let fields = FieldSet::from_text(&self.text).unwrap_or_default();
+        let entry = Entry {
+            fields,
+            time: self.time,
+        };
+        into.insert(self.manager, entry);
+    }
+
+    /// The entry as it is written, with the time and the manager that it is sorted by.
+    pub(super) fn written(self) -> (Manager, Option<String>, Value) {
+        (self.manager, self.time, self.text.into())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn what_was_folded_unfolds_to_what_it_was() {
+        let whole = json!({"metadata": {"managedFields": [
+            {"manager": "a", "fieldsV1": {"f:spec": {".": {}, "f:x": {}}}}, {"manager": "b", "fieldsV1": {}}, {"manager": "c"},
+        ]}});
+        let mut object = whole.clone();
+        fold(&mut object);
+        let entries = &object["metadata"]["managedFields"];
+        assert_eq!(entries[0]["fieldsV1"], r#"{"f:spec":{".":{},"f:x":{}}}"#);
+        let again = object.clone();
+        fold(&mut object);
+        assert_eq!(object, again);
+        unfold(&mut object);
+        assert_eq!(object, whole);
+    }
+
+    #[test]
+    fn a_set_that_shares_nothing_is_not_read() {
+        let entry = json!([{"manager": "a", "operation": "Update", "apiVersion": "v1", "fieldsType": "FieldsV1",
+                            "fieldsV1": {"f:spec": {"f:x": {}}}}]);
+        let kept = Kept::all(&entry).unwrap().remove(0);
+        let set = |name: &str| {
+            let mut set = FieldSet::default();
+            set.insert(&[name.to_owned()]);
+            set
+        };
+        assert!(kept.may_meet(&set("f:spec")) && !kept.may_meet(&set("f:status")));
+    }
+}
