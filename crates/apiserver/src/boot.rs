@@ -1,9 +1,8 @@
 //! What is there from the start: the default namespaces, the system's priority classes and the kubernetes Service with its endpoints,
-//! created through the ordinary path.
+//! created through the ordinary path; after a restart only what is missing is.
 
 use std::{net::IpAddr, sync::Arc};
 
-use futures::FutureExt;
 use http::HeaderMap;
 use serde_json::{Value, json};
 
@@ -18,6 +17,7 @@ use crate::{
     },
     kinds::system_classes,
     server::ApiServer,
+    store::Key,
 };
 
 /// The port of the server, as the Service's `targetPort` and its endpoints name it (kube-apiserver: `--secure-port`).
@@ -25,7 +25,8 @@ const PORT: u16 = 6443;
 const NAMESPACES: [&str; 4] = ["default", "kube-system", "kube-public", "kube-node-lease"];
 
 /// Creates what every cluster has.
-pub(crate) fn run(server: &Arc<ApiServer>, service_ip: &str, advertise: &[IpAddr]) {
+pub(crate) async fn run(server: &Arc<ApiServer>, service_ip: &str, advertise: &[IpAddr]) {
+    adopt_services(server);
     for name in NAMESPACES {
         create(
             server,
@@ -33,10 +34,20 @@ pub(crate) fn run(server: &Arc<ApiServer>, service_ip: &str, advertise: &[IpAddr
             "namespaces",
             None,
             json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}}),
-        );
+            &[],
+        )
+        .await;
     }
     for class in system_classes() {
-        create(server, "scheduling.k8s.io", "priorityclasses", None, class);
+        create(
+            server,
+            "scheduling.k8s.io",
+            "priorityclasses",
+            None,
+            class,
+            &[],
+        )
+        .await;
     }
     let service = json!({
         "apiVersion": "v1", "kind": "Service",
@@ -46,12 +57,29 @@ pub(crate) fn run(server: &Arc<ApiServer>, service_ip: &str, advertise: &[IpAddr
             "ports": [{"name": "https", "port": 443, "protocol": "TCP", "targetPort": PORT}],
         },
     });
-    create(server, "", "services", Some("default"), service);
-    publish(server, advertise);
+    create(server, "", "services", Some("default"), service, &[]).await;
+    publish(server, advertise).await;
+}
+
+/// Takes the addresses and ports that the Services of a restart have, so that nobody else is given them.
+fn adopt_services(server: &Arc<ApiServer>) {
+    let Some(call) = call(server, "", "services", None) else {
+        return;
+    };
+    for object in call.row.collection.snapshot(None).objects {
+        let mut service = call.row.served(&object);
+        let (ctx, behaviour) = (call.ctx(false), &call.resource().behaviour);
+        match behaviour.allocate(&ctx, &mut service, None) {
+            Ok(taken) => taken.commit(),
+            Err(status) => {
+                tracing::warn!(service = object.key().as_str(), %status, "a Service cannot keep its address or port");
+            }
+        }
+    }
 }
 
 /// Publishes where the server is, in both forms. Both are the server's own: the labels keep mirroring and slicing away from them.
-fn publish(server: &Arc<ApiServer>, advertise: &[IpAddr]) {
+async fn publish(server: &Arc<ApiServer>, advertise: &[IpAddr]) {
     let Some(first) = advertise.first() else {
         return;
     };
@@ -62,7 +90,8 @@ fn publish(server: &Arc<ApiServer>, advertise: &[IpAddr]) {
         "metadata": {"name": "kubernetes", "namespace": "default", "labels": {"endpointslice.kubernetes.io/skip-mirror": "true"}},
         "subsets": [{"addresses": addresses, "ports": [&port]}],
     });
-    create(server, "", "endpoints", Some("default"), endpoints);
+    let said = &["subsets"];
+    create(server, "", "endpoints", Some("default"), endpoints, said).await;
     let endpoints: Vec<Value> = advertise
         .iter()
         .filter(|ip| ip.is_ipv4() == first.is_ipv4())
@@ -79,20 +108,60 @@ fn publish(server: &Arc<ApiServer>, advertise: &[IpAddr]) {
         "endpointslices",
         Some("default"),
         slice,
-    );
+        &["endpoints", "ports"],
+    )
+    .await;
 }
 
-fn create(
+/// Creates an object. One that is there is left alone but for the fields that say how this server is reached.
+async fn create(
     server: &Arc<ApiServer>,
     group: &str,
     plural: &str,
     namespace: Option<&str>,
     mut object: Value,
+    renewed: &[&str],
 ) {
-    let table = server.registry().table();
-    let Some(row) = table.find(group, "v1", plural) else {
+    let Some(call) = call(server, group, plural, namespace) else {
         return;
     };
+    let options = WriteOptions {
+        dry_run: false,
+        manager: "kube-apiserver".into(),
+        validation: FieldValidation::Ignore,
+        applies: false,
+    };
+    call.resource().behaviour.default(&mut object);
+    let key = Key::new(
+        namespace,
+        object["metadata"]["name"].as_str().unwrap_or_default(),
+    );
+    let done = if call.row.collection.get(key.as_str()).is_none() {
+        write::create(&call, &options, object).await
+    } else {
+        let renew = |stored: &mut Value| {
+            let changed = renewed.iter().any(|field| stored[*field] != object[*field]);
+            for field in renewed {
+                stored[*field] = object[*field].clone();
+            }
+            Ok(changed)
+        };
+        write::modify(&call.row, call.now, &key, false, renew).await
+    };
+    if let Err(status) = done {
+        tracing::error!(plural, %status, "an object that every cluster has cannot be created");
+    }
+}
+
+/// A call of the server's own.
+fn call(
+    server: &Arc<ApiServer>,
+    group: &str,
+    plural: &str,
+    namespace: Option<&str>,
+) -> Option<Call> {
+    let table = server.registry().table();
+    let row = table.find(group, "v1", plural)?;
     let user = User {
         name: "system:apiserver".into(),
         groups: vec!["system:authenticated".into(), "system:masters".into()],
@@ -105,7 +174,7 @@ fn create(
         namespace,
         ..ObjectPath::default()
     };
-    let call = Call::new(
+    Some(Call::new(
         server.clone(),
         row.clone(),
         &path,
@@ -113,17 +182,5 @@ fn create(
         Query::default(),
         HeaderMap::new(),
         Form::JSON,
-    );
-    let options = WriteOptions {
-        dry_run: false,
-        manager: "kube-apiserver".into(),
-        validation: FieldValidation::Ignore,
-        applies: false,
-    };
-    call.resource().behaviour.default(&mut object);
-    let created = write::create(&call, &options, object).now_or_never();
-    let created = created.expect("a write to memory does not wait");
-    if let Err(status) = created {
-        tracing::error!(plural, %status, "an object that every cluster has cannot be created");
-    }
+    ))
 }

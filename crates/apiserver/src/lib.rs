@@ -24,3 +24,4 @@ pub mod validation;
 
 pub use listen::{Tls, TlsError};
 pub use server::{ApiServer, Clock, Config};
+pub use store::StoreError;

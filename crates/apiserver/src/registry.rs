@@ -8,7 +8,7 @@ use std::{
 };
 
 use arc_swap::ArcSwap;
-use rustc_hash::FxHashMap;
+use rustc_hash::{FxHashMap, FxHashSet};
 use serde_json::Value;
 
 use crate::{
@@ -205,6 +205,30 @@ impl Registry {
     /// The rows as they are now.
     pub fn table(&self) -> Arc<Table> {
         self.table.load_full()
+    }
+
+    /// Brings objects of a restart in line with the selectable fields that built-in kinds have in this version of the program.
+    pub fn renew_selectable_fields(&self) {
+        let table = self.table();
+        let mut seen = FxHashSet::default();
+        for row in table.rows() {
+            if row.custom || !seen.insert(row.resource.storage.to_string()) {
+                continue;
+            }
+            let fields = row.resource.behaviour.selectable_fields().join(",");
+            let key = format!("selectable-fields/{}", row.resource.storage);
+            let noted = self.store.notes().get(&key).unwrap_or_default();
+            if noted == fields.as_bytes() {
+                continue;
+            }
+            if row.collection.is_empty() {
+                self.store.notes().put(key, fields);
+            } else {
+                // The objects on disk keep the old ones, so the note stays as well.
+                row.collection
+                    .select_by(|object| row.selectable_values(object));
+            }
+        }
     }
 
     /// Serves the rows of a custom resource definition, in place of those it had before. The row of the storage version comes first.

@@ -5,6 +5,7 @@
 
 use std::{
     net::IpAddr,
+    path::Path,
     sync::{Arc, Weak},
     time::Duration,
 };
@@ -13,6 +14,7 @@ use axum::{
     Router,
     http::{HeaderValue, header::USER_AGENT},
 };
+use futures::FutureExt;
 use jiff::Timestamp;
 use serde_json::Value;
 
@@ -22,7 +24,7 @@ use crate::{
     http::{self as handlers, openapi, subresource::log::LogSource},
     kinds::{self, ServiceRange},
     registry::Registry,
-    store::{Key, Store, Window},
+    store::{Key, Store, StoreError, Window},
 };
 
 /// How often past events that are too old are looked for. No object lives as shortly, so looking then for the next one that expires is
@@ -79,10 +81,25 @@ pub struct ApiServer {
 }
 
 impl ApiServer {
-    /// A server with the built-in kinds, the default namespaces and the kubernetes Service. Custom resource definitions are served
-    /// when it is made inside a tokio runtime.
+    /// A server in memory with the built-in kinds, the default namespaces and the kubernetes Service. Custom resource definitions are
+    /// served when it is made inside a tokio runtime.
     pub fn new(config: Config) -> Arc<Self> {
         let store = Arc::new(Store::new(config.window));
+        let made = Self::with_store(config, store).now_or_never();
+        made.expect("a write to memory does not wait")
+    }
+
+    /// The server that a directory keeps, as it was when it was last there; a new one in a new directory. Every write it answers
+    /// outlives the process.
+    ///
+    /// # Errors
+    /// As [`Store::open`].
+    pub async fn open(config: Config, directory: &Path) -> Result<Arc<Self>, StoreError> {
+        let store = Store::open(directory, config.window, (config.clock)())?;
+        Ok(Self::with_store(config, Arc::new(store)).await)
+    }
+
+    async fn with_store(config: Config, store: Arc<Store>) -> Arc<Self> {
         let registry = Registry::new(store.clone(), kinds::builtins(config.service_cidr.clone()));
         let mut plugins = admission::builtins();
         plugins.extend(config.admission);
@@ -94,11 +111,10 @@ impl ApiServer {
             logs: config.logs,
             openapi: openapi::Cache::default(),
         });
-        boot::run(
-            &server,
-            &config.service_cidr.first().to_string(),
-            &config.advertise,
-        );
+        server.registry.renew_selectable_fields();
+        crd::controller::serve_established(&server);
+        let service_ip = config.service_cidr.first().to_string();
+        boot::run(&server, &service_ip, &config.advertise).await;
         if let Ok(runtime) = tokio::runtime::Handle::try_current() {
             runtime.spawn(crd::controller::run(Arc::downgrade(&server)));
             runtime.spawn(compact(Arc::downgrade(&server)));
@@ -126,6 +142,11 @@ impl ApiServer {
             next.run(request)
         };
         self.router().layer(axum::middleware::from_fn(name_user))
+    }
+
+    /// Makes everything permanent that was begun, and lets go of the directory of [`ApiServer::open`]. Writes after that are refused.
+    pub async fn close(&self) {
+        self.store.close().await;
     }
 
     /// The current time in whole seconds or finer, as the clock gives it.
@@ -168,7 +189,7 @@ async fn compact(server: Weak<ApiServer>) {
             return;
         };
         let now = server.now();
-        let next = server.store.expire(now);
+        let next = server.store.expire(now).await;
         server.store.compact(now);
         let until_next = next.and_then(|next| Duration::try_from(next.duration_since(now)).ok());
         wait = until_next

@@ -70,6 +70,21 @@ pub(crate) async fn run(server: Weak<ApiServer>) {
     }
 }
 
+/// Serves the definitions that a restart has brought back and that were served before, without waiting for [`run`].
+pub(crate) fn serve_established(server: &ApiServer) {
+    let collection = server
+        .store()
+        .collection("customresourcedefinitions.apiextensions.k8s.io");
+    for object in collection.snapshot(None).objects {
+        let definition = object.parse();
+        if is_established(&definition) {
+            server
+                .registry()
+                .define(name_of(&definition), resource::rows(&definition));
+        }
+    }
+}
+
 fn name_of(definition: &Value) -> &str {
     definition["metadata"]["name"].as_str().unwrap_or_default()
 }

@@ -228,25 +228,17 @@ async fn delete_once(
     let mut stored = stored.clone();
     if changed {
         let draft = write::draft(call, EventType::Modified, object.clone());
-        match call
-            .row
-            .collection
-            .commit(Change::Update(stored, draft), call.now)
-            .await
-        {
-            Ok(marked) => stored = marked,
-            Err(_) => return Ok(None),
+        let change = Change::Update(stored, draft);
+        match write::in_time(call.row.collection.commit(change, call.now).await)? {
+            Some(marked) => stored = marked,
+            None => return Ok(None),
         }
     }
     if !gone {
         return Ok(Some((stays_code, Outcome::Stored(stored))));
     }
-    let Ok(last) = call
-        .row
-        .collection
-        .commit(Change::Delete(stored), call.now)
-        .await
-    else {
+    let change = Change::Delete(stored);
+    let Some(last) = write::in_time(call.row.collection.commit(change, call.now).await)? else {
         return Ok(None);
     };
     write::release(call, &old);

@@ -49,7 +49,7 @@ async fn serve(State(server): State<Arc<ApiServer>>, request: Request<Body>) -> 
     let (parts, body) = request.into_parts();
     let head_only = parts.method == Method::HEAD;
     let takes_gzip = reply::takes_gzip(&parts.headers);
-    let response = route(server, parts, body)
+    let response = to_its_end(server, parts, body)
         .await
         .unwrap_or_else(|status| reply::refusal(&status));
     if head_only {
@@ -61,6 +61,23 @@ async fn serve(State(server): State<Arc<ApiServer>>, request: Request<Body>) -> 
     } else {
         response
     }
+}
+
+/// A write that waits for the disk goes on when its client goes away: what is done with it afterwards belongs to it.
+async fn to_its_end(
+    server: Arc<ApiServer>,
+    parts: Parts,
+    body: Body,
+) -> Result<Response<Body>, Status> {
+    let reads = matches!(parts.method, Method::GET | Method::HEAD);
+    if reads || !server.store().is_durable() {
+        return route(server, parts, body).await;
+    }
+    let answer = tokio::spawn(route(server, parts, body)).await;
+    answer.unwrap_or_else(|error| match error.try_into_panic() {
+        Ok(panic) => std::panic::resume_unwind(panic),
+        Err(_) => Err(Status::internal("the server is shutting down")),
+    })
 }
 
 async fn route(

@@ -24,7 +24,7 @@ use crate::{
     registry::Row,
     schema::{self, ownership},
     status::Status,
-    store::{Change, Draft, EventType, Key},
+    store::{Change, CommitError, Draft, EventType, Key},
 };
 
 /// Runs the plugins that change objects.
@@ -188,12 +188,18 @@ pub(crate) async fn modify(
             return Ok(Outcome::unfolded(object));
         }
         let draft = draft_of(row, EventType::Modified, object);
-        if let Ok(stored) = row
-            .collection
-            .commit(Change::Update(stored, draft), now)
-            .await
-        {
+        let change = Change::Update(stored, draft);
+        if let Some(stored) = in_time(row.collection.commit(change, now).await)? {
             return Ok(Outcome::Stored(stored));
         }
+    }
+}
+
+/// What a write came to: nothing if another one was faster, a 500 if it could not be made permanent.
+pub(crate) fn in_time<T>(committed: Result<T, CommitError>) -> Result<Option<T>, Status> {
+    match committed {
+        Ok(made) => Ok(Some(made)),
+        Err(CommitError::Stale) => Ok(None),
+        Err(error @ CommitError::NotStored(_)) => Err(Status::internal(error.to_string())),
     }
 }

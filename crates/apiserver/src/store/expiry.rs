@@ -25,9 +25,9 @@ pub(super) struct End {
 }
 
 impl Expiry {
-    /// Lets what is written from now on live that long.
-    pub(super) fn live_for(&mut self, ttl: SignedDuration) {
-        self.ttl = Some(ttl);
+    /// Lets what is written from now on live that long. Answers whether it was for good before.
+    pub(super) fn live_for(&mut self, ttl: SignedDuration) -> bool {
+        self.ttl.replace(ttl).is_none()
     }
 
     /// Notes a write.

@@ -5,7 +5,7 @@
 
 use std::{collections::BTreeMap, ops::Bound, sync::Arc, sync::atomic::Ordering};
 
-use super::{Collection, Key, Object, State};
+use super::{Collection, Key, Object, collection::State};
 
 /// Which objects to read.
 #[derive(Clone, Debug, Default)]

@@ -75,13 +75,23 @@ impl Log {
         }
     }
 
-    pub(super) fn push(&mut self, event: Event, now: Timestamp) {
+    /// Notes an event. Takes out what the window does not keep, for the caller to drop when it holds no lock.
+    #[must_use]
+    pub(super) fn push(&mut self, event: Event, now: Timestamp) -> Vec<Event> {
         self.held_bytes += event.held_bytes();
         self.events.push_back((now.as_second(), event));
-        self.compact(now);
+        self.compact(now)
+    }
+
+    /// Forgets every event, and says that none up to a revision is there.
+    pub(super) fn begin_after(&mut self, revision: u64) {
+        self.events.clear();
+        self.held_bytes = 0;
+        self.compacted = self.compacted.max(revision);
     }
 
     /// Takes out what the window does not keep, for the caller to drop when it holds no lock.
+    #[must_use]
     pub(super) fn compact(&mut self, now: Timestamp) -> Vec<Event> {
         let mut dropped = Vec::new();
         while let Some((at, _)) = self.events.front() {

@@ -26,6 +26,11 @@ impl Key {
         }
     }
 
+    /// The key that [`Key::as_str`] shows.
+    pub(super) fn parse(text: &str) -> Self {
+        Key(text.into())
+    }
+
     /// The key as text.
     pub fn as_str(&self) -> &str {
         &self.0
@@ -118,12 +123,12 @@ pub struct Draft {
 }
 
 /// Where things are in a watch line.
-#[derive(Clone, Copy, Debug)]
-struct Layout {
-    object: u32,
-    body: u32,
-    revision: u32,
-    revision_len: u32,
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) struct Layout {
+    pub(super) object: u32,
+    pub(super) body: u32,
+    pub(super) revision: u32,
+    pub(super) revision_len: u32,
 }
 
 const LINE_END: &[u8] = b"}\n";
@@ -190,6 +195,45 @@ pub struct Object {
 }
 
 impl Object {
+    /// A version as a journal has kept it.
+    pub(super) fn restored(
+        key: Key,
+        revision: u64,
+        line: Bytes,
+        layout: Layout,
+        meta: Meta,
+    ) -> Self {
+        Object {
+            key,
+            revision,
+            line,
+            layout,
+            meta: Arc::new(meta),
+            tree: ArcSwapOption::empty(),
+        }
+    }
+
+    /// The same version with other values of its selectable fields.
+    pub(super) fn with_fields(&self, fields: Box<[Box<str>]>) -> Object {
+        let meta = Meta {
+            uid: self.meta.uid.clone(),
+            labels: self.meta.labels.clone(),
+            fields,
+        };
+        Object::restored(
+            self.key.clone(),
+            self.revision,
+            self.line.clone(),
+            self.layout,
+            meta,
+        )
+    }
+
+    /// Where things are in [`Object::line`].
+    pub(super) fn layout(&self) -> Layout {
+        self.layout
+    }
+
     /// Where it is stored.
     pub fn key(&self) -> &Key {
         &self.key

@@ -35,7 +35,7 @@ fn draft(collection: &Collection, event: EventType, key: &Key, data: u8) -> Draf
     Draft::new(event, &object, Box::default(), collection.next_revision())
 }
 
-fn commit(collection: &Collection, change: Change) -> Result<Arc<Object>, Stale> {
+fn commit(collection: &Arc<Collection>, change: Change) -> Result<Arc<Object>, CommitError> {
     collection
         .commit(change, Timestamp::UNIX_EPOCH)
         .now_or_never()
@@ -43,7 +43,7 @@ fn commit(collection: &Collection, change: Change) -> Result<Arc<Object>, Stale>
 }
 
 /// Makes a write; nothing happens to an object that is not there.
-fn run(collection: &Collection, write: &Write) {
+fn run(collection: &Arc<Collection>, write: &Write) {
     let change = match *write {
         Write::Put {
             namespace,
@@ -175,7 +175,7 @@ fn revisions_are_shared_by_all_collections() {
     let (store, things) = store(10);
     let others = store.collection("others");
     let key = key(0, 0);
-    let create = |collection: &Collection| {
+    let create = |collection: &Arc<Collection>| {
         commit(
             collection,
             Change::Create(key.clone(), draft(collection, EventType::Added, &key, 1)),

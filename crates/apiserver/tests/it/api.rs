@@ -26,6 +26,12 @@ impl Api {
         }
     }
 
+    pub(crate) fn of(server: &std::sync::Arc<ApiServer>) -> Self {
+        Api {
+            router: server.router(),
+        }
+    }
+
     pub(crate) async fn post(&self, path: &str, body: Value) -> Answer {
         self.send(Method::POST, path, Some(("application/json", body)))
             .await

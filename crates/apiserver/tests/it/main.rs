@@ -3,6 +3,7 @@
 mod api;
 mod client;
 mod custom_resources;
+mod durable;
 mod forms;
 mod kinds;
 mod pods;

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use serde_json::{Map, Value};
 
-use super::{create, dedup_owners, draft, judge, mutate, own, release};
+use super::{create, dedup_owners, draft, in_time, judge, mutate, own, release};
 use crate::{
     admission::Operation,
     field::{Errors, Path},
@@ -187,16 +187,18 @@ async fn update_once(
     }
     if is_released(call, &object) {
         let change = Change::Delete(stored.clone());
-        return Ok(match call.row.collection.commit(change, call.now).await {
-            Ok(_) => {
-                release(call, &object);
-                Some(Outcome::unfolded(object))
-            }
-            Err(_) => None,
-        });
+        return Ok(
+            match in_time(call.row.collection.commit(change, call.now).await)? {
+                Some(_) => {
+                    release(call, &object);
+                    Some(Outcome::unfolded(object))
+                }
+                None => None,
+            },
+        );
     }
     let change = Change::Update(stored.clone(), draft(call, EventType::Modified, object));
-    let Ok(new) = call.row.collection.commit(change, call.now).await else {
+    let Some(new) = in_time(call.row.collection.commit(change, call.now).await)? else {
         return Ok(None);
     };
     if let Some(allocation) = allocation {

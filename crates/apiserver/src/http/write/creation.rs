@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 
-use super::{dedup_owners, draft, judge, mutate, own, remove};
+use super::{dedup_owners, draft, in_time, judge, mutate, own, remove};
 use crate::{
     admission::Operation,
     field::{Errors, Path},
@@ -115,17 +115,13 @@ async fn create_named(
         return Ok(Outcome::unfolded(object));
     }
     let draft = draft(call, EventType::Added, object);
-    match call
-        .row
-        .collection
-        .commit(Change::Create(key.clone(), draft), call.now)
-        .await
-    {
-        Ok(stored) => {
+    let change = Change::Create(key.clone(), draft);
+    match in_time(call.row.collection.commit(change, call.now).await)? {
+        Some(stored) => {
             allocation.commit();
             Ok(Outcome::Stored(stored))
         }
-        Err(_) => match call.row.collection.get(key.as_str()) {
+        None => match call.row.collection.get(key.as_str()) {
             Some(existing) => Err(already_exists(call, &existing)),
             None => Err(Status::already_exists(resource, &name)),
         },

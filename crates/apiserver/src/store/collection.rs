@@ -1,0 +1,279 @@
+//! The objects of one kind: their index, their log and the two ways a write gets there.
+//!
+//! Invariant: index, log and the store's revision change together under the collection's lock. In memory the writer itself takes the
+//! lock; in a durable store only the journal's thread does, in the order of the revisions, after the group of a write is permanent.
+
+use std::{
+    collections::BTreeMap,
+    sync::{
+        Arc, RwLock, RwLockReadGuard, RwLockWriteGuard,
+        atomic::{AtomicU64, Ordering},
+    },
+};
+
+use jiff::{SignedDuration, Timestamp};
+
+use super::{
+    durable::{StoreError, Writer},
+    expiry::Expiry,
+    log::{Event, Log, Window},
+    object::{Draft, EventType, Key, Object},
+};
+
+/// A write that the caller has prepared against a state it has seen.
+#[derive(Debug)]
+pub enum Change {
+    /// There must be no object under the key.
+    Create(Key, Draft),
+    /// The given version must still be the current one.
+    Update(Arc<Object>, Draft),
+    /// The given version must still be the current one.
+    Delete(Arc<Object>),
+}
+
+impl Change {
+    /// The object that is written.
+    pub(super) fn key(&self) -> &Key {
+        match self {
+            Change::Create(key, _) => key,
+            Change::Update(seen, _) | Change::Delete(seen) => seen.key(),
+        }
+    }
+
+    /// Whether the expectation holds against the revision that is current under the key.
+    pub(super) fn holds(&self, current: Option<u64>) -> bool {
+        match self {
+            Change::Create(..) => current.is_none(),
+            Change::Update(seen, _) | Change::Delete(seen) => current == Some(seen.revision()),
+        }
+    }
+
+    /// What the change makes under its revision.
+    pub(super) fn seal(self, revision: u64) -> Sealed {
+        let (event_type, object) = match self {
+            Change::Create(key, draft) => (EventType::Added, draft.seal(key, revision)),
+            Change::Update(seen, draft) => (
+                EventType::Modified,
+                draft.seal(seen.key().clone(), revision),
+            ),
+            Change::Delete(seen) => (EventType::Deleted, seen.deleted_at(revision)),
+        };
+        Sealed {
+            event_type,
+            object: Arc::new(object),
+        }
+    }
+}
+
+/// A change that has its revision, and is not published yet.
+#[derive(Clone, Debug)]
+pub(super) struct Sealed {
+    pub(super) event_type: EventType,
+    pub(super) object: Arc<Object>,
+}
+
+/// Why a change was not made.
+#[derive(Clone, Debug, thiserror::Error)]
+pub enum CommitError {
+    /// It came too late: somebody else has written in between.
+    #[error("the object has been modified")]
+    Stale,
+    /// It could not be made permanent. Whether a restart will bring it back is not known.
+    #[error("the write cannot be made permanent: {0}")]
+    NotStored(Arc<StoreError>),
+}
+
+/// All objects of one kind.
+pub struct Collection {
+    name: Arc<str>,
+    pub(super) revision: Arc<AtomicU64>,
+    state: RwLock<State>,
+    pub(super) published: tokio::sync::watch::Sender<u64>,
+    writer: Option<Writer>,
+}
+
+pub(super) struct State {
+    pub(super) objects: BTreeMap<Key, Arc<Object>>,
+    pub(super) log: Log,
+    expiry: Expiry,
+}
+
+impl State {
+    /// Puts a change where readers find it. Answers with what the window has let go of, for the caller to drop when it holds no lock.
+    pub(super) fn publish(&mut self, sealed: Sealed, now: Timestamp) -> Vec<Event> {
+        let Sealed { event_type, object } = sealed;
+        let previous = match event_type {
+            EventType::Deleted => self.objects.remove(object.key()),
+            _ => self.objects.insert(object.key().clone(), object.clone()),
+        };
+        if let Some(previous) = &previous {
+            previous.forget_tree();
+        }
+        if event_type != EventType::Deleted {
+            self.expiry.written(&object, now);
+        }
+        let event = Event {
+            event_type,
+            object,
+            previous,
+        };
+        self.log.push(event, now)
+    }
+}
+
+impl Collection {
+    pub(super) fn new(
+        name: Arc<str>,
+        revision: Arc<AtomicU64>,
+        window: Window,
+        writer: Option<Writer>,
+    ) -> Self {
+        let state = State {
+            objects: BTreeMap::new(),
+            log: Log::new(window),
+            expiry: Expiry::default(),
+        };
+        Collection {
+            name,
+            revision,
+            state: RwLock::new(state),
+            published: tokio::sync::watch::Sender::new(0),
+            writer,
+        }
+    }
+
+    /// What it is stored under.
+    pub fn name(&self) -> &Arc<str> {
+        &self.name
+    }
+
+    /// Lets every object live that long after its last write and no longer; [`super::Store::expire`] deletes it, which watches see as
+    /// any other deletion.
+    pub fn live_for(&self, ttl: SignedDuration) {
+        let mut state = self.write();
+        if !state.expiry.live_for(ttl) {
+            return;
+        }
+        // What a restart has brought back was written before anybody could say how long it lives.
+        if let Some(writer) = &self.writer {
+            let mut known: Vec<Arc<Object>> = state.objects.values().cloned().collect();
+            known.sort_unstable_by_key(|object| object.revision());
+            for object in known {
+                let written = writer.written_at(object.revision());
+                state.expiry.written(&object, written);
+            }
+        }
+    }
+
+    pub(super) async fn expire(self: &Arc<Self>, now: Timestamp) -> Option<Timestamp> {
+        let mut over = Vec::new();
+        let next = {
+            let mut state = self.write();
+            while let Some(end) = state.expiry.take_over(now) {
+                let current = state.objects.get(end.key.as_str());
+                over.extend(
+                    current
+                        .filter(|object| object.revision() == end.revision)
+                        .cloned(),
+                );
+            }
+            state.expiry.next()
+        };
+        // All at once, so that a durable store makes one group of them. One that was written in between has an end of its own.
+        let deletions = over
+            .into_iter()
+            .map(|object| self.commit(Change::Delete(object), now));
+        futures::future::join_all(deletions).await;
+        next
+    }
+
+    /// The current version of an object.
+    pub fn get(&self, key: &str) -> Option<Arc<Object>> {
+        self.read().objects.get(key).cloned()
+    }
+
+    /// How many objects there are.
+    pub fn len(&self) -> usize {
+        self.read().objects.len()
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.read().objects.is_empty()
+    }
+
+    /// A revision at which this collection looks as it does now.
+    pub fn revision(&self) -> u64 {
+        let _unchanged = self.read();
+        self.revision.load(Ordering::Acquire)
+    }
+
+    /// The revision the next write will probably get: how wide a [`Draft`] should leave its slot.
+    pub fn next_revision(&self) -> u64 {
+        self.revision.load(Ordering::Relaxed) + 1
+    }
+
+    /// Makes a change if its expectation still holds, and publishes it. Answers with the new version, for a deletion with the
+    /// last content under the deletion's revision. Dropping the future of a durable store's change may or may not undo it.
+    ///
+    /// # Errors
+    /// [`CommitError::Stale`] if the expectation does not hold, [`CommitError::NotStored`] if the disk did not take it.
+    pub async fn commit(
+        self: &Arc<Self>,
+        change: Change,
+        now: Timestamp,
+    ) -> Result<Arc<Object>, CommitError> {
+        match &self.writer {
+            Some(writer) => writer.commit(self.clone(), change, now).await,
+            None => self.commit_in_memory(change, now),
+        }
+    }
+
+    fn commit_in_memory(&self, change: Change, now: Timestamp) -> Result<Arc<Object>, CommitError> {
+        let mut state = self.write();
+        let current = state.objects.get(change.key());
+        if !change.holds(current.map(|object| object.revision())) {
+            return Err(CommitError::Stale);
+        }
+        let revision = self.revision.fetch_add(1, Ordering::AcqRel) + 1;
+        let sealed = change.seal(revision);
+        let object = sealed.object.clone();
+        let dropped = state.publish(sealed, now);
+        drop(state);
+        drop(dropped);
+        self.published.send_replace(revision);
+        Ok(object)
+    }
+
+    /// Lets go of the past events that are too old.
+    pub(super) fn compact(&self, now: Timestamp) {
+        let (dropped, compacted) = {
+            let mut state = self.write();
+            (state.log.compact(now), state.log.compacted())
+        };
+        if let Some(writer) = &self.writer {
+            writer.discard(&self.name, compacted, &dropped);
+        }
+    }
+
+    /// Gives every object the values of its selectable fields anew, and forgets the versions that had other ones.
+    pub(crate) fn select_by(&self, fields: impl Fn(&serde_json::Value) -> Box<[Box<str>]>) {
+        let mut state = self.write();
+        state.log.begin_after(self.revision.load(Ordering::Acquire));
+        for object in state.objects.values_mut() {
+            *object = Arc::new(object.with_fields(fields(&object.parse())));
+        }
+    }
+
+    pub(super) fn read(&self) -> RwLockReadGuard<'_, State> {
+        self.state
+            .read()
+            .unwrap_or_else(|poisoned| poisoned.into_inner())
+    }
+
+    pub(super) fn write(&self) -> RwLockWriteGuard<'_, State> {
+        self.state
+            .write()
+            .unwrap_or_else(|poisoned| poisoned.into_inner())
+    }
+}

@@ -1,0 +1,110 @@
+//! Why a directory cannot be used: each a sentence that names the place and the cause. What to do about it is said by the program that
+//! was given the directory.
+
+use std::{
+    io,
+    path::{Path, PathBuf},
+};
+
+/// A directory that cannot be used, or not any more.
+#[derive(Debug, thiserror::Error)]
+pub enum StoreError {
+    /// Another process has it.
+    #[error("{} is in use by another process", directory.display())]
+    InUse {
+        /// The directory.
+        directory: PathBuf,
+    },
+    /// It, or a file in it, may not be read or written.
+    #[error("{} cannot be written: {why}", path.display())]
+    Unwritable {
+        /// The directory or file.
+        path: PathBuf,
+        /// The cause in words.
+        why: &'static str,
+    },
+    /// No room is left.
+    #[error("{} cannot be written: the file system is full", path.display())]
+    Full {
+        /// The file.
+        path: PathBuf,
+    },
+    /// What is in the file was not written so.
+    #[error("{} is damaged: {why}", path.display())]
+    Damaged {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong with it.
+        why: String,
+    },
+    /// A later version of the program has written it.
+    #[error("{} was written by another version of this program (its format is {found}, known is {known})", path.display())]
+    Format {
+        /// The file.
+        path: PathBuf,
+        /// The format of the file.
+        found: u64,
+        /// The only format that is known.
+        known: u64,
+    },
+    /// There is something already where something new was to be made.
+    #[error("{} holds a cluster already", directory.display())]
+    Occupied {
+        /// The directory.
+        directory: PathBuf,
+    },
+    /// There is nothing to read.
+    #[error("{} holds no cluster", directory.display())]
+    Empty {
+        /// The directory.
+        directory: PathBuf,
+    },
+    /// Reading or writing went wrong in another way.
+    #[error("{} cannot be read or written: {source}", path.display())]
+    Io {
+        /// The directory or file.
+        path: PathBuf,
+        /// What the system says.
+        source: io::Error,
+    },
+    /// It was closed.
+    #[error("the store is closed")]
+    Closed,
+}
+
+/// What the system says about a path, in our words where the user can do something about it.
+pub(super) fn file_error(path: &Path, source: io::Error) -> StoreError {
+    let path = path.to_owned();
+    let unwritable = |why| StoreError::Unwritable {
+        path: path.clone(),
+        why,
+    };
+    match source.kind() {
+        io::ErrorKind::PermissionDenied => unwritable("you may not"),
+        io::ErrorKind::ReadOnlyFilesystem => unwritable("the file system is read-only"),
+        io::ErrorKind::NotADirectory | io::ErrorKind::AlreadyExists => {
+            unwritable("a file stands where a directory is needed")
+        }
+        io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => StoreError::Full { path },
+        io::ErrorKind::UnexpectedEof | io::ErrorKind::InvalidData => StoreError::Damaged {
+            path,
+            why: source.to_string(),
+        },
+        _ => StoreError::Io { path, source },
+    }
+}
+
+/// What the database says.
+pub(super) fn database_error(path: &Path, error: impl Into<redb::Error>) -> StoreError {
+    let path = path.to_owned();
+    match error.into() {
+        redb::Error::Io(source) => file_error(&path, source),
+        redb::Error::DatabaseAlreadyOpen => StoreError::InUse { directory: path },
+        redb::Error::DatabaseClosed => StoreError::Closed,
+        redb::Error::Corrupted(why) => StoreError::Damaged { path, why },
+        other => StoreError::Damaged {
+            path,
+            why: other.to_string(),
+        },
+    }
+}

@@ -1,0 +1,161 @@
+//! From the records back to the index: they are read in the order of their revisions, and each does again what the write did.
+//!
+//! A collection's past events are there from the revision on that is noted with it, as far as the window still holds them, so watches
+//! resume where they were. Records that nobody needs, which a crash may have left, are given to the writer to remove.
+
+use std::{
+    path::Path,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+};
+
+use jiff::Timestamp;
+use redb::ReadableTable;
+use rustc_hash::FxHashMap;
+
+use super::{
+    super::{
+        collection::{Collection, Sealed},
+        log::Window,
+        object::EventType,
+    },
+    Journal, Writer,
+    error::{StoreError, database_error},
+    journal::{COLLECTIONS, RECORDS, REVISION, STATE},
+    record::{self, What},
+};
+
+/// What a directory held.
+pub(super) struct Restored {
+    pub(super) revision: Arc<AtomicU64>,
+    pub(super) collections: FxHashMap<Arc<str>, Arc<Collection>>,
+}
+
+/// A collection while its records are read.
+struct Filling {
+    collection: Arc<Collection>,
+    /// Up to this revision events are missing.
+    compacted: u64,
+}
+
+/// Reads everything.
+pub(super) fn restore(
+    journal: &Journal,
+    window: Window,
+    now: Timestamp,
+    writer: &Writer,
+) -> Result<Restored, StoreError> {
+    let path = journal.path();
+    let failed = |error: redb::Error| database_error(&path, error);
+    let read = journal.reader().begin().ok_or(StoreError::Closed)?;
+    let revision = {
+        let state = read
+            .open_table(STATE)
+            .map_err(|error| failed(error.into()))?;
+        let value = state.get(REVISION).map_err(|error| failed(error.into()))?;
+        value.map_or(0, |value| value.value())
+    };
+    let revision = Arc::new(AtomicU64::new(revision));
+    let mut filling: FxHashMap<u32, Filling> = FxHashMap::default();
+    let collections = read
+        .open_table(COLLECTIONS)
+        .map_err(|error| failed(error.into()))?;
+    for row in collections.iter().map_err(|error| failed(error.into()))? {
+        let (number, collection) = row.map_err(|error| failed(error.into()))?;
+        let (name, compacted) = collection.value();
+        let revision = revision.clone();
+        let collection = Collection::new(name.into(), revision, window, Some(writer.clone()));
+        collection.write().log.begin_after(compacted);
+        let collection = Arc::new(collection);
+        filling.insert(
+            number.value(),
+            Filling {
+                collection,
+                compacted,
+            },
+        );
+    }
+    let records = read
+        .open_table(RECORDS)
+        .map_err(|error| failed(error.into()))?;
+    for row in records.iter().map_err(|error| failed(error.into()))? {
+        let (revision, bytes) = row.map_err(|error| failed(error.into()))?;
+        fill(&filling, revision.value(), bytes.value(), &path, writer)?;
+    }
+    let last = revision.load(Ordering::Acquire);
+    let collections = filling.into_values().map(|filling| {
+        filling.collection.compact(now);
+        filling.collection.published.send_replace(last);
+        (filling.collection.name().clone(), filling.collection)
+    });
+    Ok(Restored {
+        revision,
+        collections: collections.collect(),
+    })
+}
+
+fn fill(
+    filling: &FxHashMap<u32, Filling>,
+    revision: u64,
+    bytes: &[u8],
+    path: &Path,
+    writer: &Writer,
+) -> Result<(), StoreError> {
+    let damaged = |why: String| StoreError::Damaged {
+        path: path.to_owned(),
+        why,
+    };
+    let record = record::decode(revision, bytes).map_err(|error| damaged(error.to_string()))?;
+    let Some(Filling {
+        collection,
+        compacted,
+    }) = filling.get(&record.collection)
+    else {
+        return Err(damaged(format!("record {revision} is of no collection")));
+    };
+    let mut state = collection.write();
+    let sealed = match record.what {
+        What::Put(event_type, object) => Sealed {
+            event_type,
+            object: Arc::new(object),
+        },
+        What::Deleted(key) => match state.objects.get(&key) {
+            Some(last) => Sealed {
+                event_type: EventType::Deleted,
+                object: Arc::new(last.deleted_at(revision)),
+            },
+            // The window has let go of the deletion; the version before went first.
+            None => {
+                drop(state);
+                writer.discard_records(collection.name(), *compacted, &[revision]);
+                return Ok(());
+            }
+        },
+    };
+    if revision > *compacted {
+        let at = Timestamp::from_second(record.at).unwrap_or(Timestamp::UNIX_EPOCH);
+        let dropped = state.publish(sealed, at);
+        let compacted = state.log.compacted();
+        drop(state);
+        if !dropped.is_empty() {
+            writer.discard(collection.name(), compacted, &dropped);
+        }
+        return Ok(());
+    }
+    let Sealed { event_type, object } = sealed;
+    let previous = match event_type {
+        EventType::Deleted => state.objects.remove(object.key()),
+        _ => state.objects.insert(object.key().clone(), object),
+    };
+    drop(state);
+    let mut unneeded: Vec<u64> = previous.iter().map(|object| object.revision()).collect();
+    if event_type == EventType::Deleted {
+        unneeded.push(revision);
+    }
+    if !unneeded.is_empty() {
+        writer.discard_records(collection.name(), *compacted, &unneeded);
+    }
+    Ok(())
+}
