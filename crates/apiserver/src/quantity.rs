@@ -273,10 +273,15 @@ impl Quantity {
         self.nano < 0
     }
 
+    /// Whether the value is greater than can be told; only its text is exact then.
+    pub fn is_beyond_reach(&self) -> bool {
+        matches!(self.nano, i128::MIN | i128::MAX)
+    }
+
     /// The value rounded away from zero to thousandths.
     pub fn rounded_up_to_milli(self) -> Quantity {
         let rest = self.nano % MILLI_IN_NANO;
-        if rest == 0 {
+        if rest == 0 || self.is_beyond_reach() {
             return self;
         }
         let nano = (self.nano - rest).saturating_add(MILLI_IN_NANO * rest.signum());

@@ -78,6 +78,7 @@ pub struct ApiServer {
     plugins: Vec<Arc<dyn Plugin>>,
     logs: Option<Arc<dyn LogSource>>,
     openapi: openapi::Cache,
+    claiming: tokio::sync::Mutex<()>,
 }
 
 impl ApiServer {
@@ -110,6 +111,7 @@ impl ApiServer {
             plugins,
             logs: config.logs,
             openapi: openapi::Cache::default(),
+            claiming: tokio::sync::Mutex::default(),
         });
         server.registry.renew_selectable_fields();
         crd::controller::serve_established(&server);
@@ -172,6 +174,11 @@ impl ApiServer {
     /// The OpenAPI documents that have been made.
     pub(crate) fn openapi(&self) -> &openapi::Cache {
         &self.openapi
+    }
+
+    /// The turn of a write to make its claims on other objects.
+    pub(crate) async fn claiming(&self) -> tokio::sync::MutexGuard<'_, ()> {
+        self.claiming.lock().await
     }
 
     /// The admission plugins in order.

@@ -3,9 +3,10 @@
 use std::sync::Arc;
 
 use super::{
-    Plugin, claim_resize::ClaimResize, default_storage_class::DefaultStorageClass,
-    default_tolerations::DefaultTolerations, namespace_lifecycle::NamespaceLifecycle,
-    pod_security::PodSecurity, pod_topology::PodTopologyLabels, priority::Priority,
+    Plugin, claim_resize::ClaimResize, default_ingress_class::DefaultIngressClass,
+    default_storage_class::DefaultStorageClass, default_tolerations::DefaultTolerations,
+    limit_ranger::LimitRanger, namespace_lifecycle::NamespaceLifecycle, pod_security::PodSecurity,
+    pod_topology::PodTopologyLabels, priority::Priority, quota::ResourceQuota,
     runtime_class::RuntimeClass, service_account::ServiceAccount,
     storage_protection::StorageProtection, taint_nodes::TaintNodesByCondition,
 };
@@ -14,6 +15,7 @@ use super::{
 pub fn builtins() -> Vec<Arc<dyn Plugin>> {
     vec![
         Arc::new(NamespaceLifecycle),
+        Arc::new(LimitRanger),
         Arc::new(ServiceAccount),
         Arc::new(TaintNodesByCondition),
         Arc::new(PodSecurity),
@@ -23,7 +25,9 @@ pub fn builtins() -> Vec<Arc<dyn Plugin>> {
         Arc::new(StorageProtection),
         Arc::new(ClaimResize),
         Arc::new(RuntimeClass),
+        Arc::new(DefaultIngressClass),
         Arc::new(PodTopologyLabels),
+        Arc::new(ResourceQuota),
     ]
 }
 
@@ -36,6 +40,7 @@ mod tests {
         let names: Vec<&str> = builtins().iter().map(|plugin| plugin.name()).collect();
         let expected = [
             "NamespaceLifecycle",
+            "LimitRanger",
             "ServiceAccount",
             "TaintNodesByCondition",
             "PodSecurity",
@@ -45,7 +50,9 @@ mod tests {
             "StorageObjectInUseProtection",
             "PersistentVolumeClaimResize",
             "RuntimeClass",
+            "DefaultIngressClass",
             "PodTopologyLabels",
+            "ResourceQuota",
         ];
         assert_eq!(names, expected);
     }

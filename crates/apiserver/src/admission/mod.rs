@@ -1,16 +1,20 @@
 //! Admission: plugins that change or refuse a write between defaulting and the store.
 //!
 //! Plugins run in one fixed order (upstream's), first every [`Plugin::mutate`], then, after the kind's own validation, every
-//! [`Plugin::validate`]. They read other objects only through [`Ctx::lookup`] and never write.
+//! [`Plugin::validate`]. They read other objects only through [`Ctx::lookup`] and never write;
+//! what a write uses up of other objects they name as [`Claim`]s.
 
 mod chain;
 mod claim_resize;
+mod default_ingress_class;
 mod default_storage_class;
 mod default_tolerations;
+mod limit_ranger;
 mod namespace_lifecycle;
 mod pod_security;
 mod pod_topology;
 mod priority;
+mod quota;
 mod runtime_class;
 mod service_account;
 mod storage_protection;
@@ -138,4 +142,28 @@ pub trait Plugin: Send + Sync {
         let _ = (ctx, request);
         Ok(())
     }
+
+    /// What the write takes of other objects, once nobody refuses it; may refuse it still. A dry run takes nothing.
+    fn claims(&self, ctx: &Ctx<'_>, request: &Request<'_>) -> Result<Vec<Claim>, Status> {
+        let _ = (ctx, request);
+        Ok(Vec::new())
+    }
+}
+
+/// What a write takes of another object, to be written down there before the write is stored.
+pub struct Claim {
+    /// The other object's group.
+    pub group: &'static str,
+    /// The other object's plural.
+    pub plural: &'static str,
+    /// The other object's namespace.
+    pub namespace: Option<String>,
+    /// The other object's name.
+    pub name: String,
+    /// The version that was looked at; the claim holds for no other.
+    pub version: String,
+    /// Writes the claim down.
+    pub take: Box<dyn Fn(&mut Value) + Send + Sync>,
+    /// Takes it back, from whatever version there is then.
+    pub give_back: Box<dyn Fn(&mut Value) + Send + Sync>,
 }

@@ -5,6 +5,7 @@
 //! handlers (bindings, evictions, controllers' subresources) change objects through [`modify`].
 
 mod change;
+mod claims;
 mod creation;
 
 use jiff::Timestamp;

@@ -18,9 +18,13 @@ use super::{
     endpoints::Endpoints,
     endpointslices::EndpointSlice,
     events::{self, CoreEvent, Event},
+    ingressclasses::IngressClass,
+    ingresses::Ingress,
     jobs::Jobs,
     leases::Lease,
+    limitranges::LimitRange,
     namespaces::Namespace,
+    networkpolicies::NetworkPolicy,
     nodes::Node,
     persistentvolumeclaims::PersistentVolumeClaim,
     persistentvolumes::PersistentVolume,
@@ -28,6 +32,7 @@ use super::{
     pods::Pods,
     priorityclasses::PriorityClass,
     replicasets::ReplicaSets,
+    resourcequotas::ResourceQuota,
     runtimeclasses::RuntimeClass,
     secrets::Secret,
     serviceaccounts::ServiceAccount,
@@ -223,6 +228,10 @@ fn core(range: ServiceRange) -> Vec<Row> {
             .behaves(CoreEvent)
             .short(&["ev"])
             .rules(event_rules),
+        Row::core("LimitRange", "limitranges")
+            .behaves(LimitRange)
+            .short(&["limits"])
+            .rules(|rules| rules.create_on_update = true),
         Row::core("Namespace", "namespaces")
             .behaves(Namespace)
             .cluster()
@@ -276,6 +285,11 @@ fn core(range: ServiceRange) -> Vec<Row> {
             .named("portforward", "PodPortForwardOptions", STREAM_VERBS)
             .part("resize", STATUS_VERBS)
             .status(StatusMetadata::KeepOwnerReferences),
+        Row::core("ResourceQuota", "resourcequotas")
+            .behaves(ResourceQuota)
+            .short(&["quota"])
+            .rules(|rules| rules.delete_returns_object = true)
+            .status(StatusMetadata::All),
         Row::core("Secret", "secrets").behaves(Secret),
         Row::core("ServiceAccount", "serviceaccounts")
             .behaves(ServiceAccount)
@@ -368,6 +382,31 @@ fn batch() -> Vec<Row> {
                 rules.deletion_warning = Some(PODS_STAY);
             })
             .status(StatusMetadata::All),
+    ]
+}
+
+fn networking() -> Vec<Row> {
+    let row = |kind, plural| {
+        Row::new(
+            "networking.k8s.io",
+            "v1",
+            kind,
+            plural,
+            &format!("api.networking.v1.{kind}"),
+        )
+        .rules(|rules| rules.generation = Generation::Counts(&["spec"]))
+    };
+    vec![
+        row("IngressClass", "ingressclasses")
+            .behaves(IngressClass)
+            .cluster(),
+        row("Ingress", "ingresses")
+            .behaves(Ingress)
+            .short(&["ing"])
+            .status(StatusMetadata::All),
+        row("NetworkPolicy", "networkpolicies")
+            .behaves(NetworkPolicy)
+            .short(&["netpol"]),
     ]
 }
 
@@ -514,6 +553,7 @@ pub fn builtins(range: ServiceRange) -> Vec<Resource> {
         apps(),
         autoscaling(),
         batch(),
+        networking(),
         groups(),
         storage(),
     ]

@@ -98,7 +98,7 @@ impl Kind for PersistentVolumeClaim {
             let Some(text) = object["spec"]["resources"][list]["storage"].as_str() else {
                 continue;
             };
-            if Quantity::parse(text).is_ok_and(|amount| amount.milli_value() % 1000 != 0) {
+            if Quantity::parse(text).is_ok_and(|amount| looks_fractional(&amount)) {
                 warnings.push(format!(
                     "spec.resources.{list}[storage]: fractional byte value {text:?} is invalid, must be an integer"
                 ));
@@ -145,6 +145,18 @@ impl Kind for PersistentVolumeClaim {
             or_unset(spec.text("volumeMode")).into(),
         ]
     }
+}
+
+/// Whether upstream takes an amount for a fraction: it looks at thousandths in 64 bits, which those of great amounts overflow.
+fn looks_fractional(amount: &Quantity) -> bool {
+    if amount.is_beyond_reach() {
+        return false;
+    }
+    if !amount.is_integer() {
+        return amount.milli_value() % 1000 != 0;
+    }
+    let thousandths = amount.nano() / 1_000_000;
+    (thousandths as i64) % 1000 != 0
 }
 
 fn pending(claim: &mut Map<String, Value>) {

@@ -45,6 +45,24 @@ pub fn one_of(errors: &mut Errors, path: &Path<'_>, value: &str, supported: &[&s
     }
 }
 
+/// Records what is wrong with a path below a domain (`acme.io/foo`).
+pub fn domain_prefixed_path(errors: &mut Errors, path: &Path<'_>, value: &str) {
+    if value.is_empty() {
+        return errors.required(path, "");
+    }
+    match value.split_once('/') {
+        Some((host, rest)) if !host.is_empty() && !rest.is_empty() => {
+            check(errors, path, host, names::dns_subdomain(host));
+            check(errors, path, rest, names::http_path(rest));
+        }
+        _ => errors.invalid(
+            path,
+            value,
+            r#"must be a domain-prefixed path (such as "acme.io/foo")"#,
+        ),
+    }
+}
+
 /// The text of a string field; empty when it is absent.
 pub fn text<'v>(object: &'v Value, field: &str) -> &'v str {
     object.get(field).and_then(Value::as_str).unwrap_or("")

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use serde_json::{Map, Value};
 
-use super::{create, dedup_owners, draft, in_time, judge, mutate, own, release};
+use super::{claims, create, dedup_owners, draft, in_time, judge, mutate, own, release};
 use crate::{
     admission::Operation,
     field::{Errors, Path},
@@ -197,9 +197,12 @@ async fn update_once(
             },
         );
     }
+    let taken = claims::take(call, Operation::Update, name, &mut object, Some(&old)).await?;
     let change = Change::Update(stored.clone(), draft(call, EventType::Modified, object));
-    let Some(new) = in_time(call.row.collection.commit(change, call.now).await)? else {
-        return Ok(None);
+    let committed = in_time(call.row.collection.commit(change, call.now).await);
+    let Ok(Some(new)) = committed else {
+        taken.give_back(call).await;
+        return committed.map(|_| None);
     };
     if let Some(allocation) = allocation {
         allocation.commit();

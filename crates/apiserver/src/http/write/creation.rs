@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 
-use super::{dedup_owners, draft, in_time, judge, mutate, own, remove};
+use super::{claims, dedup_owners, draft, in_time, judge, mutate, own, remove};
 use crate::{
     admission::Operation,
     field::{Errors, Path},
@@ -114,17 +114,22 @@ async fn create_named(
         }
         return Ok(Outcome::unfolded(object));
     }
+    let taken = claims::take(call, Operation::Create, &name, &mut object, None).await?;
     let draft = draft(call, EventType::Added, object);
     let change = Change::Create(key.clone(), draft);
-    match in_time(call.row.collection.commit(change, call.now).await)? {
-        Some(stored) => {
+    match in_time(call.row.collection.commit(change, call.now).await) {
+        Ok(Some(stored)) => {
             allocation.commit();
             Ok(Outcome::Stored(stored))
         }
-        None => match call.row.collection.get(key.as_str()) {
-            Some(existing) => Err(already_exists(call, &existing)),
-            None => Err(Status::already_exists(resource, &name)),
-        },
+        committed => {
+            taken.give_back(call).await;
+            committed?;
+            match call.row.collection.get(key.as_str()) {
+                Some(existing) => Err(already_exists(call, &existing)),
+                None => Err(Status::already_exists(resource, &name)),
+            }
+        }
     }
 }
 

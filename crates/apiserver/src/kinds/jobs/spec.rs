@@ -6,7 +6,7 @@ use super::policies;
 use crate::{
     field::{Errors, Path},
     kinds::{podspec, tree::Tree, workloads},
-    validation::{check, names},
+    validation,
 };
 
 /// The highest parallelism of an indexed Job, and the most failed indexes it may count.
@@ -67,26 +67,7 @@ pub(crate) fn warnings(spec: &Value, path: &Path<'_>) -> Vec<String> {
 }
 
 fn managed_by(name: &str, path: &Path<'_>, errors: &mut Errors) {
-    if name.is_empty() {
-        errors.required(path, "");
-    } else {
-        match name.split_once('/') {
-            Some((host, rest)) if !host.is_empty() && !rest.is_empty() => {
-                check(errors, path, host, names::dns_subdomain(host));
-                let rest_is_path = rest
-                    .split('/')
-                    .all(|part| names::http_path(part).is_empty());
-                if !rest_is_path {
-                    check(errors, path, rest, names::http_path(rest));
-                }
-            }
-            _ => errors.invalid(
-                path,
-                name,
-                r#"must be a domain-prefixed path (such as "acme.io/foo")"#,
-            ),
-        }
-    }
+    validation::domain_prefixed_path(errors, path, name);
     if name.len() > MAX_MANAGED_BY {
         errors.too_long(path, MAX_MANAGED_BY);
     }

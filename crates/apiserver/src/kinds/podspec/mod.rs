@@ -26,7 +26,7 @@ mod resources;
 mod scheduling;
 mod security;
 pub(crate) mod status;
-mod totals;
+pub(crate) mod totals;
 pub(crate) mod update;
 mod volumes;
 pub(crate) mod warnings;

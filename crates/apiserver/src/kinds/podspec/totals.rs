@@ -11,10 +11,10 @@ use super::defaults::is_restartable_init;
 use crate::{kinds::tree::Tree, quantity::Quantity};
 
 /// A resource list with its quantities read.
-pub(super) type Totals<'a> = BTreeMap<&'a str, Quantity>;
+pub(crate) type Totals<'a> = BTreeMap<&'a str, Quantity>;
 
 /// The quantity of a stored value; what is unreadable (decoding refuses it) counts as zero.
-pub(super) fn quantity(value: &Value) -> Quantity {
+pub(crate) fn quantity(value: &Value) -> Quantity {
     match value {
         Value::String(text) => Quantity::parse(text).unwrap_or_else(|_| Quantity::from_integer(0)),
         value => Quantity::from_integer(value.as_i64().unwrap_or(0)),
@@ -29,6 +29,53 @@ pub(super) fn container_requests(spec: &Value) -> Totals<'_> {
 /// The limits of all containers together.
 pub(super) fn container_limits(spec: &Value) -> Totals<'_> {
     containers(spec, "limits")
+}
+
+/// A resource list by name.
+pub(crate) fn list(list: &Value) -> Totals<'_> {
+    let amounts = list.as_object().into_iter().flatten();
+    amounts
+        .map(|(name, amount)| (name.as_str(), quantity(amount)))
+        .collect()
+}
+
+/// Whether the pod as a whole asks for resources.
+pub(crate) fn has_pod_level(spec: &Value) -> bool {
+    ["requests", "limits"]
+        .iter()
+        .any(|list| spec["resources"].entries(list).next().is_some())
+}
+
+/// What a pod requests: what it says for itself as a whole, else what its containers request.
+pub(crate) fn pod_requests(spec: &Value) -> Totals<'_> {
+    let mut totals = container_requests(spec);
+    totals.extend(list(&spec["resources"]["requests"]));
+    totals
+}
+
+/// The limits of a pod: its own, else those of its containers.
+pub(crate) fn pod_limits(spec: &Value) -> Totals<'_> {
+    let mut totals = container_limits(spec);
+    totals.extend(list(&spec["resources"]["limits"]));
+    totals
+}
+
+/// What a pod requests, with what running it takes besides.
+pub(crate) fn charged_requests(spec: &Value) -> Totals<'_> {
+    let mut totals = pod_requests(spec);
+    add(&mut totals, list(&spec["overhead"]).into_iter());
+    totals
+}
+
+/// The limits of a pod, raised by what running it takes besides.
+pub(crate) fn charged_limits(spec: &Value) -> Totals<'_> {
+    let mut totals = pod_limits(spec);
+    let overhead = list(&spec["overhead"])
+        .into_iter()
+        .filter(|(name, _)| totals.contains_key(name))
+        .collect::<Vec<_>>();
+    add(&mut totals, overhead.into_iter());
+    totals
 }
 
 fn containers<'a>(spec: &'a Value, list: &str) -> Totals<'a> {

@@ -1,0 +1,50 @@
+//! DefaultIngressClass: an Ingress without a class gets the one that is marked as default, the newest if several are.
+
+use serde_json::Value;
+
+use super::{Ctx, Operation, Plugin, Request, is};
+use crate::{
+    kinds::{Resource, ingressclasses::is_default, ingresses::CLASS_ANNOTATION, tree::Tree},
+    status::Status,
+};
+
+/// kube-apiserver: DefaultIngressClass.
+pub(super) struct DefaultIngressClass;
+
+impl Plugin for DefaultIngressClass {
+    fn name(&self) -> &'static str {
+        "DefaultIngressClass"
+    }
+
+    fn handles(
+        &self,
+        operation: Operation,
+        resource: &Resource,
+        subresource: Option<&str>,
+    ) -> bool {
+        operation == Operation::Create
+            && is(resource, "networking.k8s.io", "ingresses")
+            && subresource.is_none()
+    }
+
+    fn mutate(&self, ctx: &Ctx<'_>, request: &mut Request<'_>) -> Result<(), Status> {
+        let chosen = request.object["spec"].has("ingressClassName")
+            || request.object["metadata"]["annotations"].has(CLASS_ANNOTATION);
+        if chosen {
+            return Ok(());
+        }
+        let classes = ctx.lookup.list("networking.k8s.io", "ingressclasses", None);
+        let newest = classes
+            .iter()
+            .filter(|class| is_default(class))
+            .max_by(|a, b| {
+                let age = |class: &Value| class["metadata"].text("creationTimestamp").to_owned();
+                let name = |class: &Value| class["metadata"].text("name").to_owned();
+                age(a).cmp(&age(b)).then_with(|| name(b).cmp(&name(a)))
+            });
+        if let Some(class) = newest {
+            request.object["spec"]["ingressClassName"] = class["metadata"]["name"].clone();
+        }
+        Ok(())
+    }
+}

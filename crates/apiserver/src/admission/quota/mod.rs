@@ -1,0 +1,217 @@
+//! ResourceQuota: a write that would use more of a namespace than its quotas allow is refused; one that fits is counted at once.
+//!
+//! [`usage`] says what an object uses, [`scopes`] which quotas count it. What a quota allows and what is used is in its status: the
+//! quota controller writes it, and corrects what this plugin has added for objects that came to nothing or are gone.
+
+mod scopes;
+mod usage;
+
+use std::collections::BTreeMap;
+
+use serde_json::Value;
+
+use self::usage::Counted;
+use super::{Claim, Ctx, Operation, Plugin, Request};
+use crate::{
+    kinds::{
+        Resource,
+        podspec::totals::{self, Totals},
+        tree::{Tree, object_at},
+    },
+    quantity::Quantity,
+    status::Status,
+};
+
+/// kube-apiserver: ResourceQuota.
+pub(super) struct ResourceQuota;
+
+/// Amounts by the name that a quota has for them.
+type Amounts = BTreeMap<String, Quantity>;
+
+impl Plugin for ResourceQuota {
+    fn name(&self) -> &'static str {
+        "ResourceQuota"
+    }
+
+    fn handles(
+        &self,
+        operation: Operation,
+        resource: &Resource,
+        subresource: Option<&str>,
+    ) -> bool {
+        resource.namespaced
+            && !resource.rules.transient
+            && resource.plural != "events"
+            && match (operation, subresource) {
+                (Operation::Create, None) => true,
+                (Operation::Update, subresource) => usage::changes(resource, subresource),
+                _ => false,
+            }
+    }
+
+    fn validate(&self, ctx: &Ctx<'_>, request: &Request<'_>) -> Result<(), Status> {
+        self.claims(ctx, request).map(|_| ())
+    }
+
+    fn claims(&self, ctx: &Ctx<'_>, request: &Request<'_>) -> Result<Vec<Claim>, Status> {
+        let mut quotas = ctx.lookup.list("", "resourcequotas", request.namespace);
+        if quotas.is_empty() {
+            return Ok(Vec::new());
+        }
+        quotas.sort_by(|a, b| a["metadata"].text("name").cmp(b["metadata"].text("name")));
+        let counted = Counted::of(request.resource);
+        let mut counting = Vec::new();
+        for quota in &quotas {
+            if counts(quota, &counted, request)? {
+                counting.push(quota);
+            }
+        }
+        if counting.is_empty() {
+            return Ok(Vec::new());
+        }
+        let delta = delta(ctx, &counted, request)?;
+        let mut claims = Vec::new();
+        for quota in counting {
+            claims.extend(claim(quota, &delta, request)?);
+        }
+        Ok(claims)
+    }
+}
+
+/// Whether a quota counts the object; refuses what may not be counted.
+fn counts(quota: &Value, counted: &Counted<'_>, request: &Request<'_>) -> Result<bool, Status> {
+    let status = &quota["status"];
+    let limited: Vec<&str> = status
+        .entries("hard")
+        .map(|(name, _)| name)
+        .filter(|name| counted.is_counted_as(name))
+        .collect();
+    if limited.is_empty() || !scopes::contain(quota, counted, request.object) {
+        return Ok(false);
+    }
+    let name = quota["metadata"].text("name");
+    if let Some(missing) = counted.missing(&limited, request.object) {
+        return Err(request.forbidden(&format!("failed quota: {name}: {missing}")));
+    }
+    let unknown = limited.iter().any(|resource| !status["used"].has(resource));
+    if unknown {
+        let mut limited = limited;
+        limited.sort_unstable();
+        return Err(request.forbidden(&format!(
+            "status unknown for quota: {name}, resources: {}",
+            limited.join(",")
+        )));
+    }
+    Ok(true)
+}
+
+/// What the write adds to what is used.
+fn delta(ctx: &Ctx<'_>, counted: &Counted<'_>, request: &Request<'_>) -> Result<Amounts, Status> {
+    let mut delta = counted.usage(request.object, ctx.now);
+    let negative: Vec<&str> = delta
+        .iter()
+        .filter(|(_, amount)| amount.is_negative())
+        .map(|(name, _)| name.as_str())
+        .collect();
+    if !negative.is_empty() {
+        return Err(request.forbidden(&format!(
+            "quota usage is negative for resource(s): {}",
+            negative.join(",")
+        )));
+    }
+    if let Some(old) = request.old {
+        for (name, before) in counted.usage(old, ctx.now) {
+            if let Some(amount) = delta.get_mut(&name) {
+                *amount = amount.minus(&before);
+            }
+        }
+    }
+    delta.retain(|_, amount| amount.nano() > 0);
+    Ok(delta)
+}
+
+fn claim(quota: &Value, delta: &Amounts, request: &Request<'_>) -> Result<Option<Claim>, Status> {
+    let status = &quota["status"];
+    let (hard, used) = (totals::list(&status["hard"]), totals::list(&status["used"]));
+    let zero = Quantity::from_integer(0);
+    let wanted: Amounts = delta
+        .iter()
+        .filter(|(name, _)| hard.contains_key(name.as_str()))
+        .map(|(name, amount)| (name.clone(), amount.clone()))
+        .collect();
+    let exceeded: Vec<&String> = wanted
+        .iter()
+        .filter(|(name, amount)| {
+            let used = used.get(name.as_str()).unwrap_or(&zero);
+            used.plus(amount) > hard[name.as_str()]
+        })
+        .map(|(name, _)| name)
+        .collect();
+    let name = quota["metadata"].text("name");
+    if !exceeded.is_empty() {
+        let shown = |of: &dyn Fn(&str) -> Option<String>| -> String {
+            let parts = exceeded
+                .iter()
+                .filter_map(|name| Some(format!("{name}={}", of(name)?)));
+            parts.collect::<Vec<_>>().join(",")
+        };
+        let amount = |list: &Totals<'_>, name: &str| list.get(name).map(Quantity::to_string);
+        return Err(request.forbidden(&format!(
+            "exceeded quota: {name}, requested: {}, used: {}, limited: {}",
+            shown(&|name| wanted.get(name).map(Quantity::to_string)),
+            shown(&|name| amount(&used, name)),
+            shown(&|name| amount(&hard, name)),
+        )));
+    }
+    if wanted.is_empty() {
+        return Ok(None);
+    }
+    let returned = wanted.clone();
+    Ok(Some(Claim {
+        group: "",
+        plural: "resourcequotas",
+        namespace: request.namespace.map(str::to_owned),
+        name: name.to_owned(),
+        version: quota["metadata"].text("resourceVersion").to_owned(),
+        take: Box::new(move |quota| book(quota, &wanted, Quantity::plus)),
+        give_back: Box::new(move |quota| book(quota, &returned, Quantity::minus)),
+    }))
+}
+
+/// Changes what a quota says is used.
+fn book(quota: &mut Value, amounts: &Amounts, change: impl Fn(&Quantity, &Quantity) -> Quantity) {
+    let Some(status) = quota.get_mut("status").and_then(Value::as_object_mut) else {
+        return;
+    };
+    let used = object_at(status, "used");
+    for (name, amount) in amounts {
+        let before = used
+            .get(name)
+            .map_or_else(|| Quantity::from_integer(0), totals::quantity);
+        used.insert(name.clone(), change(&before, amount).to_string().into());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn what_is_taken_can_be_given_back() {
+        let mut quota = json!({"status": {"used": {"pods": "1", "requests.cpu": "500m"}}});
+        let before = quota.clone();
+        let amounts: Amounts = [("pods", "1"), ("requests.cpu", "600m")]
+            .into_iter()
+            .map(|(name, text)| (name.to_owned(), Quantity::parse(text).unwrap()))
+            .collect();
+        book(&mut quota, &amounts, Quantity::plus);
+        assert_eq!(
+            quota["status"]["used"],
+            json!({"pods": "2", "requests.cpu": "1100m"})
+        );
+        book(&mut quota, &amounts, Quantity::minus);
+        assert_eq!(quota, before);
+    }
+}

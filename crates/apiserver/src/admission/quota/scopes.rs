@@ -1,0 +1,98 @@
+//! Which objects a quota with scopes counts: only those in all of its scopes.
+
+use serde_json::Value;
+
+use super::usage::Counted;
+use crate::kinds::{podspec::qos, tree::Tree};
+
+/// Whether the object is in every scope of a quota.
+pub(super) fn contain(quota: &Value, counted: &Counted<'_>, object: &Value) -> bool {
+    let spec = &quota["spec"];
+    let named = spec
+        .items("scopes")
+        .iter()
+        .filter_map(Value::as_str)
+        .all(|scope| is_in(counted, object, scope, "Exists", &[]));
+    named
+        && spec["scopeSelector"]
+            .items("matchExpressions")
+            .iter()
+            .all(|requirement| {
+                let scope = requirement.text("scopeName");
+                let values = requirement.items("values");
+                is_in(counted, object, scope, requirement.text("operator"), values)
+            })
+}
+
+fn is_in(
+    counted: &Counted<'_>,
+    object: &Value,
+    scope: &str,
+    operator: &str,
+    values: &[Value],
+) -> bool {
+    let spec = &object["spec"];
+    let selects = |class: &str| match operator {
+        "In" => values.iter().any(|value| value == class),
+        "NotIn" => !values.iter().any(|value| value == class),
+        "Exists" => !class.is_empty(),
+        "DoesNotExist" => class.is_empty(),
+        _ => false,
+    };
+    let ends = spec
+        .integer("activeDeadlineSeconds")
+        .is_some_and(|seconds| seconds >= 0);
+    match (counted.plural(), scope) {
+        ("pods", "Terminating") => ends,
+        ("pods", "NotTerminating") => !ends,
+        ("pods", "BestEffort") => qos::class(spec) == "BestEffort",
+        ("pods", "NotBestEffort") => qos::class(spec) != "BestEffort",
+        ("pods", "PriorityClass") => selects(spec.text("priorityClassName")),
+        ("pods", "CrossNamespacePodAffinity") => reaches_out(&spec["affinity"]),
+        ("persistentvolumeclaims", "VolumeAttributesClass") => {
+            selects(spec.text("volumeAttributesClassName"))
+        }
+        _ => false,
+    }
+}
+
+/// Whether a term of the affinity looks at pods of other namespaces.
+fn reaches_out(affinity: &Value) -> bool {
+    ["podAffinity", "podAntiAffinity"].iter().any(|side| {
+        let terms = &affinity[*side];
+        let required = terms
+            .items("requiredDuringSchedulingIgnoredDuringExecution")
+            .iter();
+        let preferred = terms
+            .items("preferredDuringSchedulingIgnoredDuringExecution")
+            .iter()
+            .map(|weighted| &weighted["podAffinityTerm"]);
+        required
+            .chain(preferred)
+            .any(|term| !term.items("namespaces").is_empty() || term.has("namespaceSelector"))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn a_pod_is_counted_only_in_all_scopes() {
+        let pods = Counted::named("", "pods");
+        let pod = json!({"spec": {"activeDeadlineSeconds": 5, "priorityClassName": "high", "containers": [{"name": "a"}]}});
+        let quota = |spec: Value| contain(&json!({"spec": spec}), &pods, &pod);
+        assert!(quota(json!({"scopes": ["Terminating", "BestEffort"]})));
+        assert!(!quota(json!({"scopes": ["Terminating", "NotBestEffort"]})));
+        let class = |operator: &str, values: &[&str]| {
+            quota(
+                json!({"scopeSelector": {"matchExpressions": [{"scopeName": "PriorityClass", "operator": operator, "values": values}]}}),
+            )
+        };
+        assert!(class("In", &["high"]));
+        assert!(!class("NotIn", &["high"]));
+        assert!(class("Exists", &[]));
+    }
+}

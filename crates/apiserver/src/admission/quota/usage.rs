@@ -1,0 +1,303 @@
+//! What objects use of a quota, kind by kind (`pkg/quota/v1/evaluator/core`): pods their resources while they run, claims their storage,
+//! Services their ports and load balancers, and every object one of its `count/...`.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use jiff::{SignedDuration, Timestamp};
+use serde_json::Value;
+
+use super::Amounts;
+use crate::{
+    kinds::{Resource, podspec::totals, tree::Tree},
+    quantity::Quantity,
+    validation::resources,
+};
+
+/// Computing resources that, once limited, every container must name.
+const DEMANDED: [&str; 6] = [
+    "cpu",
+    "memory",
+    "requests.cpu",
+    "requests.memory",
+    "limits.cpu",
+    "limits.memory",
+];
+/// Further names for what pods use.
+const OF_PODS: [&str; 4] = [
+    "ephemeral-storage",
+    "requests.ephemeral-storage",
+    "limits.ephemeral-storage",
+    "pods",
+];
+/// Kinds that have a short name beside `count/...`.
+const SHORT: [&str; 4] = [
+    "configmaps",
+    "resourcequotas",
+    "replicationcontrollers",
+    "secrets",
+];
+const BY_CLASS: &str = ".storageclass.storage.k8s.io/";
+
+/// A kind as quotas count it.
+pub(super) struct Counted<'a> {
+    group: &'a str,
+    plural: &'a str,
+}
+
+/// Whether an update can change what an object of the kind uses.
+pub(super) fn changes(resource: &Resource, subresource: Option<&str>) -> bool {
+    resource.group.is_empty()
+        && matches!(
+            (&*resource.plural, subresource),
+            ("pods", Some("resize")) | ("persistentvolumeclaims" | "services", None)
+        )
+}
+
+impl<'a> Counted<'a> {
+    pub(super) fn of(resource: &'a Resource) -> Self {
+        Counted::named(&resource.group, &resource.plural)
+    }
+
+    pub(super) fn named(group: &'a str, plural: &'a str) -> Self {
+        Counted { group, plural }
+    }
+
+    /// The plural of a core kind; empty for others, which have no scopes.
+    pub(super) fn plural(&self) -> &str {
+        if self.group.is_empty() {
+            self.plural
+        } else {
+            ""
+        }
+    }
+
+    /// `count/deployments.apps`.
+    fn count(&self) -> String {
+        if self.group.is_empty() {
+            format!("count/{}", self.plural)
+        } else {
+            format!("count/{}.{}", self.plural, self.group)
+        }
+    }
+
+    /// Whether objects of the kind count towards a limit of that name.
+    pub(super) fn is_counted_as(&self, name: &str) -> bool {
+        if name == self.count() {
+            return true;
+        }
+        match self.plural() {
+            "pods" => {
+                let bare = name.strip_prefix("requests.");
+                DEMANDED.contains(&name)
+                    || OF_PODS.contains(&name)
+                    || resources::is_huge_page(bare.unwrap_or(name))
+                    || bare.is_some_and(|_| !resources::is_native(name))
+            }
+            "persistentvolumeclaims" => {
+                matches!(name, "persistentvolumeclaims" | "requests.storage")
+                    || name.split_once(BY_CLASS).is_some_and(|(_, what)| {
+                        matches!(what, "persistentvolumeclaims" | "requests.storage")
+                    })
+            }
+            "services" => matches!(
+                name,
+                "services" | "services.nodeports" | "services.loadbalancers"
+            ),
+            plural => SHORT.contains(&plural) && name == plural,
+        }
+    }
+
+    /// What a limited pod leaves open although it must name it.
+    pub(super) fn missing(&self, limited: &[&str], object: &Value) -> Option<String> {
+        let spec = &object["spec"];
+        if self.plural() != "pods" || totals::has_pod_level(spec) {
+            return None;
+        }
+        let mut missing: BTreeMap<&str, BTreeSet<&str>> = BTreeMap::new();
+        for list in ["containers", "initContainers"] {
+            for container in spec.items(list) {
+                let resources = &container["resources"];
+                let named = compute(
+                    &totals::list(&resources["requests"]),
+                    &totals::list(&resources["limits"]),
+                );
+                for name in limited.iter().filter(|name| DEMANDED.contains(name)) {
+                    if !named.contains_key(*name) {
+                        missing
+                            .entry(*name)
+                            .or_default()
+                            .insert(container.text("name"));
+                    }
+                }
+            }
+        }
+        if missing.is_empty() {
+            return None;
+        }
+        let parts: Vec<String> = missing
+            .into_iter()
+            .map(|(name, containers)| {
+                let containers: Vec<&str> = containers.into_iter().collect();
+                format!("{name} for: {}", containers.join(","))
+            })
+            .collect();
+        Some(format!("must specify {}", parts.join("; ")))
+    }
+
+    /// What an object uses.
+    pub(super) fn usage(&self, object: &Value, now: Timestamp) -> Amounts {
+        let one = || Quantity::from_integer(1);
+        let mut used = Amounts::new();
+        used.insert(self.count(), one());
+        match self.plural() {
+            "pods" if runs(object, now) => {
+                let spec = &object["spec"];
+                used.extend(compute(
+                    &totals::charged_requests(spec),
+                    &totals::charged_limits(spec),
+                ));
+                used.insert("pods".into(), one());
+            }
+            "persistentvolumeclaims" => claim(object, &mut used),
+            "services" => service(&object["spec"], &mut used),
+            plural if SHORT.contains(&plural) => {
+                used.insert(plural.to_owned(), one());
+            }
+            _ => {}
+        }
+        used
+    }
+}
+
+/// Requests and limits under the names that quotas have for them.
+fn compute(requests: &totals::Totals<'_>, limits: &totals::Totals<'_>) -> Amounts {
+    let mut used = Amounts::new();
+    for (name, amount) in requests {
+        let plain = matches!(*name, "cpu" | "memory" | "ephemeral-storage");
+        if plain || resources::is_huge_page(name) {
+            used.insert((*name).to_owned(), amount.clone());
+        }
+        if plain || resources::is_huge_page(name) || resources::is_extended(name) {
+            used.insert(format!("requests.{name}"), amount.clone());
+        }
+    }
+    for (name, amount) in limits {
+        if matches!(*name, "cpu" | "memory" | "ephemeral-storage") {
+            used.insert(format!("limits.{name}"), amount.clone());
+        }
+    }
+    used
+}
+
+/// Whether a pod still uses anything: it has not ended, and its grace is not over.
+fn runs(pod: &Value, now: Timestamp) -> bool {
+    if matches!(pod["status"].text("phase"), "Failed" | "Succeeded") {
+        return false;
+    }
+    let metadata = &pod["metadata"];
+    let deleted = metadata.text("deletionTimestamp").parse::<Timestamp>();
+    let grace = metadata.integer("deletionGracePeriodSeconds");
+    match (deleted, grace) {
+        (Ok(deleted), Some(seconds)) => now <= deleted + SignedDuration::from_secs(seconds),
+        _ => true,
+    }
+}
+
+fn claim(claim: &Value, used: &mut Amounts) {
+    let one = Quantity::from_integer(1);
+    let class = crate::kinds::persistentvolumeclaims::class(claim);
+    used.insert("persistentvolumeclaims".into(), one.clone());
+    if !class.is_empty() {
+        used.insert(format!("{class}{BY_CLASS}persistentvolumeclaims"), one);
+    }
+    let amount = |list: &Value| list.field("storage").map(totals::quantity);
+    let requested = amount(&claim["spec"]["resources"]["requests"]);
+    let allocated = amount(&claim["status"]["allocatedResources"]);
+    // A claim that is being made smaller again still holds what it was given.
+    let Some(storage) = requested.max(allocated) else {
+        return;
+    };
+    let storage = if storage.is_integer() {
+        storage
+    } else {
+        Quantity::from_integer(storage.value())
+    };
+    if !class.is_empty() {
+        used.insert(
+            format!("{class}{BY_CLASS}requests.storage"),
+            storage.clone(),
+        );
+    }
+    used.insert("requests.storage".into(), storage);
+}
+
+fn service(spec: &Value, used: &mut Amounts) {
+    let ports = spec.items("ports");
+    let balanced = spec.text("type") == "LoadBalancer";
+    let node_ports = match spec.text("type") {
+        "NodePort" => ports.len(),
+        "LoadBalancer" if spec["allocateLoadBalancerNodePorts"] == false => ports
+            .iter()
+            .filter(|port| port.integer("nodePort").unwrap_or(0) != 0)
+            .count(),
+        "LoadBalancer" => ports.len(),
+        _ => 0,
+    };
+    let node_ports = i64::try_from(node_ports).unwrap_or(i64::MAX);
+    for (name, count) in [
+        ("services", 1),
+        ("services.nodeports", node_ports),
+        ("services.loadbalancers", i64::from(balanced)),
+    ] {
+        used.insert(name.to_owned(), Quantity::from_integer(count));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn shown(counted: &Counted<'_>, object: &Value) -> String {
+        let parts: Vec<String> = counted
+            .usage(object, Timestamp::UNIX_EPOCH)
+            .iter()
+            .map(|(name, amount)| format!("{name}={amount}"))
+            .collect();
+        parts.join(" ")
+    }
+
+    #[test]
+    fn every_kind_is_counted_by_its_own_rules() {
+        let service =
+            json!({"spec": {"type": "LoadBalancer", "ports": [{"port": 1}, {"port": 2}]}});
+        assert_eq!(
+            shown(&Counted::named("", "services"), &service),
+            "count/services=1 services=1 services.loadbalancers=1 services.nodeports=2"
+        );
+        let claim = json!({"spec": {"storageClassName": "fast", "resources": {"requests": {"storage": "1Gi"}}}});
+        assert_eq!(
+            shown(&Counted::named("", "persistentvolumeclaims"), &claim),
+            "count/persistentvolumeclaims=1 fast.storageclass.storage.k8s.io/persistentvolumeclaims=1 \
+             fast.storageclass.storage.k8s.io/requests.storage=1Gi persistentvolumeclaims=1 requests.storage=1Gi"
+        );
+        assert_eq!(
+            shown(&Counted::named("apps", "deployments"), &json!({})),
+            "count/deployments.apps=1"
+        );
+        let ended = json!({"spec": {}, "status": {"phase": "Failed"}});
+        assert_eq!(shown(&Counted::named("", "pods"), &ended), "count/pods=1");
+    }
+
+    #[test]
+    fn containers_must_name_what_is_limited() {
+        let pod = json!({"spec": {"containers": [{"name": "a"}, {"name": "b", "resources": {"requests": {"cpu": "1"}}}]}});
+        assert_eq!(
+            Counted::named("", "pods")
+                .missing(&["pods", "cpu", "limits.memory"], &pod)
+                .as_deref(),
+            Some("must specify cpu for: a; limits.memory for: a,b")
+        );
+    }
+}

@@ -1,0 +1,135 @@
+//! What a write takes of other objects (quotas): counted before the write is stored, given back if it comes to nothing.
+//!
+//! Claims are made one at a time, so that two writes that fit only singly do not both pass.
+
+use std::sync::Arc;
+
+use serde_json::Value;
+
+use super::modify;
+use crate::{
+    admission::{Claim, Operation, Request},
+    http::call::Call,
+    registry::Row,
+    schema::ownership,
+    status::Status,
+    store::Key,
+};
+
+/// How often claims are tried against objects that others change meanwhile.
+const TRIES: usize = 16;
+
+/// The claims of one write. Dropped without [`Taken::give_back`], they stay.
+#[derive(Default)]
+#[must_use]
+pub(super) struct Taken(Vec<Claim>);
+
+/// Makes the claims of a write that all plugins agree to.
+pub(super) async fn take(
+    call: &Call,
+    operation: Operation,
+    name: &str,
+    object: &mut Value,
+    old: Option<&Value>,
+) -> Result<Taken, Status> {
+    if claims(call, operation, name, object, old)?.is_empty() {
+        return Ok(Taken::default());
+    }
+    let _turn = call.server.claiming().await;
+    let mut tries = 0;
+    loop {
+        tries += 1;
+        let mut taken = Taken::default();
+        let mut refused = None;
+        for claim in claims(call, operation, name, object, old)? {
+            match book(call, &claim, true).await {
+                Ok(()) => taken.0.push(claim),
+                Err(status) => {
+                    refused = Some(status);
+                    break;
+                }
+            }
+        }
+        let Some(status) = refused else {
+            return Ok(taken);
+        };
+        taken.give_back(call).await;
+        if tries == TRIES || status.reason != "Conflict" {
+            return Err(status);
+        }
+    }
+}
+
+impl Taken {
+    /// Undoes the claims of a write that was not stored.
+    pub(super) async fn give_back(self, call: &Call) {
+        for claim in self.0 {
+            // What is gone needs nothing back.
+            let _ = book(call, &claim, false).await;
+        }
+    }
+}
+
+fn claims(
+    call: &Call,
+    operation: Operation,
+    name: &str,
+    object: &mut Value,
+    old: Option<&Value>,
+) -> Result<Vec<Claim>, Status> {
+    let ctx = call.ctx(false);
+    let subresource = call.subresource.as_deref();
+    let mut warnings = Vec::new();
+    let request = Request {
+        operation,
+        resource: call.resource(),
+        subresource,
+        namespace: call.namespace.as_deref(),
+        name,
+        object,
+        old,
+        warnings: &mut warnings,
+    };
+    let mut all = Vec::new();
+    for plugin in call.server.plugins() {
+        if plugin.handles(operation, call.resource(), subresource) {
+            all.extend(plugin.claims(&ctx, &request)?);
+        }
+    }
+    Ok(all)
+}
+
+/// Writes a claim down, or takes it back, whatever has become of the object since.
+async fn book(call: &Call, claim: &Claim, take: bool) -> Result<(), Status> {
+    let row = row(call, claim)?;
+    let key = Key::new(claim.namespace.as_deref(), &claim.name);
+    let writer = ownership::Writer {
+        manager: "kube-apiserver",
+        api_version: row.api_version(),
+        subresource: Some("status"),
+        resets_status: row.has_status_subresource(),
+        now: call.now,
+    };
+    modify(&row, call.now, &key, false, |object| {
+        let before = object.clone();
+        if !take {
+            (claim.give_back)(object);
+        } else if object["metadata"]["resourceVersion"] == claim.version {
+            (claim.take)(object);
+        } else {
+            let why = "the object has been modified; please apply your changes to the latest version and try again";
+            return Err(Status::conflict(&row.resource, &claim.name, why));
+        }
+        ownership::track(&row.resource.schema, &writer, object, Some(&before));
+        Ok(true)
+    })
+    .await
+    .map(|_| ())
+}
+
+fn row(call: &Call, claim: &Claim) -> Result<Arc<Row>, Status> {
+    let table = call.server.registry().table();
+    let row = table.find_plural(claim.group, claim.plural);
+    row.cloned()
+        .ok_or_else(|| Status::internal("a claim on a kind that is not served"))
+}

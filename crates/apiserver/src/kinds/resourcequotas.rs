@@ -1,0 +1,259 @@
+//! core/v1 ResourceQuota: how much all objects of a namespace together may use. The ResourceQuota plugin enforces what its status says.
+
+use std::collections::BTreeSet;
+
+use jiff::Timestamp;
+use serde_json::Value;
+
+use super::{
+    Column, Kind,
+    podspec::internal,
+    print,
+    tree::{Tree, object_at},
+};
+use crate::{
+    admission::Ctx,
+    field::{ErrorType, Errors, Path},
+    quantity,
+    validation::{IMMUTABLE, resources},
+};
+
+/// core/v1 ResourceQuota.
+pub(crate) struct ResourceQuota;
+
+const COLUMNS: [Column; 4] = [
+    print::NAME,
+    print::column("Request"),
+    print::column("Limit"),
+    print::AGE,
+];
+const SCOPES: [&str; 7] = [
+    "Terminating",
+    "NotTerminating",
+    "BestEffort",
+    "NotBestEffort",
+    "PriorityClass",
+    "CrossNamespacePodAffinity",
+    "VolumeAttributesClass",
+];
+/// Pairs of scopes that nothing is in at once.
+const OPPOSITES: [[&str; 2]; 2] = [
+    ["BestEffort", "NotBestEffort"],
+    ["Terminating", "NotTerminating"],
+];
+const STANDARD: [&str; 19] = [
+    "cpu",
+    "memory",
+    "ephemeral-storage",
+    "requests.cpu",
+    "requests.memory",
+    "requests.storage",
+    "requests.ephemeral-storage",
+    "limits.cpu",
+    "limits.memory",
+    "limits.ephemeral-storage",
+    "pods",
+    "resourcequotas",
+    "services",
+    "replicationcontrollers",
+    "secrets",
+    "persistentvolumeclaims",
+    "configmaps",
+    "services.nodeports",
+    "services.loadbalancers",
+];
+
+impl Kind for ResourceQuota {
+    fn default(&self, object: &mut Value) {
+        let Some(root) = object.as_object_mut() else {
+            return;
+        };
+        for (part, list) in [("spec", "hard"), ("status", "hard"), ("status", "used")] {
+            object_at(root, part)
+                .get_mut(list)
+                .into_iter()
+                .for_each(quantity::round_list);
+        }
+    }
+
+    fn validate(&self, _: &Ctx<'_>, object: &Value, errors: &mut Errors) {
+        let (spec, path) = (&object["spec"], Path::new("spec"));
+        amounts(spec, "hard", &path, errors);
+        scopes(spec, &path.child("scopes"), errors);
+        let at = path.child("scopeSelector");
+        if spec.has("scopeSelector") {
+            scope_selector(spec, &at.child("matchExpressions"), errors);
+        }
+    }
+
+    fn validate_update(&self, _: &Ctx<'_>, object: &Value, old: &Value, errors: &mut Errors) {
+        let set = |object: &Value| -> BTreeSet<String> {
+            let scopes = object["spec"].items("scopes").iter();
+            scopes
+                .filter_map(Value::as_str)
+                .map(str::to_owned)
+                .collect()
+        };
+        if set(object) != set(old) {
+            let scopes = object["spec"]["scopes"].clone();
+            errors.invalid(&Path::new("spec").child("scopes"), scopes, IMMUTABLE);
+        }
+    }
+
+    fn validate_status(&self, _: &Ctx<'_>, object: &Value, _: &Value, errors: &mut Errors) {
+        let path = Path::new("status");
+        amounts(&object["status"], "hard", &path, errors);
+        amounts(&object["status"], "used", &path, errors);
+    }
+
+    fn columns(&self) -> Option<&[Column]> {
+        Some(&COLUMNS)
+    }
+
+    fn cells(&self, object: &Value, now: Timestamp) -> Vec<Value> {
+        let (mut requests, mut limits) = (Vec::new(), Vec::new());
+        for (name, hard) in object["status"].entries("hard") {
+            let used = object["status"]["used"][name].as_str().unwrap_or("0");
+            let column = if name.starts_with("limits.") {
+                &mut limits
+            } else {
+                &mut requests
+            };
+            column.push(format!("{name}: {used}/{}", hard.as_str().unwrap_or("0")));
+        }
+        requests.sort();
+        limits.sort();
+        vec![
+            print::name(object),
+            requests.join(", ").into(),
+            limits.join(", ").into(),
+            print::age(object, now),
+        ]
+    }
+}
+
+fn is_standard(name: &str) -> bool {
+    STANDARD.contains(&name)
+        || resources::is_huge_page(name.strip_prefix("requests.").unwrap_or(name))
+}
+
+fn amounts(owner: &Value, list: &str, path: &Path<'_>, errors: &mut Errors) {
+    let path = path.child(list);
+    for (name, amount) in owner.entries(list) {
+        let at = path.key(name);
+        resources::name(errors, &at, name);
+        if !name.contains('/') && !is_standard(name) {
+            errors.invalid(&at, name, "must be a standard resource for quota");
+        }
+        resources::amount(errors, &at, name, amount.as_str().unwrap_or(""));
+    }
+}
+
+/// Whether objects that use a resource can be in a scope at all.
+fn applies(scope: &str, resource: &str) -> bool {
+    const COMPUTE: [&str; 6] = [
+        "cpu",
+        "memory",
+        "limits.cpu",
+        "limits.memory",
+        "requests.cpu",
+        "requests.memory",
+    ];
+    match scope {
+        "Terminating"
+        | "NotTerminating"
+        | "NotBestEffort"
+        | "PriorityClass"
+        | "CrossNamespacePodAffinity" => resource == "pods" || COMPUTE.contains(&resource),
+        "BestEffort" => resource == "pods",
+        "VolumeAttributesClass" => {
+            matches!(resource, "persistentvolumeclaims" | "requests.storage")
+        }
+        _ => true,
+    }
+}
+
+/// How many of the limited resources have no objects in the scope.
+fn misapplied(spec: &Value, scope: &str) -> usize {
+    spec.entries("hard")
+        .filter(|(name, _)| is_standard(name) && !applies(scope, name))
+        .count()
+}
+
+fn scopes(spec: &Value, path: &Path<'_>, errors: &mut Errors) {
+    let scopes: Vec<&str> = spec
+        .items("scopes")
+        .iter()
+        .filter_map(Value::as_str)
+        .collect();
+    let mut wrong = |why: &str| errors.invalid(path, scopes.clone(), why);
+    for scope in &scopes {
+        if !SCOPES.contains(scope) {
+            wrong("unsupported scope");
+        }
+        for _ in 0..misapplied(spec, scope) {
+            wrong("unsupported scope applied to resource");
+        }
+    }
+    for pair in OPPOSITES {
+        if pair.iter().all(|scope| scopes.contains(scope)) {
+            wrong("conflicting scopes");
+        }
+    }
+}
+
+fn scope_selector(spec: &Value, path: &Path<'_>, errors: &mut Errors) {
+    let requirements = spec["scopeSelector"].items("matchExpressions");
+    for requirement in requirements {
+        let scope = requirement.text("scopeName");
+        if !SCOPES.contains(&scope) {
+            errors.invalid(&path.child("scopeName"), scope, "unsupported scope");
+        }
+        for _ in 0..misapplied(spec, scope) {
+            errors.with_text(
+                ErrorType::Invalid,
+                path,
+                internal::compact("ScopeSelector", &spec["scopeSelector"]),
+                "unsupported scope applied to resource",
+            );
+        }
+        let (operator, values) = (requirement.text("operator"), requirement.items("values"));
+        if !matches!(scope, "PriorityClass" | "VolumeAttributesClass")
+            && SCOPES.contains(&scope)
+            && operator != "Exists"
+        {
+            errors.invalid(
+                &path.child("operator"),
+                operator,
+                "must be 'Exist' when scope is any of ResourceQuotaScopeTerminating, ResourceQuotaScopeNotTerminating, ResourceQuotaScopeBestEffort, ResourceQuotaScopeNotBestEffort or ResourceQuotaScopeCrossNamespacePodAffinity",
+            );
+        }
+        match operator {
+            "In" | "NotIn" if values.is_empty() => errors.required(
+                &path.child("values"),
+                "must be at least one value when `operator` is 'In' or 'NotIn' for scope selector",
+            ),
+            "Exists" | "DoesNotExist" if !values.is_empty() => errors.invalid(
+                &path.child("values"),
+                values.to_vec(),
+                "must be no value when `operator` is 'Exist' or 'DoesNotExist' for scope selector",
+            ),
+            "In" | "NotIn" | "Exists" | "DoesNotExist" => {}
+            _ => errors.invalid(
+                &path.child("operator"),
+                operator,
+                "not a valid selector operator",
+            ),
+        }
+    }
+    for pair in OPPOSITES {
+        let has = |scope: &&str| {
+            requirements
+                .iter()
+                .any(|other| other["scopeName"] == **scope)
+        };
+        if pair.iter().all(has) {
+            errors.invalid(path, spec["scopes"].clone(), "conflicting scopes");
+        }
+    }
+}
