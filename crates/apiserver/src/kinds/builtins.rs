@@ -12,6 +12,7 @@ use super::{
     controllerrevisions::ControllerRevision,
     cronjobs::CronJobs,
     csi::{CsiDriver, CsiNode, VolumeAttachment},
+    csistoragecapacities::CsiStorageCapacity,
     customresourcedefinitions::CustomResourceDefinition,
     daemonsets::DaemonSets,
     deployments::Deployments,
@@ -30,8 +31,10 @@ use super::{
     persistentvolumes::PersistentVolume,
     poddisruptionbudgets::PodDisruptionBudgets,
     pods::Pods,
+    podtemplates::PodTemplate,
     priorityclasses::PriorityClass,
     replicasets::ReplicaSets,
+    replicationcontrollers::ReplicationController,
     resourcequotas::ResourceQuota,
     runtimeclasses::RuntimeClass,
     secrets::Secret,
@@ -39,6 +42,7 @@ use super::{
     services::{Service, ServiceRange},
     statefulsets::StatefulSets,
     storageclasses::StorageClass,
+    volumeattributesclasses::VolumeAttributesClass,
     workloads::Templated,
 };
 use crate::schema::Type;
@@ -285,6 +289,22 @@ fn core(range: ServiceRange) -> Vec<Row> {
             .named("portforward", "PodPortForwardOptions", STREAM_VERBS)
             .part("resize", STATUS_VERBS)
             .status(StatusMetadata::KeepOwnerReferences),
+        Row::core("PodTemplate", "podtemplates")
+            .behaves(PodTemplate)
+            .rules(|rules| {
+                rules.generation = Generation::Counts(&["template"]);
+                rules.delete_returns_object = true;
+            }),
+        Row::core("ReplicationController", "replicationcontrollers")
+            .behaves(ReplicationController)
+            .short(&["rc"])
+            .in_all()
+            .rules(|rules| {
+                rules.generation = Generation::Counts(&["spec"]);
+                rules.default_propagation = Propagation::Orphan;
+            })
+            .scale()
+            .status(StatusMetadata::All),
         Row::core("ResourceQuota", "resourcequotas")
             .behaves(ResourceQuota)
             .short(&["quota"])
@@ -529,7 +549,9 @@ fn storage() -> Vec<Row> {
                 rules.unconditional_update = false;
                 rules.delete_returns_object = true;
             }),
-        Row::storage_group("CSIStorageCapacity", "csistoragecapacities").rules(conditional),
+        Row::storage_group("CSIStorageCapacity", "csistoragecapacities")
+            .behaves(CsiStorageCapacity)
+            .rules(conditional),
         Row::storage_group("StorageClass", "storageclasses")
             .behaves(StorageClass)
             .cluster()
@@ -543,6 +565,11 @@ fn storage() -> Vec<Row> {
                 rules.delete_returns_object = true;
             })
             .status(StatusMetadata::KeepMost),
+        Row::storage_group("VolumeAttributesClass", "volumeattributesclasses")
+            .behaves(VolumeAttributesClass)
+            .cluster()
+            .short(&["vac"])
+            .rules(|rules| rules.delete_returns_object = true),
     ]
 }
 

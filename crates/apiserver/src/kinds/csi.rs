@@ -6,17 +6,25 @@ use serde_json::{Value, json};
 use super::{
     Column, Kind,
     persistentvolumeclaims::or_unset,
+    podspec::internal,
     print::{AGE, NAME, age, column, name, or_none, typed},
     tree::{Tree, object_at, set_default},
 };
 use crate::{
     admission::Ctx,
-    field::{Errors, Path},
+    field::{ErrorType, Errors, Path},
     validation::{self, names},
 };
 
 /// The longest name of a driver.
 const MAX_DRIVER_NAME: usize = 63;
+const MAX_NODE_ID: usize = 256;
+const MIN_TOKEN_SECONDS: i64 = 600;
+const MAX_TOKEN_SECONDS: i64 = 1 << 32;
+const MIN_UPDATE_SECONDS: i64 = 10;
+/// The most that an attachment may say about itself, and about what went wrong.
+const MAX_ATTACHMENT_METADATA: usize = 256 * 1024;
+const MAX_ERROR_MESSAGE: usize = 1024;
 
 /// storage.k8s.io/v1 CSIDriver.
 pub(crate) struct CsiDriver;
@@ -40,6 +48,36 @@ fn driver_name(errors: &mut Errors, path: &Path<'_>, driver: &str) {
         driver,
         names::dns_subdomain(&driver.to_lowercase()),
     );
+}
+
+fn token_requests(requests: &[Value], path: &Path<'_>, errors: &mut Errors) {
+    for (index, request) in requests.iter().enumerate() {
+        let at = path.index(index);
+        let audience = request.text("audience");
+        let known = |other: &Value| other.text("audience") == audience;
+        if requests[..index].iter().any(known) {
+            errors.duplicate(&at.child("audience"), audience);
+            continue;
+        }
+        let Some(seconds) = request.integer("expirationSeconds") else {
+            continue;
+        };
+        let at = at.child("expirationSeconds");
+        if seconds < MIN_TOKEN_SECONDS {
+            errors.invalid(
+                &at,
+                seconds,
+                "may not specify a duration less than 10 minutes",
+            );
+        }
+        if seconds > MAX_TOKEN_SECONDS {
+            errors.invalid(
+                &at,
+                seconds,
+                "may not specify a duration larger than 2^32 seconds",
+            );
+        }
+    }
 }
 
 impl Kind for CsiDriver {
@@ -70,8 +108,19 @@ impl Kind for CsiDriver {
     fn validate(&self, _ctx: &Ctx<'_>, object: &Value, errors: &mut Errors) {
         let path = Path::new("metadata");
         driver_name(errors, &path.child("name"), object["metadata"].text("name"));
-        let path = Path::new("spec");
-        for mode in object["spec"]
+        let (spec, path) = (&object["spec"], Path::new("spec"));
+        validation::one_of(
+            errors,
+            &path.child("fsGroupPolicy"),
+            spec.text("fsGroupPolicy"),
+            &["File", "None", "ReadWriteOnceWithFSType"],
+        );
+        token_requests(
+            spec.items("tokenRequests"),
+            &path.child("tokenRequests"),
+            errors,
+        );
+        for mode in spec
             .items("volumeLifecycleModes")
             .iter()
             .filter_map(Value::as_str)
@@ -80,16 +129,19 @@ impl Kind for CsiDriver {
                 errors,
                 &path.child("volumeLifecycleModes"),
                 mode,
-                &["Ephemeral", "Persistent"],
+                &["Persistent", "Ephemeral"],
             );
         }
-        let policy = object["spec"].text("fsGroupPolicy");
-        validation::one_of(
-            errors,
-            &path.child("fsGroupPolicy"),
-            policy,
-            &["File", "None", "ReadWriteOnceWithFSType"],
-        );
+        if let Some(period) = spec
+            .integer("nodeAllocatableUpdatePeriodSeconds")
+            .filter(|period| *period < MIN_UPDATE_SECONDS)
+        {
+            errors.invalid(
+                &path.child("nodeAllocatableUpdatePeriodSeconds"),
+                period,
+                format!("must be greater than or equal to {MIN_UPDATE_SECONDS} seconds"),
+            );
+        }
     }
 
     fn validate_update(&self, _ctx: &Ctx<'_>, object: &Value, old: &Value, errors: &mut Errors) {
@@ -157,8 +209,16 @@ impl Kind for CsiNode {
         for (index, driver) in drivers.iter().enumerate() {
             let path = path.index(index);
             driver_name(errors, &path.child("name"), driver.text("name"));
-            if driver.text("nodeID").is_empty() {
+            let node = driver.text("nodeID");
+            if node.is_empty() {
                 errors.required(&path.child("nodeID"), "");
+            }
+            if node.len() > MAX_NODE_ID {
+                errors.invalid(
+                    &path.child("nodeID"),
+                    node,
+                    format!("must be {MAX_NODE_ID} characters or less"),
+                );
             }
             if let Some(count) = driver["allocatable"]
                 .integer("count")
@@ -176,6 +236,40 @@ impl Kind for CsiNode {
                 .any(|earlier| earlier["name"] == driver["name"])
             {
                 errors.duplicate(&path.child("name"), driver.text("name"));
+            }
+            let keys = driver.items("topologyKeys");
+            for (index, key) in keys.iter().enumerate() {
+                let text = key.as_str().unwrap_or_default();
+                if text.is_empty() {
+                    errors.required(&path, "");
+                }
+                if keys[..index].contains(key) {
+                    errors.duplicate(&path, text);
+                }
+                validation::check(errors, &path, text, names::qualified_name(text));
+            }
+        }
+    }
+
+    /// What a driver says about a node stays, but for how many volumes it takes.
+    fn validate_update(&self, _ctx: &Ctx<'_>, object: &Value, old: &Value, errors: &mut Errors) {
+        let fixed = |driver: &Value| {
+            let mut driver = driver.clone();
+            if let Some(driver) = driver.as_object_mut() {
+                driver.remove("allocatable");
+            }
+            driver
+        };
+        for before in old["spec"].items("drivers") {
+            for driver in object["spec"].items("drivers") {
+                if driver["name"] == before["name"] && fixed(driver) != fixed(before) {
+                    errors.with_text(
+                        ErrorType::Invalid,
+                        &Path::new("CSINodeDriver"),
+                        internal::compact("CSINodeDriver", driver),
+                        validation::IMMUTABLE,
+                    );
+                }
             }
         }
     }
@@ -213,6 +307,10 @@ impl Kind for VolumeAttachment {
                 &source,
                 "must specify exactly one of inlineVolumeSpec and persistentVolumeName",
             ),
+            (_, true) if spec["source"].text("persistentVolumeName").is_empty() => errors.required(
+                &source.child("persistentVolumeName"),
+                "must specify non empty persistentVolumeName",
+            ),
             _ => {}
         }
         let node = spec.text("nodeName");
@@ -222,6 +320,20 @@ impl Kind for VolumeAttachment {
             node,
             names::dns_subdomain(node),
         );
+        attachment_status(&object["status"], &Path::new("status"), errors);
+        let volume = spec["source"].text("persistentVolumeName");
+        if named {
+            validation::check(
+                errors,
+                &source.child("persistentVolumeName"),
+                volume,
+                names::dns_subdomain(volume),
+            );
+        }
+    }
+
+    fn validate_status(&self, _ctx: &Ctx<'_>, object: &Value, _old: &Value, errors: &mut Errors) {
+        attachment_status(&object["status"], &Path::new("status"), errors);
     }
 
     fn validate_update(&self, _ctx: &Ctx<'_>, object: &Value, old: &Value, errors: &mut Errors) {
@@ -250,5 +362,21 @@ impl Kind for VolumeAttachment {
             object["status"].flag("attached").into(),
             age(object, now),
         ]
+    }
+}
+
+fn attachment_status(status: &Value, path: &Path<'_>, errors: &mut Errors) {
+    let bytes: usize = status
+        .entries("attachmentMetadata")
+        .map(|(key, value)| key.len() + value.as_str().map_or(0, str::len))
+        .sum();
+    if bytes > MAX_ATTACHMENT_METADATA {
+        errors.too_long(&path.child("attachmentMetadata"), MAX_ATTACHMENT_METADATA);
+    }
+    for field in ["attachError", "detachError"] {
+        if status[field].text("message").len() > MAX_ERROR_MESSAGE {
+            let at = path.child(field);
+            errors.too_long(&at.child("message"), MAX_ATTACHMENT_METADATA);
+        }
     }
 }

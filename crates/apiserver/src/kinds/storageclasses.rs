@@ -5,13 +5,14 @@ use serde_json::Value;
 
 use super::{
     Column, Kind,
+    podspec::warnings::deprecated_node_label,
     print::{AGE, NAME, age, column},
     tree::{Tree, set_default},
 };
 use crate::{
     admission::Ctx,
     field::{Errors, Path},
-    validation::{self, check, names, one_of},
+    validation::{self, check, metadata, names, one_of},
 };
 
 const DEFAULT: [&str; 2] = [
@@ -40,18 +41,11 @@ impl Kind for StorageClass {
     }
 
     fn validate(&self, _ctx: &Ctx<'_>, object: &Value, errors: &mut Errors) {
-        let provisioner = object.text("provisioner");
-        let path = Path::new("provisioner");
-        if provisioner.is_empty() {
-            errors.required(&path, "");
-        } else {
-            check(
-                errors,
-                &path,
-                provisioner,
-                names::qualified_name(&provisioner.to_lowercase()),
-            );
-        }
+        provisioner(
+            object.text("provisioner"),
+            &Path::new("provisioner"),
+            errors,
+        );
         parameters(errors, &Path::new("parameters"), object);
         if let Some(policy) = object["reclaimPolicy"]
             .as_str()
@@ -73,6 +67,27 @@ impl Kind for StorageClass {
                 &["Immediate", "WaitForFirstConsumer"],
             ),
         }
+        topologies(
+            object.items("allowedTopologies"),
+            &Path::new("allowedTopologies"),
+            errors,
+        );
+    }
+
+    fn warnings(&self, object: &Value, _: Option<&Value>) -> Vec<String> {
+        let mut warnings = Vec::new();
+        let path = Path::new("allowedTopologies");
+        for (index, term) in object.items("allowedTopologies").iter().enumerate() {
+            let at = path.index(index);
+            let at = at.child("matchLabelExpressions");
+            for (index, expression) in term.items("matchLabelExpressions").iter().enumerate() {
+                if let Some(message) = deprecated_node_label(expression.text("key")) {
+                    let at = at.index(index);
+                    warnings.push(format!("{}: {message}", at.child("key")));
+                }
+            }
+        }
+        warnings
     }
 
     fn validate_update(&self, _ctx: &Ctx<'_>, object: &Value, old: &Value, errors: &mut Errors) {
@@ -120,7 +135,51 @@ impl Kind for StorageClass {
     }
 }
 
-fn parameters(errors: &mut Errors, path: &Path<'_>, class: &Value) {
+/// The name of who makes volumes: a qualified name, in whatever case.
+pub(super) fn provisioner(name: &str, path: &Path<'_>, errors: &mut Errors) {
+    if name.is_empty() {
+        errors.required(path, "");
+    } else {
+        check(
+            errors,
+            path,
+            name,
+            names::qualified_name(&name.to_lowercase()),
+        );
+    }
+}
+
+fn topologies(terms: &[Value], path: &Path<'_>, errors: &mut Errors) {
+    for (index, term) in terms.iter().enumerate() {
+        let at = path.index(index);
+        let at = at.child("matchLabelExpressions");
+        let expressions = term.items("matchLabelExpressions");
+        for (index, expression) in expressions.iter().enumerate() {
+            let at = at.index(index);
+            let values_path = at.child("values");
+            let values = expression.items("values");
+            if values.is_empty() {
+                errors.required(&values_path, "");
+            }
+            for (index, value) in values.iter().enumerate() {
+                if values[..index].contains(value) {
+                    errors.duplicate(&values_path.index(index), value.clone());
+                }
+            }
+            let key = expression.text("key");
+            metadata::label_name(errors, &at.child("key"), key);
+            if expressions[..index].iter().any(|other| other["key"] == key) {
+                errors.duplicate(&at.child("key"), key);
+            }
+        }
+        if !expressions.is_empty() && terms[..index].contains(term) {
+            errors.duplicate(&at, "");
+        }
+    }
+}
+
+/// Settings for a driver; only their number and size are limited.
+pub(super) fn parameters(errors: &mut Errors, path: &Path<'_>, class: &Value) {
     let count = class.entries("parameters").count();
     if count > MAX_PARAMETERS {
         return errors.too_long(

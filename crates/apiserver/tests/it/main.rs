@@ -6,6 +6,7 @@ mod custom_resources;
 mod durable;
 mod forms;
 mod kinds;
+mod limits;
 mod pods;
 mod semantics;
 mod services;

@@ -147,6 +147,14 @@ fn scale_of(object: &Value, paths: &Paths<'_>) -> Value {
     );
     let selector = match paths.selector.and_then(|path| read(object, path)) {
         Some(Value::String(text)) => text.clone(),
+        Some(Value::Object(labels)) if labels.values().all(Value::is_string) => {
+            let mut pairs: Vec<String> = labels
+                .iter()
+                .map(|(key, value)| format!("{key}={}", value.as_str().unwrap_or_default()))
+                .collect();
+            pairs.sort_unstable();
+            pairs.join(",")
+        }
         Some(structured) => selector::format_label_selector(structured),
         None => String::new(),
     };

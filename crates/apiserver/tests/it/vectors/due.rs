@@ -24,6 +24,10 @@ const SERVED: &[&str] = &[
     "v1/secrets",
     "v1/serviceaccounts",
     "v1/limitranges",
+    "v1/podtemplates",
+    "v1/replicationcontrollers",
+    "v1/replicationcontrollers/scale",
+    "v1/replicationcontrollers/status",
     "v1/resourcequotas",
     "v1/resourcequotas/status",
     "v1/events",
@@ -69,6 +73,18 @@ const SERVED: &[&str] = &[
     "apiextensions.k8s.io/v1/customresourcedefinitions/status",
 ];
 
+/// What scenarios ask for to see that it is not there.
+const ABSENT: &[&str] = &[
+    "apps/v1/daemonsets/scale",
+    "apps/v1/foos",
+    "batch/v1/jobs/scale",
+    "nope/v1/foos",
+    "v1/configmaps/status",
+    "v1/foos",
+    "v1/pods/foo",
+    "v2/pods",
+];
+
 /// Discovery documents of groups that are served in full.
 const DISCOVERY: &[&str] = &[
     "/api/",
@@ -111,7 +127,9 @@ fn step_is_due(step: &Value) -> bool {
     }
     match resource(step["path"].as_str().unwrap_or_default()) {
         Some(resource) => {
-            SERVED.contains(&resource.as_str()) || resource.contains("vectors.example.com")
+            SERVED.contains(&resource.as_str())
+                || ABSENT.contains(&resource.as_str())
+                || resource.contains("vectors.example.com")
         }
         None => true,
     }

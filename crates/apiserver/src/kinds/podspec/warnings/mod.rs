@@ -6,6 +6,8 @@ mod placement;
 mod ports;
 mod volumes;
 
+pub(crate) use placement::deprecated_node_label;
+
 use std::fmt::Write;
 
 use serde_json::Value;

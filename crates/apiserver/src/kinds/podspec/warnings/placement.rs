@@ -130,7 +130,8 @@ impl Warnings {
     }
 }
 
-fn deprecated_node_label(key: &str) -> Option<&'static str> {
+/// What to tell a client about a label of nodes that is going away.
+pub(crate) fn deprecated_node_label(key: &str) -> Option<&'static str> {
     DEPRECATED_NODE_LABELS
         .iter()
         .find(|(label, _)| *label == key)

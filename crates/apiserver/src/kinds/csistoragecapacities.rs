@@ -1,0 +1,61 @@
+//! storage.k8s.io/v1 CSIStorageCapacity: how much of a class a driver could still provide for some nodes.
+
+use jiff::Timestamp;
+use serde_json::Value;
+
+use super::{Column, Kind, podspec::internal, print, tree::Tree};
+use crate::{
+    admission::Ctx,
+    field::{ErrorType, Errors, Path},
+    validation::{self, IMMUTABLE, check, names, resources, selector::label_selector},
+};
+
+/// storage.k8s.io/v1 CSIStorageCapacity.
+pub(super) struct CsiStorageCapacity;
+
+const COLUMNS: [Column; 3] = [
+    print::NAME,
+    print::column("StorageClassName"),
+    print::column("Capacity"),
+];
+
+impl Kind for CsiStorageCapacity {
+    fn validate(&self, _: &Ctx<'_>, object: &Value, errors: &mut Errors) {
+        label_selector(errors, &Path::new("nodeTopology"), &object["nodeTopology"]);
+        let class = object.text("storageClassName");
+        let path = Path::new("storageClassName");
+        check(errors, &path, class, names::dns_subdomain(class));
+        let capacity = object.text("capacity");
+        resources::nonnegative(errors, &Path::new("capacity"), capacity);
+    }
+
+    fn validate_update(&self, _: &Ctx<'_>, object: &Value, old: &Value, errors: &mut Errors) {
+        if object["nodeTopology"] != old["nodeTopology"] {
+            let text = match object.field("nodeTopology") {
+                Some(selector) => internal::label_selector(selector),
+                None => "null".to_owned(),
+            };
+            let path = Path::new("nodeTopology");
+            errors.with_text(ErrorType::Invalid, &path, text, IMMUTABLE);
+        }
+        validation::immutable(
+            errors,
+            &Path::new("storageClassName"),
+            &object["storageClassName"],
+            &old["storageClassName"],
+        );
+    }
+
+    fn columns(&self) -> Option<&[Column]> {
+        Some(&COLUMNS)
+    }
+
+    fn cells(&self, object: &Value, _: Timestamp) -> Vec<Value> {
+        let capacity = object["capacity"].as_str().unwrap_or("<unset>");
+        vec![
+            print::name(object),
+            object.text("storageClassName").into(),
+            capacity.into(),
+        ]
+    }
+}

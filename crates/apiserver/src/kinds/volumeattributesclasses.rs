@@ -1,0 +1,51 @@
+//! storage.k8s.io/v1 VolumeAttributesClass: attributes that a driver can change while a volume is in use; fixed once it exists.
+
+use jiff::Timestamp;
+use serde_json::Value;
+
+use super::{Column, Kind, print, storageclasses, tree::Tree};
+use crate::{
+    admission::Ctx,
+    field::{Errors, Path},
+};
+
+/// storage.k8s.io/v1 VolumeAttributesClass.
+pub(super) struct VolumeAttributesClass;
+
+const COLUMNS: [Column; 3] = [print::NAME, print::column("DriverName"), print::AGE];
+
+impl Kind for VolumeAttributesClass {
+    fn validate(&self, _: &Ctx<'_>, object: &Value, errors: &mut Errors) {
+        let driver = object.text("driverName");
+        storageclasses::provisioner(driver, &Path::new("driverName"), errors);
+        let path = Path::new("parameters");
+        if object.entries("parameters").next().is_none() {
+            errors.required(&path, "must contain at least one key/value pair");
+        } else {
+            storageclasses::parameters(errors, &path, object);
+        }
+    }
+
+    fn validate_update(&self, _: &Ctx<'_>, object: &Value, old: &Value, errors: &mut Errors) {
+        for field in ["driverName", "parameters"] {
+            if object[field] != old[field] {
+                errors.forbidden(
+                    &Path::new(field),
+                    format!("updates to {field} are forbidden."),
+                );
+            }
+        }
+    }
+
+    fn columns(&self) -> Option<&[Column]> {
+        Some(&COLUMNS)
+    }
+
+    fn cells(&self, object: &Value, now: Timestamp) -> Vec<Value> {
+        vec![
+            print::name(object),
+            object.text("driverName").into(),
+            print::age(object, now),
+        ]
+    }
+}
