@@ -12,15 +12,19 @@ use rustc_hash::FxHasher;
 #[derive(Clone, Debug)]
 pub(super) struct Table<K, V> {
     rows: Vec<Option<(K, V)>>,
-    by_key: HashTable<u32>,
+    /// None while there are few.
+    by_key: Option<HashTable<u32>>,
     free: Vec<u32>,
 }
+
+/// Values up to which comparing a new one with all beats hashing it: values are large, and differ early.
+const FEW: usize = 16;
 
 impl<K, V> Default for Table<K, V> {
     fn default() -> Self {
         Table {
             rows: Vec::new(),
-            by_key: HashTable::new(),
+            by_key: None,
             free: Vec::new(),
         }
     }
@@ -29,7 +33,7 @@ impl<K, V> Default for Table<K, V> {
 impl<K: Hash + Eq, V> Table<K, V> {
     /// How many there are.
     pub(super) fn len(&self) -> usize {
-        self.by_key.len()
+        self.rows.len() - self.free.len()
     }
 
     pub(super) fn find(&self, key: &K) -> Option<usize> {
@@ -37,14 +41,14 @@ impl<K: Hash + Eq, V> Table<K, V> {
             self.row(*number as usize)
                 .is_some_and(|(known, _)| known == key)
         };
-        self.by_key
-            .find(hash(key), same)
-            .map(|number| *number as usize)
+        match &self.by_key {
+            Some(by_key) => by_key.find(hash(key), same).map(|number| *number as usize),
+            None => (0..self.rows.len()).find(|number| same(&(*number as u32))),
+        }
     }
 
     /// Adds a key that is new.
     pub(super) fn insert(&mut self, key: K, value: V) -> usize {
-        let hashed = hash(&key);
         let row = Some((key, value));
         let number = match self.free.pop() {
             Some(number) => {
@@ -56,21 +60,33 @@ impl<K: Hash + Eq, V> Table<K, V> {
                 u32::try_from(self.rows.len() - 1).expect("fewer than four billion fit in memory")
             }
         };
-        let rows = &self.rows;
-        let rehash = |number: &u32| {
-            rows[*number as usize]
-                .as_ref()
-                .map_or(0, |(key, _)| hash(key))
-        };
-        self.by_key.insert_unique(hashed, number, rehash);
+        if self.by_key.is_some() {
+            self.index(number);
+        } else if self.rows.len() > FEW {
+            self.by_key = Some(HashTable::new());
+            (0..self.rows.len() as u32).for_each(|number| self.index(number));
+        }
         number as usize
+    }
+
+    /// Makes a value known by its key, if there is one under the number.
+    fn index(&mut self, number: u32) {
+        let rows = &self.rows;
+        let hash_of = |number: &u32| {
+            let row = rows[*number as usize].as_ref();
+            row.map_or(0, |(key, _)| hash(key))
+        };
+        if let Some(by_key) = &mut self.by_key
+            && rows[number as usize].is_some()
+        {
+            by_key.insert_unique(hash_of(&number), number, hash_of);
+        }
     }
 
     pub(super) fn remove(&mut self, number: usize) -> Option<V> {
         let (key, value) = self.rows.get_mut(number)?.take()?;
-        if let Ok(entry) = self
-            .by_key
-            .find_entry(hash(&key), |known| *known as usize == number)
+        if let Some(by_key) = &mut self.by_key
+            && let Ok(entry) = by_key.find_entry(hash(&key), |known| *known as usize == number)
         {
             entry.remove();
         }
@@ -112,6 +128,20 @@ fn hash<K: Hash>(key: &K) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn many_values_are_found_like_few() {
+        let mut table = Table::default();
+        for key in 0..4 * FEW {
+            assert_eq!((table.find(&key), table.insert(key, ())), (None, key));
+            table.remove(key / 2);
+            assert_eq!(table.find(&(key / 2)), None);
+            table.insert(key / 2, ());
+            let found = (0..=key).map(|known| table.find(&known));
+            assert!(found.eq((0..=key).map(Some)), "{key}");
+            assert_eq!(table.len(), key + 1);
+        }
+    }
 
     #[test]
     fn numbers_outlive_the_removal_of_others_and_are_given_out_again() {
