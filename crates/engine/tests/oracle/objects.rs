@@ -71,9 +71,11 @@ pub(crate) struct Pod {
 }
 
 #[derive(Clone, Debug, Default, Deserialize)]
-#[serde(default)]
+#[serde(rename_all = "camelCase", default)]
 pub(crate) struct PodStatus {
     pub(crate) phase: String,
+    pub(crate) start_time: String,
+    pub(crate) nominated_node_name: String,
 }
 
 #[derive(Clone, Debug, Default, Deserialize)]
@@ -89,6 +91,8 @@ pub(crate) struct PodBody {
     pub(crate) resources: Resources,
     pub(crate) topology_spread_constraints: Vec<Spread>,
     pub(crate) os: Option<Named>,
+    pub(crate) priority: i32,
+    pub(crate) preemption_policy: String,
     pub(crate) volumes: Vec<serde_json::Value>,
 }
 
@@ -256,6 +260,10 @@ pub(crate) struct World {
     pub(crate) nodes: Vec<Node>,
     /// Pods that occupy a node that is there.
     pub(crate) placed: Vec<Pod>,
+    /// Pods that room is held for.
+    pub(crate) promised: Vec<Pod>,
+    /// PodDisruptionBudgets, as they are.
+    pub(crate) budgets: Vec<serde_json::Value>,
     pub(crate) namespaces: BTreeMap<String, Labels>,
     pub(crate) services: Vec<Service>,
     pub(crate) workloads: Vec<Workload>,
@@ -276,6 +284,7 @@ impl World {
                     let meta: Meta = read(&item["metadata"]);
                     world.namespaces.insert(meta.name, meta.labels);
                 }
+                Some("PodDisruptionBudget") => world.budgets.push(item.clone()),
                 Some("Service") => world.services.push(read(item)),
                 Some("ReplicaSet" | "StatefulSet") => world.workloads.push(read(item)),
                 _ => world.storage.push(item.clone()),
@@ -288,6 +297,11 @@ impl World {
                 .iter()
                 .any(|node| node.metadata.name == pod.spec.node_name)
         };
+        world.promised = pods
+            .iter()
+            .filter(|pod| !pod.status.nominated_node_name.is_empty())
+            .cloned()
+            .collect();
         world.placed = pods
             .into_iter()
             .filter(|pod| !over(pod) && on_a_node(pod))
