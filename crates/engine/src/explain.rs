@@ -246,17 +246,30 @@ impl Cluster {
 
     /// The part of the text that preemption adds; none where evictions make room.
     pub fn preemption_message(&self, preemption: &Preemption) -> Option<String> {
+        match preemption {
+            Preemption::Evict { .. } => None,
+            Preemption::NotTried => Some("not found".to_owned()),
+            Preemption::Off => Some(NO_CLAIMS.to_owned()),
+            Preemption::Alone(preemption) => self.preemption_words(preemption),
+            other => {
+                let words = self.preemption_words(other)?;
+                Some(format!("{NO_CLAIMS}, {words}"))
+            }
+        }
+    }
+
+    /// What DefaultPreemption says itself; none where it does not get to speak.
+    fn preemption_words(&self, preemption: &Preemption) -> Option<String> {
         let why = match preemption {
-            Preemption::Evict { .. } => return None,
-            Preemption::NotTried => return Some("not found".to_owned()),
-            Preemption::Off => return Some(NO_CLAIMS.to_owned()),
             Preemption::PolicyNever => "not eligible due to preemptionPolicy=Never.".to_owned(),
             Preemption::VictimsTerminating => {
                 "not eligible due to a terminating pod on the nominated node.".to_owned()
             }
             Preemption::NotHelpful(tallies) => self.counts(tallies),
+            Preemption::Alone(inner) => return self.preemption_words(inner),
+            Preemption::Evict { .. } | Preemption::NotTried | Preemption::Off => return None,
         };
-        Some(format!("{NO_CLAIMS}, preemption: {why}"))
+        Some(format!("preemption: {why}"))
     }
 
     /// `0/3 nodes are available: 1 Insufficient cpu, 2 node(s) were unschedulable.`

@@ -21,6 +21,9 @@ use crate::reason::{Conflict, Plugin, Reason, Refusal, Tally};
 use crate::score::{self, Column};
 use crate::selector::NamedNodes;
 
+/// Nodes that boards name for a pod with volumes before every node is asked.
+const MOST_TRIES: usize = 64;
+
 /// Where a pod goes, or why nowhere.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Decision {
@@ -120,13 +123,26 @@ impl Cluster {
         self.schedule_key(class, "", seed)
     }
 
-    /// The node for a pod; room held for the pod itself ([`Cluster::nominate`]) is its own.
+    /// The node for a pod; room held for the pod itself ([`Cluster::nominate`]) is its own. The node that is promised
+    /// to it (`nominated_node_name`, or else where that room is) is the answer if it takes the pod, whatever it would
+    /// score (kube-scheduler: `evaluateNominatedNode`).
     ///
     /// # Errors
     /// The pod asks for a negative amount.
     pub fn schedule_pod(&mut self, pod: &PodSpec, seed: u64) -> Result<Decision, ModelError> {
         let class = self.pod_class(&pod.template)?;
-        Ok(self.schedule_key(class, &pod.key(), seed))
+        let key = pod.key();
+        let promised = match &pod.nominated_node_name {
+            Some(name) => self.node(name),
+            None => self.nominated_node(&key),
+        };
+        if let Some(node) = promised
+            && self.conflict(class).is_none()
+            && self.takes(class, &key, node)
+        {
+            return Ok(Decision::Node(node));
+        }
+        Ok(self.schedule_key(class, &key, seed))
     }
 
     /// The full answer for a pod of a class.
@@ -178,9 +194,39 @@ impl Cluster {
         }
     }
 
+    /// What [`Cluster::schedule_pod`] says about a pod that an answer has no node for, if no room is held for the pod
+    /// itself; none if the answer has one.
+    pub fn unschedulable(&self, answer: &Answer) -> Option<Unschedulable> {
+        if !answer.best.is_empty() {
+            return None;
+        }
+        if answer.conflict.is_some() {
+            return Some(Unschedulable {
+                conflict: answer.conflict,
+                tallies: Vec::new(),
+            });
+        }
+        let refusals = answer.nodes.iter().filter_map(|node| match &node.outcome {
+            Outcome::Refused(refusal) => Some(refusal),
+            Outcome::Fits { .. } => None,
+        });
+        Some(Unschedulable::of(self, tallied(refusals)))
+    }
+
     /// Every node with its refusal, in order of their names, for a pod that fits nowhere.
     pub fn refusals(&mut self, class: PodClassId, key: &str) -> Vec<(NodeId, Refusal)> {
-        let mut refused = self.filter(class, key).refused;
+        self.refusals_among(None, class, key)
+    }
+
+    /// [`Cluster::refusals`] of some nodes only.
+    pub(crate) fn refusals_among(
+        &mut self,
+        nodes: Option<Vec<NodeId>>,
+        class: PodClassId,
+        key: &str,
+    ) -> Vec<(NodeId, Refusal)> {
+        let nodes = nodes.unwrap_or_else(|| self.nodes().collect());
+        let mut refused = self.filter_among(&nodes, class, key).refused;
         refused.sort_by(|a, b| self.node_name(a.0).cmp(self.node_name(b.0)));
         refused
     }
@@ -202,14 +248,41 @@ impl Cluster {
                 tallies: Vec::new(),
             });
         }
-        let held = self.filter_with_nominated(class, key);
-        match self.ask_boards(class, seed, &held) {
-            Some(Word::Node(node)) => Decision::Node(node),
-            Some(Word::Refused(tallies)) => {
-                Decision::Unschedulable(Unschedulable::of(self, tallies))
-            }
-            None => self.schedule_by_asking_all(class, key, seed),
+        if let Some(named) = self.named_nodes(class) {
+            return self.schedule_among(&named, class, key, seed);
         }
+        let mut held = self.filter_with_nominated(class, key);
+        let has_volumes = !self.class(class).volumes.is_empty();
+        for _ in 0..MOST_TRIES {
+            match self.ask_boards(class, seed, &held) {
+                Some(Word::Node { node, .. }) if !has_volumes => return Decision::Node(node),
+                Some(Word::Refused(tallies)) if !has_volumes => {
+                    return Decision::Unschedulable(Unschedulable::of(self, tallies));
+                }
+                // Boards know nothing of volumes: one that they keep away goes, and the next best is the best of the
+                // rest, as long as no node's score depends on which others there are.
+                Some(Word::Node { node, apart: true }) => {
+                    match self.question(class).check_volumes(node) {
+                        None => return Decision::Node(node),
+                        Some(refusal) => held.push((node, refusal)),
+                    }
+                }
+                _ => break,
+            }
+        }
+        self.schedule_by_asking_all(class, key, seed)
+    }
+
+    /// The nodes that are there of those that a pod names; none if it names none.
+    pub(crate) fn named_nodes(&self, class: PodClassId) -> Option<Vec<NodeId>> {
+        let NamedNodes::Only(names) = &self.class(class).shape.named_nodes else {
+            return None;
+        };
+        let nodes = names.iter().filter_map(|name| self.node_of(*name));
+        let mut nodes: Vec<_> = nodes.collect();
+        nodes.sort_unstable();
+        nodes.dedup();
+        Some(nodes)
     }
 
     /// [`Cluster::schedule_key`] without boards: every node is asked.
@@ -219,16 +292,28 @@ impl Cluster {
         key: &str,
         seed: u64,
     ) -> Decision {
-        let filtered = self.filter(class, key);
+        let nodes: Vec<_> = self.nodes().collect();
+        self.schedule_among(&nodes, class, key, seed)
+    }
+
+    /// The best of some nodes; all others are not among those that the pod names.
+    fn schedule_among(
+        &mut self,
+        nodes: &[NodeId],
+        class: PodClassId,
+        key: &str,
+        seed: u64,
+    ) -> Decision {
+        let filtered = self.filter_among(nodes, class, key);
         match filtered.feasible.as_slice() {
             [] => {
-                let mut tallies: Vec<Tally> = Vec::new();
-                for (_, refusal) in &filtered.refused {
-                    let refusal = refusal.in_general();
-                    match tallies.iter_mut().find(|tally| tally.refusal == refusal) {
-                        Some(tally) => tally.nodes += 1,
-                        None => tallies.push(Tally { refusal, nodes: 1 }),
-                    }
+                let refusals = filtered.refused.iter().map(|(_, refusal)| refusal);
+                let mut tallies = tallied(refusals);
+                if nodes.len() < self.node_count() {
+                    tallies.push(Tally {
+                        refusal: Refusal::new(Plugin::PreFilter, Reason::NotNamed),
+                        nodes: self.node_count() - nodes.len(),
+                    });
                 }
                 Decision::Unschedulable(Unschedulable::of(self, tallies))
             }
@@ -255,13 +340,24 @@ impl Cluster {
 
     /// All nodes through all filters.
     pub(crate) fn filter(&mut self, class: PodClassId, key: &str) -> Filtered {
+        let nodes: Vec<_> = self.nodes().collect();
+        self.filter_among(&nodes, class, key)
+    }
+
+    /// Some nodes through all filters.
+    pub(crate) fn filter_among(
+        &mut self,
+        nodes: &[NodeId],
+        class: PodClassId,
+        key: &str,
+    ) -> Filtered {
         let held = self.filter_with_nominated(class, key);
         let question = self.question(class);
         let mut filtered = Filtered {
             feasible: Vec::new(),
             refused: Vec::new(),
         };
-        for id in question.cluster.nodes() {
+        for &id in nodes {
             let refusal = held
                 .iter()
                 .find(|(node, _)| *node == id)
@@ -365,7 +461,7 @@ impl Question<'_> {
     }
 
     /// The filters about volumes.
-    fn check_volumes(&self, id: NodeId) -> Option<Refusal> {
+    pub(crate) fn check_volumes(&self, id: NodeId) -> Option<Refusal> {
         let plan = self.volumes?;
         let node = self.cluster.at(id);
         let labels = &node.fixed.labels;
@@ -415,6 +511,19 @@ impl Question<'_> {
         let reason = self.rules.filters(plugin).then(check)??;
         Some(Refusal::new(plugin, reason))
     }
+}
+
+/// How many nodes refuse in which way.
+pub(crate) fn tallied<'a>(refusals: impl Iterator<Item = &'a Refusal>) -> Vec<Tally> {
+    let mut tallies: Vec<Tally> = Vec::new();
+    for refusal in refusals {
+        let refusal = refusal.in_general();
+        match tallies.iter_mut().find(|tally| tally.refusal == refusal) {
+            Some(tally) => tally.nodes += 1,
+            None => tallies.push(Tally { refusal, nodes: 1 }),
+        }
+    }
+    tallies
 }
 
 fn totals(columns: &[Column], rows: usize) -> Vec<i64> {

@@ -1,10 +1,11 @@
 //! Preemption beyond the recorded vectors: room held for a preemptor, victims on their way out, budgets.
 
 use mullion_engine::model::{
-    Container, LabelSelector, NodeSpec, PdbSpec, PodSpec, PodTemplate, PreemptionPolicy, StringMap,
+    Container, LabelSelector, NodeSpec, PdbSpec, PodSpec, PodTemplate, PodVolume, PreemptionPolicy,
+    StringMap,
 };
 use mullion_engine::preempt::Preemption;
-use mullion_engine::{Cluster, Decision, Options};
+use mullion_engine::{Cluster, Decision, Options, Plugin, Profile};
 
 fn cluster(nodes: &[&str]) -> Cluster {
     let mut cluster = Cluster::new(Options::default());
@@ -77,6 +78,84 @@ fn room_held_for_a_preemptor_is_closed_to_its_equals_and_open_to_itself() {
         fits(&mut cluster, &pod("equal", 100, "2")),
         "binding gave the held room up"
     );
+}
+
+#[test]
+fn a_pod_goes_to_the_node_it_was_promised_though_another_is_better() {
+    let mut cluster = cluster(&["full", "half", "free"]);
+    cluster.bind(&pod("a-1", 0, "4"), "full").expect("new");
+    cluster.bind(&pod("a-2", 0, "2"), "half").expect("new");
+    let node = |cluster: &mut Cluster, pod: &PodSpec| {
+        let decision = cluster.schedule_pod(pod, 0).expect("valid");
+        let Decision::Node(node) = decision else {
+            panic!("{} has no node", pod.name)
+        };
+        cluster.node_name(node).to_owned()
+    };
+    let mut urgent = pod("urgent", 100, "2");
+    assert_eq!(node(&mut cluster, &urgent), "free");
+    cluster.nominate(&urgent, "half").expect("valid");
+    assert_eq!(node(&mut cluster, &urgent), "half");
+    urgent.nominated_node_name = Some("free".into());
+    assert_eq!(node(&mut cluster, &urgent), "free", "its status says where");
+    for gone in ["full", "none"] {
+        urgent.nominated_node_name = Some(gone.into());
+        assert_eq!(
+            node(&mut cluster, &urgent),
+            "free",
+            "{gone} does not take it"
+        );
+    }
+    // Room held there for others of its importance counts.
+    urgent.nominated_node_name = Some("half".into());
+    cluster.denominate(&urgent.key());
+    cluster
+        .nominate(&pod("equal", 100, "2"), "half")
+        .expect("valid");
+    assert_eq!(node(&mut cluster, &urgent), "free");
+}
+
+#[test]
+fn without_dynamic_resources_preemption_speaks_for_itself() {
+    let mut profile = Profile::default();
+    profile.post_filters.remove(&Plugin::DynamicResources);
+    let mut cluster = Cluster::with_profiles(Options::default(), &[profile]);
+    for name in ["a", "b"] {
+        let mut node = NodeSpec::named(name);
+        node.allocatable
+            .insert("cpu".into(), "4".parse().expect("a quantity"));
+        cluster.add_node(&node).expect("new");
+    }
+    let message = |cluster: &mut Cluster, pod: &PodSpec| {
+        let preemption = preempt(cluster, pod);
+        cluster.preemption_message(&preemption)
+    };
+    let mut urgent = pod("urgent", 100, "1");
+    assert_eq!(
+        message(&mut cluster, &urgent).as_deref(),
+        Some(
+            "preemption: 0/2 nodes are available: 2 No preemption victims found for incoming pod."
+        )
+    );
+    // What is refused before any node is looked at is preempted for, in vain.
+    let claim = "none".to_owned();
+    urgent.template.volumes = vec![PodVolume::Claim { claim }];
+    assert_eq!(
+        message(&mut cluster, &urgent).as_deref(),
+        Some("preemption: 0/2 nodes are available: 2 Preemption is not helpful for scheduling.")
+    );
+    urgent.template.preemption_policy = PreemptionPolicy::Never;
+    assert_eq!(
+        message(&mut cluster, &urgent).as_deref(),
+        Some("preemption: not eligible due to preemptionPolicy=Never.")
+    );
+    let quiet = Profile {
+        post_filters: Default::default(),
+        ..Profile::default()
+    };
+    let mut cluster = Cluster::with_profiles(Options::default(), &[quiet]);
+    cluster.add_node(&NodeSpec::named("a")).expect("new");
+    assert_eq!(message(&mut cluster, &pod("urgent", 100, "1")), None);
 }
 
 #[test]

@@ -435,7 +435,7 @@ fn ask(
                 victims: chosen.victims,
             })
         }
-        Preemption::VictimsTerminating => Ok(Verdict::Refuse {
+        waiting if waiting.waits_for_victims() => Ok(Verdict::Refuse {
             message,
             rejectors,
             nominated: spec.nominated_node_name.clone(),

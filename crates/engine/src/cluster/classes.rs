@@ -38,18 +38,35 @@ impl Cluster {
     /// # Errors
     /// [`ModelError::NegativeQuantity`] where a request is below zero.
     pub fn pod_class(&mut self, template: &PodTemplate) -> Result<PodClassId, ModelError> {
-        if let Some(index) = self.classes.find(template) {
-            self.uses.classes[index].asked = self.uses.collections;
-            return Ok(PodClassId(index as u32));
+        match self.known_class(template) {
+            Some(id) => Ok(id),
+            None => self.new_class(template.clone()),
         }
+    }
+
+    /// [`Cluster::pod_class`] for a caller that needs the template no more.
+    pub(super) fn class_of(&mut self, template: PodTemplate) -> Result<PodClassId, ModelError> {
+        match self.known_class(&template) {
+            Some(id) => Ok(id),
+            None => self.new_class(template),
+        }
+    }
+
+    fn known_class(&mut self, template: &PodTemplate) -> Option<PodClassId> {
+        let index = self.classes.find(template)?;
+        self.uses.classes[index].asked = self.uses.collections;
+        Some(PodClassId(index as u32))
+    }
+
+    fn new_class(&mut self, template: PodTemplate) -> Result<PodClassId, ModelError> {
         if self.checkpoints == 0 && self.classes.len() >= self.uses.enough.max(LEAST_NEW) {
             self.collect_classes();
         }
         let profile = self.profile(&template.scheduler_name);
         let rules = &self.profiles[profile.0 as usize].1;
-        let mut class = PodClass::compile(template, (profile, rules), &mut self.names)?;
+        let mut class = PodClass::compile(&template, (profile, rules), &mut self.names)?;
         class.shape_id = self.shape(&class.shape);
-        let index = self.classes.insert(template.clone(), class);
+        let index = self.classes.insert(template, class);
         let id = PodClassId(index as u32);
         if index == self.views.len() {
             self.views.push(None);
@@ -122,6 +139,8 @@ impl Cluster {
             return;
         };
         self.views[id.index()] = None;
+        self.open_views.remove(&id.index());
+        self.termed.remove(&id.index());
         self.affects[id.index()] = Vec::new();
         self.volume_plans.remove(&id);
         self.boards.forget_class(id);

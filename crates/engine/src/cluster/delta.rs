@@ -3,7 +3,7 @@
 //! Four primitives do all of it (put and take, for nodes and pods), each the inverse of another; the public methods
 //! check their input, then use them. A pod may arrive before its node and may outlive it.
 
-use super::pod::Words;
+use super::pod::{Life, Words};
 use super::undo::Undo;
 use super::{Cluster, ImageHolders, Node, NodeFixed, NodeId, Pod, PodId};
 use crate::class::{NodeClass, NodeClassId, PodClassId};
@@ -78,9 +78,25 @@ impl Cluster {
     pub fn add_pod(&mut self, spec: &PodSpec) -> Result<(), ModelError> {
         let node = spec
             .node_name
-            .clone()
+            .as_deref()
             .ok_or_else(|| ModelError::NotBound(spec.key()))?;
-        self.bind(spec, &node)
+        self.bind(spec, node)
+    }
+
+    /// [`Cluster::add_pod`] for a caller that needs the pod no more, which spares copying its template.
+    ///
+    /// # Errors
+    /// Those of [`Cluster::add_pod`].
+    pub fn take_pod(&mut self, spec: PodSpec) -> Result<(), ModelError> {
+        let Some(node) = &spec.node_name else {
+            return Err(ModelError::NotBound(spec.key()));
+        };
+        if spec.name.is_empty() && spec.uid.is_empty() {
+            return Err(ModelError::NoName);
+        }
+        let (words, life) = (Words::of(&spec), Life::of(&spec));
+        let class = self.class_of(spec.template)?;
+        self.bind_class(words, life, class, node)
     }
 
     /// Adds a pod as bound to a node, whatever its `node_name` says: what a scheduler does with its decision.
@@ -92,7 +108,7 @@ impl Cluster {
             return Err(ModelError::NoName);
         }
         let class = self.pod_class(&spec.template)?;
-        self.bind_class(spec.key(), spec, class, node)
+        self.bind_class(Words::of(spec), Life::of(spec), class, node)
     }
 
     /// [`Cluster::bind`] for a caller that knows the class and the node already: the shortest way to carry out a
@@ -132,22 +148,21 @@ impl Cluster {
     /// The pod is there.
     fn bind_class(
         &mut self,
-        key: String,
-        spec: &PodSpec,
+        words: Words,
+        life: Life,
         class: PodClassId,
         node: &str,
     ) -> Result<(), ModelError> {
-        if self.pods.find(&key).is_some() {
-            return Err(ModelError::DuplicatePod(key));
+        if self.pods.find(words.key()).is_some() {
+            return Err(ModelError::DuplicatePod(words.key().to_owned()));
         }
-        if spec.finished {
+        if life.finished {
             return Ok(());
         }
-        self.denominate(&key);
-        let words = Words::new(&spec.uid, &spec.template.namespace, &spec.name);
+        self.denominate(words.key());
         let mut pod = Pod::new(words, class, self.names.intern(node));
-        pod.terminating = spec.terminating;
-        pod.start_time = spec.start_time.unwrap_or(i64::MAX);
+        pod.terminating = life.terminating;
+        pod.start_time = life.start_time;
         self.put_pod_in(pod);
         Ok(())
     }
@@ -162,21 +177,20 @@ impl Cluster {
             .clone()
             .ok_or_else(|| ModelError::NotBound(spec.key()))?;
         let class = self.pod_class(&spec.template)?;
-        let key = spec.key();
-        if let Some(id) = self.pods.find(&key) {
+        let life = Life::of(spec);
+        if let Some(id) = self.pods.find(&spec.key()) {
             let known = self.pod(id);
-            let start_time = spec.start_time.unwrap_or(i64::MAX);
             let same = known.class == class
                 && self.names.text(known.node_name) == node
-                && known.terminating == spec.terminating
-                && known.start_time == start_time
-                && !spec.finished;
+                && known.terminating == life.terminating
+                && known.start_time == life.start_time
+                && !life.finished;
             if same {
                 return Ok(());
             }
             self.take_pod_out(id);
         }
-        self.bind_class(key, spec, class, &node)
+        self.bind_class(Words::of(spec), life, class, &node)
     }
 
     /// Makes room for pods that are known to come, such as those of a queue; it saves making room as they come.

@@ -18,6 +18,8 @@ mod thought;
 mod undo;
 mod views;
 
+use std::collections::BTreeSet;
+
 use indexmap::IndexSet;
 use rustc_hash::{FxBuildHasher, FxHashMap};
 
@@ -90,6 +92,10 @@ pub struct Cluster {
     verdicts: Vec<ShapeVerdicts>,
     boards: Boards,
     views: Vec<Option<Box<View>>>,
+    /// Views of classes that count nodes or have terms about other pods: any new class may matter to them.
+    open_views: BTreeSet<usize>,
+    /// Classes with terms about other pods: they may matter to any view.
+    termed: BTreeSet<usize>,
     affects: Vec<Vec<Affects>>,
     namespaces: Namespaces,
     objects: Objects,
@@ -139,6 +145,8 @@ impl Cluster {
             verdicts: Vec::new(),
             boards: Boards::default(),
             views: Vec::new(),
+            open_views: BTreeSet::new(),
+            termed: BTreeSet::new(),
             affects: Vec::new(),
             namespaces: Namespaces::default(),
             objects: Objects::default(),
@@ -201,6 +209,11 @@ impl Cluster {
         self.node_by_name.get(&self.names.find(name)?).copied()
     }
 
+    /// The node of a name that is known.
+    pub(crate) fn node_of(&self, name: Symbol) -> Option<NodeId> {
+        self.node_by_name.get(&name).copied()
+    }
+
     /// The name of a node; empty if it is gone.
     pub fn node_name(&self, id: NodeId) -> &str {
         let node = self.nodes.get(id.index()).and_then(Option::as_ref);
@@ -216,6 +229,11 @@ impl Cluster {
     pub fn node_of_pod(&self, key: &str) -> Option<&str> {
         let pod = self.pod(self.pods.find(key)?);
         Some(self.names.text(pod.node_name))
+    }
+
+    /// The name of a bound pod, by the pod's key.
+    pub fn pod_name(&self, key: &str) -> Option<&str> {
+        Some(self.pod(self.pods.find(key)?).name())
     }
 
     /// Keys of the pods on a node, sorted.

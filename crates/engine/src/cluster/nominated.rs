@@ -70,6 +70,11 @@ impl Cluster {
         !self.nominated.is_empty()
     }
 
+    /// Whether room is held for a pod, on a node that is there or not.
+    pub fn is_nominated(&self, key: &str) -> bool {
+        self.nominated_at.contains_key(key)
+    }
+
     /// The node on which room is held for a pod.
     pub(crate) fn nominated_node(&self, key: &str) -> Option<NodeId> {
         self.node_by_name.get(self.nominated_at.get(key)?).copied()

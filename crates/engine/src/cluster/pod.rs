@@ -10,6 +10,7 @@ use rustc_hash::FxHasher;
 
 use crate::class::PodClassId;
 use crate::intern::Symbol;
+use crate::model::PodSpec;
 
 /// A slot in the table of pods.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -61,8 +62,30 @@ impl Words {
         }
     }
 
+    pub(super) fn of(spec: &PodSpec) -> Self {
+        Words::new(&spec.uid, &spec.template.namespace, &spec.name)
+    }
+
     pub(super) fn key(&self) -> &str {
         &self.text[..self.key as usize]
+    }
+}
+
+/// Where a pod is between its start and its end.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Life {
+    pub(super) finished: bool,
+    pub(super) terminating: bool,
+    pub(super) start_time: i64,
+}
+
+impl Life {
+    pub(super) fn of(spec: &PodSpec) -> Self {
+        Life {
+            finished: spec.finished,
+            terminating: spec.terminating,
+            start_time: spec.start_time.unwrap_or(i64::MAX),
+        }
     }
 }
 

@@ -124,21 +124,29 @@ impl Cluster {
                 view.join(class, node.fixed.spot(), &self.names);
             }
         }
+        // Pods without terms matter only to a class that counts or has terms itself.
         let quiet = !view.counts_nodes() && !class.has_pod_terms();
-        for (index, _, other) in self.classes.iter() {
-            if quiet && !other.has_pod_terms() {
-                continue;
-            }
+        let others: Vec<usize> = match quiet {
+            true => self.termed.iter().copied().collect(),
+            false => self.classes.iter().map(|(index, ..)| index).collect(),
+        };
+        let mut is_affected = false;
+        for index in others {
+            let other = &self.classes[index];
             let effects = Effect::all(&view, (class, rules), other, &self.namespaces, &self.names);
             if !effects.is_empty() {
                 view.expect(&effects);
+                is_affected = true;
                 self.affects[index].push(Affects {
                     view: id,
                     effects: effects.into(),
                 });
             }
         }
-        for node in self.nodes.iter().flatten() {
+        if !quiet {
+            self.open_views.insert(id.index());
+        }
+        for node in self.nodes.iter().flatten().filter(|_| is_affected) {
             for count in &node.classes {
                 let affects = &self.affects[count.class.index()];
                 let Some(affects) = affects.last().filter(|affects| affects.view == id) else {
@@ -154,12 +162,17 @@ impl Cluster {
     /// Works out what a new class does to the views there are. It has no pods yet.
     pub(super) fn introduce(&mut self, id: PodClassId) {
         let class = &self.classes[id.index()];
-        for (index, view) in self.views.iter_mut().enumerate() {
-            let Some(view) = view else { continue };
-            let own = &self.classes[index];
-            if !view.counts_nodes() && !own.has_pod_terms() && !class.has_pod_terms() {
+        let concerned: Vec<usize> = if class.has_pod_terms() {
+            self.termed.insert(id.index());
+            (0..self.views.len()).collect()
+        } else {
+            self.open_views.iter().copied().collect()
+        };
+        for index in concerned {
+            let Some(view) = &mut self.views[index] else {
                 continue;
-            }
+            };
+            let own = &self.classes[index];
             let rules = &self.profiles[own.shape.profile.0 as usize].1;
             let effects = Effect::all(view, (own, rules), class, &self.namespaces, &self.names);
             if !effects.is_empty() {
@@ -181,6 +194,7 @@ impl Cluster {
                 continue;
             }
             self.views[index] = None;
+            self.open_views.remove(&index);
             self.boards.drop_hosts(index);
             for affects in &mut self.affects {
                 affects.retain(|affects| affects.view.index() != index);
@@ -190,6 +204,7 @@ impl Cluster {
 
     pub(super) fn drop_views(&mut self) {
         self.views.iter_mut().for_each(|view| *view = None);
+        self.open_views.clear();
         (0..self.views.len()).for_each(|class| self.boards.drop_hosts(class));
         self.affects.iter_mut().for_each(Vec::clear);
     }

@@ -3,6 +3,8 @@
 //! Unknown fields are ignored; absent ones take their zero value. Times must be what the API server writes:
 //! RFC 3339 in UTC.
 
+use std::borrow::Cow;
+
 use serde::{Deserialize, Deserializer};
 
 use super::{
@@ -304,18 +306,16 @@ pub(super) fn effect<'de, D: Deserializer<'de>>(
     deserializer: D,
 ) -> Result<Option<TaintEffect>, D::Error> {
     #[derive(Deserialize)]
-    #[serde(untagged)]
-    enum Given {
-        Effect(TaintEffect),
-        Text(String),
-    }
-    match Option::<Given>::deserialize(deserializer)? {
-        None => Ok(None),
-        Some(Given::Effect(effect)) => Ok(Some(effect)),
-        Some(Given::Text(text)) if text.is_empty() => Ok(None),
-        Some(Given::Text(text)) => Err(serde::de::Error::custom(format!(
+    #[serde(transparent)]
+    struct Text<'a>(#[serde(borrow)] Cow<'a, str>);
+    let text = Option::<Text<'_>>::deserialize(deserializer)?;
+    let text = text.as_ref().map_or("", |text| &text.0);
+    match (text, TaintEffect::named(text)) {
+        ("", _) => Ok(None),
+        (_, None) => Err(serde::de::Error::custom(format!(
             "`{text}` is not a taint effect"
         ))),
+        (_, effect) => Ok(effect),
     }
 }
 

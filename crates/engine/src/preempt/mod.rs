@@ -32,10 +32,23 @@ pub enum Preemption {
     PolicyNever,
     /// Pods that it preempted before are still on their way out on the node it was promised.
     VictimsTerminating,
-    /// The pod was refused before any node was looked at; upstream does not try then.
+    /// The pod was refused before any node was looked at, and DynamicResources ends the search then.
     NotTried,
     /// No eviction helps: how many nodes say so for which reason.
     NotHelpful(Vec<Tally>),
+    /// One of the above under a profile that does not ask DynamicResources first.
+    Alone(Box<Preemption>),
+}
+
+impl Preemption {
+    /// Whether the pod has made room already and waits until those it evicted are gone.
+    pub fn waits_for_victims(&self) -> bool {
+        match self {
+            Preemption::VictimsTerminating => true,
+            Preemption::Alone(inner) => inner.waits_for_victims(),
+            _ => false,
+        }
+    }
 }
 
 /// One way to make room.
@@ -86,23 +99,70 @@ impl Cluster {
         refused: &Unschedulable,
         seed: u64,
     ) -> Preemption {
-        if refused.conflict.is_some() {
-            return Preemption::NotTried;
+        let preemption = self
+            .obstacle(class, key, refused)
+            .or_else(|| self.preempt_by_board(class, key, seed))
+            .unwrap_or_else(|| self.preempt_by_trying_all(class, key, seed));
+        self.alone_or_not(class, preemption)
+    }
+
+    fn alone_or_not(&self, class: PodClassId, preemption: Preemption) -> Preemption {
+        let rules = self.rules(self.class(class).shape.profile);
+        match preemption {
+            Preemption::Evict { .. } => preemption,
+            other if rules.post_filters(Plugin::DynamicResources) => other,
+            other => Preemption::Alone(Box::new(other)),
         }
-        let profile = self.class(class).shape.profile;
-        if !self.rules(profile).post_filters(Plugin::DefaultPreemption) {
-            return Preemption::Off;
+    }
+
+    /// All evictions among which [`Cluster::preempt`] chooses by its seed, by node name, or what it says instead.
+    ///
+    /// # Errors
+    /// Every word of [`Cluster::preempt`] but an eviction.
+    pub fn evictions(
+        &mut self,
+        class: PodClassId,
+        key: &str,
+        refused: &Unschedulable,
+    ) -> Result<Vec<Eviction>, Preemption> {
+        let candidates = match self.obstacle(class, key, refused) {
+            Some(obstacle) => Err(obstacle),
+            None => self.candidates(class, key).map_err(Preemption::NotHelpful),
+        };
+        match candidates {
+            Err(why) => Err(self.alone_or_not(class, why)),
+            Ok(candidates) => Ok(candidates.into_iter().map(|own| own.eviction).collect()),
+        }
+    }
+
+    /// Why no eviction is looked for.
+    fn obstacle(
+        &mut self,
+        class: PodClassId,
+        key: &str,
+        refused: &Unschedulable,
+    ) -> Option<Preemption> {
+        let rules = self.rules(self.class(class).shape.profile);
+        let claims_first = rules.post_filters(Plugin::DynamicResources);
+        // It finds nothing of what it left before the nodes, and ends the search.
+        if refused.conflict.is_some() && claims_first {
+            return Some(Preemption::NotTried);
+        }
+        if !rules.post_filters(Plugin::DefaultPreemption) {
+            return Some(Preemption::Off);
         }
         if self.template(class).preemption_policy == PreemptionPolicy::Never {
-            return Preemption::PolicyNever;
+            return Some(Preemption::PolicyNever);
         }
-        if self.waits_for_victims(class, key) {
-            return Preemption::VictimsTerminating;
+        if refused.conflict.is_some() {
+            let reason = Reason::PreemptionNotHelpful;
+            return Some(Preemption::NotHelpful(vec![Tally {
+                refusal: Refusal::new(Plugin::DefaultPreemption, reason),
+                nodes: self.node_count(),
+            }]));
         }
-        if let Some(preemption) = self.preempt_by_board(class, key, seed) {
-            return preemption;
-        }
-        self.preempt_by_trying_all(class, key, seed)
+        let waits = self.waits_for_victims(class, key);
+        waits.then_some(Preemption::VictimsTerminating)
     }
 
     /// [`Cluster::preempt`] without boards: every node is tried.
@@ -127,8 +187,7 @@ impl Cluster {
         }
     }
 
-    /// All evictions that upstream's criteria cannot tell from the one that [`Cluster::preempt`] chooses, by node name.
-    /// Empty where none helps.
+    /// [`Cluster::evictions`] whatever stands in the way of looking for one. Empty where none helps.
     pub fn equal_evictions(&mut self, class: PodClassId, key: &str) -> Vec<Eviction> {
         let candidates = self.candidates(class, key).unwrap_or_default();
         candidates
@@ -141,24 +200,29 @@ impl Cluster {
     fn candidates(&mut self, class: PodClassId, key: &str) -> Result<Vec<Candidate>, Vec<Tally>> {
         let mut candidates = Vec::new();
         let mut tallies: Vec<Tally> = Vec::new();
-        let mut count = |refusal: Refusal| {
+        let mut count = |refusal: Refusal, nodes| {
             let refusal = refusal.in_general();
             match tallies.iter_mut().find(|tally| tally.refusal == refusal) {
-                Some(tally) => tally.nodes += 1,
-                None => tallies.push(Tally { refusal, nodes: 1 }),
+                Some(tally) => tally.nodes += nodes,
+                None => tallies.push(Tally { refusal, nodes }),
             }
         };
-        for (node, refusal) in self.refusals(class, key) {
+        let hopeless = Refusal::new(Plugin::DefaultPreemption, Reason::PreemptionNotHelpful);
+        let named = self.named_nodes(class);
+        let others = named
+            .as_ref()
+            .map_or(0, |own| self.node_count() - own.len());
+        if others > 0 {
+            count(hopeless.clone(), others);
+        }
+        for (node, refusal) in self.refusals_among(named, class, key) {
             if refusal.is_unresolvable() {
-                count(Refusal::new(
-                    Plugin::DefaultPreemption,
-                    Reason::PreemptionNotHelpful,
-                ));
+                count(hopeless.clone(), 1);
                 continue;
             }
             match self.candidate(class, key, node) {
                 Ok(candidate) => candidates.push(candidate),
-                Err(refusal) => count(refusal),
+                Err(refusal) => count(refusal, 1),
             }
         }
         if candidates.is_empty() {
@@ -301,6 +365,12 @@ impl Cluster {
     /// The pods that room is held for on a node, of at least the pod's priority and other than itself.
     fn room_beside(&self, class: PodClassId, key: &str, node: NodeId) -> Vec<PodClassId> {
         self.held_on(node, self.class(class).priority, key)
+    }
+
+    /// Whether a node takes a pod beside those that room is held for there.
+    pub(crate) fn takes(&mut self, class: PodClassId, key: &str, node: NodeId) -> bool {
+        let beside = self.room_beside(class, key, node);
+        self.refuses(class, node, &beside).is_none()
     }
 
     /// Filters with room held for others, then without.

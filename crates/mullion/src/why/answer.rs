@@ -10,7 +10,7 @@ use mullion_engine::{
 };
 use serde::Serialize;
 
-/// Picks among equals; every answer lists the equals, so it matters to none of them.
+/// Picks among equals, which matters to no refusal.
 const SEED: u64 = 0;
 
 /// The answer for one pod.
@@ -53,10 +53,8 @@ pub(super) struct EvictionRecord {
 pub(super) struct Asked {
     pub(super) answer: Answer,
     pub(super) refused: Option<Unschedulable>,
-    /// Asked for only where priorities are in play.
-    pub(super) preemption: Option<Preemption>,
-    /// All evictions as good as the chosen one.
-    equals: Vec<Eviction>,
+    /// All evictions that are as good as there is one, or why there is none. Asked for only where priorities are in play.
+    evictions: Option<Result<Vec<Eviction>, Preemption>>,
 }
 
 /// Asks the engine everything about a pod that is not in the cluster.
@@ -67,26 +65,23 @@ pub(super) fn ask(
 ) -> Result<Asked, ModelError> {
     let class = cluster.pod_class(&pod.template)?;
     let answer = cluster.answer(class);
-    let refused = match answer.best.is_empty() {
-        true => match cluster.schedule_pod(pod, SEED)? {
+    let key = pod.key();
+    let mut refused = cluster.unschedulable(&answer);
+    if refused.is_some() && cluster.is_nominated(&key) {
+        // The answer counts the room held for the pod as taken by others; the decision does not.
+        refused = match cluster.schedule_pod(pod, SEED)? {
             Decision::Unschedulable(refused) => Some(refused),
             Decision::Node(_) => None,
-        },
-        false => None,
-    };
-    let preemption = match &refused {
-        Some(refused) if with_preemption => Some(cluster.preempt(class, &pod.key(), refused, SEED)),
+        };
+    }
+    let evictions = match &refused {
+        Some(refused) if with_preemption => Some(cluster.evictions(class, &key, refused)),
         _ => None,
-    };
-    let equals = match preemption {
-        Some(Preemption::Evict { .. }) => cluster.equal_evictions(class, &pod.key()),
-        _ => Vec::new(),
     };
     Ok(Asked {
         answer,
         refused,
-        preemption,
-        equals,
+        evictions,
     })
 }
 
@@ -95,9 +90,8 @@ pub(super) fn record(cluster: &Cluster, asked: &Asked, name_of: impl Fn(&str) ->
     let name = |node| cluster.node_name(node).to_owned();
     let nodes = asked.answer.nodes.iter();
     let best: Vec<_> = asked.answer.best.iter().map(|node| name(*node)).collect();
-    let evictions = |preemption: &Preemption| match preemption {
-        Preemption::Evict { .. } => asked
-            .equals
+    let evictions = |evictions: &Result<Vec<Eviction>, Preemption>| match evictions {
+        Ok(equals) => equals
             .iter()
             .map(|eviction| {
                 let mut victims: Vec<_> = eviction.victims.iter().map(|key| name_of(key)).collect();
@@ -109,10 +103,10 @@ pub(super) fn record(cluster: &Cluster, asked: &Asked, name_of: impl Fn(&str) ->
                 }
             })
             .collect(),
-        other => vec![EvictionRecord {
+        Err(why) => vec![EvictionRecord {
             node: String::new(),
             victims: Vec::new(),
-            message: cluster.preemption_message(other),
+            message: cluster.preemption_message(why),
         }],
     };
     Record {
@@ -124,7 +118,7 @@ pub(super) fn record(cluster: &Cluster, asked: &Asked, name_of: impl Fn(&str) ->
             .refused
             .as_ref()
             .map(|refused| cluster.message(refused)),
-        preemption: asked.preemption.as_ref().map(evictions),
+        preemption: asked.evictions.as_ref().map(evictions),
     }
 }
 

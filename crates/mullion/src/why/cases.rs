@@ -1,25 +1,38 @@
 //! `mullion why --cases`: many small clusters, a line each, answered in order on all processors.
 //!
-//! Lines are read in blocks; a block is split among threads and written before the next is read, so memory stays bounded however long
-//! the input is. A line that cannot be answered becomes `{"error": ...}`, and the command ends with 2.
+//! One thread reads blocks of lines, a worker per processor answers them, another thread writes them in order. Blocks are
+//! used again once they are written, so memory stays bounded however long the input is, and nobody waits for a whole round of
+//! the others. A line that cannot be answered becomes `{"error": ...}`, and the command ends with 2.
 
 use std::{
+    any::Any,
+    collections::BTreeMap,
     fs::File,
-    io::{self, BufRead, BufReader, BufWriter, Read, Write},
+    io::{self, BufRead, BufReader, Read, Write},
+    panic::{AssertUnwindSafe, catch_unwind, resume_unwind},
     path::Path,
+    sync::{
+        Mutex, PoisonError,
+        mpsc::{Receiver, Sender, channel},
+    },
     thread,
 };
 
-use mullion_engine::Options;
+use mullion_engine::{Cluster, Options};
 use serde_json::json;
 
 use super::{answer, state::Case};
 use crate::failure::Failure;
 
-/// Lines of a block: some megabytes of usual cases.
-const LINES: usize = 1024;
+/// A block ends with the line that brings it to this: what a processor holds near itself.
+const BLOCK_BYTES: usize = 256 << 10;
+/// Blocks on their way, for each worker.
+const BLOCKS: usize = 4;
 /// No case is longer than this.
 const MAX_LINE_BYTES: u64 = 256 << 20;
+
+/// What a worker panicked with.
+type Panic = Box<dyn Any + Send>;
 
 /// Answers every line of a file, or of stdin for `-`.
 pub(super) fn run(path: &Path, options: Options) -> Result<(), Failure> {
@@ -31,49 +44,147 @@ pub(super) fn run(path: &Path, options: Options) -> Result<(), Failure> {
         true => Box::new(io::stdin()),
         false => Box::new(File::open(path).map_err(|error| refuse(&error))?),
     };
-    let mut input = BufReader::with_capacity(1 << 20, input);
-    let mut output = BufWriter::with_capacity(1 << 20, io::stdout());
-    let (mut first, mut wrong) = (1_usize, 0_usize);
-    let mut block = Block::default();
-    loop {
-        block.fill(&mut input).map_err(|error| refuse(&error))?;
-        if block.ends.is_empty() {
-            break;
-        }
-        for (text, not_answered) in answers(&block, first, options) {
-            wrong += not_answered;
-            // Whoever reads may have seen enough.
-            if output.write_all(text.as_bytes()).is_err() {
-                return Ok(());
-            }
-        }
-        first += block.ends.len();
-    }
-    if output.flush().is_err() || wrong == 0 {
+    let workers = thread::available_parallelism().map_or(1, usize::from);
+    let ends = pass_through(input, io::stdout(), workers, options);
+    let (read, wrong) = ends.map_err(|error| refuse(&error))?;
+    if wrong == 0 {
         return Ok(());
     }
     Err(Failure::input(format!(
-        "not answered: {wrong} of {} lines; each says why in its place",
-        first - 1
+        "not answered: {wrong} of {read} lines; each says why in its place"
     )))
 }
 
-/// Lines in one buffer that is used again.
+/// Reads, answers and writes; gives how many lines there were and how many of them were not answered. Whoever reads the output may
+/// have seen enough, which ends it without a word.
+fn pass_through(
+    input: impl Read,
+    output: impl Write + Send,
+    workers: usize,
+    options: Options,
+) -> io::Result<(usize, usize)> {
+    let mut input = BufReader::with_capacity(BLOCK_BYTES, input);
+    let (idle, free) = channel();
+    let (work, waiting) = channel();
+    let (done, answered) = channel();
+    for _ in 0..BLOCKS * workers {
+        // The receiver is right here.
+        let _ = idle.send(Block::default());
+    }
+    let waiting = Mutex::new(waiting);
+    thread::scope(|scope| {
+        for _ in 0..workers {
+            let (waiting, done) = (&waiting, done.clone());
+            scope.spawn(move || answer_blocks(waiting, &done, options));
+        }
+        drop(done);
+        let writer = scope.spawn(move || write_in_order(&answered, &idle, output));
+        let read = read_blocks(&mut input, &free, &work);
+        drop((work, free));
+        let written = writer.join().unwrap_or_else(|panic| resume_unwind(panic));
+        let wrong = written.unwrap_or_else(|panic| resume_unwind(panic));
+        Ok((read?, wrong))
+    })
+}
+
+/// Hands out blocks until the input or the demand ends; gives the number of lines.
+fn read_blocks(
+    input: &mut BufReader<impl Read>,
+    free: &Receiver<Block>,
+    work: &Sender<Block>,
+) -> io::Result<usize> {
+    let (mut number, mut lines) = (0, 0);
+    while let Ok(mut block) = free.recv() {
+        (block.number, block.first) = (number, lines + 1);
+        block.fill(input)?;
+        if block.ends.is_empty() {
+            break;
+        }
+        lines += block.ends.len();
+        number += 1;
+        if work.send(block).is_err() {
+            break;
+        }
+    }
+    Ok(lines)
+}
+
+/// A worker: answers blocks until there are no more.
+fn answer_blocks(
+    waiting: &Mutex<Receiver<Block>>,
+    done: &Sender<Result<Block, Panic>>,
+    options: Options,
+) {
+    let empty = Cluster::new(options);
+    loop {
+        let next = waiting
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .recv();
+        let Ok(mut block) = next else { return };
+        // A panic that only ended this worker would leave the others waiting.
+        let whole = catch_unwind(AssertUnwindSafe(|| block.answer(&empty)));
+        if done.send(whole.map(|()| block)).is_err() {
+            return;
+        }
+    }
+}
+
+/// Writes blocks in the order of their numbers and lets them be used again; gives how many lines were not answered.
+fn write_in_order(
+    answered: &Receiver<Result<Block, Panic>>,
+    idle: &Sender<Block>,
+    mut output: impl Write,
+) -> Result<usize, Panic> {
+    let mut early = BTreeMap::new();
+    let (mut next, mut wrong) = (0, 0);
+    while let Ok(block) = answered.recv() {
+        let block = block?;
+        early.insert(block.number, block);
+        while let Some(block) = early.remove(&next) {
+            next += 1;
+            wrong += block.wrong;
+            if output.write_all(&block.text).is_err() {
+                return Ok(0);
+            }
+            // Nobody reads any more once the input has ended.
+            let _ = idle.send(block);
+        }
+    }
+    match output.flush() {
+        Ok(()) => Ok(wrong),
+        Err(_) => Ok(0),
+    }
+}
+
+/// Lines in one buffer that is used again, and their answers.
 #[derive(Default)]
 struct Block {
+    /// Its place in the input.
+    number: usize,
+    /// The number of its first line.
+    first: usize,
     bytes: Vec<u8>,
     /// Where each line ends.
     ends: Vec<usize>,
+    text: Vec<u8>,
+    /// Lines that were not answered.
+    wrong: usize,
 }
 
 impl Block {
-    /// Takes the next lines in; none at the end. Blank lines count and are answered with nothing.
-    fn fill(&mut self, input: &mut impl BufRead) -> io::Result<()> {
+    /// Takes the next lines in, as many as there are without waiting for more; none at the end. Blank lines count and are answered
+    /// with nothing.
+    fn fill(&mut self, input: &mut BufReader<impl Read>) -> io::Result<()> {
         self.bytes.clear();
         self.ends.clear();
-        while self.ends.len() < LINES {
-            let mut limit = input.by_ref().take(MAX_LINE_BYTES);
-            if limit.read_until(b'\n', &mut self.bytes)? == 0 {
+        while self.ends.is_empty() || (self.bytes.len() < BLOCK_BYTES && !input.buffer().is_empty())
+        {
+            if input
+                .take(MAX_LINE_BYTES)
+                .read_until(b'\n', &mut self.bytes)?
+                == 0
+            {
                 break;
             }
             self.ends.push(self.bytes.len());
@@ -81,72 +192,109 @@ impl Block {
         Ok(())
     }
 
-    fn line(&self, index: usize) -> &[u8] {
-        let start = index.checked_sub(1).map_or(0, |before| self.ends[before]);
-        &self.bytes[start..self.ends[index]]
+    fn answer(&mut self, empty: &Cluster) {
+        self.text.clear();
+        self.wrong = 0;
+        let mut start = 0;
+        for (index, end) in self.ends.iter().enumerate() {
+            let line = &self.bytes[start..*end];
+            start = *end;
+            if line.trim_ascii().is_empty() {
+                continue;
+            }
+            let before = self.text.len();
+            if let Err(why) = answer_to(line, empty, &mut self.text) {
+                self.wrong += 1;
+                self.text.truncate(before);
+                let error = json!({ "error": format!("line {}: {why}", self.first + index) });
+                self.text.extend_from_slice(error.to_string().as_bytes());
+            }
+            self.text.push(b'\n');
+        }
     }
 }
 
-/// The answers to a block, in order: the text of each thread's part and how many lines of it are no answers.
-fn answers(block: &Block, first: usize, options: Options) -> Vec<(String, usize)> {
-    let threads = thread::available_parallelism().map_or(1, usize::from);
-    let lines = block.ends.len();
-    let part = lines.div_ceil(threads).max(1);
-    thread::scope(|scope| {
-        let workers: Vec<_> = (0..lines)
-            .step_by(part)
-            .map(|from| {
-                scope.spawn(move || {
-                    let (mut text, mut wrong) = (String::new(), 0);
-                    for index in from..lines.min(from + part) {
-                        wrong += usize::from(!answered(
-                            block.line(index),
-                            first + index,
-                            options,
-                            &mut text,
-                        ));
-                    }
-                    (text, wrong)
-                })
-            })
-            .collect();
-        let joined = workers.into_iter().map(|worker| {
-            worker
-                .join()
-                .unwrap_or_else(|panic| std::panic::resume_unwind(panic))
-        });
-        joined.collect()
-    })
-}
-
-/// Appends the answer to a line; false if the line has none.
-fn answered(line: &[u8], number: usize, options: Options, text: &mut String) -> bool {
-    if line.trim_ascii().is_empty() {
-        return true;
-    }
-    let answer = answer_to(line, options);
-    let is_answer = answer.is_ok();
-    text.push_str(
-        &answer
-            .unwrap_or_else(|why| json!({ "error": format!("line {number}: {why}") }).to_string()),
-    );
-    text.push('\n');
-    is_answer
-}
-
-fn answer_to(line: &[u8], options: Options) -> Result<String, String> {
-    let mut case = Case::read(line, options).map_err(|error| error.to_string())?;
+/// Appends the answer to a line.
+pub(super) fn answer_to(line: &[u8], empty: &Cluster, text: &mut Vec<u8>) -> Result<(), String> {
+    let Case { mut state, pod } = Case::read(line, empty).map_err(|error| error.to_string())?;
     // Without priorities evictions are out of the question, and recorded answers do not speak of them.
-    let with_preemption = std::iter::once(&case.pod)
-        .chain(&case.state.pods)
-        .any(|pod| pod.template.priority != 0);
-    let cluster = &mut case.state.cluster;
-    let asked =
-        answer::ask(cluster, &case.pod, with_preemption).map_err(|error| error.to_string())?;
-    let name_of = |key: &str| {
-        let pod = case.state.pods.iter().find(|pod| pod.key() == key);
-        pod.map_or_else(|| key.to_owned(), |pod| pod.name.clone())
-    };
-    let record = answer::record(&case.state.cluster, &asked, name_of);
-    serde_json::to_string(&record).map_err(|error| error.to_string())
+    let with_preemption = state.has_priorities || pod.template.priority != 0;
+    let asked = answer::ask(&mut state.cluster, &pod, with_preemption)
+        .map_err(|error| error.to_string())?;
+    let cluster = &state.cluster;
+    let name_of = |key: &str| cluster.pod_name(key).unwrap_or(key).to_owned();
+    let record = answer::record(cluster, &asked, name_of);
+    serde_json::to_writer(text, &record).map_err(|error| error.to_string())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Takes so many writes.
+    struct Patience(usize);
+
+    impl Write for Patience {
+        fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+            self.0 = self.0.checked_sub(1).ok_or(io::ErrorKind::BrokenPipe)?;
+            Ok(bytes.len())
+        }
+
+        fn flush(&mut self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+
+    fn case(node: usize) -> String {
+        format!(
+            r#"{{"items":[{{"apiVersion":"v1","kind":"Node","metadata":{{"name":"n{node}"}}}}],"pod":{{}}}}"#
+        )
+    }
+
+    #[test]
+    fn answers_come_in_the_order_of_their_lines_whoever_is_done_first() {
+        let lines = 20_000;
+        let mut input = String::new();
+        for line in 0..lines {
+            match line % 1000 {
+                7 => input.push_str("   \n"),
+                8 => input.push_str("nothing\n"),
+                _ => input.push_str(&(case(line) + "\n")),
+            }
+        }
+        let mut output = Vec::new();
+        let (read, wrong) =
+            pass_through(input.as_bytes(), &mut output, 3, Options::default()).expect("read");
+        assert_eq!((read, wrong), (lines, lines / 1000));
+        let output = String::from_utf8(output).expect("JSON");
+        let mut answers = output.lines();
+        for line in (0..lines).filter(|line| line % 1000 != 7) {
+            let said = answers.next().expect("an answer a line");
+            let wanted = match line % 1000 {
+                8 => format!("line {}: ", line + 1),
+                _ => format!(r#""name":"n{line}""#),
+            };
+            assert!(said.contains(&wanted), "{said}");
+        }
+        assert_eq!(answers.next(), None);
+    }
+
+    #[test]
+    fn a_reader_that_has_seen_enough_ends_it() {
+        let input = (case(1) + "\nnothing\n").repeat(20_000);
+        let ends = pass_through(input.as_bytes(), Patience(2), 2, Options::default());
+        assert_eq!(ends.expect("read").1, 0);
+    }
+
+    #[test]
+    fn texts_that_are_not_utf_8_are_told_where_they_are() {
+        let mut input = case(1).into_bytes();
+        let name = input.iter().position(|byte| *byte == b'1').expect("v1");
+        input[name] = 0xff;
+        let mut output = Vec::new();
+        let ends = pass_through(&*input, &mut output, 1, Options::default());
+        assert_eq!(ends.expect("read"), (1, 1));
+        let said = String::from_utf8(output).expect("JSON");
+        assert!(said.starts_with(r#"{"error":"line 1: "#), "{said}");
+    }
 }

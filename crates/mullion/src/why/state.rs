@@ -3,7 +3,7 @@
 //! Objects are read one by one as they come, straight into the engine's types, and nothing of them is kept but what placing needs. Kinds
 //! that do not matter to placing are passed over.
 
-use std::fmt;
+use std::{borrow::Cow, fmt};
 
 use mullion_engine::{
     Cluster, ModelError, Options,
@@ -36,8 +36,11 @@ const KEPT: [&str; 6] = [
 pub(super) struct State {
     /// Nodes, bound pods and the objects that matter to them.
     pub(super) cluster: Cluster,
-    /// Every pod, bound or not.
+    /// Every pod, bound or not. None are kept for a case, whose pods are asked about by key only.
     pub(super) pods: Vec<PodSpec>,
+    keeps_pods: bool,
+    /// A pod has a priority.
+    pub(super) has_priorities: bool,
     /// Objects of the kinds that only some questions need, with their kind.
     others: Vec<(String, Value)>,
     /// `status.nodeInfo.kubeletVersion` of a node: the cluster's version, as near as a node can say it.
@@ -57,8 +60,17 @@ pub(super) struct List {
 impl State {
     pub(super) fn new(options: Options) -> Self {
         State {
-            cluster: Cluster::new(options),
+            keeps_pods: true,
+            ..State::of(Cluster::new(options))
+        }
+    }
+
+    fn of(cluster: Cluster) -> Self {
+        State {
+            cluster,
             pods: Vec::new(),
+            keeps_pods: false,
+            has_priorities: false,
             others: Vec::new(),
             kubelet_version: None,
         }
@@ -123,12 +135,16 @@ impl State {
     }
 
     fn add_pod(&mut self, pod: PodSpec) -> Result<(), ModelError> {
+        self.has_priorities |= pod.template.priority != 0;
         match (&pod.node_name, &pod.nominated_node_name) {
+            (Some(_), _) if !self.keeps_pods => return self.cluster.take_pod(pod),
             (Some(_), _) => self.cluster.add_pod(&pod)?,
             (None, Some(node)) => self.cluster.nominate(&pod, node)?,
             (None, None) => {}
         }
-        self.pods.push(pod);
+        if self.keeps_pods {
+            self.pods.push(pod);
+        }
         Ok(())
     }
 
@@ -177,17 +193,17 @@ impl<'de> Visitor<'de> for Object<'_> {
         // Clients write apiVersion and kind first: what follows goes straight into the kind's type.
         let mut before = Map::new();
         let kind = loop {
-            match map.next_key::<String>()?.as_deref() {
+            match map.next_key::<Text<'de>>()?.as_ref().map(|key| &*key.0) {
                 Some("apiVersion") => drop(map.next_value::<IgnoredAny>()?),
-                Some("kind") => break map.next_value()?,
+                Some("kind") => break map.next_value::<Text<'de>>()?.0,
                 Some(other) if self.usual.is_empty() => {
                     before.insert(other.to_owned(), map.next_value()?);
                 }
                 Some(other) => {
                     before.insert(other.to_owned(), map.next_value()?);
-                    break self.usual.to_owned();
+                    break Cow::Borrowed(self.usual);
                 }
-                None => break self.usual.to_owned(),
+                None => break Cow::Borrowed(self.usual),
             }
         };
         if before.is_empty() {
@@ -197,7 +213,7 @@ impl<'de> Visitor<'de> for Object<'_> {
             before.insert(key, value);
         }
         let own = before.get("kind").and_then(Value::as_str);
-        let kind = own.map_or(kind, str::to_owned);
+        let kind = own.map_or_else(|| kind.into_owned(), str::to_owned);
         let whole = Value::Object(before);
         self.state.take(&kind, whole).map_err(A::Error::custom)
     }
@@ -212,17 +228,33 @@ pub(super) struct Case {
 }
 
 impl Case {
-    /// Reads a line `{"items": [...], "pod": {...}}`; other fields are passed over.
+    /// Reads a line `{"items": [...], "pod": {...}}` into an empty cluster; other fields are passed over.
     ///
     /// # Errors
     /// It is malformed, or says what cannot be true.
-    pub(super) fn read(line: &[u8], options: Options) -> Result<Self, serde_json::Error> {
-        let mut reader = serde_json::Deserializer::from_slice(line);
-        let case = (&mut reader).deserialize_map(Line(State::new(options)))?;
-        reader.end()?;
-        Ok(case)
+    pub(super) fn read(line: &[u8], empty: &Cluster) -> Result<Self, serde_json::Error> {
+        let visitor = Line(State::of(empty.clone()));
+        // Looking at the whole line once is a fraction of looking at each of its texts.
+        match std::str::from_utf8(line) {
+            Ok(text) => read(serde_json::Deserializer::from_str(text), visitor),
+            Err(_) => read(serde_json::Deserializer::from_slice(line), visitor),
+        }
     }
 }
+
+fn read<'de, R: serde_json::de::Read<'de>>(
+    mut reader: serde_json::Deserializer<R>,
+    visitor: Line,
+) -> Result<Case, serde_json::Error> {
+    let case = (&mut reader).deserialize_map(visitor)?;
+    reader.end()?;
+    Ok(case)
+}
+
+/// A text of the input, copied only if it is written with escapes.
+#[derive(Deserialize)]
+#[serde(transparent)]
+struct Text<'a>(#[serde(borrow)] Cow<'a, str>);
 
 struct Line(State);
 
@@ -236,8 +268,8 @@ impl<'de> Visitor<'de> for Line {
     fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Case, A::Error> {
         let mut state = self.0;
         let mut pod = None;
-        while let Some(key) = map.next_key::<String>()? {
-            match key.as_str() {
+        while let Some(key) = map.next_key::<Text<'de>>()? {
+            match &*key.0 {
                 "items" => map.next_value_seed(Items(&mut state))?,
                 "pod" => pod = Some(map.next_value()?),
                 _ => drop(map.next_value::<IgnoredAny>()?),
@@ -307,7 +339,7 @@ mod tests {
     #[test]
     fn what_is_wrong_with_a_case_says_which_item() {
         let wrong = |line: &str| {
-            let read = Case::read(line.as_bytes(), Options::default());
+            let read = Case::read(line.as_bytes(), &Cluster::new(Options::default()));
             read.map(|_| ()).expect_err("refused").to_string()
         };
         let twice = r#"{"items":[{"kind":"Node","metadata":{"name":"a"}},{"kind":"Node","metadata":{"name":"a"}}],"pod":{}}"#;

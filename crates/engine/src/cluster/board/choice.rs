@@ -63,6 +63,20 @@ impl Choice<'_> {
         ranked.map(|(row, _)| self.order.node(row.position))
     }
 
+    /// Whether no node's score depends on which others take the pod.
+    pub(super) fn scores_apart(&self) -> bool {
+        let view = self.question.view;
+        let taken = self.index.groups.iter().filter(|own| !own.roomy.is_empty());
+        let mut words = taken.map(|group| (group.soft_taints, group.preferred));
+        let first = words.next();
+        view.soft.is_empty() && view.score.is_empty() && words.all(|word| Some(word) == first)
+    }
+
+    /// Whether other pods' places can refuse this one.
+    fn affinity_filters(&self) -> bool {
+        self.question.rules.filters(Plugin::InterPodAffinity)
+    }
+
     /// How the nodes refuse; only for a pod that none takes.
     pub(super) fn refusals(&self) -> Vec<Tally> {
         let mut tallies: Vec<Tally> = self
@@ -217,6 +231,12 @@ impl Choice<'_> {
                 _ => return refused,
             }
         }
+        if !self.affinity_filters() {
+            return GroupWord {
+                fits: true,
+                near: true,
+            };
+        }
         let mut near = true;
         for term in class
             .affinity
@@ -249,6 +269,9 @@ impl Choice<'_> {
             .zip(&state.pods);
         let even = hard
             .all(|(counts, pods)| state.labelled && skew_of(counts, *pods) <= counts.rule.max_skew);
+        if !self.affinity_filters() {
+            return (even, true);
+        }
         let by_host = class
             .affinity
             .iter()
@@ -289,6 +312,9 @@ impl Choice<'_> {
                     },
                 ));
             }
+        }
+        if !self.affinity_filters() {
+            return None;
         }
         let near = class.affinity.iter().all(|term| match term.key {
             Symbol::HOSTNAME => host.is_some_and(|host| host.near),

@@ -19,6 +19,8 @@ mod order;
 mod set;
 #[cfg(test)]
 mod tests;
+#[cfg(test)]
+mod variety;
 
 use rustc_hash::FxHashMap;
 
@@ -50,7 +52,12 @@ const MAX_EVICTIONS: usize = 64;
 /// What boards say to a pod.
 pub(crate) enum Word {
     /// The best node.
-    Node(NodeId),
+    Node {
+        /// Which it is.
+        node: NodeId,
+        /// No node's score depends on which others there are: without this one the next best is the best.
+        apart: bool,
+    },
     /// None takes it.
     Refused(Vec<Tally>),
 }
@@ -89,9 +96,14 @@ const NO_BOARD: ClassBoard = ClassBoard {
     hosts: None,
 };
 
-/// Whether boards know all that decides where a pod of this class goes.
-fn is_for_boards(class: &PodClass, rules: &Rules) -> bool {
-    class.shape.named_nodes == NamedNodes::All && class.volumes.is_empty() && rules.filters_all()
+/// Whether boards know all that decides where a pod of this class goes, but for its volumes.
+fn is_for_boards(class: &PodClass) -> bool {
+    class.shape.named_nodes == NamedNodes::All
+}
+
+/// The same about what evictions would cost.
+fn is_for_evictions(class: &PodClass, rules: &Rules) -> bool {
+    is_for_boards(class) && class.volumes.is_empty() && rules.filters_all()
 }
 
 impl Cluster {
@@ -105,7 +117,7 @@ impl Cluster {
     ) -> Option<Word> {
         self.prepare(class);
         let own = self.class(class);
-        if !is_for_boards(own, self.rules(own.shape.profile)) || self.node_count() == 0 {
+        if !is_for_boards(own) || self.node_count() == 0 {
             return None;
         }
         self.settle_boards();
@@ -157,7 +169,7 @@ impl Cluster {
     ) -> Option<Preemption> {
         self.prepare(class);
         let own = self.class(class);
-        if !is_for_boards(own, self.rules(own.shape.profile))
+        if !is_for_evictions(own, self.rules(own.shape.profile))
             || !is_planned(&own.shape)
             || !self.view(class).is_filtered_by_room_only(own)
         {
@@ -240,7 +252,10 @@ impl Cluster {
             start,
         };
         let word = match choice.best() {
-            Some(node) => Word::Node(node),
+            Some(node) => Word::Node {
+                node,
+                apart: choice.scores_apart(),
+            },
             None => Word::Refused(choice.refusals()),
         };
         held.iter()

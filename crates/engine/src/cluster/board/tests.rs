@@ -3,6 +3,7 @@
 
 use proptest::prelude::*;
 
+use super::variety;
 use crate::cluster::{Cluster, Options};
 use crate::model::{
     Affinity, Container, ContainerImage, ContainerPort, LabelSelector, NamespaceSpec, NodeAffinity,
@@ -229,6 +230,11 @@ fn template(look: u64) -> PodTemplate {
             ..Toleration::default()
         });
     }
+    if bits.one_in(12) {
+        let one = Quantity::from_units(1);
+        let requests = &mut template.containers[0].resources.requests;
+        requests.insert(variety::FOREIGN.into(), one);
+    }
     if bits.one_in(6) {
         template.node_selector = map(&[("disk", "disk-0")]);
     }
@@ -256,6 +262,15 @@ fn template(look: u64) -> PodTemplate {
         pod_anti_affinity: terms(&mut bits),
         ..Affinity::default()
     };
+    if bits.one_in(8) {
+        let own = template.affinity.node_affinity.get_or_insert_default();
+        own.required = Some(variety::nodes("metadata.name", &["n1", "n3", "n5"]));
+    }
+    if bits.one_in(4) {
+        for _ in 0..1 + bits.below(2) {
+            template.volumes.push(variety::volume(bits.below(60)));
+        }
+    }
     template.affinity.pod_affinity = affinity.pod_affinity;
     template.affinity.pod_anti_affinity = affinity.pod_anti_affinity;
     for _ in 0..bits.below(3) {
@@ -441,7 +456,10 @@ proptest! {
         seed in any::<u64>(),
     ) {
         let templates = looks.into_iter().map(template).collect();
-        let mut world = World { cluster: Cluster::new(Options::default()), templates, pods: Vec::new(), made: 0 };
+        let profile = variety::profile(seed >> 7);
+        let mut cluster = Cluster::with_profiles(Options::default(), &[profile]);
+        variety::store(&mut cluster, &NAMESPACES);
+        let mut world = World { cluster, templates, pods: Vec::new(), made: 0 };
         for (name, look) in nodes.iter().enumerate() {
             world.take(&Step::Node { name: name as u8, look: *look });
         }
