@@ -38,13 +38,19 @@ pub enum Scenario {
     Preemption,
     /// As many pods that fit nowhere are asked about in turn with those that arrive and fit.
     Backlog,
+    /// 200 templates in turn, each of which asks for other amounts.
+    Requests,
+    /// A pod of its own template for each node in turn, as a DaemonSet's are.
+    Daemons,
+    /// Each with a claim of its own, bound to a volume of one of the zones.
+    Volumes,
     /// [`Scenario::Basic`] at the size of the largest clusters there are, with 200 app groups.
     Large,
 }
 
 impl Scenario {
     /// All of them, in the order they are reported.
-    pub const ALL: [Scenario; 11] = [
+    pub const ALL: [Scenario; 14] = [
         Scenario::Basic,
         Scenario::Mixed,
         Scenario::ZoneSpread,
@@ -55,6 +61,9 @@ impl Scenario {
         Scenario::Preferred,
         Scenario::Preemption,
         Scenario::Backlog,
+        Scenario::Requests,
+        Scenario::Daemons,
+        Scenario::Volumes,
         Scenario::Large,
     ];
 
@@ -71,6 +80,9 @@ impl Scenario {
             Scenario::Preferred => "preferred",
             Scenario::Preemption => "preemption",
             Scenario::Backlog => "backlog",
+            Scenario::Requests => "requests",
+            Scenario::Daemons => "daemons",
+            Scenario::Volumes => "volumes",
             Scenario::Large => "large",
         }
     }
@@ -85,13 +97,17 @@ impl Scenario {
     /// How many nodes and pods it has unless told otherwise.
     pub fn size(self) -> (usize, usize) {
         match self {
-            Scenario::Basic | Scenario::Mixed | Scenario::ZoneSpread | Scenario::DefaultSpread => {
-                (5_000, 50_000)
-            }
+            Scenario::Basic
+            | Scenario::Mixed
+            | Scenario::ZoneSpread
+            | Scenario::DefaultSpread
+            | Scenario::Requests => (5_000, 50_000),
             Scenario::Affinity
             | Scenario::AntiAffinity
             | Scenario::Preferred
-            | Scenario::Preemption => (5_000, 5_000),
+            | Scenario::Preemption
+            | Scenario::Daemons
+            | Scenario::Volumes => (5_000, 5_000),
             Scenario::NamespaceAntiAffinity => (6_000, 5_000),
             Scenario::Backlog => (5_000, 10_000),
             Scenario::Large => (100_000, 1_000_000),
@@ -114,7 +130,15 @@ impl Scenario {
             }
         }
         cluster.expect_pods(pods);
-        let templates = shape::templates(self);
+        let own = shape::own_templates(self, nodes, pods);
+        if self == Scenario::Volumes {
+            shape::store(&mut cluster, nodes, pods);
+        }
+        let templates = if own.is_empty() {
+            shape::templates(self)
+        } else {
+            Vec::new()
+        };
         if self == Scenario::DefaultSpread {
             templates
                 .iter()
@@ -130,6 +154,7 @@ impl Scenario {
         Run {
             cluster,
             classes,
+            own,
             misfit,
             pods,
             placed: 0,
@@ -159,6 +184,8 @@ fn fill(cluster: &mut Cluster) {
 pub struct Run {
     cluster: Cluster,
     classes: Vec<PodClassId>,
+    /// Templates that one pod is of each, whose classes are met when their pods are. Empty where pods share templates.
+    own: Vec<PodTemplate>,
     /// A pod that fits nowhere, asked about after each that does.
     misfit: Option<PodClassId>,
     pods: usize,
@@ -207,7 +234,13 @@ impl Run {
         let end = self.pods.min(self.placed + pods);
         for index in self.placed..end {
             name_pod(&mut self.name, index);
-            let class = self.classes[index % self.classes.len()];
+            let class = match self.own.len() {
+                0 => self.classes[index % self.classes.len()],
+                own => {
+                    let template = &self.own[index % own];
+                    self.cluster.pod_class(template).expect("valid requests")
+                }
+            };
             self.decide(class, index as u64, &mut outcome);
             if let Some(misfit) = self.misfit {
                 let decision = self.cluster.schedule(misfit, index as u64);

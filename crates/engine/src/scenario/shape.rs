@@ -1,10 +1,13 @@
 //! Nodes and pod templates of the scenarios.
 
 use super::Scenario;
+use crate::cluster::Cluster;
 use crate::model::{
-    Container, LabelSelector, NodeSpec, PodAffinity, PodAffinityTerm, PodTemplate, Quantity,
-    Resources, ServiceSpec, Taint, TaintEffect, Toleration, TolerationOperator,
-    TopologySpreadConstraint, WeightedPodAffinityTerm, label,
+    Container, CsiNodeSpec, LabelSelector, NodeAffinity, NodeSelector, NodeSelectorRequirement,
+    NodeSelectorTerm, NodeSpec, Operator, PersistentVolumeClaimSpec, PersistentVolumeSpec,
+    PodAffinity, PodAffinityTerm, PodTemplate, PodVolume, Quantity, Resources, ServiceSpec, Taint,
+    TaintEffect, Toleration, TolerationOperator, TopologySpreadConstraint, VolumeSource,
+    WeightedPodAffinityTerm, label,
 };
 
 /// Namespaces of the scenario that selects them.
@@ -61,25 +64,107 @@ pub(super) fn service(template: &PodTemplate) -> ServiceSpec {
 /// The templates of a scenario; pod i is of template i modulo their number.
 pub(super) fn templates(scenario: Scenario) -> Vec<PodTemplate> {
     let count = match scenario {
-        Scenario::Large => APPS_OF_LARGE,
+        Scenario::Large | Scenario::Requests => APPS_OF_LARGE,
         // Every meeting of a group and a namespace.
         Scenario::NamespaceAntiAffinity => APPS * NAMESPACES / 20,
         Scenario::Mixed => 2 * APPS,
         _ => APPS,
     };
-    let apps = if scenario == Scenario::Large {
-        APPS_OF_LARGE
-    } else {
-        APPS
+    let apps = match scenario {
+        Scenario::Large | Scenario::Requests => APPS_OF_LARGE,
+        _ => APPS,
     };
     (0..count)
         .map(|index| template(scenario, index, &format!("app-{}", index % apps)))
         .collect()
 }
 
+/// A template a pod, where pods cannot share theirs.
+pub(super) fn own_templates(scenario: Scenario, nodes: usize, pods: usize) -> Vec<PodTemplate> {
+    let template = |index: usize| {
+        let mut template = plain("default", &format!("app-{}", index % APPS));
+        if scenario == Scenario::Volumes {
+            let claim = claim(index);
+            template.volumes = vec![PodVolume::Claim { claim }];
+            return template;
+        }
+        let name = NodeSelectorRequirement {
+            key: "metadata.name".into(),
+            operator: Operator::In,
+            values: vec![format!("node-{}", index % nodes)],
+        };
+        let term = NodeSelectorTerm {
+            match_fields: vec![name],
+            ..NodeSelectorTerm::default()
+        };
+        template.affinity.node_affinity = Some(NodeAffinity {
+            required: Some(NodeSelector {
+                node_selector_terms: vec![term],
+            }),
+            ..NodeAffinity::default()
+        });
+        template
+    };
+    match scenario {
+        Scenario::Volumes | Scenario::Daemons => (0..pods).map(template).collect(),
+        _ => Vec::new(),
+    }
+}
+
+fn claim(index: usize) -> String {
+    format!("data-{index}")
+}
+
+/// A claim for each pod, bound to a volume that one of the zones reaches, on nodes that attach as many as they hold pods.
+pub(super) fn store(cluster: &mut Cluster, nodes: usize, pods: usize) {
+    const DRIVER: &str = "ebs.csi.aws.com";
+    for index in 0..nodes {
+        cluster.set_csi_node(&CsiNodeSpec {
+            name: format!("node-{index}"),
+            limits: vec![(DRIVER.into(), POD_SLOTS as i64)],
+            migrated_plugins: Vec::new(),
+        });
+    }
+    for index in 0..pods {
+        let demand = NodeSelectorRequirement {
+            key: label::ZONE.into(),
+            operator: Operator::In,
+            values: vec![format!("zone-{}", index % 3)],
+        };
+        let term = NodeSelectorTerm {
+            match_expressions: vec![demand],
+            ..NodeSelectorTerm::default()
+        };
+        cluster.set_volume(&PersistentVolumeSpec {
+            name: claim(index),
+            node_affinity: Some(NodeSelector {
+                node_selector_terms: vec![term],
+            }),
+            source: Some(VolumeSource::Csi {
+                driver: DRIVER.into(),
+                handle: claim(index),
+            }),
+            ..PersistentVolumeSpec::default()
+        });
+        cluster.set_claim(&PersistentVolumeClaimSpec {
+            namespace: "default".into(),
+            name: claim(index),
+            volume: claim(index),
+            bind_completed: true,
+            ..PersistentVolumeClaimSpec::default()
+        });
+    }
+}
+
 fn template(scenario: Scenario, index: usize, app: &str) -> PodTemplate {
     let mut template = plain("default", app);
     match scenario {
+        Scenario::Requests => {
+            let requests = &mut template.containers[0].resources.requests;
+            requests.insert("cpu".into(), Quantity::from_milli(100 + index as i64));
+            let memory = Quantity::from_units((128 + index as i64) << 20);
+            requests.insert("memory".into(), memory);
+        }
         Scenario::Mixed if index % 2 == 1 => {
             template.node_selector = [(label::OS.to_owned(), "windows".to_owned())].into();
             template.tolerations.push(Toleration {
