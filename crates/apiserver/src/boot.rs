@@ -1,5 +1,5 @@
-//! What is there from the start: the default namespaces, the system's priority classes and the kubernetes Service with its endpoints,
-//! created through the ordinary path; after a restart only what is missing is.
+//! What is there from the start: the default namespaces, roles and bindings, the system's priority classes and the kubernetes Service with
+//! its endpoints; after a restart only what is missing is created.
 
 use std::{net::IpAddr, sync::Arc};
 
@@ -8,6 +8,7 @@ use serde_json::{Value, json};
 
 use crate::{
     admission::User,
+    auth::rbac::bootstrap,
     http::{
         call::{Call, FieldValidation, WriteOptions},
         negotiate::Form,
@@ -21,7 +22,7 @@ use crate::{
 };
 
 /// The port of the server, as the Service's `targetPort` and its endpoints name it (kube-apiserver: `--secure-port`).
-const PORT: u16 = 6443;
+pub(crate) const PORT: u16 = 6443;
 const NAMESPACES: [&str; 4] = ["default", "kube-system", "kube-public", "kube-node-lease"];
 
 /// Creates what every cluster has.
@@ -38,6 +39,7 @@ pub(crate) async fn run(server: &Arc<ApiServer>, service_ip: &str, advertise: &[
         )
         .await;
     }
+    bootstrap::run(server).await;
     for class in system_classes() {
         create(
             server,

@@ -1,7 +1,8 @@
 //! The server on a socket: TLS, HTTP/1.1 and HTTP/2, and the user a client certificate stands for.
 //!
-//! A connection without a client certificate is anonymous and gets 401 for everything but the probes; one whose certificate was not
-//! signed by the client CA does not come to be. Shutting down lets requests finish for a moment and then closes the watches.
+//! A connection without a client certificate is anonymous but for the tokens that its requests carry; a request with neither gets 401 for
+//! everything but the probes. A connection whose certificate was not signed by the client CA does not come to be. Shutting down lets
+//! requests finish for a moment and then closes the watches.
 
 use std::{io, sync::Arc, time::Duration};
 

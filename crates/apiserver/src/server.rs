@@ -1,10 +1,10 @@
 //! The server as a value: its configuration, its state, and the router that answers requests.
 //!
-//! [`ApiServer::router`] is the whole server without a socket; requests say who asks by a [`User`] in their extensions, and those
-//! without one are anonymous. [`crate::listen`] puts TLS in front of it.
+//! [`ApiServer::router`] is the whole server without a socket; requests say who asks by a [`User`] in their extensions or by a
+//! token, and those without either are anonymous. [`crate::listen`] puts TLS in front of it.
 
 use std::{
-    net::IpAddr,
+    net::{IpAddr, SocketAddr},
     path::Path,
     sync::{Arc, Weak},
     time::Duration,
@@ -20,6 +20,9 @@ use serde_json::Value;
 
 use crate::{
     admission::{self, Lookup, Plugin, User},
+    auth::{
+        key::SigningKey, rbac::Authorizer, service_account::Remembered, token_file::StaticTokens,
+    },
     boot, crd,
     http::{self as handlers, openapi, subresource::log::LogSource},
     kinds::{self, ServiceRange},
@@ -32,6 +35,11 @@ use crate::{
 const COMPACT_EVERY: Duration = Duration::from_secs(30);
 /// How often at most it is looked for objects that have expired (etcd: the lessor's checks).
 const EXPIRE_EVERY: Duration = Duration::from_millis(500);
+
+/// Where the store keeps the key of service accounts' tokens.
+const KEY_NOTE: &str = "keys/service-account";
+/// The issuer of a cluster that names none (kube-apiserver has no default; this is what test clusters use).
+const ISSUER: &str = "https://kubernetes.default.svc";
 
 /// The server's clock: everything it stamps comes from here.
 pub type Clock = Arc<dyn Fn() -> Timestamp + Send + Sync>;
@@ -55,6 +63,12 @@ pub struct Config {
     pub logs: Option<Arc<dyn LogSource>>,
     /// How many past events watches may ask for.
     pub window: Window,
+    /// Tokens of users, beside the certificates that TLS knows.
+    pub tokens: StaticTokens,
+    /// What signs service accounts' tokens; if not given, the key that the store keeps, or a new one.
+    pub signing_key: Option<SigningKey>,
+    /// Who issues service accounts' tokens, as they say; also the audience of a token that names none.
+    pub issuer: String,
 }
 
 impl Default for Config {
@@ -66,6 +80,9 @@ impl Default for Config {
             admission: Vec::new(),
             logs: None,
             window: Window::default(),
+            tokens: StaticTokens::default(),
+            signing_key: None,
+            issuer: ISSUER.to_owned(),
         }
     }
 }
@@ -79,6 +96,12 @@ pub struct ApiServer {
     logs: Option<Arc<dyn LogSource>>,
     openapi: openapi::Cache,
     claiming: tokio::sync::Mutex<()>,
+    authorizer: Authorizer,
+    tokens: StaticTokens,
+    signing_key: SigningKey,
+    remembered: Remembered,
+    audiences: Vec<String>,
+    external_url: String,
 }
 
 impl ApiServer {
@@ -104,8 +127,19 @@ impl ApiServer {
         let registry = Registry::new(store.clone(), kinds::builtins(config.service_cidr.clone()));
         let mut plugins = admission::builtins();
         plugins.extend(config.admission);
+        let signing_key = config.signing_key.unwrap_or_else(|| kept_key(&store));
+        let external_url = match config.advertise.first() {
+            Some(ip) => format!("https://{}", SocketAddr::new(*ip, boot::PORT)),
+            None => format!("https://kubernetes.default.svc:{}", boot::PORT),
+        };
         let server = Arc::new(ApiServer {
             clock: config.clock,
+            authorizer: Authorizer::new(&store),
+            tokens: config.tokens,
+            signing_key,
+            remembered: Remembered::default(),
+            audiences: vec![config.issuer],
+            external_url,
             store,
             registry,
             plugins,
@@ -171,6 +205,41 @@ impl ApiServer {
         self.logs.as_ref()
     }
 
+    /// Who may do what.
+    pub(crate) fn authorizer(&self) -> &Authorizer {
+        &self.authorizer
+    }
+
+    /// The static tokens.
+    pub(crate) fn tokens(&self) -> &StaticTokens {
+        &self.tokens
+    }
+
+    /// What signs service accounts' tokens.
+    pub fn signing_key(&self) -> &SigningKey {
+        &self.signing_key
+    }
+
+    /// The service accounts' tokens that were verified.
+    pub(crate) fn remembered(&self) -> &Remembered {
+        &self.remembered
+    }
+
+    /// Who issues service accounts' tokens.
+    pub(crate) fn issuer(&self) -> &str {
+        &self.audiences[0]
+    }
+
+    /// The audiences of a token that this server takes.
+    pub(crate) fn audiences(&self) -> &[String] {
+        &self.audiences
+    }
+
+    /// Where clients in the cluster reach the server.
+    pub(crate) fn external_url(&self) -> &str {
+        &self.external_url
+    }
+
     /// The OpenAPI documents that have been made.
     pub(crate) fn openapi(&self) -> &openapi::Cache {
         &self.openapi
@@ -185,6 +254,22 @@ impl ApiServer {
     pub fn plugins(&self) -> &[Arc<dyn Plugin>] {
         &self.plugins
     }
+}
+
+/// The key that an earlier server on this store signed tokens with, or a new one.
+fn kept_key(store: &Store) -> SigningKey {
+    let kept = store.notes().get(KEY_NOTE);
+    match kept.map(|pkcs8| SigningKey::from_pkcs8(&pkcs8)) {
+        Some(Ok(key)) => return key,
+        Some(Err(error)) => {
+            tracing::error!(%error, "a new key is made; earlier tokens hold no more")
+        }
+        None => {}
+    }
+    // TLS would not work without randomness either.
+    let key = SigningKey::generate().expect("the system gives random numbers");
+    store.notes().put(KEY_NOTE, key.to_pkcs8().to_vec());
+    key
 }
 
 /// Lets the store forget what is too old, for as long as the server is there.

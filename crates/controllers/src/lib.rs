@@ -8,6 +8,7 @@
 //! [`workloads`] shows all three in use.
 
 pub mod api_error;
+pub mod cluster_role_aggregation;
 pub mod context;
 pub mod discovery;
 pub mod disruption;

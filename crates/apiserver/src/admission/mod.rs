@@ -22,11 +22,11 @@ mod taint_nodes;
 
 pub use chain::builtins;
 
-use std::sync::Arc;
+use std::{collections::BTreeMap, sync::Arc};
 
 use serde_json::Value;
 
-use crate::{kinds::Resource, status::Status};
+use crate::{auth::rbac::Authorizer, kinds::Resource, status::Status};
 
 /// What a write is doing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -50,6 +50,8 @@ pub struct User {
     pub groups: Vec<String>,
     /// The user's uid, where the authenticator knows one.
     pub uid: String,
+    /// What else the authenticator knows (the pod a token is bound to, the credential's id), by key.
+    pub extra: BTreeMap<String, Vec<String>>,
 }
 
 /// Read access to the stored objects, for admission and validation. Objects are parsed on demand.
@@ -75,6 +77,12 @@ pub struct Ctx<'a> {
     pub user: &'a User,
     /// The other objects.
     pub lookup: &'a dyn Lookup,
+    /// Who may do what, for rules that ask about more than the request itself.
+    pub(crate) authorizer: &'a Authorizer,
+    /// The namespace in the path; empty for cluster-scoped requests.
+    pub(crate) namespace: &'a str,
+    /// The name in the path; empty for collections.
+    pub(crate) path_name: &'a str,
     /// Nothing will be stored: allocate nothing for good.
     pub dry_run: bool,
 }

@@ -311,7 +311,7 @@ async fn send(
     let user = User {
         name: "system:apiserver".to_owned(),
         groups: vec!["system:masters".to_owned()],
-        uid: String::new(),
+        ..User::default()
     };
     let body = if body.is_null() {
         Body::empty()

@@ -112,6 +112,9 @@ impl Call {
             now: self.now,
             user: &self.user,
             lookup: &*self.server,
+            authorizer: self.server.authorizer(),
+            namespace: self.namespace.as_deref().unwrap_or_default(),
+            path_name: &self.name,
             dry_run,
         }
     }

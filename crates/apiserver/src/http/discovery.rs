@@ -15,6 +15,7 @@ use sha2::{Digest, Sha512};
 
 use super::{negotiate, path::Route, reply};
 use crate::{
+    auth::oidc,
     kinds::{Resource, Subresource},
     registry::Table,
 };
@@ -78,7 +79,8 @@ fn aggregated_version(headers: &HeaderMap) -> Option<&'static str> {
 
 /// What `/` lists.
 pub(crate) fn root_paths(table: &Table) -> Value {
-    let mut paths: Vec<String> = ["/api", "/api/v1", "/apis"].map(str::to_owned).to_vec();
+    let first = [oidc::CONFIGURATION, "/api", "/api/v1", "/apis"];
+    let mut paths: Vec<String> = first.map(str::to_owned).to_vec();
     for group in groups(table) {
         paths.push(format!("/apis/{group}"));
         paths.extend(
@@ -92,6 +94,7 @@ pub(crate) fn root_paths(table: &Table) -> Value {
         "/livez",
         "/openapi/v2",
         "/openapi/v3",
+        oidc::KEYS,
         "/readyz",
         "/version",
     ];

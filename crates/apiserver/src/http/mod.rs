@@ -27,7 +27,7 @@ mod update;
 mod watch;
 pub(crate) mod write;
 
-use std::sync::Arc;
+use std::{borrow::Cow, sync::Arc};
 
 use axum::{Router, body::Body, extract::State};
 use http::{Method, Request, Response, request::Parts};
@@ -38,7 +38,11 @@ use self::{
     query::Query,
     write::Part,
 };
-use crate::{auth, server::ApiServer, status::Status};
+use crate::{
+    auth::{self, oidc},
+    server::ApiServer,
+    status::Status,
+};
 
 /// The service that answers everything.
 pub(crate) fn router(server: Arc<ApiServer>) -> Router {
@@ -86,13 +90,18 @@ async fn route(
     body: Body,
 ) -> Result<Response<Body>, Status> {
     let uri = std::mem::take(&mut parts.uri);
-    let route = path::parse(uri.path());
+    // Clients escape what RBAC names may hold, colons above all.
+    let path = match uri.path().contains('%') {
+        true => Cow::Owned(query::unescape(uri.path())),
+        false => Cow::Borrowed(uri.path()),
+    };
+    let route = path::parse(&path);
     if let Route::Other(path) = route
         && let Some(answer) = probes::serve(&server, &parts.method, path, uri.query())
     {
         return Ok(answer);
     }
-    let user = auth::user(&parts)?;
+    let user = auth::admit(&server, &mut parts, &path, uri.query())?;
     let table = server.registry().table();
     match route {
         Route::Object(object) => {
@@ -131,6 +140,9 @@ async fn route(
         }
         Route::Other("") => Ok(reply::json(200, &discovery::root_paths(&table))),
         Route::Other(path) => {
+            if let Some(answer) = oidc::serve(&server, &parts.method, path) {
+                return Ok(answer);
+            }
             openapi::serve(&server, &parts.method, path, uri.query(), &parts.headers)
                 .unwrap_or_else(|| Ok(reply::page_not_found()))
         }
@@ -188,6 +200,9 @@ async fn objects(
         }
         let answer = subresource::transient(&call, body).await;
         return Ok(finish(&call, answer));
+    }
+    if path.watch && !matches!(method, Method::GET | Method::HEAD) {
+        return Err(method_not_allowed());
     }
     let watches = path.watch || (call.name.is_empty() && call.query.flag("watch").unwrap_or(false));
     if watches && matches!(method, Method::GET | Method::HEAD) {

@@ -64,13 +64,22 @@ impl Query {
     }
 }
 
+/// Decodes the percent signs of a path or of a header's name; a broken escape stays as it is.
+pub(crate) fn unescape(text: &str) -> String {
+    decode_with(text, b'+')
+}
+
 fn decode(text: &str) -> String {
+    decode_with(text, b' ')
+}
+
+fn decode_with(text: &str, plus: u8) -> String {
     let mut bytes = Vec::with_capacity(text.len());
     let mut rest = text.as_bytes();
     while let [first, tail @ ..] = rest {
         rest = tail;
         match (first, tail) {
-            (b'+', _) => bytes.push(b' '),
+            (b'+', _) => bytes.push(plus),
             (b'%', [high, low, after @ ..]) => match (hex(*high), hex(*low)) {
                 (Some(high), Some(low)) => {
                     bytes.push(high * 16 + low);

@@ -116,7 +116,7 @@ pub(crate) fn release(call: &Call, old: &Value) {
 }
 
 /// Writes down in managedFields who has set what.
-fn own(call: &Call, options: &WriteOptions, object: &mut Value, old: Option<&Value>) {
+pub(crate) fn own(call: &Call, options: &WriteOptions, object: &mut Value, old: Option<&Value>) {
     if options.applies {
         return;
     }
@@ -153,7 +153,8 @@ pub(crate) fn draft(call: &Call, event: EventType, object: Value) -> Draft {
     draft_of(&call.row, event, object)
 }
 
-fn draft_of(row: &Row, event: EventType, mut object: Value) -> Draft {
+/// [`draft`] outside a request.
+pub(crate) fn draft_of(row: &Row, event: EventType, mut object: Value) -> Draft {
     row.to_stored(&mut object);
     let fields = row.selectable_values(&object);
     Draft::new(event, &object, fields, row.collection.next_revision())

@@ -33,6 +33,7 @@ use super::{
     pods::Pods,
     podtemplates::PodTemplate,
     priorityclasses::PriorityClass,
+    rbac::{self, Bindings, Roles, Scope},
     replicasets::ReplicaSets,
     replicationcontrollers::ReplicationController,
     resourcequotas::ResourceQuota,
@@ -314,7 +315,15 @@ fn core(range: ServiceRange) -> Vec<Row> {
         Row::core("ServiceAccount", "serviceaccounts")
             .behaves(ServiceAccount)
             .short(&["sa"])
-            .rules(|rules| rules.delete_returns_object = true),
+            .rules(|rules| rules.delete_returns_object = true)
+            .subresource(Subresource {
+                name: "token",
+                group: Some("authentication.k8s.io"),
+                version: Some("v1"),
+                kind: "TokenRequest".into(),
+                verbs: &["create"],
+                handler: SubresourceHandler::Named,
+            }),
         Row::core("Service", "services")
             .behaves(Service::new(range))
             .short(&["svc"])
@@ -515,6 +524,50 @@ fn groups() -> Vec<Row> {
     ]
 }
 
+/// Questions about users and rights: answered, never stored.
+fn reviews() -> Vec<Row> {
+    let authentication = |kind, plural| {
+        let schema = format!("api.authentication.v1.{kind}");
+        Row::new("authentication.k8s.io", "v1", kind, plural, &schema).cluster()
+    };
+    let authorization = |kind, plural| {
+        let schema = format!("api.authorization.v1.{kind}");
+        Row::new("authorization.k8s.io", "v1", kind, plural, &schema)
+    };
+    let rows = vec![
+        authentication("SelfSubjectReview", "selfsubjectreviews"),
+        authentication("TokenReview", "tokenreviews"),
+        authorization("LocalSubjectAccessReview", "localsubjectaccessreviews"),
+        authorization("SelfSubjectAccessReview", "selfsubjectaccessreviews").cluster(),
+        authorization("SelfSubjectRulesReview", "selfsubjectrulesreviews").cluster(),
+        authorization("SubjectAccessReview", "subjectaccessreviews").cluster(),
+    ];
+    rows.into_iter()
+        .map(|row| row.rules(|rules| rules.transient = true))
+        .collect()
+}
+
+fn rbac_group() -> Vec<Row> {
+    let row = |kind, plural, scope| {
+        let schema = format!("api.rbac.v1.{kind}");
+        let row = Row::new(rbac::GROUP, "v1", kind, plural, &schema).rules(|rules| {
+            rules.name = NameRule::PathSegment;
+            rules.create_on_update = true;
+        });
+        match scope {
+            Scope::Namespace => row,
+            Scope::Cluster => row.cluster(),
+        }
+    };
+    let (local, cluster) = (Scope::Namespace, Scope::Cluster);
+    vec![
+        row("ClusterRoleBinding", "clusterrolebindings", cluster).behaves(Bindings(cluster)),
+        row("ClusterRole", "clusterroles", cluster).behaves(Roles(cluster)),
+        row("RoleBinding", "rolebindings", local).behaves(Bindings(local)),
+        row("Role", "roles", local).behaves(Roles(local)),
+    ]
+}
+
 /// The two versions have one shape, so both use the schema of v1.
 fn runtime_class(version: &'static str) -> Row {
     Row::new(
@@ -575,17 +628,16 @@ fn storage() -> Vec<Row> {
 
 /// All built-in rows, in discovery order of their groups; Services take their addresses from `range`.
 pub fn builtins(range: ServiceRange) -> Vec<Resource> {
-    [
+    let groups = [
         core(range),
         apps(),
+        reviews(),
         autoscaling(),
         batch(),
         networking(),
         groups(),
+        rbac_group(),
         storage(),
-    ]
-    .into_iter()
-    .flatten()
-    .map(Row::done)
-    .collect()
+    ];
+    groups.into_iter().flatten().map(Row::done).collect()
 }

@@ -33,6 +33,7 @@ pub(crate) mod podspec;
 mod podtemplates;
 pub(crate) mod print;
 pub(crate) mod priorityclasses;
+pub(crate) mod rbac;
 mod replicasets;
 mod replicationcontrollers;
 mod resourcequotas;
@@ -270,13 +271,26 @@ pub struct Column {
 
 /// What is special about a kind. Every hook has a default that does nothing, so plain storage needs no code.
 ///
-/// Order of a create: decode, [`Kind::default`], mutating admission, metadata filled in, [`Kind::prepare_create`],
+/// Order of a create: decode, [`Kind::default`], mutating admission, [`Kind::permit`], metadata filled in, [`Kind::prepare_create`],
 /// [`Kind::validate`], validating admission, [`Kind::allocate`], store. An update: decode, default, mutating admission, metadata
 /// carried over, [`Kind::prepare_update`] (or `prepare_status`), [`Kind::validate`], [`Kind::validate_update`] (or `validate_status`), ...
 pub trait Kind: Send + Sync + 'static {
     /// Fills in the fields that upstream's `SetDefaults_*` would.
     fn default(&self, object: &mut Value) {
         let _ = object;
+    }
+
+    /// Whether the user may write this content, where being allowed to write the kind is not enough (roles: nobody grants more than they
+    /// have). Asked after mutating admission; `name` is empty before `generateName` has been expanded, `old` is `None` at creation.
+    fn permit(
+        &self,
+        ctx: &Ctx<'_>,
+        name: &str,
+        object: &Value,
+        old: Option<&Value>,
+    ) -> Result<(), Status> {
+        let _ = (ctx, name, object, old);
+        Ok(())
     }
 
     /// The strategy's PrepareForCreate: first status, fields a client may not set.

@@ -208,6 +208,11 @@ impl Collection {
         self.revision.load(Ordering::Acquire)
     }
 
+    /// The revision of the last published change; 0 before the first.
+    pub(crate) fn last_change(&self) -> u64 {
+        *self.published.borrow()
+    }
+
     /// The revision the next write will probably get: how wide a [`Draft`] should leave its slot.
     pub fn next_revision(&self) -> u64 {
         self.revision.load(Ordering::Relaxed) + 1

@@ -21,7 +21,7 @@ use kube::{
     discovery::pinned_kind,
 };
 use mullion_controllers::{
-    Context, Key, Queue, gc, namespace, pdb, podgc,
+    Context, Key, Queue, cluster_role_aggregation, gc, namespace, pdb, podgc,
     pods::{is_deleting, is_ready, node_name, phase},
     service::{self, ElasticLoadBalancers},
     serviceaccount, volume_protection, workloads,
@@ -58,6 +58,7 @@ impl Cluster {
         service::start(&context, Arc::new(ElasticLoadBalancers::new("us-west-2")));
         serviceaccount::start(&context, Some("-----BEGIN CERTIFICATE-----".into()));
         namespace::start(&context);
+        cluster_role_aggregation::start(&context);
         gc::start(&context);
         pdb::start(&context);
         podgc::start(&context);

@@ -2,6 +2,7 @@
 
 mod budgets;
 mod cluster;
+mod cluster_roles;
 mod collection;
 mod daemon_sets;
 mod deployments;

@@ -25,7 +25,7 @@ pub(crate) fn context() -> Context {
             "system:masters".to_owned(),
             "system:authenticated".to_owned(),
         ],
-        uid: String::new(),
+        ..User::default()
     };
     Context::new(
         Client::new(server.router_as(administrator), "default"),

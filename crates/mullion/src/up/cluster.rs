@@ -16,8 +16,8 @@ use mullion_api::labels;
 use mullion_apiserver::{ApiServer, Config, Tls, admission::User};
 use mullion_cloud::{Clock, LaunchRequest, sim::SimulatedEc2};
 use mullion_controllers::{
-    Context, gc, kubelet, namespace, node_lifecycle, pdb, podgc, scheduler, service,
-    serviceaccount, state::SharedState, volume_protection, workloads,
+    Context, cluster_role_aggregation, gc, kubelet, namespace, node_lifecycle, pdb, podgc,
+    scheduler, service, serviceaccount, state::SharedState, volume_protection, workloads,
 };
 use tokio::{task::JoinHandle, time::Instant};
 use tokio_util::sync::CancellationToken;
@@ -222,6 +222,7 @@ fn controllers(context: &Context, state: &SharedState, ec2: &SimulatedEc2, plan:
     );
     namespace::start(context);
     serviceaccount::start(context, Some(ca.into()));
+    cluster_role_aggregation::start(context);
     pdb::start(context);
     podgc::start(context);
     volume_protection::start(context);
@@ -229,7 +230,7 @@ fn controllers(context: &Context, state: &SharedState, ec2: &SimulatedEc2, plan:
     node_lifecycle::start(context, Some(Arc::new(ec2.clone())));
     scheduler::start_with(context, state, 0, plan.scheduler.backoff);
     tracing::info!(
-        "started: deployments, replica sets, daemon sets, services, endpoints, namespaces, service accounts, disruption budgets, \
+        "started: deployments, replica sets, daemon sets, services, endpoints, namespaces, service accounts, aggregated roles, disruption budgets, \
          garbage collection, node lifecycle, scheduler"
     );
 }

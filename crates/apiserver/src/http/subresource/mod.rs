@@ -3,8 +3,10 @@
 mod binding;
 mod eviction;
 pub mod log;
+mod reviews;
 mod scale;
 mod streams;
+mod token;
 
 use std::{future::Future, pin::Pin};
 
@@ -34,6 +36,38 @@ const NAMED: &[(&str, &str, &str, Handler)] = &[
     ("", "pods", "exec", streams::serve),
     ("", "pods", "log", log::serve),
     ("", "pods", "portforward", streams::serve),
+    ("", "serviceaccounts", "token", token::serve),
+    (
+        "authentication.k8s.io",
+        "selfsubjectreviews",
+        "",
+        reviews::self_subject,
+    ),
+    ("authentication.k8s.io", "tokenreviews", "", reviews::token),
+    (
+        "authorization.k8s.io",
+        "localsubjectaccessreviews",
+        "",
+        reviews::local_access_of,
+    ),
+    (
+        "authorization.k8s.io",
+        "selfsubjectaccessreviews",
+        "",
+        reviews::self_access,
+    ),
+    (
+        "authorization.k8s.io",
+        "selfsubjectrulesreviews",
+        "",
+        reviews::self_rules,
+    ),
+    (
+        "authorization.k8s.io",
+        "subjectaccessreviews",
+        "",
+        reviews::access_of,
+    ),
 ];
 
 /// Answers a request for a subresource of an object.

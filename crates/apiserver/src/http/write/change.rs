@@ -7,6 +7,7 @@ use serde_json::{Map, Value};
 use super::{claims, create, dedup_owners, draft, in_time, judge, mutate, own, release};
 use crate::{
     admission::Operation,
+    auth::attributes::{self, Attributes, Target},
     field::{Errors, Path},
     http::{
         call::{Call, WriteOptions},
@@ -72,6 +73,7 @@ pub(crate) async fn update(
             let Some(new) = new else {
                 return Err(Status::not_found(call.resource(), &call.name));
             };
+            permit_creation(call)?;
             match create(call, options, new).await {
                 // Somebody else was faster: it is an update now.
                 Err(status) if status.reason == "AlreadyExists" => continue,
@@ -82,6 +84,22 @@ pub(crate) async fn update(
             return Ok((200, outcome));
         }
     }
+}
+
+/// Whoever may update or patch may not create for that reason alone.
+fn permit_creation(call: &Call) -> Result<(), Status> {
+    let resource = call.resource();
+    let attributes = Attributes {
+        verb: "create".into(),
+        target: Target::Resource(attributes::Resource {
+            group: &resource.group,
+            resource: &resource.plural,
+            subresource: call.subresource.as_deref().unwrap_or_default(),
+            namespace: call.namespace.as_deref().unwrap_or_default(),
+            name: call.name.as_str().into(),
+        }),
+    };
+    call.server.authorizer().require(&call.user, &attributes)
 }
 
 /// One attempt against a version; `None` if another write came in between.
@@ -113,6 +131,9 @@ async fn update_once(
         &mut object,
         Some(&old),
     )?;
+    if part == Part::Main {
+        behaviour.permit(&ctx, name, &object, Some(&old))?;
+    }
     dedup_owners(call, &mut object, true);
     metadata::of(&mut object).insert(
         "resourceVersion".into(),

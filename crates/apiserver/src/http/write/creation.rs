@@ -35,6 +35,8 @@ pub(crate) async fn create(
     ownership::fold(&mut object);
     let name = metadata::text(&object, "name").to_owned();
     mutate(call, options, Operation::Create, &name, &mut object, None)?;
+    let behaviour = &resource.behaviour;
+    behaviour.permit(&call.ctx(options.dry_run), &name, &object, None)?;
     dedup_owners(call, &mut object, true);
     metadata::begin(&mut object, resource, call.now);
     let base = metadata::text(&object, "generateName").to_owned();

@@ -1,0 +1,60 @@
+//! Identity: who asks, as whom, and whether they may.
+//!
+//! A request goes [`authentication`] (certificate or token -> [`User`]) -> [`impersonation`] (`Impersonate-*` headers -> another user) ->
+//! [`rbac`] (may this user do what [`attributes`] say?). Invariant: nothing but the probes is answered to a request without a user, and
+//! nothing is done that no rule allows; members of `system:masters` are asked nothing.
+//!
+//! Service accounts' tokens are made and checked in [`service_account`]; [`oidc`] publishes the key that others check them with.
+
+pub(crate) mod attributes;
+mod authentication;
+mod impersonation;
+pub(crate) mod key;
+pub(crate) mod oidc;
+pub(crate) mod rbac;
+pub(crate) mod service_account;
+pub(crate) mod token_file;
+
+pub(crate) use self::authentication::{authenticate_token, of_certificate};
+
+use http::request::Parts;
+
+use self::attributes::Attributes;
+use crate::{admission::User, server::ApiServer, status::Status};
+
+/// The group of everybody who is somebody.
+pub(crate) const AUTHENTICATED: &str = "system:authenticated";
+/// The group of those who are nobody.
+pub(crate) const UNAUTHENTICATED: &str = "system:unauthenticated";
+/// The group that may do everything.
+pub(crate) const MASTERS: &str = "system:masters";
+
+/// Whether everything is allowed to a user.
+pub(crate) fn is_master(user: &User) -> bool {
+    user.groups.iter().any(|group| group == MASTERS)
+}
+
+/// The user a request acts as, who may do what the request does.
+///
+/// # Errors
+/// 401 without a user, 403 where a user may not act as another or not do this, 400 for impersonation headers without a user's name.
+pub(crate) fn admit(
+    server: &ApiServer,
+    parts: &mut Parts,
+    path: &str,
+    query: Option<&str>,
+) -> Result<User, Status> {
+    let user = authentication::user(server, parts)?;
+    let wanted = impersonation::wanted(&parts.headers)?;
+    if wanted.is_none() && is_master(&user) {
+        return Ok(user);
+    }
+    let authorizer = server.authorizer();
+    let attributes = Attributes::of_request(&parts.method, path, query);
+    let user = match wanted {
+        Some(wanted) => impersonation::impersonate(authorizer, &user, wanted, &attributes)?,
+        None => user,
+    };
+    authorizer.require(&user, &attributes)?;
+    Ok(user)
+}

@@ -1,0 +1,44 @@
+//! `/.well-known/openid-configuration` and `/openid/v1/jwks`: how others check the tokens of this server's service accounts.
+
+use axum::body::Body;
+use http::{HeaderValue, Method, Response, header::CACHE_CONTROL};
+use serde_json::{Value, json};
+
+use super::key::ALGORITHM;
+use crate::{http::reply, server::ApiServer};
+
+/// Where the configuration is.
+pub(crate) const CONFIGURATION: &str = "/.well-known/openid-configuration";
+/// Where the keys are.
+pub(crate) const KEYS: &str = "/openid/v1/jwks";
+
+/// Answers one of the two paths; `None` for others.
+pub(crate) fn serve(server: &ApiServer, method: &Method, path: &str) -> Option<Response<Body>> {
+    let (content_type, document) = match path {
+        CONFIGURATION => ("application/json", configuration(server)),
+        KEYS => (
+            "application/jwk-set+json",
+            json!({"keys": [server.signing_key().public()]}),
+        ),
+        _ => return None,
+    };
+    if !matches!(*method, Method::GET | Method::HEAD) {
+        return None;
+    }
+    let mut response = reply::respond(200, content_type, Body::from(document.to_string()));
+    response.headers_mut().insert(
+        CACHE_CONTROL,
+        HeaderValue::from_static("public, max-age=3600"),
+    );
+    Some(response)
+}
+
+fn configuration(server: &ApiServer) -> Value {
+    json!({
+        "issuer": server.issuer(),
+        "jwks_uri": format!("{}{KEYS}", server.external_url()),
+        "response_types_supported": ["id_token"],
+        "subject_types_supported": ["public"],
+        "id_token_signing_alg_values_supported": [ALGORITHM],
+    })
+}

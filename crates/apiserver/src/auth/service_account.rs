@@ -1,0 +1,335 @@
+//! Service accounts' tokens: signed claims about who somebody is and what the token is bound to (upstream: pkg/serviceaccount).
+//!
+//! A token holds as long as its time lasts and its account, and the pod, secret or node it is bound to, are there with the same uid.
+//! Checking a signature is what costs, so tokens whose signature was good are remembered; everything else is looked up every time.
+
+use std::sync::{Arc, Mutex};
+
+use base64::{Engine as _, engine::general_purpose::URL_SAFE_NO_PAD};
+use jiff::{SignedDuration, Timestamp};
+use rustc_hash::FxHashMap;
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+use sha2::{Digest, Sha256};
+
+use super::{
+    AUTHENTICATED,
+    authentication::{CREDENTIAL_ID, Identified},
+    key::{ALGORITHM, SigningKeyError},
+};
+use crate::{
+    admission::{Lookup, User},
+    field::quote,
+    kinds::tree::Tree,
+    server::ApiServer,
+    validation::names,
+};
+
+/// How far clocks may be apart, in seconds.
+const LEEWAY: i64 = 60;
+/// How many good signatures are remembered.
+const REMEMBERED: usize = 4096;
+const PREFIX: &str = "system:serviceaccount:";
+
+/// What a token says.
+#[derive(Clone, Debug, Serialize, Deserialize, PartialEq)]
+pub(crate) struct Claims {
+    #[serde(rename = "aud")]
+    pub(crate) audiences: Vec<String>,
+    #[serde(rename = "exp")]
+    pub(crate) expires: i64,
+    #[serde(rename = "iat")]
+    pub(crate) issued: i64,
+    #[serde(rename = "iss")]
+    pub(crate) issuer: String,
+    #[serde(rename = "jti")]
+    pub(crate) id: String,
+    #[serde(rename = "kubernetes.io")]
+    pub(crate) bound: Bound,
+    #[serde(rename = "nbf")]
+    pub(crate) not_before: i64,
+    #[serde(rename = "sub")]
+    pub(crate) subject: String,
+}
+
+/// Whose token it is and what it is bound to.
+#[derive(Clone, Debug, Default, Serialize, Deserialize, PartialEq)]
+pub(crate) struct Bound {
+    pub(crate) namespace: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) node: Option<Reference>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) pod: Option<Reference>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) secret: Option<Reference>,
+    #[serde(rename = "serviceaccount")]
+    pub(crate) account: Reference,
+    /// When the client should have taken a new token.
+    #[serde(rename = "warnafter", skip_serializing_if = "Option::is_none")]
+    pub(crate) warn_after: Option<i64>,
+}
+
+/// An object by name and uid.
+#[derive(Clone, Debug, Default, Serialize, Deserialize, PartialEq)]
+pub(crate) struct Reference {
+    pub(crate) name: String,
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub(crate) uid: String,
+}
+
+impl Reference {
+    /// To a stored object.
+    pub(crate) fn to(object: &Value) -> Self {
+        let metadata = &object["metadata"];
+        Reference {
+            name: metadata.text("name").to_owned(),
+            uid: metadata.text("uid").to_owned(),
+        }
+    }
+}
+
+/// Why a token of this server's does not hold.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub(crate) enum TokenError {
+    #[error("the signature is not by this server's key")]
+    Signature,
+    #[error("service account token has expired")]
+    Expired,
+    #[error("service account token is not valid yet")]
+    NotYet,
+    #[error("token audiences {given} is invalid for the target audiences {wanted}")]
+    Audiences { given: String, wanted: String },
+    #[error("serviceaccounts {0:?} not found")]
+    NoAccount(String),
+    #[error("service account {0} has been deleted")]
+    AccountDeleted(String),
+    #[error("service account UID ({found}) does not match claim ({claimed})")]
+    AccountUid { found: String, claimed: String },
+    #[error("service account token has been invalidated")]
+    Invalidated,
+    #[error("{kind} UID ({found}) does not match service account {kind} ref claim ({claimed})")]
+    BoundUid {
+        kind: &'static str,
+        found: String,
+        claimed: String,
+    },
+}
+
+/// The tokens whose signature was good.
+#[derive(Default)]
+pub(crate) struct Remembered(Mutex<FxHashMap<[u8; 32], Arc<Claims>>>);
+
+impl Remembered {
+    fn find(&self, digest: &[u8; 32]) -> Option<Arc<Claims>> {
+        self.lock().get(digest).cloned()
+    }
+
+    fn keep(&self, digest: [u8; 32], claims: Arc<Claims>) {
+        let mut all = self.lock();
+        if all.len() >= REMEMBERED {
+            all.clear();
+        }
+        all.insert(digest, claims);
+    }
+
+    fn lock(&self) -> std::sync::MutexGuard<'_, FxHashMap<[u8; 32], Arc<Claims>>> {
+        self.0
+            .lock()
+            .unwrap_or_else(|poisoned| poisoned.into_inner())
+    }
+}
+
+/// Signs claims.
+///
+/// # Errors
+/// The system gives no randomness.
+pub(crate) fn issue(server: &ApiServer, claims: &Claims) -> Result<String, SigningKeyError> {
+    let claims = serde_json::to_vec(claims).expect("claims are strings and numbers");
+    server.signing_key().sign(&claims)
+}
+
+/// Whom a token stands for; `None` if it is no token of this server's.
+pub(super) fn authenticate(
+    server: &ApiServer,
+    token: &str,
+    audiences: &[String],
+) -> Result<Option<Identified>, TokenError> {
+    let digest: [u8; 32] = Sha256::digest(token.as_bytes()).into();
+    let claims = match server.remembered().find(&digest) {
+        Some(claims) => claims,
+        None => {
+            let Some(claims) = verified(server, token)? else {
+                return Ok(None);
+            };
+            server.remembered().keep(digest, claims.clone());
+            claims
+        }
+    };
+    let meant: Vec<String> = claims
+        .audiences
+        .iter()
+        .filter(|audience| audiences.contains(audience))
+        .cloned()
+        .collect();
+    if meant.is_empty() {
+        return Err(TokenError::Audiences {
+            given: quoted(&claims.audiences),
+            wanted: quoted(audiences),
+        });
+    }
+    check_time(&claims, server.now())?;
+    check_bound(server, &claims.bound)?;
+    Ok(Some(Identified {
+        user: user(&claims),
+        audiences: meant,
+    }))
+}
+
+/// The claims of a token that this server has signed; `None` if it does not even say so.
+fn verified(server: &ApiServer, token: &str) -> Result<Option<Arc<Claims>>, TokenError> {
+    #[derive(Deserialize)]
+    struct Header {
+        alg: String,
+    }
+    let Some((signed, signature)) = token.rsplit_once('.') else {
+        return Ok(None);
+    };
+    let decode = |text: &str| URL_SAFE_NO_PAD.decode(text).ok();
+    let parts = signed.split_once('.').and_then(|(header, claims)| {
+        let header: Header = serde_json::from_slice(&decode(header)?).ok()?;
+        let claims: Claims = serde_json::from_slice(&decode(claims)?).ok()?;
+        Some((header, claims, decode(signature)?))
+    });
+    let Some((header, claims, signature)) = parts else {
+        return Ok(None);
+    };
+    if claims.issuer != server.issuer() {
+        return Ok(None);
+    }
+    let good =
+        header.alg == ALGORITHM && server.signing_key().verifies(signed.as_bytes(), &signature);
+    if good {
+        Ok(Some(Arc::new(claims)))
+    } else {
+        Err(TokenError::Signature)
+    }
+}
+
+fn check_time(claims: &Claims, now: Timestamp) -> Result<(), TokenError> {
+    let now = now.as_second();
+    if now > claims.expires + LEEWAY {
+        Err(TokenError::Expired)
+    } else if now < claims.not_before - LEEWAY {
+        Err(TokenError::NotYet)
+    } else {
+        Ok(())
+    }
+}
+
+fn check_bound(server: &ApiServer, bound: &Bound) -> Result<(), TokenError> {
+    let (namespace, account) = (&bound.namespace, &bound.account);
+    let found = server
+        .find("", "serviceaccounts", Some(namespace), &account.name)
+        .ok_or_else(|| TokenError::NoAccount(account.name.clone()))?;
+    if is_gone(&found, server.now()) {
+        let name = format!("{namespace}/{}", account.name);
+        return Err(TokenError::AccountDeleted(name));
+    }
+    let uid = found["metadata"].text("uid");
+    if uid != account.uid {
+        return Err(TokenError::AccountUid {
+            found: uid.to_owned(),
+            claimed: account.uid.clone(),
+        });
+    }
+    // The node of a pod's token says where the pod was, the pod is what the token is bound to.
+    let node = bound.node.as_ref().filter(|_| bound.pod.is_none());
+    let others = [
+        ("secret", "secrets", Some(namespace), bound.secret.as_ref()),
+        ("pod", "pods", Some(namespace), bound.pod.as_ref()),
+        ("node", "nodes", None, node),
+    ];
+    for (kind, plural, namespace, reference) in others {
+        let Some(reference) = reference else { continue };
+        let found = server
+            .find("", plural, namespace.map(String::as_str), &reference.name)
+            .filter(|found| !is_gone(found, server.now()))
+            .ok_or(TokenError::Invalidated)?;
+        let uid = found["metadata"].text("uid");
+        if uid != reference.uid {
+            return Err(TokenError::BoundUid {
+                kind,
+                found: uid.to_owned(),
+                claimed: reference.uid.clone(),
+            });
+        }
+    }
+    Ok(())
+}
+
+/// Whether an object's deletion is over but for its finalizers.
+fn is_gone(object: &Value, now: Timestamp) -> bool {
+    let deleted = object["metadata"].text("deletionTimestamp").parse();
+    deleted.is_ok_and(|at: Timestamp| at + SignedDuration::from_secs(LEEWAY) < now)
+}
+
+fn user(claims: &Claims) -> User {
+    let bound = &claims.bound;
+    let mut extra = vec![(CREDENTIAL_ID, format!("JTI={}", claims.id))];
+    let references = [
+        (
+            &bound.pod,
+            "authentication.kubernetes.io/pod-name",
+            "authentication.kubernetes.io/pod-uid",
+        ),
+        (
+            &bound.node,
+            "authentication.kubernetes.io/node-name",
+            "authentication.kubernetes.io/node-uid",
+        ),
+    ];
+    for (reference, name_key, uid_key) in references {
+        let Some(reference) = reference else { continue };
+        extra.push((name_key, reference.name.clone()));
+        if !reference.uid.is_empty() {
+            extra.push((uid_key, reference.uid.clone()));
+        }
+    }
+    let mut groups = groups(&bound.namespace);
+    groups.push(AUTHENTICATED.to_owned());
+    User {
+        name: username(&bound.namespace, &bound.account.name),
+        groups,
+        uid: bound.account.uid.clone(),
+        extra: extra
+            .into_iter()
+            .map(|(key, value)| (key.to_owned(), vec![value]))
+            .collect(),
+    }
+}
+
+/// The name of a service account as a user.
+pub(crate) fn username(namespace: &str, name: &str) -> String {
+    format!("{PREFIX}{namespace}:{name}")
+}
+
+/// The groups of every service account of a namespace.
+pub(crate) fn groups(namespace: &str) -> Vec<String> {
+    vec![
+        "system:serviceaccounts".to_owned(),
+        format!("system:serviceaccounts:{namespace}"),
+    ]
+}
+
+/// Namespace and name of the service account that a user is.
+pub(crate) fn split_username(user: &str) -> Option<(&str, &str)> {
+    let (namespace, name) = user.strip_prefix(PREFIX)?.split_once(':')?;
+    let good = names::dns_label(namespace).is_empty() && names::dns_subdomain(name).is_empty();
+    good.then_some((namespace, name))
+}
+
+/// A list as Go's `%q` prints it.
+pub(crate) fn quoted(texts: &[String]) -> String {
+    let quoted: Vec<String> = texts.iter().map(|text| quote(text)).collect();
+    format!("[{}]", quoted.join(" "))
+}

@@ -1,0 +1,359 @@
+//! Questions about users and rights that are answered and never stored: the kinds of authentication.k8s.io and authorization.k8s.io.
+//!
+//! `kubectl auth whoami` and `auth can-i` ask them, webhooks and aggregated servers ask them about others.
+
+use std::{future::Future, pin::Pin};
+
+use axum::body::Body;
+use http::{Method, Response};
+use serde_json::{Map, Value, json};
+
+use crate::{
+    admission::User,
+    auth::{
+        attributes::{Attributes, Resource, Target},
+        authenticate_token,
+        rbac::rule::Rule,
+    },
+    field::{ErrorType, Errors, Path},
+    http::{
+        body,
+        call::Call,
+        metadata,
+        negotiate::{Media, SUPPORTED, Shape},
+        reply, write,
+    },
+    kinds::tree::Tree,
+    schema::{Type, ownership, proto},
+    status::Status,
+};
+
+const AUTHORIZATION: &str = "authorization.k8s.io";
+/// The order in which Go writes ObjectMeta.
+const METADATA_ORDER: &[&str] = &[
+    "name",
+    "generateName",
+    "namespace",
+    "selfLink",
+    "uid",
+    "resourceVersion",
+    "generation",
+    "creationTimestamp",
+    "deletionTimestamp",
+    "deletionGracePeriodSeconds",
+    "labels",
+    "annotations",
+    "ownerReferences",
+    "finalizers",
+    "managedFields",
+];
+/// The order in which Go writes an entry of managedFields.
+const ENTRY_ORDER: &[&str] = &[
+    "manager",
+    "operation",
+    "apiVersion",
+    "time",
+    "fieldsType",
+    "fieldsV1",
+    "subresource",
+];
+
+type Answer<'a> = Pin<Box<dyn Future<Output = Result<Response<Body>, Status>> + Send + 'a>>;
+
+/// SelfSubjectReview: who am I?
+pub(crate) fn self_subject(call: &Call, _: Method, body: Body) -> Answer<'_> {
+    Box::pin(review(call, body, |call, _| {
+        Ok(json!({
+            "apiVersion": "authentication.k8s.io/v1", "kind": "SelfSubjectReview",
+            "metadata": {"creationTimestamp": metadata::stamp(call.now)},
+            "status": {"userInfo": user_info(&call.user)},
+        }))
+    }))
+}
+
+/// TokenReview: whose token is it?
+pub(crate) fn token(call: &Call, _: Method, body: Body) -> Answer<'_> {
+    Box::pin(review(call, body, |call, mut review| {
+        let spec = &review["spec"];
+        let token = spec.text("token");
+        if token.is_empty() {
+            let why = "token is required for TokenReview in authentication";
+            return Err(Status::bad_request(why));
+        }
+        let wanted: Vec<String> = texts(spec, "audiences");
+        let audiences = if wanted.is_empty() {
+            call.server.audiences()
+        } else {
+            &wanted
+        };
+        let status = match authenticate_token(&call.server, token, audiences) {
+            Ok(Some(identified)) => json!({
+                "authenticated": true, "user": user_info(&identified.user), "audiences": identified.audiences,
+            }),
+            Ok(None) => json!({"user": {}, "error": "invalid bearer token"}),
+            Err(error) => json!({"user": {}, "error": format!("[invalid bearer token, {error}]")}),
+        };
+        review["status"] = status;
+        Ok(review)
+    }))
+}
+
+/// SelfSubjectAccessReview: may I?
+pub(crate) fn self_access(call: &Call, _: Method, body: Body) -> Answer<'_> {
+    Box::pin(review(call, body, |call, mut review| {
+        let mut errors = Errors::default();
+        check_attributes(&mut errors, &review["spec"]);
+        check_metadata(&mut errors, &review["metadata"], false);
+        refuse(&errors)?;
+        review["status"] = access(call, &call.user, &review["spec"]);
+        Ok(review)
+    }))
+}
+
+/// SubjectAccessReview: may somebody?
+pub(crate) fn access_of(call: &Call, _: Method, body: Body) -> Answer<'_> {
+    Box::pin(review(call, body, |call, mut review| {
+        let mut errors = Errors::default();
+        check_attributes(&mut errors, &review["spec"]);
+        check_subject(&mut errors, &review["spec"]);
+        check_metadata(&mut errors, &review["metadata"], false);
+        refuse(&errors)?;
+        review["status"] = access(call, &subject(&review["spec"]), &review["spec"]);
+        Ok(review)
+    }))
+}
+
+/// LocalSubjectAccessReview: may somebody in this namespace?
+pub(crate) fn local_access_of(call: &Call, _: Method, body: Body) -> Answer<'_> {
+    Box::pin(review(call, body, |call, mut review| {
+        let mut errors = Errors::default();
+        let spec = &review["spec"];
+        check_attributes(&mut errors, spec);
+        check_subject(&mut errors, spec);
+        check_metadata(&mut errors, &review["metadata"], true);
+        let asked = spec["resourceAttributes"].text("namespace");
+        if spec.has("resourceAttributes") && Some(asked) != call.namespace.as_deref() {
+            let path = Path::new("spec.resourceAttributes.namespace");
+            errors.invalid(&path, asked, "must match metadata.namespace");
+        }
+        if let Some(attributes) = spec.field("nonResourceAttributes") {
+            let path = Path::new("spec.nonResourceAttributes");
+            let shown = non_resource_text(attributes);
+            let why = "disallowed on this kind of request";
+            errors.with_text(ErrorType::Invalid, &path, shown, why);
+        }
+        refuse(&errors)?;
+        review["status"] = access(call, &subject(&review["spec"]), &review["spec"]);
+        Ok(review)
+    }))
+}
+
+/// SelfSubjectRulesReview: what may I?
+pub(crate) fn self_rules(call: &Call, _: Method, body: Body) -> Answer<'_> {
+    Box::pin(review(call, body, |call, review| {
+        let namespace = review["spec"].text("namespace");
+        if namespace.is_empty() {
+            return Err(Status::bad_request("no namespace on request"));
+        }
+        let (rules, error) = call.server.authorizer().rules(&call.user, namespace);
+        let part = |of: fn(&Rule) -> bool| -> Vec<Value> {
+            let rules = rules.iter().filter(|rule| of(rule));
+            rules.map(Rule::to_json).collect()
+        };
+        let mut status = json!({
+            "resourceRules": part(|rule| !rule.resources.is_empty()),
+            "nonResourceRules": part(|rule| !rule.urls.is_empty()),
+            "incomplete": false,
+        });
+        if !error.is_empty() {
+            status["evaluationError"] = error.into();
+        }
+        Ok(json!({
+            "apiVersion": "authorization.k8s.io/v1", "kind": "SelfSubjectRulesReview",
+            "metadata": {}, "spec": {}, "status": status,
+        }))
+    }))
+}
+
+/// Reads a review, lets `answer` fill it in, and sends it back.
+async fn review(
+    call: &Call,
+    body: Body,
+    fill: impl FnOnce(&Call, Value) -> Result<Value, Status>,
+) -> Result<Response<Body>, Status> {
+    let media = body::media(&call.headers)?;
+    let options = call.write_options("CreateOptions")?;
+    let bytes = body::read(body).await?;
+    let expected = body::Expected::object(&call.row);
+    let mut review = body::object(call, &expected, media, &bytes, options.validation)?;
+    metadata::settle_namespace(&mut review, call.namespace.as_deref())?;
+    write::own(call, &options, &mut review, None);
+    ownership::unfold(&mut review);
+    let mut review = fill(call, review)?;
+    crate::schema::normalise(call.schema(), &mut review);
+    answer(call, call.schema(), &review)
+}
+
+/// Sends an object that has no other form than its own.
+pub(super) fn answer(call: &Call, schema: &Type, object: &Value) -> Result<Response<Body>, Status> {
+    if call.form.shape != Shape::Whole {
+        let why = format!("only the following media types are accepted: {SUPPORTED}");
+        return Err(reply::not_acceptable(&why));
+    }
+    match call.form.media {
+        Media::Protobuf => {
+            let body = proto::encode(schema, object);
+            Ok(reply::bytes(201, Media::Protobuf, body.into()))
+        }
+        media => reply::encode(media, 201, object, None),
+    }
+}
+
+fn texts(value: &Value, field: &str) -> Vec<String> {
+    let items = value.items(field).iter();
+    items
+        .filter_map(|item| item.as_str().map(str::to_owned))
+        .collect()
+}
+
+fn user_info(user: &User) -> Value {
+    let mut info = Map::new();
+    for (field, text) in [("username", &user.name), ("uid", &user.uid)] {
+        if !text.is_empty() {
+            info.insert(field.to_owned(), text.as_str().into());
+        }
+    }
+    if !user.groups.is_empty() {
+        info.insert("groups".to_owned(), user.groups.clone().into());
+    }
+    if !user.extra.is_empty() {
+        let extra: Map<String, Value> = user
+            .extra
+            .iter()
+            .map(|(key, values)| (key.clone(), values.clone().into()))
+            .collect();
+        info.insert("extra".to_owned(), extra.into());
+    }
+    info.into()
+}
+
+/// The user that a review asks about.
+fn subject(spec: &Value) -> User {
+    let extra = spec.entries("extra").map(|(key, values)| {
+        let values = values.as_array().into_iter().flatten();
+        let texts = values.filter_map(|value| value.as_str().map(str::to_owned));
+        (key.to_owned(), texts.collect())
+    });
+    User {
+        name: spec.text("user").to_owned(),
+        groups: texts(spec, "groups"),
+        uid: spec.text("uid").to_owned(),
+        extra: extra.collect(),
+    }
+}
+
+/// The status of an access review.
+fn access(call: &Call, user: &User, spec: &Value) -> Value {
+    let target = match spec.field("resourceAttributes") {
+        Some(attributes) => Target::Resource(Resource {
+            group: attributes.text("group"),
+            resource: attributes.text("resource"),
+            subresource: attributes.text("subresource"),
+            namespace: attributes.text("namespace"),
+            name: attributes.text("name").into(),
+        }),
+        None => Target::Path(spec["nonResourceAttributes"].text("path")),
+    };
+    let of = match target {
+        Target::Resource(_) => "resourceAttributes",
+        Target::Path(_) => "nonResourceAttributes",
+    };
+    let attributes = Attributes {
+        verb: spec[of].text("verb").into(),
+        target,
+    };
+    let decision = call.server.authorizer().decide(user, &attributes);
+    let mut status = json!({"allowed": decision.allowed});
+    if !decision.reason.is_empty() {
+        status["reason"] = decision.reason.into();
+    }
+    status
+}
+
+fn refuse(errors: &Errors) -> Result<(), Status> {
+    if errors.is_empty() {
+        return Ok(());
+    }
+    // Upstream names no kind here.
+    Err(Status::invalid_kind(AUTHORIZATION, "", "", errors))
+}
+
+fn check_attributes(errors: &mut Errors, spec: &Value) {
+    let path = Path::new("spec");
+    let (resource, other) = (
+        spec.field("resourceAttributes"),
+        spec.field("nonResourceAttributes"),
+    );
+    match (resource, other) {
+        (Some(_), Some(other)) => errors.with_text(
+            ErrorType::Invalid,
+            &path.child("nonResourceAttributes"),
+            non_resource_text(other),
+            "cannot be specified in combination with resourceAttributes",
+        ),
+        (None, None) => errors.invalid(
+            &path.child("resourceAttributes"),
+            Value::Null,
+            "exactly one of nonResourceAttributes or resourceAttributes must be specified",
+        ),
+        _ => {}
+    }
+}
+
+/// NonResourceAttributes as Go's internal type is written.
+fn non_resource_text(attributes: &Value) -> String {
+    crate::field::go_struct(&[
+        ("Path", attributes.text("path").into()),
+        ("Verb", attributes.text("verb").into()),
+    ])
+}
+
+fn check_subject(errors: &mut Errors, spec: &Value) {
+    if spec.text("user").is_empty() && spec.items("groups").is_empty() {
+        let path = Path::new("spec");
+        let why = "at least one of user or group must be specified";
+        errors.invalid(&path.child("user"), "", why);
+    }
+}
+
+/// Reviews have no metadata but what the server itself writes down.
+fn check_metadata(errors: &mut Errors, metadata: &Value, namespaced: bool) {
+    let allowed = |field: &str| field == "managedFields" || (namespaced && field == "namespace");
+    let map = metadata.as_object();
+    if map.is_none_or(|map| map.keys().all(|field| allowed(field))) {
+        return;
+    }
+    let why = if namespaced {
+        "must be empty except for namespace"
+    } else {
+        "must be empty"
+    };
+    let shown = ordered(metadata, METADATA_ORDER);
+    errors.with_text(ErrorType::Invalid, &Path::new("metadata"), shown, why);
+}
+
+/// An object with its fields in that order, as JSON.
+fn ordered(object: &Value, order: &[&str]) -> String {
+    let fields = order.iter().filter_map(|field| {
+        let value = object.field(field)?;
+        let text = match value.as_array() {
+            Some(entries) if *field == "managedFields" => {
+                let entries = entries.iter().map(|entry| ordered(entry, ENTRY_ORDER));
+                format!("[{}]", entries.collect::<Vec<_>>().join(","))
+            }
+            _ => value.to_string(),
+        };
+        Some(format!("{field:?}:{text}"))
+    });
+    format!("{{{}}}", fields.collect::<Vec<_>>().join(","))
+}

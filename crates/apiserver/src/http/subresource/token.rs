@@ -1,0 +1,231 @@
+//! `serviceaccounts/token`: a token for a service account, bound to a pod, a secret or a node if asked (upstream: registry/core/
+//! serviceaccount/storage/token.go).
+
+use std::{future::Future, pin::Pin};
+
+use axum::body::Body;
+use http::{Method, Response};
+use jiff::SignedDuration;
+use serde_json::{Value, json};
+
+use super::reviews;
+use crate::{
+    admission::{Lookup, Operation},
+    auth::service_account::{self, Bound, Claims, Reference, username},
+    field::{Errors, Path},
+    http::{body, call::Call, metadata, write},
+    kinds::tree::{Tree, object_at, set_default},
+    schema::{
+        self, Type,
+        ownership::{self, Writer},
+    },
+    status::{Details, Status},
+};
+
+const GROUP: &str = "authentication.k8s.io";
+const KIND: &str = "TokenRequest";
+const DEFAULT_SECONDS: i64 = 3600;
+const LEAST_SECONDS: i64 = 600;
+const MOST_SECONDS: i64 = 1 << 32;
+/// What admission asks for in pods' token volumes: such a token lives for a year, and says when it should have been renewed.
+const RENEWED_SECONDS: i64 = 3607;
+const YEAR_SECONDS: i64 = 365 * 24 * 3600;
+
+/// The handler.
+pub(crate) fn serve<'a>(
+    call: &'a Call,
+    _: Method,
+    body: Body,
+) -> Pin<Box<dyn Future<Output = Result<Response<Body>, Status>> + Send + 'a>> {
+    Box::pin(request(call, body))
+}
+
+async fn request(call: &Call, body: Body) -> Result<Response<Body>, Status> {
+    let schema = Type::builtin("api.authentication.v1.TokenRequest")
+        .ok_or_else(|| Status::internal("TokenRequest is not in the schema table"))?;
+    let expected = body::Expected {
+        group: GROUP,
+        version: "v1",
+        kind: KIND,
+        schema: &schema,
+        custom: false,
+    };
+    let options = call.write_options("CreateOptions")?;
+    let media = body::media(&call.headers)?;
+    let bytes = body::read(body).await?;
+    let mut request = body::object(call, &expected, media, &bytes, options.validation)?;
+    if let Some(root) = request.as_object_mut() {
+        set_default(
+            object_at(root, "spec"),
+            "expirationSeconds",
+            DEFAULT_SECONDS,
+        );
+    }
+    let writer = Writer {
+        manager: &options.manager,
+        api_version: "authentication.k8s.io/v1",
+        subresource: Some("token"),
+        resets_status: false,
+        now: call.now,
+    };
+    ownership::track(&schema, &writer, &mut request, None);
+    ownership::unfold(&mut request);
+    check_place(call, &request)?;
+    let account = call.row.served(&*call.stored()?);
+    let spec = &mut request["spec"];
+    if spec.items("audiences").is_empty() {
+        spec["audiences"] = call.server.audiences().into();
+    }
+    let place = metadata::of(&mut request);
+    for (field, value) in [
+        ("name", call.name.clone()),
+        ("namespace", call.namespace.clone().unwrap_or_default()),
+        ("uid", uuid::Uuid::new_v4().to_string()),
+        ("creationTimestamp", metadata::stamp(call.now)),
+    ] {
+        place.insert(field.to_owned(), value.into());
+    }
+    check_time(request["spec"]["expirationSeconds"].as_i64().unwrap_or(0))?;
+    write::judge(
+        call,
+        &options,
+        Operation::Create,
+        &call.name,
+        &mut request,
+        None,
+    )?;
+    let claims = claims(call, &request["spec"], &account)?;
+    let token = service_account::issue(&call.server, &claims)
+        .map_err(|error| Status::internal(error.to_string()))?;
+    let seconds = request["spec"]["expirationSeconds"].as_i64().unwrap_or(0);
+    let expires = call.now + SignedDuration::from_secs(seconds);
+    request["status"] = json!({"token": token, "expirationTimestamp": metadata::stamp(expires)});
+    schema::normalise(&schema, &mut request);
+    reviews::answer(call, &schema, &request)
+}
+
+/// Name and namespace need not be said, but must be the account's.
+fn check_place(call: &Call, request: &Value) -> Result<(), Status> {
+    let path = Path::new("metadata");
+    let namespace = call.namespace.as_deref().unwrap_or_default();
+    for (field, wanted) in [("name", call.name.as_str()), ("namespace", namespace)] {
+        let given = metadata::text(request, field);
+        if !given.is_empty() && given != wanted {
+            let mut errors = Errors::default();
+            let why = format!("must match the service account {field} if specified");
+            errors.invalid(&path.child(field), given, why);
+            return Err(Status::invalid_kind(GROUP, KIND, &call.name, &errors));
+        }
+    }
+    Ok(())
+}
+
+fn check_time(seconds: i64) -> Result<(), Status> {
+    let why = match seconds {
+        ..LEAST_SECONDS => "may not specify a duration less than 10 minutes",
+        LEAST_SECONDS..=MOST_SECONDS => return Ok(()),
+        _ => "may not specify a duration larger than 2^32 seconds",
+    };
+    let mut errors = Errors::default();
+    let path = Path::new("spec");
+    errors.invalid(&path.child("expirationSeconds"), seconds, why);
+    Err(Status::invalid_kind(GROUP, KIND, "", &errors))
+}
+
+fn claims(call: &Call, spec: &Value, account: &Value) -> Result<Claims, Status> {
+    let namespace = call.namespace.clone().unwrap_or_default();
+    let mut bound = Bound {
+        namespace,
+        account: Reference::to(account),
+        ..Bound::default()
+    };
+    if let Some(reference) = spec.field("boundObjectRef") {
+        bind(call, reference, &mut bound)?;
+    }
+    let audiences: Vec<String> = spec
+        .items("audiences")
+        .iter()
+        .filter_map(|audience| audience.as_str().map(str::to_owned))
+        .collect();
+    let now = call.now.as_second();
+    let mut seconds = spec["expirationSeconds"].as_i64().unwrap_or(0);
+    let is_for_server = audiences
+        .iter()
+        .all(|audience| call.server.audiences().contains(audience));
+    if bound.pod.is_some() && seconds == RENEWED_SECONDS && is_for_server {
+        bound.warn_after = Some(now + seconds);
+        seconds = YEAR_SECONDS;
+    }
+    Ok(Claims {
+        audiences,
+        expires: now + seconds,
+        issued: now,
+        issuer: call.server.issuer().to_owned(),
+        id: uuid::Uuid::new_v4().to_string(),
+        not_before: now,
+        subject: username(&bound.namespace, &bound.account.name),
+        bound,
+    })
+}
+
+/// Binds the token to the object that a reference names.
+fn bind(call: &Call, reference: &Value, bound: &mut Bound) -> Result<(), Status> {
+    let (kind, name) = (reference.text("kind"), reference.text("name"));
+    let api_version = reference.text("apiVersion");
+    let (group, version) = api_version.split_once('/').unwrap_or(("", api_version));
+    let namespace = Some(bound.namespace.as_str());
+    let (plural, namespace) = match (group, kind) {
+        ("", "Pod") => ("pods", namespace),
+        ("", "Secret") => ("secrets", namespace),
+        ("", "Node") => ("nodes", None),
+        _ => {
+            let kind = format!("{group}/{version}, Kind={kind}");
+            let why = format!("cannot bind token to object of type {kind}");
+            return Err(Status::bad_request(why));
+        }
+    };
+    let find = |plural, namespace, name| call.server.find("", plural, namespace, name);
+    let object =
+        find(plural, namespace, name).ok_or_else(|| Status::core_not_found(plural, name))?;
+    let found = Reference::to(&object);
+    if kind == "Pod" {
+        let account = object["spec"].text("serviceAccountName");
+        if account != call.name {
+            return Err(Status::bad_request(format!(
+                "cannot bind token for serviceaccount {:?} to pod running with serviceaccount {account:?}",
+                call.name
+            )));
+        }
+    }
+    let uid = reference.text("uid");
+    if !uid.is_empty() && uid != found.uid {
+        let why = format!(
+            "the UID in the bound object reference ({uid}) does not match the UID in record. The object might have been deleted and then recreated"
+        );
+        let message = format!("Operation cannot be fulfilled on {kind} {name:?}: {why}");
+        let mut status = Status::new(409, "Conflict", message);
+        status.details = Some(Box::new(Details {
+            name: name.to_owned(),
+            kind: kind.to_owned(),
+            ..Details::default()
+        }));
+        return Err(status);
+    }
+    match kind {
+        "Pod" => {
+            let node = object["spec"].text("nodeName");
+            if !node.is_empty() {
+                let known = find("nodes", None, node).map(|node| Reference::to(&node));
+                // A node that is not there is named all the same.
+                bound.node = Some(known.unwrap_or_else(|| Reference {
+                    name: node.to_owned(),
+                    uid: String::new(),
+                }));
+            }
+            bound.pod = Some(found);
+        }
+        "Secret" => bound.secret = Some(found),
+        _ => bound.node = Some(found),
+    }
+    Ok(())
+}

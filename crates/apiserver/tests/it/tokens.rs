@@ -1,0 +1,246 @@
+//! Tokens: service accounts' own ones from request to expiry, static ones, and how others check them.
+
+use std::sync::{
+    Arc,
+    atomic::{AtomicI64, Ordering},
+};
+
+use base64::{Engine as _, engine::general_purpose::URL_SAFE_NO_PAD};
+use http::Method;
+use jiff::Timestamp;
+use mullion_apiserver::{Config, StaticTokens};
+use serde_json::{Value, json};
+
+use crate::identity::{Server, admin, user};
+
+const ACCOUNTS: &str = "/api/v1/namespaces/default/serviceaccounts";
+const WHOAMI: &str = "/apis/authentication.k8s.io/v1/selfsubjectreviews";
+const REVIEWS: &str = "/apis/authentication.k8s.io/v1/tokenreviews";
+const START: i64 = 1_790_000_000;
+
+/// A server whose clock is set by hand, with a service account `s`.
+async fn server(tokens: StaticTokens) -> (Server, Arc<AtomicI64>) {
+    let time = Arc::new(AtomicI64::new(START));
+    let clock = time.clone();
+    let server = Server::new(Config {
+        clock: Arc::new(move || {
+            Timestamp::from_second(clock.load(Ordering::Relaxed)).expect("a time of this century")
+        }),
+        tokens,
+        ..Config::default()
+    });
+    let account = json!({"metadata": {"name": "s"}});
+    assert_eq!(server.post(&admin(), ACCOUNTS, account).await.0, 201);
+    (server, time)
+}
+
+async fn token(server: &Server, spec: Value) -> String {
+    let path = format!("{ACCOUNTS}/s/token");
+    let (status, body) = server.post(&admin(), &path, json!({"spec": spec})).await;
+    assert_eq!(status, 201, "{body}");
+    body["status"]["token"].as_str().unwrap().to_owned()
+}
+
+async fn whoami(server: &Server, token: &str) -> (u16, Value) {
+    let header = format!("Bearer {token}");
+    let headers = [("authorization", header.as_str())];
+    let (status, body) = server
+        .send(None, Method::POST, WHOAMI, &headers, json!({}))
+        .await;
+    (status, body["status"]["userInfo"].clone())
+}
+
+async fn review(server: &Server, spec: Value) -> Value {
+    let (status, body) = server.post(&admin(), REVIEWS, json!({"spec": spec})).await;
+    assert_eq!(status, 201, "{body}");
+    body["status"].clone()
+}
+
+fn claims(token: &str) -> Value {
+    let claims = token.split('.').nth(1).unwrap();
+    serde_json::from_slice(&URL_SAFE_NO_PAD.decode(claims).unwrap()).unwrap()
+}
+
+#[tokio::test]
+async fn a_token_identifies_its_service_account_until_it_expires() {
+    let (server, time) = server(StaticTokens::default()).await;
+    let token = token(&server, json!({"expirationSeconds": 600})).await;
+    let (status, who) = whoami(&server, &token).await;
+    assert_eq!(
+        (status, who["username"].as_str()),
+        (201, Some("system:serviceaccount:default:s"))
+    );
+    let groups = json!([
+        "system:serviceaccounts",
+        "system:serviceaccounts:default",
+        "system:authenticated"
+    ]);
+    assert_eq!(who["groups"], groups);
+    let id = format!("JTI={}", claims(&token)["jti"].as_str().unwrap());
+    let key = "authentication.kubernetes.io/credential-id";
+    assert_eq!(who["extra"][key], json!([id]));
+    // A minute of leeway, as upstream gives.
+    time.store(START + 660, Ordering::Relaxed);
+    assert_eq!(whoami(&server, &token).await.0, 201);
+    time.store(START + 661, Ordering::Relaxed);
+    assert_eq!(whoami(&server, &token).await.0, 401);
+    let status = review(&server, json!({"token": token})).await;
+    let error = "[invalid bearer token, service account token has expired]";
+    assert_eq!(status, json!({"user": {}, "error": error}));
+}
+
+#[tokio::test]
+async fn a_token_goes_with_its_account() {
+    let (server, _) = server(StaticTokens::default()).await;
+    let token = token(&server, json!({})).await;
+    assert_eq!(whoami(&server, &token).await.0, 201);
+    let path = format!("{ACCOUNTS}/s");
+    let deleted = server
+        .send(Some(&admin()), Method::DELETE, &path, &[], Value::Null)
+        .await;
+    assert_eq!(deleted.0, 200);
+    assert_eq!(whoami(&server, &token).await.0, 401);
+    let account = json!({"metadata": {"name": "s"}});
+    assert_eq!(server.post(&admin(), ACCOUNTS, account).await.0, 201);
+    assert_eq!(whoami(&server, &token).await.0, 401);
+}
+
+#[tokio::test]
+async fn a_pod_s_token_names_pod_and_node_and_ends_with_the_pod() {
+    let (server, _) = server(StaticTokens::default()).await;
+    let pods = "/api/v1/namespaces/default/pods";
+    let pod = json!({"metadata": {"name": "p"}, "spec": {
+        "serviceAccountName": "s", "nodeName": "n", "terminationGracePeriodSeconds": 0, "containers": [{"name": "c", "image": "i"}],
+    }});
+    let (status, body) = server.post(&admin(), pods, pod).await;
+    assert_eq!(status, 201, "{body}");
+    let reference = json!({"apiVersion": "v1", "kind": "Pod", "name": "p"});
+    let spec = json!({"boundObjectRef": reference, "expirationSeconds": 3607});
+    let token = token(&server, spec).await;
+    let said = claims(&token);
+    let bound = &said["kubernetes.io"];
+    assert_eq!(bound["pod"]["uid"], body["metadata"]["uid"]);
+    assert_eq!(bound["node"], json!({"name": "n"}));
+    // The kind of token that admission mounts lives longer than it says.
+    assert_eq!(bound["warnafter"], START + 3607);
+    assert_eq!(said["exp"], START + 365 * 24 * 3600);
+    let (_, who) = whoami(&server, &token).await;
+    let extra = &who["extra"];
+    assert_eq!(extra["authentication.kubernetes.io/pod-name"], json!(["p"]));
+    assert_eq!(
+        extra["authentication.kubernetes.io/node-name"],
+        json!(["n"])
+    );
+    let path = format!("{pods}/p");
+    let body = json!({"gracePeriodSeconds": 0});
+    let deleted = server
+        .send(Some(&admin()), Method::DELETE, &path, &[], body)
+        .await;
+    assert_eq!(deleted.0, 200);
+    assert_eq!(whoami(&server, &token).await.0, 401);
+}
+
+#[tokio::test]
+async fn a_token_for_others_is_none_for_this_server() {
+    let (server, _) = server(StaticTokens::default()).await;
+    let token = token(&server, json!({"audiences": ["vault"]})).await;
+    assert_eq!(whoami(&server, &token).await.0, 401);
+    let status = review(
+        &server,
+        json!({"token": token, "audiences": ["vault", "x"]}),
+    )
+    .await;
+    assert_eq!(
+        (&status["authenticated"], &status["audiences"]),
+        (&json!(true), &json!(["vault"]))
+    );
+    let status = review(&server, json!({"token": token})).await;
+    let error = r#"[invalid bearer token, token audiences ["vault"] is invalid for the target audiences ["https://kubernetes.default.svc"]]"#;
+    assert_eq!(status["error"], error);
+}
+
+#[tokio::test]
+async fn a_token_that_was_tampered_with_or_signed_by_another_is_refused() {
+    let (here, _) = server(StaticTokens::default()).await;
+    let (there, _) = server(StaticTokens::default()).await;
+    let good = token(&here, json!({})).await;
+    let parts: Vec<&str> = good.split('.').collect();
+    let mut said = claims(&good);
+    said["sub"] = "system:serviceaccount:kube-system:root".into();
+    let forged = URL_SAFE_NO_PAD.encode(said.to_string());
+    let unsigned = URL_SAFE_NO_PAD.encode(json!({"alg": "none"}).to_string());
+    for bad in [
+        format!("{}.{forged}.{}", parts[0], parts[2]),
+        format!("{unsigned}.{}.", parts[1]),
+        format!("{unsigned}.{}.{}", parts[1], parts[2]),
+        format!("{}.{}", parts[0], parts[1]),
+        token(&there, json!({})).await,
+        "nonsense".to_owned(),
+    ] {
+        assert_eq!(whoami(&here, &bad).await.0, 401, "{bad}");
+    }
+    assert_eq!(whoami(&here, &good).await.0, 201);
+}
+
+#[tokio::test]
+async fn others_find_the_key_that_tokens_are_checked_with() {
+    let (server, _) = server(StaticTokens::default()).await;
+    let token = token(&server, json!({})).await;
+    let header = format!("Bearer {token}");
+    let headers = [("authorization", header.as_str())];
+    let get = async |path| {
+        let (status, body) = server
+            .send(None, Method::GET, path, &headers, Value::Null)
+            .await;
+        assert_eq!(status, 200, "{body}");
+        body
+    };
+    let configuration = get("/.well-known/openid-configuration").await;
+    assert_eq!(configuration["issuer"], claims(&token)["iss"]);
+    let uri = configuration["jwks_uri"].as_str().unwrap();
+    assert!(uri.ends_with("/openid/v1/jwks"), "{uri}");
+    let keys = get("/openid/v1/jwks").await;
+    let head = URL_SAFE_NO_PAD
+        .decode(token.split('.').next().unwrap())
+        .unwrap();
+    let head: Value = serde_json::from_slice(&head).unwrap();
+    let key = &keys["keys"][0];
+    assert_eq!((&key["kid"], &key["alg"]), (&head["kid"], &head["alg"]));
+    let coordinate = |name: &str| URL_SAFE_NO_PAD.decode(key[name].as_str().unwrap()).unwrap();
+    assert_eq!((coordinate("x").len(), coordinate("y").len()), (32, 32));
+}
+
+#[tokio::test]
+async fn a_static_token_is_a_user_whom_rules_apply_to() {
+    let tokens = StaticTokens::from_csv("abc,jane,7,dev\nroot,root,0,system:masters\n").unwrap();
+    let (server, _) = server(tokens).await;
+    let (status, who) = whoami(&server, "abc").await;
+    assert_eq!(status, 201);
+    assert_eq!(
+        who,
+        json!({"username": "jane", "uid": "7", "groups": ["dev", "system:authenticated"]})
+    );
+    assert_eq!(whoami(&server, "ab").await.0, 401);
+    let get = async |token: &str| {
+        let headers = [("authorization", token)];
+        let path = "/api/v1/nodes";
+        let answer = server.send(None, Method::GET, path, &headers, Value::Null);
+        answer.await.0
+    };
+    assert_eq!(
+        (get("Bearer abc").await, get("Bearer root").await),
+        (403, 200)
+    );
+    // A certificate's user is who asks, whatever token comes along.
+    let headers = [("authorization", "Bearer root")];
+    let answer = server
+        .send(
+            Some(&user("joe")),
+            Method::GET,
+            "/api/v1/nodes",
+            &headers,
+            Value::Null,
+        )
+        .await;
+    assert_eq!(answer.0, 403);
+}
