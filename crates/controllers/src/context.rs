@@ -42,12 +42,12 @@ impl Context {
     }
 
     /// A recorder whose events name `component` as their source.
-    pub fn recorder(&self, component: &'static str) -> Recorder {
+    pub fn recorder(&self, component: &str) -> Recorder {
         self.events.recorder(component, None)
     }
 
     /// A recorder for a component on a node, as the kubelet is.
-    pub fn recorder_on(&self, component: &'static str, host: &str) -> Recorder {
+    pub fn recorder_on(&self, component: &str, host: &str) -> Recorder {
         self.events.recorder(component, Some(host))
     }
 

@@ -77,7 +77,7 @@ struct Occurrence {
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 struct Source {
-    component: &'static str,
+    component: Arc<str>,
     host: Option<Arc<str>>,
 }
 
@@ -165,7 +165,7 @@ impl Recorder {
         };
         // Nobody reads events of a process that stops.
         if let Err(mpsc::error::TrySendError::Full(_)) = self.queue.try_send(occurrence) {
-            self.dropped.add(self.source.component);
+            self.dropped.add(&self.source.component);
         }
     }
 }
@@ -215,9 +215,9 @@ impl EventSink {
         }
     }
 
-    pub(crate) fn recorder(&self, component: &'static str, host: Option<&str>) -> Recorder {
+    pub(crate) fn recorder(&self, component: &str, host: Option<&str>) -> Recorder {
         let source = Source {
-            component,
+            component: component.into(),
             host: host.map(Into::into),
         };
         Recorder {
@@ -231,20 +231,20 @@ impl EventSink {
 
 /// Events dropped since the queue was last empty, by the component that recorded them.
 #[derive(Debug, Default)]
-struct Dropped(Mutex<BTreeMap<&'static str, u64>>);
+struct Dropped(Mutex<BTreeMap<Arc<str>, u64>>);
 
 impl Dropped {
     /// One more; the first is announced.
-    fn add(&self, component: &'static str) {
+    fn add(&self, component: &Arc<str>) {
         let mut counts = self.lock();
         if counts.is_empty() {
             tracing::info!("more events than can be written; some are dropped");
         }
-        *counts.entry(component).or_default() += 1;
+        *counts.entry(Arc::clone(component)).or_default() += 1;
     }
 
     /// Tells how many there were, if any, and starts again. Gives their numbers.
-    fn report(&self) -> BTreeMap<&'static str, u64> {
+    fn report(&self) -> BTreeMap<Arc<str>, u64> {
         let counts = std::mem::take(&mut *self.lock());
         if !counts.is_empty() {
             let count: u64 = counts.values().sum();
@@ -253,7 +253,7 @@ impl Dropped {
         counts
     }
 
-    fn lock(&self) -> MutexGuard<'_, BTreeMap<&'static str, u64>> {
+    fn lock(&self) -> MutexGuard<'_, BTreeMap<Arc<str>, u64>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -388,7 +388,7 @@ fn event(
         reason: Some(reason.clone()),
         message: Some(message),
         type_: Some(kind.as_str().to_owned()),
-        reporting_component: (!is_combined).then(|| source.component.to_owned()),
+        reporting_component: (!is_combined).then(|| source.component.to_string()),
         reporting_instance: host.clone().filter(|_| !is_combined),
         ..Event::default()
     };
@@ -396,13 +396,13 @@ fn event(
         Some(action) => Event {
             action: Some((*action).to_owned()),
             event_time: Some(MicroTime(*at)),
-            reporting_instance: Some(host.unwrap_or_else(|| source.component.to_owned())),
+            reporting_instance: Some(host.unwrap_or_else(|| source.component.to_string())),
             ..plain
         },
         None => {
             let time = Some(Time(whole_seconds(*at)));
             let source = EventSource {
-                component: Some(source.component.to_owned()),
+                component: Some(source.component.to_string()),
                 host,
             };
             let (first_timestamp, last_timestamp) = (time.clone(), time);
@@ -451,7 +451,7 @@ mod tests {
         let dropped = Arc::new(Dropped::default());
         let recorder = Recorder {
             source: Source {
-                component: "test",
+                component: "test".into(),
                 host: None,
             },
             clock: Clock::starting_at(Timestamp::UNIX_EPOCH),
@@ -469,7 +469,7 @@ mod tests {
         for reason in ["first", "second", "third", "fourth"] {
             record(reason);
         }
-        assert_eq!(dropped.report(), [("test", 2)].into());
+        assert_eq!(dropped.report(), [("test".into(), 2)].into());
         assert_eq!(dropped.report(), BTreeMap::new(), "told once");
         let mut kept = Vec::new();
         while let Ok(occurrence) = occurrences.try_recv() {

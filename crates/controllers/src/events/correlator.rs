@@ -206,7 +206,7 @@ mod tests {
     fn occurrence(message: &str, second: i64) -> Occurrence {
         Occurrence {
             source: Source {
-                component: "test",
+                component: "test".into(),
                 host: None,
             },
             object: ObjectReference {
