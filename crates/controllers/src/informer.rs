@@ -11,11 +11,10 @@ mod store;
 
 use std::{
     fmt::Debug,
-    pin::pin,
     sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard},
 };
 
-use futures::StreamExt;
+use futures::{StreamExt, TryStreamExt, stream::BoxStream};
 use kube::{
     Api, Resource, ResourceExt,
     runtime::{WatchStreamExt, watcher},
@@ -85,9 +84,12 @@ pub struct Informer<K> {
     inner: Arc<Inner<K>>,
 }
 
+/// What a watch brings, relists included.
+type Watched<K> = BoxStream<'static, watcher::Result<watcher::Event<K>>>;
+
 struct Inner<K> {
-    api: Api<K>,
-    config: watcher::Config,
+    open: Box<dyn Fn() -> Watched<K> + Send + Sync>,
+    url: String,
     trim: fn(&mut K),
     store: RwLock<Store<K>>,
     handlers: Mutex<Vec<Handler<K>>>,
@@ -139,19 +141,27 @@ where
     }
 
     /// As [`Informer::new`], over the objects that `config` selects, each passed through `trim` before it is kept
-    /// (to drop what nobody reads).
-    pub fn with_config(
-        api: Api<K>,
+    /// (to drop what nobody reads). `W` is what is decoded: the kind itself, or a leaner picture of it.
+    pub fn with_config<W>(
+        api: Api<W>,
         config: watcher::Config,
         trim: fn(&mut K),
         indexes: &[(&'static str, IndexFn<K>)],
         tasks: TaskTracker,
         shutdown: CancellationToken,
-    ) -> Self {
+    ) -> Self
+    where
+        W: Resource + Clone + DeserializeOwned + Debug + Into<K> + Send + Sync + 'static,
+    {
+        let url = api.resource_url().to_owned();
+        let open = move || {
+            let events = watcher(api.clone(), config.clone()).default_backoff();
+            events.map_ok(whole).boxed()
+        };
         Self {
             inner: Arc::new(Inner {
-                api,
-                config,
+                open: Box::new(open),
+                url,
                 trim,
                 store: RwLock::new(Store::new(indexes)),
                 handlers: Mutex::default(),
@@ -272,8 +282,7 @@ where
     K: Resource + Clone + DeserializeOwned + Debug + Send + Sync + 'static,
 {
     async fn watch(&self) {
-        let events = watcher(self.api.clone(), self.config.clone()).default_backoff();
-        let mut events = pin!(events);
+        let mut events = (self.open)();
         let mut relisted = Vec::new();
         while let Some(event) = events.next().await {
             match event {
@@ -286,7 +295,7 @@ where
                 Ok(watcher::Event::Apply(object)) => self.apply(self.admit(object)),
                 Ok(watcher::Event::Delete(object)) => self.delete(self.admit(object)),
                 Err(error) => {
-                    tracing::debug!(url = self.api.resource_url(), %error, "watch interrupted")
+                    tracing::debug!(url = self.url, %error, "watch interrupted")
                 }
             }
         }
@@ -334,6 +343,17 @@ where
 
     fn write<R>(&self, edit: impl FnOnce(&mut Store<K>) -> R) -> R {
         edit(&mut self.store.write().unwrap_or_else(PoisonError::into_inner))
+    }
+}
+
+/// The event about the kind itself.
+fn whole<W: Into<K>, K>(event: watcher::Event<W>) -> watcher::Event<K> {
+    match event {
+        watcher::Event::Apply(object) => watcher::Event::Apply(object.into()),
+        watcher::Event::Delete(object) => watcher::Event::Delete(object.into()),
+        watcher::Event::Init => watcher::Event::Init,
+        watcher::Event::InitApply(object) => watcher::Event::InitApply(object.into()),
+        watcher::Event::InitDone => watcher::Event::InitDone,
     }
 }
 

@@ -3,6 +3,8 @@
 //! A field is started by its first reader (see [`Informer::synced`]). Kinds that only one controller reads belong to
 //! that controller, not here.
 
+mod lean_pod;
+
 use k8s_openapi::api::{
     apps::v1::{DaemonSet, Deployment, ReplicaSet},
     core::v1::{ContainerStatus, Endpoints, Namespace, Node, Pod, Service, ServiceAccount},
@@ -13,6 +15,7 @@ use kube::{Api, Client, Resource, runtime::watcher};
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
 use crate::{Informer, informer::IndexFn};
+use lean_pod::LeanPod;
 
 /// Index of pods by `spec.nodeName`; pods without a node are filed under the empty string.
 pub const BY_NODE: &str = "node";
@@ -80,7 +83,7 @@ impl Informers {
         }
         Self {
             pods: Informer::with_config(
-                Api::all(client.clone()),
+                Api::<LeanPod>::all(client.clone()),
                 watcher::Config::default(),
                 trim_pod,
                 &[

@@ -76,7 +76,7 @@ fn start_root_ca(context: &Context, root_ca: Arc<str>) {
     let queue = Queue::new("root-ca-cert-publisher");
     let only_ours = watcher::Config::default().fields(&format!("metadata.name={ROOT_CA}"));
     let maps: Informer<ConfigMap> = Informer::with_config(
-        Api::all(context.client.clone()),
+        Api::<ConfigMap>::all(context.client.clone()),
         only_ours,
         |_| {},
         &[],
