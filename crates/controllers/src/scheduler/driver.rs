@@ -4,24 +4,24 @@
 //! once, assumes what was decided, and hands bindings and refusals to writers, so that it never waits for the API server.
 //! What the engine is asked next already counts what was decided before.
 
-use std::{collections::BTreeSet, sync::Arc, time::Duration};
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use jiff::Timestamp;
-use k8s_openapi::api::core::v1::{Node, Pod};
-use mullion_engine::{
-    Decision, ModelError, PodClassId, model::PodSpec, preempt::Preemption,
-    profile::DEFAULT_SCHEDULER,
-};
+use k8s_openapi::api::core::v1::Pod;
+use mullion_engine::{Decision, ModelError, PodClassId, model::PodSpec, preempt::Preemption};
 use rustc_hash::FxHashMap;
 use tokio::{sync::mpsc, time::MissedTickBehavior};
 
 use super::{
-    queue::{Backoff, Entry, STALE_CHECK, SchedulingQueue},
-    wake::{Event, NodeChanges, Plugins, scaled_down},
-    writer::{Outcome, Refusal, Victim, Write, Writers},
+    config::Config,
+    queue::{Entry, STALE_CHECK, SchedulingQueue},
+    wake::{Event, Plugins},
+    watch::{self, Input, scheduler_name},
+    wishes::{ProfileWishes, Wishes},
+    writer::{Nomination, Outcome, Refusal, Victim, Write, Writers},
 };
 use crate::{
-    Change, Context,
+    Context,
     informers::BY_NODE,
     state::{ClusterState, SharedState, convert},
 };
@@ -42,23 +42,23 @@ const BACKOFF_CHECK: Duration = Duration::from_secs(1);
 /// # Assumptions
 /// - No other scheduler serves pods of the names of the state's profiles.
 pub fn start_over(context: &Context, state: &SharedState, seed: u64) {
-    start_with(context, state, seed, Backoff::default());
+    start_with(context, state, seed, &Config::default());
 }
 
-/// [`start_over`], with another back-off for refused pods.
-pub fn start_with(context: &Context, state: &SharedState, seed: u64, backoff: Backoff) {
+/// [`start_over`], as configured; the state must have been made with the same profiles.
+pub fn start_with(context: &Context, state: &SharedState, seed: u64, config: &Config) {
     let (inputs, receiver) = mpsc::unbounded_channel();
-    let names = state.with(|state| {
-        let names = state.cluster().scheduler_names();
-        names.map(str::to_owned).collect::<BTreeSet<_>>()
-    });
-    watch_pods(context, inputs.clone(), names);
-    watch_nodes(context, inputs.clone());
+    let profiles = config.profiles.iter();
+    let profiles: BTreeMap<_, _> = profiles
+        .map(|profile| (profile.scheduler_name.clone(), ProfileWishes::of(profile)))
+        .collect();
+    watch::start(context, &inputs, profiles.keys().cloned().collect());
     let scheduler = Scheduler {
         context: context.clone(),
         state: state.clone(),
-        queue: SchedulingQueue::new(backoff),
-        writers: Writers::start(context, inputs),
+        queue: SchedulingQueue::new(config.backoff),
+        writers: Writers::start(context, profiles.keys(), inputs),
+        profiles,
         news: Vec::new(),
         seed,
     };
@@ -68,139 +68,13 @@ pub fn start_with(context: &Context, state: &SharedState, seed: u64, backoff: Ba
     });
 }
 
-/// What reaches the loop.
-#[derive(Debug)]
-pub(super) enum Input {
-    /// A pod that has no node appeared or changed.
-    Pending(Arc<Pod>),
-    /// A pod is not pending any more.
-    Settled(Arc<Pod>),
-    /// Something happened that may help refused pods.
-    Event(Event),
-    /// A binding was answered.
-    Bound(Box<Entry>, Outcome),
-}
-
-fn watch_pods(context: &Context, inputs: mpsc::UnboundedSender<Input>, names: BTreeSet<String>) {
-    let is_ours = move |pod: &Pod| names.contains(scheduler_name(pod));
-    context.informers.pods.on_change(move |change| {
-        // A send fails only when the process stops.
-        let tell = |input| {
-            let _ = inputs.send(input);
-        };
-        let pod = change.object();
-        let gone = change.is_deleted() || convert::is_finished(pod);
-        if is_bound(pod) {
-            match change.previous() {
-                Some(old) if !is_bound(old) && is_ours(pod) => {
-                    tell(Input::Settled(Arc::clone(pod)))
-                }
-                _ => {}
-            }
-            if let Some(event) = bound_pod_event(change, gone) {
-                tell(Input::Event(event));
-            }
-        } else if is_ours(pod) {
-            let dying = gone || pod.metadata.deletion_timestamp.is_some();
-            match change {
-                _ if dying => tell(Input::Settled(Arc::clone(pod))),
-                Change::Updated { old, new } if only_conditions_changed(old, new) => {}
-                _ => tell(Input::Pending(Arc::clone(pod))),
-            }
-            if let Some(old) = dropped_nomination(change, gone) {
-                tell(Input::Event(Event::NominationDropped(Arc::clone(old))));
-            }
-        }
-    });
-}
-
-fn watch_nodes(context: &Context, inputs: mpsc::UnboundedSender<Input>) {
-    context.informers.nodes.on_change(move |change| {
-        let event = match change {
-            Change::Added(node) => Event::NodeAdded(Arc::clone(node)),
-            Change::Updated { old, new } => match node_event(old, new) {
-                Some(event) => event,
-                None => return,
-            },
-            Change::Deleted(node) => Event::NodeDeleted(Arc::clone(node)),
-        };
-        let _ = inputs.send(Input::Event(event));
-    });
-}
-
-fn node_event(old: &Arc<Node>, new: &Arc<Node>) -> Option<Event> {
-    let changes = NodeChanges::between(old, new);
-    changes.any().then(|| Event::NodeUpdated {
-        old: Arc::clone(old),
-        new: Arc::clone(new),
-        changes,
-    })
-}
-
-/// What a change of a bound pod means to refused ones.
-fn bound_pod_event(change: &Change<'_, Pod>, gone: bool) -> Option<Event> {
-    match change {
-        Change::Added(pod) => (!gone).then(|| Event::PodAdded(Arc::clone(pod))),
-        Change::Deleted(pod) => {
-            (!convert::is_finished(pod)).then(|| Event::PodDeleted(Arc::clone(pod)))
-        }
-        Change::Updated { old, .. } if convert::is_finished(old) => None,
-        Change::Updated { old, .. } if gone => Some(Event::PodDeleted(Arc::clone(old))),
-        Change::Updated { old, new } if !is_bound(old) => Some(Event::PodAdded(Arc::clone(new))),
-        Change::Updated { old, new } => {
-            let (old, new) = (Arc::clone(old), Arc::clone(new));
-            if old.metadata.labels != new.metadata.labels {
-                return Some(Event::PodLabels { old, new });
-            }
-            let specs = old.spec.as_ref().zip(new.spec.as_ref());
-            let smaller = specs.is_some_and(|(old, new)| scaled_down(old, new));
-            smaller.then_some(Event::PodScaledDown { old, new })
-        }
-    }
-}
-
-/// The last version in which a waiting pod still held room on the node it was nominated for.
-fn dropped_nomination<'a>(change: &Change<'a, Pod>, gone: bool) -> Option<&'a Arc<Pod>> {
-    let nominated = |pod: &Pod| {
-        let status = pod.status.as_ref();
-        status
-            .and_then(|status| status.nominated_node_name.clone())
-            .filter(|node| !node.is_empty())
-    };
-    let (old, kept) = match change {
-        Change::Added(_) => return None,
-        Change::Deleted(pod) => (*pod, None),
-        Change::Updated { old, new } => (*old, nominated(new).filter(|_| !gone)),
-    };
-    let held = nominated(old);
-    (held.is_some() && held != kept).then_some(old)
-}
-
-fn is_bound(pod: &Pod) -> bool {
-    pod.spec
-        .as_ref()
-        .and_then(|spec| spec.node_name.as_deref())
-        .is_some_and(|node| !node.is_empty())
-}
-
-/// The scheduler a pod is for.
-fn scheduler_name(pod: &Pod) -> &str {
-    let spec = pod.spec.as_ref();
-    let name = spec.and_then(|spec| spec.scheduler_name.as_deref());
-    name.filter(|name| !name.is_empty())
-        .unwrap_or(DEFAULT_SCHEDULER)
-}
-
-/// Whether an update of a pending pod is only the echo of its own refusal.
-fn only_conditions_changed(old: &Pod, new: &Pod) -> bool {
-    old.spec == new.spec && old.metadata.labels == new.metadata.labels
-}
-
 struct Scheduler {
     context: Context,
     state: SharedState,
     queue: SchedulingQueue,
     writers: Writers,
+    /// What each profile adds to the wishes of its pods, by scheduler name.
+    profiles: BTreeMap<String, ProfileWishes>,
     /// Events that refused pods have not been told of.
     news: Vec<Event>,
     seed: u64,
@@ -214,7 +88,7 @@ enum Verdict {
     Refuse {
         message: String,
         rejectors: Plugins,
-        nominated: Option<String>,
+        nominated: Nomination,
         victims: Vec<String>,
     },
     Fail {
@@ -223,11 +97,11 @@ enum Verdict {
 }
 
 impl Verdict {
-    fn refuse(message: String, rejectors: Plugins) -> Self {
+    fn refuse(message: String, rejectors: Plugins, nominated: Nomination) -> Self {
         Self::Refuse {
             message,
             rejectors,
-            nominated: None,
+            nominated,
             victims: Vec::new(),
         }
     }
@@ -278,7 +152,7 @@ impl Scheduler {
             Input::Pending(pod) => self.queue.set(pod, now),
             Input::Settled(pod) => self.queue.remove(&pod),
             // Who is refused later is asked about with the event already counted.
-            Input::Event(_) if !self.queue.has_unschedulable() => {}
+            Input::Event(event) if !self.queue.cares_for(&event) => {}
             // A thousand pods of one template say no more than one.
             Input::Event(event) => {
                 if !self.news.iter().any(|known| known.covers(&event)) {
@@ -288,6 +162,8 @@ impl Scheduler {
                     self.tell_news(now);
                 }
             }
+            Input::Evicting(pod) => self.queue.evicted(&key(&pod)),
+            Input::NotEvicted(pod) => self.queue.activate(&key(&pod)),
             Input::Bound(entry, Outcome::Done) => self.queue.placed(&entry),
             Input::Bound(entry, Outcome::Refused { again, message }) => {
                 self.state.with(|state| state.forget(&key(&entry.pod)));
@@ -310,7 +186,15 @@ impl Scheduler {
     }
 
     fn schedule_batch(&mut self) {
-        let entries = self.queue.pop(BATCH);
+        let (entries, deleted): (Vec<_>, Vec<_>) = self
+            .queue
+            .pop(BATCH)
+            .into_iter()
+            .partition(|entry| entry.pod.metadata.deletion_timestamp.is_none());
+        for entry in deleted {
+            self.queue.placed(&entry);
+            self.writers.send(Write::Skip(entry.pod));
+        }
         let seed = self.seed;
         self.seed = self.seed.wrapping_add(entries.len() as u64);
         let verdicts: Vec<_> = self.state.with(|state| {
@@ -334,7 +218,10 @@ impl Scheduler {
                     nominated,
                     victims,
                 } => {
-                    let victims = self.victims(nominated.as_deref(), &victims);
+                    let victims = match &nominated {
+                        Nomination::Set(node) => self.victims(node, &victims),
+                        _ => Vec::new(),
+                    };
                     let refusal = Refusal {
                         pod: Arc::clone(&entry.pod),
                         reason: "Unschedulable",
@@ -342,11 +229,20 @@ impl Scheduler {
                         nominated,
                         victims,
                     };
-                    self.queue.refused(entry, rejectors, now);
+                    let wishes = self.wishes(&entry.pod, rejectors);
+                    let evicting = !refusal.victims.is_empty();
+                    self.queue.refused(entry, rejectors, wishes, evicting, now);
                     self.writers.send(Write::Refuse(Box::new(refusal)));
                 }
             }
         }
+    }
+
+    /// What a pod waits for now that `rejectors` refused it.
+    fn wishes(&self, pod: &Pod, rejectors: Plugins) -> Wishes {
+        let profile = self.profiles.get(scheduler_name(pod));
+        let profile = profile.map(|profile| profile.for_pod(pod, &self.context.informers));
+        Wishes::of(pod, rejectors, profile.unwrap_or_default())
     }
 
     fn fail(&mut self, entry: Entry, message: String, now: Timestamp) {
@@ -356,16 +252,13 @@ impl Scheduler {
             pod,
             reason: "SchedulerError",
             message,
-            nominated: None,
+            nominated: Nomination::Clear,
             victims: Vec::new(),
         };
         self.writers.send(Write::Refuse(Box::new(refusal)));
     }
 
-    fn victims(&self, node: Option<&str>, keys: &[String]) -> Vec<Victim> {
-        let Some(node) = node.filter(|_| !keys.is_empty()) else {
-            return Vec::new();
-        };
+    fn victims(&self, node: &str, keys: &[String]) -> Vec<Victim> {
         let pods = self.context.informers.pods.by_index(BY_NODE, node);
         let doomed = pods.into_iter().filter(|pod| {
             pod.metadata
@@ -407,7 +300,8 @@ fn ask(
     if spec.nominated_node_name.is_none()
         && let Some((message, rejectors)) = refused.get(&class)
     {
-        return Ok(Verdict::refuse(message.clone(), *rejectors));
+        let nominated = Nomination::Keep;
+        return Ok(Verdict::refuse(message.clone(), *rejectors, nominated));
     }
     let refusal = match state.cluster_mut().schedule_pod(spec, seed)? {
         Decision::Node(id) => {
@@ -422,61 +316,43 @@ fn ask(
     let cluster = state.cluster_mut();
     let preemption = cluster.preempt(class, &spec.key(), &refusal, seed);
     let message = cluster.message_with_preemption(&refusal, &preemption);
-    match preemption {
+    let nominated = match preemption {
         Preemption::Evict { chosen, .. } => {
             let node = cluster.node_name(chosen.node).to_owned();
             // The room is held from now on, not only when the API server has been told.
             cluster.nominate(spec, &node)?;
             refused.clear();
-            Ok(Verdict::Refuse {
+            return Ok(Verdict::Refuse {
                 message,
                 rejectors,
-                nominated: Some(node),
+                nominated: Nomination::Set(node),
                 victims: chosen.victims,
-            })
+            });
         }
-        waiting if waiting.waits_for_victims() => Ok(Verdict::Refuse {
-            message,
-            rejectors,
-            nominated: spec.nominated_node_name.clone(),
-            victims: Vec::new(),
-        }),
+        // Whoever may not evict, or waits for those it evicted, keeps what it was promised.
+        kept if keeps_promise(&kept) => Nomination::Keep,
         _ => {
-            refused.insert(class, (message.clone(), rejectors));
-            Ok(Verdict::refuse(message, rejectors))
+            cluster.denominate(&spec.key());
+            Nomination::Clear
         }
+    };
+    if spec.nominated_node_name.is_some() {
+        refused.clear();
+    } else {
+        refused.insert(class, (message.clone(), rejectors));
+    }
+    Ok(Verdict::refuse(message, rejectors, nominated))
+}
+
+/// Whether a pod that could not make room now keeps the node it was promised before.
+fn keeps_promise(preemption: &Preemption) -> bool {
+    match preemption {
+        Preemption::NotHelpful(_) => false,
+        Preemption::Alone(inner) => keeps_promise(inner),
+        _ => true,
     }
 }
 
 fn key(pod: &Pod) -> String {
     pod.metadata.uid.clone().unwrap_or_default()
-}
-
-#[cfg(test)]
-mod tests {
-    use serde_json::json;
-
-    use super::*;
-
-    fn nominated(node: Option<&str>) -> Arc<Pod> {
-        let pod = json!({ "metadata": { "name": "a" }, "status": { "nominatedNodeName": node } });
-        Arc::new(serde_json::from_value(pod).expect("a pod"))
-    }
-
-    #[test]
-    fn room_held_for_a_waiting_pod_is_dropped_when_it_goes_or_is_held_elsewhere() {
-        let (here, there, nowhere) = (
-            nominated(Some("n1")),
-            nominated(Some("n2")),
-            nominated(None),
-        );
-        let dropped = |old: &Arc<Pod>, new: &Arc<Pod>| {
-            dropped_nomination(&Change::Updated { old, new }, false).is_some()
-        };
-        assert!(dropped(&here, &there) && dropped(&here, &nowhere));
-        assert!(!dropped(&here, &here) && !dropped(&nowhere, &here));
-        assert!(dropped_nomination(&Change::Deleted(&here), true).is_some());
-        assert!(dropped_nomination(&Change::Deleted(&nowhere), true).is_none());
-        assert!(dropped_nomination(&Change::Added(&here), false).is_none());
-    }
 }

@@ -1,32 +1,29 @@
 //! What an event means to a pod that one plugin refused: the queueing hints of kube-scheduler's plugins, one function each.
 //!
-//! A hint may say yes too often (the pod is tried in vain), never no when the event helps. Used by the table in [`super::wake`].
+//! As kube-scheduler 1.36 has them, but for events that it is known to miss: here a hint may say yes too often (the pod is
+//! tried in vain), never no when the event helps (docs/decisions/0009). Used by the table in [`super::wake`].
 
-use std::collections::BTreeMap;
+use k8s_openapi::api::core::v1::{Container, Node, Pod, Taint, Toleration};
 
-use k8s_openapi::api::core::v1::{Node, Pod, PodAffinityTerm, PodSpec, TopologySpreadConstraint};
-
-use kube::core::SelectorExt;
-
-use super::wake::Event;
-use crate::{
-    ownership,
-    state::{
-        node_selector,
-        requests::{self, pod_requests},
-        taints,
-    },
+use super::{
+    wake::Event,
+    wishes::{self, Wishes},
+};
+use crate::state::{
+    node_selector,
+    requests::{self, pod_requests},
+    taints,
 };
 
 /// Looks at a node that appeared, or at both versions of one that changed.
-pub(super) type NodeHint = fn(&PodSpec, old: Option<&Node>, new: &Node) -> bool;
+pub(super) type NodeHint = fn(&Pod, &Wishes, old: Option<&Node>, new: &Node) -> bool;
 /// Looks at what happened to another pod.
-pub(super) type PodHint = fn(&Pod, &Event) -> bool;
-
-type Labels = BTreeMap<String, String>;
+pub(super) type PodHint = fn(&Pod, &Wishes, &Event) -> bool;
+/// Looks at both versions of the waiting pod itself.
+pub(super) type OwnHint = fn(old: &Pod, new: &Pod, &Wishes) -> bool;
 
 /// Any node will do.
-pub(super) fn any_node(_: &PodSpec, _: Option<&Node>, _: &Node) -> bool {
+pub(super) fn any_node(_: &Pod, _: &Wishes, _: Option<&Node>, _: &Node) -> bool {
     true
 }
 
@@ -37,75 +34,109 @@ pub(super) fn is_cordoned(node: &Node) -> bool {
         .is_some_and(|spec| spec.unschedulable == Some(true))
 }
 
-/// The node takes pods.
-pub(super) fn not_cordoned(_: &PodSpec, _: Option<&Node>, new: &Node) -> bool {
-    !is_cordoned(new)
+/// The node takes pods, and did not before (kube-scheduler: NodeUnschedulable).
+pub(super) fn now_uncordoned(_: &Pod, _: &Wishes, old: Option<&Node>, new: &Node) -> bool {
+    !is_cordoned(new) && old.is_none_or(is_cordoned)
 }
 
-/// The pod tolerates the node, and did not before.
-pub(super) fn taints_now_tolerated(pod: &PodSpec, old: Option<&Node>, new: &Node) -> bool {
+/// The pod tolerates the node, and did not before (kube-scheduler: TaintToleration).
+pub(super) fn taints_now_tolerated(pod: &Pod, _: &Wishes, old: Option<&Node>, new: &Node) -> bool {
     let tolerated = |node: &Node| {
-        let taints = node
-            .spec
-            .as_ref()
-            .and_then(|spec| spec.taints.as_deref())
-            .unwrap_or_default();
-        let tolerations = pod.tolerations.as_deref().unwrap_or_default();
-        taints::untolerated(taints, tolerations, &["NoSchedule", "NoExecute"]).is_none()
+        let taints = node.spec.as_ref().and_then(|spec| spec.taints.as_deref());
+        let effects = ["NoSchedule", "NoExecute"];
+        taints::untolerated(taints.unwrap_or_default(), tolerations(pod), &effects).is_none()
     };
     tolerated(new) && old.is_none_or(|old| !tolerated(old))
 }
 
-/// The pod wants the node, and did not before.
-pub(super) fn affinity_now_fits(pod: &PodSpec, old: Option<&Node>, new: &Node) -> bool {
-    node_selector::allows(pod, new) && old.is_none_or(|old| !node_selector::allows(pod, old))
+fn tolerations(pod: &Pod) -> &[Toleration] {
+    let spec = pod.spec.as_ref();
+    spec.and_then(|spec| spec.tolerations.as_deref())
+        .unwrap_or_default()
 }
 
-/// Whether the pod fits the node when it is empty and, for a change, whether there is more of anything it asks for.
-pub(super) fn fits_when_empty(pod: &PodSpec, old: Option<&Node>, new: &Node) -> bool {
-    let offered = |node: &Node| {
-        requests::amounts(
-            node.status
-                .as_ref()
-                .and_then(|status| status.allocatable.as_ref()),
-        )
+/// The pod was given a toleration.
+pub(super) fn tolerations_added(old: &Pod, new: &Pod, _: &Wishes) -> bool {
+    // They can be added only, so their number says it.
+    tolerations(old).len() != tolerations(new).len()
+}
+
+/// The pod was given a toleration, and tolerates cordoned nodes (kube-scheduler: NodeUnschedulable).
+pub(super) fn cordon_now_tolerated(old: &Pod, new: &Pod, wishes: &Wishes) -> bool {
+    let cordon = Taint {
+        key: "node.kubernetes.io/unschedulable".to_owned(),
+        effect: "NoSchedule".to_owned(),
+        ..Taint::default()
     };
-    let (wanted, now) = (pod_requests(pod), offered(new));
+    let tolerates = |toleration| taints::tolerates(toleration, &cordon);
+    tolerations_added(old, new, wishes) && tolerations(new).iter().any(tolerates)
+}
+
+/// Pod and profile want the node, and the pod did not before (kube-scheduler: NodeAffinity).
+pub(super) fn affinity_now_fits(
+    pod: &Pod,
+    wishes: &Wishes,
+    old: Option<&Node>,
+    new: &Node,
+) -> bool {
+    let allows = |node: &Node| {
+        let spec = pod.spec.as_ref();
+        spec.is_some_and(|spec| node_selector::allows(spec, node))
+    };
+    wishes.profile_allows(new) && allows(new) && old.is_none_or(|old| !allows(old))
+}
+
+/// Whether the pod fits the node when it is empty and, for a change, whether there is more of anything it asks for
+/// (kube-scheduler: NodeResourcesFit).
+pub(super) fn fits_when_empty(_: &Pod, wishes: &Wishes, old: Option<&Node>, new: &Node) -> bool {
+    let offered = |node: &Node| {
+        let status = node.status.as_ref();
+        requests::amounts(status.and_then(|status| status.allocatable.as_ref()))
+    };
+    let now = offered(new);
     let amount = |amounts: &requests::Amounts, name: &str| amounts.get(name).copied().unwrap_or(0);
-    let fits = wanted
-        .iter()
-        .all(|(name, wanted)| *wanted <= amount(&now, name));
-    let grew = old.is_none_or(|old| {
+    let mut wanted = wishes.requests.iter();
+    let fits =
+        amount(&now, "pods") >= 1 && wanted.all(|(name, wanted)| *wanted <= amount(&now, name));
+    fits && old.is_none_or(|old| {
         let before = offered(old);
-        let pods = std::iter::once("pods");
-        wanted
-            .keys()
-            .map(String::as_str)
-            .chain(pods)
-            .any(|name| amount(&now, name) > amount(&before, name))
-    });
-    fits && grew
+        let grew = |name: &str| amount(&now, name) > amount(&before, name);
+        grew("pods") || wishes.requests.keys().any(|name| grew(name))
+    })
 }
 
 /// A pod on a node gave something up that the waiting pod asks for (kube-scheduler: NodeResourcesFit).
-pub(super) fn resources_freed(pod: &Pod, event: &Event) -> bool {
+pub(super) fn resources_freed(pod: &Pod, wishes: &Wishes, event: &Event) -> bool {
     match event {
         Event::PodDeleted(_) => true,
         Event::NominationDropped(other) => may_use_the_room_of(pod, other),
         Event::PodScaledDown { old, new } => {
             let amounts = |pod: &Pod| pod.spec.as_ref().map(pod_requests).unwrap_or_default();
-            let (wanted, before, after) = (amounts(pod), amounts(old), amounts(new));
+            let (before, after) = (amounts(old), amounts(new));
             let of = |all: &requests::Amounts, name: &str| all.get(name).copied().unwrap_or(0);
-            wanted
-                .iter()
-                .any(|(name, wanted)| *wanted > 0 && of(&after, name) < of(&before, name))
+            let mut wanted = wishes.requests.keys();
+            wanted.any(|name| of(&after, name) < of(&before, name))
         }
         _ => false,
     }
 }
 
+/// The pod itself asks for less (kube-scheduler: NodeResourcesFit).
+pub(super) fn scaled_down(old: &Pod, new: &Pod, _: &Wishes) -> bool {
+    let (Some(before), Some(after)) = (&old.spec, &new.spec) else {
+        return false;
+    };
+    if before.containers == after.containers && before.resources == after.resources {
+        return false;
+    }
+    let after = pod_requests(after);
+    pod_requests(before)
+        .iter()
+        .any(|(name, amount)| after.get(name).is_none_or(|after| after < amount))
+}
+
 /// A host port that the waiting pod asks for is free again (kube-scheduler: NodePorts).
-pub(super) fn ports_freed(pod: &Pod, event: &Event) -> bool {
+pub(super) fn ports_freed(pod: &Pod, _: &Wishes, event: &Event) -> bool {
     let other = match event {
         Event::PodDeleted(other) => other,
         Event::NominationDropped(other) if may_use_the_room_of(pod, other) => other,
@@ -117,9 +148,14 @@ pub(super) fn ports_freed(pod: &Pod, event: &Event) -> bool {
 /// Host address (every one where empty), protocol, port.
 type HostPort<'a> = (&'a str, &'a str, i32);
 
-/// The host ports a pod takes.
+/// The host ports a pod takes: of its containers and its sidecars.
 pub(super) fn host_ports(pod: &Pod) -> impl Iterator<Item = HostPort<'_>> {
-    let containers = pod.spec.iter().flat_map(|spec| &spec.containers);
+    let spec = pod.spec.iter();
+    let is_sidecar = |container: &&Container| container.restart_policy.as_deref() == Some("Always");
+    let containers = spec.flat_map(move |spec| {
+        let sidecars = spec.init_containers.iter().flatten().filter(is_sidecar);
+        spec.containers.iter().chain(sidecars)
+    });
     let ports = containers.flat_map(|container| container.ports.iter().flatten());
     ports.filter_map(|port| {
         let number = port.host_port.filter(|number| *number > 0)?;
@@ -138,249 +174,133 @@ fn clash(a: HostPort<'_>, b: HostPort<'_>) -> bool {
 /// Room held for a pod counts as taken for pods of its priority and below only.
 fn may_use_the_room_of(pod: &Pod, other: &Pod) -> bool {
     let priority = |pod: &Pod| {
-        pod.spec
-            .as_ref()
-            .and_then(|spec| spec.priority)
-            .unwrap_or(0)
+        let spec = pod.spec.as_ref();
+        spec.and_then(|spec| spec.priority).unwrap_or(0)
     };
     priority(pod) <= priority(other)
 }
 
-/// A pod that the waiting pod wants near came, or one it wants far away went (kube-scheduler: InterPodAffinity).
-pub(super) fn neighbours_changed(pod: &Pod, event: &Event) -> bool {
-    let affinity = pod.spec.as_ref().and_then(|spec| spec.affinity.as_ref());
-    let near = affinity
-        .and_then(|affinity| affinity.pod_affinity.as_ref())
-        .and_then(|near| {
-            near.required_during_scheduling_ignored_during_execution
-                .as_deref()
-        })
-        .unwrap_or_default();
-    let far = affinity
-        .and_then(|affinity| affinity.pod_anti_affinity.as_ref())
-        .and_then(|far| {
-            far.required_during_scheduling_ignored_during_execution
-                .as_deref()
-        })
-        .unwrap_or_default();
-    let wanted =
-        |other: &Pod| !near.is_empty() && near.iter().all(|term| is_meant(pod, term, other));
-    let unwanted = |other: &Pod| far.iter().any(|term| is_meant(pod, term, other));
+/// A pod that the waiting pod wants near came, or one that either keeps away from the other went
+/// (kube-scheduler: InterPodAffinity).
+pub(super) fn neighbours_changed(pod: &Pod, wishes: &Wishes, event: &Event) -> bool {
+    let wanted = |other: &Pod| {
+        let near = &wishes.near;
+        !near.is_empty() && near.iter().all(|term| term.is_about(other))
+    };
+    let unwanted = |other: &Pod| wishes.far.iter().any(|term| term.is_about(other));
     match event {
         Event::PodAdded(other) => wanted(other),
         Event::PodLabels { old, new } => {
-            (!wanted(old) && wanted(new))
-                || (unwanted(old) && !unwanted(new))
-                || keeps_away(old, pod)
+            (!wanted(old) && wanted(new)) || (unwanted(old) && !unwanted(new))
         }
-        Event::PodDeleted(other) => unwanted(other) || keeps_away(other, pod),
+        Event::PodDeleted(other) => {
+            let keeps_away = || {
+                wishes::far_terms(other)
+                    .iter()
+                    .any(|term| term.is_about(pod))
+            };
+            // Once none of the group is left the pod may be its first, anywhere; kube-scheduler 1.36 misses that.
+            let may_be_first = || wanted(other) && wanted(pod);
+            unwanted(other) || keeps_away() || may_be_first()
+        }
+        Event::NominationDropped(other) if may_use_the_room_of(pod, other) => {
+            unwanted(other)
+                || wishes::far_terms(other)
+                    .iter()
+                    .any(|term| term.is_about(pod))
+        }
         _ => false,
     }
 }
 
-/// Whether `other` is one of the pods that a term of `pod` is about. Namespaces chosen by their labels are taken to fit.
-fn is_meant(pod: &Pod, term: &PodAffinityTerm, other: &Pod) -> bool {
-    let listed = term.namespaces.as_deref().unwrap_or_default();
-    let namespace = other.metadata.namespace.as_deref().unwrap_or_default();
-    let own = listed.is_empty() && other.metadata.namespace == pod.metadata.namespace;
-    let in_namespace =
-        term.namespace_selector.is_some() || own || listed.iter().any(|listed| listed == namespace);
-    in_namespace && selects(term.label_selector.as_ref(), &labels(other))
+/// A node came, joined or left a domain of the waiting pod's terms, or moved between domains
+/// (kube-scheduler: InterPodAffinity).
+pub(super) fn neighbourhood_changed(
+    _: &Pod,
+    wishes: &Wishes,
+    old: Option<&Node>,
+    new: &Node,
+) -> bool {
+    let Some(old) = old else {
+        let joins = |term: &wishes::Term| domain(new, &term.topology_key).is_some();
+        // Where nothing but other pods' terms keeps the pod away any new node may be free of them; kube-scheduler 1.36
+        // misses that.
+        return wishes.near.is_empty() || !wishes.far.is_empty() || wishes.near.iter().any(joins);
+    };
+    let domains = |term: &wishes::Term| {
+        let key = &term.topology_key;
+        (domain(old, key), domain(new, key))
+    };
+    let joined = |term: &wishes::Term| {
+        let (before, after) = domains(term);
+        after.is_some() && before != after
+    };
+    let left = |term: &wishes::Term| {
+        let (before, after) = domains(term);
+        before.is_some() && before != after
+    };
+    let only_others = wishes.near.is_empty() && wishes.far.is_empty();
+    only_others || wishes.near.iter().any(joined) || wishes.far.iter().any(left)
 }
 
-/// Whether a pod on a node keeps `pod` away by its own anti-affinity.
-fn keeps_away(other: &Pod, pod: &Pod) -> bool {
-    let affinity = other.spec.as_ref().and_then(|spec| spec.affinity.as_ref());
-    let far = affinity
-        .and_then(|affinity| affinity.pod_anti_affinity.as_ref())
-        .and_then(|far| {
-            far.required_during_scheduling_ignored_during_execution
-                .as_deref()
-        });
-    far.is_some_and(|terms| terms.iter().any(|term| is_meant(other, term, pod)))
+/// The labels by which others keep away from the pod changed. (kube-scheduler has this hint since 1.37.)
+pub(super) fn labels_changed(old: &Pod, new: &Pod, _: &Wishes) -> bool {
+    old.metadata.labels != new.metadata.labels
 }
 
 /// A pod that one of the waiting pod's spread constraints counts came, went or changed (kube-scheduler: PodTopologySpread).
-pub(super) fn spread_changed(pod: &Pod, event: &Event) -> bool {
-    let counts = |other: &Pod| {
-        other.metadata.namespace == pod.metadata.namespace
-            && constraints(pod.spec.as_ref())
-                .any(|constraint| selects(constraint.label_selector.as_ref(), &labels(other)))
-    };
+pub(super) fn spread_changed(pod: &Pod, wishes: &Wishes, event: &Event) -> bool {
+    let inside = |other: &Pod| other.metadata.namespace == pod.metadata.namespace;
+    let counts = |other: &Pod| inside(other) && wishes.spread.iter().any(|own| own.counts(other));
     match event {
         Event::PodAdded(other) | Event::PodDeleted(other) => counts(other),
-        Event::PodLabels { old, new } => counts(old) || counts(new),
+        Event::NominationDropped(other) => may_use_the_room_of(pod, other) && counts(other),
+        Event::PodLabels { old, new } => inside(new) && counted_otherwise(wishes, old, new),
         _ => false,
     }
 }
 
-/// A node that the waiting pod's spread constraints count came, or left or joined one of their domains.
-pub(super) fn domains_changed(pod: &PodSpec, old: Option<&Node>, new: &Node) -> bool {
+/// The waiting pod counts in other constraints of its own than before, or tolerates taints that decide which nodes count
+/// (kube-scheduler: PodTopologySpread).
+pub(super) fn own_spread_changed(old: &Pod, new: &Pod, wishes: &Wishes) -> bool {
+    let honours_taints = wishes.spread.iter().any(|own| own.honours_taints);
+    (honours_taints && tolerations(old) != tolerations(new)) || counted_otherwise(wishes, old, new)
+}
+
+fn counted_otherwise(wishes: &Wishes, old: &Pod, new: &Pod) -> bool {
+    let mut constraints = wishes.spread.iter();
+    constraints.any(|own| own.counts(old) != own.counts(new))
+}
+
+/// A node that the waiting pod's spread constraints count came, or left or joined one of their domains
+/// (kube-scheduler: PodTopologySpread).
+pub(super) fn domains_changed(_: &Pod, wishes: &Wishes, old: Option<&Node>, new: &Node) -> bool {
     let Some(old) = old else {
-        return has_spread_keys(pod, new);
+        return has_spread_keys(wishes, new);
     };
-    let (before, after) = (has_spread_keys(pod, old), has_spread_keys(pod, new));
+    let (before, after) = (has_spread_keys(wishes, old), has_spread_keys(wishes, new));
     let moved = || {
-        let domain = |node: &Node, key: &str| {
-            let labels = node.metadata.labels.as_ref()?;
-            labels.get(key).cloned()
-        };
-        constraints(Some(pod)).any(|constraint| {
-            domain(old, &constraint.topology_key) != domain(new, &constraint.topology_key)
-        })
+        let mut constraints = wishes.spread.iter();
+        constraints.any(|own| domain(old, &own.topology_key) != domain(new, &own.topology_key))
     };
-    let taints = |node: &Node| node.spec.as_ref().and_then(|spec| spec.taints.clone());
-    before != after || (after && (moved() || (honours_taints(pod) && taints(old) != taints(new))))
+    let taints = |node: &Node| {
+        let spec = node.spec.as_ref();
+        spec.and_then(|spec| spec.taints.clone())
+            .unwrap_or_default()
+    };
+    before != after || (after && (moved() || taints(old) != taints(new)))
 }
 
 /// Whether a node has all the keys by which the pod is spread.
-pub(super) fn has_spread_keys(pod: &PodSpec, node: &Node) -> bool {
-    let labels = node.metadata.labels.as_ref();
-    let has = |key: &String| labels.is_some_and(|labels| labels.contains_key(key));
-    let mut keys = constraints(Some(pod)).map(|constraint| &constraint.topology_key);
-    constraints(Some(pod)).next().is_some() && keys.all(has)
+pub(super) fn has_spread_keys(wishes: &Wishes, node: &Node) -> bool {
+    let has = |own: &wishes::Constraint| domain(node, &own.topology_key).is_some();
+    !wishes.spread.is_empty() && wishes.spread.iter().all(has)
 }
 
-/// Whether taints decide which nodes a spread constraint counts.
-pub(super) fn honours_taints(pod: &PodSpec) -> bool {
-    constraints(Some(pod))
-        .any(|constraint| constraint.node_taints_policy.as_deref() == Some("Honor"))
-}
-
-fn constraints(pod: Option<&PodSpec>) -> impl Iterator<Item = &TopologySpreadConstraint> {
-    let all = pod.into_iter();
-    all.flat_map(|spec| spec.topology_spread_constraints.iter().flatten())
-        .filter(|constraint| constraint.when_unsatisfiable == "DoNotSchedule")
-}
-
-fn labels(pod: &Pod) -> Labels {
-    pod.metadata.labels.clone().unwrap_or_default()
-}
-
-fn selects(
-    selector: Option<&k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector>,
-    labels: &Labels,
-) -> bool {
-    ownership::selector(selector).is_some_and(|selector| selector.matches(labels))
+fn domain<'n>(node: &'n Node, key: &str) -> Option<&'n str> {
+    let labels = node.metadata.labels.as_ref()?;
+    labels.get(key).map(String::as_str)
 }
 
 #[cfg(test)]
-mod tests {
-    use std::sync::Arc;
-
-    use serde_json::{Value, json};
-
-    use super::*;
-
-    fn pod(app: &str, spec: Value) -> Arc<Pod> {
-        let mut spec = spec;
-        if spec["containers"].is_null() {
-            spec["containers"] = json!([]);
-        }
-        let pod = json!({ "metadata": { "name": app, "namespace": "ns", "labels": { "app": app } }, "spec": spec });
-        Arc::new(serde_json::from_value(pod).expect("a pod"))
-    }
-
-    fn terms(kind: &str, app: &str) -> Value {
-        let term =
-            json!({ "topologyKey": "zone", "labelSelector": { "matchLabels": { "app": app } } });
-        json!({ "affinity": { kind: { "requiredDuringSchedulingIgnoredDuringExecution": [term] } } })
-    }
-
-    #[test]
-    fn a_pod_waits_for_the_pod_it_wants_near_not_for_any() {
-        let waiting = pod("a", terms("podAffinity", "web"));
-        let added = |app| Event::PodAdded(pod(app, json!({})));
-        assert!(neighbours_changed(&waiting, &added("web")));
-        assert!(!neighbours_changed(&waiting, &added("db")));
-        let gone = Event::PodDeleted(pod("web", json!({})));
-        assert!(!neighbours_changed(&waiting, &gone));
-        let labelled = Event::PodLabels {
-            old: pod("db", json!({})),
-            new: pod("web", json!({})),
-        };
-        assert!(neighbours_changed(&waiting, &labelled));
-    }
-
-    #[test]
-    fn a_pod_waits_for_the_end_of_the_pod_it_keeps_away_from_and_of_the_one_that_keeps_it_away() {
-        let waiting = pod("a", terms("podAntiAffinity", "web"));
-        let gone = |app| Event::PodDeleted(pod(app, json!({})));
-        assert!(neighbours_changed(&waiting, &gone("web")));
-        assert!(!neighbours_changed(&waiting, &gone("db")));
-        let keeper = Event::PodDeleted(pod("db", terms("podAntiAffinity", "a")));
-        assert!(neighbours_changed(&pod("a", json!({})), &keeper));
-        assert!(!neighbours_changed(&pod("b", json!({})), &keeper));
-    }
-
-    #[test]
-    fn a_spread_pod_is_woken_by_the_pods_its_constraint_counts_in_its_namespace() {
-        let constraint = json!({
-            "topologySpreadConstraints": [{
-                "maxSkew": 1, "topologyKey": "zone", "whenUnsatisfiable": "DoNotSchedule",
-                "labelSelector": { "matchLabels": { "app": "web" } },
-            }],
-        });
-        let waiting = pod("web", constraint);
-        assert!(spread_changed(
-            &waiting,
-            &Event::PodDeleted(pod("web", json!({})))
-        ));
-        assert!(!spread_changed(
-            &waiting,
-            &Event::PodDeleted(pod("db", json!({})))
-        ));
-        let mut elsewhere = Pod::clone(&pod("web", json!({})));
-        elsewhere.metadata.namespace = Some("other".into());
-        assert!(!spread_changed(
-            &waiting,
-            &Event::PodAdded(Arc::new(elsewhere))
-        ));
-        let node = |labels: Value| -> Node {
-            serde_json::from_value(json!({ "metadata": { "name": "n", "labels": labels } }))
-                .expect("a node")
-        };
-        let spec = waiting.spec.as_ref().expect("a spec");
-        let (bare, zoned) = (node(json!({})), node(json!({ "zone": "a" })));
-        assert!(domains_changed(spec, None, &zoned) && !domains_changed(spec, None, &bare));
-        assert!(domains_changed(spec, Some(&zoned), &bare));
-        assert!(!domains_changed(spec, Some(&zoned), &zoned));
-        assert!(has_spread_keys(spec, &zoned) && !has_spread_keys(spec, &bare));
-    }
-
-    #[test]
-    fn a_pod_waits_for_the_host_port_it_wants() {
-        let with_port = |port: i32| {
-            let container =
-                json!({ "name": "c", "ports": [{ "containerPort": 80, "hostPort": port }] });
-            pod("a", json!({ "containers": [container] }))
-        };
-        let waiting = with_port(80);
-        assert!(ports_freed(&waiting, &Event::PodDeleted(with_port(80))));
-        assert!(!ports_freed(&waiting, &Event::PodDeleted(with_port(81))));
-        assert!(!ports_freed(&waiting, &Event::PodAdded(with_port(80))));
-    }
-
-    #[test]
-    fn room_that_was_held_helps_pods_of_the_same_priority_and_below() {
-        let of = |priority: i32| pod("a", json!({ "priority": priority }));
-        let dropped = Event::NominationDropped(of(10));
-        assert!(resources_freed(&of(10), &dropped));
-        assert!(!resources_freed(&of(11), &dropped));
-    }
-
-    #[test]
-    fn a_pod_that_shrinks_helps_those_that_want_what_it_gives_up() {
-        let requesting = |resource: &str, amount: &str| {
-            let container =
-                json!({ "name": "c", "resources": { "requests": { resource: amount } } });
-            pod("a", json!({ "containers": [container] }))
-        };
-        let shrunk = Event::PodScaledDown {
-            old: requesting("cpu", "2"),
-            new: requesting("cpu", "1"),
-        };
-        assert!(resources_freed(&requesting("cpu", "1"), &shrunk));
-        assert!(!resources_freed(&requesting("memory", "1Gi"), &shrunk));
-    }
-}
+mod tests;

@@ -1,13 +1,16 @@
 //! The scheduler: kube-scheduler's queue and effects around the engine's decisions.
 //!
-//! `driver` is the loop, [`queue`] says which pod is tried next, [`wake`] is the table of which events help which
-//! refused pod, [`config`] reads its configuration file, and `writer` carries decisions to the API server. What a decision is lies in the engine.
+//! `driver` is the loop over what `watch` sees, [`queue`] says which pod is tried next, [`wake`] is the table of which events
+//! help which refused pod by what it [`wishes`], [`config`] reads its configuration file, and `writer` carries decisions to
+//! the API server. What a decision is lies in the engine.
 
 pub mod config;
 mod driver;
 mod hints;
 pub mod queue;
 pub mod wake;
+mod watch;
+pub mod wishes;
 mod writer;
 
 pub use driver::{start_over, start_with};
@@ -25,6 +28,3 @@ pub fn start(context: &Context, os_counts: bool) {
     );
     start_over(context, &state, 0);
 }
-
-/// The component that events and conditions name.
-const COMPONENT: &str = "default-scheduler";

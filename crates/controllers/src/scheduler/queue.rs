@@ -14,9 +14,12 @@ use std::{
 
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::core::v1::Pod;
-use rustc_hash::FxHashMap;
+use rustc_hash::{FxHashMap, FxHashSet};
 
-use super::wake::{self, Event, Plugins};
+use super::{
+    wake::{self, Event, Plugins},
+    wishes::Wishes,
+};
 
 /// How long a pod waits after it was refused: twice as long each time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -61,11 +64,17 @@ pub const STALE_CHECK: SignedDuration = SignedDuration::from_secs(30);
 pub struct Entry {
     /// The pod as last seen.
     pub pod: Arc<Pod>,
+    /// The pod's uid.
+    key: Arc<str>,
     /// How often plugins have refused it.
     refusals: u32,
     /// How often trying it failed for another reason, since plugins last had a say.
     failures: u32,
     rejectors: Plugins,
+    /// What it waits for, since plugins refused it.
+    wishes: Wishes,
+    /// Pods are being evicted for it: until they all are, trying it again would evict others too.
+    evicting: bool,
     backoff: Backoff,
     /// When it came, or last came back.
     since: Timestamp,
@@ -92,6 +101,8 @@ pub struct SchedulingQueue {
     active: BTreeMap<Order, Arc<str>>,
     backing_off: BTreeSet<(Timestamp, Order, Arc<str>)>,
     erring: BTreeSet<(Timestamp, Order, Arc<str>)>,
+    /// The unschedulable pods by who refused them.
+    waiting: FxHashMap<Plugins, FxHashSet<Arc<str>>>,
     /// Pods that were handed out and not given back, with what became known of them since.
     out: FxHashMap<Arc<str>, Option<Arc<Pod>>>,
     sequence: u64,
@@ -110,17 +121,20 @@ impl SchedulingQueue {
     /// A pending pod appeared or changed.
     pub fn set(&mut self, pod: Arc<Pod>, now: Timestamp) {
         let key = key(&pod);
-        if let Some(newer) = self.out.get_mut(&key) {
+        if let Some(newer) = self.out.get_mut(key) {
             *newer = Some(pod);
             return;
         }
-        let Some((mut entry, place)) = self.take(&key) else {
+        let Some((mut entry, place)) = self.take(key) else {
             self.sequence += 1;
             let entry = Entry {
+                key: key.into(),
                 pod,
                 refusals: 0,
                 failures: 0,
                 rejectors: Plugins::default(),
+                wishes: Wishes::default(),
+                evicting: false,
                 backoff: self.backoff,
                 since: now,
                 sequence: self.sequence,
@@ -130,24 +144,23 @@ impl SchedulingQueue {
             } else {
                 Place::Active
             };
-            return self.put(key, entry, place);
+            return self.put(entry, place);
         };
-        let helped = wake::own_change_wakes(&entry.pod, &pod, entry.rejectors);
-        entry.pod = pod;
+        let helped = entry.renew(pod);
         let place = match place {
             Place::Gated if is_gated(&entry.pod) => Place::Gated,
             Place::Gated => Place::Active,
-            Place::Unschedulable if helped => entry.woken(now),
+            Place::Unschedulable if helped && !entry.evicting => entry.woken(now),
             place => place,
         };
-        self.put(key, entry, place);
+        self.put(entry, place);
     }
 
     /// A pod is gone, or bound.
     pub fn remove(&mut self, pod: &Pod) {
         let key = key(pod);
-        self.out.remove(&key);
-        self.take(&key);
+        self.out.remove(key);
+        self.take(key);
     }
 
     /// Hands out up to `count` pods to be tried, best first. When none is active, the refused one closest to the end of
@@ -165,20 +178,30 @@ impl SchedulingQueue {
         keys.into_iter().filter_map(hand_out).collect()
     }
 
-    /// A pod that was handed out got its node.
+    /// A pod that was handed out got its node, or will not be tried again.
     pub fn placed(&mut self, entry: &Entry) {
-        self.out.remove(&key(&entry.pod));
+        self.out.remove(&entry.key);
     }
 
-    /// A pod that was handed out was refused by `rejectors`. If there are none (a cluster without nodes), no event could
-    /// be known to help, so the pod is tried again after its back-off.
-    pub fn refused(&mut self, mut entry: Entry, rejectors: Plugins, now: Timestamp) {
+    /// A pod that was handed out was refused by `rejectors`, and now waits for `wishes`. If nobody refused it (a cluster
+    /// without nodes), no event could be known to help, so the pod is tried again after its back-off. While pods are
+    /// `evicting` for it nothing wakes it (kube-scheduler: DefaultPreemption's PreEnqueue).
+    pub fn refused(
+        &mut self,
+        mut entry: Entry,
+        rejectors: Plugins,
+        wishes: Wishes,
+        evicting: bool,
+        now: Timestamp,
+    ) {
         if rejectors.is_empty() {
             return self.failed(entry, now);
         }
         entry.refusals += 1;
         entry.failures = 0;
         entry.rejectors = rejectors;
+        entry.wishes = wishes;
+        entry.evicting = evicting;
         self.give_back(entry, Place::Unschedulable, now);
     }
 
@@ -186,37 +209,76 @@ impl SchedulingQueue {
     pub fn failed(&mut self, mut entry: Entry, now: Timestamp) {
         entry.failures += 1;
         entry.rejectors = Plugins::default();
+        entry.wishes = Wishes::default();
         entry.since = now;
         let until = entry.backoff_ends();
         self.give_back(entry, Place::Erring(until), now);
     }
 
     fn give_back(&mut self, mut entry: Entry, place: Place, now: Timestamp) {
-        let key = key(&entry.pod);
         // What is not out any more was removed while it was tried.
-        let Some(newer) = self.out.remove(&key) else {
+        let Some(newer) = self.out.remove(&entry.key) else {
             return;
         };
         entry.since = now;
-        let helped = newer
-            .as_ref()
-            .is_some_and(|newer| wake::own_change_wakes(&entry.pod, newer, entry.rejectors));
-        entry.pod = newer.unwrap_or(entry.pod);
-        let place = if helped { entry.woken(now) } else { place };
-        self.put(key, entry, place);
+        let helped = newer.is_some_and(|newer| entry.renew(newer));
+        let place = match helped && !entry.evicting {
+            true => entry.woken(now),
+            false => place,
+        };
+        self.put(entry, place);
+    }
+
+    /// All pods but the last are evicted for a pod, and that one is about to be: its end wakes it as any event does.
+    pub fn evicted(&mut self, uid: &str) {
+        if let Some((entry, _)) = self.entries.get_mut(uid) {
+            entry.evicting = false;
+        }
+    }
+
+    /// A pod is to be tried again, whatever happens (kube-scheduler: `Activate`).
+    pub fn activate(&mut self, uid: &str) {
+        self.evicted(uid);
+        let waits = |(_, place): &(Entry, Place)| {
+            matches!(place, Place::Unschedulable | Place::BackingOff(_))
+        };
+        if self.entries.get(uid).is_some_and(waits) {
+            self.relocate(uid, |_| Place::Active);
+        }
+    }
+
+    /// Whether any pod waits that this event could help, by who refused it.
+    pub fn cares_for(&self, event: &Event) -> bool {
+        let interests = event.interests();
+        self.waiting
+            .keys()
+            .any(|rejectors| rejectors.meets(interests))
     }
 
     /// Wakes the pods that any of these events may help.
     pub fn notify(&mut self, events: &[Event], now: Timestamp) {
-        let waiting = self
-            .entries
+        let events: Vec<_> = events
             .iter()
-            .filter(|(_, (_, place))| *place == Place::Unschedulable);
-        let helped = waiting.filter(|(_, (entry, _))| {
-            let helps = |event| wake::wakes(&entry.pod, entry.rejectors, event);
-            events.iter().any(helps)
-        });
-        let helped: Vec<_> = helped.map(|(key, _)| Arc::clone(key)).collect();
+            .map(|event| (event, event.interests()))
+            .collect();
+        let mut helped = Vec::new();
+        for (rejectors, keys) in &self.waiting {
+            let of_interest = events
+                .iter()
+                .filter(|(_, interests)| rejectors.meets(*interests));
+            let of_interest: Vec<_> = of_interest.map(|(event, _)| *event).collect();
+            if of_interest.is_empty() {
+                continue;
+            }
+            let is_helped = |key: &&Arc<str>| {
+                self.entries.get(*key).is_some_and(|(entry, _)| {
+                    let helps =
+                        |event: &&Event| wake::wakes(&entry.pod, *rejectors, &entry.wishes, event);
+                    !entry.evicting && of_interest.iter().any(helps)
+                })
+            };
+            helped.extend(keys.iter().filter(is_helped).cloned());
+        }
         for key in helped {
             self.relocate(&key, |entry| entry.woken(now));
         }
@@ -245,15 +307,14 @@ impl SchedulingQueue {
 
     /// Wakes pods that have waited for more than five minutes.
     pub fn flush_stale(&mut self, now: Timestamp) {
-        let stale = |(entry, place): &(Entry, Place)| {
-            *place == Place::Unschedulable && now.duration_since(entry.since) > STALE
+        let is_stale = |key: &&Arc<str>| {
+            let entry = self.entries.get(*key);
+            entry.is_some_and(|(entry, _)| {
+                !entry.evicting && now.duration_since(entry.since) > STALE
+            })
         };
-        let stale: Vec<_> = self
-            .entries
-            .iter()
-            .filter(|(_, at)| stale(at))
-            .map(|(key, _)| Arc::clone(key))
-            .collect();
+        let waiting = self.waiting.values().flatten();
+        let stale: Vec<_> = waiting.filter(is_stale).cloned().collect();
         for key in stale {
             self.relocate(&key, |entry| entry.woken(now));
         }
@@ -278,19 +339,15 @@ impl SchedulingQueue {
         depth
     }
 
-    /// Whether any pod waits for an event.
-    pub fn has_unschedulable(&self) -> bool {
-        self.entries.len() > self.active.len() + self.backing_off.len() + self.erring.len()
-    }
-
-    fn relocate(&mut self, key: &Arc<str>, to: impl FnOnce(&Entry) -> Place) {
+    fn relocate(&mut self, key: &str, to: impl FnOnce(&Entry) -> Place) {
         if let Some((entry, _)) = self.take(key) {
             let place = to(&entry);
-            self.put(Arc::clone(key), entry, place);
+            self.put(entry, place);
         }
     }
 
-    fn put(&mut self, key: Arc<str>, entry: Entry, place: Place) {
+    fn put(&mut self, entry: Entry, place: Place) {
+        let key = Arc::clone(&entry.key);
         match place {
             Place::Active => {
                 self.active.insert(entry.order(), Arc::clone(&key));
@@ -302,25 +359,36 @@ impl SchedulingQueue {
             Place::Erring(until) => {
                 self.erring.insert((until, entry.order(), Arc::clone(&key)));
             }
-            Place::Unschedulable | Place::Gated => {}
+            Place::Unschedulable => {
+                let alike = self.waiting.entry(entry.rejectors).or_default();
+                alike.insert(Arc::clone(&key));
+            }
+            Place::Gated => {}
         }
         self.entries.insert(key, (entry, place));
     }
 
-    fn take(&mut self, key: &Arc<str>) -> Option<(Entry, Place)> {
-        let (entry, place) = self.entries.remove(key)?;
+    fn take(&mut self, key: &str) -> Option<(Entry, Place)> {
+        let (key, (entry, place)) = self.entries.remove_entry(key)?;
         match place {
             Place::Active => {
                 self.active.remove(&entry.order());
             }
             Place::BackingOff(until) => {
-                self.backing_off
-                    .remove(&(until, entry.order(), Arc::clone(key)));
+                self.backing_off.remove(&(until, entry.order(), key));
             }
             Place::Erring(until) => {
-                self.erring.remove(&(until, entry.order(), Arc::clone(key)));
+                self.erring.remove(&(until, entry.order(), key));
             }
-            Place::Unschedulable | Place::Gated => {}
+            Place::Unschedulable => {
+                if let Some(alike) = self.waiting.get_mut(&entry.rejectors) {
+                    alike.remove(&key);
+                    if alike.is_empty() {
+                        self.waiting.remove(&entry.rejectors);
+                    }
+                }
+            }
+            Place::Gated => {}
         }
         Some((entry, place))
     }
@@ -335,6 +403,16 @@ impl Entry {
             .and_then(|spec| spec.priority)
             .unwrap_or(0);
         (Reverse(priority), self.since, self.sequence)
+    }
+
+    /// Replaces the pod by a newer version of it. Whether the change may help it where it was refused.
+    fn renew(&mut self, newer: Arc<Pod>) -> bool {
+        let old = std::mem::replace(&mut self.pod, newer);
+        if self.rejectors.is_empty() {
+            return false;
+        }
+        self.wishes = self.wishes.renewed(&self.pod, self.rejectors);
+        wake::own_change_wakes(&old, &self.pod, self.rejectors, &self.wishes)
     }
 
     /// Where an event moves it: to the active pods, unless it was refused too recently.
@@ -363,8 +441,8 @@ fn is_over(until: Timestamp, now: Timestamp) -> bool {
     until.as_second() < now.as_second()
 }
 
-fn key(pod: &Pod) -> Arc<str> {
-    pod.metadata.uid.as_deref().unwrap_or_default().into()
+fn key(pod: &Pod) -> &str {
+    pod.metadata.uid.as_deref().unwrap_or_default()
 }
 
 fn is_gated(pod: &Pod) -> bool {
@@ -375,162 +453,4 @@ fn is_gated(pod: &Pod) -> bool {
 }
 
 #[cfg(test)]
-mod tests {
-    use mullion_engine::Plugin;
-    use serde_json::json;
-
-    use super::*;
-
-    fn at(second: i64) -> Timestamp {
-        Timestamp::from_second(1_000 + second).expect("within range")
-    }
-
-    fn pod(name: &str, priority: i32) -> Arc<Pod> {
-        let pod = json!({ "metadata": { "name": name, "uid": name }, "spec": { "priority": priority, "containers": [] } });
-        Arc::new(serde_json::from_value(pod).expect("a pod"))
-    }
-
-    fn gated(name: &str) -> Arc<Pod> {
-        let mut pod = Pod::clone(&pod(name, 0));
-        pod.spec.as_mut().expect("a spec").scheduling_gates = Some(vec![Default::default()]);
-        Arc::new(pod)
-    }
-
-    fn names(entries: &[Entry]) -> Vec<&str> {
-        entries
-            .iter()
-            .map(|entry| entry.pod.metadata.name.as_deref().unwrap_or_default())
-            .collect()
-    }
-
-    fn fit() -> Plugins {
-        Plugins::from_iter([Plugin::NodeResourcesFit])
-    }
-
-    #[test]
-    fn pods_are_handed_out_by_priority_and_then_by_arrival() {
-        let mut queue = SchedulingQueue::default();
-        for (name, priority, second) in [("a", 0, 1), ("b", 10, 2), ("c", 0, 0), ("d", 10, 2)] {
-            queue.set(pod(name, priority), at(second));
-        }
-        assert_eq!(names(&queue.pop(3)), ["b", "d", "c"]);
-        assert_eq!(names(&queue.pop(3)), ["a"]);
-        assert!(!queue.has_work());
-    }
-
-    #[test]
-    fn a_refused_pod_waits_for_an_event_that_can_help_and_for_its_back_off() {
-        let mut queue = SchedulingQueue::default();
-        queue.set(pod("a", 0), at(0));
-        let entry = queue.pop(1).remove(0);
-        queue.refused(entry, fit(), at(0));
-        queue.notify(&[Event::PodAdded(pod("x", 0))], at(0));
-        assert_eq!(queue.depth(), [0, 0, 1, 0]);
-        queue.notify(&[Event::PodDeleted(pod("x", 0))], at(0));
-        assert_eq!(queue.depth(), [0, 1, 0, 0]);
-        queue.flush_backoff(at(1));
-        assert_eq!(queue.depth(), [0, 1, 0, 0]);
-        queue.flush_backoff(at(2));
-        assert_eq!(queue.depth(), [1, 0, 0, 0]);
-    }
-
-    #[test]
-    fn a_pod_refused_by_nobody_is_tried_again_without_an_event() {
-        let mut queue = SchedulingQueue::default();
-        queue.set(pod("a", 0), at(0));
-        let entry = queue.pop(1).remove(0);
-        queue.refused(entry, Plugins::default(), at(0));
-        assert!(!queue.has_work());
-        queue.flush_backoff(at(2));
-        assert_eq!(names(&queue.pop(5)), ["a"]);
-    }
-
-    #[test]
-    fn an_event_after_the_back_off_makes_the_pod_active_at_once() {
-        let mut queue = SchedulingQueue::default();
-        queue.set(pod("a", 0), at(0));
-        let entry = queue.pop(1).remove(0);
-        queue.refused(entry, fit(), at(0));
-        queue.notify(&[Event::PodDeleted(pod("x", 0))], at(2));
-        assert_eq!(queue.depth(), [1, 0, 0, 0]);
-    }
-
-    #[test]
-    fn rejections_in_a_row_back_off_one_two_four_eight_and_then_ten_seconds() {
-        let mut queue = SchedulingQueue::default();
-        queue.set(pod("a", 0), at(0));
-        let mut waits = Vec::new();
-        for now in (0..6).map(|round| at(round * 60)) {
-            queue.flush_stale(now + SignedDuration::from_secs(600));
-            queue.flush_backoff(now);
-            let entry = queue.pop(1).remove(0);
-            queue.refused(entry, fit(), now);
-            let (entry, _) = queue.entries.values().next().expect("it waits");
-            waits.push(entry.backoff_ends().as_second() - now.as_second());
-        }
-        assert_eq!(waits, [1, 2, 4, 8, 10, 10]);
-    }
-
-    #[test]
-    fn a_pod_that_backs_off_is_handed_out_when_there_is_nothing_else_to_do() {
-        let mut queue = SchedulingQueue::default();
-        queue.set(pod("a", 0), at(0));
-        let entry = queue.pop(1).remove(0);
-        queue.refused(entry, fit(), at(0));
-        queue.notify(&[Event::PodDeleted(pod("x", 0))], at(0));
-        queue.set(pod("b", 0), at(0));
-        assert_eq!(names(&queue.pop(5)), ["b"]);
-        let entry = queue.pop(5).remove(0);
-        queue.failed(entry, at(0));
-        assert!(
-            !queue.has_work(),
-            "after an error the back-off is waited out"
-        );
-        queue.flush_backoff(at(2));
-        assert_eq!(names(&queue.pop(5)), ["a"]);
-    }
-
-    #[test]
-    fn a_pod_that_nothing_woke_for_five_minutes_is_tried_again() {
-        let mut queue = SchedulingQueue::default();
-        queue.set(pod("a", 0), at(0));
-        let entry = queue.pop(1).remove(0);
-        queue.refused(entry, fit(), at(0));
-        queue.flush_stale(at(300));
-        assert_eq!(queue.depth(), [0, 0, 1, 0]);
-        queue.flush_stale(at(301));
-        assert_eq!(queue.depth(), [1, 0, 0, 0]);
-    }
-
-    #[test]
-    fn a_gated_pod_waits_until_its_last_gate_is_gone() {
-        let mut queue = SchedulingQueue::default();
-        queue.set(gated("a"), at(0));
-        queue.notify(&[Event::PodDeleted(pod("x", 0))], at(5));
-        queue.flush_stale(at(1_000));
-        assert_eq!(queue.depth(), [0, 0, 0, 1]);
-        queue.set(pod("a", 0), at(6));
-        assert_eq!(queue.depth(), [1, 0, 0, 0]);
-    }
-
-    #[test]
-    fn what_changes_while_a_pod_is_tried_counts_when_it_comes_back() {
-        let mut queue = SchedulingQueue::default();
-        queue.set(pod("a", 0), at(0));
-        queue.set(pod("b", 0), at(0));
-        let mut entries = queue.pop(2);
-        let mut tolerating = Pod::clone(&pod("a", 0));
-        tolerating.spec.as_mut().expect("a spec").tolerations = Some(vec![Default::default()]);
-        queue.set(Arc::new(tolerating), at(1));
-        queue.remove(&pod("b", 0));
-        let rejectors = Plugins::from_iter([Plugin::TaintToleration]);
-        let (b, a) = (entries.remove(1), entries.remove(0));
-        queue.refused(b, rejectors, at(1));
-        queue.refused(a, rejectors, at(1));
-        assert_eq!(
-            queue.depth(),
-            [0, 1, 0, 0],
-            "a's toleration may help it, b is gone"
-        );
-    }
-}
+mod tests;

@@ -1,16 +1,18 @@
 //! Which events can make which refused pod schedulable: kube-scheduler's queueing hints, as a table.
 //!
 //! A pod that was refused is tried again only when something happens that one of its rejectors cares about. The table
-//! says what each plugin cares about; a hint (see [`super::hints`]) looks at the object concerned, so that a node that
-//! could not take the pod anyway does not wake it.
+//! says what each plugin cares about (upstream: `EventsToRegister`); a hint (see [`super::hints`]) looks at the object
+//! concerned, so that a node that could not take the pod anyway does not wake it.
 
 use std::sync::Arc;
 
-use k8s_openapi::api::core::v1::{Node, Pod, PodSpec};
+use k8s_openapi::api::core::v1::{Node, Pod};
 use mullion_engine::Plugin;
 
-use super::hints::{self, NodeHint, PodHint};
-use crate::state::requests::pod_requests;
+use super::{
+    hints::{self, NodeHint, OwnHint, PodHint},
+    wishes::{self, Wishes},
+};
 
 /// Something that happened in the cluster.
 #[derive(Clone, Debug)]
@@ -54,15 +56,12 @@ impl Event {
     /// Whether another event says nothing that this one does not: pods of one template mean the same to whoever waits.
     pub fn covers(&self, other: &Self) -> bool {
         let same = |one: &Pod, other: &Pod| {
-            let spec = |pod: &Pod| {
-                pod.spec
-                    .as_ref()
-                    .map(|spec| (spec.priority, spec.containers.len()))
-            };
+            let spec = |pod: &Pod| pod.spec.as_ref().map(|spec| spec.priority);
             one.metadata.namespace == other.metadata.namespace
                 && one.metadata.labels == other.metadata.labels
                 && spec(one) == spec(other)
                 && hints::host_ports(one).eq(hints::host_ports(other))
+                && wishes::affinity(one) == wishes::affinity(other)
         };
         match (self, other) {
             (Self::PodAdded(one), Self::PodAdded(other))
@@ -70,6 +69,12 @@ impl Event {
             | (Self::NominationDropped(one), Self::NominationDropped(other)) => same(one, other),
             _ => false,
         }
+    }
+
+    /// The plugins that care about what happened, whatever it happened to.
+    pub fn interests(&self) -> Plugins {
+        let caring = TABLE.iter().filter(|cares| cares.registers(self));
+        caring.map(|cares| cares.plugin).collect()
     }
 }
 
@@ -110,10 +115,16 @@ impl NodeChanges {
     pub fn any(self) -> bool {
         self.allocatable || self.labels || self.taints
     }
+
+    fn meets(self, other: Self) -> bool {
+        (self.allocatable && other.allocatable)
+            || (self.labels && other.labels)
+            || (self.taints && other.taints)
+    }
 }
 
 /// A set of plugins.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Plugins(u32);
 
 impl Plugins {
@@ -125,6 +136,11 @@ impl Plugins {
     /// Whether a plugin is in the set.
     pub fn contains(self, plugin: Plugin) -> bool {
         self.0 & (1 << plugin as u32) != 0
+    }
+
+    /// Whether a plugin is in both sets.
+    pub fn meets(self, other: Self) -> bool {
+        self.0 & other.0 != 0
     }
 
     /// Whether there is none.
@@ -146,79 +162,116 @@ struct Cares {
     plugin: Plugin,
     /// Respects in which a node's change matters; its appearance always does.
     node: NodeChanges,
-    hint: NodeHint,
-    node_deleted: fn(&PodSpec, &Node) -> bool,
-    pod: PodHint,
+    node_hint: NodeHint,
+    node_deleted: Option<fn(&Wishes, &Node) -> bool>,
+    pods: PodChanges,
+    pod_hint: PodHint,
+    own_hint: OwnHint,
 }
 
-const NOTHING: NodeChanges = NodeChanges {
+/// What of other pods matters.
+#[derive(Clone, Copy)]
+struct PodChanges {
+    added: bool,
+    labels: bool,
+    scaled_down: bool,
+    deleted: bool,
+}
+
+const NO_CHANGE: NodeChanges = NodeChanges {
     allocatable: false,
     labels: false,
     taints: false,
 };
 const LABELS: NodeChanges = NodeChanges {
     labels: true,
-    ..NOTHING
+    ..NO_CHANGE
 };
 const TAINTS: NodeChanges = NodeChanges {
     taints: true,
-    ..NOTHING
+    ..NO_CHANGE
 };
-const ALLOCATABLE: NodeChanges = NodeChanges {
-    allocatable: true,
-    ..NOTHING
+const NO_POD: PodChanges = PodChanges {
+    added: false,
+    labels: false,
+    scaled_down: false,
+    deleted: false,
+};
+const NEIGHBOURS: PodChanges = PodChanges {
+    added: true,
+    labels: true,
+    scaled_down: false,
+    deleted: true,
 };
 
-const NODES_ONLY: Cares = Cares {
+const NEW_NODES_ONLY: Cares = Cares {
     plugin: Plugin::NodeName,
-    node: NOTHING,
-    hint: hints::any_node,
-    node_deleted: |_, _| false,
-    pod: |_, _| false,
+    node: NO_CHANGE,
+    node_hint: hints::any_node,
+    node_deleted: None,
+    pods: NO_POD,
+    pod_hint: |_, _, _| false,
+    own_hint: |_, _, _| false,
 };
 
 const TABLE: [Cares; 10] = [
+    // What narrows the nodes before any filter is node affinity to names.
     Cares {
         plugin: Plugin::PreFilter,
         node: LABELS,
-        hint: hints::affinity_now_fits,
-        ..NODES_ONLY
+        node_hint: hints::affinity_now_fits,
+        ..NEW_NODES_ONLY
     },
     Cares {
         plugin: Plugin::NodeUnschedulable,
         node: TAINTS,
-        hint: hints::not_cordoned,
-        ..NODES_ONLY
+        node_hint: hints::now_uncordoned,
+        own_hint: hints::cordon_now_tolerated,
+        ..NEW_NODES_ONLY
     },
-    NODES_ONLY,
+    NEW_NODES_ONLY,
     Cares {
         plugin: Plugin::TaintToleration,
         node: TAINTS,
-        hint: hints::taints_now_tolerated,
-        ..NODES_ONLY
+        node_hint: hints::taints_now_tolerated,
+        own_hint: hints::tolerations_added,
+        ..NEW_NODES_ONLY
     },
     Cares {
         plugin: Plugin::NodeAffinity,
         node: LABELS,
-        hint: hints::affinity_now_fits,
-        ..NODES_ONLY
+        node_hint: hints::affinity_now_fits,
+        ..NEW_NODES_ONLY
     },
     Cares {
         plugin: Plugin::OperatingSystem,
         node: LABELS,
-        ..NODES_ONLY
+        ..NEW_NODES_ONLY
     },
     Cares {
         plugin: Plugin::NodePorts,
-        pod: hints::ports_freed,
-        ..NODES_ONLY
+        pods: PodChanges {
+            deleted: true,
+            ..NO_POD
+        },
+        pod_hint: hints::ports_freed,
+        ..NEW_NODES_ONLY
     },
     Cares {
         plugin: Plugin::NodeResourcesFit,
-        node: ALLOCATABLE,
-        hint: hints::fits_when_empty,
-        pod: hints::resources_freed,
-        ..NODES_ONLY
+        node: NodeChanges {
+            allocatable: true,
+            ..NO_CHANGE
+        },
+        node_hint: hints::fits_when_empty,
+        pods: PodChanges {
+            scaled_down: true,
+            deleted: true,
+            ..NO_POD
+        },
+        pod_hint: hints::resources_freed,
+        own_hint: hints::scaled_down,
+        ..NEW_NODES_ONLY
     },
     Cares {
         plugin: Plugin::PodTopologySpread,
@@ -227,236 +280,61 @@ const TABLE: [Cares; 10] = [
             taints: true,
             allocatable: false,
         },
-        hint: hints::domains_changed,
-        node_deleted: hints::has_spread_keys,
-        pod: hints::spread_changed,
+        node_hint: hints::domains_changed,
+        node_deleted: Some(hints::has_spread_keys),
+        pods: NEIGHBOURS,
+        pod_hint: hints::spread_changed,
+        own_hint: hints::own_spread_changed,
     },
     Cares {
         plugin: Plugin::InterPodAffinity,
         node: LABELS,
-        pod: hints::neighbours_changed,
-        ..NODES_ONLY
+        node_hint: hints::neighbourhood_changed,
+        pods: NEIGHBOURS,
+        pod_hint: hints::neighbours_changed,
+        own_hint: hints::labels_changed,
+        ..NEW_NODES_ONLY
     },
 ];
 
+impl Cares {
+    fn registers(&self, event: &Event) -> bool {
+        match event {
+            Event::NodeAdded(_) => true,
+            Event::NodeUpdated { changes, .. } => self.node.meets(*changes),
+            Event::NodeDeleted(_) => self.node_deleted.is_some(),
+            Event::PodAdded(_) => self.pods.added,
+            Event::PodLabels { .. } => self.pods.labels,
+            Event::PodScaledDown { .. } => self.pods.scaled_down,
+            Event::PodDeleted(_) | Event::NominationDropped(_) => self.pods.deleted,
+        }
+    }
+}
+
 /// Whether `event` may help a pod that `rejectors` refused. A pod that no plugin refused waits for its back-off only.
-pub fn wakes(pod: &Pod, rejectors: Plugins, event: &Event) -> bool {
-    let Some(spec) = &pod.spec else { return false };
+pub fn wakes(pod: &Pod, rejectors: Plugins, wishes: &Wishes, event: &Event) -> bool {
     TABLE
         .iter()
-        .filter(|cares| rejectors.contains(cares.plugin))
+        .filter(|cares| rejectors.contains(cares.plugin) && cares.registers(event))
         .any(|cares| match event {
-            Event::NodeAdded(node) => (cares.hint)(spec, None, node),
-            Event::NodeUpdated { old, new, changes } => {
-                let matters = (cares.node.allocatable && changes.allocatable)
-                    || (cares.node.labels && changes.labels)
-                    || (cares.node.taints && changes.taints);
-                matters && (cares.hint)(spec, Some(old), new)
-            }
-            Event::NodeDeleted(node) => (cares.node_deleted)(spec, node),
+            Event::NodeAdded(node) => (cares.node_hint)(pod, wishes, None, node),
+            Event::NodeUpdated { old, new, .. } => (cares.node_hint)(pod, wishes, Some(old), new),
+            Event::NodeDeleted(node) => cares.node_deleted.is_some_and(|hint| hint(wishes, node)),
             Event::PodAdded(_)
             | Event::PodLabels { .. }
             | Event::PodScaledDown { .. }
             | Event::PodDeleted(_)
-            | Event::NominationDropped(_) => (cares.pod)(pod, event),
+            | Event::NominationDropped(_) => (cares.pod_hint)(pod, wishes, event),
         })
 }
 
-/// Whether a change of the waiting pod itself may help it.
-pub fn own_change_wakes(old: &Pod, new: &Pod, rejectors: Plugins) -> bool {
-    let (Some(before), Some(after)) = (&old.spec, &new.spec) else {
-        return false;
-    };
-    let count = |spec: &PodSpec| spec.tolerations.as_ref().map_or(0, Vec::len);
-    let tolerations = count(before) != count(after)
-        && (rejectors.contains(Plugin::TaintToleration)
-            || rejectors.contains(Plugin::NodeUnschedulable));
-    let labels = old.metadata.labels != new.metadata.labels
-        && (rejectors.contains(Plugin::PodTopologySpread)
-            || rejectors.contains(Plugin::InterPodAffinity));
-    let smaller = rejectors.contains(Plugin::NodeResourcesFit) && scaled_down(before, after);
-    let affinity = (before.affinity != after.affinity
-        || before.node_selector != after.node_selector)
-        && (rejectors.contains(Plugin::NodeAffinity) || rejectors.contains(Plugin::PreFilter));
-    let spread = rejectors.contains(Plugin::PodTopologySpread)
-        && before.tolerations != after.tolerations
-        && hints::honours_taints(after);
-    tolerations || labels || smaller || affinity || spread
-}
-
-/// Whether any request became smaller.
-pub fn scaled_down(before: &PodSpec, after: &PodSpec) -> bool {
-    if before.containers == after.containers && before.resources == after.resources {
-        return false;
-    }
-    let after = pod_requests(after);
-    pod_requests(before)
+/// Whether a change of the waiting pod itself may help it; `wishes` are those of its new version.
+pub fn own_change_wakes(old: &Pod, new: &Pod, rejectors: Plugins, wishes: &Wishes) -> bool {
+    let mut caring = TABLE
         .iter()
-        .any(|(name, amount)| after.get(name).copied().unwrap_or(0) < *amount)
+        .filter(|cares| rejectors.contains(cares.plugin));
+    caring.any(|cares| (cares.own_hint)(old, new, wishes))
 }
 
 #[cfg(test)]
-mod tests {
-    use serde_json::json;
-
-    use super::*;
-
-    fn pod() -> Pod {
-        serde_json::from_value(json!({
-            "metadata": { "name": "p" },
-            "spec": {
-                "nodeSelector": { "os": "windows" },
-                "tolerations": [{ "key": "os", "operator": "Exists" }],
-                "containers": [{ "name": "c", "resources": { "requests": { "cpu": "2" } } }],
-            },
-        }))
-        .expect("a pod")
-    }
-
-    fn node(os: &str, taint: &str, cpu: &str, cordoned: bool) -> Arc<Node> {
-        let node = json!({
-            "metadata": { "name": "n", "labels": { "os": os } },
-            "spec": { "unschedulable": cordoned, "taints": [{ "key": taint, "effect": "NoSchedule" }] },
-            "status": { "allocatable": { "cpu": cpu, "pods": "10" } },
-        });
-        Arc::new(serde_json::from_value(node).expect("a node"))
-    }
-
-    fn update(old: Arc<Node>, new: Arc<Node>) -> Event {
-        let changes = NodeChanges::between(&old, &new);
-        Event::NodeUpdated { old, new, changes }
-    }
-
-    fn bound(spec: serde_json::Value) -> Arc<Pod> {
-        let mut spec = spec;
-        spec["nodeName"] = json!("n");
-        if spec["containers"].is_null() {
-            spec["containers"] =
-                json!([{ "name": "c", "resources": { "requests": { "cpu": "1" } } }]);
-        }
-        Arc::new(
-            serde_json::from_value(json!({ "metadata": { "name": "b" }, "spec": spec }))
-                .expect("a pod"),
-        )
-    }
-
-    fn shrunk() -> Event {
-        let new = json!({ "containers": [{ "name": "c", "resources": { "requests": { "cpu": "500m" } } }] });
-        Event::PodScaledDown {
-            old: bound(json!({})),
-            new: bound(new),
-        }
-    }
-
-    #[test]
-    fn a_pod_is_woken_only_by_what_one_of_its_rejectors_cares_about() {
-        let good = || node("windows", "os", "4", false);
-        let cases = [
-            (
-                Plugin::NodeResourcesFit,
-                Event::PodDeleted(bound(json!({}))),
-                true,
-            ),
-            (Plugin::NodeResourcesFit, shrunk(), true),
-            (
-                Plugin::NodeResourcesFit,
-                Event::PodAdded(bound(json!({}))),
-                false,
-            ),
-            (Plugin::NodeResourcesFit, Event::NodeAdded(good()), true),
-            (
-                Plugin::NodeResourcesFit,
-                Event::NodeAdded(node("windows", "os", "1", false)),
-                false,
-            ),
-            (
-                Plugin::NodeResourcesFit,
-                update(node("windows", "os", "3", false), good()),
-                true,
-            ),
-            (
-                Plugin::NodeResourcesFit,
-                update(good(), node("windows", "os", "3", false)),
-                false,
-            ),
-            (
-                Plugin::NodeResourcesFit,
-                update(node("linux", "os", "4", false), good()),
-                false,
-            ),
-            (
-                Plugin::TaintToleration,
-                Event::NodeAdded(node("windows", "gpu", "4", false)),
-                false,
-            ),
-            (
-                Plugin::TaintToleration,
-                update(node("windows", "gpu", "4", false), good()),
-                true,
-            ),
-            (
-                Plugin::TaintToleration,
-                Event::PodDeleted(bound(json!({}))),
-                false,
-            ),
-            (
-                Plugin::NodeAffinity,
-                update(node("linux", "os", "4", false), good()),
-                true,
-            ),
-            (
-                Plugin::NodeAffinity,
-                Event::NodeAdded(node("linux", "os", "4", false)),
-                false,
-            ),
-            (
-                Plugin::NodeUnschedulable,
-                update(node("windows", "os", "4", true), good()),
-                true,
-            ),
-            (
-                Plugin::NodeUnschedulable,
-                update(good(), node("windows", "os", "4", true)),
-                false,
-            ),
-            (Plugin::PodTopologySpread, Event::NodeDeleted(good()), false),
-            (
-                Plugin::NodePorts,
-                Event::PodDeleted(bound(json!({}))),
-                false,
-            ),
-        ];
-        for (plugin, event, expected) in cases {
-            assert_eq!(
-                wakes(&pod(), Plugins::from_iter([plugin]), &event),
-                expected,
-                "{plugin:?} {event:?}"
-            );
-        }
-        assert!(
-            !wakes(
-                &pod(),
-                Plugins::default(),
-                &Event::PodDeleted(bound(json!({})))
-            ),
-            "nothing refused it"
-        );
-    }
-
-    #[test]
-    fn changes_of_the_pod_itself_wake_it_where_they_can_help() {
-        let (old, mut tolerating, mut smaller) = (pod(), pod(), pod());
-        let spec = tolerating.spec.as_mut().expect("a spec");
-        spec.tolerations
-            .as_mut()
-            .expect("tolerations")
-            .push(Default::default());
-        let spec = smaller.spec.as_mut().expect("a spec");
-        spec.containers[0].resources = None;
-        let wakes = |new: &Pod, plugin| own_change_wakes(&old, new, Plugins::from_iter([plugin]));
-        assert!(wakes(&tolerating, Plugin::TaintToleration));
-        assert!(!wakes(&tolerating, Plugin::NodeResourcesFit));
-        assert!(wakes(&smaller, Plugin::NodeResourcesFit));
-        assert!(!wakes(&old, Plugin::NodeResourcesFit));
-    }
-}
+mod tests;

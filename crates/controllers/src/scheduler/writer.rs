@@ -3,7 +3,7 @@
 //! A fixed number of writers work in parallel; writes about one pod go through one of them and keep their order.
 //! Responses are not decoded: the informers bring the outcome.
 
-use std::{sync::Arc, time::Duration};
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use k8s_openapi::{
     api::core::v1::{Pod, PodCondition},
@@ -17,7 +17,10 @@ use kube::{
 use serde_json::{Value, json};
 use tokio::sync::mpsc;
 
-use super::{COMPONENT, driver::Input, queue::Entry};
+use super::{
+    queue::Entry,
+    watch::{Input, scheduler_name},
+};
 use crate::{Context, EventType, Recorder};
 
 /// Number of writers.
@@ -34,6 +37,8 @@ pub(super) enum Write {
     Bind { entry: Box<Entry>, node: String },
     /// Says why a pod was not bound.
     Refuse(Box<Refusal>),
+    /// Says that a pod is not tried because it is being deleted.
+    Skip(Arc<Pod>),
 }
 
 /// Why a pod was not bound, and what is done about it.
@@ -43,9 +48,19 @@ pub(super) struct Refusal {
     /// `Unschedulable` or `SchedulerError`.
     pub(super) reason: &'static str,
     pub(super) message: String,
-    /// The node where room is made or held.
-    pub(super) nominated: Option<String>,
+    pub(super) nominated: Nomination,
     pub(super) victims: Vec<Victim>,
+}
+
+/// What becomes of the node that a refused pod is promised.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Nomination {
+    /// What it was.
+    Keep,
+    /// This one: room is made there.
+    Set(String),
+    /// None: no room can be made.
+    Clear,
 }
 
 /// A pod that makes room.
@@ -71,13 +86,22 @@ pub(super) struct Writers {
 }
 
 impl Writers {
-    pub(super) fn start(context: &Context, answers: mpsc::UnboundedSender<Input>) -> Self {
+    /// Writers whose events name the scheduler of the pod they are about, which is one of `names`.
+    pub(super) fn start<'n>(
+        context: &Context,
+        names: impl Iterator<Item = &'n String>,
+        answers: mpsc::UnboundedSender<Input>,
+    ) -> Self {
+        let recorders: BTreeMap<_, _> = names
+            .map(|name| (name.clone(), context.recorder(name)))
+            .collect();
+        let recorders = Arc::new(recorders);
         let queue = |_| {
             let (sender, receiver) = mpsc::unbounded_channel();
             let writer = Writer {
                 client: context.client.clone(),
                 context: context.clone(),
-                recorder: context.recorder(COMPONENT),
+                recorders: Arc::clone(&recorders),
                 answers: answers.clone(),
             };
             let shutdown = context.shutdown.clone();
@@ -95,6 +119,7 @@ impl Writers {
         let uid = match &write {
             Write::Bind { entry, .. } => entry.pod.metadata.uid.as_deref(),
             Write::Refuse(refusal) => refusal.pod.metadata.uid.as_deref(),
+            Write::Skip(pod) => pod.metadata.uid.as_deref(),
         };
         let bytes = uid.unwrap_or_default().bytes();
         let slot = bytes.fold(0usize, |hash, byte| {
@@ -108,7 +133,7 @@ impl Writers {
 struct Writer {
     client: Client,
     context: Context,
-    recorder: Recorder,
+    recorders: Arc<BTreeMap<String, Recorder>>,
     answers: mpsc::UnboundedSender<Input>,
 }
 
@@ -118,6 +143,13 @@ impl Writer {
             match write {
                 Write::Bind { entry, node } => self.bind(entry, &node).await,
                 Write::Refuse(refusal) => self.refuse(&refusal).await,
+                Write::Skip(pod) => {
+                    let (namespace, name) = (pod.namespace().unwrap_or_default(), pod.name_any());
+                    self.warn(
+                        &pod,
+                        format!("skip schedule deleting pod: {namespace}/{name}"),
+                    );
+                }
             }
         }
     }
@@ -135,16 +167,12 @@ impl Writer {
         .await
         {
             Ok(()) => {
-                let message = format!("Successfully assigned {namespace}/{name} to {node}");
-                let object = pod.object_ref(&());
-                self.recorder.record_action(
-                    object,
-                    None,
-                    EventType::Normal,
-                    "Scheduled",
-                    "Binding",
-                    message,
-                );
+                if let Some(recorder) = self.recorder(pod) {
+                    let message = format!("Successfully assigned {namespace}/{name} to {node}");
+                    let object = pod.object_ref(&());
+                    let kind = EventType::Normal;
+                    recorder.record_action(object, None, kind, "Scheduled", "Binding", message);
+                }
                 Outcome::Done
             }
             // Gone, or bound by somebody else: the watch will say so, and trying again cannot help.
@@ -164,19 +192,7 @@ impl Writer {
 
     async fn refuse(&self, refusal: &Refusal) {
         let pod = &refusal.pod;
-        for victim in &refusal.victims {
-            self.evict(pod, victim).await;
-        }
-        let note = cut(&refusal.message);
-        let object = pod.object_ref(&());
-        self.recorder.record_action(
-            object,
-            None,
-            EventType::Warning,
-            "FailedScheduling",
-            "Scheduling",
-            note,
-        );
+        self.warn(pod, cut(&refusal.message));
         if let Some(patch) = self.refusal_patch(refusal) {
             let collection = format!(
                 "/api/v1/namespaces/{}/pods",
@@ -186,6 +202,31 @@ impl Writer {
             while settled(patch_status(&self.client, &collection, &name, &patch).await).is_none() {
                 tokio::time::sleep(RETRY).await;
             }
+        }
+        let Some((last, others)) = refusal.victims.split_last() else {
+            return;
+        };
+        for victim in others {
+            // One that is gone already, or another pod by now, needs no eviction.
+            self.evict(pod, victim).await;
+        }
+        // Told before, so that the loop knows it when it sees the last one go.
+        let _ = self.answers.send(Input::Evicting(Arc::clone(pod)));
+        if !self.evict(pod, last).await {
+            let _ = self.answers.send(Input::NotEvicted(Arc::clone(pod)));
+        }
+    }
+
+    /// Who records events about a pod: its scheduler.
+    fn recorder(&self, pod: &Pod) -> Option<&Recorder> {
+        self.recorders.get(scheduler_name(pod))
+    }
+
+    fn warn(&self, pod: &Pod, note: String) {
+        if let Some(recorder) = self.recorder(pod) {
+            let (object, kind) = (pod.object_ref(&()), EventType::Warning);
+            let (reason, action) = ("FailedScheduling", "Scheduling");
+            recorder.record_action(object, None, kind, reason, action, note);
         }
     }
 
@@ -210,7 +251,12 @@ impl Writer {
                 && known.observed_generation == latest.metadata.generation
         });
         let nominated = status.and_then(|status| status.nominated_node_name.as_deref());
-        if same && nominated == refusal.nominated.as_deref() {
+        let promised = match &refusal.nominated {
+            Nomination::Keep => nominated,
+            Nomination::Set(node) => Some(node.as_str()),
+            Nomination::Clear => None,
+        };
+        if same && nominated == promised {
             return None;
         }
         let since = known
@@ -226,13 +272,14 @@ impl Writer {
             last_probe_time: None,
         };
         let mut status = json!({ "conditions": [condition] });
-        if nominated != refusal.nominated.as_deref() {
-            status["nominatedNodeName"] = json!(refusal.nominated);
+        if nominated != promised {
+            status["nominatedNodeName"] = json!(promised);
         }
         Some(json!({ "metadata": { "uid": meta.uid }, "status": status }))
     }
 
-    async fn evict(&self, preemptor: &Pod, victim: &Victim) {
+    /// Evicts a pod. False: there was nothing to evict.
+    async fn evict(&self, preemptor: &Pod, victim: &Victim) -> bool {
         let pods: Api<Pod> = Api::namespaced(
             self.client.clone(),
             &victim.pod.namespace().unwrap_or_default(),
@@ -243,7 +290,7 @@ impl Writer {
             reason: Some("PreemptionByScheduler".to_owned()),
             message: Some(format!(
                 "{}: preempting to accommodate a higher priority pod",
-                COMPONENT
+                scheduler_name(preemptor)
             )),
             observed_generation: victim.pod.metadata.generation,
             last_transition_time: Some(Time(self.context.clock.now())),
@@ -274,23 +321,15 @@ impl Writer {
                 None => tokio::time::sleep(RETRY).await,
             }
         };
-        if !evicted {
-            return;
-        }
-        let note = format!(
-            "Preempted by pod {} on node {}",
-            preemptor.uid().unwrap_or_default(),
-            victim.node
-        );
+        let Some(recorder) = self.recorder(preemptor).filter(|_| evicted) else {
+            return evicted;
+        };
+        let by = preemptor.uid().unwrap_or_default();
+        let note = format!("Preempted by pod {by} on node {}", victim.node);
         let (object, related) = (victim.pod.object_ref(&()), Some(preemptor.object_ref(&())));
-        self.recorder.record_action(
-            object,
-            related,
-            EventType::Normal,
-            "Preempted",
-            "Preempting",
-            note,
-        );
+        let (kind, reason) = (EventType::Normal, "Preempted");
+        recorder.record_action(object, related, kind, reason, "Preempting", note);
+        true
     }
 }
 

@@ -1,9 +1,14 @@
 //! The scheduler: pods find nodes, or say why not, and are tried again when that helps.
 
-use k8s_openapi::api::core::v1::{Node, Pod};
+use k8s_openapi::api::core::v1::{Event, Node, Pod};
 use kube::Api;
-use mullion_controllers::{kubelet::pace::Pace, node_lifecycle, scheduler};
-use mullion_engine::windows::Build;
+use mullion_controllers::{
+    kubelet::pace::Pace,
+    node_lifecycle,
+    scheduler::{self, config::Config},
+    state::SharedState,
+};
+use mullion_engine::{Options, Profile, windows::Build};
 use serde_json::{Value, json};
 
 use crate::world::{World, pod};
@@ -241,4 +246,71 @@ async fn a_cordoned_node_takes_no_new_pods_until_it_is_uncordoned() {
         .patch_node(&node, json!({ "spec": { "unschedulable": null } }))
         .await;
     world.until_running("web").await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_pod_that_is_being_deleted_is_not_tried() {
+    let world = World::new(Pace::INSTANT).await;
+    world.linux_node().await;
+    let mut doomed = pod("doomed", "nginx:1.27");
+    doomed["metadata"]["finalizers"] = json!(["example.com/wait"]);
+    world.create::<Pod>(doomed).await;
+    world.delete_pod("doomed").await;
+    scheduler::start(&world.context, true);
+    node_lifecycle::start(&world.context, None);
+    world.pass(10).await;
+    let pod = world.pod("doomed").expect("its finalizer holds it");
+    assert_eq!(
+        pod.spec.as_ref().and_then(|spec| spec.node_name.as_ref()),
+        None
+    );
+    let skipped = "skip schedule deleting pod: default/doomed";
+    let events = world.events("doomed").await;
+    assert!(
+        events.contains(&("FailedScheduling".to_owned(), skipped.to_owned())),
+        "{events:?}"
+    );
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_a_profile_decides_is_told_in_its_name() {
+    let world = World::new(Pace::INSTANT).await;
+    let packing = Profile {
+        scheduler_name: "packing".to_owned(),
+        ..Profile::default()
+    };
+    let config = Config {
+        profiles: vec![Profile::default(), packing],
+        ..Config::default()
+    };
+    let state = SharedState::with_profiles(&world.context, Options::default(), &config.profiles);
+    scheduler::start_with(&world.context, &state, 0, &config);
+    for scheduler in ["default-scheduler", "packing"] {
+        let mut waiting = pod(scheduler, "nginx:1.27");
+        waiting["spec"]["schedulerName"] = json!(scheduler);
+        world.create::<Pod>(waiting).await;
+        refusal(&world, scheduler).await;
+    }
+    world.pass(1).await;
+    let events: Api<Event> = Api::namespaced(world.context.client.clone(), "default");
+    let events = events
+        .list(&Default::default())
+        .await
+        .expect("events are listed");
+    let refusals = events
+        .items
+        .iter()
+        .filter(|event| event.reason.as_deref() == Some("FailedScheduling"));
+    let mut told: Vec<_> = refusals
+        .map(|event| {
+            (
+                event.involved_object.name.clone(),
+                event.reporting_component.clone(),
+            )
+        })
+        .collect();
+    told.sort();
+    told.dedup();
+    let both = ["default-scheduler", "packing"].map(|name| Some(name.to_owned()));
+    assert_eq!(told, both.map(|name| (name.clone(), name)));
 }

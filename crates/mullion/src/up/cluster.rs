@@ -228,7 +228,7 @@ fn controllers(context: &Context, state: &SharedState, ec2: &SimulatedEc2, plan:
     volume_protection::start(context);
     gc::start(context);
     node_lifecycle::start(context, Some(Arc::new(ec2.clone())));
-    scheduler::start_with(context, state, 0, plan.scheduler.backoff);
+    scheduler::start_with(context, state, 0, &plan.scheduler);
     tracing::info!(
         "started: deployments, replica sets, daemon sets, services, endpoints, namespaces, service accounts, aggregated roles, disruption budgets, \
          garbage collection, node lifecycle, scheduler"

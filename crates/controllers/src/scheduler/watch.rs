@@ -1,0 +1,228 @@
+//! What the scheduler sees: changes of pods and nodes become inputs of its loop.
+//!
+//! Handlers run on the informers' tasks and only sort what they see: a pending pod of ours, one that is not pending any
+//! more, or an event that may help pods that were refused (upstream: `eventhandlers.go`).
+
+use std::{collections::BTreeSet, sync::Arc};
+
+use k8s_openapi::api::core::v1::{Node, Pod};
+use mullion_engine::profile::DEFAULT_SCHEDULER;
+use tokio::sync::mpsc;
+
+use super::{
+    hints,
+    queue::Entry,
+    wake::{Event, NodeChanges},
+    wishes::Wishes,
+    writer::Outcome,
+};
+use crate::{Change, Context, state::convert};
+
+/// What reaches the loop.
+#[derive(Debug)]
+pub(super) enum Input {
+    /// A pod that has no node appeared or changed.
+    Pending(Arc<Pod>),
+    /// A pod is not pending any more.
+    Settled(Arc<Pod>),
+    /// Something happened that may help refused pods.
+    Event(Event),
+    /// A binding was answered.
+    Bound(Box<Entry>, Outcome),
+    /// The last of the pods that make room for this one is about to be evicted.
+    Evicting(Arc<Pod>),
+    /// Making room for a pod came to nothing.
+    NotEvicted(Arc<Pod>),
+}
+
+/// Reports pods and nodes from now on; pending pods only if their scheduler is one of `names`.
+pub(super) fn start(
+    context: &Context,
+    inputs: &mpsc::UnboundedSender<Input>,
+    names: BTreeSet<String>,
+) {
+    watch_pods(context, inputs.clone(), names);
+    watch_nodes(context, inputs.clone());
+}
+
+fn watch_pods(context: &Context, inputs: mpsc::UnboundedSender<Input>, names: BTreeSet<String>) {
+    let is_ours = move |pod: &Pod| names.contains(scheduler_name(pod));
+    context.informers.pods.on_change(move |change| {
+        // A send fails only when the process stops.
+        let tell = |input| {
+            let _ = inputs.send(input);
+        };
+        let pod = change.object();
+        let gone = change.is_deleted() || convert::is_finished(pod);
+        if convert::node_name(pod).is_some() {
+            let was_pending = |old: &Arc<Pod>| convert::node_name(old).is_none();
+            if change.previous().is_some_and(was_pending) && is_ours(pod) {
+                tell(Input::Settled(Arc::clone(pod)));
+            }
+            bound_pod_events(change, gone, |event| tell(Input::Event(event)));
+        } else if is_ours(pod) {
+            match change {
+                _ if gone => tell(Input::Settled(Arc::clone(pod))),
+                Change::Updated { old, new } if is_same_to_scheduler(old, new) => {}
+                _ => tell(Input::Pending(Arc::clone(pod))),
+            }
+            if let Some(old) = dropped_nomination(change, gone) {
+                tell(Input::Event(Event::NominationDropped(Arc::clone(old))));
+            }
+        }
+    });
+}
+
+fn watch_nodes(context: &Context, inputs: mpsc::UnboundedSender<Input>) {
+    context.informers.nodes.on_change(move |change| {
+        let event = match change {
+            Change::Added(node) => Event::NodeAdded(Arc::clone(node)),
+            Change::Updated { old, new } => match node_event(old, new) {
+                Some(event) => event,
+                None => return,
+            },
+            Change::Deleted(node) => Event::NodeDeleted(Arc::clone(node)),
+        };
+        let _ = inputs.send(Input::Event(event));
+    });
+}
+
+fn node_event(old: &Arc<Node>, new: &Arc<Node>) -> Option<Event> {
+    let changes = NodeChanges::between(old, new);
+    changes.any().then(|| Event::NodeUpdated {
+        old: Arc::clone(old),
+        new: Arc::clone(new),
+        changes,
+    })
+}
+
+/// What a change of a bound pod means to refused ones; one change may mean several things.
+fn bound_pod_events(change: &Change<'_, Pod>, gone: bool, mut tell: impl FnMut(Event)) {
+    match change {
+        Change::Added(pod) if !gone => tell(Event::PodAdded(Arc::clone(pod))),
+        Change::Added(_) => {}
+        Change::Deleted(pod) if convert::is_finished(pod) => {}
+        Change::Deleted(pod) => tell(Event::PodDeleted(Arc::clone(pod))),
+        Change::Updated { old, .. } if convert::is_finished(old) => {}
+        Change::Updated { old, .. } if gone => tell(Event::PodDeleted(Arc::clone(old))),
+        Change::Updated { old, new } if convert::node_name(old).is_none() => {
+            tell(Event::PodAdded(Arc::clone(new)));
+        }
+        Change::Updated { old, new } => {
+            let versions = || (Arc::clone(old), Arc::clone(new));
+            if old.metadata.labels != new.metadata.labels {
+                let (old, new) = versions();
+                tell(Event::PodLabels { old, new });
+            }
+            if hints::scaled_down(old, new, &Wishes::default()) {
+                let (old, new) = versions();
+                tell(Event::PodScaledDown { old, new });
+            }
+        }
+    }
+}
+
+/// The last version in which a waiting pod still held room on the node it was nominated for.
+fn dropped_nomination<'a>(change: &Change<'a, Pod>, gone: bool) -> Option<&'a Arc<Pod>> {
+    let (old, kept) = match change {
+        Change::Added(_) => return None,
+        Change::Deleted(pod) => (*pod, None),
+        Change::Updated { old, new } => (*old, nominated(new).filter(|_| !gone)),
+    };
+    let held = nominated(old);
+    (held.is_some() && held != kept).then_some(old)
+}
+
+/// The node that a pod was promised.
+fn nominated(pod: &Pod) -> Option<&str> {
+    let node = pod.status.as_ref()?.nominated_node_name.as_deref()?;
+    (!node.is_empty()).then_some(node)
+}
+
+/// The scheduler a pod is for.
+pub(super) fn scheduler_name(pod: &Pod) -> &str {
+    let spec = pod.spec.as_ref();
+    let name = spec.and_then(|spec| spec.scheduler_name.as_deref());
+    name.filter(|name| !name.is_empty())
+        .unwrap_or(DEFAULT_SCHEDULER)
+}
+
+/// Whether an update of a pending pod is only the echo of its own refusal.
+fn is_same_to_scheduler(old: &Pod, new: &Pod) -> bool {
+    old.spec == new.spec
+        && old.metadata.labels == new.metadata.labels
+        && old.metadata.deletion_timestamp == new.metadata.deletion_timestamp
+        && nominated(old) == nominated(new)
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    fn pod(labels: Value, spec: Value, status: Value) -> Arc<Pod> {
+        let pod = json!({ "metadata": { "name": "a", "labels": labels }, "spec": spec, "status": status });
+        Arc::new(serde_json::from_value(pod).expect("a pod"))
+    }
+
+    fn nominated(node: Option<&str>) -> Arc<Pod> {
+        pod(
+            json!({}),
+            json!({ "containers": [] }),
+            json!({ "nominatedNodeName": node }),
+        )
+    }
+
+    #[test]
+    fn room_held_for_a_waiting_pod_is_dropped_when_it_goes_or_is_held_elsewhere() {
+        let (here, there, nowhere) = (
+            nominated(Some("n1")),
+            nominated(Some("n2")),
+            nominated(None),
+        );
+        let dropped = |old: &Arc<Pod>, new: &Arc<Pod>| {
+            dropped_nomination(&Change::Updated { old, new }, false).is_some()
+        };
+        assert!(dropped(&here, &there) && dropped(&here, &nowhere));
+        assert!(!dropped(&here, &here) && !dropped(&nowhere, &here));
+        assert!(dropped_nomination(&Change::Deleted(&here), true).is_some());
+        assert!(dropped_nomination(&Change::Deleted(&nowhere), true).is_none());
+        assert!(dropped_nomination(&Change::Added(&here), false).is_none());
+    }
+
+    #[test]
+    fn a_bound_pod_that_is_relabelled_and_shrunk_at_once_is_two_events() {
+        let container =
+            |cpu: &str| json!({ "name": "c", "resources": { "requests": { "cpu": cpu } } });
+        let bound = |app: &str, cpu: &str| {
+            let spec = json!({ "nodeName": "n", "containers": [container(cpu)] });
+            pod(json!({ "app": app }), spec, json!({}))
+        };
+        let (old, new) = (bound("a", "2"), bound("b", "1"));
+        let mut events = Vec::new();
+        let change = Change::Updated {
+            old: &old,
+            new: &new,
+        };
+        bound_pod_events(&change, false, |event| events.push(event));
+        assert!(
+            matches!(
+                events[..],
+                [Event::PodLabels { .. }, Event::PodScaledDown { .. }]
+            ),
+            "{events:?}"
+        );
+    }
+
+    #[test]
+    fn the_scheduler_looks_again_at_a_pod_that_was_promised_a_node_but_not_at_its_conditions() {
+        let refused = pod(
+            json!({}),
+            json!({ "containers": [] }),
+            json!({ "conditions": [{ "type": "PodScheduled", "status": "False" }] }),
+        );
+        assert!(is_same_to_scheduler(&nominated(None), &refused));
+        assert!(!is_same_to_scheduler(&refused, &nominated(Some("n1"))));
+    }
+}
