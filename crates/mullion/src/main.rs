@@ -64,7 +64,10 @@ fn run(cli: Cli) -> Result<bool, Failure> {
         } => runtime()?.block_on(bench::api::run(&args)),
         Command::Bench {
             what: Bench::Engine(args),
-        } => bench::engine::run(&args),
+        } => {
+            log_to_stderr(0);
+            bench::engine::run(&args)
+        }
         Command::Bench {
             what: Bench::Plan(args),
         } => runtime()?.block_on(bench::provision::run(&args)),

@@ -11,7 +11,7 @@ use std::fmt::Write as _;
 
 use crate::class::PodClassId;
 use crate::cluster::{Cluster, NodeId, Options};
-use crate::model::{NamespaceSpec, PodTemplate};
+use crate::model::{NamespaceSpec, NodeSpec, PodTemplate};
 use crate::preempt::Preemption;
 use crate::schedule::Decision;
 
@@ -114,12 +114,23 @@ impl Scenario {
         }
     }
 
+    /// Its node of an index.
+    pub fn node(self, index: usize) -> NodeSpec {
+        shape::node(index, self == Scenario::Mixed)
+    }
+
+    /// Its pod templates; pod i is of template i modulo their number.
+    pub fn templates(self) -> Vec<PodTemplate> {
+        shape::templates(self)
+    }
+
     /// Builds the cluster and makes the pods known, so that only deciding is left to be measured.
     pub fn prepare(self, nodes: usize, pods: usize) -> Run {
         let mut cluster = Cluster::new(Options::default());
         for index in 0..nodes {
-            let node = shape::node(index, self == Scenario::Mixed);
-            cluster.add_node(&node).expect("names of nodes differ");
+            cluster
+                .add_node(&self.node(index))
+                .expect("names of nodes differ");
         }
         for namespace in 0..shape::NAMESPACES {
             if self == Scenario::NamespaceAntiAffinity {

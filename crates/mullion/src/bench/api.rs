@@ -3,10 +3,10 @@
 //! Every scenario has a server of its own, without controllers, nodes or cloud. A client is one HTTP/1.1 connection that sends its next
 //! request when it has read the whole answer to the last. [`scenarios`] says what is measured, [`server`] and [`client`] are the two ends.
 
-mod client;
+pub(super) mod client;
 mod objects;
 mod scenarios;
-mod server;
+pub(super) mod server;
 
 use std::time::Instant;
 
@@ -171,26 +171,26 @@ impl Measured {
 
 /// What a load took: by the clock, and of the processors (server and clients together; `None` where the system does not say).
 #[derive(Clone, Copy, Debug)]
-struct Took {
-    seconds: f64,
-    cpu: Option<f64>,
+pub(super) struct Took {
+    pub(super) seconds: f64,
+    pub(super) cpu: Option<f64>,
 }
 
 /// The beginning of a load.
-struct Began {
+pub(super) struct Began {
     at: Instant,
     cpu: Option<f64>,
 }
 
 impl Began {
-    fn now() -> Self {
+    pub(super) fn now() -> Self {
         Began {
             at: Instant::now(),
             cpu: cpu_seconds(),
         }
     }
 
-    fn took(&self) -> Took {
+    pub(super) fn took(&self) -> Took {
         let cpu = cpu_seconds().zip(self.cpu).map(|(now, then)| now - then);
         Took {
             seconds: self.at.elapsed().as_secs_f64(),

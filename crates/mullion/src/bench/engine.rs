@@ -10,6 +10,7 @@ use clap::builder::{PossibleValuesParser, TypedValueParser};
 use mullion_engine::scenario::{Run, Scenario};
 use serde_json::json;
 
+use super::end_to_end;
 use crate::{cli::Output, failure::Failure, memory, out};
 
 /// Flags of `mullion bench engine`.
@@ -17,7 +18,8 @@ use crate::{cli::Output, failure::Failure, memory, out};
 #[command(after_help = "Examples:
   mullion bench engine
   mullion bench engine zone-spread --nodes 1000 --pods 10000 -o json
-  mullion bench engine growth")]
+  mullion bench engine growth
+  mullion bench engine --end-to-end basic")]
 pub(crate) struct Args {
     /// Which load [default: each in turn, but for growth and rollback]
     #[arg(value_name = "SCENARIO", value_parser = what())]
@@ -28,6 +30,9 @@ pub(crate) struct Args {
     /// Pods [default: the scenario's own size]
     #[arg(long, value_name = "P", allow_negative_numbers = true, value_parser = clap::value_parser!(u32).range(1..=10_000_000))]
     pods: Option<u32>,
+    /// Through the API server: clients create the pods on its TLS port, the scheduler binds them, a watch sees them bound
+    #[arg(long)]
+    end_to_end: bool,
     /// How to print the results
     #[arg(short, long, value_enum, default_value_t = Output::Text)]
     output: Output,
@@ -51,18 +56,31 @@ const MEASURED: usize = 40_000;
 const WHAT_IFS: [usize; 4] = [10, 100, 1_000, 10_000];
 
 /// What some pods took.
-struct Measured {
-    scenario: &'static str,
-    nodes: usize,
-    pods: usize,
-    seconds: f64,
+pub(super) struct Measured {
+    pub(super) scenario: &'static str,
+    pub(super) nodes: usize,
+    pub(super) pods: usize,
+    pub(super) seconds: f64,
     /// Cost of a pod, as a multiple of what the first row's pod cost.
-    growth: Option<f64>,
+    pub(super) growth: Option<f64>,
+    /// Resident bytes of the process.
+    pub(super) resident: Option<u64>,
+    /// Processor time of all its threads, for JSON only.
+    pub(super) cpu: Option<f64>,
 }
 
 /// Runs what was asked for and prints a line for each part as it ends.
 pub(crate) fn run(args: &Args) -> Result<(), Failure> {
     match args.what {
+        Some(What::Growth | What::Rollback) if args.end_to_end => Err(Failure::input(
+            "growth and rollback are measured of the engine alone",
+        )
+        .hint("leave --end-to-end out, or name a scenario")),
+        None if args.end_to_end => end_to_end::each(args.nodes, args.pods, args.output),
+        Some(What::Scenario(scenario)) if args.end_to_end => {
+            let measured = end_to_end::run(scenario, args.nodes, args.pods, args.output);
+            crate::runtime()?.block_on(measured)
+        }
         None => scenarios(&Scenario::ALL, args),
         Some(What::Scenario(scenario)) => scenarios(&[scenario], args),
         Some(What::Growth) => growth(args),
@@ -84,6 +102,8 @@ fn scenarios(scenarios: &[Scenario], args: &Args) -> Result<(), Failure> {
             pods,
             seconds,
             growth: None,
+            resident: memory::resident_bytes(),
+            cpu: None,
         };
         measured.print(args.output);
     }
@@ -107,6 +127,8 @@ fn growth(args: &Args) -> Result<(), Failure> {
                 pods,
                 seconds,
                 growth: Some(seconds / first),
+                resident: memory::resident_bytes(),
+                cpu: None,
             };
             measured.print(args.output);
         }
@@ -139,6 +161,8 @@ fn rollback(args: &Args) -> Result<(), Failure> {
             pods,
             seconds,
             growth: Some(cost / first),
+            resident: memory::resident_bytes(),
+            cpu: None,
         };
         measured.print(args.output);
     }
@@ -159,7 +183,7 @@ fn place(run: &mut Run, scenario: Scenario, nodes: usize, pods: usize) -> Result
     Ok(seconds)
 }
 
-fn head(output: Output, compared: bool) {
+pub(super) fn head(output: Output, compared: bool) {
     if output == Output::Text {
         let growth = if compared { "     NS/POD  GROWTH" } else { "" };
         out::line(&format!(
@@ -170,20 +194,44 @@ fn head(output: Output, compared: bool) {
 }
 
 impl Measured {
-    fn print(&self, output: Output) {
+    /// What a process printed as JSON about a scenario.
+    pub(super) fn read(scenario: Scenario, text: &str) -> Result<Self, serde_json::Error> {
+        #[derive(serde::Deserialize)]
+        struct Row {
+            nodes: usize,
+            pods: usize,
+            seconds: f64,
+            resident_bytes: Option<u64>,
+            cpu_seconds: Option<f64>,
+        }
+        let row: Row = serde_json::from_str(text)?;
+        Ok(Measured {
+            scenario: scenario.name(),
+            nodes: row.nodes,
+            pods: row.pods,
+            seconds: row.seconds,
+            growth: None,
+            resident: row.resident_bytes,
+            cpu: row.cpu_seconds,
+        })
+    }
+
+    pub(super) fn print(&self, output: Output) {
         let per_second = self.pods as f64 / self.seconds;
-        let resident = memory::resident_bytes();
         if output == Output::Json {
             let mut object = json!({
                 "scenario": self.scenario, "nodes": self.nodes, "pods": self.pods, "seconds": self.seconds,
-                "pods_per_second": per_second, "resident_bytes": resident,
+                "pods_per_second": per_second, "resident_bytes": self.resident,
             });
+            if let Some(cpu) = self.cpu {
+                object["cpu_seconds"] = json!(cpu);
+            }
             if let Some(growth) = self.growth {
                 object["growth_per_pod"] = json!(growth);
             }
             return out::line(&object.to_string());
         }
-        let resident = resident.map_or("unknown".to_owned(), |bytes| {
+        let resident = self.resident.map_or("unknown".to_owned(), |bytes| {
             format!("{:.0} MB", bytes as f64 / 1e6)
         });
         let growth = self

@@ -18,16 +18,25 @@ use crate::failure::Failure;
 const READ: usize = 64 * 1024;
 
 /// A request as it goes over the wire.
-pub(super) struct Request(Vec<u8>);
+pub(in crate::bench) struct Request(Vec<u8>);
 
 impl Request {
-    pub(super) fn get(path: &str) -> Self {
+    pub(in crate::bench) fn get(path: &str) -> Self {
         Request(format!("GET {path} HTTP/1.1\r\nhost: localhost\r\n\r\n").into_bytes())
     }
 
-    pub(super) fn post(path: &str, body: &[u8]) -> Self {
+    pub(in crate::bench) fn post(path: &str, body: &[u8]) -> Self {
+        Self::with_body("POST", path, "application/json", body)
+    }
+
+    /// A JSON merge patch.
+    pub(in crate::bench) fn patch(path: &str, body: &[u8]) -> Self {
+        Self::with_body("PATCH", path, "application/merge-patch+json", body)
+    }
+
+    fn with_body(method: &str, path: &str, kind: &str, body: &[u8]) -> Self {
         let head = format!(
-            "POST {path} HTTP/1.1\r\nhost: localhost\r\nuser-agent: bench/1\r\ncontent-type: application/json\r\ncontent-length: {}\r\n\r\n",
+            "{method} {path} HTTP/1.1\r\nhost: localhost\r\nuser-agent: bench/1\r\ncontent-type: {kind}\r\ncontent-length: {}\r\n\r\n",
             body.len()
         );
         Request([head.as_bytes(), body].concat())
@@ -35,14 +44,14 @@ impl Request {
 }
 
 /// What is looked at in an answer.
-pub(super) struct Answer {
+pub(in crate::bench) struct Answer {
     status: u16,
     /// Bytes of the body.
-    pub(super) length: usize,
+    pub(in crate::bench) length: usize,
 }
 
 /// One connection.
-pub(super) struct Connection {
+pub(in crate::bench) struct Connection {
     stream: TlsStream<TcpStream>,
     buffer: Vec<u8>,
     /// What of the buffer has been read and not looked at.
@@ -50,7 +59,7 @@ pub(super) struct Connection {
 }
 
 impl Connection {
-    pub(super) async fn open(
+    pub(in crate::bench) async fn open(
         address: SocketAddr,
         connector: &TlsConnector,
     ) -> Result<Self, Failure> {
@@ -66,7 +75,7 @@ impl Connection {
     }
 
     /// Sends a request that must be answered with a status.
-    pub(super) async fn expect(
+    pub(in crate::bench) async fn expect(
         &mut self,
         request: &Request,
         status: u16,
@@ -84,7 +93,7 @@ impl Connection {
     }
 
     /// Sends a watch and reads until so many events have come.
-    pub(super) async fn watch(&mut self, request: &Request) -> Result<(), Failure> {
+    pub(in crate::bench) async fn watch(&mut self, request: &Request) -> Result<(), Failure> {
         self.send(request).await?;
         let head = self.head().await?;
         match head.status {
@@ -96,7 +105,7 @@ impl Connection {
     }
 
     /// Reads on in a watch's answer until so many events have come.
-    pub(super) async fn events(&mut self, wanted: usize) -> Result<(), Failure> {
+    pub(in crate::bench) async fn events(&mut self, wanted: usize) -> Result<(), Failure> {
         let mut chunks = Chunks::default();
         let mut seen = chunks.lines(&self.buffer[..self.unread]);
         self.unread = 0;

@@ -7,7 +7,8 @@ use std::{
 };
 
 use jiff::Timestamp;
-use mullion_apiserver::{ApiServer, Config, Tls};
+use kube::Client;
+use mullion_apiserver::{ApiServer, Config, Tls, admission::User};
 use rustls::{
     ClientConfig, RootCertStore,
     crypto::ring,
@@ -25,7 +26,8 @@ const SERVICE_IP: Ipv4Addr = Ipv4Addr::new(10, 96, 0, 1);
 const STOP_PATIENCE: Duration = Duration::from_secs(5);
 
 /// A running API server.
-pub(super) struct Server {
+pub(in crate::bench) struct Server {
+    api: Arc<ApiServer>,
     address: SocketAddr,
     connector: TlsConnector,
     stop: oneshot::Sender<()>,
@@ -34,7 +36,7 @@ pub(super) struct Server {
 
 impl Server {
     /// Starts a server that holds nothing but what it makes itself and a service account for pods.
-    pub(super) async fn with_account() -> Result<Server, Failure> {
+    pub(in crate::bench) async fn with_account() -> Result<Server, Failure> {
         let server = Server::start().await?;
         let account = br#"{"metadata":{"name":"default"}}"#;
         let path = "/api/v1/namespaces/default/serviceaccounts";
@@ -44,7 +46,7 @@ impl Server {
     }
 
     /// Starts a server.
-    pub(super) async fn start() -> Result<Server, Failure> {
+    pub(in crate::bench) async fn start() -> Result<Server, Failure> {
         let failed = |what: &str, why: String| Failure::run(format!("the server's {what}: {why}"));
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await;
         let listener = listener.map_err(|error| failed("port", error.to_string()))?;
@@ -60,7 +62,8 @@ impl Server {
         )
         .map_err(|error| failed("certificates", error.to_string()))?;
         let connector = connector(&certs).map_err(|why| failed("client certificate", why))?;
-        let server = ApiServer::new(Config::default());
+        let api = ApiServer::new(Config::default());
+        let server = Arc::clone(&api);
         let (stop, stopped) = oneshot::channel::<()>();
         let serving = tokio::spawn(async move {
             // The server also stops when the benchmark has gone away.
@@ -68,6 +71,7 @@ impl Server {
             server.serve(listener, tls, stopped).await
         });
         Ok(Server {
+            api,
             address,
             connector,
             stop,
@@ -76,12 +80,25 @@ impl Server {
     }
 
     /// A new connection as the administrator.
-    pub(super) async fn connect(&self) -> Result<Connection, Failure> {
+    pub(in crate::bench) async fn connect(&self) -> Result<Connection, Failure> {
         Connection::open(self.address, &self.connector).await
     }
 
+    /// A client without a socket, for a controller.
+    pub(in crate::bench) fn client(&self, controller: &str) -> Client {
+        let user = User {
+            name: controller.to_owned(),
+            groups: vec!["system:masters".into(), "system:authenticated".into()],
+            ..User::default()
+        };
+        Client::new(self.api.router_as(user), "default")
+    }
+
     /// So many connections.
-    pub(super) async fn connect_all(&self, clients: usize) -> Result<Vec<Connection>, Failure> {
+    pub(in crate::bench) async fn connect_all(
+        &self,
+        clients: usize,
+    ) -> Result<Vec<Connection>, Failure> {
         let mut connections = Vec::with_capacity(clients);
         for _ in 0..clients {
             connections.push(self.connect().await?);
@@ -90,7 +107,7 @@ impl Server {
     }
 
     /// Stops the server and lets go of what it holds.
-    pub(super) async fn stop(self) -> Result<(), Failure> {
+    pub(in crate::bench) async fn stop(self) -> Result<(), Failure> {
         // Nobody listens only when the server has ended already.
         let _ = self.stop.send(());
         match tokio::time::timeout(STOP_PATIENCE, self.serving).await {

@@ -1,0 +1,74 @@
+//! What is measured: the API server on its TLS port and the scheduler over its informers, and nothing else.
+//!
+//! Nodes and whatever else a scenario finds there are created through the same port, before the scheduler starts.
+
+use jiff::Timestamp;
+use mullion_cloud::Clock;
+use mullion_controllers::{Context, scheduler, state::SharedState};
+use mullion_engine::{Options, scenario::Scenario};
+use serde_json::json;
+
+use super::{
+    load::{change, creation, pods_of, send_all},
+    manifest::{self, POD_SLOTS},
+};
+use crate::{bench::api::server::Server, failure::Failure};
+
+/// The API server, and the scheduler once it is started.
+pub(super) struct Stage {
+    pub(super) server: Server,
+    pub(super) context: Context,
+}
+
+impl Stage {
+    /// Starts the API server.
+    pub(super) async fn serve() -> Result<Self, Failure> {
+        let server = Server::start().await?;
+        let clock = Clock::starting_at(Timestamp::now());
+        let context = Context::new(server.client("system:kube-scheduler"), clock);
+        Ok(Self { server, context })
+    }
+
+    /// Stores what a scenario finds there.
+    pub(super) async fn set(&self, scenario: Scenario, nodes: usize) -> Result<(), Failure> {
+        let server = &self.server;
+        for (collection, object) in manifest::surroundings(scenario) {
+            send_all(server, std::iter::once(creation(&collection, &object))).await?;
+        }
+        let nodes = 0..nodes;
+        let created = nodes.clone().map(move |index| {
+            let node = manifest::node(scenario, index);
+            creation("/api/v1/nodes", &node)
+        });
+        send_all(server, created).await?;
+        // New nodes are tainted until somebody has seen that they are ready.
+        let ready = nodes.clone().map(move |index| {
+            let patch = json!({"spec": {"taints": manifest::taints(scenario, index)}});
+            change(&format!("/api/v1/nodes/node-{index}"), &patch)
+        });
+        send_all(server, ready).await?;
+        if scenario == Scenario::Preemption {
+            let fillers = (0..nodes.len() * POD_SLOTS).map(|index| {
+                let mut pod = manifest::filler(index / POD_SLOTS);
+                pod["metadata"]["name"] = format!("filler-{index}").into();
+                creation(&pods_of("default"), &pod)
+            });
+            send_all(server, fillers).await?;
+        }
+        Ok(())
+    }
+
+    /// Starts the scheduler and waits until it knows all there is.
+    pub(super) async fn schedule(&self) {
+        let state = SharedState::new(&self.context, Options::default());
+        scheduler::start_over(&self.context, &state, 0);
+        state.synced().await;
+        state.catch_up();
+    }
+
+    /// Ends the scheduler, then the API server.
+    pub(super) async fn end(self) -> Result<(), Failure> {
+        self.context.stop().await;
+        self.server.stop().await
+    }
+}
