@@ -27,7 +27,7 @@ use tokio::{
 use tokio_rustls::TlsAcceptor;
 use tower::ServiceExt;
 
-use crate::{auth, server::ApiServer};
+use crate::{auth, http::OnNetwork, server::ApiServer};
 
 /// How long requests may go on after the shutdown has begun.
 const LAST_REQUESTS: Duration = Duration::from_millis(300);
@@ -170,6 +170,7 @@ async fn answer(
         .and_then(|der| auth::of_certificate(der));
     let service = service_fn(move |request: Request<Incoming>| {
         let mut request = request.map(Body::new);
+        request.extensions_mut().insert(OnNetwork);
         if let Some(user) = &user {
             request.extensions_mut().insert(user.clone());
         }

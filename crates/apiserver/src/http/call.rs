@@ -31,6 +31,8 @@ pub(crate) struct Call {
     pub query: Query,
     pub headers: HeaderMap,
     pub form: Form,
+    /// It came over a socket.
+    pub on_network: bool,
     warnings: Mutex<Vec<String>>,
 }
 
@@ -73,6 +75,7 @@ impl Call {
             query,
             headers,
             form,
+            on_network: false,
             warnings: Mutex::default(),
         }
     }

@@ -44,6 +44,10 @@ use crate::{
     status::Status,
 };
 
+/// Marks requests that came over a socket.
+#[derive(Clone, Copy)]
+pub(crate) struct OnNetwork;
+
 /// The service that answers everything.
 pub(crate) fn router(server: Arc<ApiServer>) -> Router {
     Router::new().fallback(serve).with_state(server)
@@ -110,7 +114,7 @@ async fn route(
             };
             let query = Query::parse(uri.query());
             let form = negotiate::negotiate(&parts.headers)?;
-            let call = Call::new(
+            let mut call = Call::new(
                 server.clone(),
                 row.clone(),
                 &object,
@@ -119,6 +123,7 @@ async fn route(
                 parts.headers,
                 form,
             );
+            call.on_network = parts.extensions.get::<OnNetwork>().is_some();
             objects(call, &object, parts.method, body).await
         }
         Route::Groups { .. } | Route::Group(_) | Route::Version { .. } => {

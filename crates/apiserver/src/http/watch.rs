@@ -1,7 +1,9 @@
 //! Watches: synthetic events for what is there, then the log, as lines of JSON or frames of protobuf.
 //!
 //! A watcher sends the stored lines themselves wherever it can: whole objects of a kind in its stored version, seen without a selector
-//! or on the same side of it before and after. Everything else is made for this watcher alone.
+//! or on the same side of it before and after. Everything else is made for this watcher alone. What there is to say goes out in one
+//! piece, and to clients on the network not more often than every few milliseconds ([`GATHER`]): a lone event leaves at once, a hundred
+//! watchers of a busy kind do not make a system call for each event.
 
 use std::{convert::Infallible, time::Duration};
 
@@ -25,6 +27,10 @@ use crate::{
     store::{Cursor, Event, EventType, Expired, Object},
 };
 
+/// How soon after a piece the next one may follow on the network.
+const GATHER: Duration = Duration::from_millis(5);
+/// A piece that has this many bytes is sent before more is added to it.
+const PIECE: usize = 64 * 1024;
 const BOOKMARK_EVERY: Duration = Duration::from_secs(60);
 /// A last bookmark comes this long before the end of a watch.
 const BOOKMARK_BEFORE_END: Duration = Duration::from_secs(2);
@@ -128,13 +134,21 @@ fn follow(
         if plan.initial {
             let snapshot = collection.snapshot(writer.call.namespace.as_deref());
             from = snapshot.revision;
+            let mut piece = Piece::default();
             for object in &snapshot.objects {
-                if let Some(line) = writer.added(object) {
-                    yield Ok(line);
+                if let Some(line) = writer.added(object)
+                    && let Some(full) = piece.add(line)
+                {
+                    yield Ok(full);
                 }
             }
-            if plan.ends_initial {
-                yield Ok(writer.bookmark(from, true));
+            if plan.ends_initial
+                && let Some(full) = piece.add(writer.bookmark(from, true))
+            {
+                yield Ok(full);
+            }
+            if let Some(rest) = piece.take() {
+                yield Ok(rest);
             }
         } else if plan.from == 0 {
             from = collection.revision();
@@ -147,16 +161,30 @@ fn follow(
             }
         };
         let mut next_bookmark = bookmark_time(Instant::now(), plan.ends);
+        let mut rests_until = None;
         loop {
+            let events = async {
+                if let Some(then) = rests_until {
+                    tokio::time::sleep_until(then).await;
+                }
+                cursor.next().await
+            };
             tokio::select! {
                 biased;
-                events = cursor.next() => match events {
+                events = events => match events {
                     Ok(events) => {
+                        let mut piece = Piece::default();
                         for event in &events {
-                            if let Some(line) = writer.event(event) {
-                                yield Ok(line);
+                            if let Some(line) = writer.event(event)
+                                && let Some(full) = piece.add(line)
+                            {
+                                yield Ok(full);
                             }
                         }
+                        if let Some(rest) = piece.take() {
+                            yield Ok(rest);
+                        }
+                        rests_until = writer.call.on_network.then(|| Instant::now() + GATHER);
                     }
                     Err(expired) => {
                         yield Ok(writer.expired(expired));
@@ -171,6 +199,44 @@ fn follow(
                 () = tokio::time::sleep_until(plan.ends) => return,
             }
         }
+    }
+}
+
+/// Lines that go out together.
+#[derive(Default)]
+struct Piece {
+    /// The first line, which is not copied unless there is a second.
+    first: Bytes,
+    all: Vec<u8>,
+}
+
+impl Piece {
+    /// Adds a line; gives what there was before if that is enough for a piece.
+    fn add(&mut self, line: Bytes) -> Option<Bytes> {
+        let full = (self.len() >= PIECE).then(|| self.take()).flatten();
+        if self.len() == 0 {
+            self.first = line;
+            return full;
+        }
+        if self.all.is_empty() {
+            let line = std::mem::take(&mut self.first);
+            self.all.reserve(4 * line.len());
+            self.all.extend_from_slice(&line);
+        }
+        self.all.extend_from_slice(&line);
+        full
+    }
+
+    fn len(&self) -> usize {
+        self.first.len() + self.all.len()
+    }
+
+    fn take(&mut self) -> Option<Bytes> {
+        let piece = match self.all.is_empty() {
+            true => std::mem::take(&mut self.first),
+            false => std::mem::take(&mut self.all).into(),
+        };
+        (!piece.is_empty()).then_some(piece)
     }
 }
 
@@ -307,5 +373,24 @@ impl LineWriter {
         } else {
             line(event, object)
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lines_go_out_together_until_they_are_enough() {
+        let mut piece = Piece::default();
+        assert_eq!(piece.take(), None);
+        assert_eq!(piece.add("a\n".into()), None);
+        assert_eq!(piece.take().as_deref(), Some(b"a\n".as_slice()));
+        assert_eq!(piece.add("a\n".into()), None);
+        assert_eq!(piece.add("b\n".into()), None);
+        assert_eq!(piece.add(vec![b'c'; PIECE].into()), None);
+        let full = piece.add("d\n".into()).expect("it was full");
+        assert_eq!((&full[..5], full.len()), (b"a\nb\nc".as_slice(), PIECE + 4));
+        assert_eq!(piece.take().as_deref(), Some(b"d\n".as_slice()));
     }
 }

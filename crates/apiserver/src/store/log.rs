@@ -58,9 +58,17 @@ impl Default for Window {
     }
 }
 
+/// An event with what is asked of many of them, so that looking for one reads this queue alone.
+struct Logged {
+    revision: u64,
+    /// When it happened, in seconds.
+    at: i64,
+    event: Event,
+}
+
 pub(super) struct Log {
     window: Window,
-    events: VecDeque<(i64, Event)>,
+    events: VecDeque<Logged>,
     held_bytes: usize,
     compacted: u64,
 }
@@ -79,7 +87,11 @@ impl Log {
     #[must_use]
     pub(super) fn push(&mut self, event: Event, now: Timestamp) -> Vec<Event> {
         self.held_bytes += event.held_bytes();
-        self.events.push_back((now.as_second(), event));
+        self.events.push_back(Logged {
+            revision: event.revision(),
+            at: now.as_second(),
+            event,
+        });
         self.compact(now)
     }
 
@@ -94,16 +106,19 @@ impl Log {
     #[must_use]
     pub(super) fn compact(&mut self, now: Timestamp) -> Vec<Event> {
         let mut dropped = Vec::new();
-        while let Some((at, _)) = self.events.front() {
+        while let Some(Logged { at, .. }) = self.events.front() {
             let fits = self.events.len() <= self.window.events
                 && self.held_bytes <= self.window.bytes
                 && now.as_second() - at <= self.window.seconds;
             if fits {
                 break;
             }
-            if let Some((_, event)) = self.events.pop_front() {
+            if let Some(Logged {
+                event, revision, ..
+            }) = self.events.pop_front()
+            {
                 self.held_bytes -= event.held_bytes();
-                self.compacted = event.revision();
+                self.compacted = revision;
                 dropped.push(event);
             }
         }
@@ -119,7 +134,7 @@ impl Log {
     pub(super) fn after(&self, revision: u64) -> impl Iterator<Item = &Event> {
         let from = self
             .events
-            .partition_point(|(_, event)| event.revision() <= revision);
-        self.events.range(from..).map(|(_, event)| event)
+            .partition_point(|logged| logged.revision <= revision);
+        self.events.range(from..).map(|logged| &logged.event)
     }
 }
