@@ -58,7 +58,7 @@ pub(crate) struct Event;
 
 impl Kind for CoreEvent {
     fn validate(&self, _ctx: &Ctx<'_>, object: &Value, errors: &mut Errors) {
-        common(errors, object, "reportingComponent");
+        common(errors, &Face::Core(object), "reportingComponent");
     }
 
     fn columns(&self) -> Option<&[Column]> {
@@ -98,12 +98,11 @@ impl Kind for CoreEvent {
 
 impl Kind for Event {
     fn validate(&self, _ctx: &Ctx<'_>, object: &Value, errors: &mut Errors) {
-        let core = core_form(object);
-        common(errors, &core, "reportingController");
+        common(errors, &Face::New(object), "reportingController");
     }
 
     fn validate_creation(&self, _ctx: &Ctx<'_>, object: &Value, errors: &mut Errors) {
-        new_api(errors, &core_form(object));
+        new_api(errors, &Face::New(object));
     }
 
     fn validate_update(&self, _ctx: &Ctx<'_>, object: &Value, old: &Value, errors: &mut Errors) {
@@ -195,15 +194,38 @@ fn core_form(object: &Value) -> Value {
     core
 }
 
+/// An event whose fields are asked for by their core names.
+enum Face<'a> {
+    Core(&'a Value),
+    New(&'a Value),
+}
+
+impl Face<'_> {
+    /// The field of that core name; null if it is not there.
+    fn at(&self, core: &str) -> &Value {
+        match self {
+            Face::Core(event) => &event[core],
+            Face::New(event) => {
+                let renamed = RENAMED.iter().find(|(old, _)| *old == core);
+                &event[renamed.map_or(core, |(_, new)| new)]
+            }
+        }
+    }
+
+    fn text(&self, core: &str) -> &str {
+        self.at(core).as_str().unwrap_or("")
+    }
+}
+
 fn at(object: &Value, path: &str) -> String {
     let value = path.split('.').fold(object, |value, field| &value[field]);
     value.as_str().unwrap_or("").to_owned()
 }
 
 /// What both faces ask for; `controller` is the face's name of the reporting controller.
-fn common(errors: &mut Errors, event: &Value, controller: &str) {
-    let namespace = event["metadata"].text("namespace");
-    let involved = event["involvedObject"].text("namespace");
+fn common(errors: &mut Errors, event: &Face<'_>, controller: &str) {
+    let namespace = event.at("metadata").text("namespace");
+    let involved = event.at("involvedObject").text("namespace");
     let path = Path::new("involvedObject");
     let mut mismatch = || {
         errors.invalid(
@@ -212,7 +234,7 @@ fn common(errors: &mut Errors, event: &Value, controller: &str) {
             "does not match event.namespace",
         )
     };
-    if event["eventTime"].is_null() {
+    if event.at("eventTime").is_null() {
         if if involved.is_empty() {
             !matches!(namespace, "" | "default")
         } else {
@@ -234,7 +256,7 @@ fn common(errors: &mut Errors, event: &Value, controller: &str) {
     );
 }
 
-fn reporter(errors: &mut Errors, event: &Value, controller: &str) {
+fn reporter(errors: &mut Errors, event: &Face<'_>, controller: &str) {
     let limited = |errors: &mut Errors, field: &str, limit: usize| {
         if event.text(field).len() > limit {
             errors.invalid(
@@ -264,20 +286,20 @@ fn reporter(errors: &mut Errors, event: &Value, controller: &str) {
 }
 
 /// What the new API asks of a new event.
-fn new_api(errors: &mut Errors, event: &Value) {
-    series(errors, &event["series"]);
-    if event["eventTime"].is_null() {
+fn new_api(errors: &mut Errors, event: &Face<'_>) {
+    series(errors, event.at("series"));
+    if event.at("eventTime").is_null() {
         errors.required(&Path::new("eventTime"), "");
     }
     let kind = event.text("type");
     if !matches!(kind, "Normal" | "Warning") {
         errors.invalid(&Path::new("type"), "", format!("has invalid value: {kind}"));
     }
-    let source = &event["source"];
+    let source = event.at("source");
     let set = [
-        ("firstTimestamp", event.has("firstTimestamp")),
-        ("lastTimestamp", event.has("lastTimestamp")),
-        ("count", event.integer("count").unwrap_or(0) != 0),
+        ("firstTimestamp", !event.at("firstTimestamp").is_null()),
+        ("lastTimestamp", !event.at("lastTimestamp").is_null()),
+        ("count", event.at("count").as_i64().unwrap_or(0) != 0),
         (
             "source",
             !source.text("component").is_empty() || !source.text("host").is_empty(),
