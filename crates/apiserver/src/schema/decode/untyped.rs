@@ -12,21 +12,33 @@ use super::{MAX_PROBLEMS, Problem};
 /// Reads any value and reports duplicate keys with their paths.
 pub(super) struct Untyped<'p> {
     problems: &'p mut Vec<Problem>,
-    path: String,
+    place: Place<'p>,
+}
+
+/// Where a value is; it becomes text only for a problem.
+#[derive(Clone, Copy)]
+enum Place<'p> {
+    Root,
+    Key(&'p Place<'p>, &'p str),
+    Index(&'p Place<'p>, usize),
+}
+
+impl fmt::Display for Place<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match *self {
+            Place::Root => Ok(()),
+            Place::Key(Place::Root, key) => f.write_str(key),
+            Place::Key(parent, key) => write!(f, "{parent}.{key}"),
+            Place::Index(parent, index) => write!(f, "{parent}[{index}]"),
+        }
+    }
 }
 
 impl<'p> Untyped<'p> {
     pub(super) fn new(problems: &'p mut Vec<Problem>) -> Self {
         Untyped {
             problems,
-            path: String::new(),
-        }
-    }
-
-    fn at(&mut self, path: String) -> Untyped<'_> {
-        Untyped {
-            problems: self.problems,
-            path,
+            place: Place::Root,
         }
     }
 }
@@ -75,29 +87,31 @@ impl<'de> Visitor<'de> for Untyped<'_> {
         Ok(text.into())
     }
 
-    fn visit_seq<A: SeqAccess<'de>>(mut self, mut items: A) -> Result<Value, A::Error> {
+    fn visit_seq<A: SeqAccess<'de>>(self, mut items: A) -> Result<Value, A::Error> {
         let mut read = Vec::new();
         loop {
-            let path = format!("{}[{}]", self.path, read.len());
-            match items.next_element_seed(self.at(path))? {
+            let item = items.next_element_seed(Untyped {
+                problems: self.problems,
+                place: Place::Index(&self.place, read.len()),
+            })?;
+            match item {
                 Some(item) => read.push(item),
                 None => return Ok(Value::Array(read)),
             }
         }
     }
 
-    fn visit_map<A: MapAccess<'de>>(mut self, mut entries: A) -> Result<Value, A::Error> {
+    fn visit_map<A: MapAccess<'de>>(self, mut entries: A) -> Result<Value, A::Error> {
         let mut map = Map::new();
         while let Some(key) = entries.next_key::<String>()? {
-            let path = if self.path.is_empty() {
-                key.clone()
-            } else {
-                format!("{}.{key}", self.path)
-            };
+            let place = Place::Key(&self.place, &key);
             if map.contains_key(&key) && self.problems.len() < MAX_PROBLEMS {
-                self.problems.push(Problem::Duplicate(path.clone()));
+                self.problems.push(Problem::Duplicate(place.to_string()));
             }
-            let value = entries.next_value_seed(self.at(path))?;
+            let value = entries.next_value_seed(Untyped {
+                problems: self.problems,
+                place,
+            })?;
             map.insert(key, value);
         }
         Ok(Value::Object(map))

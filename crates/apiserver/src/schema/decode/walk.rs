@@ -281,6 +281,14 @@ impl<'de> Visitor<'de> for Seed<'_, '_> {
         }
     }
 
+    /// A tree gives its texts away.
+    fn visit_string<E: serde::de::Error>(self, text: String) -> Result<Value, E> {
+        match self.node() {
+            Node::Scalar(Scalar::String) => Ok(text.into()),
+            _ => self.visit_str(&text),
+        }
+    }
+
     fn visit_seq<A: SeqAccess<'de>>(self, mut items: A) -> Result<Value, A::Error> {
         match self.node() {
             Node::List(list) => {
