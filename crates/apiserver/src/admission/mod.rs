@@ -135,7 +135,8 @@ pub trait Plugin: Send + Sync {
     /// The name upstream gives it.
     fn name(&self) -> &'static str;
 
-    /// Whether the plugin wants to see this request at all.
+    /// Whether the plugin wants to see this request at all. A write of the status that no plugin wants to see may leave most of the
+    /// stored object unread.
     fn handles(&self, operation: Operation, resource: &Resource, subresource: Option<&str>)
     -> bool;
 

@@ -25,22 +25,20 @@ impl Plugin for NamespaceLifecycle {
     ) -> bool {
         match operation {
             Operation::Delete => is(resource, "", "namespaces"),
-            Operation::Create | Operation::Update => {
-                resource.namespaced && resource.group != "authorization.k8s.io"
-            }
-            Operation::Connect => false,
+            Operation::Create => resource.namespaced && resource.group != "authorization.k8s.io",
+            // Where there is an object there is a namespace: the many writes to what exists need not look.
+            Operation::Update | Operation::Connect => false,
         }
     }
 
     fn mutate(&self, ctx: &Ctx<'_>, request: &mut Request<'_>) -> Result<(), Status> {
-        // Where there is an object there is a namespace: the many writes to what exists need not look.
-        let Some(namespace) = request.namespace.filter(|_| request.old.is_none()) else {
+        let Some(namespace) = request.namespace else {
             return Ok(());
         };
         let Some(found) = ctx.lookup.find("", "namespaces", None, namespace) else {
             return Err(Status::core_not_found("namespaces", namespace));
         };
-        if request.operation != Operation::Create || found["status"]["phase"] != "Terminating" {
+        if found["status"]["phase"] != "Terminating" {
             return Ok(());
         }
         let why = format!(

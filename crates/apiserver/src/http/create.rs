@@ -3,20 +3,30 @@
 use axum::body::Body;
 use http::Response;
 
-use super::{body, call::Call, reply, write};
+use super::{body, call::Call, metadata, reply, write};
 use crate::status::Status;
 
 pub(crate) async fn create(call: &Call, body: Body) -> Result<Response<Body>, Status> {
     let media = body::media(&call.headers)?;
     let options = call.write_options("CreateOptions")?;
     let bytes = body::read(body).await?;
-    let mut object = body::object(
-        call,
-        &body::Expected::object(&call.row),
-        media,
-        &bytes,
-        options.validation,
-    )?;
-    call.resource().behaviour.default(&mut object);
-    reply::outcome(call, 201, write::create(call, &options, object).await?)
+    let mut tries = 0;
+    loop {
+        tries += 1;
+        let mut object = body::object(
+            call,
+            &body::Expected::object(&call.row),
+            media,
+            &bytes,
+            options.validation,
+        )?;
+        call.resource().behaviour.default(&mut object);
+        let named = !metadata::text(&object, "name").is_empty();
+        match write::create(call, &options, object).await {
+            // Somebody else has taken the name that was made for the object: it gets another one.
+            Err(status)
+                if status.reason == "AlreadyExists" && !named && tries < write::NAME_TRIES => {}
+            created => return reply::outcome(call, 201, created?),
+        }
+    }
 }

@@ -11,7 +11,7 @@ use super::{
     apply, body,
     call::{Call, FieldValidation},
     metadata, reply, update,
-    write::{self, Part, Source},
+    write::{self, Part, STATUS_FIELDS, Source},
 };
 use crate::{
     schema::{Type, decode, merge, ownership},
@@ -141,14 +141,11 @@ struct Patched {
     validation: FieldValidation,
 }
 
-/// What a patch of the status has any use for.
-const STATUS_FIELDS: &[&str] = &["apiVersion", "kind", "metadata", "status"];
-
 impl Source for Patched {
     fn make(&self, call: &Call, old: &Value) -> Result<Value, Status> {
         // Copying and decoding what is going to be put back is most of the work of a small patch. A refusal shows the whole object, so a
         // patch that is refused is tried again on all of it.
-        let only_status = self.only_status && self.patch.is_limited_to(STATUS_FIELDS);
+        let only_status = self.is_status_alone();
         let is_part = |field: &str| !only_status || STATUS_FIELDS.contains(&field);
         if self.patch.spares_owners()
             && let Ok(mut object) = self.patched(call, || without_owners(old, is_part))
@@ -161,6 +158,10 @@ impl Source for Patched {
         let mut whole = old.clone();
         ownership::unfold(&mut whole);
         complete(call, self.patched(call, || whole.clone())?)
+    }
+
+    fn is_status_alone(&self) -> bool {
+        self.only_status && self.patch.is_limited_to(STATUS_FIELDS)
     }
 }
 

@@ -8,12 +8,14 @@ mod change;
 mod claims;
 mod creation;
 
+use std::sync::Arc;
+
 use jiff::Timestamp;
 use serde_json::Value;
 
 pub(crate) use self::{
-    change::{Part, Source, keep_fields, modified, update},
-    creation::create,
+    change::{Part, STATUS_FIELDS, Source, keep_fields, modified, update},
+    creation::{NAME_TRIES, create},
 };
 use super::{
     call::{Call, WriteOptions},
@@ -25,7 +27,7 @@ use crate::{
     registry::Row,
     schema::{self, ownership},
     status::Status,
-    store::{Change, CommitError, Draft, EventType, Key},
+    store::{Change, CommitError, Draft, EventType, Key, Lends, Lent, Object},
 };
 
 /// Runs the plugins that change objects.
@@ -149,15 +151,31 @@ pub(crate) fn dedup_owners(call: &Call, object: &mut Value, after: bool) {
 }
 
 /// An object in served form, ready to be stored.
-pub(crate) fn draft(call: &Call, event: EventType, object: Value) -> Draft {
-    draft_of(&call.row, event, object)
+pub(crate) fn draft(call: &Call, event: EventType, mut object: Value) -> Draft {
+    draft_from(&call.row, event, &mut object, None)
 }
 
 /// [`draft`] outside a request.
 pub(crate) fn draft_of(row: &Row, event: EventType, mut object: Value) -> Draft {
-    row.to_stored(&mut object);
-    let fields = row.selectable_values(&object);
-    Draft::new(event, &object, fields, row.collection.next_revision())
+    draft_from(row, event, &mut object, None)
+}
+
+/// [`draft`]; the object is in stored form then. `lent` is what the stored object keeps as text.
+fn draft_from(row: &Row, event: EventType, object: &mut Value, lent: Option<&Lent<'_>>) -> Draft {
+    row.to_stored(object);
+    let fields = row.selectable_values(object);
+    Draft::lending(event, object, lent, fields, row.collection.next_revision())
+}
+
+/// The answer about an object that was just stored, given the tree in stored form that it was serialized from.
+fn stored_outcome(row: &Row, stored: Arc<Object>, mut object: Value) -> Outcome {
+    if row.serves_stored_bytes() {
+        return Outcome::Stored(stored);
+    }
+    row.to_served(&mut object);
+    let revision = stored.revision().to_string();
+    metadata::of(&mut object).insert("resourceVersion".into(), revision.into());
+    Outcome::unfolded(object)
 }
 
 fn remove(object: &mut Value, field: &str) {
@@ -177,10 +195,7 @@ pub(crate) async fn modify(
     mut change: impl FnMut(&mut Value) -> Result<bool, Status>,
 ) -> Result<Outcome, Status> {
     loop {
-        let stored = row
-            .collection
-            .get(key.as_str())
-            .ok_or_else(|| Status::not_found(&row.resource, key.name()))?;
+        let stored = current(row, key)?;
         let mut object = row.served_folded(&stored);
         if !change(&mut object)? {
             return Ok(Outcome::Stored(stored));
@@ -189,7 +204,7 @@ pub(crate) async fn modify(
         if dry_run {
             return Ok(Outcome::unfolded(object));
         }
-        let draft = draft_of(row, EventType::Modified, object);
+        let draft = draft_from(row, EventType::Modified, &mut object, None);
         let change = Change::Update(stored, draft);
         if let Some(stored) = in_time(row.collection.commit(change, now).await)? {
             return Ok(Outcome::Stored(stored));
@@ -204,4 +219,32 @@ pub(crate) fn in_time<T>(committed: Result<T, CommitError>) -> Result<Option<T>,
         Err(CommitError::Stale) => Ok(None),
         Err(error @ CommitError::NotStored(_)) => Err(Status::internal(error.to_string())),
     }
+}
+
+/// [`modify`] for a change that leaves alone what the kind lends, but for one field of it.
+pub(crate) async fn modify_lending(
+    row: &Row,
+    now: Timestamp,
+    key: &Key,
+    lends: &'static Lends,
+    field: &str,
+    mut change: impl FnMut(&mut Value) -> Result<(), Status>,
+) -> Result<(), Status> {
+    loop {
+        let stored = current(row, key)?;
+        let (mut object, mut lent) = stored.parse_lending(lends);
+        change(&mut object)?;
+        lent.set(field, &object[lends.field][field]);
+        lent.normalise_around(&row.resource.schema, &mut object);
+        let draft = draft_from(row, EventType::Modified, &mut object, Some(&lent));
+        let change = Change::Update(stored.clone(), draft);
+        if in_time(row.collection.commit(change, now).await)?.is_some() {
+            return Ok(());
+        }
+    }
+}
+
+fn current(row: &Row, key: &Key) -> Result<Arc<Object>, Status> {
+    let found = row.collection.get(key.as_str());
+    found.ok_or_else(|| Status::not_found(&row.resource, key.name()))
 }

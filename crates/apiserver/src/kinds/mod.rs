@@ -56,7 +56,7 @@ use std::{borrow::Cow, sync::Arc};
 use jiff::SignedDuration;
 use serde_json::Value;
 
-use crate::{admission::Ctx, field::Errors, schema::Type, status::Status};
+use crate::{admission::Ctx, field::Errors, schema::Type, status::Status, store::Lends};
 
 type Text = Cow<'static, str>;
 
@@ -326,6 +326,13 @@ pub trait Kind: Send + Sync + 'static {
     /// Validates a change on the status endpoint.
     fn validate_status(&self, ctx: &Ctx<'_>, object: &Value, old: &Value, errors: &mut Errors) {
         let _ = (ctx, object, old, errors);
+    }
+
+    /// The field that a write of the status leaves alone, and what [`Kind::prepare_status`], [`Kind::validate_status`] and
+    /// [`Kind::selectable_value`] ask of it. The rest of it is then neither read nor written again. Items of keyed lists that may lack
+    /// their keys must be among what is read.
+    fn lends(&self) -> Option<&'static Lends> {
+        None
     }
 
     /// Keeps of a write to a [`SubresourceHandler::Part`] only what that subresource is for.

@@ -6,7 +6,11 @@ use jiff::Timestamp;
 use serde_json::{Value, json};
 
 use super::{Column, Kind, podspec, podspec::defaults::is_restartable_init, print, tree::Tree};
-use crate::{admission::Ctx, field::Errors};
+use crate::{
+    admission::Ctx,
+    field::Errors,
+    store::{Lends, Thin},
+};
 
 /// The behaviour of core/v1 pods.
 pub(super) struct Pods;
@@ -35,6 +39,28 @@ const FIELDS: [&str; 10] = [
     "status.podIPs",
     "status.nominatedNodeName",
 ];
+
+/// What the status and bindings ask of a spec: its words and flags, who may restart, what gates and claims there are.
+static LENDS: Lends = Lends {
+    field: "spec",
+    thin: Thin {
+        whole: &[
+            "imagePullSecrets",
+            "os",
+            "resourceClaims",
+            "schedulingGates",
+        ],
+        lists: &[
+            ("containers", &CONTAINER),
+            ("ephemeralContainers", &CONTAINER),
+            ("initContainers", &CONTAINER),
+        ],
+    },
+};
+static CONTAINER: Thin = Thin {
+    whole: &["restartPolicyRules"],
+    lists: &[],
+};
 
 impl Kind for Pods {
     fn default(&self, object: &mut Value) {
@@ -70,6 +96,10 @@ impl Kind for Pods {
 
     fn validate_status(&self, _: &Ctx<'_>, object: &Value, old: &Value, errors: &mut Errors) {
         podspec::status::validate(object, old, errors);
+    }
+
+    fn lends(&self) -> Option<&'static Lends> {
+        Some(&LENDS)
     }
 
     fn prepare_part(&self, _: &Ctx<'_>, subresource: &str, object: &mut Value, old: &Value) {

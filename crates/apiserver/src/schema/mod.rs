@@ -6,7 +6,10 @@
 //! [`decode`] and [`proto`] turn bodies into trees as Go would write them back; [`merge`] patches trees; [`ownership`] keeps
 //! `metadata.managedFields`.
 
-use std::{borrow::Cow, sync::Arc};
+use std::{
+    borrow::Cow,
+    sync::{Arc, OnceLock},
+};
 
 use serde_json::Value;
 
@@ -38,6 +41,8 @@ pub struct TypeId(pub(crate) u32);
 #[derive(Debug, Default)]
 pub struct Arena {
     nodes: Vec<Node>,
+    /// Which types [`Arena::holds_keyed_lists`]; found when first asked for.
+    keyed: OnceLock<Vec<bool>>,
 }
 
 /// One type.
@@ -274,6 +279,33 @@ impl Arena {
             TypeId(u32::try_from(self.nodes.len()).expect("an arena holds fewer than 2^32 types"));
         self.nodes.push(node);
         id
+    }
+
+    /// Whether values of a type can have lists in them whose items are told apart by keys. Asked once the arena is complete.
+    fn holds_keyed_lists(&self, id: TypeId) -> bool {
+        let keyed = self.keyed.get_or_init(|| {
+            let mut keyed = vec![false; self.nodes.len()];
+            // Types refer to each other in circles, so what is found is passed on until nothing new is.
+            loop {
+                let before = keyed.clone();
+                for (at, node) in self.nodes.iter().enumerate() {
+                    let below = |id: &TypeId| before[id.0 as usize];
+                    keyed[at] = match node {
+                        Node::Struct(fields) => {
+                            let mut types = fields.fields.iter().map(|field| &field.id);
+                            types.any(below) || fields.rest.as_ref().is_some_and(below)
+                        }
+                        Node::Map { value, .. } => below(value),
+                        Node::List(list) => list.kind == ListKind::Map || below(&list.item),
+                        Node::Scalar(_) => false,
+                    };
+                }
+                if keyed == before {
+                    return keyed;
+                }
+            }
+        });
+        keyed[id.0 as usize]
     }
 
     /// Replaces a node: how recursive types are tied.

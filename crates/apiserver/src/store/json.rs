@@ -1,13 +1,16 @@
-//! Trees into JSON and back, for the store: the bytes `serde_json` would write, in one buffer, and reading that leaves the field sets of
-//! `metadata.managedFields` as the text they are.
+//! Trees into JSON and back, for the store: the bytes `serde_json` would write, in one buffer, and reading that leaves as text what most
+//! writes do not change.
 //!
-//! Half of a stored pod's structure is in those sets, and most writes change none of them. A tree in which every `fieldsV1` is a string
-//! that holds the JSON of the set is *folded* ([`crate::schema::ownership`]); writing a tree unfolds it.
+//! A tree in which every `fieldsV1` of `metadata.managedFields` is a string that holds the JSON of the set is *folded*
+//! ([`crate::schema::ownership`]); writing a tree unfolds it. Of a field that is *lent* the tree has only what is asked for ([`Thin`]); the
+//! text ([`Lent`]) is what is stored again.
 
-use std::fmt;
+use std::{borrow::Cow, fmt};
 
 use serde::de::{DeserializeSeed, Deserializer, MapAccess, SeqAccess, Visitor};
 use serde_json::{Map, Value, value::RawValue};
+
+use crate::schema;
 
 /// Appends a value as `serde_json` would write it.
 pub(super) fn write(out: &mut Vec<u8>, value: &Value) {
@@ -91,9 +94,204 @@ fn write_text(out: &mut Vec<u8>, text: &str) {
 
 const FIELDS: &str = "fieldsV1";
 
+/// What is read of an object whose text is kept beside it: everything without structure, and what is named here.
+#[derive(Debug)]
+pub struct Thin {
+    /// Fields that are read whole.
+    pub whole: &'static [&'static str],
+    /// Lists of objects of which little is read as well.
+    pub lists: &'static [(&'static str, &'static Thin)],
+}
+
+/// A field of a kind's objects that some writes leave alone.
+#[derive(Debug)]
+pub struct Lends {
+    /// Its name.
+    pub field: &'static str,
+    /// What is read of it.
+    pub thin: Thin,
+}
+
+/// The text of a field that was lent.
+#[derive(Debug)]
+pub struct Lent<'a> {
+    field: &'static str,
+    text: Cow<'a, str>,
+}
+
+impl Lent<'_> {
+    pub(super) fn field(&self) -> &'static str {
+        self.field
+    }
+
+    pub(super) fn write_entry(&self, out: &mut Vec<u8>) {
+        write_text(out, self.field);
+        out.push(b':');
+        out.extend_from_slice(self.text.as_bytes());
+    }
+
+    /// Sets a field of the object in the text.
+    pub fn set(&mut self, field: &str, value: &Value) {
+        let mut out = Vec::with_capacity(self.text.len() + field.len() + 64);
+        out.push(b'{');
+        let mut add = |key: &str, text: &dyn Fn(&mut Vec<u8>)| {
+            if out.len() > 1 {
+                out.push(b',');
+            }
+            write_text(&mut out, key);
+            out.push(b':');
+            text(&mut out);
+        };
+        let new = |out: &mut Vec<u8>| write(out, value);
+        let mut is_set = false;
+        for (key, text) in entries(&self.text) {
+            if !is_set && key >= field {
+                add(field, &new);
+                is_set = true;
+            }
+            if key != field {
+                add(key, &|out| out.extend_from_slice(text.as_bytes()));
+            }
+        }
+        if !is_set {
+            add(field, &new);
+        }
+        out.push(b'}');
+        self.text = String::from_utf8(out)
+            .expect("it was made of strings")
+            .into();
+    }
+
+    /// [`schema::normalise`] for all of a tree but the field, of which the text is normal.
+    pub fn normalise_around(&self, kind: &schema::Type, object: &mut Value) {
+        let thin = object
+            .as_object_mut()
+            .and_then(|object| object.remove(self.field));
+        schema::normalise(kind, object);
+        if let Some(thin) = thin {
+            object[self.field] = thin;
+        }
+    }
+
+    /// Gives a tree the whole field.
+    pub fn restore(&self, object: &mut Value) {
+        object[self.field] = parsed(&self.text);
+    }
+}
+
+/// The entries of an object in stored text, with the text of their values. Names of fields are written without escapes.
+fn entries(text: &str) -> impl Iterator<Item = (&str, &str)> {
+    let mut rest = text.get(1..).unwrap_or_default();
+    std::iter::from_fn(move || {
+        let key = rest.get(..string_len(rest.as_bytes()))?;
+        let value = rest.get(key.len() + 1..)?;
+        let value = &value[..value_len(value.as_bytes())];
+        rest = rest.get(key.len() + value.len() + 2..).unwrap_or_default();
+        Some((key.trim_matches('"'), value)).filter(|_| key.len() >= 2)
+    })
+}
+
+/// The items of a list in stored text.
+fn items(text: &str) -> impl Iterator<Item = &str> {
+    let mut rest = text.get(1..).unwrap_or_default();
+    std::iter::from_fn(move || {
+        let item = &rest[..value_len(rest.as_bytes())];
+        rest = rest.get(item.len() + 1..).unwrap_or_default();
+        Some(item).filter(|item| !item.is_empty())
+    })
+}
+
+/// How long the value is that some text begins with. Stored text has no spaces and is well-formed, so that brackets can be counted.
+fn value_len(text: &[u8]) -> usize {
+    let (mut at, mut depth) = (0, 0_usize);
+    while let Some(byte) = text.get(at) {
+        match byte {
+            b'"' => at += string_len(&text[at..]),
+            b'{' | b'[' => {
+                depth += 1;
+                at += 1;
+            }
+            b'}' | b']' if depth > 0 => {
+                depth -= 1;
+                at += 1;
+            }
+            b',' | b'}' | b']' if depth == 0 => return at,
+            _ => {
+                at += 1;
+                continue;
+            }
+        }
+        if depth == 0 {
+            return at;
+        }
+    }
+    at
+}
+
+/// How long the string is that some text begins with, its quotes included; 0 if there is none.
+fn string_len(text: &[u8]) -> usize {
+    if text.first() != Some(&b'"') {
+        return 0;
+    }
+    let mut at = 1;
+    while let Some(byte) = text.get(at) {
+        match byte {
+            b'"' => return at + 1,
+            b'\\' => at += 2,
+            _ => at += 1,
+        }
+    }
+    text.len()
+}
+
+fn parsed(text: &str) -> Value {
+    serde_json::from_str(text).expect("stored texts were serialized from trees")
+}
+
+/// Reads little of an object.
+fn thinned(text: &str, thin: &Thin) -> Value {
+    let mut map = Map::new();
+    for (key, text) in entries(text) {
+        let list = thin.lists.iter().find(|(name, _)| *name == key);
+        let value = match (list, text.as_bytes().first()) {
+            (Some((_, thin)), Some(b'[')) => items(text).map(|item| thinned(item, thin)).collect(),
+            (_, Some(b'{' | b'[')) if !thin.whole.contains(&key) => continue,
+            _ => parsed(text),
+        };
+        map.insert(key.to_owned(), value);
+    }
+    Value::Object(map)
+}
+
 /// Reads stored bytes as a folded tree.
 pub(super) fn read_folded(bytes: &[u8]) -> serde_json::Result<Value> {
     Place::Object.deserialize(&mut serde_json::Deserializer::from_slice(bytes))
+}
+
+/// Reads stored bytes as a folded tree that has little of what is lent.
+pub(super) fn read_lending<'a>(
+    bytes: &'a [u8],
+    lends: &'static Lends,
+) -> serde_json::Result<(Value, Lent<'a>)> {
+    let text = std::str::from_utf8(bytes).map_err(serde::de::Error::custom)?;
+    let mut object = Map::new();
+    let mut lent = "{}";
+    for (key, text) in entries(text) {
+        let value = if key == lends.field {
+            lent = text;
+            thinned(text, &lends.thin)
+        } else if key == "metadata" {
+            Place::Metadata.deserialize(&mut serde_json::Deserializer::from_str(text))?
+        } else {
+            serde_json::from_str(text)?
+        };
+        object.insert(key.to_owned(), value);
+    }
+    let lent = Lent {
+        field: lends.field,
+        text: lent.into(),
+    };
+    Ok((Value::Object(object), lent))
 }
 
 /// What is being read on the way to a field set.
@@ -186,6 +384,18 @@ mod tests {
 
     proptest! {
         #[test]
+        fn the_entries_and_items_of_a_text_are_those_of_its_tree(trees in prop::collection::vec(trees(), 0..4)) {
+            let texts: Vec<String> = trees.iter().map(Value::to_string).collect();
+            let list = Value::from(trees.clone()).to_string();
+            prop_assert_eq!(items(&list).collect::<Vec<_>>(), texts.clone());
+            let names = ["a", "b", "c", "d"];
+            let map: Map<String, Value> = names.map(str::to_owned).into_iter().zip(trees).collect();
+            let object = Value::Object(map).to_string();
+            let expected: Vec<(&str, &str)> = names.into_iter().zip(texts.iter().map(String::as_str)).collect();
+            prop_assert_eq!(entries(&object).collect::<Vec<_>>(), expected);
+        }
+
+        #[test]
         fn a_tree_is_written_as_serde_json_writes_it(tree in trees()) {
             let mut written = Vec::new();
             write(&mut written, &tree);
@@ -207,5 +417,41 @@ mod tests {
         write_owners(&mut owners, &folded["metadata"]["managedFields"]);
         let expected = object["metadata"]["managedFields"].to_string();
         assert_eq!(String::from_utf8(owners).unwrap(), expected);
+    }
+
+    #[test]
+    fn what_is_lent_is_stored_again_as_it_was() {
+        static LENDS: Lends = Lends {
+            field: "spec",
+            thin: Thin {
+                whole: &["os"],
+                lists: &[(
+                    "containers",
+                    &Thin {
+                        whole: &[],
+                        lists: &[],
+                    },
+                )],
+            },
+        };
+        let object = json!({"kind": "Pod", "metadata": {"name": "a"}, "status": {"x": [1]}, "spec": {
+            "a": {"b": 1}, "containers": [{"name": "c", "env": []}], "flag": true, "os": {"name": "linux"}, "z": [],
+        }});
+        let text = object.to_string();
+        let (mut thin, mut lent) = read_lending(text.as_bytes(), &LENDS).unwrap();
+        let spec = json!({"containers": [{"name": "c"}], "flag": true, "os": {"name": "linux"}});
+        assert_eq!((&thin["spec"], &thin["status"]), (&spec, &object["status"]));
+        let mut written = Vec::new();
+        lent.write_entry(&mut written);
+        let expected = format!("\"spec\":{}", object["spec"]);
+        assert_eq!(String::from_utf8(written).unwrap(), expected);
+        let mut changed = object.clone();
+        for field in ["0", "flag", "node", "zz"] {
+            lent.set(field, &json!("n"));
+            changed["spec"][field] = json!("n");
+        }
+        assert_eq!(lent.text, changed["spec"].to_string());
+        lent.restore(&mut thin);
+        assert_eq!(thin, changed);
     }
 }

@@ -31,6 +31,7 @@ use self::durable::Writer;
 pub use self::{
     collection::{Change, Collection, CommitError},
     durable::{CopyError, StoreError, restore_copy},
+    json::{Lends, Lent, Thin},
     list::{ListError, Page, PageRequest, Snapshot},
     log::{Event, Window},
     notes::Notes,

@@ -11,7 +11,7 @@ use arc_swap::ArcSwapOption;
 use bytes::Bytes;
 use serde_json::{Map, Value};
 
-use super::json;
+use super::json::{self, Lends, Lent};
 
 /// `namespace/name`, or `name` for cluster-scoped objects; ordered as those strings are, which is the order of lists.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -142,11 +142,22 @@ impl Draft {
     /// Serializes an object for a write that makes the given event, leaving room for a revision as long as `expected`.
     /// The object may be folded ([`Object::parse_folded`]).
     pub fn new(event: EventType, object: &Value, fields: Box<[Box<str>]>, expected: u64) -> Self {
+        Draft::lending(event, object, None, fields, expected)
+    }
+
+    /// [`Draft::new`] of an object that was lent a field as text, which is written instead of what it has of that.
+    pub fn lending(
+        event: EventType,
+        object: &Value,
+        lent: Option<&Lent<'_>>,
+        fields: Box<[Box<str>]>,
+        expected: u64,
+    ) -> Self {
         SCRATCH.with_borrow_mut(|line| {
             line.clear();
             open_line(line, event);
             let start = line.len();
-            let (body, slot) = write_object(line, object, expected);
+            let (body, slot) = write_object(line, object, lent, expected);
             line.extend_from_slice(LINE_END);
             let layout = Layout {
                 object: start as u32,
@@ -272,6 +283,12 @@ impl Object {
         serde_json::from_slice(bytes).expect("stored objects were serialized from trees")
     }
 
+    /// The object as a folded tree that has little of what the kind lends, and that as text.
+    pub fn parse_lending(&self, lends: &'static Lends) -> (Value, Lent<'_>) {
+        let bytes = &self.line[self.layout.object as usize..self.line.len() - LINE_END.len()];
+        json::read_lending(bytes, lends).expect("stored objects were serialized from trees")
+    }
+
     /// The object as a folded tree: every `fieldsV1` of its managedFields is a string that holds the set's JSON. For those who write the
     /// object again and look at no other set than their own.
     pub fn parse_folded(&self) -> Value {
@@ -354,7 +371,12 @@ fn open_line(line: &mut Vec<u8>, event: EventType) {
 }
 
 /// Writes the object with apiVersion and kind first; answers where the rest begins and where the revision goes.
-fn write_object(out: &mut Vec<u8>, object: &Value, expected: u64) -> (usize, Range<usize>) {
+fn write_object(
+    out: &mut Vec<u8>,
+    object: &Value,
+    lent: Option<&Lent<'_>>,
+    expected: u64,
+) -> (usize, Range<usize>) {
     let empty = Map::new();
     let object = object.as_object().unwrap_or(&empty);
     let metadata = object
@@ -389,7 +411,10 @@ fn write_object(out: &mut Vec<u8>, object: &Value, expected: u64) -> (usize, Ran
         .filter(|(key, _)| !matches!(key.as_str(), "apiVersion" | "kind" | "metadata"))
     {
         out.push(b',');
-        json::write_entry(out, key, value);
+        match lent.filter(|lent| lent.field() == key) {
+            Some(lent) => lent.write_entry(out),
+            None => json::write_entry(out, key, value),
+        }
     }
     out.push(b'}');
     (body, slot)

@@ -57,12 +57,19 @@ async fn bind(call: &Call, body: Body) -> Result<Response<Body>, Status> {
         .find("", "v1", "pods")
         .ok_or_else(Status::no_such_path)?;
     let key = Key::new(call.namespace.as_deref(), &name);
-    write::modify(pods, call.now, &key, options.dry_run, |pod| {
+    let bind = |pod: &mut Value| {
         preconditions(&binding, pod, &key)?;
-        assign(&binding, pod, call.now)?;
-        Ok(true)
-    })
-    .await?;
+        assign(&binding, pod, call.now)
+    };
+    match pods.resource.behaviour.lends().filter(|_| !options.dry_run) {
+        Some(lends) => {
+            write::modify_lending(pods, call.now, &key, lends, "nodeName", bind).await?;
+        }
+        None => {
+            let bind = |pod: &mut Value| bind(pod).map(|()| true);
+            write::modify(pods, call.now, &key, options.dry_run, bind).await?;
+        }
+    }
     Ok(reply::json(201, &success()))
 }
 

@@ -4,7 +4,9 @@ use std::sync::Arc;
 
 use serde_json::{Map, Value};
 
-use super::{claims, create, dedup_owners, draft, in_time, judge, mutate, own, release};
+use super::{
+    claims, create, dedup_owners, draft_from, in_time, judge, mutate, own, release, stored_outcome,
+};
 use crate::{
     admission::Operation,
     auth::attributes::{self, Attributes, Target},
@@ -17,9 +19,12 @@ use crate::{
     kinds::{NameRule, StatusMetadata},
     schema::{self, ownership},
     status::Status,
-    store::{Change, EventType, Object},
+    store::{Change, EventType, Lends, Lent, Object},
     validation::metadata as check_metadata,
 };
+
+/// What a write of the status has any use for.
+pub(crate) const STATUS_FIELDS: &[&str] = &["apiVersion", "kind", "metadata", "status"];
 
 /// What an update changes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -46,6 +51,11 @@ pub(crate) trait Source: Sync {
     /// Whether who owns the changed fields is still to be written down.
     fn tracks_ownership(&self) -> bool {
         true
+    }
+
+    /// Whether it neither reads nor makes anything but metadata and status: the rest of the stored object may be absent.
+    fn is_status_alone(&self) -> bool {
+        false
     }
 }
 
@@ -115,8 +125,23 @@ async fn update_once(
     let ctx = call.ctx(options.dry_run);
     let name = stored.key().name();
     let subresource = call.subresource.as_deref().unwrap_or_default();
-    let old = call.row.served_folded(stored);
-    let mut object = source.make(call, &old)?;
+    // What a write of the status leaves alone stays text as far as nobody asks for it.
+    let lends = lends(call, part, source);
+    let (mut old, mut lent) = match lends {
+        Some(lends) => {
+            let (old, lent) = stored.parse_lending(lends);
+            (old, Some(lent))
+        }
+        None => (call.row.served_folded(stored), None),
+    };
+    let mut object = match source.make(call, &old) {
+        // A refusal shows the whole object.
+        Err(_) if lent.take().is_some() => {
+            old = call.row.served_folded(stored);
+            source.make(call, &old)?
+        }
+        made => made?,
+    };
     check_version(call, &object, stored)?;
     put_back(call, part, &mut object, &old);
     if source.tracks_ownership() {
@@ -150,7 +175,10 @@ async fn update_once(
         Part::Piece => behaviour.prepare_part(&ctx, subresource, &mut object, &old),
         Part::Main => behaviour.prepare_update(&ctx, &mut object, &old),
     }
-    schema::normalise(&resource.schema, &mut object);
+    match &lent {
+        Some(lent) => lent.normalise_around(&resource.schema, &mut object),
+        None => schema::normalise(&resource.schema, &mut object),
+    }
     // No status strategy upstream counts: the revision that the Deployment controller writes with a status is no new generation.
     if !matches!(part, Part::Status(_)) {
         metadata::count_generation(
@@ -204,7 +232,7 @@ async fn update_once(
         return Ok(Some(Outcome::Stored(stored.clone())));
     }
     if options.dry_run {
-        return Ok(Some(Outcome::unfolded(object)));
+        return Ok(Some(shown(object, lent.as_ref())));
     }
     if is_released(call, &object) {
         let change = Change::Delete(stored.clone());
@@ -212,14 +240,15 @@ async fn update_once(
             match in_time(call.row.collection.commit(change, call.now).await)? {
                 Some(_) => {
                     release(call, &object);
-                    Some(Outcome::unfolded(object))
+                    Some(shown(object, lent.as_ref()))
                 }
                 None => None,
             },
         );
     }
     let taken = claims::take(call, Operation::Update, name, &mut object, Some(&old)).await?;
-    let change = Change::Update(stored.clone(), draft(call, EventType::Modified, object));
+    let draft = draft_from(&call.row, EventType::Modified, &mut object, lent.as_ref());
+    let change = Change::Update(stored.clone(), draft);
     let committed = in_time(call.row.collection.commit(change, call.now).await);
     let Ok(Some(new)) = committed else {
         taken.give_back(call).await;
@@ -228,7 +257,27 @@ async fn update_once(
     if let Some(allocation) = allocation {
         allocation.commit();
     }
-    Ok(Some(Outcome::Stored(new)))
+    Ok(Some(stored_outcome(&call.row, new, object)))
+}
+
+/// What the stored object may keep as text: only where neither the source nor a plugin looks at it.
+fn lends(call: &Call, part: Part, source: &dyn Source) -> Option<&'static Lends> {
+    let lends = call.resource().behaviour.lends()?;
+    let subresource = call.subresource.as_deref();
+    let mut plugins = call.server.plugins().iter();
+    let fits = matches!(part, Part::Status(_))
+        && source.is_status_alone()
+        && call.row.serves_stored_bytes()
+        && !plugins.any(|plugin| plugin.handles(Operation::Update, call.resource(), subresource));
+    fits.then_some(lends)
+}
+
+/// An object that is not stored as it is, with everything in it.
+fn shown(mut object: Value, lent: Option<&Lent<'_>>) -> Outcome {
+    if let Some(lent) = lent {
+        lent.restore(&mut object);
+    }
+    Outcome::unfolded(object)
 }
 
 /// Whether nothing of an object as it is served was filled in when it was read.

@@ -2,7 +2,9 @@
 
 use serde_json::Value;
 
-use super::{claims, dedup_owners, draft, in_time, judge, mutate, own, remove};
+use super::{
+    claims, dedup_owners, draft_from, in_time, judge, mutate, own, remove, stored_outcome,
+};
 use crate::{
     admission::Operation,
     field::{Errors, Path},
@@ -19,9 +21,10 @@ use crate::{
 };
 
 /// How often a generated name is tried.
-const NAME_TRIES: usize = 8;
+pub(crate) const NAME_TRIES: usize = 8;
 
-/// Creates a decoded object.
+/// Creates a decoded object. One without a name may be refused because its generated name was taken at the last moment; it can be
+/// tried again.
 pub(crate) async fn create(
     call: &Call,
     options: &WriteOptions,
@@ -46,11 +49,14 @@ pub(crate) async fn create(
     let mut tries = 0;
     loop {
         tries += 1;
-        let mut attempt = object.clone();
-        metadata::of(&mut attempt).insert("name".into(), metadata::generate_name(&base).into());
-        match create_named(call, options, attempt).await {
-            Err(status) if status.reason == "AlreadyExists" && tries < NAME_TRIES => {}
-            Err(mut status) if status.reason == "AlreadyExists" => {
+        let name = metadata::generate_name(&base);
+        match call.row.collection.get(call.key(&name).as_str()) {
+            None => {
+                metadata::of(&mut object).insert("name".into(), name.into());
+                return create_named(call, options, object).await;
+            }
+            Some(existing) if tries == NAME_TRIES => {
+                let mut status = already_exists(call, &existing);
                 status
                     .message
                     .push_str(", the server was not able to generate a unique name for the object");
@@ -59,7 +65,7 @@ pub(crate) async fn create(
                 }
                 return Err(status);
             }
-            done => return done,
+            Some(_) => {}
         }
     }
 }
@@ -117,12 +123,12 @@ async fn create_named(
         return Ok(Outcome::unfolded(object));
     }
     let taken = claims::take(call, Operation::Create, &name, &mut object, None).await?;
-    let draft = draft(call, EventType::Added, object);
+    let draft = draft_from(&call.row, EventType::Added, &mut object, None);
     let change = Change::Create(key.clone(), draft);
     match in_time(call.row.collection.commit(change, call.now).await) {
         Ok(Some(stored)) => {
             allocation.commit();
-            Ok(Outcome::Stored(stored))
+            Ok(stored_outcome(&call.row, stored, object))
         }
         committed => {
             taken.give_back(call).await;

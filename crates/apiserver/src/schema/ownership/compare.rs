@@ -152,6 +152,9 @@ impl<'s> Walk<'s> {
 
     /// Whether every item of the keyed lists in a value has a key.
     fn has_keys(&self, id: Option<TypeId>, value: &Value) -> bool {
+        if !id.is_some_and(|id| self.arena.holds_keyed_lists(id)) {
+            return true;
+        }
         match (self.shape(id, value), value) {
             (Shape::Map, Value::Object(map)) => map
                 .iter()

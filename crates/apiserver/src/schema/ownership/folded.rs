@@ -108,11 +108,17 @@ mod tests {
         let entry = json!([{"manager": "a", "operation": "Update", "apiVersion": "v1", "fieldsType": "FieldsV1",
                             "fieldsV1": {"f:spec": {"f:x": {}}}}]);
         let kept = Kept::all(&entry).unwrap().remove(0);
-        let set = |name: &str| {
+        let meets = |path: &[&str]| {
             let mut set = FieldSet::default();
-            set.insert(&[name.to_owned()]);
-            set
+            set.insert(
+                &path
+                    .iter()
+                    .map(|name| (*name).to_owned())
+                    .collect::<Vec<_>>(),
+            );
+            kept.may_meet(&set)
         };
-        assert!(kept.may_meet(&set("f:spec")) && !kept.may_meet(&set("f:status")));
+        assert!(meets(&["f:spec"]) && meets(&["f:spec", "f:x"]));
+        assert!(!meets(&["f:status"]) && !meets(&["f:spec", "f:y"]));
     }
 }

@@ -299,11 +299,13 @@ impl FieldSet {
         text.push('}');
     }
 
-    /// Whether a set in text form can have paths in common with this one; false is certain.
+    /// Whether a set in text form can have paths in common with this one; false is certain. A path is in the text only if all its
+    /// elements are.
     pub(super) fn may_meet(&self, text: &str) -> bool {
         self.elements.iter().any(|element| {
-            let quoted = format!("\"{}\"", element.name);
-            element.name.contains(['"', '\\']) || text.contains(&quoted)
+            let escaped = element.name.contains(['"', '\\']);
+            (escaped || text.contains(&*format!("\"{}\"", element.name)))
+                && (element.member || element.below.may_meet(text))
         })
     }
 
