@@ -235,6 +235,7 @@ fn verbs(resource: &Resource) -> Vec<&'static str> {
         .copied()
         .filter(|verb| *verb != "deletecollection" || resource.rules.delete_collection)
         .filter(|verb| *verb == "create" || !resource.rules.transient)
+        .filter(|verb| matches!(*verb, "get" | "list") || !resource.rules.read_only)
         .collect()
 }
 

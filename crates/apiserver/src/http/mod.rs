@@ -206,7 +206,7 @@ async fn objects(
         let answer = subresource::transient(&call, body).await;
         return Ok(finish(&call, answer));
     }
-    if path.watch && !matches!(method, Method::GET | Method::HEAD) {
+    if (path.watch || resource.rules.read_only) && !matches!(method, Method::GET | Method::HEAD) {
         return Err(method_not_allowed());
     }
     let watches = path.watch || (call.name.is_empty() && call.query.flag("watch").unwrap_or(false));

@@ -8,6 +8,7 @@ use super::{
     Generation, Kind, NameRule, Plain, Propagation, Resource, Rules, StatusMetadata,
     StatusOnCreate, Subresource, SubresourceHandler,
     autoscalers::{Autoscalers, v1::AutoscalersV1},
+    componentstatuses::ComponentStatus,
     configmaps::ConfigMap,
     controllerrevisions::ControllerRevision,
     cronjobs::CronJobs,
@@ -219,6 +220,13 @@ fn event_rules(rules: &mut Rules) {
 fn core(range: ServiceRange) -> Vec<Row> {
     vec![
         Row::core("Binding", "bindings").rules(|rules| rules.transient = true),
+        // The parts of a control plane that could be asked live in this process or do not exist: there is nothing to list.
+        Row::core("ComponentStatus", "componentstatuses")
+            .behaves(ComponentStatus)
+            .cluster()
+            .short(&["cs"])
+            .deprecated("v1 ComponentStatus is deprecated in v1.19+")
+            .rules(|rules| rules.read_only = true),
         Row::core("ConfigMap", "configmaps")
             .behaves(ConfigMap)
             .short(&["cm"]),
@@ -626,9 +634,33 @@ fn storage() -> Vec<Row> {
     ]
 }
 
+/// The groups in the order in which upstream's discovery lists them; those that it does not have come last.
+const GROUPS: [&str; 20] = [
+    "",
+    "apps",
+    "events.k8s.io",
+    "authentication.k8s.io",
+    "authorization.k8s.io",
+    "autoscaling",
+    "batch",
+    "certificates.k8s.io",
+    "networking.k8s.io",
+    "policy",
+    "rbac.authorization.k8s.io",
+    "storage.k8s.io",
+    "admissionregistration.k8s.io",
+    "apiextensions.k8s.io",
+    "scheduling.k8s.io",
+    "coordination.k8s.io",
+    "node.k8s.io",
+    "discovery.k8s.io",
+    "resource.k8s.io",
+    "flowcontrol.apiserver.k8s.io",
+];
+
 /// All built-in rows, in discovery order of their groups; Services take their addresses from `range`.
 pub fn builtins(range: ServiceRange) -> Vec<Resource> {
-    let groups = [
+    let mut rows: Vec<Resource> = [
         core(range),
         apps(),
         reviews(),
@@ -638,6 +670,14 @@ pub fn builtins(range: ServiceRange) -> Vec<Resource> {
         groups(),
         rbac_group(),
         storage(),
-    ];
-    groups.into_iter().flatten().map(Row::done).collect()
+    ]
+    .into_iter()
+    .flatten()
+    .map(Row::done)
+    .collect();
+    rows.sort_by_key(|row| {
+        let place = GROUPS.iter().position(|group| *group == row.group);
+        place.unwrap_or(GROUPS.len())
+    });
+    rows
 }

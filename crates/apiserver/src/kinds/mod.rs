@@ -5,6 +5,7 @@
 
 mod autoscalers;
 mod builtins;
+mod componentstatuses;
 mod configmaps;
 mod controllerrevisions;
 mod cron;
@@ -131,6 +132,8 @@ pub struct Rules {
     pub delete_collection: bool,
     /// Nothing is stored: POST is all there is, answered by a named handler (bindings).
     pub transient: bool,
+    /// Only get and list are served.
+    pub read_only: bool,
     /// What DELETE does to dependents when nothing is asked for.
     pub default_propagation: Propagation,
     /// What a client is told who deletes without saying what becomes of dependents.
@@ -152,6 +155,7 @@ impl Default for Rules {
             delete_returns_object: false,
             delete_collection: true,
             transient: false,
+            read_only: false,
             default_propagation: Propagation::Background,
             deletion_warning: None,
             status_on_create: StatusOnCreate::Clear,

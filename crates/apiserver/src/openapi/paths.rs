@@ -55,10 +55,12 @@ pub(super) fn add(paths: &mut Map<String, Value>, dialect: Dialect, row: &Row, c
             writer.operation("list", "get", LIST, &format!("{component}List")),
         );
     }
-    collection.insert(
-        "post".into(),
-        writer.operation("create", "post", WRITE, component),
-    );
+    if !resource.rules.read_only {
+        collection.insert(
+            "post".into(),
+            writer.operation("create", "post", WRITE, component),
+        );
+    }
     paths.insert(
         format!("{place}/{}", resource.plural),
         writer.item(collection, false),
@@ -68,10 +70,14 @@ pub(super) fn add(paths: &mut Map<String, Value>, dialect: Dialect, row: &Row, c
     }
     let one = format!("{place}/{}/{{name}}", resource.plural);
     let mut verbs = writer.reads_and_writes();
-    verbs.insert(
-        "delete".into(),
-        writer.operation("delete", "delete", DELETE, component),
-    );
+    if resource.rules.read_only {
+        verbs.retain(|verb, _| verb == "get");
+    } else {
+        verbs.insert(
+            "delete".into(),
+            writer.operation("delete", "delete", DELETE, component),
+        );
+    }
     paths.insert(one.clone(), writer.item(verbs, true));
     for subresource in &resource.subresources {
         if matches!(subresource.handler, SubresourceHandler::Status(_)) {

@@ -36,6 +36,7 @@ const SERVED: &[&str] = &[
     "v1/persistentvolumes/status",
     "v1/persistentvolumeclaims",
     "v1/persistentvolumeclaims/status",
+    "v1/componentstatuses",
     "apps/v1/deployments",
     "apps/v1/deployments/status",
     "apps/v1/deployments/scale",
