@@ -253,14 +253,17 @@ impl Cluster {
         }
         let mut held = self.filter_with_nominated(class, key);
         let has_volumes = !self.class(class).volumes.is_empty();
+        let by_labels = has_volumes && self.volumes_go_by_labels(class);
         for _ in 0..MOST_TRIES {
             match self.ask_boards(class, seed, &held) {
-                Some(Word::Node { node, .. }) if !has_volumes => return Decision::Node(node),
+                Some(Word::Node { node, .. }) if !has_volumes || by_labels => {
+                    return Decision::Node(node);
+                }
                 Some(Word::Refused(tallies)) if !has_volumes => {
                     return Decision::Unschedulable(Unschedulable::of(self, tallies));
                 }
-                // Boards know nothing of volumes: one that they keep away goes, and the next best is the best of the
-                // rest, as long as no node's score depends on which others there are.
+                // Boards do not know all about volumes: a node that they keep away goes, and the next best is the best of
+                // the rest, as long as no node's score depends on which others there are.
                 Some(Word::Node { node, apart: true }) => {
                     match self.question(class).check_volumes(node) {
                         None => return Decision::Node(node),

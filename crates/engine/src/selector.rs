@@ -31,6 +31,11 @@ enum Test {
 }
 
 impl Requirement {
+    /// The label that it is about.
+    pub(crate) fn key(&self) -> Symbol {
+        self.key
+    }
+
     /// How labels differ from a demand for one value; none for demands of other kinds.
     fn mismatch(&self, labels: &LabelSet) -> Option<LabelMismatch> {
         let Test::In(values) = &self.test else {

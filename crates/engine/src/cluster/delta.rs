@@ -390,6 +390,7 @@ impl Cluster {
         if let Some(node) = &mut self.nodes[at.index()] {
             let own = &self.classes[class.index()];
             node.take(class, own, terminating);
+            self.storage.hold(node.volumes);
             self.storage.count(own, 1);
         }
         self.views_count(class, at, 1, terminating);

@@ -98,6 +98,8 @@ pub(crate) struct Node {
     pub(crate) pods: SmallVec<[PodId; PODS_INLINE]>,
     pub(crate) classes: SmallVec<[ClassCount; CLASSES_INLINE]>,
     pub(crate) ports: Vec<(HostPort, u32)>,
+    /// Volumes of its pods, each as often as pods have it.
+    pub(crate) volumes: u32,
 }
 
 impl Node {
@@ -110,6 +112,7 @@ impl Node {
             pods: SmallVec::new(),
             classes: SmallVec::new(),
             ports: Vec::new(),
+            volumes: 0,
         }
     }
 
@@ -123,6 +126,7 @@ impl Node {
         self.nonzero_memory_bytes = self
             .nonzero_memory_bytes
             .wrapping_add(class.shape.requests.nonzero_memory_bytes);
+        self.volumes += class.volumes.len() as u32;
         match self.count_of(id, terminating) {
             Some(count) => self.classes[count].pods += 2,
             None => self.classes.push(ClassCount {
@@ -154,6 +158,7 @@ impl Node {
         self.nonzero_memory_bytes = self
             .nonzero_memory_bytes
             .wrapping_sub(class.shape.requests.nonzero_memory_bytes);
+        self.volumes -= class.volumes.len() as u32;
         if let Some(count) = self.count_of(id, terminating) {
             self.classes[count].pods -= 2;
             if self.classes[count].pods() == 0 {

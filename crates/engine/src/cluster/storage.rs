@@ -2,12 +2,12 @@
 
 use super::Cluster;
 use super::undo::Undo;
-use crate::class::PodClassId;
+use crate::class::{PodClassId, Volume};
 use crate::model::{
     CsiDriverSpec, CsiNodeSpec, CsiStorageCapacitySpec, PersistentVolumeClaimSpec,
     PersistentVolumeSpec, StorageClassSpec, VolumeAttachmentSpec,
 };
-use crate::storage::{Attachment, Capacity, Change, Claim, Class, CsiNode, Plan, Volume};
+use crate::storage::{self, Attachment, Capacity, Change, Claim, Class, CsiNode, Plan};
 
 impl Cluster {
     /// Adds a PersistentVolumeClaim or changes it.
@@ -30,7 +30,7 @@ impl Cluster {
     /// Adds a PersistentVolume or changes it.
     pub fn set_volume(&mut self, spec: &PersistentVolumeSpec) {
         let name = self.names.intern(&spec.name);
-        let volume = Volume::compile(spec, &mut self.names);
+        let volume = storage::Volume::compile(spec, &mut self.names);
         self.change_storage(Change::Volume(name, Some(Box::new(volume))));
     }
 
@@ -111,6 +111,20 @@ impl Cluster {
         if let Some(name) = self.names.find(name) {
             self.change_storage(Change::Attachment(name, None));
         }
+    }
+
+    /// Whether the node labels that boards group nodes by decide alone which nodes a class's volumes let it on.
+    pub(crate) fn volumes_go_by_labels(&self, id: PodClassId) -> bool {
+        let own = &self.class(id).volumes;
+        let claims = own
+            .iter()
+            .all(|volume| matches!(volume, Volume::Claim { .. }));
+        let plan = self.volume_plans.get(&id).map(|(_, plan)| plan);
+        claims
+            && self.storage.is_far_from_limits(own.len())
+            && plan.is_some_and(|plan| {
+                plan.keys.is_some() && plan.exclusive.is_empty() && plan.uncounted.is_none()
+            })
     }
 
     pub(super) fn change_storage(&mut self, change: Change) {

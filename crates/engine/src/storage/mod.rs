@@ -37,6 +37,12 @@ pub(crate) struct Storage {
     attachments_of: FxHashMap<Symbol, Vec<Symbol>>,
     /// How many placed pods name a claim; ephemeral volumes do not count.
     uses: FxHashMap<Key, u32>,
+    /// The lowest limit that any node ever had.
+    least_limit: Option<i64>,
+    /// The most attachments that any node ever had.
+    most_attached: usize,
+    /// The most volumes that the pods of any node ever had.
+    most_held: usize,
 }
 
 /// One object as it is from now on; `None` once it is gone.
@@ -74,10 +80,12 @@ impl Storage {
                 name,
                 swap(&mut self.classes, name, class.map(|own| *own))?.map(Box::new),
             ),
-            Change::Node(name, node) => Change::Node(
-                name,
-                swap(&mut self.nodes, name, node.map(|own| *own))?.map(Box::new),
-            ),
+            Change::Node(name, node) => {
+                let limit = node.as_ref().and_then(|node| node.least_limit());
+                self.least_limit = [self.least_limit, limit].into_iter().flatten().min();
+                let before = swap(&mut self.nodes, name, node.map(|own| *own))?;
+                Change::Node(name, before.map(Box::new))
+            }
             Change::Driver(name, driver) => {
                 Change::Driver(name, swap(&mut self.drivers, name, driver)?)
             }
@@ -94,6 +102,8 @@ impl Storage {
                     before.map(|attachment| attachment.node),
                     node,
                 );
+                let there = node.and_then(|node| self.attachments_of.get(&node));
+                self.most_attached = self.most_attached.max(there.map_or(0, Vec::len));
                 Change::Attachment(name, before)
             }
         };
@@ -144,6 +154,17 @@ impl Storage {
                 self.uses.remove(&key);
             }
         }
+    }
+
+    /// The pods of a node have so many volumes now.
+    pub(crate) fn hold(&mut self, volumes: u32) {
+        self.most_held = self.most_held.max(volumes as usize);
+    }
+
+    /// Whether no node can be at a limit with so many volumes more, whatever they are.
+    pub(crate) fn is_far_from_limits(&self, more: usize) -> bool {
+        let most = self.most_held + self.most_attached + more;
+        self.least_limit.is_none_or(|limit| most as i64 <= limit)
     }
 
     /// Whether a placed pod names a claim.

@@ -229,6 +229,10 @@ impl CsiNode {
         }
     }
 
+    pub(crate) fn least_limit(&self) -> Option<i64> {
+        self.limits.iter().map(|(_, count)| *count).min()
+    }
+
     pub(crate) fn has_limits(&self) -> bool {
         !self.limits.is_empty()
     }

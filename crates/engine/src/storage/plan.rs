@@ -2,7 +2,7 @@
 //!
 //! Invariant: a plan depends on the storage objects and the class only, so it holds while [`Storage::version`] does.
 
-use super::{Key, Storage, ZoneDemand};
+use super::{Key, PLACES, Storage, ZoneDemand};
 use crate::class::{PodClass, Volume as PodVolume};
 use crate::intern::{Interner, Symbol};
 use crate::model::{AccessMode, Quantity};
@@ -22,6 +22,8 @@ pub(crate) struct Plan {
     pub(crate) zones: Vec<ZoneDemand>,
     /// A claim that is not there, which the count of volumes stumbles over.
     pub(crate) uncounted: Option<Symbol>,
+    /// The node labels that decide which nodes reach the volumes, sorted; none if something else does too.
+    pub(crate) keys: Option<Box<[Symbol]>>,
 }
 
 /// The volume of a claim that is bound.
@@ -76,7 +78,37 @@ impl Plan {
             .into_iter()
             .filter_map(|(plugin, conflict)| Some((plugin, conflict?)))
             .collect();
+        plan.keys = plan.deciding_labels();
         plan
+    }
+
+    fn deciding_labels(&self) -> Option<Box<[Symbol]>> {
+        let plain =
+            |claim: &Unbound| claim.selected_node.is_none() && claim.provision.room.is_none();
+        if !self.unbound.iter().all(plain) {
+            return None;
+        }
+        let bound = self.bound.iter().filter_map(|bound| match bound {
+            Bound::Missing => None,
+            Bound::To(terms) => terms.as_ref(),
+        });
+        let open = self.unbound.iter().flat_map(|claim| {
+            let candidates = claim.set_aside.iter().chain(&claim.candidates);
+            candidates.filter_map(|own| own.terms.as_ref())
+        });
+        let terms = bound.chain(open).flatten();
+        let topologies = self.unbound.iter();
+        let topologies = topologies.filter_map(|claim| claim.provision.topologies.as_ref());
+        let demands = terms
+            .flat_map(|term| term.demands())
+            .chain(topologies.flatten().flatten());
+        let mut keys: Vec<_> = demands.map(Requirement::key).collect();
+        if !self.zones.is_empty() {
+            keys.extend(PLACES.map(|(key, _)| key));
+        }
+        keys.sort_unstable();
+        keys.dedup();
+        (!keys.contains(&Symbol::HOSTNAME)).then(|| keys.into())
     }
 
     /// kube-scheduler: VolumeRestrictions' PreFilter. Ephemeral volumes are not looked at.

@@ -15,6 +15,7 @@ use crate::filter::pod_topology_spread::skew_of;
 use crate::intern::Symbol;
 use crate::reason::{Plugin, Reason, Refusal, Tally};
 use crate::score::{self, inter_pod_affinity, pod_topology_spread};
+use crate::storage::Plan;
 use crate::topology::{PairCounts, SpreadCounts};
 
 /// What a question is answered from.
@@ -231,6 +232,9 @@ impl Choice<'_> {
                 _ => return refused,
             }
         }
+        if !self.reaches_volumes(group) {
+            return refused;
+        }
         if !self.affinity_filters() {
             return GroupWord {
                 fits: true,
@@ -250,6 +254,23 @@ impl Choice<'_> {
         }
         let fits = !self.meets(group, &view.anti) && !self.meets(group, &view.existing_anti);
         GroupWord { fits, near }
+    }
+
+    /// Whether the nodes of a group reach the pod's volumes, as far as the labels that groups go by decide it: then one
+    /// node speaks for all.
+    fn reaches_volumes(&self, group: &Group) -> bool {
+        let decided = |plan: &&Plan| plan.keys.is_some();
+        if self.question.volumes.filter(decided).is_none() {
+            return true;
+        }
+        let Some(position) = group.roomy.first(0, Within::All) else {
+            return false;
+        };
+        let node = self.question.cluster.at(self.order.node(position));
+        let refusal = self
+            .question
+            .check_reach(node.fixed.name, &node.fixed.labels);
+        refusal.is_none()
     }
 
     /// Whether any pods are counted where a group is.

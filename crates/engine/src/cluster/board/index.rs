@@ -133,6 +133,11 @@ impl Index {
                 nodes
                     .iter()
                     .for_each(|node| self.place(*node, question, order));
+                // Slots are far apart in memory: looked at one right after the other, they come together.
+                let there = loads
+                    .iter()
+                    .filter(|node| self.slots[node.index()].group != NO_GROUP);
+                std::hint::black_box(there.count());
                 loads
                     .iter()
                     .for_each(|node| self.rate(*node, question, order));

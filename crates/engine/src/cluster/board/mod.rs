@@ -22,6 +22,8 @@ mod tests;
 #[cfg(test)]
 mod variety;
 
+use std::borrow::Cow;
+
 use rustc_hash::FxHashMap;
 
 use super::{Cluster, NodeId};
@@ -265,9 +267,23 @@ impl Cluster {
 
     /// The number of the index that serves a class, which is there when this returns.
     fn index_number(&mut self, class: PodClassId) -> u32 {
-        let keys = self.views[class.index()]
-            .as_deref()
-            .map_or(&[][..], |view| view.keys());
+        let view = self.views[class.index()].as_deref();
+        let of_view = view.map_or(&[][..], |view| view.keys());
+        // Which nodes reach a pod's volumes is a word of groups too, if labels decide it.
+        let plan = match self.class(class).volumes.is_empty() {
+            true => None,
+            false => self.volume_plans.get(&class),
+        };
+        let of_volumes = plan.and_then(|(_, plan)| plan.keys.as_deref());
+        let keys = match of_volumes {
+            None | Some([]) => Cow::Borrowed(of_view),
+            Some(more) => {
+                let mut keys = [of_view, more].concat();
+                keys.sort_unstable();
+                keys.dedup();
+                Cow::Owned(keys)
+            }
+        };
         let boards = &mut self.boards;
         boards.questions += 1;
         if boards.classes.len() <= class.index() {
@@ -275,12 +291,12 @@ impl Cluster {
         }
         let known = boards.classes[class.index()].index;
         if let Some(Some(index)) = boards.indexes.get_mut(known as usize)
-            && *index.keys == *keys
+            && index.keys[..] == keys[..]
         {
             index.used_at = boards.questions;
             return known;
         }
-        let key = (self.classes[class.index()].shape_id, Box::from(keys));
+        let key = (self.classes[class.index()].shape_id, Box::from(&keys[..]));
         let number = match boards.index_of.get(&key) {
             Some(number) => *number,
             None => boards.open(key, self.nodes.len()),

@@ -458,7 +458,9 @@ proptest! {
         let templates = looks.into_iter().map(template).collect();
         let profile = variety::profile(seed >> 7);
         let mut cluster = Cluster::with_profiles(Options::default(), &[profile]);
-        variety::store(&mut cluster, &NAMESPACES);
+        // Few volumes a node, or more than there are.
+        let limit = if seed & 64 == 0 { 1 } else { 100 };
+        variety::store(&mut cluster, &NAMESPACES, limit);
         let mut world = World { cluster, templates, pods: Vec::new(), made: 0 };
         for (name, look) in nodes.iter().enumerate() {
             world.take(&Step::Node { name: name as u8, look: *look });

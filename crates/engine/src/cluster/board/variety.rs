@@ -69,7 +69,7 @@ pub(super) fn volume(choice: u64) -> PodVolume {
 }
 
 /// Makes claims of all kinds in some namespaces, with their volumes and classes.
-pub(super) fn store(cluster: &mut Cluster, namespaces: &[&str]) {
+pub(super) fn store(cluster: &mut Cluster, namespaces: &[&str], limit: i64) {
     cluster.set_storage_class(&StorageClassSpec {
         name: "slow".into(),
         provisioner: "example.com/disks".into(),
@@ -82,7 +82,7 @@ pub(super) fn store(cluster: &mut Cluster, namespaces: &[&str]) {
     for node in 0..10 {
         cluster.set_csi_node(&CsiNodeSpec {
             name: format!("n{node}"),
-            limits: vec![("example.com/driver".into(), 1)],
+            limits: vec![("example.com/driver".into(), limit)],
             migrated_plugins: Vec::new(),
         });
     }
