@@ -286,10 +286,42 @@ mod tests {
         assert_eq!(ends.expect("read").1, 0);
     }
 
+    /// A fuzz target asks the same for longer.
+    #[test]
+    fn any_line_is_answered_or_refused_with_a_sentence() {
+        const WORDS: [&str; 6] = ["", "null", "-1", "[]", "\"\"", "9223372036854775807"];
+        let empty = Cluster::new(Options::default());
+        let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/../../fuzz/corpus/why_case");
+        let files = std::fs::read_dir(folder).expect("the corpus is there");
+        let mut paths: Vec<_> = files.map(|file| file.expect("readable").path()).collect();
+        paths.sort();
+        let mut bits = 1_usize;
+        for path in paths {
+            let line = std::fs::read(path).expect("readable");
+            let mut text = Vec::new();
+            answer_to(&line, &empty, &mut text).expect("what is kept is answered");
+            for _ in 0..300 {
+                let mut line = line.clone();
+                for _ in 0..3 {
+                    bits = bits
+                        .wrapping_mul(6_364_136_223_846_793_005)
+                        .wrapping_add(1_442_695_040_888_963_407);
+                    let from = (bits >> 33) % line.len();
+                    let to = line.len().min(from + (bits >> 20) % 9);
+                    let word = WORDS[(bits >> 40) % WORDS.len()].bytes();
+                    line.splice(from..to, word);
+                }
+                if let Err(why) = answer_to(&line, &empty, &mut text) {
+                    assert!(why.contains(' '), "{why}");
+                }
+            }
+        }
+    }
+
     #[test]
     fn texts_that_are_not_utf_8_are_told_where_they_are() {
         let mut input = case(1).into_bytes();
-        let name = input.iter().position(|byte| *byte == b'1').expect("v1");
+        let name = input.iter().rposition(|byte| *byte == b'1').expect("n1");
         input[name] = 0xff;
         let mut output = Vec::new();
         let ends = pass_through(&*input, &mut output, 1, Options::default());
