@@ -66,7 +66,7 @@ fn rights_are_granted_asked_about_and_used() {
     let manifest = "\
 apiVersion: rbac.authorization.k8s.io/v1
 kind: Role
-metadata: {name: reader}
+metadata: {name: reader, namespace: default}
 rules:
 - {apiGroups: [''], resources: [configmaps], verbs: [get]}
 ";
