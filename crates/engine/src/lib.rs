@@ -56,7 +56,7 @@ mod topology;
 pub mod windows;
 
 pub use class::PodClassId;
-pub use cluster::{Checkpoint, Cluster, NodeId, Options};
+pub use cluster::{Checkpoint, Cluster, NodeId, Options, VolumeChoices};
 pub use error::ModelError;
 pub use intern::Symbol;
 pub use profile::Profile;

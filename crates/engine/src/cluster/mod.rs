@@ -24,6 +24,7 @@ use indexmap::IndexSet;
 use rustc_hash::{FxBuildHasher, FxHashMap};
 
 pub use node::NodeId;
+pub use storage::VolumeChoices;
 pub use undo::Checkpoint;
 
 pub(crate) use board::Word;

@@ -1,13 +1,30 @@
 //! Storage objects coming, changing and going in the model.
 
-use super::Cluster;
 use super::undo::Undo;
+use super::{Cluster, NodeId};
 use crate::class::{PodClassId, Volume};
+use crate::filter::volume_binding::{self, Site};
 use crate::model::{
     CsiDriverSpec, CsiNodeSpec, CsiStorageCapacitySpec, PersistentVolumeClaimSpec,
     PersistentVolumeSpec, StorageClassSpec, VolumeAttachmentSpec,
 };
 use crate::storage::{self, Attachment, Capacity, Change, Claim, Class, CsiNode, Plan};
+
+/// How a pod's claims that wait get their volumes; claims by name, in the pod's namespace.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct VolumeChoices {
+    /// Claims, each with the name of the volume it is bound to.
+    pub matched: Vec<(String, String)>,
+    /// Claims whose volume has to be provisioned for the node.
+    pub provisioned: Vec<String>,
+}
+
+impl VolumeChoices {
+    /// No claim waits.
+    pub fn is_empty(&self) -> bool {
+        self.matched.is_empty() && self.provisioned.is_empty()
+    }
+}
 
 impl Cluster {
     /// Adds a PersistentVolumeClaim or changes it.
@@ -125,6 +142,33 @@ impl Cluster {
             && plan.is_some_and(|plan| {
                 plan.keys.is_some() && plan.exclusive.is_empty() && plan.uncounted.is_none()
             })
+    }
+
+    /// How the claims that a class's pod waits for get their volumes once it goes to a node that the engine chose for it
+    /// (kube-scheduler: VolumeBinding's Reserve). Nothing for pods whose claims are all bound.
+    pub fn volume_choices(&mut self, id: PodClassId, node: NodeId) -> VolumeChoices {
+        let mut choices = VolumeChoices::default();
+        if self.classes[id.index()].volumes.is_empty() {
+            return choices;
+        }
+        self.plan_volumes(id);
+        let fixed = &self.at(node).fixed;
+        let site = Site {
+            name: fixed.name,
+            labels: &fixed.labels,
+            names: &self.names,
+        };
+        let plan = &self.volume_plans[&id].1;
+        let text = |symbol| self.names.text(symbol).to_owned();
+        if let Some(choice) = volume_binding::choose(plan, site) {
+            let matched = choice.matched.into_iter();
+            choices.matched = matched
+                .map(|(claim, volume)| (text(claim.claim), text(volume)))
+                .collect();
+            let provisioned = choice.provisioned.into_iter();
+            choices.provisioned = provisioned.map(|claim| text(claim.claim)).collect();
+        }
+        choices
     }
 
     pub(super) fn change_storage(&mut self, change: Change) {

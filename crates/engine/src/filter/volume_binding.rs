@@ -45,12 +45,30 @@ fn bound(plan: &Plan, site: Site<'_>) -> Option<Reason> {
 }
 
 fn unbound(plan: &Plan, site: Site<'_>) -> Option<Reason> {
+    let Some(choice) = choose(plan, site) else {
+        return Some(Reason::NoVolumeToBind);
+    };
+    let mut to_provision = choice.provisioned.into_iter();
+    to_provision.find_map(|claim| refuses(&claim.provision, site))
+}
+
+/// How the claims that wait would get their volumes on a node.
+#[derive(Default)]
+pub(crate) struct Choice<'a> {
+    /// Claims with the volume each is bound to.
+    pub(crate) matched: Vec<(&'a Unbound, Symbol)>,
+    /// Claims whose volume has to be made.
+    pub(crate) provisioned: Vec<&'a Unbound>,
+}
+
+/// `None` if a claim is being provisioned for another node.
+pub(crate) fn choose<'a>(plan: &'a Plan, site: Site<'_>) -> Option<Choice<'a>> {
+    let mut choice = Choice::default();
     let mut to_match: Vec<&Unbound> = Vec::new();
-    let mut to_provision: Vec<&Provision> = Vec::new();
     for claim in &plan.unbound {
         match claim.selected_node {
-            Some(node) if node != site.name => return Some(Reason::NoVolumeToBind),
-            Some(_) => to_provision.push(&claim.provision),
+            Some(node) if node != site.name => return None,
+            Some(_) => choice.provisioned.push(claim),
             None => to_match.push(claim),
         }
     }
@@ -58,13 +76,14 @@ fn unbound(plan: &Plan, site: Site<'_>) -> Option<Reason> {
     let mut chosen: Vec<Symbol> = Vec::new();
     for claim in to_match {
         match matching(claim, &chosen, site) {
-            Some(volume) => chosen.push(volume),
-            None => to_provision.push(&claim.provision),
+            Some(volume) => {
+                chosen.push(volume);
+                choice.matched.push((claim, volume));
+            }
+            None => choice.provisioned.push(claim),
         }
     }
-    to_provision
-        .into_iter()
-        .find_map(|provision| refuses(provision, site))
+    Some(choice)
 }
 
 /// The volume that a claim would be bound to here.

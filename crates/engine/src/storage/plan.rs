@@ -38,6 +38,8 @@ pub(crate) enum Bound {
 /// A claim that gets its volume once the pod's node is known.
 #[derive(Clone, Debug)]
 pub(crate) struct Unbound {
+    /// The claim's name, in the pod's namespace.
+    pub(crate) claim: Symbol,
     /// The node it is already being provisioned for.
     pub(crate) selected_node: Option<Symbol>,
     pub(crate) request: Quantity,
@@ -249,6 +251,7 @@ impl Unbound {
             list.into_iter().map(|own| own.1).collect()
         };
         Some(Unbound {
+            claim: key.1,
             selected_node: claim.selected_node,
             request,
             set_aside: sorted(set_aside),
