@@ -6,10 +6,15 @@
 mod lean_pod;
 
 use k8s_openapi::api::{
-    apps::v1::{DaemonSet, Deployment, ReplicaSet},
-    core::v1::{ContainerStatus, Endpoints, Namespace, Node, Pod, Service, ServiceAccount},
+    apps::v1::{DaemonSet, Deployment, ReplicaSet, StatefulSet},
+    batch::v1::Job,
+    core::v1::{
+        ContainerStatus, Endpoints, Namespace, Node, PersistentVolume, PersistentVolumeClaim, Pod,
+        ReplicationController, Service, ServiceAccount,
+    },
     discovery::v1::EndpointSlice,
     policy::v1::PodDisruptionBudget,
+    storage::v1::{CSIDriver, CSINode, CSIStorageCapacity, StorageClass, VolumeAttachment},
 };
 use kube::{Api, Client, Resource, runtime::watcher};
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
@@ -45,6 +50,12 @@ pub struct Informers {
     pub replica_sets: Informer<ReplicaSet>,
     /// DaemonSets.
     pub daemon_sets: Informer<DaemonSet>,
+    /// StatefulSets.
+    pub stateful_sets: Informer<StatefulSet>,
+    /// ReplicationControllers.
+    pub replication_controllers: Informer<ReplicationController>,
+    /// Jobs, by controller ([`BY_CONTROLLER`]).
+    pub jobs: Informer<Job>,
     /// Services.
     pub services: Informer<Service>,
     /// Endpoints.
@@ -55,6 +66,20 @@ pub struct Informers {
     pub service_accounts: Informer<ServiceAccount>,
     /// PodDisruptionBudgets.
     pub pod_disruption_budgets: Informer<PodDisruptionBudget>,
+    /// PersistentVolumeClaims.
+    pub claims: Informer<PersistentVolumeClaim>,
+    /// PersistentVolumes.
+    pub volumes: Informer<PersistentVolume>,
+    /// StorageClasses.
+    pub storage_classes: Informer<StorageClass>,
+    /// CSINodes.
+    pub csi_nodes: Informer<CSINode>,
+    /// CSIDrivers.
+    pub csi_drivers: Informer<CSIDriver>,
+    /// CSIStorageCapacities.
+    pub storage_capacities: Informer<CSIStorageCapacity>,
+    /// VolumeAttachments.
+    pub volume_attachments: Informer<VolumeAttachment>,
 }
 
 impl Informers {
@@ -103,6 +128,14 @@ impl Informers {
                 shutdown.clone(),
             ),
             daemon_sets: plain(client, tasks, shutdown),
+            stateful_sets: plain(client, tasks, shutdown),
+            replication_controllers: plain(client, tasks, shutdown),
+            jobs: Informer::new(
+                Api::all(client.clone()),
+                &[(BY_CONTROLLER, controller_uid as IndexFn<Job>)],
+                tasks.clone(),
+                shutdown.clone(),
+            ),
             services: plain(client, tasks, shutdown),
             endpoints: plain(client, tasks, shutdown),
             endpoint_slices: Informer::new(
@@ -113,6 +146,13 @@ impl Informers {
             ),
             service_accounts: plain(client, tasks, shutdown),
             pod_disruption_budgets: plain(client, tasks, shutdown),
+            claims: plain(client, tasks, shutdown),
+            volumes: plain(client, tasks, shutdown),
+            storage_classes: plain(client, tasks, shutdown),
+            csi_nodes: plain(client, tasks, shutdown),
+            csi_drivers: plain(client, tasks, shutdown),
+            storage_capacities: plain(client, tasks, shutdown),
+            volume_attachments: plain(client, tasks, shutdown),
         }
     }
 }

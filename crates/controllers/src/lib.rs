@@ -28,12 +28,14 @@ pub mod podgc;
 pub mod pods;
 pub mod provisioner;
 pub mod queue;
+pub mod quota;
 pub mod scheduler;
 pub mod service;
 pub mod serviceaccount;
 pub mod state;
 mod timers;
 pub mod volume_protection;
+pub mod volumes;
 pub mod workloads;
 
 pub use context::Context;

@@ -27,7 +27,7 @@ pub fn start(context: &Context) {
 
 fn start_claims(context: &Context) {
     let queue = Queue::new("pvc-protection");
-    let claims: Informer<PersistentVolumeClaim> = informer(context);
+    let claims = context.informers.claims.clone();
     claims.on_change({
         let queue = queue.clone();
         move |change| {
@@ -84,7 +84,7 @@ async fn sync_claim(
 
 fn start_volumes(context: &Context) {
     let queue = Queue::new("pv-protection");
-    let volumes: Informer<PersistentVolume> = informer(context);
+    let volumes = context.informers.volumes.clone();
     volumes.on_change({
         let queue = queue.clone();
         move |change| {
@@ -122,18 +122,6 @@ async fn sync_volume(
     } else {
         Ok(())
     }
-}
-
-fn informer<K>(context: &Context) -> Informer<K>
-where
-    K: Resource<DynamicType = ()> + Clone + DeserializeOwned + Debug + Send + Sync + 'static,
-{
-    Informer::new(
-        Api::all(context.client.clone()),
-        &[],
-        context.tasks.clone(),
-        context.shutdown.clone(),
-    )
 }
 
 /// Marked for deletion and kept by our finalizer.

@@ -10,13 +10,26 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use k8s_openapi::api::core::v1::{Container, KeyToPath, Volume};
 
-/// A ConfigMap or a Secret in the pod's namespace.
+/// A ConfigMap, a Secret or a claim in the pod's namespace.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Object {
     /// A ConfigMap by name.
     ConfigMap(String),
     /// A Secret by name.
     Secret(String),
+    /// A PersistentVolumeClaim by name.
+    Claim(String),
+}
+
+/// Why the volume of a claim that exists cannot be mounted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ClaimTrouble {
+    /// The claim is going.
+    BeingDeleted,
+    /// It has no volume yet.
+    NotBound,
+    /// Its volume is not attached to the node yet.
+    NotAttached,
 }
 
 /// The keys of an object that exists.
@@ -26,6 +39,8 @@ pub struct Keys {
     pub values: BTreeSet<String>,
     /// Keys of a ConfigMap's `binaryData`, which only volumes show.
     pub binary: BTreeSet<String>,
+    /// What is wrong with a claim.
+    pub trouble: Option<ClaimTrouble>,
 }
 
 /// The objects that exist, of those that were looked up.
@@ -82,9 +97,21 @@ pub fn of_container(container: &Container) -> Uses<'_> {
     Uses(uses)
 }
 
-/// What a volume shows.
-pub fn of_volume(volume: &Volume) -> Uses<'_> {
+/// The claim that a volume of `pod` is.
+pub fn claim_of(volume: &Volume, pod: &str) -> Option<String> {
+    match (&volume.persistent_volume_claim, &volume.ephemeral) {
+        (Some(source), _) => Some(source.claim_name.clone()),
+        (None, Some(_)) => Some(format!("{pod}-{}", volume.name)),
+        (None, None) => None,
+    }
+}
+
+/// What a volume of `pod` shows.
+pub fn of_volume<'a>(volume: &'a Volume, pod: &str) -> Uses<'a> {
     let mut uses = Vec::new();
+    if let Some(claim) = claim_of(volume, pod) {
+        uses.push(Use::whole(Object::Claim(claim), None));
+    }
     if let Some(secret) = &volume.secret {
         let name = secret.secret_name.clone().unwrap_or_default();
         uses.push(Use::items(
@@ -124,6 +151,14 @@ impl Uses<'_> {
         self.0.iter().map(|one| one.object.clone()).collect()
     }
 
+    /// Whether a claim's volume is still on its way to the node.
+    pub fn is_attaching(&self, found: &Found) -> bool {
+        self.0.iter().any(|one| {
+            let keys = found.get(&one.object);
+            keys.is_some_and(|keys| keys.trouble == Some(ClaimTrouble::NotAttached))
+        })
+    }
+
     /// Whether an environment can be made of it.
     ///
     /// # Errors
@@ -136,6 +171,7 @@ impl Uses<'_> {
                     let (kind, name) = match &one.object {
                         Object::ConfigMap(name) => ("ConfigMap", name),
                         Object::Secret(name) => ("Secret", name),
+                        Object::Claim(name) => ("PersistentVolumeClaim", name),
                     };
                     format!("couldn't find key {key} in {kind} {namespace}/{name}")
                 },
@@ -155,6 +191,7 @@ impl Uses<'_> {
             let lacks = |key: &str| match one.object {
                 Object::ConfigMap(_) => format!("references non-existent config key: {key}"),
                 Object::Secret(_) => format!("references non-existent secret key: {key}"),
+                Object::Claim(_) => String::new(),
             };
             let has =
                 |keys: &Keys, key: &str| keys.values.contains(key) || keys.binary.contains(key);
@@ -204,7 +241,15 @@ impl<'a> Use<'a> {
         let keys = found.get(&self.object).ok_or_else(|| match &self.object {
             Object::ConfigMap(name) => format!("configmap \"{name}\" not found"),
             Object::Secret(name) => format!("secret \"{name}\" not found"),
+            Object::Claim(name) => format!(
+                "failed to fetch PVC from API server: persistentvolumeclaims \"{name}\" not found"
+            ),
         })?;
+        match keys.trouble {
+            Some(ClaimTrouble::BeingDeleted) => return Err("PVC is being deleted".to_owned()),
+            Some(ClaimTrouble::NotBound) => return Err("PVC is not bound".to_owned()),
+            Some(ClaimTrouble::NotAttached) | None => {}
+        }
         match self.keys.iter().find(|key| !has(keys, key)) {
             Some(key) => Err(lacks(key)),
             None => Ok(()),

@@ -34,9 +34,13 @@ use super::{
     restart,
     status::Transitions,
 };
+use crate::ownership;
 
 /// Annotation by which the VPC resource controller tells a Windows pod its address.
 pub const WINDOWS_ADDRESS: &str = "vpc.amazonaws.com/PrivateIPv4Address";
+
+/// How long the containers of a Job's pods run that no annotation speaks of.
+const JOB_RUN: SignedDuration = SignedDuration::from_secs(5);
 
 /// A simulated pod.
 #[derive(Clone, Debug)]
@@ -320,7 +324,12 @@ impl PodSim {
         let inherits = unit.role == Role::App;
         let exit = annotations::exit_plan(steering, &unit.name, inherits);
         let exit = exit.map(|plan| (plan.code, plan.after));
-        let exit = exit.or((unit.role == Role::Init).then_some((0, parts.delays.init_run)));
+        let exit = exit.or(match unit.role {
+            Role::Init => Some((0, parts.delays.init_run)),
+            // Work that a Job waits for comes to an end.
+            Role::App if is_of_a_job(&self.pod) => Some((0, JOB_RUN)),
+            Role::App | Role::Sidecar => None,
+        });
         let failing = |kind: ProbeKind| {
             annotations::probe_failure(steering, kind, &unit.name, inherits).map(|failure| {
                 let from = parts.pace.after(since, failure.after);
@@ -345,6 +354,10 @@ impl PodSim {
                 .map(Box::new),
         }
     }
+}
+
+fn is_of_a_job(pod: &Pod) -> bool {
+    ownership::controller_of(pod).is_some_and(|owner| owner.kind == "Job")
 }
 
 /// The end of a grace period of `seconds` that begins now; a second is the least.

@@ -8,13 +8,14 @@ use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Pod;
-use mullion_engine::{Decision, ModelError, PodClassId, model::PodSpec, preempt::Preemption};
+use mullion_engine::{Decision, ModelError, PodClassId, VolumeChoices, model::PodSpec, preempt::Preemption};
 use rustc_hash::FxHashMap;
 use tokio::{sync::mpsc, time::MissedTickBehavior};
 
 use super::{
     config::Config,
     queue::{Entry, STALE_CHECK, SchedulingQueue},
+    storage_hints,
     wake::{Event, Plugins},
     watch::{self, Input, scheduler_name},
     wishes::{ProfileWishes, Wishes},
@@ -53,6 +54,13 @@ pub fn start_with(context: &Context, state: &SharedState, seed: u64, config: &Co
         .map(|profile| (profile.scheduler_name.clone(), ProfileWishes::of(profile)))
         .collect();
     watch::start(context, &inputs, profiles.keys().cloned().collect());
+    storage_hints::watch(context, {
+        let inputs = inputs.clone();
+        move |event| {
+            // A send fails only when the process stops.
+            let _ = inputs.send(Input::Event(Event::Storage(event)));
+        }
+    });
     let scheduler = Scheduler {
         context: context.clone(),
         state: state.clone(),
@@ -84,6 +92,7 @@ struct Scheduler {
 enum Verdict {
     Bind {
         node: String,
+        volumes: VolumeChoices,
     },
     Refuse {
         message: String,
@@ -165,8 +174,19 @@ impl Scheduler {
             Input::Evicting(pod) => self.queue.evicted(&key(&pod)),
             Input::NotEvicted(pod) => self.queue.activate(&key(&pod)),
             Input::Bound(entry, Outcome::Done) => self.queue.placed(&entry),
-            Input::Bound(entry, Outcome::Refused { again, message }) => {
-                self.state.with(|state| state.forget(&key(&entry.pod)));
+            Input::Bound(
+                entry,
+                Outcome::Refused {
+                    again,
+                    message,
+                    volumes,
+                },
+            ) => {
+                let namespace = entry.pod.metadata.namespace.as_deref();
+                self.state.with(|state| {
+                    state.forget(&key(&entry.pod));
+                    state.release_volumes(namespace.unwrap_or_default(), &volumes);
+                });
                 self.input(Input::Event(Event::PodDeleted(Arc::clone(&entry.pod))));
                 if again {
                     self.fail(*entry, message, now);
@@ -207,9 +227,10 @@ impl Scheduler {
         let now = self.context.clock.now();
         for (entry, verdict) in entries.into_iter().zip(verdicts) {
             match verdict {
-                Verdict::Bind { node } => self.writers.send(Write::Bind {
+                Verdict::Bind { node, volumes } => self.writers.send(Write::Bind {
                     entry: Box::new(entry),
                     node,
+                    volumes,
                 }),
                 Verdict::Fail { message } => self.fail(entry, message, now),
                 Verdict::Refuse {
@@ -306,9 +327,13 @@ fn ask(
     let refusal = match state.cluster_mut().schedule_pod(spec, seed)? {
         Decision::Node(id) => {
             let node = state.cluster().node_name(id).to_owned();
+            let volumes = match spec.template.volumes.is_empty() {
+                true => VolumeChoices::default(),
+                false => state.reserve_volumes(class, id, &spec.template.namespace),
+            };
             state.assume(spec, &node)?;
             refused.clear();
-            return Ok(Verdict::Bind { node });
+            return Ok(Verdict::Bind { node, volumes });
         }
         Decision::Unschedulable(refusal) => refusal,
     };

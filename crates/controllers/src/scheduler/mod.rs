@@ -8,12 +8,15 @@ pub mod config;
 mod driver;
 mod hints;
 pub mod queue;
+mod storage_hints;
+mod volumes;
 pub mod wake;
 mod watch;
 pub mod wishes;
 mod writer;
 
 pub use driver::{start_over, start_with};
+pub use storage_hints::StorageEvent;
 
 use crate::{Context, state::SharedState};
 

@@ -11,6 +11,7 @@ use mullion_engine::Plugin;
 
 use super::{
     hints::{self, NodeHint, OwnHint, PodHint},
+    storage_hints::{self, StorageEvent},
     wishes::{self, Wishes},
 };
 
@@ -50,6 +51,8 @@ pub enum Event {
     PodDeleted(Arc<Pod>),
     /// A waiting pod gave up the room that was held for it on a node. Pods of higher priority never counted that room as taken.
     NominationDropped(Arc<Pod>),
+    /// Something happened to a storage object.
+    Storage(StorageEvent),
 }
 
 impl Event {
@@ -214,7 +217,7 @@ const NEW_NODES_ONLY: Cares = Cares {
     own_hint: |_, _, _| false,
 };
 
-const TABLE: [Cares; 10] = [
+const TABLE: [Cares; 14] = [
     // What narrows the nodes before any filter is node affinity to names.
     Cares {
         plugin: Plugin::PreFilter,
@@ -274,6 +277,34 @@ const TABLE: [Cares; 10] = [
         ..NEW_NODES_ONLY
     },
     Cares {
+        plugin: Plugin::VolumeRestrictions,
+        pods: PodChanges {
+            deleted: true,
+            ..NO_POD
+        },
+        pod_hint: |pod, _, event| storage_hints::volume_freed(pod, event),
+        ..NEW_NODES_ONLY
+    },
+    Cares {
+        plugin: Plugin::NodeVolumeLimits,
+        pods: PodChanges {
+            deleted: true,
+            ..NO_POD
+        },
+        pod_hint: |pod, _, event| storage_hints::place_freed(pod, event),
+        ..NEW_NODES_ONLY
+    },
+    Cares {
+        plugin: Plugin::VolumeBinding,
+        node: LABELS,
+        ..NEW_NODES_ONLY
+    },
+    Cares {
+        plugin: Plugin::VolumeZone,
+        node: LABELS,
+        ..NEW_NODES_ONLY
+    },
+    Cares {
         plugin: Plugin::PodTopologySpread,
         node: NodeChanges {
             labels: true,
@@ -307,12 +338,16 @@ impl Cares {
             Event::PodLabels { .. } => self.pods.labels,
             Event::PodScaledDown { .. } => self.pods.scaled_down,
             Event::PodDeleted(_) | Event::NominationDropped(_) => self.pods.deleted,
+            Event::Storage(_) => false,
         }
     }
 }
 
 /// Whether `event` may help a pod that `rejectors` refused. A pod that no plugin refused waits for its back-off only.
 pub fn wakes(pod: &Pod, rejectors: Plugins, wishes: &Wishes, event: &Event) -> bool {
+    if let Event::Storage(event) = event {
+        return storage_hints::wakes(pod, rejectors, event);
+    }
     TABLE
         .iter()
         .filter(|cares| rejectors.contains(cares.plugin) && cares.registers(event))
@@ -325,6 +360,7 @@ pub fn wakes(pod: &Pod, rejectors: Plugins, wishes: &Wishes, event: &Event) -> b
             | Event::PodScaledDown { .. }
             | Event::PodDeleted(_)
             | Event::NominationDropped(_) => (cares.pod_hint)(pod, wishes, event),
+            Event::Storage(_) => false,
         })
 }
 

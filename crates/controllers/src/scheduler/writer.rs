@@ -14,11 +14,13 @@ use kube::{
     api::{DeleteParams, Patch, PatchParams, PostParams, Preconditions},
     core::Request,
 };
+use mullion_engine::VolumeChoices;
 use serde_json::{Value, json};
 use tokio::sync::mpsc;
 
 use super::{
     queue::Entry,
+    volumes::pre_bind,
     watch::{Input, scheduler_name},
 };
 use crate::{Context, EventType, Recorder};
@@ -34,7 +36,12 @@ const RETRY: Duration = Duration::from_millis(500);
 #[derive(Debug)]
 pub(super) enum Write {
     /// Binds a pod.
-    Bind { entry: Box<Entry>, node: String },
+    Bind {
+        entry: Box<Entry>,
+        node: String,
+        /// What is done about the pod's claims before.
+        volumes: VolumeChoices,
+    },
     /// Says why a pod was not bound.
     Refuse(Box<Refusal>),
     /// Says that a pod is not tried because it is being deleted.
@@ -76,7 +83,12 @@ pub(super) enum Outcome {
     /// The pod is bound.
     Done,
     /// It is not; `again` says whether trying again can help.
-    Refused { again: bool, message: String },
+    Refused {
+        again: bool,
+        message: String,
+        /// What was decided about the pod's claims, to be taken back.
+        volumes: VolumeChoices,
+    },
 }
 
 /// The writers.
@@ -130,6 +142,7 @@ impl Writers {
     }
 }
 
+#[derive(Clone)]
 struct Writer {
     client: Client,
     context: Context,
@@ -141,7 +154,16 @@ impl Writer {
     async fn drain(self, mut queue: mpsc::UnboundedReceiver<Write>) {
         while let Some(write) = queue.recv().await {
             match write {
-                Write::Bind { entry, node } => self.bind(entry, &node).await,
+                Write::Bind {
+                    entry,
+                    node,
+                    volumes,
+                } if volumes.is_empty() => self.bind(entry, &node, volumes).await,
+                Write::Bind {
+                    entry,
+                    node,
+                    volumes,
+                } => self.bind_with_volumes(entry, node, volumes),
                 Write::Refuse(refusal) => self.refuse(&refusal).await,
                 Write::Skip(pod) => {
                     let (namespace, name) = (pod.namespace().unwrap_or_default(), pod.name_any());
@@ -154,7 +176,29 @@ impl Writer {
         }
     }
 
-    async fn bind(&self, entry: Box<Entry>, node: &str) {
+    /// Binds a pod once its claims have their volumes; nobody else waits for that.
+    fn bind_with_volumes(&self, entry: Box<Entry>, node: String, volumes: VolumeChoices) {
+        let writer = self.clone();
+        let shutdown = self.context.shutdown.clone();
+        self.context.tasks.spawn(async move {
+            let work = async {
+                match pre_bind(&writer.context, &entry.pod, &node, &volumes).await {
+                    Ok(()) => writer.bind(entry, &node, volumes).await,
+                    Err(message) => {
+                        let outcome = Outcome::Refused {
+                            again: true,
+                            message,
+                            volumes,
+                        };
+                        let _ = writer.answers.send(Input::Bound(entry, outcome));
+                    }
+                }
+            };
+            shutdown.run_until_cancelled(work).await;
+        });
+    }
+
+    async fn bind(&self, entry: Box<Entry>, node: &str, volumes: VolumeChoices) {
         let pod = &entry.pod;
         let (namespace, name) = (pod.namespace().unwrap_or_default(), pod.name_any());
         let outcome = match post_binding(
@@ -180,11 +224,13 @@ impl Writer {
                 Outcome::Refused {
                     again: false,
                     message: status.message.clone(),
+                    volumes,
                 }
             }
             Err(error) => Outcome::Refused {
                 again: true,
                 message: format!("binding rejected: {error}"),
+                volumes,
             },
         };
         let _ = self.answers.send(Input::Bound(entry, outcome));

@@ -7,8 +7,8 @@ use std::collections::BTreeMap;
 
 use k8s_openapi::{
     api::{
-        apps::v1::ReplicaSet,
-        core::v1::{self as api, Namespace, Node, Pod, Service},
+        apps::v1::{ReplicaSet, StatefulSet},
+        core::v1::{self as api, Namespace, Node, Pod, ReplicationController, Service},
         policy::v1::PodDisruptionBudget,
     },
     apimachinery::pkg::{
@@ -24,6 +24,8 @@ use mullion_engine::model::{
     RestartPolicy, ServiceSpec, StringMap, Taint, TaintEffect, Toleration, TolerationOperator,
     TopologySpreadConstraint, WeightedPodAffinityTerm, WhenUnsatisfiable, WorkloadSpec,
 };
+
+use super::volumes;
 
 /// A node.
 pub fn node(node: &Node) -> NodeSpec {
@@ -154,8 +156,11 @@ pub fn template(metadata: &ObjectMeta, spec: &api::PodSpec) -> PodTemplate {
             .collect(),
         host_network: spec.host_network == Some(true),
         scheduler_name: spec.scheduler_name.clone().unwrap_or_default(),
-        // Claims are not told to the engine, so volumes decide nothing here.
-        volumes: Vec::new(),
+        volumes: volumes::of_pod(
+            metadata.name.as_deref().unwrap_or_default(),
+            metadata.uid.as_deref().unwrap_or_default(),
+            spec,
+        ),
     }
 }
 
@@ -195,6 +200,33 @@ pub fn replica_set(set: &ReplicaSet) -> WorkloadSpec {
         namespace,
         name,
         selector,
+    }
+}
+
+/// A StatefulSet, by whose selector its pods are spread.
+pub fn stateful_set(set: &StatefulSet) -> WorkloadSpec {
+    let (namespace, name) = named(&set.metadata);
+    let selector = set.spec.as_ref().map(|spec| label_selector(&spec.selector));
+    WorkloadSpec {
+        kind: "StatefulSet".to_owned(),
+        namespace,
+        name,
+        selector: selector.unwrap_or_default(),
+    }
+}
+
+/// A ReplicationController, by whose selector its pods are spread.
+pub fn replication_controller(set: &ReplicationController) -> WorkloadSpec {
+    let (namespace, name) = named(&set.metadata);
+    let spec = set.spec.as_ref();
+    WorkloadSpec {
+        kind: "ReplicationController".to_owned(),
+        namespace,
+        name,
+        selector: LabelSelector {
+            match_labels: spec.map(|spec| map(&spec.selector)).unwrap_or_default(),
+            ..LabelSelector::default()
+        },
     }
 }
 

@@ -10,6 +10,7 @@ pub mod node_selector;
 pub mod requests;
 mod shared;
 pub mod taints;
+pub mod volumes;
 
 pub use cluster_state::ClusterState;
 pub use shared::SharedState;

@@ -5,7 +5,7 @@
 use std::collections::BTreeMap;
 
 use k8s_openapi::{
-    api::core::v1::{Container, PodSpec},
+    api::core::v1::{Container, PodSpec, ResourceRequirements},
     apimachinery::pkg::api::resource::Quantity as ApiQuantity,
 };
 use mullion_engine::model::Quantity;
@@ -36,14 +36,19 @@ pub fn amounts(map: Option<&BTreeMap<String, ApiQuantity>>) -> Amounts {
 /// What the pod's node must set aside for it: the larger of its app containers together and each init container (with
 /// the sidecars started before it), the pod's own requests instead where given, and its overhead.
 pub fn pod_requests(spec: &PodSpec) -> Amounts {
-    let of = |container: &Container| {
-        amounts(
-            container
-                .resources
-                .as_ref()
-                .and_then(|r| r.requests.as_ref()),
-        )
-    };
+    total(spec, |resources| resources.requests.as_ref())
+}
+
+/// What the pod may use at most, where it is limited: summed as [`pod_requests`].
+pub fn pod_limits(spec: &PodSpec) -> Amounts {
+    total(spec, |resources| resources.limits.as_ref())
+}
+
+fn total(
+    spec: &PodSpec,
+    side: fn(&ResourceRequirements) -> Option<&BTreeMap<String, ApiQuantity>>,
+) -> Amounts {
+    let of = |container: &Container| amounts(container.resources.as_ref().and_then(side));
     let (mut sidecars, mut peak) = (Amounts::new(), Amounts::new());
     for container in spec.init_containers.iter().flatten() {
         let mut step = of(container);
@@ -60,11 +65,7 @@ pub fn pod_requests(spec: &PodSpec) -> Amounts {
         add(&mut total, &of(container));
     }
     maximize(&mut total, &peak);
-    for (name, amount) in amounts(
-        spec.resources
-            .as_ref()
-            .and_then(|resources| resources.requests.as_ref()),
-    ) {
+    for (name, amount) in amounts(spec.resources.as_ref().and_then(side)) {
         total.insert(name, amount);
     }
     add(&mut total, &amounts(spec.overhead.as_ref()));

@@ -8,14 +8,15 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use k8s_openapi::api::{
     apps::v1::ReplicaSet,
-    core::v1::{Namespace, Node, Pod, Service},
+    core::v1::{Namespace, Node, PersistentVolume, PersistentVolumeClaim, Pod, Service},
     policy::v1::PodDisruptionBudget,
+    storage::v1::{CSIDriver, CSINode, CSIStorageCapacity, StorageClass, VolumeAttachment},
 };
-use mullion_engine::{Options, Profile};
+use mullion_engine::{Options, Profile, model::WorkloadSpec};
 use tokio::sync::mpsc;
 
 use super::{ClusterState, convert};
-use crate::{Change, Context, Informers};
+use crate::{Change, Context, Informer, Informers};
 
 /// A shared, self-updating cluster state. Cheap to clone.
 #[derive(Clone, Debug)]
@@ -39,6 +40,14 @@ enum Delta {
     Service(Arc<Service>, bool),
     ReplicaSet(Arc<ReplicaSet>, bool),
     Pdb(Arc<PodDisruptionBudget>, bool),
+    Workload(Box<WorkloadSpec>, bool),
+    Claim(Arc<PersistentVolumeClaim>, bool),
+    Volume(Arc<PersistentVolume>, bool),
+    StorageClass(Arc<StorageClass>, bool),
+    CsiNode(Arc<CSINode>, bool),
+    CsiDriver(Arc<CSIDriver>, bool),
+    StorageCapacity(Arc<CSIStorageCapacity>, bool),
+    VolumeAttachment(Arc<VolumeAttachment>, bool),
 }
 
 impl SharedState {
@@ -93,6 +102,27 @@ impl SharedState {
                 ));
             }
         });
+        spread_by(&informers.stateful_sets, &sender, convert::stateful_set);
+        spread_by(
+            &informers.replication_controllers,
+            &sender,
+            convert::replication_controller,
+        );
+        forward(&informers.claims, &sender, Delta::Claim);
+        forward(&informers.volumes, &sender, Delta::Volume);
+        forward(&informers.storage_classes, &sender, Delta::StorageClass);
+        forward(&informers.csi_nodes, &sender, Delta::CsiNode);
+        forward(&informers.csi_drivers, &sender, Delta::CsiDriver);
+        forward(
+            &informers.storage_capacities,
+            &sender,
+            Delta::StorageCapacity,
+        );
+        forward(
+            &informers.volume_attachments,
+            &sender,
+            Delta::VolumeAttachment,
+        );
         informers.pod_disruption_budgets.on_change(move |change| {
             let _ = sender.send(Delta::Pdb(Arc::clone(change.object()), change.is_deleted()));
         });
@@ -114,6 +144,15 @@ impl SharedState {
             && informers.services.synced().await
             && informers.replica_sets.synced().await
             && informers.pod_disruption_budgets.synced().await
+            && informers.stateful_sets.synced().await
+            && informers.replication_controllers.synced().await
+            && informers.claims.synced().await
+            && informers.volumes.synced().await
+            && informers.storage_classes.synced().await
+            && informers.csi_nodes.synced().await
+            && informers.csi_drivers.synced().await
+            && informers.storage_capacities.synced().await
+            && informers.volume_attachments.synced().await
     }
 
     /// Works off what the informers have reported.
@@ -127,6 +166,56 @@ impl SharedState {
         inner.catch_up();
         work(&mut inner.state)
     }
+}
+
+/// Passes every change of a kind on.
+fn forward<K>(
+    informer: &Informer<K>,
+    sender: &mpsc::UnboundedSender<Delta>,
+    delta: fn(Arc<K>, bool) -> Delta,
+) where
+    K: kube::Resource
+        + Clone
+        + serde::de::DeserializeOwned
+        + std::fmt::Debug
+        + Send
+        + Sync
+        + 'static,
+{
+    let sender = sender.clone();
+    informer.on_change(move |change| {
+        // A send fails only after the state is dropped, when nobody asks any more.
+        let _ = sender.send(delta(Arc::clone(change.object()), change.is_deleted()));
+    });
+}
+
+/// Passes changes of a workload's selector on; most changes only report how its pods are.
+fn spread_by<K>(
+    informer: &Informer<K>,
+    sender: &mpsc::UnboundedSender<Delta>,
+    convert: fn(&K) -> WorkloadSpec,
+) where
+    K: kube::Resource
+        + Clone
+        + serde::de::DeserializeOwned
+        + std::fmt::Debug
+        + Send
+        + Sync
+        + 'static,
+{
+    let sender = sender.clone();
+    informer.on_change(move |change| {
+        let generation = |set: &K| set.meta().generation;
+        let object = change.object();
+        let same = change
+            .previous()
+            .is_some_and(|old| generation(old) == generation(object));
+        if !same || generation(object).is_none() {
+            let workload = Box::new(convert(object));
+            // A send fails only after the state is dropped, when nobody asks any more.
+            let _ = sender.send(Delta::Workload(workload, change.is_deleted()));
+        }
+    });
 }
 
 impl Inner {
@@ -146,6 +235,22 @@ impl Inner {
                 Delta::ReplicaSet(set, true) => state.remove_replica_set(&set),
                 Delta::Pdb(pdb, false) => state.set_pdb(&pdb),
                 Delta::Pdb(pdb, true) => state.remove_pdb(&pdb),
+                Delta::Workload(workload, false) => state.set_workload(&workload),
+                Delta::Workload(workload, true) => state.remove_workload(&workload),
+                Delta::Claim(claim, false) => state.set_claim(&claim),
+                Delta::Claim(claim, true) => state.remove_claim(&claim),
+                Delta::Volume(volume, false) => state.set_volume(&volume),
+                Delta::Volume(volume, true) => state.remove_volume(&volume),
+                Delta::StorageClass(class, false) => state.set_storage_class(&class),
+                Delta::StorageClass(class, true) => state.remove_storage_class(&class),
+                Delta::CsiNode(node, false) => state.set_csi_node(&node),
+                Delta::CsiNode(node, true) => state.remove_csi_node(&node),
+                Delta::CsiDriver(driver, false) => state.set_csi_driver(&driver),
+                Delta::CsiDriver(driver, true) => state.remove_csi_driver(&driver),
+                Delta::StorageCapacity(room, false) => state.set_storage_capacity(&room),
+                Delta::StorageCapacity(room, true) => state.remove_storage_capacity(&room),
+                Delta::VolumeAttachment(one, false) => state.set_volume_attachment(&one),
+                Delta::VolumeAttachment(one, true) => state.remove_volume_attachment(&one),
             }
         }
     }

@@ -1,18 +1,22 @@
 //! The controllers against the embedded API server, under paused time. One binary; each file is a topic.
 
 mod budgets;
+mod claims;
 mod cluster;
 mod cluster_roles;
 mod collection;
 mod daemon_sets;
 mod deployments;
+mod jobs;
 mod kubelet;
 mod node_lifecycle;
+mod quotas;
 mod replica_sets;
 mod rollbacks;
 mod scheduler;
 #[path = "../served/mod.rs"]
 mod served;
 mod services;
+mod stateful_sets;
 mod volumes;
 mod world;

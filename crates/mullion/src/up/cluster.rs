@@ -16,8 +16,8 @@ use mullion_api::labels;
 use mullion_apiserver::{ApiServer, Config, Tls, admission::User};
 use mullion_cloud::{Clock, LaunchRequest, sim::SimulatedEc2};
 use mullion_controllers::{
-    Context, cluster_role_aggregation, gc, kubelet, namespace, node_lifecycle, pdb, podgc,
-    scheduler, service, serviceaccount, state::SharedState, volume_protection, workloads,
+    Context, cluster_role_aggregation, gc, kubelet, namespace, node_lifecycle, pdb, podgc, quota,
+    scheduler, service, serviceaccount, state::SharedState, volume_protection, volumes, workloads,
 };
 use tokio::{task::JoinHandle, time::Instant};
 use tokio_util::sync::CancellationToken;
@@ -224,14 +224,17 @@ fn controllers(context: &Context, state: &SharedState, ec2: &SimulatedEc2, plan:
     serviceaccount::start(context, Some(ca.into()));
     cluster_role_aggregation::start(context);
     pdb::start(context);
+    quota::start(context);
     podgc::start(context);
     volume_protection::start(context);
+    volumes::start(context);
+    volumes::driver::start(context, plan.speed);
     gc::start(context);
     node_lifecycle::start(context, Some(Arc::new(ec2.clone())));
     scheduler::start_with(context, state, 0, &plan.scheduler);
     tracing::info!(
-        "started: deployments, replica sets, daemon sets, services, endpoints, namespaces, service accounts, aggregated roles, disruption budgets, \
-         garbage collection, node lifecycle, scheduler"
+        "started: deployments, replica sets, daemon sets, stateful sets, jobs, quotas, services, endpoints, namespaces, service accounts, aggregated \
+         roles, disruption budgets, volumes, garbage collection, node lifecycle, scheduler"
     );
 }
 

@@ -1,4 +1,4 @@
-//! What a new cluster holds before its user comes: custom resource definitions, the provisioner's pod, the switch for Windows addresses, NodePools.
+//! What a new cluster holds before its user comes: custom resource definitions, the provisioner's pod, storage classes, the switch for Windows addresses, NodePools.
 //!
 //! Everything goes through the Kubernetes API, as a user's manifests do.
 
@@ -55,6 +55,7 @@ pub(super) async fn fill(client: &Client, wanted: &Wanted) -> Result<(), Failure
         }
     }
     create_all(client, include_str!("karpenter.yaml")).await?;
+    create_all(client, include_str!("storage.yaml")).await?;
     if wanted.windows {
         let config = json!({
             "apiVersion": "v1", "kind": "ConfigMap",

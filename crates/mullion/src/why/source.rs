@@ -31,7 +31,7 @@ const PATIENCE: Duration = Duration::from_secs(30);
 const AT_ONCE: usize = 4;
 
 /// Kind and path of everything that placing looks at.
-const LISTS: [(&str, &str); 12] = [
+const LISTS: [(&str, &str); 19] = [
     ("Node", "/api/v1/nodes"),
     ("Pod", "/api/v1/pods"),
     ("Namespace", "/api/v1/namespaces"),
@@ -42,6 +42,19 @@ const LISTS: [(&str, &str); 12] = [
     (
         "PodDisruptionBudget",
         "/apis/policy/v1/poddisruptionbudgets",
+    ),
+    ("PersistentVolumeClaim", "/api/v1/persistentvolumeclaims"),
+    ("PersistentVolume", "/api/v1/persistentvolumes"),
+    ("StorageClass", "/apis/storage.k8s.io/v1/storageclasses"),
+    ("CSINode", "/apis/storage.k8s.io/v1/csinodes"),
+    ("CSIDriver", "/apis/storage.k8s.io/v1/csidrivers"),
+    (
+        "CSIStorageCapacity",
+        "/apis/storage.k8s.io/v1/csistoragecapacities",
+    ),
+    (
+        "VolumeAttachment",
+        "/apis/storage.k8s.io/v1/volumeattachments",
     ),
     ("DaemonSet", "/apis/apps/v1/daemonsets"),
     ("NodePool", "/apis/karpenter.sh/v1/nodepools"),
@@ -81,11 +94,6 @@ pub(super) async fn live(
         let items = list.and_then(|list| list.items).unwrap_or_default();
         add_all(&mut state, &items, kind, "the cluster")?;
     }
-    // Who provisions volumes decides where their pods go, and that is not asked here: volumes of a live cluster do not count.
-    state
-        .pods
-        .iter_mut()
-        .for_each(|pod| pod.template.volumes.clear());
     Ok(Source { state, client })
 }
 

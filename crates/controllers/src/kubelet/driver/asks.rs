@@ -1,4 +1,4 @@
-//! Looks up what pods take from ConfigMaps and Secrets.
+//! Looks up what pods take from ConfigMaps, Secrets and claims.
 //!
 //! Nothing is watched: an object is read when a pod needs it, so a cluster whose pods refer to none pays nothing. Each
 //! question is a task of its own, and only so many of them read at once.
@@ -12,8 +12,11 @@ use std::{
 };
 
 use k8s_openapi::{
-    NamespaceResourceScope,
-    api::core::v1::{ConfigMap, Pod, Secret},
+    ClusterResourceScope, NamespaceResourceScope,
+    api::{
+        core::v1::{ConfigMap, PersistentVolume, PersistentVolumeClaim, Pod, Secret},
+        storage::v1::{CSIDriver, VolumeAttachment},
+    },
 };
 use kube::{Api, Client, Error, Resource};
 use serde::de::DeserializeOwned;
@@ -24,8 +27,13 @@ use super::inputs::Input;
 use crate::{
     Context,
     kubelet::{
-        config::{Found, Keys, Object},
+        config::{ClaimTrouble, Found, Keys, Object},
         pod::Question,
+    },
+    pods,
+    volumes::{
+        attach::{attachment_name, is_attached, must_attach},
+        matching,
     },
 };
 
@@ -81,14 +89,25 @@ async fn look_up(client: &Client, pod: &Pod, objects: BTreeSet<Object>) -> Found
                 map.map(|map| Keys {
                     values: keys(map.data),
                     binary: keys(map.binary_data),
+                    ..Keys::default()
                 })
             }
             Object::Secret(name) => {
                 let secret = read::<Secret>(client, namespace, name).await;
                 secret.map(|secret| Keys {
                     values: keys(secret.data),
-                    binary: BTreeSet::new(),
+                    ..Keys::default()
                 })
+            }
+            Object::Claim(name) => {
+                let claim = read::<PersistentVolumeClaim>(client, namespace, name).await;
+                match claim {
+                    None => None,
+                    Some(claim) => Some(Keys {
+                        trouble: claim_trouble(client, pod, &claim).await,
+                        ..Keys::default()
+                    }),
+                }
             }
         };
         if let Some(keys) = keys {
@@ -96,6 +115,48 @@ async fn look_up(client: &Client, pod: &Pod, objects: BTreeSet<Object>) -> Found
         }
     }
     found
+}
+
+/// What keeps a claim's volume from being mounted on the pod's node.
+async fn claim_trouble(
+    client: &Client,
+    pod: &Pod,
+    claim: &PersistentVolumeClaim,
+) -> Option<ClaimTrouble> {
+    if claim.metadata.deletion_timestamp.is_some() {
+        return Some(ClaimTrouble::BeingDeleted);
+    }
+    let phase = claim
+        .status
+        .as_ref()
+        .and_then(|status| status.phase.as_deref());
+    let volume = matching::volume_name(claim).filter(|_| phase == Some("Bound"));
+    let Some(volume) = volume else {
+        return Some(ClaimTrouble::NotBound);
+    };
+    let Some(volume) = read_any::<PersistentVolume>(client, volume).await else {
+        return Some(ClaimTrouble::NotBound);
+    };
+    let csi = volume.spec.as_ref()?.csi.as_ref()?;
+    let driver = read_any::<CSIDriver>(client, &csi.driver).await;
+    if !must_attach(driver.as_ref()) {
+        return None;
+    }
+    let node = pods::node_name(pod);
+    let name = attachment_name(&csi.volume_handle, &csi.driver, node);
+    let attachment = read_any::<VolumeAttachment>(client, &name).await;
+    let attached = attachment.is_some_and(|attachment| is_attached(&attachment));
+    (!attached).then_some(ClaimTrouble::NotAttached)
+}
+
+async fn read_any<K>(client: &Client, name: &str) -> Option<K>
+where
+    K: Resource<DynamicType = (), Scope = ClusterResourceScope>
+        + Clone
+        + DeserializeOwned
+        + std::fmt::Debug,
+{
+    until_answered(&Api::all(client.clone()), name).await
 }
 
 fn keys<V>(data: Option<BTreeMap<String, V>>) -> BTreeSet<String> {
@@ -113,16 +174,22 @@ where
     if name.is_empty() {
         return None;
     }
-    let api: Api<K> = Api::namespaced(client.clone(), namespace);
+    until_answered(&Api::namespaced(client.clone(), namespace), name).await
+}
+
+async fn until_answered<K>(api: &Api<K>, name: &str) -> Option<K>
+where
+    K: Clone + DeserializeOwned + std::fmt::Debug,
+{
     loop {
         match api.get_opt(name).await {
             Ok(object) => return object,
             Err(Error::Api(status)) if status.code < 500 && status.code != 429 => {
-                tracing::debug!(%status, namespace, name, "kubelet read refused");
+                tracing::debug!(%status, name, "kubelet read refused");
                 return None;
             }
             Err(error) => {
-                tracing::debug!(%error, namespace, name, "kubelet read failed, repeating it");
+                tracing::debug!(%error, name, "kubelet read failed, repeating it");
                 tokio::time::sleep(RETRY).await;
             }
         }

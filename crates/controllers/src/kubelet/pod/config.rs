@@ -1,5 +1,5 @@
-//! How a pod comes by what it takes from ConfigMaps and Secrets: volumes before its sandbox, environments before each
-//! start of a container.
+//! How a pod comes by what it takes from ConfigMaps, Secrets and claims: volumes before its sandbox, environments before
+//! each start of a container.
 //!
 //! The machine cannot look anything up: it asks ([`Effect::Ask`]), is told ([`PodSim::answer`]), and judges in the next
 //! step. A volume that cannot be filled is tried again with the reconciler's back-off, a container that cannot be
@@ -165,7 +165,7 @@ impl PodSim {
     fn mounts(&self, now: Timestamp) -> Vec<Mount> {
         let volumes = self.spec().volumes.iter().flatten().enumerate();
         volumes
-            .filter(|(_, volume)| !config::of_volume(volume).is_empty())
+            .filter(|(_, volume)| !config::of_volume(volume, self.name()).is_empty())
             .map(|(index, _)| Mount {
                 index,
                 state: MountState::Failed { retry_at: now },
@@ -177,12 +177,21 @@ impl PodSim {
     fn advance_mount(&mut self, mount: &mut Mount, now: Timestamp) {
         let volumes = self.spec().volumes.as_ref();
         let volume = volumes.and_then(|volumes| volumes.get(mount.index));
-        let uses = volume.map(config::of_volume).unwrap_or_default();
+        let pod = self.name().to_owned();
+        let uses = volume.map(|volume| config::of_volume(volume, &pod));
+        let uses = uses.unwrap_or_default();
+        let claim = volume.and_then(|volume| config::claim_of(volume, &pod));
         match &mount.state {
             MountState::Failed { retry_at } if *retry_at <= now => {
                 mount.state = MountState::Asking;
                 let objects = uses.objects();
                 self.ask(Need::Volume(mount.index), objects);
+            }
+            // The kubelet waits for a volume to be attached without a word.
+            MountState::Told(found) if uses.is_attaching(found) => {
+                mount.state = MountState::Failed {
+                    retry_at: later(now, FIRST_PAUSE),
+                };
             }
             MountState::Told(found) => {
                 let Err(error) = uses.payload(found) else {
@@ -190,6 +199,18 @@ impl PodSim {
                     return;
                 };
                 let name = self.volume_name(mount.index);
+                if let Some(claim) = claim {
+                    let namespace = self.pod.metadata.namespace.as_deref().unwrap_or_default();
+                    let message = format!(
+                        "Unable to attach or mount volumes: unmounted volumes=[{name}], unattached volumes=[], \
+                         failed to process volumes=[{name}]: error processing PVC {namespace}/{claim}: {error}"
+                    );
+                    self.event(true, "FailedMount", message, None);
+                    mount.state = MountState::Failed {
+                        retry_at: later(now, sync::RESYNC_AFTER_ERROR),
+                    };
+                    return;
+                }
                 let message = format!("MountVolume.SetUp failed for volume \"{name}\" : {error}");
                 self.event(true, "FailedMount", message, None);
                 mount.pause = (mount.pause * 2).clamp(FIRST_PAUSE, LONGEST_PAUSE);
@@ -199,6 +220,10 @@ impl PodSim {
             }
             _ => {}
         }
+    }
+
+    fn name(&self) -> &str {
+        self.pod.metadata.name.as_deref().unwrap_or_default()
     }
 
     fn volume_name(&self, index: usize) -> String {

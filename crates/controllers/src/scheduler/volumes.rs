@@ -1,0 +1,175 @@
+//! What a pod's volumes need before the pod is bound: kube-scheduler's VolumeBinding, Reserve and PreBind.
+//!
+//! The engine has chosen which claim gets which volume, and which volumes have to be made ([`VolumeChoices`]); the model
+//! counts that as done. Here it is written to the API, and waited for: a volume is bound by the PersistentVolume
+//! controller, and made by its driver, which reads the node off the claim.
+
+use std::{sync::Arc, time::Duration};
+
+use k8s_openapi::api::core::v1::{ObjectReference, PersistentVolume, PersistentVolumeClaim, Pod};
+use kube::{
+    Api, Resource, ResourceExt,
+    api::{Patch, PatchParams, PostParams},
+};
+use mullion_engine::VolumeChoices;
+use serde_json::json;
+use tokio::time::Instant;
+
+use crate::{
+    Context, api_error, pods,
+    volumes::matching::{self, BOUND_BY_CONTROLLER, SELECTED_NODE},
+};
+
+/// `bindTimeoutSeconds` of VolumeBindingArgs.
+const PATIENCE: Duration = Duration::from_secs(600);
+/// How often the wait looks, in the beginning and at most.
+const LOOK: [Duration; 2] = [Duration::from_millis(50), Duration::from_secs(1)];
+
+/// Writes the choices to the API and waits until the claims have their volumes.
+///
+/// # Errors
+/// With the scheduler's message, if a write is refused, a volume cannot be made, or it takes too long.
+pub(super) async fn pre_bind(
+    context: &Context,
+    pod: &Pod,
+    node: &str,
+    choices: &VolumeChoices,
+) -> Result<(), String> {
+    let namespace = pod.namespace().unwrap_or_default();
+    let outcome = async {
+        for (claim, volume) in &choices.matched {
+            promise(context, &namespace, claim, volume).await?;
+        }
+        for claim in &choices.provisioned {
+            select_node(context, &namespace, claim, node).await?;
+        }
+        wait(context, pod, node, choices)
+            .await
+            .map_err(|error| format!("binding volumes: {error}"))
+    };
+    outcome
+        .await
+        .map_err(|error| format!("running PreBind plugin \"VolumeBinding\": {error}"))
+}
+
+/// Sets a volume aside for a claim; the PersistentVolume controller does the rest.
+async fn promise(
+    context: &Context,
+    namespace: &str,
+    claim: &str,
+    volume: &str,
+) -> Result<(), String> {
+    let claim = claim_of(context, namespace, claim)?;
+    let known = context.informers.volumes.get("", volume);
+    let known = known.ok_or_else(|| format!("persistentvolume {volume:?} not found"))?;
+    if matching::is_bound_to(&known, &claim) && matching::claim_uid(&known).is_some() {
+        return Ok(());
+    }
+    let mut set_aside = PersistentVolume::clone(&known);
+    let by_controller = !matching::is_bound_to(&known, &claim);
+    if let Some(spec) = &mut set_aside.spec {
+        spec.claim_ref = Some(ObjectReference {
+            resource_version: claim.resource_version(),
+            ..claim.object_ref(&())
+        });
+    }
+    if by_controller {
+        set_aside
+            .annotations_mut()
+            .insert(BOUND_BY_CONTROLLER.to_owned(), "yes".to_owned());
+    }
+    let api: Api<PersistentVolume> = Api::all(context.client.clone());
+    let written = api
+        .replace(volume, &PostParams::default(), &set_aside)
+        .await;
+    written
+        .map(drop)
+        .map_err(|error| api_error::message(&error))
+}
+
+/// Tells the driver for which node to make a claim's volume.
+async fn select_node(
+    context: &Context,
+    namespace: &str,
+    claim: &str,
+    node: &str,
+) -> Result<(), String> {
+    let known = claim_of(context, namespace, claim)?;
+    if known.annotations().get(SELECTED_NODE).map(String::as_str) == Some(node) {
+        return Ok(());
+    }
+    let patch =
+        json!({ "metadata": { "uid": known.uid(), "annotations": { SELECTED_NODE: node } } });
+    let api: Api<PersistentVolumeClaim> = Api::namespaced(context.client.clone(), namespace);
+    let written = api
+        .patch(claim, &PatchParams::default(), &Patch::Merge(patch))
+        .await;
+    written
+        .map(drop)
+        .map_err(|error| api_error::message(&error))
+}
+
+fn claim_of(
+    context: &Context,
+    namespace: &str,
+    claim: &str,
+) -> Result<Arc<PersistentVolumeClaim>, String> {
+    let known = context.informers.claims.get(namespace, claim);
+    known.ok_or_else(|| format!("persistentvolumeclaim {claim:?} not found"))
+}
+
+async fn wait(
+    context: &Context,
+    pod: &Pod,
+    node: &str,
+    choices: &VolumeChoices,
+) -> Result<(), String> {
+    let namespace = pod.namespace().unwrap_or_default();
+    let patience_ends = Instant::now() + PATIENCE;
+    let mut pause = LOOK[0];
+    // What was just written may not have come back yet.
+    let mut seen = vec![false; choices.provisioned.len()];
+    loop {
+        let latest = context.informers.pods.get(&namespace, &pod.name_any());
+        if latest.is_none_or(|latest| latest.uid() != pod.uid() || pods::is_deleting(&latest)) {
+            return Err(format!(
+                "pod does not exist any more: pod {:?} not found",
+                pod.name_any()
+            ));
+        }
+        let mut bound = true;
+        for (claim, _) in &choices.matched {
+            bound &= is_bound(&*claim_of(context, &namespace, claim)?);
+        }
+        for (claim, seen) in choices.provisioned.iter().zip(&mut seen) {
+            let claim = claim_of(context, &namespace, claim)?;
+            if is_bound(&claim) {
+                continue;
+            }
+            bound = false;
+            match claim.annotations().get(SELECTED_NODE) {
+                Some(selected) if selected == node => *seen = true,
+                // The driver gives the node back when the volume cannot be made for it.
+                _ if *seen => {
+                    return Err(format!(
+                        "provisioning failed for PVC {:?}",
+                        claim.name_any()
+                    ));
+                }
+                _ => {}
+            }
+        }
+        if bound {
+            return Ok(());
+        }
+        if Instant::now() >= patience_ends {
+            return Err("context deadline exceeded".to_owned());
+        }
+        tokio::time::sleep(pause).await;
+        pause = (pause * 2).min(LOOK[1]);
+    }
+}
+
+fn is_bound(claim: &PersistentVolumeClaim) -> bool {
+    matching::volume_name(claim).is_some() && matching::is_bind_completed(claim)
+}

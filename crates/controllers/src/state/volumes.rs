@@ -1,0 +1,126 @@
+//! Storage as the engine's model has it: the volumes of pods, and the storage kinds.
+//!
+//! The storage kinds are read by the engine's own reader of their JSON ([`spec_of`]), so that a live cluster and a file
+//! of objects mean the same. A pod's volumes are taken from the typed pod, since that is done for every pod.
+
+use k8s_openapi::api::core::v1::{PodSpec, Volume};
+use mullion_engine::model::{Disk, PodVolume};
+use serde::{Serialize, de::DeserializeOwned};
+
+/// The volumes that can decide where a pod goes.
+pub fn of_pod(name: &str, uid: &str, spec: &PodSpec) -> Vec<PodVolume> {
+    let volumes = spec.volumes.iter().flatten();
+    volumes
+        .filter_map(|volume| {
+            if let Some(source) = &volume.persistent_volume_claim {
+                return Some(PodVolume::Claim {
+                    claim: source.claim_name.clone(),
+                });
+            }
+            if volume.ephemeral.is_some() {
+                return Some(PodVolume::Ephemeral {
+                    claim: format!("{name}-{}", volume.name),
+                    pod: name.to_owned(),
+                    uid: uid.to_owned(),
+                });
+            }
+            disk(volume).map(PodVolume::Disk)
+        })
+        .collect()
+}
+
+fn disk(volume: &Volume) -> Option<Disk> {
+    let read_only = |flag: Option<bool>| flag == Some(true);
+    if let Some(disk) = &volume.gce_persistent_disk {
+        return Some(Disk::GcePersistentDisk {
+            name: disk.pd_name.clone(),
+            read_only: read_only(disk.read_only),
+        });
+    }
+    if let Some(disk) = &volume.aws_elastic_block_store {
+        return Some(Disk::AwsElasticBlockStore {
+            id: disk.volume_id.clone(),
+        });
+    }
+    if let Some(disk) = &volume.iscsi {
+        return Some(Disk::Iscsi {
+            iqn: disk.iqn.clone(),
+            read_only: read_only(disk.read_only),
+        });
+    }
+    if let Some(disk) = &volume.rbd {
+        return Some(Disk::Rbd {
+            monitors: disk.monitors.clone(),
+            pool: disk.pool.clone().unwrap_or_else(|| "rbd".to_owned()),
+            image: disk.image.clone(),
+            read_only: read_only(disk.read_only),
+        });
+    }
+    if let Some(disk) = &volume.azure_disk {
+        return Some(Disk::AzureDisk {
+            uri: disk.disk_uri.clone(),
+        });
+    }
+    if let Some(disk) = &volume.cinder {
+        return Some(Disk::Cinder {
+            id: disk.volume_id.clone(),
+        });
+    }
+    let disk = volume.portworx_volume.as_ref()?;
+    Some(Disk::Portworx {
+        id: disk.volume_id.clone(),
+    })
+}
+
+/// A storage object as the engine's model has it; nothing if it cannot be read, which the API server rules out.
+pub fn spec_of<K: Serialize, S: DeserializeOwned>(object: &K) -> Option<S> {
+    let value = serde_json::to_value(object).ok()?;
+    let read = serde_json::from_value(value);
+    read.inspect_err(|error| tracing::warn!(%error, "storage object left out of the cluster model"))
+        .ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use mullion_engine::model::{PersistentVolumeClaimSpec, PodSpec as ModelPod};
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn a_typed_pod_and_its_json_have_the_same_volumes() {
+        let pod = json!({
+            "metadata": { "name": "db-0", "namespace": "ns", "uid": "u1" },
+            "spec": { "containers": [], "volumes": [
+                { "name": "data", "persistentVolumeClaim": { "claimName": "data-db-0" } },
+                { "name": "scratch", "ephemeral": { "volumeClaimTemplate": { "spec": { "accessModes": ["ReadWriteOnce"], "resources": {} } } } },
+                { "name": "config", "configMap": { "name": "c" } },
+                { "name": "gce", "gcePersistentDisk": { "pdName": "d", "readOnly": true } },
+                { "name": "ebs", "awsElasticBlockStore": { "volumeID": "vol-1" } },
+                { "name": "iscsi", "iscsi": { "targetPortal": "p", "iqn": "iqn.1", "lun": 0 } },
+                { "name": "rbd", "rbd": { "monitors": ["m"], "image": "i" } },
+                { "name": "azure", "azureDisk": { "diskName": "a", "diskURI": "/a" } },
+                { "name": "cinder", "cinder": { "volumeID": "c" } },
+                { "name": "px", "portworxVolume": { "volumeID": "p" } },
+            ] },
+        });
+        let read: ModelPod = serde_json::from_value(pod.clone()).expect("a pod");
+        let typed: k8s_openapi::api::core::v1::Pod = serde_json::from_value(pod).expect("a pod");
+        let volumes = of_pod("db-0", "u1", typed.spec.as_ref().expect("a spec"));
+        assert_eq!(volumes.len(), 9);
+        assert_eq!(volumes, read.template.volumes);
+    }
+
+    #[test]
+    fn a_claim_is_read_with_what_its_annotations_say() {
+        let claim: k8s_openapi::api::core::v1::PersistentVolumeClaim =
+            serde_json::from_value(json!({
+                "metadata": { "name": "data", "namespace": "ns", "annotations": { "volume.kubernetes.io/selected-node": "n1" } },
+                "spec": { "resources": { "requests": { "storage": "1Gi" } }, "accessModes": ["ReadWriteOnce"] },
+            }))
+            .expect("a claim");
+        let spec: PersistentVolumeClaimSpec = spec_of(&claim).expect("readable");
+        assert_eq!(spec.selected_node.as_deref(), Some("n1"));
+        assert_eq!(spec.access_modes.len(), 1);
+    }
+}

@@ -1,0 +1,538 @@
+//! Makes, resizes and deletes volumes: external-provisioner and external-resizer with the EBS driver.
+//!
+//! A volume's name and handle follow from its claim's UID, so making it twice makes one. Errors are told as events on
+//! the claim or volume and tried again with the provisioner's back-off.
+
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
+
+use k8s_openapi::{
+    api::{
+        core::v1::{
+            CSIPersistentVolumeSource, NodeSelector, NodeSelectorRequirement, NodeSelectorTerm,
+            ObjectReference, PersistentVolume, PersistentVolumeClaim, PersistentVolumeSpec,
+            VolumeNodeAffinity,
+        },
+        storage::v1::StorageClass,
+    },
+    apimachinery::pkg::{api::resource::Quantity, apis::meta::v1::ObjectMeta},
+};
+use kube::{
+    Api, Resource, ResourceExt,
+    api::{DeleteParams, Patch, PatchParams, PostParams},
+};
+use mullion_api::labels;
+use mullion_cloud::Speed;
+use serde_json::{Value, json};
+
+use super::{DRIVER, PROVISIONER_FINALIZER, topology};
+use crate::{
+    Context, Key, Queue, Recorder, api_error,
+    queue::Backoff,
+    volumes::matching::{self, MIGRATED_TO, PROVISIONED_BY, SELECTED_NODE, STORAGE_PROVISIONER},
+};
+
+/// What making a volume takes.
+const WORK: Duration = Duration::from_millis(2000);
+/// Volumes made at once (external-provisioner: `--worker-threads`).
+const WORKERS: usize = 100;
+const BACKOFF: Backoff = Backoff {
+    base: Duration::from_secs(1),
+    max: Duration::from_secs(300),
+};
+const GIB: i64 = 1 << 30;
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+enum Work {
+    Claim(Key),
+    Volume(Key),
+}
+
+pub(super) fn start(context: &Context, speed: Speed) {
+    let queue: Queue<Work> = Queue::with_backoff("csi-provisioner", BACKOFF);
+    let informers = &context.informers;
+    informers.claims.on_change({
+        let queue = queue.clone();
+        move |change| {
+            let claim = change.object();
+            if !change.is_deleted() && (is_ours(claim) || is_too_small(claim)) {
+                queue.add(Work::Claim(Key::of(&**claim)));
+            }
+        }
+    });
+    informers.volumes.on_change({
+        let queue = queue.clone();
+        move |change| {
+            if !change.is_deleted() && is_to_be_deleted(change.object()) {
+                queue.add(Work::Volume(Key::of(&**change.object())));
+            }
+        }
+    });
+    let driver = Arc::new(Driver {
+        context: context.clone(),
+        recorder: context.recorder(DRIVER),
+        resizer: context.recorder("external-resizer ebs.csi.aws.com"),
+        speed,
+    });
+    context.tasks.spawn(async move {
+        let context = driver.context.clone();
+        let informers = &context.informers;
+        if informers.claims.synced().await
+            && informers.volumes.synced().await
+            && informers.storage_classes.synced().await
+            && informers.nodes.synced().await
+            && informers.volume_attachments.synced().await
+        {
+            queue.run(&context, WORKERS, move |work| {
+                let driver = Arc::clone(&driver);
+                async move {
+                    match work {
+                        Work::Claim(key) => driver.sync_claim(&key).await,
+                        Work::Volume(key) => driver.sync_volume(&key).await,
+                    }
+                }
+            });
+        }
+    });
+}
+
+/// Why something has to be tried again; a person has been told.
+#[derive(Debug, thiserror::Error)]
+enum Failure {
+    #[error(transparent)]
+    Api(#[from] kube::Error),
+    #[error("{0}")]
+    Told(String),
+}
+
+struct Driver {
+    context: Context,
+    recorder: Recorder,
+    resizer: Recorder,
+    speed: Speed,
+}
+
+impl Driver {
+    async fn sync_claim(&self, key: &Key) -> Result<(), Failure> {
+        let Some(claim) = self.context.informers.claims.get_key(key) else {
+            return Ok(());
+        };
+        if matching::volume_name(&claim).is_some() {
+            return self.resize(&claim).await;
+        }
+        let class = matching::claim_class(&claim).unwrap_or_default();
+        let Some(class) = self.context.informers.storage_classes.get("", class) else {
+            return Ok(());
+        };
+        let selected = claim.annotations().get(SELECTED_NODE);
+        if !is_ours(&claim)
+            || claim.metadata.deletion_timestamp.is_some()
+            || (matching::waits_for_consumer(Some(&class)) && selected.is_none())
+        {
+            return Ok(());
+        }
+        let name = format!("pvc-{}", claim.uid().unwrap_or_default());
+        if self.context.informers.volumes.get("", &name).is_some() {
+            return Ok(());
+        }
+        self.recorder.normal(
+            &*claim,
+            "Provisioning",
+            format!("External provisioner is provisioning volume for claim \"{key}\""),
+        );
+        let outcome = self.provision(&claim, &class, &name).await;
+        if let Err(Failure::Told(message)) = &outcome {
+            let message = format!(
+                "failed to provision volume with StorageClass {:?}: {message}",
+                class.name_any()
+            );
+            self.recorder
+                .warning(&*claim, "ProvisioningFailed", message);
+            // The scheduler may find another node.
+            if selected.is_some() {
+                self.give_node_back(&claim).await?;
+                return Ok(());
+            }
+        }
+        outcome
+    }
+
+    async fn provision(
+        &self,
+        claim: &PersistentVolumeClaim,
+        class: &StorageClass,
+        name: &str,
+    ) -> Result<(), Failure> {
+        let nodes = self.context.informers.nodes.list();
+        let selected = match claim.annotations().get(SELECTED_NODE) {
+            None => None,
+            Some(node) => {
+                let found = self.context.informers.nodes.get("", node);
+                Some(found.ok_or_else(|| {
+                    Failure::Told(format!(
+                        "error generating accessibility requirements: node {node:?} not found"
+                    ))
+                })?)
+            }
+        };
+        check(claim, class).map_err(Failure::Told)?;
+        let zone = topology::zone(class, &claim.name_any(), selected.as_deref(), &nodes)
+            .map_err(Failure::Told)?;
+        tokio::time::sleep(self.speed.scale(WORK)).await;
+        let volume = volume(claim, class, name, &zone);
+        let api: Api<PersistentVolume> = Api::all(self.context.client.clone());
+        match api.create(&PostParams::default(), &volume).await {
+            Err(error) if api_error::is_already_exists(&error) => {}
+            outcome => drop(outcome?),
+        }
+        self.recorder.normal(
+            claim,
+            "ProvisioningSucceeded",
+            format!("Successfully provisioned volume {name}"),
+        );
+        Ok(())
+    }
+
+    async fn give_node_back(&self, claim: &PersistentVolumeClaim) -> kube::Result<()> {
+        let patch = json!({ "metadata": { "uid": claim.uid(), "annotations": { SELECTED_NODE: Value::Null } } });
+        let patched = self
+            .claims(claim)
+            .patch(
+                &claim.name_any(),
+                &PatchParams::default(),
+                &Patch::Merge(patch),
+            )
+            .await;
+        api_error::ignore_not_found(patched).map(drop)
+    }
+
+    /// Gives a bound claim the size it asks for, and its volume too. A volume never shrinks.
+    async fn resize(&self, claim: &PersistentVolumeClaim) -> Result<(), Failure> {
+        let Some(name) = matching::volume_name(claim).filter(|_| is_too_small(claim)) else {
+            return Ok(());
+        };
+        let Some(volume) = self.context.informers.volumes.get("", name) else {
+            return Ok(());
+        };
+        let driver = volume.spec.as_ref().and_then(|spec| spec.csi.as_ref());
+        if driver.is_none_or(|csi| csi.driver != DRIVER) {
+            return Ok(());
+        }
+        let wanted = capacity_for(claim);
+        if matching::capacity(&volume) < matching::quantity(Some(&wanted)) {
+            self.resizer.normal(
+                claim,
+                "Resizing",
+                format!("External resizer is resizing volume {name}"),
+            );
+            tokio::time::sleep(self.speed.scale(WORK)).await;
+            let patch = json!({ "spec": { "capacity": { "storage": wanted } } });
+            let api: Api<PersistentVolume> = Api::all(self.context.client.clone());
+            let patched = api
+                .patch(name, &PatchParams::default(), &Patch::Merge(patch))
+                .await;
+            if api_error::ignore_not_found(patched)?.is_none() {
+                return Ok(());
+            }
+        }
+        let patch = json!({ "status": { "capacity": { "storage": wanted } } });
+        let patched = self
+            .claims(claim)
+            .patch_status(
+                &claim.name_any(),
+                &PatchParams::default(),
+                &Patch::Merge(patch),
+            )
+            .await;
+        if api_error::ignore_not_found(patched)?.is_some() {
+            self.resizer
+                .normal(claim, "VolumeResizeSuccessful", "Resize volume succeeded");
+        }
+        Ok(())
+    }
+
+    /// Deletes what is behind a volume that is not needed any more, and then the volume.
+    async fn sync_volume(&self, key: &Key) -> Result<(), Failure> {
+        let latest = || {
+            let found = self.context.informers.volumes.get_key(key);
+            found.filter(|volume| is_to_be_deleted(volume))
+        };
+        let Some(volume) = latest() else {
+            return Ok(());
+        };
+        let attachments = self.context.informers.volume_attachments.list();
+        let attached = attachments
+            .iter()
+            .find(|one| one.spec.source.persistent_volume_name.as_deref() == Some(key.name()));
+        if let Some(attachment) = attached {
+            let node = &attachment.spec.node_name;
+            let message = format!(
+                "persistentvolume {} is still attached to node {node}",
+                key.name()
+            );
+            self.recorder
+                .warning(&*volume, "VolumeFailedDelete", message.clone());
+            return Err(Failure::Told(message));
+        }
+        tokio::time::sleep(self.speed.scale(WORK)).await;
+        let Some(volume) = latest() else {
+            return Ok(());
+        };
+        let api: Api<PersistentVolume> = Api::all(self.context.client.clone());
+        let deleted = api.delete(key.name(), &DeleteParams::default()).await;
+        api_error::ignore_not_found(deleted)?;
+        let kept: Vec<_> = volume
+            .finalizers()
+            .iter()
+            .filter(|name| *name != PROVISIONER_FINALIZER)
+            .cloned()
+            .collect();
+        let patch = json!({ "metadata": { "uid": volume.uid(), "finalizers": kept } });
+        let patched = api
+            .patch(key.name(), &PatchParams::default(), &Patch::Merge(patch))
+            .await;
+        api_error::ignore_not_found(patched)?;
+        Ok(())
+    }
+
+    fn claims(&self, claim: &PersistentVolumeClaim) -> Api<PersistentVolumeClaim> {
+        Api::namespaced(
+            self.context.client.clone(),
+            &claim.namespace().unwrap_or_default(),
+        )
+    }
+}
+
+/// Whether the driver is asked for the claim's volume.
+fn is_ours(claim: &PersistentVolumeClaim) -> bool {
+    let annotations = claim.annotations();
+    let asked = [STORAGE_PROVISIONER, MIGRATED_TO];
+    asked
+        .iter()
+        .any(|key| annotations.get(*key).is_some_and(|driver| driver == DRIVER))
+        && matching::volume_name(claim).is_none()
+}
+
+/// Whether a bound claim asks for more than it has.
+fn is_too_small(claim: &PersistentVolumeClaim) -> bool {
+    let status = claim.status.as_ref();
+    let capacity = status.and_then(|status| status.capacity.as_ref());
+    capacity.is_some_and(|capacity| {
+        matching::quantity(capacity.get("storage")) < matching::requested(claim)
+    })
+}
+
+fn is_to_be_deleted(volume: &PersistentVolume) -> bool {
+    let Some(spec) = &volume.spec else {
+        return false;
+    };
+    let status = volume.status.as_ref();
+    let phase = status.and_then(|status| status.phase.as_deref());
+    let ours = volume.annotations().get(PROVISIONED_BY).map(String::as_str) == Some(DRIVER);
+    let held = volume
+        .finalizers()
+        .iter()
+        .any(|name| name == PROVISIONER_FINALIZER);
+    let going = volume.metadata.deletion_timestamp.is_some();
+    // What was set to Retain is only let go of.
+    let deletes = spec.persistent_volume_reclaim_policy.as_deref() == Some("Delete");
+    ours && deletes
+        && match phase {
+            Some("Released") => held || !going,
+            Some("Available" | "Failed") => going && held,
+            _ => false,
+        }
+}
+
+/// Whether EBS can make what is asked for.
+fn check(claim: &PersistentVolumeClaim, class: &StorageClass) -> Result<(), String> {
+    const KINDS: [&str; 7] = ["gp2", "gp3", "io1", "io2", "st1", "sc1", "standard"];
+    let parameters = class.parameters.iter().flatten();
+    for (key, value) in parameters {
+        if key.eq_ignore_ascii_case("type") && !KINDS.contains(&value.as_str()) {
+            return Err(format!(
+                "rpc error: code = InvalidArgument desc = Could not create volume \"pvc-{}\": invalid AWS VolumeType {value:?}",
+                claim.uid().unwrap_or_default()
+            ));
+        }
+    }
+    let modes = claim
+        .spec
+        .as_ref()
+        .and_then(|spec| spec.access_modes.as_ref());
+    let mut modes = modes.into_iter().flatten();
+    let block = claim
+        .spec
+        .as_ref()
+        .and_then(|spec| spec.volume_mode.as_deref())
+        == Some("Block");
+    if modes.any(|mode| mode == "ReadOnlyMany" || (mode == "ReadWriteMany" && !block)) {
+        return Err(
+            "rpc error: code = InvalidArgument desc = Volume capabilities MULTI_NODE_MULTI_WRITER not supported. Only AccessModes[ReadWriteOnce] supported."
+                .to_owned(),
+        );
+    }
+    Ok(())
+}
+
+/// What a claim asks for, in whole GiB.
+fn capacity_for(claim: &PersistentVolumeClaim) -> Quantity {
+    let bytes = matching::requested(claim).value().max(1);
+    Quantity(format!("{}Gi", (bytes + GIB - 1) / GIB))
+}
+
+/// The driver's name for a volume: `vol-` and seventeen digits that follow from the claim's UID.
+fn handle(claim: &PersistentVolumeClaim) -> String {
+    let uid = claim.uid().unwrap_or_default();
+    let hash = uid.bytes().fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
+        (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
+    });
+    format!("vol-0{hash:016x}")
+}
+
+fn volume(
+    claim: &PersistentVolumeClaim,
+    class: &StorageClass,
+    name: &str,
+    zone: &str,
+) -> PersistentVolume {
+    let parameter = |wanted: [&str; 2]| {
+        let mut parameters = class.parameters.iter().flatten();
+        let found =
+            parameters.find(|(key, _)| wanted.iter().any(|own| key.eq_ignore_ascii_case(own)));
+        found.map(|(_, value)| value.clone())
+    };
+    let spec = claim.spec.clone().unwrap_or_default();
+    let block = spec.volume_mode.as_deref() == Some("Block");
+    let fs_type =
+        parameter(["csi.storage.k8s.io/fstype", "fsType"]).unwrap_or_else(|| "ext4".to_owned());
+    let annotations = [
+        (PROVISIONED_BY, DRIVER),
+        ("volume.kubernetes.io/provisioner-deletion-secret-name", ""),
+        (
+            "volume.kubernetes.io/provisioner-deletion-secret-namespace",
+            "",
+        ),
+    ];
+    let attributes = [(
+        "storage.kubernetes.io/csiProvisionerIdentity",
+        format!("1769508000000-1-{DRIVER}"),
+    )];
+    let in_zone = NodeSelectorRequirement {
+        key: labels::ZONE.to_owned(),
+        operator: "In".to_owned(),
+        values: Some(vec![zone.to_owned()]),
+    };
+    let policy = class.reclaim_policy.clone();
+    let deletes = policy.as_deref().is_none_or(|policy| policy == "Delete");
+    PersistentVolume {
+        metadata: ObjectMeta {
+            name: Some(name.to_owned()),
+            annotations: Some(
+                annotations
+                    .map(|(key, value)| (key.to_owned(), value.to_owned()))
+                    .into(),
+            ),
+            finalizers: deletes.then(|| vec![PROVISIONER_FINALIZER.to_owned()]),
+            ..ObjectMeta::default()
+        },
+        spec: Some(PersistentVolumeSpec {
+            access_modes: spec.access_modes,
+            capacity: Some(BTreeMap::from([(
+                "storage".to_owned(),
+                capacity_for(claim),
+            )])),
+            claim_ref: Some(ObjectReference {
+                resource_version: claim.resource_version(),
+                ..claim.object_ref(&())
+            }),
+            csi: Some(CSIPersistentVolumeSource {
+                driver: DRIVER.to_owned(),
+                volume_handle: handle(claim),
+                fs_type: (!block).then_some(fs_type),
+                volume_attributes: Some(
+                    attributes
+                        .map(|(key, value)| (key.to_owned(), value))
+                        .into(),
+                ),
+                ..CSIPersistentVolumeSource::default()
+            }),
+            mount_options: class.mount_options.clone(),
+            node_affinity: Some(VolumeNodeAffinity {
+                required: Some(NodeSelector {
+                    node_selector_terms: vec![NodeSelectorTerm {
+                        match_expressions: Some(vec![in_zone]),
+                        match_fields: None,
+                    }],
+                }),
+            }),
+            persistent_volume_reclaim_policy: policy.or(Some("Delete".to_owned())),
+            storage_class_name: matching::claim_class(claim).map(str::to_owned),
+            volume_attributes_class_name: spec.volume_attributes_class_name,
+            volume_mode: spec.volume_mode,
+            ..PersistentVolumeSpec::default()
+        }),
+        status: None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn claim(size: &str, extra: Value) -> PersistentVolumeClaim {
+        let mut spec = json!({ "accessModes": ["ReadWriteOnce"], "storageClassName": "gp3", "resources": { "requests": { "storage": size } } });
+        let extra = extra.as_object().cloned().unwrap_or_default();
+        spec.as_object_mut().expect("an object").extend(extra);
+        let metadata = json!({ "name": "data", "namespace": "ns", "uid": "0a1b" });
+        serde_json::from_value(json!({ "metadata": metadata, "spec": spec })).expect("a claim")
+    }
+
+    fn class(parameters: Value) -> StorageClass {
+        let class = json!({ "metadata": { "name": "gp3" }, "provisioner": DRIVER, "parameters": parameters, "reclaimPolicy": "Delete" });
+        serde_json::from_value(class).expect("a class")
+    }
+
+    #[test]
+    fn a_volume_is_what_the_claim_asks_for_in_whole_gibibytes_and_one_zone() {
+        let made = volume(
+            &claim("1500Mi", json!({})),
+            &class(json!({ "type": "gp3" })),
+            "pvc-0a1b",
+            "us-west-2b",
+        );
+        insta::assert_snapshot!(serde_json::to_string_pretty(&made).expect("JSON"));
+    }
+
+    #[test]
+    fn a_handle_follows_from_the_claim() {
+        let handle = handle(&claim("1Gi", json!({})));
+        assert!(
+            handle.starts_with("vol-0") && handle.len() == 21,
+            "{handle}"
+        );
+    }
+
+    #[test]
+    fn ebs_refuses_what_it_cannot_do() {
+        let shared = json!({ "accessModes": ["ReadWriteMany"] });
+        assert!(check(&claim("1Gi", shared.clone()), &class(json!({}))).is_err());
+        let mut block = shared;
+        block["volumeMode"] = json!("Block");
+        assert!(check(&claim("1Gi", block), &class(json!({}))).is_ok());
+        assert!(check(&claim("1Gi", json!({})), &class(json!({ "type": "gp9" }))).is_err());
+    }
+
+    #[test]
+    fn only_released_volumes_that_are_to_be_deleted_are() {
+        let mut made = volume(&claim("1Gi", json!({})), &class(json!({})), "pvc-0a1b", "a");
+        let mut phase = |phase: &str| {
+            made.status.get_or_insert_default().phase = Some(phase.to_owned());
+            is_to_be_deleted(&made)
+        };
+        assert!(phase("Released") && !phase("Bound") && !phase("Available"));
+        let spec = made.spec.get_or_insert_default();
+        spec.persistent_volume_reclaim_policy = Some("Retain".to_owned());
+        made.status.get_or_insert_default().phase = Some("Released".to_owned());
+        assert!(!is_to_be_deleted(&made));
+    }
+}
