@@ -1,0 +1,240 @@
+//! The quota controller: what a namespace's ResourceQuotas allow and what is used, in their status
+//! (kube-controller-manager: resourcequota-controller). The API server admits by that status and adds to it; here it is
+//! counted anew, so that what is gone is given back.
+//!
+//! Invariant: the quota is read before the objects are counted and written with the version that was read, so a count
+//! never undoes what was admitted meanwhile.
+
+mod usage;
+
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
+
+use k8s_openapi::{
+    api::core::v1::{PersistentVolumeClaim, Pod, ResourceQuota, ResourceQuotaStatus, Service},
+    apimachinery::pkg::api::resource::Quantity,
+};
+use kube::{
+    Api,
+    api::{DynamicObject, ListParams, PostParams},
+    core::{ApiResource, GroupVersionKind},
+    discovery::{self, Scope},
+};
+
+use self::usage::{Used, Who};
+use crate::{Change, Context, Informer, Key, Queue, api_error, pods};
+
+const WORKERS: usize = 5;
+/// Quotas that count objects nobody tells about are counted this often.
+const RECOUNT: Duration = Duration::from_secs(5);
+/// All others this often.
+const RESYNC: Duration = Duration::from_secs(300);
+/// Objects listed at once.
+const PAGE: u32 = 500;
+
+/// Starts the controller.
+pub fn start(context: &Context) {
+    let queue: Queue<Key> = Queue::new("resourcequota");
+    let quotas: Informer<ResourceQuota> = Informer::new(
+        Api::all(context.client.clone()),
+        &[],
+        context.tasks.clone(),
+        context.shutdown.clone(),
+    );
+    quotas.on_change({
+        let queue = queue.clone();
+        move |change| {
+            let quota = change.object();
+            let same = change.previous().is_some_and(|old| {
+                old.spec == quota.spec && (old.status == quota.status || quota.status.is_some())
+            });
+            if !change.is_deleted() && !same {
+                queue.add(Key::of(&**quota));
+            }
+        }
+    });
+    let wake = {
+        let (queue, quotas) = (queue.clone(), quotas.clone());
+        move |namespace: Option<&str>| {
+            for quota in quotas.in_namespace(namespace.unwrap_or_default()) {
+                queue.add(Key::of(&*quota));
+            }
+        }
+    };
+    context.informers.pods.on_change({
+        let wake = wake.clone();
+        move |change| {
+            let ended = match change {
+                Change::Added(_) => false,
+                Change::Updated { old, new } => !pods::is_finished(old) && pods::is_finished(new),
+                Change::Deleted(_) => true,
+            };
+            if ended {
+                wake(change.object().metadata.namespace.as_deref());
+            }
+        }
+    });
+    context.informers.services.on_change({
+        let wake = wake.clone();
+        move |change| {
+            if change.is_deleted() || change.previous().is_some() {
+                wake(change.object().metadata.namespace.as_deref());
+            }
+        }
+    });
+    context.informers.claims.on_change(move |change| {
+        if change.is_deleted() {
+            wake(change.object().metadata.namespace.as_deref());
+        }
+    });
+    let controller = Arc::new(Controller {
+        context: context.clone(),
+        queue: queue.clone(),
+    });
+    context.tasks.spawn(async move {
+        let context = controller.context.clone();
+        if quotas.synced().await {
+            queue.run(&context, WORKERS, move |key| {
+                let controller = Arc::clone(&controller);
+                async move { controller.sync(&key).await }
+            });
+        }
+    });
+}
+
+struct Controller {
+    context: Context,
+    queue: Queue<Key>,
+}
+
+impl Controller {
+    async fn sync(&self, key: &Key) -> kube::Result<()> {
+        let api: Api<ResourceQuota> = Api::namespaced(self.context.client.clone(), key.namespace());
+        let Some(mut quota) = api.get_opt(key.name()).await? else {
+            return Ok(());
+        };
+        let hard = quota.spec.as_ref().and_then(|spec| spec.hard.clone());
+        let hard = hard.unwrap_or_default();
+        let (used, counts_others) = self.count(key.namespace(), &quota, &hard).await?;
+        let again = match counts_others {
+            true => RECOUNT,
+            false => RESYNC,
+        };
+        self.queue.add_after(key.clone(), again);
+        let status = ResourceQuotaStatus {
+            hard: Some(hard),
+            used: Some(used),
+        };
+        if quota.status.as_ref() == Some(&status) {
+            return Ok(());
+        }
+        quota.status = Some(status);
+        let written = api
+            .replace_status(key.name(), &PostParams::default(), &quota)
+            .await;
+        api_error::ignore_not_found(written).map(drop)
+    }
+
+    /// What is used of each limit; whether kinds are counted that nobody watches.
+    async fn count(
+        &self,
+        namespace: &str,
+        quota: &ResourceQuota,
+        hard: &BTreeMap<String, Quantity>,
+    ) -> kube::Result<(BTreeMap<String, Quantity>, bool)> {
+        let mut used = Used::default();
+        let mut others = false;
+        let names: Vec<&str> = hard.keys().map(String::as_str).collect();
+        let now = self.context.clock.now();
+        if names.iter().any(|name| Who::of(name) == Who::Pods) {
+            for pod in self.list::<Pod>(namespace).await? {
+                if usage::in_scopes(quota, &pod) {
+                    used.pod(&pod, now);
+                }
+            }
+        }
+        if names.iter().any(|name| Who::of(name) == Who::Claims) {
+            for claim in self.list::<PersistentVolumeClaim>(namespace).await? {
+                if !usage::has_scopes(quota) {
+                    used.claim(&claim);
+                }
+            }
+        }
+        if names.iter().any(|name| Who::of(name) == Who::Services) {
+            for service in self.list::<Service>(namespace).await? {
+                if !usage::has_scopes(quota) {
+                    used.service(&service);
+                }
+            }
+        }
+        let mut amounts = BTreeMap::new();
+        for name in names {
+            let amount = match Who::of(name) {
+                Who::Kind { group, plural } => {
+                    others = true;
+                    match usage::has_scopes(quota) {
+                        true => 0,
+                        false => self.number(namespace, group, plural).await?,
+                    }
+                }
+                Who::Pods | Who::Claims | Who::Services => used.of(name),
+                Who::Nobody => 0,
+            };
+            amounts.insert(name.to_owned(), usage::quantity(name, amount));
+        }
+        Ok((amounts, others))
+    }
+
+    async fn list<K>(&self, namespace: &str) -> kube::Result<Vec<K>>
+    where
+        K: kube::Resource<Scope = k8s_openapi::NamespaceResourceScope, DynamicType = ()>
+            + Clone
+            + serde::de::DeserializeOwned
+            + std::fmt::Debug,
+    {
+        let api: Api<K> = Api::namespaced(self.context.client.clone(), namespace);
+        Ok(api.list(&ListParams::default()).await?.items)
+    }
+
+    /// How many objects of a kind a namespace has; none of a kind that is not served.
+    async fn number(&self, namespace: &str, group: &str, plural: &str) -> kube::Result<i64> {
+        let client = &self.context.client;
+        let Some(resource) = find(client, group, plural).await? else {
+            return Ok(0);
+        };
+        let api: Api<DynamicObject> = Api::namespaced_with(client.clone(), namespace, &resource);
+        let mut params = ListParams::default().limit(PAGE);
+        let mut number = 0;
+        loop {
+            let page = api.list_metadata(&params).await?;
+            number += i64::try_from(page.items.len()).unwrap_or(i64::MAX);
+            match page.metadata.continue_.filter(|token| !token.is_empty()) {
+                Some(token) => params = params.continue_token(&token),
+                None => return Ok(number),
+            }
+        }
+    }
+}
+
+/// The resource of a plural name, in the group's preferred version.
+async fn find(
+    client: &kube::Client,
+    group: &str,
+    plural: &str,
+) -> kube::Result<Option<ApiResource>> {
+    let group = match discovery::group(client, group).await {
+        Ok(group) => group,
+        Err(kube::Error::Discovery(_)) => return Ok(None),
+        Err(error) if api_error::is_not_found(&error) => return Ok(None),
+        Err(error) => return Err(error),
+    };
+    let found = group
+        .recommended_resources()
+        .into_iter()
+        .find(|(resource, capabilities)| {
+            resource.plural == plural && capabilities.scope == Scope::Namespaced
+        });
+    Ok(found.map(|(resource, _)| {
+        let kind = GroupVersionKind::gvk(&resource.group, &resource.version, &resource.kind);
+        ApiResource::from_gvk_with_plural(&kind, &resource.plural)
+    }))
+}

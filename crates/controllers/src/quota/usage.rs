@@ -1,0 +1,382 @@
+//! What objects use of a quota (`pkg/quota/v1/evaluator/core`): pods their resources while they run, claims their storage,
+//! Services their ports and load balancers. Pure.
+//!
+//! Amounts are plain numbers: thousandths of a core, bytes, objects.
+
+use std::collections::BTreeMap;
+
+use jiff::{SignedDuration, Timestamp};
+use k8s_openapi::{
+    api::core::v1::{
+        PersistentVolumeClaim, Pod, PodSpec, ResourceQuota, ScopedResourceSelectorRequirement,
+        Service,
+    },
+    apimachinery::pkg::api::resource::Quantity,
+};
+
+use crate::{
+    pods,
+    state::requests::{pod_limits, pod_requests},
+    volumes::matching,
+};
+
+const BY_CLASS: &str = ".storageclass.storage.k8s.io/";
+/// Kinds of the core group with a name of their own beside `count/...`.
+const SHORT: [&str; 4] = [
+    "configmaps",
+    "resourcequotas",
+    "replicationcontrollers",
+    "secrets",
+];
+
+/// Whose amount a limit is about.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Who<'a> {
+    Pods,
+    Claims,
+    Services,
+    /// The number of objects of a kind.
+    Kind {
+        group: &'a str,
+        plural: &'a str,
+    },
+    /// Nothing counts towards it.
+    Nobody,
+}
+
+impl<'a> Who<'a> {
+    pub(super) fn of(limit: &'a str) -> Self {
+        if let Some(kind) = limit.strip_prefix("count/") {
+            let (plural, group) = kind.split_once('.').unwrap_or((kind, ""));
+            return Self::Kind { group, plural };
+        }
+        if limit.contains(BY_CLASS) {
+            return Self::Claims;
+        }
+        match limit {
+            "persistentvolumeclaims" | "requests.storage" => Self::Claims,
+            "services" | "services.nodeports" | "services.loadbalancers" => Self::Services,
+            "pods" | "cpu" | "memory" | "ephemeral-storage" => Self::Pods,
+            short if SHORT.contains(&short) => Self::Kind {
+                group: "",
+                plural: short,
+            },
+            other if other.starts_with("requests.") || other.starts_with("limits.") => Self::Pods,
+            other if other.starts_with("hugepages-") => Self::Pods,
+            _ => Self::Nobody,
+        }
+    }
+}
+
+/// Amounts by the names of limits.
+#[derive(Debug, Default)]
+pub(super) struct Used(BTreeMap<String, i64>);
+
+impl Used {
+    /// The amount for a limit.
+    pub(super) fn of(&self, limit: &str) -> i64 {
+        self.0.get(limit).copied().unwrap_or(0)
+    }
+
+    fn add(&mut self, limit: &str, amount: i64) {
+        let sum = self.0.entry(limit.to_owned()).or_default();
+        *sum = sum.saturating_add(amount);
+    }
+
+    /// Counts a pod, unless it has ended or is past its grace.
+    pub(super) fn pod(&mut self, pod: &Pod, now: Timestamp) {
+        let Some(spec) = pod.spec.as_ref().filter(|_| runs(pod, now)) else {
+            return;
+        };
+        self.add("pods", 1);
+        for (name, amount) in pod_requests(spec) {
+            let plain = matches!(name.as_str(), "cpu" | "memory" | "ephemeral-storage");
+            if plain || name.starts_with("hugepages-") {
+                self.add(&name, amount);
+            }
+            self.add(&format!("requests.{name}"), amount);
+        }
+        for (name, amount) in pod_limits(spec) {
+            self.add(&format!("limits.{name}"), amount);
+        }
+    }
+
+    /// Counts a claim.
+    pub(super) fn claim(&mut self, claim: &PersistentVolumeClaim) {
+        let status = claim.status.as_ref();
+        let allocated = status.and_then(|status| status.allocated_resources.as_ref());
+        let allocated = matching::quantity(allocated.and_then(|all| all.get("storage")));
+        // A claim that is being made smaller again still holds what it was given.
+        let storage = matching::requested(claim).max(allocated).value();
+        let class = matching::claim_class(claim).unwrap_or_default();
+        let mut prefixes = vec![String::new()];
+        if !class.is_empty() {
+            prefixes.push(format!("{class}{BY_CLASS}"));
+        }
+        for prefix in prefixes {
+            self.add(&format!("{prefix}persistentvolumeclaims"), 1);
+            self.add(&format!("{prefix}requests.storage"), storage);
+        }
+    }
+
+    /// Counts a Service.
+    pub(super) fn service(&mut self, service: &Service) {
+        let spec = service.spec.as_ref();
+        let ports = spec
+            .and_then(|spec| spec.ports.as_deref())
+            .unwrap_or_default();
+        let kind = spec.and_then(|spec| spec.type_.as_deref());
+        let allocates = spec.and_then(|spec| spec.allocate_load_balancer_node_ports) != Some(false);
+        let node_ports = match kind {
+            Some("NodePort") => ports.len(),
+            Some("LoadBalancer") if allocates => ports.len(),
+            Some("LoadBalancer") => {
+                let set = |port: Option<i32>| port.is_some_and(|port| port != 0);
+                ports.iter().filter(|port| set(port.node_port)).count()
+            }
+            _ => 0,
+        };
+        self.add("services", 1);
+        self.add(
+            "services.nodeports",
+            i64::try_from(node_ports).unwrap_or(i64::MAX),
+        );
+        self.add(
+            "services.loadbalancers",
+            i64::from(kind == Some("LoadBalancer")),
+        );
+    }
+}
+
+/// Whether a pod still uses anything.
+fn runs(pod: &Pod, now: Timestamp) -> bool {
+    let deleted = pod.metadata.deletion_timestamp.as_ref();
+    let grace = pod.metadata.deletion_grace_period_seconds;
+    let past = deleted.zip(grace).is_some_and(|(deleted, grace)| {
+        now.duration_since(deleted.0) > SignedDuration::from_secs(grace)
+    });
+    !pods::is_finished(pod) && !past
+}
+
+/// Whether the quota counts only some objects.
+pub(super) fn has_scopes(quota: &ResourceQuota) -> bool {
+    let Some(spec) = &quota.spec else {
+        return false;
+    };
+    let selector = spec.scope_selector.as_ref();
+    let selected = selector.and_then(|selector| selector.match_expressions.as_ref());
+    spec.scopes.iter().flatten().next().is_some() || selected.is_some_and(|all| !all.is_empty())
+}
+
+/// Whether a pod is in all scopes of a quota.
+pub(super) fn in_scopes(quota: &ResourceQuota, pod: &Pod) -> bool {
+    let (Some(spec), Some(own)) = (&quota.spec, &pod.spec) else {
+        return false;
+    };
+    let exists = |scope: &String| ScopedResourceSelectorRequirement {
+        operator: "Exists".to_owned(),
+        scope_name: scope.clone(),
+        values: None,
+    };
+    let named = spec.scopes.iter().flatten().map(exists);
+    let selector = spec.scope_selector.iter();
+    let selected =
+        selector.flat_map(|selector| selector.match_expressions.iter().flatten().cloned());
+    named.chain(selected).all(|scope| is_in(&scope, pod, own))
+}
+
+fn is_in(scope: &ScopedResourceSelectorRequirement, pod: &Pod, spec: &PodSpec) -> bool {
+    let ends = spec
+        .active_deadline_seconds
+        .is_some_and(|seconds| seconds >= 0);
+    let status = pod.status.as_ref();
+    let class = status.and_then(|status| status.qos_class.as_deref());
+    let best_effort = class == Some("BestEffort");
+    match scope.scope_name.as_str() {
+        "Terminating" => ends,
+        "NotTerminating" => !ends,
+        "BestEffort" => best_effort,
+        "NotBestEffort" => !best_effort,
+        "PriorityClass" => {
+            let class = spec.priority_class_name.as_deref().unwrap_or_default();
+            let mut values = scope.values.iter().flatten();
+            let listed = values.any(|value| value == class);
+            match scope.operator.as_str() {
+                "In" => listed,
+                "NotIn" => !listed,
+                "Exists" => !class.is_empty(),
+                "DoesNotExist" => class.is_empty(),
+                _ => false,
+            }
+        }
+        "CrossNamespacePodAffinity" => reaches_out(spec),
+        _ => false,
+    }
+}
+
+/// Whether a term of the pod's affinity looks at pods of other namespaces.
+fn reaches_out(spec: &PodSpec) -> bool {
+    let Some(affinity) = &spec.affinity else {
+        return false;
+    };
+    let near = affinity.pod_affinity.iter().flat_map(|side| {
+        let preferred = side
+            .preferred_during_scheduling_ignored_during_execution
+            .iter()
+            .flatten();
+        let required = side
+            .required_during_scheduling_ignored_during_execution
+            .iter()
+            .flatten();
+        required.chain(preferred.map(|weighted| &weighted.pod_affinity_term))
+    });
+    let far = affinity.pod_anti_affinity.iter().flat_map(|side| {
+        let preferred = side
+            .preferred_during_scheduling_ignored_during_execution
+            .iter()
+            .flatten();
+        let required = side
+            .required_during_scheduling_ignored_during_execution
+            .iter()
+            .flatten();
+        required.chain(preferred.map(|weighted| &weighted.pod_affinity_term))
+    });
+    near.chain(far).any(|term| {
+        term.namespaces.iter().flatten().next().is_some() || term.namespace_selector.is_some()
+    })
+}
+
+/// An amount as the API writes it: cores in thousandths, bytes with the largest binary suffix that leaves no rest.
+pub(super) fn quantity(limit: &str, amount: i64) -> Quantity {
+    let is_cpu = matches!(limit, "cpu" | "requests.cpu" | "limits.cpu");
+    if is_cpu {
+        return Quantity(match amount % 1000 {
+            0 => (amount / 1000).to_string(),
+            _ => format!("{amount}m"),
+        });
+    }
+    let scaled = |base: i64, suffixes: &[&'static str]| {
+        let (mut rest, mut suffix) = (amount, "");
+        for next in suffixes {
+            if rest == 0 || rest % base != 0 {
+                break;
+            }
+            (rest, suffix) = (rest / base, next);
+        }
+        format!("{rest}{suffix}")
+    };
+    let is_bytes = ["memory", "storage", "hugepages-"];
+    Quantity(
+        if !is_bytes.iter().any(|part| limit.contains(part))
+            || limit.ends_with("persistentvolumeclaims")
+        {
+            amount.to_string()
+        } else if amount % 1024 == 0 {
+            scaled(1024, &["Ki", "Mi", "Gi", "Ti", "Pi", "Ei"])
+        } else {
+            scaled(1000, &["k", "M", "G", "T", "P", "E"])
+        },
+    )
+}
+
+/// Amounts in one line.
+#[cfg(test)]
+fn shown(used: &Used) -> String {
+    let parts = used
+        .0
+        .iter()
+        .map(|(name, amount)| format!("{name}={}", quantity(name, *amount).0));
+    parts.collect::<Vec<_>>().join(" ")
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    fn pod(spec: Value, status: Value) -> Pod {
+        serde_json::from_value(
+            json!({ "metadata": { "name": "p" }, "spec": spec, "status": status }),
+        )
+        .expect("a pod")
+    }
+
+    fn now() -> Timestamp {
+        "2026-01-01T00:00:00Z".parse().expect("a time")
+    }
+
+    #[test]
+    fn a_pod_uses_what_it_asks_for_until_it_ends() {
+        let container = json!({ "name": "c", "resources": { "requests": { "cpu": "250m", "memory": "1Gi", "example.com/card": "2" }, "limits": { "memory": "1536Mi" } } });
+        let spec = json!({ "containers": [container] });
+        let mut used = Used::default();
+        used.pod(&pod(spec.clone(), json!({ "phase": "Running" })), now());
+        used.pod(&pod(spec.clone(), json!({ "phase": "Pending" })), now());
+        used.pod(&pod(spec, json!({ "phase": "Succeeded" })), now());
+        assert_eq!(
+            shown(&used),
+            "cpu=500m limits.memory=3Gi memory=2Gi pods=2 requests.cpu=500m requests.example.com/card=4 requests.memory=2Gi"
+        );
+    }
+
+    #[test]
+    fn claims_and_services_are_counted_by_class_and_port() {
+        let mut used = Used::default();
+        let claim = json!({ "metadata": {}, "spec": { "storageClassName": "gp3", "resources": { "requests": { "storage": "5Gi" } } } });
+        used.claim(&serde_json::from_value(claim).expect("a claim"));
+        let service = json!({ "metadata": {}, "spec": { "type": "LoadBalancer", "ports": [{ "port": 1 }, { "port": 2 }] } });
+        used.service(&serde_json::from_value(service).expect("a Service"));
+        assert_eq!(
+            shown(&used),
+            "gp3.storageclass.storage.k8s.io/persistentvolumeclaims=1 gp3.storageclass.storage.k8s.io/requests.storage=5Gi \
+             persistentvolumeclaims=1 requests.storage=5Gi services=1 services.loadbalancers=1 services.nodeports=2"
+        );
+    }
+
+    #[test]
+    fn limits_say_who_is_counted() {
+        let kind = |group, plural| Who::Kind { group, plural };
+        assert_eq!(
+            Who::of("count/deployments.apps"),
+            kind("apps", "deployments")
+        );
+        assert_eq!(Who::of("secrets"), kind("", "secrets"));
+        assert_eq!(Who::of("count/pods"), kind("", "pods"));
+        assert_eq!(Who::of("requests.nvidia.com/gpu"), Who::Pods);
+        assert_eq!(
+            Who::of("gp3.storageclass.storage.k8s.io/requests.storage"),
+            Who::Claims
+        );
+        assert_eq!(Who::of("something"), Who::Nobody);
+    }
+
+    #[test]
+    fn a_quota_with_scopes_counts_only_the_pods_in_all_of_them() {
+        let quota: ResourceQuota = serde_json::from_value(json!({
+            "metadata": { "name": "q" },
+            "spec": { "scopes": ["NotTerminating"], "scopeSelector": { "matchExpressions": [
+                { "scopeName": "PriorityClass", "operator": "In", "values": ["high"] },
+            ] } },
+        }))
+        .expect("a quota");
+        let of = |class: &str, deadline: Value| {
+            let spec = json!({ "containers": [], "priorityClassName": class, "activeDeadlineSeconds": deadline });
+            in_scopes(&quota, &pod(spec, json!({})))
+        };
+        assert!(of("high", Value::Null) && !of("low", Value::Null) && !of("high", json!(5)));
+    }
+
+    #[test]
+    fn amounts_are_written_as_the_api_writes_them() {
+        let text = |limit: &str, amount| quantity(limit, amount).0;
+        assert_eq!(text("cpu", 1500), "1500m");
+        assert_eq!(text("limits.cpu", 2000), "2");
+        assert_eq!(text("memory", 1536 << 20), "1536Mi");
+        assert_eq!(text("memory", 100_000_000), "100M");
+        assert_eq!(
+            (text("memory", 0), text("pods", 2048)),
+            ("0".into(), "2048".into())
+        );
+    }
+}
