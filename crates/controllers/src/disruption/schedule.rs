@@ -1,11 +1,15 @@
-//! When a budget's window is open: cron schedules in UTC, with a duration. Pure.
+//! Cron schedules: when a budget's window is open, in UTC, and when a CronJob is due, by the clocks of a zone. Pure.
 //!
 //! Invariant: a window is open at a moment if the schedule hit within the duration before it, hit included, as upstream
 //! computes it; day of month and day of week are alternatives when both are restricted, as in cron.
 
 use std::time::Duration;
 
-use jiff::{SignedDuration, Timestamp, civil::DateTime, tz::TimeZone};
+use jiff::{
+    SignedDuration, Timestamp,
+    civil::{Date, DateTime},
+    tz::TimeZone,
+};
 
 /// A five-field cron expression.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -74,19 +78,55 @@ impl Schedule {
     }
 
     fn hits(&self, at: DateTime) -> bool {
-        let has =
-            |set: u64, value: i8| u32::try_from(value).is_ok_and(|value| set >> value & 1 == 1);
+        self.hits_day(at.date()) && self.hits_hour(at.hour()) && has(self.minutes, at.minute())
+    }
+
+    fn hits_hour(&self, hour: i8) -> bool {
+        has(self.hours, hour)
+    }
+
+    fn hits_day(&self, at: Date) -> bool {
         let day = has(self.days, at.day());
         let weekday = has(self.weekdays, at.weekday().to_sunday_zero_offset());
         let on_this_day = match self.any_day || self.any_weekday {
             true => day && weekday,
             false => day || weekday,
         };
-        has(self.minutes, at.minute())
-            && has(self.hours, at.hour())
-            && has(self.months, at.month())
-            && on_this_day
+        has(self.months, at.month()) && on_this_day
     }
+
+    /// The first hit after `after` by the clocks of `zone`; nothing for five years is nothing at all (robfig/cron).
+    ///
+    /// What a clock skips when it is put forward is no hit, and what it repeats is one twice.
+    pub fn next(&self, after: Timestamp, zone: &TimeZone) -> Option<Timestamp> {
+        const MINUTE: SignedDuration = SignedDuration::from_mins(1);
+        let minute = after.as_second().div_euclid(60) * 60;
+        let mut at = Timestamp::from_second(minute)
+            .ok()?
+            .checked_add(MINUTE)
+            .ok()?;
+        let last = after
+            .checked_add(SignedDuration::from_hours(5 * 366 * 24))
+            .ok()?;
+        while at < last {
+            let local = at.to_zoned(zone.clone());
+            at = if !self.hits_day(local.date()) {
+                local.tomorrow().ok()?.start_of_day().ok()?.timestamp()
+            } else if !self.hits_hour(local.hour()) {
+                let left = SignedDuration::from_mins(60 - i64::from(local.minute()));
+                at.checked_add(left).ok()?
+            } else if !has(self.minutes, local.minute()) {
+                at.checked_add(MINUTE).ok()?
+            } else {
+                return Some(at);
+            };
+        }
+        None
+    }
+}
+
+fn has(set: u64, value: i8) -> bool {
+    u32::try_from(value).is_ok_and(|value| set >> value & 1 == 1)
 }
 
 /// A field as a set of numbers: `*`, `*/5`, `1-5`, `1-10/2`, `mon,wed`.
@@ -162,6 +202,53 @@ mod tests {
         assert!(open(either, 24, "2026-01-27T11:00:00Z"), "a Tuesday");
         assert!(open(either, 24, "2026-01-01T11:00:00Z"), "the first");
         assert!(!open(either, 24, "2026-01-28T11:00:00Z"));
+    }
+
+    #[test]
+    fn the_next_hit_is_found_by_the_clocks_of_a_zone() {
+        let next = |schedule: &str, after: &str, zone: &str| {
+            let zone = TimeZone::get(zone).expect("a zone");
+            let after = after.parse().expect("a time");
+            let schedule = Schedule::parse(schedule).expect("a schedule");
+            schedule.next(after, &zone).map(|at| at.to_string())
+        };
+        let utc = |schedule: &str, after: &str| next(schedule, after, "UTC");
+        let at = |text: &str| Some(text.to_owned());
+        assert_eq!(
+            utc("*/5 * * * *", "2026-01-27T12:34:56Z"),
+            at("2026-01-27T12:35:00Z")
+        );
+        assert_eq!(
+            utc("*/5 * * * *", "2026-01-27T12:35:00Z"),
+            at("2026-01-27T12:40:00Z")
+        );
+        assert_eq!(
+            utc("0 0 29 2 *", "2026-01-27T00:00:00Z"),
+            at("2028-02-29T00:00:00Z")
+        );
+        assert_eq!(utc("0 0 30 2 *", "2026-01-27T00:00:00Z"), None);
+        let berlin = |schedule: &str, after: &str| next(schedule, after, "Europe/Berlin");
+        assert_eq!(
+            berlin("0 9 * * *", "2026-01-27T08:00:00Z"),
+            at("2026-01-28T08:00:00Z")
+        );
+        assert_eq!(
+            berlin("0 9 * * *", "2026-07-27T07:00:00Z"),
+            at("2026-07-28T07:00:00Z")
+        );
+        // The clock goes from 2 to 3 on the 29th of March, and from 3 to 2 on the 25th of October.
+        assert_eq!(
+            berlin("30 2 * * *", "2026-03-28T02:00:00Z"),
+            at("2026-03-30T00:30:00Z")
+        );
+        assert_eq!(
+            berlin("30 2 * * *", "2026-10-24T23:00:00Z"),
+            at("2026-10-25T00:30:00Z")
+        );
+        assert_eq!(
+            berlin("30 2 * * *", "2026-10-25T00:30:00Z"),
+            at("2026-10-25T01:30:00Z")
+        );
     }
 
     #[test]

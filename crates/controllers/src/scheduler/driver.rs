@@ -8,7 +8,9 @@ use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Pod;
-use mullion_engine::{Decision, ModelError, PodClassId, VolumeChoices, model::PodSpec, preempt::Preemption};
+use mullion_engine::{
+    Decision, ModelError, PodClassId, VolumeChoices, model::PodSpec, preempt::Preemption,
+};
 use rustc_hash::FxHashMap;
 use tokio::{sync::mpsc, time::MissedTickBehavior};
 

@@ -99,7 +99,8 @@ pub(super) fn watch(
 
 /// Whether the event may help a pod that `rejectors` refused.
 pub(super) fn wakes(pod: &Pod, rejectors: Plugins, event: &StorageEvent) -> bool {
-    let plugins: [(Plugin, fn(&Pod, &StorageEvent) -> bool); 4] = [
+    type Cares = fn(&Pod, &StorageEvent) -> bool;
+    let plugins: [(Plugin, Cares); 4] = [
         (Plugin::VolumeBinding, binding),
         (Plugin::VolumeZone, zone),
         (

@@ -23,6 +23,7 @@ use kube::{
 use mullion_controllers::{
     Context, Key, Queue, cluster_role_aggregation, gc, namespace, pdb, podgc,
     pods::{is_deleting, is_ready, node_name, phase},
+    quota,
     service::{self, ElasticLoadBalancers},
     serviceaccount, volume_protection, workloads,
 };
@@ -61,6 +62,7 @@ impl Cluster {
         cluster_role_aggregation::start(&context);
         gc::start(&context);
         pdb::start(&context);
+        quota::start(&context);
         podgc::start(&context);
         volume_protection::start(&context);
         let stage = Arc::new(Stage::default());

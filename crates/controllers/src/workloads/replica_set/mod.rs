@@ -8,6 +8,7 @@ mod census;
 mod rank;
 mod status;
 
+pub(super) use rank::first_to_go;
 pub(crate) use status::REPLICA_FAILURE;
 
 use std::{sync::Arc, time::Duration};

@@ -15,7 +15,7 @@ use crate::pods;
 const DELETION_COST: &str = "controller.kubernetes.io/pod-deletion-cost";
 
 /// The `count` pods of `active` that go first. `related` counts active pods of the same family by node.
-pub(super) fn first_to_go(
+pub(in crate::workloads) fn first_to_go(
     active: &[Arc<Pod>],
     count: usize,
     related: &FxHashMap<String, usize>,

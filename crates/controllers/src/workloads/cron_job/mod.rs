@@ -1,0 +1,388 @@
+//! The CronJob controller: a Job each time one is due (kube-controller-manager: cronjob-controller v2).
+//!
+//! [`schedule`] says when. A Job's name follows from the CronJob and the due time, so no time is served twice whatever
+//! happens in between.
+
+mod schedule;
+
+use std::{sync::Arc, time::Duration};
+
+use jiff::{SignedDuration, Timestamp, fmt::rfc2822, tz::TimeZone};
+use k8s_openapi::{
+    api::{
+        batch::v1::{CronJob, CronJobStatus, Job},
+        core::v1::ObjectReference,
+    },
+    apimachinery::pkg::apis::meta::v1::{ObjectMeta, Time},
+};
+use kube::{
+    Api, Resource, ResourceExt,
+    api::{DeleteParams, PostParams},
+};
+
+use self::schedule::Plan;
+use super::job::finished;
+use crate::{
+    Context, Informer, Key, Queue, Recorder, api_error, informers::BY_CONTROLLER, ownership,
+};
+
+const WORKERS: usize = 5;
+/// The next look is a little later than the due time, as clocks differ.
+const LATER: Duration = Duration::from_millis(100);
+/// On a Job: the time it was due, by the CronJob's clock.
+const SCHEDULED: &str = "batch.kubernetes.io/cronjob-scheduled-timestamp";
+
+/// Starts the controller.
+pub fn start(context: &Context) {
+    let queue: Queue<Key> = Queue::new("cronjob");
+    let cron_jobs: Informer<CronJob> = Informer::new(
+        Api::all(context.client.clone()),
+        &[],
+        context.tasks.clone(),
+        context.shutdown.clone(),
+    );
+    cron_jobs.on_change({
+        let queue = queue.clone();
+        move |change| queue.add(Key::of(&**change.object()))
+    });
+    context.informers.jobs.on_change({
+        let queue = queue.clone();
+        move |change| {
+            let job = change.object();
+            if let Some(owner) = ownership::controller_of(&**job)
+                && owner.kind == "CronJob"
+            {
+                let namespace = job.metadata.namespace.as_deref().unwrap_or_default();
+                queue.add(Key::new(namespace, &owner.name));
+            }
+        }
+    });
+    let controller = Arc::new(Controller {
+        context: context.clone(),
+        queue: queue.clone(),
+        recorder: context.recorder("cronjob-controller"),
+        cron_jobs,
+    });
+    context.tasks.spawn(async move {
+        let context = controller.context.clone();
+        if controller.cron_jobs.synced().await && context.informers.jobs.synced().await {
+            queue.run(&context, WORKERS, move |key| {
+                let controller = Arc::clone(&controller);
+                async move { controller.sync(&key).await }
+            });
+        }
+    });
+}
+
+struct Controller {
+    context: Context,
+    queue: Queue<Key>,
+    recorder: Recorder,
+    cron_jobs: Informer<CronJob>,
+}
+
+impl Controller {
+    async fn sync(&self, key: &Key) -> kube::Result<()> {
+        let Some(cron) = self.cron_jobs.get_key(key) else {
+            return Ok(());
+        };
+        let uid = cron.metadata.uid.as_deref().unwrap_or_default();
+        let jobs = self.context.informers.jobs.by_index(BY_CONTROLLER, uid);
+        let mut status = cron.status.clone().unwrap_or_default();
+        self.clean_up(&cron, &jobs).await?;
+        self.note_finished(&cron, &jobs, &mut status).await?;
+        let outcome = self.start_if_due(key, &cron, &jobs, &mut status).await;
+        self.write_status(&cron, status).await?;
+        outcome
+    }
+
+    /// Keeps `status.active` true to the Jobs there are.
+    async fn note_finished(
+        &self,
+        cron: &CronJob,
+        jobs: &[Arc<Job>],
+        status: &mut CronJobStatus,
+    ) -> kube::Result<()> {
+        for job in jobs {
+            let active = is_active(status, job);
+            match finished(job) {
+                Some(end) if active => {
+                    let uid = job.metadata.uid.as_deref();
+                    let list = status.active.get_or_insert_default();
+                    list.retain(|known| known.uid.as_deref() != uid);
+                    let message = format!(
+                        "Saw completed job: {}, condition: {}",
+                        job.name_any(),
+                        end.type_
+                    );
+                    self.recorder.normal(cron, "SawCompletedJob", message);
+                }
+                None if !active && status.active.is_some() => {
+                    let message = format!(
+                        "Saw a job that the controller did not create or forgot: {}",
+                        job.name_any()
+                    );
+                    self.recorder.warning(cron, "UnexpectedJob", message);
+                }
+                _ => {}
+            }
+            let completed = job
+                .status
+                .as_ref()
+                .and_then(|status| status.completion_time.clone());
+            if finished(job).is_some_and(|end| end.type_ == "Complete")
+                && completed > status.last_successful_time
+            {
+                status.last_successful_time = completed;
+            }
+        }
+        let known: Vec<_> = status.active.iter().flatten().cloned().collect();
+        for reference in known {
+            let name = reference.name.clone().unwrap_or_default();
+            if jobs.iter().any(|job| job.metadata.uid == reference.uid) {
+                continue;
+            }
+            // The informer may not have what was made a moment ago.
+            let live = self.jobs(cron).get_opt(&name).await?;
+            if live.is_none_or(|live| live.metadata.uid != reference.uid) {
+                let list = status.active.get_or_insert_default();
+                list.retain(|own| own.uid != reference.uid);
+                let message = format!("Active job went missing: {name}");
+                self.recorder.normal(cron, "MissingJob", message);
+            }
+        }
+        if status.active.as_ref().is_some_and(Vec::is_empty) {
+            status.active = None;
+        }
+        Ok(())
+    }
+
+    async fn start_if_due(
+        &self,
+        key: &Key,
+        cron: &CronJob,
+        jobs: &[Arc<Job>],
+        status: &mut CronJobStatus,
+    ) -> kube::Result<()> {
+        let spec = &cron.spec;
+        if cron.metadata.deletion_timestamp.is_some() || spec.suspend == Some(true) {
+            return Ok(());
+        }
+        let plan = match Plan::of(cron) {
+            Ok(plan) => plan,
+            Err((reason, message)) => {
+                self.recorder.warning(cron, reason, message);
+                return Ok(());
+            }
+        };
+        let now = self.context.clock.now();
+        if let Some(next) = plan.next(now) {
+            let wait = Duration::try_from(next.duration_since(now)).unwrap_or_default();
+            self.queue.add_after(key.clone(), wait + LATER);
+        }
+        let Some(due) = plan.due(cron, now) else {
+            return Ok(());
+        };
+        if due.many_missed {
+            let message = "too many missed start times. Set or decrease .spec.startingDeadlineSeconds or check clock skew";
+            self.recorder.warning(cron, "TooManyMissedTimes", message);
+        }
+        let late = spec
+            .starting_deadline_seconds
+            .is_some_and(|seconds| now.duration_since(due.at) > SignedDuration::from_secs(seconds));
+        if late {
+            let at = due.at.to_zoned(TimeZone::UTC);
+            let at = rfc2822::to_string(&at).unwrap_or_default();
+            let message = format!("Missed scheduled time to start a job: {at}");
+            self.recorder.warning(cron, "MissSchedule", message);
+            return Ok(());
+        }
+        let served = status
+            .last_schedule_time
+            .as_ref()
+            .is_some_and(|last| last.0 == due.at);
+        let name = job_name(cron, due.at);
+        let running = |job: &&Arc<Job>| is_active(status, job);
+        if served
+            || jobs
+                .iter()
+                .filter(running)
+                .any(|job| job.name_any() == name)
+        {
+            return Ok(());
+        }
+        match spec.concurrency_policy.as_deref() {
+            Some("Forbid")
+                if status
+                    .active
+                    .as_ref()
+                    .is_some_and(|active| !active.is_empty()) =>
+            {
+                let message = "Not starting job because prior execution is running and concurrency policy is Forbid";
+                self.recorder.normal(cron, "JobAlreadyActive", message);
+                return Ok(());
+            }
+            Some("Replace") => {
+                let running: Vec<_> = jobs.iter().filter(|job| is_active(status, job)).collect();
+                for job in running {
+                    self.delete(cron, job).await?;
+                    let list = status.active.get_or_insert_default();
+                    list.retain(|own| own.uid != job.metadata.uid);
+                }
+            }
+            _ => {}
+        }
+        let job = new_job(cron, &plan, &name, due.at);
+        match self.jobs(cron).create(&PostParams::default(), &job).await {
+            Ok(made) => {
+                self.recorder
+                    .normal(cron, "SuccessfulCreate", format!("Created job {name}"));
+                status.active.get_or_insert_default().push(reference(&made));
+                status.last_schedule_time = Some(Time(due.at));
+                Ok(())
+            }
+            Err(error) if api_error::is_namespace_terminating(&error) => Ok(()),
+            Err(error) if api_error::is_already_exists(&error) => {
+                let existing = self.jobs(cron).get_opt(&name).await?;
+                let own = existing.filter(|job| {
+                    ownership::is_controlled_by(
+                        job,
+                        cron.metadata.uid.as_deref().unwrap_or_default(),
+                    )
+                });
+                // Made before a restart, and not written down.
+                if let Some(own) = own {
+                    if !is_active(status, &own) && finished(&own).is_none() {
+                        status.active.get_or_insert_default().push(reference(&own));
+                    }
+                    status.last_schedule_time = Some(Time(due.at));
+                }
+                Ok(())
+            }
+            Err(error) => {
+                let message = format!("Error creating job: {}", api_error::message(&error));
+                self.recorder.warning(cron, "FailedCreate", message);
+                Err(error)
+            }
+        }
+    }
+
+    /// Deletes the oldest Jobs beyond the history limits.
+    async fn clean_up(&self, cron: &CronJob, jobs: &[Arc<Job>]) -> kube::Result<()> {
+        let spec = &cron.spec;
+        let limits = [
+            ("Complete", spec.successful_jobs_history_limit),
+            ("Failed", spec.failed_jobs_history_limit),
+        ];
+        for (kind, limit) in limits {
+            let Some(limit) = limit.and_then(|limit| usize::try_from(limit).ok()) else {
+                continue;
+            };
+            let of_kind = |job: &&Arc<Job>| finished(job).is_some_and(|end| end.type_ == kind);
+            let mut ended: Vec<_> = jobs.iter().filter(of_kind).collect();
+            ended.sort_by_key(|job| {
+                let started = job
+                    .status
+                    .as_ref()
+                    .and_then(|status| status.start_time.clone());
+                (started, job.name_any())
+            });
+            for job in ended.iter().take(ended.len().saturating_sub(limit)) {
+                if job.metadata.deletion_timestamp.is_none() {
+                    self.delete(cron, job).await?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    async fn delete(&self, cron: &CronJob, job: &Job) -> kube::Result<()> {
+        let name = job.name_any();
+        let deleted = self
+            .jobs(cron)
+            .delete(&name, &DeleteParams::background())
+            .await;
+        match api_error::ignore_not_found(deleted) {
+            Ok(_) => {
+                self.recorder
+                    .normal(cron, "SuccessfulDelete", format!("Deleted job {name}"));
+                Ok(())
+            }
+            Err(error) => {
+                let message = format!("Deleted job: {}", api_error::message(&error));
+                self.recorder.warning(cron, "FailedDelete", message);
+                Err(error)
+            }
+        }
+    }
+
+    async fn write_status(&self, cron: &CronJob, status: CronJobStatus) -> kube::Result<()> {
+        if cron.status.clone().unwrap_or_default() == status {
+            return Ok(());
+        }
+        let api: Api<CronJob> = Api::namespaced(
+            self.context.client.clone(),
+            &cron.namespace().unwrap_or_default(),
+        );
+        let updated = CronJob {
+            status: Some(status),
+            ..cron.clone()
+        };
+        let written = api
+            .replace_status(&cron.name_any(), &PostParams::default(), &updated)
+            .await;
+        api_error::ignore_not_found(written).map(drop)
+    }
+
+    fn jobs(&self, cron: &CronJob) -> Api<Job> {
+        Api::namespaced(
+            self.context.client.clone(),
+            &cron.namespace().unwrap_or_default(),
+        )
+    }
+}
+
+fn is_active(status: &CronJobStatus, job: &Job) -> bool {
+    let mut active = status.active.iter().flatten();
+    active.any(|known| known.uid == job.metadata.uid)
+}
+
+fn job_name(cron: &CronJob, at: Timestamp) -> String {
+    format!("{}-{}", cron.name_any(), at.as_second() / 60)
+}
+
+fn reference(job: &Job) -> ObjectReference {
+    ObjectReference {
+        resource_version: job.resource_version(),
+        ..job.object_ref(&())
+    }
+}
+
+fn new_job(cron: &CronJob, plan: &Plan, name: &str, at: Timestamp) -> Job {
+    let template = cron.spec.job_template.clone();
+    let from = template.metadata.unwrap_or_default();
+    let zone = match plan {
+        Plan::Cron(_, zone) => zone.clone(),
+        Plan::Every(_) => TimeZone::UTC,
+    };
+    let local = at.to_zoned(zone);
+    let stamp = match local.offset().is_zero() {
+        true => at.to_string(),
+        false => local.strftime("%Y-%m-%dT%H:%M:%S%:z").to_string(),
+    };
+    let mut annotations = from.annotations.unwrap_or_default();
+    annotations.insert(SCHEDULED.to_owned(), stamp);
+    Job {
+        metadata: ObjectMeta {
+            name: Some(name.to_owned()),
+            namespace: cron.namespace(),
+            labels: from.labels,
+            annotations: Some(annotations),
+            creation_timestamp: Some(Time(at)),
+            owner_references: Some(vec![ownership::controller_reference(cron)]),
+            ..ObjectMeta::default()
+        },
+        spec: template.spec,
+        status: None,
+    }
+}

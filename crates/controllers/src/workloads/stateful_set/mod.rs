@@ -1,0 +1,474 @@
+//! The StatefulSet controller: pods with numbers, each with its own name and claims, made and removed in order.
+//!
+//! [`identity`] says who a pod is, [`claims`] keeps its claims, [`revisions`] remembers templates, [`rollout`] says which
+//! pods make way for a new one. Here one sync walks the numbers as upstream's `updateStatefulSet` does.
+//!
+//! Invariant: unless pods come in parallel, at most one pod is acted on per sync, and none before all pods below it are
+//! available. Names are fixed, so a view that lags behind makes no pod twice; deletions name the pod's UID.
+
+mod claims;
+mod identity;
+mod revisions;
+mod rollout;
+
+use std::{sync::Arc, time::Duration};
+
+use k8s_openapi::{
+    api::{
+        apps::v1::{StatefulSet, StatefulSetStatus},
+        core::v1::{Pod, PodTemplateSpec},
+    },
+    apimachinery::pkg::apis::meta::v1::LabelSelector,
+};
+use kube::{
+    Api, ResourceExt,
+    api::{DeleteParams, Patch, PatchParams, PostParams, Preconditions},
+    core::Selector,
+};
+use serde_json::json;
+
+use self::{
+    revisions::{Keeper, Revisions},
+    rollout::Strategy,
+};
+use super::{expectations::Expectations, pod_watch::PodOwner, pod_watch::PodWatch};
+use crate::{
+    Context, Key, Queue, Recorder, api_error,
+    informers::{BY_CONTROLLER, orphans_of},
+    ownership::{self, Claimer},
+    pods,
+};
+
+const WORKERS: usize = 5;
+
+impl PodOwner for StatefulSet {
+    fn selector(&self) -> Option<&LabelSelector> {
+        self.spec.as_ref().map(|spec| &spec.selector)
+    }
+
+    fn min_ready_seconds(&self) -> i32 {
+        let spec = self.spec.as_ref();
+        spec.and_then(|spec| spec.min_ready_seconds)
+            .unwrap_or_default()
+    }
+}
+
+/// Starts the controller.
+pub fn start(context: &Context) {
+    let queue = Queue::new("statefulset");
+    let informers = &context.informers;
+    informers.stateful_sets.on_change({
+        let queue = queue.clone();
+        move |change| queue.add(Key::of(&**change.object()))
+    });
+    let watch = PodWatch {
+        owners: informers.stateful_sets.clone(),
+        pods: informers.pods.clone(),
+        // Names are fixed: nothing has to be waited for.
+        expectations: Arc::new(Expectations::default()),
+        queue: queue.clone(),
+    };
+    informers
+        .pods
+        .on_change(move |change| watch.observe(change));
+    let controller = Arc::new(Controller {
+        context: context.clone(),
+        queue: queue.clone(),
+        recorder: context.recorder("statefulset-controller"),
+        keeper: Keeper::new(context),
+    });
+    context.tasks.spawn(async move {
+        let context = controller.context.clone();
+        let informers = &context.informers;
+        if informers.stateful_sets.synced().await
+            && informers.pods.synced().await
+            && informers.claims.synced().await
+            && controller.keeper.synced().await
+        {
+            queue.run(&context, WORKERS, move |key| {
+                let controller = Arc::clone(&controller);
+                async move { controller.sync(&key).await }
+            });
+        }
+    });
+}
+
+/// Why a sync did not come to its end; it is tried again.
+#[derive(Debug, thiserror::Error)]
+enum Error {
+    #[error(transparent)]
+    Api(#[from] kube::Error),
+    #[error("{0}")]
+    Claims(String),
+}
+
+struct Controller {
+    context: Context,
+    queue: Queue<Key>,
+    recorder: Recorder,
+    keeper: Keeper,
+}
+
+/// The pods of a set as a sync sees them.
+struct View {
+    /// The wanted pods by number; `None` where there is none.
+    replicas: Vec<Option<Arc<Pod>>>,
+    /// Pods that are not wanted, highest number first.
+    condemned: Vec<(i32, Arc<Pod>)>,
+}
+
+/// Whether a sync goes on after a step.
+#[derive(PartialEq, Eq)]
+enum Step {
+    GoOn,
+    Stop,
+}
+
+impl Controller {
+    async fn sync(&self, key: &Key) -> Result<(), Error> {
+        let Some(set) = self.context.informers.stateful_sets.get_key(key) else {
+            return Ok(());
+        };
+        let Some(spec) = &set.spec else { return Ok(()) };
+        let Some(selector) = ownership::selector(Some(&spec.selector)) else {
+            return Ok(());
+        };
+        let pods = self.claim_pods(&set, &selector).await?;
+        let revisions = match self.keeper.update(&set, &selector).await {
+            Err(error) if api_error::is_namespace_terminating(&error) => return Ok(()),
+            outcome => outcome?,
+        };
+        let outcome = match set.metadata.deletion_timestamp {
+            Some(_) => Ok(()),
+            None => self.walk(&set, &revisions, &pods).await,
+        };
+        let (current, update) = (revisions.current.name_any(), revisions.update.name_any());
+        let now = self.context.clock.now();
+        let mut status = rollout::status(&set, &pods, &current, &update, revisions.collisions, now);
+        rollout::complete(&set, &mut status);
+        let unavailable = status.available_replicas != Some(identity::replicas(&set));
+        self.write_status(&set, status).await?;
+        self.keeper.clean_up(&set, &revisions, &pods).await?;
+        let wait = u64::try_from(set.min_ready_seconds()).unwrap_or(0);
+        if wait > 0 && unavailable {
+            self.queue.add_after(key.clone(), Duration::from_secs(wait));
+        }
+        outcome
+    }
+
+    async fn claim_pods(
+        &self,
+        set: &StatefulSet,
+        selector: &Selector,
+    ) -> kube::Result<Vec<Arc<Pod>>> {
+        let namespace = set.namespace().unwrap_or_default();
+        let informer = &self.context.informers.pods;
+        let uid = set.metadata.uid.as_deref().unwrap_or_default();
+        let name = set.name_any();
+        let mut candidates = informer.by_index(BY_CONTROLLER, &orphans_of(&namespace));
+        // An orphan that is not named like one of the set's pods is none.
+        candidates.retain(|pod| identity::ordinal(&name, &pod.name_any()).is_some());
+        candidates.extend(informer.by_index(BY_CONTROLLER, uid));
+        let claimer = Claimer {
+            owner: set,
+            selector,
+            owners: Api::namespaced(self.context.client.clone(), &namespace),
+            objects: Api::namespaced(self.context.client.clone(), &namespace),
+        };
+        claimer.claim_all(candidates).await
+    }
+
+    /// Brings the pods nearer to what the set asks for.
+    async fn walk(
+        &self,
+        set: &StatefulSet,
+        revisions: &Revisions,
+        pods_now: &[Arc<Pod>],
+    ) -> Result<(), Error> {
+        let strategy = Strategy::of(set);
+        let view = view(set, pods_now);
+        let first = identity::first_ordinal(set);
+        for (ordinal, replica) in (first..).zip(&view.replicas) {
+            let step = self
+                .tend(set, revisions, strategy, ordinal, replica.as_ref())
+                .await?;
+            if step == Step::Stop && !strategy.parallel {
+                return Ok(());
+            }
+        }
+        for (ordinal, pod) in &view.condemned {
+            claims::retain(&self.context, set, pod, *ordinal).await?;
+        }
+        if self.condemn(set, strategy, &view).await? == Step::Stop {
+            return Ok(());
+        }
+        let existing: Option<Vec<_>> = view.replicas.into_iter().collect();
+        // Pods that were just made are seen by the next sync.
+        let Some(existing) = existing.filter(|_| !strategy.on_delete) else {
+            return Ok(());
+        };
+        let (update, now) = (revisions.update.name_any(), self.context.clock.now());
+        for pod in rollout::outdated(&existing, &update, strategy, now) {
+            self.delete(set, &pod).await?;
+        }
+        Ok(())
+    }
+
+    /// Does what one number needs.
+    async fn tend(
+        &self,
+        set: &StatefulSet,
+        revisions: &Revisions,
+        strategy: Strategy,
+        ordinal: i32,
+        replica: Option<&Arc<Pod>>,
+    ) -> Result<Step, Error> {
+        let Some(pod) = replica else {
+            if claims::is_stale(&self.context, set, ordinal) {
+                return Ok(Step::Stop);
+            }
+            self.create(set, revisions, strategy, ordinal).await?;
+            return Ok(Step::Stop);
+        };
+        if pods::is_finished(pod) {
+            if !pods::is_deleting(pod) {
+                self.delete(set, pod).await?;
+            }
+            return Ok(Step::Stop);
+        }
+        if pods::phase(pod) == "Pending" && !pods::is_deleting(pod) {
+            let name = pod.name_any();
+            claims::create_missing(&self.context, &self.recorder, set, &name, ordinal)
+                .await
+                .map_err(Error::Claims)?;
+        }
+        let now = self.context.clock.now();
+        let unavailable =
+            pods::is_deleting(pod) || !rollout::is_available(pod, strategy.min_ready_seconds, now);
+        if unavailable && !strategy.parallel {
+            return Ok(Step::Stop);
+        }
+        if !identity::is_identified(set, pod, ordinal) {
+            self.identify(set, pod, ordinal).await?;
+        }
+        claims::retain(&self.context, set, pod, ordinal).await?;
+        Ok(Step::GoOn)
+    }
+
+    /// Deletes pods that are not wanted: one at a time, highest first, or all of them.
+    async fn condemn(
+        &self,
+        set: &StatefulSet,
+        strategy: Strategy,
+        view: &View,
+    ) -> Result<Step, Error> {
+        let now = self.context.clock.now();
+        let unavailable = |pod: &Pod| {
+            pods::is_deleting(pod) || !rollout::is_available(pod, strategy.min_ready_seconds, now)
+        };
+        let wanted = view.replicas.iter().flatten();
+        let mut all = wanted.chain(view.condemned.iter().rev().map(|(_, pod)| pod));
+        let first_unhealthy = all.find(|pod| unavailable(pod));
+        for (_, pod) in &view.condemned {
+            if pods::is_deleting(pod) {
+                match strategy.parallel {
+                    true => continue,
+                    false => return Ok(Step::Stop),
+                }
+            }
+            let is_first = first_unhealthy.is_some_and(|first| Arc::ptr_eq(first, pod));
+            if !strategy.parallel && unavailable(pod) && !is_first {
+                return Ok(Step::Stop);
+            }
+            self.delete(set, pod).await?;
+            if !strategy.parallel {
+                return Ok(Step::Stop);
+            }
+        }
+        Ok(Step::GoOn)
+    }
+
+    async fn create(
+        &self,
+        set: &StatefulSet,
+        revisions: &Revisions,
+        strategy: Strategy,
+        ordinal: i32,
+    ) -> Result<(), Error> {
+        let offset = ordinal - identity::first_ordinal(set);
+        let rolling = set
+            .spec
+            .as_ref()
+            .and_then(|spec| spec.update_strategy.as_ref()?.rolling_update.as_ref());
+        let current_replicas = set
+            .status
+            .as_ref()
+            .and_then(|status| status.current_replicas);
+        let keeps_old = !strategy.on_delete
+            && match rolling {
+                Some(_) => offset < strategy.partition,
+                None => offset < current_replicas.unwrap_or(0),
+            };
+        let revision = match keeps_old {
+            true => &revisions.current,
+            false => &revisions.update,
+        };
+        let template = revisions::template_of(revision);
+        let template: PodTemplateSpec = template.unwrap_or_else(|| {
+            let spec = set.spec.as_ref();
+            spec.map(|spec| spec.template.clone()).unwrap_or_default()
+        });
+        let pod = identity::new_pod(set, &template, ordinal, &revision.name_any());
+        let name = pod.name_any();
+        let created = async {
+            claims::create_missing(&self.context, &self.recorder, set, &name, ordinal)
+                .await
+                .map_err(Error::Claims)?;
+            let api: Api<Pod> = self.pods(set);
+            Ok(api.create(&PostParams::default(), &pod).await?)
+        };
+        match created.await {
+            Ok(made) => {
+                self.tell_pod(set, "create", &name, None);
+                claims::retain(&self.context, set, &made, ordinal).await?;
+                Ok(())
+            }
+            Err(Error::Api(error)) if api_error::is_already_exists(&error) => Err(error.into()),
+            Err(Error::Api(error)) if api_error::is_namespace_terminating(&error) => Ok(()),
+            Err(error) => {
+                let why = match &error {
+                    Error::Api(error) => api_error::message(error),
+                    Error::Claims(why) => why.clone(),
+                };
+                self.tell_pod(set, "create", &name, Some(why));
+                Err(error)
+            }
+        }
+    }
+
+    async fn identify(&self, set: &StatefulSet, pod: &Pod, ordinal: i32) -> Result<(), Error> {
+        let mut identified = Pod {
+            metadata: Default::default(),
+            ..Pod::default()
+        };
+        identity::identify(set, &mut identified, ordinal);
+        let patch = json!({ "metadata": { "uid": pod.uid(), "labels": identified.labels() } });
+        let name = pod.name_any();
+        let patched = self
+            .pods(set)
+            .patch(&name, &PatchParams::default(), &Patch::Merge(patch))
+            .await;
+        let why = patched.as_ref().err().map(api_error::message);
+        self.tell_pod(set, "update", &name, why);
+        api_error::ignore_not_found(patched)?;
+        Ok(())
+    }
+
+    async fn delete(&self, set: &StatefulSet, pod: &Pod) -> Result<(), Error> {
+        let params = DeleteParams {
+            preconditions: Some(Preconditions {
+                uid: pod.uid(),
+                resource_version: None,
+            }),
+            ..DeleteParams::default()
+        };
+        let name = pod.name_any();
+        let deleted = self.pods(set).delete(&name, &params).await;
+        match deleted {
+            Ok(_) => {
+                self.tell_pod(set, "delete", &name, None);
+                Ok(())
+            }
+            // Gone already, and perhaps another is there under its name.
+            Err(error) if api_error::is_not_found(&error) || api_error::is_conflict(&error) => {
+                Ok(())
+            }
+            Err(error) => {
+                self.tell_pod(set, "delete", &name, Some(api_error::message(&error)));
+                Err(error.into())
+            }
+        }
+    }
+
+    fn tell_pod(&self, set: &StatefulSet, verb: &str, pod: &str, error: Option<String>) {
+        let title = match verb {
+            "create" => "Create",
+            "update" => "Update",
+            _ => "Delete",
+        };
+        let set_name = set.name_any();
+        match error {
+            None => self.recorder.normal(
+                set,
+                &format!("Successful{title}"),
+                format!("{verb} Pod {pod} in StatefulSet {set_name} successful"),
+            ),
+            Some(why) => self.recorder.warning(
+                set,
+                &format!("Failed{title}"),
+                format!("{verb} Pod {pod} in StatefulSet {set_name} failed error: {why}"),
+            ),
+        }
+    }
+
+    fn pods(&self, set: &StatefulSet) -> Api<Pod> {
+        Api::namespaced(
+            self.context.client.clone(),
+            &set.namespace().unwrap_or_default(),
+        )
+    }
+
+    async fn write_status(&self, set: &StatefulSet, status: StatefulSetStatus) -> kube::Result<()> {
+        let mut known = set.status.clone();
+        if let Some(known) = &mut known {
+            // The server leaves zero counts out, and nobody else writes conditions.
+            known.conditions = None;
+            for count in [
+                &mut known.ready_replicas,
+                &mut known.available_replicas,
+                &mut known.current_replicas,
+                &mut known.updated_replicas,
+                &mut known.collision_count,
+            ] {
+                count.get_or_insert(0);
+            }
+        }
+        if known.as_ref() == Some(&status) {
+            return Ok(());
+        }
+        let api: Api<StatefulSet> = Api::namespaced(
+            self.context.client.clone(),
+            &set.namespace().unwrap_or_default(),
+        );
+        let updated = StatefulSet {
+            status: Some(status),
+            ..set.clone()
+        };
+        let written = api
+            .replace_status(&set.name_any(), &PostParams::default(), &updated)
+            .await;
+        api_error::ignore_not_found(written).map(drop)
+    }
+}
+
+fn view(set: &StatefulSet, pods_now: &[Arc<Pod>]) -> View {
+    let name = set.name_any();
+    let first = identity::first_ordinal(set);
+    let wanted = usize::try_from(identity::replicas(set)).unwrap_or(0);
+    let mut view = View {
+        replicas: vec![None; wanted],
+        condemned: Vec::new(),
+    };
+    for pod in pods_now {
+        let Some(ordinal) = identity::ordinal(&name, &pod.name_any()) else {
+            continue;
+        };
+        let index = usize::try_from(ordinal - first).ok();
+        match index.and_then(|index| view.replicas.get_mut(index)) {
+            Some(slot) => *slot = Some(Arc::clone(pod)),
+            None => view.condemned.push((ordinal, Arc::clone(pod))),
+        }
+    }
+    view.condemned.sort_by_key(|(ordinal, _)| -ordinal);
+    view
+}
