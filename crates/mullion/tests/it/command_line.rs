@@ -237,3 +237,43 @@ fn a_wrong_speed_is_refused() {
         "error: invalid value '-3' for '--speed <N>': it must be a number above 0, or max\nhint:  `mullion up --help` says what can be given\n"
     );
 }
+
+#[test]
+fn a_wrong_scheduler_configuration_is_refused_with_its_place_and_an_example() {
+    let head = "apiVersion: kubescheduler.config.k8s.io/v1\nkind: KubeSchedulerConfiguration\n";
+    let hint = "hint:  a KubeSchedulerConfiguration begins: {apiVersion: kubescheduler.config.k8s.io/v1, \
+                kind: KubeSchedulerConfiguration, profiles: [...]}\n";
+    let cases = [
+        (
+            "kind: Pod\n".to_owned(),
+            "apiVersion: Unsupported value: null: supported values: \"kubescheduler.config.k8s.io/v1\"",
+        ),
+        (
+            format!("{head}profiles: [{{plugin: {{}}}}]\n"),
+            "profiles[0].plugin: unknown field, allowed here: schedulerName, percentageOfNodesToScore, plugins, pluginConfig",
+        ),
+        (
+            format!("{head}profiles: [{{schedulerName: a}}, {{schedulerName: a}}]\n"),
+            "profiles[1].schedulerName: Duplicate value: \"a\"",
+        ),
+        (
+            format!("{head}extenders: [{{urlPrefix: 'http://localhost'}}]\n"),
+            "extenders: Forbidden: extenders are not called by this scheduler",
+        ),
+    ];
+    let dir = tempfile::tempdir().expect("a temporary directory");
+    let path = dir.path().join("scheduler.yaml");
+    let path = path.to_str().expect("a UTF-8 path");
+    for (text, why) in cases {
+        std::fs::write(path, text).expect("a file can be written");
+        let ended = mullion(&["up", "--port", "0", "--scheduler-config", path]);
+        assert_eq!(ended.code, Some(2), "{}", ended.stderr);
+        assert_eq!(ended.stderr, format!("error: {path}: {why}\n{hint}"));
+    }
+    let ended = mullion(&["up", "--scheduler-config", "/nowhere/scheduler.yaml"]);
+    assert_eq!(ended.code, Some(2));
+    assert_eq!(
+        ended.stderr,
+        format!("error: /nowhere/scheduler.yaml cannot be read: there is no such file\n{hint}")
+    );
+}

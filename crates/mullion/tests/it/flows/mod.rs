@@ -3,6 +3,7 @@
 mod blog;
 mod identity;
 mod mixed_versions;
+mod profiles;
 mod quick_start;
 mod reasons;
 mod start;
