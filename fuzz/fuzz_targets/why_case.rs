@@ -10,12 +10,10 @@ use mullion_engine::{Cluster, Options};
 #[path = "../../crates/mullion/src/failure.rs"]
 mod failure;
 
+#[path = "../../crates/mullion/src/why"]
 mod why {
-    #[path = "../../../crates/mullion/src/why/answer.rs"]
     mod answer;
-    #[path = "../../../crates/mullion/src/why/cases.rs"]
     pub(super) mod cases;
-    #[path = "../../../crates/mullion/src/why/state.rs"]
     mod state;
 
     pub(super) fn line(line: &[u8], empty: &mullion_engine::Cluster) -> Result<Vec<u8>, String> {
@@ -29,7 +27,9 @@ static EMPTY: LazyLock<Cluster> = LazyLock::new(|| Cluster::new(Options::default
 
 libfuzzer_sys::fuzz_target!(|input: &[u8]| {
     match why::line(input, &EMPTY) {
-        Ok(text) => drop(serde_json::from_slice::<serde_json::Value>(&text).expect("an answer is JSON")),
+        Ok(text) => {
+            drop(serde_json::from_slice::<serde_json::Value>(&text).expect("an answer is JSON"))
+        }
         Err(why) => assert!(!why.is_empty()),
     }
 });
