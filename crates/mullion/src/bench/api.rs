@@ -8,7 +8,7 @@ mod objects;
 mod scenarios;
 pub(super) mod server;
 
-use std::time::Instant;
+use std::{path::PathBuf, time::Instant};
 
 use clap::ValueEnum;
 use serde_json::{Map, Value, json};
@@ -19,11 +19,16 @@ use crate::{cli::Output, failure::Failure, memory, out};
 #[derive(clap::Args, Clone, Debug)]
 #[command(after_help = "Examples:
   mullion bench api
-  mullion bench api configmaps -o json")]
+  mullion bench api configmaps -o json
+  mullion bench api pods --data-dir /var/tmp")]
 pub(crate) struct Args {
     /// Which load [default: each in turn]
     #[arg(value_name = "SCENARIO", value_enum)]
     scenario: Option<Scenario>,
+    /// Answer writes when they are on disk: each scenario keeps its objects in a directory of its own below this one and removes it
+    /// [default: memory only]
+    #[arg(long, value_name = "DIR")]
+    data_dir: Option<PathBuf>,
     /// How to print the results
     #[arg(short, long, value_enum, default_value_t = Output::Text)]
     output: Output,
@@ -65,20 +70,23 @@ pub(crate) async fn run(args: &Args) -> Result<(), Failure> {
         Some(scenario) => std::slice::from_ref(scenario),
         None => Scenario::value_variants(),
     };
+    let disk = args.data_dir.as_deref();
+    let durable = disk.is_some();
+    let print = |measured: Measured| measured.with("durable", durable).print(args.output);
     for scenario in chosen {
         match scenario {
-            Scenario::Start => scenarios::start().await?.print(args.output),
-            Scenario::Memory => scenarios::memory().await?.print(args.output),
+            Scenario::Start => print(scenarios::start(disk).await?),
+            Scenario::Memory => print(scenarios::memory(disk).await?),
             Scenario::Configmaps => {
                 for clients in [1, 16, 64] {
-                    scenarios::configmaps(clients).await?.print(args.output);
+                    print(scenarios::configmaps(disk, clients).await?);
                 }
             }
-            Scenario::Pods => scenarios::pods(64).await?.print(args.output),
-            Scenario::Schedule => scenarios::schedule(64).await?.print(args.output),
-            Scenario::List => scenarios::list().await?.print(args.output),
-            Scenario::Fanout => scenarios::fanout().await?.print(args.output),
-            Scenario::Steady => scenarios::steady().await?.print(args.output),
+            Scenario::Pods => print(scenarios::pods(disk, 64).await?),
+            Scenario::Schedule => print(scenarios::schedule(disk, 64).await?),
+            Scenario::List => print(scenarios::list(disk).await?),
+            Scenario::Fanout => print(scenarios::fanout(disk).await?),
+            Scenario::Steady => print(scenarios::steady(disk).await?),
         }
     }
     Ok(())

@@ -187,7 +187,7 @@ impl Chunks {
         while let Some(&first) = bytes.first() {
             if self.left > 0 {
                 let here = self.left.min(bytes.len());
-                lines += bytes[..here].iter().filter(|byte| **byte == b'\n').count();
+                lines += line_ends(&bytes[..here]);
                 // The chunk's own line end, its last byte, is none of the content.
                 lines = lines.saturating_sub(usize::from(self.left == here));
                 self.left -= here;
@@ -209,6 +209,12 @@ impl Chunks {
         }
         lines
     }
+}
+
+/// Counts in single bytes as long as they cannot overflow, which is done many bytes at a time.
+fn line_ends(bytes: &[u8]) -> usize {
+    let count = |part: &[u8]| part.iter().map(|byte| u8::from(*byte == b'\n')).sum::<u8>();
+    bytes.chunks(192).map(|part| usize::from(count(part))).sum()
 }
 
 fn broken(error: std::io::Error) -> Failure {

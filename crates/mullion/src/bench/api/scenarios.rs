@@ -3,6 +3,7 @@
 //! Requests are made before the clock starts. Clients share one list of work, so that all of them are busy to the end.
 
 use std::{
+    path::Path,
     sync::{
         Arc,
         atomic::{AtomicUsize, Ordering},
@@ -34,9 +35,9 @@ const STEADY_RATE: usize = 1_000;
 const STEADY_SECONDS: usize = 10;
 
 /// From the first certificate to the first answer over TLS, in this process; loading the program is not in it.
-pub(super) async fn start() -> Result<Measured, Failure> {
+pub(super) async fn start(disk: Option<&Path>) -> Result<Measured, Failure> {
     let began = Began::now();
-    let server = Server::start().await?;
+    let server = Server::start(disk).await?;
     let mut connection = server.connect().await?;
     connection
         .expect(&Request::get("/api/v1/namespaces"), 200)
@@ -47,8 +48,8 @@ pub(super) async fn start() -> Result<Measured, Failure> {
 }
 
 /// What a full server holds.
-pub(super) async fn memory() -> Result<Measured, Failure> {
-    let server = Server::with_account().await?;
+pub(super) async fn memory(disk: Option<&Path>) -> Result<Measured, Failure> {
+    let server = Server::with_account(disk).await?;
     let connections = server.connect_all(16).await?;
     // Requests are made as they are sent, so that they take no memory beside the server's.
     let work = |index| match index < STORED {
@@ -61,18 +62,18 @@ pub(super) async fn memory() -> Result<Measured, Failure> {
     Ok(measured)
 }
 
-pub(super) async fn configmaps(clients: usize) -> Result<Measured, Failure> {
+pub(super) async fn configmaps(disk: Option<&Path>, clients: usize) -> Result<Measured, Failure> {
     let work = |index| vec![objects::config_map(index)];
-    create(&format!("configmaps-{clients}"), clients, work).await
+    create(disk, &format!("configmaps-{clients}"), clients, work).await
 }
 
-pub(super) async fn pods(clients: usize) -> Result<Measured, Failure> {
+pub(super) async fn pods(disk: Option<&Path>, clients: usize) -> Result<Measured, Failure> {
     let work = |index| vec![objects::pod(index)];
-    create(&format!("pods-{clients}"), clients, work).await
+    create(disk, &format!("pods-{clients}"), clients, work).await
 }
 
 /// Three writes a pod; a latency is that of all three.
-pub(super) async fn schedule(clients: usize) -> Result<Measured, Failure> {
+pub(super) async fn schedule(disk: Option<&Path>, clients: usize) -> Result<Measured, Failure> {
     let work = |index| {
         vec![
             objects::pod(index),
@@ -80,15 +81,16 @@ pub(super) async fn schedule(clients: usize) -> Result<Measured, Failure> {
             objects::event(index),
         ]
     };
-    create(&format!("schedule-{clients}"), clients, work).await
+    create(disk, &format!("schedule-{clients}"), clients, work).await
 }
 
 async fn create(
+    disk: Option<&Path>,
     scenario: &str,
     clients: usize,
     work: impl Fn(usize) -> Vec<Request>,
 ) -> Result<Measured, Failure> {
-    let server = Server::with_account().await?;
+    let server = Server::with_account(disk).await?;
     let connections = server.connect_all(clients).await?;
     let (took, latencies) = spread_over(connections, CREATIONS, prepared(CREATIONS, work)).await?;
     let measured = Measured::new(scenario, clients, CREATIONS, took).with_latencies(latencies);
@@ -97,8 +99,8 @@ async fn create(
 }
 
 /// The whole list, read again and again by one client.
-pub(super) async fn list() -> Result<Measured, Failure> {
-    let server = Server::with_account().await?;
+pub(super) async fn list(disk: Option<&Path>) -> Result<Measured, Failure> {
+    let server = Server::with_account(disk).await?;
     let connections = server.connect_all(16).await?;
     spread_over(connections, OBJECTS, |index| {
         Arc::from([objects::pod(index)])
@@ -122,8 +124,8 @@ pub(super) async fn list() -> Result<Measured, Failure> {
 }
 
 /// Until every watcher has every event.
-pub(super) async fn fanout() -> Result<Measured, Failure> {
-    let server = Server::with_account().await?;
+pub(super) async fn fanout(disk: Option<&Path>) -> Result<Measured, Failure> {
+    let server = Server::with_account(disk).await?;
     let watchers = watch(&server, OBJECTS).await?;
     let work = prepared(OBJECTS, |index| vec![objects::config_map(index)]);
     let connections = server.connect_all(16).await?;
@@ -137,9 +139,9 @@ pub(super) async fn fanout() -> Result<Measured, Failure> {
 }
 
 /// Single writes at a given rate, each timed from when it is sent.
-pub(super) async fn steady() -> Result<Measured, Failure> {
+pub(super) async fn steady(disk: Option<&Path>) -> Result<Measured, Failure> {
     const CLIENTS: usize = 16;
-    let server = Server::with_account().await?;
+    let server = Server::with_account(disk).await?;
     let writes = STEADY_RATE * STEADY_SECONDS;
     let watchers = watch(&server, writes).await?;
     let connections = server.connect_all(CLIENTS).await?;

@@ -2,7 +2,11 @@
 
 use std::{
     net::{Ipv4Addr, SocketAddr},
-    sync::Arc,
+    path::{Path, PathBuf},
+    sync::{
+        Arc,
+        atomic::{AtomicU32, Ordering},
+    },
     time::Duration,
 };
 
@@ -18,7 +22,10 @@ use tokio::{net::TcpListener, sync::oneshot, task::JoinHandle};
 use tokio_rustls::TlsConnector;
 
 use super::client::{Connection, Request};
-use crate::{certs::Certs, failure::Failure};
+use crate::{
+    certs::Certs,
+    failure::{Failure, file_error},
+};
 
 /// The address of the `kubernetes` Service, which the server's certificate names.
 const SERVICE_IP: Ipv4Addr = Ipv4Addr::new(10, 96, 0, 1);
@@ -32,12 +39,13 @@ pub(in crate::bench) struct Server {
     connector: TlsConnector,
     stop: oneshot::Sender<()>,
     serving: JoinHandle<std::io::Result<()>>,
+    directory: Option<PathBuf>,
 }
 
 impl Server {
     /// Starts a server that holds nothing but what it makes itself and a service account for pods.
-    pub(in crate::bench) async fn with_account() -> Result<Server, Failure> {
-        let server = Server::start().await?;
+    pub(in crate::bench) async fn with_account(disk: Option<&Path>) -> Result<Server, Failure> {
+        let server = Server::start(disk).await?;
         let account = br#"{"metadata":{"name":"default"}}"#;
         let path = "/api/v1/namespaces/default/serviceaccounts";
         let create = Request::post(path, account);
@@ -45,8 +53,8 @@ impl Server {
         Ok(server)
     }
 
-    /// Starts a server.
-    pub(in crate::bench) async fn start() -> Result<Server, Failure> {
+    /// Starts a server that keeps its objects in a new directory below `disk`, or in memory.
+    pub(in crate::bench) async fn start(disk: Option<&Path>) -> Result<Server, Failure> {
         let failed = |what: &str, why: String| Failure::run(format!("the server's {what}: {why}"));
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await;
         let listener = listener.map_err(|error| failed("port", error.to_string()))?;
@@ -62,7 +70,15 @@ impl Server {
         )
         .map_err(|error| failed("certificates", error.to_string()))?;
         let connector = connector(&certs).map_err(|why| failed("client certificate", why))?;
-        let api = ApiServer::new(Config::default());
+        let directory = disk.map(new_directory);
+        let api = match &directory {
+            Some(directory) => ApiServer::open(Config::default(), directory)
+                .await
+                .map_err(|error| {
+                    Failure::run(error).hint("--data-dir takes a directory to write in")
+                })?,
+            None => ApiServer::new(Config::default()),
+        };
         let server = Arc::clone(&api);
         let (stop, stopped) = oneshot::channel::<()>();
         let serving = tokio::spawn(async move {
@@ -76,6 +92,7 @@ impl Server {
             connector,
             stop,
             serving,
+            directory,
         })
     }
 
@@ -111,15 +128,32 @@ impl Server {
         // Nobody listens only when the server has ended already.
         let _ = self.stop.send(());
         match tokio::time::timeout(STOP_PATIENCE, self.serving).await {
-            Ok(Ok(Ok(()))) => Ok(()),
-            Ok(Ok(Err(error))) => Err(Failure::run(format!("the server failed: {error}"))),
-            Ok(Err(error)) => Err(Failure::run(format!("the server panicked: {error}"))),
-            Err(_) => Err(Failure::run(format!(
-                "the server did not stop within {} s",
-                STOP_PATIENCE.as_secs()
-            ))),
+            Ok(Ok(Ok(()))) => {}
+            Ok(Ok(Err(error))) => {
+                return Err(Failure::run(format!("the server failed: {error}")));
+            }
+            Ok(Err(error)) => return Err(Failure::run(format!("the server panicked: {error}"))),
+            Err(_) => {
+                let seconds = STOP_PATIENCE.as_secs();
+                let why = format!("the server did not stop within {seconds} s");
+                return Err(Failure::run(why));
+            }
         }
+        let Some(directory) = self.directory else {
+            return Ok(());
+        };
+        std::fs::remove_dir_all(&directory).map_err(|error| {
+            let why = file_error(&error);
+            Failure::run(format!("cannot remove {}: {why}", directory.display()))
+        })
     }
+}
+
+/// A name that no other server of this or another process has.
+fn new_directory(below: &Path) -> PathBuf {
+    static MADE: AtomicU32 = AtomicU32::new(0);
+    let number = MADE.fetch_add(1, Ordering::Relaxed);
+    below.join(format!("mullion-bench-{}-{number}", std::process::id()))
 }
 
 fn connector(certs: &Certs) -> Result<TlsConnector, String> {

@@ -23,7 +23,7 @@ pub(super) struct Stage {
 impl Stage {
     /// Starts the API server.
     pub(super) async fn serve() -> Result<Self, Failure> {
-        let server = Server::start().await?;
+        let server = Server::start(None).await?;
         let clock = Clock::starting_at(Timestamp::now());
         let context = Context::new(server.client("system:kube-scheduler"), clock);
         Ok(Self { server, context })
