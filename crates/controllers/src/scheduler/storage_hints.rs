@@ -97,6 +97,14 @@ pub(super) fn watch(
     });
 }
 
+/// The plugins that care about storage objects.
+pub(super) const PLUGINS: [Plugin; 4] = [
+    Plugin::VolumeBinding,
+    Plugin::VolumeZone,
+    Plugin::VolumeRestrictions,
+    Plugin::NodeVolumeLimits,
+];
+
 /// Whether the event may help a pod that `rejectors` refused.
 pub(super) fn wakes(pod: &Pod, rejectors: Plugins, event: &StorageEvent) -> bool {
     type Cares = fn(&Pod, &StorageEvent) -> bool;

@@ -6,7 +6,7 @@
 
 use std::sync::Arc;
 
-use k8s_openapi::api::core::v1::{Node, Pod};
+use k8s_openapi::api::core::v1::{Node, Pod, Volume};
 use mullion_engine::Plugin;
 
 use super::{
@@ -60,11 +60,15 @@ impl Event {
     pub fn covers(&self, other: &Self) -> bool {
         let same = |one: &Pod, other: &Pod| {
             let spec = |pod: &Pod| pod.spec.as_ref().map(|spec| spec.priority);
+            fn volumes(pod: &Pod) -> Option<&[Volume]> {
+                pod.spec.as_ref()?.volumes.as_deref()
+            }
             one.metadata.namespace == other.metadata.namespace
                 && one.metadata.labels == other.metadata.labels
                 && spec(one) == spec(other)
                 && hints::host_ports(one).eq(hints::host_ports(other))
                 && wishes::affinity(one) == wishes::affinity(other)
+                && volumes(one) == volumes(other)
         };
         match (self, other) {
             (Self::PodAdded(one), Self::PodAdded(other))
@@ -76,6 +80,9 @@ impl Event {
 
     /// The plugins that care about what happened, whatever it happened to.
     pub fn interests(&self) -> Plugins {
+        if let Self::Storage(_) = self {
+            return storage_hints::PLUGINS.into_iter().collect();
+        }
         let caring = TABLE.iter().filter(|cares| cares.registers(self));
         caring.map(|cares| cares.plugin).collect()
     }

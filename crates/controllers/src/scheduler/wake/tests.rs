@@ -156,6 +156,10 @@ fn events_of_no_interest_to_a_plugin_are_known_without_looking_at_what_they_are_
     let interests = Event::PodDeleted(bound).interests();
     assert!(interests.contains(Plugin::NodeResourcesFit));
     assert!(!interests.contains(Plugin::TaintToleration));
+    let interests = Event::Storage(StorageEvent::Detached).interests();
+    assert!(interests.contains(Plugin::NodeVolumeLimits));
+    assert!(interests.contains(Plugin::VolumeBinding));
+    assert!(!interests.contains(Plugin::NodeResourcesFit));
 }
 
 #[test]
