@@ -3,6 +3,32 @@
 //! It serves the built-in kinds of [`kinds`] and any custom resource definition through one set of generic handlers, keeps objects in one
 //! revisioned in-memory [`store`], and knows nothing of Mullion: no other crate of ours is imported here.
 //!
+//! In a Rust program it is a [`kube::Client`](https://docs.rs/kube) without a socket:
+//!
+//! ```
+//! use k8s_openapi::api::core::v1::ConfigMap;
+//! use kube::{Api, Client, api::PostParams};
+//! use mullion_apiserver::{ApiServer, Config, admission::User};
+//!
+//! # #[tokio::main(flavor = "current_thread")]
+//! # async fn main() -> Result<(), kube::Error> {
+//! let server = ApiServer::new(Config::default());
+//! let client = Client::new(server.router_as(User::administrator()), "default");
+//!
+//! let maps: Api<ConfigMap> = Api::default_namespaced(client);
+//! let map = ConfigMap {
+//!     metadata: kube::core::ObjectMeta { name: Some("settings".into()), ..Default::default() },
+//!     ..Default::default()
+//! };
+//! let created = maps.create(&PostParams::default(), &map).await?;
+//! assert!(created.metadata.uid.is_some());
+//! assert_eq!(maps.list(&Default::default()).await?.items.len(), 1);
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! [`ApiServer::serve`] puts it on a socket, [`ApiServer::open`] keeps it in a directory.
+//!
 //! A write goes `http` -> `auth` -> decode ([`schema`]) -> default ([`kinds`]) -> [`admission`] -> validate ([`kinds`]) -> store -> watchers.
 
 pub mod admission;

@@ -123,7 +123,8 @@ impl ApiServer {
         Ok(Self::with_store(config, Arc::new(store)).await)
     }
 
-    async fn with_store(config: Config, store: Arc<Store>) -> Arc<Self> {
+    /// The server of a store that is open already, for those who need its notes before.
+    pub async fn with_store(config: Config, store: Arc<Store>) -> Arc<Self> {
         let registry = Registry::new(store.clone(), kinds::builtins(config.service_cidr.clone()));
         let mut plugins = admission::builtins();
         plugins.extend(config.admission);

@@ -54,6 +54,17 @@ pub struct User {
     pub extra: BTreeMap<String, Vec<String>>,
 }
 
+impl User {
+    /// Who may do everything (`system:masters`), as the certificate of a cluster's administrator says it.
+    pub fn administrator() -> Self {
+        User {
+            name: "kubernetes-admin".into(),
+            groups: vec!["system:masters".into(), "system:authenticated".into()],
+            ..User::default()
+        }
+    }
+}
+
 /// Read access to the stored objects, for admission and validation. Objects are parsed on demand.
 pub trait Lookup: Send + Sync {
     /// The object of that group, plural and name; `namespace` is `None` for cluster-scoped kinds.

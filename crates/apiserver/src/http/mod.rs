@@ -21,6 +21,7 @@ mod probes;
 pub(crate) mod query;
 pub(crate) mod reply;
 mod selector;
+mod snapshot;
 pub mod subresource;
 pub(crate) mod table;
 mod update;
@@ -147,6 +148,9 @@ async fn route(
         Route::Other(path) => {
             if let Some(answer) = oidc::serve(&server, &parts.method, path) {
                 return Ok(answer);
+            }
+            if let Some(answer) = snapshot::serve(&server, &user, &parts.method, path) {
+                return answer;
             }
             openapi::serve(&server, &parts.method, path, uri.query(), &parts.headers)
                 .unwrap_or_else(|| Ok(reply::page_not_found()))

@@ -24,7 +24,7 @@ const HEAD: &[u8] = b"mullion snapshot 1\n";
 /// (`etcdutl snapshot restore --bump-revision` is given as much).
 const SKIPPED_REVISIONS: u64 = 1_000_000_000;
 /// How many rows are restored with one transaction.
-const ROWS_AT_ONCE: u64 = 20_000;
+const ROWS_AT_ONCE: usize = 20_000;
 /// The longest key or value that is taken for possible.
 const MOST_BYTES: u32 = 1 << 30;
 
@@ -154,15 +154,18 @@ pub fn restore_copy(from: impl Read, directory: &Path, replace: bool) -> Result<
     Ok(made?)
 }
 
+/// Reads a copy to its end.
+///
+/// # Errors
+/// It is none, or not whole.
+pub fn check_copy(from: impl Read) -> Result<(), CopyError> {
+    let mut rows = Rows::begin(from)?;
+    while rows.next()?.is_some() {}
+    Ok(())
+}
+
 fn fill(database: &Database, from: impl Read) -> Result<(), CopyError> {
-    let mut from = Summed {
-        stream: BufReader::with_capacity(1 << 16, from),
-        sum: Sha256::new(),
-        rows: 0,
-    };
-    if from.bytes(HEAD.len())? != HEAD {
-        return Err(CopyError::Malformed("it does not begin as one"));
-    }
+    let mut rows = Rows::begin(from)?;
     let mut more = true;
     while more {
         // Permanent as a whole at the end.
@@ -175,15 +178,11 @@ fn fill(database: &Database, from: impl Read) -> Result<(), CopyError> {
             let mut collections = transaction.open_table(COLLECTIONS).map_err(failed)?;
             let mut notes = transaction.open_table(NOTES).map_err(failed)?;
             let mut records = transaction.open_table(RECORDS).map_err(failed)?;
-            let until = from.rows + ROWS_AT_ONCE;
-            while more && from.rows < until {
-                let table = from.bytes(1)?[0];
-                if table == 0 {
+            for _ in 0..ROWS_AT_ONCE {
+                let Some(Row { table, key, value }) = rows.next()? else {
                     more = false;
                     break;
-                }
-                from.rows += 1;
-                let (key, value) = (from.part()?, from.part()?);
+                };
                 match table {
                     1 => state.insert(text(&key)?, number(&value)?).map(drop),
                     2 => collections
@@ -197,14 +196,6 @@ fn fill(database: &Database, from: impl Read) -> Result<(), CopyError> {
             }
         }
         transaction.commit().map_err(failed)?;
-    }
-    let rows = from.rows;
-    if number(&from.bytes(8)?)? != rows {
-        return Err(CopyError::Malformed("rows are missing"));
-    }
-    let sum = from.sum.clone().finalize();
-    if from.bytes(sum.len())? != sum[..] {
-        return Err(CopyError::Malformed("its checksum does not fit"));
     }
     renew(database)
 }
@@ -240,16 +231,57 @@ fn renew(database: &Database) -> Result<(), CopyError> {
     transaction.commit().map_err(failed)
 }
 
-impl<R: Read> Summed<R> {
+/// A row of a table.
+struct Row {
+    table: u8,
+    key: Vec<u8>,
+    value: Vec<u8>,
+}
+
+/// The rows of a copy; after the last one it has been found whole.
+struct Rows<R> {
+    from: Summed<BufReader<R>>,
+}
+
+impl<R: Read> Rows<R> {
+    fn begin(from: R) -> Result<Self, CopyError> {
+        let mut rows = Rows {
+            from: Summed {
+                stream: BufReader::with_capacity(1 << 16, from),
+                sum: Sha256::new(),
+                rows: 0,
+            },
+        };
+        if rows.bytes(HEAD.len())? != HEAD {
+            return Err(CopyError::Malformed("it does not begin as one"));
+        }
+        Ok(rows)
+    }
+
+    fn next(&mut self) -> Result<Option<Row>, CopyError> {
+        let table = self.bytes(1)?[0];
+        if table != 0 {
+            self.from.rows += 1;
+            let (key, value) = (self.part()?, self.part()?);
+            return Ok(Some(Row { table, key, value }));
+        }
+        if number(&self.bytes(8)?)? != self.from.rows {
+            return Err(CopyError::Malformed("rows are missing"));
+        }
+        let sum = self.from.sum.clone().finalize();
+        if self.bytes(sum.len())? != sum[..] {
+            return Err(CopyError::Malformed("its checksum does not fit"));
+        }
+        Ok(None)
+    }
+
     fn bytes(&mut self, len: usize) -> Result<Vec<u8>, CopyError> {
         let mut bytes = Vec::new();
-        let read = (&mut self.stream)
-            .take(len as u64)
-            .read_to_end(&mut bytes)?;
-        if read < len {
+        let mut part = (&mut self.from.stream).take(len as u64);
+        if part.read_to_end(&mut bytes)? < len {
             return Err(CopyError::Malformed("it ends too early"));
         }
-        self.sum.update(&bytes);
+        self.from.sum.update(&bytes);
         Ok(bytes)
     }
 

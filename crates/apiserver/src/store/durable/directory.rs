@@ -119,6 +119,19 @@ impl Directory {
         self.sync()
     }
 
+    /// Removes the database. Whatever else is in the directory stays.
+    pub(super) fn erase(&self) -> Result<(), StoreError> {
+        for path in [self.path.join(UNFINISHED), self.database()] {
+            match fs::remove_file(&path) {
+                Err(error) if error.kind() != io::ErrorKind::NotFound => {
+                    return Err(file_error(&path, error));
+                }
+                _ => {}
+            }
+        }
+        self.sync()
+    }
+
     /// Makes the names in the directory permanent.
     fn sync(&self) -> Result<(), StoreError> {
         #[cfg(unix)]

@@ -24,7 +24,7 @@ use super::{collection::Collection, log::Window};
 
 pub(super) use self::writer::Writer;
 pub use self::{
-    copy::{CopyError, restore_copy},
+    copy::{CopyError, check_copy, restore_copy},
     error::StoreError,
 };
 use self::{
@@ -42,6 +42,17 @@ pub(super) struct Opened {
 /// Takes a directory and brings back what it holds.
 pub(super) fn open(path: &Path, window: Window, now: Timestamp) -> Result<Opened, StoreError> {
     open_with(path, window, now, Arc::new(directory::open_file))
+}
+
+/// Forgets what a directory holds, if it holds anything; files that are not the store's stay.
+///
+/// # Errors
+/// The directory is in use, or may not be written.
+pub fn erase(path: &Path) -> Result<(), StoreError> {
+    if !path.exists() {
+        return Ok(());
+    }
+    Directory::take(path, Arc::new(directory::open_file))?.erase()
 }
 
 fn open_with(

@@ -3,7 +3,7 @@
 use std::fs;
 
 use super::*;
-use crate::store::{CopyError, Cursor, restore_copy};
+use crate::store::{CopyError, Cursor, check_copy, erase, restore_copy};
 
 fn filled(directory: &Path) -> (Store, Model) {
     let store = opened(directory, window(100));
@@ -75,8 +75,10 @@ fn a_copy_that_is_not_whole_replaces_nothing() {
         b"",
         b"something else entirely",
     ] {
-        let refused = restore_copy(bad, &two, true).unwrap_err();
-        assert!(matches!(refused, CopyError::Malformed(_)), "{refused}");
+        for refused in [restore_copy(bad, &two, true), check_copy(bad)] {
+            let why = refused.unwrap_err();
+            assert!(matches!(why, CopyError::Malformed(_)), "{why}");
+        }
     }
     assert_eq!(content(&opened(&two, window(100))), model);
     assert_eq!(
@@ -86,4 +88,19 @@ fn a_copy_that_is_not_whole_replaces_nothing() {
     );
     let busy = restore_copy(&copy[..], &parent.path().join("one"), true).unwrap_err();
     assert!(busy.to_string().ends_with("is in use by another process"));
+}
+
+#[test]
+fn what_is_erased_is_the_store_and_nothing_else() {
+    let parent = tempfile::tempdir().unwrap();
+    erase(&parent.path().join("never")).unwrap();
+    let directory = parent.path().join("one");
+    let (store, _) = filled(&directory);
+    fs::write(directory.join("mine.txt"), "mine").unwrap();
+    let busy = erase(&directory).unwrap_err();
+    assert!(busy.to_string().ends_with("is in use by another process"));
+    runtime().block_on(store.close());
+    erase(&directory).unwrap();
+    assert!(directory.join("mine.txt").exists());
+    assert!(content(&opened(&directory, window(100))).is_empty());
 }

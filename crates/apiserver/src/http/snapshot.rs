@@ -1,0 +1,73 @@
+//! `GET /snapshot`: everything a durable server keeps as it is at one moment, as one stream. Keys are in it, so it is for administrators.
+//!
+//! It is read beside the writes, at the pace of whoever receives it; the stream ends with a checksum, so one that was cut short is noticed.
+
+use std::{io, sync::Arc};
+
+use axum::body::{Body, Bytes};
+use http::{Method, Response};
+use tokio::sync::mpsc;
+
+use super::reply;
+use crate::{admission::User, server::ApiServer, status::Status, store::Store};
+
+/// How many pieces wait for a slow reader.
+const PIECES: usize = 8;
+
+/// The answer to a request for the path; nothing for another path.
+pub(crate) fn serve(
+    server: &Arc<ApiServer>,
+    user: &User,
+    method: &Method,
+    path: &str,
+) -> Option<Result<Response<Body>, Status>> {
+    if path != "/snapshot" || *method != Method::GET {
+        return None;
+    }
+    if !user.groups.iter().any(|group| group == "system:masters") {
+        let why = format!(
+            "forbidden: User {:?} cannot get path \"/snapshot\"",
+            user.name
+        );
+        return Some(Err(Status::new(403, "Forbidden", why)));
+    }
+    if !server.store().is_durable() {
+        let why = "this server keeps its objects in memory only: start it with a data directory";
+        return Some(Err(Status::bad_request(why)));
+    }
+    let store = server.store().clone();
+    Some(Ok(reply::respond(
+        200,
+        "application/octet-stream",
+        Body::from_stream(stream(store)),
+    )))
+}
+
+fn stream(store: Arc<Store>) -> impl futures::Stream<Item = io::Result<Bytes>> {
+    let (pieces, mut ready) = mpsc::channel(PIECES);
+    tokio::task::spawn_blocking(move || {
+        let mut out = Pieces(pieces);
+        if let Err(error) = store.copy_to(&mut out) {
+            tracing::warn!(%error, "a snapshot was not finished");
+            // The reader may be what has gone away.
+            let _ = out.0.blocking_send(Err(io::Error::other(error)));
+        }
+    });
+    futures::stream::poll_fn(move |context| ready.poll_recv(context))
+}
+
+/// Hands what is written to the stream, and waits when that is full.
+struct Pieces(mpsc::Sender<io::Result<Bytes>>);
+
+impl io::Write for Pieces {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        let piece = Bytes::copy_from_slice(bytes);
+        let sent = self.0.blocking_send(Ok(piece));
+        sent.map_err(|_| io::ErrorKind::BrokenPipe)?;
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
