@@ -1,6 +1,10 @@
 //! The simulated EC2 under paused time: life cycle, boot times, refusals, repetition.
 
-use std::{collections::BTreeMap, sync::Arc, time::Duration};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::{Arc, Mutex},
+    time::Duration,
+};
 
 use mullion_api::{
     ami::{AmiFamily, Os, WindowsEdition, WindowsRelease},
@@ -10,7 +14,7 @@ use mullion_cloud::{
     CapacityType, Clock, CloudError, CloudProvider, FleetError, Instance, InstanceState,
     LaunchOption, LaunchRequest, NodeTemplate, Registration, Shortage, Speed, TagSelector,
     node_group,
-    sim::{Config, SimulatedEc2},
+    sim::{Config, Ledger, Saved, SimulatedEc2},
 };
 
 const WINDOWS: AmiFamily = AmiFamily::Windows(WindowsRelease::V2022, WindowsEdition::Core);
@@ -384,4 +388,99 @@ async fn groups_of_unknown_or_unfit_types_are_refused_with_their_path() {
         assert_eq!(error.to_string(), message);
         assert!(error.hint.is_some());
     }
+}
+
+/// A ledger in memory.
+#[derive(Debug, Default)]
+struct Book(Mutex<Saved>);
+
+impl Ledger for Book {
+    fn put(&self, key: &str, value: Option<Vec<u8>>) {
+        let mut saved = self.0.lock().unwrap();
+        match value {
+            Some(value) => saved.insert(key.into(), value),
+            None => saved.remove(key),
+        };
+    }
+}
+
+impl Book {
+    fn resume(self: &Arc<Self>, clock: &Clock) -> SimulatedEc2 {
+        let version = KubernetesVersion::from_minor(27).unwrap();
+        let config = Config::new("demo", "us-west-2", version);
+        let saved = self.0.lock().unwrap().clone();
+        SimulatedEc2::resume(config, clock.clone(), self.clone(), &saved).unwrap()
+    }
+}
+
+/// All instances as text, in the order of their ids.
+fn told(ec2: &SimulatedEc2) -> Vec<String> {
+    let all = ec2.instances();
+    all.iter()
+        .map(|i| format!("{i:?} {:?}", ec2.assigned_addresses(&i.id)))
+        .collect()
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_next_process_finds_every_instance_as_it_was_and_goes_on_with_it() {
+    let book = Arc::<Book>::default();
+    let clock = Clock::starting_at("2026-01-01T00:00:00Z".parse().unwrap());
+    let ec2 = book.resume(&clock);
+    let launch = async |ec2: &SimulatedEc2, token: &str, family| {
+        let request = order(token, family, &[option("c6a.xlarge", "us-west-2a")]);
+        ec2.launch(request).await.unwrap().instance
+    };
+    let booted = launch(&ec2, "booted", AmiFamily::AmazonLinux2023).await;
+    booted_after(&ec2, &booted).await;
+    let address = ec2.assign_address(&booted.id).unwrap();
+    let ended = launch(&ec2, "ended", AmiFamily::Bottlerocket).await;
+    ec2.terminate(ended.id.clone()).await.unwrap();
+    tokio::time::sleep(Duration::from_secs(60)).await;
+    let booting = launch(&ec2, "booting", WINDOWS).await;
+    tokio::time::sleep(Duration::from_secs(100)).await;
+    let before = told(&ec2);
+    drop(ec2);
+
+    let ec2 = book.resume(&clock);
+    assert_eq!(told(&ec2), before);
+    let left = booted_after(&ec2, &booting).await.as_secs();
+    assert!(
+        (180..230).contains(&left),
+        "{left} s of about 300 s are left"
+    );
+    let again = launch(&ec2, "booted", AmiFamily::AmazonLinux2023).await;
+    assert_eq!(again.id, booted.id, "a token buys once");
+    ec2.terminate(booted.id.clone()).await.unwrap();
+    drop(ec2);
+
+    let ec2 = book.resume(&clock);
+    tokio::time::sleep(Duration::from_secs(60)).await;
+    let state = ec2.instance(&booted.id).unwrap().state;
+    assert_eq!(state, InstanceState::Terminated, "its end goes on as well");
+    let mut addresses = BTreeSet::from([booting.private_ip]);
+    let mut ids = BTreeSet::from([booted.id, ended.id, booting.id]);
+    for token in ["a", "b", "c", "d"] {
+        let new = launch(&ec2, token, WINDOWS).await;
+        assert!(addresses.insert(new.private_ip) && ids.insert(new.id));
+    }
+    assert!(!addresses.contains(&address));
+}
+
+#[test]
+fn what_is_no_ledger_is_refused_by_its_key() {
+    let version = KubernetesVersion::from_minor(27).unwrap();
+    let refused = |key: &str, value: &str| {
+        let saved = Saved::from([(key.to_owned(), value.as_bytes().to_vec())]);
+        let config = Config::new("demo", "us-west-2", version);
+        let resumed = SimulatedEc2::resume(config, Clock::system(), Arc::<Book>::default(), &saved);
+        resumed.unwrap_err().to_string()
+    };
+    assert_eq!(
+        refused("random", "x"),
+        "what is known of random cannot be understood: it is no number"
+    );
+    assert!(
+        refused("instance/i-1", "{}")
+            .starts_with("what is known of instance/i-1 cannot be understood: missing field")
+    );
 }

@@ -10,6 +10,7 @@ use std::{
     sync::Arc,
 };
 
+use super::ledger::SavedInstance;
 use crate::{Instance, InstanceId, InstanceState};
 
 /// How many terminated instances are remembered.
@@ -85,12 +86,36 @@ impl Fleet {
         Some(&mut self.instances.get_mut(id)?.secondary)
     }
 
-    /// Changes an instance; returns the new revision, or `None` if it is not known.
+    /// An instance of an earlier process.
+    pub(super) fn bring_back(
+        &mut self,
+        token: String,
+        instance: Instance,
+        secondary: Vec<Ipv4Addr>,
+    ) {
+        let id = instance.id.clone();
+        if instance.state == InstanceState::Terminated {
+            self.terminated.push_back(id.clone());
+        }
+        self.insert(token, instance);
+        if let Some(entry) = self.instances.get_mut(&id) {
+            entry.secondary = secondary;
+        }
+    }
+
+    /// What is written down of an instance.
+    pub(super) fn saved(&self, id: &InstanceId) -> Option<SavedInstance> {
+        let entry = self.instances.get(id)?;
+        let saved = SavedInstance::of(&entry.instance, &entry.token, &entry.secondary);
+        Some(saved)
+    }
+
+    /// Changes an instance; returns the new revision and who was forgotten for it, or `None` if it is not known.
     pub(super) fn update(
         &mut self,
         id: &InstanceId,
         edit: impl FnOnce(&mut Instance),
-    ) -> Option<u64> {
+    ) -> Option<(u64, Vec<InstanceId>)> {
         let entry = self.instances.get_mut(id)?;
         let was_terminated = entry.instance.state == InstanceState::Terminated;
         edit(Arc::make_mut(&mut entry.instance));
@@ -98,11 +123,12 @@ impl Fleet {
         self.by_revision.remove(&entry.revision);
         self.by_revision.insert(self.revision, id.clone());
         entry.revision = self.revision;
+        let mut forgotten = Vec::new();
         if !was_terminated && entry.instance.state == InstanceState::Terminated {
             self.terminated.push_back(id.clone());
-            self.forget_oldest();
+            forgotten = self.forget_oldest();
         }
-        Some(self.revision)
+        Some((self.revision, forgotten))
     }
 
     pub(super) fn changes_since(&self, cursor: u64) -> Changes {
@@ -118,18 +144,21 @@ impl Fleet {
         }
     }
 
-    fn forget_oldest(&mut self) {
+    fn forget_oldest(&mut self) -> Vec<InstanceId> {
+        let mut forgotten = Vec::new();
         while self.terminated.len() > REMEMBERED_TERMINATED {
             let Some(entry) = self
                 .terminated
                 .pop_front()
                 .and_then(|id| self.instances.remove(&id))
             else {
-                return;
+                break;
             };
             self.by_revision.remove(&entry.revision);
             self.by_token.remove(&entry.token);
             self.forgotten_revision = self.forgotten_revision.max(entry.revision);
+            forgotten.push(entry.instance.id.clone());
         }
+        forgotten
     }
 }

@@ -9,7 +9,7 @@ use mullion_api::ami::Os;
 use tokio::time::sleep;
 
 use super::{Inner, Random};
-use crate::{InstanceId, InstanceState};
+use crate::{Instance, InstanceId, InstanceState};
 
 /// The call that buys an instance.
 pub(super) const LAUNCH_CALL: Duration = Duration::from_millis(1_500);
@@ -39,8 +39,28 @@ impl Steps {
     }
 }
 
+/// Walks an instance of an earlier process on to where it was going.
+pub(super) fn go_on(inner: &Arc<Inner>, instance: &Instance) {
+    let steps = Steps::of(instance.os(), &mut inner.state().random);
+    let now = inner.clock.now();
+    match instance.state {
+        InstanceState::Pending | InstanceState::Running if !instance.booted => {
+            let age = now.duration_since(instance.launched_at);
+            let age = Duration::try_from(age).unwrap_or_default();
+            boot_from(inner, &instance.id, steps, age);
+        }
+        InstanceState::ShuttingDown => shut_down(inner, &instance.id, steps),
+        _ => {}
+    }
+}
+
 /// Walks a new instance to booted.
 pub(super) fn boot(inner: &Arc<Inner>, id: &InstanceId, steps: Steps) {
+    boot_from(inner, id, steps, Duration::ZERO);
+}
+
+/// Walks an instance of some age to booted.
+fn boot_from(inner: &Arc<Inner>, id: &InstanceId, steps: Steps, age: Duration) {
     let speed = inner.config.speed;
     if speed.scale(steps.boot).is_zero() {
         inner.update(id, |instance| {
@@ -49,15 +69,19 @@ pub(super) fn boot(inner: &Arc<Inner>, id: &InstanceId, steps: Steps) {
         });
         return;
     }
+    let runs_at = speed.scale(steps.pending);
+    let booted_at = runs_at + speed.scale(steps.boot);
+    let runs_in = runs_at.saturating_sub(age);
+    let boots_in = booted_at.saturating_sub(age).saturating_sub(runs_in);
     let (weak, id) = (Arc::downgrade(inner), id.clone());
     tokio::spawn(async move {
-        sleep(speed.scale(steps.pending)).await;
+        sleep(runs_in).await;
         let Some(inner) = weak.upgrade() else { return };
         inner.update_if(&id, InstanceState::Pending, |instance| {
             instance.state = InstanceState::Running;
         });
         drop(inner);
-        sleep(speed.scale(steps.boot)).await;
+        sleep(boots_in).await;
         let Some(inner) = weak.upgrade() else { return };
         inner.update_if(&id, InstanceState::Running, |instance| {
             instance.booted = true;
@@ -83,12 +107,7 @@ pub(super) fn shut_down(inner: &Arc<Inner>, id: &InstanceId, steps: Steps) {
 
 impl Inner {
     /// Changes an instance if it is still in this state.
-    fn update_if(
-        &self,
-        id: &InstanceId,
-        state: InstanceState,
-        edit: impl FnOnce(&mut crate::Instance),
-    ) {
+    fn update_if(&self, id: &InstanceId, state: InstanceState, edit: impl FnOnce(&mut Instance)) {
         let mut guard = self.state();
         if guard
             .fleet
@@ -97,32 +116,35 @@ impl Inner {
         {
             return;
         }
-        let revision = guard.fleet.update(id, edit);
+        let revision = guard.update(id, edit);
         drop(guard);
         if let Some(revision) = revision {
             self.changed.send_replace(revision);
         }
     }
 
-    /// Terminates an instance and gives its address back.
+    /// Terminates an instance and gives its addresses back: in one step, so that they are written down as free before another instance
+    /// can have them.
     fn finish(&self, id: &InstanceId) {
-        {
-            let mut state = self.state();
-            let Some(instance) = state.fleet.get(id).cloned() else {
-                return;
-            };
-            let secondary = state
-                .fleet
-                .secondary(id)
-                .map(std::mem::take)
-                .unwrap_or_default();
-            for address in secondary.into_iter().chain([instance.private_ip]) {
-                state.network.give_back(&instance.subnet, address);
-            }
+        let mut state = self.state();
+        let Some(instance) = state.fleet.get(id).cloned() else {
+            return;
+        };
+        let secondary = state
+            .fleet
+            .secondary(id)
+            .map(std::mem::take)
+            .unwrap_or_default();
+        for address in secondary.into_iter().chain([instance.private_ip]) {
+            state.network.give_back(&instance.subnet, address);
         }
-        self.update(id, |instance| {
+        let revision = state.update(id, |instance| {
             instance.state = InstanceState::Terminated;
             instance.booted = false;
         });
+        drop(state);
+        if let Some(revision) = revision {
+            self.changed.send_replace(revision);
+        }
     }
 }

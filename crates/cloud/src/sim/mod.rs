@@ -3,11 +3,12 @@
 //!
 //! Invariant: everything observable follows from the configuration, the seed and the order of calls.
 //! Delays are tokio's, divided by [`Speed`]; at [`Speed::INSTANT`] an instance is booted when its launch
-//! returns. Simulated kubelets follow instances through [`SimulatedEc2::changed`] and
+//! returns. With a [`Ledger`] it goes on in the next process ([`SimulatedEc2::resume`]). Simulated kubelets follow instances through [`SimulatedEc2::changed`] and
 //! [`SimulatedEc2::changes_since`].
 
 mod fault;
 mod fleet;
+mod ledger;
 mod life;
 mod network;
 mod provider;
@@ -29,11 +30,13 @@ use tokio::sync::watch;
 
 pub use fault::{CapacityPattern, ParsePatternError};
 pub use fleet::Changes;
+pub use ledger::{Ledger, LedgerError, Saved};
 pub use region::zone_id;
 
-use crate::{Clock, CloudError, Instance, InstanceId, Offer, Speed};
+use crate::{Clock, CloudError, Instance, InstanceId, InstanceState, Offer, Speed};
 use fault::Faults;
 use fleet::Fleet;
+use ledger::{INSTANCE, RANDOM, SavedInstance};
 use network::Network;
 use random::Random;
 
@@ -106,6 +109,29 @@ struct State {
     network: Network,
     fleet: Fleet,
     faults: Faults,
+    ledger: Option<Arc<dyn Ledger>>,
+}
+
+impl State {
+    /// Writes down how an instance is now, and where the random numbers are. Called before the lock is given back.
+    fn save(&self, id: &InstanceId) {
+        let Some(ledger) = &self.ledger else { return };
+        let saved = self.fleet.saved(id).and_then(|saved| {
+            // Plain fields serialize.
+            serde_json::to_vec(&saved).ok()
+        });
+        ledger.put(&format!("{INSTANCE}{id}"), saved);
+        let random = self.random.state().to_string();
+        ledger.put(RANDOM, Some(random.into_bytes()));
+    }
+
+    /// Changes an instance; returns the new revision, or `None` if it is not known.
+    fn update(&mut self, id: &InstanceId, edit: impl FnOnce(&mut Instance)) -> Option<u64> {
+        let (revision, forgotten) = self.fleet.update(id, edit)?;
+        self.save(id);
+        forgotten.iter().for_each(|id| self.save(id));
+        Some(revision)
+    }
 }
 
 impl fmt::Debug for SimulatedEc2 {
@@ -147,12 +173,52 @@ impl SimulatedEc2 {
                     network,
                     fleet: Fleet::default(),
                     faults: Faults::default(),
+                    ledger: None,
                 }),
                 changed: watch::Sender::new(0),
                 linux_offers: OnceLock::new(),
                 windows_offers: OnceLock::new(),
             }),
         }
+    }
+
+    /// The EC2 that wrote a ledger, as it was then; from now on it writes that ledger. Instances that were booting or shutting down go on
+    /// with it. The configuration must be that of the first process, but for the speed.
+    ///
+    /// # Errors
+    /// A value cannot be understood, or an address is not in this VPC.
+    pub fn resume(
+        config: Config,
+        clock: Clock,
+        ledger: Arc<dyn Ledger>,
+        saved: &Saved,
+    ) -> Result<Self, LedgerError> {
+        let ec2 = Self::new(config, clock);
+        // They were taken before the first instance was bought.
+        ec2.control_plane_addresses();
+        {
+            let state = &mut *ec2.state();
+            for (key, value) in saved {
+                let wrong = |why: String| LedgerError {
+                    key: key.clone(),
+                    why,
+                };
+                if key == RANDOM {
+                    let text = String::from_utf8_lossy(value);
+                    let number = text.parse().map_err(|_| wrong("it is no number".into()))?;
+                    state.random.resume(number);
+                } else if key.starts_with(INSTANCE) {
+                    let instance: SavedInstance =
+                        serde_json::from_slice(value).map_err(|error| wrong(error.to_string()))?;
+                    state.bring_back(instance).map_err(wrong)?;
+                }
+            }
+            state.ledger = Some(ledger);
+        }
+        for instance in ec2.instances() {
+            life::go_on(&ec2.inner, &instance);
+        }
+        Ok(ec2)
     }
 
     /// What it was made from.
@@ -218,7 +284,14 @@ impl SimulatedEc2 {
         if let Some(secondary) = state.fleet.secondary(id) {
             secondary.push(address);
         }
+        state.save(id);
         Ok(address)
+    }
+
+    /// The further private addresses that an instance has.
+    pub fn assigned_addresses(&self, id: &InstanceId) -> Vec<Ipv4Addr> {
+        let mut state = self.state();
+        state.fleet.secondary(id).cloned().unwrap_or_default()
     }
 
     /// From now on EC2 has no capacity for what the pattern matches.
@@ -246,6 +319,26 @@ impl SimulatedEc2 {
     }
 }
 
+impl State {
+    fn bring_back(&mut self, mut saved: SavedInstance) -> Result<(), String> {
+        let token = std::mem::take(&mut saved.token);
+        let secondary = std::mem::take(&mut saved.secondary);
+        let instance = saved.instance()?;
+        if instance.state != InstanceState::Terminated {
+            for address in secondary.iter().chain([&instance.private_ip]) {
+                if !self.network.take_back(&instance.subnet, *address) {
+                    return Err(format!(
+                        "{address} is not free in subnet {}",
+                        instance.subnet
+                    ));
+                }
+            }
+        }
+        self.fleet.bring_back(token, instance, secondary);
+        Ok(())
+    }
+}
+
 impl Inner {
     fn state(&self) -> MutexGuard<'_, State> {
         // A panic while the lock was held left at worst an instance that never boots.
@@ -254,7 +347,7 @@ impl Inner {
 
     /// Changes an instance and wakes those who follow.
     fn update(&self, id: &InstanceId, edit: impl FnOnce(&mut Instance)) {
-        let revision = self.state().fleet.update(id, edit);
+        let revision = self.state().update(id, edit);
         if let Some(revision) = revision {
             self.changed.send_replace(revision);
         }

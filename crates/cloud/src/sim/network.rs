@@ -148,6 +148,20 @@ impl Network {
         Some(Ipv4Addr::from(state.base + host))
     }
 
+    /// Marks an address of a subnet as used; false if it cannot be.
+    pub(super) fn take_back(&mut self, subnet: &str, address: Ipv4Addr) -> bool {
+        let state = self
+            .subnets
+            .iter_mut()
+            .find(|state| &*state.subnet.id == subnet);
+        let Some(state) = state else { return false };
+        let host = u32::from(address).wrapping_sub(state.base);
+        let is_given = (RESERVED_HEAD..state.hosts - RESERVED_TAIL).contains(&host);
+        let taken = is_given && state.used.insert(host);
+        state.subnet.free_addresses -= usize::from(taken);
+        taken
+    }
+
     /// The addresses of the control plane's network interfaces: the highest one of a subnet, in two zones where there are two.
     pub(super) fn control_plane(&mut self) -> Vec<Ipv4Addr> {
         self.subnets

@@ -97,6 +97,7 @@ impl CloudProvider for SimulatedEc2 {
                 let (instance, refused) = self.place(&mut state, &request)?;
                 let steps = life::Steps::of(os, &mut state.random);
                 let (instance, revision) = state.fleet.insert(request.client_token, instance);
+                state.save(&instance.id);
                 self.inner.changed.send_replace(revision);
                 (instance.id.clone(), refused, steps)
             };
@@ -187,6 +188,7 @@ impl SimulatedEc2 {
         instance.state = InstanceState::Running;
         instance.booted = true;
         let (instance, revision) = state.fleet.insert(request.client_token, instance);
+        state.save(&instance.id);
         drop(state);
         self.inner.changed.send_replace(revision);
         Ok(instance)

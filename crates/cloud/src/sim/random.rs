@@ -14,6 +14,16 @@ impl Random {
         Self { state: seed }
     }
 
+    /// Goes on where a sequence of an earlier process was.
+    pub(super) fn resume(&mut self, state: u64) {
+        self.state = state;
+    }
+
+    /// Where the sequence is.
+    pub(super) fn state(&self) -> u64 {
+        self.state
+    }
+
     pub(super) fn next(&mut self) -> u64 {
         self.state = self.state.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut z = self.state;

@@ -49,6 +49,23 @@ impl Addresses {
         }
     }
 
+    /// The pool of a node whose interfaces hold addresses already, as a kubelet that was restarted finds them. Whose they are, or were a
+    /// moment ago, only the pods say: until they are adopted, they rest.
+    pub fn with_assigned(
+        mut self,
+        addresses: impl IntoIterator<Item = Ipv4Addr>,
+        now: Timestamp,
+    ) -> Self {
+        let until = now.saturating_add(COOL_DOWN).unwrap_or(Timestamp::MAX);
+        for address in addresses {
+            if let Some(more) = &mut self.more {
+                more.left = more.left.saturating_sub(1);
+            }
+            self.resting.push_back((until, address));
+        }
+        self
+    }
+
     /// Gives `pod` an address (the one it has, if it has one), or says why there is none.
     ///
     /// # Errors
@@ -71,6 +88,12 @@ impl Addresses {
     pub fn adopt(&mut self, pod: &Arc<str>, address: Ipv4Addr) {
         if let Some(at) = self.free.iter().position(|free| *free == address) {
             self.free.remove(at);
+        } else if let Some(at) = self
+            .resting
+            .iter()
+            .position(|(_, resting)| *resting == address)
+        {
+            self.resting.remove(at);
         } else if let Some(more) = self.more.as_mut().filter(|more| more.left > 0) {
             more.left -= 1;
         } else {
@@ -161,6 +184,20 @@ mod tests {
             pool.assign(&"c".into(), at(0)),
             Err(Exhausted { until: None })
         );
+    }
+
+    #[test]
+    fn after_a_restart_addresses_belong_to_their_pods_and_the_others_rest() {
+        let known = [7, 8].map(|n| Ipv4Addr::new(10, 0, 1, n));
+        let mut pool = Addresses::on_demand(3, || Some(Ipv4Addr::new(10, 0, 1, 99)))
+            .with_assigned(known, at(0));
+        pool.adopt(&"a".into(), known[0]);
+        let other = pool.assign(&"b".into(), at(1));
+        assert_eq!(other, Ok(Ipv4Addr::new(10, 0, 1, 99)));
+        let until = Some(at(30));
+        assert_eq!(pool.assign(&"c".into(), at(1)), Err(Exhausted { until }));
+        assert_eq!(pool.assign(&"c".into(), at(30)), Ok(known[1]));
+        assert_eq!(pool.used(), 3);
     }
 
     #[test]

@@ -5,6 +5,7 @@
 
 use std::collections::{BTreeMap, HashMap};
 
+use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Taint;
 use mullion_api::ami::Os;
 use mullion_cloud::{Instance, InstanceId, Resources, sim::SimulatedEc2};
@@ -16,12 +17,12 @@ use crate::Context;
 /// Follows the instances until the context shuts down: what [`super::driver::start`] takes its machines from.
 pub fn follow(context: &Context, ec2: SimulatedEc2) -> mpsc::UnboundedReceiver<Machine> {
     let (sender, machines) = mpsc::unbounded_channel();
-    let shutdown = context.shutdown.clone();
+    let (shutdown, clock) = (context.shutdown.clone(), context.clock.clone());
     let mut changed = ec2.changed();
     context.tasks.spawn(async move {
         let mut known = Known::default();
         loop {
-            for machine in known.news(&ec2) {
+            for machine in known.news(&ec2, clock.now()) {
                 if sender.send(machine).is_err() {
                     return;
                 }
@@ -44,7 +45,7 @@ struct Known {
 }
 
 impl Known {
-    fn news(&mut self, ec2: &SimulatedEc2) -> Vec<Machine> {
+    fn news(&mut self, ec2: &SimulatedEc2, now: Timestamp) -> Vec<Machine> {
         let changes = ec2.changes_since(self.cursor);
         self.cursor = changes.cursor;
         let mut news = Vec::new();
@@ -55,7 +56,7 @@ impl Known {
             } else if instance.booted && !self.booted.contains_key(&instance.id) {
                 let name = instance.private_dns_name.clone();
                 self.booted.insert(instance.id.clone(), name);
-                news.push(booted(&instance, ec2));
+                news.push(booted(&instance, ec2, now));
             }
         }
         if changes.forgotten {
@@ -66,17 +67,19 @@ impl Known {
     }
 }
 
-fn booted(instance: &Instance, ec2: &SimulatedEc2) -> Machine {
+fn booted(instance: &Instance, ec2: &SimulatedEc2, now: Timestamp) -> Machine {
     // A Windows node has the secondary addresses of one interface, a Linux node as many as it may run pods.
     let most = match instance.os() {
         Os::Windows => instance.capacity.private_ipv4(),
         Os::Linux => instance.capacity.pods,
     };
+    let known = ec2.assigned_addresses(&instance.id);
     let (ec2, id) = (ec2.clone(), instance.id.clone());
     let most = usize::try_from(most).unwrap_or(usize::MAX);
     Machine::Booted {
         facts: Box::new(facts(instance)),
-        addresses: Addresses::on_demand(most, move || ec2.assign_address(&id).ok()),
+        addresses: Addresses::on_demand(most, move || ec2.assign_address(&id).ok())
+            .with_assigned(known, now),
     }
 }
 

@@ -1,0 +1,203 @@
+//! What a simulated EC2 writes down so that it can go on after its process has ended: each instance with its addresses, and where the
+//! random numbers stand.
+//!
+//! Invariant: a change is in the [`Ledger`] before anybody can see it, under the lock it is made under; so an address is never given
+//! twice and an id never comes again, wherever the process died.
+
+use std::{collections::BTreeMap, fmt, net::Ipv4Addr, sync::Arc};
+
+use jiff::Timestamp;
+use mullion_api::{
+    ami::AmiFamily,
+    eksctl::{KubernetesVersion, Taint},
+};
+use serde::{Deserialize, Serialize};
+
+use crate::{
+    CapacityType, Instance, InstanceId, InstanceState, Registration, Resources,
+    catalogue::{self, Price},
+    image::NodeImage,
+};
+
+/// Where the random numbers stand.
+pub(super) const RANDOM: &str = "random";
+/// What the keys of instances begin with.
+pub(super) const INSTANCE: &str = "instance/";
+
+/// Keeps values by key for the next process.
+pub trait Ledger: fmt::Debug + Send + Sync {
+    /// Puts a value in place of the one under the key, or takes it away. It is called under a lock and must not wait; what is put
+    /// earlier must never be lost while something later is kept.
+    fn put(&self, key: &str, value: Option<Vec<u8>>);
+}
+
+/// What a ledger held when the process before ended.
+pub type Saved = BTreeMap<String, Vec<u8>>;
+
+/// A ledger that does not hold what a simulated EC2 writes.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("what is known of {key} cannot be understood: {why}")]
+pub struct LedgerError {
+    /// The key of the value.
+    pub key: String,
+    /// What is wrong with it.
+    pub why: String,
+}
+
+/// An instance as it is written down; what follows from its type, family and version is not.
+#[derive(Debug, Deserialize, Serialize)]
+pub(super) struct SavedInstance {
+    id: String,
+    /// The client token that bought it.
+    pub(super) token: String,
+    instance_type: String,
+    region: String,
+    zone: String,
+    zone_id: String,
+    subnet: String,
+    subnet_prefix_len: u8,
+    spot: bool,
+    price: u64,
+    private_ip: Ipv4Addr,
+    private_dns_name: String,
+    /// Further addresses.
+    pub(super) secondary: Vec<Ipv4Addr>,
+    family: String,
+    minor: u32,
+    capacity: Amounts,
+    allocatable: Amounts,
+    labels: BTreeMap<String, String>,
+    taints: Vec<[String; 3]>,
+    tags: BTreeMap<String, String>,
+    state: String,
+    booted: bool,
+    launched_at: Timestamp,
+}
+
+#[derive(Debug, Deserialize, Serialize)]
+struct Amounts {
+    cpu_milli: u64,
+    memory_bytes: u64,
+    ephemeral_bytes: u64,
+    pods: u64,
+    extended: BTreeMap<String, u64>,
+}
+
+impl From<&Resources> for Amounts {
+    fn from(resources: &Resources) -> Self {
+        Amounts {
+            cpu_milli: resources.cpu_milli,
+            memory_bytes: resources.memory_bytes,
+            ephemeral_bytes: resources.ephemeral_bytes,
+            pods: resources.pods,
+            extended: resources.extended.clone(),
+        }
+    }
+}
+
+impl From<Amounts> for Resources {
+    fn from(amounts: Amounts) -> Self {
+        Resources {
+            cpu_milli: amounts.cpu_milli,
+            memory_bytes: amounts.memory_bytes,
+            ephemeral_bytes: amounts.ephemeral_bytes,
+            pods: amounts.pods,
+            extended: amounts.extended,
+        }
+    }
+}
+
+impl SavedInstance {
+    pub(super) fn of(instance: &Instance, token: &str, secondary: &[Ipv4Addr]) -> Self {
+        let taints = &instance.registration.taints;
+        SavedInstance {
+            id: instance.id.to_string(),
+            token: token.to_owned(),
+            instance_type: instance.instance_type.name.to_string(),
+            region: instance.region.to_string(),
+            zone: instance.zone.to_string(),
+            zone_id: instance.zone_id.to_string(),
+            subnet: instance.subnet.to_string(),
+            subnet_prefix_len: instance.subnet_prefix_len,
+            spot: instance.capacity_type == CapacityType::Spot,
+            price: instance.price.0,
+            private_ip: instance.private_ip,
+            private_dns_name: instance.private_dns_name.clone(),
+            secondary: secondary.to_vec(),
+            family: instance.image.family.as_str().to_owned(),
+            minor: instance.image.version.minor(),
+            capacity: Amounts::from(&instance.capacity),
+            allocatable: Amounts::from(&instance.allocatable),
+            labels: instance.registration.labels.clone(),
+            taints: taints
+                .iter()
+                .map(|taint| {
+                    let effect = taint.effect.as_str().to_owned();
+                    [taint.key.clone(), taint.value.clone(), effect]
+                })
+                .collect(),
+            tags: instance.tags.clone(),
+            state: instance.state.as_str().to_owned(),
+            booted: instance.booted,
+            launched_at: instance.launched_at,
+        }
+    }
+
+    /// The instance; an error says what this program does not know.
+    pub(super) fn instance(self) -> Result<Instance, String> {
+        let instance_type = catalogue::get(&self.instance_type)
+            .ok_or_else(|| format!("{:?} is not an EC2 instance type", self.instance_type))?;
+        let family = match &*self.family {
+            "Custom" => AmiFamily::Custom,
+            name => name
+                .parse()
+                .map_err(|_| format!("{name:?} is no image family"))?,
+        };
+        let version = KubernetesVersion::from_minor(self.minor)
+            .ok_or_else(|| format!("Kubernetes 1.{} is not known", self.minor))?;
+        let states = [
+            InstanceState::Pending,
+            InstanceState::Running,
+            InstanceState::ShuttingDown,
+            InstanceState::Terminated,
+        ];
+        let state = states
+            .into_iter()
+            .find(|state| state.as_str() == self.state)
+            .ok_or_else(|| format!("{:?} is no state of an instance", self.state))?;
+        let taints = self.taints.into_iter().map(|[key, value, effect]| {
+            let effect = effect
+                .parse()
+                .map_err(|()| format!("{effect:?} is no effect of a taint"))?;
+            Ok(Taint { key, value, effect })
+        });
+        Ok(Instance {
+            provider_id: format!("aws:///{}/{}", self.zone, self.id),
+            id: InstanceId(self.id.into()),
+            instance_type: Arc::clone(instance_type),
+            region: self.region.into(),
+            zone: self.zone.into(),
+            zone_id: self.zone_id.into(),
+            subnet: self.subnet.into(),
+            subnet_prefix_len: self.subnet_prefix_len,
+            capacity_type: match self.spot {
+                true => CapacityType::Spot,
+                false => CapacityType::OnDemand,
+            },
+            price: Price(self.price),
+            private_ip: self.private_ip,
+            private_dns_name: self.private_dns_name,
+            image: NodeImage::new(family, version, instance_type.arch),
+            capacity: self.capacity.into(),
+            allocatable: self.allocatable.into(),
+            registration: Registration {
+                labels: self.labels,
+                taints: taints.collect::<Result<_, String>>()?,
+            },
+            tags: self.tags,
+            state,
+            booted: self.booted,
+            launched_at: self.launched_at,
+        })
+    }
+}
