@@ -87,8 +87,12 @@ fn plan(nodes: u32) -> Result<Plan, Failure> {
         ..plan::default_spec()
     };
     Ok(Plan {
+        name: spec.name.clone(),
+        directory: None,
+        fresh: false,
         spec,
         file: None,
+        config: String::new(),
         default_pools: false,
         port: Port::Exactly(0),
         kubeconfig: None,

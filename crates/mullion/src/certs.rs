@@ -1,14 +1,22 @@
-//! The cluster's certificates, made anew at every start: a CA, the server's certificate for loopback, the administrator's client certificate.
+//! The cluster's certificates: an authority, and what it signs at every start: the server's certificate for loopback, the administrator's
+//! client certificate.
 //!
-//! Nothing is written to disk but what the kubeconfig holds; a new start has a new CA, so an old kubeconfig cannot reach a new cluster by mistake.
+//! A cluster in memory has a new authority at every start, so an old kubeconfig cannot reach a new cluster by mistake; one that is kept
+//! on disk keeps its authority, and a kubeconfig leads to it as long as there is one.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-use jiff::{Timestamp, ToSpan, civil::Date, tz::TimeZone};
+use jiff::{Span, Timestamp, ToSpan, civil::Date, tz::TimeZone};
 use rcgen::{
-    BasicConstraints, CertificateParams, CertifiedIssuer, DnType, ExtendedKeyUsagePurpose, IsCa,
-    KeyPair, KeyUsagePurpose, SanType,
+    BasicConstraints, CertificateParams, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair,
+    KeyUsagePurpose, SanType,
 };
+
+/// Who signs the certificates of one cluster.
+pub(crate) struct Authority {
+    pem: String,
+    key: String,
+}
 
 /// PEM texts of everything a server and its administrator need.
 pub(crate) struct Certs {
@@ -23,24 +31,36 @@ pub(crate) struct Pair {
     pub(crate) key: String,
 }
 
-impl Certs {
-    /// Makes a CA and what it signs, valid from yesterday for a year. `service_ip` is the address of the `kubernetes` Service.
-    pub(crate) fn generate(now: Timestamp, service_ip: Ipv4Addr) -> Result<Certs, rcgen::Error> {
-        let today = now.to_zoned(TimeZone::UTC).date();
-        let mut params = params(today, "mullion-ca");
-        params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
-        params.key_usages = vec![
-            KeyUsagePurpose::KeyCertSign,
-            KeyUsagePurpose::CrlSign,
-            KeyUsagePurpose::DigitalSignature,
-        ];
-        let ca = CertifiedIssuer::self_signed(params, KeyPair::generate()?)?;
+impl Authority {
+    /// A new one, valid from yesterday for ten years.
+    pub(crate) fn generate(now: Timestamp) -> Result<Authority, rcgen::Error> {
+        let key = KeyPair::generate()?;
+        Ok(Authority {
+            pem: authority_params(date(now)).self_signed(&key)?.pem(),
+            key: key.serialize_pem(),
+        })
+    }
 
+    /// The one of these texts.
+    pub(crate) fn from_pem(pem: String, key: String) -> Authority {
+        Authority { pem, key }
+    }
+
+    /// Its certificate and its key.
+    pub(crate) fn to_pem(&self) -> (&str, &str) {
+        (&self.pem, &self.key)
+    }
+
+    /// Signs what a start needs, valid from yesterday for a year. `service_ip` is the address of the `kubernetes` Service.
+    pub(crate) fn issue(&self, now: Timestamp, service_ip: IpAddr) -> Result<Certs, rcgen::Error> {
+        let today = date(now);
+        // Of its parameters only the name and the key go into what it signs.
+        let issuer = Issuer::new(authority_params(today), KeyPair::from_pem(&self.key)?);
         let mut server = params_for(today, "kube-apiserver", ExtendedKeyUsagePurpose::ServerAuth);
         for address in [
             IpAddr::V4(Ipv4Addr::LOCALHOST),
             IpAddr::V6(Ipv6Addr::LOCALHOST),
-            IpAddr::V4(service_ip),
+            service_ip,
         ] {
             server.subject_alt_names.push(SanType::IpAddress(address));
         }
@@ -66,17 +86,25 @@ impl Certs {
             .push(DnType::OrganizationName, "system:masters");
 
         Ok(Certs {
-            server: signed(server, &ca)?,
-            admin: signed(admin, &ca)?,
-            ca: ca.pem(),
+            server: signed(server, &issuer)?,
+            admin: signed(admin, &issuer)?,
+            ca: self.pem.clone(),
         })
     }
 }
 
-fn signed(
-    params: CertificateParams,
-    ca: &CertifiedIssuer<'_, KeyPair>,
-) -> Result<Pair, rcgen::Error> {
+impl Certs {
+    /// Of an authority of their own.
+    pub(crate) fn generate(now: Timestamp, service_ip: Ipv4Addr) -> Result<Certs, rcgen::Error> {
+        Authority::generate(now)?.issue(now, service_ip.into())
+    }
+}
+
+fn date(now: Timestamp) -> Date {
+    now.to_zoned(TimeZone::UTC).date()
+}
+
+fn signed(params: CertificateParams, ca: &Issuer<'_, KeyPair>) -> Result<Pair, rcgen::Error> {
     let key = KeyPair::generate()?;
     let cert = params.signed_by(&key, ca)?;
     Ok(Pair {
@@ -85,8 +113,19 @@ fn signed(
     })
 }
 
+fn authority_params(today: Date) -> CertificateParams {
+    let mut params = params(today, "mullion-ca", 10.years());
+    params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+    params.key_usages = vec![
+        KeyUsagePurpose::KeyCertSign,
+        KeyUsagePurpose::CrlSign,
+        KeyUsagePurpose::DigitalSignature,
+    ];
+    params
+}
+
 fn params_for(today: Date, common_name: &str, usage: ExtendedKeyUsagePurpose) -> CertificateParams {
-    let mut params = params(today, common_name);
+    let mut params = params(today, common_name, 1.year());
     params.key_usages = vec![
         KeyUsagePurpose::DigitalSignature,
         KeyUsagePurpose::KeyEncipherment,
@@ -95,13 +134,13 @@ fn params_for(today: Date, common_name: &str, usage: ExtendedKeyUsagePurpose) ->
     params
 }
 
-fn params(today: Date, common_name: &str) -> CertificateParams {
+fn params(today: Date, common_name: &str, valid_for: Span) -> CertificateParams {
     let date = |date: Date| {
         rcgen::date_time_ymd(i32::from(date.year()), date.month() as u8, date.day() as u8)
     };
     let mut params = CertificateParams::default();
     params.not_before = date(today.saturating_sub(1.day()));
-    params.not_after = date(today.saturating_add(1.year()));
+    params.not_after = date(today.saturating_add(valid_for));
     params
         .distinguished_name
         .push(DnType::CommonName, common_name);
@@ -112,14 +151,33 @@ fn params(today: Date, common_name: &str) -> CertificateParams {
 mod tests {
     use super::*;
 
+    fn now() -> Timestamp {
+        Timestamp::from_second(1_790_000_000).expect("a valid time")
+    }
+
     #[test]
-    fn every_start_has_its_own_authority() {
-        let now = Timestamp::from_second(1_790_000_000).expect("a valid time");
-        let one =
-            Certs::generate(now, Ipv4Addr::new(10, 100, 0, 1)).expect("certificates can be made");
-        let two =
-            Certs::generate(now, Ipv4Addr::new(10, 100, 0, 1)).expect("certificates can be made");
+    fn every_authority_is_another_one() {
+        let ip = Ipv4Addr::new(10, 100, 0, 1);
+        let one = Certs::generate(now(), ip).expect("certificates can be made");
+        let two = Certs::generate(now(), ip).expect("certificates can be made");
         assert_ne!(one.ca, two.ca);
         assert!(one.admin.key.starts_with("-----BEGIN PRIVATE KEY-----"));
+    }
+
+    #[test]
+    fn what_a_kept_authority_signs_fits_what_it_signed_before() {
+        let first = Authority::generate(now()).expect("an authority can be made");
+        let (pem, key) = first.to_pem();
+        let kept = Authority::from_pem(pem.to_owned(), key.to_owned());
+        let later = now() + jiff::SignedDuration::from_hours(24 * 400);
+        let certs = kept.issue(later, Ipv4Addr::LOCALHOST.into());
+        let certs = certs.expect("certificates can be made");
+        assert_eq!(certs.ca, pem);
+        mullion_apiserver::Tls::from_pem(
+            certs.server.cert.as_bytes(),
+            certs.server.key.as_bytes(),
+            certs.ca.as_bytes(),
+        )
+        .expect("they go together");
     }
 }

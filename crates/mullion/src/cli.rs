@@ -11,6 +11,7 @@ use mullion_cloud::Speed;
 
 use crate::{
     bench::{api, engine, provision},
+    clusters::Chosen,
     failure::Failure,
     why::WhyArgs,
 };
@@ -35,6 +36,22 @@ pub(crate) struct Cli {
 pub(crate) enum Command {
     /// Run a whole mixed Linux/Windows cluster in this process until Ctrl-C.
     Up(UpArgs),
+    /// Show the clusters that run, and those that are kept.
+    List {
+        /// How to print them.
+        #[arg(short, long, value_enum, default_value_t = Output::Text)]
+        output: Output,
+    },
+    /// Stop a running cluster. What is kept of it stays.
+    #[command(after_help = "Examples:\n  mullion down\n  mullion down demo")]
+    Down(WhichArgs),
+    /// Copy a whole cluster to a file, or make one from such a file.
+    Snapshot {
+        #[command(subcommand)]
+        what: SnapshotCommand,
+    },
+    /// Run the API server alone: no controllers, no nodes, no cloud.
+    Apiserver(ApiServerArgs),
     /// Say where a pod goes, or why nowhere and what would help.
     Why(WhyArgs),
     /// Measure Mullion on this machine.
@@ -115,10 +132,105 @@ fn help_command(args: &[OsString]) -> String {
     format!("{} --help", path.join(" "))
 }
 
+/// Which cluster a command is about.
+#[derive(Args, Clone, Debug)]
+pub(crate) struct WhichArgs {
+    /// The cluster's name [default: the only one that runs]
+    #[arg(value_name = "NAME", conflicts_with = "data_dir")]
+    name: Option<String>,
+
+    /// The cluster's directory
+    #[arg(long, value_name = "DIR")]
+    data_dir: Option<PathBuf>,
+}
+
+impl WhichArgs {
+    /// The cluster that is meant.
+    pub(crate) fn chosen(self) -> Chosen {
+        Chosen {
+            name: self.name,
+            directory: self.data_dir,
+        }
+    }
+}
+
+/// Which cluster `mullion snapshot` is about.
+#[derive(Args, Clone, Debug)]
+pub(crate) struct NamedArgs {
+    /// The cluster's name
+    #[arg(long, value_name = "NAME", conflicts_with = "data_dir")]
+    name: Option<String>,
+
+    /// The cluster's directory
+    #[arg(long, value_name = "DIR")]
+    data_dir: Option<PathBuf>,
+}
+
+impl NamedArgs {
+    /// The cluster that is meant.
+    pub(crate) fn chosen(self) -> Chosen {
+        Chosen {
+            name: self.name,
+            directory: self.data_dir,
+        }
+    }
+}
+
+/// What `mullion snapshot` does.
+#[derive(Debug, Subcommand)]
+pub(crate) enum SnapshotCommand {
+    /// Write a cluster to a file, as it is at one moment, whether it runs or not.
+    ///
+    /// Without a name or directory it is the only one that runs. The file holds the cluster's keys.
+    Save {
+        /// Where to write it.
+        file: PathBuf,
+        #[command(flatten)]
+        which: NamedArgs,
+    },
+    /// Make a cluster from a file. Watches begin anew, and revisions go on far behind those of the file.
+    Restore {
+        /// What `mullion snapshot save` wrote.
+        file: PathBuf,
+        #[command(flatten)]
+        which: NamedArgs,
+        /// Replace the cluster that is there.
+        #[arg(long)]
+        force: bool,
+    },
+}
+
+/// Flags of `mullion apiserver`.
+#[derive(Args, Clone, Debug)]
+#[command(after_help = "Example:
+  mullion apiserver --port 0 --kubeconfig ./kubeconfig")]
+pub(crate) struct ApiServerArgs {
+    /// Port on 127.0.0.1; 0 takes any free one [default: the last one of the data directory, else 6443 or the next free one]
+    #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = port)]
+    pub(crate) port: Option<u16>,
+
+    /// Where to write the kubeconfig [default: $XDG_STATE_HOME/mullion/kubeconfig]
+    #[arg(long, value_name = "PATH")]
+    pub(crate) kubeconfig: Option<PathBuf>,
+
+    /// The range that Services get their addresses from
+    #[arg(long, value_name = "CIDR", default_value = "10.96.0.0/16")]
+    pub(crate) service_cluster_ip_range: String,
+
+    /// Keep everything in this directory [default: in memory]
+    #[arg(long, value_name = "DIR")]
+    pub(crate) data_dir: Option<PathBuf>,
+
+    /// Say more on stderr; twice for still more
+    #[arg(short, long, action = clap::ArgAction::Count)]
+    pub(crate) verbose: u8,
+}
+
 /// Flags of `mullion up`.
 #[derive(Args, Clone, Debug)]
 #[command(after_help = "Examples:
   mullion up
+  mullion up --name demo
   mullion up --config cluster.yaml --speed 100
   mullion up --port 0 --kubeconfig ./kubeconfig")]
 pub(crate) struct UpArgs {
@@ -127,7 +239,19 @@ pub(crate) struct UpArgs {
     #[arg(long, value_name = "FILE")]
     pub(crate) config: Option<PathBuf>,
 
-    /// Port of the API server on 127.0.0.1; 0 takes any free one [default: 6443, or the next free one]
+    /// Keep the cluster under this name and go on with it at the next start; `mullion list` shows it [default: in memory]
+    #[arg(long, value_name = "NAME")]
+    pub(crate) name: Option<String>,
+
+    /// Keep the cluster in this directory [default: that of its --name, below $XDG_STATE_HOME/mullion/clusters]
+    #[arg(long, value_name = "DIR")]
+    pub(crate) data_dir: Option<PathBuf>,
+
+    /// Forget what is kept and start anew
+    #[arg(long)]
+    pub(crate) fresh: bool,
+
+    /// Port of the API server on 127.0.0.1; 0 takes any free one [default: the last one of a kept cluster, else 6443 or the next free one]
     #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = port)]
     pub(crate) port: Option<u16>,
 

@@ -95,7 +95,8 @@ fn home() -> Result<PathBuf, Failure> {
         })
 }
 
-fn state_dir() -> Result<PathBuf, Failure> {
+/// Where programs keep what is theirs between two runs (the XDG rules).
+pub(crate) fn state_dir() -> Result<PathBuf, Failure> {
     match env::var_os("XDG_STATE_HOME").map(PathBuf::from) {
         Some(dir) if dir.is_absolute() => Ok(dir),
         _ => Ok(home()?.join(".local").join("state")),

@@ -3,9 +3,11 @@
 //! Every output for people and every exit code is decided here: 0 done, 1 the answer is "no" or the work failed, 2 wrong input or set-up.
 //! Data goes to stdout, logs and errors to stderr. Start at [`up`].
 
+mod apiserver;
 mod bench;
 mod certs;
 mod cli;
+mod clusters;
 mod failure;
 mod kubeconfig;
 mod logged;
@@ -19,7 +21,8 @@ use std::process::ExitCode;
 use clap::CommandFactory;
 use tracing_subscriber::EnvFilter;
 
-use cli::{Bench, Cli, Command};
+use cli::{Bench, Cli, Command, SnapshotCommand};
+use clusters::snapshot;
 use failure::Failure;
 
 /// Writes allocate thousands of small pieces, on every thread at once: a fifth less CPU than the allocator of glibc.
@@ -48,6 +51,20 @@ fn run(cli: Cli) -> Result<bool, Failure> {
             log_to_stderr(args.verbose);
             runtime()?.block_on(up::run(args))
         }
+        Command::Apiserver(args) => {
+            log_to_stderr(args.verbose);
+            runtime()?.block_on(apiserver::run(args))
+        }
+        Command::List { output } => clusters::list(output),
+        Command::Down(which) => {
+            return runtime()?.block_on(clusters::down(which.chosen()));
+        }
+        Command::Snapshot {
+            what: SnapshotCommand::Save { file, which },
+        } => runtime()?.block_on(snapshot::save(file, which.chosen())),
+        Command::Snapshot {
+            what: SnapshotCommand::Restore { file, which, force },
+        } => snapshot::restore(file, which.chosen(), force),
         Command::Bench {
             what:
                 Bench::Up {

@@ -30,8 +30,12 @@ pub(super) fn text(cluster: &Cluster, colours: bool) -> String {
         ready_s: cluster.api_ready_in.as_secs_f64(),
         groups: groups(nodes.iter().map(AsRef::as_ref)),
         default_pools: plan.default_pools,
+        kept: plan
+            .directory
+            .as_deref()
+            .map(|directory| (directory, cluster.resumed)),
         kubeconfig: plan.kubeconfig.as_ref(),
-        context: &plan.spec.name,
+        context: &plan.name,
         colours,
     })
 }
@@ -45,6 +49,8 @@ struct Facts<'a> {
     ready_s: f64,
     groups: Vec<Group>,
     default_pools: bool,
+    /// Where it is kept, and whether it was there before.
+    kept: Option<(&'a Path, bool)>,
     kubeconfig: Option<&'a Target>,
     context: &'a str,
     colours: bool,
@@ -142,6 +148,16 @@ fn render(facts: &Facts<'_>) -> String {
             state: "buy on demand".to_owned(),
         });
     }
+    if let Some((directory, resumed)) = facts.kept {
+        rows.push(Row {
+            title: "data",
+            what: directory.display().to_string(),
+            state: match resumed {
+                true => "goes on as it was".to_owned(),
+                false => "kept for the next start".to_owned(),
+            },
+        });
+    }
     let width = rows.iter().map(|row| row.what.len()).max().unwrap_or(0);
     for Row { title, what, state } in &rows {
         let _ = writeln!(out, "  {title:<6} {what:<width$}  {state}");
@@ -203,7 +219,7 @@ fn group_rows(groups: &[Group], green: &str, end: &str) -> Vec<Row> {
 }
 
 /// A path as a shell takes it.
-fn quoted(path: &Path) -> String {
+pub(crate) fn quoted(path: &Path) -> String {
     let text = path.display().to_string();
     let plain = text
         .chars()
@@ -246,6 +262,7 @@ mod tests {
                 ),
             ],
             default_pools: true,
+            kept: None,
             kubeconfig: Some(&target),
             context: "mullion",
             colours: false,

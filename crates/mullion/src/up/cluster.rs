@@ -1,10 +1,13 @@
 //! Starting and stopping a cluster: the order of things, and nothing half-started when one of them fails.
 //!
+//! A cluster that is kept on disk goes on as it was: its objects, its cloud and its authority come back, and what a cluster begins with is
+//! made only if it was not before.
+//!
 //! The port is taken and the kubeconfig written before any controller runs; the API server answers first, then the cluster is filled, then
 //! controllers, kubelets and the provisioner start. Stopping goes the other way.
 
 use std::{
-    net::{Ipv4Addr, SocketAddr},
+    net::{IpAddr, Ipv4Addr, SocketAddr},
     sync::Arc,
     time::Duration,
 };
@@ -13,8 +16,8 @@ use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Node;
 use kube::Client;
 use mullion_api::labels;
-use mullion_apiserver::{ApiServer, Config, Tls, admission::User};
-use mullion_cloud::{Clock, LaunchRequest, sim::SimulatedEc2};
+use mullion_apiserver::{ApiServer, Config, Tls, admission::User, store::Notes};
+use mullion_cloud::{Clock, Instance, LaunchRequest, sim::SimulatedEc2};
 use mullion_controllers::{
     Context, cluster_role_aggregation, gc, kubelet, namespace, node_lifecycle, pdb, podgc, quota,
     scheduler, service, serviceaccount, state::SharedState, volume_protection, volumes, workloads,
@@ -25,11 +28,19 @@ use tokio_util::sync::CancellationToken;
 use super::{
     karpenter, logs::SimulatedLogs, plan::Plan, setup, story, windows_addresses::WindowsAddresses,
 };
-use crate::{certs::Certs, failure::Failure, kubeconfig};
+use crate::{
+    certs::Certs,
+    clusters::{
+        keep,
+        running::{self, Announced, Record},
+    },
+    failure::Failure,
+    kubeconfig,
+};
 
 /// EKS's range of cluster addresses for a VPC in 10.0.0.0/16, and the address of the `kubernetes` Service in it.
 const SERVICE_CIDR: &str = "172.20.0.0/16";
-const SERVICE_IP: Ipv4Addr = Ipv4Addr::new(172, 20, 0, 1);
+const SERVICE_IP: IpAddr = IpAddr::V4(Ipv4Addr::new(172, 20, 0, 1));
 /// How long the nodes of the node groups may take until the cluster is announced without them.
 const NODES_PATIENCE: Duration = Duration::from_secs(15);
 /// How long stopping may take.
@@ -45,6 +56,10 @@ pub(crate) struct Cluster {
     pub(crate) api_ready_in: Duration,
     /// Its certificates.
     pub(crate) certs: Certs,
+    /// Whether it goes on from an earlier start.
+    pub(crate) resumed: bool,
+    server: Arc<ApiServer>,
+    announced: Option<Announced>,
     context: Context,
     stop_serving: CancellationToken,
     serving: JoinHandle<std::io::Result<()>>,
@@ -55,13 +70,19 @@ impl Cluster {
     pub(crate) async fn start(mut plan: Plan) -> Result<Cluster, Failure> {
         let began = Instant::now();
         let clock = Clock::starting_at(Timestamp::now());
-        let (ec2, orders) = plan.cloud(clock.clone())?;
+        let store = keep::open(plan.directory.as_deref(), plan.fresh, clock.now())?;
+        let notes = store.notes().clone();
+        plan.go_on(&notes)?;
+        let resumed = keep::is_filled(&notes);
+        let (ec2, orders) = plan.cloud(clock.clone(), &notes)?;
         let (listener, address) = plan.port.bind().await?;
-        let certs = Certs::generate(clock.now(), SERVICE_IP)
+        keep::set_port(&notes, address.port());
+        let certs = keep::authority(&notes, clock.now())
+            .and_then(|authority| authority.issue(clock.now(), SERVICE_IP))
             .map_err(|error| Failure::run(format!("certificates cannot be made: {error}")))?;
 
         let logs = SimulatedLogs::default();
-        let server = ApiServer::new(Config {
+        let config = Config {
             clock: Arc::new({
                 let clock = clock.clone();
                 move || clock.now()
@@ -77,7 +98,8 @@ impl Cluster {
             admission: vec![Arc::new(WindowsAddresses)],
             logs: Some(Arc::new(logs.clone())),
             ..Config::default()
-        });
+        };
+        let server = ApiServer::with_store(config, store).await;
         let tls = Tls::from_pem(
             certs.server.cert.as_bytes(),
             certs.server.key.as_bytes(),
@@ -89,17 +111,26 @@ impl Cluster {
             ))
         })?;
         plan.kubeconfig = plan.kubeconfig.map(|target| target.free(address.port()));
+        let mut announced = None;
         if let Some(target) = &plan.kubeconfig {
             let server = format!("https://{address}");
             kubeconfig::write(
                 target,
                 &kubeconfig::Cluster {
-                    name: &plan.spec.name,
+                    name: &plan.name,
                     server: &server,
                     certs: &certs,
                 },
             )?;
             tracing::info!("kubeconfig written to {}", target.path().display());
+            announced = running::announce(&Record {
+                name: plan.name.clone(),
+                pid: std::process::id(),
+                server,
+                kubeconfig: Some(target.path().to_owned()),
+                directory: plan.directory.clone(),
+                started: clock.now(),
+            });
         }
         let stop_serving = CancellationToken::new();
         let serving = tokio::spawn({
@@ -116,11 +147,14 @@ impl Cluster {
             address,
             api_ready_in,
             certs,
+            resumed,
+            server,
+            announced,
             context,
             stop_serving,
             serving,
         };
-        match cluster.populate(&client, &ec2, orders, logs).await {
+        match cluster.populate(&client, &ec2, orders, logs, &notes).await {
             Ok(()) => Ok(cluster),
             Err(failure) => {
                 cluster.stop().await;
@@ -135,18 +169,22 @@ impl Cluster {
         ec2: &SimulatedEc2,
         orders: Vec<LaunchRequest>,
         logs: SimulatedLogs,
+        notes: &Notes,
     ) -> Result<(), Failure> {
         let context = &self.context;
         let windows = self.plan.default_pools || self.plan.spec.has_windows();
-        setup::fill(
-            client,
-            &setup::Wanted {
-                windows,
-                pools: self.plan.default_pools,
-            },
-        )
-        .await?;
-        let nodes = orders.len();
+        let wanted = setup::Wanted {
+            windows,
+            pools: self.plan.default_pools,
+        };
+        // What was there at the first start may have been changed or deleted since.
+        let orders = match self.resumed {
+            true => Vec::new(),
+            false => {
+                setup::fill(client, &wanted).await?;
+                orders
+            }
+        };
         for order in orders {
             let group = order.tags.get(labels::EKSCTL_NODEGROUP).cloned();
             ec2.provide(order).map_err(|error| {
@@ -157,6 +195,9 @@ impl Cluster {
                 .hint("lower its desiredCapacity, or spread it over more availabilityZones")
             })?;
         }
+        keep::set_filled(notes);
+        let booted = |instance: &Arc<Instance>| instance.state.is_alive() && instance.booted;
+        let nodes = ec2.instances().iter().filter(|i| booted(i)).count();
         for pattern in &self.plan.exhausted {
             ec2.exhaust(pattern.clone());
         }
@@ -202,14 +243,17 @@ impl Cluster {
 
     /// Stops controllers first, then the API server; gives up waiting after a while.
     pub(crate) async fn stop(self) {
+        let serving = self.serving;
         let orderly = async {
             self.context.stop().await;
             self.stop_serving.cancel();
             // A panic in there has been reported; stopping goes on.
-            let _ = self.serving.await;
+            let _ = serving.await;
         };
         // Whoever does not end in time is ended with the process.
         let _ = tokio::time::timeout(STOP_PATIENCE, orderly).await;
+        let _ = tokio::time::timeout(STOP_PATIENCE, self.server.close()).await;
+        drop(self.announced);
     }
 }
 

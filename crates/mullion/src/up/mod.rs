@@ -18,6 +18,7 @@ use tokio::signal;
 
 use crate::{cli::UpArgs, failure::Failure, out};
 
+pub(crate) use self::banner::quoted;
 use self::{cluster::Cluster, plan::Plan};
 
 /// Runs a cluster until it is interrupted; a second interrupt ends the process at once.
@@ -39,7 +40,7 @@ pub(crate) async fn run(args: UpArgs) -> Result<(), Failure> {
 
 /// Resolves at the first interrupt; the second ends the process. Signals are waited for on a thread of their own, so that they are heard
 /// whatever the cluster's tasks are doing.
-async fn interrupts() -> Result<(), Failure> {
+pub(crate) async fn interrupts() -> Result<(), Failure> {
     let failed =
         |error: std::io::Error| Failure::run(format!("signals cannot be waited for: {error}"));
     let (first, heard) = tokio::sync::oneshot::channel();

@@ -10,6 +10,7 @@ use mullion_api::{
     ami::AmiFamily,
     eksctl::{self, KubernetesVersion, NodeGroup},
 };
+use mullion_apiserver::store::Notes;
 use mullion_cloud::{
     LaunchRequest, Speed, catalogue, node_group,
     sim::{self, CapacityPattern, ParsePatternError, SimulatedEc2},
@@ -20,6 +21,7 @@ use tokio::net::TcpListener;
 use super::{images, scheduler_config};
 use crate::{
     cli::UpArgs,
+    clusters::{Chosen, keep},
     failure::{self, Failure},
     kubeconfig::Target,
 };
@@ -58,10 +60,18 @@ const EXAMPLES: [(&str, &str); 11] = [
 
 /// A cluster to be started.
 pub(crate) struct Plan {
+    /// What the cluster is called on this machine: in `mullion list`, and its context in the kubeconfig.
+    pub(crate) name: String,
+    /// Where it is kept; `None` keeps nothing.
+    pub(crate) directory: Option<PathBuf>,
+    /// Whether what was kept is forgotten first.
+    pub(crate) fresh: bool,
     /// Name, region, version, node groups.
     pub(crate) spec: eksctl::Cluster,
     /// The file it was read from.
     pub(crate) file: Option<PathBuf>,
+    /// The text of that file.
+    pub(crate) config: String,
     /// Whether the default NodePools are made.
     pub(crate) default_pools: bool,
     /// Port to listen on.
@@ -85,6 +95,8 @@ pub(crate) struct Plan {
 pub(crate) enum Port {
     /// 6443, or the next free one.
     Usual,
+    /// That of the last start, or as [`Port::Usual`].
+    Again(u16),
     /// This one; 0 is any free one.
     Exactly(u16),
 }
@@ -93,13 +105,22 @@ impl Plan {
     /// Reads what the flags name.
     pub(crate) fn from_args(args: UpArgs) -> Result<Plan, Failure> {
         let exhausted = args.insufficient_capacity.iter().map(|text| pattern(text));
+        let chosen = Chosen {
+            name: args.name,
+            directory: args.data_dir,
+        };
+        let (spec, config) = match &args.config {
+            Some(path) => read(path)?,
+            None => (default_spec(), String::new()),
+        };
         Ok(Plan {
+            directory: chosen.directory()?,
+            name: chosen.name.unwrap_or_else(|| spec.name.clone()),
+            fresh: args.fresh,
             exhausted: exhausted.collect::<Result<_, _>>()?,
             default_pools: args.config.is_none(),
-            spec: match &args.config {
-                Some(path) => read(path)?,
-                None => default_spec(),
-            },
+            spec,
+            config,
             file: args.config,
             port: args.port.map_or(Port::Usual, Port::Exactly),
             kubeconfig: Some(Target::resolve(args.kubeconfig, args.merge)?),
@@ -110,16 +131,60 @@ impl Plan {
         })
     }
 
-    /// The simulated cloud and the orders for the instances that are there from the beginning.
+    /// Takes what a kept cluster was made from, or notes it for a new one; and its port, unless another one is asked for.
+    pub(crate) fn go_on(&mut self, notes: &Notes) -> Result<(), Failure> {
+        if let (Port::Usual, Some(port)) = (self.port, keep::port(notes)) {
+            self.port = Port::Again(port);
+        }
+        let Some(config) = keep::config(notes) else {
+            keep::set_config(notes, self.config.clone());
+            return Ok(());
+        };
+        let kept = match config.as_str() {
+            "" => default_spec(),
+            text => {
+                eksctl::Cluster::from_yaml(text).map_err(|error| config_failure(None, &error))?
+            }
+        };
+        if let Some(file) = self.file.as_ref().filter(|_| kept != self.spec) {
+            return Err(Failure::input(format!(
+                "cluster {} was made from another config than {}",
+                self.name,
+                file.display()
+            ))
+            .hint("leave --config out to go on with it, or start anew with --fresh"));
+        }
+        self.default_pools = config.is_empty();
+        self.spec = kept;
+        self.config = config;
+        Ok(())
+    }
+
+    /// The simulated cloud, as it was if it is kept, and the orders for the instances that are there from the beginning.
     pub(crate) fn cloud(
         &self,
         clock: mullion_cloud::Clock,
+        notes: &Notes,
     ) -> Result<(SimulatedEc2, Vec<LaunchRequest>), Failure> {
         let config = sim::Config {
             speed: self.speed,
             ..sim::Config::for_cluster(&self.spec)
         };
-        let ec2 = SimulatedEc2::new(config, clock);
+        let ec2 = match &self.directory {
+            None => SimulatedEc2::new(config, clock),
+            Some(directory) => {
+                let ledger = keep::CloudNotes(notes.clone());
+                let saved = ledger.saved();
+                let ec2 = SimulatedEc2::resume(config, clock, Arc::new(ledger), &saved);
+                ec2.map_err(|error| {
+                    Failure::input(format!(
+                        "the simulated cloud in {} cannot go on: {error}",
+                        directory.display()
+                    ))
+                    .hint("use the version of mullion that wrote it, or start anew with --fresh")
+                })?
+            }
+        };
         let orders = node_group::orders(&self.spec, &ec2)
             .map_err(|error| config_failure(self.file.as_deref(), &error))?;
         Ok((ec2, orders))
@@ -137,6 +202,10 @@ impl Port {
                 ))
                 .hint("choose another one with --port N; --port 0 takes any free one")
             })?,
+            Port::Again(port) => match listen(port).await {
+                Ok(listener) => listener,
+                Err(_) => usual().await?,
+            },
             Port::Usual => usual().await?,
         };
         let address = listener
@@ -180,11 +249,13 @@ fn cause(error: &std::io::Error) -> String {
     }
 }
 
-fn read(path: &Path) -> Result<eksctl::Cluster, Failure> {
+fn read(path: &Path) -> Result<(eksctl::Cluster, String), Failure> {
     let text = text_of(path).map_err(|failure| {
         failure.hint("--config takes an eksctl ClusterConfig (eksctl.io/v1alpha5)")
     })?;
-    eksctl::Cluster::from_yaml(&text).map_err(|error| config_failure(Some(path), &error))
+    let spec = eksctl::Cluster::from_yaml(&text);
+    spec.map(|spec| (spec, text))
+        .map_err(|error| config_failure(Some(path), &error))
 }
 
 /// The content of a file that a flag names.

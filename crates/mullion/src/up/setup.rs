@@ -31,8 +31,7 @@ pub(super) async fn fill(client: &Client, wanted: &Wanted) -> Result<(), Failure
     for definition in crds::crds() {
         let name = definition.metadata.name.clone().unwrap_or_default();
         let api: Api<k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition> = Api::all(client.clone());
-        api.create(&PostParams::default(), &definition)
-            .await
+        unless_there(api.create(&PostParams::default(), &definition).await)
             .map_err(|error| failed(&format!("CustomResourceDefinition {name}"), &error))?;
         let established = kube::runtime::wait::await_condition(
             api,
@@ -99,10 +98,17 @@ async fn create(client: &Client, manifest: serde_json::Value) -> Result<(), Fail
         }
         _ => Api::all_with(client.clone(), &resource),
     };
-    api.create(&PostParams::default(), &object)
-        .await
-        .map_err(|error| failed(&what, &error))?;
-    Ok(())
+    unless_there(api.create(&PostParams::default(), &object).await)
+        .map_err(|error| failed(&what, &error))
+}
+
+/// An earlier start may have come this far before its process died.
+fn unless_there<T>(created: Result<T, kube::Error>) -> Result<(), kube::Error> {
+    match created {
+        Ok(_) => Ok(()),
+        Err(kube::Error::Api(status)) if status.reason == "AlreadyExists" => Ok(()),
+        Err(error) => Err(error),
+    }
 }
 
 fn failed(what: &str, error: &kube::Error) -> Failure {

@@ -33,6 +33,7 @@ impl Cluster {
             .args(["up", "--port", "0", "--kubeconfig"])
             .arg(dir.path().join("kubeconfig"))
             .args(args)
+            .env("XDG_STATE_HOME", dir.path().join("state"))
             .current_dir(Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples"))
             .stdout(Stdio::piped())
             .stderr(std::fs::File::create(dir.path().join("stderr")).expect("a file for stderr"))
@@ -82,6 +83,16 @@ impl Cluster {
     /// What the program printed while starting.
     pub(crate) fn banner(&self) -> &str {
         &self.banner
+    }
+
+    /// Runs another command of the program on this machine.
+    pub(crate) fn mullion(&self, args: &[&str]) -> Output {
+        Command::new(env!("CARGO_BIN_EXE_mullion"))
+            .args(args)
+            .env("XDG_STATE_HOME", self.dir.path().join("state"))
+            .current_dir(self.dir.path())
+            .output()
+            .expect("the program starts")
     }
 
     /// Where the kubeconfig is.

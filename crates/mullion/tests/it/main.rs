@@ -3,6 +3,8 @@
 mod cluster;
 mod command_line;
 mod commands;
+mod crash;
+
 mod flows;
 mod import_rules;
 mod kubectl;

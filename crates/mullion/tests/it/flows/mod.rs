@@ -6,4 +6,5 @@ mod mixed_versions;
 mod profiles;
 mod quick_start;
 mod reasons;
+mod restart;
 mod start;

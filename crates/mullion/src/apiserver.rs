@@ -1,0 +1,95 @@
+//! `mullion apiserver`: the API server alone, without controllers, nodes or cloud, until Ctrl-C. What tests of controllers need.
+
+use std::sync::Arc;
+
+use jiff::Timestamp;
+use mullion_apiserver::{ApiServer, Config, Tls, kinds::ServiceRange};
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
+
+use crate::{
+    cli::ApiServerArgs,
+    clusters::{
+        Chosen, keep,
+        running::{self, Record},
+    },
+    failure::Failure,
+    kubeconfig::{self, Target},
+    out,
+    up::{self, plan::Port},
+};
+
+/// Name of the cluster, the user and the context in the kubeconfig.
+const NAME: &str = "apiserver";
+
+/// Runs the server until it is interrupted.
+pub(crate) async fn run(args: ApiServerArgs) -> Result<(), Failure> {
+    let began = Instant::now();
+    let service_cidr: ServiceRange = args.service_cluster_ip_range.parse().map_err(|error| {
+        Failure::input(format!("--service-cluster-ip-range: {error}"))
+            .hint("--service-cluster-ip-range 10.96.0.0/16")
+    })?;
+    let target = Target::resolve(args.kubeconfig, false)?;
+    let chosen = Chosen {
+        name: None,
+        directory: args.data_dir,
+    };
+    let directory = chosen.directory()?;
+    let now = Timestamp::now();
+    let store = keep::open(directory.as_deref(), false, now)?;
+    let port = match (args.port, keep::port(store.notes())) {
+        (Some(port), _) => Port::Exactly(port),
+        (None, Some(port)) => Port::Again(port),
+        (None, None) => Port::Usual,
+    };
+    let (listener, address) = port.bind().await?;
+    keep::set_port(store.notes(), address.port());
+    let service_ip = service_cidr.first();
+    let certs = keep::authority(store.notes(), now)
+        .and_then(|authority| authority.issue(now, service_ip))
+        .map_err(|error| Failure::run(format!("certificates cannot be made: {error}")))?;
+    let tls = Tls::from_pem(
+        certs.server.cert.as_bytes(),
+        certs.server.key.as_bytes(),
+        certs.ca.as_bytes(),
+    )
+    .map_err(|error| Failure::run(format!("the server's certificate cannot be used: {error}")))?;
+    let config = Config {
+        service_cidr,
+        ..Config::default()
+    };
+    let server = ApiServer::with_store(config, store).await;
+    let target = target.free(address.port());
+    let url = format!("https://{address}");
+    let leads_to = kubeconfig::Cluster {
+        name: NAME,
+        server: &url,
+        certs: &certs,
+    };
+    kubeconfig::write(&target, &leads_to)?;
+    let announced = running::announce(&Record {
+        name: NAME.to_owned(),
+        pid: std::process::id(),
+        server: url.clone(),
+        kubeconfig: Some(target.path().to_owned()),
+        directory,
+        started: now,
+    });
+    let stop = CancellationToken::new();
+    let serving = tokio::spawn({
+        let (server, stopped) = (Arc::clone(&server), stop.clone().cancelled_owned());
+        async move { server.serve(listener, tls, stopped).await }
+    });
+    out::line(&format!(
+        "api  {url}  ready in {:.2} s\nexport KUBECONFIG={}\nCtrl-C stops the server.",
+        began.elapsed().as_secs_f64(),
+        up::quoted(target.path())
+    ));
+    up::interrupts().await?;
+    stop.cancel();
+    // A panic in there has been reported; stopping goes on.
+    let _ = serving.await;
+    server.close().await;
+    drop(announced);
+    Ok(())
+}

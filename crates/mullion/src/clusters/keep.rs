@@ -1,0 +1,139 @@
+//! What a cluster keeps on disk beside its objects, and what is said when the directory cannot be used.
+//!
+//! Everything is in the store's notes: the authority, the key of service accounts' tokens, the simulated cloud, the config it was made
+//! from, the port. So one file holds a cluster, and a snapshot of it is whole.
+
+use std::{fmt, path::Path, sync::Arc};
+
+use jiff::Timestamp;
+use mullion_apiserver::{
+    StoreError,
+    store::{Notes, Store, Window, erase},
+};
+use mullion_cloud::sim::{Ledger, Saved};
+
+use crate::{certs::Authority, failure::Failure};
+
+const CA: &str = "pki/ca.crt";
+const CA_KEY: &str = "pki/ca.key";
+const CONFIG: &str = "cluster/config";
+const FILLED: &str = "cluster/filled";
+const PORT: &str = "cluster/port";
+const CLOUD: &str = "cloud/";
+
+/// The store of a cluster: in a directory, or in memory.
+pub(crate) fn open(
+    directory: Option<&Path>,
+    fresh: bool,
+    now: Timestamp,
+) -> Result<Arc<Store>, Failure> {
+    let window = Window::default();
+    let Some(directory) = directory else {
+        return Ok(Arc::new(Store::new(window)));
+    };
+    if fresh {
+        erase(directory).map_err(|error| failure(&error))?;
+    }
+    let store = Store::open(directory, window, now).map_err(|error| failure(&error))?;
+    Ok(Arc::new(store))
+}
+
+/// What a user is told about a directory that cannot be used.
+pub(crate) fn failure(error: &StoreError) -> Failure {
+    let hint = match error {
+        StoreError::InUse { .. } => {
+            "`mullion list` shows what runs; stop it with `mullion down`, or choose another directory with --data-dir DIR"
+        }
+        StoreError::Unwritable { .. } | StoreError::Io { .. } => {
+            "choose a directory that you may write: --data-dir DIR"
+        }
+        StoreError::Full { .. } => {
+            "make room, or choose a directory on another disk: --data-dir DIR"
+        }
+        StoreError::Damaged { .. } => {
+            "go back to a snapshot with `mullion snapshot restore FILE --force`, or start anew with `mullion up --fresh`"
+        }
+        StoreError::Format { .. } => {
+            "use the version of mullion that wrote it, or start anew with `mullion up --fresh`"
+        }
+        StoreError::Occupied { .. } => "--force replaces it",
+        StoreError::Empty { .. } | StoreError::Closed => {
+            "`mullion list` shows the clusters there are"
+        }
+    };
+    Failure::input(error).hint(hint)
+}
+
+/// The authority that is kept, or a new one that is kept from now on.
+pub(crate) fn authority(notes: &Notes, now: Timestamp) -> Result<Authority, rcgen::Error> {
+    if let (Some(pem), Some(key)) = (text(notes, CA), text(notes, CA_KEY)) {
+        return Ok(Authority::from_pem(pem, key));
+    }
+    let authority = Authority::generate(now)?;
+    let (pem, key) = authority.to_pem();
+    notes.put(CA, pem.to_owned());
+    notes.put(CA_KEY, key.to_owned());
+    Ok(authority)
+}
+
+/// The text of the config file that the cluster was made from, empty if it was made without one; none for a new cluster.
+pub(crate) fn config(notes: &Notes) -> Option<String> {
+    text(notes, CONFIG)
+}
+
+/// Notes what a new cluster is made from.
+pub(crate) fn set_config(notes: &Notes, config: String) {
+    notes.put(CONFIG, config);
+}
+
+/// Whether everything that a cluster begins with has been made.
+pub(crate) fn is_filled(notes: &Notes) -> bool {
+    notes.get(FILLED).is_some()
+}
+
+/// Notes that everything has been made that a cluster begins with.
+pub(crate) fn set_filled(notes: &Notes) {
+    notes.put(FILLED, "yes");
+}
+
+/// The port of the last start.
+pub(crate) fn port(notes: &Notes) -> Option<u16> {
+    text(notes, PORT)?.parse().ok()
+}
+
+/// Notes the port.
+pub(crate) fn set_port(notes: &Notes, port: u16) {
+    notes.put(PORT, port.to_string());
+}
+
+fn text(notes: &Notes, key: &str) -> Option<String> {
+    String::from_utf8(notes.get(key)?.to_vec()).ok()
+}
+
+/// The simulated cloud's ledger among the notes.
+pub(crate) struct CloudNotes(pub(crate) Notes);
+
+impl CloudNotes {
+    /// What the process before has left.
+    pub(crate) fn saved(&self) -> Saved {
+        let all = self.0.list(CLOUD).into_iter();
+        all.map(|(key, value)| (key[CLOUD.len()..].to_owned(), value.to_vec()))
+            .collect()
+    }
+}
+
+impl fmt::Debug for CloudNotes {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("CloudNotes")
+    }
+}
+
+impl Ledger for CloudNotes {
+    fn put(&self, key: &str, value: Option<Vec<u8>>) {
+        let key = format!("{CLOUD}{key}");
+        match value {
+            Some(value) => self.0.put(key, value),
+            None => self.0.remove(key),
+        }
+    }
+}

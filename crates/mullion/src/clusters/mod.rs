@@ -1,0 +1,286 @@
+//! The clusters of this machine: `mullion list`, `mullion down`, and where each of them is kept.
+//!
+//! [`running`] knows what runs, [`keep`] what is kept on disk, [`snapshot`] copies one. A cluster with a name has the directory of that
+//! name below the state directory; one that was given a directory has that; one with neither is in memory only.
+
+pub(crate) mod keep;
+pub(crate) mod running;
+pub(crate) mod snapshot;
+
+use std::{
+    path::{Path, PathBuf},
+    time::Duration,
+};
+
+use jiff::{SignedDuration, Timestamp};
+use serde_json::{Value, json};
+
+use crate::{
+    cli::Output,
+    failure::{Failure, file_error},
+    kubeconfig, out,
+};
+
+use self::running::Record;
+
+/// How long a cluster may take to stop.
+const STOP_PATIENCE: Duration = Duration::from_secs(10);
+/// How often it is looked whether it has.
+const STOP_CHECK: Duration = Duration::from_millis(20);
+/// The most letters of a name.
+const MAX_NAME: usize = 63;
+
+/// Where the clusters with a name are.
+fn named_root() -> Result<PathBuf, Failure> {
+    Ok(kubeconfig::state_dir()?.join("mullion").join("clusters"))
+}
+
+/// Which cluster is meant on the command line.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(crate) struct Chosen {
+    /// Its name.
+    pub(crate) name: Option<String>,
+    /// Its directory.
+    pub(crate) directory: Option<PathBuf>,
+}
+
+impl Chosen {
+    /// The directory that is chosen; none if nothing is to be kept.
+    pub(crate) fn directory(&self) -> Result<Option<PathBuf>, Failure> {
+        if let Some(name) = &self.name {
+            check_name(name)?;
+        }
+        match (&self.directory, &self.name) {
+            (Some(directory), _) => Ok(Some(absolute(directory))),
+            (None, Some(name)) => Ok(Some(named_root()?.join(name))),
+            (None, None) => Ok(None),
+        }
+    }
+
+    /// Whether a running cluster is the one that is meant.
+    fn is(&self, record: &Record) -> Result<bool, Failure> {
+        if let Some(directory) = &self.directory {
+            return Ok(record.directory.as_deref() == Some(&absolute(directory)));
+        }
+        Ok(match &self.name {
+            Some(name) => *name == record.name,
+            None => true,
+        })
+    }
+
+    /// How it is called in messages.
+    fn title(&self) -> String {
+        match (&self.directory, &self.name) {
+            (Some(directory), _) => format!("cluster in {}", directory.display()),
+            (None, Some(name)) => format!("cluster {name}"),
+            (None, None) => "cluster".to_owned(),
+        }
+    }
+}
+
+fn absolute(path: &Path) -> PathBuf {
+    std::path::absolute(path).unwrap_or_else(|_| path.to_owned())
+}
+
+/// A name is a directory's name on every system, and fits into a kubeconfig as it is.
+fn check_name(name: &str) -> Result<(), Failure> {
+    let good = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-';
+    let fits = name.len() <= MAX_NAME
+        && name.chars().all(good)
+        && name.starts_with(|c: char| c.is_ascii_alphanumeric())
+        && !name.ends_with('-');
+    if fits {
+        return Ok(());
+    }
+    Err(Failure::input(format!(
+        "--name {name:?}: a name has at most {MAX_NAME} lower-case letters, digits and -, and begins and ends with a letter or digit"
+    ))
+    .hint("--name demo"))
+}
+
+/// `mullion list`.
+pub(crate) fn list(output: Output) -> Result<(), Failure> {
+    let running = running::all();
+    let mut stopped = Vec::new();
+    if let Ok(root) = named_root() {
+        for entry in std::fs::read_dir(&root).into_iter().flatten().flatten() {
+            let directory = entry.path();
+            let runs = running
+                .iter()
+                .any(|record| record.directory.as_deref() == Some(&directory));
+            if !runs && directory.join("state.redb").is_file() {
+                stopped.push((entry.file_name().to_string_lossy().into_owned(), directory));
+            }
+        }
+    }
+    stopped.sort();
+    match output {
+        Output::Json => {
+            let mut all: Vec<Value> = running.iter().map(as_json).collect();
+            all.extend(stopped.iter().map(
+                |(name, directory)| json!({"name": name, "state": "stopped", "directory": directory}),
+            ));
+            out::line(&Value::from(all).to_string());
+        }
+        Output::Text if running.is_empty() && stopped.is_empty() => {
+            out::line("No cluster is running, and none is kept. `mullion up` starts one.");
+        }
+        Output::Text => out::line(&table(&running, &stopped, Timestamp::now())),
+    }
+    Ok(())
+}
+
+fn as_json(record: &Record) -> Value {
+    json!({
+        "name": record.name, "state": "running", "server": record.server, "pid": record.pid,
+        "kubeconfig": record.kubeconfig, "directory": record.directory, "started": record.started,
+    })
+}
+
+fn table(running: &[Record], stopped: &[(String, PathBuf)], now: Timestamp) -> String {
+    let mut rows = vec![["NAME", "STATE", "API", "PID", "AGE", "KEPT IN"].map(str::to_owned)];
+    rows.extend(running.iter().map(|record| {
+        [
+            record.name.clone(),
+            "running".to_owned(),
+            record.server.clone(),
+            record.pid.to_string(),
+            age(now.duration_since(record.started)),
+            match &record.directory {
+                Some(directory) => directory.display().to_string(),
+                None => "memory".to_owned(),
+            },
+        ]
+    }));
+    rows.extend(stopped.iter().map(|(name, directory)| {
+        let [none, nowhere, never] = ["-"; 3].map(str::to_owned);
+        let place = directory.display().to_string();
+        [
+            name.clone(),
+            "stopped".to_owned(),
+            none,
+            nowhere,
+            never,
+            place,
+        ]
+    }));
+    let widths: [usize; 6] = std::array::from_fn(|column| {
+        let lengths = rows.iter().map(|row| row[column].len());
+        lengths.max().unwrap_or(0)
+    });
+    let lines = rows.iter().map(|row| {
+        let cells = row.iter().zip(widths);
+        let line: Vec<String> = cells
+            .map(|(cell, width)| format!("{cell:<width$}"))
+            .collect();
+        line.join("   ").trim_end().to_owned()
+    });
+    lines.collect::<Vec<_>>().join("\n")
+}
+
+fn age(age: SignedDuration) -> String {
+    match age.as_secs().max(0) {
+        seconds @ ..120 => format!("{seconds}s"),
+        seconds @ ..7_200 => format!("{}m", seconds / 60),
+        seconds @ ..172_800 => format!("{}h", seconds / 3_600),
+        seconds => format!("{}d", seconds / 86_400),
+    }
+}
+
+/// `mullion down`: false if nothing ran.
+pub(crate) async fn down(chosen: Chosen) -> Result<bool, Failure> {
+    let mut found = Vec::new();
+    for record in running::all() {
+        if chosen.is(&record)? {
+            found.push(record);
+        }
+    }
+    let record = match found.as_slice() {
+        [] => {
+            out::line(&format!("no {} is running", chosen.title()));
+            return Ok(false);
+        }
+        [record] => record,
+        several => {
+            let names: Vec<&str> = several.iter().map(|record| &*record.name).collect();
+            return Err(Failure::input(format!(
+                "{} clusters are running: {}",
+                several.len(),
+                names.join(", ")
+            ))
+            .hint(
+                "say which one: mullion down NAME, or --data-dir DIR; `mullion list` shows them",
+            ));
+        }
+    };
+    record.terminate()?;
+    let stopped = async {
+        while record.is_running() {
+            tokio::time::sleep(STOP_CHECK).await;
+        }
+    };
+    if tokio::time::timeout(STOP_PATIENCE, stopped).await.is_err() {
+        return Err(Failure::run(format!(
+            "cluster {} (process {}) was told to stop and is still running after {} s",
+            record.name,
+            record.pid,
+            STOP_PATIENCE.as_secs()
+        ))
+        .hint(format!("end the process: kill -9 {}", record.pid)));
+    }
+    out::line(&match &record.directory {
+        Some(directory) => format!(
+            "cluster {} is stopped and kept in {}",
+            record.name,
+            directory.display()
+        ),
+        None => format!("cluster {} is stopped", record.name),
+    });
+    Ok(true)
+}
+
+/// What went wrong with a file, for a failure.
+fn cannot(what: &str, path: &Path, error: &std::io::Error) -> Failure {
+    Failure::input(format!(
+        "{} cannot be {what}: {}",
+        path.display(),
+        file_error(error)
+    ))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_name_is_the_name_of_a_directory_and_of_a_context() {
+        for name in ["demo", "a", "shop-2"] {
+            assert!(check_name(name).is_ok(), "{name}");
+        }
+        for name in ["", "-a", "a-", "A", "a/b", "..", "a.b", &"a".repeat(64)] {
+            assert_eq!(check_name(name).map_err(|f| f.code()), Err(2), "{name}");
+        }
+    }
+
+    #[test]
+    fn the_list_shows_what_runs_and_what_is_kept() {
+        let now = Timestamp::from_second(1_790_000_000).expect("a valid time");
+        let record = |name: &str, seconds, directory: Option<&str>| Record {
+            name: name.into(),
+            pid: 4711,
+            server: "https://127.0.0.1:6443".into(),
+            kubeconfig: None,
+            directory: directory.map(PathBuf::from),
+            started: now - SignedDuration::from_secs(seconds),
+        };
+        let running = [
+            record("mullion", 12, None),
+            record("shop", 9_000, Some("/var/shop")),
+        ];
+        let stopped = [(
+            "old".to_owned(),
+            PathBuf::from("/home/ann/.local/state/mullion/clusters/old"),
+        )];
+        insta::assert_snapshot!(table(&running, &stopped, now));
+    }
+}

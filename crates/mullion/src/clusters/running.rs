@@ -1,0 +1,194 @@
+//! Which clusters run: each leaves a record and holds a lock beside it as long as its process lives.
+//!
+//! The system takes the lock back from a process that dies, however it dies, so a record without a lock is of nobody and is removed by
+//! whoever finds it.
+
+use std::{
+    fs::{self, File, OpenOptions, TryLockError},
+    io,
+    path::{Path, PathBuf},
+};
+
+use jiff::Timestamp;
+use serde::{Deserialize, Serialize};
+
+use crate::{failure::Failure, kubeconfig};
+
+/// A running cluster.
+#[derive(Clone, Debug, Deserialize, Serialize)]
+pub(crate) struct Record {
+    /// Its name.
+    pub(crate) name: String,
+    /// Its process.
+    pub(crate) pid: u32,
+    /// `https://127.0.0.1:6443`.
+    pub(crate) server: String,
+    /// What leads to it.
+    pub(crate) kubeconfig: Option<PathBuf>,
+    /// Where it is kept; none if in memory only.
+    pub(crate) directory: Option<PathBuf>,
+    /// When it was started.
+    pub(crate) started: Timestamp,
+}
+
+/// A record that is there as long as this is.
+#[derive(Debug)]
+pub(crate) struct Announced {
+    record: PathBuf,
+    lock: PathBuf,
+    _held: File,
+}
+
+impl Drop for Announced {
+    fn drop(&mut self) {
+        // What cannot be removed now is removed by the next one who looks.
+        let _ = fs::remove_file(&self.record);
+        let _ = fs::remove_file(&self.lock);
+    }
+}
+
+fn place() -> Option<PathBuf> {
+    Some(
+        kubeconfig::state_dir()
+            .ok()?
+            .join("mullion")
+            .join("running"),
+    )
+}
+
+fn paths(place: &Path, pid: u32) -> (PathBuf, PathBuf) {
+    (
+        place.join(format!("{pid}.json")),
+        place.join(format!("{pid}.lock")),
+    )
+}
+
+/// Lets others find a cluster. One that cannot be found works all the same.
+pub(crate) fn announce(record: &Record) -> Option<Announced> {
+    let announced = place().map(|place| try_announce(&place, record));
+    match announced? {
+        Ok(announced) => Some(announced),
+        Err(error) => {
+            tracing::warn!(%error, "`mullion list` and `mullion down` will not know this cluster");
+            None
+        }
+    }
+}
+
+fn try_announce(place: &Path, record: &Record) -> io::Result<Announced> {
+    fs::create_dir_all(place)?;
+    let (path, lock) = paths(place, record.pid);
+    let held = File::create(&lock)?;
+    held.try_lock()?;
+    let text = serde_json::to_vec(record)?;
+    fs::write(&path, text)?;
+    Ok(Announced {
+        record: path,
+        lock,
+        _held: held,
+    })
+}
+
+/// Every running cluster, by name.
+pub(crate) fn all() -> Vec<Record> {
+    let Some(place) = place() else {
+        return Vec::new();
+    };
+    let mut found = all_in(&place);
+    found.sort_by(|a, b| (&a.name, a.started).cmp(&(&b.name, b.started)));
+    found
+}
+
+fn all_in(place: &Path) -> Vec<Record> {
+    let entries = fs::read_dir(place).into_iter().flatten().flatten();
+    let mut found = Vec::new();
+    for path in entries.map(|entry| entry.path()) {
+        if path.extension().is_none_or(|extension| extension != "json") {
+            continue;
+        }
+        let lock = path.with_extension("lock");
+        if !is_held(&lock) {
+            let _ = fs::remove_file(&path);
+            let _ = fs::remove_file(&lock);
+            continue;
+        }
+        let record = fs::read(&path)
+            .ok()
+            .and_then(|text| serde_json::from_slice(&text).ok());
+        found.extend::<Option<Record>>(record);
+    }
+    found
+}
+
+/// Whether a process holds a lock.
+fn is_held(lock: &Path) -> bool {
+    let Ok(file) = OpenOptions::new().read(true).write(true).open(lock) else {
+        return false;
+    };
+    matches!(file.try_lock(), Err(TryLockError::WouldBlock))
+}
+
+impl Record {
+    /// Whether it still runs.
+    pub(crate) fn is_running(&self) -> bool {
+        place().is_some_and(|place| is_held(&paths(&place, self.pid).1))
+    }
+
+    /// Tells the process to stop.
+    #[cfg(unix)]
+    pub(crate) fn terminate(&self) -> Result<(), Failure> {
+        use rustix::process::{Pid, Signal, kill_process};
+        let pid = i32::try_from(self.pid).ok().and_then(Pid::from_raw);
+        let sent = pid.map(|pid| kill_process(pid, Signal::TERM));
+        match sent {
+            Some(Ok(())) => Ok(()),
+            // It has ended meanwhile.
+            Some(Err(rustix::io::Errno::SRCH)) | None => Ok(()),
+            Some(Err(error)) => Err(Failure::run(format!(
+                "cluster {} (process {}) cannot be told to stop: {error}",
+                self.name, self.pid
+            ))
+            .hint("stop it as the user who started it, with Ctrl-C where it runs")),
+        }
+    }
+
+    /// Tells the process to stop.
+    #[cfg(not(unix))]
+    pub(crate) fn terminate(&self) -> Result<(), Failure> {
+        Err(Failure::input(format!(
+            "cluster {} (process {}) cannot be stopped from here on this system",
+            self.name, self.pid
+        ))
+        .hint("press Ctrl-C where it runs"))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_record_is_there_as_long_as_its_process() {
+        let place = tempfile::tempdir().expect("a directory");
+        let record = Record {
+            name: "demo".into(),
+            pid: 4711,
+            server: "https://127.0.0.1:1".into(),
+            kubeconfig: None,
+            directory: None,
+            started: Timestamp::UNIX_EPOCH,
+        };
+        let announced = try_announce(place.path(), &record).expect("it can be written");
+        let found = all_in(place.path());
+        assert_eq!((found.len(), &*found[0].name), (1, "demo"));
+        drop(announced);
+        assert!(all_in(place.path()).is_empty());
+        // One that was killed leaves its files, without a lock.
+        let (path, lock) = paths(place.path(), 1);
+        fs::write(&path, serde_json::to_vec(&record).expect("JSON")).expect("writable");
+        fs::write(&lock, "").expect("writable");
+        assert!(all_in(place.path()).is_empty());
+        let left = fs::read_dir(place.path()).expect("readable").count();
+        assert_eq!(left, 0);
+    }
+}

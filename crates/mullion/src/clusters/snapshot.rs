@@ -1,0 +1,163 @@
+//! `mullion snapshot`: a file that holds a whole cluster, taken while it runs or not, and a cluster made from such a file.
+//!
+//! A file gets its name only when it is whole and its checksum is right. It holds the cluster's keys, so only its owner may read it.
+
+use std::{
+    fs::{self, File, OpenOptions},
+    io::{self, BufReader, Write},
+    path::{Path, PathBuf},
+};
+
+use futures::AsyncReadExt;
+use http::Request;
+use kube::{
+    Client,
+    config::{KubeConfigOptions, Kubeconfig},
+};
+use mullion_apiserver::store::{CopyError, StoreError, check_copy, restore_copy};
+
+use super::{
+    Chosen, cannot, keep,
+    running::{self, Record},
+};
+use crate::{failure::Failure, out};
+
+/// Writes a cluster to a file.
+pub(crate) async fn save(file: PathBuf, chosen: Chosen) -> Result<(), Failure> {
+    let mut running = Vec::new();
+    for record in running::all() {
+        if chosen.is(&record)? {
+            running.push(record);
+        }
+    }
+    let part = file.with_extension("part");
+    let written = match (running.as_slice(), chosen.directory()?) {
+        ([record], _) => from_running(record, &part).await,
+        ([], Some(directory)) => from_stopped(&directory, &part),
+        ([], None) => Err(Failure::input("no cluster is running").hint(
+            "name one that is kept: --name NAME, or --data-dir DIR; `mullion list` shows them",
+        )),
+        (several, _) => Err(
+            Failure::input(format!("{} clusters are running", several.len()))
+                .hint("say which one: --name NAME, or --data-dir DIR; `mullion list` shows them"),
+        ),
+    };
+    let kept = written.and_then(|()| {
+        let whole = File::open(&part).map_err(|error| cannot("read", &part, &error))?;
+        check_copy(BufReader::new(whole)).map_err(|error| {
+            Failure::run(format!("the snapshot was cut short: {error}"))
+                .hint("is the cluster still running? `mullion list` says so")
+        })?;
+        fs::rename(&part, &file).map_err(|error| cannot("written", &file, &error))
+    });
+    if let Err(failure) = kept {
+        // It has no name that anybody asked for.
+        let _ = fs::remove_file(&part);
+        return Err(failure);
+    }
+    let bytes = fs::metadata(&file).map_or(0, |meta| meta.len());
+    out::line(&format!(
+        "{} holds the cluster, {:.1} MB. It contains the cluster's keys: keep it private.",
+        file.display(),
+        bytes as f64 / 1e6
+    ));
+    Ok(())
+}
+
+/// Asks the running process for a copy.
+async fn from_running(record: &Record, to: &Path) -> Result<(), Failure> {
+    let failed = |why: &dyn std::fmt::Display| {
+        Failure::run(format!(
+            "cluster {} at {} gives no snapshot: {why}",
+            record.name, record.server
+        ))
+    };
+    let Some(path) = &record.kubeconfig else {
+        return Err(failed(&"it has no kubeconfig"));
+    };
+    let config = Kubeconfig::read_from(path).map_err(|error| failed(&error))?;
+    let options = KubeConfigOptions {
+        context: Some(record.name.clone()),
+        ..KubeConfigOptions::default()
+    };
+    let config = kube::Config::from_custom_kubeconfig(config, &options).await;
+    let client = Client::try_from(config.map_err(|error| failed(&error))?);
+    let client = client.map_err(|error| failed(&error))?;
+    let request = Request::get("/snapshot").body(Vec::new());
+    let request = request.map_err(|error| failed(&error))?;
+    let stream = client.request_stream(request).await;
+    let mut stream = std::pin::pin!(stream.map_err(|error| match error {
+        kube::Error::Api(status) => failed(&status.message),
+        error => failed(&error),
+    })?);
+    let mut file = private(to)?;
+    let mut buffer = vec![0; 1 << 16];
+    loop {
+        let read = stream.read(&mut buffer).await;
+        let read = read.map_err(|error| failed(&error))?;
+        if read == 0 {
+            break;
+        }
+        file.write_all(&buffer[..read])
+            .map_err(|error| cannot("written", to, &error))?;
+    }
+    file.sync_all()
+        .map_err(|error| cannot("written", to, &error))
+}
+
+/// Reads a directory that nobody uses.
+fn from_stopped(directory: &Path, to: &Path) -> Result<(), Failure> {
+    if !directory.join("state.redb").is_file() {
+        let directory = directory.to_owned();
+        return Err(keep::failure(&StoreError::Empty { directory }));
+    }
+    let store = keep::open(Some(directory), false, jiff::Timestamp::now())?;
+    let mut file = private(to)?;
+    store
+        .copy_to(&mut file)
+        .map_err(|error| copy_failure(&error, to))?;
+    file.sync_all()
+        .map_err(|error| cannot("written", to, &error))
+}
+
+/// Makes a cluster from a file.
+pub(crate) fn restore(file: PathBuf, chosen: Chosen, force: bool) -> Result<(), Failure> {
+    let Some(directory) = chosen.directory()? else {
+        return Err(
+            Failure::input("it is not said which cluster is to be restored").hint(
+                "--name NAME makes it the cluster of that name, --data-dir DIR puts it there",
+            ),
+        );
+    };
+    let open = || File::open(&file).map_err(|error| cannot("read", &file, &error));
+    check_copy(BufReader::new(open()?)).map_err(|error| copy_failure(&error, &file))?;
+    restore_copy(open()?, &directory, force).map_err(|error| copy_failure(&error, &file))?;
+    let how = match (&chosen.directory, &chosen.name) {
+        (None, Some(name)) => format!("--name {name}"),
+        _ => format!("--data-dir {}", directory.display()),
+    };
+    out::line(&format!(
+        "{} holds the cluster of {} again. Start it: mullion up {how}",
+        directory.display(),
+        file.display()
+    ));
+    Ok(())
+}
+
+fn copy_failure(error: &CopyError, file: &Path) -> Failure {
+    match error {
+        CopyError::Store(error) => keep::failure(error),
+        error @ CopyError::Malformed(_) => Failure::input(format!("{}: {error}", file.display()))
+            .hint("`mullion snapshot save FILE` writes one"),
+        error => Failure::run(format!("{}: {error}", file.display())),
+    }
+}
+
+fn private(path: &Path) -> Result<File, Failure> {
+    let mut options = OpenOptions::new();
+    options.write(true).create(true).truncate(true);
+    #[cfg(unix)]
+    std::os::unix::fs::OpenOptionsExt::mode(&mut options, 0o600);
+    let opened: io::Result<File> = options.open(path);
+    opened.map_err(|error| cannot("written", path, &error))
+}
