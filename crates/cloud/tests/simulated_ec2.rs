@@ -458,10 +458,10 @@ async fn the_next_process_finds_every_instance_as_it_was_and_goes_on_with_it() {
     let state = ec2.instance(&booted.id).unwrap().state;
     assert_eq!(state, InstanceState::Terminated, "its end goes on as well");
     let mut addresses = BTreeSet::from([booting.private_ip]);
-    let mut ids = BTreeSet::from([booted.id, ended.id, booting.id]);
+    let mut ids = BTreeSet::from([&booted, &ended, &booting].map(|i| i.id.clone()));
     for token in ["a", "b", "c", "d"] {
         let new = launch(&ec2, token, WINDOWS).await;
-        assert!(addresses.insert(new.private_ip) && ids.insert(new.id));
+        assert!(addresses.insert(new.private_ip) && ids.insert(new.id.clone()));
     }
     assert!(!addresses.contains(&address));
 }

@@ -1,9 +1,9 @@
 //! `mullion apiserver`: the API server alone, without controllers, nodes or cloud, until Ctrl-C. What tests of controllers need.
 
-use std::sync::Arc;
+use std::{path::Path, sync::Arc};
 
 use jiff::Timestamp;
-use mullion_apiserver::{ApiServer, Config, Tls, kinds::ServiceRange};
+use mullion_apiserver::{ApiServer, Config, StaticTokens, Tls, kinds::ServiceRange};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
@@ -13,7 +13,7 @@ use crate::{
         Chosen, keep,
         running::{self, Record},
     },
-    failure::Failure,
+    failure::{Failure, file_error},
     kubeconfig::{self, Target},
     out,
     up::{self, plan::Port},
@@ -29,6 +29,10 @@ pub(crate) async fn run(args: ApiServerArgs) -> Result<(), Failure> {
         Failure::input(format!("--service-cluster-ip-range: {error}"))
             .hint("--service-cluster-ip-range 10.96.0.0/16")
     })?;
+    let tokens = match &args.token_auth_file {
+        Some(path) => tokens(path)?,
+        None => StaticTokens::default(),
+    };
     let target = Target::resolve(args.kubeconfig, false)?;
     let chosen = Chosen {
         name: None,
@@ -56,6 +60,7 @@ pub(crate) async fn run(args: ApiServerArgs) -> Result<(), Failure> {
     .map_err(|error| Failure::run(format!("the server's certificate cannot be used: {error}")))?;
     let config = Config {
         service_cidr,
+        tokens,
         ..Config::default()
     };
     let server = ApiServer::with_store(config, store).await;
@@ -92,4 +97,15 @@ pub(crate) async fn run(args: ApiServerArgs) -> Result<(), Failure> {
     server.close().await;
     drop(announced);
     Ok(())
+}
+
+/// The tokens of a file.
+fn tokens(path: &Path) -> Result<StaticTokens, Failure> {
+    let hint = "a line is: token,user,uid,\"group1,group2\"";
+    let text = std::fs::read_to_string(path).map_err(|error| {
+        let why = file_error(&error);
+        Failure::input(format!("{} cannot be read: {why}", path.display())).hint(hint)
+    })?;
+    StaticTokens::from_csv(&text)
+        .map_err(|error| Failure::input(format!("{}: {error}", path.display())).hint(hint))
 }

@@ -213,6 +213,10 @@ pub(crate) struct ApiServerArgs {
     #[arg(long, value_name = "PATH")]
     pub(crate) kubeconfig: Option<PathBuf>,
 
+    /// Users by their tokens, as kube-apiserver reads them: a line `token,user,uid,"group1,group2"` each
+    #[arg(long, value_name = "FILE")]
+    pub(crate) token_auth_file: Option<PathBuf>,
+
     /// The range that Services get their addresses from
     #[arg(long, value_name = "CIDR", default_value = "10.96.0.0/16")]
     pub(crate) service_cluster_ip_range: String,

@@ -353,3 +353,45 @@ fn the_window_drops_its_oldest_events_when_old_versions_take_too_many_bytes() {
     );
     assert_eq!(collection.len(), 3);
 }
+
+/// How many pieces of memory a hundred writes take.
+fn allocations(collection: &Arc<Collection>) -> u64 {
+    let write = |data| {
+        let put = Write::Put {
+            namespace: 0,
+            name: 0,
+            data,
+        };
+        run(collection, &put);
+    };
+    write(0);
+    allocation_counter::measure(|| (0..100).for_each(write)).count_total
+}
+
+#[test]
+fn watchers_that_do_not_read_cost_a_writer_nothing() {
+    let alone = allocations(&store(10_000).1);
+    let (_, collection) = store(10_000);
+    let slow: Vec<Cursor> = (0..500)
+        .map(|_| Cursor::new(collection.clone(), collection.revision()).unwrap())
+        .collect();
+    assert_eq!(allocations(&collection), alone);
+    drop(slow);
+}
+
+#[test]
+fn a_write_costs_the_same_among_few_objects_and_among_many() {
+    let few = allocations(&store(10_000).1);
+    let (_, collection) = store(10_000);
+    for name in 0..20_000 {
+        let key = Key::new(Some("n9"), &format!("o{name}"));
+        let create = Change::Create(key.clone(), draft(&collection, EventType::Added, &key, 1));
+        commit(&collection, create).unwrap();
+    }
+    let many = allocations(&collection);
+    // Of the window, which is full by now, each write lets one event go.
+    assert!(
+        many <= few + 110,
+        "{few} allocations at first, {many} among 20,000"
+    );
+}

@@ -113,10 +113,7 @@ async fn write(
             let known = book.known.entry(name.clone()).or_default();
             let now = known.acknowledged;
             let next = match now {
-                Some(number) if turn % 5 == 0 => {
-                    let _ = number;
-                    None
-                }
+                Some(_) if turn.is_multiple_of(5) => None,
                 Some(number) => Some(number + 1),
                 None => Some(turn),
             };
