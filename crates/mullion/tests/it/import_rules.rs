@@ -76,6 +76,7 @@ const ENGINE_MAY_USE: &[&str] = &[
     "indexmap",
     "rustc-hash",
     "serde",
+    "smallvec",
     "thiserror",
 ];
 

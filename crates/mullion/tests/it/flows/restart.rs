@@ -108,6 +108,15 @@ fn a_cluster_with_a_name_goes_on_after_it_was_killed() {
 fn a_snapshot_brings_a_cluster_back_to_what_it_was() {
     let cluster = Cluster::start(ARGS);
     cluster.kubectl(&["create", "configmap", "kept", "--from-literal=a=b"]);
+    // What changes by itself after the copy cannot be compared with it.
+    cluster.kubectl(&[
+        "rollout",
+        "status",
+        "-n",
+        "karpenter",
+        "deployment/karpenter",
+        "--timeout=120s",
+    ]);
     let before = everything(&cluster);
     let said = cluster.mullion(&["snapshot", "save", "demo.snapshot"]);
     assert!(said.status.success(), "{}", text(&said.stderr));
