@@ -36,6 +36,10 @@ use serde_json::{Value, json};
 use objects::{Node, Pod, World};
 use random::{Case, Random};
 
+/// Small objects come and go by the thousand in each comparison.
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
 const CLUSTERS: u64 = 200_000;
 
 /// The answer by the slow rules, in the form of the recorded ones.
@@ -195,8 +199,8 @@ fn fast(case: &Case, os: bool) -> Value {
     value
 }
 
-fn read<T: serde::de::DeserializeOwned>(value: &Value) -> T {
-    serde_json::from_value(value.clone()).expect("an object of the model")
+fn read<'v, T: serde::Deserialize<'v>>(value: &'v Value) -> T {
+    T::deserialize(value).expect("an object of the model")
 }
 
 fn differs(case: &Case, os: bool) -> bool {

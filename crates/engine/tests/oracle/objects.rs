@@ -324,6 +324,6 @@ impl World {
     }
 }
 
-pub(crate) fn read<T: serde::de::DeserializeOwned>(value: &serde_json::Value) -> T {
-    serde_json::from_value(value.clone()).expect("a Kubernetes object")
+pub(crate) fn read<'v, T: serde::Deserialize<'v>>(value: &'v serde_json::Value) -> T {
+    T::deserialize(value).expect("a Kubernetes object")
 }
