@@ -1,20 +1,23 @@
 //! Controller references: whose object is it, and may this controller take it or must it let go?
 //!
-//! The decision ([`claim`]) is pure; [`Claimer`] carries it out. An owner only adopts after a live read has shown that
+//! The decision ([`claim`]) is pure; [`claim_from`] carries it out. An owner only adopts after a live read has shown that
 //! it still exists and is not being deleted, so that garbage collection and adoption never fight.
 
 use std::{fmt::Debug, sync::Arc};
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{LabelSelector, OwnerReference};
 use kube::{
-    Api, Resource, ResourceExt,
+    Api, Client, Resource, ResourceExt,
     api::{Patch, PatchParams},
-    core::{Selector, SelectorExt},
+    core::{NamespaceResourceScope, Selector, SelectorExt},
 };
 use serde::de::DeserializeOwned;
 use serde_json::json;
 
-use crate::api_error;
+use crate::{
+    Informer, api_error,
+    informers::{BY_CONTROLLER, orphans_of},
+};
 
 /// The reference to the controller of `object`.
 pub fn controller_of<K: Resource>(object: &K) -> Option<&OwnerReference> {
@@ -50,7 +53,7 @@ pub fn selector(selector: Option<&LabelSelector>) -> Option<Selector> {
 
 /// What an owner does about an object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Claim {
+enum Claim {
     /// It is the owner's already.
     Own,
     /// Nobody controls it and it matches: the owner takes it.
@@ -62,7 +65,7 @@ pub enum Claim {
 }
 
 /// Decides about one object (`ControllerRefManager.ClaimObject`).
-pub fn claim<O: Resource, K: Resource>(owner: &O, selector: &Selector, object: &K) -> Claim {
+fn claim<O: Resource, K: Resource>(owner: &O, selector: &Selector, object: &K) -> Claim {
     let owner_deleting = owner.meta().deletion_timestamp.is_some();
     let matches = || selector.matches(object.labels());
     match controller_of(object) {
@@ -77,16 +80,47 @@ pub fn claim<O: Resource, K: Resource>(owner: &O, selector: &Selector, object: &
     }
 }
 
+/// The objects of `informer` (indexed by [`BY_CONTROLLER`]) that are `owner`'s, after adopting orphans and releasing what
+/// no longer matches. What is not `eligible` stays whose it is and is left out.
+pub async fn claim_from<O, K>(
+    client: &Client,
+    owner: &O,
+    selector: &Selector,
+    informer: &Informer<K>,
+    eligible: impl Fn(&K) -> bool,
+) -> kube::Result<Vec<Arc<K>>>
+where
+    O: Resource<DynamicType = (), Scope = NamespaceResourceScope>
+        + Clone
+        + DeserializeOwned
+        + Debug,
+    K: Resource<DynamicType = (), Scope = NamespaceResourceScope>
+        + Clone
+        + DeserializeOwned
+        + Debug,
+{
+    let namespace = owner.meta().namespace.as_deref().unwrap_or_default();
+    let uid = owner.meta().uid.as_deref().unwrap_or_default();
+    let mut candidates = informer.by_index(BY_CONTROLLER, uid);
+    candidates.extend(informer.by_index(BY_CONTROLLER, &orphans_of(namespace)));
+    candidates.retain(|object| eligible(object));
+    let claimer = Claimer {
+        owner,
+        selector,
+        owners: Api::namespaced(client.clone(), namespace),
+        objects: Api::namespaced(client.clone(), namespace),
+    };
+    claimer.claim_all(candidates).await
+}
+
 /// Claims objects of kind `K` for one owner of kind `O`.
-pub struct Claimer<'a, O, K> {
-    /// The owner.
-    pub owner: &'a O,
-    /// Which objects it wants.
-    pub selector: &'a Selector,
+struct Claimer<'a, O, K> {
+    owner: &'a O,
+    selector: &'a Selector,
     /// For the live read before an adoption.
-    pub owners: Api<O>,
+    owners: Api<O>,
     /// For adoptions and releases.
-    pub objects: Api<K>,
+    objects: Api<K>,
 }
 
 impl<O, K> Claimer<'_, O, K>
@@ -95,7 +129,7 @@ where
     K: Resource<DynamicType = ()> + Clone + DeserializeOwned + Debug,
 {
     /// Returns those of `candidates` that are the owner's, after adopting and releasing what needs to be.
-    pub async fn claim_all(&self, candidates: Vec<Arc<K>>) -> kube::Result<Vec<Arc<K>>> {
+    async fn claim_all(&self, candidates: Vec<Arc<K>>) -> kube::Result<Vec<Arc<K>>> {
         let mut owned = Vec::with_capacity(candidates.len());
         let mut may_adopt = None;
         for candidate in candidates {

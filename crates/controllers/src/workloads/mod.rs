@@ -14,13 +14,19 @@ mod pod_control;
 mod pod_watch;
 pub mod replica_set;
 pub mod replication_controller;
+mod revision;
 pub mod stateful_set;
 pub mod ttl_after_finished;
 
 pub(crate) use deployment::{Rounding, scaled};
 pub use hash::{POD_TEMPLATE_HASH, template_hash};
 
-use crate::Context;
+use std::fmt::Debug;
+
+use kube::{Api, Client, Resource, ResourceExt, api::PostParams, core::NamespaceResourceScope};
+use serde::{Serialize, de::DeserializeOwned};
+
+use crate::{Context, api_error};
 
 /// Starts all workload controllers.
 pub fn start(context: &Context) {
@@ -32,6 +38,23 @@ pub fn start(context: &Context) {
     job::start(context);
     cron_job::start(context);
     ttl_after_finished::start(context);
+}
+
+/// Writes the status of an object; one that is gone needs none.
+async fn write_status<K>(client: &Client, updated: &K) -> kube::Result<()>
+where
+    K: Resource<DynamicType = (), Scope = NamespaceResourceScope>
+        + Clone
+        + Debug
+        + DeserializeOwned
+        + Serialize,
+{
+    let namespace = updated.meta().namespace.as_deref().unwrap_or_default();
+    let api: Api<K> = Api::namespaced(client.clone(), namespace);
+    let written = api
+        .replace_status(&updated.name_any(), &PostParams::default(), updated)
+        .await;
+    api_error::ignore_not_found(written).map(drop)
 }
 
 /// `Some` unless zero: the API leaves zero counts out.

@@ -8,9 +8,12 @@ use std::{sync::Arc, time::Duration};
 
 use k8s_openapi::{
     api::{apps::v1::DaemonSet, apps::v1::ReplicaSet, core::v1::Pod},
-    apimachinery::pkg::apis::meta::v1::{LabelSelector, OwnerReference},
+    apimachinery::pkg::apis::meta::v1::OwnerReference,
 };
-use kube::{Resource, ResourceExt, core::SelectorExt};
+use kube::{
+    Resource, ResourceExt,
+    core::{Selector, SelectorExt},
+};
 
 use super::expectations::Expectations;
 use crate::{
@@ -19,13 +22,14 @@ use crate::{
 
 /// A kind that controls pods.
 pub(super) trait PodOwner: Resource<DynamicType = ()> + Send + Sync + 'static {
-    fn selector(&self) -> Option<&LabelSelector>;
+    /// Which pods it wants; `None` for none.
+    fn selector(&self) -> Option<Selector>;
     fn min_ready_seconds(&self) -> i32;
 }
 
 impl PodOwner for ReplicaSet {
-    fn selector(&self) -> Option<&LabelSelector> {
-        self.spec.as_ref().map(|spec| &spec.selector)
+    fn selector(&self) -> Option<Selector> {
+        ownership::selector(self.spec.as_ref().map(|spec| &spec.selector))
     }
 
     fn min_ready_seconds(&self) -> i32 {
@@ -37,8 +41,8 @@ impl PodOwner for ReplicaSet {
 }
 
 impl PodOwner for DaemonSet {
-    fn selector(&self) -> Option<&LabelSelector> {
-        self.spec.as_ref().map(|spec| &spec.selector)
+    fn selector(&self) -> Option<Selector> {
+        ownership::selector(self.spec.as_ref().map(|spec| &spec.selector))
     }
 
     fn min_ready_seconds(&self) -> i32 {
@@ -155,8 +159,8 @@ impl<O: PodOwner> PodWatch<O> {
             .owners
             .in_namespace(pod.metadata.namespace.as_deref().unwrap_or_default())
         {
-            let selector = ownership::selector(owner.selector());
-            if selector
+            if owner
+                .selector()
                 .is_some_and(|selector| !selector.selects_all() && selector.matches(pod.labels()))
             {
                 self.queue.add(Key::of(&*owner));

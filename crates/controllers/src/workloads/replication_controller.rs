@@ -6,32 +6,38 @@
 use std::{sync::Arc, time::Duration};
 
 use jiff::SignedDuration;
-use k8s_openapi::{
-    api::core::v1::{
-        Pod, ReplicationController, ReplicationControllerCondition, ReplicationControllerStatus,
-    },
-    apimachinery::pkg::apis::meta::v1::LabelSelector,
+use k8s_openapi::api::core::v1::{
+    Pod, ReplicationController, ReplicationControllerCondition, ReplicationControllerStatus,
 };
-use kube::{Api, ResourceExt, api::PostParams, core::Selector};
+use kube::{ResourceExt, core::Selector};
 
 use super::{
     count,
     expectations::Expectations,
     nonzero,
     pod_control::{PodControl, pod_body},
-    replica_set,
+    pod_watch::{PodOwner, PodWatch},
+    replica_set, write_status,
 };
-use crate::{
-    Change, Context, Key, Queue, api_error,
-    informers::{BY_CONTROLLER, orphans_of},
-    ownership::{self, Claimer},
-    pods,
-};
+use crate::{Context, Key, Queue, api_error, ownership, pods};
 
 /// Pods created or deleted per sync at most.
 const BURST: usize = 500;
 const WORKERS: usize = 5;
 const FAILURE: &str = "ReplicaFailure";
+
+impl PodOwner for ReplicationController {
+    fn selector(&self) -> Option<Selector> {
+        let labels = self.spec.as_ref()?.selector.clone()?;
+        Some(labels.into_iter().collect())
+    }
+
+    fn min_ready_seconds(&self) -> i32 {
+        let spec = self.spec.as_ref();
+        spec.and_then(|spec| spec.min_ready_seconds)
+            .unwrap_or_default()
+    }
+}
 
 /// Starts the controller.
 pub fn start(context: &Context) {
@@ -48,35 +54,15 @@ pub fn start(context: &Context) {
             queue.add(key);
         }
     });
-    informers.pods.on_change({
-        let (queue, expectations) = (queue.clone(), Arc::clone(&expectations));
-        let owners = informers.replication_controllers.clone();
-        move |change| {
-            let pod = change.object();
-            let namespace = pod.metadata.namespace.as_deref().unwrap_or_default();
-            let Some(owner) = ownership::controller_of(&**pod) else {
-                // One of them may adopt it.
-                for owner in owners.in_namespace(namespace) {
-                    queue.add(Key::of(&*owner));
-                }
-                return;
-            };
-            if owner.kind != "ReplicationController" {
-                return;
-            }
-            let key = Key::new(namespace, &owner.name);
-            match change {
-                Change::Added(pod) if !pods::is_deleting(pod) => {
-                    expectations.created(&key);
-                }
-                Change::Updated { new, .. } if !pods::is_deleting(new) => {}
-                _ => {
-                    expectations.deleted(&key, &Key::of(&**pod));
-                }
-            }
-            queue.add(key);
-        }
-    });
+    let watch = PodWatch {
+        owners: informers.replication_controllers.clone(),
+        pods: informers.pods.clone(),
+        expectations: Arc::clone(&expectations),
+        queue: queue.clone(),
+    };
+    informers
+        .pods
+        .on_change(move |change| watch.observe(change));
     let controller = Arc::new(Controller {
         context: context.clone(),
         queue: queue.clone(),
@@ -112,24 +98,16 @@ impl Controller {
             return Ok(());
         };
         let Some(spec) = &set.spec else { return Ok(()) };
-        let labels = spec.selector.clone().unwrap_or_default();
-        let selector = LabelSelector {
-            match_labels: Some(labels),
-            match_expressions: None,
-        };
-        let Some(selector) = ownership::selector(Some(&selector)) else {
+        let Some(selector) = PodOwner::selector(&*set) else {
             return Ok(());
         };
         if selector.selects_all() {
             return Ok(());
         }
         let may_act = self.expectations.are_met(key);
-        let owned = self.claim_pods(&set, &selector).await?;
-        let active: Vec<_> = owned
-            .iter()
-            .filter(|pod| pods::is_active(pod))
-            .cloned()
-            .collect();
+        let (client, informer) = (&self.context.client, &self.context.informers.pods);
+        let active =
+            ownership::claim_from(client, &*set, &selector, informer, pods::is_active).await?;
         let failure = match may_act && set.metadata.deletion_timestamp.is_none() {
             true => self.manage(key, &set, &active).await,
             false => None,
@@ -151,26 +129,6 @@ impl Controller {
                 .add_after(key.clone(), Duration::try_from(next).unwrap_or_default());
         }
         Ok(())
-    }
-
-    async fn claim_pods(
-        &self,
-        set: &ReplicationController,
-        selector: &Selector,
-    ) -> kube::Result<Vec<Arc<Pod>>> {
-        let namespace = set.namespace().unwrap_or_default();
-        let informer = &self.context.informers.pods;
-        let uid = set.metadata.uid.as_deref().unwrap_or_default();
-        let mut candidates = informer.by_index(BY_CONTROLLER, uid);
-        candidates.extend(informer.by_index(BY_CONTROLLER, &orphans_of(&namespace)));
-        candidates.retain(|pod| pods::is_active(pod));
-        let claimer = Claimer {
-            owner: set,
-            selector,
-            owners: Api::namespaced(self.context.client.clone(), &namespace),
-            objects: Api::namespaced(self.context.client.clone(), &namespace),
-        };
-        claimer.claim_all(candidates).await
     }
 
     /// Creates or deletes pods towards `spec.replicas`; returns the first error.
@@ -226,18 +184,11 @@ impl Controller {
         if set.status.as_ref() == Some(&status) {
             return Ok(());
         }
-        let api: Api<ReplicationController> = Api::namespaced(
-            self.context.client.clone(),
-            &set.namespace().unwrap_or_default(),
-        );
         let updated = ReplicationController {
             status: Some(status),
             ..set.clone()
         };
-        let written = api
-            .replace_status(&set.name_any(), &PostParams::default(), &updated)
-            .await;
-        api_error::ignore_not_found(written).map(drop)
+        write_status(&self.context.client, &updated).await
     }
 
     fn status(

@@ -21,7 +21,7 @@ use kube::{
 };
 
 use self::schedule::Plan;
-use super::job::finished;
+use super::{job::finished, write_status};
 use crate::{
     Context, Informer, Key, Queue, Recorder, api_error, informers::BY_CONTROLLER, ownership,
 };
@@ -320,18 +320,11 @@ impl Controller {
         if cron.status.clone().unwrap_or_default() == status {
             return Ok(());
         }
-        let api: Api<CronJob> = Api::namespaced(
-            self.context.client.clone(),
-            &cron.namespace().unwrap_or_default(),
-        );
         let updated = CronJob {
             status: Some(status),
             ..cron.clone()
         };
-        let written = api
-            .replace_status(&cron.name_any(), &PostParams::default(), &updated)
-            .await;
-        api_error::ignore_not_found(written).map(drop)
+        write_status(&self.context.client, &updated).await
     }
 
     fn jobs(&self, cron: &CronJob) -> Api<Job> {

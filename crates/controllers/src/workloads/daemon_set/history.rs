@@ -1,36 +1,23 @@
 //! What a DaemonSet remembers of its templates: which ControllerRevision is current, what a new one looks like, which
 //! ones are let go. Pure.
 //!
-//! A revision's data is a strategic merge patch that brings its template back, as `kubectl rollout undo` sends it.
-//! Templates are told apart by that data, never by their hash, which may collide. Carried out by
-//! [`revisions`](super::revisions).
+//! Carried out by [`revisions`](super::revisions).
 
 use std::{collections::BTreeSet, sync::Arc};
 
-use k8s_openapi::{
-    api::{
-        apps::v1::{ControllerRevision, DaemonSet},
-        core::v1::Pod,
-    },
-    apimachinery::pkg::{apis::meta::v1::ObjectMeta, runtime::RawExtension},
+use k8s_openapi::api::{
+    apps::v1::{ControllerRevision, DaemonSet},
+    core::v1::Pod,
 };
 use kube::ResourceExt;
-use serde_json::{Value, json};
+use serde_json::Value;
 
 use super::plan::HASH_LABEL;
-use crate::{ownership, workloads::template_hash};
-
-/// Old revisions kept if the DaemonSet does not say.
-const DEFAULT_LIMIT: i32 = 10;
+use crate::workloads::revision;
 
 /// The patch that brings the DaemonSet's present template back.
 pub(super) fn data_of(set: &DaemonSet) -> Value {
-    let template = set.spec.as_ref().map(|spec| &spec.template);
-    // Serializing to memory cannot fail: keys are strings and there is no IO.
-    let mut template = serde_json::to_value(template).expect("a pod template serializes");
-    // Without it, what the present template has and the former had not would stay.
-    template["$patch"] = json!("replace");
-    json!({"spec": {"template": template}})
+    revision::data_of(set.spec.as_ref().map(|spec| &spec.template))
 }
 
 /// The revisions of one DaemonSet, by whether they hold its present template.
@@ -44,7 +31,7 @@ pub(super) struct History {
 
 impl History {
     pub(super) fn new(revisions: Vec<Arc<ControllerRevision>>, data: &Value) -> Self {
-        let is_current = |revision: &Arc<ControllerRevision>| holds(revision, data);
+        let is_current = |held: &Arc<ControllerRevision>| revision::holds(held, data);
         let (current, old) = revisions.into_iter().partition(is_current);
         Self { current, old }
     }
@@ -61,11 +48,6 @@ impl History {
     }
 }
 
-/// Whether the revision holds the template that `data` is of.
-pub(super) fn holds(revision: &ControllerRevision, data: &Value) -> bool {
-    revision.data.as_ref().is_some_and(|held| held.0 == *data)
-}
-
 /// What pods of the revision are labelled with.
 pub(super) fn hash_of(revision: &ControllerRevision) -> &str {
     revision
@@ -76,33 +58,13 @@ pub(super) fn hash_of(revision: &ControllerRevision) -> &str {
 }
 
 /// A revision of the DaemonSet's present template.
-///
-/// It takes the DaemonSet's annotations along: `kubectl rollout history` shows the change cause from there.
-pub(super) fn new_revision(set: &DaemonSet, data: Value, number: i64) -> ControllerRevision {
+pub(super) fn new_revision(set: &DaemonSet, number: i64) -> ControllerRevision {
     let template = set.spec.as_ref().map(|spec| &spec.template);
     let collisions = set
         .status
         .as_ref()
         .and_then(|status| status.collision_count);
-    let hash = template
-        .map(|template| template_hash(template, collisions))
-        .unwrap_or_default();
-    let mut labels = template
-        .and_then(|template| template.metadata.as_ref()?.labels.clone())
-        .unwrap_or_default();
-    labels.insert(HASH_LABEL.to_owned(), hash.clone());
-    ControllerRevision {
-        metadata: ObjectMeta {
-            name: Some(format!("{}-{hash}", set.name_any())),
-            namespace: set.namespace(),
-            labels: Some(labels),
-            annotations: set.metadata.annotations.clone(),
-            owner_references: Some(vec![ownership::controller_reference(set)]),
-            ..ObjectMeta::default()
-        },
-        data: Some(RawExtension(data)),
-        revision: number,
-    }
+    revision::new_revision(set, template, HASH_LABEL, number, collisions)
 }
 
 /// The old revisions beyond the DaemonSet's limit, oldest first; those that `pods` still are of stay.
@@ -115,7 +77,7 @@ pub(super) fn surplus(
         .spec
         .as_ref()
         .and_then(|spec| spec.revision_history_limit)
-        .unwrap_or(DEFAULT_LIMIT);
+        .unwrap_or(revision::DEFAULT_LIMIT);
     let excess = old
         .len()
         .saturating_sub(usize::try_from(limit).unwrap_or_default());

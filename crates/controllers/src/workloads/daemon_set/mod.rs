@@ -18,7 +18,7 @@ use k8s_openapi::api::{
     apps::v1::{DaemonSet, DaemonSetStatus},
     core::v1::{Node, Pod, Toleration},
 };
-use kube::{Api, ResourceExt, api::PostParams, core::Selector};
+use kube::{ResourceExt, core::Selector};
 
 use self::{
     backoff::FailureBackoff,
@@ -34,13 +34,10 @@ use super::{
     nonzero,
     pod_control::{PodControl, pod_body},
     pod_watch::PodWatch,
+    write_status,
 };
 use crate::{
-    Change, Context, Informer, Key, Queue, api_error,
-    informers::{BY_CONTROLLER, orphans_of},
-    ownership::{self, Claimer},
-    pods,
-    queue::collect_for,
+    Change, Context, Informer, Key, Queue, api_error, ownership, pods, queue::collect_for,
 };
 
 /// Pods created or deleted per sync at most.
@@ -209,24 +206,8 @@ impl Controller {
 
     /// The DaemonSet's pods, after adopting and releasing what needs to be.
     async fn claim(&self, set: &DaemonSet, selector: &Selector) -> kube::Result<Vec<Arc<Pod>>> {
-        let namespace = set.namespace().unwrap_or_default();
-        let informers = &self.context.informers;
-        let mut candidates = informers.pods.by_index(
-            BY_CONTROLLER,
-            set.metadata.uid.as_deref().unwrap_or_default(),
-        );
-        candidates.extend(
-            informers
-                .pods
-                .by_index(BY_CONTROLLER, &orphans_of(&namespace)),
-        );
-        let claimer = Claimer {
-            owner: set,
-            selector,
-            owners: Api::namespaced(self.context.client.clone(), &namespace),
-            objects: Api::namespaced(self.context.client.clone(), &namespace),
-        };
-        claimer.claim_all(candidates).await
+        let (client, informer) = (&self.context.client, &self.context.informers.pods);
+        ownership::claim_from(client, set, selector, informer, |_| true).await
     }
 
     /// The DaemonSet's pods by the node they are meant for, and what it thinks of every node.
@@ -408,15 +389,11 @@ impl Controller {
         if set.status.as_ref() == Some(&status) {
             return Ok(());
         }
-        let api: Api<DaemonSet> = Api::namespaced(self.context.client.clone(), key.namespace());
         let written = DaemonSet {
             status: Some(status),
             ..set.clone()
         };
-        let outcome = api
-            .replace_status(key.name(), &PostParams::default(), &written)
-            .await;
-        api_error::ignore_not_found(outcome).map(drop)
+        write_status(&self.context.client, &written).await
     }
 }
 

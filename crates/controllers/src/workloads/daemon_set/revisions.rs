@@ -23,8 +23,9 @@ use super::{
 use crate::{
     Change, Context, Informer, Key, Queue, api_error,
     informer::IndexFn,
-    informers::{BY_CONTROLLER, controller_uid, orphans_of},
-    ownership::{self, Claimer},
+    informers::{BY_CONTROLLER, controller_uid},
+    ownership,
+    workloads::revision,
 };
 
 /// Why a DaemonSet has no current revision for now; all of it passes when tried again.
@@ -81,14 +82,15 @@ impl Revisions {
         pods: &[Arc<Pod>],
     ) -> Result<Updated, Error> {
         let mut revisions = Vec::new();
-        for revision in self.claim(set, selector).await? {
+        let (client, informer) = (&self.client, &self.informer);
+        for revision in ownership::claim_from(client, set, selector, informer, |_| true).await? {
             revisions.push(self.labelled(revision).await?);
         }
         let data = history::data_of(set);
         let history = History::new(revisions, &data);
         let hash = match history.kept() {
             None => {
-                let created = self.create(set, data, history.number()).await?;
+                let created = self.create(set, &data, history.number()).await?;
                 history::hash_of(&created).to_owned()
             }
             Some(kept) => {
@@ -114,27 +116,6 @@ impl Revisions {
             self.delete(&revision).await?;
         }
         Ok(())
-    }
-
-    async fn claim(
-        &self,
-        set: &DaemonSet,
-        selector: &Selector,
-    ) -> kube::Result<Vec<Arc<ControllerRevision>>> {
-        let namespace = set.namespace().unwrap_or_default();
-        let uid = set.metadata.uid.as_deref().unwrap_or_default();
-        let mut candidates = self.informer.by_index(BY_CONTROLLER, uid);
-        candidates.extend(
-            self.informer
-                .by_index(BY_CONTROLLER, &orphans_of(&namespace)),
-        );
-        let claimer = Claimer {
-            owner: set,
-            selector,
-            owners: Api::namespaced(self.client.clone(), &namespace),
-            objects: self.api(&namespace),
-        };
-        claimer.claim_all(candidates).await
     }
 
     /// The revision with a hash label. One made by somebody else gets its name for it, which cannot collide.
@@ -202,10 +183,10 @@ impl Revisions {
     async fn create(
         &self,
         set: &DaemonSet,
-        data: Value,
+        data: &Value,
         number: i64,
     ) -> Result<ControllerRevision, Error> {
-        let wanted = history::new_revision(set, data.clone(), number);
+        let wanted = history::new_revision(set, number);
         let api = self.api(set.metadata.namespace.as_deref().unwrap_or_default());
         match api.create(&PostParams::default(), &wanted).await {
             Err(error) if api_error::is_already_exists(&error) => {}
@@ -213,7 +194,7 @@ impl Revisions {
         }
         let name = wanted.name_any();
         let existing = api.get(&name).await?;
-        if history::holds(&existing, &data) {
+        if revision::holds(&existing, data) {
             return Ok(existing);
         }
         self.count_collision(set).await?;

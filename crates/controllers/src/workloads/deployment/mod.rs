@@ -16,13 +16,9 @@ use k8s_openapi::api::{
     apps::v1::{Deployment, ReplicaSet},
     core::v1::Pod,
 };
-use kube::{Api, Resource, ResourceExt, core::SelectorExt};
+use kube::{Resource, ResourceExt, core::SelectorExt};
 
-use crate::{
-    Change, Context, Informers, Key, Queue, Recorder,
-    informers::{BY_CONTROLLER, orphans_of},
-    ownership::{self, Claimer},
-};
+use crate::{Change, Context, Informers, Key, Queue, Recorder, ownership};
 pub(crate) use rolling::{Rounding, scaled};
 use rollout::Rollout;
 
@@ -170,20 +166,9 @@ impl Controller {
                 .await;
         }
 
-        let namespace = key.namespace();
-        let informer = &self.context.informers.replica_sets;
-        let mut candidates = informer.by_index(
-            BY_CONTROLLER,
-            deployment.metadata.uid.as_deref().unwrap_or_default(),
-        );
-        candidates.extend(informer.by_index(BY_CONTROLLER, &orphans_of(namespace)));
-        let claimer = Claimer {
-            owner: &*deployment,
-            selector: &selector,
-            owners: Api::namespaced(self.context.client.clone(), namespace),
-            objects: Api::namespaced(self.context.client.clone(), namespace),
-        };
-        let sets = claimer.claim_all(candidates).await?;
+        let (client, informer) = (&self.context.client, &self.context.informers.replica_sets);
+        let sets =
+            ownership::claim_from(client, &*deployment, &selector, informer, |_| true).await?;
 
         let mut rollout = self.rollout(&deployment, sets);
         if deployment.metadata.deletion_timestamp.is_some() {

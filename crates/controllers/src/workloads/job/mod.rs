@@ -22,7 +22,7 @@ use k8s_openapi::{
         batch::v1::{Job, JobCondition, JobSpec, JobStatus},
         core::v1::Pod,
     },
-    apimachinery::pkg::apis::meta::v1::{LabelSelector, Time},
+    apimachinery::pkg::apis::meta::v1::Time,
 };
 use kube::{
     Api, ResourceExt,
@@ -39,12 +39,7 @@ use super::{
     pod_watch::{PodOwner, PodWatch},
     replica_set,
 };
-use crate::{
-    Change, Context, Key, Queue, api_error,
-    informers::{BY_CONTROLLER, orphans_of},
-    ownership::{self, Claimer},
-    pods,
-};
+use crate::{Change, Context, Key, Queue, api_error, informers::BY_CONTROLLER, ownership, pods};
 
 /// Pods created or deleted per sync at most.
 const BURST: usize = 500;
@@ -53,8 +48,8 @@ const WORKERS: usize = 5;
 const CONTROLLER: &str = "kubernetes.io/job-controller";
 
 impl PodOwner for Job {
-    fn selector(&self) -> Option<&LabelSelector> {
-        self.spec.as_ref()?.selector.as_ref()
+    fn selector(&self) -> Option<Selector> {
+        ownership::selector(self.spec.as_ref()?.selector.as_ref())
     }
 
     fn min_ready_seconds(&self) -> i32 {
@@ -185,7 +180,8 @@ impl Controller {
         };
         // Asked first: what is unseen when the pods are listed must not be acted on.
         let may_act = self.expectations.are_met(key);
-        let all = self.claim_pods(&job, &selector).await?;
+        let (client, informer) = (&self.context.client, &self.context.informers.pods);
+        let all = ownership::claim_from(client, &*job, &selector, informer, |_| true).await?;
         let now = self.context.clock.now();
         let let_go = self
             .let_go
@@ -255,21 +251,6 @@ impl Controller {
             (Some(error), _) => Err(error),
             (None, outcome) => outcome,
         }
-    }
-
-    async fn claim_pods(&self, job: &Job, selector: &Selector) -> kube::Result<Vec<Arc<Pod>>> {
-        let namespace = job.namespace().unwrap_or_default();
-        let informer = &self.context.informers.pods;
-        let uid = job.metadata.uid.as_deref().unwrap_or_default();
-        let mut candidates = informer.by_index(BY_CONTROLLER, uid);
-        candidates.extend(informer.by_index(BY_CONTROLLER, &orphans_of(&namespace)));
-        let claimer = Claimer {
-            owner: job,
-            selector,
-            owners: Api::namespaced(self.context.client.clone(), &namespace),
-            objects: Api::namespaced(self.context.client.clone(), &namespace),
-        };
-        claimer.claim_all(candidates).await
     }
 
     /// Deletes the pods of a Job that is over; returns the first error.

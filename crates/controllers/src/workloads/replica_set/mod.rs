@@ -15,11 +15,7 @@ use std::{sync::Arc, time::Duration};
 
 use jiff::SignedDuration;
 use k8s_openapi::api::{apps::v1::ReplicaSet, core::v1::Pod};
-use kube::{
-    Api, ResourceExt,
-    api::PostParams,
-    core::{Selector, SelectorExt},
-};
+use kube::{ResourceExt, core::SelectorExt};
 use rustc_hash::FxHashMap;
 
 use self::census::{Census, Tally};
@@ -27,13 +23,9 @@ use super::{
     expectations::Expectations,
     pod_control::{PodControl, pod_body},
     pod_watch::PodWatch,
+    write_status,
 };
-use crate::{
-    Change, Context, Key, Queue, api_error,
-    informers::{BY_CONTROLLER, orphans_of},
-    ownership::{self, Claimer},
-    pods,
-};
+use crate::{Change, Context, Key, Queue, api_error, informers::BY_CONTROLLER, ownership, pods};
 
 /// Pods created or deleted per sync at most.
 const BURST: usize = 500;
@@ -122,7 +114,11 @@ impl Controller {
         let (tally, active) = match counted {
             Some(tally) => (tally, Vec::new()),
             None => {
-                let active = self.claim_pods(&set, &selector).await?;
+                // The others stay whose they are.
+                let (client, informer) = (&self.context.client, &self.context.informers.pods);
+                let active =
+                    ownership::claim_from(client, &*set, &selector, informer, pods::is_active)
+                        .await?;
                 let uid = set.metadata.uid.as_deref().unwrap_or_default();
                 let mut inactive = self.context.informers.pods.by_index(BY_CONTROLLER, uid);
                 inactive.retain(|pod| !pods::is_active(pod) && selector.matches(pod.labels()));
@@ -153,29 +149,6 @@ impl Controller {
                 .add_after(key.clone(), Duration::try_from(next).unwrap_or_default());
         }
         Ok(())
-    }
-
-    /// The active pods of `set`, after adopting and releasing what needs to be. The others stay whose they are.
-    async fn claim_pods(
-        &self,
-        set: &ReplicaSet,
-        selector: &Selector,
-    ) -> kube::Result<Vec<Arc<Pod>>> {
-        let namespace = set.namespace().unwrap_or_default();
-        let informer = &self.context.informers.pods;
-        let mut candidates = informer.by_index(
-            BY_CONTROLLER,
-            set.metadata.uid.as_deref().unwrap_or_default(),
-        );
-        candidates.extend(informer.by_index(BY_CONTROLLER, &orphans_of(&namespace)));
-        candidates.retain(|pod| pods::is_active(pod));
-        let claimer = Claimer {
-            owner: set,
-            selector,
-            owners: Api::namespaced(self.context.client.clone(), &namespace),
-            objects: Api::namespaced(self.context.client.clone(), &namespace),
-        };
-        claimer.claim_all(candidates).await
     }
 
     /// Creates or deletes pods towards `spec.replicas`, `count` being active; returns the first error. `active` are those
@@ -261,18 +234,11 @@ impl Controller {
         if set.status.as_ref() == Some(&status) {
             return Ok(());
         }
-        let api: Api<ReplicaSet> = Api::namespaced(
-            self.context.client.clone(),
-            &set.namespace().unwrap_or_default(),
-        );
         let updated = ReplicaSet {
             status: Some(status),
             ..set.clone()
         };
-        let written = api
-            .replace_status(&set.name_any(), &PostParams::default(), &updated)
-            .await;
-        api_error::ignore_not_found(written).map(drop)
+        write_status(&self.context.client, &updated).await
     }
 }
 

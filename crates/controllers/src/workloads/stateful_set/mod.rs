@@ -13,12 +13,9 @@ mod rollout;
 
 use std::{sync::Arc, time::Duration};
 
-use k8s_openapi::{
-    api::{
-        apps::v1::{StatefulSet, StatefulSetStatus},
-        core::v1::{Pod, PodTemplateSpec},
-    },
-    apimachinery::pkg::apis::meta::v1::LabelSelector,
+use k8s_openapi::api::{
+    apps::v1::{StatefulSet, StatefulSetStatus},
+    core::v1::{Pod, PodTemplateSpec},
 };
 use kube::{
     Api, ResourceExt,
@@ -31,19 +28,18 @@ use self::{
     revisions::{Keeper, Revisions},
     rollout::Strategy,
 };
-use super::{expectations::Expectations, pod_watch::PodOwner, pod_watch::PodWatch};
-use crate::{
-    Context, Key, Queue, Recorder, api_error,
-    informers::{BY_CONTROLLER, orphans_of},
-    ownership::{self, Claimer},
-    pods,
+use super::{
+    expectations::Expectations,
+    pod_watch::{PodOwner, PodWatch},
+    revision, write_status,
 };
+use crate::{Context, Key, Queue, Recorder, api_error, ownership, pods};
 
 const WORKERS: usize = 5;
 
 impl PodOwner for StatefulSet {
-    fn selector(&self) -> Option<&LabelSelector> {
-        self.spec.as_ref().map(|spec| &spec.selector)
+    fn selector(&self) -> Option<Selector> {
+        ownership::selector(self.spec.as_ref().map(|spec| &spec.selector))
     }
 
     fn min_ready_seconds(&self) -> i32 {
@@ -161,21 +157,14 @@ impl Controller {
         set: &StatefulSet,
         selector: &Selector,
     ) -> kube::Result<Vec<Arc<Pod>>> {
-        let namespace = set.namespace().unwrap_or_default();
-        let informer = &self.context.informers.pods;
-        let uid = set.metadata.uid.as_deref().unwrap_or_default();
         let name = set.name_any();
-        let mut candidates = informer.by_index(BY_CONTROLLER, &orphans_of(&namespace));
         // An orphan that is not named like one of the set's pods is none.
-        candidates.retain(|pod| identity::ordinal(&name, &pod.name_any()).is_some());
-        candidates.extend(informer.by_index(BY_CONTROLLER, uid));
-        let claimer = Claimer {
-            owner: set,
-            selector,
-            owners: Api::namespaced(self.context.client.clone(), &namespace),
-            objects: Api::namespaced(self.context.client.clone(), &namespace),
+        let eligible = |pod: &Pod| {
+            ownership::controller_of(pod).is_some()
+                || identity::ordinal(&name, &pod.name_any()).is_some()
         };
-        claimer.claim_all(candidates).await
+        let (client, informer) = (&self.context.client, &self.context.informers.pods);
+        ownership::claim_from(client, set, selector, informer, eligible).await
     }
 
     /// Brings the pods nearer to what the set asks for.
@@ -313,7 +302,7 @@ impl Controller {
             true => &revisions.current,
             false => &revisions.update,
         };
-        let template = revisions::template_of(revision);
+        let template = revision::template_of(revision);
         let template: PodTemplateSpec = template.unwrap_or_else(|| {
             let spec = set.spec.as_ref();
             spec.map(|spec| spec.template.clone()).unwrap_or_default()
@@ -436,18 +425,11 @@ impl Controller {
         if known.as_ref() == Some(&status) {
             return Ok(());
         }
-        let api: Api<StatefulSet> = Api::namespaced(
-            self.context.client.clone(),
-            &set.namespace().unwrap_or_default(),
-        );
         let updated = StatefulSet {
             status: Some(status),
             ..set.clone()
         };
-        let written = api
-            .replace_status(&set.name_any(), &PostParams::default(), &updated)
-            .await;
-        api_error::ignore_not_found(written).map(drop)
+        write_status(&self.context.client, &updated).await
     }
 }
 

@@ -5,33 +5,28 @@
 
 use std::{collections::BTreeSet, sync::Arc};
 
-use k8s_openapi::{
-    api::{
-        apps::v1::{ControllerRevision, StatefulSet},
-        core::v1::{Pod, PodTemplateSpec},
-    },
-    apimachinery::pkg::{apis::meta::v1::ObjectMeta, runtime::RawExtension},
+use k8s_openapi::api::{
+    apps::v1::{ControllerRevision, StatefulSet},
+    core::v1::Pod,
 };
 use kube::{
     Api, Client, ResourceExt,
     api::{DeleteParams, PostParams},
     core::Selector,
 };
-use serde_json::{Value, json};
+use serde_json::Value;
 
 use super::identity;
 use crate::{
     Context, Informer, api_error,
     informer::IndexFn,
-    informers::{BY_CONTROLLER, controller_uid, orphans_of},
-    ownership::{self, Claimer},
-    workloads::template_hash,
+    informers::{BY_CONTROLLER, controller_uid},
+    ownership,
+    workloads::revision,
 };
 
 /// The label with a revision's hash.
 const HASH: &str = "controller.kubernetes.io/hash";
-/// Old revisions kept if the set does not say.
-const DEFAULT_LIMIT: i32 = 10;
 
 /// The revisions that pods are made from.
 #[derive(Debug)]
@@ -76,19 +71,8 @@ impl Keeper {
         selector: &Selector,
     ) -> kube::Result<Revisions> {
         let namespace = set.namespace().unwrap_or_default();
-        let uid = set.metadata.uid.as_deref().unwrap_or_default();
-        let mut candidates = self.informer.by_index(BY_CONTROLLER, uid);
-        candidates.extend(
-            self.informer
-                .by_index(BY_CONTROLLER, &orphans_of(&namespace)),
-        );
-        let claimer = Claimer {
-            owner: set,
-            selector,
-            owners: Api::namespaced(self.client.clone(), &namespace),
-            objects: self.api(&namespace),
-        };
-        let mut all = claimer.claim_all(candidates).await?;
+        let (client, informer) = (&self.client, &self.informer);
+        let mut all = ownership::claim_from(client, set, selector, informer, |_| true).await?;
         all.sort_by_key(|revision| {
             (
                 revision.revision,
@@ -96,13 +80,16 @@ impl Keeper {
                 revision.name_any(),
             )
         });
-        let data = data_of(set);
+        let data = revision::data_of(set.spec.as_ref().map(|spec| &spec.template));
         let number = all.last().map_or(1, |last| last.revision + 1);
         let status = set.status.as_ref();
         let mut collisions = status
             .and_then(|status| status.collision_count)
             .unwrap_or(0);
-        let equal = all.iter().rev().find(|revision| holds(revision, &data));
+        let equal = all
+            .iter()
+            .rev()
+            .find(|revision| revision::holds(revision, &data));
         let update = match equal {
             Some(equal) if all.last().is_some_and(|last| Arc::ptr_eq(last, equal)) => {
                 Arc::clone(equal)
@@ -141,13 +128,15 @@ impl Keeper {
     ) -> kube::Result<ControllerRevision> {
         let api = self.api(&set.namespace().unwrap_or_default());
         loop {
-            let wanted = new_revision(set, data.clone(), number, *collisions);
+            let template = set.spec.as_ref().map(|spec| &spec.template);
+            let counted = (*collisions > 0).then_some(*collisions);
+            let wanted = revision::new_revision(set, template, HASH, number, counted);
             match api.create(&PostParams::default(), &wanted).await {
                 Err(error) if api_error::is_already_exists(&error) => {}
                 outcome => return outcome,
             }
             let existing = api.get(&wanted.name_any()).await?;
-            if holds(&existing, data) {
+            if revision::holds(&existing, data) {
                 return Ok(existing);
             }
             *collisions += 1;
@@ -163,7 +152,7 @@ impl Keeper {
     ) -> kube::Result<()> {
         let spec = set.spec.as_ref();
         let limit = spec.and_then(|spec| spec.revision_history_limit);
-        let Ok(limit) = usize::try_from(limit.unwrap_or(DEFAULT_LIMIT)) else {
+        let Ok(limit) = usize::try_from(limit.unwrap_or(revision::DEFAULT_LIMIT)) else {
             return Ok(());
         };
         let mut live: BTreeSet<String> = pods
@@ -188,73 +177,5 @@ impl Keeper {
 
     fn api(&self, namespace: &str) -> Api<ControllerRevision> {
         Api::namespaced(self.client.clone(), namespace)
-    }
-}
-
-/// The patch that brings the set's present template back.
-fn data_of(set: &StatefulSet) -> Value {
-    let template = set.spec.as_ref().map(|spec| &spec.template);
-    // Serializing to memory cannot fail: keys are strings and there is no IO.
-    let mut template = serde_json::to_value(template).expect("a pod template serializes");
-    template["$patch"] = json!("replace");
-    json!({ "spec": { "template": template } })
-}
-
-fn holds(revision: &ControllerRevision, data: &Value) -> bool {
-    revision.data.as_ref().is_some_and(|held| held.0 == *data)
-}
-
-/// The template that a revision holds.
-pub(super) fn template_of(revision: &ControllerRevision) -> Option<PodTemplateSpec> {
-    let template = revision.data.as_ref()?.0.pointer("/spec/template")?;
-    serde_json::from_value(template.clone()).ok()
-}
-
-fn new_revision(
-    set: &StatefulSet,
-    data: Value,
-    number: i64,
-    collisions: i32,
-) -> ControllerRevision {
-    let template = set.spec.as_ref().map(|spec| &spec.template);
-    let counted = (collisions > 0).then_some(collisions);
-    let hash = template.map(|template| template_hash(template, counted));
-    let hash = hash.unwrap_or_default();
-    let labels = template.and_then(|template| template.metadata.as_ref()?.labels.clone());
-    let mut labels = labels.unwrap_or_default();
-    labels.insert(HASH.to_owned(), hash.clone());
-    ControllerRevision {
-        metadata: ObjectMeta {
-            name: Some(format!("{}-{hash}", set.name_any())),
-            namespace: set.namespace(),
-            labels: Some(labels),
-            annotations: set.metadata.annotations.clone(),
-            owner_references: Some(vec![ownership::controller_reference(set)]),
-            ..ObjectMeta::default()
-        },
-        data: Some(RawExtension(data)),
-        revision: number,
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_revision_brings_its_template_back() {
-        let set: StatefulSet = serde_json::from_value(json!({
-            "metadata": { "name": "web", "namespace": "ns" },
-            "spec": { "serviceName": "web", "selector": {}, "template": {
-                "metadata": { "labels": { "app": "web" } },
-                "spec": { "containers": [{ "name": "c", "image": "i" }] },
-            } },
-        }))
-        .expect("a StatefulSet");
-        let data = data_of(&set);
-        let revision = new_revision(&set, data.clone(), 3, 0);
-        assert!(holds(&revision, &data));
-        assert_eq!(template_of(&revision), set.spec.map(|spec| spec.template));
-        assert_eq!(revision.labels()["app"], "web");
     }
 }

@@ -5,10 +5,12 @@ use k8s_openapi::{
         apps::v1::{DaemonSetSpec, DaemonSetStatus},
         core::v1::PodTemplateSpec,
     },
-    apimachinery::pkg::apis::meta::v1::LabelSelector,
+    apimachinery::pkg::apis::meta::v1::{LabelSelector, ObjectMeta},
 };
+use serde_json::json;
 
 use super::*;
+use crate::ownership;
 
 fn set(image: &str) -> DaemonSet {
     let template: PodTemplateSpec = serde_json::from_value(json!({
@@ -35,7 +37,7 @@ fn set(image: &str) -> DaemonSet {
 
 fn revision(image: &str, number: i64) -> Arc<ControllerRevision> {
     let set = set(image);
-    Arc::new(new_revision(&set, data_of(&set), number))
+    Arc::new(new_revision(&set, number))
 }
 
 fn numbers(revisions: &[Arc<ControllerRevision>]) -> Vec<i64> {
@@ -78,7 +80,7 @@ fn a_collision_gives_the_same_template_another_name() {
         collision_count: Some(1),
         ..DaemonSetStatus::default()
     });
-    let renamed = new_revision(&collided, data_of(&collided), 1);
+    let renamed = new_revision(&collided, 1);
     let first = revision("agent:1", 1);
     assert_ne!(renamed.name_any(), first.name_any());
     assert_eq!(renamed.data, first.data);
