@@ -195,6 +195,11 @@ impl Errors {
         self.push(ErrorType::Forbidden, path, None, detail);
     }
 
+    /// `field: Internal error: detail`.
+    pub fn internal(&mut self, path: &Path<'_>, detail: impl Into<String>) {
+        self.push(ErrorType::Internal, path, None, detail);
+    }
+
     /// `field: Not found: value`.
     pub fn not_found(&mut self, path: &Path<'_>, value: impl Into<Value>) {
         self.push(ErrorType::NotFound, path, Some(value.into()), "");

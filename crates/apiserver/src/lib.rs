@@ -34,6 +34,7 @@
 pub mod admission;
 mod auth;
 mod boot;
+mod cel;
 mod crd;
 pub mod field;
 pub mod http;

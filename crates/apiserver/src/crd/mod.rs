@@ -1,11 +1,13 @@
 //! Custom resource definitions: from a definition object to served rows.
 //!
-//! [`structural`] parses a version's schema once; [`defaults`], [`validation`] and [`rules`] (CEL) walk it for every write, and it makes the
-//! [`crate::schema::Type`] that decoding, pruning and field ownership walk. [`resource`] is the [`crate::kinds::Kind`] of the instances, [`controller`] accepts
-//! names, establishes, and cleans up. What a definition itself must look like is in [`definition`] and `kinds/customresourcedefinitions.rs`.
+//! [`structural`] parses a version's schema once; [`defaults`], [`validation`] and [`rules`] ([`crate::cel`]) walk it for every write, and it makes
+//! the [`crate::schema::Type`] that decoding, pruning and field ownership walk; [`correlation`] says what a write left alone. [`resource`] is the
+//! [`crate::kinds::Kind`] of the instances, [`controller`] accepts names, establishes, and cleans up. What a definition itself must look like is in
+//! [`definition`] and `kinds/customresourcedefinitions.rs`.
 
 pub(crate) mod columns;
 pub(crate) mod controller;
+mod correlation;
 pub(crate) mod defaults;
 pub(crate) mod definition;
 mod findings;

@@ -35,7 +35,7 @@ struct CustomResource {
 impl CustomResource {
     fn check(&self, object: &Value, old: Option<&Value>, errors: &mut Errors) {
         validation::check(&self.schema, object, old, errors);
-        self.rules.check(object, old, errors);
+        self.rules.check(&self.schema, object, old, errors);
     }
 }
 
@@ -54,6 +54,12 @@ impl Kind for CustomResource {
 
     fn validate_status(&self, _: &Ctx<'_>, object: &Value, old: &Value, errors: &mut Errors) {
         self.check(object, Some(old), errors);
+    }
+
+    fn warnings(&self, object: &Value, old: Option<&Value>) -> Vec<String> {
+        old.map_or_else(Vec::new, |old| {
+            self.rules.warnings(&self.schema, object, old)
+        })
     }
 
     fn columns(&self) -> Option<&[Column]> {

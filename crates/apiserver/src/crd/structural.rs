@@ -67,6 +67,13 @@ pub(crate) struct Pattern {
     pub regex: Option<Regex>,
 }
 
+impl Pattern {
+    /// Compiles a pattern.
+    pub(crate) fn compile(source: &str) -> Result<Regex, regex::Error> {
+        Regex::new(source)
+    }
+}
+
 impl Schema {
     pub(crate) fn parse(value: &Value) -> Schema {
         let text = |field: &str| value.get(field).and_then(Value::as_str).map(str::to_owned);
@@ -150,7 +157,7 @@ impl Schema {
             pattern: text("pattern")
                 .filter(|source| !source.is_empty())
                 .map(|source| Pattern {
-                    regex: Regex::new(&source).ok(),
+                    regex: Pattern::compile(&source).ok(),
                     source,
                 }),
             min_items: count("minItems"),
@@ -189,16 +196,16 @@ impl Schema {
         }
     }
 
+    /// The type of a value with this schema inside a custom resource.
+    pub(crate) fn to_value_type(&self) -> Type {
+        let mut builder = Builder::new();
+        let id = builder.value(self);
+        Type::of(Arc::new(builder.arena), id)
+    }
+
     /// The type of a custom resource with this schema.
     pub(crate) fn to_type(&self) -> Type {
-        let mut builder = Builder {
-            arena: Arena::default(),
-            json: TypeId(0),
-            metadata: TypeId(0),
-        };
-        builder.json = builder.arena.push(Node::Scalar(Scalar::Json));
-        let builtin = Type::builtin(OBJECT_META).expect("the table has ObjectMeta");
-        builder.metadata = builder.copy(&builtin);
+        let mut builder = Builder::new();
         let mut root = builder.object(self);
         for name in ["apiVersion", "kind"] {
             let json = builder.json;
@@ -245,6 +252,18 @@ struct Builder {
 }
 
 impl Builder {
+    fn new() -> Self {
+        let mut builder = Builder {
+            arena: Arena::default(),
+            json: TypeId(0),
+            metadata: TypeId(0),
+        };
+        builder.json = builder.arena.push(Node::Scalar(Scalar::Json));
+        let builtin = Type::builtin(OBJECT_META).expect("the table has ObjectMeta");
+        builder.metadata = builder.copy(&builtin);
+        builder
+    }
+
     fn value(&mut self, schema: &Schema) -> TypeId {
         if schema.int_or_string {
             return self.json;

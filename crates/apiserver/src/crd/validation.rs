@@ -1,15 +1,18 @@
 //! Validates custom resources against their schema, in the words of `k8s.io/kube-openapi/pkg/validation`.
 //!
 //! The order of checks and the count of passed ones follow upstream's validators, because the count decides whose errors an
-//! `anyOf` or `oneOf` shows. On an update, errors about values that the write does not change are forgiven (ratcheting).
+//! `anyOf` or `oneOf` shows. On an update, errors about values that the write does not change are forgiven ([`Correlation`]).
 
 mod combinations;
 mod number;
+
+use std::collections::HashSet;
 
 use serde_json::Value;
 
 use self::{combinations::combinations, number::number};
 use super::{
+    correlation::Correlation,
     findings::{Finding, Outcome, What},
     formats,
     structural::{Additional, Schema},
@@ -18,36 +21,23 @@ use crate::field::Errors;
 
 /// Checks the object; `old` is the stored one on an update.
 pub(crate) fn check(schema: &Schema, object: &Value, old: Option<&Value>, errors: &mut Errors) {
-    let mut found = validate(schema, object, "").errors;
-    structure(schema, object, "", &mut found);
-    if let Some(old) = old {
-        found.retain(|finding| {
-            match (
-                &finding.path,
-                at(object, &finding.path),
-                at(old, &finding.path),
-            ) {
-                (path, Some(new), Some(old)) if !path.is_empty() => new != old,
-                _ => true,
-            }
-        });
+    let correlation = old.map(|old| Correlation::new(object, old));
+    let mut found = validate(schema, object, correlation, "").errors;
+    embedded(schema, object, "", &mut found);
+    let mut twice = Vec::new();
+    duplicates(schema, object, "", &mut twice);
+    // Who has duplicates already may keep them.
+    let had_any = |old| {
+        let mut before = Vec::new();
+        duplicates(schema, old, "", &mut before);
+        !before.is_empty()
+    };
+    if !(twice.is_empty() || old.is_some_and(had_any)) {
+        found.extend(twice);
     }
     for finding in found {
         finding.record(errors);
     }
-}
-
-/// The value at a path as error texts write it: `spec.list[0].name`.
-pub(crate) fn at<'v>(object: &'v Value, path: &str) -> Option<&'v Value> {
-    let mut value = object;
-    for part in path.split('.').filter(|part| !part.is_empty()) {
-        let (name, indexes) = part.split_once('[').unwrap_or((part, ""));
-        value = value.get(name)?;
-        for index in indexes.split('[').filter(|index| !index.is_empty()) {
-            value = value.get(index.trim_end_matches(']').parse::<usize>().ok()?)?;
-        }
-    }
-    Some(value)
 }
 
 fn child(path: &str, name: &str) -> String {
@@ -71,7 +61,25 @@ fn type_of(value: &Value) -> (&'static str, &'static str) {
     }
 }
 
-fn validate(schema: &Schema, value: &Value, path: &str) -> Outcome {
+fn validate(
+    schema: &Schema,
+    value: &Value,
+    correlation: Option<Correlation<'_>>,
+    path: &str,
+) -> Outcome {
+    let mut outcome = validate_anew(schema, value, correlation, path);
+    if !outcome.errors.is_empty() && correlation.is_some_and(|it| it.is_unchanged()) {
+        outcome.errors.clear();
+    }
+    outcome
+}
+
+fn validate_anew(
+    schema: &Schema,
+    value: &Value,
+    correlation: Option<Correlation<'_>>,
+    path: &str,
+) -> Outcome {
     let mut outcome = Outcome::default();
     outcome.merge(value_type(schema, value, path));
     if value.is_null() {
@@ -97,11 +105,11 @@ fn validate(schema: &Schema, value: &Value, path: &str) -> Outcome {
             outcome.passed += 1;
         }
         Value::Array(items) => {
-            outcome.merge(array(schema, items, path));
+            outcome.merge(array(schema, items, correlation, path));
             outcome.passed += 1;
         }
         Value::Object(_) => {
-            outcome.merge(object(schema, value, path));
+            outcome.merge(object(schema, value, correlation, path));
             outcome.passed += 1;
         }
         _ => {}
@@ -186,11 +194,18 @@ fn string(schema: &Schema, text: &str, path: &str) -> Outcome {
     Outcome::default()
 }
 
-fn array(schema: &Schema, items: &[Value], path: &str) -> Outcome {
+fn array(
+    schema: &Schema,
+    items: &[Value],
+    correlation: Option<Correlation<'_>>,
+    path: &str,
+) -> Outcome {
     let mut outcome = Outcome::default();
     if let Some(item_schema) = schema.items.as_deref() {
         for (index, item) in items.iter().enumerate() {
-            outcome.merge(validate(item_schema, item, &format!("{path}[{index}]")));
+            let below = correlation.map(|it| it.index(schema, index));
+            let path = format!("{path}[{index}]");
+            outcome.merge(validate(item_schema, item, below, &path));
         }
     }
     if let Some(min) = schema.min_items.filter(|min| (items.len() as u64) < *min) {
@@ -229,7 +244,13 @@ fn array(schema: &Schema, items: &[Value], path: &str) -> Outcome {
     outcome
 }
 
-fn object(schema: &Schema, value: &Value, path: &str) -> Outcome {
+fn object(
+    schema: &Schema,
+    value: &Value,
+    correlation: Option<Correlation<'_>>,
+    path: &str,
+) -> Outcome {
+    let below = |name: &str| correlation.map(|it| it.key(schema, name));
     let map = value.as_object().expect("only objects come here");
     if let Some(min) = schema
         .min_properties
@@ -260,7 +281,7 @@ fn object(schema: &Schema, value: &Value, path: &str) -> Outcome {
     {
         match &schema.additional {
             Some(Additional::Schema(additional)) => {
-                outcome.merge(validate(additional, value, &child(path, name)))
+                outcome.merge(validate(additional, value, below(name), &child(path, name)))
             }
             Some(Additional::Allowed(false)) => {
                 outcome.add(
@@ -275,7 +296,7 @@ fn object(schema: &Schema, value: &Value, path: &str) -> Outcome {
     }
     for (name, property) in &schema.properties {
         if let Some(value) = map.get(name) {
-            outcome.merge(validate(property, value, &child(path, name)));
+            outcome.merge(validate(property, value, below(name), &child(path, name)));
         }
     }
     for name in schema
@@ -304,59 +325,76 @@ fn enumeration(schema: &Schema, value: &Value, path: &str) -> Outcome {
     )
 }
 
-/// What JSON schema has no words for: embedded resources have a type, lists of type set and map have no duplicates.
-fn structure(schema: &Schema, value: &Value, path: &str, found: &mut Vec<Finding>) {
+/// Embedded resources have a type.
+fn embedded(schema: &Schema, value: &Value, path: &str, found: &mut Vec<Finding>) {
+    if let (true, Value::Object(map)) = (schema.embedded, value) {
+        for name in ["apiVersion", "kind"] {
+            let given = map.get(name).and_then(Value::as_str);
+            if given.unwrap_or_default().is_empty() {
+                found.push(Finding {
+                    path: child(path, name),
+                    what: What::Required,
+                    value: None,
+                    message: String::new(),
+                });
+            }
+        }
+    }
+    for_each_below(schema, value, path, &mut |schema, value, path| {
+        embedded(schema, value, path, found);
+    });
+}
+
+/// Lists of type set and map have no duplicates.
+fn duplicates(schema: &Schema, value: &Value, path: &str, found: &mut Vec<Finding>) {
+    let list_type = schema.list_type.as_deref();
+    if let (Value::Array(items), Some("map" | "set")) = (value, list_type) {
+        let identity = |item: &Value| -> Value {
+            if list_type == Some("set") {
+                return item.clone();
+            }
+            let keys = schema.list_keys.iter();
+            keys.filter_map(|key| Some((key.clone(), item.get(key)?.clone())))
+                .collect()
+        };
+        let mut seen = HashSet::with_capacity(items.len());
+        for (index, item) in items.iter().enumerate() {
+            let identity = identity(item);
+            if !seen.insert(identity.to_string()) {
+                found.push(Finding {
+                    path: format!("{path}[{index}]"),
+                    what: What::Duplicate,
+                    value: Some(identity),
+                    message: String::new(),
+                });
+            }
+        }
+    }
+    for_each_below(schema, value, path, &mut |schema, value, path| {
+        duplicates(schema, value, path, found);
+    });
+}
+
+/// Visits the properties, entries and items that have a schema.
+fn for_each_below(
+    schema: &Schema,
+    value: &Value,
+    path: &str,
+    visit: &mut dyn FnMut(&Schema, &Value, &str),
+) {
     match value {
         Value::Object(map) => {
-            if schema.embedded {
-                for name in ["apiVersion", "kind"].into_iter().filter(|name| {
-                    map.get(*name)
-                        .and_then(Value::as_str)
-                        .unwrap_or_default()
-                        .is_empty()
-                }) {
-                    found.push(Finding {
-                        path: child(path, name),
-                        what: What::Required,
-                        value: None,
-                        message: String::new(),
-                    });
-                }
-            }
             for (name, value) in map {
-                if let Some(schema) = schema.properties.get(name).or(schema.additional_schema()) {
-                    structure(schema, value, &child(path, name), found);
+                let below = schema.properties.get(name);
+                if let Some(schema) = below.or(schema.additional_schema()) {
+                    visit(schema, value, &child(path, name));
                 }
             }
         }
         Value::Array(items) => {
-            let identity = |item: &Value| -> Value {
-                if schema.list_type.as_deref() != Some("map") {
-                    return item.clone();
-                }
-                schema
-                    .list_keys
-                    .iter()
-                    .filter_map(|key| Some((key.clone(), item.get(key)?.clone())))
-                    .collect()
-            };
             for (index, item) in items.iter().enumerate() {
-                let path = format!("{path}[{index}]");
-                let is_keyed = matches!(schema.list_type.as_deref(), Some("map" | "set"));
-                if is_keyed
-                    && items[..index]
-                        .iter()
-                        .any(|other| identity(other) == identity(item))
-                {
-                    found.push(Finding {
-                        path: path.clone(),
-                        what: What::Duplicate,
-                        value: Some(identity(item)),
-                        message: String::new(),
-                    });
-                }
                 if let Some(schema) = schema.items.as_deref() {
-                    structure(schema, item, &path, found);
+                    visit(schema, item, &format!("{path}[{index}]"));
                 }
             }
         }

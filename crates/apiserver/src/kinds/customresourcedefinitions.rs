@@ -10,7 +10,7 @@ use super::Kind;
 use crate::{
     admission::Ctx,
     crd::{CLEANUP_FINALIZER, definition},
-    field::{ErrorType, Errors, Path},
+    field::{ErrorType, Errors, Path, is_printable},
     schema::time,
     validation::names,
 };
@@ -214,6 +214,64 @@ fn check_spec(object: &Value, errors: &mut Errors) {
     }
     check_names(&spec["names"], &path.child("names"), errors);
     check_versions(object, &path, errors);
+    check_conversion(object, &path.child("conversion"), errors);
+}
+
+/// Upstream's internal form has what a webhook needs beside the strategy. Conversion by webhook is not served here, so it is refused where it
+/// would be needed.
+fn check_conversion(object: &Value, path: &Path<'_>, errors: &mut Errors) {
+    let conversion = &object["spec"]["conversion"];
+    let webhook = conversion.get("webhook").filter(|given| given.is_object());
+    let (config, reviews) = (
+        path.child("webhookClientConfig"),
+        path.child("conversionReviewVersions"),
+    );
+    let versions_named = webhook
+        .and_then(|webhook| webhook["conversionReviewVersions"].as_array())
+        .map(Vec::as_slice)
+        .unwrap_or_default();
+    let given = webhook.and_then(|webhook| webhook.get("clientConfig"));
+    let given = given.filter(|given| given.is_object());
+    match text(conversion, "strategy") {
+        "" => errors.required(&path.child("strategy"), ""),
+        "None" => {
+            let why = "should not be set when strategy is not set to Webhook";
+            if given.is_some() {
+                errors.forbidden(&config, why);
+            }
+            if !versions_named.is_empty() {
+                errors.forbidden(&reviews, why);
+            }
+        }
+        "Webhook" => {
+            let is_set = |field: &str| {
+                given
+                    .and_then(|given| given.get(field))
+                    .is_some_and(|value| !value.is_null())
+            };
+            if given.is_none() {
+                errors.required(&config, "required when strategy is set to Webhook");
+            } else if is_set("url") == is_set("service") {
+                errors.required(&config, "exactly one of url or service is required");
+            }
+            if versions_named.is_empty() {
+                errors.required(&reviews, "");
+            } else if !versions_named
+                .iter()
+                .any(|name| name == "v1" || name == "v1beta1")
+            {
+                let why = "must include at least one of v1, v1beta1";
+                errors.invalid(&reviews, versions_named, why);
+            }
+            let needs_it =
+                |version: &Value| version["served"] == true && version["storage"] != true;
+            if versions(object).iter().any(needs_it) {
+                let why = "conversion by webhook is not served: serve the storage version only, or keep the versions alike and use None";
+                errors.forbidden(&path.child("strategy"), why);
+            }
+        }
+        other => errors.not_supported(&path.child("strategy"), other, &["None", "Webhook"]),
+    }
 }
 
 fn check_names(given: &Value, path: &Path<'_>, errors: &mut Errors) {
@@ -311,19 +369,33 @@ fn check_versions(object: &Value, path: &Path<'_>, errors: &mut Errors) {
             None => errors.required(&at.child("schema").child("openAPIV3Schema"), ""),
             Some(schema) if shared("schema") => {
                 if index == 0 {
+                    // One status subresource of any version restricts the schema that all share.
+                    let has_status = all.iter().any(has_status);
+                    let at = path.child("validation");
                     definition::check_schema(
                         schema,
-                        &path.child("validation").child("openAPIV3Schema"),
+                        has_status,
+                        &at.child("openAPIV3Schema"),
                         errors,
                     );
                 }
             }
-            Some(schema) => definition::check_schema(
-                schema,
-                &at.child("schema").child("openAPIV3Schema"),
-                errors,
-            ),
+            Some(schema) => {
+                let at = at.child("schema");
+                let at = at.child("openAPIV3Schema");
+                definition::check_schema(schema, has_status(version), &at, errors);
+            }
         }
+        if !shared("selectableFields") || index == 0 {
+            let at = if shared("selectableFields") {
+                path.child("selectableFields")
+            } else {
+                at.child("selectableFields")
+            };
+            let fields = &version["selectableFields"];
+            definition::check_selectable_fields(fields, schema, &at, errors);
+        }
+        check_deprecation(version, &at.child("deprecationWarning"), errors);
         for (field, check) in [
             (
                 "subresources",
@@ -359,6 +431,34 @@ fn internal_form(versions: &Value) -> String {
         })
         .collect();
     format!("[{}]", texts.join(","))
+}
+
+fn has_status(version: &Value) -> bool {
+    version["subresources"]
+        .get("status")
+        .is_some_and(Value::is_object)
+}
+
+fn check_deprecation(version: &Value, path: &Path<'_>, errors: &mut Errors) {
+    let Some(warning) = version["deprecationWarning"].as_str() else {
+        return;
+    };
+    if version["deprecated"] != true {
+        errors.invalid(path, warning, "can only be set for deprecated versions");
+        return;
+    }
+    if warning.len() > 256 {
+        errors.invalid(path, warning, "must be <= 256 characters long");
+    }
+    if warning.is_empty() {
+        errors.invalid(path, warning, "must not be an empty string");
+    }
+    if let Some((at, _)) = warning.char_indices().find(|(_, c)| !is_printable(*c)) {
+        let why = format!(
+            "must only contain printable UTF-8 characters; non-printable character found at index {at}"
+        );
+        errors.invalid(path, warning, why);
+    }
 }
 
 fn check_columns(columns: &Value, path: &Path<'_>, errors: &mut Errors) {

@@ -209,6 +209,17 @@ pub fn untyped_yaml(body: &[u8]) -> Result<(Value, Vec<Problem>), DecodeError> {
     }
 }
 
+/// Drops what the schema of a custom resource, or of a value in one, does not know.
+pub(crate) fn prune(kind: &Type, value: &mut Value) {
+    custom::prune(
+        kind.arena(),
+        kind.id(),
+        value,
+        &mut String::new(),
+        &mut Vec::new(),
+    );
+}
+
 /// Reads a tree, as a patch leaves one behind.
 ///
 /// # Errors

@@ -17,7 +17,7 @@ pub(super) fn combinations(schema: &Schema, value: &Value, path: &str) -> Outcom
         let mut best: Option<Outcome> = None;
         let mut success = None;
         for option in &schema.any_of {
-            let result = validate(option, value, path);
+            let result = validate(option, value, None, path);
             if result.errors.is_empty() {
                 success = Some(result);
                 break;
@@ -42,7 +42,7 @@ pub(super) fn combinations(schema: &Schema, value: &Value, path: &str) -> Outcom
         let mut valid = Vec::new();
         let mut best: Option<Outcome> = None;
         for option in &schema.one_of {
-            let result = validate(option, value, path);
+            let result = validate(option, value, None, path);
             if result.errors.is_empty() {
                 valid.push(result);
             } else if valid.is_empty()
@@ -73,7 +73,7 @@ pub(super) fn combinations(schema: &Schema, value: &Value, path: &str) -> Outcom
     if !schema.all_of.is_empty() {
         let mut valid = 0;
         for option in &schema.all_of {
-            let result = validate(option, value, path);
+            let result = validate(option, value, None, path);
             valid += usize::from(result.errors.is_empty());
             outcome.merge(result);
         }
@@ -88,7 +88,7 @@ pub(super) fn combinations(schema: &Schema, value: &Value, path: &str) -> Outcom
         }
     }
     if let Some(not) = &schema.not
-        && validate(not, value, path).errors.is_empty()
+        && validate(not, value, None, path).errors.is_empty()
     {
         outcome.add(
             path,

@@ -63,7 +63,7 @@ pub(super) fn decode(
     })
 }
 
-fn prune(
+pub(super) fn prune(
     arena: &Arena,
     id: TypeId,
     value: &mut Value,

@@ -1,0 +1,508 @@
+//! Types of expressions, found before they run, with cel-go's words for what does not fit.
+
+use std::{
+    collections::HashMap,
+    sync::{Arc, LazyLock},
+};
+
+use super::{
+    Problem,
+    syntax::{Expr, Fold, FoldKind, Literal, Node},
+    types::{Bindings, Type, joined},
+};
+
+/// The names an expression may use.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Environment {
+    variables: HashMap<String, Type>,
+}
+
+impl Environment {
+    /// The environment with one more variable.
+    pub(crate) fn with(mut self, name: &str, kind: Type) -> Self {
+        self.variables.insert(name.to_owned(), kind);
+        self
+    }
+}
+
+/// One way to call a function.
+struct Overload {
+    is_method: bool,
+    parameters: Vec<Type>,
+    result: Type,
+}
+
+static FUNCTIONS: LazyLock<HashMap<String, Vec<Overload>>> = LazyLock::new(|| {
+    let mut functions: HashMap<String, Vec<Overload>> = HashMap::new();
+    let lines = include_str!("functions.txt").lines();
+    for line in lines.filter(|line| !line.is_empty() && !line.starts_with('#')) {
+        let (names, overload) = signature(line);
+        for name in names {
+            let overload = Overload {
+                is_method: overload.is_method,
+                parameters: overload.parameters.clone(),
+                result: overload.result.clone(),
+            };
+            functions.entry(name).or_default().push(overload);
+        }
+    }
+    functions
+});
+
+/// A line of the table: the function's names and the overload.
+fn signature(line: &'static str) -> (Vec<String>, Overload) {
+    let (target, rest) = match line
+        .strip_prefix('<')
+        .and_then(|rest| rest.split_once("> "))
+    {
+        Some((target, rest)) => (Some(target), rest),
+        None => (None, line),
+    };
+    let (call, result) = rest
+        .rsplit_once("): ")
+        .expect("every line says what a function results in");
+    // An operator's name has no bracket but square ones.
+    let (name, parameters) = call.split_once('(').expect("every line has parameters");
+    let mut types: Vec<Type> = target.map(parse_type).into_iter().collect();
+    types.extend(split(parameters).into_iter().map(parse_type));
+    let names = match name {
+        "_<_" => ["_<_", "_<=_", "_>_", "_>=_"].map(str::to_owned).to_vec(),
+        name => vec![name.to_owned()],
+    };
+    let overload = Overload {
+        is_method: target.is_some(),
+        parameters: types,
+        result: parse_type(result),
+    };
+    (names, overload)
+}
+
+/// Splits at the commas that are in no brackets.
+fn split(text: &'static str) -> Vec<&'static str> {
+    let (mut depth, mut start, mut parts) = (0, 0, Vec::new());
+    for (index, c) in text.char_indices() {
+        match c {
+            '(' => depth += 1,
+            ')' => depth -= 1,
+            ',' if depth == 0 => {
+                parts.push(text[start..index].trim());
+                start = index + 1;
+            }
+            _ => {}
+        }
+    }
+    if !text.is_empty() {
+        parts.push(text[start..].trim());
+    }
+    parts
+}
+
+fn parse_type(text: &'static str) -> Type {
+    if let Some((outer, inner)) = text.strip_suffix(')').and_then(|text| text.split_once('(')) {
+        let mut inner = split(inner).into_iter().map(parse_type);
+        let mut next = || Arc::new(inner.next().expect("the type has what it is made of"));
+        return match outer {
+            "list" => Type::List(next()),
+            "map" => Type::Map(next(), next()),
+            "optional" => Type::Optional(next()),
+            "type" => Type::Meta(next()),
+            other => panic!("functions.txt has no type {other}"),
+        };
+    }
+    match text {
+        "A" | "B" | "C" => Type::Parameter(text.chars().next().expect("it is a letter")),
+        text => named_type(text).unwrap_or(Type::Opaque(text)),
+    }
+}
+
+/// The types that have names in expressions.
+fn named_type(name: &str) -> Option<Type> {
+    Some(match name {
+        "dyn" => Type::Dyn,
+        "bool" => Type::Bool,
+        "int" => Type::Int,
+        "uint" => Type::Uint,
+        "double" => Type::Double,
+        "string" => Type::String,
+        "bytes" => Type::Bytes,
+        "null_type" => Type::Null,
+        "timestamp" | "google.protobuf.Timestamp" => Type::Timestamp,
+        "duration" | "google.protobuf.Duration" => Type::Duration,
+        "list" => Type::list(Type::Dyn),
+        "map" => Type::map(Type::Dyn, Type::Dyn),
+        "optional_type" => Type::optional(Type::Dyn),
+        "type" => Type::Meta(Arc::new(Type::Dyn)),
+        "net.IP" => Type::Opaque("net.IP"),
+        "net.CIDR" => Type::Opaque("net.CIDR"),
+        "kubernetes.URL" => Type::Opaque("kubernetes.URL"),
+        "kubernetes.Quantity" => Type::Opaque("kubernetes.Quantity"),
+        "kubernetes.Semver" => Type::Opaque("kubernetes.Semver"),
+        _ => return None,
+    })
+}
+
+/// Whether a name without a variable of that name stands for a type.
+pub(super) fn is_type_name(name: &str) -> bool {
+    !matches!(name, "dyn" | "timestamp" | "duration") && named_type(name).is_some()
+}
+
+/// Whether a function of that name, which may have a namespace, is known.
+pub(super) fn is_function(name: &str) -> bool {
+    FUNCTIONS.contains_key(name)
+}
+
+/// The type of what the expression evaluates to.
+pub(super) fn check(expression: &Expr, environment: &Environment) -> Result<Type, Vec<Problem>> {
+    let mut checker = Checker {
+        environment,
+        locals: Vec::new(),
+        problems: Vec::new(),
+    };
+    let result = checker.of(expression);
+    if checker.problems.is_empty() {
+        Ok(result)
+    } else {
+        Err(checker.problems)
+    }
+}
+
+/// The name that a chain of selections spells, as `sets` or `google.protobuf.Timestamp`.
+pub(super) fn qualified(expression: &Expr) -> Option<String> {
+    match &expression.node {
+        Node::Name(name) => Some(name.clone()),
+        Node::Select {
+            operand,
+            field,
+            test: false,
+        } => Some(format!("{}.{field}", qualified(operand)?)),
+        _ => None,
+    }
+}
+
+struct Checker<'e> {
+    environment: &'e Environment,
+    /// Variables of the macros around, innermost last.
+    locals: Vec<(String, Type)>,
+    problems: Vec<Problem>,
+}
+
+impl Checker<'_> {
+    /// Notes a problem; what it was found in can be anything from then on.
+    fn wrong(&mut self, at: usize, message: String) -> Type {
+        self.problems.push(Problem { at, message });
+        Type::Dyn
+    }
+
+    fn variable(&self, name: &str) -> Option<Type> {
+        let local = self.locals.iter().rev().find(|(local, _)| local == name);
+        local
+            .map(|(_, kind)| kind)
+            .or_else(|| self.environment.variables.get(name))
+            .cloned()
+    }
+
+    fn of(&mut self, expression: &Expr) -> Type {
+        let at = expression.at;
+        match &expression.node {
+            Node::Literal(literal) => of_literal(literal),
+            Node::Name(name) => match self.variable(name) {
+                Some(kind) => kind,
+                None if is_type_name(name) => {
+                    let kind = named_type(name).expect("it was just asked for");
+                    Type::Meta(Arc::new(kind))
+                }
+                None => self.wrong(
+                    at,
+                    format!("undeclared reference to '{name}' (in container '')"),
+                ),
+            },
+            Node::Select {
+                operand,
+                field,
+                test,
+            } => {
+                let named = qualified(expression).filter(|name| {
+                    name.contains('.')
+                        && is_type_name(name)
+                        && self
+                            .variable(name.split('.').next().unwrap_or_default())
+                            .is_none()
+                });
+                if let Some(kind) = named.and_then(|name| named_type(&name)) {
+                    return Type::Meta(Arc::new(kind));
+                }
+                let kind = self.of(operand);
+                let (inner, optional) = kind.unwrapped();
+                let found = self.field(at, inner, field);
+                match (test, optional) {
+                    (true, _) => Type::Bool,
+                    (false, true) => wrapped(found),
+                    (false, false) => found,
+                }
+            }
+            Node::OptionalSelect { operand, field } => {
+                let kind = self.of(operand);
+                let found = self.field(at, kind.unwrapped().0, field);
+                wrapped(found)
+            }
+            Node::Call {
+                function,
+                target,
+                arguments,
+            } => self.call(at, function, target.as_deref(), arguments),
+            Node::List(items) => {
+                let mut item_type = None;
+                for (optional, item) in items {
+                    let kind = self.entry(*optional, item);
+                    item_type = Some(self.same(item.at, item_type, kind));
+                }
+                Type::list(item_type.unwrap_or(Type::Dyn))
+            }
+            Node::Map(entries) => {
+                let (mut key_type, mut value_type) = (None, None);
+                for (optional, key, value) in entries {
+                    let kind = self.of(key);
+                    key_type = Some(self.same(key.at, key_type, kind));
+                    let kind = self.entry(*optional, value);
+                    value_type = Some(self.same(value.at, value_type, kind));
+                }
+                Type::map(
+                    key_type.unwrap_or(Type::Dyn),
+                    value_type.unwrap_or(Type::Dyn),
+                )
+            }
+            Node::Fold(fold) => self.fold(at, fold),
+            Node::OptionalMap {
+                target,
+                variable,
+                body,
+                flat,
+            } => {
+                let kind = self.of(target);
+                let inner = match &kind {
+                    Type::Optional(inner) => (**inner).clone(),
+                    Type::Dyn => Type::Dyn,
+                    other => {
+                        let message = format!(
+                            "found no matching overload for 'hasValue' applied to '{other}.()'"
+                        );
+                        self.wrong(at, message)
+                    }
+                };
+                let result = self.inside(&[(variable, inner)], body);
+                match (flat, &result) {
+                    (false, _) => Type::optional(result),
+                    (true, Type::Optional(_) | Type::Dyn) => result,
+                    (true, other) => {
+                        let message = format!(
+                            "found no matching overload for '_?_:_' applied to '(bool, {other}, optional_type({other}))'"
+                        );
+                        self.wrong(at, message)
+                    }
+                }
+            }
+            Node::Bind {
+                variable,
+                value,
+                body,
+            } => {
+                let kind = self.of(value);
+                self.inside(&[(variable, kind)], body)
+            }
+        }
+    }
+
+    /// The type of something with more variables.
+    fn inside(&mut self, variables: &[(&String, Type)], body: &Expr) -> Type {
+        let before = self.locals.len();
+        let more = variables.iter();
+        self.locals
+            .extend(more.map(|(name, kind)| ((*name).clone(), kind.clone())));
+        let kind = self.of(body);
+        self.locals.truncate(before);
+        kind
+    }
+
+    fn field(&mut self, at: usize, kind: &Type, field: &str) -> Type {
+        match kind {
+            Type::Dyn => Type::Dyn,
+            Type::Map(_, value) => (**value).clone(),
+            Type::Object(object) => match object.fields.get(field) {
+                Some(kind) => kind.clone(),
+                None => self.wrong(at, format!("undefined field '{field}'")),
+            },
+            other => self.wrong(
+                at,
+                format!("type '{other}' does not support field selection"),
+            ),
+        }
+    }
+
+    /// An item of a list or map; after a question mark it is what is in the optional.
+    fn entry(&mut self, optional: bool, item: &Expr) -> Type {
+        let kind = self.of(item);
+        match kind {
+            Type::Optional(inner) if optional => (*inner).clone(),
+            Type::Dyn => Type::Dyn,
+            other if optional => self.wrong(
+                item.at,
+                format!("expected type 'optional_type({other})' but found '{other}'"),
+            ),
+            other => other,
+        }
+    }
+
+    /// Literals have items of one type.
+    fn same(&mut self, at: usize, so_far: Option<Type>, found: Type) -> Type {
+        let Some(so_far) = so_far else {
+            return found;
+        };
+        match joined(&so_far, &found) {
+            Some(joined) => joined,
+            None => self.wrong(at, format!("expected type '{so_far}' but found '{found}'")),
+        }
+    }
+
+    fn call(
+        &mut self,
+        at: usize,
+        function: &str,
+        target: Option<&Expr>,
+        arguments: &[Expr],
+    ) -> Type {
+        let namespaced = target.and_then(qualified).and_then(|namespace| {
+            let first = namespace.split('.').next().unwrap_or_default();
+            let name = format!("{namespace}.{function}");
+            (self.variable(first).is_none() && is_function(&name)).then_some(name)
+        });
+        let (name, target) = match &namespaced {
+            Some(name) => (name.as_str(), None),
+            None => (function, target),
+        };
+        let mut types: Vec<Type> = Vec::with_capacity(arguments.len() + 1);
+        if let Some(target) = target {
+            types.push(self.of(target));
+        }
+        types.extend(arguments.iter().map(|argument| self.of(argument)));
+        let Some(overloads) = FUNCTIONS.get(name) else {
+            return self.wrong(
+                at,
+                format!("undeclared reference to '{name}' (in container '')"),
+            );
+        };
+        match resolve(overloads, target.is_some(), &types) {
+            Some(result) => result,
+            None => {
+                let texts: Vec<String> = types.iter().map(Type::to_string).collect();
+                let applied = match (target, texts.split_first()) {
+                    (Some(_), Some((first, rest))) => format!("{first}.({})", rest.join(", ")),
+                    _ => format!("({})", texts.join(", ")),
+                };
+                self.wrong(
+                    at,
+                    format!("found no matching overload for '{name}' applied to '{applied}'"),
+                )
+            }
+        }
+    }
+
+    fn fold(&mut self, at: usize, fold: &Fold) -> Type {
+        let range = self.of(&fold.range);
+        let (key, value) = match &range {
+            Type::List(item) => (Type::Int, (**item).clone()),
+            Type::Map(key, value) => ((**key).clone(), (**value).clone()),
+            Type::Dyn => (Type::Dyn, Type::Dyn),
+            other => {
+                let message = format!(
+                    "expression of type '{other}' cannot be range of a comprehension (must be list, map, or dynamic)"
+                );
+                self.wrong(fold.range.at, message);
+                (Type::Dyn, Type::Dyn)
+            }
+        };
+        let variables = match (&fold.second, &range) {
+            (Some(second), _) => vec![(&fold.variable, key.clone()), (second, value)],
+            (None, Type::Map(..)) => vec![(&fold.variable, key.clone())],
+            (None, _) => vec![(&fold.variable, value)],
+        };
+        let item = variables[0].1.clone();
+        if let Some(filter) = &fold.filter {
+            let kind = self.inside(&variables, filter);
+            self.must_be_bool(at, "_?_:_", &kind);
+        }
+        let body = self.inside(&variables, &fold.body);
+        match fold.kind {
+            FoldKind::All => self.must_be_bool(at, "_&&_", &body),
+            FoldKind::Exists => self.must_be_bool(at, "_||_", &body),
+            FoldKind::ExistsOne | FoldKind::Filter => self.must_be_bool(at, "_?_:_", &body),
+            _ => {}
+        }
+        match fold.kind {
+            FoldKind::All | FoldKind::Exists | FoldKind::ExistsOne => Type::Bool,
+            FoldKind::Filter => Type::list(item),
+            FoldKind::Map => Type::list(body),
+            FoldKind::TransformMap => Type::map(key, body),
+            FoldKind::TransformEntries => match body {
+                map @ Type::Map(..) => map,
+                _ => Type::map(Type::Dyn, Type::Dyn),
+            },
+        }
+    }
+
+    /// What a macro tests must be true or false; it is told as the operator that the macro becomes.
+    fn must_be_bool(&mut self, at: usize, operator: &str, kind: &Type) {
+        if matches!(kind, Type::Bool | Type::Dyn) {
+            return;
+        }
+        let applied = match operator {
+            "_?_:_" => format!("({kind}, int, int)"),
+            _ => format!("(bool, {kind})"),
+        };
+        self.wrong(
+            at,
+            format!("found no matching overload for '{operator}' applied to '{applied}'"),
+        );
+    }
+}
+
+fn wrapped(kind: Type) -> Type {
+    match kind {
+        already @ Type::Optional(_) => already,
+        kind => Type::optional(kind),
+    }
+}
+
+fn of_literal(literal: &Literal) -> Type {
+    match literal {
+        Literal::Null => Type::Null,
+        Literal::Bool(_) => Type::Bool,
+        Literal::Int(_) => Type::Int,
+        Literal::Uint(_) => Type::Uint,
+        Literal::Double(_) => Type::Double,
+        Literal::Text(_) => Type::String,
+        Literal::Bytes(_) => Type::Bytes,
+    }
+}
+
+/// The result of a call; of several overloads that fit (arguments can be anything) it can be anything.
+fn resolve(overloads: &[Overload], is_method: bool, types: &[Type]) -> Option<Type> {
+    let mut result: Option<Type> = None;
+    for overload in overloads {
+        if overload.is_method != is_method || overload.parameters.len() != types.len() {
+            continue;
+        }
+        let mut bindings = Bindings::default();
+        let pairs = types.iter().zip(&overload.parameters);
+        let mut fits = pairs.map(|(given, wanted)| bindings.accept(given, wanted));
+        if !fits.all(|fits| fits) {
+            continue;
+        }
+        let found = overload.result.bound(&bindings);
+        result = Some(match result {
+            None => found,
+            Some(before) if before == found => before,
+            Some(_) => Type::Dyn,
+        });
+    }
+    result
+}

@@ -1,0 +1,625 @@
+//! Runs checked expressions. Each step takes from a budget, so that no expression keeps a writer waiting.
+
+use std::{collections::HashMap, fmt, sync::Arc};
+
+use kube_cel::cel::{
+    Value,
+    objects::{Key, Map},
+};
+
+use super::{
+    check::{is_function, is_type_name, qualified},
+    library,
+    syntax::{Expr, Fold, FoldKind, Literal, Node},
+    values::{
+        TypeValue, arithmetic, compare, equal, is_zero, key, none, of_key, optional, some, text,
+        type_name,
+    },
+};
+
+/// Steps one expression may take (k8s.io/apiserver/pkg/apis/cel: PerCallLimit).
+const STEPS_OF_A_CALL: u64 = 1_000_000;
+/// Steps all expressions of one object may take (RuntimeCELCostBudget).
+const STEPS_OF_AN_OBJECT: u64 = 10_000_000;
+
+/// Steps that are left.
+#[derive(Debug)]
+pub(crate) struct Budget {
+    left: u64,
+    of_call: u64,
+}
+
+impl Default for Budget {
+    fn default() -> Self {
+        Budget {
+            left: STEPS_OF_AN_OBJECT,
+            of_call: 0,
+        }
+    }
+}
+
+impl Budget {
+    fn take(&mut self, steps: u64) -> Result<(), Failure> {
+        self.left = self.left.checked_sub(steps).ok_or(Failure::Exhausted)?;
+        self.of_call = self.of_call.checked_sub(steps).ok_or(Failure::TooLong)?;
+        Ok(())
+    }
+}
+
+/// Why an expression has no result.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) enum Failure {
+    /// What went wrong.
+    Error(String),
+    /// It takes more steps than one expression may.
+    TooLong,
+    /// Together with those before it takes more steps than all may.
+    Exhausted,
+}
+
+impl fmt::Display for Failure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Failure::Error(message) => message,
+            Failure::TooLong => "operation cancelled: actual cost limit exceeded",
+            Failure::Exhausted => "running out of cost budget",
+        })
+    }
+}
+
+type Evaluated<T = Value> = Result<T, Failure>;
+
+fn failed<T>(message: impl Into<String>) -> Evaluated<T> {
+    Err(Failure::Error(message.into()))
+}
+
+fn no_overload<T>() -> Evaluated<T> {
+    failed("no such overload")
+}
+
+/// Runs an expression.
+pub(super) fn evaluate(
+    expression: &Expr,
+    variables: &[(&str, Value)],
+    budget: &mut Budget,
+) -> Evaluated {
+    budget.of_call = STEPS_OF_A_CALL;
+    let mut run = Run { budget };
+    let mut scope = Scope::Empty;
+    let scopes: Vec<(&str, &Value)> = variables.iter().map(|(n, v)| (*n, v)).collect();
+    scope = match scopes.as_slice() {
+        [] => scope,
+        all => Scope::Given(all),
+    };
+    run.value(expression, &scope)
+}
+
+/// Variables, innermost first.
+enum Scope<'s> {
+    Empty,
+    Given(&'s [(&'s str, &'s Value)]),
+    Inner {
+        name: &'s str,
+        value: &'s Value,
+        outer: &'s Scope<'s>,
+    },
+}
+
+impl Scope<'_> {
+    fn find(&self, wanted: &str) -> Option<&Value> {
+        match self {
+            Scope::Empty => None,
+            Scope::Given(all) => {
+                let found = all.iter().find(|(name, _)| *name == wanted);
+                found.map(|(_, value)| *value)
+            }
+            Scope::Inner { name, value, .. } if *name == wanted => Some(value),
+            Scope::Inner { outer, .. } => outer.find(wanted),
+        }
+    }
+}
+
+struct Run<'b> {
+    budget: &'b mut Budget,
+}
+
+impl Run<'_> {
+    fn value(&mut self, expression: &Expr, scope: &Scope<'_>) -> Evaluated {
+        self.budget.take(1)?;
+        match &expression.node {
+            Node::Literal(literal) => Ok(of_literal(literal)),
+            Node::Name(name) => match scope.find(name) {
+                Some(value) => Ok(value.clone()),
+                None if is_type_name(name) => Ok(of_type(name)),
+                None => failed(format!("no such attribute(s): {name}")),
+            },
+            Node::Select {
+                operand,
+                field,
+                test,
+            } => {
+                let named = qualified(expression).filter(|name| is_type_name(name));
+                if let Some(name) = named.filter(|name| {
+                    scope
+                        .find(name.split('.').next().unwrap_or_default())
+                        .is_none()
+                }) {
+                    return Ok(of_type(&name));
+                }
+                let operand = self.value(operand, scope)?;
+                match (optional(&operand), test) {
+                    (None, false) => member(&operand, field),
+                    (None, true) => match &operand {
+                        Value::Map(map) => Ok(Value::Bool(map.map.contains_key(&name_key(field)))),
+                        _ => no_overload(),
+                    },
+                    (Some(inner), true) => Ok(Value::Bool(
+                        inner.is_some_and(|inner| member(inner, field).is_ok()),
+                    )),
+                    (Some(inner), false) => Ok(inner.map_or_else(none, |inner| {
+                        member(inner, field).map_or_else(|_| none(), wrapped)
+                    })),
+                }
+            }
+            Node::OptionalSelect { operand, field } => {
+                let operand = self.value(operand, scope)?;
+                let inner = match optional(&operand) {
+                    Some(None) => return Ok(none()),
+                    Some(Some(inner)) => inner,
+                    None => &operand,
+                };
+                Ok(member(inner, field).map_or_else(|_| none(), wrapped))
+            }
+            Node::Call {
+                function,
+                target,
+                arguments,
+            } => self.call(function, target.as_deref(), arguments, scope),
+            Node::List(items) => {
+                let mut list = Vec::with_capacity(items.len());
+                for (is_optional, item) in items {
+                    let value = self.value(item, scope)?;
+                    list.extend(self.entry(*is_optional, value)?);
+                }
+                Ok(Value::List(Arc::new(list)))
+            }
+            Node::Map(entries) => {
+                let mut map = HashMap::with_capacity(entries.len());
+                for (is_optional, name, value) in entries {
+                    let name = self.value(name, scope)?;
+                    let Some(name) = key(&name) else {
+                        return failed("unsupported key type");
+                    };
+                    let value = self.value(value, scope)?;
+                    if let Some(value) = self.entry(*is_optional, value)? {
+                        map.insert(name, value);
+                    }
+                }
+                Ok(of_map(map))
+            }
+            Node::Fold(fold) => self.fold(fold, scope),
+            Node::OptionalMap {
+                target,
+                variable,
+                body,
+                flat,
+            } => {
+                let target = self.value(target, scope)?;
+                match optional(&target) {
+                    None => no_overload(),
+                    Some(None) => Ok(none()),
+                    Some(Some(inner)) => {
+                        let result = self.value(body, &scope.with(variable, inner))?;
+                        Ok(if *flat { result } else { some(result) })
+                    }
+                }
+            }
+            Node::Bind {
+                variable,
+                value,
+                body,
+            } => {
+                let value = self.value(value, scope)?;
+                self.value(body, &scope.with(variable, &value))
+            }
+        }
+    }
+
+    /// An item of a list or map, or what is in the optional.
+    fn entry(&mut self, is_optional: bool, value: Value) -> Evaluated<Option<Value>> {
+        match (is_optional, optional(&value)) {
+            (false, _) => Ok(Some(value)),
+            (true, Some(inner)) => Ok(inner.cloned()),
+            (true, None) => no_overload(),
+        }
+    }
+
+    fn truth(&mut self, expression: &Expr, scope: &Scope<'_>) -> Evaluated<bool> {
+        match self.value(expression, scope)? {
+            Value::Bool(truth) => Ok(truth),
+            _ => no_overload(),
+        }
+    }
+
+    /// `&&` and `||`: one side may decide although the other has failed.
+    fn logic(&mut self, arguments: &[Expr], scope: &Scope<'_>, decisive: bool) -> Evaluated {
+        let mut failure = None;
+        for argument in arguments {
+            match self.truth(argument, scope) {
+                Ok(truth) if truth == decisive => return Ok(Value::Bool(decisive)),
+                Ok(_) => {}
+                Err(Failure::Error(message)) => failure = failure.or(Some(message)),
+                Err(over) => return Err(over),
+            }
+        }
+        failure.map_or(Ok(Value::Bool(!decisive)), failed)
+    }
+
+    fn call(
+        &mut self,
+        function: &str,
+        target: Option<&Expr>,
+        arguments: &[Expr],
+        scope: &Scope<'_>,
+    ) -> Evaluated {
+        match (function, arguments) {
+            ("_&&_", sides) => return self.logic(sides, scope, false),
+            ("_||_", sides) => return self.logic(sides, scope, true),
+            ("_?_:_", [condition, then, otherwise]) => {
+                let chosen = if self.truth(condition, scope)? {
+                    then
+                } else {
+                    otherwise
+                };
+                return self.value(chosen, scope);
+            }
+            _ => {}
+        }
+        let namespaced = target.and_then(qualified).and_then(|namespace| {
+            let first = namespace.split('.').next().unwrap_or_default();
+            let name = format!("{namespace}.{function}");
+            (scope.find(first).is_none() && is_function(&name)).then_some(name)
+        });
+        let (function, target) = match &namespaced {
+            Some(name) => (name.as_str(), None),
+            None => (function, target),
+        };
+        let target = match target {
+            Some(target) => Some(self.value(target, scope)?),
+            None => None,
+        };
+        let mut values = Vec::with_capacity(arguments.len());
+        for argument in arguments {
+            values.push(self.value(argument, scope)?);
+        }
+        self.apply(function, target, values)
+    }
+
+    fn apply(&mut self, function: &str, target: Option<Value>, values: Vec<Value>) -> Evaluated {
+        // Looking at one item or counting them costs nothing more; everything else may look at all there is.
+        if !matches!(function, "_[_]" | "_[?_]" | "size" | "type" | "dyn") {
+            let sizes = target.iter().chain(&values).map(size_of);
+            self.budget.take(sizes.sum::<u64>() / 10)?;
+        }
+        let bool = |truth: bool| Ok(Value::Bool(truth));
+        match (function, &target, values.as_slice()) {
+            ("_==_", None, [left, right]) => bool(equal(left, right)),
+            ("_!=_", None, [left, right]) => bool(!equal(left, right)),
+            ("_<_" | "_<=_" | "_>_" | "_>=_", None, [left, right]) => {
+                let Some(order) = compare(left, right) else {
+                    let numbers = |value: &Value| matches!(value, Value::Float(_));
+                    // Nothing is less or greater than what is no number.
+                    return match numbers(left) || numbers(right) {
+                        true => bool(false),
+                        false => no_overload(),
+                    };
+                };
+                bool(match function {
+                    "_<_" => order.is_lt(),
+                    "_<=_" => order.is_le(),
+                    "_>_" => order.is_gt(),
+                    _ => order.is_ge(),
+                })
+            }
+            ("_+_" | "_-_" | "_*_" | "_/_" | "_%_", None, [left, right]) => {
+                arithmetic(function, left, right).map_err(Failure::Error)
+            }
+            ("!_", None, [Value::Bool(truth)]) => bool(!truth),
+            ("-_", None, [Value::Int(number)]) => match number.checked_neg() {
+                Some(number) => Ok(Value::Int(number)),
+                None => failed("integer overflow"),
+            },
+            ("-_", None, [Value::Float(number)]) => Ok(Value::Float(-number)),
+            ("@in", None, [item, Value::List(items)]) => {
+                bool(items.iter().any(|other| equal(item, other)))
+            }
+            ("@in", None, [item, Value::Map(map)]) => {
+                bool(key(item).is_some_and(|key| map.get(&key).is_some()))
+            }
+            ("_[_]", None, [operand, at]) => match optional(operand) {
+                None => index(operand, at),
+                Some(inner) => Ok(inner.map_or_else(none, |inner| {
+                    index(inner, at).map_or_else(|_| none(), wrapped)
+                })),
+            },
+            ("_[?_]", None, [operand, at]) => {
+                let inner = optional(operand).unwrap_or(Some(operand));
+                Ok(inner.map_or_else(none, |inner| {
+                    index(inner, at).map_or_else(|_| none(), wrapped)
+                }))
+            }
+            ("size", None, [value]) | ("size", Some(value), []) => match value {
+                Value::String(text) => Ok(count(text.chars().count())),
+                Value::Bytes(bytes) => Ok(count(bytes.len())),
+                Value::List(items) => Ok(count(items.len())),
+                Value::Map(map) => Ok(count(map.map.len())),
+                _ => no_overload(),
+            },
+            ("type", None, [value]) => Ok(of_type(type_name(value))),
+            ("dyn", None, [value]) => Ok(value.clone()),
+            ("bool", None, [Value::Bool(truth)]) => bool(*truth),
+            ("bool", None, [Value::String(text)]) => match text.as_str() {
+                "1" | "t" | "true" | "TRUE" | "True" => bool(true),
+                "0" | "f" | "false" | "FALSE" | "False" => bool(false),
+                _ => failed("type conversion error from 'string' to 'bool'"),
+            },
+            ("startsWith", Some(Value::String(text)), [Value::String(part)]) => {
+                bool(text.starts_with(part.as_str()))
+            }
+            ("endsWith", Some(Value::String(text)), [Value::String(part)]) => {
+                bool(text.ends_with(part.as_str()))
+            }
+            ("contains", Some(Value::String(text)), [Value::String(part)]) => {
+                bool(text.contains(part.as_str()))
+            }
+            ("optional.none", None, []) => Ok(none()),
+            ("optional.of", None, [value]) => Ok(some(value.clone())),
+            ("optional.ofNonZeroValue", None, [value]) => Ok(if is_zero(value) {
+                none()
+            } else {
+                some(value.clone())
+            }),
+            ("hasValue" | "value" | "or" | "orValue", Some(target), rest) => {
+                let Some(inner) = optional(target) else {
+                    return no_overload();
+                };
+                match (function, inner, rest) {
+                    ("hasValue", inner, []) => bool(inner.is_some()),
+                    ("value", Some(inner), []) | ("orValue", Some(inner), [_]) => Ok(inner.clone()),
+                    ("value", None, []) => failed("optional.none() dereference"),
+                    ("or", Some(_), [_]) => Ok(target.clone()),
+                    ("or" | "orValue", None, [other]) => Ok(other.clone()),
+                    _ => no_overload(),
+                }
+            }
+            _ => library::call(function, target, values).map_err(Failure::Error),
+        }
+    }
+
+    fn fold(&mut self, fold: &Fold, scope: &Scope<'_>) -> Evaluated {
+        let range = self.value(&fold.range, scope)?;
+        // What the first variable is, and the second one.
+        let steps: Vec<(Value, Value)> = match &range {
+            Value::List(items) => {
+                let items = items.iter().enumerate();
+                items
+                    .map(|(index, item)| (count(index), item.clone()))
+                    .collect()
+            }
+            Value::Map(map) => {
+                let mut entries: Vec<(&Key, &Value)> = map.map.iter().collect();
+                entries.sort_by_key(|(key, _)| *key);
+                let entries = entries.into_iter();
+                entries
+                    .map(|(key, value)| (of_key(key), value.clone()))
+                    .collect()
+            }
+            _ => return no_overload(),
+        };
+        let mut collected = Collected::default();
+        for (at, item) in &steps {
+            let first = match (&fold.second, &range) {
+                (None, Value::List(_)) => item,
+                _ => at,
+            };
+            let outer = scope.with(&fold.variable, first);
+            let inner = match &fold.second {
+                Some(second) => outer.with(second, item),
+                None => outer.same(),
+            };
+            if let Some(filter) = &fold.filter
+                && !self.truth(filter, &inner)?
+            {
+                continue;
+            }
+            if collected.take(self, fold, &inner, at, first)? {
+                break;
+            }
+        }
+        collected.result(fold.kind)
+    }
+}
+
+/// What a macro has made of the items so far.
+#[derive(Default)]
+struct Collected {
+    list: Vec<Value>,
+    map: HashMap<Key, Value>,
+    holds: u64,
+    decided: bool,
+    failure: Option<String>,
+}
+
+impl Collected {
+    /// Takes one more item; answers whether the result is known.
+    fn take(
+        &mut self,
+        run: &mut Run<'_>,
+        fold: &Fold,
+        scope: &Scope<'_>,
+        at: &Value,
+        item: &Value,
+    ) -> Evaluated<bool> {
+        match fold.kind {
+            FoldKind::All | FoldKind::Exists => match run.truth(&fold.body, scope) {
+                Ok(truth) => {
+                    self.decided = truth == (fold.kind == FoldKind::Exists);
+                    return Ok(self.decided);
+                }
+                Err(Failure::Error(message)) => {
+                    self.failure.get_or_insert(message);
+                }
+                Err(over) => return Err(over),
+            },
+            FoldKind::ExistsOne => self.holds += u64::from(run.truth(&fold.body, scope)?),
+            FoldKind::Filter => {
+                if run.truth(&fold.body, scope)? {
+                    self.list.push(item.clone());
+                }
+            }
+            FoldKind::Map => self.list.push(run.value(&fold.body, scope)?),
+            FoldKind::TransformMap => {
+                let value = run.value(&fold.body, scope)?;
+                self.insert(key(at).expect("indexes and keys are keys"), value)?;
+            }
+            FoldKind::TransformEntries => match run.value(&fold.body, scope)? {
+                Value::Map(entries) => {
+                    for (key, value) in entries.map.iter() {
+                        self.insert(key.clone(), value.clone())?;
+                    }
+                }
+                _ => return no_overload(),
+            },
+        }
+        Ok(false)
+    }
+
+    fn insert(&mut self, key: Key, value: Value) -> Evaluated<()> {
+        match self.map.insert(key.clone(), value) {
+            None => Ok(()),
+            Some(_) => failed(format!("insert failed: key {key} already exists")),
+        }
+    }
+
+    fn result(self, kind: FoldKind) -> Evaluated {
+        Ok(match kind {
+            FoldKind::All | FoldKind::Exists => {
+                let decisive = kind == FoldKind::Exists;
+                match self.failure {
+                    Some(message) if !self.decided => return failed(message),
+                    _ => Value::Bool(self.decided == decisive),
+                }
+            }
+            FoldKind::ExistsOne => Value::Bool(self.holds == 1),
+            FoldKind::Filter | FoldKind::Map => Value::List(Arc::new(self.list)),
+            FoldKind::TransformMap | FoldKind::TransformEntries => of_map(self.map),
+        })
+    }
+}
+
+impl<'s> Scope<'s> {
+    fn with(&'s self, name: &'s str, value: &'s Value) -> Scope<'s> {
+        Scope::Inner {
+            name,
+            value,
+            outer: self,
+        }
+    }
+
+    /// The same variables once more.
+    fn same(&self) -> Scope<'_> {
+        match self {
+            Scope::Empty => Scope::Empty,
+            Scope::Given(all) => Scope::Given(all),
+            Scope::Inner { name, value, outer } => Scope::Inner { name, value, outer },
+        }
+    }
+}
+
+fn of_literal(literal: &Literal) -> Value {
+    match literal {
+        Literal::Null => Value::Null,
+        Literal::Bool(truth) => Value::Bool(*truth),
+        Literal::Int(number) => Value::Int(*number),
+        Literal::Uint(number) => Value::UInt(*number),
+        Literal::Double(number) => Value::Float(*number),
+        Literal::Text(given) => text(given),
+        Literal::Bytes(bytes) => Value::Bytes(Arc::new(bytes.clone())),
+    }
+}
+
+fn of_type(name: &str) -> Value {
+    Value::Opaque(Arc::new(TypeValue(name.to_owned())))
+}
+
+fn of_map(map: HashMap<Key, Value>) -> Value {
+    Value::Map(Map { map: Arc::new(map) })
+}
+
+fn count(number: usize) -> Value {
+    Value::Int(i64::try_from(number).unwrap_or(i64::MAX))
+}
+
+fn name_key(name: &str) -> Key {
+    Key::String(Arc::new(name.to_owned()))
+}
+
+/// A value in an optional, unless it is one.
+fn wrapped(value: Value) -> Value {
+    match optional(&value) {
+        Some(_) => value,
+        None => some(value),
+    }
+}
+
+fn member(operand: &Value, field: &str) -> Evaluated {
+    match operand {
+        Value::Map(map) => match map.map.get(&name_key(field)) {
+            Some(value) => Ok(value.clone()),
+            None => failed(format!("no such key: {field}")),
+        },
+        _ => no_overload(),
+    }
+}
+
+fn index(operand: &Value, at: &Value) -> Evaluated {
+    match (operand, at) {
+        (Value::List(items), _) => {
+            let number = match at {
+                Value::Int(number) => Some(*number),
+                Value::UInt(number) => i64::try_from(*number).ok(),
+                Value::Float(number) if number.fract() == 0.0 => Some(*number as i64),
+                _ => return no_overload(),
+            };
+            let item = number
+                .and_then(|number| usize::try_from(number).ok())
+                .and_then(|number| items.get(number));
+            match item {
+                Some(item) => Ok(item.clone()),
+                None => failed(format!("index out of bounds: {}", number.unwrap_or(-1))),
+            }
+        }
+        (Value::Map(map), _) => {
+            let Some(key) = key(at) else {
+                return no_overload();
+            };
+            match map.get(&key) {
+                Some(value) => Ok(value.clone()),
+                None => failed(format!("no such key: {key}")),
+            }
+        }
+        _ => no_overload(),
+    }
+}
+
+/// How much there is to look at in a value.
+fn size_of(value: &Value) -> u64 {
+    let length = match value {
+        Value::String(text) => text.len(),
+        Value::Bytes(bytes) => bytes.len(),
+        Value::List(items) => items.len() * 10,
+        Value::Map(map) => map.map.len() * 10,
+        _ => 0,
+    };
+    length as u64
+}

@@ -1,0 +1,68 @@
+//! The functions of Kubernetes and of CEL's extensions, as the kube-cel crate has them.
+//!
+//! They can only be called through that crate's interpreter, so each call becomes a small expression over named arguments.
+
+use std::sync::LazyLock;
+
+use kube_cel::{
+    KubeCelExt,
+    cel::{
+        Context, ExecutionError, IdedExpr, Value,
+        common::ast::{CallExpr, Expr},
+    },
+};
+
+/// Names of arguments; no function has more.
+const ARGUMENTS: [&str; 4] = ["a0", "a1", "a2", "a3"];
+
+static FUNCTIONS: LazyLock<Context<'static>> = LazyLock::new(|| Context::default().with_all());
+
+/// Calls a function, or a method on `target`.
+pub(super) fn call(
+    function: &str,
+    target: Option<Value>,
+    arguments: Vec<Value>,
+) -> Result<Value, String> {
+    let mut scope = FUNCTIONS.new_inner_scope();
+    let name = |name: &str| IdedExpr {
+        id: 0,
+        expr: Expr::Ident(name.to_owned()),
+    };
+    let (namespace, function) = match function.rsplit_once('.') {
+        Some((namespace, function)) => (Some(name(namespace)), function),
+        None => (None, function),
+    };
+    let target = match target {
+        Some(value) => {
+            scope.add_variable_from_value("target", value);
+            Some(name("target"))
+        }
+        None => namespace,
+    };
+    let mut args = Vec::with_capacity(arguments.len());
+    for (value, argument) in arguments.into_iter().zip(ARGUMENTS) {
+        scope.add_variable_from_value(argument, value);
+        args.push(name(argument));
+    }
+    let call = IdedExpr {
+        id: 0,
+        expr: Expr::Call(CallExpr {
+            func_name: function.to_owned(),
+            target: target.map(Box::new),
+            args,
+        }),
+    };
+    Value::resolve(&call, &scope).map_err(|error| match error {
+        ExecutionError::FunctionError { message, .. } => message,
+        ExecutionError::UndeclaredReference(_)
+        | ExecutionError::UnsupportedTargetType { .. }
+        | ExecutionError::UnexpectedType { .. }
+        | ExecutionError::NotSupportedAsMethod { .. } => "no such overload".to_owned(),
+        other => {
+            let text = other.to_string();
+            let mut letters = text.chars();
+            let first = letters.next().map(|first| first.to_ascii_lowercase());
+            first.into_iter().chain(letters).collect()
+        }
+    })
+}

@@ -1,0 +1,126 @@
+//! CEL as Kubernetes uses it: expressions that are checked against types before they run.
+//!
+//! [`syntax`] parses, [`check`] types an expression by the functions of `functions.txt`, [`eval`] runs it within a budget. The functions
+//! that are no part of the language itself (strings, quantities, addresses ...) are those of the kube-cel crate ([`library`]); the language is
+//! ours because errors must name places and types as upstream's do, and because budgets, optionals and types as values are part of it.
+
+mod check;
+mod eval;
+mod lexer;
+mod library;
+mod syntax;
+mod types;
+mod values;
+
+#[cfg(test)]
+mod tests;
+
+use std::fmt;
+
+pub(crate) use self::values::{none, some};
+pub(crate) use self::{
+    check::Environment,
+    eval::{Budget, Failure},
+    types::{Object, Type},
+};
+pub(crate) use kube_cel::cel::Value;
+
+/// Calls a function of the libraries, as `timestamp`.
+///
+/// # Errors
+/// What it says is wrong with its arguments.
+pub(crate) fn call(function: &str, arguments: Vec<Value>) -> Result<Value, String> {
+    library::call(function, None, arguments)
+}
+
+/// An expression that has been parsed and checked.
+#[derive(Debug)]
+pub(crate) struct Program {
+    expression: syntax::Expr,
+    result: Type,
+}
+
+impl Program {
+    /// Parses and checks an expression.
+    ///
+    /// # Errors
+    /// What is wrong and where, as cel-go prints it: one or several lines that begin with `ERROR: <input>:line:column`.
+    pub(crate) fn compile(source: &str, environment: &Environment) -> Result<Program, Issues> {
+        let expression = syntax::parse(source)?;
+        let result = check::check(&expression, environment)
+            .map_err(|problems| Issues::new(source, problems))?;
+        Ok(Program { expression, result })
+    }
+
+    /// The type of what it evaluates to.
+    pub(crate) fn result(&self) -> &Type {
+        &self.result
+    }
+
+    /// Whether it refers to a variable of that name.
+    pub(crate) fn mentions(&self, variable: &str) -> bool {
+        self.expression.mentions(variable)
+    }
+
+    /// Runs it with values for its variables.
+    ///
+    /// # Errors
+    /// What went wrong, in cel-go's words.
+    pub(crate) fn evaluate(
+        &self,
+        variables: &[(&str, Value)],
+        budget: &mut Budget,
+    ) -> Result<Value, Failure> {
+        eval::evaluate(&self.expression, variables, budget)
+    }
+}
+
+/// Something wrong at a place of an expression.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Problem {
+    /// Characters before the place.
+    pub(crate) at: usize,
+    pub(crate) message: String,
+}
+
+/// All that is wrong with an expression, as text.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Issues(String);
+
+impl Issues {
+    fn new(source: &str, mut problems: Vec<Problem>) -> Self {
+        problems.sort_by_key(|problem| problem.at);
+        let texts: Vec<String> = problems
+            .iter()
+            .map(|problem| display(source, problem))
+            .collect();
+        Issues(texts.join("\n"))
+    }
+}
+
+impl fmt::Display for Issues {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+/// A problem with the line it is in and a mark under it.
+fn display(source: &str, problem: &Problem) -> String {
+    let (mut row, mut column) = (0, problem.at);
+    let mut line = "";
+    for (index, text) in source.split('\n').enumerate() {
+        (row, line) = (index, text);
+        let length = text.chars().count();
+        if column <= length {
+            break;
+        }
+        column -= length + 1;
+    }
+    let dots = ".".repeat(column);
+    format!(
+        "ERROR: <input>:{}:{}: {}\n | {line}\n | {dots}^",
+        row + 1,
+        column + 1,
+        problem.message
+    )
+}

@@ -1,0 +1,619 @@
+//! Parses expressions into trees whose nodes know their places; macros become nodes of their own.
+//!
+//! The grammar of the cel crate is asked first, because it words syntax errors as cel-go does. Places are those cel-go reports: of an
+//! operator, of the dot before a field, of the bracket that opens a call's arguments.
+
+use kube_cel::cel::parser::Parser as Grammar;
+
+use super::{
+    Issues, Problem,
+    lexer::{Token, tokens},
+};
+
+/// Nesting that is refused beyond, as cel-go does.
+const MAX_DEPTH: usize = 250;
+
+/// A node and the number of characters before its place.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Expr {
+    pub(crate) at: usize,
+    pub(crate) node: Node,
+}
+
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) enum Node {
+    Literal(Literal),
+    Name(String),
+    /// `operand.field`; `test` is the macro `has`.
+    Select {
+        operand: Box<Expr>,
+        field: String,
+        test: bool,
+    },
+    /// `operand.?field`.
+    OptionalSelect {
+        operand: Box<Expr>,
+        field: String,
+    },
+    /// A function or operator, named as cel-go names it (`_+_`).
+    Call {
+        function: String,
+        target: Option<Box<Expr>>,
+        arguments: Vec<Expr>,
+    },
+    /// Items; `true` for those after a question mark.
+    List(Vec<(bool, Expr)>),
+    /// Keys and values; `true` for those after a question mark.
+    Map(Vec<(bool, Expr, Expr)>),
+    Fold(Box<Fold>),
+    /// `target.optMap(variable, body)`, or `optFlatMap`.
+    OptionalMap {
+        target: Box<Expr>,
+        variable: String,
+        body: Box<Expr>,
+        flat: bool,
+    },
+    /// `cel.bind(variable, value, body)`.
+    Bind {
+        variable: String,
+        value: Box<Expr>,
+        body: Box<Expr>,
+    },
+}
+
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) enum Literal {
+    Null,
+    Bool(bool),
+    Int(i64),
+    Uint(u64),
+    Double(f64),
+    Text(String),
+    Bytes(Vec<u8>),
+}
+
+/// A macro over a list or map.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Fold {
+    pub(crate) kind: FoldKind,
+    pub(crate) range: Expr,
+    pub(crate) variable: String,
+    /// The second variable of the two-variable forms; the first one is then an index or key.
+    pub(crate) second: Option<String>,
+    /// What an item must hold to take part (`map` with three arguments and the like).
+    pub(crate) filter: Option<Expr>,
+    pub(crate) body: Expr,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) enum FoldKind {
+    All,
+    Exists,
+    ExistsOne,
+    Filter,
+    /// A list of what the body is for each item.
+    Map,
+    /// A map of what the body is for each key.
+    TransformMap,
+    /// A map of the entries that the body makes.
+    TransformEntries,
+}
+
+impl Expr {
+    /// Whether a name occurs in it that no macro inside binds.
+    pub(crate) fn mentions(&self, variable: &str) -> bool {
+        let free = |bound: &str, body: &Expr| bound != variable && body.mentions(variable);
+        match &self.node {
+            Node::Literal(_) => false,
+            Node::Name(name) => name == variable,
+            Node::Select { operand, .. } | Node::OptionalSelect { operand, .. } => {
+                operand.mentions(variable)
+            }
+            Node::Call {
+                target, arguments, ..
+            } => target
+                .iter()
+                .map(|target| &**target)
+                .chain(arguments)
+                .any(|part| part.mentions(variable)),
+            Node::List(items) => items.iter().any(|(_, item)| item.mentions(variable)),
+            Node::Map(entries) => entries
+                .iter()
+                .any(|(_, key, value)| key.mentions(variable) || value.mentions(variable)),
+            Node::Fold(fold) => {
+                let bound = fold.variable == variable || fold.second.as_deref() == Some(variable);
+                let mut inside = fold.filter.iter().chain([&fold.body]);
+                fold.range.mentions(variable)
+                    || (!bound && inside.any(|part| part.mentions(variable)))
+            }
+            Node::OptionalMap {
+                target,
+                variable: bound,
+                body,
+                ..
+            } => target.mentions(variable) || free(bound, body),
+            Node::Bind {
+                variable: bound,
+                value,
+                body,
+            } => value.mentions(variable) || free(bound, body),
+        }
+    }
+}
+
+/// Parses an expression.
+pub(crate) fn parse(source: &str) -> Result<Expr, Issues> {
+    Grammar::new()
+        .enable_optional_syntax(true)
+        .parse(source)
+        .map_err(|errors| syntax_errors(source, &errors))?;
+    let parsed = tokens(source).and_then(|tokens| {
+        let mut parser = Parser {
+            tokens,
+            next: 0,
+            depth: 0,
+        };
+        let expression = parser.expression()?;
+        match parser.peek() {
+            Token::End => Ok(expression),
+            _ => Err(parser.wrong("Syntax error: mismatched input")),
+        }
+    });
+    parsed.map_err(|problem| Issues::new(source, vec![problem]))
+}
+
+fn syntax_errors(source: &str, errors: &kube_cel::cel::ParseErrors) -> Issues {
+    let lines: Vec<&str> = source.split('\n').collect();
+    let problems = errors.errors.iter().map(|error| {
+        let row = usize::try_from(error.pos.0 - 1).unwrap_or(0);
+        let before: usize = lines
+            .iter()
+            .take(row)
+            .map(|line| line.chars().count() + 1)
+            .sum();
+        Problem {
+            at: before + usize::try_from(error.pos.1 - 1).unwrap_or(0),
+            message: error.msg.clone(),
+        }
+    });
+    Issues::new(source, problems.collect())
+}
+
+struct Parser {
+    tokens: Vec<(usize, Token)>,
+    next: usize,
+    depth: usize,
+}
+
+type Parsed<T = Expr> = Result<T, Problem>;
+
+impl Parser {
+    fn peek(&self) -> &Token {
+        &self.tokens[self.next].1
+    }
+
+    fn at(&self) -> usize {
+        self.tokens[self.next].0
+    }
+
+    fn wrong(&self, message: &str) -> Problem {
+        Problem {
+            at: self.at(),
+            message: message.to_owned(),
+        }
+    }
+
+    fn advance(&mut self) -> Token {
+        let token = self.tokens[self.next].1.clone();
+        if token != Token::End {
+            self.next += 1;
+        }
+        token
+    }
+
+    /// Takes a mark if it is next; answers with its place.
+    fn mark(&mut self, wanted: &str) -> Option<usize> {
+        let at = self.at();
+        let found = matches!(self.peek(), Token::Mark(mark) if *mark == wanted);
+        if found {
+            self.next += 1;
+        }
+        found.then_some(at)
+    }
+
+    fn expect(&mut self, wanted: &str) -> Parsed<usize> {
+        match self.mark(wanted) {
+            Some(at) => Ok(at),
+            None => Err(self.wrong(&format!("Syntax error: missing '{wanted}'"))),
+        }
+    }
+
+    fn name(&mut self) -> Parsed<String> {
+        match self.advance() {
+            Token::Name(name) => Ok(name),
+            _ => Err(self.wrong("Syntax error: missing IDENTIFIER")),
+        }
+    }
+
+    fn expression(&mut self) -> Parsed {
+        self.depth += 1;
+        if self.depth > MAX_DEPTH {
+            return Err(self.wrong(&format!("expression recursion limit exceeded: {MAX_DEPTH}")));
+        }
+        let condition = self.logic("||", "_||_")?;
+        let whole = match self.mark("?") {
+            None => condition,
+            Some(at) => {
+                let then = self.logic("||", "_||_")?;
+                self.expect(":")?;
+                let otherwise = self.expression()?;
+                call(at, "_?_:_", vec![condition, then, otherwise])
+            }
+        };
+        self.depth -= 1;
+        Ok(whole)
+    }
+
+    /// A chain of `||` or of `&&`, as a balanced tree.
+    fn logic(&mut self, mark: &str, function: &str) -> Parsed {
+        let mut terms = Vec::new();
+        let mut places = Vec::new();
+        loop {
+            terms.push(Some(if mark == "||" {
+                self.logic("&&", "_&&_")?
+            } else {
+                self.relation()?
+            }));
+            match self.mark(mark) {
+                Some(at) => places.push(at),
+                None => return Ok(balanced(function, &mut terms, &places, 0, places.len())),
+            }
+        }
+    }
+
+    fn relation(&mut self) -> Parsed {
+        let mut left = self.sum()?;
+        loop {
+            let at = self.at();
+            let function = match self.peek() {
+                Token::Mark("==") => "_==_",
+                Token::Mark("!=") => "_!=_",
+                Token::Mark("<") => "_<_",
+                Token::Mark("<=") => "_<=_",
+                Token::Mark(">") => "_>_",
+                Token::Mark(">=") => "_>=_",
+                Token::Name(name) if name == "in" => "@in",
+                _ => return Ok(left),
+            };
+            self.next += 1;
+            let right = self.sum()?;
+            left = call(at, function, vec![left, right]);
+        }
+    }
+
+    fn sum(&mut self) -> Parsed {
+        let mut left = self.product()?;
+        loop {
+            let at = self.at();
+            let function = match self.peek() {
+                Token::Mark("+") => "_+_",
+                Token::Mark("-") => "_-_",
+                _ => return Ok(left),
+            };
+            self.next += 1;
+            let right = self.product()?;
+            left = call(at, function, vec![left, right]);
+        }
+    }
+
+    fn product(&mut self) -> Parsed {
+        let mut left = self.unary()?;
+        loop {
+            let at = self.at();
+            let function = match self.peek() {
+                Token::Mark("*") => "_*_",
+                Token::Mark("/") => "_/_",
+                Token::Mark("%") => "_%_",
+                _ => return Ok(left),
+            };
+            self.next += 1;
+            let right = self.unary()?;
+            left = call(at, function, vec![left, right]);
+        }
+    }
+
+    /// `!` and `-`; two of a kind mean nothing.
+    fn unary(&mut self) -> Parsed {
+        let at = self.at();
+        let (mark, function) = match self.peek() {
+            Token::Mark("!") => ("!", "!_"),
+            Token::Mark("-") => ("-", "-_"),
+            _ => return self.member(),
+        };
+        let mut count = 0;
+        while self.mark(mark).is_some() {
+            count += 1;
+        }
+        if mark == "-" && count == 1 {
+            let literal = match self.peek() {
+                Token::Int(number) => Some(Literal::Int(-number)),
+                Token::LowestInt => Some(Literal::Int(i64::MIN)),
+                Token::Double(number) => Some(Literal::Double(-number)),
+                _ => None,
+            };
+            if let Some(literal) = literal {
+                self.next += 1;
+                let node = Node::Literal(literal);
+                return self.selections(Expr { at, node });
+            }
+        }
+        let operand = self.member()?;
+        Ok(if count % 2 == 0 {
+            operand
+        } else {
+            call(at, function, vec![operand])
+        })
+    }
+
+    fn member(&mut self) -> Parsed {
+        let primary = self.primary()?;
+        self.selections(primary)
+    }
+
+    fn selections(&mut self, mut operand: Expr) -> Parsed {
+        loop {
+            if let Some(at) = self.mark(".") {
+                if self.mark("?").is_some() {
+                    let field = self.name()?;
+                    let operand_before = Box::new(operand);
+                    operand = Expr {
+                        at,
+                        node: Node::OptionalSelect {
+                            operand: operand_before,
+                            field,
+                        },
+                    };
+                    continue;
+                }
+                let name = self.name()?;
+                operand = match self.mark("(") {
+                    Some(at) => {
+                        let arguments = self.arguments(")")?;
+                        method(at, operand, name, arguments)?
+                    }
+                    None => Expr {
+                        at,
+                        node: Node::Select {
+                            operand: Box::new(operand),
+                            field: name,
+                            test: false,
+                        },
+                    },
+                };
+            } else if let Some(at) = self.mark("[") {
+                let function = match self.mark("?") {
+                    Some(_) => "_[?_]",
+                    None => "_[_]",
+                };
+                let index = self.expression()?;
+                self.expect("]")?;
+                operand = call(at, function, vec![operand, index]);
+            } else {
+                return Ok(operand);
+            }
+        }
+    }
+
+    fn arguments(&mut self, end: &str) -> Parsed<Vec<Expr>> {
+        let mut arguments = Vec::new();
+        while self.mark(end).is_none() {
+            arguments.push(self.expression()?);
+            if self.mark(",").is_none() {
+                self.expect(end)?;
+                break;
+            }
+        }
+        Ok(arguments)
+    }
+
+    fn primary(&mut self) -> Parsed {
+        let at = self.at();
+        let literal = |literal| {
+            Ok(Expr {
+                at,
+                node: Node::Literal(literal),
+            })
+        };
+        match self.advance() {
+            Token::Int(number) => literal(Literal::Int(number)),
+            Token::Uint(number) => literal(Literal::Uint(number)),
+            Token::Double(number) => literal(Literal::Double(number)),
+            Token::Text(text) => literal(Literal::Text(text)),
+            Token::Bytes(bytes) => literal(Literal::Bytes(bytes)),
+            Token::LowestInt => Err(Problem {
+                at,
+                message: "invalid int literal".to_owned(),
+            }),
+            Token::Name(name) => match name.as_str() {
+                "true" => literal(Literal::Bool(true)),
+                "false" => literal(Literal::Bool(false)),
+                "null" => literal(Literal::Null),
+                _ => self.named(at, name),
+            },
+            Token::Mark(".") => {
+                let name = self.name()?;
+                self.named(at, name)
+            }
+            Token::Mark("(") => {
+                let inner = self.expression()?;
+                self.expect(")")?;
+                Ok(inner)
+            }
+            Token::Mark("[") => self.list(at),
+            Token::Mark("{") => self.map(at),
+            _ => Err(Problem {
+                at,
+                message: "Syntax error: mismatched input".to_owned(),
+            }),
+        }
+    }
+
+    fn named(&mut self, at: usize, name: String) -> Parsed {
+        let Some(open) = self.mark("(") else {
+            return Ok(Expr {
+                at,
+                node: Node::Name(name),
+            });
+        };
+        let mut arguments = self.arguments(")")?;
+        if name == "has" && arguments.len() == 1 {
+            let argument = arguments.remove(0);
+            return match argument.node {
+                Node::Select { operand, field, .. } => Ok(Expr {
+                    at: open,
+                    node: Node::Select {
+                        operand,
+                        field,
+                        test: true,
+                    },
+                }),
+                _ => Err(Problem {
+                    at: argument.at,
+                    message: "invalid argument to has() macro".to_owned(),
+                }),
+            };
+        }
+        Ok(call(open, &name, arguments))
+    }
+
+    fn list(&mut self, at: usize) -> Parsed {
+        let mut items = Vec::new();
+        while self.mark("]").is_none() {
+            let optional = self.mark("?").is_some();
+            items.push((optional, self.expression()?));
+            if self.mark(",").is_none() {
+                self.expect("]")?;
+                break;
+            }
+        }
+        Ok(Expr {
+            at,
+            node: Node::List(items),
+        })
+    }
+
+    fn map(&mut self, at: usize) -> Parsed {
+        let mut entries = Vec::new();
+        while self.mark("}").is_none() {
+            let optional = self.mark("?").is_some();
+            let key = self.expression()?;
+            self.expect(":")?;
+            entries.push((optional, key, self.expression()?));
+            if self.mark(",").is_none() {
+                self.expect("}")?;
+                break;
+            }
+        }
+        Ok(Expr {
+            at,
+            node: Node::Map(entries),
+        })
+    }
+}
+
+fn call(at: usize, function: &str, arguments: Vec<Expr>) -> Expr {
+    Expr {
+        at,
+        node: Node::Call {
+            function: function.to_owned(),
+            target: None,
+            arguments,
+        },
+    }
+}
+
+/// Joins terms as cel-go does, so that a long chain does not become a deep tree.
+fn balanced(
+    function: &str,
+    terms: &mut [Option<Expr>],
+    places: &[usize],
+    low: usize,
+    high: usize,
+) -> Expr {
+    if low == high {
+        return terms[low].take().expect("each term is in the tree once");
+    }
+    // The operator at `middle` has the terms up to `middle` on its left.
+    let middle = (low + high) / 2;
+    let left = balanced(function, terms, places, low, middle);
+    let right = balanced(function, terms, places, middle + 1, high);
+    call(places[middle], function, vec![left, right])
+}
+
+/// A call with a target: one of the macros, or a method.
+fn method(at: usize, target: Expr, name: String, mut arguments: Vec<Expr>) -> Parsed {
+    let is_cel = matches!(&target.node, Node::Name(name) if name == "cel");
+    let expanded = match (name.as_str(), arguments.len()) {
+        ("bind", 3) if is_cel => {
+            let body = Box::new(arguments.remove(2));
+            let value = Box::new(arguments.remove(1));
+            let variable = variable(&arguments[0])?;
+            Node::Bind {
+                variable,
+                value,
+                body,
+            }
+        }
+        ("optMap" | "optFlatMap", 2) => Node::OptionalMap {
+            variable: variable(&arguments[0])?,
+            body: Box::new(arguments.remove(1)),
+            target: Box::new(target),
+            flat: name == "optFlatMap",
+        },
+        _ => match fold_of(&name, arguments.len()) {
+            Some((kind, variables, filtered)) => {
+                let mut rest = arguments.split_off(variables);
+                let body = rest.pop().expect("every macro has a body");
+                Node::Fold(Box::new(Fold {
+                    kind,
+                    range: target,
+                    variable: variable(&arguments[0])?,
+                    second: arguments.get(1).map(variable).transpose()?,
+                    filter: if filtered { rest.pop() } else { None },
+                    body,
+                }))
+            }
+            None => Node::Call {
+                function: name,
+                target: Some(Box::new(target)),
+                arguments,
+            },
+        },
+    };
+    Ok(Expr { at, node: expanded })
+}
+
+/// The macro of a name with so many arguments: what it does, how many variables it has, whether a filter follows.
+fn fold_of(name: &str, arguments: usize) -> Option<(FoldKind, usize, bool)> {
+    Some(match (name, arguments) {
+        ("all", 2 | 3) => (FoldKind::All, arguments - 1, false),
+        ("exists", 2 | 3) => (FoldKind::Exists, arguments - 1, false),
+        ("exists_one", 2) | ("existsOne", 2 | 3) => (FoldKind::ExistsOne, arguments - 1, false),
+        ("filter", 2) => (FoldKind::Filter, 1, false),
+        ("map", 2 | 3) => (FoldKind::Map, 1, arguments == 3),
+        ("transformList", 3 | 4) => (FoldKind::Map, 2, arguments == 4),
+        ("transformMap", 3 | 4) => (FoldKind::TransformMap, 2, arguments == 4),
+        ("transformMapEntry", 3 | 4) => (FoldKind::TransformEntries, 2, arguments == 4),
+        _ => return None,
+    })
+}
+
+fn variable(argument: &Expr) -> Parsed<String> {
+    match &argument.node {
+        Node::Name(name) => Ok(name.clone()),
+        _ => Err(Problem {
+            at: argument.at,
+            message: "argument must be a simple name".to_owned(),
+        }),
+    }
+}

@@ -1,0 +1,180 @@
+//! What expressions mean, and what is said of those that mean nothing.
+
+use std::{collections::BTreeMap, sync::Arc};
+
+use super::*;
+
+fn environment() -> Environment {
+    let fields = [
+        ("a", Type::Int),
+        ("d", Type::Double),
+        ("s", Type::String),
+        ("l", Type::list(Type::Int)),
+        ("m", Type::map(Type::String, Type::String)),
+        ("any", Type::Dyn),
+        ("t", Type::Timestamp),
+    ];
+    let fields = fields.map(|(name, kind)| (name.to_owned(), kind));
+    let object = Object {
+        name: "self".to_owned(),
+        fields: BTreeMap::from(fields),
+    };
+    Environment::default()
+        .with("self", Type::Object(Arc::new(object)))
+        .with("old", Type::optional(Type::Int))
+}
+
+fn me() -> Value {
+    let source = r#"{"a": 3, "d": 1.5, "s": "web-1", "l": [1, 2, 3], "m": {"k": "v"}, "any": 5, "t": timestamp("2024-05-01T10:00:00Z")}"#;
+    let program = Program::compile(
+        &source
+            .replace(r#""any": 5"#, r#""any": dyn(5)"#)
+            .replace(": 3,", ": dyn(3),"),
+        &Environment::default(),
+    );
+    program
+        .expect("the test's object is CEL")
+        .evaluate(&[], &mut Budget::default())
+        .expect("it has a value")
+}
+
+fn run(source: &str) -> Result<Value, String> {
+    let program = Program::compile(source, &environment()).map_err(|issues| issues.to_string())?;
+    let old = some(Value::Int(7));
+    program
+        .evaluate(&[("self", me()), ("old", old)], &mut Budget::default())
+        .map_err(|failure| failure.to_string())
+}
+
+#[test]
+fn expressions_hold() {
+    for source in [
+        "self.a == 3 && self.a + 1 > 3 && -self.a < 0 && 7 / 2 == 3 && 7 % 4 == 3",
+        "self.a < 3.5 && 3u <= self.a && self.d * 2.0 == 3.0",
+        "self.s.startsWith('web') && self.s.matches('^[a-z]+-[0-9]$') && self.s.size() == 5 && size(self.s) == 5",
+        "self.l.all(x, x > 0) && self.l.exists(x, x == 2) && self.l.exists_one(x, x == 3) && !self.l.exists(x, x > 3)",
+        "self.l.map(x, x * 2) == [2, 4, 6] && self.l.filter(x, x != 2) == [1, 3] && self.l.map(x, x > 1, x + 10) == [12, 13]",
+        "self.l.all(i, x, x == i + 1) && self.m.all(k, v, k == 'k' && v == 'v')",
+        "self.l.transformList(i, x, i * x) == [0, 2, 6] && self.m.transformMap(k, v, v + k) == {'k': 'vk'}",
+        "has(self.m.k) && !has(self.m.z) && 'k' in self.m && 2 in self.l && self.m['k'] == 'v' && self.l[1] == 2",
+        "self.a > 5 ? false : self.a > 2 ? true : false",
+        "false && self.m.z == '' || self.l[9] == 1 || true",
+        "type(self.any) == int && type(self.s) == string && type(self.t) == google.protobuf.Timestamp && type(null) == null_type",
+        "old.hasValue() && old.value() == 7 && old.orValue(1) == 7 && optional.none().orValue(1) == 1",
+        "self.?m.?k.orValue('x') == 'v' && self.m.?z.orValue('x') == 'x' && self.m[?'k'].value() == 'v' && !self.l[?9].hasValue()",
+        "old.optMap(v, v + 1).value() == 8 && optional.none().optMap(v, v + 1).hasValue() == false",
+        "[1, ?old, ?optional.none()] == [1, 7] && {?'a': old} == {'a': 7}",
+        "cel.bind(x, self.a * 2, x + x) == 12",
+        "quantity('1Gi').isGreaterThan(quantity('500Mi')) && isQuantity('100m') && !isQuantity('x')",
+        "url('https://a.example:8443/x').getHost() == 'a.example:8443' && ip('10.0.0.1').family() == 4 && cidr('10.0.0.0/8').containsIP('10.2.3.4')",
+        "sets.contains([1, 2, 3], [1, 2]) && self.l.sum() == 6 && self.l.isSorted() && self.l.max() == 3",
+        "self.t < timestamp('2025-01-01T00:00:00Z') && self.t + duration('1h') > self.t && self.t.getFullYear() == 2024",
+        "'a,b'.split(',') == ['a', 'b'] && ['a', 'b'].join('-') == 'a-b' && 'x'.format([]) == 'x' && 'AB'.lowerAscii() == 'ab'",
+        "!format.dns1123Label().validate('ok').hasValue() && format.dns1123Label().validate('Not').hasValue()",
+        "string(self.a) == '3' && int('12') == 12 && double(self.a) == 3.0 && bool('true') && string(1.5) == '1.5'",
+        "'\\u00fc' == 'ü' && r'\\d' == '\\\\d' && b'ab'.size() == 2 && '''x\ny''' == 'x\\ny' && 0x1F == 31 && 1e3 == 1000.0",
+        "self.l == [1, 2, 3] && [self.m] == [{'k': 'v'}] && [1, 2] + [3] == self.l",
+    ] {
+        match run(source) {
+            Ok(Value::Bool(true)) => {}
+            other => panic!("{source}: {other:?}"),
+        }
+    }
+}
+
+#[test]
+fn what_goes_wrong_is_told_as_cel_go_tells_it() {
+    for (source, message) in [
+        ("self.m.z == ''", "no such key: z"),
+        ("self.m['z'] == ''", "no such key: z"),
+        ("self.l[7] == 1", "index out of bounds: 7"),
+        ("1 / (self.a - 3) == 1", "division by zero"),
+        ("9223372036854775807 + self.a == 1", "integer overflow"),
+        ("self.any.startsWith('x')", "no such overload"),
+        (
+            "optional.none().value() == 1",
+            "optional.none() dereference",
+        ),
+    ] {
+        assert_eq!(run(source).unwrap_err(), message, "{source}");
+    }
+}
+
+#[test]
+fn what_cannot_be_meant_is_refused_with_its_place() {
+    for (source, message) in [
+        (
+            "self.b > 1",
+            "ERROR: <input>:1:5: undefined field 'b'\n | self.b > 1\n | ....^",
+        ),
+        (
+            "self.a > 'x'",
+            "ERROR: <input>:1:8: found no matching overload for '_>_' applied to '(int, string)'\n | self.a > 'x'\n | .......^",
+        ),
+        (
+            "has(self.b)",
+            "ERROR: <input>:1:4: undefined field 'b'\n | has(self.b)\n | ...^",
+        ),
+        (
+            "me.a == 1",
+            "ERROR: <input>:1:1: undeclared reference to 'me' (in container '')\n | me.a == 1\n | ^",
+        ),
+        (
+            "fake(1) && self.s.startsWith(1)",
+            "ERROR: <input>:1:5: undeclared reference to 'fake' (in container '')\n | fake(1) && self.s.startsWith(1)\n | ....^\nERROR: <input>:1:29: found no matching overload for 'startsWith' applied to 'string.(int)'\n | fake(1) && self.s.startsWith(1)\n | ............................^",
+        ),
+        (
+            "self.a.all(x, x)",
+            "ERROR: <input>:1:5: expression of type 'int' cannot be range of a comprehension (must be list, map, or dynamic)\n | self.a.all(x, x)\n | ....^",
+        ),
+        (
+            "self.l.all(x, x + 1)",
+            "ERROR: <input>:1:11: found no matching overload for '_&&_' applied to '(bool, int)'\n | self.l.all(x, x + 1)\n | ..........^",
+        ),
+        (
+            "self.s.x == 1",
+            "ERROR: <input>:1:7: type 'string' does not support field selection\n | self.s.x == 1\n | ......^",
+        ),
+        (
+            "[1, 'a'] == self.l",
+            "ERROR: <input>:1:5: expected type 'int' but found 'string'\n | [1, 'a'] == self.l\n | ....^",
+        ),
+        (
+            "self.a ==\nself.s",
+            "ERROR: <input>:1:8: found no matching overload for '_==_' applied to '(int, string)'\n | self.a ==\n | .......^",
+        ),
+    ] {
+        assert_eq!(run(source).unwrap_err(), message, "{source}");
+    }
+    assert!(
+        run("self.a >")
+            .unwrap_err()
+            .starts_with("ERROR: <input>:1:9: Syntax error: mismatched input '<EOF>' expecting")
+    );
+}
+
+#[test]
+fn an_expression_without_end_is_stopped() {
+    let nested = "[0,1,2,3,4,5,6,7,8,9]";
+    let mut source = "true".to_owned();
+    for name in ["a", "b", "c", "d", "e", "f", "g"] {
+        source = format!("{nested}.all({name}, {source})");
+    }
+    assert_eq!(
+        run(&source).unwrap_err(),
+        "operation cancelled: actual cost limit exceeded"
+    );
+}
+
+#[test]
+fn only_free_names_are_mentioned() {
+    let mentions = |source: &str| {
+        let program = Program::compile(
+            source,
+            &Environment::default().with("x", Type::list(Type::Int)),
+        );
+        program.expect("it compiles").mentions("x")
+    };
+    assert!(mentions("x.size() == 1") && mentions("[1].all(y, x[0] == y)"));
+    assert!(!mentions("[1].all(x, x == 1)"));
+}

@@ -1,0 +1,164 @@
+//! The types of CEL, and when a value of one may stand where another is wanted.
+
+use std::{collections::BTreeMap, fmt, sync::Arc};
+
+/// A type.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) enum Type {
+    /// Anything; what is done with it is checked when it runs.
+    Dyn,
+    Null,
+    Bool,
+    Int,
+    Uint,
+    Double,
+    String,
+    Bytes,
+    Timestamp,
+    Duration,
+    List(Arc<Type>),
+    Map(Arc<Type>, Arc<Type>),
+    Optional(Arc<Type>),
+    Object(Arc<Object>),
+    /// A type of a library, as `net.IP`.
+    Opaque(&'static str),
+    /// A type as a value.
+    Meta(Arc<Type>),
+    /// A type parameter of a function.
+    Parameter(char),
+}
+
+/// A type with named fields.
+#[derive(Debug, Default)]
+pub(crate) struct Object {
+    pub(crate) name: String,
+    pub(crate) fields: BTreeMap<String, Type>,
+}
+
+impl PartialEq for Object {
+    fn eq(&self, other: &Self) -> bool {
+        self.name == other.name
+    }
+}
+
+impl fmt::Display for Type {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let name = match self {
+            Type::Dyn => "dyn",
+            Type::Null => "null",
+            Type::Bool => "bool",
+            Type::Int => "int",
+            Type::Uint => "uint",
+            Type::Double => "double",
+            Type::String => "string",
+            Type::Bytes => "bytes",
+            Type::Timestamp => "timestamp",
+            Type::Duration => "duration",
+            Type::Opaque(name) => name,
+            Type::List(item) => return write!(f, "list({item})"),
+            Type::Map(key, value) => return write!(f, "map({key}, {value})"),
+            Type::Optional(inner) => return write!(f, "optional_type({inner})"),
+            Type::Object(object) => return f.write_str(&object.name),
+            Type::Meta(inner) => return write!(f, "type({inner})"),
+            Type::Parameter(name) => return write!(f, "{name}"),
+        };
+        f.write_str(name)
+    }
+}
+
+impl Type {
+    pub(crate) fn list(item: Type) -> Type {
+        Type::List(Arc::new(item))
+    }
+
+    pub(crate) fn map(key: Type, value: Type) -> Type {
+        Type::Map(Arc::new(key), Arc::new(value))
+    }
+
+    pub(crate) fn optional(inner: Type) -> Type {
+        Type::Optional(Arc::new(inner))
+    }
+
+    /// The type itself, or what is in an optional.
+    pub(crate) fn unwrapped(&self) -> (&Type, bool) {
+        match self {
+            Type::Optional(inner) => (inner, true),
+            other => (other, false),
+        }
+    }
+
+    /// Whether null may stand for a value.
+    fn is_nullable(&self) -> bool {
+        matches!(
+            self,
+            Type::Null
+                | Type::Timestamp
+                | Type::Duration
+                | Type::Object(_)
+                | Type::Opaque(_)
+                | Type::Optional(_)
+        )
+    }
+
+    /// The type with its parameters replaced; those that are not bound are anything.
+    pub(crate) fn bound(&self, bindings: &Bindings) -> Type {
+        match self {
+            Type::Parameter(name) => bindings.0.get(name).cloned().unwrap_or(Type::Dyn),
+            Type::List(item) => Type::list(item.bound(bindings)),
+            Type::Map(key, value) => Type::map(key.bound(bindings), value.bound(bindings)),
+            Type::Optional(inner) => Type::optional(inner.bound(bindings)),
+            Type::Meta(inner) => Type::Meta(Arc::new(inner.bound(bindings))),
+            other => other.clone(),
+        }
+    }
+}
+
+/// What the type parameters of a function are in one call.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Bindings(BTreeMap<char, Type>);
+
+impl Bindings {
+    /// Whether a value of type `given` fits where `wanted` stands; binds parameters on the way.
+    pub(crate) fn accept(&mut self, given: &Type, wanted: &Type) -> bool {
+        match (given, wanted) {
+            (_, Type::Parameter(name)) => match self.0.get(name).cloned() {
+                None => {
+                    self.0.insert(*name, given.clone());
+                    true
+                }
+                Some(bound) => match joined(&bound, given) {
+                    Some(joined) => {
+                        self.0.insert(*name, joined);
+                        true
+                    }
+                    None => false,
+                },
+            },
+            (Type::Dyn, _) | (_, Type::Dyn) => true,
+            (Type::Null, wanted) => wanted.is_nullable(),
+            (Type::List(given), Type::List(wanted))
+            | (Type::Optional(given), Type::Optional(wanted)) => self.accept(given, wanted),
+            (Type::Meta(_), Type::Meta(_)) => true,
+            (Type::Map(key, value), Type::Map(wanted_key, wanted_value)) => {
+                self.accept(key, wanted_key) && self.accept(value, wanted_value)
+            }
+            (given, wanted) => given == wanted,
+        }
+    }
+}
+
+/// The type that holds values of both; `None` when they have nothing to do with each other.
+pub(crate) fn joined(left: &Type, right: &Type) -> Option<Type> {
+    Some(match (left, right) {
+        (Type::Dyn, _) | (_, Type::Dyn) => Type::Dyn,
+        (Type::Null, other) | (other, Type::Null) if other.is_nullable() => other.clone(),
+        (Type::List(left), Type::List(right)) => Type::list(joined(left, right)?),
+        (Type::Optional(left), Type::Optional(right)) => Type::optional(joined(left, right)?),
+        (Type::Map(left_key, left), Type::Map(right_key, right)) => {
+            Type::map(joined(left_key, right_key)?, joined(left, right)?)
+        }
+        (Type::Meta(_), Type::Meta(_)) => Type::Meta(Arc::new(Type::Dyn)),
+        (left, right) if left == right => left.clone(),
+        _ => return None,
+    })
+}

@@ -1,0 +1,215 @@
+//! Equality, order and arithmetic of values. Numbers of different types are equal and ordered by what they stand for.
+
+use std::{cmp::Ordering, sync::Arc};
+
+use kube_cel::cel::{
+    Value,
+    objects::{Key, Opaque, OptionalValue},
+};
+
+/// A type as a value, by its name.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct TypeValue(pub(super) String);
+
+impl Opaque for TypeValue {
+    fn runtime_type_name(&self) -> &str {
+        "type"
+    }
+}
+
+pub(super) fn text(value: impl Into<String>) -> Value {
+    Value::String(Arc::new(value.into()))
+}
+
+/// A value in an optional.
+pub(crate) fn some(value: Value) -> Value {
+    Value::Opaque(Arc::new(OptionalValue::of(value)))
+}
+
+/// An optional without a value.
+pub(crate) fn none() -> Value {
+    Value::Opaque(Arc::new(OptionalValue::none()))
+}
+
+/// What is in an optional; `None` when the value is none.
+pub(super) fn optional(value: &Value) -> Option<Option<&Value>> {
+    match value {
+        Value::Opaque(opaque) => opaque
+            .downcast_ref::<OptionalValue>()
+            .map(OptionalValue::value),
+        _ => None,
+    }
+}
+
+/// The name of a value's type.
+pub(super) fn type_name(value: &Value) -> &str {
+    match value {
+        Value::List(_) => "list",
+        Value::Map(_) => "map",
+        Value::Int(_) => "int",
+        Value::UInt(_) => "uint",
+        Value::Float(_) => "double",
+        Value::String(_) => "string",
+        Value::Bytes(_) => "bytes",
+        Value::Bool(_) => "bool",
+        Value::Duration(_) => "google.protobuf.Duration",
+        Value::Timestamp(_) => "google.protobuf.Timestamp",
+        Value::Opaque(opaque) => opaque.runtime_type_name(),
+        Value::Null => "null_type",
+        Value::Function(..) => "function",
+    }
+}
+
+/// Whether a value is what its type begins with.
+pub(super) fn is_zero(value: &Value) -> bool {
+    match value {
+        Value::List(items) => items.is_empty(),
+        Value::Map(map) => map.map.is_empty(),
+        Value::Int(number) => *number == 0,
+        Value::UInt(number) => *number == 0,
+        Value::Float(number) => *number == 0.0,
+        Value::String(text) => text.is_empty(),
+        Value::Bytes(bytes) => bytes.is_empty(),
+        Value::Bool(truth) => !truth,
+        Value::Duration(duration) => duration.is_zero(),
+        Value::Null => true,
+        Value::Opaque(_) => optional(value).is_some_and(|inner| inner.is_none()),
+        Value::Timestamp(_) | Value::Function(..) => false,
+    }
+}
+
+pub(super) fn equal(left: &Value, right: &Value) -> bool {
+    match (left, right) {
+        (Value::List(left), Value::List(right)) => {
+            left.len() == right.len() && left.iter().zip(&**right).all(|(l, r)| equal(l, r))
+        }
+        (Value::Map(left), Value::Map(right)) => {
+            let same = |(key, value): (&Key, &Value)| {
+                right.get(key).is_some_and(|other| equal(value, other))
+            };
+            left.map.len() == right.map.len() && left.map.iter().all(same)
+        }
+        (Value::Opaque(_), Value::Opaque(_)) => match (optional(left), optional(right)) {
+            (Some(Some(left)), Some(Some(right))) => equal(left, right),
+            (Some(left), Some(right)) => left.is_none() && right.is_none(),
+            _ => left == right,
+        },
+        (Value::String(left), Value::String(right)) => left == right,
+        (Value::Bytes(left), Value::Bytes(right)) => left == right,
+        (Value::Bool(left), Value::Bool(right)) => left == right,
+        (Value::Null, Value::Null) => true,
+        _ => compare(left, right) == Some(Ordering::Equal),
+    }
+}
+
+/// The order of two values; `None` when they have none.
+pub(super) fn compare(left: &Value, right: &Value) -> Option<Ordering> {
+    use Value::{Bool, Bytes, Duration, Float, Int, String, Timestamp, UInt};
+    match (left, right) {
+        (Int(left), Int(right)) => Some(left.cmp(right)),
+        (UInt(left), UInt(right)) => Some(left.cmp(right)),
+        (Float(left), Float(right)) => left.partial_cmp(right),
+        (Int(left), UInt(right)) => Some(i128::from(*left).cmp(&i128::from(*right))),
+        (UInt(left), Int(right)) => Some(i128::from(*left).cmp(&i128::from(*right))),
+        (Int(left), Float(right)) => compare_double(i128::from(*left), *right),
+        (UInt(left), Float(right)) => compare_double(i128::from(*left), *right),
+        (Float(left), Int(right)) => {
+            compare_double(i128::from(*right), *left).map(Ordering::reverse)
+        }
+        (Float(left), UInt(right)) => {
+            compare_double(i128::from(*right), *left).map(Ordering::reverse)
+        }
+        (String(left), String(right)) => Some(left.cmp(right)),
+        (Bytes(left), Bytes(right)) => Some(left.cmp(right)),
+        (Bool(left), Bool(right)) => Some(left.cmp(right)),
+        (Duration(left), Duration(right)) => Some(left.cmp(right)),
+        (Timestamp(left), Timestamp(right)) => Some(left.cmp(right)),
+        _ => None,
+    }
+}
+
+fn compare_double(whole: i128, double: f64) -> Option<Ordering> {
+    if double.is_nan() {
+        return None;
+    }
+    // Doubles beyond the whole numbers saturate, which orders them rightly.
+    let floor = double.floor() as i128;
+    Some(match whole.cmp(&floor) {
+        Ordering::Equal if double > double.floor() => Ordering::Less,
+        order => order,
+    })
+}
+
+/// A binary operator of arithmetic.
+pub(super) fn arithmetic(operator: &str, left: &Value, right: &Value) -> Result<Value, String> {
+    use Value::{Bytes, Duration, Float, Int, List, String, Timestamp, UInt};
+    const INT: &str = "integer overflow";
+    const UINT: &str = "unsigned integer overflow";
+    let int = |result: Option<i64>| result.map(Int).ok_or_else(|| INT.to_owned());
+    let uint = |result: Option<u64>| result.map(UInt).ok_or_else(|| UINT.to_owned());
+    let zero = |what: &str| Err(format!("{what} by zero"));
+    match (operator, left, right) {
+        ("_+_", Int(left), Int(right)) => int(left.checked_add(*right)),
+        ("_-_", Int(left), Int(right)) => int(left.checked_sub(*right)),
+        ("_*_", Int(left), Int(right)) => int(left.checked_mul(*right)),
+        ("_/_", Int(_), Int(0)) | ("_/_", UInt(_), UInt(0)) => zero("division"),
+        ("_%_", Int(_), Int(0)) | ("_%_", UInt(_), UInt(0)) => zero("modulus"),
+        ("_/_", Int(left), Int(right)) => int(left.checked_div(*right)),
+        ("_%_", Int(left), Int(right)) => int(left.checked_rem(*right)),
+        ("_+_", UInt(left), UInt(right)) => uint(left.checked_add(*right)),
+        ("_-_", UInt(left), UInt(right)) => uint(left.checked_sub(*right)),
+        ("_*_", UInt(left), UInt(right)) => uint(left.checked_mul(*right)),
+        ("_/_", UInt(left), UInt(right)) => uint(left.checked_div(*right)),
+        ("_%_", UInt(left), UInt(right)) => uint(left.checked_rem(*right)),
+        ("_+_", Float(left), Float(right)) => Ok(Float(left + right)),
+        ("_-_", Float(left), Float(right)) => Ok(Float(left - right)),
+        ("_*_", Float(left), Float(right)) => Ok(Float(left * right)),
+        ("_/_", Float(left), Float(right)) => Ok(Float(left / right)),
+        ("_+_", String(left), String(right)) => Ok(text(format!("{left}{right}"))),
+        ("_+_", Bytes(left), Bytes(right)) => Ok(Bytes(Arc::new([&left[..], right].concat()))),
+        ("_+_", List(left), List(right)) => Ok(List(Arc::new([&left[..], right].concat()))),
+        ("_+_", Duration(left), Duration(right)) => left
+            .checked_add(right)
+            .map(Duration)
+            .ok_or_else(|| "duration overflow".to_owned()),
+        ("_-_", Duration(left), Duration(right)) => left
+            .checked_sub(right)
+            .map(Duration)
+            .ok_or_else(|| "duration overflow".to_owned()),
+        ("_+_", Timestamp(time), Duration(duration))
+        | ("_+_", Duration(duration), Timestamp(time)) => time
+            .checked_add_signed(*duration)
+            .map(Timestamp)
+            .ok_or_else(|| "timestamp overflow".to_owned()),
+        ("_-_", Timestamp(time), Duration(duration)) => time
+            .checked_sub_signed(*duration)
+            .map(Timestamp)
+            .ok_or_else(|| "timestamp overflow".to_owned()),
+        ("_-_", Timestamp(left), Timestamp(right)) => Ok(Duration(*left - *right)),
+        _ => Err("no such overload".to_owned()),
+    }
+}
+
+/// A map's key; `None` when a value cannot be one.
+pub(super) fn key(value: &Value) -> Option<Key> {
+    Some(match value {
+        Value::Int(number) => Key::Int(*number),
+        Value::UInt(number) => Key::Uint(*number),
+        Value::Bool(truth) => Key::Bool(*truth),
+        Value::String(text) => Key::String(text.clone()),
+        // A whole double finds what the integer would.
+        Value::Float(number) if number.fract() == 0.0 && number.abs() < 9e15 => {
+            Key::Int(*number as i64)
+        }
+        _ => return None,
+    })
+}
+
+pub(super) fn of_key(key: &Key) -> Value {
+    match key {
+        Key::Int(number) => Value::Int(*number),
+        Key::Uint(number) => Value::UInt(*number),
+        Key::Bool(truth) => Value::Bool(*truth),
+        Key::String(text) => Value::String(text.clone()),
+    }
+}

@@ -1,0 +1,146 @@
+//! What the schema of a custom resource definition must look like: structural, with valid defaults and with rules that compile.
+//!
+//! A schema that passes here is what [`super::structural`] expects. What is checked when, and the sentences, are those of
+//! k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/validation.
+
+mod defaults;
+mod openapi;
+mod rules;
+mod structural;
+
+use serde_json::{Map, Value};
+
+use super::{rules::field_path, structural::Schema};
+use crate::field::{ErrorType, Errors, Path};
+
+/// What may stand at the root of a schema beside a status subresource, by Go's names.
+const ROOT_FIELDS: &str = "Description Type Format Title Maximum ExclusiveMaximum Minimum ExclusiveMinimum MaxLength MinLength Pattern MaxItems MinItems UniqueItems MultipleOf Required Items Properties ExternalDocs Example XPreserveUnknownFields XValidations";
+/// More fields of one version cannot be selected by.
+const MAX_SELECTABLE_FIELDS: usize = 8;
+
+/// Checks the schema of one version; `has_status` says whether there is a status subresource.
+pub(crate) fn check_schema(schema: &Value, has_status: bool, path: &Path<'_>, errors: &mut Errors) {
+    if has_status {
+        check_root(schema, path, errors);
+    }
+    if flag(schema, "nullable") {
+        errors.forbidden(
+            &path.child("nullable"),
+            "nullable cannot be true at the root",
+        );
+    }
+    let found = structural::check(schema, path);
+    let mut may_have_rules = found.0.is_empty();
+    errors.0.extend(found.0);
+    if may_have_rules {
+        let before = errors.0.len();
+        defaults::check(schema, path, errors);
+        may_have_rules = errors.0.len() == before;
+    }
+    let sound = openapi::check(schema, path, errors);
+    if may_have_rules {
+        rules::check(schema, &sound, path, errors);
+    }
+}
+
+fn check_root(schema: &Value, path: &Path<'_>, errors: &mut Errors) {
+    for (name, value) in schema.as_object().into_iter().flatten() {
+        let go_name = match name.strip_prefix("x-kubernetes-") {
+            Some(rest) => format!("X{}", rest.split('-').map(capital).collect::<String>()),
+            None => capital(name),
+        };
+        if name == "type" && value != "object" {
+            let why = "only \"object\" is allowed as the type at the root of the schema if the status subresource is enabled";
+            errors.invalid(&path.child("type"), value.clone(), why);
+            return;
+        }
+        let is_set = !value.is_null() && *value != Value::Bool(false);
+        if is_set && !ROOT_FIELDS.split(' ').any(|allowed| allowed == go_name) {
+            let why = format!(
+                "only [{ROOT_FIELDS}] fields are allowed at the root of the schema if the status subresource is enabled"
+            );
+            errors.with_text(ErrorType::Invalid, path, schema.to_string(), why);
+            return;
+        }
+    }
+}
+
+fn capital(name: &str) -> String {
+    let mut letters = name.chars();
+    let first = letters.next().map(|first| first.to_ascii_uppercase());
+    first.into_iter().chain(letters).collect()
+}
+
+/// Checks the fields of a version that objects may be selected by.
+pub(crate) fn check_selectable_fields(
+    fields: &Value,
+    schema: Option<&Value>,
+    path: &Path<'_>,
+    errors: &mut Errors,
+) {
+    let fields = fields.as_array().map(Vec::as_slice).unwrap_or_default();
+    let Some(schema) = schema.filter(|_| !fields.is_empty()) else {
+        return;
+    };
+    let schema = Schema::parse(schema);
+    let mut seen: Vec<String> = Vec::new();
+    for (index, field) in fields.iter().enumerate() {
+        let at = path.index(index);
+        let at = at.child("jsonPath");
+        let given = text(field, "jsonPath");
+        if given.is_empty() {
+            errors.required(&at, "");
+            continue;
+        }
+        let found = match given.contains('[') {
+            true => Err("array notation is not allowed".to_owned()),
+            false => field_path::normal(given, &schema),
+        };
+        let found = match found {
+            Ok(found) => found,
+            Err(why) => {
+                errors.invalid(&at, given, format!("is an invalid path: {why}"));
+                continue;
+            }
+        };
+        if found.text.split('.').next() == Some("metadata") {
+            errors.invalid(&at, given, "must not point to fields in metadata");
+        }
+        if !matches!(found.schema.kind.as_str(), "string" | "boolean" | "integer") {
+            let why = "must point to a field of type string, boolean or integer. Enum string fields and strings with formats are allowed.";
+            errors.invalid(&at, given, why);
+        }
+        if seen.contains(&found.text) {
+            errors.duplicate(&at, given);
+        } else {
+            seen.push(found.text);
+        }
+    }
+    if seen.len() > MAX_SELECTABLE_FIELDS {
+        errors.too_many(path, seen.len(), MAX_SELECTABLE_FIELDS);
+    }
+}
+
+fn text<'v>(schema: &'v Value, field: &str) -> &'v str {
+    let value = schema.get(field);
+    value.and_then(Value::as_str).unwrap_or_default()
+}
+
+fn flag(schema: &Value, field: &str) -> bool {
+    schema.get(field).and_then(Value::as_bool).unwrap_or(false)
+}
+
+fn items<'v>(schema: &'v Value, field: &str) -> impl Iterator<Item = &'v Value> {
+    let items = schema.get(field).and_then(Value::as_array);
+    items.into_iter().flatten()
+}
+
+fn entries<'v>(schema: &'v Value, field: &str) -> impl Iterator<Item = (&'v String, &'v Value)> {
+    let entries = schema.get(field).and_then(Value::as_object);
+    entries.map(Map::iter).into_iter().flatten()
+}
+
+/// A schema in a field.
+fn below<'v>(schema: &'v Value, field: &str) -> Option<&'v Value> {
+    schema.get(field).filter(|below| below.is_object())
+}

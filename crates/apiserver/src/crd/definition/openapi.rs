@@ -1,0 +1,339 @@
+//! What a schema may say at all, schema by schema. Source: k8s.io/apiextensions-apiserver: ValidateCustomResourceDefinitionOpenAPISchema.
+
+use std::collections::HashSet;
+
+use serde_json::Value;
+
+use super::{below, entries, flag, items, text};
+use crate::{
+    crd::{rules::field_path, structural::Schema},
+    field::{Errors, Path},
+};
+
+const TYPES: &[&str] = &["array", "boolean", "integer", "number", "object", "string"];
+const REASONS: &[&str] = &[
+    "FieldValueDuplicate",
+    "FieldValueForbidden",
+    "FieldValueInvalid",
+    "FieldValueRequired",
+];
+/// Words of JSON schema that are not supported.
+const UNSUPPORTED: &[&str] = &[
+    "id",
+    "additionalItems",
+    "patternProperties",
+    "definitions",
+    "dependencies",
+    "$ref",
+];
+const SET_ITEMS: &str = "must be atomic as item of a list with x-kubernetes-list-type=set";
+
+/// The schemas, by path, at which and below which nothing was found: their rules can be compiled.
+pub(super) struct Sound(HashSet<String>);
+
+impl Sound {
+    pub(super) fn has(&self, path: &Path<'_>) -> bool {
+        self.0.contains(&path.to_string())
+    }
+}
+
+/// What a schema knows of those around it.
+#[derive(Clone, Copy, Default)]
+struct Around<'a> {
+    is_root: bool,
+    in_metadata: bool,
+    /// Why there must be no default.
+    no_default: Option<&'a str>,
+}
+
+pub(super) fn check(schema: &Value, path: &Path<'_>, errors: &mut Errors) -> Sound {
+    let mut sound = Sound(HashSet::new());
+    let around = Around {
+        is_root: true,
+        ..Around::default()
+    };
+    walk(schema, path, around, &mut sound, errors);
+    sound
+}
+
+fn walk(
+    schema: &Value,
+    path: &Path<'_>,
+    around: Around<'_>,
+    sound: &mut Sound,
+    errors: &mut Errors,
+) {
+    let before = errors.0.len();
+    words(schema, path, around, errors);
+    if flag(schema, "uniqueItems") {
+        let why =
+            "uniqueItems cannot be set to true since the runtime complexity becomes quadratic";
+        errors.forbidden(&path.child("uniqueItems"), why);
+    }
+    let inner = Around {
+        is_root: false,
+        ..around
+    };
+    let additional = path.child("additionalProperties");
+    let given = schema.get("additionalProperties");
+    let excludes = given.is_some_and(|given| given.is_object() || *given == Value::Bool(false));
+    if excludes && entries(schema, "properties").next().is_some() {
+        let why = "additionalProperties and properties are mutual exclusive";
+        errors.forbidden(&additional, why);
+    }
+    if let Some(values) = below(schema, "additionalProperties") {
+        let no_default = "inside additionalProperties applying to object metadata";
+        let no_default = if around.in_metadata {
+            Some(no_default)
+        } else {
+            around.no_default
+        };
+        let inner = Around {
+            no_default,
+            ..inner
+        };
+        walk(values, &additional, inner, sound, errors);
+    }
+    let properties = path.child("properties");
+    let is_resource = around.is_root || flag(schema, "x-kubernetes-embedded-resource");
+    for (name, property) in entries(schema, "properties") {
+        let mut inner = inner;
+        let no_default = format!("in top-level {name}");
+        if is_resource && matches!(name.as_str(), "metadata" | "kind" | "apiVersion") {
+            inner.in_metadata = true;
+            if around.is_root {
+                inner.no_default = Some(&no_default);
+            }
+        }
+        walk(property, &properties.key(name), inner, sound, errors);
+    }
+    if let Some(branch) = below(schema, "not") {
+        walk(branch, &path.child("not"), inner, sound, errors);
+    }
+    for field in ["allOf", "oneOf", "anyOf"] {
+        let at = path.child(field);
+        for (index, branch) in items(schema, field).enumerate() {
+            walk(branch, &at.index(index), inner, sound, errors);
+        }
+    }
+    if let Some(items) = below(schema, "items") {
+        walk(items, &path.child("items"), inner, sound, errors);
+    }
+    extensions(schema, path, errors);
+    for (index, rule) in items(schema, "x-kubernetes-validations").enumerate() {
+        let at = path.child("x-kubernetes-validations");
+        rule_texts(schema, rule, &at.index(index), errors);
+    }
+    if errors.0.len() == before {
+        sound.0.insert(path.to_string());
+    }
+}
+
+/// The words of JSON schema itself.
+fn words(schema: &Value, path: &Path<'_>, around: Around<'_>, errors: &mut Errors) {
+    let kind = text(schema, "type");
+    if !kind.is_empty() && !TYPES.contains(&kind) {
+        errors.not_supported(&path.child("type"), kind, TYPES);
+    }
+    let is_set = |field: &str| {
+        schema.get(field).is_some_and(|value| match value {
+            Value::Null => false,
+            Value::String(text) => !text.is_empty(),
+            Value::Object(map) => field == "additionalItems" || !map.is_empty(),
+            _ => true,
+        })
+    };
+    if let Some(reason) = around.no_default.filter(|_| is_set("default")) {
+        errors.forbidden(&path.child("default"), format!("must not be set {reason}"));
+    }
+    for word in UNSUPPORTED.iter().filter(|word| is_set(word)) {
+        errors.forbidden(&path.child(word), format!("{word} is not supported"));
+    }
+    if kind == "null" {
+        let why = "type cannot be set to null, use nullable as an alternative";
+        errors.forbidden(&path.child("type"), why);
+    }
+    if schema.get("items").is_some_and(Value::is_array) {
+        let why = "items must be a schema object and not an array";
+        errors.forbidden(&path.child("items"), why);
+    }
+    if around.in_metadata && flag(schema, "x-kubernetes-embedded-resource") {
+        let at = path.child("x-kubernetes-embedded-resource");
+        errors.forbidden(&at, "must not be used inside of resource meta");
+    }
+}
+
+/// Kubernetes' own words.
+fn extensions(schema: &Value, path: &Path<'_>, errors: &mut Errors) {
+    let kind = text(schema, "type");
+    if schema.get("x-kubernetes-preserve-unknown-fields") == Some(&Value::Bool(false)) {
+        let at = path.child("x-kubernetes-preserve-unknown-fields");
+        errors.invalid(&at, false, "must be true or undefined");
+    }
+    let wrong_type = |errors: &mut Errors, wanted: &str, word: &str| {
+        let why = format!("must be {wanted} if {word} is specified");
+        match kind {
+            "" => errors.required(&path.child("type"), why),
+            kind => errors.invalid(&path.child("type"), kind, why),
+        }
+    };
+    let map_type = text(schema, "x-kubernetes-map-type");
+    if !map_type.is_empty() {
+        if kind != "object" {
+            wrong_type(errors, "object", "x-kubernetes-map-type");
+        }
+        if !["atomic", "granular"].contains(&map_type) {
+            let at = path.child("x-kubernetes-map-type");
+            errors.not_supported(&at, map_type, &["atomic", "granular"]);
+        }
+    }
+    let list_type = text(schema, "x-kubernetes-list-type");
+    let at = path.child("x-kubernetes-list-type");
+    let items_path = path.child("items");
+    let item = below(schema, "items");
+    if !list_type.is_empty() && kind != "array" {
+        wrong_type(errors, "array", "x-kubernetes-list-type");
+    } else if let ("set", Some(item)) = (list_type, item) {
+        // Upstream shows the list type in both cases.
+        let shown = || {
+            item.get("x-kubernetes-list-type")
+                .cloned()
+                .unwrap_or_default()
+        };
+        match text(item, "type") {
+            "array" if !["", "atomic"].contains(&text(item, "x-kubernetes-list-type")) => {
+                errors.invalid(
+                    &items_path.child("x-kubernetes-list-type"),
+                    shown(),
+                    SET_ITEMS,
+                );
+            }
+            "object" if text(item, "x-kubernetes-map-type") != "atomic" => {
+                errors.invalid(
+                    &items_path.child("x-kubernetes-map-type"),
+                    shown(),
+                    SET_ITEMS,
+                );
+            }
+            _ => {}
+        }
+    }
+    if !["", "atomic", "set", "map"].contains(&list_type) {
+        errors.not_supported(&at, list_type, &["atomic", "set", "map"]);
+    }
+    let keys: Vec<&str> = items(schema, "x-kubernetes-list-map-keys")
+        .filter_map(Value::as_str)
+        .collect();
+    if !keys.is_empty() && list_type != "map" {
+        let why = "must be map if x-kubernetes-list-map-keys is non-empty";
+        match list_type {
+            "" => errors.required(&at, why),
+            list_type => errors.invalid(&at, list_type, why),
+        }
+    }
+    if list_type == "map" {
+        keyed(schema, &keys, path, errors);
+    }
+    let Some(item) = item.filter(|_| ["set", "map"].contains(&list_type)) else {
+        return;
+    };
+    if flag(item, "nullable") {
+        let why = format!("cannot be nullable when x-kubernetes-list-type is {list_type}");
+        errors.forbidden(&items_path.child("nullable"), why);
+    }
+    let properties = items_path.child("properties");
+    for key in keys.iter().filter(|_| list_type == "map") {
+        let Some(property) = item.get("properties").and_then(|given| given.get(*key)) else {
+            continue;
+        };
+        let at = properties.key(key);
+        let required = items(item, "required").any(|name| name == key);
+        if !required && property.get("default").is_none_or(Value::is_null) {
+            let why = "this property is in x-kubernetes-list-map-keys, so it must have a default or be a required property";
+            errors.required(&at.child("default"), why);
+        }
+        if flag(property, "nullable") {
+            let why = "this property is in x-kubernetes-list-map-keys, so it cannot be nullable";
+            errors.forbidden(&at.child("nullable"), why);
+        }
+    }
+}
+
+/// A list whose items are told apart by keys.
+fn keyed(schema: &Value, keys: &[&str], path: &Path<'_>, errors: &mut Errors) {
+    let at = path.child("x-kubernetes-list-map-keys");
+    if keys.is_empty() {
+        errors.required(&at, "must not be empty if x-kubernetes-list-type is map");
+    }
+    let items_path = path.child("items");
+    let Some(item) = below(schema, "items") else {
+        let why = "must have a schema if x-kubernetes-list-type is map";
+        errors.required(&items_path, why);
+        return;
+    };
+    let kind = text(item, "type");
+    if kind != "object" {
+        let why = "must be object if parent array's x-kubernetes-list-type is map";
+        errors.invalid(&items_path.child("type"), kind, why);
+        return;
+    }
+    let properties = items_path.child("properties");
+    for (index, key) in keys.iter().enumerate() {
+        match item.get("properties").and_then(|given| given.get(*key)) {
+            Some(property) if ["array", "object"].contains(&text(property, "type")) => {
+                let why = "must be a scalar type if parent array's x-kubernetes-list-type is map";
+                // Upstream shows the type of the items.
+                errors.invalid(&properties.key(key).child("type"), kind, why);
+            }
+            Some(_) => {}
+            None => errors.invalid(&at, keys, "entries must all be names of item properties"),
+        }
+        if keys[..index].contains(key) {
+            errors.invalid(&at, keys, "must not contain duplicate entries");
+        }
+    }
+}
+
+/// What a rule says beside its expressions.
+fn rule_texts(schema: &Value, rule: &Value, at: &Path<'_>, errors: &mut Errors) {
+    let has_breaks = |text: &str| text.contains(['\n', '\r']);
+    let (expression, message) = (text(rule, "rule").trim(), text(rule, "message"));
+    if expression.is_empty() {
+        errors.required(&at.child("rule"), "rule is not specified");
+    } else if !message.is_empty() && message.trim().is_empty() {
+        let why = "must be non-empty if specified";
+        errors.invalid(&at.child("message"), message, why);
+    } else if has_breaks(message.trim()) {
+        errors.invalid(
+            &at.child("message"),
+            message,
+            "must not contain line breaks",
+        );
+    } else if has_breaks(expression) && message.trim().is_empty() {
+        let why = "must be specified if rule contains line breaks";
+        errors.required(&at.child("message"), why);
+    }
+    let given = text(rule, "messageExpression");
+    if !given.is_empty() && given.trim().is_empty() {
+        let why = "must be non-empty if specified";
+        errors.required(&at.child("messageExpression"), why);
+    }
+    let reason = rule.get("reason").and_then(Value::as_str);
+    if let Some(reason) = reason.filter(|reason| !REASONS.contains(reason)) {
+        errors.not_supported(&at.child("reason"), reason, REASONS);
+    }
+    let given = text(rule, "fieldPath");
+    if given.is_empty() {
+        return;
+    }
+    let at = at.child("fieldPath");
+    if given.trim().is_empty() {
+        errors.invalid(&at, given, "must be non-empty if specified");
+    }
+    if has_breaks(given) {
+        errors.invalid(&at, given, "must not contain line breaks");
+    }
+    if field_path::normal(given, &Schema::parse(schema)).is_err() {
+        errors.invalid(&at, given, "must be a valid path");
+    }
+}

@@ -1,0 +1,328 @@
+//! Whether a schema is structural: it says of every field what it is, and the junctions (`allOf` and the like) only restrict values.
+//! Source: k8s.io/apiextensions-apiserver/pkg/apiserver/schema: ValidateStructural.
+
+use serde_json::{Value, json};
+
+use super::{below, entries, flag, items, text};
+use crate::{
+    crd::structural::Pattern,
+    field::{Errors, Path},
+};
+
+const JUNCTIONS: [&str; 3] = ["allOf", "anyOf", "oneOf"];
+/// What junctions must not say, and the sentence for it.
+const FORBIDDEN: &[(&str, &str)] = &[
+    ("type", "must be empty to be structural"),
+    ("additionalProperties", "must be undefined to be structural"),
+    ("default", "must be undefined to be structural"),
+    ("title", "must be empty to be structural"),
+    ("description", "must be empty to be structural"),
+    ("nullable", "must be false to be structural"),
+    ("externalDocs", "must be undefined to be structural"),
+    (
+        "x-kubernetes-preserve-unknown-fields",
+        "must be false to be structural",
+    ),
+    (
+        "x-kubernetes-embedded-resource",
+        "must be false to be structural",
+    ),
+    (
+        "x-kubernetes-int-or-string",
+        "must be false to be structural",
+    ),
+    (
+        "x-kubernetes-list-map-keys",
+        "must be empty to be structural",
+    ),
+    (
+        "x-kubernetes-list-type",
+        "must be undefined to be structural",
+    ),
+    (
+        "x-kubernetes-map-type",
+        "must be undefined to be structural",
+    ),
+    ("x-kubernetes-validations", "must be empty to be structural"),
+];
+
+/// Where a schema stands, which decides what it must say about its type.
+#[derive(Clone, Copy, PartialEq)]
+enum Level {
+    Root,
+    Items,
+    Field,
+}
+
+/// What keeps a schema from being structural, sorted.
+pub(super) fn check(schema: &Value, path: &Path<'_>) -> Errors {
+    let mut errors = Errors::default();
+    invariants(schema, Level::Root, path, &mut errors);
+    completeness(schema, path, &mut errors);
+    errors
+        .0
+        .sort_by_key(|error| format!("{}: {}", error.field, error.body()));
+    errors
+}
+
+fn invariants(schema: &Value, level: Level, path: &Path<'_>, errors: &mut Errors) {
+    let kind = text(schema, "type");
+    if kind == "array" && below(schema, "items").is_none() {
+        errors.required(&path.child("items"), "must be specified");
+    }
+    if let Some(items) = below(schema, "items") {
+        invariants(items, Level::Items, &path.child("items"), errors);
+    }
+    let properties = path.child("properties");
+    for (name, property) in entries(schema, "properties") {
+        invariants(property, Level::Field, &properties.key(name), errors);
+    }
+    let additional = path.child("additionalProperties");
+    let has_additional = schema
+        .get("additionalProperties")
+        .is_some_and(|given| !given.is_null());
+    if has_additional && level == Level::Root {
+        errors.forbidden(&additional, "must not be used at the root");
+    }
+    if let Some(given) = below(schema, "additionalProperties") {
+        invariants(given, Level::Field, &additional, errors);
+    }
+    let (free, embedded, int_or_string) = (
+        flag(schema, "x-kubernetes-preserve-unknown-fields"),
+        flag(schema, "x-kubernetes-embedded-resource"),
+        flag(schema, "x-kubernetes-int-or-string"),
+    );
+    let only = "must be false if x-kubernetes-int-or-string is true";
+    for (name, given) in [
+        ("x-kubernetes-preserve-unknown-fields", free),
+        ("x-kubernetes-embedded-resource", embedded),
+    ] {
+        if int_or_string && given {
+            errors.invalid(&path.child(name), true, only);
+        }
+    }
+    junctions(
+        schema,
+        is_union(schema),
+        first_is_union(schema),
+        path,
+        errors,
+    );
+    let at = path.child("type");
+    if embedded && kind != "object" {
+        let why = "must be object if x-kubernetes-embedded-resource is true";
+        match kind {
+            "" => errors.required(&at, why),
+            kind => errors.invalid(&at, kind, why),
+        }
+    } else if kind.is_empty() && !int_or_string && !free {
+        let why = match level {
+            Level::Root => "must not be empty at the root",
+            Level::Items => "must not be empty for specified array items",
+            Level::Field => "must not be empty for specified object fields",
+        };
+        errors.required(&at, why);
+    }
+    if embedded && has_additional {
+        let why = "must not be used if x-kubernetes-embedded-resource is set";
+        errors.forbidden(&additional, why);
+    }
+    if level == Level::Root && !kind.is_empty() && kind != "object" {
+        errors.invalid(&at, kind, "must be object at the root");
+    }
+    if level == Level::Root || embedded {
+        resource(schema, level, &properties, errors);
+    }
+    if embedded && !free && entries(schema, "properties").next().is_none() {
+        let why = "must not be empty if x-kubernetes-embedded-resource is true without x-kubernetes-preserve-unknown-fields";
+        errors.required(&properties, why);
+    }
+}
+
+/// The fields that every resource has.
+fn resource(schema: &Value, level: Level, properties: &Path<'_>, errors: &mut Errors) {
+    for (name, wanted) in [
+        ("kind", "string"),
+        ("apiVersion", "string"),
+        ("metadata", "object"),
+    ] {
+        let Some(given) = schema.get("properties").and_then(|given| given.get(name)) else {
+            continue;
+        };
+        let kind = text(given, "type");
+        if kind != wanted {
+            let at = properties.key(name);
+            errors.invalid(&at.child("type"), kind, format!("must be {wanted}"));
+        }
+    }
+    let metadata = schema.pointer("/properties/metadata");
+    let Some(metadata) = metadata.filter(|_| level == Level::Root) else {
+        return;
+    };
+    let only_names = entries(metadata, "properties")
+        .all(|(name, _)| matches!(name.as_str(), "name" | "generateName"));
+    let says_more = metadata.as_object().is_some_and(|map| {
+        // Restrictions of values are allowed, structure is not.
+        let structure = [
+            "items",
+            "additionalProperties",
+            "title",
+            "description",
+            "nullable",
+            "x-kubernetes-preserve-unknown-fields",
+            "x-kubernetes-embedded-resource",
+            "x-kubernetes-int-or-string",
+            "x-kubernetes-list-type",
+            "x-kubernetes-list-map-keys",
+            "x-kubernetes-map-type",
+            "x-kubernetes-validations",
+        ];
+        let is_set =
+            |value: &Value| !value.is_null() && *value != Value::Bool(false) && *value != json!("");
+        let restricts = [
+            "required",
+            "enum",
+            "pattern",
+            "format",
+            "minProperties",
+            "maxProperties",
+        ];
+        map.iter().any(|(name, value)| {
+            (structure.contains(&name.as_str()) || restricts.contains(&name.as_str()))
+                && is_set(value)
+        })
+    });
+    if !only_names || says_more {
+        let why = "must not specify anything other than name and generateName, but metadata is implicitly specified";
+        errors.forbidden(&properties.key("metadata"), why);
+    }
+}
+
+fn union() -> Value {
+    json!([{"type": "integer"}, {"type": "string"}])
+}
+
+/// `anyOf: [{type: integer}, {type: string}]`, as people write what may be a number or a string.
+fn is_union(schema: &Value) -> bool {
+    schema.get("anyOf") == Some(&union())
+}
+
+/// The same in the first branch of an `allOf`.
+fn first_is_union(schema: &Value) -> bool {
+    schema.pointer("/allOf/0/anyOf") == Some(&union())
+}
+
+fn junctions(
+    schema: &Value,
+    skip_any_of: bool,
+    skip_first: bool,
+    path: &Path<'_>,
+    errors: &mut Errors,
+) {
+    for field in JUNCTIONS {
+        if field == "anyOf" && skip_any_of {
+            continue;
+        }
+        let at = path.child(field);
+        for (index, branch) in items(schema, field).enumerate() {
+            let skip = skip_first && field == "allOf" && index == 0;
+            nested(branch, skip, &at.index(index), errors);
+        }
+    }
+    if let Some(branch) = below(schema, "not") {
+        nested(branch, false, &path.child("not"), errors);
+    }
+    let pattern = text(schema, "pattern");
+    if let Err(error) = Pattern::compile(pattern) {
+        let why = format!("must be a valid regular expression, but isn't: {error}");
+        errors.invalid(&path.child("pattern"), pattern, why);
+    }
+}
+
+/// A schema inside a junction.
+fn nested(schema: &Value, skip_any_of: bool, path: &Path<'_>, errors: &mut Errors) {
+    junctions(schema, skip_any_of, false, path, errors);
+    if let Some(items) = below(schema, "items") {
+        nested(items, false, &path.child("items"), errors);
+    }
+    let properties = path.child("properties");
+    for (name, property) in entries(schema, "properties") {
+        nested(property, false, &properties.key(name), errors);
+    }
+    for (field, why) in FORBIDDEN {
+        let given = schema.get(*field).is_some_and(|value| match value {
+            Value::Null | Value::Bool(false) => {
+                *field == "additionalProperties" && !value.is_null()
+            }
+            Value::String(text) => !text.is_empty(),
+            Value::Array(items) => !items.is_empty(),
+            _ => true,
+        });
+        if given {
+            errors.forbidden(&path.child(field), *why);
+        }
+    }
+    if schema.pointer("/properties/metadata").is_some() {
+        let why = "must not be specified in a nested context";
+        errors.forbidden(&properties.key("metadata"), why);
+    }
+}
+
+/// What junctions speak of must be described outside of them.
+fn completeness(schema: &Value, path: &Path<'_>, errors: &mut Errors) {
+    covered_junctions(schema, schema, path, path, errors);
+    if let Some(items) = below(schema, "items") {
+        completeness(items, &path.child("items"), errors);
+    }
+    let properties = path.child("properties");
+    for (name, property) in entries(schema, "properties") {
+        completeness(property, &properties.key(name), errors);
+    }
+    if let Some(values) = below(schema, "additionalProperties") {
+        completeness(values, &path.child("additionalProperties"), errors);
+    }
+}
+
+fn covered_junctions(
+    restricting: &Value,
+    schema: &Value,
+    path: &Path<'_>,
+    at: &Path<'_>,
+    errors: &mut Errors,
+) {
+    if let Some(branch) = below(restricting, "not") {
+        covered(branch, schema, path, &at.child("not"), errors);
+    }
+    for field in JUNCTIONS {
+        let at = at.child(field);
+        for (index, branch) in items(restricting, field).enumerate() {
+            covered(branch, schema, path, &at.index(index), errors);
+        }
+    }
+}
+
+fn covered(
+    restricting: &Value,
+    schema: &Value,
+    path: &Path<'_>,
+    at: &Path<'_>,
+    errors: &mut Errors,
+) {
+    covered_junctions(restricting, schema, path, at, errors);
+    let missing = |at: &Path<'_>| format!("because it is defined in {at}");
+    if let Some(items) = below(restricting, "items") {
+        let (path, at) = (path.child("items"), at.child("items"));
+        match below(schema, "items") {
+            Some(schema) => covered(items, schema, &path, &at, errors),
+            None => errors.required(&path, missing(&at)),
+        }
+    }
+    let (path, at) = (path.child("properties"), at.child("properties"));
+    for (name, property) in entries(restricting, "properties") {
+        let (path, at) = (path.key(name), at.key(name));
+        match schema.get("properties").and_then(|given| given.get(name)) {
+            Some(schema) => covered(property, schema, &path, &at, errors),
+            None => errors.required(&path, missing(&at)),
+        }
+    }
+}

@@ -1,0 +1,150 @@
+//! Paths to fields as rules and selectable fields give them: `.spec.list['a key']`, through properties and maps only.
+
+use crate::crd::structural::Schema;
+
+/// A path that leads somewhere.
+pub(crate) struct Found<'s> {
+    /// As error texts write it: `spec.list[a key]`.
+    pub(crate) text: String,
+    /// What is there.
+    pub(crate) schema: &'s Schema,
+}
+
+/// Reads a path. Names that are in brackets and quotes may be anything.
+///
+/// # Errors
+/// What is wrong with it, in upstream's words (k8s.io/apiextensions-apiserver: ValidFieldPath).
+pub(crate) fn normal<'s>(path: &str, schema: &'s Schema) -> Result<Found<'s>, String> {
+    let tokens = tokens(path);
+    let mut tokens = tokens.iter().map(String::as_str);
+    let mut found = Found {
+        text: String::new(),
+        schema,
+    };
+    while let Some(token) = tokens.next() {
+        let end = || "unexpected end of JSON path".to_owned();
+        match token {
+            "." => found = found.below(tokens.next().ok_or_else(end)?)?,
+            "[" => {
+                let quoted = tokens.next().ok_or_else(end)?;
+                let inner = quoted
+                    .strip_prefix('\'')
+                    .and_then(|rest| rest.strip_suffix('\''))
+                    .ok_or_else(|| format!("expected single quoted string but got {quoted}"))?;
+                found = found.below(&unescaped(inner)?)?;
+                match tokens.next() {
+                    Some("]") => {}
+                    Some(other) => return Err(format!("expected ] but got {other}")),
+                    None => return Err(end()),
+                }
+            }
+            other => return Err(format!("expected [ or . but got: {other}")),
+        }
+    }
+    Ok(found)
+}
+
+impl<'s> Found<'s> {
+    fn below(self, name: &str) -> Result<Found<'s>, String> {
+        let nowhere = || "does not refer to a valid field".to_owned();
+        if !self.schema.properties.is_empty() {
+            let schema = self.schema.properties.get(name).ok_or_else(nowhere)?;
+            let text = match self.text.as_str() {
+                "" => name.to_owned(),
+                text => format!("{text}.{name}"),
+            };
+            return Ok(Found { text, schema });
+        }
+        Ok(Found {
+            schema: self.schema.additional_schema().ok_or_else(nowhere)?,
+            text: format!("{}[{name}]", self.text),
+        })
+    }
+}
+
+/// Dots, brackets, and what is between them; quotes keep dots and brackets together.
+fn tokens(path: &str) -> Vec<String> {
+    let mut tokens = Vec::new();
+    let mut current = String::new();
+    for c in path.chars() {
+        let quoted = current.starts_with('\'');
+        if !quoted && matches!(c, '.' | '[' | ']') {
+            if !current.is_empty() {
+                tokens.push(std::mem::take(&mut current));
+            }
+            tokens.push(c.to_string());
+            continue;
+        }
+        let ends = quoted && c == '\'' && !current.ends_with('\\');
+        current.push(c);
+        if ends {
+            tokens.push(std::mem::take(&mut current));
+        }
+    }
+    if !current.is_empty() {
+        tokens.push(current);
+    }
+    tokens
+}
+
+fn unescaped(text: &str) -> Result<String, String> {
+    let mut out = String::with_capacity(text.len());
+    let mut letters = text.chars();
+    while let Some(c) = letters.next() {
+        if c != '\\' {
+            out.push(c);
+            continue;
+        }
+        out.push(match letters.next() {
+            Some('a') => '\u{7}',
+            Some('b') => '\u{8}',
+            Some('f') => '\u{c}',
+            Some('n') => '\n',
+            Some('r') => '\r',
+            Some('t') => '\t',
+            Some('v') => '\u{b}',
+            Some(plain @ ('\'' | '\\')) => plain,
+            Some(other) => {
+                return Err(format!(
+                    "invalid string literal: invalid escape char \\{other}"
+                ));
+            }
+            None => '\\',
+        });
+    }
+    Ok(out)
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn paths_lead_through_properties_and_maps() {
+        let schema = Schema::parse(&json!({"type": "object", "properties": {
+            "spec": {"type": "object", "properties": {"a.b": {"type": "string"}, "m": {"type": "object", "additionalProperties": {"type": "string"}}}},
+            "list": {"type": "array", "items": {"type": "string"}},
+        }}));
+        let text = |path: &str| normal(path, &schema).map(|found| found.text);
+        assert_eq!(text(".spec['a.b']"), Ok("spec.a.b".to_owned()));
+        assert_eq!(text(".spec.m['x y']"), Ok("spec.m[x y]".to_owned()));
+        assert_eq!(
+            text(".spec.c"),
+            Err("does not refer to a valid field".to_owned())
+        );
+        assert_eq!(
+            text(".list[0]"),
+            Err("expected single quoted string but got 0".to_owned())
+        );
+        assert_eq!(
+            text("spec"),
+            Err("expected [ or . but got: spec".to_owned())
+        );
+        assert_eq!(
+            text(".spec."),
+            Err("unexpected end of JSON path".to_owned())
+        );
+    }
+}
