@@ -139,13 +139,21 @@ impl<'s> Walk<'s> {
         if old == new {
             return self.has_keys(id, sample).then(Found::default);
         }
-        let below = match self.shape(id, sample) {
+        // An unknown field that is a map on one side only is walked there, and changed as a whole.
+        let is_map = |side: Option<&Value>| side.is_some_and(Value::is_object);
+        let is_mixed =
+            id.is_none() && is_map(old) != is_map(new) && !is_empty(old) && !is_empty(new);
+        let shape = match is_mixed {
+            true => Shape::Map,
+            false => self.shape(id, sample),
+        };
+        let below = match shape {
             Shape::Leaf => return Some(leaf(old, new)),
             Shape::Map => self.map(id, old, new)?,
             Shape::List(list) => self.list(list, old, new)?,
         };
         Some(Found {
-            here: one_sided(old, new),
+            here: one_sided(old, new).or(is_mixed.then_some(Side::Modified)),
             below,
         })
     }

@@ -114,7 +114,7 @@ fn merge_list(arena: &Arena, list: &List, live: &[Value], config: &[Value]) -> V
     merged
 }
 
-/// The value without the fields and list items of a set.
+/// The value without the fields and list items of a set; what nothing is left of becomes null, as upstream has it.
 pub(super) fn without(kind: &Type, value: &Value, gone: &FieldSet) -> Value {
     remove(kind.arena(), Some(kind.id()), value, gone)
 }
@@ -135,7 +135,11 @@ fn remove(arena: &Arena, id: Option<TypeId>, value: &Value, gone: &FieldSet) -> 
                 };
                 Some((key.clone(), value))
             });
-            Value::Object(kept.collect())
+            let kept: Map<String, Value> = kept.collect();
+            if kept.is_empty() && !map.is_empty() {
+                return Value::Null;
+            }
+            Value::Object(kept)
         }
         (Some(Node::List(list)), Value::Array(items)) if list.kind != ListKind::Atomic => {
             let kept = items.iter().filter_map(|item| {
@@ -148,7 +152,11 @@ fn remove(arena: &Arena, id: Option<TypeId>, value: &Value, gone: &FieldSet) -> 
                     None => item.clone(),
                 })
             });
-            Value::Array(kept.collect())
+            let kept: Vec<Value> = kept.collect();
+            if kept.is_empty() && !items.is_empty() {
+                return Value::Null;
+            }
+            Value::Array(kept)
         }
         _ => value.clone(),
     }

@@ -1,5 +1,8 @@
 //! Who owns what after creates, updates and patches.
 
+mod model;
+mod properties;
+
 use serde_json::json;
 
 use super::*;
