@@ -4,6 +4,8 @@
 //! The order of a merged list is `$setElementOrder`, then the patch, then the live list. Errors carry upstream's text and code.
 
 mod lists;
+#[cfg(test)]
+mod properties;
 
 use serde_json::{Map, Value};
 
