@@ -2,6 +2,7 @@
 
 mod api;
 mod client;
+mod continuity;
 mod custom_resources;
 mod durable;
 mod forms;

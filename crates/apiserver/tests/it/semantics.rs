@@ -15,7 +15,7 @@ pub(crate) const MAPS: &str = "/api/v1/namespaces/default/configmaps";
 pub(crate) struct Cluster(axum::Router);
 
 impl Cluster {
-    fn new(config: Config) -> Self {
+    pub(crate) fn new(config: Config) -> Self {
         let groups = vec!["system:masters".into(), "system:authenticated".into()];
         let user = User {
             name: "admin".into(),
