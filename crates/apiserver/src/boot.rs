@@ -132,6 +132,7 @@ async fn create(
         manager: "kube-apiserver".into(),
         validation: FieldValidation::Ignore,
         applies: false,
+        deletion: None,
     };
     call.resource().behaviour.default(&mut object);
     let key = Key::new(

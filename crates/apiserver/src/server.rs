@@ -19,7 +19,7 @@ use jiff::Timestamp;
 use serde_json::Value;
 
 use crate::{
-    admission::{self, Lookup, Plugin, User},
+    admission::{self, Lookup, Plugin, User, webhook::Webhooks},
     auth::{
         key::SigningKey, rbac::Authorizer, service_account::Remembered, token_file::StaticTokens,
     },
@@ -93,6 +93,7 @@ pub struct ApiServer {
     store: Arc<Store>,
     registry: Registry,
     plugins: Vec<Arc<dyn Plugin>>,
+    webhooks: Webhooks,
     logs: Option<Arc<dyn LogSource>>,
     openapi: openapi::Cache,
     claiming: tokio::sync::Mutex<()>,
@@ -142,6 +143,7 @@ impl ApiServer {
             audiences: vec![config.issuer],
             external_url,
             store,
+            webhooks: Webhooks::new(&registry),
             registry,
             plugins,
             logs: config.logs,
@@ -152,6 +154,7 @@ impl ApiServer {
         crd::controller::serve_established(&server);
         let service_ip = config.service_cidr.first().to_string();
         boot::run(&server, &service_ip, &config.advertise).await;
+        server.webhooks.wake();
         if let Ok(runtime) = tokio::runtime::Handle::try_current() {
             runtime.spawn(crd::controller::run(Arc::downgrade(&server)));
             runtime.spawn(compact(Arc::downgrade(&server)));
@@ -249,6 +252,11 @@ impl ApiServer {
     /// The turn of a write to make its claims on other objects.
     pub(crate) async fn claiming(&self) -> tokio::sync::MutexGuard<'_, ()> {
         self.claiming.lock().await
+    }
+
+    /// The admission webhooks.
+    pub(crate) fn webhooks(&self) -> &Webhooks {
+        &self.webhooks
     }
 
     /// The admission plugins in order.

@@ -1,5 +1,7 @@
 //! `metav1.Status`: the one error type of the server, with the reasons, codes, details and messages that clients switch on.
 
+use std::borrow::Cow;
+
 use serde_json::{Map, Value, json};
 
 use crate::{
@@ -14,7 +16,7 @@ pub struct Status {
     /// HTTP code.
     pub code: u16,
     /// Machine-readable reason, as `NotFound`.
-    pub reason: &'static str,
+    pub reason: Cow<'static, str>,
     /// What people read.
     pub message: String,
     /// More for machines.
@@ -53,10 +55,14 @@ pub struct Cause {
 
 impl Status {
     /// An answer with code, reason and message only.
-    pub fn new(code: u16, reason: &'static str, message: impl Into<String>) -> Self {
+    pub fn new(
+        code: u16,
+        reason: impl Into<Cow<'static, str>>,
+        message: impl Into<String>,
+    ) -> Self {
         Status {
             code,
-            reason,
+            reason: reason.into(),
             message: message.into(),
             details: None,
             continue_token: None,

@@ -1,9 +1,10 @@
 //! Admission: plugins that change or refuse a write between defaulting and the store.
 //!
-//! Plugins run in one fixed order (upstream's), first every [`Plugin::mutate`], then, after the kind's own validation, every
-//! [`Plugin::validate`]. They read other objects only through [`Ctx::lookup`] and never write;
+//! Plugins run in one fixed order (upstream's), first every [`Plugin::mutate`], then the mutating [`webhook`]s; after the kind's own
+//! validation every [`Plugin::validate`], then the validating webhooks. They read other objects only through [`Ctx::lookup`] and never write;
 //! what a write uses up of other objects they name as [`Claim`]s.
 
+pub(crate) mod cel;
 mod chain;
 mod claim_resize;
 mod default_ingress_class;
@@ -19,6 +20,7 @@ mod runtime_class;
 mod service_account;
 mod storage_protection;
 mod taint_nodes;
+pub(crate) mod webhook;
 
 pub use chain::builtins;
 
@@ -39,6 +41,18 @@ pub enum Operation {
     Delete,
     /// A subresource that is not stored (pods/eviction, pods/binding, pods/exec ...).
     Connect,
+}
+
+impl Operation {
+    /// As rules and reviews name it.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Operation::Create => "CREATE",
+            Operation::Update => "UPDATE",
+            Operation::Delete => "DELETE",
+            Operation::Connect => "CONNECT",
+        }
+    }
 }
 
 /// Who asks.

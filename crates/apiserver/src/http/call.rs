@@ -1,13 +1,18 @@
 //! One request about objects: where it goes, who asks, and what it may say back besides the answer.
 
-use std::sync::{Arc, Mutex};
+use std::{
+    sync::{Arc, Mutex, OnceLock},
+    time::Duration,
+};
 
 use http::{HeaderMap, header::USER_AGENT};
 use jiff::Timestamp;
+use serde_json::{Map, Value, json};
+use tokio::time::Instant;
 
-use super::{apply, negotiate::Form, path::ObjectPath, query::Query};
+use super::{apply, delete::DeleteOptions, negotiate::Form, path::ObjectPath, query::Query};
 use crate::{
-    admission::{Ctx, User},
+    admission::{Ctx, Operation, User},
     field::{Errors, Path},
     kinds::Resource,
     registry::Row,
@@ -17,6 +22,9 @@ use crate::{
     store::{Key, Object},
     validation::metadata,
 };
+
+/// How long all webhooks together may take for one request (kube-apiserver: --request-timeout).
+const WEBHOOKS: Duration = Duration::from_secs(60);
 
 /// A routed and authenticated request.
 pub(crate) struct Call {
@@ -33,6 +41,8 @@ pub(crate) struct Call {
     pub form: Form,
     /// It came over a socket.
     pub on_network: bool,
+    /// When webhooks must be done with it, from when the first of them is asked.
+    deadline: OnceLock<Instant>,
     warnings: Mutex<Vec<String>>,
 }
 
@@ -44,6 +54,8 @@ pub(crate) struct WriteOptions {
     pub validation: FieldValidation,
     /// Server-side apply: who owns what is written down already.
     pub applies: bool,
+    /// The options of a deletion, as webhooks are shown them.
+    pub deletion: Option<DeleteOptions>,
 }
 
 /// What becomes of fields that the schema does not know.
@@ -76,6 +88,7 @@ impl Call {
             headers,
             form,
             on_network: false,
+            deadline: OnceLock::new(),
             warnings: Mutex::default(),
         }
     }
@@ -189,7 +202,39 @@ impl Call {
             manager,
             validation,
             applies: false,
+            deletion: None,
         })
+    }
+
+    /// When webhooks must be done with the request.
+    pub(crate) fn deadline(&self) -> Instant {
+        *self.deadline.get_or_init(|| Instant::now() + WEBHOOKS)
+    }
+
+    /// The options of an operation as webhooks are shown them; a patch has those of the operation it comes to.
+    pub(crate) fn shown_options(&self, operation: Operation, options: &WriteOptions) -> Value {
+        let kind = match operation {
+            Operation::Create => "CreateOptions",
+            Operation::Update => "UpdateOptions",
+            Operation::Delete => {
+                let deletion = options.deletion.as_ref();
+                return deletion.map(DeleteOptions::shown).unwrap_or_default();
+            }
+            Operation::Connect => return Value::Null,
+        };
+        let mut shown = Map::new();
+        shown.insert("kind".into(), kind.into());
+        shown.insert("apiVersion".into(), "meta.k8s.io/v1".into());
+        if options.dry_run {
+            shown.insert("dryRun".into(), json!(["All"]));
+        }
+        for field in ["fieldManager", "fieldValidation"] {
+            let given = self.query.get(field).unwrap_or_default();
+            if !given.is_empty() {
+                shown.insert(field.into(), given.into());
+            }
+        }
+        shown.into()
     }
 
     /// The program's name: what comes before the slash in the User-Agent, as far as a manager's name may go.

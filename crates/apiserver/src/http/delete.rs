@@ -12,7 +12,7 @@ use super::{
     call::{Call, FieldValidation, WriteOptions, check_dry_run},
     metadata,
     reply::{self, Outcome},
-    write,
+    write::{self, Admission},
 };
 use crate::{
     admission::Operation,
@@ -73,6 +73,36 @@ impl DeleteOptions {
         };
         options.check()?;
         Ok(options)
+    }
+
+    /// The options as webhooks are shown them.
+    pub(crate) fn shown(&self) -> Value {
+        let mut shown = json!({"kind": "DeleteOptions", "apiVersion": "meta.k8s.io/v1"});
+        let mut preconditions = Map::new();
+        for (field, value) in [
+            ("uid", &self.uid),
+            ("resourceVersion", &self.resource_version),
+        ] {
+            if let Some(value) = value {
+                preconditions.insert(field.into(), value.as_str().into());
+            }
+        }
+        if !preconditions.is_empty() {
+            shown["preconditions"] = preconditions.into();
+        }
+        if let Some(grace) = self.grace {
+            shown["gracePeriodSeconds"] = grace.into();
+        }
+        if let Some(orphan) = self.orphan_dependents {
+            shown["orphanDependents"] = orphan.into();
+        }
+        if let Some(policy) = &self.policy {
+            shown["propagationPolicy"] = policy.as_str().into();
+        }
+        if self.dry_run {
+            shown["dryRun"] = json!(["All"]);
+        }
+        shown
     }
 
     fn check(&self) -> Result<(), Status> {
@@ -198,16 +228,12 @@ async fn delete_once(
         manager: String::new(),
         validation: FieldValidation::Ignore,
         applies: false,
+        deletion: Some(options.clone()),
     };
     let mut nothing = Value::Null;
-    write::judge(
-        call,
-        &write_options,
-        Operation::Delete,
-        name,
-        &mut nothing,
-        Some(&old),
-    )?;
+    let admission = Admission::new(call, &write_options, Operation::Delete);
+    admission.mutate(name, &mut nothing, Some(&old)).await?;
+    admission.judge(name, &mut nothing, Some(&old)).await?;
     let Verdict {
         object,
         changed,

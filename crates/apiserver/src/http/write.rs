@@ -21,88 +21,252 @@ use super::{
     call::{Call, WriteOptions},
     metadata,
     reply::Outcome,
+    subresource::{reviews::user_info, scale},
 };
 use crate::{
-    admission::{Ctx, Operation, Plugin, Request},
+    admission::{
+        Ctx, Operation, Plugin, Request,
+        webhook::{self, Form, Hooks, Rounds, Subject},
+    },
+    kinds::{Resource, SubresourceHandler},
     registry::Row,
-    schema::{self, ownership},
+    schema::{self, Type, ownership},
     status::Status,
     store::{Change, CommitError, Draft, EventType, Key, Lends, Lent, Object},
 };
 
-/// Runs the plugins that change objects.
-pub(crate) fn mutate(
-    call: &Call,
-    options: &WriteOptions,
+/// The admission of one write: the plugins, and the webhooks there were when it began.
+pub(crate) struct Admission<'a> {
+    call: &'a Call,
+    options: &'a WriteOptions,
     operation: Operation,
-    name: &str,
-    object: &mut Value,
-    old: Option<&Value>,
-) -> Result<(), Status> {
-    admit(
-        call,
-        options,
-        operation,
-        name,
-        object,
-        old,
-        |plugin, ctx, request| plugin.mutate(ctx, request),
-    )
+    hooks: Option<Arc<Hooks>>,
 }
 
-/// Runs the plugins that only judge.
-pub(crate) fn judge(
-    call: &Call,
-    options: &WriteOptions,
-    operation: Operation,
-    name: &str,
-    object: &mut Value,
-    old: Option<&Value>,
-) -> Result<(), Status> {
-    admit(
-        call,
-        options,
-        operation,
-        name,
-        object,
-        old,
-        |plugin, ctx, request| plugin.validate(ctx, request),
-    )
-}
-
-fn admit(
-    call: &Call,
-    options: &WriteOptions,
-    operation: Operation,
-    name: &str,
-    object: &mut Value,
-    old: Option<&Value>,
-    ask: impl Fn(&dyn Plugin, &Ctx<'_>, &mut Request<'_>) -> Result<(), Status>,
-) -> Result<(), Status> {
-    let ctx = call.ctx(options.dry_run);
-    let subresource = call.subresource.as_deref();
-    let mut warnings = Vec::new();
-    let mut request = Request {
-        operation,
-        resource: call.resource(),
-        subresource,
-        namespace: call.namespace.as_deref(),
-        name,
-        object,
-        old,
-        warnings: &mut warnings,
-    };
-    let mut asked = Ok(());
-    for plugin in call.server.plugins() {
-        if plugin.handles(operation, call.resource(), subresource) {
-            asked = ask(&**plugin, &ctx, &mut request);
-            if asked.is_err() {
-                break;
-            }
+impl<'a> Admission<'a> {
+    pub(crate) fn new(call: &'a Call, options: &'a WriteOptions, operation: Operation) -> Self {
+        Admission {
+            call,
+            options,
+            operation,
+            hooks: call.server.webhooks().current(),
         }
     }
-    call.warn_all(warnings);
-    asked
+
+    /// Runs the plugins that change objects, then the webhooks that do. Whether a webhook has changed it.
+    pub(crate) async fn mutate(
+        &self,
+        name: &str,
+        object: &mut Value,
+        old: Option<&Value>,
+    ) -> Result<bool, Status> {
+        self.mutate_in_house(name, object, old)?;
+        match self.hooks() {
+            // Boxed: it is big, and most clusters have no webhook.
+            Some(hooks) => Box::pin(self.mutate_by(hooks, name, object, old)).await,
+            None => Ok(false),
+        }
+    }
+
+    /// Runs the plugins that only judge, then the webhooks that do.
+    pub(crate) async fn judge(
+        &self,
+        name: &str,
+        object: &mut Value,
+        old: Option<&Value>,
+    ) -> Result<(), Status> {
+        self.admit(name, object, old, |plugin, ctx, request| {
+            plugin.validate(ctx, request)
+        })?;
+        match self.hooks() {
+            Some(hooks) => Box::pin(self.judge_by(hooks, name, object, old)).await,
+            None => Ok(()),
+        }
+    }
+
+    /// Whether a plugin or a webhook may want to see it.
+    fn is_wanted(&self) -> bool {
+        let (call, resource) = (self.call, self.call.resource());
+        let subresource = call.subresource.as_deref();
+        let mut plugins = call.server.plugins().iter();
+        let of_plugins =
+            plugins.any(|plugin| plugin.handles(self.operation, resource, subresource));
+        of_plugins
+            || self.hooks.as_ref().is_some_and(|hooks| {
+                let table = call.server.registry().table();
+                let rows = table.rows().iter().map(|row| &*row.resource);
+                let same: Vec<&Resource> = rows
+                    .filter(|other| other.storage == resource.storage)
+                    .collect();
+                hooks.may_want(self.operation, &same, subresource.unwrap_or_default())
+            })
+    }
+
+    /// The webhooks to ask. A pod that is evicted is deleted by the server, which asks nobody.
+    fn hooks(&self) -> Option<&Hooks> {
+        let own = self.operation == Operation::Delete && self.call.subresource.is_some();
+        self.hooks.as_deref().filter(|_| !own)
+    }
+
+    fn mutate_in_house(
+        &self,
+        name: &str,
+        object: &mut Value,
+        old: Option<&Value>,
+    ) -> Result<(), Status> {
+        self.admit(name, object, old, |plugin, ctx, request| {
+            plugin.mutate(ctx, request)
+        })
+    }
+
+    async fn mutate_by(
+        &self,
+        hooks: &Hooks,
+        name: &str,
+        object: &mut Value,
+        old: Option<&Value>,
+    ) -> Result<bool, Status> {
+        let said = Said::new(self);
+        let warn = |text| self.call.warn(text);
+        let subject = self.subject(&said, name, &warn)?;
+        let mut rounds = Rounds::default();
+        webhook::mutate(hooks, &subject, object, old, &mut rounds).await?;
+        if rounds.changed {
+            rounds.repeat(object);
+            self.mutate_in_house(name, object, old)?;
+            webhook::mutate(hooks, &subject, object, old, &mut rounds).await?;
+        }
+        Ok(rounds.changed)
+    }
+
+    async fn judge_by(
+        &self,
+        hooks: &Hooks,
+        name: &str,
+        object: &Value,
+        old: Option<&Value>,
+    ) -> Result<(), Status> {
+        let said = Said::new(self);
+        let warn = |text| self.call.warn(text);
+        let subject = self.subject(&said, name, &warn)?;
+        webhook::judge(hooks, &subject, object, old).await
+    }
+
+    fn subject<'s>(
+        &'s self,
+        said: &'s Said,
+        name: &'s str,
+        warn: &'s (dyn Fn(String) + Sync),
+    ) -> Result<Subject<'s>, Status> {
+        let call = self.call;
+        let resource = call.resource();
+        let is_namespace = resource.group.is_empty() && resource.plural == "namespaces";
+        Ok(Subject {
+            server: &call.server,
+            row: &call.row,
+            user: &call.user,
+            operation: self.operation,
+            subresource: call.subresource.as_deref().unwrap_or_default(),
+            form: self.form()?,
+            namespace: match &call.namespace {
+                Some(namespace) => namespace,
+                None if is_namespace => name,
+                None => "",
+            },
+            // A collection is deleted under no name.
+            name: if self.operation == Operation::Delete {
+                &call.name
+            } else {
+                name
+            },
+            dry_run: self.options.dry_run,
+            options: &said.options,
+            user_info: &said.user,
+            deadline: call.deadline(),
+            warn,
+        })
+    }
+
+    /// What is sent to the call's endpoint.
+    fn form(&self) -> Result<Form<'_>, Status> {
+        let call = self.call;
+        let name = call.subresource.as_deref();
+        let mut parts = call.resource().subresources.iter();
+        let part = name.and_then(|name| parts.find(|part| part.name == name));
+        let Some(part) = part else {
+            return Ok(Form::Whole);
+        };
+        match &part.handler {
+            SubresourceHandler::Scale { .. } => scale::Paths::of(&part.handler)
+                .map(Form::Scale)
+                .ok_or_else(Status::no_such_path),
+            SubresourceHandler::Named if self.operation == Operation::Connect => Ok(Form::Options),
+            SubresourceHandler::Named => {
+                let resource = call.resource();
+                let version = part.version.unwrap_or(&resource.version);
+                let api_version = match part.group.unwrap_or(&resource.group) {
+                    "" => version.to_owned(),
+                    group => format!("{group}/{version}"),
+                };
+                let schema = Type::builtin_kind(&api_version, &part.kind);
+                let kind = &part.kind;
+                schema
+                    .map(Form::Body)
+                    .ok_or_else(|| Status::internal(format!("{kind} is not in the schema table")))
+            }
+            SubresourceHandler::Status(_) | SubresourceHandler::Part => Ok(Form::Whole),
+        }
+    }
+
+    fn admit(
+        &self,
+        name: &str,
+        object: &mut Value,
+        old: Option<&Value>,
+        ask: impl Fn(&dyn Plugin, &Ctx<'_>, &mut Request<'_>) -> Result<(), Status>,
+    ) -> Result<(), Status> {
+        let call = self.call;
+        let ctx = call.ctx(self.options.dry_run);
+        let subresource = call.subresource.as_deref();
+        let mut warnings = Vec::new();
+        let mut request = Request {
+            operation: self.operation,
+            resource: call.resource(),
+            subresource,
+            namespace: call.namespace.as_deref(),
+            name,
+            object,
+            old,
+            warnings: &mut warnings,
+        };
+        let mut asked = Ok(());
+        for plugin in call.server.plugins() {
+            if plugin.handles(self.operation, call.resource(), subresource) {
+                asked = ask(&**plugin, &ctx, &mut request);
+                if asked.is_err() {
+                    break;
+                }
+            }
+        }
+        call.warn_all(warnings);
+        asked
+    }
+}
+
+/// What webhooks are told of a request beside its objects.
+struct Said {
+    options: Value,
+    user: Value,
+}
+
+impl Said {
+    fn new(admission: &Admission<'_>) -> Self {
+        let call = admission.call;
+        Said {
+            options: call.shown_options(admission.operation, admission.options),
+            user: user_info(&call.user),
+        }
+    }
 }
 
 /// Gives back what was allocated for a deleted object.

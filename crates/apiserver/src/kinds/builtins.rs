@@ -7,6 +7,7 @@ use std::sync::Arc;
 use super::{
     Generation, Kind, NameRule, Plain, Propagation, Resource, Rules, StatusMetadata,
     StatusOnCreate, Subresource, SubresourceHandler,
+    admissionregistration::{self, MUTATING, VALIDATING},
     autoscalers::{Autoscalers, v1::AutoscalersV1},
     componentstatuses::ComponentStatus,
     configmaps::ConfigMap,
@@ -634,6 +635,31 @@ fn storage() -> Vec<Row> {
     ]
 }
 
+fn admission() -> Vec<Row> {
+    let row = |kind, plural| {
+        let schema = format!("api.admissionregistration.v1.{kind}");
+        Row::new(admissionregistration::GROUP, "v1", kind, plural, &schema)
+            .cluster()
+            .in_api_extensions()
+            .rules(|rules| {
+                rules.generation = Generation::Counts(&["webhooks"]);
+                rules.unconditional_update = false;
+            })
+    };
+    vec![
+        row(
+            "MutatingWebhookConfiguration",
+            "mutatingwebhookconfigurations",
+        )
+        .behaves(MUTATING),
+        row(
+            "ValidatingWebhookConfiguration",
+            "validatingwebhookconfigurations",
+        )
+        .behaves(VALIDATING),
+    ]
+}
+
 /// The groups in the order in which upstream's discovery lists them; those that it does not have come last.
 const GROUPS: [&str; 20] = [
     "",
@@ -670,6 +696,7 @@ pub fn builtins(range: ServiceRange) -> Vec<Resource> {
         groups(),
         rbac_group(),
         storage(),
+        admission(),
     ]
     .into_iter()
     .flatten()

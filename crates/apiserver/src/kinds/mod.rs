@@ -3,6 +3,7 @@
 //! A [`Resource`] says where a kind is served and how the generic handlers treat it (as data); its [`Kind`] holds what only code
 //! can say: defaults, validation, table cells. Custom resources make the same rows at run time. Handlers never name a kind.
 
+pub(crate) mod admissionregistration;
 mod autoscalers;
 mod builtins;
 mod componentstatuses;

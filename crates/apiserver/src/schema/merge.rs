@@ -15,7 +15,9 @@ mod json_patch;
 mod strategic;
 
 pub use document::text as document;
-pub use json_patch::{apply as json_patch, visited as json_patch_visits};
+pub use json_patch::{
+    apply as json_patch, failure as json_patch_failure, visited as json_patch_visits,
+};
 pub use strategic::apply as strategic;
 
 /// Applies a JSON merge patch.

@@ -138,6 +138,22 @@ pub fn track(kind: &Type, writer: &Writer<'_>, object: &mut Value, old: Option<&
     );
 }
 
+/// Whether managedFields (perhaps absent) can be read.
+///
+/// # Errors
+/// A sentence that names the entry that cannot.
+pub fn check(entries: &Value) -> Result<(), String> {
+    if entries.is_null() {
+        return Ok(());
+    }
+    let list = entries.as_array().ok_or("managedFields is no list")?;
+    let unreadable = |entry: &&Value| Kept::all(&Value::Array(vec![(*entry).clone()])).is_none();
+    match list.iter().find(unreadable) {
+        Some(entry) => Err(format!("invalid entry: {entry}")),
+        None => Ok(()),
+    }
+}
+
 /// Gives the object the stored times back when nothing but times of managedFields differs: such a write is none.
 pub fn settle_times(object: &mut Value, old: &Value) {
     let (Some(new_entries), Some(old_entries)) = (

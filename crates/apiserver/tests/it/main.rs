@@ -15,3 +15,4 @@ mod services;
 mod tls;
 mod tokens;
 mod vectors;
+mod webhooks;

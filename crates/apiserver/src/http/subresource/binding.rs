@@ -12,7 +12,12 @@ use serde_json::{Map, Value, json};
 use crate::{
     admission::Operation,
     field::{Errors, FieldError, Path},
-    http::{body, call::Call, metadata, reply, write},
+    http::{
+        body,
+        call::Call,
+        metadata, reply,
+        write::{self, Admission},
+    },
     kinds::tree::{Tree, object_at},
     schema::Type,
     status::Status,
@@ -49,9 +54,10 @@ async fn bind(call: &Call, body: Body) -> Result<Response<Body>, Status> {
             "name in URL does not match name in Binding object",
         ));
     }
-    write::mutate(call, &options, Operation::Create, &name, &mut binding, None)?;
+    let admission = Admission::new(call, &options, Operation::Create);
+    admission.mutate(&name, &mut binding, None).await?;
     check(&binding)?;
-    write::judge(call, &options, Operation::Create, &name, &mut binding, None)?;
+    admission.judge(&name, &mut binding, None).await?;
     let table = call.server.registry().table();
     let pods = table
         .find("", "v1", "pods")

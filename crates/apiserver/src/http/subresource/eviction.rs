@@ -16,7 +16,8 @@ use crate::{
         body,
         call::{Call, FieldValidation},
         delete::{self, DeleteOptions},
-        metadata, reply, write,
+        metadata, reply,
+        write::{self, Admission},
     },
     kinds::tree::{Tree, object_at},
     schema::{
@@ -49,16 +50,11 @@ async fn evict(call: &Call, body: Body) -> Result<Response<Body>, Status> {
             "name in URL does not match name in Eviction object",
         ));
     }
+    let admission = Admission::new(call, &write_options, Operation::Create);
+    admission.mutate(&call.name, &mut eviction, None).await?;
+    admission.judge(&call.name, &mut eviction, None).await?;
     let mut options = DeleteOptions::of(&eviction["deleteOptions"])?;
     options.dry_run |= write_options.dry_run;
-    write::judge(
-        call,
-        &write_options,
-        Operation::Create,
-        &call.name,
-        &mut eviction,
-        None,
-    )?;
     loop {
         let stored = call.stored()?;
         let permit = permit(call, &call.row.served(&stored), options.dry_run).await?;

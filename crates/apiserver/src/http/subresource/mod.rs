@@ -3,8 +3,8 @@
 mod binding;
 mod eviction;
 pub mod log;
-mod reviews;
-mod scale;
+pub(crate) mod reviews;
+pub(crate) mod scale;
 mod streams;
 mod token;
 
@@ -90,18 +90,10 @@ pub(crate) async fn serve(
     match &subresource.handler {
         SubresourceHandler::Status(rule) => part(call, Part::Status(*rule), verb, body).await,
         SubresourceHandler::Part => part(call, Part::Piece, verb, body).await,
-        SubresourceHandler::Scale {
-            spec_replicas,
-            status_replicas,
-            selector,
-        } => {
-            let paths = scale::Paths {
-                spec: spec_replicas,
-                status: status_replicas,
-                selector: selector.as_deref(),
-            };
-            scale::serve(call, &paths, verb, body).await
-        }
+        handler @ SubresourceHandler::Scale { .. } => match scale::Paths::of(handler) {
+            Some(paths) => scale::serve(call, &paths, verb, body).await,
+            None => Err(Status::no_such_path()),
+        },
         SubresourceHandler::Named => match named(call, subresource.name) {
             Some(handler) => handler(call, method, body).await,
             None => Err(Status::no_such_path()),

@@ -9,7 +9,7 @@ use http::{Method, Response};
 use serde_json::{Map, Value, json};
 
 use crate::{
-    admission::User,
+    admission::{Operation, User},
     auth::{
         attributes::{Attributes, Resource, Target},
         authenticate_token,
@@ -21,7 +21,8 @@ use crate::{
         call::Call,
         metadata,
         negotiate::{Media, SUPPORTED, Shape},
-        reply, write,
+        reply,
+        write::{self, Admission},
     },
     kinds::tree::Tree,
     schema::{Type, ownership, proto},
@@ -189,6 +190,10 @@ async fn review(
     metadata::settle_namespace(&mut review, call.namespace.as_deref())?;
     write::own(call, &options, &mut review, None);
     ownership::unfold(&mut review);
+    let name = metadata::text(&review, "name").to_owned();
+    let admission = Admission::new(call, &options, Operation::Create);
+    admission.mutate(&name, &mut review, None).await?;
+    admission.judge(&name, &mut review, None).await?;
     let mut review = fill(call, review)?;
     crate::schema::normalise(call.schema(), &mut review);
     answer(call, call.schema(), &review)
@@ -216,7 +221,8 @@ fn texts(value: &Value, field: &str) -> Vec<String> {
         .collect()
 }
 
-fn user_info(user: &User) -> Value {
+/// A user as a `UserInfo`.
+pub(crate) fn user_info(user: &User) -> Value {
     let mut info = Map::new();
     for (field, text) in [("username", &user.name), ("uid", &user.uid)] {
         if !text.is_empty() {

@@ -15,17 +15,37 @@ use crate::{
         reply, table, update,
         write::{self, Part, Source},
     },
-    kinds::{Column, print},
+    kinds::{Column, SubresourceHandler, print},
     schema::{Type, ownership},
     status::Status,
     validation::selector,
 };
 
 /// Where the object keeps what a Scale shows.
+#[derive(Clone, Copy)]
 pub(crate) struct Paths<'a> {
     pub spec: &'a str,
     pub status: &'a str,
     pub selector: Option<&'a str>,
+}
+
+impl<'a> Paths<'a> {
+    /// The paths of a Scale's handler; `None` for another one.
+    pub(crate) fn of(handler: &'a SubresourceHandler) -> Option<Self> {
+        let SubresourceHandler::Scale {
+            spec_replicas,
+            status_replicas,
+            selector,
+        } = handler
+        else {
+            return None;
+        };
+        Some(Paths {
+            spec: spec_replicas,
+            status: status_replicas,
+            selector: selector.as_deref(),
+        })
+    }
 }
 
 pub(crate) async fn serve(
@@ -122,8 +142,14 @@ fn answer(call: &Call, scale: &Value) -> Result<Response<Body>, Status> {
     reply::encode(call.form.media, 200, &shown, None)
 }
 
+/// Gives an object the count that a Scale asks for.
+pub(crate) fn set_replicas(object: &mut Value, paths: &Paths<'_>, scale: &Value) {
+    let replicas = scale["spec"]["replicas"].as_i64().unwrap_or(0);
+    write_at(object, paths.spec, replicas.into());
+}
+
 /// The Scale of an object.
-fn scale_of(object: &Value, paths: &Paths<'_>) -> Value {
+pub(crate) fn scale_of(object: &Value, paths: &Paths<'_>) -> Value {
     let mut shown = Map::new();
     for field in [
         "name",

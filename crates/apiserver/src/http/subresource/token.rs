@@ -13,7 +13,7 @@ use crate::{
     admission::{Lookup, Operation},
     auth::service_account::{self, Bound, Claims, Reference, username},
     field::{Errors, Path},
-    http::{body, call::Call, metadata, write},
+    http::{body, call::Call, metadata, write::Admission},
     kinds::tree::{Tree, object_at, set_default},
     schema::{
         self, Type,
@@ -86,14 +86,9 @@ async fn request(call: &Call, body: Body) -> Result<Response<Body>, Status> {
         place.insert(field.to_owned(), value.into());
     }
     check_time(request["spec"]["expirationSeconds"].as_i64().unwrap_or(0))?;
-    write::judge(
-        call,
-        &options,
-        Operation::Create,
-        &call.name,
-        &mut request,
-        None,
-    )?;
+    let admission = Admission::new(call, &options, Operation::Create);
+    admission.mutate(&call.name, &mut request, None).await?;
+    admission.judge(&call.name, &mut request, None).await?;
     let claims = claims(call, &request["spec"], &account)?;
     let token = service_account::issue(&call.server, &claims)
         .map_err(|error| Status::internal(error.to_string()))?;

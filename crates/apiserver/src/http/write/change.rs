@@ -5,7 +5,7 @@ use std::sync::Arc;
 use serde_json::{Map, Value};
 
 use super::{
-    claims, create, dedup_owners, draft_from, in_time, judge, mutate, own, release, stored_outcome,
+    Admission, claims, create, dedup_owners, draft_from, in_time, own, release, stored_outcome,
 };
 use crate::{
     admission::Operation,
@@ -126,7 +126,8 @@ async fn update_once(
     let name = stored.key().name();
     let subresource = call.subresource.as_deref().unwrap_or_default();
     // What a write of the status leaves alone stays text as far as nobody asks for it.
-    let lends = lends(call, part, source);
+    let admission = Admission::new(call, options, Operation::Update);
+    let lends = lends(call, part, source, &admission);
     let (mut old, mut lent) = match lends {
         Some(lends) => {
             let (old, lent) = stored.parse_lending(lends);
@@ -148,14 +149,9 @@ async fn update_once(
         own(call, options, &mut object, Some(&old));
     }
     ownership::fold(&mut object);
-    mutate(
-        call,
-        options,
-        Operation::Update,
-        name,
-        &mut object,
-        Some(&old),
-    )?;
+    if admission.mutate(name, &mut object, Some(&old)).await? {
+        put_back(call, part, &mut object, &old);
+    }
     if part == Part::Main {
         behaviour.permit(&ctx, name, &object, Some(&old))?;
     }
@@ -219,14 +215,7 @@ async fn update_once(
         return Err(call.invalid(name, &errors));
     }
     call.warn_all(behaviour.warnings(&object, Some(&old)));
-    judge(
-        call,
-        options,
-        Operation::Update,
-        name,
-        &mut object,
-        Some(&old),
-    )?;
+    admission.judge(name, &mut object, Some(&old)).await?;
     ownership::settle_times(&mut object, &old);
     if object == old && is_stored(call, &object, stored) {
         return Ok(Some(Outcome::Stored(stored.clone())));
@@ -260,15 +249,18 @@ async fn update_once(
     Ok(Some(stored_outcome(&call.row, new, object)))
 }
 
-/// What the stored object may keep as text: only where neither the source nor a plugin looks at it.
-fn lends(call: &Call, part: Part, source: &dyn Source) -> Option<&'static Lends> {
+/// What the stored object may keep as text: only where neither the source nor a plugin nor a webhook looks at it.
+fn lends(
+    call: &Call,
+    part: Part,
+    source: &dyn Source,
+    admission: &Admission<'_>,
+) -> Option<&'static Lends> {
     let lends = call.resource().behaviour.lends()?;
-    let subresource = call.subresource.as_deref();
-    let mut plugins = call.server.plugins().iter();
     let fits = matches!(part, Part::Status(_))
         && source.is_status_alone()
         && call.row.serves_stored_bytes()
-        && !plugins.any(|plugin| plugin.handles(Operation::Update, call.resource(), subresource));
+        && !admission.is_wanted();
     fits.then_some(lends)
 }
 

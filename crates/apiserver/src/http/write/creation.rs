@@ -2,9 +2,7 @@
 
 use serde_json::Value;
 
-use super::{
-    claims, dedup_owners, draft_from, in_time, judge, mutate, own, remove, stored_outcome,
-};
+use super::{Admission, claims, dedup_owners, draft_from, in_time, own, remove, stored_outcome};
 use crate::{
     admission::Operation,
     field::{Errors, Path},
@@ -36,15 +34,19 @@ pub(crate) async fn create(
     dedup_owners(call, &mut object, false);
     own(call, options, &mut object, None);
     ownership::fold(&mut object);
-    let name = metadata::text(&object, "name").to_owned();
-    mutate(call, options, Operation::Create, &name, &mut object, None)?;
+    let mut name = metadata::text(&object, "name").to_owned();
+    let admission = Admission::new(call, options, Operation::Create);
+    if admission.mutate(&name, &mut object, None).await? {
+        metadata::settle_namespace(&mut object, call.namespace.as_deref())?;
+        metadata::text(&object, "name").clone_into(&mut name);
+    }
     let behaviour = &resource.behaviour;
     behaviour.permit(&call.ctx(options.dry_run), &name, &object, None)?;
     dedup_owners(call, &mut object, true);
     metadata::begin(&mut object, resource, call.now);
     let base = metadata::text(&object, "generateName").to_owned();
     if !name.is_empty() || base.is_empty() {
-        return create_named(call, options, object).await;
+        return create_named(call, options, &admission, object).await;
     }
     let mut tries = 0;
     loop {
@@ -53,7 +55,7 @@ pub(crate) async fn create(
         match call.row.collection.get(call.key(&name).as_str()) {
             None => {
                 metadata::of(&mut object).insert("name".into(), name.into());
-                return create_named(call, options, object).await;
+                return create_named(call, options, &admission, object).await;
             }
             Some(existing) if tries == NAME_TRIES => {
                 let mut status = already_exists(call, &existing);
@@ -73,6 +75,7 @@ pub(crate) async fn create(
 async fn create_named(
     call: &Call,
     options: &WriteOptions,
+    admission: &Admission<'_>,
     mut object: Value,
 ) -> Result<Outcome, Status> {
     let resource = call.resource();
@@ -104,7 +107,7 @@ async fn create_named(
         return Err(call.invalid(&name, &errors));
     }
     call.warn_all(behaviour.warnings(&object, None));
-    judge(call, options, Operation::Create, &name, &mut object, None)?;
+    admission.judge(&name, &mut object, None).await?;
     if !metadata::text(&object, "resourceVersion").is_empty() {
         return Err(Status::new(
             500,

@@ -37,6 +37,23 @@ pub fn apply(original: &Value, patch: &Value) -> Result<Value, Status> {
     Ok(document)
 }
 
+/// Which operation of a patch cannot be done, as the library says it; `None` if all can.
+pub fn failure(original: &Value, patch: &Value) -> Option<String> {
+    let operations = operations(patch).ok()?;
+    let mut document = original.clone();
+    let failing = operations
+        .iter()
+        .find(|operation| run(&mut document, operation).is_none())?;
+    Some(match failing.op.as_str() {
+        op @ ("add" | "remove" | "replace" | "move" | "copy") => format!(
+            "jsonpatch {op} operation does not apply: doc is missing path: {}: missing value",
+            failing.path
+        ),
+        "test" => format!("testing value {} failed", failing.path),
+        other => format!("unexpected kind: {other}"),
+    })
+}
+
 /// The places that a patch's operations go through, as a tree of their names.
 pub fn visited(patch: &Value) -> Value {
     let mut places = Value::Object(Map::new());

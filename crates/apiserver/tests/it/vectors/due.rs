@@ -81,6 +81,8 @@ const SERVED: &[&str] = &[
     "storage.k8s.io/v1/csidrivers",
     "storage.k8s.io/v1/csinodes",
     "storage.k8s.io/v1/volumeattachments",
+    "admissionregistration.k8s.io/v1/mutatingwebhookconfigurations",
+    "admissionregistration.k8s.io/v1/validatingwebhookconfigurations",
     "apiextensions.k8s.io/v1/customresourcedefinitions",
     "apiextensions.k8s.io/v1/customresourcedefinitions/status",
 ];

@@ -1,0 +1,235 @@
+//! The order in which webhooks are asked: those that change objects one after the other, those that only judge all at once.
+//!
+//! A change makes the plugins look again, and with them the webhooks that ask for it (`reinvocationPolicy: IfNeeded`): once, as upstream.
+
+use std::{collections::BTreeSet, time::Duration};
+
+use futures::future::join_all;
+use serde_json::Value;
+use tokio::time::Instant;
+
+use super::{
+    Hooks,
+    client::{self, CallError},
+    hook::Hook,
+    review::{self, Verdict},
+    subject::{Subject, View, Views, nothing_to_change},
+};
+use crate::{field::quote, status::Status};
+
+/// What the second round of mutation has to know of the first.
+#[derive(Default)]
+pub(crate) struct Rounds {
+    again: bool,
+    /// Whether anything was changed.
+    pub(crate) changed: bool,
+    /// Webhooks that were asked and want to be asked again if something changes.
+    invoked: BTreeSet<usize>,
+    /// Those for which something has changed.
+    due: BTreeSet<usize>,
+    /// The object when the first round was over.
+    output: Option<Value>,
+}
+
+impl Rounds {
+    /// Begins the second round.
+    pub(crate) fn repeat(&mut self, object: &Value) {
+        self.again = true;
+        self.output = Some(object.clone());
+    }
+
+    fn something_changed(&mut self) {
+        self.due.append(&mut self.invoked);
+    }
+}
+
+/// Asks the webhooks that may change an object, in the order of their configurations' names.
+pub(crate) async fn mutate(
+    hooks: &Hooks,
+    subject: &Subject<'_>,
+    object: &mut Value,
+    old: Option<&Value>,
+    rounds: &mut Rounds,
+) -> Result<(), Status> {
+    if hooks.mutating.is_empty() {
+        return Ok(());
+    }
+    let Some(views) = Views::of(subject) else {
+        return Ok(());
+    };
+    if rounds.again && rounds.output.take().is_some_and(|output| output != *object) {
+        rounds.something_changed();
+    }
+    for (index, hook) in hooks.mutating.iter().enumerate() {
+        let Some(view) = views.wanted(hook, present(object), old)? else {
+            continue;
+        };
+        // Who was not asked in the first round is not asked for the first time in the second.
+        if rounds.again && !rounds.due.contains(&index) {
+            continue;
+        }
+        let asked = change(&views, hook, &view, object, old).await;
+        if let Ok(true) = asked {
+            rounds.changed = true;
+            rounds.something_changed();
+        }
+        if hook.reinvoked {
+            rounds.invoked.insert(index);
+        }
+        asked
+            .map(|_| ())
+            .or_else(|failure| failure.settle(hook, subject))?;
+    }
+    Ok(())
+}
+
+/// Asks one webhook and does what it says; whether that has changed anything.
+async fn change(
+    views: &Views<'_>,
+    hook: &Hook,
+    view: &View,
+    object: &mut Value,
+    old: Option<&Value>,
+) -> Result<bool, Failure> {
+    let shown = present(object).map(|object| views.shown(view, object));
+    let shown_old = old.map(|old| views.shown(view, old));
+    let verdict = ask(views, hook, view, shown.as_ref(), shown_old.as_ref(), true).await?;
+    let Some(patch) = verdict.patch else {
+        return Ok(false);
+    };
+    let shown = shown.ok_or_else(|| Failure::Refused(nothing_to_change(&hook.name)))?;
+    let changed = views
+        .patched(view, &shown, &patch)
+        .map_err(Failure::Refused)?;
+    if changed == shown {
+        return Ok(false);
+    }
+    views.adopt(view, object, changed);
+    Ok(true)
+}
+
+/// Asks the webhooks that may refuse a write, all at once; the first refusal in the order of their names counts.
+pub(crate) async fn judge(
+    hooks: &Hooks,
+    subject: &Subject<'_>,
+    object: &Value,
+    old: Option<&Value>,
+) -> Result<(), Status> {
+    if hooks.validating.is_empty() {
+        return Ok(());
+    }
+    let Some(views) = Views::of(subject) else {
+        return Ok(());
+    };
+    let mut wanted = Vec::new();
+    for hook in &hooks.validating {
+        if let Some(view) = views.wanted(hook, present(object), old)? {
+            wanted.push((hook, view));
+        }
+    }
+    let views = &views;
+    let verdicts = wanted.iter().map(|(hook, view)| async move {
+        let shown = present(object).map(|object| views.shown(view, object));
+        let shown_old = old.map(|old| views.shown(view, old));
+        ask(views, hook, view, shown.as_ref(), shown_old.as_ref(), false).await
+    });
+    let verdicts = join_all(verdicts).await;
+    for ((hook, _), verdict) in wanted.iter().zip(verdicts) {
+        verdict
+            .map(|_| ())
+            .or_else(|failure| failure.settle(hook, subject))?;
+    }
+    Ok(())
+}
+
+/// The object, unless there is none: a deletion has no new one.
+fn present(object: &Value) -> Option<&Value> {
+    (!object.is_null()).then_some(object)
+}
+
+/// Why a webhook's answer stops a request, or may.
+enum Failure {
+    /// It could not be asked, or its answer makes no sense: its failure policy decides.
+    Calling(String),
+    /// The request ends with this.
+    Refused(Status),
+}
+
+impl Failure {
+    fn settle(self, hook: &Hook, subject: &Subject<'_>) -> Result<(), Status> {
+        let why = match self {
+            Failure::Refused(status) => return Err(status),
+            Failure::Calling(why) => why,
+        };
+        let error = format!("failed calling webhook {}: {why}", quote(&hook.name));
+        if hook.fails {
+            tracing::warn!(webhook = hook.name, error, "the request fails");
+            return Err(Status::internal(error));
+        }
+        tracing::warn!(webhook = hook.name, error, "the request goes on");
+        if left(subject).is_zero() {
+            return Err(out_of_time());
+        }
+        Ok(())
+    }
+}
+
+fn left(subject: &Subject<'_>) -> Duration {
+    subject.deadline.saturating_duration_since(Instant::now())
+}
+
+fn out_of_time() -> Status {
+    let why = "Timeout: request did not complete within requested timeout";
+    Status::new(504, "Timeout", why)
+}
+
+/// Asks one webhook.
+async fn ask(
+    views: &Views<'_>,
+    hook: &Hook,
+    view: &View,
+    object: Option<&Value>,
+    old: Option<&Value>,
+    changes: bool,
+) -> Result<Verdict, Failure> {
+    let subject = views.subject;
+    if subject.dry_run && hook.has_side_effects {
+        let webhook = quote(&hook.name);
+        let why = format!("admission webhook {webhook} does not support dry run");
+        return Err(Failure::Refused(Status::bad_request(why)));
+    }
+    let time_left = left(subject);
+    if time_left.is_zero() {
+        return Err(Failure::Refused(out_of_time()));
+    }
+    let version = hook.review.ok_or_else(|| {
+        let why = "could not create admission objects: webhook does not accept known AdmissionReview versions (v1, v1beta1)";
+        Failure::Calling(why.to_owned())
+    })?;
+    let uid = uuid::Uuid::new_v4().to_string();
+    let body = review::encode(version, &uid, &views.question(view), object, old);
+    let no_client = |why: &str| Failure::Calling(format!("could not get REST client: {why}"));
+    let address = hook.address.as_ref().map_err(|why| no_client(why))?;
+    let answer = client::post(
+        &subject.server.webhooks().clients,
+        subject.server,
+        address,
+        &hook.url,
+        body,
+        hook.timeout.min(time_left),
+    );
+    let answer = answer.await.map_err(|error| match error {
+        CallError::NoClient(why) => no_client(&why),
+        CallError::Failed(why) => Failure::Calling(format!("failed to call webhook: {why}")),
+    })?;
+    let mut verdict = review::decode(version, &uid, changes, &answer).map_err(Failure::Calling)?;
+    for warning in std::mem::take(&mut verdict.warnings) {
+        (subject.warn)(warning);
+    }
+    if verdict.allowed {
+        return Ok(verdict);
+    }
+    let status = verdict.result.status(&hook.name);
+    tracing::debug!(webhook = hook.name, status = status.message, "denied");
+    Err(Failure::Refused(status))
+}

@@ -1,0 +1,132 @@
+//! Admission webhooks: programs of users that are asked about writes, and may change or refuse them (upstream:
+//! apiserver/pkg/admission/plugin/webhook).
+//!
+//! [`hook`] is a configuration in the form that questions need, [`subject`] a write as webhooks see it and which of them want to, [`review`]
+//! the question and its answer, [`client`] the way there, [`dispatch`] the order in which they are asked. Without a configuration a write
+//! costs a look at two numbers ([`Webhooks::current`]).
+
+mod client;
+mod dispatch;
+mod endpoint;
+mod hook;
+mod review;
+mod subject;
+mod trust;
+
+use std::sync::{
+    Arc,
+    atomic::{AtomicBool, Ordering},
+};
+
+use arc_swap::ArcSwap;
+
+use self::{client::Clients, hook::Hook};
+pub(crate) use self::{
+    dispatch::{Rounds, judge, mutate},
+    subject::{Form, Subject},
+};
+use crate::{
+    admission::Operation,
+    kinds::{Resource, admissionregistration::GROUP},
+    registry::{Registry, Row},
+};
+
+/// The webhooks of one server.
+pub(crate) struct Webhooks {
+    rows: [Arc<Row>; 2],
+    hooks: ArcSwap<Hooks>,
+    clients: Clients,
+    awake: AtomicBool,
+}
+
+/// The webhooks at one moment, in the order of their configurations' names.
+pub(crate) struct Hooks {
+    mutating: Vec<Arc<Hook>>,
+    validating: Vec<Arc<Hook>>,
+    /// The last changes of the two collections that are in it; `None` before anything was read.
+    seen: Option<[u64; 2]>,
+}
+
+impl Webhooks {
+    /// The webhooks of a registry; none until [`Webhooks::wake`].
+    pub(crate) fn new(registry: &Registry) -> Self {
+        let table = registry.table();
+        let row = |plural| {
+            let row = table.find_plural(GROUP, plural);
+            row.expect("webhook configurations are built in").clone()
+        };
+        Webhooks {
+            rows: [
+                row("mutatingwebhookconfigurations"),
+                row("validatingwebhookconfigurations"),
+            ],
+            hooks: ArcSwap::from_pointee(Hooks {
+                mutating: Vec::new(),
+                validating: Vec::new(),
+                seen: None,
+            }),
+            clients: Clients::default(),
+            awake: AtomicBool::new(false),
+        }
+    }
+
+    /// Begins to ask. What the server itself writes when it starts is shown to nobody: a webhook that is gone must not keep it from starting.
+    pub(crate) fn wake(&self) {
+        self.awake.store(true, Ordering::Release);
+    }
+
+    /// The webhooks there are now; `None` where there are none.
+    pub(crate) fn current(&self) -> Option<Arc<Hooks>> {
+        if !self.awake.load(Ordering::Acquire) {
+            return None;
+        }
+        // Read before the objects: a change in between is found next time.
+        let last = [0, 1].map(|at: usize| self.rows[at].collection.last_change());
+        let mut hooks = self.hooks.load();
+        if hooks.seen != Some(last) {
+            self.read(last);
+            hooks = self.hooks.load();
+        }
+        let is_empty = hooks.mutating.is_empty() && hooks.validating.is_empty();
+        (!is_empty).then(|| arc_swap::Guard::into_inner(hooks))
+    }
+
+    fn read(&self, last: [u64; 2]) {
+        let of = |row: &Row| -> Vec<Arc<Hook>> {
+            let objects = row.collection.snapshot(None).objects;
+            let configurations = objects.iter().map(|object| row.served(object));
+            configurations
+                .flat_map(|configuration| Hook::all_of(&configuration).collect::<Vec<_>>())
+                .collect()
+        };
+        let hooks = Hooks {
+            mutating: of(&self.rows[0]),
+            validating: of(&self.rows[1]),
+            seen: Some(last),
+        };
+        self.clients.retain(|address| {
+            let all = hooks.mutating.iter().chain(&hooks.validating);
+            all.into_iter()
+                .any(|hook| hook.address.as_ref().is_ok_and(|own| own == address))
+        });
+        self.hooks.store(Arc::new(hooks));
+    }
+}
+
+impl Hooks {
+    /// Whether any of them may want to see such a write of one of these resources, whatever its version, namespace and labels.
+    pub(crate) fn may_want(
+        &self,
+        operation: Operation,
+        resources: &[&Resource],
+        subresource: &str,
+    ) -> bool {
+        let all = self.mutating.iter().chain(&self.validating);
+        let mut rules = all.flat_map(|hook| &hook.rules);
+        rules.any(|rule| {
+            resources.iter().any(|resource| {
+                rule.concerns(operation, &resource.group, &resource.plural, subresource)
+            })
+        })
+    }
+}

@@ -1,0 +1,404 @@
+//! AdmissionReview: the question that is sent and what its answer must be (upstream: webhook/request/admissionreview.go).
+
+use std::borrow::Cow;
+
+use base64::{Engine, engine::general_purpose::STANDARD};
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+use super::hook::ReviewVersion;
+use crate::{
+    field::quote,
+    status::{Cause, Details, Status},
+};
+
+const KIND: &str = "AdmissionReview";
+const JSON_PATCH: &str = "JSONPatch";
+
+/// A kind in a version.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub(crate) struct GroupVersionKind {
+    pub(crate) group: String,
+    pub(crate) version: String,
+    pub(crate) kind: String,
+}
+
+/// A resource in a version.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub(crate) struct GroupVersionResource {
+    pub(crate) group: String,
+    pub(crate) version: String,
+    pub(crate) resource: String,
+}
+
+/// The question, without the objects it is about.
+#[derive(Clone, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub(super) struct Question<'a> {
+    pub(super) kind: &'a GroupVersionKind,
+    pub(super) resource: &'a GroupVersionResource,
+    #[serde(skip_serializing_if = "str::is_empty")]
+    pub(super) sub_resource: &'a str,
+    pub(super) request_kind: &'a GroupVersionKind,
+    pub(super) request_resource: &'a GroupVersionResource,
+    #[serde(skip_serializing_if = "str::is_empty")]
+    pub(super) request_sub_resource: &'a str,
+    #[serde(skip_serializing_if = "str::is_empty")]
+    pub(super) name: &'a str,
+    #[serde(skip_serializing_if = "str::is_empty")]
+    pub(super) namespace: &'a str,
+    pub(super) operation: &'static str,
+    pub(super) user_info: &'a Value,
+    pub(super) dry_run: bool,
+    pub(super) options: &'a Value,
+}
+
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+struct Review<'a> {
+    kind: &'static str,
+    api_version: &'static str,
+    request: Request<'a>,
+}
+
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+struct Request<'a> {
+    uid: &'a str,
+    #[serde(flatten)]
+    question: &'a Question<'a>,
+    object: Option<&'a Value>,
+    old_object: Option<&'a Value>,
+}
+
+/// The body of a review.
+pub(super) fn encode(
+    version: ReviewVersion,
+    uid: &str,
+    question: &Question<'_>,
+    object: Option<&Value>,
+    old_object: Option<&Value>,
+) -> Vec<u8> {
+    let review = Review {
+        kind: KIND,
+        api_version: version.api_version(),
+        request: Request {
+            uid,
+            question,
+            object,
+            old_object,
+        },
+    };
+    serde_json::to_vec(&review).expect("trees and texts are JSON")
+}
+
+/// What a webhook has answered, as far as it was asked for.
+#[derive(Debug, Default, PartialEq)]
+pub(super) struct Verdict {
+    pub(super) allowed: bool,
+    pub(super) warnings: Vec<String>,
+    /// The patch's operations; `None` if it changes nothing.
+    pub(super) patch: Option<Value>,
+    /// Why not, if it says so.
+    pub(super) result: Refusal,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+#[derive(Default)]
+struct Answer {
+    api_version: Cow<'static, str>,
+    kind: Cow<'static, str>,
+    response: Option<Response>,
+}
+
+#[derive(Deserialize, Default)]
+#[serde(rename_all = "camelCase", default)]
+struct Response {
+    #[serde(deserialize_with = "nullable")]
+    uid: String,
+    #[serde(deserialize_with = "nullable")]
+    allowed: bool,
+    status: Option<Refusal>,
+    patch: Option<String>,
+    patch_type: Option<String>,
+    #[serde(deserialize_with = "nullable")]
+    warnings: Vec<String>,
+}
+
+/// A `metav1.Status` as webhooks send it.
+#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub(super) struct Refusal {
+    #[serde(deserialize_with = "nullable")]
+    message: String,
+    #[serde(deserialize_with = "nullable")]
+    reason: String,
+    #[serde(deserialize_with = "nullable")]
+    code: i32,
+    details: Option<RefusalDetails>,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+struct RefusalDetails {
+    #[serde(deserialize_with = "nullable")]
+    name: String,
+    #[serde(deserialize_with = "nullable")]
+    group: String,
+    #[serde(deserialize_with = "nullable")]
+    kind: String,
+    #[serde(deserialize_with = "nullable")]
+    uid: String,
+    #[serde(deserialize_with = "nullable")]
+    causes: Vec<RefusalCause>,
+    #[serde(deserialize_with = "nullable")]
+    retry_after_seconds: u32,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
+#[serde(default)]
+struct RefusalCause {
+    #[serde(deserialize_with = "nullable")]
+    reason: String,
+    #[serde(deserialize_with = "nullable")]
+    message: String,
+    #[serde(deserialize_with = "nullable")]
+    field: String,
+}
+
+/// Go reads null as the zero value.
+fn nullable<'de, D, T>(deserializer: D) -> Result<T, D::Error>
+where
+    D: serde::Deserializer<'de>,
+    T: Deserialize<'de> + Default,
+{
+    Ok(Option::<T>::deserialize(deserializer)?.unwrap_or_default())
+}
+
+/// Reads an answer. The error says what is wrong with it, after `failed calling webhook "...": `.
+pub(super) fn decode(
+    version: ReviewVersion,
+    uid: &str,
+    changes: bool,
+    body: &[u8],
+) -> Result<Verdict, String> {
+    let answer: Answer = serde_json::from_slice(body).map_err(|error| {
+        format!("failed to call webhook: couldn't get version/kind; json parse error: {error}")
+    })?;
+    let invalid = |why: String| Err(format!("received invalid webhook response: {why}"));
+    let Some(response) = answer.response else {
+        return invalid("webhook response was absent".to_owned());
+    };
+    let patch = response.patch.as_deref().unwrap_or_default();
+    let patch_type = response.patch_type.as_deref();
+    // Of the old version nothing is verified but that there is a response.
+    if version == ReviewVersion::V1 {
+        if response.uid != uid {
+            return invalid(format!(
+                "expected response.uid={}, got {}",
+                quote(uid),
+                quote(&response.uid)
+            ));
+        }
+        let wanted = version.api_version();
+        if answer.kind != KIND || answer.api_version != wanted {
+            let given = match answer.api_version.as_ref() {
+                "" => "/",
+                given => given,
+            };
+            return invalid(format!(
+                "expected webhook response of {wanted}, Kind={KIND}, got {given}, Kind={}",
+                answer.kind
+            ));
+        }
+        match (changes, patch.is_empty(), patch_type) {
+            (true, false, None) => {
+                return invalid(
+                    "webhook returned response.patch but not response.patchType".into(),
+                );
+            }
+            (true, true, Some(_)) => {
+                return invalid(
+                    "webhook returned response.patchType but not response.patch".into(),
+                );
+            }
+            (true, false, Some("")) => {
+                return invalid("webhook returned invalid response.patchType of \"\"".into());
+            }
+            (false, false, _) => {
+                return invalid("validating webhook may not return response.patch".into());
+            }
+            (false, _, Some(_)) => {
+                return invalid("validating webhook may not return response.patchType".into());
+            }
+            _ => {}
+        }
+    }
+    let mut verdict = Verdict {
+        allowed: response.allowed,
+        warnings: response.warnings,
+        patch: None,
+        result: response.status.unwrap_or_default(),
+    };
+    if !verdict.allowed || !changes || patch.is_empty() {
+        return Ok(verdict);
+    }
+    let undecodable = |why: &str| format!("received undecodable patch in webhook response: {why}");
+    let bytes = STANDARD.decode(patch).map_err(|error| {
+        // Go would not have read the answer at all.
+        format!("failed to call webhook: couldn't get version/kind; json parse error: illegal base64 data: {error}")
+    })?;
+    let operations: Value =
+        serde_json::from_slice(&bytes).map_err(|error| undecodable(&error.to_string()))?;
+    match &operations {
+        Value::Null => {}
+        Value::Array(items) if items.is_empty() => {}
+        Value::Array(_) => match patch_type {
+            Some(other) if version == ReviewVersion::V1 && other != JSON_PATCH => {
+                return Err(format!("unsupported patch type {}", quote(other)));
+            }
+            _ => verdict.patch = Some(operations),
+        },
+        _ => {
+            return Err(undecodable(
+                "json: cannot unmarshal object into Go value of type jsonpatch.Patch",
+            ));
+        }
+    }
+    Ok(verdict)
+}
+
+impl Refusal {
+    /// The Status of a request that a webhook has denied.
+    pub(super) fn status(self, webhook: &str) -> Status {
+        let denied_by = format!("admission webhook {} denied the request", quote(webhook));
+        let message = if !self.message.is_empty() {
+            format!("{denied_by}: {}", self.message)
+        } else if !self.reason.is_empty() {
+            format!("{denied_by}: {}", self.reason)
+        } else {
+            format!("{denied_by} without explanation")
+        };
+        // A refusal is no success, and no HTTP status has more than three digits.
+        let code = match self.code {
+            code @ 400..=999 => code as u16,
+            1000.. => 500,
+            _ => 400,
+        };
+        let mut status = Status::new(code, self.reason, message);
+        status.details = self.details.map(|details| {
+            let causes = details.causes.into_iter().map(|cause| Cause {
+                reason: cause.reason,
+                message: cause.message,
+                field: cause.field,
+            });
+            Box::new(Details {
+                name: details.name,
+                group: details.group,
+                kind: details.kind,
+                uid: details.uid,
+                causes: causes.collect(),
+                retry_after_seconds: details.retry_after_seconds,
+            })
+        });
+        status
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn read(version: ReviewVersion, changes: bool, answer: &Value) -> Result<Verdict, String> {
+        decode(version, "u", changes, answer.to_string().as_bytes())
+    }
+
+    fn v1(response: Value) -> Value {
+        json!({"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview", "response": response})
+    }
+
+    #[test]
+    fn an_answer_must_be_to_the_question() {
+        let wrong = |changes, answer: Value| read(ReviewVersion::V1, changes, &answer).unwrap_err();
+        assert_eq!(
+            wrong(true, json!({})),
+            "received invalid webhook response: webhook response was absent"
+        );
+        assert_eq!(
+            wrong(true, v1(json!({"uid": "v", "allowed": true}))),
+            r#"received invalid webhook response: expected response.uid="u", got "v""#
+        );
+        assert_eq!(
+            wrong(true, json!({"response": {"uid": "u"}})),
+            "received invalid webhook response: expected webhook response of admission.k8s.io/v1, Kind=AdmissionReview, got /, Kind="
+        );
+        assert_eq!(
+            wrong(
+                true,
+                v1(json!({"uid": "u", "allowed": true, "patch": "W10="}))
+            ),
+            "received invalid webhook response: webhook returned response.patch but not response.patchType"
+        );
+        assert_eq!(
+            wrong(
+                false,
+                v1(json!({"uid": "u", "patch": "W10=", "patchType": "JSONPatch"}))
+            ),
+            "received invalid webhook response: validating webhook may not return response.patch"
+        );
+        let strategic = v1(
+            json!({"uid": "u", "allowed": true, "patch": STANDARD.encode("[{}]"), "patchType": "Merge"}),
+        );
+        assert_eq!(wrong(true, strategic), r#"unsupported patch type "Merge""#);
+        let object = v1(
+            json!({"uid": "u", "allowed": true, "patch": STANDARD.encode("{}"), "patchType": "JSONPatch"}),
+        );
+        assert!(
+            wrong(true, object).starts_with("received undecodable patch in webhook response: ")
+        );
+        assert!(
+            decode(ReviewVersion::V1, "u", true, b"<html>")
+                .unwrap_err()
+                .starts_with(
+                    "failed to call webhook: couldn't get version/kind; json parse error: "
+                )
+        );
+    }
+
+    #[test]
+    fn the_old_version_is_trusted() {
+        let patch = json!([{"op": "remove", "path": "/x"}]);
+        let answer =
+            json!({"response": {"allowed": true, "patch": STANDARD.encode(patch.to_string())}});
+        let verdict = read(ReviewVersion::V1Beta1, true, &answer).unwrap();
+        assert_eq!((verdict.allowed, verdict.patch), (true, Some(patch)));
+        assert_eq!(
+            read(ReviewVersion::V1Beta1, false, &answer).unwrap().patch,
+            None
+        );
+    }
+
+    #[test]
+    fn a_refusal_keeps_what_the_webhook_says() {
+        let status = |refusal: Value| {
+            let refusal: Refusal = serde_json::from_value(refusal).unwrap();
+            refusal.status("w.example.com").to_json()
+        };
+        assert_eq!(
+            status(json!({}))["message"],
+            r#"admission webhook "w.example.com" denied the request without explanation"#
+        );
+        assert_eq!(status(json!({"code": 200}))["code"], 400);
+        let full = status(json!({"message": "no", "reason": "Odd", "code": 418,
+                                 "details": {"name": "n", "causes": [{"field": "f", "message": "m"}]}}));
+        assert_eq!(
+            full,
+            json!({"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Failure", "code": 418, "reason": "Odd",
+                   "message": "admission webhook \"w.example.com\" denied the request: no",
+                   "details": {"name": "n", "causes": [{"field": "f", "message": "m"}]}})
+        );
+    }
+}

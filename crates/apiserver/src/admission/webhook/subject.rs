@@ -1,0 +1,443 @@
+//! A write as webhooks see it: in whole, in the version they ask for; and which of them want to see it.
+
+use std::sync::{Arc, OnceLock};
+
+use serde_json::Value;
+
+use super::{
+    hook::{Hook, Rule},
+    review::{GroupVersionKind, GroupVersionResource, Question},
+};
+use crate::{
+    admission::{
+        Lookup, Operation, User,
+        cel::{Asker, EvaluationError, Parts, Variables},
+    },
+    field::quote,
+    http::subresource::scale::{self, Paths},
+    kinds::admissionregistration,
+    registry::Row,
+    schema::{Type, decode, merge, ownership},
+    server::ApiServer,
+    status::Status,
+    validation::selector::{Selector, SelectorError},
+};
+
+/// What stands for the object of a write.
+pub(crate) enum Form<'a> {
+    /// The object itself.
+    Whole,
+    /// The Scale of the object.
+    Scale(Paths<'a>),
+    /// An object of another type that is never stored.
+    Body(Type),
+    /// The options of a connection.
+    Options,
+}
+
+/// A write, without its objects.
+pub(crate) struct Subject<'a> {
+    pub(crate) server: &'a Arc<ApiServer>,
+    pub(crate) row: &'a Arc<Row>,
+    pub(crate) user: &'a User,
+    pub(crate) operation: Operation,
+    /// Empty for the resource itself.
+    pub(crate) subresource: &'a str,
+    /// The kind of what is sent, in the words of the row's subresource.
+    pub(crate) form: Form<'a>,
+    /// Of a namespace its own name.
+    pub(crate) namespace: &'a str,
+    /// Empty before `generateName` has been expanded.
+    pub(crate) name: &'a str,
+    pub(crate) dry_run: bool,
+    /// The options of the operation.
+    pub(crate) options: &'a Value,
+    /// Who asks, as a `UserInfo`.
+    pub(crate) user_info: &'a Value,
+    /// When the request has to be answered.
+    pub(crate) deadline: tokio::time::Instant,
+    /// Takes sentences for the client.
+    pub(crate) warn: &'a (dyn Fn(String) + Sync),
+}
+
+/// One of the resources that the same objects are.
+#[derive(Clone)]
+pub(super) struct View {
+    row: Arc<Row>,
+    pub(super) kind: GroupVersionKind,
+    pub(super) resource: GroupVersionResource,
+}
+
+impl View {
+    /// A row as a subresource's request names it; `None` if the row has no such subresource.
+    fn of(row: &Arc<Row>, subresource: &str) -> Option<Self> {
+        let resource = &row.resource;
+        let (mut group, mut version, mut kind) =
+            (&*resource.group, &*resource.version, &*resource.kind);
+        if !subresource.is_empty() {
+            let mut parts = resource.subresources.iter();
+            let part = parts.find(|part| part.name == subresource)?;
+            (group, version) = (part.group.unwrap_or(group), part.version.unwrap_or(version));
+            kind = &part.kind;
+        }
+        Some(View {
+            kind: GroupVersionKind {
+                group: group.to_owned(),
+                version: version.to_owned(),
+                kind: kind.to_owned(),
+            },
+            resource: GroupVersionResource {
+                group: resource.group.to_string(),
+                version: resource.version.to_string(),
+                resource: resource.plural.to_string(),
+            },
+            row: row.clone(),
+        })
+    }
+}
+
+/// What a [`Subject`] is asked again and again.
+pub(super) struct Views<'a> {
+    pub(super) subject: &'a Subject<'a>,
+    pub(super) own: View,
+    others: OnceLock<Vec<View>>,
+}
+
+impl<'a> Views<'a> {
+    /// `None` for what webhooks are not asked about.
+    pub(super) fn of(subject: &'a Subject<'a>) -> Option<Self> {
+        let resource = &subject.row.resource;
+        let exempt = resource.group == admissionregistration::GROUP
+            && admissionregistration::EXEMPT.contains(&&*resource.plural);
+        if exempt {
+            return None;
+        }
+        Some(Views {
+            own: View::of(subject.row, subject.subresource)?,
+            others: OnceLock::new(),
+            subject,
+        })
+    }
+
+    /// The other resources that are views of the same objects.
+    fn others(&self) -> &[View] {
+        self.others.get_or_init(|| {
+            let subject = self.subject;
+            let table = subject.server.registry().table();
+            let same = |row: &&Arc<Row>| {
+                row.resource.storage == subject.row.resource.storage
+                    && !Arc::ptr_eq(row, subject.row)
+            };
+            let rows = table.rows().iter().filter(same);
+            rows.filter_map(|row| View::of(row, subject.subresource))
+                .filter(|view| view.resource != self.own.resource)
+                .collect()
+        })
+    }
+
+    /// As what a hook wants to see the write, if it does; an error where that cannot be found out and the hook insists.
+    pub(super) fn wanted(
+        &self,
+        hook: &Hook,
+        object: Option<&Value>,
+        old: Option<&Value>,
+    ) -> Result<Option<View>, Status> {
+        let Some(view) = self.matching(hook) else {
+            return Ok(None);
+        };
+        if !self.in_namespace(hook, object)? || !self.selected(hook, object, old)? {
+            return Ok(None);
+        }
+        if hook.conditions.is_empty() {
+            return Ok(Some(view));
+        }
+        let holds = self.holds(hook, &view, object, old);
+        let holds = holds.map_err(|errors| {
+            let resource = &self.subject.row.resource;
+            Status::forbidden(resource, self.subject.name, &aggregate(&errors))
+        })?;
+        Ok(holds.then_some(view))
+    }
+
+    fn matching(&self, hook: &Hook) -> Option<View> {
+        let subject = self.subject;
+        let is_namespace =
+            subject.row.resource.group.is_empty() && subject.row.resource.plural == "namespaces";
+        let in_namespace = !subject.namespace.is_empty() && !is_namespace;
+        let matches = |rule: &Rule, view: &View| {
+            let resource = &view.resource;
+            rule.matches(
+                subject.operation,
+                &resource.group,
+                &resource.version,
+                &resource.resource,
+                subject.subresource,
+                in_namespace,
+            )
+        };
+        if hook.rules.iter().any(|rule| matches(rule, &self.own)) {
+            return Some(self.own.clone());
+        }
+        if !hook.equivalent {
+            return None;
+        }
+        let mut rules = hook.rules.iter();
+        rules.find_map(|rule| {
+            let mut others = self.others().iter();
+            others.find(|view| matches(rule, view)).cloned()
+        })
+    }
+
+    /// Whether the namespace's labels are those that a hook selects. What is in no namespace always is.
+    fn in_namespace(&self, hook: &Hook, object: Option<&Value>) -> Result<bool, Status> {
+        let subject = self.subject;
+        let is_namespace = subject.row.resource.plural == "namespaces";
+        if subject.namespace.is_empty() && !is_namespace {
+            return Ok(true);
+        }
+        let selector = selector(&hook.namespaces)?;
+        if selector.is_everything() {
+            return Ok(true);
+        }
+        let writes = matches!(subject.operation, Operation::Create | Operation::Update);
+        if is_namespace && subject.subresource.is_empty() && writes {
+            return Ok(selector.matches(object.and_then(labels)));
+        }
+        let namespace = subject.namespace;
+        let found = subject.server.find("", "namespaces", None, namespace);
+        let found = found.ok_or_else(|| Status::core_not_found("namespaces", namespace))?;
+        Ok(selector.matches(labels(&found)))
+    }
+
+    /// Whether the object's labels, new or old, are those that a hook selects.
+    fn selected(
+        &self,
+        hook: &Hook,
+        object: Option<&Value>,
+        old: Option<&Value>,
+    ) -> Result<bool, Status> {
+        let selector = selector(&hook.objects)?;
+        if selector.is_everything() {
+            return Ok(true);
+        }
+        // The options of a connection have no metadata.
+        let candidates = match self.subject.form {
+            Form::Options => [None, None],
+            _ => [object, old],
+        };
+        let mut candidates = candidates.into_iter().flatten();
+        Ok(candidates.any(|candidate| selector.matches(labels(candidate))))
+    }
+
+    /// Whether all conditions hold. One that does not settles it; one that has no value matters only where the hook insists.
+    fn holds(
+        &self,
+        hook: &Hook,
+        view: &View,
+        object: Option<&Value>,
+        old: Option<&Value>,
+    ) -> Result<bool, Vec<String>> {
+        let variables = self.variables(view, object, old);
+        let mut errors = Vec::new();
+        for condition in &hook.conditions {
+            let value = match condition {
+                Ok(condition) => condition
+                    .is_true(&variables)
+                    .map_err(|error: EvaluationError| error.to_string()),
+                Err(error) => Err(error.to_string()),
+            };
+            match value {
+                Ok(false) => return Ok(false),
+                Ok(true) => {}
+                Err(error) => errors.push(error),
+            }
+        }
+        match (errors.is_empty(), hook.fails) {
+            (true, _) => Ok(true),
+            (false, true) => {
+                tracing::warn!(
+                    webhook = hook.name,
+                    ?errors,
+                    "match conditions cannot be evaluated: the request fails"
+                );
+                Err(errors)
+            }
+            (false, false) => Ok(false),
+        }
+    }
+
+    fn variables(&self, view: &View, object: Option<&Value>, old: Option<&Value>) -> Variables {
+        let subject = self.subject;
+        let resource = &subject.row.resource;
+        let asker = Asker::new(
+            subject.server.clone(),
+            subject.user.clone(),
+            Parts {
+                group: resource.group.to_string(),
+                resource: resource.plural.to_string(),
+                subresource: subject.subresource.to_owned(),
+                namespace: subject.namespace.to_owned(),
+                name: subject.name.to_owned(),
+            },
+        );
+        let mut variables = Variables::new(asker);
+        let shown =
+            |object: Option<&Value>| object.map_or(Value::Null, |object| self.shown(view, object));
+        variables.set("object", &shown(object));
+        variables.set("oldObject", &shown(old));
+        // As a configuration's conditions see it, which have no namespace to look at.
+        variables.set("namespaceObject", &Value::Null);
+        let request = serde_json::to_value(self.question(&self.own));
+        variables.set("request", &request.unwrap_or_default());
+        variables
+    }
+
+    /// The question to ask about it.
+    pub(super) fn question<'q>(&'q self, view: &'q View) -> Question<'q> {
+        let subject = self.subject;
+        Question {
+            kind: &view.kind,
+            resource: &view.resource,
+            sub_resource: subject.subresource,
+            request_kind: &self.own.kind,
+            request_resource: &self.own.resource,
+            request_sub_resource: subject.subresource,
+            name: subject.name,
+            namespace: subject.namespace,
+            operation: subject.operation.as_str(),
+            user_info: subject.user_info,
+            dry_run: subject.dry_run,
+            options: subject.options,
+        }
+    }
+
+    /// An object of the write as webhooks see it.
+    pub(super) fn shown(&self, view: &View, object: &Value) -> Value {
+        match &self.subject.form {
+            Form::Whole => {
+                let mut shown = object.clone();
+                ownership::unfold(&mut shown);
+                self.convert(&self.own, view, &mut shown);
+                shown
+            }
+            Form::Scale(paths) => scale::scale_of(object, paths),
+            Form::Body(_) | Form::Options => {
+                let mut shown = object.clone();
+                ownership::unfold(&mut shown);
+                shown
+            }
+        }
+    }
+
+    fn convert(&self, from: &View, to: &View, object: &mut Value) {
+        if !Arc::ptr_eq(&from.row, &to.row) {
+            from.row.to_stored(object);
+            to.row.to_served(object);
+        }
+    }
+
+    /// Patches what was shown: read again as its type, with the type's defaults.
+    pub(super) fn patched(
+        &self,
+        view: &View,
+        shown: &Value,
+        patch: &Value,
+    ) -> Result<Value, Status> {
+        let tree = merge::json_patch(shown, patch).map_err(|status| {
+            let why = merge::json_patch_failure(shown, patch).unwrap_or(status.message);
+            Status::internal(why)
+        })?;
+        let scale;
+        let (schema, defaults) = match &self.subject.form {
+            Form::Whole => (&view.row.resource.schema, true),
+            Form::Body(schema) => (schema, false),
+            Form::Scale(_) => {
+                scale = Type::builtin("api.autoscaling.v1.Scale");
+                let scale = scale.as_ref();
+                let scale =
+                    scale.ok_or_else(|| Status::internal("Scale is not in the schema table"))?;
+                (scale, false)
+            }
+            Form::Options => {
+                return Err(Status::internal(
+                    "the options of a connection cannot be changed",
+                ));
+            }
+        };
+        for field in ["apiVersion", "kind"] {
+            if tree.get(field) != shown.get(field) {
+                let (from, to) = (&shown[field], tree.get(field).unwrap_or(&Value::Null));
+                return Err(Status::internal(format!(
+                    "a webhook has changed {field} from {from} to {to}"
+                )));
+            }
+        }
+        let decoded = decode::value(schema, tree);
+        let mut object = decoded
+            .map_err(|error| Status::internal(error.to_string()))?
+            .value;
+        if defaults {
+            view.row.resource.behaviour.default(&mut object);
+        }
+        Ok(object)
+    }
+
+    /// Makes what a webhook has left of what it was shown the object of the write. False if that is what it was before.
+    pub(super) fn adopt(&self, view: &View, object: &mut Value, mut changed: Value) {
+        match &self.subject.form {
+            Form::Whole => {
+                self.convert(view, &self.own, &mut changed);
+                self.keep_owners(object, &mut changed);
+                ownership::fold(&mut changed);
+                *object = changed;
+            }
+            Form::Scale(paths) => scale::set_replicas(object, paths, &changed),
+            Form::Body(_) => *object = changed,
+            Form::Options => {}
+        }
+    }
+
+    /// Puts managedFields back that a webhook has made unreadable.
+    fn keep_owners(&self, before: &Value, after: &mut Value) {
+        let given = &after["metadata"]["managedFields"];
+        let Err(why) = ownership::check(given) else {
+            return;
+        };
+        (self.subject.warn)(format!(
+            ".metadata.managedFields was in an invalid state after admission; this could be caused by an outdated mutating admission controller; \
+             please fix your requests: {why}"
+        ));
+        let kept = before["metadata"].get("managedFields").cloned();
+        if let Some(metadata) = after["metadata"].as_object_mut() {
+            match kept {
+                Some(kept) => metadata.insert("managedFields".to_owned(), kept),
+                None => metadata.remove("managedFields"),
+            };
+        }
+    }
+}
+
+fn labels(object: &Value) -> Option<&Value> {
+    object.get("metadata")?.get("labels")
+}
+
+fn selector(parsed: &Result<Selector, SelectorError>) -> Result<&Selector, Status> {
+    let parsed = parsed.as_ref();
+    parsed.map_err(|error| Status::internal(error.to_string()))
+}
+
+/// Several errors as Go's `Aggregate` prints them.
+fn aggregate(errors: &[String]) -> String {
+    match errors {
+        [error] => error.clone(),
+        errors => format!("[{}]", errors.join(", ")),
+    }
+}
+
+/// The words for a patch of what is not there.
+pub(super) fn nothing_to_change(webhook: &str) -> Status {
+    Status::internal(format!(
+        "admission webhook {} attempted to modify the object, which is not supported for this operation",
+        quote(webhook)
+    ))
+}

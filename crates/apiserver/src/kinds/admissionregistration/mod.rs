@@ -1,0 +1,23 @@
+//! admissionregistration.k8s.io: who else is asked about writes. The configurations are kept here as any kind is; what they bring about is
+//! in [`crate::admission::webhook`].
+//!
+//! Upstream: pkg/apis/admissionregistration/validation.
+
+mod client_config;
+mod rules;
+mod webhooks;
+
+pub(super) use webhooks::{MUTATING, VALIDATING};
+
+/// The group.
+pub(crate) const GROUP: &str = "admissionregistration.k8s.io";
+
+/// The kinds whose own writes are shown to nobody: whoever locks themselves out by a configuration must be able to remove it.
+pub(crate) const EXEMPT: &[&str] = &[
+    "mutatingadmissionpolicies",
+    "mutatingadmissionpolicybindings",
+    "mutatingwebhookconfigurations",
+    "validatingadmissionpolicies",
+    "validatingadmissionpolicybindings",
+    "validatingwebhookconfigurations",
+];

@@ -1,0 +1,337 @@
+//! What webhooks change, and what becomes of it.
+
+use serde_json::{Value, json};
+
+use super::{
+    MAPS, MUTATING, PODS, api, configure, hook, map, pod,
+    program::{Program, allow, patch},
+    with,
+};
+
+async fn accounts(api: &super::Api) {
+    let account = json!({"metadata": {"name": "default"}});
+    api.post("/api/v1/namespaces/default/serviceaccounts", account)
+        .await;
+}
+
+#[tokio::test]
+async fn what_a_webhook_adds_gets_its_defaults_and_is_stored() {
+    let program = Program::start(|review| {
+        let sidecar = json!({"name": "sidecar", "image": "proxy:2"});
+        patch(
+            review,
+            json!([
+                {"op": "add", "path": "/spec/containers/-", "value": sidecar},
+                {"op": "add", "path": "/metadata/labels", "value": {"injected": "yes"}},
+                {"op": "add", "path": "/spec/unknown", "value": 1},
+            ]),
+        )
+    })
+    .await;
+    let api = api();
+    accounts(&api).await;
+    let on_creation = json!({"rules": [{"operations": ["CREATE"], "apiGroups": [""], "apiVersions": ["v1"], "resources": ["pods"]}]});
+    configure(
+        &api,
+        MUTATING,
+        "m",
+        &[with(hook("m", program.by_url(), &["pods"]), on_creation)],
+    )
+    .await;
+    let created = api.post(PODS, pod("p")).await.ok();
+    assert_eq!(created["metadata"]["labels"], json!({"injected": "yes"}));
+    let sidecar = &created["spec"]["containers"][1];
+    assert_eq!(
+        (
+            &sidecar["image"],
+            &sidecar["imagePullPolicy"],
+            &sidecar["terminationMessagePath"]
+        ),
+        (
+            &"proxy:2".into(),
+            &"IfNotPresent".into(),
+            &"/dev/termination-log".into()
+        )
+    );
+    assert_eq!(created["spec"].get("unknown"), None);
+    // The plugins looked at it again: its account's token is mounted there as well.
+    assert_eq!(
+        sidecar["volumeMounts"][0]["mountPath"],
+        "/var/run/secrets/kubernetes.io/serviceaccount"
+    );
+    assert_eq!(api.get(&format!("{PODS}/p")).await.ok(), created);
+}
+
+#[tokio::test]
+async fn what_a_webhook_makes_of_an_object_is_validated() {
+    let program = Program::start(|review| {
+        patch(
+            review,
+            json!([{"op": "replace", "path": "/spec/containers/0/name", "value": "Not A Name"}]),
+        )
+    })
+    .await;
+    let api = api();
+    accounts(&api).await;
+    configure(
+        &api,
+        MUTATING,
+        "m",
+        &[hook("m", program.by_url(), &["pods"])],
+    )
+    .await;
+    let answer = api.post(PODS, pod("p")).await;
+    assert_eq!(answer.status, 422);
+    let message = answer.body["message"].as_str().unwrap();
+    assert!(
+        message.contains("spec.containers[0].name: Invalid value: \"Not A Name\""),
+        "{message}"
+    );
+}
+
+#[tokio::test]
+async fn a_patch_that_does_not_apply_is_an_internal_error() {
+    let program = Program::start(|review| {
+        patch(
+            review,
+            json!([{"op": "remove", "path": "/spec/nothing/here"}]),
+        )
+    })
+    .await;
+    let api = api();
+    let tolerant = with(
+        hook("m", program.by_url(), &["configmaps"]),
+        json!({"failurePolicy": "Ignore"}),
+    );
+    configure(&api, MUTATING, "m", &[tolerant]).await;
+    let answer = api.post(MAPS, map("m")).await;
+    assert_eq!(
+        (answer.status, &answer.body["reason"]),
+        (500, &"InternalError".into())
+    );
+    assert_eq!(
+        answer.body["message"],
+        "Internal error occurred: jsonpatch remove operation does not apply: doc is missing path: /spec/nothing/here: missing value"
+    );
+    // A deletion has no object to change.
+    let api = super::api();
+    api.post(MAPS, map("m")).await.ok();
+    configure(
+        &api,
+        MUTATING,
+        "m",
+        &[hook("m", program.by_url(), &["configmaps"])],
+    )
+    .await;
+    let answer = api.delete(&format!("{MAPS}/m")).await;
+    assert_eq!(
+        answer.body["message"],
+        "Internal error occurred: admission webhook \"m.example.com\" attempted to modify the object, which is not supported for this operation"
+    );
+}
+
+/// Adds a key to a map's data unless it is there.
+fn adds(key: &'static str) -> impl Fn(&Value) -> super::program::Reply {
+    move |review: &Value| {
+        let data = &review["request"]["object"]["data"];
+        if data.get(key).is_some() {
+            return allow(review);
+        }
+        patch(
+            review,
+            json!([{"op": "add", "path": format!("/data/{key}"), "value": "x"}]),
+        )
+    }
+}
+
+#[tokio::test]
+async fn webhooks_are_asked_by_name_and_again_if_they_want_when_something_changed() {
+    let (first, second, third) = (
+        Program::start(adds("first")).await,
+        Program::start(adds("second")).await,
+        Program::start(adds("third")).await,
+    );
+    let api = api();
+    let again = json!({"reinvocationPolicy": "IfNeeded"});
+    let of = |name: &str, program: &Program| hook(name, program.by_url(), &["configmaps"]);
+    // Configured in another order than that of their names.
+    configure(
+        &api,
+        MUTATING,
+        "c",
+        &[with(of("third", &third), again.clone())],
+    )
+    .await;
+    configure(&api, MUTATING, "a", &[with(of("first", &first), again)]).await;
+    configure(&api, MUTATING, "b", &[of("second", &second)]).await;
+    let created = api.post(MAPS, map("m")).await.ok();
+    assert_eq!(
+        created["data"],
+        json!({"a": "1", "first": "x", "second": "x", "third": "x"})
+    );
+    let seen = |program: &Program| -> Vec<Vec<String>> {
+        let keys = |request: &Value| {
+            request["object"]["data"]
+                .as_object()
+                .unwrap()
+                .keys()
+                .cloned()
+                .collect()
+        };
+        program.asked().iter().map(keys).collect()
+    };
+    assert_eq!(
+        seen(&first),
+        [vec!["a"], vec!["a", "first", "second", "third"]]
+    );
+    assert_eq!(seen(&second), [["a", "first"]]);
+    // Nothing has changed after it.
+    assert_eq!(seen(&third), [["a", "first", "second"]]);
+}
+
+#[tokio::test]
+async fn a_webhook_may_name_what_has_no_name_yet_but_not_move_it() {
+    let program = Program::start(|review| {
+        let path = if review["request"]["object"]["data"].get("move").is_some() {
+            "/metadata/namespace"
+        } else {
+            "/metadata/name"
+        };
+        patch(
+            review,
+            json!([{"op": "add", "path": path, "value": "given"}]),
+        )
+    })
+    .await;
+    let api = api();
+    configure(
+        &api,
+        MUTATING,
+        "m",
+        &[hook("m", program.by_url(), &["configmaps"])],
+    )
+    .await;
+    let unnamed = json!({"metadata": {"generateName": "g-"}});
+    let created = api.post(MAPS, unnamed).await.ok();
+    assert_eq!(created["metadata"]["name"], "given");
+    let moved = json!({"metadata": {"name": "m"}, "data": {"move": "1"}});
+    let answer = api.post(MAPS, moved).await;
+    assert_eq!(
+        answer.body["message"],
+        "the namespace of the provided object does not match the namespace sent on the request"
+    );
+}
+
+#[tokio::test]
+async fn a_webhook_for_another_version_is_shown_that_version() {
+    let program = Program::start(|review| {
+        patch(
+            review,
+            json!([{"op": "replace", "path": "/spec/targetCPUUtilizationPercentage", "value": 55}]),
+        )
+    })
+    .await;
+    let api = api();
+    let v1 = json!({"rules": [{"operations": ["CREATE"], "apiGroups": ["autoscaling"], "apiVersions": ["v1"], "resources": ["horizontalpodautoscalers"]}]});
+    let exact = with(v1.clone(), json!({"matchPolicy": "Exact"}));
+    configure(
+        &api,
+        MUTATING,
+        "exact",
+        &[with(hook("exact", program.by_url(), &["x"]), exact)],
+    )
+    .await;
+    let scaler = json!({
+        "apiVersion": "autoscaling/v2", "kind": "HorizontalPodAutoscaler", "metadata": {"name": "h"},
+        "spec": {"maxReplicas": 3, "scaleTargetRef": {"apiVersion": "apps/v1", "kind": "Deployment", "name": "d"},
+                 "metrics": [{"type": "Resource", "resource": {"name": "cpu", "target": {"type": "Utilization", "averageUtilization": 80}}}]},
+    });
+    let path = "/apis/autoscaling/v2/namespaces/default/horizontalpodautoscalers";
+    api.post(&format!("{path}?dryRun=All"), scaler.clone())
+        .await
+        .ok();
+    assert!(program.asked().is_empty());
+
+    configure(
+        &api,
+        MUTATING,
+        "m",
+        &[with(hook("m", program.by_url(), &["x"]), v1)],
+    )
+    .await;
+    let created = api.post(path, scaler).await.ok();
+    let asked = program.asked();
+    assert_eq!(
+        (
+            &asked[0]["kind"]["version"],
+            &asked[0]["requestKind"]["version"],
+            &asked[0]["object"]["apiVersion"]
+        ),
+        (&"v1".into(), &"v2".into(), &"autoscaling/v1".into())
+    );
+    assert_eq!(created["apiVersion"], "autoscaling/v2");
+    assert_eq!(
+        created["spec"]["metrics"][0]["resource"]["target"]["averageUtilization"],
+        55
+    );
+}
+
+#[tokio::test]
+async fn broken_managed_fields_are_put_back() {
+    let program = Program::start(|review| {
+        patch(review, json!([{"op": "replace", "path": "/metadata/managedFields", "value": [{"manager": "x", "operation": "Odd", "fieldsV1": {}}]}]))
+    })
+    .await;
+    let api = api();
+    configure(
+        &api,
+        MUTATING,
+        "m",
+        &[hook("m", program.by_url(), &["configmaps"])],
+    )
+    .await;
+    let answer = api.post(&format!("{MAPS}?fieldManager=me"), map("m")).await;
+    assert_eq!(
+        answer.body["metadata"]["managedFields"][0]["manager"], "me",
+        "{}",
+        answer.body
+    );
+    assert!(
+        answer.warnings[0]
+            .contains(".metadata.managedFields was in an invalid state after admission")
+    );
+}
+
+#[tokio::test]
+async fn a_scale_can_be_changed_on_its_way() {
+    let program = Program::start(|review| {
+        patch(
+            review,
+            json!([{"op": "replace", "path": "/spec/replicas", "value": 2}]),
+        )
+    })
+    .await;
+    let api = api();
+    let deployment = json!({
+        "apiVersion": "apps/v1", "kind": "Deployment", "metadata": {"name": "d"},
+        "spec": {"replicas": 1, "selector": {"matchLabels": {"a": "b"}},
+                 "template": {"metadata": {"labels": {"a": "b"}}, "spec": {"containers": [{"name": "c", "image": "i"}]}}},
+    });
+    let path = "/apis/apps/v1/namespaces/default/deployments";
+    api.post(path, deployment).await.ok();
+    let rules = json!({"rules": [{"operations": ["UPDATE"], "apiGroups": ["apps"], "apiVersions": ["v1"], "resources": ["deployments/scale"]}]});
+    configure(
+        &api,
+        MUTATING,
+        "m",
+        &[with(hook("m", program.by_url(), &["x"]), rules)],
+    )
+    .await;
+    api.merge(&format!("{path}/d/scale"), json!({"spec": {"replicas": 7}}))
+        .await
+        .ok();
+    assert_eq!(
+        api.get(&format!("{path}/d")).await.ok()["spec"]["replicas"],
+        2
+    );
+}

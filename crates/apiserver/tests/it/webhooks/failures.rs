@@ -1,0 +1,128 @@
+//! Webhooks that cannot be asked, or answer nonsense.
+
+use serde_json::{Value, json};
+
+use super::{
+    MAPS, MUTATING, VALIDATING, api, configure, hook, map,
+    program::{Program, Reply, allow},
+    with,
+};
+
+async fn nobody() -> std::net::SocketAddr {
+    // Bound and dropped at once: nothing listens there.
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    listener.local_addr().unwrap()
+}
+
+#[tokio::test]
+async fn the_failure_policy_decides_when_nobody_is_there() {
+    let program = Program::start(allow).await;
+    let address = nobody().await;
+    let client = json!({"url": format!("https://{address}/x/"), "caBundle": program.bundle()});
+    for (path, name) in [(MUTATING, "m"), (VALIDATING, "v")] {
+        let api = api();
+        let failing = hook(name, client.clone(), &["configmaps"]);
+        configure(&api, path, "c", std::slice::from_ref(&failing)).await;
+        let answer = api.post(MAPS, map("m")).await;
+        let why = format!(
+            "failed calling webhook \"{name}.example.com\": failed to call webhook: Post \"https://{address}/x?timeout=10s\": \
+             dial tcp {address}: connect: connection refused"
+        );
+        assert_eq!(
+            answer.body,
+            json!({"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Failure", "code": 500, "reason": "InternalError",
+                   "message": format!("Internal error occurred: {why}"), "details": {"causes": [{"message": why}]}})
+        );
+        let mut configuration = api.get(&format!("{path}/c")).await.ok();
+        configuration["webhooks"][0]["failurePolicy"] = "Ignore".into();
+        api.put(&format!("{path}/c"), configuration).await.ok();
+        assert_eq!(api.post(MAPS, map("m")).await.status, 201);
+    }
+}
+
+/// How a request fails whose webhook answers so.
+async fn failure(reply: fn(&Value) -> Reply) -> String {
+    let program = Program::start(reply).await;
+    let api = api();
+    let impatient = with(
+        hook("m", program.by_url(), &["configmaps"]),
+        json!({"timeoutSeconds": 1}),
+    );
+    configure(&api, MUTATING, "m", &[impatient]).await;
+    let answer = api.post(MAPS, map("m")).await;
+    assert_eq!(answer.status, 500, "{}", answer.body);
+    let message = answer.body["message"].as_str().unwrap();
+    let start = "Internal error occurred: failed calling webhook \"m.example.com\": ";
+    let message = message.strip_prefix(start).expect(message);
+    message.replace(&program.address.to_string(), "HOST")
+}
+
+#[tokio::test]
+async fn a_webhook_has_its_time_and_no_more() {
+    assert_eq!(
+        failure(|_| Reply::Never).await,
+        "failed to call webhook: Post \"https://HOST/review?timeout=1s\": context deadline exceeded"
+    );
+}
+
+#[tokio::test]
+async fn answers_that_make_no_sense_are_failures() {
+    assert_eq!(
+        failure(|_| Reply::Text(404, "404 page not found\n".into())).await,
+        "failed to call webhook: the server could not find the requested resource"
+    );
+    assert_eq!(
+        failure(|_| Reply::Text(500, "boom".into())).await,
+        "failed to call webhook: an error on the server (\"boom\") has prevented the request from succeeding"
+    );
+    assert_eq!(
+        failure(|_| Reply::Review(
+            json!({"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview"})
+        ))
+        .await,
+        "received invalid webhook response: webhook response was absent"
+    );
+    assert!(
+        failure(|_| Reply::Text(200, "ok".into()))
+            .await
+            .starts_with("failed to call webhook: couldn't get version/kind; json parse error: ")
+    );
+    assert_eq!(
+        failure(|_| Reply::Text(200, " ".repeat(4 << 20))).await,
+        "failed to call webhook: the answer has more than 3145728 bytes"
+    );
+}
+
+#[tokio::test]
+async fn certificates_must_be_vouched_for_and_name_the_host() {
+    let (program, other) = (
+        Program::start(allow).await,
+        Program::named(&["elsewhere.example.com"], allow).await,
+    );
+    let cases = [
+        (
+            json!({"url": format!("https://{}/", program.address), "caBundle": other.bundle()}),
+            "tls: failed to verify certificate: x509: certificate signed by unknown authority",
+        ),
+        (
+            other.by_url(),
+            "x509: cannot validate certificate for 127.0.0.1 because it doesn't contain any IP SANs",
+        ),
+        (
+            json!({"url": format!("https://localhost:{}/", other.address.port()), "caBundle": other.bundle()}),
+            "x509: certificate is valid for elsewhere.example.com, not localhost",
+        ),
+        (
+            json!({"url": format!("https://{}/", program.address), "caBundle": "bm9uZQ=="}),
+            "could not get REST client: unable to load root certificates: the webhook's caBundle holds no certificate in PEM form",
+        ),
+    ];
+    for (client, why) in cases {
+        let api = api();
+        configure(&api, VALIDATING, "v", &[hook("v", client, &["configmaps"])]).await;
+        let answer = api.post(MAPS, map("m")).await;
+        let message = answer.body["message"].as_str().unwrap();
+        assert!(message.contains(why), "{message}");
+    }
+    assert!(program.asked().is_empty() && other.asked().is_empty());
+}

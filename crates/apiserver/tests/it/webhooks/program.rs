@@ -1,0 +1,204 @@
+//! A webhook on loopback: a TLS server that remembers what it is asked and answers as the test says.
+
+use std::{
+    convert::Infallible,
+    net::SocketAddr,
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicUsize, Ordering},
+    },
+};
+
+use base64::{Engine, engine::general_purpose::STANDARD};
+use bytes::Bytes;
+use http::{Request, Response};
+use http_body_util::{BodyExt, Full};
+use hyper::{body::Incoming, server::conn::http1, service::service_fn};
+use hyper_util::rt::TokioIo;
+use rcgen::{BasicConstraints, CertificateParams, IsCa, KeyPair};
+use rustls::{
+    ServerConfig,
+    pki_types::{CertificateDer, PrivateKeyDer, pem::PemObject},
+};
+use serde_json::{Value, json};
+use tokio::net::TcpListener;
+use tokio_rustls::TlsAcceptor;
+
+/// What a webhook does with a review.
+pub(crate) enum Reply {
+    /// Answers with this AdmissionReview.
+    Review(Value),
+    /// Answers with this status and text.
+    Text(u16, String),
+    /// Lets the caller wait.
+    Never,
+}
+
+type Answer = dyn Fn(&Value) -> Reply + Send + Sync;
+
+/// A running webhook; stops when it is dropped.
+pub(crate) struct Program {
+    pub(crate) address: SocketAddr,
+    certificate: String,
+    asked: Arc<Mutex<Vec<Value>>>,
+    connections: Arc<AtomicUsize>,
+    task: tokio::task::JoinHandle<()>,
+}
+
+impl Drop for Program {
+    fn drop(&mut self) {
+        self.task.abort();
+    }
+}
+
+impl Program {
+    /// A webhook that answers so.
+    pub(crate) async fn start(answer: impl Fn(&Value) -> Reply + Send + Sync + 'static) -> Self {
+        Self::named(&["127.0.0.1", "localhost"], answer).await
+    }
+
+    /// A webhook whose certificate is for these names. It is what `openssl req -x509` makes: its own authority.
+    pub(crate) async fn named(
+        names: &[&str],
+        answer: impl Fn(&Value) -> Reply + Send + Sync + 'static,
+    ) -> Self {
+        let key = KeyPair::generate().unwrap();
+        let names: Vec<String> = names.iter().map(|name| (*name).to_owned()).collect();
+        let mut params = CertificateParams::new(names).unwrap();
+        params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+        let certificate = params.self_signed(&key).unwrap().pem();
+        let provider = Arc::new(rustls::crypto::ring::default_provider());
+        let config = ServerConfig::builder_with_provider(provider)
+            .with_safe_default_protocol_versions()
+            .unwrap()
+            .with_no_client_auth()
+            .with_single_cert(
+                vec![CertificateDer::from_pem_slice(certificate.as_bytes()).unwrap()],
+                PrivateKeyDer::from_pem_slice(key.serialize_pem().as_bytes()).unwrap(),
+            )
+            .unwrap();
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let asked: Arc<Mutex<Vec<Value>>> = Arc::default();
+        let connections: Arc<AtomicUsize> = Arc::default();
+        let served = serve(
+            listener,
+            TlsAcceptor::from(Arc::new(config)),
+            asked.clone(),
+            connections.clone(),
+            Arc::new(answer),
+        );
+        Program {
+            address,
+            certificate,
+            asked,
+            connections,
+            task: tokio::spawn(served),
+        }
+    }
+
+    /// The reviews it was sent so far, without their uids.
+    pub(crate) fn asked(&self) -> Vec<Value> {
+        let reviews = self.asked.lock().unwrap().clone().into_iter();
+        let requests = reviews.map(|mut review| review["request"].take());
+        requests.collect()
+    }
+
+    /// Forgets what it was asked.
+    pub(crate) fn forget(&self) {
+        self.asked.lock().unwrap().clear();
+    }
+
+    pub(crate) fn connections(&self) -> usize {
+        self.connections.load(Ordering::SeqCst)
+    }
+
+    /// Its `clientConfig`, by URL.
+    pub(crate) fn by_url(&self) -> Value {
+        json!({"url": format!("https://{}/review", self.address), "caBundle": self.bundle()})
+    }
+
+    /// Who vouches for it.
+    pub(crate) fn bundle(&self) -> String {
+        STANDARD.encode(&self.certificate)
+    }
+}
+
+async fn serve(
+    listener: TcpListener,
+    acceptor: TlsAcceptor,
+    asked: Arc<Mutex<Vec<Value>>>,
+    connections: Arc<AtomicUsize>,
+    answer: Arc<Answer>,
+) {
+    let mut tasks = tokio::task::JoinSet::new();
+    loop {
+        let (stream, _) = listener.accept().await.unwrap();
+        let (acceptor, asked, answer) = (acceptor.clone(), asked.clone(), answer.clone());
+        let connections = connections.clone();
+        tasks.spawn(async move {
+            let Ok(stream) = acceptor.accept(stream).await else {
+                return;
+            };
+            connections.fetch_add(1, Ordering::SeqCst);
+            let service = service_fn(|request: Request<Incoming>| {
+                let (asked, answer) = (asked.clone(), answer.clone());
+                async move { Ok::<_, Infallible>(reply(request, &asked, &*answer).await) }
+            });
+            let _ = http1::Builder::new()
+                .serve_connection(TokioIo::new(stream), service)
+                .await;
+        });
+    }
+}
+
+async fn reply(
+    request: Request<Incoming>,
+    asked: &Mutex<Vec<Value>>,
+    answer: &Answer,
+) -> Response<Full<Bytes>> {
+    let query = request.uri().query().unwrap_or_default().to_owned();
+    let body = request.into_body().collect().await.unwrap().to_bytes();
+    let mut review: Value = serde_json::from_slice(&body).unwrap();
+    let reply = answer(&review);
+    review["request"]["query"] = query.into();
+    asked.lock().unwrap().push(review);
+    let (status, text) = match reply {
+        Reply::Review(review) => (200, review.to_string()),
+        Reply::Text(status, text) => (status, text),
+        Reply::Never => std::future::pending().await,
+    };
+    let response = Response::builder().status(status);
+    response.body(Full::from(text)).unwrap()
+}
+
+fn answer_to(review: &Value, mut response: Value) -> Reply {
+    response["uid"] = review["request"]["uid"].clone();
+    Reply::Review(
+        json!({"apiVersion": review["apiVersion"], "kind": "AdmissionReview", "response": response}),
+    )
+}
+
+/// Lets the write through.
+pub(crate) fn allow(review: &Value) -> Reply {
+    answer_to(review, json!({"allowed": true}))
+}
+
+/// Refuses the write.
+pub(crate) fn deny(review: &Value, status: Value) -> Reply {
+    answer_to(review, json!({"allowed": false, "status": status}))
+}
+
+/// Lets the write through with changes.
+pub(crate) fn patch(review: &Value, operations: Value) -> Reply {
+    let patch = STANDARD.encode(operations.to_string());
+    answer_to(
+        review,
+        json!({"allowed": true, "patchType": "JSONPatch", "patch": patch}),
+    )
+}
+
+/// Lets the write through with these words for the client.
+pub(crate) fn warn(review: &Value, warnings: &[&str]) -> Reply {
+    answer_to(review, json!({"allowed": true, "warnings": warnings}))
+}
