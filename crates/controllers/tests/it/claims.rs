@@ -1,6 +1,6 @@
 //! Claims find volumes, or get them made where their pods go, and pods wait for them.
 
-use std::{fmt::Debug, time::Duration};
+use std::fmt::Debug;
 
 use k8s_openapi::api::{
     core::v1::{Node, PersistentVolume, PersistentVolumeClaim, Pod},
@@ -17,7 +17,10 @@ use mullion_controllers::{
 use serde::{Serialize, de::DeserializeOwned};
 use serde_json::{Value, json};
 
-use crate::world::{World, pod};
+use crate::{
+    wait::{until, until_gone},
+    world::{World, pod},
+};
 
 async fn world() -> World {
     let world = World::new(Pace::INSTANT).await;
@@ -78,32 +81,12 @@ fn mounting(name: &str, claim: &str) -> Value {
 }
 
 async fn claim_until(world: &World, name: &str, phase: &str) -> PersistentVolumeClaim {
-    let api: Api<PersistentVolumeClaim> = Api::namespaced(world.context.client.clone(), "default");
-    for _ in 0..1200 {
-        let claim = api.get(name).await.expect("it is there");
+    let api = Api::namespaced(world.context.client.clone(), "default");
+    let is = |claim: &PersistentVolumeClaim| {
         let status = claim.status.as_ref();
-        if status.and_then(|status| status.phase.as_deref()) == Some(phase) {
-            return claim;
-        }
-        tokio::time::sleep(Duration::from_millis(100)).await;
-    }
-    panic!(
-        "{name} never became {phase}; events: {:?}",
-        world.events(name).await
-    );
-}
-
-async fn until_gone<K>(api: &Api<K>, name: &str)
-where
-    K: Clone + DeserializeOwned + Debug,
-{
-    for _ in 0..600 {
-        if api.get_opt(name).await.expect("the API answers").is_none() {
-            return;
-        }
-        tokio::time::sleep(Duration::from_millis(100)).await;
-    }
-    panic!("{name} is still there");
+        status.and_then(|status| status.phase.as_deref()) == Some(phase)
+    };
+    until(&api, name, is).await
 }
 
 fn reasons(events: &[(String, String)]) -> Vec<&str> {

@@ -4,28 +4,22 @@ use k8s_openapi::api::rbac::v1::ClusterRole;
 use kube::{Api, ResourceExt, api::DeleteParams};
 use serde_json::json;
 
-use crate::cluster::Cluster;
+use crate::{cluster::Cluster, wait::until};
 
-/// The verbs that a role has for widgets, once they are as wanted.
+/// Lets time pass until a role has exactly these verbs for widgets.
 async fn until_widgets(roles: &Api<ClusterRole>, name: &str, wanted: &[&str]) {
-    for _ in 0..600 {
-        let role = roles.get(name).await.expect("the default roles are there");
+    let has = |role: &ClusterRole| {
         let rules = role.rules.iter().flatten();
-        let verbs: Vec<&str> = rules
-            .filter(|rule| {
-                rule.resources
-                    .iter()
-                    .flatten()
-                    .any(|name| name == "widgets")
-            })
+        let about = rules.filter(|rule| {
+            let mut resources = rule.resources.iter().flatten();
+            resources.any(|name| name == "widgets")
+        });
+        let verbs: Vec<&str> = about
             .flat_map(|rule| rule.verbs.iter().map(String::as_str))
             .collect();
-        if verbs == wanted {
-            return;
-        }
-        tokio::time::sleep(std::time::Duration::from_millis(100)).await;
-    }
-    panic!("{name} does not come to have {wanted:?} for widgets");
+        verbs == wanted
+    };
+    until(roles, name, has).await;
 }
 
 #[tokio::test(start_paused = true)]

@@ -1,7 +1,5 @@
 //! Jobs and CronJobs: pods that end are counted, replaced or given up, and Jobs come when they are due.
 
-use std::time::Duration;
-
 use k8s_openapi::api::{
     batch::v1::{CronJob, Job, JobStatus},
     core::v1::Pod,
@@ -13,7 +11,7 @@ use kube::{
 use mullion_controllers::{gc, kubelet::pace::Pace, node_lifecycle, scheduler, workloads};
 use serde_json::{Value, json};
 
-use crate::world::World;
+use crate::{wait, world::World};
 
 async fn world() -> World {
     let world = World::new(Pace::REAL).await;
@@ -49,15 +47,9 @@ where
 }
 
 async fn until(world: &World, name: &str, done: impl Fn(&JobStatus) -> bool) -> JobStatus {
-    for _ in 0..20_000 {
-        let job = api::<Job>(world).get(name).await.expect("it is there");
-        if let Some(status) = job.status.filter(|status| done(status)) {
-            return status;
-        }
-        tokio::time::sleep(Duration::from_millis(200)).await;
-    }
-    let job = api::<Job>(world).get(name).await.expect("it is there");
-    panic!("{name} never came so far: {:#?}", job.status);
+    let done = |job: &Job| job.status.as_ref().is_some_and(&done);
+    let job = wait::until(&api(world), name, done).await;
+    job.status.expect("it has a status")
 }
 
 fn has(status: &JobStatus, kind: &str) -> Option<String> {

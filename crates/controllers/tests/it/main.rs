@@ -19,4 +19,5 @@ mod served;
 mod services;
 mod stateful_sets;
 mod volumes;
+mod wait;
 mod world;

@@ -1,6 +1,6 @@
 //! StatefulSets: pods come, change and go in order, each with its name and claims.
 
-use std::{sync::Arc, time::Duration};
+use std::sync::Arc;
 
 use k8s_openapi::api::{
     apps::v1::{ControllerRevision, StatefulSet},
@@ -12,7 +12,7 @@ use kube::{
 };
 use serde_json::{Value, json};
 
-use crate::cluster::Cluster;
+use crate::{cluster::Cluster, wait::until};
 
 fn set(name: &str, replicas: i32, image: &str) -> Value {
     json!({
@@ -45,24 +45,12 @@ async fn until_status(
     name: &str,
     done: impl Fn(&k8s_openapi::api::apps::v1::StatefulSetStatus) -> bool,
 ) -> StatefulSet {
-    for _ in 0..2000 {
-        let set = cluster
-            .api::<StatefulSet>()
-            .get(name)
-            .await
-            .expect("it is there");
-        let current = set.status.as_ref().is_some_and(|status| {
+    let current = |set: &StatefulSet| {
+        set.status.as_ref().is_some_and(|status| {
             status.observed_generation == set.metadata.generation && done(status)
-        });
-        if current {
-            return set;
-        }
-        tokio::time::sleep(Duration::from_millis(100)).await;
-    }
-    panic!(
-        "{name} never came so far; pods {:?}",
-        names(&cluster.pods(name))
-    );
+        })
+    };
+    until(&cluster.api(), name, current).await
 }
 
 #[tokio::test(start_paused = true)]

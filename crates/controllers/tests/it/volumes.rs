@@ -4,27 +4,13 @@ use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim, Pod};
 use kube::{Api, api::DeleteParams};
 use serde_json::{Value, json};
 
-use crate::cluster::Cluster;
+use crate::{cluster::Cluster, wait::until_gone};
 
 fn claim(name: &str) -> Value {
     json!({
         "apiVersion": "v1", "kind": "PersistentVolumeClaim", "metadata": {"name": name},
         "spec": {"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "1Gi"}}},
     })
-}
-
-/// Lets time pass until the object is gone.
-async fn until_gone<K>(api: &Api<K>, name: &str)
-where
-    K: Clone + serde::de::DeserializeOwned + std::fmt::Debug,
-{
-    for _ in 0..600 {
-        if api.get_opt(name).await.expect("the API answers").is_none() {
-            return;
-        }
-        tokio::time::sleep(std::time::Duration::from_millis(100)).await;
-    }
-    panic!("{name} is still there");
 }
 
 #[tokio::test(start_paused = true)]
@@ -62,7 +48,7 @@ async fn a_claim_stays_as_long_as_a_pod_uses_it() {
         .delete("data", &DeleteParams::default())
         .await
         .expect("it is there");
-    tokio::time::sleep(std::time::Duration::from_secs(60)).await;
+    cluster.pass(60).await;
     let held = claims.get("data").await.expect("it is still there");
     assert!(held.metadata.deletion_timestamp.is_some());
     let done = kube::api::Patch::Merge(json!({"status": {"phase": "Succeeded"}}));
@@ -70,7 +56,7 @@ async fn a_claim_stays_as_long_as_a_pod_uses_it() {
     pods.patch_status("user", &kube::api::PatchParams::default(), &done)
         .await
         .expect("it is accepted");
-    tokio::time::sleep(std::time::Duration::from_secs(60)).await;
+    cluster.pass(60).await;
     let held = claims.get_opt("data").await.expect("the API answers");
     assert!(
         held.is_some(),
@@ -89,7 +75,7 @@ async fn protection_that_somebody_takes_away_comes_back() {
     cluster
         .patch::<PersistentVolumeClaim>("data", json!({"metadata": {"finalizers": null}}))
         .await;
-    tokio::time::sleep(std::time::Duration::from_secs(1)).await;
+    cluster.pass(1).await;
     let claims = cluster.api::<PersistentVolumeClaim>();
     let claim = claims.get("data").await.expect("it is there");
     let finalizers = claim.metadata.finalizers.unwrap_or_default();
