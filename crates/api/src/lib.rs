@@ -5,6 +5,9 @@
 //! Start at [`labels`] for names, [`karpenter`] for resources, [`eksctl`] for `--config` files and
 //! [`crds`] for the manifests the API server installs.
 
+// An `expect` says which invariant holds; tests may do without.
+#![cfg_attr(not(test), warn(clippy::unwrap_used))]
+
 pub mod ami;
 pub mod crds;
 pub mod eksctl;

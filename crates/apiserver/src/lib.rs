@@ -31,6 +31,9 @@
 //!
 //! A write goes `http` -> `auth` -> decode ([`schema`]) -> default ([`kinds`]) -> [`admission`] -> validate ([`kinds`]) -> store -> watchers.
 
+// An `expect` says which invariant holds; tests may do without.
+#![cfg_attr(not(test), warn(clippy::unwrap_used))]
+
 pub mod admission;
 mod auth;
 mod boot;

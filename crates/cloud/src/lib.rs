@@ -7,6 +7,9 @@
 //! Invariant: nothing here speaks to Kubernetes. Time is tokio's, stamps come from [`Clock`], and
 //! every random choice is seeded, so that a cluster's history repeats under paused time.
 
+// An `expect` says which invariant holds; tests may do without.
+#![cfg_attr(not(test), warn(clippy::unwrap_used))]
+
 pub mod catalogue;
 mod clock;
 pub mod image;

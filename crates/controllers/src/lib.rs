@@ -7,6 +7,9 @@
 //! Start at [`context`] (what a controller is given), [`informer`] (what it sees) and [`queue`] (what it works on);
 //! [`workloads`] shows all three in use.
 
+// An `expect` says which invariant holds; tests may do without.
+#![cfg_attr(not(test), warn(clippy::unwrap_used))]
+
 pub mod api_error;
 pub mod cluster_role_aggregation;
 pub mod context;

@@ -31,6 +31,9 @@
 //! Architecture invariant: no clock, IO, async, threads or randomness of its own; maps are never seeded at random;
 //! decisions do not depend on the order in which nodes and pods arrived.
 
+// An `expect` says which invariant holds; tests may do without.
+#![cfg_attr(not(test), warn(clippy::unwrap_used))]
+
 mod class;
 mod cluster;
 pub mod disrupt;

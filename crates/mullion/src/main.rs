@@ -3,6 +3,9 @@
 //! Every output for people and every exit code is decided here: 0 done, 1 the answer is "no" or the work failed, 2 wrong input or set-up.
 //! Data goes to stdout, logs and errors to stderr. Start at [`up`].
 
+// An `expect` says which invariant holds; tests may do without.
+#![cfg_attr(not(test), warn(clippy::unwrap_used))]
+
 mod apiserver;
 mod bench;
 mod certs;
