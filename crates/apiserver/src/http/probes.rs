@@ -7,11 +7,13 @@ use serde_json::json;
 use super::{query::Query, reply};
 use crate::server::ApiServer;
 
-/// What the probes look at; there is nothing behind this server that could be down while it answers.
-const CHECKS: &[&str] = &["ping", "log", "storage", "informer-sync"];
+/// What the probes look at. Only [`STORAGE`] can be down while this server answers.
+const CHECKS: &[&str] = &["ping", "log", STORAGE, "informer-sync"];
+/// Fails when no write is taken any more: the server is to be started again.
+const STORAGE: &str = "storage";
 
 pub(crate) fn serve(
-    _server: &ApiServer,
+    server: &ApiServer,
     method: &Method,
     path: &str,
     query: Option<&str>,
@@ -24,26 +26,36 @@ pub(crate) fn serve(
         ("version", None) => Some(version()),
         (probe @ ("healthz" | "livez" | "readyz"), None) => {
             let verbose = Query::parse(query).flag("verbose").unwrap_or(false);
-            Some(if verbose {
-                reply::text(200, verbose_text(probe))
-            } else {
-                reply::text(200, "ok")
+            let failure = server.store().failure();
+            Some(match (failure.is_some(), verbose) {
+                (true, _) => reply::text(500, verbose_text(probe, true)),
+                (false, true) => reply::text(200, verbose_text(probe, false)),
+                (false, false) => reply::text(200, "ok"),
             })
         }
         ("healthz" | "livez" | "readyz", Some(check)) if CHECKS.contains(&check) => {
-            Some(reply::text(200, "ok"))
+            let failure = server.store().failure().filter(|_| check == STORAGE);
+            Some(match failure {
+                Some(why) => reply::text(500, format!("internal server error: {why}\n")),
+                None => reply::text(200, "ok"),
+            })
         }
         _ => None,
     }
 }
 
-fn verbose_text(probe: &str) -> String {
-    let mut text: String = CHECKS
-        .iter()
-        .map(|check| format!("[+]{check} ok\n"))
-        .collect();
+/// What each check came to, in the words of kube-apiserver's probes, which keep reasons to the log.
+fn verbose_text(probe: &str, failed: bool) -> String {
+    let line = |check: &&str| match failed && **check == *STORAGE {
+        true => format!("[-]{check} failed: reason withheld\n"),
+        false => format!("[+]{check} ok\n"),
+    };
+    let mut text: String = CHECKS.iter().map(line).collect();
     text.push_str(probe);
-    text.push_str(" check passed\n");
+    text.push_str(match failed {
+        true => " check failed\n",
+        false => " check passed\n",
+    });
     text
 }
 

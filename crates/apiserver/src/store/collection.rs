@@ -158,9 +158,9 @@ impl Collection {
         if let Some(writer) = &self.writer {
             let mut known: Vec<Arc<Object>> = state.objects.values().cloned().collect();
             known.sort_unstable_by_key(|object| object.revision());
-            for object in known {
-                let written = writer.written_at(object.revision());
-                state.expiry.written(&object, written);
+            let revisions: Vec<u64> = known.iter().map(|object| object.revision()).collect();
+            for (object, at) in known.iter().zip(writer.written_at(&revisions)) {
+                state.expiry.written(object, at);
             }
         }
     }

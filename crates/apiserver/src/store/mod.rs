@@ -113,6 +113,11 @@ impl Store {
         self.writer.is_some()
     }
 
+    /// Why no write is taken any more, once a sync of the disk has failed.
+    pub fn failure(&self) -> Option<Arc<StoreError>> {
+        self.writer.as_ref()?.failure()
+    }
+
     /// Drops the past events that are too old by now, also of collections that nobody writes to any more.
     pub fn compact(&self, now: Timestamp) {
         for collection in self.collections() {

@@ -47,6 +47,9 @@ pub(crate) fn failure(error: &StoreError) -> Failure {
         StoreError::Unwritable { .. } | StoreError::Io { .. } => {
             "choose a directory that you may write: --data-dir DIR"
         }
+        StoreError::Unsynced { .. } | StoreError::Behind { .. } => {
+            "look at the disk (`dmesg` may say more), then start again; or choose a directory on another disk: --data-dir DIR"
+        }
         StoreError::Full { .. } => {
             "make room, or choose a directory on another disk: --data-dir DIR"
         }

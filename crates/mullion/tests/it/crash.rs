@@ -5,6 +5,7 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet},
+    ffi::OsString,
     io::{BufRead, BufReader},
     path::Path,
     process::{Child, Command, Stdio},
@@ -26,7 +27,7 @@ const OBJECTS_EACH: usize = 3;
 const CRASHES: u32 = 4;
 
 /// A server, killed when dropped.
-struct Server(Child);
+pub(crate) struct Server(Child);
 
 impl Drop for Server {
     fn drop(&mut self) {
@@ -36,13 +37,26 @@ impl Drop for Server {
     }
 }
 
+/// What a server that keeps its objects in a directory is started with.
+pub(crate) fn arguments(directory: &Path) -> Vec<OsString> {
+    let mut arguments: Vec<OsString> = ["apiserver", "--port", "0", "--kubeconfig"]
+        .map(Into::into)
+        .into();
+    arguments.push(directory.join("kubeconfig").into());
+    arguments.push("--data-dir".into());
+    arguments.push(directory.join("data").into());
+    arguments
+}
+
 async fn start(directory: &Path) -> (Server, Client) {
-    let kubeconfig = directory.join("kubeconfig");
-    let child = Command::new(env!("CARGO_BIN_EXE_mullion"))
-        .args(["apiserver", "--port", "0", "--kubeconfig"])
-        .arg(&kubeconfig)
-        .arg("--data-dir")
-        .arg(directory.join("data"))
+    let mut command = Command::new(env!("CARGO_BIN_EXE_mullion"));
+    command.args(arguments(directory));
+    start_by(command, directory).await
+}
+
+/// Waits until a server is ready, however it is started.
+pub(crate) async fn start_by(mut command: Command, directory: &Path) -> (Server, Client) {
+    let child = command
         .env("XDG_STATE_HOME", directory.join("state"))
         .stdout(Stdio::piped())
         .spawn();
@@ -53,7 +67,7 @@ async fn start(directory: &Path) -> (Server, Client) {
         lines.any(|line| line.starts_with("Ctrl-C")),
         "the server did not start"
     );
-    let config = Kubeconfig::read_from(&kubeconfig).expect("it was written");
+    let config = Kubeconfig::read_from(directory.join("kubeconfig")).expect("it was written");
     let config = kube::Config::from_custom_kubeconfig(config, &KubeConfigOptions::default()).await;
     let client = Client::try_from(config.expect("it leads to the server"));
     (server, client.expect("a client can be made"))

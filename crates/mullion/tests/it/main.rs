@@ -4,6 +4,7 @@ mod cluster;
 mod command_line;
 mod commands;
 mod crash;
+mod disks;
 
 mod flows;
 mod import_rules;

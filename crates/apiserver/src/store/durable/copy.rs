@@ -16,7 +16,10 @@ use sha2::{Digest, Sha256};
 use super::{
     directory::{self, Directory},
     error::StoreError,
-    journal::{self, COLLECTIONS, FORMAT, KNOWN_FORMAT, NOTES, RECORDS, REVISION, STATE},
+    tables::{
+        self, COLLECTIONS, FOLDED, FORMAT, IDENTITY, JOURNAL, KNOWN_FORMAT, NOTES, OLD_FORMAT,
+        RECORDS, REVISION, STATE,
+    },
 };
 
 const HEAD: &[u8] = b"mullion snapshot 1\n";
@@ -37,6 +40,12 @@ pub enum CopyError {
     /// The store is closed.
     #[error("the store is closed")]
     Closed,
+    /// What is in the journal does not get into the tables.
+    #[error("not everything is in the tables: {0}")]
+    NotFolded(Arc<StoreError>),
+    /// The same, and nobody knows why.
+    #[error("not everything is in the tables yet: the disk is too slow")]
+    Late,
     /// The stream is none of ours, or not all of it is there.
     #[error("it is no snapshot, or not a whole one: {0}")]
     Malformed(&'static str),
@@ -142,7 +151,7 @@ pub fn restore_copy(from: impl Read, directory: &Path, replace: bool) -> Result<
     let mut outcome = Ok(());
     let path = taken.database();
     let made = taken.make(|database| {
-        journal::found(database, &path)?;
+        tables::found(database, &path)?;
         outcome = fill(database, from);
         match &outcome {
             Ok(()) => Ok(()),
@@ -211,11 +220,20 @@ fn renew(database: &Database) -> Result<(), CopyError> {
                 .map_err(failed)?
                 .map_or(0, |value| value.value()))
         };
-        if value(FORMAT)? != KNOWN_FORMAT {
+        if !(OLD_FORMAT..=KNOWN_FORMAT).contains(&value(FORMAT)?) {
             return Err(CopyError::Malformed("its format is not known"));
         }
         let revision = value(REVISION)?.saturating_add(SKIPPED_REVISIONS);
-        state.insert(REVISION, revision).map_err(failed)?;
+        // The journal of the original is none of this store.
+        for (key, value) in [
+            (FORMAT, KNOWN_FORMAT),
+            (REVISION, revision),
+            (IDENTITY, rand::random()),
+            (FOLDED, 0),
+            (JOURNAL, 0),
+        ] {
+            state.insert(key, value).map_err(failed)?;
+        }
         let mut collections = transaction.open_table(COLLECTIONS).map_err(failed)?;
         let known: Result<Vec<(u32, String)>, redb::StorageError> = collections
             .iter()

@@ -1,35 +1,41 @@
-//! A directory that one process at a time uses: the file of the database, a lock, and who may read them.
+//! A directory that one process at a time uses: the file of the database, those of the journal, a lock, and who may read them.
 //!
-//! The lock is held as long as the [`Directory`] lives, and the system takes it back from a process that dies. A new database gets its
+//! The lock is held until the [`Directory`] is released or dropped, and the system takes it back from a process that dies. A new database gets its
 //! name only when it is whole, so a crash while it is made leaves none.
 
 use std::{
     fs::{self, DirBuilder, File, OpenOptions, TryLockError},
     io,
     path::{Path, PathBuf},
-    sync::Arc,
+    sync::{Arc, Mutex, PoisonError},
 };
 
-use redb::{Builder, Database, backends::FileBackend};
+use redb::{Builder, Database, StorageBackend, backends::FileBackend};
 
-use super::error::{StoreError, database_error, file_error};
+use super::{
+    backend::Backend,
+    error::{StoreError, database_error, file_error},
+};
 
 /// The database's name.
 const DATABASE: &str = "state.redb";
 /// The name of a database that is not whole yet.
 const UNFINISHED: &str = "state.redb.new";
+/// The names of the journal's files.
+const JOURNAL: [&str; 2] = ["journal.0", "journal.1"];
 const LOCK: &str = "lock";
 /// What the database keeps of its pages in memory; beyond the youngest pages it reads hardly any.
 const CACHE_BYTES: usize = 16 << 20;
 
-/// How a file becomes a database; tests put a failing disk in between.
-pub(super) type OpenFile = Arc<dyn Fn(File) -> Result<Database, redb::DatabaseError> + Send + Sync>;
+/// How a file of a name is read and written; tests put a failing disk in between.
+pub(super) type OpenFile =
+    Arc<dyn Fn(File, &str) -> io::Result<Arc<dyn StorageBackend>> + Send + Sync>;
 
 /// A directory in use by this process.
 pub(super) struct Directory {
     path: PathBuf,
     open_file: OpenFile,
-    _lock: File,
+    lock: Mutex<Option<File>>,
 }
 
 impl Directory {
@@ -48,13 +54,18 @@ impl Directory {
             Ok(()) => Ok(Directory {
                 path: path.to_owned(),
                 open_file,
-                _lock: lock,
+                lock: Mutex::new(Some(lock)),
             }),
             Err(TryLockError::WouldBlock) => Err(StoreError::InUse {
                 directory: path.to_owned(),
             }),
             Err(TryLockError::Error(error)) => Err(file_error(path, error)),
         }
+    }
+
+    /// Lets others take it, while this is still there.
+    pub(super) fn release(&self) {
+        *self.lock.lock().unwrap_or_else(PoisonError::into_inner) = None;
     }
 
     /// The directory.
@@ -72,8 +83,8 @@ impl Directory {
         self.database().exists()
     }
 
-    /// Opens the database that is there.
-    pub(super) fn open(&self) -> Result<Database, StoreError> {
+    /// Opens the database that is there, and the file it is in.
+    pub(super) fn open(&self) -> Result<(Database, Backend), StoreError> {
         let path = self.database();
         let file = private().create(false).open(&path);
         let file = file.map_err(|error| match error.kind() {
@@ -91,7 +102,58 @@ impl Directory {
             let why = "it is empty".to_owned();
             return Err(StoreError::Damaged { path, why });
         }
-        (self.open_file)(file).map_err(|error| database_error(&path, error))
+        self.database_in(file, DATABASE, &path)
+    }
+
+    fn database_in(
+        &self,
+        file: File,
+        name: &str,
+        path: &Path,
+    ) -> Result<(Database, Backend), StoreError> {
+        let backend = self.backend(file, name, path)?;
+        let database = Builder::new()
+            .set_cache_size(CACHE_BYTES)
+            .create_with_backend(backend.clone());
+        let database = database.map_err(|error| database_error(path, error))?;
+        Ok((database, backend))
+    }
+
+    fn backend(&self, file: File, name: &str, path: &Path) -> Result<Backend, StoreError> {
+        let opened = (self.open_file)(file, name);
+        opened
+            .map(Backend::new)
+            .map_err(|error| file_error(path, error))
+    }
+
+    /// One of the journal's two files, to be filled anew.
+    pub(super) fn make_journal(&self, index: usize) -> Result<(Backend, PathBuf), StoreError> {
+        let path = self.path.join(JOURNAL[index]);
+        let file = private().open(&path);
+        let file = file.map_err(|error| file_error(&path, error))?;
+        Ok((self.backend(file, JOURNAL[index], &path)?, path))
+    }
+
+    /// One of the journal's two files as another process has left it.
+    pub(super) fn open_journal(&self, index: usize) -> Result<(Backend, PathBuf), StoreError> {
+        let path = self.path.join(JOURNAL[index]);
+        let file = private().create(false).open(&path);
+        let file = file.map_err(|error| match error.kind() {
+            io::ErrorKind::NotFound => StoreError::Damaged {
+                path: path.clone(),
+                why: "it is missing".to_owned(),
+            },
+            _ => file_error(&path, error),
+        })?;
+        Ok((self.backend(file, JOURNAL[index], &path)?, path))
+    }
+
+    /// Removes the journal.
+    pub(super) fn remove_journal(&self) -> Result<(), StoreError> {
+        for name in JOURNAL {
+            remove(&self.path.join(name))?;
+        }
+        Ok(())
     }
 
     /// Makes a database that `fill` fills, and puts it in its place, also where there is one.
@@ -102,12 +164,9 @@ impl Directory {
         let path = self.path.join(UNFINISHED);
         let failed = |error| file_error(&path, error);
         // One from a process that died is worth nothing.
-        match fs::remove_file(&path) {
-            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(failed(error)),
-            _ => {}
-        }
+        remove(&path)?;
         let file = private().open(&path).map_err(failed)?;
-        let made = (self.open_file)(file).map_err(|error| database_error(&path, error))?;
+        let (made, _) = self.database_in(file, UNFINISHED, &path)?;
         let filled = fill(&made);
         drop(made);
         if let Err(error) = filled {
@@ -121,19 +180,14 @@ impl Directory {
 
     /// Removes the database. Whatever else is in the directory stays.
     pub(super) fn erase(&self) -> Result<(), StoreError> {
-        for path in [self.path.join(UNFINISHED), self.database()] {
-            match fs::remove_file(&path) {
-                Err(error) if error.kind() != io::ErrorKind::NotFound => {
-                    return Err(file_error(&path, error));
-                }
-                _ => {}
-            }
-        }
+        remove(&self.path.join(UNFINISHED))?;
+        remove(&self.database())?;
+        self.remove_journal()?;
         self.sync()
     }
 
     /// Makes the names in the directory permanent.
-    fn sync(&self) -> Result<(), StoreError> {
+    pub(super) fn sync(&self) -> Result<(), StoreError> {
         #[cfg(unix)]
         File::open(&self.path)
             .and_then(|directory| directory.sync_all())
@@ -142,11 +196,18 @@ impl Directory {
     }
 }
 
-/// The database in a file.
-pub(super) fn open_file(file: File) -> Result<Database, redb::DatabaseError> {
-    Builder::new()
-        .set_cache_size(CACHE_BYTES)
-        .create_with_backend(FileBackend::new(file)?)
+/// A file on the disk.
+pub(super) fn open_file(file: File, _name: &str) -> io::Result<Arc<dyn StorageBackend>> {
+    let opened = FileBackend::new(file).map_err(io::Error::other)?;
+    Ok(Arc::new(opened))
+}
+
+/// Removes a file that may not be there.
+fn remove(path: &Path) -> Result<(), StoreError> {
+    match fs::remove_file(path) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(file_error(path, error)),
+        _ => Ok(()),
+    }
 }
 
 /// How files that only their owner may read are opened.

@@ -59,6 +59,21 @@ pub enum StoreError {
         /// The directory.
         directory: PathBuf,
     },
+    /// The system could not say that what was written is on disk. What it has dropped, it may have dropped for good, so nothing that is
+    /// written after that could be trusted.
+    #[error("{} may not be on disk: {why}; no write is taken until the server is started again", path.display())]
+    Unsynced {
+        /// The file.
+        path: PathBuf,
+        /// What the system says.
+        why: String,
+    },
+    /// The journal is full, and what is in it cannot be moved to the tables fast enough.
+    #[error("{} does not take what the journal holds: the disk is too slow", path.display())]
+    Behind {
+        /// The file of the tables.
+        path: PathBuf,
+    },
     /// Reading or writing went wrong in another way.
     #[error("{} cannot be read or written: {source}", path.display())]
     Io {
@@ -70,6 +85,20 @@ pub enum StoreError {
     /// It was closed.
     #[error("the store is closed")]
     Closed,
+}
+
+impl StoreError {
+    /// The same, where it means that nobody knows what is on disk.
+    pub(super) fn unsynced(self, path: &Path) -> Self {
+        StoreError::Unsynced {
+            path: path.to_owned(),
+            why: match self {
+                StoreError::Full { .. } => "the file system is full".to_owned(),
+                StoreError::Io { source, .. } => source.to_string(),
+                other => other.to_string(),
+            },
+        }
+    }
 }
 
 /// What the system says about a path, in our words where the user can do something about it.
@@ -86,6 +115,7 @@ pub(super) fn file_error(path: &Path, source: io::Error) -> StoreError {
             unwritable("a file stands where a directory is needed")
         }
         io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => StoreError::Full { path },
+        io::ErrorKind::FileTooLarge => unwritable("the file may not become longer (ulimit -f)"),
         io::ErrorKind::UnexpectedEof | io::ErrorKind::InvalidData => StoreError::Damaged {
             path,
             why: source.to_string(),

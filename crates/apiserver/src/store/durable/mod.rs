@@ -1,15 +1,21 @@
 //! A store that outlives its process: every write is permanent before anybody sees it.
 //!
-//! [`open`] brings back what a [`directory`] holds ([`restore`]) and starts the one thread that writes ([`writer`]): it takes what has
+//! [`open`] brings back what a [`directory`] holds ([`restore`]) and starts the one thread that writes ([`thread`]): it takes what has
 //! come meanwhile, checks it in order, makes it permanent as one group with one sync ([`journal`]), publishes it and answers. Nobody
-//! sees what a crash could lose. [`copy`] takes a consistent copy while that goes on.
+//! sees what a crash could lose. Behind that, another thread ([`folder`]) moves the journal into the [`tables`], from which the next
+//! start reads. [`copy`] takes a consistent copy while that goes on.
 
+mod aside;
+mod backend;
 mod copy;
 mod directory;
 mod error;
+mod folder;
 mod journal;
 mod record;
 mod restore;
+mod tables;
+mod thread;
 mod writer;
 
 use std::{
@@ -30,6 +36,8 @@ pub use self::{
 use self::{
     directory::{Directory, OpenFile},
     journal::Journal,
+    tables::{Fold, JournalState, Tables},
+    thread::Start,
 };
 
 /// A directory's store, ready to be used.
@@ -61,16 +69,55 @@ fn open_with(
     now: Timestamp,
     open_file: OpenFile,
 ) -> Result<Opened, StoreError> {
-    let journal = Journal::open(Directory::take(path, open_file)?)?;
-    let (writer, queue) = Writer::new(journal.reader());
-    let restored = restore::restore(&journal, window, now, &writer)?;
-    let last = restored.revision.clone();
-    writer::start(journal, queue, writer.aside(), last)?;
+    let tables = Arc::new(Tables::open(Directory::take(path, open_file)?)?);
+    let journal = open_journal(&tables)?;
+    let state = tables.state()?;
+    let (writer, queue) = Writer::new(tables.clone(), state.notes);
+    let restored = restore::restore(&tables, window, now, &writer)?;
+    let start = Start {
+        journal,
+        tables,
+        numbers: state.numbers,
+        aside: writer.aside(),
+        revision: restored.revision.clone(),
+        fatal: writer.fatal(),
+    };
+    thread::start(start, queue)?;
     Ok(Opened {
         revision: restored.revision,
         collections: restored.collections,
         writer,
     })
+}
+
+/// Moves what a crash has left in the journal into the tables, and begins a new journal.
+fn open_journal(tables: &Tables) -> Result<Journal, StoreError> {
+    let state = tables.state()?;
+    let mut last = state.folded;
+    if state.journal_is_open {
+        for part in journal::recover(tables.directory(), state.identity, last)? {
+            last = part.last();
+            let part = Some(part);
+            tables.fold(&Fold {
+                part,
+                ..Fold::default()
+            })?;
+        }
+        // Parts of one more entry may be there: its number is not used again.
+        last += 1;
+        let journal = Some(JournalState::Closed(last));
+        tables.fold(&Fold {
+            journal,
+            ..Fold::default()
+        })?;
+    }
+    let journal = Journal::create(tables.directory(), state.identity, last)?;
+    let open = Some(JournalState::Open);
+    tables.fold(&Fold {
+        journal: open,
+        ..Fold::default()
+    })?;
+    Ok(journal)
 }
 
 #[cfg(test)]

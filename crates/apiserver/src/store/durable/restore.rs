@@ -21,10 +21,10 @@ use super::{
         log::Window,
         object::EventType,
     },
-    Journal, Writer,
+    Writer,
     error::{StoreError, database_error},
-    journal::{COLLECTIONS, RECORDS, REVISION, STATE},
     record::{self, What},
+    tables::{COLLECTIONS, RECORDS, REVISION, STATE, Tables},
 };
 
 /// What a directory held.
@@ -42,14 +42,14 @@ struct Filling {
 
 /// Reads everything.
 pub(super) fn restore(
-    journal: &Journal,
+    tables: &Tables,
     window: Window,
     now: Timestamp,
     writer: &Writer,
 ) -> Result<Restored, StoreError> {
-    let path = journal.path();
+    let path = tables.path();
     let failed = |error: redb::Error| database_error(&path, error);
-    let read = journal.reader().begin().ok_or(StoreError::Closed)?;
+    let read = tables.begin().ok_or(StoreError::Closed)?;
     let revision = {
         let state = read
             .open_table(STATE)

@@ -80,7 +80,9 @@ fn a_copy_that_is_not_whole_replaces_nothing() {
             assert!(matches!(why, CopyError::Malformed(_)), "{why}");
         }
     }
-    assert_eq!(content(&opened(&two, window(100))), model);
+    let two_again = opened(&two, window(100));
+    assert_eq!(content(&two_again), model);
+    runtime().block_on(two_again.close());
     assert_eq!(
         fs::read_dir(&two).unwrap().count(),
         2,

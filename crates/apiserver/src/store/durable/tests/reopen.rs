@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::*;
+use super::{disk::Disk, *};
 use crate::store::{Cursor, Event};
 
 /// What one event was.
@@ -119,7 +119,7 @@ fn records(directory: &Path) -> u64 {
     use redb::{ReadableDatabase, ReadableTableMetadata};
     let database = redb::Database::open(directory.join("state.redb")).unwrap();
     let read = database.begin_read().unwrap();
-    let records = read.open_table(super::super::journal::RECORDS).unwrap();
+    let records = read.open_table(super::super::tables::RECORDS).unwrap();
     records.len().unwrap()
 }
 
@@ -155,7 +155,8 @@ fn objects_that_live_for_a_time_end_at_it_after_a_restart_too() {
 fn a_note_is_there_again_and_as_early_as_what_was_written_after_it() {
     let directory = tempfile::tempdir().unwrap();
     let runtime = runtime();
-    let store = opened(directory.path(), window(9));
+    let disk = Disk::default();
+    let store = opened_on(directory.path(), window(9), disk.opener()).unwrap();
     store.notes().put("cloud/a", "one");
     store.notes().put("cloud/b", "two");
     store.notes().put("keys/a", "three");
@@ -169,11 +170,12 @@ fn a_note_is_there_again_and_as_early_as_what_was_written_after_it() {
     runtime
         .block_on(run(&store, &mut Model::new(), &put))
         .unwrap();
-    // What a reader of the disk sees once the write is answered.
-    let reader = store.writer.as_ref().unwrap();
-    assert_eq!(reader.notes("").len(), 2);
+    assert_eq!(store.notes().list("").len(), 2);
+    // The moment the write is answered.
+    let cut = disk.after_power_cut(|| false);
     runtime.block_on(store.close());
-    let again = opened(directory.path(), window(9));
+    cut.leave_names(directory.path());
+    let again = opened_on(directory.path(), window(9), cut.opener()).unwrap();
     assert_eq!(again.notes().get("cloud/a").as_deref(), Some(&b"one"[..]));
     assert_eq!(again.notes().get("cloud/b"), None);
     assert_eq!(again.notes().get("keys/a").as_deref(), Some(&b"three"[..]));

@@ -1,0 +1,63 @@
+//! A file as database and journal use it, that remembers whether a sync of it ever failed.
+//!
+//! After a failed sync the system may have dropped what it could not write, and say that all is well when asked again. So one failure
+//! is the end of trusting the file in this process, whatever later calls answer.
+
+use std::{
+    io,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+};
+
+use redb::StorageBackend;
+
+/// An open file. Cheap to clone; all clones are one.
+#[derive(Clone, Debug)]
+pub(super) struct Backend {
+    file: Arc<dyn StorageBackend>,
+    unsynced: Arc<AtomicBool>,
+}
+
+impl Backend {
+    pub(super) fn new(file: Arc<dyn StorageBackend>) -> Self {
+        Backend {
+            file,
+            unsynced: Arc::default(),
+        }
+    }
+
+    /// Whether a sync has failed, so that nobody knows what is on disk.
+    pub(super) fn is_unsynced(&self) -> bool {
+        self.unsynced.load(Ordering::Acquire)
+    }
+}
+
+impl StorageBackend for Backend {
+    fn len(&self) -> io::Result<u64> {
+        self.file.len()
+    }
+
+    fn read(&self, offset: u64, out: &mut [u8]) -> io::Result<()> {
+        self.file.read(offset, out)
+    }
+
+    fn set_len(&self, len: u64) -> io::Result<()> {
+        self.file.set_len(len)
+    }
+
+    fn sync_data(&self) -> io::Result<()> {
+        self.file
+            .sync_data()
+            .inspect_err(|_| self.unsynced.store(true, Ordering::Release))
+    }
+
+    fn write(&self, offset: u64, data: &[u8]) -> io::Result<()> {
+        self.file.write(offset, data)
+    }
+
+    fn close(&self) -> io::Result<()> {
+        self.file.close()
+    }
+}

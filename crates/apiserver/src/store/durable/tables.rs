@@ -1,0 +1,372 @@
+//! The tables on disk: what the journal's entries are folded into, and what a start reads. The only place that speaks to the database.
+//!
+//! Every write is a record under its revision, so what is folded is appended at the end of the table, whatever its objects are called. A
+//! record stays as long as it is the current version of an object or the window shows it; what the window lets go of is removed with the
+//! revision up to which events are missing then, in the same transaction.
+
+use std::{
+    collections::BTreeMap,
+    path::{Path, PathBuf},
+    sync::{Arc, PoisonError, RwLock},
+};
+
+use bytes::Bytes;
+use jiff::Timestamp;
+use redb::{
+    Database, ReadTransaction, ReadableDatabase, ReadableTable, Table, TableDefinition,
+    WriteTransaction,
+};
+use rustc_hash::FxHashMap;
+
+use super::{
+    backend::Backend,
+    directory::Directory,
+    error::{StoreError, database_error},
+    journal::{Part, Row},
+    record,
+};
+
+/// Revision -> what [`record`] writes.
+pub(super) const RECORDS: TableDefinition<'_, u64, &[u8]> = TableDefinition::new("records");
+/// Number -> the collection's name, and the revision up to which its past events are not all there.
+pub(super) const COLLECTIONS: TableDefinition<'_, u32, (&str, u64)> =
+    TableDefinition::new("collections");
+/// What the server must find again that is no object.
+pub(super) const NOTES: TableDefinition<'_, &str, &[u8]> = TableDefinition::new("notes");
+/// The numbers below.
+pub(super) const STATE: TableDefinition<'_, &str, u64> = TableDefinition::new("state");
+pub(super) const FORMAT: &str = "format";
+/// The last revision in the tables.
+pub(super) const REVISION: &str = "revision";
+/// A number of chance that tells this store's journal from another's.
+pub(super) const IDENTITY: &str = "identity";
+/// The number of the last entry of the journal that is folded.
+pub(super) const FOLDED: &str = "folded";
+/// 1 while there may be something in the journal that is not folded.
+pub(super) const JOURNAL: &str = "journal";
+/// The format that is written.
+pub(super) const KNOWN_FORMAT: u64 = 2;
+/// The format without a journal beside the tables; it is read.
+pub(super) const OLD_FORMAT: u64 = 1;
+/// The revision of a store that nobody has written to.
+pub(super) const FIRST_REVISION: u64 = 1;
+
+/// What the window of a collection has let go of.
+#[derive(Debug, Default)]
+pub(super) struct Discarded {
+    /// The revision up to which events are missing.
+    pub(super) compacted: u64,
+    /// Records that nobody needs any more.
+    pub(super) revisions: Vec<u64>,
+}
+
+/// What one transaction brings into the tables, all of it or nothing.
+#[derive(Default)]
+pub(super) struct Fold {
+    /// What the journal holds.
+    pub(super) part: Option<Part>,
+    /// What is not needed any more, with the numbers and names of the collections.
+    pub(super) discarded: Vec<(u32, Arc<str>, Discarded)>,
+    /// What is true of the journal then.
+    pub(super) journal: Option<JournalState>,
+}
+
+impl Fold {
+    /// Whether it changes nothing.
+    pub(super) fn is_empty(&self) -> bool {
+        self.part.is_none() && self.discarded.is_empty() && self.journal.is_none()
+    }
+}
+
+/// What the tables say of the journal.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) enum JournalState {
+    /// Its files are needed.
+    Open,
+    /// Nothing that is needed is in it, and its next entry is numbered behind this.
+    Closed(u64),
+}
+
+/// What is read when the tables are opened.
+pub(super) struct State {
+    pub(super) identity: u64,
+    pub(super) folded: u64,
+    pub(super) journal_is_open: bool,
+    pub(super) numbers: FxHashMap<Arc<str>, u32>,
+    pub(super) notes: BTreeMap<String, Bytes>,
+}
+
+/// The tables.
+pub(super) struct Tables {
+    directory: Directory,
+    /// None while they are broken or closed.
+    open: RwLock<Option<(Database, Backend)>>,
+}
+
+impl Tables {
+    /// Opens the tables of a directory, or makes them.
+    pub(super) fn open(directory: Directory) -> Result<Self, StoreError> {
+        if !directory.is_occupied() {
+            directory.make(|database| found(database, &directory.database()))?;
+        }
+        let tables = Tables {
+            directory,
+            open: RwLock::default(),
+        };
+        tables.connect()?;
+        Ok(tables)
+    }
+
+    /// Opens the tables again after an error.
+    pub(super) fn connect(&self) -> Result<(), StoreError> {
+        self.close();
+        let opened = self.directory.open()?;
+        let path = self.path();
+        let format = upgrade(&opened.0).map_err(|error| database_error(&path, *error))?;
+        if format != KNOWN_FORMAT {
+            return Err(StoreError::Format {
+                path,
+                found: format,
+                known: KNOWN_FORMAT,
+            });
+        }
+        *self.open.write().unwrap_or_else(PoisonError::into_inner) = Some(opened);
+        Ok(())
+    }
+
+    /// Where they are.
+    pub(super) fn directory(&self) -> &Directory {
+        &self.directory
+    }
+
+    /// The file they are in, for messages.
+    pub(super) fn path(&self) -> PathBuf {
+        self.directory.database()
+    }
+
+    /// What they say beside the objects.
+    pub(super) fn state(&self) -> Result<State, StoreError> {
+        let read = self.begin().ok_or(StoreError::Closed)?;
+        read_state(&read).map_err(|error| database_error(&self.path(), *error))
+    }
+
+    /// The tables as they are now; none while they are broken or closed.
+    pub(super) fn begin(&self) -> Option<ReadTransaction> {
+        let open = self.open.read().unwrap_or_else(PoisonError::into_inner);
+        open.as_ref()?.0.begin_read().ok()
+    }
+
+    /// When records were written; the beginning of time for those that are not in the tables.
+    pub(super) fn written_at(&self, revisions: &[u64]) -> Vec<Timestamp> {
+        let records = self.begin().and_then(|read| read.open_table(RECORDS).ok());
+        let at = |revision: &u64| {
+            let bytes = records.as_ref()?.get(revision).ok()??;
+            Timestamp::from_second(record::written_at(bytes.value())?).ok()
+        };
+        let all = revisions.iter();
+        all.map(|revision| at(revision).unwrap_or(Timestamp::UNIX_EPOCH))
+            .collect()
+    }
+
+    /// Lets go of the database and of the directory.
+    pub(super) fn release(&self) {
+        self.close();
+        self.directory.release();
+    }
+
+    /// Lets go of the database; the directory stays taken.
+    fn close(&self) {
+        // What was there closes outside the lock.
+        let before =
+            std::mem::take(&mut *self.open.write().unwrap_or_else(PoisonError::into_inner));
+        drop(before);
+    }
+
+    /// Folds, all of it or nothing, permanently. After an error the tables are closed.
+    ///
+    /// # Errors
+    /// [`StoreError::Unsynced`] if nobody knows what is on disk now.
+    pub(super) fn fold(&self, fold: &Fold) -> Result<(), StoreError> {
+        let open = self.open.read().unwrap_or_else(PoisonError::into_inner);
+        let (database, backend) = open.as_ref().ok_or(StoreError::Closed)?;
+        let done = write(database, fold);
+        let unsynced = backend.is_unsynced();
+        drop(open);
+        done.map_err(|failed| {
+            self.close();
+            let error = match failed {
+                Failed::Journal(error) => return error,
+                Failed::Tables(error) => database_error(&self.path(), *error),
+            };
+            match unsynced {
+                true => error.unsynced(&self.path()),
+                false => error,
+            }
+        })
+    }
+}
+
+/// Why nothing was folded.
+enum Failed {
+    Journal(StoreError),
+    Tables(Box<redb::Error>),
+}
+
+impl<E: Into<redb::Error>> From<E> for Failed {
+    fn from(error: E) -> Self {
+        Failed::Tables(Box::new(error.into()))
+    }
+}
+
+impl From<StoreError> for Failed {
+    fn from(error: StoreError) -> Self {
+        Failed::Journal(error)
+    }
+}
+
+fn write(database: &Database, fold: &Fold) -> Result<(), Failed> {
+    let mut transaction = database.begin_write()?;
+    // Saves going through everything when the tables are opened after a crash.
+    transaction.set_quick_repair(true);
+    fill(&transaction, fold)?;
+    Ok(transaction.commit()?)
+}
+
+fn fill(transaction: &WriteTransaction, fold: &Fold) -> Result<(), Failed> {
+    let mut state = transaction.open_table(STATE)?;
+    let mut collections = transaction.open_table(COLLECTIONS)?;
+    let mut records = transaction.open_table(RECORDS)?;
+    let mut notes = transaction.open_table(NOTES)?;
+    if let Some(part) = &fold.part {
+        let mut last = 0;
+        part.read(|row| apply(row, &mut last, &mut records, &mut collections, &mut notes))?;
+        if last > 0 {
+            state.insert(REVISION, last)?;
+        }
+        state.insert(FOLDED, part.last())?;
+    }
+    for (number, name, discarded) in &fold.discarded {
+        collections.insert(number, (&**name, discarded.compacted))?;
+        for revision in &discarded.revisions {
+            records.remove(revision)?;
+        }
+    }
+    match fold.journal {
+        Some(JournalState::Open) => {
+            state.insert(JOURNAL, 1)?;
+        }
+        Some(JournalState::Closed(last)) => {
+            state.insert(JOURNAL, 0)?;
+            state.insert(FOLDED, last)?;
+        }
+        None => {}
+    }
+    Ok(())
+}
+
+fn apply(
+    row: Row<'_>,
+    last: &mut u64,
+    records: &mut Table<'_, u64, &'static [u8]>,
+    collections: &mut Table<'_, u32, (&'static str, u64)>,
+    notes: &mut Table<'_, &'static str, &'static [u8]>,
+) -> Result<(), Failed> {
+    match row {
+        Row::Record { revision, bytes } => {
+            *last = revision;
+            records.insert(revision, bytes)?;
+        }
+        Row::Collection { number, name } => {
+            if collections.get(number)?.is_none() {
+                collections.insert(number, (name, 0))?;
+            }
+        }
+        Row::Note {
+            key,
+            value: Some(value),
+        } => {
+            notes.insert(key, value)?;
+        }
+        Row::Note { key, value: None } => {
+            notes.remove(key)?;
+        }
+    }
+    Ok(())
+}
+
+fn read_state(read: &ReadTransaction) -> Result<State, Box<redb::Error>> {
+    let state = read.open_table(STATE).map_err(boxed)?;
+    let value = |key: &str| -> Result<u64, Box<redb::Error>> {
+        Ok(state
+            .get(key)
+            .map_err(boxed)?
+            .map_or(0, |value| value.value()))
+    };
+    let mut numbers = FxHashMap::default();
+    let collections = read.open_table(COLLECTIONS).map_err(boxed)?;
+    for row in collections.iter().map_err(boxed)? {
+        let (number, collection) = row.map_err(boxed)?;
+        numbers.insert(collection.value().0.into(), number.value());
+    }
+    let mut notes = BTreeMap::new();
+    for row in read
+        .open_table(NOTES)
+        .map_err(boxed)?
+        .iter()
+        .map_err(boxed)?
+    {
+        let (key, value) = row.map_err(boxed)?;
+        let value = Bytes::copy_from_slice(value.value());
+        notes.insert(key.value().to_owned(), value);
+    }
+    Ok(State {
+        identity: value(IDENTITY)?,
+        folded: value(FOLDED)?,
+        journal_is_open: value(JOURNAL)? != 0,
+        numbers,
+        notes,
+    })
+}
+
+/// Makes the tables of a new database.
+pub(super) fn found(database: &Database, path: &Path) -> Result<(), StoreError> {
+    let make = || -> Result<(), redb::Error> {
+        let transaction = database.begin_write()?;
+        transaction.open_table(RECORDS)?;
+        transaction.open_table(COLLECTIONS)?;
+        transaction.open_table(NOTES)?;
+        {
+            let mut state = transaction.open_table(STATE)?;
+            state.insert(FORMAT, KNOWN_FORMAT)?;
+            state.insert(REVISION, FIRST_REVISION)?;
+            state.insert(IDENTITY, rand::random::<u64>())?;
+        }
+        Ok(transaction.commit()?)
+    };
+    make().map_err(|error| database_error(path, error))
+}
+
+/// Brings tables of the old format into the known one. Answers with the format they have then.
+fn upgrade(database: &Database) -> Result<u64, Box<redb::Error>> {
+    let read = database.begin_read().map_err(boxed)?;
+    let state = read.open_table(STATE).map_err(boxed)?;
+    let format = state.get(FORMAT).map_err(boxed)?;
+    let format = format.map_or(0, |format| format.value());
+    if format != OLD_FORMAT {
+        return Ok(format);
+    }
+    let transaction = database.begin_write().map_err(boxed)?;
+    {
+        let mut state = transaction.open_table(STATE).map_err(boxed)?;
+        state.insert(FORMAT, KNOWN_FORMAT).map_err(boxed)?;
+        state
+            .insert(IDENTITY, rand::random::<u64>())
+            .map_err(boxed)?;
+    }
+    transaction.commit().map_err(boxed)?;
+    Ok(KNOWN_FORMAT)
+}
+
+fn boxed(error: impl Into<redb::Error>) -> Box<redb::Error> {
+    Box::new(error.into())
+}
