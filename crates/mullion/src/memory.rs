@@ -2,7 +2,16 @@
 
 /// Resident bytes of this process; `None` where the system does not say (anything but Linux).
 pub(crate) fn resident_bytes() -> Option<u64> {
-    let status = std::fs::read_to_string("/proc/self/status").ok()?;
+    read("/proc/self/status")
+}
+
+/// Resident bytes of another process; `None` where the system does not say, or there is no such process.
+pub(crate) fn resident_bytes_of(pid: u32) -> Option<u64> {
+    read(&format!("/proc/{pid}/status"))
+}
+
+fn read(status: &str) -> Option<u64> {
+    let status = std::fs::read_to_string(status).ok()?;
     let line = status
         .lines()
         .find_map(|line| line.strip_prefix("VmRSS:"))?;
@@ -16,5 +25,8 @@ mod tests {
     #[test]
     fn this_process_holds_some_memory() {
         assert!(super::resident_bytes().is_some_and(|bytes| bytes > 100_000));
+        let the_same = super::resident_bytes_of(std::process::id());
+        assert!(the_same.is_some_and(|bytes| bytes > 100_000));
+        assert_eq!(super::resident_bytes_of(u32::MAX), None);
     }
 }

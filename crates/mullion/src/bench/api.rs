@@ -1,19 +1,24 @@
 //! `mullion bench api`: the embedded API server alone, over its TLS port, with the load's clients in this process and on the same cores.
 //!
-//! Every scenario has a server of its own, without controllers, nodes or cloud. A client is one HTTP/1.1 connection that sends its next
+//! Every scenario has a server of its own, without controllers, nodes or cloud. Those that are about starts and creations keep their
+//! objects on disk unless told otherwise: each write is answered when it is permanent. A client is one HTTP/1.1 connection that sends its next
 //! request when it has read the whole answer to the last. [`scenarios`] says what is measured, [`server`] and [`client`] are the two ends.
 
 pub(super) mod client;
+mod idle;
 mod objects;
 mod scenarios;
 pub(super) mod server;
 
-use std::{path::PathBuf, time::Instant};
+use std::{
+    path::{Path, PathBuf},
+    time::Instant,
+};
 
 use clap::ValueEnum;
 use serde_json::{Map, Value, json};
 
-use crate::{cli::Output, failure::Failure, memory, out};
+use crate::{cli::Output, failure::Failure, kubeconfig, memory, out};
 
 /// Flags of `mullion bench api`.
 #[derive(clap::Args, Clone, Debug)]
@@ -25,10 +30,13 @@ pub(crate) struct Args {
     /// Which load [default: each in turn]
     #[arg(value_name = "SCENARIO", value_enum)]
     scenario: Option<Scenario>,
-    /// Answer writes when they are on disk: each scenario keeps its objects in a directory of its own below this one and removes it
-    /// [default: memory only]
-    #[arg(long, value_name = "DIR")]
+    /// Keep the objects of every scenario on disk: each has a directory of its own below this one and removes it
+    /// [default: $XDG_STATE_HOME/mullion/bench, for the starts and creations only]
+    #[arg(long, value_name = "DIR", conflicts_with = "in_memory")]
     data_dir: Option<PathBuf>,
+    /// Keep nothing on disk; leaves out what is about disks only
+    #[arg(long)]
+    in_memory: bool,
     /// How to print the results
     #[arg(short, long, value_enum, default_value_t = Output::Text)]
     output: Output,
@@ -39,6 +47,10 @@ pub(crate) struct Args {
 enum Scenario {
     /// From nothing to the first answer, and memory then.
     Start,
+    /// From 100,000 stored objects to the first answer, and memory then.
+    Restart,
+    /// Resident memory of `mullion apiserver` and `mullion up` that nobody uses.
+    Idle,
     /// Resident memory with 35,000 ConfigMaps and 35,000 Pods.
     Memory,
     /// ConfigMaps created by 1, 16 and 64 clients.
@@ -70,12 +82,41 @@ pub(crate) async fn run(args: &Args) -> Result<(), Failure> {
         Some(scenario) => std::slice::from_ref(scenario),
         None => Scenario::value_variants(),
     };
-    let disk = args.data_dir.as_deref();
-    let durable = disk.is_some();
-    let print = |measured: Measured| measured.with("durable", durable).print(args.output);
+    let usual = kubeconfig::state_dir()?.join("mullion").join("bench");
     for scenario in chosen {
-        match scenario {
+        let disk = match (args.in_memory, &args.data_dir) {
+            (true, _) => None,
+            (false, Some(directory)) => Some(directory.as_path()),
+            (false, None) => scenario.is_about_disks().then_some(&*usual),
+        };
+        scenario.measure(disk, args.output).await?;
+    }
+    Ok(())
+}
+
+impl Scenario {
+    /// Whether its objects are on disk unless something else is asked for.
+    fn is_about_disks(self) -> bool {
+        use Scenario::*;
+        matches!(self, Start | Restart | Configmaps | Pods)
+    }
+
+    async fn measure(self, disk: Option<&Path>, output: Output) -> Result<(), Failure> {
+        let print = |measured: Measured| {
+            measured.with("durable", disk.is_some()).print(output);
+        };
+        match self {
             Scenario::Start => print(scenarios::start(disk).await?),
+            Scenario::Restart => {
+                if let Some(disk) = disk {
+                    print(scenarios::restart(disk).await?);
+                }
+            }
+            Scenario::Idle => {
+                for command in ["apiserver", "up"] {
+                    print(idle::of(command, disk).await?);
+                }
+            }
             Scenario::Memory => print(scenarios::memory(disk).await?),
             Scenario::Configmaps => {
                 for clients in [1, 16, 64] {
@@ -88,8 +129,8 @@ pub(crate) async fn run(args: &Args) -> Result<(), Failure> {
             Scenario::Fanout => print(scenarios::fanout(disk).await?),
             Scenario::Steady => print(scenarios::steady(disk).await?),
         }
+        Ok(())
     }
-    Ok(())
 }
 
 /// What one part of a scenario came to.
@@ -126,6 +167,12 @@ impl Measured {
     fn with_latencies(mut self, mut latencies: Vec<f64>) -> Self {
         latencies.sort_by(f64::total_cmp);
         self.latencies = latencies;
+        self
+    }
+
+    /// The resident bytes of another process.
+    fn with_resident(mut self, resident: Option<u64>) -> Self {
+        self.resident = resident;
         self
     }
 

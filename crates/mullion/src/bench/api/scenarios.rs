@@ -25,6 +25,8 @@ use crate::failure::Failure;
 const STORED: usize = 35_000;
 /// Objects that are created, listed and watched.
 const OBJECTS: usize = 10_000;
+/// Objects that a start finds: half of them ConfigMaps, half Pods.
+const FOUND: usize = 100_000;
 /// Creations that a rate is taken from.
 const CREATIONS: usize = 30_000;
 /// Repetitions of a list.
@@ -43,6 +45,27 @@ pub(super) async fn start(disk: Option<&Path>) -> Result<Measured, Failure> {
         .expect(&Request::get("/api/v1/namespaces"), 200)
         .await?;
     let measured = Measured::new("start", 1, 1, began.took());
+    server.stop().await?;
+    Ok(measured)
+}
+
+/// From opening a directory of many objects to the first answer over TLS.
+pub(super) async fn restart(disk: &Path) -> Result<Measured, Failure> {
+    let server = Server::with_account(Some(disk)).await?;
+    let connections = server.connect_all(64).await?;
+    let work = |index| match index % 2 {
+        0 => Arc::from([objects::config_map(index)]),
+        _ => Arc::from([objects::pod(index)]),
+    };
+    spread_over(connections, FOUND, work).await?;
+    let directory = server.keep().await?;
+    let began = Began::now();
+    let server = Server::open(directory).await?;
+    let mut connection = server.connect().await?;
+    connection
+        .expect(&Request::get("/api/v1/namespaces"), 200)
+        .await?;
+    let measured = Measured::new("restart", 1, FOUND, began.took());
     server.stop().await?;
     Ok(measured)
 }

@@ -55,6 +55,11 @@ impl Server {
 
     /// Starts a server that keeps its objects in a new directory below `disk`, or in memory.
     pub(in crate::bench) async fn start(disk: Option<&Path>) -> Result<Server, Failure> {
+        Server::open(disk.map(new_directory)).await
+    }
+
+    /// Starts the server that a directory keeps, or one in memory.
+    pub(in crate::bench) async fn open(directory: Option<PathBuf>) -> Result<Server, Failure> {
         let failed = |what: &str, why: String| Failure::run(format!("the server's {what}: {why}"));
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await;
         let listener = listener.map_err(|error| failed("port", error.to_string()))?;
@@ -70,7 +75,6 @@ impl Server {
         )
         .map_err(|error| failed("certificates", error.to_string()))?;
         let connector = connector(&certs).map_err(|why| failed("client certificate", why))?;
-        let directory = disk.map(new_directory);
         let api = match &directory {
             Some(directory) => ApiServer::open(Config::default(), directory)
                 .await
@@ -123,8 +127,19 @@ impl Server {
         Ok(connections)
     }
 
-    /// Stops the server and lets go of what it holds.
+    /// Stops the server and removes what it holds.
     pub(in crate::bench) async fn stop(self) -> Result<(), Failure> {
+        let Some(directory) = self.keep().await? else {
+            return Ok(());
+        };
+        std::fs::remove_dir_all(&directory).map_err(|error| {
+            let why = file_error(&error);
+            Failure::run(format!("cannot remove {}: {why}", directory.display()))
+        })
+    }
+
+    /// Stops the server. Answers with its directory.
+    pub(in crate::bench) async fn keep(self) -> Result<Option<PathBuf>, Failure> {
         // Nobody listens only when the server has ended already.
         let _ = self.stop.send(());
         match tokio::time::timeout(STOP_PATIENCE, self.serving).await {
@@ -139,18 +154,13 @@ impl Server {
                 return Err(Failure::run(why));
             }
         }
-        let Some(directory) = self.directory else {
-            return Ok(());
-        };
-        std::fs::remove_dir_all(&directory).map_err(|error| {
-            let why = file_error(&error);
-            Failure::run(format!("cannot remove {}: {why}", directory.display()))
-        })
+        self.api.close().await;
+        Ok(self.directory)
     }
 }
 
 /// A name that no other server of this or another process has.
-fn new_directory(below: &Path) -> PathBuf {
+pub(super) fn new_directory(below: &Path) -> PathBuf {
     static MADE: AtomicU32 = AtomicU32::new(0);
     let number = MADE.fetch_add(1, Ordering::Relaxed);
     below.join(format!("mullion-bench-{}-{number}", std::process::id()))
