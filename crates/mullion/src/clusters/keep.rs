@@ -38,6 +38,11 @@ pub(crate) fn open(
     Ok(Arc::new(store))
 }
 
+/// Whether a directory holds a cluster.
+pub(crate) fn is_kept(directory: &Path) -> bool {
+    directory.join("state.redb").is_file()
+}
+
 /// What a user is told about a directory that cannot be used.
 pub(crate) fn failure(error: &StoreError) -> Failure {
     let hint = match error {

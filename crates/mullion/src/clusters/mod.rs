@@ -1,8 +1,10 @@
 //! The clusters of this machine: `mullion list`, `mullion down`, and where each of them is kept.
 //!
-//! [`running`] knows what runs, [`keep`] what is kept on disk, [`snapshot`] copies one. A cluster with a name has the directory of that
-//! name below the state directory; one that was given a directory has that; one with neither is in memory only.
+//! [`running`] knows what runs, [`keep`] what is kept on disk, [`elsewhere`] which directories were given, [`snapshot`] copies one. A
+//! cluster with a name has the directory of that name below the state directory; one that was given a directory has that; one with
+//! neither is in memory only.
 
+mod elsewhere;
 pub(crate) mod keep;
 pub(crate) mod running;
 pub(crate) mod snapshot;
@@ -102,15 +104,21 @@ fn check_name(name: &str) -> Result<(), Failure> {
 pub(crate) fn list(output: Output) -> Result<(), Failure> {
     let running = running::all();
     let mut stopped = Vec::new();
+    let runs = |directory: &Path| {
+        let mut directories = running.iter().map(|record| record.directory.as_deref());
+        directories.any(|running| running == Some(directory))
+    };
     if let Ok(root) = named_root() {
         for entry in std::fs::read_dir(&root).into_iter().flatten().flatten() {
             let directory = entry.path();
-            let runs = running
-                .iter()
-                .any(|record| record.directory.as_deref() == Some(&directory));
-            if !runs && directory.join("state.redb").is_file() {
+            if !runs(&directory) && keep::is_kept(&directory) {
                 stopped.push((entry.file_name().to_string_lossy().into_owned(), directory));
             }
+        }
+    }
+    for elsewhere::Place { name, directory } in elsewhere::all() {
+        if !runs(&directory) {
+            stopped.push((name, directory));
         }
     }
     stopped.sort();

@@ -12,6 +12,7 @@ use std::{
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
+use super::elsewhere;
 use crate::{failure::Failure, kubeconfig};
 
 /// A running cluster.
@@ -65,6 +66,9 @@ fn paths(place: &Path, pid: u32) -> (PathBuf, PathBuf) {
 
 /// Lets others find a cluster. One that cannot be found works all the same.
 pub(crate) fn announce(record: &Record) -> Option<Announced> {
+    if let Some(directory) = &record.directory {
+        elsewhere::remember(&record.name, directory);
+    }
     let announced = place().map(|place| try_announce(&place, record));
     match announced? {
         Ok(announced) => Some(announced),

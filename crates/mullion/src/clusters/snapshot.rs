@@ -107,7 +107,7 @@ async fn from_running(record: &Record, to: &Path) -> Result<(), Failure> {
 
 /// Reads a directory that nobody uses.
 fn from_stopped(directory: &Path, to: &Path) -> Result<(), Failure> {
-    if !directory.join("state.redb").is_file() {
+    if !keep::is_kept(directory) {
         let directory = directory.to_owned();
         return Err(keep::failure(&StoreError::Empty { directory }));
     }

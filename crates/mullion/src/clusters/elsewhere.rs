@@ -1,0 +1,105 @@
+//! Which clusters are kept in directories that were given with `--data-dir`, so that `mullion list` shows them when they are stopped.
+//!
+//! Each has a small file below the state directory that says where. One whose directory holds no cluster any more is forgotten by
+//! whoever looks; nothing but the list depends on it.
+
+use std::{
+    fs,
+    hash::{Hash, Hasher},
+    io,
+    path::{Path, PathBuf},
+};
+
+use rustc_hash::FxHasher;
+use serde::{Deserialize, Serialize};
+
+use super::{keep, named_root};
+use crate::kubeconfig;
+
+/// A cluster in a directory of its own.
+#[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
+pub(super) struct Place {
+    /// The name that it had when it ran.
+    pub(super) name: String,
+    /// Where it is kept.
+    pub(super) directory: PathBuf,
+}
+
+fn places() -> Option<PathBuf> {
+    let state = kubeconfig::state_dir().ok()?;
+    Some(state.join("mullion").join("elsewhere"))
+}
+
+/// Remembers where a cluster is kept, unless its name says so.
+pub(super) fn remember(name: &str, directory: &Path) {
+    if named_root().is_ok_and(|root| directory.parent() == Some(&*root)) {
+        return;
+    }
+    let place = Place {
+        name: name.to_owned(),
+        directory: directory.to_owned(),
+    };
+    let Some(places) = places() else {
+        return;
+    };
+    if let Err(error) = try_remember(&places, &place) {
+        tracing::warn!(%error, "`mullion list` will not know this cluster when it is stopped");
+    }
+}
+
+fn try_remember(places: &Path, place: &Place) -> io::Result<()> {
+    fs::create_dir_all(places)?;
+    // One file for each directory, so that nobody writes what another reads.
+    let mut hasher = FxHasher::default();
+    place.directory.hash(&mut hasher);
+    let file = places.join(format!("{:016x}.json", hasher.finish()));
+    fs::write(file, serde_json::to_vec(place)?)
+}
+
+/// The clusters that are still there.
+pub(super) fn all() -> Vec<Place> {
+    places().map(|places| all_in(&places)).unwrap_or_default()
+}
+
+fn all_in(places: &Path) -> Vec<Place> {
+    let entries = fs::read_dir(places).into_iter().flatten().flatten();
+    let mut found = Vec::new();
+    for file in entries.map(|entry| entry.path()) {
+        let place = fs::read(&file)
+            .ok()
+            .and_then(|text| serde_json::from_slice::<Place>(&text).ok());
+        match place {
+            Some(place) if keep::is_kept(&place.directory) => found.push(place),
+            // Another one who looks may have been faster.
+            _ => drop(fs::remove_file(&file)),
+        }
+    }
+    found
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_directory_is_remembered_as_long_as_it_holds_a_cluster() {
+        let places = tempfile::tempdir().expect("a directory");
+        let kept = tempfile::tempdir().expect("a directory");
+        let place = Place {
+            name: "shop".to_owned(),
+            directory: kept.path().to_owned(),
+        };
+        let database = kept.path().join("state.redb");
+        fs::write(&database, "x").expect("writable");
+        // A start after a start changes nothing.
+        for _ in 0..2 {
+            try_remember(places.path(), &place).expect("it can be written");
+        }
+        assert_eq!(all_in(places.path()), [place]);
+        fs::write(places.path().join("other.json"), "no JSON").expect("writable");
+        fs::remove_file(&database).expect("it is there");
+        assert_eq!(all_in(places.path()), []);
+        let left = fs::read_dir(places.path()).expect("readable").count();
+        assert_eq!(left, 0);
+    }
+}
