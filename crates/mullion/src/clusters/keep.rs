@@ -18,6 +18,7 @@ const CA: &str = "pki/ca.crt";
 const CA_KEY: &str = "pki/ca.key";
 const CONFIG: &str = "cluster/config";
 const FILLED: &str = "cluster/filled";
+const DEFINITIONS: &str = "cluster/definitions";
 const PORT: &str = "cluster/port";
 const CLOUD: &str = "cloud/";
 
@@ -102,6 +103,16 @@ pub(crate) fn is_filled(notes: &Notes) -> bool {
 /// Notes that everything has been made that a cluster begins with.
 pub(crate) fn set_filled(notes: &Notes) {
     notes.put(FILLED, "yes");
+}
+
+/// Which custom resource definitions of ours the cluster has: a number that changes with them.
+pub(crate) fn definitions(notes: &Notes) -> Option<u64> {
+    text(notes, DEFINITIONS)?.parse().ok()
+}
+
+/// Notes which it has now.
+pub(crate) fn set_definitions(notes: &Notes, definitions: u64) {
+    notes.put(DEFINITIONS, definitions.to_string());
 }
 
 /// The port of the last start.

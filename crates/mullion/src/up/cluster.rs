@@ -179,12 +179,19 @@ impl Cluster {
         };
         // What was there at the first start may have been changed or deleted since.
         let orders = match self.resumed {
-            true => Vec::new(),
+            true => {
+                // The definitions alone belong to the program: another version of it may read and write other fields.
+                if keep::definitions(notes) != Some(setup::definitions()) {
+                    setup::renew_definitions(client).await?;
+                }
+                Vec::new()
+            }
             false => {
                 setup::fill(client, &wanted).await?;
                 orders
             }
         };
+        keep::set_definitions(notes, setup::definitions());
         for order in orders {
             let group = order.tags.get(labels::EKSCTL_NODEGROUP).cloned();
             ec2.provide(order).map_err(|error| {

@@ -2,15 +2,17 @@
 //!
 //! Everything goes through the Kubernetes API, as a user's manifests do.
 
-use std::time::Duration;
+use std::{hash::Hasher, time::Duration};
 
+use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use kube::{
     Api, Client,
-    api::{DynamicObject, PostParams},
+    api::{DynamicObject, Patch, PatchParams, PostParams},
     core::GroupVersionKind,
     discovery::{self, Scope},
 };
 use mullion_api::crds;
+use rustc_hash::FxHasher;
 use serde_json::json;
 
 use crate::failure::Failure;
@@ -30,7 +32,7 @@ pub(super) struct Wanted {
 pub(super) async fn fill(client: &Client, wanted: &Wanted) -> Result<(), Failure> {
     for definition in crds::crds() {
         let name = definition.metadata.name.clone().unwrap_or_default();
-        let api: Api<k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition> = Api::all(client.clone());
+        let api: Api<CustomResourceDefinition> = Api::all(client.clone());
         unless_there(api.create(&PostParams::default(), &definition).await)
             .map_err(|error| failed(&format!("CustomResourceDefinition {name}"), &error))?;
         let established = kube::runtime::wait::await_condition(
@@ -65,6 +67,38 @@ pub(super) async fn fill(client: &Client, wanted: &Wanted) -> Result<(), Failure
     }
     if wanted.pools {
         create_all(client, include_str!("default-pools.yaml")).await?;
+    }
+    Ok(())
+}
+
+/// A number that changes with the definitions of this program.
+pub(super) fn definitions() -> u64 {
+    let mut hasher = FxHasher::default();
+    for definition in crds::crds() {
+        let text = serde_json::to_vec(&definition.spec).expect("a definition is JSON");
+        hasher.write(&text);
+    }
+    hasher.finish()
+}
+
+/// Gives the definitions of a cluster that another version of this program has made the schemas of this one. What the user has deleted
+/// stays away, and labels and annotations stay theirs.
+pub(super) async fn renew_definitions(client: &Client) -> Result<(), Failure> {
+    let api: Api<CustomResourceDefinition> = Api::all(client.clone());
+    for definition in crds::crds() {
+        let name = definition.metadata.name.clone().unwrap_or_default();
+        let failed = |error: &kube::Error| {
+            Failure::run(format!(
+                "CustomResourceDefinition {name} cannot be brought up to date: {error}"
+            ))
+            .hint("start anew with `mullion up --fresh`, or use the version of mullion that made the cluster")
+        };
+        let patch = Patch::Merge(json!({"spec": definition.spec}));
+        match api.patch(&name, &PatchParams::default(), &patch).await {
+            Ok(_) => tracing::info!("CustomResourceDefinition {name} is up to date"),
+            Err(kube::Error::Api(status)) if status.is_not_found() => {}
+            Err(error) => return Err(failed(&error)),
+        }
     }
     Ok(())
 }
@@ -113,4 +147,52 @@ fn unless_there<T>(created: Result<T, kube::Error>) -> Result<(), kube::Error> {
 
 fn failed(what: &str, error: &kube::Error) -> Failure {
     Failure::run(format!("{what} cannot be created: {error}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use mullion_apiserver::{ApiServer, Config, admission::User};
+
+    use super::*;
+
+    #[tokio::test]
+    async fn definitions_of_another_version_become_those_of_this_one_and_deleted_ones_stay_away() {
+        let server = ApiServer::new(Config::default());
+        let user = User {
+            name: "system:mullion".into(),
+            groups: vec!["system:masters".into()],
+            ..User::default()
+        };
+        let client = Client::new(server.router_as(user), "default");
+        let api: Api<CustomResourceDefinition> = Api::all(client.clone());
+        let mut ours = crds::crds();
+        let deleted = ours.pop().expect("there are several");
+        for definition in &ours {
+            let mut older = definition.clone();
+            let labels = &mut older.metadata.labels;
+            labels
+                .get_or_insert_default()
+                .insert("mine".into(), "yes".into());
+            for version in &mut older.spec.versions {
+                version.additional_printer_columns = None;
+            }
+            let created = api.create(&PostParams::default(), &older).await;
+            created.expect("it can be created");
+        }
+        renew_definitions(&client).await.expect("they are renewed");
+        for definition in ours {
+            let name = definition.metadata.name.clone().expect("it has a name");
+            let now = api.get(&name).await.expect("it is there");
+            let columns = |definition: &CustomResourceDefinition| {
+                let versions = definition.spec.versions.iter();
+                versions
+                    .map(|version| version.additional_printer_columns.clone())
+                    .collect::<Vec<_>>()
+            };
+            assert_eq!(columns(&now), columns(&definition), "{name}");
+            assert_eq!(now.metadata.labels.expect("kept")["mine"], "yes");
+        }
+        let name = deleted.metadata.name.expect("it has a name");
+        assert!(api.get_opt(&name).await.expect("an answer").is_none());
+    }
 }
