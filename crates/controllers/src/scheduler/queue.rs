@@ -101,7 +101,8 @@ pub struct SchedulingQueue {
     active: BTreeMap<Order, Arc<str>>,
     backing_off: BTreeSet<(Timestamp, Order, Arc<str>)>,
     erring: BTreeSet<(Timestamp, Order, Arc<str>)>,
-    /// The unschedulable pods by who refused them.
+    /// The unschedulable pods by who refused them. Those that others are evicted for are not among them: no event concerns
+    /// them, and while thousands of pods make room there are many of both.
     waiting: FxHashMap<Plugins, FxHashSet<Arc<str>>>,
     /// Pods that were handed out and not given back, with what became known of them since.
     out: FxHashMap<Arc<str>, Option<Arc<Pod>>>,
@@ -231,8 +232,9 @@ impl SchedulingQueue {
 
     /// All pods but the last are evicted for a pod, and that one is about to be: its end wakes it as any event does.
     pub fn evicted(&mut self, uid: &str) {
-        if let Some((entry, _)) = self.entries.get_mut(uid) {
+        if let Some((mut entry, place)) = self.take(uid) {
             entry.evicting = false;
+            self.put(entry, place);
         }
     }
 
@@ -274,7 +276,7 @@ impl SchedulingQueue {
                 self.entries.get(*key).is_some_and(|(entry, _)| {
                     let helps =
                         |event: &&Event| wake::wakes(&entry.pod, *rejectors, &entry.wishes, event);
-                    !entry.evicting && of_interest.iter().any(helps)
+                    of_interest.iter().any(helps)
                 })
             };
             helped.extend(keys.iter().filter(is_helped).cloned());
@@ -309,9 +311,7 @@ impl SchedulingQueue {
     pub fn flush_stale(&mut self, now: Timestamp) {
         let is_stale = |key: &&Arc<str>| {
             let entry = self.entries.get(*key);
-            entry.is_some_and(|(entry, _)| {
-                !entry.evicting && now.duration_since(entry.since) > STALE
-            })
+            entry.is_some_and(|(entry, _)| now.duration_since(entry.since) > STALE)
         };
         let waiting = self.waiting.values().flatten();
         let stale: Vec<_> = waiting.filter(is_stale).cloned().collect();
@@ -359,11 +359,11 @@ impl SchedulingQueue {
             Place::Erring(until) => {
                 self.erring.insert((until, entry.order(), Arc::clone(&key)));
             }
-            Place::Unschedulable => {
+            Place::Unschedulable if !entry.evicting => {
                 let alike = self.waiting.entry(entry.rejectors).or_default();
                 alike.insert(Arc::clone(&key));
             }
-            Place::Gated => {}
+            Place::Unschedulable | Place::Gated => {}
         }
         self.entries.insert(key, (entry, place));
     }

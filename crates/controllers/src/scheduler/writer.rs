@@ -10,7 +10,7 @@ use k8s_openapi::{
     apimachinery::pkg::apis::meta::v1::Time,
 };
 use kube::{
-    Api, Client, Error, Resource, ResourceExt,
+    Client, Error, Resource, ResourceExt,
     api::{DeleteParams, Patch, PatchParams, PostParams, Preconditions},
     core::Request,
 };
@@ -326,10 +326,6 @@ impl Writer {
 
     /// Evicts a pod. False: there was nothing to evict.
     async fn evict(&self, preemptor: &Pod, victim: &Victim) -> bool {
-        let pods: Api<Pod> = Api::namespaced(
-            self.client.clone(),
-            &victim.pod.namespace().unwrap_or_default(),
-        );
         let condition = PodCondition {
             type_: "DisruptionTarget".to_owned(),
             status: "True".to_owned(),
@@ -359,7 +355,7 @@ impl Writer {
         let evicted = loop {
             let marked = patch_status(&self.client, &collection, &name, &patch).await;
             let deleted = match marked {
-                Ok(()) => pods.delete(&name, &params).await.map(drop),
+                Ok(()) => delete(&self.client, &collection, &name, &params).await,
                 Err(error) => Err(error),
             };
             match settled(deleted) {
@@ -424,6 +420,19 @@ async fn patch_status(
 ) -> Result<(), Error> {
     let (request, params) = (Request::new(collection), PatchParams::default());
     let request = request.patch_subresource("status", name, &params, &Patch::Strategic(patch));
+    client
+        .request_text(request.map_err(Error::BuildRequest)?)
+        .await
+        .map(drop)
+}
+
+async fn delete(
+    client: &Client,
+    collection: &str,
+    name: &str,
+    params: &DeleteParams,
+) -> Result<(), Error> {
+    let request = Request::new(collection).delete(name, params);
     client
         .request_text(request.map_err(Error::BuildRequest)?)
         .await
