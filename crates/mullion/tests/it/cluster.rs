@@ -100,6 +100,11 @@ impl Cluster {
         self.dir.path().join("kubeconfig")
     }
 
+    /// A folder of the cluster's, where clients may keep what they remember.
+    pub(crate) fn home(&self) -> &Path {
+        self.dir.path()
+    }
+
     /// Sends an interrupt and returns the exit code.
     #[cfg(unix)]
     pub(crate) fn interrupt(mut self) -> Option<i32> {

@@ -1,8 +1,12 @@
-//! The commands people type, with every kubectl at hand: the one on PATH and its siblings named kubectl.1.NN where it links to.
+//! The commands people type, with every kubectl at hand: the one on PATH, its siblings named kubectl.1.NN where it links to, and those
+//! that `tests/clients/install` brings.
 
 use std::path::PathBuf;
 
-use crate::cluster::{Cluster, require_kubectl, text};
+use crate::{
+    clients,
+    cluster::{Cluster, require_kubectl, text},
+};
 
 /// The kubectls at hand, the one on PATH first.
 fn kubectls() -> Vec<String> {
@@ -25,6 +29,8 @@ fn kubectls() -> Vec<String> {
             .map(|entry| entry.path().display().to_string())
             .filter(|path| path.contains("/kubectl.1.")),
     );
+    let installed = clients::kubectls().into_iter();
+    found.extend(installed.map(|path| path.display().to_string()));
     found.sort();
     let mut versions = Vec::new();
     found.retain(|program| {

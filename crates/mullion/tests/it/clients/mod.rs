@@ -1,0 +1,115 @@
+//! Clients other than kubectl, as their users run them: helm, the Python and Node.js libraries, and kube-rs.
+//!
+//! `tests/clients` holds their scripts and charts, and `install`, which has their versions and puts them below the target directory.
+
+mod helm;
+mod kube_rs;
+mod scripts;
+
+use std::{
+    io::Read,
+    path::{Path, PathBuf},
+    process::{Command, Output, Stdio},
+    sync::OnceLock,
+    thread,
+    time::{Duration, Instant},
+};
+
+use crate::cluster::{Cluster, text};
+
+/// Where the scripts and charts are.
+pub(super) fn sources() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/clients")
+}
+
+/// Where the clients are; installs those that are missing. Fails with the installer's sentence where one cannot be had.
+pub(super) fn installed() -> &'static Path {
+    static INSTALLED: OnceLock<Result<PathBuf, String>> = OnceLock::new();
+    let installed = INSTALLED.get_or_init(|| {
+        let target = Path::new(env!("CARGO_TARGET_TMPDIR"))
+            .parent()
+            .expect("it is a folder of the target directory");
+        let clients = target.join("clients");
+        let output = Command::new("python3")
+            .arg(sources().join("install"))
+            .arg(&clients)
+            .output()
+            .map_err(|error| format!("the clients under test are installed with python3, which cannot be run ({error}): put Python 3.10 or later on PATH"))?;
+        if output.status.success() {
+            Ok(clients)
+        } else {
+            Err(text(&output.stdout) + &text(&output.stderr))
+        }
+    });
+    match installed {
+        Ok(clients) => clients,
+        Err(sentence) => panic!("{sentence}"),
+    }
+}
+
+/// The kubectls among the clients.
+pub(crate) fn kubectls() -> Vec<PathBuf> {
+    let folder = installed().join("bin");
+    let programs = folder.read_dir().expect("the installer made it");
+    let mut found: Vec<_> = programs
+        .map(|entry| entry.expect("the folder can be read").path())
+        .filter(|path| path.to_string_lossy().contains("/kubectl-"))
+        .collect();
+    found.sort();
+    found
+}
+
+/// Runs a client against a cluster; fails the test, with all that was said, when the client fails or has not ended within `patience`.
+pub(super) fn drive(cluster: &Cluster, patience: Duration, command: &mut Command) -> String {
+    let shown = format!("{command:?}");
+    let output = ended(cluster, patience, command);
+    assert!(
+        output.status.success(),
+        "{shown}: {}\n{}{}\n--- the cluster's log\n{}",
+        output.status,
+        text(&output.stdout),
+        text(&output.stderr),
+        cluster.stderr()
+    );
+    text(&output.stdout)
+}
+
+/// What a client said until it ended, by itself or because it took longer than `patience`.
+pub(super) fn ended(cluster: &Cluster, patience: Duration, command: &mut Command) -> Output {
+    let mut child = command
+        .env("KUBECONFIG", cluster.kubeconfig())
+        .env("HOME", cluster.home())
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap_or_else(|error| panic!("{command:?} cannot be run: {error}"));
+    let stdout = read_all(child.stdout.take().expect("stdout is piped"));
+    let stderr = read_all(child.stderr.take().expect("stderr is piped"));
+    let deadline = Instant::now() + patience;
+    let status = loop {
+        if let Some(status) = child.try_wait().expect("a child can be waited for") {
+            break status;
+        }
+        if Instant::now() > deadline {
+            // It may end at this very moment.
+            let _ = child.kill();
+            break child.wait().expect("a child can be waited for");
+        }
+        thread::sleep(Duration::from_millis(20));
+    };
+    Output {
+        status,
+        stdout: stdout.join().expect("reading does not panic"),
+        stderr: stderr.join().expect("reading does not panic"),
+    }
+}
+
+fn read_all(mut from: impl Read + Send + 'static) -> thread::JoinHandle<Vec<u8>> {
+    thread::spawn(move || {
+        let mut all = Vec::new();
+        // What was said before an error is what there is.
+        let _ = from.read_to_end(&mut all);
+        all
+    })
+}
