@@ -17,6 +17,7 @@ pub(crate) mod negotiate;
 pub(crate) mod openapi;
 pub(crate) mod patch;
 pub(crate) mod path;
+mod pretty;
 mod probes;
 pub(crate) mod query;
 pub(crate) mod reply;
@@ -58,9 +59,13 @@ async fn serve(State(server): State<Arc<ApiServer>>, request: Request<Body>) -> 
     let (parts, body) = request.into_parts();
     let head_only = parts.method == Method::HEAD;
     let takes_gzip = reply::takes_gzip(&parts.headers);
-    let response = to_its_end(server, parts, body)
+    let for_eyes = pretty::wanted(&parts.headers, &parts.uri);
+    let mut response = to_its_end(server, parts, body)
         .await
         .unwrap_or_else(|status| reply::refusal(&status));
+    if for_eyes {
+        response = pretty::indented(response).await;
+    }
     if head_only {
         let (parts, _) = response.into_parts();
         return Response::from_parts(parts, Body::empty());
