@@ -8,6 +8,7 @@ mod durable;
 mod forms;
 mod identity;
 mod kinds;
+mod kube_rs;
 mod limits;
 mod pods;
 mod semantics;
