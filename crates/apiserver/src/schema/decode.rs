@@ -15,9 +15,12 @@ use crate::{quantity::QuantityError, status::Status};
 
 mod base64;
 mod custom;
+mod depth;
 mod syntax;
 mod untyped;
 mod walk;
+
+pub(in crate::schema) use depth::check as check_depth;
 
 /// More problems than this are not collected.
 const MAX_PROBLEMS: usize = 100;
@@ -94,6 +97,9 @@ pub enum DecodeError {
     /// A time that is none.
     #[error("{0}")]
     Time(String),
+    /// A value that could not be read again if it were stored.
+    #[error("the value is nested more than {} levels deep", depth::LIMIT)]
+    Depth,
 }
 
 impl DecodeError {
@@ -117,6 +123,7 @@ pub fn cannot_be_handled(kind: &str, version: &str, why: &impl fmt::Display) -> 
 pub fn json(kind: &Type, body: &[u8]) -> Result<Decoded, DecodeError> {
     if kind.is_custom() {
         let (value, duplicates) = untyped_json(body)?;
+        depth::check(&value)?;
         return custom::decode(kind, value, duplicates);
     }
     let mut deserializer = serde_json::Deserializer::from_slice(body);
@@ -126,7 +133,10 @@ pub fn json(kind: &Type, body: &[u8]) -> Result<Decoded, DecodeError> {
         .deserialize(&mut deserializer)
         .and_then(|value| deserializer.end().map(|()| value));
     match read {
-        Ok(value) => walker.finish(value),
+        Ok(value) => {
+            depth::check(&value)?;
+            walker.finish(value)
+        }
         Err(error) => Err(walker.failed().unwrap_or_else(|| json_error(body, &error))),
     }
 }
@@ -187,7 +197,10 @@ pub fn untyped_yaml(body: &[u8]) -> Result<(Value, Vec<Problem>), DecodeError> {
         serde_saphyr::from_slice_with_options::<Value>(body, options)
     };
     match read(DuplicateKeyPolicy::Error) {
-        Ok(value) => Ok((value, Vec::new())),
+        Ok(value) => {
+            depth::check(&value)?;
+            Ok((value, Vec::new()))
+        }
         Err(error) => {
             let problem = match error.without_snippet() {
                 Error::DuplicateMappingKey { key, location } => {
@@ -204,6 +217,7 @@ pub fn untyped_yaml(body: &[u8]) -> Result<(Value, Vec<Problem>), DecodeError> {
             let value = value.map_err(|error| {
                 DecodeError::Yaml(format!("error converting YAML to JSON: yaml: {error}"))
             })?;
+            depth::check(&value)?;
             Ok((value, vec![problem]))
         }
     }
@@ -225,6 +239,7 @@ pub(crate) fn prune(kind: &Type, value: &mut Value) {
 /// # Errors
 /// A value does not fit its type.
 pub fn value(kind: &Type, tree: Value) -> Result<Decoded, DecodeError> {
+    depth::check(&tree)?;
     if kind.is_custom() {
         return custom::decode(kind, tree, Vec::new());
     }

@@ -42,7 +42,16 @@ pub enum ProtoError {
     /// Raw JSON inside the message is no JSON.
     #[error("proto: embedded JSON: {0}")]
     Json(String),
+    /// Messages in messages, deeper than any object.
+    #[error("proto: messages are nested more than {MAX_DEPTH} levels deep")]
+    Nested,
+    /// An object that could not be read again if it were stored.
+    #[error("proto: {0}")]
+    Depth(#[from] super::decode::DecodeError),
 }
+
+/// So deep may messages be in each other.
+const MAX_DEPTH: u32 = 100;
 
 /// The `runtime.Unknown` around an object.
 #[derive(Clone, Debug, PartialEq)]
@@ -105,7 +114,9 @@ impl<'a> Envelope<'a> {
 /// # Errors
 /// The bytes are no message of that type.
 pub fn decode_message(kind: &Type, message: &[u8]) -> Result<Value, ProtoError> {
-    read::message(kind, message)
+    let value = read::message(kind, message, MAX_DEPTH)?;
+    super::decode::check_depth(&value)?;
+    Ok(value)
 }
 
 /// Reads a whole body: envelope, message, apiVersion and kind.

@@ -3,9 +3,16 @@
 //! Only asked once `serde_json` has refused a body, to give the refusal upstream's words: the scanner names the first byte that
 //! cannot follow and what it was looking for there.
 
+/// Go's scanner goes ten thousand levels down; `serde_json`, which has the first look, 127.
+const MAX_LEVELS: usize = 127;
+
 /// Go's complaint; `None` when the text is JSON after all.
 pub(super) fn complaint(body: &[u8]) -> Option<String> {
-    let mut scanner = Scanner { body, at: 0 };
+    let mut scanner = Scanner {
+        body,
+        at: 0,
+        levels: MAX_LEVELS,
+    };
     match scanner.document() {
         Ok(()) => None,
         Err(None) => Some("unexpected end of JSON input".to_owned()),
@@ -22,6 +29,8 @@ type Scan = Result<(), Option<&'static str>>;
 struct Scanner<'a> {
     body: &'a [u8],
     at: usize,
+    /// How much deeper the value may go.
+    levels: usize,
 }
 
 impl Scanner<'_> {
@@ -52,8 +61,8 @@ impl Scanner<'_> {
     fn value(&mut self) -> Scan {
         self.space();
         match self.peek()? {
-            b'{' => self.object(),
-            b'[' => self.array(),
+            b'{' => self.nested(Self::object),
+            b'[' => self.nested(Self::array),
             b'"' => self.string(),
             b't' => self.literal(
                 b"true",
@@ -85,6 +94,16 @@ impl Scanner<'_> {
             b'-' | b'0'..=b'9' => self.number(),
             _ => Err(Some("looking for beginning of value")),
         }
+    }
+
+    fn nested(&mut self, scan: fn(&mut Self) -> Scan) -> Scan {
+        self.levels = self
+            .levels
+            .checked_sub(1)
+            .ok_or(Some("exceeded max depth"))?;
+        scan(self)?;
+        self.levels += 1;
+        Ok(())
     }
 
     fn object(&mut self) -> Scan {

@@ -7,10 +7,15 @@ use serde::Deserialize;
 use serde_json::{Map, Value};
 
 use super::inapplicable;
-use crate::status::Status;
+use crate::{schema::decode::check_depth, status::Status};
 
 /// More operations than this are refused.
 const MAX_OPERATIONS: usize = 10_000;
+/// Copies may add so many bytes of JSON to a document (kube-apiserver: JSONPatchMaxCopyBytes); doubling something thirty times would
+/// otherwise fill any memory.
+const MAX_COPIED_BYTES: usize = 3 * 1024 * 1024;
+/// A path may have so many segments.
+const MAX_SEGMENTS: usize = 128;
 
 #[derive(Deserialize)]
 struct Operation {
@@ -31,9 +36,12 @@ struct Operation {
 pub fn apply(original: &Value, patch: &Value) -> Result<Value, Status> {
     let operations = operations(patch)?;
     let mut document = original.clone();
+    let mut copied = 0;
     for operation in &operations {
-        run(&mut document, operation).ok_or_else(inapplicable)?;
+        run(&mut document, operation, &mut copied).ok_or_else(inapplicable)?;
     }
+    // Moving things into each other goes deeper than any body.
+    check_depth(&document).map_err(|_| inapplicable())?;
     Ok(document)
 }
 
@@ -41,9 +49,10 @@ pub fn apply(original: &Value, patch: &Value) -> Result<Value, Status> {
 pub fn failure(original: &Value, patch: &Value) -> Option<String> {
     let operations = operations(patch).ok()?;
     let mut document = original.clone();
+    let mut copied = 0;
     let failing = operations
         .iter()
-        .find(|operation| run(&mut document, operation).is_none())?;
+        .find(|operation| run(&mut document, operation, &mut copied).is_none())?;
     Some(match failing.op.as_str() {
         op @ ("add" | "remove" | "replace" | "move" | "copy") => format!(
             "jsonpatch {op} operation does not apply: doc is missing path: {}: missing value",
@@ -93,7 +102,7 @@ fn operations(patch: &Value) -> Result<Vec<Operation>, Status> {
         return Err(Status::new(
             413,
             "RequestEntityTooLarge",
-            format!("Request entity is too large: {limit}"),
+            format!("Request entity too large: {limit}"),
         ));
     }
     items
@@ -102,7 +111,8 @@ fn operations(patch: &Value) -> Result<Vec<Operation>, Status> {
         .collect()
 }
 
-fn run(document: &mut Value, operation: &Operation) -> Option<()> {
+/// `copied` counts the bytes that copies have added.
+fn run(document: &mut Value, operation: &Operation, copied: &mut usize) -> Option<()> {
     let path = pointer(&operation.path)?;
     match operation.op.as_str() {
         "add" => add(document, &path, operation.value.clone()),
@@ -113,23 +123,48 @@ fn run(document: &mut Value, operation: &Operation) -> Option<()> {
             add(document, &path, value)
         }
         "copy" => {
-            let value = find_mut(document, &pointer(&operation.from)?)?.clone();
+            let value = find_mut(document, &pointer(&operation.from)?)?;
+            *copied += json_size(value);
+            if *copied > MAX_COPIED_BYTES {
+                return None;
+            }
+            let value = value.clone();
             add(document, &path, value)
         }
         "test" => {
-            let found = find_mut(document, &path).map_or(Value::Null, |value| value.clone());
-            (found == operation.value).then_some(())
+            let found = find_mut(document, &path).map_or(&Value::Null, |value| value);
+            (*found == operation.value).then_some(())
         }
         _ => None,
     }
 }
 
-/// The decoded segments of a JSON pointer. What stands before its first slash is passed over; `None` when text has no slash at all.
+/// About how many bytes a value is as JSON.
+fn json_size(value: &Value) -> usize {
+    match value {
+        Value::Null | Value::Bool(_) => 4,
+        Value::Number(_) => 8,
+        Value::String(text) => text.len() + 2,
+        Value::Array(items) => items.iter().map(|item| json_size(item) + 1).sum::<usize>() + 2,
+        Value::Object(fields) => {
+            let fields = fields.iter();
+            fields
+                .map(|(name, value)| name.len() + json_size(value) + 4)
+                .sum::<usize>()
+                + 2
+        }
+    }
+}
+
+/// The decoded segments of a JSON pointer; `None` for one that goes deeper than any object. What stands before its first slash is passed over; `None` when text has no slash at all.
 fn pointer(text: &str) -> Option<Vec<String>> {
     if text.is_empty() {
         return Some(Vec::new());
     }
     let (_, rest) = text.split_once('/')?;
+    if rest.bytes().filter(|byte| *byte == b'/').count() >= MAX_SEGMENTS {
+        return None;
+    }
     Some(
         rest.split('/')
             .map(|segment| segment.replace("~1", "/").replace("~0", "~"))
@@ -255,6 +290,14 @@ mod tests {
                 "{patch}"
             );
         }
+    }
+
+    #[test]
+    fn what_is_copied_again_and_again_is_refused_before_it_fills_the_memory() {
+        let double = json!({"op": "copy", "from": "", "path": "/a"});
+        let patch = |times: usize| Value::Array(vec![double.clone(); times]);
+        assert!(patched(json!({"b": "c"}), patch(3)).is_some());
+        assert_eq!(patched(json!({"b": "c".repeat(100)}), patch(9000)), None);
     }
 
     #[test]

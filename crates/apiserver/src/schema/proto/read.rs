@@ -12,8 +12,15 @@ use crate::{
     schema::{Arena, Field, Node, Scalar, Struct, Type, TypeId, time, zero},
 };
 
-pub(super) fn message(kind: &Type, message: &[u8]) -> Result<Value, ProtoError> {
-    value(kind.arena(), kind.id(), "", wire::Field::Bytes(message))
+/// `levels`: how many messages may be in each other.
+pub(super) fn message(kind: &Type, message: &[u8], levels: u32) -> Result<Value, ProtoError> {
+    value(
+        kind.arena(),
+        kind.id(),
+        "",
+        wire::Field::Bytes(message),
+        levels,
+    )
 }
 
 fn value(
@@ -21,11 +28,14 @@ fn value(
     id: TypeId,
     name: &str,
     field: wire::Field<'_>,
+    levels: u32,
 ) -> Result<Value, ProtoError> {
+    let levels = levels.checked_sub(1).ok_or(ProtoError::Nested)?;
     match arena.node(id) {
         Node::Struct(fields) => {
             let mut map = Map::new();
-            struct_fields(arena, fields, &mut Vec::new(), field.bytes(name)?, &mut map)?;
+            let message = field.bytes(name)?;
+            struct_fields(arena, fields, &mut Vec::new(), message, &mut map, levels)?;
             zero::complete(arena, fields, &mut map, zero::Form::Stored);
             Ok(Value::Object(map))
         }
@@ -33,12 +43,12 @@ fn value(
             let mut items = Vec::new();
             let mut reader = Reader::new(field.bytes(name)?);
             while let Some((_, item)) = reader.field()? {
-                items.push(value(arena, list.item, name, item)?);
+                items.push(value(arena, list.item, name, item, levels)?);
             }
             Ok(Value::Array(items))
         }
         Node::Map { .. } => Err(field.wrong(name)),
-        Node::Scalar(kind) => scalar(*kind, name, field),
+        Node::Scalar(kind) => scalar(*kind, name, field, levels),
     }
 }
 
@@ -50,6 +60,7 @@ fn struct_fields(
     prefix: &mut Vec<u32>,
     message: &[u8],
     map: &mut Map<String, Value>,
+    levels: u32,
 ) -> Result<(), ProtoError> {
     let mut reader = Reader::new(message);
     while let Some((tag, wire)) = reader.field()? {
@@ -59,8 +70,13 @@ fn struct_fields(
             .iter()
             .find(|field| field.tags.starts_with(prefix))
         {
-            Some(field) if field.tags.len() == prefix.len() => set_field(arena, field, wire, map)?,
-            Some(field) => struct_fields(arena, fields, prefix, wire.bytes(&field.name)?, map)?,
+            Some(field) if field.tags.len() == prefix.len() => {
+                set_field(arena, field, wire, map, levels)?;
+            }
+            Some(field) => {
+                let message = wire.bytes(&field.name)?;
+                struct_fields(arena, fields, prefix, message, map, levels)?;
+            }
             None => {}
         }
         prefix.pop();
@@ -73,6 +89,7 @@ fn set_field(
     field: &Field,
     wire: wire::Field<'_>,
     map: &mut Map<String, Value>,
+    levels: u32,
 ) -> Result<(), ProtoError> {
     match arena.node(field.id) {
         Node::List(list) => {
@@ -89,10 +106,11 @@ fn set_field(
                         list.item,
                         &field.name,
                         wire::Field::Varint(reader.varint()?),
+                        levels,
                     )?);
                 }
             } else {
-                items.push(value(arena, list.item, &field.name, wire)?);
+                items.push(value(arena, list.item, &field.name, wire, levels)?);
             }
             let present = map
                 .entry(field.name.to_string())
@@ -108,7 +126,7 @@ fn set_field(
             while let Some((tag, part)) = entry.field()? {
                 match tag {
                     1 => key = part.text(&field.name)?,
-                    2 => read = Some(value(arena, *item, &field.name, part)?),
+                    2 => read = Some(value(arena, *item, &field.name, part, levels)?),
                     _ => {}
                 }
             }
@@ -121,14 +139,19 @@ fn set_field(
             entries.insert(key, read.unwrap_or_else(|| zero::zero(arena, *item)));
         }
         _ => {
-            let read = value(arena, field.id, &field.name, wire)?;
+            let read = value(arena, field.id, &field.name, wire, levels)?;
             map.insert(field.name.to_string(), read);
         }
     }
     Ok(())
 }
 
-fn scalar(kind: Scalar, name: &str, field: wire::Field<'_>) -> Result<Value, ProtoError> {
+fn scalar(
+    kind: Scalar,
+    name: &str,
+    field: wire::Field<'_>,
+    levels: u32,
+) -> Result<Value, ProtoError> {
     Ok(match kind {
         Scalar::String => field.text(name)?.into(),
         Scalar::Bool => (field.number(name)? != 0).into(),
@@ -184,19 +207,21 @@ fn scalar(kind: Scalar, name: &str, field: wire::Field<'_>) -> Result<Value, Pro
             }
         }
         Scalar::SchemaOrBool => match inner(field.bytes(name)?, 2)? {
-            Some(schema) => json_schema(schema.bytes(name)?)?,
+            Some(schema) => json_schema(schema.bytes(name)?, levels)?,
             None => (number(field.bytes(name)?, 1, name)? != 0).into(),
         },
         Scalar::SchemaOrArray | Scalar::SchemaOrStrings => {
             let message = field.bytes(name)?;
             if let Some(schema) = inner(message, 1)? {
-                return json_schema(schema.bytes(name)?);
+                return json_schema(schema.bytes(name)?, levels);
             }
             let mut items = Vec::new();
             let mut reader = Reader::new(message);
             while let Some((tag, item)) = reader.field()? {
                 match (tag, kind) {
-                    (2, Scalar::SchemaOrArray) => items.push(json_schema(item.bytes(name)?)?),
+                    (2, Scalar::SchemaOrArray) => {
+                        items.push(json_schema(item.bytes(name)?, levels)?)
+                    }
                     (2, _) => items.push(item.text(name)?.into()),
                     _ => {}
                 }
@@ -206,9 +231,9 @@ fn scalar(kind: Scalar, name: &str, field: wire::Field<'_>) -> Result<Value, Pro
     })
 }
 
-fn json_schema(bytes: &[u8]) -> Result<Value, ProtoError> {
+fn json_schema(bytes: &[u8], levels: u32) -> Result<Value, ProtoError> {
     let kind = Type::builtin(super::write::JSON_SCHEMA).expect("the table has JSONSchemaProps");
-    message(&kind, bytes)
+    message(&kind, bytes, levels)
 }
 
 /// The last field of that tag in a small message.

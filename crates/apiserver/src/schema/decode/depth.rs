@@ -1,0 +1,39 @@
+//! How deep values may be nested.
+//!
+//! What is stored must be readable again: by this server, by controllers that find it in a list, and together with the field sets of its
+//! managers, which are deeper than the fields. `serde_json` reads 127 levels; Go's decoder stops at 10,000.
+
+use serde_json::Value;
+
+use super::DecodeError;
+
+/// So many levels of objects and lists are taken.
+pub(super) const LIMIT: usize = 100;
+
+/// Refuses what is nested deeper.
+pub(in crate::schema) fn check(value: &Value) -> Result<(), DecodeError> {
+    match fits(value, LIMIT) {
+        true => Ok(()),
+        false => Err(DecodeError::Depth),
+    }
+}
+
+fn fits(value: &Value, levels: usize) -> bool {
+    match value {
+        Value::Array(items) => levels > 0 && items.iter().all(|item| fits(item, levels - 1)),
+        Value::Object(fields) => levels > 0 && fields.values().all(|field| fits(field, levels - 1)),
+        _ => true,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_value_fits_up_to_the_limit() {
+        let nested = |levels| (0..levels).fold(Value::Null, |inner, _| Value::Array(vec![inner]));
+        assert_eq!(check(&nested(LIMIT)), Ok(()));
+        assert_eq!(check(&nested(LIMIT + 1)), Err(DecodeError::Depth));
+    }
+}
