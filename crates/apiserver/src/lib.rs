@@ -42,6 +42,7 @@ mod crd;
 pub mod field;
 pub mod http;
 pub mod kinds;
+mod limits;
 mod listen;
 mod openapi;
 pub mod quantity;
@@ -56,6 +57,7 @@ pub use auth::{
     key::{SigningKey, SigningKeyError},
     token_file::{StaticTokens, TokenFileError},
 };
+pub use limits::Limits;
 pub use listen::{Tls, TlsError};
 pub use server::{ApiServer, Clock, Config};
 pub use store::StoreError;

@@ -33,12 +33,18 @@ use crate::{auth, http::OnNetwork, server::ApiServer};
 const LAST_REQUESTS: Duration = Duration::from_millis(300);
 /// How many requests, watches included, one HTTP/2 connection may carry.
 const STREAMS_PER_CONNECTION: u32 = 1000;
+/// How many bytes of headers, the path included, a request over HTTP/2 may have (Go: DefaultMaxHeaderBytes). Over HTTP/1.1 it is about
+/// 400 KiB; a path has 64 KiB at most in either.
+const HEADERS: u32 = 1024 * 1024;
 /// How long a client may take for the TLS handshake.
 const HANDSHAKE: Duration = Duration::from_secs(10);
 
 /// The server's certificate and the authority its clients' certificates come from.
 #[derive(Clone)]
-pub struct Tls(Arc<ServerConfig>);
+pub struct Tls {
+    config: Arc<ServerConfig>,
+    names: Arc<[String]>,
+}
 
 /// What is wrong with certificates or keys.
 #[derive(Debug, thiserror::Error)]
@@ -78,6 +84,8 @@ impl Tls {
             roots.add(authority)?;
         }
         let chain = read("the server certificate", certificates)?;
+        let names = chain.first().map(|leaf| auth::names_of(leaf));
+        let names = names.unwrap_or_default().into();
         let key = PrivateKeyDer::from_pem_slice(key).map_err(|source| TlsError::Pem {
             what: "the server key",
             source,
@@ -92,7 +100,10 @@ impl Tls {
             .with_client_cert_verifier(verifier)
             .with_single_cert(chain, key)?;
         config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
-        Ok(Tls(Arc::new(config)))
+        Ok(Tls {
+            config: Arc::new(config),
+            names,
+        })
     }
 }
 
@@ -107,7 +118,7 @@ impl ApiServer {
         tls: Tls,
         shutdown: impl Future<Output = ()>,
     ) -> io::Result<()> {
-        let acceptor = TlsAcceptor::from(tls.0);
+        let acceptor = TlsAcceptor::from(tls.config);
         let router = self.router();
         let (close, closing) = watch::channel(false);
         let mut connections = JoinSet::new();
@@ -117,7 +128,11 @@ impl ApiServer {
                 () = &mut shutdown => break,
                 accepted = listener.accept() => match accepted {
                     Ok((stream, peer)) => {
-                        let connection = answer(stream, acceptor.clone(), router.clone(), closing.clone());
+                        let network = OnNetwork {
+                            names: tls.names.clone(),
+                            closing: closing.clone(),
+                        };
+                        let connection = answer(stream, acceptor.clone(), router.clone(), network);
                         connections.spawn(async move {
                             if let Err(error) = connection.await {
                                 tracing::debug!(%peer, %error, "connection failed");
@@ -158,7 +173,7 @@ async fn answer(
     stream: TcpStream,
     acceptor: TlsAcceptor,
     router: Router,
-    mut closing: watch::Receiver<bool>,
+    network: OnNetwork,
 ) -> Result<(), ConnectionError> {
     stream.set_nodelay(true)?;
     let stream = tokio::time::timeout(HANDSHAKE, acceptor.accept(stream)).await??;
@@ -168,9 +183,10 @@ async fn answer(
         .peer_certificates()
         .and_then(<[_]>::first)
         .and_then(|der| auth::of_certificate(der));
+    let mut closing = network.closing.clone();
     let service = service_fn(move |request: Request<Incoming>| {
         let mut request = request.map(Body::new);
-        request.extensions_mut().insert(OnNetwork);
+        request.extensions_mut().insert(network.clone());
         if let Some(user) = &user {
             request.extensions_mut().insert(user.clone());
         }
@@ -182,6 +198,7 @@ async fn answer(
         .http2()
         .timer(TokioTimer::new())
         .max_concurrent_streams(STREAMS_PER_CONNECTION)
+        .max_header_list_size(HEADERS)
         .adaptive_window(true);
     let connection = builder.serve_connection_with_upgrades(TokioIo::new(stream), service);
     tokio::pin!(connection);

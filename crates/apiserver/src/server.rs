@@ -26,6 +26,7 @@ use crate::{
     boot, crd,
     http::{self as handlers, openapi, subresource::log::LogSource},
     kinds::{self, ServiceRange},
+    limits::{Gate, Limits},
     registry::Registry,
     store::{Key, Store, StoreError, Window},
 };
@@ -69,6 +70,8 @@ pub struct Config {
     pub signing_key: Option<SigningKey>,
     /// Who issues service accounts' tokens, as they say; also the audience of a token that names none.
     pub issuer: String,
+    /// How much is done at once for clients on the network.
+    pub limits: Limits,
 }
 
 impl Default for Config {
@@ -83,6 +86,7 @@ impl Default for Config {
             tokens: StaticTokens::default(),
             signing_key: None,
             issuer: ISSUER.to_owned(),
+            limits: Limits::default(),
         }
     }
 }
@@ -103,6 +107,7 @@ pub struct ApiServer {
     remembered: Remembered,
     audiences: Vec<String>,
     external_url: String,
+    gate: Arc<Gate>,
 }
 
 impl ApiServer {
@@ -148,6 +153,7 @@ impl ApiServer {
             plugins,
             logs: config.logs,
             openapi: openapi::Cache::default(),
+            gate: Gate::new(config.limits),
             claiming: tokio::sync::Mutex::default(),
         });
         server.registry.renew_selectable_fields();
@@ -242,6 +248,11 @@ impl ApiServer {
     /// Where clients in the cluster reach the server.
     pub(crate) fn external_url(&self) -> &str {
         &self.external_url
+    }
+
+    /// Where requests of clients on the network take turns.
+    pub(crate) fn gate(&self) -> &Arc<Gate> {
+        &self.gate
     }
 
     /// The OpenAPI documents that have been made.

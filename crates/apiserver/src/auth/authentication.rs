@@ -9,7 +9,7 @@ use http::{
     request::Parts,
 };
 use sha2::{Digest, Sha256};
-use x509_parser::prelude::{FromDer, X509Certificate, X509Name};
+use x509_parser::prelude::{FromDer, GeneralName, X509Certificate, X509Name};
 
 use super::{AUTHENTICATED, service_account};
 use crate::{admission::User, server::ApiServer, status::Status};
@@ -115,6 +115,21 @@ pub(crate) fn of_certificate(der: &[u8]) -> Option<User> {
         uid: uid(subject).unwrap_or_default(),
         extra: [(CREDENTIAL_ID.to_owned(), vec![id])].into(),
     }))
+}
+
+/// The names that a server's certificate is for.
+pub(crate) fn names_of(der: &[u8]) -> Vec<String> {
+    let Ok((_, certificate)) = X509Certificate::from_der(der) else {
+        return Vec::new();
+    };
+    let names = certificate.subject_alternative_name().ok().flatten();
+    let names = names.iter().flat_map(|names| &names.value.general_names);
+    names
+        .filter_map(|name| match name {
+            GeneralName::DNSName(name) => Some((*name).to_owned()),
+            _ => None,
+        })
+        .collect()
 }
 
 fn uid(subject: &X509Name<'_>) -> Option<String> {

@@ -15,7 +15,7 @@ pub(crate) mod rbac;
 pub(crate) mod service_account;
 pub(crate) mod token_file;
 
-pub(crate) use self::authentication::{authenticate_token, of_certificate};
+pub(crate) use self::authentication::{authenticate_token, names_of, of_certificate};
 
 use http::request::Parts;
 

@@ -10,7 +10,10 @@ use jiff::Timestamp;
 use serde_json::{Map, Value, json};
 use tokio::time::Instant;
 
-use super::{apply, delete::DeleteOptions, negotiate::Form, path::ObjectPath, query::Query};
+use super::{
+    apply, delete::DeleteOptions, negotiate::Form, path::ObjectPath, query::Query,
+    subresource::streams::Upgrade,
+};
 use crate::{
     admission::{Ctx, Operation, User},
     field::{Errors, Path},
@@ -43,6 +46,8 @@ pub(crate) struct Call {
     pub on_network: bool,
     /// When webhooks must be done with it, from when the first of them is asked.
     deadline: OnceLock<Instant>,
+    /// The connection, if it can go on with another protocol.
+    pub upgrade: Option<Upgrade>,
     warnings: Mutex<Vec<String>>,
 }
 
@@ -89,6 +94,7 @@ impl Call {
             form,
             on_network: false,
             deadline: OnceLock::new(),
+            upgrade: None,
             warnings: Mutex::default(),
         }
     }

@@ -22,6 +22,7 @@ mod probes;
 pub(crate) mod query;
 pub(crate) mod reply;
 mod selector;
+mod site;
 mod snapshot;
 pub mod subresource;
 pub(crate) mod table;
@@ -29,26 +30,35 @@ mod update;
 mod watch;
 pub(crate) mod write;
 
-use std::{borrow::Cow, sync::Arc};
+use std::{any::Any, borrow::Cow, panic::AssertUnwindSafe, sync::Arc};
 
 use axum::{Router, body::Body, extract::State};
+use futures::FutureExt;
 use http::{Method, Request, Response, request::Parts};
+use tokio::sync::watch as signal;
 
 use self::{
     call::Call,
     path::{ObjectPath, Route},
     query::Query,
+    subresource::streams::Upgrade,
     write::Part,
 };
 use crate::{
     auth::{self, oidc},
+    limits::TooMany,
     server::ApiServer,
     status::Status,
 };
 
 /// Marks requests that came over a socket.
-#[derive(Clone, Copy)]
-pub(crate) struct OnNetwork;
+#[derive(Clone)]
+pub(crate) struct OnNetwork {
+    /// The names of the server's certificate.
+    pub(crate) names: Arc<[String]>,
+    /// Becomes true when the server goes away.
+    pub(crate) closing: signal::Receiver<bool>,
+}
 
 /// The service that answers everything.
 pub(crate) fn router(server: Arc<ApiServer>) -> Router {
@@ -60,8 +70,11 @@ async fn serve(State(server): State<Arc<ApiServer>>, request: Request<Body>) -> 
     let head_only = parts.method == Method::HEAD;
     let takes_gzip = reply::takes_gzip(&parts.headers);
     let for_eyes = pretty::wanted(&parts.headers, &parts.uri);
-    let mut response = to_its_end(server, parts, body)
+    let (method, uri) = (parts.method.clone(), parts.uri.clone());
+    let answer = AssertUnwindSafe(to_its_end(server, parts, body)).catch_unwind();
+    let mut response = answer
         .await
+        .unwrap_or_else(|panic| Err(panicked(&method, uri.path(), &*panic)))
         .unwrap_or_else(|status| reply::refusal(&status));
     if for_eyes {
         response = pretty::indented(response).await;
@@ -75,6 +88,18 @@ async fn serve(State(server): State<Arc<ApiServer>>, request: Request<Body>) -> 
     } else {
         response
     }
+}
+
+/// The answer to a request on which a handler has panicked. Locks are taken over from whoever panicked while holding them.
+fn panicked(method: &Method, path: &str, panic: &(dyn Any + Send)) -> Status {
+    let text = panic.downcast_ref::<String>().map(String::as_str);
+    let text = text.or_else(|| panic.downcast_ref::<&str>().copied());
+    let why = text.unwrap_or("without a text");
+    tracing::error!(%method, path, why, "a handler has panicked");
+    let mut status = Status::internal("");
+    status.message =
+        "This request caused apiserver to panic. Look in the logs for details.".to_owned();
+    status
 }
 
 /// A write that waits for the disk goes on when its client goes away: what is done with it afterwards belongs to it.
@@ -99,6 +124,10 @@ async fn route(
     mut parts: Parts,
     body: Body,
 ) -> Result<Response<Body>, Status> {
+    let network = parts.extensions.remove::<OnNetwork>();
+    if let Some(network) = &network {
+        site::check(&parts.headers, &parts.uri, &network.names)?;
+    }
     let uri = std::mem::take(&mut parts.uri);
     // Clients escape what RBAC names may hold, colons above all.
     let path = match uri.path().contains('%') {
@@ -112,6 +141,13 @@ async fn route(
         return Ok(answer);
     }
     let user = auth::admit(&server, &mut parts, &path, uri.query())?;
+    let _turn = match (&network, &route) {
+        (None, _) | (_, Route::Object(_)) => None,
+        _ => match server.gate().turn().await {
+            Ok(turn) => Some(turn),
+            Err(TooMany) => return Ok(reply::too_many_requests()),
+        },
+    };
     let table = server.registry().table();
     match route {
         Route::Object(object) => {
@@ -129,8 +165,27 @@ async fn route(
                 parts.headers,
                 form,
             );
-            call.on_network = parts.extensions.get::<OnNetwork>().is_some();
-            objects(call, &object, parts.method, body).await
+            let Some(network) = network else {
+                return objects(call, &object, parts.method, body).await;
+            };
+            call.on_network = true;
+            if !goes_on(&call, &object, &parts.method) {
+                let Ok(_turn) = server.gate().turn().await else {
+                    return Ok(reply::too_many_requests());
+                };
+                return objects(call, &object, parts.method, body).await;
+            }
+            let Ok(stream) = server.gate().stream(&call.user.name) else {
+                return Ok(reply::too_many_requests());
+            };
+            let stream = Arc::new(stream);
+            call.upgrade = parts.extensions.remove().map(|on| Upgrade {
+                on,
+                closing: network.closing,
+                stream: stream.clone(),
+            });
+            let answer = objects(call, &object, parts.method, body).await?;
+            Ok(answer.map(|body| Body::new(reply::Held { body, stream })))
         }
         Route::Groups { .. } | Route::Group(_) | Route::Version { .. } => {
             if !matches!(parts.method, Method::GET | Method::HEAD) {
@@ -170,6 +225,20 @@ fn nothing_here(group_served: bool) -> Result<Response<Body>, Status> {
     } else {
         Ok(reply::page_not_found())
     }
+}
+
+/// Whether a request is answered for as long as its client wants (kube-apiserver: BasicLongRunningRequestCheck).
+fn goes_on(call: &Call, path: &ObjectPath<'_>, method: &Method) -> bool {
+    match path.subresource {
+        Some("attach" | "exec" | "portforward") => true,
+        Some("log") => call.query.flag("follow").unwrap_or(false),
+        Some(_) => false,
+        None => watches(call, path) && matches!(*method, Method::GET | Method::HEAD),
+    }
+}
+
+fn watches(call: &Call, path: &ObjectPath<'_>) -> bool {
+    path.watch || (call.name.is_empty() && call.query.flag("watch").unwrap_or(false))
 }
 
 /// The 405 of a verb that a resource does not have.
@@ -218,8 +287,7 @@ async fn objects(
     if (path.watch || resource.rules.read_only) && !matches!(method, Method::GET | Method::HEAD) {
         return Err(method_not_allowed());
     }
-    let watches = path.watch || (call.name.is_empty() && call.query.flag("watch").unwrap_or(false));
-    if watches && matches!(method, Method::GET | Method::HEAD) {
+    if watches(&call, path) && matches!(method, Method::GET | Method::HEAD) {
         let warnings = call.take_warnings();
         let mut response = watch::watch(call)
             .await

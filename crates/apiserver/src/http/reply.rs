@@ -27,6 +27,7 @@ use super::{
     table,
 };
 use crate::{
+    limits,
     schema::{ownership, proto},
     status::Status,
     store::Object,
@@ -185,6 +186,42 @@ pub(crate) fn add_warnings(response: &mut Response<Body>, warnings: Vec<String>)
         if let Ok(value) = HeaderValue::from_bytes(quoted.as_bytes()) {
             response.headers_mut().append(WARNING, value);
         }
+    }
+}
+
+/// What is answered while there is too much to do (kube-apiserver's words).
+pub(crate) fn too_many_requests() -> Response<Body> {
+    let mut response = text(429, "Too many requests, please try again later.\n");
+    response
+        .headers_mut()
+        .insert(RETRY_AFTER, HeaderValue::from_static("1"));
+    response
+}
+
+/// The body of an answer that goes on, which counts until it ends.
+pub(crate) struct Held {
+    pub(crate) body: Body,
+    #[expect(dead_code, reason = "it counts while it is there")]
+    pub(crate) stream: Arc<limits::Stream>,
+}
+
+impl http_body::Body for Held {
+    type Data = Bytes;
+    type Error = axum::Error;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, axum::Error>>> {
+        Pin::new(&mut self.body).poll_frame(context)
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.body.size_hint()
     }
 }
 

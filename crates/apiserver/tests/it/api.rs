@@ -67,6 +67,21 @@ impl Api {
         self.send(Method::DELETE, path, None).await
     }
 
+    /// A body that is sent as it is.
+    pub(crate) async fn send_text(
+        &self,
+        method: &str,
+        path: &str,
+        media: &str,
+        body: &str,
+    ) -> Answer {
+        let request = Request::builder()
+            .method(method)
+            .uri(path)
+            .header(CONTENT_TYPE, media);
+        self.answer(request, Body::from(body.to_owned())).await
+    }
+
     async fn send(&self, method: Method, path: &str, body: Option<(&str, Value)>) -> Answer {
         let mut request = Request::builder().method(method).uri(path);
         let body = match body {

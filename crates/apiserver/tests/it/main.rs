@@ -1,6 +1,7 @@
 //! The server's integration tests, one binary.
 
 mod api;
+mod bounds;
 mod client;
 mod continuity;
 mod custom_resources;
@@ -13,6 +14,7 @@ mod limits;
 mod pods;
 mod semantics;
 mod services;
+mod streams;
 mod tls;
 mod tokens;
 mod vectors;

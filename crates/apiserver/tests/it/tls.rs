@@ -12,14 +12,16 @@ use rustls::{
 };
 use serde_json::Value;
 use tokio::net::{TcpListener, TcpStream};
+use tokio_rustls::client::TlsStream;
 
-struct Authority {
+/// Signs certificates.
+pub(crate) struct Authority {
     certificate: String,
     issuer: Issuer<'static, KeyPair>,
 }
 
 impl Authority {
-    fn new() -> Self {
+    pub(crate) fn new() -> Self {
         let key = KeyPair::generate().unwrap();
         let mut params = CertificateParams::default();
         params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
@@ -31,7 +33,12 @@ impl Authority {
     }
 
     /// A certificate and its key.
-    fn sign(&self, names: &[&str], common_name: &str, organization: &str) -> (String, String) {
+    pub(crate) fn sign(
+        &self,
+        names: &[&str],
+        common_name: &str,
+        organization: &str,
+    ) -> (String, String) {
         let key = KeyPair::generate().unwrap();
         let names: Vec<String> = names.iter().map(|name| (*name).to_owned()).collect();
         let mut params = CertificateParams::new(names).unwrap();
@@ -48,13 +55,13 @@ impl Authority {
     }
 }
 
-async fn get(
+/// A connection to a server, as the owner of a certificate and its key or as nobody.
+pub(crate) async fn connect(
     authority: &Authority,
     address: std::net::SocketAddr,
     client: Option<&(String, String)>,
     protocol: &[u8],
-    path: &str,
-) -> (u16, String) {
+) -> TlsStream<TcpStream> {
     let mut roots = RootCertStore::empty();
     roots
         .add(CertificateDer::from_pem_slice(authority.certificate.as_bytes()).unwrap())
@@ -81,6 +88,57 @@ async fn get(
         .await
         .unwrap();
     assert_eq!(stream.get_ref().1.alpn_protocol(), Some(protocol));
+    stream
+}
+
+/// A server on a loopback socket, until it is dropped.
+pub(crate) struct Served {
+    pub(crate) authority: Authority,
+    pub(crate) address: std::net::SocketAddr,
+    pub(crate) admin: (String, String),
+    _stop: tokio::sync::oneshot::Sender<()>,
+}
+
+impl Served {
+    pub(crate) async fn new(server: &Arc<ApiServer>) -> Self {
+        let authority = Authority::new();
+        let (certificate, key) = authority.sign(&["localhost"], "server", "mullion");
+        let tls = Tls::from_pem(
+            certificate.as_bytes(),
+            key.as_bytes(),
+            authority.certificate.as_bytes(),
+        )
+        .unwrap();
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let (stop, stopped) = tokio::sync::oneshot::channel::<()>();
+        let server = server.clone();
+        tokio::spawn(async move {
+            let shutdown = async { drop(stopped.await) };
+            server.serve(listener, tls, shutdown).await
+        });
+        Served {
+            admin: authority.sign(&[], "admin", "system:masters"),
+            authority,
+            address,
+            _stop: stop,
+        }
+    }
+
+    /// A connection that speaks HTTP/1.1.
+    pub(crate) async fn connect(&self, client: Option<&(String, String)>) -> TlsStream<TcpStream> {
+        connect(&self.authority, self.address, client, b"http/1.1").await
+    }
+}
+
+async fn get(
+    authority: &Authority,
+    address: std::net::SocketAddr,
+    client: Option<&(String, String)>,
+    protocol: &[u8],
+    path: &str,
+) -> (u16, String) {
+    let stream = connect(authority, address, client, protocol).await;
     let request = http::Request::get(format!("https://localhost{path}"))
         .header("host", "localhost")
         .body(Empty::<bytes::Bytes>::new())

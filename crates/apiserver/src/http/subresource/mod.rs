@@ -5,7 +5,7 @@ mod eviction;
 pub mod log;
 pub(crate) mod reviews;
 pub(crate) mod scale;
-mod streams;
+pub(crate) mod streams;
 mod token;
 
 use std::{future::Future, pin::Pin};

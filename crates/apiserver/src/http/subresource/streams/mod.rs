@@ -1,33 +1,92 @@
 //! `pods/exec`, `pods/attach` and `pods/portforward`: what a kube-apiserver hands through to a kubelet.
 //!
-//! There is nothing to hand through here: the containers are simulated, no process runs in them and no port is open. A request that would
-//! reach a kubelet is refused before the connection is upgraded, which is what clients of either protocol (SPDY by POST, WebSocket by GET
-//! with SPDY to fall back on) show as an error; a request that no kubelet would get to see is refused as upstream does.
+//! There is nothing to hand through here: the containers are simulated, no process runs in them and no port is open. A request is refused
+//! where kube-apiserver or a kubelet refuses it, in their words; any other gets the connection it asks for ([`upgrade`]: WebSocket or
+//! SPDY/3.1), and in it, in the place where failures of commands and connections belong, one sentence that says so ([`channels`],
+//! [`session`]). Clients show that sentence as they show a command that could not be run.
 
-use std::{future::Future, pin::Pin};
+mod channels;
+mod session;
+mod spdy;
+mod upgrade;
+
+use std::{future::Future, pin::Pin, sync::Arc, time::Duration};
 
 use axum::body::Body;
 use futures::future;
 use http::{Method, Response};
+use hyper::upgrade::{OnUpgrade, Upgraded};
+use hyper_util::rt::TokioIo;
+use serde_json::Value;
+use tokio::sync::watch;
 
+use self::{
+    channels::{Codec, Socket},
+    upgrade::Wanted,
+};
 use super::log::container_name;
-use crate::{http::call::Call, kinds::tree::Tree, status::Status};
+use crate::{
+    auth::attributes::{Attributes, Resource, Target},
+    http::{call::Call, reply},
+    kinds::tree::Tree,
+    limits,
+    status::{Cause, Status},
+};
+
+/// The stream protocols of commands over SPDY (kubelet: SupportedStreamingProtocols).
+const COMMAND_PROTOCOLS: &[&str] = &[
+    "v4.channel.k8s.io",
+    "v3.channel.k8s.io",
+    "v2.channel.k8s.io",
+    "channel.k8s.io",
+];
+/// The WebSocket subprotocol of which the API server itself is one end (kube-apiserver: StreamTranslatorHandler).
+const V5: &str = "v5.channel.k8s.io";
+/// The subprotocols of channels that kubelets serve.
+const CHANNEL_PROTOCOLS: &[&str] = &[
+    "channel.k8s.io",
+    "base64.channel.k8s.io",
+    "v4.channel.k8s.io",
+    "v4.base64.channel.k8s.io",
+];
+/// The stream protocol of forwarded ports.
+const PORT_PROTOCOL: &str = "portforward.k8s.io";
+/// What a subprotocol of WebSocket begins with that carries SPDY.
+const TUNNEL: &str = "SPDY/3.1+";
+/// How long a client may take to go on after the switch of protocols was agreed on.
+const SWITCH: Duration = Duration::from_secs(10);
+/// What shells answer for what is there and cannot be run.
+const CANNOT_RUN: &str = "126";
+
+type Connection = TokioIo<Upgraded>;
+
+/// A connection that can go on with another protocol.
+#[derive(Clone)]
+pub(crate) struct Upgrade {
+    /// Gives the connection when the answer is sent.
+    pub(crate) on: OnUpgrade,
+    /// Becomes true when the server goes away.
+    pub(crate) closing: watch::Receiver<bool>,
+    /// Counts until the connection ends.
+    pub(crate) stream: Arc<limits::Stream>,
+}
 
 /// The handler of all three.
 pub(crate) fn serve<'a>(
     call: &'a Call,
-    _: Method,
+    method: Method,
     _: Body,
 ) -> Pin<Box<dyn Future<Output = Result<Response<Body>, Status>> + Send + 'a>> {
-    Box::pin(future::ready(Err(
-        refusal(call).unwrap_or_else(|status| status)
-    )))
+    Box::pin(future::ready(answer(call, &method)))
 }
 
-fn refusal(call: &Call) -> Result<Status, Status> {
+fn answer(call: &Call, method: &Method) -> Result<Response<Body>, Status> {
+    let subresource = call.subresource.as_deref().unwrap_or_default();
+    if method != Method::POST {
+        may_create(call, subresource)?;
+    }
     let pod = call.row.served(&*call.stored()?);
-    let streams = call.subresource.as_deref().unwrap_or_default();
-    let name = match streams {
+    let container = match subresource {
         "portforward" => None,
         _ => Some(container_name(&pod, call.query.text("container"))?),
     };
@@ -37,19 +96,293 @@ fn refusal(call: &Call) -> Result<Status, Status> {
             call.name
         )));
     }
-    let why = match (name, streams) {
-        (Some(name), "attach") => format!(
-            "container {name:?} of pod {:?} is simulated: it has no process to attach to",
-            call.name
-        ),
-        (Some(name), _) => format!(
-            "container {name:?} of pod {:?} is simulated: no command can run in it",
-            call.name
-        ),
-        (None, _) => format!(
-            "pod {:?} is simulated: nothing listens on its ports",
-            call.name
-        ),
+    let wanted =
+        Wanted::of(&call.headers).ok_or_else(|| Status::bad_request("Upgrade request required"))?;
+    let Some(container) = container else {
+        return Ok(ports(call, &pod, wanted));
     };
-    Ok(Status::new(501, "", why))
+    let why = match subresource {
+        "attach" => "it has no process to attach to",
+        _ => "no command can run in it",
+    };
+    let command = Command::read(
+        call,
+        format!(
+            "container {container:?} of pod {:?} is simulated: {why}",
+            call.name
+        ),
+    );
+    Ok(run(
+        call,
+        refusal(&pod, container, &command),
+        command,
+        wanted,
+    ))
+}
+
+/// Whoever may start a command by GET must be allowed to by POST (kube-apiserver: AuthorizePodWebsocketUpgradeCreatePermission).
+fn may_create(call: &Call, subresource: &str) -> Result<(), Status> {
+    let attributes = Attributes {
+        verb: "create".into(),
+        target: Target::Resource(Resource {
+            resource: &call.resource().plural,
+            subresource,
+            namespace: call.namespace.as_deref().unwrap_or_default(),
+            name: call.name.as_str().into(),
+            ..Resource::default()
+        }),
+    };
+    let decision = call.server.authorizer().decide(&call.user, &attributes);
+    match decision.allowed {
+        true => Ok(()),
+        false => Err(Status::forbidden(
+            call.resource(),
+            &call.name,
+            &decision.reason,
+        )),
+    }
+}
+
+/// What a client of `exec` and `attach` has asked for, and what it is told.
+struct Command {
+    stdin: bool,
+    stdout: bool,
+    stderr: bool,
+    tty: bool,
+    sentence: String,
+}
+
+impl Command {
+    fn read(call: &Call, sentence: String) -> Self {
+        let flag = |name| call.query.flag(name).unwrap_or(false);
+        let tty = flag("tty");
+        Command {
+            stdin: flag("stdin"),
+            stdout: flag("stdout"),
+            // A terminal has one output.
+            stderr: flag("stderr") && !tty,
+            tty,
+            sentence,
+        }
+    }
+
+    /// How many streams a client opens over SPDY.
+    fn streams(&self, protocol: Option<&str>) -> usize {
+        let resizes = matches!(protocol, Some("v4.channel.k8s.io" | "v3.channel.k8s.io"));
+        let wanted = [self.stdin, self.stdout, self.stderr, self.tty && resizes];
+        1 + wanted.into_iter().filter(|wanted| *wanted).count()
+    }
+
+    /// What the error stream carries: a Status since version 4, text before that.
+    fn failure(&self, protocol: Option<&str>) -> Vec<u8> {
+        match protocol {
+            Some(protocol) if protocol.starts_with("v4.") || protocol == V5 => {
+                failure(&self.sentence).to_json().to_string().into_bytes()
+            }
+            _ => self.sentence.clone().into_bytes(),
+        }
+    }
+}
+
+/// The outcome of a command that could not be run. Some clients look for an exit code in every failure.
+fn failure(sentence: &str) -> Status {
+    let mut status = Status::internal("");
+    sentence.clone_into(&mut status.message);
+    if let Some(details) = &mut status.details {
+        details.causes = vec![Cause {
+            reason: "ExitCode".to_owned(),
+            message: CANNOT_RUN.to_owned(),
+            ..Cause::default()
+        }];
+    }
+    status
+}
+
+/// The refusal of a kubelet: its status and its words.
+type Refusal = Option<(u16, String)>;
+
+/// Whether a kubelet would not let the container be reached.
+fn refusal(pod: &Value, container: &str, command: &Command) -> Refusal {
+    if !(command.stdin || command.stdout || command.stderr) {
+        let why = "you must specify at least 1 of stdin, stdout, stderr";
+        return Some((400, why.to_owned()));
+    }
+    let lists = [
+        "containerStatuses",
+        "initContainerStatuses",
+        "ephemeralContainerStatuses",
+    ];
+    let mut statuses = lists.iter().flat_map(|list| pod["status"].items(list));
+    let runs =
+        statuses.any(|status| status.text("name") == container && status["state"].has("running"));
+    (!runs).then(|| (500, format!("container not found ({container:?})")))
+}
+
+/// Ends `exec` or `attach`.
+fn run(call: &Call, refusal: Refusal, command: Command, wanted: Wanted<'_>) -> Response<Body> {
+    let offered = match wanted {
+        Wanted::Unknown => return upgrade::unknown(),
+        Wanted::WebSocket(offered) if offered.contains(&V5) => {
+            let failure = match refusal {
+                Some((_, why)) => {
+                    let why = format!("unable to upgrade connection: {why}");
+                    Status::internal(why).to_json().to_string().into_bytes()
+                }
+                None => command.failure(Some(V5)),
+            };
+            return command_by_channels(call, V5, &command, failure);
+        }
+        Wanted::WebSocket(_) | Wanted::Spdy(_) if refusal.is_some() => {
+            let (code, why) = refusal.expect("there is one");
+            return reply::text(code, why);
+        }
+        Wanted::WebSocket(offered) => {
+            let served = |protocol: &str| CHANNEL_PROTOCOLS.contains(&protocol);
+            let Some(protocol) = upgrade::choose(&offered, served) else {
+                return upgrade::no_common_protocol(&offered, CHANNEL_PROTOCOLS);
+            };
+            let failure = command.failure(protocol);
+            return command_by_channels(call, protocol.unwrap_or_default(), &command, failure);
+        }
+        Wanted::Spdy(offered) => offered,
+    };
+    let served = |protocol: &str| COMMAND_PROTOCOLS.contains(&protocol);
+    let Some(protocol) = upgrade::choose(&offered, served) else {
+        return upgrade::no_common_protocol(&offered, COMMAND_PROTOCOLS);
+    };
+    let (streams, failure) = (command.streams(protocol), command.failure(protocol));
+    switch(call, Ok(upgrade::spdy(protocol)), &command.sentence, {
+        move |connection| session::command(session::Wire::Plain(connection), streams, failure)
+    })
+}
+
+fn command_by_channels(
+    call: &Call,
+    protocol: &str,
+    command: &Command,
+    failure: Vec<u8>,
+) -> Response<Body> {
+    let agreed = upgrade::websocket(
+        &call.headers,
+        Some(protocol).filter(|protocol| !protocol.is_empty()),
+    );
+    let codec = Codec::of(protocol);
+    let first = channels::first(command.stdout, command.stderr);
+    let with_input = command.stdin;
+    switch(
+        call,
+        agreed,
+        &command.sentence,
+        move |connection| async move {
+            let socket = Socket::new(connection, codec).await;
+            socket.command(first, failure, with_input).await
+        },
+    )
+}
+
+/// Ends `portforward`.
+fn ports(call: &Call, pod: &Value, wanted: Wanted<'_>) -> Response<Body> {
+    let pod_name = call.name.clone();
+    if pod["status"].text("phase") != "Running" {
+        let namespace = call.namespace.as_deref().unwrap_or_default();
+        return reply::text(500, format!("pod not found (\"{pod_name}_{namespace}\")"));
+    }
+    let sentence = sentence_of_ports(&pod_name, "its ports");
+    let (offered, tunnelled) = match wanted {
+        Wanted::Unknown => return upgrade::unknown(),
+        Wanted::Spdy(offered) => (offered, false),
+        Wanted::WebSocket(offered) => {
+            let inner: Vec<&str> = offered
+                .iter()
+                .filter_map(|protocol| protocol.strip_prefix(TUNNEL))
+                .filter(|protocol| protocol.ends_with(".k8s.io"))
+                .collect();
+            if inner.is_empty() {
+                return ports_by_channels(call, &offered, pod_name, &sentence);
+            }
+            (inner, true)
+        }
+    };
+    let Some(protocol) = upgrade::choose(&offered, |protocol| protocol == PORT_PROTOCOL) else {
+        return upgrade::no_common_protocol(&offered, &[PORT_PROTOCOL]);
+    };
+    if tunnelled {
+        let agreed = upgrade::websocket(&call.headers, Some(&format!("{TUNNEL}{PORT_PROTOCOL}")));
+        return switch(call, agreed, &sentence, move |connection| async move {
+            let socket = channels::accept(connection).await;
+            session::ports(session::Wire::Tunnel(Box::new(socket)), pod_name).await
+        });
+    }
+    switch(call, Ok(upgrade::spdy(protocol)), &sentence, {
+        move |connection| session::ports(session::Wire::Plain(connection), pod_name)
+    })
+}
+
+fn ports_by_channels(
+    call: &Call,
+    offered: &[&str],
+    pod_name: String,
+    sentence: &str,
+) -> Response<Body> {
+    let ports = match channels::ports(&call.query) {
+        Ok(ports) => ports,
+        Err(why) => return reply::text(400, why),
+    };
+    let served =
+        |protocol: &str| protocol.starts_with("v4.") && CHANNEL_PROTOCOLS.contains(&protocol);
+    let Some(protocol) = upgrade::choose(offered, served) else {
+        return upgrade::no_common_protocol(offered, &CHANNEL_PROTOCOLS[2..]);
+    };
+    let codec = Codec::of(protocol.unwrap_or_default());
+    let agreed = upgrade::websocket(&call.headers, protocol);
+    switch(call, agreed, sentence, move |connection| async move {
+        let socket = Socket::new(connection, codec).await;
+        socket.ports(&ports, &pod_name).await
+    })
+}
+
+/// What there is to say of a pod's port, or of all of them.
+fn sentence_of_ports(pod_name: &str, port: &str) -> String {
+    format!("pod {pod_name:?} is simulated: nothing listens on {port}")
+}
+
+/// Goes on with another protocol, if that is what was agreed on and the connection can; without a connection (a client in this process)
+/// there is only the sentence.
+fn switch<F>(
+    call: &Call,
+    agreed: Result<Response<Body>, Box<Response<Body>>>,
+    sentence: &str,
+    session: impl FnOnce(Connection) -> F + Send + 'static,
+) -> Response<Body>
+where
+    F: Future<Output = Result<(), session::Ended>> + Send,
+{
+    let agreed = match agreed {
+        Ok(agreed) => agreed,
+        Err(refusal) => return *refusal,
+    };
+    let Some(Upgrade {
+        on,
+        mut closing,
+        stream,
+    }) = call.upgrade.clone()
+    else {
+        return reply::refusal(&Status::new(501, "", sentence));
+    };
+    tokio::spawn(async move {
+        let _counts = stream;
+        let talk = async {
+            let connection = tokio::time::timeout(SWITCH, on)
+                .await
+                .map_err(|_| session::Ended::Slow)??;
+            session(TokioIo::new(connection)).await
+        };
+        tokio::select! {
+            ended = talk => if let Err(error) = ended {
+                tracing::debug!(%error, "a stream into a pod ended early");
+            },
+            _ = closing.wait_for(|closing| *closing) => {}
+        }
+    });
+    agreed
 }

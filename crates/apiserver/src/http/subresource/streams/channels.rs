@@ -1,0 +1,207 @@
+//! Streams as channels of a WebSocket: the first byte of a message says which stream it belongs to.
+//!
+//! Channels of commands are 0 stdin, 1 stdout, 2 stderr, 3 the outcome, 4 the terminal's size. A forwarded port has two: data at twice its
+//! place among the ports asked for, errors after it. Nothing that a client sends is looked at.
+
+use std::time::Duration;
+
+use base64::{Engine as _, engine::general_purpose::STANDARD};
+use bytes::Bytes;
+use futures::{SinkExt, StreamExt};
+use tokio::io::AsyncWriteExt;
+use tokio_tungstenite::{
+    WebSocketStream,
+    tungstenite::{
+        Message,
+        protocol::{CloseFrame, Role, WebSocketConfig, frame::coding::CloseCode},
+    },
+};
+
+use super::{
+    Connection, sentence_of_ports,
+    session::{Ended, LAST_WORDS, WRITE},
+};
+use crate::http::query::Query;
+
+const STDOUT: u8 = 1;
+const STDERR: u8 = 2;
+const OUTCOME: u8 = 3;
+/// The message of version 5 that closes channel 0.
+const END_OF_INPUT: [u8; 2] = [255, 0];
+/// A client that sends nothing for so long is no program that copies a file.
+const PAUSE: Duration = Duration::from_millis(300);
+/// How many ports fit into a byte's numbers of channels.
+const PORTS: usize = 127;
+/// The most that one message may have: clients that send files cut them into smaller ones.
+const MESSAGE: usize = 4 * 1024 * 1024;
+
+/// How the bytes of a channel are written.
+#[derive(Clone, Copy)]
+pub(super) enum Codec {
+    /// As they are.
+    Binary,
+    /// In base64, after the channel's digit.
+    Base64,
+}
+
+impl Codec {
+    /// The one of a subprotocol.
+    pub(super) fn of(protocol: &str) -> Self {
+        match protocol.ends_with("base64.channel.k8s.io") {
+            true => Codec::Base64,
+            false => Codec::Binary,
+        }
+    }
+
+    fn message(self, channel: u8, data: &[u8]) -> Message {
+        match self {
+            Codec::Binary => Message::binary(Bytes::from([&[channel], data].concat())),
+            Codec::Base64 => {
+                let digit = char::from(b'0'.wrapping_add(channel));
+                Message::text(format!("{digit}{}", STANDARD.encode(data)))
+            }
+        }
+    }
+}
+
+/// The channel that shows a client that the connection stands: the first that can be written (kubelet: createWebSocketStreams).
+pub(super) fn first(stdout: bool, stderr: bool) -> u8 {
+    match (stdout, stderr) {
+        (true, _) => STDOUT,
+        (_, true) => STDERR,
+        _ => OUTCOME,
+    }
+}
+
+/// The ports of a request, which clients of channels name in the query (kubelet: NewV4Options).
+pub(super) fn ports(query: &Query) -> Result<Vec<u16>, String> {
+    let mut ports = Vec::new();
+    for given in query.all("ports").chain(query.all("port")) {
+        if given.is_empty() {
+            return Err("query parameter \"port\" cannot be empty".to_owned());
+        }
+        for text in given.split(',') {
+            match text.parse() {
+                Ok(0) => return Err(format!("port {text:?} must be > 0")),
+                Ok(port) => ports.push(port),
+                Err(error) => return Err(format!("unable to parse {text:?} as a port: {error}")),
+            }
+        }
+    }
+    match ports.len() {
+        0 => Err("query parameter \"port\" is required".to_owned()),
+        1..=PORTS => Ok(ports),
+        many => Err(format!(
+            "{many} ports are asked for; {PORTS} fit into one connection"
+        )),
+    }
+}
+
+/// The server's end of a WebSocket.
+pub(super) async fn accept(connection: Connection) -> WebSocketStream<Connection> {
+    let config = WebSocketConfig::default()
+        .max_message_size(Some(MESSAGE))
+        .max_frame_size(Some(MESSAGE));
+    WebSocketStream::from_raw_socket(connection, Role::Server, Some(config)).await
+}
+
+/// A WebSocket with channels.
+pub(super) struct Socket {
+    socket: WebSocketStream<Connection>,
+    codec: Codec,
+}
+
+impl Socket {
+    pub(super) async fn new(connection: Connection, codec: Codec) -> Self {
+        let socket = accept(connection).await;
+        Socket { socket, codec }
+    }
+
+    /// Ends a command; `with_input`: the client sends some.
+    pub(super) async fn command(
+        mut self,
+        first: u8,
+        failure: Vec<u8>,
+        with_input: bool,
+    ) -> Result<(), Ended> {
+        self.write(first, &[]).await?;
+        self.write(OUTCOME, &failure).await?;
+        if with_input {
+            let _ = tokio::time::timeout(WRITE, self.pass_over_input()).await;
+        }
+        self.close().await
+    }
+
+    /// Reads on until the client says that it has sent everything (version 5) or pauses. Clients complain of input that they could not
+    /// send in front of the outcome.
+    async fn pass_over_input(&mut self) {
+        while let Ok(Some(Ok(message))) = tokio::time::timeout(PAUSE, self.socket.next()).await {
+            if *message.into_data() == END_OF_INPUT {
+                return;
+            }
+        }
+    }
+
+    /// Refuses every port.
+    pub(super) async fn ports(mut self, ports: &[u16], pod_name: &str) -> Result<(), Ended> {
+        for (channel, port) in (0..).step_by(2).zip(ports) {
+            // A channel's first message is its port.
+            self.write(channel, &port.to_le_bytes()).await?;
+            self.write(channel + 1, &port.to_le_bytes()).await?;
+            let why = sentence_of_ports(pod_name, &format!("its port {port}"));
+            self.write(channel + 1, why.as_bytes()).await?;
+        }
+        self.close().await
+    }
+
+    async fn write(&mut self, channel: u8, data: &[u8]) -> Result<(), Ended> {
+        let sent = self.socket.send(self.codec.message(channel, data));
+        Ok(tokio::time::timeout(WRITE, sent).await??)
+    }
+
+    /// Closes the connection when the client has read what was written: data that comes in on a closed socket would take it away.
+    async fn close(mut self) -> Result<(), Ended> {
+        let goodbye = CloseFrame {
+            code: CloseCode::Normal,
+            reason: "".into(),
+        };
+        let close = async {
+            self.socket.close(Some(goodbye)).await?;
+            while let Some(message) = self.socket.next().await {
+                message?;
+            }
+            // TLS has a farewell of its own.
+            Ok(self.socket.get_mut().shutdown().await?)
+        };
+        tokio::time::timeout(LAST_WORDS, close).await?
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ports_are_read_as_a_kubelet_reads_them() {
+        let read = |query: &str| ports(&Query::parse(Some(query)));
+        assert_eq!(read("ports=80&ports=81,82"), Ok(vec![80, 81, 82]));
+        assert_eq!(read("port=80"), Ok(vec![80]));
+        let why = |query: &str| read(query).expect_err("refused");
+        assert_eq!(why(""), "query parameter \"port\" is required");
+        assert_eq!(why("ports=0"), "port \"0\" must be > 0");
+        assert!(why("ports=70000").starts_with("unable to parse \"70000\" as a port: "));
+        let many = vec!["1"; 128].join(",");
+        let sentence = "128 ports are asked for; 127 fit into one connection";
+        assert_eq!(why(&format!("ports={many}")), sentence);
+    }
+
+    #[test]
+    fn a_message_begins_with_its_channel() {
+        let text = |codec: Codec| codec.message(3, b"no").into_data();
+        assert_eq!(text(Codec::of("v4.channel.k8s.io")), b"\x03no".as_slice());
+        assert_eq!(
+            text(Codec::of("v4.base64.channel.k8s.io")),
+            b"3bm8=".as_slice()
+        );
+    }
+}

@@ -1,0 +1,213 @@
+//! A SPDY connection with a client of `exec`, `attach` or `portforward`, plain or inside a WebSocket, until it ends.
+//!
+//! Commands open all of their streams first; then the error stream gets the outcome and all end. Of each forwarded connection the error
+//! stream gets the reason when it opens, and the data stream ends. Every wait is bounded, and nothing is kept of what clients write.
+
+use std::{io, time::Duration};
+
+use bytes::Bytes;
+use futures::{SinkExt, StreamExt};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio_tungstenite::{WebSocketStream, tungstenite};
+
+use super::{
+    Connection, sentence_of_ports,
+    spdy::{self, Broken, Event, Reader, Writer},
+};
+
+/// How long a client may take to open the streams of a command (kubelet: DefaultStreamCreationTimeout).
+const OPEN: Duration = Duration::from_secs(30);
+/// How long a connection with nothing to do is kept (kubelet: streamingConnectionIdleTimeout).
+const IDLE: Duration = Duration::from_secs(4 * 60 * 60);
+/// How long a client may take to take a frame.
+pub(super) const WRITE: Duration = Duration::from_secs(30);
+/// How long a client has to read the outcome and to close the connection.
+pub(super) const LAST_WORDS: Duration = Duration::from_secs(30);
+
+/// Why a connection ended before its time.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum Ended {
+    #[error("the client took too long")]
+    Slow,
+    #[error(transparent)]
+    Broken(#[from] Broken),
+    #[error(transparent)]
+    WebSocket(Box<tungstenite::Error>),
+    #[error(transparent)]
+    Io(#[from] io::Error),
+    #[error("the connection was not handed over: {0}")]
+    Switch(#[from] hyper::Error),
+    #[error("the client closed the connection")]
+    Closed,
+}
+
+impl From<tokio::time::error::Elapsed> for Ended {
+    fn from(_: tokio::time::error::Elapsed) -> Self {
+        Ended::Slow
+    }
+}
+
+impl From<tungstenite::Error> for Ended {
+    fn from(error: tungstenite::Error) -> Self {
+        Ended::WebSocket(Box::new(error))
+    }
+}
+
+/// What carries the frames.
+pub(super) enum Wire {
+    /// The connection itself.
+    Plain(Connection),
+    /// Messages of a WebSocket, which may hold any piece of the frames.
+    Tunnel(Box<WebSocketStream<Connection>>),
+}
+
+impl Wire {
+    /// The next bytes; none at the end.
+    async fn read(&mut self) -> Result<Bytes, Ended> {
+        match self {
+            Wire::Plain(connection) => {
+                let mut piece = vec![0; 16 * 1024];
+                let length = connection.read(&mut piece).await?;
+                piece.truncate(length);
+                Ok(piece.into())
+            }
+            Wire::Tunnel(socket) => loop {
+                match socket.next().await {
+                    Some(Ok(message)) if message.is_binary() && !message.is_empty() => {
+                        return Ok(message.into_data());
+                    }
+                    Some(Ok(_)) => {}
+                    Some(Err(error)) => return Err(error.into()),
+                    None => return Ok(Bytes::new()),
+                }
+            },
+        }
+    }
+
+    async fn write(&mut self, frame: Bytes) -> Result<(), Ended> {
+        let write = async {
+            match self {
+                Wire::Plain(connection) => {
+                    connection.write_all(&frame).await?;
+                    connection.flush().await?;
+                }
+                Wire::Tunnel(socket) => socket.send(tungstenite::Message::binary(frame)).await?,
+            }
+            Ok(())
+        };
+        tokio::time::timeout(WRITE, write).await?
+    }
+
+    /// Says farewell, which TLS wants too.
+    async fn close(mut self) -> Result<(), Ended> {
+        let close = async {
+            if let Wire::Tunnel(socket) = &mut self {
+                WebSocketStream::close(socket, None).await?;
+            }
+            match &mut self {
+                Wire::Plain(connection) => connection.shutdown().await?,
+                Wire::Tunnel(socket) => socket.get_mut().shutdown().await?,
+            }
+            Ok(())
+        };
+        tokio::time::timeout(WRITE, close).await?
+    }
+}
+
+/// The frames of a connection.
+struct Frames {
+    wire: Wire,
+    reader: Reader,
+    writer: Writer,
+}
+
+impl Frames {
+    fn new(wire: Wire) -> Self {
+        Frames {
+            wire,
+            reader: Reader::new(),
+            writer: Writer::default(),
+        }
+    }
+
+    /// The next stream that the client opens; `None` when it opens no more.
+    async fn opened(&mut self) -> Result<Option<(u32, Vec<(String, String)>)>, Ended> {
+        loop {
+            match self.reader.next()? {
+                Some(Event::Opened { stream, headers }) => return Ok(Some((stream, headers))),
+                Some(Event::Ping(id)) => self.wire.write(spdy::pong(id)).await?,
+                Some(Event::GoAway) => return Ok(None),
+                None => {
+                    let bytes = self.wire.read().await?;
+                    if bytes.is_empty() {
+                        return Ok(None);
+                    }
+                    self.reader.take(&bytes);
+                }
+            }
+        }
+    }
+
+    async fn accept(&mut self, stream: u32) -> Result<(), Ended> {
+        let frame = self.writer.accept(stream);
+        self.wire.write(frame).await
+    }
+}
+
+fn header<'a>(headers: &'a [(String, String)], name: &str) -> &'a str {
+    let found = headers.iter().find(|(given, _)| given == name);
+    found.map_or("", |(_, value)| value)
+}
+
+/// Ends a command for which the client opens so many streams.
+pub(super) async fn command(wire: Wire, streams: usize, failure: Vec<u8>) -> Result<(), Ended> {
+    let mut frames = Frames::new(wire);
+    let mut open = Vec::with_capacity(streams);
+    let wait = async {
+        while open.len() < streams {
+            let (stream, headers) = frames.opened().await?.ok_or(Ended::Closed)?;
+            match header(&headers, "streamtype") {
+                kind @ ("error" | "stdin" | "stdout" | "stderr" | "resize") => {
+                    frames.accept(stream).await?;
+                    open.push((stream, kind == "error"));
+                }
+                _ => frames.wire.write(spdy::refuse(stream)).await?,
+            }
+        }
+        Ok::<_, Ended>(())
+    };
+    tokio::time::timeout(OPEN, wait).await??;
+    for (stream, is_error) in open {
+        let data = if is_error { failure.as_slice() } else { &[] };
+        frames.wire.write(spdy::last(stream, data)).await?;
+    }
+    // Closing now, with input on its way, could take the outcome from the client.
+    let until_closed = async {
+        while frames.opened().await?.is_some() {}
+        Ok::<_, Ended>(())
+    };
+    tokio::time::timeout(LAST_WORDS, until_closed).await??;
+    frames.wire.close().await
+}
+
+/// Refuses every connection that a client forwards.
+pub(super) async fn ports(wire: Wire, pod_name: String) -> Result<(), Ended> {
+    let mut frames = Frames::new(wire);
+    while let Some((stream, headers)) = tokio::time::timeout(IDLE, frames.opened()).await?? {
+        let port = header(&headers, "port").parse::<u16>().unwrap_or(0);
+        let why = match (port, header(&headers, "streamtype")) {
+            (1.., "error") => sentence_of_ports(&pod_name, &format!("its port {port}")),
+            (1.., "data") => String::new(),
+            _ => {
+                frames.wire.write(spdy::refuse(stream)).await?;
+                continue;
+            }
+        };
+        frames.accept(stream).await?;
+        frames
+            .wire
+            .write(spdy::last(stream, why.as_bytes()))
+            .await?;
+    }
+    frames.wire.close().await
+}

@@ -1,0 +1,205 @@
+//! What a request asks to go on with instead of HTTP, and the answers that agree or do not.
+//!
+//! A kube-apiserver leaves most of this to the kubelet behind it; the words of refusals are those of the handlers there.
+
+use axum::body::Body;
+use base64::{Engine as _, engine::general_purpose::STANDARD};
+use http::{
+    HeaderMap, HeaderName, HeaderValue, Response, StatusCode,
+    header::{
+        CONNECTION, SEC_WEBSOCKET_ACCEPT, SEC_WEBSOCKET_KEY, SEC_WEBSOCKET_PROTOCOL,
+        SEC_WEBSOCKET_VERSION, UPGRADE,
+    },
+};
+use ring::digest;
+
+use crate::http::reply;
+
+const STREAM_PROTOCOL: HeaderName = HeaderName::from_static("x-stream-protocol-version");
+const ACCEPTED_PROTOCOLS: HeaderName =
+    HeaderName::from_static("x-accepted-stream-protocol-versions");
+/// What WebSocket servers add to a client's key (RFC 6455, 1.3).
+const WEBSOCKET_SALT: &[u8] = b"258EAFA5-E914-47DA-95CA-C5AB0DC85B11";
+
+/// What a request asks for.
+pub(super) enum Wanted<'a> {
+    /// WebSocket, with one of these subprotocols.
+    WebSocket(Vec<&'a str>),
+    /// SPDY/3.1, with one of these stream protocols.
+    Spdy(Vec<&'a str>),
+    /// Something else.
+    Unknown,
+}
+
+impl<'a> Wanted<'a> {
+    /// Reads the headers of a request; `None` if it is none for an upgrade.
+    pub(super) fn of(headers: &'a HeaderMap) -> Option<Wanted<'a>> {
+        if !words(headers, &CONNECTION).any(|word| word.eq_ignore_ascii_case("upgrade")) {
+            return None;
+        }
+        let to = |protocol: &str| {
+            words(headers, &UPGRADE).any(|word| word.eq_ignore_ascii_case(protocol))
+        };
+        Some(if to("websocket") {
+            Wanted::WebSocket(words(headers, &SEC_WEBSOCKET_PROTOCOL).collect())
+        } else if to("SPDY/3.1") {
+            Wanted::Spdy(words(headers, &STREAM_PROTOCOL).collect())
+        } else {
+            Wanted::Unknown
+        })
+    }
+}
+
+/// The values of a header that holds lists.
+fn words<'a>(headers: &'a HeaderMap, name: &HeaderName) -> impl Iterator<Item = &'a str> {
+    let values = headers.get_all(name).iter();
+    values
+        .filter_map(|value| value.to_str().ok())
+        .flat_map(|value| value.split(','))
+        .map(str::trim)
+        .filter(|word| !word.is_empty())
+}
+
+/// The first offered protocol that is served; nothing at all where nothing is offered.
+pub(super) fn choose<'a>(
+    offered: &[&'a str],
+    served: impl Fn(&str) -> bool,
+) -> Option<Option<&'a str>> {
+    if offered.is_empty() {
+        return Some(None);
+    }
+    offered
+        .iter()
+        .find(|protocol| served(protocol))
+        .map(|protocol| Some(*protocol))
+}
+
+/// Agrees to a WebSocket.
+///
+/// # Errors
+/// The refusal of a handshake that is none.
+pub(super) fn websocket(
+    headers: &HeaderMap,
+    protocol: Option<&str>,
+) -> Result<Response<Body>, Box<Response<Body>>> {
+    let version = headers.get(SEC_WEBSOCKET_VERSION);
+    if version.is_none_or(|version| version != "13") {
+        let mut refusal = reply::text(400, "missing or bad WebSocket Version\n");
+        let versions = HeaderValue::from_static("13");
+        refusal
+            .headers_mut()
+            .insert(SEC_WEBSOCKET_VERSION, versions);
+        return Err(Box::new(refusal));
+    }
+    let Some(key) = headers.get(SEC_WEBSOCKET_KEY) else {
+        return Err(Box::new(reply::text(400, "missing or bad WebSocket-Key\n")));
+    };
+    let mut sum = digest::Context::new(&digest::SHA1_FOR_LEGACY_USE_ONLY);
+    sum.update(key.as_bytes());
+    sum.update(WEBSOCKET_SALT);
+    let accept = STANDARD.encode(sum.finish());
+    Ok(switch(
+        "websocket",
+        [
+            (SEC_WEBSOCKET_ACCEPT, Some(accept.as_str())),
+            (SEC_WEBSOCKET_PROTOCOL, protocol),
+        ],
+    ))
+}
+
+/// Agrees to SPDY.
+pub(super) fn spdy(protocol: Option<&str>) -> Response<Body> {
+    switch("SPDY/3.1", [(STREAM_PROTOCOL, protocol)])
+}
+
+fn switch<const N: usize>(
+    protocol: &'static str,
+    more: [(HeaderName, Option<&str>); N],
+) -> Response<Body> {
+    let mut response = Response::new(Body::empty());
+    *response.status_mut() = StatusCode::SWITCHING_PROTOCOLS;
+    let headers = response.headers_mut();
+    headers.insert(CONNECTION, HeaderValue::from_static("Upgrade"));
+    headers.insert(UPGRADE, HeaderValue::from_static(protocol));
+    for (name, value) in more {
+        if let Some(value) = value.and_then(|value| HeaderValue::from_str(value).ok()) {
+            headers.insert(name, value);
+        }
+    }
+    response
+}
+
+/// Refuses protocols of which none is served.
+pub(super) fn no_common_protocol(offered: &[&str], served: &[&'static str]) -> Response<Body> {
+    let mut refusal = reply::text(
+        403,
+        format!(
+            "unable to upgrade: unable to negotiate protocol: client supports [{}], server accepts [{}]\n",
+            offered.join(" "),
+            served.join(" ")
+        ),
+    );
+    for protocol in served {
+        let value = HeaderValue::from_static(protocol);
+        refusal.headers_mut().append(ACCEPTED_PROTOCOLS, value);
+    }
+    refusal
+}
+
+/// Refuses an upgrade to something that is not served.
+pub(super) fn unknown() -> Response<Body> {
+    let why = "unable to upgrade: missing upgrade headers in request: Upgrade must be \"websocket\" or \"SPDY/3.1\"\n";
+    reply::text(400, why)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn headers(pairs: &[(&'static str, &'static str)]) -> HeaderMap {
+        let mut headers = HeaderMap::new();
+        for (name, value) in pairs {
+            headers.append(*name, HeaderValue::from_static(value));
+        }
+        headers
+    }
+
+    #[test]
+    fn an_upgrade_is_asked_for_by_both_headers() {
+        let spdy = headers(&[
+            ("connection", "keep-alive, Upgrade"),
+            ("upgrade", "spdy/3.1"),
+            ("x-stream-protocol-version", "v4.channel.k8s.io"),
+            ("x-stream-protocol-version", "v3.channel.k8s.io"),
+        ]);
+        let offered = ["v4.channel.k8s.io", "v3.channel.k8s.io"];
+        assert!(matches!(Wanted::of(&spdy), Some(Wanted::Spdy(some)) if some == offered));
+        assert!(Wanted::of(&headers(&[("upgrade", "websocket")])).is_none());
+        let other = headers(&[("connection", "upgrade"), ("upgrade", "h2c")]);
+        assert!(matches!(Wanted::of(&other), Some(Wanted::Unknown)));
+    }
+
+    #[test]
+    fn the_key_of_the_standard_gets_the_answer_of_the_standard() {
+        let asked = headers(&[
+            ("sec-websocket-version", "13"),
+            ("sec-websocket-key", "dGhlIHNhbXBsZSBub25jZQ=="),
+        ]);
+        let answer = websocket(&asked, Some("v5.channel.k8s.io")).expect("agreed");
+        assert_eq!(answer.status(), 101);
+        let accept = &answer.headers()["sec-websocket-accept"];
+        assert_eq!(accept, "s3pPLMBiTxaQ9kYGzzhZRbK+xOo=");
+        let protocol = &answer.headers()["sec-websocket-protocol"];
+        assert_eq!(protocol, "v5.channel.k8s.io");
+        let refused = websocket(&headers(&[]), None).expect_err("refused");
+        assert_eq!(refused.status(), 400);
+    }
+
+    #[test]
+    fn the_clients_order_of_protocols_counts() {
+        let served = |protocol: &str| ["a", "b"].contains(&protocol);
+        assert_eq!(choose(&["c", "b", "a"], served), Some(Some("b")));
+        assert_eq!(choose(&[], served), Some(None));
+        assert_eq!(choose(&["c"], served), None);
+    }
+}

@@ -1,0 +1,174 @@
+//! How much the server does at once for clients on the network, and the refusal of more.
+//!
+//! Requests take turns: so many are answered at a time, some wait, the rest are sent away with 429. What goes on for long (watches, logs
+//! that are followed, streams into pods) does not take a turn, but each user may have only so many. Clients in this process are not limited.
+
+use std::{
+    collections::hash_map::Entry,
+    sync::{
+        Arc, Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicUsize, Ordering::Relaxed},
+    },
+    time::Duration,
+};
+
+use rustc_hash::FxHashMap;
+use tokio::sync::{Semaphore, SemaphorePermit};
+
+/// How much at once.
+#[derive(Clone, Debug)]
+pub struct Limits {
+    /// Requests that are answered at a time (kube-apiserver: max-requests-inflight and max-mutating-requests-inflight together).
+    pub requests: usize,
+    /// Requests that wait for their turn.
+    pub waiting: usize,
+    /// How long one waits (kube-apiserver: a quarter of the request timeout).
+    pub patience: Duration,
+    /// Watches, followed logs and streams into pods that one user has open.
+    pub streams_per_user: usize,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Limits {
+            requests: 600,
+            waiting: 10_000,
+            patience: Duration::from_secs(15),
+            streams_per_user: 10_000,
+        }
+    }
+}
+
+/// There is too much to do.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct TooMany;
+
+/// Where requests take turns.
+pub(crate) struct Gate {
+    limits: Limits,
+    turns: Semaphore,
+    waiting: AtomicUsize,
+    streams: Mutex<FxHashMap<String, usize>>,
+}
+
+/// One of a user's streams, until it is dropped.
+pub(crate) struct Stream {
+    gate: Arc<Gate>,
+    user: String,
+}
+
+impl Gate {
+    pub(crate) fn new(limits: Limits) -> Arc<Self> {
+        Arc::new(Gate {
+            turns: Semaphore::new(limits.requests),
+            waiting: AtomicUsize::new(0),
+            streams: Mutex::default(),
+            limits,
+        })
+    }
+
+    /// A turn for a request, at once or after some waiting.
+    pub(crate) async fn turn(&self) -> Result<SemaphorePermit<'_>, TooMany> {
+        if let Ok(turn) = self.turns.try_acquire() {
+            return Ok(turn);
+        }
+        let _place = Place::take(&self.waiting, self.limits.waiting)?;
+        let turn = tokio::time::timeout(self.limits.patience, self.turns.acquire()).await;
+        match turn {
+            Ok(Ok(turn)) => Ok(turn),
+            _ => Err(TooMany),
+        }
+    }
+
+    /// A stream for a user.
+    pub(crate) fn stream(self: &Arc<Self>, user: &str) -> Result<Stream, TooMany> {
+        let mut streams = self.streams();
+        let count = streams.entry(user.to_owned()).or_default();
+        if *count >= self.limits.streams_per_user {
+            return Err(TooMany);
+        }
+        *count += 1;
+        Ok(Stream {
+            gate: self.clone(),
+            user: user.to_owned(),
+        })
+    }
+
+    fn streams(&self) -> MutexGuard<'_, FxHashMap<String, usize>> {
+        self.streams.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Drop for Stream {
+    fn drop(&mut self) {
+        if let Entry::Occupied(mut count) =
+            self.gate.streams().entry(std::mem::take(&mut self.user))
+        {
+            *count.get_mut() -= 1;
+            if *count.get() == 0 {
+                count.remove();
+            }
+        }
+    }
+}
+
+/// A place among those who wait; given back also when a client goes away meanwhile.
+struct Place<'a>(&'a AtomicUsize);
+
+impl<'a> Place<'a> {
+    fn take(waiting: &'a AtomicUsize, most: usize) -> Result<Self, TooMany> {
+        let place = Place(waiting);
+        if waiting.fetch_add(1, Relaxed) >= most {
+            return Err(TooMany);
+        }
+        Ok(place)
+    }
+}
+
+impl Drop for Place<'_> {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Relaxed);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn gate() -> Arc<Gate> {
+        Gate::new(Limits {
+            requests: 1,
+            waiting: 1,
+            patience: Duration::from_secs(1),
+            streams_per_user: 2,
+        })
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn requests_wait_for_their_turn_and_not_for_ever() {
+        let gate = gate();
+        let turn = gate.turn().await.expect("the first");
+        let second = tokio::spawn({
+            let gate = gate.clone();
+            async move { gate.turn().await.map(drop) }
+        });
+        tokio::task::yield_now().await;
+        assert_eq!(gate.turn().await.err(), Some(TooMany), "one waits already");
+        drop(turn);
+        assert_eq!(second.await.expect("it runs"), Ok(()));
+        let _turn = gate.turn().await.expect("the next");
+        assert_eq!(gate.turn().await.err(), Some(TooMany), "after a second");
+        assert_eq!(gate.waiting.load(Relaxed), 0);
+    }
+
+    #[test]
+    fn each_user_has_so_many_streams() {
+        let gate = gate();
+        let first = gate.stream("a").expect("one");
+        let _second = gate.stream("a").expect("two");
+        assert!(gate.stream("a").is_err());
+        assert!(gate.stream("b").is_ok());
+        drop(first);
+        assert!(gate.stream("a").is_ok());
+    }
+}

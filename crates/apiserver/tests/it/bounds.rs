@@ -1,0 +1,363 @@
+//! What a client cannot do to the server: ask for too much, make it panic, talk to it in another's name, or find secrets in its log.
+
+use std::{
+    io,
+    sync::{Arc, Mutex},
+};
+
+use http_body_util::{BodyExt, Full};
+use hyper_util::rt::{TokioExecutor, TokioIo};
+use mullion_apiserver::{
+    ApiServer, Config, Limits, StaticTokens,
+    admission::{Operation, Plugin},
+    kinds::Resource,
+};
+use serde_json::{Value, json};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+
+use crate::{
+    api::Api,
+    tls::{Served, connect},
+};
+
+const MAPS: &str = "/api/v1/namespaces/default/configmaps";
+const OVER_1: &[u8] = b"http/1.1";
+const OVER_2: &[u8] = b"h2";
+
+/// A request of the administrator's over a socket: the answer's status, its Retry-After and its text or message.
+async fn send(
+    served: &Served,
+    protocol: &[u8],
+    request: http::Request<Vec<u8>>,
+) -> (u16, Option<String>, String) {
+    let stream = connect(
+        &served.authority,
+        served.address,
+        Some(&served.admin),
+        protocol,
+    )
+    .await;
+    let io = TokioIo::new(stream);
+    let request = request.map(|body| Full::new(bytes::Bytes::from(body)));
+    let response = if protocol == OVER_2 {
+        let (mut sender, connection) =
+            hyper::client::conn::http2::handshake(TokioExecutor::new(), io)
+                .await
+                .unwrap();
+        tokio::spawn(connection);
+        sender.send_request(request).await
+    } else {
+        let (mut sender, connection) = hyper::client::conn::http1::handshake(io).await.unwrap();
+        tokio::spawn(connection);
+        sender.send_request(request).await
+    };
+    let response = response.expect("every request is answered");
+    let status = response.status().as_u16();
+    let retry = response.headers().get("retry-after");
+    let retry = retry.map(|value| value.to_str().unwrap().to_owned());
+    let body = response.into_body().collect().await.unwrap().to_bytes();
+    let text = String::from_utf8(body.to_vec()).unwrap();
+    let message = serde_json::from_str::<Value>(&text)
+        .ok()
+        .and_then(|status| Some(status["message"].as_str()?.to_owned()));
+    (status, retry, message.unwrap_or(text))
+}
+
+fn get(path: &str) -> http::request::Builder {
+    http::Request::get(format!("https://localhost{path}")).header("host", "localhost")
+}
+
+fn empty(request: http::request::Builder) -> http::Request<Vec<u8>> {
+    request.body(Vec::new()).unwrap()
+}
+
+#[tokio::test]
+async fn what_is_too_big_is_refused_in_both_protocols() {
+    let server = ApiServer::new(Config::default());
+    let served = Served::new(&server).await;
+    for protocol in [OVER_1, OVER_2] {
+        let map = json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "big"}, "data": {"a": "x".repeat(3 << 20)}});
+        let create = http::Request::post(format!("https://localhost{MAPS}"))
+            .header("host", "localhost")
+            .body(map.to_string().into_bytes())
+            .unwrap();
+        let (status, _, message) = send(&served, protocol, create).await;
+        let limit = "Request entity too large: limit is 3145728";
+        assert_eq!((status, &*message), (413, limit));
+        // Go takes a mebibyte of headers; a long token or many groups to impersonate are no reason to refuse a request.
+        let long = get(MAPS).header("x-long", "x".repeat(100_000));
+        assert_eq!(send(&served, protocol, empty(long)).await.0, 200);
+        let mut longer = get(MAPS);
+        for index in 0..12 {
+            longer = longer.header(format!("x-long-{index}"), "x".repeat(100_000));
+        }
+        assert_eq!(send(&served, protocol, empty(longer)).await.0, 431);
+    }
+    let mut stream = served.connect(Some(&served.admin)).await;
+    let long = format!(
+        "GET /{} HTTP/1.1\r\nhost: localhost\r\n\r\n",
+        "x".repeat(70_000)
+    );
+    stream.write_all(long.as_bytes()).await.unwrap();
+    let mut answer = [0; 12];
+    stream.read_exact(&mut answer).await.unwrap();
+    assert_eq!(&answer, b"HTTP/1.1 414");
+}
+
+#[tokio::test]
+async fn more_requests_than_are_served_at_a_time_are_told_to_come_back() {
+    let nothing = Config {
+        limits: Limits {
+            requests: 0,
+            waiting: 0,
+            streams_per_user: 1,
+            ..Limits::default()
+        },
+        ..Config::default()
+    };
+    let server = ApiServer::new(nothing);
+    let served = Served::new(&server).await;
+    let sentence = "Too many requests, please try again later.\n";
+    let refused = (429, Some("1".to_owned()), sentence.to_owned());
+    assert_eq!(send(&served, OVER_2, empty(get(MAPS))).await, refused);
+    assert_eq!(send(&served, OVER_2, empty(get("/api"))).await, refused);
+    assert_eq!(send(&served, OVER_2, empty(get("/readyz"))).await.0, 200);
+    // A watch does not wait for a turn, and each user has so many.
+    let stream = connect(
+        &served.authority,
+        served.address,
+        Some(&served.admin),
+        OVER_2,
+    )
+    .await;
+    let (mut sender, connection) =
+        hyper::client::conn::http2::handshake(TokioExecutor::new(), TokioIo::new(stream))
+            .await
+            .unwrap();
+    tokio::spawn(connection);
+    let watch =
+        || empty(get(&format!("{MAPS}?watch=1"))).map(|body| Full::new(bytes::Bytes::from(body)));
+    let first = sender.send_request(watch()).await.unwrap();
+    assert_eq!(first.status(), 200);
+    let second = sender.send_request(watch()).await.unwrap();
+    assert_eq!(second.status(), 429);
+    drop(first);
+    let again = async { while sender.send_request(watch()).await.unwrap().status() != 200 {} };
+    tokio::time::timeout(std::time::Duration::from_secs(30), again)
+        .await
+        .expect("the first no longer counts");
+    // Clients in this process are not limited.
+    Api::of(&server).get(MAPS).await.ok();
+}
+
+/// Panics where it is asked about an object of some kind.
+struct Panics;
+
+impl Plugin for Panics {
+    fn name(&self) -> &'static str {
+        "Panics"
+    }
+
+    fn handles(&self, _: Operation, resource: &Resource, _: Option<&str>) -> bool {
+        assert!(resource.plural != "secrets", "a bug");
+        false
+    }
+}
+
+#[tokio::test]
+async fn a_panic_is_a_500_and_the_server_lives_on() {
+    let directory = tempfile::tempdir().unwrap();
+    let config = || Config {
+        admission: vec![Arc::new(Panics)],
+        ..Config::default()
+    };
+    let durable = ApiServer::open(config(), directory.path()).await.unwrap();
+    for server in [ApiServer::new(config()), durable] {
+        let api = Api::of(&server);
+        let secret = json!({"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "s"}});
+        let refusal = api
+            .post("/api/v1/namespaces/default/secrets", secret)
+            .await
+            .refused(500);
+        assert_eq!(
+            refusal,
+            "This request caused apiserver to panic. Look in the logs for details."
+        );
+        let map = json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "m"}});
+        api.post(MAPS, map).await.ok();
+        server.close().await;
+    }
+}
+
+#[tokio::test]
+async fn foreign_names_and_pages_are_refused() {
+    let server = ApiServer::new(Config::default());
+    let served = Served::new(&server).await;
+    for protocol in [OVER_1, OVER_2] {
+        let rebound = http::Request::get(format!("https://evil.test{MAPS}"));
+        let rebound = match protocol == OVER_1 {
+            true => http::Request::get(MAPS).header("host", "evil.test"),
+            false => rebound,
+        };
+        let (status, _, message) = send(&served, protocol, empty(rebound)).await;
+        assert_eq!(status, 403);
+        assert!(message.starts_with("forbidden: \"evil.test\" is not a name of this server"));
+        let page = get(MAPS).header("origin", "https://evil.test");
+        let (status, _, message) = send(&served, protocol, empty(page)).await;
+        assert_eq!(status, 403);
+        assert_eq!(
+            message,
+            "forbidden: pages of \"https://evil.test\" may not send requests to this server"
+        );
+        // What a browser sends to `kubectl proxy`.
+        let proxied = get(MAPS).header("origin", "http://localhost:8001");
+        assert_eq!(send(&served, protocol, empty(proxied)).await.0, 200);
+    }
+}
+
+#[tokio::test]
+async fn what_is_nested_too_deep_is_refused() {
+    let api = Api::new(Config::default());
+    let nested = |levels: usize| format!("{}{}", "[".repeat(levels), "]".repeat(levels));
+    // As text: building such a value would be deep already.
+    let revisions = "/apis/apps/v1/namespaces/default/controllerrevisions";
+    for (levels, why) in [
+        (99, "deep"),
+        (200, "exceeded max depth"),
+        (100_000, "exceeded max depth"),
+    ] {
+        let body = format!(
+            r#"{{"apiVersion":"apps/v1","kind":"ControllerRevision","metadata":{{"name":"r"}},"revision":1,"data":{{"a":{}}}}}"#,
+            nested(levels)
+        );
+        let answer = api
+            .send_text("POST", revisions, "application/json", &body)
+            .await;
+        let message = answer.refused(400);
+        assert!(message.contains(why), "{message}");
+        let answer = api
+            .send_text("POST", revisions, "application/yaml", &body)
+            .await;
+        answer.refused(400);
+    }
+    let map = json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "m"}});
+    api.post(MAPS, map).await.ok();
+    let place = format!("{MAPS}/m");
+    let json_patch = "application/json-patch+json";
+    // Things are moved into each other.
+    let mut moves = vec![json!({"op": "add", "path": "/a", "value": {}})];
+    for index in 0..4000 {
+        let (from, to) = match index % 2 {
+            0 => ("/a", "/b"),
+            _ => ("/b", "/a"),
+        };
+        moves.push(json!({"op": "add", "path": to, "value": {}}));
+        moves.push(json!({"op": "move", "from": from, "path": format!("{to}/x")}));
+    }
+    let moves = Value::Array(moves).to_string();
+    api.send_text("PATCH", &place, json_patch, &moves)
+        .await
+        .refused(422);
+    let path = "/a".repeat(100_000);
+    let test = json!([{"op": "test", "path": path, "value": null}, {"op": "add", "path": "/data", "value": 1}]);
+    api.send_text("PATCH", &place, json_patch, &test.to_string())
+        .await
+        .refused(422);
+    // A schema in protobuf, in a schema, in a schema ...: the field "not" of JSONSchemaProps, 40_000 times.
+    let mut message = Vec::new();
+    for _ in 0..40_000 {
+        let mut outer = vec![0xe2, 0x01];
+        let mut length = message.len();
+        loop {
+            let low = (length & 0x7f) as u8;
+            length >>= 7;
+            if length == 0 {
+                outer.push(low);
+                break;
+            }
+            outer.push(low | 0x80);
+        }
+        if message.len() > 100_000 {
+            break;
+        }
+        outer.extend(&message);
+        message = outer;
+    }
+    let kind = mullion_apiserver::schema::Type::builtin(
+        "apiextensions-apiserver.pkg.apis.apiextensions.v1.JSONSchemaProps",
+    );
+    let read = mullion_apiserver::schema::proto::decode_message(&kind.unwrap(), &message);
+    assert!(read.unwrap_err().to_string().contains("deep"));
+}
+
+/// Everything that is logged.
+#[derive(Clone, Default)]
+struct Log(Arc<Mutex<Vec<u8>>>);
+
+impl io::Write for Log {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.0.lock().unwrap().extend(bytes);
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+#[tokio::test]
+async fn no_secret_gets_into_the_log() {
+    let log = Log::default();
+    let writer = log.clone();
+    let subscriber = tracing_subscriber::fmt()
+        .with_max_level(tracing_subscriber::filter::LevelFilter::TRACE)
+        .with_writer(move || writer.clone())
+        .finish();
+    // This test's tasks all run on this thread.
+    let _logging = tracing::subscriber::set_default(subscriber);
+    let tokens = "s3cret-token,jane,1,\"system:masters\"\n";
+    let config = Config {
+        tokens: StaticTokens::from_csv(tokens).unwrap(),
+        ..Config::default()
+    };
+    let server = ApiServer::new(config);
+    let served = Served::new(&server).await;
+    let secret = json!({"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "s"}, "stringData": {"password": "s3cret-data"}});
+    for (token, status) in [("s3cret-token", 201), ("s3cret-wrong", 401)] {
+        for protocol in [OVER_1, OVER_2] {
+            let name = format!("s{}", protocol.len());
+            let mut secret = secret.clone();
+            secret["metadata"]["name"] = name.into();
+            let request =
+                http::Request::post("https://localhost/api/v1/namespaces/default/secrets")
+                    .header("host", "localhost")
+                    .header("authorization", format!("Bearer {token}"))
+                    .body(secret.to_string().into_bytes())
+                    .unwrap();
+            let stream = connect(&served.authority, served.address, None, protocol).await;
+            let io = TokioIo::new(stream);
+            let request = request.map(|body| Full::new(bytes::Bytes::from(body)));
+            let answer = if protocol == OVER_2 {
+                let (mut sender, connection) =
+                    hyper::client::conn::http2::handshake(TokioExecutor::new(), io)
+                        .await
+                        .unwrap();
+                tokio::spawn(connection);
+                sender.send_request(request).await
+            } else {
+                let (mut sender, connection) =
+                    hyper::client::conn::http1::handshake(io).await.unwrap();
+                tokio::spawn(connection);
+                sender.send_request(request).await
+            };
+            assert_eq!(answer.unwrap().status(), status);
+        }
+    }
+    let logged = String::from_utf8_lossy(&log.0.lock().unwrap()).into_owned();
+    assert!(!logged.is_empty(), "something is logged at that level");
+    let leaks: Vec<&str> = logged
+        .lines()
+        .filter(|line| line.contains("s3cret"))
+        .collect();
+    assert_eq!(leaks, Vec::<&str>::new());
+}
