@@ -19,3 +19,4 @@ mod tls;
 mod tokens;
 mod vectors;
 mod webhooks;
+mod wire;
