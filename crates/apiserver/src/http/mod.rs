@@ -39,6 +39,7 @@ use tokio::sync::watch as signal;
 
 use self::{
     call::Call,
+    negotiate::Media,
     path::{ObjectPath, Route},
     query::Query,
     subresource::streams::Upgrade,
@@ -70,12 +71,13 @@ async fn serve(State(server): State<Arc<ApiServer>>, request: Request<Body>) -> 
     let head_only = parts.method == Method::HEAD;
     let takes_gzip = reply::takes_gzip(&parts.headers);
     let for_eyes = pretty::wanted(&parts.headers, &parts.uri);
+    let media = negotiate::of_refusals(&parts.headers);
     let (method, uri) = (parts.method.clone(), parts.uri.clone());
     let answer = AssertUnwindSafe(to_its_end(server, parts, body)).catch_unwind();
     let mut response = answer
         .await
         .unwrap_or_else(|panic| Err(panicked(&method, uri.path(), &*panic)))
-        .unwrap_or_else(|status| reply::refusal(&status));
+        .unwrap_or_else(|status| reply::refusal(&status, media));
     if for_eyes {
         response = pretty::indented(response).await;
     }
@@ -289,9 +291,10 @@ async fn objects(
     }
     if watches(&call, path) && matches!(method, Method::GET | Method::HEAD) {
         let warnings = call.take_warnings();
+        let media = of_refusals(&call);
         let mut response = watch::watch(call)
             .await
-            .unwrap_or_else(|status| reply::refusal(&status));
+            .unwrap_or_else(|status| reply::refusal(&status, media));
         reply::add_warnings(&mut response, warnings);
         return Ok(response);
     }
@@ -310,9 +313,17 @@ async fn objects(
     Ok(finish(&call, answer))
 }
 
+/// What refusals of a call are written in: nothing about custom resources is ever protobuf.
+fn of_refusals(call: &Call) -> Media {
+    match call.form.media {
+        Media::Protobuf if call.row.custom => Media::Json,
+        media => media,
+    }
+}
+
 /// The response with the warnings that were collected on the way.
 fn finish(call: &Call, answer: Result<Response<Body>, Status>) -> Response<Body> {
-    let mut response = answer.unwrap_or_else(|status| reply::refusal(&status));
+    let mut response = answer.unwrap_or_else(|status| reply::refusal(&status, of_refusals(call)));
     reply::add_warnings(&mut response, call.take_warnings());
     response
 }

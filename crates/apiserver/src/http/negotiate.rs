@@ -151,6 +151,16 @@ pub(crate) fn negotiate(headers: &HeaderMap) -> Result<Form, Status> {
     })
 }
 
+/// What refusals are written in; a client that takes nothing we have gets JSON.
+pub(crate) fn of_refusals(headers: &HeaderMap) -> Media {
+    let plain = |value: &http::HeaderValue| value.as_bytes().starts_with(b"application/json");
+    // What nearly everybody sends needs no second look.
+    if headers.get(ACCEPT).is_none_or(plain) {
+        return Media::Json;
+    }
+    negotiate(headers).map_or(Media::Json, |form| form.media)
+}
+
 /// What `as`, `v` and `g` ask for; `None` if it is nothing we know.
 fn shape(clause: &Clause<'_>) -> Option<Shape> {
     let kind = clause.parameter("as");

@@ -44,7 +44,7 @@ pub(crate) async fn indented(response: Response<Body>) -> Response<Body> {
     }
     let (mut parts, body) = response.into_parts();
     let Ok(plain) = axum::body::to_bytes(body, usize::MAX).await else {
-        return reply::refusal(&Status::internal("the answer ended early"));
+        return reply::refusal(&Status::internal("the answer ended early"), Media::Json);
     };
     parts.headers.remove(CONTENT_LENGTH);
     Response::from_parts(parts, Body::from(indent(&plain)))

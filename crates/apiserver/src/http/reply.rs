@@ -107,11 +107,11 @@ pub(crate) fn encode(
             .map_err(|error| Status::internal(error.to_string()))?
             .into_bytes(),
         (Media::Protobuf, Some(call)) if !call.row.custom => proto::encode(call.schema(), value),
-        (Media::Protobuf, _) => {
-            return Err(not_acceptable(&format!(
+        (Media::Protobuf, _) => proto::encode_answer(value).ok_or_else(|| {
+            not_acceptable(&format!(
                 "only the following media types are accepted: {SUPPORTED}"
-            )));
-        }
+            ))
+        })?,
     };
     Ok(bytes(code, media, body.into()))
 }
@@ -145,9 +145,11 @@ pub(crate) fn page_not_found() -> Response<Body> {
     text(404, "404 page not found\n")
 }
 
-/// A refusal.
-pub(crate) fn refusal(status: &Status) -> Response<Body> {
-    let mut response = json(status.code, &status.to_json());
+/// A refusal, in the form the client takes.
+pub(crate) fn refusal(status: &Status, media: Media) -> Response<Body> {
+    let shown = status.to_json();
+    let mut response =
+        encode(media, status.code, &shown, None).unwrap_or_else(|_| json(status.code, &shown));
     let seconds = status
         .details
         .as_ref()
@@ -245,7 +247,7 @@ pub(crate) async fn compress(response: Response<Body>) -> Response<Body> {
     }
     let (mut parts, body) = response.into_parts();
     let Ok(plain) = axum::body::to_bytes(body, usize::MAX).await else {
-        return refusal(&Status::internal("the answer ended early"));
+        return refusal(&Status::internal("the answer ended early"), Media::Json);
     };
     let mut encoder = GzEncoder::new(Vec::with_capacity(plain.len() / 4), Compression::fast());
     let packed = encoder.write_all(&plain).and_then(|()| encoder.finish());

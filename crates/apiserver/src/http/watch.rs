@@ -49,7 +49,12 @@ pub(crate) async fn watch(call: Call) -> Result<Response<Body>, Status> {
         selector.restrict_to_name(&call.name);
     }
     let frames = call.form.media == Media::Protobuf;
-    if frames && (call.row.custom || call.form.shape != Shape::Whole) {
+    let has_message = match call.form.shape {
+        Shape::Whole => !call.row.custom,
+        Shape::Metadata(_) | Shape::MetadataList(_) => true,
+        Shape::Table(_) => false,
+    };
+    if frames && !has_message {
         return Err(reply::not_acceptable(
             "only the following media types are accepted: application/json;stream=watch",
         ));
@@ -368,11 +373,11 @@ impl LineWriter {
 
     /// An event in the form this watcher reads: a line of JSON or a frame of protobuf.
     fn frame(&self, event: &str, schema: &Type, object: &Value) -> Bytes {
-        if self.call.form.media == Media::Protobuf {
-            proto::watch_frame(event, &proto::encode(schema, object)).into()
-        } else {
-            line(event, object)
+        if self.call.form.media != Media::Protobuf {
+            return line(event, object);
         }
+        let body = proto::encode_answer(object).unwrap_or_else(|| proto::encode(schema, object));
+        proto::watch_frame(event, &body).into()
     }
 }
 

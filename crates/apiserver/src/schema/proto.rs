@@ -162,6 +162,41 @@ pub fn encode(kind: &Type, value: &Value) -> Vec<u8> {
     .seal()
 }
 
+/// The whole body of what is answered beside the objects of the kinds: a Status, metadata alone or a list of it, a Scale. `None` for
+/// everything else: a Table has no message.
+pub fn encode_answer(value: &Value) -> Option<Vec<u8>> {
+    let text = |name: &str| value.get(name).and_then(Value::as_str).unwrap_or_default();
+    let meta = |name: &str| Type::builtin(&format!("apimachinery.pkg.apis.meta.v1.{name}"));
+    // The message of something whose first field is its metadata.
+    let begun = |value: &Value, metadata: &Type| {
+        let mut message = Writer::default();
+        let inner = encode_message(metadata, value.get("metadata").unwrap_or(&Value::Null));
+        message.bytes(1, &inner);
+        message
+    };
+    let raw = match text("kind") {
+        "Status" => return Some(encode(&meta("Status")?, value)),
+        "Scale" => return Some(encode(&Type::builtin("api.autoscaling.v1.Scale")?, value)),
+        "PartialObjectMetadata" => begun(value, &meta("ObjectMeta")?).finish(),
+        "PartialObjectMetadataList" => {
+            let mut list = begun(value, &meta("ListMeta")?);
+            let object = meta("ObjectMeta")?;
+            let items = value.get("items").and_then(Value::as_array);
+            for item in items.into_iter().flatten() {
+                list.bytes(2, &begun(item, &object).finish());
+            }
+            list.finish()
+        }
+        _ => return None,
+    };
+    let envelope = Envelope {
+        api_version: text("apiVersion").to_owned(),
+        kind: text("kind").to_owned(),
+        raw: &raw,
+    };
+    Some(envelope.seal())
+}
+
 /// One frame of a protobuf watch: its length in four bytes, then a `metav1.WatchEvent` that holds the object's whole body.
 pub fn watch_frame(event_type: &str, object_body: &[u8]) -> Vec<u8> {
     let mut raw = Writer::default();

@@ -116,3 +116,42 @@ async fn lists_and_watches_can_be_had_in_protobuf() {
     }
     assert_eq!(events, ["ADDED", "BOOKMARK"]);
 }
+
+#[tokio::test(start_paused = true)]
+async fn refusals_scales_and_metadata_alone_can_be_had_in_protobuf() {
+    let cluster = cluster();
+    cluster.create("x", json!({})).await;
+    let partial = "application/vnd.kubernetes.protobuf;as=PartialObjectMetadata;v=v1;g=meta.k8s.io";
+    let partials =
+        "application/vnd.kubernetes.protobuf;as=PartialObjectMetadataList;v=v1;g=meta.k8s.io";
+    let plain = "application/vnd.kubernetes.protobuf";
+    let one = format!("{MAPS}/x");
+    let (absent, watched) = (
+        format!("{MAPS}/y"),
+        format!("{MAPS}?watch=1&timeoutSeconds=1"),
+    );
+    for (accept, path, code, kind) in [
+        (partial, &one, 200, "PartialObjectMetadata"),
+        (partials, &MAPS.to_owned(), 200, "PartialObjectMetadataList"),
+        (partial, &watched, 200, "PartialObjectMetadata"),
+        (plain, &absent, 404, "Status"),
+    ] {
+        let answer = cluster
+            .send(Method::GET, path, &[("accept", accept)], Body::empty())
+            .await;
+        assert_eq!(answer.status(), code, "{path}");
+        let media = answer.headers()["content-type"]
+            .to_str()
+            .unwrap()
+            .to_owned();
+        assert!(media.starts_with(plain), "{media}");
+        let body = answer.into_body().collect().await.unwrap().to_bytes();
+        let holds = |part: &[u8]| body.windows(part.len()).any(|window| window == part);
+        assert!(holds(b"k8s\0") && holds(kind.as_bytes()), "{body:?}");
+    }
+    let table = "application/vnd.kubernetes.protobuf;as=Table;v=v1;g=meta.k8s.io";
+    let refused = cluster
+        .send(Method::GET, MAPS, &[("accept", table)], Body::empty())
+        .await;
+    assert_eq!(refused.status(), 406);
+}

@@ -27,7 +27,7 @@ use self::{
 use super::log::container_name;
 use crate::{
     auth::attributes::{Attributes, Resource, Target},
-    http::{call::Call, reply},
+    http::{call::Call, negotiate::Media, reply},
     kinds::tree::Tree,
     limits,
     status::{Cause, Status},
@@ -367,7 +367,7 @@ where
         stream,
     }) = call.upgrade.clone()
     else {
-        return reply::refusal(&Status::new(501, "", sentence));
+        return reply::refusal(&Status::new(501, "", sentence), Media::Json);
     };
     tokio::spawn(async move {
         let _counts = stream;
