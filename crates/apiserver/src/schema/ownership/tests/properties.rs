@@ -297,11 +297,66 @@ fn without_nothing(tree: &super::model::Tree) -> super::model::Tree {
     }
 }
 
+/// Updates by so many managers that the oldest are merged.
+fn many_live_through(seed: u64) -> Result<(), TestCaseError> {
+    let mut choices = Choices(seed);
+    let source = json!({"type": "object", "properties": {"spec": choices.object(2)}});
+    let kind = Schema::parse(&source).to_type();
+    let mut model = Model::default();
+    let mut stored: Option<Value> = None;
+    for step in 0..16 {
+        let manager = format!("m{:02}", choices.below(14));
+        let writer = Writer {
+            manager: &manager,
+            api_version: "e.x/v1",
+            subresource: None,
+            resets_status: false,
+            now: format!("2024-06-{:02}T00:00:00Z", step + 1)
+                .parse()
+                .expect("it is a time"),
+        };
+        let mut object = choices.resource(&source);
+        // Each has a label of its own, which nobody takes away.
+        let labels = stored.as_ref().map(|old| old["metadata"]["labels"].clone());
+        object["metadata"]["labels"] = labels.unwrap_or_else(|| json!({}));
+        object["metadata"]["labels"][&manager] = "x".into();
+        model.update(&manager, tree(Some(&kind), &bare(object.clone())));
+        track(&kind, &writer, &mut object, stored.as_ref());
+        unfold(&mut object);
+        let told = owners(&object);
+        prop_assert!(told.len() <= MAX_UPDATE_MANAGERS + 1, "{:?}", told.keys());
+        let all = |owners: &BTreeMap<Owner, Paths>| -> Paths {
+            owners.values().flatten().cloned().collect()
+        };
+        prop_assert_eq!(all(&told), all(&model.owners), "{}", source);
+        // Who was merged and writes again owns anew what it writes, the rest stays merged.
+        for (owner, paths) in told.iter().filter(|((_, name), _)| name != ANCIENT_CHANGES) {
+            let all = model.owners.get(owner);
+            prop_assert!(
+                all.is_some_and(|all| paths.is_subset(all)),
+                "{:?} {}",
+                owner,
+                source
+            );
+        }
+        if !told.keys().any(|(_, name)| name == ANCIENT_CHANGES) {
+            prop_assert_eq!(&told, &model.owners, "{}", source);
+        }
+        stored = Some(object);
+    }
+    Ok(())
+}
+
 proptest! {
     #![proptest_config(ProptestConfig { cases: 400, failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
     fn applies_and_updates_of_several_managers_are_as_the_slow_model_has_them(seed: u64) {
         live_through(seed)?;
+    }
+
+    #[test]
+    fn of_many_managers_the_oldest_are_merged_and_nothing_owned_is_lost(seed: u64) {
+        many_live_through(seed)?;
     }
 }
