@@ -379,6 +379,23 @@ impl Run<'_> {
             } else {
                 some(value.clone())
             }),
+            ("first", Some(Value::List(items)), []) => {
+                Ok(items.first().cloned().map_or_else(none, some))
+            }
+            ("last", Some(Value::List(items)), []) => {
+                Ok(items.last().cloned().map_or_else(none, some))
+            }
+            ("optional.unwrap", None, [Value::List(items)])
+            | ("unwrapOpt", Some(Value::List(items)), []) => {
+                let mut held = Vec::with_capacity(items.len());
+                for item in items.iter() {
+                    match optional(item) {
+                        Some(inner) => held.extend(inner.cloned()),
+                        None => return no_overload(),
+                    }
+                }
+                Ok(Value::List(Arc::new(held)))
+            }
             ("hasValue" | "value" | "or" | "orValue", Some(target), rest) => {
                 let Some(inner) = optional(target) else {
                     return no_overload();

@@ -64,6 +64,7 @@ fn expressions_hold() {
         "self.?m.?k.orValue('x') == 'v' && self.m.?z.orValue('x') == 'x' && self.m[?'k'].value() == 'v' && !self.l[?9].hasValue()",
         "old.optMap(v, v + 1).value() == 8 && optional.none().optMap(v, v + 1).hasValue() == false",
         "[1, ?old, ?optional.none()] == [1, 7] && {?'a': old} == {'a': 7}",
+        "self.l.first().value() == 1 && self.l.last() == optional.of(3) && [old, optional.none()].unwrapOpt() == [7] && optional.unwrap([old]) == [7]",
         "cel.bind(x, self.a * 2, x + x) == 12",
         "quantity('1Gi').isGreaterThan(quantity('500Mi')) && isQuantity('100m') && !isQuantity('x')",
         "url('https://a.example:8443/x').getHost() == 'a.example:8443' && ip('10.0.0.1').family() == 4 && cidr('10.0.0.0/8').containsIP('10.2.3.4')",

@@ -18,7 +18,7 @@ use tower::ServiceExt;
 use super::{CLEANUP_FINALIZER, resource};
 use crate::{
     admission::User,
-    kinds::customresourcedefinitions::is_established,
+    kinds::customresourcedefinitions::{Approval, is_established},
     schema::time,
     server::ApiServer,
     store::{Cursor, EventType},
@@ -92,6 +92,12 @@ fn name_of(definition: &Value) -> &str {
 /// Brings status and rows in line with one definition.
 async fn settle(server: &Arc<ApiServer>, definition: &Value) {
     if definition["metadata"].get("deletionTimestamp").is_some() {
+        if is_established(definition) {
+            // From now on nothing is created.
+            server
+                .registry()
+                .define(name_of(definition), resource::rows(definition));
+        }
         if has_finalizer(definition) {
             tokio::spawn(clean_up(Arc::downgrade(server), definition.clone()));
         }
@@ -179,8 +185,11 @@ fn accepted_status(server: &Arc<ApiServer>, definition: &Value) -> Value {
         ],
     };
     let now = time::format_seconds(&server.now());
-    let conditions: Value = conditions
+    let given = definition["status"]["conditions"].as_array();
+    let given = given.into_iter().flatten();
+    let conditions = conditions
         .into_iter()
+        .chain(approval(definition))
         .map(|(kind, holds, reason, message)| {
             let status = if holds { "True" } else { "False" };
             let mut before = definition["status"]["conditions"].as_array().into_iter().flatten();
@@ -189,7 +198,37 @@ fn accepted_status(server: &Arc<ApiServer>, definition: &Value) -> Value {
             json!({"type": kind, "status": status, "lastTransitionTime": since, "reason": reason, "message": message})
         })
         .collect();
+    let mut conditions: Vec<Value> = conditions;
+    let known = |condition: &Value| {
+        conditions
+            .iter()
+            .any(|ours| ours["type"] == condition["type"])
+    };
+    // Others have conditions of their own here.
+    let others: Vec<Value> = given
+        .filter(|condition| !known(condition))
+        .cloned()
+        .collect();
+    conditions.extend(others);
     json!({"acceptedNames": accepted, "conditions": conditions})
+}
+
+/// What is said of the approval of a group that belongs to Kubernetes.
+fn approval(definition: &Value) -> Option<(&'static str, bool, &'static str, String)> {
+    let group = definition["spec"]["group"].as_str().unwrap_or_default();
+    let (state, message) = Approval::of(definition, group)?;
+    let (holds, reason) = match state {
+        Approval::Missing => (false, "MissingAnnotation"),
+        Approval::Invalid => (false, "InvalidAnnotation"),
+        Approval::Bypassed => (false, "UnapprovedAnnotation"),
+        Approval::Approved => (true, "ApprovedAnnotation"),
+    };
+    Some((
+        "KubernetesAPIApprovalPolicyConformant",
+        holds,
+        reason,
+        message,
+    ))
 }
 
 /// Copies a field, or its absence.

@@ -19,6 +19,8 @@ use crate::{
         Column, Generation, Kind, Resource, Rules, StatusMetadata, StatusOnCreate, Subresource,
         SubresourceHandler,
     },
+    schema::{Type, decode},
+    status::{Details, Status},
 };
 
 /// What is special about the instances of one version.
@@ -28,8 +30,14 @@ struct CustomResource {
     columns: Columns,
     selectable: Vec<&'static str>,
     selectable_paths: Vec<JsonPath>,
-    /// Stored objects may be older than the schema's defaults.
-    fills_in_old_objects: bool,
+    /// What of the objects this version knows.
+    known: Type,
+    /// What of them the storage version knows, if that is another one.
+    stored: Option<Type>,
+    /// Stored objects may be older than the schema: they have what it does not know, and not its defaults.
+    is_newer_than_objects: bool,
+    /// The definition is being deleted: `plural.group`, of which nothing new is created.
+    going: Option<String>,
 }
 
 impl CustomResource {
@@ -40,6 +48,23 @@ impl CustomResource {
 }
 
 impl Kind for CustomResource {
+    fn permit(&self, _: &Ctx<'_>, _: &str, _: &Value, old: Option<&Value>) -> Result<(), Status> {
+        match (&self.going, old) {
+            (Some(definition), None) => {
+                let (plural, group) = definition.split_once('.').unwrap_or_default();
+                let why = "create not allowed while custom resource definition is terminating";
+                let mut status = Status::new(405, "MethodNotAllowed", why);
+                status.details = Some(Box::new(Details {
+                    group: group.to_owned(),
+                    kind: plural.to_owned(),
+                    ..Details::default()
+                }));
+                Err(status)
+            }
+            _ => Ok(()),
+        }
+    }
+
     fn default(&self, object: &mut Value) {
         defaults::apply(&self.schema, object);
     }
@@ -88,11 +113,18 @@ impl Kind for CustomResource {
     }
 
     fn to_served(&self, object: &mut Value) {
+        decode::prune(&self.known, object);
         defaults::apply(&self.schema, object);
     }
 
+    fn to_storage(&self, object: &mut Value) {
+        if let Some(stored) = &self.stored {
+            decode::prune(stored, object);
+        }
+    }
+
     fn rewrites_stored(&self) -> bool {
-        self.fills_in_old_objects
+        self.is_newer_than_objects
     }
 }
 
@@ -104,20 +136,28 @@ pub(crate) fn rows(definition: &Value) -> Vec<Resource> {
         .flatten()
         .collect();
     versions.sort_by_key(|version| version["storage"].as_bool() != Some(true));
-    versions
+    let storage = versions.first().map(|version| {
+        let schema = Schema::parse(&version["schema"]["openAPIV3Schema"]);
+        schema.to_type()
+    });
+    let served = versions
         .into_iter()
-        .filter(|version| version["served"].as_bool() == Some(true))
-        .map(|version| row(definition, version))
-        .collect()
+        .filter(|version| version["served"].as_bool() == Some(true));
+    storage.map_or_else(Vec::new, |storage| {
+        served
+            .map(|version| row(definition, version, &storage))
+            .collect()
+    })
 }
 
-fn row(definition: &Value, version: &Value) -> Resource {
+fn row(definition: &Value, version: &Value, storage: &Type) -> Resource {
     let spec = &definition["spec"];
     let names = &definition["status"]["acceptedNames"];
     let text = |value: &Value| Cow::Owned(value.as_str().unwrap_or_default().to_owned());
     let texts = |value: &Value| value.as_array().into_iter().flatten().map(text).collect();
     let source = &version["schema"]["openAPIV3Schema"];
     let schema = Schema::parse(source);
+    let kind = schema.to_type();
     let (subresources, has_status) = subresources(version, &text(&names["kind"]));
     let selectable_paths: Vec<String> = version["selectableFields"]
         .as_array()
@@ -134,7 +174,7 @@ fn row(definition: &Value, version: &Value) -> Resource {
         short_names: texts(&names["shortNames"]),
         categories: texts(&names["categories"]),
         namespaced: spec["scope"] == "Namespaced",
-        schema: schema.to_type(),
+        schema: kind.clone(),
         rules: Rules {
             generation: Generation::CountsAllButStatus,
             unconditional_update: false,
@@ -158,8 +198,12 @@ fn row(definition: &Value, version: &Value) -> Resource {
                 .iter()
                 .map(|path| JsonPath::parse(path))
                 .collect(),
-            fills_in_old_objects: schema.has_defaults()
-                && definition["metadata"]["generation"].as_i64().unwrap_or(1) > 1,
+            going: definition["metadata"]
+                .get("deletionTimestamp")
+                .map(|_| format!("{plural}.{group}")),
+            known: kind.clone(),
+            stored: (version["storage"] != true).then(|| storage.clone()),
+            is_newer_than_objects: definition["metadata"]["generation"].as_i64().unwrap_or(1) > 1,
             schema,
         }),
         version: text(&version["name"]),

@@ -175,19 +175,6 @@ impl Schema {
         }
     }
 
-    /// Whether it gives a default here or below.
-    pub(crate) fn has_defaults(&self) -> bool {
-        self.default.is_some() || self.children().any(Schema::has_defaults)
-    }
-
-    /// The schemas of properties, of other properties and of items.
-    pub(crate) fn children(&self) -> impl Iterator<Item = &Schema> {
-        self.properties
-            .values()
-            .chain(self.items.as_deref())
-            .chain(self.additional_schema())
-    }
-
     /// The schema of properties that have none of their own.
     pub(crate) fn additional_schema(&self) -> Option<&Schema> {
         match &self.additional {

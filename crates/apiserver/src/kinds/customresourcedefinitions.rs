@@ -20,6 +20,48 @@ const COLUMN_TYPES: &[&str] = &["boolean", "date", "integer", "number", "string"
 
 pub(super) struct CustomResourceDefinition;
 
+/// Whether the definition of a kind in one of Kubernetes' own groups has been approved.
+pub(crate) enum Approval {
+    /// Nothing is said.
+    Missing,
+    /// What is said is neither an address nor a reason.
+    Invalid,
+    /// It says that it is not.
+    Bypassed,
+    /// It says where.
+    Approved,
+}
+
+impl Approval {
+    /// The state and a sentence about it; `None` for groups that anybody may use.
+    pub(crate) fn of(definition: &Value, group: &str) -> Option<(Approval, String)> {
+        let is_protected = ["k8s.io", "kubernetes.io"]
+            .iter()
+            .any(|domain| group == *domain || group.ends_with(&format!(".{domain}")));
+        if !is_protected {
+            return None;
+        }
+        let given = definition["metadata"]["annotations"].get(APPROVAL);
+        let given = given.and_then(Value::as_str).unwrap_or_default();
+        let wanted = format!("protected groups must have approval annotation {APPROVAL:?}");
+        let proposal = "see https://github.com/kubernetes/enhancements/pull/1111";
+        let has_address = given
+            .split_once("://")
+            .is_some_and(|(scheme, rest)| !scheme.is_empty() && !rest.is_empty());
+        Some(match given {
+            "" => (Approval::Missing, format!("{wanted}, {proposal}")),
+            reason if reason.starts_with("unapproved") => {
+                (Approval::Bypassed, format!("not approved: {reason:?}"))
+            }
+            address if has_address => (Approval::Approved, format!("approved in {address}")),
+            _ => {
+                let either = "with either a URL or a reason starting with \"unapproved\"";
+                (Approval::Invalid, format!("{wanted} {either}, {proposal}"))
+            }
+        })
+    }
+}
+
 impl Kind for CustomResourceDefinition {
     fn default(&self, object: &mut Value) {
         let spec = &mut object["spec"];
@@ -68,23 +110,15 @@ impl Kind for CustomResourceDefinition {
                 r#"must be spec.names.plural+"."+spec.group"#,
             );
         }
-        let protected = ["k8s.io", "kubernetes.io"]
-            .iter()
-            .any(|domain| group == *domain || group.ends_with(&format!(".{domain}")));
-        if protected {
-            let annotations = metadata.child("annotations");
-            let at = annotations.key(APPROVAL);
-            let why = format!(
-                "protected groups must have approval annotation {APPROVAL:?}, see https://github.com/kubernetes/enhancements/pull/1111"
-            );
-            match object["metadata"]["annotations"]
-                .get(APPROVAL)
-                .and_then(Value::as_str)
-            {
-                None | Some("") => errors.required(&at, why),
-                Some(given) if given.starts_with("unapproved") || given.contains("://") => {}
-                Some(given) => errors.invalid(&at, given, why),
+        let annotations = metadata.child("annotations");
+        let at = annotations.key(APPROVAL);
+        match Approval::of(object, group) {
+            Some((Approval::Missing, why)) => errors.required(&at, why),
+            Some((Approval::Invalid, why)) => {
+                let given = object["metadata"]["annotations"][APPROVAL].clone();
+                errors.invalid(&at, given, why);
             }
+            Some((Approval::Bypassed | Approval::Approved, _)) | None => {}
         }
     }
 
@@ -536,6 +570,13 @@ fn check_status(object: &Value, errors: &mut Errors) {
         .unwrap_or_default();
     if stored.is_empty() {
         errors.invalid(&at, Value::Null, "must have at least one stored version");
+    }
+    for version in versions(object) {
+        let name = text(version, "name");
+        if version["storage"] == true && !stored.is_empty() && !stored.iter().any(|s| s == name) {
+            let why = format!("must have the storage version {name}");
+            errors.invalid(&at, stored, why);
+        }
     }
     for (index, name) in stored.iter().filter_map(Value::as_str).enumerate() {
         if !versions(object)

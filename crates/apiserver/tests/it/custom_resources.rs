@@ -295,6 +295,45 @@ async fn several_versions_show_the_same_objects() {
     assert_eq!(seen.ok()["apiVersion"], "stable.example.com/v1beta1");
 }
 
+#[tokio::test(start_paused = true)]
+async fn each_version_shows_and_keeps_what_it_knows() {
+    let api = Api::new(Config::default());
+    let text = || json!({"type": "string"});
+    let mut definition =
+        definition_of(json!({"type": "object", "properties": {"both": text(), "old": text()}}));
+    let mut other = definition["spec"]["versions"][0].clone();
+    other["name"] = "v2".into();
+    other["storage"] = false.into();
+    other["schema"]["openAPIV3Schema"]["properties"]["spec"]["properties"] =
+        json!({"both": text(), "new": text(), "given": {"type": "string", "default": "d"}});
+    let versions = definition["spec"]["versions"].as_array_mut();
+    versions.expect("it has versions").push(other);
+    established(&api, definition.clone()).await;
+    wait_for(&api, CRONTABS, |list| list["kind"] == "CronTabList").await;
+    let (one, in_v2) = (
+        format!("{CRONTABS}/a"),
+        format!("{}/a", CRONTABS.replace("v1/", "v2/")),
+    );
+    api.post(CRONTABS, crontab("a", json!({"both": "x", "old": "y"})))
+        .await
+        .ok();
+    let seen = api.get(&in_v2).await.ok();
+    assert_eq!(seen["spec"], json!({"both": "x", "given": "d"}));
+    // What the stored version does not know is not kept, and what the written one does not know is lost.
+    api.merge(&in_v2, json!({"spec": {"new": "z"}})).await.ok();
+    assert_eq!(api.get(&one).await.ok()["spec"], json!({"both": "x"}));
+
+    // What a later schema leaves out is not shown any more.
+    let schema = &mut definition["spec"]["versions"][0]["schema"]["openAPIV3Schema"];
+    schema["properties"]["spec"]["properties"] = json!({"old": text()});
+    let versions = definition["spec"]["versions"].clone();
+    let name = format!("{DEFINITIONS}/crontabs.stable.example.com");
+    api.merge(&name, json!({"spec": {"versions": versions}}))
+        .await
+        .ok();
+    wait_for(&api, &one, |object| object["spec"] == json!({})).await;
+}
+
 /// The schema of a definition whose instances have these properties in their spec.
 fn definition_of(spec: Value) -> Value {
     let mut definition = crontabs();
@@ -486,4 +525,60 @@ async fn conversion_by_webhook_is_refused_where_it_would_be_needed() {
     );
     definition["spec"]["versions"][1]["served"] = false.into();
     api.post(DEFINITIONS, definition).await.ok();
+}
+
+#[tokio::test(start_paused = true)]
+async fn nothing_is_created_of_a_definition_that_goes() {
+    let api = served().await;
+    let mut kept = crontab("kept", json!({"cron": "x"}));
+    kept["metadata"]["finalizers"] = json!(["e.x/hold"]);
+    api.post(CRONTABS, kept).await.ok();
+    api.delete(&format!("{DEFINITIONS}/crontabs.stable.example.com"))
+        .await
+        .ok();
+    let path = format!("{CRONTABS}?dryRun=All");
+    for _ in 0..200 {
+        let answer = api.post(&path, crontab("new", json!({"cron": "x"}))).await;
+        if answer.status == 405 {
+            assert_eq!(
+                answer.body["message"],
+                "create not allowed while custom resource definition is terminating"
+            );
+            api.merge(
+                &format!("{CRONTABS}/kept"),
+                json!({"metadata": {"labels": {"a": "b"}}}),
+            )
+            .await
+            .ok();
+            return;
+        }
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+    panic!("it can still be created");
+}
+
+#[tokio::test(start_paused = true)]
+async fn definitions_in_groups_of_kubernetes_say_whether_they_are_approved() {
+    let api = Api::new(Config::default());
+    let mut definition = crontabs();
+    definition["metadata"]["name"] = "crontabs.gateway.k8s.io".into();
+    definition["spec"]["group"] = "gateway.k8s.io".into();
+    definition["metadata"]["annotations"] = json!({"api-approved.kubernetes.io": "yes"});
+    let refused = api.post(DEFINITIONS, definition.clone()).await;
+    assert_eq!(
+        refused.body["details"]["causes"][0]["message"],
+        r#"Invalid value: "yes": protected groups must have approval annotation "api-approved.kubernetes.io" with either a URL or a reason starting with "unapproved", see https://github.com/kubernetes/enhancements/pull/1111"#
+    );
+    definition["metadata"]["annotations"] = json!({"api-approved.kubernetes.io": "https://github.com/kubernetes-sigs/gateway-api/pull/1"});
+    established(&api, definition).await;
+    let stored = api
+        .get(&format!("{DEFINITIONS}/crontabs.gateway.k8s.io"))
+        .await
+        .ok();
+    let condition = &stored["status"]["conditions"][2];
+    assert_eq!(condition["type"], "KubernetesAPIApprovalPolicyConformant");
+    assert_eq!(
+        condition["message"],
+        "approved in https://github.com/kubernetes-sigs/gateway-api/pull/1"
+    );
 }
