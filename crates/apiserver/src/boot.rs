@@ -7,7 +7,8 @@ use http::HeaderMap;
 use serde_json::{Value, json};
 
 use crate::{
-    admission::User,
+    admission::{Lookup, User},
+    aggregation,
     auth::rbac::bootstrap,
     http::{
         call::{Call, FieldValidation, WriteOptions},
@@ -61,6 +62,42 @@ pub(crate) async fn run(server: &Arc<ApiServer>, service_ip: &str, advertise: &[
     });
     create(server, "", "services", Some("default"), service, &[]).await;
     publish(server, advertise).await;
+    tell_what_is_served(server).await;
+}
+
+/// Creates the APIServices that are missing.
+async fn tell_what_is_served(server: &Arc<ApiServer>) {
+    const PLURAL: &str = "apiservices";
+    for (name, mut object) in aggregation::wanted(&server.registry().table()) {
+        if server
+            .find(aggregation::GROUP, PLURAL, None, &name)
+            .is_some()
+        {
+            continue;
+        }
+        create(
+            server,
+            aggregation::GROUP,
+            PLURAL,
+            None,
+            object.clone(),
+            &[],
+        )
+        .await;
+        if object["spec"].get("service").is_some() {
+            // A creation leaves the status out.
+            object["status"] = aggregation::passed(server.now());
+            create(
+                server,
+                aggregation::GROUP,
+                PLURAL,
+                None,
+                object,
+                &["status"],
+            )
+            .await;
+        }
+    }
 }
 
 /// Takes the addresses and ports that the Services of a restart have, so that nobody else is given them.

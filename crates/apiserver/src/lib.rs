@@ -35,6 +35,7 @@
 #![cfg_attr(not(test), warn(clippy::unwrap_used))]
 
 pub mod admission;
+mod aggregation;
 mod auth;
 mod boot;
 mod cel;
@@ -45,6 +46,7 @@ pub mod kinds;
 mod limits;
 mod listen;
 mod openapi;
+pub mod provided;
 pub mod quantity;
 pub mod registry;
 pub mod schema;

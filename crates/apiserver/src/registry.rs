@@ -10,6 +10,7 @@ use std::{
 use arc_swap::ArcSwap;
 use rustc_hash::{FxHashMap, FxHashSet};
 use serde_json::Value;
+use tokio::sync::watch;
 
 use crate::{
     kinds::{Resource, SubresourceHandler},
@@ -24,7 +25,7 @@ pub struct Row {
     pub collection: Arc<Collection>,
     /// The apiVersion of the stored bytes.
     pub stored_version: Arc<str>,
-    /// Comes from a custom resource definition.
+    /// Its schema is not in the table: it comes from a custom resource definition or is provided.
     pub custom: bool,
     api_version: Box<str>,
     serves_stored_bytes: bool,
@@ -185,26 +186,36 @@ fn path_key(group: &str, version: &str, plural: &str) -> String {
 pub struct Registry {
     store: Arc<Store>,
     builtins: Vec<Arc<Resource>>,
+    provided: Vec<Arc<Resource>>,
     definitions: Mutex<BTreeMap<String, Vec<Arc<Resource>>>>,
     table: ArcSwap<Table>,
+    changes: watch::Sender<()>,
 }
 
 impl Registry {
-    /// A registry of the built-in rows.
-    pub fn new(store: Arc<Store>, builtins: Vec<Resource>) -> Self {
-        let builtins: Vec<Arc<Resource>> = builtins.into_iter().map(Arc::new).collect();
-        let table = Table::new(&store, builtins.iter().map(|row| (row.clone(), false)));
-        Registry {
+    /// A registry of the built-in rows, and of those that the embedding program answers for.
+    pub fn new(store: Arc<Store>, builtins: Vec<Resource>, provided: Vec<Resource>) -> Self {
+        let shared = |rows: Vec<Resource>| rows.into_iter().map(Arc::new).collect();
+        let registry = Registry {
             store,
-            builtins,
+            builtins: shared(builtins),
+            provided: shared(provided),
             definitions: Mutex::default(),
-            table: ArcSwap::from_pointee(table),
-        }
+            table: ArcSwap::default(),
+            changes: watch::Sender::default(),
+        };
+        registry.change(|_| {});
+        registry
     }
 
     /// The rows as they are now.
     pub fn table(&self) -> Arc<Table> {
         self.table.load_full()
+    }
+
+    /// Tells of every change of the rows.
+    pub(crate) fn changes(&self) -> watch::Receiver<()> {
+        self.changes.subscribe()
     }
 
     /// Brings objects of a restart in line with the selectable fields that built-in kinds have in this version of the program.
@@ -259,7 +270,9 @@ impl Registry {
             .values()
             .flatten()
             .map(|row| (row.clone(), true));
-        self.table
-            .store(Arc::new(Table::new(&self.store, builtins.chain(custom))));
+        let provided = self.provided.iter().map(|row| (row.clone(), true));
+        let rows = builtins.chain(custom).chain(provided);
+        self.table.store(Arc::new(Table::new(&self.store, rows)));
+        self.changes.send_replace(());
     }
 }

@@ -20,6 +20,7 @@ use serde_json::Value;
 
 use crate::{
     admission::{self, Lookup, Plugin, User, webhook::Webhooks},
+    aggregation,
     auth::{
         key::SigningKey, rbac::Authorizer, service_account::Remembered, token_file::StaticTokens,
     },
@@ -27,6 +28,7 @@ use crate::{
     http::{self as handlers, openapi, subresource::log::LogSource},
     kinds::{self, ServiceRange},
     limits::{Gate, Limits},
+    provided::Provided,
     registry::Registry,
     store::{Key, Store, StoreError, Window},
 };
@@ -60,6 +62,8 @@ pub struct Config {
     pub advertise: Vec<IpAddr>,
     /// Plugins that run after the built-in ones.
     pub admission: Vec<Arc<dyn Plugin>>,
+    /// Resources of which nothing is stored, because the program that embeds the server answers for them.
+    pub provided: Vec<Provided>,
     /// Where the logs of containers come from; without one, there are none.
     pub logs: Option<Arc<dyn LogSource>>,
     /// How many past events watches may ask for.
@@ -81,6 +85,7 @@ impl Default for Config {
             service_cidr: ServiceRange::default(),
             advertise: Vec::new(),
             admission: Vec::new(),
+            provided: Vec::new(),
             logs: None,
             window: Window::default(),
             tokens: StaticTokens::default(),
@@ -131,7 +136,12 @@ impl ApiServer {
 
     /// The server of a store that is open already, for those who need its notes before.
     pub async fn with_store(config: Config, store: Arc<Store>) -> Arc<Self> {
-        let registry = Registry::new(store.clone(), kinds::builtins(config.service_cidr.clone()));
+        let provided = config.provided.into_iter().map(Provided::resource);
+        let registry = Registry::new(
+            store.clone(),
+            kinds::builtins(config.service_cidr.clone()),
+            provided.collect(),
+        );
         let mut plugins = admission::builtins();
         plugins.extend(config.admission);
         let signing_key = config.signing_key.unwrap_or_else(|| kept_key(&store));
@@ -163,6 +173,7 @@ impl ApiServer {
         server.webhooks.wake();
         if let Ok(runtime) = tokio::runtime::Handle::try_current() {
             runtime.spawn(crd::controller::run(Arc::downgrade(&server)));
+            runtime.spawn(aggregation::run(Arc::downgrade(&server)));
             runtime.spawn(compact(Arc::downgrade(&server)));
         }
         server

@@ -11,6 +11,7 @@
 #![cfg_attr(not(test), warn(clippy::unwrap_used))]
 
 pub mod api_error;
+pub mod autoscaler;
 pub mod cluster_role_aggregation;
 pub mod context;
 pub mod discovery;
@@ -21,6 +22,7 @@ pub mod informer;
 pub mod informers;
 pub mod kubelet;
 pub mod legacy;
+pub mod metrics;
 pub mod namespace;
 pub mod node_lifecycle;
 pub mod nodeclaim;

@@ -310,7 +310,7 @@ fn condition(
 }
 
 /// A label selector as Go prints it.
-fn go_text(selector: &LabelSelector) -> String {
+pub(crate) fn go_text(selector: &LabelSelector) -> String {
     let labels = selector.match_labels.iter().flatten();
     let labels: String = labels
         .map(|(key, value)| format!("{key}: {value},"))

@@ -341,7 +341,7 @@ async fn let_go(server: &Arc<ApiServer>, definition: &Value) {
 }
 
 /// Sends a request to the server itself.
-async fn send(
+pub(crate) async fn send(
     server: &Arc<ApiServer>,
     method: Method,
     path: &str,

@@ -19,6 +19,7 @@ pub(crate) mod patch;
 pub(crate) mod path;
 mod pretty;
 mod probes;
+mod provided;
 pub(crate) mod query;
 pub(crate) mod reply;
 mod selector;
@@ -29,6 +30,8 @@ pub(crate) mod table;
 mod update;
 mod watch;
 pub(crate) mod write;
+
+pub use provided::Wanted;
 
 use std::{any::Any, borrow::Cow, panic::AssertUnwindSafe, sync::Arc};
 
@@ -289,7 +292,12 @@ async fn objects(
     if (path.watch || resource.rules.read_only) && !matches!(method, Method::GET | Method::HEAD) {
         return Err(method_not_allowed());
     }
-    if watches(&call, path) && matches!(method, Method::GET | Method::HEAD) {
+    let watched = watches(&call, path);
+    if let Some(source) = resource.behaviour.source() {
+        let answer = provided::serve(&call, source, &method, watched);
+        return Ok(finish(&call, answer));
+    }
+    if watched && matches!(method, Method::GET | Method::HEAD) {
         let warnings = call.take_warnings();
         let media = of_refusals(&call);
         let mut response = watch::watch(call)

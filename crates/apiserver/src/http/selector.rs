@@ -80,6 +80,28 @@ impl Selector {
             && (self.fields.is_empty() || self.matches_fields(row, object))
     }
 
+    /// Whether an object that is not stored matches, of which no more fields than name and namespace can be selected.
+    pub(crate) fn takes<'l>(
+        &self,
+        namespace: &str,
+        name: &str,
+        label: impl Fn(&str) -> Option<&'l str>,
+    ) -> bool {
+        let fields = self.fields.iter().all(|term| {
+            let value = match term.field {
+                Field::Name => name,
+                Field::Namespace => namespace,
+                Field::Selectable(_) => "",
+            };
+            (value == term.value) == term.equal
+        });
+        fields
+            && self
+                .labels
+                .iter()
+                .all(|requirement| requirement.allows(label(&requirement.key)))
+    }
+
     fn matches_fields(&self, row: &Row, object: &Object) -> bool {
         // The parsed fields are those of the stored form.
         let converted = if row.serves_stored_bytes() {

@@ -8,6 +8,7 @@ use super::{
     Generation, Kind, NameRule, Plain, Propagation, Resource, Rules, StatusMetadata,
     StatusOnCreate, Subresource, SubresourceHandler,
     admissionregistration::{self, MUTATING, VALIDATING},
+    apiservices::ApiServices,
     autoscalers::{Autoscalers, v1::AutoscalersV1},
     componentstatuses::ComponentStatus,
     configmaps::ConfigMap,
@@ -492,6 +493,21 @@ fn groups() -> Vec<Row> {
         })
         .status(StatusMetadata::All),
         Row::new(
+            "apiregistration.k8s.io",
+            "v1",
+            "APIService",
+            "apiservices",
+            "kube-aggregator.pkg.apis.apiregistration.v1.APIService",
+        )
+        .behaves(ApiServices)
+        .cluster()
+        .in_api_extensions()
+        .rules(|rules| {
+            rules.name = NameRule::PathSegment;
+            rules.unconditional_update = false;
+        })
+        .status(StatusMetadata::All),
+        Row::new(
             "scheduling.k8s.io",
             "v1",
             "PriorityClass",
@@ -661,8 +677,9 @@ fn admission() -> Vec<Row> {
 }
 
 /// The groups in the order in which upstream's discovery lists them; those that it does not have come last.
-const GROUPS: [&str; 20] = [
+const GROUPS: [&str; 21] = [
     "",
+    "apiregistration.k8s.io",
     "apps",
     "events.k8s.io",
     "authentication.k8s.io",

@@ -4,6 +4,7 @@
 //! can say: defaults, validation, table cells. Custom resources make the same rows at run time. Handlers never name a kind.
 
 pub(crate) mod admissionregistration;
+mod apiservices;
 mod autoscalers;
 mod builtins;
 mod componentstatuses;
@@ -58,7 +59,10 @@ use std::{borrow::Cow, sync::Arc};
 use jiff::SignedDuration;
 use serde_json::Value;
 
-use crate::{admission::Ctx, field::Errors, schema::Type, status::Status, store::Lends};
+use crate::{
+    admission::Ctx, field::Errors, provided::ObjectSource, schema::Type, status::Status,
+    store::Lends,
+};
 
 type Text = Cow<'static, str>;
 
@@ -417,6 +421,16 @@ pub trait Kind: Send + Sync + 'static {
     /// were added since), and a write that changes nothing else stores it.
     fn rewrites_stored(&self) -> bool {
         false
+    }
+
+    /// Where the objects come from, if none is stored.
+    fn source(&self) -> Option<&dyn ObjectSource> {
+        None
+    }
+
+    /// The OpenAPI schema, where neither the table nor a definition has it.
+    fn openapi(&self) -> Option<&Value> {
+        None
     }
 
     /// Whether an object that is marked for deletion stays although it has no finalizers (namespaces: `spec.finalizers`).

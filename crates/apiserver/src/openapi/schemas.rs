@@ -60,9 +60,10 @@ impl<'a> Schemas<'a> {
         }
     }
 
-    /// The schema of a custom resource is the one in its definition.
+    /// The schema of a custom resource is the one in its definition; what is provided brings its own.
     fn add_custom(&mut self, row: &Row) -> String {
         let resource = &row.resource;
+        let given = resource.behaviour.openapi().cloned();
         let definition = format!("{}.{}", resource.plural, resource.group);
         let definition = self.lookup.find(
             "apiextensions.k8s.io",
@@ -78,7 +79,8 @@ impl<'a> Schemas<'a> {
             .flatten()
             .find(|version| version["name"] == *resource.version);
         let sent = version.map(|mut version| version["schema"]["openAPIV3Schema"].take());
-        let mut schema = sent
+        let mut schema = given
+            .or(sent)
             .and_then(|schema| schema.as_object().cloned())
             .unwrap_or_default();
         schema.insert("type".into(), "object".into());

@@ -12,6 +12,7 @@ mod kinds;
 mod kube_rs;
 mod limits;
 mod pods;
+mod provided;
 mod semantics;
 mod services;
 mod streams;

@@ -8,15 +8,17 @@
 //! | `mullion.dev/simulate-readiness` | `fail`, `fail after 10s for 30s` | the readiness probe fails, from that long after the start, for that long (or for ever) |
 //! | `mullion.dev/simulate-liveness`, `mullion.dev/simulate-startup` | the same | the liveness or startup probe does |
 //! | `mullion.dev/simulate-pull` | `fail` | the image is neither on the node nor in its registry |
-//! | each of these four with `.NAME` | the same | only container NAME |
+//! | `mullion.dev/simulate-usage` | `cpu=250m, memory=300Mi`, `cpu=4 shared` | what every app container uses; `shared`: what all ready pods of the workload use together |
+//! | each of these five with `.NAME` | the same | only container NAME |
 //!
-//! Durations are simulated work, so `--speed` divides them. What cannot be understood is ignored and [`complaints`] say
+//! `simulate-usage` may also be set on the workload itself (see [`super::usage`]). Durations are simulated work, so `--speed` divides them. What cannot be understood is ignored and [`complaints`] say
 //! so; a probe that the container does not have cannot fail. Annotations may be changed while the pod runs.
 
 use std::{collections::BTreeMap, ops::Bound};
 
 use jiff::SignedDuration;
 use k8s_openapi::api::core::v1::Pod;
+use mullion_engine::model::Quantity;
 
 /// What all annotations of this module begin with.
 const PREFIX: &str = "mullion.dev/simulate-";
@@ -28,12 +30,16 @@ pub const SIMULATE_STOP: &str = "mullion.dev/simulate-stop";
 /// Annotation by which images cannot be had.
 pub const SIMULATE_PULL: &str = "mullion.dev/simulate-pull";
 
+/// Annotation that says what containers use.
+pub const SIMULATE_USAGE: &str = "mullion.dev/simulate-usage";
+
 const EXIT_FORM: &str =
     "an exit code from 0 to 255, alone or followed by when: \"1\", \"1 after 5s\"";
 const FAILURE_FORM: &str =
     "fail, alone or followed by when and how long: \"fail\", \"fail after 10s for 30s\"";
 const STOP_FORM: &str = "a duration: \"20s\", \"1.5m\"";
 const PULL_FORM: &str = "fail";
+const USAGE_FORM: &str = "cpu, memory or both: \"cpu=250m, memory=300Mi\", or for all ready pods together: \"cpu=4 shared\"";
 
 /// That a container ends by itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -62,6 +68,24 @@ pub struct ProbeFailure {
     pub after: SignedDuration,
     /// How long; for ever if it does not say.
     pub lasts: Option<SignedDuration>,
+}
+
+/// What a container uses, as far as it is said.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct UsagePlan {
+    /// Cores.
+    pub cpu: Option<Amount>,
+    /// Bytes.
+    pub memory: Option<Amount>,
+}
+
+/// How much a container uses of one resource.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Amount {
+    /// How much.
+    pub quantity: Quantity,
+    /// It is what all ready pods of the workload use together.
+    pub shared: bool,
 }
 
 /// Whether two versions of a pod ask for the same simulation.
@@ -101,10 +125,19 @@ fn misunderstood(pod: &Pod, key: &str, value: &str) -> Option<String> {
         "exit" => (EXIT_FORM, parse_exit(value).is_some()),
         "readiness" | "liveness" | "startup" => (FAILURE_FORM, parse_failure(value).is_some()),
         "pull" => (PULL_FORM, parse_pull(value)),
+        "usage" => (USAGE_FORM, parse_usage(value).is_some()),
         "stop" if container.is_none() => (STOP_FORM, parse_duration(value).is_some()),
         "stop" => return Some(format!("only {SIMULATE_STOP} is known, for the whole pod")),
         _ => {
-            let known = ["exit", "stop", "readiness", "liveness", "startup", "pull"];
+            let known = [
+                "exit",
+                "stop",
+                "readiness",
+                "liveness",
+                "startup",
+                "pull",
+                "usage",
+            ];
             let known = known.map(|what| format!("{PREFIX}{what}"));
             return Some(format!("known are {}", known.join(", ")));
         }
@@ -177,6 +210,20 @@ pub fn exit_plan(
     )?)
 }
 
+/// What `container` uses, as far as it is said; `inherits` says whether the annotation for all containers counts.
+pub fn usage(
+    annotations: Option<&BTreeMap<String, String>>,
+    container: &str,
+    inherits: bool,
+) -> Option<UsagePlan> {
+    parse_usage(own_or_pods(
+        annotations,
+        SIMULATE_USAGE,
+        container,
+        inherits,
+    )?)
+}
+
 /// How long this pod's containers take to stop, if it says so.
 pub fn stop_delay(annotations: Option<&BTreeMap<String, String>>) -> Option<SignedDuration> {
     parse_duration(annotations?.get(SIMULATE_STOP)?)
@@ -210,6 +257,31 @@ fn parse_failure(value: &str) -> Option<ProbeFailure> {
         rest => parse_duration(rest.strip_prefix("after ")?)?,
     };
     Some(ProbeFailure { after, lasts })
+}
+
+/// `cpu=250m`, `cpu=4 shared, memory=1Gi`: each resource once, in any order.
+fn parse_usage(value: &str) -> Option<UsagePlan> {
+    let mut plan = UsagePlan::default();
+    for part in value.split(',') {
+        let (resource, amount) = part.split_once('=')?;
+        let mut words = amount.split_whitespace();
+        let quantity: Quantity = words.next()?.parse().ok()?;
+        let shared = match words.next() {
+            None => false,
+            Some("shared") => true,
+            Some(_) => return None,
+        };
+        let place = match resource.trim() {
+            "cpu" => &mut plan.cpu,
+            "memory" => &mut plan.memory,
+            _ => return None,
+        };
+        if quantity.is_negative() || words.next().is_some() || place.is_some() {
+            return None;
+        }
+        *place = Some(Amount { quantity, shared });
+    }
+    Some(plan)
 }
 
 /// A number with unit `ms`, `s`, `m` or `h`; a plain number is seconds.
@@ -281,6 +353,36 @@ mod tests {
         ];
         for (text, expected) in cases {
             assert_eq!(parse_failure(text), expected, "{text:?}");
+        }
+    }
+
+    #[test]
+    fn usage_names_each_resource_once_and_may_be_shared() {
+        let amount = |text: &str, shared| {
+            Some(Amount {
+                quantity: text.parse().expect("a quantity"),
+                shared,
+            })
+        };
+        let plan = |cpu, memory| Some(UsagePlan { cpu, memory });
+        let cases = [
+            ("cpu=250m", plan(amount("250m", false), None)),
+            (
+                " memory=300Mi , cpu=4 shared",
+                plan(amount("4", true), amount("300Mi", false)),
+            ),
+            ("cpu=0", plan(amount("0", false), None)),
+            ("cpu=1,cpu=2", None),
+            ("cpu=-1", None),
+            ("cpu=1 each", None),
+            ("cpu=1 shared twice", None),
+            ("gpu=1", None),
+            ("cpu", None),
+            ("250m", None),
+            ("", None),
+        ];
+        for (text, expected) in cases {
+            assert_eq!(parse_usage(text), expected, "{text:?}");
         }
     }
 

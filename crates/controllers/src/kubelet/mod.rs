@@ -4,7 +4,7 @@
 //! (what a node reports), with what they rest on: [`images`], [`pulls`], [`addresses`], [`pace`], [`annotations`] (what
 //! a pod may ask of its simulation), [`config`] (what it takes from ConfigMaps and Secrets). [`driver`] connects them to the API: one task, one timer queue, one shared pod
 //! informer, however many nodes there are. [`machines`] brings it the cloud's instances; [`logs`]
-//! answers `kubectl logs`.
+//! answers `kubectl logs`, [`usage`] `kubectl top`.
 
 pub mod addresses;
 pub mod admit;
@@ -24,6 +24,7 @@ mod probes;
 pub mod pulls;
 mod restart;
 mod status;
+pub mod usage;
 mod writer;
 
 #[cfg(test)]

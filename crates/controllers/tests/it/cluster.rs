@@ -21,7 +21,7 @@ use kube::{
     discovery::pinned_kind,
 };
 use mullion_controllers::{
-    Context, Key, Queue, cluster_role_aggregation, gc, namespace, pdb, podgc,
+    Context, Key, Queue, autoscaler, cluster_role_aggregation, gc, namespace, pdb, podgc,
     pods::{is_deleting, is_ready, node_name, phase},
     quota,
     service::{self, ElasticLoadBalancers},
@@ -30,7 +30,7 @@ use mullion_controllers::{
 use serde::{Serialize, de::DeserializeOwned};
 use serde_json::{Value, json};
 
-use crate::served;
+use crate::{gauges::Gauges, served};
 
 /// Longer than anything a test waits for.
 const PATIENCE: Duration = Duration::from_secs(3600);
@@ -54,7 +54,19 @@ pub(crate) struct Stage {
 impl Cluster {
     /// All controllers of this crate that need neither nodes nor a cloud.
     pub(crate) async fn start() -> Self {
-        let context = served::context();
+        Self::over(served::context()).await
+    }
+
+    /// The same with `metrics.k8s.io` and autoscalers.
+    pub(crate) async fn with_gauges() -> (Self, Gauges) {
+        let gauges = Gauges::default();
+        let context = served::context_with(vec![gauges.provided()]);
+        gauges.serve(&context);
+        (Self::over(context).await, gauges)
+    }
+
+    async fn over(context: Context) -> Self {
+        autoscaler::start(&context, autoscaler::PERIOD);
         workloads::start(&context);
         service::start(&context, Arc::new(ElasticLoadBalancers::new("us-west-2")));
         serviceaccount::start(&context, Some("-----BEGIN CERTIFICATE-----".into()));
@@ -358,6 +370,7 @@ async fn start(api: &Api<Pod>, pod: &Pod, stage: &Stage) -> kube::Result<()> {
     let ip = address(pod);
     let status = json!({"status": {
         "phase": "Running",
+        "startTime": now(pod),
         "podIP": ip,
         "podIPs": [{"ip": ip}],
         "conditions": [{"type": "Ready", "status": if ready { "True" } else { "False" }, "lastTransitionTime": now(pod)}],

@@ -1,5 +1,6 @@
 //! The controllers against the embedded API server, under paused time. One binary; each file is a topic.
 
+mod autoscalers;
 mod budgets;
 mod claims;
 mod cluster;
@@ -7,6 +8,7 @@ mod cluster_roles;
 mod collection;
 mod daemon_sets;
 mod deployments;
+mod gauges;
 mod jobs;
 mod kubelet;
 mod node_lifecycle;
@@ -18,6 +20,7 @@ mod scheduler;
 mod served;
 mod services;
 mod stateful_sets;
+mod usage;
 mod volumes;
 mod wait;
 mod world;

@@ -7,16 +7,22 @@ use std::sync::Arc;
 
 use jiff::Timestamp;
 use kube::Client;
-use mullion_apiserver::{ApiServer, Config, admission::User};
+use mullion_apiserver::{ApiServer, Config, admission::User, provided::Provided};
 use mullion_controllers::{Clock, Context};
 
 /// A fresh API server, seen as its administrator.
 pub(crate) fn context() -> Context {
+    context_with(Vec::new())
+}
+
+/// The same with more resources, which the test answers for.
+pub(crate) fn context_with(provided: Vec<Provided>) -> Context {
     let epoch: Timestamp = "2026-01-27T10:00:00Z".parse().expect("a timestamp");
     let clock = Clock::starting_at(epoch);
     let stamps = clock.clone();
     let server = ApiServer::new(Config {
         clock: Arc::new(move || stamps.now()),
+        provided,
         ..Config::default()
     });
     let administrator = User {

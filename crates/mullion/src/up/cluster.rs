@@ -19,14 +19,18 @@ use mullion_api::labels;
 use mullion_apiserver::{ApiServer, Config, Tls, admission::User, store::Notes};
 use mullion_cloud::{Clock, Instance, LaunchRequest, sim::SimulatedEc2};
 use mullion_controllers::{
-    Context, cluster_role_aggregation, gc, kubelet, namespace, node_lifecycle, pdb, podgc, quota,
-    scheduler, service, serviceaccount, state::SharedState, volume_protection, volumes, workloads,
+    Context, autoscaler, cluster_role_aggregation, gc,
+    kubelet::{self, pace::Pace, usage::Meter},
+    namespace, node_lifecycle, pdb, podgc, quota, scheduler, service, serviceaccount,
+    state::SharedState,
+    volume_protection, volumes, workloads,
 };
 use tokio::{task::JoinHandle, time::Instant};
 use tokio_util::sync::CancellationToken;
 
 use super::{
-    karpenter, logs::SimulatedLogs, plan::Plan, setup, story, windows_addresses::WindowsAddresses,
+    karpenter, logs::SimulatedLogs, metrics::SimulatedMetrics, plan::Plan, setup, story,
+    windows_addresses::WindowsAddresses,
 };
 use crate::{
     certs::Certs,
@@ -45,6 +49,9 @@ const SERVICE_IP: IpAddr = IpAddr::V4(Ipv4Addr::new(172, 20, 0, 1));
 const NODES_PATIENCE: Duration = Duration::from_secs(15);
 /// How long stopping may take.
 const STOP_PATIENCE: Duration = Duration::from_secs(5);
+
+/// How often autoscalers are looked at at most, however fast the simulation runs.
+const SHORTEST_PERIOD: Duration = Duration::from_secs(1);
 
 /// A running cluster.
 pub(crate) struct Cluster {
@@ -81,7 +88,7 @@ impl Cluster {
             .and_then(|authority| authority.issue(clock.now(), SERVICE_IP))
             .map_err(|error| Failure::run(format!("certificates cannot be made: {error}")))?;
 
-        let logs = SimulatedLogs::default();
+        let sources = Sources::default();
         let config = Config {
             clock: Arc::new({
                 let clock = clock.clone();
@@ -96,7 +103,8 @@ impl Cluster {
                 .map(Into::into)
                 .collect(),
             admission: vec![Arc::new(WindowsAddresses)],
-            logs: Some(Arc::new(logs.clone())),
+            provided: sources.metrics.provided(),
+            logs: Some(Arc::new(sources.logs.clone())),
             ..Config::default()
         };
         let server = ApiServer::with_store(config, store).await;
@@ -154,7 +162,10 @@ impl Cluster {
             stop_serving,
             serving,
         };
-        match cluster.populate(&client, &ec2, orders, logs, &notes).await {
+        match cluster
+            .populate(&client, &ec2, orders, sources, &notes)
+            .await
+        {
             Ok(()) => Ok(cluster),
             Err(failure) => {
                 cluster.stop().await;
@@ -168,7 +179,7 @@ impl Cluster {
         client: &Client,
         ec2: &SimulatedEc2,
         orders: Vec<LaunchRequest>,
-        logs: SimulatedLogs,
+        sources: Sources,
         notes: &Notes,
     ) -> Result<(), Failure> {
         let context = &self.context;
@@ -215,10 +226,12 @@ impl Cluster {
         let state = SharedState::with_profiles(context, placement, profiles);
         let decisions = karpenter::start(context, &state, ec2, &self.plan);
         story::tell(context, &decisions);
-        logs.serve(context, decisions);
+        sources.logs.serve(context, decisions);
+        let pace: Pace = self.plan.speed.into();
+        sources.metrics.serve(Meter::new(context, pace));
         controllers(context, &state, ec2, &self.plan, &self.certs.ca);
         let options = kubelet::driver::Options {
-            pace: self.plan.speed.into(),
+            pace,
             images: self.plan.images.clone(),
         };
         kubelet::driver::start(
@@ -264,6 +277,13 @@ impl Cluster {
     }
 }
 
+/// What the API server shows of the simulation, beside objects.
+#[derive(Default)]
+struct Sources {
+    logs: SimulatedLogs,
+    metrics: SimulatedMetrics,
+}
+
 /// What a real cluster's own processes do: everything but the kubelets and the provisioner.
 fn controllers(context: &Context, state: &SharedState, ec2: &SimulatedEc2, plan: &Plan, ca: &str) {
     workloads::start(context);
@@ -276,6 +296,8 @@ fn controllers(context: &Context, state: &SharedState, ec2: &SimulatedEc2, plan:
     cluster_role_aggregation::start(context);
     pdb::start(context);
     quota::start(context);
+    let period = plan.speed.scale(autoscaler::PERIOD);
+    autoscaler::start(context, period.max(SHORTEST_PERIOD));
     podgc::start(context);
     volume_protection::start(context);
     volumes::start(context);
@@ -284,7 +306,7 @@ fn controllers(context: &Context, state: &SharedState, ec2: &SimulatedEc2, plan:
     node_lifecycle::start(context, Some(Arc::new(ec2.clone())));
     scheduler::start_with(context, state, 0, &plan.scheduler);
     tracing::info!(
-        "started: deployments, replica sets, daemon sets, stateful sets, jobs, quotas, services, endpoints, namespaces, service accounts, aggregated \
+        "started: deployments, replica sets, daemon sets, stateful sets, jobs, autoscalers, quotas, services, endpoints, namespaces, service accounts, aggregated \
          roles, disruption budgets, volumes, garbage collection, node lifecycle, scheduler"
     );
 }

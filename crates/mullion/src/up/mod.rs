@@ -8,6 +8,7 @@ pub(crate) mod cluster;
 mod images;
 mod karpenter;
 mod logs;
+mod metrics;
 pub(crate) mod plan;
 mod scheduler_config;
 mod setup;

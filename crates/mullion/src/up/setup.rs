@@ -57,6 +57,7 @@ pub(super) async fn fill(client: &Client, wanted: &Wanted) -> Result<(), Failure
     }
     create_all(client, include_str!("karpenter.yaml")).await?;
     create_all(client, include_str!("storage.yaml")).await?;
+    create_all(client, include_str!("metrics.yaml")).await?;
     if wanted.windows {
         let config = json!({
             "apiVersion": "v1", "kind": "ConfigMap",

@@ -237,6 +237,18 @@ fn session(cluster: &Cluster, program: &str, namespace: &str) {
         &["logs", "deployment/web"],
         &["logs", "-l", "app=web", "--tail=1"],
         &["logs", "deployment/web", "-c", "nginx", "--timestamps"],
+        &["top", "nodes"],
+        &[
+            "top",
+            "nodes",
+            "-l",
+            "kubernetes.io/os=linux",
+            "--sort-by=cpu",
+        ],
+        &["top", "pods"],
+        &["top", "pods", "-A", "--sum", "--sort-by=memory"],
+        &["top", "pods", "-l", "app=web", "--containers"],
+        &["get", "apiservices"],
         &["cluster-info"],
         &["get", "--raw", "/readyz?verbose"],
     ] {
@@ -250,6 +262,7 @@ fn session(cluster: &Cluster, program: &str, namespace: &str) {
         "get",
         "nodepools,nodeclaims,ec2nodeclasses,provisioners,awsnodetemplates",
     ]);
+    autoscale(&run);
     let watched = cluster.run(program, &["get", "pods", "-w", "--request-timeout=1s"], "");
     assert!(
         text(&watched.stdout).contains("Running"),
@@ -300,4 +313,21 @@ fn session(cluster: &Cluster, program: &str, namespace: &str) {
         "default",
     ]);
     run(&["delete", "namespace", namespace, "--timeout=60s"]);
+}
+
+/// An autoscaler of three replicas that says what it does.
+fn autoscale(run: &dyn Fn(&[&str]) -> String) {
+    let bounds = ["--min=3", "--max=5", "--cpu-percent=80"];
+    run(&[["autoscale", "deployment", "web"].as_slice(), &bounds].concat());
+    let shown = run(&["get", "hpa", "web", "--no-headers"]);
+    assert!(shown.contains("Deployment/web"), "{shown}");
+    assert!(run(&["describe", "hpa", "web"]).contains("as a percentage of request"));
+    run(&["delete", "hpa", "web"]);
+    let services = run(&["get", "apiservices", "--no-headers"]);
+    let metrics = services
+        .lines()
+        .find(|line| line.starts_with("v1beta1.metrics.k8s.io"));
+    let metrics = metrics.unwrap_or_default();
+    assert!(metrics.contains("kube-system/metrics-server"), "{services}");
+    assert!(metrics.contains("True"), "{services}");
 }

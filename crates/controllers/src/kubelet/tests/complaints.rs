@@ -43,7 +43,7 @@ fn an_annotation_that_cannot_be_understood_is_named_with_its_value_and_what_is_a
             "exti",
             "1",
             "known are mullion.dev/simulate-exit, mullion.dev/simulate-stop, mullion.dev/simulate-readiness, \
-             mullion.dev/simulate-liveness, mullion.dev/simulate-startup, mullion.dev/simulate-pull",
+             mullion.dev/simulate-liveness, mullion.dev/simulate-startup, mullion.dev/simulate-pull, mullion.dev/simulate-usage",
         ),
     ];
     for (what, value, why) in cases {

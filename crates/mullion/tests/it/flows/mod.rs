@@ -1,5 +1,6 @@
 //! The product's flows, each as a user lives through it: the program in its own process, real manifests, a real kubectl.
 
+mod autoscale;
 mod blog;
 mod identity;
 mod mixed_versions;

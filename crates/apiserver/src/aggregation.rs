@@ -1,0 +1,160 @@
+//! One APIService per group and version that is served (kube-apiserver: autoregister and crd-autoregister controllers).
+//!
+//! The objects only tell clients what there is: requests are routed by [`crate::registry`]. What the embedding program provides
+//! names the Service that answers elsewhere. The first ones are there when the server answers; what definitions bring and take is written
+//! through the server's own router.
+
+use std::{
+    collections::BTreeMap,
+    sync::{Arc, Weak},
+};
+
+use http::Method;
+use jiff::Timestamp;
+use serde_json::{Value, json};
+
+use crate::{
+    crd::controller::send,
+    registry::{Row, Table},
+    schema::time,
+    server::ApiServer,
+};
+
+const COLLECTION: &str = "/apis/apiregistration.k8s.io/v1/apiservices";
+const STORAGE: &str = "apiservices.apiregistration.k8s.io";
+pub(crate) const GROUP: &str = "apiregistration.k8s.io";
+/// Says of an object that this module looks after it.
+const MANAGED: &str = "kube-aggregator.kubernetes.io/automanaged";
+
+/// How groups are preferred (kube-apiserver: `apiVersionPriorities`). Versions beside `v1`, where they differ, follow.
+const GROUP_PRIORITIES: [(&str, i64); 20] = [
+    ("", 18_000),
+    ("apps", 17_800),
+    ("events.k8s.io", 17_750),
+    ("authentication.k8s.io", 17_700),
+    ("authorization.k8s.io", 17_600),
+    ("autoscaling", 17_500),
+    ("batch", 17_400),
+    ("certificates.k8s.io", 17_300),
+    ("networking.k8s.io", 17_200),
+    ("policy", 17_100),
+    ("rbac.authorization.k8s.io", 17_000),
+    ("storage.k8s.io", 16_800),
+    ("apiextensions.k8s.io", 16_700),
+    ("admissionregistration.k8s.io", 16_700),
+    ("scheduling.k8s.io", 16_600),
+    ("coordination.k8s.io", 16_500),
+    ("node.k8s.io", 16_300),
+    ("discovery.k8s.io", 16_200),
+    ("flowcontrol.apiserver.k8s.io", 16_100),
+    ("resource.k8s.io", 15_900),
+];
+
+/// Keeps the objects in line with what is served until the server is dropped. What is served at first is told by [`crate::boot`].
+pub(crate) async fn run(server: Weak<ApiServer>) {
+    let Some(mut changes) = server.upgrade().map(|server| server.registry().changes()) else {
+        return;
+    };
+    // The registry goes with the server.
+    while changes.changed().await.is_ok() {
+        match server.upgrade() {
+            Some(server) => settle(&server).await,
+            None => return,
+        }
+    }
+}
+
+/// The APIService of each group and version in `table`, by name.
+pub(crate) fn wanted(table: &Table) -> BTreeMap<String, Value> {
+    let mut wanted = BTreeMap::new();
+    for row in table
+        .rows()
+        .iter()
+        .filter(|row| row.resource.group != GROUP)
+    {
+        let name = format!("{}.{}", row.resource.version, row.resource.group);
+        if !wanted.contains_key(&name) {
+            let object = object(table, &name, row);
+            wanted.insert(name, object);
+        }
+    }
+    wanted
+}
+
+/// The status of one that the embedding program answers for.
+pub(crate) fn passed(now: Timestamp) -> Value {
+    json!({"conditions": [{
+        "type": "Available", "status": "True", "reason": "Passed", "message": "all checks passed",
+        "lastTransitionTime": time::format_seconds(&now),
+    }]})
+}
+
+async fn settle(server: &Arc<ApiServer>) {
+    let mut wanted = wanted(&server.registry().table());
+    let mut told = Vec::new();
+    for object in server.store().collection(STORAGE).snapshot(None).objects {
+        let name = object.key().name().to_owned();
+        let is_managed = object.meta().label(MANAGED).is_some();
+        if wanted.remove(&name).is_none() && is_managed {
+            let path = format!("{COLLECTION}/{name}");
+            let deleted = send(server, Method::DELETE, &path, &Value::Null).await;
+            told.push((name, deleted));
+        }
+    }
+    for (name, object) in wanted {
+        let created = send(server, Method::POST, COLLECTION, &object).await;
+        told.push((name, created));
+    }
+    for (name, done) in told {
+        if let Err(status) = done {
+            tracing::debug!(name, %status, "an APIService is not as it should be");
+        }
+    }
+}
+
+fn object(table: &Table, name: &str, row: &Row) -> Value {
+    let resource = &row.resource;
+    let service = resource.behaviour.source().map(|source| source.service());
+    let managed = match row.custom && service.is_none() {
+        true => "true",
+        false => "onstart",
+    };
+    let (group_priority, version_priority) = priorities(table, row);
+    let mut object = json!({
+        "apiVersion": "apiregistration.k8s.io/v1", "kind": "APIService",
+        "metadata": {"name": name, "labels": {MANAGED: managed}},
+        "spec": {
+            "version": *resource.version,
+            "groupPriorityMinimum": group_priority, "versionPriority": version_priority,
+        },
+    });
+    if !resource.group.is_empty() {
+        object["spec"]["group"] = (*resource.group).into();
+    }
+    if let Some((namespace, service)) = service {
+        object["spec"]["service"] = json!({"namespace": namespace, "name": service});
+        object["spec"]["insecureSkipTLSVerify"] = true.into();
+    }
+    object
+}
+
+/// The priorities of a group and of a version in it.
+fn priorities(table: &Table, row: &Row) -> (i64, i64) {
+    let resource = &row.resource;
+    if resource.behaviour.source().is_some() {
+        return (100, 100);
+    }
+    if row.custom {
+        return (1_000, 100);
+    }
+    let mut known = GROUP_PRIORITIES.iter();
+    let group = known.find(|(group, _)| *group == resource.group);
+    let of_version = match (&*resource.group, &*resource.version) {
+        ("", _) => 1,
+        ("autoscaling", "v2") => 30,
+        ("flowcontrol.apiserver.k8s.io", "v1") => 21,
+        (group, version) if version != "v1" && table.serves(group, "v1") => 9,
+        _ => 15,
+    };
+    (group.map_or(15_000, |(_, priority)| *priority), of_version)
+}

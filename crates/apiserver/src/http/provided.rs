@@ -1,0 +1,151 @@
+//! GET of what the embedding program answers for ([`crate::provided`]): lists and single objects, in every form that reads have.
+
+use axum::body::Body;
+use http::{Method, Response};
+use serde_json::{Map, Value, json};
+
+use super::{
+    call::Call,
+    list::{ListOptions, list_kind},
+    method_not_allowed,
+    negotiate::Shape,
+    reply::{self, Outcome},
+    selector::Selector,
+    table,
+};
+use crate::{
+    provided::{Labels, ObjectSource},
+    status::{Details, Status},
+};
+
+/// Which objects a request wants.
+pub struct Wanted<'a> {
+    namespace: Option<&'a str>,
+    name: Option<&'a str>,
+    selector: &'a Selector,
+}
+
+impl<'a> Wanted<'a> {
+    /// The only namespace that is wanted; all of them, or an object in none, without one.
+    pub fn namespace(&self) -> Option<&'a str> {
+        self.namespace
+    }
+
+    /// The only name that is wanted.
+    pub fn name(&self) -> Option<&'a str> {
+        self.name
+    }
+
+    /// Whether an object is wanted; `namespace` is empty for one in none.
+    pub fn takes(&self, namespace: &str, name: &str, labels: Option<&Labels>) -> bool {
+        self.namespace.is_none_or(|wanted| wanted == namespace)
+            && self.name.is_none_or(|wanted| wanted == name)
+            && self.selector.takes(namespace, name, |key| {
+                labels.and_then(|labels| labels.get(key).map(String::as_str))
+            })
+    }
+}
+
+pub(crate) fn serve(
+    call: &Call,
+    source: &dyn ObjectSource,
+    method: &Method,
+    watches: bool,
+) -> Result<Response<Body>, Status> {
+    if !matches!(*method, Method::GET | Method::HEAD) {
+        return Err(method_not_allowed());
+    }
+    if watches {
+        let why = format!(
+            "watch is not supported on resources of kind {:?}",
+            call.resource().qualified()
+        );
+        return Err(Status::new(405, "MethodNotAllowed", why));
+    }
+    match call.name.is_empty() {
+        true => list(call, source),
+        false => get(call, source),
+    }
+}
+
+fn get(call: &Call, source: &dyn ObjectSource) -> Result<Response<Body>, Status> {
+    let wanted = Wanted {
+        namespace: call.namespace.as_deref(),
+        name: Some(&call.name),
+        selector: &Selector::default(),
+    };
+    let found = source.list(&wanted).into_iter().next();
+    let object = found.ok_or_else(|| not_found(call))?;
+    reply::outcome(call, 200, Outcome::Object(typed(call, object)))
+}
+
+/// Aggregated servers name what they do not have by its kind and with its namespace (metrics-server).
+fn not_found(call: &Call) -> Status {
+    let resource = call.resource();
+    let plural = resource.kind.to_ascii_lowercase();
+    let name = match &call.namespace {
+        Some(namespace) => format!("{namespace}/{}", call.name),
+        None => call.name.clone(),
+    };
+    let why = format!("{plural}.{} {name:?} not found", resource.group);
+    let mut status = Status::new(404, "NotFound", why);
+    status.details = Some(Box::new(Details {
+        name,
+        group: resource.group.to_string(),
+        kind: plural,
+        ..Details::default()
+    }));
+    status
+}
+
+fn list(call: &Call, source: &dyn ObjectSource) -> Result<Response<Body>, Status> {
+    ListOptions::parse(&call.query, false)?;
+    let selector = Selector::parse(
+        call.query.get("labelSelector"),
+        call.query.get("fieldSelector"),
+        &call.row,
+    )?;
+    if let Shape::Metadata(_) = call.form.shape {
+        return Err(reply::not_acceptable(
+            "you requested PartialObjectMetadata, but the requested object is a list",
+        ));
+    }
+    let include = table::Include::parse(&call.query);
+    let objects = source.list(&Wanted {
+        namespace: call.namespace.as_deref(),
+        name: None,
+        selector: &selector,
+    });
+    let metadata = Value::Object(Map::new());
+    let answer = match call.form.shape {
+        Shape::Whole => json!({
+            "kind": list_kind(&call.row), "apiVersion": call.row.api_version(), "metadata": metadata, "items": objects,
+        }),
+        Shape::Table(version) => {
+            let include = include?;
+            let rows = objects.into_iter().map(|object| {
+                table::row(&call.row, version, &typed(call, object), call.now, include)
+            });
+            table::table(
+                version,
+                metadata,
+                table::definitions(&call.row),
+                rows.collect(),
+            )
+        }
+        Shape::Metadata(version) | Shape::MetadataList(version) => {
+            let items = objects
+                .iter()
+                .map(|object| table::metadata_of(object, version));
+            let items: Value = items.collect();
+            json!({"kind": "PartialObjectMetadataList", "apiVersion": version, "metadata": metadata, "items": items})
+        }
+    };
+    reply::encode(call.form.media, 200, &answer, None)
+}
+
+fn typed(call: &Call, mut object: Value) -> Value {
+    object["apiVersion"] = call.row.api_version().into();
+    object["kind"] = (*call.resource().kind).into();
+    object
+}

@@ -1,0 +1,294 @@
+//! What the embedding program answers for is served like what is stored, but cannot be written; and every group and version has an APIService.
+
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
+
+use mullion_apiserver::{
+    Config,
+    http::Wanted,
+    kinds::Column,
+    provided::{ObjectSource, Provided},
+};
+use serde_json::{Value, json};
+
+use crate::api::Api;
+
+const PODS: &str = "/apis/gauges.example.com/v1beta1/namespaces/default/pods";
+const SERVICES: &str = "/apis/apiregistration.k8s.io/v1/apiservices";
+
+/// Three objects in two namespaces.
+struct Gauges;
+
+impl ObjectSource for Gauges {
+    fn list(&self, wanted: &Wanted<'_>) -> Vec<Value> {
+        let all = [
+            ("default", "a", "web"),
+            ("default", "b", "db"),
+            ("other", "c", "web"),
+        ];
+        let object = |(namespace, name, app): (&str, &str, &str)| {
+            let labels = BTreeMap::from([("app".to_owned(), app.to_owned())]);
+            wanted.takes(namespace, name, Some(&labels)).then(|| {
+                json!({"metadata": {"namespace": namespace, "name": name, "labels": labels}, "usage": {"cpu": "250m"}})
+            })
+        };
+        all.into_iter().filter_map(object).collect()
+    }
+
+    fn service(&self) -> (&'static str, &'static str) {
+        ("kube-system", "gauges")
+    }
+
+    fn cells(&self, object: &Value) -> Vec<Value> {
+        vec![
+            object["metadata"]["name"].clone(),
+            object["usage"]["cpu"].clone(),
+        ]
+    }
+}
+
+fn api() -> Api {
+    const fn column(name: &'static str, format: &'static str) -> Column {
+        Column {
+            name,
+            cell_type: "string",
+            format,
+            priority: 0,
+        }
+    }
+    const COLUMNS: &[Column] = &[column("Name", "name"), column("cpu", "quantity")];
+    let usage = json!({"type": "object", "additionalProperties": {"type": "string"}, "description": "What it uses."});
+    Api::new(Config {
+        provided: vec![Provided {
+            group: "gauges.example.com",
+            version: "v1beta1",
+            kind: "PodGauge",
+            plural: "pods",
+            namespaced: true,
+            schema: json!({"type": "object", "properties": {"usage": usage}}),
+            columns: COLUMNS,
+            source: Arc::new(Gauges),
+        }],
+        ..Config::default()
+    })
+}
+
+fn names(list: &Value) -> Vec<&str> {
+    let items = list["items"].as_array().expect("a list").iter();
+    items
+        .filter_map(|item| item["metadata"]["name"].as_str())
+        .collect()
+}
+
+#[tokio::test]
+async fn it_is_listed_by_namespace_label_and_name() {
+    let api = api();
+    let list = api.get(PODS).await.ok();
+    assert_eq!(list["kind"], "PodGaugeList");
+    assert_eq!(list["apiVersion"], "gauges.example.com/v1beta1");
+    assert_eq!(list["items"][0].get("kind"), None);
+    for (query, expected) in [
+        ("", vec!["a", "b"]),
+        ("?labelSelector=app%3Dweb", vec!["a"]),
+        ("?labelSelector=app%20notin%20(web)", vec!["b"]),
+        ("?fieldSelector=metadata.name%3Db", vec!["b"]),
+        ("?limit=1", vec!["a", "b"]),
+    ] {
+        let list = api.get(&format!("{PODS}{query}")).await.ok();
+        assert_eq!(names(&list), expected, "{query}");
+    }
+    let everywhere = "/apis/gauges.example.com/v1beta1/pods";
+    assert_eq!(names(&api.get(everywhere).await.ok()), ["a", "b", "c"]);
+    let query = "?fieldSelector=metadata.namespace%3Dother";
+    assert_eq!(
+        names(&api.get(&format!("{everywhere}{query}")).await.ok()),
+        ["c"]
+    );
+    assert_eq!(
+        api.get(&format!("{PODS}?fieldSelector=spec.x%3D1"))
+            .await
+            .status,
+        400
+    );
+    assert_eq!(
+        api.get(&format!("{PODS}?labelSelector=(")).await.status,
+        400
+    );
+}
+
+#[tokio::test]
+async fn one_is_got_by_name_and_another_is_not_found() {
+    let api = api();
+    let one = api.get(&format!("{PODS}/a")).await.ok();
+    assert_eq!(one["kind"], "PodGauge");
+    assert_eq!(one["usage"]["cpu"], "250m");
+    let missing = api.get(&format!("{PODS}/c")).await;
+    assert_eq!(missing.status, 404);
+    assert_eq!(
+        missing.body["message"],
+        "podgauge.gauges.example.com \"default/c\" not found"
+    );
+}
+
+#[tokio::test]
+async fn it_is_shown_as_a_table() {
+    let table = api().table(PODS).await;
+    assert_eq!(table["columnDefinitions"][1]["name"], "cpu");
+    assert_eq!(table["rows"][1]["cells"], json!(["b", "250m"]));
+    assert_eq!(table["rows"][1]["object"]["metadata"]["name"], "b");
+}
+
+#[tokio::test]
+async fn it_can_be_neither_written_nor_watched() {
+    let api = api();
+    let object = json!({"metadata": {"name": "x"}});
+    assert_eq!(api.post(PODS, object.clone()).await.status, 405);
+    assert_eq!(api.put(&format!("{PODS}/a"), object).await.status, 405);
+    assert_eq!(api.delete(&format!("{PODS}/a")).await.status, 405);
+    let watch = api.get(&format!("{PODS}?watch=true")).await;
+    assert_eq!(watch.status, 405);
+    assert_eq!(
+        watch.body["message"],
+        "watch is not supported on resources of kind \"pods.gauges.example.com\""
+    );
+}
+
+#[tokio::test]
+async fn discovery_and_schemas_know_it() {
+    let api = api();
+    let list = api.get("/apis/gauges.example.com/v1beta1").await.ok();
+    assert_eq!(
+        list["resources"],
+        json!([{"name": "pods", "singularName": "", "namespaced": true, "kind": "PodGauge", "verbs": ["get", "list"]}])
+    );
+    let groups = api.get("/apis").await.ok();
+    let last = groups["groups"]
+        .as_array()
+        .and_then(|all| all.last())
+        .expect("groups");
+    assert_eq!(last["name"], "gauges.example.com");
+    let document = api
+        .get("/openapi/v3/apis/gauges.example.com/v1beta1")
+        .await
+        .ok();
+    let schema = &document["components"]["schemas"]["com.example.gauges.v1beta1.PodGauge"];
+    assert_eq!(
+        schema["properties"]["usage"]["description"],
+        "What it uses."
+    );
+    assert_eq!(
+        schema["x-kubernetes-group-version-kind"][0]["kind"],
+        "PodGauge"
+    );
+}
+
+/// The APIServices once there is one of that name, or none any more.
+async fn services(api: &Api, name: &str, there: bool) -> BTreeMap<String, Value> {
+    let deadline = tokio::time::Instant::now() + Duration::from_secs(30);
+    loop {
+        let list = api.get(SERVICES).await.ok();
+        let items = list["items"].as_array().cloned().unwrap_or_default();
+        let all: BTreeMap<String, Value> = items
+            .into_iter()
+            .map(|item| {
+                (
+                    item["metadata"]["name"]
+                        .as_str()
+                        .unwrap_or_default()
+                        .to_owned(),
+                    item,
+                )
+            })
+            .collect();
+        let is_settled = |item: &Value| item["status"]["conditions"][0]["type"] == "Available";
+        if all.get(name).is_some_and(is_settled) == there {
+            return all;
+        }
+        assert!(tokio::time::Instant::now() < deadline, "{name}: {all:?}");
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+}
+
+#[tokio::test]
+async fn every_group_and_version_has_an_api_service() {
+    let api = api();
+    let all = services(&api, "v1beta1.gauges.example.com", true).await;
+    let core = &all["v1."];
+    assert_eq!(
+        core["spec"],
+        json!({"version": "v1", "groupPriorityMinimum": 18000, "versionPriority": 1})
+    );
+    assert_eq!(
+        core["metadata"]["labels"]["kube-aggregator.kubernetes.io/automanaged"],
+        "onstart"
+    );
+    assert_eq!(core["status"]["conditions"][0]["reason"], "Local");
+    assert_eq!(all["v2.autoscaling"]["spec"]["versionPriority"], 30);
+    assert!(!all.contains_key("v1.apiregistration.k8s.io"));
+    let gauges = &all["v1beta1.gauges.example.com"];
+    assert_eq!(
+        gauges["spec"]["service"],
+        json!({"namespace": "kube-system", "name": "gauges", "port": 443})
+    );
+    assert_eq!(gauges["status"]["conditions"][0]["reason"], "Passed");
+    let table = api.table(SERVICES).await;
+    let rows = table["rows"].as_array().expect("rows").iter();
+    let cells: Vec<&Value> = rows.map(|row| &row["cells"]).collect();
+    let row = |name: &str| cells.iter().find(|cells| cells[0] == name).expect("a row");
+    assert_eq!(row("v1.apps")[1], "Local");
+    assert_eq!(row("v1.apps")[2], "True");
+    assert_eq!(row("v1beta1.gauges.example.com")[1], "kube-system/gauges");
+}
+
+#[tokio::test]
+async fn a_custom_resource_brings_and_takes_its_api_service() {
+    let api = api();
+    let definitions = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions";
+    let version = json!({"name": "v1alpha1", "served": true, "storage": true, "schema": {"openAPIV3Schema": {"type": "object"}}});
+    let definition = json!({
+        "apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition", "metadata": {"name": "foos.example.com"},
+        "spec": {"group": "example.com", "scope": "Namespaced", "names": {"plural": "foos", "kind": "Foo"}, "versions": [version]},
+    });
+    assert_eq!(api.post(definitions, definition).await.status, 201);
+    let all = services(&api, "v1alpha1.example.com", true).await;
+    let foos = &all["v1alpha1.example.com"];
+    assert_eq!(
+        foos["metadata"]["labels"]["kube-aggregator.kubernetes.io/automanaged"],
+        "true"
+    );
+    assert_eq!(foos["spec"]["groupPriorityMinimum"], 1000);
+    assert_eq!(
+        api.delete(&format!("{definitions}/foos.example.com"))
+            .await
+            .status,
+        200
+    );
+    services(&api, "v1alpha1.example.com", false).await;
+}
+
+#[tokio::test]
+async fn an_api_service_is_checked() {
+    let api = api();
+    let service = |name: &str, spec: Value| json!({"apiVersion": "apiregistration.k8s.io/v1", "kind": "APIService", "metadata": {"name": name}, "spec": spec});
+    let refused = api
+        .post(SERVICES, service("x", json!({"group": "a.b", "version": "V", "groupPriorityMinimum": 0, "versionPriority": 1001})))
+        .await;
+    assert_eq!(refused.status, 422);
+    let causes = refused.body["details"]["causes"]
+        .as_array()
+        .expect("causes")
+        .iter();
+    let fields: Vec<&str> = causes.filter_map(|cause| cause["field"].as_str()).collect();
+    assert_eq!(
+        fields,
+        [
+            "metadata.name",
+            "spec.version",
+            "spec.groupPriorityMinimum",
+            "spec.versionPriority"
+        ]
+    );
+    let spec = json!({"group": "a.b", "version": "v1", "groupPriorityMinimum": 100, "versionPriority": 15, "service": {"namespace": "n", "name": "s"}});
+    let created = api.post(SERVICES, service("v1.a.b", spec)).await;
+    assert_eq!(created.status, 201);
+    assert_eq!(created.body["spec"]["service"]["port"], 443);
+}

@@ -1,0 +1,291 @@
+//! From what the metrics ask for to what is done: stabilization, rates, bounds (kube-controller-manager: `horizontal.go`). Pure.
+//!
+//! [`History`] is what has to be remembered of one autoscaler for that; it is lost with the process, as upstream's.
+
+use jiff::{SignedDuration, Timestamp};
+use k8s_openapi::api::autoscaling::v2::{
+    HPAScalingPolicy, HPAScalingRules, HorizontalPodAutoscalerBehavior,
+};
+
+/// Over how long the highest wish counts before it shrinks (`--horizontal-pod-autoscaler-downscale-stabilization`).
+const DOWNSCALE_STABILIZATION: SignedDuration = SignedDuration::from_mins(5);
+
+/// What was wished for and done before.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(super) struct History {
+    wishes: Vec<(Timestamp, i32)>,
+    grown: Vec<(Timestamp, i32)>,
+    shrunk: Vec<(Timestamp, i32)>,
+}
+
+/// The bounds in which an autoscaler moves.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Bounds<'a> {
+    pub(super) min: i32,
+    pub(super) max: i32,
+    pub(super) behavior: Option<&'a HorizontalPodAutoscalerBehavior>,
+}
+
+/// Reason and message of a condition.
+pub(super) type Said = (&'static str, &'static str);
+
+/// What comes of a wish.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Outcome {
+    pub(super) replicas: i32,
+    /// Why it is able to scale.
+    pub(super) able: Said,
+    /// Whether it would like to go further than it may, and why (not).
+    pub(super) limited: (bool, Said),
+}
+
+const READY: Said = ("ReadyForNewScale", "recommended size matches current size");
+const DOWN_STABILIZED: Said = (
+    "ScaleDownStabilized",
+    "recent recommendations were higher than current one, applying the highest recent recommendation",
+);
+const UP_STABILIZED: Said = (
+    "ScaleUpStabilized",
+    "recent recommendations were lower than current one, applying the lowest recent recommendation",
+);
+const WITHIN: Said = (
+    "DesiredWithinRange",
+    "the desired count is within the acceptable range",
+);
+const TOO_MANY: Said = (
+    "TooManyReplicas",
+    "the desired replica count is more than the maximum replica count",
+);
+const TOO_FEW: Said = (
+    "TooFewReplicas",
+    "the desired replica count is less than the minimum replica count",
+);
+const TOO_FAST_UP: Said = (
+    "ScaleUpLimit",
+    "the desired replica count is increasing faster than the maximum scale rate",
+);
+const TOO_FAST_DOWN: Said = (
+    "ScaleDownLimit",
+    "the desired replica count is decreasing faster than the maximum scale rate",
+);
+
+impl History {
+    /// Remembers where an autoscaler began.
+    pub(super) fn begin(&mut self, current: i32, now: Timestamp) {
+        if self.wishes.is_empty() {
+            self.wishes.push((now, current));
+        }
+    }
+
+    /// What comes of the wish for `wish` replicas.
+    pub(super) fn judge(
+        &mut self,
+        bounds: &Bounds<'_>,
+        current: i32,
+        wish: i32,
+        now: Timestamp,
+    ) -> Outcome {
+        let (stable, able) = match bounds.behavior {
+            None => self.stabilize(wish, now),
+            Some(behavior) => self.stabilize_by(behavior, current, wish, now),
+        };
+        let able = if stable == wish { READY } else { able };
+        let (replicas, why) = match bounds.behavior {
+            None => within(bounds, current, stable),
+            Some(behavior) => self.within_rates(bounds, behavior, current, stable, now),
+        };
+        Outcome {
+            replicas,
+            able,
+            limited: (replicas != stable, why),
+        }
+    }
+
+    /// Remembers that the target was scaled; only policies ask for it.
+    pub(super) fn scaled(
+        &mut self,
+        behavior: Option<&HorizontalPodAutoscalerBehavior>,
+        from: i32,
+        to: i32,
+        now: Timestamp,
+    ) {
+        let Some(behavior) = behavior else {
+            return;
+        };
+        let (events, rules) = match to > from {
+            true => (&mut self.grown, &behavior.scale_up),
+            false => (&mut self.shrunk, &behavior.scale_down),
+        };
+        let longest = policies(rules.as_ref())
+            .map(|policy| policy.period_seconds)
+            .max();
+        let oldest = before(now, seconds(longest.unwrap_or_default()));
+        events.retain(|(at, _)| *at >= oldest);
+        events.push((now, (to - from).abs()));
+    }
+
+    /// The highest of the last wishes.
+    fn stabilize(&mut self, wish: i32, now: Timestamp) -> (i32, Said) {
+        let oldest = before(now, DOWNSCALE_STABILIZATION);
+        self.wishes.retain(|(at, _)| *at >= oldest);
+        let highest = self.wishes.iter().map(|(_, wish)| *wish).max();
+        self.wishes.push((now, wish));
+        (wish.max(highest.unwrap_or(wish)), DOWN_STABILIZED)
+    }
+
+    /// No further up than the lowest of the last wishes, no further down than the highest.
+    fn stabilize_by(
+        &mut self,
+        behavior: &HorizontalPodAutoscalerBehavior,
+        current: i32,
+        wish: i32,
+        now: Timestamp,
+    ) -> (i32, Said) {
+        let window = |rules: &Option<HPAScalingRules>| {
+            let said = rules
+                .as_ref()
+                .and_then(|rules| rules.stabilization_window_seconds);
+            said.map(seconds)
+        };
+        let up = before(now, window(&behavior.scale_up).unwrap_or_default());
+        let down = before(
+            now,
+            window(&behavior.scale_down).unwrap_or(DOWNSCALE_STABILIZATION),
+        );
+        let last = |since: Timestamp| {
+            let wishes = self.wishes.iter().filter(move |(at, _)| *at > since);
+            wishes.map(|(_, wish)| *wish)
+        };
+        let lowest = last(up).min().map_or(wish, |lowest| lowest.min(wish));
+        let highest = last(down).max().map_or(wish, |highest| highest.max(wish));
+        let stable = current.max(lowest).min(highest);
+        self.wishes.retain(|(at, _)| *at >= up.min(down));
+        self.wishes.push((now, wish));
+        let why = match wish >= current {
+            true => UP_STABILIZED,
+            false => DOWN_STABILIZED,
+        };
+        (stable, why)
+    }
+
+    fn within_rates(
+        &self,
+        bounds: &Bounds<'_>,
+        behavior: &HorizontalPodAutoscalerBehavior,
+        current: i32,
+        wish: i32,
+        now: Timestamp,
+    ) -> (i32, Said) {
+        if wish > current {
+            let limit = self
+                .highest(behavior.scale_up.as_ref(), current, now)
+                .max(current);
+            let (most, why) = match bounds.max > limit {
+                true => (limit, TOO_FAST_UP),
+                false => (bounds.max, TOO_MANY),
+            };
+            if wish > most {
+                return (most, why);
+            }
+        } else if wish < current {
+            let limit = self
+                .lowest(behavior.scale_down.as_ref(), current, now)
+                .min(current);
+            let (fewest, why) = match bounds.min < limit {
+                true => (limit, TOO_FAST_DOWN),
+                false => (bounds.min, TOO_FEW),
+            };
+            if wish < fewest {
+                return (fewest, why);
+            }
+        }
+        (wish, WITHIN)
+    }
+
+    /// How far policies let it grow.
+    fn highest(&self, rules: Option<&HPAScalingRules>, current: i32, now: Timestamp) -> i32 {
+        let to = policies(rules).map(|policy| {
+            let start = self.at_start(policy, current, now);
+            match policy.type_.as_str() {
+                "Percent" => {
+                    let factor = 1.0 + f64::from(policy.value) / 100.0;
+                    (f64::from(start) * factor).ceil() as i32
+                }
+                _ => start.saturating_add(policy.value),
+            }
+        });
+        match select(rules) {
+            "Disabled" => current,
+            "Min" => to.min().unwrap_or(i32::MAX),
+            _ => to.max().unwrap_or(i32::MIN),
+        }
+    }
+
+    /// How far policies let it shrink.
+    fn lowest(&self, rules: Option<&HPAScalingRules>, current: i32, now: Timestamp) -> i32 {
+        let to = policies(rules).map(|policy| {
+            let start = self.at_start(policy, current, now);
+            match policy.type_.as_str() {
+                "Percent" => {
+                    let factor = 1.0 - f64::from(policy.value) / 100.0;
+                    (f64::from(start) * factor) as i32
+                }
+                _ => start.saturating_sub(policy.value),
+            }
+        });
+        match select(rules) {
+            "Disabled" => current,
+            "Min" => to.max().unwrap_or(i32::MIN),
+            _ => to.min().unwrap_or(i32::MAX),
+        }
+    }
+
+    /// The replicas when the period of `policy` began.
+    fn at_start(&self, policy: &HPAScalingPolicy, current: i32, now: Timestamp) -> i32 {
+        let since = before(now, seconds(policy.period_seconds));
+        let changed = |events: &[(Timestamp, i32)]| -> i32 {
+            let events = events.iter().filter(|(at, _)| *at > since);
+            events.map(|(_, change)| *change).sum()
+        };
+        current - changed(&self.grown) + changed(&self.shrunk)
+    }
+}
+
+/// Without a behaviour: at most twice as many, or four.
+fn within(bounds: &Bounds<'_>, current: i32, wish: i32) -> (i32, Said) {
+    let limit = current.saturating_mul(2).max(4);
+    let (most, why) = match bounds.max > limit {
+        true => (limit, TOO_FAST_UP),
+        false => (bounds.max, TOO_MANY),
+    };
+    if wish < bounds.min {
+        (bounds.min, TOO_FEW)
+    } else if wish > most {
+        (most, why)
+    } else {
+        (wish, WITHIN)
+    }
+}
+
+fn policies(rules: Option<&HPAScalingRules>) -> impl Iterator<Item = &HPAScalingPolicy> {
+    rules
+        .and_then(|rules| rules.policies.as_ref())
+        .into_iter()
+        .flatten()
+}
+
+fn select(rules: Option<&HPAScalingRules>) -> &str {
+    let said = rules.and_then(|rules| rules.select_policy.as_deref());
+    said.unwrap_or("Max")
+}
+
+fn seconds(count: i32) -> SignedDuration {
+    SignedDuration::from_secs(count.into())
+}
+
+fn before(now: Timestamp, time: SignedDuration) -> Timestamp {
+    now.saturating_sub(time).unwrap_or(Timestamp::MIN)
+}
+
+#[cfg(test)]
+mod tests;

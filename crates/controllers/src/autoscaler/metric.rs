@@ -1,0 +1,337 @@
+//! One metric of an autoscaler: read, judged, and told in upstream's words.
+//!
+//! Resources are read from `metrics.k8s.io`. Nobody answers for `custom.metrics.k8s.io` and `external.metrics.k8s.io` here, so
+//! metrics of pods, of objects and from outside fail as they do in a cluster without an adapter.
+
+use std::sync::Arc;
+
+use jiff::{SignedDuration, Timestamp};
+use k8s_openapi::{
+    api::{
+        autoscaling::v2::{
+            ContainerResourceMetricStatus, MetricSpec, MetricStatus, MetricTarget,
+            MetricValueStatus, ResourceMetricStatus,
+        },
+        core::v1::Pod,
+    },
+    apimachinery::pkg::api::resource::Quantity as ApiQuantity,
+};
+use kube::Client;
+use mullion_engine::model::Quantity;
+
+use super::replicas::{Proposal, Question, Sample, Samples, Tolerances};
+use crate::{
+    api_error,
+    metrics::{self, PodMetrics},
+    pdb::go_text,
+};
+
+/// What all metrics of an autoscaler are asked about.
+pub(super) struct Target<'a> {
+    pub(super) client: &'a Client,
+    pub(super) namespace: &'a str,
+    /// As the Scale writes it.
+    pub(super) selector: &'a str,
+    /// The pods it selects.
+    pub(super) pods: &'a [Arc<Pod>],
+    /// The replicas that are wanted now.
+    pub(super) current: i32,
+    pub(super) tolerances: Tolerances,
+    pub(super) now: Timestamp,
+}
+
+/// What a metric asks for.
+pub(super) struct Wish {
+    pub(super) replicas: i32,
+    /// How events name the metric.
+    pub(super) name: String,
+    pub(super) status: MetricStatus,
+}
+
+/// That a metric cannot be had.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Failure {
+    /// The reason of the event and of the condition.
+    pub(super) reason: &'static str,
+    /// What the event and the condition say.
+    pub(super) message: String,
+    /// What is said of it among all metrics.
+    pub(super) in_all: String,
+}
+
+/// Asks one metric.
+pub(super) async fn ask(target: &Target<'_>, spec: &MetricSpec) -> Result<Wish, Failure> {
+    match spec.type_.as_str() {
+        "Resource" => {
+            let source = spec.resource.as_ref().ok_or_else(|| unknown(spec))?;
+            let asked = resource(target, &source.name, None, &source.target).await;
+            let (replicas, name, current) = asked.map_err(|message| Failure {
+                reason: "FailedGetResourceMetric",
+                in_all: format!(
+                    "failed to get {} resource metric value: {message}",
+                    source.name
+                ),
+                message,
+            })?;
+            Ok(Wish {
+                replicas,
+                name,
+                status: MetricStatus {
+                    type_: spec.type_.clone(),
+                    resource: Some(ResourceMetricStatus {
+                        name: source.name.clone(),
+                        current,
+                    }),
+                    ..MetricStatus::default()
+                },
+            })
+        }
+        "ContainerResource" => {
+            let source = spec
+                .container_resource
+                .as_ref()
+                .ok_or_else(|| unknown(spec))?;
+            let (name, container) = (&source.name, &source.container);
+            let asked = resource(target, name, Some(container), &source.target).await;
+            let (replicas, named, current) = asked.map_err(|message| Failure {
+                reason: "FailedGetContainerResourceMetric",
+                in_all: format!("failed to get {container} container metric value: {message}"),
+                message,
+            })?;
+            Ok(Wish {
+                replicas,
+                name: named,
+                status: MetricStatus {
+                    type_: spec.type_.clone(),
+                    container_resource: Some(ContainerResourceMetricStatus {
+                        name: name.clone(),
+                        container: container.clone(),
+                        current,
+                    }),
+                    ..MetricStatus::default()
+                },
+            })
+        }
+        _ => Err(unanswered(target, spec)),
+    }
+}
+
+/// Replicas, name and present value of a resource metric.
+async fn resource(
+    target: &Target<'_>,
+    name: &str,
+    container: Option<&str>,
+    wanted: &MetricTarget,
+) -> Result<(i32, String, MetricValueStatus), String> {
+    let question = Question {
+        current: target.current,
+        pods: target.pods,
+        resource: name,
+        container,
+        tolerances: target.tolerances,
+        now: target.now,
+    };
+    if let Some(average) = &wanted.average_value {
+        let asked = async {
+            let average = milli(average);
+            let proposal = question.by_average(read(target, name, container).await?, average);
+            proposal.map_err(|error| error.to_string())
+        };
+        let proposal = asked
+            .await
+            .map_err(|why| format!("failed to get {name} usage: {why}"))?;
+        return Ok((
+            proposal.replicas,
+            format!("{name} resource"),
+            present(name, &proposal),
+        ));
+    }
+    let Some(percent) = wanted.average_utilization else {
+        return Err(
+            "invalid resource metric source: neither an average utilization target nor an average value (usage) target was set"
+                .to_owned(),
+        );
+    };
+    let asked = async {
+        let proposal = question.by_utilization(read(target, name, container).await?, percent);
+        proposal.map_err(|error| error.to_string())
+    };
+    let proposal = asked
+        .await
+        .map_err(|why| format!("failed to get {name} utilization: {why}"))?;
+    let of = match container {
+        Some(_) => "container resource",
+        None => "resource",
+    };
+    Ok((
+        proposal.replicas,
+        format!("{name} {of} utilization (percentage of request)"),
+        present(name, &proposal),
+    ))
+}
+
+/// The samples of the target's pods.
+async fn read(
+    target: &Target<'_>,
+    resource: &str,
+    container: Option<&str>,
+) -> Result<Samples, String> {
+    let read = metrics::of_pods(target.client, target.namespace, target.selector).await;
+    let why = match read {
+        Ok(read) if !read.is_empty() => return Ok(samples(&read, resource, container)),
+        Ok(_) => "no metrics returned from resource metrics API".to_owned(),
+        Err(error) => format!(
+            "unable to fetch metrics from resource metrics API: {}",
+            api_text(&error, "pods.metrics.k8s.io")
+        ),
+    };
+    Err(format!(
+        "unable to get metrics for resource {resource}: {why}"
+    ))
+}
+
+/// The samples of the pods whose containers all have one.
+fn samples(read: &[PodMetrics], resource: &str, container: Option<&str>) -> Samples {
+    let of_pod = |pod: &PodMetrics| {
+        let counted = pod
+            .containers
+            .iter()
+            .filter(|one| container.is_none_or(|name| one.name == name));
+        let amounts: Option<Vec<i64>> = counted
+            .map(|one| one.usage.get(resource).map(milli))
+            .collect();
+        let amounts = amounts.filter(|amounts| !amounts.is_empty())?;
+        let sample = Sample {
+            milli: amounts.into_iter().fold(0, i64::saturating_add),
+            at: pod.timestamp.0,
+            window: SignedDuration::try_from(std::time::Duration::from(pod.window))
+                .unwrap_or(SignedDuration::MAX),
+        };
+        Some((pod.metadata.name.clone()?, sample))
+    };
+    read.iter().filter_map(of_pod).collect()
+}
+
+fn present(resource: &str, proposal: &Proposal) -> MetricValueStatus {
+    MetricValueStatus {
+        average_utilization: proposal.utilization,
+        average_value: Some(amount(resource, proposal.average_milli)),
+        value: None,
+    }
+}
+
+/// Thousandths as the API writes them: whole bytes of memory with a binary suffix, everything else in decimals.
+fn amount(resource: &str, milli: i64) -> ApiQuantity {
+    let bytes = milli / 1000 + i64::from(milli % 1000 > 0);
+    if resource != "memory" || bytes.abs() < 1024 {
+        return ApiQuantity(match milli % 1000 {
+            0 => (milli / 1000).to_string(),
+            _ => format!("{milli}m"),
+        });
+    }
+    let (mut rest, mut suffix) = (bytes, "");
+    for next in ["Ki", "Mi", "Gi", "Ti", "Pi", "Ei"] {
+        if rest % 1024 != 0 {
+            break;
+        }
+        (rest, suffix) = (rest / 1024, next);
+    }
+    ApiQuantity(format!("{rest}{suffix}"))
+}
+
+/// The API server has checked it.
+fn milli(quantity: &ApiQuantity) -> i64 {
+    let quantity: Quantity = quantity.0.parse().unwrap_or_default();
+    quantity.milli_value()
+}
+
+/// An error as client-go tells it: an API that is not there answers with a bare page.
+fn api_text(error: &kube::Error, resource: &str) -> String {
+    match api_error::status(error) {
+        Some(status) if status.code == 404 && status.reason != "NotFound" => not_there(resource),
+        _ => api_error::message(error),
+    }
+}
+
+fn not_there(resource: &str) -> String {
+    format!("the server could not find the requested resource (get {resource})")
+}
+
+/// What is said of metrics that no API answers for.
+fn unanswered(target: &Target<'_>, spec: &MetricSpec) -> Failure {
+    const CUSTOM: &str = "unable to fetch metrics from custom metrics API: no custom metrics API (custom.metrics.k8s.io) registered";
+    if let ("Pods", Some(source)) = (spec.type_.as_str(), &spec.pods) {
+        let message = format!("unable to get metric {}: {CUSTOM}", source.metric.name);
+        Failure {
+            reason: "FailedGetPodsMetric",
+            in_all: format!("failed to get pods metric value: {message}"),
+            message,
+        }
+    } else if let ("Object", Some(source)) = (spec.type_.as_str(), &spec.object) {
+        let (metric, object) = (&source.metric.name, &source.described_object);
+        let message = format!(
+            "unable to get metric {metric} on {} {}/{}: {CUSTOM}",
+            object.kind, target.namespace, object.name
+        );
+        let told = match source.target.type_.as_str() {
+            "AverageValue" => format!("failed to get {metric} object metric: {message}"),
+            _ => message.clone(),
+        };
+        Failure {
+            reason: "FailedGetObjectMetric",
+            in_all: format!("failed to get object metric value: {told}"),
+            message,
+        }
+    } else if let ("External", Some(source)) = (spec.type_.as_str(), &spec.external) {
+        let metric = &source.metric.name;
+        let selector = source.metric.selector.as_ref();
+        let message = format!(
+            "unable to get external metric {}/{metric}/{}: unable to fetch metrics from external metrics API: {}",
+            target.namespace,
+            selector.map_or_else(|| "nil".to_owned(), go_text),
+            not_there(&format!("{metric}.external.metrics.k8s.io"))
+        );
+        let told = match source.target.average_value {
+            Some(_) => format!("failed to get {metric} external metric: {message}"),
+            None => format!("failed to get external metric {metric}: {message}"),
+        };
+        Failure {
+            reason: "FailedGetExternalMetric",
+            in_all: format!("failed to get {metric} external metric value: {told}"),
+            message,
+        }
+    } else {
+        unknown(spec)
+    }
+}
+
+fn unknown(spec: &MetricSpec) -> Failure {
+    let message = format!("unknown metric source type {:?}", spec.type_);
+    Failure {
+        reason: "InvalidMetricSourceType",
+        in_all: message.clone(),
+        message,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn amounts_are_written_as_upstream_writes_them() {
+        let cases = [
+            ("cpu", 250, "250m"),
+            ("cpu", 2_000, "2"),
+            ("cpu", 0, "0"),
+            ("memory", 300 * 1024 * 1024 * 1000, "300Mi"),
+            ("memory", 1_500, "1500m"),
+            ("memory", 1_000_000_500, "1000001"),
+            ("memory", 2_048_000, "2Ki"),
+            ("ephemeral-storage", 1_024_000, "1024"),
+        ];
+        for (resource, milli, text) in cases {
+            assert_eq!(amount(resource, milli).0, text, "{resource} {milli}");
+        }
+    }
+}

@@ -1,0 +1,457 @@
+//! The HorizontalPodAutoscaler controller (kube-controller-manager: horizontal-pod-autoscaler-controller).
+//!
+//! Every autoscaler is looked at once per period. [`target`] is what it scales, [`metric`] what each of its metrics says,
+//! [`replicas`] how many replicas that asks for, [`limits`] what comes of it over time. Here is the order of things, and the
+//! status with its conditions.
+
+mod limits;
+mod metric;
+mod replicas;
+mod selector;
+mod target;
+
+use std::{
+    collections::BTreeMap,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    time::Duration,
+};
+
+use k8s_openapi::api::{
+    autoscaling::v2::{
+        HPAScalingRules, HorizontalPodAutoscaler, HorizontalPodAutoscalerCondition,
+        HorizontalPodAutoscalerSpec, HorizontalPodAutoscalerStatus, MetricStatus,
+    },
+    core::v1::Pod,
+};
+use kube::{
+    Api, ResourceExt,
+    api::PostParams,
+    core::{Selector, SelectorExt},
+};
+
+use self::{
+    limits::{Bounds, History},
+    metric::{Failure, Wish},
+    replicas::Tolerances,
+    target::Target,
+};
+use crate::{Context, Informer, Key, Queue, Recorder, api_error};
+
+/// How often an autoscaler is looked at (`--horizontal-pod-autoscaler-sync-period`).
+pub const PERIOD: Duration = Duration::from_secs(15);
+/// How many are looked at at once (`--concurrent-horizontal-pod-autoscaler-syncs`).
+const WORKERS: usize = 5;
+
+/// Starts the controller, which looks at each autoscaler once per `period`.
+pub fn start(context: &Context, period: Duration) {
+    let queue: Queue<Key> = Queue::new("horizontalpodautoscaler");
+    let autoscalers = Informer::new(
+        Api::all(context.client.clone()),
+        &[],
+        context.tasks.clone(),
+        context.shutdown.clone(),
+    );
+    autoscalers.on_change({
+        let queue = queue.clone();
+        // An earlier turn is not postponed, so that nothing but time decides when it is looked at.
+        move |change| queue.add_after(Key::of(&**change.object()), period)
+    });
+    let controller = Arc::new(Controller {
+        context: context.clone(),
+        recorder: context.recorder("horizontal-pod-autoscaler"),
+        autoscalers,
+        known: Mutex::default(),
+    });
+    let context = context.clone();
+    context.clone().tasks.spawn(async move {
+        if controller.autoscalers.synced().await && context.informers.pods.synced().await {
+            queue.clone().run(&context, WORKERS, move |key| {
+                let (controller, queue) = (Arc::clone(&controller), queue.clone());
+                async move {
+                    if controller.sync(&key).await {
+                        queue.add_after(key, period);
+                    }
+                    Ok::<_, std::convert::Infallible>(())
+                }
+            });
+        }
+    });
+}
+
+struct Controller {
+    context: Context,
+    recorder: Recorder,
+    autoscalers: Informer<HorizontalPodAutoscaler>,
+    known: Mutex<BTreeMap<Key, Known>>,
+}
+
+/// What is remembered of an autoscaler.
+#[derive(Default)]
+struct Known {
+    history: History,
+    /// The pods it scales, once that is known.
+    selector: Option<Selector>,
+}
+
+/// What a look found.
+#[derive(Default)]
+struct Look {
+    status: HorizontalPodAutoscalerStatus,
+    /// The replicas the target has, and will have; `None` if that did not become known.
+    replicas: Option<(i32, i32)>,
+    measured: Vec<MetricStatus>,
+}
+
+impl Controller {
+    /// Looks at one autoscaler; answers whether it is still there.
+    async fn sync(&self, key: &Key) -> bool {
+        let Some(autoscaler) = self.autoscalers.get_key(key) else {
+            self.known().remove(key);
+            return false;
+        };
+        let mut look = Look {
+            status: autoscaler.status.clone().unwrap_or_default(),
+            ..Look::default()
+        };
+        if let Err(error) = self.reconcile(key, &autoscaler, &mut look).await {
+            tracing::debug!(autoscaler = %key, error, "an autoscaler could not do all of its work");
+        }
+        self.write(&autoscaler, look.status).await;
+        true
+    }
+
+    async fn reconcile(
+        &self,
+        key: &Key,
+        autoscaler: &HorizontalPodAutoscaler,
+        look: &mut Look,
+    ) -> Result<(), String> {
+        let spec = &autoscaler.spec;
+        let client = &self.context.client;
+        let found = Target::find(client, key.namespace(), &spec.scale_target_ref).await;
+        let mut target = match found {
+            Ok(target) => target,
+            Err(error) => {
+                let why = error.to_string();
+                self.recorder
+                    .warning(autoscaler, "FailedGetScale", why.as_str());
+                let message = format!(
+                    "the HPA controller was unable to get the target's current scale: {why}"
+                );
+                self.say(look, "AbleToScale", false, ("FailedGetScale", &message));
+                return Err(why);
+            }
+        };
+        let able = "the HPA controller was able to get the target's current scale";
+        self.say(look, "AbleToScale", true, ("SucceededGetScale", able));
+        let current = target.replicas();
+        let now = self.context.clock.now();
+        let mut history = self.history(key);
+        history.begin(current, now);
+
+        let fewest = spec.min_replicas.unwrap_or(1);
+        let (mut wanted, mut reason, mut trouble) = (current, String::new(), None);
+        if current == 0 {
+            let why = "scaling is disabled since the replica count of the target is zero";
+            self.say(look, "ScalingActive", false, ("ScalingDisabled", why));
+        } else if current > spec.max_replicas {
+            reason = "Current number of replicas above Spec.MaxReplicas".to_owned();
+            wanted = spec.max_replicas;
+        } else if current < fewest {
+            reason = "Current number of replicas below Spec.MinReplicas".to_owned();
+            wanted = fewest;
+        } else {
+            let asked = self.ask(key, autoscaler, spec, &target, look).await;
+            let (wish, metric) = match asked {
+                Ok((wish, metric, failed)) => {
+                    trouble = failed;
+                    (wish, metric)
+                }
+                Err(why) => {
+                    let unchanged = look.status.desired_replicas;
+                    look.replicas = Some((current, unchanged));
+                    self.settle(look, false);
+                    self.recorder
+                        .warning(autoscaler, "FailedComputeMetricsReplicas", why.as_str());
+                    self.remember(key, history);
+                    return Err(why);
+                }
+            };
+            if wish > current {
+                reason = format!("{metric} above target");
+            } else if wish < current {
+                reason = "All metrics below target".to_owned();
+            }
+            let bounds = Bounds {
+                min: fewest,
+                max: spec.max_replicas,
+                behavior: spec.behavior.as_ref(),
+            };
+            let outcome = history.judge(&bounds, current, wish, now);
+            self.say(look, "AbleToScale", true, outcome.able);
+            let (limited, why) = outcome.limited;
+            self.say(look, "ScalingLimited", limited, why);
+            wanted = outcome.replicas;
+        }
+
+        let rescale = wanted != current;
+        look.replicas = Some((current, wanted));
+        if rescale {
+            if let Err(error) = target.rescale(wanted).await {
+                let error = api_error::message(&error);
+                let message = format!("New size: {wanted}; reason: {reason}; error: {error}");
+                self.recorder.warning(autoscaler, "FailedRescale", message);
+                let message =
+                    format!("the HPA controller was unable to update the target scale: {error}");
+                self.say(look, "AbleToScale", false, ("FailedUpdateScale", &message));
+                look.replicas = Some((current, look.status.desired_replicas));
+                self.settle(look, false);
+                self.remember(key, history);
+                return Err(error);
+            }
+            let message =
+                format!("the HPA controller was able to update the target scale to {wanted}");
+            self.say(look, "AbleToScale", true, ("SucceededRescale", &message));
+            let message = format!("New size: {wanted}; reason: {reason}");
+            self.recorder
+                .normal(autoscaler, "SuccessfulRescale", message);
+            history.scaled(spec.behavior.as_ref(), current, wanted, now);
+        }
+        self.settle(look, rescale);
+        self.remember(key, history);
+        trouble.map_or(Ok(()), Err)
+    }
+
+    /// What all metrics together ask for, and by which of them; and what was wrong with the others.
+    async fn ask(
+        &self,
+        key: &Key,
+        autoscaler: &HorizontalPodAutoscaler,
+        spec: &HorizontalPodAutoscalerSpec,
+        target: &Target,
+        look: &mut Look,
+    ) -> Result<(i32, String, Option<String>), String> {
+        let pods = self.pods(key, autoscaler, target.selector(), look)?;
+        let current = target.replicas();
+        let target = metric::Target {
+            client: &self.context.client,
+            namespace: key.namespace(),
+            selector: target.selector(),
+            pods: &pods,
+            current,
+            tolerances: tolerances(spec),
+            now: self.context.clock.now(),
+        };
+        let metrics = spec.metrics.as_deref().unwrap_or_default();
+        let (mut best, mut first, mut failed): (Option<Wish>, Option<Failure>, usize) =
+            (None, None, 0);
+        for one in metrics {
+            match metric::ask(&target, one).await {
+                Ok(wish) => {
+                    look.measured.push(wish.status.clone());
+                    if best
+                        .as_ref()
+                        .is_none_or(|best| wish.replicas > best.replicas)
+                    {
+                        best = Some(wish);
+                    }
+                }
+                Err(failure) => {
+                    look.measured.push(MetricStatus::default());
+                    self.recorder
+                        .warning(autoscaler, failure.reason, failure.message.as_str());
+                    failed += 1;
+                    first = first.or(Some(failure));
+                }
+            }
+        }
+        let trouble = first.as_ref().map(|first| {
+            format!(
+                "invalid metrics ({failed} invalid out of {}), first error is: {}",
+                metrics.len(),
+                first.in_all
+            )
+        });
+        match (best, first) {
+            // Where something is not known, it does not shrink.
+            (Some(best), first) if first.is_none() || best.replicas >= current => {
+                let message = format!(
+                    "the HPA was able to successfully calculate a replica count from {}",
+                    best.name
+                );
+                self.say(look, "ScalingActive", true, ("ValidMetricFound", &message));
+                Ok((best.replicas, best.name, trouble))
+            }
+            (_, Some(first)) => {
+                let message = format!(
+                    "the HPA was unable to compute the replica count: {}",
+                    first.message
+                );
+                self.say(look, "ScalingActive", false, (first.reason, &message));
+                Err(trouble.unwrap_or_default())
+            }
+            (_, None) => Err("invalid metrics (0 invalid out of 0)".to_owned()),
+        }
+    }
+
+    /// The pods that the target selects, if no other autoscaler has a say in them.
+    fn pods(
+        &self,
+        key: &Key,
+        autoscaler: &HorizontalPodAutoscaler,
+        text: &str,
+        look: &mut Look,
+    ) -> Result<Vec<Arc<Pod>>, String> {
+        if text.is_empty() {
+            let why = "selector is required";
+            self.recorder.warning(autoscaler, "SelectorRequired", why);
+            let message = "the HPA target's scale is missing a selector";
+            self.say(look, "ScalingActive", false, ("InvalidSelector", message));
+            return Err(why.to_owned());
+        }
+        let selector = selector::parse(text).map_err(|error| {
+            let why = format!(
+                "couldn't convert selector into a corresponding internal selector object: {error}"
+            );
+            self.recorder
+                .warning(autoscaler, "InvalidSelector", why.as_str());
+            self.say(look, "ScalingActive", false, ("InvalidSelector", &why));
+            why
+        })?;
+        let mut pods = self.context.informers.pods.in_namespace(key.namespace());
+        pods.retain(|pod| selector.matches(pod.labels()));
+        let rival = {
+            let mut known = self.known();
+            known.entry(key.clone()).or_default().selector = Some(selector);
+            let mut others = known
+                .iter()
+                .filter(|(other, _)| *other != key && other.namespace() == key.namespace());
+            others
+                .find(|(_, other)| {
+                    let other = other.selector.as_ref();
+                    other.is_some_and(|other| pods.iter().any(|pod| other.matches(pod.labels())))
+                })
+                .map(|(other, _)| other.clone())
+        };
+        match rival {
+            None => Ok(pods),
+            Some(rival) => {
+                let both = if rival < *key {
+                    [&rival, key]
+                } else {
+                    [key, &rival]
+                };
+                let why = format!(
+                    "pods by selector {text} are controlled by more than one HPA (e.g. [{} {}])",
+                    both[0], both[1]
+                );
+                self.recorder
+                    .warning(autoscaler, "AmbiguousSelector", why.as_str());
+                self.say(look, "ScalingActive", false, ("AmbiguousSelector", &why));
+                Err(why)
+            }
+        }
+    }
+
+    /// Sets a condition; its time is that of the last change of its status.
+    fn say(&self, look: &mut Look, kind: &str, holds: bool, (reason, message): (&str, &str)) {
+        let conditions = look.status.conditions.get_or_insert_default();
+        let status = if holds { "True" } else { "False" };
+        let at = conditions
+            .iter()
+            .position(|condition| condition.type_ == kind);
+        let at = at.unwrap_or_else(|| {
+            conditions.push(HorizontalPodAutoscalerCondition {
+                type_: kind.to_owned(),
+                ..HorizontalPodAutoscalerCondition::default()
+            });
+            conditions.len() - 1
+        });
+        let condition = &mut conditions[at];
+        if condition.status != status {
+            condition.last_transition_time = Some(self.context.now());
+        }
+        condition.status = status.to_owned();
+        condition.reason = Some(reason.to_owned());
+        condition.message = Some(message.to_owned());
+    }
+
+    /// Writes down what was found.
+    fn settle(&self, look: &mut Look, rescaled: bool) {
+        let (current, desired) = look.replicas.unwrap_or_default();
+        let status = &mut look.status;
+        // The API leaves zeros out.
+        status.current_replicas = (current != 0).then_some(current);
+        status.desired_replicas = desired;
+        let measured = std::mem::take(&mut look.measured);
+        status.current_metrics = (!measured.is_empty()).then_some(measured);
+        if rescaled {
+            status.last_scale_time = Some(self.context.now());
+        }
+    }
+
+    async fn write(
+        &self,
+        autoscaler: &HorizontalPodAutoscaler,
+        status: HorizontalPodAutoscalerStatus,
+    ) {
+        if autoscaler.status.as_ref() == Some(&status) {
+            return;
+        }
+        let namespace = autoscaler.namespace().unwrap_or_default();
+        let api: Api<HorizontalPodAutoscaler> =
+            Api::namespaced(self.context.client.clone(), &namespace);
+        let updated = HorizontalPodAutoscaler {
+            status: Some(status),
+            ..autoscaler.clone()
+        };
+        let name = autoscaler.name_any();
+        let written = api
+            .replace_status(&name, &PostParams::default(), &updated)
+            .await;
+        if let Err(error) = written {
+            self.recorder
+                .warning(autoscaler, "FailedUpdateStatus", api_error::message(&error));
+        }
+    }
+
+    fn history(&self, key: &Key) -> History {
+        let known = self.known();
+        known
+            .get(key)
+            .map(|known| known.history.clone())
+            .unwrap_or_default()
+    }
+
+    fn remember(&self, key: &Key, history: History) {
+        self.known().entry(key.clone()).or_default().history = history;
+    }
+
+    fn known(&self) -> MutexGuard<'_, BTreeMap<Key, Known>> {
+        self.known.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// What the behaviour says, and the usual where it does not.
+fn tolerances(spec: &HorizontalPodAutoscalerSpec) -> Tolerances {
+    let behavior = spec.behavior.as_ref();
+    let said = |rules: Option<&HPAScalingRules>| part(&rules?.tolerance.as_ref()?.0);
+    let usual = Tolerances::USUAL;
+    let down = behavior.and_then(|behavior| behavior.scale_down.as_ref());
+    let up = behavior.and_then(|behavior| behavior.scale_up.as_ref());
+    Tolerances {
+        down: said(down).unwrap_or(usual.down),
+        up: said(up).unwrap_or(usual.up),
+    }
+}
+
+/// A quantity as the API server writes one below a thousand: digits, and a suffix for what is finer.
+fn part(quantity: &str) -> Option<f64> {
+    let (digits, unit) = match quantity.char_indices().next_back()? {
+        (at, 'm') => (&quantity[..at], 1e-3),
+        (at, 'u') => (&quantity[..at], 1e-6),
+        (at, 'n') => (&quantity[..at], 1e-9),
+        _ => (quantity, 1.0),
+    };
+    Some(digits.parse::<f64>().ok()? * unit)
+}

@@ -1,0 +1,379 @@
+//! What simulated containers and nodes use: the numbers behind `kubectl top` and the autoscaler.
+//!
+//! A running container uses what [`annotations::SIMULATE_USAGE`] says, on its pod or else on the workload the pod belongs to,
+//! and half of its requests where nothing is said; never more than its limits. A node uses what its pods use and what it keeps
+//! for its system. What does not run, or not for a whole window yet, has no metrics: as with a real kubelet, a rate takes two looks.
+
+use std::{
+    cell::{OnceCell, RefCell},
+    collections::BTreeMap,
+    rc::Rc,
+    sync::Arc,
+};
+
+use jiff::{SignedDuration, Timestamp};
+use k8s_openapi::{
+    api::core::v1::{Container, ContainerStatus, Node, Pod},
+    apimachinery::pkg::{
+        api::resource::Quantity as ApiQuantity,
+        apis::meta::v1::{ObjectMeta, OwnerReference, Time},
+    },
+};
+use kube::{ResourceExt, core::Duration};
+use mullion_engine::model::Quantity;
+use rustc_hash::FxHashMap;
+
+use super::{
+    annotations::{self, Amount},
+    pace::Pace,
+};
+use crate::{
+    Clock, Context, Informers,
+    context::whole_seconds,
+    informers::{BY_CONTROLLER, BY_NODE},
+    metrics::{Amounts, ContainerMetrics, NodeMetrics, PodMetrics},
+    nodeclaim::initialization::is_ready,
+    ownership, pods,
+};
+
+/// Over how long usage is measured, before the pace is applied (metrics-server: `--metric-resolution`).
+pub const WINDOW: SignedDuration = SignedDuration::from_secs(15);
+/// What a container without requests uses: milli-cores and bytes.
+const IDLE: Used = Used {
+    cpu_milli: 5,
+    memory_bytes: 32 << 20,
+};
+
+type Annotations = BTreeMap<String, String>;
+
+/// Reads the usage of a simulated cluster.
+#[derive(Clone, Debug)]
+pub struct Meter {
+    informers: Arc<Informers>,
+    clock: Clock,
+    window: SignedDuration,
+}
+
+/// Cores and memory in use.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Used {
+    cpu_milli: i64,
+    memory_bytes: i64,
+}
+
+impl Meter {
+    /// A meter over the pods and nodes of `context`, whose simulated work runs at `pace`.
+    pub fn new(context: &Context, pace: Pace) -> Self {
+        let informers = Arc::clone(&context.informers);
+        informers.pods.start();
+        informers.nodes.start();
+        informers.replica_sets.start();
+        informers.deployments.start();
+        informers.stateful_sets.start();
+        Self {
+            informers,
+            clock: context.clock.clone(),
+            window: pace.of(WINDOW),
+        }
+    }
+
+    /// The metrics of the pods that `wanted` takes, of one namespace or of all, by namespace and name.
+    pub fn pods(&self, namespace: Option<&str>, wanted: impl Fn(&Pod) -> bool) -> Vec<PodMetrics> {
+        let all = &self.informers.pods;
+        let mut found = match namespace {
+            Some(namespace) => all.in_namespace(namespace),
+            None => all.list(),
+        };
+        found.retain(|pod| wanted(pod));
+        found.sort_unstable_by(|a, b| {
+            (&a.metadata.namespace, &a.metadata.name)
+                .cmp(&(&b.metadata.namespace, &b.metadata.name))
+        });
+        let look = self.look();
+        found.iter().filter_map(|pod| look.pod(pod)).collect()
+    }
+
+    /// The metrics of the nodes that `wanted` takes, by name.
+    pub fn nodes(&self, wanted: impl Fn(&Node) -> bool) -> Vec<NodeMetrics> {
+        let mut found = self.informers.nodes.list();
+        found.retain(|node| wanted(node));
+        found.sort_unstable_by(|a, b| a.metadata.name.cmp(&b.metadata.name));
+        let look = self.look();
+        found.iter().filter_map(|node| look.node(node)).collect()
+    }
+
+    fn look(&self) -> Look<'_> {
+        Look {
+            meter: self,
+            now: self.clock.now(),
+            workloads: RefCell::default(),
+        }
+    }
+}
+
+/// One look at the meter.
+struct Look<'a> {
+    meter: &'a Meter,
+    now: Timestamp,
+    /// By the uid that pods name as their controller.
+    workloads: RefCell<FxHashMap<String, Rc<Workload>>>,
+}
+
+/// What a pod belongs to, as far as usage goes: the Deployment where there is one.
+struct Workload {
+    annotations: Annotations,
+    /// The uids that its pods name as their controller.
+    controllers: Vec<String>,
+    /// How many of its pods are ready, once somebody asked.
+    ready: OnceCell<i64>,
+}
+
+impl Look<'_> {
+    fn pod(&self, pod: &Pod) -> Option<PodMetrics> {
+        let used = self.containers(pod);
+        if used.is_empty() || !self.node_is_ready(pods::node_name(pod)) {
+            return None;
+        }
+        let mut metrics = PodMetrics::of(pod, self.timestamp(), self.window());
+        metrics.containers = used
+            .into_iter()
+            .map(|(container, used)| ContainerMetrics {
+                name: container.name.clone(),
+                usage: used.amounts(),
+            })
+            .collect();
+        Some(metrics)
+    }
+
+    fn node(&self, node: &Node) -> Option<NodeMetrics> {
+        let name = node.metadata.name.as_deref()?;
+        if !is_ready(node) {
+            return None;
+        }
+        let status = node.status.as_ref()?;
+        let reserved = |resource: &str| {
+            let amount =
+                |all: &Option<BTreeMap<String, ApiQuantity>>| quantity(all.as_ref()?.get(resource));
+            let (capacity, allocatable) = (amount(&status.capacity), amount(&status.allocatable));
+            capacity
+                .unwrap_or_default()
+                .saturating_sub(allocatable.unwrap_or_default())
+        };
+        let mut used = Used {
+            cpu_milli: reserved("cpu").milli_value().max(0),
+            memory_bytes: reserved("memory").value().max(0),
+        };
+        for pod in self.meter.informers.pods.by_index(BY_NODE, name) {
+            for (_, by_container) in self.containers(&pod) {
+                used.add(by_container);
+            }
+        }
+        Some(NodeMetrics {
+            metadata: ObjectMeta {
+                name: node.metadata.name.clone(),
+                labels: node.metadata.labels.clone(),
+                creation_timestamp: Some(self.timestamp()),
+                ..ObjectMeta::default()
+            },
+            timestamp: self.timestamp(),
+            window: self.window(),
+            usage: used.amounts(),
+        })
+    }
+
+    /// The containers that have run for a window, and what they use.
+    fn containers<'p>(&self, pod: &'p Pod) -> Vec<(&'p Container, Used)> {
+        let (Some(spec), Some(status)) = (&pod.spec, &pod.status) else {
+            return Vec::new();
+        };
+        if status.phase.as_deref() != Some("Running") {
+            return Vec::new();
+        }
+        // Sidecars run beside the app containers; what is said for all containers is not meant for them.
+        let sidecars = spec.init_containers.iter().flatten();
+        let sidecars = sidecars.zip(std::iter::repeat(false));
+        let apps = spec.containers.iter().zip(std::iter::repeat(true));
+        let statuses = || {
+            let all = [&status.container_statuses, &status.init_container_statuses];
+            all.into_iter().flatten().flatten()
+        };
+        let mut workload = None;
+        apps.chain(sidecars)
+            .filter(|(container, _)| {
+                let status = statuses().find(|status| status.name == container.name);
+                status.is_some_and(|status| self.is_measured(status))
+            })
+            .map(|(container, is_app)| {
+                let workload = workload.get_or_insert_with(|| self.workload(pod));
+                let used = self.container(pod, container, is_app, workload.as_deref());
+                (container, used)
+            })
+            .collect()
+    }
+
+    fn is_measured(&self, status: &ContainerStatus) -> bool {
+        let state = status.state.as_ref();
+        let running = state.and_then(|state| state.running.as_ref());
+        running.is_some_and(|running| {
+            let since = running.started_at.as_ref().map_or(self.now, |time| time.0);
+            self.now.duration_since(since) >= self.meter.window
+        })
+    }
+
+    fn container(
+        &self,
+        pod: &Pod,
+        container: &Container,
+        is_app: bool,
+        workload: Option<&Workload>,
+    ) -> Used {
+        let said = |annotations: Option<&Annotations>| {
+            annotations::usage(annotations, &container.name, is_app)
+        };
+        let plan = said(pod.metadata.annotations.as_ref())
+            .or_else(|| said(Some(&workload?.annotations)))
+            .unwrap_or_default();
+        let share = |amount: Amount| match amount.shared {
+            true => self.share(pod, workload, amount.quantity),
+            false => amount.quantity,
+        };
+        let usual = usual(container);
+        let resources = container.resources.as_ref();
+        let limit = |resource| quantity(resources?.limits.as_ref()?.get(resource));
+        let capped =
+            |amount: i64, limit: Option<i64>| limit.map_or(amount, |most| amount.min(most));
+        let cpu_milli = plan.cpu.map(share).map(Quantity::milli_value);
+        let memory_bytes = plan.memory.map(share).map(Quantity::value);
+        Used {
+            cpu_milli: capped(
+                cpu_milli.unwrap_or(usual.cpu_milli),
+                limit("cpu").map(Quantity::milli_value),
+            ),
+            memory_bytes: capped(
+                memory_bytes.unwrap_or(usual.memory_bytes),
+                limit("memory").map(Quantity::value),
+            ),
+        }
+    }
+
+    /// What a pod has of something that all ready pods of its workload use together: requests go to ready pods only.
+    fn share(&self, pod: &Pod, workload: Option<&Workload>, total: Quantity) -> Quantity {
+        if !pods::is_ready(pod) {
+            return Quantity::default();
+        }
+        let sharers = workload.map_or(1, |workload| {
+            *workload.ready.get_or_init(|| self.ready_pods(workload))
+        });
+        Quantity::from_milli(total.milli_value() / sharers.max(1))
+    }
+
+    fn ready_pods(&self, workload: &Workload) -> i64 {
+        let pods_of = |uid: &String| self.meter.informers.pods.by_index(BY_CONTROLLER, uid);
+        let ready = workload.controllers.iter().flat_map(pods_of);
+        let ready = ready.filter(|pod| pods::is_ready(pod) && pods::is_active(pod));
+        i64::try_from(ready.count()).unwrap_or(i64::MAX)
+    }
+
+    /// The workload that a pod belongs to, by itself or through a ReplicaSet; looked up once for all pods of a controller.
+    fn workload(&self, pod: &Pod) -> Option<Rc<Workload>> {
+        let owner = ownership::controller_of(pod)?;
+        if let Some(known) = self.workloads.borrow().get(&owner.uid) {
+            return Some(Rc::clone(known));
+        }
+        let namespace = pod.metadata.namespace.as_deref().unwrap_or_default();
+        let workload = Rc::new(self.find_workload(namespace, owner));
+        let mut known = self.workloads.borrow_mut();
+        known.insert(owner.uid.clone(), Rc::clone(&workload));
+        Some(workload)
+    }
+
+    fn find_workload(&self, namespace: &str, owner: &OwnerReference) -> Workload {
+        let informers = &self.meter.informers;
+        let itself = |annotations: Option<&Annotations>| Workload {
+            annotations: annotations.cloned().unwrap_or_default(),
+            controllers: vec![owner.uid.clone()],
+            ready: OnceCell::new(),
+        };
+        if owner.kind == "StatefulSet" {
+            let set = informers.stateful_sets.get(namespace, &owner.name);
+            return itself(set.as_ref().map(|set| set.annotations()));
+        }
+        let set = match owner.kind.as_str() {
+            "ReplicaSet" => informers.replica_sets.get(namespace, &owner.name),
+            _ => None,
+        };
+        let deployment = set.as_ref().and_then(|set| {
+            let owner = ownership::controller_of(&**set)?;
+            let found = informers.deployments.get(namespace, &owner.name)?;
+            (found.metadata.uid.as_ref() == Some(&owner.uid)).then_some(found)
+        });
+        let Some(deployment) = deployment else {
+            return itself(set.as_ref().map(|set| set.annotations()));
+        };
+        let uid = deployment.metadata.uid.as_deref().unwrap_or_default();
+        let sets = informers.replica_sets.by_index(BY_CONTROLLER, uid);
+        Workload {
+            annotations: deployment.annotations().clone(),
+            controllers: sets.iter().filter_map(|set| set.uid()).collect(),
+            ready: OnceCell::new(),
+        }
+    }
+
+    fn node_is_ready(&self, name: &str) -> bool {
+        let node = self.meter.informers.nodes.get("", name);
+        node.is_some_and(|node| is_ready(&node))
+    }
+
+    fn timestamp(&self) -> Time {
+        Time(whole_seconds(self.now))
+    }
+
+    fn window(&self) -> Duration {
+        std::time::Duration::try_from(self.meter.window)
+            .unwrap_or_default()
+            .into()
+    }
+}
+
+impl Used {
+    fn add(&mut self, other: Used) {
+        self.cpu_milli = self.cpu_milli.saturating_add(other.cpu_milli);
+        self.memory_bytes = self.memory_bytes.saturating_add(other.memory_bytes);
+    }
+
+    /// As metrics-server writes them: fractions of cores, and memory in Ki.
+    fn amounts(self) -> Amounts {
+        let memory_ki = self.memory_bytes / 1024 + i64::from(self.memory_bytes % 1024 != 0);
+        let cpu = match self.cpu_milli % 1000 {
+            0 => (self.cpu_milli / 1000).to_string(),
+            _ => format!("{}m", self.cpu_milli),
+        };
+        let memory = match memory_ki {
+            0 => "0".to_owned(),
+            ki => format!("{ki}Ki"),
+        };
+        Amounts::from([
+            ("cpu".to_owned(), ApiQuantity(cpu)),
+            ("memory".to_owned(), ApiQuantity(memory)),
+        ])
+    }
+}
+
+/// What a container uses of which nothing is said: half of what it requests.
+fn usual(container: &Container) -> Used {
+    let requests = container
+        .resources
+        .as_ref()
+        .and_then(|resources| resources.requests.as_ref());
+    let half = |resource: &str, amount: fn(Quantity) -> i64| {
+        quantity(requests?.get(resource)).map(|requested| amount(requested) / 2)
+    };
+    Used {
+        cpu_milli: half("cpu", Quantity::milli_value).unwrap_or(IDLE.cpu_milli),
+        memory_bytes: half("memory", Quantity::value).unwrap_or(IDLE.memory_bytes),
+    }
+}
+
+fn quantity(text: Option<&ApiQuantity>) -> Option<Quantity> {
+    text?.0.parse().ok()
+}

@@ -1,0 +1,165 @@
+//! Where `metrics.k8s.io` is answered from: the simulated kubelets say what pods and nodes use.
+//!
+//! The API server is made before the controllers, so nothing is there until [`SimulatedMetrics::serve`] brings the meter.
+
+use std::sync::{Arc, OnceLock};
+
+use kube::ResourceExt;
+use mullion_apiserver::{
+    http::Wanted,
+    kinds::Column,
+    provided::{ObjectSource, Provided},
+};
+use mullion_controllers::{kubelet::usage::Meter, metrics};
+use mullion_engine::model::Quantity;
+use serde_json::{Value, json};
+
+/// The metrics of a simulated cluster. Cheap to clone; all clones are one.
+#[derive(Clone, Default)]
+pub(super) struct SimulatedMetrics {
+    meter: Arc<OnceLock<Meter>>,
+}
+
+/// The two kinds.
+struct Pods(SimulatedMetrics);
+struct Nodes(SimulatedMetrics);
+
+/// Where the Service is that answers in a cluster on EKS.
+const SERVICE: (&str, &str) = ("kube-system", "metrics-server");
+const COLUMNS: &[Column] = &[
+    column("Name", "name"),
+    column("cpu", "quantity"),
+    column("memory", "quantity"),
+    column("Window", "duration"),
+];
+
+const fn column(name: &'static str, format: &'static str) -> Column {
+    Column {
+        name,
+        cell_type: "string",
+        format,
+        priority: 0,
+    }
+}
+
+impl SimulatedMetrics {
+    /// From now on there are metrics.
+    pub(super) fn serve(&self, meter: Meter) {
+        // A cluster is filled once.
+        let _ = self.meter.set(meter);
+    }
+
+    /// What the API server is told to serve.
+    pub(super) fn provided(&self) -> Vec<Provided> {
+        let usage = json!({"type": "object", "additionalProperties": {
+            "description": "An amount, as in 250m or 300Mi.",
+            "anyOf": [{"type": "integer"}, {"type": "string"}], "x-kubernetes-int-or-string": true,
+        }});
+        let container = json!({
+            "description": "What one container uses.", "type": "object", "required": ["name", "usage"],
+            "properties": {"name": {"type": "string", "description": "The container's name."}, "usage": usage},
+        });
+        let schema = |description: &str, field: &str, what: Value| {
+            json!({
+                "description": description, "type": "object", "required": ["timestamp", "window", field],
+                "properties": {
+                    "timestamp": {"type": "string", "format": "date-time", "description": "The end of the time of measuring."},
+                    "window": {"type": "string", "description": "How long usage was measured, as in 15s."},
+                    field: what,
+                },
+            })
+        };
+        let provided = |kind, plural, namespaced, schema, source| Provided {
+            group: metrics::GROUP,
+            version: metrics::VERSION,
+            kind,
+            plural,
+            namespaced,
+            schema,
+            columns: COLUMNS,
+            source,
+        };
+        vec![
+            provided(
+                "NodeMetrics",
+                "nodes",
+                false,
+                schema("What a node uses.", "usage", usage.clone()),
+                Arc::new(Nodes(self.clone())) as Arc<dyn ObjectSource>,
+            ),
+            provided(
+                "PodMetrics",
+                "pods",
+                true,
+                schema(
+                    "What the containers of a pod use.",
+                    "containers",
+                    json!({"type": "array", "items": container}),
+                ),
+                Arc::new(Pods(self.clone())),
+            ),
+        ]
+    }
+}
+
+impl ObjectSource for Pods {
+    fn list(&self, wanted: &Wanted<'_>) -> Vec<Value> {
+        let meter = self.0.meter.get();
+        let found = meter.map(|meter| {
+            meter.pods(wanted.namespace(), |pod| {
+                let namespace = pod.metadata.namespace.as_deref().unwrap_or_default();
+                let name = pod.metadata.name.as_deref().unwrap_or_default();
+                wanted.takes(namespace, name, Some(pod.labels()))
+            })
+        });
+        found.into_iter().flatten().filter_map(value).collect()
+    }
+
+    fn service(&self) -> (&'static str, &'static str) {
+        SERVICE
+    }
+
+    fn cells(&self, object: &Value) -> Vec<Value> {
+        let containers = object["containers"].as_array();
+        let total = |resource: &str| {
+            let amounts = containers.into_iter().flatten();
+            amounts
+                .filter_map(|container| container["usage"][resource].as_str()?.parse().ok())
+                .fold(Quantity::default(), Quantity::saturating_add)
+        };
+        let (cpu, memory) = (total("cpu").milli_value(), total("memory").value());
+        cells(object, &format!("{cpu}m"), &format!("{}Ki", memory / 1024))
+    }
+}
+
+impl ObjectSource for Nodes {
+    fn list(&self, wanted: &Wanted<'_>) -> Vec<Value> {
+        let meter = self.0.meter.get();
+        let found = meter.map(|meter| {
+            meter.nodes(|node| {
+                let name = node.metadata.name.as_deref().unwrap_or_default();
+                wanted.takes("", name, Some(node.labels()))
+            })
+        });
+        found.into_iter().flatten().filter_map(value).collect()
+    }
+
+    fn service(&self) -> (&'static str, &'static str) {
+        SERVICE
+    }
+
+    fn cells(&self, object: &Value) -> Vec<Value> {
+        let used = |resource: &str| object["usage"][resource].as_str().unwrap_or_default();
+        cells(object, used("cpu"), used("memory"))
+    }
+}
+
+fn cells(object: &Value, cpu: &str, memory: &str) -> Vec<Value> {
+    let [name, window] = [&object["metadata"]["name"], &object["window"]];
+    vec![name.clone(), cpu.into(), memory.into(), window.clone()]
+}
+
+/// A struct of strings is always a value.
+fn value(object: impl serde::Serialize) -> Option<Value> {
+    serde_json::to_value(object).ok()
+}
