@@ -201,6 +201,15 @@ impl Checker<'_> {
             .cloned()
     }
 
+    /// The type of a variable whose name has a dot in it.
+    fn dotted(&self, expression: &Expr) -> Option<Type> {
+        let name = qualified(expression)?;
+        let first = name.split('.').next().unwrap_or_default();
+        let is_local = self.locals.iter().any(|(local, _)| local == first);
+        let variable = self.environment.variables.get(&name);
+        variable.filter(|_| !is_local).cloned()
+    }
+
     fn of(&mut self, expression: &Expr) -> Type {
         let at = expression.at;
         match &expression.node {
@@ -230,6 +239,9 @@ impl Checker<'_> {
                 });
                 if let Some(kind) = named.and_then(|name| named_type(&name)) {
                     return Type::Meta(Arc::new(kind));
+                }
+                if let Some(kind) = self.dotted(expression) {
+                    return kind;
                 }
                 let kind = self.of(operand);
                 let (inner, optional) = kind.unwrapped();

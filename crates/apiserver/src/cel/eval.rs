@@ -9,7 +9,7 @@ use kube_cel::cel::{
 
 use super::{
     check::{is_function, is_type_name, qualified},
-    library,
+    host, library,
     syntax::{Expr, Fold, FoldKind, Literal, Node},
     values::{
         TypeValue, arithmetic, compare, equal, is_zero, key, none, of_key, optional, some, text,
@@ -138,7 +138,12 @@ impl Run<'_> {
                 field,
                 test,
             } => {
-                let named = qualified(expression).filter(|name| is_type_name(name));
+                let spelled = qualified(expression);
+                let variable = spelled.as_deref().and_then(|name| scope.find(name));
+                if let Some(value) = variable {
+                    return Ok(value.clone());
+                }
+                let named = spelled.filter(|name| is_type_name(name));
                 if let Some(name) = named.filter(|name| {
                     scope
                         .find(name.split('.').next().unwrap_or_default())
@@ -409,7 +414,12 @@ impl Run<'_> {
                     _ => no_overload(),
                 }
             }
-            _ => library::call(function, target, values).map_err(Failure::Error),
+            _ => {
+                if let Some(host) = target.as_ref().and_then(host::of) {
+                    return host.call(function, &values).map_or_else(no_overload, Ok);
+                }
+                library::call(function, target, values).map_err(Failure::Error)
+            }
         }
     }
 

@@ -6,6 +6,7 @@
 
 mod check;
 mod eval;
+mod host;
 mod lexer;
 mod library;
 mod syntax;
@@ -17,7 +18,8 @@ mod tests;
 
 use std::fmt;
 
-pub(crate) use self::values::{none, some};
+pub(crate) use self::host::{Host, host};
+pub(crate) use self::values::{none, of_json, some};
 pub(crate) use self::{
     check::Environment,
     eval::{Budget, Failure},

@@ -4,8 +4,9 @@ use std::{cmp::Ordering, sync::Arc};
 
 use kube_cel::cel::{
     Value,
-    objects::{Key, Opaque, OptionalValue},
+    objects::{Key, Map, Opaque, OptionalValue},
 };
+use serde_json::Value as Json;
 
 /// A type as a value, by its name.
 #[derive(Debug, PartialEq, Eq)]
@@ -19,6 +20,32 @@ impl Opaque for TypeValue {
 
 pub(super) fn text(value: impl Into<String>) -> Value {
     Value::String(Arc::new(value.into()))
+}
+
+/// A JSON value as it is: whole numbers are ints, keys are not escaped.
+pub(crate) fn of_json(value: &Json) -> Value {
+    match value {
+        Json::Null => Value::Null,
+        Json::Bool(truth) => Value::Bool(*truth),
+        Json::Number(number) => match (number.as_i64(), number.as_f64()) {
+            (Some(number), _) => Value::Int(number),
+            // Whole numbers may be written with a dot.
+            (None, Some(double)) if double.fract() == 0.0 && double.abs() < 9e15 => {
+                Value::Int(double as i64)
+            }
+            (None, double) => Value::Float(double.unwrap_or(f64::NAN)),
+        },
+        Json::String(text) => Value::String(Arc::new(text.clone())),
+        Json::Array(items) => Value::List(Arc::new(items.iter().map(of_json).collect())),
+        Json::Object(map) => {
+            let fields = map.iter();
+            let fields =
+                fields.map(|(name, value)| (Key::String(Arc::new(name.clone())), of_json(value)));
+            Value::Map(Map {
+                map: Arc::new(fields.collect()),
+            })
+        }
+    }
 }
 
 /// A value in an optional.

@@ -18,7 +18,7 @@ pub(crate) use self::{
     creation::{NAME_TRIES, create},
 };
 use super::{
-    call::{Call, WriteOptions},
+    call::{Call, FieldValidation, WriteOptions},
     metadata,
     reply::Outcome,
     subresource::{reviews::user_info, scale},
@@ -251,6 +251,20 @@ impl<'a> Admission<'a> {
         call.warn_all(warnings);
         asked
     }
+}
+
+/// The admission of a connection to a subresource, whose options stand for an object.
+pub(crate) async fn admit_connection(call: &Call, mut options: Value) -> Result<(), Status> {
+    let write_options = WriteOptions {
+        dry_run: false,
+        manager: String::new(),
+        validation: FieldValidation::Ignore,
+        applies: false,
+        deletion: None,
+    };
+    let admission = Admission::new(call, &write_options, Operation::Connect);
+    admission.mutate(&call.name, &mut options, None).await?;
+    admission.judge(&call.name, &mut options, None).await
 }
 
 /// What webhooks are told of a request beside its objects.

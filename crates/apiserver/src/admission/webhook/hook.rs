@@ -7,10 +7,7 @@ use serde_json::Value;
 
 use super::client::{Address, Place};
 use crate::{
-    admission::{
-        Operation,
-        cel::{CompileError, Expression, Scope},
-    },
+    admission::{Operation, cel::Expression},
     kinds::tree::Tree,
     validation::selector::{Selector, SelectorError},
 };
@@ -26,7 +23,7 @@ pub(super) struct Hook {
     pub(super) equivalent: bool,
     pub(super) namespaces: Result<Selector, SelectorError>,
     pub(super) objects: Result<Selector, SelectorError>,
-    pub(super) conditions: Vec<Result<Expression, CompileError>>,
+    pub(super) conditions: Vec<Result<Expression, String>>,
     /// Whether a request fails when the webhook cannot be asked.
     pub(super) fails: bool,
     pub(super) has_side_effects: bool,
@@ -157,9 +154,7 @@ impl Hook {
             None => Ok(Selector::everything()),
         };
         let conditions = hook.items("matchConditions").iter();
-        let compile = |condition: &Value| {
-            Expression::compile(condition.text("expression").trim(), &Scope::default())
-        };
+        let compile = |condition: &Value| Expression::compile(condition.text("expression").trim());
         let versions = strings(hook, "admissionReviewVersions");
         let seconds = hook.integer("timeoutSeconds");
         let seconds = seconds.and_then(|seconds| u64::try_from(seconds).ok());

@@ -11,8 +11,9 @@ use super::{
 use crate::{
     admission::{
         Lookup, Operation, User,
-        cel::{Asker, EvaluationError, Parts, Variables},
+        cel::{Asker, Parts, of_asker},
     },
+    cel::{self, Budget},
     field::quote,
     http::subresource::scale::{self, Paths},
     kinds::admissionregistration,
@@ -237,15 +238,12 @@ impl<'a> Views<'a> {
         object: Option<&Value>,
         old: Option<&Value>,
     ) -> Result<bool, Vec<String>> {
-        let variables = self.variables(view, object, old);
+        let variables = self.variables(hook, view, object, old);
+        let mut budget = Budget::default();
         let mut errors = Vec::new();
         for condition in &hook.conditions {
-            let value = match condition {
-                Ok(condition) => condition
-                    .is_true(&variables)
-                    .map_err(|error: EvaluationError| error.to_string()),
-                Err(error) => Err(error.to_string()),
-            };
+            let condition = condition.as_ref().map_err(Clone::clone);
+            let value = condition.and_then(|condition| condition.is_true(&variables, &mut budget));
             match value {
                 Ok(false) => return Ok(false),
                 Ok(true) => {}
@@ -266,7 +264,14 @@ impl<'a> Views<'a> {
         }
     }
 
-    fn variables(&self, view: &View, object: Option<&Value>, old: Option<&Value>) -> Variables {
+    /// The variables that a hook's conditions name.
+    fn variables(
+        &self,
+        hook: &Hook,
+        view: &View,
+        object: Option<&Value>,
+        old: Option<&Value>,
+    ) -> Vec<(&'static str, cel::Value)> {
         let subject = self.subject;
         let resource = &subject.row.resource;
         let asker = Asker::new(
@@ -280,15 +285,31 @@ impl<'a> Views<'a> {
                 name: subject.name.to_owned(),
             },
         );
-        let mut variables = Variables::new(asker);
-        let shown =
-            |object: Option<&Value>| object.map_or(Value::Null, |object| self.shown(view, object));
-        variables.set("object", &shown(object));
-        variables.set("oldObject", &shown(old));
-        // As a configuration's conditions see it, which have no namespace to look at.
-        variables.set("namespaceObject", &Value::Null);
-        let request = serde_json::to_value(self.question(&self.own));
-        variables.set("request", &request.unwrap_or_default());
+        let shown = |object: Option<&Value>| match object {
+            Some(object) => cel::of_json(&self.shown(view, object)),
+            None => cel::Value::Null,
+        };
+        let request = || {
+            let request = serde_json::to_value(self.question(&self.own));
+            cel::of_json(&request.unwrap_or_default())
+        };
+        let mentions = |name: &str| {
+            let mut conditions = hook.conditions.iter().flatten();
+            conditions.any(|condition| condition.mentions(name))
+        };
+        let mut variables = Vec::from(of_asker(asker));
+        for name in ["object", "oldObject", "request", "namespaceObject"] {
+            if mentions(name) {
+                let value = match name {
+                    "object" => shown(object),
+                    "oldObject" => shown(old),
+                    "request" => request(),
+                    // A configuration's conditions have no namespace to look at.
+                    _ => cel::Value::Null,
+                };
+                variables.push((name, value));
+            }
+        }
         variables
     }
 

@@ -8,7 +8,7 @@ use serde_json::Value as Json;
 
 use super::types::escape;
 use crate::{
-    cel::{Value, call},
+    cel::{Value, call, of_json as plain},
     crd::structural::Schema,
 };
 
@@ -73,30 +73,4 @@ fn with_format(format: &str, given: &str) -> Value {
         _ => return text,
     };
     read.unwrap_or(text)
-}
-
-/// A value without a schema.
-fn plain(value: &Json) -> Value {
-    match value {
-        Json::Null => Value::Null,
-        Json::Bool(truth) => Value::Bool(*truth),
-        Json::Number(number) => match (number.as_i64(), number.as_f64()) {
-            (Some(number), _) => Value::Int(number),
-            // Whole numbers may be written with a dot.
-            (None, Some(double)) if double.fract() == 0.0 && double.abs() < 9e15 => {
-                Value::Int(double as i64)
-            }
-            (None, double) => Value::Float(double.unwrap_or(f64::NAN)),
-        },
-        Json::String(text) => Value::String(Arc::new(text.clone())),
-        Json::Array(items) => Value::List(Arc::new(items.iter().map(plain).collect())),
-        Json::Object(map) => {
-            let fields = map.iter();
-            let fields =
-                fields.map(|(name, value)| (Key::String(Arc::new(name.clone())), plain(value)));
-            Value::Map(Map {
-                map: Arc::new(fields.collect()),
-            })
-        }
-    }
 }

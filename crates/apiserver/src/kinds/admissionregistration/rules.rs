@@ -3,7 +3,7 @@
 use serde_json::Value;
 
 use crate::{
-    admission::cel::{Expression, Scope},
+    admission::cel::Expression,
     field::{Errors, Path},
     kinds::tree::Tree,
     validation::{check, names, one_of},
@@ -103,12 +103,7 @@ fn resources(resources: &[&str], path: &Path<'_>, errors: &mut Errors) {
 }
 
 /// Records what is wrong with `matchConditions`.
-pub(super) fn conditions(
-    conditions: &[Value],
-    scope: &Scope,
-    path: &Path<'_>,
-    errors: &mut Errors,
-) {
+pub(super) fn conditions(conditions: &[Value], path: &Path<'_>, errors: &mut Errors) {
     if conditions.len() > MAX_CONDITIONS {
         errors.too_many(path, conditions.len(), MAX_CONDITIONS);
     }
@@ -117,8 +112,8 @@ pub(super) fn conditions(
         let text = condition.text("expression").trim();
         if text.is_empty() {
             errors.required(&at.child("expression"), "");
-        } else if let Err(error) = Expression::compile(text, scope) {
-            errors.invalid(&at.child("expression"), text, error.to_string());
+        } else if let Err(error) = Expression::compile(text) {
+            errors.invalid(&at.child("expression"), text, error);
         }
         let name = condition.text("name");
         let at_name = at.child("name");

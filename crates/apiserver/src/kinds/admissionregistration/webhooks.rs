@@ -5,7 +5,7 @@ use serde_json::{Map, Value};
 
 use super::{client_config::client_config, rules};
 use crate::{
-    admission::{Ctx, cel::Scope},
+    admission::Ctx,
     field::{Errors, Path},
     kinds::{
         Column, Kind, print,
@@ -131,7 +131,6 @@ impl WebhookConfigurations {
         client_config(config, &path.child("clientConfig"), errors);
         rules::conditions(
             hook.items("matchConditions"),
-            &Scope::default(),
             &path.child("matchConditions"),
             errors,
         );

@@ -217,6 +217,13 @@ async fn conditions_are_compiled_when_they_are_written() {
             .await
             .contains("compilation failed: ERROR: <input>:1:12: ")
     );
+    let not_bool = message("1 + 1").await;
+    assert!(
+        not_bool.ends_with("Invalid value: \"1 + 1\": must evaluate to bool"),
+        "{not_bool}"
+    );
+    let misspelt = message("request.nmae == 'x'").await;
+    assert!(misspelt.contains("undefined field 'nmae'"), "{misspelt}");
     assert!(
         message(" ")
             .await

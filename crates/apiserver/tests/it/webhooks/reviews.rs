@@ -353,3 +353,35 @@ async fn a_webhook_that_wants_nothing_of_it_changes_no_byte_of_a_write() {
     assert_eq!(writes(&with_hooks).await, writes(&without).await);
     assert!(program.asked().is_empty());
 }
+
+#[tokio::test]
+async fn a_connection_is_shown_by_its_options() {
+    let program = Program::start(|review| deny(review, json!({"message": "stay out"}))).await;
+    let api = api();
+    configure(
+        &api,
+        VALIDATING,
+        "v",
+        &[hook("v", program.by_url(), &["pods/exec"])],
+    )
+    .await;
+    let path = format!("{PODS}/p/exec?command=sh&command=-c&stdin=true&container=c");
+    let answer = api.get(&path).await;
+    assert_eq!(
+        answer.body["message"],
+        "admission webhook \"v.example.com\" denied the request: stay out"
+    );
+    let asked = program.asked();
+    assert_eq!(
+        (&asked[0]["operation"], &asked[0]["kind"]["kind"]),
+        (&"CONNECT".into(), &"PodExecOptions".into())
+    );
+    assert_eq!(
+        asked[0]["object"],
+        json!({"kind": "PodExecOptions", "apiVersion": "v1", "stdin": true, "container": "c", "command": ["sh", "-c"]})
+    );
+    assert_eq!(
+        (&asked[0]["oldObject"], &asked[0]["options"]),
+        (&Value::Null, &Value::Null)
+    );
+}

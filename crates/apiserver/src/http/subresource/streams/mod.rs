@@ -13,11 +13,10 @@ mod upgrade;
 use std::{future::Future, pin::Pin, sync::Arc, time::Duration};
 
 use axum::body::Body;
-use futures::future;
 use http::{Method, Response};
 use hyper::upgrade::{OnUpgrade, Upgraded};
 use hyper_util::rt::TokioIo;
-use serde_json::Value;
+use serde_json::{Value, json};
 use tokio::sync::watch;
 
 use self::{
@@ -27,7 +26,7 @@ use self::{
 use super::log::container_name;
 use crate::{
     auth::attributes::{Attributes, Resource, Target},
-    http::{call::Call, negotiate::Media, reply},
+    http::{call::Call, negotiate::Media, reply, write},
     kinds::tree::Tree,
     limits,
     status::{Cause, Status},
@@ -77,14 +76,49 @@ pub(crate) fn serve<'a>(
     method: Method,
     _: Body,
 ) -> Pin<Box<dyn Future<Output = Result<Response<Body>, Status>> + Send + 'a>> {
-    Box::pin(future::ready(answer(call, &method)))
+    Box::pin(async move {
+        let subresource = call.subresource.as_deref().unwrap_or_default();
+        if method != Method::POST {
+            may_create(call, subresource)?;
+        }
+        write::admit_connection(call, options(call)).await?;
+        answer(call, subresource)
+    })
 }
 
-fn answer(call: &Call, method: &Method) -> Result<Response<Body>, Status> {
-    let subresource = call.subresource.as_deref().unwrap_or_default();
-    if method != Method::POST {
-        may_create(call, subresource)?;
+/// The options of the connection, as webhooks are shown them.
+fn options(call: &Call) -> Value {
+    let query = &call.query;
+    let (kind, forwards) = match call.subresource.as_deref().unwrap_or_default() {
+        "attach" => ("PodAttachOptions", false),
+        "portforward" => ("PodPortForwardOptions", true),
+        _ => ("PodExecOptions", false),
+    };
+    let mut options = json!({"kind": kind, "apiVersion": "v1"});
+    if forwards {
+        let ports = query.all("ports").flat_map(|ports| ports.split(','));
+        let ports: Vec<i64> = ports.filter_map(|port| port.parse().ok()).collect();
+        if !ports.is_empty() {
+            options["ports"] = ports.into();
+        }
+        return options;
     }
+    for flag in ["stdin", "stdout", "stderr", "tty"] {
+        if query.flag(flag) == Some(true) {
+            options[flag] = true.into();
+        }
+    }
+    if let Some(container) = query.text("container") {
+        options["container"] = container.into();
+    }
+    let command: Vec<&str> = query.all("command").collect();
+    if !command.is_empty() {
+        options["command"] = command.into();
+    }
+    options
+}
+
+fn answer(call: &Call, subresource: &str) -> Result<Response<Body>, Status> {
     let pod = call.row.served(&*call.stored()?);
     let container = match subresource {
         "portforward" => None,
