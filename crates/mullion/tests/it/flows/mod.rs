@@ -9,3 +9,4 @@ mod quick_start;
 mod reasons;
 mod restart;
 mod start;
+mod webhooks;
