@@ -5,7 +5,7 @@
 //! through the server's own router.
 
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, btree_map::Entry},
     sync::{Arc, Weak},
 };
 
@@ -73,9 +73,9 @@ pub(crate) fn wanted(table: &Table) -> BTreeMap<String, Value> {
         .filter(|row| row.resource.group != GROUP)
     {
         let name = format!("{}.{}", row.resource.version, row.resource.group);
-        if !wanted.contains_key(&name) {
-            let object = object(table, &name, row);
-            wanted.insert(name, object);
+        if let Entry::Vacant(vacant) = wanted.entry(name) {
+            let object = object(table, vacant.key(), row);
+            vacant.insert(object);
         }
     }
     wanted

@@ -75,23 +75,23 @@ pub(super) struct Proposal {
 
 /// Why a metric asks for nothing.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub(super) enum Unknown {
+pub(super) enum Missing {
     #[error("no pods returned by selector while calculating replica count")]
-    NoPods,
+    Pods,
     #[error("did not receive metrics for targeted pods (pods might be unready)")]
-    NoSamples,
+    Samples,
     #[error("no metrics returned matched known pods")]
-    NoRequests,
+    Requests,
     #[error("missing request for {resource} in container {container} of Pod {pod}")]
-    NoRequest {
+    Request {
         resource: String,
         container: String,
         pod: String,
     },
     #[error("missing pod-level request for {resource} in Pod {pod}")]
-    NoPodRequest { resource: String, pod: String },
+    PodRequest { resource: String, pod: String },
     #[error("container {container} not found in Pod {pod}")]
-    NoContainer { container: String, pod: String },
+    Container { container: String, pod: String },
 }
 
 /// Usage against its target.
@@ -108,7 +108,7 @@ impl Question<'_> {
         &self,
         samples: Samples,
         target: i32,
-    ) -> Result<Proposal, Unknown> {
+    ) -> Result<Proposal, Missing> {
         let (samples, pods) = self.group(samples)?;
         let requests = self.requests()?;
         // A pod of which nothing is known uses all it asked for, or the target if that is more.
@@ -126,23 +126,23 @@ impl Question<'_> {
         &self,
         samples: Samples,
         target_milli: i64,
-    ) -> Result<Proposal, Unknown> {
+    ) -> Result<Proposal, Missing> {
         let (samples, pods) = self.group(samples)?;
         let read = |samples: &Samples| Ok(average(samples, target_milli));
         self.decide(samples, &pods, &read, &|_| target_milli)
     }
 
     /// Sorts the pods, and leaves the samples of those that count.
-    fn group(&self, mut samples: Samples) -> Result<(Samples, Groups), Unknown> {
+    fn group(&self, mut samples: Samples) -> Result<(Samples, Groups), Missing> {
         if self.pods.is_empty() {
-            return Err(Unknown::NoPods);
+            return Err(Missing::Pods);
         }
         let groups = Groups::of(self, &samples);
         for pod in groups.ignored.iter().chain(&groups.unready) {
             samples.remove(pod);
         }
         if samples.is_empty() {
-            return Err(Unknown::NoSamples);
+            return Err(Missing::Samples);
         }
         Ok((samples, groups))
     }
@@ -151,9 +151,9 @@ impl Question<'_> {
         &self,
         mut samples: Samples,
         groups: &Groups,
-        read: &dyn Fn(&Samples) -> Result<Reading, Unknown>,
+        read: &dyn Fn(&Samples) -> Result<Reading, Missing>,
         most: &dyn Fn(&str) -> i64,
-    ) -> Result<Proposal, Unknown> {
+    ) -> Result<Proposal, Missing> {
         let first = read(&samples)?;
         let proposal = |replicas| Proposal {
             replicas,
@@ -206,19 +206,19 @@ impl Question<'_> {
     }
 
     /// What each pod requests, in thousandths.
-    fn requests(&self) -> Result<BTreeMap<String, i64>, Unknown> {
+    fn requests(&self) -> Result<BTreeMap<String, i64>, Missing> {
         let one = |pod: &Arc<Pod>| Ok((pod.name_any(), self.request_of(pod)?));
         self.pods.iter().map(one).collect()
     }
 
-    fn request_of(&self, pod: &Pod) -> Result<i64, Unknown> {
+    fn request_of(&self, pod: &Pod) -> Result<i64, Missing> {
         let Some(spec) = &pod.spec else {
             return Ok(0);
         };
         if self.container.is_none() && has_own_requests(spec) {
             let all = pod_requests(spec);
             let requested = all.get(self.resource).copied();
-            let requested = requested.ok_or_else(|| Unknown::NoPodRequest {
+            let requested = requested.ok_or_else(|| Missing::PodRequest {
                 resource: self.resource.to_owned(),
                 pod: pod.name_any(),
             })?;
@@ -234,14 +234,14 @@ impl Question<'_> {
             .filter(|one| self.container.is_none_or(|name| name == one.name))
             .peekable();
         if let (Some(name), None) = (self.container, counted.peek()) {
-            return Err(Unknown::NoContainer {
+            return Err(Missing::Container {
                 container: name.to_owned(),
                 pod: pod.name_any(),
             });
         }
         counted.try_fold(0_i64, |sum, container| {
             let requested = requested_milli(container, self.resource);
-            let requested = requested.ok_or_else(|| Unknown::NoRequest {
+            let requested = requested.ok_or_else(|| Missing::Request {
                 resource: self.resource.to_owned(),
                 container: container.name.clone(),
                 pod: pod.name_any(),
@@ -333,7 +333,7 @@ fn utilization(
     samples: &Samples,
     requests: &BTreeMap<String, i64>,
     target: i32,
-) -> Result<Reading, Unknown> {
+) -> Result<Reading, Missing> {
     let known = samples
         .iter()
         .filter_map(|(pod, sample)| Some((sample.milli, *requests.get(pod)?)));
@@ -344,7 +344,7 @@ fn utilization(
         pods += 1;
     }
     if requested == 0 {
-        return Err(Unknown::NoRequests);
+        return Err(Missing::Requests);
     }
     let utilization = i32::try_from(scaled(used, 100, requested)).unwrap_or(i32::MAX);
     Ok(Reading {

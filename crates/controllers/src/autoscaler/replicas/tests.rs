@@ -84,7 +84,7 @@ impl Case {
     }
 }
 
-fn by_utilization(current: i32, pods: &str, target: i32) -> Result<(i32, i32, i64), Unknown> {
+fn by_utilization(current: i32, pods: &str, target: i32) -> Result<(i32, i32, i64), Missing> {
     within(current, pods, &[], target, Tolerances::USUAL)
 }
 
@@ -94,7 +94,7 @@ fn within(
     requests: &[&str],
     target: i32,
     tolerances: Tolerances,
-) -> Result<(i32, i32, i64), Unknown> {
+) -> Result<(i32, i32, i64), Missing> {
     let case = case(pods, requests);
     let question = case.question(current, tolerances);
     let proposal = question.by_utilization(case.samples.clone(), target)?;
@@ -204,10 +204,10 @@ fn an_average_asks_for_as_many_replicas_as_upstream() {
 
 #[test]
 fn what_is_not_known_is_said() {
-    assert_eq!(by_utilization(1, "", 50), Err(Unknown::NoPods));
-    assert_eq!(by_utilization(1, "-r", 50), Err(Unknown::NoSamples));
-    assert_eq!(by_utilization(1, "100u", 50), Err(Unknown::NoSamples));
-    assert_eq!(by_utilization(1, "-r 100x", 50), Err(Unknown::NoRequests));
+    assert_eq!(by_utilization(1, "", 50), Err(Missing::Pods));
+    assert_eq!(by_utilization(1, "-r", 50), Err(Missing::Samples));
+    assert_eq!(by_utilization(1, "100u", 50), Err(Missing::Samples));
+    assert_eq!(by_utilization(1, "-r 100x", 50), Err(Missing::Requests));
     let case = case("100r", &[]);
     let of = |container, resource| {
         let question = Question {
