@@ -12,6 +12,7 @@ use std::{
 use http::Method;
 use jiff::Timestamp;
 use serde_json::{Value, json};
+use tokio::sync::watch;
 
 use crate::{
     crd::controller::send,
@@ -51,10 +52,7 @@ const GROUP_PRIORITIES: [(&str, i64); 20] = [
 ];
 
 /// Keeps the objects in line with what is served until the server is dropped. What is served at first is told by [`crate::boot`].
-pub(crate) async fn run(server: Weak<ApiServer>) {
-    let Some(mut changes) = server.upgrade().map(|server| server.registry().changes()) else {
-        return;
-    };
+pub(crate) async fn run(server: Weak<ApiServer>, mut changes: watch::Receiver<()>) {
     // The registry goes with the server.
     while changes.changed().await.is_ok() {
         match server.upgrade() {

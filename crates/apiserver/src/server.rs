@@ -173,7 +173,8 @@ impl ApiServer {
         server.webhooks.wake();
         if let Ok(runtime) = tokio::runtime::Handle::try_current() {
             runtime.spawn(crd::controller::run(Arc::downgrade(&server)));
-            runtime.spawn(aggregation::run(Arc::downgrade(&server)));
+            let changes = server.registry().changes();
+            runtime.spawn(aggregation::run(Arc::downgrade(&server), changes));
             runtime.spawn(compact(Arc::downgrade(&server)));
         }
         server
