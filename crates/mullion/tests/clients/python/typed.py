@@ -1,6 +1,7 @@
 """The official client, `kubernetes`: typed calls, watches, patches of every kind, pages, tokens, informers, leader election."""
 
 import json
+import queue
 import threading
 import unittest
 
@@ -305,17 +306,42 @@ class Identity(Session):
         nobody = client.CoreV1Api(client.ApiClient(settings))
         self.refused(401, "Unauthorized", nobody.list_namespaced_config_map, self.ns)
 
-    def test_leaders_are_elected_by_a_lease(self):
-        led = threading.Event()
-        for candidate in ["one", "two"]:
-            lock = LeaseLock("leader", self.ns, candidate)
+    def test_leaders_are_elected_by_a_lease_and_followed_when_they_resign(self):
+        led = queue.Queue()
+
+        def candidate(name):
+            def lead():
+                resign = threading.Event()
+                led.put((name, resign))
+                resign.wait(PATIENCE_S)
+                # The way to give up a term is to fail at it.
+                raise RuntimeError(f"{name} resigns")
+
             terms = electionconfig.Config(
-                lock, lease_duration=5, renew_deadline=3, retry_period=1, onstarted_leading=led.set, onstopped_leading=None
+                LeaseLock("leader", self.ns, name),
+                lease_duration=3,
+                renew_deadline=2,
+                retry_period=1,
+                onstarted_leading=lead,
+                onstopped_leading=lambda: None,
             )
-            threading.Thread(target=leaderelection.LeaderElection(terms).run, daemon=True).start()
-        self.assertTrue(led.wait(PATIENCE_S), "nobody became the leader")
-        lease = client.CoordinationV1Api().read_namespaced_lease("leader", self.ns)
-        self.assertIn(lease.spec.holder_identity, ["one", "two"])
+            return threading.Thread(target=leaderelection.LeaderElection(terms).run, daemon=True)
+
+        candidates = [candidate("one"), candidate("two")]
+        for thread in candidates:
+            thread.start()
+        leaders = []
+        for _ in candidates:
+            name, resign = led.get(timeout=PATIENCE_S)
+            leaders.append(name)
+            lease = client.CoordinationV1Api().read_namespaced_lease("leader", self.ns)
+            self.assertEqual(lease.spec.holder_identity, name)
+            resign.set()
+        self.assertEqual(sorted(leaders), ["one", "two"])
+        # A thread that is still talking when the interpreter ends takes the whole process down.
+        for thread in candidates:
+            thread.join(PATIENCE_S)
+            self.assertFalse(thread.is_alive())
 
     def test_the_server_says_who_it_is(self):
         self.assertEqual(client.VersionApi().get_code().minor, "36")
