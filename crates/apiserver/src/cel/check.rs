@@ -146,11 +146,6 @@ pub(super) fn is_type_name(name: &str) -> bool {
     !matches!(name, "dyn" | "timestamp" | "duration") && named_type(name).is_some()
 }
 
-/// Whether a function of that name, which may have a namespace, is known.
-pub(super) fn is_function(name: &str) -> bool {
-    FUNCTIONS.contains_key(name)
-}
-
 /// The type of what the expression evaluates to.
 pub(super) fn check(expression: &Expr, environment: &Environment) -> Result<Type, Vec<Problem>> {
     let mut checker = Checker {
@@ -164,6 +159,18 @@ pub(super) fn check(expression: &Expr, environment: &Environment) -> Result<Type
     } else {
         Err(checker.problems)
     }
+}
+
+/// The function that a call is of if what it is called on spells a namespace, as in `sets.contains(...)`, and no variable.
+pub(super) fn namespaced(
+    target: &Expr,
+    function: &str,
+    is_variable: impl Fn(&str) -> bool,
+) -> Option<String> {
+    let namespace = qualified(target)?;
+    let first = namespace.split('.').next().unwrap_or_default();
+    let name = format!("{namespace}.{function}");
+    (!is_variable(first) && FUNCTIONS.contains_key(&*name)).then_some(name)
 }
 
 /// The name that a chain of selections spells, as `sets` or `google.protobuf.Timestamp`.
@@ -382,11 +389,8 @@ impl Checker<'_> {
         target: Option<&Expr>,
         arguments: &[Expr],
     ) -> Type {
-        let namespaced = target.and_then(qualified).and_then(|namespace| {
-            let first = namespace.split('.').next().unwrap_or_default();
-            let name = format!("{namespace}.{function}");
-            (self.variable(first).is_none() && is_function(&name)).then_some(name)
-        });
+        let is_variable = |name: &str| self.variable(name).is_some();
+        let namespaced = target.and_then(|target| namespaced(target, function, is_variable));
         let (name, target) = match &namespaced {
             Some(name) => (name.as_str(), None),
             None => (function, target),

@@ -8,7 +8,7 @@ use kube_cel::cel::{
 };
 
 use super::{
-    check::{is_function, is_type_name, qualified},
+    check::{is_type_name, namespaced, qualified},
     host, library,
     syntax::{Expr, Fold, FoldKind, Literal, Node},
     values::{
@@ -280,11 +280,8 @@ impl Run<'_> {
             }
             _ => {}
         }
-        let namespaced = target.and_then(qualified).and_then(|namespace| {
-            let first = namespace.split('.').next().unwrap_or_default();
-            let name = format!("{namespace}.{function}");
-            (scope.find(first).is_none() && is_function(&name)).then_some(name)
-        });
+        let is_variable = |name: &str| scope.find(name).is_some();
+        let namespaced = target.and_then(|target| namespaced(target, function, is_variable));
         let (function, target) = match &namespaced {
             Some(name) => (name.as_str(), None),
             None => (function, target),

@@ -15,11 +15,7 @@ use crate::status::Status;
 
 pub(crate) async fn delete_collection(call: &Call, body: Body) -> Result<Response<Body>, Status> {
     let list_options = ListOptions::parse(&call.query, false)?;
-    let selector = Selector::parse(
-        call.query.get("labelSelector"),
-        call.query.get("fieldSelector"),
-        &call.row,
-    )?;
+    let selector = Selector::of(call)?;
     let options = DeleteOptions::read(call, body).await?;
     let page = list::read(call, &list_options, &selector).await?;
     for object in &page.objects {

@@ -344,18 +344,20 @@ pub(crate) fn metadata(call: &Call, page: &Page, selector: &Selector) -> Value {
     metadata.into()
 }
 
-pub(crate) async fn list(call: &Call) -> Result<Response<Body>, Status> {
+/// The options and the selector of a list, checked; it cannot be shown as the metadata of one object.
+pub(crate) fn asked(call: &Call) -> Result<(ListOptions, Selector), Status> {
     let options = ListOptions::parse(&call.query, false)?;
-    let selector = Selector::parse(
-        call.query.get("labelSelector"),
-        call.query.get("fieldSelector"),
-        &call.row,
-    )?;
+    let selector = Selector::of(call)?;
     if let Shape::Metadata(_) = call.form.shape {
         return Err(reply::not_acceptable(
             "you requested PartialObjectMetadata, but the requested object is a list",
         ));
     }
+    Ok((options, selector))
+}
+
+pub(crate) async fn list(call: &Call) -> Result<Response<Body>, Status> {
+    let (options, selector) = asked(call)?;
     let include = table::Include::parse(&call.query);
     let page = read(call, &options, &selector).await?;
     let metadata = metadata(call, &page, &selector);

@@ -6,7 +6,7 @@ use serde_json::{Map, Value, json};
 
 use super::{
     call::Call,
-    list::{ListOptions, list_kind},
+    list::{self, list_kind},
     method_not_allowed,
     negotiate::Shape,
     reply::{self, Outcome},
@@ -99,17 +99,8 @@ fn not_found(call: &Call) -> Status {
 }
 
 fn list(call: &Call, source: &dyn ObjectSource) -> Result<Response<Body>, Status> {
-    ListOptions::parse(&call.query, false)?;
-    let selector = Selector::parse(
-        call.query.get("labelSelector"),
-        call.query.get("fieldSelector"),
-        &call.row,
-    )?;
-    if let Shape::Metadata(_) = call.form.shape {
-        return Err(reply::not_acceptable(
-            "you requested PartialObjectMetadata, but the requested object is a list",
-        ));
-    }
+    // There is one page and one moment: the options need only be right.
+    let (_, selector) = list::asked(call)?;
     let include = table::Include::parse(&call.query);
     let objects = source.list(&Wanted {
         namespace: call.namespace.as_deref(),

@@ -2,6 +2,7 @@
 //!
 //! Label selectors are read by [`crate::validation::selector`]; field selectors, with the complaints of `k8s.io/apimachinery/pkg/fields`, here.
 
+use super::call::Call;
 use crate::{
     registry::Row,
     status::Status,
@@ -33,12 +34,16 @@ enum Field {
 }
 
 impl Selector {
-    /// Reads both selectors of a request for a kind.
-    pub(crate) fn parse(
-        labels: Option<&str>,
-        fields: Option<&str>,
-        row: &Row,
-    ) -> Result<Self, Status> {
+    /// Reads both selectors of a request.
+    pub(crate) fn of(call: &Call) -> Result<Self, Status> {
+        let (labels, fields) = (
+            call.query.get("labelSelector"),
+            call.query.get("fieldSelector"),
+        );
+        Self::parse(labels, fields, &call.row)
+    }
+
+    fn parse(labels: Option<&str>, fields: Option<&str>, row: &Row) -> Result<Self, Status> {
         let labels = LabelSelector::parse(labels.unwrap_or_default())
             .map_err(|error| Status::bad_request(error.to_string()))?;
         let labels = labels.requirements().unwrap_or_default().to_vec();

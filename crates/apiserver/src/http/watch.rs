@@ -40,11 +40,7 @@ const STATUS: &str = "apimachinery.pkg.apis.meta.v1.Status";
 
 pub(crate) async fn watch(call: Call) -> Result<Response<Body>, Status> {
     let options = ListOptions::parse(&call.query, true)?;
-    let mut selector = Selector::parse(
-        call.query.get("labelSelector"),
-        call.query.get("fieldSelector"),
-        &call.row,
-    )?;
+    let mut selector = Selector::of(&call)?;
     if !call.name.is_empty() {
         selector.restrict_to_name(&call.name);
     }

@@ -13,6 +13,8 @@ use std::{
 
 use serde_json::Value;
 
+#[cfg(test)]
+pub(crate) mod choices;
 pub mod decode;
 pub(crate) mod descriptions;
 pub mod merge;

@@ -1,11 +1,28 @@
 //! A client of a server in this process: a method, a path and a body in, the status, the answer and the warnings out.
 
+use std::time::Duration;
+
 use axum::body::Body;
 use http::{Method, Request, header::CONTENT_TYPE};
 use http_body_util::BodyExt;
 use mullion_apiserver::{ApiServer, Config, admission::User};
 use serde_json::Value;
 use tower::ServiceExt;
+
+/// How long something may take that goes on by itself.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// What `look` finds at last, in a test under paused time: between two looks all that goes on comes to rest, which takes no time here.
+pub(crate) async fn until<T>(what: &str, mut look: impl AsyncFnMut() -> Option<T>) -> T {
+    let start = tokio::time::Instant::now();
+    while start.elapsed() < PATIENCE {
+        if let Some(found) = look().await {
+            return found;
+        }
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+    panic!("never came true: {what}")
+}
 
 /// An administrator of a server of its own.
 pub(crate) struct Api {
@@ -53,6 +70,15 @@ impl Api {
 
     pub(crate) async fn get(&self, path: &str) -> Answer {
         self.send(Method::GET, path, None).await
+    }
+
+    /// The body of a GET once it is as wanted; see [`until`].
+    pub(crate) async fn until(&self, path: &str, wanted: impl Fn(&Value) -> bool) -> Value {
+        until(path, async || {
+            let body = self.get(path).await.body;
+            wanted(&body).then_some(body)
+        })
+        .await
     }
 
     /// The table that `kubectl get` asks for.

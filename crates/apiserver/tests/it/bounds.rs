@@ -5,8 +5,6 @@ use std::{
     sync::{Arc, Mutex},
 };
 
-use http_body_util::{BodyExt, Full};
-use hyper_util::rt::{TokioExecutor, TokioIo};
 use mullion_apiserver::{
     ApiServer, Config, Limits, StaticTokens,
     admission::{Operation, Plugin},
@@ -17,12 +15,10 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 use crate::{
     api::Api,
-    tls::{Served, connect},
+    tls::{Client, OVER_1, OVER_2, Served, empty, get},
 };
 
 const MAPS: &str = "/api/v1/namespaces/default/configmaps";
-const OVER_1: &[u8] = b"http/1.1";
-const OVER_2: &[u8] = b"h2";
 
 /// A request of the administrator's over a socket: the answer's status, its Retry-After and its text or message.
 async fn send(
@@ -30,45 +26,13 @@ async fn send(
     protocol: &[u8],
     request: http::Request<Vec<u8>>,
 ) -> (u16, Option<String>, String) {
-    let stream = connect(
-        &served.authority,
-        served.address,
-        Some(&served.admin),
-        protocol,
-    )
-    .await;
-    let io = TokioIo::new(stream);
-    let request = request.map(|body| Full::new(bytes::Bytes::from(body)));
-    let response = if protocol == OVER_2 {
-        let (mut sender, connection) =
-            hyper::client::conn::http2::handshake(TokioExecutor::new(), io)
-                .await
-                .unwrap();
-        tokio::spawn(connection);
-        sender.send_request(request).await
-    } else {
-        let (mut sender, connection) = hyper::client::conn::http1::handshake(io).await.unwrap();
-        tokio::spawn(connection);
-        sender.send_request(request).await
-    };
-    let response = response.expect("every request is answered");
-    let status = response.status().as_u16();
-    let retry = response.headers().get("retry-after");
+    let answer = served.send(Some(&served.admin), protocol, request).await;
+    let retry = answer.headers.get("retry-after");
     let retry = retry.map(|value| value.to_str().unwrap().to_owned());
-    let body = response.into_body().collect().await.unwrap().to_bytes();
-    let text = String::from_utf8(body.to_vec()).unwrap();
-    let message = serde_json::from_str::<Value>(&text)
+    let message = serde_json::from_str::<Value>(&answer.text)
         .ok()
         .and_then(|status| Some(status["message"].as_str()?.to_owned()));
-    (status, retry, message.unwrap_or(text))
-}
-
-fn get(path: &str) -> http::request::Builder {
-    http::Request::get(format!("https://localhost{path}")).header("host", "localhost")
-}
-
-fn empty(request: http::request::Builder) -> http::Request<Vec<u8>> {
-    request.body(Vec::new()).unwrap()
+    (answer.status, retry, message.unwrap_or(answer.text))
 }
 
 #[tokio::test]
@@ -93,7 +57,7 @@ async fn what_is_too_big_is_refused_in_both_protocols() {
         }
         assert_eq!(send(&served, protocol, empty(longer)).await.0, 431);
     }
-    let mut stream = served.connect(Some(&served.admin)).await;
+    let mut stream = served.connect(Some(&served.admin), OVER_1).await;
     let long = format!(
         "GET /{} HTTP/1.1\r\nhost: localhost\r\n\r\n",
         "x".repeat(70_000)
@@ -123,26 +87,14 @@ async fn more_requests_than_are_served_at_a_time_are_told_to_come_back() {
     assert_eq!(send(&served, OVER_2, empty(get("/api"))).await, refused);
     assert_eq!(send(&served, OVER_2, empty(get("/readyz"))).await.0, 200);
     // A watch does not wait for a turn, and each user has so many.
-    let stream = connect(
-        &served.authority,
-        served.address,
-        Some(&served.admin),
-        OVER_2,
-    )
-    .await;
-    let (mut sender, connection) =
-        hyper::client::conn::http2::handshake(TokioExecutor::new(), TokioIo::new(stream))
-            .await
-            .unwrap();
-    tokio::spawn(connection);
-    let watch =
-        || empty(get(&format!("{MAPS}?watch=1"))).map(|body| Full::new(bytes::Bytes::from(body)));
-    let first = sender.send_request(watch()).await.unwrap();
+    let stream = served.connect(Some(&served.admin), OVER_2).await;
+    let mut client = Client::new(stream, OVER_2).await;
+    let watch = || empty(get(&format!("{MAPS}?watch=1")));
+    let first = client.send(watch()).await;
     assert_eq!(first.status(), 200);
-    let second = sender.send_request(watch()).await.unwrap();
-    assert_eq!(second.status(), 429);
+    assert_eq!(client.send(watch()).await.status(), 429);
     drop(first);
-    let again = async { while sender.send_request(watch()).await.unwrap().status() != 200 {} };
+    let again = async { while client.send(watch()).await.status() != 200 {} };
     tokio::time::timeout(std::time::Duration::from_secs(30), again)
         .await
         .expect("the first no longer counts");
@@ -334,23 +286,8 @@ async fn no_secret_gets_into_the_log() {
                     .header("authorization", format!("Bearer {token}"))
                     .body(secret.to_string().into_bytes())
                     .unwrap();
-            let stream = connect(&served.authority, served.address, None, protocol).await;
-            let io = TokioIo::new(stream);
-            let request = request.map(|body| Full::new(bytes::Bytes::from(body)));
-            let answer = if protocol == OVER_2 {
-                let (mut sender, connection) =
-                    hyper::client::conn::http2::handshake(TokioExecutor::new(), io)
-                        .await
-                        .unwrap();
-                tokio::spawn(connection);
-                sender.send_request(request).await
-            } else {
-                let (mut sender, connection) =
-                    hyper::client::conn::http1::handshake(io).await.unwrap();
-                tokio::spawn(connection);
-                sender.send_request(request).await
-            };
-            assert_eq!(answer.unwrap().status(), status);
+            let answer = served.send(None, protocol, request).await;
+            assert_eq!(answer.status, status);
         }
     }
     let logged = String::from_utf8_lossy(&log.0.lock().unwrap()).into_owned();

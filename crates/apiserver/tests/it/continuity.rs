@@ -14,22 +14,9 @@ use serde_json::{Value, json};
 
 use crate::semantics::Cluster;
 
-/// A source of choices that a seed determines.
-struct Choices(u64);
-
-impl Choices {
-    fn below(&mut self, limit: u64) -> u64 {
-        self.0 = self
-            .0
-            .wrapping_mul(6_364_136_223_846_793_005)
-            .wrapping_add(1_442_695_040_888_963_407);
-        (self.0 >> 33) % limit
-    }
-
-    fn of<'a>(&mut self, names: &[&'a str]) -> &'a str {
-        names[self.below(names.len() as u64) as usize]
-    }
-}
+#[path = "../../src/schema/choices.rs"]
+mod choices;
+use choices::Choices;
 
 /// The objects there are, by namespace and name.
 type State = BTreeMap<(String, String), Value>;

@@ -1,11 +1,9 @@
 //! Custom resource definitions and their instances, through the router.
 
-use std::time::Duration;
-
 use mullion_apiserver::Config;
 use serde_json::{Value, json};
 
-use crate::api::Api;
+use crate::api::{Api, until};
 
 const DEFINITIONS: &str = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions";
 
@@ -60,7 +58,7 @@ async fn established(api: &Api, definition: Value) {
         .expect("definitions have names")
         .to_owned();
     api.post(DEFINITIONS, definition).await.ok();
-    wait_for(api, &format!("{DEFINITIONS}/{name}"), |definition| {
+    api.until(&format!("{DEFINITIONS}/{name}"), |definition| {
         definition["status"]["conditions"]
             .as_array()
             .is_some_and(|conditions| {
@@ -72,21 +70,11 @@ async fn established(api: &Api, definition: Value) {
     .await;
 }
 
-/// Asks again, under paused time, until the answer is as wanted.
-async fn wait_for(api: &Api, path: &str, wanted: impl Fn(&Value) -> bool) {
-    for _ in 0..200 {
-        if wanted(&api.get(path).await.body) {
-            return;
-        }
-        tokio::time::sleep(Duration::from_millis(50)).await;
-    }
-    panic!("{path} never became what was waited for");
-}
-
 async fn served() -> Api {
     let api = Api::new(Config::default());
     established(&api, crontabs()).await;
-    wait_for(&api, CRONTABS, |list| list["kind"] == "CronTabList").await;
+    api.until(CRONTABS, |list| list["kind"] == "CronTabList")
+        .await;
     api
 }
 
@@ -219,11 +207,9 @@ async fn a_deleted_definition_takes_its_instances_with_it_and_waits_for_their_fi
         deleted["metadata"]["finalizers"],
         json!(["customresourcecleanup.apiextensions.k8s.io"])
     );
-    wait_for(&api, &format!("{CRONTABS}/a"), |answer| {
-        answer["code"] == 404
-    })
-    .await;
-    wait_for(&api, &format!("{CRONTABS}/b"), |object| {
+    api.until(&format!("{CRONTABS}/a"), |answer| answer["code"] == 404)
+        .await;
+    api.until(&format!("{CRONTABS}/b"), |object| {
         object["metadata"].get("deletionTimestamp").is_some()
     })
     .await;
@@ -233,8 +219,9 @@ async fn a_deleted_definition_takes_its_instances_with_it_and_waits_for_their_fi
         json!({"metadata": {"finalizers": null}}),
     )
     .await;
-    wait_for(&api, &definition, |answer| answer["code"] == 404).await;
-    wait_for(&api, CRONTABS, |answer| answer["kind"] != "CronTabList").await;
+    api.until(&definition, |answer| answer["code"] == 404).await;
+    api.until(CRONTABS, |answer| answer["kind"] != "CronTabList")
+        .await;
 }
 
 #[tokio::test(start_paused = true)]
@@ -245,7 +232,7 @@ async fn a_definition_whose_names_are_taken_is_not_established() {
     other["spec"]["names"] = json!({"plural": "tabs", "kind": "CronTab"});
     api.post(DEFINITIONS, other).await.ok();
     let path = format!("{DEFINITIONS}/tabs.stable.example.com");
-    wait_for(&api, &path, |definition| {
+    api.until(&path, |definition| {
         definition["status"]["conditions"].is_array()
     })
     .await;
@@ -281,7 +268,8 @@ async fn several_versions_show_the_same_objects() {
         .expect("versions is a list")
         .push(beta);
     established(&api, definition).await;
-    wait_for(&api, CRONTABS, |list| list["kind"] == "CronTabList").await;
+    api.until(CRONTABS, |list| list["kind"] == "CronTabList")
+        .await;
     api.post(CRONTABS, crontab("a", json!({"cron": "x"})))
         .await
         .ok();
@@ -309,7 +297,8 @@ async fn each_version_shows_and_keeps_what_it_knows() {
     let versions = definition["spec"]["versions"].as_array_mut();
     versions.expect("it has versions").push(other);
     established(&api, definition.clone()).await;
-    wait_for(&api, CRONTABS, |list| list["kind"] == "CronTabList").await;
+    api.until(CRONTABS, |list| list["kind"] == "CronTabList")
+        .await;
     let (one, in_v2) = (
         format!("{CRONTABS}/a"),
         format!("{}/a", CRONTABS.replace("v1/", "v2/")),
@@ -331,7 +320,7 @@ async fn each_version_shows_and_keeps_what_it_knows() {
     api.merge(&name, json!({"spec": {"versions": versions}}))
         .await
         .ok();
-    wait_for(&api, &one, |object| object["spec"] == json!({})).await;
+    api.until(&one, |object| object["spec"] == json!({})).await;
 }
 
 /// The schema of a definition whose instances have these properties in their spec.
@@ -414,7 +403,8 @@ async fn rules_compare_items_by_their_keys_and_forgive_what_is_left_alone() {
         "once": once, "size": {"type": "number"}, "mode": {"x-kubernetes-int-or-string": true},
     }});
     established(&api, definition_of(spec.clone())).await;
-    wait_for(&api, CRONTABS, |list| list["kind"] == "CronTabList").await;
+    api.until(CRONTABS, |list| list["kind"] == "CronTabList")
+        .await;
     let first = json!({"l": [{"k": "a", "v": 1}, {"k": "b", "v": 5}], "once": "x", "size": 1, "mode": "50%"});
     api.post(CRONTABS, crontab("a", first)).await.ok();
     let path = format!("{CRONTABS}/a");
@@ -441,12 +431,11 @@ async fn rules_compare_items_by_their_keys_and_forgive_what_is_left_alone() {
     // The stricter version is served once it refuses something.
     let too_big = crontab("b", json!({"size": 2, "mode": 1}));
     let tried = format!("{CRONTABS}?dryRun=All");
-    for _ in 0..200 {
-        if api.post(&tried, too_big.clone()).await.status == 422 {
-            break;
-        }
-        tokio::time::sleep(Duration::from_millis(50)).await;
-    }
+    until("the stricter version is served", async || {
+        let answer = api.post(&tried, too_big.clone()).await;
+        (answer.status == 422).then_some(())
+    })
+    .await;
     let labelled = json!({"metadata": {"labels": {"a": "b"}}});
     let kept = api.merge(&path, labelled).await;
     assert_eq!(kept.warnings, [r#"299 - "spec: Invalid value: too big""#]);
@@ -537,24 +526,17 @@ async fn nothing_is_created_of_a_definition_that_goes() {
         .await
         .ok();
     let path = format!("{CRONTABS}?dryRun=All");
-    for _ in 0..200 {
+    let refused = until("creations are refused", async || {
         let answer = api.post(&path, crontab("new", json!({"cron": "x"}))).await;
-        if answer.status == 405 {
-            assert_eq!(
-                answer.body["message"],
-                "create not allowed while custom resource definition is terminating"
-            );
-            api.merge(
-                &format!("{CRONTABS}/kept"),
-                json!({"metadata": {"labels": {"a": "b"}}}),
-            )
-            .await
-            .ok();
-            return;
-        }
-        tokio::time::sleep(Duration::from_millis(50)).await;
-    }
-    panic!("it can still be created");
+        (answer.status == 405).then_some(answer)
+    })
+    .await;
+    assert_eq!(
+        refused.body["message"],
+        "create not allowed while custom resource definition is terminating"
+    );
+    let labelled = json!({"metadata": {"labels": {"a": "b"}}});
+    api.merge(&format!("{CRONTABS}/kept"), labelled).await.ok();
 }
 
 #[tokio::test(start_paused = true)]

@@ -1,6 +1,6 @@
 //! What the embedding program answers for is served like what is stored, but cannot be written; and every group and version has an APIService.
 
-use std::{collections::BTreeMap, sync::Arc, time::Duration};
+use std::{collections::BTreeMap, sync::Arc};
 
 use mullion_apiserver::{
     Config,
@@ -183,32 +183,20 @@ async fn discovery_and_schemas_know_it() {
 
 /// The APIServices once there is one of that name, or none any more.
 async fn services(api: &Api, name: &str, there: bool) -> BTreeMap<String, Value> {
-    let deadline = tokio::time::Instant::now() + Duration::from_secs(30);
-    loop {
-        let list = api.get(SERVICES).await.ok();
+    let by_name = |list: &Value| -> BTreeMap<String, Value> {
         let items = list["items"].as_array().cloned().unwrap_or_default();
-        let all: BTreeMap<String, Value> = items
+        let name = |item: &Value| item["metadata"]["name"].as_str().map(str::to_owned);
+        let named = items
             .into_iter()
-            .map(|item| {
-                (
-                    item["metadata"]["name"]
-                        .as_str()
-                        .unwrap_or_default()
-                        .to_owned(),
-                    item,
-                )
-            })
-            .collect();
-        let is_settled = |item: &Value| item["status"]["conditions"][0]["type"] == "Available";
-        if all.get(name).is_some_and(is_settled) == there {
-            return all;
-        }
-        assert!(tokio::time::Instant::now() < deadline, "{name}: {all:?}");
-        tokio::time::sleep(Duration::from_millis(5)).await;
-    }
+            .map(|item| (name(&item).expect("a name"), item));
+        named.collect()
+    };
+    let is_settled = |item: &Value| item["status"]["conditions"][0]["type"] == "Available";
+    let settled = |list: &Value| by_name(list).get(name).is_some_and(is_settled) == there;
+    by_name(&api.until(SERVICES, settled).await)
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn every_group_and_version_has_an_api_service() {
     let api = api();
     let all = services(&api, "v1beta1.gauges.example.com", true).await;
@@ -239,7 +227,7 @@ async fn every_group_and_version_has_an_api_service() {
     assert_eq!(row("v1beta1.gauges.example.com")[1], "kube-system/gauges");
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn a_custom_resource_brings_and_takes_its_api_service() {
     let api = api();
     let definitions = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions";

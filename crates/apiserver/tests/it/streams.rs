@@ -14,7 +14,10 @@ use tokio_tungstenite::{
     tungstenite::{Message, protocol::Role},
 };
 
-use crate::{api::Api, tls::Served};
+use crate::{
+    api::Api,
+    tls::{OVER_1, Served},
+};
 
 const PODS: &str = "/api/v1/namespaces/default/pods";
 const EXEC: &str = "x/exec?command=ls&container=a&stdout=true&stderr=true";
@@ -74,7 +77,7 @@ async fn ask(
     rest: &str,
     headers: &[(&str, &str)],
 ) -> Answer {
-    let stream = served.connect(Some(client)).await;
+    let stream = served.connect(Some(client), OVER_1).await;
     let (mut sender, connection) = hyper::client::conn::http1::handshake(TokioIo::new(stream))
         .await
         .unwrap();
@@ -302,7 +305,7 @@ async fn what_cannot_be_reached_is_refused_as_kube_apiserver_and_kubelet_do() {
 async fn whoever_may_only_get_may_not_start_a_command() {
     let (server, served) = served().await;
     let api = Api::of(&server);
-    let jane = served.authority.sign(&[], "jane", "users");
+    let jane = served.user("jane", "users");
     let rbac = "/apis/rbac.authorization.k8s.io/v1/namespaces/default";
     let role = |verbs: Value| {
         json!({

@@ -2,7 +2,12 @@
 
 use std::sync::Arc;
 
-use http_body_util::{BodyExt, Empty};
+use bytes::Bytes;
+use http_body_util::{BodyExt, Full};
+use hyper::{
+    body::Incoming,
+    client::conn::{http1, http2},
+};
 use hyper_util::rt::{TokioExecutor, TokioIo};
 use mullion_apiserver::{ApiServer, Config, Tls};
 use rcgen::{BasicConstraints, CertificateParams, DnType, IsCa, Issuer, KeyPair};
@@ -11,17 +16,24 @@ use rustls::{
     pki_types::{CertificateDer, PrivateKeyDer, ServerName, pem::PemObject},
 };
 use serde_json::Value;
-use tokio::net::{TcpListener, TcpStream};
+use tokio::{
+    net::{TcpListener, TcpStream},
+    sync::oneshot,
+    task::JoinHandle,
+};
 use tokio_rustls::client::TlsStream;
 
+pub(crate) const OVER_1: &[u8] = b"http/1.1";
+pub(crate) const OVER_2: &[u8] = b"h2";
+
 /// Signs certificates.
-pub(crate) struct Authority {
+struct Authority {
     certificate: String,
     issuer: Issuer<'static, KeyPair>,
 }
 
 impl Authority {
-    pub(crate) fn new() -> Self {
+    fn new() -> Self {
         let key = KeyPair::generate().unwrap();
         let mut params = CertificateParams::default();
         params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
@@ -33,12 +45,7 @@ impl Authority {
     }
 
     /// A certificate and its key.
-    pub(crate) fn sign(
-        &self,
-        names: &[&str],
-        common_name: &str,
-        organization: &str,
-    ) -> (String, String) {
+    fn sign(&self, names: &[&str], common_name: &str, organization: &str) -> Identity {
         let key = KeyPair::generate().unwrap();
         let names: Vec<String> = names.iter().map(|name| (*name).to_owned()).collect();
         let mut params = CertificateParams::new(names).unwrap();
@@ -55,48 +62,16 @@ impl Authority {
     }
 }
 
-/// A connection to a server, as the owner of a certificate and its key or as nobody.
-pub(crate) async fn connect(
-    authority: &Authority,
-    address: std::net::SocketAddr,
-    client: Option<&(String, String)>,
-    protocol: &[u8],
-) -> TlsStream<TcpStream> {
-    let mut roots = RootCertStore::empty();
-    roots
-        .add(CertificateDer::from_pem_slice(authority.certificate.as_bytes()).unwrap())
-        .unwrap();
-    let provider = Arc::new(rustls::crypto::ring::default_provider());
-    let builder = ClientConfig::builder_with_provider(provider)
-        .with_safe_default_protocol_versions()
-        .unwrap()
-        .with_root_certificates(roots);
-    let mut config = match client {
-        Some((certificate, key)) => builder
-            .with_client_auth_cert(
-                vec![CertificateDer::from_pem_slice(certificate.as_bytes()).unwrap()],
-                PrivateKeyDer::from_pem_slice(key.as_bytes()).unwrap(),
-            )
-            .unwrap(),
-        None => builder.with_no_client_auth(),
-    };
-    config.alpn_protocols = vec![protocol.to_vec()];
-    let stream = TcpStream::connect(address).await.unwrap();
-    let connector = tokio_rustls::TlsConnector::from(Arc::new(config));
-    let stream = connector
-        .connect(ServerName::try_from("localhost").unwrap(), stream)
-        .await
-        .unwrap();
-    assert_eq!(stream.get_ref().1.alpn_protocol(), Some(protocol));
-    stream
-}
+/// A user's certificate and its key.
+pub(crate) type Identity = (String, String);
 
 /// A server on a loopback socket, until it is dropped.
 pub(crate) struct Served {
-    pub(crate) authority: Authority,
-    pub(crate) address: std::net::SocketAddr,
-    pub(crate) admin: (String, String),
-    _stop: tokio::sync::oneshot::Sender<()>,
+    pub(crate) admin: Identity,
+    authority: Authority,
+    address: std::net::SocketAddr,
+    stop: oneshot::Sender<()>,
+    serving: JoinHandle<std::io::Result<()>>,
 }
 
 impl Served {
@@ -111,9 +86,9 @@ impl Served {
         .unwrap();
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
-        let (stop, stopped) = tokio::sync::oneshot::channel::<()>();
+        let (stop, stopped) = oneshot::channel::<()>();
         let server = server.clone();
-        tokio::spawn(async move {
+        let serving = tokio::spawn(async move {
             let shutdown = async { drop(stopped.await) };
             server.serve(listener, tls, shutdown).await
         });
@@ -121,99 +96,151 @@ impl Served {
             admin: authority.sign(&[], "admin", "system:masters"),
             authority,
             address,
-            _stop: stop,
+            stop,
+            serving,
         }
     }
 
-    /// A connection that speaks HTTP/1.1.
-    pub(crate) async fn connect(&self, client: Option<&(String, String)>) -> TlsStream<TcpStream> {
-        connect(&self.authority, self.address, client, b"http/1.1").await
+    /// A user with a certificate.
+    pub(crate) fn user(&self, name: &str, group: &str) -> Identity {
+        self.authority.sign(&[], name, group)
+    }
+
+    /// A connection that speaks a protocol, as a user or as nobody.
+    pub(crate) async fn connect(
+        &self,
+        client: Option<&Identity>,
+        protocol: &[u8],
+    ) -> TlsStream<TcpStream> {
+        let mut roots = RootCertStore::empty();
+        let root = CertificateDer::from_pem_slice(self.authority.certificate.as_bytes());
+        roots.add(root.unwrap()).unwrap();
+        let provider = Arc::new(rustls::crypto::ring::default_provider());
+        let builder = ClientConfig::builder_with_provider(provider)
+            .with_safe_default_protocol_versions()
+            .unwrap()
+            .with_root_certificates(roots);
+        let mut config = match client {
+            Some((certificate, key)) => builder
+                .with_client_auth_cert(
+                    vec![CertificateDer::from_pem_slice(certificate.as_bytes()).unwrap()],
+                    PrivateKeyDer::from_pem_slice(key.as_bytes()).unwrap(),
+                )
+                .unwrap(),
+            None => builder.with_no_client_auth(),
+        };
+        config.alpn_protocols = vec![protocol.to_vec()];
+        let stream = TcpStream::connect(self.address).await.unwrap();
+        let connector = tokio_rustls::TlsConnector::from(Arc::new(config));
+        let stream = connector
+            .connect(ServerName::try_from("localhost").unwrap(), stream)
+            .await
+            .unwrap();
+        assert_eq!(stream.get_ref().1.alpn_protocol(), Some(protocol));
+        stream
+    }
+
+    /// The answer to a request on a connection of its own.
+    pub(crate) async fn send(
+        &self,
+        client: Option<&Identity>,
+        protocol: &[u8],
+        request: http::Request<Vec<u8>>,
+    ) -> Answer {
+        let mut client = Client::new(self.connect(client, protocol).await, protocol).await;
+        let (head, body) = client.send(request).await.into_parts();
+        let body = body.collect().await.unwrap().to_bytes();
+        Answer {
+            status: head.status.as_u16(),
+            headers: head.headers,
+            text: String::from_utf8(body.to_vec()).unwrap(),
+        }
+    }
+
+    /// Stops serving, and waits until it has.
+    async fn stop(self) {
+        self.stop.send(()).unwrap();
+        self.serving.await.unwrap().unwrap();
     }
 }
 
-async fn get(
-    authority: &Authority,
-    address: std::net::SocketAddr,
-    client: Option<&(String, String)>,
-    protocol: &[u8],
-    path: &str,
-) -> (u16, String) {
-    let stream = connect(authority, address, client, protocol).await;
-    let request = http::Request::get(format!("https://localhost{path}"))
-        .header("host", "localhost")
-        .body(Empty::<bytes::Bytes>::new())
-        .unwrap();
-    let io = TokioIo::new(stream);
-    let response = if protocol == b"h2" {
-        let (mut sender, connection) =
-            hyper::client::conn::http2::handshake(TokioExecutor::new(), io)
-                .await
-                .unwrap();
-        tokio::spawn(connection);
-        sender.send_request(request).await.unwrap()
-    } else {
-        let (mut sender, connection) = hyper::client::conn::http1::handshake(io).await.unwrap();
-        tokio::spawn(connection);
-        sender.send_request(request).await.unwrap()
-    };
-    let status = response.status().as_u16();
-    let body = response.into_body().collect().await.unwrap().to_bytes();
-    (status, String::from_utf8(body.to_vec()).unwrap())
+/// What came back, all of it.
+pub(crate) struct Answer {
+    pub(crate) status: u16,
+    pub(crate) headers: http::HeaderMap,
+    pub(crate) text: String,
+}
+
+/// A client on one connection.
+pub(crate) enum Client {
+    Http1(http1::SendRequest<Full<Bytes>>),
+    Http2(http2::SendRequest<Full<Bytes>>),
+}
+
+impl Client {
+    pub(crate) async fn new(stream: TlsStream<TcpStream>, protocol: &[u8]) -> Self {
+        let io = TokioIo::new(stream);
+        if protocol == OVER_2 {
+            let (sender, connection) = http2::handshake(TokioExecutor::new(), io).await.unwrap();
+            tokio::spawn(connection);
+            Client::Http2(sender)
+        } else {
+            let (sender, connection) = http1::handshake(io).await.unwrap();
+            tokio::spawn(connection);
+            Client::Http1(sender)
+        }
+    }
+
+    /// Sends a request and waits for the head of its answer.
+    pub(crate) async fn send(
+        &mut self,
+        request: http::Request<Vec<u8>>,
+    ) -> http::Response<Incoming> {
+        let request = request.map(|body| Full::new(Bytes::from(body)));
+        let answer = match self {
+            Client::Http1(sender) => sender.send_request(request).await,
+            Client::Http2(sender) => sender.send_request(request).await,
+        };
+        answer.expect("every request is answered")
+    }
+}
+
+/// A GET for both protocols.
+pub(crate) fn get(path: &str) -> http::request::Builder {
+    http::Request::get(format!("https://localhost{path}")).header("host", "localhost")
+}
+
+/// A request that says nothing more.
+pub(crate) fn empty(request: http::request::Builder) -> http::Request<Vec<u8>> {
+    request.body(Vec::new()).unwrap()
 }
 
 #[tokio::test]
 async fn a_client_certificate_names_the_user_and_nobody_else_gets_in() {
-    let authority = Authority::new();
-    let (certificate, key) = authority.sign(&["localhost"], "server", "mullion");
-    let tls = Tls::from_pem(
-        certificate.as_bytes(),
-        key.as_bytes(),
-        authority.certificate.as_bytes(),
-    )
-    .unwrap();
-    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-    let address = listener.local_addr().unwrap();
-    let (stop, stopped) = tokio::sync::oneshot::channel::<()>();
-    let server = ApiServer::new(Config::default());
-    let serving = tokio::spawn(async move {
-        let shutdown = async { drop(stopped.await) };
-        server.serve(listener, tls, shutdown).await
-    });
-    let admin = authority.sign(&[], "admin", "system:masters");
-    for protocol in [b"http/1.1".as_slice(), b"h2"] {
-        let (status, body) = get(
-            &authority,
-            address,
-            Some(&admin),
-            protocol,
-            "/api/v1/namespaces/default",
-        )
-        .await;
+    let served = Served::new(&ApiServer::new(Config::default())).await;
+    let ask = async |client: Option<&Identity>, protocol: &[u8], path: &str| {
+        let answer = served.send(client, protocol, empty(get(path))).await;
+        (answer.status, answer.text)
+    };
+    let namespace = "/api/v1/namespaces/default";
+    for protocol in [OVER_1, OVER_2] {
+        let (status, body) = ask(Some(&served.admin), protocol, namespace).await;
         assert_eq!(
             (status, body.contains("\"name\":\"default\"")),
             (200, true),
             "{body}"
         );
-        let (status, body) = get(
-            &authority,
-            address,
-            None,
-            protocol,
-            "/api/v1/namespaces/default",
-        )
-        .await;
+        let (status, body) = ask(None, protocol, namespace).await;
         let refusal: Value = serde_json::from_str(&body).unwrap();
         assert_eq!(
             (status, &refusal["reason"]),
             (401, &Value::from("Unauthorized"))
         );
-        assert_eq!(
-            get(&authority, address, None, protocol, "/readyz").await,
-            (200, "ok".to_owned())
-        );
+        let probe = ask(None, protocol, "/readyz").await;
+        assert_eq!(probe, (200, "ok".to_owned()));
     }
-    stop.send(()).unwrap();
-    serving.await.unwrap().unwrap();
+    let address = served.address;
+    served.stop().await;
     assert!(TcpStream::connect(address).await.is_err());
 }
 

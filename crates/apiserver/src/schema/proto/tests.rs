@@ -5,7 +5,7 @@ use proptest::prelude::*;
 use serde_json::{Map, Value, json};
 
 use super::*;
-use crate::schema::{Arena, Node, Presence, Scalar, TypeId, normalise};
+use crate::schema::{Arena, Node, Presence, Scalar, TypeId, choices::Choices, normalise};
 
 /// What is sent and answered beside the kinds that have rows.
 const OTHERS: &[&str] = &[
@@ -25,18 +25,7 @@ fn served() -> Vec<Type> {
     rows.chain(others).collect()
 }
 
-/// A source of choices that a seed determines.
-struct Choices(u64);
-
 impl Choices {
-    fn below(&mut self, limit: u64) -> u64 {
-        self.0 = self
-            .0
-            .wrapping_mul(6_364_136_223_846_793_005)
-            .wrapping_add(1_442_695_040_888_963_407);
-        (self.0 >> 33) % limit
-    }
-
     fn word(&mut self) -> String {
         ["a", "web", "x-1", "ünïcode", "kube-system/default"][self.below(5) as usize].to_owned()
     }

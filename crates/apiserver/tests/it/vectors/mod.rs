@@ -151,6 +151,7 @@ async fn replay(scenario: &Value, line: &str) -> Vec<String> {
             if patience == 0 || until_holds(step, &answer) {
                 break (answer, found);
             }
+            // What goes on in the server comes to rest meanwhile; time is paused.
             tokio::time::sleep(Duration::from_millis(250)).await;
         };
         if step["setup"] == true && matches!(answer.status, 200 | 201 | 409) {

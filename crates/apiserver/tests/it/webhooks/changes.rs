@@ -3,16 +3,10 @@
 use serde_json::{Value, json};
 
 use super::{
-    MAPS, MUTATING, PODS, api, configure, hook, map, pod,
+    MAPS, MUTATING, PODS, account, api, configure, deployment, map, pod,
     program::{Program, allow, patch},
-    with,
+    rules, with,
 };
-
-async fn accounts(api: &super::Api) {
-    let account = json!({"metadata": {"name": "default"}});
-    api.post("/api/v1/namespaces/default/serviceaccounts", account)
-        .await;
-}
 
 #[tokio::test]
 async fn what_a_webhook_adds_gets_its_defaults_and_is_stored() {
@@ -29,15 +23,9 @@ async fn what_a_webhook_adds_gets_its_defaults_and_is_stored() {
     })
     .await;
     let api = api();
-    accounts(&api).await;
-    let on_creation = json!({"rules": [{"operations": ["CREATE"], "apiGroups": [""], "apiVersions": ["v1"], "resources": ["pods"]}]});
-    configure(
-        &api,
-        MUTATING,
-        "m",
-        &[with(hook("m", program.by_url(), &["pods"]), on_creation)],
-    )
-    .await;
+    account(&api).await;
+    let on_creation = rules("CREATE", "", "v1", "pods");
+    configure(&api, MUTATING, &[with(program.hook("m", &[]), on_creation)]).await;
     let created = api.post(PODS, pod("p")).await.ok();
     assert_eq!(created["metadata"]["labels"], json!({"injected": "yes"}));
     let sidecar = &created["spec"]["containers"][1];
@@ -72,14 +60,8 @@ async fn what_a_webhook_makes_of_an_object_is_validated() {
     })
     .await;
     let api = api();
-    accounts(&api).await;
-    configure(
-        &api,
-        MUTATING,
-        "m",
-        &[hook("m", program.by_url(), &["pods"])],
-    )
-    .await;
+    account(&api).await;
+    configure(&api, MUTATING, &[program.hook("m", &["pods"])]).await;
     let answer = api.post(PODS, pod("p")).await;
     assert_eq!(answer.status, 422);
     let message = answer.body["message"].as_str().unwrap();
@@ -100,10 +82,10 @@ async fn a_patch_that_does_not_apply_is_an_internal_error() {
     .await;
     let api = api();
     let tolerant = with(
-        hook("m", program.by_url(), &["configmaps"]),
+        program.hook("m", &["configmaps"]),
         json!({"failurePolicy": "Ignore"}),
     );
-    configure(&api, MUTATING, "m", &[tolerant]).await;
+    configure(&api, MUTATING, &[tolerant]).await;
     let answer = api.post(MAPS, map("m")).await;
     assert_eq!(
         (answer.status, &answer.body["reason"]),
@@ -116,13 +98,7 @@ async fn a_patch_that_does_not_apply_is_an_internal_error() {
     // A deletion has no object to change.
     let api = super::api();
     api.post(MAPS, map("m")).await.ok();
-    configure(
-        &api,
-        MUTATING,
-        "m",
-        &[hook("m", program.by_url(), &["configmaps"])],
-    )
-    .await;
+    configure(&api, MUTATING, &[program.hook("m", &["configmaps"])]).await;
     let answer = api.delete(&format!("{MAPS}/m")).await;
     assert_eq!(
         answer.body["message"],
@@ -153,17 +129,11 @@ async fn webhooks_are_asked_by_name_and_again_if_they_want_when_something_change
     );
     let api = api();
     let again = json!({"reinvocationPolicy": "IfNeeded"});
-    let of = |name: &str, program: &Program| hook(name, program.by_url(), &["configmaps"]);
+    let of = |name: &str, program: &Program| program.hook(name, &["configmaps"]);
     // Configured in another order than that of their names.
-    configure(
-        &api,
-        MUTATING,
-        "c",
-        &[with(of("third", &third), again.clone())],
-    )
-    .await;
-    configure(&api, MUTATING, "a", &[with(of("first", &first), again)]).await;
-    configure(&api, MUTATING, "b", &[of("second", &second)]).await;
+    configure(&api, MUTATING, &[with(of("third", &third), again.clone())]).await;
+    configure(&api, MUTATING, &[with(of("first", &first), again)]).await;
+    configure(&api, MUTATING, &[of("second", &second)]).await;
     let created = api.post(MAPS, map("m")).await.ok();
     assert_eq!(
         created["data"],
@@ -204,13 +174,7 @@ async fn a_webhook_may_name_what_has_no_name_yet_but_not_move_it() {
     })
     .await;
     let api = api();
-    configure(
-        &api,
-        MUTATING,
-        "m",
-        &[hook("m", program.by_url(), &["configmaps"])],
-    )
-    .await;
+    configure(&api, MUTATING, &[program.hook("m", &["configmaps"])]).await;
     let unnamed = json!({"metadata": {"generateName": "g-"}});
     let created = api.post(MAPS, unnamed).await.ok();
     assert_eq!(created["metadata"]["name"], "given");
@@ -232,15 +196,9 @@ async fn a_webhook_for_another_version_is_shown_that_version() {
     })
     .await;
     let api = api();
-    let v1 = json!({"rules": [{"operations": ["CREATE"], "apiGroups": ["autoscaling"], "apiVersions": ["v1"], "resources": ["horizontalpodautoscalers"]}]});
+    let v1 = rules("CREATE", "autoscaling", "v1", "horizontalpodautoscalers");
     let exact = with(v1.clone(), json!({"matchPolicy": "Exact"}));
-    configure(
-        &api,
-        MUTATING,
-        "exact",
-        &[with(hook("exact", program.by_url(), &["x"]), exact)],
-    )
-    .await;
+    configure(&api, MUTATING, &[with(program.hook("exact", &[]), exact)]).await;
     let scaler = json!({
         "apiVersion": "autoscaling/v2", "kind": "HorizontalPodAutoscaler", "metadata": {"name": "h"},
         "spec": {"maxReplicas": 3, "scaleTargetRef": {"apiVersion": "apps/v1", "kind": "Deployment", "name": "d"},
@@ -252,13 +210,7 @@ async fn a_webhook_for_another_version_is_shown_that_version() {
         .ok();
     assert!(program.asked().is_empty());
 
-    configure(
-        &api,
-        MUTATING,
-        "m",
-        &[with(hook("m", program.by_url(), &["x"]), v1)],
-    )
-    .await;
+    configure(&api, MUTATING, &[with(program.hook("m", &[]), v1)]).await;
     let created = api.post(path, scaler).await.ok();
     let asked = program.asked();
     assert_eq!(
@@ -283,13 +235,7 @@ async fn broken_managed_fields_are_put_back() {
     })
     .await;
     let api = api();
-    configure(
-        &api,
-        MUTATING,
-        "m",
-        &[hook("m", program.by_url(), &["configmaps"])],
-    )
-    .await;
+    configure(&api, MUTATING, &[program.hook("m", &["configmaps"])]).await;
     let answer = api.post(&format!("{MAPS}?fieldManager=me"), map("m")).await;
     assert_eq!(
         answer.body["metadata"]["managedFields"][0]["manager"], "me",
@@ -312,26 +258,11 @@ async fn a_scale_can_be_changed_on_its_way() {
     })
     .await;
     let api = api();
-    let deployment = json!({
-        "apiVersion": "apps/v1", "kind": "Deployment", "metadata": {"name": "d"},
-        "spec": {"replicas": 1, "selector": {"matchLabels": {"a": "b"}},
-                 "template": {"metadata": {"labels": {"a": "b"}}, "spec": {"containers": [{"name": "c", "image": "i"}]}}},
-    });
-    let path = "/apis/apps/v1/namespaces/default/deployments";
-    api.post(path, deployment).await.ok();
-    let rules = json!({"rules": [{"operations": ["UPDATE"], "apiGroups": ["apps"], "apiVersions": ["v1"], "resources": ["deployments/scale"]}]});
-    configure(
-        &api,
-        MUTATING,
-        "m",
-        &[with(hook("m", program.by_url(), &["x"]), rules)],
-    )
-    .await;
-    api.merge(&format!("{path}/d/scale"), json!({"spec": {"replicas": 7}}))
+    let path = deployment(&api).await;
+    let scales = rules("UPDATE", "apps", "v1", "deployments/scale");
+    configure(&api, MUTATING, &[with(program.hook("m", &[]), scales)]).await;
+    api.merge(&format!("{path}/scale"), json!({"spec": {"replicas": 7}}))
         .await
         .ok();
-    assert_eq!(
-        api.get(&format!("{path}/d")).await.ok()["spec"]["replicas"],
-        2
-    );
+    assert_eq!(api.get(&path).await.ok()["spec"]["replicas"], 2);
 }

@@ -45,12 +45,12 @@ async fn selectors_look_at_the_namespace_and_at_the_object_new_or_old() {
         "namespaceSelector": {"matchLabels": {"env": "prod"}},
         "objectSelector": {"matchExpressions": [{"key": "app", "operator": "Exists"}]},
     });
-    let of_maps = with(hook("maps", program.by_url(), &["configmaps"]), selective);
+    let of_maps = with(program.hook("maps", &["configmaps"]), selective);
     let of_namespaces = with(
-        hook("namespaces", program.by_url(), &["namespaces"]),
+        program.hook("namespaces", &["namespaces"]),
         json!({"namespaceSelector": {"matchLabels": {"env": "prod"}}}),
     );
-    configure(&api, VALIDATING, "v", &[of_maps, of_namespaces]).await;
+    configure(&api, VALIDATING, &[of_maps, of_namespaces]).await;
 
     let maps = |namespace: &str| format!("/api/v1/namespaces/{namespace}/configmaps");
     for namespace in ["one", "two"] {
@@ -101,11 +101,7 @@ async fn configured(program: &Program, conditions: Value, policy: &str) -> Api {
     configure(
         &api,
         VALIDATING,
-        "v",
-        &[with(
-            hook("v", program.by_url(), &["configmaps"]),
-            conditional,
-        )],
+        &[with(program.hook("v", &["configmaps"]), conditional)],
     )
     .await;
     api

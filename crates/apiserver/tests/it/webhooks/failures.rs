@@ -22,7 +22,7 @@ async fn the_failure_policy_decides_when_nobody_is_there() {
     for (path, name) in [(MUTATING, "m"), (VALIDATING, "v")] {
         let api = api();
         let failing = hook(name, client.clone(), &["configmaps"]);
-        configure(&api, path, "c", std::slice::from_ref(&failing)).await;
+        configure(&api, path, std::slice::from_ref(&failing)).await;
         let answer = api.post(MAPS, map("m")).await;
         let why = format!(
             "failed calling webhook \"{name}.example.com\": failed to call webhook: Post \"https://{address}/x?timeout=10s\": \
@@ -33,9 +33,10 @@ async fn the_failure_policy_decides_when_nobody_is_there() {
             json!({"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Failure", "code": 500, "reason": "InternalError",
                    "message": format!("Internal error occurred: {why}"), "details": {"causes": [{"message": why}]}})
         );
-        let mut configuration = api.get(&format!("{path}/c")).await.ok();
+        let place = format!("{path}/{name}.example.com");
+        let mut configuration = api.get(&place).await.ok();
         configuration["webhooks"][0]["failurePolicy"] = "Ignore".into();
-        api.put(&format!("{path}/c"), configuration).await.ok();
+        api.put(&place, configuration).await.ok();
         assert_eq!(api.post(MAPS, map("m")).await.status, 201);
     }
 }
@@ -45,10 +46,10 @@ async fn failure(reply: fn(&Value) -> Reply) -> String {
     let program = Program::start(reply).await;
     let api = api();
     let impatient = with(
-        hook("m", program.by_url(), &["configmaps"]),
+        program.hook("m", &["configmaps"]),
         json!({"timeoutSeconds": 1}),
     );
-    configure(&api, MUTATING, "m", &[impatient]).await;
+    configure(&api, MUTATING, &[impatient]).await;
     let answer = api.post(MAPS, map("m")).await;
     assert_eq!(answer.status, 500, "{}", answer.body);
     let message = answer.body["message"].as_str().unwrap();
@@ -119,7 +120,7 @@ async fn certificates_must_be_vouched_for_and_name_the_host() {
     ];
     for (client, why) in cases {
         let api = api();
-        configure(&api, VALIDATING, "v", &[hook("v", client, &["configmaps"])]).await;
+        configure(&api, VALIDATING, &[hook("v", client, &["configmaps"])]).await;
         let answer = api.post(MAPS, map("m")).await;
         let message = answer.body["message"].as_str().unwrap();
         assert!(message.contains(why), "{message}");

@@ -37,15 +37,40 @@ fn with(mut hook: Value, fields: Value) -> Value {
     hook
 }
 
-async fn configure(api: &Api, path: &str, name: &str, hooks: &[Value]) {
+/// What a webhook looks at: a kind, or a part of one, of an API group.
+fn rules(operation: &str, group: &str, version: &str, resource: &str) -> Value {
+    json!({"rules": [{"operations": [operation], "apiGroups": [group], "apiVersions": [version], "resources": [resource]}]})
+}
+
+/// Configures webhooks under the name of the first.
+async fn configure(api: &Api, path: &str, hooks: &[Value]) {
     let kind = if path == MUTATING {
         "MutatingWebhookConfiguration"
     } else {
         "ValidatingWebhookConfiguration"
     };
-    let configuration = json!({"apiVersion": "admissionregistration.k8s.io/v1", "kind": kind, "metadata": {"name": name}, "webhooks": hooks});
-    let answer = api.post(path, configuration).await;
-    assert_eq!(answer.status, 201, "{}", answer.body);
+    let metadata = json!({"name": hooks[0]["name"]});
+    let configuration = json!({"apiVersion": "admissionregistration.k8s.io/v1", "kind": kind, "metadata": metadata, "webhooks": hooks});
+    api.post(path, configuration).await.ok();
+}
+
+/// The account that pods run under unless they name one.
+async fn account(api: &Api) {
+    let account = json!({"metadata": {"name": "default"}});
+    let path = "/api/v1/namespaces/default/serviceaccounts";
+    api.post(path, account).await.ok();
+}
+
+/// A deployment `d`, where it is.
+async fn deployment(api: &Api) -> String {
+    let deployment = json!({
+        "apiVersion": "apps/v1", "kind": "Deployment", "metadata": {"name": "d"},
+        "spec": {"replicas": 1, "selector": {"matchLabels": {"a": "b"}},
+                 "template": {"metadata": {"labels": {"a": "b"}}, "spec": {"containers": [{"name": "c", "image": "i"}]}}},
+    });
+    let path = "/apis/apps/v1/namespaces/default/deployments";
+    api.post(path, deployment).await.ok();
+    format!("{path}/d")
 }
 
 fn map(name: &str) -> Value {

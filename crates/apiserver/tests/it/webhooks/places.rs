@@ -20,7 +20,7 @@ async fn a_service_of_type_external_name_leads_to_this_machine() {
     let service = json!({"metadata": {"name": "hook"}, "spec": {"type": "ExternalName", "externalName": "localhost"}});
     api.post(SERVICES, service).await.ok();
     let client = by_service(&program, program.address.port());
-    configure(&api, VALIDATING, "v", &[hook("v", client, &["configmaps"])]).await;
+    configure(&api, VALIDATING, &[hook("v", client, &["configmaps"])]).await;
     api.post(MAPS, map("m")).await.ok();
     assert_eq!(program.asked().len(), 1);
 }
@@ -29,13 +29,7 @@ async fn a_service_of_type_external_name_leads_to_this_machine() {
 async fn connections_are_kept_for_the_next_write() {
     let program = Program::start(allow).await;
     let api = api();
-    configure(
-        &api,
-        VALIDATING,
-        "v",
-        &[hook("v", program.by_url(), &["configmaps"])],
-    )
-    .await;
+    configure(&api, VALIDATING, &[program.hook("v", &["configmaps"])]).await;
     for index in 0..5 {
         api.post(MAPS, map(&format!("m{index}"))).await.ok();
     }
@@ -59,7 +53,6 @@ async fn a_service_that_leads_nowhere_says_why_at_once() {
     configure(
         &api,
         VALIDATING,
-        "v",
         &[hook("v", by_service(&program, 8443), &["configmaps"])],
     )
     .await;

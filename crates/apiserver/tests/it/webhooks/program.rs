@@ -24,6 +24,8 @@ use serde_json::{Value, json};
 use tokio::net::TcpListener;
 use tokio_rustls::TlsAcceptor;
 
+use super::hook;
+
 /// What a webhook does with a review.
 pub(crate) enum Reply {
     /// Answers with this AdmissionReview.
@@ -111,6 +113,11 @@ impl Program {
 
     pub(crate) fn connections(&self) -> usize {
         self.connections.load(Ordering::SeqCst)
+    }
+
+    /// It as a webhook for writes of some resources of the core group.
+    pub(crate) fn hook(&self, name: &str, resources: &[&str]) -> Value {
+        hook(name, self.by_url(), resources)
     }
 
     /// Its `clientConfig`, by URL.

@@ -3,9 +3,9 @@
 use serde_json::{Value, json};
 
 use super::{
-    MAPS, MUTATING, PODS, VALIDATING, api, configure, hook, map, pod,
+    MAPS, MUTATING, PODS, VALIDATING, account, api, configure, deployment, map, pod,
     program::{Program, allow, deny, warn},
-    with,
+    rules, with,
 };
 
 #[tokio::test]
@@ -20,13 +20,7 @@ async fn a_webhook_sees_the_write_and_may_refuse_it() {
     })
     .await;
     let api = api();
-    configure(
-        &api,
-        VALIDATING,
-        "v",
-        &[hook("v", program.by_url(), &["configmaps"])],
-    )
-    .await;
+    configure(&api, VALIDATING, &[program.hook("v", &["configmaps"])]).await;
 
     let answer = api
         .post(&format!("{MAPS}?fieldManager=m"), map("good"))
@@ -80,13 +74,7 @@ async fn updates_and_deletions_show_what_was_there() {
     .await;
     let api = api();
     api.post(MAPS, map("m")).await.ok();
-    configure(
-        &api,
-        VALIDATING,
-        "v",
-        &[hook("v", program.by_url(), &["configmaps"])],
-    )
-    .await;
+    configure(&api, VALIDATING, &[program.hook("v", &["configmaps"])]).await;
 
     let path = format!("{MAPS}/m");
     api.merge(&path, json!({"data": {"a": "2"}})).await.ok();
@@ -127,13 +115,7 @@ async fn updates_and_deletions_show_what_was_there() {
 async fn a_dry_run_says_so_and_stores_nothing() {
     let program = Program::start(allow).await;
     let api = api();
-    configure(
-        &api,
-        MUTATING,
-        "m",
-        &[hook("m", program.by_url(), &["configmaps"])],
-    )
-    .await;
+    configure(&api, MUTATING, &[program.hook("m", &["configmaps"])]).await;
     let answer = api.post(&format!("{MAPS}?dryRun=All"), map("m")).await;
     assert_eq!(answer.status, 201, "{}", answer.body);
     let asked = program.asked();
@@ -148,24 +130,11 @@ async fn a_dry_run_says_so_and_stores_nothing() {
 async fn subresources_are_shown_as_what_they_are() {
     let program = Program::start(allow).await;
     let api = api();
-    let all = with(
-        hook("v", program.by_url(), &["*/*"]),
-        json!({"rules": [{"operations": ["*"], "apiGroups": ["*"], "apiVersions": ["*"], "resources": ["*/*"]}]}),
-    );
-    let deployment = json!({
-        "apiVersion": "apps/v1", "kind": "Deployment", "metadata": {"name": "d"},
-        "spec": {"replicas": 1, "selector": {"matchLabels": {"a": "b"}},
-                 "template": {"metadata": {"labels": {"a": "b"}}, "spec": {"containers": [{"name": "c", "image": "i"}]}}},
-    });
-    let path = "/apis/apps/v1/namespaces/default/deployments";
-    api.post(path, deployment).await.ok();
-    api.post(
-        "/api/v1/namespaces/default/serviceaccounts",
-        json!({"metadata": {"name": "default"}}),
-    )
-    .await;
+    let all = with(program.hook("v", &[]), rules("*", "*", "*", "*/*"));
+    let path = deployment(&api).await;
+    account(&api).await;
     api.post(PODS, pod("p")).await.ok();
-    configure(&api, VALIDATING, "v", &[all]).await;
+    configure(&api, VALIDATING, &[all]).await;
 
     let kinds = |asked: &[Value]| -> Vec<String> {
         let kind = |request: &Value| {
@@ -180,7 +149,7 @@ async fn subresources_are_shown_as_what_they_are() {
         };
         asked.iter().map(kind).collect()
     };
-    api.merge(&format!("{path}/d/scale"), json!({"spec": {"replicas": 3}}))
+    api.merge(&format!("{path}/scale"), json!({"spec": {"replicas": 3}}))
         .await
         .ok();
     let asked = program.asked();
@@ -237,21 +206,16 @@ async fn subresources_are_shown_as_what_they_are() {
 async fn configurations_of_webhooks_are_shown_to_none() {
     let program = Program::start(|review| deny(review, json!({}))).await;
     let api = api();
-    let all = with(
-        hook("all", program.by_url(), &["*"]),
-        json!({"rules": [{"operations": ["*"], "apiGroups": ["*"], "apiVersions": ["*"], "resources": ["*/*"]}]}),
-    );
-    configure(&api, VALIDATING, "v", std::slice::from_ref(&all)).await;
-    configure(&api, MUTATING, "m", &[all]).await;
+    let all = with(program.hook("all", &[]), rules("*", "*", "*", "*/*"));
+    configure(&api, VALIDATING, std::slice::from_ref(&all)).await;
+    configure(&api, MUTATING, &[all]).await;
     let answer = api.post(MAPS, map("m")).await;
     assert_eq!(
         answer.body["message"],
         "admission webhook \"all.example.com\" denied the request without explanation"
     );
     for path in [VALIDATING, MUTATING] {
-        let name = if path == MUTATING { "m" } else { "v" };
-        let answer = api.delete(&format!("{path}/{name}")).await;
-        assert_eq!(answer.status, 200, "{}", answer.body);
+        api.delete(&format!("{path}/all.example.com")).await.ok();
     }
     assert_eq!(api.post(MAPS, map("m")).await.status, 201);
     assert_eq!(program.asked().len(), 1);
@@ -261,13 +225,7 @@ async fn configurations_of_webhooks_are_shown_to_none() {
 async fn warnings_reach_the_client() {
     let program = Program::start(|review| warn(review, &["careful", "with \"this\"\n"])).await;
     let api = api();
-    configure(
-        &api,
-        VALIDATING,
-        "v",
-        &[hook("v", program.by_url(), &["configmaps"])],
-    )
-    .await;
+    configure(&api, VALIDATING, &[program.hook("v", &["configmaps"])]).await;
     let answer = api.post(MAPS, map("m")).await;
     assert_eq!(
         answer.warnings,
@@ -284,10 +242,10 @@ async fn an_old_webhook_is_sent_the_old_version() {
     .await;
     let api = api();
     let old = with(
-        hook("v", program.by_url(), &["configmaps"]),
+        program.hook("v", &["configmaps"]),
         json!({"admissionReviewVersions": ["v2", "v1beta1", "v1"]}),
     );
-    configure(&api, VALIDATING, "v", &[old]).await;
+    configure(&api, VALIDATING, &[old]).await;
     let answer = api.post(MAPS, map("m")).await;
     assert_eq!(
         answer.body["message"],
@@ -305,24 +263,14 @@ async fn a_webhook_that_wants_nothing_of_it_changes_no_byte_of_a_write() {
     let program = Program::start(|review| deny(review, json!({}))).await;
     let (with_hooks, without) = (super::Api::new(clock()), super::Api::new(clock()));
     let selective = with(
-        hook("v", program.by_url(), &["*"]),
+        program.hook("v", &["*"]),
         json!({"objectSelector": {"matchLabels": {"asked": "yes"}}}),
     );
-    configure(
-        &with_hooks,
-        VALIDATING,
-        "v",
-        std::slice::from_ref(&selective),
-    )
-    .await;
-    configure(&with_hooks, MUTATING, "m", &[selective]).await;
+    configure(&with_hooks, VALIDATING, std::slice::from_ref(&selective)).await;
+    configure(&with_hooks, MUTATING, &[selective]).await;
     let writes = async |api: &super::Api| {
         let mut answers = Vec::new();
-        api.post(
-            "/api/v1/namespaces/default/serviceaccounts",
-            json!({"metadata": {"name": "default"}}),
-        )
-        .await;
+        account(api).await;
         answers.push(api.post(MAPS, map("m")).await.body);
         answers.push(
             api.merge(&format!("{MAPS}/m"), json!({"data": {"a": "2"}}))
@@ -358,13 +306,7 @@ async fn a_webhook_that_wants_nothing_of_it_changes_no_byte_of_a_write() {
 async fn a_connection_is_shown_by_its_options() {
     let program = Program::start(|review| deny(review, json!({"message": "stay out"}))).await;
     let api = api();
-    configure(
-        &api,
-        VALIDATING,
-        "v",
-        &[hook("v", program.by_url(), &["pods/exec"])],
-    )
-    .await;
+    configure(&api, VALIDATING, &[program.hook("v", &["pods/exec"])]).await;
     let path = format!("{PODS}/p/exec?command=sh&command=-c&stdin=true&container=c");
     let answer = api.get(&path).await;
     assert_eq!(

@@ -6,21 +6,10 @@ use proptest::prelude::*;
 use serde_json::{Map, Value, json};
 
 use super::apply;
-use crate::schema::{Arena, Field, List, Node, Scalar, Type, TypeId};
-
-/// A source of choices that a seed determines.
-struct Choices(u64);
+use crate::schema::{Arena, Field, List, Node, Scalar, Type, TypeId, choices::Choices};
 
 impl Choices {
-    fn below(&mut self, limit: u64) -> u64 {
-        self.0 = self
-            .0
-            .wrapping_mul(6_364_136_223_846_793_005)
-            .wrapping_add(1_442_695_040_888_963_407);
-        (self.0 >> 33) % limit
-    }
-
-    fn value(&mut self, arena: &Arena, id: TypeId, depth: u32) -> Value {
+    fn tree(&mut self, arena: &Arena, id: TypeId, depth: u32) -> Value {
         match arena.node(id) {
             Node::Struct(fields) => {
                 let mut map = Map::new();
@@ -31,7 +20,7 @@ impl Choices {
                     if depth < 5 && self.below(likely) == 0 {
                         map.insert(
                             field.name.to_string(),
-                            self.value(arena, field.id, depth + 1),
+                            self.tree(arena, field.id, depth + 1),
                         );
                     }
                 }
@@ -41,13 +30,13 @@ impl Choices {
                 let mut map = Map::new();
                 for name in ["a", "b", "c"] {
                     if self.below(2) == 0 {
-                        map.insert(name.to_owned(), self.value(arena, *value, depth + 1));
+                        map.insert(name.to_owned(), self.tree(arena, *value, depth + 1));
                     }
                 }
                 map.into()
             }
             Node::List(list) => self.list(arena, list, depth),
-            Node::Scalar(scalar) => self.scalar(*scalar),
+            Node::Scalar(scalar) => self.leaf(*scalar),
         }
     }
 
@@ -57,7 +46,7 @@ impl Choices {
             if self.below(2) == 0 {
                 continue;
             }
-            let mut item = self.value(arena, list.item, depth + 1);
+            let mut item = self.tree(arena, list.item, depth + 1);
             if let Some(key) = &list.merge_key {
                 let Node::Struct(fields) = arena.node(list.item) else {
                     panic!("items with keys are structs");
@@ -77,7 +66,7 @@ impl Choices {
         items.into()
     }
 
-    fn scalar(&mut self, scalar: Scalar) -> Value {
+    fn leaf(&mut self, scalar: Scalar) -> Value {
         match scalar {
             Scalar::Bool => (self.below(2) == 1).into(),
             Scalar::Int32 | Scalar::Int64 | Scalar::Double | Scalar::IntOrString => {
@@ -246,8 +235,8 @@ proptest! {
         for name in KINDS {
             let kind = Type::builtin(name).expect(name);
             let mut choices = Choices(seed);
-            let from = choices.value(kind.arena(), kind.id(), 0);
-            let to = choices.value(kind.arena(), kind.id(), 0);
+            let from = choices.tree(kind.arena(), kind.id(), 0);
+            let to = choices.tree(kind.arena(), kind.id(), 0);
             let mut patcher = Patcher { arena: kind.arena(), choices };
             let (Some(before), Some(after)) = (from.as_object(), to.as_object()) else {
                 panic!("{name} is a struct");

@@ -7,24 +7,9 @@ use super::{
     super::*,
     model::{Model, Owner, Paths, tree},
 };
-use crate::crd::structural::Schema;
-
-/// A source of choices that a seed determines.
-struct Choices(u64);
+use crate::{crd::structural::Schema, schema::choices::Choices};
 
 impl Choices {
-    fn below(&mut self, limit: u64) -> u64 {
-        self.0 = self
-            .0
-            .wrapping_mul(6_364_136_223_846_793_005)
-            .wrapping_add(1_442_695_040_888_963_407);
-        (self.0 >> 33) % limit
-    }
-
-    fn of<'a>(&mut self, names: &[&'a str]) -> &'a str {
-        names[self.below(names.len() as u64) as usize]
-    }
-
     /// The schema of a value.
     fn schema(&mut self, depth: u64) -> Value {
         let scalar = json!({"type": "string"});
@@ -70,14 +55,14 @@ impl Choices {
     }
 
     /// A value of a schema; small, so that managers meet.
-    fn value(&mut self, schema: &Value) -> Value {
+    fn instance(&mut self, schema: &Value) -> Value {
         match schema["type"].as_str() {
             Some("array") => {
                 let names = ["u", "v", "w"].into_iter().filter(|_| self.below(2) == 0);
                 let names: Vec<&str> = names.collect();
                 let mut items: Vec<Value> = Vec::new();
                 for name in names {
-                    let mut item = self.value(&schema["items"]);
+                    let mut item = self.instance(&schema["items"]);
                     if item.is_object() {
                         item["k"] = name.into();
                         items.push(item);
@@ -105,7 +90,7 @@ impl Choices {
                 for (name, schema) in given.into_iter().flatten() {
                     // Keys with a default are there once defaulted; configurations leave them out.
                     if name != "k" && name != "p" && self.below(2) == 0 {
-                        map.insert(name.clone(), self.value(schema));
+                        map.insert(name.clone(), self.instance(schema));
                     }
                 }
                 if schema.get("additionalProperties").is_some() {
@@ -123,7 +108,7 @@ impl Choices {
 
     /// A whole object.
     fn resource(&mut self, schema: &Value) -> Value {
-        let spec = self.value(&schema["properties"]["spec"]);
+        let spec = self.instance(&schema["properties"]["spec"]);
         let mut object =
             json!({"apiVersion": "e.x/v1", "kind": "X", "metadata": {"name": "x"}, "spec": spec});
         if self.below(3) == 0 {

@@ -12,80 +12,128 @@ fn put(name: u8, data: u16) -> Write {
     }
 }
 
+/// A store on a disk of its own, and what should be in it.
+struct Trial {
+    directory: tempfile::TempDir,
+    disk: Disk,
+    runtime: tokio::runtime::Runtime,
+    store: Store,
+    model: Model,
+}
+
+impl Trial {
+    /// With so many writes to six objects.
+    fn with(writes: u16) -> Self {
+        let directory = tempfile::tempdir().unwrap();
+        let disk = Disk::default();
+        let store = opened_on(directory.path(), window(1000), disk.opener()).unwrap();
+        let mut trial = Trial {
+            directory,
+            disk,
+            runtime: runtime(),
+            store,
+            model: Model::new(),
+        };
+        for data in 0..writes {
+            trial.write(&put((data % 6) as u8, data)).unwrap();
+        }
+        trial
+    }
+
+    fn write(&mut self, write: &Write) -> Result<(), CommitError> {
+        self.runtime
+            .block_on(run(&self.store, &mut self.model, write))
+    }
+
+    /// Writes until it is taken; after how long that is belongs to the store's thread.
+    fn write_at_last(&mut self, write: &Write) {
+        let mut tries = 0;
+        while self.write(write).is_err() {
+            tries += 1;
+            assert!(tries < 1_000_000_000);
+            std::thread::yield_now();
+        }
+    }
+
+    /// Ends without a last word, as a power cut does of which so much arrives on the disk.
+    fn die(self, arrives: impl FnMut() -> bool) -> Dead {
+        let disk = self.disk.after_power_cut(arrives);
+        self.runtime.block_on(self.store.close());
+        disk.leave_names(self.directory.path());
+        Dead {
+            directory: self.directory,
+            disk,
+            model: self.model,
+        }
+    }
+
+    /// Ends in order.
+    fn close(self) -> Dead {
+        self.runtime.block_on(self.store.close());
+        Dead {
+            directory: self.directory,
+            disk: self.disk,
+            model: self.model,
+        }
+    }
+}
+
+/// What a [`Trial`] left behind.
+struct Dead {
+    directory: tempfile::TempDir,
+    disk: Disk,
+    model: Model,
+}
+
+impl Dead {
+    fn open(&self) -> Result<Store, StoreError> {
+        opened_on(self.directory.path(), window(1000), self.disk.opener())
+    }
+
+    /// Why it cannot be opened.
+    fn refusal(&self) -> String {
+        let said = self.open().err().expect("it is refused").to_string();
+        said.replace(&self.directory.path().display().to_string(), "DIR")
+    }
+}
+
 #[test]
 fn a_full_disk_refuses_writes_and_loses_none_that_it_took() {
-    let directory = tempfile::tempdir().unwrap();
-    let disk = Disk::default();
-    let runtime = runtime();
-    let store = opened_on(directory.path(), window(1000), disk.opener()).unwrap();
-    let mut model = Model::new();
-    disk.leave_room(Some(200_000));
-    let refused = (0..2000).find_map(|data| {
-        let write = put((data % 6) as u8, data);
-        runtime.block_on(run(&store, &mut model, &write)).err()
-    });
+    let mut trial = Trial::with(0);
+    trial.disk.leave_room(Some(200_000));
+    let refused = (0..2000).find_map(|data| trial.write(&put((data % 6) as u8, data)).err());
     let refused = refused.expect("the disk is full at last").to_string();
     assert!(
         refused.ends_with("cannot be written: the file system is full"),
         "{refused}"
     );
-    assert_eq!(content(&store), model, "what was refused is not seen");
-    let taken = store.revision();
-    disk.leave_room(None);
-    // It is tried again after a while; how long that is belongs to the thread.
-    let mut tries = 0;
-    while runtime
-        .block_on(run(&store, &mut model, &put(0, 1)))
-        .is_err()
-    {
-        tries += 1;
-        assert!(tries < 1_000_000_000);
-        std::thread::yield_now();
-    }
-    assert!(store.revision() > taken);
-    runtime.block_on(store.close());
-    let again = opened_on(directory.path(), window(1000), disk.opener()).unwrap();
-    assert_eq!(content(&again), model);
+    assert_eq!(
+        content(&trial.store),
+        trial.model,
+        "what was refused is not seen"
+    );
+    let taken = trial.store.revision();
+    trial.disk.leave_room(None);
+    trial.write_at_last(&put(0, 1));
+    assert!(trial.store.revision() > taken);
+    let left = trial.close();
+    assert_eq!(content(&left.open().unwrap()), left.model);
 }
 
 #[test]
 fn after_a_failed_sync_nothing_is_written_until_the_next_start() {
-    for unsyncable in ["journal", "state"] {
-        let directory = tempfile::tempdir().unwrap();
-        let disk = Disk::default();
-        let runtime = runtime();
-        let store = opened_on(directory.path(), window(1000), disk.opener()).unwrap();
-        let mut model = Model::new();
-        for data in 0..20 {
-            let write = put((data % 6) as u8, data);
-            runtime.block_on(run(&store, &mut model, &write)).unwrap();
-        }
-        assert!(store.failure().is_none());
-        disk.fail_syncs(Some(unsyncable));
+    for (unsyncable, file) in [("journal", "journal.0"), ("state", "state.redb")] {
+        let mut trial = Trial::with(20);
+        assert!(trial.store.failure().is_none());
+        trial.disk.fail_syncs(Some(unsyncable));
         // What is in the journal goes to the tables.
-        store.compact(Timestamp::UNIX_EPOCH);
-        let mut unanswered = model.clone();
-        let mut refused = None;
-        for data in 0..1_000_000_u32 {
-            let write = put(0, (data % 1000) as u16);
-            let mut after = model.clone();
-            match runtime.block_on(run(&store, &mut after, &write)) {
-                Ok(()) => model = after,
-                Err(error) => {
-                    refused = Some(error);
-                    let made = model.get(&(KINDS[0], "n/o0".to_owned())).unwrap().1;
-                    assert_ne!(made, 9999);
-                    unanswered.insert((KINDS[0], "n/o0".to_owned()), (0, data as u16 % 1000));
-                    break;
-                }
-            }
-        }
-        let said = refused.expect("it is noticed at last").to_string();
-        let said = said.replace(&directory.path().display().to_string(), "DIR");
-        let file = match unsyncable {
-            "journal" => "journal.0",
-            _ => "state.redb",
-        };
+        trial.store.compact(Timestamp::UNIX_EPOCH);
+        let mut writes = (0..1_000_000_u32).map(|data| (data % 1000) as u16);
+        let (unanswered, refused) = writes
+            .find_map(|data| Some((data, trial.write(&put(0, data)).err()?)))
+            .expect("it is noticed at last");
+        let said = refused.to_string();
+        let said = said.replace(&trial.directory.path().display().to_string(), "DIR");
         assert_eq!(
             said,
             format!(
@@ -94,90 +142,55 @@ fn after_a_failed_sync_nothing_is_written_until_the_next_start() {
             )
         );
         // Not even when the drive answers again: what it has dropped it would not say.
-        disk.fail_syncs(None);
-        let again = runtime.block_on(run(&store, &mut model.clone(), &put(1, 1)));
+        trial.disk.fail_syncs(None);
+        let again = trial.write(&put(1, 1));
         assert!(matches!(again, Err(CommitError::NotStored(_))));
-        assert_eq!(content(&store), model, "what was refused is not seen");
-        assert!(store.failure().is_some());
-        let revision = store.revision();
-        runtime.block_on(store.close());
-        let store = opened_on(directory.path(), window(1000), disk.opener()).unwrap();
+        assert_eq!(
+            content(&trial.store),
+            trial.model,
+            "what was refused is not seen"
+        );
+        assert!(trial.store.failure().is_some());
+        let revision = trial.store.revision();
+        let mut left = trial.close();
+        let store = left.open().unwrap();
         assert!(store.revision() >= revision);
         let mut found = content(&store);
         // The one write that nobody knows of may be there.
         let place = (KINDS[0], "n/o0".to_owned());
         let there = found.remove(&place).unwrap();
-        let expected = model.remove(&place).unwrap();
-        assert!(there == expected || there.1 == unanswered[&place].1);
-        assert_eq!(found, model);
-        model.insert(place, there);
-        runtime
-            .block_on(run(&store, &mut model, &put(1, 1)))
-            .unwrap();
-        assert_eq!(content(&store), model);
+        let expected = left.model.remove(&place).unwrap();
+        assert!(there == expected || there.1 == unanswered);
+        assert_eq!(found, left.model);
+        left.model.insert(place, there);
+        let write = put(1, 1);
+        let written = runtime().block_on(run(&store, &mut left.model, &write));
+        written.unwrap();
+        assert_eq!(content(&store), left.model);
     }
 }
 
 #[test]
 fn a_refused_write_does_not_come_back_in_the_place_of_a_later_one() {
-    let directory = tempfile::tempdir().unwrap();
-    let disk = Disk::default();
-    let runtime = runtime();
-    let store = opened_on(directory.path(), window(1000), disk.opener()).unwrap();
-    let mut model = Model::new();
-    for data in 0..20 {
-        runtime
-            .block_on(run(&store, &mut model, &put(0, data)))
-            .unwrap();
-    }
+    let mut trial = Trial::with(20);
     // It arrives as a whole, and the disk says that it did not.
-    disk.refuse_next(Some("journal"));
-    let refused = runtime.block_on(run(&store, &mut model.clone(), &put(1, 77)));
+    trial.disk.refuse_next(Some("journal"));
+    let refused = trial.write(&put(1, 77));
     assert!(matches!(refused, Err(CommitError::NotStored(_))));
     let mut copy = Vec::new();
     // The journal goes on in its other file.
-    store.copy_to(&mut copy).unwrap();
-    let mut tries = 0;
-    while runtime
-        .block_on(run(&store, &mut model, &put(2, 5)))
-        .is_err()
-    {
-        tries += 1;
-        assert!(tries < 1_000_000_000);
-        std::thread::yield_now();
-    }
-    let left = disk.after_power_cut(|| true);
-    runtime.block_on(store.close());
-    left.leave_names(directory.path());
-    let again = opened_on(directory.path(), window(1000), left.opener()).unwrap();
-    assert_eq!(content(&again), model);
-}
-
-/// A store whose process died with so many writes in the journal.
-fn died_with(directory: &Path, writes: u16) -> (Disk, Model) {
-    let disk = Disk::default();
-    let runtime = runtime();
-    let store = opened_on(directory, window(1000), disk.opener()).unwrap();
-    let mut model = Model::new();
-    for data in 0..writes {
-        let write = put((data % 6) as u8, data);
-        runtime.block_on(run(&store, &mut model, &write)).unwrap();
-    }
-    let left = disk.after_power_cut(|| false);
-    runtime.block_on(store.close());
-    left.leave_names(directory);
-    (left, model)
+    trial.store.copy_to(&mut copy).unwrap();
+    trial.write_at_last(&put(2, 5));
+    let left = trial.die(|| true);
+    assert_eq!(content(&left.open().unwrap()), left.model);
 }
 
 #[test]
 fn a_damaged_journal_is_told_from_one_that_ends_with_a_torn_write() {
     let refusal = |change: &dyn Fn(&mut Vec<u8>)| {
-        let directory = tempfile::tempdir().unwrap();
-        let (disk, _) = died_with(directory.path(), 30);
-        disk.change("journal.0", change);
-        let opened = opened_on(directory.path(), window(1000), disk.opener());
-        let said = opened.err().expect("it is refused").to_string();
-        said.replace(&directory.path().display().to_string(), "DIR")
+        let left = Trial::with(30).die(|| false);
+        left.disk.change("journal.0", change);
+        left.refusal()
     };
     let cut = "DIR/journal.0 is damaged: it is cut short";
     let changed = "DIR/journal.0 is damaged: entries in the middle of it cannot be read";
@@ -187,36 +200,30 @@ fn a_damaged_journal_is_told_from_one_that_ends_with_a_torn_write() {
     assert_eq!(refusal(&|file| file[40] ^= 1), changed);
     assert_eq!(refusal(&|file| file[3000] ^= 1), changed);
     assert_eq!(refusal(&|file| file[1000..4000].fill(0)), changed);
-    let directory = tempfile::tempdir().unwrap();
-    let (disk, _) = died_with(directory.path(), 30);
-    fs::remove_file(directory.path().join("journal.1")).unwrap();
-    let opened = opened_on(directory.path(), window(1000), disk.opener());
-    let said = opened.err().expect("it is refused").to_string();
-    assert!(said.ends_with("journal.1 is damaged: it is missing"));
+    let left = Trial::with(30).die(|| false);
+    fs::remove_file(left.directory.path().join("journal.1")).unwrap();
+    assert_eq!(left.refusal(), "DIR/journal.1 is damaged: it is missing");
 
     // The last entry is one that nobody was told of.
-    let directory = tempfile::tempdir().unwrap();
-    let (disk, model) = died_with(directory.path(), 30);
-    disk.change("journal.0", |file| {
+    let left = Trial::with(30).die(|| false);
+    left.disk.change("journal.0", |file| {
         let end = file.iter().rposition(|byte| *byte != 0).expect("entries");
         file[end - 20..].fill(0);
     });
-    let store = opened_on(directory.path(), window(1000), disk.opener()).unwrap();
-    let (found, missing) = (content(&store), model.iter());
+    let found = content(&left.open().unwrap());
+    let missing = left.model.iter();
     let missing = missing.filter(|(place, there)| found.get(place) != Some(there));
     assert_eq!(missing.count(), 1);
 }
 
 #[test]
 fn the_journal_of_another_store_is_left_alone() {
-    let (one, two) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
-    let (disk, _) = died_with(one.path(), 10);
-    let (other, model) = died_with(two.path(), 20);
+    let one = Trial::with(10).die(|| false);
+    let other = Trial::with(20).die(|| false);
     let mut stolen = Vec::new();
-    disk.change("journal.0", |file| stolen = file.clone());
-    other.change("journal.1", |file| *file = stolen);
-    let store = opened_on(two.path(), window(1000), other.opener()).unwrap();
-    assert_eq!(content(&store), model);
+    one.disk.change("journal.0", |file| stolen = file.clone());
+    other.disk.change("journal.1", |file| *file = stolen);
+    assert_eq!(content(&other.open().unwrap()), other.model);
 }
 
 #[test]
