@@ -167,10 +167,40 @@ pub(super) fn namespaced(
     function: &str,
     is_variable: impl Fn(&str) -> bool,
 ) -> Option<String> {
-    let namespace = qualified(target)?;
-    let first = namespace.split('.').next().unwrap_or_default();
-    let name = format!("{namespace}.{function}");
-    (!is_variable(first) && FUNCTIONS.contains_key(&*name)).then_some(name)
+    if is_variable(root(target)?) {
+        return None;
+    }
+    let name = format!("{}.{function}", qualified(target)?);
+    FUNCTIONS.contains_key(&name).then_some(name)
+}
+
+/// The name that a chain of selections begins with, as `google` in `google.protobuf.Timestamp`.
+pub(super) fn root(expression: &Expr) -> Option<&str> {
+    match &expression.node {
+        Node::Name(name) => Some(name),
+        Node::Select {
+            operand,
+            test: false,
+            ..
+        } => root(operand),
+        _ => None,
+    }
+}
+
+/// Whether a chain of selections spells that name.
+pub(super) fn spells(expression: &Expr, name: &str) -> bool {
+    match &expression.node {
+        Node::Name(own) => own == name,
+        Node::Select {
+            operand,
+            field,
+            test: false,
+        } => name
+            .strip_suffix(field.as_str())
+            .and_then(|rest| rest.strip_suffix('.'))
+            .is_some_and(|rest| spells(operand, rest)),
+        _ => false,
+    }
 }
 
 /// The name that a chain of selections spells, as `sets` or `google.protobuf.Timestamp`.

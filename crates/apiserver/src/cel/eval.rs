@@ -8,7 +8,7 @@ use kube_cel::cel::{
 };
 
 use super::{
-    check::{is_type_name, namespaced, qualified},
+    check::{is_type_name, namespaced, qualified, root, spells},
     host, library,
     syntax::{Expr, Fold, FoldKind, Literal, Node},
     values::{
@@ -117,6 +117,19 @@ impl Scope<'_> {
             Scope::Inner { outer, .. } => outer.find(wanted),
         }
     }
+
+    /// The variable whose name, with dots in it, a chain of selections from `root` on spells. A macro's own variable hides it.
+    fn dotted(&self, chain: &Expr, root: &str) -> Option<&Value> {
+        match self {
+            Scope::Empty => None,
+            Scope::Given(all) => {
+                let found = all.iter().find(|(name, _)| spells(chain, name));
+                found.map(|(_, value)| *value)
+            }
+            Scope::Inner { name, .. } if *name == root => None,
+            Scope::Inner { outer, .. } => outer.dotted(chain, root),
+        }
+    }
 }
 
 struct Run<'b> {
@@ -138,18 +151,17 @@ impl Run<'_> {
                 field,
                 test,
             } => {
-                let spelled = qualified(expression);
-                let variable = spelled.as_deref().and_then(|name| scope.find(name));
-                if let Some(value) = variable {
-                    return Ok(value.clone());
-                }
-                let named = spelled.filter(|name| is_type_name(name));
-                if let Some(name) = named.filter(|name| {
-                    scope
-                        .find(name.split('.').next().unwrap_or_default())
-                        .is_none()
-                }) {
-                    return Ok(of_type(&name));
+                if let Some(root) = root(expression) {
+                    if let Some(value) = scope.dotted(expression, root) {
+                        return Ok(value.clone());
+                    }
+                    let named = match scope.find(root) {
+                        Some(_) => None,
+                        None => qualified(expression).filter(|name| is_type_name(name)),
+                    };
+                    if let Some(name) = named {
+                        return Ok(of_type(&name));
+                    }
                 }
                 let operand = self.value(operand, scope)?;
                 match (optional(&operand), test) {

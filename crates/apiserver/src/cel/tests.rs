@@ -47,6 +47,25 @@ fn run(source: &str) -> Result<Value, String> {
 }
 
 #[test]
+fn a_variable_with_a_dot_is_hidden_by_a_macros_own() {
+    let environment = environment()
+        .with("x.y", Type::Int)
+        .with("x", Type::map(Type::String, Type::Int));
+    let empty = Value::Map(std::collections::HashMap::<String, Value>::new().into());
+    for (source, expected) in [
+        ("x.y == 1", true),
+        ("has(x.y)", false),
+        ("[{'y': 2}].all(x, x.y == 2)", true),
+        ("[{'y': 2}].exists(z, x.y == 1 && z.y == 2)", true),
+    ] {
+        let program = Program::compile(source, &environment).expect(source);
+        let variables = [("x.y", Value::Int(1)), ("x", empty.clone())];
+        let result = program.evaluate(&variables, &mut Budget::default());
+        assert_eq!(result, Ok(Value::Bool(expected)), "{source}");
+    }
+}
+
+#[test]
 fn expressions_hold() {
     for source in [
         "self.a == 3 && self.a + 1 > 3 && -self.a < 0 && 7 / 2 == 3 && 7 % 4 == 3",
