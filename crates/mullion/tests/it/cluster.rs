@@ -1,15 +1,16 @@
 //! A cluster under test: the program as a user starts it, and the kubectl on PATH to talk to it.
 
 use std::{
-    io::{BufRead, BufReader},
     path::{Path, PathBuf},
     process::{Child, Command, Output, Stdio},
-    sync::{OnceLock, mpsc},
+    sync::OnceLock,
     time::{Duration, Instant},
 };
 
 use serde_json::Value;
 use tempfile::TempDir;
+
+use crate::process::{Running, ended, heard, lines};
 
 /// How long anything in a test may take before the test says what it waited for.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(120);
@@ -45,27 +46,16 @@ impl Cluster {
             dir,
             banner: String::new(),
         };
-        let stdout = cluster.child.stdout.take().expect("stdout is piped");
-        let (sender, lines) = mpsc::channel();
-        std::thread::spawn(move || {
-            for line in BufReader::new(stdout).lines().map_while(Result::ok) {
-                if sender.send(line).is_err() {
-                    break;
-                }
-            }
-        });
-        while let Ok(line) = lines.recv_timeout(PATIENCE) {
-            cluster.banner.push_str(&line);
-            cluster.banner.push('\n');
-            if line.starts_with("Ctrl-C") {
-                return cluster;
-            }
+        let stdout = lines(cluster.child.stdout.take().expect("stdout is piped"));
+        match heard(&stdout, |line| line.starts_with("Ctrl-C")) {
+            Ok(banner) => cluster.banner = banner.join("\n") + "\n",
+            Err(banner) => panic!(
+                "the cluster did not become ready\n{}\n{}",
+                banner.join("\n"),
+                cluster.stderr()
+            ),
         }
-        panic!(
-            "the cluster did not become ready\n{}{}",
-            cluster.banner,
-            cluster.stderr()
-        );
+        cluster
     }
 
     /// Kills the process without warning and starts another one in its place.
@@ -180,26 +170,26 @@ impl Cluster {
         }
     }
 
-    /// Runs some kubectl; no request of it may take longer than the test's patience.
+    /// Runs some kubectl, for as long as a test has patience.
     pub(crate) fn run(&self, program: &str, args: &[&str], stdin: &str) -> Output {
-        let mut child = Command::new(program)
+        ended(&mut self.client(program, args), stdin, PATIENCE)
+    }
+
+    /// Starts some kubectl that goes on by itself.
+    pub(crate) fn spawn(&self, program: &str, args: &[&str]) -> Running {
+        Running::start(&mut self.client(program, args))
+    }
+
+    fn client(&self, program: &str, args: &[&str]) -> Command {
+        let mut command = Command::new(program);
+        command
             .args(args)
             .env("KUBECONFIG", self.kubeconfig())
             .env("HOME", self.dir.path())
             // An editor that changes something, for `kubectl edit`.
             .env("KUBE_EDITOR", "sed -i s/front/back/")
-            .current_dir(Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples"))
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .stderr(Stdio::piped())
-            .spawn()
-            .expect("kubectl can be run");
-        std::io::Write::write_all(
-            &mut child.stdin.take().expect("stdin is piped"),
-            stdin.as_bytes(),
-        )
-        .expect("kubectl reads its input");
-        child.wait_with_output().expect("kubectl ends")
+            .current_dir(Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples"));
+        command
     }
 
     /// What the program logged.

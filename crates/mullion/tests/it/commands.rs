@@ -209,6 +209,33 @@ fn every_way_to_apply_and_to_print() {
 }
 
 #[test]
+fn a_drain_may_ask_no_budget() {
+    let s = Session::start();
+    s.all(&[
+        "create deployment web --image=nginx:1.27 --replicas=2",
+        "create poddisruptionbudget web --selector=app=web --min-available=2",
+        "rollout status deployment/web --timeout=60s",
+        "wait poddisruptionbudget/web --for=jsonpath={.status.currentHealthy}=2 --timeout=60s",
+    ]);
+    let node = s.run("get pods -l app=web -o jsonpath={.items[0].spec.nodeName}");
+    let drain = format!("drain {node} --ignore-daemonsets --delete-emptydir-data");
+    let refused = s.refused(&format!("{drain} --timeout=1s"));
+    assert!(
+        refused.contains("Cannot evict pod as it would violate the pod's disruption budget"),
+        "{refused}"
+    );
+    let here = format!(
+        "get pods -l app=web --field-selector=spec.nodeName={node} -o jsonpath={{.items[*].metadata.name}}"
+    );
+    let before = s.run(&here);
+    let drained = s.run(&format!("{drain} --disable-eviction --timeout=60s"));
+    for pod in before.split(' ') {
+        assert!(drained.contains(&format!("pod/{pod} deleted")), "{drained}");
+    }
+    assert_eq!(s.run(&here), "");
+}
+
+#[test]
 fn every_way_to_wait_and_to_delete() {
     let s = Session::start();
     s.all(&[

@@ -6,7 +6,6 @@
 use std::{
     collections::{BTreeMap, BTreeSet},
     ffi::OsString,
-    io::{BufRead, BufReader},
     path::Path,
     process::{Child, Command, Stdio},
     sync::{
@@ -21,6 +20,8 @@ use kube::{
     api::{DeleteParams, ListParams, ObjectMeta, PostParams},
     config::{KubeConfigOptions, Kubeconfig},
 };
+
+use crate::process::{heard, lines};
 
 const WRITERS: usize = 64;
 const OBJECTS_EACH: usize = 3;
@@ -61,12 +62,9 @@ pub(crate) async fn start_by(mut command: Command, directory: &Path) -> (Server,
         .stdout(Stdio::piped())
         .spawn();
     let mut server = Server(child.expect("the program starts"));
-    let stdout = server.0.stdout.take().expect("stdout is piped");
-    let mut lines = BufReader::new(stdout).lines().map_while(Result::ok);
-    assert!(
-        lines.any(|line| line.starts_with("Ctrl-C")),
-        "the server did not start"
-    );
+    let stdout = lines(server.0.stdout.take().expect("stdout is piped"));
+    let banner = heard(&stdout, |line| line.starts_with("Ctrl-C"));
+    assert!(banner.is_ok(), "the server did not start: {banner:?}");
     let config = Kubeconfig::read_from(directory.join("kubeconfig")).expect("it was written");
     let config = kube::Config::from_custom_kubeconfig(config, &KubeConfigOptions::default()).await;
     let client = Client::try_from(config.expect("it leads to the server"));

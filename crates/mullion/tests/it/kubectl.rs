@@ -9,7 +9,7 @@ use crate::{
 };
 
 /// The kubectls at hand, the one on PATH first.
-fn kubectls() -> Vec<String> {
+pub(crate) fn kubectls() -> Vec<String> {
     require_kubectl();
     let mut found = vec!["kubectl".to_owned()];
     let path = std::env::var_os("PATH").unwrap_or_default();

@@ -10,4 +10,5 @@ mod disks;
 mod flows;
 mod import_rules;
 mod kubectl;
+mod process;
 mod why;

@@ -2,13 +2,16 @@
 
 use std::{
     io::{BufRead, BufReader, Write},
-    process::{Command, Stdio},
+    process::Command,
 };
 
 use flate2::read::GzDecoder;
 use serde_json::{Value, json};
 
-use crate::cluster::{Cluster, text};
+use crate::{
+    cluster::{Cluster, PATIENCE, text},
+    process::ended,
+};
 
 struct Ended {
     code: Option<i32>,
@@ -18,21 +21,9 @@ struct Ended {
 
 /// Runs `mullion why` with this on stdin.
 fn why(args: &[&str], stdin: String) -> Ended {
-    let mut child = Command::new(env!("CARGO_BIN_EXE_mullion"))
-        .arg("why")
-        .args(args)
-        .stdin(Stdio::piped())
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped())
-        .spawn()
-        .expect("the program starts");
-    let mut input = child.stdin.take().expect("stdin is piped");
-    let writer = std::thread::spawn(move || {
-        // A program that refuses its flags does not read.
-        let _ = input.write_all(stdin.as_bytes());
-    });
-    let output = child.wait_with_output().expect("the program ends");
-    writer.join().expect("stdin was written");
+    let mut command = Command::new(env!("CARGO_BIN_EXE_mullion"));
+    // A program that refuses its flags does not read.
+    let output = ended(command.arg("why").args(args), &stdin, PATIENCE);
     Ended {
         code: output.status.code(),
         stdout: text(&output.stdout),
@@ -160,6 +151,58 @@ fn a_file_of_objects_is_asked_without_a_cluster() {
         json!(["uncordon node linux-2"])
     );
     assert_eq!(json["refusals"].as_array().map(Vec::len), Some(3));
+}
+
+#[test]
+fn what_cannot_be_asked_is_named() {
+    let said = |args: &[&str]| {
+        let ended = why(args, String::new());
+        assert_eq!(ended.code, Some(2), "{args:?}");
+        ended.stderr
+    };
+    let missing = said(&["pod", "x", "--kubeconfig", "/nowhere/config"]);
+    assert!(
+        missing.starts_with(
+            "error: there is no cluster to ask: kubeconfig /nowhere/config: there is no such file\nhint: "
+        ),
+        "{missing}"
+    );
+    // Bound and dropped at once: nothing listens there.
+    let port = std::net::TcpListener::bind("127.0.0.1:0").and_then(|free| free.local_addr());
+    let port = port.expect("loopback has ports").port();
+    let config = file(&format!(
+        "{{clusters: [{{name: c, cluster: {{server: 'http://127.0.0.1:{port}'}}}}], users: [{{name: u, user: {{}}}}], \
+         contexts: [{{name: c, context: {{cluster: c, user: u}}}}], current-context: c}}"
+    ));
+    let gone = said(&["pod", "x", "--kubeconfig", path(&config)]);
+    let start = format!("error: http://127.0.0.1:{port}/api/v1/nodes cannot be listed: Connection");
+    assert!(
+        gone.starts_with(&start) && !gone.contains("os error"),
+        "{gone}"
+    );
+    let (state, broken) = (file(&state()), file("{a: [\n"));
+    let broken = said(&["--state", path(&state), "-f", path(&broken)]);
+    assert_eq!(broken.lines().count(), 1, "{broken}");
+    let cases = said(&["--cases", "/nowhere/cases"]);
+    assert!(
+        cases.starts_with("error: cases /nowhere/cases cannot be read: there is no such file\n"),
+        "{cases}"
+    );
+}
+
+#[test]
+fn a_misspelt_field_is_refused() {
+    let state = file(&state());
+    let pod = file(
+        "{apiVersion: v1, kind: Pod, metadata: {name: x}, spec: {nodeSelectr: {a: b}, containers: [{name: c, image: i}]}}",
+    );
+    let ended = why(&["--state", path(&state), "-f", path(&pod)], String::new());
+    assert_eq!(ended.code, Some(2), "{}", ended.stdout);
+    let expected = format!(
+        "error: {}: pod default/x: Pod in version \"v1\" cannot be handled as a Pod: strict decoding error: unknown field \"spec.nodeSelectr\"\n",
+        path(&pod)
+    );
+    assert_eq!(ended.stderr, expected);
 }
 
 #[test]

@@ -7,15 +7,16 @@ mod kube_rs;
 mod scripts;
 
 use std::{
-    io::Read,
     path::{Path, PathBuf},
-    process::{Command, Output, Stdio},
+    process::{Command, Output},
     sync::OnceLock,
-    thread,
-    time::{Duration, Instant},
+    time::Duration,
 };
 
-use crate::cluster::{Cluster, text};
+use crate::{
+    cluster::{Cluster, text},
+    process,
+};
 
 /// Where the scripts and charts are.
 pub(super) fn sources() -> PathBuf {
@@ -76,40 +77,8 @@ pub(super) fn drive(cluster: &Cluster, patience: Duration, command: &mut Command
 
 /// What a client said until it ended, by itself or because it took longer than `patience`.
 pub(super) fn ended(cluster: &Cluster, patience: Duration, command: &mut Command) -> Output {
-    let mut child = command
+    command
         .env("KUBECONFIG", cluster.kubeconfig())
-        .env("HOME", cluster.home())
-        .stdin(Stdio::null())
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped())
-        .spawn()
-        .unwrap_or_else(|error| panic!("{command:?} cannot be run: {error}"));
-    let stdout = read_all(child.stdout.take().expect("stdout is piped"));
-    let stderr = read_all(child.stderr.take().expect("stderr is piped"));
-    let deadline = Instant::now() + patience;
-    let status = loop {
-        if let Some(status) = child.try_wait().expect("a child can be waited for") {
-            break status;
-        }
-        if Instant::now() > deadline {
-            // It may end at this very moment.
-            let _ = child.kill();
-            break child.wait().expect("a child can be waited for");
-        }
-        thread::sleep(Duration::from_millis(20));
-    };
-    Output {
-        status,
-        stdout: stdout.join().expect("reading does not panic"),
-        stderr: stderr.join().expect("reading does not panic"),
-    }
-}
-
-fn read_all(mut from: impl Read + Send + 'static) -> thread::JoinHandle<Vec<u8>> {
-    thread::spawn(move || {
-        let mut all = Vec::new();
-        // What was said before an error is what there is.
-        let _ = from.read_to_end(&mut all);
-        all
-    })
+        .env("HOME", cluster.home());
+    process::ended(command, "", patience)
 }

@@ -9,4 +9,5 @@ mod quick_start;
 mod reasons;
 mod restart;
 mod start;
+mod streams;
 mod webhooks;

@@ -1,191 +1,106 @@
-//! Admission webhooks as kubectl configures them, with a program on this machine that answers.
+//! docs/webhooks.md as it is written: its program on this machine, configured by its commands, by URL and by service.
 
-use std::sync::Arc;
+use std::{
+    fs,
+    net::{TcpListener, TcpStream},
+    process::Command,
+    time::Instant,
+};
 
 use base64::{Engine, engine::general_purpose::STANDARD};
 use rcgen::{CertificateParams, KeyPair};
-use rustls::{
-    ServerConfig,
-    pki_types::{CertificateDer, PrivateKeyDer, pem::PemObject},
+
+use crate::{
+    cluster::{Cluster, PATIENCE, text},
+    process::{Running, ended},
 };
-use serde_json::{Value, json};
-use tokio::{
-    io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader},
-    net::{TcpListener, TcpStream},
-    runtime::Runtime,
-};
-use tokio_rustls::TlsAcceptor;
 
-use crate::cluster::Cluster;
+const PAGE: &str = include_str!("../../../../../docs/webhooks.md");
 
-/// A webhook on loopback: labels what it may change, refuses images without a tag and maps. Runs until it is dropped.
-struct Program {
-    port: u16,
-    bundle: String,
-    _runtime: Runtime,
+/// What stands between two texts.
+fn between<'a>(text: &'a str, start: &str, end: &str) -> &'a str {
+    let (_, rest) = text.split_once(start).expect(start);
+    rest.split_once(end).expect(end).0
 }
 
-impl Program {
-    fn start() -> Program {
-        let key = KeyPair::generate().expect("a key");
-        let names = ["127.0.0.1", "judge.default.svc"].map(str::to_owned);
-        let params = CertificateParams::new(names).expect("the names are good");
-        let certificate = params.self_signed(&key).expect("a certificate").pem();
-        let provider = Arc::new(rustls::crypto::ring::default_provider());
-        let chain = CertificateDer::from_pem_slice(certificate.as_bytes()).expect("PEM");
-        let key = PrivateKeyDer::from_pem_slice(key.serialize_pem().as_bytes()).expect("PEM");
-        let config = ServerConfig::builder_with_provider(provider)
-            .with_safe_default_protocol_versions()
-            .expect("ring knows them")
-            .with_no_client_auth()
-            .with_single_cert(vec![chain], key)
-            .expect("they go together");
-        let runtime = Runtime::new().expect("a runtime");
-        let listener = runtime
-            .block_on(TcpListener::bind("127.0.0.1:0"))
-            .expect("loopback has ports");
-        let port = listener.local_addr().expect("it is bound").port();
-        let acceptor = TlsAcceptor::from(Arc::new(config));
-        runtime.spawn(async move {
-            while let Ok((stream, _)) = listener.accept().await {
-                tokio::spawn(serve(acceptor.clone(), stream));
-            }
-        });
-        Program {
-            port,
-            bundle: STANDARD.encode(certificate),
-            _runtime: runtime,
-        }
-    }
-}
-
-/// Answers the requests of one connection until it is closed.
-async fn serve(acceptor: TlsAcceptor, stream: TcpStream) -> std::io::Result<()> {
-    let mut stream = BufReader::new(acceptor.accept(stream).await?);
-    loop {
-        let (mut line, mut length) = (String::new(), 0);
-        while line != "\r\n" {
-            line.clear();
-            if stream.read_line(&mut line).await? == 0 {
-                return Ok(());
-            }
-            let header = line.to_ascii_lowercase();
-            if let Some(value) = header.strip_prefix("content-length:") {
-                length = value.trim().parse().unwrap_or(0);
-            }
-        }
-        let mut body = vec![0; length];
-        stream.read_exact(&mut body).await?;
-        let review: Value = serde_json::from_slice(&body)?;
-        let answer = answer(&review["request"]).to_string();
-        let head = format!(
-            "HTTP/1.1 200 OK\r\nContent-Length: {}\r\n\r\n",
-            answer.len()
-        );
-        stream.write_all((head + &answer).as_bytes()).await?;
-        stream.flush().await?;
-    }
-}
-
-fn answer(request: &Value) -> Value {
-    let object = &request["object"];
-    let containers = object["spec"]["containers"].as_array();
-    let untagged = |container: &Value| {
-        container["image"]
-            .as_str()
-            .is_some_and(|i| !i.contains(':'))
+/// The page's program, running, with a certificate in place of the one that openssl makes there.
+fn webhook(cluster: &Cluster, certificate: &str, key: &str, port: u16) -> Running {
+    let put = |name: &str, content: &str| {
+        fs::write(cluster.home().join(name), content).expect("the folder can be written");
     };
-    let why = if object["kind"] == "ConfigMap" {
-        Some("no maps here")
-    } else if containers.is_some_and(|all| all.iter().any(untagged)) {
-        Some("images need a tag")
-    } else {
-        None
-    };
-    let mut response = json!({"uid": request["uid"], "allowed": why.is_none()});
-    if let Some(why) = why {
-        response["status"] = json!({"message": why, "code": 403});
-    } else {
-        let patch = json!([{"op": "add", "path": "/metadata/labels/seen-by", "value": "webhook"}]);
-        response["patchType"] = "JSONPatch".into();
-        response["patch"] = STANDARD.encode(patch.to_string()).into();
+    let program = between(PAGE, "cat > webhook.py <<'END'\n", "END\n");
+    put("webhook.py", &program.replace("8443", &port.to_string()));
+    put("cert.pem", certificate);
+    put("key.pem", key);
+    let mut python = Command::new("python3");
+    let running = Running::start(python.arg("webhook.py").current_dir(cluster.home()));
+    let deadline = Instant::now() + PATIENCE;
+    while TcpStream::connect(("127.0.0.1", port)).is_err() {
+        assert!(Instant::now() < deadline, "the webhook does not listen");
+        std::thread::yield_now();
     }
-    json!({"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview", "response": response})
+    running
 }
 
 #[test]
-fn webhooks_on_this_machine_see_what_people_and_controllers_write() {
-    let (cluster, program) = (Cluster::start(&["--speed", "max"]), Program::start());
-    let (port, bundle) = (program.port, &program.bundle);
-    let of_pods = format!(
-        "\
-apiVersion: admissionregistration.k8s.io/v1
-kind: MutatingWebhookConfiguration
-metadata: {{name: labels}}
-webhooks:
-- name: labels.example.com
-  admissionReviewVersions: [v1]
-  sideEffects: None
-  clientConfig: {{url: 'https://127.0.0.1:{port}/', caBundle: {bundle}}}
-  objectSelector: {{matchExpressions: [{{key: app, operator: Exists}}]}}
-  rules:
-  - {{operations: [CREATE], apiGroups: [''], apiVersions: [v1], resources: [pods]}}
-"
-    );
-    cluster.apply(&of_pods);
-    let listed = cluster.kubectl(&["get", "mutatingwebhookconfigurations"]);
-    let line = listed.lines().find(|line| line.starts_with("labels "));
-    let cells: Vec<&str> = line.expect(&listed).split_whitespace().collect();
-    assert_eq!(cells[1], "1", "{listed}");
-    cluster.kubectl(&[
-        "create",
-        "deployment",
-        "web",
-        "--image=nginx:1.29",
-        "--replicas=2",
-    ]);
+fn the_webhook_of_the_page_sees_what_people_and_controllers_write() {
+    let cluster = Cluster::start(&["--speed", "max"]);
+    let key = KeyPair::generate().expect("a key");
+    let names = ["127.0.0.1", "my-webhook.default.svc"].map(str::to_owned);
+    let params = CertificateParams::new(names).expect("the names are good");
+    let certificate = params.self_signed(&key).expect("a certificate").pem();
+    // Free until now; nobody else is given it so soon.
+    let free = TcpListener::bind("127.0.0.1:0").and_then(|listener| listener.local_addr());
+    let port = free.expect("loopback has ports").port();
+    let _webhook = webhook(&cluster, &certificate, &key.serialize_pem(), port);
+
+    let commands = between(PAGE, "python3 webhook.py &\n", "```");
+    let commands = commands.replace("8443", &port.to_string());
+    let mut shell = Command::new("bash");
+    shell
+        .args(["-ec", &commands])
+        .env("KUBECONFIG", cluster.kubeconfig())
+        .env("HOME", cluster.home())
+        .current_dir(cluster.home());
+    let output = ended(&mut shell, "", PATIENCE);
+    let (said, why) = (text(&output.stdout), text(&output.stderr));
+    let refusal = between(PAGE, "The last command is refused: `", "`.");
+    assert!(why.contains(refusal), "{said}{why}");
     let labelled = ["get", "pods", "-l", "app=web,seen-by=webhook", "-o", "name"];
     cluster.until("two labelled pods", &labelled, |pods| {
         pods.lines().count() == 2
     });
-    let refused = cluster.refused(&["run", "x", "--image=nginx", "--labels=app=x"], "");
-    assert!(
-        refused.contains(
-            r#"admission webhook "labels.example.com" denied the request: images need a tag"#
-        ),
-        "{refused}"
-    );
+    let listed = cluster.kubectl(&["get", "mutatingwebhookconfigurations"]);
+    let line = listed.lines().find(|line| line.starts_with("my-webhook "));
+    let cells: Vec<&str> = line.expect(&listed).split_whitespace().collect();
+    assert_eq!(cells[1], "1", "{listed}");
 
-    cluster.kubectl(&[
-        "create",
-        "service",
-        "externalname",
-        "judge",
-        "--external-name",
-        "localhost",
-    ]);
+    let service = between(PAGE, "## By service", "with `clientConfig");
+    let service = between(service, "```\nkubectl ", "\n```");
+    cluster.kubectl(&service.split(' ').collect::<Vec<_>>());
+    let bundle = STANDARD.encode(certificate);
     cluster.apply(&format!(
         "\
 apiVersion: admissionregistration.k8s.io/v1
-kind: ValidatingWebhookConfiguration
-metadata: {{name: judge}}
+kind: MutatingWebhookConfiguration
+metadata: {{name: my-webhook}}
 webhooks:
-- name: judge.example.com
+- name: my-service.example.com
   admissionReviewVersions: [v1]
   sideEffects: None
-  clientConfig: {{service: {{name: judge, namespace: default, port: {port}}}, caBundle: {bundle}}}
+  clientConfig: {{service: {{name: my-webhook, namespace: default, path: /mutate, port: {port}}}, caBundle: {bundle}}}
   matchConditions:
   - {{name: people, expression: \"!request.userInfo.username.startsWith('system:')\"}}
   rules:
-  - {{operations: ['*'], apiGroups: [''], apiVersions: [v1], resources: [configmaps]}}
+  - {{operations: [CREATE], apiGroups: [''], apiVersions: [v1], resources: [pods]}}
 "
     ));
-    let refused = cluster.refused(&["create", "configmap", "m"], "");
+    let refused = cluster.refused(&["run", "untagged", "--image=nginx"], "");
     assert!(
-        refused
-            .contains(r#"admission webhook "judge.example.com" denied the request: no maps here"#),
+        refused.contains(&refusal.replace("my-webhook", "my-service")),
         "{refused}"
     );
-    cluster.kubectl(&["delete", "validatingwebhookconfiguration", "judge"]);
-    cluster.kubectl(&["create", "configmap", "m"]);
+    cluster.kubectl(&["run", "tagged", "--image=nginx:1.29"]);
+    let labels = cluster.kubectl(&["get", "pod", "tagged", "--show-labels"]);
+    assert!(labels.contains("seen-by=webhook"), "{labels}");
 }
