@@ -349,7 +349,8 @@ fn pods(text: &str) -> Result<u32, String> {
     whole(text, 1, MOST_NODES * MOST_PODS_PER_NODE)
 }
 
-fn whole(text: &str, least: u32, most: u32) -> Result<u32, String> {
+/// A number in a range, or what it must be.
+pub(crate) fn whole(text: &str, least: u32, most: u32) -> Result<u32, String> {
     let number = text.parse().ok();
     number
         .filter(|number| (least..=most).contains(number))

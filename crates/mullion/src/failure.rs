@@ -32,6 +32,12 @@ impl Failure {
         }
     }
 
+    /// Says first what it is about.
+    pub(crate) fn about(mut self, what: impl Display) -> Self {
+        self.message = format!("{what}: {}", self.message);
+        self
+    }
+
     /// Adds what to do about it.
     pub(crate) fn hint(mut self, hint: impl Display) -> Self {
         self.hint = Some(hint.to_string());
@@ -56,6 +62,20 @@ impl Display for Failure {
 
 impl std::error::Error for Failure {}
 
+/// What a YAML reader says first; the lines of the file that it shows after that are too many for a sentence.
+pub(crate) fn first_line(error: &dyn Display) -> String {
+    let text = error.to_string();
+    let line = text.lines().next().unwrap_or_default();
+    line.trim_start_matches("error: ").to_owned()
+}
+
+/// Words without the system's error number.
+pub(crate) fn without_number(error: &dyn Display) -> String {
+    let mut text = error.to_string();
+    text.truncate(text.find(" (os error").unwrap_or(text.len()));
+    text
+}
+
 /// Why a file cannot be read or written, in words without the system's error number.
 pub(crate) fn file_error(error: &io::Error) -> String {
     match error.kind() {
@@ -68,10 +88,6 @@ pub(crate) fn file_error(error: &io::Error) -> String {
         io::ErrorKind::PermissionDenied => "you may not".to_owned(),
         io::ErrorKind::ReadOnlyFilesystem => "the file system is read-only".to_owned(),
         io::ErrorKind::StorageFull => "the file system is full".to_owned(),
-        _ => {
-            let text = error.to_string();
-            let end = text.find(" (os error").unwrap_or(text.len());
-            text[..end].to_owned()
-        }
+        _ => without_number(error),
     }
 }

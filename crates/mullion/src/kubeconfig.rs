@@ -14,7 +14,7 @@ use serde_json::{Value, json};
 
 use crate::{
     certs::Certs,
-    failure::{Failure, file_error},
+    failure::{Failure, file_error, first_line},
 };
 
 /// Where the kubeconfig goes.
@@ -186,17 +186,12 @@ fn unfit(config: &serde_json::Map<String, Value>) -> Option<String> {
 }
 
 fn parse(path: &Path, text: &str) -> Result<Value, Failure> {
-    serde_saphyr::from_str(text).map_err(|error| not_a_kubeconfig(path, &error.to_string()))
+    serde_saphyr::from_str(text).map_err(|error| not_a_kubeconfig(path, &first_line(&error)))
 }
 
 fn not_a_kubeconfig(path: &Path, why: &str) -> Failure {
-    let first = why
-        .lines()
-        .next()
-        .unwrap_or_default()
-        .trim_start_matches("error: ");
     Failure::input(format!(
-        "{} is no kubeconfig, so no context is added to it: {first}",
+        "{} is no kubeconfig, so no context is added to it: {why}",
         path.display()
     ))
     .hint("mend the file, or leave --merge out")

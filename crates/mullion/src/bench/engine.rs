@@ -11,7 +11,11 @@ use mullion_engine::scenario::{Run, Scenario};
 use serde_json::json;
 
 use super::end_to_end;
-use crate::{cli::Output, failure::Failure, memory, out};
+use crate::{
+    cli::{Output, whole},
+    failure::Failure,
+    memory, out,
+};
 
 /// Flags of `mullion bench engine`.
 #[derive(clap::Args, Clone, Debug)]
@@ -25,10 +29,10 @@ pub(crate) struct Args {
     #[arg(value_name = "SCENARIO", value_parser = what())]
     what: Option<What>,
     /// Nodes [default: the scenario's own size]
-    #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = clap::value_parser!(u32).range(1..=10_000_000))]
+    #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = |text: &str| whole(text, 1, 10_000_000))]
     nodes: Option<u32>,
     /// Pods [default: the scenario's own size]
-    #[arg(long, value_name = "P", allow_negative_numbers = true, value_parser = clap::value_parser!(u32).range(1..=10_000_000))]
+    #[arg(long, value_name = "P", allow_negative_numbers = true, value_parser = |text: &str| whole(text, 1, 10_000_000))]
     pods: Option<u32>,
     /// Through the API server: clients create the pods on its TLS port, the scheduler binds them, a watch sees them bound
     #[arg(long)]

@@ -22,7 +22,11 @@ use mullion_engine::{
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
-use crate::{cli::Output, failure::Failure, out};
+use crate::{
+    cli::{Output, whole},
+    failure::Failure,
+    out,
+};
 
 /// Flags of `mullion bench plan`.
 #[derive(clap::Args, Clone, Debug)]
@@ -31,13 +35,13 @@ use crate::{cli::Output, failure::Failure, out};
   mullion bench plan --pods 20000 --templates 100 -o json")]
 pub(crate) struct Args {
     /// Pending pods [default: 5000, then 20000]
-    #[arg(long, value_name = "P", allow_negative_numbers = true, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
+    #[arg(long, value_name = "P", allow_negative_numbers = true, value_parser = |text: &str| whole(text, 1, 1_000_000))]
     pods: Option<u32>,
     /// Templates that the pods are of, in equal parts
-    #[arg(long, value_name = "T", default_value_t = 1, allow_negative_numbers = true, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
+    #[arg(long, value_name = "T", default_value_t = 1, allow_negative_numbers = true, value_parser = |text: &str| whole(text, 1, 1_000_000))]
     templates: u32,
     /// Nodes that exist, without room
-    #[arg(long, value_name = "N", default_value_t = 500, allow_negative_numbers = true, value_parser = clap::value_parser!(u32).range(0..=1_000_000))]
+    #[arg(long, value_name = "N", default_value_t = 500, allow_negative_numbers = true, value_parser = |text: &str| whole(text, 0, 1_000_000))]
     nodes: u32,
     /// How to print the results
     #[arg(short, long, value_enum, default_value_t = Output::Text)]

@@ -72,6 +72,11 @@ async fn from_running(record: &Record, to: &Path) -> Result<(), Failure> {
             record.name, record.server
         ))
     };
+    if record.directory.is_none() {
+        return Err(failed(&"it is in memory only").hint(
+            "one that is started with --name NAME or --data-dir DIR can be copied while it runs",
+        ));
+    }
     let Some(path) = &record.kubeconfig else {
         return Err(failed(&"it has no kubeconfig"));
     };

@@ -7,7 +7,7 @@ use mullion_engine::windows::{Build, Builds, Release};
 use serde::Deserialize;
 
 use super::plan::text_of;
-use crate::failure::Failure;
+use crate::failure::{Failure, first_line};
 
 const HINT: &str = "images: [{repository: registry.example.com/shop, os: windows, build: 10.0.20348, megabytes: 2300}]";
 
@@ -63,15 +63,7 @@ pub(super) fn table(file: Option<&Path>) -> Result<ImageTable, Failure> {
 }
 
 fn parse(text: &str) -> Result<ImageTable, String> {
-    let file: File = serde_saphyr::from_str(text).map_err(|error| {
-        error
-            .to_string()
-            .lines()
-            .next()
-            .unwrap_or_default()
-            .trim_start_matches("error: ")
-            .to_owned()
-    })?;
+    let file: File = serde_saphyr::from_str(text).map_err(|error| first_line(&error))?;
     let mut builds = Builds::default();
     for (index, named) in file.builds.into_iter().enumerate() {
         let build = build(&named.build, &format!("builds[{index}].build"))?;

@@ -8,7 +8,7 @@ use mullion_controllers::scheduler::config::Config;
 use serde_json::Value;
 
 use super::plan::text_of;
-use crate::failure::Failure;
+use crate::failure::{Failure, first_line};
 
 const HINT: &str = "a KubeSchedulerConfiguration begins: {apiVersion: kubescheduler.config.k8s.io/v1, kind: KubeSchedulerConfiguration, profiles: [...]}";
 
@@ -22,11 +22,7 @@ pub(super) fn read(file: Option<&Path>) -> Result<Config, Failure> {
 }
 
 fn parse(text: &str) -> Result<Config, String> {
-    let value: Value = serde_saphyr::from_str(text).map_err(|error| {
-        let words = error.to_string();
-        let first = words.lines().next().unwrap_or_default();
-        first.trim_start_matches("error: ").to_owned()
-    })?;
+    let value: Value = serde_saphyr::from_str(text).map_err(|error| first_line(&error))?;
     Config::read(&value).map_err(|error| error.to_string())
 }
 

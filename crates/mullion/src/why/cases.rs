@@ -22,7 +22,7 @@ use mullion_engine::{Cluster, Options};
 use serde_json::json;
 
 use super::{answer, state::Case};
-use crate::failure::Failure;
+use crate::failure::{Failure, file_error};
 
 /// A block ends with the line that brings it to this: what a processor holds near itself.
 const BLOCK_BYTES: usize = 256 << 10;
@@ -37,7 +37,8 @@ type Panic = Box<dyn Any + Send>;
 /// Answers every line of a file, or of stdin for `-`.
 pub(super) fn run(path: &Path, options: Options) -> Result<(), Failure> {
     let refuse = |error: &io::Error| {
-        Failure::input(format!("cases {} cannot be read: {error}", path.display()))
+        let why = file_error(error);
+        Failure::input(format!("cases {} cannot be read: {why}", path.display()))
             .hint(r#"a line a case: {"items": [nodes, pods, ...], "pod": {...}}"#)
     };
     let input: Box<dyn Read> = match path.as_os_str() == "-" {

@@ -7,7 +7,7 @@ use mullion_engine::model::PodSpec;
 use serde_json::{Value, json};
 
 use super::source;
-use crate::failure::Failure;
+use crate::failure::{Failure, first_line};
 
 /// A pod of a manifest.
 pub(super) struct Planned {
@@ -30,7 +30,7 @@ pub(super) async fn pods(
     let text = source::text_of(path)?;
     let shown = path.display();
     let documents: Vec<Value> = serde_saphyr::from_multiple(&text)
-        .map_err(|error| Failure::input(format!("{shown}: {error}")))?;
+        .map_err(|error| Failure::input(format!("{shown}: {}", first_line(&error))))?;
     let objects = documents.into_iter().flat_map(|document| match document {
         Value::Object(mut list) if list.get("items").is_some_and(Value::is_array) => {
             match list.remove("items") {
@@ -54,15 +54,18 @@ pub(super) async fn pods(
             let account = pod["spec"]["serviceAccountName"].as_str();
             source::make_home(client, &home, account.unwrap_or("default")).await?;
         }
-        let path = format!("/api/v1/namespaces/{home}/pods?dryRun=All");
-        let admitted = source::create(client, &path, &pod, false).await?;
+        let named = match text_at(&object, "kind").as_str() {
+            "Pod" => format!("pod {home}/{name}"),
+            kind => format!("a pod of {kind} {home}/{name}"),
+        };
+        // A misspelt field would change the answer.
+        let path = format!("/api/v1/namespaces/{home}/pods?dryRun=All&fieldValidation=Strict");
+        let admitted = source::create(client, &path, &pod, false).await;
+        let admitted = admitted.map_err(|failure| failure.about(format!("{shown}: {named}")))?;
         let spec: PodSpec = serde_json::from_value(admitted)
             .map_err(|error| Failure::run(format!("pod {home}/{name} cannot be read: {error}")))?;
         planned.push(Planned {
-            named: match text_at(&object, "kind").as_str() {
-                "Pod" => format!("pod {home}/{name}"),
-                kind => format!("a pod of {kind} {home}/{name}"),
-            },
+            named,
             // Its key must be nobody else's.
             pod: PodSpec {
                 uid: String::new(),

@@ -21,7 +21,7 @@ use serde_json::{Value, json, value::RawValue};
 
 use super::state::{List, State};
 use crate::{
-    failure::{Failure, file_error},
+    failure::{Failure, file_error, first_line},
     kubeconfig,
 };
 
@@ -83,9 +83,9 @@ pub(super) async fn live(
     context: Option<String>,
     options: Options,
 ) -> Result<Source, Failure> {
-    let client = client(kubeconfig, context).await?;
+    let (client, server) = client(kubeconfig, context).await?;
     let lists: Vec<(&str, Option<List>)> = stream::iter(LISTS)
-        .map(|(kind, path)| list(&client, kind, path))
+        .map(|(kind, path)| list(&client, &server, kind, path))
         .buffered(AT_ONCE)
         .try_collect()
         .await?;
@@ -97,16 +97,29 @@ pub(super) async fn live(
     Ok(Source { state, client })
 }
 
-async fn client(path: Option<PathBuf>, context: Option<String>) -> Result<Client, Failure> {
-    let failed = |error: &dyn std::error::Error| {
-        Failure::input(format!("there is no cluster to ask: {}", root(error)))
-            .hint("start one with `mullion up`, name its kubeconfig with --kubeconfig, or ask a file with --state")
+/// A client of the cluster, and where that is.
+async fn client(
+    path: Option<PathBuf>,
+    context: Option<String>,
+) -> Result<(Client, String), Failure> {
+    let path = path.or_else(kubeconfig::of_running_cluster);
+    let given = std::env::var("KUBECONFIG").ok();
+    let named = match (&path, given.filter(|given| !given.is_empty())) {
+        (Some(path), _) => path.display().to_string(),
+        (None, Some(paths)) => paths,
+        (None, None) => "~/.kube/config".to_owned(),
+    };
+    let failed = |error: &(dyn std::error::Error + 'static)| {
+        Failure::input(format!(
+            "there is no cluster to ask: kubeconfig {named}: {}",
+            root(error)
+        ))
+        .hint("start one with `mullion up`, name its kubeconfig with --kubeconfig, or ask a file with --state")
     };
     let options = KubeConfigOptions {
         context,
         ..KubeConfigOptions::default()
     };
-    let path = path.or_else(kubeconfig::of_running_cluster);
     let config = match path {
         Some(path) => {
             let read = Kubeconfig::read_from(&path).map_err(|error| failed(&error))?;
@@ -115,26 +128,32 @@ async fn client(path: Option<PathBuf>, context: Option<String>) -> Result<Client
         None => kube::Config::from_kubeconfig(&options).await,
     };
     let config = config.map_err(|error| failed(&error))?;
-    Client::try_from(config).map_err(|error| failed(&error))
+    let server = config.cluster_url.to_string();
+    let client = Client::try_from(config).map_err(|error| failed(&error))?;
+    Ok((client, server.trim_end_matches('/').to_owned()))
 }
 
 /// The innermost cause, which says what went wrong; what is around it says who noticed.
-fn root(error: &dyn std::error::Error) -> String {
+fn root(error: &(dyn std::error::Error + 'static)) -> String {
     let mut inner = error;
     while let Some(source) = inner.source() {
         inner = source;
     }
-    inner.to_string()
+    match inner.downcast_ref() {
+        Some(error) => file_error(error),
+        None => inner.to_string(),
+    }
 }
 
 /// A list, or nothing where the server does not know the kind.
 async fn list(
     client: &Client,
+    server: &str,
     kind: &'static str,
     path: &'static str,
 ) -> Result<(&'static str, Option<List>), Failure> {
     let failed = |why: String| {
-        Failure::input(format!("{path} cannot be listed: {why}"))
+        Failure::input(format!("{server}{path} cannot be listed: {why}"))
             .hint("is the cluster running? `mullion up` says where its kubeconfig is")
     };
     let request = Request::get(path)
@@ -162,7 +181,8 @@ pub(super) async fn file(path: &Path, options: Options) -> Result<Source, Failur
     let json = match text.trim_start().starts_with('{') {
         true => text,
         false => {
-            let value: Value = serde_saphyr::from_str(&text).map_err(|error| refuse(&error))?;
+            let value: Value =
+                serde_saphyr::from_str(&text).map_err(|error| refuse(&first_line(&error)))?;
             value.to_string()
         }
     };
