@@ -31,15 +31,20 @@ impl Plugin for LimitRanger {
         resource: &Resource,
         subresource: Option<&str>,
     ) -> bool {
-        let creates = operation == Operation::Create;
-        subresource.is_none()
-            && ((creates && is(resource, "", "pods"))
-                || ((creates || operation == Operation::Update)
-                    && is(resource, "", "persistentvolumeclaims")))
+        let writes = matches!(operation, Operation::Create | Operation::Update);
+        if is(resource, "", "pods") {
+            match subresource {
+                None => operation == Operation::Create,
+                Some(subresource) => operation == Operation::Update && subresource == "resize",
+            }
+        } else {
+            writes && subresource.is_none() && is(resource, "", "persistentvolumeclaims")
+        }
     }
 
     fn mutate(&self, ctx: &Ctx<'_>, request: &mut Request<'_>) -> Result<(), Status> {
-        if request.resource.plural == "pods" {
+        // What a pod that exists leaves out, it shall not be given now.
+        if request.resource.plural == "pods" && request.old.is_none() {
             for range in ctx.lookup.list("", "limitranges", request.namespace) {
                 default_pod(request.object, &range);
             }

@@ -24,7 +24,10 @@ pub(crate) mod webhook;
 
 pub use chain::builtins;
 
-use std::{collections::BTreeMap, sync::Arc};
+use std::{
+    collections::BTreeMap,
+    sync::{Arc, Mutex},
+};
 
 use serde_json::Value;
 
@@ -110,6 +113,21 @@ pub struct Ctx<'a> {
     pub(crate) path_name: &'a str,
     /// Nothing will be stored: allocate nothing for good.
     pub dry_run: bool,
+    /// Sentences for the client's `Warning` headers, each once.
+    pub(crate) warnings: &'a Mutex<Vec<String>>,
+}
+
+impl Ctx<'_> {
+    /// Says something in a `Warning` header; the same thing only once.
+    pub(crate) fn warn(&self, text: String) {
+        let mut warnings = self
+            .warnings
+            .lock()
+            .unwrap_or_else(|poisoned| poisoned.into_inner());
+        if !text.is_empty() && !warnings.contains(&text) {
+            warnings.push(text);
+        }
+    }
 }
 
 /// One write on its way to the store.

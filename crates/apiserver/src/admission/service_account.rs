@@ -73,10 +73,50 @@ fn is_mirror(pod: &Value) -> bool {
 }
 
 fn refuse_mirror(request: &Request<'_>) -> Result<(), Status> {
-    if request.object["spec"].text("serviceAccountName").is_empty() {
+    let spec = &request.object["spec"];
+    let uses_token = |volume: &Value| {
+        let sources = volume["projected"].items("sources");
+        sources
+            .iter()
+            .any(|source| source.has("serviceAccountToken"))
+    };
+    let what = if !spec.text("serviceAccountName").is_empty() {
+        "reference service accounts"
+    } else if references_secrets(spec) {
+        "reference secrets"
+    } else if spec.items("volumes").iter().any(uses_token) {
+        "use ServiceAccountToken volume projections"
+    } else {
         return Ok(());
-    }
-    Err(request.forbidden("a mirror pod may not reference service accounts"))
+    };
+    Err(request.forbidden(&format!("a mirror pod may not {what}")))
+}
+
+/// Whether a pod names a secret: to pull images, in a variable, or in a volume.
+fn references_secrets(spec: &Value) -> bool {
+    let in_variables = |container: &Value| {
+        let (from, variables) = (container.items("envFrom"), container.items("env"));
+        from.iter().any(|source| source.has("secretRef"))
+            || variables
+                .iter()
+                .any(|variable| variable["valueFrom"].has("secretKeyRef"))
+    };
+    // Most sources name their secret in a `secretRef`; the others have a word of their own.
+    let in_volume = |volume: &Value| {
+        let sources = volume["projected"].items("sources");
+        volume.has("secret")
+            || volume["azureFile"].has("secretName")
+            || volume["csi"].has("nodePublishSecretRef")
+            || sources.iter().any(|source| source.has("secret"))
+            || volume
+                .as_object()
+                .is_some_and(|volume| volume.values().any(|source| source.has("secretRef")))
+    };
+    !spec.items("imagePullSecrets").is_empty()
+        || ["initContainers", "containers", "ephemeralContainers"]
+            .into_iter()
+            .any(|list| spec.items(list).iter().any(in_variables))
+        || spec.items("volumes").iter().any(in_volume)
 }
 
 fn account(ctx: &Ctx<'_>, request: &Request<'_>) -> Result<Arc<Value>, Status> {

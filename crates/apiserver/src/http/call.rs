@@ -138,19 +138,13 @@ impl Call {
             namespace: self.namespace.as_deref().unwrap_or_default(),
             path_name: &self.name,
             dry_run,
+            warnings: &self.warnings,
         }
     }
 
     /// Says something in a `Warning` header; the same thing only once.
     pub(crate) fn warn(&self, text: impl Into<String>) {
-        let text = text.into();
-        let mut warnings = self
-            .warnings
-            .lock()
-            .unwrap_or_else(|poisoned| poisoned.into_inner());
-        if !text.is_empty() && !warnings.contains(&text) {
-            warnings.push(text);
-        }
+        self.ctx(false).warn(text.into());
     }
 
     pub(crate) fn warn_all(&self, texts: Vec<String>) {

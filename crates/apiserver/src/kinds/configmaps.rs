@@ -4,7 +4,7 @@ use jiff::Timestamp;
 use serde_json::Value;
 
 use super::{
-    Column, Kind,
+    Check, Column, Kind,
     print::{AGE, NAME, age, column, name},
     tree::Tree,
 };
@@ -47,6 +47,15 @@ impl Kind for ConfigMap {
         if bytes > MAX_DATA_BYTES {
             errors.too_long(&Path::new(""), MAX_DATA_BYTES);
         }
+    }
+
+    fn update_checks(&self, _: &str) -> &'static [Check] {
+        &[
+            Check::MetadataChange,
+            Check::Change,
+            Check::Metadata,
+            Check::Object,
+        ]
     }
 
     fn validate_update(&self, _ctx: &Ctx<'_>, object: &Value, old: &Value, errors: &mut Errors) {

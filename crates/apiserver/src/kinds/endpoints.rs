@@ -6,7 +6,7 @@ use jiff::Timestamp;
 use serde_json::Value;
 
 use super::{
-    Column, Kind,
+    Check, Column, Kind,
     print::{AGE, NAME, age, column, name, or_none},
     tree::{Tree, set_zero},
 };
@@ -64,6 +64,31 @@ impl Kind for Endpoints {
                 );
             }
         }
+    }
+
+    fn update_checks(&self, _: &str) -> &'static [Check] {
+        &[Check::MetadataChange, Check::Metadata, Check::Object]
+    }
+
+    fn warnings(&self, object: &Value, _old: Option<&Value>) -> Vec<String> {
+        // The controller that mirrors slices writes good addresses.
+        if object["metadata"]["labels"]["endpoints.kubernetes.io/managed-by"]
+            == "endpoint-controller"
+        {
+            return Vec::new();
+        }
+        let (path, mut found) = (Path::new("subsets"), Vec::new());
+        for (index, subset) in object.items("subsets").iter().enumerate() {
+            let path = path.index(index);
+            for field in ["addresses", "notReadyAddresses"] {
+                let path = path.child(field);
+                for (index, address) in subset.items(field).iter().enumerate() {
+                    let path = path.index(index);
+                    found.extend(net::ip_warning(&path.child("ip"), address.text("ip")));
+                }
+            }
+        }
+        found
     }
 
     fn columns(&self) -> Option<&[Column]> {

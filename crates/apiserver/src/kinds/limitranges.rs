@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use serde_json::{Map, Value};
 
 use super::{
-    Kind,
+    Check, Kind,
     tree::{Tree, object_at},
 };
 use crate::{
@@ -46,6 +46,17 @@ impl Kind for LimitRange {
                 fill(item, "min", "defaultRequest");
             }
         }
+    }
+
+    /// A range without a name gets one.
+    fn prepare_create(&self, _: &Ctx<'_>, object: &mut Value) {
+        if object["metadata"].text("name").is_empty() {
+            object["metadata"]["name"] = uuid::Uuid::new_v4().to_string().into();
+        }
+    }
+
+    fn update_checks(&self, _: &str) -> &'static [Check] {
+        &[Check::Metadata, Check::Object]
     }
 
     fn validate(&self, _: &Ctx<'_>, object: &Value, errors: &mut Errors) {

@@ -23,6 +23,7 @@ mod events;
 pub(crate) mod ingressclasses;
 pub(crate) mod ingresses;
 mod jobs;
+mod key_pair;
 mod leases;
 mod limitranges;
 pub(crate) mod namespaces;
@@ -278,11 +279,25 @@ pub struct Column {
     pub priority: i32,
 }
 
+/// One thing that is looked at when an object changes. Upstream's kinds look at some things more than once, and every look leaves its causes
+/// in the answer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Check {
+    /// The metadata as such.
+    Metadata,
+    /// The metadata against the stored one's.
+    MetadataChange,
+    /// [`Kind::validate`].
+    Object,
+    /// [`Kind::validate_update`], or `validate_part` for a part.
+    Change,
+}
+
 /// What is special about a kind. Every hook has a default that does nothing, so plain storage needs no code.
 ///
 /// Order of a create: decode, [`Kind::default`], mutating admission, [`Kind::permit`], metadata filled in, [`Kind::prepare_create`],
 /// [`Kind::validate`], validating admission, [`Kind::allocate`], store. An update: decode, default, mutating admission, metadata
-/// carried over, [`Kind::prepare_update`] (or `prepare_status`), [`Kind::validate`], [`Kind::validate_update`] (or `validate_status`), ...
+/// carried over, [`Kind::prepare_update`] (or `prepare_status`), the [`Kind::update_checks`] (or `validate_status`), ...
 pub trait Kind: Send + Sync + 'static {
     /// Fills in the fields that upstream's `SetDefaults_*` would.
     fn default(&self, object: &mut Value) {
@@ -327,6 +342,13 @@ pub trait Kind: Send + Sync + 'static {
         let _ = (ctx, object, errors);
     }
 
+    /// What is looked at when an object changes, in order, after what every kind has in common: the strategy's ValidateUpdate. `subresource`
+    /// is empty on the main endpoint, and the name of a [`SubresourceHandler::Part`] there.
+    fn update_checks(&self, subresource: &str) -> &'static [Check] {
+        let _ = subresource;
+        &[Check::MetadataChange, Check::Object, Check::Change]
+    }
+
     /// Validates a change on the main endpoint: immutable fields and the like.
     fn validate_update(&self, ctx: &Ctx<'_>, object: &Value, old: &Value, errors: &mut Errors) {
         let _ = (ctx, object, old, errors);
@@ -349,7 +371,7 @@ pub trait Kind: Send + Sync + 'static {
         let _ = (ctx, subresource, object, old);
     }
 
-    /// Validates a write to a [`SubresourceHandler::Part`]; after [`Kind::validate`].
+    /// Validates a write to a [`SubresourceHandler::Part`]; see [`Kind::update_checks`].
     fn validate_part(
         &self,
         ctx: &Ctx<'_>,

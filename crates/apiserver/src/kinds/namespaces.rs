@@ -4,7 +4,7 @@ use jiff::Timestamp;
 use serde_json::{Value, json};
 
 use super::{
-    Column, Kind,
+    Check, Column, Kind,
     print::{AGE, NAME, age, column, name},
     tree::{Tree, object_at},
 };
@@ -48,6 +48,29 @@ impl Kind for Namespace {
 
     fn validate(&self, _ctx: &Ctx<'_>, object: &Value, errors: &mut Errors) {
         spec_finalizers(errors, object);
+    }
+
+    fn update_checks(&self, subresource: &str) -> &'static [Check] {
+        if subresource == "finalize" {
+            &[Check::MetadataChange, Check::Change]
+        } else {
+            &[Check::Metadata, Check::Object, Check::MetadataChange]
+        }
+    }
+
+    fn validate_part(
+        &self,
+        _ctx: &Ctx<'_>,
+        _subresource: &str,
+        object: &Value,
+        _old: &Value,
+        errors: &mut Errors,
+    ) {
+        let path = Path::new("spec");
+        let path = path.child("finalizers");
+        for (index, finalizer) in finalizers(object).enumerate() {
+            spec_finalizer(errors, &path.index(index), finalizer);
+        }
     }
 
     fn validate_status(&self, _ctx: &Ctx<'_>, object: &Value, _old: &Value, errors: &mut Errors) {
@@ -136,14 +159,19 @@ fn keep(object: &mut Value, old: &Value, part: &str, field: &str) {
 pub(crate) fn spec_finalizers(errors: &mut Errors, object: &Value) {
     let path = Path::new("spec");
     let path = path.child("finalizers");
-    for finalizer in object["spec"]
-        .items("finalizers")
-        .iter()
-        .filter_map(Value::as_str)
-    {
-        check(errors, &path, finalizer, names::qualified_name(finalizer));
-        metadata::kube_finalizer(errors, &path, finalizer);
+    for finalizer in finalizers(object) {
+        spec_finalizer(errors, &path, finalizer);
     }
+}
+
+fn finalizers(namespace: &Value) -> impl Iterator<Item = &str> {
+    let all = namespace["spec"].items("finalizers").iter();
+    all.filter_map(Value::as_str)
+}
+
+fn spec_finalizer(errors: &mut Errors, path: &Path<'_>, finalizer: &str) {
+    check(errors, path, finalizer, names::qualified_name(finalizer));
+    metadata::kube_finalizer(errors, path, finalizer);
 }
 
 #[cfg(test)]

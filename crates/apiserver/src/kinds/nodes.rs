@@ -6,7 +6,7 @@ use jiff::Timestamp;
 use serde_json::Value;
 
 use super::{
-    Column, Kind,
+    Check, Column, Kind,
     print::{AGE, NAME, age, column, name, or_none, wide},
     tree::{Tree, object_at},
 };
@@ -52,14 +52,35 @@ impl Kind for Node {
 
     fn prepare_create(&self, _ctx: &Ctx<'_>, object: &mut Value) {
         if let Some(root) = object.as_object_mut() {
-            object_at(root, "spec");
+            object_at(root, "spec").remove("configSource");
         }
+        if let Some(status) = object.get_mut("status").and_then(Value::as_object_mut) {
+            status.remove("config");
+        }
+    }
+
+    /// Configuring kubelets through nodes is gone: only those that did may say so.
+    fn prepare_update(&self, _ctx: &Ctx<'_>, object: &mut Value, old: &Value) {
+        drop_unless_kept(object, old, "spec", "configSource");
+    }
+
+    fn prepare_status(&self, _ctx: &Ctx<'_>, object: &mut Value, old: &Value) {
+        drop_unless_kept(object, old, "status", "config");
     }
 
     fn validate(&self, _ctx: &Ctx<'_>, object: &Value, errors: &mut Errors) {
         taints(errors, object);
         declared_resources(errors, object);
         pod_cidrs(errors, object["spec"].items("podCIDRs"));
+    }
+
+    fn update_checks(&self, _: &str) -> &'static [Check] {
+        &[
+            Check::Metadata,
+            Check::Object,
+            Check::MetadataChange,
+            Check::Change,
+        ]
     }
 
     fn validate_update(&self, ctx: &Ctx<'_>, object: &Value, old: &Value, errors: &mut Errors) {
@@ -71,6 +92,19 @@ impl Kind for Node {
         duplicate_addresses(errors, object["status"].items("addresses"));
         once_set(errors, object, old);
         taints(errors, object);
+    }
+
+    fn warnings(&self, object: &Value, _old: Option<&Value>) -> Vec<String> {
+        let (spec, mut found) = (&object["spec"], Vec::new());
+        if spec.has("configSource") {
+            found.push("spec.configSource: the feature is removed".to_owned());
+        }
+        if !spec.text("externalID").is_empty() {
+            found.push(
+                "spec.externalID: this field is deprecated, and is unused by Kubernetes".to_owned(),
+            );
+        }
+        found
     }
 
     fn columns(&self) -> Option<&[Column]> {
@@ -119,6 +153,14 @@ impl Kind for Node {
 
     fn selectable_value(&self, object: &Value, _field: &str) -> String {
         object["spec"].flag("unschedulable").to_string()
+    }
+}
+
+fn drop_unless_kept(object: &mut Value, old: &Value, part: &str, field: &str) {
+    if !old[part].has(field)
+        && let Some(part) = object.get_mut(part).and_then(Value::as_object_mut)
+    {
+        part.remove(field);
     }
 }
 
@@ -215,6 +257,11 @@ fn pod_cidrs(errors: &mut Errors, cidrs: &[Value]) {
             cidrs,
             "may specify no more than one CIDR for each IP family",
         );
+    }
+    for (index, cidr) in texts.iter().enumerate() {
+        if texts[..index].contains(cidr) {
+            errors.duplicate(&path.index(index), *cidr);
+        }
     }
 }
 

@@ -4,14 +4,14 @@ use jiff::Timestamp;
 use serde_json::{Map, Value, json};
 
 use super::{
-    Column, Kind,
+    Check, Column, Kind,
     podspec::internal,
     print::{AGE, NAME, age, column, name, wide},
     tree::{Tree, object_at, set_default, set_zero},
 };
 use crate::{
     admission::Ctx,
-    field::{Errors, Path},
+    field::{ErrorType, Errors, Path},
     quantity::{self, Quantity},
     validation::{self, check, names, one_of, resources, selector},
 };
@@ -24,6 +24,9 @@ const MODES: &[&str] = &[
     "ReadWriteOnce",
     "ReadWriteOncePod",
 ];
+/// How a volume shows itself, in upstream's order.
+pub(crate) const VOLUME_MODES: &[&str] = &["Block", "Filesystem"];
+const ATTRIBUTES_CLASS: &str = "volumeAttributesClassName";
 const IMMUTABLE: &str = "spec is immutable after creation except resources.requests and volumeAttributesClassName for bound claims";
 
 /// core/v1 PersistentVolumeClaim.
@@ -51,15 +54,26 @@ impl Kind for PersistentVolumeClaim {
 
     fn prepare_create(&self, _ctx: &Ctx<'_>, object: &mut Value) {
         object["status"] = json!({});
-        mirror_data_source(object);
+        settle_data_source(object, None);
     }
 
-    fn prepare_update(&self, _ctx: &Ctx<'_>, object: &mut Value, _old: &Value) {
-        mirror_data_source(object);
+    fn prepare_update(&self, _ctx: &Ctx<'_>, object: &mut Value, old: &Value) {
+        settle_data_source(object, Some(old));
     }
 
     fn validate(&self, _ctx: &Ctx<'_>, object: &Value, errors: &mut Errors) {
         spec(errors, &Path::new("spec"), &object["spec"]);
+    }
+
+    fn update_checks(&self, _subresource: &str) -> &'static [Check] {
+        &[
+            Check::Metadata,
+            Check::Object,
+            Check::MetadataChange,
+            Check::Metadata,
+            Check::Object,
+            Check::Change,
+        ]
     }
 
     fn validate_update(&self, _ctx: &Ctx<'_>, object: &Value, old: &Value, errors: &mut Errors) {
@@ -67,15 +81,7 @@ impl Kind for PersistentVolumeClaim {
     }
 
     fn validate_status(&self, _ctx: &Ctx<'_>, object: &Value, _old: &Value, errors: &mut Errors) {
-        let path = Path::new("status");
-        for (resource, amount) in object["status"].entries("capacity") {
-            resources::amount(
-                errors,
-                &path.child("capacity").key(resource),
-                resource,
-                amount.as_str().unwrap_or(""),
-            );
-        }
+        status(errors, object);
     }
 
     /// A new claim is stored without a phase; whoever reads it is told that it is pending.
@@ -90,20 +96,9 @@ impl Kind for PersistentVolumeClaim {
     fn warnings(&self, object: &Value, _old: Option<&Value>) -> Vec<String> {
         let mut warnings = Vec::new();
         if object["metadata"]["annotations"].has(BETA_CLASS) {
-            warnings.push(format!(
-                r#"metadata.annotations[{BETA_CLASS}]: deprecated since v1.8; use "storageClassName" attribute instead"#
-            ));
+            warnings.push(beta_class_warning());
         }
-        for list in ["requests", "limits"] {
-            let Some(text) = object["spec"]["resources"][list]["storage"].as_str() else {
-                continue;
-            };
-            if Quantity::parse(text).is_ok_and(|amount| looks_fractional(&amount)) {
-                warnings.push(format!(
-                    "spec.resources.{list}[storage]: fractional byte value {text:?} is invalid, must be an integer"
-                ));
-            }
-        }
+        warnings.extend(fraction_warnings(&Path::new("spec"), &object["spec"]));
         warnings
     }
 
@@ -159,6 +154,31 @@ fn looks_fractional(amount: &Quantity) -> bool {
     (thousandths as i64) % 1000 != 0
 }
 
+/// What is said about a class in an annotation.
+pub(crate) fn beta_class_warning() -> String {
+    format!(
+        r#"metadata.annotations[{BETA_CLASS}]: deprecated since v1.8; use "storageClassName" attribute instead"#
+    )
+}
+
+/// Warnings about a claim's spec.
+pub(crate) fn fraction_warnings(path: &Path<'_>, spec: &Value) -> Vec<String> {
+    let fraction = |list: &str| {
+        let text = spec["resources"][list]["storage"].as_str()?;
+        let amount = Quantity::parse(text).ok()?;
+        let at = path.child("resources");
+        let at = at.child(list);
+        looks_fractional(&amount).then(|| {
+            let at = at.key("storage");
+            format!("{at}: fractional byte value \"{amount}\" is invalid, must be an integer")
+        })
+    };
+    ["requests", "limits"]
+        .into_iter()
+        .filter_map(fraction)
+        .collect()
+}
+
 fn pending(claim: &mut Map<String, Value>) {
     set_zero(object_at(claim, "status"), "phase", "Pending");
 }
@@ -200,61 +220,88 @@ pub(crate) fn access_modes(modes: &[Value]) -> String {
     present.join(",")
 }
 
-/// Records what is wrong with access modes.
+/// Records what is wrong with access modes that are there.
 pub(crate) fn validate_access_modes(errors: &mut Errors, path: &Path<'_>, modes: &[Value]) {
-    if modes.is_empty() {
-        errors.required(path, "at least 1 access mode is required");
-    }
-    for mode in modes.iter().filter_map(Value::as_str) {
+    const ALONE: &str = "ReadWriteOncePod";
+    let texts = || modes.iter().filter_map(Value::as_str);
+    for mode in texts() {
         one_of(errors, path, mode, MODES);
     }
-    if modes.iter().any(|mode| mode == "ReadWriteOncePod")
-        && modes.iter().any(|mode| mode != "ReadWriteOncePod")
+    if texts().any(|mode| mode == ALONE)
+        && texts().any(|mode| mode != ALONE && MODES.contains(&mode))
     {
         errors.forbidden(path, "may not use ReadWriteOncePod with other access modes");
     }
 }
 
-/// The old and the new field for a data source say the same.
-fn mirror_data_source(object: &mut Value) {
+/// What the two fields for a data source come to. A claim that had no source before may name in the old field only what that field was made
+/// for; a source of another namespace is a feature that is off by default; and the fields say the same where only one of them is set.
+fn settle_data_source(object: &mut Value, old: Option<&Value>) {
+    let before = old.map(|old| &old["spec"]);
+    let had = |field: &str| before.is_some_and(|before| before.has(field));
+    let (had_source, had_reference) = (had("dataSource"), had("dataSourceRef"));
     let Some(spec) = object["spec"].as_object_mut() else {
         return;
     };
-    let present = |value: Option<&Value>| value.filter(|value| !value.is_null()).cloned();
-    let (source, reference) = (
-        present(spec.get("dataSource")),
-        present(spec.get("dataSourceRef")),
-    );
+    let present = |spec: &Map<String, Value>, field: &str| {
+        spec.get(field).filter(|value| !value.is_null()).cloned()
+    };
+    let mut reference = present(spec, "dataSourceRef");
+    if !had_reference
+        && reference
+            .as_ref()
+            .is_some_and(|reference| !reference.text("namespace").is_empty())
+    {
+        reference = None;
+        spec.remove("dataSourceRef");
+    }
+    let mut source = present(spec, "dataSource");
+    if !had_source
+        && !had_reference
+        && reference.is_none()
+        && source
+            .as_ref()
+            .is_some_and(|source| !is_claim_or_snapshot(source))
+    {
+        source = None;
+        spec.remove("dataSource");
+    }
     match (source, reference) {
         (Some(source), None) => {
             spec.insert("dataSourceRef".to_owned(), source);
         }
-        (None, Some(reference)) if reference.text("namespace").is_empty() => {
-            let group = reference.text("apiGroup");
-            let known = (group.is_empty() && reference["kind"] == "PersistentVolumeClaim")
-                || (group == "snapshot.storage.k8s.io" && reference["kind"] == "VolumeSnapshot");
-            if known {
-                spec.insert("dataSource".to_owned(), reference);
+        (None, Some(mut reference)) if reference.text("namespace").is_empty() => {
+            if let Some(reference) = reference.as_object_mut() {
+                reference.remove("namespace");
             }
+            spec.insert("dataSource".to_owned(), reference);
         }
         _ => {}
     }
 }
 
+fn is_claim_or_snapshot(source: &Value) -> bool {
+    matches!(
+        (source.text("apiGroup"), source.text("kind")),
+        ("", "PersistentVolumeClaim") | ("snapshot.storage.k8s.io", "VolumeSnapshot")
+    )
+}
+
 /// Records what is wrong with the spec of a claim (also that of an ephemeral volume's template).
 pub(crate) fn spec(errors: &mut Errors, path: &Path<'_>, spec: &Value) {
-    validate_access_modes(
-        errors,
-        &path.child("accessModes"),
-        spec.items("accessModes"),
-    );
+    let modes = spec.items("accessModes");
+    if modes.is_empty() {
+        let detail = "at least 1 access mode is required";
+        errors.required(&path.child("accessModes"), detail);
+    }
     selector::label_selector(errors, &path.child("selector"), &spec["selector"]);
+    validate_access_modes(errors, &path.child("accessModes"), modes);
     let storage = path.child("resources");
     match spec["resources"]["requests"]["storage"].as_str() {
         None => errors.required(&storage.key("storage"), ""),
         Some(text) => resources::positive(errors, &storage.key("storage"), text),
     }
-    for field in ["storageClassName", "volumeAttributesClassName"] {
+    let class_name = |errors: &mut Errors, field: &str| {
         let class = spec.text(field);
         if !class.is_empty() {
             check(
@@ -264,20 +311,36 @@ pub(crate) fn spec(errors: &mut Errors, path: &Path<'_>, spec: &Value) {
                 names::dns_subdomain(class),
             );
         }
-    }
+    };
+    class_name(errors, "storageClassName");
     if let Some(mode) = spec["volumeMode"].as_str() {
-        one_of(
-            errors,
-            &path.child("volumeMode"),
-            mode,
-            &["Block", "Filesystem"],
-        );
+        one_of(errors, &path.child("volumeMode"), mode, VOLUME_MODES);
     }
     for field in ["dataSource", "dataSourceRef"] {
         if let Some(source) = spec.field(field) {
             data_source(errors, &path.child(field), source);
         }
     }
+    data_sources(errors, path, spec);
+    class_name(errors, "volumeAttributesClassName");
+}
+
+/// Two sources must be one.
+fn data_sources(errors: &mut Errors, path: &Path<'_>, spec: &Value) {
+    let (Some(source), Some(reference)) = (spec.field("dataSource"), spec.field("dataSourceRef"))
+    else {
+        return;
+    };
+    let same = |field: &str| source.field(field) == reference.field(field);
+    let detail = if !reference.text("namespace").is_empty() {
+        "may not be specified when dataSourceRef.namespace is specified"
+    } else if !["apiGroup", "kind", "name"].into_iter().all(same) {
+        "must match dataSourceRef"
+    } else {
+        return;
+    };
+    // The value upstream gives is a path, which prints as nothing.
+    errors.with_text(ErrorType::Invalid, path, "{}".to_owned(), detail);
 }
 
 fn data_source(errors: &mut Errors, path: &Path<'_>, source: &Value) {
@@ -302,44 +365,46 @@ fn data_source(errors: &mut Errors, path: &Path<'_>, source: &Value) {
             names::dns_subdomain(group),
         );
     }
+    let namespace = source.text("namespace");
+    if !namespace.is_empty() {
+        check(
+            errors,
+            &path.child("namespace"),
+            namespace,
+            names::dns_label(namespace),
+        );
+    }
 }
 
 fn update(errors: &mut Errors, claim: &Value, old: &Value) {
     let path = Path::new("spec");
     let mut compared = claim["spec"].clone();
-    let before = &old["spec"];
+    let (before, mut expected) = (&old["spec"], old["spec"].clone());
     if before.text("volumeName").is_empty() {
-        compared["volumeName"] = Value::Null;
+        expected["volumeName"] = compared["volumeName"].clone();
     }
+    class_change(errors, claim, old, &mut compared);
     if claim["status"]["phase"] == "Bound" {
         if compared["resources"].has("requests") {
             compared["resources"]["requests"]["storage"] =
                 before["resources"]["requests"]["storage"].clone();
         }
-        if compared.has("volumeAttributesClassName") {
-            compared["volumeAttributesClassName"] = before["volumeAttributesClassName"].clone();
+        if compared.has(ATTRIBUTES_CLASS) {
+            compared[ATTRIBUTES_CLASS] = before[ATTRIBUTES_CLASS].clone();
         }
     }
-    // A claim without a class may get one later.
-    if !before.has("storageClassName") && class(old).is_empty() {
-        compared["storageClassName"] = Value::Null;
-    }
     drop_nulls(&mut compared);
-    let mut expected = before.clone();
     drop_nulls(&mut expected);
     if compared != expected {
         let difference = internal::difference("PersistentVolumeClaimSpec", &expected, &compared);
         errors.forbidden(&path, format!("{IMMUTABLE}\n{difference}"));
     }
-    let amount = |claim: &Value, part: &str, list: &str| {
-        let text = claim[part]["resources"][list].text("storage");
-        Quantity::parse(if text.is_empty() { "0" } else { text })
-            .unwrap_or_else(|_| Quantity::from_integer(0))
+    let amount = |list: &Value| {
+        Quantity::parse(list.text("storage")).unwrap_or_else(|_| Quantity::from_integer(0))
     };
-    let actual = old["status"]["capacity"].text("storage");
-    let actual = Quantity::parse(actual).unwrap_or_else(|_| Quantity::from_integer(0));
-    let wanted = amount(claim, "spec", "requests");
-    if wanted < amount(old, "spec", "requests") && wanted <= actual {
+    let actual = amount(&old["status"]["capacity"]);
+    let wanted = amount(&claim["spec"]["resources"]["requests"]);
+    if wanted < amount(&before["resources"]["requests"]) && wanted <= actual {
         let path = path.child("resources");
         let path = path.child("requests");
         errors.forbidden(
@@ -347,12 +412,89 @@ fn update(errors: &mut Errors, claim: &Value, old: &Value) {
             "field can not be less than status.capacity",
         );
     }
+    // The path is upstream's.
     validation::immutable(
         errors,
-        &path.child("volumeMode"),
+        &Path::new("volumeMode"),
         &claim["spec"]["volumeMode"],
         &before["volumeMode"],
     );
+    if before.has(ATTRIBUTES_CLASS) {
+        let why = match claim["spec"][ATTRIBUTES_CLASS].as_str() {
+            None => "update from non-nil value to nil is forbidden",
+            Some("") if !before.text(ATTRIBUTES_CLASS).is_empty() => {
+                "update from non-nil value to an empty string is forbidden"
+            }
+            Some(_) => return,
+        };
+        errors.forbidden(&path.child(ATTRIBUTES_CLASS), why);
+    }
+}
+
+/// The class of a claim may come where there was none: from the annotation of old, or from nothing.
+fn class_change(errors: &mut Errors, claim: &Value, old: &Value, compared: &mut Value) {
+    let annotation = |claim: &'_ Value| {
+        let annotations = &claim["metadata"]["annotations"];
+        annotations[BETA_CLASS].as_str().map(str::to_owned)
+    };
+    let (now, before) = (annotation(claim), annotation(old));
+    let class = claim["spec"]["storageClassName"].as_str();
+    let comes = class.is_some() && !old["spec"].has("storageClassName");
+    let as_annotated = class == before.as_deref();
+    if comes && before.is_some() && as_annotated && (now.is_none() || now == before) {
+        compared["storageClassName"] = Value::Null;
+        return;
+    }
+    let (now, before) = (now.unwrap_or_default(), before.unwrap_or_default());
+    if now != before {
+        let path = Path::new("metadata");
+        let path = path.child("annotations");
+        errors.invalid(&path.child(BETA_CLASS), now, validation::IMMUTABLE);
+    }
+    if comes && (before.is_empty() || as_annotated) {
+        compared["storageClassName"] = Value::Null;
+    }
+}
+
+/// The resources of a claim's status: storage and what has a domain.
+fn claim_resource(errors: &mut Errors, path: &Path<'_>, name: &str) -> bool {
+    let sentences = names::qualified_name(name);
+    let good = sentences.is_empty();
+    check(errors, path, name, sentences);
+    if good && resources::is_native(name) && name != "storage" {
+        errors.not_supported(path, name, &["storage"]);
+        return false;
+    }
+    good
+}
+
+fn status(errors: &mut Errors, claim: &Value) {
+    const STEPS: &[&str] = &[
+        "ControllerResizeInProgress",
+        "ControllerResizeInfeasible",
+        "NodeResizeInProgress",
+        "NodeResizeInfeasible",
+        "NodeResizePending",
+    ];
+    let (path, status) = (Path::new("status"), &claim["status"]);
+    for (resource, amount) in status.entries("capacity") {
+        let path = path.child("capacity");
+        resources::basic(errors, &path.key(resource), amount.as_str().unwrap_or(""));
+    }
+    for (resource, step) in status.entries("allocatedResourceStatuses") {
+        // Name and value are upstream's.
+        let path = path.child("allocatedResourceStatus");
+        claim_resource(errors, &path, resource);
+        if !STEPS.contains(&step.as_str().unwrap_or("")) {
+            errors.not_supported(&path, resource, STEPS);
+        }
+    }
+    for (resource, amount) in status.entries("allocatedResources") {
+        let path = path.child("allocatedResources");
+        if claim_resource(errors, &path, resource) {
+            resources::basic(errors, &path.key(resource), amount.as_str().unwrap_or(""));
+        }
+    }
 }
 
 fn drop_nulls(spec: &mut Value) {

@@ -5,7 +5,9 @@
 use jiff::Timestamp;
 use serde_json::{Value, json};
 
-use super::{Column, Kind, podspec, podspec::defaults::is_restartable_init, print, tree::Tree};
+use super::{
+    Check, Column, Kind, podspec, podspec::defaults::is_restartable_init, print, tree::Tree,
+};
 use crate::{
     admission::Ctx,
     field::Errors,
@@ -68,7 +70,8 @@ impl Kind for Pods {
     }
 
     fn prepare_create(&self, ctx: &Ctx<'_>, object: &mut Value) {
-        podspec::prepare::creation(object, ctx.now);
+        let warnings = podspec::prepare::creation(object, ctx.now);
+        warnings.into_iter().for_each(|warning| ctx.warn(warning));
     }
 
     fn prepare_update(&self, _: &Ctx<'_>, object: &mut Value, _: &Value) {
@@ -88,6 +91,15 @@ impl Kind for Pods {
 
     fn validate_creation(&self, _: &Ctx<'_>, object: &Value, errors: &mut Errors) {
         podspec::validate_pod_creation(object, errors);
+    }
+
+    fn update_checks(&self, _: &str) -> &'static [Check] {
+        &[
+            Check::MetadataChange,
+            Check::Metadata,
+            Check::Object,
+            Check::Change,
+        ]
     }
 
     fn validate_update(&self, _: &Ctx<'_>, object: &Value, old: &Value, errors: &mut Errors) {

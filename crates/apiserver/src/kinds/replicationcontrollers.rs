@@ -4,7 +4,7 @@ use jiff::Timestamp;
 use serde_json::Value;
 
 use super::{
-    Column, Kind, podspec, print,
+    Check, Column, Kind, podspec, print,
     tree::{Tree, object_at, set_default},
     workloads::{self, Owner},
 };
@@ -81,6 +81,15 @@ impl Kind for ReplicationController {
             workloads::selected(template, &Selector::from_labels(selector), &at, errors);
         }
         workloads::template_of(template, &OWNER, &at, errors);
+    }
+
+    fn update_checks(&self, _: &str) -> &'static [Check] {
+        &[
+            Check::Metadata,
+            Check::Object,
+            Check::MetadataChange,
+            Check::Object,
+        ]
     }
 
     fn validate_status(&self, _: &Ctx<'_>, object: &Value, _: &Value, errors: &mut Errors) {

@@ -5,14 +5,16 @@ use jiff::Timestamp;
 use serde_json::Value;
 
 use super::{
-    Column, Kind,
+    Check, Column, Kind,
     configmaps::{self, MAX_DATA_BYTES, decoded_length},
+    key_pair,
     print::{AGE, NAME, age, column, name},
     tree::{Tree, object_at, set_zero},
 };
 use crate::{
     admission::Ctx,
     field::{Errors, Path},
+    schema::decode::json_error,
     validation::{self, check, names},
 };
 
@@ -51,20 +53,32 @@ impl Kind for Secret {
         required_keys(errors, object);
     }
 
+    fn update_checks(&self, _: &str) -> &'static [Check] {
+        &[
+            Check::MetadataChange,
+            Check::Change,
+            Check::Metadata,
+            Check::Object,
+        ]
+    }
+
     fn validate_update(&self, _ctx: &Ctx<'_>, object: &Value, old: &Value, errors: &mut Errors) {
         validation::immutable(errors, &Path::new("type"), &object["type"], &old["type"]);
         configmaps::immutable(errors, object, old, &["data"]);
     }
 
     fn warnings(&self, object: &Value, _old: Option<&Value>) -> Vec<String> {
-        let certificate = object["data"]["tls.crt"]
-            .as_str()
-            .and_then(|text| STANDARD.decode(text).ok());
-        match certificate {
-            Some(bytes) if object["type"] == "kubernetes.io/tls" && !has_pem_block(&bytes) => {
-                vec!["tls: failed to find any PEM data in certificate input".to_owned()]
-            }
-            _ => Vec::new(),
+        let bytes = |key: &str| {
+            let text = object["data"].text(key);
+            STANDARD.decode(text).unwrap_or_default()
+        };
+        if object["type"] == "kubernetes.io/tls" {
+            let (certificate, key) = (bytes("tls.crt"), bytes("tls.key"));
+            key_pair::complaint(&certificate, &key)
+                .into_iter()
+                .collect()
+        } else {
+            Vec::new()
         }
     }
 
@@ -89,10 +103,6 @@ impl Kind for Secret {
     fn selectable_value(&self, object: &Value, _field: &str) -> String {
         object.text("type").to_owned()
     }
-}
-
-fn has_pem_block(bytes: &[u8]) -> bool {
-    bytes.windows(11).any(|window| window == b"-----BEGIN ")
 }
 
 fn required_keys(errors: &mut Errors, secret: &Value) {
@@ -124,7 +134,9 @@ fn required_keys(errors: &mut Errors, secret: &Value) {
                 need("password");
             }
         }
-        "kubernetes.io/ssh-auth" => need("ssh-privatekey"),
+        "kubernetes.io/ssh-auth" if secret["data"].text("ssh-privatekey").is_empty() => {
+            errors.required(&data.key("ssh-privatekey"), "");
+        }
         "kubernetes.io/tls" => {
             need("tls.crt");
             need("tls.key");
@@ -140,22 +152,23 @@ fn docker_json(errors: &mut Errors, secret: &Value, key: &str) {
         None => errors.required(&path, ""),
         Some(text) => {
             let bytes = STANDARD.decode(text).unwrap_or_default();
-            match serde_json::from_slice::<Value>(&bytes) {
-                Ok(Value::Object(_) | Value::Null) => {}
-                Ok(_) => errors.invalid(
-                    &path,
-                    REDACTED,
-                    "json: cannot unmarshal value into Go value of type map[string]interface {}",
-                ),
-                Err(error) if error.is_eof() => {
-                    errors.invalid(&path, REDACTED, "unexpected end of JSON input")
+            let kind = match serde_json::from_slice(&bytes) {
+                Ok(Value::Object(_) | Value::Null) => return,
+                Ok(Value::Array(_)) => "array",
+                Ok(Value::String(_)) => "string",
+                Ok(Value::Number(_)) => "number",
+                Ok(Value::Bool(_)) => "bool",
+                Err(error) => {
+                    let why = json_error(&bytes, &error).to_string();
+                    return errors.invalid(&path, REDACTED, why);
                 }
-                Err(_) => errors.invalid(
-                    &path,
-                    REDACTED,
-                    "invalid character looking for beginning of value",
-                ),
-            }
+            };
+            let go = "into Go value of type map[string]interface {}";
+            errors.invalid(
+                &path,
+                REDACTED,
+                format!("json: cannot unmarshal {kind} {go}"),
+            );
         }
     }
 }
@@ -173,6 +186,55 @@ mod tests {
         assert_eq!(
             secret,
             json!({"data": {"a": "aGVsbG8=", "b": ""}, "type": "Opaque"})
+        );
+    }
+
+    #[test]
+    fn each_type_must_hold_its_keys() {
+        let causes = |kind: &str, data: Value| {
+            let mut errors = Errors::default();
+            required_keys(&mut errors, &json!({"type": kind, "data": data}));
+            let texts = errors.0.iter();
+            texts
+                .map(|error| format!("{}: {}", error.field, error.body()))
+                .collect::<Vec<_>>()
+        };
+        let redacted = |why: &str| {
+            vec![format!(
+                "data[.dockercfg]: Invalid value: \"{REDACTED}\": {why}"
+            )]
+        };
+        let docker = |text: &str| {
+            causes(
+                "kubernetes.io/dockercfg",
+                json!({".dockercfg": STANDARD.encode(text)}),
+            )
+        };
+        assert_eq!(docker("{\"a\": 1}"), [""; 0]);
+        assert_eq!(docker(""), redacted("unexpected end of JSON input"));
+        assert_eq!(
+            docker("x"),
+            redacted("invalid character 'x' looking for beginning of value")
+        );
+        assert_eq!(
+            docker("[]"),
+            redacted("json: cannot unmarshal array into Go value of type map[string]interface {}")
+        );
+        let key = ["data[ssh-privatekey]: Required value"];
+        assert_eq!(
+            causes("kubernetes.io/ssh-auth", json!({"ssh-privatekey": ""})),
+            key
+        );
+        assert_eq!(
+            causes("kubernetes.io/basic-auth", json!({})),
+            [
+                "data[username]: Required value",
+                "data[password]: Required value"
+            ]
+        );
+        assert_eq!(
+            causes("kubernetes.io/service-account-token", json!({})),
+            ["metadata.annotations[kubernetes.io/service-account.name]: Required value"]
         );
     }
 }

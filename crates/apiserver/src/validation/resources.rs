@@ -132,6 +132,15 @@ pub fn nonnegative(errors: &mut Errors, path: &Path<'_>, text: &str) {
     }
 }
 
+/// Records an error when the amount of a volume's resource is negative.
+pub fn basic(errors: &mut Errors, path: &Path<'_>, text: &str) {
+    if let Ok(quantity) = Quantity::parse(text)
+        && quantity.value() < 0
+    {
+        errors.invalid(path, quantity.value(), "must be a valid resource quantity");
+    }
+}
+
 /// Records an error unless the quantity is above zero.
 pub fn positive(errors: &mut Errors, path: &Path<'_>, text: &str) {
     if Quantity::parse(text).is_ok_and(|quantity| quantity.nano() <= 0) {

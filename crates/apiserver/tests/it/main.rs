@@ -4,6 +4,7 @@ mod api;
 mod bounds;
 mod client;
 mod continuity;
+mod core;
 mod custom_resources;
 mod durable;
 mod forms;

@@ -16,7 +16,7 @@ use crate::{
         metadata,
         reply::Outcome,
     },
-    kinds::{NameRule, StatusMetadata},
+    kinds::{Check, NameRule, StatusMetadata},
     schema::{self, ownership},
     status::Status,
     store::{Change, EventType, Lends, Lent, Object},
@@ -196,25 +196,45 @@ async fn update_once(
         NameRule::PathSegment,
     );
     check_metadata::object_meta_update(&mut errors, &path, sent, kept);
-    check_metadata::object_meta_update(&mut errors, &path, sent, kept);
-    if !call.row.custom {
-        check_metadata::kube_finalizers(&mut errors, &path, sent);
-    }
-    match part {
-        Part::Status(_) => behaviour.validate_status(&ctx, &object, &old, &mut errors),
-        Part::Piece => {
-            behaviour.validate(&ctx, &object, &mut errors);
-            behaviour.validate_part(&ctx, subresource, &object, &old, &mut errors);
+    let checks: &[Check] = match part {
+        Part::Status(_) => &[Check::MetadataChange, Check::Change],
+        Part::Piece | Part::Main => behaviour.update_checks(subresource),
+    };
+    let errors_of_finalizers = |errors: &mut Errors| {
+        if !call.row.custom {
+            check_metadata::kube_finalizers(errors, &path, sent);
         }
-        Part::Main => {
-            behaviour.validate(&ctx, &object, &mut errors);
-            behaviour.validate_update(&ctx, &object, &old, &mut errors);
+    };
+    for check in checks {
+        match (check, part) {
+            (Check::Metadata, _) => {
+                let (namespaced, rule) = (resource.namespaced, resource.rules.name);
+                check_metadata::object_meta(&mut errors, &path, sent, namespaced, rule);
+                errors_of_finalizers(&mut errors);
+            }
+            (Check::MetadataChange, _) => {
+                check_metadata::object_meta_update(&mut errors, &path, sent, kept);
+                errors_of_finalizers(&mut errors);
+            }
+            (Check::Object, _) => behaviour.validate(&ctx, &object, &mut errors),
+            (Check::Change, Part::Main) => {
+                behaviour.validate_update(&ctx, &object, &old, &mut errors);
+            }
+            (Check::Change, Part::Piece) => {
+                behaviour.validate_part(&ctx, subresource, &object, &old, &mut errors);
+            }
+            (Check::Change, Part::Status(_)) => {
+                behaviour.validate_status(&ctx, &object, &old, &mut errors);
+            }
         }
     }
     if !errors.is_empty() {
         return Err(call.invalid(name, &errors));
     }
-    call.warn_all(behaviour.warnings(&object, Some(&old)));
+    // Upstream's strategies for the status of built-in kinds warn of nothing.
+    if call.row.custom || !matches!(part, Part::Status(_)) {
+        call.warn_all(behaviour.warnings(&object, Some(&old)));
+    }
     admission.judge(name, &mut object, Some(&old)).await?;
     ownership::settle_times(&mut object, &old);
     if object == old && is_stored(call, &object, stored) {

@@ -81,13 +81,13 @@ async fn create_named(
     let resource = call.resource();
     let behaviour = &resource.behaviour;
     let ctx = call.ctx(options.dry_run);
-    let name = metadata::text(&object, "name").to_owned();
     let allocation = behaviour.allocate(&ctx, &mut object, None)?;
     if call.row.has_status_subresource() && resource.rules.status_on_create == StatusOnCreate::Clear
     {
         remove(&mut object, "status");
     }
     behaviour.prepare_create(&ctx, &mut object);
+    let name = metadata::text(&object, "name").to_owned();
     schema::normalise(&resource.schema, &mut object);
     let mut errors = Errors::default();
     let path = Path::new("metadata");

@@ -176,8 +176,8 @@ fn common(container: &Value, scope: &Scope<'_>, path: &Path<'_>, errors: &mut Er
     ports(container.items("ports"), &path.child("ports"), errors);
     env::validate(container.items("env"), volumes, &path.child("env"), errors);
     env::validate_from(container.items("envFrom"), &path.child("envFrom"), errors);
-    mounts::validate_mounts(container, volumes, &path.child("volumeMounts"), errors);
-    mounts::validate_devices(container, volumes, &path.child("volumeDevices"), errors);
+    mounts::validate_mounts(container, scope, &path.child("volumeMounts"), errors);
+    mounts::validate_devices(container, scope, &path.child("volumeDevices"), errors);
     pull_policy(container, "imagePullPolicy", path, errors);
     if let Some(requirements) = container.field("resources") {
         resources::validate(

@@ -5,34 +5,44 @@ use serde_json::Value;
 use super::volumes::required;
 use crate::{
     field::{Errors, Path},
-    kinds::tree::Tree,
-    validation::{check, metadata, names, selector},
+    kinds::{persistentvolumeclaims, tree::Tree},
+    validation::{check, metadata, names},
 };
+
+/// What is said about a name of a pod's iSCSI volume that is of no known kind.
+const STARTS: &str = "must be valid format starting with iqn, eui, or naa";
 
 pub(super) fn iscsi(source: &Value, path: &Path<'_>, errors: &mut Errors) {
     required(source, &["targetPortal", "iqn"], path, errors);
     if !source.text("iqn").is_empty() {
-        initiator(source.text("iqn"), &path.child("iqn"), errors);
+        iqn(source.text("iqn"), STARTS, &path.child("iqn"), errors);
     }
-    let lun = source.integer("lun").unwrap_or(0);
-    if !(0..=255).contains(&lun) {
-        errors.invalid(&path.child("lun"), lun, names::outside(0, 255));
-    }
+    let number = source.integer("lun").unwrap_or(0);
+    lun(number, &path.child("lun"), errors);
     if (source.flag("chapAuthDiscovery") || source.flag("chapAuthSession"))
         && !source.has("secretRef")
     {
         errors.required(&path.child("secretRef"), "");
     }
     if source.has("initiatorName") {
-        initiator(
+        iqn(
             source.text("initiatorName"),
+            STARTS,
             &path.child("initiatorname"),
             errors,
         );
     }
 }
 
-fn initiator(name: &str, path: &Path<'_>, errors: &mut Errors) {
+/// The number of a logical unit.
+pub(super) fn lun(lun: i64, path: &Path<'_>, errors: &mut Errors) {
+    if !(0..=255).contains(&lun) {
+        errors.invalid(path, lun, names::outside(0, 255));
+    }
+}
+
+/// The name of an iSCSI target or initiator; `starts` is what is said about one of no known kind.
+pub(super) fn iqn(name: &str, starts: &str, path: &Path<'_>, errors: &mut Errors) {
     let of_length = |length: usize| {
         name.len() == length + 4 && name[4..].bytes().all(|byte| byte.is_ascii_alphanumeric())
     };
@@ -41,11 +51,7 @@ fn initiator(name: &str, path: &Path<'_>, errors: &mut Errors) {
         Some("eui") => of_length(16),
         Some("naa") => of_length(32),
         _ => {
-            return errors.invalid(
-                path,
-                name,
-                "must be valid format starting with iqn, eui, or naa",
-            );
+            return errors.invalid(path, name, starts);
         }
     };
     if !good {
@@ -138,10 +144,7 @@ pub(super) fn fibre_channel(source: &Value, path: &Path<'_>, errors: &mut Errors
             &path.child("lun"),
             "lun is required if targetWWNs is specified",
         ),
-        Some(lun) if !(0..=255).contains(&lun) => {
-            errors.invalid(&path.child("lun"), lun, names::outside(0, 255))
-        }
-        Some(_) => {}
+        Some(number) => lun(number, &path.child("lun"), errors),
     }
 }
 
@@ -211,27 +214,20 @@ pub(super) fn secret_reference(source: &Value, path: &Path<'_>, errors: &mut Err
     }
 }
 
-pub(super) fn csi(source: &Value, path: &Path<'_>, errors: &mut Errors) {
-    let driver = source.text("driver");
-    required(source, &["driver"], path, errors);
+/// The name of a CSI driver.
+pub(super) fn driver_name(driver: &str, path: &Path<'_>, errors: &mut Errors) {
+    if driver.is_empty() {
+        errors.required(path, "");
+    }
     if driver.len() > 63 {
-        errors.too_long(&path.child("driver"), 63);
+        errors.too_long(path, 63);
     }
-    if !driver.bytes().any(|byte| byte.is_ascii_uppercase()) {
-        check(
-            errors,
-            &path.child("driver"),
-            driver,
-            names::dns_subdomain(driver),
-        );
-    } else {
-        check(
-            errors,
-            &path.child("driver"),
-            driver,
-            names::dns_subdomain(&driver.to_lowercase()),
-        );
-    }
+    let sentences = names::dns_subdomain(&driver.to_lowercase());
+    check(errors, path, driver, sentences);
+}
+
+pub(super) fn csi(source: &Value, path: &Path<'_>, errors: &mut Errors) {
+    driver_name(source.text("driver"), &path.child("driver"), errors);
     let Some(secret) = source.field("nodePublishSecretRef") else {
         return;
     };
@@ -248,14 +244,24 @@ pub(super) fn csi(source: &Value, path: &Path<'_>, errors: &mut Errors) {
     }
 }
 
+/// The metadata that a claim's template must leave alone, in the order and with the spelling of upstream's struct.
+const NOT_IN_TEMPLATES: [(&str, &str); 13] = [
+    ("name", "name"),
+    ("generateName", "generateName"),
+    ("namespace", "namespace"),
+    ("selfLink", "selfLink"),
+    ("uid", "uID"),
+    ("resourceVersion", "resourceVersion"),
+    ("generation", "generation"),
+    ("creationTimestamp", "creationTimestamp"),
+    ("deletionTimestamp", "deletionTimestamp"),
+    ("deletionGracePeriodSeconds", "deletionGracePeriodSeconds"),
+    ("ownerReferences", "ownerReferences"),
+    ("finalizers", "finalizers"),
+    ("managedFields", "managedFields"),
+];
+
 pub(super) fn ephemeral(source: &Value, path: &Path<'_>, errors: &mut Errors) {
-    const ALLOWED: [&str; 2] = ["annotations", "labels"];
-    const MODES: [&str; 4] = [
-        "ReadOnlyMany",
-        "ReadWriteMany",
-        "ReadWriteOnce",
-        "ReadWriteOncePod",
-    ];
     let at = path.child("volumeClaimTemplate");
     let Some(claim) = source.field("volumeClaimTemplate") else {
         return errors.required(&at, "");
@@ -264,73 +270,19 @@ pub(super) fn ephemeral(source: &Value, path: &Path<'_>, errors: &mut Errors) {
     if let Some(meta) = claim.field("metadata") {
         metadata::annotations(errors, &meta_path.child("annotations"), meta);
         metadata::labels(errors, &meta_path.child("labels"), meta.get("labels"));
-        for (field, _) in meta
-            .as_object()
-            .into_iter()
-            .flatten()
-            .filter(|(field, _)| !ALLOWED.contains(&field.as_str()))
-        {
-            errors.forbidden(&meta_path.child(field), "cannot be set");
+        for (field, printed) in NOT_IN_TEMPLATES {
+            let set = match meta.field(field) {
+                None => false,
+                Some(Value::String(text)) => !text.is_empty(),
+                Some(Value::Number(number)) => {
+                    number.as_i64() != Some(0) || field.starts_with("deletion")
+                }
+                Some(_) => true,
+            };
+            if set {
+                errors.forbidden(&meta_path.child(printed), "cannot be set");
+            }
         }
     }
-    let spec_path = at.child("spec");
-    let Some(spec) = claim.field("spec") else {
-        return errors.required(
-            &spec_path.child("accessModes"),
-            "at least 1 access mode is required",
-        );
-    };
-    let modes = spec.items("accessModes");
-    if modes.is_empty() {
-        errors.required(
-            &spec_path.child("accessModes"),
-            "at least 1 access mode is required",
-        );
-    }
-    selector::label_selector(
-        errors,
-        &spec_path.child("selector"),
-        spec.get("selector").unwrap_or(&Value::Null),
-    );
-    for mode in modes
-        .iter()
-        .filter_map(Value::as_str)
-        .filter(|mode| !MODES.contains(mode))
-    {
-        errors.not_supported(&spec_path.child("accessModes"), mode, &MODES);
-    }
-    let storage = spec
-        .get("resources")
-        .and_then(|resources| resources.get("requests"))
-        .and_then(|requests| requests.field("storage"));
-    let storage_path = spec_path.child("resources");
-    match storage {
-        None => errors.required(&storage_path.key("storage"), ""),
-        Some(storage) if super::totals::quantity(storage).nano() <= 0 => {
-            let text = super::totals::quantity(storage).to_string();
-            errors.invalid(
-                &storage_path.key("storage"),
-                text,
-                "must be greater than zero",
-            );
-        }
-        Some(_) => {}
-    }
-    let class = spec.text("storageClassName");
-    if !class.is_empty() {
-        check(
-            errors,
-            &spec_path.child("storageClassName"),
-            class,
-            names::dns_subdomain(class),
-        );
-    }
-    let mode = spec.text("volumeMode");
-    if spec.has("volumeMode") && mode != "Block" && mode != "Filesystem" {
-        errors.not_supported(
-            &spec_path.child("volumeMode"),
-            mode,
-            &["Block", "Filesystem"],
-        );
-    }
+    persistentvolumeclaims::spec(errors, &at.child("spec"), &claim["spec"]);
 }

@@ -16,6 +16,7 @@ pub(crate) mod internal;
 mod mounts;
 mod network;
 mod paths;
+pub(crate) mod persistent;
 pub(crate) mod prepare;
 mod probes;
 mod projected;
@@ -34,6 +35,7 @@ mod windows;
 
 use serde_json::Value;
 
+pub(crate) use affinity::node_selector;
 pub(crate) use resize::{prepare as prepare_resize, validate as validate_resize};
 
 use crate::{
@@ -100,7 +102,7 @@ pub(crate) fn validate_pod(pod: &Value, errors: &mut Errors) {
         errors,
     );
     let path = Path::new("spec");
-    validate_spec(&scope, metadata.text("name"), &path, errors);
+    validate_spec(&scope, Some(metadata.text("name")), &path, errors);
     if scope.spec.text("serviceAccountName").is_empty() {
         tokens_without_account(&scope, &path.child("volumes"), errors);
     }
@@ -142,7 +144,7 @@ pub(crate) fn validate_template(template: &Value, path: &Path<'_>, errors: &mut 
     metadata::annotations(errors, &annotations_path, meta);
     annotations::validate(meta, &scope, &annotations_path, errors);
     let spec_path = path.child("spec");
-    validate_spec(&scope, "", &spec_path, errors);
+    validate_spec(&scope, None, &spec_path, errors);
     annotations::validate_matching(meta, &scope, &spec_path, errors);
     if !scope.spec.items("ephemeralContainers").is_empty() {
         errors.forbidden(
@@ -152,17 +154,12 @@ pub(crate) fn validate_template(template: &Value, path: &Path<'_>, errors: &mut 
     }
 }
 
-fn validate_spec(scope: &Scope<'_>, pod_name: &str, path: &Path<'_>, errors: &mut Errors) {
+fn validate_spec(scope: &Scope<'_>, pod: Option<&str>, path: &Path<'_>, errors: &mut Errors) {
     let spec = scope.spec;
     if !spec.has("terminationGracePeriodSeconds") {
         errors.required(&path.child("terminationGracePeriodSeconds"), "");
     }
-    volumes::validate(
-        spec.items("volumes"),
-        pod_name,
-        &path.child("volumes"),
-        errors,
-    );
+    volumes::validate(spec.items("volumes"), pod, &path.child("volumes"), errors);
     resources::validate_claims(
         spec.items("resourceClaims"),
         &path.child("resourceClaims"),

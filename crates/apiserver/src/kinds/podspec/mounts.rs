@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 
-use super::{paths, volumes::find};
+use super::{Scope, paths, volumes::find};
 use crate::{
     field::{Errors, Path},
     kinds::tree::Tree,
@@ -14,7 +14,7 @@ const RECURSIVE_READ_ONLY: [&str; 3] = ["Disabled", "Enabled", "IfPossible"];
 /// `volumeMounts`. Some errors name the list instead of the item; so does upstream.
 pub(super) fn validate_mounts(
     container: &Value,
-    volumes: &[Value],
+    scope: &Scope<'_>,
     path: &Path<'_>,
     errors: &mut Errors,
 ) {
@@ -28,7 +28,7 @@ pub(super) fn validate_mounts(
         if name.is_empty() {
             errors.required(&at.child("name"), "");
         }
-        let volume = find(volumes, name);
+        let volume = find(scope, name);
         if volume.is_none() {
             errors.not_found(&at.child("name"), name);
         }
@@ -126,7 +126,7 @@ fn recursive_read_only(mount: &Value, list: &Path<'_>, errors: &mut Errors) {
 /// `volumeDevices`: block devices come from claims only.
 pub(super) fn validate_devices(
     container: &Value,
-    volumes: &[Value],
+    scope: &Scope<'_>,
     path: &Path<'_>,
     errors: &mut Errors,
 ) {
@@ -145,7 +145,7 @@ pub(super) fn validate_devices(
         {
             errors.invalid(&at.child("name"), name, "must be unique");
         }
-        match find(volumes, name) {
+        match find(scope, name) {
             None => errors.not_found(&at.child("name"), name),
             Some(volume) if !volume.has("persistentVolumeClaim") && !volume.has("ephemeral") => {
                 let detail = "can only use volume source type of PersistentVolumeClaim or Ephemeral for block mode";
@@ -158,7 +158,7 @@ pub(super) fn validate_devices(
         }
         if devices[..index]
             .iter()
-            .any(|other| other.text("devicePath") == target)
+            .any(|other| other.text("devicePath") == target && !paths::has_backsteps(target))
         {
             errors.invalid(&at.child("devicePath"), target, "must be unique");
         }

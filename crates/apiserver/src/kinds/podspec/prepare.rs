@@ -2,14 +2,14 @@
 
 use serde_json::{Map, Value, json};
 
-use super::{annotations::APPARMOR_CONTAINER, defaults, qos, security};
+use super::{annotations::APPARMOR_CONTAINER, defaults, qos, security, warnings::APPARMOR};
 use crate::{
     field::{Errors, Path},
     kinds::tree::{Tree, object_at},
 };
 
-/// The status of a pod that was just made, and the rest of upstream's PrepareForCreate.
-pub(crate) fn creation(pod: &mut Value, now: jiff::Timestamp) {
+/// The status of a pod that was just made, and the rest of upstream's PrepareForCreate. What it answers, the client is warned of.
+pub(crate) fn creation(pod: &mut Value, now: jiff::Timestamp) -> Vec<String> {
     drop_disabled(pod);
     let labels = pod
         .get("metadata")
@@ -31,7 +31,7 @@ pub(crate) fn creation(pod: &mut Value, now: jiff::Timestamp) {
         defaults::mirror_service_account(spec);
         merge_label_keys(spec, &labels);
     }
-    apparmor_from_annotations(pod);
+    apparmor_from_annotations(pod)
 }
 
 /// Removes what belongs to features that are off by default: `lifecycle.stopSignal`.
@@ -120,8 +120,9 @@ fn merge_into_selector(owner: &mut Value, labels: &Value) {
     }
 }
 
-/// AppArmor profiles that only an annotation names become fields, since kubelets read fields.
-fn apparmor_from_annotations(pod: &mut Value) {
+/// AppArmor profiles that only an annotation names become fields, since kubelets read fields; the client is told to set the field.
+fn apparmor_from_annotations(pod: &mut Value) -> Vec<String> {
+    let mut warnings = Vec::new();
     let prefixed = |(key, value): (&str, &Value)| {
         Some((
             key.strip_prefix(APPARMOR_CONTAINER)?.to_owned(),
@@ -136,7 +137,7 @@ fn apparmor_from_annotations(pod: &mut Value) {
         .field("os")
         .is_some_and(|os| os.text("name") == "windows");
     if profiles.is_empty() || windows {
-        return;
+        return warnings;
     }
     let pod_profile = pod["spec"]
         .field("securityContext")
@@ -150,19 +151,21 @@ fn apparmor_from_annotations(pod: &mut Value) {
             let has_own = container
                 .field("securityContext")
                 .is_some_and(|context| context.has("appArmorProfile"));
-            let (Some((_, annotation)), false) = (annotation, has_own) else {
+            let (Some((name, annotation)), false) = (annotation, has_own) else {
                 continue;
             };
-            let Some(profile) = profile_of_annotation(annotation)
-                .filter(|profile| Some(profile) != pod_profile.as_ref())
-            else {
+            let profile = profile_of_annotation(annotation);
+            if profile.is_some() && profile == pod_profile {
                 continue;
-            };
-            if let Some(container) = container.as_object_mut() {
+            }
+            let path = format!("metadata.annotations[{APPARMOR_CONTAINER}{name}]");
+            warnings.push(format!("{path}: {APPARMOR}"));
+            if let (Some(profile), Some(container)) = (profile, container.as_object_mut()) {
                 object_at(container, "securityContext").insert("appArmorProfile".into(), profile);
             }
         }
     }
+    warnings
 }
 
 fn profile_of_annotation(annotation: &str) -> Option<Value> {
@@ -216,7 +219,9 @@ mod tests {
             "metadata": {"annotations": {"container.apparmor.security.beta.kubernetes.io/a": "localhost/p"}},
             "spec": {"containers": [{"name": "a"}, {"name": "b"}]},
         });
-        creation(&mut pod, jiff::Timestamp::UNIX_EPOCH);
+        let warnings = creation(&mut pod, jiff::Timestamp::UNIX_EPOCH);
+        let warning = r#"metadata.annotations[container.apparmor.security.beta.kubernetes.io/a]: deprecated since v1.30; use the "appArmorProfile" field instead"#;
+        assert_eq!(warnings, [warning]);
         let profile = &pod["spec"]["containers"][0]["securityContext"]["appArmorProfile"];
         assert_eq!(
             *profile,

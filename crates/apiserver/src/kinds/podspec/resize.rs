@@ -81,30 +81,33 @@ pub(crate) fn validate(pod: &Value, old: &Value, errors: &mut Errors) {
     if !is_supported(old) {
         errors.forbidden(&path, "Pod running on node without support for resize");
     }
-    for list in LISTS {
+    let pairs = |list: &str| {
+        let (new, old) = (pod["spec"].items(list), old["spec"].items(list));
+        new.iter().zip(old).enumerate()
+    };
+    for list in ["initContainers", "containers"] {
         let at = path.child(list);
-        for (index, (new, old)) in pod["spec"]
-            .items(list)
-            .iter()
-            .zip(old["spec"].items(list))
-            .enumerate()
-        {
+        for (index, (new, old)) in pairs(list) {
             if list == "containers" || is_restartable_init(old) {
                 requirements(new, old, &at.index(index).child("resources"), errors);
+            }
+        }
+    }
+    for (list, changed) in [
+        ("containers", "only cpu and memory resources are mutable"),
+        (
+            "initContainers",
+            "only cpu and memory resources for sidecar containers are mutable",
+        ),
+    ] {
+        for (_, (new, old)) in pairs(list) {
+            if list == "containers" || is_restartable_init(old) {
                 if !only_compute_changed(new, old) {
-                    errors.forbidden(
-                        &path,
-                        match list {
-                            "containers" => "only cpu and memory resources are mutable",
-                            _ => "only cpu and memory resources for sidecar containers are mutable",
-                        },
-                    );
+                    errors.forbidden(&path, changed);
                 }
             } else if new != old {
-                errors.forbidden(
-                    &path,
-                    "resources for non-sidecar init containers are immutable",
-                );
+                let detail = "resources for non-sidecar init containers are immutable";
+                errors.forbidden(&path, detail);
             }
         }
     }

@@ -9,6 +9,12 @@ use crate::{
     validation::{check, immutable, names, net},
 };
 
+const STATUS_LISTS: [&str; 3] = [
+    "containerStatuses",
+    "initContainerStatuses",
+    "ephemeralContainerStatuses",
+];
+
 /// A time as the API prints it: whole seconds.
 pub(crate) fn seconds(time: jiff::Timestamp) -> String {
     crate::schema::time::format_seconds(&time)
@@ -41,11 +47,7 @@ pub(crate) fn prepare(pod: &mut Value, old: &Value) {
     if let Some(conditions) = status.get_mut("conditions").and_then(Value::as_array_mut) {
         keep_condition_generations(conditions, old.items("conditions"));
     }
-    for list in [
-        "containerStatuses",
-        "initContainerStatuses",
-        "ephemeralContainerStatuses",
-    ] {
+    for list in STATUS_LISTS {
         for container in status
             .get_mut(list)
             .and_then(Value::as_array_mut)
@@ -172,6 +174,37 @@ pub(crate) fn validate(pod: &Value, old: &Value, errors: &mut Errors) {
         );
     }
     addresses(hosts, "HostIP", &path.child("hostIPs"), errors);
+    for list in STATUS_LISTS {
+        let at = path.child(list);
+        for (index, container) in status.items(list).iter().enumerate() {
+            user(container, spec, &at.index(index).child("linux"), errors);
+        }
+    }
+}
+
+/// The ids that a container runs with; Windows has none.
+fn user(container: &Value, spec: &Value, path: &Path<'_>, errors: &mut Errors) {
+    let Some(user) = container.field("user").and_then(|user| user.field("linux")) else {
+        return;
+    };
+    match spec.field("os").map_or("linux", |os| os.text("name")) {
+        "windows" => errors.forbidden(path, "cannot be set for a windows pod"),
+        "linux" => {
+            let mut id = |path: &Path<'_>, id: i64| {
+                for sentence in names::unix_id(id) {
+                    errors.invalid(path, id, sentence);
+                }
+            };
+            for field in ["uid", "gid"] {
+                id(&path.child(field), user.integer(field).unwrap_or(0));
+            }
+            let groups = path.child("supplementalGroups");
+            for (index, group) in user.items("supplementalGroups").iter().enumerate() {
+                id(&groups.index(index), group.as_i64().unwrap_or(0));
+            }
+        }
+        _ => {}
+    }
 }
 
 fn condition_types(conditions: &[Value], path: &Path<'_>, errors: &mut Errors) {
@@ -205,11 +238,7 @@ fn transitions(status: &Value, old: &Value, spec: &Value, path: &Path<'_>, error
                     && (container.has("restartPolicy") || container.has("restartPolicyRules"))
             })
     };
-    for list in [
-        "containerStatuses",
-        "initContainerStatuses",
-        "ephemeralContainerStatuses",
-    ] {
+    for list in STATUS_LISTS {
         let ephemeral = list == "ephemeralContainerStatuses";
         if policy == "Always" && !ephemeral {
             continue;

@@ -3,7 +3,7 @@
 
 use serde_json::Value;
 
-use super::{annotations, difference, internal, scheduling};
+use super::{Scope, annotations, difference, internal, scheduling};
 use crate::{
     field::{ErrorType, Errors, Path, quote},
     kinds::tree::Tree,
@@ -158,12 +158,12 @@ fn metadata_annotations(pod: &Value, old: &Value, errors: &mut Errors) {
         pod.get("metadata").unwrap_or(&none),
         old.get("metadata").unwrap_or(&none),
     );
-    annotations::validate_update(
-        metadata,
-        old,
-        &Path::new("metadata").child("annotations"),
-        errors,
-    );
+    let path = Path::new("metadata");
+    let path = path.child("annotations");
+    annotations::validate_update(metadata, old, &path, errors);
+    // Upstream looks at them once more here.
+    let scope = Scope::of_pod(pod.get("spec").unwrap_or(&none));
+    annotations::validate(metadata, &scope, &path, errors);
 }
 
 /// The spec as upstream's internal type prints it: what belongs to the host's namespaces is part of the security context there.

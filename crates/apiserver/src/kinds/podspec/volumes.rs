@@ -4,7 +4,7 @@
 
 use serde_json::Value;
 
-use super::{env, external, paths, projected};
+use super::{Scope, env, external, paths, projected};
 use crate::{
     field::{Errors, Path},
     kinds::tree::Tree,
@@ -56,41 +56,49 @@ const HOST_PATH_TYPES: [&str; 8] = [
 ];
 const FILE_MODE: &str = "must be a number between 0 and 0777 (octal), both inclusive";
 
-/// `spec.volumes`; `pod_name` is empty in a template.
-pub(super) fn validate(volumes: &[Value], pod_name: &str, path: &Path<'_>, errors: &mut Errors) {
+/// `spec.volumes`; `pod` is the Pod's name, `None` in a template.
+pub(super) fn validate(volumes: &[Value], pod: Option<&str>, path: &Path<'_>, errors: &mut Errors) {
     for index in 0..volumes.len() {
-        one(volumes, index, pod_name, path, errors);
-        created_claim(volumes, index, pod_name, &path.index(index), errors);
+        one(volumes, index, pod, path, errors);
+        created_claim(
+            volumes,
+            index,
+            pod.unwrap_or(""),
+            &path.index(index),
+            errors,
+        );
     }
 }
 
 /// The volume of that name that containers may mount: nothing is wrong with it.
-pub(super) fn find<'a>(volumes: &'a [Value], name: &str) -> Option<&'a Value> {
+pub(super) fn find<'a>(scope: &Scope<'a>, name: &str) -> Option<&'a Value> {
+    let pod = scope.is_pod().then_some("");
+    find_in(scope.spec.items("volumes"), pod, name)
+}
+
+fn find_in<'a>(volumes: &'a [Value], pod: Option<&str>, name: &str) -> Option<&'a Value> {
     let path = Path::new("volumes");
     volumes.iter().enumerate().find_map(|(index, volume)| {
         if volume.text("name") != name {
             return None;
         }
         let mut errors = Errors::default();
-        one(volumes, index, "", &path, &mut errors);
+        one(volumes, index, pod, &path, &mut errors);
         errors.is_empty().then_some(volume)
     })
 }
 
-fn one(volumes: &[Value], index: usize, pod_name: &str, path: &Path<'_>, errors: &mut Errors) {
+fn one(volumes: &[Value], index: usize, pod: Option<&str>, path: &Path<'_>, errors: &mut Errors) {
     let at = path.index(index);
     let volume = &volumes[index];
     let name = volume.text("name");
-    source(volume, pod_name, &at, errors);
+    source(volume, pod, &at, errors);
     if name.is_empty() {
-        errors.required(&at.child("name"), "");
-    } else {
-        check(errors, &at.child("name"), name, names::dns_label(name));
+        return errors.required(&at.child("name"), "");
     }
-    if volumes[..index]
-        .iter()
-        .any(|other| other.text("name") == name)
-    {
+    check(errors, &at.child("name"), name, names::dns_label(name));
+    // A name is taken by the first good volume that has it.
+    if find_in(&volumes[..index], pod, name).is_some() {
         errors.duplicate(&at.child("name"), name);
     }
 }
@@ -124,7 +132,7 @@ fn created_claim(
     }
 }
 
-fn source(volume: &Value, pod_name: &str, path: &Path<'_>, errors: &mut Errors) {
+fn source(volume: &Value, pod: Option<&str>, path: &Path<'_>, errors: &mut Errors) {
     let mut found = 0;
     for (field, printed) in SOURCES {
         let Some(source) = volume.field(field) else {
@@ -142,9 +150,13 @@ fn source(volume: &Value, pod_name: &str, path: &Path<'_>, errors: &mut Errors) 
             } else {
                 field
             });
+            // Whoever makes pods of a template may fill in the image.
+            if field == "image" && pod.is_some() {
+                required(source, &["reference"], &at, errors);
+            }
             known_source(field, source, &at, errors);
             if field == "ephemeral" {
-                claim_name(volume.text("name"), pod_name, path, errors);
+                claim_name(volume.text("name"), pod.unwrap_or(""), path, errors);
             }
         }
         if field == "iscsi" && source.has("initiatorName") {
@@ -178,7 +190,8 @@ fn claim_name(volume: &str, pod_name: &str, path: &Path<'_>, errors: &mut Errors
     }
 }
 
-fn known_source(field: &str, source: &Value, path: &Path<'_>, errors: &mut Errors) {
+/// What one kind of source needs.
+pub(super) fn known_source(field: &str, source: &Value, path: &Path<'_>, errors: &mut Errors) {
     match field {
         "emptyDir" => empty_dir(source, path, errors),
         "hostPath" => host_path(source, path, errors),
@@ -235,10 +248,7 @@ fn known_source(field: &str, source: &Value, path: &Path<'_>, errors: &mut Error
         "scaleIO" => required(source, &["gateway", "system", "volumeName"], path, errors),
         "csi" => external::csi(source, path, errors),
         "ephemeral" => external::ephemeral(source, path, errors),
-        "image" => {
-            required(source, &["reference"], path, errors);
-            super::containers::pull_policy(source, "pullPolicy", path, errors);
-        }
+        "image" => super::containers::pull_policy(source, "pullPolicy", path, errors),
         _ => {}
     }
 }

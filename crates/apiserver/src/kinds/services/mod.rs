@@ -18,7 +18,7 @@ pub use pools::{InvalidRange, ServiceRange};
 
 use self::pools::Pools;
 use super::{
-    Allocation, Column, Kind,
+    Allocation, Check, Column, Kind,
     print::{AGE, NAME, age, column, labels, name, or_none, wide},
     tree::{Tree, object_at, set_default, set_zero},
 };
@@ -96,6 +96,15 @@ impl Kind for Service {
         validate::service(errors, object);
     }
 
+    fn update_checks(&self, _subresource: &str) -> &'static [Check] {
+        &[
+            Check::MetadataChange,
+            Check::Change,
+            Check::Metadata,
+            Check::Object,
+        ]
+    }
+
     fn validate_update(&self, _ctx: &Ctx<'_>, object: &Value, old: &Value, errors: &mut Errors) {
         update::validate(errors, object, old);
     }
@@ -107,18 +116,32 @@ impl Kind for Service {
     fn warnings(&self, object: &Value, _old: Option<&Value>) -> Vec<String> {
         let spec = &object["spec"];
         let mut warnings = Vec::new();
+        if object["metadata"]["annotations"].has(validate::TOPOLOGY_HINTS) {
+            let (old, new) = (validate::TOPOLOGY_HINTS, validate::TOPOLOGY_MODE);
+            warnings.push(format!(
+                "annotation {old} is deprecated, please use {new} instead"
+            ));
+        }
         let path = Path::new("spec");
-        for (field, skip) in [("clusterIPs", "None"), ("externalIPs", "")] {
-            for (index, ip) in spec
-                .items(field)
-                .iter()
-                .filter_map(Value::as_str)
-                .enumerate()
-                .filter(|(_, ip)| *ip != skip)
-            {
+        let address_warnings = |warnings: &mut Vec<String>, field: &str| {
+            let ips = spec.items(field).iter().filter_map(Value::as_str);
+            for (index, ip) in ips.enumerate().filter(|(_, ip)| *ip != "None") {
                 warnings.extend(net::ip_warning(&path.child(field).index(index), ip));
             }
+        };
+        address_warnings(&mut warnings, "clusterIPs");
+        if spec["type"] == "ClusterIP" && spec["clusterIP"] == "None" {
+            for (field, ignored) in [
+                ("loadBalancerIP", !spec.text("loadBalancerIP").is_empty()),
+                ("externalIPs", !spec.items("externalIPs").is_empty()),
+                ("SessionAffinity", spec["sessionAffinity"] != "None"),
+            ] {
+                if ignored {
+                    warnings.push(format!("spec.{field} is ignored for headless services"));
+                }
+            }
         }
+        address_warnings(&mut warnings, "externalIPs");
         if !spec.text("loadBalancerIP").is_empty() {
             warnings.extend(net::ip_warning(
                 &path.child("loadBalancerIP"),
@@ -133,7 +156,7 @@ impl Kind for Service {
         {
             warnings.extend(net::cidr_warnings(
                 &path.child("loadBalancerSourceRanges").index(index),
-                range.trim(),
+                range,
             ));
         }
         if !spec.items("externalIPs").is_empty() {
@@ -303,4 +326,54 @@ fn port_list(spec: &Value) -> String {
         .map(one)
         .collect::<Vec<_>>()
         .join(",")
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn warned(spec: Value) -> Vec<String> {
+        let service = Service::new(ServiceRange::default());
+        service.warnings(&json!({"metadata": {}, "spec": spec}), None)
+    }
+
+    #[test]
+    fn what_a_headless_service_does_not_look_at_is_worth_a_warning() {
+        let spec = json!({
+            "type": "ClusterIP", "clusterIP": "None", "clusterIPs": ["None"], "sessionAffinity": "ClientIP", "loadBalancerIP": "1.2.3.4",
+        });
+        assert_eq!(
+            warned(spec),
+            [
+                "spec.loadBalancerIP is ignored for headless services",
+                "spec.SessionAffinity is ignored for headless services",
+            ]
+        );
+    }
+
+    #[test]
+    fn changes_are_judged_before_the_service_as_such() {
+        let old = json!({"spec": {"type": "LoadBalancer", "clusterIPs": ["10.96.0.2"], "ipFamilies": ["IPv4"], "loadBalancerClass": "a/b", "externalTrafficPolicy": "Local", "healthCheckNodePort": 30000}});
+        let mut new = old.clone();
+        new["spec"]["clusterIPs"] = json!([]);
+        new["spec"]["loadBalancerClass"] = "c/d".into();
+        new["spec"]["healthCheckNodePort"] = 30001.into();
+        let mut errors = Errors::default();
+        update::validate(&mut errors, &new, &old);
+        let causes: Vec<String> = errors
+            .0
+            .iter()
+            .map(|error| format!("{}: {}", error.field, error.body()))
+            .collect();
+        assert_eq!(
+            causes,
+            [
+                "spec.clusterIPs[0]: Invalid value: []: primary clusterIP can not be unset",
+                r#"spec.loadBalancerClass: Invalid value: "c/d": may not change once set"#,
+                "spec.healthCheckNodePort: Forbidden: field is immutable",
+            ]
+        );
+    }
 }

@@ -4,11 +4,15 @@ use serde_json::Value;
 
 use super::{
     externally_accessible, headless, needs_cluster_ip, needs_health_check, needs_node_ports,
+    validate::load_balancer_class,
 };
 use crate::{
     field::{Errors, Path},
     kinds::tree::Tree,
+    validation,
 };
+
+const FIXED: &str = "may not change once set";
 
 /// Clears what only the old type needed, unless the client changed it too (then validation complains).
 pub(super) fn drop_fields_of_old_type(object: &mut Value, old: &Value) {
@@ -44,12 +48,13 @@ pub(super) fn drop_fields_of_old_type(object: &mut Value, old: &Value) {
     let Some(now) = spec.get_mut("ports").and_then(Value::as_array_mut) else {
         return;
     };
-    let unchanged = now.len() == before.len()
-        && now
-            .iter()
-            .zip(before)
-            .all(|(now, before)| now["nodePort"] == before["nodePort"]);
-    if ports && unchanged {
+    let node_port = |port: &Value| port.integer("nodePort").filter(|port| *port != 0);
+    let given: Vec<i64> = before.iter().filter_map(node_port).collect();
+    let none_new = now
+        .iter()
+        .filter_map(node_port)
+        .all(|port| given.contains(&port));
+    if ports && none_new {
         now.iter_mut()
             .filter_map(Value::as_object_mut)
             .for_each(|port| {
@@ -62,69 +67,90 @@ pub(super) fn drop_fields_of_old_type(object: &mut Value, old: &Value) {
 pub(super) fn validate(errors: &mut Errors, service: &Value, old: &Value) {
     let (spec, before) = (&service["spec"], &old["spec"]);
     let path = Path::new("spec");
-    if spec["type"] != "ExternalName"
-        && before["type"] != "ExternalName"
-        && !(headless(service) && headless(old))
-    {
-        kept(
-            errors,
-            &path.child("clusterIPs"),
-            spec,
-            before,
-            "clusterIPs",
-            "primary clusterIP can not be unset",
-            "secondary clusterIP",
-        );
-        kept(
-            errors,
-            &path.child("ipFamilies"),
-            spec,
-            before,
-            "ipFamilies",
-            "primary ipFamily can not be unset",
-            "secondary ipFamily",
-        );
+    if spec["type"] != "ExternalName" && before["type"] != "ExternalName" {
+        let (headless, was_headless) = (headless(service), headless(old));
+        if !(headless && was_headless) {
+            cluster_ips(errors, &path, spec, before);
+        }
+        if !headless && !was_headless {
+            families(errors, &path, spec, before);
+        }
     }
     let balancers = spec["type"] == "LoadBalancer" && before["type"] == "LoadBalancer";
     if balancers && spec["loadBalancerClass"] != before["loadBalancerClass"] {
         errors.invalid(
             &path.child("loadBalancerClass"),
             spec["loadBalancerClass"].clone(),
-            "may not change once set",
+            FIXED,
         );
+    }
+    load_balancer_class(errors, &path, spec);
+    if needs_health_check(service)
+        && needs_health_check(old)
+        && spec["healthCheckNodePort"] != before["healthCheckNodePort"]
+    {
+        errors.forbidden(&path.child("healthCheckNodePort"), validation::IMMUTABLE);
     }
 }
 
-/// The entries of a list of at most two stay as they are, except that a second one may come, or go under policy SingleStack.
-fn kept(
-    errors: &mut Errors,
-    path: &Path<'_>,
-    spec: &Value,
-    old: &Value,
-    field: &str,
-    unset: &str,
-    second: &str,
-) {
-    let (now, before) = (spec.items(field), old.items(field));
+/// Addresses stay as they are, except that a second one may come, or go under policy SingleStack.
+fn cluster_ips(errors: &mut Errors, path: &Path<'_>, spec: &Value, old: &Value) {
+    let (now, before) = (spec.items("clusterIPs"), old.items("clusterIPs"));
+    let at = path.child("clusterIPs");
     if now.is_empty() && !before.is_empty() {
-        errors.invalid(&path.index(0), now, unset);
+        errors.invalid(&at.index(0), now, "primary clusterIP can not be unset");
     }
-    for (index, _) in now
-        .iter()
+    for (index, _) in changed(now, before) {
+        errors.invalid(&at.index(index), now, FIXED);
+    }
+    if now.len() == 1 && before.len() > 1 {
+        released(errors, path, spec, "secondary clusterIP");
+    }
+}
+
+/// The same for families. Which list is shown, and at which index, is upstream's choice.
+fn families(errors: &mut Errors, path: &Path<'_>, spec: &Value, old: &Value) {
+    let (now, before) = (spec.items("ipFamilies"), old.items("ipFamilies"));
+    let at = path.child("ipFamilies");
+    if now.len() < before.len() && spec.items("clusterIPs").is_empty() {
+        errors.invalid(&at.index(0), now, "primary ipFamily can not be unset");
+    }
+    let shown = if now.len() == before.len() {
+        now
+    } else {
+        spec.items("clusterIPs")
+    };
+    for _ in changed(now, before) {
+        errors.invalid(&at.index(0), shown, FIXED);
+    }
+    if now.len() == 1 && before.len() > 1 {
+        released(errors, path, spec, "secondary ipFamily");
+    }
+}
+
+/// The entries that differ; of lists of different length only the first is compared.
+fn changed<'a>(
+    now: &'a [Value],
+    before: &'a [Value],
+) -> impl Iterator<Item = (usize, (&'a Value, &'a Value))> {
+    let compared = if now.len() == before.len() {
+        now.len()
+    } else {
+        1
+    };
+    now.iter()
         .zip(before)
+        .take(compared)
         .enumerate()
         .filter(|(_, (now, before))| now != before)
-    {
-        let index = if field == "ipFamilies" { 0 } else { index };
-        errors.invalid(&path.index(index), now, "may not change once set");
-    }
-    if now.len() == 1 && before.len() > 1 && spec["ipFamilyPolicy"] != "SingleStack" {
-        let path = Path::new("spec");
-        let detail = format!("must be set to 'SingleStack' when releasing the {second}");
+}
+
+fn released(errors: &mut Errors, path: &Path<'_>, spec: &Value, what: &str) {
+    if spec["ipFamilyPolicy"] != "SingleStack" {
         errors.invalid(
             &path.child("ipFamilyPolicy"),
             spec["ipFamilyPolicy"].clone(),
-            detail,
+            format!("must be set to 'SingleStack' when releasing the {what}"),
         );
     }
 }

@@ -11,13 +11,17 @@ use crate::{
 
 const LOAD_BALANCER_ONLY: &str = "may only be used when `type` is 'LoadBalancer'";
 const NOT_FOR_EXTERNAL_NAME: &str = "may not be set for ExternalName services";
+/// The old annotation for what [`TOPOLOGY_MODE`] says.
+pub(super) const TOPOLOGY_HINTS: &str = "service.kubernetes.io/topology-aware-hints";
+/// How traffic prefers what is near.
+pub(super) const TOPOLOGY_MODE: &str = "service.kubernetes.io/topology-mode";
 const SOURCE_RANGES: &str = "service.beta.kubernetes.io/load-balancer-source-ranges";
 const MAX_AFFINITY_SECONDS: i64 = 86_400;
-const KUBELET_PORT: i64 = 10_250;
 
 /// Records what is wrong with a Service.
 pub(super) fn service(errors: &mut Errors, service: &Value) {
     let spec = &service["spec"];
+    topology_annotations(errors, &service["metadata"]["annotations"]);
     let path = Path::new("spec");
     by_type(errors, &path, service);
     ports(errors, &path.child("ports"), spec);
@@ -42,9 +46,31 @@ pub(super) fn service(errors: &mut Errors, service: &Value) {
         spec.text("type"),
         &["ClusterIP", "ExternalName", "LoadBalancer", "NodePort"],
     );
+    if spec["type"] == "ClusterIP" {
+        let ports = path.child("ports");
+        for (index, port) in spec.items("ports").iter().enumerate() {
+            if port.integer("nodePort").unwrap_or(0) != 0 {
+                let detail = "may not be used when `type` is 'ClusterIP'";
+                errors.forbidden(&ports.index(index).child("nodePort"), detail);
+            }
+        }
+    }
     duplicate_ports(errors, &path.child("ports"), spec);
     load_balancer(errors, &path, service);
     traffic_policies(errors, &path, service);
+}
+
+/// The old and the new annotation for topology must agree.
+fn topology_annotations(errors: &mut Errors, annotations: &Value) {
+    let (old, new) = (&annotations[TOPOLOGY_HINTS], &annotations[TOPOLOGY_MODE]);
+    if let (Some(old), Some(new)) = (old.as_str(), new.as_str())
+        && old != new
+    {
+        let path = Path::new("metadata");
+        let path = path.child("annotations");
+        let detail = format!("must match annotations[{TOPOLOGY_HINTS}] when both are specified");
+        errors.invalid(&path.key(TOPOLOGY_MODE), new, detail);
+    }
 }
 
 fn by_type(errors: &mut Errors, path: &Path<'_>, service: &Value) {
@@ -54,20 +80,9 @@ fn by_type(errors: &mut Errors, path: &Path<'_>, service: &Value) {
         errors.required(&path.child("ports"), "");
     }
     match kind {
-        "LoadBalancer" | "NodePort" => {
-            let kubelet = |port: &&Value| port.integer("port") == Some(KUBELET_PORT);
-            if kind == "LoadBalancer"
-                && let Some(index) = spec.items("ports").iter().position(|port| kubelet(&port))
-            {
-                let detail = format!(
-                    "may not expose port {KUBELET_PORT} externally since it is used by kubelet"
-                );
-                errors.invalid(&path.child("ports").index(index), KUBELET_PORT, detail);
-            }
-            if headless(service) {
-                let detail = format!("may not be set to 'None' for {kind} services");
-                errors.invalid(&path.child("clusterIPs").index(0), "None", detail);
-            }
+        "LoadBalancer" | "NodePort" if headless(service) => {
+            let detail = format!("may not be set to 'None' for {kind} services");
+            errors.invalid(&path.child("clusterIPs").index(0), "None", detail);
         }
         "ExternalName" => {
             for field in ["clusterIPs", "ipFamilies"] {
@@ -134,12 +149,6 @@ fn ports(errors: &mut Errors, path: &Path<'_>, spec: &Value) {
                 &path.child("appProtocol"),
                 protocol,
                 names::qualified_name(protocol),
-            );
-        }
-        if spec["type"] == "ClusterIP" && port.integer("nodePort").unwrap_or(0) != 0 {
-            errors.forbidden(
-                &path.child("nodePort"),
-                "may not be used when `type` is 'ClusterIP'",
             );
         }
     }
@@ -324,11 +333,8 @@ fn load_balancer(errors: &mut Errors, path: &Path<'_>, service: &Value) {
         if !balancer {
             errors.forbidden(&path, LOAD_BALANCER_ONLY);
         }
-        for range in annotation
-            .trim()
-            .split(',')
-            .filter(|range| !range.is_empty())
-        {
+        let annotation = annotation.trim();
+        for range in annotation.split(',').filter(|_| !annotation.is_empty()) {
             net::cidr(errors, &path, range.trim());
         }
     }
@@ -338,13 +344,19 @@ fn load_balancer(errors: &mut Errors, path: &Path<'_>, service: &Value) {
         (true, false) => errors.required(&allocate, ""),
         _ => {}
     }
-    if let Some(class) = spec["loadBalancerClass"].as_str() {
-        let path = path.child("loadBalancerClass");
-        if balancer {
-            check(errors, &path, class, names::qualified_name(class));
-        } else {
-            errors.forbidden(&path, LOAD_BALANCER_ONLY);
-        }
+    load_balancer_class(errors, path, spec);
+}
+
+/// A class is named by load balancers only.
+pub(super) fn load_balancer_class(errors: &mut Errors, path: &Path<'_>, spec: &Value) {
+    let Some(class) = spec["loadBalancerClass"].as_str() else {
+        return;
+    };
+    let path = path.child("loadBalancerClass");
+    if spec["type"] == "LoadBalancer" {
+        check(errors, &path, class, names::qualified_name(class));
+    } else {
+        errors.forbidden(&path, LOAD_BALANCER_ONLY);
     }
 }
 

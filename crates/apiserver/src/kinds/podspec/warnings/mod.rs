@@ -34,6 +34,18 @@ const DEPRECATED_ANNOTATIONS: [(&str, &str); 3] = [
     ),
 ];
 
+const SECCOMP_POD: &str = "seccomp.security.alpha.kubernetes.io/pod";
+const SECCOMP: &str = r#"non-functional in v1.27+; use the "seccompProfile" field instead"#;
+/// What is said about an AppArmor profile that only an annotation names.
+pub(super) const APPARMOR: &str =
+    r#"deprecated since v1.30; use the "appArmorProfile" field instead"#;
+
+fn has_profile(owner: &Value, field: &str) -> bool {
+    owner
+        .field("securityContext")
+        .is_some_and(|context| context.has(field))
+}
+
 /// Warnings about a new Pod.
 pub(crate) fn of_pod(pod: &Value) -> Vec<String> {
     let mut found = Warnings(Vec::new());
@@ -57,6 +69,16 @@ pub(crate) fn of_workload(workload: &Value, new: bool) -> Vec<String> {
 pub(crate) fn of_template(template: &Value, path: &Path<'_>) -> Vec<String> {
     let mut found = Warnings(Vec::new());
     found.template(template, path);
+    found.0
+}
+
+/// Warnings about a required node selector.
+pub(crate) fn of_node_selector(selector: &Value, path: &Path<'_>) -> Vec<String> {
+    let mut found = Warnings(Vec::new());
+    let terms = path.child("nodeSelectorTerms");
+    for (index, term) in selector.items("nodeSelectorTerms").iter().enumerate() {
+        found.node_selector_term(term, &terms.index(index));
+    }
     found.0
 }
 
@@ -115,7 +137,7 @@ impl Warnings {
             }
         }
         self.volumes(spec, &path.child("volumes"));
-        self.token_collisions(spec, &path.child("volumes"));
+        self.overlapping_files(spec.items("volumes"));
         self.repeated(spec, "hostAliases", "ip", path);
         self.repeated(spec, "imagePullSecrets", "name", path);
         let secrets = path.child("imagePullSecrets");
@@ -130,11 +152,16 @@ impl Warnings {
                 r#"invalid empty name """#,
             );
         }
-        self.fractions(spec, "overhead", &path.child("overhead"));
-        self.profile_annotations(spec, metadata, &annotations_path, template);
+        self.fractions(spec, &["overhead"], path);
+        let annotations = &metadata["annotations"];
+        if annotations.has(SECCOMP_POD) && !has_profile(spec, "seccompProfile") {
+            self.add(&annotations_path.key(SECCOMP_POD), SECCOMP);
+        }
         for list in CONTAINER_LISTS {
             let at = path.child(list);
             for (index, container) in spec.items(list).iter().enumerate() {
+                let context = (spec, annotations);
+                self.profile_annotations(container, context, &annotations_path, template);
                 self.container(container, &at.index(index));
             }
         }
@@ -166,73 +193,54 @@ impl Warnings {
         }
     }
 
-    fn fractions(&mut self, owner: &Value, list: &str, path: &Path<'_>) {
+    /// Fractions of bytes in lists that stand below the path.
+    fn fractions(&mut self, owner: &Value, lists: &[&str], path: &Path<'_>) {
         for name in ["memory", "ephemeral-storage"] {
-            let Some(amount) = owner
-                .get(list)
-                .and_then(|list| list.field(name))
-                .map(quantity)
-            else {
-                continue;
-            };
-            if !amount.is_integer() {
-                let value = quote(&amount.to_string());
-                self.add(
-                    &path.key(name),
-                    &format!("fractional byte value {value} is invalid, must be an integer"),
-                );
+            for list in lists {
+                let Some(amount) = owner.get(list).and_then(|list| list.field(name)) else {
+                    continue;
+                };
+                let amount = quantity(amount);
+                if !amount.is_integer() {
+                    let value = quote(&amount.to_string());
+                    self.add(
+                        &path.child(list).key(name),
+                        &format!("fractional byte value {value} is invalid, must be an integer"),
+                    );
+                }
             }
         }
     }
 
+    /// Annotations that name a container's profiles although there are fields for them.
     fn profile_annotations(
         &mut self,
-        spec: &Value,
-        metadata: &Value,
+        container: &Value,
+        (spec, annotations): (&Value, &Value),
         path: &Path<'_>,
         template: bool,
     ) {
-        const SECCOMP: &str = r#"non-functional in v1.27+; use the "seccompProfile" field instead"#;
-        const APPARMOR: &str = r#"deprecated since v1.30; use the "appArmorProfile" field instead"#;
-        let has = |owner: &Value, field: &str| {
-            owner
-                .field("securityContext")
-                .is_some_and(|context| context.has(field))
-        };
-        for (key, _) in metadata.entries("annotations") {
-            if key == "seccomp.security.alpha.kubernetes.io/pod" && !has(spec, "seccompProfile") {
-                self.add(&path.key(key), SECCOMP);
-            }
-            let named = |prefix: &str, field: &str| {
-                let name = key.strip_prefix(prefix)?;
-                let container = CONTAINER_LISTS
-                    .iter()
-                    .flat_map(|list| spec.items(list))
-                    .find(|other| other.text("name") == name)?;
-                (!has(container, field)).then_some(())
-            };
-            if named(
-                "container.seccomp.security.alpha.kubernetes.io/",
-                "seccompProfile",
-            )
-            .is_some()
-            {
-                self.add(&path.key(key), SECCOMP);
-            }
-            if template
-                && !has(spec, "appArmorProfile")
-                && named(APPARMOR_CONTAINER, "appArmorProfile").is_some()
-            {
-                self.add(&path.key(key), APPARMOR);
-            }
+        let name = container.text("name");
+        let annotated =
+            |prefix: &str| Some(format!("{prefix}{name}")).filter(|key| annotations.has(key));
+        if !has_profile(container, "seccompProfile")
+            && let Some(key) = annotated("container.seccomp.security.alpha.kubernetes.io/")
+        {
+            self.add(&path.key(&key), SECCOMP);
+        }
+        // Pods are warned of it while their fields are filled in.
+        if template
+            && !has_profile(spec, "appArmorProfile")
+            && !has_profile(container, "appArmorProfile")
+            && let Some(key) = annotated(APPARMOR_CONTAINER)
+        {
+            self.add(&path.key(&key), APPARMOR);
         }
     }
 
     fn container(&mut self, container: &Value, path: &Path<'_>) {
         if let Some(resources) = container.field("resources") {
-            let at = path.child("resources");
-            self.fractions(resources, "limits", &at.child("limits"));
-            self.fractions(resources, "requests", &at.child("requests"));
+            self.fractions(resources, &["limits", "requests"], &path.child("resources"));
         }
         let variables = container.items("env");
         let at = path.child("env");

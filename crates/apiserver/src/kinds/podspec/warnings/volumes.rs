@@ -1,14 +1,15 @@
-//! Warnings about volumes: kinds that work no longer, files that hide a token.
+//! Warnings about volumes: kinds that work no longer, files that hide each other.
 
 use serde_json::Value;
 
 use super::Warnings;
 use crate::{
     field::{Path, quote},
-    kinds::tree::Tree,
+    kinds::{persistentvolumeclaims, tree::Tree},
 };
 
-const DEPRECATED_VOLUMES: [(&str, &str, &str); 9] = [
+/// Sources that are going away, in upstream's order; claims of ephemeral volumes are looked at in between.
+const DEPRECATED_VOLUMES: [(&str, &str, &str); 10] = [
     (
         "photonPersistentDisk",
         "photonPersistentDisk",
@@ -44,6 +45,7 @@ const DEPRECATED_VOLUMES: [(&str, &str, &str); 9] = [
         "glusterfs",
         "deprecated in v1.25, non-functional in v1.26+",
     ),
+    ("ephemeral", "", ""),
     (
         "cephfs",
         "cephfs",
@@ -59,69 +61,180 @@ const DEPRECATED_VOLUMES: [(&str, &str, &str); 9] = [
 impl Warnings {
     pub(super) fn volumes(&mut self, spec: &Value, path: &Path<'_>) {
         for (index, volume) in spec.items("volumes").iter().enumerate() {
+            let at = path.index(index);
             for (field, printed, message) in DEPRECATED_VOLUMES {
-                if volume.has(field) {
-                    self.add(&path.index(index).child(printed), message);
+                if field == "ephemeral" {
+                    let at = at.child("ephemeral");
+                    let at = at.child("volumeClaimTemplate");
+                    let claim = &volume["ephemeral"]["volumeClaimTemplate"]["spec"];
+                    self.0.extend(persistentvolumeclaims::fraction_warnings(
+                        &at.child("spec"),
+                        claim,
+                    ));
+                } else if volume.has(field) {
+                    self.add(&at.child(printed), message);
                 }
             }
         }
     }
 
-    /// Files that a projected volume puts where a service account token goes.
-    pub(super) fn token_collisions(&mut self, spec: &Value, path: &Path<'_>) {
-        let projections = || {
-            let volumes = spec.items("volumes").iter().enumerate();
-            volumes.flat_map(|(index, volume)| {
-                volume
-                    .get("projected")
-                    .map_or(&[][..], |projected| projected.items("sources"))
-                    .iter()
-                    .map(move |source| (index, source))
-            })
-        };
-        let token = |file: &str| {
-            projections().any(|(_, source)| {
-                source
-                    .field("serviceAccountToken")
-                    .is_some_and(|token| token.text("path") == file)
-            })
-        };
-        for (index, source) in projections() {
-            let at = path.index(index);
-            let at = at.child("projected");
-            let at = at.child("sources");
-            let message = |file: &str| {
-                format!(
-                    "has duplicated path with ServiceAccountToken {}",
-                    quote(file)
-                )
-            };
-            for (field, printed) in [
-                ("configMap", "configMap"),
-                ("secret", "secrets"),
-                ("downwardAPI", "downwardAPI"),
+    /// Files of one volume that hide each other, one being at the place of another or of a folder above it.
+    pub(super) fn overlapping_files(&mut self, volumes: &[Value]) {
+        for volume in volumes {
+            let name = quote(volume.text("name"));
+            for (field, kind, named) in [
+                ("configMap", "ConfigMap", "name"),
+                ("secret", "Secret", "secretName"),
+                ("downwardAPI", "DownwardAPI", ""),
             ] {
-                let items = source
-                    .get(field)
-                    .map_or(&[][..], |projection| projection.items("items"));
-                for (item_index, item) in items
-                    .iter()
-                    .enumerate()
-                    .filter(|(_, item)| token(item.text("path")))
-                {
-                    self.add(
-                        &at.child(printed).index(item_index),
-                        &message(item.text("path")),
-                    );
+                let Some(source) = volume.field(field) else {
+                    continue;
+                };
+                let owner = owner(kind, source, named);
+                let mut taken: Vec<&str> = Vec::new();
+                for file in files(source) {
+                    for other in taken.iter().filter(|other| overlap(other, file)) {
+                        let (file, other) = (quote(file), quote(other));
+                        let text = format!(
+                            "volume {name} ({owner}): overlapping paths: {file} with {other}"
+                        );
+                        self.0.push(text);
+                    }
+                    taken.push(file);
                 }
             }
-            if let Some(file) = source
-                .field("clusterTrustBundle")
-                .map(|bundle| bundle.text("path"))
-                .filter(|file| token(file))
-            {
-                self.add(&at.child("ClusterTrustBundle"), &message(file));
+            if let Some(projected) = volume.field("projected") {
+                self.overlapping_projections(&name, projected.items("sources"));
             }
         }
+    }
+
+    fn overlapping_projections(&mut self, name: &str, sources: &[Value]) {
+        let mut taken: Vec<(&str, String)> = Vec::new();
+        for source in sources {
+            if source.as_object().is_some_and(|source| source.is_empty()) {
+                let text = format!("volume {name} (Projected) has no sources provided");
+                self.0.push(text);
+                continue;
+            }
+            for (file, owner) in projection(source) {
+                for (other, of) in taken.iter().filter(|(other, _)| overlap(other, file)) {
+                    self.0.push(format!(
+                        "volume {name} (Projected): overlapping paths: {} ({owner}) with {} ({of})",
+                        quote(file),
+                        quote(other)
+                    ));
+                }
+                taken.push((file, owner));
+            }
+        }
+    }
+}
+
+/// A source as messages name it.
+fn owner(kind: &str, source: &Value, named: &str) -> String {
+    if named.is_empty() {
+        kind.to_owned()
+    } else {
+        format!("{kind} {}", quote(source.text(named)))
+    }
+}
+
+fn files(source: &Value) -> impl Iterator<Item = &str> {
+    let items = source.items("items").iter();
+    items.map(|item| item.text("path").trim_end_matches('/'))
+}
+
+/// The files of one projection, each with its owner; of several projections in one source the first one's.
+fn projection(source: &Value) -> Vec<(&str, String)> {
+    for (field, kind, named) in [
+        ("configMap", "ConfigMap", "name"),
+        ("secret", "Secret", "name"),
+        ("downwardAPI", "DownwardAPI", ""),
+    ] {
+        if let Some(listed) = source.field(field).filter(|listed| listed.has("items")) {
+            let owner = owner(kind, listed, named);
+            return files(listed).map(|file| (file, owner.clone())).collect();
+        }
+    }
+    let one = |field: &str| {
+        source
+            .field(field)
+            .map(|one| one.text("path").trim_end_matches('/'))
+    };
+    if let Some(file) = one("serviceAccountToken") {
+        return vec![(file, "ServiceAccountToken".to_owned())];
+    }
+    let Some(file) = one("clusterTrustBundle") else {
+        return Vec::new();
+    };
+    let bundle = &source["clusterTrustBundle"];
+    let named = if bundle.has("name") {
+        "name"
+    } else {
+        "signerName"
+    };
+    vec![(file, owner("ClusterTrustBundle", bundle, named))]
+}
+
+/// Whether one path is the other or leads through it.
+fn overlap(one: &str, other: &str) -> bool {
+    let begins = |long: &str, short: &str| {
+        long.strip_prefix(short)
+            .is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
+    };
+    !one.is_empty() && !other.is_empty() && (begins(one, other) || begins(other, one))
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::super::of_pod;
+    use super::*;
+
+    fn warned(volume: Value) -> Vec<String> {
+        of_pod(&json!({"metadata": {"name": "x"}, "spec": {"volumes": [volume]}}))
+    }
+
+    #[test]
+    fn files_that_hide_each_other_are_worth_a_warning() {
+        let items = json!([{"key": "a", "path": "test/app"}, {"key": "b", "path": "test"}, {"key": "c", "path": "other"}]);
+        assert_eq!(
+            warned(json!({"name": "v", "configMap": {"name": "m", "items": items}})),
+            [r#"volume "v" (ConfigMap "m"): overlapping paths: "test" with "test/app""#]
+        );
+        assert_eq!(
+            warned(json!({"name": "v", "secret": {"secretName": "s", "items": items}})),
+            [r#"volume "v" (Secret "s"): overlapping paths: "test" with "test/app""#]
+        );
+    }
+
+    #[test]
+    fn projections_that_hide_each_other_are_worth_a_warning_each() {
+        let volume = json!({"name": "v", "projected": {"sources": [
+            {"downwardAPI": {"items": [{"path": "test"}]}}, {"secret": {"name": "s", "items": [{"path": "test"}]}},
+            {"serviceAccountToken": {"path": "test/token"}}, {},
+        ]}});
+        assert_eq!(
+            warned(volume),
+            [
+                r#"volume "v" (Projected): overlapping paths: "test" (Secret "s") with "test" (DownwardAPI)"#,
+                r#"volume "v" (Projected): overlapping paths: "test/token" (ServiceAccountToken) with "test" (DownwardAPI)"#,
+                r#"volume "v" (Projected): overlapping paths: "test/token" (ServiceAccountToken) with "test" (Secret "s")"#,
+                r#"volume "v" (Projected) has no sources provided"#,
+            ]
+        );
+    }
+
+    #[test]
+    fn an_ephemeral_claim_of_a_part_of_a_byte_is_worth_a_warning() {
+        let claim = json!({"spec": {"resources": {"requests": {"storage": "200m"}}}});
+        assert_eq!(
+            warned(json!({"name": "v", "ephemeral": {"volumeClaimTemplate": claim}})),
+            [
+                r#"spec.volumes[0].ephemeral.volumeClaimTemplate.spec.resources.requests[storage]: fractional byte value "200m" is invalid, must be an integer"#
+            ]
+        );
     }
 }

@@ -1,0 +1,199 @@
+//! Kinds of the core group through the whole server: what is answered to unusual creations and changes, cause by cause.
+
+use mullion_apiserver::Config;
+use serde_json::{Value, json};
+
+use crate::api::{Answer, Api};
+
+const NAMESPACE: &str = "/api/v1/namespaces/default";
+
+async fn api() -> Api {
+    let api = Api::new(Config::default());
+    let account = json!({"metadata": {"name": "default"}});
+    api.post(&format!("{NAMESPACE}/serviceaccounts"), account)
+        .await
+        .ok();
+    api
+}
+
+/// `field: message` of every cause of a refusal.
+fn causes(answer: &Answer) -> Vec<String> {
+    let text = |cause: &Value| {
+        let text = |field: &str| cause[field].as_str().unwrap_or("").to_owned();
+        format!("{}: {}", text("field"), text("message"))
+    };
+    let causes = answer.body["details"]["causes"].as_array();
+    causes.into_iter().flatten().map(text).collect()
+}
+
+fn fields(answer: &Answer) -> Vec<String> {
+    let causes = causes(answer);
+    let field = |cause: &String| cause.split(": ").next().unwrap_or("").to_owned();
+    causes.iter().map(field).collect()
+}
+
+#[tokio::test]
+async fn a_bad_change_is_named_as_often_as_upstream_looks_at_it() {
+    let api = api().await;
+    let claim =
+        json!({"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "1Gi"}}});
+    let volume = json!({"accessModes": ["ReadWriteOnce"], "capacity": {"storage": "1Gi"}, "hostPath": {"path": "/a"}});
+    let bad_annotation = json!({"metadata": {"annotations": {"~": ""}}});
+    for (path, object, times) in [
+        ("/api/v1/namespaces/default/configmaps", json!({}), 4),
+        ("/api/v1/namespaces/default/secrets", json!({}), 4),
+        ("/api/v1/namespaces/default/serviceaccounts", json!({}), 4),
+        (
+            "/api/v1/namespaces/default/limitranges",
+            json!({"spec": {"limits": []}}),
+            3,
+        ),
+        ("/api/v1/namespaces/default/resourcequotas", json!({}), 3),
+        ("/api/v1/namespaces/default/endpoints", json!({}), 4),
+        (
+            "/api/v1/namespaces/default/services",
+            json!({"spec": {"ports": [{"port": 80}]}}),
+            4,
+        ),
+        (
+            "/api/v1/namespaces/default/pods",
+            json!({"spec": {"containers": [{"name": "a", "image": "i"}]}}),
+            4,
+        ),
+        (
+            "/api/v1/namespaces/default/persistentvolumeclaims",
+            json!({"spec": claim}),
+            5,
+        ),
+        ("/api/v1/persistentvolumes", json!({"spec": volume}), 4),
+        ("/api/v1/nodes", json!({}), 4),
+        ("/api/v1/namespaces", json!({}), 4),
+    ] {
+        let mut object = object;
+        object["metadata"] = json!({"name": "x"});
+        api.post(path, object).await.ok();
+        let answer = api
+            .merge(&format!("{path}/x"), bad_annotation.clone())
+            .await;
+        assert_eq!(answer.status, 422, "{}", answer.body);
+        assert_eq!(
+            fields(&answer),
+            vec!["metadata.annotations"; times],
+            "{path}"
+        );
+    }
+}
+
+#[tokio::test]
+async fn services_are_judged_by_their_change_first() {
+    let api = api().await;
+    let path = format!("{NAMESPACE}/services");
+    let service = json!({"metadata": {"name": "x"}, "spec": {"type": "LoadBalancer", "loadBalancerClass": "a/b", "ports": [{"port": 10250}]}});
+    api.post(&path, service).await.ok();
+    let change = json!({"spec": {"loadBalancerClass": "c~", "ports": [{"port": 0}]}});
+    let answer = api.merge(&format!("{path}/x"), change).await;
+    assert_eq!(
+        fields(&answer),
+        [
+            "spec.loadBalancerClass",
+            "spec.loadBalancerClass",
+            "spec.ports[0].port",
+            "spec.ports[0].targetPort",
+            "spec.loadBalancerClass",
+        ],
+        "{}",
+        answer.body
+    );
+    let headless = json!({"metadata": {"name": "y"}, "spec": {"clusterIP": "None", "sessionAffinity": "ClientIP", "selector": {"a": "b"}}});
+    let answer = api.post(&path, headless).await;
+    let warning = r#"299 - "spec.SessionAffinity is ignored for headless services""#;
+    assert_eq!(answer.warnings, [warning]);
+    // Who writes the status is not warned of the spec.
+    let status = json!({"status": {"conditions": []}});
+    let answer = api.merge(&format!("{path}/y/status"), status).await;
+    assert_eq!(answer.warnings, [""; 0]);
+}
+
+#[tokio::test]
+async fn what_is_left_out_or_out_of_place_is_settled_before_it_is_stored() {
+    let api = api().await;
+    let range = json!({"metadata": {}, "spec": {"limits": []}});
+    let range = api
+        .post(&format!("{NAMESPACE}/limitranges"), range)
+        .await
+        .ok();
+    assert_eq!(range["metadata"]["name"].as_str().map(str::len), Some(36));
+    let secrets = json!([{"name": "s", "namespace": "other"}]);
+    let account = json!({"metadata": {"name": "x"}, "secrets": secrets});
+    let account = api
+        .post(&format!("{NAMESPACE}/serviceaccounts"), account)
+        .await
+        .ok();
+    assert_eq!(account["secrets"], json!([{"name": "s"}]));
+    let path = format!("{NAMESPACE}/persistentvolumeclaims");
+    let claim = |field: &str, source: Value| {
+        json!({"metadata": {"generateName": "x"}, "spec": {
+            "accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "1Gi"}}, field: source,
+        }})
+    };
+    let other = json!({"apiGroup": "example.com", "kind": "Backup", "name": "b"});
+    let kept = api
+        .post(&path, claim("dataSourceRef", other.clone()))
+        .await
+        .ok();
+    assert_eq!(
+        (&kept["spec"]["dataSource"], &kept["spec"]["dataSourceRef"]),
+        (&other, &other)
+    );
+    let dropped = api
+        .post(&path, claim("dataSource", other.clone()))
+        .await
+        .ok();
+    assert!(
+        dropped["spec"].get("dataSource").is_none()
+            && dropped["spec"].get("dataSourceRef").is_none()
+    );
+    let mut elsewhere = other.clone();
+    elsewhere["namespace"] = "elsewhere".into();
+    let dropped = api
+        .post(&path, claim("dataSourceRef", elsewhere))
+        .await
+        .ok();
+    assert!(dropped["spec"].get("dataSourceRef").is_none());
+    let mut both = claim(
+        "dataSource",
+        json!({"kind": "PersistentVolumeClaim", "name": "a"}),
+    );
+    both["spec"]["dataSourceRef"] = other;
+    assert_eq!(
+        causes(&api.post(&path, both).await),
+        ["spec: Invalid value: {}: must match dataSourceRef"]
+    );
+}
+
+#[tokio::test]
+async fn an_apparmor_profile_in_an_annotation_is_warned_of() {
+    let api = api().await;
+    let key = "container.apparmor.security.beta.kubernetes.io/a";
+    let pod = json!({"metadata": {"name": "x", "annotations": {key: "unconfined"}}, "spec": {"containers": [{"name": "a", "image": "i"}]}});
+    let answer = api.post(&format!("{NAMESPACE}/pods"), pod).await;
+    let warning = format!(
+        r#"299 - "metadata.annotations[{key}]: deprecated since v1.30; use the \"appArmorProfile\" field instead""#
+    );
+    assert_eq!(answer.warnings, [warning]);
+    let context = &answer.ok()["spec"]["containers"][0]["securityContext"];
+    assert_eq!(context["appArmorProfile"], json!({"type": "Unconfined"}));
+}
+
+#[tokio::test]
+async fn volumes_are_fixed_once_they_exist() {
+    let api = api().await;
+    let volume = json!({"metadata": {"name": "v"}, "spec": {"accessModes": ["ReadWriteOnce"], "capacity": {"storage": "1Gi"}, "hostPath": {"path": "/a"}}});
+    api.post("/api/v1/persistentvolumes", volume).await.ok();
+    let change = json!({"spec": {"hostPath": {"path": "/b"}, "volumeMode": "Block"}});
+    let answer = api.merge("/api/v1/persistentvolumes/v", change).await;
+    assert_eq!(
+        fields(&answer),
+        ["spec.persistentvolumesource", "volumeMode"]
+    );
+}
