@@ -5,8 +5,10 @@ use std::{
     sync::{Arc, LazyLock},
 };
 
+use kube_cel::cel::Value;
+
 use super::{
-    Problem,
+    Problem, library,
     syntax::{Expr, Fold, FoldKind, Literal, Node},
     types::{Bindings, Type, joined},
 };
@@ -148,17 +150,14 @@ pub(super) fn is_type_name(name: &str) -> bool {
 
 /// The type of what the expression evaluates to.
 pub(super) fn check(expression: &Expr, environment: &Environment) -> Result<Type, Vec<Problem>> {
-    let mut checker = Checker {
-        environment,
-        locals: Vec::new(),
-        problems: Vec::new(),
-    };
+    let mut checker = Checker::new(environment);
     let result = checker.of(expression);
-    if checker.problems.is_empty() {
-        Ok(result)
-    } else {
-        Err(checker.problems)
+    for problems in [checker.problems, checker.unreadable] {
+        if !problems.is_empty() {
+            return Err(problems);
+        }
     }
+    Ok(result)
 }
 
 /// The function that a call is of if what it is called on spells a namespace, as in `sets.contains(...)`, and no variable.
@@ -216,14 +215,30 @@ pub(super) fn qualified(expression: &Expr) -> Option<String> {
     }
 }
 
-struct Checker<'e> {
+pub(super) struct Checker<'e> {
     environment: &'e Environment,
     /// Variables of the macros around, innermost last.
-    locals: Vec<(String, Type)>,
+    pub(super) locals: Vec<(String, Type)>,
     problems: Vec<Problem>,
+    /// Texts that a function will not be able to read; told when nothing else is wrong.
+    unreadable: Vec<Problem>,
 }
 
-impl Checker<'_> {
+impl<'e> Checker<'e> {
+    pub(super) fn new(environment: &'e Environment) -> Self {
+        Checker {
+            environment,
+            locals: Vec::new(),
+            problems: Vec::new(),
+            unreadable: Vec::new(),
+        }
+    }
+
+    /// [`namespaced`] where the checker is.
+    pub(super) fn namespaced(&self, target: &Expr, function: &str) -> Option<String> {
+        namespaced(target, function, |name| self.variable(name).is_some())
+    }
+
     /// Notes a problem; what it was found in can be anything from then on.
     fn wrong(&mut self, at: usize, message: String) -> Type {
         self.problems.push(Problem { at, message });
@@ -247,7 +262,8 @@ impl Checker<'_> {
         variable.filter(|_| !is_local).cloned()
     }
 
-    fn of(&mut self, expression: &Expr) -> Type {
+    /// The type of an expression inside the macros around.
+    pub(super) fn of(&mut self, expression: &Expr) -> Type {
         let at = expression.at;
         match &expression.node {
             Node::Literal(literal) => of_literal(literal),
@@ -419,8 +435,7 @@ impl Checker<'_> {
         target: Option<&Expr>,
         arguments: &[Expr],
     ) -> Type {
-        let is_variable = |name: &str| self.variable(name).is_some();
-        let namespaced = target.and_then(|target| namespaced(target, function, is_variable));
+        let namespaced = target.and_then(|target| self.namespaced(target, function));
         let (name, target) = match &namespaced {
             Some(name) => (name.as_str(), None),
             None => (function, target),
@@ -430,6 +445,7 @@ impl Checker<'_> {
             types.push(self.of(target));
         }
         types.extend(arguments.iter().map(|argument| self.of(argument)));
+        self.read_literal(name, arguments);
         let Some(overloads) = FUNCTIONS.get(name) else {
             return self.wrong(
                 at,
@@ -449,6 +465,29 @@ impl Checker<'_> {
                     format!("found no matching overload for '{name}' applied to '{applied}'"),
                 )
             }
+        }
+    }
+
+    /// Reads a text that is written in the expression and has a form of its own (cel-go: ASTValidators).
+    fn read_literal(&mut self, function: &str, arguments: &[Expr]) {
+        let Some(Expr {
+            at,
+            node: Node::Literal(Literal::Text(text)),
+        }) = arguments.last()
+        else {
+            return;
+        };
+        let is_read = match (function, arguments.len()) {
+            ("matches", _) => regex::Regex::new(text).is_ok(),
+            ("duration" | "timestamp", 1) => {
+                let text = Value::String(Arc::new(text.clone()));
+                library::call(function, None, vec![text]).is_ok()
+            }
+            _ => true,
+        };
+        if !is_read {
+            let message = format!("invalid {function} argument");
+            self.unreadable.push(Problem { at: *at, message });
         }
     }
 

@@ -1,10 +1,11 @@
 //! CEL as Kubernetes uses it: expressions that are checked against types before they run.
 //!
-//! [`syntax`] parses, [`check`] types an expression by the functions of `functions.txt`, [`eval`] runs it within a budget. The functions
+//! [`syntax`] parses, [`check`] types an expression by the functions of `functions.txt`, [`cost`] tells what it may cost, [`eval`] runs it within a budget. The functions
 //! that are no part of the language itself (strings, quantities, addresses ...) are those of the kube-cel crate ([`library`]); the language is
 //! ours because errors must name places and types as upstream's do, and because budgets, optionals and types as values are part of it.
 
 mod check;
+mod cost;
 mod eval;
 mod host;
 mod lexer;
@@ -22,6 +23,7 @@ pub(crate) use self::host::{Host, host};
 pub(crate) use self::values::{none, of_json, some};
 pub(crate) use self::{
     check::Environment,
+    cost::Shape,
     eval::{Budget, Failure},
     types::{Object, Type},
 };
@@ -62,6 +64,11 @@ impl Program {
     /// Whether it refers to a variable of that name.
     pub(crate) fn mentions(&self, variable: &str) -> bool {
         self.expression.mentions(variable)
+    }
+
+    /// What running it can cost at most, in kube-apiserver's units, if its variables (all alike) have that shape.
+    pub(crate) fn most_cost(&self, environment: &Environment, shape: &Shape) -> u64 {
+        cost::most(&self.expression, environment, shape)
     }
 
     /// Runs it with values for its variables.

@@ -3,6 +3,7 @@
 //! A schema that passes here is what [`super::structural`] expects. What is checked when, and the sentences, are those of
 //! k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/validation.
 
+mod costs;
 mod defaults;
 mod openapi;
 mod rules;

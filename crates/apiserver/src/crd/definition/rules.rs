@@ -3,10 +3,10 @@
 
 use serde_json::{Value, json};
 
-use super::{below, entries, items, openapi::Sound, text};
+use super::{below, costs::Costs, entries, items, openapi::Sound, text};
 use crate::{
     crd::{
-        rules::{Rule, types},
+        rules::{Rule, environment, shapes, types},
         structural::Schema,
     },
     field::{ErrorType, Errors, Path, go_struct},
@@ -14,97 +14,143 @@ use crate::{
 
 /// Compiles the rules of every schema that is sound.
 pub(super) fn check(schema: &Value, sound: &Sound, path: &Path<'_>, errors: &mut Errors) {
-    walk(schema, true, None, sound, path, errors);
-}
-
-fn walk(
-    source: &Value,
-    is_resource: bool,
-    uncorrelatable: Option<&Path<'_>>,
-    sound: &Sound,
-    path: &Path<'_>,
-    errors: &mut Errors,
-) {
-    if let Some(values) = below(source, "additionalProperties") {
-        let path = path.child("additionalProperties");
-        walk(
-            values,
-            is_embedded(values),
-            uncorrelatable,
-            sound,
-            &path,
-            errors,
-        );
-    }
-    let properties = path.child("properties");
-    let atomic = text(source, "x-kubernetes-map-type") == "atomic";
-    let inside = uncorrelatable.or(atomic.then_some(path));
-    for (name, property) in entries(source, "properties") {
-        let path = properties.key(name);
-        walk(
-            property,
-            is_embedded(property),
-            inside,
-            sound,
-            &path,
-            errors,
-        );
-    }
-    if let Some(items) = below(source, "items") {
-        let keyed = text(source, "x-kubernetes-list-type") == "map";
-        let inside = uncorrelatable.or((!keyed).then_some(path));
-        let path = path.child("items");
-        walk(items, is_embedded(items), inside, sound, &path, errors);
-    }
-    let mut rules = items(source, "x-kubernetes-validations")
-        .enumerate()
-        .peekable();
-    if rules.peek().is_none() || !sound.has(path) {
-        return;
-    }
-    let schema = Schema::parse(source);
-    let at = path.child("x-kubernetes-validations");
-    let Some(kind) = types::of_schema(&schema, is_resource, "selfType") else {
-        errors.internal(
-            &at,
-            "internal error: failed to retrieve type information for x-kubernetes-validations",
-        );
-        return;
+    let mut walk = Walk {
+        sound,
+        costs: Costs::default(),
+        errors,
     };
-    for (index, given) in rules {
-        let at = at.index(index);
-        let rule = Rule::compile(&schema, &kind, given);
-        for (field, program) in [
-            ("rule", &rule.program),
-            ("messageExpression", &rule.message_program),
-        ] {
-            if let Some(Err(why)) = program {
-                errors.with_text(
-                    ErrorType::Invalid,
-                    &at.child(field),
-                    shown(given),
-                    why.as_str(),
-                );
-            }
+    let around = Around {
+        is_resource: true,
+        uncorrelatable: None,
+        times: Some(1),
+    };
+    walk.schema(schema, around, path);
+    walk.costs.check_total(path, walk.errors);
+}
+
+struct Walk<'w> {
+    sound: &'w Sound,
+    costs: Costs,
+    errors: &'w mut Errors,
+}
+
+/// What a schema knows of those around it.
+#[derive(Clone, Copy)]
+struct Around<'a> {
+    is_resource: bool,
+    /// The schema within which a stored value cannot be told any more.
+    uncorrelatable: Option<&'a Path<'a>>,
+    /// How often a value with this schema can be in an object; `None` when nothing limits it.
+    times: Option<u64>,
+}
+
+impl Walk<'_> {
+    fn schema(&mut self, source: &Value, around: Around<'_>, path: &Path<'_>) {
+        let times = around.times.zip(items_of_each(source));
+        let below_here = |schema: &Value| Around {
+            is_resource: super::flag(schema, "x-kubernetes-embedded-resource"),
+            times: times.map(|(times, each)| times.saturating_mul(each)),
+            ..around
+        };
+        if let Some(values) = below(source, "additionalProperties") {
+            let path = path.child("additionalProperties");
+            self.schema(values, below_here(values), &path);
         }
-        match (rule.uses_old, uncorrelatable, given.get("optionalOldSelf")) {
-            (true, Some(within), _) => {
-                let why = format!(
-                    "oldSelf cannot be used on the uncorrelatable portion of the schema within {within}"
-                );
-                errors.invalid(&at.child("rule"), text(given, "rule"), why);
+        let properties = path.child("properties");
+        let atomic = text(source, "x-kubernetes-map-type") == "atomic";
+        let inside = around.uncorrelatable.or(atomic.then_some(path));
+        for (name, property) in entries(source, "properties") {
+            let around = Around {
+                uncorrelatable: inside,
+                ..below_here(property)
+            };
+            self.schema(property, around, &properties.key(name));
+        }
+        if let Some(items) = below(source, "items") {
+            let keyed = text(source, "x-kubernetes-list-type") == "map";
+            let around = Around {
+                uncorrelatable: around.uncorrelatable.or((!keyed).then_some(path)),
+                ..below_here(items)
+            };
+            self.schema(items, around, &path.child("items"));
+        }
+        if items(source, "x-kubernetes-validations").next().is_some() && self.sound.has(path) {
+            self.rules(source, around, &path.child("x-kubernetes-validations"));
+        }
+    }
+
+    fn rules(&mut self, source: &Value, around: Around<'_>, at: &Path<'_>) {
+        let schema = Schema::parse(source);
+        let kind = types::of_schema(&schema, around.is_resource, "selfType");
+        let shape = shapes::of_schema(&schema, around.is_resource);
+        let Some((kind, shape)) = kind.zip(shape) else {
+            self.errors.internal(
+                at,
+                "internal error: failed to retrieve type information for x-kubernetes-validations",
+            );
+            return;
+        };
+        // What nothing limits is as often in an object as there is room for in a request.
+        let times = around
+            .times
+            .unwrap_or(shapes::REQUEST_BYTES / (shape.least_bytes + 1));
+        for (index, given) in items(source, "x-kubernetes-validations").enumerate() {
+            let at = at.index(index);
+            let rule = Rule::compile(&schema, &kind, given);
+            for (field, program, times, what) in [
+                ("rule", &rule.program, times, "estimated rule cost"),
+                (
+                    "messageExpression",
+                    &rule.message_program,
+                    1,
+                    "estimated messageExpression cost",
+                ),
+            ] {
+                let at = at.child(field);
+                match program {
+                    Some(Err(why)) => {
+                        self.errors
+                            .with_text(ErrorType::Invalid, &at, shown(given), why.as_str())
+                    }
+                    Some(Ok(program)) => {
+                        let once = program.most_cost(&environment(&kind, given), &shape);
+                        let cost = once.saturating_mul(times);
+                        self.costs.add(cost, what, &at, self.errors);
+                    }
+                    None => {}
+                }
             }
-            (false, _, Some(Value::Bool(optional))) => {
-                let why = "may not be set if oldSelf is not used in rule";
-                errors.invalid(&at.child("optionalOldSelf"), *optional, why);
+            match (
+                rule.uses_old,
+                around.uncorrelatable,
+                given.get("optionalOldSelf"),
+            ) {
+                (true, Some(within), _) => {
+                    let why = format!(
+                        "oldSelf cannot be used on the uncorrelatable portion of the schema within {within}"
+                    );
+                    self.errors
+                        .invalid(&at.child("rule"), text(given, "rule"), why);
+                }
+                (false, _, Some(Value::Bool(optional))) => {
+                    let why = "may not be set if oldSelf is not used in rule";
+                    self.errors
+                        .invalid(&at.child("optionalOldSelf"), *optional, why);
+                }
+                _ => {}
             }
-            _ => {}
         }
     }
 }
 
-fn is_embedded(schema: &Value) -> bool {
-    super::flag(schema, "x-kubernetes-embedded-resource")
+/// How many values are in one of a schema at most, for each schema below; `None` when nothing limits it.
+fn items_of_each(schema: &Value) -> Option<u64> {
+    let limit = |field: &str| schema.get(field).and_then(Value::as_u64);
+    match text(schema, "type") {
+        "object" if schema.get("additionalProperties").is_some() => limit("maxProperties"),
+        "array" => limit("maxItems"),
+        _ => Some(1),
+    }
 }
 
 /// A rule as upstream prints its internal struct.

@@ -5,6 +5,7 @@
 //! k8s.io/apiextensions-apiserver/pkg/apiserver/schema/cel.
 
 pub(super) mod field_path;
+pub(super) mod shapes;
 pub(super) mod types;
 mod values;
 
@@ -59,15 +60,8 @@ impl Rule {
     /// Compiles one rule of a schema whose values have a type.
     pub(super) fn compile(schema: &Schema, kind: &Type, given: &Json) -> Rule {
         let text = |field: &str| given[field].as_str().unwrap_or_default();
-        let optional_old = given["optionalOldSelf"] == true;
-        let old = if optional_old {
-            Type::optional(kind.clone())
-        } else {
-            kind.clone()
-        };
-        let environment = Environment::default()
-            .with("self", kind.clone())
-            .with("oldSelf", old);
+        let optional_old = is_old_optional(given);
+        let environment = environment(kind, given);
         let compiled = |field: &str, wanted: Type, prefix: &str, otherwise: &str| {
             let source = text(field);
             (!source.trim().is_empty()).then(|| {
@@ -116,6 +110,22 @@ impl Rule {
             &self.message
         }
     }
+}
+
+/// The names that a rule about values of a type may use.
+pub(super) fn environment(kind: &Type, given: &Json) -> Environment {
+    let old = if is_old_optional(given) {
+        Type::optional(kind.clone())
+    } else {
+        kind.clone()
+    };
+    Environment::default()
+        .with("self", kind.clone())
+        .with("oldSelf", old)
+}
+
+fn is_old_optional(rule: &Json) -> bool {
+    rule["optionalOldSelf"] == true
 }
 
 /// One value on the way down.
