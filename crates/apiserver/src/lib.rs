@@ -45,6 +45,7 @@ pub mod http;
 pub mod kinds;
 mod limits;
 mod listen;
+mod metrics;
 mod openapi;
 pub mod provided;
 pub mod quantity;

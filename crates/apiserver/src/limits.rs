@@ -1,7 +1,8 @@
 //! How much the server does at once for clients on the network, and the refusal of more.
 //!
 //! Requests take turns: so many are answered at a time, some wait, the rest are sent away with 429. What goes on for long (watches, logs
-//! that are followed, streams into pods) does not take a turn, but each user may have only so many. Clients in this process are not limited.
+//! that are followed, streams into pods) does not take a turn, but each user may have only so many. Clients in this process and administrators
+//! are not limited.
 
 use std::{
     collections::hash_map::Entry,
@@ -13,7 +14,7 @@ use std::{
 };
 
 use rustc_hash::FxHashMap;
-use tokio::sync::{Semaphore, SemaphorePermit};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 /// How much at once.
 #[derive(Clone, Debug)]
@@ -46,10 +47,13 @@ pub(crate) struct TooMany;
 /// Where requests take turns.
 pub(crate) struct Gate {
     limits: Limits,
-    turns: Semaphore,
+    turns: Arc<Semaphore>,
     waiting: AtomicUsize,
     streams: Mutex<FxHashMap<String, usize>>,
 }
+
+/// One request's turn, until it is dropped.
+pub(crate) type Turn = OwnedSemaphorePermit;
 
 /// One of a user's streams, until it is dropped.
 pub(crate) struct Stream {
@@ -60,7 +64,7 @@ pub(crate) struct Stream {
 impl Gate {
     pub(crate) fn new(limits: Limits) -> Arc<Self> {
         Arc::new(Gate {
-            turns: Semaphore::new(limits.requests),
+            turns: Arc::new(Semaphore::new(limits.requests)),
             waiting: AtomicUsize::new(0),
             streams: Mutex::default(),
             limits,
@@ -68,16 +72,22 @@ impl Gate {
     }
 
     /// A turn for a request, at once or after some waiting.
-    pub(crate) async fn turn(&self) -> Result<SemaphorePermit<'_>, TooMany> {
-        if let Ok(turn) = self.turns.try_acquire() {
+    pub(crate) async fn turn(&self) -> Result<Turn, TooMany> {
+        if let Ok(turn) = self.turns.clone().try_acquire_owned() {
             return Ok(turn);
         }
-        let _place = Place::take(&self.waiting, self.limits.waiting)?;
-        let turn = tokio::time::timeout(self.limits.patience, self.turns.acquire()).await;
+        let _place = self.place()?;
+        let turn = self.turns.clone().acquire_owned();
+        let turn = tokio::time::timeout(self.limits.patience, turn).await;
         match turn {
             Ok(Ok(turn)) => Ok(turn),
             _ => Err(TooMany),
         }
+    }
+
+    /// A place among those who wait, for a turn or for somebody else.
+    pub(crate) fn place(&self) -> Result<Place<'_>, TooMany> {
+        Place::take(&self.waiting, self.limits.waiting)
     }
 
     /// A stream for a user.
@@ -113,7 +123,7 @@ impl Drop for Stream {
 }
 
 /// A place among those who wait; given back also when a client goes away meanwhile.
-struct Place<'a>(&'a AtomicUsize);
+pub(crate) struct Place<'a>(&'a AtomicUsize);
 
 impl<'a> Place<'a> {
     fn take(waiting: &'a AtomicUsize, most: usize) -> Result<Self, TooMany> {

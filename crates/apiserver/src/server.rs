@@ -28,6 +28,7 @@ use crate::{
     http::{self as handlers, openapi, subresource::log::LogSource},
     kinds::{self, ServiceRange},
     limits::{Gate, Limits},
+    metrics::Metrics,
     provided::Provided,
     registry::Registry,
     store::{Key, Store, StoreError, Window},
@@ -113,6 +114,7 @@ pub struct ApiServer {
     audiences: Vec<String>,
     external_url: String,
     gate: Arc<Gate>,
+    metrics: Metrics,
 }
 
 impl ApiServer {
@@ -164,6 +166,7 @@ impl ApiServer {
             logs: config.logs,
             openapi: openapi::Cache::default(),
             gate: Gate::new(config.limits),
+            metrics: Metrics::default(),
             claiming: tokio::sync::Mutex::default(),
         });
         server.registry.renew_selectable_fields();
@@ -263,6 +266,10 @@ impl ApiServer {
     }
 
     /// Where requests of clients on the network take turns.
+    pub(crate) fn metrics(&self) -> &Metrics {
+        &self.metrics
+    }
+
     pub(crate) fn gate(&self) -> &Arc<Gate> {
         &self.gate
     }

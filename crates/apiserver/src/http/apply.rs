@@ -30,13 +30,13 @@ pub(crate) fn is_apply(headers: &HeaderMap) -> bool {
     given.split(';').next().unwrap_or_default().trim() == "application/apply-patch+yaml"
 }
 
-/// Reads the configuration in the body of an apply, which must be of exactly that type.
+/// Reads the configuration in the body of an apply, which must be of exactly that type; also which keys are there twice.
 pub(crate) fn configuration(
     call: &Call,
     bytes: &Bytes,
     api_version: &str,
     kind: &str,
-) -> Result<Value, Status> {
+) -> Result<(Value, Vec<Problem>), Status> {
     if call
         .query
         .get("fieldManager")
@@ -52,7 +52,7 @@ pub(crate) fn configuration(
             &errors,
         ));
     }
-    let (config, _) = decode::untyped_yaml(bytes)
+    let (config, duplicates) = decode::untyped_yaml(bytes)
         .map_err(|error| Status::bad_request(format!("error decoding YAML: {error}")))?;
     let text = |field: &str| {
         config
@@ -69,7 +69,7 @@ pub(crate) fn configuration(
             text("kind")
         )));
     }
-    Ok(config)
+    Ok((config, duplicates))
 }
 
 /// Whether conflicts are to be won.
@@ -84,8 +84,11 @@ pub(crate) async fn apply(
 ) -> Result<Response<Body>, Status> {
     let mut options = call.write_options("PatchOptions")?;
     options.applies = true;
+    let (config, duplicates) =
+        configuration(call, bytes, call.row.api_version(), &call.resource().kind)?;
     let source = Applied {
-        config: configuration(call, bytes, call.row.api_version(), &call.resource().kind)?,
+        config,
+        duplicates,
         manager: options.manager.clone(),
         validation: options.validation,
         force: is_forced(call),
@@ -96,6 +99,8 @@ pub(crate) async fn apply(
 
 struct Applied {
     config: Value,
+    /// Keys that are there twice.
+    duplicates: Vec<Problem>,
     manager: String,
     validation: FieldValidation,
     force: bool,
@@ -111,6 +116,7 @@ impl Applied {
             now: call.now,
         };
         let tree = ownership::apply(call.schema(), &writer, self.force, &self.config, old)?;
+        self.report_duplicates(call)?;
         let decoded = decode::value(call.schema(), tree)
             .map_err(|error| self.undeclared(&error.to_string()))?;
         self.report(call, &decoded.problems)?;
@@ -124,6 +130,19 @@ impl Applied {
             metadata::of(&mut object).remove("resourceVersion");
         }
         Ok(object)
+    }
+
+    fn report_duplicates(&self, call: &Call) -> Result<(), Status> {
+        match (self.duplicates.first(), self.validation) {
+            (Some(problem), FieldValidation::Strict) => Err(Status::bad_request(format!(
+                "error strict decoding YAML: error converting YAML to JSON: {problem}"
+            ))),
+            (Some(_), FieldValidation::Warn) => {
+                call.warn_all(self.duplicates.iter().map(Problem::warning).collect());
+                Ok(())
+            }
+            _ => Ok(()),
+        }
     }
 
     /// A built-in type's schema is closed; a custom resource drops what its schema does not know, as for every write.
@@ -181,6 +200,15 @@ impl Source for Applied {
     }
 
     fn make_new(&self, call: &Call) -> Result<Option<Value>, Status> {
-        self.merged(call, None).map(Some)
+        let new = self.merged(call, None)?;
+        match metadata::text(&new, "uid") {
+            "" => Ok(Some(new)),
+            uid => {
+                let why = format!(
+                    "uid mismatch: the provided object specified uid {uid}, and no existing object was found"
+                );
+                Err(Status::conflict(call.resource(), &call.name, &why))
+            }
+        }
     }
 }

@@ -15,8 +15,13 @@ use super::{
     patch::Patch,
 };
 use crate::{
+    field::{Errors, Path},
     registry::Row,
-    schema::{Type, decode, proto},
+    schema::{
+        Type,
+        decode::{self, DecodeError, Problem},
+        proto,
+    },
     status::Status,
 };
 
@@ -42,10 +47,12 @@ pub(crate) fn media(headers: &HeaderMap) -> Result<Media, Status> {
         .get(CONTENT_TYPE)
         .map(|value| value.to_str().unwrap_or_default())
         .unwrap_or_default();
-    match given.split(';').next().unwrap_or_default().trim() {
-        "" | "application/json" => Ok(Media::Json),
-        "application/yaml" | "application/x-yaml" => Ok(Media::Yaml),
-        "application/vnd.kubernetes.protobuf" => Ok(Media::Protobuf),
+    let given = given.split(';').next().unwrap_or_default().trim();
+    match given {
+        "" => Ok(Media::Json),
+        json if json.eq_ignore_ascii_case("application/json") => Ok(Media::Json),
+        yaml if yaml.eq_ignore_ascii_case("application/yaml") => Ok(Media::Yaml),
+        proto if proto.eq_ignore_ascii_case(Media::Protobuf.content_type()) => Ok(Media::Protobuf),
         _ => Err(Status::new(
             415,
             "UnsupportedMediaType",
@@ -127,10 +134,7 @@ pub(crate) fn object(
             ),
             _ => match serde_json::from_slice::<TypeMeta>(body) {
                 Ok(meta) => (meta, false),
-                Err(_) => (
-                    TypeMeta::default(),
-                    serde_json::from_slice::<serde::de::IgnoredAny>(body).is_err(),
-                ),
+                Err(_) => (TypeMeta::default(), !is_json(body)),
             },
         };
         if malformed {
@@ -151,9 +155,17 @@ pub(crate) fn object(
         };
         expected.refuse(kind, expected.version, &error.to_string())
     })?;
+    if expected.custom && text(&decoded.value, "kind").is_empty() {
+        let sent = match media {
+            Media::Yaml => decode::untyped_yaml(body)
+                .map_or_else(|_| String::new(), |(tree, _)| tree.to_string()),
+            _ => String::from_utf8_lossy(body).trim().to_owned(),
+        };
+        let why = format!("Object 'Kind' is missing in '{sent}'");
+        return Err(expected.refuse(expected.kind, expected.version, &why));
+    }
     let object = check_kind(expected, decoded.value)?;
-    let problems = decoded.problems.iter().map(ToString::to_string).collect();
-    report(call, problems, validation, |why| {
+    report(call, &decoded.problems, validation, |why| {
         expected.refuse(expected.kind, expected.version, why)
     })?;
     Ok(object)
@@ -182,18 +194,14 @@ pub(crate) fn patched(
     }
     let decoded = decode::value(expected.schema, tree).map_err(|error| unfit(&error))?;
     let object = check_kind(expected, decoded.value)?;
-    let problems = decoded.problems.iter().map(ToString::to_string).collect();
-    report(call, problems, validation, |why| unfit(&why))?;
+    let mut problems = patch.problems().to_vec();
+    problems.extend(decoded.problems);
+    report(call, &problems, validation, |why| unfit(&why))?;
     Ok(object)
 }
 
 /// Decodes options (`DeleteOptions`) that come as a body; their group and version do not matter.
-pub(crate) fn options(
-    schema: &Type,
-    media: Media,
-    body: &[u8],
-    kind: &str,
-) -> Result<Value, Status> {
+pub(crate) fn options(schema: &Type, media: Media, body: &[u8]) -> Result<Value, Status> {
     let decoded = match media {
         Media::Json => decode::json(schema, body),
         Media::Yaml => decode::yaml(schema, body),
@@ -202,15 +210,25 @@ pub(crate) fn options(
                 .map_err(|error| Status::bad_request(error.to_string()));
         }
     };
-    decoded
-        .map(|decoded| decoded.value)
-        .map_err(|error| error.refusal(kind, "v1"))
+    // Upstream does not turn what its decoder says of options into a refusal of its own.
+    decoded.map(|decoded| decoded.value).map_err(|error| {
+        let syntax = matches!(error, DecodeError::Syntax(_));
+        let prefix = match syntax && !is_json(body) {
+            true => "couldn't get version/kind; json parse error: ",
+            false => "",
+        };
+        Status::new(500, "", format!("{prefix}{error}"))
+    })
+}
+
+fn is_json(body: &[u8]) -> bool {
+    serde_json::from_slice::<serde::de::IgnoredAny>(body).is_ok()
 }
 
 /// Warns of or refuses what a decoder has dropped.
 fn report(
     call: &Call,
-    problems: Vec<String>,
+    problems: &[Problem],
     validation: FieldValidation,
     refuse: impl FnOnce(&str) -> Status,
 ) -> Result<(), Status> {
@@ -220,11 +238,12 @@ fn report(
     match validation {
         FieldValidation::Ignore => Ok(()),
         FieldValidation::Warn => {
-            call.warn_all(problems);
+            call.warn_all(problems.iter().map(Problem::warning).collect());
             Ok(())
         }
         FieldValidation::Strict => {
-            let why = format!("strict decoding error: {}", problems.join(", "));
+            let texts: Vec<String> = problems.iter().map(ToString::to_string).collect();
+            let why = format!("strict decoding error: {}", texts.join(", "));
             Err(refuse(&why))
         }
     }
@@ -240,23 +259,32 @@ fn check_kind(expected: &Expected<'_>, mut object: Value) -> Result<Value, Statu
     Ok(object)
 }
 
+fn text<'v>(object: &'v Value, field: &str) -> &'v str {
+    object[field].as_str().unwrap_or_default()
+}
+
 /// A kind or version that is not the expected one.
 struct Mismatch {
     kind: String,
     api_version: String,
     version: String,
     why: String,
+    /// The object's name, where only the kind of a custom resource is wrong.
+    name: Option<String>,
 }
 
 impl Mismatch {
     fn find(expected: &Expected<'_>, object: &Value) -> Option<Self> {
-        let text = |field: &str| object[field].as_str().unwrap_or_default();
-        Mismatch::of(expected, text("apiVersion"), text("kind"))
+        let (api_version, kind) = (text(object, "apiVersion"), text(object, "kind"));
+        let mut found = Mismatch::of(expected, api_version, kind)?;
+        let only_kind = expected.custom && api_version == expected.api_version();
+        found.name = only_kind.then(|| text(&object["metadata"], "name").to_owned());
+        Some(found)
     }
 
     fn of(expected: &Expected<'_>, api_version: &str, kind: &str) -> Option<Self> {
         let wanted = expected.api_version();
-        let given = if api_version.is_empty() {
+        let given = if api_version.is_empty() && !expected.custom {
             &wanted
         } else {
             api_version
@@ -290,11 +318,18 @@ impl Mismatch {
             api_version: given.to_owned(),
             version: version.to_owned(),
             why,
+            name: None,
         })
     }
 
     fn refusal(&self, expected: &Expected<'_>) -> Status {
-        if expected.custom {
+        if let Some(name) = &self.name {
+            // A custom resource is decoded whatever it is, and validated after that.
+            let mut errors = Errors::default();
+            let why = format!("must be {}", expected.kind);
+            errors.invalid(&Path::new("kind"), self.kind.as_str(), why);
+            Status::invalid_kind(expected.group, &self.kind, name, &errors)
+        } else if expected.custom {
             Status::bad_request(self.why.as_str())
         } else {
             expected.refuse(&self.kind, &self.version, &self.why)

@@ -1,7 +1,7 @@
 //! One request about objects: where it goes, who asks, and what it may say back besides the answer.
 
 use std::{
-    sync::{Arc, Mutex, OnceLock},
+    sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError},
     time::Duration,
 };
 
@@ -18,6 +18,7 @@ use crate::{
     admission::{Ctx, Operation, User},
     field::{Errors, Path},
     kinds::Resource,
+    limits::Turn,
     registry::Row,
     schema::Type,
     server::ApiServer,
@@ -44,6 +45,8 @@ pub(crate) struct Call {
     pub form: Form,
     /// It came over a socket.
     pub on_network: bool,
+    /// Its turn, if it needs one.
+    turn: Mutex<Option<Turn>>,
     /// When webhooks must be done with it, from when the first of them is asked.
     deadline: OnceLock<Instant>,
     /// The connection, if it can go on with another protocol.
@@ -93,6 +96,7 @@ impl Call {
             headers,
             form,
             on_network: false,
+            turn: Mutex::default(),
             deadline: OnceLock::new(),
             upgrade: None,
             warnings: Mutex::default(),
@@ -204,6 +208,35 @@ impl Call {
             applies: false,
             deletion: None,
         })
+    }
+
+    /// Gives the call its turn, which it has until it is answered.
+    pub(crate) fn take_turn(&self, turn: Turn) {
+        *self.turn() = Some(turn);
+    }
+
+    fn turn(&self) -> MutexGuard<'_, Option<Turn>> {
+        self.turn.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Waits for somebody else, and lets others have the turn meanwhile: who is waited for may be a client of this server. Where too many
+    /// wait already, the turn is kept.
+    pub(crate) async fn without_turn<T>(&self, work: impl Future<Output = T>) -> T {
+        let gate = self.server.gate();
+        let Some(turn) = self.turn().take() else {
+            return work.await;
+        };
+        let Ok(place) = gate.place() else {
+            self.take_turn(turn);
+            return work.await;
+        };
+        drop(turn);
+        let done = work.await;
+        drop(place);
+        if let Ok(turn) = gate.turn().await {
+            self.take_turn(turn);
+        }
+        done
     }
 
     /// When webhooks must be done with the request.

@@ -46,7 +46,6 @@ impl DeleteOptions {
         } else {
             from_body(call, &bytes)?
         };
-        options.check()?;
         if options.policy.is_none() && options.orphan_dependents.is_none() {
             call.warn(call.resource().rules.deletion_warning.unwrap_or_default());
         }
@@ -63,16 +62,10 @@ impl DeleteOptions {
             resource_version: text(&preconditions["resourceVersion"]),
             orphan_dependents: tree["orphanDependents"].as_bool(),
             policy: text(&tree["propagationPolicy"]),
-            dry_run: dry_run(
-                tree["dryRun"]
-                    .as_array()
-                    .into_iter()
-                    .flatten()
-                    .filter_map(Value::as_str),
-            )?,
+            dry_run: false,
         };
-        options.check()?;
-        Ok(options)
+        let dry_run = tree["dryRun"].as_array().into_iter().flatten();
+        options.checked(dry_run.filter_map(Value::as_str))
     }
 
     /// The options as webhooks are shown them.
@@ -105,7 +98,8 @@ impl DeleteOptions {
         shown
     }
 
-    fn check(&self) -> Result<(), Status> {
+    /// The options with `dryRun` read, or everything that is wrong with them.
+    fn checked<'a>(mut self, dry_run: impl Iterator<Item = &'a str>) -> Result<Self, Status> {
         let mut errors = Errors::default();
         let path = &Path::new("propagationPolicy");
         if let Some(policy) = &self.policy {
@@ -124,8 +118,9 @@ impl DeleteOptions {
                 );
             }
         }
+        self.dry_run = check_dry_run(dry_run, &mut errors);
         if errors.is_empty() {
-            Ok(())
+            Ok(self)
         } else {
             Err(Status::invalid_kind(
                 "meta.k8s.io",
@@ -150,38 +145,23 @@ impl DeleteOptions {
     }
 }
 
-/// Reads `dryRun`.
-fn dry_run<'a>(values: impl Iterator<Item = &'a str>) -> Result<bool, Status> {
-    let mut errors = Errors::default();
-    let dry_run = check_dry_run(values, &mut errors);
-    if errors.is_empty() {
-        Ok(dry_run)
-    } else {
-        Err(Status::invalid_kind(
-            "meta.k8s.io",
-            "DeleteOptions",
-            "",
-            &errors,
-        ))
-    }
-}
-
 fn from_query(call: &Call) -> Result<DeleteOptions, Status> {
-    Ok(DeleteOptions {
+    let options = DeleteOptions {
         grace: call.query.integer("gracePeriodSeconds")?,
         uid: None,
         resource_version: None,
         orphan_dependents: call.query.flag("orphanDependents"),
-        policy: call.query.text("propagationPolicy").map(str::to_owned),
-        dry_run: dry_run(call.query.all("dryRun"))?,
-    })
+        policy: call.query.get("propagationPolicy").map(str::to_owned),
+        dry_run: false,
+    };
+    options.checked(call.query.all("dryRun"))
 }
 
 fn from_body(call: &Call, bytes: &[u8]) -> Result<DeleteOptions, Status> {
     let media = body::media(&call.headers)?;
     let schema = Type::builtin("apimachinery.pkg.apis.meta.v1.DeleteOptions")
         .ok_or_else(|| Status::internal("DeleteOptions are not in the schema table"))?;
-    let tree = body::options(&schema, media, bytes, "DeleteOptions")?;
+    let tree = body::options(&schema, media, bytes)?;
     DeleteOptions::of(&tree)
 }
 
@@ -351,15 +331,13 @@ fn verdict(call: &Call, options: &DeleteOptions, old: &Value) -> Verdict {
     let graceful = resource.rules.graceful_deletion;
     let mut object = old.clone();
     let marked = old["metadata"].get("deletionTimestamp").is_some();
-    if graceful && marked {
-        let stored_grace = old["metadata"]["deletionGracePeriodSeconds"]
-            .as_i64()
-            .unwrap_or(0);
-        match options
-            .grace
-            .map(|_| grace(options, old))
-            .filter(|grace| *grace < stored_grace)
-        {
+    let stored_grace = old["metadata"]["deletionGracePeriodSeconds"]
+        .as_i64()
+        .unwrap_or(0);
+    // What has no grace left is only held by finalizers, as objects of other kinds are.
+    if graceful && marked && stored_grace != 0 {
+        let asked = options.grace.map(|asked| if asked < 0 { 1 } else { asked });
+        match asked.filter(|grace| *grace < stored_grace) {
             Some(grace) => shorten(&mut object, call.now, stored_grace, grace),
             None => {
                 return Verdict {
@@ -369,7 +347,7 @@ fn verdict(call: &Call, options: &DeleteOptions, old: &Value) -> Verdict {
                 };
             }
         }
-    } else if graceful {
+    } else if graceful && !marked {
         let grace = grace(options, old);
         mark(&mut object, call.now, grace);
     }

@@ -92,6 +92,7 @@ pub(crate) fn root_paths(table: &Table) -> Value {
     let others = [
         "/healthz",
         "/livez",
+        "/metrics",
         "/openapi/v2",
         "/openapi/v3",
         oidc::KEYS,

@@ -1,7 +1,11 @@
 //! GET of a collection: pages, selectors, and the rules of resourceVersion.
 
 use axum::body::Body;
-use base64::{Engine, engine::general_purpose::URL_SAFE_NO_PAD};
+use base64::{
+    Engine,
+    alphabet::URL_SAFE,
+    engine::general_purpose::{GeneralPurpose, NO_PAD},
+};
 use bytes::Bytes;
 use http::Response;
 use serde::{Deserialize, Serialize};
@@ -18,11 +22,15 @@ use super::{
 use crate::{
     field::{Errors, Path},
     registry::Row,
-    schema::{Type, proto},
+    schema::{Type, decode, proto},
     status::{Cause, Details, Status},
     store::{ListError, Page, PageRequest},
+    validation::go,
 };
 
+/// How tokens are written; as Go does, the reader passes over bits that are no whole byte.
+const TOKEN: GeneralPurpose =
+    GeneralPurpose::new(&URL_SAFE, NO_PAD.with_decode_allow_trailing_bits(true));
 /// How long a request for a revision that is yet to come waits for it.
 const PATIENCE: std::time::Duration = std::time::Duration::from_secs(3);
 
@@ -75,28 +83,20 @@ impl ListOptions {
     fn check_list(&self) -> Errors {
         let mut errors = Errors::default();
         let path = &Path::new("resourceVersionMatch");
-        if self.send_initial_events.is_some() {
-            errors.forbidden(
-                &Path::new("sendInitialEvents"),
-                "sendInitialEvents is forbidden for list",
-            );
-        }
-        if self.version_match.is_empty() {
-            return errors;
-        }
-        if self.resource_version.is_empty() {
+        let matches = !self.version_match.is_empty();
+        if matches && self.resource_version.is_empty() {
             errors.forbidden(
                 path,
                 "resourceVersionMatch is forbidden unless resourceVersion is provided",
             );
         }
-        if !self.continue_token.is_empty() {
+        if matches && !self.continue_token.is_empty() {
             errors.forbidden(
                 path,
                 "resourceVersionMatch is forbidden when continue is provided",
             );
         }
-        if !matches!(self.version_match.as_str(), "Exact" | "NotOlderThan") {
+        if !matches!(self.version_match.as_str(), "" | "Exact" | "NotOlderThan") {
             errors.not_supported(
                 path,
                 self.version_match.as_str(),
@@ -107,6 +107,12 @@ impl ListOptions {
             errors.forbidden(
                 path,
                 "resourceVersionMatch \"exact\" is forbidden for resourceVersion \"0\"",
+            );
+        }
+        if self.send_initial_events.is_some() {
+            errors.forbidden(
+                &Path::new("sendInitialEvents"),
+                "sendInitialEvents is forbidden for list",
             );
         }
         errors
@@ -131,7 +137,7 @@ impl ListOptions {
         if !self.version_match.is_empty() && self.version_match != "NotOlderThan" {
             errors.not_supported(path, self.version_match.as_str(), &["NotOlderThan"]);
         }
-        if !self.continue_token.is_empty() {
+        if !self.version_match.is_empty() && !self.continue_token.is_empty() {
             errors.forbidden(
                 path,
                 "resourceVersionMatch is forbidden when continue is provided",
@@ -142,7 +148,8 @@ impl ListOptions {
 }
 
 /// The place a list goes on from; what is in a continue token.
-#[derive(Debug, Serialize, Deserialize)]
+#[derive(Debug, Default, Serialize, Deserialize)]
+#[serde(default)]
 struct Continue {
     v: String,
     rv: i64,
@@ -156,53 +163,83 @@ impl Continue {
             rv: revision,
             start: start.into(),
         };
-        URL_SAFE_NO_PAD.encode(serde_json::to_vec(&token).expect("a token serializes"))
+        TOKEN.encode(serde_json::to_vec(&token).expect("a token serializes"))
     }
 
     fn decode(text: &str) -> Result<Self, Status> {
-        let refuse = |why: String| {
-            Status::bad_request(format!(
+        let refuse = |why: &str| {
+            Err(Status::bad_request(format!(
                 "invalid continue token: continue key is not valid: {why}"
-            ))
+            )))
         };
-        let bytes = URL_SAFE_NO_PAD
-            .decode(text.trim_end_matches('='))
-            .map_err(|error| {
+        let bytes = match TOKEN.decode(text) {
+            Ok(bytes) => bytes,
+            Err(error) => {
                 let at = match error {
                     base64::DecodeError::InvalidByte(at, _) => at,
-                    _ => text.len(),
+                    _ => text.len().saturating_sub(1),
                 };
-                refuse(format!("illegal base64 data at input byte {at}"))
-            })?;
-        let token: Continue = match serde_json::from_slice(&bytes) {
-            Ok(token) => token,
-            Err(_) => {
-                let first = String::from_utf8_lossy(&bytes)
-                    .chars()
-                    .next()
-                    .unwrap_or_default();
-                return Err(refuse(format!(
-                    "invalid character {first:?} looking for beginning of value"
-                )));
+                return refuse(&format!("illegal base64 data at input byte {at}"));
             }
         };
+        let token: Continue = match serde_json::from_slice(&bytes) {
+            Ok(token) => token,
+            Err(error) => return refuse(&unfit(&bytes, &error)),
+        };
         if token.v != "meta.k8s.io/v1" {
-            return Err(refuse(format!(
-                "server does not recognize this encoded version {:?}",
+            return refuse(&format!(
+                "server does not recognize this encoded version {}",
                 token.v
-            )));
+            ));
+        }
+        if token.rv == 0 {
+            return refuse("incorrect encoded start resourceVersion (version meta.k8s.io/v1)");
         }
         if token.start.is_empty() {
-            return Err(refuse("encoded start key is not valid".into()));
+            return refuse("encoded start key empty (version meta.k8s.io/v1)");
+        }
+        // A token must not lead out of the collection.
+        let start = token.start.strip_prefix('/').unwrap_or(&token.start);
+        if start
+            .split('/')
+            .any(|segment| matches!(segment, "" | "." | ".."))
+        {
+            return refuse(&token.start);
         }
         Ok(token)
     }
 }
 
+/// What Go says of the bytes of a token that are none.
+fn unfit(bytes: &[u8], error: &serde_json::Error) -> String {
+    let Ok(value) = serde_json::from_slice::<Value>(bytes) else {
+        return decode::json_error(bytes, error).to_string();
+    };
+    let wrong = |value: &Value, place: &str, go: &str| {
+        let kind = decode::json_kind(value);
+        format!("json: cannot unmarshal {kind} into Go {place} of type {go}")
+    };
+    if !value.is_object() {
+        return wrong(&value, "value", "storage.continueToken");
+    }
+    let fields = [("v", "string"), ("rv", "int64"), ("start", "string")];
+    let fits = |value: &Value, go: &str| match go {
+        "int64" => value.is_i64(),
+        _ => value.is_string(),
+    };
+    let misfit = fields.into_iter().find_map(|(field, go)| {
+        let given = value.get(field)?;
+        let place = format!("struct field continueToken.{field}");
+        (!fits(given, go)).then(|| wrong(given, &place, go))
+    });
+    misfit.unwrap_or_else(|| error.to_string())
+}
+
 /// A revision in a query; the error reads as Go's.
 pub(crate) fn parse_revision(text: &str) -> Result<u64, String> {
-    text.parse()
-        .map_err(|_| format!("strconv.ParseUint: parsing {text:?}: invalid syntax"))
+    let signed = text.starts_with('+');
+    let number = text.parse().ok().filter(|_| !signed);
+    number.ok_or_else(|| go::whole("ParseUint", text))
 }
 
 /// Waits until the collection has reached a revision, or refuses.

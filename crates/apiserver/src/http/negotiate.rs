@@ -105,8 +105,9 @@ pub(crate) fn clauses(headers: &HeaderMap) -> Vec<Clause<'_>> {
     clauses
 }
 
-/// Picks the first clause that can be met. JSON is preferred to protobuf wherever the client takes both: the store keeps JSON.
-pub(crate) fn negotiate(headers: &HeaderMap) -> Result<Form, Status> {
+/// Picks the first clause that can be met. JSON is preferred to protobuf wherever the client takes both: the store keeps JSON. Custom resources are
+/// behind no router upstream, whose refusals have other words.
+pub(crate) fn negotiate(headers: &HeaderMap, custom: bool) -> Result<Form, Status> {
     let clauses = clauses(headers);
     if clauses.is_empty() {
         return Ok(Form::JSON);
@@ -116,7 +117,7 @@ pub(crate) fn negotiate(headers: &HeaderMap) -> Result<Form, Status> {
     for clause in &clauses {
         let media = match clause.range {
             "*/*" | "application/*" | "application/json" => Media::Json,
-            "application/yaml" | "application/x-yaml" => Media::Yaml,
+            "application/yaml" => Media::Yaml,
             "application/vnd.kubernetes.protobuf" => Media::Protobuf,
             _ => continue,
         };
@@ -134,7 +135,7 @@ pub(crate) fn negotiate(headers: &HeaderMap) -> Result<Form, Status> {
     if let Some(form) = binary {
         return Ok(form);
     }
-    Err(if unknown_shape {
+    Err(if unknown_shape || custom {
         Status::new(
             406,
             "NotAcceptable",
@@ -158,7 +159,7 @@ pub(crate) fn of_refusals(headers: &HeaderMap) -> Media {
     if headers.get(ACCEPT).is_none_or(plain) {
         return Media::Json;
     }
-    negotiate(headers).map_or(Media::Json, |form| form.media)
+    negotiate(headers, false).map_or(Media::Json, |form| form.media)
 }
 
 /// What `as`, `v` and `g` ask for; `None` if it is nothing we know.
@@ -190,7 +191,7 @@ mod tests {
     fn form(accept: &str) -> Result<Form, Status> {
         let mut headers = HeaderMap::new();
         headers.insert(ACCEPT, accept.parse().unwrap());
-        negotiate(&headers)
+        negotiate(&headers, false)
     }
 
     #[test]

@@ -14,16 +14,28 @@ use super::{
     write::{self, Part, STATUS_FIELDS, Source},
 };
 use crate::{
-    schema::{Type, decode, merge, ownership},
+    schema::{
+        Type,
+        decode::{self, Problem},
+        merge, ownership,
+    },
     status::Status,
 };
 
-/// A parsed patch.
-pub(crate) enum Patch {
+/// A parsed patch, and what a strict reader says of it.
+pub(crate) struct Patch {
+    form: Form,
+    problems: Vec<Problem>,
+}
+
+enum Form {
     Json(Value),
     Merge(Value),
     Strategic(Value),
 }
+
+/// The members of a JSON patch's operations.
+const OPERATION: [&str; 4] = ["op", "path", "from", "value"];
 
 impl Patch {
     /// Reads a patch by its media type. Custom resources have no strategic merge.
@@ -32,14 +44,14 @@ impl Patch {
             .get(CONTENT_TYPE)
             .and_then(|value| value.to_str().ok())
             .unwrap_or_default();
-        let (wrap, go_type): (fn(Value) -> Patch, _) =
+        let (wrap, go_type): (fn(Value) -> Form, _) =
             match given.split(';').next().unwrap_or_default().trim() {
-                "application/json-patch+json" => (Patch::Json, "[]handlers.jsonPatchOp"),
-                "application/merge-patch+json" => (Patch::Merge, "map[string]interface {}"),
+                "application/json-patch+json" => (Form::Json, "[]handlers.jsonPatchOp"),
+                "application/merge-patch+json" => (Form::Merge, "map[string]interface {}"),
                 "application/strategic-merge-patch+json" if !custom => {
-                    (Patch::Strategic, "map[string]interface {}")
+                    (Form::Strategic, "map[string]interface {}")
                 }
-                _ => return Err(unsupported()),
+                _ => return Err(unsupported(custom)),
             };
         let strategic = given.starts_with("application/strategic-merge-patch+json");
         let undecodable = |why: String| {
@@ -49,7 +61,7 @@ impl Patch {
                 format!("error decoding patch: {why}")
             })
         };
-        let (patch, _) =
+        let (patch, mut problems) =
             decode::untyped_json(bytes).map_err(|error| undecodable(error.to_string()))?;
         let fits = if go_type.starts_with('[') {
             patch.is_array()
@@ -57,35 +69,39 @@ impl Patch {
             patch.is_object()
         };
         if !fits {
-            let found = match &patch {
-                Value::Null => "null",
-                Value::Bool(_) => "bool",
-                Value::Number(_) => "number",
-                Value::String(_) => "string",
-                Value::Array(_) => "array",
-                Value::Object(_) => "object",
-            };
+            let found = decode::json_kind(&patch);
             return Err(undecodable(format!(
                 "json: cannot unmarshal {found} into Go value of type {go_type}"
             )));
         }
-        Ok(wrap(patch))
+        let form = wrap(patch);
+        if let Form::Json(operations) = &form {
+            problems.extend(unknown_members(operations));
+            let in_patch = |problem| Problem::InPatch(Box::new(problem));
+            problems = problems.into_iter().map(in_patch).collect();
+        }
+        Ok(Patch { form, problems })
+    }
+
+    /// What a strict reader says of the patch itself.
+    pub(crate) fn problems(&self) -> &[Problem] {
+        &self.problems
     }
 
     /// The patched tree, not decoded yet.
     pub(crate) fn apply(&self, schema: &Type, old: Value) -> Result<Value, Status> {
-        match self {
-            Patch::Json(patch) => merge::json_patch(&old, patch),
-            Patch::Merge(patch) => Ok(merge::json_merge(&old, patch)),
-            Patch::Strategic(patch) => merge::strategic(schema, old, patch),
+        match &self.form {
+            Form::Json(patch) => merge::json_patch(&old, patch),
+            Form::Merge(patch) => Ok(merge::json_merge(&old, patch)),
+            Form::Strategic(patch) => merge::strategic(schema, old, patch),
         }
     }
 
     /// Whether it names no other fields of the object than these; a JSON patch can name anything.
     fn is_limited_to(&self, fields: &[&str]) -> bool {
-        match self {
-            Patch::Json(_) => false,
-            Patch::Merge(patch) | Patch::Strategic(patch) => patch
+        match &self.form {
+            Form::Json(_) => false,
+            Form::Merge(patch) | Form::Strategic(patch) => patch
                 .as_object()
                 .is_some_and(|patch| patch.keys().all(|field| fields.contains(&&**field))),
         }
@@ -93,9 +109,9 @@ impl Patch {
 
     /// Whether it says nothing of managedFields, so that they stay as they are.
     fn spares_owners(&self) -> bool {
-        match self {
-            Patch::Json(_) => false,
-            Patch::Merge(patch) | Patch::Strategic(patch) => patch
+        match &self.form {
+            Form::Json(_) => false,
+            Form::Merge(patch) | Form::Strategic(patch) => patch
                 .get("metadata")
                 .is_none_or(|metadata| metadata.get("managedFields").is_none()),
         }
@@ -103,16 +119,33 @@ impl Patch {
 
     /// The refusal of a result that does not fit the type.
     pub(crate) fn unfit(&self, schema: &Type, tree: &Value, why: &dyn Display) -> Status {
-        let text = match self {
-            Patch::Strategic(patch) => merge::go_text(patch),
-            Patch::Merge(patch) => merge::document(schema, tree, patch),
-            Patch::Json(patch) => merge::document(schema, tree, &merge::json_patch_visits(patch)),
+        let text = match &self.form {
+            Form::Strategic(patch) => merge::go_text(patch),
+            Form::Merge(patch) => merge::document(schema, tree, patch),
+            Form::Json(patch) => merge::document(schema, tree, &merge::json_patch_visits(patch)),
         };
         merge::unfit(&text, &why)
     }
 }
 
-fn unsupported() -> Status {
+/// The members of operations that mean nothing.
+fn unknown_members(operations: &Value) -> impl Iterator<Item = Problem> {
+    let operations = operations.as_array().into_iter().flatten().enumerate();
+    operations.flat_map(|(index, operation)| {
+        let members = operation.as_object().into_iter().flat_map(|map| map.keys());
+        members
+            .filter(|member| !OPERATION.contains(&&***member))
+            .map(move |member| Problem::Unknown(format!("[{index}].{member}")))
+    })
+}
+
+/// The refusal of another media type; custom resources are behind no router upstream, whose words are others.
+fn unsupported(custom: bool) -> Status {
+    if custom {
+        let why = "the body of the request was in an unknown format - accepted media types include: application/json-patch+json, \
+                   application/merge-patch+json, application/apply-patch+yaml";
+        return Status::new(415, "UnsupportedMediaType", why);
+    }
     let mut status = Status::new(415, "UnsupportedMediaType", "415: Unsupported Media Type");
     status.details = Some(Box::default());
     status
@@ -180,8 +213,8 @@ impl Patched {
 /// Defaults a patched object and checks that it still is the one that was asked for.
 fn complete(call: &Call, mut object: Value) -> Result<Value, Status> {
     call.resource().behaviour.default(&mut object);
-    update::check_name(call, &object)?;
     metadata::settle_namespace(&mut object, call.namespace.as_deref())?;
+    update::check_name(call, &object)?;
     Ok(object)
 }
 

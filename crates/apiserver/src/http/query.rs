@@ -1,6 +1,6 @@
 //! The query string, read as `ListOptions`, `CreateOptions` and the like would be.
 
-use crate::status::Status;
+use crate::{status::Status, validation::go};
 
 /// The decoded pairs of a query string.
 #[derive(Clone, Debug, Default)]
@@ -52,15 +52,25 @@ impl Query {
 
     /// A whole number.
     pub(crate) fn integer(&self, key: &str) -> Result<Option<i64>, Status> {
-        let Some(text) = self.text(key) else {
+        let Some(text) = self.get(key) else {
             return Ok(None);
         };
         match text.parse() {
             Ok(number) => Ok(Some(number)),
-            Err(_) => Err(Status::bad_request(format!(
-                "strconv.ParseInt: parsing {text:?}: invalid syntax"
-            ))),
+            Err(_) => Err(Status::bad_request(go::whole("ParseInt", text))),
         }
+    }
+
+    /// Refuses a `timeout` that is no duration. How long a request takes is bounded otherwise.
+    pub(crate) fn check_timeout(&self) -> Result<(), Status> {
+        let refuse = |why| {
+            Err(Status::bad_request(format!(
+                "invalid timeout specified in the request URL - {why}"
+            )))
+        };
+        self.text("timeout")
+            .and_then(go::duration)
+            .map_or(Ok(()), refuse)
     }
 }
 
@@ -115,6 +125,31 @@ mod tests {
             (Some(true), Some(false), None)
         );
         assert_eq!(query.integer("limit"), Ok(Some(5)));
+    }
+
+    #[test]
+    fn options_that_are_no_numbers_or_durations_are_refused() {
+        let refused = |query: &str| {
+            let query = Query::parse(Some(query));
+            let checked = query.integer("limit").map(|_| ());
+            let refusal = checked.and_then(|()| query.check_timeout());
+            refusal.err().map(|status| status.message)
+        };
+        assert_eq!(refused("limit=5&timeout=32s"), None);
+        assert_eq!(
+            refused("limit=").as_deref(),
+            Some(r#"strconv.ParseInt: parsing "": invalid syntax"#)
+        );
+        assert_eq!(
+            refused("limit=99999999999999999999").as_deref(),
+            Some(r#"strconv.ParseInt: parsing "99999999999999999999": value out of range"#)
+        );
+        assert_eq!(
+            refused("timeout=5").as_deref(),
+            Some(
+                r#"invalid timeout specified in the request URL - time: missing unit in duration "5""#
+            )
+        );
     }
 
     #[test]

@@ -172,15 +172,15 @@ pub(crate) fn respond(code: u16, content_type: &'static str, body: Body) -> Resp
     response
 }
 
-/// Adds `Warning: 299 - "text"` headers.
+/// Adds `Warning: 299 - "text"` headers. What no header can hold is left out, as upstream.
 pub(crate) fn add_warnings(response: &mut Response<Body>, warnings: Vec<String>) {
-    for warning in warnings {
+    let is_one_line = |warning: &String| !warning.chars().any(char::is_control);
+    for warning in warnings.into_iter().filter(is_one_line) {
         let mut quoted = String::with_capacity(warning.len() + 8);
         quoted.push_str("299 - \"");
         for character in warning.chars() {
             match character {
                 '"' | '\\' => quoted.extend(['\\', character]),
-                character if character.is_control() => quoted.push(' '),
                 character => quoted.push(character),
             }
         }

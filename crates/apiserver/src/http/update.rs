@@ -50,11 +50,12 @@ pub(crate) fn check_name(call: &Call, object: &Value) -> Result<(), Status> {
 /// The body of a PUT, the same at every attempt.
 struct Replacement(Value);
 
-impl Source for Replacement {
-    fn make(&self, call: &Call, old: &Value) -> Result<Value, Status> {
-        let (given, stored) = (metadata::text(&self.0, "uid"), metadata::text(old, "uid"));
+impl Replacement {
+    /// Refuses a uid that is not the stored object's.
+    fn check_uid(&self, call: &Call, stored: &str) -> Result<(), Status> {
+        let given = metadata::text(&self.0, "uid");
         if given.is_empty() || given == stored {
-            return Ok(self.0.clone());
+            return Ok(());
         }
         let resource = call.resource();
         let place = if call.row.custom {
@@ -71,8 +72,16 @@ impl Source for Replacement {
         );
         Err(Status::conflict(resource, &call.name, &why))
     }
+}
+
+impl Source for Replacement {
+    fn make(&self, call: &Call, old: &Value) -> Result<Value, Status> {
+        self.check_uid(call, metadata::text(old, "uid"))?;
+        Ok(self.0.clone())
+    }
 
     fn make_new(&self, call: &Call) -> Result<Option<Value>, Status> {
+        self.check_uid(call, "")?;
         Ok(call
             .resource()
             .rules

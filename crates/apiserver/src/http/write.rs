@@ -130,11 +130,13 @@ impl<'a> Admission<'a> {
         let warn = |text| self.call.warn(text);
         let subject = self.subject(&said, name, &warn)?;
         let mut rounds = Rounds::default();
-        webhook::mutate(hooks, &subject, object, old, &mut rounds).await?;
+        let asked = webhook::mutate(hooks, &subject, object, old, &mut rounds);
+        self.call.without_turn(asked).await?;
         if rounds.changed {
             rounds.repeat(object);
             self.mutate_in_house(name, object, old)?;
-            webhook::mutate(hooks, &subject, object, old, &mut rounds).await?;
+            let asked = webhook::mutate(hooks, &subject, object, old, &mut rounds);
+            self.call.without_turn(asked).await?;
         }
         Ok(rounds.changed)
     }
@@ -149,7 +151,8 @@ impl<'a> Admission<'a> {
         let said = Said::new(self);
         let warn = |text| self.call.warn(text);
         let subject = self.subject(&said, name, &warn)?;
-        webhook::judge(hooks, &subject, object, old).await
+        let asked = webhook::judge(hooks, &subject, object, old);
+        self.call.without_turn(asked).await
     }
 
     fn subject<'s>(

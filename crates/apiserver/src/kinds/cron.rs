@@ -2,6 +2,8 @@
 
 use std::fmt::Display;
 
+use crate::validation::go;
+
 /// Why a text is no schedule.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
@@ -83,7 +85,7 @@ fn descriptor(text: &str) -> Result<(), CronError> {
             Ok(())
         }
         _ => match text.strip_prefix("@every ") {
-            Some(duration) => match go_duration(duration) {
+            Some(duration) => match go::duration(duration) {
                 Some(why) => fail(format!("failed to parse duration {text}: {why}")),
                 None => Ok(()),
             },
@@ -165,46 +167,6 @@ fn number(text: &str) -> Result<u64, CronError> {
         Ok(number) if number < 0 => fail(format!("negative number ({number}) not allowed: {text}")),
         Ok(number) => Ok(number.unsigned_abs()),
     }
-}
-
-/// Why a text is no duration of Go's, as `1h30m`.
-fn go_duration(text: &str) -> Option<String> {
-    const UNITS: [&str; 7] = ["ns", "us", "µs", "ms", "s", "m", "h"];
-    let quoted = || format!("{text:?}");
-    let mut rest = text.strip_prefix(['+', '-']).unwrap_or(text);
-    if rest == "0" {
-        return None;
-    }
-    if rest.is_empty() {
-        return Some(format!("time: invalid duration {}", quoted()));
-    }
-    while !rest.is_empty() {
-        let unit = rest
-            .find(|c: char| !c.is_ascii_digit() && c != '.')
-            .unwrap_or(rest.len());
-        let number = &rest[..unit];
-        let well_formed = number.bytes().any(|byte| byte.is_ascii_digit())
-            && number.bytes().filter(|byte| *byte == b'.').count() <= 1;
-        if !well_formed {
-            return Some(format!("time: invalid duration {}", quoted()));
-        }
-        rest = &rest[unit..];
-        let end = rest
-            .find(|c: char| c.is_ascii_digit() || c == '.')
-            .unwrap_or(rest.len());
-        let unit = &rest[..end];
-        if unit.is_empty() {
-            return Some(format!("time: missing unit in duration {}", quoted()));
-        }
-        if !UNITS.contains(&unit) {
-            return Some(format!(
-                "time: unknown unit {unit:?} in duration {}",
-                quoted()
-            ));
-        }
-        rest = &rest[end..];
-    }
-    None
 }
 
 #[cfg(test)]

@@ -16,11 +16,22 @@ use crate::{
 };
 
 const APPROVAL: &str = "api-approved.kubernetes.io";
+const COLUMN_FORMATS: &[&str] = &[
+    "byte",
+    "date",
+    "date-time",
+    "double",
+    "float",
+    "int32",
+    "int64",
+    "password",
+];
 const COLUMN_TYPES: &[&str] = &["boolean", "date", "integer", "number", "string"];
 
 pub(super) struct CustomResourceDefinition;
 
 /// Whether the definition of a kind in one of Kubernetes' own groups has been approved.
+#[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Approval {
     /// Nothing is said.
     Missing,
@@ -110,16 +121,7 @@ impl Kind for CustomResourceDefinition {
                 r#"must be spec.names.plural+"."+spec.group"#,
             );
         }
-        let annotations = metadata.child("annotations");
-        let at = annotations.key(APPROVAL);
-        match Approval::of(object, group) {
-            Some((Approval::Missing, why)) => errors.required(&at, why),
-            Some((Approval::Invalid, why)) => {
-                let given = object["metadata"]["annotations"][APPROVAL].clone();
-                errors.invalid(&at, given, why);
-            }
-            Some((Approval::Bypassed | Approval::Approved, _)) | None => {}
-        }
+        check_approval(object, None, errors);
     }
 
     fn validate_update(&self, _: &Ctx<'_>, object: &Value, old: &Value, errors: &mut Errors) {
@@ -145,6 +147,7 @@ impl Kind for CustomResourceDefinition {
             &new["names"]["plural"],
             &before["names"]["plural"],
         );
+        check_approval(object, Some(old), errors);
     }
 
     /// The finalizer that keeps the definition is added by its first deletion.
@@ -180,6 +183,29 @@ impl Kind for CustomResourceDefinition {
             Some(present) => present.push(terminating),
             None => *conditions = json!([terminating]),
         }
+    }
+}
+
+/// A change that leaves the state of the approval as it was is not held up by it.
+fn check_approval(object: &Value, old: Option<&Value>, errors: &mut Errors) {
+    let state = |object: &Value| Approval::of(object, text(&object["spec"], "group"));
+    let Some((approval, why)) = state(object) else {
+        return;
+    };
+    let before = old.and_then(state).map(|(before, _)| before);
+    if before.as_ref() == Some(&approval) {
+        return;
+    }
+    let metadata = Path::new("metadata");
+    let annotations = metadata.child("annotations");
+    let at = annotations.key(APPROVAL);
+    match approval {
+        Approval::Missing => errors.required(&at, why),
+        Approval::Invalid => {
+            let given = object["metadata"]["annotations"][APPROVAL].clone();
+            errors.invalid(&at, given, why);
+        }
+        Approval::Bypassed | Approval::Approved => {}
     }
 }
 
@@ -223,19 +249,17 @@ fn check_spec(object: &Value, errors: &mut Errors) {
     let spec = &object["spec"];
     let path = Path::new("spec");
     let group = text(spec, "group");
+    let sentences = names::dns_subdomain(group);
     if group.is_empty() {
         errors.required(&path.child("group"), "");
+    } else if !sentences.is_empty() {
+        errors.invalid(&path.child("group"), group, sentences.join(","));
     } else if !group.contains('.') {
         errors.invalid(
             &path.child("group"),
             group,
             "should be a domain with at least one dot",
         );
-    }
-    if !group.is_empty() {
-        names::dns_subdomain(group)
-            .into_iter()
-            .for_each(|why| errors.invalid(&path.child("group"), group, why));
     }
     match text(spec, "scope") {
         "" => errors.required(&path.child("scope"), ""),
@@ -321,14 +345,17 @@ fn check_names(given: &Value, path: &Path<'_>, errors: &mut Errors) {
         } else {
             value.to_owned()
         };
-        for why in names::dns1035_label(&checked) {
-            let why = if mixed {
-                format!("may have mixed case, but should otherwise match: {why}")
-            } else {
-                why
-            };
-            errors.invalid(&path.child(field), value, why);
+        let sentences = names::dns1035_label(&checked);
+        if sentences.is_empty() {
+            continue;
         }
+        let why = sentences.join(",");
+        let why = if mixed {
+            format!("may have mixed case, but should otherwise match: {why}")
+        } else {
+            why
+        };
+        errors.invalid(&path.child(field), value, why);
     }
     for field in ["shortNames", "categories"] {
         let at = path.child(field);
@@ -339,8 +366,9 @@ fn check_names(given: &Value, path: &Path<'_>, errors: &mut Errors) {
             .filter_map(Value::as_str)
             .enumerate()
         {
-            for why in names::dns1035_label(name) {
-                errors.invalid(&at.index(index), name, why);
+            let sentences = names::dns1035_label(name);
+            if !sentences.is_empty() {
+                errors.invalid(&at.index(index), name, sentences.join(","));
             }
         }
     }
@@ -376,22 +404,26 @@ fn check_versions(object: &Value, path: &Path<'_>, errors: &mut Errors) {
             "must have exactly one version marked as storage version",
         );
     }
+    let mut is_unique = true;
     for (index, version) in all.iter().enumerate() {
         let name = text(version, "name");
-        for why in names::dns1035_label(name) {
-            if index == 0 {
+        let sentences = names::dns1035_label(name);
+        if !sentences.is_empty() {
+            let why = sentences.join(",");
+            if index == 0 && !name.is_empty() {
                 errors.invalid(&path.child("version"), name, why.as_str());
             }
             errors.invalid(&at.index(index).child("name"), name, why);
         }
-        if all[..index].iter().any(|other| text(other, "name") == name) {
-            errors.with_text(
-                ErrorType::Invalid,
-                &at,
-                internal_form(&object["spec"]["versions"]),
-                "must contain unique version names",
-            );
-        }
+        is_unique &= !all[..index].iter().any(|other| text(other, "name") == name);
+    }
+    if !is_unique {
+        errors.with_text(
+            ErrorType::Invalid,
+            &at,
+            internal_form(&object["spec"]["versions"]),
+            "must contain unique version names",
+        );
     }
     let shared = |field: &str| is_shared(all, field);
     for (index, version) in all.iter().enumerate() {
@@ -512,6 +544,14 @@ fn check_columns(columns: &Value, path: &Path<'_>, errors: &mut Errors) {
                 other,
                 format!("must be one of {}", COLUMN_TYPES.join(",")),
             ),
+        }
+        let format = text(column, "format");
+        if !format.is_empty() && !COLUMN_FORMATS.contains(&format) {
+            errors.invalid(
+                &at.child("format"),
+                format,
+                format!("must be one of {}", COLUMN_FORMATS.join(",")),
+            );
         }
         match text(column, "jsonPath") {
             "" => errors.required(&at.child("JSONPath"), ""),

@@ -43,6 +43,20 @@ pub enum Problem {
     Duplicate(String),
     /// A key that is there twice in a YAML body: line and key.
     YamlDuplicate(u64, String),
+    /// One of these in a JSON patch itself.
+    InPatch(Box<Problem>),
+}
+
+impl Problem {
+    /// How a warning tells of it: in one line.
+    pub fn warning(&self) -> String {
+        match self {
+            Problem::YamlDuplicate(line, key) => {
+                format!("line {line}: key {key:?} already set in map")
+            }
+            other => other.to_string(),
+        }
+    }
 }
 
 impl fmt::Display for Problem {
@@ -50,10 +64,10 @@ impl fmt::Display for Problem {
         match self {
             Problem::Unknown(path) => write!(f, "unknown field {path:?}"),
             Problem::Duplicate(path) => write!(f, "duplicate field {path:?}"),
-            Problem::YamlDuplicate(line, key) => write!(
-                f,
-                "yaml: unmarshal errors:\n  line {line}: key {key:?} already set in map"
-            ),
+            Problem::YamlDuplicate(..) => {
+                write!(f, "yaml: unmarshal errors:\n  {}", self.warning())
+            }
+            Problem::InPatch(problem) => write!(f, "json patch {problem}"),
         }
     }
 }
@@ -153,6 +167,18 @@ pub fn untyped_json(body: &[u8]) -> Result<(Value, Vec<Problem>), DecodeError> {
         .and_then(|value| deserializer.end().map(|()| value))
         .map_err(|error| json_error(body, &error))?;
     Ok((value, problems))
+}
+
+/// What Go calls the JSON type of a value.
+pub fn json_kind(value: &Value) -> &'static str {
+    match value {
+        Value::Null => "null",
+        Value::Bool(_) => "bool",
+        Value::Number(_) => "number",
+        Value::String(_) => "string",
+        Value::Array(_) => "array",
+        Value::Object(_) => "object",
+    }
 }
 
 /// What Go says about a body that `serde_json` has refused.

@@ -4,6 +4,7 @@
 //! nothing. [`metadata`], [`selector`] and [`resources`] walk objects and record errors under a path. Kinds build their own
 //! validation from these and never word such a sentence themselves.
 
+pub(crate) mod go;
 pub mod metadata;
 pub mod names;
 pub mod net;

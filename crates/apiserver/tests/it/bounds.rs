@@ -77,15 +77,30 @@ async fn more_requests_than_are_served_at_a_time_are_told_to_come_back() {
             streams_per_user: 1,
             ..Limits::default()
         },
+        tokens: StaticTokens::from_csv("janes-token,jane,1\n").unwrap(),
         ..Config::default()
     };
     let server = ApiServer::new(nothing);
     let served = Served::new(&server).await;
-    let sentence = "Too many requests, please try again later.\n";
-    let refused = (429, Some("1".to_owned()), sentence.to_owned());
-    assert_eq!(send(&served, OVER_2, empty(get(MAPS))).await, refused);
-    assert_eq!(send(&served, OVER_2, empty(get("/api"))).await, refused);
-    assert_eq!(send(&served, OVER_2, empty(get("/readyz"))).await.0, 200);
+    let binding = json!({"apiVersion": "rbac.authorization.k8s.io/v1", "kind": "ClusterRoleBinding", "metadata": {"name": "jane"},
+        "subjects": [{"apiGroup": "rbac.authorization.k8s.io", "kind": "User", "name": "jane"}],
+        "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "cluster-admin"}});
+    let bindings = "/apis/rbac.authorization.k8s.io/v1/clusterrolebindings";
+    Api::of(&server).post(bindings, binding).await.ok();
+    let as_jane = async |path: &str| {
+        let request = get(path).header("authorization", "Bearer janes-token");
+        let answer = served.send(None, OVER_2, empty(request)).await;
+        let retry = answer.headers.get("retry-after").cloned();
+        (answer.status, retry, answer.text)
+    };
+    let sentence = "Too many requests, please try again later.\n".to_owned();
+    let refused = (429, Some(http::HeaderValue::from_static("1")), sentence);
+    assert_eq!(as_jane(MAPS).await, refused);
+    assert_eq!(as_jane("/api").await, refused);
+    assert_eq!(as_jane("/readyz").await.0, 200);
+    // Administrators get through.
+    assert_eq!(send(&served, OVER_2, empty(get(MAPS))).await.0, 200);
+    assert_eq!(send(&served, OVER_2, empty(get("/api"))).await.0, 200);
     // A watch does not wait for a turn, and each user has so many.
     let stream = served.connect(Some(&served.admin), OVER_2).await;
     let mut client = Client::new(stream, OVER_2).await;
@@ -100,6 +115,42 @@ async fn more_requests_than_are_served_at_a_time_are_told_to_come_back() {
         .expect("the first no longer counts");
     // Clients in this process are not limited.
     Api::of(&server).get(MAPS).await.ok();
+}
+
+#[tokio::test]
+async fn requests_are_counted_by_what_they_ask_for() {
+    let server = ApiServer::new(Config::default());
+    let served = Served::new(&server).await;
+    for _ in 0..2 {
+        send(&served, OVER_2, empty(get(MAPS))).await;
+    }
+    send(&served, OVER_1, empty(get(&format!("{MAPS}/none")))).await;
+    // What nobody serves has no series of its own: clients cannot fill the memory with names.
+    send(
+        &served,
+        OVER_1,
+        empty(get(&format!("{MAPS}/none/nonsense"))),
+    )
+    .await;
+    let (status, _, text) = send(&served, OVER_2, empty(get("/metrics"))).await;
+    assert_eq!(status, 200);
+    let of = |verb: &str, scope: &str| {
+        format!(
+            r#"component="apiserver",dry_run="",group="",resource="configmaps",scope="{scope}",subresource="",verb="{verb}",version="v1""#
+        )
+    };
+    let (lists, gets) = (of("LIST", "namespace"), of("GET", "resource"));
+    for line in [
+        format!(r#"apiserver_request_total{{code="200",{lists}}} 2"#),
+        format!(r#"apiserver_request_total{{code="404",{gets}}} 2"#),
+        format!("apiserver_request_duration_seconds_count{{{lists}}} 2"),
+        format!(r#"apiserver_request_duration_seconds_bucket{{{lists},le="+Inf"}} 2"#),
+        r#"apiserver_current_inflight_requests{request_kind="readOnly"} 0"#.to_owned(),
+        r#"apiserver_storage_objects{resource="namespaces"} 4"#.to_owned(),
+    ] {
+        assert!(text.lines().any(|found| found == line), "{line}\n{text}");
+    }
+    assert!(!text.contains("nonsense"));
 }
 
 /// Panics where it is asked about an object of some kind.

@@ -14,6 +14,7 @@ mod kube_rs;
 mod limits;
 mod pods;
 mod provided;
+mod refusals;
 mod semantics;
 mod services;
 mod streams;

@@ -81,7 +81,7 @@ pub(crate) async fn serve(
         Change::Replace(scale)
     } else if apply::is_apply(&call.headers) {
         let config =
-            apply::configuration(call, &body::read(body).await?, "autoscaling/v1", "Scale")?;
+            apply::configuration(call, &body::read(body).await?, "autoscaling/v1", "Scale")?.0;
         Change::Apply(config, apply::is_forced(call))
     } else {
         let bytes = body::read(body).await?;

@@ -13,7 +13,7 @@ use crate::{
     field::{Errors, Path},
     http::{
         call::{Call, WriteOptions},
-        metadata,
+        list, metadata,
         reply::Outcome,
     },
     kinds::{Check, NameRule, StatusMetadata},
@@ -328,14 +328,10 @@ fn check_version(call: &Call, object: &Value, stored: &Object) -> Result<(), Sta
             &errors,
         ));
     }
-    match given.parse::<u64>() {
+    match list::parse_revision(given) {
         Ok(revision) if revision == stored.revision() => Ok(()),
         Ok(_) => Err(modified(call, stored.key().name())),
-        Err(_) => Err(Status::new(
-            500,
-            "",
-            format!("strconv.ParseUint: parsing {given:?}: invalid syntax"),
-        )),
+        Err(why) => Err(Status::new(500, "", why)),
     }
 }
 

@@ -6,7 +6,7 @@
 use serde::de::DeserializeSeed;
 use serde_json::Value;
 
-use super::{DecodeError, Decoded, Problem, walk::Walker};
+use super::{DecodeError, Decoded, Problem, json_kind, walk::Walker};
 use crate::schema::{Arena, Node, Presence, Type, TypeId};
 
 /// Checks and prunes the tree of a custom resource.
@@ -16,13 +16,7 @@ pub(super) fn decode(
     mut problems: Vec<Problem>,
 ) -> Result<Decoded, DecodeError> {
     let Value::Object(map) = &mut tree else {
-        let found = match tree {
-            Value::Array(_) => "array",
-            Value::String(_) => "string",
-            Value::Number(_) => "number",
-            Value::Bool(_) => "bool",
-            Value::Null | Value::Object(_) => "null",
-        };
+        let found = json_kind(&tree);
         let place = "Go value of type ".to_owned();
         return Err(DecodeError::Type {
             value: found.to_owned(),

@@ -222,14 +222,15 @@ async fn configurations_of_webhooks_are_shown_to_none() {
 }
 
 #[tokio::test]
-async fn warnings_reach_the_client() {
-    let program = Program::start(|review| warn(review, &["careful", "with \"this\"\n"])).await;
+async fn warnings_of_one_line_reach_the_client() {
+    let program =
+        Program::start(|review| warn(review, &["careful", "with \"this\"", "two\nlines"])).await;
     let api = api();
     configure(&api, VALIDATING, &[program.hook("v", &["configmaps"])]).await;
     let answer = api.post(MAPS, map("m")).await;
     assert_eq!(
         answer.warnings,
-        [r#"299 - "careful""#, r#"299 - "with \"this\" ""#]
+        [r#"299 - "careful""#, r#"299 - "with \"this\"""#]
     );
 }
 
