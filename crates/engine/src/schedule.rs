@@ -18,6 +18,7 @@ use crate::intern::Symbol;
 use crate::labels::LabelSet;
 use crate::model::PodSpec;
 use crate::reason::{Conflict, Plugin, Reason, Refusal, Tally};
+use crate::resources::Amounts;
 use crate::score::{self, Column};
 use crate::selector::NamedNodes;
 
@@ -251,7 +252,7 @@ impl Cluster {
         if let Some(named) = self.named_nodes(class) {
             return self.schedule_among(&named, class, key, seed);
         }
-        let mut held = self.filter_with_nominated(class, key);
+        let mut held = self.held_otherwise(class, key);
         let has_volumes = !self.class(class).volumes.is_empty();
         let by_labels = has_volumes && self.volumes_go_by_labels(class);
         for _ in 0..MOST_TRIES {
@@ -374,17 +375,20 @@ impl Cluster {
     }
 
     /// Nodes that refuse the pod because of room held there for others of at least its priority.
-    fn filter_with_nominated(&mut self, class: PodClassId, key: &str) -> Vec<(NodeId, Refusal)> {
-        let mut refused = Vec::new();
+    pub(crate) fn filter_with_nominated(
+        &mut self,
+        class: PodClassId,
+        key: &str,
+    ) -> Vec<(NodeId, Refusal)> {
         if !self.holds_room() {
-            return refused;
+            return Vec::new();
         }
-        for (node, pods) in self.held_room(self.class(class).priority, key) {
-            if let Some(refusal) = self.check_beside(class, node, &pods) {
-                refused.push((node, refusal));
-            }
-        }
-        refused
+        let held = self.held_room(self.class(class).priority, key);
+        let refused = held.into_iter().filter_map(|(node, pods)| {
+            let refusal = self.check_beside(class, node, &pods)?;
+            Some((node, refusal))
+        });
+        refused.collect()
     }
 
     /// Checks a node as if pods of these classes were on it too.
@@ -394,7 +398,10 @@ impl Cluster {
         node: NodeId,
         pods: &[PodClassId],
     ) -> Option<Refusal> {
-        self.prepare(class);
+        let question = self.question(class);
+        if question.is_about_room_only() {
+            return question.check_beside(node, pods);
+        }
         pods.iter().for_each(|pod| self.try_on(*pod, node, false));
         let refusal = self.question(class).check(node);
         pods.iter().for_each(|pod| self.take_off(*pod, node, false));
@@ -450,10 +457,45 @@ impl Question<'_> {
         {
             return Some(Refusal::new(Plugin::NodePorts, reason));
         }
+        self.check_resources(&node.fixed.allocatable, &node.used)
+    }
+
+    fn check_resources(&self, allocatable: &Amounts, used: &Amounts) -> Option<Refusal> {
         if !self.rules.filters(Plugin::NodeResourcesFit) {
             return None;
         }
-        filter::node_resources_fit::check(shape, node)
+        filter::node_resources_fit::check(&self.class.shape, allocatable, used)
+    }
+
+    /// Whether other pods matter to this one by the resources and the slots they take only.
+    pub(crate) fn is_about_room_only(&self) -> bool {
+        self.class.shape.host_ports.is_empty() && self.view.is_filtered_by_room_only(self.class)
+    }
+
+    /// [`Question::check`] as if pods of these classes were on the node too, for a pod that
+    /// [is about room only](Question::is_about_room_only).
+    fn check_beside(&self, id: NodeId, pods: &[PodClassId]) -> Option<Refusal> {
+        self.check_static(id).or_else(|| {
+            let node = self.cluster.at(id);
+            let mut used = node.used.clone();
+            for pod in pods {
+                used.add(&self.cluster.class(*pod).shape.requests.real);
+                used.pods += 1;
+            }
+            self.check_resources(&node.fixed.allocatable, &used)
+        })
+    }
+
+    /// What a node says because of room held there for others than the pod of this key, if it would say something else
+    /// without; for a pod that [is about room only](Question::is_about_room_only).
+    pub(crate) fn held_otherwise(&self, id: NodeId, key: &str) -> Option<Refusal> {
+        let held = self.cluster.held_on(id, self.class.priority, key);
+        if held.is_empty() {
+            return None;
+        }
+        let beside = self.check_beside(id, &held)?.in_general();
+        let alone = self.check(id).map(|refusal| refusal.in_general());
+        (alone.as_ref() != Some(&beside)).then_some(beside)
     }
 
     /// The filters that depend on what is placed already.

@@ -36,11 +36,11 @@ impl Cluster {
 
     /// The classes of the pods room is held for on a node, of at least a priority and other than one pod.
     pub(crate) fn held_on(&self, node: NodeId, priority: i32, key: &str) -> Vec<PodClassId> {
-        if self.nominated.is_empty() {
-            return Vec::new();
-        }
-        let held = self.nominated.get(&self.at(node).fixed.name);
-        self.rivals(held.map_or(&[], |pods| pods), priority, key)
+        let held = || {
+            let name = &self.nodes.get(node.index())?.as_ref()?.fixed.name;
+            self.nominated.get(name)
+        };
+        held().map_or_else(Vec::new, |pods| self.rivals(pods, priority, key))
     }
 
     fn rivals(&self, held: &[(Box<str>, PodClassId)], priority: i32, key: &str) -> Vec<PodClassId> {
@@ -48,6 +48,12 @@ impl Cluster {
             .iter()
             .filter(|(pod, class)| self.class(*class).priority >= priority && **pod != *key);
         rivals.map(|(_, class)| *class).collect()
+    }
+
+    /// Nodes on which room is held.
+    pub(crate) fn nominated_nodes(&self) -> impl Iterator<Item = NodeId> + '_ {
+        let nodes = self.nominated.keys();
+        nodes.filter_map(|name| self.node_by_name.get(name).copied())
     }
 
     /// Nodes with the classes of the pods room is held for, of at least a priority and other than one pod.

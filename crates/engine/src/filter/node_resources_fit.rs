@@ -3,24 +3,23 @@
 //! All that is missing is told, not just the first. A pod that asks for nothing needs a slot only.
 
 use crate::class::Shape;
-use crate::cluster::Node;
 use crate::intern::Symbol;
 use crate::reason::{Plugin, Reason, Refusal};
 use crate::resources::Amounts;
 
-pub(crate) fn check(pod: &Shape, node: &Node) -> Option<Refusal> {
+pub(crate) fn check(pod: &Shape, allocatable: &Amounts, used: &Amounts) -> Option<Refusal> {
     let request = pod.demands();
-    let allowed = node.fixed.allocatable.pods;
-    let full = node.used.pods.wrapping_add(1) > allowed;
-    if !full && fits(request, &node.fixed.allocatable, &node.used) {
+    let allowed = allocatable.pods;
+    let full = used.pods.wrapping_add(1) > allowed;
+    if !full && fits(request, allocatable, used) {
         return None;
     }
     let mut reasons = full
         .then_some(Reason::TooManyPods { allowed })
         .into_iter()
         .chain(request.iter().filter_map(|(resource, requested)| {
-            let allocatable = node.fixed.allocatable.amount(resource);
-            let free = allocatable.wrapping_sub(node.used.amount(resource));
+            let allocatable = allocatable.amount(resource);
+            let free = allocatable.wrapping_sub(used.amount(resource));
             let lacking = requested > free && resource != Symbol::PODS;
             lacking.then_some(Reason::Insufficient {
                 resource,

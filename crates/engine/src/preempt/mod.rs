@@ -10,7 +10,7 @@ mod plan;
 pub(crate) use cost::Cost;
 pub(crate) use plan::{Plan, is_planned};
 
-use std::cmp::Reverse;
+use std::cmp::{Ordering, Reverse};
 
 use crate::class::PodClassId;
 use crate::cluster::{Cluster, NodeId, PodId};
@@ -314,7 +314,7 @@ impl Cluster {
             return Err(Refusal::new(Plugin::DefaultPreemption, Reason::NoVictims));
         }
         let beside = self.room_beside(class, key, node);
-        lower.sort_by_key(importance);
+        lower.sort_by(by_importance);
         lower
             .iter()
             .for_each(|victim| self.take_off(victim.class, node, victim.terminating));
@@ -346,7 +346,7 @@ impl Cluster {
         if let Some(refusal) = refusal {
             return Err(refusal);
         }
-        victims.sort_by_key(importance);
+        victims.sort_by(by_importance);
         let keys = |terminating| {
             let keys = victims
                 .iter()
@@ -421,10 +421,8 @@ impl Cluster {
     }
 }
 
-fn importance(victim: &Victim) -> (Reverse<i32>, i64, String) {
-    (
-        Reverse(victim.priority),
-        victim.start_time,
-        victim.key.clone(),
-    )
+/// The more important first.
+fn by_importance(a: &Victim, b: &Victim) -> Ordering {
+    let rank = |victim: &Victim| (Reverse(victim.priority), victim.start_time);
+    rank(a).cmp(&rank(b)).then_with(|| a.key.cmp(&b.key))
 }

@@ -17,7 +17,6 @@ use crate::reason::{Plugin, Reason, Refusal, Tally};
 /// See the module's words.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Evictions {
-    pub(super) used_at: u64,
     version: u64,
     budgets: u64,
     read_loads: u64,
@@ -63,7 +62,6 @@ impl Evictions {
                 *self = Evictions {
                     version: order.version(),
                     budgets,
-                    used_at: self.used_at,
                     ..Evictions::default()
                 };
                 question
@@ -141,16 +139,19 @@ impl Evictions {
             Some(refusal) if refusal.is_unresolvable() => {
                 Word::Refused(self.tally(&not_helpful(Reason::PreemptionNotHelpful)))
             }
-            _ => match cluster.plan_eviction(&question.class.shape, priority, node, &beside) {
-                Plan::Evict(cost) if refusal_stands(&refusal) => Word::Cost(cost),
-                Plan::NoVictims if refusal_stands(&refusal) => {
-                    Word::Refused(self.tally(&not_helpful(Reason::NoVictims)))
+            refusal => {
+                match cluster.plan_eviction(&question.class.shape, priority, node, &beside) {
+                    // Someone must go: beside those that room is held for the node refuses the pod, if not by itself.
+                    Plan::Evict(cost) => Word::Cost(cost),
+                    Plan::NoVictims if refusal.is_some() => {
+                        Word::Refused(self.tally(&not_helpful(Reason::NoVictims)))
+                    }
+                    _ => {
+                        left.push(node);
+                        return;
+                    }
                 }
-                _ => {
-                    left.push(node);
-                    return;
-                }
-            },
+            }
         };
         self.change(node, word, order);
     }
@@ -198,9 +199,4 @@ impl Evictions {
                 .insert(position, order.len()),
         }
     }
-}
-
-/// Whether the node refuses the pod by itself, not only beside those that room is held for.
-fn refusal_stands(refusal: &Option<Refusal>) -> bool {
-    refusal.is_some()
 }

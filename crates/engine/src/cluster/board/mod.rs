@@ -10,11 +10,13 @@
 //! not notice when its answer changes. Whatever reads more belongs into the [`crate::topology`] view or into
 //! [`is_for_boards`].
 
+mod beside;
 mod choice;
 mod evictions;
 mod hosts;
 mod index;
 mod journal;
+mod kept;
 mod order;
 mod set;
 #[cfg(test)]
@@ -35,10 +37,12 @@ use crate::profile::Rules;
 use crate::reason::{Refusal, Tally};
 use crate::schedule::Unschedulable;
 use crate::selector::NamedNodes;
+use beside::Beside;
 use choice::Choice;
 use evictions::Evictions;
 use hosts::Hosts;
 use index::Index;
+use kept::Kept;
 
 pub(super) use journal::Journal;
 pub(super) use order::Order;
@@ -47,9 +51,6 @@ pub(super) use order::Order;
 const NONE: u32 = u32::MAX;
 /// Slots that all indexes together may have before those least used are dropped.
 const MAX_SLOTS: usize = 16 << 20;
-
-/// Shapes and priorities that what evictions cost is kept for.
-const MAX_EVICTIONS: usize = 64;
 
 /// What boards say to a pod.
 pub(crate) enum Word {
@@ -81,8 +82,8 @@ pub(super) struct Boards {
     /// Hostname labels that several nodes have, with all of them.
     twins: FxHashMap<Symbol, Vec<NodeId>>,
     questions: u64,
-    /// By shape and priority.
-    evictions: FxHashMap<(ShapeId, i32), Box<Evictions>>,
+    evictions: Kept<Evictions>,
+    beside: Kept<Beside>,
     /// Grows with every change of a disruption budget.
     pub(super) budgets: u64,
 }
@@ -179,7 +180,7 @@ impl Cluster {
         }
         let id = (own.shape_id, own.priority);
         self.settle_boards();
-        let mut board = self.boards.evictions.remove(&id).unwrap_or_default();
+        let mut board = self.boards.evictions.take(id);
         let question = self.question(class);
         let boards = &question.cluster.boards;
         let journals = (&boards.loads, &boards.nodes);
@@ -201,24 +202,35 @@ impl Cluster {
                 chosen: self.eviction_on(class, key, node)?,
             },
         };
-        self.keep_evictions(id, board);
+        self.boards.evictions.keep(id, board);
         Some(preemption)
     }
 
-    fn keep_evictions(&mut self, id: (ShapeId, i32), mut board: Box<Evictions>) {
-        let boards = &mut self.boards;
-        boards.questions += 1;
-        board.used_at = boards.questions;
-        boards.evictions.insert(id, board);
-        if boards.evictions.len() > MAX_EVICTIONS {
-            let oldest = boards
-                .evictions
-                .iter()
-                .min_by_key(|(_, board)| board.used_at);
-            if let Some(oldest) = oldest.map(|(id, _)| *id) {
-                boards.evictions.remove(&oldest);
-            }
+    /// What boards do not know about nodes where room is held for others of at least the pod's priority: which refuse
+    /// because of it, and would say something else without.
+    pub(crate) fn held_otherwise(
+        &mut self,
+        class: PodClassId,
+        key: &str,
+    ) -> Vec<(NodeId, Refusal)> {
+        if !self.holds_room() {
+            return Vec::new();
         }
+        if !self.question(class).is_about_room_only() {
+            return self.filter_with_nominated(class, key);
+        }
+        self.settle_boards();
+        let own = self.class(class);
+        let id = (own.shape_id, own.priority);
+        let mut board = self.boards.beside.take(id);
+        let question = self.prepared(class);
+        board.refresh(&question, &self.boards.loads, &self.boards.nodes);
+        // What is held for the pod itself does not stand in its way.
+        let promised = self.nominated_node(key);
+        let mut held = board.but(promised);
+        held.extend(promised.and_then(|node| Some((node, question.held_otherwise(node, key)?))));
+        self.boards.beside.keep(id, board);
+        held
     }
 
     fn ask_parts(
@@ -339,7 +351,8 @@ impl Boards {
             }
             *own != shape
         });
-        self.evictions.retain(|(own, _), _| *own != shape);
+        self.evictions.forget(shape);
+        self.beside.forget(shape);
     }
 
     /// Drops what is kept per host for a class whose view is made anew.
