@@ -173,22 +173,22 @@ impl Metrics {
         let total = head(
             "apiserver_request_total",
             "counter",
-            "[STABLE] Counter of apiserver requests broken out for each verb, dry run value, group, version, resource, scope, component, and HTTP response code.",
+            "Requests that were answered, by what was asked for and the code of the answer.",
         );
         let duration = head(
             "apiserver_request_duration_seconds",
             "histogram",
-            "[STABLE] Response latency distribution in seconds for each verb, dry run value, group, version, resource, subresource, scope and component.",
+            "How long answers took, in seconds, by what was asked for.",
         );
         let in_flight = head(
             "apiserver_current_inflight_requests",
             "gauge",
-            "[STABLE] Number of requests that are being answered, per request kind.",
+            "Requests that are being answered.",
         );
         let objects = head(
             "apiserver_storage_objects",
             "gauge",
-            "[STABLE] Number of stored objects, split by kind.",
+            "Objects that are stored, by kind.",
         );
         let all = self.all();
         let mut series: Vec<(String, &Series)> = all
