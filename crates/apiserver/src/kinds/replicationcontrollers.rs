@@ -58,11 +58,15 @@ impl Kind for ReplicationController {
     }
 
     fn prepare_create(&self, _: &Ctx<'_>, object: &mut Value) {
-        podspec::prepare::drop_disabled_spec(&mut object["spec"]["template"]["spec"]);
+        if let Some(spec) = object.pointer_mut("/spec/template/spec") {
+            podspec::prepare::drop_disabled_spec(spec);
+        }
     }
 
     fn prepare_update(&self, _: &Ctx<'_>, object: &mut Value, _: &Value) {
-        podspec::prepare::drop_disabled_spec(&mut object["spec"]["template"]["spec"]);
+        if let Some(spec) = object.pointer_mut("/spec/template/spec") {
+            podspec::prepare::drop_disabled_spec(spec);
+        }
     }
 
     fn validate(&self, _: &Ctx<'_>, object: &Value, errors: &mut Errors) {

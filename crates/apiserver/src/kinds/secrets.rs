@@ -14,7 +14,7 @@ use super::{
 use crate::{
     admission::Ctx,
     field::{Errors, Path},
-    schema::decode::json_error,
+    schema::decode::{json_error, json_of_another_type},
     validation::{self, check, names},
 };
 
@@ -152,23 +152,12 @@ fn docker_json(errors: &mut Errors, secret: &Value, key: &str) {
         None => errors.required(&path, ""),
         Some(text) => {
             let bytes = STANDARD.decode(text).unwrap_or_default();
-            let kind = match serde_json::from_slice(&bytes) {
+            let why = match serde_json::from_slice(&bytes) {
                 Ok(Value::Object(_) | Value::Null) => return,
-                Ok(Value::Array(_)) => "array",
-                Ok(Value::String(_)) => "string",
-                Ok(Value::Number(_)) => "number",
-                Ok(Value::Bool(_)) => "bool",
-                Err(error) => {
-                    let why = json_error(&bytes, &error).to_string();
-                    return errors.invalid(&path, REDACTED, why);
-                }
+                Ok(other) => json_of_another_type(&other, "map[string]interface {}"),
+                Err(error) => json_error(&bytes, &error).to_string(),
             };
-            let go = "into Go value of type map[string]interface {}";
-            errors.invalid(
-                &path,
-                REDACTED,
-                format!("json: cannot unmarshal {kind} {go}"),
-            );
+            errors.invalid(&path, REDACTED, why);
         }
     }
 }

@@ -197,3 +197,49 @@ async fn volumes_are_fixed_once_they_exist() {
         ["spec.persistentvolumesource", "volumeMode"]
     );
 }
+
+#[tokio::test]
+async fn what_cannot_be_is_named_and_not_made_up() {
+    let api = api().await;
+    let tolerations = |text: &str| {
+        json!({
+            "metadata": {"name": "x", "annotations": {"scheduler.alpha.kubernetes.io/tolerations": text}},
+            "spec": {"containers": [{"name": "a", "image": "i"}]},
+        })
+    };
+    let node_port = json!({"metadata": {"name": "x"}, "spec": {"type": "NodePort", "ports": [{"port": 80, "nodePort": -1}]}});
+    for (resource, object, expected) in [
+        (
+            "replicationcontrollers",
+            json!({"metadata": {"name": "x"}, "spec": {}}),
+            &[
+                "spec.selector: Required value",
+                "spec.template: Required value",
+            ][..],
+        ),
+        (
+            "services",
+            node_port,
+            &[
+                "spec.ports[0].nodePort: Invalid value: -1: provided port is not in the valid range. The range of valid ports is 30000-32767",
+            ],
+        ),
+        (
+            "pods",
+            tolerations("x"),
+            &[
+                r#"metadata.annotations: Invalid value: "scheduler.alpha.kubernetes.io/tolerations": invalid character 'x' looking for beginning of value"#,
+            ],
+        ),
+        (
+            "pods",
+            tolerations("{}"),
+            &[
+                r#"metadata.annotations: Invalid value: "scheduler.alpha.kubernetes.io/tolerations": json: cannot unmarshal object into Go value of type []core.Toleration"#,
+            ],
+        ),
+    ] {
+        let answer = api.post(&format!("{NAMESPACE}/{resource}"), object).await;
+        assert_eq!(causes(&answer), expected, "{}", answer.body);
+    }
+}

@@ -6,6 +6,7 @@ use super::{Scope, paths, scheduling};
 use crate::{
     field::{Errors, Path},
     kinds::tree::Tree,
+    schema::decode::{json_error, json_of_another_type},
 };
 
 const MIRROR: &str = "kubernetes.io/config.mirror";
@@ -27,11 +28,18 @@ pub(super) fn validate(metadata: &Value, scope: &Scope<'_>, path: &Path<'_>, err
             );
         }
         if key == TOLERATIONS && !value.is_empty() {
-            match serde_json::from_str::<Vec<Value>>(value) {
-                Ok(tolerations) => {
-                    scheduling::validate_tolerations(&tolerations, &path.child(TOLERATIONS), errors)
+            let why = match serde_json::from_str(value) {
+                Ok(Value::Null) => None,
+                Ok(Value::Array(tolerations)) => {
+                    let at = path.child(TOLERATIONS);
+                    scheduling::validate_tolerations(&tolerations, &at, errors);
+                    None
                 }
-                Err(error) => errors.invalid(path, TOLERATIONS, error.to_string()),
+                Ok(other) => Some(json_of_another_type(&other, "[]core.Toleration")),
+                Err(error) => Some(json_error(value.as_bytes(), &error).to_string()),
+            };
+            if let Some(why) = why {
+                errors.invalid(path, TOLERATIONS, why);
             }
         }
         if key == DELETION_COST && !is_deletion_cost(value) {

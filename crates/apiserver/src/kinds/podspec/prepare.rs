@@ -34,7 +34,7 @@ pub(crate) fn creation(pod: &mut Value, now: jiff::Timestamp) -> Vec<String> {
     apparmor_from_annotations(pod)
 }
 
-/// Removes what belongs to features that are off by default: `lifecycle.stopSignal`.
+/// Removes what belongs to features that are off by default: `lifecycle.stopSignal`, `schedulingGroup` and the projections of certificates.
 pub(crate) fn drop_disabled(pod: &mut Value) {
     if let Some(spec) = pod.get_mut("spec") {
         drop_disabled_spec(spec);
@@ -43,6 +43,18 @@ pub(crate) fn drop_disabled(pod: &mut Value) {
 
 /// [`drop_disabled`] for a template's spec.
 pub(crate) fn drop_disabled_spec(spec: &mut Value) {
+    if let Some(spec) = spec.as_object_mut() {
+        spec.remove("schedulingGroup");
+    }
+    for volume in list_mut(spec, "volumes") {
+        let Some(projected) = volume.get_mut("projected") else {
+            continue;
+        };
+        for source in list_mut(projected, "sources").filter_map(Value::as_object_mut) {
+            source.remove("clusterTrustBundle");
+            source.remove("podCertificate");
+        }
+    }
     for list in super::CONTAINER_LISTS {
         let Some(containers) = spec.get_mut(list).and_then(Value::as_array_mut) else {
             continue;
@@ -184,6 +196,20 @@ fn profile_of_annotation(annotation: &str) -> Option<Value> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn fields_of_features_that_are_off_are_dropped() {
+        let mut spec = json!({
+            "schedulingGroup": {"podGroupName": "g"},
+            "containers": [{"lifecycle": {"stopSignal": "SIGUSR1"}}],
+            "volumes": [{"projected": {"sources": [{"clusterTrustBundle": {"path": "a"}}, {"podCertificate": {}}, {"secret": {}}]}}],
+        });
+        drop_disabled_spec(&mut spec);
+        assert_eq!(
+            spec,
+            json!({"containers": [{}], "volumes": [{"projected": {"sources": [{}, {}, {"secret": {}}]}}]})
+        );
+    }
 
     #[test]
     fn label_keys_become_expressions_of_the_selector() {

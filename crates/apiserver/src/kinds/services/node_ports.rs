@@ -14,10 +14,10 @@ use crate::{
 
 /// Ports keep the node port they had under the same name unless another port has it now.
 pub(super) fn adopt_node_ports(service: &mut Value, old: &Value) {
-    let kept: Vec<u32> = node_ports(service)
+    let kept: Vec<i64> = node_ports(service)
         .filter(|port| node_ports(old).any(|before| before == *port))
         .collect();
-    let before: Vec<(String, u32)> = old["spec"]
+    let before: Vec<(String, i64)> = old["spec"]
         .items("ports")
         .iter()
         .map(|port| (port.text("name").to_owned(), node_port(port)))
@@ -39,14 +39,13 @@ pub(super) fn adopt_node_ports(service: &mut Value, old: &Value) {
     }
 }
 
-fn node_port(port: &Value) -> u32 {
-    port.integer("nodePort")
-        .and_then(|port| u32::try_from(port).ok())
-        .unwrap_or(0)
+/// The node port that is asked for, however impossible; 0 is none.
+fn node_port(port: &Value) -> i64 {
+    port.integer("nodePort").unwrap_or(0)
 }
 
 /// The node ports that are set.
-pub(super) fn node_ports(service: &Value) -> impl Iterator<Item = u32> + '_ {
+pub(super) fn node_ports(service: &Value) -> impl Iterator<Item = i64> + '_ {
     service["spec"]
         .items("ports")
         .iter()
@@ -61,7 +60,7 @@ fn automatic_node_ports(service: &Value) -> bool {
             && service["spec"]["allocateLoadBalancerNodePorts"] != false)
 }
 
-fn refuse_port(service: &Value, index: usize, port: u32, refusal: &Refusal) -> Status {
+fn refuse_port(service: &Value, index: usize, port: i64, refusal: &Refusal) -> Status {
     let mut errors = Errors::default();
     let path = Path::new("spec");
     let path = path.child("ports");
@@ -84,7 +83,7 @@ pub(super) fn new_node_ports(claim: &mut Claim, service: &mut Value) -> Result<(
     }
     let automatic = automatic_node_ports(service);
     let mut ports = service["spec"].items("ports").to_vec();
-    let mut given: Vec<(Value, u32)> = Vec::new();
+    let mut given: Vec<(Value, i64)> = Vec::new();
     for index in 0..ports.len() {
         let asked = node_port(&ports[index]);
         if asked == 0 && !automatic {
@@ -135,9 +134,9 @@ pub(super) fn change_node_ports(
     old: &Value,
 ) -> Result<(), Status> {
     let automatic = automatic_node_ports(service);
-    let before: Vec<u32> = node_ports(old).collect();
+    let before: Vec<i64> = node_ports(old).collect();
     let mut ports = service["spec"].items("ports").to_vec();
-    let mut taken: Vec<u32> = Vec::new();
+    let mut taken: Vec<i64> = Vec::new();
     for (index, port) in ports.iter_mut().enumerate() {
         let asked = node_port(port);
         if asked == 0 {
@@ -152,7 +151,7 @@ pub(super) fn change_node_ports(
         }
     }
     service["spec"]["ports"] = ports.into();
-    let now: Vec<u32> = node_ports(service).collect();
+    let now: Vec<i64> = node_ports(service).collect();
     before
         .into_iter()
         .filter(|port| !now.contains(port))
@@ -160,10 +159,9 @@ pub(super) fn change_node_ports(
     Ok(())
 }
 
-pub(super) fn health_port(service: &Value) -> Option<u32> {
+pub(super) fn health_port(service: &Value) -> Option<i64> {
     service["spec"]
         .integer("healthCheckNodePort")
-        .and_then(|port| u32::try_from(port).ok())
         .filter(|&port| port != 0)
 }
 

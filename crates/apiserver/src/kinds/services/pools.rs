@@ -18,7 +18,7 @@ use crate::{
 };
 
 /// The node ports a cluster gives out.
-const NODE_PORTS: Range<u32> = 30_000..32_768;
+const NODE_PORTS: Range<i64> = 30_000..32_768;
 /// As many addresses of a range are used at most; upstream keeps a bitmap of that size for IPv6 too.
 const MAX_ADDRESSES: u64 = 1 << 16;
 
@@ -130,7 +130,7 @@ impl ServiceRange {
 #[derive(Debug, Default)]
 struct Used {
     addresses: BTreeSet<u64>,
-    ports: BTreeSet<u32>,
+    ports: BTreeSet<i64>,
 }
 
 /// The pools of one cluster.
@@ -234,7 +234,7 @@ impl Claim {
     }
 
     /// Takes this node port.
-    pub(crate) fn port(&mut self, port: u32) -> Result<(), Refusal> {
+    pub(crate) fn port(&mut self, port: i64) -> Result<(), Refusal> {
         if !NODE_PORTS.contains(&port) {
             return Err(Refusal::OtherPort);
         }
@@ -246,13 +246,13 @@ impl Claim {
     }
 
     /// Takes any node port.
-    pub(crate) fn any_port(&mut self) -> Result<u32, Refusal> {
+    pub(crate) fn any_port(&mut self) -> Result<i64, Refusal> {
         let mut used = self.pools.used();
-        let whole = u64::from(NODE_PORTS.start)..u64::from(NODE_PORTS.end);
+        let whole = NODE_PORTS.start.unsigned_abs()..NODE_PORTS.end.unsigned_abs();
         let reserved = reserved(whole.end - whole.start, 32, 128);
-        let taken = |port: u64| u32::try_from(port).is_ok_and(|port| used.ports.contains(&port));
+        let taken = |port: u64| i64::try_from(port).is_ok_and(|port| used.ports.contains(&port));
         let port = pick(whole, reserved, taken)
-            .and_then(|port| u32::try_from(port).ok())
+            .and_then(|port| i64::try_from(port).ok())
             .ok_or(Refusal::Full)?;
         used.ports.insert(port);
         self.taken.ports.insert(port);
@@ -260,7 +260,7 @@ impl Claim {
     }
 
     /// Gives a node port back when the write is stored.
-    pub(crate) fn release_port(&mut self, port: u32) {
+    pub(crate) fn release_port(&mut self, port: i64) {
         self.released.ports.insert(port);
     }
 }
