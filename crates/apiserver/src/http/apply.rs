@@ -54,6 +54,12 @@ pub(crate) fn configuration(
     }
     let (config, duplicates) = decode::untyped_yaml(bytes)
         .map_err(|error| Status::bad_request(format!("error decoding YAML: {error}")))?;
+    if !config.is_object() && !config.is_null() {
+        let kind = decode::json_kind(&config);
+        return Err(Status::bad_request(format!(
+            "error decoding YAML: error unmarshaling JSON: while decoding JSON: json: cannot unmarshal {kind} into Go value of type map[string]interface {{}}"
+        )));
+    }
     let text = |field: &str| {
         config
             .get(field)
@@ -117,9 +123,14 @@ impl Applied {
         };
         let tree = ownership::apply(call.schema(), &writer, self.force, &self.config, old)?;
         self.report_duplicates(call)?;
-        let decoded = decode::value(call.schema(), tree)
-            .map_err(|error| self.undeclared(&error.to_string()))?;
-        self.report(call, &decoded.problems)?;
+        let decoded = decode::value(call.schema(), tree).map_err(|error| {
+            let object = ownership::described(&self.config);
+            let version = writer.api_version;
+            let why = format!(
+                "failed to convert new object ({object}) to proper version ({version}): {error}"
+            );
+            Status::new(500, "", why)
+        })?;
         let mut object = decoded.value;
         call.resource().behaviour.default(&mut object);
         metadata::settle_namespace(&mut object, call.namespace.as_deref())?;
@@ -143,52 +154,6 @@ impl Applied {
             }
             _ => Ok(()),
         }
-    }
-
-    /// A built-in type's schema is closed; a custom resource drops what its schema does not know, as for every write.
-    fn report(&self, call: &Call, problems: &[Problem]) -> Result<(), Status> {
-        let texts: Vec<String> = problems.iter().map(ToString::to_string).collect();
-        match (problems.first(), self.validation) {
-            (Some(Problem::Unknown(path)), _) if !call.row.custom => {
-                Err(self.undeclared(&format!(".{path}: field not declared in schema")))
-            }
-            (Some(_), FieldValidation::Warn) => {
-                call.warn_all(texts);
-                Ok(())
-            }
-            (Some(_), FieldValidation::Strict) => {
-                let kind = &call.resource().kind;
-                let why = format!("strict decoding error: {}", texts.join(", "));
-                Err(decode::cannot_be_handled(
-                    kind,
-                    &call.resource().version,
-                    &why,
-                ))
-            }
-            _ => Ok(()),
-        }
-    }
-
-    fn undeclared(&self, why: &str) -> Status {
-        let text = |value: &Value, field: &str| {
-            value
-                .get(field)
-                .and_then(Value::as_str)
-                .unwrap_or_default()
-                .to_owned()
-        };
-        let (namespace, name) = (
-            text(&self.config["metadata"], "namespace"),
-            text(&self.config["metadata"], "name"),
-        );
-        let (api_version, kind) = (text(&self.config, "apiVersion"), text(&self.config, "kind"));
-        Status::new(
-            500,
-            "",
-            format!(
-                "failed to create typed patch object ({namespace}/{name}; {api_version}, Kind={kind}): {why}"
-            ),
-        )
     }
 }
 

@@ -245,6 +245,41 @@ async fn a_write_that_names_a_uid_means_an_object_that_is_there() {
     );
 }
 
+#[tokio::test]
+async fn a_configuration_that_does_not_fit_its_type_is_not_merged() {
+    let api = Api::new(Config::default());
+    for (path, body, status, message) in [
+        (
+            MAPS,
+            r#"{"apiVersion":"v1","kind":"ConfigMap","metadata":{"name":"x"},"data":{"a":5}}"#,
+            500,
+            "failed to create typed patch object (/x; /v1, Kind=ConfigMap): .data.a: expected string, got &value.valueUnstructured{Value:5}",
+        ),
+        (
+            "/apis/apps/v1/namespaces/default/deployments",
+            r#"{"apiVersion":"apps/v1","kind":"Deployment","metadata":{"name":"x"},"spec":{"replicas":"two"}}"#,
+            500,
+            "failed to create typed patch object (/x; apps/v1, Kind=Deployment): .spec.replicas: expected numeric (int or float), got string",
+        ),
+        (
+            PODS,
+            r#"{"apiVersion":"v1","kind":"Pod","metadata":{"name":"x"},"spec":{"containers":[{"name":"c","resources":{"limits":{"cpu":"much"}}}]}}"#,
+            500,
+            "failed to convert new object (/x; /v1, Kind=Pod) to proper version (v1): quantities must match the regular expression '^([+-]?[0-9.]+)([eEinumkKMGTP]*[-+]?[0-9]*)$'",
+        ),
+        (
+            MAPS,
+            "[]",
+            400,
+            "error decoding YAML: error unmarshaling JSON: while decoding JSON: json: cannot unmarshal array into Go value of type map[string]interface {}",
+        ),
+    ] {
+        let path = format!("{path}/x?fieldManager=m");
+        let answer = api.send_text("PATCH", &path, APPLY, body).await;
+        assert_eq!(answer.refused(status), message, "{body}");
+    }
+}
+
 #[tokio::test(start_paused = true)]
 async fn custom_resources_are_read_and_refused_in_words_of_their_own() {
     let api = Api::new(Config::default());

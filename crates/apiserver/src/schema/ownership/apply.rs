@@ -15,6 +15,7 @@ use crate::{
 };
 
 mod merge;
+mod typed;
 
 const BEFORE_FIRST_APPLY: &str = "before-first-apply";
 const LAST_APPLIED: &str = "kubectl.kubernetes.io/last-applied-configuration";
@@ -112,6 +113,7 @@ fn attempt(
         )
     };
     let ignored = ignored_fields(kind, writer, config);
+    typed::check(kind, config).map_err(untyped)?;
     let set = fields_of(kind, config)
         .map_err(untyped)?
         .without_below(&ignored);
@@ -180,8 +182,8 @@ fn attempt(
     Ok(Ok(merged))
 }
 
-/// `namespace/name; group/version, Kind=kind`.
-fn described(config: &Value) -> String {
+/// `namespace/name; group/version, Kind=kind`; the core group has no name before the slash.
+pub fn described(config: &Value) -> String {
     let text = |value: &Value, field: &str| {
         value
             .get(field)
@@ -190,11 +192,12 @@ fn described(config: &Value) -> String {
             .to_owned()
     };
     let metadata = config.get("metadata").cloned().unwrap_or_default();
+    let api_version = text(config, "apiVersion");
+    let core = if api_version.contains('/') { "" } else { "/" };
     format!(
-        "{}/{}; {}, Kind={}",
+        "{}/{}; {core}{api_version}, Kind={}",
         text(&metadata, "namespace"),
         text(&metadata, "name"),
-        text(config, "apiVersion"),
         text(config, "kind")
     )
 }
