@@ -1,11 +1,16 @@
 //! Webhooks that cannot be asked, or answer nonsense.
 
+use mullion_apiserver::{ApiServer, Config, Limits};
 use serde_json::{Value, json};
 
 use super::{
     MAPS, MUTATING, VALIDATING, api, configure, hook, map,
     program::{Program, Reply, allow},
     with,
+};
+use crate::{
+    api::{Api, until},
+    tls::{OVER_2, Served, empty, get},
 };
 
 async fn nobody() -> std::net::SocketAddr {
@@ -126,4 +131,44 @@ async fn certificates_must_be_vouched_for_and_name_the_host() {
         assert!(message.contains(why), "{message}");
     }
     assert!(program.asked().is_empty() && other.asked().is_empty());
+}
+
+#[tokio::test]
+async fn who_waits_for_a_webhook_lets_others_have_the_turn() {
+    let program = Program::start(|_| Reply::Never).await;
+    let one_at_a_time = Config {
+        limits: Limits {
+            requests: 1,
+            patience: std::time::Duration::from_secs(60),
+            ..Limits::default()
+        },
+        ..Config::default()
+    };
+    let server = ApiServer::new(one_at_a_time);
+    let api = Api::of(&server);
+    configure(&api, VALIDATING, &[program.hook("v", &["configmaps"])]).await;
+    let binding = json!({"apiVersion": "rbac.authorization.k8s.io/v1", "kind": "ClusterRoleBinding", "metadata": {"name": "jane"},
+        "subjects": [{"apiGroup": "rbac.authorization.k8s.io", "kind": "User", "name": "jane"}],
+        "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "cluster-admin"}});
+    let bindings = "/apis/rbac.authorization.k8s.io/v1/clusterrolebindings";
+    api.post(bindings, binding).await.ok();
+    let served = Served::new(&server).await;
+    let jane = served.user("jane", "developers");
+    let create = http::Request::post(format!("https://localhost{MAPS}"))
+        .header("host", "localhost")
+        .body(map("m").to_string().into_bytes())
+        .unwrap();
+    let reading = async {
+        until("the webhook is asked", async || {
+            (!program.asked().is_empty()).then_some(())
+        })
+        .await;
+        served.send(Some(&jane), OVER_2, empty(get(MAPS))).await
+    };
+    let read = tokio::select! {
+        read = reading => read,
+        // After the webhook's own timeout.
+        written = served.send(Some(&jane), OVER_2, create) => panic!("{}", written.text),
+    };
+    assert_eq!(read.status, 200);
 }
