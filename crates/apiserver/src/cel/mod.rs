@@ -41,7 +41,22 @@ pub(crate) fn call(function: &str, arguments: Vec<Value>) -> Result<Value, Strin
 #[derive(Debug)]
 pub(crate) struct Program {
     expression: syntax::Expr,
+    /// How deep it is.
+    depth: usize,
     result: Type,
+}
+
+/// What may be so deep needs no stack of its own.
+const SHALLOW: usize = 64;
+/// What a level needs of the stack, at the most.
+const LEVEL_BYTES: usize = 64 << 10;
+
+/// Does something with an expression that is so deep.
+fn with_stack<T>(depth: usize, work: impl FnOnce() -> T) -> T {
+    match depth <= SHALLOW {
+        true => work(),
+        false => stacker::grow(depth * LEVEL_BYTES, work),
+    }
 }
 
 impl Program {
@@ -50,10 +65,14 @@ impl Program {
     /// # Errors
     /// What is wrong and where, as cel-go prints it: one or several lines that begin with `ERROR: <input>:line:column`.
     pub(crate) fn compile(source: &str, environment: &Environment) -> Result<Program, Issues> {
-        let expression = syntax::parse(source)?;
-        let result = check::check(&expression, environment)
+        let (expression, depth) = syntax::parse(source)?;
+        let result = with_stack(depth, || check::check(&expression, environment))
             .map_err(|problems| Issues::new(source, problems))?;
-        Ok(Program { expression, result })
+        Ok(Program {
+            expression,
+            depth,
+            result,
+        })
     }
 
     /// The type of what it evaluates to.
@@ -63,12 +82,14 @@ impl Program {
 
     /// Whether it refers to a variable of that name.
     pub(crate) fn mentions(&self, variable: &str) -> bool {
-        self.expression.mentions(variable)
+        with_stack(self.depth, || self.expression.mentions(variable))
     }
 
     /// What running it can cost at most, in kube-apiserver's units, if its variables (all alike) have that shape.
     pub(crate) fn most_cost(&self, environment: &Environment, shape: &Shape) -> u64 {
-        cost::most(&self.expression, environment, shape)
+        with_stack(self.depth, || {
+            cost::most(&self.expression, environment, shape)
+        })
     }
 
     /// Runs it with values for its variables.
@@ -80,7 +101,9 @@ impl Program {
         variables: &[(&str, Value)],
         budget: &mut Budget,
     ) -> Result<Value, Failure> {
-        eval::evaluate(&self.expression, variables, budget)
+        with_stack(self.depth, || {
+            eval::evaluate(&self.expression, variables, budget)
+        })
     }
 }
 
@@ -97,6 +120,11 @@ pub(crate) struct Problem {
 pub(crate) struct Issues(String);
 
 impl Issues {
+    /// Something that is wrong with the expression as a whole.
+    fn of_all(message: String) -> Self {
+        Issues(format!("ERROR: <input>:-1:0: {message}"))
+    }
+
     fn new(source: &str, mut problems: Vec<Problem>) -> Self {
         problems.sort_by_key(|problem| problem.at);
         let texts: Vec<String> = problems

@@ -10,8 +10,12 @@ use super::{
     lexer::{Token, tokens},
 };
 
-/// Nesting that is refused beyond, as cel-go does.
+/// How deep a rule of the grammar may be within itself, chains of operators and selections included (cel-go: MaxRecursionDepth).
 const MAX_DEPTH: usize = 250;
+/// Characters an expression may have (cel-go: ExpressionSizeCodePointLimit).
+const MAX_LENGTH: usize = 100_000;
+/// What parsing may need of the stack; the cel crate's grammar takes much.
+const STACK_BYTES: usize = 64 << 20;
 
 /// A node and the number of characters before its place.
 #[derive(Clone, Debug, PartialEq)]
@@ -141,25 +145,47 @@ impl Expr {
     }
 }
 
-/// Parses an expression.
-pub(crate) fn parse(source: &str) -> Result<Expr, Issues> {
-    Grammar::new()
-        .enable_optional_syntax(true)
-        .parse(source)
-        .map_err(|errors| syntax_errors(source, &errors))?;
+/// Parses an expression; also says how deep it is.
+pub(crate) fn parse(source: &str) -> Result<(Expr, usize), Issues> {
+    let length = source.chars().count();
+    if length > MAX_LENGTH {
+        return Err(Issues::of_all(format!(
+            "expression code point size exceeds limit: size: {length}, limit {MAX_LENGTH}"
+        )));
+    }
+    stacker::grow(STACK_BYTES, || parse_within(source))
+}
+
+fn parse_within(source: &str) -> Result<(Expr, usize), Issues> {
     let parsed = tokens(source).and_then(|tokens| {
         let mut parser = Parser {
             tokens,
             next: 0,
-            depth: 0,
+            depths: [0; 5],
+            deepest: 0,
         };
         let expression = parser.expression()?;
         match parser.peek() {
-            Token::End => Ok(expression),
+            Token::End => Ok((expression, parser.deepest)),
             _ => Err(parser.wrong("Syntax error: mismatched input")),
         }
     });
-    parsed.map_err(|problem| Issues::new(source, vec![problem]))
+    let issues = |problem| Issues::new(source, vec![problem]);
+    // The other grammar is not made for what is too deep.
+    let parsed = match parsed {
+        Err(problem) if problem.message == too_deep() => return Err(issues(problem)),
+        parsed => parsed,
+    };
+    Grammar::new()
+        .enable_optional_syntax(true)
+        .max_recursion_depth(MAX_DEPTH as u16)
+        .parse(source)
+        .map_err(|errors| syntax_errors(source, &errors))?;
+    parsed.map_err(issues)
+}
+
+fn too_deep() -> String {
+    format!("expression recursion limit exceeded: {MAX_DEPTH}")
 }
 
 fn syntax_errors(source: &str, errors: &kube_cel::cel::ParseErrors) -> Issues {
@@ -179,15 +205,76 @@ fn syntax_errors(source: &str, errors: &kube_cel::cel::ParseErrors) -> Issues {
     Issues::new(source, problems.collect())
 }
 
+/// The rules of the grammar that stand within themselves.
+#[derive(Clone, Copy)]
+enum Rule {
+    Expression,
+    Relation,
+    Sum,
+    Product,
+    Member,
+}
+
 struct Parser {
     tokens: Vec<(usize, Token)>,
     next: usize,
-    depth: usize,
+    /// How often each [`Rule`] is around what is parsed now.
+    depths: [usize; 5],
+    /// The most that all of them together have been.
+    deepest: usize,
 }
+
+/// The function that an operator is, if it is one of some.
+type Operator = fn(&Token) -> Option<&'static str>;
+
+/// Operators of two operands, from those that bind least, and the rules they belong to.
+const BINARY: [(Operator, Rule); 3] = [
+    (
+        |token| match token {
+            Token::Mark("==") => Some("_==_"),
+            Token::Mark("!=") => Some("_!=_"),
+            Token::Mark("<") => Some("_<_"),
+            Token::Mark("<=") => Some("_<=_"),
+            Token::Mark(">") => Some("_>_"),
+            Token::Mark(">=") => Some("_>=_"),
+            Token::Name(name) if name == "in" => Some("@in"),
+            _ => None,
+        },
+        Rule::Relation,
+    ),
+    (
+        |token| match token {
+            Token::Mark("+") => Some("_+_"),
+            Token::Mark("-") => Some("_-_"),
+            _ => None,
+        },
+        Rule::Sum,
+    ),
+    (
+        |token| match token {
+            Token::Mark("*") => Some("_*_"),
+            Token::Mark("/") => Some("_/_"),
+            Token::Mark("%") => Some("_%_"),
+            _ => None,
+        },
+        Rule::Product,
+    ),
+];
 
 type Parsed<T = Expr> = Result<T, Problem>;
 
 impl Parser {
+    /// Goes one level deeper into a rule.
+    fn deeper(&mut self, rule: Rule) -> Parsed<()> {
+        let depth = &mut self.depths[rule as usize];
+        *depth += 1;
+        if *depth > MAX_DEPTH {
+            return Err(self.wrong(&too_deep()));
+        }
+        self.deepest = self.deepest.max(self.depths.iter().sum());
+        Ok(())
+    }
+
     fn peek(&self) -> &Token {
         &self.tokens[self.next].1
     }
@@ -236,10 +323,7 @@ impl Parser {
     }
 
     fn expression(&mut self) -> Parsed {
-        self.depth += 1;
-        if self.depth > MAX_DEPTH {
-            return Err(self.wrong(&format!("expression recursion limit exceeded: {MAX_DEPTH}")));
-        }
+        self.deeper(Rule::Expression)?;
         let condition = self.logic("||", "_||_")?;
         let whole = match self.mark("?") {
             None => condition,
@@ -250,7 +334,7 @@ impl Parser {
                 call(at, "_?_:_", vec![condition, then, otherwise])
             }
         };
-        self.depth -= 1;
+        self.depths[Rule::Expression as usize] -= 1;
         Ok(whole)
     }
 
@@ -262,7 +346,7 @@ impl Parser {
             terms.push(Some(if mark == "||" {
                 self.logic("&&", "_&&_")?
             } else {
-                self.relation()?
+                self.binary(0)?
             }));
             match self.mark(mark) {
                 Some(at) => places.push(at),
@@ -271,55 +355,23 @@ impl Parser {
         }
     }
 
-    fn relation(&mut self) -> Parsed {
-        let mut left = self.sum()?;
-        loop {
+    /// A chain of operators that bind as much as those at `level`, or more.
+    fn binary(&mut self, level: usize) -> Parsed {
+        let Some((operator, rule)) = BINARY.get(level) else {
+            return self.unary();
+        };
+        let before = self.depths[*rule as usize];
+        self.deeper(*rule)?;
+        let mut left = self.binary(level + 1)?;
+        while let Some(function) = operator(self.peek()) {
             let at = self.at();
-            let function = match self.peek() {
-                Token::Mark("==") => "_==_",
-                Token::Mark("!=") => "_!=_",
-                Token::Mark("<") => "_<_",
-                Token::Mark("<=") => "_<=_",
-                Token::Mark(">") => "_>_",
-                Token::Mark(">=") => "_>=_",
-                Token::Name(name) if name == "in" => "@in",
-                _ => return Ok(left),
-            };
             self.next += 1;
-            let right = self.sum()?;
+            self.deeper(*rule)?;
+            let right = self.binary(level + 1)?;
             left = call(at, function, vec![left, right]);
         }
-    }
-
-    fn sum(&mut self) -> Parsed {
-        let mut left = self.product()?;
-        loop {
-            let at = self.at();
-            let function = match self.peek() {
-                Token::Mark("+") => "_+_",
-                Token::Mark("-") => "_-_",
-                _ => return Ok(left),
-            };
-            self.next += 1;
-            let right = self.product()?;
-            left = call(at, function, vec![left, right]);
-        }
-    }
-
-    fn product(&mut self) -> Parsed {
-        let mut left = self.unary()?;
-        loop {
-            let at = self.at();
-            let function = match self.peek() {
-                Token::Mark("*") => "_*_",
-                Token::Mark("/") => "_/_",
-                Token::Mark("%") => "_%_",
-                _ => return Ok(left),
-            };
-            self.next += 1;
-            let right = self.unary()?;
-            left = call(at, function, vec![left, right]);
-        }
+        self.depths[*rule as usize] = before;
+        Ok(left)
     }
 
     /// `!` and `-`; two of a kind mean nothing.
@@ -361,7 +413,9 @@ impl Parser {
     }
 
     fn selections(&mut self, mut operand: Expr) -> Parsed {
+        let before = self.depths[Rule::Member as usize];
         loop {
+            self.deeper(Rule::Member)?;
             if let Some(at) = self.mark(".") {
                 if self.mark("?").is_some() {
                     let field = self.name()?;
@@ -399,6 +453,7 @@ impl Parser {
                 self.expect("]")?;
                 operand = call(at, function, vec![operand, index]);
             } else {
+                self.depths[Rule::Member as usize] = before;
                 return Ok(operand);
             }
         }

@@ -66,6 +66,55 @@ fn a_variable_with_a_dot_is_hidden_by_a_macros_own() {
 }
 
 #[test]
+fn what_is_deep_is_run_and_what_is_too_deep_is_refused() {
+    type Source = fn(usize) -> String;
+    let sources: [Source; 10] = [
+        |n| format!("{}1 > 0", "1 + ".repeat(n)),
+        |n| format!("{}0 < 1", "1 * ".repeat(n)),
+        |n| format!("{}true", "true == ".repeat(n)),
+        |n| format!("'a'{} == 'a'", ".trim()".repeat(n)),
+        |n| format!("!has(self.any{}.b)", ".a".repeat(n)),
+        |n| format!("!self.any{}.hasValue()", ".?a".repeat(n)),
+        |n| format!("{}1{}.size() == 1", "[".repeat(n), "]".repeat(n)),
+        |n| format!("{}true{}", "(".repeat(n), ")".repeat(n)),
+        |n| format!("{}true", "true ? true : ".repeat(n)),
+        |n| format!("{}true", "[1].all(x, ".repeat(n)) + &")".repeat(n),
+    ];
+    let compile = |source: &str| Program::compile(source, &environment());
+    for (index, source) in sources.into_iter().enumerate() {
+        let deep = compile(&source(200)).unwrap_or_else(|issues| panic!("{index}: {issues}"));
+        let variables = [("self", me())];
+        deep.most_cost(&environment(), &Shape::default());
+        // It has a value or none; that it comes to an end is the point.
+        let _ = deep.evaluate(&variables, &mut Budget::default());
+        for levels in [300, 5_000] {
+            let refused = compile(&source(levels))
+                .expect_err("it is too deep")
+                .to_string();
+            let why = "expression recursion limit exceeded: 250";
+            assert!(
+                refused.contains(why),
+                "{index}, {levels}: {}",
+                &refused[..200]
+            );
+        }
+        let refused = compile(&source(60_000))
+            .expect_err("it is too long")
+            .to_string();
+        assert!(
+            refused.starts_with(
+                "ERROR: <input>:-1:0: expression code point size exceeds limit: size: "
+            ),
+            "{index}: {}",
+            &refused[..100]
+        );
+    }
+    // A chain that is not nested.
+    let long = format!("{}true", "true && ".repeat(10_000));
+    assert_eq!(run(&long), Ok(Value::Bool(true)));
+}
+
+#[test]
 fn expressions_hold() {
     for source in [
         "self.a == 3 && self.a + 1 > 3 && -self.a < 0 && 7 / 2 == 3 && 7 % 4 == 3",
