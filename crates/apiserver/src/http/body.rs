@@ -137,8 +137,12 @@ pub(crate) fn object(
                 Err(_) => (TypeMeta::default(), !is_json(body)),
             },
         };
-        if malformed {
-            let why = format!("couldn't get version/kind; json parse error: {error}");
+        let is_yaml = matches!(error, DecodeError::Yaml(_));
+        if malformed || is_yaml {
+            let why = match is_yaml {
+                true => error.to_string(),
+                false => format!("couldn't get version/kind; json parse error: {error}"),
+            };
             return Status::bad_request(format!(
                 "the object provided is unrecognized (must be of type {}): {why} ({})",
                 expected.kind,

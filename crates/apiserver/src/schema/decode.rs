@@ -210,18 +210,49 @@ pub fn yaml(kind: &Type, body: &[u8]) -> Result<Decoded, DecodeError> {
     Ok(decoded)
 }
 
-/// What Go's YAML reader says of a body that ends inside brackets; of everything else our reader's own words.
+/// What Go's YAML reader says of the commonest mistakes; of everything else our reader's own words.
 fn yaml_error(body: &[u8], ours: &str) -> String {
-    let closing = match ours {
-        _ if ours.contains("unclosed bracket '{'") => '}',
-        _ if ours.contains("unclosed bracket '['") => ']',
-        _ => return ours.to_owned(),
-    };
     let text = String::from_utf8_lossy(body);
-    format!(
-        "line {}: did not find expected ',' or '{closing}'",
-        text.lines().count()
-    )
+    let place = ours.rsplit_once(" at line ").and_then(|(_, place)| {
+        let (line, _) = place.split_once(',')?;
+        line.parse::<usize>().ok()
+    });
+    // Its scanner does not name the first line; its parser counts from nought.
+    let line = |line: usize| match line {
+        0 => String::new(),
+        line => format!("line {line}: "),
+    };
+    let scanned = |why: &str| {
+        let at = place.filter(|at| *at > 1).unwrap_or(0);
+        format!("{}{why}", line(at))
+    };
+    let parsed = |why: &str| {
+        let at = place.map_or(0, |at| at.saturating_sub(1));
+        format!("{}{why}", line(at))
+    };
+    let ends = text.lines().count();
+    match ours {
+        _ if ours.contains("unclosed bracket '{'") => {
+            format!("line {ends}: did not find expected ',' or '}}'")
+        }
+        _ if ours.contains("unclosed bracket '['") => {
+            format!("line {ends}: did not find expected ',' or ']'")
+        }
+        _ if ours.starts_with("mapping values are not allowed") => {
+            scanned("mapping values are not allowed in this context")
+        }
+        _ if ours.starts_with("tabs disallowed") || ours.starts_with("unexpected character") => {
+            scanned("found character that cannot start any token")
+        }
+        _ if ours.contains("found unknown escape character") => {
+            scanned("found unknown escape character")
+        }
+        _ if ours.contains("did not find expected key") => parsed("did not find expected key"),
+        _ if ours.contains("did not find expected '-' indicator") => {
+            parsed("did not find expected '-' indicator")
+        }
+        _ => ours.to_owned(),
+    }
 }
 
 /// Reads any YAML as JSON values; the last of duplicate keys wins and the first one found is reported.

@@ -410,3 +410,35 @@ async fn a_definition_is_refused_for_what_upstream_refuses_it_for() {
     let rule = json!([{"rule": "self.all(x, self.exists_one(y, x == y))"}]);
     api.post(DEFINITIONS, rules(bounded, rule)).await.ok();
 }
+
+#[tokio::test]
+async fn a_body_that_is_no_yaml_is_not_recognized() {
+    let api = Api::new(Config::default());
+    for (body, why) in [
+        (
+            "a: b: c",
+            "mapping values are not allowed in this context (613a20623a2063)",
+        ),
+        (
+            "x: y\na: b: c",
+            "line 2: mapping values are not allowed in this context (783a20790a613a20623a2063)",
+        ),
+        (
+            "data:\n\ta: b",
+            "line 2: found character that cannot start any token (646174613a0a09613a2062)",
+        ),
+        (
+            "a: @x",
+            "found character that cannot start any token (613a204078)",
+        ),
+        (
+            "- a\nb: c",
+            "line 1: did not find expected '-' indicator (2d20610a623a2063)",
+        ),
+        ("{a: b", "line 1: did not find expected ',' or '}' ({a: b)"),
+    ] {
+        let answer = api.send_text("POST", MAPS, YAML, body).await;
+        let start = "the object provided is unrecognized (must be of type ConfigMap): error converting YAML to JSON: yaml:";
+        assert_eq!(answer.refused(400), format!("{start} {why}"), "{body}");
+    }
+}
