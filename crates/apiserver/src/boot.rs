@@ -1,5 +1,5 @@
-//! What is there from the start: the default namespaces, roles and bindings, the system's priority classes and the kubernetes Service with
-//! its endpoints; after a restart only what is missing is created.
+//! What is there from the start: the default namespaces, roles and bindings, the system's priority classes, the levels and schemas of flow
+//! control, the range of Services and the kubernetes Service with its endpoints; after a restart only what is missing is created.
 
 use std::{net::IpAddr, sync::Arc};
 
@@ -17,7 +17,7 @@ use crate::{
         query::Query,
         write,
     },
-    kinds::system_classes,
+    kinds::{ServiceRange, flowcontrol, system_classes},
     server::ApiServer,
     store::Key,
 };
@@ -27,7 +27,8 @@ pub(crate) const PORT: u16 = 6443;
 const NAMESPACES: [&str; 4] = ["default", "kube-system", "kube-public", "kube-node-lease"];
 
 /// Creates what every cluster has.
-pub(crate) async fn run(server: &Arc<ApiServer>, service_ip: &str, advertise: &[IpAddr]) {
+pub(crate) async fn run(server: &Arc<ApiServer>, services: &ServiceRange, advertise: &[IpAddr]) {
+    let service_ip = services.first().to_string();
     adopt_services(server);
     for name in NAMESPACES {
         create(
@@ -51,6 +52,24 @@ pub(crate) async fn run(server: &Arc<ApiServer>, service_ip: &str, advertise: &[
             &[],
         )
         .await;
+    }
+    let ranges = json!({
+        "apiVersion": "networking.k8s.io/v1", "kind": "ServiceCIDR",
+        "metadata": {"name": "kubernetes"}, "spec": {"cidrs": [services.to_string()]},
+    });
+    create(
+        server,
+        "networking.k8s.io",
+        "servicecidrs",
+        None,
+        ranges,
+        &[],
+    )
+    .await;
+    let levels = flowcontrol::levels().map(|level| ("prioritylevelconfigurations", level));
+    let schemas = flowcontrol::schemas().map(|schema| ("flowschemas", schema));
+    for (plural, object) in levels.chain(schemas) {
+        create(server, flowcontrol::GROUP, plural, None, object, &[]).await;
     }
     let service = json!({
         "apiVersion": "v1", "kind": "Service",

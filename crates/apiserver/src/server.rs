@@ -171,8 +171,7 @@ impl ApiServer {
         });
         server.registry.renew_selectable_fields();
         crd::controller::serve_established(&server);
-        let service_ip = config.service_cidr.first().to_string();
-        boot::run(&server, &service_ip, &config.advertise).await;
+        boot::run(&server, &config.service_cidr, &config.advertise).await;
         server.webhooks.wake();
         if let Ok(runtime) = tokio::runtime::Handle::try_current() {
             runtime.spawn(crd::controller::run(Arc::downgrade(&server)));

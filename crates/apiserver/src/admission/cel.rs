@@ -1,4 +1,4 @@
-//! CEL expressions about a request: what `matchConditions` ask.
+//! CEL expressions about a request: what `matchConditions` ask, and what admission policies are made of.
 //!
 //! Expressions see `object`, `oldObject`, `request`, `namespaceObject` and `authorizer` (upstream: apiserver/pkg/admission/plugin/cel); the
 //! language is [`crate::cel`]'s. They are checked when a configuration is written; objects can be anything until then.
@@ -17,15 +17,103 @@ pub(crate) use authorizer::{Asker, Parts};
 /// The thing a request is about, as `authorizer.requestResource`.
 const REQUEST_RESOURCE: &str = "authorizer.requestResource";
 
-static ENVIRONMENT: LazyLock<Environment> = LazyLock::new(|| {
-    Environment::default()
-        .with("object", Type::Dyn)
-        .with("oldObject", Type::Dyn)
-        .with("namespaceObject", Type::Dyn)
-        .with("request", request())
-        .with("authorizer", Type::Opaque(authorizer::AUTHORIZER))
-        .with(REQUEST_RESOURCE, Type::Opaque(authorizer::RESOURCE_CHECK))
-});
+static ENVIRONMENT: LazyLock<Environment> = LazyLock::new(|| Scope::default().environment());
+
+/// What an expression may speak of beside the request and its objects.
+#[derive(Clone, Debug)]
+pub(crate) struct Scope {
+    /// Whether the policy has parameters (`params`).
+    params: bool,
+    authorizer: bool,
+    /// What the policy has given names to (`variables.NAME`), with their types.
+    variables: BTreeMap<String, Type>,
+}
+
+impl Default for Scope {
+    fn default() -> Self {
+        Scope {
+            params: false,
+            authorizer: true,
+            variables: BTreeMap::new(),
+        }
+    }
+}
+
+impl Scope {
+    /// What a policy speaks of, with or without parameters.
+    pub(crate) fn of_policy(params: bool) -> Scope {
+        Scope {
+            params,
+            ..Scope::default()
+        }
+    }
+
+    /// Gives a value a name that later expressions may use.
+    pub(crate) fn declare(&mut self, name: &str, kind: &Type) {
+        self.variables.insert(name.to_owned(), kind.clone());
+    }
+
+    /// The same for expressions that may not ask who may do what (messages).
+    pub(crate) fn without_authorizer(&self) -> Scope {
+        Scope {
+            authorizer: false,
+            ..self.clone()
+        }
+    }
+
+    fn environment(&self) -> Environment {
+        let mut environment = Environment::default()
+            .with("object", Type::Dyn)
+            .with("oldObject", Type::Dyn)
+            .with("namespaceObject", Type::Dyn)
+            .with("request", request());
+        if self.authorizer {
+            environment = environment
+                .with("authorizer", Type::Opaque(authorizer::AUTHORIZER))
+                .with(REQUEST_RESOURCE, Type::Opaque(authorizer::RESOURCE_CHECK));
+        }
+        if self.params {
+            environment = environment.with("params", Type::Dyn);
+        }
+        if !self.variables.is_empty() {
+            let variables = Object {
+                name: "kubernetes.variables".to_owned(),
+                fields: self.variables.clone(),
+            };
+            environment = environment.with("variables", Type::Object(Arc::new(variables)));
+        }
+        environment
+    }
+}
+
+/// What an expression has to evaluate to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Wanted {
+    Bool,
+    Text,
+    TextOrNull,
+    Anything,
+}
+
+impl Wanted {
+    fn is(self, kind: &Type) -> bool {
+        match (self, kind) {
+            (Wanted::Anything, _) | (_, Type::Dyn) => true,
+            (Wanted::Bool, kind) => *kind == Type::Bool,
+            (Wanted::Text, kind) => *kind == Type::String,
+            (Wanted::TextOrNull, kind) => matches!(kind, Type::String | Type::Null),
+        }
+    }
+
+    fn name(self) -> &'static str {
+        match self {
+            Wanted::Bool => "bool",
+            Wanted::Text => "string",
+            Wanted::TextOrNull => "one of [string null_type]",
+            Wanted::Anything => "any",
+        }
+    }
+}
 
 /// The type of `request`.
 fn request() -> Type {
@@ -75,7 +163,7 @@ fn object(name: &str, fields: &[(&'static str, Type)]) -> Type {
     }))
 }
 
-/// An expression that is true or false of a request.
+/// An expression about a request.
 #[derive(Debug)]
 pub(crate) struct Expression {
     text: String,
@@ -83,20 +171,37 @@ pub(crate) struct Expression {
 }
 
 impl Expression {
-    /// Parses and checks an expression.
+    /// Parses and checks a match condition of a webhook.
     ///
     /// # Errors
     /// What is wrong with it, in the words of upstream's compiler.
     pub(crate) fn compile(text: &str) -> Result<Self, String> {
-        let program = Program::compile(text, &ENVIRONMENT);
+        Expression::checked(text, &ENVIRONMENT, Wanted::Bool)
+    }
+
+    /// Parses and checks an expression that may use what is in scope.
+    ///
+    /// # Errors
+    /// As [`Expression::compile`].
+    pub(crate) fn compile_for(text: &str, scope: &Scope, wanted: Wanted) -> Result<Self, String> {
+        Expression::checked(text, &scope.environment(), wanted)
+    }
+
+    fn checked(text: &str, environment: &Environment, wanted: Wanted) -> Result<Self, String> {
+        let program = Program::compile(text, environment);
         let program = program.map_err(|issues| format!("compilation failed: {issues}"))?;
-        match program.result() {
-            Type::Bool | Type::Dyn => Ok(Expression {
-                text: text.to_owned(),
-                program,
-            }),
-            _ => Err("must evaluate to bool".to_owned()),
+        if !wanted.is(program.result()) {
+            return Err(format!("must evaluate to {}", wanted.name()));
         }
+        Ok(Expression {
+            text: text.to_owned(),
+            program,
+        })
+    }
+
+    /// The type of its value.
+    pub(crate) fn result(&self) -> &Type {
+        self.program.result()
     }
 
     /// Whether it refers to a variable of that name.

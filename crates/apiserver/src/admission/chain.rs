@@ -3,12 +3,22 @@
 use std::sync::Arc;
 
 use super::{
-    Plugin, claim_resize::ClaimResize, default_ingress_class::DefaultIngressClass,
-    default_storage_class::DefaultStorageClass, default_tolerations::DefaultTolerations,
-    limit_ranger::LimitRanger, namespace_lifecycle::NamespaceLifecycle, pod_security::PodSecurity,
-    pod_topology::PodTopologyLabels, priority::Priority, quota::ResourceQuota,
-    runtime_class::RuntimeClass, service_account::ServiceAccount,
-    storage_protection::StorageProtection, taint_nodes::TaintNodesByCondition,
+    Plugin,
+    certificates::{CertificateApproval, CertificateSigning, CertificateSubjectRestriction},
+    claim_resize::ClaimResize,
+    default_ingress_class::DefaultIngressClass,
+    default_storage_class::DefaultStorageClass,
+    default_tolerations::DefaultTolerations,
+    limit_ranger::LimitRanger,
+    namespace_lifecycle::NamespaceLifecycle,
+    pod_security::PodSecurity,
+    pod_topology::PodTopologyLabels,
+    priority::Priority,
+    quota::ResourceQuota,
+    runtime_class::RuntimeClass,
+    service_account::ServiceAccount,
+    storage_protection::StorageProtection,
+    taint_nodes::TaintNodesByCondition,
 };
 
 /// The plugins of every server, in the order they run.
@@ -25,6 +35,9 @@ pub fn builtins() -> Vec<Arc<dyn Plugin>> {
         Arc::new(StorageProtection),
         Arc::new(ClaimResize),
         Arc::new(RuntimeClass),
+        Arc::new(CertificateApproval),
+        Arc::new(CertificateSigning),
+        Arc::new(CertificateSubjectRestriction),
         Arc::new(DefaultIngressClass),
         Arc::new(PodTopologyLabels),
         Arc::new(ResourceQuota),
@@ -50,6 +63,9 @@ mod tests {
             "StorageObjectInUseProtection",
             "PersistentVolumeClaimResize",
             "RuntimeClass",
+            "CertificateApproval",
+            "CertificateSigning",
+            "CertificateSubjectRestriction",
             "DefaultIngressClass",
             "PodTopologyLabels",
             "ResourceQuota",

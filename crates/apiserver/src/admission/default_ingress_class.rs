@@ -1,8 +1,6 @@
 //! DefaultIngressClass: an Ingress without a class gets the one that is marked as default, the newest if several are.
 
-use serde_json::Value;
-
-use super::{Ctx, Operation, Plugin, Request, is};
+use super::{Ctx, Operation, Plugin, Request, is, newest};
 use crate::{
     kinds::{Resource, ingressclasses::is_default, ingresses::CLASS_ANNOTATION, tree::Tree},
     status::Status,
@@ -34,15 +32,7 @@ impl Plugin for DefaultIngressClass {
             return Ok(());
         }
         let classes = ctx.lookup.list("networking.k8s.io", "ingressclasses", None);
-        let newest = classes
-            .iter()
-            .filter(|class| is_default(class))
-            .max_by(|a, b| {
-                let age = |class: &Value| class["metadata"].text("creationTimestamp").to_owned();
-                let name = |class: &Value| class["metadata"].text("name").to_owned();
-                age(a).cmp(&age(b)).then_with(|| name(b).cmp(&name(a)))
-            });
-        if let Some(class) = newest {
+        if let Some(class) = newest(&classes, is_default) {
             request.object["spec"]["ingressClassName"] = class["metadata"]["name"].clone();
         }
         Ok(())

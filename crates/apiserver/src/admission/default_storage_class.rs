@@ -1,8 +1,6 @@
 //! DefaultStorageClass: a claim that names no class gets the default one; of several the newest.
 
-use serde_json::Value;
-
-use super::{Ctx, Operation, Plugin, Request, is};
+use super::{Ctx, Operation, Plugin, Request, is, newest};
 use crate::{
     kinds::{Resource, persistentvolumeclaims::BETA_CLASS, storageclasses::is_default, tree::Tree},
     status::Status,
@@ -33,15 +31,8 @@ impl Plugin for DefaultStorageClass {
         {
             return Ok(());
         }
-        let mut classes = ctx.lookup.list("storage.k8s.io", "storageclasses", None);
-        classes.retain(|class| is_default(class));
-        let age = |class: &Value| {
-            std::cmp::Reverse(class["metadata"].text("creationTimestamp").to_owned())
-        };
-        let newest = classes
-            .iter()
-            .min_by_key(|class| (age(class), class["metadata"].text("name").to_owned()));
-        if let Some(class) = newest {
+        let classes = ctx.lookup.list("storage.k8s.io", "storageclasses", None);
+        if let Some(class) = newest(&classes, is_default) {
             claim["spec"]["storageClassName"] = class["metadata"]["name"].clone();
         }
         Ok(())

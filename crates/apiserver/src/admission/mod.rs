@@ -5,6 +5,7 @@
 //! what a write uses up of other objects they name as [`Claim`]s.
 
 pub(crate) mod cel;
+mod certificates;
 mod chain;
 mod claim_resize;
 mod default_ingress_class;
@@ -171,6 +172,19 @@ impl Request<'_> {
 /// Whether a row is that resource, whatever its version.
 fn is(resource: &Resource, group: &str, plural: &str) -> bool {
     resource.group == group && resource.plural == plural
+}
+
+/// Of the classes that are meant the one that was made last; of several made at once the first by name.
+fn newest(classes: &[Arc<Value>], is_meant: impl Fn(&Value) -> bool) -> Option<&Value> {
+    let text = |class: &Value, field: &str| -> String {
+        let metadata = &class["metadata"];
+        metadata[field].as_str().unwrap_or_default().to_owned()
+    };
+    let meant = classes.iter().map(|class| &**class);
+    let age = |class: &Value| std::cmp::Reverse(text(class, "creationTimestamp"));
+    meant
+        .filter(|class| is_meant(class))
+        .min_by_key(|class| (age(class), text(class, "name")))
 }
 
 /// One admission plugin.

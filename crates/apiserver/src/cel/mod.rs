@@ -29,6 +29,40 @@ pub(crate) use self::{
 };
 pub(crate) use kube_cel::cel::Value;
 
+/// Names that mean something in CEL.
+pub(crate) const RESERVED: &[&str] = &[
+    "as",
+    "break",
+    "const",
+    "continue",
+    "else",
+    "false",
+    "for",
+    "function",
+    "if",
+    "import",
+    "in",
+    "let",
+    "loop",
+    "namespace",
+    "null",
+    "package",
+    "return",
+    "true",
+    "var",
+    "void",
+    "while",
+];
+
+/// Whether a name can be that of a variable.
+pub(crate) fn is_identifier(name: &str) -> bool {
+    let mut letters = name.chars();
+    let may_begin = |c: char| c.is_ascii_alphabetic() || c == '_';
+    letters.next().is_some_and(may_begin)
+        && letters.all(|c| may_begin(c) || c.is_ascii_digit())
+        && !RESERVED.contains(&name)
+}
+
 /// Calls a function of the libraries, as `timestamp`.
 ///
 /// # Errors

@@ -343,7 +343,10 @@ impl Kind for VolumeAttachment {
     fn columns(&self) -> Option<&[Column]> {
         const COLUMNS: &[Column] = &[
             NAME,
-            column("Attacher"),
+            Column {
+                format: "name",
+                ..column("Attacher")
+            },
             column("PV"),
             column("Node"),
             typed("Attached", "boolean"),

@@ -163,8 +163,8 @@ fn rolling_update(rolling: &Value, path: &Path<'_>, errors: &mut Errors) {
     workloads::at_most_all(unavailable, &unavailable_path, errors);
     workloads::at_most_all(surge, &surge_path, errors);
     match (
-        workloads::number(Some(unavailable)) != 0,
-        workloads::number(Some(surge)) != 0,
+        workloads::number(unavailable) != 0,
+        workloads::number(surge) != 0,
     ) {
         (true, true) => errors.invalid(
             &surge_path,

@@ -79,15 +79,7 @@ impl Workload for Deployments {
         ];
         workloads::counts(status, &counts, &path, errors);
         let parts = ["updatedReplicas", "readyReplicas", "availableReplicas"];
-        workloads::at_most(status, &parts, "replicas", "status.replicas", &path, errors);
-        workloads::at_most(
-            status,
-            &["availableReplicas"],
-            "readyReplicas",
-            "readyReplicas",
-            &path,
-            errors,
-        );
+        workloads::parts_of_replicas(status, &parts, "readyReplicas", errors);
         workloads::not_decremented(object, old, "collisionCount", errors);
     }
 
@@ -145,7 +137,7 @@ fn rolling_update(rolling: &Value, path: &Path<'_>, errors: &mut Errors) {
     let at = path.child("maxUnavailable");
     workloads::int_or_percent(unavailable, &at, errors);
     workloads::int_or_percent(surge, &path.child("maxSurge"), errors);
-    if workloads::number(Some(unavailable)) == 0 && workloads::number(Some(surge)) == 0 {
+    if workloads::number(unavailable) == 0 && workloads::number(surge) == 0 {
         errors.invalid(
             &at,
             unavailable.clone(),

@@ -21,6 +21,11 @@ const MAX_ADDRESSES: usize = 100;
 const MAX_PORTS: usize = 20_000;
 const MAX_TOPOLOGY: usize = 16;
 const MAX_HINTS: usize = 8;
+const MANAGED_BY: &str = "endpointslice.kubernetes.io/managed-by";
+const CONTROLLERS: [&str; 2] = [
+    "endpointslice-controller.k8s.io",
+    "endpointslicemirroring-controller.k8s.io",
+];
 /// How many ports or addresses a cell lists.
 const LISTED: usize = 3;
 
@@ -38,6 +43,38 @@ impl Kind for EndpointSlice {
             set_default(port, "name", "");
             set_default(port, "protocol", "TCP");
         }
+    }
+
+    fn prepare_create(&self, _: &Ctx<'_>, object: &mut Value) {
+        drop_topology(object);
+    }
+
+    fn prepare_update(&self, _: &Ctx<'_>, object: &mut Value, old: &Value) {
+        if object["endpoints"] != old["endpoints"] {
+            drop_topology(object);
+        }
+    }
+
+    fn warnings(&self, object: &Value, old: Option<&Value>) -> Vec<String> {
+        let mut warnings = Vec::new();
+        if old.is_none() && object["addressType"] == "FQDN" {
+            warnings.push("spec.addressType: FQDN endpoints are deprecated".to_owned());
+        }
+        // These write addresses as they should be.
+        let writer = object["metadata"]["labels"].text(MANAGED_BY);
+        if CONTROLLERS.contains(&writer) {
+            return warnings;
+        }
+        let path = Path::new("endpoints");
+        for (index, endpoint) in object.items("endpoints").iter().enumerate() {
+            let at = path.index(index);
+            let at = at.child("addresses");
+            for (index, address) in endpoint.items("addresses").iter().enumerate() {
+                let address = address.as_str().unwrap_or_default();
+                warnings.extend(net::ip_warning(&at.index(index), address));
+            }
+        }
+        warnings
     }
 
     fn validate(&self, _ctx: &Ctx<'_>, object: &Value, errors: &mut Errors) {
@@ -103,6 +140,15 @@ impl Kind for EndpointSlice {
             listed(addresses.collect()).into(),
             age(object, now),
         ]
+    }
+}
+
+/// What v1beta1 had instead of `nodeName` and `zone` cannot be written in v1.
+fn drop_topology(slice: &mut Value) {
+    let endpoints = slice.get_mut("endpoints").and_then(Value::as_array_mut);
+    let endpoints = endpoints.into_iter().flatten();
+    for endpoint in endpoints.filter_map(Value::as_object_mut) {
+        endpoint.remove("deprecatedTopology");
     }
 }
 
@@ -177,10 +223,18 @@ fn endpoint(errors: &mut Errors, path: &Path<'_>, endpoint: &Value, kind: &str) 
             names::dns_label(hostname),
         );
     }
+    let (given, at) = (&endpoint["hints"], path.child("hints"));
     hints(
         errors,
-        &path.child("hints"),
-        endpoint["hints"].items("forZones"),
+        &at.child("forZones"),
+        given.items("forZones"),
+        names::label_value,
+    );
+    hints(
+        errors,
+        &at.child("forNodes"),
+        given.items("forNodes"),
+        names::dns_subdomain,
     );
 }
 
@@ -217,26 +271,30 @@ fn domain_name(errors: &mut Errors, path: &Path<'_>, name: &str) {
     }
 }
 
-fn hints(errors: &mut Errors, path: &Path<'_>, zones: &[Value]) {
-    let path = path.child("forZones");
-    if zones.len() > MAX_HINTS {
-        return errors.too_many(&path, zones.len(), MAX_HINTS);
+fn hints(
+    errors: &mut Errors,
+    path: &Path<'_>,
+    places: &[Value],
+    rule: fn(&str) -> names::Sentences,
+) {
+    if places.len() > MAX_HINTS {
+        return errors.too_many(path, places.len(), MAX_HINTS);
     }
     let mut seen = BTreeSet::new();
-    for (index, zone) in zones.iter().enumerate() {
-        let name = zone.text("name");
+    for (index, place) in places.iter().enumerate() {
+        let name = place.text("name");
         let path = path.index(index);
         if !seen.insert(name) {
             errors.duplicate(&path.child("name"), name);
         }
-        check(errors, &path.child("name"), name, names::label_value(name));
+        check(errors, &path.child("name"), name, rule(name));
     }
 }
 
 fn listed(all: Vec<String>) -> String {
     let text = all[..all.len().min(LISTED)].join(",");
     match all.len() {
-        0 => "<unset>".to_owned(),
+        _ if text.is_empty() => "<unset>".to_owned(),
         count if count > LISTED => format!("{text} + {} more...", count - LISTED),
         _ => text,
     }

@@ -17,7 +17,18 @@ use crate::{
 /// coordination.k8s.io/v1 Lease.
 pub(crate) struct Lease;
 
+/// What leader election that the server coordinates is asked with: its feature is off by default, so a client cannot set it.
+const COORDINATED: [&str; 2] = ["strategy", "preferredHolder"];
+
 impl Kind for Lease {
+    fn prepare_create(&self, _: &Ctx<'_>, object: &mut Value) {
+        drop_coordination(object, &Value::Null);
+    }
+
+    fn prepare_update(&self, _: &Ctx<'_>, object: &mut Value, old: &Value) {
+        drop_coordination(object, old);
+    }
+
     fn validate(&self, _ctx: &Ctx<'_>, object: &Value, errors: &mut Errors) {
         let spec = &object["spec"];
         let path = Path::new("spec");
@@ -67,6 +78,17 @@ impl Kind for Lease {
             object["spec"].text("holderIdentity").into(),
             age(object, now),
         ]
+    }
+}
+
+fn drop_coordination(lease: &mut Value, old: &Value) {
+    let Some(spec) = lease.get_mut("spec").and_then(Value::as_object_mut) else {
+        return;
+    };
+    for field in COORDINATED {
+        if !old["spec"].has(field) {
+            spec.remove(field);
+        }
     }
 }
 

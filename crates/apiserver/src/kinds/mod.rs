@@ -3,10 +3,12 @@
 //! A [`Resource`] says where a kind is served and how the generic handlers treat it (as data); its [`Kind`] holds what only code
 //! can say: defaults, validation, table cells. Custom resources make the same rows at run time. Handlers never name a kind.
 
+mod addresses;
 pub(crate) mod admissionregistration;
 mod apiservices;
 mod autoscalers;
 mod builtins;
+mod certificatesigningrequests;
 mod componentstatuses;
 mod configmaps;
 mod controllerrevisions;
@@ -20,6 +22,7 @@ mod deployments;
 mod endpoints;
 mod endpointslices;
 mod events;
+pub(crate) mod flowcontrol;
 pub(crate) mod ingressclasses;
 pub(crate) mod ingresses;
 mod jobs;
@@ -40,6 +43,7 @@ pub(crate) mod priorityclasses;
 pub(crate) mod rbac;
 mod replicasets;
 mod replicationcontrollers;
+mod resource;
 mod resourcequotas;
 mod runtimeclasses;
 mod secrets;

@@ -60,14 +60,13 @@ impl Kind for PriorityClass {
                 format!("maximum allowed value of a user defined priority is {HIGHEST_USER_VALUE}");
             errors.forbidden(&Path::new("value"), detail);
         }
-        if let Some(policy) = object["preemptionPolicy"].as_str()
-            && !matches!(policy, "PreemptLowerPriority" | "Never")
-        {
-            errors.not_supported(
-                &Path::new("preemptionPolicy"),
-                policy,
-                &["PreemptLowerPriority", "Never"],
-            );
+        let path = Path::new("preemptionPolicy");
+        match object["preemptionPolicy"].as_str() {
+            None | Some("PreemptLowerPriority" | "Never") => {}
+            Some("") => errors.required(&path, ""),
+            Some(policy) => {
+                errors.not_supported(&path, policy, &["PreemptLowerPriority", "Never"]);
+            }
         }
     }
 

@@ -46,15 +46,7 @@ impl Workload for ReplicaSets {
         ];
         workloads::counts(status, &counts, &path, errors);
         let parts = ["fullyLabeledReplicas", "readyReplicas", "availableReplicas"];
-        workloads::at_most(status, &parts, "replicas", "status.replicas", &path, errors);
-        workloads::at_most(
-            status,
-            &["availableReplicas"],
-            "readyReplicas",
-            "readyReplicas",
-            &path,
-            errors,
-        );
+        workloads::parts_of_replicas(status, &parts, "readyReplicas", errors);
     }
 
     fn columns(&self) -> &[Column] {

@@ -107,15 +107,7 @@ impl Kind for ReplicationController {
         ];
         workloads::counts(status, &counts, &path, errors);
         let parts = ["fullyLabeledReplicas", "readyReplicas", "availableReplicas"];
-        workloads::at_most(status, &parts, "replicas", "status.replicas", &path, errors);
-        workloads::at_most(
-            status,
-            &["availableReplicas"],
-            "readyReplicas",
-            "readyReplicas",
-            &path,
-            errors,
-        );
+        workloads::parts_of_replicas(status, &parts, "readyReplicas", errors);
     }
 
     fn warnings(&self, object: &Value, old: Option<&Value>) -> Vec<String> {

@@ -179,15 +179,7 @@ impl Workload for StatefulSets {
             "updatedReplicas",
             "availableReplicas",
         ];
-        workloads::at_most(status, &parts, "replicas", "status.replicas", &path, errors);
-        workloads::at_most(
-            status,
-            &["availableReplicas"],
-            "readyReplicas",
-            "status.readyReplicas",
-            &path,
-            errors,
-        );
+        workloads::parts_of_replicas(status, &parts, "status.readyReplicas", errors);
         workloads::not_decremented(object, old, "collisionCount", errors);
     }
 
@@ -235,7 +227,7 @@ fn rolling_update(rolling: &Value, path: &Path<'_>, errors: &mut Errors) {
     if let Some(unavailable) = rolling.field("maxUnavailable") {
         let at = path.child("maxUnavailable");
         workloads::int_or_percent(unavailable, &at, errors);
-        if workloads::number(Some(unavailable)) == 0 {
+        if workloads::number(unavailable) == 0 {
             errors.invalid(&at, unavailable.clone(), "cannot be 0");
         }
         workloads::at_most_all(unavailable, &at, errors);

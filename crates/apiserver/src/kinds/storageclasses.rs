@@ -182,10 +182,7 @@ fn topologies(terms: &[Value], path: &Path<'_>, errors: &mut Errors) {
 pub(super) fn parameters(errors: &mut Errors, path: &Path<'_>, class: &Value) {
     let count = class.entries("parameters").count();
     if count > MAX_PARAMETERS {
-        return errors.too_long(
-            &path.child("Provisioner Parameters exceeded max allowed"),
-            MAX_PARAMETERS,
-        );
+        return errors.too_long(path, MAX_PARAMETERS);
     }
     let mut bytes = 0;
     for (key, value) in class.entries("parameters") {

@@ -12,6 +12,7 @@ use crate::{
 /// storage.k8s.io/v1 VolumeAttributesClass.
 pub(super) struct VolumeAttributesClass;
 
+const DEFAULT: &str = "volumeattributesclass.alpha.kubernetes.io/is-default-class";
 const COLUMNS: [Column; 3] = [print::NAME, print::column("DriverName"), print::AGE];
 
 impl Kind for VolumeAttributesClass {
@@ -42,8 +43,12 @@ impl Kind for VolumeAttributesClass {
     }
 
     fn cells(&self, object: &Value, now: Timestamp) -> Vec<Value> {
+        let mut name = object["metadata"].text("name").to_owned();
+        if object["metadata"]["annotations"][DEFAULT] == "true" {
+            name.push_str(" (default)");
+        }
         vec![
-            print::name(object),
+            name.into(),
             object.text("driverName").into(),
             print::age(object, now),
         ]

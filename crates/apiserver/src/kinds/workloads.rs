@@ -271,8 +271,16 @@ pub(super) fn counts(owner: &Value, fields: &[&str], path: &Path<'_>, errors: &m
     }
 }
 
+/// Pods that are said to be there must be among `replicas`, and available ones among the ready; `ready` is what the kind calls those.
+pub(super) fn parts_of_replicas(status: &Value, parts: &[&str], ready: &str, errors: &mut Errors) {
+    let path = Path::new("status");
+    at_most(status, parts, "replicas", "status.replicas", &path, errors);
+    let available = &["availableReplicas"];
+    at_most(status, available, "readyReplicas", ready, &path, errors);
+}
+
 /// Numbers that may not exceed another one.
-pub(super) fn at_most(
+fn at_most(
     status: &Value,
     fields: &[&str],
     most: &str,
@@ -307,24 +315,25 @@ pub(super) fn int_or_percent(value: &Value, path: &Path<'_>, errors: &mut Errors
 
 /// At most 100%; counts pass.
 pub(super) fn at_most_all(value: &Value, path: &Path<'_>, errors: &mut Errors) {
-    let percent = value
-        .as_str()
-        .and_then(|text| text.strip_suffix('%'))
-        .and_then(|number| number.parse::<i64>().ok());
+    let percent = value.as_str().and_then(percentage);
     if percent.is_some_and(|percent| percent > 100) {
         errors.invalid(path, value.clone(), "must not be greater than 100%");
     }
 }
 
-/// The number of a count or a percentage.
-pub(super) fn number(value: Option<&Value>) -> i64 {
+/// The number of a well-formed percentage.
+fn percentage(text: &str) -> Option<i64> {
+    let digits = text.strip_suffix('%')?;
+    let well_formed = !digits.is_empty() && digits.bytes().all(|byte| byte.is_ascii_digit());
+    // More than fits is more than any limit.
+    well_formed.then(|| digits.parse().unwrap_or(i64::MAX))
+}
+
+/// The number of a count or a percentage; a text that is only a number counts as one, as in Go's `IntValue`.
+pub(super) fn number(value: &Value) -> i64 {
     match value {
-        Some(Value::String(text)) => text
-            .strip_suffix('%')
-            .and_then(|number| number.parse().ok())
-            .unwrap_or(0),
-        Some(number) => number.as_i64().unwrap_or(0),
-        None => 0,
+        Value::String(text) => percentage(text).or_else(|| text.parse().ok()).unwrap_or(0),
+        number => number.as_i64().unwrap_or(0),
     }
 }
 
@@ -350,8 +359,11 @@ pub(super) fn not_decremented(object: &Value, old: &Value, field: &str, errors: 
     );
     if before.is_some_and(|before| count.is_none_or(|count| count < before)) {
         let path = Path::new("status");
-        let value = count.map_or(Value::Null, Value::from);
-        errors.invalid(&path.child(field), value, "cannot be decremented");
+        errors.invalid(
+            &path.child(field),
+            count.unwrap_or(0),
+            "cannot be decremented",
+        );
     }
 }
 

@@ -64,6 +64,54 @@ pub fn domain_prefixed_path(errors: &mut Errors, path: &Path<'_>, value: &str) {
     }
 }
 
+/// The most bytes of a signer's name: a domain, a slash, and a path that has room for a namespace and a name.
+const MAX_SIGNER_NAME: usize = 253 + 1 + 63 + 1 + 253;
+
+/// Records what is wrong with the name of a signer of certificates (`example.com/signer`).
+pub fn signer_name(errors: &mut Errors, path: &Path<'_>, value: &str) {
+    if value.is_empty() {
+        errors.required(path, "");
+    }
+    let Some((domain, rest)) = value
+        .split_once('/')
+        .filter(|(_, rest)| !rest.contains('/'))
+    else {
+        let why = "must be a fully qualified domain and path of the form 'example.com/signer-name'";
+        return errors.invalid(path, value, why);
+    };
+    if domain.len() > names::MAX_SUBDOMAIN {
+        errors.too_long(path, names::MAX_SUBDOMAIN);
+    }
+    signer_part(errors, path, domain, names::dns_label);
+    if !domain.contains('.') {
+        let why = "should be a domain with at least two segments separated by dots";
+        errors.invalid(path, domain, why);
+    }
+    signer_part(errors, path, rest, names::dns_subdomain);
+    if value.len() > MAX_SIGNER_NAME {
+        errors.too_long(path, MAX_SIGNER_NAME);
+    }
+}
+
+/// The labels between dots, up to the first bad one.
+fn signer_part(
+    errors: &mut Errors,
+    path: &Path<'_>,
+    whole: &str,
+    rule: fn(&str) -> names::Sentences,
+) {
+    let mut labels = whole.split('.').map(|label| (label, rule(label)));
+    if let Some((label, sentences)) = labels.find(|(_, sentences)| !sentences.is_empty()) {
+        for sentence in sentences {
+            errors.invalid(
+                path,
+                whole,
+                format!("validating label {label:?}: {sentence}"),
+            );
+        }
+    }
+}
+
 /// The text of a string field; empty when it is absent.
 pub fn text<'v>(object: &'v Value, field: &str) -> &'v str {
     object.get(field).and_then(Value::as_str).unwrap_or("")

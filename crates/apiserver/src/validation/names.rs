@@ -36,6 +36,9 @@ const PERCENT_ERROR: &str =
     "a valid percent string must be a numeric string followed by an ending '%'";
 const HTTP_PATH: &str = r"[A-Za-z0-9/\-._~%!$&'()*+,;=:]+";
 
+/// The most bytes of a DNS subdomain.
+pub const MAX_SUBDOMAIN: usize = 253;
+
 /// The sentences of one check.
 pub type Sentences = Vec<String>;
 

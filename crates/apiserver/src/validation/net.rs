@@ -119,6 +119,57 @@ pub fn cidr(errors: &mut Errors, path: &Path<'_>, value: &str) {
     }
 }
 
+/// What is wrong with an address that must be in its one canonical form (newer API fields).
+pub fn strict_ip(value: &str) -> Vec<String> {
+    let Some(ip) = parse_ip(value) else {
+        return vec!["must be a valid IP address, (e.g. 10.9.8.7 or 2001:db8::ffff)".to_owned()];
+    };
+    match value.parse::<IpAddr>() {
+        Err(_) => vec!["must not have leading 0s".to_owned()],
+        Ok(IpAddr::V6(v6)) if v6.to_ipv4_mapped().is_some() => {
+            vec!["must not be an IPv4-mapped IPv6 address".to_owned()]
+        }
+        Ok(_) if ip.to_string() != value => {
+            vec![format!("must be in canonical form ({:?})", ip.to_string())]
+        }
+        Ok(_) => Vec::new(),
+    }
+}
+
+/// Records what is wrong with a CIDR that must be in its one canonical form (newer API fields).
+pub fn strict_cidr(errors: &mut Errors, path: &Path<'_>, value: &str) {
+    let Some((ip, length)) = parse_cidr(value) else {
+        return cidr(errors, path, value);
+    };
+    let (address, digits) = value.split_once('/').unwrap_or((value, ""));
+    let base = network(ip, length);
+    let canonical = format!("{base}/{length}");
+    let zeros = address.parse::<IpAddr>().is_err() || (digits.len() > 1 && digits.starts_with('0'));
+    let mapped = address
+        .parse::<Ipv6Addr>()
+        .is_ok_and(|v6| v6.to_ipv4_mapped().is_some());
+    let mut found = false;
+    let mut refuse = |why: String| {
+        errors.invalid(path, value, why);
+        found = true;
+    };
+    if zeros {
+        refuse("must not have leading 0s in IP or prefix length".to_owned());
+    } else if mapped {
+        refuse("must not have an IPv4-mapped IPv6 address".to_owned());
+    }
+    if base != ip {
+        refuse("must not have bits set beyond the prefix length".to_owned());
+    }
+    if !found && canonical != value {
+        errors.invalid(
+            path,
+            value,
+            format!("must be in canonical form ({canonical:?})"),
+        );
+    }
+}
+
 /// What to tell a client about an address in a form that will be refused one day.
 pub fn ip_warning(path: &Path<'_>, value: &str) -> Option<String> {
     let ip = parse_ip(value)?;

@@ -8,6 +8,7 @@ mod core;
 mod custom_resources;
 mod durable;
 mod forms;
+mod groups;
 mod identity;
 mod kinds;
 mod kube_rs;

@@ -3,34 +3,9 @@
 use std::{collections::BTreeMap, sync::Arc};
 
 use crate::{
-    cel::{Object, Type},
+    cel::{Object, RESERVED, Type},
     crd::structural::Schema,
 };
-
-/// Names that mean something in CEL.
-const RESERVED: &[&str] = &[
-    "as",
-    "break",
-    "const",
-    "continue",
-    "else",
-    "false",
-    "for",
-    "function",
-    "if",
-    "import",
-    "in",
-    "let",
-    "loop",
-    "namespace",
-    "null",
-    "package",
-    "return",
-    "true",
-    "var",
-    "void",
-    "while",
-];
 
 /// The type of values with a schema; `None` when rules cannot see them. At the root of a resource, its type and name are seen as well.
 pub(crate) fn of_schema(schema: &Schema, is_resource: bool, name: &str) -> Option<Type> {

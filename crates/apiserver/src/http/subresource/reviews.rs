@@ -27,6 +27,7 @@ use crate::{
     kinds::tree::Tree,
     schema::{Type, ownership, proto},
     status::Status,
+    validation::{check, metadata as metadata_rules, names},
 };
 
 const AUTHORIZATION: &str = "authorization.k8s.io";
@@ -104,6 +105,7 @@ pub(crate) fn self_access(call: &Call, _: Method, body: Body) -> Answer<'_> {
     Box::pin(review(call, body, |call, mut review| {
         let mut errors = Errors::default();
         check_attributes(&mut errors, &review["spec"]);
+        check_selectors(&mut errors, &review["spec"]["resourceAttributes"]);
         check_metadata(&mut errors, &review["metadata"], false);
         refuse(&errors)?;
         review["status"] = access(call, &call.user, &review["spec"]);
@@ -117,6 +119,7 @@ pub(crate) fn access_of(call: &Call, _: Method, body: Body) -> Answer<'_> {
         let mut errors = Errors::default();
         check_attributes(&mut errors, &review["spec"]);
         check_subject(&mut errors, &review["spec"]);
+        check_selectors(&mut errors, &review["spec"]["resourceAttributes"]);
         check_metadata(&mut errors, &review["metadata"], false);
         refuse(&errors)?;
         review["status"] = access(call, &subject(&review["spec"]), &review["spec"]);
@@ -131,6 +134,7 @@ pub(crate) fn local_access_of(call: &Call, _: Method, body: Body) -> Answer<'_> 
         let spec = &review["spec"];
         check_attributes(&mut errors, spec);
         check_subject(&mut errors, spec);
+        check_selectors(&mut errors, &spec["resourceAttributes"]);
         check_metadata(&mut errors, &review["metadata"], true);
         let asked = spec["resourceAttributes"].text("namespace");
         if spec.has("resourceAttributes") && Some(asked) != call.namespace.as_deref() {
@@ -313,6 +317,57 @@ fn check_attributes(errors: &mut Errors, spec: &Value) {
             "exactly one of nonResourceAttributes or resourceAttributes must be specified",
         ),
         _ => {}
+    }
+}
+
+/// Selectors say something, in one way, with operators that are used as they are meant; unknown ones may come from newer clients.
+fn check_selectors(errors: &mut Errors, attributes: &Value) {
+    let path = Path::new("spec.resourceAttributes");
+    for field in ["fieldSelector", "labelSelector"] {
+        let Some(selector) = attributes.field(field) else {
+            continue;
+        };
+        let at = path.child(field);
+        let (raw, requirements) = (selector.text("rawSelector"), selector.items("requirements"));
+        if !raw.is_empty() && !requirements.is_empty() {
+            let why = "may not specified at the same time as requirements";
+            errors.invalid(&at.child("rawSelector"), raw, why);
+        }
+        let list = at.child("requirements");
+        if raw.is_empty() && requirements.is_empty() {
+            let why = format!("when {at} is specified, requirements or rawSelector is required");
+            errors.required(&list, why);
+        }
+        for (index, requirement) in requirements.iter().enumerate() {
+            check_requirement(errors, &list.index(index), requirement, field);
+        }
+    }
+}
+
+fn check_requirement(errors: &mut Errors, path: &Path<'_>, requirement: &Value, of: &str) {
+    let (key, values) = (requirement.text("key"), requirement.items("values"));
+    let by_label = of == "labelSelector";
+    if !by_label && key.is_empty() {
+        errors.required(&path.child("key"), "must be specified");
+    }
+    let at = path.child("values");
+    match requirement.text("operator") {
+        "In" | "NotIn" if values.is_empty() => {
+            let why = "must be specified when `operator` is 'In' or 'NotIn'";
+            errors.required(&at, why);
+        }
+        "Exists" | "DoesNotExist" if !values.is_empty() => {
+            let why = "may not be specified when `operator` is 'Exists' or 'DoesNotExist'";
+            errors.forbidden(&at, why);
+        }
+        _ => {}
+    }
+    if by_label {
+        metadata_rules::label_name(errors, &path.child("key"), key);
+        for (index, value) in values.iter().enumerate() {
+            let value = value.as_str().unwrap_or_default();
+            check(errors, &at.index(index), value, names::label_value(value));
+        }
     }
 }
 

@@ -4,9 +4,13 @@
 //! Upstream: pkg/apis/admissionregistration/validation.
 
 mod client_config;
+mod policies;
 mod rules;
 mod webhooks;
 
+pub(super) use policies::{
+    MUTATING_BINDING, MUTATING_POLICY, VALIDATING_BINDING, VALIDATING_POLICY,
+};
 pub(super) use webhooks::{MUTATING, VALIDATING};
 
 /// The group.

@@ -3,7 +3,7 @@
 use serde_json::Value;
 
 use crate::{
-    admission::cel::Expression,
+    admission::cel::{Expression, Scope, Wanted},
     field::{Errors, Path},
     kinds::tree::Tree,
     validation::{check, names, one_of},
@@ -21,6 +21,19 @@ fn texts<'a>(object: &'a Value, field: &str) -> Vec<&'a str> {
 
 fn has_wildcard(texts: &[&str]) -> bool {
     texts.contains(&"*")
+}
+
+/// Records what is wrong with a `NamedRuleWithOperations`.
+pub(super) fn named_rule(given: &Value, path: &Path<'_>, errors: &mut Errors) {
+    let (named, at) = (texts(given, "resourceNames"), path.child("resourceNames"));
+    for (index, name) in named.iter().enumerate() {
+        let at = at.index(index);
+        check(errors, &at, name, names::path_segment(name));
+        if named[..index].contains(name) {
+            errors.duplicate(&at, *name);
+        }
+    }
+    rule(given, path, errors);
 }
 
 /// Records what is wrong with a `RuleWithOperations`.
@@ -103,7 +116,12 @@ fn resources(resources: &[&str], path: &Path<'_>, errors: &mut Errors) {
 }
 
 /// Records what is wrong with `matchConditions`.
-pub(super) fn conditions(conditions: &[Value], path: &Path<'_>, errors: &mut Errors) {
+pub(super) fn conditions(
+    conditions: &[Value],
+    scope: &Scope,
+    path: &Path<'_>,
+    errors: &mut Errors,
+) {
     if conditions.len() > MAX_CONDITIONS {
         errors.too_many(path, conditions.len(), MAX_CONDITIONS);
     }
@@ -112,7 +130,7 @@ pub(super) fn conditions(conditions: &[Value], path: &Path<'_>, errors: &mut Err
         let text = condition.text("expression").trim();
         if text.is_empty() {
             errors.required(&at.child("expression"), "");
-        } else if let Err(error) = Expression::compile(text) {
+        } else if let Err(error) = Expression::compile_for(text, scope, Wanted::Bool) {
             errors.invalid(&at.child("expression"), text, error);
         }
         let name = condition.text("name");

@@ -5,7 +5,7 @@ use serde_json::{Map, Value};
 
 use super::{client_config::client_config, rules};
 use crate::{
-    admission::Ctx,
+    admission::{Ctx, cel::Scope},
     field::{Errors, Path},
     kinds::{
         Column, Kind, print,
@@ -34,12 +34,20 @@ const REVIEW_VERSIONS: [&str; 2] = ["v1", "v1beta1"];
 const SIDE_EFFECTS: &[&str] = &["None", "NoneOnDryRun"];
 const COLUMNS: [Column; 3] = [print::NAME, print::typed("Webhooks", "integer"), print::AGE];
 
-fn each<'a>(
+/// The objects of a list, to be defaulted.
+pub(super) fn each<'a>(
     parent: &'a mut Map<String, Value>,
     field: &str,
 ) -> impl Iterator<Item = &'a mut Map<String, Value>> + use<'a> {
     let items = parent.get_mut(field).and_then(Value::as_array_mut);
     items.into_iter().flatten().filter_map(Value::as_object_mut)
+}
+
+/// Whoever says nothing about what is looked at looks at everything, under whatever name.
+pub(super) fn default_match(matcher: &mut Map<String, Value>) {
+    set_default(matcher, "matchPolicy", "Equivalent");
+    object_at(matcher, "namespaceSelector");
+    object_at(matcher, "objectSelector");
 }
 
 impl Kind for WebhookConfigurations {
@@ -49,9 +57,7 @@ impl Kind for WebhookConfigurations {
         };
         for hook in each(root, "webhooks") {
             set_default(hook, "failurePolicy", "Fail");
-            set_default(hook, "matchPolicy", "Equivalent");
-            object_at(hook, "namespaceSelector");
-            object_at(hook, "objectSelector");
+            default_match(hook);
             set_default(hook, "timeoutSeconds", DEFAULT_TIMEOUT_SECONDS);
             if self.changes {
                 set_default(hook, "reinvocationPolicy", "Never");
@@ -131,6 +137,7 @@ impl WebhookConfigurations {
         client_config(config, &path.child("clientConfig"), errors);
         rules::conditions(
             hook.items("matchConditions"),
+            &Scope::default(),
             &path.child("matchConditions"),
             errors,
         );

@@ -6,7 +6,7 @@ use crate::{
     field::{Errors, Path},
     kinds::tree::Tree,
     quantity::Quantity,
-    validation::{check, names},
+    validation::{check, names, resources},
 };
 
 const MAX_PERIOD_SECONDS: i64 = 1800;
@@ -143,6 +143,9 @@ fn source(kind: &str, source: &Value, path: &Path<'_>, errors: &mut Errors) {
         "resource" | "containerResource" => {
             if source.text("name").is_empty() {
                 errors.required(&path.child("name"), "must specify a resource name");
+            } else if kind == "containerResource" {
+                let name = source.text("name");
+                resources::container_name(errors, &path.child("name"), name);
             }
             if kind == "containerResource" {
                 let (at, container) = (path.child("container"), source.text("container"));

@@ -4,7 +4,7 @@
 //! Validation of a good spec allocates nothing but the quantities it reads: names that must be unique are looked up in the lists
 //! themselves, and paths are chains on the stack.
 
-mod affinity;
+pub(crate) mod affinity;
 mod annotations;
 mod containers;
 pub(crate) mod defaults;

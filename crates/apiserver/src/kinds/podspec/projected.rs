@@ -9,7 +9,7 @@ use super::{
 use crate::{
     field::{ErrorType, Errors, Path},
     kinds::tree::Tree,
-    validation::{check, names, selector},
+    validation::{names, selector, signer_name},
 };
 
 const MIN_TOKEN_SECONDS: i64 = 10 * 60;
@@ -189,10 +189,7 @@ fn trust_bundle(bundle: &Value, path: &Path<'_>, errors: &mut Errors) {
             if signer.is_empty() {
                 errors.required(&at, "must be a valid signer name");
             }
-            match signer.split_once('/') {
-                Some((domain, _)) => check(errors, &at, signer, names::dns_subdomain(domain)),
-                None => errors.invalid(&at, signer, "must be a fully qualified domain and path of the form 'example.com/signer-name'"),
-            }
+            signer_name(errors, &at, signer);
             let none = Value::Null;
             selector::label_selector(
                 errors,

@@ -1,0 +1,148 @@
+//! CertificateApproval, CertificateSigning, CertificateSubjectRestriction: who may decide about requests for certificates, and what nobody may
+//! ask for.
+
+use base64::{Engine, engine::general_purpose::STANDARD};
+use serde_json::Value;
+use x509_parser::{certification_request::X509CertificationRequest, pem::Pem, prelude::FromDer};
+
+use super::{Ctx, Operation, Plugin, Request, is};
+use crate::{
+    auth::attributes::{self, Attributes, Target},
+    field::quote,
+    kinds::{Resource, tree::Tree},
+    status::Status,
+};
+
+const GROUP: &str = "certificates.k8s.io";
+const PLURAL: &str = "certificatesigningrequests";
+/// The signer whose certificates the API server takes for who its clients are.
+const CLIENT_SIGNER: &str = "kubernetes.io/kube-apiserver-client";
+const ADMINISTRATORS: &str = "system:masters";
+
+/// kube-apiserver: CertificateApproval.
+pub(super) struct CertificateApproval;
+
+/// kube-apiserver: CertificateSigning.
+pub(super) struct CertificateSigning;
+
+/// kube-apiserver: CertificateSubjectRestriction.
+pub(super) struct CertificateSubjectRestriction;
+
+/// Whether the user may do something for the signer, or for all signers of its domain.
+fn may(ctx: &Ctx<'_>, verb: &str, signer: &str) -> bool {
+    let domain = signer.split('/').next().unwrap_or_default();
+    let all = format!("{domain}/*");
+    [signer, &all].into_iter().any(|name| {
+        let attributes = Attributes {
+            verb: verb.into(),
+            target: Target::Resource(attributes::Resource {
+                group: GROUP,
+                resource: "signers",
+                name: name.into(),
+                ..attributes::Resource::default()
+            }),
+        };
+        ctx.authorizer.allows(ctx.user, &attributes)
+    })
+}
+
+fn require(ctx: &Ctx<'_>, request: &Request<'_>, verb: &str) -> Result<(), Status> {
+    let signer = request.old.map_or("", |old| old["spec"].text("signerName"));
+    if may(ctx, verb, signer) {
+        return Ok(());
+    }
+    let why = format!(
+        "user not permitted to {verb} requests with signerName {}",
+        quote(signer)
+    );
+    Err(request.forbidden(&why))
+}
+
+impl Plugin for CertificateApproval {
+    fn name(&self) -> &'static str {
+        "CertificateApproval"
+    }
+
+    fn handles(
+        &self,
+        operation: Operation,
+        resource: &Resource,
+        subresource: Option<&str>,
+    ) -> bool {
+        operation == Operation::Update
+            && subresource == Some("approval")
+            && is(resource, GROUP, PLURAL)
+    }
+
+    fn validate(&self, ctx: &Ctx<'_>, request: &Request<'_>) -> Result<(), Status> {
+        require(ctx, request, "approve")
+    }
+}
+
+impl Plugin for CertificateSigning {
+    fn name(&self) -> &'static str {
+        "CertificateSigning"
+    }
+
+    fn handles(
+        &self,
+        operation: Operation,
+        resource: &Resource,
+        subresource: Option<&str>,
+    ) -> bool {
+        operation == Operation::Update
+            && subresource == Some("status")
+            && is(resource, GROUP, PLURAL)
+    }
+
+    /// Whoever writes what is there already decides nothing.
+    fn validate(&self, ctx: &Ctx<'_>, request: &Request<'_>) -> Result<(), Status> {
+        let none = Value::Null;
+        let old = request.old.unwrap_or(&none);
+        let same = |field: &str| request.object["status"][field] == old["status"][field];
+        if same("certificate") && same("conditions") {
+            return Ok(());
+        }
+        require(ctx, request, "sign")
+    }
+}
+
+impl Plugin for CertificateSubjectRestriction {
+    fn name(&self) -> &'static str {
+        "CertificateSubjectRestriction"
+    }
+
+    fn handles(
+        &self,
+        operation: Operation,
+        resource: &Resource,
+        subresource: Option<&str>,
+    ) -> bool {
+        operation == Operation::Create && subresource.is_none() && is(resource, GROUP, PLURAL)
+    }
+
+    fn validate(&self, _: &Ctx<'_>, request: &Request<'_>) -> Result<(), Status> {
+        let spec = &request.object["spec"];
+        if spec.text("signerName") != CLIENT_SIGNER {
+            return Ok(());
+        }
+        let pem = STANDARD.decode(spec.text("request")).unwrap_or_default();
+        if asks_for_administrators(&pem) {
+            let why =
+                format!("use of {CLIENT_SIGNER} signer with {ADMINISTRATORS} group is not allowed");
+            return Err(request.forbidden(&why));
+        }
+        Ok(())
+    }
+}
+
+fn asks_for_administrators(pem: &[u8]) -> bool {
+    let Some(Ok(block)) = Pem::iter_from_buffer(pem).next() else {
+        return false;
+    };
+    X509CertificationRequest::from_der(&block.contents).is_ok_and(|(_, request)| {
+        let subject = &request.certification_request_info.subject;
+        let mut groups = subject.iter_organization();
+        groups.any(|group| group.as_str() == Ok(ADMINISTRATORS))
+    })
+}

@@ -1,0 +1,142 @@
+//! networking.k8s.io/v1 ServiceCIDR and IPAddress: the ranges that Services take their addresses from, and the addresses that are taken.
+//!
+//! The server gives addresses out of the range it was started with ([`super::services::pools`]), which the ServiceCIDR `kubernetes` names;
+//! further ranges and addresses of users are kept.
+
+use jiff::Timestamp;
+use serde_json::Value;
+
+use super::{Column, Kind, podspec::internal, print, tree::Tree};
+use crate::{
+    admission::Ctx,
+    field::{ErrorType, Errors, Path},
+    validation::{check, immutable, names, net},
+};
+
+/// networking.k8s.io/v1 ServiceCIDR.
+pub(super) struct ServiceCidr;
+
+/// networking.k8s.io/v1 IPAddress.
+pub(super) struct IpAddress;
+
+const CIDR_COLUMNS: [Column; 3] = [print::NAME, print::column("CIDRs"), print::AGE];
+const ADDRESS_COLUMNS: [Column; 3] = [print::NAME, print::column("ParentRef"), print::AGE];
+
+impl Kind for ServiceCidr {
+    fn validate_creation(&self, _: &Ctx<'_>, object: &Value, errors: &mut Errors) {
+        let (spec, path) = (&object["spec"], Path::new("spec"));
+        let path = path.child("cidrs");
+        let ranges: Vec<&str> = spec
+            .items("cidrs")
+            .iter()
+            .filter_map(Value::as_str)
+            .collect();
+        let mut refuse = |why: &str| {
+            let text = internal::compact("ServiceCIDRSpec", spec);
+            errors.with_text(ErrorType::Invalid, &path, text, why);
+        };
+        match ranges.as_slice() {
+            [] => return errors.required(&path, "at least one CIDR required"),
+            [first, second] => {
+                let family = |text: &str| net::parse_cidr(text).map(|(ip, _)| ip.is_ipv4());
+                let (first, second) = (family(first), family(second));
+                if first.is_none() || second.is_none() || first == second {
+                    return refuse(
+                        "may specify no more than one IP for each IP family, i.e 192.168.0.0/24 and 2001:db8::/64",
+                    );
+                }
+            }
+            [_] => {}
+            _ => return refuse("may only hold up to 2 values"),
+        }
+        for (index, range) in ranges.iter().enumerate() {
+            net::strict_cidr(errors, &path.index(index), range);
+        }
+    }
+
+    fn validate_update(&self, _: &Ctx<'_>, object: &Value, old: &Value, errors: &mut Errors) {
+        let path = Path::new("spec");
+        let (now, before) = (&object["spec"]["cidrs"], &old["spec"]["cidrs"]);
+        immutable(errors, &path.child("cidrs"), now, before);
+    }
+
+    fn columns(&self) -> Option<&[Column]> {
+        Some(&CIDR_COLUMNS)
+    }
+
+    fn cells(&self, object: &Value, now: Timestamp) -> Vec<Value> {
+        let ranges = object["spec"].items("cidrs").iter();
+        let ranges: Vec<&str> = ranges.filter_map(Value::as_str).collect();
+        vec![
+            print::name(object),
+            ranges.join(",").into(),
+            print::age(object, now),
+        ]
+    }
+}
+
+impl Kind for IpAddress {
+    fn validate_creation(&self, _: &Ctx<'_>, object: &Value, errors: &mut Errors) {
+        let path = Path::new("metadata");
+        let name = object["metadata"].text("name");
+        for sentence in net::strict_ip(name) {
+            errors.invalid(&path.child("name"), name, sentence);
+        }
+        let path = Path::new("spec");
+        let path = path.child("parentRef");
+        let Some(parent) = object["spec"].field("parentRef") else {
+            return errors.required(&path, "");
+        };
+        let group = parent.text("group");
+        if !group.is_empty() {
+            check(
+                errors,
+                &path.child("group"),
+                group,
+                names::dns_subdomain(group),
+            );
+        }
+        for (field, must_be) in [("resource", true), ("name", true), ("namespace", false)] {
+            let (text, at) = (parent.text(field), path.child(field));
+            if !text.is_empty() {
+                check(errors, &at, text, names::path_segment(text));
+            } else if must_be {
+                errors.required(&at, "");
+            }
+        }
+    }
+
+    fn validate_update(&self, _: &Ctx<'_>, object: &Value, old: &Value, errors: &mut Errors) {
+        let (parent, before) = (&object["spec"]["parentRef"], &old["spec"]["parentRef"]);
+        if parent != before {
+            let text = match parent {
+                Value::Null => "null".to_owned(),
+                parent => internal::compact("ParentReference", parent),
+            };
+            let path = Path::new("spec");
+            let at = path.child("parentRef");
+            errors.with_text(ErrorType::Invalid, &at, text, crate::validation::IMMUTABLE);
+        }
+    }
+
+    fn columns(&self) -> Option<&[Column]> {
+        Some(&ADDRESS_COLUMNS)
+    }
+
+    fn cells(&self, object: &Value, now: Timestamp) -> Vec<Value> {
+        let parent = match object["spec"].field("parentRef") {
+            None => "<none>".to_owned(),
+            Some(parent) => {
+                let mut text = parent.text("resource").to_lowercase();
+                for (before, field) in [('.', "group"), ('/', "namespace"), ('/', "name")] {
+                    if !parent.text(field).is_empty() {
+                        text.push(before);
+                        text.push_str(parent.text(field));
+                    }
+                }
+                text
+            }
+        };
+        vec![print::name(object), parent.into(), print::age(object, now)]
+    }
+}

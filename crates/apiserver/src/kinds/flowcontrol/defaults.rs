@@ -1,0 +1,205 @@
+//! The flow schemas and priority levels that every cluster has (`apiserver/pkg/apis/flowcontrol/bootstrap`). The mandatory ones cannot be changed.
+
+use serde_json::{Value, json};
+
+const MANDATORY: [&str; 2] = ["exempt", "catch-all"];
+/// Says that the server keeps the object up to date.
+const KEPT: &str = "apf.kubernetes.io/autoupdate-spec";
+
+/// How many queues, and how many of them a flow is dealt.
+type Queues = (i64, i64);
+
+/// Name, shares, percent that may be lent, and its queues if it has any.
+const LEVELS: [(&str, i64, i64, Option<Queues>); 7] = [
+    ("catch-all", 5, 0, None),
+    ("system", 30, 33, Some((64, 6))),
+    ("node-high", 40, 25, Some((64, 6))),
+    ("leader-election", 10, 0, Some((16, 4))),
+    ("workload-high", 40, 50, Some((128, 6))),
+    ("workload-low", 100, 90, Some((128, 6))),
+    ("global-default", 20, 50, Some((128, 6))),
+];
+const QUEUE_LENGTH: i64 = 50;
+
+/// Whether the object may not differ from the one here.
+pub(super) fn is_mandatory(object: &Value) -> bool {
+    let name = object["metadata"]["name"].as_str();
+    name.is_some_and(|name| MANDATORY.contains(&name))
+}
+
+fn object(kind: &str, name: &str, spec: Value) -> Value {
+    json!({
+        "apiVersion": "flowcontrol.apiserver.k8s.io/v1", "kind": kind,
+        "metadata": {"name": name, "annotations": {KEPT: "true"}}, "spec": spec,
+    })
+}
+
+/// The priority levels.
+pub(crate) fn levels() -> impl Iterator<Item = Value> {
+    let exempt =
+        json!({"type": "Exempt", "exempt": {"nominalConcurrencyShares": 0, "lendablePercent": 0}});
+    let limited = LEVELS.iter().map(|(name, shares, lendable, queues)| {
+        let response = match queues {
+            None => json!({"type": "Reject"}),
+            Some((queues, hand)) => json!({
+                "type": "Queue",
+                "queuing": {"queues": queues, "handSize": hand, "queueLengthLimit": QUEUE_LENGTH},
+            }),
+        };
+        let limited = json!({"nominalConcurrencyShares": shares, "lendablePercent": lendable, "limitResponse": response});
+        object(
+            "PriorityLevelConfiguration",
+            name,
+            json!({"type": "Limited", "limited": limited}),
+        )
+    });
+    std::iter::once(object("PriorityLevelConfiguration", "exempt", exempt)).chain(limited)
+}
+
+fn groups(names: &[&str]) -> Vec<Value> {
+    let names = names.iter();
+    names
+        .map(|name| json!({"kind": "Group", "group": {"name": name}}))
+        .collect()
+}
+
+fn users(names: &[&str]) -> Vec<Value> {
+    let names = names.iter();
+    names
+        .map(|name| json!({"kind": "User", "user": {"name": name}}))
+        .collect()
+}
+
+/// Service accounts of kube-system.
+fn accounts(names: &[&str]) -> Vec<Value> {
+    let names = names.iter();
+    names
+        .map(|name| json!({"kind": "ServiceAccount", "serviceAccount": {"namespace": "kube-system", "name": name}}))
+        .collect()
+}
+
+fn resources(verbs: &[&str], group: &str, resources: &[&str], cluster: bool) -> Value {
+    let mut rule =
+        json!({"verbs": verbs, "apiGroups": [group], "resources": resources, "namespaces": ["*"]});
+    if cluster {
+        rule["clusterScope"] = true.into();
+    }
+    rule
+}
+
+fn everything(subjects: Vec<Value>) -> Value {
+    json!([{
+        "subjects": subjects,
+        "resourceRules": [resources(&["*"], "*", &["*"], true)],
+        "nonResourceRules": [{"verbs": ["*"], "nonResourceURLs": ["*"]}],
+    }])
+}
+
+fn some(subjects: Vec<Value>, rules: &[Value]) -> Value {
+    json!([{"subjects": subjects, "resourceRules": rules}])
+}
+
+/// The flow schemas, in the order in which they are looked at.
+pub(crate) fn schemas() -> impl Iterator<Item = Value> {
+    const EVERYBODY: [&str; 2] = ["system:unauthenticated", "system:authenticated"];
+    const MANAGER: &str = "system:kube-controller-manager";
+    const SCHEDULER: &str = "system:kube-scheduler";
+    let leases = || {
+        let verbs = &["get", "create", "update"];
+        resources(verbs, "coordination.k8s.io", &["leases"], false)
+    };
+    let with = |mut all: Vec<Value>, more: Vec<Value>| {
+        all.extend(more);
+        all
+    };
+    let probes = json!([{
+        "subjects": groups(&EVERYBODY),
+        "nonResourceRules": [{"verbs": ["get"], "nonResourceURLs": ["/healthz", "/readyz", "/livez"]}],
+    }]);
+    let nodes = [
+        resources(&["*"], "", &["nodes", "nodes/status"], true),
+        resources(&["*"], "coordination.k8s.io", &["leases"], false),
+    ];
+    let endpoints = resources(&["get", "create", "update"], "", &["endpoints"], false);
+    let mirrors = accounts(&["endpoint-controller", "endpointslicemirroring-controller"]);
+    let (by_user, by_namespace) = (Some("ByUser"), Some("ByNamespace"));
+    [
+        ("exempt", 1, "exempt", None, everything(groups(&["system:masters"]))),
+        ("probes", 2, "exempt", None, probes),
+        (
+            "system-leader-election",
+            100,
+            "leader-election",
+            by_user,
+            some(with(users(&[MANAGER, SCHEDULER]), accounts(&["*"])), &[leases()]),
+        ),
+        (
+            "endpoint-controller",
+            150,
+            "workload-high",
+            by_user,
+            some(with(users(&[MANAGER]), mirrors), &[endpoints]),
+        ),
+        (
+            "workload-leader-election",
+            200,
+            "leader-election",
+            by_user,
+            some(accounts(&["*"]), &[leases()]),
+        ),
+        (
+            "system-node-high",
+            400,
+            "node-high",
+            by_user,
+            some(groups(&["system:nodes"]), &nodes),
+        ),
+        ("system-nodes", 500, "system", by_user, everything(groups(&["system:nodes"]))),
+        (
+            "kube-controller-manager",
+            800,
+            "workload-high",
+            by_namespace,
+            everything(users(&[MANAGER])),
+        ),
+        (
+            "kube-scheduler",
+            800,
+            "workload-high",
+            by_namespace,
+            everything(users(&[SCHEDULER])),
+        ),
+        (
+            "kube-system-service-accounts",
+            900,
+            "workload-high",
+            by_namespace,
+            everything(accounts(&["*"])),
+        ),
+        (
+            "service-accounts",
+            9000,
+            "workload-low",
+            by_user,
+            everything(groups(&["system:serviceaccounts"])),
+        ),
+        (
+            "global-default",
+            9900,
+            "global-default",
+            by_user,
+            everything(groups(&EVERYBODY)),
+        ),
+        ("catch-all", 10_000, "catch-all", by_user, everything(groups(&EVERYBODY))),
+    ]
+    .into_iter()
+    .map(|(name, precedence, level, method, rules)| {
+        let mut spec = json!({
+            "priorityLevelConfiguration": {"name": level}, "matchingPrecedence": precedence, "rules": rules,
+        });
+        if let Some(method) = method {
+            spec["distinguisherMethod"] = json!({"type": method});
+        }
+        object("FlowSchema", name, spec)
+    })
+}

@@ -1,0 +1,341 @@
+//! What a claim may ask for: requests, what their devices must have in common, and settings for drivers.
+
+use serde_json::Value;
+
+use super::{configuration, driver_name, pool_name, selectors, slice};
+use crate::{
+    field::{ErrorType, Errors, Path},
+    kinds::{podspec::internal, tree::Tree},
+    validation::{IMMUTABLE, check, metadata, names},
+};
+
+const MAX_REQUESTS: usize = 32;
+const MAX_ALTERNATIVES: usize = 8;
+const MAX_CONSTRAINTS: usize = 32;
+const MAX_CONFIGS: usize = 32;
+const MAX_CONSUMERS: usize = 256;
+const MAX_RESULTS: usize = 32;
+const NO_REQUEST: &str = "must be the name of a request in the claim or the name of a request and a subrequest separated by '/'";
+
+/// Records what is wrong with a `DeviceClaim`.
+pub(super) fn devices(claim: &Value, path: &Path<'_>, errors: &mut Errors) {
+    let (requests, at) = (claim.items("requests"), path.child("requests"));
+    set(
+        requests,
+        MAX_REQUESTS,
+        &at,
+        errors,
+        |item| item.text("name"),
+        request,
+    );
+    let (constraints, at) = (claim.items("constraints"), path.child("constraints"));
+    if constraints.len() > MAX_CONSTRAINTS {
+        errors.too_many(&at, constraints.len(), MAX_CONSTRAINTS);
+    } else {
+        for (index, item) in constraints.iter().enumerate() {
+            constraint(item, requests, &at.index(index), errors);
+        }
+    }
+    let (configs, at) = (claim.items("config"), path.child("config"));
+    if configs.len() > MAX_CONFIGS {
+        return errors.too_many(&at, configs.len(), MAX_CONFIGS);
+    }
+    for (index, config) in configs.iter().enumerate() {
+        let at = at.index(index);
+        references(config, requests, &at.child("requests"), errors);
+        configuration(config, &at, errors);
+    }
+}
+
+/// Items of which there are at most `most`, each with a key of its own.
+fn set<'a>(
+    items: &'a [Value],
+    most: usize,
+    path: &Path<'_>,
+    errors: &mut Errors,
+    key: impl Fn(&'a Value) -> &'a str,
+    judge: impl Fn(&Value, &Path<'_>, &mut Errors),
+) {
+    if items.len() > most {
+        return errors.too_many(path, items.len(), most);
+    }
+    for (index, item) in items.iter().enumerate() {
+        judge(item, &path.index(index), errors);
+    }
+    for (index, item) in items.iter().enumerate() {
+        let own = key(item);
+        if items[..index].iter().any(|other| key(other) == own) {
+            errors.duplicate(&path.index(index), own);
+        }
+    }
+}
+
+fn label(text: &str, path: &Path<'_>, errors: &mut Errors) {
+    check(errors, path, text, names::dns_label(text));
+}
+
+fn request(request: &Value, path: &Path<'_>, errors: &mut Errors) {
+    label(request.text("name"), &path.child("name"), errors);
+    let others = request.items("firstAvailable");
+    match (request.field("exactly"), others.is_empty()) {
+        (None, true) => errors.required(
+            path,
+            "exactly one of `exactly` or `firstAvailable` is required",
+        ),
+        (Some(_), false) => errors.invalid(
+            path,
+            Value::Null,
+            "exactly one of `exactly` or `firstAvailable` is required, but multiple fields are set",
+        ),
+        (Some(exactly), true) => wanted(exactly, &path.child("exactly"), errors),
+        (None, false) => set(
+            others,
+            MAX_ALTERNATIVES,
+            &path.child("firstAvailable"),
+            errors,
+            |item| item.text("name"),
+            |item, at, errors| {
+                label(item.text("name"), &at.child("name"), errors);
+                wanted(item, at, errors);
+            },
+        ),
+    }
+}
+
+fn wanted(request: &Value, path: &Path<'_>, errors: &mut Errors) {
+    let (class, at) = (
+        request.text("deviceClassName"),
+        path.child("deviceClassName"),
+    );
+    if class.is_empty() {
+        errors.required(&at, "");
+    } else {
+        check(errors, &at, class, names::dns_subdomain(class));
+    }
+    selectors(request.items("selectors"), &path.child("selectors"), errors);
+    let (count, at) = (request.integer("count").unwrap_or(0), path.child("count"));
+    match request.text("allocationMode") {
+        "All" if count != 0 => {
+            let why = "must not be specified when allocationMode is 'All'";
+            errors.invalid(&at, count, why);
+        }
+        "ExactCount" if count <= 0 => errors.invalid(&at, count, "must be greater than zero"),
+        "All" | "ExactCount" => {}
+        other => {
+            let at = path.child("allocationMode");
+            errors.not_supported(&at, other, &["All", "ExactCount"]);
+        }
+    }
+    let at = path.child("tolerations");
+    for (index, item) in request.items("tolerations").iter().enumerate() {
+        toleration(item, &at.index(index), errors);
+    }
+}
+
+fn toleration(toleration: &Value, path: &Path<'_>, errors: &mut Errors) {
+    let (key, value, effect) = (
+        toleration.text("key"),
+        toleration.text("value"),
+        toleration.text("effect"),
+    );
+    if !key.is_empty() {
+        metadata::label_name(errors, &path.child("key"), key);
+    }
+    let at = path.child("value");
+    match toleration.text("operator") {
+        "Exists" if !value.is_empty() => {
+            errors.invalid(&at, value, "must be empty for operator `Exists`");
+        }
+        "Exists" => {}
+        "Equal" => check(errors, &at, value, names::label_value(value)),
+        "" => errors.required(&path.child("operator"), ""),
+        other => errors.not_supported(&path.child("operator"), other, &["Equal", "Exists"]),
+    }
+    if !effect.is_empty() {
+        slice::effect(effect, &path.child("effect"), errors);
+    }
+}
+
+fn constraint(constraint: &Value, requests: &[Value], path: &Path<'_>, errors: &mut Errors) {
+    references(constraint, requests, &path.child("requests"), errors);
+    let fields = ["matchAttribute", "distinctAttribute"];
+    let given = fields.iter().find(|field| constraint.has(field));
+    match given {
+        Some(field) => {
+            slice::fully_qualified(constraint.text(field), &path.child(field), errors);
+        }
+        None => errors.required(
+            path,
+            r#"exactly one of "matchAttribute" or "distinctAttribute" is required, but multiple fields are set"#,
+        ),
+    }
+}
+
+fn references(owner: &Value, requests: &[Value], path: &Path<'_>, errors: &mut Errors) {
+    set(
+        owner.items("requests"),
+        MAX_REQUESTS,
+        path,
+        errors,
+        |item| item.as_str().unwrap_or_default(),
+        |item, at, errors| reference(item.as_str().unwrap_or_default(), requests, at, errors),
+    );
+}
+
+/// The name of a request, or of one of its alternatives behind a slash.
+fn reference(name: &str, requests: &[Value], path: &Path<'_>, errors: &mut Errors) {
+    let parts: Vec<&str> = name.split('/').collect();
+    if parts.len() > 2 {
+        return errors.invalid(path, name, NO_REQUEST);
+    }
+    for part in &parts {
+        label(part, path, errors);
+    }
+    let found = requests
+        .iter()
+        .find(|request| request.text("name") == parts[0]);
+    let is_there = found.is_some_and(|request| {
+        parts.get(1).is_none_or(|part| {
+            let others = request.items("firstAvailable");
+            others.iter().any(|other| other.text("name") == *part)
+        })
+    });
+    if !is_there {
+        errors.invalid(path, name, NO_REQUEST);
+    }
+}
+
+/// Records what is wrong with a change of the status: who uses the claim, and what it was given, which stays.
+pub(super) fn status(object: &Value, old: &Value, path: &Path<'_>, errors: &mut Errors) {
+    let (status, before) = (&object["status"], &old["status"]);
+    let (consumers, at) = (status.items("reservedFor"), path.child("reservedFor"));
+    set(
+        consumers,
+        MAX_CONSUMERS,
+        &at,
+        errors,
+        |item| item.text("uid"),
+        |item, at, errors| {
+            for field in ["resource", "name", "uid"] {
+                if item.text(field).is_empty() {
+                    errors.required(&at.child(field), "");
+                }
+            }
+        },
+    );
+    let allocation = status.field("allocation");
+    if !consumers.is_empty() {
+        let known = before.items("reservedFor");
+        if allocation.is_none() {
+            errors.forbidden(&at, "may not be specified when `allocated` is not set");
+        } else if object["metadata"].has("deletionTimestamp")
+            && consumers.iter().any(|consumer| !known.contains(consumer))
+        {
+            let why = "new entries may not be added while `deallocationRequested` or `deletionTimestamp` are set";
+            errors.forbidden(&at, why);
+        }
+    }
+    let at = path.child("allocation");
+    match (allocation, before.field("allocation")) {
+        (Some(now), Some(before)) if now != before => {
+            let text = internal::compact("AllocationResult", now);
+            errors.with_text(ErrorType::Invalid, &at, text, IMMUTABLE);
+        }
+        (Some(now), None) => {
+            let requests = object["spec"]["devices"].items("requests");
+            allocated(&now["devices"], requests, &at.child("devices"), errors);
+        }
+        _ => {}
+    }
+}
+
+fn allocated(devices: &Value, requests: &[Value], path: &Path<'_>, errors: &mut Errors) {
+    let (results, at) = (devices.items("results"), path.child("results"));
+    if results.len() > MAX_RESULTS {
+        errors.too_many(&at, results.len(), MAX_RESULTS);
+    } else {
+        for (index, result) in results.iter().enumerate() {
+            let at = at.index(index);
+            reference(
+                result.text("request"),
+                requests,
+                &at.child("request"),
+                errors,
+            );
+            driver_name(result.text("driver"), &at.child("driver"), errors);
+            pool_name(result.text("pool"), &at.child("pool"), errors);
+            label(result.text("device"), &at.child("device"), errors);
+        }
+    }
+    let (configs, at) = (devices.items("config"), path.child("config"));
+    if configs.len() > 2 * MAX_CONFIGS {
+        return errors.too_many(&at, configs.len(), 2 * MAX_CONFIGS);
+    }
+    for (index, config) in configs.iter().enumerate() {
+        let at = at.index(index);
+        let (source, source_path) = (config.text("source"), at.child("source"));
+        match source {
+            "" => errors.required(&source_path, ""),
+            "FromClaim" | "FromClass" => {}
+            other => errors.not_supported(&source_path, other, &["FromClaim", "FromClass"]),
+        }
+        references(config, requests, &at.child("requests"), errors);
+        configuration(config, &at, errors);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn causes(check: impl FnOnce(&mut Errors)) -> Vec<String> {
+        let mut errors = Errors::default();
+        check(&mut errors);
+        let text = |error: &crate::field::FieldError| format!("{}: {}", error.field, error.body());
+        errors.0.iter().map(text).collect()
+    }
+
+    #[test]
+    fn a_request_names_a_class_and_how_many_devices() {
+        let exactly = json!({"deviceClassName": "", "allocationMode": "All", "count": 2, "selectors": [{}, {"cel": {"expression": "device.driver"}}, {"cel": {"expression": "1"}}],
+            "tolerations": [{"operator": "Exists", "value": "v", "effect": "Evict"}]});
+        let claim = json!({"requests": [{"name": "a", "exactly": exactly}, {"name": "a"}],
+            "constraints": [{"requests": ["b"], "matchAttribute": "model"}], "config": [{"requests": ["a"]}]});
+        assert_eq!(
+            causes(|errors| devices(&claim, &Path::new("d"), errors)),
+            [
+                "d.requests[0].exactly.deviceClassName: Required value",
+                "d.requests[0].exactly.selectors[0].cel: Required value",
+                r#"d.requests[0].exactly.selectors[2].cel.expression: Invalid value: "1": must evaluate to bool"#,
+                "d.requests[0].exactly.count: Invalid value: 2: must not be specified when allocationMode is 'All'",
+                r#"d.requests[0].exactly.tolerations[0].value: Invalid value: "v": must be empty for operator `Exists`"#,
+                r#"d.requests[0].exactly.tolerations[0].effect: Unsupported value: "Evict": supported values: "NoExecute", "NoSchedule", "None""#,
+                "d.requests[1]: Required value: exactly one of `exactly` or `firstAvailable` is required",
+                r#"d.requests[1]: Duplicate value: "a""#,
+                r#"d.constraints[0].requests[0]: Invalid value: "b": must be the name of a request in the claim or the name of a request and a subrequest separated by '/'"#,
+                r#"d.constraints[0].matchAttribute: Invalid value: "model": a fully qualified name must be a domain and a name separated by a slash"#,
+                "d.config[0].opaque: Required value",
+            ]
+        );
+    }
+
+    #[test]
+    fn a_claim_is_used_once_it_is_allocated_and_keeps_its_devices() {
+        let spec = json!({"devices": {"requests": [{"name": "a"}]}});
+        let result = |pool: &str| json!({"spec": spec, "status": {"allocation": {"devices": {"results": [{"request": "a", "driver": "d", "pool": pool, "device": "x"}]}}}});
+        let found = |now: &Value, before: &Value| {
+            causes(|errors| status(now, before, &Path::new("status"), errors))
+        };
+        let none = json!({"spec": spec});
+        assert_eq!(found(&result("p"), &none), [""; 0]);
+        let changed = found(&result("q"), &result("p"));
+        assert!(changed[0].ends_with("field is immutable"), "{changed:?}");
+        let used = json!({"spec": spec, "status": {"reservedFor": [{"resource": "pods", "name": "p", "uid": "u"}]}});
+        assert_eq!(
+            found(&used, &none),
+            ["status.reservedFor: Forbidden: may not be specified when `allocated` is not set"]
+        );
+    }
+}

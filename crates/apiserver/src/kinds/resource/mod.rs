@@ -1,0 +1,319 @@
+//! resource.k8s.io/v1: devices that drivers offer and pods claim (`pkg/apis/resource`, `pkg/registry/resource`).
+//!
+//! [`claim`] says what may be asked for, [`slice`] what may be offered; the kinds are here. Nobody here allocates: a claim is given its
+//! devices by whoever writes its status.
+
+mod claim;
+mod slice;
+
+use jiff::Timestamp;
+use serde_json::{Map, Value};
+
+use super::{
+    Column, Kind,
+    podspec::internal,
+    print,
+    tree::{Tree, object_at, set_zero},
+};
+use crate::{
+    admission::Ctx,
+    cel::{Environment, Program, Type},
+    field::{ErrorType, Errors, Path},
+    validation::{IMMUTABLE, check, metadata, names, resources},
+};
+
+/// resource.k8s.io/v1 DeviceClass.
+pub(super) struct DeviceClass;
+
+/// resource.k8s.io/v1 ResourceClaim.
+pub(super) struct ResourceClaim;
+
+/// resource.k8s.io/v1 ResourceClaimTemplate.
+pub(super) struct ResourceClaimTemplate;
+
+/// resource.k8s.io/v1 ResourceSlice.
+pub(super) struct ResourceSlice;
+
+const MAX_SELECTORS: usize = 32;
+const MAX_CONFIGS: usize = 32;
+const MAX_EXPRESSION: usize = 10 * 1024;
+const MAX_PARAMETERS: usize = 10 * 1024;
+const MAX_DRIVER_NAME: usize = 63;
+const MAX_POOL_NAME: usize = 253;
+
+const PLAIN_COLUMNS: [Column; 2] = [print::NAME, print::AGE];
+const CLAIM_COLUMNS: [Column; 3] = [print::NAME, print::column("State"), print::AGE];
+const SLICE_COLUMNS: [Column; 5] = [
+    print::NAME,
+    print::column("Node"),
+    print::column("Driver"),
+    print::column("Pool"),
+    print::AGE,
+];
+
+impl Kind for DeviceClass {
+    fn validate(&self, _: &Ctx<'_>, object: &Value, errors: &mut Errors) {
+        let (spec, path) = (&object["spec"], Path::new("spec"));
+        selectors(spec.items("selectors"), &path.child("selectors"), errors);
+        let (configs, at) = (spec.items("config"), path.child("config"));
+        if configs.len() > MAX_CONFIGS {
+            errors.too_many(&at, configs.len(), MAX_CONFIGS);
+        } else {
+            for (index, config) in configs.iter().enumerate() {
+                configuration(config, &at.index(index), errors);
+            }
+        }
+        if let Some(name) = spec.field("extendedResourceName").and_then(Value::as_str)
+            && !resources::is_extended(name)
+        {
+            let why = "must be a valid extended resource name";
+            errors.invalid(&path.child("extendedResourceName"), name, why);
+        }
+    }
+
+    fn columns(&self) -> Option<&[Column]> {
+        Some(&PLAIN_COLUMNS)
+    }
+
+    fn cells(&self, object: &Value, now: Timestamp) -> Vec<Value> {
+        vec![print::name(object), print::age(object, now)]
+    }
+}
+
+impl Kind for ResourceClaim {
+    fn default(&self, object: &mut Value) {
+        if let Some(spec) = object.get_mut("spec").and_then(Value::as_object_mut) {
+            default_claim(spec);
+        }
+    }
+
+    fn validate_creation(&self, _: &Ctx<'_>, object: &Value, errors: &mut Errors) {
+        let path = Path::new("spec");
+        claim::devices(&object["spec"]["devices"], &path.child("devices"), errors);
+    }
+
+    fn validate_update(&self, _: &Ctx<'_>, object: &Value, old: &Value, errors: &mut Errors) {
+        same_spec(object, old, "ResourceClaimSpec", errors);
+    }
+
+    fn validate_status(&self, _: &Ctx<'_>, object: &Value, old: &Value, errors: &mut Errors) {
+        claim::status(object, old, &Path::new("status"), errors);
+    }
+
+    fn columns(&self) -> Option<&[Column]> {
+        Some(&CLAIM_COLUMNS)
+    }
+
+    fn cells(&self, object: &Value, now: Timestamp) -> Vec<Value> {
+        let (status, deleted) = (
+            &object["status"],
+            object["metadata"].has("deletionTimestamp"),
+        );
+        let allocated = status.has("allocation");
+        let states = [
+            (deleted, "deleted"),
+            (!allocated && !deleted, "pending"),
+            (allocated, "allocated"),
+            (
+                allocated && !status.items("reservedFor").is_empty(),
+                "reserved",
+            ),
+        ];
+        let states: Vec<&str> = states
+            .into_iter()
+            .filter_map(|(is, state)| is.then_some(state))
+            .collect();
+        vec![
+            print::name(object),
+            states.join(",").into(),
+            print::age(object, now),
+        ]
+    }
+}
+
+impl Kind for ResourceClaimTemplate {
+    fn default(&self, object: &mut Value) {
+        let spec = object.get_mut("spec").and_then(|spec| spec.get_mut("spec"));
+        if let Some(spec) = spec.and_then(Value::as_object_mut) {
+            default_claim(spec);
+        }
+    }
+
+    fn validate_creation(&self, _: &Ctx<'_>, object: &Value, errors: &mut Errors) {
+        let (spec, path) = (&object["spec"], Path::new("spec"));
+        let at = path.child("metadata");
+        metadata::labels(errors, &at.child("labels"), spec["metadata"].get("labels"));
+        metadata::annotations(errors, &at.child("annotations"), &spec["metadata"]);
+        let at = path.child("spec");
+        claim::devices(&spec["spec"]["devices"], &at.child("devices"), errors);
+    }
+
+    fn validate_update(&self, _: &Ctx<'_>, object: &Value, old: &Value, errors: &mut Errors) {
+        same_spec(object, old, "ResourceClaimTemplateSpec", errors);
+    }
+
+    fn columns(&self) -> Option<&[Column]> {
+        Some(&PLAIN_COLUMNS)
+    }
+
+    fn cells(&self, object: &Value, now: Timestamp) -> Vec<Value> {
+        vec![print::name(object), print::age(object, now)]
+    }
+}
+
+impl Kind for ResourceSlice {
+    fn validate(&self, _: &Ctx<'_>, object: &Value, errors: &mut Errors) {
+        slice::spec(&object["spec"], &Path::new("spec"), errors);
+    }
+
+    fn validate_update(&self, _: &Ctx<'_>, object: &Value, old: &Value, errors: &mut Errors) {
+        let (spec, before, path) = (&object["spec"], &old["spec"], Path::new("spec"));
+        let pool = path.child("pool");
+        crate::validation::immutable(
+            errors,
+            &pool.child("name"),
+            &spec["pool"]["name"],
+            &before["pool"]["name"],
+        );
+        for field in ["driver", "nodeName"] {
+            crate::validation::immutable(errors, &path.child(field), &spec[field], &before[field]);
+        }
+    }
+
+    fn columns(&self) -> Option<&[Column]> {
+        Some(&SLICE_COLUMNS)
+    }
+
+    fn cells(&self, object: &Value, now: Timestamp) -> Vec<Value> {
+        let spec = &object["spec"];
+        vec![
+            print::name(object),
+            spec.text("nodeName").into(),
+            spec.text("driver").into(),
+            spec["pool"].text("name").into(),
+            print::age(object, now),
+        ]
+    }
+
+    fn selectable_fields(&self) -> &[&'static str] {
+        &["spec.driver", "spec.nodeName"]
+    }
+
+    fn selectable_value(&self, object: &Value, field: &str) -> String {
+        let field = field.strip_prefix("spec.").unwrap_or(field);
+        object["spec"].text(field).to_owned()
+    }
+}
+
+/// One device of a class unless something else is asked for.
+fn default_claim(spec: &mut Map<String, Value>) {
+    let requests = object_at(spec, "devices").get_mut("requests");
+    let requests = requests.and_then(Value::as_array_mut);
+    for request in requests.into_iter().flatten() {
+        let Some(request) = request.as_object_mut() else {
+            continue;
+        };
+        if let Some(exactly) = request.get_mut("exactly").and_then(Value::as_object_mut) {
+            default_request(exactly);
+        }
+        let others = request
+            .get_mut("firstAvailable")
+            .and_then(Value::as_array_mut);
+        let others = others.into_iter().flatten();
+        for other in others.filter_map(Value::as_object_mut) {
+            default_request(other);
+        }
+    }
+}
+
+fn default_request(request: &mut Map<String, Value>) {
+    set_zero(request, "allocationMode", "ExactCount");
+    if request["allocationMode"] == "ExactCount" {
+        set_zero(request, "count", 1);
+    }
+    let tolerations = request.get_mut("tolerations").and_then(Value::as_array_mut);
+    let tolerations = tolerations.into_iter().flatten();
+    for toleration in tolerations.filter_map(Value::as_object_mut) {
+        set_zero(toleration, "operator", "Equal");
+    }
+}
+
+fn same_spec(object: &Value, old: &Value, type_name: &str, errors: &mut Errors) {
+    if object["spec"] != old["spec"] {
+        let text = internal::compact(type_name, &object["spec"]);
+        errors.with_text(ErrorType::Invalid, &Path::new("spec"), text, IMMUTABLE);
+    }
+}
+
+fn driver_name(name: &str, path: &Path<'_>, errors: &mut Errors) {
+    if name.is_empty() {
+        return errors.required(path, "");
+    }
+    if name.len() > MAX_DRIVER_NAME {
+        errors.too_long(path, MAX_DRIVER_NAME);
+    }
+    check(
+        errors,
+        path,
+        name,
+        names::dns_subdomain(&name.to_lowercase()),
+    );
+}
+
+fn pool_name(name: &str, path: &Path<'_>, errors: &mut Errors) {
+    if name.is_empty() {
+        return errors.required(path, "");
+    }
+    if name.len() > MAX_POOL_NAME {
+        errors.too_long(path, MAX_POOL_NAME);
+    }
+    for part in name.split('/') {
+        check(errors, path, part, names::dns_subdomain(part));
+    }
+}
+
+/// Expressions that choose devices.
+fn selectors(selectors: &[Value], path: &Path<'_>, errors: &mut Errors) {
+    if selectors.len() > MAX_SELECTORS {
+        return errors.too_many(path, selectors.len(), MAX_SELECTORS);
+    }
+    for (index, selector) in selectors.iter().enumerate() {
+        let at = path.index(index);
+        let at = at.child("cel");
+        let Some(cel) = selector.field("cel") else {
+            errors.required(&at, "");
+            continue;
+        };
+        let (text, at) = (cel.text("expression"), at.child("expression"));
+        if text.len() > MAX_EXPRESSION {
+            errors.too_long(&at, MAX_EXPRESSION);
+            continue;
+        }
+        let environment = Environment::default().with("device", Type::Dyn);
+        match Program::compile(text, &environment) {
+            Err(issues) => errors.invalid(&at, text, format!("compilation failed: {issues}")),
+            Ok(program) if !matches!(program.result(), Type::Bool | Type::Dyn) => {
+                errors.invalid(&at, text, "must evaluate to bool");
+            }
+            Ok(_) => {}
+        }
+    }
+}
+
+/// What a driver is told.
+fn configuration(config: &Value, path: &Path<'_>, errors: &mut Errors) {
+    let at = path.child("opaque");
+    let Some(opaque) = config.field("opaque") else {
+        return errors.required(&at, "");
+    };
+    driver_name(opaque.text("driver"), &at.child("driver"), errors);
+    let at = at.child("parameters");
+    match opaque.field("parameters") {
+        None => errors.required(&at, ""),
+        Some(parameters) if parameters.to_string().len() > MAX_PARAMETERS => {
+            errors.too_long(&at, MAX_PARAMETERS);
+        }
+        Some(Value::Object(_)) => {}
+        Some(_) => errors.invalid(&at, "<value omitted>", "must be a valid JSON object"),
+    }
+}

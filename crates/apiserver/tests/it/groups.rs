@@ -1,0 +1,232 @@
+//! Groups that a control plane brings along: what they keep, drop and refuse, through the API.
+
+use base64::{Engine, engine::general_purpose::STANDARD};
+use mullion_apiserver::Config;
+use serde_json::{Value, json};
+
+use crate::api::Api;
+
+const REQUESTS: &str = "/apis/certificates.k8s.io/v1/certificatesigningrequests";
+const POLICIES: &str = "/apis/admissionregistration.k8s.io/v1/validatingadmissionpolicies";
+const LEASES: &str = "/apis/coordination.k8s.io/v1/namespaces/default/leases";
+const SLICES: &str = "/apis/discovery.k8s.io/v1/namespaces/default/endpointslices";
+
+fn cluster() -> Api {
+    Api::new(Config::default())
+}
+
+fn causes(body: &Value) -> Vec<String> {
+    let causes = body["details"]["causes"].as_array().into_iter().flatten();
+    causes
+        .map(|cause| {
+            format!(
+                "{}: {}",
+                cause["field"].as_str().unwrap_or_default(),
+                cause["message"].as_str().unwrap_or_default()
+            )
+        })
+        .collect()
+}
+
+fn names(list: &Value) -> Vec<&str> {
+    let items = list["items"].as_array().into_iter().flatten();
+    items
+        .filter_map(|item| item["metadata"]["name"].as_str())
+        .collect()
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_cluster_has_its_flow_schemas_levels_and_range_from_the_start() {
+    let api = cluster();
+    let group = "/apis/flowcontrol.apiserver.k8s.io/v1";
+    let schemas = api.get(&format!("{group}/flowschemas")).await.ok();
+    assert_eq!(names(&schemas).len(), 13);
+    let levels = api
+        .get(&format!("{group}/prioritylevelconfigurations"))
+        .await;
+    let levels = levels.ok();
+    assert_eq!(
+        names(&levels),
+        [
+            "catch-all",
+            "exempt",
+            "global-default",
+            "leader-election",
+            "node-high",
+            "system",
+            "workload-high",
+            "workload-low"
+        ]
+    );
+    let range = api
+        .get("/apis/networking.k8s.io/v1/servicecidrs/kubernetes")
+        .await;
+    assert_eq!(range.ok()["spec"], json!({"cidrs": ["10.96.0.0/16"]}));
+    let table = api.table(&format!("{group}/flowschemas/probes")).await;
+    assert_eq!(
+        table["rows"][0]["cells"]
+            .as_array()
+            .map(|cells| &cells[1..4]),
+        Some(&[json!("exempt"), json!(2), json!("<none>")][..])
+    );
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_request_for_a_certificate_is_approved_and_then_signed() {
+    let api = cluster();
+    let key = rcgen::KeyPair::generate().expect("a key can be made");
+    let asked = rcgen::CertificateParams::new(vec!["a.example.com".to_owned()]).expect("a name");
+    let pem = asked
+        .serialize_request(&key)
+        .and_then(|request| request.pem())
+        .expect("a request can be written");
+    let body = json!({
+        "apiVersion": "certificates.k8s.io/v1", "kind": "CertificateSigningRequest", "metadata": {"name": "any name:1"},
+        "spec": {"request": STANDARD.encode(&pem), "signerName": "example.com/s", "usages": ["client auth"], "username": "somebody"},
+        "status": {"conditions": [{"type": "Approved", "status": "True"}]},
+    });
+    let created = api.post(REQUESTS, body).await.ok();
+    assert_eq!(created["spec"]["username"], "admin");
+    assert_eq!(created["status"], json!({}));
+    let url = format!("{REQUESTS}/any%20name:1");
+    let approved = json!({"status": {"conditions": [{"type": "Approved", "status": "True", "reason": "Yes"}]}});
+    let refused = api.merge(&format!("{url}/status"), approved.clone()).await;
+    assert_eq!(
+        causes(&refused.body),
+        [r#"status.conditions: Forbidden: updates may not add a condition of type "Approved""#]
+    );
+    let done = api.merge(&format!("{url}/approval"), approved).await.ok();
+    let condition = &done["status"]["conditions"][0];
+    assert!(condition["lastUpdateTime"].is_string(), "{condition}");
+    assert_eq!(condition["lastUpdateTime"], condition["lastTransitionTime"]);
+    let signed = asked
+        .self_signed(&key)
+        .expect("a certificate can be made")
+        .pem();
+    let issued = json!({"status": {"certificate": STANDARD.encode(signed)}});
+    api.merge(&format!("{url}/status"), issued).await.ok();
+    let again = json!({"status": {"certificate": STANDARD.encode("x")}});
+    let refused = api.merge(&format!("{url}/status"), again).await;
+    assert_eq!(
+        causes(&refused.body),
+        [
+            r#"status.certificate: Invalid value: "<certificate data>": must contain at least one CERTIFICATE PEM block"#,
+            "status.certificate: Forbidden: updates may not modify existing certificate content",
+        ]
+    );
+    let table = api.table(&url).await;
+    assert_eq!(
+        table["rows"][0]["cells"]
+            .as_array()
+            .and_then(|cells| cells.last()),
+        Some(&json!("Approved,Issued"))
+    );
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_policy_is_checked_when_it_is_written() {
+    let api = cluster();
+    let policy = |spec: Value| {
+        json!({
+            "apiVersion": "admissionregistration.k8s.io/v1", "kind": "ValidatingAdmissionPolicy",
+            "metadata": {"name": "p.example.com"}, "spec": spec,
+        })
+    };
+    let refused = api.post(POLICIES, policy(json!({}))).await;
+    assert_eq!(
+        causes(&refused.body),
+        [
+            "spec.matchConstraints: Required value",
+            "spec.validations: Required value: validations or auditAnnotations must contain at least one item",
+            "spec.auditAnnotations: Required value: validations or auditAnnotations must contain at least one item",
+        ]
+    );
+    let rules = json!([{"apiGroups": ["apps"], "apiVersions": ["v1"], "operations": ["CREATE"], "resources": ["deployments"]}]);
+    let given = json!({
+        "matchConstraints": {"resourceRules": rules},
+        "variables": [{"name": "count", "expression": "object.spec.replicas"}, {"name": "a-b", "expression": "1"}],
+        "validations": [
+            {"expression": "variables.count <= 5", "messageExpression": "'at most ' + string(5)", "reason": "Invalid"},
+            {"expression": "'text'", "message": " ", "reason": "Odd"},
+            {"expression": "params.x == 1"},
+        ],
+    });
+    let refused = api.post(POLICIES, policy(given)).await;
+    assert_eq!(
+        causes(&refused.body),
+        [
+            r#"spec.variables[1].name: Invalid value: "a-b": name is not a valid CEL identifier"#,
+            r#"spec.validations[1].expression: Invalid value: "'text'": must evaluate to bool"#,
+            r#"spec.validations[1].message: Invalid value: " ": message must be non-empty if specified"#,
+            r#"spec.validations[1].reason: Unsupported value: "Odd": supported values: "Forbidden", "Invalid", "RequestEntityTooLarge", "Unauthorized""#,
+            "spec.validations[2].expression: Invalid value: \"params.x == 1\": compilation failed: ERROR: <input>:1:1: undeclared reference to 'params' (in container '')\n | params.x == 1\n | ^",
+        ]
+    );
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_is_switched_off_by_default_is_dropped() {
+    let api = cluster();
+    let lease = json!({
+        "apiVersion": "coordination.k8s.io/v1", "kind": "Lease", "metadata": {"name": "l"},
+        "spec": {"holderIdentity": "h", "strategy": "Odd", "preferredHolder": "p"},
+    });
+    let created = api.post(LEASES, lease).await.ok();
+    assert_eq!(created["spec"], json!({"holderIdentity": "h"}));
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_endpoint_slice_loses_its_old_topology_and_warns_of_odd_addresses() {
+    let api = cluster();
+    let slice = |name: &str, kind: &str, address: &str| {
+        json!({
+            "apiVersion": "discovery.k8s.io/v1", "kind": "EndpointSlice", "metadata": {"name": name}, "addressType": kind,
+            "endpoints": [{"addresses": [address], "deprecatedTopology": {"a": "b"}}], "ports": [{"name": ""}],
+        })
+    };
+    let created = api.post(SLICES, slice("a", "IPv4", "010.0.0.1")).await;
+    assert_eq!(
+        created.warnings,
+        [
+            r#"299 - "endpoints[0].addresses[0]: non-standard IP address \"010.0.0.1\" will be considered invalid in a future Kubernetes release: use \"10.0.0.1\"""#
+        ]
+    );
+    let created = created.ok();
+    assert!(created["endpoints"][0].get("deprecatedTopology").is_none());
+    let named = api.post(SLICES, slice("b", "FQDN", "a.example.com")).await;
+    assert_eq!(
+        named.warnings,
+        [r#"299 - "spec.addressType: FQDN endpoints are deprecated""#]
+    );
+    let table = api.table(&format!("{SLICES}/a")).await;
+    assert_eq!(table["rows"][0]["cells"][2], "<unset>");
+}
+
+#[tokio::test(start_paused = true)]
+async fn selectors_in_access_reviews_say_something() {
+    let api = cluster();
+    let review = json!({
+        "apiVersion": "authorization.k8s.io/v1", "kind": "SelfSubjectAccessReview",
+        "spec": {"resourceAttributes": {
+            "verb": "list", "resource": "pods", "fieldSelector": {},
+            "labelSelector": {"rawSelector": "a", "requirements": [{"key": "", "operator": "In"}, {"key": "a", "operator": "Exists", "values": ["b"]}]},
+        }},
+    });
+    let refused = api
+        .post(
+            "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews",
+            review,
+        )
+        .await;
+    let found = causes(&refused.body);
+    assert_eq!(
+        found[..3],
+        [
+            "spec.resourceAttributes.fieldSelector.requirements: Required value: when spec.resourceAttributes.fieldSelector is specified, requirements or rawSelector is required",
+            r#"spec.resourceAttributes.labelSelector.rawSelector: Invalid value: "a": may not specified at the same time as requirements"#,
+            "spec.resourceAttributes.labelSelector.requirements[0].values: Required value: must be specified when `operator` is 'In' or 'NotIn'",
+        ]
+    );
+    let last = "spec.resourceAttributes.labelSelector.requirements[1].values: Forbidden: may not be specified when `operator` is 'Exists' or 'DoesNotExist'";
+    assert_eq!(found.last().map(String::as_str), Some(last));
+}
