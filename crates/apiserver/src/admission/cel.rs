@@ -218,19 +218,31 @@ impl Expression {
         variables: &[(&str, Value)],
         budget: &mut Budget,
     ) -> Result<bool, String> {
-        let why = match self.program.evaluate(variables, budget) {
-            Ok(Value::Bool(value)) => return Ok(value),
-            Ok(_) => "must evaluate to bool".to_owned(),
-            Err(Failure::Exhausted) => {
-                return Err(
-                    "validation failed due to running out of cost budget, no further validation rules will be run"
-                        .to_owned(),
-                );
-            }
-            Err(failure) => failure.to_string(),
-        };
-        let text = &self.text;
-        Err(format!("expression '{text}' resulted in error: {why}"))
+        match self.value(variables, budget)? {
+            Value::Bool(value) => Ok(value),
+            _ => Err(self.failed("must evaluate to bool")),
+        }
+    }
+
+    /// What it evaluates to.
+    ///
+    /// # Errors
+    /// As [`Expression::is_true`].
+    pub(crate) fn value(
+        &self,
+        variables: &[(&str, Value)],
+        budget: &mut Budget,
+    ) -> Result<Value, String> {
+        self.program
+            .evaluate(variables, budget)
+            .map_err(|failure| match failure {
+                Failure::Exhausted => "validation failed due to running out of cost budget, no further validation rules will be run".to_owned(),
+                failure => self.failed(&failure.to_string()),
+            })
+    }
+
+    fn failed(&self, why: &str) -> String {
+        format!("expression '{}' resulted in error: {why}", self.text)
     }
 }
 

@@ -20,7 +20,7 @@ mod tests;
 use std::fmt;
 
 pub(crate) use self::host::{Host, host};
-pub(crate) use self::values::{none, of_json, some};
+pub(crate) use self::values::{map_of, none, of_json, some};
 pub(crate) use self::{
     check::Environment,
     cost::Shape,

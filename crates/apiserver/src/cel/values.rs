@@ -48,6 +48,15 @@ pub(crate) fn of_json(value: &Json) -> Value {
     }
 }
 
+/// A map of values with names.
+pub(crate) fn map_of(fields: &[(String, Value)]) -> Value {
+    let fields = fields.iter();
+    let fields = fields.map(|(name, value)| (Key::String(Arc::new(name.clone())), value.clone()));
+    Value::Map(Map {
+        map: Arc::new(fields.collect()),
+    })
+}
+
 /// A value in an optional.
 pub(crate) fn some(value: Value) -> Value {
     Value::Opaque(Arc::new(OptionalValue::of(value)))

@@ -8,6 +8,7 @@ use crate::api::Api;
 
 const REQUESTS: &str = "/apis/certificates.k8s.io/v1/certificatesigningrequests";
 const POLICIES: &str = "/apis/admissionregistration.k8s.io/v1/validatingadmissionpolicies";
+const BINDINGS: &str = "/apis/admissionregistration.k8s.io/v1/validatingadmissionpolicybindings";
 const LEASES: &str = "/apis/coordination.k8s.io/v1/namespaces/default/leases";
 const SLICES: &str = "/apis/discovery.k8s.io/v1/namespaces/default/endpointslices";
 
@@ -229,4 +230,104 @@ async fn selectors_in_access_reviews_say_something() {
     );
     let last = "spec.resourceAttributes.labelSelector.requirements[1].values: Forbidden: may not be specified when `operator` is 'Exists' or 'DoesNotExist'";
     assert_eq!(found.last().map(String::as_str), Some(last));
+}
+
+fn bound(action: &str, extra: Value) -> Value {
+    let mut spec = json!({"policyName": "p.example.com", "validationActions": [action]});
+    for (field, value) in extra.as_object().into_iter().flatten() {
+        spec[field] = value.clone();
+    }
+    json!({
+        "apiVersion": "admissionregistration.k8s.io/v1", "kind": "ValidatingAdmissionPolicyBinding",
+        "metadata": {"name": "b.example.com"}, "spec": spec,
+    })
+}
+
+fn config(name: &str, replicas: &str) -> Value {
+    json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": name}, "data": {"replicas": replicas}})
+}
+
+fn limiting(validation: Value) -> Value {
+    let rules = json!([{"apiGroups": [""], "apiVersions": ["v1"], "operations": ["CREATE"], "resources": ["configmaps"]}]);
+    json!({
+        "apiVersion": "admissionregistration.k8s.io/v1", "kind": "ValidatingAdmissionPolicy", "metadata": {"name": "p.example.com"},
+        "spec": {
+            "paramKind": {"apiVersion": "v1", "kind": "ConfigMap"},
+            "matchConstraints": {"resourceRules": rules},
+            "matchConditions": [{"name": "not-limits", "expression": "object.metadata.name != 'limits'"}],
+            "variables": [
+                {"name": "wanted", "expression": "int(object.data.replicas)"},
+                {"name": "most", "expression": "int(params.data.most)"},
+            ],
+            "validations": [validation],
+        },
+    })
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_bound_policy_refuses_what_it_finds_wrong() {
+    let api = cluster();
+    let maps = "/api/v1/namespaces/default/configmaps";
+    let limits = json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "limits"}, "data": {"most": "3"}});
+    api.post(maps, limits).await.ok();
+    let validation = json!({
+        "expression": "variables.wanted <= variables.most", "reason": "Forbidden",
+        "messageExpression": "'at most ' + string(variables.most)",
+    });
+    api.post(POLICIES, limiting(validation)).await.ok();
+    api.post(maps, config("unbound", "9")).await.ok();
+    let reference = json!({"paramRef": {"name": "limits", "parameterNotFoundAction": "Deny"}});
+    api.post(BINDINGS, bound("Deny", reference)).await.ok();
+    api.post(maps, config("good", "3")).await.ok();
+    let refused = api.post(maps, config("bad", "4")).await;
+    let why = "ValidatingAdmissionPolicy 'p.example.com' with binding 'b.example.com' denied request: at most 3";
+    assert_eq!(
+        (refused.status, &refused.body["reason"]),
+        (403, &json!("Forbidden"))
+    );
+    assert_eq!(refused.body["details"]["causes"], json!([{"message": why}]));
+    assert_eq!(
+        refused.refused(403),
+        format!("configmaps \"bad\" is forbidden: {why}")
+    );
+    let broken = api.post(maps, config("odd", "many")).await.refused(422);
+    assert!(
+        broken.contains(
+            "denied request: expression 'variables.wanted <= variables.most' resulted in error"
+        ),
+        "{broken}"
+    );
+    let url = format!("{BINDINGS}/b.example.com");
+    let gone = json!({"spec": {"paramRef": {"name": "gone"}}});
+    api.merge(&url, gone).await.ok();
+    let refused = api.post(maps, config("good2", "3")).await.refused(422);
+    assert!(
+        refused.ends_with("failed to configure binding: no params found for policy binding with `Deny` parameterNotFoundAction"),
+        "{refused}"
+    );
+    api.delete(&url).await.ok();
+    api.post(maps, config("free", "9")).await.ok();
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_bound_policy_may_only_warn_and_leave_out_what_its_binding_does() {
+    let api = cluster();
+    let maps = "/api/v1/namespaces/default/configmaps";
+    let mut policy = limiting(json!({"expression": "int(object.data.replicas) <= 3"}));
+    let spec = policy["spec"].as_object_mut().expect("a policy has a spec");
+    spec.remove("paramKind");
+    spec.remove("variables");
+    api.post(POLICIES, policy).await.ok();
+    let narrowed = json!({"matchResources": {"objectSelector": {"matchExpressions": [{"key": "free", "operator": "DoesNotExist"}]}}});
+    api.post(BINDINGS, bound("Warn", narrowed)).await.ok();
+    let created = api.post(maps, config("a", "4")).await;
+    assert_eq!(
+        created.warnings,
+        [
+            r#"299 - "Validation failed for ValidatingAdmissionPolicy 'p.example.com' with binding 'b.example.com': failed expression: int(object.data.replicas) <= 3""#
+        ]
+    );
+    let mut free = config("b", "4");
+    free["metadata"]["labels"] = json!({"free": "yes"});
+    assert_eq!(api.post(maps, free).await.warnings, [""; 0]);
 }

@@ -12,6 +12,7 @@ use super::{
     Hooks,
     client::{self, CallError},
     hook::Hook,
+    policy,
     review::{self, Verdict},
     subject::{Subject, View, Views, nothing_to_change},
 };
@@ -61,7 +62,7 @@ pub(crate) async fn mutate(
         rounds.something_changed();
     }
     for (index, hook) in hooks.mutating.iter().enumerate() {
-        let Some(view) = views.wanted(hook, present(object), old)? else {
+        let Some(view) = views.wanted(&hook.matcher, present(object), old)? else {
             continue;
         };
         // Who was not asked in the first round is not asked for the first time in the second.
@@ -97,7 +98,7 @@ async fn change(
     let Some(patch) = verdict.patch else {
         return Ok(false);
     };
-    let shown = shown.ok_or_else(|| Failure::Refused(nothing_to_change(&hook.name)))?;
+    let shown = shown.ok_or_else(|| Failure::Refused(nothing_to_change(&hook.matcher.name)))?;
     let changed = views
         .patched(view, &shown, &patch)
         .map_err(Failure::Refused)?;
@@ -108,22 +109,23 @@ async fn change(
     Ok(true)
 }
 
-/// Asks the webhooks that may refuse a write, all at once; the first refusal in the order of their names counts.
+/// Asks the policies, then the webhooks that may refuse a write, all at once; the first refusal in the order of their names counts.
 pub(crate) async fn judge(
     hooks: &Hooks,
     subject: &Subject<'_>,
     object: &Value,
     old: Option<&Value>,
 ) -> Result<(), Status> {
-    if hooks.validating.is_empty() {
+    if hooks.validating.is_empty() && hooks.policies.is_empty() {
         return Ok(());
     }
     let Some(views) = Views::of(subject) else {
         return Ok(());
     };
+    policy::judge(&hooks.policies, &views, present(object), old)?;
     let mut wanted = Vec::new();
     for hook in &hooks.validating {
-        if let Some(view) = views.wanted(hook, present(object), old)? {
+        if let Some(view) = views.wanted(&hook.matcher, present(object), old)? {
             wanted.push((hook, view));
         }
     }
@@ -161,12 +163,15 @@ impl Failure {
             Failure::Refused(status) => return Err(status),
             Failure::Calling(why) => why,
         };
-        let error = format!("failed calling webhook {}: {why}", quote(&hook.name));
-        if hook.fails {
-            tracing::warn!(webhook = hook.name, error, "the request fails");
+        let error = format!(
+            "failed calling webhook {}: {why}",
+            quote(&hook.matcher.name)
+        );
+        if hook.matcher.fails {
+            tracing::warn!(webhook = hook.matcher.name, error, "the request fails");
             return Err(Status::internal(error));
         }
-        tracing::warn!(webhook = hook.name, error, "the request goes on");
+        tracing::warn!(webhook = hook.matcher.name, error, "the request goes on");
         if left(subject).is_zero() {
             return Err(out_of_time());
         }
@@ -194,7 +199,7 @@ async fn ask(
 ) -> Result<Verdict, Failure> {
     let subject = views.subject;
     if subject.dry_run && hook.has_side_effects {
-        let webhook = quote(&hook.name);
+        let webhook = quote(&hook.matcher.name);
         let why = format!("admission webhook {webhook} does not support dry run");
         return Err(Failure::Refused(Status::bad_request(why)));
     }
@@ -229,7 +234,11 @@ async fn ask(
     if verdict.allowed {
         return Ok(verdict);
     }
-    let status = verdict.result.status(&hook.name);
-    tracing::debug!(webhook = hook.name, status = status.message, "denied");
+    let status = verdict.result.status(&hook.matcher.name);
+    tracing::debug!(
+        webhook = hook.matcher.name,
+        status = status.message,
+        "denied"
+    );
     Err(Failure::Refused(status))
 }

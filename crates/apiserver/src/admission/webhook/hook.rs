@@ -15,17 +15,49 @@ use crate::{
 const DEFAULT_TIMEOUT: Duration = Duration::from_secs(10);
 const HTTPS: u16 = 443;
 
-/// One webhook.
-pub(super) struct Hook {
+/// Which writes a webhook or a policy wants to see.
+pub(super) struct Matcher {
+    /// Whose it is.
     pub(super) name: String,
     pub(super) rules: Vec<Rule>,
+    /// Whether no rule at all means every write, as where a binding narrows nothing.
+    pub(super) open: bool,
+    /// What the rules do not mean after all.
+    pub(super) excluded: Vec<Rule>,
     /// Whether a resource that is the same under another name matches as well.
     pub(super) equivalent: bool,
     pub(super) namespaces: Result<Selector, SelectorError>,
     pub(super) objects: Result<Selector, SelectorError>,
     pub(super) conditions: Vec<Result<Expression, String>>,
-    /// Whether a request fails when the webhook cannot be asked.
+    /// Whether a request fails when the webhook or policy cannot be asked.
     pub(super) fails: bool,
+}
+
+impl Matcher {
+    /// What an object with selectors and with rules in that field matches, without conditions.
+    pub(super) fn of(name: &str, given: &Value, rules: &str) -> Self {
+        let selector = |field: &str| match given.field(field) {
+            Some(selector) => Selector::from_label_selector(selector),
+            None => Ok(Selector::everything()),
+        };
+        let rules_of = |field: &str| given.items(field).iter().map(Rule::of).collect();
+        Matcher {
+            name: name.to_owned(),
+            rules: rules_of(rules),
+            open: false,
+            excluded: rules_of("excludeResourceRules"),
+            equivalent: given.text("matchPolicy") == "Equivalent",
+            namespaces: selector("namespaceSelector"),
+            objects: selector("objectSelector"),
+            conditions: Vec::new(),
+            fails: true,
+        }
+    }
+}
+
+/// One webhook.
+pub(super) struct Hook {
+    pub(super) matcher: Matcher,
     pub(super) has_side_effects: bool,
     /// Whether it is asked again when the object has changed since.
     pub(super) reinvoked: bool,
@@ -60,6 +92,8 @@ pub(super) struct Rule {
     versions: Vec<String>,
     /// Resource and subresource, either of them perhaps `*`, the latter empty for the resource itself.
     resources: Vec<(String, String)>,
+    /// Names of objects; none is every name.
+    objects: Vec<String>,
     scope: Scopes,
 }
 
@@ -93,6 +127,7 @@ impl Rule {
             groups: strings(rule, "apiGroups"),
             versions: strings(rule, "apiVersions"),
             resources: resources.map(split).collect(),
+            objects: strings(rule, "resourceNames"),
             scope: match rule.text("scope") {
                 "Namespaced" => Scopes::Namespaced,
                 "Cluster" => Scopes::Cluster,
@@ -119,6 +154,11 @@ impl Rule {
         in_scope
             && self.concerns(operation, group, resource, subresource)
             && has(&self.versions, version)
+    }
+
+    /// Whether it is about objects of that name.
+    pub(super) fn is_for(&self, name: &str) -> bool {
+        self.objects.is_empty() || self.objects.iter().any(|object| object == name)
     }
 
     /// Whether requests of that kind match in some version and scope.
@@ -149,12 +189,11 @@ impl Hook {
     }
 
     fn of(hook: &Value) -> Self {
-        let selector = |field: &str| match hook.field(field) {
-            Some(selector) => Selector::from_label_selector(selector),
-            None => Ok(Selector::everything()),
-        };
         let conditions = hook.items("matchConditions").iter();
         let compile = |condition: &Value| Expression::compile(condition.text("expression").trim());
+        let mut matcher = Matcher::of(hook.text("name"), hook, "rules");
+        matcher.conditions = conditions.map(compile).collect();
+        matcher.fails = hook.text("failurePolicy") != "Ignore";
         let versions = strings(hook, "admissionReviewVersions");
         let seconds = hook.integer("timeoutSeconds");
         let seconds = seconds.and_then(|seconds| u64::try_from(seconds).ok());
@@ -166,13 +205,7 @@ impl Hook {
             Err(error) => Err(format!("its caBundle is not base64: {error}")),
         });
         Hook {
-            name: hook.text("name").to_owned(),
-            rules: hook.items("rules").iter().map(Rule::of).collect(),
-            equivalent: hook.text("matchPolicy") == "Equivalent",
-            namespaces: selector("namespaceSelector"),
-            objects: selector("objectSelector"),
-            conditions: conditions.map(compile).collect(),
-            fails: hook.text("failurePolicy") != "Ignore",
+            matcher,
             has_side_effects: !["None", "NoneOnDryRun"].contains(&hook.text("sideEffects")),
             reinvoked: hook.text("reinvocationPolicy") == "IfNeeded",
             timeout: seconds.map_or(DEFAULT_TIMEOUT, Duration::from_secs),

@@ -1,5 +1,5 @@
-//! Admission webhooks: programs of users that are asked about writes, and may change or refuse them (upstream:
-//! apiserver/pkg/admission/plugin/webhook).
+//! What users have decided about writes: webhooks, which are programs that are asked and may change or refuse them (upstream:
+//! apiserver/pkg/admission/plugin/webhook), and [`policy`], which the server checks itself.
 //!
 //! [`hook`] is a configuration in the form that questions need, [`subject`] a write as webhooks see it and which of them want to, [`review`]
 //! the question and its answer, [`client`] the way there, [`dispatch`] the order in which they are asked. Without a configuration a write
@@ -9,6 +9,7 @@ mod client;
 mod dispatch;
 mod endpoint;
 mod hook;
+mod policy;
 mod review;
 mod subject;
 mod trust;
@@ -20,7 +21,7 @@ use std::sync::{
 
 use arc_swap::ArcSwap;
 
-use self::{client::Clients, hook::Hook};
+use self::{client::Clients, hook::Hook, policy::Policy};
 pub(crate) use self::{
     dispatch::{Rounds, judge, mutate},
     subject::{Form, Subject},
@@ -33,7 +34,7 @@ use crate::{
 
 /// The webhooks of one server.
 pub(crate) struct Webhooks {
-    rows: [Arc<Row>; 2],
+    rows: [Arc<Row>; 4],
     hooks: ArcSwap<Hooks>,
     clients: Clients,
     awake: AtomicBool,
@@ -43,8 +44,9 @@ pub(crate) struct Webhooks {
 pub(crate) struct Hooks {
     mutating: Vec<Arc<Hook>>,
     validating: Vec<Arc<Hook>>,
-    /// The last changes of the two collections that are in it; `None` before anything was read.
-    seen: Option<[u64; 2]>,
+    policies: Vec<Arc<Policy>>,
+    /// The last changes of the collections that are in it; `None` before anything was read.
+    seen: Option<[u64; 4]>,
 }
 
 impl Webhooks {
@@ -59,10 +61,13 @@ impl Webhooks {
             rows: [
                 row("mutatingwebhookconfigurations"),
                 row("validatingwebhookconfigurations"),
+                row("validatingadmissionpolicies"),
+                row("validatingadmissionpolicybindings"),
             ],
             hooks: ArcSwap::from_pointee(Hooks {
                 mutating: Vec::new(),
                 validating: Vec::new(),
+                policies: Vec::new(),
                 seen: None,
             }),
             clients: Clients::default(),
@@ -81,20 +86,24 @@ impl Webhooks {
             return None;
         }
         // Read before the objects: a change in between is found next time.
-        let last = [0, 1].map(|at: usize| self.rows[at].collection.last_change());
+        let last = [0, 1, 2, 3].map(|at: usize| self.rows[at].collection.last_change());
         let mut hooks = self.hooks.load();
         if hooks.seen != Some(last) {
             self.read(last);
             hooks = self.hooks.load();
         }
-        let is_empty = hooks.mutating.is_empty() && hooks.validating.is_empty();
+        let is_empty =
+            hooks.mutating.is_empty() && hooks.validating.is_empty() && hooks.policies.is_empty();
         (!is_empty).then(|| arc_swap::Guard::into_inner(hooks))
     }
 
-    fn read(&self, last: [u64; 2]) {
-        let of = |row: &Row| -> Vec<Arc<Hook>> {
+    fn read(&self, last: [u64; 4]) {
+        let all = |row: &Row| -> Vec<serde_json::Value> {
             let objects = row.collection.snapshot(None).objects;
-            let configurations = objects.iter().map(|object| row.served(object));
+            objects.iter().map(|object| row.served(object)).collect()
+        };
+        let of = |row: &Row| -> Vec<Arc<Hook>> {
+            let configurations = all(row).into_iter();
             configurations
                 .flat_map(|configuration| Hook::all_of(&configuration).collect::<Vec<_>>())
                 .collect()
@@ -102,6 +111,7 @@ impl Webhooks {
         let hooks = Hooks {
             mutating: of(&self.rows[0]),
             validating: of(&self.rows[1]),
+            policies: Policy::all_of(&all(&self.rows[2]), &all(&self.rows[3])),
             seen: Some(last),
         };
         self.clients.retain(|address| {
@@ -121,8 +131,10 @@ impl Hooks {
         resources: &[&Resource],
         subresource: &str,
     ) -> bool {
-        let all = self.mutating.iter().chain(&self.validating);
-        let mut rules = all.flat_map(|hook| &hook.rules);
+        let hooks = self.mutating.iter().chain(&self.validating);
+        let hooks = hooks.map(|hook| &hook.matcher);
+        let policies = self.policies.iter().map(|policy| &policy.matcher);
+        let mut rules = hooks.chain(policies).flat_map(|matcher| &matcher.rules);
         rules.any(|rule| {
             resources.iter().any(|resource| {
                 rule.concerns(operation, &resource.group, &resource.plural, subresource)

@@ -5,7 +5,7 @@ use std::sync::{Arc, OnceLock};
 use serde_json::Value;
 
 use super::{
-    hook::{Hook, Rule},
+    hook::{Matcher, Rule},
     review::{GroupVersionKind, GroupVersionResource, Question},
 };
 use crate::{
@@ -139,16 +139,13 @@ impl<'a> Views<'a> {
     /// As what a hook wants to see the write, if it does; an error where that cannot be found out and the hook insists.
     pub(super) fn wanted(
         &self,
-        hook: &Hook,
+        hook: &Matcher,
         object: Option<&Value>,
         old: Option<&Value>,
     ) -> Result<Option<View>, Status> {
-        let Some(view) = self.matching(hook) else {
+        let Some(view) = self.matched(hook, object, old)? else {
             return Ok(None);
         };
-        if !self.in_namespace(hook, object)? || !self.selected(hook, object, old)? {
-            return Ok(None);
-        }
         if hook.conditions.is_empty() {
             return Ok(Some(view));
         }
@@ -160,7 +157,21 @@ impl<'a> Views<'a> {
         Ok(holds.then_some(view))
     }
 
-    fn matching(&self, hook: &Hook) -> Option<View> {
+    /// As what a matcher means the write by its rules and selectors, if it does.
+    pub(super) fn matched(
+        &self,
+        hook: &Matcher,
+        object: Option<&Value>,
+        old: Option<&Value>,
+    ) -> Result<Option<View>, Status> {
+        let Some(view) = self.matching(hook) else {
+            return Ok(None);
+        };
+        let is_meant = self.in_namespace(hook, object)? && self.selected(hook, object, old)?;
+        Ok(is_meant.then_some(view))
+    }
+
+    fn matching(&self, hook: &Matcher) -> Option<View> {
         let subject = self.subject;
         let is_namespace =
             subject.row.resource.group.is_empty() && subject.row.resource.plural == "namespaces";
@@ -174,8 +185,14 @@ impl<'a> Views<'a> {
                 &resource.resource,
                 subject.subresource,
                 in_namespace,
-            )
+            ) && rule.is_for(subject.name)
         };
+        if hook.excluded.iter().any(|rule| matches(rule, &self.own)) {
+            return None;
+        }
+        if hook.open && hook.rules.is_empty() {
+            return Some(self.own.clone());
+        }
         if hook.rules.iter().any(|rule| matches(rule, &self.own)) {
             return Some(self.own.clone());
         }
@@ -190,7 +207,7 @@ impl<'a> Views<'a> {
     }
 
     /// Whether the namespace's labels are those that a hook selects. What is in no namespace always is.
-    fn in_namespace(&self, hook: &Hook, object: Option<&Value>) -> Result<bool, Status> {
+    fn in_namespace(&self, hook: &Matcher, object: Option<&Value>) -> Result<bool, Status> {
         let subject = self.subject;
         let is_namespace = subject.row.resource.plural == "namespaces";
         if subject.namespace.is_empty() && !is_namespace {
@@ -213,7 +230,7 @@ impl<'a> Views<'a> {
     /// Whether the object's labels, new or old, are those that a hook selects.
     fn selected(
         &self,
-        hook: &Hook,
+        hook: &Matcher,
         object: Option<&Value>,
         old: Option<&Value>,
     ) -> Result<bool, Status> {
@@ -233,17 +250,30 @@ impl<'a> Views<'a> {
     /// Whether all conditions hold. One that does not settles it; one that has no value matters only where the hook insists.
     fn holds(
         &self,
-        hook: &Hook,
+        hook: &Matcher,
         view: &View,
         object: Option<&Value>,
         old: Option<&Value>,
     ) -> Result<bool, Vec<String>> {
-        let variables = self.variables(hook, view, object, old);
-        let mut budget = Budget::default();
+        let mentions = |name: &str| {
+            let mut conditions = hook.conditions.iter().flatten();
+            conditions.any(|condition| condition.mentions(name))
+        };
+        let variables = self.variables(&mentions, view, object, old);
+        self.conditions_hold(hook, &variables, &mut Budget::default())
+    }
+
+    /// Whether all conditions hold with these values.
+    pub(super) fn conditions_hold(
+        &self,
+        hook: &Matcher,
+        variables: &[(&str, cel::Value)],
+        budget: &mut Budget,
+    ) -> Result<bool, Vec<String>> {
         let mut errors = Vec::new();
         for condition in &hook.conditions {
             let condition = condition.as_ref().map_err(Clone::clone);
-            let value = condition.and_then(|condition| condition.is_true(&variables, &mut budget));
+            let value = condition.and_then(|condition| condition.is_true(variables, budget));
             match value {
                 Ok(false) => return Ok(false),
                 Ok(true) => {}
@@ -254,7 +284,7 @@ impl<'a> Views<'a> {
             (true, _) => Ok(true),
             (false, true) => {
                 tracing::warn!(
-                    webhook = hook.name,
+                    name = hook.name,
                     ?errors,
                     "match conditions cannot be evaluated: the request fails"
                 );
@@ -264,10 +294,10 @@ impl<'a> Views<'a> {
         }
     }
 
-    /// The variables that a hook's conditions name.
-    fn variables(
+    /// The variables that expressions name.
+    pub(super) fn variables(
         &self,
-        hook: &Hook,
+        mentions: &dyn Fn(&str) -> bool,
         view: &View,
         object: Option<&Value>,
         old: Option<&Value>,
@@ -292,10 +322,6 @@ impl<'a> Views<'a> {
         let request = || {
             let request = serde_json::to_value(self.question(&self.own));
             cel::of_json(&request.unwrap_or_default())
-        };
-        let mentions = |name: &str| {
-            let mut conditions = hook.conditions.iter().flatten();
-            conditions.any(|condition| condition.mentions(name))
         };
         let mut variables = Vec::from(of_asker(asker));
         for name in ["object", "oldObject", "request", "namespaceObject"] {

@@ -1,7 +1,7 @@
 //! Admission policies and their bindings: rules in CEL about writes, kept beside the server instead of in a webhook.
 //!
 //! A policy says what is right ([`Policies`]), a binding where it holds ([`Bindings`]). The validating ones are enforced by
-//! [`crate::admission::policy`].
+//! [`crate::admission::webhook`].
 
 use jiff::Timestamp;
 use serde_json::{Map, Value};
