@@ -137,7 +137,7 @@ impl ListOptions {
         if !self.version_match.is_empty() && self.version_match != "NotOlderThan" {
             errors.not_supported(path, self.version_match.as_str(), &["NotOlderThan"]);
         }
-        if !self.version_match.is_empty() && !self.continue_token.is_empty() {
+        if !self.continue_token.is_empty() {
             errors.forbidden(
                 path,
                 "resourceVersionMatch is forbidden when continue is provided",
