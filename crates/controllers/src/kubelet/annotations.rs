@@ -9,7 +9,7 @@
 //! | `mullion.dev/simulate-liveness`, `mullion.dev/simulate-startup` | the same | the liveness or startup probe does |
 //! | `mullion.dev/simulate-pull` | `fail` | the image is neither on the node nor in its registry |
 //! | `mullion.dev/simulate-usage` | `cpu=250m, memory=300Mi`, `cpu=4 shared` | what every app container uses; `shared`: what all ready pods of the workload use together |
-//! | each of these five with `.NAME` | the same | only container NAME |
+//! | each of these with `.NAME` | the same | only container NAME |
 //!
 //! `simulate-usage` may also be set on the workload itself (see [`super::usage`]). Durations are simulated work, so `--speed` divides them. What cannot be understood is ignored and [`complaints`] say
 //! so; a probe that the container does not have cannot fail. Annotations may be changed while the pod runs.
