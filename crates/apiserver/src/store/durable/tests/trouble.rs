@@ -134,6 +134,8 @@ fn after_a_failed_sync_nothing_is_written_until_the_next_start() {
             .expect("it is noticed at last");
         let said = refused.to_string();
         let said = said.replace(&trial.directory.path().display().to_string(), "DIR");
+        // The journal may have gone on in its other file by now.
+        let said = said.replace("journal.1", "journal.0");
         assert_eq!(
             said,
             format!(
