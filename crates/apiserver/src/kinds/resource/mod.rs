@@ -1,6 +1,6 @@
 //! resource.k8s.io/v1: devices that drivers offer and pods claim (`pkg/apis/resource`, `pkg/registry/resource`).
 //!
-//! [`claim`] says what may be asked for, [`slice`] what may be offered; the kinds are here. Nobody here allocates: a claim is given its
+//! [`claim`] says what may be asked for, [`mod@slice`] what may be offered; the kinds are here. Nobody here allocates: a claim is given its
 //! devices by whoever writes its status.
 
 mod claim;
