@@ -290,6 +290,15 @@ pub fn quote(text: &str) -> String {
     quoted
 }
 
+/// What a check finds, each as `field: body`.
+#[cfg(test)]
+pub(crate) fn causes(check: impl FnOnce(&mut Errors)) -> Vec<String> {
+    let mut errors = Errors::default();
+    check(&mut errors);
+    let text = |error: &FieldError| format!("{}: {}", error.field, error.body());
+    errors.0.iter().map(text).collect()
+}
+
 #[cfg(test)]
 mod tests {
     use serde_json::json;

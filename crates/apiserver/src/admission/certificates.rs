@@ -5,11 +5,14 @@ use base64::{Engine, engine::general_purpose::STANDARD};
 use serde_json::Value;
 use x509_parser::{certification_request::X509CertificationRequest, pem::Pem, prelude::FromDer};
 
-use super::{Ctx, Operation, Plugin, Request, is};
+use super::{Ctx, Operation, Plugin, Request, What};
 use crate::{
-    auth::attributes::{self, Attributes, Target},
+    auth::{
+        MASTERS,
+        attributes::{self, Attributes, Target},
+    },
     field::quote,
-    kinds::{Resource, tree::Tree},
+    kinds::tree::Tree,
     status::Status,
 };
 
@@ -17,7 +20,6 @@ const GROUP: &str = "certificates.k8s.io";
 const PLURAL: &str = "certificatesigningrequests";
 /// The signer whose certificates the API server takes for who its clients are.
 const CLIENT_SIGNER: &str = "kubernetes.io/kube-apiserver-client";
-const ADMINISTRATORS: &str = "system:masters";
 
 /// kube-apiserver: CertificateApproval.
 pub(super) struct CertificateApproval;
@@ -63,15 +65,10 @@ impl Plugin for CertificateApproval {
         "CertificateApproval"
     }
 
-    fn handles(
-        &self,
-        operation: Operation,
-        resource: &Resource,
-        subresource: Option<&str>,
-    ) -> bool {
-        operation == Operation::Update
-            && subresource == Some("approval")
-            && is(resource, GROUP, PLURAL)
+    fn handles(&self, what: &What<'_>) -> bool {
+        what.operation == Operation::Update
+            && what.subresource == Some("approval")
+            && what.is(GROUP, PLURAL)
     }
 
     fn validate(&self, ctx: &Ctx<'_>, request: &Request<'_>) -> Result<(), Status> {
@@ -84,15 +81,10 @@ impl Plugin for CertificateSigning {
         "CertificateSigning"
     }
 
-    fn handles(
-        &self,
-        operation: Operation,
-        resource: &Resource,
-        subresource: Option<&str>,
-    ) -> bool {
-        operation == Operation::Update
-            && subresource == Some("status")
-            && is(resource, GROUP, PLURAL)
+    fn handles(&self, what: &What<'_>) -> bool {
+        what.operation == Operation::Update
+            && what.subresource == Some("status")
+            && what.is(GROUP, PLURAL)
     }
 
     /// Whoever writes what is there already decides nothing.
@@ -112,13 +104,8 @@ impl Plugin for CertificateSubjectRestriction {
         "CertificateSubjectRestriction"
     }
 
-    fn handles(
-        &self,
-        operation: Operation,
-        resource: &Resource,
-        subresource: Option<&str>,
-    ) -> bool {
-        operation == Operation::Create && subresource.is_none() && is(resource, GROUP, PLURAL)
+    fn handles(&self, what: &What<'_>) -> bool {
+        what.creates(GROUP, PLURAL)
     }
 
     fn validate(&self, _: &Ctx<'_>, request: &Request<'_>) -> Result<(), Status> {
@@ -128,8 +115,7 @@ impl Plugin for CertificateSubjectRestriction {
         }
         let pem = STANDARD.decode(spec.text("request")).unwrap_or_default();
         if asks_for_administrators(&pem) {
-            let why =
-                format!("use of {CLIENT_SIGNER} signer with {ADMINISTRATORS} group is not allowed");
+            let why = format!("use of {CLIENT_SIGNER} signer with {MASTERS} group is not allowed");
             return Err(request.forbidden(&why));
         }
         Ok(())
@@ -143,6 +129,6 @@ fn asks_for_administrators(pem: &[u8]) -> bool {
     X509CertificationRequest::from_der(&block.contents).is_ok_and(|(_, request)| {
         let subject = &request.certification_request_info.subject;
         let mut groups = subject.iter_organization();
-        groups.any(|group| group.as_str() == Ok(ADMINISTRATORS))
+        groups.any(|group| group.as_str() == Ok(MASTERS))
     })
 }

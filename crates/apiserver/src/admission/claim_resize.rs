@@ -2,9 +2,9 @@
 
 use serde_json::Value;
 
-use super::{Ctx, Operation, Plugin, Request, is};
+use super::{Ctx, Plugin, Request, What};
 use crate::{
-    kinds::{Resource, persistentvolumeclaims::class, tree::Tree},
+    kinds::{persistentvolumeclaims::class, tree::Tree},
     quantity::Quantity,
     status::Status,
 };
@@ -17,15 +17,8 @@ impl Plugin for ClaimResize {
         "PersistentVolumeClaimResize"
     }
 
-    fn handles(
-        &self,
-        operation: Operation,
-        resource: &Resource,
-        subresource: Option<&str>,
-    ) -> bool {
-        operation == Operation::Update
-            && is(resource, "", "persistentvolumeclaims")
-            && subresource.is_none()
+    fn handles(&self, what: &What<'_>) -> bool {
+        what.updates("", "persistentvolumeclaims")
     }
 
     fn validate(&self, ctx: &Ctx<'_>, request: &Request<'_>) -> Result<(), Status> {

@@ -1,8 +1,8 @@
 //! DefaultIngressClass: an Ingress without a class gets the one that is marked as default, the newest if several are.
 
-use super::{Ctx, Operation, Plugin, Request, is, newest};
+use super::{Ctx, Plugin, Request, What, newest};
 use crate::{
-    kinds::{Resource, ingressclasses::is_default, ingresses::CLASS_ANNOTATION, tree::Tree},
+    kinds::{ingressclasses::is_default, ingresses::CLASS_ANNOTATION, tree::Tree},
     status::Status,
 };
 
@@ -14,15 +14,8 @@ impl Plugin for DefaultIngressClass {
         "DefaultIngressClass"
     }
 
-    fn handles(
-        &self,
-        operation: Operation,
-        resource: &Resource,
-        subresource: Option<&str>,
-    ) -> bool {
-        operation == Operation::Create
-            && is(resource, "networking.k8s.io", "ingresses")
-            && subresource.is_none()
+    fn handles(&self, what: &What<'_>) -> bool {
+        what.creates("networking.k8s.io", "ingresses")
     }
 
     fn mutate(&self, ctx: &Ctx<'_>, request: &mut Request<'_>) -> Result<(), Status> {

@@ -1,8 +1,8 @@
 //! DefaultStorageClass: a claim that names no class gets the default one; of several the newest.
 
-use super::{Ctx, Operation, Plugin, Request, is, newest};
+use super::{Ctx, Plugin, Request, What, newest};
 use crate::{
-    kinds::{Resource, persistentvolumeclaims::BETA_CLASS, storageclasses::is_default, tree::Tree},
+    kinds::{persistentvolumeclaims::BETA_CLASS, storageclasses::is_default, tree::Tree},
     status::Status,
 };
 
@@ -14,15 +14,8 @@ impl Plugin for DefaultStorageClass {
         "DefaultStorageClass"
     }
 
-    fn handles(
-        &self,
-        operation: Operation,
-        resource: &Resource,
-        subresource: Option<&str>,
-    ) -> bool {
-        operation == Operation::Create
-            && is(resource, "", "persistentvolumeclaims")
-            && subresource.is_none()
+    fn handles(&self, what: &What<'_>) -> bool {
+        what.creates("", "persistentvolumeclaims")
     }
 
     fn mutate(&self, ctx: &Ctx<'_>, request: &mut Request<'_>) -> Result<(), Status> {

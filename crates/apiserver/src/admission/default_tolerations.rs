@@ -2,11 +2,8 @@
 
 use serde_json::{Value, json};
 
-use super::{Ctx, Operation, Plugin, Request, is};
-use crate::{
-    kinds::{Resource, tree::Tree},
-    status::Status,
-};
+use super::{Ctx, Plugin, Request, What};
+use crate::{kinds::tree::Tree, status::Status};
 
 const KEYS: [&str; 2] = [
     "node.kubernetes.io/not-ready",
@@ -22,15 +19,8 @@ impl Plugin for DefaultTolerations {
         "DefaultTolerationSeconds"
     }
 
-    fn handles(
-        &self,
-        operation: Operation,
-        resource: &Resource,
-        subresource: Option<&str>,
-    ) -> bool {
-        matches!(operation, Operation::Create | Operation::Update)
-            && is(resource, "", "pods")
-            && subresource.is_none()
+    fn handles(&self, what: &What<'_>) -> bool {
+        what.writes("", "pods")
     }
 
     fn mutate(&self, _ctx: &Ctx<'_>, request: &mut Request<'_>) -> Result<(), Status> {

@@ -2,10 +2,9 @@
 
 use serde_json::{Map, Value};
 
-use super::{Ctx, Operation, Plugin, Request, is};
+use super::{Ctx, Operation, Plugin, Request, What};
 use crate::{
     kinds::{
-        Resource,
         podspec::totals::{self, Totals},
         tree::{Tree, object_at},
     },
@@ -25,26 +24,16 @@ impl Plugin for LimitRanger {
         "LimitRanger"
     }
 
-    fn handles(
-        &self,
-        operation: Operation,
-        resource: &Resource,
-        subresource: Option<&str>,
-    ) -> bool {
-        let writes = matches!(operation, Operation::Create | Operation::Update);
-        if is(resource, "", "pods") {
-            match subresource {
-                None => operation == Operation::Create,
-                Some(subresource) => operation == Operation::Update && subresource == "resize",
-            }
-        } else {
-            writes && subresource.is_none() && is(resource, "", "persistentvolumeclaims")
+    fn handles(&self, what: &What<'_>) -> bool {
+        match what.subresource {
+            Some("resize") => what.operation == Operation::Update && what.is("", "pods"),
+            _ => what.creates("", "pods") || what.writes("", "persistentvolumeclaims"),
         }
     }
 
     fn mutate(&self, ctx: &Ctx<'_>, request: &mut Request<'_>) -> Result<(), Status> {
         // What a pod that exists leaves out, it shall not be given now.
-        if request.resource.plural == "pods" && request.old.is_none() {
+        if request.what.resource.plural == "pods" && request.old.is_none() {
             for range in ctx.lookup.list("", "limitranges", request.namespace) {
                 default_pod(request.object, &range);
             }
@@ -76,7 +65,7 @@ impl Plugin for LimitRanger {
 
 fn check(request: &Request<'_>, limit: &Value, found: &mut Vec<String>) {
     let kind = limit.text("type");
-    match (&*request.resource.plural, kind) {
+    match (&*request.what.resource.plural, kind) {
         ("pods", "Container") => {
             for list in ["containers", "initContainers"] {
                 for container in request.object["spec"].items(list) {

@@ -32,7 +32,11 @@ use std::{
 
 use serde_json::Value;
 
-use crate::{auth::rbac::Authorizer, kinds::Resource, status::Status};
+use crate::{
+    auth::{self, rbac::Authorizer},
+    kinds::Resource,
+    status::Status,
+};
 
 /// What a write is doing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -77,7 +81,7 @@ impl User {
     pub fn administrator() -> Self {
         User {
             name: "kubernetes-admin".into(),
-            groups: vec!["system:masters".into(), "system:authenticated".into()],
+            groups: vec![auth::MASTERS.into(), auth::AUTHENTICATED.into()],
             ..User::default()
         }
     }
@@ -131,14 +135,47 @@ impl Ctx<'_> {
     }
 }
 
-/// One write on its way to the store.
-pub struct Request<'a> {
+/// What a request does, and to what.
+#[derive(Clone, Copy)]
+pub struct What<'a> {
     /// What it does.
     pub operation: Operation,
     /// The kind it is about.
     pub resource: &'a Resource,
     /// `status`, `binding`, `eviction` ...
     pub subresource: Option<&'a str>,
+}
+
+impl What<'_> {
+    /// Whether it is about that resource, whatever its version, or about a part of it.
+    pub fn is(&self, group: &str, plural: &str) -> bool {
+        self.resource.group == group && self.resource.plural == plural
+    }
+
+    /// Whether it creates an object of that resource.
+    pub fn creates(&self, group: &str, plural: &str) -> bool {
+        self.operation == Operation::Create && self.is_whole(group, plural)
+    }
+
+    /// Whether it updates an object of that resource, as a whole.
+    pub fn updates(&self, group: &str, plural: &str) -> bool {
+        self.operation == Operation::Update && self.is_whole(group, plural)
+    }
+
+    /// Whether it creates or updates an object of that resource.
+    pub fn writes(&self, group: &str, plural: &str) -> bool {
+        self.creates(group, plural) || self.updates(group, plural)
+    }
+
+    fn is_whole(&self, group: &str, plural: &str) -> bool {
+        self.subresource.is_none() && self.is(group, plural)
+    }
+}
+
+/// One write on its way to the store.
+pub struct Request<'a> {
+    /// What is asked for.
+    pub what: What<'a>,
     /// The namespace in the path; `None` for cluster-scoped kinds.
     pub namespace: Option<&'a str>,
     /// The object's name; empty before `generateName` has been expanded.
@@ -165,13 +202,8 @@ impl Request<'_> {
             .into_iter()
             .find(|name| !name.is_empty())
             .unwrap_or("Unknown");
-        Status::forbidden(self.resource, name, why)
+        Status::forbidden(self.what.resource, name, why)
     }
-}
-
-/// Whether a row is that resource, whatever its version.
-fn is(resource: &Resource, group: &str, plural: &str) -> bool {
-    resource.group == group && resource.plural == plural
 }
 
 /// Of the classes that are meant the one that was made last; of several made at once the first by name.
@@ -194,8 +226,7 @@ pub trait Plugin: Send + Sync {
 
     /// Whether the plugin wants to see this request at all. A write of the status that no plugin wants to see may leave most of the
     /// stored object unread.
-    fn handles(&self, operation: Operation, resource: &Resource, subresource: Option<&str>)
-    -> bool;
+    fn handles(&self, what: &What<'_>) -> bool;
 
     /// May change the object or refuse the request.
     fn mutate(&self, ctx: &Ctx<'_>, request: &mut Request<'_>) -> Result<(), Status> {

@@ -1,11 +1,8 @@
 //! NamespaceLifecycle: nothing is written into a namespace that does not exist, nothing new into one that is going, and three
 //! namespaces never go.
 
-use super::{Ctx, Operation, Plugin, Request, is};
-use crate::{
-    kinds::Resource,
-    status::{Cause, Status},
-};
+use super::{Ctx, Operation, Plugin, Request, What};
+use crate::status::{Cause, Status};
 
 const IMMORTAL: [&str; 3] = ["default", "kube-system", "kube-public"];
 
@@ -17,15 +14,12 @@ impl Plugin for NamespaceLifecycle {
         "NamespaceLifecycle"
     }
 
-    fn handles(
-        &self,
-        operation: Operation,
-        resource: &Resource,
-        _subresource: Option<&str>,
-    ) -> bool {
-        match operation {
-            Operation::Delete => is(resource, "", "namespaces"),
-            Operation::Create => resource.namespaced && resource.group != "authorization.k8s.io",
+    fn handles(&self, what: &What<'_>) -> bool {
+        match what.operation {
+            Operation::Delete => what.is("", "namespaces"),
+            Operation::Create => {
+                what.resource.namespaced && what.resource.group != "authorization.k8s.io"
+            }
             // Where there is an object there is a namespace: the many writes to what exists need not look.
             Operation::Update | Operation::Connect => false,
         }
@@ -56,7 +50,7 @@ impl Plugin for NamespaceLifecycle {
     }
 
     fn validate(&self, _ctx: &Ctx<'_>, request: &Request<'_>) -> Result<(), Status> {
-        if request.operation == Operation::Delete && IMMORTAL.contains(&request.name) {
+        if request.what.operation == Operation::Delete && IMMORTAL.contains(&request.name) {
             return Err(request.forbidden("this namespace may not be deleted"));
         }
         Ok(())

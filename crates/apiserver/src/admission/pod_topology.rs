@@ -1,10 +1,7 @@
 //! PodTopologyLabels: a pod that is bound learns the zone and region of its node as labels.
 
-use super::{Ctx, Operation, Plugin, Request, is};
-use crate::{
-    kinds::{Resource, tree::Tree},
-    status::Status,
-};
+use super::{Ctx, Operation, Plugin, Request, What};
+use crate::{kinds::tree::Tree, status::Status};
 
 const LABELS: [&str; 2] = [
     "topology.kubernetes.io/region",
@@ -19,18 +16,13 @@ impl Plugin for PodTopologyLabels {
         "PodTopologyLabels"
     }
 
-    fn handles(
-        &self,
-        operation: Operation,
-        resource: &Resource,
-        subresource: Option<&str>,
-    ) -> bool {
-        let bound = match operation {
-            Operation::Create => matches!(subresource, None | Some("binding")),
-            Operation::Connect => subresource == Some("binding"),
+    fn handles(&self, what: &What<'_>) -> bool {
+        let bound = match what.operation {
+            Operation::Create => matches!(what.subresource, None | Some("binding")),
+            Operation::Connect => what.subresource == Some("binding"),
             Operation::Update | Operation::Delete => false,
         };
-        bound && (is(resource, "", "pods") || is(resource, "", "bindings"))
+        bound && (what.is("", "pods") || what.is("", "bindings"))
     }
 
     fn mutate(&self, ctx: &Ctx<'_>, request: &mut Request<'_>) -> Result<(), Status> {

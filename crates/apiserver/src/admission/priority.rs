@@ -4,11 +4,8 @@ use std::sync::Arc;
 
 use serde_json::Value;
 
-use super::{Ctx, Operation, Plugin, Request, is};
-use crate::{
-    kinds::{Resource, tree::Tree},
-    status::Status,
-};
+use super::{Ctx, Plugin, Request, What};
+use crate::{kinds::tree::Tree, status::Status};
 
 const GROUP: &str = "scheduling.k8s.io";
 
@@ -20,19 +17,12 @@ impl Plugin for Priority {
         "Priority"
     }
 
-    fn handles(
-        &self,
-        operation: Operation,
-        resource: &Resource,
-        subresource: Option<&str>,
-    ) -> bool {
-        matches!(operation, Operation::Create | Operation::Update)
-            && subresource.is_none()
-            && (is(resource, "", "pods") || is(resource, GROUP, "priorityclasses"))
+    fn handles(&self, what: &What<'_>) -> bool {
+        what.writes("", "pods") || what.writes(GROUP, "priorityclasses")
     }
 
     fn mutate(&self, ctx: &Ctx<'_>, request: &mut Request<'_>) -> Result<(), Status> {
-        if !is(request.resource, "", "pods") {
+        if !request.what.is("", "pods") {
             return Ok(());
         }
         if let Some(old) = request.old {
@@ -47,8 +37,7 @@ impl Plugin for Priority {
     }
 
     fn validate(&self, ctx: &Ctx<'_>, request: &Request<'_>) -> Result<(), Status> {
-        if !is(request.resource, GROUP, "priorityclasses") || !request.object.flag("globalDefault")
-        {
+        if !request.what.is(GROUP, "priorityclasses") || !request.object.flag("globalDefault") {
             return Ok(());
         }
         match default_class(ctx) {

@@ -4,11 +4,8 @@ use std::sync::Arc;
 
 use serde_json::Value;
 
-use super::{Ctx, Operation, Plugin, Request, is};
-use crate::{
-    kinds::{Resource, tree::Tree},
-    status::Status,
-};
+use super::{Ctx, Plugin, Request, What};
+use crate::{kinds::tree::Tree, status::Status};
 
 const OTHER_OVERHEAD: &str =
     "pod rejected: Pod's Overhead doesn't match RuntimeClass's defined Overhead";
@@ -23,13 +20,8 @@ impl Plugin for RuntimeClass {
         "RuntimeClass"
     }
 
-    fn handles(
-        &self,
-        operation: Operation,
-        resource: &Resource,
-        subresource: Option<&str>,
-    ) -> bool {
-        operation == Operation::Create && is(resource, "", "pods") && subresource.is_none()
+    fn handles(&self, what: &What<'_>) -> bool {
+        what.creates("", "pods")
     }
 
     fn mutate(&self, ctx: &Ctx<'_>, request: &mut Request<'_>) -> Result<(), Status> {

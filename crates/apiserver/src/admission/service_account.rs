@@ -4,12 +4,8 @@ use std::sync::Arc;
 
 use serde_json::{Value, json};
 
-use super::{Ctx, Operation, Plugin, Request, is};
-use crate::{
-    http::metadata::generate_name,
-    kinds::{Resource, tree::Tree},
-    status::Status,
-};
+use super::{Ctx, Plugin, Request, What};
+use crate::{http::metadata::generate_name, kinds::tree::Tree, status::Status};
 
 const DEFAULT: &str = "default";
 const MIRROR: &str = "kubernetes.io/config.mirror";
@@ -26,13 +22,8 @@ impl Plugin for ServiceAccount {
         "ServiceAccount"
     }
 
-    fn handles(
-        &self,
-        operation: Operation,
-        resource: &Resource,
-        subresource: Option<&str>,
-    ) -> bool {
-        operation == Operation::Create && is(resource, "", "pods") && subresource.is_none()
+    fn handles(&self, what: &What<'_>) -> bool {
+        what.creates("", "pods")
     }
 
     fn mutate(&self, ctx: &Ctx<'_>, request: &mut Request<'_>) -> Result<(), Status> {

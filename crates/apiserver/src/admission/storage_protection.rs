@@ -2,11 +2,8 @@
 
 use serde_json::json;
 
-use super::{Ctx, Operation, Plugin, Request, is};
-use crate::{
-    kinds::{Resource, tree::Tree},
-    status::Status,
-};
+use super::{Ctx, Plugin, Request, What};
+use crate::{kinds::tree::Tree, status::Status};
 
 const CLAIM: &str = "kubernetes.io/pvc-protection";
 const VOLUME: &str = "kubernetes.io/pv-protection";
@@ -19,19 +16,12 @@ impl Plugin for StorageProtection {
         "StorageObjectInUseProtection"
     }
 
-    fn handles(
-        &self,
-        operation: Operation,
-        resource: &Resource,
-        subresource: Option<&str>,
-    ) -> bool {
-        operation == Operation::Create
-            && subresource.is_none()
-            && (is(resource, "", "persistentvolumeclaims") || is(resource, "", "persistentvolumes"))
+    fn handles(&self, what: &What<'_>) -> bool {
+        what.creates("", "persistentvolumeclaims") || what.creates("", "persistentvolumes")
     }
 
     fn mutate(&self, _ctx: &Ctx<'_>, request: &mut Request<'_>) -> Result<(), Status> {
-        let finalizer = if request.resource.plural == "persistentvolumes" {
+        let finalizer = if request.what.resource.plural == "persistentvolumes" {
             VOLUME
         } else {
             CLAIM

@@ -2,11 +2,8 @@
 
 use serde_json::{Value, json};
 
-use super::{Ctx, Operation, Plugin, Request, is};
-use crate::{
-    kinds::{Resource, tree::Tree},
-    status::Status,
-};
+use super::{Ctx, Plugin, Request, What};
+use crate::{kinds::tree::Tree, status::Status};
 
 const NOT_READY: &str = "node.kubernetes.io/not-ready";
 
@@ -18,13 +15,8 @@ impl Plugin for TaintNodesByCondition {
         "TaintNodesByCondition"
     }
 
-    fn handles(
-        &self,
-        operation: Operation,
-        resource: &Resource,
-        subresource: Option<&str>,
-    ) -> bool {
-        operation == Operation::Create && is(resource, "", "nodes") && subresource.is_none()
+    fn handles(&self, what: &What<'_>) -> bool {
+        what.creates("", "nodes")
     }
 
     fn mutate(&self, _ctx: &Ctx<'_>, request: &mut Request<'_>) -> Result<(), Status> {

@@ -15,7 +15,7 @@ use super::{
     subresource::streams::Upgrade,
 };
 use crate::{
-    admission::{Ctx, Operation, User},
+    admission::{Ctx, Operation, User, What},
     field::{Errors, Path},
     kinds::Resource,
     limits::Turn,
@@ -143,6 +143,15 @@ impl Call {
             path_name: &self.name,
             dry_run,
             warnings: &self.warnings,
+        }
+    }
+
+    /// What plugins are asked by.
+    pub(crate) fn what(&self, operation: Operation) -> What<'_> {
+        What {
+            operation,
+            resource: self.resource(),
+            subresource: self.subresource.as_deref(),
         }
     }
 

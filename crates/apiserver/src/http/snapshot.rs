@@ -9,7 +9,7 @@ use http::{Method, Response};
 use tokio::sync::mpsc;
 
 use super::reply;
-use crate::{admission::User, server::ApiServer, status::Status, store::Store};
+use crate::{admission::User, auth, server::ApiServer, status::Status, store::Store};
 
 /// How many pieces wait for a slow reader.
 const PIECES: usize = 8;
@@ -24,7 +24,7 @@ pub(crate) fn serve(
     if path != "/snapshot" || *method != Method::GET {
         return None;
     }
-    if !user.groups.iter().any(|group| group == "system:masters") {
+    if !auth::is_master(user) {
         let why = format!(
             "forbidden: User {:?} cannot get path \"/snapshot\"",
             user.name

@@ -86,19 +86,18 @@ impl<'a> Admission<'a> {
 
     /// Whether a plugin or a webhook may want to see it.
     fn is_wanted(&self) -> bool {
-        let (call, resource) = (self.call, self.call.resource());
-        let subresource = call.subresource.as_deref();
+        let call = self.call;
+        let what = call.what(self.operation);
         let mut plugins = call.server.plugins().iter();
-        let of_plugins =
-            plugins.any(|plugin| plugin.handles(self.operation, resource, subresource));
+        let of_plugins = plugins.any(|plugin| plugin.handles(&what));
         of_plugins
             || self.hooks.as_ref().is_some_and(|hooks| {
                 let table = call.server.registry().table();
                 let rows = table.rows().iter().map(|row| &*row.resource);
                 let same: Vec<&Resource> = rows
-                    .filter(|other| other.storage == resource.storage)
+                    .filter(|other| other.storage == what.resource.storage)
                     .collect();
-                hooks.may_want(self.operation, &same, subresource.unwrap_or_default())
+                hooks.may_want(what.operation, &same, what.subresource.unwrap_or_default())
             })
     }
 
@@ -230,12 +229,9 @@ impl<'a> Admission<'a> {
     ) -> Result<(), Status> {
         let call = self.call;
         let ctx = call.ctx(self.options.dry_run);
-        let subresource = call.subresource.as_deref();
         let mut warnings = Vec::new();
         let mut request = Request {
-            operation: self.operation,
-            resource: call.resource(),
-            subresource,
+            what: call.what(self.operation),
             namespace: call.namespace.as_deref(),
             name,
             object,
@@ -244,7 +240,7 @@ impl<'a> Admission<'a> {
         };
         let mut asked = Ok(());
         for plugin in call.server.plugins() {
-            if plugin.handles(self.operation, call.resource(), subresource) {
+            if plugin.handles(&request.what) {
                 asked = ask(&**plugin, &ctx, &mut request);
                 if asked.is_err() {
                     break;

@@ -381,13 +381,7 @@ fn change(object: &Value, old: &Value, through: Through, errors: &mut Errors) {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    fn causes(check: impl FnOnce(&mut Errors)) -> Vec<String> {
-        let mut errors = Errors::default();
-        check(&mut errors);
-        let text = |error: &crate::field::FieldError| format!("{}: {}", error.field, error.body());
-        errors.0.iter().map(text).collect()
-    }
+    use crate::field::causes;
 
     #[test]
     fn a_request_is_signed_with_the_key_it_is_for() {

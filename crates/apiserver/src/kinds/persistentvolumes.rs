@@ -412,15 +412,10 @@ fn warnings(volume: &Value) -> Vec<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::field;
 
     fn causes(spec_of: &Value) -> Vec<String> {
-        let mut errors = Errors::default();
-        spec(&mut errors, &Path::new("spec"), spec_of, "v");
-        errors
-            .0
-            .iter()
-            .map(|error| format!("{}: {}", error.field, error.body()))
-            .collect()
+        field::causes(|errors| spec(errors, &Path::new("spec"), spec_of, "v"))
     }
 
     /// Each row: a source and what is wrong with it.

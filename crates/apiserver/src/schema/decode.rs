@@ -188,14 +188,7 @@ pub fn json_error(body: &[u8], error: &serde_json::Error) -> DecodeError {
 
 /// What Go says about JSON that is no `wanted`, such as `[]core.Toleration`.
 pub fn json_of_another_type(value: &Value, wanted: &str) -> String {
-    let kind = match value {
-        Value::Null => "null",
-        Value::Bool(_) => "bool",
-        Value::Number(_) => "number",
-        Value::String(_) => "string",
-        Value::Array(_) => "array",
-        Value::Object(_) => "object",
-    };
+    let kind = json_kind(value);
     format!("json: cannot unmarshal {kind} into Go value of type {wanted}")
 }
 

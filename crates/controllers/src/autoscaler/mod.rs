@@ -11,6 +11,7 @@ mod selector;
 mod target;
 
 use std::{
+    cmp::Ordering,
     collections::BTreeMap,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
     time::Duration,
@@ -97,9 +98,23 @@ struct Known {
 #[derive(Default)]
 struct Look {
     status: HorizontalPodAutoscalerStatus,
-    /// The replicas the target has, and will have; `None` if that did not become known.
-    replicas: Option<(i32, i32)>,
+    /// The replicas the target has, and will have, once that is known.
+    replicas: (i32, i32),
     measured: Vec<MetricStatus>,
+}
+
+/// What is to be done about the target.
+struct Plan {
+    wanted: i32,
+    reason: String,
+    /// What was wrong with some of the metrics.
+    trouble: Option<String>,
+}
+
+/// What was done.
+struct Scaled {
+    rescaled: bool,
+    trouble: Option<String>,
 }
 
 impl Controller {
@@ -129,7 +144,7 @@ impl Controller {
         let spec = &autoscaler.spec;
         let client = &self.context.client;
         let found = Target::find(client, key.namespace(), &spec.scale_target_ref).await;
-        let mut target = match found {
+        let target = match found {
             Ok(target) => target,
             Err(error) => {
                 let why = error.to_string();
@@ -144,59 +159,35 @@ impl Controller {
         };
         let able = "the HPA controller was able to get the target's current scale";
         self.say(look, "AbleToScale", true, ("SucceededGetScale", able));
-        let current = target.replicas();
-        let now = self.context.clock.now();
         let mut history = self.history(key);
-        history.begin(current, now);
+        history.begin(target.replicas(), self.context.clock.now());
+        let scaled = self
+            .scale(key, autoscaler, target, &mut history, look)
+            .await;
+        self.settle(look, scaled.as_ref().is_ok_and(|scaled| scaled.rescaled));
+        self.remember(key, history);
+        scaled?.trouble.map_or(Ok(()), Err)
+    }
 
-        let fewest = spec.min_replicas.unwrap_or(1);
-        let (mut wanted, mut reason, mut trouble) = (current, String::new(), None);
-        if current == 0 {
-            let why = "scaling is disabled since the replica count of the target is zero";
-            self.say(look, "ScalingActive", false, ("ScalingDisabled", why));
-        } else if current > spec.max_replicas {
-            reason = "Current number of replicas above Spec.MaxReplicas".to_owned();
-            wanted = spec.max_replicas;
-        } else if current < fewest {
-            reason = "Current number of replicas below Spec.MinReplicas".to_owned();
-            wanted = fewest;
-        } else {
-            let asked = self.ask(key, autoscaler, spec, &target, look).await;
-            let (wish, metric) = match asked {
-                Ok((wish, metric, failed)) => {
-                    trouble = failed;
-                    (wish, metric)
-                }
-                Err(why) => {
-                    let unchanged = look.status.desired_replicas;
-                    look.replicas = Some((current, unchanged));
-                    self.settle(look, false);
-                    self.recorder
-                        .warning(autoscaler, "FailedComputeMetricsReplicas", why.as_str());
-                    self.remember(key, history);
-                    return Err(why);
-                }
-            };
-            if wish > current {
-                reason = format!("{metric} above target");
-            } else if wish < current {
-                reason = "All metrics below target".to_owned();
-            }
-            let bounds = Bounds {
-                min: fewest,
-                max: spec.max_replicas,
-                behavior: spec.behavior.as_ref(),
-            };
-            let outcome = history.judge(&bounds, current, wish, now);
-            self.say(look, "AbleToScale", true, outcome.able);
-            let (limited, why) = outcome.limited;
-            self.say(look, "ScalingLimited", limited, why);
-            wanted = outcome.replicas;
-        }
-
-        let rescale = wanted != current;
-        look.replicas = Some((current, wanted));
-        if rescale {
+    /// Gives the target the replicas that it should have.
+    async fn scale(
+        &self,
+        key: &Key,
+        autoscaler: &HorizontalPodAutoscaler,
+        mut target: Target,
+        history: &mut History,
+        look: &mut Look,
+    ) -> Result<Scaled, String> {
+        let current = target.replicas();
+        look.replicas = (current, look.status.desired_replicas);
+        let plan = self.plan(key, autoscaler, &target, history, look).await?;
+        let Plan {
+            wanted,
+            reason,
+            trouble,
+        } = plan;
+        let rescaled = wanted != current;
+        if rescaled {
             if let Err(error) = target.rescale(wanted).await {
                 let error = api_error::message(&error);
                 let message = format!("New size: {wanted}; reason: {reason}; error: {error}");
@@ -204,9 +195,6 @@ impl Controller {
                 let message =
                     format!("the HPA controller was unable to update the target scale: {error}");
                 self.say(look, "AbleToScale", false, ("FailedUpdateScale", &message));
-                look.replicas = Some((current, look.status.desired_replicas));
-                self.settle(look, false);
-                self.remember(key, history);
                 return Err(error);
             }
             let message =
@@ -215,11 +203,65 @@ impl Controller {
             let message = format!("New size: {wanted}; reason: {reason}");
             self.recorder
                 .normal(autoscaler, "SuccessfulRescale", message);
-            history.scaled(spec.behavior.as_ref(), current, wanted, now);
+            let behavior = autoscaler.spec.behavior.as_ref();
+            history.scaled(behavior, current, wanted, self.context.clock.now());
         }
-        self.settle(look, rescale);
-        self.remember(key, history);
-        trouble.map_or(Ok(()), Err)
+        look.replicas = (current, wanted);
+        Ok(Scaled { rescaled, trouble })
+    }
+
+    /// How many replicas the target should have, and why.
+    async fn plan(
+        &self,
+        key: &Key,
+        autoscaler: &HorizontalPodAutoscaler,
+        target: &Target,
+        history: &mut History,
+        look: &mut Look,
+    ) -> Result<Plan, String> {
+        let (spec, current) = (&autoscaler.spec, target.replicas());
+        let plan = |wanted: i32, reason: &str| Plan {
+            wanted,
+            reason: reason.to_owned(),
+            trouble: None,
+        };
+        let bounds = Bounds {
+            min: spec.min_replicas.unwrap_or(1),
+            max: spec.max_replicas,
+            behavior: spec.behavior.as_ref(),
+        };
+        if current == 0 {
+            let why = "scaling is disabled since the replica count of the target is zero";
+            self.say(look, "ScalingActive", false, ("ScalingDisabled", why));
+            return Ok(plan(current, ""));
+        }
+        if current > bounds.max {
+            let reason = "Current number of replicas above Spec.MaxReplicas";
+            return Ok(plan(bounds.max, reason));
+        }
+        if current < bounds.min {
+            let reason = "Current number of replicas below Spec.MinReplicas";
+            return Ok(plan(bounds.min, reason));
+        }
+        let asked = self.ask(key, autoscaler, spec, target, look).await;
+        let (wish, metric, trouble) = asked.inspect_err(|why| {
+            self.recorder
+                .warning(autoscaler, "FailedComputeMetricsReplicas", why.as_str());
+        })?;
+        let reason = match wish.cmp(&current) {
+            Ordering::Greater => format!("{metric} above target"),
+            Ordering::Less => "All metrics below target".to_owned(),
+            Ordering::Equal => String::new(),
+        };
+        let outcome = history.judge(&bounds, current, wish, self.context.clock.now());
+        self.say(look, "AbleToScale", true, outcome.able);
+        let (limited, why) = outcome.limited;
+        self.say(look, "ScalingLimited", limited, why);
+        Ok(Plan {
+            wanted: outcome.replicas,
+            reason,
+            trouble,
+        })
     }
 
     /// What all metrics together ask for, and by which of them; and what was wrong with the others.
@@ -378,7 +420,7 @@ impl Controller {
 
     /// Writes down what was found.
     fn settle(&self, look: &mut Look, rescaled: bool) {
-        let (current, desired) = look.replicas.unwrap_or_default();
+        let (current, desired) = look.replicas;
         let status = &mut look.status;
         // The API leaves zeros out.
         status.current_replicas = (current != 0).then_some(current);

@@ -205,7 +205,10 @@ pub(crate) async fn down(chosen: Chosen) -> Result<bool, Failure> {
     }
     let record = match found.as_slice() {
         [] => {
-            out::line(&format!("no {} is running", chosen.title()));
+            let none = chosen.title();
+            out::line(&format!(
+                "no {none} is running; `mullion list` shows what is"
+            ));
             return Ok(false);
         }
         [record] => record,

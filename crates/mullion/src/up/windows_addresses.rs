@@ -5,8 +5,7 @@
 
 use mullion_api::labels;
 use mullion_apiserver::{
-    admission::{Ctx, Operation, Plugin, Request},
-    kinds::Resource,
+    admission::{Ctx, Plugin, Request, What},
     status::Status,
 };
 use serde_json::{Value, json};
@@ -19,16 +18,8 @@ impl Plugin for WindowsAddresses {
         "WindowsAddresses"
     }
 
-    fn handles(
-        &self,
-        operation: Operation,
-        resource: &Resource,
-        subresource: Option<&str>,
-    ) -> bool {
-        operation == Operation::Create
-            && resource.group.is_empty()
-            && resource.plural == "pods"
-            && subresource.is_none()
+    fn handles(&self, what: &What<'_>) -> bool {
+        what.creates("", "pods")
     }
 
     fn mutate(&self, ctx: &Ctx<'_>, request: &mut Request<'_>) -> Result<(), Status> {

@@ -10,10 +10,10 @@ use std::collections::BTreeMap;
 
 use serde_json::Value;
 
-use super::{Ctx, Operation, Plugin, Request, is};
+use super::{Ctx, Operation, Plugin, Request, What};
 use crate::{
     field::{Errors, Path, quote},
-    kinds::{Resource, tree::Tree},
+    kinds::tree::Tree,
     status::Status,
 };
 
@@ -64,22 +64,16 @@ impl Plugin for PodSecurity {
         "PodSecurity"
     }
 
-    fn handles(
-        &self,
-        operation: Operation,
-        resource: &Resource,
-        subresource: Option<&str>,
-    ) -> bool {
-        let subject =
-            is(resource, "", "namespaces") || is(resource, "", "pods") || is_workload(resource);
-        matches!(operation, Operation::Create | Operation::Update)
+    fn handles(&self, what: &What<'_>) -> bool {
+        let subject = what.is("", "namespaces") || what.is("", "pods") || is_workload(what);
+        matches!(what.operation, Operation::Create | Operation::Update)
             && subject
-            && matches!(subresource, None | Some("ephemeralcontainers"))
+            && matches!(what.subresource, None | Some("ephemeralcontainers"))
     }
 
     /// Warns. A pod that will be refused is not warned about as well.
     fn mutate(&self, ctx: &Ctx<'_>, request: &mut Request<'_>) -> Result<(), Status> {
-        if is(request.resource, "", "namespaces") {
+        if request.what.is("", "namespaces") {
             let warnings = stricter_warnings(ctx, request);
             request.warnings.extend(warnings);
             return Ok(());
@@ -87,7 +81,7 @@ impl Plugin for PodSecurity {
         let Some((pod, namespace)) = subject(ctx, request) else {
             return Ok(());
         };
-        let refused = !is_workload(request.resource)
+        let refused = !is_workload(&request.what)
             && !Policy::of(&namespace, "enforce")
                 .violations(&pod)
                 .is_empty();
@@ -105,13 +99,13 @@ impl Plugin for PodSecurity {
     }
 
     fn validate(&self, ctx: &Ctx<'_>, request: &Request<'_>) -> Result<(), Status> {
-        if is(request.resource, "", "namespaces") {
+        if request.what.is("", "namespaces") {
             return check_labels(request);
         }
         let unchanged = request
             .old
             .is_some_and(|old| old["spec"] == request.object["spec"]);
-        if is_workload(request.resource) || unchanged {
+        if is_workload(&request.what) || unchanged {
             return Ok(());
         }
         let Some((pod, namespace)) = subject(ctx, request) else {
@@ -130,10 +124,10 @@ impl Plugin for PodSecurity {
     }
 }
 
-fn is_workload(resource: &Resource) -> bool {
+fn is_workload(what: &What<'_>) -> bool {
     WORKLOADS
         .iter()
-        .any(|(group, plural)| is(resource, group, plural))
+        .any(|(group, plural)| what.is(group, plural))
 }
 
 /// The pod a request is about, or will make pods from, and its namespace.
@@ -145,7 +139,7 @@ fn subject<'r>(
         .lookup
         .find("", "namespaces", None, request.namespace?)?;
     let object = &*request.object;
-    let holder = match &*request.resource.plural {
+    let holder = match &*request.what.resource.plural {
         "pods" => object,
         "podtemplates" => &object["template"],
         "cronjobs" => &object["spec"]["jobTemplate"]["spec"]["template"],
@@ -224,7 +218,7 @@ fn check_labels(request: &Request<'_>) -> Result<(), Status> {
         return Ok(());
     }
     Err(Status::invalid(
-        request.resource,
+        request.what.resource,
         request.object["metadata"].text("name"),
         &errors,
     ))

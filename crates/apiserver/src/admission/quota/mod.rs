@@ -11,10 +11,9 @@ use std::collections::BTreeMap;
 use serde_json::Value;
 
 use self::usage::Counted;
-use super::{Claim, Ctx, Operation, Plugin, Request};
+use super::{Claim, Ctx, Operation, Plugin, Request, What};
 use crate::{
     kinds::{
-        Resource,
         podspec::totals::{self, Totals},
         tree::{Tree, object_at},
     },
@@ -33,16 +32,12 @@ impl Plugin for ResourceQuota {
         "ResourceQuota"
     }
 
-    fn handles(
-        &self,
-        operation: Operation,
-        resource: &Resource,
-        subresource: Option<&str>,
-    ) -> bool {
+    fn handles(&self, what: &What<'_>) -> bool {
+        let resource = what.resource;
         resource.namespaced
             && !resource.rules.transient
             && resource.plural != "events"
-            && match (operation, subresource) {
+            && match (what.operation, what.subresource) {
                 (Operation::Create, None) => true,
                 (Operation::Update, subresource) => usage::changes(resource, subresource),
                 _ => false,
@@ -59,7 +54,7 @@ impl Plugin for ResourceQuota {
             return Ok(Vec::new());
         }
         quotas.sort_by(|a, b| a["metadata"].text("name").cmp(b["metadata"].text("name")));
-        let counted = Counted::of(request.resource);
+        let counted = Counted::of(request.what.resource);
         let mut counting = Vec::new();
         for quota in &quotas {
             if counts(quota, &counted, request)? {

@@ -78,12 +78,9 @@ fn claims(
     old: Option<&Value>,
 ) -> Result<Vec<Claim>, Status> {
     let ctx = call.ctx(false);
-    let subresource = call.subresource.as_deref();
     let mut warnings = Vec::new();
     let request = Request {
-        operation,
-        resource: call.resource(),
-        subresource,
+        what: call.what(operation),
         namespace: call.namespace.as_deref(),
         name,
         object,
@@ -92,7 +89,7 @@ fn claims(
     };
     let mut all = Vec::new();
     for plugin in call.server.plugins() {
-        if plugin.handles(operation, call.resource(), subresource) {
+        if plugin.handles(&request.what) {
             all.extend(plugin.claims(&ctx, &request)?);
         }
     }

@@ -527,13 +527,7 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-
-    fn causes(check: impl FnOnce(&mut Errors)) -> Vec<String> {
-        let mut errors = Errors::default();
-        check(&mut errors);
-        let text = |error: &crate::field::FieldError| format!("{}: {}", error.field, error.body());
-        errors.0.iter().map(text).collect()
-    }
+    use crate::field::causes;
 
     #[test]
     fn references_to_parameters_name_one_or_select_some() {

@@ -329,12 +329,10 @@ mod tests {
     use serde_json::json;
 
     use super::*;
+    use crate::field;
 
     fn causes(name: &str, spec: Value) -> Vec<String> {
-        let mut errors = Errors::default();
-        schema(name, &spec, &Path::new("spec"), &mut errors);
-        let text = |error: &crate::field::FieldError| format!("{}: {}", error.field, error.body());
-        errors.0.iter().map(text).collect()
+        field::causes(|errors| schema(name, &spec, &Path::new("spec"), errors))
     }
 
     #[test]

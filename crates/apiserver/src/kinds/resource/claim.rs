@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 
-use super::{configuration, driver_name, pool_name, selectors, slice};
+use super::{configuration, driver_name, pool_name, selectors, set, slice};
 use crate::{
     field::{ErrorType, Errors, Path},
     kinds::{podspec::internal, tree::Tree},
@@ -44,29 +44,6 @@ pub(super) fn devices(claim: &Value, path: &Path<'_>, errors: &mut Errors) {
         let at = at.index(index);
         references(config, requests, &at.child("requests"), errors);
         configuration(config, &at, errors);
-    }
-}
-
-/// Items of which there are at most `most`, each with a key of its own.
-fn set<'a>(
-    items: &'a [Value],
-    most: usize,
-    path: &Path<'_>,
-    errors: &mut Errors,
-    key: impl Fn(&'a Value) -> &'a str,
-    judge: impl Fn(&Value, &Path<'_>, &mut Errors),
-) {
-    if items.len() > most {
-        return errors.too_many(path, items.len(), most);
-    }
-    for (index, item) in items.iter().enumerate() {
-        judge(item, &path.index(index), errors);
-    }
-    for (index, item) in items.iter().enumerate() {
-        let own = key(item);
-        if items[..index].iter().any(|other| key(other) == own) {
-            errors.duplicate(&path.index(index), own);
-        }
     }
 }
 
@@ -289,13 +266,7 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-
-    fn causes(check: impl FnOnce(&mut Errors)) -> Vec<String> {
-        let mut errors = Errors::default();
-        check(&mut errors);
-        let text = |error: &crate::field::FieldError| format!("{}: {}", error.field, error.body());
-        errors.0.iter().map(text).collect()
-    }
+    use crate::field::causes;
 
     #[test]
     fn a_request_names_a_class_and_how_many_devices() {

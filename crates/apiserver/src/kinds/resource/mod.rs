@@ -317,3 +317,26 @@ fn configuration(config: &Value, path: &Path<'_>, errors: &mut Errors) {
         Some(_) => errors.invalid(&at, "<value omitted>", "must be a valid JSON object"),
     }
 }
+
+/// Items of which there are at most `most`, each with a key of its own.
+fn set<'a>(
+    items: &'a [Value],
+    most: usize,
+    path: &Path<'_>,
+    errors: &mut Errors,
+    key: impl Fn(&'a Value) -> &'a str,
+    judge: impl Fn(&Value, &Path<'_>, &mut Errors),
+) {
+    if items.len() > most {
+        return errors.too_many(path, items.len(), most);
+    }
+    for (index, item) in items.iter().enumerate() {
+        judge(item, &path.index(index), errors);
+    }
+    for (index, item) in items.iter().enumerate() {
+        let own = key(item);
+        if items[..index].iter().any(|other| key(other) == own) {
+            errors.duplicate(&path.index(index), own);
+        }
+    }
+}

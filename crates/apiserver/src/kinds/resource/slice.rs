@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 
-use super::{driver_name, pool_name};
+use super::{driver_name, pool_name, set};
 use crate::{
     field::{ErrorType, Errors, Path},
     kinds::{
@@ -58,50 +58,27 @@ pub(super) fn spec(spec: &Value, path: &Path<'_>, errors: &mut Errors) {
         MAX_DEVICES
     };
     let per_device = spec.flag("perDeviceNodeSelection");
-    named(
+    set(
         devices,
-        "name",
         most,
         &path.child("devices"),
         errors,
+        |item| item.text("name"),
         |item, at, errors| {
             device(item, per_device, at, errors);
         },
     );
     let at = path.child("sharedCounters");
-    named(
+    set(
         counters,
-        "name",
         MAX_COUNTER_SETS,
         &at,
         errors,
+        |item| item.text("name"),
         |item, at, errors| {
             counter_set(item, "name", at, errors);
         },
     );
-}
-
-/// A list of things with names of their own.
-fn named(
-    items: &[Value],
-    key: &str,
-    most: usize,
-    path: &Path<'_>,
-    errors: &mut Errors,
-    judge: impl Fn(&Value, &Path<'_>, &mut Errors),
-) {
-    if items.len() > most {
-        return errors.too_many(path, items.len(), most);
-    }
-    for (index, item) in items.iter().enumerate() {
-        judge(item, &path.index(index), errors);
-    }
-    for (index, item) in items.iter().enumerate() {
-        let name = item.text(key);
-        if items[..index].iter().any(|other| other.text(key) == name) {
-            errors.duplicate(&path.index(index), name);
-        }
-    }
 }
 
 fn place(spec: &Value, path: &Path<'_>, errors: &mut Errors) {
@@ -178,12 +155,12 @@ fn device(device: &Value, per_device: bool, path: &Path<'_>, errors: &mut Errors
     }
     let consumed = device.items("consumesCounters");
     let at = path.child("consumesCounters");
-    named(
+    set(
         consumed,
-        "counterSet",
         MAX_CONSUMPTIONS,
         &at,
         errors,
+        |item| item.text("counterSet"),
         |item, at, errors| {
             counter_set(item, "counterSet", at, errors);
         },
@@ -369,12 +346,10 @@ mod tests {
     use serde_json::json;
 
     use super::*;
+    use crate::field;
 
     fn causes(given: Value) -> Vec<String> {
-        let mut errors = Errors::default();
-        spec(&given, &Path::new("spec"), &mut errors);
-        let text = |error: &crate::field::FieldError| format!("{}: {}", error.field, error.body());
-        errors.0.iter().map(text).collect()
+        field::causes(|errors| spec(&given, &Path::new("spec"), errors))
     }
 
     #[test]

@@ -111,6 +111,7 @@ pub(super) fn file_error(path: &Path, source: io::Error) -> StoreError {
     match source.kind() {
         io::ErrorKind::PermissionDenied => unwritable("you may not"),
         io::ErrorKind::ReadOnlyFilesystem => unwritable("the file system is read-only"),
+        io::ErrorKind::NotFound => unwritable("the directory it belongs in is not there"),
         io::ErrorKind::NotADirectory | io::ErrorKind::AlreadyExists => {
             unwritable("a file stands where a directory is needed")
         }
@@ -136,5 +137,23 @@ pub(super) fn database_error(path: &Path, error: impl Into<redb::Error>) -> Stor
             path,
             why: other.to_string(),
         },
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_the_user_can_mend_is_said_in_words() {
+        let said = |kind: io::ErrorKind| file_error(Path::new("/data"), kind.into()).to_string();
+        assert_eq!(
+            said(io::ErrorKind::NotFound),
+            "/data cannot be written: the directory it belongs in is not there"
+        );
+        assert_eq!(
+            said(io::ErrorKind::PermissionDenied),
+            "/data cannot be written: you may not"
+        );
     }
 }
