@@ -5,7 +5,7 @@
 
 use std::fmt::Write as _;
 
-use serde_json::Value;
+use serde_json::{Map, Value};
 
 use super::FieldSet;
 use crate::schema::{Arena, List, ListKind, Node, Type, TypeId};
@@ -317,6 +317,11 @@ pub(super) fn fields_of(kind: &Type, value: &Value) -> Result<FieldSet, String> 
     Ok(set)
 }
 
+/// Null and maps without entries are named as they are; a keyed list without items names nothing.
+fn names_itself(value: &Value) -> bool {
+    value.is_null() || value.as_object().is_some_and(Map::is_empty)
+}
+
 fn collect(
     arena: &Arena,
     id: Option<TypeId>,
@@ -332,7 +337,7 @@ fn collect(
         Some(Node::Scalar(_)) => true,
         None => !value.is_object(),
     };
-    if leaf || is_empty(Some(value)) || !(value.is_object() || value.is_array()) {
+    if leaf || names_itself(value) || !(value.is_object() || value.is_array()) {
         set.insert(path);
         return Ok(());
     }
@@ -348,7 +353,7 @@ fn collect(
                     _ => (None, false),
                 };
                 path.push(format!("f:{key}"));
-                if !declared || is_empty(Some(value)) {
+                if !declared || names_itself(value) {
                     set.insert(path);
                 }
                 collect(arena, below, value, path, set)?;

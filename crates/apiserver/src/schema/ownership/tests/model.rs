@@ -15,6 +15,8 @@ pub(super) type Paths = BTreeSet<Path>;
 pub(super) enum Tree {
     /// One value for ownership: scalars, atomic lists and maps, null, and what is empty.
     Leaf(Value),
+    /// A keyed list without items; it is walked, so it is nobody's.
+    NoItems,
     /// Fields or items by their element; whether each is a field that the schema declares.
     Inner(BTreeMap<String, (bool, Tree)>),
 }
@@ -52,8 +54,11 @@ pub(super) fn tree(kind: Option<&Type>, value: &Value) -> Tree {
                 .map(|(name, value)| (format!("f:{name}"), false, tree(None, value))),
         ),
         (Some(Node::List(list)), Value::Array(items))
-            if list.kind != ListKind::Atomic && !items.is_empty() =>
+            if list.kind != ListKind::Atomic && items.is_empty() =>
         {
+            Tree::NoItems
+        }
+        (Some(Node::List(list)), Value::Array(items)) if list.kind != ListKind::Atomic => {
             let below = kind.map(|kind| kind.sibling(list.item));
             inner(
                 items
@@ -109,7 +114,7 @@ impl Tree {
 
     fn entries(&self) -> impl Iterator<Item = (&String, &(bool, Tree))> {
         let entries = match self {
-            Tree::Leaf(_) => None,
+            Tree::Leaf(_) | Tree::NoItems => None,
             Tree::Inner(map) => Some(map),
         };
         entries.into_iter().flatten()
@@ -117,7 +122,7 @@ impl Tree {
 
     fn get(&self, name: &str) -> Option<&Tree> {
         match self {
-            Tree::Leaf(_) => None,
+            Tree::Leaf(_) | Tree::NoItems => None,
             Tree::Inner(map) => map.get(name).map(|(_, below)| below),
         }
     }
@@ -126,7 +131,7 @@ impl Tree {
     fn is_walked(&self) -> bool {
         match self {
             Tree::Leaf(value) => is_empty(value),
-            Tree::Inner(_) => true,
+            Tree::NoItems | Tree::Inner(_) => true,
         }
     }
 
@@ -135,6 +140,7 @@ impl Tree {
         let (Tree::Inner(mine), Tree::Inner(theirs)) = (self, over) else {
             // An empty list or map in the configuration does not take away what is there.
             return match (self, over) {
+                (Tree::Inner(_), Tree::NoItems) => self.clone(),
                 (Tree::Inner(_), Tree::Leaf(value)) if is_empty(value) && !value.is_null() => {
                     self.clone()
                 }

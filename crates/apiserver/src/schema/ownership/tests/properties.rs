@@ -265,7 +265,7 @@ fn live_through(seed: u64) -> Result<(), TestCaseError> {
 fn without_nothing(tree: &super::model::Tree) -> super::model::Tree {
     use super::model::Tree;
     match tree {
-        Tree::Leaf(_) => tree.clone(),
+        Tree::Leaf(_) | Tree::NoItems => tree.clone(),
         Tree::Inner(map) => {
             let left: BTreeMap<_, _> = map
                 .iter()
