@@ -10,9 +10,10 @@ use super::{
     lexer::{Token, tokens},
 };
 
-/// How deep a rule of the grammar may be within itself, chains of operators and selections included (cel-go: MaxRecursionDepth).
+/// How deep a rule of the grammar may be within itself, chains of operators and selections included, and how deep those of the finished
+/// tree may be within each other (cel-go: maxRecursionDepth, parser.NewParser's default, which Kubernetes leaves alone).
 const MAX_DEPTH: usize = 250;
-/// Characters an expression may have (cel-go: ExpressionSizeCodePointLimit).
+/// Characters an expression may have (cel-go: expressionSizeCodePointLimit, the default again).
 const MAX_LENGTH: usize = 100_000;
 /// What parsing may need of the stack; the cel crate's grammar takes much.
 const STACK_BYTES: usize = 64 << 20;
@@ -145,6 +146,49 @@ impl Expr {
     }
 }
 
+impl Expr {
+    /// How many selections, indexes, calls of members, ternaries, comparisons and sums are within each other at most. Negations, the
+    /// logical operators, lists, maps and calls of global functions do not count (cel-go: parser.Visit).
+    fn depth(&self) -> usize {
+        let deepest = |parts: &mut dyn Iterator<Item = &Expr>| parts.map(Expr::depth).max();
+        let (own, below) = match &self.node {
+            Node::Literal(_) | Node::Name(_) => (0, None),
+            Node::Select { operand, .. } | Node::OptionalSelect { operand, .. } => {
+                (1, Some(operand.depth()))
+            }
+            Node::Call {
+                function,
+                target,
+                arguments,
+            } => {
+                const UNCOUNTED: [&str; 4] = ["!_", "-_", "_&&_", "_||_"];
+                let is_operator =
+                    function.contains('_') && !function.contains(char::is_alphanumeric);
+                let counts = target.is_some()
+                    || function == "@in"
+                    || (is_operator && !UNCOUNTED.contains(&function.as_str()));
+                let mut parts = target.iter().map(|target| &**target).chain(arguments);
+                (usize::from(counts), deepest(&mut parts))
+            }
+            Node::List(items) => (0, deepest(&mut items.iter().map(|(_, item)| item))),
+            Node::Map(entries) => {
+                let mut parts = entries.iter().flat_map(|(_, key, value)| [key, value]);
+                (0, deepest(&mut parts))
+            }
+            Node::Fold(fold) => {
+                let inside = [&fold.range, &fold.body];
+                let mut parts = inside.into_iter().chain(&fold.filter);
+                (1, deepest(&mut parts))
+            }
+            Node::OptionalMap { target, body, .. } => {
+                (1, deepest(&mut [&**target, &**body].into_iter()))
+            }
+            Node::Bind { value, body, .. } => (1, deepest(&mut [&**value, &**body].into_iter())),
+        };
+        own + below.unwrap_or(0)
+    }
+}
+
 /// Parses an expression; also says how deep it is.
 pub(crate) fn parse(source: &str) -> Result<(Expr, usize), Issues> {
     let length = source.chars().count();
@@ -173,7 +217,7 @@ fn parse_within(source: &str) -> Result<(Expr, usize), Issues> {
     let issues = |problem| Issues::new(source, vec![problem]);
     // The other grammar is not made for what is too deep.
     let parsed = match parsed {
-        Err(problem) if problem.message == too_deep() => return Err(issues(problem)),
+        Err(problem) if problem.message == too_deep() => return Err(Issues::of_all(too_deep())),
         parsed => parsed,
     };
     Grammar::new()
@@ -181,7 +225,11 @@ fn parse_within(source: &str) -> Result<(Expr, usize), Issues> {
         .max_recursion_depth(MAX_DEPTH as u16)
         .parse(source)
         .map_err(|errors| syntax_errors(source, &errors))?;
-    parsed.map_err(issues)
+    let (expression, deepest) = parsed.map_err(issues)?;
+    if expression.depth() > MAX_DEPTH {
+        return Err(Issues::of_all("max recursion depth exceeded".to_owned()));
+    }
+    Ok((expression, deepest))
 }
 
 fn too_deep() -> String {
