@@ -6,7 +6,7 @@
 
 use serde_json::{Value, json};
 
-use super::Kind;
+use super::{Check, Kind};
 use crate::{
     admission::Ctx,
     crd::{CLEANUP_FINALIZER, definition},
@@ -102,8 +102,12 @@ impl Kind for CustomResourceDefinition {
     }
 
     fn validate(&self, _: &Ctx<'_>, object: &Value, errors: &mut Errors) {
-        check_spec(object, errors);
+        check_spec(object, None, errors);
         check_status(object, errors);
+    }
+
+    fn update_checks(&self, _: &str) -> &'static [Check] {
+        &[Check::MetadataChange, Check::Change]
     }
 
     fn validate_creation(&self, _: &Ctx<'_>, object: &Value, errors: &mut Errors) {
@@ -125,6 +129,8 @@ impl Kind for CustomResourceDefinition {
     }
 
     fn validate_update(&self, _: &Ctx<'_>, object: &Value, old: &Value, errors: &mut Errors) {
+        check_spec(object, Some(old), errors);
+        check_status(object, errors);
         let (new, before) = (&object["spec"], &old["spec"]);
         let spec = Path::new("spec");
         let names = spec.child("names");
@@ -245,7 +251,7 @@ fn store_storage_versions(object: &mut Value) {
     }
 }
 
-fn check_spec(object: &Value, errors: &mut Errors) {
+fn check_spec(object: &Value, old: Option<&Value>, errors: &mut Errors) {
     let spec = &object["spec"];
     let path = Path::new("spec");
     let group = text(spec, "group");
@@ -271,23 +277,28 @@ fn check_spec(object: &Value, errors: &mut Errors) {
         errors.invalid(&path.child("preserveUnknownFields"), true, why);
     }
     check_names(&spec["names"], &path.child("names"), errors);
-    check_versions(object, &path, errors);
-    check_conversion(object, &path.child("conversion"), errors);
+    check_versions(object, old, &path, errors);
+    check_conversion(object, old, &path.child("conversion"), errors);
 }
 
 /// Upstream's internal form has what a webhook needs beside the strategy. Conversion by webhook is not served here, so it is refused where it
 /// would be needed.
-fn check_conversion(object: &Value, path: &Path<'_>, errors: &mut Errors) {
+fn check_conversion(object: &Value, old: Option<&Value>, path: &Path<'_>, errors: &mut Errors) {
     let conversion = &object["spec"]["conversion"];
     let webhook = conversion.get("webhook").filter(|given| given.is_object());
     let (config, reviews) = (
         path.child("webhookClientConfig"),
         path.child("conversionReviewVersions"),
     );
-    let versions_named = webhook
-        .and_then(|webhook| webhook["conversionReviewVersions"].as_array())
-        .map(Vec::as_slice)
-        .unwrap_or_default();
+    let versions_named = review_versions(object);
+    let are_known = |versions: &[Value]| {
+        let mut versions = versions.iter();
+        versions.any(|name| name == "v1" || name == "v1beta1")
+    };
+    // A change is not held up by versions that nobody knew before it either.
+    let may_be_unknown = old.map(review_versions);
+    let may_be_unknown =
+        may_be_unknown.is_some_and(|versions| !versions.is_empty() && !are_known(versions));
     let given = webhook.and_then(|webhook| webhook.get("clientConfig"));
     let given = given.filter(|given| given.is_object());
     match text(conversion, "strategy") {
@@ -314,10 +325,7 @@ fn check_conversion(object: &Value, path: &Path<'_>, errors: &mut Errors) {
             }
             if versions_named.is_empty() {
                 errors.required(&reviews, "");
-            } else if !versions_named
-                .iter()
-                .any(|name| name == "v1" || name == "v1beta1")
-            {
+            } else if !may_be_unknown && !are_known(versions_named) {
                 let why = "must include at least one of v1, v1beta1";
                 errors.invalid(&reviews, versions_named, why);
             }
@@ -330,6 +338,13 @@ fn check_conversion(object: &Value, path: &Path<'_>, errors: &mut Errors) {
         }
         other => errors.not_supported(&path.child("strategy"), other, &["None", "Webhook"]),
     }
+}
+
+/// The versions of reviews that a conversion webhook knows.
+fn review_versions(object: &Value) -> &[Value] {
+    let versions = object.pointer("/spec/conversion/webhook/conversionReviewVersions");
+    let versions = versions.and_then(Value::as_array);
+    versions.map(Vec::as_slice).unwrap_or_default()
 }
 
 fn check_names(given: &Value, path: &Path<'_>, errors: &mut Errors) {
@@ -388,8 +403,19 @@ fn is_shared(versions: &[Value], field: &str) -> bool {
         .all(|pair| pair[0].get(field) == pair[1].get(field))
 }
 
-fn check_versions(object: &Value, path: &Path<'_>, errors: &mut Errors) {
+fn schema_of(version: &Value) -> Option<&Value> {
+    let schema = version.pointer("/schema/openAPIV3Schema");
+    schema.filter(|schema| schema.is_object())
+}
+
+fn check_versions(object: &Value, old: Option<&Value>, path: &Path<'_>, errors: &mut Errors) {
     let all = versions(object);
+    let before = old.map(versions).unwrap_or_default();
+    let spared = definition::Spared::by(before.iter().filter_map(schema_of));
+    let spared = |version: &Value| {
+        let mut same_name = before.iter().filter(|old| old["name"] == version["name"]);
+        spared.of_version(same_name.any(|old| schema_of(old) == schema_of(version)))
+    };
     let at = path.child("versions");
     if all
         .iter()
@@ -428,9 +454,7 @@ fn check_versions(object: &Value, path: &Path<'_>, errors: &mut Errors) {
     let shared = |field: &str| is_shared(all, field);
     for (index, version) in all.iter().enumerate() {
         let at = at.index(index);
-        let schema = version
-            .pointer("/schema/openAPIV3Schema")
-            .filter(|schema| schema.is_object());
+        let schema = schema_of(version);
         match schema {
             None => errors.required(&at.child("schema").child("openAPIV3Schema"), ""),
             Some(schema) if shared("schema") => {
@@ -441,6 +465,7 @@ fn check_versions(object: &Value, path: &Path<'_>, errors: &mut Errors) {
                     definition::check_schema(
                         schema,
                         has_status,
+                        spared(version),
                         &at.child("openAPIV3Schema"),
                         errors,
                     );
@@ -449,7 +474,7 @@ fn check_versions(object: &Value, path: &Path<'_>, errors: &mut Errors) {
             Some(schema) => {
                 let at = at.child("schema");
                 let at = at.child("openAPIV3Schema");
-                definition::check_schema(schema, has_status(version), &at, errors);
+                definition::check_schema(schema, has_status(version), spared(version), &at, errors);
             }
         }
         if !shared("selectableFields") || index == 0 {

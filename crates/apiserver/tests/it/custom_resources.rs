@@ -1,6 +1,9 @@
 //! Custom resource definitions and their instances, through the router.
 
-use mullion_apiserver::Config;
+use mullion_apiserver::{
+    ApiServer, Config,
+    store::{Change, Draft, EventType},
+};
 use serde_json::{Value, json};
 
 use crate::api::{Api, until};
@@ -390,6 +393,64 @@ async fn a_definition_whose_rules_cannot_be_meant_is_refused() {
     causes.sort();
     expected.sort();
     assert_eq!(causes, expected);
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_a_single_rule_may_cost_is_asked_of_schemas_that_change() {
+    let dear = |limit: u64| {
+        json!({"type": "object", "properties": {"l": {
+            "type": "array", "maxItems": limit, "items": {"type": "string", "maxLength": 9},
+            "x-kubernetes-validations": [{"rule": "self.all(x, self.exists(y, x == y))"}],
+        }}})
+    };
+    let server = ApiServer::new(Config::default());
+    let api = Api::of(&server);
+    let refused = api.post(DEFINITIONS, definition_of(dear(20_000))).await;
+    let of_one = "spec.validation.openAPIV3Schema.properties[spec].properties[l].x-kubernetes-validations[0].rule";
+    let fields = |body: &Value| -> Vec<String> {
+        let causes = body["details"]["causes"].as_array().into_iter().flatten();
+        causes
+            .map(|cause| cause["field"].as_str().unwrap_or_default().to_owned())
+            .collect()
+    };
+    assert!(
+        fields(&refused.body).contains(&of_one.to_owned()),
+        "{}",
+        refused.body
+    );
+    // As an earlier server would have kept it.
+    let cheap = api.post(DEFINITIONS, definition_of(dear(10))).await.ok();
+    let name = cheap["metadata"]["name"].as_str().expect("it has a name");
+    let collection = server
+        .store()
+        .collection("customresourcedefinitions.apiextensions.k8s.io");
+    let stored = collection.get(name).expect("it is stored");
+    let mut kept = stored.parse();
+    let at = "/spec/versions/0/schema/openAPIV3Schema/properties/spec";
+    *kept.pointer_mut(at).expect("it has a spec") = dear(3_000);
+    let draft = Draft::new(
+        EventType::Modified,
+        &kept,
+        Box::default(),
+        stored.revision(),
+    );
+    let changed = collection
+        .commit(Change::Update(stored, draft), server.now())
+        .await;
+    assert!(changed.is_ok());
+    let url = format!("{DEFINITIONS}/{name}");
+    let unchanged = json!({"spec": {"names": {"shortNames": ["ct"]}}});
+    assert_eq!(
+        api.merge(&url, unchanged).await.ok()["spec"]["names"]["shortNames"],
+        json!(["ct"])
+    );
+    let mut version = kept["spec"]["versions"][0].clone();
+    version["schema"]["openAPIV3Schema"]["description"] = "now it is another one".into();
+    let refused = api
+        .merge(&url, json!({"spec": {"versions": [version]}}))
+        .await;
+    assert_eq!(refused.status, 422);
+    assert_eq!(fields(&refused.body), [of_one]);
 }
 
 #[tokio::test(start_paused = true)]

@@ -12,14 +12,24 @@ const NAMED: usize = 4;
 /// The costs that were found so far.
 #[derive(Debug, Default)]
 pub(super) struct Costs {
+    /// No expression is refused alone.
+    only_together: bool,
     total: u64,
     dearest: Vec<(u64, String)>,
 }
 
 impl Costs {
+    /// None yet; whether expressions are refused only for what all cost together.
+    pub(super) fn new(only_together: bool) -> Self {
+        Costs {
+            only_together,
+            ..Costs::default()
+        }
+    }
+
     /// Counts an expression; refuses one that is too expensive alone.
     pub(super) fn add(&mut self, cost: u64, what: &str, at: &Path<'_>, errors: &mut Errors) {
-        if cost > OF_EXPRESSION {
+        if cost > OF_EXPRESSION && !self.only_together {
             errors.forbidden(at, exceeds(what, cost, OF_EXPRESSION));
         }
         self.total = self.total.saturating_add(cost);

@@ -2,33 +2,49 @@
 
 use serde_json::Value;
 
-use super::{below, entries};
+use super::{Spared, below, entries};
 use crate::{
     crd::{rules::Rules, structural::Schema, validation},
     field::{Errors, Path},
     schema::decode,
 };
 
-pub(super) fn check(schema: &Value, path: &Path<'_>, errors: &mut Errors) {
+pub(super) fn check(schema: &Value, spared: Spared, path: &Path<'_>, errors: &mut Errors) {
     if let Some(default) = schema.get("default").filter(|default| !default.is_null()) {
-        check_default(schema, default, &path.child("default"), errors);
+        check_default(schema, default, spared, &path.child("default"), errors);
     }
     let properties = path.child("properties");
     for (name, property) in entries(schema, "properties") {
-        check(property, &properties.key(name), errors);
+        check(property, spared, &properties.key(name), errors);
     }
     for field in ["additionalProperties", "items"] {
         if let Some(below) = below(schema, field) {
-            check(below, &path.child(field), errors);
+            check(below, spared, &path.child(field), errors);
         }
     }
 }
 
-fn check_default(source: &Value, default: &Value, path: &Path<'_>, errors: &mut Errors) {
-    let schema = Schema::parse(source);
+/// Whether the default of a schema, if it has one, has fields that the schema does not know.
+pub(super) fn is_unpruned(source: &Value) -> bool {
+    let default = source.get("default").filter(|default| !default.is_null());
+    default.is_some_and(|default| !is_pruned(&Schema::parse(source), default))
+}
+
+fn is_pruned(schema: &Schema, default: &Value) -> bool {
     let mut pruned = default.clone();
     decode::prune(&schema.to_value_type(), &mut pruned);
-    if pruned != *default {
+    pruned == *default
+}
+
+fn check_default(
+    source: &Value,
+    default: &Value,
+    spared: Spared,
+    path: &Path<'_>,
+    errors: &mut Errors,
+) {
+    let schema = Schema::parse(source);
+    if !spared.unpruned_defaults && !is_pruned(&schema, default) {
         errors.invalid(path, default.clone(), "must not have unknown fields");
     }
     let mut found = Errors::default();

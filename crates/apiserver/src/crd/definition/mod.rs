@@ -7,9 +7,12 @@ mod costs;
 mod defaults;
 mod openapi;
 mod rules;
+mod spared;
 mod structural;
 
 use serde_json::{Map, Value};
+
+pub(crate) use spared::Spared;
 
 use super::{rules::field_path, structural::Schema};
 use crate::field::{ErrorType, Errors, Path};
@@ -20,7 +23,13 @@ const ROOT_FIELDS: &str = "Description Type Format Title Maximum ExclusiveMaximu
 const MAX_SELECTABLE_FIELDS: usize = 8;
 
 /// Checks the schema of one version; `has_status` says whether there is a status subresource.
-pub(crate) fn check_schema(schema: &Value, has_status: bool, path: &Path<'_>, errors: &mut Errors) {
+pub(crate) fn check_schema(
+    schema: &Value,
+    has_status: bool,
+    spared: Spared,
+    path: &Path<'_>,
+    errors: &mut Errors,
+) {
     if has_status {
         check_root(schema, path, errors);
     }
@@ -35,12 +44,12 @@ pub(crate) fn check_schema(schema: &Value, has_status: bool, path: &Path<'_>, er
     errors.0.extend(found.0);
     if may_have_rules {
         let before = errors.0.len();
-        defaults::check(schema, path, errors);
+        defaults::check(schema, spared, path, errors);
         may_have_rules = errors.0.len() == before;
     }
-    let sound = openapi::check(schema, path, errors);
+    let sound = openapi::check(schema, spared, path, errors);
     if may_have_rules {
-        rules::check(schema, &sound, path, errors);
+        rules::check(schema, &sound, spared, path, errors);
     }
 }
 

@@ -4,7 +4,7 @@ use std::collections::HashSet;
 
 use serde_json::Value;
 
-use super::{below, entries, flag, items, text};
+use super::{Spared, below, entries, flag, items, text};
 use crate::{
     crd::{rules::field_path, structural::Schema},
     field::{Errors, Path},
@@ -40,15 +40,17 @@ impl Sound {
 /// What a schema knows of those around it.
 #[derive(Clone, Copy, Default)]
 struct Around<'a> {
+    spared: Spared,
     is_root: bool,
     in_metadata: bool,
     /// Why there must be no default.
     no_default: Option<&'a str>,
 }
 
-pub(super) fn check(schema: &Value, path: &Path<'_>, errors: &mut Errors) -> Sound {
+pub(super) fn check(schema: &Value, spared: Spared, path: &Path<'_>, errors: &mut Errors) -> Sound {
     let mut sound = Sound(HashSet::new());
     let around = Around {
+        spared,
         is_root: true,
         ..Around::default()
     };
@@ -119,7 +121,7 @@ fn walk(
     if let Some(items) = below(schema, "items") {
         walk(items, &path.child("items"), inner, sound, errors);
     }
-    extensions(schema, path, errors);
+    extensions(schema, around.spared, path, errors);
     for (index, rule) in items(schema, "x-kubernetes-validations").enumerate() {
         let at = path.child("x-kubernetes-validations");
         rule_texts(schema, rule, &at.index(index), errors);
@@ -129,10 +131,16 @@ fn walk(
     }
 }
 
+/// Whether a schema is of a type that there is not.
+pub(super) fn has_unknown_type(schema: &Value) -> bool {
+    let kind = text(schema, "type");
+    !kind.is_empty() && !TYPES.contains(&kind)
+}
+
 /// The words of JSON schema itself.
 fn words(schema: &Value, path: &Path<'_>, around: Around<'_>, errors: &mut Errors) {
     let kind = text(schema, "type");
-    if !kind.is_empty() && !TYPES.contains(&kind) {
+    if has_unknown_type(schema) && !around.spared.unknown_types {
         errors.not_supported(&path.child("type"), kind, TYPES);
     }
     let is_set = |field: &str| {
@@ -164,7 +172,7 @@ fn words(schema: &Value, path: &Path<'_>, around: Around<'_>, errors: &mut Error
 }
 
 /// Kubernetes' own words.
-fn extensions(schema: &Value, path: &Path<'_>, errors: &mut Errors) {
+fn extensions(schema: &Value, spared: Spared, path: &Path<'_>, errors: &mut Errors) {
     let kind = text(schema, "type");
     if schema.get("x-kubernetes-preserve-unknown-fields") == Some(&Value::Bool(false)) {
         let at = path.child("x-kubernetes-preserve-unknown-fields");
@@ -189,34 +197,10 @@ fn extensions(schema: &Value, path: &Path<'_>, errors: &mut Errors) {
     }
     let list_type = text(schema, "x-kubernetes-list-type");
     let at = path.child("x-kubernetes-list-type");
-    let items_path = path.child("items");
-    let item = below(schema, "items");
     if !list_type.is_empty() && kind != "array" {
         wrong_type(errors, "array", "x-kubernetes-list-type");
-    } else if let ("set", Some(item)) = (list_type, item) {
-        // Upstream shows the list type in both cases.
-        let shown = || {
-            item.get("x-kubernetes-list-type")
-                .cloned()
-                .unwrap_or_default()
-        };
-        match text(item, "type") {
-            "array" if !["", "atomic"].contains(&text(item, "x-kubernetes-list-type")) => {
-                errors.invalid(
-                    &items_path.child("x-kubernetes-list-type"),
-                    shown(),
-                    SET_ITEMS,
-                );
-            }
-            "object" if text(item, "x-kubernetes-map-type") != "atomic" => {
-                errors.invalid(
-                    &items_path.child("x-kubernetes-map-type"),
-                    shown(),
-                    SET_ITEMS,
-                );
-            }
-            _ => {}
-        }
+    } else if !spared.divisible_set_items {
+        set_items(schema, path, errors);
     }
     if !["", "atomic", "set", "map"].contains(&list_type) {
         errors.not_supported(&at, list_type, &["atomic", "set", "map"]);
@@ -234,6 +218,35 @@ fn extensions(schema: &Value, path: &Path<'_>, errors: &mut Errors) {
     if list_type == "map" {
         keyed(schema, &keys, path, errors);
     }
+    if !spared.optional_keys {
+        keys_and_items(schema, path, errors);
+    }
+}
+
+/// The items of a set are compared as a whole.
+pub(super) fn set_items(schema: &Value, path: &Path<'_>, errors: &mut Errors) {
+    let item = below(schema, "items");
+    let Some(item) = item.filter(|_| text(schema, "x-kubernetes-list-type") == "set") else {
+        return;
+    };
+    let divisible = match text(item, "type") {
+        "array" if !["", "atomic"].contains(&text(item, "x-kubernetes-list-type")) => {
+            "x-kubernetes-list-type"
+        }
+        "object" if text(item, "x-kubernetes-map-type") != "atomic" => "x-kubernetes-map-type",
+        _ => return,
+    };
+    // Upstream shows the list type in both cases.
+    let shown = item.get("x-kubernetes-list-type").cloned();
+    let at = path.child("items");
+    errors.invalid(&at.child(divisible), shown.unwrap_or_default(), SET_ITEMS);
+}
+
+/// Items that are told apart are there, and so are their keys.
+pub(super) fn keys_and_items(schema: &Value, path: &Path<'_>, errors: &mut Errors) {
+    let list_type = text(schema, "x-kubernetes-list-type");
+    let items_path = path.child("items");
+    let item = below(schema, "items");
     let Some(item) = item.filter(|_| ["set", "map"].contains(&list_type)) else {
         return;
     };
@@ -242,8 +255,9 @@ fn extensions(schema: &Value, path: &Path<'_>, errors: &mut Errors) {
         errors.forbidden(&items_path.child("nullable"), why);
     }
     let properties = items_path.child("properties");
-    for key in keys.iter().filter(|_| list_type == "map") {
-        let Some(property) = item.get("properties").and_then(|given| given.get(*key)) else {
+    let keys = items(schema, "x-kubernetes-list-map-keys").filter_map(Value::as_str);
+    for key in keys.filter(|_| list_type == "map") {
+        let Some(property) = item.get("properties").and_then(|given| given.get(key)) else {
             continue;
         };
         let at = properties.key(key);

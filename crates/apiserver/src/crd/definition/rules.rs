@@ -3,7 +3,7 @@
 
 use serde_json::{Value, json};
 
-use super::{below, costs::Costs, entries, items, openapi::Sound, text};
+use super::{Spared, below, costs::Costs, entries, items, openapi::Sound, text};
 use crate::{
     crd::{
         rules::{Rule, environment, shapes, types},
@@ -13,10 +13,16 @@ use crate::{
 };
 
 /// Compiles the rules of every schema that is sound.
-pub(super) fn check(schema: &Value, sound: &Sound, path: &Path<'_>, errors: &mut Errors) {
+pub(super) fn check(
+    schema: &Value,
+    sound: &Sound,
+    spared: Spared,
+    path: &Path<'_>,
+    errors: &mut Errors,
+) {
     let mut walk = Walk {
         sound,
-        costs: Costs::default(),
+        costs: Costs::new(spared.dear_expressions),
         errors,
     };
     let around = Around {
