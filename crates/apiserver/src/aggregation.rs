@@ -15,7 +15,7 @@ use serde_json::{Value, json};
 use tokio::sync::watch;
 
 use crate::{
-    crd::controller::send,
+    own::send,
     registry::{Row, Table},
     schema::time,
     server::ApiServer,

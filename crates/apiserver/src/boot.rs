@@ -7,17 +7,18 @@ use http::HeaderMap;
 use serde_json::{Value, json};
 
 use crate::{
-    admission::{Lookup, User},
+    admission::Lookup,
     aggregation,
     auth::rbac::bootstrap,
+    flow_schemas,
     http::{
         call::{Call, FieldValidation, WriteOptions},
-        negotiate::Form,
         path::ObjectPath,
         query::Query,
         write,
     },
     kinds::{ServiceRange, flowcontrol, system_classes},
+    own,
     server::ApiServer,
     store::Key,
 };
@@ -71,6 +72,7 @@ pub(crate) async fn run(server: &Arc<ApiServer>, services: &ServiceRange, advert
     for (plural, object) in levels.chain(schemas) {
         create(server, flowcontrol::GROUP, plural, None, object, &[]).await;
     }
+    flow_schemas::settle(server).await;
     let service = json!({
         "apiVersion": "v1", "kind": "Service",
         "metadata": {"name": "kubernetes", "namespace": "default", "labels": {"component": "apiserver", "provider": "kubernetes"}},
@@ -185,7 +187,10 @@ async fn create(
     };
     let options = WriteOptions {
         dry_run: false,
-        manager: "kube-apiserver".into(),
+        manager: match group {
+            flowcontrol::GROUP => flowcontrol::MANAGER.into(),
+            _ => "kube-apiserver".into(),
+        },
         validation: FieldValidation::Ignore,
         applies: false,
         deletion: None,
@@ -212,20 +217,13 @@ async fn create(
     }
 }
 
-/// A call of the server's own.
+/// A call of the server's own, for a collection.
 fn call(
     server: &Arc<ApiServer>,
     group: &str,
     plural: &str,
     namespace: Option<&str>,
 ) -> Option<Call> {
-    let table = server.registry().table();
-    let row = table.find(group, "v1", plural)?;
-    let user = User {
-        name: "system:apiserver".into(),
-        groups: vec!["system:authenticated".into(), "system:masters".into()],
-        ..User::default()
-    };
     let path = ObjectPath {
         group,
         version: "v1",
@@ -233,13 +231,5 @@ fn call(
         namespace,
         ..ObjectPath::default()
     };
-    Some(Call::new(
-        server.clone(),
-        row.clone(),
-        &path,
-        user,
-        Query::default(),
-        HeaderMap::new(),
-        Form::JSON,
-    ))
+    own::call(server, &path, Query::default(), HeaderMap::new())
 }

@@ -24,7 +24,7 @@ use crate::{
     auth::{
         key::SigningKey, rbac::Authorizer, service_account::Remembered, token_file::StaticTokens,
     },
-    boot, crd,
+    boot, crd, flow_schemas,
     http::{self as handlers, openapi, subresource::log::LogSource},
     kinds::{self, ServiceRange},
     limits::{Gate, Limits},
@@ -177,6 +177,7 @@ impl ApiServer {
             runtime.spawn(crd::controller::run(Arc::downgrade(&server)));
             let changes = server.registry().changes();
             runtime.spawn(aggregation::run(Arc::downgrade(&server), changes));
+            runtime.spawn(flow_schemas::run(Arc::downgrade(&server)));
             runtime.spawn(compact(Arc::downgrade(&server)));
         }
         server

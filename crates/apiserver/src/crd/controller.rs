@@ -9,16 +9,13 @@ use std::{
     time::Duration,
 };
 
-use axum::body::Body;
-use http::{Method, Request, StatusCode, header};
-use http_body_util::BodyExt;
+use http::Method;
 use serde_json::{Value, json};
-use tower::ServiceExt;
 
 use super::{CLEANUP_FINALIZER, resource};
 use crate::{
-    admission::User,
     kinds::customresourcedefinitions::{Approval, is_established},
+    own::send,
     schema::time,
     server::ApiServer,
     store::{Cursor, EventType},
@@ -337,45 +334,5 @@ async fn let_go(server: &Arc<ApiServer>, definition: &Value) {
     .await
     {
         tracing::debug!(%path, %status, "a deleted definition keeps its finalizer");
-    }
-}
-
-/// Sends a request to the server itself.
-pub(crate) async fn send(
-    server: &Arc<ApiServer>,
-    method: Method,
-    path: &str,
-    body: &Value,
-) -> Result<(), StatusCode> {
-    let user = User {
-        name: "system:apiserver".to_owned(),
-        groups: vec!["system:masters".to_owned()],
-        ..User::default()
-    };
-    let body = if body.is_null() {
-        Body::empty()
-    } else {
-        Body::from(body.to_string())
-    };
-    let content_type = if method == Method::PATCH {
-        "application/merge-patch+json"
-    } else {
-        "application/json"
-    };
-    let request = Request::builder()
-        .method(method)
-        .uri(path)
-        .header(header::USER_AGENT, "kube-apiserver")
-        .header(header::CONTENT_TYPE, content_type)
-        .extension(user)
-        .body(body)
-        .expect("method, path and headers are well-formed");
-    let Ok(response) = server.router().oneshot(request).await;
-    let (parts, body) = response.into_parts();
-    let _ = body.collect().await;
-    if parts.status.is_success() {
-        Ok(())
-    } else {
-        Err(parts.status)
     }
 }

@@ -4,7 +4,7 @@ use base64::{Engine, engine::general_purpose::STANDARD};
 use mullion_apiserver::Config;
 use serde_json::{Value, json};
 
-use crate::api::Api;
+use crate::api::{Api, until};
 
 const REQUESTS: &str = "/apis/certificates.k8s.io/v1/certificatesigningrequests";
 const POLICIES: &str = "/apis/admissionregistration.k8s.io/v1/validatingadmissionpolicies";
@@ -63,13 +63,63 @@ async fn a_cluster_has_its_flow_schemas_levels_and_range_from_the_start() {
         .get("/apis/networking.k8s.io/v1/servicecidrs/kubernetes")
         .await;
     assert_eq!(range.ok()["spec"], json!({"cidrs": ["10.96.0.0/16"]}));
-    let table = api.table(&format!("{group}/flowschemas/probes")).await;
+    let probes = format!("{group}/flowschemas/probes");
     assert_eq!(
-        table["rows"][0]["cells"]
+        api.table(&probes).await["rows"][0]["cells"]
             .as_array()
             .map(|cells| &cells[1..4]),
         Some(&[json!("exempt"), json!(2), json!("<none>")][..])
     );
+    let told = api.get(&probes).await.ok();
+    assert_eq!(told["status"]["conditions"][0]["status"], "False");
+    let managers = told["metadata"]["managedFields"].as_array();
+    let managers = managers.into_iter().flatten();
+    let managers: Vec<&Value> = managers.map(|entry| &entry["manager"]).collect();
+    assert_eq!(
+        managers,
+        [
+            "api-priority-and-fairness-config-consumer-v1",
+            "api-priority-and-fairness-config-producer-v1"
+        ]
+    );
+}
+
+/// Waits until the table of a FlowSchema shows whether it lacks a priority level.
+async fn shows(api: &Api, schema: &str, missing: &str) {
+    until(&format!("{schema} shows {missing}"), async || {
+        (api.table(schema).await["rows"][0]["cells"][5] == missing).then_some(())
+    })
+    .await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_flow_schema_says_whether_its_priority_level_exists() {
+    let api = cluster();
+    let group = "/apis/flowcontrol.apiserver.k8s.io/v1";
+    let rule = json!({
+        "subjects": [{"kind": "User", "user": {"name": "u"}}],
+        "nonResourceRules": [{"verbs": ["*"], "nonResourceURLs": ["*"]}],
+    });
+    let schema = json!({
+        "apiVersion": "flowcontrol.apiserver.k8s.io/v1", "kind": "FlowSchema", "metadata": {"name": "mine"},
+        "spec": {"priorityLevelConfiguration": {"name": "mine"}, "rules": [rule]},
+    });
+    api.post(&format!("{group}/flowschemas"), schema).await.ok();
+    let mine = format!("{group}/flowschemas/mine");
+    shows(&api, &mine, "True").await;
+    let told = api.get(&mine).await.ok();
+    let condition = &told["status"]["conditions"][0];
+    assert_eq!(condition["reason"], "NotFound");
+    assert!(condition["lastTransitionTime"].is_string(), "{condition}");
+    let levels = format!("{group}/prioritylevelconfigurations");
+    let level = json!({
+        "apiVersion": "flowcontrol.apiserver.k8s.io/v1", "kind": "PriorityLevelConfiguration", "metadata": {"name": "mine"},
+        "spec": {"type": "Limited", "limited": {"limitResponse": {"type": "Reject"}}},
+    });
+    api.post(&levels, level).await.ok();
+    shows(&api, &mine, "False").await;
+    api.delete(&format!("{levels}/mine")).await.ok();
+    shows(&api, &mine, "True").await;
 }
 
 #[tokio::test(start_paused = true)]

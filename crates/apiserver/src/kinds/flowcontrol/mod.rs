@@ -26,6 +26,8 @@ use crate::{
 
 /// The group.
 pub(crate) const GROUP: &str = "flowcontrol.apiserver.k8s.io";
+/// Who creates what every cluster has (upstream: ConfigProducerAsFieldManager).
+pub(crate) const MANAGER: &str = "api-priority-and-fairness-config-producer-v1";
 
 /// flowcontrol.apiserver.k8s.io/v1 FlowSchema.
 pub(super) struct FlowSchema;
