@@ -216,6 +216,7 @@ fn field(name: &str, id: TypeId, presence: Presence) -> Field {
         tags: Vec::new(),
         required: false,
         retain_keys: false,
+        replace: false,
         place: 0,
     }
 }

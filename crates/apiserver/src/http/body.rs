@@ -175,6 +175,9 @@ pub(crate) fn object(
     Ok(object)
 }
 
+/// What Go reads of an object to find out its type.
+const META_ONLY: &str = r#"struct { APIVersion string "json:\"apiVersion,omitempty\""; Kind string "json:\"kind,omitempty\"" }"#;
+
 /// Patches an object, of which `old` makes copies to change, and decodes what comes out.
 pub(crate) fn patched(
     call: &Call,
@@ -189,6 +192,12 @@ pub(crate) fn patched(
         Ok(tree) => patch.unfit(expected.schema, &tree, &why),
         Err(status) => status,
     };
+    if !tree.is_object() {
+        let found = decode::json_kind(&tree);
+        return Err(unfit(&format!(
+            "couldn't get version/kind; json parse error: json: cannot unmarshal {found} into Go value of type {META_ONLY}"
+        )));
+    }
     if let Some(mismatch) = Mismatch::find(expected, &tree).filter(|_| !expected.custom) {
         // Go decodes what it finds before it asks whether that is what was wanted.
         if let Some(found) = Type::builtin_kind(&mismatch.api_version, &mismatch.kind) {

@@ -5,7 +5,7 @@ use std::fmt::Display;
 use axum::body::Body;
 use bytes::Bytes;
 use http::{HeaderMap, Response, header::CONTENT_TYPE};
-use serde_json::Value;
+use serde_json::{Map, Value};
 
 use super::{
     apply, body,
@@ -22,6 +22,30 @@ use crate::{
     status::Status,
 };
 
+/// The media types of patches.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum PatchKind {
+    Json,
+    Merge,
+    Strategic,
+}
+
+impl PatchKind {
+    /// The kind that a request names. Custom resources have no strategic merge.
+    pub(crate) fn of(headers: &HeaderMap, custom: bool) -> Result<Self, Status> {
+        let given = headers
+            .get(CONTENT_TYPE)
+            .and_then(|value| value.to_str().ok())
+            .unwrap_or_default();
+        match given.split(';').next().unwrap_or_default().trim() {
+            "application/json-patch+json" => Ok(PatchKind::Json),
+            "application/merge-patch+json" => Ok(PatchKind::Merge),
+            "application/strategic-merge-patch+json" if !custom => Ok(PatchKind::Strategic),
+            _ => Err(unsupported(custom)),
+        }
+    }
+}
+
 /// A parsed patch, and what a strict reader says of it.
 pub(crate) struct Patch {
     form: Form,
@@ -34,52 +58,48 @@ enum Form {
     Strategic(Value),
 }
 
-/// The members of a JSON patch's operations.
-const OPERATION: [&str; 4] = ["op", "path", "from", "value"];
-
 impl Patch {
-    /// Reads a patch by its media type. Custom resources have no strategic merge.
-    pub(crate) fn parse(headers: &HeaderMap, custom: bool, bytes: &Bytes) -> Result<Self, Status> {
-        let given = headers
-            .get(CONTENT_TYPE)
-            .and_then(|value| value.to_str().ok())
-            .unwrap_or_default();
-        let (wrap, go_type): (fn(Value) -> Form, _) =
-            match given.split(';').next().unwrap_or_default().trim() {
-                "application/json-patch+json" => (Form::Json, "[]handlers.jsonPatchOp"),
-                "application/merge-patch+json" => (Form::Merge, "map[string]interface {}"),
-                "application/strategic-merge-patch+json" if !custom => {
-                    (Form::Strategic, "map[string]interface {}")
-                }
-                _ => return Err(unsupported(custom)),
-            };
-        let strategic = given.starts_with("application/strategic-merge-patch+json");
-        let undecodable = |why: String| {
-            Status::bad_request(if strategic {
-                why
-            } else {
-                format!("error decoding patch: {why}")
+    /// Reads a patch. What is wrong with it is told only once there is an object to patch, as upstream does it.
+    pub(crate) fn parse(
+        kind: PatchKind,
+        validation: FieldValidation,
+        bytes: &Bytes,
+    ) -> Result<Self, Status> {
+        let told = |why: &str| {
+            Status::bad_request(match kind {
+                PatchKind::Strategic => why.to_owned(),
+                _ => format!("error decoding patch: {why}"),
             })
         };
         let (patch, mut problems) =
-            decode::untyped_json(bytes).map_err(|error| undecodable(error.to_string()))?;
-        let fits = if go_type.starts_with('[') {
-            patch.is_array()
-        } else {
-            patch.is_object()
+            decode::untyped_json(bytes).map_err(|error| told(&error.to_string()))?;
+        let form = match kind {
+            PatchKind::Json => {
+                let misfit = merge::json_patch_misfit(&patch);
+                // Who does not ask for validation has the patch read without types.
+                let misfit =
+                    misfit.filter(|_| validation != FieldValidation::Ignore || !patch.is_array());
+                if let Some(why) = misfit {
+                    return Err(told(&why));
+                }
+                problems.extend(unknown_members(&patch));
+                let in_patch = |problem| Problem::InPatch(Box::new(problem));
+                problems = problems.into_iter().map(in_patch).collect();
+                Form::Json(patch)
+            }
+            PatchKind::Merge if patch.is_object() => Form::Merge(patch),
+            PatchKind::Merge if patch.is_null() => {
+                return Err(Status::bad_request("Invalid JSON Patch"));
+            }
+            PatchKind::Strategic if patch.is_object() => Form::Strategic(patch),
+            PatchKind::Strategic if patch.is_null() => Form::Strategic(Value::Object(Map::new())),
+            PatchKind::Merge | PatchKind::Strategic => {
+                let found = decode::json_kind(&patch);
+                return Err(told(&format!(
+                    "json: cannot unmarshal {found} into Go value of type map[string]interface {{}}"
+                )));
+            }
         };
-        if !fits {
-            let found = decode::json_kind(&patch);
-            return Err(undecodable(format!(
-                "json: cannot unmarshal {found} into Go value of type {go_type}"
-            )));
-        }
-        let form = wrap(patch);
-        if let Form::Json(operations) = &form {
-            problems.extend(unknown_members(operations));
-            let in_patch = |problem| Problem::InPatch(Box::new(problem));
-            problems = problems.into_iter().map(in_patch).collect();
-        }
         Ok(Patch { form, problems })
     }
 
@@ -91,7 +111,7 @@ impl Patch {
     /// The patched tree, not decoded yet.
     pub(crate) fn apply(&self, schema: &Type, old: Value) -> Result<Value, Status> {
         match &self.form {
-            Form::Json(patch) => merge::json_patch(&old, patch),
+            Form::Json(patch) => Ok(merge::json_patch(&old, patch)?),
             Form::Merge(patch) => Ok(merge::json_merge(&old, patch)),
             Form::Strategic(patch) => merge::strategic(schema, old, patch),
         }
@@ -120,7 +140,13 @@ impl Patch {
     /// The refusal of a result that does not fit the type.
     pub(crate) fn unfit(&self, schema: &Type, tree: &Value, why: &dyn Display) -> Status {
         let text = match &self.form {
-            Form::Strategic(patch) => merge::go_text(patch),
+            Form::Strategic(patch) => {
+                let text = merge::go_text(patch);
+                return match decode::unconvertible(schema, tree) {
+                    Some(why) => merge::unfit(&text, &why),
+                    None => merge::unfit(&text, &why),
+                };
+            }
             Form::Merge(patch) => merge::document(schema, tree, patch),
             Form::Json(patch) => merge::document(schema, tree, &merge::json_patch_visits(patch)),
         };
@@ -134,7 +160,7 @@ fn unknown_members(operations: &Value) -> impl Iterator<Item = Problem> {
     operations.flat_map(|(index, operation)| {
         let members = operation.as_object().into_iter().flat_map(|map| map.keys());
         members
-            .filter(|member| !OPERATION.contains(&&***member))
+            .filter(|member| !merge::JSON_PATCH_MEMBERS.contains(&&***member))
             .map(move |member| Problem::Unknown(format!("[{index}].{member}")))
     })
 }
@@ -155,12 +181,12 @@ pub(crate) async fn patch(call: &Call, part: Part, body: Body) -> Result<Respons
     if apply::is_apply(&call.headers) {
         return apply::apply(call, part, &body::read(body).await?).await;
     }
-    let options = call.write_options("PatchOptions")?;
+    let kind = PatchKind::of(&call.headers, call.row.custom)?;
     let bytes = body::read(body).await?;
-    let patch = Patch::parse(&call.headers, call.row.custom, &bytes)?;
+    let options = call.write_options("PatchOptions")?;
     let source = Patched {
         only_status: matches!(part, Part::Status(_)) && !call.row.custom,
-        patch,
+        patch: Patch::parse(kind, options.validation, &bytes),
         validation: options.validation,
     };
     let (code, outcome) = write::update(call, &options, part, &source).await?;
@@ -168,7 +194,8 @@ pub(crate) async fn patch(call: &Call, part: Part, body: Body) -> Result<Respons
 }
 
 struct Patched {
-    patch: Patch,
+    /// Or what is wrong with it.
+    patch: Result<Patch, Status>,
     /// Of the rest only what is stored will be left ([`Part::Status`]).
     only_status: bool,
     validation: FieldValidation,
@@ -176,12 +203,13 @@ struct Patched {
 
 impl Source for Patched {
     fn make(&self, call: &Call, old: &Value) -> Result<Value, Status> {
+        let patch = self.patch.as_ref().map_err(Clone::clone)?;
         // Copying and decoding what is going to be put back is most of the work of a small patch. A refusal shows the whole object, so a
         // patch that is refused is tried again on all of it.
         let only_status = self.is_status_alone();
         let is_part = |field: &str| !only_status || STATUS_FIELDS.contains(&field);
-        if self.patch.spares_owners()
-            && let Ok(mut object) = self.patched(call, || without_owners(old, is_part))
+        if patch.spares_owners()
+            && let Ok(mut object) = self.patched(call, patch, || without_owners(old, is_part))
         {
             if only_status {
                 write::keep_fields(&mut object, old, |field| !is_part(field));
@@ -190,20 +218,26 @@ impl Source for Patched {
         }
         let mut whole = old.clone();
         ownership::unfold(&mut whole);
-        complete(call, self.patched(call, || whole.clone())?)
+        complete(call, self.patched(call, patch, || whole.clone())?)
     }
 
     fn is_status_alone(&self) -> bool {
-        self.only_status && self.patch.is_limited_to(STATUS_FIELDS)
+        let is_limited = |patch: &Patch| patch.is_limited_to(STATUS_FIELDS);
+        self.only_status && self.patch.as_ref().is_ok_and(is_limited)
     }
 }
 
 impl Patched {
-    fn patched(&self, call: &Call, old: impl Fn() -> Value) -> Result<Value, Status> {
+    fn patched(
+        &self,
+        call: &Call,
+        patch: &Patch,
+        old: impl Fn() -> Value,
+    ) -> Result<Value, Status> {
         body::patched(
             call,
             &body::Expected::object(&call.row),
-            &self.patch,
+            patch,
             old,
             self.validation,
         )

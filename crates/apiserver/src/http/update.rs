@@ -47,41 +47,42 @@ pub(crate) fn check_name(call: &Call, object: &Value) -> Result<(), Status> {
     Ok(())
 }
 
+/// Refuses a uid that is not the stored object's: a PUT with one is for that object alone.
+pub(crate) fn check_uid(call: &Call, given: &str, stored: &str) -> Result<(), Status> {
+    if given.is_empty() || given == stored {
+        return Ok(());
+    }
+    let resource = call.resource();
+    let place = if call.row.custom {
+        format!("{}/", resource.group)
+    } else {
+        String::new()
+    };
+    let key = call.key(&call.name);
+    let why = format!(
+        "StorageError: invalid object, Code: 4, Key: /registry/{place}{}/{}, ResourceVersion: 0, AdditionalErrorMsg: \
+         Precondition failed: UID in precondition: {given}, UID in object meta: {stored}",
+        resource.plural,
+        key.as_str()
+    );
+    Err(Status::conflict(resource, &call.name, &why))
+}
+
 /// The body of a PUT, the same at every attempt.
 struct Replacement(Value);
 
-impl Replacement {
-    /// Refuses a uid that is not the stored object's.
-    fn check_uid(&self, call: &Call, stored: &str) -> Result<(), Status> {
-        let given = metadata::text(&self.0, "uid");
-        if given.is_empty() || given == stored {
-            return Ok(());
-        }
-        let resource = call.resource();
-        let place = if call.row.custom {
-            format!("{}/", resource.group)
-        } else {
-            String::new()
-        };
-        let key = call.key(&call.name);
-        let why = format!(
-            "StorageError: invalid object, Code: 4, Key: /registry/{place}{}/{}, ResourceVersion: 0, AdditionalErrorMsg: \
-             Precondition failed: UID in precondition: {given}, UID in object meta: {stored}",
-            resource.plural,
-            key.as_str()
-        );
-        Err(Status::conflict(resource, &call.name, &why))
-    }
-}
-
 impl Source for Replacement {
     fn make(&self, call: &Call, old: &Value) -> Result<Value, Status> {
-        self.check_uid(call, metadata::text(old, "uid"))?;
+        check_uid(
+            call,
+            metadata::text(&self.0, "uid"),
+            metadata::text(old, "uid"),
+        )?;
         Ok(self.0.clone())
     }
 
     fn make_new(&self, call: &Call) -> Result<Option<Value>, Status> {
-        self.check_uid(call, "")?;
+        check_uid(call, metadata::text(&self.0, "uid"), "")?;
         Ok(call
             .resource()
             .rules

@@ -14,12 +14,14 @@ use super::Type;
 use crate::{quantity::QuantityError, status::Status};
 
 mod base64;
+mod convert;
 mod custom;
 mod depth;
 mod syntax;
 mod untyped;
 mod walk;
 
+pub use convert::unconvertible;
 pub(in crate::schema) use depth::check as check_depth;
 
 /// More problems than this are not collected.

@@ -3,7 +3,7 @@
 //! Patches work on plain trees; what comes out is decoded again ([`super::decode::value`]), which is where unknown fields and wrong types
 //! are found ([`unfit`] words the refusal). Refusals of the patch itself are those of kube-apiserver's handlers.
 
-use serde_json::{Map, Value};
+use serde_json::Value;
 
 use crate::{
     field::{Errors, Path},
@@ -16,19 +16,21 @@ mod strategic;
 
 pub use document::text as document;
 pub use json_patch::{
-    apply as json_patch, failure as json_patch_failure, visited as json_patch_visits,
+    JsonPatchError, MEMBERS as JSON_PATCH_MEMBERS, apply as json_patch,
+    misfit as json_patch_misfit, visited as json_patch_visits,
 };
 pub use strategic::apply as strategic;
 
-/// Applies a JSON merge patch.
+/// Applies a JSON merge patch, as kube-apiserver's library does it: where the patch puts something new, or something in the place of a list or
+/// scalar, nulls in lists go too; a list in the place of an object stays as it is.
 pub fn json_merge(original: &Value, patch: &Value) -> Value {
-    let Value::Object(changes) = patch else {
-        return patch.clone();
+    let (Value::Object(original), Value::Object(changes)) = (original, patch) else {
+        return match original {
+            Value::Object(_) => patch.clone(),
+            _ => without_nulls(patch),
+        };
     };
-    let mut merged = match original {
-        Value::Object(map) => map.clone(),
-        _ => Map::new(),
-    };
+    let mut merged = original.clone();
     for (key, change) in changes {
         if change.is_null() {
             merged.remove(key);
@@ -39,6 +41,36 @@ pub fn json_merge(original: &Value, patch: &Value) -> Value {
         }
     }
     Value::Object(merged)
+}
+
+fn without_nulls(value: &Value) -> Value {
+    match value {
+        Value::Object(map) => {
+            let kept = map.iter().filter(|(_, value)| !value.is_null());
+            Value::Object(
+                kept.map(|(key, value)| (key.clone(), without_nulls(value)))
+                    .collect(),
+            )
+        }
+        Value::Array(items) => {
+            let kept = items.iter().filter(|item| !item.is_null());
+            Value::Array(kept.map(without_nulls).collect())
+        }
+        scalar => scalar.clone(),
+    }
+}
+
+impl From<JsonPatchError> for Status {
+    fn from(error: JsonPatchError) -> Self {
+        match error {
+            JsonPatchError::TooMany(_) => Status::new(
+                413,
+                "RequestEntityTooLarge",
+                format!("Request entity too large: {error}"),
+            ),
+            JsonPatchError::Inapplicable(_) => inapplicable(),
+        }
+    }
 }
 
 /// The 422 for a patch whose result does not fit the type: `text` is the patched [`document`](document()), or for strategic merge patches
@@ -93,5 +125,17 @@ mod tests {
             &json!({"a": {"b": null, "d": {"e": null}}, "l": [3]}),
         );
         assert_eq!(merged, json!({"a": {"c": 2, "d": {}}, "l": [3]}));
+    }
+
+    #[test]
+    fn a_merge_patch_leaves_no_nulls_in_what_it_brings_but_for_lists_in_the_place_of_objects() {
+        let merged = json_merge(
+            &json!({"l": [1], "o": {"p": 1}}),
+            &json!({"l": [null, {"a": null}], "m": [null, [null]], "o": [null, {"a": null}]}),
+        );
+        assert_eq!(
+            merged,
+            json!({"l": [{}], "m": [[]], "o": [null, {"a": null}]})
+        );
     }
 }

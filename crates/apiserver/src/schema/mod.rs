@@ -99,6 +99,8 @@ pub struct Field {
     pub required: bool,
     /// A strategic merge honours `$retainKeys` in this struct.
     pub retain_keys: bool,
+    /// A strategic merge replaces the value, also where it is an object.
+    pub replace: bool,
     /// Its place in the Go struct, which is where Go writes it; 0 for all fields of custom resources, which go by name.
     pub place: u16,
 }

@@ -123,6 +123,7 @@ impl Reader {
             tags: tags.split('.').filter_map(|tag| tag.parse().ok()).collect(),
             required: flags.contains('r'),
             retain_keys: strategy == "retainKeys",
+            replace: strategy == "replace",
             place,
         }
     }

@@ -225,6 +225,58 @@ async fn what_a_strict_reader_says_of_a_patch_or_a_yaml_body_is_warned_of_or_ref
 }
 
 #[tokio::test]
+async fn a_patch_is_read_once_there_is_something_to_patch() {
+    let api = Api::new(Config::default());
+    api.post(MAPS, map("x")).await.ok();
+    const STRATEGIC: &str = "application/strategic-merge-patch+json";
+    for (media, patch, status, message) in [
+        (
+            JSON_PATCH,
+            r#"[{"op":"add","path":7}]"#,
+            400,
+            "error decoding patch: json: cannot unmarshal number into Go struct field jsonPatchOp.path of type string",
+        ),
+        (
+            JSON_PATCH,
+            r#"[{"op":"replace","path":"","value":[]}]"#,
+            422,
+            r#" "" is invalid: patch: Invalid value: "[]": couldn't get version/kind; json parse error: json: cannot unmarshal array into Go value of type struct { APIVersion string "json:\"apiVersion,omitempty\""; Kind string "json:\"kind,omitempty\"" }"#,
+        ),
+        (MERGE, "null", 400, "Invalid JSON Patch"),
+        (
+            MERGE,
+            "{",
+            400,
+            "error decoding patch: unexpected end of JSON input",
+        ),
+        (
+            STRATEGIC,
+            "[]",
+            400,
+            "json: cannot unmarshal array into Go value of type map[string]interface {}",
+        ),
+        (
+            STRATEGIC,
+            r#"{"data":{"a":5},"immutable":"x"}"#,
+            422,
+            r#" "" is invalid: patch: Invalid value: "map[data:map[a:5] immutable:x]": unrecognized type: bool"#,
+        ),
+    ] {
+        let path = format!("{MAPS}/x");
+        let answer = api.send_text("PATCH", &path, media, patch).await;
+        assert_eq!(answer.refused(status), message, "{patch}");
+        let nowhere = format!("{MAPS}/y");
+        let answer = api.send_text("PATCH", &nowhere, media, patch).await;
+        assert_eq!(answer.refused(404), "configmaps \"y\" not found");
+    }
+    for media in [JSON_PATCH, STRATEGIC] {
+        let path = format!("{MAPS}/x");
+        let same = api.send_text("PATCH", &path, media, "null").await.ok();
+        assert_eq!(same["data"], json!({"a": "b"}));
+    }
+}
+
+#[tokio::test]
 async fn a_write_that_names_a_uid_means_an_object_that_is_there() {
     let api = Api::new(Config::default());
     let mut named = map("x");
@@ -242,6 +294,54 @@ async fn a_write_that_names_a_uid_means_an_object_that_is_there() {
     assert_eq!(
         answer.refused(409),
         "Operation cannot be fulfilled on configmaps \"x\": uid mismatch: the provided object specified uid u, and no existing object was found"
+    );
+}
+
+#[tokio::test]
+async fn a_scale_is_of_the_object_that_it_names() {
+    let api = Api::new(Config::default());
+    let deployments = "/apis/apps/v1/namespaces/default/deployments";
+    let labels = json!({"a": "b"});
+    let deployment = json!({"apiVersion": "apps/v1", "kind": "Deployment", "metadata": {"name": "x"},
+        "spec": {"selector": {"matchLabels": labels}, "template": {"metadata": {"labels": labels}, "spec": {"containers": [{"name": "c", "image": "i"}]}}}});
+    let made = api.post(deployments, deployment).await.ok();
+    let uid = made["metadata"]["uid"].as_str().unwrap_or_default();
+    let path = format!("{deployments}/x/scale");
+    for (patch, status, message) in [
+        (
+            json!({"metadata": {"name": "y"}}),
+            400,
+            "the name of the object (y) does not match the name on the URL (x)".to_owned(),
+        ),
+        (
+            json!({"metadata": {"namespace": "other"}}),
+            400,
+            "the namespace of the provided object does not match the namespace sent on the request".to_owned(),
+        ),
+        (
+            json!({"metadata": {"uid": "u"}}),
+            409,
+            format!(
+                "Operation cannot be fulfilled on deployments/scale.apps \"x\": Precondition failed: UID in precondition: u, UID in object meta: {uid}"
+            ),
+        ),
+        (
+            json!({"metadata": {"resourceVersion": "1"}}),
+            409,
+            "Operation cannot be fulfilled on deployments.apps \"x\": the object has been modified; please apply your changes to the latest version and try again".to_owned(),
+        ),
+    ] {
+        let answer = api.merge(&path, patch.clone()).await;
+        assert_eq!(answer.refused(status), message, "{patch}");
+    }
+    let mut scale = api.get(&path).await.ok();
+    scale["metadata"]["uid"] = "u".into();
+    assert_eq!(
+        api.put(&path, scale).await.refused(409),
+        format!(
+            "Operation cannot be fulfilled on deployments.apps \"x\": StorageError: invalid object, Code: 4, Key: /registry/deployments/default/x, \
+             ResourceVersion: 0, AdditionalErrorMsg: Precondition failed: UID in precondition: u, UID in object meta: {uid}"
+        )
     );
 }
 

@@ -390,10 +390,8 @@ impl<'a> Views<'a> {
         shown: &Value,
         patch: &Value,
     ) -> Result<Value, Status> {
-        let tree = merge::json_patch(shown, patch).map_err(|status| {
-            let why = merge::json_patch_failure(shown, patch).unwrap_or(status.message);
-            Status::internal(why)
-        })?;
+        let patched = merge::json_patch(shown, patch);
+        let tree = patched.map_err(|why| Status::internal(why.to_string()))?;
         let scale;
         let (schema, defaults) = match &self.subject.form {
             Form::Whole => (&view.row.resource.schema, true),

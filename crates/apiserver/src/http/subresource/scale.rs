@@ -11,13 +11,13 @@ use crate::{
         call::{Call, FieldValidation},
         metadata,
         negotiate::Shape,
-        patch::Patch,
+        patch::{Patch, PatchKind},
         reply, table, update,
         write::{self, Part, Source},
     },
     kinds::{Column, SubresourceHandler, print},
     schema::{Type, ownership},
-    status::Status,
+    status::{Details, Status},
     validation::selector,
 };
 
@@ -67,6 +67,11 @@ pub(crate) async fn serve(
         let object = call.row.served(&*call.stored()?);
         return answer(call, &scale_of(&object, paths));
     }
+    let kind = match verb {
+        "update" => None,
+        _ if apply::is_apply(&call.headers) => None,
+        _ => Some(PatchKind::of(&call.headers, call.row.custom)?),
+    };
     let options = call.write_options(if verb == "update" {
         "UpdateOptions"
     } else {
@@ -79,16 +84,16 @@ pub(crate) async fn serve(
         metadata::settle_namespace(&mut scale, call.namespace.as_deref())?;
         update::check_name(call, &scale)?;
         Change::Replace(scale)
-    } else if apply::is_apply(&call.headers) {
+    } else if let Some(kind) = kind {
+        let bytes = body::read(body).await?;
+        Change::Patch(
+            Patch::parse(kind, options.validation, &bytes),
+            options.validation,
+        )
+    } else {
         let config =
             apply::configuration(call, &body::read(body).await?, "autoscaling/v1", "Scale")?.0;
         Change::Apply(config, apply::is_forced(call))
-    } else {
-        let bytes = body::read(body).await?;
-        Change::Patch(
-            Patch::parse(&call.headers, call.row.custom, &bytes)?,
-            options.validation,
-        )
     };
     let source = Scaled {
         paths,
@@ -209,7 +214,8 @@ fn write_at(object: &mut Value, path: &str, value: Value) {
 
 enum Change {
     Replace(Value),
-    Patch(Patch, FieldValidation),
+    /// A patch, or what is wrong with it.
+    Patch(Result<Patch, Status>, FieldValidation),
     /// A configuration, and whether it wins conflicts.
     Apply(Value, bool),
 }
@@ -240,6 +246,7 @@ impl Scaled<'_> {
         let mut scale = match &self.change {
             Change::Replace(scale) => scale.clone(),
             Change::Patch(patch, validation) => {
+                let patch = patch.as_ref().map_err(Clone::clone)?;
                 body::patched(call, &self.expected, patch, || before.clone(), *validation)?
             }
             Change::Apply(config, force) => {
@@ -260,11 +267,40 @@ impl Scaled<'_> {
     }
 }
 
+/// The refusal of a Scale that says it is of an object with another uid.
+fn of_another(call: &Call, given: &str, stored: &str) -> Status {
+    let resource = call.resource();
+    let (name, group) = (&call.name, &resource.group);
+    let what = match call.row.custom {
+        true => resource.kind.clone(),
+        false => format!("{}/scale", resource.plural).into(),
+    };
+    let dot = if group.is_empty() { "" } else { "." };
+    let message = format!(
+        "Operation cannot be fulfilled on {what}{dot}{group} {name:?}: Precondition failed: \
+         UID in precondition: {given}, UID in object meta: {stored}"
+    );
+    let mut status = Status::new(409, "Conflict", message);
+    status.details = Some(Box::new(Details {
+        name: name.clone(),
+        group: group.to_string(),
+        kind: what.to_string(),
+        ..Details::default()
+    }));
+    status
+}
+
 impl Source for Scaled<'_> {
     fn make(&self, call: &Call, old: &Value) -> Result<Value, Status> {
         let mut object = old.clone();
         ownership::unfold(&mut object);
-        let (scale, entries) = self.scale(call, &object)?;
+        let stored_uid = metadata::text(old, "uid");
+        if let Change::Replace(scale) = &self.change {
+            update::check_uid(call, metadata::text(scale, "uid"), stored_uid)?;
+        }
+        let (mut scale, entries) = self.scale(call, &object)?;
+        metadata::settle_namespace(&mut scale, call.namespace.as_deref())?;
+        update::check_name(call, &scale)?;
         let replicas = scale["spec"]["replicas"].as_i64().unwrap_or(0);
         if replicas < 0 {
             let mut errors = Errors::default();
@@ -288,6 +324,11 @@ impl Source for Scaled<'_> {
                 &call.name,
                 &errors,
             ));
+        }
+        match metadata::text(&scale, "uid") {
+            "" => {}
+            uid if uid == stored_uid => {}
+            uid => return Err(of_another(call, uid, stored_uid)),
         }
         write_at(&mut object, self.paths.spec, replicas.into());
         let metadata = metadata::of(&mut object);

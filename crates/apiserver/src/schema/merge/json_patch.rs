@@ -1,13 +1,12 @@
-//! JSON patch (RFC 6902) with the limits and the liberties of the library that kube-apiserver uses.
+//! JSON patch (RFC 6902) with the limits, the liberties and the sentences of the library that kube-apiserver uses
+//! (`gopkg.in/evanphx/json-patch.v4`).
 //!
-//! Negative indexes count from the end, `test` finds null where nothing is, `replace` adds a missing member, and any operation that cannot be done refuses the whole
-//! patch with the same words.
+//! Negative indexes count from the end, `test` finds null where a member is missing, `copy` copies that null, `replace` adds a missing member
+//! and is the only operation besides `test` that knows the whole document. Any operation that cannot be done refuses the whole patch.
 
-use serde::Deserialize;
 use serde_json::{Map, Value};
 
-use super::inapplicable;
-use crate::{schema::decode::check_depth, status::Status};
+use crate::schema::decode::{check_depth, json_kind};
 
 /// More operations than this are refused.
 const MAX_OPERATIONS: usize = 10_000;
@@ -17,64 +16,82 @@ const MAX_COPIED_BYTES: usize = 3 * 1024 * 1024;
 /// A path may have so many segments.
 const MAX_SEGMENTS: usize = 128;
 
-#[derive(Deserialize)]
-struct Operation {
-    #[serde(default)]
-    op: String,
-    #[serde(default)]
-    path: String,
-    #[serde(default)]
-    from: String,
-    #[serde(default)]
-    value: Value,
+/// The members of an operation: those of text, and the value.
+pub const MEMBERS: [&str; 4] = ["op", "path", "from", "value"];
+
+/// Why a JSON patch is not applied; the texts are the library's.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum JsonPatchError {
+    /// There are more operations than a request may have.
+    #[error("The allowed maximum operations in a JSON patch is {MAX_OPERATIONS}, got {0}")]
+    TooMany(usize),
+    /// An operation cannot be done.
+    #[error("{0}")]
+    Inapplicable(String),
+}
+
+/// An operation as it was sent: a member of another type than text is as good as absent.
+struct Operation<'p>(Option<&'p Map<String, Value>>);
+
+impl<'p> Operation<'p> {
+    fn text(&self, member: &str) -> Option<&'p str> {
+        self.0?.get(member)?.as_str()
+    }
+
+    fn value(&self) -> Value {
+        let value = self.0.and_then(|members| members.get("value"));
+        value.cloned().unwrap_or_default()
+    }
+}
+
+/// What kube-apiserver says of a patch whose operations have members of other types; `None` if it reads them.
+pub fn misfit(patch: &Value) -> Option<String> {
+    let wrong = |value: &Value, place: &str| {
+        let kind = json_kind(value);
+        format!("json: cannot unmarshal {kind} into Go {place}")
+    };
+    let Value::Array(operations) = patch else {
+        return (!patch.is_null()).then(|| wrong(patch, "value of type []handlers.jsonPatchOp"));
+    };
+    operations.iter().find_map(|operation| match operation {
+        Value::Null => None,
+        Value::Object(members) => {
+            let (name, value) = members.iter().find(|(name, value)| {
+                MEMBERS[..3].contains(&&***name) && !value.is_string() && !value.is_null()
+            })?;
+            let place = format!("struct field jsonPatchOp.{name} of type string");
+            Some(wrong(value, &place))
+        }
+        other => Some(wrong(other, "value of type handlers.jsonPatchOp")),
+    })
 }
 
 /// Applies a JSON patch, one operation after the other.
 ///
 /// # Errors
-/// 400 when it is no list of operations, 413 when there are too many, 422 when one cannot be done.
-pub fn apply(original: &Value, patch: &Value) -> Result<Value, Status> {
-    let operations = operations(patch)?;
+/// There are too many, or one cannot be done.
+pub fn apply(original: &Value, patch: &Value) -> Result<Value, JsonPatchError> {
+    let count = patch.as_array().map_or(0, Vec::len);
+    if count > MAX_OPERATIONS {
+        return Err(JsonPatchError::TooMany(count));
+    }
     let mut document = original.clone();
     let mut copied = 0;
-    for operation in &operations {
-        run(&mut document, operation, &mut copied).ok_or_else(inapplicable)?;
+    for operation in operations(patch) {
+        run(&mut document, &operation, &mut copied).map_err(JsonPatchError::Inapplicable)?;
     }
     // Moving things into each other goes deeper than any body.
-    check_depth(&document).map_err(|_| inapplicable())?;
+    check_depth(&document).map_err(|error| JsonPatchError::Inapplicable(error.to_string()))?;
     Ok(document)
-}
-
-/// Which operation of a patch cannot be done, as the library says it; `None` if all can.
-pub fn failure(original: &Value, patch: &Value) -> Option<String> {
-    let operations = operations(patch).ok()?;
-    let mut document = original.clone();
-    let mut copied = 0;
-    let failing = operations
-        .iter()
-        .find(|operation| run(&mut document, operation, &mut copied).is_none())?;
-    Some(match failing.op.as_str() {
-        op @ ("add" | "remove" | "replace" | "move" | "copy") => format!(
-            "jsonpatch {op} operation does not apply: doc is missing path: {}: missing value",
-            failing.path
-        ),
-        "test" => format!("testing value {} failed", failing.path),
-        other => format!("unexpected kind: {other}"),
-    })
 }
 
 /// The places that a patch's operations go through, as a tree of their names.
 pub fn visited(patch: &Value) -> Value {
     let mut places = Value::Object(Map::new());
-    let operations = operations(patch).unwrap_or_default();
-    for path in operations
-        .iter()
-        .flat_map(|operation| [&operation.path, &operation.from])
-    {
-        let Some(path) = pointer(path) else { continue };
-        let Some((_, parents)) = path.split_last() else {
-            continue;
-        };
+    let paths = operations(patch)
+        .flat_map(|operation| [operation.text("path"), operation.text("from")])
+        .flatten();
+    for (parents, _) in paths.filter_map(split) {
         let mut place = &mut places;
         for segment in parents {
             let inner = &mut place[segment];
@@ -87,55 +104,121 @@ pub fn visited(patch: &Value) -> Value {
     places
 }
 
-fn operations(patch: &Value) -> Result<Vec<Operation>, Status> {
-    let malformed = || {
-        Status::bad_request(
-            "error decoding patch: json: cannot unmarshal object into Go value of type []handlers.jsonPatchOp",
-        )
-    };
-    let items = patch.as_array().ok_or_else(malformed)?;
-    if items.len() > MAX_OPERATIONS {
-        let limit = format!(
-            "The allowed maximum operations in a JSON patch is {MAX_OPERATIONS}, got {}",
-            items.len()
-        );
-        return Err(Status::new(
-            413,
-            "RequestEntityTooLarge",
-            format!("Request entity too large: {limit}"),
-        ));
-    }
-    items
-        .iter()
-        .map(|item| Operation::deserialize(item).map_err(|_| malformed()))
-        .collect()
+fn operations(patch: &Value) -> impl Iterator<Item = Operation<'_>> {
+    let operations = patch.as_array().into_iter().flatten();
+    operations.map(|operation| Operation(operation.as_object()))
 }
 
 /// `copied` counts the bytes that copies have added.
-fn run(document: &mut Value, operation: &Operation, copied: &mut usize) -> Option<()> {
-    let path = pointer(&operation.path)?;
-    match operation.op.as_str() {
-        "add" => add(document, &path, operation.value.clone()),
-        "remove" => remove(document, &path).map(|_| ()),
-        "replace" => replace(document, &path, operation.value.clone()),
-        "move" => {
-            let value = remove(document, &pointer(&operation.from)?)?;
-            add(document, &path, value)
+fn run(document: &mut Value, operation: &Operation<'_>, copied: &mut usize) -> Result<(), String> {
+    const NO_PATH: &str = "operation missing path field: missing value";
+    const NO_FROM: &str = "operation, missing from field: missing value";
+    let (path, from) = (operation.text("path"), operation.text("from"));
+    match operation.text("op").unwrap_or("unknown") {
+        "add" => {
+            let path = path.ok_or("add operation failed to decode path: missing value")?;
+            let (container, key) = container(document, path).ok_or_else(|| {
+                format!(
+                    "add operation does not apply: doc is missing path: \"{path}\": missing value"
+                )
+            })?;
+            add(container, &key, operation.value())
+                .map_err(|why| format!("error in add for path: '{path}': {why}"))
         }
-        "copy" => {
-            let value = find_mut(document, &pointer(&operation.from)?)?;
-            *copied += json_size(value);
-            if *copied > MAX_COPIED_BYTES {
-                return None;
+        "remove" => {
+            let path = path.ok_or("remove operation failed to decode path: missing value")?;
+            let (container, key) = container(document, path).ok_or_else(|| {
+                format!("remove operation does not apply: doc is missing path: \"{path}\": missing value")
+            })?;
+            remove(container, &key)
+                .map(|_| ())
+                .map_err(|why| format!("error in remove for path: '{path}': {why}"))
+        }
+        "replace" => {
+            let path =
+                path.ok_or_else(|| format!("replace operation failed to decode path: {NO_PATH}"))?;
+            let value = operation.value();
+            if path.is_empty() {
+                if !value.is_object() && !value.is_array() {
+                    return Err(
+                        "replace operation value must be object or array: %!w(<nil>)".into(),
+                    );
+                }
+                *document = value;
+                return Ok(());
             }
-            let value = value.clone();
-            add(document, &path, value)
+            let missing = |what: &str| {
+                format!(
+                    "replace operation does not apply: doc is missing {what}: {path}: missing value"
+                )
+            };
+            let (container, key) = container(document, path).ok_or_else(|| missing("path"))?;
+            find(container, &key).map_err(|_| missing("key"))?;
+            put(container, &key, value);
+            Ok(())
+        }
+        "move" => {
+            let from =
+                from.ok_or_else(|| format!("move operation failed to decode from: {NO_FROM}"))?;
+            let (source, key) = container(document, from).ok_or_else(|| {
+                format!(
+                    "move operation does not apply: doc is missing from path: {from}: missing value"
+                )
+            })?;
+            let value = remove(source, &key)
+                .map_err(|why| format!("error in move for path: '{key}': {why}"))?;
+            let path =
+                path.ok_or_else(|| format!("move operation failed to decode path: {NO_PATH}"))?;
+            let (target, key) = container(document, path).ok_or_else(|| {
+                format!("move operation does not apply: doc is missing destination path: {path}: missing value")
+            })?;
+            add(target, &key, value)
+                .map_err(|why| format!("error in move for path: '{path}': {why}"))
         }
         "test" => {
-            let found = find_mut(document, &path).map_or(&Value::Null, |value| value);
-            (*found == operation.value).then_some(())
+            let path =
+                path.ok_or_else(|| format!("test operation failed to decode path: {NO_PATH}"))?;
+            let found = if path.is_empty() {
+                Some(&*document)
+            } else {
+                let (container, key) = container(document, path).ok_or_else(|| {
+                    format!("test operation does not apply: is missing path: {path}: missing value")
+                })?;
+                find(container, &key)
+                    .map_err(|why| format!("error in test for path: '{path}': {why}"))?
+            };
+            if *found.unwrap_or(&Value::Null) == operation.value() {
+                Ok(())
+            } else {
+                Err(format!("testing value {path} failed: test failed"))
+            }
         }
-        _ => None,
+        "copy" => {
+            let from =
+                from.ok_or_else(|| format!("copy operation failed to decode from: {NO_FROM}"))?;
+            let (source, key) = container(document, from).ok_or_else(|| {
+                format!(
+                    "copy operation does not apply: doc is missing from path: {from}: missing value"
+                )
+            })?;
+            let value = find(source, &key)
+                .map_err(|why| format!("error in copy for from: '{from}': {why}"))?;
+            *copied += value.map_or(0, json_size);
+            // A doubled document would fill the memory before its size is known: the limit is asked before anything is copied.
+            let value = (*copied <= MAX_COPIED_BYTES).then(|| value.cloned().unwrap_or_default());
+            let path = path.ok_or("copy operation failed to decode path: missing value")?;
+            let (target, key) = container(document, path).ok_or_else(|| {
+                format!("copy operation does not apply: doc is missing destination path: {path}: missing value")
+            })?;
+            let value = value.ok_or_else(|| {
+                format!(
+                    "Unable to complete the copy, the accumulated size increase of copy is {copied}, exceeding the limit {MAX_COPIED_BYTES}"
+                )
+            })?;
+            add(target, &key, value)
+                .map_err(|why| format!("error while adding value during copy: {why}"))
+        }
+        other => Err(format!("Unexpected kind: {other}")),
     }
 }
 
@@ -156,95 +239,110 @@ fn json_size(value: &Value) -> usize {
     }
 }
 
-/// The decoded segments of a JSON pointer; `None` for one that goes deeper than any object. What stands before its first slash is passed over; `None` when text has no slash at all.
-fn pointer(text: &str) -> Option<Vec<String>> {
-    if text.is_empty() {
-        return Some(Vec::new());
-    }
-    let (_, rest) = text.split_once('/')?;
+/// The decoded segments of a JSON pointer: those on the way, and the last. What stands before its first slash is passed over; `None` for
+/// one without any slash, and for one that goes deeper than any object.
+fn split(path: &str) -> Option<(Vec<String>, String)> {
+    let (_, rest) = path.split_once('/')?;
     if rest.bytes().filter(|byte| *byte == b'/').count() >= MAX_SEGMENTS {
         return None;
     }
-    Some(
-        rest.split('/')
-            .map(|segment| segment.replace("~1", "/").replace("~0", "~"))
-            .collect(),
-    )
+    let mut segments: Vec<String> = rest
+        .split('/')
+        .map(|segment| segment.replace("~1", "/").replace("~0", "~"))
+        .collect();
+    let last = segments.pop()?;
+    Some((segments, last))
 }
 
-/// An index into a list of that length; negative ones count from the end.
-fn index(segment: &str, length: usize) -> Option<usize> {
-    let at: i64 = segment.parse().ok()?;
-    let at = if at < 0 {
-        at + i64::try_from(length).ok()?
-    } else {
-        at
-    };
-    usize::try_from(at).ok()
-}
-
-fn find_mut<'v>(document: &'v mut Value, path: &[String]) -> Option<&'v mut Value> {
-    path.iter()
+/// The object or list that a path's last segment is in, and that segment.
+fn container<'v>(document: &'v mut Value, path: &str) -> Option<(&'v mut Value, String)> {
+    let (parents, last) = split(path)?;
+    let found = parents
+        .iter()
         .try_fold(document, |value, segment| match value {
             Value::Object(map) => map.get_mut(segment),
             Value::Array(items) => {
-                let at = index(segment, items.len())?;
+                let at = index(segment, items.len()).ok()?;
                 items.get_mut(at)
             }
             _ => None,
-        })
+        })?;
+    (found.is_object() || found.is_array()).then_some((found, last))
 }
 
-fn add(document: &mut Value, path: &[String], value: Value) -> Option<()> {
-    let Some((last, parents)) = path.split_last() else {
-        *document = value;
-        return Some(());
-    };
-    match find_mut(document, parents)? {
-        Value::Object(map) => {
-            map.insert(last.clone(), value);
-        }
-        Value::Array(items) => {
-            let at = if last == "-" {
-                items.len()
-            } else {
-                index(last, items.len() + 1)?
-            };
-            if at > items.len() {
-                return None;
+/// An index into a list that has so many places; negative ones count from the end.
+fn index(segment: &str, places: usize) -> Result<usize, String> {
+    let at: i64 = segment.parse().map_err(|error: std::num::ParseIntError| {
+        let why = match error.kind() {
+            std::num::IntErrorKind::PosOverflow | std::num::IntErrorKind::NegOverflow => {
+                "value out of range"
             }
+            _ => "invalid syntax",
+        };
+        format!("strconv.Atoi: parsing {segment:?}: {why}")
+    })?;
+    let places = i64::try_from(places).unwrap_or(i64::MAX);
+    let counted = if at < 0 {
+        at.saturating_add(places)
+    } else {
+        at
+    };
+    match usize::try_from(counted) {
+        Ok(index) if counted < places => Ok(index),
+        _ => Err(format!(
+            "Unable to access invalid index: {at}: invalid index referenced"
+        )),
+    }
+}
+
+/// What is in a container; `None` for an object's missing member.
+fn find<'v>(container: &'v Value, key: &str) -> Result<Option<&'v Value>, String> {
+    match container {
+        Value::Array(items) => Ok(items.get(index(key, items.len())?)),
+        other => Ok(other.get(key)),
+    }
+}
+
+fn add(container: &mut Value, key: &str, value: Value) -> Result<(), String> {
+    match container {
+        Value::Array(items) if key == "-" => items.push(value),
+        Value::Array(items) => {
+            let at =
+                index(key, items.len() + 1).map_err(|why| match why.starts_with("strconv") {
+                    true => format!("value was not a proper array index: '{key}': {why}"),
+                    false => why,
+                })?;
             items.insert(at, value);
         }
-        _ => return None,
+        other => other[key] = value,
     }
-    Some(())
+    Ok(())
 }
 
-/// The library replaces a member that an object does not have by adding it.
-fn replace(document: &mut Value, path: &[String], value: Value) -> Option<()> {
-    let (last, parents) = path.split_last()?;
-    match find_mut(document, parents)? {
-        Value::Object(map) => {
-            map.insert(last.clone(), value);
-        }
+/// Puts a value where [`find`] has looked.
+fn put(container: &mut Value, key: &str, value: Value) {
+    match container {
         Value::Array(items) => {
-            let at = index(last, items.len())?;
-            *items.get_mut(at)? = value;
+            if let Some(place) = index(key, items.len())
+                .ok()
+                .and_then(|at| items.get_mut(at))
+            {
+                *place = value;
+            }
         }
-        _ => return None,
+        other => other[key] = value,
     }
-    Some(())
 }
 
-fn remove(document: &mut Value, path: &[String]) -> Option<Value> {
-    let (last, parents) = path.split_last()?;
-    match find_mut(document, parents)? {
-        Value::Object(map) => map.remove(last),
-        Value::Array(items) => {
-            let at = index(last, items.len()).filter(|&at| at < items.len())?;
-            Some(items.remove(at))
+fn remove(container: &mut Value, key: &str) -> Result<Value, String> {
+    match container {
+        Value::Array(items) => Ok(items.remove(index(key, items.len())?)),
+        other => {
+            let members = other.as_object_mut();
+            members
+                .and_then(|members| members.remove(key))
+                .ok_or_else(|| format!("Unable to remove nonexistent key: {key}: missing value"))
         }
-        _ => None,
     }
 }
 
@@ -276,28 +374,148 @@ mod tests {
     }
 
     #[test]
-    fn an_operation_that_cannot_be_done_refuses_all() {
-        for patch in [
-            json!([{"op": "remove", "path": "/none"}]),
-            json!([{"op": "replace", "path": "/none/none", "value": 1}]),
-            json!([{"op": "add", "path": "/l/9", "value": 1}]),
-            json!([{"op": "test", "path": "/a", "value": 2}]),
-            json!([{"op": "shout", "path": "/a"}]),
+    fn what_is_missing_is_null_to_some_and_the_whole_document_is_known_to_few() {
+        let document = || json!({"a": {"b": 1}});
+        for (operation, after) in [
+            (json!({"op": "test", "path": "/c"}), document()),
+            (
+                json!({"op": "test", "path": "", "value": {"a": {"b": 1}}}),
+                document(),
+            ),
+            (
+                json!({"op": "copy", "from": "/c", "path": "/d"}),
+                json!({"a": {"b": 1}, "d": null}),
+            ),
+            (
+                json!({"op": "replace", "path": "/c", "value": 1}),
+                json!({"a": {"b": 1}, "c": 1}),
+            ),
+            (
+                json!({"op": "replace", "path": "", "value": {"z": 1}}),
+                json!({"z": 1}),
+            ),
+            (
+                json!({"op": "add", "path": "/c"}),
+                json!({"a": {"b": 1}, "c": null}),
+            ),
         ] {
             assert_eq!(
-                patched(json!({"a": 1, "l": []}), patch.clone()),
-                None,
-                "{patch}"
+                patched(document(), json!([operation])),
+                Some(after),
+                "{operation}"
             );
         }
     }
 
     #[test]
+    fn an_operation_that_cannot_be_done_refuses_all_in_the_librarys_words() {
+        for (operation, why) in [
+            (
+                json!({"op": "remove", "path": "/none"}),
+                "error in remove for path: '/none': Unable to remove nonexistent key: none: missing value",
+            ),
+            (
+                json!({"op": "remove", "path": "/none/none"}),
+                r#"remove operation does not apply: doc is missing path: "/none/none": missing value"#,
+            ),
+            (
+                json!({"op": "replace", "path": "/none/none", "value": 1}),
+                "replace operation does not apply: doc is missing path: /none/none: missing value",
+            ),
+            (
+                json!({"op": "replace", "path": "/l/0", "value": 1}),
+                "replace operation does not apply: doc is missing key: /l/0: missing value",
+            ),
+            (
+                json!({"op": "replace", "path": "", "value": 1}),
+                "replace operation value must be object or array: %!w(<nil>)",
+            ),
+            (
+                json!({"op": "add", "path": "/l/9", "value": 1}),
+                "error in add for path: '/l/9': Unable to access invalid index: 9: invalid index referenced",
+            ),
+            (
+                json!({"op": "add", "path": "/l/x", "value": 1}),
+                r#"error in add for path: '/l/x': value was not a proper array index: 'x': strconv.Atoi: parsing "x": invalid syntax"#,
+            ),
+            (
+                json!({"op": "add", "path": "", "value": {}}),
+                r#"add operation does not apply: doc is missing path: "": missing value"#,
+            ),
+            (
+                json!({"op": "add", "value": {}}),
+                "add operation failed to decode path: missing value",
+            ),
+            (
+                json!({"op": "copy", "from": "", "path": "/b"}),
+                "copy operation does not apply: doc is missing from path: : missing value",
+            ),
+            (
+                json!({"op": "move", "from": "/a", "path": "/b/c"}),
+                "move operation does not apply: doc is missing destination path: /b/c: missing value",
+            ),
+            (
+                json!({"op": "test", "path": "/a", "value": 2}),
+                "testing value /a failed: test failed",
+            ),
+            (
+                json!({"op": "test", "path": "/l/-1"}),
+                "error in test for path: '/l/-1': Unable to access invalid index: -1: invalid index referenced",
+            ),
+            (
+                json!({"op": "test", "path": "/b/c"}),
+                "test operation does not apply: is missing path: /b/c: missing value",
+            ),
+            (
+                json!({"op": "shout", "path": "/a"}),
+                "Unexpected kind: shout",
+            ),
+            (json!(null), "Unexpected kind: unknown"),
+        ] {
+            let refusal = apply(&json!({"a": 1, "l": []}), &json!([operation]));
+            assert_eq!(
+                refusal,
+                Err(JsonPatchError::Inapplicable(why.into())),
+                "{operation}"
+            );
+        }
+    }
+
+    #[test]
+    fn members_of_other_types_are_told_as_go_tells_them() {
+        for (patch, why) in [
+            (
+                json!({}),
+                "object into Go value of type []handlers.jsonPatchOp",
+            ),
+            (
+                json!([null, 5]),
+                "number into Go value of type handlers.jsonPatchOp",
+            ),
+            (
+                json!([{"op": "add", "path": ["a"]}]),
+                "array into Go struct field jsonPatchOp.path of type string",
+            ),
+        ] {
+            assert_eq!(
+                misfit(&patch),
+                Some(format!("json: cannot unmarshal {why}"))
+            );
+        }
+        assert_eq!(misfit(&json!(null)), None);
+        assert_eq!(
+            misfit(&json!([{"op": "add", "path": null, "value": []}])),
+            None
+        );
+    }
+
+    #[test]
     fn what_is_copied_again_and_again_is_refused_before_it_fills_the_memory() {
-        let double = json!({"op": "copy", "from": "", "path": "/a"});
+        let double = json!({"op": "copy", "from": "/a", "path": "/a/b"});
         let patch = |times: usize| Value::Array(vec![double.clone(); times]);
-        assert!(patched(json!({"b": "c"}), patch(3)).is_some());
-        assert_eq!(patched(json!({"b": "c".repeat(100)}), patch(9000)), None);
+        let document = |text: String| json!({"a": {"b": text}});
+        assert!(patched(document("c".into()), patch(3)).is_some());
+        assert_eq!(patched(document("c".repeat(100)), patch(9000)), None);
     }
 
     #[test]
@@ -307,8 +525,8 @@ mod tests {
             MAX_OPERATIONS + 1
         ]);
         assert_eq!(
-            apply(&json!({}), &patch).map_err(|refused| refused.code),
-            Err(413)
+            apply(&json!({}), &patch),
+            Err(JsonPatchError::TooMany(MAX_OPERATIONS + 1))
         );
     }
 }

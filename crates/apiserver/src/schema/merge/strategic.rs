@@ -1,7 +1,8 @@
 //! Strategic merge patch: merges lists by the keys of the schema and obeys the directives in the patch.
 //!
 //! Directives: `$patch: replace|delete` in objects and list items, `$deleteFromPrimitiveList/f`, `$setElementOrder/f`, `$retainKeys`.
-//! The order of a merged list is `$setElementOrder`, then the patch, then the live list. Errors carry upstream's text and code.
+//! The order of a merged list is `$setElementOrder`, then the patch, then the live list. What is new comes in as it was sent: of directives
+//! only objects with `$patch` are left out. Errors carry the text and code of upstream's `strategicpatch`.
 
 mod lists;
 #[cfg(test)]
@@ -12,14 +13,14 @@ use serde_json::{Map, Value};
 use self::lists::{merge_list, merge_ordered_lists};
 use super::{go_text, json_merge};
 use crate::{
-    schema::{Arena, List, Node, Type, TypeId},
+    schema::{Arena, Field, List, Node, Type, TypeId, decode::json_kind},
     status::Status,
 };
 
 const PATCH: &str = "$patch";
 const RETAIN_KEYS: &str = "$retainKeys";
-const ELEMENT_ORDER: &str = "$setElementOrder/";
-const DELETE_PRIMITIVES: &str = "$deleteFromPrimitiveList/";
+const ELEMENT_ORDER: &str = "$setElementOrder";
+const DELETE_PRIMITIVES: &str = "$deleteFromPrimitiveList";
 
 /// Applies a strategic merge patch to an object of that type.
 ///
@@ -30,14 +31,14 @@ pub fn apply(kind: &Type, original: Value, patch: &Value) -> Result<Value, Statu
         (Value::Object(original), Value::Object(patch)) => (original, patch),
         (original, patch) => return Ok(json_merge(&original, patch)),
     };
-    let schema = Some(Schema {
+    let schema = Schema {
         arena: kind.arena(),
         id: kind.id(),
-    });
+    };
     merge_map(original, patch.clone(), schema).map(Value::Object)
 }
 
-/// The schema of a value, where one is known.
+/// The type of what is merged.
 #[derive(Clone, Copy)]
 struct Schema<'s> {
     arena: &'s Arena,
@@ -49,22 +50,35 @@ impl<'s> Schema<'s> {
         Schema { id, ..self }
     }
 
-    fn child(self, key: &str) -> Option<Schema<'s>> {
+    /// What says how an object's field is merged; only structs do.
+    fn field(self, name: &str) -> Result<&'s Field, Status> {
+        let unknown = |within: &str| {
+            unexpected(format!(
+                "unable to find api field in struct {within} for the json field {name:?}"
+            ))
+        };
         match self.arena.node(self.id) {
-            Node::Struct(fields) => fields
-                .field(key)
-                .map(|field| field.id)
-                .or(fields.rest)
-                .map(|id| self.at(id)),
-            Node::Map { value, .. } => Some(self.at(*value)),
-            _ => None,
+            Node::Struct(fields) => fields.field(name).ok_or_else(|| unknown(fields.go_name())),
+            Node::Map { .. } => Err(unexpected(
+                "merging an object in json but data type is not struct, instead is: map".to_owned(),
+            )),
+            Node::List(_) => Err(unexpected(
+                "merging an object in json but data type is not struct, instead is: slice"
+                    .to_owned(),
+            )),
+            Node::Scalar(scalar) => Err(unknown(&format!("{scalar:?}"))),
         }
     }
 
-    fn list(self) -> Option<&'s List> {
-        match self.arena.node(self.id) {
-            Node::List(list) => Some(list),
-            _ => None,
+    /// What says how a list in a field is merged; `None` for a pointer to something else.
+    fn list(self, name: &str) -> Result<Option<&'s List>, Status> {
+        let field = self.field(name)?;
+        match self.arena.node(field.id) {
+            Node::List(list) => Ok(Some(list)),
+            _ if field.go.starts_with('*') => Ok(None),
+            _ => Err(unexpected(
+                "expected slice or array type, but got: struct".to_owned(),
+            )),
         }
     }
 }
@@ -81,10 +95,43 @@ fn bad_primitive_list() -> Status {
     Status::bad_request("invalid patch format of primitive list")
 }
 
+fn unknown_directive(directive: &Value, map: &Map<String, Value>) -> Status {
+    let directive = match directive {
+        Value::String(text) => text.clone(),
+        Value::Null => "%!s(<nil>)".to_owned(),
+        other => format!("%!s({}={})", go_type(other), go_text(other)),
+    };
+    let map = go_text(&Value::Object(map.clone()));
+    unexpected(format!("unknown patch type: {directive} in map: {map}"))
+}
+
+fn bad_type(wanted: &str, found: &Value) -> Status {
+    let found = go_type(found);
+    unexpected(format!("expected a {wanted}, but received a {found}"))
+}
+
+/// The type that Go reads a value as.
+fn go_type(value: &Value) -> &'static str {
+    match value {
+        Value::Null => "%!s(<nil>)",
+        Value::Bool(_) => "bool",
+        Value::Number(number) if number.is_f64() => "float64",
+        Value::Number(_) => "int64",
+        Value::String(_) => "string",
+        Value::Array(_) => "[]interface {}",
+        Value::Object(_) => "map[string]interface {}",
+    }
+}
+
+/// The field that a directive is about: what follows its name and a slash.
+fn subject<'k>(key: &'k str, directive: &str) -> Option<&'k str> {
+    key.strip_prefix(directive)?.strip_prefix('/')
+}
+
 fn merge_map(
     mut original: Map<String, Value>,
     mut patch: Map<String, Value>,
-    schema: Option<Schema<'_>>,
+    schema: Schema<'_>,
 ) -> Result<Map<String, Value>, Status> {
     match patch.get(PATCH) {
         None => {}
@@ -93,40 +140,37 @@ fn merge_map(
             return Ok(patch);
         }
         Some(Value::String(directive)) if directive == "delete" => return Ok(Map::new()),
-        Some(other) => {
-            return Err(unexpected(format!(
-                "unknown patch type: {} in map: {}",
-                go_text(other),
-                go_text(&Value::Object(patch.clone()))
-            )));
-        }
+        Some(other) => return Err(unknown_directive(other, &patch)),
     }
     retain_keys(&mut original, &mut patch)?;
     merge_ordered_lists(&mut original, &mut patch, schema)?;
     for (key, change) in patch {
-        if let Some(name) = key.strip_prefix(DELETE_PRIMITIVES) {
-            if let (Some(Value::Array(items)), Value::Array(gone)) =
-                (original.get_mut(name), &change)
-            {
-                items.retain(|item| !gone.contains(item));
-            } else if !change.is_array() {
-                return Err(bad_primitive_list());
-            }
-            continue;
-        }
+        let deletes = key.starts_with(DELETE_PRIMITIVES);
+        let key = match deletes {
+            true => subject(&key, DELETE_PRIMITIVES)
+                .ok_or_else(bad_primitive_list)?
+                .to_owned(),
+            false => key,
+        };
         if change.is_null() {
             original.remove(&key);
             continue;
         }
-        let child = schema.and_then(|schema| schema.child(&key));
         let merged = match (original.remove(&key), change) {
+            (None, _) if deletes => continue,
+            (Some(before), change) if deletes && json_kind(&before) != json_kind(&change) => before,
             (Some(Value::Object(before)), Value::Object(change)) => {
-                Value::Object(merge_map(before, change, child)?)
+                let field = schema.field(&key)?;
+                Value::Object(match field.replace {
+                    true => change,
+                    false => merge_map(before, change, schema.at(field.id))?,
+                })
             }
             (Some(Value::Array(before)), Value::Array(change)) => {
-                Value::Array(merge_list(before, change, child)?)
+                let list = schema.list(&key)?;
+                Value::Array(merge_list(before, change, list, schema, deletes)?)
             }
-            (_, change) => match without_directives(change) {
+            (_, change) => match without_directives(without_nulls(change)) {
                 Some(added) => added,
                 None => continue,
             },
@@ -136,17 +180,27 @@ fn merge_map(
     Ok(original)
 }
 
-/// What a patch adds where nothing was: its nulls and directives mean nothing there, and a map that says how it is to be merged is none.
+/// What a patch puts where nothing was: null means nothing there.
+fn without_nulls(value: Value) -> Value {
+    match value {
+        Value::Object(map) => {
+            let kept = map.into_iter().filter(|(_, value)| !value.is_null());
+            Value::Object(
+                kept.map(|(key, value)| (key, without_nulls(value)))
+                    .collect(),
+            )
+        }
+        Value::Array(items) => Value::Array(items.into_iter().map(without_nulls).collect()),
+        scalar => scalar,
+    }
+}
+
+/// A value without the objects in it that say how they are to be merged; `None` when it is one itself.
 fn without_directives(value: Value) -> Option<Value> {
     match value {
         Value::Object(map) if map.contains_key(PATCH) => None,
         Value::Object(map) => {
-            let kept = map.into_iter().filter(|(key, value)| {
-                let directive = key == RETAIN_KEYS
-                    || key.starts_with(ELEMENT_ORDER)
-                    || key.starts_with(DELETE_PRIMITIVES);
-                !directive && !value.is_null()
-            });
+            let kept = map.into_iter();
             Some(Value::Object(
                 kept.filter_map(|(key, value)| Some((key, without_directives(value)?)))
                     .collect(),
@@ -290,6 +344,166 @@ mod tests {
         assert_eq!(
             unknown.map_err(|refused| refused.message),
             Err("unknown patch type: merge in map: map[$patch:merge z:1]".to_owned())
+        );
+    }
+
+    #[test]
+    fn directives_that_make_no_sense_are_refused_in_upstreams_words() {
+        let refusal = |patch: Value| {
+            let live = json!({"hostNetwork": true, "containers": [{"name": "c"}], "nodeSelector": {"a": "b"}});
+            let refused =
+                patched("api.core.v1.PodSpec", live, patch).expect_err("the patch is wrong");
+            (refused.code, refused.message)
+        };
+        for (patch, code, message) in [
+            (
+                json!({"containers": [1]}),
+                500,
+                "list element types are not identical: [[map[name:c]] [1]]",
+            ),
+            (
+                json!({"containers": [["c"]]}),
+                500,
+                "list element types are not identical: [[map[name:c]] [[c]]]",
+            ),
+            (
+                json!({"$setElementOrder/containers": "c"}),
+                500,
+                "expected a []interface {}, but received a string",
+            ),
+            (
+                json!({"$setElementOrder/containers": ["c"]}),
+                500,
+                "value for key 0 is not a map.",
+            ),
+            (
+                json!({"$setElementOrder/containers": [{"image": "i"}]}),
+                500,
+                "map: map[image:i] does not contain declared merge key: name",
+            ),
+            (
+                json!({"$setElementOrder/containers": [], "containers": null}),
+                500,
+                "expected a []interface {}, but received a %!s(<nil>)",
+            ),
+            (
+                json!({"$setElementOrder/volumes": [], "volumes": []}),
+                500,
+                "no elements in any of the given slices",
+            ),
+            (
+                json!({"$setElementOrder/hostNetwork": []}),
+                500,
+                "expected a []interface {}, but received a bool",
+            ),
+            (
+                json!({"$setElementOrder/hostPID": []}),
+                500,
+                "expected slice or array type, but got: struct",
+            ),
+            (
+                json!({"$setElementOrder/nothing": []}),
+                500,
+                r#"unable to find api field in struct PodSpec for the json field "nothing""#,
+            ),
+            (
+                json!({"$setElementOrder": []}),
+                400,
+                "invalid patch format of setElementOrder list",
+            ),
+            (
+                json!({"$deleteFromPrimitiveListcontainers": []}),
+                400,
+                "invalid patch format of primitive list",
+            ),
+            (
+                json!({"nodeSelector": {"$patch": 5}}),
+                500,
+                "unknown patch type: %!s(int64=5) in map: map[$patch:5]",
+            ),
+        ] {
+            assert_eq!(
+                refusal(patch.clone()),
+                (code, message.to_owned()),
+                "{patch}"
+            );
+        }
+    }
+
+    #[test]
+    fn what_is_new_keeps_its_directives_but_for_objects_with_one() {
+        let new = json!({"volumes": [{"name": "v", "$retainKeys": ["name"], "secret": {"$patch": "delete"}}, {"$patch": "replace"}]});
+        assert_eq!(
+            patched("api.core.v1.PodSpec", json!({}), new),
+            Ok(json!({"volumes": [{"name": "v", "$retainKeys": ["name"]}]}))
+        );
+        // A new item of a list that is merged comes in untouched.
+        let item = json!({"name": "w", "secret": {"$patch": "delete", "secretName": null}});
+        assert_eq!(
+            patched(
+                "api.core.v1.PodSpec",
+                json!({"volumes": [{"name": "v"}]}),
+                json!({"volumes": [item]})
+            ),
+            Ok(json!({"volumes": [item, {"name": "v"}]}))
+        );
+    }
+
+    #[test]
+    fn what_is_deleted_from_a_list_need_not_be_there() {
+        let kind = "apimachinery.pkg.apis.meta.v1.ObjectMeta";
+        let delete = |what: Value| json!({"$deleteFromPrimitiveList/finalizers": what});
+        for (live, what, after) in [
+            (json!({}), json!(["a"]), json!({})),
+            (
+                json!({"finalizers": ["a"]}),
+                json!("a"),
+                json!({"finalizers": ["a"]}),
+            ),
+            (json!({"finalizers": ["a"]}), json!(null), json!({})),
+            (
+                json!({"finalizers": ["a", "a", "b"]}),
+                json!(["a"]),
+                json!({"finalizers": ["b"]}),
+            ),
+        ] {
+            assert_eq!(patched(kind, live, delete(what)), Ok(after));
+        }
+    }
+
+    #[test]
+    fn a_list_of_scalars_that_is_merged_has_everything_once() {
+        let after = patched(
+            "apimachinery.pkg.apis.meta.v1.ObjectMeta",
+            json!({"finalizers": ["a", "a", "b"]}),
+            json!({"finalizers": ["c", "b", "c"]}),
+        );
+        assert_eq!(after, Ok(json!({"finalizers": ["c", "a", "b"]})));
+    }
+
+    #[test]
+    fn a_selector_of_disruption_budgets_is_replaced() {
+        let after = patched(
+            "api.policy.v1.PodDisruptionBudgetSpec",
+            json!({"selector": {"matchLabels": {"a": "1"}}}),
+            json!({"selector": {"matchLabels": {"b": "2"}}}),
+        );
+        assert_eq!(after, Ok(json!({"selector": {"matchLabels": {"b": "2"}}})));
+    }
+
+    #[test]
+    fn inside_of_what_has_no_schema_nothing_can_be_merged() {
+        let refused = patched(
+            "api.apps.v1.ControllerRevision",
+            json!({"data": {"spec": {"a": 1}}}),
+            json!({"data": {"spec": {"a": 2}}}),
+        );
+        assert_eq!(
+            refused.map_err(|refused| refused.message),
+            Err(
+                r#"unable to find api field in struct RawExtension for the json field "spec""#
+                    .to_owned()
+            )
         );
     }
 }

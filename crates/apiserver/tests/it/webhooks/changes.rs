@@ -93,7 +93,7 @@ async fn a_patch_that_does_not_apply_is_an_internal_error() {
     );
     assert_eq!(
         answer.body["message"],
-        "Internal error occurred: jsonpatch remove operation does not apply: doc is missing path: /spec/nothing/here: missing value"
+        "Internal error occurred: remove operation does not apply: doc is missing path: \"/spec/nothing/here\": missing value"
     );
     // A deletion has no object to change.
     let api = super::api();

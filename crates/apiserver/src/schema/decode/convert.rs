@@ -1,0 +1,134 @@
+//! What is wrong with a tree that a strategic merge patch has made, in the words of apimachinery's `FromUnstructured`.
+//!
+//! Upstream puts such a tree into a Go struct directly, without JSON in between; the first field in Go's order that does not fit is told,
+//! by types and without its place. Only asked once [`super::value`] has refused the tree.
+
+use serde_json::Value;
+
+use crate::schema::{Arena, Field, Node, Scalar, Type, TypeId};
+
+/// Go's complaint; `None` when only JSON finds something wrong.
+pub fn unconvertible(kind: &Type, tree: &Value) -> Option<String> {
+    wrong(kind.arena(), kind.id(), "", tree)
+}
+
+/// `go` is the Go type where it is known; pointers do not matter.
+fn wrong(arena: &Arena, id: TypeId, go: &str, value: &Value) -> Option<String> {
+    let go = go.trim_start_matches('*');
+    match (arena.node(id), value) {
+        (_, Value::Null) => None,
+        (Node::Struct(fields), Value::Object(map)) => {
+            let mut given: Vec<(&Field, &Value)> = map
+                .iter()
+                .filter_map(|(name, value)| Some((fields.field(name)?, value)))
+                .collect();
+            given.sort_by_key(|(field, _)| field.place);
+            given
+                .into_iter()
+                .find_map(|(field, value)| wrong(arena, field.id, &field.go, value))
+        }
+        (Node::Struct(_), other) => Some(format!("cannot restore struct from: {}", kind_of(other))),
+        (Node::Map { value: id, .. }, Value::Object(map)) => {
+            let go = go.split_once(']').map_or("", |(_, item)| item);
+            map.values().find_map(|value| wrong(arena, *id, go, value))
+        }
+        (Node::Map { .. }, other) => Some(format!("cannot restore map from {}", kind_of(other))),
+        (Node::List(list), Value::Array(items)) => {
+            let go = go.strip_prefix("[]").unwrap_or_default();
+            items
+                .iter()
+                .find_map(|item| wrong(arena, list.item, go, item))
+        }
+        (Node::List(_), other) => Some(format!("cannot restore slice from {}", kind_of(other))),
+        (Node::Scalar(scalar), value) => unfit(*scalar, go, value),
+    }
+}
+
+fn unfit(scalar: Scalar, go: &str, value: &Value) -> Option<String> {
+    let (wanted, fits, converts) = match scalar {
+        Scalar::String => ("string", value.is_string(), value.is_i64()),
+        Scalar::Bool => ("bool", value.is_boolean(), false),
+        Scalar::Int32 => ("int32", is_whole(value), value.is_number()),
+        Scalar::Int64 => ("int64", is_whole(value), value.is_number()),
+        Scalar::Double => ("float64", value.is_number(), false),
+        Scalar::Bytes if !value.is_string() => {
+            return Some(format!("cannot restore slice from {}", kind_of(value)));
+        }
+        _ => return None,
+    };
+    if fits {
+        return None;
+    }
+    // Go turns whole numbers into text, as the character of that number, and fractions into whole numbers; JSON does not.
+    Some(if converts {
+        let go = if go.is_empty() { wanted } else { go };
+        format!("cannot convert {} to {go}", kind_of(value))
+    } else {
+        format!("unrecognized type: {wanted}")
+    })
+}
+
+fn is_whole(value: &Value) -> bool {
+    value.is_i64() || value.as_f64().is_some_and(|number| number.fract() == 0.0)
+}
+
+/// Go's kind of what JSON is read as.
+fn kind_of(value: &Value) -> &'static str {
+    match value {
+        Value::Null => "invalid",
+        Value::Bool(_) => "bool",
+        Value::Number(number) if number.is_f64() => "float64",
+        Value::Number(_) => "int64",
+        Value::String(_) => "string",
+        Value::Array(_) => "slice",
+        Value::Object(_) => "map",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn what_does_not_fit_is_told_by_types_in_the_order_of_the_struct() {
+        let spec = Type::builtin("api.apps.v1.DeploymentSpec").expect("the type is built in");
+        let pod = |pod: Value| json!({"template": {"spec": pod}});
+        for (tree, said) in [
+            (json!({"replicas": "x"}), "unrecognized type: int32"),
+            (json!({"replicas": 1.5}), "cannot convert float64 to int32"),
+            (
+                json!({"paused": "x", "replicas": []}),
+                "unrecognized type: int32",
+            ),
+            (json!({"selector": []}), "cannot restore struct from: slice"),
+            (
+                json!({"template": {"metadata": {"labels": {"a": 1}}}}),
+                "cannot convert int64 to string",
+            ),
+            (
+                json!({"template": {"metadata": {"labels": "a"}}}),
+                "cannot restore map from string",
+            ),
+            (
+                pod(json!({"containers": {}})),
+                "cannot restore slice from map",
+            ),
+            (
+                pod(json!({"containers": [{"imagePullPolicy": 5}]})),
+                "cannot convert int64 to v1.PullPolicy",
+            ),
+            (
+                pod(json!({"restartPolicy": true})),
+                "unrecognized type: string",
+            ),
+        ] {
+            assert_eq!(unconvertible(&spec, &tree), Some(said.to_owned()), "{tree}");
+        }
+        assert_eq!(
+            unconvertible(&spec, &json!({"replicas": 1.0, "paused": null})),
+            None
+        );
+    }
+}
