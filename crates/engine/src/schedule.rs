@@ -6,11 +6,12 @@
 
 use std::cmp::Reverse;
 use std::hash::{Hash, Hasher};
+use std::sync::Arc;
 
 use rustc_hash::FxHasher;
 
 use crate::class::PodClassId;
-use crate::cluster::{Cluster, NodeId, Question, Word};
+use crate::cluster::{Cluster, NodeId, Question, Word, hold};
 use crate::error::ModelError;
 use crate::filter;
 use crate::filter::volume_binding::Site;
@@ -268,7 +269,7 @@ impl Cluster {
                 Some(Word::Node { node, apart: true }) => {
                     match self.question(class).check_volumes(node) {
                         None => return Decision::Node(node),
-                        Some(refusal) => held.push((node, refusal)),
+                        Some(refusal) => hold(Arc::make_mut(&mut held), node, refusal),
                     }
                 }
                 _ => break,

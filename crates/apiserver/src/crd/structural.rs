@@ -8,7 +8,9 @@ use std::{borrow::Cow, collections::BTreeMap, sync::Arc};
 use regex::Regex;
 use serde_json::Value;
 
-use crate::schema::{Arena, Field, List, ListKind, Node, Presence, Scalar, Struct, Type, TypeId};
+use crate::schema::{
+    Arena, Field, List, ListKind, Name, Node, Presence, Scalar, Struct, Type, TypeId,
+};
 
 const OBJECT_META: &str = "apimachinery.pkg.apis.meta.v1.ObjectMeta";
 
@@ -209,7 +211,7 @@ impl Schema {
 
 fn field(name: &str, id: TypeId, presence: Presence) -> Field {
     Field {
-        name: Cow::Owned(name.to_owned()),
+        name: Name::new(name.to_owned()),
         id,
         presence,
         go: Cow::Borrowed(""),

@@ -201,8 +201,8 @@ async fn delete_once(
     stored: &Arc<Object>,
 ) -> Result<Option<(u16, Outcome)>, Status> {
     let name = stored.key().name();
-    let old = call.row.served(stored);
-    check_preconditions(call, options, stored, &old)?;
+    check_preconditions(call, options, stored)?;
+    let old = call.row.served_folded(stored);
     let write_options = WriteOptions {
         dry_run: options.dry_run,
         manager: String::new(),
@@ -215,25 +215,26 @@ async fn delete_once(
     admission.mutate(name, &mut nothing, Some(&old)).await?;
     admission.judge(name, &mut nothing, Some(&old)).await?;
     let Verdict {
-        object,
+        mut object,
         changed,
         gone,
-    } = verdict(call, options, &old);
+    } = verdict(call, options, old);
     let stays_code = if options.orphan_dependents == Some(false) {
         202
     } else {
         200
     };
     if options.dry_run {
-        return Ok(Some(if gone {
-            (200, removed(call, object))
-        } else {
-            (stays_code, Outcome::Object(object))
-        }));
+        let code = if gone { 200 } else { stays_code };
+        let outcome = match gone {
+            true if !call.resource().rules.delete_returns_object => success(call, stored),
+            _ => Outcome::unfolded(object),
+        };
+        return Ok(Some((code, outcome)));
     }
     let mut stored = stored.clone();
     if changed {
-        let draft = write::draft(call, EventType::Modified, object.clone());
+        let draft = write::draft(&call.row, EventType::Modified, &mut object);
         let change = Change::Update(stored, draft);
         match write::in_time(call.row.collection.commit(change, call.now).await)? {
             Some(marked) => stored = marked,
@@ -247,23 +248,24 @@ async fn delete_once(
     let Some(last) = write::in_time(call.row.collection.commit(change, call.now).await)? else {
         return Ok(None);
     };
-    write::release(call, &old);
-    Ok(Some((200, removed(call, call.row.served(&last)))))
+    write::release(call, &object);
+    let outcome = match call.resource().rules.delete_returns_object {
+        true => Outcome::Stored(last),
+        false => success(call, &last),
+    };
+    Ok(Some((200, outcome)))
 }
 
-/// What is answered for an object that is gone.
-fn removed(call: &Call, object: Value) -> Outcome {
+/// What is answered for most objects that are gone.
+fn success(call: &Call, gone: &Object) -> Outcome {
     let resource = call.resource();
-    if resource.rules.delete_returns_object {
-        return Outcome::Object(object);
-    }
     let mut details = Map::new();
-    details.insert("name".into(), object["metadata"]["name"].clone());
+    details.insert("name".into(), gone.key().name().into());
     if !resource.group.is_empty() {
         details.insert("group".into(), (*resource.group).into());
     }
     details.insert("kind".into(), (*resource.plural).into());
-    details.insert("uid".into(), object["metadata"]["uid"].clone());
+    details.insert("uid".into(), (*gone.meta().uid).into());
     Outcome::Plain(
         json!({"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success", "details": details}),
     )
@@ -273,7 +275,6 @@ fn check_preconditions(
     call: &Call,
     options: &DeleteOptions,
     stored: &Object,
-    old: &Value,
 ) -> Result<(), Status> {
     let resource = call.resource();
     let refuse = |why: String| {
@@ -288,7 +289,7 @@ fn check_preconditions(
         }
         Err(status)
     };
-    let uid = metadata::text(old, "uid");
+    let uid = &*stored.meta().uid;
     if let Some(wanted) = options.uid.as_deref().filter(|wanted| *wanted != uid) {
         return refuse(format!(
             "the UID in the precondition ({wanted}) does not match the UID in record ({uid}). The object might have been deleted and then recreated"
@@ -326,14 +327,14 @@ struct Verdict {
     gone: bool,
 }
 
-fn verdict(call: &Call, options: &DeleteOptions, old: &Value) -> Verdict {
+fn verdict(call: &Call, options: &DeleteOptions, mut object: Value) -> Verdict {
     let resource = call.resource();
     let graceful = resource.rules.graceful_deletion;
-    let mut object = old.clone();
-    let marked = old["metadata"].get("deletionTimestamp").is_some();
-    let stored_grace = old["metadata"]["deletionGracePeriodSeconds"]
+    let marked = object["metadata"].get("deletionTimestamp").is_some();
+    let stored_grace = object["metadata"]["deletionGracePeriodSeconds"]
         .as_i64()
         .unwrap_or(0);
+    let mut changed = false;
     // What has no grace left is only held by finalizers, as objects of other kinds are.
     if graceful && marked && stored_grace != 0 {
         let asked = options.grace.map(|asked| if asked < 0 { 1 } else { asked });
@@ -342,31 +343,34 @@ fn verdict(call: &Call, options: &DeleteOptions, old: &Value) -> Verdict {
             None => {
                 return Verdict {
                     object,
-                    changed: false,
+                    changed,
                     gone: false,
                 };
             }
         }
+        changed = true;
     } else if graceful && !marked {
-        let grace = grace(options, old);
+        let grace = grace(options, &object);
         mark(&mut object, call.now, grace);
+        changed = true;
     }
-    set_propagation(&mut object, options.propagation(call, old));
+    let propagation = options.propagation(call, &object);
+    changed |= set_propagation(&mut object, propagation);
     let held = finalizers(&object).next().is_some() || resource.behaviour.holds_deletion(&object);
     if held && !marked && !graceful {
         mark(&mut object, call.now, 0);
         resource
             .behaviour
             .prepare_delete(&call.ctx(options.dry_run), &mut object);
+        changed = true;
     }
     let remaining = object["metadata"]["deletionGracePeriodSeconds"]
         .as_i64()
         .unwrap_or(0);
-    let gone = !held && remaining == 0;
     Verdict {
-        changed: object != *old,
+        gone: !held && remaining == 0,
         object,
-        gone,
+        changed,
     }
 }
 
@@ -427,8 +431,8 @@ fn finalizers(object: &Value) -> impl Iterator<Item = &str> {
         .filter_map(Value::as_str)
 }
 
-/// Writes the wanted treatment of dependents into the finalizers.
-fn set_propagation(object: &mut Value, propagation: Propagation) {
+/// Writes the wanted treatment of dependents into the finalizers. Whether that changed them.
+fn set_propagation(object: &mut Value, propagation: Propagation) -> bool {
     let before: Vec<String> = finalizers(object).map(str::to_owned).collect();
     let mut after: Vec<String> = before
         .iter()
@@ -442,7 +446,7 @@ fn set_propagation(object: &mut Value, propagation: Propagation) {
     }
     let same = before.len() == after.len() && before.iter().all(|name| after.contains(name));
     if same {
-        return;
+        return false;
     }
     let metadata = metadata::of(object);
     if after.is_empty() {
@@ -450,4 +454,5 @@ fn set_propagation(object: &mut Value, propagation: Propagation) {
     } else {
         metadata.insert("finalizers".into(), after.into());
     }
+    true
 }

@@ -327,14 +327,9 @@ pub(crate) fn dedup_owners(call: &Call, object: &mut Value, after: bool) {
     ));
 }
 
-/// An object in served form, ready to be stored.
-pub(crate) fn draft(call: &Call, event: EventType, mut object: Value) -> Draft {
-    draft_from(&call.row, event, &mut object, None)
-}
-
-/// [`draft`] outside a request.
-pub(crate) fn draft_of(row: &Row, event: EventType, mut object: Value) -> Draft {
-    draft_from(row, event, &mut object, None)
+/// An object serialized for the store; it may be folded, and is in stored form then.
+pub(crate) fn draft(row: &Row, event: EventType, object: &mut Value) -> Draft {
+    draft_from(row, event, object, None)
 }
 
 /// [`draft`]; the object is in stored form then. `lent` is what the stored object keeps as text.

@@ -146,7 +146,7 @@ fn every_type_and_field_that_only_subresources_take_is_described() {
                 assert!(descriptions::of_type(name).is_some(), "{name}");
                 for field in &fields.fields {
                     let text = descriptions::of_field(name, &field.name);
-                    assert!(text.is_some(), "{name} {}", field.name);
+                    assert!(text.is_some(), "{name} {}", &*field.name);
                     visit(kind, field.id, seen);
                 }
             }

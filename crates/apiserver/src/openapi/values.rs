@@ -185,7 +185,7 @@ pub(super) fn of_field(owner: &Struct, field: &Field, node: &Node) -> Option<Val
     let declared = owner.name.strip_prefix("api.core.v1.").and_then(|owner| {
         DECLARED
             .iter()
-            .find(|(kind, name, _)| *kind == owner && *name == field.name)
+            .find(|(kind, name, _)| *kind == owner && *name == &*field.name)
     });
     if let Some((.., value)) = declared {
         return Some((*value).into());

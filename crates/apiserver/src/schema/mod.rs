@@ -82,11 +82,45 @@ pub struct Struct {
     pub custom: bool,
 }
 
+/// The name of a field, with its first eight bytes at hand: most comparisons of a search need no more.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Name {
+    start: u64,
+    text: Text,
+}
+
+impl Name {
+    /// A name.
+    pub fn new(text: impl Into<Text>) -> Self {
+        let text = text.into();
+        Name {
+            start: start(&text),
+            text,
+        }
+    }
+}
+
+impl std::ops::Deref for Name {
+    type Target = str;
+
+    fn deref(&self) -> &str {
+        &self.text
+    }
+}
+
+/// A name's first eight bytes, zeros behind a shorter one, ordered as names are.
+fn start(name: &str) -> u64 {
+    let mut bytes = [0; 8];
+    let length = name.len().min(8);
+    bytes[..length].copy_from_slice(&name.as_bytes()[..length]);
+    u64::from_be_bytes(bytes)
+}
+
 /// A field of a [`Struct`].
 #[derive(Clone, Debug)]
 pub struct Field {
     /// The JSON name.
-    pub name: Text,
+    pub name: Name,
     /// The type of its value.
     pub id: TypeId,
     /// What happens to absent and zero values.
@@ -329,10 +363,12 @@ impl Field {
 impl Struct {
     /// The field of that name.
     pub fn field(&self, name: &str) -> Option<&Field> {
-        let at = self
-            .fields
-            .binary_search_by(|field| (*field.name).cmp(name))
-            .ok()?;
+        let start = start(name);
+        let order = |field: &Field| {
+            let starts = field.name.start.cmp(&start);
+            starts.then_with(|| (*field.name).cmp(name))
+        };
+        let at = self.fields.binary_search_by(order).ok()?;
         Some(&self.fields[at])
     }
 

@@ -10,7 +10,7 @@ use std::{
 
 use rustc_hash::FxHashMap;
 
-use super::{Arena, Field, List, ListKind, Node, Presence, Scalar, Struct, TypeId};
+use super::{Arena, Field, List, ListKind, Name, Node, Presence, Scalar, Struct, TypeId};
 
 static TEXT: &str = include_str!("table.tsv");
 
@@ -109,7 +109,7 @@ impl Reader {
             strategy,
         };
         Field {
-            name: Cow::Borrowed(name),
+            name: Name::new(name),
             id: self.expression(expression, &traits),
             presence: match presence {
                 "o" => Presence::DropZero,

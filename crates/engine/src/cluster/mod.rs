@@ -27,7 +27,7 @@ pub use node::NodeId;
 pub use storage::VolumeChoices;
 pub use undo::Checkpoint;
 
-pub(crate) use board::Word;
+pub(crate) use board::{Word, hold};
 pub(crate) use node::{ImageHolders, Node, NodeFixed};
 pub(crate) use pod::{Pod, PodId};
 pub(crate) use views::Question;

@@ -64,7 +64,7 @@ async fn create(server: &ApiServer, row: &Row, default: &Default) -> Result<(), 
         now,
     };
     ownership::track(&row.resource.schema, &writer, &mut object, None);
-    let draft = write::draft_of(row, EventType::Added, object);
+    let draft = write::draft(row, EventType::Added, &mut object);
     let change = Change::Create(default.key.clone(), draft);
     commit(row, change, now).await
 }

@@ -3,7 +3,7 @@
 //!
 //! Invariant: after [`Beside::refresh`] these are all such nodes, each with what it says.
 
-use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use super::journal::Journal;
 use crate::cluster::{NodeId, Question};
@@ -14,7 +14,8 @@ use crate::reason::Refusal;
 pub(super) struct Beside {
     /// How far the journals of loads and of nodes are read; nothing is known yet without.
     read: Option<(u64, u64)>,
-    refusals: BTreeMap<NodeId, Refusal>,
+    /// In order of the nodes. Shared with the question that is being asked; nobody keeps it longer.
+    refusals: Arc<Vec<(NodeId, Refusal)>>,
 }
 
 impl Beside {
@@ -30,7 +31,7 @@ impl Beside {
                 }
             }
             None => {
-                self.refusals.clear();
+                Arc::make_mut(&mut self.refusals).clear();
                 for node in question.cluster.nominated_nodes() {
                     self.look_at(node, question);
                 }
@@ -39,18 +40,31 @@ impl Beside {
         self.read = Some((loads.end(), nodes.end()));
     }
 
-    /// All nodes but one, with what they say.
-    pub(super) fn but(&self, own: Option<NodeId>) -> Vec<(NodeId, Refusal)> {
-        let others = self.refusals.iter().filter(|(node, _)| Some(**node) != own);
-        others
-            .map(|(node, refusal)| (*node, refusal.clone()))
-            .collect()
+    /// All nodes but one, in order, with what they say.
+    pub(super) fn but(&self, own: Option<NodeId>) -> Arc<Vec<(NodeId, Refusal)>> {
+        let mut refusals = Arc::clone(&self.refusals);
+        if let Some(own) = own
+            && let Ok(at) = refusals.binary_search_by_key(&own, |(node, _)| *node)
+        {
+            Arc::make_mut(&mut refusals).remove(at);
+        }
+        refusals
     }
 
     fn look_at(&mut self, node: NodeId, question: &Question<'_>) {
-        match question.held_otherwise(node, "") {
-            Some(refusal) => self.refusals.insert(node, refusal),
-            None => self.refusals.remove(&node),
-        };
+        let at = self
+            .refusals
+            .binary_search_by_key(&node, |(known, _)| *known);
+        let held = question.held_otherwise(node, "");
+        if at.is_err() && held.is_none() {
+            return;
+        }
+        let refusals = Arc::make_mut(&mut self.refusals);
+        match (at, held) {
+            (Ok(at), Some(refusal)) => refusals[at].1 = refusal,
+            (Ok(at), None) => drop(refusals.remove(at)),
+            (Err(at), Some(refusal)) => refusals.insert(at, (node, refusal)),
+            (Err(_), None) => {}
+        }
     }
 }

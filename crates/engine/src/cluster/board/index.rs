@@ -2,7 +2,8 @@
 //!
 //! Nodes are in groups of equal static scores and equal values of the topology keys that matter; within a group in
 //! buckets of equal load score. A class of pods then looks at groups instead of nodes. Invariant: after
-//! [`Index::refresh`] every slot says what [`crate::score`] and the filters about a node's own room would say now.
+//! [`Index::refresh`] every slot says what [`crate::score`] and the filters about a node's own room would say now, but
+//! for the nodes that are held: they say what [`Index::hold`] was told last.
 
 use rustc_hash::FxHashMap;
 
@@ -39,6 +40,9 @@ pub(super) struct Index {
     group_of: FxHashMap<GroupKey, u32>,
     /// Nodes refused, by refusal.
     pub(super) tallies: Vec<Tally>,
+    /// Nodes counted as refused because room is held there for other pods, in order. Questions that follow each other hold nearly
+    /// the same ones, so they stay until a question holds others.
+    held: Vec<(NodeId, Refusal)>,
     /// A score that no slot can hold came up: amounts are beyond all reason.
     overflown: bool,
 }
@@ -105,6 +109,7 @@ impl Index {
             groups: Vec::new(),
             group_of: FxHashMap::default(),
             tallies: Vec::new(),
+            held: Vec::new(),
             overflown: false,
         }
     }
@@ -161,8 +166,44 @@ impl Index {
         self.read_nodes = nodes.end();
     }
 
-    /// Counts a node as refused for one question; [`Index::rate`] takes that back.
-    pub(super) fn refuse(&mut self, node: NodeId, refusal: &Refusal, order: &Order) {
+    /// Counts exactly these nodes, in order, as refused for what is held there.
+    pub(super) fn hold(
+        &mut self,
+        wanted: &[(NodeId, Refusal)],
+        question: &Question<'_>,
+        order: &Order,
+    ) {
+        let mut freed = Vec::new();
+        let mut taken = Vec::new();
+        let mut held = self.held.iter().peekable();
+        for one in wanted {
+            while let Some((before, _)) = held.next_if(|(node, _)| *node < one.0) {
+                freed.push(*before);
+            }
+            if held.next_if(|(node, _)| *node == one.0) != Some(one) {
+                taken.push(one);
+            }
+        }
+        freed.extend(held.map(|(node, _)| *node));
+        for node in freed {
+            self.rate(node, question, order);
+        }
+        for (node, refusal) in taken {
+            self.refuse(*node, refusal, order);
+            self.release(*node);
+            let at = self.held.partition_point(|(held, _)| held < node);
+            self.held.insert(at, (*node, refusal.clone()));
+        }
+    }
+
+    /// A node is no longer counted as held, since its slot is worked out anew.
+    fn release(&mut self, node: NodeId) {
+        if let Ok(at) = self.held.binary_search_by_key(&node, |(node, _)| *node) {
+            self.held.remove(at);
+        }
+    }
+
+    fn refuse(&mut self, node: NodeId, refusal: &Refusal, order: &Order) {
         let group = self.slots[node.index()].group;
         if group != NO_GROUP {
             let refusal = self.tally(refusal);
@@ -180,6 +221,7 @@ impl Index {
 
     /// Works a node's slot out anew, whatever about the node changed.
     fn place(&mut self, node: NodeId, question: &Question<'_>, order: &Order) {
+        self.release(node);
         if self.slots.len() <= node.index() {
             self.slots.resize(node.index() + 1, ABSENT);
         }
@@ -224,7 +266,8 @@ impl Index {
     }
 
     /// Works a node's slot out anew after its load changed.
-    pub(super) fn rate(&mut self, node: NodeId, question: &Question<'_>, order: &Order) {
+    fn rate(&mut self, node: NodeId, question: &Question<'_>, order: &Order) {
+        self.release(node);
         let group = self.slots[node.index()].group;
         if group != NO_GROUP {
             let after = self.rated(node, group, question);

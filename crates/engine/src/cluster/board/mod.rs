@@ -25,6 +25,7 @@ mod tests;
 mod variety;
 
 use std::borrow::Cow;
+use std::sync::Arc;
 
 use rustc_hash::FxHashMap;
 
@@ -104,6 +105,12 @@ fn is_for_boards(class: &PodClass) -> bool {
     class.shape.named_nodes == NamedNodes::All
 }
 
+/// Adds a node to those that are held, which are in order.
+pub(crate) fn hold(held: &mut Vec<(NodeId, Refusal)>, node: NodeId, refusal: Refusal) {
+    let at = held.partition_point(|(known, _)| *known < node);
+    held.insert(at, (node, refusal));
+}
+
 /// The same about what evictions would cost.
 fn is_for_evictions(class: &PodClass, rules: &Rules) -> bool {
     is_for_boards(class) && class.volumes.is_empty() && rules.filters_all()
@@ -111,7 +118,7 @@ fn is_for_evictions(class: &PodClass, rules: &Rules) -> bool {
 
 impl Cluster {
     /// The best node for a pod, or how all refuse it. None if boards cannot say: then all nodes have to be asked.
-    /// `held` are nodes that refuse because of room held there for others.
+    /// `held` are nodes that refuse because of room held there for others, in order.
     pub(crate) fn ask_boards(
         &mut self,
         class: PodClassId,
@@ -207,17 +214,19 @@ impl Cluster {
     }
 
     /// What boards do not know about nodes where room is held for others of at least the pod's priority: which refuse
-    /// because of it, and would say something else without.
+    /// because of it, and would say something else without; in order.
     pub(crate) fn held_otherwise(
         &mut self,
         class: PodClassId,
         key: &str,
-    ) -> Vec<(NodeId, Refusal)> {
+    ) -> Arc<Vec<(NodeId, Refusal)>> {
         if !self.holds_room() {
-            return Vec::new();
+            return Arc::default();
         }
         if !self.question(class).is_about_room_only() {
-            return self.filter_with_nominated(class, key);
+            let mut held = self.filter_with_nominated(class, key);
+            held.sort_unstable_by_key(|(node, _)| *node);
+            return Arc::new(held);
         }
         self.settle_boards();
         let own = self.class(class);
@@ -228,7 +237,11 @@ impl Cluster {
         // What is held for the pod itself does not stand in its way.
         let promised = self.nominated_node(key);
         let mut held = board.but(promised);
-        held.extend(promised.and_then(|node| Some((node, question.held_otherwise(node, key)?))));
+        if let Some(node) = promised
+            && let Some(refusal) = question.held_otherwise(node, key)
+        {
+            hold(Arc::make_mut(&mut held), node, refusal);
+        }
         self.boards.beside.keep(id, board);
         held
     }
@@ -256,8 +269,7 @@ impl Cluster {
         if !index.is_useful() || hosts.as_ref().is_some_and(|hosts| !hosts.is_useful()) {
             return None;
         }
-        held.iter()
-            .for_each(|(node, refusal)| index.refuse(*node, refusal, order));
+        index.hold(held, &question, order);
         let choice = Choice {
             question,
             index,
@@ -265,16 +277,13 @@ impl Cluster {
             order,
             start,
         };
-        let word = match choice.best() {
+        Some(match choice.best() {
             Some(node) => Word::Node {
                 node,
                 apart: choice.scores_apart(),
             },
             None => Word::Refused(choice.refusals()),
-        };
-        held.iter()
-            .for_each(|(node, _)| index.rate(*node, &question, order));
-        Some(word)
+        })
     }
 
     /// The number of the index that serves a class, which is there when this returns.
