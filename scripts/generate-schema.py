@@ -223,7 +223,9 @@ def main():
             keys = row["list_map_keys"]
             if row["ref"] in KEY_DEFAULTS and "protocol" in keys:
                 keys = keys.replace("protocol", KEY_DEFAULTS[row["ref"]])
-            cells = [row["field"], expr, presence(kind, fact, expr), go_text(expr, fact), path, "r" if row["required"] else "", listing,
+            # An empty list of owners is not the same as none: it makes the server forget them.
+            here = "p" if row["field"] == "managedFields" else presence(kind, fact, expr)
+            cells = [row["field"], expr, here, go_text(expr, fact), path, "r" if row["required"] else "", listing,
                      keys, row["patch_merge_key"], row["patch_strategy"]]
             lines.append("\t".join(cells).rstrip("\t"))
     text = "\n".join(lines) + "\n"

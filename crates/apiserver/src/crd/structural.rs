@@ -256,9 +256,13 @@ impl Builder {
 
     fn value(&mut self, schema: &Schema) -> TypeId {
         if schema.int_or_string {
-            return self.json;
+            return self.scalar(Scalar::IntOrString);
         }
         match schema.kind.as_str() {
+            "string" => self.scalar(Scalar::String),
+            "boolean" => self.scalar(Scalar::Bool),
+            "integer" => self.scalar(Scalar::Int64),
+            "number" => self.scalar(Scalar::Double),
             "array" => {
                 let item = schema
                     .items
@@ -317,11 +321,18 @@ impl Builder {
                 }
             }
             _ if schema.preserve => {
-                let object = self.object(schema);
+                let object = Struct {
+                    any: true,
+                    ..self.object(schema)
+                };
                 self.arena.push(Node::Struct(object))
             }
             _ => self.json,
         }
+    }
+
+    fn scalar(&mut self, scalar: Scalar) -> TypeId {
+        self.arena.push(Node::Scalar(scalar))
     }
 
     fn object(&mut self, schema: &Schema) -> Struct {

@@ -96,6 +96,7 @@ pub(crate) async fn apply(
         config,
         duplicates,
         manager: options.manager.clone(),
+        part,
         validation: options.validation,
         force: is_forced(call),
     };
@@ -108,19 +109,14 @@ struct Applied {
     /// Keys that are there twice.
     duplicates: Vec<Problem>,
     manager: String,
+    part: Part,
     validation: FieldValidation,
     force: bool,
 }
 
 impl Applied {
     fn merged(&self, call: &Call, old: Option<&Value>) -> Result<Value, Status> {
-        let writer = ownership::Writer {
-            manager: &self.manager,
-            api_version: call.row.api_version(),
-            subresource: call.subresource.as_deref(),
-            resets_status: call.row.has_status_subresource(),
-            now: call.now,
-        };
+        let writer = write::writer(call, &self.manager, self.part);
         let tree = ownership::apply(call.schema(), &writer, self.force, &self.config, old)?;
         self.report_duplicates(call)?;
         let decoded = decode::value(call.schema(), tree).map_err(|error| {

@@ -294,18 +294,34 @@ pub(crate) fn release(call: &Call, old: &Value) {
     }
 }
 
-/// Writes down in managedFields who has set what.
-pub(crate) fn own(call: &Call, options: &WriteOptions, object: &mut Value, old: Option<&Value>) {
-    if options.applies {
-        return;
-    }
-    let writer = ownership::Writer {
-        manager: &options.manager,
+/// Who writes that part of an object.
+pub(crate) fn writer<'a>(call: &'a Call, manager: &'a str, part: Part) -> ownership::Writer<'a> {
+    ownership::Writer {
+        manager,
         api_version: call.row.api_version(),
         subresource: call.subresource.as_deref(),
         resets_status: call.row.has_status_subresource(),
+        resets_metadata: match part {
+            // Of custom resources all metadata is put back, and yet owned by whoever applies it.
+            Part::Status(rule) if !call.schema().is_custom() => rule.resets(),
+            Part::Status(_) | Part::Main | Part::Piece => &[],
+        },
         now: call.now,
-    };
+    }
+}
+
+/// Writes down in managedFields who has set what.
+pub(crate) fn own(
+    call: &Call,
+    options: &WriteOptions,
+    part: Part,
+    object: &mut Value,
+    old: Option<&Value>,
+) {
+    if options.applies {
+        return;
+    }
+    let writer = writer(call, &options.manager, part);
     ownership::track(call.schema(), &writer, object, old);
 }
 

@@ -270,6 +270,26 @@ pub enum StatusMetadata {
     KeepAll,
 }
 
+impl StatusMetadata {
+    /// What nobody comes to own by a write to `/status`, as elements of paths below metadata.
+    pub(crate) fn resets(self) -> &'static [&'static str] {
+        match self {
+            StatusMetadata::All => &[],
+            StatusMetadata::KeepLabels => &["f:labels"],
+            StatusMetadata::KeepOwnerReferences => &["f:deletionTimestamp", "f:ownerReferences"],
+            StatusMetadata::KeepMost | StatusMetadata::KeepAll => &[
+                "f:annotations",
+                "f:deletionGracePeriodSeconds",
+                "f:deletionTimestamp",
+                "f:finalizers",
+                "f:generateName",
+                "f:labels",
+                "f:ownerReferences",
+            ],
+        }
+    }
+}
+
 /// A column of a kind's table.
 #[derive(Clone, Copy, Debug)]
 pub struct Column {

@@ -76,6 +76,8 @@ pub struct Struct {
     pub atomic: bool,
     /// Unknown fields are kept (`x-kubernetes-preserve-unknown-fields`).
     pub preserve: bool,
+    /// Values of other types than objects are fine too.
+    pub any: bool,
     /// The type of unknown fields' values, where `additionalProperties` gives one beside properties.
     pub rest: Option<TypeId>,
     /// Its values came from a custom resource: kept as sent, not as Go structs would write them.

@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 use jiff::Timestamp;
 use serde_json::{Map, Value};
 
-use super::{Type, time, zero};
+use super::{Arena, ListKind, Node, Type, TypeId, time, zero};
 
 mod apply;
 mod compare;
@@ -55,6 +55,8 @@ pub struct Writer<'a> {
     pub subresource: Option<&'a str>,
     /// The kind has a status subresource: its main endpoint changes no status, `/status` little but status.
     pub resets_status: bool,
+    /// What of the metadata the endpoint puts back, as elements of paths (upstream: GetResetFields).
+    pub resets_metadata: &'static [&'static str],
     /// The server's clock.
     pub now: Timestamp,
 }
@@ -115,15 +117,17 @@ pub fn track(kind: &Type, writer: &Writer<'_>, object: &mut Value, old: Option<&
             &blank
         }
     };
-    let ignored = ignored_fields(kind, writer, object);
+    let ignored = ignored_fields(writer, object);
     if let Some(comparison) = compare(kind, before, object) {
         let changes = Changes::new(comparison, &ignored);
         let me = writer.as_manager();
-        let many = kept.len() >= MAX_UPDATE_MANAGERS;
+        // The schema of a custom resource may have changed since: then every set is to be read.
+        let many = kept.len() >= MAX_UPDATE_MANAGERS || kind.is_custom();
         let meets = |kept: &mut Kept| many || kept.manager == me || changes.may_meet(kept);
         for met in kept.extract_if(.., meets) {
             met.read(&mut managers);
         }
+        reconcile(kind, &mut managers);
         update(&mut managers, writer, changes);
         // What is left unread are fewer than may be merged.
         if kept.is_empty() {
@@ -201,16 +205,23 @@ fn take_entries(object: &mut Value) -> Option<Value> {
         .remove("managedFields")
 }
 
-/// `managedFields: [{}]` clears all.
+/// `managedFields: []` and `managedFields: [{}]` clear all.
 fn is_reset(entries: &Value) -> bool {
-    entries.as_array().is_some_and(
-        |entries| matches!(entries.as_slice(), [Value::Object(only)] if only.is_empty()),
-    )
+    entries
+        .as_array()
+        .is_some_and(|entries| match entries.as_slice() {
+            [] => true,
+            [Value::Object(only)] => only.is_empty(),
+            _ => false,
+        })
 }
 
 /// What writes through this endpoint cannot change, and so nobody comes to own by them.
-fn ignored_fields(kind: &Type, writer: &Writer<'_>, object: &Value) -> FieldSet {
+fn ignored_fields(writer: &Writer<'_>, object: &Value) -> FieldSet {
     let mut ignored = FieldSet::default();
+    for field in writer.resets_metadata {
+        ignored.insert(&["f:metadata".to_owned(), (*field).to_owned()]);
+    }
     if !writer.resets_status {
         return ignored;
     }
@@ -227,13 +238,47 @@ fn ignored_fields(kind: &Type, writer: &Writer<'_>, object: &Value) -> FieldSet 
             {
                 ignored.insert(&[format!("f:{name}")]);
             }
-            if kind.is_custom() {
-                ignored.insert(&["f:metadata".to_owned()]);
-            }
         }
         Some(_) => {}
     }
     ignored
+}
+
+/// Who owned something inside of what has become one value since owns that value (structured-merge-diff: ReconcileFieldSetWithSchema). Only
+/// the schemas of custom resources change.
+fn reconcile(kind: &Type, managers: &mut Managers) {
+    if kind.is_custom() {
+        for entry in managers.values_mut() {
+            entry.fields = closed(kind.arena(), kind.id(), &entry.fields);
+        }
+    }
+}
+
+fn closed(arena: &Arena, id: TypeId, set: &FieldSet) -> FieldSet {
+    let child = |at: &str| match arena.node(id) {
+        Node::Struct(fields) => {
+            let name = at.strip_prefix("f:")?;
+            fields.field(name).map(|field| field.id).or(fields.rest)
+        }
+        Node::Map { value, .. } => Some(*value),
+        Node::List(list) => Some(list.item),
+        Node::Scalar(_) => None,
+    };
+    set.map_children(|at, below| {
+        let Some(id) = child(at) else {
+            return (false, below.clone());
+        };
+        let is_one = match arena.node(id) {
+            Node::Struct(fields) => fields.atomic,
+            Node::Map { atomic, .. } => *atomic,
+            Node::List(list) => list.kind == ListKind::Atomic,
+            Node::Scalar(_) => false,
+        };
+        match is_one {
+            true => (true, FieldSet::default()),
+            false => (false, closed(arena, id, below)),
+        }
+    })
 }
 
 /// What a write changes that somebody can own.

@@ -13,7 +13,8 @@ use crate::{
     kinds::NameRule,
 };
 
-const MAX_ANNOTATIONS_BYTES: usize = 256 * 1024;
+/// All annotations together, keys and values, may have so many bytes.
+pub const MAX_ANNOTATIONS_BYTES: usize = 256 * 1024;
 const MAX_FIELD_MANAGER: usize = 128;
 const MAX_SUBRESOURCE: usize = 256;
 

@@ -625,3 +625,54 @@ async fn definitions_in_groups_of_kubernetes_say_whether_they_are_approved() {
         "approved in https://github.com/kubernetes-sigs/gateway-api/pull/1"
     );
 }
+
+#[tokio::test(start_paused = true)]
+async fn an_applied_resource_fits_its_schema_before_it_is_merged() {
+    let api = Api::new(Config::default());
+    let mut definition = crontabs();
+    let schema = &mut definition["spec"]["versions"][0]["schema"]["openAPIV3Schema"];
+    schema["properties"]["any"] = json!({"x-kubernetes-preserve-unknown-fields": true});
+    established(&api, definition).await;
+    api.until(CRONTABS, |list| list["kind"] == "CronTabList")
+        .await;
+    let path = format!("{CRONTABS}/x?fieldManager=m");
+    let apply = async |body: Value| {
+        let media = "application/apply-patch+yaml";
+        api.send_text("PATCH", &path, media, &body.to_string())
+            .await
+    };
+    for (spec, why) in [
+        (
+            json!({"cron": 5}),
+            ".spec.cron: expected string, got &value.valueUnstructured{Value:5}",
+        ),
+        (
+            json!({"cron": "*", "replicas": "two"}),
+            ".spec.replicas: expected numeric (int or float), got string",
+        ),
+        (
+            json!({"cron": "*", "ports": [{"port": 1}]}),
+            ".spec.ports: element 0: associative list with keys has an element that omits all key fields [\"name\"] \
+             (and doesn't have default values for any key fields)",
+        ),
+    ] {
+        assert_eq!(
+            apply(crontab("x", spec)).await.refused(500),
+            format!(
+                "failed to create typed patch object (/x; stable.example.com/v1, Kind=CronTab): {why}"
+            )
+        );
+    }
+    // What may be anything may be a list or text, too.
+    for any in [json!([1, "a"]), json!("text"), json!({"a": {"b": 1}})] {
+        let mut new = crontab("x", json!({"cron": "*", "replicas": 1.0}));
+        new["any"] = any.clone();
+        assert_eq!(apply(new).await.ok()["any"], any);
+    }
+    // Without owners it is owned by nobody until somebody applies it again.
+    let mut object = api.get(&format!("{CRONTABS}/x")).await.ok();
+    assert_ne!(object["metadata"]["managedFields"], json!(null));
+    object["metadata"]["managedFields"] = json!([]);
+    let stored = api.put(&format!("{CRONTABS}/x"), object).await.ok();
+    assert_eq!(stored["metadata"].get("managedFields"), None);
+}

@@ -61,6 +61,7 @@ async fn create(server: &ApiServer, row: &Row, default: &Default) -> Result<(), 
         api_version: row.api_version(),
         subresource: None,
         resets_status: false,
+        resets_metadata: &[],
         now,
     };
     ownership::track(&row.resource.schema, &writer, &mut object, None);

@@ -140,6 +140,7 @@ async fn permit(call: &Call, pod: &Value, dry_run: bool) -> Result<Permit, Statu
             api_version: row.api_version(),
             subresource: Some("status"),
             resets_status: true,
+            resets_metadata: &[],
             now: call.now,
         };
         ownership::track(&row.resource.schema, &writer, budget, Some(&before));

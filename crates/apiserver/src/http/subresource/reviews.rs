@@ -192,7 +192,7 @@ async fn review(
     let expected = body::Expected::object(&call.row);
     let mut review = body::object(call, &expected, media, &bytes, options.validation)?;
     metadata::settle_namespace(&mut review, call.namespace.as_deref())?;
-    write::own(call, &options, &mut review, None);
+    write::own(call, &options, write::Part::Main, &mut review, None);
     ownership::unfold(&mut review);
     let name = metadata::text(&review, "name").to_owned();
     let admission = Admission::new(call, &options, Operation::Create);

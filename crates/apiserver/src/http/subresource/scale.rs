@@ -241,6 +241,7 @@ impl Scaled<'_> {
             api_version: "autoscaling/v1",
             subresource: Some("scale"),
             resets_status: false,
+            resets_metadata: &[],
             now: call.now,
         };
         let mut scale = match &self.change {

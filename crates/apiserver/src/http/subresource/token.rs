@@ -66,6 +66,7 @@ async fn request(call: &Call, body: Body) -> Result<Response<Body>, Status> {
         api_version: "authentication.k8s.io/v1",
         subresource: Some("token"),
         resets_status: false,
+        resets_metadata: &[],
         now: call.now,
     };
     ownership::track(&schema, &writer, &mut request, None);

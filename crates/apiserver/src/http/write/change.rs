@@ -146,7 +146,7 @@ async fn update_once(
     check_version(call, &object, stored)?;
     put_back(call, part, &mut object, &old);
     if source.tracks_ownership() {
-        own(call, options, &mut object, Some(&old));
+        own(call, options, part, &mut object, Some(&old));
     }
     ownership::fold(&mut object);
     if admission.mutate(name, &mut object, Some(&old)).await? {

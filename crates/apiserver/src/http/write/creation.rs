@@ -32,7 +32,7 @@ pub(crate) async fn create(
     metadata::settle_namespace(&mut object, call.namespace.as_deref())?;
     metadata::wipe(&mut object);
     dedup_owners(call, &mut object, false);
-    own(call, options, &mut object, None);
+    own(call, options, super::Part::Main, &mut object, None);
     ownership::fold(&mut object);
     let mut name = metadata::text(&object, "name").to_owned();
     let admission = Admission::new(call, options, Operation::Create);

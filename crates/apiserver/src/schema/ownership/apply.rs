@@ -6,26 +6,27 @@
 use serde_json::Value;
 
 use super::{
-    Changes, Entry, Manager, Managers, Writer, compare, fields_of, ignored_fields, merge_ancient,
-    parse, set::FieldSet, store, take_entries, update, without_nobodys,
+    Changes, Comparison, Entry, Manager, Managers, Writer, compare, fields_of, ignored_fields,
+    merge_ancient, parse, reconcile, set::FieldSet, store, take_entries, update, without_nobodys,
 };
 use crate::{
     schema::{Type, time, zero},
     status::{Cause, Details, Status},
+    validation::metadata::MAX_ANNOTATIONS_BYTES,
 };
 
 mod merge;
 mod typed;
 
 const BEFORE_FIRST_APPLY: &str = "before-first-apply";
-const LAST_APPLIED: &str = "kubectl.kubernetes.io/last-applied-configuration";
+pub(super) const LAST_APPLIED: &str = "kubectl.kubernetes.io/last-applied-configuration";
 /// The manager whose client-side annotation is honoured and kept up to date.
 const KUBECTL: &str = "kubectl";
 
 /// Applies a configuration to the stored object, or to nothing. The answer is a tree to be decoded, its managedFields up to date.
 ///
 /// # Errors
-/// 400 for a configuration with managedFields, 409 for fields that others own unless `force`, 500 for lists with duplicate keys.
+/// 400 for a configuration with managedFields, 409 for fields that others own unless `force`, 500 for a configuration that does not fit its type.
 pub fn apply(
     kind: &Type,
     writer: &Writer<'_>,
@@ -46,6 +47,7 @@ pub fn apply(
         .as_ref()
         .and_then(parse)
         .unwrap_or_default();
+    reconcile(kind, &mut managers);
     if managers.is_empty() && old.is_some() {
         let blank = zero::zero(kind.arena(), kind.id());
         let before = Writer {
@@ -56,7 +58,7 @@ pub fn apply(
             update(
                 &mut managers,
                 &before,
-                Changes::new(comparison, &FieldSet::default()),
+                Changes::new(comparison, &ignored_fields(writer, &live)),
             );
         }
     }
@@ -82,14 +84,34 @@ pub fn apply(
             }
         }
     };
-    let annotated = live
-        .pointer("/metadata/annotations")
-        .and_then(|annotations| annotations.get(LAST_APPLIED))
-        .is_some();
-    if writer.manager == KUBECTL && annotated {
-        applied["metadata"]["annotations"][LAST_APPLIED] = format!("{config}\n").into();
+    if writer.manager == KUBECTL {
+        update_last_applied(&mut applied, config);
     }
     Ok(applied)
+}
+
+/// Keeps the annotation of client-side apply, where there is one, as if the configuration had been applied by a client. It goes when it makes
+/// the annotations too many.
+fn update_last_applied(applied: &mut Value, config: &Value) {
+    let annotations = applied.pointer_mut("/metadata/annotations");
+    let Some(annotations) = annotations.and_then(Value::as_object_mut) else {
+        return;
+    };
+    let present = annotations.get(LAST_APPLIED).and_then(Value::as_str);
+    if present.is_none_or(str::is_empty) {
+        return;
+    }
+    let mut config = config.clone();
+    if let Some(applied) = config.pointer_mut("/metadata/annotations")
+        && let Some(applied) = applied.as_object_mut()
+    {
+        applied.remove(LAST_APPLIED);
+    }
+    annotations.insert(LAST_APPLIED.to_owned(), format!("{config}\n").into());
+    let size = |(name, text): (&String, &Value)| name.len() + text.as_str().map_or(0, str::len);
+    if annotations.iter().map(size).sum::<usize>() > MAX_ANNOTATIONS_BYTES {
+        annotations.remove(LAST_APPLIED);
+    }
 }
 
 type Conflicts = Vec<(Manager, FieldSet)>;
@@ -112,11 +134,9 @@ fn attempt(
             ),
         )
     };
-    let ignored = ignored_fields(kind, writer, config);
+    let ignored = ignored_fields(writer, config);
     typed::check(kind, config).map_err(untyped)?;
-    let set = fields_of(kind, config)
-        .map_err(untyped)?
-        .without_below(&ignored);
+    let set = fields_of(kind, config).without_below(&ignored);
     let mut merged = merge::merge(kind, live, config);
     let me = Manager {
         operation: "Apply".to_owned(),
@@ -169,7 +189,7 @@ fn attempt(
         } else {
             entry.fields = without_nobodys(std::mem::take(&mut entry.fields));
             // An apply that changes nothing leaves its time alone, and a new manager without one.
-            entry.time = if comparison.is_same() {
+            entry.time = if merged == *live {
                 last_time.clone()
             } else {
                 Some(time::format_seconds(&writer.now))
@@ -205,7 +225,7 @@ pub fn described(config: &Value) -> String {
 /// Removes what the manager applied last time and does not any more, unless somebody else owns it too.
 fn prune(kind: &Type, merged: Value, managers: &Managers, last: &FieldSet) -> Value {
     let named = |set: &FieldSet| merge::with_named_fields(kind, set);
-    let all = |value: &Value| fields_of(kind, value).unwrap_or_default();
+    let all = |value: &Value| fields_of(kind, value);
     let last = named(last);
     let pruned = merge::without(kind, &merged, &last);
     let owned = managers.values().fold(FieldSet::default(), |owned, entry| {
@@ -225,15 +245,23 @@ fn client_side_fields(kind: &Type, live: &Value) -> FieldSet {
         .pointer("/metadata/annotations")
         .and_then(|annotations| annotations.get(LAST_APPLIED))
         .and_then(Value::as_str);
-    let Some(last) = text.and_then(|text| serde_json::from_str::<Value>(text).ok()) else {
+    let last = text.and_then(|text| serde_json::from_str::<Value>(text).ok());
+    let fits = |last: &Value| {
+        last.get("apiVersion") == live.get("apiVersion") && typed::check(kind, last).is_ok()
+    };
+    let Some(last) = last.filter(fits) else {
         return FieldSet::default();
     };
-    let changed = compare(kind, &last, live)
-        .map(|comparison| comparison.modified)
-        .unwrap_or_default();
-    fields_of(kind, &last)
-        .unwrap_or_default()
-        .difference(&changed)
+    let Some(differences) = compare(kind, &last, live) else {
+        return FieldSet::default();
+    };
+    let Comparison {
+        added,
+        modified,
+        removed,
+    } = differences;
+    let differs = added.union(&modified).union(&removed);
+    fields_of(kind, &last).difference(&differs)
 }
 
 fn conflict(conflicts: &[(Manager, FieldSet)]) -> Status {

@@ -58,8 +58,7 @@ pub(crate) fn element(list: &List, item: &Value) -> Option<String> {
         ListKind::Set => Some(format!("v:{item}")),
         ListKind::Map => {
             let value = |key: &str| {
-                let given = item.get(key).filter(|value| !value.is_null());
-                given.or_else(|| {
+                item.get(key).or_else(|| {
                     list.key_defaults
                         .iter()
                         .find(|(name, _)| name == key)
@@ -224,19 +223,26 @@ impl<'s> Walk<'s> {
             seen.push(key);
             let before = || with_key(&old, key);
             let after = || with_key(&new, key);
-            let item = if before().nth(1).is_none() && after().nth(1).is_none() {
-                self.value(Some(list.item), before().next(), after().next())?
-            } else {
-                let here = if before().next().is_none() {
-                    Some(Side::Added)
-                } else if after().next().is_none() {
-                    Some(Side::Removed)
-                } else {
-                    (!before().eq(after())).then_some(Side::Modified)
-                };
-                Found {
-                    here,
+            let item = match (before().nth(1), after().nth(1)) {
+                (None, None) => self.value(Some(list.item), before().next(), after().next())?,
+                (Some(_), Some(_)) => Found {
+                    here: (!before().eq(after())).then_some(Side::Modified),
                     below: Comparison::default(),
+                },
+                // Where there were several and are no more, or the other way round, the one there is comes or goes as a whole.
+                (Some(_), None) => {
+                    found.removed.add(key.clone(), true, FieldSet::default());
+                    match after().next() {
+                        Some(one) => self.value(Some(list.item), None, Some(one))?,
+                        None => Found::default(),
+                    }
+                }
+                (None, Some(_)) => {
+                    found.added.add(key.clone(), true, FieldSet::default());
+                    match before().next() {
+                        Some(one) => self.value(Some(list.item), Some(one), None)?,
+                        None => Found::default(),
+                    }
                 }
             };
             found.take(item, || key.clone());
@@ -269,7 +275,7 @@ fn has_key(list: &List, item: &Value) -> bool {
     match list.kind {
         ListKind::Set => true,
         ListKind::Map => {
-            let given = |key: &str| item.get(key).is_some_and(|value| !value.is_null());
+            let given = |key: &str| item.get(key).is_some();
             let has_default = |key: &str| list.key_defaults.iter().any(|(name, _)| name == key);
             list.keys.iter().any(|key| given(key) || has_default(key))
         }
@@ -301,11 +307,9 @@ fn is_empty(value: Option<&Value>) -> bool {
     }
 }
 
-/// The fields that an object names, as a configuration for server-side apply names them.
-///
-/// # Errors
-/// The path and what is wrong there: duplicate keys, items without keys.
-pub(super) fn fields_of(kind: &Type, value: &Value) -> Result<FieldSet, String> {
+/// The fields that an object names, as a configuration for server-side apply names them. Items that have the same key are named as one, with
+/// nothing below; an item without a key is not.
+pub(super) fn fields_of(kind: &Type, value: &Value) -> FieldSet {
     let mut set = FieldSet::default();
     collect(
         kind.arena(),
@@ -313,8 +317,8 @@ pub(super) fn fields_of(kind: &Type, value: &Value) -> Result<FieldSet, String> 
         value,
         &mut Vec::new(),
         &mut set,
-    )?;
-    Ok(set)
+    );
+    set
 }
 
 /// Null and maps without entries are named as they are; a keyed list without items names nothing.
@@ -328,7 +332,7 @@ fn collect(
     value: &Value,
     path: &mut Vec<String>,
     set: &mut FieldSet,
-) -> Result<(), String> {
+) {
     let node = id.map(|id| arena.node(id));
     let leaf = match node {
         Some(Node::Struct(fields)) => fields.atomic,
@@ -339,7 +343,7 @@ fn collect(
     };
     if leaf || names_itself(value) || !(value.is_object() || value.is_array()) {
         set.insert(path);
-        return Ok(());
+        return;
     }
     match (node, value) {
         (_, Value::Object(map)) => {
@@ -356,40 +360,22 @@ fn collect(
                 if !declared || names_itself(value) {
                     set.insert(path);
                 }
-                collect(arena, below, value, path, set)?;
+                collect(arena, below, value, path, set);
                 path.pop();
             }
         }
         (Some(Node::List(list)), Value::Array(items)) => {
-            for (index, item) in items.iter().enumerate() {
-                let here = |path: &[String]| {
-                    let mut whole = FieldSet::default();
-                    whole.insert(path);
-                    whole.paths().concat()
-                };
-                let Some(at) = element(list, item) else {
-                    let why = "associative list with keys has an element that omits all key fields";
-                    return Err(format!("{}: element {index}: {why}", here(path)));
-                };
-                let mut key = FieldSet::default();
-                key.insert(std::slice::from_ref(&at));
-                if items[..index]
-                    .iter()
-                    .any(|other| element(list, other).as_ref() == Some(&at))
-                {
-                    return Err(format!(
-                        "{}: duplicate entries for key {}",
-                        here(path),
-                        key.paths().concat()
-                    ));
-                }
-                path.push(at);
+            let keys: Vec<Option<String>> = items.iter().map(|item| element(list, item)).collect();
+            for (item, key) in items.iter().zip(&keys) {
+                let Some(at) = key else { continue };
+                path.push(at.clone());
                 set.insert(path);
-                collect(arena, Some(list.item), item, path, set)?;
+                if keys.iter().filter(|other| *other == key).nth(1).is_none() {
+                    collect(arena, Some(list.item), item, path, set);
+                }
                 path.pop();
             }
         }
         _ => set.insert(path),
     }
-    Ok(())
 }

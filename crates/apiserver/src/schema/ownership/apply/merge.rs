@@ -14,6 +14,8 @@ pub(super) fn merge(kind: &Type, live: &Value, config: &Value) -> Value {
 
 fn merge_value(arena: &Arena, id: Option<TypeId>, live: &Value, config: &Value) -> Value {
     match (id.map(|id| arena.node(id)), live, config) {
+        // Null takes nothing away where something is inside: that goes when nobody owns it any more.
+        (node, live, Value::Null) if is_opened(node, live) => live.clone(),
         (None, Value::Object(live), Value::Object(config)) => merge_map(arena, None, live, config),
         (Some(Node::Struct(fields)), Value::Object(live), Value::Object(config))
             if !fields.atomic =>
@@ -29,6 +31,19 @@ fn merge_value(arena: &Arena, id: Option<TypeId>, live: &Value, config: &Value) 
             Value::Array(merge_list(arena, list, live, config))
         }
         _ => config.clone(),
+    }
+}
+
+/// Whether a value is merged by what is in it.
+fn is_opened(node: Option<&Node>, value: &Value) -> bool {
+    match (node, value) {
+        (Some(Node::Struct(fields)), Value::Object(map)) => !fields.atomic && !map.is_empty(),
+        (Some(Node::Map { atomic, .. }), Value::Object(map)) => !atomic && !map.is_empty(),
+        (Some(Node::List(list)), Value::Array(items)) => {
+            list.kind != ListKind::Atomic && !items.is_empty()
+        }
+        (None, Value::Object(map)) => !map.is_empty(),
+        _ => false,
     }
 }
 
@@ -73,9 +88,11 @@ fn merge_list(arena: &Arena, list: &List, live: &[Value], config: &[Value]) -> V
     let mut awaited = next_shared.next();
     let both = |at: usize| {
         let config = &config[at];
-        match left.iter().position(|key| *key == right[at]) {
-            Some(at) => merge_value(arena, Some(list.item), &live[at], config),
-            None => config.clone(),
+        let mut present = (0..left.len()).filter(|&index| left[index] == right[at]);
+        match (present.next(), present.next()) {
+            (Some(at), None) => merge_value(arena, Some(list.item), &live[at], config),
+            // Of several items with one key none is the one that is meant.
+            _ => config.clone(),
         }
     };
     let mut merged = Vec::with_capacity(left.len() + right.len());

@@ -3,10 +3,12 @@
 //! The complaints are those of structured-merge-diff's validation (`typed/validate.go`), which comes before any decoding: all that are
 //! found, but of one object only the first undeclared field.
 
+use std::borrow::Cow;
+
 use serde_json::Value;
 
 use super::super::{compare::element, set::FieldSet};
-use crate::schema::{Arena, ListKind, Node, Scalar, Type, TypeId, merge::go_text};
+use crate::schema::{Arena, List, ListKind, Node, Scalar, Struct, Type, TypeId, merge::go_text};
 
 /// What does not fit, as one text.
 pub(super) fn check(kind: &Type, config: &Value) -> Result<(), String> {
@@ -72,6 +74,7 @@ impl Walk<'_> {
                     self.below(format!("f:{key}"), *id, value);
                 }
             }
+            (Node::Struct(Struct { any: true, .. }), _) => {}
             (Node::Struct(_) | Node::Map { .. }, other) => {
                 self.wrong(&format!("expected map, got &{{{}}}", go_text(other)));
             }
@@ -81,23 +84,23 @@ impl Walk<'_> {
                     let at = match (list.kind, item) {
                         (ListKind::Atomic, _) => Ok(format!("i:{index}")),
                         (ListKind::Map, Value::Null) => {
-                            Err("associative list with keys may not have a null element")
+                            Err("associative list with keys may not have a null element".into())
                         }
-                        (ListKind::Map, Value::Object(_)) => element(list, item).ok_or(
-                            "associative list with keys has an element that omits all key fields",
-                        ),
+                        (ListKind::Map, Value::Object(_)) => {
+                            element(list, item).ok_or_else(|| without_keys(list).into())
+                        }
                         (ListKind::Map, _) => {
-                            Err("associative list with keys may not have non-map elements")
+                            Err("associative list with keys may not have non-map elements".into())
                         }
-                        (ListKind::Set, Value::Null) => Err(
+                        (ListKind::Set, Value::Null) => Err(Cow::Borrowed(
                             "associative list without keys has an element that's an explicit null",
-                        ),
-                        (ListKind::Set, Value::Object(_)) => {
-                            Err("associative list without keys has an element that's a map type")
-                        }
-                        (ListKind::Set, Value::Array(_)) => {
-                            Err("not supported: associative list with lists as elements")
-                        }
+                        )),
+                        (ListKind::Set, Value::Object(_)) => Err(Cow::Borrowed(
+                            "associative list without keys has an element that's a map type",
+                        )),
+                        (ListKind::Set, Value::Array(_)) => Err(Cow::Borrowed(
+                            "not supported: associative list with lists as elements",
+                        )),
                         (ListKind::Set, _) => Ok(format!("v:{item}")),
                     };
                     let at = match at {
@@ -124,6 +127,14 @@ impl Walk<'_> {
             }
         }
     }
+}
+
+fn without_keys(list: &List) -> String {
+    let keys: Vec<String> = list.keys.iter().map(|key| format!("{key:?}")).collect();
+    format!(
+        "associative list with keys has an element that omits all key fields [{}] (and doesn't have default values for any key fields)",
+        keys.join(" ")
+    )
 }
 
 /// What is wrong with a value that has no structure of its own; whether it can be read comes later.
@@ -214,7 +225,7 @@ mod tests {
             ),
             (
                 containers(json!([{"image": "x"}])),
-                ".spec.containers: element 0: associative list with keys has an element that omits all key fields",
+                ".spec.containers: element 0: associative list with keys has an element that omits all key fields [\"name\"] (and doesn't have default values for any key fields)",
             ),
             (
                 containers(json!([null])),

@@ -6,6 +6,7 @@ mod properties;
 use serde_json::json;
 
 use super::*;
+use crate::schema::{Field, List, Name, Presence, Scalar, Struct};
 
 fn writer<'a>(manager: &'a str, at: &str) -> Writer<'a> {
     Writer {
@@ -13,6 +14,7 @@ fn writer<'a>(manager: &'a str, at: &str) -> Writer<'a> {
         api_version: "v1",
         subresource: None,
         resets_status: true,
+        resets_metadata: &[],
         now: at.parse().expect("the test gives a time"),
     }
 }
@@ -255,4 +257,207 @@ fn applied_list_items_merge_by_their_keys_which_may_have_defaults() {
         "{}",
         refused.message
     );
+}
+
+/// A custom resource's type with one field `spec`.
+fn custom(spec: impl FnOnce(&mut Arena) -> TypeId) -> Type {
+    let mut arena = Arena::default();
+    let field = |name: &'static str, id| Field {
+        name: Name::new(name),
+        id,
+        presence: Presence::Verbatim,
+        go: "".into(),
+        tags: Vec::new(),
+        required: false,
+        retain_keys: false,
+        replace: false,
+        place: 0,
+    };
+    let open = || Struct {
+        preserve: true,
+        custom: true,
+        ..Struct::default()
+    };
+    let metadata = arena.push(Node::Struct(open()));
+    let spec = spec(&mut arena);
+    let fields = vec![field("metadata", metadata), field("spec", spec)];
+    let root = arena.push(Node::Struct(Struct {
+        fields,
+        custom: true,
+        ..Struct::default()
+    }));
+    Type::of(std::sync::Arc::new(arena), root)
+}
+
+fn map_of_text(atomic: bool) -> Type {
+    custom(|arena| {
+        let value = arena.push(Node::Scalar(Scalar::String));
+        arena.push(Node::Map { value, atomic })
+    })
+}
+
+fn items_by_name() -> Type {
+    custom(|arena| {
+        let item = arena.push(Node::Struct(Struct {
+            preserve: true,
+            custom: true,
+            ..Struct::default()
+        }));
+        arena.push(Node::List(List {
+            item,
+            kind: ListKind::Map,
+            declared: true,
+            keys: vec!["name".into()],
+            key_defaults: Vec::new(),
+            merge_key: None,
+            merge: false,
+            retain_keys: false,
+        }))
+    })
+}
+
+fn applied_spec(kind: &Type, manager: &str, spec: Value, old: Option<&Value>) -> Value {
+    let config = json!({"metadata": {}, "spec": spec});
+    apply(kind, &writer(manager, DAY), false, &config, old).expect("nobody minds")
+}
+
+#[test]
+fn an_applied_null_takes_nothing_away_that_others_own() {
+    let kind = map_of_text(false);
+    let old = applied_spec(&kind, "a", json!({"x": "1"}), None);
+    let both = applied_spec(&kind, "b", json!(null), Some(&old));
+    assert_eq!(both["spec"], json!({"x": "1"}));
+    // Nothing has changed, so the new owner has no time, and comes first.
+    assert_eq!(owners(&both)[0], ("b".to_owned(), json!({"f:spec": {}})));
+    assert_eq!(
+        applied_spec(&kind, "c", json!(null), None)["spec"],
+        json!(null)
+    );
+}
+
+#[test]
+fn items_with_one_key_are_owned_as_one_until_one_is_left() {
+    let kind = items_by_name();
+    let mut twice = json!({"metadata": {}, "spec": [{"name": "a", "v": 1}, {"name": "a", "v": 2}]});
+    tracked(&kind, &writer("u", DAY), &mut twice, None);
+    let item = r#"k:{"name":"a"}"#;
+    assert_eq!(
+        owners(&twice),
+        [("u".to_owned(), json!({"f:spec": {".": {}, item: {}}}))]
+    );
+    // Whoever applies such an item puts it in the place of all of them.
+    let once = apply(
+        &kind,
+        &writer("a", DAY),
+        true,
+        &json!({"metadata": {}, "spec": [{"name": "a", "w": 3}]}),
+        Some(&twice),
+    )
+    .expect("it is forced");
+    assert_eq!(once["spec"], json!([{"name": "a", "w": 3}]));
+    let mut one = twice.clone();
+    one["spec"] = json!([{"name": "a", "v": 1}]);
+    tracked(&kind, &writer("v", DAY), &mut one, Some(&twice));
+    assert_eq!(
+        owners(&one),
+        [
+            ("u".to_owned(), json!({"f:spec": {}})),
+            (
+                "v".to_owned(),
+                json!({"f:spec": {item: {".": {}, "f:name": {}, "f:v": {}}}})
+            )
+        ]
+    );
+}
+
+#[test]
+fn an_order_that_changes_is_a_change() {
+    let kind = items_by_name();
+    let (a, b) = (json!({"name": "a"}), json!({"name": "b"}));
+    let old = applied_spec(&kind, "x", json!([a, b]), None);
+    let config = json!({"metadata": {}, "spec": [b, a]});
+    let new =
+        apply(&kind, &writer("x", NEXT_DAY), false, &config, Some(&old)).expect("it is theirs");
+    assert_eq!(new["spec"], json!([b, a]));
+    assert_eq!(new["metadata"]["managedFields"][0]["time"], NEXT_DAY);
+}
+
+#[test]
+fn who_owned_a_part_of_what_is_one_value_since_owns_the_value() {
+    let old = applied_spec(&map_of_text(false), "a", json!({"x": "1"}), None);
+    let one = map_of_text(true);
+    let mut new = old.clone();
+    new["metadata"]["labels"] = json!({"l": "1"});
+    tracked(&one, &writer("u", DAY), &mut new, Some(&old));
+    assert_eq!(owners(&new)[0], ("a".to_owned(), json!({"f:spec": {}})));
+    let refused = apply(
+        &one,
+        &writer("b", DAY),
+        false,
+        &json!({"metadata": {}, "spec": {"y": "2"}}),
+        Some(&old),
+    );
+    assert_eq!(
+        refused.map_err(|status| status.message),
+        Err("Apply failed with 1 conflict: conflict with \"a\": .spec".to_owned())
+    );
+}
+
+#[test]
+fn kubectl_keeps_the_annotation_of_its_client_side_applies_as_long_as_it_fits() {
+    let last = |config: &Value| config["metadata"]["annotations"][apply::LAST_APPLIED].clone();
+    let live = |text: &str| {
+        let annotations = json!({apply::LAST_APPLIED: text});
+        json!({"apiVersion": "v1", "metadata": {"name": "c", "annotations": annotations}, "data": {"a": "1"}})
+    };
+    let kubectl = |live: Value, config: &Value| {
+        apply(
+            &config_map(),
+            &writer("kubectl", DAY),
+            true,
+            config,
+            Some(&live),
+        )
+        .expect("it is forced")
+    };
+    let config =
+        json!({"metadata": {"annotations": {apply::LAST_APPLIED: "mine"}}, "data": {"a": "2"}});
+    assert_eq!(
+        last(&kubectl(live("{}"), &config)),
+        "{\"data\":{\"a\":\"2\"},\"metadata\":{\"annotations\":{}}}\n"
+    );
+    let large = json!({"metadata": {}, "data": {"a": "x".repeat(300_000)}});
+    assert_eq!(last(&kubectl(live("{}"), &large)), Value::Null);
+    assert_eq!(last(&kubectl(live(""), &json!({"metadata": {}}))), "");
+}
+
+#[test]
+fn what_was_applied_by_a_client_in_another_version_is_no_excuse() {
+    let text = |version: &str| {
+        json!({"apiVersion": version, "kind": "ConfigMap", "metadata": {"name": "c"}, "data": {"a": "1"}}).to_string()
+    };
+    let live = |version: &str| {
+        let mut object = json!({"apiVersion": "v1", "kind": "ConfigMap", "data": {"a": "1"},
+            "metadata": {"name": "c", "annotations": {apply::LAST_APPLIED: text(version)}}});
+        tracked(
+            &config_map(),
+            &writer("kubectl-client-side-apply", DAY),
+            &mut object,
+            None,
+        );
+        object
+    };
+    let config = json!({"metadata": {"name": "c"}, "data": {"a": "2"}});
+    let kubectl = |live: &Value| {
+        apply(
+            &config_map(),
+            &writer("kubectl", DAY),
+            false,
+            &config,
+            Some(live),
+        )
+        .map(|new| new["data"]["a"].clone())
+    };
+    assert_eq!(kubectl(&live("v1")), Ok("2".into()));
+    assert_eq!(kubectl(&live("v2")).map_err(|status| status.code), Err(409));
 }

@@ -205,6 +205,7 @@ fn live_through(seed: u64) -> Result<(), TestCaseError> {
             api_version: "e.x/v1",
             subresource: None,
             resets_status: false,
+            resets_metadata: &[],
             now: now.parse().expect("it is a time"),
         };
         let sent = choices.resource(&source);
@@ -296,6 +297,7 @@ fn many_live_through(seed: u64) -> Result<(), TestCaseError> {
             api_version: "e.x/v1",
             subresource: None,
             resets_status: false,
+            resets_metadata: &[],
             now: format!("2024-06-{:02}T00:00:00Z", step + 1)
                 .parse()
                 .expect("it is a time"),
