@@ -10,7 +10,7 @@ use std::{
     sync::{Arc, LazyLock},
 };
 
-use crate::cel::{Budget, Environment, Failure, Object, Program, Type, Value};
+use crate::cel::{self, Budget, Environment, Failure, Object, Program, Type, Value};
 
 pub(crate) use authorizer::{Asker, Parts};
 
@@ -25,6 +25,8 @@ pub(crate) struct Scope {
     /// Whether the policy has parameters (`params`).
     params: bool,
     authorizer: bool,
+    /// Whether patches are made.
+    patches: bool,
     /// What the policy has given names to (`variables.NAME`), with their types.
     variables: BTreeMap<String, Type>,
 }
@@ -34,6 +36,7 @@ impl Default for Scope {
         Scope {
             params: false,
             authorizer: true,
+            patches: false,
             variables: BTreeMap::new(),
         }
     }
@@ -61,6 +64,14 @@ impl Scope {
         }
     }
 
+    /// The same for expressions that make patches.
+    pub(crate) fn with_patches(&self) -> Scope {
+        Scope {
+            patches: true,
+            ..self.clone()
+        }
+    }
+
     fn environment(&self) -> Environment {
         let mut environment = Environment::default()
             .with("object", Type::Dyn)
@@ -79,10 +90,14 @@ impl Scope {
             let variables = Object {
                 name: "kubernetes.variables".to_owned(),
                 fields: self.variables.clone(),
+                open: false,
             };
             environment = environment.with("variables", Type::Object(Arc::new(variables)));
         }
-        environment
+        match self.patches {
+            true => environment.with_patches(),
+            false => environment,
+        }
     }
 }
 
@@ -92,6 +107,10 @@ pub(crate) enum Wanted {
     Bool,
     Text,
     TextOrNull,
+    /// What is merged into an object.
+    Object,
+    /// The operations of a JSON patch.
+    Operations,
     Anything,
 }
 
@@ -102,6 +121,14 @@ impl Wanted {
             (Wanted::Bool, kind) => *kind == Type::Bool,
             (Wanted::Text, kind) => *kind == Type::String,
             (Wanted::TextOrNull, kind) => matches!(kind, Type::String | Type::Null),
+            (Wanted::Object, Type::Object(object)) => object.name == cel::OBJECT,
+            (Wanted::Operations, Type::List(item)) => match &**item {
+                // As of a list without items.
+                Type::Dyn => true,
+                Type::Object(object) => object.name == cel::JSON_PATCH,
+                _ => false,
+            },
+            (Wanted::Object | Wanted::Operations, _) => false,
         }
     }
 
@@ -110,6 +137,8 @@ impl Wanted {
             Wanted::Bool => "bool",
             Wanted::Text => "string",
             Wanted::TextOrNull => "one of [string null_type]",
+            Wanted::Object => cel::OBJECT,
+            Wanted::Operations => "list(JSONPatch)",
             Wanted::Anything => "any",
         }
     }
@@ -160,6 +189,7 @@ fn object(name: &str, fields: &[(&'static str, Type)]) -> Type {
     Type::Object(Arc::new(Object {
         name: name.to_owned(),
         fields,
+        open: false,
     }))
 }
 
@@ -191,7 +221,14 @@ impl Expression {
         let program = Program::compile(text, environment);
         let program = program.map_err(|issues| format!("compilation failed: {issues}"))?;
         if !wanted.is(program.result()) {
-            return Err(format!("must evaluate to {}", wanted.name()));
+            let found = match program.result() {
+                Type::Null => "null_type".to_owned(),
+                found => found.to_string(),
+            };
+            return Err(format!(
+                "must evaluate to {} but got {found}",
+                wanted.name()
+            ));
         }
         Ok(Expression {
             text: text.to_owned(),

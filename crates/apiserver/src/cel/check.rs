@@ -8,8 +8,8 @@ use std::{
 use kube_cel::cel::Value;
 
 use super::{
-    Problem, library,
-    syntax::{Expr, Fold, FoldKind, Literal, Node},
+    Problem, library, messages,
+    syntax::{Expr, Field, Fold, FoldKind, Literal, Node},
     types::{Bindings, Type, joined},
 };
 
@@ -17,6 +17,8 @@ use super::{
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Environment {
     variables: HashMap<String, Type>,
+    /// Whether patches can be made.
+    patches: bool,
 }
 
 impl Environment {
@@ -24,6 +26,14 @@ impl Environment {
     pub(crate) fn with(mut self, name: &str, kind: Type) -> Self {
         self.variables.insert(name.to_owned(), kind);
         self
+    }
+
+    /// The environment with the types of patches, and what else they need.
+    pub(crate) fn with_patches(self) -> Self {
+        Environment {
+            patches: true,
+            ..self
+        }
     }
 }
 
@@ -236,7 +246,8 @@ impl<'e> Checker<'e> {
 
     /// [`namespaced`] where the checker is.
     pub(super) fn namespaced(&self, target: &Expr, function: &str) -> Option<String> {
-        namespaced(target, function, |name| self.variable(name).is_some())
+        let found = namespaced(target, function, |name| self.variable(name).is_some());
+        found.filter(|name| self.environment.patches || !name.starts_with("jsonpatch."))
     }
 
     /// Notes a problem; what it was found in can be anything from then on.
@@ -336,6 +347,7 @@ impl<'e> Checker<'e> {
                     value_type.unwrap_or(Type::Dyn),
                 )
             }
+            Node::Message { name, fields } => self.message(at, name, fields),
             Node::Fold(fold) => self.fold(at, fold),
             Node::OptionalMap {
                 target,
@@ -392,8 +404,8 @@ impl<'e> Checker<'e> {
         match kind {
             Type::Dyn => Type::Dyn,
             Type::Map(_, value) => (**value).clone(),
-            Type::Object(object) => match object.fields.get(field) {
-                Some(kind) => kind.clone(),
+            Type::Object(object) => match object.field(field) {
+                Some(kind) => kind,
                 None => self.wrong(at, format!("undefined field '{field}'")),
             },
             other => self.wrong(
@@ -401,6 +413,26 @@ impl<'e> Checker<'e> {
                 format!("type '{other}' does not support field selection"),
             ),
         }
+    }
+
+    fn message(&mut self, at: usize, name: &str, fields: &[Field]) -> Type {
+        let kind = messages::named(name).filter(|_| self.environment.patches);
+        for field in fields {
+            let found = self.entry(field.optional, &field.value);
+            let Some(kind) = &kind else { continue };
+            let wanted = self.field(field.at, kind, &field.name);
+            if !Bindings::default().accept(&found, &wanted) {
+                let message = format!(
+                    "expected type of field '{}' is '{wanted}' but provided type is '{found}'",
+                    field.name
+                );
+                self.wrong(field.at, message);
+            }
+        }
+        kind.unwrap_or_else(|| {
+            let message = format!("undeclared reference to '{name}' (in container '')");
+            self.wrong(at, message)
+        })
     }
 
     /// An item of a list or map; after a question mark it is what is in the optional.

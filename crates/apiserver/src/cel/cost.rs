@@ -18,6 +18,7 @@ const TRAVERSAL: f64 = 0.1;
 const REGEX: f64 = 0.25;
 const LIST: u64 = 10;
 const MAP: u64 = 30;
+const MESSAGE: u64 = 40;
 
 /// How big the values of a type can be.
 #[derive(Debug, Default)]
@@ -180,6 +181,10 @@ impl<'s> Coster<'s, '_> {
                         .saturating_add(self.part(value).cost)
                 });
                 (cost, None, Some(Size::exactly(entries.len())))
+            }
+            Node::Message { fields, .. } => {
+                let costs = fields.iter().map(|field| self.part(&field.value).cost);
+                (costs.fold(MESSAGE, u64::saturating_add), None, None)
             }
             Node::Fold(fold) => self.fold(fold),
             Node::Bind {

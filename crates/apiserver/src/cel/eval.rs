@@ -1,6 +1,10 @@
 //! Runs checked expressions. Each step takes from a budget, so that no expression keeps a writer waiting.
 
-use std::{collections::HashMap, fmt, sync::Arc};
+use std::{
+    collections::{BTreeMap, HashMap},
+    fmt,
+    sync::Arc,
+};
 
 use kube_cel::cel::{
     Value,
@@ -10,6 +14,7 @@ use kube_cel::cel::{
 use super::{
     check::{is_type_name, namespaced, qualified, root, spells},
     host, library,
+    messages::{Message, message},
     syntax::{Expr, Fold, FoldKind, Literal, Node},
     values::{
         TypeValue, arithmetic, compare, equal, is_zero, key, none, of_key, optional, some, text,
@@ -168,7 +173,10 @@ impl Run<'_> {
                     (None, false) => member(&operand, field),
                     (None, true) => match &operand {
                         Value::Map(map) => Ok(Value::Bool(map.map.contains_key(&name_key(field)))),
-                        _ => no_overload(),
+                        operand => match message(operand) {
+                            Some(message) => Ok(Value::Bool(message.fields.contains_key(field))),
+                            None => no_overload(),
+                        },
                     },
                     (Some(inner), true) => Ok(Value::Bool(
                         inner.is_some_and(|inner| member(inner, field).is_ok()),
@@ -213,6 +221,19 @@ impl Run<'_> {
                     }
                 }
                 Ok(of_map(map))
+            }
+            Node::Message { name, fields } => {
+                let mut made = BTreeMap::new();
+                for field in fields {
+                    let value = self.value(&field.value, scope)?;
+                    if let Some(value) = self.entry(field.optional, value)? {
+                        made.insert(field.name.clone(), value);
+                    }
+                }
+                Ok(Value::Opaque(Arc::new(Message {
+                    name: name.clone(),
+                    fields: made,
+                })))
             }
             Node::Fold(fold) => self.fold(fold, scope),
             Node::OptionalMap {
@@ -385,6 +406,9 @@ impl Run<'_> {
             }
             ("contains", Some(Value::String(text)), [Value::String(part)]) => {
                 bool(text.contains(part.as_str()))
+            }
+            ("jsonpatch.escapeKey", None, [Value::String(key)]) => {
+                Ok(text(key.replace('~', "~0").replace('/', "~1")))
             }
             ("optional.none", None, []) => Ok(none()),
             ("optional.of", None, [value]) => Ok(some(value.clone())),
@@ -614,7 +638,11 @@ fn member(operand: &Value, field: &str) -> Evaluated {
             Some(value) => Ok(value.clone()),
             None => failed(format!("no such key: {field}")),
         },
-        _ => no_overload(),
+        operand => match message(operand).map(|message| message.fields.get(field)) {
+            Some(Some(value)) => Ok(value.clone()),
+            Some(None) => failed(format!("no such key: {field}")),
+            None => no_overload(),
+        },
     }
 }
 

@@ -10,6 +10,7 @@ mod eval;
 mod host;
 mod lexer;
 mod library;
+mod messages;
 mod syntax;
 mod types;
 mod values;
@@ -20,7 +21,8 @@ mod tests;
 use std::fmt;
 
 pub(crate) use self::host::{Host, host};
-pub(crate) use self::values::{map_of, none, of_json, some};
+pub(crate) use self::messages::{JSON_PATCH, OBJECT, message};
+pub(crate) use self::values::{map_of, none, of_json, some, to_json};
 pub(crate) use self::{
     check::Environment,
     cost::Shape,

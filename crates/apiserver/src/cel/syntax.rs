@@ -7,6 +7,7 @@ use kube_cel::cel::parser::Parser as Grammar;
 
 use super::{
     Issues, Problem,
+    check::qualified,
     lexer::{Token, tokens},
 };
 
@@ -50,6 +51,11 @@ pub(crate) enum Node {
     List(Vec<(bool, Expr)>),
     /// Keys and values; `true` for those after a question mark.
     Map(Vec<(bool, Expr, Expr)>),
+    /// `name{field: value}`.
+    Message {
+        name: String,
+        fields: Vec<Field>,
+    },
     Fold(Box<Fold>),
     /// `target.optMap(variable, body)`, or `optFlatMap`.
     OptionalMap {
@@ -75,6 +81,17 @@ pub(crate) enum Literal {
     Double(f64),
     Text(String),
     Bytes(Vec<u8>),
+}
+
+/// A field of a message.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Field {
+    /// The place of its colon.
+    pub(crate) at: usize,
+    pub(crate) name: String,
+    /// After a question mark it is what is in the optional.
+    pub(crate) optional: bool,
+    pub(crate) value: Expr,
 }
 
 /// A macro over a list or map.
@@ -125,6 +142,9 @@ impl Expr {
             Node::Map(entries) => entries
                 .iter()
                 .any(|(_, key, value)| key.mentions(variable) || value.mentions(variable)),
+            Node::Message { fields, .. } => {
+                fields.iter().any(|field| field.value.mentions(variable))
+            }
             Node::Fold(fold) => {
                 let bound = fold.variable == variable || fold.second.as_deref() == Some(variable);
                 let mut inside = fold.filter.iter().chain([&fold.body]);
@@ -174,6 +194,9 @@ impl Expr {
             Node::Map(entries) => {
                 let mut parts = entries.iter().flat_map(|(_, key, value)| [key, value]);
                 (0, deepest(&mut parts))
+            }
+            Node::Message { fields, .. } => {
+                (0, deepest(&mut fields.iter().map(|field| &field.value)))
             }
             Node::Fold(fold) => {
                 let inside = [&fold.range, &fold.body];
@@ -500,11 +523,42 @@ impl Parser {
                 let index = self.expression()?;
                 self.expect("]")?;
                 operand = call(at, function, vec![operand, index]);
+            } else if let Some(name) = self.name_of_message(&operand) {
+                operand = self.message(name)?;
             } else {
                 self.depths[Rule::Member as usize] = before;
                 return Ok(operand);
             }
         }
+    }
+
+    /// What is named before a brace.
+    fn name_of_message(&self, operand: &Expr) -> Option<String> {
+        match self.peek() {
+            Token::Mark("{") => qualified(operand),
+            _ => None,
+        }
+    }
+
+    fn message(&mut self, name: String) -> Parsed {
+        let at = self.expect("{")?;
+        let mut fields = Vec::new();
+        while self.mark("}").is_none() {
+            let optional = self.mark("?").is_some();
+            let name = self.name()?;
+            fields.push(Field {
+                at: self.expect(":")?,
+                name,
+                optional,
+                value: self.expression()?,
+            });
+            if self.mark(",").is_none() {
+                self.expect("}")?;
+                break;
+            }
+        }
+        let node = Node::Message { name, fields };
+        Ok(Expr { at, node })
     }
 
     fn arguments(&mut self, end: &str) -> Parsed<Vec<Expr>> {

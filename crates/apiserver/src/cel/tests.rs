@@ -18,6 +18,7 @@ fn environment() -> Environment {
     let object = Object {
         name: "self".to_owned(),
         fields: BTreeMap::from(fields),
+        open: false,
     };
     Environment::default()
         .with("self", Type::Object(Arc::new(object)))
@@ -116,6 +117,60 @@ fn what_is_deep_is_run_and_what_is_too_deep_is_refused() {
     // A chain that is not nested.
     let long = format!("{}true", "true && ".repeat(10_000));
     assert_eq!(run(&long), Ok(Value::Bool(true)));
+}
+
+#[test]
+fn patches_are_made_where_they_are_meant() {
+    let patches = environment().with_patches();
+    let made = |source: &str| {
+        let program = Program::compile(source, &patches).map_err(|issues| issues.to_string())?;
+        let value = program.evaluate(&[("self", me())], &mut Budget::default());
+        Ok::<_, String>(value.expect("it has a value"))
+    };
+    let source = "Object{spec: Object.spec{replicas: self.a, ?paused: optional.none(), l: [Object.spec.l{n: 1.0}], m: {'k': b'x'}}}";
+    let value = made(source).expect("it is an object");
+    let expected =
+        serde_json::json!({"spec": {"replicas": 3, "l": [{"n": 1}], "m": {"k": "eA=="}}});
+    assert_eq!(to_json(&value), Ok(expected));
+    let checked = |source: &str| {
+        let value = made(source).expect("it is an object");
+        message(&value).expect("it is an object").check_names()
+    };
+    assert_eq!(checked(source), Ok(()));
+    assert_eq!(
+        checked("Object{spec: Object.status{}, list: [Object{}]}").unwrap_err(),
+        "unexpected type name \"Object\", expected \"Object.list\", which matches field name path from root Object type\n\
+         unexpected type name \"Object.status\", expected \"Object.spec\", which matches field name path from root Object type"
+    );
+    let source = "[JSONPatch{op: 'add', path: '/a/' + jsonpatch.escapeKey('x/y~'), value: Object.a{b: [1]}}]";
+    let expected = serde_json::json!([{"op": "add", "path": "/a/x~1y~0", "value": {"b": [1]}}]);
+    assert_eq!(to_json(&made(source).expect("it is a patch")), Ok(expected));
+    let holds = "has(Object{a: 1}.a) && !has(Object{a: 1}.b) && Object{a: 1} == Object{a: 1} && Object{a: 1} != Object{a: 2}";
+    assert_eq!(made(holds), Ok(Value::Bool(true)));
+    for (source, why) in [
+        (
+            "JSONPatch{op: 1}",
+            "1:13: expected type of field 'op' is 'string' but provided type is 'int'",
+        ),
+        ("JSONPatch{what: 1}", "1:15: undefined field 'what'"),
+        (
+            "Thing{}",
+            "1:6: undeclared reference to 'Thing' (in container '')",
+        ),
+    ] {
+        let found = made(source).unwrap_err();
+        assert!(found.contains(why), "{found}");
+    }
+    let refused = Program::compile("Object{}", &environment()).unwrap_err();
+    let why = "undeclared reference to 'Object' (in container '')";
+    assert!(refused.to_string().contains(why), "{refused}");
+    let refused = Program::compile("jsonpatch.escapeKey('x')", &environment()).unwrap_err();
+    assert!(
+        refused
+            .to_string()
+            .contains("undeclared reference to 'jsonpatch'"),
+        "{refused}"
+    );
 }
 
 #[test]

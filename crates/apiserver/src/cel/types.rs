@@ -33,6 +33,16 @@ pub(crate) enum Type {
 pub(crate) struct Object {
     pub(crate) name: String,
     pub(crate) fields: BTreeMap<String, Type>,
+    /// Whether there may be any other field, of any type.
+    pub(crate) open: bool,
+}
+
+impl Object {
+    /// The type of a field.
+    pub(crate) fn field(&self, name: &str) -> Option<Type> {
+        let known = self.fields.get(name).cloned();
+        known.or(self.open.then_some(Type::Dyn))
+    }
 }
 
 impl PartialEq for Object {

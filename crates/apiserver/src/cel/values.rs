@@ -2,11 +2,14 @@
 
 use std::{cmp::Ordering, sync::Arc};
 
+use base64::{Engine, engine::general_purpose::STANDARD};
 use kube_cel::cel::{
     Value,
     objects::{Key, Map, Opaque, OptionalValue},
 };
 use serde_json::Value as Json;
+
+use super::messages::message;
 
 /// A type as a value, by its name.
 #[derive(Debug, PartialEq, Eq)]
@@ -46,6 +49,47 @@ pub(crate) fn of_json(value: &Json) -> Value {
             })
         }
     }
+}
+
+/// A value as JSON.
+///
+/// # Errors
+/// It is not all made of what JSON has.
+pub(crate) fn to_json(value: &Value) -> Result<Json, String> {
+    Ok(match value {
+        Value::Null => Json::Null,
+        Value::Bool(truth) => (*truth).into(),
+        Value::Int(number) => (*number).into(),
+        Value::UInt(number) => (*number).into(),
+        // Go writes whole numbers without a dot.
+        Value::Float(number) if number.fract() == 0.0 && number.abs() < 9e15 => {
+            (*number as i64).into()
+        }
+        Value::Float(number) => (*number).into(),
+        Value::String(text) => text.as_str().into(),
+        Value::Bytes(bytes) => STANDARD.encode(&**bytes).into(),
+        Value::Timestamp(time) => time.to_rfc3339().replace("+00:00", "Z").into(),
+        Value::Duration(duration) => {
+            let seconds = duration.as_seconds_f64();
+            format!("{seconds}s").into()
+        }
+        Value::List(items) => items.iter().map(to_json).collect::<Result<_, _>>()?,
+        Value::Map(map) => {
+            let entries = map.map.iter().map(|(key, value)| match key {
+                Key::String(name) => Ok((name.to_string(), to_json(value)?)),
+                key => Err(format!("map key \"{key}\" is not a string")),
+            });
+            Json::Object(entries.collect::<Result<_, _>>()?)
+        }
+        Value::Opaque(_) | Value::Function(..) => match message(value) {
+            Some(message) => {
+                let fields = message.fields.iter();
+                let fields = fields.map(|(name, value)| Ok((name.clone(), to_json(value)?)));
+                Json::Object(fields.collect::<Result<_, String>>()?)
+            }
+            None => return Err(format!("a {} is no JSON value", type_name(value))),
+        },
+    })
 }
 
 /// A map of values with names.
@@ -109,7 +153,10 @@ pub(super) fn is_zero(value: &Value) -> bool {
         Value::Bool(truth) => !truth,
         Value::Duration(duration) => duration.is_zero(),
         Value::Null => true,
-        Value::Opaque(_) => optional(value).is_some_and(|inner| inner.is_none()),
+        Value::Opaque(_) => match message(value) {
+            Some(message) => message.fields.is_empty(),
+            None => optional(value).is_some_and(|inner| inner.is_none()),
+        },
         Value::Timestamp(_) | Value::Function(..) => false,
     }
 }

@@ -132,7 +132,7 @@ impl<'a> Admission<'a> {
         let asked = webhook::mutate(hooks, &subject, object, old, &mut rounds);
         self.call.without_turn(asked).await?;
         if rounds.changed {
-            rounds.repeat(object);
+            rounds.repeat();
             self.mutate_in_house(name, object, old)?;
             let asked = webhook::mutate(hooks, &subject, object, old, &mut rounds);
             self.call.without_turn(asked).await?;

@@ -68,7 +68,7 @@ impl From<JsonPatchError> for Status {
                 "RequestEntityTooLarge",
                 format!("Request entity too large: {error}"),
             ),
-            JsonPatchError::Inapplicable(_) => inapplicable(),
+            JsonPatchError::Inapplicable(_) | JsonPatchError::TestFailed(_) => inapplicable(),
         }
     }
 }

@@ -17,7 +17,7 @@ mod folded;
 mod scale;
 mod set;
 
-pub use apply::{apply, described};
+pub use apply::{apply, described, merge_unowned};
 use compare::fields_of;
 pub use compare::{Comparison, compare};
 use folded::Kept;

@@ -207,7 +207,7 @@ async fn a_policy_is_checked_when_it_is_written() {
         causes(&refused.body),
         [
             r#"spec.variables[1].name: Invalid value: "a-b": name is not a valid CEL identifier"#,
-            r#"spec.validations[1].expression: Invalid value: "'text'": must evaluate to bool"#,
+            r#"spec.validations[1].expression: Invalid value: "'text'": must evaluate to bool but got string"#,
             r#"spec.validations[1].message: Invalid value: " ": message must be non-empty if specified"#,
             r#"spec.validations[1].reason: Unsupported value: "Odd": supported values: "Forbidden", "Invalid", "RequestEntityTooLarge", "Unauthorized""#,
             "spec.validations[2].expression: Invalid value: \"params.x == 1\": compilation failed: ERROR: <input>:1:1: undeclared reference to 'params' (in container '')\n | params.x == 1\n | ^",

@@ -13,6 +13,7 @@ mod identity;
 mod kinds;
 mod kube_rs;
 mod limits;
+mod mutations;
 mod pods;
 mod provided;
 mod refusals;

@@ -21,30 +21,72 @@ use crate::{field::quote, status::Status};
 /// What the second round of mutation has to know of the first.
 #[derive(Default)]
 pub(crate) struct Rounds {
-    again: bool,
     /// Whether anything was changed.
     pub(crate) changed: bool,
-    /// Webhooks that were asked and want to be asked again if something changes.
-    invoked: BTreeSet<usize>,
-    /// Those for which something has changed.
-    due: BTreeSet<usize>,
-    /// The object when the first round was over.
-    output: Option<Value>,
+    policies: Stage<policy::mutating::Key>,
+    webhooks: Stage<usize>,
 }
 
 impl Rounds {
     /// Begins the second round.
-    pub(crate) fn repeat(&mut self, object: &Value) {
-        self.again = true;
-        self.output = Some(object.clone());
-    }
-
-    fn something_changed(&mut self) {
-        self.due.append(&mut self.invoked);
+    pub(crate) fn repeat(&mut self) {
+        self.policies.again = true;
+        self.webhooks.again = true;
     }
 }
 
-/// Asks the webhooks that may change an object, in the order of their configurations' names.
+/// What one kind of those who change objects has to know of its first round.
+pub(super) struct Stage<K> {
+    again: bool,
+    /// Those that were asked and want to be asked again if something changes.
+    invoked: BTreeSet<K>,
+    /// Those for which something has changed.
+    due: BTreeSet<K>,
+    /// The object when the first round was over, if anybody wants to be asked again.
+    output: Option<Value>,
+}
+
+impl<K> Default for Stage<K> {
+    fn default() -> Self {
+        Stage {
+            again: false,
+            invoked: BTreeSet::new(),
+            due: BTreeSet::new(),
+            output: None,
+        }
+    }
+}
+
+impl<K: Ord> Stage<K> {
+    /// Looks whether others have changed the object since the first round.
+    pub(super) fn begin(&mut self, object: &Value) {
+        if self.again && self.output.take().is_some_and(|output| output != *object) {
+            self.something_changed();
+        }
+    }
+
+    /// Remembers what is left of the object after the first round.
+    pub(super) fn end(&mut self, object: &Value) {
+        if !self.again && !self.invoked.is_empty() {
+            self.output = Some(object.clone());
+        }
+    }
+
+    pub(super) fn something_changed(&mut self) {
+        self.due.append(&mut self.invoked);
+    }
+
+    /// Whether somebody is to be asked. Who was not asked in the first round is not asked for the first time in the second.
+    pub(super) fn is_due(&self, key: &K) -> bool {
+        !self.again || self.due.contains(key)
+    }
+
+    pub(super) fn invoked(&mut self, key: K) {
+        self.invoked.insert(key);
+    }
+}
+
+/// Asks the policies that may change an object, then the webhooks, each in the order of their names.
 pub(crate) async fn mutate(
     hooks: &Hooks,
     subject: &Subject<'_>,
@@ -52,35 +94,38 @@ pub(crate) async fn mutate(
     old: Option<&Value>,
     rounds: &mut Rounds,
 ) -> Result<(), Status> {
-    if hooks.mutating.is_empty() {
+    if hooks.mutating.is_empty() && hooks.mutations.is_empty() {
         return Ok(());
     }
     let Some(views) = Views::of(subject) else {
         return Ok(());
     };
-    if rounds.again && rounds.output.take().is_some_and(|output| output != *object) {
-        rounds.something_changed();
+    let stage = &mut rounds.policies;
+    if policy::mutating::mutate(&hooks.mutations, &views, object, old, stage)? {
+        rounds.changed = true;
     }
+    let stage = &mut rounds.webhooks;
+    stage.begin(object);
     for (index, hook) in hooks.mutating.iter().enumerate() {
         let Some(view) = views.wanted(&hook.matcher, present(object), old)? else {
             continue;
         };
-        // Who was not asked in the first round is not asked for the first time in the second.
-        if rounds.again && !rounds.due.contains(&index) {
+        if !stage.is_due(&index) {
             continue;
         }
         let asked = change(&views, hook, &view, object, old).await;
         if let Ok(true) = asked {
             rounds.changed = true;
-            rounds.something_changed();
+            stage.something_changed();
         }
         if hook.reinvoked {
-            rounds.invoked.insert(index);
+            stage.invoked(index);
         }
         asked
             .map(|_| ())
             .or_else(|failure| failure.settle(hook, subject))?;
     }
+    stage.end(object);
     Ok(())
 }
 
@@ -122,7 +167,7 @@ pub(crate) async fn judge(
     let Some(views) = Views::of(subject) else {
         return Ok(());
     };
-    policy::judge(&hooks.policies, &views, present(object), old)?;
+    policy::validating::judge(&hooks.policies, &views, present(object), old)?;
     let mut wanted = Vec::new();
     for hook in &hooks.validating {
         if let Some(view) = views.wanted(&hook.matcher, present(object), old)? {
@@ -145,7 +190,7 @@ pub(crate) async fn judge(
 }
 
 /// The object, unless there is none: a deletion has no new one.
-fn present(object: &Value) -> Option<&Value> {
+pub(super) fn present(object: &Value) -> Option<&Value> {
     (!object.is_null()).then_some(object)
 }
 

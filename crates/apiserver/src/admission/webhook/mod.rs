@@ -21,7 +21,11 @@ use std::sync::{
 
 use arc_swap::ArcSwap;
 
-use self::{client::Clients, hook::Hook, policy::Policy};
+use self::{
+    client::Clients,
+    hook::Hook,
+    policy::{mutating, validating},
+};
 pub(crate) use self::{
     dispatch::{Rounds, judge, mutate},
     subject::{Form, Subject},
@@ -34,7 +38,7 @@ use crate::{
 
 /// The webhooks of one server.
 pub(crate) struct Webhooks {
-    rows: [Arc<Row>; 4],
+    rows: [Arc<Row>; 6],
     hooks: ArcSwap<Hooks>,
     clients: Clients,
     awake: AtomicBool,
@@ -44,9 +48,10 @@ pub(crate) struct Webhooks {
 pub(crate) struct Hooks {
     mutating: Vec<Arc<Hook>>,
     validating: Vec<Arc<Hook>>,
-    policies: Vec<Arc<Policy>>,
+    mutations: Vec<Arc<mutating::Policy>>,
+    policies: Vec<Arc<validating::Policy>>,
     /// The last changes of the collections that are in it; `None` before anything was read.
-    seen: Option<[u64; 4]>,
+    seen: Option<[u64; 6]>,
 }
 
 impl Webhooks {
@@ -63,10 +68,13 @@ impl Webhooks {
                 row("validatingwebhookconfigurations"),
                 row("validatingadmissionpolicies"),
                 row("validatingadmissionpolicybindings"),
+                row("mutatingadmissionpolicies"),
+                row("mutatingadmissionpolicybindings"),
             ],
             hooks: ArcSwap::from_pointee(Hooks {
                 mutating: Vec::new(),
                 validating: Vec::new(),
+                mutations: Vec::new(),
                 policies: Vec::new(),
                 seen: None,
             }),
@@ -86,18 +94,20 @@ impl Webhooks {
             return None;
         }
         // Read before the objects: a change in between is found next time.
-        let last = [0, 1, 2, 3].map(|at: usize| self.rows[at].collection.last_change());
+        let last = [0, 1, 2, 3, 4, 5].map(|at: usize| self.rows[at].collection.last_change());
         let mut hooks = self.hooks.load();
         if hooks.seen != Some(last) {
             self.read(last);
             hooks = self.hooks.load();
         }
-        let is_empty =
-            hooks.mutating.is_empty() && hooks.validating.is_empty() && hooks.policies.is_empty();
+        let is_empty = hooks.mutating.is_empty()
+            && hooks.validating.is_empty()
+            && hooks.mutations.is_empty()
+            && hooks.policies.is_empty();
         (!is_empty).then(|| arc_swap::Guard::into_inner(hooks))
     }
 
-    fn read(&self, last: [u64; 4]) {
+    fn read(&self, last: [u64; 6]) {
         let all = |row: &Row| -> Vec<serde_json::Value> {
             let objects = row.collection.snapshot(None).objects;
             objects.iter().map(|object| row.served(object)).collect()
@@ -111,7 +121,8 @@ impl Webhooks {
         let hooks = Hooks {
             mutating: of(&self.rows[0]),
             validating: of(&self.rows[1]),
-            policies: Policy::all_of(&all(&self.rows[2]), &all(&self.rows[3])),
+            policies: validating::Policy::all_of(&all(&self.rows[2]), &all(&self.rows[3])),
+            mutations: mutating::Policy::all_of(&all(&self.rows[4]), &all(&self.rows[5])),
             seen: Some(last),
         };
         self.clients.retain(|address| {
@@ -133,8 +144,10 @@ impl Hooks {
     ) -> bool {
         let hooks = self.mutating.iter().chain(&self.validating);
         let hooks = hooks.map(|hook| &hook.matcher);
-        let policies = self.policies.iter().map(|policy| &policy.matcher);
-        let mut rules = hooks.chain(policies).flat_map(|matcher| &matcher.rules);
+        let policies = self.policies.iter().map(|policy| &policy.bound.matcher);
+        let mutations = self.mutations.iter().map(|policy| &policy.bound.matcher);
+        let matchers = hooks.chain(policies).chain(mutations);
+        let mut rules = matchers.flat_map(|matcher| &matcher.rules);
         rules.any(|rule| {
             resources.iter().any(|resource| {
                 rule.concerns(operation, &resource.group, &resource.plural, subresource)

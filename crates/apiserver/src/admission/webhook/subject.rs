@@ -392,35 +392,53 @@ impl<'a> Views<'a> {
     ) -> Result<Value, Status> {
         let patched = merge::json_patch(shown, patch);
         let tree = patched.map_err(|why| Status::internal(why.to_string()))?;
-        let scale;
-        let (schema, defaults) = match &self.subject.form {
-            Form::Whole => (&view.row.resource.schema, true),
-            Form::Body(schema) => (schema, false),
+        self.read_again(view, shown, tree, false)
+    }
+
+    /// The type of what is shown, and whether the kind has defaults for it.
+    pub(super) fn schema(&self, view: &View) -> Result<(Type, bool), Status> {
+        match &self.subject.form {
+            Form::Whole => Ok((view.row.resource.schema.clone(), true)),
+            Form::Body(schema) => Ok((schema.clone(), false)),
             Form::Scale(_) => {
-                scale = Type::builtin("api.autoscaling.v1.Scale");
-                let scale = scale.as_ref();
+                let scale = Type::builtin("api.autoscaling.v1.Scale");
                 let scale =
                     scale.ok_or_else(|| Status::internal("Scale is not in the schema table"))?;
-                (scale, false)
+                Ok((scale, false))
             }
-            Form::Options => {
-                return Err(Status::internal(
-                    "the options of a connection cannot be changed",
-                ));
-            }
-        };
+            Form::Options => Err(Status::internal(
+                "the options of a connection cannot be changed",
+            )),
+        }
+    }
+
+    /// Reads what was made of what was shown as its type, with the type's defaults; `strict` refuses fields that the type does not have.
+    pub(super) fn read_again(
+        &self,
+        view: &View,
+        shown: &Value,
+        tree: Value,
+        strict: bool,
+    ) -> Result<Value, Status> {
+        let (schema, defaults) = self.schema(view)?;
         for field in ["apiVersion", "kind"] {
             if tree.get(field) != shown.get(field) {
                 let (from, to) = (&shown[field], tree.get(field).unwrap_or(&Value::Null));
                 return Err(Status::internal(format!(
-                    "a webhook has changed {field} from {from} to {to}"
+                    "a webhook or policy has changed {field} from {from} to {to}"
                 )));
             }
         }
-        let decoded = decode::value(schema, tree);
-        let mut object = decoded
-            .map_err(|error| Status::internal(error.to_string()))?
-            .value;
+        let decoded = decode::value(&schema, tree);
+        let decoded = decoded.map_err(|error| Status::internal(error.to_string()))?;
+        // What a custom resource does not know is dropped, strictly or not.
+        if strict
+            && !view.row.custom
+            && let Some(why) = decoded.strict_error()
+        {
+            return Err(Status::internal(why));
+        }
+        let mut object = decoded.value;
         if defaults {
             view.row.resource.behaviour.default(&mut object);
         }
@@ -472,7 +490,7 @@ fn selector(parsed: &Result<Selector, SelectorError>) -> Result<&Selector, Statu
 }
 
 /// Several errors as Go's `Aggregate` prints them.
-fn aggregate(errors: &[String]) -> String {
+pub(super) fn aggregate(errors: &[String]) -> String {
     match errors {
         [error] => error.clone(),
         errors => format!("[{}]", errors.join(", ")),

@@ -39,12 +39,14 @@ pub(crate) fn of_schema(schema: &Schema, is_resource: bool, name: &str) -> Optio
                 let metadata = Object {
                     name: format!("{name}.metadata"),
                     fields: texts(["generateName", "name"]).into(),
+                    open: false,
                 };
                 fields.insert("metadata".to_owned(), Type::Object(Arc::new(metadata)));
             }
             let object = Object {
                 name: name.to_owned(),
                 fields,
+                open: false,
             };
             Some(Type::Object(Arc::new(object)))
         }

@@ -1,7 +1,6 @@
 //! Admission policies and their bindings: rules in CEL about writes, kept beside the server instead of in a webhook.
 //!
-//! A policy says what is right ([`Policies`]), a binding where it holds ([`Bindings`]). The validating ones are enforced by
-//! [`crate::admission::webhook`].
+//! A policy says what is right ([`Policies`]), a binding where it holds ([`Bindings`]). They are enforced by [`crate::admission::webhook`].
 
 use jiff::Timestamp;
 use serde_json::{Map, Value};
@@ -113,7 +112,7 @@ impl Kind for Policies {
             errors,
         );
         if self.changes {
-            mutations(spec, &path, errors);
+            mutations(spec, &scope.with_patches(), &path, errors);
         } else {
             let name = object["metadata"].text("name");
             validations(spec, name, &scope, &path, errors);
@@ -417,13 +416,13 @@ fn audit_annotation(
     }
 }
 
-fn mutations(spec: &Value, path: &Path<'_>, errors: &mut Errors) {
+fn mutations(spec: &Value, scope: &Scope, path: &Path<'_>, errors: &mut Errors) {
     let (list, at) = (spec.items("mutations"), path.child("mutations"));
     if list.is_empty() {
         errors.required(&at, "mutations must contain at least one item");
     }
     for (index, mutation) in list.iter().enumerate() {
-        self::mutation(mutation, &at.index(index), errors);
+        self::mutation(mutation, scope, &at.index(index), errors);
     }
     let (policy, at) = (
         spec.text("reinvocationPolicy"),
@@ -436,23 +435,26 @@ fn mutations(spec: &Value, path: &Path<'_>, errors: &mut Errors) {
     }
 }
 
-/// The expressions of patches speak of types that are made for them (`Object{...}`, `JSONPatch{...}`); here they only have to be there.
-fn mutation(mutation: &Value, path: &Path<'_>, errors: &mut Errors) {
+fn mutation(mutation: &Value, scope: &Scope, path: &Path<'_>, errors: &mut Errors) {
     const TYPES: &[&str] = &["ApplyConfiguration", "JSONPatch"];
     let kind = mutation.text("patchType");
-    let (own, other) = match kind {
+    let (own, other, wanted) = match kind {
         "" => return errors.required(&path.child("patchType"), ""),
-        "JSONPatch" => ("jsonPatch", "applyConfiguration"),
-        "ApplyConfiguration" => ("applyConfiguration", "jsonPatch"),
+        "JSONPatch" => ("jsonPatch", "applyConfiguration", Wanted::Operations),
+        "ApplyConfiguration" => ("applyConfiguration", "jsonPatch", Wanted::Object),
         _ => return errors.not_supported(&path.child("patchType"), kind, TYPES),
     };
     let at = path.child(own);
     match mutation.field(own) {
         None => errors.required(&at, format!("must be specified when patchType is {kind}")),
-        Some(patch) if patch.text("expression").trim().is_empty() => {
-            errors.required(&at.child("expression"), "");
+        Some(patch) => {
+            let (text, at) = (patch.text("expression").trim(), at.child("expression"));
+            if text.is_empty() {
+                errors.required(&at, "");
+            } else if let Err(why) = Expression::compile_for(text, scope, wanted) {
+                errors.invalid(&at, text, why);
+            }
         }
-        Some(_) => {}
     }
     if mutation.has(other) {
         errors.invalid(
@@ -551,7 +553,9 @@ mod tests {
 
     #[test]
     fn a_patch_is_of_the_type_it_says() {
-        let found = |given: Value| causes(|errors| mutation(&given, &Path::new("m"), errors));
+        let scope = Scope::of_policy(false).with_patches();
+        let found =
+            |given: Value| causes(|errors| mutation(&given, &scope, &Path::new("m"), errors));
         assert_eq!(found(json!({})), ["m.patchType: Required value"]);
         assert_eq!(
             found(json!({"patchType": "JSONPatch", "applyConfiguration": {"expression": "x"}})),

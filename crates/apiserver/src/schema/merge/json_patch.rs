@@ -28,6 +28,15 @@ pub enum JsonPatchError {
     /// An operation cannot be done.
     #[error("{0}")]
     Inapplicable(String),
+    /// What an operation tests is not so.
+    #[error("testing value {0} failed: test failed")]
+    TestFailed(String),
+}
+
+impl<S: Into<String>> From<S> for JsonPatchError {
+    fn from(why: S) -> Self {
+        JsonPatchError::Inapplicable(why.into())
+    }
 }
 
 /// An operation as it was sent: a member of another type than text is as good as absent.
@@ -78,10 +87,10 @@ pub fn apply(original: &Value, patch: &Value) -> Result<Value, JsonPatchError> {
     let mut document = original.clone();
     let mut copied = 0;
     for operation in operations(patch) {
-        run(&mut document, &operation, &mut copied).map_err(JsonPatchError::Inapplicable)?;
+        run(&mut document, &operation, &mut copied)?;
     }
     // Moving things into each other goes deeper than any body.
-    check_depth(&document).map_err(|error| JsonPatchError::Inapplicable(error.to_string()))?;
+    check_depth(&document).map_err(|error| error.to_string())?;
     Ok(document)
 }
 
@@ -110,7 +119,11 @@ fn operations(patch: &Value) -> impl Iterator<Item = Operation<'_>> {
 }
 
 /// `copied` counts the bytes that copies have added.
-fn run(document: &mut Value, operation: &Operation<'_>, copied: &mut usize) -> Result<(), String> {
+fn run(
+    document: &mut Value,
+    operation: &Operation<'_>,
+    copied: &mut usize,
+) -> Result<(), JsonPatchError> {
     const NO_PATH: &str = "operation missing path field: missing value";
     const NO_FROM: &str = "operation, missing from field: missing value";
     let (path, from) = (operation.text("path"), operation.text("from"));
@@ -123,7 +136,7 @@ fn run(document: &mut Value, operation: &Operation<'_>, copied: &mut usize) -> R
                 )
             })?;
             add(container, &key, operation.value())
-                .map_err(|why| format!("error in add for path: '{path}': {why}"))
+                .map_err(|why| format!("error in add for path: '{path}': {why}"))?;
         }
         "remove" => {
             let path = path.ok_or("remove operation failed to decode path: missing value")?;
@@ -131,8 +144,7 @@ fn run(document: &mut Value, operation: &Operation<'_>, copied: &mut usize) -> R
                 format!("remove operation does not apply: doc is missing path: \"{path}\": missing value")
             })?;
             remove(container, &key)
-                .map(|_| ())
-                .map_err(|why| format!("error in remove for path: '{path}': {why}"))
+                .map_err(|why| format!("error in remove for path: '{path}': {why}"))?;
         }
         "replace" => {
             let path =
@@ -155,7 +167,6 @@ fn run(document: &mut Value, operation: &Operation<'_>, copied: &mut usize) -> R
             let (container, key) = container(document, path).ok_or_else(|| missing("path"))?;
             find(container, &key).map_err(|_| missing("key"))?;
             put(container, &key, value);
-            Ok(())
         }
         "move" => {
             let from =
@@ -173,7 +184,7 @@ fn run(document: &mut Value, operation: &Operation<'_>, copied: &mut usize) -> R
                 format!("move operation does not apply: doc is missing destination path: {path}: missing value")
             })?;
             add(target, &key, value)
-                .map_err(|why| format!("error in move for path: '{path}': {why}"))
+                .map_err(|why| format!("error in move for path: '{path}': {why}"))?;
         }
         "test" => {
             let path =
@@ -187,10 +198,8 @@ fn run(document: &mut Value, operation: &Operation<'_>, copied: &mut usize) -> R
                 find(container, &key)
                     .map_err(|why| format!("error in test for path: '{path}': {why}"))?
             };
-            if *found.unwrap_or(&Value::Null) == operation.value() {
-                Ok(())
-            } else {
-                Err(format!("testing value {path} failed: test failed"))
+            if *found.unwrap_or(&Value::Null) != operation.value() {
+                return Err(JsonPatchError::TestFailed(path.to_owned()));
             }
         }
         "copy" => {
@@ -216,10 +225,11 @@ fn run(document: &mut Value, operation: &Operation<'_>, copied: &mut usize) -> R
                 )
             })?;
             add(target, &key, value)
-                .map_err(|why| format!("error while adding value during copy: {why}"))
+                .map_err(|why| format!("error while adding value during copy: {why}"))?;
         }
-        other => Err(format!("Unexpected kind: {other}")),
+        other => return Err(format!("Unexpected kind: {other}").into()),
     }
+    Ok(())
 }
 
 /// About how many bytes a value is as JSON.
@@ -473,11 +483,8 @@ mod tests {
             (json!(null), "Unexpected kind: unknown"),
         ] {
             let refusal = apply(&json!({"a": 1, "l": []}), &json!([operation]));
-            assert_eq!(
-                refusal,
-                Err(JsonPatchError::Inapplicable(why.into())),
-                "{operation}"
-            );
+            let refusal = refusal.expect_err("it cannot be done");
+            assert_eq!(refusal.to_string(), why, "{operation}");
         }
     }
 

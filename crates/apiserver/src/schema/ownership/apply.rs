@@ -17,6 +17,9 @@ use crate::{
 
 mod merge;
 mod typed;
+mod unowned;
+
+pub use unowned::merge_unowned;
 
 const BEFORE_FIRST_APPLY: &str = "before-first-apply";
 pub(super) const LAST_APPLIED: &str = "kubectl.kubernetes.io/last-applied-configuration";

@@ -215,7 +215,7 @@ async fn conditions_are_compiled_when_they_are_written() {
     );
     let not_bool = message("1 + 1").await;
     assert!(
-        not_bool.ends_with("Invalid value: \"1 + 1\": must evaluate to bool"),
+        not_bool.ends_with("Invalid value: \"1 + 1\": must evaluate to bool but got int"),
         "{not_bool}"
     );
     let misspelt = message("request.nmae == 'x'").await;

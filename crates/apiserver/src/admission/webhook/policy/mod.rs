@@ -1,0 +1,263 @@
+//! Admission policies where their bindings put them in force: rules about writes that the server checks and changes it makes itself
+//! (upstream: apiserver/pkg/admission/plugin/policy).
+//!
+//! What both kinds have in common is here: a policy is asked once for each binding ([`Bound`]), and once for each parameter that the binding
+//! refers to. [`validating`] judges, [`mutating`] changes.
+
+pub(super) mod mutating;
+pub(super) mod validating;
+
+use serde_json::Value;
+
+use super::{
+    hook::Matcher,
+    subject::{Subject, View, Views},
+};
+use crate::{
+    admission::{
+        Lookup,
+        cel::{Expression, Scope, Wanted},
+    },
+    cel::{self, Budget},
+    kinds::tree::Tree,
+    status::{Cause, Status},
+    validation::selector::Selector,
+};
+
+/// Values by the names that expressions use.
+type Values = Vec<(&'static str, cel::Value)>;
+
+/// A policy as one binding puts it in force.
+pub(super) struct Bound {
+    pub(super) matcher: Matcher,
+    /// What the binding leaves of it.
+    narrowed: Matcher,
+    binding: String,
+    params: Option<Params>,
+    variables: Vec<(String, Result<Expression, String>)>,
+}
+
+/// Where the parameters are.
+struct Params {
+    api_version: String,
+    kind: String,
+    namespace: String,
+    name: String,
+    selector: Option<Selector>,
+    may_be_missing: bool,
+}
+
+/// A write that a policy is about.
+struct Concern {
+    view: View,
+    /// Null for a policy without parameters; or why there are none.
+    params: Result<Vec<Value>, String>,
+}
+
+/// Every policy with every binding that names it.
+fn pairs<'v>(
+    policies: &'v [Value],
+    bindings: &'v [Value],
+) -> impl Iterator<Item = (&'v Value, &'v Value)> {
+    policies.iter().flat_map(move |policy| {
+        let name = &policy["metadata"]["name"];
+        let bindings = bindings.iter();
+        let own = bindings.filter(move |binding| binding["spec"]["policyName"] == *name);
+        own.map(move |binding| (policy, binding))
+    })
+}
+
+/// Whether no policy is asked (upstream: pkg/kubeapiserver/admission/exclusion).
+fn is_exempt(subject: &Subject<'_>) -> bool {
+    let resource = &subject.row.resource;
+    let groups = ["authentication.k8s.io", "authorization.k8s.io"];
+    groups.contains(&&*resource.group) && resource.plural.ends_with("reviews")
+}
+
+impl Bound {
+    /// The policy, and what its expressions may speak of.
+    fn of(policy: &Value, binding: &Value) -> (Bound, Scope) {
+        let (spec, bound) = (&policy["spec"], &binding["spec"]);
+        let name = policy["metadata"].text("name");
+        let kind = spec.field("paramKind");
+        let mut scope = Scope::of_policy(kind.is_some());
+        // A binding that refers to none leaves them null.
+        let params = kind.zip(bound.field("paramRef"));
+        let params = params.map(|(kind, reference)| Params::of(kind, reference));
+        let conditions = spec.items("matchConditions").iter();
+        let conditions = conditions.map(|condition| {
+            let text = condition.text("expression").trim();
+            Expression::compile_for(text, &scope, Wanted::Bool)
+        });
+        let mut matcher = Matcher::of(name, &spec["matchConstraints"], "resourceRules");
+        matcher.conditions = conditions.collect();
+        matcher.fails = spec.text("failurePolicy") != "Ignore";
+        let mut variables = Vec::new();
+        for variable in spec.items("variables") {
+            let (name, text) = (variable.text("name"), variable.text("expression"));
+            let expression = Expression::compile_for(text, &scope, Wanted::Anything);
+            if let Ok(expression) = &expression {
+                scope.declare(name, expression.result());
+            }
+            variables.push((name.to_owned(), expression));
+        }
+        let mut narrowed = Matcher::of(name, &bound["matchResources"], "resourceRules");
+        narrowed.open = true;
+        let bound = Bound {
+            matcher,
+            narrowed,
+            binding: binding["metadata"].text("name").to_owned(),
+            params,
+            variables,
+        };
+        (bound, scope)
+    }
+
+    /// What the policy has to do with a write; nothing if it is not about it.
+    fn concern(
+        &self,
+        views: &Views<'_>,
+        object: Option<&Value>,
+        old: Option<&Value>,
+    ) -> Result<Option<Concern>, Status> {
+        let Some(view) = views.matched(&self.matcher, object, old)? else {
+            return Ok(None);
+        };
+        if views.matched(&self.narrowed, object, old)?.is_none() {
+            return Ok(None);
+        }
+        let params = match &self.params {
+            None => Ok(vec![Value::Null]),
+            Some(params) => params
+                .find(views.subject)
+                .map_err(|why| format!("failed to configure binding: {why}")),
+        };
+        Ok(Some(Concern { view, params }))
+    }
+
+    /// The values of what its expressions, and those that `mentions` knows of, name.
+    fn values(
+        &self,
+        views: &Views<'_>,
+        view: &View,
+        (object, old): (Option<&Value>, Option<&Value>),
+        param: &Value,
+        mentions: &dyn Fn(&str) -> bool,
+    ) -> Values {
+        let named = self.variables.iter().map(|(_, expression)| expression);
+        let own: Vec<&Expression> = named.chain(&self.matcher.conditions).flatten().collect();
+        let mentions =
+            |name: &str| mentions(name) || own.iter().any(|expression| expression.mentions(name));
+        let mut values = views.variables(&mentions, view, object, old);
+        if mentions("namespaceObject") {
+            values.retain(|(name, _)| *name != "namespaceObject");
+            values.push(("namespaceObject", namespace_of(views.subject)));
+        }
+        values.push(("params", cel::of_json(param)));
+        values
+    }
+
+    /// Adds the values of its variables to those of the write.
+    fn give_names(&self, values: &mut Values, budget: &mut Budget) {
+        let mut named: Vec<(String, cel::Value)> = Vec::new();
+        for (name, expression) in &self.variables {
+            values.push(("variables", cel::map_of(&named)));
+            // One that has no value is missed by those who ask for it.
+            if let Ok(expression) = expression
+                && let Ok(value) = expression.value(values, budget)
+            {
+                named.push((name.clone(), value));
+            }
+            values.pop();
+        }
+        values.push(("variables", cel::map_of(&named)));
+    }
+}
+
+/// The namespace that a write is in; null for what is in none, and for namespaces themselves.
+fn namespace_of(subject: &Subject<'_>) -> cel::Value {
+    let resource = &subject.row.resource;
+    if subject.namespace.is_empty() || (resource.group.is_empty() && resource.kind == "Namespace") {
+        return cel::Value::Null;
+    }
+    let found = subject
+        .server
+        .find("", "namespaces", None, subject.namespace);
+    found.map_or(cel::Value::Null, |found| cel::of_json(&found))
+}
+
+impl Params {
+    fn of(kind: &Value, reference: &Value) -> Params {
+        let selector = reference.field("selector");
+        Params {
+            api_version: kind.text("apiVersion").to_owned(),
+            kind: kind.text("kind").to_owned(),
+            namespace: reference.text("namespace").to_owned(),
+            name: reference.text("name").to_owned(),
+            selector: selector.and_then(|given| Selector::from_label_selector(given).ok()),
+            may_be_missing: reference.text("parameterNotFoundAction") == "Allow",
+        }
+    }
+
+    fn find(&self, subject: &Subject<'_>) -> Result<Vec<Value>, String> {
+        let table = subject.server.registry().table();
+        let mut rows = table.rows().iter();
+        let row = rows.find(|row| {
+            row.resource.kind == self.kind && row.resource.api_version() == self.api_version
+        });
+        let Some(row) = row else {
+            return Err(format!(
+                "failed to find resource referenced by paramKind: '{}, Kind={}'",
+                self.api_version, self.kind
+            ));
+        };
+        let resource = &row.resource;
+        let namespace = match (resource.namespaced, self.namespace.as_str()) {
+            (false, "") => None,
+            (false, _) => {
+                let why =
+                    "paramRef.namespace must not be provided for a cluster-scoped `paramKind`";
+                return Err(why.to_owned());
+            }
+            (true, "") if subject.namespace.is_empty() => {
+                let why = "cannot use namespaced paramRef in policy binding that matches cluster-scoped resources";
+                return Err(why.to_owned());
+            }
+            (true, "") => Some(subject.namespace),
+            (true, given) => Some(given),
+        };
+        let (group, plural) = (&resource.group, &resource.plural);
+        let found: Vec<Value> = match &self.selector {
+            Some(selector) => {
+                let all = subject.server.list(group, plural, namespace).into_iter();
+                let chosen = all.filter(|param| selector.matches(param["metadata"].get("labels")));
+                chosen.map(|param| (*param).clone()).collect()
+            }
+            None => {
+                let param = subject.server.find(group, plural, namespace, &self.name);
+                param.into_iter().map(|param| (*param).clone()).collect()
+            }
+        };
+        if found.is_empty() && !self.may_be_missing {
+            return Err(
+                "no params found for policy binding with `Deny` parameterNotFoundAction".to_owned(),
+            );
+        }
+        Ok(found)
+    }
+}
+
+/// The refusal of a write, for one or several reasons of which the first is the message.
+fn refusal(subject: &Subject<'_>, causes: Vec<String>) -> Status {
+    let first = causes.first().map(String::as_str).unwrap_or_default();
+    let mut status = Status::forbidden(&subject.row.resource, subject.name, first);
+    let causes = causes.into_iter().map(|message| Cause {
+        reason: String::new(),
+        message,
+        field: String::new(),
+    });
+    if let Some(details) = &mut status.details {
+        details.causes.extend(causes);
+    }
+    status
+}

@@ -1,0 +1,223 @@
+//! ValidatingAdmissionPolicies: what they find wrong is refused or told to the client, as the binding says (upstream:
+//! apiserver/pkg/admission/plugin/policy/validating).
+
+use std::sync::Arc;
+
+use serde_json::Value;
+
+use super::{Bound, is_exempt, pairs, refusal};
+use crate::{
+    admission::{
+        cel::{Expression, Scope, Wanted},
+        webhook::subject::{View, Views, aggregate},
+    },
+    cel::{self, Budget},
+    kinds::tree::Tree,
+    status::Status,
+};
+
+/// The longest text that a `messageExpression` may make.
+const MAX_MESSAGE: usize = 5 * 1024;
+
+/// A policy as one binding puts it in force.
+pub(in crate::admission::webhook) struct Policy {
+    pub(in crate::admission::webhook) bound: Bound,
+    validations: Vec<Validation>,
+    denies: bool,
+    warns: bool,
+}
+
+struct Validation {
+    text: String,
+    expression: Result<Expression, String>,
+    message: String,
+    message_expression: Option<Expression>,
+    /// Of the refusal, as `Forbidden`.
+    reason: String,
+}
+
+/// Something that a policy finds wrong.
+struct Finding {
+    message: String,
+    reason: String,
+}
+
+impl Policy {
+    /// Every policy with every binding that names it.
+    pub(in crate::admission::webhook) fn all_of(
+        policies: &[Value],
+        bindings: &[Value],
+    ) -> Vec<Arc<Policy>> {
+        let all = pairs(policies, bindings);
+        all.map(|(policy, binding)| Arc::new(Policy::of(policy, binding)))
+            .collect()
+    }
+
+    fn of(policy: &Value, binding: &Value) -> Policy {
+        let (bound, scope) = Bound::of(policy, binding);
+        let validations = policy["spec"].items("validations").iter();
+        let actions = binding["spec"].items("validationActions");
+        let has = |action: &str| actions.iter().any(|other| other == action);
+        Policy {
+            bound,
+            validations: validations
+                .map(|validation| Validation::of(validation, &scope))
+                .collect(),
+            denies: has("Deny"),
+            warns: has("Warn"),
+        }
+    }
+
+    /// What is wrong with a write; nothing if the policy is not about it.
+    fn judge(
+        &self,
+        views: &Views<'_>,
+        object: Option<&Value>,
+        old: Option<&Value>,
+    ) -> Result<Vec<Finding>, Status> {
+        let Some(concern) = self.bound.concern(views, object, old)? else {
+            return Ok(Vec::new());
+        };
+        let params = match concern.params {
+            Ok(params) => params,
+            Err(why) => return Ok(self.broken(why)),
+        };
+        let params = params.iter();
+        let findings =
+            params.map(|param| self.judge_with(views, &concern.view, object, old, param));
+        Ok(findings.flatten().collect())
+    }
+
+    /// A policy that cannot be asked refuses, unless it is to be ignored then.
+    fn broken(&self, message: String) -> Vec<Finding> {
+        if !self.bound.matcher.fails {
+            return Vec::new();
+        }
+        let reason = String::new();
+        vec![Finding { message, reason }]
+    }
+
+    fn judge_with(
+        &self,
+        views: &Views<'_>,
+        view: &View,
+        object: Option<&Value>,
+        old: Option<&Value>,
+        param: &Value,
+    ) -> Vec<Finding> {
+        let mentions = |name: &str| {
+            let mut validations = self.validations.iter();
+            validations.any(|validation| validation.mentions(name))
+        };
+        let objects = (object, old);
+        let mut values = self.bound.values(views, view, objects, param, &mentions);
+        let mut budget = Budget::default();
+        match views.conditions_hold(&self.bound.matcher, &values, &mut budget) {
+            Ok(true) => {}
+            Ok(false) => return Vec::new(),
+            Err(errors) => return self.broken(aggregate(&errors)),
+        }
+        let mut budget = Budget::default();
+        self.bound.give_names(&mut values, &mut budget);
+        let validations = self.validations.iter();
+        validations
+            .flat_map(|validation| {
+                let holds = validation.expression.as_ref().map_err(Clone::clone);
+                match holds.and_then(|expression| expression.is_true(&values, &mut budget)) {
+                    Ok(true) => Vec::new(),
+                    Ok(false) => vec![Finding {
+                        message: validation.words(&values, &mut budget),
+                        reason: validation.reason.clone(),
+                    }],
+                    Err(error) => self.broken(error),
+                }
+            })
+            .collect()
+    }
+}
+
+impl Validation {
+    fn of(validation: &Value, scope: &Scope) -> Validation {
+        let (text, message) = (
+            validation.text("expression"),
+            validation.text("messageExpression"),
+        );
+        let message_expression = (!message.trim().is_empty())
+            .then(|| Expression::compile_for(message, &scope.without_authorizer(), Wanted::Text));
+        Validation {
+            text: text.trim().to_owned(),
+            expression: Expression::compile_for(text, scope, Wanted::Bool),
+            message: validation.text("message").trim().to_owned(),
+            message_expression: message_expression.and_then(Result::ok),
+            reason: validation.text("reason").to_owned(),
+        }
+    }
+
+    fn mentions(&self, name: &str) -> bool {
+        let message = self.message_expression.as_ref();
+        let mut all = self.expression.iter().chain(message);
+        all.any(|expression| expression.mentions(name))
+    }
+
+    /// What a client is told.
+    fn words(&self, values: &[(&str, cel::Value)], budget: &mut Budget) -> String {
+        let made = self.message_expression.as_ref();
+        let made = made.and_then(|expression| match expression.value(values, budget) {
+            Ok(cel::Value::String(text)) => Some(text.trim().to_owned()),
+            _ => None,
+        });
+        let is_good =
+            |text: &String| !text.is_empty() && text.len() <= MAX_MESSAGE && !text.contains('\n');
+        if let Some(text) = made.filter(is_good) {
+            return text;
+        }
+        match self.message.as_str() {
+            "" => format!("failed expression: {}", self.text),
+            message => message.to_owned(),
+        }
+    }
+}
+
+/// Asks the policies; the first refusal counts.
+pub(in crate::admission::webhook) fn judge(
+    policies: &[Arc<Policy>],
+    views: &Views<'_>,
+    object: Option<&Value>,
+    old: Option<&Value>,
+) -> Result<(), Status> {
+    if is_exempt(views.subject) {
+        return Ok(());
+    }
+    for policy in policies {
+        let (name, binding) = (&policy.bound.matcher.name, &policy.bound.binding);
+        for finding in policy.judge(views, object, old)? {
+            let message = &finding.message;
+            if policy.warns {
+                (views.subject.warn)(format!(
+                    "Validation failed for ValidatingAdmissionPolicy '{name}' with binding '{binding}': {message}"
+                ));
+            }
+            if policy.denies {
+                let why = format!(
+                    "ValidatingAdmissionPolicy '{name}' with binding '{binding}' denied request: {message}"
+                );
+                let mut status = refusal(views.subject, vec![why]);
+                let (code, reason) = coded(finding.reason);
+                (status.code, status.reason) = (code, reason.into());
+                return Err(status);
+            }
+        }
+    }
+    Ok(())
+}
+
+/// The code of a reason, which is `Invalid` if none is given.
+fn coded(reason: String) -> (u16, String) {
+    match reason.as_str() {
+        "" => (422, "Invalid".to_owned()),
+        "Forbidden" => (403, reason),
+        "Unauthorized" => (401, reason),
+        "RequestEntityTooLarge" => (413, reason),
+        _ => (422, reason),
+    }
+}
