@@ -209,41 +209,40 @@ impl<'s> Walk<'s> {
     }
 
     fn list(&self, list: &List, old: Option<&Value>, new: Option<&Value>) -> Option<Comparison> {
-        let old = keyed_items(list, old)?;
-        let new = keyed_items(list, new)?;
-        let new_only = new
-            .iter()
-            .filter(|(key, _)| !old.iter().any(|(other, _)| other == key));
-        let mut seen: Vec<&str> = Vec::with_capacity(old.len() + new.len());
+        let (old, new) = (all_keyed(list, old)?, all_keyed(list, new)?);
+        let (mut old, mut new) = (&old[..], &new[..]);
         let mut found = Comparison::default();
-        for (key, _) in old.iter().chain(new_only) {
-            if seen.contains(&key.as_str()) {
-                continue;
-            }
-            seen.push(key);
-            let before = || with_key(&old, key);
-            let after = || with_key(&new, key);
-            let item = match (before().nth(1), after().nth(1)) {
-                (None, None) => self.value(Some(list.item), before().next(), after().next())?,
-                (Some(_), Some(_)) => Found {
-                    here: (!before().eq(after())).then_some(Side::Modified),
-                    below: Comparison::default(),
-                },
+        // In the order of their keys, which is that of the sets, too.
+        while let Some(key) = lowest_key(old, new) {
+            let before = split_off(&mut old, key);
+            let after = split_off(&mut new, key);
+            let item = match (before, after) {
+                ([_, _, ..], [_, _, ..]) => {
+                    let differ = before
+                        .iter()
+                        .map(|(_, item)| item)
+                        .ne(after.iter().map(|(_, item)| item));
+                    Found {
+                        here: differ.then_some(Side::Modified),
+                        below: Comparison::default(),
+                    }
+                }
                 // Where there were several and are no more, or the other way round, the one there is comes or goes as a whole.
-                (Some(_), None) => {
+                ([_, _, ..], _) => {
                     found.removed.add(key.clone(), true, FieldSet::default());
-                    match after().next() {
-                        Some(one) => self.value(Some(list.item), None, Some(one))?,
+                    match first(after) {
+                        Some(item) => self.value(Some(list.item), None, Some(item))?,
                         None => Found::default(),
                     }
                 }
-                (None, Some(_)) => {
+                (_, [_, _, ..]) => {
                     found.added.add(key.clone(), true, FieldSet::default());
-                    match before().next() {
-                        Some(one) => self.value(Some(list.item), Some(one), None)?,
+                    match first(before) {
+                        Some(item) => self.value(Some(list.item), Some(item), None)?,
                         None => Found::default(),
                     }
                 }
+                _ => self.value(Some(list.item), first(before), first(after))?,
             };
             found.take(item, || key.clone());
         }
@@ -283,18 +282,44 @@ fn has_key(list: &List, item: &Value) -> bool {
     }
 }
 
-fn keyed_items<'v>(list: &List, side: Option<&'v Value>) -> Option<Vec<(String, &'v Value)>> {
-    side.and_then(Value::as_array)
-        .into_iter()
-        .flatten()
-        .map(|item| Some((element(list, item)?, item)))
-        .collect()
+/// Items of a list with their keys, in the order of these; those that have one key stay as they were. A list may be as long as a request, so
+/// it is never looked through for each of its items.
+type Items<'v> = [(String, &'v Value)];
+
+/// The items that have a key.
+fn keyed_items<'v>(list: &List, items: &'v [Value]) -> Vec<(String, &'v Value)> {
+    let keyed = items
+        .iter()
+        .filter_map(|item| Some((element(list, item)?, item)));
+    let mut keyed: Vec<_> = keyed.collect();
+    keyed.sort_by(|(key, _), (other, _)| key.cmp(other));
+    keyed
 }
 
-/// The items of a list that have a key.
-fn with_key<'v>(items: &'v [(String, &'v Value)], key: &'v str) -> impl Iterator<Item = &'v Value> {
-    let same = items.iter().filter(move |(other, _)| other == key);
-    same.map(|(_, item)| *item)
+/// The items of a list; `None` when one has no key.
+fn all_keyed<'v>(list: &List, side: Option<&'v Value>) -> Option<Vec<(String, &'v Value)>> {
+    let items = side
+        .and_then(Value::as_array)
+        .map_or(&[][..], Vec::as_slice);
+    let keyed = keyed_items(list, items);
+    (keyed.len() == items.len()).then_some(keyed)
+}
+
+fn first<'v>(items: &Items<'v>) -> Option<&'v Value> {
+    items.first().map(|(_, item)| *item)
+}
+
+fn lowest_key<'i>(old: &'i Items<'_>, new: &'i Items<'_>) -> Option<&'i String> {
+    let (old, new) = (old.first(), new.first());
+    old.into_iter().chain(new).map(|(key, _)| key).min()
+}
+
+/// Splits the items with the lowest key off, if they have it.
+fn split_off<'i, 'v>(items: &mut &'i Items<'v>, key: &str) -> &'i Items<'v> {
+    let length = items.iter().take_while(|(other, _)| other == key).count();
+    let (same, rest) = items.split_at(length);
+    *items = rest;
+    same
 }
 
 /// Absent, null, or a list or object without anything in it.
@@ -365,12 +390,11 @@ fn collect(
             }
         }
         (Some(Node::List(list)), Value::Array(items)) => {
-            let keys: Vec<Option<String>> = items.iter().map(|item| element(list, item)).collect();
-            for (item, key) in items.iter().zip(&keys) {
-                let Some(at) = key else { continue };
-                path.push(at.clone());
+            let keyed = keyed_items(list, items);
+            for same in keyed.chunk_by(|(key, _), (other, _)| key == other) {
+                path.push(same[0].0.clone());
                 set.insert(path);
-                if keys.iter().filter(|other| *other == key).nth(1).is_none() {
+                if let [(_, item)] = same {
                     collect(arena, Some(list.item), item, path, set);
                 }
                 path.pop();

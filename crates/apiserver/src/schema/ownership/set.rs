@@ -9,6 +9,9 @@ use std::fmt::{self, Write as _};
 use serde::de::{DeserializeSeed, Deserializer, IgnoredAny, MapAccess, Visitor};
 use serde_json::{Map, Value};
 
+/// So many elements of a level are handled one by one.
+const FEW: usize = 64;
+
 /// A set of field paths.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct FieldSet {
@@ -114,9 +117,31 @@ impl FieldSet {
             *self = other;
             return;
         }
+        // Each of many in its place would move those behind it as often.
+        if other.elements.len() > FEW {
+            return self.merge_many(other);
+        }
         for element in other.elements {
             self.add(element.name, element.member, element.below);
         }
+    }
+
+    fn merge_many(&mut self, other: FieldSet) {
+        let mut merged = Vec::with_capacity(self.elements.len() + other.elements.len());
+        let mut mine = std::mem::take(&mut self.elements).into_iter().peekable();
+        for mut element in other.elements {
+            while let Some(own) = mine.next_if(|own| own.name < element.name) {
+                merged.push(own);
+            }
+            if let Some(mut own) = mine.next_if(|own| own.name == element.name) {
+                own.below.merge(element.below);
+                element.member |= own.member;
+                element.below = own.below;
+            }
+            merged.push(element);
+        }
+        merged.extend(mine);
+        self.elements = merged;
     }
 
     /// Takes out the paths that are in the other set.
@@ -302,6 +327,10 @@ impl FieldSet {
     /// Whether a set in text form can have paths in common with this one; false is certain. A path is in the text only if all its
     /// elements are.
     pub(super) fn may_meet(&self, text: &str) -> bool {
+        // Many are read sooner than looked for.
+        if self.elements.len() > FEW {
+            return true;
+        }
         self.elements.iter().any(|element| {
             let escaped = element.name.contains(['"', '\\']);
             (escaped || text.contains(&*format!("\"{}\"", element.name)))

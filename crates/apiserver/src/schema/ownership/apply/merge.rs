@@ -1,5 +1,7 @@
 //! The tree operations of server-side apply: merging by the schema, removing a set of fields.
 
+use std::collections::HashMap;
+
 use serde_json::{Map, Value};
 
 use crate::schema::{
@@ -73,6 +75,23 @@ fn child(arena: &Arena, id: Option<TypeId>, key: &str) -> Option<TypeId> {
     }
 }
 
+/// Where in a list a key is.
+struct Place {
+    first: usize,
+    only: bool,
+}
+
+fn places(keys: &[String]) -> HashMap<&str, Place> {
+    let mut places: HashMap<&str, Place> = HashMap::with_capacity(keys.len());
+    for (first, key) in keys.iter().enumerate() {
+        let place = places.entry(key);
+        place
+            .and_modify(|place| place.only = false)
+            .or_insert(Place { first, only: true });
+    }
+    places
+}
+
 /// The items of both lists: the live ones keep their places, shared ones stand in the order of the configuration, and a new one comes
 /// after the item before it in the configuration.
 fn merge_list(arena: &Arena, list: &List, live: &[Value], config: &[Value]) -> Vec<Value> {
@@ -83,14 +102,17 @@ fn merge_list(arena: &Arena, list: &List, live: &[Value], config: &[Value]) -> V
             .collect()
     };
     let (left, right) = (keys(live), keys(config));
-    let shared: Vec<&String> = right.iter().filter(|key| left.contains(key)).collect();
+    let (at_left, at_right) = (places(&left), places(&right));
+    let is_in = |places: &HashMap<&str, Place>, key: &str| places.contains_key(key);
+    let shared: Vec<&String> = right.iter().filter(|key| is_in(&at_left, key)).collect();
     let mut next_shared = shared.iter();
     let mut awaited = next_shared.next();
     let both = |at: usize| {
         let config = &config[at];
-        let mut present = (0..left.len()).filter(|&index| left[index] == right[at]);
-        match (present.next(), present.next()) {
-            (Some(at), None) => merge_value(arena, Some(list.item), &live[at], config),
+        match at_left.get(&*right[at]) {
+            Some(Place { first, only: true }) => {
+                merge_value(arena, Some(list.item), &live[*first], config)
+            }
             // Of several items with one key none is the one that is meant.
             _ => config.clone(),
         }
@@ -105,19 +127,20 @@ fn merge_list(arena: &Arena, list: &List, live: &[Value], config: &[Value]) -> V
                 awaited = next_shared.next();
                 continue;
             }
-            if right.contains(&left[l]) && awaited.is_some_and(|awaited| **awaited != left[l]) {
+            if is_in(&at_right, &left[l]) && awaited.is_some_and(|awaited| **awaited != left[l]) {
                 l += 1;
                 continue;
             }
         }
         if l < left.len() {
-            if !right.contains(&left[l]) {
-                merged.push(live[l].clone());
-                l += 1;
-                continue;
-            }
-            if right[..r].contains(&left[l]) {
-                l += 1;
+            match at_right.get(&*left[l]) {
+                None => {
+                    merged.push(live[l].clone());
+                    l += 1;
+                    continue;
+                }
+                Some(place) if place.first < r => l += 1,
+                Some(_) => {}
             }
         }
         if r < right.len() {

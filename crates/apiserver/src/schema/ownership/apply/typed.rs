@@ -3,7 +3,7 @@
 //! The complaints are those of structured-merge-diff's validation (`typed/validate.go`), which comes before any decoding: all that are
 //! found, but of one object only the first undeclared field.
 
-use std::borrow::Cow;
+use std::{borrow::Cow, collections::HashSet};
 
 use serde_json::Value;
 
@@ -79,7 +79,7 @@ impl Walk<'_> {
                 self.wrong(&format!("expected map, got &{{{}}}", go_text(other)));
             }
             (Node::List(list), Value::Array(items)) => {
-                let mut seen: Vec<String> = Vec::with_capacity(items.len());
+                let mut seen: HashSet<String> = HashSet::with_capacity(items.len());
                 for (index, item) in items.iter().enumerate() {
                     let at = match (list.kind, item) {
                         (ListKind::Atomic, _) => Ok(format!("i:{index}")),
@@ -114,7 +114,7 @@ impl Walk<'_> {
                         self.wrong(&format!("duplicate entries for key {key}"));
                     }
                     self.below(at.clone(), list.item, item);
-                    seen.push(at);
+                    seen.insert(at);
                 }
             }
             (Node::List(_), other) => {

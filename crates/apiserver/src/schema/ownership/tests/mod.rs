@@ -371,6 +371,27 @@ fn items_with_one_key_are_owned_as_one_until_one_is_left() {
 }
 
 #[test]
+fn lists_as_long_as_requests_are_merged_and_owned_item_by_item() {
+    let kind = items_by_name();
+    let items = |numbers: &mut dyn Iterator<Item = u32>| -> Value {
+        numbers
+            .map(|number| json!({"name": format!("n{number}")}))
+            .collect()
+    };
+    let ascending = items(&mut (0..4_000));
+    let descending = items(&mut (2_000..6_000).rev());
+    let one = applied_spec(&kind, "a", ascending, None);
+    let both = applied_spec(&kind, "b", descending, Some(&one));
+    assert_eq!(both["spec"].as_array().map(Vec::len), Some(6_000));
+    let mut few = both.clone();
+    few["spec"] = items(&mut (0..2));
+    tracked(&kind, &writer("u", DAY), &mut few, Some(&both));
+    let item = json!({".": {}, "f:name": {}});
+    let left = json!({"f:spec": {r#"k:{"name":"n0"}"#: item, r#"k:{"name":"n1"}"#: item}});
+    assert_eq!(owners(&few), [("a".to_owned(), left)]);
+}
+
+#[test]
 fn an_order_that_changes_is_a_change() {
     let kind = items_by_name();
     let (a, b) = (json!({"name": "a"}), json!({"name": "b"}));
