@@ -173,7 +173,11 @@ impl Scheduler {
                     self.tell_news(now);
                 }
             }
-            Input::Evicting(pod) => self.queue.evicted(&key(&pod)),
+            Input::Leaving(pod) => self.queue.left(&key(&pod)),
+            Input::Evicting { pod, last } => match self.is_leaving(&last) {
+                true => self.queue.evicted(&key(&pod)),
+                false => self.queue.awaits(&key(&pod), &key(&last)),
+            },
             Input::NotEvicted(pod) => self.queue.activate(&key(&pod)),
             Input::Bound(entry, Outcome::Done) => self.queue.placed(&entry),
             Input::Bound(
@@ -197,6 +201,20 @@ impl Scheduler {
                 }
             }
         }
+    }
+
+    /// Whether a pod is gone or on its way out. What is not yet is told by [`Input::Leaving`] later.
+    fn is_leaving(&self, pod: &Pod) -> bool {
+        let meta = &pod.metadata;
+        let (namespace, name) = (meta.namespace.as_deref(), meta.name.as_deref());
+        let known = self
+            .context
+            .informers
+            .pods
+            .get(namespace.unwrap_or_default(), name.unwrap_or_default());
+        known.is_none_or(|known| {
+            known.metadata.uid != meta.uid || known.metadata.deletion_timestamp.is_some()
+        })
     }
 
     /// Wakes the refused pods that the news may help.

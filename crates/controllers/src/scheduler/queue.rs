@@ -75,6 +75,8 @@ pub struct Entry {
     wishes: Wishes,
     /// Pods are being evicted for it: until they all are, trying it again would evict others too.
     evicting: bool,
+    /// The uid of the last of them, once the others are evicted.
+    last_victim: Option<Arc<str>>,
     backoff: Backoff,
     /// When it came, or last came back.
     since: Timestamp,
@@ -104,6 +106,8 @@ pub struct SchedulingQueue {
     /// The unschedulable pods by who refused them. Those that others are evicted for are not among them: no event concerns
     /// them, and while thousands of pods make room there are many of both.
     waiting: FxHashMap<Plugins, FxHashSet<Arc<str>>>,
+    /// The last victims that are not seen to leave yet, each with a pod that they make room for.
+    last_victims: BTreeSet<(Arc<str>, Arc<str>)>,
     /// Pods that were handed out and not given back, with what became known of them since.
     out: FxHashMap<Arc<str>, Option<Arc<Pod>>>,
     sequence: u64,
@@ -136,6 +140,7 @@ impl SchedulingQueue {
                 rejectors: Plugins::default(),
                 wishes: Wishes::default(),
                 evicting: false,
+                last_victim: None,
                 backoff: self.backoff,
                 since: now,
                 sequence: self.sequence,
@@ -161,7 +166,9 @@ impl SchedulingQueue {
     pub fn remove(&mut self, pod: &Pod) {
         let key = key(pod);
         self.out.remove(key);
-        self.take(key);
+        if let Some((mut entry, _)) = self.take(key) {
+            self.forget_victim(&mut entry);
+        }
     }
 
     /// Hands out up to `count` pods to be tried, best first. When none is active, the refused one closest to the end of
@@ -230,11 +237,45 @@ impl SchedulingQueue {
         self.put(entry, place);
     }
 
-    /// All pods but the last are evicted for a pod, and that one is about to be: its end wakes it as any event does.
+    /// All pods but the last are evicted for a pod, and that one is about to be: nothing wakes the pod until that one is seen
+    /// to leave ([`SchedulingQueue::left`]).
+    pub fn awaits(&mut self, uid: &str, last_victim: &str) {
+        if let Some((entry, _)) = self.entries.get_mut(uid)
+            && entry.evicting
+        {
+            let victim: Arc<str> = last_victim.into();
+            entry.last_victim = Some(Arc::clone(&victim));
+            self.last_victims.insert((victim, Arc::clone(&entry.key)));
+        }
+    }
+
+    /// A bound pod is gone or on its way out: from now on any event may wake those that waited for that.
+    pub fn left(&mut self, victim: &str) {
+        if self.last_victims.is_empty() {
+            return;
+        }
+        let of_it = self.last_victims.range((victim.into(), "".into())..);
+        let made_room: Vec<_> = of_it
+            .take_while(|(uid, _)| **uid == *victim)
+            .map(|(_, pod)| Arc::clone(pod))
+            .collect();
+        for pod in made_room {
+            self.evicted(&pod);
+        }
+    }
+
+    /// No pod is being evicted for this one any more: events wake it again.
     pub fn evicted(&mut self, uid: &str) {
         if let Some((mut entry, place)) = self.take(uid) {
             entry.evicting = false;
+            self.forget_victim(&mut entry);
             self.put(entry, place);
+        }
+    }
+
+    fn forget_victim(&mut self, entry: &mut Entry) {
+        if let Some(victim) = entry.last_victim.take() {
+            self.last_victims.remove(&(victim, Arc::clone(&entry.key)));
         }
     }
 

@@ -29,8 +29,10 @@ pub(super) enum Input {
     Event(Event),
     /// A binding was answered.
     Bound(Box<Entry>, Outcome),
+    /// A bound pod is gone or on its way out.
+    Leaving(Arc<Pod>),
     /// The last of the pods that make room for this one is about to be evicted.
-    Evicting(Arc<Pod>),
+    Evicting { pod: Arc<Pod>, last: Arc<Pod> },
     /// Making room for a pod came to nothing.
     NotEvicted(Arc<Pod>),
 }
@@ -59,6 +61,9 @@ fn watch_pods(context: &Context, inputs: mpsc::UnboundedSender<Input>, names: BT
             if change.previous().is_some_and(was_pending) && is_ours(pod) {
                 tell(Input::Settled(Arc::clone(pod)));
             }
+            if is_leaving(change) {
+                tell(Input::Leaving(Arc::clone(pod)));
+            }
             bound_pod_events(change, gone, |event| tell(Input::Event(event)));
         } else if is_ours(pod) {
             match change {
@@ -71,6 +76,16 @@ fn watch_pods(context: &Context, inputs: mpsc::UnboundedSender<Input>, names: BT
             }
         }
     });
+}
+
+/// Whether a pod is seen to go, or to be marked for that, now. One that was marked before may be told of twice.
+fn is_leaving(change: &Change<'_, Pod>) -> bool {
+    let is_marked = |pod: &Pod| pod.metadata.deletion_timestamp.is_some();
+    match change {
+        Change::Added(_) => false,
+        Change::Deleted(_) => true,
+        Change::Updated { old, new } => !is_marked(old) && is_marked(new),
+    }
 }
 
 fn watch_nodes(context: &Context, inputs: mpsc::UnboundedSender<Input>) {

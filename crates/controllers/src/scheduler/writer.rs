@@ -257,7 +257,10 @@ impl Writer {
             self.evict(pod, victim).await;
         }
         // Told before, so that the loop knows it when it sees the last one go.
-        let _ = self.answers.send(Input::Evicting(Arc::clone(pod)));
+        let _ = self.answers.send(Input::Evicting {
+            pod: Arc::clone(pod),
+            last: Arc::clone(&last.pod),
+        });
         if !self.evict(pod, last).await {
             let _ = self.answers.send(Input::NotEvicted(Arc::clone(pod)));
         }

@@ -169,10 +169,32 @@ fn a_pod_that_others_are_evicted_for_is_woken_by_the_end_of_the_last_of_them() {
         [0, 0, 1, 0],
         "others are still to be evicted"
     );
-    queue.evicted("a");
+    queue.awaits("a", "y");
+    queue.left("x");
+    queue.notify(&[Event::PodDeleted(pod("x", 0))], at(6));
+    assert_eq!(queue.depth(), [0, 0, 1, 0], "y is still there");
+    queue.left("y");
     assert_eq!(queue.depth(), [0, 0, 1, 0]);
-    queue.notify(&[Event::PodDeleted(pod("y", 0))], at(6));
+    queue.notify(&[Event::PodDeleted(pod("y", 0))], at(7));
     assert_eq!(queue.depth(), [1, 0, 0, 0]);
+}
+
+#[test]
+fn a_victim_makes_room_for_all_that_wait_for_it() {
+    let mut queue = SchedulingQueue::default();
+    for name in ["a", "b", "c"] {
+        queue.set(pod(name, 0), at(0));
+    }
+    for entry in queue.pop(3) {
+        queue.refused(entry, fit(), Wishes::default(), true, at(0));
+    }
+    for name in ["a", "b", "c"] {
+        queue.awaits(name, "y");
+    }
+    queue.remove(&pod("c", 0));
+    queue.left("y");
+    queue.notify(&[Event::PodDeleted(pod("y", 0))], at(7));
+    assert_eq!(queue.depth(), [2, 0, 0, 0]);
 }
 
 #[test]
