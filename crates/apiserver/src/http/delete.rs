@@ -201,7 +201,8 @@ async fn delete_once(
     stored: &Arc<Object>,
 ) -> Result<Option<(u16, Outcome)>, Status> {
     let name = stored.key().name();
-    check_preconditions(call, options, stored)?;
+    let revision = stored.revision().to_string();
+    check_preconditions(call, options, name, &stored.meta().uid, &revision)?;
     let old = call.row.served_folded(stored);
     let write_options = WriteOptions {
         dry_run: options.dry_run,
@@ -271,31 +272,31 @@ fn success(call: &Call, gone: &Object) -> Outcome {
     )
 }
 
-fn check_preconditions(
+/// Whether the object is the one, in the version, that the client means.
+pub(crate) fn check_preconditions(
     call: &Call,
     options: &DeleteOptions,
-    stored: &Object,
+    name: &str,
+    uid: &str,
+    revision: &str,
 ) -> Result<(), Status> {
     let resource = call.resource();
     let refuse = |why: String| {
-        let mut status = Status::conflict(resource, stored.key().name(), &why);
+        let mut status = Status::conflict(resource, name, &why);
         status.message = format!(
-            "Operation cannot be fulfilled on {} {:?}: {why}",
-            kind_name(call),
-            stored.key().name()
+            "Operation cannot be fulfilled on {} {name:?}: {why}",
+            kind_name(call)
         );
         if let Some(details) = &mut status.details {
             details.kind = resource.kind.to_string();
         }
         Err(status)
     };
-    let uid = &*stored.meta().uid;
     if let Some(wanted) = options.uid.as_deref().filter(|wanted| *wanted != uid) {
         return refuse(format!(
             "the UID in the precondition ({wanted}) does not match the UID in record ({uid}). The object might have been deleted and then recreated"
         ));
     }
-    let revision = stored.revision().to_string();
     if let Some(wanted) = options
         .resource_version
         .as_deref()

@@ -14,7 +14,7 @@ use jiff::Timestamp;
 use serde_json::Value;
 
 pub(crate) use self::{
-    change::{Part, STATUS_FIELDS, Source, keep_fields, modified, update},
+    change::{Part, STATUS_FIELDS, Source, keep_fields, update},
     creation::{NAME_TRIES, create},
 };
 use super::{

@@ -92,7 +92,7 @@ impl Kind for CronJobs {
     }
 
     fn warnings(&self, object: &Value, old: Option<&Value>) -> Vec<String> {
-        if old.is_some_and(|old| old["spec"] == object["spec"]) {
+        if !workloads::is_new_generation(object, old) {
             return Vec::new();
         }
         let path = Path::new("spec");
@@ -104,13 +104,8 @@ impl Kind for CronJobs {
             warnings.extend(podspec::warnings::of_host_name(object));
         }
         warnings.extend(spec::warnings(job, &path));
-        let template = &job["template"];
-        if old.is_none_or(|old| old["spec"]["jobTemplate"]["spec"]["template"] != *template) {
-            warnings.extend(podspec::warnings::of_template(
-                template,
-                &path.child("template"),
-            ));
-        }
+        let path = path.child("template");
+        warnings.extend(podspec::warnings::of_template(&job["template"], &path));
         warnings
     }
 

@@ -1,11 +1,10 @@
-//! storage.k8s.io/v1 kinds of the Container Storage Interface: drivers, what nodes know of them, and attachments.
+//! storage.k8s.io/v1 kinds of the Container Storage Interface: drivers, and what nodes know of them.
 
 use jiff::Timestamp;
 use serde_json::{Value, json};
 
 use super::{
     Column, Kind,
-    persistentvolumeclaims::or_unset,
     podspec::internal,
     print::{AGE, NAME, age, column, name, or_none, typed},
     tree::{Tree, object_at, set_default},
@@ -22,9 +21,6 @@ const MAX_NODE_ID: usize = 256;
 const MIN_TOKEN_SECONDS: i64 = 600;
 const MAX_TOKEN_SECONDS: i64 = 1 << 32;
 const MIN_UPDATE_SECONDS: i64 = 10;
-/// The most that an attachment may say about itself, and about what went wrong.
-const MAX_ATTACHMENT_METADATA: usize = 256 * 1024;
-const MAX_ERROR_MESSAGE: usize = 1024;
 
 /// storage.k8s.io/v1 CSIDriver.
 pub(crate) struct CsiDriver;
@@ -32,12 +28,10 @@ pub(crate) struct CsiDriver;
 /// storage.k8s.io/v1 CSINode.
 pub(crate) struct CsiNode;
 
-/// storage.k8s.io/v1 VolumeAttachment.
-pub(crate) struct VolumeAttachment;
-
-fn driver_name(errors: &mut Errors, path: &Path<'_>, driver: &str) {
+/// Records what is wrong with the name of a driver; an empty one is missing and malformed, as upstream sees it.
+pub(super) fn driver_name(errors: &mut Errors, path: &Path<'_>, driver: &str) {
     if driver.is_empty() {
-        return errors.required(path, "");
+        errors.required(path, "");
     }
     if driver.len() > MAX_DRIVER_NAME {
         errors.too_long(path, MAX_DRIVER_NAME);
@@ -106,8 +100,6 @@ impl Kind for CsiDriver {
     }
 
     fn validate(&self, _ctx: &Ctx<'_>, object: &Value, errors: &mut Errors) {
-        let path = Path::new("metadata");
-        driver_name(errors, &path.child("name"), object["metadata"].text("name"));
         let (spec, path) = (&object["spec"], Path::new("spec"));
         validation::one_of(
             errors,
@@ -178,11 +170,15 @@ impl Kind for CsiDriver {
 
     fn cells(&self, object: &Value, now: Timestamp) -> Vec<Value> {
         let spec = &object["spec"];
-        let tokens: Vec<&str> = spec
-            .items("tokenRequests")
+        let requests = spec.items("tokenRequests");
+        let audiences: Vec<&str> = requests
             .iter()
             .map(|token| token.text("audience"))
             .collect();
+        let tokens = match requests {
+            [] => "<unset>".to_owned(),
+            _ => audiences.join(","),
+        };
         let modes: Vec<&str> = spec
             .items("volumeLifecycleModes")
             .iter()
@@ -193,7 +189,7 @@ impl Kind for CsiDriver {
             spec["attachRequired"].as_bool().unwrap_or(true).into(),
             spec.flag("podInfoOnMount").into(),
             spec.flag("storageCapacity").into(),
-            or_unset(&tokens.join(",")).into(),
+            tokens.into(),
             spec.flag("requiresRepublish").into(),
             or_none(&modes.join(",")).into(),
             age(object, now),
@@ -260,15 +256,14 @@ impl Kind for CsiNode {
             }
             driver
         };
+        let path = Path::new("spec");
+        let path = path.child("drivers");
         for before in old["spec"].items("drivers") {
             for driver in object["spec"].items("drivers") {
-                if driver["name"] == before["name"] && fixed(driver) != fixed(before) {
-                    errors.with_text(
-                        ErrorType::Invalid,
-                        &Path::new("CSINodeDriver"),
-                        internal::compact("CSINodeDriver", driver),
-                        validation::IMMUTABLE,
-                    );
+                let (now, was) = (fixed(driver), fixed(before));
+                if now["name"] == was["name"] && now != was {
+                    let text = internal::compact("CSINodeDriver", &now);
+                    errors.with_text(ErrorType::Invalid, &path, text, validation::IMMUTABLE);
                 }
             }
         }
@@ -288,98 +283,23 @@ impl Kind for CsiNode {
     }
 }
 
-impl Kind for VolumeAttachment {
-    fn validate(&self, _ctx: &Ctx<'_>, object: &Value, errors: &mut Errors) {
-        let spec = &object["spec"];
-        let path = Path::new("spec");
-        driver_name(errors, &path.child("attacher"), spec.text("attacher"));
-        let source = path.child("source");
-        let (inline, named) = (
-            spec["source"].has("inlineVolumeSpec"),
-            spec["source"].has("persistentVolumeName"),
-        );
-        match (inline, named) {
-            (false, false) => errors.required(
-                &source,
-                "must specify exactly one of inlineVolumeSpec and persistentVolumeName",
-            ),
-            (true, true) => errors.forbidden(
-                &source,
-                "must specify exactly one of inlineVolumeSpec and persistentVolumeName",
-            ),
-            (_, true) if spec["source"].text("persistentVolumeName").is_empty() => errors.required(
-                &source.child("persistentVolumeName"),
-                "must specify non empty persistentVolumeName",
-            ),
-            _ => {}
-        }
-        let node = spec.text("nodeName");
-        validation::check(
-            errors,
-            &path.child("nodeName"),
-            node,
-            names::dns_subdomain(node),
-        );
-        attachment_status(&object["status"], &Path::new("status"), errors);
-        let volume = spec["source"].text("persistentVolumeName");
-        if named {
-            validation::check(
-                errors,
-                &source.child("persistentVolumeName"),
-                volume,
-                names::dns_subdomain(volume),
-            );
-        }
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::field::causes;
+
+    #[test]
+    fn a_driver_without_a_name_is_missing_and_malformed() {
+        let found = causes(|errors| driver_name(errors, &Path::new("name"), ""));
+        assert_eq!(found.len(), 2, "{found:?}");
+        assert_eq!(found[0], "name: Required value");
     }
 
-    fn validate_status(&self, _ctx: &Ctx<'_>, object: &Value, _old: &Value, errors: &mut Errors) {
-        attachment_status(&object["status"], &Path::new("status"), errors);
-    }
-
-    fn validate_update(&self, _ctx: &Ctx<'_>, object: &Value, old: &Value, errors: &mut Errors) {
-        validation::immutable(errors, &Path::new("spec"), &object["spec"], &old["spec"]);
-    }
-
-    fn columns(&self) -> Option<&[Column]> {
-        const COLUMNS: &[Column] = &[
-            NAME,
-            Column {
-                format: "name",
-                ..column("Attacher")
-            },
-            column("PV"),
-            column("Node"),
-            typed("Attached", "boolean"),
-            AGE,
-        ];
-        Some(COLUMNS)
-    }
-
-    fn cells(&self, object: &Value, now: Timestamp) -> Vec<Value> {
-        let spec = &object["spec"];
-        vec![
-            name(object),
-            spec.text("attacher").into(),
-            spec["source"].text("persistentVolumeName").into(),
-            spec.text("nodeName").into(),
-            object["status"].flag("attached").into(),
-            age(object, now),
-        ]
-    }
-}
-
-fn attachment_status(status: &Value, path: &Path<'_>, errors: &mut Errors) {
-    let bytes: usize = status
-        .entries("attachmentMetadata")
-        .map(|(key, value)| key.len() + value.as_str().map_or(0, str::len))
-        .sum();
-    if bytes > MAX_ATTACHMENT_METADATA {
-        errors.too_long(&path.child("attachmentMetadata"), MAX_ATTACHMENT_METADATA);
-    }
-    for field in ["attachError", "detachError"] {
-        if status[field].text("message").len() > MAX_ERROR_MESSAGE {
-            let at = path.child(field);
-            errors.too_long(&at.child("message"), MAX_ATTACHMENT_METADATA);
-        }
+    #[test]
+    fn an_audience_without_a_name_is_shown_as_it_is() {
+        let cell =
+            |spec: Value| CsiDriver.cells(&json!({"spec": spec}), Timestamp::UNIX_EPOCH)[4].clone();
+        assert_eq!(cell(json!({})), "<unset>");
+        assert_eq!(cell(json!({"tokenRequests": [{"audience": ""}]})), "");
     }
 }

@@ -3,7 +3,12 @@
 use jiff::Timestamp;
 use serde_json::Value;
 
-use super::{Column, Kind, podspec::internal, print, tree::Tree};
+use super::{
+    Column, Kind,
+    podspec::{self, internal},
+    print,
+    tree::Tree,
+};
 use crate::{
     admission::Ctx,
     field::{ErrorType, Errors, Path},
@@ -27,6 +32,10 @@ impl Kind for CsiStorageCapacity {
         check(errors, &path, class, names::dns_subdomain(class));
         let capacity = object.text("capacity");
         resources::nonnegative(errors, &Path::new("capacity"), capacity);
+    }
+
+    fn warnings(&self, object: &Value, _: Option<&Value>) -> Vec<String> {
+        podspec::warnings::of_label_selector(&object["nodeTopology"], &Path::new("nodeTopology"))
     }
 
     fn validate_update(&self, _: &Ctx<'_>, object: &Value, old: &Value, errors: &mut Errors) {

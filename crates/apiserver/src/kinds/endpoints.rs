@@ -7,7 +7,7 @@ use serde_json::Value;
 
 use super::{
     Check, Column, Kind,
-    print::{AGE, NAME, age, column, name, or_none},
+    print::{AGE, NAME, age, column, name},
     tree::{Tree, set_zero},
 };
 use crate::{
@@ -160,6 +160,9 @@ fn port(errors: &mut Errors, path: &Path<'_>, port: &Value, named: bool) {
 }
 
 fn listed(subsets: &[Value]) -> String {
+    if subsets.is_empty() {
+        return "<none>".to_owned();
+    }
     let mut all = Vec::new();
     for subset in subsets {
         let ips = || {
@@ -183,6 +186,6 @@ fn listed(subsets: &[Value]) -> String {
     if all.len() > LISTED {
         format!("{text} + {} more...", all.len() - LISTED)
     } else {
-        or_none(&text).to_owned()
+        text
     }
 }

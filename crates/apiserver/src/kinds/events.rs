@@ -8,12 +8,13 @@ use serde_json::{Map, Value};
 
 use super::{
     Column, Kind,
+    podspec::internal,
     print::{column, since, wide},
     tree::Tree,
 };
 use crate::{
     admission::Ctx,
-    field::{Errors, Path},
+    field::{ErrorType, Errors, Path},
     validation::{self, check, names},
 };
 
@@ -110,9 +111,7 @@ impl Kind for Event {
         if core["series"] != old["series"] {
             series(errors, &core["series"]);
         }
-        for (field, name) in IMMUTABLE {
-            validation::immutable(errors, &Path::new(name), &core[field], &old[field]);
-        }
+        unchanged(errors, &core, &old);
     }
 
     fn columns(&self) -> Option<&[Column]> {
@@ -167,7 +166,7 @@ impl Kind for Event {
 }
 
 /// (core name, name in messages) of what an event of the new API never changes.
-const IMMUTABLE: [(&str, &str); 12] = [
+const IMMUTABLE: [(&str, &str); 14] = [
     ("involvedObject", "involvedObject"),
     ("reason", "reason"),
     ("message", "message"),
@@ -175,12 +174,34 @@ const IMMUTABLE: [(&str, &str); 12] = [
     ("firstTimestamp", "firstTimestamp"),
     ("lastTimestamp", "lastTimestamp"),
     ("count", "count"),
+    // Upstream looks twice.
+    ("reason", "reason"),
+    ("type", "type"),
     ("eventTime", "eventTime"),
     ("action", "action"),
     ("related", "related"),
     ("reportingComponent", "reportingController"),
     ("reportingInstance", "reportingInstance"),
 ];
+
+/// Records what differs of what an event of the new API never changes; both in the core form.
+fn unchanged(errors: &mut Errors, event: &Value, old: &Value) {
+    for (field, name) in IMMUTABLE {
+        let (path, now) = (Path::new(name), &event[field]);
+        let type_name = match field {
+            "involvedObject" | "related" if now.is_object() => "ObjectReference",
+            "source" if now.is_object() => "EventSource",
+            _ => {
+                validation::immutable(errors, &path, now, &old[field]);
+                continue;
+            }
+        };
+        if now != &old[field] {
+            let text = internal::compact(type_name, now);
+            errors.with_text(ErrorType::Invalid, &path, text, validation::IMMUTABLE);
+        }
+    }
+}
 
 fn rename(object: &mut Map<String, Value>, from: &str, to: &str) {
     if let Some(value) = object.remove(from) {
@@ -380,6 +401,7 @@ mod tests {
     use serde_json::json;
 
     use super::*;
+    use crate::field::causes;
 
     #[test]
     fn the_two_faces_show_the_same_event() {
@@ -392,5 +414,20 @@ mod tests {
         );
         Event.to_served(&mut stored);
         assert_eq!(stored, new);
+    }
+    #[test]
+    fn an_event_of_the_new_api_keeps_what_it_says() {
+        let old =
+            json!({"note": "n", "reason": "r", "type": "Normal", "regarding": {"kind": "Pod"}});
+        let new = json!({"note": "n", "reason": "s", "type": "Warning", "regarding": {"kind": "Node", "apiVersion": "v1"}});
+        assert_eq!(
+            causes(|errors| unchanged(errors, &core_form(&new), &core_form(&old))),
+            [
+                r#"involvedObject: Invalid value: {"Kind":"Node","Namespace":"","Name":"","UID":"","APIVersion":"v1","ResourceVersion":"","FieldPath":""}: field is immutable"#,
+                r#"reason: Invalid value: "s": field is immutable"#,
+                r#"reason: Invalid value: "s": field is immutable"#,
+                r#"type: Invalid value: "Warning": field is immutable"#,
+            ]
+        );
     }
 }

@@ -31,6 +31,7 @@ mod leases;
 mod limitranges;
 pub(crate) mod namespaces;
 mod networkpolicies;
+mod node_annotations;
 mod nodes;
 pub(crate) mod persistentvolumeclaims;
 mod persistentvolumes;
@@ -52,6 +53,7 @@ mod services;
 mod statefulsets;
 pub(crate) mod storageclasses;
 pub(crate) mod tree;
+mod volumeattachments;
 mod volumeattributesclasses;
 mod workloads;
 
@@ -410,6 +412,12 @@ pub trait Kind: Send + Sync + 'static {
     /// Warnings for the client about what it sent.
     fn warnings(&self, object: &Value, old: Option<&Value>) -> Vec<String> {
         let _ = (object, old);
+        Vec::new()
+    }
+
+    /// Warnings for who writes the status.
+    fn status_warnings(&self, object: &Value) -> Vec<String> {
+        let _ = object;
         Vec::new()
     }
 

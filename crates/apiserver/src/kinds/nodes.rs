@@ -6,7 +6,7 @@ use jiff::Timestamp;
 use serde_json::Value;
 
 use super::{
-    Check, Column, Kind,
+    Check, Column, Kind, node_annotations,
     print::{AGE, NAME, age, column, name, or_none, wide},
     tree::{Tree, object_at},
 };
@@ -69,6 +69,7 @@ impl Kind for Node {
     }
 
     fn validate(&self, _ctx: &Ctx<'_>, object: &Value, errors: &mut Errors) {
+        node_annotations::validate(errors, &object["metadata"]["annotations"]);
         taints(errors, object);
         declared_resources(errors, object);
         pod_cidrs(errors, object["spec"].items("podCIDRs"));
@@ -88,6 +89,7 @@ impl Kind for Node {
     }
 
     fn validate_status(&self, _ctx: &Ctx<'_>, object: &Value, old: &Value, errors: &mut Errors) {
+        node_annotations::validate(errors, &object["metadata"]["annotations"]);
         declared_resources(errors, object);
         duplicate_addresses(errors, object["status"].items("addresses"));
         once_set(errors, object, old);
@@ -189,9 +191,13 @@ fn align_pod_cidrs(spec: &mut serde_json::Map<String, Value>) {
 fn taints(errors: &mut Errors, node: &Value) {
     // Upstream reports taints below metadata.
     let path = Path::new("metadata");
-    let path = path.child("taints");
+    taint_list(errors, &path.child("taints"), node["spec"].items("taints"));
+}
+
+/// Records what is wrong with taints, wherever they stand.
+pub(super) fn taint_list(errors: &mut Errors, path: &Path<'_>, taints: &[Value]) {
     let mut seen: BTreeSet<(&str, &str)> = BTreeSet::new();
-    for (index, taint) in node["spec"].items("taints").iter().enumerate() {
+    for (index, taint) in taints.iter().enumerate() {
         let path = path.index(index);
         let (key, effect) = (taint.text("key"), taint.text("effect"));
         metadata::label_name(errors, &path.child("key"), key);
@@ -317,7 +323,7 @@ fn status(node: &Value) -> String {
     let ready = node["status"]
         .items("conditions")
         .iter()
-        .find(|condition| condition["type"] == "Ready");
+        .rfind(|condition| condition["type"] == "Ready");
     let mut text = match ready {
         None => "Unknown".to_owned(),
         Some(ready) if ready["status"] == "True" => "Ready".to_owned(),

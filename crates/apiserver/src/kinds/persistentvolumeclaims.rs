@@ -124,7 +124,7 @@ impl Kind for PersistentVolumeClaim {
             ("", String::new())
         } else {
             (
-                status["capacity"].text("storage"),
+                status["capacity"]["storage"].as_str().unwrap_or("0"),
                 access_modes(status.items("accessModes")),
             )
         };
@@ -135,7 +135,7 @@ impl Kind for PersistentVolumeClaim {
             capacity.into(),
             modes.into(),
             class(object).into(),
-            or_unset(spec.text("volumeAttributesClassName")).into(),
+            spec[ATTRIBUTES_CLASS].as_str().unwrap_or("<unset>").into(),
             age(object, now),
             or_unset(spec.text("volumeMode")).into(),
         ]

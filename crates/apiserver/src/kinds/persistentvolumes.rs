@@ -61,29 +61,7 @@ impl Kind for PersistentVolume {
         let spec = object_at(root, "spec");
         set_zero(spec, "persistentVolumeReclaimPolicy", "Retain");
         set_default(spec, "volumeMode", "Filesystem");
-        spec.get_mut("capacity")
-            .into_iter()
-            .for_each(quantity::round_list);
-        let mut within = |source: &str, field: &str, value: &str| {
-            if let Some(source) = spec.get_mut(source).and_then(Value::as_object_mut) {
-                set_zero(source, field, value);
-            }
-        };
-        within("iscsi", "iscsiInterface", "default");
-        within("rbd", "pool", "rbd");
-        within("rbd", "user", "admin");
-        within("rbd", "keyring", "/etc/ceph/keyring");
-        within("scaleIO", "storageMode", "ThinProvisioned");
-        within("scaleIO", "fsType", "xfs");
-        if let Some(source) = spec.get_mut("hostPath").and_then(Value::as_object_mut) {
-            set_default(source, "type", "");
-        }
-        if let Some(source) = spec.get_mut("azureDisk").and_then(Value::as_object_mut) {
-            set_default(source, "cachingMode", "ReadWrite");
-            set_default(source, "kind", "Shared");
-            set_default(source, "fsType", "ext4");
-            set_default(source, "readOnly", false);
-        }
+        default_source(spec);
     }
 
     fn prepare_create(&self, ctx: &Ctx<'_>, object: &mut Value) {
@@ -159,17 +137,40 @@ impl Kind for PersistentVolume {
     }
 }
 
+/// What the kinds of volumes default by themselves; also in the specs of attachments.
+pub(super) fn default_source(spec: &mut Map<String, Value>) {
+    spec.get_mut("capacity")
+        .into_iter()
+        .for_each(quantity::round_list);
+    let mut within = |source: &str, field: &str, value: &str| {
+        if let Some(source) = spec.get_mut(source).and_then(Value::as_object_mut) {
+            set_zero(source, field, value);
+        }
+    };
+    within("iscsi", "iscsiInterface", "default");
+    within("rbd", "pool", "rbd");
+    within("rbd", "user", "admin");
+    within("rbd", "keyring", "/etc/ceph/keyring");
+    within("scaleIO", "storageMode", "ThinProvisioned");
+    within("scaleIO", "fsType", "xfs");
+    if let Some(source) = spec.get_mut("hostPath").and_then(Value::as_object_mut) {
+        set_default(source, "type", "");
+    }
+    if let Some(source) = spec.get_mut("azureDisk").and_then(Value::as_object_mut) {
+        set_default(source, "cachingMode", "ReadWrite");
+        set_default(source, "kind", "Shared");
+        set_default(source, "fsType", "ext4");
+        set_default(source, "readOnly", false);
+    }
+}
+
 /// A time as `metav1.Time` is written: whole seconds.
 fn stamp(now: Timestamp) -> String {
     now.strftime("%Y-%m-%dT%H:%M:%SZ").to_string()
 }
 
 fn spec(errors: &mut Errors, path: &Path<'_>, spec: &Value, volume: &str) {
-    let modes = spec.items("accessModes");
-    if modes.is_empty() {
-        errors.required(&path.child("accessModes"), "");
-    }
-    validate_access_modes(errors, &path.child("accessModes"), modes);
+    modes(errors, path, spec);
     capacity(errors, &path.child("capacity"), spec);
     let policy = spec.text("persistentVolumeReclaimPolicy");
     let policy_path = path.child("persistentVolumeReclaimPolicy");
@@ -218,6 +219,15 @@ fn spec(errors: &mut Errors, path: &Path<'_>, spec: &Value, volume: &str) {
     }
 }
 
+/// There are access modes, and they are known.
+pub(super) fn modes(errors: &mut Errors, path: &Path<'_>, spec: &Value) {
+    let (modes, path) = (spec.items("accessModes"), path.child("accessModes"));
+    if modes.is_empty() {
+        errors.required(&path, "");
+    }
+    validate_access_modes(errors, &path, modes);
+}
+
 fn capacity(errors: &mut Errors, path: &Path<'_>, spec: &Value) {
     let count = spec.entries("capacity").count();
     if count == 0 {
@@ -234,7 +244,7 @@ fn capacity(errors: &mut Errors, path: &Path<'_>, spec: &Value) {
 }
 
 /// There is one source, and it has what it needs. A flexVolume is looked at even as a second one; so does upstream.
-fn sources(errors: &mut Errors, path: &Path<'_>, spec: &Value, volume: &str) {
+pub(super) fn sources(errors: &mut Errors, path: &Path<'_>, spec: &Value, volume: &str) {
     let mut found = 0;
     for field in SOURCES {
         let Some(source) = spec.field(field) else {

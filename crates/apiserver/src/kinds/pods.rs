@@ -10,8 +10,9 @@ use super::{
 };
 use crate::{
     admission::Ctx,
-    field::Errors,
+    field::{Errors, Path},
     store::{Lends, Thin},
+    validation::net,
 };
 
 /// The behaviour of core/v1 pods.
@@ -143,6 +144,18 @@ impl Kind for Pods {
         } else {
             podspec::warnings::of_pod(object)
         }
+    }
+
+    fn status_warnings(&self, object: &Value) -> Vec<String> {
+        let (path, mut found) = (Path::new("status"), Vec::new());
+        for list in ["podIPs", "hostIPs"] {
+            let path = path.child(list);
+            for (index, entry) in object["status"].items(list).iter().enumerate() {
+                let at = path.index(index);
+                found.extend(net::ip_warning(&at.child("ip"), entry.text("ip")));
+            }
+        }
+        found
     }
 
     fn columns(&self) -> Option<&[Column]> {

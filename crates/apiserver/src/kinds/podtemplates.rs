@@ -40,7 +40,7 @@ impl Kind for PodTemplate {
     }
 
     fn warnings(&self, object: &Value, old: Option<&Value>) -> Vec<String> {
-        if old.is_none_or(|old| old["template"] != object["template"]) {
+        if workloads::is_new_generation(object, old) {
             podspec::warnings::of_template(&object["template"], &Path::new("template"))
         } else {
             Vec::new()

@@ -109,19 +109,27 @@ pub(crate) fn flag(value: &Value) -> &'static str {
     }
 }
 
-/// Labels as `k=v,l=w`, or `<none>`.
+/// Labels as `k=v,l=w`, or `<none>`; in the order of these texts, as `labels.Set` has them: `a-b=1` comes before `a=1`.
 pub(crate) fn labels(labels: Option<&Map<String, Value>>) -> String {
-    let pairs: Vec<String> = labels
+    let mut pairs: Vec<String> = labels
         .into_iter()
         .flatten()
         .map(|(key, value)| format!("{key}={}", value.as_str().unwrap_or("")))
         .collect();
+    pairs.sort_unstable();
     or_none(&pairs.join(",")).to_owned()
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn labels_come_in_the_order_of_their_texts() {
+        let given = serde_json::json!({"a": "1", "a-b": "2", "b": "3"});
+        assert_eq!(labels(given.as_object()), "a-b=2,a=1,b=3");
+        assert_eq!(labels(None), "<none>");
+    }
 
     #[test]
     fn durations_have_at_most_two_units() {

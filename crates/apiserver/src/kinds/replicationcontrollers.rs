@@ -111,7 +111,7 @@ impl Kind for ReplicationController {
     }
 
     fn warnings(&self, object: &Value, old: Option<&Value>) -> Vec<String> {
-        if old.is_none_or(|old| old["spec"]["template"] != object["spec"]["template"]) {
+        if workloads::is_new_generation(object, old) {
             podspec::warnings::of_workload(object, old.is_none())
         } else {
             Vec::new()

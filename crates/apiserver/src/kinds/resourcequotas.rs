@@ -112,7 +112,9 @@ impl Kind for ResourceQuota {
 
     fn cells(&self, object: &Value, now: Timestamp) -> Vec<Value> {
         let (mut requests, mut limits) = (Vec::new(), Vec::new());
-        for (name, hard) in object["status"].entries("hard") {
+        let mut resources: Vec<(&str, &Value)> = object["status"].entries("hard").collect();
+        resources.sort_unstable_by_key(|(name, _)| *name);
+        for (name, hard) in resources {
             let used = object["status"]["used"][name].as_str().unwrap_or("0");
             let column = if name.starts_with("limits.") {
                 &mut limits
@@ -121,8 +123,6 @@ impl Kind for ResourceQuota {
             };
             column.push(format!("{name}: {used}/{}", hard.as_str().unwrap_or("0")));
         }
-        requests.sort();
-        limits.sort();
         vec![
             print::name(object),
             requests.join(", ").into(),

@@ -4,7 +4,7 @@ use jiff::Timestamp;
 use serde_json::Value;
 
 use super::{
-    Column, Kind,
+    Column, Kind, podspec,
     print::{AGE, NAME, age, column, name},
     tree::Tree,
 };
@@ -12,7 +12,7 @@ use crate::{
     admission::Ctx,
     field::{ErrorType, Errors, Path, go_struct},
     quantity,
-    validation::{self, check, metadata, names, resources},
+    validation::{self, check, metadata, names},
 };
 
 /// node.k8s.io RuntimeClass.
@@ -41,16 +41,8 @@ impl Kind for RuntimeClass {
             );
         }
         // Upstream checks the amounts as the limits of a container and says so in the path.
-        let path = Path::new("overhead");
-        let path = path.child("limits");
-        for (resource, amount) in object["overhead"].entries("podFixed") {
-            resources::container_name(errors, &path.key(resource), resource);
-            resources::amount(
-                errors,
-                &path.key(resource),
-                resource,
-                amount.as_str().unwrap_or(""),
-            );
+        if let Some(fixed) = object["overhead"].field("podFixed") {
+            podspec::validate_overhead(fixed, &Path::new("overhead"), errors);
         }
         let path = Path::new("scheduling");
         metadata::labels(
@@ -63,6 +55,14 @@ impl Kind for RuntimeClass {
             &path.child("tolerations"),
             object["scheduling"].items("tolerations"),
         );
+    }
+
+    fn warnings(&self, object: &Value, _: Option<&Value>) -> Vec<String> {
+        let labels = object["scheduling"].entries("nodeSelector");
+        labels
+            .filter_map(|(label, _)| podspec::warnings::deprecated_node_label(label))
+            .map(|message| format!("scheduling.nodeSelector: {message}"))
+            .collect()
     }
 
     fn validate_update(&self, _ctx: &Ctx<'_>, object: &Value, old: &Value, errors: &mut Errors) {
@@ -89,54 +89,15 @@ impl Kind for RuntimeClass {
 }
 
 fn tolerations(errors: &mut Errors, path: &Path<'_>, tolerations: &[Value]) {
+    podspec::validate_tolerations(tolerations, path, errors);
+    let key = |toleration: &Value| {
+        ["key", "operator", "value", "effect"].map(|field| toleration.text(field).to_owned())
+    };
     for (index, toleration) in tolerations.iter().enumerate() {
-        let path = path.index(index);
-        let (key, value, effect) = (
-            toleration.text("key"),
-            toleration.text("value"),
-            toleration.text("effect"),
-        );
-        if !key.is_empty() {
-            metadata::label_name(errors, &path.child("key"), key);
-        } else if toleration["operator"] != "Exists" {
-            let detail = "operator must be Exists when `key` is empty, which means \"match all values and all keys\"";
-            errors.invalid(&path.child("operator"), toleration.text("operator"), detail);
-        }
-        if toleration.has("tolerationSeconds") && effect != "NoExecute" {
-            errors.invalid(
-                &path.child("effect"),
-                effect,
-                "effect must be 'NoExecute' when `tolerationSeconds` is set",
-            );
-        }
-        match toleration.text("operator") {
-            "Equal" | "" => {
-                let sentences = names::label_value(value);
-                if !sentences.is_empty() {
-                    errors.invalid(&path.child("operator"), value, sentences.join(";"));
-                }
-            }
-            "Exists" if value.is_empty() => {}
-            "Exists" => {
-                let detail = "value must be empty when `operator` is 'Exists'";
-                errors.with_text(
-                    ErrorType::Invalid,
-                    &path.child("operator"),
-                    internal(toleration),
-                    detail,
-                );
-            }
-            other => errors.not_supported(&path.child("operator"), other, &["Equal", "Exists"]),
-        }
-        if !matches!(effect, "" | "NoSchedule" | "PreferNoSchedule" | "NoExecute") {
-            errors.not_supported(
-                &path.child("effect"),
-                effect,
-                &["NoSchedule", "PreferNoSchedule", "NoExecute"],
-            );
-        }
-        if tolerations[..index].contains(toleration) {
-            errors.with_text(ErrorType::Duplicate, &path, internal(toleration), "");
+        let same = |other: &Value| key(other) == key(toleration);
+        if tolerations[..index].iter().any(same) {
+            let text = internal(toleration);
+            errors.with_text(ErrorType::Duplicate, &path.index(index), text, "");
         }
     }
 }

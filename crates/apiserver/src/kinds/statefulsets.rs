@@ -183,6 +183,28 @@ impl Workload for StatefulSets {
         workloads::not_decremented(object, old, "collisionCount", errors);
     }
 
+    fn more_warnings(&self, object: &Value, new: bool) -> Vec<String> {
+        let (spec, path, mut found) = (&object["spec"], Path::new("spec"), Vec::new());
+        let path = path.child("volumeClaimTemplates");
+        for (index, claim) in spec.items("volumeClaimTemplates").iter().enumerate() {
+            let at = path.index(index);
+            // The path of an update is upstream's.
+            let within = at.child("Spec");
+            let at = if new { at } else { within };
+            found.extend(persistentvolumeclaims::fraction_warnings(
+                &at,
+                &claim["spec"],
+            ));
+        }
+        if spec
+            .integer("revisionHistoryLimit")
+            .is_some_and(|limit| limit < 0)
+        {
+            found.push("spec.revisionHistoryLimit: a negative value retains all historical revisions; a value >= 0 is recommended".to_owned());
+        }
+        found
+    }
+
     fn columns(&self) -> &[Column] {
         &COLUMNS
     }

@@ -50,6 +50,12 @@ pub(super) trait Workload: Send + Sync + 'static {
     /// Validates a change of the status.
     fn validate_status(&self, object: &Value, old: &Value, errors: &mut Errors);
 
+    /// Warnings beside those about the template.
+    fn more_warnings(&self, object: &Value, new: bool) -> Vec<String> {
+        let _ = (object, new);
+        Vec::new()
+    }
+
     /// All columns of the table; the last ones are those of the wide cells.
     fn columns(&self) -> &[Column];
 
@@ -118,13 +124,13 @@ impl<W: Workload> Kind for Templated<W> {
         self.0.validate_status(object, old, errors);
     }
 
-    /// A template's warnings are worth repeating when it changes.
     fn warnings(&self, object: &Value, old: Option<&Value>) -> Vec<String> {
-        if old.is_none_or(|old| old["spec"]["template"] != object["spec"]["template"]) {
-            podspec::warnings::of_workload(object, old.is_none())
-        } else {
-            Vec::new()
+        let mut warnings = Vec::new();
+        if is_new_generation(object, old) {
+            warnings = podspec::warnings::of_workload(object, old.is_none());
         }
+        warnings.extend(self.0.more_warnings(object, old.is_none()));
+        warnings
     }
 
     fn columns(&self) -> Option<&[Column]> {
@@ -365,6 +371,12 @@ pub(super) fn not_decremented(object: &Value, old: &Value, field: &str, errors: 
             "cannot be decremented",
         );
     }
+}
+
+/// Whether a client is warned of a template: of a new one, and again with each generation, whatever changed.
+pub(super) fn is_new_generation(object: &Value, old: Option<&Value>) -> bool {
+    let generation = |object: &Value| object["metadata"]["generation"].clone();
+    old.is_none_or(|old| generation(old) != generation(object))
 }
 
 /// The names and the images of a pod spec's containers, for `-o wide`.

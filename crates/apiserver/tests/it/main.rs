@@ -19,6 +19,7 @@ mod provided;
 mod refusals;
 mod semantics;
 mod services;
+mod shown;
 mod streams;
 mod tls;
 mod tokens;

@@ -208,6 +208,32 @@ async fn an_eviction_that_is_tried_out_changes_nothing() {
 }
 
 #[tokio::test]
+async fn an_eviction_of_another_pod_of_the_name_is_a_conflict_and_leaves_no_trace() {
+    let client = client().await;
+    let pods: Api<Pod> = Api::default_namespaced(client.clone());
+    create(&pods, "x", &["a"]).await;
+    let before = pods.get("x").await.unwrap();
+    let eviction = json!({
+        "apiVersion": "policy/v1", "kind": "Eviction", "metadata": {"name": "x"},
+        "deleteOptions": {"preconditions": {"uid": "other"}},
+    });
+    let request = http::Request::post("/api/v1/namespaces/default/pods/x/eviction")
+        .header("content-type", "application/json")
+        .body(eviction.to_string().into_bytes())
+        .unwrap();
+    let (code, message) = refusal(client.request::<Value>(request).await);
+    assert_eq!(code, 409);
+    let uid = before.metadata.uid.clone().unwrap();
+    assert_eq!(
+        message,
+        format!(
+            r#"Operation cannot be fulfilled on Pod "x": the UID in the precondition (other) does not match the UID in record ({uid}). The object might have been deleted and then recreated"#
+        )
+    );
+    assert_eq!(pods.get("x").await.unwrap(), before);
+}
+
+#[tokio::test]
 async fn logs_are_cut_as_asked_and_followed_to_their_end() {
     let pods: Api<Pod> = Api::default_namespaced(client().await);
     create(&pods, "x", &["a"]).await;

@@ -64,10 +64,14 @@ async fn evict(call: &Call, body: Body) -> Result<Response<Body>, Status> {
             attempt.resource_version = Some(stored.revision().to_string());
         }
         match disrupt(call, attempt).await {
-            // The pod changed after it was judged, and the client did not insist on a version: judge again.
-            Err(status) if pinned && status.code == 409 => {}
-            Err(status) => return Err(status),
             Ok(()) => return Ok(reply::json(201, &success())),
+            Err(status) => {
+                // A pod that changed after it was judged is judged again unless the client insists on a version. Other conflicts stay.
+                let again = pinned && status.code == 409;
+                if !again || call.stored()?.revision() == stored.revision() {
+                    return Err(status);
+                }
+            }
         }
     }
 }
@@ -295,14 +299,10 @@ fn spend(budget: &mut Value, pod: &str, now: jiff::Timestamp) {
 /// Says in the pod's status why it goes, then deletes it.
 async fn disrupt(call: &Call, mut options: DeleteOptions) -> Result<(), Status> {
     if !options.dry_run {
-        let wanted = options.resource_version.clone();
         let outcome = write::modify(&call.row, call.now, &call.key(&call.name), false, |pod| {
-            if wanted
-                .as_deref()
-                .is_some_and(|wanted| wanted != metadata::text(pod, "resourceVersion"))
-            {
-                return Err(write::modified(call, &call.name));
-            }
+            let [uid, revision] =
+                ["uid", "resourceVersion"].map(|field| metadata::text(pod, field));
+            delete::check_preconditions(call, &options, &call.name, uid, revision)?;
             let before = pod["status"].clone();
             if let Some(status) = pod.get_mut("status").and_then(Value::as_object_mut) {
                 let reason = json!({

@@ -85,8 +85,13 @@ pub(crate) async fn update(
             };
             permit_creation(call)?;
             match create(call, options, new).await {
-                // Somebody else was faster: it is an update now.
-                Err(status) if status.reason == "AlreadyExists" => continue,
+                // Somebody else was faster: it is an update now. An admission may say so too, of what is not there.
+                Err(status)
+                    if status.reason == "AlreadyExists"
+                        && call.row.collection.get(key.as_str()).is_some() =>
+                {
+                    continue;
+                }
                 created => return created.map(|outcome| (201, outcome)),
             }
         };
@@ -231,10 +236,10 @@ async fn update_once(
     if !errors.is_empty() {
         return Err(call.invalid(name, &errors));
     }
-    // Upstream's strategies for the status of built-in kinds warn of nothing.
-    if call.row.custom || !matches!(part, Part::Status(_)) {
-        call.warn_all(behaviour.warnings(&object, Some(&old)));
-    }
+    call.warn_all(match part {
+        Part::Status(_) if !call.row.custom => behaviour.status_warnings(&object),
+        _ => behaviour.warnings(&object, Some(&old)),
+    });
     admission.judge(name, &mut object, Some(&old)).await?;
     ownership::settle_times(&mut object, &old);
     if object == old && is_stored(call, &object, stored) {
@@ -303,7 +308,7 @@ fn is_stored(call: &Call, object: &Value, stored: &Object) -> bool {
 }
 
 /// The 409 of a write against another version.
-pub(crate) fn modified(call: &Call, name: &str) -> Status {
+fn modified(call: &Call, name: &str) -> Status {
     let why = "the object has been modified; please apply your changes to the latest version and try again";
     Status::conflict(call.resource(), name, why)
 }

@@ -516,12 +516,42 @@ fn actions(list: &[Value], path: &Path<'_>, errors: &mut Errors) {
 fn param_cell(reference: &Value) -> String {
     match (reference.text("namespace"), reference.text("name")) {
         ("", "") => match reference.field("selector") {
-            Some(given) => selector::format_label_selector(given),
+            Some(given) => go_selector(given),
             None => "<unset>".to_owned(),
         },
-        ("", name) => name.to_owned(),
+        // Whether the parameter lives in a namespace cannot be told from here.
+        ("", name) => format!("*/{name}"),
         (namespace, name) => format!("{namespace}/{name}"),
     }
+}
+
+/// A label selector as the `String` method that is generated for its Go type prints it.
+fn go_selector(selector: &Value) -> String {
+    let labels: String = selector
+        .entries("matchLabels")
+        .map(|(key, value)| format!("{key}: {},", value.as_str().unwrap_or_default()))
+        .collect();
+    let requirement = |expression: &Value| {
+        let values: Vec<&str> = expression
+            .items("values")
+            .iter()
+            .filter_map(Value::as_str)
+            .collect();
+        format!(
+            "LabelSelectorRequirement{{Key:{},Operator:{},Values:[{}],}},",
+            expression.text("key"),
+            expression.text("operator"),
+            values.join(" ")
+        )
+    };
+    let expressions: String = selector
+        .items("matchExpressions")
+        .iter()
+        .map(requirement)
+        .collect();
+    format!(
+        "&LabelSelector{{MatchLabels:map[string]string{{{labels}}},MatchExpressions:[]LabelSelectorRequirement{{{expressions}}},}}"
+    )
 }
 
 #[cfg(test)]
@@ -530,6 +560,18 @@ mod tests {
 
     use super::*;
     use crate::field::causes;
+
+    #[test]
+    fn the_cell_of_parameters_says_where_they_are_or_what_selects_them() {
+        assert_eq!(param_cell(&json!(null)), "<unset>");
+        assert_eq!(param_cell(&json!({"name": "a"})), "*/a");
+        assert_eq!(param_cell(&json!({"name": "a", "namespace": "b"})), "b/a");
+        let selector = json!({"matchLabels": {"a": "b"}, "matchExpressions": [{"key": "k", "operator": "In", "values": ["v", "w"]}]});
+        assert_eq!(
+            param_cell(&json!({"selector": selector})),
+            "&LabelSelector{MatchLabels:map[string]string{a: b,},MatchExpressions:[]LabelSelectorRequirement{LabelSelectorRequirement{Key:k,Operator:In,Values:[v w],},},}"
+        );
+    }
 
     #[test]
     fn references_to_parameters_name_one_or_select_some() {

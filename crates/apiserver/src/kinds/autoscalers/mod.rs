@@ -153,7 +153,12 @@ fn target(metric: &Value, measured: &Value) -> String {
         _ => return "<unknown type>".to_owned(),
     };
     let (wanted, current) = (&metric[source]["target"], &measured[source]["current"]);
-    let amount = |of: &Value, field: &str| of[field].as_str().unwrap_or("<unknown>").to_owned();
+    // What is measured in another unit prints as Go's nil.
+    let missing = match measured.has(source) {
+        true => "<nil>",
+        false => "<unknown>",
+    };
+    let amount = |of: &Value, field: &str| of[field].as_str().unwrap_or(missing).to_owned();
     let percent = |of: &Value, otherwise: &str| match of.integer("averageUtilization") {
         Some(percent) => format!("{percent}%"),
         None => otherwise.to_owned(),
@@ -177,7 +182,7 @@ fn target(metric: &Value, measured: &Value) -> String {
         ),
         _ if average => format!(
             "{}/{} (avg)",
-            amount(current, "averageValue"),
+            current["averageValue"].as_str().unwrap_or("<unknown>"),
             wanted.text("averageValue")
         ),
         _ => format!("{}/{}", amount(current, "value"), wanted.text("value")),
@@ -195,6 +200,8 @@ mod tests {
         let object = json!({"type": "Object", "object": {"target": {"value": "5"}}});
         let measured = json!({"object": {"current": {"value": "3"}}});
         assert_eq!(target(&object, &measured), "3/5");
+        let average = json!({"object": {"current": {"averageValue": "3"}}});
+        assert_eq!(target(&object, &average), "<nil>/5");
         assert_eq!(targets(&[], &[]), "<none>");
     }
 }

@@ -15,7 +15,7 @@ use crate::kinds::{
     autoscalers::{Autoscalers, v1::AutoscalersV1},
     certificatesigningrequests::CertificateSigningRequest,
     cronjobs::CronJobs,
-    csi::{CsiDriver, CsiNode, VolumeAttachment},
+    csi::{CsiDriver, CsiNode},
     csistoragecapacities::CsiStorageCapacity,
     customresourcedefinitions::CustomResourceDefinition,
     endpointslices::EndpointSlice,
@@ -32,6 +32,7 @@ use crate::kinds::{
     resource::{DeviceClass, ResourceClaim, ResourceClaimTemplate, ResourceSlice},
     runtimeclasses::RuntimeClass,
     storageclasses::StorageClass,
+    volumeattachments::VolumeAttachment,
     volumeattributesclasses::VolumeAttributesClass,
 };
 

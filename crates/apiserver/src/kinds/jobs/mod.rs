@@ -111,13 +111,16 @@ impl Kind for Jobs {
     }
 
     fn warnings(&self, object: &Value, old: Option<&Value>) -> Vec<String> {
-        if old.is_some_and(|old| old["spec"] == object["spec"]) {
+        if !workloads::is_new_generation(object, old) {
             return Vec::new();
         }
-        let mut warnings = spec::warnings(&object["spec"], &Path::new("spec"));
-        if old.is_none_or(|old| old["spec"]["template"] != object["spec"]["template"]) {
-            warnings.extend(podspec::warnings::of_workload(object, old.is_none()));
+        let (spec, path, mut warnings) = (&object["spec"], Path::new("spec"), Vec::new());
+        if old.is_none() {
+            warnings = podspec::warnings::of_host_name(object);
         }
+        warnings.extend(spec::warnings(spec, &path));
+        let path = path.child("template");
+        warnings.extend(podspec::warnings::of_template(&spec["template"], &path));
         warnings
     }
 

@@ -37,6 +37,8 @@ use serde_json::Value;
 
 pub(crate) use affinity::node_selector;
 pub(crate) use resize::{prepare as prepare_resize, validate as validate_resize};
+pub(crate) use resources::validate_overhead;
+pub(crate) use scheduling::validate_tolerations;
 
 use crate::{
     field::{Errors, Path},

@@ -39,8 +39,8 @@ pub(super) fn validate(
     claim_references(requirements, claims, &path.child("claims"), errors);
 }
 
-/// `spec.overhead`: limits without requests.
-pub(super) fn validate_overhead(overhead: &Value, path: &Path<'_>, errors: &mut Errors) {
+/// `spec.overhead`: limits without requests; also that of a RuntimeClass.
+pub(crate) fn validate_overhead(overhead: &Value, path: &Path<'_>, errors: &mut Errors) {
     let limits = path.child("limits");
     for (name, value) in overhead.as_object().into_iter().flatten() {
         listed(container_name, name, value, &limits.key(name), errors);

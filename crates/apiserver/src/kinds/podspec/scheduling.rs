@@ -10,8 +10,8 @@ use crate::{
 
 const NOT_POSITIVE: &str = "must be greater than zero";
 
-/// `spec.tolerations`.
-pub(super) fn validate_tolerations(tolerations: &[Value], path: &Path<'_>, errors: &mut Errors) {
+/// `spec.tolerations`; also those of a RuntimeClass.
+pub(crate) fn validate_tolerations(tolerations: &[Value], path: &Path<'_>, errors: &mut Errors) {
     for (index, toleration) in tolerations.iter().enumerate() {
         let at = path.index(index);
         let (key, operator) = (toleration.text("key"), toleration.text("operator"));
@@ -44,11 +44,12 @@ pub(super) fn validate_tolerations(tolerations: &[Value], path: &Path<'_>, error
                 );
             }
             "Exists" => {}
-            other => errors.not_supported(
-                &at.child("operator"),
-                other,
-                &["Equal", "Exists", "Lt", "Gt"],
-            ),
+            // Behind a gate that is off; upstream names them all the same.
+            "Lt" | "Gt" => {
+                let known = ["Equal", "Exists", "Lt", "Gt"];
+                errors.not_supported(&at.child("operator"), operator, &known);
+            }
+            other => errors.not_supported(&at.child("operator"), other, &["Equal", "Exists"]),
         }
         const EFFECTS: [&str; 3] = ["NoSchedule", "PreferNoSchedule", "NoExecute"];
         if !effect.is_empty() && !EFFECTS.contains(&effect) {
@@ -176,6 +177,29 @@ pub(super) fn validate_readiness_gates(gates: &[Value], path: &Path<'_>, errors:
             &path.index(index).child("conditionType"),
             kind,
             names::qualified_name(kind),
+        );
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+    use crate::field::causes;
+
+    #[test]
+    fn operators_that_are_not_on_yet_are_named_to_who_uses_one() {
+        let given = [
+            json!({"key": "a", "operator": "Gt"}),
+            json!({"key": "a", "operator": "Foo"}),
+        ];
+        assert_eq!(
+            causes(|errors| validate_tolerations(&given, &Path::new("t"), errors)),
+            [
+                r#"t[0].operator: Unsupported value: "Gt": supported values: "Equal", "Exists", "Lt", "Gt""#,
+                r#"t[1].operator: Unsupported value: "Foo": supported values: "Equal", "Exists""#,
+            ]
         );
     }
 }

@@ -113,6 +113,18 @@ impl Kind for Service {
         validate::load_balancer_status(errors, object);
     }
 
+    fn status_warnings(&self, object: &Value) -> Vec<String> {
+        let path = Path::new("status");
+        let path = path.child("loadBalancer");
+        let path = path.child("ingress");
+        let points = object["status"]["loadBalancer"].items("ingress");
+        let given = points.iter().enumerate();
+        given
+            .filter(|(_, point)| !point.text("ip").is_empty())
+            .filter_map(|(index, point)| net::ip_warning(&path.index(index), point.text("ip")))
+            .collect()
+    }
+
     fn warnings(&self, object: &Value, _old: Option<&Value>) -> Vec<String> {
         let spec = &object["spec"];
         let mut warnings = Vec::new();

@@ -9,6 +9,25 @@ use super::{
 };
 
 #[tokio::test]
+async fn a_refusal_that_says_the_object_exists_is_believed_once() {
+    let program = Program::start(|review| {
+        deny(
+            review,
+            json!({"code": 409, "reason": "AlreadyExists", "message": "elsewhere"}),
+        )
+    })
+    .await;
+    let api = api();
+    configure(&api, VALIDATING, &[program.hook("v", &["configmaps"])]).await;
+    let path = format!("{MAPS}/x?fieldManager=m");
+    let apply = "application/apply-patch+yaml";
+    let body = map("x").to_string();
+    let answer = api.send_text("PATCH", &path, apply, &body).await;
+    assert_eq!(answer.status, 409, "{}", answer.body);
+    assert_eq!(program.asked().len(), 1);
+}
+
+#[tokio::test]
 async fn a_webhook_sees_the_write_and_may_refuse_it() {
     let program = Program::start(|review| {
         if review["request"]["name"] == "bad" {

@@ -82,6 +82,19 @@ pub(crate) fn of_node_selector(selector: &Value, path: &Path<'_>) -> Vec<String>
     found.0
 }
 
+/// Warnings about a selector of nodes by their labels.
+pub(crate) fn of_label_selector(selector: &Value, path: &Path<'_>) -> Vec<String> {
+    let mut found = Warnings(Vec::new());
+    found.node_selector_term(selector, path);
+    let labels = path.child("matchLabels");
+    for (label, _) in selector.entries("matchLabels") {
+        if let Some(message) = deprecated_node_label(label) {
+            found.add(&labels.child(label), message);
+        }
+    }
+    found.0
+}
+
 /// The warning about a name that becomes the first part of pods' names.
 pub(crate) fn of_host_name(workload: &Value) -> Vec<String> {
     let mut found = Warnings(Vec::new());
