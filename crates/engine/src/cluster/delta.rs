@@ -376,29 +376,40 @@ impl Cluster {
     /// Counts a pod of a class on a node, and in the views it matters to.
     pub(crate) fn load(&mut self, class: PodClassId, at: NodeId, terminating: bool) {
         self.boards.loads.touch(at);
-        self.try_on(class, at, terminating);
+        self.take_in(class, at, terminating);
+        self.views_count(class, at, 1, terminating);
     }
 
     /// The inverse of [`Cluster::load`].
     pub(crate) fn unload(&mut self, class: PodClassId, at: NodeId, terminating: bool) {
         self.boards.loads.touch(at);
-        self.take_off(class, at, terminating);
+        self.views_count(class, at, -1, terminating);
+        self.let_go(class, at, terminating);
     }
 
-    /// [`Cluster::load`] for as long as no board is asked: everything is put back before.
+    /// [`Cluster::load`] for as long as no board is asked: everything is put back before. Upstream's spread (`AddPod`, `RemovePod`)
+    /// does not look whether a pod that is tried is on its way out: one that never counted leaves one fewer when it is taken off.
     pub(crate) fn try_on(&mut self, class: PodClassId, at: NodeId, terminating: bool) {
+        self.take_in(class, at, terminating);
+        self.views_count(class, at, 1, false);
+    }
+
+    /// The inverse of [`Cluster::try_on`].
+    pub(crate) fn take_off(&mut self, class: PodClassId, at: NodeId, terminating: bool) {
+        self.views_count(class, at, -1, false);
+        self.let_go(class, at, terminating);
+    }
+
+    fn take_in(&mut self, class: PodClassId, at: NodeId, terminating: bool) {
         if let Some(node) = &mut self.nodes[at.index()] {
             let own = &self.classes[class.index()];
             node.take(class, own, terminating);
             self.storage.hold(node.volumes);
             self.storage.count(own, 1);
         }
-        self.views_count(class, at, 1, terminating);
     }
 
-    /// The inverse of [`Cluster::try_on`].
-    pub(crate) fn take_off(&mut self, class: PodClassId, at: NodeId, terminating: bool) {
-        self.views_count(class, at, -1, terminating);
+    fn let_go(&mut self, class: PodClassId, at: NodeId, terminating: bool) {
         if let Some(node) = &mut self.nodes[at.index()] {
             let own = &self.classes[class.index()];
             node.release(class, own, terminating);

@@ -32,6 +32,8 @@ fn refusal(world: &World, pod: &Pod, node: &Node, os: bool) -> Option<filters::R
         {
             let mut held = held.clone();
             held.spec.node_name.clone_from(&node.metadata.name);
+            // Spread counts it even if it is leaving.
+            held.metadata.deletion_timestamp = None;
             crowded.placed.push(held);
         }
     }
@@ -108,8 +110,10 @@ fn attempt(world: &World, pod: &Pod, node: &Node, os: bool) -> Result<Candidate,
     if lower.is_empty() {
         return Err(vec!["No preemption victims found for incoming pod".into()]);
     }
+    let leaves = |own: &&Pod| own.metadata.deletion_timestamp.is_some();
     let mut without = World {
         placed: rest,
+        tried_away: lower.iter().filter(leaves).cloned().collect(),
         ..world.clone()
     };
     if let Some((_, reasons)) = refusal(&without, pod, node, os) {
@@ -127,8 +131,14 @@ fn attempt(world: &World, pod: &Pod, node: &Node, os: bool) -> Result<Candidate,
             if *violates != first {
                 continue;
             }
+            let away = without.tried_away.clone();
+            // One that was tried away and is put back is as if nothing was tried.
+            without
+                .tried_away
+                .retain(|other| other.metadata.uid != own.metadata.uid);
             without.placed.push(own.clone());
             if refusal(&without, pod, node, os).is_some() {
+                without.tried_away = away;
                 without.placed.pop();
                 candidate.violations += usize::from(first);
                 candidate.victims.push(own.clone());

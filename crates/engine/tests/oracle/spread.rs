@@ -135,17 +135,21 @@ fn default_rules(world: &World, pod: &Pod, when: &str) -> Vec<Rule> {
     }
 }
 
-/// Living pods of the pod's namespace on a node that the rule means. An empty selector counts none.
+/// Living pods of the pod's namespace on a node that the rule means, less the leaving ones that are tried away. An empty selector
+/// counts none.
 fn matching(world: &World, pod: &Pod, node: &Node, rule: &Rule) -> i64 {
     if rule.selector.as_ref().is_none_or(is_empty) {
         return 0;
     }
     let means = |other: &&Pod| {
         other.metadata.namespace == pod.metadata.namespace
-            && other.metadata.deletion_timestamp.is_none()
             && selects(rule.selector.as_ref(), &other.metadata.labels)
     };
-    world.on(node).filter(means).count() as i64
+    let living = |other: &&Pod| other.metadata.deletion_timestamp.is_none();
+    let here = |other: &&Pod| other.spec.node_name == node.metadata.name;
+    let counted = world.on(node).filter(living).filter(means).count() as i64;
+    let less = world.tried_away.iter().filter(here).filter(means).count() as i64;
+    counted - less
 }
 
 fn counts_node(rule: &Rule, pod: &Pod, node: &Node, os: bool) -> bool {

@@ -228,11 +228,11 @@ impl Session {
             Decision::Unschedulable(refused) => {
                 match self.cluster.preempt(class, &pod.key(), &refused, 0) {
                     Preemption::Evict { chosen, .. } => {
-                        format!(
-                            "evict {} from {}",
-                            chosen.victims.join(", "),
-                            self.cluster.node_name(chosen.node)
-                        )
+                        let leaving = chosen.leaving.iter();
+                        let leaving = leaving.map(|pod| format!("{pod} (leaving)"));
+                        let pods: Vec<_> = chosen.victims.iter().cloned().chain(leaving).collect();
+                        let node = self.cluster.node_name(chosen.node);
+                        format!("evict {} from {node}", pods.join(", "))
                     }
                     other => self.cluster.message_with_preemption(&refused, &other),
                 }
