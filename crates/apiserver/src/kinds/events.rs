@@ -415,6 +415,7 @@ mod tests {
         Event.to_served(&mut stored);
         assert_eq!(stored, new);
     }
+
     #[test]
     fn an_event_of_the_new_api_keeps_what_it_says() {
         let old =

@@ -139,6 +139,8 @@ async fn messages(served: &Served, rest: &str, protocol: &str) -> Vec<Message> {
     while let Some(message) = socket.next().await {
         match message.expect("nothing is lost") {
             Message::Close(frame) => assert_eq!(u16::from(frame.unwrap().code), 1000),
+            // The client's own answer to it goes out with the next read.
+            Message::Ping(_) => {}
             message => messages.push(message),
         }
     }
@@ -172,6 +174,22 @@ async fn a_command_over_websocket_ends_in_one_sentence() {
     let seen = messages(&served, attach, "v4.base64.channel.k8s.io").await;
     assert_eq!(seen[0], Message::text("3"), "a terminal has no stderr");
     assert!(seen[1].to_text().unwrap().starts_with("3eyJ"));
+}
+
+/// Clients that still open their streams when they are agreed with would lose what comes at once.
+#[tokio::test]
+async fn a_client_is_asked_whether_it_reads_before_it_is_told_anything() {
+    let (_server, served) = served().await;
+    let headers = websocket("v5.channel.k8s.io");
+    let answer = ask(&served, &served.admin, "GET", EXEC, &headers).await;
+    let Answer::Agreed(_, connection) = answer else {
+        panic!("{:?}", answer.refused());
+    };
+    let mut socket = WebSocketStream::from_raw_socket(connection, Role::Client, None).await;
+    let first = socket.next().await.expect("it is open").unwrap();
+    assert!(first.is_ping(), "{first:?}");
+    let second = socket.next().await.expect("it is open").unwrap();
+    assert_eq!(second, Message::binary(vec![1]));
 }
 
 #[tokio::test]

@@ -121,8 +121,16 @@ impl Webhooks {
         let hooks = Hooks {
             mutating: of(&self.rows[0]),
             validating: of(&self.rows[1]),
-            policies: validating::Policy::all_of(&all(&self.rows[2]), &all(&self.rows[3])),
-            mutations: mutating::Policy::all_of(&all(&self.rows[4]), &all(&self.rows[5])),
+            policies: policy::all_of(
+                &all(&self.rows[2]),
+                &all(&self.rows[3]),
+                validating::Policy::of,
+            ),
+            mutations: policy::all_of(
+                &all(&self.rows[4]),
+                &all(&self.rows[5]),
+                mutating::Policy::of,
+            ),
             seen: Some(last),
         };
         self.clients.retain(|address| {

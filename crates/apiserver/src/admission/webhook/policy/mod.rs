@@ -7,6 +7,8 @@
 pub(super) mod mutating;
 pub(super) mod validating;
 
+use std::sync::Arc;
+
 use serde_json::Value;
 
 use super::{
@@ -54,17 +56,19 @@ struct Concern {
     params: Result<Vec<Value>, String>,
 }
 
-/// Every policy with every binding that names it.
-fn pairs<'v>(
-    policies: &'v [Value],
-    bindings: &'v [Value],
-) -> impl Iterator<Item = (&'v Value, &'v Value)> {
-    policies.iter().flat_map(move |policy| {
+/// Every policy with every binding that names it, as `of` reads the two.
+pub(super) fn all_of<P>(
+    policies: &[Value],
+    bindings: &[Value],
+    of: fn(&Value, &Value) -> P,
+) -> Vec<Arc<P>> {
+    let each = policies.iter().flat_map(|policy| {
         let name = &policy["metadata"]["name"];
         let bindings = bindings.iter();
         let own = bindings.filter(move |binding| binding["spec"]["policyName"] == *name);
-        own.map(move |binding| (policy, binding))
-    })
+        own.map(move |binding| Arc::new(of(policy, binding)))
+    });
+    each.collect()
 }
 
 /// Whether no policy is asked (upstream: pkg/kubeapiserver/admission/exclusion).

@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use serde_json::{Value, json};
 
-use super::{Bound, is_exempt, pairs, refusal};
+use super::{Bound, is_exempt, refusal};
 use crate::{
     admission::{
         Operation,
@@ -60,17 +60,8 @@ enum Failure {
 }
 
 impl Policy {
-    /// Every policy with every binding that names it.
-    pub(in crate::admission::webhook) fn all_of(
-        policies: &[Value],
-        bindings: &[Value],
-    ) -> Vec<Arc<Policy>> {
-        let all = pairs(policies, bindings);
-        all.map(|(policy, binding)| Arc::new(Policy::of(policy, binding)))
-            .collect()
-    }
-
-    fn of(policy: &Value, binding: &Value) -> Policy {
+    /// Reads a policy and a binding that names it.
+    pub(in crate::admission::webhook) fn of(policy: &Value, binding: &Value) -> Policy {
         let (bound, scope) = Bound::of(policy, binding);
         let scope = scope.with_patches();
         let spec = &policy["spec"];

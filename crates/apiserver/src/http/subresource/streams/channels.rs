@@ -124,12 +124,26 @@ impl Socket {
         failure: Vec<u8>,
         with_input: bool,
     ) -> Result<(), Ended> {
+        let input_ended = self.client_reads().await?;
         self.write(first, &[]).await?;
         self.write(OUTCOME, &failure).await?;
-        if with_input {
+        if with_input && !input_ended {
             let _ = tokio::time::timeout(WRITE, self.pass_over_input()).await;
         }
         self.close().await
+    }
+
+    /// Waits until the client is seen to read, by its answer to a ping or by input; whether that was the end of its input. kubectl 1.30 to
+    /// 1.33 agree to the connection first and open their streams then, and drop what came for a stream that was not there yet.
+    async fn client_reads(&mut self) -> Result<bool, Ended> {
+        let ping = self.socket.send(Message::Ping(Bytes::new()));
+        tokio::time::timeout(WRITE, ping).await??;
+        Ok(
+            match tokio::time::timeout(PAUSE, self.socket.next()).await {
+                Ok(Some(answer)) => *answer?.into_data() == END_OF_INPUT,
+                Ok(None) | Err(_) => false,
+            },
+        )
     }
 
     /// Reads on until the client says that it has sent everything (version 5) or pauses. Clients complain of input that they could not
