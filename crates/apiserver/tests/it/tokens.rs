@@ -141,6 +141,47 @@ async fn a_pod_s_token_names_pod_and_node_and_ends_with_the_pod() {
 }
 
 #[tokio::test]
+async fn a_token_is_only_given_for_the_account_and_the_pod_that_are_meant() {
+    let (server, _) = server(StaticTokens::default()).await;
+    let pods = "/api/v1/namespaces/default/pods";
+    let other = json!({"metadata": {"name": "default"}});
+    assert_eq!(server.post(&admin(), ACCOUNTS, other).await.0, 201);
+    let pod =
+        json!({"metadata": {"name": "p"}, "spec": {"containers": [{"name": "c", "image": "i"}]}});
+    assert_eq!(server.post(&admin(), pods, pod).await.0, 201);
+    let path = format!("{ACCOUNTS}/s/token");
+    let (status, given) = server.post(&admin(), &path, json!({})).await;
+    assert_eq!(status, 201, "{given}");
+    let uid = given["metadata"]["uid"].as_str().unwrap();
+    let mismatch = format!(
+        "Operation cannot be fulfilled on TokenRequest.authentication.k8s.io \"s\": the UID in the token request (x) does not match the UID of the service account ({uid})"
+    );
+    for (request, code, message) in [
+        (json!({"metadata": {"uid": uid}}), 201, ""),
+        (json!({"metadata": {"uid": "x"}}), 409, mismatch.as_str()),
+        (
+            json!({"metadata": {"name": "x"}}),
+            422,
+            "TokenRequest.authentication.k8s.io \"s\" is invalid: metadata.name: Invalid value: \"x\": must match the service account name if specified",
+        ),
+        (
+            json!({"metadata": {"namespace": "x"}}),
+            400,
+            "the namespace of the provided object does not match the namespace sent on the request",
+        ),
+        (
+            json!({"spec": {"boundObjectRef": {"apiVersion": "v1", "kind": "Pod", "name": "p"}}}),
+            400,
+            "cannot bind token for serviceaccount \"s\" to pod running with different serviceaccount name.",
+        ),
+    ] {
+        let (status, body) = server.post(&admin(), &path, request).await;
+        assert_eq!(status, code, "{body}");
+        assert_eq!(body["message"].as_str().unwrap_or_default(), message);
+    }
+}
+
+#[tokio::test]
 async fn a_token_for_others_is_none_for_this_server() {
     let (server, _) = server(StaticTokens::default()).await;
     let token = token(&server, json!({"audiences": ["vault"]})).await;

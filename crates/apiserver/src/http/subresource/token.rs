@@ -71,8 +71,11 @@ async fn request(call: &Call, body: Body) -> Result<Response<Body>, Status> {
     };
     ownership::track(&schema, &writer, &mut request, None);
     ownership::unfold(&mut request);
-    check_place(call, &request)?;
+    metadata::settle_namespace(&mut request, call.namespace.as_deref())?;
+    check_name(call, &request)?;
     let account = call.row.served(&*call.stored()?);
+    let uid = metadata::text(&account, "uid").to_owned();
+    check_uid(call, metadata::text(&request, "uid"), &uid)?;
     let spec = &mut request["spec"];
     if spec.items("audiences").is_empty() {
         spec["audiences"] = call.server.audiences().into();
@@ -81,7 +84,7 @@ async fn request(call: &Call, body: Body) -> Result<Response<Body>, Status> {
     for (field, value) in [
         ("name", call.name.clone()),
         ("namespace", call.namespace.clone().unwrap_or_default()),
-        ("uid", uuid::Uuid::new_v4().to_string()),
+        ("uid", uid),
         ("creationTimestamp", metadata::stamp(call.now)),
     ] {
         place.insert(field.to_owned(), value.into());
@@ -100,20 +103,43 @@ async fn request(call: &Call, body: Body) -> Result<Response<Body>, Status> {
     reviews::answer(call, &schema, &request)
 }
 
-/// Name and namespace need not be said, but must be the account's.
-fn check_place(call: &Call, request: &Value) -> Result<(), Status> {
-    let path = Path::new("metadata");
-    let namespace = call.namespace.as_deref().unwrap_or_default();
-    for (field, wanted) in [("name", call.name.as_str()), ("namespace", namespace)] {
-        let given = metadata::text(request, field);
-        if !given.is_empty() && given != wanted {
-            let mut errors = Errors::default();
-            let why = format!("must match the service account {field} if specified");
-            errors.invalid(&path.child(field), given, why);
-            return Err(Status::invalid_kind(GROUP, KIND, &call.name, &errors));
-        }
+/// The name need not be said, but must be the account's.
+fn check_name(call: &Call, request: &Value) -> Result<(), Status> {
+    let given = metadata::text(request, "name");
+    if given.is_empty() || given == call.name {
+        return Ok(());
     }
-    Ok(())
+    let (path, mut errors) = (Path::new("metadata"), Errors::default());
+    let why = "must match the service account name if specified";
+    errors.invalid(&path.child("name"), given, why);
+    Err(Status::invalid_kind(GROUP, KIND, &call.name, &errors))
+}
+
+/// A request with a uid is for that account alone.
+fn check_uid(call: &Call, given: &str, account: &str) -> Result<(), Status> {
+    if given.is_empty() || given == account {
+        return Ok(());
+    }
+    let why = format!(
+        "the UID in the token request ({given}) does not match the UID of the service account ({account})"
+    );
+    Err(conflict(GROUP, KIND, &call.name, &why))
+}
+
+fn conflict(group: &str, kind: &str, name: &str, why: &str) -> Status {
+    let subject = match group {
+        "" => kind.to_owned(),
+        group => format!("{kind}.{group}"),
+    };
+    let message = format!("Operation cannot be fulfilled on {subject} {name:?}: {why}");
+    let mut status = Status::new(409, "Conflict", message);
+    status.details = Some(Box::new(Details {
+        name: name.to_owned(),
+        group: group.to_owned(),
+        kind: kind.to_owned(),
+        ..Details::default()
+    }));
+    status
 }
 
 fn check_time(seconds: i64) -> Result<(), Status> {
@@ -184,28 +210,18 @@ fn bind(call: &Call, reference: &Value, bound: &mut Bound) -> Result<(), Status>
     let object =
         find(plural, namespace, name).ok_or_else(|| Status::core_not_found(plural, name))?;
     let found = Reference::to(&object);
-    if kind == "Pod" {
-        let account = object["spec"].text("serviceAccountName");
-        if account != call.name {
-            return Err(Status::bad_request(format!(
-                "cannot bind token for serviceaccount {:?} to pod running with serviceaccount {account:?}",
-                call.name
-            )));
-        }
+    if kind == "Pod" && object["spec"].text("serviceAccountName") != call.name {
+        return Err(Status::bad_request(format!(
+            "cannot bind token for serviceaccount {:?} to pod running with different serviceaccount name.",
+            call.name
+        )));
     }
     let uid = reference.text("uid");
     if !uid.is_empty() && uid != found.uid {
         let why = format!(
             "the UID in the bound object reference ({uid}) does not match the UID in record. The object might have been deleted and then recreated"
         );
-        let message = format!("Operation cannot be fulfilled on {kind} {name:?}: {why}");
-        let mut status = Status::new(409, "Conflict", message);
-        status.details = Some(Box::new(Details {
-            name: name.to_owned(),
-            kind: kind.to_owned(),
-            ..Details::default()
-        }));
-        return Err(status);
+        return Err(conflict("", kind, name, &why));
     }
     match kind {
         "Pod" => {
