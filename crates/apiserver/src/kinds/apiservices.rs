@@ -13,13 +13,15 @@ use crate::{
     admission::Ctx,
     field::{Errors, Path},
     schema::time,
-    validation::{metadata, names},
+    validation::names,
 };
 
 /// The behaviour of apiregistration.k8s.io/v1 apiservices.
 pub(super) struct ApiServices;
 
 const PORT: i64 = 443;
+/// What a condition can be; nothing else of conditions is checked.
+const STATUSES: [&str; 3] = ["True", "False", "Unknown"];
 const COLUMNS: [Column; 4] = [
     print::NAME,
     print::column("Service"),
@@ -82,8 +84,17 @@ impl Kind for ApiServices {
 
     fn validate_status(&self, _: &Ctx<'_>, object: &Value, _: &Value, errors: &mut Errors) {
         let path = Path::new("status");
-        let conditions = object["status"].items("conditions");
-        metadata::conditions(errors, &path.child("conditions"), conditions);
+        let (path, conditions) = (
+            path.child("conditions"),
+            object["status"].items("conditions"),
+        );
+        for (index, condition) in conditions.iter().enumerate() {
+            let value = condition.text("status");
+            if !STATUSES.contains(&value) {
+                let at = path.index(index);
+                errors.not_supported(&at.child("status"), value, &STATUSES);
+            }
+        }
     }
 
     fn columns(&self) -> Option<&[Column]> {

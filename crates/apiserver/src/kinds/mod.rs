@@ -132,6 +132,8 @@ pub struct Rules {
     pub generation: Generation,
     /// How names are checked.
     pub name: NameRule,
+    /// Finalizers must be qualified or standard ones, which kinds ask for that are checked by core's rules of metadata.
+    pub core_finalizers: bool,
     /// PUT to an absent name creates.
     pub create_on_update: bool,
     /// PUT without a resourceVersion overwrites.
@@ -161,6 +163,7 @@ impl Default for Rules {
         Rules {
             generation: Generation::Never,
             name: NameRule::DnsSubdomain,
+            core_finalizers: true,
             create_on_update: false,
             unconditional_update: true,
             graceful_deletion: false,
@@ -264,7 +267,7 @@ pub enum StatusMetadata {
     All,
     /// All but labels (deployments).
     KeepLabels,
-    /// All but ownerReferences (pods).
+    /// All but ownerReferences and deletionTimestamp (pods).
     KeepOwnerReferences,
     /// Labels, annotations, finalizers, ownerReferences, deletionTimestamp and generation are kept.
     KeepMost,

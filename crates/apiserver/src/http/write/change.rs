@@ -206,7 +206,7 @@ async fn update_once(
         Part::Piece | Part::Main => behaviour.update_checks(subresource),
     };
     let errors_of_finalizers = |errors: &mut Errors| {
-        if !call.row.custom {
+        if !call.row.custom && resource.rules.core_finalizers {
             check_metadata::kube_finalizers(errors, &path, sent);
         }
     };
@@ -377,7 +377,7 @@ fn keep_metadata(sent: &mut Map<String, Value>, old: &Value, rule: StatusMetadat
     let kept: &[&str] = match rule {
         StatusMetadata::All => &[],
         StatusMetadata::KeepLabels => &["labels"],
-        StatusMetadata::KeepOwnerReferences => &["ownerReferences"],
+        StatusMetadata::KeepOwnerReferences => &["ownerReferences", "deletionTimestamp"],
         StatusMetadata::KeepMost => &["labels", "annotations", "finalizers", "ownerReferences"],
         StatusMetadata::KeepAll => {
             let owned: Vec<(String, Value)> = ["managedFields", "resourceVersion"]

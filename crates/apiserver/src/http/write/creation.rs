@@ -98,7 +98,7 @@ async fn create_named(
         resource.namespaced,
         resource.rules.name,
     );
-    if !call.row.custom {
+    if !call.row.custom && resource.rules.core_finalizers {
         check_metadata::kube_finalizers(&mut errors, &path, &object["metadata"]);
     }
     behaviour.validate(&ctx, &object, &mut errors);

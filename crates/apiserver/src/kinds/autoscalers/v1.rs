@@ -21,6 +21,11 @@ const METRICS: &str = "autoscaling.alpha.kubernetes.io/metrics";
 const CURRENT_METRICS: &str = "autoscaling.alpha.kubernetes.io/current-metrics";
 const CONDITIONS: &str = "autoscaling.alpha.kubernetes.io/conditions";
 const BEHAVIOR: &str = "autoscaling.alpha.kubernetes.io/behavior";
+/// What v2beta2 wrote, which is removed with the others.
+const TOLERANCES: [&str; 2] = [
+    "autoscaling.alpha.kubernetes.io/scale-down-tolerance",
+    "autoscaling.alpha.kubernetes.io/scale-up-tolerance",
+];
 
 /// The behaviour of autoscaling/v1 horizontalpodautoscalers.
 pub(in crate::kinds) struct AutoscalersV1;
@@ -79,7 +84,10 @@ pub(super) fn drop_annotations(object: &mut Value) {
         return;
     };
     let before = annotations.len();
-    for annotation in [METRICS, CURRENT_METRICS, CONDITIONS, BEHAVIOR] {
+    for annotation in [METRICS, CURRENT_METRICS, CONDITIONS, BEHAVIOR]
+        .into_iter()
+        .chain(TOLERANCES)
+    {
         annotations.remove(annotation);
     }
     if annotations.is_empty() && before > 0 {
@@ -107,10 +115,11 @@ fn to_v1(object: &mut Value) {
         take(object, "status", "conditions"),
     );
     let metrics = metrics.as_array().map_or(&[][..], Vec::as_slice);
-    let cpu = metrics.iter().find(|metric| is_cpu(metric));
-    if let Some(percent) =
-        cpu.and_then(|metric| metric["resource"]["target"].integer("averageUtilization"))
-    {
+    let percents = metrics
+        .iter()
+        .filter(|metric| is_cpu(metric))
+        .filter_map(|metric| metric["resource"]["target"].integer("averageUtilization"));
+    if let Some(percent) = percents.into_iter().next() {
         object["spec"]["targetCPUUtilizationPercentage"] = percent.into();
     }
     let others: Vec<String> = metrics
@@ -458,9 +467,9 @@ fn metric_tree(metric: &Value, shape: &Shape) -> Value {
         }
         if shape.amounts == "target" {
             let target = &mut into["target"];
-            let by_value = target.has("value") && !target.has("averageValue");
             let kind = match *source {
-                "object" | "external" if by_value => "Value",
+                "object" if !target.has("averageValue") => "Value",
+                "external" if target.has("value") => "Value",
                 "resource" | "containerResource" if target.has("averageUtilization") => {
                     "Utilization"
                 }
@@ -504,6 +513,18 @@ mod tests {
         );
         to_v2(&mut object);
         assert_eq!(object, full());
+    }
+
+    #[test]
+    fn the_first_percentage_of_the_cpu_is_the_target() {
+        let amount = json!({"type": "Resource", "resource": {"name": "cpu", "target": {"type": "AverageValue", "averageValue": "300m"}}});
+        let mut object = json!({"metadata": {}, "spec": {"metrics": [amount, cpu_metric(70), cpu_metric(80)]}, "status": {}});
+        to_v1(&mut object);
+        assert_eq!(object["spec"]["targetCPUUtilizationPercentage"], 70);
+        assert_eq!(
+            object["metadata"]["annotations"][METRICS],
+            r#"[{"type":"Resource","resource":{"name":"cpu","targetAverageValue":"300m"}}]"#
+        );
     }
 
     #[test]

@@ -30,6 +30,7 @@ use crate::kinds::{
 
 /// The rules of events, by whichever face they come.
 pub(super) fn event_rules(rules: &mut Rules) {
+    rules.core_finalizers = false;
     rules.create_on_update = true;
     rules.ttl = Some(events::TTL);
 }

@@ -140,6 +140,7 @@ pub(super) fn groups() -> Vec<Row> {
         .behaves(PodDisruptionBudgets)
         .short(&["pdb"])
         .rules(|rules| {
+            rules.core_finalizers = false;
             rules.generation = Generation::Counts(&["spec"]);
             rules.unconditional_update = false;
         })
@@ -156,6 +157,7 @@ pub(super) fn groups() -> Vec<Row> {
         .short(&["crd", "crds"])
         .in_api_extensions()
         .rules(|rules| {
+            rules.core_finalizers = false;
             rules.generation = Generation::Counts(&["spec"]);
             rules.unconditional_update = false;
         })
@@ -171,6 +173,7 @@ pub(super) fn groups() -> Vec<Row> {
         .cluster()
         .in_api_extensions()
         .rules(|rules| {
+            rules.core_finalizers = false;
             rules.name = NameRule::PathSegment;
             rules.unconditional_update = false;
         })
@@ -195,6 +198,7 @@ pub(super) fn groups() -> Vec<Row> {
         )
         .behaves(Lease)
         .rules(|rules| {
+            rules.core_finalizers = false;
             rules.unconditional_update = false;
             rules.create_on_update = true;
         }),
@@ -326,6 +330,7 @@ pub(super) fn admission() -> Vec<Row> {
             .cluster()
             .in_api_extensions()
             .rules(|rules| {
+                rules.core_finalizers = false;
                 rules.generation = Generation::Counts(counts);
                 rules.unconditional_update = false;
             })
