@@ -13,7 +13,6 @@ use super::{
     write::{self, Part, Source},
 };
 use crate::{
-    field::{Errors, Path},
     schema::{
         decode::{self, Problem},
         ownership,
@@ -32,26 +31,10 @@ pub(crate) fn is_apply(headers: &HeaderMap) -> bool {
 
 /// Reads the configuration in the body of an apply, which must be of exactly that type; also which keys are there twice.
 pub(crate) fn configuration(
-    call: &Call,
     bytes: &Bytes,
     api_version: &str,
     kind: &str,
 ) -> Result<(Value, Vec<Problem>), Status> {
-    if call
-        .query
-        .get("fieldManager")
-        .unwrap_or_default()
-        .is_empty()
-    {
-        let mut errors = Errors::default();
-        errors.required(&Path::new("fieldManager"), "is required for apply patch");
-        return Err(Status::invalid_kind(
-            "meta.k8s.io",
-            "PatchOptions",
-            "",
-            &errors,
-        ));
-    }
     let (config, duplicates) = decode::untyped_yaml(bytes)
         .map_err(|error| Status::bad_request(format!("error decoding YAML: {error}")))?;
     if !config.is_object() && !config.is_null() {
@@ -90,8 +73,7 @@ pub(crate) async fn apply(
 ) -> Result<Response<Body>, Status> {
     let mut options = call.write_options("PatchOptions")?;
     options.applies = true;
-    let (config, duplicates) =
-        configuration(call, bytes, call.row.api_version(), &call.resource().kind)?;
+    let (config, duplicates) = configuration(bytes, call.row.api_version(), &call.resource().kind)?;
     let source = Applied {
         config,
         duplicates,
@@ -145,7 +127,7 @@ impl Applied {
                 "error strict decoding YAML: error converting YAML to JSON: {problem}"
             ))),
             (Some(_), FieldValidation::Warn) => {
-                call.warn_all(self.duplicates.iter().map(Problem::warning).collect());
+                call.warn_all(self.duplicates.iter().flat_map(Problem::warnings).collect());
                 Ok(())
             }
             _ => Ok(()),

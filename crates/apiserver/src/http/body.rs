@@ -6,13 +6,13 @@ use axum::body::Body;
 use bytes::Bytes;
 use http::{HeaderMap, header::CONTENT_TYPE};
 use http_body_util::{BodyExt, Limited};
-use serde::Deserialize;
 use serde_json::Value;
 
 use super::{
     call::{Call, FieldValidation},
     negotiate::{Media, SUPPORTED},
     patch::Patch,
+    reply,
 };
 use crate::{
     field::{Errors, Path},
@@ -63,11 +63,57 @@ pub(crate) fn media(headers: &HeaderMap) -> Result<Media, Status> {
     }
 }
 
-#[derive(Deserialize, Default)]
-#[serde(rename_all = "camelCase", default)]
+#[derive(Default)]
 struct TypeMeta {
     api_version: String,
     kind: String,
+}
+
+/// Why a body does not tell its type.
+enum MetaError {
+    /// It cannot be read at all.
+    Syntax,
+    /// It is no object, or what should tell it is no string.
+    Type(String),
+}
+
+impl TypeMeta {
+    fn of_json(body: &[u8]) -> Result<TypeMeta, MetaError> {
+        match decode::untyped_json(body) {
+            Ok((tree, _)) => TypeMeta::of(&tree),
+            Err(_) if is_json(body) => Ok(TypeMeta::default()),
+            Err(_) => Err(MetaError::Syntax),
+        }
+    }
+
+    fn of_yaml(body: &[u8]) -> Result<TypeMeta, MetaError> {
+        decode::untyped_yaml(body).map_or(Ok(TypeMeta::default()), |(tree, _)| TypeMeta::of(&tree))
+    }
+
+    fn of(tree: &Value) -> Result<TypeMeta, MetaError> {
+        let fields = match tree {
+            Value::Null => return Ok(TypeMeta::default()),
+            Value::Object(fields) => fields,
+            other => {
+                return Err(MetaError::Type(decode::json_of_another_type(
+                    other, META_ONLY,
+                )));
+            }
+        };
+        for name in ["apiVersion", "kind"] {
+            let value = fields.get(name).unwrap_or(&Value::Null);
+            if !value.is_string() && !value.is_null() {
+                let found = decode::json_kind(value);
+                return Err(MetaError::Type(format!(
+                    "json: cannot unmarshal {found} into Go struct field .{name} of type string"
+                )));
+            }
+        }
+        Ok(TypeMeta {
+            api_version: text(tree, "apiVersion").to_owned(),
+            kind: text(tree, "kind").to_owned(),
+        })
+    }
 }
 
 /// What a body should hold: a kind with the versions it may come in.
@@ -127,28 +173,24 @@ pub(crate) fn object(
         }
     };
     let decoded = decoded.map_err(|error| {
-        let (meta, malformed) = match media {
-            Media::Yaml => (
-                serde_saphyr::from_slice::<TypeMeta>(body).unwrap_or_default(),
-                false,
-            ),
-            _ => match serde_json::from_slice::<TypeMeta>(body) {
-                Ok(meta) => (meta, false),
-                Err(_) => (TypeMeta::default(), !is_json(body)),
-            },
+        let meta = match media {
+            Media::Yaml => TypeMeta::of_yaml(body),
+            _ => TypeMeta::of_json(body),
         };
-        let is_yaml = matches!(error, DecodeError::Yaml(_));
-        if malformed || is_yaml {
-            let why = match is_yaml {
-                true => error.to_string(),
-                false => format!("couldn't get version/kind; json parse error: {error}"),
-            };
+        let why = match (&error, &meta) {
+            (DecodeError::Yaml(_), _) => Some(error.to_string()),
+            (_, Err(MetaError::Syntax)) => Some(format!("{NO_META}{error}")),
+            (_, Err(MetaError::Type(why))) => Some(format!("{NO_META}{why}")),
+            (_, Ok(_)) => None,
+        };
+        if let Some(why) = why {
             return Status::bad_request(format!(
                 "the object provided is unrecognized (must be of type {}): {why} ({})",
                 expected.kind,
                 summary(body)
             ));
         }
+        let meta = meta.unwrap_or_default();
         if let Some(mismatch) = Mismatch::of(expected, &meta.api_version, &meta.kind) {
             return mismatch.refusal(expected);
         }
@@ -175,6 +217,8 @@ pub(crate) fn object(
     Ok(object)
 }
 
+const NO_META: &str = "couldn't get version/kind; json parse error: ";
+
 /// What Go reads of an object to find out its type.
 const META_ONLY: &str = r#"struct { APIVersion string "json:\"apiVersion,omitempty\""; Kind string "json:\"kind,omitempty\"" }"#;
 
@@ -195,7 +239,7 @@ pub(crate) fn patched(
     if !tree.is_object() {
         let found = decode::json_kind(&tree);
         return Err(unfit(&format!(
-            "couldn't get version/kind; json parse error: json: cannot unmarshal {found} into Go value of type {META_ONLY}"
+            "{NO_META}json: cannot unmarshal {found} into Go value of type {META_ONLY}"
         )));
     }
     if let Some(mismatch) = Mismatch::find(expected, &tree).filter(|_| !expected.custom) {
@@ -227,7 +271,7 @@ pub(crate) fn options(schema: &Type, media: Media, body: &[u8]) -> Result<Value,
     decoded.map(|decoded| decoded.value).map_err(|error| {
         let syntax = matches!(error, DecodeError::Syntax(_));
         let prefix = match syntax && !is_json(body) {
-            true => "couldn't get version/kind; json parse error: ",
+            true => NO_META,
             false => "",
         };
         Status::new(500, "", format!("{prefix}{error}"))
@@ -251,7 +295,7 @@ fn report(
     match validation {
         FieldValidation::Ignore => Ok(()),
         FieldValidation::Warn => {
-            call.warn_all(problems.iter().map(Problem::warning).collect());
+            call.warn_all(problems.iter().flat_map(Problem::warnings).collect());
             Ok(())
         }
         FieldValidation::Strict => {
@@ -313,10 +357,7 @@ impl Mismatch {
                 "the API version in the data ({api_version}) does not match the expected API version ({wanted})"
             )
         } else if Type::builtin_kind(given, kind).is_some() {
-            let package = match expected.group {
-                "" => "core",
-                group => group.split('.').next().unwrap_or_default(),
-            };
+            let package = reply::internal_package(expected.group);
             format!(
                 "converting ({version}.{kind}) to ({package}.{}): unknown conversion",
                 expected.kind
@@ -360,6 +401,9 @@ fn summary(body: &[u8]) -> String {
             .map(|byte| format!("{byte:02x}"))
             .collect::<String>()
     };
+    if body.is_empty() {
+        return "<empty>".to_owned();
+    }
     let braced = body.first() == Some(&b'{');
     match (braced, body.len() > SHOWN) {
         (true, true) => format!("{} ...", text(&body[..SHOWN])),

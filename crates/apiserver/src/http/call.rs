@@ -186,9 +186,15 @@ impl Call {
                 "may not be specified for non-apply patch",
             );
         }
+        let (given, at) = (
+            self.query.get("fieldManager").unwrap_or_default(),
+            &Path::new("fieldManager"),
+        );
+        if given.is_empty() && kind == "PatchOptions" && apply::is_apply(&self.headers) {
+            errors.required(at, "is required for apply patch");
+        }
+        metadata::field_manager(&mut errors, at, given);
         let dry_run = check_dry_run(self.query.all("dryRun"), &mut errors);
-        let given = self.query.get("fieldManager").unwrap_or_default();
-        metadata::field_manager(&mut errors, &Path::new("fieldManager"), given);
         let validation = match self.query.get("fieldValidation").unwrap_or_default() {
             "" | "Warn" => FieldValidation::Warn,
             "Ignore" => FieldValidation::Ignore,

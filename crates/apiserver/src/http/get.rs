@@ -11,6 +11,7 @@ use super::{
 use crate::status::Status;
 
 pub(crate) async fn get(call: &Call) -> Result<Response<Body>, Status> {
+    refuse_export(call)?;
     if let Some(text) = call.query.text("resourceVersion") {
         let revision = list::parse_revision(text).map_err(|error| {
             Status::new(
@@ -22,4 +23,14 @@ pub(crate) async fn get(call: &Call) -> Result<Response<Body>, Status> {
         list::wait_for(call, revision).await?;
     }
     reply::outcome(call, 200, Outcome::Stored(call.stored()?))
+}
+
+/// Refuses to leave out what the server has set, which Kubernetes did until 1.20.
+pub(crate) fn refuse_export(call: &Call) -> Result<(), Status> {
+    match call.query.flag("export") {
+        Some(true) => Err(Status::bad_request(
+            "the export parameter, deprecated since v1.14, is no longer supported",
+        )),
+        _ => Ok(()),
+    }
 }

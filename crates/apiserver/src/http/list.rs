@@ -298,6 +298,10 @@ pub(crate) async fn read(
     let token;
     let start;
     if options.continue_token.is_empty() {
+        // One object is no list that has pages.
+        if selector.name().is_some() && (namespace.is_some() || !call.resource().namespaced) {
+            request.limit = None;
+        }
         let exact = match options.version_match.as_str() {
             "Exact" => true,
             "NotOlderThan" => false,
@@ -321,7 +325,7 @@ pub(crate) async fn read(
         start = namespace
             .map(|namespace| format!("{namespace}/"))
             .unwrap_or_default()
-            + &token.start;
+            + token.start.strip_prefix('/').unwrap_or(&token.start);
         request.start = Some(&start);
         if revision == Some(0) {
             request.limit = None;
@@ -386,9 +390,11 @@ pub(crate) fn asked(call: &Call) -> Result<(ListOptions, Selector), Status> {
     let options = ListOptions::parse(&call.query, false)?;
     let selector = Selector::of(call)?;
     if let Shape::Metadata(_) = call.form.shape {
-        return Err(reply::not_acceptable(
-            "you requested PartialObjectMetadata, but the requested object is a list",
-        ));
+        let why = format!(
+            "you requested PartialObjectMetadata, but the requested object is a list (*{}List)",
+            reply::internal_type(&call.row)
+        );
+        return Err(reply::not_acceptable(&why));
     }
     Ok((options, selector))
 }

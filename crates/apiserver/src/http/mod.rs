@@ -10,7 +10,7 @@ mod create;
 pub(crate) mod delete;
 mod deletecollection;
 mod discovery;
-mod get;
+pub(crate) mod get;
 mod list;
 pub(crate) mod metadata;
 pub(crate) mod negotiate;
@@ -42,7 +42,7 @@ use tokio::sync::watch as signal;
 
 use self::{
     call::Call,
-    negotiate::Media,
+    negotiate::{Asked, Form, Media, Shape},
     path::{ObjectPath, Route},
     query::Query,
     subresource::streams::Upgrade,
@@ -165,7 +165,15 @@ async fn route(
                 return nothing_here(object.group.is_empty() || table.serves_group(object.group));
             };
             let query = Query::parse(uri.query());
-            let form = negotiate::negotiate(&parts.headers, row.custom)?;
+            let reads = matches!(parts.method, Method::GET | Method::HEAD);
+            let collection = object.name.is_none() && object.subresource.is_none();
+            let watch = object.watch || (collection && query.flag("watch").unwrap_or(false));
+            let asked = Asked {
+                custom: row.custom,
+                collection: reads && (collection || watch),
+                watch: reads && watch,
+            };
+            let form = negotiate::negotiate(&parts.headers, asked)?;
             let mut call = Call::new(
                 server.clone(),
                 row.clone(),
@@ -397,11 +405,15 @@ async fn objects(
     Ok(finish(&call, answer))
 }
 
-/// What refusals of a call are written in: nothing about custom resources is ever protobuf.
+/// What refusals of a call are written in: nothing about custom resources is ever protobuf, and no refusal is a table.
 fn of_refusals(call: &Call) -> Media {
-    match call.form.media {
-        Media::Protobuf if call.row.custom => Media::Json,
-        media => media,
+    match call.form {
+        Form { media, shape } if shape == Shape::Whole && !call.row.custom => media,
+        Form {
+            media: Media::Yaml,
+            shape: Shape::Whole,
+        } => Media::Yaml,
+        _ => Media::Json,
     }
 }
 

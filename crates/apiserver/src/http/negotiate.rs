@@ -2,6 +2,7 @@
 
 use http::{HeaderMap, header::ACCEPT};
 
+use super::reply;
 use crate::status::Status;
 
 /// How an answer is written.
@@ -55,6 +56,10 @@ impl Form {
 pub(crate) const SUPPORTED: &str =
     "application/json, application/yaml, application/vnd.kubernetes.protobuf";
 
+/// The media types of watches, for the refusals.
+const STREAMED: &str =
+    "application/json;stream=watch, application/vnd.kubernetes.protobuf;stream=watch";
+
 /// One clause of an Accept header.
 pub(crate) struct Clause<'a> {
     /// As `application/json`, `*/*`.
@@ -105,51 +110,72 @@ pub(crate) fn clauses(headers: &HeaderMap) -> Vec<Clause<'_>> {
     clauses
 }
 
-/// Picks the first clause that can be met. JSON is preferred to protobuf wherever the client takes both: the store keeps JSON. Custom resources are
-/// behind no router upstream, whose refusals have other words.
-pub(crate) fn negotiate(headers: &HeaderMap, custom: bool) -> Result<Form, Status> {
+/// What is asked for, as far as it decides what can be had.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Asked {
+    /// Custom resources are behind no router upstream, whose refusals have other words, and have no protobuf.
+    pub custom: bool,
+    /// Many objects, or a watch of them.
+    pub collection: bool,
+    pub watch: bool,
+}
+
+/// Picks the first clause that can be met. JSON is preferred to protobuf wherever the client takes both: the store keeps JSON.
+pub(crate) fn negotiate(headers: &HeaderMap, asked: Asked) -> Result<Form, Status> {
     let clauses = clauses(headers);
     if clauses.is_empty() {
         return Ok(Form::JSON);
     }
     let mut binary = None;
-    let mut unknown_shape = false;
+    let mut known = asked.custom;
     for clause in &clauses {
         let media = match clause.range {
-            "*/*" | "application/*" | "application/json" => Media::Json,
+            "*/*" | "application/json" => Media::Json,
+            "application/*" if asked.custom => Media::Json,
             "application/yaml" => Media::Yaml,
             "application/vnd.kubernetes.protobuf" => Media::Protobuf,
             _ => continue,
         };
-        let Some(shape) = shape(clause) else {
-            unknown_shape = true;
+        known = true;
+        let Some(shape) = shape(clause, media) else {
             continue;
         };
+        if asked.custom && media == Media::Protobuf && shape == Shape::Whole {
+            continue;
+        }
         let form = Form { media, shape };
         if media == Media::Protobuf {
             binary = binary.or(Some(form));
             continue;
+        }
+        if asked.watch && media == Media::Yaml {
+            return Err(not_acceptable(STREAMED));
         }
         return Ok(form);
     }
     if let Some(form) = binary {
         return Ok(form);
     }
-    Err(if unknown_shape || custom {
-        Status::new(
-            406,
-            "NotAcceptable",
-            format!("only the following media types are accepted: {SUPPORTED}"),
-        )
-    } else {
-        let mut status = Status::new(
-            406,
-            "NotAcceptable",
-            format!("406: Not Acceptable\n\nAvailable representations: {SUPPORTED}"),
-        );
-        status.details = Some(Box::default());
-        status
-    })
+    if known {
+        return Err(not_acceptable(SUPPORTED));
+    }
+    let streams = match asked.collection {
+        true => format!(", {STREAMED}"),
+        false => String::new(),
+    };
+    let mut status = Status::new(
+        406,
+        "NotAcceptable",
+        format!("406: Not Acceptable\n\nAvailable representations: {SUPPORTED}{streams}"),
+    );
+    status.details = Some(Box::default());
+    Err(status)
+}
+
+fn not_acceptable(accepted: &str) -> Status {
+    reply::not_acceptable(&format!(
+        "only the following media types are accepted: {accepted}"
+    ))
 }
 
 /// What refusals are written in; a client that takes nothing we have gets JSON.
@@ -159,13 +185,32 @@ pub(crate) fn of_refusals(headers: &HeaderMap) -> Media {
     if headers.get(ACCEPT).is_none_or(plain) {
         return Media::Json;
     }
-    negotiate(headers, false).map_or(Media::Json, |form| form.media)
+    let plain = Asked {
+        custom: false,
+        collection: false,
+        watch: false,
+    };
+    match negotiate(headers, plain) {
+        Ok(form) if form.shape == Shape::Whole => form.media,
+        _ => Media::Json,
+    }
 }
 
-/// What `as`, `v` and `g` ask for; `None` if it is nothing we know.
-fn shape(clause: &Clause<'_>) -> Option<Shape> {
-    let kind = clause.parameter("as");
-    if kind.is_empty() {
+/// What a clause's parameters ask for; `None` if that cannot be had (apiserver: `acceptMediaTypeOptions`).
+fn shape(clause: &Clause<'_>, media: Media) -> Option<Shape> {
+    let streams = matches!(
+        (clause.parameter("stream"), media),
+        ("", _) | ("watch", Media::Json | Media::Protobuf)
+    );
+    if !streams || !matches!(clause.parameter("sv"), "" | "v1") {
+        return None;
+    }
+    let converts = ["as", "g", "v"];
+    if !clause
+        .parameters
+        .iter()
+        .any(|(key, _)| converts.contains(key))
+    {
         return Some(Shape::Whole);
     }
     if clause.parameter("g") != "meta.k8s.io" {
@@ -176,8 +221,8 @@ fn shape(clause: &Clause<'_>) -> Option<Shape> {
         "v1beta1" => "meta.k8s.io/v1beta1",
         _ => return None,
     };
-    match kind {
-        "Table" => Some(Shape::Table(version)),
+    match clause.parameter("as") {
+        "Table" if media != Media::Protobuf => Some(Shape::Table(version)),
         "PartialObjectMetadata" => Some(Shape::Metadata(version)),
         "PartialObjectMetadataList" => Some(Shape::MetadataList(version)),
         _ => None,
@@ -188,10 +233,20 @@ fn shape(clause: &Clause<'_>) -> Option<Shape> {
 mod tests {
     use super::*;
 
-    fn form(accept: &str) -> Result<Form, Status> {
+    const PLAIN: Asked = Asked {
+        custom: false,
+        collection: false,
+        watch: false,
+    };
+
+    fn form_of(accept: &str, asked: Asked) -> Result<Form, Status> {
         let mut headers = HeaderMap::new();
         headers.insert(ACCEPT, accept.parse().unwrap());
-        negotiate(&headers, false)
+        negotiate(&headers, asked)
+    }
+
+    fn form(accept: &str) -> Result<Form, Status> {
+        form_of(accept, PLAIN)
     }
 
     #[test]
@@ -222,5 +277,45 @@ mod tests {
                 .details,
             None
         );
+    }
+
+    #[test]
+    fn parameters_that_are_not_understood_are_refused() {
+        for accept in [
+            "application/json;g=meta.k8s.io;v=v1",
+            "application/json;as=Table;v=v1;g=apps",
+            "application/json;stream=other",
+            "application/yaml;stream=watch",
+            "application/json;sv=v2",
+            "application/vnd.kubernetes.protobuf;as=Table;v=v1;g=meta.k8s.io",
+            "application/*",
+        ] {
+            assert_eq!(form(accept).unwrap_err().code, 406, "{accept}");
+        }
+        for accept in ["application/json;stream=watch", "application/json;sv=v1"] {
+            assert_eq!(form(accept), Ok(Form::JSON), "{accept}");
+        }
+    }
+
+    #[test]
+    fn watches_and_custom_resources_have_forms_of_their_own() {
+        let watch = Asked {
+            collection: true,
+            watch: true,
+            ..PLAIN
+        };
+        let refusal = form_of("application/yaml", watch).unwrap_err();
+        assert!(refusal.message.ends_with(STREAMED), "{}", refusal.message);
+        let refusal = form_of("text/html", watch).unwrap_err();
+        assert!(refusal.message.ends_with(STREAMED), "{}", refusal.message);
+        let custom = Asked {
+            custom: true,
+            ..PLAIN
+        };
+        assert_eq!(form_of("application/*", custom), Ok(Form::JSON));
+        let binary = "application/vnd.kubernetes.protobuf";
+        assert_eq!(form_of(binary, custom).unwrap_err().code, 406);
+        let metadata = format!("{binary};as=PartialObjectMetadata;v=v1;g=meta.k8s.io");
+        assert_eq!(form_of(&metadata, custom).unwrap().media, Media::Protobuf);
     }
 }

@@ -28,6 +28,7 @@ use super::{
 };
 use crate::{
     limits,
+    registry::Row,
     schema::{ownership, proto},
     status::Status,
     store::Object,
@@ -81,9 +82,31 @@ pub(crate) fn outcome(call: &Call, code: u16, outcome: Outcome) -> Result<Respon
             &table::metadata_of(&object, version),
             None,
         ),
-        Shape::MetadataList(_) => Err(not_acceptable(
-            "you requested PartialObjectMetadataList, but the requested object is not a list",
-        )),
+        Shape::MetadataList(_) => Err(no_list(&internal_type(&call.row))),
+    }
+}
+
+/// The refusal to show one object as a list of metadata.
+pub(crate) fn no_list(internal_type: &str) -> Status {
+    not_acceptable(&format!(
+        "you requested PartialObjectMetadataList, but the requested object is not a list (*{internal_type})"
+    ))
+}
+
+/// Go's name of the type in which kube-apiserver works with a row's objects: `core.Pod`.
+pub(crate) fn internal_type(row: &Row) -> String {
+    if row.custom {
+        return "unstructured.Unstructured".to_owned();
+    }
+    let package = internal_package(&row.resource.group);
+    format!("{package}.{}", row.resource.kind)
+}
+
+/// Go's name of the package with a group's internal types.
+pub(crate) fn internal_package(group: &str) -> &str {
+    match group {
+        "" | "events.k8s.io" => "core",
+        group => group.split('.').next().unwrap_or_default(),
     }
 }
 

@@ -68,6 +68,20 @@ impl Selector {
         self.labels.is_empty() && self.fields.is_empty()
     }
 
+    /// The name that an object must have.
+    pub(crate) fn name(&self) -> Option<&str> {
+        let mut names = self
+            .fields
+            .iter()
+            .filter(|term| term.equal && term.field == Field::Name);
+        names.next().map(|term| term.value.as_str())
+    }
+
+    /// Whether nothing is said of fields.
+    pub(crate) fn takes_any_field(&self) -> bool {
+        self.fields.is_empty()
+    }
+
     /// Only the object of that name matches from now on.
     pub(crate) fn restrict_to_name(&mut self, name: &str) {
         self.fields.push(Term {

@@ -42,19 +42,14 @@ pub(crate) async fn watch(call: Call) -> Result<Response<Body>, Status> {
     let options = ListOptions::parse(&call.query, true)?;
     let mut selector = Selector::of(&call)?;
     if !call.name.is_empty() {
+        if !selector.takes_any_field() && selector.name() != Some(call.name.as_str()) {
+            return Err(Status::bad_request(
+                "fieldSelector metadata.name doesn't match requested name",
+            ));
+        }
         selector.restrict_to_name(&call.name);
     }
     let frames = call.form.media == Media::Protobuf;
-    let has_message = match call.form.shape {
-        Shape::Whole => !call.row.custom,
-        Shape::Metadata(_) | Shape::MetadataList(_) => true,
-        Shape::Table(_) => false,
-    };
-    if frames && !has_message {
-        return Err(reply::not_acceptable(
-            "only the following media types are accepted: application/json;stream=watch",
-        ));
-    }
     let revision = match options.resource_version.as_str() {
         "" => 0,
         text => list::parse_revision(text).map_err(|error| {

@@ -17,6 +17,7 @@ mod base64;
 mod convert;
 mod custom;
 mod depth;
+mod duplicates;
 mod syntax;
 mod untyped;
 mod walk;
@@ -43,20 +44,21 @@ pub enum Problem {
     Unknown(String),
     /// A field that is there twice.
     Duplicate(String),
-    /// A key that is there twice in a YAML body: line and key.
-    YamlDuplicate(u64, String),
+    /// The keys that are there twice in a YAML body, with their lines.
+    YamlDuplicates(Vec<(u64, String)>),
     /// One of these in a JSON patch itself.
     InPatch(Box<Problem>),
 }
 
 impl Problem {
-    /// How a warning tells of it: in one line.
-    pub fn warning(&self) -> String {
+    /// How warnings tell of it, each in one line.
+    pub fn warnings(&self) -> Vec<String> {
         match self {
-            Problem::YamlDuplicate(line, key) => {
-                format!("line {line}: key {key:?} already set in map")
-            }
-            other => other.to_string(),
+            Problem::YamlDuplicates(keys) => keys
+                .iter()
+                .map(|(line, key)| format!("line {line}: key {key:?} already set in map"))
+                .collect(),
+            other => vec![other.to_string()],
         }
     }
 }
@@ -66,8 +68,12 @@ impl fmt::Display for Problem {
         match self {
             Problem::Unknown(path) => write!(f, "unknown field {path:?}"),
             Problem::Duplicate(path) => write!(f, "duplicate field {path:?}"),
-            Problem::YamlDuplicate(..) => {
-                write!(f, "yaml: unmarshal errors:\n  {}", self.warning())
+            Problem::YamlDuplicates(_) => {
+                write!(
+                    f,
+                    "yaml: unmarshal errors:\n  {}",
+                    self.warnings().join("\n  ")
+                )
             }
             Problem::InPatch(problem) => write!(f, "json patch {problem}"),
         }
@@ -250,7 +256,7 @@ fn yaml_error(body: &[u8], ours: &str) -> String {
     }
 }
 
-/// Reads any YAML as JSON values; the last of duplicate keys wins and the first one found is reported.
+/// Reads any YAML as JSON values; the last of duplicate keys wins, and they are reported.
 ///
 /// # Errors
 /// The body is no YAML.
@@ -267,9 +273,9 @@ pub fn untyped_yaml(body: &[u8]) -> Result<(Value, Vec<Problem>), DecodeError> {
             Ok((value, Vec::new()))
         }
         Err(error) => {
-            let problem = match error.without_snippet() {
+            let first = match error.without_snippet() {
                 Error::DuplicateMappingKey { key, location } => {
-                    Problem::YamlDuplicate(location.line(), key.clone().unwrap_or_default())
+                    (location.line(), key.clone().unwrap_or_default())
                 }
                 other => {
                     return Err(DecodeError::Yaml(format!(
@@ -283,7 +289,11 @@ pub fn untyped_yaml(body: &[u8]) -> Result<(Value, Vec<Problem>), DecodeError> {
                 DecodeError::Yaml(format!("error converting YAML to JSON: yaml: {error}"))
             })?;
             depth::check(&value)?;
-            Ok((value, vec![problem]))
+            let mut keys = duplicates::of(body);
+            if keys.is_empty() {
+                keys.push(first);
+            }
+            Ok((value, vec![Problem::YamlDuplicates(keys)]))
         }
     }
 }

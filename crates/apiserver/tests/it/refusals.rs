@@ -542,3 +542,131 @@ async fn a_body_that_is_no_yaml_is_not_recognized() {
         assert_eq!(answer.refused(400), format!("{start} {why}"), "{body}");
     }
 }
+
+#[tokio::test]
+async fn a_body_that_does_not_tell_its_type_is_not_recognized() {
+    let api = Api::new(Config::default());
+    let of_type = r#"struct { APIVersion string "json:\"apiVersion,omitempty\""; Kind string "json:\"kind,omitempty\"" }"#;
+    let array = format!("cannot unmarshal array into Go value of type {of_type} (5b5d)");
+    for (media, body, why) in [
+        (JSON, "", "unexpected end of JSON input (<empty>)".to_owned()),
+        (JSON, "[]", format!("json: {array}")),
+        (YAML, "[]", format!("json: {array}")),
+        (
+            JSON,
+            r#"{"kind":1}"#,
+            r#"json: cannot unmarshal number into Go struct field .kind of type string ({"kind":1})"#.to_owned(),
+        ),
+    ] {
+        let answer = api.send_text("POST", MAPS, media, body).await;
+        let start = "the object provided is unrecognized (must be of type ConfigMap): couldn't get version/kind; json parse error:";
+        assert_eq!(answer.refused(400), format!("{start} {why}"), "{body}");
+    }
+}
+
+#[tokio::test]
+async fn every_key_that_is_twice_in_a_yaml_body_is_named() {
+    let api = Api::new(Config::default());
+    let body = "metadata:\n  name: w\n  name: x\ndata:\n  a: b\ndata:\n  a: b\n  a: c\n";
+    let (inner, outer) = ([(3, "name"), (8, "a")], (7, "data"));
+    let said: Vec<String> = inner
+        .into_iter()
+        .chain([outer])
+        .map(|(line, key)| format!("line {line}: key {key:?} already set in map"))
+        .collect();
+    let strict = format!("{MAPS}?fieldValidation=Strict");
+    let answer = api.send_text("POST", &strict, YAML, body).await;
+    let wanted = format!(
+        "strict decoding error: yaml: unmarshal errors:\n  {}",
+        said.join("\n  ")
+    );
+    let message = answer.refused(400);
+    assert!(message.ends_with(&wanted), "{message}");
+    let answer = api.send_text("POST", MAPS, YAML, body).await;
+    let warnings: Vec<String> = said.iter().map(|text| format!("299 - {text:?}")).collect();
+    assert_eq!(answer.warnings, warnings);
+    assert_eq!(answer.ok()["data"], json!({"a": "c"}));
+}
+
+#[tokio::test]
+async fn what_no_server_gives_any_more_is_refused() {
+    let api = Api::new(Config::default());
+    api.post(MAPS, map("x")).await.ok();
+    let answer = api.get(&format!("{MAPS}/x?export=true")).await;
+    assert_eq!(
+        answer.refused(400),
+        "the export parameter, deprecated since v1.14, is no longer supported"
+    );
+    api.get(&format!("{MAPS}/x?export=false")).await.ok();
+    for connection in ["exec", "attach", "portforward"] {
+        let path = format!("{PODS}/x/{connection}?dryRun=All");
+        let answer = api.send_text("POST", &path, JSON, "").await;
+        assert_eq!(
+            answer.refused(400),
+            "dryRun is not supported",
+            "{connection}"
+        );
+    }
+}
+
+#[tokio::test]
+async fn an_apply_without_a_manager_is_refused_with_what_else_is_wrong() {
+    let api = Api::new(Config::default());
+    let path = format!("{MAPS}/x?dryRun=some");
+    let answer = api.send_text("PATCH", &path, APPLY, "{}").await;
+    assert_eq!(
+        answer.refused(422),
+        "PatchOptions.meta.k8s.io \"\" is invalid: [fieldManager: Required value: is required for apply patch, dryRun: Unsupported value: [\"some\"]: supported values: \"All\"]"
+    );
+}
+
+#[tokio::test]
+async fn only_kinds_of_core_s_rules_ask_for_qualified_finalizers() {
+    let api = Api::new(Config::default());
+    let mut lease = json!({"metadata": {"name": "x", "finalizers": ["mine"]}, "spec": {}});
+    let leases = "/apis/coordination.k8s.io/v1/namespaces/default/leases";
+    api.post(leases, lease.clone()).await.ok();
+    lease["data"] = json!({});
+    let message = api.post(MAPS, lease).await.refused(422);
+    assert!(
+        message.ends_with("neither a standard finalizer name nor is it fully qualified"),
+        "{message}"
+    );
+    api.post(DEFINITIONS, definition(json!({"type": "object"})))
+        .await
+        .ok();
+    let path = format!("{DEFINITIONS}/xs.example.com");
+    let keep = json!({"metadata": {"finalizers": ["customresourcecleanup.apiextensions.k8s.io", "a.b/c"]}});
+    api.send_text("PATCH", &path, MERGE, &keep.to_string())
+        .await
+        .ok();
+}
+
+#[tokio::test]
+async fn the_conditions_of_an_api_service_only_need_a_status() {
+    let api = Api::new(Config::default());
+    let path = "/apis/apiregistration.k8s.io/v1/apiservices/v1.apps/status";
+    for (status, refusal) in [
+        ("False", None),
+        (
+            "Maybe",
+            Some(
+                r#"status.conditions[0].status: Unsupported value: "Maybe": supported values: "True", "False", "Unknown""#,
+            ),
+        ),
+    ] {
+        let patch = json!({"status": {"conditions": [{"type": "a b", "status": status}]}});
+        let answer = api
+            .send_text("PATCH", path, MERGE, &patch.to_string())
+            .await;
+        match refusal {
+            None => {
+                answer.ok();
+            }
+            Some(why) => {
+                let message = answer.refused(422);
+                assert!(message.ends_with(why), "{message}");
+            }
+        }
+    }
+}

@@ -159,6 +159,42 @@ async fn pages_show_one_moment_although_the_collection_changes() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn the_list_of_one_name_has_no_pages() {
+    let cluster = cluster();
+    for name in ["a", "b"] {
+        cluster.create(name, json!({})).await;
+    }
+    let (_, list) = cluster
+        .get(&format!("{MAPS}?limit=1&fieldSelector=metadata.name%3Da"))
+        .await;
+    assert_eq!(list["items"].as_array().unwrap().len(), 1);
+    assert_eq!(list["metadata"].get("continue"), None);
+    let everywhere = "/api/v1/configmaps?limit=1&fieldSelector=metadata.name%3Da";
+    let (_, list) = cluster.get(everywhere).await;
+    assert_eq!(list["items"].as_array().unwrap().len(), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_watch_of_one_name_takes_no_selector_of_another() {
+    let cluster = cluster();
+    let path = MAPS.replace("/v1/", "/v1/watch/");
+    for (selector, code) in [
+        ("", 200),
+        ("metadata.name%3Da", 200),
+        ("metadata.name%3Db", 400),
+        ("metadata.namespace%3Ddefault", 400),
+    ] {
+        let path = format!("{path}/a?timeoutSeconds=1&fieldSelector={selector}");
+        let answer = cluster.get(&path).await;
+        assert_eq!(answer.0, code, "{selector}");
+        if code == 400 {
+            let why = "fieldSelector metadata.name doesn't match requested name";
+            assert_eq!(answer.1["message"], why);
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
 async fn an_expired_page_comes_with_a_token_to_go_on_with() {
     let cluster = small_window();
     for name in ["a", "b", "c"] {

@@ -9,7 +9,7 @@ use crate::{
     http::{
         apply, body,
         call::{Call, FieldValidation},
-        metadata,
+        get, metadata,
         negotiate::Shape,
         patch::{Patch, PatchKind},
         reply, table, update,
@@ -64,6 +64,7 @@ pub(crate) async fn serve(
         custom: false,
     };
     if verb == "get" {
+        get::refuse_export(call)?;
         let object = call.row.served(&*call.stored()?);
         return answer(call, &scale_of(&object, paths));
     }
@@ -91,8 +92,7 @@ pub(crate) async fn serve(
             options.validation,
         )
     } else {
-        let config =
-            apply::configuration(call, &body::read(body).await?, "autoscaling/v1", "Scale")?.0;
+        let config = apply::configuration(&body::read(body).await?, "autoscaling/v1", "Scale")?.0;
         Change::Apply(config, apply::is_forced(call))
     };
     let source = Scaled {
@@ -122,9 +122,7 @@ fn answer(call: &Call, scale: &Value) -> Result<Response<Body>, Status> {
         Shape::Whole => scale.clone(),
         Shape::Metadata(version) => table::metadata_of(scale, version),
         Shape::MetadataList(_) => {
-            return Err(reply::not_acceptable(
-                "you requested PartialObjectMetadataList, but the requested object is not a list",
-            ));
+            return Err(reply::no_list("autoscaling.Scale"));
         }
         Shape::Table(version) => {
             let count = |part: &str| {

@@ -78,6 +78,9 @@ pub(crate) fn serve<'a>(
 ) -> Pin<Box<dyn Future<Output = Result<Response<Body>, Status>> + Send + 'a>> {
     Box::pin(async move {
         let subresource = call.subresource.as_deref().unwrap_or_default();
+        if call.query.get("dryRun").is_some() {
+            return Err(Status::bad_request("dryRun is not supported"));
+        }
         if method != Method::POST {
             may_create(call, subresource)?;
         }
