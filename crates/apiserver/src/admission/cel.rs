@@ -76,7 +76,7 @@ impl Scope {
         let mut environment = Environment::default()
             .with("object", Type::Dyn)
             .with("oldObject", Type::Dyn)
-            .with("namespaceObject", Type::Dyn)
+            .with("namespaceObject", namespace())
             .with("request", request());
         if self.authorizer {
             environment = environment
@@ -117,17 +117,14 @@ pub(crate) enum Wanted {
 impl Wanted {
     fn is(self, kind: &Type) -> bool {
         match (self, kind) {
-            (Wanted::Anything, _) | (_, Type::Dyn) => true,
+            (Wanted::Anything, _) => true,
             (Wanted::Bool, kind) => *kind == Type::Bool,
             (Wanted::Text, kind) => *kind == Type::String,
             (Wanted::TextOrNull, kind) => matches!(kind, Type::String | Type::Null),
             (Wanted::Object, Type::Object(object)) => object.name == cel::OBJECT,
-            (Wanted::Operations, Type::List(item)) => match &**item {
-                // As of a list without items.
-                Type::Dyn => true,
-                Type::Object(object) => object.name == cel::JSON_PATCH,
-                _ => false,
-            },
+            (Wanted::Operations, Type::List(item)) => {
+                matches!(&**item, Type::Object(object) if object.name == cel::JSON_PATCH)
+            }
             (Wanted::Object | Wanted::Operations, _) => false,
         }
     }
@@ -177,6 +174,47 @@ fn request() -> Type {
     object("kubernetes.AdmissionRequest", &fields)
 }
 
+/// The type of `namespaceObject`: not everything that a namespace has.
+fn namespace() -> Type {
+    let words = || Type::list(Type::String);
+    let pairs = || Type::map(Type::String, Type::String);
+    let mut metadata = texts(&[
+        "name",
+        "generateName",
+        "namespace",
+        "UID",
+        "resourceVersion",
+    ]);
+    metadata.extend([
+        ("labels", pairs()),
+        ("annotations", pairs()),
+        ("creationTimestamp", Type::Timestamp),
+        ("deletionGracePeriodSeconds", Type::Int),
+        ("deletionTimestamp", Type::Timestamp),
+        ("generation", Type::Int),
+        ("finalizers", words()),
+    ]);
+    let mut condition = texts(&["status", "type", "message", "reason"]);
+    condition.push(("lastTransitionTime", Type::Timestamp));
+    let condition = object("kubernetes.NamespaceCondition", &condition);
+    let status = [
+        ("conditions", Type::list(condition)),
+        ("phase", Type::String),
+    ];
+    let parts = [
+        (
+            "metadata",
+            object("kubernetes.NamespaceMetadata", &metadata),
+        ),
+        (
+            "spec",
+            object("kubernetes.NamespaceSpec", &[("finalizers", words())]),
+        ),
+        ("status", object("kubernetes.NamespaceStatus", &status)),
+    ];
+    object("kubernetes.Namespace", &parts)
+}
+
 fn texts(names: &[&'static str]) -> Vec<(&'static str, Type)> {
     names.iter().map(|name| (*name, Type::String)).collect()
 }
@@ -223,6 +261,8 @@ impl Expression {
         if !wanted.is(program.result()) {
             let found = match program.result() {
                 Type::Null => "null_type".to_owned(),
+                Type::Timestamp => "google.protobuf.Timestamp".to_owned(),
+                Type::Duration => "google.protobuf.Duration".to_owned(),
                 found => found.to_string(),
             };
             return Err(format!(

@@ -167,7 +167,7 @@ pub(super) fn check(expression: &Expr, environment: &Environment) -> Result<Type
             return Err(problems);
         }
     }
-    Ok(result)
+    Ok(result.closed())
 }
 
 /// The function that a call is of if what it is called on spells a namespace, as in `sets.contains(...)`, and no variable.
@@ -332,7 +332,7 @@ impl<'e> Checker<'e> {
                     let kind = self.entry(*optional, item);
                     item_type = Some(self.same(item.at, item_type, kind));
                 }
-                Type::list(item_type.unwrap_or(Type::Dyn))
+                Type::list(item_type.unwrap_or(Type::Open))
             }
             Node::Map(entries) => {
                 let (mut key_type, mut value_type) = (None, None);
@@ -343,8 +343,8 @@ impl<'e> Checker<'e> {
                     value_type = Some(self.same(value.at, value_type, kind));
                 }
                 Type::map(
-                    key_type.unwrap_or(Type::Dyn),
-                    value_type.unwrap_or(Type::Dyn),
+                    key_type.unwrap_or(Type::Open),
+                    value_type.unwrap_or(Type::Open),
                 )
             }
             Node::Message { name, fields } => self.message(at, name, fields),
@@ -358,7 +358,7 @@ impl<'e> Checker<'e> {
                 let kind = self.of(target);
                 let inner = match &kind {
                     Type::Optional(inner) => (**inner).clone(),
-                    Type::Dyn => Type::Dyn,
+                    Type::Dyn | Type::Open => Type::Dyn,
                     other => {
                         let message = format!(
                             "found no matching overload for 'hasValue' applied to '{other}.()'"
@@ -369,7 +369,7 @@ impl<'e> Checker<'e> {
                 let result = self.inside(&[(variable, inner)], body);
                 match (flat, &result) {
                     (false, _) => Type::optional(result),
-                    (true, Type::Optional(_) | Type::Dyn) => result,
+                    (true, Type::Optional(_) | Type::Dyn | Type::Open) => result,
                     (true, other) => {
                         let message = format!(
                             "found no matching overload for '_?_:_' applied to '(bool, {other}, optional_type({other}))'"
@@ -402,7 +402,7 @@ impl<'e> Checker<'e> {
 
     fn field(&mut self, at: usize, kind: &Type, field: &str) -> Type {
         match kind {
-            Type::Dyn => Type::Dyn,
+            Type::Dyn | Type::Open => Type::Dyn,
             Type::Map(_, value) => (**value).clone(),
             Type::Object(object) => match object.field(field) {
                 Some(kind) => kind,
@@ -440,7 +440,7 @@ impl<'e> Checker<'e> {
         let kind = self.of(item);
         match kind {
             Type::Optional(inner) if optional => (*inner).clone(),
-            Type::Dyn => Type::Dyn,
+            Type::Dyn | Type::Open => Type::Dyn,
             other if optional => self.wrong(
                 item.at,
                 format!("expected type 'optional_type({other})' but found '{other}'"),
@@ -528,7 +528,7 @@ impl<'e> Checker<'e> {
         let (key, value) = match &range {
             Type::List(item) => (Type::Int, (**item).clone()),
             Type::Map(key, value) => ((**key).clone(), (**value).clone()),
-            Type::Dyn => (Type::Dyn, Type::Dyn),
+            Type::Dyn | Type::Open => (Type::Dyn, Type::Dyn),
             other => {
                 let message = format!(
                     "expression of type '{other}' cannot be range of a comprehension (must be list, map, or dynamic)"
@@ -561,14 +561,14 @@ impl<'e> Checker<'e> {
             FoldKind::TransformMap => Type::map(key, body),
             FoldKind::TransformEntries => match body {
                 map @ Type::Map(..) => map,
-                _ => Type::map(Type::Dyn, Type::Dyn),
+                _ => Type::map(Type::Open, Type::Open),
             },
         }
     }
 
     /// What a macro tests must be true or false; it is told as the operator that the macro becomes.
     fn must_be_bool(&mut self, at: usize, operator: &str, kind: &Type) {
-        if matches!(kind, Type::Bool | Type::Dyn) {
+        if matches!(kind, Type::Bool | Type::Dyn | Type::Open) {
             return;
         }
         let applied = match operator {

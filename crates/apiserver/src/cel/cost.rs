@@ -394,7 +394,7 @@ fn of_function(function: &str, target: Option<&Part<'_>>, arguments: &[Part<'_>]
 fn of_operator(function: &str, target: Option<&Part<'_>>, arguments: &[Part<'_>]) -> Price {
     const STEP: Price = (1, None);
     let may_be = |part: &Part<'_>, wanted: fn(&Type) -> bool| {
-        wanted(&part.kind) || matches!(part.kind, Type::Dyn)
+        wanted(&part.kind) || matches!(part.kind, Type::Dyn | Type::Open)
     };
     let text = |kind: &Type| matches!(kind, Type::String | Type::Bytes);
     match (function, target, arguments) {
@@ -444,7 +444,9 @@ fn of_operator(function: &str, target: Option<&Part<'_>>, arguments: &[Part<'_>]
         ("_<_" | "_<=_" | "_>_" | "_>=_", None, [left, right])
             if may_be(left, text) && may_be(right, text) =>
         {
-            let either_dyn = [left, right].iter().any(|part| part.kind == Type::Dyn);
+            let either_dyn = [left, right]
+                .iter()
+                .any(|part| matches!(part.kind, Type::Dyn | Type::Open));
             (compared(left, right).max(u64::from(either_dyn)), None)
         }
         _ => STEP,

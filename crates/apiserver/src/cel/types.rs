@@ -7,6 +7,8 @@ use std::{collections::BTreeMap, fmt, sync::Arc};
 pub(crate) enum Type {
     /// Anything; what is done with it is checked when it runs.
     Dyn,
+    /// Whatever it turns out to have to be, as the items of an empty list.
+    Open,
     Null,
     Bool,
     Int,
@@ -54,7 +56,7 @@ impl PartialEq for Object {
 impl fmt::Display for Type {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let name = match self {
-            Type::Dyn => "dyn",
+            Type::Dyn | Type::Open => "dyn",
             Type::Null => "null",
             Type::Bool => "bool",
             Type::Int => "int",
@@ -110,15 +112,27 @@ impl Type {
         )
     }
 
-    /// The type with its parameters replaced; those that are not bound are anything.
+    /// The type with its parameters replaced.
     pub(crate) fn bound(&self, bindings: &Bindings) -> Type {
+        self.replaced(&|part| match part {
+            Type::Parameter(name) => Some(bindings.0.get(name).cloned().unwrap_or(Type::Open)),
+            _ => None,
+        })
+    }
+
+    /// The type when nothing more is known: what is still open can be anything.
+    pub(crate) fn closed(&self) -> Type {
+        self.replaced(&|part| (*part == Type::Open).then_some(Type::Dyn))
+    }
+
+    /// The type with other types for some of its parts.
+    fn replaced(&self, of: &impl Fn(&Type) -> Option<Type>) -> Type {
         match self {
-            Type::Parameter(name) => bindings.0.get(name).cloned().unwrap_or(Type::Dyn),
-            Type::List(item) => Type::list(item.bound(bindings)),
-            Type::Map(key, value) => Type::map(key.bound(bindings), value.bound(bindings)),
-            Type::Optional(inner) => Type::optional(inner.bound(bindings)),
-            Type::Meta(inner) => Type::Meta(Arc::new(inner.bound(bindings))),
-            other => other.clone(),
+            Type::List(item) => Type::list(item.replaced(of)),
+            Type::Map(key, value) => Type::map(key.replaced(of), value.replaced(of)),
+            Type::Optional(inner) => Type::optional(inner.replaced(of)),
+            Type::Meta(inner) => Type::Meta(Arc::new(inner.replaced(of))),
+            other => of(other).unwrap_or_else(|| other.clone()),
         }
     }
 }
@@ -144,7 +158,7 @@ impl Bindings {
                     None => false,
                 },
             },
-            (Type::Dyn, _) | (_, Type::Dyn) => true,
+            (Type::Dyn | Type::Open, _) | (_, Type::Dyn | Type::Open) => true,
             (Type::Null, wanted) => wanted.is_nullable(),
             (Type::List(given), Type::List(wanted))
             | (Type::Optional(given), Type::Optional(wanted)) => self.accept(given, wanted),
@@ -160,6 +174,7 @@ impl Bindings {
 /// The type that holds values of both; `None` when they have nothing to do with each other.
 pub(crate) fn joined(left: &Type, right: &Type) -> Option<Type> {
     Some(match (left, right) {
+        (Type::Open, other) | (other, Type::Open) => other.clone(),
         (Type::Dyn, _) | (_, Type::Dyn) => Type::Dyn,
         (Type::Null, other) | (other, Type::Null) if other.is_nullable() => other.clone(),
         (Type::List(left), Type::List(right)) => Type::list(joined(left, right)?),

@@ -200,6 +200,8 @@ async fn a_policy_is_checked_when_it_is_written() {
             {"expression": "variables.count <= 5", "messageExpression": "'at most ' + string(5)", "reason": "Invalid"},
             {"expression": "'text'", "message": " ", "reason": "Odd"},
             {"expression": "params.x == 1"},
+            {"expression": "object.spec.paused"},
+            {"expression": "namespaceObject.metadata.name == 'a' && namespaceObject.metadata.uid != ''"},
         ],
     });
     let refused = api.post(POLICIES, policy(given)).await;
@@ -211,6 +213,10 @@ async fn a_policy_is_checked_when_it_is_written() {
             r#"spec.validations[1].message: Invalid value: " ": message must be non-empty if specified"#,
             r#"spec.validations[1].reason: Unsupported value: "Odd": supported values: "Forbidden", "Invalid", "RequestEntityTooLarge", "Unauthorized""#,
             "spec.validations[2].expression: Invalid value: \"params.x == 1\": compilation failed: ERROR: <input>:1:1: undeclared reference to 'params' (in container '')\n | params.x == 1\n | ^",
+            r#"spec.validations[3].expression: Invalid value: "object.spec.paused": must evaluate to bool but got dyn"#,
+            "spec.validations[4].expression: Invalid value: \"namespaceObject.metadata.name == 'a' && namespaceObject.metadata.uid != ''\": compilation failed: \
+             ERROR: <input>:1:65: undefined field 'uid'\n | namespaceObject.metadata.name == 'a' && namespaceObject.metadata.uid != ''\n \
+             | ................................................................^",
         ]
     );
 }

@@ -369,7 +369,9 @@ async fn the_expressions_of_mutations_are_compiled_when_they_are_written() {
         applied("1"),
         applied("Object{a: b}"),
         patch("Object{}"),
-        patch("[]")
+        patch("[]"),
+        applied("object.spec"),
+        patch("object.spec.a ? [] + [] : [JSONPatch{}] + []")
     ]);
     let given = policy("p", CONFIG_MAPS, mutations, json!({}));
     let policies = format!("{GROUP}/mutatingadmissionpolicies");
@@ -382,11 +384,13 @@ async fn the_expressions_of_mutations_are_compiled_when_they_are_written() {
         .map(|cause| format!("{}: {}", cause["field"], cause["message"]).replace("\\\"", "'"))
         .collect();
     let shown = causes.join("\n");
-    assert_eq!(causes.len(), 3, "{shown}");
+    assert_eq!(causes.len(), 5, "{shown}");
     for (cause, why) in causes.iter().zip([
         "must evaluate to Object but got int",
         "undeclared reference to 'b' (in container '')",
         "must evaluate to list(JSONPatch) but got Object",
+        "must evaluate to list(JSONPatch) but got list(dyn)",
+        "must evaluate to Object but got dyn",
     ]) {
         assert!(cause.contains(why), "{cause}");
     }
