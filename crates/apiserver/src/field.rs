@@ -116,6 +116,18 @@ pub struct FieldError {
     pub detail: String,
 }
 
+impl FieldError {
+    /// The same error of an object that is in a field of another.
+    #[must_use]
+    pub fn below(mut self, path: &str) -> Self {
+        self.field = match self.field.as_str() {
+            "" | "<nil>" => path.to_owned(),
+            field => format!("{path}.{field}"),
+        };
+        self
+    }
+}
+
 /// The errors of one object in the order they were found.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Errors(pub Vec<FieldError>);
@@ -124,6 +136,21 @@ impl Errors {
     /// Whether nothing was found.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
+    }
+
+    /// All errors in one line, each once, as Go's `Aggregate` prints them.
+    pub fn aggregate(&self) -> String {
+        let mut texts: Vec<String> = Vec::with_capacity(self.0.len());
+        for error in &self.0 {
+            let text = format!("{}: {}", error.field, error.body());
+            if !texts.contains(&text) {
+                texts.push(text);
+            }
+        }
+        match texts.len() {
+            1 => texts.concat(),
+            _ => format!("[{}]", texts.join(", ")),
+        }
     }
 
     fn push(

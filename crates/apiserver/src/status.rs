@@ -157,18 +157,7 @@ impl Status {
         } else {
             format!("{kind}.{group}")
         };
-        let mut texts: Vec<String> = Vec::with_capacity(errors.0.len());
-        for error in &errors.0 {
-            let text = format!("{}: {}", error.field, error.body());
-            if !texts.contains(&text) {
-                texts.push(text);
-            }
-        }
-        let all = if texts.len() == 1 {
-            texts.concat()
-        } else {
-            format!("[{}]", texts.join(", "))
-        };
+        let all = errors.aggregate();
         let mut status = Status::new(
             422,
             "Invalid",

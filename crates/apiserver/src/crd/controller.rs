@@ -127,12 +127,13 @@ fn has_finalizer(definition: &Value) -> bool {
         .any(|name| name == CLEANUP_FINALIZER)
 }
 
-/// The status a definition should have: each of its names is accepted unless another definition of the group has it. Of several
+/// The status a definition should have: each of its names is accepted unless it is another name in the group already. Of several
 /// conflicts the last one is told.
 fn accepted_status(server: &Arc<ApiServer>, definition: &Value) -> Value {
     let wanted = &definition["spec"]["names"];
-    let (resources, kinds) = names_of_others(server, definition);
-    let mut accepted = definition["status"]["acceptedNames"].clone();
+    let before = &definition["status"]["acceptedNames"];
+    let (resources, kinds) = accepted_names(server, definition);
+    let mut accepted = before.clone();
     let mut conflict = None;
     for (field, reason, taken) in [
         ("plural", "PluralConflict", &resources),
@@ -141,9 +142,20 @@ fn accepted_status(server: &Arc<ApiServer>, definition: &Value) -> Value {
         ("kind", "KindConflict", &kinds),
         ("listKind", "ListKindConflict", &kinds),
     ] {
-        match texts(&wanted[field]).find(|name| taken.contains(*name)) {
-            Some(name) => conflict = Some((reason, format!("{name:?} is already in use"))),
-            None => take(&mut accepted, wanted, field),
+        let mut problems: Vec<String> = Vec::new();
+        for name in texts(&wanted[field]) {
+            let is_ours = texts(&before[field]).any(|ours| ours == name);
+            if !is_ours && taken.contains(name) {
+                let problem = format!("{name:?} is already in use");
+                if !problems.contains(&problem) {
+                    problems.push(problem);
+                }
+            }
+        }
+        match problems.len() {
+            0 => take(&mut accepted, wanted, field),
+            1 => conflict = Some((reason, problems.concat())),
+            _ => conflict = Some((reason, format!("[{}]", problems.join(", ")))),
         }
     }
     take(&mut accepted, wanted, "categories");
@@ -248,8 +260,8 @@ fn texts(value: &Value) -> impl Iterator<Item = &str> {
     value.as_str().into_iter().chain(list)
 }
 
-/// The names of resources and of kinds that other definitions of the group have.
-fn names_of_others(
+/// The names of resources and of kinds that the definitions of the group have, this one included.
+fn accepted_names(
     server: &Arc<ApiServer>,
     definition: &Value,
 ) -> (BTreeSet<String>, BTreeSet<String>) {
@@ -259,9 +271,7 @@ fn names_of_others(
     let (mut resources, mut kinds) = (BTreeSet::new(), BTreeSet::new());
     for object in collection.snapshot(None).objects.iter() {
         let other = object.parse();
-        if name_of(&other) == name_of(definition)
-            || other["spec"]["group"] != definition["spec"]["group"]
-        {
+        if other["spec"]["group"] != definition["spec"]["group"] {
             continue;
         }
         let names = &other["status"]["acceptedNames"];

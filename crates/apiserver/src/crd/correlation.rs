@@ -44,9 +44,10 @@ impl<'v> Correlation<'v> {
                 around: None,
             };
         }
+        let is_known = schema.properties.contains_key(name) || schema.additional_schema().is_some();
         let below = new.get(name).zip(old.get(name));
         Correlation {
-            here: below.filter(|_| is_granular(schema)),
+            here: below.filter(|_| is_known),
             around: self.here,
         }
     }
@@ -62,11 +63,6 @@ impl<'v> Correlation<'v> {
             around: self.here,
         }
     }
-}
-
-/// Whether entries of objects go back to those of the same name.
-pub(super) fn is_granular(schema: &Schema) -> bool {
-    schema.map_type.as_deref() != Some("atomic")
 }
 
 /// The item of the old list with the same keys; only lists of type map have keys.

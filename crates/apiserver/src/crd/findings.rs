@@ -27,14 +27,18 @@ pub(super) enum What {
         actual: usize,
         max: u64,
     },
-    Duplicate,
     /// A sentence that belongs to no field.
     Nowhere,
 }
 
 impl Finding {
     pub(super) fn record(self, errors: &mut Errors) {
-        let path = Path::new(&self.path);
+        // The whole object has no path.
+        let field = match self.path.as_str() {
+            "" => "<nil>",
+            path => path,
+        };
+        let path = Path::new(field);
         match self.what {
             What::Required => errors.required(&path, ""),
             What::Enum(allowed) => {
@@ -55,14 +59,13 @@ impl Finding {
             What::TooMany { actual, max } => {
                 errors.too_many(&path, actual, usize::try_from(max).unwrap_or(usize::MAX))
             }
-            What::Duplicate => errors.duplicate(&path, self.value.unwrap_or_default()),
             What::Invalid => {
                 errors.invalid(&path, self.value.unwrap_or_else(|| "".into()), self.message)
             }
             What::Nowhere => errors.invalid(&Path::new("<nil>"), "", self.message),
             What::Type => errors.0.push(FieldError {
                 error_type: ErrorType::TypeInvalid,
-                field: self.path,
+                field: field.to_owned(),
                 bad_value: Some(BadValue::Json(self.value.unwrap_or_else(|| "".into()))),
                 detail: self.message,
             }),

@@ -10,6 +10,7 @@ pub(crate) mod controller;
 mod correlation;
 pub(crate) mod defaults;
 pub(crate) mod definition;
+mod finalizers;
 mod findings;
 pub(crate) mod formats;
 pub(crate) mod resource;

@@ -7,10 +7,10 @@ use serde_json::Value;
 
 use super::{
     columns::{Columns, JsonPath},
-    defaults, intern,
+    defaults, finalizers, intern,
     rules::Rules as CelRules,
     structural::Schema,
-    validation,
+    validation::{self, embedded, scale},
 };
 use crate::{
     admission::Ctx,
@@ -27,6 +27,7 @@ use crate::{
 struct CustomResource {
     schema: Schema,
     rules: CelRules,
+    scale: Option<scale::Paths>,
     columns: Columns,
     selectable: Vec<&'static str>,
     selectable_paths: Vec<JsonPath>,
@@ -43,7 +44,31 @@ struct CustomResource {
 impl CustomResource {
     fn check(&self, object: &Value, old: Option<&Value>, errors: &mut Errors) {
         validation::check(&self.schema, object, old, errors);
+        if let Some(scale) = &self.scale {
+            scale.check_spec(object, errors);
+            scale.check_status(object, errors);
+        }
+        embedded::check(&self.schema, object, None, errors);
+        validation::check_lists(&self.schema, object, old, errors);
         self.rules.check(&self.schema, object, old, errors);
+    }
+
+    /// Of the rest of the object only lists and rules are looked at; sentences about values leave out `status`, which their paths name.
+    fn check_status(&self, object: &Value, old: &Value, errors: &mut Errors) {
+        let schema = self.schema.properties.get("status");
+        if let Some((schema, status)) = schema.zip(object.get("status")) {
+            let before = old.get("status").unwrap_or(&Value::Null);
+            let mut found = Errors::default();
+            validation::check(schema, status, Some(before), &mut found);
+            errors
+                .0
+                .extend(found.0.into_iter().map(|error| error.below("status")));
+        }
+        if let Some(scale) = &self.scale {
+            scale.check_status(object, errors);
+        }
+        validation::check_lists(&self.schema, object, Some(old), errors);
+        self.rules.check(&self.schema, object, Some(old), errors);
     }
 }
 
@@ -78,13 +103,15 @@ impl Kind for CustomResource {
     }
 
     fn validate_status(&self, _: &Ctx<'_>, object: &Value, old: &Value, errors: &mut Errors) {
-        self.check(object, Some(old), errors);
+        self.check_status(object, old, errors);
     }
 
     fn warnings(&self, object: &Value, old: Option<&Value>) -> Vec<String> {
-        old.map_or_else(Vec::new, |old| {
+        let mut warnings = old.map_or_else(Vec::new, |old| {
             self.rules.warnings(&self.schema, object, old)
-        })
+        });
+        warnings.extend(finalizers::warnings(object, old));
+        warnings
     }
 
     fn columns(&self) -> Option<&[Column]> {
@@ -188,7 +215,8 @@ fn row(definition: &Value, version: &Value, storage: &Type) -> Resource {
         subresources,
         deprecated: deprecation(&group, version, &text(&names["kind"])),
         behaviour: Arc::new(CustomResource {
-            rules: CelRules::compile(&schema, source),
+            rules: CelRules::compile(&schema, source, true),
+            scale: scale::Paths::of(version),
             columns: Columns::of(version),
             selectable: selectable_paths
                 .iter()

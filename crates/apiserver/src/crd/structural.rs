@@ -59,6 +59,10 @@ pub(crate) struct Schema {
     pub not: Option<Box<Schema>>,
     /// There are CEL rules here or below.
     pub has_rules: bool,
+    /// There are lists of type set or map here or below.
+    pub has_keys: bool,
+    /// There are embedded resources here or below.
+    pub has_embedded: bool,
 }
 
 /// A pattern with its source, which error texts show.
@@ -127,10 +131,16 @@ impl Schema {
                 Some(Additional::Schema(schema)) => Some(&**schema),
                 _ => None,
             });
+        let below: Vec<&Schema> = below.into_iter().collect();
         let has_rules = value
             .get("x-kubernetes-validations")
             .is_some_and(|rules| !rules.is_null())
-            || below.into_iter().any(|schema| schema.has_rules);
+            || below.iter().any(|schema| schema.has_rules);
+        let list_type = text("x-kubernetes-list-type");
+        let has_keys = matches!(list_type.as_deref(), Some("map" | "set"))
+            || below.iter().any(|schema| schema.has_keys);
+        let embedded = flag("x-kubernetes-embedded-resource");
+        let has_embedded = embedded || below.iter().any(|schema| schema.has_embedded);
         Schema {
             kind: text("type").unwrap_or_default(),
             format: text("format").unwrap_or_default(),
@@ -138,9 +148,9 @@ impl Schema {
             default: value.get("default").cloned(),
             additional,
             preserve: flag("x-kubernetes-preserve-unknown-fields"),
-            embedded: flag("x-kubernetes-embedded-resource"),
+            embedded,
             int_or_string: flag("x-kubernetes-int-or-string"),
-            list_type: text("x-kubernetes-list-type"),
+            list_type,
             list_keys: texts("x-kubernetes-list-map-keys"),
             map_type: text("x-kubernetes-map-type"),
             required: texts("required"),
@@ -174,6 +184,8 @@ impl Schema {
             properties,
             items,
             has_rules,
+            has_keys,
+            has_embedded,
         }
     }
 

@@ -4,39 +4,46 @@
 //! `anyOf` or `oneOf` shows. On an update, errors about values that the write does not change are forgiven ([`Correlation`]).
 
 mod combinations;
+pub(super) mod embedded;
+mod lists;
 mod number;
-
-use std::collections::HashSet;
+pub(super) mod scale;
 
 use serde_json::Value;
 
 use self::{combinations::combinations, number::number};
 use super::{
     correlation::Correlation,
-    findings::{Finding, Outcome, What},
+    findings::{Outcome, What},
     formats,
     structural::{Additional, Schema},
 };
 use crate::field::Errors;
 
-/// Checks the object; `old` is the stored one on an update.
+/// Checks values, types and structure; `old` is the stored object on an update.
 pub(crate) fn check(schema: &Schema, object: &Value, old: Option<&Value>, errors: &mut Errors) {
     let correlation = old.map(|old| Correlation::new(object, old));
-    let mut found = validate(schema, object, correlation, "").errors;
-    embedded(schema, object, "", &mut found);
-    let mut twice = Vec::new();
-    duplicates(schema, object, "", &mut twice);
-    // Who has duplicates already may keep them.
+    for finding in validate(schema, object, correlation, "").errors {
+        finding.record(errors);
+    }
+}
+
+/// Checks that lists of type set and map have no item twice, unless the stored object has some already.
+pub(crate) fn check_lists(
+    schema: &Schema,
+    object: &Value,
+    old: Option<&Value>,
+    errors: &mut Errors,
+) {
+    let mut found = Errors::default();
+    lists::check(schema, object, None, &mut found);
     let had_any = |old| {
-        let mut before = Vec::new();
-        duplicates(schema, old, "", &mut before);
+        let mut before = Errors::default();
+        lists::check(schema, old, None, &mut before);
         !before.is_empty()
     };
-    if !(twice.is_empty() || old.is_some_and(had_any)) {
-        found.extend(twice);
-    }
-    for finding in found {
-        finding.record(errors);
+    if !(found.is_empty() || old.is_some_and(had_any)) {
+        errors.0.extend(found.0);
     }
 }
 
@@ -252,29 +259,20 @@ fn object(
 ) -> Outcome {
     let below = |name: &str| correlation.map(|it| it.key(schema, name));
     let map = value.as_object().expect("only objects come here");
-    if let Some(min) = schema
-        .min_properties
-        .filter(|min| (map.len() as u64) < *min)
-    {
-        return Outcome::failed(
+    let mut outcome = Outcome::default();
+    let count = map.len();
+    if let Some(min) = schema.min_properties.filter(|min| (count as u64) < *min) {
+        outcome.add(
             path,
             What::Invalid,
-            Some(map.len().into()),
+            Some(count.into()),
             format!("{path} in body should have at least {min} properties"),
         );
     }
-    if let Some(max) = schema.max_properties.filter(|max| map.len() as u64 > *max) {
-        return Outcome::failed(
-            path,
-            What::TooMany {
-                actual: map.len(),
-                max,
-            },
-            None,
-            String::new(),
-        );
+    if let Some(max) = schema.max_properties.filter(|max| count as u64 > *max) {
+        let what = What::TooMany { actual: count, max };
+        outcome.add(path, what, None, String::new());
     }
-    let mut outcome = Outcome::default();
     for (name, value) in map
         .iter()
         .filter(|(name, _)| !schema.properties.contains_key(*name))
@@ -323,81 +321,4 @@ fn enumeration(schema: &Schema, value: &Value, path: &str) -> Outcome {
         Some(value.clone()),
         String::new(),
     )
-}
-
-/// Embedded resources have a type.
-fn embedded(schema: &Schema, value: &Value, path: &str, found: &mut Vec<Finding>) {
-    if let (true, Value::Object(map)) = (schema.embedded, value) {
-        for name in ["apiVersion", "kind"] {
-            let given = map.get(name).and_then(Value::as_str);
-            if given.unwrap_or_default().is_empty() {
-                found.push(Finding {
-                    path: child(path, name),
-                    what: What::Required,
-                    value: None,
-                    message: String::new(),
-                });
-            }
-        }
-    }
-    for_each_below(schema, value, path, &mut |schema, value, path| {
-        embedded(schema, value, path, found);
-    });
-}
-
-/// Lists of type set and map have no duplicates.
-fn duplicates(schema: &Schema, value: &Value, path: &str, found: &mut Vec<Finding>) {
-    let list_type = schema.list_type.as_deref();
-    if let (Value::Array(items), Some("map" | "set")) = (value, list_type) {
-        let identity = |item: &Value| -> Value {
-            if list_type == Some("set") {
-                return item.clone();
-            }
-            let keys = schema.list_keys.iter();
-            keys.filter_map(|key| Some((key.clone(), item.get(key)?.clone())))
-                .collect()
-        };
-        let mut seen = HashSet::with_capacity(items.len());
-        for (index, item) in items.iter().enumerate() {
-            let identity = identity(item);
-            if !seen.insert(identity.to_string()) {
-                found.push(Finding {
-                    path: format!("{path}[{index}]"),
-                    what: What::Duplicate,
-                    value: Some(identity),
-                    message: String::new(),
-                });
-            }
-        }
-    }
-    for_each_below(schema, value, path, &mut |schema, value, path| {
-        duplicates(schema, value, path, found);
-    });
-}
-
-/// Visits the properties, entries and items that have a schema.
-fn for_each_below(
-    schema: &Schema,
-    value: &Value,
-    path: &str,
-    visit: &mut dyn FnMut(&Schema, &Value, &str),
-) {
-    match value {
-        Value::Object(map) => {
-            for (name, value) in map {
-                let below = schema.properties.get(name);
-                if let Some(schema) = below.or(schema.additional_schema()) {
-                    visit(schema, value, &child(path, name));
-                }
-            }
-        }
-        Value::Array(items) => {
-            for (index, item) in items.iter().enumerate() {
-                if let Some(schema) = schema.items.as_deref() {
-                    visit(schema, item, &format!("{path}[{index}]"));
-                }
-            }
-        }
-        _ => {}
-    }
 }

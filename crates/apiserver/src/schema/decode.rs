@@ -256,11 +256,34 @@ fn yaml_error(body: &[u8], ours: &str) -> String {
     }
 }
 
-/// Reads any YAML as JSON values; the last of duplicate keys wins, and they are reported.
+/// Reads any YAML as JSON values; the last of duplicate keys wins, and they are reported. Whole numbers are integers however they are
+/// written, as in the JSON that Go makes of YAML.
 ///
 /// # Errors
 /// The body is no YAML.
 pub fn untyped_yaml(body: &[u8]) -> Result<(Value, Vec<Problem>), DecodeError> {
+    let (mut value, problems) = yaml_as_written(body)?;
+    settle_numbers(&mut value);
+    Ok((value, problems))
+}
+
+fn settle_numbers(value: &mut Value) {
+    /// Integers of Go end here.
+    const END: f64 = 9_223_372_036_854_775_808.0;
+    match value {
+        Value::Number(number) if number.is_f64() => {
+            let whole = number.as_f64().filter(|float| float.fract() == 0.0);
+            if let Some(whole) = whole.filter(|whole| (-END..END).contains(whole)) {
+                *value = (whole as i64).into();
+            }
+        }
+        Value::Array(items) => items.iter_mut().for_each(settle_numbers),
+        Value::Object(map) => map.values_mut().for_each(settle_numbers),
+        _ => {}
+    }
+}
+
+fn yaml_as_written(body: &[u8]) -> Result<(Value, Vec<Problem>), DecodeError> {
     use serde_saphyr::{DuplicateKeyPolicy, Error};
 
     let read = |policy| {
@@ -415,6 +438,16 @@ mod tests {
         assert_eq!(
             error("api.core.v1.Pod", "{a}"),
             "invalid character 'a' looking for beginning of object key string"
+        );
+    }
+
+    #[test]
+    fn whole_numbers_in_yaml_are_integers() {
+        let body = b"a: 1.0\nb: [2e3, 2.5]\nc: {d: -0.0, e: 1e30}\n";
+        let (value, _) = untyped_yaml(body).expect("it is YAML");
+        assert_eq!(
+            value,
+            json!({"a": 1, "b": [2000, 2.5], "c": {"d": 0, "e": 1e30}})
         );
     }
 

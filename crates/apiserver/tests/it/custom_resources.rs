@@ -8,9 +8,9 @@ use serde_json::{Value, json};
 
 use crate::api::{Api, until};
 
-const DEFINITIONS: &str = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions";
+pub(crate) const DEFINITIONS: &str = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions";
 
-fn crontabs() -> Value {
+pub(crate) fn crontabs() -> Value {
     let schema = json!({"type": "object", "properties": {
         "spec": {
             "type": "object",
@@ -49,13 +49,13 @@ fn crontabs() -> Value {
     })
 }
 
-fn crontab(name: &str, spec: Value) -> Value {
+pub(crate) fn crontab(name: &str, spec: Value) -> Value {
     json!({"apiVersion": "stable.example.com/v1", "kind": "CronTab", "metadata": {"name": name}, "spec": spec})
 }
 
-const CRONTABS: &str = "/apis/stable.example.com/v1/namespaces/default/crontabs";
+pub(crate) const CRONTABS: &str = "/apis/stable.example.com/v1/namespaces/default/crontabs";
 
-async fn established(api: &Api, definition: Value) {
+pub(crate) async fn established(api: &Api, definition: Value) {
     let name = definition["metadata"]["name"]
         .as_str()
         .expect("definitions have names")
@@ -73,7 +73,7 @@ async fn established(api: &Api, definition: Value) {
     .await;
 }
 
-async fn served() -> Api {
+pub(crate) async fn served() -> Api {
     let api = Api::new(Config::default());
     established(&api, crontabs()).await;
     api.until(CRONTABS, |list| list["kind"] == "CronTabList")
@@ -326,8 +326,8 @@ async fn each_version_shows_and_keeps_what_it_knows() {
     api.until(&one, |object| object["spec"] == json!({})).await;
 }
 
-/// The schema of a definition whose instances have these properties in their spec.
-fn definition_of(spec: Value) -> Value {
+/// A definition whose instances have a spec with this schema.
+pub(crate) fn definition_of(spec: Value) -> Value {
     let mut definition = crontabs();
     let version = &mut definition["spec"]["versions"][0];
     version["schema"]["openAPIV3Schema"]["properties"]["spec"] = spec;
@@ -347,7 +347,7 @@ async fn a_definition_whose_rules_cannot_be_meant_is_refused() {
     let rules = json!([
         {"rule": "self.b > 1"},
         {"rule": "self.a"},
-        {"rule": "self.a > 'x'"},
+        {"rule": "self.a > 'x'", "messageExpression": "self.unseen"},
         {"rule": "self.a > 1", "messageExpression": "self.a", "optionalOldSelf": true},
     ]);
     let item = json!({"type": "string", "maxLength": 5, "x-kubernetes-validations": [{"rule": "self == oldSelf"}]});
@@ -380,7 +380,7 @@ async fn a_definition_whose_rules_cannot_be_meant_is_refused() {
         ),
         format!(
             "*.x-kubernetes-validations[2].rule: {}: compilation failed: ERROR: <input>:1:8: found no matching overload for '_>_' applied to '(int, string)'\n | self.a > 'x'\n | .......^",
-            shown("self.a > 'x'", "", "null"),
+            shown("self.a > 'x'", "self.unseen", "null"),
         ),
         format!(
             "*.x-kubernetes-validations[3].messageExpression: {}: messageExpression must evaluate to a string",
@@ -522,6 +522,9 @@ async fn a_schema_that_is_not_structural_is_refused_in_upstreams_words() {
         "allOf": [{"properties": {"missing": {"type": "string", "default": "x"}}}],
     });
     let mut definition = definition_of(spec);
+    // What is missing is only told of junctions at the root.
+    definition["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["not"] =
+        json!({"properties": {"spec": {"properties": {"missing": {"minLength": 1}}}}});
     definition["spec"]["versions"][0]["selectableFields"] = json!([{"jsonPath": ".spec.o"}, {"jsonPath": ".spec.p[0]"}, {"jsonPath": ".metadata.name"}]);
     let refused = api.post(DEFINITIONS, definition).await;
     assert_eq!(refused.status, 422);
@@ -531,7 +534,7 @@ async fn a_schema_that_is_not_structural_is_refused_in_upstreams_words() {
     for part in [
         "properties[spec].allOf[0].properties[missing].default: Forbidden: must be undefined to be structural",
         "properties[spec].allOf[0].properties[missing].type: Forbidden: must be empty to be structural",
-        "properties[spec].properties[missing]: Required value: because it is defined in spec.validation.openAPIV3Schema.properties[spec].allOf[0].properties[missing]",
+        "properties[spec].properties[missing]: Required value: because it is defined in spec.validation.openAPIV3Schema.not.properties[spec].properties[missing]",
         "properties[o].properties: Required value: must not be empty if x-kubernetes-embedded-resource is true without x-kubernetes-preserve-unknown-fields",
         "properties[p].pattern: Invalid value: \"[\": must be a valid regular expression, but isn't: ",
         "properties[n].items.nullable: Forbidden: cannot be nullable when x-kubernetes-list-type is set",

@@ -6,6 +6,7 @@ mod client;
 mod continuity;
 mod core;
 mod custom_resources;
+mod definitions;
 mod durable;
 mod forms;
 mod groups;

@@ -1,26 +1,136 @@
 //! Defaults must themselves be what the schema allows. Source: k8s.io/apiextensions-apiserver/pkg/apiserver/schema/defaulting: ValidateDefaults.
+//!
+//! Those in the metadata of a resource are looked at as a part of it; those of a map's values are not looked at.
 
-use serde_json::Value;
+use serde_json::{Value, json};
 
-use super::{Spared, below, entries};
+use super::{Spared, below, entries, flag};
 use crate::{
-    crd::{rules::Rules, structural::Schema, validation},
+    crd::{
+        rules::Rules,
+        structural::Schema,
+        validation::{self, embedded},
+    },
     field::{Errors, Path},
     schema::decode,
 };
 
 pub(super) fn check(schema: &Value, spared: Spared, path: &Path<'_>, errors: &mut Errors) {
-    if let Some(default) = schema.get("default").filter(|default| !default.is_null()) {
-        check_default(schema, default, spared, &path.child("default"), errors);
-    }
-    let properties = path.child("properties");
-    for (name, property) in entries(schema, "properties") {
-        check(property, spared, &properties.key(name), errors);
-    }
-    for field in ["additionalProperties", "items"] {
-        if let Some(below) = below(schema, field) {
-            check(below, spared, &path.child(field), errors);
+    let mut walk = Walk {
+        spared,
+        around: Vec::new(),
+        errors,
+    };
+    walk.schema(schema, true, false, path);
+}
+
+/// The way from a resource to a value in it.
+enum Step<'v> {
+    Field(&'v str),
+    Item,
+}
+
+struct Walk<'w, 'v> {
+    spared: Spared,
+    around: Vec<Step<'v>>,
+    errors: &'w mut Errors,
+}
+
+impl<'v> Walk<'_, 'v> {
+    fn schema(&mut self, schema: &'v Value, is_root: bool, in_metadata: bool, path: &Path<'_>) {
+        let is_embedded = flag(schema, "x-kubernetes-embedded-resource");
+        let is_resource = is_root || is_embedded;
+        let outside = is_embedded.then(|| std::mem::take(&mut self.around));
+        let in_metadata = in_metadata && !is_embedded;
+        let default = schema.get("default").filter(|default| !default.is_null());
+        if let Some(default) = default {
+            let at = path.child("default");
+            match in_metadata {
+                true => self.metadata(schema, default, &at),
+                false => self.default(schema, default, is_resource, &at),
+            }
         }
+        if let Some(items) = below(schema, "items") {
+            self.around.push(Step::Item);
+            self.schema(items, false, in_metadata, &path.child("items"));
+            self.around.pop();
+        }
+        let properties = path.child("properties");
+        for (name, property) in entries(schema, "properties") {
+            let is_meta =
+                is_resource && matches!(name.as_str(), "apiVersion" | "kind" | "metadata");
+            self.around.push(Step::Field(name));
+            self.schema(
+                property,
+                false,
+                in_metadata || is_meta,
+                &properties.key(name),
+            );
+            self.around.pop();
+        }
+        if let Some(outside) = outside {
+            self.around = outside;
+        }
+    }
+
+    fn default(&mut self, source: &Value, default: &Value, is_resource: bool, path: &Path<'_>) {
+        let schema = Schema::parse(source);
+        if !self.spared.unpruned_defaults && !is_pruned(&schema, default) {
+            let why = "must not have unknown fields";
+            self.errors.invalid(path, default.clone(), why);
+        }
+        let before = self.errors.0.len();
+        embedded::check(&schema, default, Some(path), self.errors);
+        if self.errors.0.len() == before {
+            self.values(&schema, source, default, is_resource, path);
+        }
+    }
+
+    /// A default in the type or metadata of a resource.
+    fn metadata(&mut self, source: &Value, default: &Value, path: &Path<'_>) {
+        let mut object = default.clone();
+        for step in self.around.iter().rev() {
+            object = match step {
+                Step::Field(name) => json!({ *name: object }),
+                Step::Item => json!([object]),
+            };
+        }
+        for (name, value) in [("apiVersion", "validation/v1"), ("kind", "Validation")] {
+            let fields = object.as_object_mut();
+            fields.map(|fields| fields.entry(name).or_insert(value.into()));
+        }
+        let mut found = Errors::default();
+        embedded::resource(&object, None, &mut found);
+        if found.is_empty() {
+            let schema = Schema::parse(source);
+            return self.values(&schema, source, default, false, path);
+        }
+        let why = format!("must result in valid metadata: {}", found.aggregate());
+        self.errors.invalid(path, default.clone(), why);
+    }
+
+    fn values(
+        &mut self,
+        schema: &Schema,
+        source: &Value,
+        default: &Value,
+        is_resource: bool,
+        path: &Path<'_>,
+    ) {
+        let mut found = Errors::default();
+        validation::check(schema, default, None, &mut found);
+        let at = path.to_string();
+        if !found.is_empty() {
+            let found = found.0.into_iter();
+            self.errors.0.extend(found.map(|error| error.below(&at)));
+            return;
+        }
+        Rules::compile(schema, source, is_resource).check_default(
+            schema,
+            default,
+            &at,
+            self.errors,
+        );
     }
 }
 
@@ -34,31 +144,4 @@ fn is_pruned(schema: &Schema, default: &Value) -> bool {
     let mut pruned = default.clone();
     decode::prune(&schema.to_value_type(), &mut pruned);
     pruned == *default
-}
-
-fn check_default(
-    source: &Value,
-    default: &Value,
-    spared: Spared,
-    path: &Path<'_>,
-    errors: &mut Errors,
-) {
-    let schema = Schema::parse(source);
-    if !spared.unpruned_defaults && !is_pruned(&schema, default) {
-        errors.invalid(path, default.clone(), "must not have unknown fields");
-    }
-    let mut found = Errors::default();
-    validation::check(&schema, default, None, &mut found);
-    if found.is_empty() {
-        Rules::compile(&schema, source).check(&schema, default, None, &mut found);
-    }
-    let at = path.to_string();
-    for mut error in found.0 {
-        error.field = match error.field.as_str() {
-            "" | "<nil>" => at.clone(),
-            below if below.starts_with('[') => format!("{at}{below}"),
-            below => format!("{at}.{below}"),
-        };
-        errors.0.push(error);
-    }
 }

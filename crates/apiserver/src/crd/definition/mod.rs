@@ -14,11 +14,20 @@ use serde_json::{Map, Value};
 
 pub(crate) use spared::Spared;
 
-use super::{rules::field_path, structural::Schema};
+use super::{formats, rules::field_path, structural::Schema};
 use crate::field::{ErrorType, Errors, Path};
 
 /// What may stand at the root of a schema beside a status subresource, by Go's names.
 const ROOT_FIELDS: &str = "Description Type Format Title Maximum ExclusiveMaximum Minimum ExclusiveMinimum MaxLength MinLength Pattern MaxItems MinItems UniqueItems MultipleOf Required Items Properties ExternalDocs Example XPreserveUnknownFields XValidations";
+/// Words of JSON schema that are not supported.
+const UNSUPPORTED: &[&str] = &[
+    "id",
+    "additionalItems",
+    "patternProperties",
+    "definitions",
+    "dependencies",
+    "$ref",
+];
 /// More fields of one version cannot be selected by.
 const MAX_SELECTABLE_FIELDS: usize = 8;
 
@@ -30,6 +39,7 @@ pub(crate) fn check_schema(
     path: &Path<'_>,
     errors: &mut Errors,
 ) {
+    let before = errors.0.len();
     if has_status {
         check_root(schema, path, errors);
     }
@@ -39,22 +49,91 @@ pub(crate) fn check_schema(
             "nullable cannot be true at the root",
         );
     }
-    let found = structural::check(schema, path);
-    let mut may_have_rules = found.0.is_empty();
-    errors.0.extend(found.0);
-    if may_have_rules {
-        let before = errors.0.len();
-        defaults::check(schema, spared, path, errors);
-        may_have_rules = errors.0.len() == before;
+    let mut may_have_rules = false;
+    // What cannot be a structural schema at all is told by its own errors.
+    let is_convertible = !any(schema, &is_unconvertible);
+    if is_convertible {
+        let found = structural::check(schema, path);
+        may_have_rules = found.0.is_empty();
+        errors.0.extend(found.0);
+        if may_have_rules {
+            let before = errors.0.len();
+            defaults::check(schema, spared, path, errors);
+            may_have_rules = errors.0.len() == before;
+        }
     }
     let sound = openapi::check(schema, spared, path, errors);
     if may_have_rules {
         rules::check(schema, &sound, spared, path, errors);
     }
+    if !is_convertible && errors.0.len() == before {
+        errors.invalid(path, "", "OpenAPIV3Schema 'schema' is not supported");
+    }
+}
+
+/// Whether a schema has words that no structural schema has.
+fn is_unconvertible(schema: &Value) -> bool {
+    let is_filled = |field: &str| match schema.get(field) {
+        None | Some(Value::Null) => false,
+        Some(Value::String(text)) => !text.is_empty(),
+        Some(Value::Object(map)) => field == "additionalItems" || !map.is_empty(),
+        Some(_) => true,
+    };
+    let keeps_unknown = schema.get("x-kubernetes-preserve-unknown-fields");
+    let has_list = schema.get("items").and_then(Value::as_array);
+    UNSUPPORTED.iter().any(|word| is_filled(word))
+        || is_filled("$schema")
+        || keeps_unknown == Some(&Value::Bool(false))
+        || has_list.is_some_and(|list| !list.is_empty())
+}
+
+/// Whether a schema, or one below it, has a default.
+pub(crate) fn has_defaults(schema: &Value) -> bool {
+    any(schema, &|schema| {
+        schema
+            .get("default")
+            .is_some_and(|default| !default.is_null())
+    })
+}
+
+/// The formats of texts that nobody checks, because nobody knows them.
+pub(crate) fn unknown_formats(schema: &Value) -> Vec<String> {
+    let found = std::cell::RefCell::new(Vec::new());
+    any(schema, &|schema| {
+        let format = text(schema, "format");
+        if text(schema, "type") == "string" && !format.is_empty() && !formats::is_known(format) {
+            found.borrow_mut().push(format.to_owned());
+        }
+        false
+    });
+    found.into_inner()
+}
+
+/// Whether something holds for a schema or one below it.
+fn any(schema: &Value, holds: &dyn Fn(&Value) -> bool) -> bool {
+    let single = ["items", "not", "additionalProperties"];
+    let several = ["items", "allOf", "anyOf", "oneOf"];
+    holds(schema)
+        || single
+            .iter()
+            .filter_map(|field| below(schema, field))
+            .any(|below| any(below, holds))
+        || several
+            .iter()
+            .flat_map(|field| items(schema, field))
+            .any(|below| any(below, holds))
+        || entries(schema, "properties").any(|(_, property)| any(property, holds))
 }
 
 fn check_root(schema: &Value, path: &Path<'_>, errors: &mut Errors) {
-    for (name, value) in schema.as_object().into_iter().flatten() {
+    let mut all: Vec<(&String, &Value)> = schema.as_object().into_iter().flatten().collect();
+    // Go's struct has these before the type.
+    all.sort_by_key(|(name, _)| match name.as_str() {
+        "id" | "$schema" | "$ref" => 0,
+        "type" => 1,
+        _ => 2,
+    });
+    for (name, value) in all {
         let go_name = match name.strip_prefix("x-kubernetes-") {
             Some(rest) => format!("X{}", rest.split('-').map(capital).collect::<String>()),
             None => capital(name),
@@ -84,14 +163,14 @@ fn capital(name: &str) -> String {
 /// Checks the fields of a version that objects may be selected by.
 pub(crate) fn check_selectable_fields(
     fields: &Value,
-    schema: Option<&Value>,
+    schema: &Value,
     path: &Path<'_>,
     errors: &mut Errors,
 ) {
     let fields = fields.as_array().map(Vec::as_slice).unwrap_or_default();
-    let Some(schema) = schema.filter(|_| !fields.is_empty()) else {
+    if fields.is_empty() {
         return;
-    };
+    }
     let schema = Schema::parse(schema);
     let mut seen: Vec<String> = Vec::new();
     for (index, field) in fields.iter().enumerate() {
@@ -102,11 +181,7 @@ pub(crate) fn check_selectable_fields(
             errors.required(&at, "");
             continue;
         }
-        let found = match given.contains('[') {
-            true => Err("array notation is not allowed".to_owned()),
-            false => field_path::normal(given, &schema),
-        };
-        let found = match found {
+        let found = match field_path::without_brackets(given, &schema) {
             Ok(found) => found,
             Err(why) => {
                 errors.invalid(&at, given, format!("is an invalid path: {why}"));

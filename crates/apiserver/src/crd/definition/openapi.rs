@@ -4,7 +4,7 @@ use std::collections::HashSet;
 
 use serde_json::Value;
 
-use super::{Spared, below, entries, flag, items, text};
+use super::{Spared, UNSUPPORTED, below, entries, flag, items, text};
 use crate::{
     crd::{rules::field_path, structural::Schema},
     field::{Errors, Path},
@@ -16,15 +16,6 @@ const REASONS: &[&str] = &[
     "FieldValueForbidden",
     "FieldValueInvalid",
     "FieldValueRequired",
-];
-/// Words of JSON schema that are not supported.
-const UNSUPPORTED: &[&str] = &[
-    "id",
-    "additionalItems",
-    "patternProperties",
-    "definitions",
-    "dependencies",
-    "$ref",
 ];
 const SET_ITEMS: &str = "must be atomic as item of a list with x-kubernetes-list-type=set";
 
@@ -118,8 +109,21 @@ fn walk(
             walk(branch, &at.index(index), inner, sound, errors);
         }
     }
+    let definitions = path.child("definitions");
+    for (name, definition) in entries(schema, "definitions") {
+        walk(definition, &definitions.key(name), inner, sound, errors);
+    }
+    let at = path.child("items");
     if let Some(items) = below(schema, "items") {
-        walk(items, &path.child("items"), inner, sound, errors);
+        walk(items, &at, inner, sound, errors);
+    }
+    for (index, item) in items(schema, "items").enumerate() {
+        walk(item, &at.index(index), inner, sound, errors);
+    }
+    let dependencies = path.child("dependencies");
+    let schemas = entries(schema, "dependencies").filter(|(_, given)| given.is_object());
+    for (name, dependency) in schemas {
+        walk(dependency, &dependencies.key(name), inner, sound, errors);
     }
     extensions(schema, around.spared, path, errors);
     for (index, rule) in items(schema, "x-kubernetes-validations").enumerate() {
@@ -161,7 +165,7 @@ fn words(schema: &Value, path: &Path<'_>, around: Around<'_>, errors: &mut Error
         let why = "type cannot be set to null, use nullable as an alternative";
         errors.forbidden(&path.child("type"), why);
     }
-    if schema.get("items").is_some_and(Value::is_array) {
+    if items(schema, "items").next().is_some() {
         let why = "items must be a schema object and not an array";
         errors.forbidden(&path.child("items"), why);
     }
@@ -281,8 +285,13 @@ fn keyed(schema: &Value, keys: &[&str], path: &Path<'_>, errors: &mut Errors) {
     }
     let items_path = path.child("items");
     let Some(item) = below(schema, "items") else {
-        let why = "must have a schema if x-kubernetes-list-type is map";
-        errors.required(&items_path, why);
+        if schema.get("items").is_none_or(Value::is_null) {
+            let why = "must have a schema if x-kubernetes-list-type is map";
+            errors.required(&items_path, why);
+        } else {
+            let why = "must only have a single schema if x-kubernetes-list-type is map";
+            errors.invalid(&items_path, schema["items"].clone(), why);
+        }
         return;
     };
     let kind = text(item, "type");

@@ -63,14 +63,8 @@ impl Walk<'_> {
             self.schema(values, below_here(values), &path);
         }
         let properties = path.child("properties");
-        let atomic = text(source, "x-kubernetes-map-type") == "atomic";
-        let inside = around.uncorrelatable.or(atomic.then_some(path));
         for (name, property) in entries(source, "properties") {
-            let around = Around {
-                uncorrelatable: inside,
-                ..below_here(property)
-            };
-            self.schema(property, around, &properties.key(name));
+            self.schema(property, below_here(property), &properties.key(name));
         }
         if let Some(items) = below(source, "items") {
             let keyed = text(source, "x-kubernetes-list-type") == "map";

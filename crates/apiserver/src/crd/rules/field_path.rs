@@ -15,6 +15,18 @@ pub(crate) struct Found<'s> {
 /// # Errors
 /// What is wrong with it, in upstream's words (k8s.io/apiextensions-apiserver: ValidFieldPath).
 pub(crate) fn normal<'s>(path: &str, schema: &'s Schema) -> Result<Found<'s>, String> {
+    found(path, schema, true)
+}
+
+/// Reads a path that has names between dots only.
+///
+/// # Errors
+/// What is wrong with it, in upstream's words.
+pub(crate) fn without_brackets<'s>(path: &str, schema: &'s Schema) -> Result<Found<'s>, String> {
+    found(path, schema, false)
+}
+
+fn found<'s>(path: &str, schema: &'s Schema, brackets: bool) -> Result<Found<'s>, String> {
     let tokens = tokens(path);
     let mut tokens = tokens.iter().map(String::as_str);
     let mut found = Found {
@@ -25,6 +37,7 @@ pub(crate) fn normal<'s>(path: &str, schema: &'s Schema) -> Result<Found<'s>, St
         let end = || "unexpected end of JSON path".to_owned();
         match token {
             "." => found = found.below(tokens.next().ok_or_else(end)?)?,
+            "[" if !brackets => return Err("array notation is not allowed".to_owned()),
             "[" => {
                 let quoted = tokens.next().ok_or_else(end)?;
                 let inner = quoted

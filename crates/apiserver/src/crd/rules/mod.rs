@@ -14,12 +14,12 @@ use std::collections::BTreeMap;
 use serde_json::Value as Json;
 
 use super::{
-    correlation::{Correlation, is_granular, item_before},
+    correlation::{Correlation, item_before},
     structural::Schema,
 };
 use crate::{
     cel::{Budget, Environment, Failure, Program, Type, Value, none, some},
-    field::{BadValue, ErrorType, Errors, FieldError, Path},
+    field::{BadValue, ErrorType, Errors, FieldError, Path, quote},
 };
 
 /// Longer texts of a messageExpression are not shown.
@@ -28,6 +28,7 @@ const MAX_MESSAGE_BYTES: usize = 5 * 1024;
 /// The compiled rules of one version.
 #[derive(Debug, Default)]
 pub(crate) struct Rules {
+    is_resource: bool,
     /// `None` when there are none.
     root: Option<Node>,
 }
@@ -46,6 +47,7 @@ struct Node {
 pub(super) struct Rule {
     source: String,
     message: String,
+    message_source: String,
     reason: Option<String>,
     /// Where errors are told, below the rule's own place: `.spec.a`.
     field_path: Option<String>,
@@ -80,12 +82,14 @@ impl Rule {
             "",
             "cel expression must evaluate to a bool",
         );
-        let message_program = compiled(
-            "messageExpression",
-            Type::String,
-            "messageExpression ",
-            "messageExpression must evaluate to a string",
-        );
+        let message_program = matches!(program, Some(Ok(_))).then(|| {
+            compiled(
+                "messageExpression",
+                Type::String,
+                "messageExpression ",
+                "messageExpression must evaluate to a string",
+            )
+        });
         let field_path = Some(text("fieldPath"))
             .filter(|path| !path.is_empty())
             .and_then(|path| field_path::normal(path, schema).ok())
@@ -93,11 +97,12 @@ impl Rule {
         Rule {
             source: text("rule").trim().to_owned(),
             message: text("message").trim().to_owned(),
+            message_source: text("messageExpression").to_owned(),
             reason: given["reason"].as_str().map(str::to_owned),
             field_path,
             uses_old: matches!(&program, Some(Ok(program)) if program.mentions("oldSelf")),
             program,
-            message_program,
+            message_program: message_program.flatten(),
             optional_old,
         }
     }
@@ -140,19 +145,20 @@ struct Place<'v> {
 }
 
 impl Rules {
-    /// Compiles the rules in the schema as it was sent.
-    pub(crate) fn compile(schema: &Schema, source: &Json) -> Rules {
+    /// Compiles the rules in the schema as it was sent; at the root of a resource they see its type and name.
+    pub(crate) fn compile(schema: &Schema, source: &Json, is_resource: bool) -> Rules {
         let kind = schema
             .has_rules
-            .then(|| types::of_schema(schema, true, "selfType"));
+            .then(|| types::of_schema(schema, is_resource, "selfType"));
         Rules {
+            is_resource,
             root: kind
                 .flatten()
                 .map(|kind| Node::compile(schema, source, &kind)),
         }
     }
 
-    /// Evaluates the rules, unless the object has other errors. Those that are forgiven if they fail are left to [`Rules::warnings`].
+    /// Evaluates the rules, unless the object has other errors. What fails of those that are forgiven is left to [`Rules::warnings`].
     pub(crate) fn check(
         &self,
         schema: &Schema,
@@ -168,14 +174,22 @@ impl Rules {
             errors.invalid(&Path::new("<nil>"), Json::Null, detail);
             return;
         }
-        self.run(root, schema, object, old, false, errors);
+        let place = Place {
+            correlation: old.map(|old| Correlation::new(object, old)),
+            ..self.place(schema, object, old)
+        };
+        self.run(root, place, Telling::Errors, "", errors);
     }
 
     /// What rules say of values that the write does not change.
     pub(crate) fn warnings(&self, schema: &Schema, object: &Json, old: &Json) -> Vec<String> {
         let mut found = Errors::default();
         if let Some(root) = &self.root {
-            self.run(root, schema, object, Some(old), true, &mut found);
+            let place = Place {
+                correlation: Some(Correlation::new(object, old)),
+                ..self.place(schema, object, Some(old))
+            };
+            self.run(root, place, Telling::Warnings, "", &mut found);
         }
         let texts = found.0.iter();
         texts
@@ -183,29 +197,52 @@ impl Rules {
             .collect()
     }
 
+    /// Evaluates the rules on a default, as a value that stays as it is and then as one that is new.
+    pub(crate) fn check_default(
+        &self,
+        schema: &Schema,
+        default: &Json,
+        path: &str,
+        errors: &mut Errors,
+    ) {
+        let Some(root) = &self.root else {
+            return;
+        };
+        let before = errors.0.len();
+        for old in [Some(default), None] {
+            let place = self.place(schema, default, old);
+            self.run(root, place, Telling::Errors, path, errors);
+            if errors.0.len() > before {
+                return;
+            }
+        }
+    }
+
+    fn place<'v>(&self, schema: &'v Schema, value: &'v Json, old: Option<&'v Json>) -> Place<'v> {
+        Place {
+            schema,
+            value,
+            old,
+            correlation: None,
+            is_resource: self.is_resource,
+        }
+    }
+
     fn run(
         &self,
         root: &Node,
-        schema: &Schema,
-        object: &Json,
-        old: Option<&Json>,
-        forgiven: bool,
+        place: Place<'_>,
+        telling: Telling,
+        path: &str,
         errors: &mut Errors,
     ) {
         let mut run = Run {
             budget: Budget::default(),
-            forgiven,
+            telling,
             errors,
         };
-        let place = Place {
-            schema,
-            value: object,
-            old,
-            correlation: old.map(|old| Correlation::new(object, old)),
-            is_resource: true,
-        };
         // An error is what stops all further rules; it has been told.
-        let _ = run.node(root, place, "");
+        let _ = run.node(root, place, path);
     }
 }
 
@@ -252,10 +289,18 @@ impl Node {
 /// No further rule is run.
 struct Stop;
 
+/// Which failures are told. Only failed rules can be forgiven: a rule that cannot be evaluated is an error always.
+#[derive(Clone, Copy, PartialEq)]
+enum Telling {
+    /// All but those that are forgiven.
+    Errors,
+    /// Those that are forgiven.
+    Warnings,
+}
+
 struct Run<'e> {
     budget: Budget,
-    /// Rules are run whose errors are forgiven, instead of the others.
-    forgiven: bool,
+    telling: Telling,
     errors: &'e mut Errors,
 }
 
@@ -304,10 +349,7 @@ impl Run<'_> {
                     let below = Place {
                         schema,
                         value,
-                        old: place
-                            .old
-                            .filter(|_| is_granular(place.schema))
-                            .and_then(|old| old.get(name)),
+                        old: place.old.and_then(|old| old.get(name)),
                         correlation: place
                             .correlation
                             .map(|correlation| correlation.key(place.schema, name)),
@@ -325,79 +367,91 @@ impl Run<'_> {
         let unchanged = place
             .correlation
             .is_some_and(|correlation| correlation.is_unchanged());
-        let forgiven = self.forgiven;
+        let is_forgiven = |rule: &Rule| unchanged && !rule.uses_old;
+        let telling = self.telling;
         let mut wanted = rules.iter().filter(|rule| {
             let runs = !rule.uses_old || place.old.is_some() || rule.optional_old;
-            runs && (unchanged && !rule.uses_old) == forgiven
+            runs && (telling == Telling::Errors || is_forgiven(rule))
         });
         let Some(first) = wanted.next() else {
             return Ok(());
         };
         let value = |value| values::of_json(place.schema, value, place.is_resource);
-        let (me, old) = (value(place.value), place.old.map(value));
+        // The stored value is there if any rule beside this one asks for it.
+        let old = place.old.filter(|_| rules.iter().any(|rule| rule.uses_old));
+        let subject = Subject {
+            place,
+            path,
+            me: value(place.value),
+            old: old.map(value),
+        };
         for rule in [first].into_iter().chain(wanted) {
-            let mut variables = vec![("self", me.clone())];
-            match (&old, rule.optional_old) {
-                (Some(old), true) => variables.push(("oldSelf", some(old.clone()))),
-                (None, true) => variables.push(("oldSelf", none())),
-                (Some(old), false) => variables.push(("oldSelf", old.clone())),
-                (None, false) => {}
-            }
-            self.rule(rule, &variables, place, path)?;
+            self.rule(rule, &subject, is_forgiven(rule))?;
         }
         Ok(())
     }
 
-    fn rule(
-        &mut self,
-        rule: &Rule,
-        variables: &[(&str, Value)],
-        place: &Place<'_>,
-        path: &str,
-    ) -> Result<(), Stop> {
-        let kind = &place.schema.kind;
+    fn rule(&mut self, rule: &Rule, subject: &Subject<'_>, forgiven: bool) -> Result<(), Stop> {
         let program = match &rule.program {
             None => return Ok(()),
             Some(Ok(program)) => program,
             Some(Err(message)) => {
-                self.refuse(path, kind, format!("rule compile error: {message}"));
+                self.refuse(subject, format!("rule compile error: {message}"));
                 return Ok(());
             }
         };
         let name = rule.name();
-        match program.evaluate(variables, &mut self.budget) {
+        let variables = subject.variables(rule.optional_old);
+        match program.evaluate(&variables, &mut self.budget) {
             Ok(Value::Bool(true)) => return Ok(()),
             Ok(_) => {}
             Err(Failure::Error(message)) if message.starts_with("no such overload") => {
                 let detail = format!(
                     "'{message}': call arguments did not match a supported operator, function or macro signature for rule: {name}"
                 );
-                self.refuse(path, kind, detail);
+                self.refuse(subject, detail);
                 return Ok(());
             }
             Err(Failure::Error(message)) => {
-                self.refuse(path, kind, format!("{message} evaluating rule: {name}"));
+                self.refuse(subject, format!("{message} evaluating rule: {name}"));
                 return Ok(());
             }
             Err(failure @ Failure::TooLong) => {
                 let detail = format!(
                     "'{failure}': no further validation rules will be run due to call cost exceeds limit for rule: {name}"
                 );
-                self.refuse(path, kind, detail);
+                self.refuse(subject, detail);
                 return Err(Stop);
             }
             Err(Failure::Exhausted) => {
                 let detail = "validation failed due to running out of cost budget, no further validation rules will be run";
-                self.refuse(path, kind, detail.to_owned());
+                self.refuse(subject, detail.to_owned());
                 return Err(Stop);
             }
         }
-        let detail = self
-            .message(rule, variables)
-            .unwrap_or_else(|| match rule.message.as_str() {
+        let is_told = (self.telling == Telling::Warnings) == forgiven;
+        let (schema, path) = (subject.place.schema, subject.path);
+        let at = match &rule.field_path {
+            Some(below) => child(path, below),
+            None => path.to_owned(),
+        };
+        let detail = match self.message(rule, subject) {
+            Ok(Some(text)) => text,
+            Ok(None) => match rule.message.as_str() {
                 "" => format!("failed rule: {name}"),
                 message => message.to_owned(),
-            });
+            },
+            Err(why) => {
+                if is_told {
+                    self.errors
+                        .invalid(&Path::new(&at_root(at)), schema.kind.as_str(), why);
+                }
+                return Err(Stop);
+            }
+        };
+        if !is_told {
+            return Ok(());
+        }
         let error_type = match rule.reason.as_deref() {
             Some("FieldValueRequired") => ErrorType::Required,
             Some("FieldValueForbidden") => ErrorType::Forbidden,
@@ -405,15 +459,11 @@ impl Run<'_> {
             _ => ErrorType::Invalid,
         };
         let shows_value = matches!(error_type, ErrorType::Invalid | ErrorType::Duplicate)
-            && !matches!(kind.as_str(), "object" | "array");
-        let field = match &rule.field_path {
-            Some(below) => child(path, below),
-            None => path.to_owned(),
-        };
+            && !matches!(schema.kind.as_str(), "object" | "array");
         self.errors.0.push(FieldError {
             error_type,
-            field: at_root(field),
-            bad_value: shows_value.then(|| BadValue::Json(place.value.clone())),
+            field: at_root(at),
+            bad_value: shows_value.then(|| BadValue::Json(subject.place.value.clone())),
             detail: if error_type == ErrorType::Duplicate {
                 String::new()
             } else {
@@ -423,24 +473,68 @@ impl Run<'_> {
         Ok(())
     }
 
-    /// What the messageExpression says, if that can be shown.
-    fn message(&mut self, rule: &Rule, variables: &[(&str, Value)]) -> Option<String> {
-        let program = rule.message_program.as_ref()?.as_ref().ok()?;
-        let Ok(Value::String(text)) = program.evaluate(variables, &mut self.budget) else {
-            return None;
+    /// What the messageExpression says, if that can be shown. It sees a stored value as it is, also where the rule sees an optional one.
+    ///
+    /// # Errors
+    /// Why no further rule is run.
+    fn message(&mut self, rule: &Rule, subject: &Subject<'_>) -> Result<Option<String>, String> {
+        let Some(Ok(program)) = &rule.message_program else {
+            return Ok(None);
+        };
+        let text = match program.evaluate(&subject.variables(false), &mut self.budget) {
+            Ok(Value::String(text)) => text,
+            Ok(_) | Err(Failure::Error(_)) => return Ok(None),
+            Err(Failure::TooLong) => {
+                return Err(format!(
+                    "no further validation rules will be run due to call cost exceeds limit for messageExpression: {}",
+                    quote(&rule.message_source)
+                ));
+            }
+            Err(Failure::Exhausted) => {
+                return Err(
+                    "messageExpression evaluation failed due to running out of cost budget, no further validation rules will be run"
+                        .to_owned(),
+                );
+            }
         };
         let text = text.trim();
         let is_shown = !text.is_empty() && text.len() <= MAX_MESSAGE_BYTES && !text.contains('\n');
-        is_shown.then(|| text.to_owned())
+        Ok(is_shown.then(|| text.to_owned()))
     }
 
-    fn refuse(&mut self, path: &str, kind: &str, detail: String) {
+    /// Tells why a rule could not be evaluated.
+    fn refuse(&mut self, subject: &Subject<'_>, detail: String) {
+        if self.telling == Telling::Warnings {
+            return;
+        }
+        let kind = &subject.place.schema.kind;
         self.errors.0.push(FieldError {
             error_type: ErrorType::Invalid,
-            field: at_root(path.to_owned()),
-            bad_value: Some(BadValue::Json(kind.into())),
+            field: at_root(subject.path.to_owned()),
+            bad_value: Some(BadValue::Json(kind.as_str().into())),
             detail,
         });
+    }
+}
+
+/// What rules are about.
+struct Subject<'s> {
+    place: &'s Place<'s>,
+    path: &'s str,
+    me: Value,
+    old: Option<Value>,
+}
+
+impl Subject<'_> {
+    fn variables(&self, optional_old: bool) -> Vec<(&'static str, Value)> {
+        let mut variables = vec![("self", self.me.clone())];
+        match (&self.old, optional_old) {
+            (Some(old), true) => variables.push(("oldSelf", some(old.clone()))),
+            (None, true) => variables.push(("oldSelf", none())),
+            (Some(old), false) => variables.push(("oldSelf", old.clone())),
+            (None, false) => {}
+        }
+        variables
     }
 }
 
@@ -468,6 +562,5 @@ fn is_blocking(error_type: ErrorType) -> bool {
             | ErrorType::TooMany
             | ErrorType::TypeInvalid
             | ErrorType::NotSupported
-            | ErrorType::Duplicate
     )
 }

@@ -11,7 +11,7 @@ use crate::{
 const FORM: &str = "; desired format: https://host[/path]";
 
 /// Records what is wrong with a `WebhookClientConfig`.
-pub(super) fn client_config(config: &Value, path: &Path<'_>, errors: &mut Errors) {
+pub(in crate::kinds) fn client_config(config: &Value, path: &Path<'_>, errors: &mut Errors) {
     let url = config.field("url").and_then(Value::as_str);
     match (url, config.field("service")) {
         (Some(address), None) => url_of(address, &path.child("url"), errors),

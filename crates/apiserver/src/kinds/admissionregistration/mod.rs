@@ -8,6 +8,7 @@ mod policies;
 mod rules;
 mod webhooks;
 
+pub(super) use client_config::client_config;
 pub(super) use policies::{
     MUTATING_BINDING, MUTATING_POLICY, VALIDATING_BINDING, VALIDATING_POLICY,
 };

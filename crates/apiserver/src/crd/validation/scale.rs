@@ -1,0 +1,169 @@
+//! The fields that a scale subresource reads: counts that a Scale can show, and a selector that is a text. Source:
+//! k8s.io/apiextensions-apiserver/pkg/registry/customresource: ValidateScaleSpec, ValidateScaleStatus.
+
+use serde_json::Value;
+
+use crate::field::{Errors, Path};
+
+/// Where the fields are, as the definition says: `.spec.replicas`.
+#[derive(Debug)]
+pub(crate) struct Paths {
+    spec: String,
+    status: String,
+    selector: Option<String>,
+}
+
+impl Paths {
+    /// Those of a version, if it can be scaled.
+    pub(crate) fn of(version: &Value) -> Option<Self> {
+        let scale = version["subresources"].get("scale")?.as_object()?;
+        let text = |field: &str| Some(scale.get(field)?.as_str()?.to_owned());
+        Some(Paths {
+            spec: text("specReplicasPath").unwrap_or_default(),
+            status: text("statusReplicasPath").unwrap_or_default(),
+            selector: text("labelSelectorPath"),
+        })
+    }
+
+    /// Checks what is wanted.
+    pub(crate) fn check_spec(&self, object: &Value, errors: &mut Errors) {
+        count(object, &self.spec, errors);
+    }
+
+    /// Checks what is observed.
+    pub(crate) fn check_status(&self, object: &Value, errors: &mut Errors) {
+        count(object, &self.status, errors);
+        let Some(path) = &self.selector else {
+            return;
+        };
+        let found = find(object, path);
+        let found = found.and_then(|found| match found {
+            None | Some(Value::String(_)) => Ok(()),
+            Some(other) => Err(unfit(path, other, "string")),
+        });
+        if let Err(why) = found {
+            errors.invalid(&Path::new(path), "", why);
+        }
+    }
+}
+
+fn count(object: &Value, path: &str, errors: &mut Errors) {
+    let found = find(object, path).and_then(|found| match found {
+        None => Ok(0),
+        Some(given) => given.as_i64().ok_or_else(|| unfit(path, given, "int64")),
+    });
+    let at = Path::new(path);
+    match found {
+        Err(why) => errors.invalid(&at, 0, why),
+        Ok(count) if count < 0 => errors.invalid(&at, count, "should be a non-negative integer"),
+        Ok(count) if count > i64::from(i32::MAX) => {
+            let why = format!("should be less than or equal to {}", i32::MAX);
+            errors.invalid(&at, count, why);
+        }
+        Ok(_) => {}
+    }
+}
+
+/// Goes down by names; what is below a null is not there.
+fn find<'v>(object: &'v Value, path: &str) -> Result<Option<&'v Value>, String> {
+    let mut place = object;
+    let inside = path.trim_start_matches('.');
+    let mut end = 0;
+    for name in inside.split('.') {
+        match place {
+            Value::Null => return Ok(None),
+            Value::Object(map) => match map.get(name) {
+                Some(below) => place = below,
+                None => return Ok(None),
+            },
+            other => {
+                let until = inside[..end].trim_end_matches('.');
+                return Err(unfit(
+                    &format!(".{until}"),
+                    other,
+                    "map[string]interface {}",
+                ));
+            }
+        }
+        end += name.len() + 1;
+    }
+    Ok(Some(place))
+}
+
+fn unfit(path: &str, given: &Value, wanted: &str) -> String {
+    let kind = match given {
+        Value::Null => "<nil>",
+        Value::Bool(_) => "bool",
+        Value::Number(number) if number.is_f64() => "float64",
+        Value::Number(_) => "int64",
+        Value::String(_) => "string",
+        Value::Array(_) => "[]interface {}",
+        Value::Object(_) => "map[string]interface {}",
+    };
+    let path = path.trim_start_matches('.');
+    // Upstream names a map without the space.
+    let wanted = wanted.replace("interface {}", "interface{}");
+    format!(
+        ".{path} accessor error: {} is of the type {kind}, expected {wanted}",
+        printed(given)
+    )
+}
+
+/// A value as Go's `%v` prints it.
+fn printed(value: &Value) -> String {
+    match value {
+        Value::Null => "<nil>".to_owned(),
+        Value::String(text) => text.clone(),
+        Value::Array(items) => {
+            let items: Vec<String> = items.iter().map(printed).collect();
+            format!("[{}]", items.join(" "))
+        }
+        Value::Object(map) => {
+            let fields = map
+                .iter()
+                .map(|(name, value)| format!("{name}:{}", printed(value)));
+            format!("map[{}]", fields.collect::<Vec<_>>().join(" "))
+        }
+        other => other.to_string(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+    use crate::field::causes;
+
+    #[test]
+    fn counts_are_small_whole_numbers_and_selectors_texts() {
+        let version = json!({"subresources": {"scale": {
+            "specReplicasPath": ".spec.n", "statusReplicasPath": ".status.n", "labelSelectorPath": ".status.s"}}});
+        let paths = Paths::of(&version).expect("it can be scaled");
+        let found = |object: Value| {
+            causes(|errors| {
+                paths.check_spec(&object, errors);
+                paths.check_status(&object, errors);
+            })
+        };
+        let empty: [&str; 0] = [];
+        assert_eq!(found(json!({})), empty);
+        assert_eq!(found(json!({"spec": {"n": 3}, "status": null})), empty);
+        assert_eq!(
+            found(json!({"spec": {"n": -1}, "status": {"n": 2147483648_u64, "s": {"a": "b"}}})),
+            [
+                ".spec.n: Invalid value: -1: should be a non-negative integer",
+                ".status.n: Invalid value: 2147483648: should be less than or equal to 2147483647",
+                ".status.s: Invalid value: \"\": .status.s accessor error: map[a:b] is of the type map[string]interface {}, expected string",
+            ]
+        );
+        assert_eq!(
+            found(json!({"spec": {"n": "3"}, "status": 1.5})),
+            [
+                ".spec.n: Invalid value: 0: .spec.n accessor error: 3 is of the type string, expected int64",
+                ".status.n: Invalid value: 0: .status accessor error: 1.5 is of the type float64, expected map[string]interface{}",
+                ".status.s: Invalid value: \"\": .status accessor error: 1.5 is of the type float64, expected map[string]interface{}",
+            ]
+        );
+    }
+}

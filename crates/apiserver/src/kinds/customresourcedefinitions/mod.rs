@@ -1,0 +1,312 @@
+//! CustomResourceDefinitions: defaults, the first status, and validation in upstream's words.
+//!
+//! Upstream validates its internal form, in which schema, subresources and columns that all versions share stand once at the top: errors
+//! about them name `spec.validation`, `spec.subresources` and `spec.additionalPrinterColumns`: see [`spec`]. The schema itself is checked in
+//! `crd/definition`; the status is written by `crd/controller.rs`.
+
+mod conversion;
+mod serving;
+mod spec;
+
+use serde_json::{Value, json};
+
+use super::{Check, Kind};
+use crate::{
+    admission::Ctx,
+    crd::{CLEANUP_FINALIZER, definition},
+    field::{Errors, Path, quote},
+    schema::time,
+};
+
+const APPROVAL: &str = "api-approved.kubernetes.io";
+
+pub(super) struct CustomResourceDefinition;
+
+/// Whether the definition of a kind in one of Kubernetes' own groups has been approved.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Approval {
+    /// Nothing is said.
+    Missing,
+    /// What is said is neither an address nor a reason.
+    Invalid,
+    /// It says that it is not.
+    Bypassed,
+    /// It says where.
+    Approved,
+}
+
+impl Approval {
+    /// The state and a sentence about it; `None` for groups that anybody may use.
+    pub(crate) fn of(definition: &Value, group: &str) -> Option<(Approval, String)> {
+        let is_protected = ["k8s.io", "kubernetes.io"]
+            .iter()
+            .any(|domain| group == *domain || group.ends_with(&format!(".{domain}")));
+        if !is_protected {
+            return None;
+        }
+        let given = definition["metadata"]["annotations"].get(APPROVAL);
+        let given = given.and_then(Value::as_str).unwrap_or_default();
+        let wanted = format!("protected groups must have approval annotation {APPROVAL:?}");
+        let proposal = "see https://github.com/kubernetes/enhancements/pull/1111";
+        let has_address = given
+            .split_once("://")
+            .is_some_and(|(scheme, rest)| !scheme.is_empty() && !rest.is_empty());
+        Some(match given {
+            "" => (Approval::Missing, format!("{wanted}, {proposal}")),
+            reason if reason.starts_with("unapproved") => {
+                (Approval::Bypassed, format!("not approved: {reason:?}"))
+            }
+            address if has_address => (Approval::Approved, format!("approved in {address}")),
+            _ => {
+                let either = "with either a URL or a reason starting with \"unapproved\"";
+                (Approval::Invalid, format!("{wanted} {either}, {proposal}"))
+            }
+        })
+    }
+}
+
+impl Kind for CustomResourceDefinition {
+    fn default(&self, object: &mut Value) {
+        let spec = &mut object["spec"];
+        let kind = text(&spec["names"], "kind").to_owned();
+        if !kind.is_empty() {
+            for (field, value) in [
+                ("singular", kind.to_lowercase()),
+                ("listKind", format!("{kind}List")),
+            ] {
+                if text(&spec["names"], field).is_empty() {
+                    spec["names"][field] = value.into();
+                }
+            }
+        }
+        if spec.get("conversion").is_none_or(Value::is_null) {
+            spec["conversion"] = json!({"strategy": "None"});
+        }
+        let service = spec.pointer_mut("/conversion/webhook/clientConfig/service");
+        if let Some(service) = service.and_then(Value::as_object_mut) {
+            let port = service.entry("port").or_insert(Value::Null);
+            if port.is_null() {
+                *port = 443.into();
+            }
+        }
+    }
+
+    fn prepare_create(&self, _: &Ctx<'_>, object: &mut Value) {
+        object["status"] = json!({"acceptedNames": {"kind": "", "plural": ""}, "conditions": null, "storedVersions": null});
+        store_storage_version(object);
+    }
+
+    fn prepare_update(&self, _: &Ctx<'_>, object: &mut Value, _: &Value) {
+        store_storage_version(object);
+    }
+
+    fn update_checks(&self, _: &str) -> &'static [Check] {
+        &[Check::MetadataChange, Check::Change]
+    }
+
+    fn validate_creation(&self, _: &Ctx<'_>, object: &Value, errors: &mut Errors) {
+        let spec = &object["spec"];
+        let wanted = format!("{}.{}", text(&spec["names"], "plural"), text(spec, "group"));
+        let metadata = Path::new("metadata");
+        for field in ["generateName", "name"] {
+            let given = text(&object["metadata"], field);
+            if !given.is_empty() && given != wanted {
+                let why = r#"must be spec.names.plural+"."+spec.group"#;
+                errors.invalid(&metadata.child(field), given, why);
+            }
+        }
+        spec::check_spec(object, None, errors);
+        check_accepted_names(object, errors);
+        check_stored_versions(object, errors);
+        check_approval(object, None, errors);
+        check_unknown_fields(object, None, errors);
+    }
+
+    fn validate_update(&self, _: &Ctx<'_>, object: &Value, old: &Value, errors: &mut Errors) {
+        spec::check_spec(object, Some(old), errors);
+        let (new, before) = (&object["spec"], &old["spec"]);
+        let spec = Path::new("spec");
+        let names = spec.child("names");
+        let mut immutable = |path: &Path<'_>, new: &Value, before: &Value| {
+            if new != before {
+                errors.invalid(path, new.clone(), "field is immutable");
+            }
+        };
+        if is_established(old) {
+            immutable(&spec.child("scope"), &new["scope"], &before["scope"]);
+            immutable(
+                &names.child("kind"),
+                &new["names"]["kind"],
+                &before["names"]["kind"],
+            );
+        }
+        immutable(&spec.child("group"), &new["group"], &before["group"]);
+        immutable(
+            &names.child("plural"),
+            &new["names"]["plural"],
+            &before["names"]["plural"],
+        );
+        check_accepted_names(object, errors);
+        check_stored_versions(object, errors);
+        check_approval(object, Some(old), errors);
+        check_unknown_fields(object, Some(old), errors);
+    }
+
+    fn validate_status(&self, _: &Ctx<'_>, object: &Value, _: &Value, errors: &mut Errors) {
+        check_accepted_names(object, errors);
+    }
+
+    fn warnings(&self, object: &Value, old: Option<&Value>) -> Vec<String> {
+        let formats = |object: &Value| {
+            let schemas = versions(object).iter().filter_map(spec::schema_of);
+            schemas.flat_map(definition::unknown_formats).collect()
+        };
+        let mut known: Vec<String> = old.map(formats).unwrap_or_default();
+        let mut warnings = Vec::new();
+        for format in formats(object) {
+            if !known.contains(&format) {
+                warnings.push(format!("unrecognized format {}", quote(&format)));
+                known.push(format);
+            }
+        }
+        warnings
+    }
+
+    /// The finalizer that keeps the definition is added by its first deletion.
+    fn holds_deletion(&self, object: &Value) -> bool {
+        object["metadata"].get("deletionTimestamp").is_none()
+    }
+
+    /// Upstream marks definitions in code of its own: neither generation nor grace period change.
+    fn prepare_delete(&self, ctx: &Ctx<'_>, object: &mut Value) {
+        if let Some(metadata) = object["metadata"].as_object_mut() {
+            metadata.remove("deletionGracePeriodSeconds");
+            if let Some(generation) = metadata.get("generation").and_then(Value::as_i64) {
+                metadata.insert("generation".to_owned(), (generation - 1).into());
+            }
+        }
+        let finalizers = &mut object["metadata"]["finalizers"];
+        match finalizers.as_array_mut() {
+            Some(present) if present.iter().any(|name| name == CLEANUP_FINALIZER) => {}
+            Some(present) => present.push(CLEANUP_FINALIZER.into()),
+            None => *finalizers = json!([CLEANUP_FINALIZER]),
+        }
+        let terminating = json!({
+            "type": "Terminating", "status": "True", "reason": "InstanceDeletionPending",
+            "lastTransitionTime": time::format_seconds(&ctx.now),
+            "message": "CustomResourceDefinition marked for deletion; CustomResource deletion will begin soon",
+        });
+        let conditions = &mut object["status"]["conditions"];
+        match conditions.as_array_mut() {
+            Some(present)
+                if present
+                    .iter()
+                    .any(|condition| condition["type"] == "Terminating") => {}
+            Some(present) => present.push(terminating),
+            None => *conditions = json!([terminating]),
+        }
+    }
+}
+
+/// A change that leaves the state of the approval as it was is not held up by it.
+fn check_approval(object: &Value, old: Option<&Value>, errors: &mut Errors) {
+    let state = |object: &Value| Approval::of(object, text(&object["spec"], "group"));
+    let Some((approval, why)) = state(object) else {
+        return;
+    };
+    let before = old.and_then(state).map(|(before, _)| before);
+    if before.as_ref() == Some(&approval) {
+        return;
+    }
+    let metadata = Path::new("metadata");
+    let annotations = metadata.child("annotations");
+    let at = annotations.key(APPROVAL);
+    match approval {
+        Approval::Missing => errors.required(&at, why),
+        Approval::Invalid => {
+            let given = object["metadata"]["annotations"][APPROVAL].clone();
+            errors.invalid(&at, given, why);
+        }
+        Approval::Bypassed | Approval::Approved => {}
+    }
+}
+
+fn text<'v>(value: &'v Value, field: &str) -> &'v str {
+    value.get(field).and_then(Value::as_str).unwrap_or_default()
+}
+
+fn versions(object: &Value) -> &[Value] {
+    object["spec"]["versions"]
+        .as_array()
+        .map(Vec::as_slice)
+        .unwrap_or_default()
+}
+
+/// Whether the definition has been accepted and is served.
+pub(crate) fn is_established(object: &Value) -> bool {
+    let conditions = object["status"]["conditions"].as_array();
+    conditions
+        .into_iter()
+        .flatten()
+        .any(|condition| condition["type"] == "Established" && condition["status"] == "True")
+}
+
+fn store_storage_version(object: &mut Value) {
+    let mut all = versions(object).iter();
+    let Some(storage) = all.find(|version| version["storage"] == true) else {
+        return;
+    };
+    let name = storage["name"].clone();
+    let stored = &mut object["status"]["storedVersions"];
+    match stored.as_array_mut() {
+        Some(present) if present.contains(&name) => {}
+        Some(present) => present.push(name),
+        None => *stored = json!([name]),
+    }
+}
+
+fn check_accepted_names(object: &Value, errors: &mut Errors) {
+    let status = Path::new("status");
+    let accepted = &object["status"]["acceptedNames"];
+    spec::check_given_names(accepted, &status.child("acceptedNames"), errors);
+}
+
+fn check_unknown_fields(object: &Value, old: Option<&Value>, errors: &mut Errors) {
+    let keeps = |object: &Value| object["spec"]["preserveUnknownFields"] == true;
+    if keeps(object) && !old.is_some_and(keeps) {
+        let spec = Path::new("spec");
+        let why = "cannot set to true, set x-kubernetes-preserve-unknown-fields to true in spec.versions[*].schema instead";
+        errors.invalid(&spec.child("preserveUnknownFields"), true, why);
+    }
+}
+
+fn check_stored_versions(object: &Value, errors: &mut Errors) {
+    let status = Path::new("status");
+    let at = status.child("storedVersions");
+    let stored = object["status"]["storedVersions"]
+        .as_array()
+        .map(Vec::as_slice)
+        .unwrap_or_default();
+    if stored.is_empty() {
+        let shown = object["status"]["storedVersions"].clone();
+        return errors.invalid(&at, shown, "must have at least one stored version");
+    }
+    for version in versions(object) {
+        let name = text(version, "name");
+        if version["storage"] == true && !stored.iter().any(|s| s == name) {
+            let why = format!("must have the storage version {name}");
+            errors.invalid(&at, stored, why);
+        }
+    }
+    for (index, name) in stored.iter().filter_map(Value::as_str).enumerate() {
+        if !versions(object)
+            .iter()
+            .any(|version| text(version, "name") == name)
+        {
+            let why = format!(
+                "missing from spec.versions; {name} was previously a storage version, and must remain in spec.versions until a storage migration ensures no data remains persisted in {name} and removes {name} from status.storedVersions"
+            );
+            errors.invalid(&at.index(index), name, why);
+        }
+    }
+}

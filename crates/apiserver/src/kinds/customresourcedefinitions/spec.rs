@@ -1,0 +1,268 @@
+//! What the spec of a definition must look like, in the order in which upstream looks.
+
+use serde_json::Value;
+
+use super::{conversion::check_conversion, serving, text, versions};
+use crate::{
+    crd::definition,
+    field::{ErrorType, Errors, Path},
+    validation::names,
+};
+
+/// Checks a spec; `old` is the definition that it changes.
+pub(super) fn check_spec(object: &Value, old: Option<&Value>, errors: &mut Errors) {
+    let spec = &object["spec"];
+    let path = Path::new("spec");
+    let group = text(spec, "group");
+    let sentences = names::dns_subdomain(group);
+    if group.is_empty() {
+        errors.required(&path.child("group"), "");
+    } else if !sentences.is_empty() {
+        errors.invalid(&path.child("group"), group, sentences.join(","));
+    } else if !group.contains('.') {
+        errors.invalid(
+            &path.child("group"),
+            group,
+            "should be a domain with at least one dot",
+        );
+    }
+    match text(spec, "scope") {
+        "" => errors.required(&path.child("scope"), ""),
+        "Cluster" | "Namespaced" => {}
+        other => errors.not_supported(&path.child("scope"), other, &["Cluster", "Namespaced"]),
+    }
+    let all = versions(object);
+    let at = path.child("versions");
+    for (index, version) in all.iter().enumerate() {
+        if schema_of(version).is_none() {
+            let at = at.index(index);
+            let at = at.child("schema");
+            errors.required(&at.child("openAPIV3Schema"), "");
+        }
+    }
+    let keeps_unknown = spec["preserveUnknownFields"] == true;
+    if keeps_unknown
+        && all
+            .iter()
+            .filter_map(schema_of)
+            .any(definition::has_defaults)
+    {
+        let why = "must be false in order to use defaults in the schema";
+        errors.invalid(&path.child("preserveUnknownFields"), true, why);
+    }
+    let parts = Parts::of(object, old);
+    for (index, version) in all.iter().enumerate() {
+        let at = at.index(index);
+        let name = text(version, "name");
+        let sentences = names::dns1035_label(name);
+        if !sentences.is_empty() {
+            errors.invalid(&at.child("name"), name, sentences.join(","));
+        }
+        serving::check_deprecation(version, &at.child("deprecationWarning"), errors);
+        parts.check(version, false, &at, errors);
+    }
+    check_names_of_versions(spec, &path, errors);
+    check_names(&spec["names"], &path.child("names"), errors);
+    if let Some(first) = all.first() {
+        parts.check(first, true, &path, errors);
+    }
+    let conversion = path.child("conversion");
+    if keeps_unknown && text(&spec["conversion"], "strategy") != "None" {
+        let why = "must be None if spec.preserveUnknownFields is true";
+        let strategy = spec["conversion"]["strategy"].clone();
+        errors.invalid(&conversion.child("strategy"), strategy, why);
+    }
+    check_conversion(object, old, &conversion, errors);
+}
+
+fn check_names_of_versions(spec: &Value, path: &Path<'_>, errors: &mut Errors) {
+    let all = spec["versions"].as_array();
+    let all = all.map(Vec::as_slice).unwrap_or_default();
+    let at = path.child("versions");
+    let is_repeated = |(index, version): (usize, &Value)| {
+        let mut before = all[..index].iter();
+        before.any(|other| text(other, "name") == text(version, "name"))
+    };
+    let refuse = |errors: &mut Errors, why: &str| {
+        let shown = internal_form(&spec["versions"]);
+        errors.with_text(ErrorType::Invalid, &at, shown, why);
+    };
+    if all.iter().enumerate().any(is_repeated) {
+        refuse(errors, "must contain unique version names");
+    }
+    let is_stored = |version: &&Value| version["storage"] == true;
+    if all.iter().filter(is_stored).count() != 1 {
+        let why = "must have exactly one version marked as storage version";
+        refuse(errors, why);
+    }
+    // The internal form has the name of the first version once more.
+    let first = all.first().map_or("", |first| text(first, "name"));
+    let sentences = names::dns1035_label(first);
+    if !first.is_empty() && !sentences.is_empty() {
+        errors.invalid(&path.child("version"), first, sentences.join(","));
+    }
+}
+
+/// What stands in each version, or once at the top if all versions say the same.
+struct Parts<'v> {
+    versions: &'v [Value],
+    before: &'v [Value],
+    spared: definition::Spared,
+}
+
+impl<'v> Parts<'v> {
+    fn of(object: &'v Value, old: Option<&'v Value>) -> Self {
+        let before = old.map(versions).unwrap_or_default();
+        Parts {
+            versions: versions(object),
+            before,
+            spared: definition::Spared::by(before.iter().filter_map(schema_of)),
+        }
+    }
+
+    /// Whether all versions say the same about something.
+    fn is_shared(&self, field: &str) -> bool {
+        let mut pairs = self.versions.windows(2);
+        pairs.all(|pair| pair[0].get(field) == pair[1].get(field))
+    }
+
+    /// What a change of a version's schema is not held against.
+    fn spared(&self, version: &Value) -> definition::Spared {
+        let before = self.before.iter();
+        let mut same_name = before.filter(|old| old["name"] == version["name"]);
+        let is_unchanged = same_name.any(|old| schema_of(old) == schema_of(version));
+        self.spared.of_version(is_unchanged)
+    }
+
+    /// Checks what stands at the top, or what stands in a version.
+    fn check(&self, version: &Value, at_top: bool, path: &Path<'_>, errors: &mut Errors) {
+        let is_here = |field: &str| self.is_shared(field) == at_top;
+        let schema = schema_of(version);
+        if let Some(schema) = schema.filter(|_| is_here("schema")) {
+            // One status subresource of any version restricts the schema that all share.
+            let has_status = match at_top {
+                true => self.versions.iter().any(has_status),
+                false => has_status(version),
+            };
+            let at = path.child(if at_top { "validation" } else { "schema" });
+            let at = at.child("openAPIV3Schema");
+            definition::check_schema(schema, has_status, self.spared(version), &at, errors);
+        }
+        if is_here("subresources") {
+            let at = path.child("subresources");
+            serving::check_subresources(&version["subresources"], &at, errors);
+        }
+        if is_here("additionalPrinterColumns") {
+            let at = path.child("additionalPrinterColumns");
+            serving::check_columns(&version["additionalPrinterColumns"], &at, errors);
+        }
+        if is_here("selectableFields") {
+            let at = path.child("selectableFields");
+            let fields = &version["selectableFields"];
+            let has_any = fields.as_array().is_some_and(|fields| !fields.is_empty());
+            match schema {
+                Some(schema) => definition::check_selectable_fields(fields, schema, &at, errors),
+                None if has_any => {
+                    let why = match at_top {
+                        true => {
+                            "selectableFields may only be set when validations.schema is included"
+                        }
+                        // Upstream's "not" is a slip that is kept.
+                        false => {
+                            "selectableFields may only be set when version.schema.openAPIV3Schema is not included"
+                        }
+                    };
+                    errors.invalid(&at, "", why);
+                }
+                None => {}
+            }
+        }
+    }
+}
+
+fn has_status(version: &Value) -> bool {
+    let status = version["subresources"].get("status");
+    status.is_some_and(Value::is_object)
+}
+
+pub(super) fn schema_of(version: &Value) -> Option<&Value> {
+    let schema = version.pointer("/schema/openAPIV3Schema");
+    schema.filter(|schema| schema.is_object())
+}
+
+/// Checks the names of a spec, of which some must be there.
+fn check_names(given: &Value, path: &Path<'_>, errors: &mut Errors) {
+    for field in ["plural", "singular", "kind", "listKind"] {
+        if text(given, field).is_empty() {
+            errors.required(&path.child(field), "");
+        }
+    }
+    check_given_names(given, path, errors);
+}
+
+/// Checks names that may be missing, as those in a status.
+pub(super) fn check_given_names(given: &Value, path: &Path<'_>, errors: &mut Errors) {
+    for field in ["plural", "singular", "kind", "listKind"] {
+        let value = text(given, field);
+        if value.is_empty() {
+            continue;
+        }
+        let mixed = matches!(field, "kind" | "listKind");
+        let checked = if mixed {
+            value.to_lowercase()
+        } else {
+            value.to_owned()
+        };
+        let sentences = names::dns1035_label(&checked);
+        if sentences.is_empty() {
+            continue;
+        }
+        let why = sentences.join(",");
+        let why = if mixed {
+            format!("may have mixed case, but should otherwise match: {why}")
+        } else {
+            why
+        };
+        errors.invalid(&path.child(field), value, why);
+    }
+    check_labels(&given["shortNames"], &path.child("shortNames"), errors);
+    if !text(given, "kind").is_empty() && text(given, "kind") == text(given, "listKind") {
+        errors.invalid(
+            &path.child("listKind"),
+            text(given, "listKind"),
+            "kind and listKind may not be the same",
+        );
+    }
+    check_labels(&given["categories"], &path.child("categories"), errors);
+}
+
+fn check_labels(given: &Value, path: &Path<'_>, errors: &mut Errors) {
+    let given = given.as_array().into_iter().flatten();
+    for (index, name) in given.filter_map(Value::as_str).enumerate() {
+        let sentences = names::dns1035_label(name);
+        if !sentences.is_empty() {
+            errors.invalid(&path.index(index), name, sentences.join(","));
+        }
+    }
+}
+
+/// The versions as upstream prints its internal structs; what all share stands elsewhere there.
+fn internal_form(versions: &Value) -> String {
+    let Some(items) = versions.as_array() else {
+        return "null".to_owned();
+    };
+    let texts: Vec<String> = items
+        .iter()
+        .map(|version| {
+            format!(
+                r#"{{"Name":{},"Served":{},"Storage":{},"Deprecated":{},"DeprecationWarning":{},"Schema":null,"Subresources":null,"AdditionalPrinterColumns":null,"SelectableFields":null}}"#,
+                version["name"],
+                version["served"],
+                version["storage"],
+                version["deprecated"].as_bool().unwrap_or(false),
+                version["deprecationWarning"],
+            )
+        })
+        .collect();
+    format!("[{}]", texts.join(","))
+}
