@@ -119,6 +119,24 @@ pub fn cidr(errors: &mut Errors, path: &Path<'_>, value: &str) {
     }
 }
 
+/// Records an error unless the value is the canonical form of an address with the length of its network's prefix.
+pub fn interface_address(errors: &mut Errors, path: &Path<'_>, value: &str) {
+    let Some((ip, length)) = parse_cidr(value) else {
+        let why = "must be a valid address in CIDR form, (e.g. 10.9.8.7/24 or 2001:db8::1/64)";
+        return errors.invalid(path, value, why);
+    };
+    // An IPv4 address that was written as an IPv6 one.
+    let length = match ip {
+        IpAddr::V4(_) if length > 32 => i16::from(length) - 96,
+        _ => i16::from(length),
+    };
+    let canonical = format!("{ip}/{length}");
+    if value != canonical {
+        let why = format!("must be in canonical form ({canonical:?})");
+        errors.invalid(path, value, why);
+    }
+}
+
 /// What is wrong with an address that must be in its one canonical form (newer API fields).
 pub fn strict_ip(value: &str) -> Vec<String> {
     let Some(ip) = parse_ip(value) else {

@@ -2,11 +2,16 @@
 
 use serde_json::Value;
 
-use super::{configuration, driver_name, pool_name, selectors, set, slice};
+use super::{
+    binding_conditions, configuration, driver_name, parameters, pool_name, selectors, set, slice,
+};
 use crate::{
     field::{ErrorType, Errors, Path},
-    kinds::{podspec::internal, tree::Tree},
-    validation::{IMMUTABLE, check, metadata, names},
+    kinds::{
+        podspec::{affinity, internal},
+        tree::Tree,
+    },
+    validation::{IMMUTABLE, check, metadata, names, net},
 };
 
 const MAX_REQUESTS: usize = 32;
@@ -15,6 +20,10 @@ const MAX_CONSTRAINTS: usize = 32;
 const MAX_CONFIGS: usize = 32;
 const MAX_CONSUMERS: usize = 256;
 const MAX_RESULTS: usize = 32;
+const MAX_CONDITIONS: usize = 8;
+const MAX_ADDRESSES: usize = 16;
+const MAX_INTERFACE: usize = 256;
+const MAX_HARDWARE_ADDRESS: usize = 128;
 const NO_REQUEST: &str = "must be the name of a request in the claim or the name of a request and a subrequest separated by '/'";
 
 /// Records what is wrong with a `DeviceClaim`.
@@ -201,6 +210,18 @@ pub(super) fn status(object: &Value, old: &Value, path: &Path<'_>, errors: &mut 
         },
     );
     let allocation = status.field("allocation");
+    let given: Vec<String> = allocation
+        .map(|allocation| allocation["devices"].items("results"))
+        .unwrap_or_default()
+        .iter()
+        .map(device_id)
+        .collect();
+    used_devices(
+        status.items("devices"),
+        &given,
+        &path.child("devices"),
+        errors,
+    );
     if !consumers.is_empty() {
         let known = before.items("reservedFor");
         if allocation.is_none() {
@@ -221,8 +242,105 @@ pub(super) fn status(object: &Value, old: &Value, path: &Path<'_>, errors: &mut 
         (Some(now), None) => {
             let requests = object["spec"]["devices"].items("requests");
             allocated(&now["devices"], requests, &at.child("devices"), errors);
+            if let Some(selector) = now.field("nodeSelector") {
+                affinity::node_selector(selector, &at.child("nodeSelector"), errors);
+            }
         }
         _ => {}
+    }
+}
+
+/// How Go prints which device, or which share of one, is meant.
+fn device_id(device: &Value) -> String {
+    let parts = ["driver", "pool", "device"].map(|part| device.text(part));
+    match device.text("shareID") {
+        "" => parts.join("/"),
+        share => format!("{}/{share}", parts.join("/")),
+    }
+}
+
+/// What drivers tell of the devices that were given.
+fn used_devices(devices: &[Value], given: &[String], path: &Path<'_>, errors: &mut Errors) {
+    for (index, device) in devices.iter().enumerate() {
+        let path = path.index(index);
+        driver_name(device.text("driver"), &path.child("driver"), errors);
+        pool_name(device.text("pool"), &path.child("pool"), errors);
+        label(device.text("device"), &path.child("device"), errors);
+        share(device, &path, errors);
+        let id = device_id(device);
+        if !given.contains(&id) {
+            let why = "must be an allocated device in the claim";
+            errors.with_text(ErrorType::Invalid, &path, id, why);
+        }
+        let (conditions, at) = (device.items("conditions"), path.child("conditions"));
+        if conditions.len() > MAX_CONDITIONS {
+            errors.too_many(&at, conditions.len(), MAX_CONDITIONS);
+        }
+        metadata::conditions(errors, &at, conditions);
+        if let Some(data) = device.field("data") {
+            parameters(data, &path.child("data"), errors);
+        }
+        network(&device["networkData"], &path.child("networkData"), errors);
+    }
+    let ids: Vec<String> = devices.iter().map(device_id).collect();
+    for (index, id) in ids.iter().enumerate() {
+        if ids[..index].contains(id) {
+            errors.with_text(ErrorType::Duplicate, &path.index(index), id.clone(), "");
+        }
+    }
+}
+
+fn network(data: &Value, path: &Path<'_>, errors: &mut Errors) {
+    for (field, most) in [
+        ("interfaceName", MAX_INTERFACE),
+        ("hardwareAddress", MAX_HARDWARE_ADDRESS),
+    ] {
+        if data.text(field).len() > most {
+            errors.too_long(&path.child(field), most);
+        }
+    }
+    set(
+        data.items("ips"),
+        MAX_ADDRESSES,
+        &path.child("ips"),
+        errors,
+        |item| item.as_str().unwrap_or_default(),
+        |item, at, errors| net::interface_address(errors, at, item.as_str().unwrap_or_default()),
+    );
+}
+
+/// The share of a device that several claims use is named by a uid.
+fn share(device: &Value, path: &Path<'_>, errors: &mut Errors) {
+    let Some(id) = device.field("shareID").and_then(Value::as_str) else {
+        return;
+    };
+    let at = path.child("shareID");
+    let refuse = |errors: &mut Errors, why: &str| {
+        errors.invalid(&at, id, format!("error validating uid: {why}"));
+    };
+    let bare = match id.len() {
+        32 | 36 => id,
+        38 if id.starts_with('{') && id.ends_with('}') => &id[1..37],
+        38 => return refuse(errors, "invalid bracketed UUID format"),
+        45 => match id.split_at_checked(9) {
+            Some((prefix, rest)) if prefix.eq_ignore_ascii_case("urn:uuid:") => rest,
+            Some((prefix, _)) => {
+                return refuse(errors, &format!("invalid urn prefix: {prefix:?}"));
+            }
+            None => return refuse(errors, "invalid UUID format"),
+        },
+        length => return refuse(errors, &format!("invalid UUID length: {length}")),
+    };
+    let dashes = [8, 13, 18, 23];
+    let fits = |(index, byte): (usize, u8)| match bare.len() == 36 && dashes.contains(&index) {
+        true => byte == b'-',
+        false => byte.is_ascii_hexdigit(),
+    };
+    if !bare.bytes().enumerate().all(fits) {
+        refuse(errors, "invalid UUID format");
+    } else if id.len() != 36 || id.bytes().any(|byte| byte.is_ascii_uppercase()) {
+        let why = "uid must be in RFC 4122 normalized form, `xxxxxxxx-xxxx-xxxx-xxxx-xxxxxxxxxxxx` with lowercase hexadecimal characters";
+        errors.invalid(&at, id, why);
     }
 }
 
@@ -242,6 +360,8 @@ fn allocated(devices: &Value, requests: &[Value], path: &Path<'_>, errors: &mut 
             driver_name(result.text("driver"), &at.child("driver"), errors);
             pool_name(result.text("pool"), &at.child("pool"), errors);
             label(result.text("device"), &at.child("device"), errors);
+            binding_conditions(result, &at, errors);
+            share(result, &at, errors);
         }
     }
     let (configs, at) = (devices.items("config"), path.child("config"));
@@ -270,7 +390,7 @@ mod tests {
 
     #[test]
     fn a_request_names_a_class_and_how_many_devices() {
-        let exactly = json!({"deviceClassName": "", "allocationMode": "All", "count": 2, "selectors": [{}, {"cel": {"expression": "device.driver"}}, {"cel": {"expression": "1"}}],
+        let exactly = json!({"deviceClassName": "", "allocationMode": "All", "count": 2, "selectors": [{}, {"cel": {"expression": "device.attributes['d'].fast"}}, {"cel": {"expression": "device.driver"}}, {"cel": {"expression": "device.name == 'x'"}}],
             "tolerations": [{"operator": "Exists", "value": "v", "effect": "Evict"}]});
         let claim = json!({"requests": [{"name": "a", "exactly": exactly}, {"name": "a"}],
             "constraints": [{"requests": ["b"], "matchAttribute": "model"}], "config": [{"requests": ["a"]}]});
@@ -279,7 +399,8 @@ mod tests {
             [
                 "d.requests[0].exactly.deviceClassName: Required value",
                 "d.requests[0].exactly.selectors[0].cel: Required value",
-                r#"d.requests[0].exactly.selectors[2].cel.expression: Invalid value: "1": must evaluate to bool"#,
+                r#"d.requests[0].exactly.selectors[2].cel.expression: Invalid value: "device.driver": must evaluate to bool or the unknown type, not string"#,
+                "d.requests[0].exactly.selectors[3].cel.expression: Invalid value: \"device.name == 'x'\": compilation failed: ERROR: <input>:1:7: undefined field 'name'\n | device.name == 'x'\n | ......^",
                 "d.requests[0].exactly.count: Invalid value: 2: must not be specified when allocationMode is 'All'",
                 r#"d.requests[0].exactly.tolerations[0].value: Invalid value: "v": must be empty for operator `Exists`"#,
                 r#"d.requests[0].exactly.tolerations[0].effect: Unsupported value: "Evict": supported values: "NoExecute", "NoSchedule", "None""#,
@@ -307,6 +428,44 @@ mod tests {
         assert_eq!(
             found(&used, &none),
             ["status.reservedFor: Forbidden: may not be specified when `allocated` is not set"]
+        );
+    }
+
+    #[test]
+    fn what_is_told_of_devices_is_of_those_that_were_given() {
+        let spec = json!({"devices": {"requests": [{"name": "a"}]}});
+        let given = json!({"request": "a", "driver": "d", "pool": "p", "device": "x"});
+        let object = |result: &Value, devices: Value| json!({"spec": spec, "status": {"allocation": {"devices": {"results": [result]}}, "devices": devices}});
+        let found = |result: &Value, devices: Value| {
+            let (now, none) = (object(result, devices), json!({"spec": spec}));
+            causes(|errors| status(&now, &none, &Path::new("s"), errors))
+        };
+        let device = |name: &str| json!({"driver": "d", "pool": "p", "device": name});
+        assert_eq!(found(&given, json!([device("x")])), [""; 0]);
+        let mut told = device("x");
+        told["data"] = 1.into();
+        told["networkData"] = json!({"interfaceName": "i".repeat(257), "ips": ["10.0.0.1/8", "::ffff:10.0.0.1/104", "10.0.0.1"]});
+        assert_eq!(
+            found(&given, json!([device("y"), told, device("x")])),
+            [
+                "s.devices[0]: Invalid value: d/p/y: must be an allocated device in the claim",
+                r#"s.devices[1].data: Invalid value: "<value omitted>": must be a valid JSON object"#,
+                "s.devices[1].networkData.interfaceName: Too long: may not be more than 256 bytes",
+                r#"s.devices[1].networkData.ips[1]: Invalid value: "::ffff:10.0.0.1/104": must be in canonical form ("10.0.0.1/8")"#,
+                r#"s.devices[1].networkData.ips[2]: Invalid value: "10.0.0.1": must be a valid address in CIDR form, (e.g. 10.9.8.7/24 or 2001:db8::1/64)"#,
+                "s.devices[2]: Duplicate value: d/p/x",
+            ]
+        );
+        let mut result = given.clone();
+        result["bindingConditions"] = json!(["a", "a"]);
+        result["shareID"] = "x".into();
+        assert_eq!(
+            found(&result, json!([])),
+            [
+                r#"s.allocation.devices.results[0].bindingConditions[1]: Duplicate value: "a""#,
+                "s.allocation.devices.results[0].bindingFailureConditions: Invalid value: null: bindingFailureConditions are required to use bindingConditions",
+                r#"s.allocation.devices.results[0].shareID: Invalid value: "x": error validating uid: invalid UUID length: 1"#,
+            ]
         );
     }
 }

@@ -6,6 +6,8 @@
 mod claim;
 mod slice;
 
+use std::sync::{Arc, LazyLock};
+
 use jiff::Timestamp;
 use serde_json::{Map, Value};
 
@@ -17,7 +19,7 @@ use super::{
 };
 use crate::{
     admission::Ctx,
-    cel::{Environment, Program, Type},
+    cel::{Environment, Object, Program, Type},
     field::{ErrorType, Errors, Path},
     validation::{IMMUTABLE, check, metadata, names, resources},
 };
@@ -34,12 +36,30 @@ pub(super) struct ResourceClaimTemplate;
 /// resource.k8s.io/v1 ResourceSlice.
 pub(super) struct ResourceSlice;
 
+/// What the expressions that choose devices speak of.
+static ENVIRONMENT: LazyLock<Environment> = LazyLock::new(|| {
+    let by_name = |value| Type::map(Type::String, Type::map(Type::String, value));
+    let fields = [
+        ("driver", Type::String),
+        ("attributes", by_name(Type::Dyn)),
+        ("capacity", by_name(Type::Opaque("kubernetes.Quantity"))),
+        ("allowMultipleAllocations", Type::Bool),
+    ];
+    let device = Object {
+        name: "kubernetes.DRADevice".to_owned(),
+        fields: fields.map(|(name, kind)| (name.to_owned(), kind)).into(),
+        open: false,
+    };
+    Environment::default().with("device", Type::Object(Arc::new(device)))
+});
+
 const MAX_SELECTORS: usize = 32;
 const MAX_CONFIGS: usize = 32;
 const MAX_EXPRESSION: usize = 10 * 1024;
 const MAX_PARAMETERS: usize = 10 * 1024;
 const MAX_DRIVER_NAME: usize = 63;
 const MAX_POOL_NAME: usize = 253;
+const MAX_BINDING_CONDITIONS: usize = 4;
 
 const PLAIN_COLUMNS: [Column; 2] = [print::NAME, print::AGE];
 const CLAIM_COLUMNS: [Column; 3] = [print::NAME, print::column("State"), print::AGE];
@@ -162,22 +182,17 @@ impl Kind for ResourceClaimTemplate {
 }
 
 impl Kind for ResourceSlice {
-    fn validate(&self, _: &Ctx<'_>, object: &Value, errors: &mut Errors) {
-        slice::spec(&object["spec"], &Path::new("spec"), errors);
+    fn validate_creation(&self, _: &Ctx<'_>, object: &Value, errors: &mut Errors) {
+        slice::spec(&object["spec"], None, &Path::new("spec"), errors);
     }
 
     fn validate_update(&self, _: &Ctx<'_>, object: &Value, old: &Value, errors: &mut Errors) {
-        let (spec, before, path) = (&object["spec"], &old["spec"], Path::new("spec"));
-        let pool = path.child("pool");
-        crate::validation::immutable(
+        slice::spec(
+            &object["spec"],
+            Some(&old["spec"]),
+            &Path::new("spec"),
             errors,
-            &pool.child("name"),
-            &spec["pool"]["name"],
-            &before["pool"]["name"],
         );
-        for field in ["driver", "nodeName"] {
-            crate::validation::immutable(errors, &path.child(field), &spec[field], &before[field]);
-        }
     }
 
     fn columns(&self) -> Option<&[Column]> {
@@ -289,13 +304,17 @@ fn selectors(selectors: &[Value], path: &Path<'_>, errors: &mut Errors) {
             errors.too_long(&at, MAX_EXPRESSION);
             continue;
         }
-        let environment = Environment::default().with("device", Type::Dyn);
-        match Program::compile(text, &environment) {
+        match Program::compile(text, &ENVIRONMENT) {
             Err(issues) => errors.invalid(&at, text, format!("compilation failed: {issues}")),
-            Ok(program) if !matches!(program.result(), Type::Bool | Type::Dyn) => {
-                errors.invalid(&at, text, "must evaluate to bool");
+            Ok(program) => {
+                let found = match program.result() {
+                    Type::Bool | Type::Dyn => continue,
+                    Type::Null => "null_type".to_owned(),
+                    found => found.to_string(),
+                };
+                let why = format!("must evaluate to bool or the unknown type, not {found}");
+                errors.invalid(&at, text, why);
             }
-            Ok(_) => {}
         }
     }
 }
@@ -310,11 +329,49 @@ fn configuration(config: &Value, path: &Path<'_>, errors: &mut Errors) {
     let at = at.child("parameters");
     match opaque.field("parameters") {
         None => errors.required(&at, ""),
-        Some(parameters) if parameters.to_string().len() > MAX_PARAMETERS => {
-            errors.too_long(&at, MAX_PARAMETERS);
+        Some(given) => parameters(given, &at, errors),
+    }
+}
+
+/// What only a driver understands.
+fn parameters(given: &Value, path: &Path<'_>, errors: &mut Errors) {
+    match given {
+        _ if given.to_string().len() > MAX_PARAMETERS => errors.too_long(path, MAX_PARAMETERS),
+        Value::Object(_) => {}
+        _ => errors.invalid(path, "<value omitted>", "must be a valid JSON object"),
+    }
+}
+
+/// The conditions that a device waits for, and those that tell that it waits in vain: both or neither.
+fn binding_conditions(owner: &Value, path: &Path<'_>, errors: &mut Errors) {
+    const FIELDS: [&str; 2] = ["bindingConditions", "bindingFailureConditions"];
+    let lists = FIELDS.map(|field| owner.items(field));
+    let paths = FIELDS.map(|field| path.child(field));
+    for (list, at) in lists.iter().zip(&paths) {
+        if list.len() > MAX_BINDING_CONDITIONS {
+            errors.too_many(at, list.len(), MAX_BINDING_CONDITIONS);
+            continue;
         }
-        Some(Value::Object(_)) => {}
-        Some(_) => errors.invalid(&at, "<value omitted>", "must be a valid JSON object"),
+        for (index, item) in list.iter().enumerate() {
+            metadata::label_name(errors, &at.index(index), item.as_str().unwrap_or_default());
+        }
+    }
+    for (place, (list, at)) in lists.iter().zip(&paths).enumerate() {
+        for (index, item) in list.iter().enumerate() {
+            if list[..index].contains(item) {
+                errors.duplicate(&at.index(index), item.clone());
+            }
+            if place == 1 && lists[0].contains(item) {
+                let why = "bindingFailureConditions must not overlap with bindingConditions";
+                errors.invalid(&at.index(index), item.clone(), why);
+            }
+        }
+    }
+    for (one, other) in [(0, 1), (1, 0)] {
+        if lists[one].is_empty() && !lists[other].is_empty() {
+            let why = format!("{} are required to use {}", FIELDS[one], FIELDS[other]);
+            errors.invalid(&paths[one], Value::Null, why);
+        }
     }
 }
 

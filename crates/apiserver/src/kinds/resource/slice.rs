@@ -2,14 +2,15 @@
 
 use serde_json::Value;
 
-use super::{driver_name, pool_name, set};
+use super::{binding_conditions, driver_name, pool_name, set};
 use crate::{
     field::{ErrorType, Errors, Path},
     kinds::{
         podspec::{affinity, internal},
         tree::Tree,
     },
-    validation::{check, metadata, names},
+    quantity::Quantity,
+    validation::{check, immutable, metadata, names},
 };
 
 const MAX_DEVICES: usize = 128;
@@ -20,6 +21,7 @@ const MAX_CONSUMPTIONS: usize = 2;
 const MAX_PROPERTIES: usize = 32;
 const MAX_TAINTS: usize = 16;
 const MAX_ID: usize = 32;
+const MAX_AMOUNTS: usize = 10;
 const MAX_ATTRIBUTE: usize = 64;
 
 /// Where devices may be said to be.
@@ -30,8 +32,8 @@ const PLACES: [&str; 4] = [
     "perDeviceNodeSelection",
 ];
 
-/// Records what is wrong with the spec.
-pub(super) fn spec(spec: &Value, path: &Path<'_>, errors: &mut Errors) {
+/// Records what is wrong with the spec, of which `old` was stored.
+pub(super) fn spec(spec: &Value, old: Option<&Value>, path: &Path<'_>, errors: &mut Errors) {
     driver_name(spec.text("driver"), &path.child("driver"), errors);
     let (pool, at) = (&spec["pool"], path.child("pool"));
     pool_name(pool.text("name"), &at.child("name"), errors);
@@ -44,6 +46,13 @@ pub(super) fn spec(spec: &Value, path: &Path<'_>, errors: &mut Errors) {
     if generation < 0 {
         let at = at.child("generation");
         errors.invalid(&at, generation, "must be greater than or equal to zero");
+    }
+    if let Some(old) = old {
+        let name = at.child("name");
+        immutable(errors, &name, &pool["name"], &old["pool"]["name"]);
+        for field in ["driver", "nodeName"] {
+            immutable(errors, &path.child(field), &spec[field], &old[field]);
+        }
     }
     place(spec, path, errors);
     let (devices, counters) = (spec.items("devices"), spec.items("sharedCounters"));
@@ -65,7 +74,11 @@ pub(super) fn spec(spec: &Value, path: &Path<'_>, errors: &mut Errors) {
         errors,
         |item| item.text("name"),
         |item, at, errors| {
-            device(item, per_device, at, errors);
+            let before = old.map_or(&[][..], |old| old.items("devices"));
+            let before = before
+                .iter()
+                .find(|old| old.text("name") == item.text("name"));
+            device(item, before, per_device, at, errors);
         },
     );
     let at = path.child("sharedCounters");
@@ -121,7 +134,13 @@ fn place(spec: &Value, path: &Path<'_>, errors: &mut Errors) {
     }
 }
 
-fn device(device: &Value, per_device: bool, path: &Path<'_>, errors: &mut Errors) {
+fn device(
+    device: &Value,
+    old: Option<&Value>,
+    per_device: bool,
+    path: &Path<'_>,
+    errors: &mut Errors,
+) {
     let name = device.text("name");
     check(errors, &path.child("name"), name, names::dns_label(name));
     let properties = device.entries("attributes").count() + device.entries("capacity").count();
@@ -140,17 +159,26 @@ fn device(device: &Value, per_device: bool, path: &Path<'_>, errors: &mut Errors
     for (key, value) in device.entries("capacity") {
         let at = at.key(key);
         qualified(key, &at, errors);
-        if value.has("requestPolicy") && !device.flag("allowMultipleAllocations") {
-            let why = "allowMultipleAllocations must be true";
-            errors.forbidden(&at.child("requestPolicy"), why);
+        let Some(policy) = value.field("requestPolicy") else {
+            continue;
+        };
+        let at = at.child("requestPolicy");
+        if device.flag("allowMultipleAllocations") {
+            request_policy(policy, &amount(&value["value"]), &at, errors);
+        } else {
+            errors.forbidden(&at, "allowMultipleAllocations must be true");
         }
     }
     let (taints, at) = (device.items("taints"), path.child("taints"));
-    if taints.len() > MAX_TAINTS {
-        errors.too_many(&at, taints.len(), MAX_TAINTS);
-    } else {
-        for (index, item) in taints.iter().enumerate() {
-            taint(item, &at.index(index), errors);
+    // Taints that are stored are not judged again.
+    let stored = old.is_some_and(|old| old.items("taints") == taints);
+    match taints.len() {
+        _ if stored => {}
+        count if count > MAX_TAINTS => errors.too_many(&at, count, MAX_TAINTS),
+        _ => {
+            for (index, item) in taints.iter().enumerate() {
+                taint(item, &at.index(index), errors);
+            }
         }
     }
     let consumed = device.items("consumesCounters");
@@ -166,6 +194,134 @@ fn device(device: &Value, per_device: bool, path: &Path<'_>, errors: &mut Errors
         },
     );
     device_place(device, per_device, path, errors);
+    binding_conditions(device, path, errors);
+}
+
+fn amount(value: &Value) -> Quantity {
+    let text = value.as_str().unwrap_or("0");
+    Quantity::parse(text).unwrap_or_else(|_| Quantity::from_integer(0))
+}
+
+/// Which amounts of a capacity may be asked for.
+fn request_policy(policy: &Value, most: &Quantity, path: &Path<'_>, errors: &mut Errors) {
+    let (values, range) = (policy.items("validValues"), policy.field("validRange"));
+    let default = policy.field("default").map(amount);
+    let field = match (values.is_empty(), range) {
+        (true, None) => return,
+        (false, Some(_)) => {
+            let why = r#"exactly one policy can be specified, cannot specify "validValues" and "validRange" at the same time"#;
+            return errors.forbidden(path, why);
+        }
+        (false, None) => "validValues",
+        (true, Some(_)) => "validRange",
+    };
+    let Some(default) = default else {
+        let why = format!("required when {field} is defined");
+        return errors.required(&path.child("default"), why);
+    };
+    let path = path.child(field);
+    match range {
+        Some(range) => amounts_between(range, &default, most, &path, errors),
+        None => amounts(values, &default, most, &path, errors),
+    }
+}
+
+fn amounts(
+    values: &[Value],
+    default: &Quantity,
+    most: &Quantity,
+    path: &Path<'_>,
+    errors: &mut Errors,
+) {
+    let options: Vec<Quantity> = values.iter().map(amount).collect();
+    for (index, pair) in options.windows(2).enumerate() {
+        if pair[0] > pair[1] {
+            let why = "values must be sorted in ascending order";
+            errors.invalid(&path.index(index + 1), pair[1].to_string(), why);
+        }
+    }
+    if options.len() > MAX_AMOUNTS {
+        errors.too_many(path, options.len(), MAX_AMOUNTS);
+    } else {
+        for (index, option) in options.iter().enumerate() {
+            if option > most {
+                let why = format!("option is larger than capacity value: {most}");
+                errors.invalid(&path.index(index), option.to_string(), why);
+            }
+        }
+        for (index, option) in options.iter().enumerate() {
+            let value = option.value();
+            if options[..index].iter().any(|other| other.value() == value) {
+                errors.duplicate(&path.index(index), value.to_string());
+            }
+        }
+    }
+    // More than there may be are not looked at.
+    if options.len() > MAX_AMOUNTS || !options.contains(default) {
+        let why = "default value is not valid according to the requestPolicy";
+        errors.invalid(path, default.to_string(), why);
+    }
+}
+
+fn amounts_between(
+    range: &Value,
+    default: &Quantity,
+    most: &Quantity,
+    path: &Path<'_>,
+    errors: &mut Errors,
+) {
+    let at = path.child("min");
+    let Some(min) = range.field("min").map(amount) else {
+        return errors.required(&at, "required when validRange is defined");
+    };
+    let mut refuse = |field: &str, value: &Quantity, why: String| {
+        errors.invalid(&path.child(field), value.to_string(), why);
+    };
+    if min > *most {
+        refuse(
+            "min",
+            &min,
+            format!("min is larger than capacity value: {most}"),
+        );
+    }
+    if *default < min {
+        refuse("min", default, format!("default is less than min: {min}"));
+    }
+    let max = range.field("max").map(amount);
+    if let Some(max) = &max {
+        if min > *max {
+            refuse("max", &min, format!("min is larger than max: {max}"));
+        }
+        if max > most {
+            refuse(
+                "max",
+                max,
+                format!("max is larger than capacity value: {most}"),
+            );
+        }
+        if default > max {
+            refuse("max", default, format!("default is more than max: {max}"));
+        }
+    }
+    let Some(step) = range.field("step").map(amount) else {
+        return;
+    };
+    let first = min.plus(&step);
+    if first > *most {
+        let why = format!("one step {first} is larger than capacity value: {most}");
+        refuse("step", &step, why);
+    }
+    for value in [Some(default), max.as_ref()].into_iter().flatten() {
+        let rest = value
+            .value()
+            .wrapping_sub(min.value())
+            .checked_rem(step.value());
+        // Upstream divides by a step of nothing, and fails; such a step divides nothing.
+        if rest != Some(0) {
+            let why = format!("value is not a multiple of a given step ({step}) from ({min})");
+            refuse("step", value, why);
+        }
+    }
 }
 
 fn device_place(device: &Value, per_device: bool, path: &Path<'_>, errors: &mut Errors) {
@@ -349,7 +505,7 @@ mod tests {
     use crate::field;
 
     fn causes(given: Value) -> Vec<String> {
-        field::causes(|errors| spec(&given, &Path::new("spec"), errors))
+        field::causes(|errors| spec(&given, None, &Path::new("spec"), errors))
     }
 
     #[test]
@@ -379,6 +535,71 @@ mod tests {
                 r#"spec.devices[0].attributes[v].version: Invalid value: "1.2": must be a string compatible with semver.org spec 2.0.0"#,
                 "spec.devices[0].taints[0].effect: Required value",
                 "spec.devices[0]: Invalid value: null: `nodeName`, `nodeSelector` and `allNodes` can only be set if `perDeviceNodeSelection` is set to true in the ResourceSlice spec",
+            ]
+        );
+    }
+
+    #[test]
+    fn taints_that_are_stored_are_not_judged_again_and_a_pool_keeps_its_name() {
+        let slice = |pool: &str, value: &str| {
+            json!({"driver": "d", "pool": {"name": pool, "resourceSliceCount": 1}, "nodeName": "n",
+                "devices": [{"name": "a", "taints": [{"key": "k", "value": value}]}]})
+        };
+        let found = |given: &Value| {
+            let old = slice("p", "v");
+            field::causes(|errors| spec(given, Some(&old), &Path::new("spec"), errors))
+        };
+        assert_eq!(found(&slice("p", "v")), [""; 0]);
+        assert_eq!(
+            found(&slice("q", "w")),
+            [
+                r#"spec.pool.name: Invalid value: "q": field is immutable"#,
+                "spec.devices[0].taints[0].effect: Required value",
+            ]
+        );
+    }
+
+    #[test]
+    fn a_capacity_that_is_shared_says_which_amounts_can_be_had() {
+        let found = |policy: Value| {
+            let policy = json!({"name": "a", "allowMultipleAllocations": true, "capacity": {"m": {"value": "1Gi", "requestPolicy": policy}}});
+            causes(
+                json!({"driver": "d", "pool": {"name": "p", "resourceSliceCount": 1}, "nodeName": "n", "devices": [policy]}),
+            )
+            .into_iter()
+            .map(|cause| cause.replace("spec.devices[0].capacity[m].requestPolicy", "~"))
+            .collect::<Vec<String>>()
+        };
+        assert_eq!(found(json!({"default": "5Gi"})), [""; 0]);
+        assert_eq!(
+            found(json!({"validValues": ["1Mi"]})),
+            ["~.default: Required value: required when validValues is defined"]
+        );
+        assert_eq!(
+            found(json!({"default": "3Mi", "validValues": ["2Mi", "1Mi", "2Gi", "2Gi"]})),
+            [
+                r#"~.validValues[1]: Invalid value: "1Mi": values must be sorted in ascending order"#,
+                r#"~.validValues[2]: Invalid value: "2Gi": option is larger than capacity value: 1Gi"#,
+                r#"~.validValues[3]: Invalid value: "2Gi": option is larger than capacity value: 1Gi"#,
+                r#"~.validValues[3]: Duplicate value: "2147483648""#,
+                r#"~.validValues: Invalid value: "3Mi": default value is not valid according to the requestPolicy"#,
+            ]
+        );
+        assert_eq!(
+            found(
+                json!({"default": "1Mi", "validRange": {"min": "2Mi", "max": "2Gi", "step": "2Mi"}})
+            ),
+            [
+                r#"~.validRange.min: Invalid value: "1Mi": default is less than min: 2Mi"#,
+                r#"~.validRange.max: Invalid value: "2Gi": max is larger than capacity value: 1Gi"#,
+                r#"~.validRange.step: Invalid value: "1Mi": value is not a multiple of a given step (2Mi) from (2Mi)"#,
+            ]
+        );
+        let both = json!({"validValues": ["1Mi"], "validRange": {"min": "1Mi"}});
+        assert_eq!(
+            found(both),
+            [
+                r#"~: Forbidden: exactly one policy can be specified, cannot specify "validValues" and "validRange" at the same time"#
             ]
         );
     }
