@@ -128,6 +128,11 @@ fn follow(
         let collection = writer.call.row.collection.clone();
         let mut from = plan.from;
         if plan.initial {
+            // What is there must be no older than what was asked for.
+            if let Err(status) = list::wait_for(&writer.call, plan.from).await {
+                yield Ok(writer.error(&status));
+                return;
+            }
             let snapshot = collection.snapshot(writer.call.namespace.as_deref());
             from = snapshot.revision;
             let mut piece = Piece::default();
@@ -355,7 +360,11 @@ impl LineWriter {
 
     /// The end of a watcher that the window has passed.
     fn expired(&self, expired: Expired) -> Bytes {
-        let status = Status::new(410, "Expired", expired.to_string()).to_json();
+        self.error(&Status::new(410, "Expired", expired.to_string()))
+    }
+
+    fn error(&self, status: &Status) -> Bytes {
+        let status = status.to_json();
         match Type::builtin(STATUS) {
             Some(schema) => self.frame("ERROR", &schema, &status),
             None => line("ERROR", &status),

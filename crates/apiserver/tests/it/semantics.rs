@@ -175,6 +175,35 @@ async fn the_list_of_one_name_has_no_pages() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn initial_events_are_no_older_than_asked_for() {
+    let cluster = cluster();
+    let map = cluster.create("a", json!({})).await;
+    let revision = map["metadata"]["resourceVersion"].as_str().unwrap();
+    let query = "sendInitialEvents=true&resourceVersionMatch=NotOlderThan&allowWatchBookmarks=true&timeoutSeconds=9&resourceVersion=";
+    let next = revision.parse::<u64>().unwrap() + 1;
+    let late = async {
+        tokio::time::sleep(std::time::Duration::from_secs(1)).await;
+        cluster.create("b", json!({})).await
+    };
+    let watch = format!("{query}{next}");
+    let (events, _) = tokio::join!(cluster.watch(&watch), late);
+    let kinds: Vec<&str> = events
+        .iter()
+        .map(|event| event["type"].as_str().unwrap())
+        .collect();
+    assert_eq!(kinds[..3], ["ADDED", "ADDED", "BOOKMARK"]);
+    let events = cluster.watch(&format!("{query}{}", next + 100)).await;
+    assert_eq!(events.len(), 1);
+    let refusal = &events[0]["object"];
+    assert_eq!(refusal["code"], 504);
+    let why = format!(
+        "Timeout: Too large resource version: {}, current: {next}",
+        next + 100
+    );
+    assert_eq!(refusal["message"], why);
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_watch_of_one_name_takes_no_selector_of_another() {
     let cluster = cluster();
     let path = MAPS.replace("/v1/", "/v1/watch/");
