@@ -16,6 +16,7 @@ use super::{
     host, library,
     messages::{Message, message},
     syntax::{Expr, Fold, FoldKind, Literal, Node},
+    times,
     values::{
         TypeValue, arithmetic, compare, equal, is_zero, key, none, of_key, optional, some, text,
         type_name,
@@ -410,6 +411,20 @@ impl Run<'_> {
             ("jsonpatch.escapeKey", None, [Value::String(key)]) => {
                 Ok(text(key.replace('~', "~0").replace('/', "~1")))
             }
+            ("string", None, [value]) if times::text(value).is_some() => {
+                Ok(times::text(value).map_or(Value::Null, text))
+            }
+            ("min" | "max", Some(Value::List(items)), []) if items.is_empty() => {
+                failed(format!("{function} called on empty list"))
+            }
+            ("sum", Some(Value::List(items)), [])
+                if matches!(items.first(), Some(Value::Duration(_))) =>
+            {
+                let mut items = items.iter().cloned();
+                let first = items.next().expect("the first is a duration");
+                let sum = items.try_fold(first, |sum, item| arithmetic("_+_", &sum, &item));
+                sum.map_err(Failure::Error)
+            }
             ("optional.none", None, []) => Ok(none()),
             ("optional.of", None, [value]) => Ok(some(value.clone())),
             ("optional.ofNonZeroValue", None, [value]) => Ok(if is_zero(value) {
@@ -448,6 +463,11 @@ impl Run<'_> {
                 }
             }
             _ => {
+                let part = target.as_ref();
+                let part = part.and_then(|target| times::part(function, target, &values));
+                if let Some(part) = part {
+                    return part.map(Value::Int).map_err(Failure::Error);
+                }
                 if let Some(host) = target.as_ref().and_then(host::of) {
                     return host.call(function, &values).map_or_else(no_overload, Ok);
                 }

@@ -12,6 +12,7 @@ mod lexer;
 mod library;
 mod messages;
 mod syntax;
+mod times;
 mod types;
 mod values;
 

@@ -195,6 +195,12 @@ fn expressions_hold() {
         "cel.bind(x, self.a * 2, x + x) == 12",
         "quantity('1Gi').isGreaterThan(quantity('500Mi')) && isQuantity('100m') && !isQuantity('x')",
         "url('https://a.example:8443/x').getHost() == 'a.example:8443' && ip('10.0.0.1').family() == 4 && cidr('10.0.0.0/8').containsIP('10.2.3.4')",
+        "[duration('1m'), duration('1s')].sum() == duration('61s')",
+        "string(true) == 'true' && string(duration('1h2m3s4ms')) == '3723.004s' && string(self.t) == '2024-05-01T10:00:00Z'",
+        "string(timestamp('2011-08-18T19:03:37.010+01:00')) == '2011-08-18T19:03:37.01+01:00'",
+        "timestamp('2011-08-18T19:03:37.010+01:00').getHours() == 18 && timestamp('2011-08-18T19:03:37.010+01:00').getHours('02:00') == 20",
+        "self.t.getHours('UTC') == 10 && self.t.getHours('-05:30') == 4 && self.t.getHours('America/New_York') == 6 && self.t.getDayOfWeek() == 3",
+        "self.t.getMonth() == 4 && self.t.getDayOfYear() == 121 && self.t.getDayOfMonth() == 0 && self.t.getMilliseconds() == 0",
         "sets.contains([1, 2, 3], [1, 2]) && self.l.sum() == 6 && self.l.isSorted() && self.l.max() == 3",
         "self.t < timestamp('2025-01-01T00:00:00Z') && self.t + duration('1h') > self.t && self.t.getFullYear() == 2024",
         "'a,b'.split(',') == ['a', 'b'] && ['a', 'b'].join('-') == 'a-b' && 'x'.format([]) == 'x' && 'AB'.lowerAscii() == 'ab'",
@@ -222,6 +228,14 @@ fn what_goes_wrong_is_told_as_cel_go_tells_it() {
         (
             "optional.none().value() == 1",
             "optional.none() dereference",
+        ),
+        (
+            "self.t.getHours('Nowhere') == 1",
+            "unknown time zone Nowhere",
+        ),
+        (
+            "self.l.filter(i, i > 9).min() == 1",
+            "min called on empty list",
         ),
     ] {
         assert_eq!(run(source).unwrap_err(), message, "{source}");

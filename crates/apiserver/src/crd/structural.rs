@@ -8,6 +8,7 @@ use std::{borrow::Cow, collections::BTreeMap, sync::Arc};
 use regex::Regex;
 use serde_json::Value;
 
+use super::pattern;
 use crate::schema::{
     Arena, Field, List, ListKind, Name, Node, Presence, Scalar, Struct, Type, TypeId,
 };
@@ -75,8 +76,11 @@ pub(crate) struct Pattern {
 
 impl Pattern {
     /// Compiles a pattern.
-    pub(crate) fn compile(source: &str) -> Result<Regex, regex::Error> {
-        Regex::new(source)
+    ///
+    /// # Errors
+    /// What is wrong with it, in Go's words.
+    pub(crate) fn compile(source: &str) -> Result<Regex, String> {
+        Regex::new(source).map_err(|_| pattern::complaint(source))
     }
 }
 

@@ -25,23 +25,20 @@ pub(super) fn of_json(schema: &Schema, value: &Json, is_resource: bool) -> Value
         Json::Object(map) => {
             let mut fields = HashMap::with_capacity(map.len());
             for (name, value) in map {
-                let seen = match (schema.properties.get(name), schema.additional_schema()) {
-                    _ if is_resource
-                        && matches!(name.as_str(), "apiVersion" | "kind" | "metadata") =>
-                    {
-                        Some((name.clone(), plain(value)))
-                    }
-                    (Some(schema), _) => {
-                        escape(name).map(|name| (name, of_json(schema, value, schema.embedded)))
-                    }
-                    (None, Some(schema)) => {
-                        Some((name.clone(), of_json(schema, value, schema.embedded)))
-                    }
-                    (None, None) => None,
+                let is_meta = matches!(name.as_str(), "apiVersion" | "kind" | "metadata");
+                let (name, value) = match (schema.properties.get(name), schema.additional_schema())
+                {
+                    _ if is_resource && is_meta => (name.clone(), plain(value)),
+                    // A field that is null is not there.
+                    (Some(_), _) if value.is_null() => continue,
+                    (Some(schema), _) => (
+                        escape(name).unwrap_or_else(|| unseen(name)),
+                        of_json(schema, value, schema.embedded),
+                    ),
+                    (None, Some(schema)) => (name.clone(), of_json(schema, value, schema.embedded)),
+                    (None, None) => (unseen(name), plain(value)),
                 };
-                if let Some((name, value)) = seen {
-                    fields.insert(Key::String(Arc::new(name)), value);
-                }
+                fields.insert(Key::String(Arc::new(name)), value);
             }
             Value::Map(Map {
                 map: Arc::new(fields),
@@ -53,6 +50,11 @@ pub(super) fn of_json(schema: &Schema, value: &Json, is_resource: bool) -> Value
         Json::String(text) if schema.kind == "string" => with_format(&schema.format, text),
         other => plain(other),
     }
+}
+
+/// The name of a field that no rule can ask for, but in which two objects may differ.
+fn unseen(name: &str) -> String {
+    format!("\0{name}")
 }
 
 /// A text that stands for something else; as it is when it does not.
@@ -73,4 +75,49 @@ fn with_format(format: &str, given: &str) -> Value {
         _ => return text,
     };
     read.unwrap_or(text)
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+    use crate::{
+        cel::Budget,
+        crd::rules::{Rule, types},
+    };
+
+    fn holds(schema: Json, object: Json, rule: &str) -> Result<Value, String> {
+        let schema = Schema::parse(&schema);
+        let kind = types::of_schema(&schema, false, "selfType").expect("rules can see it");
+        let rule = Rule::compile(&schema, &kind, &json!({ "rule": rule }));
+        let program = rule.program.expect("there is a rule")?;
+        let value = of_json(&schema, &object, false);
+        let result = program.evaluate(&[("self", value)], &mut Budget::default());
+        result.map_err(|failure| failure.to_string())
+    }
+
+    #[test]
+    fn null_fields_are_not_there_and_unseen_ones_make_a_difference() {
+        let text = json!({"type": "string", "nullable": true});
+        let free = json!({"type": "object", "x-kubernetes-preserve-unknown-fields": true, "properties": {"known": text, "un!seen": text}});
+        let schema = json!({"type": "object", "properties": {
+            "a": text, "m": {"type": "object", "additionalProperties": text}, "l": {"type": "array", "items": free}}});
+        let object = json!({"a": null, "m": {"x": null}, "l": [
+            {"known": "a"}, {"known": "a", "other": 1}, {"known": "a", "other": 1}, {"known": "a", "un!seen": "b"}, {"known": "a", "other": null}]});
+        for rule in [
+            "!has(self.a)",
+            "'x' in self.m && type(self.m['x']) == null_type",
+            "self.l[0] != self.l[1]",
+            "self.l[1] == self.l[2]",
+            "self.l[0] != self.l[3]",
+        ] {
+            let result = holds(schema.clone(), object.clone(), rule);
+            assert_eq!(result, Ok(Value::Bool(true)), "{rule}");
+        }
+        assert_eq!(
+            holds(schema, object, "self.a == 'x'"),
+            Err("no such key: a".to_owned())
+        );
+    }
 }
