@@ -30,6 +30,8 @@ const OUTCOME: u8 = 3;
 const END_OF_INPUT: [u8; 2] = [255, 0];
 /// A client that sends nothing for so long is no program that copies a file.
 const PAUSE: Duration = Duration::from_millis(300);
+/// How long a client may take to show that it reads; every library answers pings, and one that does not read misses nothing.
+const READS: Duration = Duration::from_secs(5);
 /// How many ports fit into a byte's numbers of channels.
 const PORTS: usize = 127;
 /// The most that one message may have: clients that send files cut them into smaller ones.
@@ -139,7 +141,7 @@ impl Socket {
         let ping = self.socket.send(Message::Ping(Bytes::new()));
         tokio::time::timeout(WRITE, ping).await??;
         Ok(
-            match tokio::time::timeout(PAUSE, self.socket.next()).await {
+            match tokio::time::timeout(READS, self.socket.next()).await {
                 Ok(Some(answer)) => *answer?.into_data() == END_OF_INPUT,
                 Ok(None) | Err(_) => false,
             },
