@@ -259,15 +259,10 @@ impl Expression {
         let program = Program::compile(text, environment);
         let program = program.map_err(|issues| format!("compilation failed: {issues}"))?;
         if !wanted.is(program.result()) {
-            let found = match program.result() {
-                Type::Null => "null_type".to_owned(),
-                Type::Timestamp => "google.protobuf.Timestamp".to_owned(),
-                Type::Duration => "google.protobuf.Duration".to_owned(),
-                found => found.to_string(),
-            };
             return Err(format!(
-                "must evaluate to {} but got {found}",
-                wanted.name()
+                "must evaluate to {} but got {}",
+                wanted.name(),
+                program.result().own_name()
             ));
         }
         Ok(Expression {

@@ -50,6 +50,9 @@ fn part_named(function: &str) -> Option<fn(DateTime) -> i64> {
 
 /// A time zone by its name, or by hours and minutes from UTC.
 fn zone(name: &str) -> Result<TimeZone, String> {
+    if name.is_empty() {
+        return Ok(TimeZone::UTC);
+    }
     let Some((hours, minutes)) = name.split_once(':') else {
         return TimeZone::get(name).map_err(|_| format!("unknown time zone {name}"));
     };

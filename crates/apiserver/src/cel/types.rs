@@ -79,6 +79,16 @@ impl fmt::Display for Type {
 }
 
 impl Type {
+    /// What cel-go's type calls itself, where its checker says it shorter.
+    pub(crate) fn own_name(&self) -> String {
+        match self {
+            Type::Null => "null_type".to_owned(),
+            Type::Timestamp => "google.protobuf.Timestamp".to_owned(),
+            Type::Duration => "google.protobuf.Duration".to_owned(),
+            other => other.to_string(),
+        }
+    }
+
     pub(crate) fn list(item: Type) -> Type {
         Type::List(Arc::new(item))
     }

@@ -144,6 +144,14 @@ struct Place<'v> {
     is_resource: bool,
 }
 
+impl Place<'_> {
+    /// Whether the write leaves the value alone.
+    fn is_unchanged(&self) -> bool {
+        let correlation = self.correlation;
+        correlation.is_some_and(|correlation| correlation.is_unchanged())
+    }
+}
+
 impl Rules {
     /// Compiles the rules in the schema as it was sent; at the root of a resource they see its type and name.
     pub(crate) fn compile(schema: &Schema, source: &Json, is_resource: bool) -> Rules {
@@ -364,14 +372,13 @@ impl Run<'_> {
     }
 
     fn rules(&mut self, rules: &[Rule], place: &Place<'_>, path: &str) -> Result<(), Stop> {
-        let unchanged = place
-            .correlation
-            .is_some_and(|correlation| correlation.is_unchanged());
-        let is_forgiven = |rule: &Rule| unchanged && !rule.uses_old;
         let telling = self.telling;
+        if rules.is_empty() || (telling == Telling::Warnings && !place.is_unchanged()) {
+            return Ok(());
+        }
         let mut wanted = rules.iter().filter(|rule| {
             let runs = !rule.uses_old || place.old.is_some() || rule.optional_old;
-            runs && (telling == Telling::Errors || is_forgiven(rule))
+            runs && (telling == Telling::Errors || !rule.uses_old)
         });
         let Some(first) = wanted.next() else {
             return Ok(());
@@ -386,12 +393,12 @@ impl Run<'_> {
             old: old.map(value),
         };
         for rule in [first].into_iter().chain(wanted) {
-            self.rule(rule, &subject, is_forgiven(rule))?;
+            self.rule(rule, &subject)?;
         }
         Ok(())
     }
 
-    fn rule(&mut self, rule: &Rule, subject: &Subject<'_>, forgiven: bool) -> Result<(), Stop> {
+    fn rule(&mut self, rule: &Rule, subject: &Subject<'_>) -> Result<(), Stop> {
         let program = match &rule.program {
             None => return Ok(()),
             Some(Ok(program)) => program,
@@ -429,7 +436,9 @@ impl Run<'_> {
                 return Err(Stop);
             }
         }
-        let is_told = (self.telling == Telling::Warnings) == forgiven;
+        // Only now, as comparing can be more work than the rule.
+        let is_forgiven = || !rule.uses_old && subject.place.is_unchanged();
+        let is_told = self.telling == Telling::Warnings || !is_forgiven();
         let (schema, path) = (subject.place.schema, subject.path);
         let at = match &rule.field_path {
             Some(below) => child(path, below),

@@ -36,7 +36,7 @@ pub(super) fn of_json(schema: &Schema, value: &Json, is_resource: bool) -> Value
                         of_json(schema, value, schema.embedded),
                     ),
                     (None, Some(schema)) => (name.clone(), of_json(schema, value, schema.embedded)),
-                    (None, None) => (unseen(name), plain(value)),
+                    (None, None) => (unseen(name), Value::String(Arc::new(value.to_string()))),
                 };
                 fields.insert(Key::String(Arc::new(name)), value);
             }

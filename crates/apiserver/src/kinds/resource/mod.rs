@@ -306,12 +306,9 @@ fn selectors(selectors: &[Value], path: &Path<'_>, errors: &mut Errors) {
         }
         match Program::compile(text, &ENVIRONMENT) {
             Err(issues) => errors.invalid(&at, text, format!("compilation failed: {issues}")),
+            Ok(program) if matches!(program.result(), Type::Bool | Type::Dyn) => {}
             Ok(program) => {
-                let found = match program.result() {
-                    Type::Bool | Type::Dyn => continue,
-                    Type::Null => "null_type".to_owned(),
-                    found => found.to_string(),
-                };
+                let found = program.result().own_name();
                 let why = format!("must evaluate to bool or the unknown type, not {found}");
                 errors.invalid(&at, text, why);
             }

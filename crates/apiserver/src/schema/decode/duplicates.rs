@@ -1,6 +1,6 @@
 //! The keys that are there twice in a YAML body, as Go's YAML reader lists them: inner ones first, at the line where the value begins.
 
-use std::fmt;
+use std::{collections::HashSet, fmt};
 
 use serde::{
     Deserialize, Deserializer,
@@ -74,7 +74,7 @@ impl<'de> Visitor<'de> for Nodes {
     }
 
     fn visit_map<A: MapAccess<'de>>(self, mut entries: A) -> Result<Node, A::Error> {
-        let (mut node, mut seen) = (Node::default(), Vec::new());
+        let (mut node, mut seen) = (Node::default(), HashSet::new());
         while let Some((key, value)) = entries.next_entry::<Spanned<String>, Spanned<Node>>()? {
             node.duplicates.extend(value.value.duplicates);
             if seen.contains(&key.value) {
@@ -85,7 +85,7 @@ impl<'de> Visitor<'de> for Nodes {
                 };
                 node.duplicates.push((line, key.value));
             } else {
-                seen.push(key.value);
+                seen.insert(key.value);
             }
         }
         Ok(node)
