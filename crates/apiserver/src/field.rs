@@ -128,14 +128,27 @@ impl FieldError {
     }
 }
 
-/// The errors of one object in the order they were found.
+/// The errors of one object in the order they were found, and those that are forgiven.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Errors(pub Vec<FieldError>);
+pub struct Errors(pub Vec<FieldError>, Vec<FieldError>);
 
 impl Errors {
     /// Whether nothing was found.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
+    }
+
+    /// Notes an error that a write is not refused for, as it was there before; the client is warned.
+    pub fn forgive(&mut self, error: FieldError) {
+        self.1.push(error);
+    }
+
+    /// What the client is warned of.
+    pub fn forgiven(&self) -> Vec<String> {
+        let errors = self.1.iter();
+        errors
+            .map(|error| format!("{}: {}", error.field, error.body()))
+            .collect()
     }
 
     /// All errors in one line, each once, as Go's `Aggregate` prints them.

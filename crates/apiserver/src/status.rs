@@ -128,11 +128,24 @@ impl Status {
 
     /// 409 for a write against another state than the stored one.
     pub fn conflict(resource: &Resource, name: &str, why: &str) -> Self {
-        let message = format!(
-            "Operation cannot be fulfilled on {} {name:?}: {why}",
-            resource.qualified()
-        );
-        Status::new(409, "Conflict", message).about(resource, name)
+        Status::conflict_kind(&resource.group, &resource.plural, name, why)
+    }
+
+    /// 409 about a kind, which the details name where they usually name the resource.
+    pub fn conflict_kind(group: &str, kind: &str, name: &str, why: &str) -> Self {
+        let subject = match group {
+            "" => kind.to_owned(),
+            group => format!("{kind}.{group}"),
+        };
+        let message = format!("Operation cannot be fulfilled on {subject} {name:?}: {why}");
+        let mut status = Status::new(409, "Conflict", message);
+        status.details = Some(Box::new(Details {
+            name: name.to_owned(),
+            group: group.to_owned(),
+            kind: kind.to_owned(),
+            ..Details::default()
+        }));
+        status
     }
 
     /// 403.

@@ -107,11 +107,7 @@ impl Kind for CustomResource {
     }
 
     fn warnings(&self, object: &Value, old: Option<&Value>) -> Vec<String> {
-        let mut warnings = old.map_or_else(Vec::new, |old| {
-            self.rules.warnings(&self.schema, object, old)
-        });
-        warnings.extend(finalizers::warnings(object, old));
-        warnings
+        finalizers::warnings(object, old)
     }
 
     fn columns(&self) -> Option<&[Column]> {

@@ -18,7 +18,7 @@ use super::{
     formats,
     structural::{Additional, Schema},
 };
-use crate::field::Errors;
+use crate::field::{Errors, Path};
 
 /// Checks values, types and structure; `old` is the stored object on an update.
 pub(crate) fn check(schema: &Schema, object: &Value, old: Option<&Value>, errors: &mut Errors) {
@@ -44,6 +44,40 @@ pub(crate) fn check_lists(
     };
     if !(found.is_empty() || old.is_some_and(had_any)) {
         errors.0.extend(found.0);
+    }
+}
+
+/// Visits what is directly in a value and has a schema; the whole object has no path.
+fn each_below(
+    schema: &Schema,
+    value: &Value,
+    path: Option<&Path<'_>>,
+    mut visit: impl FnMut(&Schema, &Value, &Path<'_>),
+) {
+    match value {
+        Value::Object(map) => {
+            for (name, value) in map {
+                let property = schema.properties.get(name);
+                let at = match (property, path) {
+                    (Some(_), Some(path)) => path.child(name),
+                    (None, Some(path)) => path.key(name),
+                    (_, None) => Path::new(name),
+                };
+                if let Some(schema) = property.or(schema.additional_schema()) {
+                    visit(schema, value, &at);
+                }
+            }
+        }
+        Value::Array(items) => {
+            let root = Path::new("");
+            let path = path.unwrap_or(&root);
+            if let Some(schema) = schema.items.as_deref() {
+                for (index, item) in items.iter().enumerate() {
+                    visit(schema, item, &path.index(index));
+                }
+            }
+        }
+        _ => {}
     }
 }
 

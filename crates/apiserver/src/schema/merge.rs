@@ -92,6 +92,19 @@ fn inapplicable() -> Status {
     status
 }
 
+/// The type that Go reads a value as.
+pub fn go_type(value: &Value) -> &'static str {
+    match value {
+        Value::Null => "<nil>",
+        Value::Bool(_) => "bool",
+        Value::Number(number) if number.is_f64() => "float64",
+        Value::Number(_) => "int64",
+        Value::String(_) => "string",
+        Value::Array(_) => "[]interface {}",
+        Value::Object(_) => "map[string]interface {}",
+    }
+}
+
 /// A tree as Go's `%v` prints it: `map[a:1 b:[x y]]`.
 pub fn go_text(value: &Value) -> String {
     match value {

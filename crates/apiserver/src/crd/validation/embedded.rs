@@ -3,6 +3,7 @@
 
 use serde_json::Value;
 
+use super::each_below;
 use crate::{
     crd::structural::Schema,
     field::{Errors, Path},
@@ -18,34 +19,12 @@ pub(crate) fn check(schema: &Schema, value: &Value, path: Option<&Path<'_>>, err
     if !schema.has_embedded {
         return;
     }
-    match value {
-        Value::Object(map) => {
-            if schema.embedded {
-                resource(value, path, errors);
-            }
-            for (name, value) in map {
-                let at = match (schema.properties.get(name), path) {
-                    (Some(_), Some(path)) => path.child(name),
-                    (None, Some(path)) => path.key(name),
-                    (_, None) => Path::new(name),
-                };
-                let below = schema.properties.get(name);
-                if let Some(schema) = below.or(schema.additional_schema()) {
-                    check(schema, value, Some(&at), errors);
-                }
-            }
-        }
-        Value::Array(items) => {
-            if let Some(schema) = schema.items.as_deref() {
-                let root = Path::new("");
-                let path = path.unwrap_or(&root);
-                for (index, item) in items.iter().enumerate() {
-                    check(schema, item, Some(&path.index(index)), errors);
-                }
-            }
-        }
-        _ => {}
+    if schema.embedded && value.is_object() {
+        resource(value, path, errors);
     }
+    each_below(schema, value, path, |schema, value, path| {
+        check(schema, value, Some(path), errors);
+    });
 }
 
 /// Checks the type and the metadata of one resource.

@@ -4,6 +4,7 @@ use std::collections::HashMap;
 
 use serde_json::{Map, Value};
 
+use super::each_below;
 use crate::{
     crd::structural::Schema,
     field::{Errors, Path},
@@ -14,37 +15,18 @@ pub(super) fn check(schema: &Schema, value: &Value, path: Option<&Path<'_>>, err
     if !schema.has_keys {
         return;
     }
-    match value {
-        Value::Object(map) => {
-            for (name, value) in map {
-                let at = match (schema.properties.get(name), path) {
-                    (Some(_), Some(path)) => path.child(name),
-                    (None, Some(path)) => path.key(name),
-                    (_, None) => Path::new(name),
-                };
-                let below = schema.properties.get(name);
-                if let Some(schema) = below.or(schema.additional_schema()) {
-                    check(schema, value, Some(&at), errors);
-                }
-            }
+    if let Value::Array(items) = value {
+        let root = Path::new("");
+        let path = path.unwrap_or(&root);
+        match schema.list_type.as_deref() {
+            Some("set") => set(items, path, errors),
+            Some("map") => keyed(&schema.list_keys, items, path, errors),
+            _ => {}
         }
-        Value::Array(items) => {
-            let root = Path::new("");
-            let path = path.unwrap_or(&root);
-            match schema.list_type.as_deref() {
-                Some("set") => set(items, path, errors),
-                Some("map") => keyed(&schema.list_keys, items, path, errors),
-                _ => {}
-            }
-            let below = schema.items.as_deref();
-            if let Some(schema) = below.filter(|schema| schema.has_keys) {
-                for (index, item) in items.iter().enumerate() {
-                    check(schema, item, Some(&path.index(index)), errors);
-                }
-            }
-        }
-        _ => {}
     }
+    each_below(schema, value, path, |schema, value, path| {
+        check(schema, value, Some(path), errors);
+    });
 }
 
 fn set(items: &[Value], path: &Path<'_>, errors: &mut Errors) {

@@ -3,7 +3,10 @@
 
 use serde_json::Value;
 
-use crate::field::{Errors, Path};
+use crate::{
+    field::{Errors, Path},
+    schema::merge::{go_text, go_type},
+};
 
 /// Where the fields are, as the definition says: `.spec.replicas`.
 #[derive(Debug)]
@@ -91,41 +94,14 @@ fn find<'v>(object: &'v Value, path: &str) -> Result<Option<&'v Value>, String> 
 }
 
 fn unfit(path: &str, given: &Value, wanted: &str) -> String {
-    let kind = match given {
-        Value::Null => "<nil>",
-        Value::Bool(_) => "bool",
-        Value::Number(number) if number.is_f64() => "float64",
-        Value::Number(_) => "int64",
-        Value::String(_) => "string",
-        Value::Array(_) => "[]interface {}",
-        Value::Object(_) => "map[string]interface {}",
-    };
     let path = path.trim_start_matches('.');
     // Upstream names a map without the space.
     let wanted = wanted.replace("interface {}", "interface{}");
     format!(
-        ".{path} accessor error: {} is of the type {kind}, expected {wanted}",
-        printed(given)
+        ".{path} accessor error: {} is of the type {}, expected {wanted}",
+        go_text(given),
+        go_type(given)
     )
-}
-
-/// A value as Go's `%v` prints it.
-fn printed(value: &Value) -> String {
-    match value {
-        Value::Null => "<nil>".to_owned(),
-        Value::String(text) => text.clone(),
-        Value::Array(items) => {
-            let items: Vec<String> = items.iter().map(printed).collect();
-            format!("[{}]", items.join(" "))
-        }
-        Value::Object(map) => {
-            let fields = map
-                .iter()
-                .map(|(name, value)| format!("{name}:{}", printed(value)));
-            format!("map[{}]", fields.collect::<Vec<_>>().join(" "))
-        }
-        other => other.to_string(),
-    }
 }
 
 #[cfg(test)]

@@ -19,7 +19,7 @@ use crate::{
         self, Type,
         ownership::{self, Writer},
     },
-    status::{Details, Status},
+    status::Status,
 };
 
 const GROUP: &str = "authentication.k8s.io";
@@ -123,23 +123,7 @@ fn check_uid(call: &Call, given: &str, account: &str) -> Result<(), Status> {
     let why = format!(
         "the UID in the token request ({given}) does not match the UID of the service account ({account})"
     );
-    Err(conflict(GROUP, KIND, &call.name, &why))
-}
-
-fn conflict(group: &str, kind: &str, name: &str, why: &str) -> Status {
-    let subject = match group {
-        "" => kind.to_owned(),
-        group => format!("{kind}.{group}"),
-    };
-    let message = format!("Operation cannot be fulfilled on {subject} {name:?}: {why}");
-    let mut status = Status::new(409, "Conflict", message);
-    status.details = Some(Box::new(Details {
-        name: name.to_owned(),
-        group: group.to_owned(),
-        kind: kind.to_owned(),
-        ..Details::default()
-    }));
-    status
+    Err(Status::conflict_kind(GROUP, KIND, &call.name, &why))
 }
 
 fn check_time(seconds: i64) -> Result<(), Status> {
@@ -221,7 +205,7 @@ fn bind(call: &Call, reference: &Value, bound: &mut Bound) -> Result<(), Status>
         let why = format!(
             "the UID in the bound object reference ({uid}) does not match the UID in record. The object might have been deleted and then recreated"
         );
-        return Err(conflict("", kind, name, &why));
+        return Err(Status::conflict_kind("", kind, name, &why));
     }
     match kind {
         "Pod" => {

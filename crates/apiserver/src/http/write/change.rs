@@ -236,6 +236,7 @@ async fn update_once(
     if !errors.is_empty() {
         return Err(call.invalid(name, &errors));
     }
+    call.warn_all(errors.forgiven());
     call.warn_all(match part {
         Part::Status(_) if !call.row.custom => behaviour.status_warnings(&object),
         _ => behaviour.warnings(&object, Some(&old)),

@@ -11,7 +11,7 @@ mod properties;
 use serde_json::{Map, Value};
 
 use self::lists::{merge_list, merge_ordered_lists};
-use super::{go_text, json_merge};
+use super::{go_text, go_type, json_merge};
 use crate::{
     schema::{Arena, Field, List, Node, Type, TypeId, decode::json_kind},
     status::Status,
@@ -106,21 +106,12 @@ fn unknown_directive(directive: &Value, map: &Map<String, Value>) -> Status {
 }
 
 fn bad_type(wanted: &str, found: &Value) -> Status {
-    let found = go_type(found);
-    unexpected(format!("expected a {wanted}, but received a {found}"))
-}
-
-/// The type that Go reads a value as.
-fn go_type(value: &Value) -> &'static str {
-    match value {
+    let found = match found {
+        // Of a type that is none, Go prints that it could not.
         Value::Null => "%!s(<nil>)",
-        Value::Bool(_) => "bool",
-        Value::Number(number) if number.is_f64() => "float64",
-        Value::Number(_) => "int64",
-        Value::String(_) => "string",
-        Value::Array(_) => "[]interface {}",
-        Value::Object(_) => "map[string]interface {}",
-    }
+        found => go_type(found),
+    };
+    unexpected(format!("expected a {wanted}, but received a {found}"))
 }
 
 /// The field that a directive is about: what follows its name and a slash.

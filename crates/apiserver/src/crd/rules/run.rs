@@ -1,0 +1,301 @@
+//! Running rules on a value and on what is in it, and what is told of those that fail.
+
+use serde_json::Value as Json;
+
+use super::{Node, Rule, values};
+use crate::{
+    cel::{Budget, Failure, Value, none, some},
+    crd::{
+        correlation::{Correlation, item_before},
+        structural::Schema,
+    },
+    field::{BadValue, ErrorType, Errors, FieldError, quote},
+};
+
+/// Longer texts of a messageExpression are not shown.
+const MAX_MESSAGE_BYTES: usize = 5 * 1024;
+
+/// One value on the way down.
+#[derive(Clone, Copy)]
+pub(super) struct Place<'v> {
+    pub(super) schema: &'v Schema,
+    pub(super) value: &'v Json,
+    /// What `oldSelf` is.
+    pub(super) old: Option<&'v Json>,
+    pub(super) correlation: Option<Correlation<'v>>,
+    pub(super) is_resource: bool,
+}
+
+impl Place<'_> {
+    /// Whether the write leaves the value alone.
+    fn is_unchanged(&self) -> bool {
+        let correlation = self.correlation;
+        correlation.is_some_and(|correlation| correlation.is_unchanged())
+    }
+}
+
+/// Runs the rules of a node and of those below it. Errors of those that are forgiven are told as such ([`Errors::forgive`]).
+pub(super) fn run(node: &Node, place: Place<'_>, path: &str, errors: &mut Errors) {
+    let mut run = Run {
+        budget: Budget::default(),
+        errors,
+    };
+    // An error is what stops all further rules; it has been told.
+    let _ = run.node(node, place, path);
+}
+
+/// No further rule is run.
+struct Stop;
+
+struct Run<'e> {
+    budget: Budget,
+    errors: &'e mut Errors,
+}
+
+impl Run<'_> {
+    fn node(&mut self, node: &Node, place: Place<'_>, path: &str) -> Result<(), Stop> {
+        if place.value.is_null() {
+            return Ok(());
+        }
+        self.rules(&node.rules, &place, path)?;
+        match place.value {
+            Json::Array(items) => {
+                let (Some(node), Some(schema)) = (&node.items, place.schema.items.as_deref())
+                else {
+                    return Ok(());
+                };
+                for (index, value) in items.iter().enumerate() {
+                    let below = Place {
+                        schema,
+                        value,
+                        old: place
+                            .old
+                            .and_then(|old| item_before(place.schema, value, old)),
+                        correlation: place
+                            .correlation
+                            .map(|correlation| correlation.index(place.schema, index)),
+                        is_resource: schema.embedded,
+                    };
+                    self.node(node, below, &format!("{path}[{index}]"))?;
+                }
+            }
+            Json::Object(map) => {
+                for (name, value) in map {
+                    let property = node.properties.get(name);
+                    let (node, schema, path) = match property.zip(place.schema.properties.get(name))
+                    {
+                        Some((node, schema)) => (node, schema, child(path, name)),
+                        None => match node
+                            .additional
+                            .as_deref()
+                            .zip(place.schema.additional_schema())
+                        {
+                            Some((node, schema)) => (node, schema, format!("{path}[{name}]")),
+                            None => continue,
+                        },
+                    };
+                    let below = Place {
+                        schema,
+                        value,
+                        old: place.old.and_then(|old| old.get(name)),
+                        correlation: place
+                            .correlation
+                            .map(|correlation| correlation.key(place.schema, name)),
+                        is_resource: schema.embedded,
+                    };
+                    self.node(node, below, &path)?;
+                }
+            }
+            _ => {}
+        }
+        Ok(())
+    }
+
+    fn rules(&mut self, rules: &[Rule], place: &Place<'_>, path: &str) -> Result<(), Stop> {
+        let mut wanted = rules
+            .iter()
+            .filter(|rule| !rule.uses_old || place.old.is_some() || rule.optional_old);
+        let Some(first) = wanted.next() else {
+            return Ok(());
+        };
+        let value = |value| values::of_json(place.schema, value, place.is_resource);
+        // The stored value is there if any rule beside this one asks for it.
+        let old = place.old.filter(|_| rules.iter().any(|rule| rule.uses_old));
+        let subject = Subject {
+            place,
+            path,
+            me: value(place.value),
+            old: old.map(value),
+        };
+        for rule in [first].into_iter().chain(wanted) {
+            self.rule(rule, &subject)?;
+        }
+        Ok(())
+    }
+
+    fn rule(&mut self, rule: &Rule, subject: &Subject<'_>) -> Result<(), Stop> {
+        let program = match &rule.program {
+            None => return Ok(()),
+            Some(Ok(program)) => program,
+            Some(Err(message)) => {
+                self.refuse(subject, format!("rule compile error: {message}"));
+                return Ok(());
+            }
+        };
+        let name = rule.name();
+        let variables = subject.variables(rule.optional_old);
+        match program.evaluate(&variables, &mut self.budget) {
+            Ok(Value::Bool(true)) => return Ok(()),
+            Ok(_) => {}
+            Err(Failure::Error(message)) if message.starts_with("no such overload") => {
+                let detail = format!(
+                    "'{message}': call arguments did not match a supported operator, function or macro signature for rule: {name}"
+                );
+                self.refuse(subject, detail);
+                return Ok(());
+            }
+            Err(Failure::Error(message)) => {
+                self.refuse(subject, format!("{message} evaluating rule: {name}"));
+                return Ok(());
+            }
+            Err(failure @ Failure::TooLong) => {
+                let detail = format!(
+                    "'{failure}': no further validation rules will be run due to call cost exceeds limit for rule: {name}"
+                );
+                self.refuse(subject, detail);
+                return Err(Stop);
+            }
+            Err(Failure::Exhausted) => {
+                let detail = "validation failed due to running out of cost budget, no further validation rules will be run";
+                self.refuse(subject, detail.to_owned());
+                return Err(Stop);
+            }
+        }
+        // Only now, as comparing can be more work than the rule.
+        let is_forgiven = !rule.uses_old && subject.place.is_unchanged();
+        let (schema, path) = (subject.place.schema, subject.path);
+        let at = match &rule.field_path {
+            Some(below) => child(path, below),
+            None => path.to_owned(),
+        };
+        let detail = match self.message(rule, subject) {
+            Ok(Some(text)) => text,
+            Ok(None) => match rule.message.as_str() {
+                "" => format!("failed rule: {name}"),
+                message => message.to_owned(),
+            },
+            Err(why) => {
+                self.tell(is_forgiven, unevaluated(schema, at, why));
+                return Err(Stop);
+            }
+        };
+        let error_type = match rule.reason.as_deref() {
+            Some("FieldValueRequired") => ErrorType::Required,
+            Some("FieldValueForbidden") => ErrorType::Forbidden,
+            Some("FieldValueDuplicate") => ErrorType::Duplicate,
+            _ => ErrorType::Invalid,
+        };
+        let shows_value = matches!(error_type, ErrorType::Invalid | ErrorType::Duplicate)
+            && !matches!(schema.kind.as_str(), "object" | "array");
+        let error = FieldError {
+            error_type,
+            field: at_root(at),
+            bad_value: shows_value.then(|| BadValue::Json(subject.place.value.clone())),
+            detail: if error_type == ErrorType::Duplicate {
+                String::new()
+            } else {
+                detail
+            },
+        };
+        self.tell(is_forgiven, error);
+        Ok(())
+    }
+
+    /// What the messageExpression says, if that can be shown. It sees a stored value as it is, also where the rule sees an optional one.
+    ///
+    /// # Errors
+    /// Why no further rule is run.
+    fn message(&mut self, rule: &Rule, subject: &Subject<'_>) -> Result<Option<String>, String> {
+        let Some(Ok(program)) = &rule.message_program else {
+            return Ok(None);
+        };
+        let text = match program.evaluate(&subject.variables(false), &mut self.budget) {
+            Ok(Value::String(text)) => text,
+            Ok(_) | Err(Failure::Error(_)) => return Ok(None),
+            Err(Failure::TooLong) => {
+                return Err(format!(
+                    "no further validation rules will be run due to call cost exceeds limit for messageExpression: {}",
+                    quote(&rule.message_source)
+                ));
+            }
+            Err(Failure::Exhausted) => {
+                return Err(
+                    "messageExpression evaluation failed due to running out of cost budget, no further validation rules will be run"
+                        .to_owned(),
+                );
+            }
+        };
+        let text = text.trim();
+        let is_shown = !text.is_empty() && text.len() <= MAX_MESSAGE_BYTES && !text.contains('\n');
+        Ok(is_shown.then(|| text.to_owned()))
+    }
+
+    /// Tells why a rule could not be evaluated, which is an error always.
+    fn refuse(&mut self, subject: &Subject<'_>, why: String) {
+        let error = unevaluated(subject.place.schema, subject.path.to_owned(), why);
+        self.tell(false, error);
+    }
+
+    fn tell(&mut self, is_forgiven: bool, error: FieldError) {
+        match is_forgiven {
+            true => self.errors.forgive(error),
+            false => self.errors.0.push(error),
+        }
+    }
+}
+
+/// The error of a rule that could not be evaluated. It shows the type of the value.
+fn unevaluated(schema: &Schema, path: String, why: String) -> FieldError {
+    FieldError {
+        error_type: ErrorType::Invalid,
+        field: at_root(path),
+        bad_value: Some(BadValue::Json(schema.kind.as_str().into())),
+        detail: why,
+    }
+}
+
+/// What rules are about.
+struct Subject<'s> {
+    place: &'s Place<'s>,
+    path: &'s str,
+    me: Value,
+    old: Option<Value>,
+}
+
+impl Subject<'_> {
+    fn variables(&self, optional_old: bool) -> Vec<(&'static str, Value)> {
+        let mut variables = vec![("self", self.me.clone())];
+        match (&self.old, optional_old) {
+            (Some(old), true) => variables.push(("oldSelf", some(old.clone()))),
+            (None, true) => variables.push(("oldSelf", none())),
+            (Some(old), false) => variables.push(("oldSelf", old.clone())),
+            (None, false) => {}
+        }
+        variables
+    }
+}
+
+fn child(path: &str, name: &str) -> String {
+    match path {
+        "" => name.to_owned(),
+        path => format!("{path}.{name}"),
+    }
+}
+
+/// The whole object has no path.
+fn at_root(path: String) -> String {
+    match path.as_str() {
+        "" => "<nil>".to_owned(),
+        _ => path,
+    }
+}
