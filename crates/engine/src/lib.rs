@@ -55,6 +55,7 @@ pub mod schedule;
 mod score;
 mod selector;
 mod storage;
+mod tie;
 mod topology;
 pub mod windows;
 

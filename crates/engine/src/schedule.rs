@@ -4,24 +4,16 @@
 //! the one that the caller's seed and the node's name pick, so insertion order is never visible. What is said here
 //! node by node is the rule; the boards ([`crate::cluster`]) come to the same decision at the cost of what changed.
 
-use std::cmp::Reverse;
-use std::hash::{Hash, Hasher};
 use std::sync::Arc;
 
-use rustc_hash::FxHasher;
-
 use crate::class::PodClassId;
-use crate::cluster::{Cluster, NodeId, Question, Word, hold};
+use crate::cluster::{Cluster, NodeId, Word, hold};
 use crate::error::ModelError;
-use crate::filter;
-use crate::filter::volume_binding::Site;
-use crate::intern::Symbol;
-use crate::labels::LabelSet;
 use crate::model::PodSpec;
 use crate::reason::{Conflict, Plugin, Reason, Refusal, Tally};
-use crate::resources::Amounts;
 use crate::score::{self, Column};
 use crate::selector::NamedNodes;
+use crate::tie::tie;
 
 /// Nodes that boards name for a pod with volumes before every node is asked.
 const MOST_TRIES: usize = 64;
@@ -410,155 +402,6 @@ impl Cluster {
     }
 }
 
-impl Question<'_> {
-    /// Why the pod is refused before any node is looked at.
-    pub(crate) fn conflict(&self) -> Option<Conflict> {
-        if self.class.shape.named_nodes == NamedNodes::Conflict {
-            return Some(Conflict::Affinity);
-        }
-        self.check_claims().map(|(_, conflict)| conflict)
-    }
-
-    /// The conflict of the pod's claims, with the plugin that finds it.
-    fn check_claims(&self) -> Option<(Plugin, Conflict)> {
-        let mut conflicts = self.volumes?.conflicts.iter();
-        conflicts
-            .find(|(plugin, _)| self.rules.filters(*plugin))
-            .copied()
-    }
-
-    /// The first filter that refuses a node.
-    pub(crate) fn check(&self, id: NodeId) -> Option<Refusal> {
-        if let Some((plugin, conflict)) = self.check_claims() {
-            return Some(Refusal::new(plugin, Reason::Conflict(conflict)));
-        }
-        self.check_static(id).or_else(|| self.check_load(id))
-    }
-
-    /// The filters that look at the node itself, whatever is placed.
-    pub(crate) fn check_static(&self, id: NodeId) -> Option<Refusal> {
-        if let NamedNodes::Only(named) = &self.class.shape.named_nodes
-            && !named.contains(&self.cluster.at(id).fixed.name)
-        {
-            return Some(Refusal::new(Plugin::PreFilter, Reason::NotNamed));
-        }
-        if self.passes_static(id) {
-            return None;
-        }
-        let (plugin, reason) = self.verdict(id).refusal?;
-        Some(Refusal::new(plugin, reason))
-    }
-
-    /// The filters about what a node has left.
-    pub(crate) fn check_room(&self, id: NodeId) -> Option<Refusal> {
-        let node = self.cluster.at(id);
-        let shape = &self.class.shape;
-        if self.rules.filters(Plugin::NodePorts)
-            && let Some(reason) = filter::node_ports::check(shape, &node.ports)
-        {
-            return Some(Refusal::new(Plugin::NodePorts, reason));
-        }
-        self.check_resources(&node.fixed.allocatable, &node.used)
-    }
-
-    fn check_resources(&self, allocatable: &Amounts, used: &Amounts) -> Option<Refusal> {
-        if !self.rules.filters(Plugin::NodeResourcesFit) {
-            return None;
-        }
-        filter::node_resources_fit::check(&self.class.shape, allocatable, used)
-    }
-
-    /// Whether other pods matter to this one by the resources and the slots they take only.
-    pub(crate) fn is_about_room_only(&self) -> bool {
-        self.class.shape.host_ports.is_empty() && self.view.is_filtered_by_room_only(self.class)
-    }
-
-    /// [`Question::check`] as if pods of these classes were on the node too, for a pod that
-    /// [is about room only](Question::is_about_room_only).
-    fn check_beside(&self, id: NodeId, pods: &[PodClassId]) -> Option<Refusal> {
-        self.check_static(id).or_else(|| {
-            let node = self.cluster.at(id);
-            let mut used = node.used.clone();
-            for pod in pods {
-                used.add(&self.cluster.class(*pod).shape.requests.real);
-                used.pods += 1;
-            }
-            self.check_resources(&node.fixed.allocatable, &used)
-        })
-    }
-
-    /// What a node says because of room held there for others than the pod of this key, if it would say something else
-    /// without; for a pod that [is about room only](Question::is_about_room_only).
-    pub(crate) fn held_otherwise(&self, id: NodeId, key: &str) -> Option<Refusal> {
-        let held = self.cluster.held_on(id, self.class.priority, key);
-        if held.is_empty() {
-            return None;
-        }
-        let beside = self.check_beside(id, &held)?.in_general();
-        let alone = self.check(id).map(|refusal| refusal.in_general());
-        (alone.as_ref() != Some(&beside)).then_some(beside)
-    }
-
-    /// The filters that depend on what is placed already.
-    pub(crate) fn check_load(&self, id: NodeId) -> Option<Refusal> {
-        self.check_room(id)
-            .or_else(|| self.check_volumes(id))
-            .or_else(|| self.check_topology(id))
-    }
-
-    /// The filters about volumes.
-    pub(crate) fn check_volumes(&self, id: NodeId) -> Option<Refusal> {
-        let plan = self.volumes?;
-        let node = self.cluster.at(id);
-        let labels = &node.fixed.labels;
-        self.on(Plugin::VolumeRestrictions, || {
-            filter::volume_restrictions::check(self, plan, node)
-        })
-        .or_else(|| {
-            self.on(Plugin::NodeVolumeLimits, || {
-                filter::node_volume_limits::check(self, plan, node)
-            })
-        })
-        .or_else(|| self.check_reach(node.fixed.name, labels))
-    }
-
-    /// Whether the pod's volumes are reachable from a node of these labels.
-    pub(crate) fn check_reach(&self, name: Symbol, labels: &LabelSet) -> Option<Refusal> {
-        let plan = self.volumes?;
-        let names = self.cluster.names();
-        let site = Site {
-            name,
-            labels,
-            names,
-        };
-        let binds = self.rules.filters(Plugin::VolumeBinding);
-        let refusal = binds.then(|| filter::volume_binding::check(plan, site));
-        refusal.flatten().or_else(|| {
-            self.on(Plugin::VolumeZone, || {
-                filter::volume_zone::check(plan, labels)
-            })
-        })
-    }
-
-    /// The filters about places and other pods.
-    pub(crate) fn check_topology(&self, id: NodeId) -> Option<Refusal> {
-        let node = self.cluster.at(id);
-        filter::pod_topology_spread::check(self.view, node)
-            .map(|reason| Refusal::new(Plugin::PodTopologySpread, reason))
-            .or_else(|| {
-                self.on(Plugin::InterPodAffinity, || {
-                    filter::inter_pod_affinity::check(self.class, self.view, node)
-                })
-            })
-    }
-
-    /// What a filter says, if it is on.
-    fn on(&self, plugin: Plugin, check: impl FnOnce() -> Option<Reason>) -> Option<Refusal> {
-        let reason = self.rules.filters(plugin).then(check)??;
-        Some(Refusal::new(plugin, reason))
-    }
-}
-
 /// How many nodes refuse in which way.
 pub(crate) fn tallied<'a>(refusals: impl Iterator<Item = &'a Refusal>) -> Vec<Tally> {
     let mut tallies: Vec<Tally> = Vec::new();
@@ -581,29 +424,4 @@ fn totals(columns: &[Column], rows: usize) -> Vec<i64> {
             .for_each(|(total, score)| *total += score);
     }
     totals
-}
-
-/// A node's place on the circle on which equals are told apart: a hash of its name.
-pub(crate) fn tie_place(name: &str) -> u64 {
-    let mut hasher = FxHasher::default();
-    name.hash(&mut hasher);
-    mix(hasher.finish())
-}
-
-/// The place from which a seed looks for the next node.
-pub(crate) fn tie_start(seed: u64) -> u64 {
-    mix(seed.wrapping_add(0x9e37_79b9_7f4a_7c15))
-}
-
-/// Ranks equals by seed and name, the nearest after the seed's place on the circle highest: as good as random, the
-/// same every time, whatever the order of arrival.
-pub(crate) fn tie(seed: u64, name: &str) -> Reverse<(u64, &str)> {
-    Reverse((tie_place(name).wrapping_sub(tie_start(seed)), name))
-}
-
-/// Spreads near-equal numbers over all 64 bits.
-fn mix(mut bits: u64) -> u64 {
-    bits = (bits ^ (bits >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    bits = (bits ^ (bits >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-    bits ^ (bits >> 31)
 }

@@ -1,15 +1,14 @@
 //! Types of expressions, found before they run, with cel-go's words for what does not fit.
 
-use std::{
-    collections::HashMap,
-    sync::{Arc, LazyLock},
-};
+use std::{collections::HashMap, sync::Arc};
 
 use kube_cel::cel::Value;
 
 use super::{
-    Problem, library, messages,
-    syntax::{Expr, Field, Fold, FoldKind, Literal, Node},
+    Problem,
+    expr::{Expr, Field, Fold, FoldKind, Literal, Node, qualified},
+    functions::{FUNCTIONS, is_type_name, named_type, namespaced, resolve},
+    library, messages,
     types::{Bindings, Type, joined},
 };
 
@@ -37,127 +36,6 @@ impl Environment {
     }
 }
 
-/// One way to call a function.
-struct Overload {
-    is_method: bool,
-    parameters: Vec<Type>,
-    result: Type,
-}
-
-static FUNCTIONS: LazyLock<HashMap<String, Vec<Overload>>> = LazyLock::new(|| {
-    let mut functions: HashMap<String, Vec<Overload>> = HashMap::new();
-    let lines = include_str!("functions.txt").lines();
-    for line in lines.filter(|line| !line.is_empty() && !line.starts_with('#')) {
-        let (names, overload) = signature(line);
-        for name in names {
-            let overload = Overload {
-                is_method: overload.is_method,
-                parameters: overload.parameters.clone(),
-                result: overload.result.clone(),
-            };
-            functions.entry(name).or_default().push(overload);
-        }
-    }
-    functions
-});
-
-/// A line of the table: the function's names and the overload.
-fn signature(line: &'static str) -> (Vec<String>, Overload) {
-    let (target, rest) = match line
-        .strip_prefix('<')
-        .and_then(|rest| rest.split_once("> "))
-    {
-        Some((target, rest)) => (Some(target), rest),
-        None => (None, line),
-    };
-    let (call, result) = rest
-        .rsplit_once("): ")
-        .expect("every line says what a function results in");
-    // An operator's name has no bracket but square ones.
-    let (name, parameters) = call.split_once('(').expect("every line has parameters");
-    let mut types: Vec<Type> = target.map(parse_type).into_iter().collect();
-    types.extend(split(parameters).into_iter().map(parse_type));
-    let names = match name {
-        "_<_" => ["_<_", "_<=_", "_>_", "_>=_"].map(str::to_owned).to_vec(),
-        name => vec![name.to_owned()],
-    };
-    let overload = Overload {
-        is_method: target.is_some(),
-        parameters: types,
-        result: parse_type(result),
-    };
-    (names, overload)
-}
-
-/// Splits at the commas that are in no brackets.
-fn split(text: &'static str) -> Vec<&'static str> {
-    let (mut depth, mut start, mut parts) = (0, 0, Vec::new());
-    for (index, c) in text.char_indices() {
-        match c {
-            '(' => depth += 1,
-            ')' => depth -= 1,
-            ',' if depth == 0 => {
-                parts.push(text[start..index].trim());
-                start = index + 1;
-            }
-            _ => {}
-        }
-    }
-    if !text.is_empty() {
-        parts.push(text[start..].trim());
-    }
-    parts
-}
-
-fn parse_type(text: &'static str) -> Type {
-    if let Some((outer, inner)) = text.strip_suffix(')').and_then(|text| text.split_once('(')) {
-        let mut inner = split(inner).into_iter().map(parse_type);
-        let mut next = || Arc::new(inner.next().expect("the type has what it is made of"));
-        return match outer {
-            "list" => Type::List(next()),
-            "map" => Type::Map(next(), next()),
-            "optional" => Type::Optional(next()),
-            "type" => Type::Meta(next()),
-            other => panic!("functions.txt has no type {other}"),
-        };
-    }
-    match text {
-        "A" | "B" | "C" => Type::Parameter(text.chars().next().expect("it is a letter")),
-        text => named_type(text).unwrap_or(Type::Opaque(text)),
-    }
-}
-
-/// The types that have names in expressions.
-fn named_type(name: &str) -> Option<Type> {
-    Some(match name {
-        "dyn" => Type::Dyn,
-        "bool" => Type::Bool,
-        "int" => Type::Int,
-        "uint" => Type::Uint,
-        "double" => Type::Double,
-        "string" => Type::String,
-        "bytes" => Type::Bytes,
-        "null_type" => Type::Null,
-        "timestamp" | "google.protobuf.Timestamp" => Type::Timestamp,
-        "duration" | "google.protobuf.Duration" => Type::Duration,
-        "list" => Type::list(Type::Dyn),
-        "map" => Type::map(Type::Dyn, Type::Dyn),
-        "optional_type" => Type::optional(Type::Dyn),
-        "type" => Type::Meta(Arc::new(Type::Dyn)),
-        "net.IP" => Type::Opaque("net.IP"),
-        "net.CIDR" => Type::Opaque("net.CIDR"),
-        "kubernetes.URL" => Type::Opaque("kubernetes.URL"),
-        "kubernetes.Quantity" => Type::Opaque("kubernetes.Quantity"),
-        "kubernetes.Semver" => Type::Opaque("kubernetes.Semver"),
-        _ => return None,
-    })
-}
-
-/// Whether a name without a variable of that name stands for a type.
-pub(super) fn is_type_name(name: &str) -> bool {
-    !matches!(name, "dyn" | "timestamp" | "duration") && named_type(name).is_some()
-}
-
 /// The type of what the expression evaluates to.
 pub(super) fn check(expression: &Expr, environment: &Environment) -> Result<Type, Vec<Problem>> {
     let mut checker = Checker::new(environment);
@@ -168,61 +46,6 @@ pub(super) fn check(expression: &Expr, environment: &Environment) -> Result<Type
         }
     }
     Ok(result.closed())
-}
-
-/// The function that a call is of if what it is called on spells a namespace, as in `sets.contains(...)`, and no variable.
-pub(super) fn namespaced(
-    target: &Expr,
-    function: &str,
-    is_variable: impl Fn(&str) -> bool,
-) -> Option<String> {
-    if is_variable(root(target)?) {
-        return None;
-    }
-    let name = format!("{}.{function}", qualified(target)?);
-    FUNCTIONS.contains_key(&name).then_some(name)
-}
-
-/// The name that a chain of selections begins with, as `google` in `google.protobuf.Timestamp`.
-pub(super) fn root(expression: &Expr) -> Option<&str> {
-    match &expression.node {
-        Node::Name(name) => Some(name),
-        Node::Select {
-            operand,
-            test: false,
-            ..
-        } => root(operand),
-        _ => None,
-    }
-}
-
-/// Whether a chain of selections spells that name.
-pub(super) fn spells(expression: &Expr, name: &str) -> bool {
-    match &expression.node {
-        Node::Name(own) => own == name,
-        Node::Select {
-            operand,
-            field,
-            test: false,
-        } => name
-            .strip_suffix(field.as_str())
-            .and_then(|rest| rest.strip_suffix('.'))
-            .is_some_and(|rest| spells(operand, rest)),
-        _ => false,
-    }
-}
-
-/// The name that a chain of selections spells, as `sets` or `google.protobuf.Timestamp`.
-pub(super) fn qualified(expression: &Expr) -> Option<String> {
-    match &expression.node {
-        Node::Name(name) => Some(name.clone()),
-        Node::Select {
-            operand,
-            field,
-            test: false,
-        } => Some(format!("{}.{field}", qualified(operand)?)),
-        _ => None,
-    }
 }
 
 pub(super) struct Checker<'e> {
@@ -599,27 +422,4 @@ fn of_literal(literal: &Literal) -> Type {
         Literal::Text(_) => Type::String,
         Literal::Bytes(_) => Type::Bytes,
     }
-}
-
-/// The result of a call; of several overloads that fit (arguments can be anything) it can be anything.
-fn resolve(overloads: &[Overload], is_method: bool, types: &[Type]) -> Option<Type> {
-    let mut result: Option<Type> = None;
-    for overload in overloads {
-        if overload.is_method != is_method || overload.parameters.len() != types.len() {
-            continue;
-        }
-        let mut bindings = Bindings::default();
-        let pairs = types.iter().zip(&overload.parameters);
-        let mut fits = pairs.map(|(given, wanted)| bindings.accept(given, wanted));
-        if !fits.all(|fits| fits) {
-            continue;
-        }
-        let found = overload.result.bound(&bindings);
-        result = Some(match result {
-            None => found,
-            Some(before) if before == found => before,
-            Some(_) => Type::Dyn,
-        });
-    }
-    result
 }

@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 
 use super::{
     check::{Checker, Environment},
-    syntax::{Expr, Fold, FoldKind, Literal, Node},
+    expr::{Expr, Fold, FoldKind, Literal, Node},
     types::Type,
 };
 

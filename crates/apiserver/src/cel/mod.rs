@@ -7,9 +7,12 @@
 mod check;
 mod cost;
 mod eval;
+mod expr;
+mod functions;
 mod host;
 mod lexer;
 mod library;
+mod macros;
 mod messages;
 mod syntax;
 mod times;
@@ -77,7 +80,7 @@ pub(crate) fn call(function: &str, arguments: Vec<Value>) -> Result<Value, Strin
 /// An expression that has been parsed and checked.
 #[derive(Debug)]
 pub(crate) struct Program {
-    expression: syntax::Expr,
+    expression: expr::Expr,
     /// How deep it is.
     depth: usize,
     result: Type,

@@ -1,4 +1,4 @@
-//! Parses expressions into trees whose nodes know their places; macros become nodes of their own.
+//! Parses expressions into trees whose nodes know their places.
 //!
 //! The grammar of the cel crate is asked first, because it words syntax errors as cel-go does. Places are those cel-go reports: of an
 //! operator, of the dot before a field, of the bracket that opens a call's arguments.
@@ -7,8 +7,9 @@ use kube_cel::cel::parser::Parser as Grammar;
 
 use super::{
     Issues, Problem,
-    check::qualified,
+    expr::{Expr, Field, Literal, Node, qualified},
     lexer::{Token, tokens},
+    macros::method,
 };
 
 /// How deep a rule of the grammar may be within itself, chains of operators and selections included, and how deep those of the finished
@@ -18,199 +19,6 @@ const MAX_DEPTH: usize = 250;
 const MAX_LENGTH: usize = 100_000;
 /// What parsing may need of the stack; the cel crate's grammar takes much.
 const STACK_BYTES: usize = 64 << 20;
-
-/// A node and the number of characters before its place.
-#[derive(Clone, Debug, PartialEq)]
-pub(crate) struct Expr {
-    pub(crate) at: usize,
-    pub(crate) node: Node,
-}
-
-#[derive(Clone, Debug, PartialEq)]
-pub(crate) enum Node {
-    Literal(Literal),
-    Name(String),
-    /// `operand.field`; `test` is the macro `has`.
-    Select {
-        operand: Box<Expr>,
-        field: String,
-        test: bool,
-    },
-    /// `operand.?field`.
-    OptionalSelect {
-        operand: Box<Expr>,
-        field: String,
-    },
-    /// A function or operator, named as cel-go names it (`_+_`).
-    Call {
-        function: String,
-        target: Option<Box<Expr>>,
-        arguments: Vec<Expr>,
-    },
-    /// Items; `true` for those after a question mark.
-    List(Vec<(bool, Expr)>),
-    /// Keys and values; `true` for those after a question mark.
-    Map(Vec<(bool, Expr, Expr)>),
-    /// `name{field: value}`.
-    Message {
-        name: String,
-        fields: Vec<Field>,
-    },
-    Fold(Box<Fold>),
-    /// `target.optMap(variable, body)`, or `optFlatMap`.
-    OptionalMap {
-        target: Box<Expr>,
-        variable: String,
-        body: Box<Expr>,
-        flat: bool,
-    },
-    /// `cel.bind(variable, value, body)`.
-    Bind {
-        variable: String,
-        value: Box<Expr>,
-        body: Box<Expr>,
-    },
-}
-
-#[derive(Clone, Debug, PartialEq)]
-pub(crate) enum Literal {
-    Null,
-    Bool(bool),
-    Int(i64),
-    Uint(u64),
-    Double(f64),
-    Text(String),
-    Bytes(Vec<u8>),
-}
-
-/// A field of a message.
-#[derive(Clone, Debug, PartialEq)]
-pub(crate) struct Field {
-    /// The place of its colon.
-    pub(crate) at: usize,
-    pub(crate) name: String,
-    /// After a question mark it is what is in the optional.
-    pub(crate) optional: bool,
-    pub(crate) value: Expr,
-}
-
-/// A macro over a list or map.
-#[derive(Clone, Debug, PartialEq)]
-pub(crate) struct Fold {
-    pub(crate) kind: FoldKind,
-    pub(crate) range: Expr,
-    pub(crate) variable: String,
-    /// The second variable of the two-variable forms; the first one is then an index or key.
-    pub(crate) second: Option<String>,
-    /// What an item must hold to take part (`map` with three arguments and the like).
-    pub(crate) filter: Option<Expr>,
-    pub(crate) body: Expr,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub(crate) enum FoldKind {
-    All,
-    Exists,
-    ExistsOne,
-    Filter,
-    /// A list of what the body is for each item.
-    Map,
-    /// A map of what the body is for each key.
-    TransformMap,
-    /// A map of the entries that the body makes.
-    TransformEntries,
-}
-
-impl Expr {
-    /// Whether a name occurs in it that no macro inside binds.
-    pub(crate) fn mentions(&self, variable: &str) -> bool {
-        let free = |bound: &str, body: &Expr| bound != variable && body.mentions(variable);
-        match &self.node {
-            Node::Literal(_) => false,
-            Node::Name(name) => name == variable,
-            Node::Select { operand, .. } | Node::OptionalSelect { operand, .. } => {
-                operand.mentions(variable)
-            }
-            Node::Call {
-                target, arguments, ..
-            } => target
-                .iter()
-                .map(|target| &**target)
-                .chain(arguments)
-                .any(|part| part.mentions(variable)),
-            Node::List(items) => items.iter().any(|(_, item)| item.mentions(variable)),
-            Node::Map(entries) => entries
-                .iter()
-                .any(|(_, key, value)| key.mentions(variable) || value.mentions(variable)),
-            Node::Message { fields, .. } => {
-                fields.iter().any(|field| field.value.mentions(variable))
-            }
-            Node::Fold(fold) => {
-                let bound = fold.variable == variable || fold.second.as_deref() == Some(variable);
-                let mut inside = fold.filter.iter().chain([&fold.body]);
-                fold.range.mentions(variable)
-                    || (!bound && inside.any(|part| part.mentions(variable)))
-            }
-            Node::OptionalMap {
-                target,
-                variable: bound,
-                body,
-                ..
-            } => target.mentions(variable) || free(bound, body),
-            Node::Bind {
-                variable: bound,
-                value,
-                body,
-            } => value.mentions(variable) || free(bound, body),
-        }
-    }
-}
-
-impl Expr {
-    /// How many selections, indexes, calls of members, ternaries, comparisons and sums are within each other at most. Negations, the
-    /// logical operators, lists, maps and calls of global functions do not count (cel-go: parser.Visit).
-    fn depth(&self) -> usize {
-        let deepest = |parts: &mut dyn Iterator<Item = &Expr>| parts.map(Expr::depth).max();
-        let (own, below) = match &self.node {
-            Node::Literal(_) | Node::Name(_) => (0, None),
-            Node::Select { operand, .. } | Node::OptionalSelect { operand, .. } => {
-                (1, Some(operand.depth()))
-            }
-            Node::Call {
-                function,
-                target,
-                arguments,
-            } => {
-                const UNCOUNTED: [&str; 4] = ["!_", "-_", "_&&_", "_||_"];
-                let is_operator =
-                    function.contains('_') && !function.contains(char::is_alphanumeric);
-                let counts = target.is_some()
-                    || function == "@in"
-                    || (is_operator && !UNCOUNTED.contains(&function.as_str()));
-                let mut parts = target.iter().map(|target| &**target).chain(arguments);
-                (usize::from(counts), deepest(&mut parts))
-            }
-            Node::List(items) => (0, deepest(&mut items.iter().map(|(_, item)| item))),
-            Node::Map(entries) => {
-                let mut parts = entries.iter().flat_map(|(_, key, value)| [key, value]);
-                (0, deepest(&mut parts))
-            }
-            Node::Message { fields, .. } => {
-                (0, deepest(&mut fields.iter().map(|field| &field.value)))
-            }
-            Node::Fold(fold) => {
-                let inside = [&fold.range, &fold.body];
-                let mut parts = inside.into_iter().chain(&fold.filter);
-                (1, deepest(&mut parts))
-            }
-            Node::OptionalMap { target, body, .. } => {
-                (1, deepest(&mut [&**target, &**body].into_iter()))
-            }
-            Node::Bind { value, body, .. } => (1, deepest(&mut [&**value, &**body].into_iter())),
-        };
-        own + below.unwrap_or(0)
-    }
-}
 
 /// Parses an expression; also says how deep it is.
 pub(crate) fn parse(source: &str) -> Result<(Expr, usize), Issues> {
@@ -332,7 +140,7 @@ const BINARY: [(Operator, Rule); 3] = [
     ),
 ];
 
-type Parsed<T = Expr> = Result<T, Problem>;
+pub(super) type Parsed<T = Expr> = Result<T, Problem>;
 
 impl Parser {
     /// Goes one level deeper into a rule.
@@ -705,72 +513,4 @@ fn balanced(
     let left = balanced(function, terms, places, low, middle);
     let right = balanced(function, terms, places, middle + 1, high);
     call(places[middle], function, vec![left, right])
-}
-
-/// A call with a target: one of the macros, or a method.
-fn method(at: usize, target: Expr, name: String, mut arguments: Vec<Expr>) -> Parsed {
-    let is_cel = matches!(&target.node, Node::Name(name) if name == "cel");
-    let expanded = match (name.as_str(), arguments.len()) {
-        ("bind", 3) if is_cel => {
-            let body = Box::new(arguments.remove(2));
-            let value = Box::new(arguments.remove(1));
-            let variable = variable(&arguments[0])?;
-            Node::Bind {
-                variable,
-                value,
-                body,
-            }
-        }
-        ("optMap" | "optFlatMap", 2) => Node::OptionalMap {
-            variable: variable(&arguments[0])?,
-            body: Box::new(arguments.remove(1)),
-            target: Box::new(target),
-            flat: name == "optFlatMap",
-        },
-        _ => match fold_of(&name, arguments.len()) {
-            Some((kind, variables, filtered)) => {
-                let mut rest = arguments.split_off(variables);
-                let body = rest.pop().expect("every macro has a body");
-                Node::Fold(Box::new(Fold {
-                    kind,
-                    range: target,
-                    variable: variable(&arguments[0])?,
-                    second: arguments.get(1).map(variable).transpose()?,
-                    filter: if filtered { rest.pop() } else { None },
-                    body,
-                }))
-            }
-            None => Node::Call {
-                function: name,
-                target: Some(Box::new(target)),
-                arguments,
-            },
-        },
-    };
-    Ok(Expr { at, node: expanded })
-}
-
-/// The macro of a name with so many arguments: what it does, how many variables it has, whether a filter follows.
-fn fold_of(name: &str, arguments: usize) -> Option<(FoldKind, usize, bool)> {
-    Some(match (name, arguments) {
-        ("all", 2 | 3) => (FoldKind::All, arguments - 1, false),
-        ("exists", 2 | 3) => (FoldKind::Exists, arguments - 1, false),
-        ("exists_one", 2) | ("existsOne", 2 | 3) => (FoldKind::ExistsOne, arguments - 1, false),
-        ("filter", 2) => (FoldKind::Filter, 1, false),
-        ("map", 2 | 3) => (FoldKind::Map, 1, arguments == 3),
-        ("transformList", 3 | 4) => (FoldKind::Map, 2, arguments == 4),
-        ("transformMap", 3 | 4) => (FoldKind::TransformMap, 2, arguments == 4),
-        ("transformMapEntry", 3 | 4) => (FoldKind::TransformEntries, 2, arguments == 4),
-        _ => return None,
-    })
-}
-
-fn variable(argument: &Expr) -> Parsed<String> {
-    match &argument.node {
-        Node::Name(name) => Ok(name.clone()),
-        _ => Err(Problem {
-            at: argument.at,
-            message: "argument must be a simple name".to_owned(),
-        }),
-    }
 }

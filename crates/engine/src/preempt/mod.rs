@@ -16,7 +16,8 @@ use crate::class::PodClassId;
 use crate::cluster::{Cluster, NodeId, PodId};
 use crate::model::PreemptionPolicy;
 use crate::reason::{Plugin, Reason, Refusal, Tally};
-use crate::schedule::{Unschedulable, tie};
+use crate::schedule::Unschedulable;
+use crate::tie::tie;
 
 /// What preemption can do for a pod that fits nowhere.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -6,7 +6,7 @@
 
 use crate::cluster::{Node, NodeId};
 use crate::intern::{Interner, Symbol};
-use crate::schedule::tie_place;
+use crate::tie::{tie_place, tie_start};
 
 /// No position.
 const NOWHERE: u32 = u32::MAX;
@@ -117,7 +117,7 @@ impl Order {
 
     /// The position from which equals are looked for.
     pub(super) fn start(&self, seed: u64) -> u32 {
-        let from = crate::schedule::tie_start(seed);
+        let from = tie_start(seed);
         // About one node is in a sector: mostly it is the one, and its leading bits say so.
         let Some(near) = self.sectors.get(sector_of(from, self.sectors.len())) else {
             return 0;

@@ -13,7 +13,8 @@ use crate::model::{
     WeightedPodAffinityTerm, WhenUnsatisfiable, label,
 };
 use crate::preempt::Preemption;
-use crate::schedule::{Decision, tie};
+use crate::schedule::Decision;
+use crate::tie::tie;
 
 const KEYS: [&str; 3] = [label::HOSTNAME, label::ZONE, "rack"];
 const NAMESPACES: [&str; 3] = ["a", "b", "c"];

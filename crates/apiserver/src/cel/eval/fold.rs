@@ -1,0 +1,133 @@
+//! Macros over lists and maps.
+
+use std::{collections::HashMap, sync::Arc};
+
+use kube_cel::cel::{Value, objects::Key};
+
+use super::{Evaluated, Failure, Run, count, failed, no_overload, of_map, scope::Scope};
+use crate::cel::{
+    expr::{Fold, FoldKind},
+    values::{key, of_key},
+};
+
+impl Run<'_> {
+    pub(super) fn fold(&mut self, fold: &Fold, scope: &Scope<'_>) -> Evaluated {
+        let range = self.value(&fold.range, scope)?;
+        // What the first variable is, and the second one.
+        let steps: Vec<(Value, Value)> = match &range {
+            Value::List(items) => {
+                let items = items.iter().enumerate();
+                items
+                    .map(|(index, item)| (count(index), item.clone()))
+                    .collect()
+            }
+            Value::Map(map) => {
+                let mut entries: Vec<(&Key, &Value)> = map.map.iter().collect();
+                entries.sort_by_key(|(key, _)| *key);
+                let entries = entries.into_iter();
+                entries
+                    .map(|(key, value)| (of_key(key), value.clone()))
+                    .collect()
+            }
+            _ => return no_overload(),
+        };
+        let mut collected = Collected::default();
+        for (at, item) in &steps {
+            let first = match (&fold.second, &range) {
+                (None, Value::List(_)) => item,
+                _ => at,
+            };
+            let outer = scope.with(&fold.variable, first);
+            let inner = match &fold.second {
+                Some(second) => outer.with(second, item),
+                None => outer.same(),
+            };
+            if let Some(filter) = &fold.filter
+                && !self.truth(filter, &inner)?
+            {
+                continue;
+            }
+            if collected.take(self, fold, &inner, at, first)? {
+                break;
+            }
+        }
+        collected.result(fold.kind)
+    }
+}
+
+/// What a macro has made of the items so far.
+#[derive(Default)]
+struct Collected {
+    list: Vec<Value>,
+    map: HashMap<Key, Value>,
+    holds: u64,
+    decided: bool,
+    failure: Option<String>,
+}
+
+impl Collected {
+    /// Takes one more item; answers whether the result is known.
+    fn take(
+        &mut self,
+        run: &mut Run<'_>,
+        fold: &Fold,
+        scope: &Scope<'_>,
+        at: &Value,
+        item: &Value,
+    ) -> Evaluated<bool> {
+        match fold.kind {
+            FoldKind::All | FoldKind::Exists => match run.truth(&fold.body, scope) {
+                Ok(truth) => {
+                    self.decided = truth == (fold.kind == FoldKind::Exists);
+                    return Ok(self.decided);
+                }
+                Err(Failure::Error(message)) => {
+                    self.failure.get_or_insert(message);
+                }
+                Err(over) => return Err(over),
+            },
+            FoldKind::ExistsOne => self.holds += u64::from(run.truth(&fold.body, scope)?),
+            FoldKind::Filter => {
+                if run.truth(&fold.body, scope)? {
+                    self.list.push(item.clone());
+                }
+            }
+            FoldKind::Map => self.list.push(run.value(&fold.body, scope)?),
+            FoldKind::TransformMap => {
+                let value = run.value(&fold.body, scope)?;
+                self.insert(key(at).expect("indexes and keys are keys"), value)?;
+            }
+            FoldKind::TransformEntries => match run.value(&fold.body, scope)? {
+                Value::Map(entries) => {
+                    for (key, value) in entries.map.iter() {
+                        self.insert(key.clone(), value.clone())?;
+                    }
+                }
+                _ => return no_overload(),
+            },
+        }
+        Ok(false)
+    }
+
+    fn insert(&mut self, key: Key, value: Value) -> Evaluated<()> {
+        match self.map.insert(key.clone(), value) {
+            None => Ok(()),
+            Some(_) => failed(format!("insert failed: key {key} already exists")),
+        }
+    }
+
+    fn result(self, kind: FoldKind) -> Evaluated {
+        Ok(match kind {
+            FoldKind::All | FoldKind::Exists => {
+                let decisive = kind == FoldKind::Exists;
+                match self.failure {
+                    Some(message) if !self.decided => return failed(message),
+                    _ => Value::Bool(self.decided == decisive),
+                }
+            }
+            FoldKind::ExistsOne => Value::Bool(self.holds == 1),
+            FoldKind::Filter | FoldKind::Map => Value::List(Arc::new(self.list)),
+            FoldKind::TransformMap | FoldKind::TransformEntries => of_map(self.map),
+        })
+    }
+}

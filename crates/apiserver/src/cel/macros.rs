@@ -1,0 +1,75 @@
+//! Calls of methods, and the macros among them.
+
+use super::{
+    Problem,
+    expr::{Expr, Fold, FoldKind, Node},
+    syntax::Parsed,
+};
+
+/// A call with a target: one of the macros, or a method.
+pub(super) fn method(at: usize, target: Expr, name: String, mut arguments: Vec<Expr>) -> Parsed {
+    let is_cel = matches!(&target.node, Node::Name(name) if name == "cel");
+    let expanded = match (name.as_str(), arguments.len()) {
+        ("bind", 3) if is_cel => {
+            let body = Box::new(arguments.remove(2));
+            let value = Box::new(arguments.remove(1));
+            let variable = variable(&arguments[0])?;
+            Node::Bind {
+                variable,
+                value,
+                body,
+            }
+        }
+        ("optMap" | "optFlatMap", 2) => Node::OptionalMap {
+            variable: variable(&arguments[0])?,
+            body: Box::new(arguments.remove(1)),
+            target: Box::new(target),
+            flat: name == "optFlatMap",
+        },
+        _ => match fold_of(&name, arguments.len()) {
+            Some((kind, variables, filtered)) => {
+                let mut rest = arguments.split_off(variables);
+                let body = rest.pop().expect("every macro has a body");
+                Node::Fold(Box::new(Fold {
+                    kind,
+                    range: target,
+                    variable: variable(&arguments[0])?,
+                    second: arguments.get(1).map(variable).transpose()?,
+                    filter: if filtered { rest.pop() } else { None },
+                    body,
+                }))
+            }
+            None => Node::Call {
+                function: name,
+                target: Some(Box::new(target)),
+                arguments,
+            },
+        },
+    };
+    Ok(Expr { at, node: expanded })
+}
+
+/// The macro of a name with so many arguments: what it does, how many variables it has, whether a filter follows.
+fn fold_of(name: &str, arguments: usize) -> Option<(FoldKind, usize, bool)> {
+    Some(match (name, arguments) {
+        ("all", 2 | 3) => (FoldKind::All, arguments - 1, false),
+        ("exists", 2 | 3) => (FoldKind::Exists, arguments - 1, false),
+        ("exists_one", 2) | ("existsOne", 2 | 3) => (FoldKind::ExistsOne, arguments - 1, false),
+        ("filter", 2) => (FoldKind::Filter, 1, false),
+        ("map", 2 | 3) => (FoldKind::Map, 1, arguments == 3),
+        ("transformList", 3 | 4) => (FoldKind::Map, 2, arguments == 4),
+        ("transformMap", 3 | 4) => (FoldKind::TransformMap, 2, arguments == 4),
+        ("transformMapEntry", 3 | 4) => (FoldKind::TransformEntries, 2, arguments == 4),
+        _ => return None,
+    })
+}
+
+fn variable(argument: &Expr) -> Parsed<String> {
+    match &argument.node {
+        Node::Name(name) => Ok(name.clone()),
+        _ => Err(Problem {
+            at: argument.at,
+            message: "argument must be a simple name".to_owned(),
+        }),
+    }
+}
