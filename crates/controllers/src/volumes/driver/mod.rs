@@ -8,6 +8,7 @@ mod attacher;
 mod controller;
 mod nodes;
 mod topology;
+mod volume;
 
 use mullion_cloud::Speed;
 
