@@ -28,6 +28,8 @@ pub(crate) struct Shape {
     /// Bytes of JSON at least.
     pub(crate) least_bytes: u64,
     pub(crate) fields: BTreeMap<String, Shape>,
+    /// Every other field, if there may be more.
+    pub(crate) others: Option<Box<Shape>>,
     /// The keys of a map.
     pub(crate) keys: Option<Box<Shape>>,
     /// The items of a list, the values of a map.
@@ -159,7 +161,10 @@ impl<'s> Coster<'s, '_> {
                     return (operand.cost, None, None);
                 }
                 let selects = matches!(operand.kind, Type::Map(..) | Type::Object(_));
-                let place = operand.place.and_then(|place| place.fields.get(field));
+                let place = operand.place.and_then(|place| {
+                    let known = place.fields.get(field);
+                    known.or(place.others.as_deref())
+                });
                 (operand.cost + u64::from(selects), place, None)
             }
             Node::OptionalSelect { operand, .. } => {

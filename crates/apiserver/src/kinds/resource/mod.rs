@@ -4,13 +4,13 @@
 //! devices by whoever writes its status.
 
 mod claim;
+mod selector;
 mod slice;
-
-use std::sync::{Arc, LazyLock};
 
 use jiff::Timestamp;
 use serde_json::{Map, Value};
 
+use self::selector::selectors;
 use super::{
     Column, Kind,
     podspec::internal,
@@ -19,7 +19,6 @@ use super::{
 };
 use crate::{
     admission::Ctx,
-    cel::{Environment, Object, Program, Type},
     field::{ErrorType, Errors, Path},
     validation::{IMMUTABLE, check, metadata, names, resources},
 };
@@ -36,26 +35,7 @@ pub(super) struct ResourceClaimTemplate;
 /// resource.k8s.io/v1 ResourceSlice.
 pub(super) struct ResourceSlice;
 
-/// What the expressions that choose devices speak of.
-static ENVIRONMENT: LazyLock<Environment> = LazyLock::new(|| {
-    let by_name = |value| Type::map(Type::String, Type::map(Type::String, value));
-    let fields = [
-        ("driver", Type::String),
-        ("attributes", by_name(Type::Dyn)),
-        ("capacity", by_name(Type::Opaque("kubernetes.Quantity"))),
-        ("allowMultipleAllocations", Type::Bool),
-    ];
-    let device = Object {
-        name: "kubernetes.DRADevice".to_owned(),
-        fields: fields.map(|(name, kind)| (name.to_owned(), kind)).into(),
-        open: false,
-    };
-    Environment::default().with("device", Type::Object(Arc::new(device)))
-});
-
-const MAX_SELECTORS: usize = 32;
 const MAX_CONFIGS: usize = 32;
-const MAX_EXPRESSION: usize = 10 * 1024;
 const MAX_PARAMETERS: usize = 10 * 1024;
 const MAX_DRIVER_NAME: usize = 63;
 const MAX_POOL_NAME: usize = 253;
@@ -284,35 +264,6 @@ fn pool_name(name: &str, path: &Path<'_>, errors: &mut Errors) {
     }
     for part in name.split('/') {
         check(errors, path, part, names::dns_subdomain(part));
-    }
-}
-
-/// Expressions that choose devices.
-fn selectors(selectors: &[Value], path: &Path<'_>, errors: &mut Errors) {
-    if selectors.len() > MAX_SELECTORS {
-        return errors.too_many(path, selectors.len(), MAX_SELECTORS);
-    }
-    for (index, selector) in selectors.iter().enumerate() {
-        let at = path.index(index);
-        let at = at.child("cel");
-        let Some(cel) = selector.field("cel") else {
-            errors.required(&at, "");
-            continue;
-        };
-        let (text, at) = (cel.text("expression"), at.child("expression"));
-        if text.len() > MAX_EXPRESSION {
-            errors.too_long(&at, MAX_EXPRESSION);
-            continue;
-        }
-        match Program::compile(text, &ENVIRONMENT) {
-            Err(issues) => errors.invalid(&at, text, format!("compilation failed: {issues}")),
-            Ok(program) if matches!(program.result(), Type::Bool | Type::Dyn) => {}
-            Ok(program) => {
-                let found = program.result().own_name();
-                let why = format!("must evaluate to bool or the unknown type, not {found}");
-                errors.invalid(&at, text, why);
-            }
-        }
     }
 }
 
