@@ -1,5 +1,5 @@
-//! The baseline level: what is known to lead out of a container is forbidden. The checks run in the order of upstream's ids, which is
-//! the order of the reasons in an answer.
+//! The rules of the baseline level: what is known to lead out of a container is forbidden. A rule that a version changed has the newer
+//! version in its name.
 
 use serde_json::Value;
 
@@ -21,6 +21,7 @@ const CAPABILITIES: [&str; 13] = [
     "SETUID",
     "SYS_CHROOT",
 ];
+/// Without the last before 1.31.
 const SELINUX_TYPES: [&str; 5] = [
     "",
     "container_t",
@@ -28,6 +29,7 @@ const SELINUX_TYPES: [&str; 5] = [
     "container_kvm_t",
     "container_engine_t",
 ];
+/// In the order in which they were allowed: five at first, then one in 1.27, four in 1.29 and two in 1.32.
 const SYSCTLS: [&str; 12] = [
     "kernel.shm_rmid_forced",
     "net.ipv4.ip_local_port_range",
@@ -43,57 +45,47 @@ const SYSCTLS: [&str; 12] = [
     "net.ipv4.tcp_wmem",
 ];
 const APPARMOR_ANNOTATION: &str = "container.apparmor.security.beta.kubernetes.io/";
+/// What named the seccomp profile of a pod before 1.19.
+pub(super) const SECCOMP_POD: &str = "seccomp.security.alpha.kubernetes.io/pod";
+/// What named the seccomp profile of a container before 1.19.
+pub(super) const SECCOMP_CONTAINER: &str = "container.seccomp.security.alpha.kubernetes.io/";
 
-/// What the pod does that baseline forbids; without the checks that restricted replaces by stricter ones.
-pub(super) fn violations(pod: &Pod<'_>, for_restricted: bool) -> Vec<Violation> {
-    let mut found = vec![app_armor(pod)];
-    if !for_restricted {
-        found.push(capabilities(pod));
-    }
-    found.push(host_namespaces(pod));
-    if !for_restricted {
-        found.push(host_path_volumes(pod));
-    }
-    found.extend([
-        host_ports(pod),
-        probe_hosts(pod),
-        privileged(pod),
-        proc_mount(pod),
-        se_linux(pod),
-    ]);
-    if !for_restricted {
-        found.push(seccomp_profile(pod));
-    }
-    found.extend([sysctls(pod), host_process(pod)]);
-    found.into_iter().flatten().collect()
-}
-
-fn app_armor(pod: &Pod<'_>) -> Option<Violation> {
-    let unconfined = |context: &Value| context["appArmorProfile"]["type"] == "Unconfined";
-    let mut details = Vec::new();
-    let setters = pod.setters(unconfined);
-    if !setters.is_empty() {
-        details.push(format!(
-            r#"{setters} must not set AppArmor profile type to "Unconfined""#
-        ));
-    }
-    let allowed = |profile: &str| {
+pub(super) fn app_armor(pod: &Pod<'_>) -> Option<Violation> {
+    let is_bad = |context: &Value| {
+        let profile = context.field("appArmorProfile");
+        profile
+            .is_some_and(|profile| !matches!(profile.text("type"), "RuntimeDefault" | "Localhost"))
+    };
+    let mut setters: Vec<String> = Vec::from_iter(pod.setters(is_bad));
+    let contexts = pod.contexts().filter(|context| is_bad(context));
+    let types = distinct(contexts.map(|context| context["appArmorProfile"].text("type")));
+    let is_allowed = |profile: &str| {
         profile.is_empty() || profile == "runtime/default" || profile.starts_with("localhost/")
     };
-    for (key, profile) in pod.metadata.entries("annotations") {
-        let profile = profile.as_str().unwrap_or("");
-        if key.starts_with(APPARMOR_ANNOTATION) && !allowed(profile) {
-            details.push(format!("{key}={}", quote(profile)));
-        }
+    let annotations = pod.metadata.entries("annotations");
+    let annotations = annotations.filter(|(key, _)| key.starts_with(APPARMOR_ANNOTATION));
+    let annotations: Vec<String> = annotations
+        .map(|(key, profile)| (key, profile.as_str().unwrap_or("")))
+        .filter(|(_, profile)| !is_allowed(profile))
+        .map(|(key, profile)| format!("{key}={}", quote(profile)))
+        .collect();
+    match annotations.len() {
+        0 => {}
+        1 => setters.push("annotation".to_owned()),
+        _ => setters.push("annotations".to_owned()),
     }
-    let reason = if details.len() == 1 {
-        "forbidden AppArmor profile"
-    } else {
-        "forbidden AppArmor profiles"
-    };
-    (!details.is_empty()).then(|| Violation {
-        reason,
-        detail: details.join(", "),
+    let annotations = annotations.iter().map(String::as_str);
+    let values: Vec<&str> = types.into_iter().chain(annotations).collect();
+    (!setters.is_empty()).then(|| Violation {
+        reason: match values.len() {
+            1 => "forbidden AppArmor profile",
+            _ => "forbidden AppArmor profiles",
+        },
+        detail: format!(
+            "{} must not set AppArmor profile type to {}",
+            setters.join(" and "),
+            quoted(&values)
+        ),
     })
 }
 
@@ -108,7 +100,7 @@ fn added_capabilities<'v>(
     added.filter(move |capability| !allowed.contains(capability))
 }
 
-fn capabilities(pod: &Pod<'_>) -> Option<Violation> {
+pub(super) fn capabilities(pod: &Pod<'_>) -> Option<Violation> {
     let bad = pod.containers_that(|container| {
         added_capabilities(container, &CAPABILITIES)
             .next()
@@ -128,7 +120,7 @@ fn capabilities(pod: &Pod<'_>) -> Option<Violation> {
     })
 }
 
-fn host_namespaces(pod: &Pod<'_>) -> Option<Violation> {
+pub(super) fn host_namespaces(pod: &Pod<'_>) -> Option<Violation> {
     let shared = ["hostNetwork", "hostPID", "hostIPC"]
         .into_iter()
         .filter(|field| pod.spec.flag(field));
@@ -142,7 +134,7 @@ fn host_namespaces(pod: &Pod<'_>) -> Option<Violation> {
     })
 }
 
-fn host_path_volumes(pod: &Pod<'_>) -> Option<Violation> {
+pub(super) fn host_path_volumes(pod: &Pod<'_>) -> Option<Violation> {
     let volumes = pod
         .spec
         .items("volumes")
@@ -155,7 +147,7 @@ fn host_path_volumes(pod: &Pod<'_>) -> Option<Violation> {
     })
 }
 
-fn host_ports(pod: &Pod<'_>) -> Option<Violation> {
+pub(super) fn host_ports(pod: &Pod<'_>) -> Option<Violation> {
     let ports = |container: &Value| -> Vec<String> {
         let ports = container
             .items("ports")
@@ -192,7 +184,7 @@ fn hosts(container: &Value) -> Vec<&str> {
     hosts.filter(|host| !host.is_empty()).collect()
 }
 
-fn probe_hosts(pod: &Pod<'_>) -> Option<Violation> {
+pub(super) fn probe_hosts(pod: &Pod<'_>) -> Option<Violation> {
     let bad = distinct(
         pod.containers_that(|container| !hosts(container).is_empty())
             .into_iter(),
@@ -209,7 +201,7 @@ fn probe_hosts(pod: &Pod<'_>) -> Option<Violation> {
     })
 }
 
-fn privileged(pod: &Pod<'_>) -> Option<Violation> {
+pub(super) fn privileged(pod: &Pod<'_>) -> Option<Violation> {
     let bad = pod.containers_that(|container| container["securityContext"].flag("privileged"));
     (!bad.is_empty()).then(|| Violation {
         reason: "privileged",
@@ -220,7 +212,14 @@ fn privileged(pod: &Pod<'_>) -> Option<Violation> {
     })
 }
 
-fn proc_mount(pod: &Pod<'_>) -> Option<Violation> {
+/// A user namespace of its own contains what an unmasked /proc shows.
+pub(super) fn proc_mount_1_35(pod: &Pod<'_>) -> Option<Violation> {
+    (!pod.has_user_namespace())
+        .then(|| proc_mount(pod))
+        .flatten()
+}
+
+pub(super) fn proc_mount(pod: &Pod<'_>) -> Option<Violation> {
     let unmasked = |container: &Value| {
         !matches!(
             container["securityContext"].text("procMount"),
@@ -233,7 +232,7 @@ fn proc_mount(pod: &Pod<'_>) -> Option<Violation> {
             .filter(|c| unmasked(c))
             .map(|container| container["securityContext"].text("procMount")),
     );
-    (!bad.is_empty() && !pod.has_user_namespace()).then(|| Violation {
+    (!bad.is_empty()).then(|| Violation {
         reason: "procMount",
         detail: format!(
             "{} must not set securityContext.procMount to {}",
@@ -243,62 +242,73 @@ fn proc_mount(pod: &Pod<'_>) -> Option<Violation> {
     })
 }
 
-fn se_linux(pod: &Pod<'_>) -> Option<Violation> {
-    let contexts = || {
-        let containers = pod
-            .containers()
-            .map(|container| &container["securityContext"]);
-        std::iter::once(&pod.spec["securityContext"])
-            .chain(containers)
-            .map(|context| &context["seLinuxOptions"])
-    };
-    let bad_type = |options: &Value| !SELINUX_TYPES.contains(&options.text("type"));
-    let set = |field: &str| contexts().any(|options| !options.text(field).is_empty());
+pub(super) fn se_linux(pod: &Pod<'_>) -> Option<Violation> {
+    se_linux_of(pod, &SELINUX_TYPES[..4])
+}
+
+pub(super) fn se_linux_1_31(pod: &Pod<'_>) -> Option<Violation> {
+    se_linux_of(pod, &SELINUX_TYPES)
+}
+
+fn se_linux_of(pod: &Pod<'_>, allowed: &[&str]) -> Option<Violation> {
+    let options = || pod.contexts().map(|context| &context["seLinuxOptions"]);
+    let is_bad_type = |options: &Value| !allowed.contains(&options.text("type"));
+    let is_set = |field: &str| options().any(|options| !options.text(field).is_empty());
     let setters = pod.setters(|context| {
         let options = &context["seLinuxOptions"];
-        bad_type(options) || !options.text("user").is_empty() || !options.text("role").is_empty()
-    });
-    let types = distinct(
-        contexts()
-            .filter(|options| bad_type(options))
-            .map(|options| options.text("type")),
-    );
+        is_bad_type(options) || !options.text("user").is_empty() || !options.text("role").is_empty()
+    })?;
+    let bad = options().filter(|options| is_bad_type(options));
+    let types = distinct(bad.map(|options| options.text("type")));
     let mut data = Vec::new();
     if !types.is_empty() {
         data.push(named("type", &types));
     }
-    data.extend(set("user").then(|| "user may not be set".to_owned()));
-    data.extend(set("role").then(|| "role may not be set".to_owned()));
-    (!setters.is_empty()).then(|| Violation {
+    data.extend(is_set("user").then(|| "user may not be set".to_owned()));
+    data.extend(is_set("role").then(|| "role may not be set".to_owned()));
+    let data = data.join("; ");
+    Some(Violation {
         reason: "seLinuxOptions",
+        detail: format!("{setters} set forbidden securityContext.seLinuxOptions: {data}"),
+    })
+}
+
+/// What named a profile before 1.19, and is not looked at by later rules.
+pub(super) fn seccomp_annotations(pod: &Pod<'_>) -> Option<Violation> {
+    let of_containers = pod
+        .containers()
+        .map(|container| format!("{SECCOMP_CONTAINER}{}", container.text("name")));
+    let is_allowed = |profile: &str| {
+        matches!(profile, "runtime/default" | "docker/default") || profile.starts_with("localhost/")
+    };
+    let annotations = &pod.metadata["annotations"];
+    let found: Vec<String> = std::iter::once(SECCOMP_POD.to_owned())
+        .chain(of_containers)
+        .filter(|key| annotations.has(key) && !is_allowed(annotations.text(key)))
+        .map(|key| format!("{key}={}", quote(annotations.text(&key))))
+        .collect();
+    let found = distinct(found.iter().map(String::as_str));
+    (!found.is_empty()).then(|| Violation {
+        reason: "seccompProfile",
         detail: format!(
-            "{setters} set forbidden securityContext.seLinuxOptions: {}",
-            data.join("; ")
+            "forbidden annotation{} {}",
+            if found.len() == 1 { "" } else { "s" },
+            found.join(", ")
         ),
     })
 }
 
-/// Whether a security context sets a seccomp profile that no level above privileged allows.
-pub(super) fn is_bad_profile(context: &Value) -> bool {
-    !matches!(
-        context["seccompProfile"].text("type"),
-        "" | "RuntimeDefault" | "Localhost"
-    )
-}
-
 /// The refusal of explicit profiles, which both levels word alike.
 pub(super) fn seccomp_profile(pod: &Pod<'_>) -> Option<Violation> {
-    let setters = pod.setters(is_bad_profile);
-    let containers = pod
-        .containers()
-        .map(|container| &container["securityContext"]);
-    let contexts = std::iter::once(&pod.spec["securityContext"]).chain(containers);
-    let values = distinct(
-        contexts
-            .filter(|context| is_bad_profile(context))
-            .map(|context| context["seccompProfile"].text("type")),
-    );
-    (!setters.is_empty()).then(|| Violation {
+    let is_bad = |context: &Value| {
+        let profile = context.field("seccompProfile");
+        profile
+            .is_some_and(|profile| !matches!(profile.text("type"), "RuntimeDefault" | "Localhost"))
+    };
+    let setters = pod.setters(is_bad)?;
+    let contexts = pod.contexts().filter(|context| is_bad(context));
+    let values = distinct(contexts.map(|context| context["seccompProfile"].text("type")));
+    Some(Violation {
         reason: "seccompProfile",
         detail: format!(
             "{setters} must not set securityContext.seccompProfile.type to {}",
@@ -307,21 +317,35 @@ pub(super) fn seccomp_profile(pod: &Pod<'_>) -> Option<Violation> {
     })
 }
 
-fn sysctls(pod: &Pod<'_>) -> Option<Violation> {
-    let set = pod.spec["securityContext"]
-        .items("sysctls")
-        .iter()
-        .map(|sysctl| sysctl.text("name"));
-    let forbidden: Vec<&str> = set.filter(|name| !SYSCTLS.contains(name)).collect();
+pub(super) fn sysctls(pod: &Pod<'_>) -> Option<Violation> {
+    sysctls_of(pod, &SYSCTLS[..5])
+}
+
+pub(super) fn sysctls_1_27(pod: &Pod<'_>) -> Option<Violation> {
+    sysctls_of(pod, &SYSCTLS[..6])
+}
+
+pub(super) fn sysctls_1_29(pod: &Pod<'_>) -> Option<Violation> {
+    sysctls_of(pod, &SYSCTLS[..10])
+}
+
+pub(super) fn sysctls_1_32(pod: &Pod<'_>) -> Option<Violation> {
+    sysctls_of(pod, &SYSCTLS)
+}
+
+fn sysctls_of(pod: &Pod<'_>, allowed: &[&str]) -> Option<Violation> {
+    let set = pod.spec["securityContext"].items("sysctls").iter();
+    let names = set.map(|sysctl| sysctl.text("name"));
+    let forbidden: Vec<&str> = names.filter(|name| !allowed.contains(name)).collect();
     (!forbidden.is_empty()).then(|| Violation {
         reason: "forbidden sysctls",
         detail: forbidden.join(", "),
     })
 }
 
-fn host_process(pod: &Pod<'_>) -> Option<Violation> {
-    let setters = pod.setters(|context| context["windowsOptions"].flag("hostProcess"));
-    (!setters.is_empty()).then(|| Violation {
+pub(super) fn host_process(pod: &Pod<'_>) -> Option<Violation> {
+    let setters = pod.setters(|context| context["windowsOptions"].flag("hostProcess"))?;
+    Some(Violation {
         reason: "hostProcess",
         detail: format!("{setters} must not set securityContext.windowsOptions.hostProcess=true"),
     })

@@ -1,4 +1,5 @@
-//! The restricted level: a pod must give up what it does not need. What only Linux knows is not asked of Windows pods.
+//! The rules of the restricted level: a pod must give up what it does not need. Since 1.25 what only Linux knows is not asked of Windows
+//! pods, since 1.35 who is root in a user namespace of its own is not root.
 
 use serde_json::Value;
 
@@ -18,20 +19,13 @@ const VOLUMES: [&str; 9] = [
     "secret",
 ];
 
-/// What the pod does that restricted forbids beyond baseline.
-pub(super) fn violations(pod: &Pod<'_>) -> Vec<Violation> {
-    let mut found = Vec::new();
-    if !pod.is_windows() {
-        found.extend([privilege_escalation(pod), capabilities(pod)]);
-    }
-    found.extend([volumes(pod), run_as_non_root(pod), run_as_user(pod)]);
-    if !pod.is_windows() {
-        found.push(seccomp(pod));
-    }
-    found.into_iter().flatten().collect()
+pub(super) fn privilege_escalation_1_25(pod: &Pod<'_>) -> Option<Violation> {
+    (!pod.is_windows())
+        .then(|| privilege_escalation(pod))
+        .flatten()
 }
 
-fn privilege_escalation(pod: &Pod<'_>) -> Option<Violation> {
+pub(super) fn privilege_escalation(pod: &Pod<'_>) -> Option<Violation> {
     let bad = pod.containers_that(|container| {
         container["securityContext"]["allowPrivilegeEscalation"] != false
     });
@@ -44,7 +38,11 @@ fn privilege_escalation(pod: &Pod<'_>) -> Option<Violation> {
     })
 }
 
-fn capabilities(pod: &Pod<'_>) -> Option<Violation> {
+pub(super) fn capabilities_1_25(pod: &Pod<'_>) -> Option<Violation> {
+    (!pod.is_windows()).then(|| capabilities(pod)).flatten()
+}
+
+pub(super) fn capabilities(pod: &Pod<'_>) -> Option<Violation> {
     let of = |container: &Value| container["securityContext"]["capabilities"].clone();
     let keeping = pod.containers_that(|container| {
         !of(container)
@@ -87,13 +85,13 @@ fn capabilities(pod: &Pod<'_>) -> Option<Violation> {
     })
 }
 
-fn volumes(pod: &Pod<'_>) -> Option<Violation> {
+pub(super) fn volumes(pod: &Pod<'_>) -> Option<Violation> {
     fn kind(volume: &Value) -> &str {
         let fields = volume.as_object().into_iter().flatten();
         fields
             .map(|(field, _)| field.as_str())
             .find(|field| *field != "name")
-            .unwrap_or("")
+            .unwrap_or("unknown")
     }
     let restricted = || {
         pod.spec
@@ -114,13 +112,15 @@ fn volumes(pod: &Pod<'_>) -> Option<Violation> {
     })
 }
 
-fn run_as_non_root(pod: &Pod<'_>) -> Option<Violation> {
-    if pod.has_user_namespace() {
-        return None;
-    }
+pub(super) fn run_as_non_root_1_35(pod: &Pod<'_>) -> Option<Violation> {
+    (!pod.has_user_namespace())
+        .then(|| run_as_non_root(pod))
+        .flatten()
+}
+
+pub(super) fn run_as_non_root(pod: &Pod<'_>) -> Option<Violation> {
     let reason = "runAsNonRoot != true";
-    let setters = pod.setters(|context| context["runAsNonRoot"] == false);
-    if !setters.is_empty() {
+    if let Some(setters) = pod.setters(|context| context["runAsNonRoot"] == false) {
         return Some(Violation {
             reason,
             detail: format!("{setters} must not set securityContext.runAsNonRoot=false"),
@@ -137,15 +137,25 @@ fn run_as_non_root(pod: &Pod<'_>) -> Option<Violation> {
     })
 }
 
-fn run_as_user(pod: &Pod<'_>) -> Option<Violation> {
-    let setters = pod.setters(|context| context.integer("runAsUser") == Some(0));
-    (!setters.is_empty() && !pod.has_user_namespace()).then(|| Violation {
+pub(super) fn run_as_user_1_35(pod: &Pod<'_>) -> Option<Violation> {
+    (!pod.has_user_namespace())
+        .then(|| run_as_user(pod))
+        .flatten()
+}
+
+pub(super) fn run_as_user(pod: &Pod<'_>) -> Option<Violation> {
+    let setters = pod.setters(|context| context.integer("runAsUser") == Some(0))?;
+    Some(Violation {
         reason: "runAsUser=0",
         detail: format!("{setters} must not set runAsUser=0"),
     })
 }
 
-fn seccomp(pod: &Pod<'_>) -> Option<Violation> {
+pub(super) fn seccomp_1_25(pod: &Pod<'_>) -> Option<Violation> {
+    (!pod.is_windows()).then(|| seccomp(pod)).flatten()
+}
+
+pub(super) fn seccomp(pod: &Pod<'_>) -> Option<Violation> {
     let explicit = baseline::seccomp_profile(pod);
     if explicit.is_some() {
         return explicit;
