@@ -53,7 +53,7 @@ impl Plugin for LimitRanger {
             for limit in range["spec"].items("limits") {
                 check(request, limit, &mut found);
             }
-            match found.as_slice() {
+            match each_once(found).as_slice() {
                 [] => {}
                 [one] => return Err(request.forbidden(one)),
                 several => return Err(request.forbidden(&format!("[{}]", several.join(", ")))),
@@ -61,6 +61,17 @@ impl Plugin for LimitRanger {
         }
         Ok(())
     }
+}
+
+/// What several containers do wrong alike is said once.
+fn each_once(found: Vec<String>) -> Vec<String> {
+    let mut told = Vec::with_capacity(found.len());
+    for text in found {
+        if !told.contains(&text) {
+            told.push(text);
+        }
+    }
+    told
 }
 
 fn check(request: &Request<'_>, limit: &Value, found: &mut Vec<String>) {
@@ -276,6 +287,20 @@ mod tests {
         assert_eq!(
             pod["metadata"]["annotations"][ANNOTATION],
             "LimitRanger plugin set: cpu, memory request for container a"
+        );
+    }
+
+    #[test]
+    fn what_several_containers_do_wrong_alike_is_said_once() {
+        let limit = json!({"type": "Container", "max": {"cpu": "1"}});
+        let amounts = json!({"cpu": "2"});
+        let amounts = totals::list(&amounts);
+        let mut found = Vec::new();
+        bounds(&limit, &amounts, &amounts, &mut found);
+        bounds(&limit, &amounts, &amounts, &mut found);
+        assert_eq!(
+            each_once(found),
+            ["maximum cpu usage per Container is 1, but limit is 2"]
         );
     }
 
