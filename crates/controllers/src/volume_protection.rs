@@ -1,13 +1,18 @@
-//! Claims and volumes outlive their users: each carries a finalizer from admission, taken away here once nothing uses it,
-//! and put back when somebody else takes it away (kube-controller-manager: pvc-protection and pv-protection).
+//! Claims, volumes and classes of volume attributes outlive their users: each carries a finalizer from admission, taken away here once
+//! nothing uses it, and put back when somebody else takes it away (kube-controller-manager: pvc-protection, pv-protection and
+//! vac-protection).
 //!
-//! A claim is used by a pod that has a node, even one that has finished; a volume by the claim it is bound to.
+//! A claim is used by a pod that has a node, even one that has finished; a volume by the claim it is bound to; a class of volume
+//! attributes by the claims and volumes that name it.
 
 use std::fmt::Debug;
 
 use k8s_openapi::{
     Metadata,
-    api::core::v1::{PersistentVolume, PersistentVolumeClaim, Pod},
+    api::{
+        core::v1::{PersistentVolume, PersistentVolumeClaim, Pod},
+        storage::v1::VolumeAttributesClass,
+    },
     apimachinery::pkg::apis::meta::v1::ObjectMeta,
 };
 use kube::{Api, Resource, ResourceExt, api::PostParams};
@@ -18,11 +23,13 @@ use crate::{Context, Informer, Key, Queue, api_error, pods};
 const WORKERS: usize = 2;
 const CLAIM: &str = "kubernetes.io/pvc-protection";
 const VOLUME: &str = "kubernetes.io/pv-protection";
+const CLASS: &str = "kubernetes.io/vac-protection";
 
-/// Starts both controllers.
+/// Starts the three controllers.
 pub fn start(context: &Context) {
     start_claims(context);
     start_volumes(context);
+    start_classes(context);
 }
 
 fn start_claims(context: &Context) {
@@ -122,6 +129,109 @@ async fn sync_volume(
     } else {
         Ok(())
     }
+}
+
+fn start_classes(context: &Context) {
+    let queue = Queue::new("vac-protection");
+    let classes: Informer<VolumeAttributesClass> = Informer::new(
+        Api::all(context.client.clone()),
+        &[],
+        context.tasks.clone(),
+        context.shutdown.clone(),
+    );
+    classes.on_change({
+        let queue = queue.clone();
+        move |change| {
+            let class = change.object();
+            if !change.is_deleted() && (is_held(&**class, CLASS) || is_bare(&**class, CLASS)) {
+                queue.add(Key::of(&**class));
+            }
+        }
+    });
+    // Whoever stops using a class may have been the last.
+    let recheck = {
+        let (queue, classes) = (queue.clone(), classes.clone());
+        move || {
+            let held = classes.list().into_iter();
+            held.filter(|class| is_held(&**class, CLASS))
+                .for_each(|class| queue.add(Key::of(&*class)));
+        }
+    };
+    context.informers.claims.on_change({
+        let recheck = recheck.clone();
+        move |change| {
+            let before = change.previous().map(|old| classes_of(old));
+            if change.is_deleted() || before.is_some_and(|old| old != classes_of(change.object())) {
+                recheck();
+            }
+        }
+    });
+    context.informers.volumes.on_change(move |change| {
+        let before = change.previous().map(|old| class_of(old));
+        if change.is_deleted() || before.is_some_and(|old| old != class_of(change.object())) {
+            recheck();
+        }
+    });
+    let context = context.clone();
+    context.clone().tasks.spawn(async move {
+        let informers = &context.informers;
+        if informers.claims.synced().await
+            && informers.volumes.synced().await
+            && classes.synced().await
+        {
+            let workers = context.clone();
+            queue.run(&workers, WORKERS, move |key| {
+                let (context, classes) = (context.clone(), classes.clone());
+                async move { sync_class(&context, &classes, &key).await }
+            });
+        }
+    });
+}
+
+async fn sync_class(
+    context: &Context,
+    classes: &Informer<VolumeAttributesClass>,
+    key: &Key,
+) -> kube::Result<()> {
+    let Some(class) = classes.get_key(key) else {
+        return Ok(());
+    };
+    let api = Api::all(context.client.clone());
+    if is_bare(&*class, CLASS) {
+        return hold(&api, &*class, CLASS).await;
+    }
+    let name = class.name_any();
+    let (claims, volumes) = (
+        context.informers.claims.list(),
+        context.informers.volumes.list(),
+    );
+    let is_used = || {
+        let mut claims = claims.iter();
+        let mut volumes = volumes.iter();
+        claims.any(|claim| classes_of(claim).contains(&Some(name.as_str())))
+            || volumes.any(|volume| class_of(volume) == Some(name.as_str()))
+    };
+    if !is_held(&*class, CLASS) || is_used() {
+        return Ok(());
+    }
+    release(&api, &*class, CLASS).await
+}
+
+/// The classes of volume attributes that a claim asks for, has, and is about to get.
+fn classes_of(claim: &PersistentVolumeClaim) -> [Option<&str>; 3] {
+    let status = claim.status.as_ref();
+    let spec = claim.spec.as_ref();
+    let target = status.and_then(|status| status.modify_volume_status.as_ref());
+    [
+        spec.and_then(|spec| spec.volume_attributes_class_name.as_deref()),
+        status.and_then(|status| status.current_volume_attributes_class_name.as_deref()),
+        target.and_then(|target| target.target_volume_attributes_class_name.as_deref()),
+    ]
+}
+
+fn class_of(volume: &PersistentVolume) -> Option<&str> {
+    let spec = volume.spec.as_ref();
+    spec.and_then(|spec| spec.volume_attributes_class_name.as_deref())
 }
 
 /// Marked for deletion and kept by our finalizer.

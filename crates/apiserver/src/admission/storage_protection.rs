@@ -1,12 +1,26 @@
-//! StorageObjectInUseProtection: claims and volumes carry a finalizer, so that they outlive their users.
+//! StorageObjectInUseProtection: claims, volumes and classes of volume attributes carry a finalizer, so that they outlive their users.
 
 use serde_json::json;
 
 use super::{Ctx, Plugin, Request, What};
 use crate::{kinds::tree::Tree, status::Status};
 
-const CLAIM: &str = "kubernetes.io/pvc-protection";
-const VOLUME: &str = "kubernetes.io/pv-protection";
+/// The kinds and their finalizers.
+const FINALIZERS: [(&str, &str, &str); 3] = [
+    ("", "persistentvolumeclaims", "kubernetes.io/pvc-protection"),
+    ("", "persistentvolumes", "kubernetes.io/pv-protection"),
+    (
+        "storage.k8s.io",
+        "volumeattributesclasses",
+        "kubernetes.io/vac-protection",
+    ),
+];
+
+fn finalizer(what: &What<'_>) -> Option<&'static str> {
+    let mut all = FINALIZERS.iter();
+    let found = all.find(|(group, plural, _)| what.creates(group, plural));
+    found.map(|(_, _, finalizer)| *finalizer)
+}
 
 /// kube-apiserver: StorageObjectInUseProtection.
 pub(super) struct StorageProtection;
@@ -17,14 +31,12 @@ impl Plugin for StorageProtection {
     }
 
     fn handles(&self, what: &What<'_>) -> bool {
-        what.creates("", "persistentvolumeclaims") || what.creates("", "persistentvolumes")
+        finalizer(what).is_some()
     }
 
     fn mutate(&self, _ctx: &Ctx<'_>, request: &mut Request<'_>) -> Result<(), Status> {
-        let finalizer = if request.what.resource.plural == "persistentvolumes" {
-            VOLUME
-        } else {
-            CLAIM
+        let Some(finalizer) = finalizer(&request.what) else {
+            return Ok(());
         };
         let metadata = &mut request.object["metadata"];
         if metadata

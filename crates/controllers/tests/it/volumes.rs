@@ -1,6 +1,9 @@
 //! Claims and volumes go when nothing uses them any more, and not before.
 
-use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim, Pod};
+use k8s_openapi::api::{
+    core::v1::{PersistentVolume, PersistentVolumeClaim, Pod},
+    storage::v1::VolumeAttributesClass,
+};
 use kube::{Api, api::DeleteParams};
 use serde_json::{Value, json};
 
@@ -112,4 +115,33 @@ async fn a_volume_goes_unless_a_claim_is_bound_to_it() {
             .expect("the API answers")
             .is_some()
     );
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_class_of_volume_attributes_goes_unless_a_claim_names_it() {
+    let cluster = Cluster::start().await;
+    for name in ["free", "used"] {
+        let class = json!({
+            "apiVersion": "storage.k8s.io/v1", "kind": "VolumeAttributesClass", "metadata": {"name": name},
+            "driverName": "ebs.csi.aws.com", "parameters": {"iops": "4000"},
+        });
+        cluster.create(class).await;
+    }
+    let mut claim = claim("data");
+    claim["spec"]["volumeAttributesClassName"] = "used".into();
+    cluster.create(claim).await;
+    let classes: Api<VolumeAttributesClass> = Api::all(cluster.context.client.clone());
+    for name in ["free", "used"] {
+        classes
+            .delete(name, &DeleteParams::default())
+            .await
+            .expect("it is there");
+    }
+    until_gone(&classes, "free").await;
+    let used = classes.get_opt("used").await.expect("the API answers");
+    assert!(used.is_some());
+    cluster
+        .delete::<PersistentVolumeClaim>("data", &DeleteParams::default())
+        .await;
+    until_gone(&classes, "used").await;
 }
