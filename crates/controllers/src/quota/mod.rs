@@ -10,7 +10,10 @@ mod usage;
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use k8s_openapi::{
-    api::core::v1::{PersistentVolumeClaim, Pod, ResourceQuota, ResourceQuotaStatus, Service},
+    api::{
+        core::v1::{PersistentVolumeClaim, Pod, ResourceQuota, ResourceQuotaStatus, Service},
+        resource::v1::ResourceClaim,
+    },
     apimachinery::pkg::api::resource::Quantity,
 };
 use kube::{
@@ -166,6 +169,15 @@ impl Controller {
                 }
             }
         }
+        if names.iter().any(|name| Who::of(name) == Who::DeviceClaims) {
+            // Nobody tells about them.
+            others = true;
+            for claim in self.list::<ResourceClaim>(namespace).await? {
+                if !usage::has_scopes(quota) {
+                    used.device_claim(&claim);
+                }
+            }
+        }
         let mut amounts = BTreeMap::new();
         for name in names {
             let amount = match Who::of(name) {
@@ -176,7 +188,7 @@ impl Controller {
                         false => self.number(namespace, group, plural).await?,
                     }
                 }
-                Who::Pods | Who::Claims | Who::Services => used.of(name),
+                Who::Pods | Who::Claims | Who::DeviceClaims | Who::Services => used.of(name),
                 Who::Nobody => 0,
             };
             amounts.insert(name.to_owned(), usage::quantity(name, amount));

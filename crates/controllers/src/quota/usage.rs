@@ -1,5 +1,5 @@
 //! What objects use of a quota (`pkg/quota/v1/evaluator/core`): pods their resources while they run, claims their storage,
-//! Services their ports and load balancers. Pure.
+//! claims of devices these by class, Services their ports and load balancers. Pure.
 //!
 //! Amounts are plain numbers: thousandths of a core, bytes, objects.
 
@@ -7,9 +7,12 @@ use std::collections::BTreeMap;
 
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::{
-    api::core::v1::{
-        PersistentVolumeClaim, Pod, PodSpec, ResourceQuota, ScopedResourceSelectorRequirement,
-        Service,
+    api::{
+        core::v1::{
+            PersistentVolumeClaim, Pod, PodSpec, ResourceQuota, ScopedResourceSelectorRequirement,
+            Service,
+        },
+        resource::v1::ResourceClaim,
     },
     apimachinery::pkg::api::resource::Quantity,
 };
@@ -21,6 +24,9 @@ use crate::{
 };
 
 const BY_CLASS: &str = ".storageclass.storage.k8s.io/";
+const DEVICES: &str = ".deviceclass.resource.k8s.io/devices";
+/// A request for all devices may get so many (resource.k8s.io/v1: AllocationResultsMaxSize).
+const MOST_DEVICES: i64 = 32;
 /// Kinds of the core group with a name of their own beside `count/...`.
 const SHORT: [&str; 4] = [
     "configmaps",
@@ -34,6 +40,8 @@ const SHORT: [&str; 4] = [
 pub(super) enum Who<'a> {
     Pods,
     Claims,
+    /// Claims of devices.
+    DeviceClaims,
     Services,
     /// The number of objects of a kind.
     Kind {
@@ -52,6 +60,9 @@ impl<'a> Who<'a> {
         }
         if limit.contains(BY_CLASS) {
             return Self::Claims;
+        }
+        if limit.ends_with(DEVICES) {
+            return Self::DeviceClaims;
         }
         match limit {
             "persistentvolumeclaims" | "requests.storage" => Self::Claims,
@@ -116,6 +127,35 @@ impl Used {
         for prefix in prefixes {
             self.add(&format!("{prefix}persistentvolumeclaims"), 1);
             self.add(&format!("{prefix}requests.storage"), storage);
+        }
+    }
+
+    /// Counts a claim of devices, by their class: of alternatives, the most that any of a class asks for.
+    pub(super) fn device_claim(&mut self, claim: &ResourceClaim) {
+        let number = |mode: Option<&str>, count: Option<i64>| match mode {
+            Some("ExactCount") => count.unwrap_or(0),
+            Some("All") => MOST_DEVICES,
+            _ => 0,
+        };
+        let devices = claim.spec.devices.as_ref();
+        let requests = devices.and_then(|devices| devices.requests.as_deref());
+        for request in requests.unwrap_or_default() {
+            let exactly = request.exactly.iter().map(|exact| {
+                let number = number(exact.allocation_mode.as_deref(), exact.count);
+                (exact.device_class_name.as_str(), number)
+            });
+            let alternatives = request.first_available.iter().flatten().map(|wanted| {
+                let number = number(wanted.allocation_mode.as_deref(), wanted.count);
+                (wanted.device_class_name.as_str(), number)
+            });
+            let mut most: BTreeMap<&str, i64> = BTreeMap::new();
+            for (class, number) in exactly.chain(alternatives) {
+                let known = most.entry(class).or_default();
+                *known = number.max(*known);
+            }
+            for (class, number) in most {
+                self.add(&format!("{class}{DEVICES}"), number);
+            }
         }
     }
 
@@ -317,6 +357,26 @@ mod tests {
         assert_eq!(
             shown(&used),
             "cpu=500m limits.memory=3Gi memory=2Gi pods=2 requests.cpu=500m requests.example.com/card=4 requests.memory=2Gi"
+        );
+    }
+
+    #[test]
+    fn devices_are_counted_by_class_with_the_most_of_alternatives() {
+        let claim = json!({ "metadata": {}, "spec": { "devices": { "requests": [
+            { "name": "a", "exactly": { "deviceClassName": "gpu", "allocationMode": "ExactCount", "count": 2 } },
+            { "name": "b", "exactly": { "deviceClassName": "nic", "allocationMode": "All" } },
+            { "name": "c", "firstAvailable": [
+                { "name": "x", "deviceClassName": "gpu", "allocationMode": "ExactCount", "count": 1 },
+                { "name": "y", "deviceClassName": "gpu", "allocationMode": "ExactCount", "count": 4 },
+            ] },
+        ] } } });
+        let mut used = Used::default();
+        used.device_claim(&serde_json::from_value(claim).expect("a claim"));
+        assert_eq!(used.of("gpu.deviceclass.resource.k8s.io/devices"), 6);
+        assert_eq!(used.of("nic.deviceclass.resource.k8s.io/devices"), 32);
+        assert_eq!(
+            Who::of("gpu.deviceclass.resource.k8s.io/devices"),
+            Who::DeviceClaims
         );
     }
 

@@ -50,7 +50,7 @@ impl Plugin for ResourceQuota {
 
     fn claims(&self, ctx: &Ctx<'_>, request: &Request<'_>) -> Result<Vec<Claim>, Status> {
         let mut quotas = ctx.lookup.list("", "resourcequotas", request.namespace);
-        if quotas.is_empty() {
+        if quotas.is_empty() || !usage::may_change(request) {
             return Ok(Vec::new());
         }
         quotas.sort_by(|a, b| a["metadata"].text("name").cmp(b["metadata"].text("name")));
@@ -64,10 +64,17 @@ impl Plugin for ResourceQuota {
         if counting.is_empty() {
             return Ok(Vec::new());
         }
-        let delta = delta(ctx, &counted, request)?;
+        let used = usage(ctx, &counted, request)?;
+        let before = request.old.map(|old| counted.usage(old, ctx.now));
         let mut claims = Vec::new();
         for quota in counting {
-            claims.extend(claim(quota, &delta, request)?);
+            // Of an object that a quota did not count before, all is new to it.
+            let before = before.as_ref().filter(|_| {
+                request
+                    .old
+                    .is_some_and(|old| scopes::contain(quota, &counted, old))
+            });
+            claims.extend(claim(quota, &delta(&used, before), request)?);
         }
         Ok(claims)
     }
@@ -100,10 +107,10 @@ fn counts(quota: &Value, counted: &Counted<'_>, request: &Request<'_>) -> Result
     Ok(true)
 }
 
-/// What the write adds to what is used.
-fn delta(ctx: &Ctx<'_>, counted: &Counted<'_>, request: &Request<'_>) -> Result<Amounts, Status> {
-    let mut delta = counted.usage(request.object, ctx.now);
-    let negative: Vec<&str> = delta
+/// What the written object uses.
+fn usage(ctx: &Ctx<'_>, counted: &Counted<'_>, request: &Request<'_>) -> Result<Amounts, Status> {
+    let used = counted.usage(request.object, ctx.now);
+    let negative: Vec<&str> = used
         .iter()
         .filter(|(_, amount)| amount.is_negative())
         .map(|(name, _)| name.as_str())
@@ -114,15 +121,19 @@ fn delta(ctx: &Ctx<'_>, counted: &Counted<'_>, request: &Request<'_>) -> Result<
             negative.join(",")
         )));
     }
-    if let Some(old) = request.old {
-        for (name, before) in counted.usage(old, ctx.now) {
-            if let Some(amount) = delta.get_mut(&name) {
-                *amount = amount.minus(&before);
-            }
+    Ok(used)
+}
+
+/// What a write adds to what was used before it.
+fn delta(used: &Amounts, before: Option<&Amounts>) -> Amounts {
+    let mut delta = used.clone();
+    for (name, before) in before.into_iter().flatten() {
+        if let Some(amount) = delta.get_mut(name) {
+            *amount = amount.minus(before);
         }
     }
     delta.retain(|_, amount| amount.nano() > 0);
-    Ok(delta)
+    delta
 }
 
 fn claim(quota: &Value, delta: &Amounts, request: &Request<'_>) -> Result<Option<Claim>, Status> {

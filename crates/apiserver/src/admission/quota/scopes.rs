@@ -39,21 +39,35 @@ fn is_in(
         "DoesNotExist" => class.is_empty(),
         _ => false,
     };
-    let ends = spec
-        .integer("activeDeadlineSeconds")
-        .is_some_and(|seconds| seconds >= 0);
     match (counted.plural(), scope) {
-        ("pods", "Terminating") => ends,
-        ("pods", "NotTerminating") => !ends,
+        ("pods", "Terminating") => is_terminating(object),
+        ("pods", "NotTerminating") => !is_terminating(object),
         ("pods", "BestEffort") => qos::class(spec) == "BestEffort",
         ("pods", "NotBestEffort") => qos::class(spec) != "BestEffort",
         ("pods", "PriorityClass") => selects(spec.text("priorityClassName")),
         ("pods", "CrossNamespacePodAffinity") => reaches_out(&spec["affinity"]),
         ("persistentvolumeclaims", "VolumeAttributesClass") => {
-            selects(spec.text("volumeAttributesClassName"))
+            let status = &object["status"];
+            let target = &status["modifyVolumeStatus"];
+            let mut classes = vec![
+                spec.text("volumeAttributesClassName"),
+                status.text("currentVolumeAttributesClassName"),
+                target.text("targetVolumeAttributesClassName"),
+            ];
+            classes.retain(|class| !class.is_empty());
+            match classes.as_slice() {
+                [] => selects(""),
+                classes => classes.iter().any(|class| selects(class)),
+            }
         }
         _ => false,
     }
+}
+
+/// Whether a pod ends by itself, sooner or later.
+pub(super) fn is_terminating(pod: &Value) -> bool {
+    let seconds = pod["spec"].integer("activeDeadlineSeconds");
+    seconds.is_some_and(|seconds| seconds >= 0)
 }
 
 /// Whether a term of the affinity looks at pods of other namespaces.

@@ -1,13 +1,14 @@
 //! What objects use of a quota, kind by kind (`pkg/quota/v1/evaluator/core`): pods their resources while they run, claims their storage,
-//! Services their ports and load balancers, and every object one of its `count/...`.
+//! claims of devices these by their class, Services their ports and load balancers, and every object one of its `count/...`.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use jiff::{SignedDuration, Timestamp};
 use serde_json::Value;
 
-use super::Amounts;
+use super::{Amounts, scopes};
 use crate::{
+    admission::Request,
     kinds::{Resource, podspec::totals, tree::Tree},
     quantity::Quantity,
     validation::resources,
@@ -37,6 +38,9 @@ const SHORT: [&str; 4] = [
     "secrets",
 ];
 const BY_CLASS: &str = ".storageclass.storage.k8s.io/";
+const DEVICES: &str = ".deviceclass.resource.k8s.io/devices";
+/// A request for all devices may get so many (resource.k8s.io/v1: AllocationResultsMaxSize).
+const MOST_DEVICES: i64 = 32;
 
 /// A kind as quotas count it.
 pub(super) struct Counted<'a> {
@@ -46,11 +50,22 @@ pub(super) struct Counted<'a> {
 
 /// Whether an update can change what an object of the kind uses.
 pub(super) fn changes(resource: &Resource, subresource: Option<&str>) -> bool {
-    resource.group.is_empty()
-        && matches!(
-            (&*resource.plural, subresource),
-            ("pods", Some("resize")) | ("persistentvolumeclaims" | "services", None)
-        )
+    matches!(
+        (&*resource.group, &*resource.plural, subresource),
+        ("", "pods", None | Some("resize"))
+            | ("", "persistentvolumeclaims" | "services", None)
+            | ("resource.k8s.io", "resourceclaims", None)
+    )
+}
+
+/// Whether this write can: of a pod as a whole only the move between the scopes `Terminating` and `NotTerminating`.
+pub(super) fn may_change(request: &Request<'_>) -> bool {
+    match request.old {
+        Some(old) if request.what.updates("", "pods") => {
+            scopes::is_terminating(old) != scopes::is_terminating(request.object)
+        }
+        _ => true,
+    }
 }
 
 impl<'a> Counted<'a> {
@@ -71,6 +86,10 @@ impl<'a> Counted<'a> {
         }
     }
 
+    fn is_of_devices(&self) -> bool {
+        self.group == "resource.k8s.io" && self.plural == "resourceclaims"
+    }
+
     /// `count/deployments.apps`.
     fn count(&self) -> String {
         if self.group.is_empty() {
@@ -82,7 +101,7 @@ impl<'a> Counted<'a> {
 
     /// Whether objects of the kind count towards a limit of that name.
     pub(super) fn is_counted_as(&self, name: &str) -> bool {
-        if name == self.count() {
+        if name == self.count() || self.is_of_devices() && name.ends_with(DEVICES) {
             return true;
         }
         match self.plural() {
@@ -149,6 +168,9 @@ impl<'a> Counted<'a> {
         let one = || Quantity::from_integer(1);
         let mut used = Amounts::new();
         used.insert(self.count(), one());
+        if self.is_of_devices() {
+            devices(object, &mut used);
+        }
         match self.plural() {
             "pods" if runs(object, now) => {
                 let spec = &object["spec"];
@@ -200,6 +222,32 @@ fn runs(pod: &Value, now: Timestamp) -> bool {
     match (deleted, grace) {
         (Ok(deleted), Some(seconds)) => now <= deleted + SignedDuration::from_secs(seconds),
         _ => true,
+    }
+}
+
+/// Devices by their class: of alternatives, the most that any of a class asks for.
+fn devices(claim: &Value, used: &mut Amounts) {
+    let number = |request: &Value| match request.text("allocationMode") {
+        "ExactCount" => request.integer("count").unwrap_or(0),
+        "All" => MOST_DEVICES,
+        _ => 0,
+    };
+    for request in claim["spec"]["devices"].items("requests") {
+        let mut most: BTreeMap<&str, i64> = BTreeMap::new();
+        for wanted in request
+            .field("exactly")
+            .into_iter()
+            .chain(request.items("firstAvailable"))
+        {
+            let known = most.entry(wanted.text("deviceClassName")).or_default();
+            *known = number(wanted).max(*known);
+        }
+        for (class, number) in most {
+            let amount = used
+                .entry(format!("{class}{DEVICES}"))
+                .or_insert_with(|| Quantity::from_integer(0));
+            *amount = amount.plus(&Quantity::from_integer(number));
+        }
     }
 }
 
