@@ -4,10 +4,12 @@ use std::sync::Arc;
 
 use serde_json::{Value, json};
 
-use super::{Ctx, Plugin, Request, What};
+use super::{Ctx, Operation, Plugin, Request, What};
 use crate::{http::metadata::generate_name, kinds::tree::Tree, status::Status};
 
 const DEFAULT: &str = "default";
+/// The annotation of accounts whose pods may use no other secrets than those it names.
+const MOUNTABLE_ONLY: &str = "kubernetes.io/enforce-mountable-secrets";
 const MIRROR: &str = "kubernetes.io/config.mirror";
 const VOLUME_PREFIX: &str = "kube-api-access-";
 const MOUNT_PATH: &str = "/var/run/secrets/kubernetes.io/serviceaccount";
@@ -23,10 +25,13 @@ impl Plugin for ServiceAccount {
     }
 
     fn handles(&self, what: &What<'_>) -> bool {
-        what.creates("", "pods")
+        what.creates("", "pods") || adds_ephemeral_containers(what)
     }
 
     fn mutate(&self, ctx: &Ctx<'_>, request: &mut Request<'_>) -> Result<(), Status> {
+        if adds_ephemeral_containers(&request.what) {
+            return Ok(());
+        }
         if is_mirror(request.object) {
             return refuse_mirror(request);
         }
@@ -51,12 +56,83 @@ impl Plugin for ServiceAccount {
     }
 
     fn validate(&self, ctx: &Ctx<'_>, request: &Request<'_>) -> Result<(), Status> {
-        if is_mirror(request.object) {
-            refuse_mirror(request)
-        } else {
-            account(ctx, request).map(drop)
+        let added = adds_ephemeral_containers(&request.what);
+        if !added && is_mirror(request.object) {
+            return refuse_mirror(request);
+        }
+        let account = account(ctx, request)?;
+        if account["metadata"]["annotations"].text(MOUNTABLE_ONLY) != "true" {
+            return Ok(());
+        }
+        let spec = &request.object["spec"];
+        let refusal = match added {
+            true => foreign_variable(spec, &account, "ephemeralContainers", "ephemeral container"),
+            false => foreign_secret(spec, &account),
+        };
+        refusal.map_or(Ok(()), |why| Err(request.forbidden(&why)))
+    }
+}
+
+fn adds_ephemeral_containers(what: &What<'_>) -> bool {
+    what.operation == Operation::Update
+        && what.subresource == Some("ephemeralcontainers")
+        && what.is("", "pods")
+}
+
+/// What a pod takes a secret for that its account does not name, where the account asks for that.
+fn foreign_secret(spec: &Value, account: &Value) -> Option<String> {
+    let owner = account["metadata"].text("name");
+    let names = |list: &str, name: &str| {
+        account
+            .items(list)
+            .iter()
+            .any(|entry| entry["name"] == name)
+    };
+    let volumes = spec.items("volumes").iter();
+    let mut mounted = volumes.filter_map(|volume| volume.field("secret"));
+    if let Some(secret) = mounted.find(|secret| !names("secrets", secret.text("secretName"))) {
+        let name = secret.text("secretName");
+        return Some(format!(
+            "volume with secret.secretName=\"{name}\" is not allowed because service account {owner} does not reference that secret"
+        ));
+    }
+    let lists = [
+        ("initContainers", "init container"),
+        ("containers", "container"),
+    ];
+    let mut lists = lists.into_iter();
+    let variable = lists.find_map(|(list, kind)| foreign_variable(spec, account, list, kind));
+    if variable.is_some() {
+        return variable;
+    }
+    let mut pulls = spec.items("imagePullSecrets").iter().enumerate();
+    let (index, pull) = pulls.find(|(_, pull)| !names("imagePullSecrets", pull.text("name")))?;
+    let name = pull.text("name");
+    Some(format!(
+        "imagePullSecrets[{index}].name=\"{name}\" is not allowed because service account {owner} does not reference that imagePullSecret"
+    ))
+}
+
+/// A variable of these containers that comes from a secret which the account does not name.
+fn foreign_variable(spec: &Value, account: &Value, list: &str, kind: &str) -> Option<String> {
+    let owner = account["metadata"].text("name");
+    for container in spec.items(list) {
+        for variable in container.items("env") {
+            let Some(secret) = variable["valueFrom"].field("secretKeyRef") else {
+                continue;
+            };
+            let name = secret.text("name");
+            let mut known = account.items("secrets").iter();
+            if !known.any(|entry| entry["name"] == name) {
+                return Some(format!(
+                    "{kind} {} with envVar {} referencing secret.secretName=\"{name}\" is not allowed because service account {owner} does not reference that secret",
+                    container.text("name"),
+                    variable.text("name")
+                ));
+            }
         }
     }
+    None
 }
 
 fn is_mirror(pod: &Value) -> bool {
