@@ -28,14 +28,15 @@ impl Plugin for RuntimeClass {
         let Some(class) = class(ctx, request)? else {
             return Ok(());
         };
-        if let Some(fixed) = overhead(&class) {
-            if request.object["spec"]
-                .field("overhead")
-                .is_some_and(|given| given != fixed)
-            {
+        if let Some(overhead) = class.field("overhead") {
+            let fixed = overhead.field("podFixed");
+            let given = request.object["spec"].field("overhead");
+            if given.is_some_and(|given| Some(given) != fixed) {
                 return Err(request.forbidden(OTHER_OVERHEAD));
             }
-            request.object["spec"]["overhead"] = fixed.clone();
+            if let Some(fixed) = fixed {
+                request.object["spec"]["overhead"] = fixed.clone();
+            }
         }
         if let Some(scheduling) = class.field("scheduling") {
             select_nodes(request, scheduling)?;
@@ -53,8 +54,10 @@ impl Plugin for RuntimeClass {
     fn validate(&self, ctx: &Ctx<'_>, request: &Request<'_>) -> Result<(), Status> {
         let class = class(ctx, request)?;
         let given = request.object["spec"].field("overhead");
-        match class.as_deref().and_then(overhead) {
-            Some(fixed) if given != Some(fixed) => Err(request.forbidden(OTHER_OVERHEAD)),
+        match class.as_deref().and_then(|class| class.field("overhead")) {
+            Some(overhead) if given != overhead.field("podFixed") => {
+                Err(request.forbidden(OTHER_OVERHEAD))
+            }
             None if given.is_some() => Err(request.forbidden(NO_OVERHEAD)),
             _ => Ok(()),
         }
@@ -69,12 +72,6 @@ fn class(ctx: &Ctx<'_>, request: &Request<'_>) -> Result<Option<Arc<Value>>, Sta
         Some(class) => Ok(Some(class)),
         None => Err(request.forbidden(&format!("pod rejected: RuntimeClass {name:?} not found"))),
     }
-}
-
-fn overhead(class: &Value) -> Option<&Value> {
-    class
-        .field("overhead")
-        .and_then(|overhead| overhead.field("podFixed"))
 }
 
 fn select_nodes(request: &mut Request<'_>, scheduling: &Value) -> Result<(), Status> {
