@@ -7,7 +7,7 @@
 pub(super) mod mutating;
 pub(super) mod validating;
 
-use std::sync::Arc;
+use std::{fmt, sync::Arc};
 
 use serde_json::Value;
 
@@ -21,7 +21,8 @@ use crate::{
         cel::{Expression, Scope, Wanted},
     },
     cel::{self, Budget},
-    kinds::tree::Tree,
+    kinds::{Resource, tree::Tree},
+    registry::Row,
     status::{Cause, Status},
     validation::selector::Selector,
 };
@@ -35,14 +36,23 @@ pub(super) struct Bound {
     /// What the binding leaves of it.
     narrowed: Matcher,
     binding: String,
+    /// Whether no other binding of the policy comes before this one.
+    is_first: bool,
+    /// The kind of the parameters.
+    kind: Option<Kind>,
+    /// Which of them; none for a binding that refers to none.
     params: Option<Params>,
     variables: Vec<(String, Result<Expression, String>)>,
 }
 
+/// The kind of a policy's parameters.
+struct Kind {
+    api_version: String,
+    name: String,
+}
+
 /// Where the parameters are.
 struct Params {
-    api_version: String,
-    kind: String,
     namespace: String,
     name: String,
     selector: Option<Selector>,
@@ -53,20 +63,27 @@ struct Params {
 struct Concern {
     view: View,
     /// Null for a policy without parameters; or why there are none.
-    params: Result<Vec<Value>, String>,
+    params: Result<Vec<Value>, Misconfigured>,
 }
 
-/// Every policy with every binding that names it, as `of` reads the two.
+/// What is wrong with a policy, however it is bound, or with one of its bindings.
+enum Misconfigured {
+    Policy(String),
+    Binding(String),
+}
+
+/// Every policy with every binding that names it, as `of` reads the two; it is told which binding is the policy's first.
 pub(super) fn all_of<P>(
     policies: &[Value],
     bindings: &[Value],
-    of: fn(&Value, &Value) -> P,
+    of: fn(&Value, &Value, bool) -> P,
 ) -> Vec<Arc<P>> {
     let each = policies.iter().flat_map(|policy| {
         let name = &policy["metadata"]["name"];
         let bindings = bindings.iter();
         let own = bindings.filter(move |binding| binding["spec"]["policyName"] == *name);
-        own.map(move |binding| Arc::new(of(policy, binding)))
+        let own = own.enumerate();
+        own.map(move |(index, binding)| Arc::new(of(policy, binding, index == 0)))
     });
     each.collect()
 }
@@ -80,14 +97,13 @@ fn is_exempt(subject: &Subject<'_>) -> bool {
 
 impl Bound {
     /// The policy, and what its expressions may speak of.
-    fn of(policy: &Value, binding: &Value) -> (Bound, Scope) {
+    fn of(policy: &Value, binding: &Value, is_first: bool) -> (Bound, Scope) {
         let (spec, bound) = (&policy["spec"], &binding["spec"]);
         let name = policy["metadata"].text("name");
         let kind = spec.field("paramKind");
         let mut scope = Scope::of_policy(kind.is_some());
         // A binding that refers to none leaves them null.
-        let params = kind.zip(bound.field("paramRef"));
-        let params = params.map(|(kind, reference)| Params::of(kind, reference));
+        let params = kind.and(bound.field("paramRef")).map(Params::of);
         let conditions = spec.items("matchConditions").iter();
         let conditions = conditions.map(|condition| {
             let text = condition.text("expression").trim();
@@ -111,6 +127,8 @@ impl Bound {
             matcher,
             narrowed,
             binding: binding["metadata"].text("name").to_owned(),
+            is_first,
+            kind: kind.map(Kind::of),
             params,
             variables,
         };
@@ -127,14 +145,28 @@ impl Bound {
         let Some(view) = views.matched(&self.matcher, object, old)? else {
             return Ok(None);
         };
+        let row = match &self.kind {
+            None => None,
+            Some(kind) => match kind.row(views.subject) {
+                Some(row) => Some(row),
+                // Said once for all bindings, whatever they leave of the policy.
+                None if !self.is_first => return Ok(None),
+                None => {
+                    let params = Err(Misconfigured::Policy(format!(
+                        "failed to find resource referenced by paramKind: '{kind}'"
+                    )));
+                    return Ok(Some(Concern { view, params }));
+                }
+            },
+        };
         if views.matched(&self.narrowed, object, old)?.is_none() {
             return Ok(None);
         }
-        let params = match &self.params {
+        let params = match row.zip(self.params.as_ref()) {
             None => Ok(vec![Value::Null]),
-            Some(params) => params
-                .find(views.subject)
-                .map_err(|why| format!("failed to configure binding: {why}")),
+            Some((row, params)) => params
+                .find(&row.resource, views.subject)
+                .map_err(Misconfigured::Binding),
         };
         Ok(Some(Concern { view, params }))
     }
@@ -190,12 +222,50 @@ fn namespace_of(subject: &Subject<'_>) -> cel::Value {
     found.map_or(cel::Value::Null, |found| cel::of_json(&found))
 }
 
+impl Kind {
+    fn of(kind: &Value) -> Kind {
+        Kind {
+            api_version: kind.text("apiVersion").to_owned(),
+            name: kind.text("kind").to_owned(),
+        }
+    }
+
+    /// Where objects of the kind are kept; none if they are not served.
+    fn row(&self, subject: &Subject<'_>) -> Option<Arc<Row>> {
+        let table = subject.server.registry().table();
+        let mut rows = table.rows().iter();
+        let row = rows.find(|row| {
+            row.resource.kind == self.name && row.resource.api_version() == self.api_version
+        });
+        row.cloned()
+    }
+}
+
+/// `example.com/v1, Kind=Limit`, and `/v1, Kind=ConfigMap` for kinds of the core.
+impl fmt::Display for Kind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let slash = if self.api_version.contains('/') {
+            ""
+        } else {
+            "/"
+        };
+        write!(f, "{slash}{}, Kind={}", self.api_version, self.name)
+    }
+}
+
+impl fmt::Display for Misconfigured {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Misconfigured::Policy(why) => write!(f, "failed to configure policy: {why}"),
+            Misconfigured::Binding(why) => write!(f, "failed to configure binding: {why}"),
+        }
+    }
+}
+
 impl Params {
-    fn of(kind: &Value, reference: &Value) -> Params {
+    fn of(reference: &Value) -> Params {
         let selector = reference.field("selector");
         Params {
-            api_version: kind.text("apiVersion").to_owned(),
-            kind: kind.text("kind").to_owned(),
             namespace: reference.text("namespace").to_owned(),
             name: reference.text("name").to_owned(),
             selector: selector.and_then(|given| Selector::from_label_selector(given).ok()),
@@ -203,19 +273,7 @@ impl Params {
         }
     }
 
-    fn find(&self, subject: &Subject<'_>) -> Result<Vec<Value>, String> {
-        let table = subject.server.registry().table();
-        let mut rows = table.rows().iter();
-        let row = rows.find(|row| {
-            row.resource.kind == self.kind && row.resource.api_version() == self.api_version
-        });
-        let Some(row) = row else {
-            return Err(format!(
-                "failed to find resource referenced by paramKind: '{}, Kind={}'",
-                self.api_version, self.kind
-            ));
-        };
-        let resource = &row.resource;
+    fn find(&self, resource: &Resource, subject: &Subject<'_>) -> Result<Vec<Value>, String> {
         let namespace = match (resource.namespaced, self.namespace.as_str()) {
             (false, "") => None,
             (false, _) => {

@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use serde_json::{Value, json};
 
-use super::{Bound, is_exempt, refusal};
+use super::{Bound, Misconfigured, is_exempt, refusal};
 use crate::{
     admission::{
         Operation,
@@ -19,6 +19,7 @@ use crate::{
         },
     },
     cel::{self, Budget},
+    field::quote,
     kinds::tree::Tree,
     schema::{
         merge::{self, JsonPatchError},
@@ -61,8 +62,12 @@ enum Failure {
 
 impl Policy {
     /// Reads a policy and a binding that names it.
-    pub(in crate::admission::webhook) fn of(policy: &Value, binding: &Value) -> Policy {
-        let (bound, scope) = Bound::of(policy, binding);
+    pub(in crate::admission::webhook) fn of(
+        policy: &Value,
+        binding: &Value,
+        is_first: bool,
+    ) -> Policy {
+        let (bound, scope) = Bound::of(policy, binding, is_first);
         let scope = scope.with_patches();
         let spec = &policy["spec"];
         let mutations = spec.items("mutations").iter().map(|mutation| {
@@ -205,14 +210,15 @@ pub(in crate::admission::webhook) fn mutate(
         return Ok(false);
     }
     let mut refusals: Vec<(String, bool)> = Vec::new();
-    let mut refuse = |policy: &Policy, why: String, is_invalid: bool| {
-        let Bound {
-            matcher, binding, ..
-        } = &policy.bound;
+    let mut refuse = |policy: &Policy, binding: Option<&str>, why: String, is_invalid: bool| {
+        let matcher = &policy.bound.matcher;
         let name = &matcher.name;
         if matcher.fails {
-            let why = format!("policy '{name}' with binding '{binding}' denied request: {why}");
-            refusals.push((why, is_invalid));
+            let whom = match binding {
+                Some(binding) => format!("policy '{name}' with binding '{binding}'"),
+                None => format!("policy {}", quote(name)),
+            };
+            refusals.push((format!("{whom} denied request: {why}"), is_invalid));
         } else {
             tracing::warn!(policy = name, binding, why, "the request goes on");
         }
@@ -228,7 +234,13 @@ pub(in crate::admission::webhook) fn mutate(
                     .into_iter()
                     .map(|param| (index, concern.view.clone(), param)),
             ),
-            Err(why) => refuse(policy, why, false),
+            Err(why) => {
+                let binding = match why {
+                    Misconfigured::Policy(_) => None,
+                    Misconfigured::Binding(_) => Some(&*policy.bound.binding),
+                };
+                refuse(policy, binding, why.to_string(), false);
+            }
         }
     }
     stage.begin(object);
@@ -236,11 +248,12 @@ pub(in crate::admission::webhook) fn mutate(
     let mut is_patched = false;
     for (index, view, param) in concerned {
         let policy = &policies[index];
+        let binding = Some(&*policy.bound.binding);
         match policy.holds(views, &view, (present(object), old), &param) {
             Ok(true) => {}
             Ok(false) => continue,
             Err(why) => {
-                refuse(policy, why, true);
+                refuse(policy, binding, why, true);
                 continue;
             }
         }
@@ -261,7 +274,7 @@ pub(in crate::admission::webhook) fn mutate(
                     (is_patched, has_changed) = (true, true);
                     views.adopt(&view, object, changed);
                 }
-                Err(Failure::Policy(why)) => refuse(policy, why, true),
+                Err(Failure::Policy(why)) => refuse(policy, binding, why, true),
                 Err(Failure::Request(status)) => return Err(status),
             }
         }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use serde_json::Value;
 
-use super::{Bound, is_exempt, refusal};
+use super::{Bound, Misconfigured, is_exempt, refusal};
 use crate::{
     admission::{
         cel::{Expression, Scope, Wanted},
@@ -23,6 +23,8 @@ const MAX_MESSAGE: usize = 5 * 1024;
 pub(in crate::admission::webhook) struct Policy {
     pub(in crate::admission::webhook) bound: Bound,
     validations: Vec<Validation>,
+    /// Notes for an audit log that does not exist here; one that cannot be made refuses all the same.
+    annotations: Vec<Result<Expression, String>>,
     denies: bool,
     warns: bool,
 }
@@ -40,13 +42,24 @@ struct Validation {
 struct Finding {
     message: String,
     reason: String,
+    /// Whether it refuses whatever the binding's actions are.
+    refuses: bool,
 }
 
 impl Policy {
     /// Reads a policy and a binding that names it.
-    pub(in crate::admission::webhook) fn of(policy: &Value, binding: &Value) -> Policy {
-        let (bound, scope) = Bound::of(policy, binding);
+    pub(in crate::admission::webhook) fn of(
+        policy: &Value,
+        binding: &Value,
+        is_first: bool,
+    ) -> Policy {
+        let (bound, scope) = Bound::of(policy, binding, is_first);
         let validations = policy["spec"].items("validations").iter();
+        let annotations = policy["spec"].items("auditAnnotations").iter();
+        let annotations = annotations.map(|annotation| {
+            let text = annotation.text("valueExpression").trim();
+            Expression::compile_for(text, &scope, Wanted::TextOrNull)
+        });
         let actions = binding["spec"].items("validationActions");
         let has = |action: &str| actions.iter().any(|other| other == action);
         Policy {
@@ -54,6 +67,7 @@ impl Policy {
             validations: validations
                 .map(|validation| Validation::of(validation, &scope))
                 .collect(),
+            annotations: annotations.collect(),
             denies: has("Deny"),
             warns: has("Warn"),
         }
@@ -65,18 +79,16 @@ impl Policy {
         views: &Views<'_>,
         object: Option<&Value>,
         old: Option<&Value>,
-    ) -> Result<Vec<Finding>, Status> {
+    ) -> Result<Result<Vec<Finding>, Misconfigured>, Status> {
         let Some(concern) = self.bound.concern(views, object, old)? else {
-            return Ok(Vec::new());
+            return Ok(Ok(Vec::new()));
         };
-        let params = match concern.params {
-            Ok(params) => params,
-            Err(why) => return Ok(self.broken(why)),
-        };
-        let params = params.iter();
-        let findings =
-            params.map(|param| self.judge_with(views, &concern.view, object, old, param));
-        Ok(findings.flatten().collect())
+        Ok(concern.params.map(|params| {
+            let params = params.iter();
+            let findings =
+                params.map(|param| self.judge_with(views, &concern.view, object, old, param));
+            findings.flatten().collect()
+        }))
     }
 
     /// A policy that cannot be asked refuses, unless it is to be ignored then.
@@ -84,8 +96,11 @@ impl Policy {
         if !self.bound.matcher.fails {
             return Vec::new();
         }
-        let reason = String::new();
-        vec![Finding { message, reason }]
+        vec![Finding {
+            message,
+            reason: String::new(),
+            refuses: false,
+        }]
     }
 
     fn judge_with(
@@ -98,7 +113,9 @@ impl Policy {
     ) -> Vec<Finding> {
         let mentions = |name: &str| {
             let mut validations = self.validations.iter();
+            let mut annotations = self.annotations.iter().flatten();
             validations.any(|validation| validation.mentions(name))
+                || annotations.any(|annotation| annotation.mentions(name))
         };
         let objects = (object, old);
         let mut values = self.bound.values(views, view, objects, param, &mentions);
@@ -111,7 +128,7 @@ impl Policy {
         let mut budget = Budget::default();
         self.bound.give_names(&mut values, &mut budget);
         let validations = self.validations.iter();
-        validations
+        let mut findings: Vec<Finding> = validations
             .flat_map(|validation| {
                 let holds = validation.expression.as_ref().map_err(Clone::clone);
                 match holds.and_then(|expression| expression.is_true(&values, &mut budget)) {
@@ -119,11 +136,23 @@ impl Policy {
                     Ok(false) => vec![Finding {
                         message: validation.words(&values, &mut budget),
                         reason: validation.reason.clone(),
+                        refuses: false,
                     }],
                     Err(error) => self.broken(error),
                 }
             })
-            .collect()
+            .collect();
+        for annotation in &self.annotations {
+            let made = annotation.as_ref().map_err(Clone::clone);
+            if let Err(why) = made.and_then(|annotation| annotation.value(&values, &mut budget)) {
+                let refuses = |finding| Finding {
+                    refuses: true,
+                    ..finding
+                };
+                findings.extend(self.broken(why).into_iter().map(refuses));
+            }
+        }
+        findings
     }
 }
 
@@ -169,7 +198,7 @@ impl Validation {
     }
 }
 
-/// Asks the policies; the first refusal counts.
+/// Asks all policies, for what they warn of; the first refusal counts.
 pub(in crate::admission::webhook) fn judge(
     policies: &[Arc<Policy>],
     views: &Views<'_>,
@@ -179,27 +208,48 @@ pub(in crate::admission::webhook) fn judge(
     if is_exempt(views.subject) {
         return Ok(());
     }
+    let mut refused: Option<Status> = None;
     for policy in policies {
-        let (name, binding) = (&policy.bound.matcher.name, &policy.bound.binding);
-        for finding in policy.judge(views, object, old)? {
-            let message = &finding.message;
-            if policy.warns {
-                (views.subject.warn)(format!(
-                    "Validation failed for ValidatingAdmissionPolicy '{name}' with binding '{binding}': {message}"
-                ));
-            }
-            if policy.denies {
-                let why = format!(
-                    "ValidatingAdmissionPolicy '{name}' with binding '{binding}' denied request: {message}"
-                );
+        let matcher = &policy.bound.matcher;
+        let (name, binding) = (&matcher.name, &policy.bound.binding);
+        let bound = format!("ValidatingAdmissionPolicy '{name}' with binding '{binding}'");
+        let mut refuse = |why: String, reason: String| {
+            refused.get_or_insert_with(|| {
                 let mut status = refusal(views.subject, vec![why]);
-                let (code, reason) = coded(finding.reason);
+                let (code, reason) = coded(reason);
                 (status.code, status.reason) = (code, reason.into());
-                return Err(status);
+                status
+            });
+        };
+        let findings = match policy.judge(views, object, old)? {
+            Ok(findings) => findings,
+            // Refuses whatever the binding's actions are.
+            Err(why) => {
+                let whom = match why {
+                    Misconfigured::Policy(_) => format!("ValidatingAdmissionPolicy '{name}'"),
+                    Misconfigured::Binding(_) => bound,
+                };
+                if matcher.fails {
+                    refuse(format!("{whom} denied request: {why}"), String::new());
+                }
+                continue;
+            }
+        };
+        for finding in findings {
+            let Finding {
+                message,
+                reason,
+                refuses,
+            } = finding;
+            if policy.warns && !refuses {
+                (views.subject.warn)(format!("Validation failed for {bound}: {message}"));
+            }
+            if policy.denies || refuses {
+                refuse(format!("{bound} denied request: {message}"), reason);
             }
         }
     }
-    Ok(())
+    refused.map_or(Ok(()), Err)
 }
 
 /// The code of a reason, which is `Invalid` if none is given.
