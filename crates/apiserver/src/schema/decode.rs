@@ -21,9 +21,11 @@ mod duplicates;
 mod syntax;
 mod untyped;
 mod walk;
+mod yaml;
 
 pub use convert::unconvertible;
 pub(in crate::schema) use depth::check as check_depth;
+pub use yaml::read as untyped_yaml;
 
 /// More problems than this are not collected.
 const MAX_PROBLEMS: usize = 100;
@@ -211,116 +213,6 @@ pub fn yaml(kind: &Type, body: &[u8]) -> Result<Decoded, DecodeError> {
     Ok(decoded)
 }
 
-/// What Go's YAML reader says of the commonest mistakes; of everything else our reader's own words.
-fn yaml_error(body: &[u8], ours: &str) -> String {
-    let text = String::from_utf8_lossy(body);
-    let place = ours.rsplit_once(" at line ").and_then(|(_, place)| {
-        let (line, _) = place.split_once(',')?;
-        line.parse::<usize>().ok()
-    });
-    // Its scanner does not name the first line; its parser counts from nought.
-    let line = |line: usize| match line {
-        0 => String::new(),
-        line => format!("line {line}: "),
-    };
-    let scanned = |why: &str| {
-        let at = place.filter(|at| *at > 1).unwrap_or(0);
-        format!("{}{why}", line(at))
-    };
-    let parsed = |why: &str| {
-        let at = place.map_or(0, |at| at.saturating_sub(1));
-        format!("{}{why}", line(at))
-    };
-    let ends = text.lines().count();
-    match ours {
-        _ if ours.contains("unclosed bracket '{'") => {
-            format!("line {ends}: did not find expected ',' or '}}'")
-        }
-        _ if ours.contains("unclosed bracket '['") => {
-            format!("line {ends}: did not find expected ',' or ']'")
-        }
-        _ if ours.starts_with("mapping values are not allowed") => {
-            scanned("mapping values are not allowed in this context")
-        }
-        _ if ours.starts_with("tabs disallowed") || ours.starts_with("unexpected character") => {
-            scanned("found character that cannot start any token")
-        }
-        _ if ours.contains("found unknown escape character") => {
-            scanned("found unknown escape character")
-        }
-        _ if ours.contains("did not find expected key") => parsed("did not find expected key"),
-        _ if ours.contains("did not find expected '-' indicator") => {
-            parsed("did not find expected '-' indicator")
-        }
-        _ => ours.to_owned(),
-    }
-}
-
-/// Reads any YAML as JSON values; the last of duplicate keys wins, and they are reported. Whole numbers are integers however they are
-/// written, as in the JSON that Go makes of YAML.
-///
-/// # Errors
-/// The body is no YAML.
-pub fn untyped_yaml(body: &[u8]) -> Result<(Value, Vec<Problem>), DecodeError> {
-    let (mut value, problems) = yaml_as_written(body)?;
-    settle_numbers(&mut value);
-    Ok((value, problems))
-}
-
-fn settle_numbers(value: &mut Value) {
-    /// Integers of Go end here.
-    const END: f64 = 9_223_372_036_854_775_808.0;
-    match value {
-        Value::Number(number) if number.is_f64() => {
-            let whole = number.as_f64().filter(|float| float.fract() == 0.0);
-            if let Some(whole) = whole.filter(|whole| (-END..END).contains(whole)) {
-                *value = (whole as i64).into();
-            }
-        }
-        Value::Array(items) => items.iter_mut().for_each(settle_numbers),
-        Value::Object(map) => map.values_mut().for_each(settle_numbers),
-        _ => {}
-    }
-}
-
-fn yaml_as_written(body: &[u8]) -> Result<(Value, Vec<Problem>), DecodeError> {
-    use serde_saphyr::{DuplicateKeyPolicy, Error};
-
-    let read = |policy| {
-        let options = serde_saphyr::options! { duplicate_keys: policy };
-        serde_saphyr::from_slice_with_options::<Value>(body, options)
-    };
-    match read(DuplicateKeyPolicy::Error) {
-        Ok(value) => {
-            depth::check(&value)?;
-            Ok((value, Vec::new()))
-        }
-        Err(error) => {
-            let first = match error.without_snippet() {
-                Error::DuplicateMappingKey { key, location } => {
-                    (location.line(), key.clone().unwrap_or_default())
-                }
-                other => {
-                    return Err(DecodeError::Yaml(format!(
-                        "error converting YAML to JSON: yaml: {}",
-                        yaml_error(body, &other.to_string())
-                    )));
-                }
-            };
-            let value = read(DuplicateKeyPolicy::LastWins);
-            let value = value.map_err(|error| {
-                DecodeError::Yaml(format!("error converting YAML to JSON: yaml: {error}"))
-            })?;
-            depth::check(&value)?;
-            let mut keys = duplicates::of(body);
-            if keys.is_empty() {
-                keys.push(first);
-            }
-            Ok((value, vec![Problem::YamlDuplicates(keys)]))
-        }
-    }
-}
-
 /// Drops what the schema of a custom resource, or of a value in one, does not know.
 pub(crate) fn prune(kind: &Type, value: &mut Value) {
     custom::prune(
@@ -438,16 +330,6 @@ mod tests {
         assert_eq!(
             error("api.core.v1.Pod", "{a}"),
             "invalid character 'a' looking for beginning of object key string"
-        );
-    }
-
-    #[test]
-    fn whole_numbers_in_yaml_are_integers() {
-        let body = b"a: 1.0\nb: [2e3, 2.5]\nc: {d: -0.0, e: 1e30}\n";
-        let (value, _) = untyped_yaml(body).expect("it is YAML");
-        assert_eq!(
-            value,
-            json!({"a": 1, "b": [2000, 2.5], "c": {"d": 0, "e": 1e30}})
         );
     }
 
