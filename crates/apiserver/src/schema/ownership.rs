@@ -109,6 +109,8 @@ pub fn track(kind: &Type, writer: &Writer<'_>, object: &mut Value, old: Option<&
     if managers.is_empty() && kept.is_empty() && old.is_some() {
         return;
     }
+    managers.retain(|manager, _| !manager.is_obsolete(kind, writer, object));
+    kept.retain(|kept| !kept.manager.is_obsolete(kind, writer, object));
     let blank;
     let before = match old {
         Some(old) => old,
@@ -407,6 +409,19 @@ impl Manager {
                 .get("fieldsType")
                 .is_some_and(|kind| kind == "FieldsV1");
         known.then_some(manager)
+    }
+
+    /// Whether it wrote in a version that the object's kind has no more: such entries are dropped at the next write.
+    fn is_obsolete(&self, kind: &Type, writer: &Writer<'_>, object: &Value) -> bool {
+        let name = || {
+            object
+                .get("kind")
+                .and_then(Value::as_str)
+                .unwrap_or_default()
+        };
+        !kind.is_custom()
+            && self.api_version != writer.api_version
+            && Type::builtin_kind(&self.api_version, name()).is_none()
     }
 }
 

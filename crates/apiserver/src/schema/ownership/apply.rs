@@ -65,6 +65,7 @@ pub fn apply(
             );
         }
     }
+    managers.retain(|manager, _| !manager.is_obsolete(kind, writer, &live));
     let mut applied = match attempt(kind, writer, force, config, &live, managers.clone())? {
         Ok(applied) => applied,
         Err(conflicts) => {

@@ -265,25 +265,24 @@ impl FieldSet {
         paths
     }
 
-    /// Reads FieldsV1; `None` when an element is malformed.
+    /// Reads FieldsV1 as a client sent it; `None` when an element is malformed.
     pub fn from_json(value: &Value) -> Option<FieldSet> {
         let mut set = FieldSet::default();
         for (name, below) in value.as_object()? {
             if name == "." {
                 continue;
             }
-            let (kind, _) = name.split_once(':')?;
-            if !["f", "k", "v", "i"].contains(&kind) {
-                return None;
+            if !is_known(name)? {
+                continue;
             }
-            let object = below.as_object()?;
-            let member = object.is_empty() || object.contains_key(".");
-            set.add(name.clone(), member, FieldSet::from_json(below)?);
+            let dotted = below.as_object()?.contains_key(".");
+            let below = FieldSet::from_json(below)?;
+            set.add(name.clone(), dotted || below.is_empty(), below);
         }
         Some(set)
     }
 
-    /// Reads FieldsV1 from text; `None` when it is no JSON or an element is malformed.
+    /// Reads FieldsV1 from the text that [`FieldSet::to_text`] makes; `None` when it is no JSON or an element is malformed.
     pub fn from_text(text: &str) -> Option<FieldSet> {
         let mut deserializer = serde_json::Deserializer::from_str(text);
         let read = Level.deserialize(&mut deserializer).ok()?;
@@ -380,9 +379,8 @@ impl<'de> Visitor<'de> for Level {
 
     fn visit_map<A: MapAccess<'de>>(self, mut entries: A) -> Result<ReadLevel, A::Error> {
         let mut set = FieldSet::default();
-        let (mut dotted, mut empty) = (false, true);
+        let mut dotted = false;
         while let Some(name) = entries.next_key::<String>()? {
-            empty = false;
             if name == "." {
                 entries.next_value::<IgnoredAny>()?;
                 dotted = true;
@@ -395,10 +393,24 @@ impl<'de> Visitor<'de> for Level {
             set.add(name, below.member, below.set);
         }
         Ok(ReadLevel {
+            member: dotted || set.elements.is_empty(),
             set,
-            member: dotted || empty,
         })
     }
+}
+
+/// Whether an element is of a kind that is known; a later version may have others, which are left out. `None` when it is malformed.
+fn is_known(element: &str) -> Option<bool> {
+    let (kind, rest) = element.split_once(':')?;
+    let is_json = || serde_json::from_str::<IgnoredAny>(rest).is_ok();
+    let is_whole = match kind {
+        "f" => true,
+        "k" => rest.starts_with('{') && is_json(),
+        "v" => is_json(),
+        "i" => rest.parse::<i64>().is_ok(),
+        unknown => return (unknown.len() == 1).then_some(false),
+    };
+    is_whole.then_some(true)
 }
 
 /// An element as it stands in an error text.

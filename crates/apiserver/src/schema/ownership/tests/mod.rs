@@ -2,6 +2,7 @@
 
 mod model;
 mod properties;
+mod strangers;
 
 use serde_json::json;
 
