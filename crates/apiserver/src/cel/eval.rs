@@ -139,10 +139,12 @@ impl Run<'_> {
                     (None, false) => member(&operand, field),
                     (None, true) => match &operand {
                         Value::Map(map) => Ok(Value::Bool(map.map.contains_key(&name_key(field)))),
-                        operand => match message(operand) {
-                            Some(message) => Ok(Value::Bool(message.fields.contains_key(field))),
-                            None => no_overload(),
-                        },
+                        Value::List(_) => member(&operand, field),
+                        // What has no members has none of that name.
+                        operand => Ok(Value::Bool(
+                            message(operand)
+                                .is_some_and(|message| message.fields.contains_key(field)),
+                        )),
                     },
                     (Some(inner), true) => Ok(Value::Bool(
                         inner.is_some_and(|inner| member(inner, field).is_ok()),
@@ -484,10 +486,11 @@ fn member(operand: &Value, field: &str) -> Evaluated {
             Some(value) => Ok(value.clone()),
             None => failed(format!("no such key: {field}")),
         },
-        operand => match message(operand).map(|message| message.fields.get(field)) {
-            Some(Some(value)) => Ok(value.clone()),
-            Some(None) => failed(format!("no such key: {field}")),
-            None => no_overload(),
+        Value::List(_) => failed("unsupported index type 'string' in list"),
+        // What has no members at all is told like what lacks this one.
+        operand => match message(operand).and_then(|message| message.fields.get(field)) {
+            Some(value) => Ok(value.clone()),
+            None => failed(format!("no such key: {field}")),
         },
     }
 }
@@ -499,7 +502,10 @@ fn index(operand: &Value, at: &Value) -> Evaluated {
                 Value::Int(number) => Some(*number),
                 Value::UInt(number) => i64::try_from(*number).ok(),
                 Value::Float(number) if number.fract() == 0.0 => Some(*number as i64),
-                _ => return no_overload(),
+                other => {
+                    let kind = type_name(other);
+                    return failed(format!("unsupported index type '{kind}' in list"));
+                }
             };
             let item = number
                 .and_then(|number| usize::try_from(number).ok())
@@ -518,7 +524,10 @@ fn index(operand: &Value, at: &Value) -> Evaluated {
                 None => failed(format!("no such key: {key}")),
             }
         }
-        _ => no_overload(),
+        _ => match key(at) {
+            Some(key) => failed(format!("no such key: {key}")),
+            None => no_overload(),
+        },
     }
 }
 

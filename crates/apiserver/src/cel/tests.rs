@@ -207,6 +207,7 @@ fn expressions_hold() {
         "!format.dns1123Label().validate('ok').hasValue() && format.dns1123Label().validate('Not').hasValue()",
         "string(self.a) == '3' && int('12') == 12 && double(self.a) == 3.0 && bool('true') && string(1.5) == '1.5'",
         "'\\u00fc' == 'ü' && r'\\d' == '\\\\d' && b'ab'.size() == 2 && '''x\ny''' == 'x\\ny' && 0x1F == 31 && 1e3 == 1000.0",
+        "!has(dyn(null).x) && !has(dyn('a').x) && dyn(null).?x == optional.none()",
         "self.l == [1, 2, 3] && [self.m] == [{'k': 'v'}] && [1, 2] + [3] == self.l",
     ] {
         match run(source) {
@@ -225,6 +226,11 @@ fn what_goes_wrong_is_told_as_cel_go_tells_it() {
         ("1 / (self.a - 3) == 1", "division by zero"),
         ("9223372036854775807 + self.a == 1", "integer overflow"),
         ("self.any.startsWith('x')", "no such overload"),
+        ("dyn(null).x == 1", "no such key: x"),
+        ("dyn('a').x == 1", "no such key: x"),
+        ("dyn(1)['x'] == 1", "no such key: x"),
+        ("dyn([1]).x == 1", "unsupported index type 'string' in list"),
+        ("has(dyn([1]).x)", "unsupported index type 'string' in list"),
         (
             "optional.none().value() == 1",
             "optional.none() dereference",
