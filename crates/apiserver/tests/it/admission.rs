@@ -1,0 +1,285 @@
+//! What the built-in admission plugins and the policies of a cluster let through, change and refuse.
+
+use mullion_apiserver::Config;
+use serde_json::{Value, json};
+
+use crate::api::Api;
+
+const NAMESPACE: &str = "/api/v1/namespaces/default";
+const PODS: &str = "/api/v1/namespaces/default/pods";
+const REGISTRATION: &str = "/apis/admissionregistration.k8s.io/v1";
+const QUOTA: &str = "/api/v1/namespaces/default/resourcequotas";
+
+/// A server whose namespace `default` has its account.
+async fn api() -> Api {
+    let api = Api::new(Config::default());
+    let account = json!({"metadata": {"name": "default"}});
+    api.post(&format!("{NAMESPACE}/serviceaccounts"), account)
+        .await
+        .ok();
+    api
+}
+
+fn pod(name: &str, spec: Value) -> Value {
+    let mut pod =
+        json!({"metadata": {"name": name}, "spec": {"containers": [{"name": "c", "image": "i"}]}});
+    for (field, value) in spec.as_object().into_iter().flatten() {
+        pod["spec"][field] = value.clone();
+    }
+    pod
+}
+
+fn label(mode: &str) -> String {
+    format!("pod-security.kubernetes.io/{mode}")
+}
+
+#[tokio::test]
+async fn a_namespace_says_what_its_pods_may_do_and_of_what_to_warn() {
+    let api = api().await;
+    for name in ["b", "a"] {
+        api.post(PODS, pod(name, json!({"hostPID": true})))
+            .await
+            .ok();
+    }
+    let labels = json!({"metadata": {"labels": {label("enforce"): "baseline", label("enforce-version"): "v1.30"}}});
+    let stricter = api.merge(NAMESPACE, labels).await;
+    assert_eq!(
+        stricter.warnings,
+        [
+            r#"299 - "existing pods in namespace \"default\" violate the new PodSecurity enforce level \"baseline:v1.30\"""#,
+            r#"299 - "a (and 1 other pod): host namespaces""#,
+        ]
+    );
+    let refused = api.post(PODS, pod("c", json!({"hostIPC": true}))).await;
+    assert_eq!(
+        refused.refused(403),
+        r#"pods "c" is forbidden: violates PodSecurity "baseline:v1.30": host namespaces (hostIPC=true)"#
+    );
+    // Who is in already may be changed, but not into another pod.
+    let a = format!("{PODS}/a");
+    let labelled = api
+        .merge(&a, json!({"metadata": {"labels": {"x": "y"}}}))
+        .await;
+    labelled.ok();
+    let image = json!([{"op": "replace", "path": "/spec/containers/0/image", "value": "j"}]);
+    let media = "application/json-patch+json";
+    let changed = api.send_text("PATCH", &a, media, &image.to_string()).await;
+    assert_eq!(changed.status, 403);
+    // Workloads are warned of what would be refused, unless the namespace says of what.
+    let template = pod("x", json!({"hostPID": true}));
+    let template = json!({"metadata": {"labels": {"a": "b"}}, "spec": template["spec"]});
+    let workload = |name: &str| json!({"metadata": {"name": name}, "spec": {"selector": {"matchLabels": {"a": "b"}}, "template": template}});
+    let url = "/apis/apps/v1/namespaces/default/deployments";
+    let warned = api.post(url, workload("d")).await;
+    assert_eq!(
+        warned.warnings,
+        [r#"299 - "would violate PodSecurity \"baseline:v1.30\": host namespaces (hostPID=true)""#]
+    );
+    let silent = json!({"metadata": {"labels": {label("warn"): "privileged"}}});
+    api.merge(NAMESPACE, silent).await.ok();
+    assert_eq!(api.post(url, workload("e")).await.warnings, [""; 0]);
+    // A label that is wrong may stay, but not become another wrong one.
+    let wrong = |level: &str| json!({"metadata": {"labels": {label("audit"): level}}});
+    assert_eq!(api.merge(NAMESPACE, wrong("most")).await.status, 422);
+}
+
+#[tokio::test]
+async fn an_account_may_ask_that_its_pods_use_no_secrets_but_those_it_names() {
+    let api = Api::new(Config::default());
+    let account = json!({
+        "metadata": {"name": "default", "annotations": {"kubernetes.io/enforce-mountable-secrets": "true"}},
+        "secrets": [{"name": "mine"}], "imagePullSecrets": [{"name": "pull"}],
+    });
+    api.post(&format!("{NAMESPACE}/serviceaccounts"), account)
+        .await
+        .ok();
+    let env = |secret: &str| json!([{"name": "V", "valueFrom": {"secretKeyRef": {"name": secret, "key": "k"}}}]);
+    let volume =
+        |secret: &str| json!({"volumes": [{"name": "v", "secret": {"secretName": secret}}]});
+    let containers = |list: &str, secret: &str| json!({list: [{"name": "c2", "image": "i", "env": env(secret)}]});
+    for (spec, why) in [
+        (
+            volume("other"),
+            r#"volume with secret.secretName="other" is not allowed because service account default does not reference that secret"#,
+        ),
+        (
+            containers("containers", "other"),
+            r#"container c2 with envVar V referencing secret.secretName="other" is not allowed because service account default does not reference that secret"#,
+        ),
+        (
+            containers("initContainers", "other"),
+            r#"init container c2 with envVar V referencing secret.secretName="other" is not allowed because service account default does not reference that secret"#,
+        ),
+        (
+            json!({"imagePullSecrets": [{"name": "pull"}, {"name": "other"}]}),
+            r#"imagePullSecrets[1].name="other" is not allowed because service account default does not reference that imagePullSecret"#,
+        ),
+    ] {
+        let refused = api.post(PODS, pod("p", spec)).await.refused(403);
+        assert_eq!(refused, format!(r#"pods "p" is forbidden: {why}"#));
+    }
+    api.post(PODS, pod("a", volume("mine"))).await.ok();
+    api.post(PODS, pod("b", containers("containers", "mine")))
+        .await
+        .ok();
+    let debugger = |secret: &str| json!({"spec": {"ephemeralContainers": [{"name": "d", "image": "i", "env": env(secret)}]}});
+    let url = format!("{PODS}/a/ephemeralcontainers");
+    let refused = api.merge(&url, debugger("other")).await.refused(403);
+    assert!(
+        refused.contains("forbidden: ephemeral container d with envVar V referencing secret"),
+        "{refused}"
+    );
+    api.merge(&url, debugger("mine")).await.ok();
+}
+
+/// A quota that has been counted.
+async fn quota(api: &Api, name: &str, spec: Value, used: Value) {
+    let hard = spec["hard"].clone();
+    api.post(QUOTA, json!({"metadata": {"name": name}, "spec": spec}))
+        .await
+        .ok();
+    let status = json!({"status": {"hard": hard, "used": used}});
+    api.merge(&format!("{QUOTA}/{name}/status"), status)
+        .await
+        .ok();
+}
+
+async fn used(api: &Api, name: &str) -> Value {
+    api.get(&format!("{QUOTA}/{name}")).await.ok()["status"]["used"].clone()
+}
+
+#[tokio::test]
+async fn a_pod_that_comes_into_the_scope_of_a_quota_is_new_to_it() {
+    let api = api().await;
+    for (name, scope) in [("ending", "Terminating"), ("lasting", "NotTerminating")] {
+        let spec = json!({"hard": {"pods": "1"}, "scopes": [scope]});
+        quota(&api, name, spec, json!({"pods": "0"})).await;
+    }
+    for name in ["a", "b"] {
+        api.post(PODS, pod(name, json!({}))).await.ok();
+        let ends = json!({"spec": {"activeDeadlineSeconds": 60}});
+        let changed = api.merge(&format!("{PODS}/{name}"), ends).await;
+        if name == "a" {
+            changed.ok();
+            assert_eq!(used(&api, "ending").await, json!({"pods": "1"}));
+            // The quota controller gives the first place back.
+            let free = json!({"status": {"used": {"pods": "0"}}});
+            api.merge(&format!("{QUOTA}/lasting/status"), free)
+                .await
+                .ok();
+        } else {
+            assert_eq!(
+                changed.refused(403),
+                r#"pods "b" is forbidden: exceeded quota: ending, requested: pods=1, used: pods=1, limited: pods=1"#
+            );
+        }
+    }
+}
+
+#[tokio::test]
+async fn claims_of_devices_use_up_their_classes() {
+    let api = api().await;
+    let gpus = "gpu.deviceclass.resource.k8s.io/devices";
+    let spec = json!({"hard": {gpus: "4"}});
+    quota(&api, "devices", spec, json!({gpus: "0"})).await;
+    let url = "/apis/resource.k8s.io/v1/namespaces/default/resourceclaims";
+    let claim = |name: &str, request: Value| json!({"metadata": {"name": name}, "spec": {"devices": {"requests": [request]}}});
+    let wanted =
+        |name: &str, count: u32| json!({"name": name, "deviceClassName": "gpu", "count": count});
+    let either = json!({"name": "r", "firstAvailable": [wanted("x", 3), wanted("y", 1)]});
+    api.post(url, claim("a", either)).await.ok();
+    assert_eq!(used(&api, "devices").await, json!({gpus: "3"}));
+    let exactly = json!({"name": "r", "exactly": {"deviceClassName": "gpu", "count": 2}});
+    assert_eq!(
+        api.post(url, claim("b", exactly)).await.refused(403),
+        format!(
+            r#"resourceclaims.resource.k8s.io "b" is forbidden: exceeded quota: devices, requested: {gpus}=2, used: {gpus}=3, limited: {gpus}=4"#
+        )
+    );
+}
+
+#[tokio::test]
+async fn classes_of_volume_attributes_are_protected() {
+    let api = api().await;
+    let class = json!({"metadata": {"name": "fast"}, "driverName": "d.example.com", "parameters": {"iops": "1"}});
+    let url = "/apis/storage.k8s.io/v1/volumeattributesclasses";
+    let created = api.post(url, class).await.ok();
+    assert_eq!(
+        created["metadata"]["finalizers"],
+        json!(["kubernetes.io/vac-protection"])
+    );
+}
+
+/// A policy about config maps.
+fn policy(name: &str, more: Value) -> Value {
+    let rule = json!({"apiGroups": [""], "apiVersions": ["v1"], "operations": ["CREATE"], "resources": ["configmaps"]});
+    let mut policy = json!({
+        "metadata": {"name": name},
+        "spec": {"matchConstraints": {"resourceRules": [rule]}, "validations": [{"expression": "false", "message": "no"}]},
+    });
+    for (field, value) in more.as_object().into_iter().flatten() {
+        policy["spec"][field] = value.clone();
+    }
+    policy
+}
+
+async fn bind(api: &Api, name: &str, policy: &str, spec: Value) {
+    let mut binding = json!({"metadata": {"name": name}, "spec": {"policyName": policy}});
+    for (field, value) in spec.as_object().into_iter().flatten() {
+        binding["spec"][field] = value.clone();
+    }
+    let url = format!("{REGISTRATION}/validatingadmissionpolicybindings");
+    api.post(&url, binding).await.ok();
+}
+
+#[tokio::test(start_paused = true)]
+async fn all_policies_are_asked_and_one_that_is_set_up_wrongly_refuses_by_itself() {
+    let api = api().await;
+    let policies = format!("{REGISTRATION}/validatingadmissionpolicies");
+    let maps = "/api/v1/namespaces/default/configmaps";
+    for name in ["denying", "warning"] {
+        api.post(&policies, policy(name, json!({}))).await.ok();
+    }
+    bind(&api, "d", "denying", json!({"validationActions": ["Deny"]})).await;
+    bind(&api, "w", "warning", json!({"validationActions": ["Warn"]})).await;
+    let refused = api.post(maps, json!({"metadata": {"name": "m"}})).await;
+    assert_eq!(
+        refused.warnings,
+        [
+            r#"299 - "Validation failed for ValidatingAdmissionPolicy 'warning' with binding 'w': no""#
+        ]
+    );
+    assert_eq!(
+        refused.refused(422),
+        r#"configmaps "m" is forbidden: ValidatingAdmissionPolicy 'denying' with binding 'd' denied request: no"#
+    );
+    api.delete(&format!("{policies}/denying")).await.ok();
+    // A note for the audit log that cannot be made refuses as well.
+    let note = json!({"auditAnnotations": [{"key": "k", "valueExpression": "string(object.data.none)"}], "validations": []});
+    api.post(&policies, policy("noting", note)).await.ok();
+    bind(&api, "n", "noting", json!({"validationActions": ["Audit"]})).await;
+    let refused = api.post(maps, json!({"metadata": {"name": "m"}})).await;
+    assert_eq!(
+        refused.refused(422),
+        r#"configmaps "m" is forbidden: ValidatingAdmissionPolicy 'noting' with binding 'n' denied request: expression 'string(object.data.none)' resulted in error: no such key: data"#
+    );
+    api.delete(&format!("{policies}/noting")).await.ok();
+    // What its binding would do is not asked.
+    let nothing = json!({"paramKind": {"apiVersion": "v1", "kind": "Nothing"}});
+    api.post(&policies, policy("lost", nothing)).await.ok();
+    let reference = json!({"validationActions": ["Warn"], "paramRef": {"name": "x", "parameterNotFoundAction": "Deny"}});
+    for name in ["l1", "l2"] {
+        bind(&api, name, "lost", reference.clone()).await;
+    }
+    let refused = api.post(maps, json!({"metadata": {"name": "m"}})).await;
+    assert_eq!(refused.warnings.len(), 1);
+    assert_eq!(
+        refused.refused(422),
+        r#"configmaps "m" is forbidden: ValidatingAdmissionPolicy 'lost' denied request: failed to configure policy: failed to find resource referenced by paramKind: '/v1, Kind=Nothing'"#
+    );
+    let ignored = json!({"spec": {"failurePolicy": "Ignore"}});
+    api.merge(&format!("{policies}/lost"), ignored).await.ok();
+    api.post(maps, json!({"metadata": {"name": "m"}}))
+        .await
+        .ok();
+}
