@@ -61,6 +61,8 @@ impl fmt::Display for Path<'_> {
             write!(f, "{parent}")?;
         }
         match (self.segment, self.parent) {
+            // Upstream takes an element without a name for a subscript; it says so of whole objects.
+            (Segment::Name(""), None) => f.write_str("[]"),
             (Segment::Name(name), None) => f.write_str(name),
             (Segment::Name(name), Some(_)) => write!(f, ".{name}"),
             (Segment::Index(index), _) => write!(f, "[{index}]"),

@@ -281,16 +281,22 @@ pub(crate) fn check_preconditions(
     revision: &str,
 ) -> Result<(), Status> {
     let resource = call.resource();
+    if resource.rules.two_step_deletion {
+        let refuse = |what: &str, wanted: &str, found: &str| {
+            let why = format!(
+                "Precondition failed: {what} in precondition: {wanted}, {what} in object meta: {found}"
+            );
+            Err(Status::conflict(resource, name, &why))
+        };
+        return match (&options.uid, &options.resource_version) {
+            (Some(wanted), _) if wanted != uid => refuse("UID", wanted, uid),
+            (_, Some(wanted)) if wanted != revision => refuse("ResourceVersion", wanted, revision),
+            _ => Ok(()),
+        };
+    }
     let refuse = |why: String| {
-        let mut status = Status::conflict(resource, name, &why);
-        status.message = format!(
-            "Operation cannot be fulfilled on {} {name:?}: {why}",
-            kind_name(call)
-        );
-        if let Some(details) = &mut status.details {
-            details.kind = resource.kind.to_string();
-        }
-        Err(status)
+        let (group, kind) = (&resource.group, &resource.kind);
+        Err(Status::conflict_kind(group, kind, name, &why))
     };
     if let Some(wanted) = options.uid.as_deref().filter(|wanted| *wanted != uid) {
         return refuse(format!(
@@ -307,15 +313,6 @@ pub(crate) fn check_preconditions(
         ));
     }
     Ok(())
-}
-
-fn kind_name(call: &Call) -> String {
-    let resource = call.resource();
-    if resource.group.is_empty() {
-        resource.kind.to_string()
-    } else {
-        format!("{}.{}", resource.kind, resource.group)
-    }
 }
 
 /// What a deletion does to an object.
@@ -355,9 +352,18 @@ fn verdict(call: &Call, options: &DeleteOptions, mut object: Value) -> Verdict {
         mark(&mut object, call.now, grace);
         changed = true;
     }
+    if resource.rules.two_step_deletion && marked && resource.behaviour.holds_deletion(&object) {
+        return Verdict {
+            object,
+            changed,
+            gone: false,
+        };
+    }
     let propagation = options.propagation(call, &object);
     changed |= set_propagation(&mut object, propagation);
-    let held = finalizers(&object).next().is_some() || resource.behaviour.holds_deletion(&object);
+    let held = (resource.rules.two_step_deletion && !marked)
+        || finalizers(&object).next().is_some()
+        || resource.behaviour.holds_deletion(&object);
     if held && !marked && !graceful {
         mark(&mut object, call.now, 0);
         resource

@@ -8,6 +8,7 @@ use crate::{
     kinds::{Generation, Resource},
     schema::time,
     status::Status,
+    validation::names,
 };
 
 /// The letters of generated names: no vowels and nothing that looks like another.
@@ -34,6 +35,22 @@ pub(crate) fn text<'a>(object: &'a Value, field: &str) -> &'a str {
 /// A time as objects carry it: whole seconds.
 pub(crate) fn stamp(now: Timestamp) -> String {
     time::format_seconds(&now.round(Unit::Second).unwrap_or(now))
+}
+
+/// Refuses a name under which nothing can be stored, where one comes in a body and not in the path.
+pub(crate) fn check_key(name: &str) -> Result<(), Status> {
+    if name.is_empty() {
+        return Err(Status::bad_request("Name parameter required."));
+    }
+    match names::path_segment(name).as_slice() {
+        [] => Ok(()),
+        why => {
+            let why = why.join(";");
+            Err(Status::bad_request(format!(
+                "Name parameter invalid: {name:?}: {why}"
+            )))
+        }
+    }
 }
 
 /// Puts the request's namespace into the object, or refuses another one.

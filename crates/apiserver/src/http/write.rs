@@ -216,7 +216,7 @@ impl<'a> Admission<'a> {
                     .map(Form::Body)
                     .ok_or_else(|| Status::internal(format!("{kind} is not in the schema table")))
             }
-            SubresourceHandler::Status(_) | SubresourceHandler::Part => Ok(Form::Whole),
+            SubresourceHandler::Status(_) | SubresourceHandler::Part(_) => Ok(Form::Whole),
         }
     }
 
@@ -304,7 +304,7 @@ pub(crate) fn writer<'a>(call: &'a Call, manager: &'a str, part: Part) -> owners
         resets_metadata: match part {
             // Of custom resources all metadata is put back, and yet owned by whoever applies it.
             Part::Status(rule) if !call.schema().is_custom() => rule.resets(),
-            Part::Status(_) | Part::Main | Part::Piece => &[],
+            Part::Status(_) | Part::Main | Part::Piece(_) => &[],
         },
         now: call.now,
     }

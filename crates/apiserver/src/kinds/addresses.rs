@@ -38,7 +38,8 @@ impl Kind for ServiceCidr {
         match ranges.as_slice() {
             [] => return errors.required(&path, "at least one CIDR required"),
             [first, second] => {
-                let family = |text: &str| net::parse_cidr(text).map(|(ip, _)| ip.is_ipv4());
+                let family =
+                    |text: &str| net::parse_cidr(text).map(|range| range.network.is_ipv4());
                 let (first, second) = (family(first), family(second));
                 if first.is_none() || second.is_none() || first == second {
                     return refuse(

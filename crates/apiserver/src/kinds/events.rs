@@ -7,7 +7,7 @@ use jiff::{SignedDuration, Timestamp};
 use serde_json::{Map, Value};
 
 use super::{
-    Column, Kind,
+    Check, Column, Kind,
     podspec::internal,
     print::{column, since, wide},
     tree::Tree,
@@ -57,7 +57,16 @@ pub(crate) struct CoreEvent;
 /// events.k8s.io/v1 Event.
 pub(crate) struct Event;
 
+/// As an old API, core never looks at the metadata itself.
 impl Kind for CoreEvent {
+    fn creation_checks(&self) -> &'static [Check] {
+        &[Check::Object]
+    }
+
+    fn update_checks(&self, _: &str) -> &'static [Check] {
+        &[Check::Object]
+    }
+
     fn validate(&self, _ctx: &Ctx<'_>, object: &Value, errors: &mut Errors) {
         common(errors, &Face::Core(object), "reportingComponent");
     }
@@ -98,6 +107,14 @@ impl Kind for CoreEvent {
 }
 
 impl Kind for Event {
+    fn creation_checks(&self) -> &'static [Check] {
+        &[Check::Object, Check::Metadata, Check::Change]
+    }
+
+    fn update_checks(&self, _: &str) -> &'static [Check] {
+        &[Check::Object, Check::MetadataChange, Check::Change]
+    }
+
     fn validate(&self, _ctx: &Ctx<'_>, object: &Value, errors: &mut Errors) {
         common(errors, &Face::New(object), "reportingController");
     }

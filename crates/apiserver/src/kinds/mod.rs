@@ -46,6 +46,7 @@ mod replicasets;
 mod replicationcontrollers;
 mod resource;
 mod resourcequotas;
+mod rules;
 mod runtimeclasses;
 mod secrets;
 mod serviceaccounts;
@@ -59,11 +60,11 @@ mod workloads;
 
 pub use builtins::builtins;
 pub use priorityclasses::system_classes;
+pub use rules::{Generation, NameRule, Propagation, Rules, StatusOnCreate};
 pub use services::{InvalidRange, ServiceRange};
 
 use std::{borrow::Cow, sync::Arc};
 
-use jiff::SignedDuration;
 use serde_json::Value;
 
 use crate::{
@@ -125,104 +126,6 @@ impl Resource {
     }
 }
 
-/// How the generic handlers treat a kind.
-#[derive(Clone, Debug)]
-pub struct Rules {
-    /// When `metadata.generation` counts.
-    pub generation: Generation,
-    /// How names are checked.
-    pub name: NameRule,
-    /// Finalizers must be qualified or standard ones, which kinds ask for that are checked by core's rules of metadata.
-    pub core_finalizers: bool,
-    /// PUT to an absent name creates.
-    pub create_on_update: bool,
-    /// PUT without a resourceVersion overwrites.
-    pub unconditional_update: bool,
-    /// Deletion has a grace period that the kubelet ends (pods).
-    pub graceful_deletion: bool,
-    /// DELETE answers with the object instead of a Status when it is gone at once.
-    pub delete_returns_object: bool,
-    /// DELETE of a collection is served (not for namespaces).
-    pub delete_collection: bool,
-    /// Nothing is stored: POST is all there is, answered by a named handler (bindings).
-    pub transient: bool,
-    /// Only get and list are served.
-    pub read_only: bool,
-    /// What DELETE does to dependents when nothing is asked for.
-    pub default_propagation: Propagation,
-    /// What a client is told who deletes without saying what becomes of dependents.
-    pub deletion_warning: Option<&'static str>,
-    /// What CREATE does to `status`.
-    pub status_on_create: StatusOnCreate,
-    /// How long an object is kept after its last write; for good if `None`. An object whose time is over is deleted without any hook.
-    pub ttl: Option<SignedDuration>,
-}
-
-impl Default for Rules {
-    fn default() -> Self {
-        Rules {
-            generation: Generation::Never,
-            name: NameRule::DnsSubdomain,
-            core_finalizers: true,
-            create_on_update: false,
-            unconditional_update: true,
-            graceful_deletion: false,
-            delete_returns_object: false,
-            delete_collection: true,
-            transient: false,
-            read_only: false,
-            default_propagation: Propagation::Background,
-            deletion_warning: None,
-            status_on_create: StatusOnCreate::Clear,
-            ttl: None,
-        }
-    }
-}
-
-/// When `metadata.generation` counts.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Generation {
-    /// The kind has none.
-    Never,
-    /// 1 at creation, +1 when these parts differ semantically from the stored ones.
-    Counts(&'static [&'static str]),
-    /// As `Counts`, for anything but metadata and, where there is a status subresource, status.
-    CountsAllButStatus,
-    /// 1 at creation, never again.
-    OnceAtCreate,
-}
-
-/// How `metadata.name` is checked.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum NameRule {
-    /// RFC 1123 subdomain, 253 characters.
-    DnsSubdomain,
-    /// RFC 1123 label, 63 characters.
-    DnsLabel,
-    /// Anything that is one path segment (RBAC).
-    PathSegment,
-}
-
-/// What a deletion does to dependents.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Propagation {
-    /// The object goes at once, the collector removes dependents later.
-    Background,
-    /// Dependents go first.
-    Foreground,
-    /// Dependents stay.
-    Orphan,
-}
-
-/// What CREATE does to `status`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum StatusOnCreate {
-    /// Removed (a kind's `prepare_create` may set a first status afterwards).
-    Clear,
-    /// Kept as sent (nodes; kinds without a status subresource).
-    Keep,
-}
-
 /// One subresource row.
 #[derive(Clone, Debug)]
 pub struct Subresource {
@@ -254,13 +157,14 @@ pub enum SubresourceHandler {
         /// Path of the selector: a labelSelector object or, for custom resources, a string.
         selector: Option<String>,
     },
-    /// The object itself, of which the kind's `prepare_part` lets a part be written; the generation counts (pods/ephemeralcontainers, pods/resize).
-    Part,
+    /// The object itself, of which the kind's `prepare_part` lets a part be written; the generation counts (pods/ephemeralcontainers,
+    /// pods/resize, namespaces/finalize, certificatesigningrequests/approval).
+    Part(StatusMetadata),
     /// A named handler of its own in `http/subresource/` (binding, eviction, log, finalize, token, approval ...).
     Named,
 }
 
-/// Which metadata a write to `/status` may change.
+/// Which metadata a write to `/status`, or to another part of an object, may change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum StatusMetadata {
     /// All of it.
@@ -318,7 +222,7 @@ pub enum Check {
     MetadataChange,
     /// [`Kind::validate`].
     Object,
-    /// [`Kind::validate_update`], or `validate_part` for a part.
+    /// [`Kind::validate_update`], or `validate_part` for a part, or `validate_creation`.
     Change,
 }
 
@@ -369,6 +273,12 @@ pub trait Kind: Send + Sync + 'static {
     /// Validates what only a creation must keep; after [`Kind::validate`].
     fn validate_creation(&self, ctx: &Ctx<'_>, object: &Value, errors: &mut Errors) {
         let _ = (ctx, object, errors);
+    }
+
+    /// What is looked at when an object is created, in order: the strategy's Validate. Metadata that is not among it is looked at last, by
+    /// what every kind has in common, and only if nothing else was found. [`Check::Change`] stands for [`Kind::validate_creation`].
+    fn creation_checks(&self) -> &'static [Check] {
+        &[Check::Metadata, Check::Object, Check::Change]
     }
 
     /// What is looked at when an object changes, in order, after what every kind has in common: the strategy's ValidateUpdate. `subresource`

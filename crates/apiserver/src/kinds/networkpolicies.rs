@@ -198,19 +198,17 @@ fn ip_block(block: &Value, path: &Path<'_>, errors: &mut Errors) {
         return errors.required(&at, "");
     }
     net::cidr(errors, &at, text);
-    let Some((address, length)) = net::parse_cidr(text) else {
+    let Some(range) = net::parse_cidr(text) else {
         return;
     };
     let at = path.child("except");
     for (index, except) in block.items("except").iter().enumerate() {
         let (at, text) = (at.index(index), except.as_str().unwrap_or_default());
         net::cidr(errors, &at, text);
-        let Some((inner, inner_length)) = net::parse_cidr(text) else {
+        let Some(inner) = net::parse_cidr(text) else {
             continue;
         };
-        let inside = inner.is_ipv4() == address.is_ipv4()
-            && net::network(inner, length) == net::network(address, length);
-        if !inside || inner_length <= length {
+        if !range.contains(inner.network) || inner.written <= range.written {
             errors.invalid(&at, text, "must be a strict subset of `cidr`");
         }
     }

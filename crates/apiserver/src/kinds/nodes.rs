@@ -256,8 +256,24 @@ fn pod_cidrs(errors: &mut Errors, cidrs: &[Value]) {
     for (index, cidr) in texts.iter().enumerate() {
         net::cidr(errors, &path.index(index), cidr);
     }
-    let families: BTreeSet<bool> = texts.iter().map(|cidr| cidr.contains(':')).collect();
-    if texts.len() > 1 && (texts.len() > 2 || families.len() < 2) {
+    let unreadable = texts
+        .iter()
+        .enumerate()
+        .find(|(_, cidr)| net::parse_cidr(cidr).is_none());
+    if let (Some((index, cidr)), true) = (unreadable, texts.len() > 1) {
+        // Upstream counts the families all the same, and tells of that too.
+        let why = format!(
+            "invalid PodCIDRs. failed to check with dual stack with error:invalid CIDR[{index}]: <nil> (invalid CIDR address: {cidr})"
+        );
+        errors.internal(&path, why);
+    }
+    let families: BTreeSet<bool> = texts
+        .iter()
+        .filter_map(|cidr| net::parse_cidr(cidr))
+        .map(|range| range.network.is_ipv4())
+        .collect();
+    let both = unreadable.is_none() && families.len() == 2;
+    if texts.len() > 1 && (texts.len() > 2 || !both) {
         errors.invalid(
             &path,
             cidrs,
@@ -374,6 +390,43 @@ mod tests {
         let node = json!({"metadata": {"labels": {"node-role.kubernetes.io/worker": "", "kubernetes.io/role": "edge"}}});
         assert_eq!(roles(&node), "edge,worker");
         assert_eq!(roles(&json!({"metadata": {}})), "<none>");
+    }
+
+    #[test]
+    fn ranges_of_pods_are_one_of_each_family_as_they_are_read() {
+        const TWO: &str = "may specify no more than one CIDR for each IP family";
+        let rows: [(Value, Vec<String>); 4] = [
+            (json!(["10.0.0.0/8", "fd00::/64"]), vec![]),
+            // An IPv4 range that is written as an IPv6 one.
+            (
+                json!(["::ffff:10.0.0.0/104", "10.0.0.0/8"]),
+                vec![format!(
+                    r#"spec.podCIDRs: Invalid value: ["::ffff:10.0.0.0/104","10.0.0.0/8"]: {TWO}"#
+                )],
+            ),
+            (
+                json!(["10.0.0.0", "fd00::/64"]),
+                vec![
+                    r#"spec.podCIDRs[0]: Invalid value: "10.0.0.0": must be a valid CIDR value, (e.g. 10.9.8.0/24 or 2001:db8::/64)"#.to_owned(),
+                    "spec.podCIDRs: Internal error: invalid PodCIDRs. failed to check with dual stack with error:invalid CIDR[0]: <nil> (invalid CIDR address: 10.0.0.0)".to_owned(),
+                    format!(r#"spec.podCIDRs: Invalid value: ["10.0.0.0","fd00::/64"]: {TWO}"#),
+                ],
+            ),
+            (
+                json!(["x"]),
+                vec![
+                    r#"spec.podCIDRs[0]: Invalid value: "x": must be a valid CIDR value, (e.g. 10.9.8.0/24 or 2001:db8::/64)"#.to_owned(),
+                ],
+            ),
+        ];
+        for (cidrs, expected) in rows {
+            let list = cidrs.as_array().expect("a list");
+            assert_eq!(
+                field::causes(|errors| pod_cidrs(errors, list)),
+                expected,
+                "{cidrs}"
+            );
+        }
     }
 
     #[test]

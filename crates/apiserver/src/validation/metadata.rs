@@ -176,7 +176,8 @@ fn owner_references(errors: &mut Errors, path: &Path<'_>, references: &[Value]) 
     let mut controller: Option<String> = None;
     for reference in references {
         let (api_version, kind) = (text(reference, "apiVersion"), text(reference, "kind"));
-        if api_version.rsplit('/').next().unwrap_or("").is_empty() {
+        let (group, version) = group_version(api_version);
+        if version.is_empty() {
             errors.invalid(
                 &path.child("apiVersion"),
                 api_version,
@@ -188,7 +189,7 @@ fn owner_references(errors: &mut Errors, path: &Path<'_>, references: &[Value]) 
                 errors.invalid(&path.child(field), "", "must not be empty");
             }
         }
-        if (api_version, kind) == ("v1", "Event") {
+        if (group, version, kind) == ("", "v1", "Event") {
             errors.invalid(
                 path,
                 reference.clone(),
@@ -207,6 +208,15 @@ fn owner_references(errors: &mut Errors, path: &Path<'_>, references: &[Value]) 
                 }
             }
         }
+    }
+}
+
+/// Group and version of an `apiVersion`; both empty if it has more parts than that.
+pub fn group_version(api_version: &str) -> (&str, &str) {
+    match api_version.split_once('/') {
+        None => ("", api_version),
+        Some((_, version)) if version.contains('/') => ("", ""),
+        Some(parts) => parts,
     }
 }
 
@@ -404,6 +414,29 @@ mod tests {
                 r#"metadata.finalizers: Forbidden: no new finalizers can be added if the object is being deleted, found new finalizers []string{"g.h/i"}"#
             ]
         );
+    }
+
+    #[test]
+    fn the_version_of_an_owner_is_what_follows_the_only_slash() {
+        let rows = [
+            ("v1", None),
+            ("a.b/v1", None),
+            ("/v1", None),
+            ("", Some("")),
+            ("/", Some("/")),
+            ("a.b/", Some("a.b/")),
+            ("a/b/c", Some("a/b/c")),
+        ];
+        for (api_version, refused) in rows {
+            let owner = json!({"apiVersion": api_version, "kind": "Pod", "name": "n", "uid": "u"});
+            let mut errors = Errors::default();
+            owner_references(&mut errors, &Path::new("o"), &[owner]);
+            let expected = refused.map(|shown| {
+                format!("o.apiVersion: Invalid value: {shown:?}: version must not be empty")
+            });
+            let expected: Vec<String> = expected.into_iter().collect();
+            assert_eq!(messages(&errors), expected, "{api_version}");
+        }
     }
 
     #[test]

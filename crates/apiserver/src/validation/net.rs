@@ -1,7 +1,10 @@
 //! IP addresses and CIDRs as Kubernetes reads them: "sloppily" (leading zeros in IPv4 octets are decimal, IPv4 may be mapped into IPv6)
 //! where old API fields must keep accepting what they once accepted, with a warning for what a later release will refuse.
 
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::{
+    fmt,
+    net::{IpAddr, Ipv4Addr, Ipv6Addr},
+};
 
 use crate::field::{Errors, Path};
 
@@ -35,16 +38,99 @@ fn parse_v4(text: &str) -> Option<Ipv4Addr> {
     parts.next().is_none().then(|| octets.into())
 }
 
-/// A network in the old, forgiving form: the address as written, and the prefix length.
-pub fn parse_cidr(text: &str) -> Option<(IpAddr, u8)> {
+/// A network in the old, forgiving form, as Go's `net` package keeps it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Cidr {
+    /// The address before the slash.
+    pub address: IpAddr,
+    /// That address without its host bits. One that maps an IPv4 address into IPv6 is IPv4 as far as the prefix covers the mapping.
+    pub network: IpAddr,
+    /// The length of the prefix, in bits of the network's family.
+    pub length: u8,
+    /// The length as it is written.
+    pub written: u8,
+    /// How many bits an address has as it is written: 32 or 128.
+    pub bits: u8,
+}
+
+impl fmt::Display for Cidr {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}/{}", self.network, self.length)
+    }
+}
+
+impl Cidr {
+    /// Whether the address is in the network.
+    pub fn contains(&self, address: IpAddr) -> bool {
+        match (self.network, address) {
+            (IpAddr::V4(network), IpAddr::V4(address)) => {
+                masked_v4(address, self.length) == network
+            }
+            (IpAddr::V6(network), IpAddr::V6(address)) => {
+                masked_v6(address, self.length) == network
+            }
+            _ => false,
+        }
+    }
+
+    /// Whether the address has bits that the prefix does not cover.
+    fn has_host_bits(&self) -> bool {
+        match self.address {
+            IpAddr::V4(v4) if self.bits == 128 => {
+                let mapped = v4.to_ipv6_mapped();
+                masked_v6(mapped, self.written) != mapped
+            }
+            address => address != self.network,
+        }
+    }
+}
+
+/// A network in the old, forgiving form.
+pub fn parse_cidr(text: &str) -> Option<Cidr> {
     let (address, length) = text.split_once('/')?;
     if length.is_empty() || !length.bytes().all(|byte| byte.is_ascii_digit()) {
         return None;
     }
-    let length: u8 = length.parse().ok()?;
-    let ip = parse_ip(address)?;
-    let max = if address.contains(':') { 128 } else { 32 };
-    (length <= max).then_some((ip, length))
+    let written: u8 = length.parse().ok()?;
+    let bits = if address.contains(':') { 128 } else { 32 };
+    let address = parse_ip(address).filter(|_| written <= bits)?;
+    let v6 = match address {
+        IpAddr::V4(v4) if bits == 32 => {
+            return Some(Cidr {
+                address,
+                network: masked_v4(v4, written).into(),
+                length: written,
+                written,
+                bits,
+            });
+        }
+        IpAddr::V4(v4) => v4.to_ipv6_mapped(),
+        IpAddr::V6(v6) => v6,
+    };
+    let v6 = masked_v6(v6, written);
+    let (network, length) = match v6.to_ipv4_mapped() {
+        Some(v4) => (v4.into(), written.saturating_sub(96)),
+        None => (v6.into(), written),
+    };
+    Some(Cidr {
+        address,
+        network,
+        length,
+        written,
+        bits,
+    })
+}
+
+fn masked_v4(address: Ipv4Addr, length: u8) -> Ipv4Addr {
+    let host_bits = 32 - u32::from(length.min(32));
+    let mask = u32::MAX.checked_shl(host_bits).unwrap_or(0);
+    (u32::from(address) & mask).into()
+}
+
+fn masked_v6(address: Ipv6Addr, length: u8) -> Ipv6Addr {
+    let host_bits = 128 - u32::from(length.min(128));
+    let mask = u128::MAX.checked_shl(host_bits).unwrap_or(0);
+    (u128::from(address) & mask).into()
 }
 
 /// Whether the text names an IPv6 address.
@@ -121,16 +207,16 @@ pub fn cidr(errors: &mut Errors, path: &Path<'_>, value: &str) {
 
 /// Records an error unless the value is the canonical form of an address with the length of its network's prefix.
 pub fn interface_address(errors: &mut Errors, path: &Path<'_>, value: &str) {
-    let Some((ip, length)) = parse_cidr(value) else {
+    let Some(cidr) = parse_cidr(value) else {
         let why = "must be a valid address in CIDR form, (e.g. 10.9.8.7/24 or 2001:db8::1/64)";
         return errors.invalid(path, value, why);
     };
     // An IPv4 address that was written as an IPv6 one.
-    let length = match ip {
-        IpAddr::V4(_) if length > 32 => i16::from(length) - 96,
-        _ => i16::from(length),
+    let length = match cidr.address {
+        IpAddr::V4(_) if cidr.written > 32 => i16::from(cidr.written) - 96,
+        _ => i16::from(cidr.written),
     };
-    let canonical = format!("{ip}/{length}");
+    let canonical = format!("{}/{length}", cidr.address);
     if value != canonical {
         let why = format!("must be in canonical form ({canonical:?})");
         errors.invalid(path, value, why);
@@ -156,35 +242,45 @@ pub fn strict_ip(value: &str) -> Vec<String> {
 
 /// Records what is wrong with a CIDR that must be in its one canonical form (newer API fields).
 pub fn strict_cidr(errors: &mut Errors, path: &Path<'_>, value: &str) {
-    let Some((ip, length)) = parse_cidr(value) else {
+    let Some(range) = parse_cidr(value) else {
         return cidr(errors, path, value);
     };
-    let (address, digits) = value.split_once('/').unwrap_or((value, ""));
-    let base = network(ip, length);
-    let canonical = format!("{base}/{length}");
-    let zeros = address.parse::<IpAddr>().is_err() || (digits.len() > 1 && digits.starts_with('0'));
-    let mapped = address
-        .parse::<Ipv6Addr>()
-        .is_ok_and(|v6| v6.to_ipv4_mapped().is_some());
-    let mut found = false;
-    let mut refuse = |why: String| {
+    let mut found = Vec::new();
+    match form(value) {
+        Form::Zeros => found.push("must not have leading 0s in IP or prefix length"),
+        Form::Mapped => found.push("must not have an IPv4-mapped IPv6 address"),
+        Form::Good => {}
+    }
+    if range.has_host_bits() && form(value) != Form::Mapped {
+        found.push("must not have bits set beyond the prefix length");
+    }
+    for why in &found {
+        errors.invalid(path, value, *why);
+    }
+    let canonical = range.to_string();
+    if found.is_empty() && canonical != value {
+        let why = format!("must be in canonical form ({canonical:?})");
         errors.invalid(path, value, why);
-        found = true;
-    };
-    if zeros {
-        refuse("must not have leading 0s in IP or prefix length".to_owned());
-    } else if mapped {
-        refuse("must not have an IPv4-mapped IPv6 address".to_owned());
     }
-    if base != ip {
-        refuse("must not have bits set beyond the prefix length".to_owned());
-    }
-    if !found && canonical != value {
-        errors.invalid(
-            path,
-            value,
-            format!("must be in canonical form ({canonical:?})"),
-        );
+}
+
+/// What is odd about a CIDR that can be read.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Form {
+    Good,
+    /// Zeros lead an octet or the length.
+    Zeros,
+    /// An IPv4 address in an IPv6 one.
+    Mapped,
+}
+
+fn form(cidr: &str) -> Form {
+    let (address, length) = cidr.split_once('/').unwrap_or((cidr, ""));
+    match address.parse::<IpAddr>() {
+        _ if length.len() > 1 && length.starts_with('0') => Form::Zeros,
+        Err(_) => Form::Zeros,
+        Ok(IpAddr::V6(v6)) if v6.to_ipv4_mapped().is_some() => Form::Mapped,
+        Ok(_) => Form::Good,
     }
 }
 
@@ -208,48 +304,27 @@ pub fn ip_warning(path: &Path<'_>, value: &str) -> Option<String> {
     }
 }
 
-/// The network address of a CIDR: host bits cleared.
-pub fn network(ip: IpAddr, length: u8) -> IpAddr {
-    match ip {
-        IpAddr::V4(v4) => {
-            let mask = u32::MAX.checked_shl(32 - u32::from(length)).unwrap_or(0);
-            IpAddr::V4((u32::from(v4) & mask).into())
-        }
-        IpAddr::V6(v6) => {
-            let mask = u128::MAX.checked_shl(128 - u32::from(length)).unwrap_or(0);
-            IpAddr::V6((u128::from(v6) & mask).into())
-        }
-    }
-}
-
 /// What to tell a client about a CIDR in a form that will be refused one day.
 pub fn cidr_warnings(path: &Path<'_>, value: &str) -> Vec<String> {
-    let Some((ip, length)) = parse_cidr(value) else {
+    let Some(range) = parse_cidr(value) else {
         return Vec::new();
     };
-    let base = network(ip, length);
-    let mut warnings = Vec::new();
-    if base != ip {
-        let full = if ip.is_ipv4() { 32 } else { 128 };
+    let (canonical, mut warnings) = (range.to_string(), Vec::new());
+    if range.has_host_bits() {
+        let single = format!("{}/{}", range.address, range.bits);
         warnings.push(format!(
-            "{path}: CIDR value {value:?} is ambiguous in this context (should be {:?} or {:?}?)",
-            format!("{base}/{length}"),
-            format!("{ip}/{full}")
+            "{path}: CIDR value {value:?} is ambiguous in this context (should be {canonical:?} or {single:?}?)"
         ));
     }
-    let address = value.split('/').next().unwrap_or("");
-    match address.parse::<IpAddr>() {
-        Ok(IpAddr::V4(_)) => {}
-        Ok(IpAddr::V6(v6)) if v6.to_ipv4_mapped().is_none() => {
-            let canonical = format!("{v6}/{length}");
-            if warnings.is_empty() && canonical != value {
-                warnings.push(format!("{path}: IPv6 CIDR value {value:?} should be in RFC 5952 canonical format ({canonical:?})"));
-            }
-        }
-        Ok(IpAddr::V6(_)) | Err(_) => warnings.push(format!(
-            "{path}: non-standard CIDR value {value:?} will be considered invalid in a future Kubernetes release: use {:?}",
-            format!("{base}/{length}")
-        )),
+    if form(value) != Form::Good {
+        warnings.push(format!(
+            "{path}: non-standard CIDR value {value:?} will be considered invalid in a future Kubernetes release: use {canonical:?}"
+        ));
+    }
+    if warnings.is_empty() && range.bits == 128 && canonical != value {
+        warnings.push(format!(
+            "{path}: IPv6 CIDR value {value:?} should be in RFC 5952 canonical format ({canonical:?})"
+        ));
     }
     warnings
 }
@@ -283,5 +358,69 @@ mod tests {
             ]
         );
         assert_eq!(parse_cidr("10.0.0.0/33"), None);
+    }
+
+    #[test]
+    fn a_cidr_of_ipv4_may_be_written_as_one_of_ipv6() {
+        const AMBIGUOUS: &str = "is ambiguous in this context";
+        const ODD: &str = "will be considered invalid in a future Kubernetes release: use";
+        let rows: [(&str, &str, Vec<String>); 6] = [
+            (
+                "::ffff:192.12.2.0/120",
+                "192.12.2.0/24",
+                vec![format!(
+                    r#"c: non-standard CIDR value "::ffff:192.12.2.0/120" {ODD} "192.12.2.0/24""#
+                )],
+            ),
+            (
+                "::ffff:192.12.2.8/120",
+                "192.12.2.0/24",
+                vec![
+                    format!(
+                        r#"c: CIDR value "::ffff:192.12.2.8/120" {AMBIGUOUS} (should be "192.12.2.0/24" or "192.12.2.8/128"?)"#
+                    ),
+                    format!(
+                        r#"c: non-standard CIDR value "::ffff:192.12.2.8/120" {ODD} "192.12.2.0/24""#
+                    ),
+                ],
+            ),
+            // The prefix ends before the mapping does.
+            (
+                "::ffff:1.1.1.0/24",
+                "::/24",
+                vec![
+                    format!(
+                        r#"c: CIDR value "::ffff:1.1.1.0/24" {AMBIGUOUS} (should be "::/24" or "1.1.1.0/128"?)"#
+                    ),
+                    format!(r#"c: non-standard CIDR value "::ffff:1.1.1.0/24" {ODD} "::/24""#),
+                ],
+            ),
+            (
+                "192.12.2.0/024",
+                "192.12.2.0/24",
+                vec![format!(
+                    r#"c: non-standard CIDR value "192.12.2.0/024" {ODD} "192.12.2.0/24""#
+                )],
+            ),
+            ("::/0", "::/0", vec![]),
+            ("0.0.0.0/0", "0.0.0.0/0", vec![]),
+        ];
+        for (text, canonical, warnings) in rows {
+            let range = parse_cidr(text).expect("a range");
+            assert_eq!(range.to_string(), canonical);
+            assert_eq!(cidr_warnings(&Path::new("c"), text), warnings);
+        }
+        let refused =
+            |text: &str| crate::field::causes(|errors| strict_cidr(errors, &Path::new("c"), text));
+        for text in ["::ffff:1.1.1.0/24", "::ffff:1.1.1.0/120"] {
+            let why = "must not have an IPv4-mapped IPv6 address";
+            assert_eq!(
+                refused(text),
+                [format!("c: Invalid value: {text:?}: {why}")]
+            );
+        }
+        let range = parse_cidr("::ffff:10.0.0.0/104").expect("a range");
+        assert!(range.contains(IpAddr::from([10, 9, 8, 7])));
+        assert!(!range.contains(IpAddr::from([11, 0, 0, 1])));
     }
 }

@@ -243,3 +243,117 @@ async fn what_cannot_be_is_named_and_not_made_up() {
         assert_eq!(causes(&answer), expected, "{}", answer.body);
     }
 }
+
+#[tokio::test]
+async fn an_event_of_the_core_api_answers_for_itself_before_its_metadata() {
+    let api = api().await;
+    let (core, new) = (
+        format!("{NAMESPACE}/events"),
+        "/apis/events.k8s.io/v1/namespaces/default/events",
+    );
+    let event = |name: &str, namespace: &str| json!({"metadata": {"name": name, "labels": {"~": ""}}, "involvedObject": {"namespace": namespace}});
+    let mut named = event("Any_Name", "default");
+    named["metadata"]["labels"] = json!({});
+    api.post(&core, named).await.ok();
+    let label = "metadata.labels";
+    for (name, namespace, expected) in [
+        ("x", "other", vec!["involvedObject.namespace"]),
+        ("x", "default", vec![label]),
+        ("a%b", "default", vec!["metadata.name", label]),
+    ] {
+        let answer = api.post(&core, event(name, namespace)).await;
+        assert_eq!(fields(&answer), expected, "{}", answer.body);
+    }
+    let bad = json!({"metadata": {"labels": {"~": ""}}});
+    let answer = api.merge(&format!("{core}/Any_Name"), bad).await;
+    assert_eq!(fields(&answer), [label; 2], "{}", answer.body);
+    let event = json!({"metadata": {"name": "Any_Name", "finalizers": ["x"]}, "regarding": {"namespace": "other"}});
+    let answer = api.post(new, event).await;
+    let expected = [
+        "involvedObject.namespace",
+        "metadata.name",
+        "metadata.finalizers[0]",
+        "eventTime",
+        "type",
+    ];
+    assert_eq!(fields(&answer), expected, "{}", answer.body);
+}
+
+#[tokio::test]
+async fn the_end_of_a_namespace_may_be_written_with_its_metadata() {
+    let api = api().await;
+    let namespace = api
+        .post("/api/v1/namespaces", json!({"metadata": {"name": "x"}}))
+        .await
+        .ok();
+    let mut sent = namespace;
+    sent["metadata"]["annotations"] = json!({"a": "b"});
+    sent["spec"]["finalizers"] = json!([]);
+    sent["status"]["phase"] = "Terminating".into();
+    let kept = api.put("/api/v1/namespaces/x/finalize", sent).await.ok();
+    assert_eq!(kept["metadata"]["annotations"], json!({"a": "b"}));
+    assert_eq!(kept["spec"], json!({}));
+    assert_eq!(kept["status"], json!({"phase": "Active"}));
+}
+
+#[tokio::test]
+async fn the_first_deletion_of_a_namespace_only_marks_it() {
+    let api = api().await;
+    let namespace = api
+        .post("/api/v1/namespaces", json!({"metadata": {"name": "x"}}))
+        .await
+        .ok();
+    let uid = namespace["metadata"]["uid"].as_str().expect("a uid");
+    let delete = async |body: Value| {
+        let (path, media) = ("/api/v1/namespaces/x", "application/json");
+        api.send_text("DELETE", path, media, &body.to_string())
+            .await
+    };
+    let refusal = delete(json!({"preconditions": {"uid": "y"}})).await;
+    assert_eq!(
+        refusal.refused(409),
+        format!(
+            r#"Operation cannot be fulfilled on namespaces "x": Precondition failed: UID in precondition: y, UID in object meta: {uid}"#
+        )
+    );
+    let mut ended = namespace.clone();
+    ended["spec"]["finalizers"] = json!([]);
+    api.put("/api/v1/namespaces/x/finalize", ended).await.ok();
+    let marked = delete(json!({})).await.ok();
+    assert_eq!(marked["status"], json!({"phase": "Terminating"}));
+    api.get("/api/v1/namespaces/x").await.ok();
+    delete(json!({})).await.ok();
+    assert_eq!(api.get("/api/v1/namespaces/x").await.status, 404);
+}
+
+#[tokio::test]
+async fn what_a_body_names_must_be_a_name() {
+    let api = api().await;
+    let token = |name: &str| json!({"spec": {"boundObjectRef": {"apiVersion": "v1", "kind": "Secret", "name": name}}});
+    let bind = |name: &str| json!({"metadata": {"name": name}, "target": {"name": "n"}});
+    let tokens = format!("{NAMESPACE}/serviceaccounts/default/token");
+    let bindings = format!("{NAMESPACE}/bindings");
+    for (name, status, message) in [
+        ("", 400, "Name parameter required."),
+        (
+            "a/b",
+            400,
+            r#"Name parameter invalid: "a/b": may not contain '/'"#,
+        ),
+        ("x", 404, "not found"),
+    ] {
+        for answer in [
+            api.post(&tokens, token(name)).await,
+            api.post(&bindings, bind(name)).await,
+        ] {
+            let refusal = answer.refused(status);
+            assert!(refusal.ends_with(message), "{refusal}");
+        }
+    }
+    let map = json!({"metadata": {"name": "x"}, "data": {"a": "x".repeat((1 << 20) + 1)}});
+    let answer = api.post(&format!("{NAMESPACE}/configmaps"), map).await;
+    assert_eq!(
+        answer.refused(422),
+        r#"ConfigMap "x" is invalid: []: Too long: may not be more than 1048576 bytes"#
+    );
+}

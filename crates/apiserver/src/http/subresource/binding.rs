@@ -58,6 +58,7 @@ async fn bind(call: &Call, body: Body) -> Result<Response<Body>, Status> {
     admission.mutate(&name, &mut binding, None).await?;
     check(&binding)?;
     admission.judge(&name, &mut binding, None).await?;
+    metadata::check_key(&name)?;
     let table = call.server.registry().table();
     let pods = table
         .find("", "v1", "pods")

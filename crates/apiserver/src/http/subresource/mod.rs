@@ -89,7 +89,7 @@ pub(crate) async fn serve(
     }
     match &subresource.handler {
         SubresourceHandler::Status(rule) => part(call, Part::Status(*rule), verb, body).await,
-        SubresourceHandler::Part => part(call, Part::Piece, verb, body).await,
+        SubresourceHandler::Part(rule) => part(call, Part::Piece(*rule), verb, body).await,
         handler @ SubresourceHandler::Scale { .. } => match scale::Paths::of(handler) {
             Some(paths) => scale::serve(call, &paths, verb, body).await,
             None => Err(Status::no_such_path()),

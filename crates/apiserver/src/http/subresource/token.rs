@@ -20,6 +20,7 @@ use crate::{
         ownership::{self, Writer},
     },
     status::Status,
+    validation::metadata::group_version,
 };
 
 const GROUP: &str = "authentication.k8s.io";
@@ -178,7 +179,7 @@ fn claims(call: &Call, spec: &Value, account: &Value) -> Result<Claims, Status> 
 fn bind(call: &Call, reference: &Value, bound: &mut Bound) -> Result<(), Status> {
     let (kind, name) = (reference.text("kind"), reference.text("name"));
     let api_version = reference.text("apiVersion");
-    let (group, version) = api_version.split_once('/').unwrap_or(("", api_version));
+    let (group, version) = group_version(api_version);
     let namespace = Some(bound.namespace.as_str());
     let (plural, namespace) = match (group, kind) {
         ("", "Pod") => ("pods", namespace),
@@ -190,6 +191,7 @@ fn bind(call: &Call, reference: &Value, bound: &mut Bound) -> Result<(), Status>
             return Err(Status::bad_request(why));
         }
     };
+    metadata::check_key(name)?;
     let find = |plural, namespace, name| call.server.find("", plural, namespace, name);
     let object =
         find(plural, namespace, name).ok_or_else(|| Status::core_not_found(plural, name))?;

@@ -33,8 +33,9 @@ pub(crate) enum Part {
     Main,
     /// Only the status and what the rule leaves of the metadata.
     Status(StatusMetadata),
-    /// What the kind lets the call's subresource change ([`SubresourceHandler::Part`](crate::kinds::SubresourceHandler::Part)).
-    Piece,
+    /// What the kind lets the call's subresource change ([`SubresourceHandler::Part`](crate::kinds::SubresourceHandler::Part)), and what the
+    /// rule leaves of the metadata.
+    Piece(StatusMetadata),
 }
 
 /// Where an update gets its new object from, given the stored one in served form and folded ([`ownership::fold`]).
@@ -173,7 +174,7 @@ async fn update_once(
     };
     match part {
         Part::Status(_) => behaviour.prepare_status(&ctx, &mut object, &old),
-        Part::Piece => behaviour.prepare_part(&ctx, subresource, &mut object, &old),
+        Part::Piece(_) => behaviour.prepare_part(&ctx, subresource, &mut object, &old),
         Part::Main => behaviour.prepare_update(&ctx, &mut object, &old),
     }
     match &lent {
@@ -203,7 +204,7 @@ async fn update_once(
     check_metadata::object_meta_update(&mut errors, &path, sent, kept);
     let checks: &[Check] = match part {
         Part::Status(_) => &[Check::MetadataChange, Check::Change],
-        Part::Piece | Part::Main => behaviour.update_checks(subresource),
+        Part::Piece(_) | Part::Main => behaviour.update_checks(subresource),
     };
     let errors_of_finalizers = |errors: &mut Errors| {
         if !call.row.custom && resource.rules.core_finalizers {
@@ -225,7 +226,7 @@ async fn update_once(
             (Check::Change, Part::Main) => {
                 behaviour.validate_update(&ctx, &object, &old, &mut errors);
             }
-            (Check::Change, Part::Piece) => {
+            (Check::Change, Part::Piece(_)) => {
                 behaviour.validate_part(&ctx, subresource, &object, &old, &mut errors);
             }
             (Check::Change, Part::Status(_)) => {
@@ -344,7 +345,7 @@ fn check_version(call: &Call, object: &Value, stored: &Object) -> Result<(), Sta
 /// Puts back what this endpoint does not change. Most clients send it back as it was, and then nothing is copied.
 fn put_back(call: &Call, part: Part, object: &mut Value, old: &Value) {
     match part {
-        Part::Piece => keep_metadata(metadata::of(object), old, StatusMetadata::KeepMost),
+        Part::Piece(rule) => keep_metadata(metadata::of(object), old, rule),
         Part::Main if call.row.has_status_subresource() => {
             keep_fields(object, old, |field| field == "status");
         }

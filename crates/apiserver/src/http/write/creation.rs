@@ -4,14 +4,14 @@ use serde_json::Value;
 
 use super::{Admission, claims, dedup_owners, draft_from, in_time, own, remove, stored_outcome};
 use crate::{
-    admission::Operation,
+    admission::{Ctx, Operation},
     field::{Errors, Path},
     http::{
         call::{Call, WriteOptions},
         metadata,
         reply::Outcome,
     },
-    kinds::StatusOnCreate,
+    kinds::{Check, NameRule, StatusOnCreate},
     schema::{self, ownership},
     status::Status,
     store::{Change, EventType, Object},
@@ -89,20 +89,7 @@ async fn create_named(
     behaviour.prepare_create(&ctx, &mut object);
     let name = metadata::text(&object, "name").to_owned();
     schema::normalise(&resource.schema, &mut object);
-    let mut errors = Errors::default();
-    let path = Path::new("metadata");
-    check_metadata::object_meta(
-        &mut errors,
-        &path,
-        &object["metadata"],
-        resource.namespaced,
-        resource.rules.name,
-    );
-    if !call.row.custom && resource.rules.core_finalizers {
-        check_metadata::kube_finalizers(&mut errors, &path, &object["metadata"]);
-    }
-    behaviour.validate(&ctx, &object, &mut errors);
-    behaviour.validate_creation(&ctx, &object, &mut errors);
+    let errors = check(call, &ctx, &object);
     if !errors.is_empty() {
         return Err(call.invalid(&name, &errors));
     }
@@ -142,6 +129,36 @@ async fn create_named(
             }
         }
     }
+}
+
+/// What is wrong with a new object.
+fn check(call: &Call, ctx: &Ctx<'_>, object: &Value) -> Errors {
+    let (resource, metadata) = (call.resource(), &object["metadata"]);
+    let (mut errors, path) = (Errors::default(), Path::new("metadata"));
+    let of_metadata = |errors: &mut Errors, rule: NameRule| {
+        check_metadata::object_meta(errors, &path, metadata, resource.namespaced, rule);
+    };
+    let checks = resource.behaviour.creation_checks();
+    for check in checks {
+        match check {
+            Check::Metadata => {
+                of_metadata(&mut errors, resource.rules.name);
+                if !call.row.custom && resource.rules.core_finalizers {
+                    check_metadata::kube_finalizers(&mut errors, &path, metadata);
+                }
+            }
+            Check::Object => resource.behaviour.validate(ctx, object, &mut errors),
+            Check::Change => resource
+                .behaviour
+                .validate_creation(ctx, object, &mut errors),
+            // There is nothing to compare with.
+            Check::MetadataChange => {}
+        }
+    }
+    if errors.is_empty() && !checks.contains(&Check::Metadata) {
+        of_metadata(&mut errors, NameRule::PathSegment);
+    }
+    errors
 }
 
 fn already_exists(call: &Call, existing: &Object) -> Status {

@@ -30,7 +30,6 @@ use crate::kinds::{
 
 /// The rules of events, by whichever face they come.
 pub(super) fn event_rules(rules: &mut Rules) {
-    rules.core_finalizers = false;
     rules.create_on_update = true;
     rules.ttl = Some(events::TTL);
 }
@@ -69,10 +68,11 @@ pub(super) fn core(range: ServiceRange) -> Vec<Row> {
             .short(&["ns"])
             .rules(|rules| {
                 rules.name = NameRule::DnsLabel;
+                rules.two_step_deletion = true;
                 rules.delete_returns_object = true;
                 rules.delete_collection = false;
             })
-            .part("finalize", &["update"])
+            .part("finalize", &["update"], StatusMetadata::All)
             .status(StatusMetadata::All),
         Row::core("Node", "nodes")
             .behaves(Node)
@@ -110,11 +110,15 @@ pub(super) fn core(range: ServiceRange) -> Vec<Row> {
                 verbs: &["create"],
                 handler: SubresourceHandler::Named,
             })
-            .part("ephemeralcontainers", STATUS_VERBS)
+            .part(
+                "ephemeralcontainers",
+                STATUS_VERBS,
+                StatusMetadata::KeepMost,
+            )
             .named("exec", "PodExecOptions", STREAM_VERBS)
             .named("log", "Pod", &["get"])
             .named("portforward", "PodPortForwardOptions", STREAM_VERBS)
-            .part("resize", STATUS_VERBS)
+            .part("resize", STATUS_VERBS, StatusMetadata::KeepMost)
             .status(StatusMetadata::KeepOwnerReferences),
         Row::core("PodTemplate", "podtemplates")
             .behaves(PodTemplate)

@@ -157,6 +157,7 @@ pub(super) fn groups() -> Vec<Row> {
         .short(&["crd", "crds"])
         .in_api_extensions()
         .rules(|rules| {
+            rules.two_step_deletion = true;
             rules.core_finalizers = false;
             rules.generation = Generation::Counts(&["spec"]);
             rules.unconditional_update = false;
@@ -388,7 +389,7 @@ pub(super) fn certificates() -> Vec<Row> {
             .cluster()
             .short(&["csr"])
             .rules(|rules| rules.name = NameRule::PathSegment)
-            .part("approval", STATUS_VERBS)
+            .part("approval", STATUS_VERBS, StatusMetadata::KeepMost)
             .status(StatusMetadata::All),
     ]
 }

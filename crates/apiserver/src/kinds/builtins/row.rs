@@ -137,8 +137,13 @@ impl Row {
         })
     }
 
-    /// The object itself, of which a part is written.
-    pub(super) fn part(self, name: &'static str, verbs: &'static [&'static str]) -> Row {
+    /// The object itself, of which a part is written and what `metadata` says of the metadata.
+    pub(super) fn part(
+        self,
+        name: &'static str,
+        verbs: &'static [&'static str],
+        metadata: StatusMetadata,
+    ) -> Row {
         let kind = self.0.kind.clone();
         self.subresource(Subresource {
             name,
@@ -146,7 +151,7 @@ impl Row {
             version: None,
             kind,
             verbs,
-            handler: SubresourceHandler::Part,
+            handler: SubresourceHandler::Part(metadata),
         })
     }
 

@@ -172,12 +172,7 @@ impl Kind for CustomResourceDefinition {
         warnings
     }
 
-    /// The finalizer that keeps the definition is added by its first deletion.
-    fn holds_deletion(&self, object: &Value) -> bool {
-        object["metadata"].get("deletionTimestamp").is_none()
-    }
-
-    /// Upstream marks definitions in code of its own: neither generation nor grace period change.
+    /// The first deletion adds the finalizer that keeps the definition; neither generation nor grace period change.
     fn prepare_delete(&self, ctx: &Ctx<'_>, object: &mut Value) {
         if let Some(metadata) = object["metadata"].as_object_mut() {
             metadata.remove("deletionGracePeriodSeconds");

@@ -83,9 +83,7 @@ fn adopt(service: &mut Value, old: &Value) {
         if service["spec"].text("clusterIP").is_empty() && old["spec"].has("clusterIP") {
             service["spec"]["clusterIP"] = old["spec"]["clusterIP"].clone();
         }
-        if service["spec"].items("clusterIPs").is_empty()
-            && service["spec"]["clusterIP"] == old["spec"]["clusterIP"]
-        {
+        if service["spec"].items("clusterIPs").is_empty() && old["spec"].has("clusterIPs") {
             service["spec"]["clusterIPs"] = old["spec"]["clusterIPs"].clone();
         }
     }
@@ -98,20 +96,42 @@ fn adopt(service: &mut Value, old: &Value) {
     {
         service["spec"]["healthCheckNodePort"] = old["spec"]["healthCheckNodePort"].clone();
     }
+    align_addresses(service, old);
+}
+
+/// A client of old that changes or keeps `clusterIP` alone means both fields.
+fn align_addresses(service: &mut Value, old: &Value) {
     let (ip, before) = (
         service["spec"].text("clusterIP").to_owned(),
         old["spec"].text("clusterIP"),
     );
-    let same = service["spec"].items("clusterIPs") == old["spec"].items("clusterIPs");
-    if ip != before && same {
+    if ip == before {
+        if service["spec"].items("clusterIPs").is_empty() && old["spec"].has("clusterIPs") {
+            service["spec"]["clusterIPs"] = old["spec"]["clusterIPs"].clone();
+        }
+    } else if same(service, old, "clusterIPs") {
         service["spec"]["clusterIPs"] = if ip.is_empty() {
             Value::Null
         } else {
             json!([ip])
         };
-    } else if ip == before && !same && service["spec"].items("clusterIPs").is_empty() {
-        service["spec"]["clusterIP"] = Value::Null;
     }
+}
+
+/// Whether a list of the spec is what it was.
+fn same(service: &Value, old: &Value, list: &str) -> bool {
+    service["spec"].items(list) == old["spec"].items(list)
+}
+
+/// Whether a Service goes on to prefer two families as it did: then it keeps what it has, whatever the cluster and its selector have become.
+fn goes_on_preferring(service: &Value, old: &Value) -> bool {
+    const PREFER: &str = "PreferDualStack";
+    let policy = old["spec"].text("ipFamilyPolicy");
+    service["spec"]["ipFamilyPolicy"] == PREFER
+        && (policy == PREFER || policy.is_empty())
+        && service["spec"]["type"] == old["spec"]["type"]
+        && same(service, old, "clusterIPs")
+        && same(service, old, "ipFamilies")
 }
 
 fn spec_path(field: &str, check: impl FnOnce(&Path<'_>)) {
@@ -120,7 +140,7 @@ fn spec_path(field: &str, check: impl FnOnce(&Path<'_>)) {
 
 /// Settles `ipFamilyPolicy` and `ipFamilies` from what was asked for and what the cluster has.
 fn families(family: &'static str, service: &mut Value, old: Option<&Value>) -> Result<(), Status> {
-    if !needs_cluster_ip(service) {
+    if !needs_cluster_ip(service) || old.is_some_and(|old| goes_on_preferring(service, old)) {
         return Ok(());
     }
     if !service["spec"].has("ipFamilyPolicy") {
@@ -189,16 +209,19 @@ fn selectorless(service: &Value) -> bool {
 fn conflicting_counts(errors: &mut Errors, service: &Value, old: Option<&Value>, single: bool) {
     let policy = || service["spec"]["ipFamilyPolicy"].clone();
     let count = |object: &Value, field: &str| object["spec"].items(field).len();
+    // A list that is not given releases nothing: it is filled in again.
+    let reduced =
+        |old: &Value, field: &str| (1..count(old, field)).contains(&count(service, field));
     let mut complain = |detail: &str| {
         spec_path("ipFamilyPolicy", |path| {
             errors.invalid(path, policy(), detail)
         })
     };
     if let (Some(old), false) = (old, single) {
-        if count(service, "clusterIPs") < count(old, "clusterIPs") {
+        if reduced(old, "clusterIPs") {
             complain("must be 'SingleStack' to release the secondary cluster IP");
         }
-        if count(service, "ipFamilies") < count(old, "ipFamilies") {
+        if reduced(old, "ipFamilies") {
             complain("must be 'SingleStack' to release the secondary IP family");
         }
     }
@@ -297,5 +320,101 @@ fn change_addresses(claim: &mut Claim, service: &mut Value, old: &Value) -> Resu
             Ok(())
         }
         _ => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::kinds::{ServiceRange, services::pools::Pools};
+
+    /// Policy and families of a changed Service, or why it is refused.
+    fn changed(old: &Value, sent: &Value) -> Result<[Value; 2], String> {
+        let pools = Pools::new(ServiceRange::default());
+        let old = json!({"metadata": {"name": "s"}, "spec": old});
+        let mut service = json!({"metadata": {"name": "s"}, "spec": sent});
+        let mut claim = pools.claim();
+        match allocate(&mut claim, "IPv4", &mut service, Some(&old)) {
+            Ok(()) => {
+                Ok(["ipFamilyPolicy", "ipFamilies"].map(|field| service["spec"][field].clone()))
+            }
+            Err(refusal) => Err(refusal.message),
+        }
+    }
+
+    #[test]
+    fn what_a_change_leaves_out_is_not_released() {
+        let both = json!(["IPv4", "IPv6"]);
+        let headless = json!({"type": "ClusterIP", "clusterIP": "None", "clusterIPs": ["None"], "ipFamilyPolicy": "RequireDualStack", "ipFamilies": both});
+        let sent = json!({"type": "ClusterIP", "clusterIP": "None"});
+        assert_eq!(
+            changed(&headless, &sent),
+            Ok(["RequireDualStack".into(), both.clone()])
+        );
+        let single = json!({"type": "ClusterIP", "clusterIP": "None", "ipFamilies": ["IPv4"]});
+        let refusal = changed(&headless, &single).unwrap_err();
+        assert!(
+            refusal.ends_with("must be 'SingleStack' to release the secondary IP family"),
+            "{refusal}"
+        );
+        let web = json!({"type": "ClusterIP", "clusterIP": "10.96.0.9", "clusterIPs": ["10.96.0.9"], "ipFamilyPolicy": "PreferDualStack", "ipFamilies": ["IPv4"]});
+        assert_eq!(
+            changed(&web, &json!({"type": "ClusterIP"})),
+            Ok(["PreferDualStack".into(), json!(["IPv4"])])
+        );
+    }
+
+    #[test]
+    fn who_goes_on_preferring_two_families_keeps_those_there_are() {
+        let spec = |families: Value, selector: Value| json!({"type": "ClusterIP", "clusterIP": "None", "clusterIPs": ["None"], "ipFamilyPolicy": "PreferDualStack", "ipFamilies": families, "selector": selector});
+        let (one, both) = (json!(["IPv4"]), json!(["IPv4", "IPv6"]));
+        let (some, none) = (json!({"a": "b"}), json!({}));
+        for (families, before, now) in [(&one, &some, &none), (&both, &none, &some)] {
+            let (old, new) = (
+                spec(families.clone(), before.clone()),
+                spec(families.clone(), now.clone()),
+            );
+            assert_eq!(
+                changed(&old, &new),
+                Ok(["PreferDualStack".into(), families.clone()])
+            );
+        }
+    }
+
+    #[test]
+    fn an_address_that_is_changed_alone_is_changed_in_both_fields() {
+        let old = json!({"spec": {"type": "ClusterIP", "clusterIP": "10.96.0.9", "clusterIPs": ["10.96.0.9"]}});
+        for (sent, expected) in [
+            (json!({"type": "ClusterIP"}), json!(["10.96.0.9"])),
+            (
+                json!({"type": "ClusterIP", "clusterIP": "10.96.0.8"}),
+                json!(["10.96.0.8"]),
+            ),
+            (
+                json!({"type": "ExternalName", "clusterIP": "10.96.0.9"}),
+                json!(["10.96.0.9"]),
+            ),
+            (
+                json!({"type": "ExternalName", "clusterIPs": ["10.96.0.9"]}),
+                Value::Null,
+            ),
+        ] {
+            let mut service = json!({"spec": sent});
+            adopt(&mut service, &old);
+            assert_eq!(service["spec"]["clusterIPs"], expected, "{sent}");
+        }
+    }
+
+    #[test]
+    fn one_node_port_serves_two_ports_only_under_two_protocols() {
+        let spec = |ports: Value| json!({"type": "NodePort", "clusterIP": "10.96.0.9", "clusterIPs": ["10.96.0.9"], "ipFamilies": ["IPv4"], "ports": ports});
+        let port = |name: &str, protocol: &str| json!({"name": name, "protocol": protocol, "port": 80, "nodePort": 30111});
+        let old = spec(json!([port("a", "TCP")]));
+        let two = |protocol| spec(json!([port("a", "TCP"), port("b", protocol)]));
+        assert!(changed(&old, &two("UDP")).is_ok());
+        assert_eq!(
+            changed(&old, &two("TCP")).unwrap_err(),
+            "duplicate nodePort: {TCP 30111}"
+        );
     }
 }

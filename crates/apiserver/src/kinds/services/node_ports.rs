@@ -137,6 +137,7 @@ pub(super) fn change_node_ports(
     let before: Vec<i64> = node_ports(old).collect();
     let mut ports = service["spec"].items("ports").to_vec();
     let mut taken: Vec<i64> = Vec::new();
+    let mut seen: Vec<(String, i64)> = Vec::new();
     for (index, port) in ports.iter_mut().enumerate() {
         let asked = node_port(port);
         if asked == 0 {
@@ -149,6 +150,14 @@ pub(super) fn change_node_ports(
                 .map_err(|refusal| refuse_port(service, index, asked, &refusal))?;
             taken.push(asked);
         }
+        let chosen = (port.text("protocol").to_owned(), node_port(port));
+        if chosen.1 != 0 && seen.contains(&chosen) {
+            // Upstream comes across it before it validates, and has no better answer than this.
+            let (protocol, number) = chosen;
+            let why = format!("duplicate nodePort: {{{protocol} {number}}}");
+            return Err(Status::new(500, "", why));
+        }
+        seen.push(chosen);
     }
     service["spec"]["ports"] = ports.into();
     let now: Vec<i64> = node_ports(service).collect();

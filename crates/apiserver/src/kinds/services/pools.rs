@@ -14,7 +14,7 @@ use std::{
 
 use crate::{
     kinds::Allocation,
-    validation::net::{network, parse_cidr, parse_ip},
+    validation::net::{parse_cidr, parse_ip},
 };
 
 /// The node ports a cluster gives out.
@@ -62,14 +62,14 @@ impl FromStr for ServiceRange {
     type Err = InvalidRange;
 
     fn from_str(text: &str) -> Result<Self, InvalidRange> {
-        let (ip, length) = parse_cidr(text).ok_or_else(|| InvalidRange(text.to_owned()))?;
-        let bits = if ip.is_ipv4() { 32 } else { 128 };
-        if length + 3 > bits {
+        let range = parse_cidr(text).ok_or_else(|| InvalidRange(text.to_owned()))?;
+        let bits = if range.network.is_ipv4() { 32 } else { 128 };
+        if range.length + 3 > bits {
             return Err(InvalidRange(text.to_owned()));
         }
         Ok(ServiceRange {
-            base: network(ip, length),
-            length,
+            base: range.network,
+            length: range.length,
         })
     }
 }

@@ -1,6 +1,6 @@
 //! What changes and what may not when a Service is updated: fields that only the old type needed go, addresses and families stay.
 
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use super::{
     externally_accessible, headless, needs_cluster_ip, needs_health_check, needs_node_ports,
@@ -34,6 +34,12 @@ pub(super) fn drop_fields_of_old_type(object: &mut Value, old: &Value) {
         dropped.push("externalTrafficPolicy");
     }
     let ports = no_longer(needs_node_ports);
+    if object["spec"]["type"] != "LoadBalancer"
+        && let Some(status) = object.get_mut("status").and_then(Value::as_object_mut)
+    {
+        // Taking a balancer down takes time; clients need not know.
+        status.insert("loadBalancer".to_owned(), json!({}));
+    }
     let Some(spec) = object["spec"].as_object_mut() else {
         return;
     };
@@ -152,5 +158,22 @@ fn released(errors: &mut Errors, path: &Path<'_>, spec: &Value, what: &str) {
             spec["ipFamilyPolicy"].clone(),
             format!("must be set to 'SingleStack' when releasing the {what}"),
         );
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_addresses_of_a_balancer_go_with_it() {
+        let old = json!({"spec": {"type": "LoadBalancer"}, "status": {"loadBalancer": {"ingress": [{"ip": "1.2.3.4"}]}}});
+        let mut same = old.clone();
+        drop_fields_of_old_type(&mut same, &old);
+        assert_eq!(same, old);
+        let mut other = old.clone();
+        other["spec"]["type"] = "ClusterIP".into();
+        drop_fields_of_old_type(&mut other, &old);
+        assert_eq!(other["status"], json!({"loadBalancer": {}}));
     }
 }
