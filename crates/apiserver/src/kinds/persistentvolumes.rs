@@ -22,6 +22,8 @@ use crate::{
 
 const RECLAIM_POLICIES: &[&str] = &["Delete", "Recycle", "Retain"];
 const ATTRIBUTES_CLASS: &str = "volumeAttributesClassName";
+/// How a volume is mounted, before that became a field.
+const MOUNT_OPTIONS: &str = "volume.beta.kubernetes.io/mount-options";
 const EXPAND_SECRET: &str = "controllerExpandSecretRef";
 /// The kinds of volumes, in the order upstream looks for them.
 const SOURCES: [&str; 22] = [
@@ -404,6 +406,10 @@ fn warnings(volume: &Value) -> Vec<String> {
     if volume["metadata"]["annotations"].has(BETA_CLASS) {
         found.push(beta_class_warning());
     }
+    if volume["metadata"]["annotations"].has(MOUNT_OPTIONS) {
+        let why = r#"deprecated since v1.31; use "mountOptions" attribute instead"#;
+        found.push(format!("metadata.annotations[{MOUNT_OPTIONS}]: {why}"));
+    }
     if spec["persistentVolumeReclaimPolicy"] == "Recycle" {
         found.push("spec.persistentVolumeReclaimPolicy: The Recycle reclaim policy is deprecated. Instead, the recommended approach is to use dynamic provisioning.".to_owned());
     }
@@ -567,11 +573,12 @@ mod tests {
 
     #[test]
     fn old_kinds_of_volumes_are_warned_of() {
-        let volume = json!({"metadata": {"annotations": {BETA_CLASS: "a"}}, "spec": {"rbd": {}, "persistentVolumeReclaimPolicy": "Recycle"}});
+        let volume = json!({"metadata": {"annotations": {BETA_CLASS: "a", MOUNT_OPTIONS: "ro"}}, "spec": {"rbd": {}, "persistentVolumeReclaimPolicy": "Recycle"}});
         assert_eq!(
             warnings(&volume),
             [
                 r#"metadata.annotations[volume.beta.kubernetes.io/storage-class]: deprecated since v1.8; use "storageClassName" attribute instead"#,
+                r#"metadata.annotations[volume.beta.kubernetes.io/mount-options]: deprecated since v1.31; use "mountOptions" attribute instead"#,
                 "spec.persistentVolumeReclaimPolicy: The Recycle reclaim policy is deprecated. Instead, the recommended approach is to use dynamic provisioning.",
                 "spec.rbd: deprecated in v1.28, non-functional in v1.31+",
             ]
