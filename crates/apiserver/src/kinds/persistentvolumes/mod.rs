@@ -1,4 +1,7 @@
-//! core/v1 PersistentVolume: a piece of storage. Its source is fixed once it exists.
+//! core/v1 PersistentVolume: a piece of storage. What may change in one is in [`change`], what is told of old ways in [`warnings`].
+
+mod change;
+mod warnings;
 
 use jiff::Timestamp;
 use serde_json::{Map, Value, json};
@@ -6,8 +9,7 @@ use serde_json::{Map, Value, json};
 use super::{
     Check, Column, Kind,
     persistentvolumeclaims::{
-        BETA_CLASS, VOLUME_MODES, access_modes, beta_class_warning, class, or_unset, phase,
-        validate_access_modes,
+        VOLUME_MODES, access_modes, class, or_unset, phase, validate_access_modes,
     },
     podspec,
     print::{AGE, NAME, age, column, name, wide},
@@ -15,16 +17,13 @@ use super::{
 };
 use crate::{
     admission::Ctx,
-    field::{ErrorType, Errors, Path},
+    field::{Errors, Path},
     quantity,
-    validation::{self, check, names, one_of, resources},
+    validation::{check, names, one_of, resources},
 };
 
 const RECLAIM_POLICIES: &[&str] = &["Delete", "Recycle", "Retain"];
 const ATTRIBUTES_CLASS: &str = "volumeAttributesClassName";
-/// How a volume is mounted, before that became a field.
-const MOUNT_OPTIONS: &str = "volume.beta.kubernetes.io/mount-options";
-const EXPAND_SECRET: &str = "controllerExpandSecretRef";
 /// The kinds of volumes, in the order upstream looks for them.
 const SOURCES: [&str; 22] = [
     "hostPath",
@@ -94,11 +93,11 @@ impl Kind for PersistentVolume {
     }
 
     fn validate_update(&self, _ctx: &Ctx<'_>, object: &Value, old: &Value, errors: &mut Errors) {
-        change(errors, &object["spec"], &old["spec"]);
+        change::validate(errors, &object["spec"], &old["spec"]);
     }
 
     fn warnings(&self, object: &Value, _old: Option<&Value>) -> Vec<String> {
-        warnings(object)
+        warnings::of(object)
     }
 
     fn columns(&self) -> Option<&[Column]> {
@@ -284,147 +283,6 @@ fn is_root(path: &str) -> bool {
     path.starts_with('/') && depth == Some(0)
 }
 
-/// What may not change in a volume that exists.
-fn change(errors: &mut Errors, spec: &Value, old: &Value) {
-    let path = Path::new("spec");
-    let source = |spec: &Value| -> Value {
-        let present = SOURCES.iter().filter(|source| spec.has(source));
-        present
-            .map(|source| ((*source).to_owned(), spec[*source].clone()))
-            .collect::<Map<_, _>>()
-            .into()
-    };
-    let (mut now, before) = (source(spec), source(old));
-    // The secret that expands a volume may be named later.
-    if before.has("csi")
-        && !before["csi"].has(EXPAND_SECRET)
-        && let Some(csi) = now.get_mut("csi").and_then(Value::as_object_mut)
-    {
-        csi.remove(EXPAND_SECRET);
-    }
-    if now != before {
-        let difference = podspec::internal::difference("PersistentVolumeSource", &before, &now);
-        let detail =
-            format!("spec.persistentvolumesource is immutable after creation\n{difference}");
-        errors.forbidden(&path.child("persistentvolumesource"), detail);
-    }
-    // The paths are upstream's.
-    let (mode, old_mode) = (&spec["volumeMode"], &old["volumeMode"]);
-    validation::immutable(errors, &Path::new("volumeMode"), mode, old_mode);
-    let (affinity, old_affinity) = (spec.field("nodeAffinity"), old.field("nodeAffinity"));
-    if let Some(before) = old_affinity
-        && !affinity.is_some_and(|now| is_relabelled(now, before))
-    {
-        let printed = affinity.map_or("null".to_owned(), |affinity| {
-            podspec::internal::compact("VolumeNodeAffinity", affinity)
-        });
-        let detail = "field is immutable, except for updating from beta label to GA";
-        let path = Path::new("nodeAffinity");
-        errors.with_text(ErrorType::Invalid, &path, printed, detail);
-    }
-    if old.has(ATTRIBUTES_CLASS) && !spec.has(ATTRIBUTES_CLASS) {
-        let detail = "update from non-nil value to nil is forbidden";
-        errors.forbidden(&path.child(ATTRIBUTES_CLASS), detail);
-    }
-}
-
-/// Whether an affinity is the old one but for labels that have a new name.
-fn is_relabelled(now: &Value, old: &Value) -> bool {
-    const RENAMED: [(&str, &str); 5] = [
-        (
-            "failure-domain.beta.kubernetes.io/zone",
-            "topology.kubernetes.io/zone",
-        ),
-        (
-            "failure-domain.beta.kubernetes.io/region",
-            "topology.kubernetes.io/region",
-        ),
-        ("beta.kubernetes.io/os", "kubernetes.io/os"),
-        ("beta.kubernetes.io/arch", "kubernetes.io/arch"),
-        (
-            "beta.kubernetes.io/instance-type",
-            "node.kubernetes.io/instance-type",
-        ),
-    ];
-    let same_requirement = |(now, old): (&Value, &Value)| {
-        let (key, old_key) = (now.text("key"), old.text("key"));
-        (key == old_key || RENAMED.contains(&(old_key, key)))
-            && now.text("operator") == old.text("operator")
-            && now.items("values") == old.items("values")
-    };
-    let same_list = |now: &Value, old: &Value, list: &str| {
-        let (now, old) = (now.items(list), old.items(list));
-        now.len() == old.len() && now.iter().zip(old).all(same_requirement)
-    };
-    let (now, old) = (&now["required"], &old["required"]);
-    let (terms, old_terms) = (
-        now.items("nodeSelectorTerms"),
-        old.items("nodeSelectorTerms"),
-    );
-    terms.len() == old_terms.len()
-        && terms.iter().zip(old_terms).all(|(now, old)| {
-            same_list(now, old, "matchExpressions") && same_list(now, old, "matchFields")
-        })
-}
-
-/// Kinds of volumes that are going away: the field, the name in the message, and what is said.
-const DEPRECATED: [(&str, &str, &str); 6] = [
-    (
-        "cephfs",
-        "cephfs",
-        "deprecated in v1.28, non-functional in v1.31+",
-    ),
-    (
-        "photonPersistentDisk",
-        "photonPersistentDisk",
-        "deprecated in v1.11, non-functional in v1.16+",
-    ),
-    (
-        "scaleIO",
-        "scaleIO",
-        "deprecated in v1.16, non-functional in v1.22+",
-    ),
-    (
-        "storageos",
-        "storageOS",
-        "deprecated in v1.22, non-functional in v1.25+",
-    ),
-    (
-        "glusterfs",
-        "glusterfs",
-        "deprecated in v1.25, non-functional in v1.26+",
-    ),
-    (
-        "rbd",
-        "rbd",
-        "deprecated in v1.28, non-functional in v1.31+",
-    ),
-];
-
-fn warnings(volume: &Value) -> Vec<String> {
-    let (spec, mut found) = (&volume["spec"], Vec::new());
-    if volume["metadata"]["annotations"].has(BETA_CLASS) {
-        found.push(beta_class_warning());
-    }
-    if volume["metadata"]["annotations"].has(MOUNT_OPTIONS) {
-        let why = r#"deprecated since v1.31; use "mountOptions" attribute instead"#;
-        found.push(format!("metadata.annotations[{MOUNT_OPTIONS}]: {why}"));
-    }
-    if spec["persistentVolumeReclaimPolicy"] == "Recycle" {
-        found.push("spec.persistentVolumeReclaimPolicy: The Recycle reclaim policy is deprecated. Instead, the recommended approach is to use dynamic provisioning.".to_owned());
-    }
-    found.extend(podspec::warnings::of_node_selector(
-        &spec["nodeAffinity"]["required"],
-        &Path::new("spec.nodeAffinity.required"),
-    ));
-    for (field, printed, message) in DEPRECATED {
-        if spec.has(field) {
-            found.push(format!("spec.{printed}: {message}"));
-        }
-    }
-    found
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -536,51 +394,6 @@ mod tests {
                 "spec.persistentVolumeReclaimPolicy: Forbidden: may not be 'recycle' for a hostPath mount of '/'",
                 "spec.volumeAttributesClassName: Required value: an empty string is disallowed",
                 "spec.csi: Required value: has to be specified when using volumeAttributesClassName",
-            ]
-        );
-    }
-
-    #[test]
-    fn only_labels_with_a_new_name_may_change_in_an_affinity() {
-        let volume = |key: &str| json!({"hostPath": {"path": "/a"}, "nodeAffinity": {"required": {"nodeSelectorTerms": [{"matchExpressions": [{"key": key, "operator": "Exists"}]}]}}});
-        let mut errors = Errors::default();
-        change(
-            &mut errors,
-            &volume("kubernetes.io/os"),
-            &volume("beta.kubernetes.io/os"),
-        );
-        assert!(errors.is_empty(), "{errors:?}");
-        change(&mut errors, &volume("a"), &volume("b"));
-        let text = format!("{}: {}", errors.0[0].field, errors.0[0].body());
-        assert_eq!(
-            text,
-            r#"nodeAffinity: Invalid value: {"Required":{"NodeSelectorTerms":[{"MatchExpressions":[{"Key":"a","Operator":"Exists","Values":null}],"MatchFields":null}]}}: field is immutable, except for updating from beta label to GA"#
-        );
-        let mut errors = Errors::default();
-        change(
-            &mut errors,
-            &json!({"hostPath": {"path": "/b"}}),
-            &json!({"hostPath": {"path": "/a"}}),
-        );
-        assert!(
-            errors.0[0]
-                .detail
-                .contains("\n-  \"Path\": \"/a\",\n+  \"Path\": \"/b\",\n"),
-            "{}",
-            errors.0[0].detail
-        );
-    }
-
-    #[test]
-    fn old_kinds_of_volumes_are_warned_of() {
-        let volume = json!({"metadata": {"annotations": {BETA_CLASS: "a", MOUNT_OPTIONS: "ro"}}, "spec": {"rbd": {}, "persistentVolumeReclaimPolicy": "Recycle"}});
-        assert_eq!(
-            warnings(&volume),
-            [
-                r#"metadata.annotations[volume.beta.kubernetes.io/storage-class]: deprecated since v1.8; use "storageClassName" attribute instead"#,
-                r#"metadata.annotations[volume.beta.kubernetes.io/mount-options]: deprecated since v1.31; use "mountOptions" attribute instead"#,
-                "spec.persistentVolumeReclaimPolicy: The Recycle reclaim policy is deprecated. Instead, the recommended approach is to use dynamic provisioning.",
-                "spec.rbd: deprecated in v1.28, non-functional in v1.31+",
             ]
         );
     }
