@@ -400,9 +400,10 @@ mod tests {
             // An IPv4 range that is written as an IPv6 one.
             (
                 json!(["::ffff:10.0.0.0/104", "10.0.0.0/8"]),
-                vec![format!(
-                    r#"spec.podCIDRs: Invalid value: ["::ffff:10.0.0.0/104","10.0.0.0/8"]: {TWO}"#
-                )],
+                vec![
+                    r#"spec.podCIDRs[0]: Invalid value: "::ffff:10.0.0.0/104": must not have an IPv4-mapped IPv6 address"#.to_owned(),
+                    format!(r#"spec.podCIDRs: Invalid value: ["::ffff:10.0.0.0/104","10.0.0.0/8"]: {TWO}"#),
+                ],
             ),
             (
                 json!(["10.0.0.0", "fd00::/64"]),

@@ -43,7 +43,8 @@ const FIELDS: [&str; 10] = [
     "status.nominatedNodeName",
 ];
 
-/// What the status and bindings ask of a spec: its words and flags, who may restart, what gates and claims there are.
+/// What the status and bindings ask of a spec: its words and flags, who may restart, what gates and claims there are, what
+/// is asked for.
 static LENDS: Lends = Lends {
     field: "spec",
     thin: Thin {
@@ -61,7 +62,7 @@ static LENDS: Lends = Lends {
     },
 };
 static CONTAINER: Thin = Thin {
-    whole: &["restartPolicyRules"],
+    whole: &["resources", "restartPolicyRules"],
     lists: &[],
 };
 

@@ -1,5 +1,5 @@
-//! IP addresses and CIDRs as Kubernetes reads them: "sloppily" (leading zeros in IPv4 octets are decimal, IPv4 may be mapped into IPv6)
-//! where old API fields must keep accepting what they once accepted, with a warning for what a later release will refuse.
+//! IP addresses and CIDRs as Kubernetes reads them: what was once accepted (leading zeros in IPv4 octets are decimal, IPv4 may be mapped
+//! into IPv6) is still understood where it is stored, and refused or warned of where it is written.
 
 use std::{
     fmt,
@@ -7,6 +7,8 @@ use std::{
 };
 
 use crate::field::{Errors, Path};
+
+const NO_IP: &str = "must be a valid IP address, (e.g. 10.9.8.7 or 2001:db8::ffff)";
 
 /// An address in the old, forgiving form.
 pub fn parse_ip(text: &str) -> Option<IpAddr> {
@@ -143,17 +145,30 @@ pub fn canonical(text: &str) -> Option<String> {
     parse_ip(text).map(|ip| ip.to_string())
 }
 
-/// Records an error unless the value is an IP address.
+/// Records an error unless the value is an IP address in a form that every reader understands alike (1.36: `StrictIPCIDRValidation`).
 pub fn ip(errors: &mut Errors, path: &Path<'_>, value: &str) -> Option<IpAddr> {
-    let parsed = parse_ip(value);
-    if parsed.is_none() {
-        errors.invalid(
-            path,
-            value,
-            "must be a valid IP address, (e.g. 10.9.8.7 or 2001:db8::ffff)",
-        );
+    let Some(ip) = parse_ip(value) else {
+        errors.invalid(path, value, NO_IP);
+        return None;
+    };
+    match ambiguity(value) {
+        Some(why) => {
+            errors.invalid(path, value, why);
+            None
+        }
+        None => Some(ip),
     }
-    parsed
+}
+
+/// Why readers of an address may understand it differently.
+fn ambiguity(value: &str) -> Option<&'static str> {
+    match value.parse::<IpAddr>() {
+        Err(_) => Some("must not have leading 0s"),
+        Ok(IpAddr::V6(v6)) if v6.to_ipv4_mapped().is_some() => {
+            Some("must not be an IPv4-mapped IPv6 address")
+        }
+        Ok(_) => None,
+    }
 }
 
 /// Records an error for addresses that no traffic may be sent to.
@@ -194,15 +209,26 @@ pub fn ordinary_ip(errors: &mut Errors, path: &Path<'_>, text: &str) {
     }
 }
 
-/// Records an error unless the value is a CIDR.
-pub fn cidr(errors: &mut Errors, path: &Path<'_>, value: &str) {
-    if parse_cidr(value).is_none() {
-        errors.invalid(
-            path,
-            value,
-            "must be a valid CIDR value, (e.g. 10.9.8.0/24 or 2001:db8::/64)",
-        );
+/// Records an error unless the value is a CIDR that every reader understands alike. Whether it is one.
+pub fn cidr(errors: &mut Errors, path: &Path<'_>, value: &str) -> bool {
+    let Some(range) = parse_cidr(value) else {
+        let why = "must be a valid CIDR value, (e.g. 10.9.8.0/24 or 2001:db8::/64)";
+        errors.invalid(path, value, why);
+        return false;
+    };
+    let (form, mut found) = (form(value), Vec::new());
+    match form {
+        Form::Zeros => found.push("must not have leading 0s in IP or prefix length"),
+        Form::Mapped => found.push("must not have an IPv4-mapped IPv6 address"),
+        Form::Good => {}
     }
+    if range.has_host_bits() && form != Form::Mapped {
+        found.push("must not have bits set beyond the prefix length");
+    }
+    for why in &found {
+        errors.invalid(path, value, *why);
+    }
+    found.is_empty()
 }
 
 /// Records an error unless the value is the canonical form of an address with the length of its network's prefix.
@@ -226,39 +252,23 @@ pub fn interface_address(errors: &mut Errors, path: &Path<'_>, value: &str) {
 /// What is wrong with an address that must be in its one canonical form (newer API fields).
 pub fn strict_ip(value: &str) -> Vec<String> {
     let Some(ip) = parse_ip(value) else {
-        return vec!["must be a valid IP address, (e.g. 10.9.8.7 or 2001:db8::ffff)".to_owned()];
+        return vec![NO_IP.to_owned()];
     };
-    match value.parse::<IpAddr>() {
-        Err(_) => vec!["must not have leading 0s".to_owned()],
-        Ok(IpAddr::V6(v6)) if v6.to_ipv4_mapped().is_some() => {
-            vec!["must not be an IPv4-mapped IPv6 address".to_owned()]
-        }
-        Ok(_) if ip.to_string() != value => {
-            vec![format!("must be in canonical form ({:?})", ip.to_string())]
-        }
-        Ok(_) => Vec::new(),
+    let canonical = ip.to_string();
+    match ambiguity(value) {
+        Some(why) => vec![why.to_owned()],
+        None if canonical != value => vec![format!("must be in canonical form ({canonical:?})")],
+        None => Vec::new(),
     }
 }
 
 /// Records what is wrong with a CIDR that must be in its one canonical form (newer API fields).
 pub fn strict_cidr(errors: &mut Errors, path: &Path<'_>, value: &str) {
-    let Some(range) = parse_cidr(value) else {
-        return cidr(errors, path, value);
-    };
-    let mut found = Vec::new();
-    match form(value) {
-        Form::Zeros => found.push("must not have leading 0s in IP or prefix length"),
-        Form::Mapped => found.push("must not have an IPv4-mapped IPv6 address"),
-        Form::Good => {}
+    if !cidr(errors, path, value) {
+        return;
     }
-    if range.has_host_bits() && form(value) != Form::Mapped {
-        found.push("must not have bits set beyond the prefix length");
-    }
-    for why in &found {
-        errors.invalid(path, value, *why);
-    }
-    let canonical = range.to_string();
-    if found.is_empty() && canonical != value {
+    let canonical = parse_cidr(value).map(|range| range.to_string());
+    if let Some(canonical) = canonical.filter(|canonical| canonical != value) {
         let why = format!("must be in canonical form ({canonical:?})");
         errors.invalid(path, value, why);
     }
@@ -332,6 +342,7 @@ pub fn cidr_warnings(path: &Path<'_>, value: &str) -> Vec<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::field::causes;
 
     #[test]
     fn leading_zeros_are_decimal_and_worth_a_warning() {
@@ -410,8 +421,7 @@ mod tests {
             assert_eq!(range.to_string(), canonical);
             assert_eq!(cidr_warnings(&Path::new("c"), text), warnings);
         }
-        let refused =
-            |text: &str| crate::field::causes(|errors| strict_cidr(errors, &Path::new("c"), text));
+        let refused = |text: &str| causes(|errors| strict_cidr(errors, &Path::new("c"), text));
         for text in ["::ffff:1.1.1.0/24", "::ffff:1.1.1.0/120"] {
             let why = "must not have an IPv4-mapped IPv6 address";
             assert_eq!(
@@ -422,5 +432,30 @@ mod tests {
         let range = parse_cidr("::ffff:10.0.0.0/104").expect("a range");
         assert!(range.contains(IpAddr::from([10, 9, 8, 7])));
         assert!(!range.contains(IpAddr::from([11, 0, 0, 1])));
+    }
+
+    #[test]
+    fn what_readers_may_understand_differently_is_refused() {
+        let path = Path::new("f");
+        for (value, why) in [
+            (
+                "010.0.0.1",
+                r#"f: Invalid value: "010.0.0.1": must not have leading 0s"#,
+            ),
+            (
+                "::ffff:1.2.3.4",
+                r#"f: Invalid value: "::ffff:1.2.3.4": must not be an IPv4-mapped IPv6 address"#,
+            ),
+        ] {
+            let found = causes(|errors| assert_eq!(ip(errors, &path, value), None));
+            assert_eq!(found, [why]);
+        }
+        let found = causes(|errors| assert!(!cidr(errors, &path, "10.0.00.1/08")));
+        let expected = [
+            r#"f: Invalid value: "10.0.00.1/08": must not have leading 0s in IP or prefix length"#,
+            r#"f: Invalid value: "10.0.00.1/08": must not have bits set beyond the prefix length"#,
+        ];
+        assert_eq!(found, expected);
+        assert!(causes(|errors| assert!(cidr(errors, &path, "FE80::/10"))).is_empty());
     }
 }

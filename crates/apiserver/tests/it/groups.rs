@@ -241,11 +241,13 @@ async fn an_endpoint_slice_loses_its_old_topology_and_warns_of_odd_addresses() {
             "endpoints": [{"addresses": [address], "deprecatedTopology": {"a": "b"}}], "ports": [{"name": ""}],
         })
     };
-    let created = api.post(SLICES, slice("a", "IPv4", "010.0.0.1")).await;
+    let refused = api.post(SLICES, slice("a", "IPv4", "010.0.0.1")).await;
+    assert_eq!(refused.status, 422);
+    let created = api.post(SLICES, slice("a", "IPv6", "2001:DB8::1")).await;
     assert_eq!(
         created.warnings,
         [
-            r#"299 - "endpoints[0].addresses[0]: non-standard IP address \"010.0.0.1\" will be considered invalid in a future Kubernetes release: use \"10.0.0.1\"""#
+            r#"299 - "endpoints[0].addresses[0]: IPv6 address \"2001:DB8::1\" should be in RFC 5952 canonical format (\"2001:db8::1\")""#
         ]
     );
     let created = created.ok();

@@ -103,19 +103,19 @@ async fn labels_of_old_are_warned_of_where_nodes_are_selected() {
 }
 
 #[tokio::test]
-async fn addresses_in_a_form_that_will_go_are_warned_of_in_a_status_too() {
+async fn addresses_in_an_odd_form_are_warned_of_in_a_status_too() {
     let api = Api::new(Config::default());
     let services = "/api/v1/namespaces/default/services";
     let service = json!({
         "apiVersion": "v1", "kind": "Service", "metadata": {"name": "web"}, "spec": {"type": "LoadBalancer", "ports": [{"port": 80}]},
     });
     api.post(services, service).await.ok();
-    let points = json!({"status": {"loadBalancer": {"ingress": [{"hostname": "a.b"}, {"ip": "010.0.0.1"}]}}});
+    let points = json!({"status": {"loadBalancer": {"ingress": [{"hostname": "a.b"}, {"ip": "2001:DB8::1"}]}}});
     let answer = api.merge(&format!("{services}/web/status"), points).await;
     assert_eq!(
         texts(&answer.warnings),
         [
-            r#"status.loadBalancer.ingress[1]: non-standard IP address "010.0.0.1" will be considered invalid in a future Kubernetes release: use "10.0.0.1""#
+            r#"status.loadBalancer.ingress[1]: IPv6 address "2001:DB8::1" should be in RFC 5952 canonical format ("2001:db8::1")"#
         ]
     );
 }

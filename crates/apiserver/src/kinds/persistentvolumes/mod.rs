@@ -353,7 +353,6 @@ mod tests {
                 json!({"csi": {"driver": "", "nodePublishSecretRef": {"name": "a"}}}),
                 &[
                     "spec.csi.driver: Required value",
-                    r#"spec.csi.driver: Invalid value: "": a lowercase RFC 1123 subdomain must consist of lower case alphanumeric characters, '-' or '.', and must start and end with an alphanumeric character (e.g. 'example.com', regex used for validation is '[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*')"#,
                     "spec.csi.volumeHandle: Required value",
                     "spec.csi.nodePublishSecretRef.namespace: Required value",
                 ],

@@ -174,9 +174,9 @@ fn pod_affinity_term(term: &Value, path: &Path<'_>, errors: &mut Errors) {
     label_name(errors, &path.child("topologyKey"), key);
 }
 
-/// `matchLabelKeys` and `mismatchLabelKeys`. By now the former have been merged into the selector, so a key that stands there twice was
-/// given both ways.
-fn label_keys(term: &Value, path: &Path<'_>, errors: &mut Errors) {
+/// `matchLabelKeys` and `mismatchLabelKeys` of an affinity term or a spread constraint. By now the former have been merged into the
+/// selector of a pod, so a key that stands there twice was given both ways.
+pub(super) fn label_keys(term: &Value, path: &Path<'_>, errors: &mut Errors) {
     let selector = term.field("labelSelector");
     let (matching, mismatching) = (
         term.items("matchLabelKeys"),

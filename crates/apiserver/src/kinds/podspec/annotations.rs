@@ -18,64 +18,82 @@ pub(super) const APPARMOR_CONTAINER: &str = "container.apparmor.security.beta.ku
 
 /// What annotations must say whenever they are there, on a Pod and on a template.
 pub(super) fn validate(metadata: &Value, scope: &Scope<'_>, path: &Path<'_>, errors: &mut Errors) {
-    for (key, value) in metadata.entries("annotations") {
-        let value = value.as_str().unwrap_or("");
-        if key == MIRROR && scope.spec.text("nodeName").is_empty() {
-            errors.invalid(
-                &path.key(key),
-                value,
-                "must set spec.nodeName if mirror pod annotation is set",
-            );
-        }
-        if key == TOLERATIONS && !value.is_empty() {
-            let why = match serde_json::from_str(value) {
-                Ok(Value::Null) => None,
-                Ok(Value::Array(tolerations)) => {
-                    let at = path.child(TOLERATIONS);
-                    scheduling::validate_tolerations(&tolerations, &at, errors);
-                    None
-                }
-                Ok(other) => Some(json_of_another_type(&other, "[]core.Toleration")),
-                Err(error) => Some(json_error(value.as_bytes(), &error).to_string()),
-            };
-            if let Some(why) = why {
-                errors.invalid(path, TOLERATIONS, why);
-            }
-        }
-        if key == DELETION_COST && !is_deletion_cost(value) {
-            errors.invalid(&path.key(key), value, "must be a 32bit integer");
-        }
-        if key == SECCOMP_POD || key.starts_with(SECCOMP_CONTAINER) {
-            seccomp(value, &path.child(key), errors);
-        }
+    let Some(annotations) = metadata.field("annotations") else {
+        return;
+    };
+    let annotation = |key: &str| annotations.field(key).and_then(Value::as_str);
+    if let Some(value) = annotation(MIRROR).filter(|_| scope.spec.text("nodeName").is_empty()) {
+        errors.invalid(
+            &path.key(MIRROR),
+            value,
+            "must set spec.nodeName if mirror pod annotation is set",
+        );
+    }
+    if let Some(value) = annotation(TOLERATIONS).filter(|value| !value.is_empty()) {
+        tolerations(value, path, errors);
+    }
+    if let Some(value) = annotation(DELETION_COST).filter(|value| !is_deletion_cost(value)) {
+        errors.invalid(&path.key(DELETION_COST), value, "must be a 32bit integer");
+    }
+    if let Some(value) = annotation(SECCOMP_POD) {
+        seccomp(value, &path.child(SECCOMP_POD), errors);
+    }
+    let texts = || {
+        let all = metadata.entries("annotations");
+        all.map(|(key, value)| (key, value.as_str().unwrap_or("")))
+    };
+    for (key, value) in texts().filter(|(key, _)| key.starts_with(SECCOMP_CONTAINER)) {
+        seccomp(value, &path.child(key), errors);
+    }
+    for (key, value) in texts() {
         if let Some(container) = key.strip_prefix(APPARMOR_CONTAINER) {
-            if !scope
-                .containers()
-                .any(|other| other.text("name") == container)
-            {
-                errors.invalid(&path.key(key), container, "container not found");
-            }
-            if !matches!(value, "" | "runtime/default" | "unconfined")
-                && !value.starts_with("localhost/")
-            {
-                errors.invalid(
-                    &path.key(key),
-                    value,
-                    format!(
-                        "invalid AppArmor profile name: {}",
-                        crate::field::quote(value)
-                    ),
-                );
-            }
+            apparmor(container, value, scope, &path.key(key), errors);
         }
     }
 }
 
-/// Upstream takes a sign only where it means something: no `+`, no `-0`, no leading zeros.
+fn tolerations(value: &str, path: &Path<'_>, errors: &mut Errors) {
+    let why = match serde_json::from_str(value) {
+        Ok(Value::Null) => return,
+        Ok(Value::Array(tolerations)) => {
+            let at = path.child(TOLERATIONS);
+            return scheduling::validate_tolerations(&tolerations, &at, errors);
+        }
+        Ok(other) => json_of_another_type(&other, "[]core.Toleration"),
+        Err(error) => json_error(value.as_bytes(), &error).to_string(),
+    };
+    errors.invalid(path, TOLERATIONS, why);
+}
+
+/// A sign is a minus, and a positive number has no leading zeros.
 fn is_deletion_cost(value: &str) -> bool {
-    value
-        .parse::<i32>()
-        .is_ok_and(|cost| cost.to_string() == value)
+    let starts_well =
+        value == "0" || value.starts_with(['-', '1', '2', '3', '4', '5', '6', '7', '8', '9']);
+    starts_well && value.parse::<i32>().is_ok()
+}
+
+fn apparmor(
+    container: &str,
+    profile: &str,
+    scope: &Scope<'_>,
+    path: &Path<'_>,
+    errors: &mut Errors,
+) {
+    if !scope
+        .containers()
+        .any(|other| other.text("name") == container)
+    {
+        errors.invalid(path, container, "container not found");
+    }
+    if !matches!(profile, "" | "runtime/default" | "unconfined")
+        && !profile.starts_with("localhost/")
+    {
+        let why = format!(
+            "invalid AppArmor profile name: {}",
+            crate::field::quote(profile)
+        );
+        errors.invalid(path, profile, why);
+    }
 }
 
 fn seccomp(profile: &str, path: &Path<'_>, errors: &mut Errors) {
@@ -223,4 +241,19 @@ pub(super) fn is_mirror(pod: &Value) -> bool {
     pod.get("metadata")
         .and_then(|metadata| metadata.get("annotations"))
         .is_some_and(|annotations| annotations.has(MIRROR))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_deletion_cost_is_a_number_of_32_bits() {
+        for good in ["0", "-0", "-08", "-5", "2147483647"] {
+            assert!(is_deletion_cost(good), "{good}");
+        }
+        for bad in ["", "-", "+1", "08", "1e3", "2147483648"] {
+            assert!(!is_deletion_cost(bad), "{bad}");
+        }
+    }
 }

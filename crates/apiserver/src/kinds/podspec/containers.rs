@@ -49,9 +49,11 @@ pub(super) fn validate_init(scope: &Scope<'_>, path: &Path<'_>, errors: &mut Err
         common(container, scope, &at, errors);
         restart_policy(container, &at, errors);
         let name = container.text("name");
+        // A missing name is said to be missing, not to be there twice.
+        let earlier = containers[..index].iter().filter(|_| !name.is_empty());
         if regular
             .iter()
-            .chain(&containers[..index])
+            .chain(earlier)
             .any(|other| other.text("name") == name)
         {
             errors.duplicate(&at.child("name"), name);
@@ -70,6 +72,18 @@ pub(super) fn validate_init(scope: &Scope<'_>, path: &Path<'_>, errors: &mut Err
                     errors.forbidden(&at.child(field), ONLY_SIDECARS);
                 }
             }
+            restart_on_resize(container, &at.child("resizePolicy"), errors);
+        }
+    }
+}
+
+/// What runs once and ends is not restarted for new resources.
+fn restart_on_resize(container: &Value, path: &Path<'_>, errors: &mut Errors) {
+    const RESTART: &str = "RestartContainer";
+    for (index, policy) in container.items("resizePolicy").iter().enumerate() {
+        if policy.text("restartPolicy") == RESTART {
+            let why = "must not be set to 'RestartContainer' for non-sidecar initContainers";
+            errors.invalid(&path.index(index).child("restartPolicy"), RESTART, why);
         }
     }
 }
@@ -112,18 +126,11 @@ pub(super) fn validate_ephemeral(scope: &Scope<'_>, path: &Path<'_>, errors: &mu
             "startupProbe",
             "lifecycle",
         ] {
-            let empty = |value: &Value| {
-                value.as_array().is_some_and(Vec::is_empty)
-                    || value.as_object().is_some_and(|map| map.is_empty())
+            // Requirements are there in every container; lists that are empty were dropped by the decoder.
+            let is_zero = |value: &Value| {
+                field == "resources" && value.as_object().is_some_and(|map| map.is_empty())
             };
-            let allowed_when_empty = matches!(
-                field,
-                "ports" | "resources" | "resizePolicy" | "restartPolicyRules"
-            );
-            if container
-                .field(field)
-                .is_some_and(|value| !(allowed_when_empty && empty(value)))
-            {
+            if container.field(field).is_some_and(|value| !is_zero(value)) {
                 errors.forbidden(&at.child(field), NOT_EPHEMERAL);
             }
         }
@@ -172,9 +179,8 @@ fn common(container: &Value, scope: &Scope<'_>, path: &Path<'_>, errors: &mut Er
             );
         }
     }
-    let volumes = scope.spec.items("volumes");
     ports(container.items("ports"), &path.child("ports"), errors);
-    env::validate(container.items("env"), volumes, &path.child("env"), errors);
+    env::validate(container.items("env"), &path.child("env"), errors);
     env::validate_from(container.items("envFrom"), &path.child("envFrom"), errors);
     mounts::validate_mounts(container, scope, &path.child("volumeMounts"), errors);
     mounts::validate_devices(container, scope, &path.child("volumeDevices"), errors);
@@ -316,7 +322,7 @@ fn resize_policy(
             errors.invalid(
                 path,
                 restart,
-                "must be 'NotRequired' when `restartPolicy` is 'Never'",
+                "must be 'NotRequired' when pod `restartPolicy` is 'Never'",
             );
         }
     }

@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 
-use super::totals::quantity;
+use super::{Scope, totals::quantity};
 use crate::{
     field::{Errors, Path},
     kinds::tree::Tree,
@@ -41,12 +41,7 @@ const DIVISORS: [&str; 13] = [
 ];
 
 /// `env` of a container.
-pub(super) fn validate(
-    variables: &[Value],
-    volumes: &[Value],
-    path: &Path<'_>,
-    errors: &mut Errors,
-) {
+pub(super) fn validate(variables: &[Value], path: &Path<'_>, errors: &mut Errors) {
     for (index, variable) in variables.iter().enumerate() {
         let at = path.index(index);
         let name = variable.text("name");
@@ -64,7 +59,6 @@ pub(super) fn validate(
             value_from(
                 source,
                 variable.text("value"),
-                volumes,
                 &at.child("valueFrom"),
                 errors,
             );
@@ -72,13 +66,7 @@ pub(super) fn validate(
     }
 }
 
-fn value_from(
-    source: &Value,
-    value: &str,
-    volumes: &[Value],
-    path: &Path<'_>,
-    errors: &mut Errors,
-) {
+fn value_from(source: &Value, value: &str, path: &Path<'_>, errors: &mut Errors) {
     let mut sources = 0;
     if let Some(reference) = source.field("fieldRef") {
         sources += 1;
@@ -96,7 +84,7 @@ fn value_from(
     }
     if let Some(reference) = source.field("fileKeyRef") {
         sources += 1;
-        file_key_ref(reference, volumes, &path.child("fileKeyRef"), errors);
+        file_key_ref(reference, &path.child("fileKeyRef"), errors);
     }
     if sources == 0 {
         let detail = "must specify one of: `fieldRef`, `resourceFieldRef`, `configMapKeyRef`, `secretKeyRef` or `fileKeyRef`";
@@ -133,6 +121,7 @@ pub(super) fn field_ref(
     if let Some((map, key)) = field
         .strip_suffix("']")
         .and_then(|field| field.split_once("['"))
+        .filter(|(map, _)| !map.is_empty())
     {
         return match map {
             "metadata.annotations" => check(
@@ -230,12 +219,8 @@ fn key_ref(reference: &Value, path: &Path<'_>, errors: &mut Errors) {
     }
 }
 
-fn file_key_ref(reference: &Value, volumes: &[Value], path: &Path<'_>, errors: &mut Errors) {
-    let (key, volume, file) = (
-        reference.text("key"),
-        reference.text("volumeName"),
-        reference.text("path"),
-    );
+fn file_key_ref(reference: &Value, path: &Path<'_>, errors: &mut Errors) {
+    let (key, volume) = (reference.text("key"), reference.text("volumeName"));
     if key.is_empty() {
         errors.required(&path.child("key"), "");
     } else {
@@ -255,26 +240,39 @@ fn file_key_ref(reference: &Value, volumes: &[Value], path: &Path<'_>, errors: &
             volume,
             names::dns_label(volume),
         );
-        match volumes
-            .iter()
-            .find(|candidate| candidate.text("name") == volume)
-        {
-            None => errors.not_found(&path.child("volumeName"), volume),
-            Some(found) if !found.has("emptyDir") => {
-                errors.invalid(
-                    &path.child("volumeName"),
-                    volume,
-                    "must reference an `emptyDir` volume type",
-                );
+    }
+    match reference.text("path") {
+        "" => errors.required(&path.child("path"), ""),
+        file => super::paths::no_backsteps(file, &path.child("path"), errors),
+    }
+}
+
+/// Files of variables stand in volumes of the pod that are emptied with it; `path` is the spec's.
+pub(super) fn validate_files(scope: &Scope<'_>, path: &Path<'_>, errors: &mut Errors) {
+    scope.visit_containers(path, &mut |container, at| {
+        let list = at.child("env");
+        for (index, variable) in container.items("env").iter().enumerate() {
+            let reference = variable
+                .field("valueFrom")
+                .and_then(|source| source.field("fileKeyRef"));
+            let Some(reference) = reference else {
+                continue;
+            };
+            let name = reference.text("volumeName");
+            let at = list.index(index);
+            let at = at.child("valueFrom");
+            let at = at.child("fileKeyRef");
+            let at = at.child("volumeName");
+            let named = |volume: &&Value| volume.text("name") == name;
+            match scope.spec.items("volumes").iter().rfind(named) {
+                None => errors.not_found(&at, name),
+                Some(volume) if !volume.has("emptyDir") => {
+                    errors.invalid(&at, name, "referenced volume must be of type emptyDir");
+                }
+                Some(_) => {}
             }
-            Some(_) => {}
         }
-    }
-    if file.is_empty() {
-        errors.required(&path.child("path"), "");
-    } else {
-        super::paths::local_non_reserved(file, &path.child("path"), errors);
-    }
+    });
 }
 
 /// `envFrom` of a container.

@@ -111,14 +111,22 @@ pub(super) fn quobyte(source: &Value, path: &Path<'_>, errors: &mut Errors) {
             "must be a UUID and may not exceed a length of 64 characters",
         );
     } else {
-        for _ in registry
-            .split(',')
-            .filter(|pair| pair.matches(':').count() != 1)
-        {
+        for _ in registry.split(',').filter(|pair| !is_host_and_port(pair)) {
             errors.invalid(&path.child("registry"), registry, PAIRS);
         }
     }
     required(source, &["volume"], path, errors);
+}
+
+/// `host:port`, an IPv6 address being in brackets.
+fn is_host_and_port(pair: &str) -> bool {
+    let host = match pair.strip_prefix('[') {
+        Some(rest) => rest
+            .split_once("]:")
+            .filter(|(_, port)| !port.contains(':')),
+        None => pair.split_once(':').filter(|(_, port)| !port.contains(':')),
+    };
+    host.is_some_and(|(host, port)| !host.contains(['[', ']']) && !port.contains(['[', ']']))
 }
 
 pub(super) fn fibre_channel(source: &Value, path: &Path<'_>, errors: &mut Errors) {
@@ -217,7 +225,7 @@ pub(super) fn secret_reference(source: &Value, path: &Path<'_>, errors: &mut Err
 /// The name of a CSI driver.
 pub(super) fn driver_name(driver: &str, path: &Path<'_>, errors: &mut Errors) {
     if driver.is_empty() {
-        errors.required(path, "");
+        return errors.required(path, "");
     }
     if driver.len() > 63 {
         errors.too_long(path, 63);

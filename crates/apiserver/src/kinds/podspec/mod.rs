@@ -5,6 +5,7 @@
 //! themselves, and paths are chains on the stack.
 
 pub(crate) mod affinity;
+mod allocated;
 mod annotations;
 mod containers;
 pub(crate) mod defaults;
@@ -24,9 +25,12 @@ pub(crate) mod qos;
 mod resize;
 mod resource_defaults;
 mod resources;
+mod restarts;
 mod scheduling;
 mod security;
 pub(crate) mod status;
+#[cfg(test)]
+mod tests;
 pub(crate) mod totals;
 pub(crate) mod update;
 mod volumes;
@@ -170,7 +174,7 @@ fn validate_spec(scope: &Scope<'_>, pod: Option<&str>, path: &Path<'_>, errors: 
     containers::validate_regular(scope, &path.child("containers"), errors);
     containers::validate_init(scope, &path.child("initContainers"), errors);
     containers::validate_ephemeral(scope, &path.child("ephemeralContainers"), errors);
-    resources::validate_pod_level(spec, &path.child("resources"), errors);
+    resources::validate_pod_level(spec, path, errors);
     network::validate_host_network(scope, path, errors);
     restart_policy(spec, &path.child("restartPolicy"), errors);
     network::validate_dns_policy(spec, &path.child("dnsPolicy"), errors);
@@ -200,7 +204,8 @@ fn validate_spec(scope: &Scope<'_>, pod: Option<&str>, path: &Path<'_>, errors: 
         errors,
     );
     windows::validate_host_process(scope, path, errors);
-    security::validate_host_users(spec, path, errors);
+    security::validate_host_users(scope, path, errors);
+    network::validate_hostname_override(spec, path, errors);
     subdomain(spec, "serviceAccountName", path, errors);
     subdomain(spec, "nodeName", path, errors);
     if let Some(deadline) = spec.integer("activeDeadlineSeconds") {
@@ -234,7 +239,7 @@ fn validate_spec(scope: &Scope<'_>, pod: Option<&str>, path: &Path<'_>, errors: 
         resources::validate_overhead(overhead, &path.child("overhead"), errors);
     }
     windows::validate_os(scope, path, errors);
-    network::validate_hostname_override(spec, path, errors);
+    env::validate_files(scope, path, errors);
 }
 
 fn subdomain(spec: &Value, field: &str, path: &Path<'_>, errors: &mut Errors) {

@@ -176,7 +176,15 @@ pub(super) fn validate_devices(
                 "must not already exist in volumeMounts",
             );
         }
-        if mounts.iter().any(|mount| mount.text("mountPath") == target) {
+        // Of a volume that is mounted twice, upstream knows the last place.
+        let last_of_its_volume = |(index, mount): &(usize, &Value)| {
+            let name = mount.text("name");
+            !mounts[index + 1..]
+                .iter()
+                .any(|other| other.text("name") == name)
+        };
+        let mut places = mounts.iter().enumerate().filter(last_of_its_volume);
+        if places.any(|(_, mount)| mount.text("mountPath") == target) {
             errors.invalid(
                 &at.child("devicePath"),
                 target,

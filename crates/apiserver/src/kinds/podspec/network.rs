@@ -126,20 +126,17 @@ pub(super) fn validate_hostname_override(spec: &Value, path: &Path<'_>, errors: 
     let Some(name) = spec.field("hostnameOverride").and_then(Value::as_str) else {
         return;
     };
-    if name.is_empty() {
-        return;
-    }
     let at = path.child("hostnameOverride");
-    if name.len() > MAX_HOSTNAME_OVERRIDE {
-        errors.invalid(&at, name, names::too_long(MAX_HOSTNAME_OVERRIDE));
-    }
-    check(errors, &at, name, names::dns_subdomain(name));
     if spec.flag("setHostnameAsFQDN") {
         errors.forbidden(&at, "may not be specified when setHostnameAsFQDN is true");
     }
     if spec.flag("hostNetwork") {
         errors.forbidden(&at, "may not be specified when hostNetwork is true");
     }
+    if name.len() > MAX_HOSTNAME_OVERRIDE {
+        errors.too_long(&at, MAX_HOSTNAME_OVERRIDE);
+    }
+    check(errors, &at, name, names::dns_subdomain(name));
 }
 
 /// On the host's network a container's port is the host's port. A template may leave that to the Pod's defaults.

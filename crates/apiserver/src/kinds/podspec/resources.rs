@@ -1,5 +1,7 @@
 //! Validation of resource requirements: names, quantities, requests against limits, claims, overhead, pod-level resources.
 
+use std::collections::BTreeSet;
+
 use serde_json::Value;
 
 use super::{
@@ -57,37 +59,48 @@ pub(crate) fn validate_overhead(overhead: &Value, path: &Path<'_>, errors: &mut 
     }
 }
 
-/// `spec.resources`: requirements of the pod as a whole, against those of its containers.
+/// `spec.resources`: requirements of the pod as a whole, against those of its containers; `path` is the spec's.
 pub(super) fn validate_pod_level(spec: &Value, path: &Path<'_>, errors: &mut Errors) {
     let Some(level) = spec.field("resources") else {
         return;
     };
+    let path = path.child("resources");
+    if spec
+        .field("os")
+        .is_some_and(|os| os.text("name") == "windows")
+    {
+        return errors.forbidden(&path, "may not be set for a windows pod");
+    }
     if level.has("claims") {
         errors.forbidden(
             &path.child("claims"),
-            "claims cannot be set for Resources at pod-level",
+            "claims may not be set for Resources at pod-level",
         );
     }
-    requirements_with(pod_level_name, level, path, errors);
+    requirements_with(pod_level_name, level, &path, errors);
     claim_references(
         level,
         spec.items("resourceClaims"),
         &path.child("claims"),
         errors,
     );
-    let requests = path.child("requests");
-    for (name, total) in totals::container_requests(spec) {
-        if !is_pod_level(name) {
-            continue;
+    let given = |list: &str, name: &str| {
+        let list = level.get(list)?;
+        list.field(name).map(quantity)
+    };
+    let mut at_least = |list: &str, name: &str, total: &Quantity| {
+        if let Some(given) = given(list, name).filter(|given| total > given) {
+            let why =
+                format!("must be greater than or equal to aggregate container {list} of {total}");
+            errors.invalid(&path.child(list).key(name), given.to_string(), why);
         }
-        let requested = level
-            .get("requests")
-            .and_then(|list| list.field(name))
-            .map_or_else(|| Quantity::from_integer(0), quantity);
-        if total > requested {
-            let detail =
-                format!("must be greater than or equal to aggregate container requests of {total}");
-            errors.invalid(&requests.key(name), requested.to_string(), detail);
+    };
+    for (name, total) in totals::container_requests(spec) {
+        at_least("requests", name, &total);
+    }
+    for (name, total) in totals::container_limits(spec) {
+        if is_huge_page(name) {
+            at_least("limits", name, &total);
         }
     }
     let containers = path.child("containers");
@@ -96,17 +109,11 @@ pub(super) fn validate_pod_level(spec: &Value, path: &Path<'_>, errors: &mut Err
             continue;
         };
         for (name, limit) in requirements.entries("limits") {
-            let Some(pod_limit) = level.get("limits").and_then(|list| list.field(name)) else {
-                continue;
-            };
-            let (limit, pod_limit) = (quantity(limit), quantity(pod_limit));
-            if limit > pod_limit {
-                let detail = format!("must be less than or equal to pod limits of {pod_limit}");
-                errors.invalid(
-                    &containers.index(index).key(name).child("limits"),
-                    limit.to_string(),
-                    detail,
-                );
+            let limit = quantity(limit);
+            if let Some(pod_limit) = given("limits", name).filter(|pod_limit| limit > *pod_limit) {
+                let why = format!("must be less than or equal to pod limits of {pod_limit}");
+                let at = containers.index(index);
+                errors.invalid(&at.key(name).child("limits"), limit.to_string(), why);
             }
         }
     }
@@ -257,7 +264,8 @@ fn claim_references(requirements: &Value, claims: &[Value], path: &Path<'_>, err
                 );
             }
             if request.is_empty() {
-                earlier().for_each(|_| errors.duplicate(&at, name));
+                let requests: BTreeSet<_> = earlier().map(|other| other.text("request")).collect();
+                requests.iter().for_each(|_| errors.duplicate(&at, name));
             } else if earlier().any(|other| other.text("request") == request) {
                 errors.duplicate(&at, format!("{name}/{request}"));
             }

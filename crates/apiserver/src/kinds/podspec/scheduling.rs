@@ -2,6 +2,7 @@
 
 use serde_json::Value;
 
+use super::affinity;
 use crate::{
     field::{Errors, Path},
     kinds::tree::Tree,
@@ -107,44 +108,9 @@ pub(super) fn validate_spread(constraints: &[Value], path: &Path<'_>, errors: &m
                 errors.not_supported(&at.child(field), policy, &["Honor", "Ignore"]);
             }
         }
-        spread_keys(constraint, &at, errors);
+        affinity::label_keys(constraint, &at, errors);
         if let Some(selector) = constraint.field("labelSelector") {
             label_selector(errors, &at.child("labelSelector"), selector);
-        }
-    }
-}
-
-/// `matchLabelKeys`. By now they have been merged into the selector, so a key that stands there twice was given both ways.
-fn spread_keys(constraint: &Value, path: &Path<'_>, errors: &mut Errors) {
-    let keys = constraint.items("matchLabelKeys");
-    let at = path.child("matchLabelKeys");
-    if keys.is_empty() {
-        return;
-    }
-    let selector = constraint.field("labelSelector");
-    if selector.is_none() {
-        errors.forbidden(&at, "must not be specified when labelSelector is not set");
-    }
-    for (index, key) in keys.iter().filter_map(Value::as_str).enumerate() {
-        label_name(errors, &at.index(index), key);
-        let times = selector.map_or(0, |selector| {
-            let labels = selector
-                .entries("matchLabels")
-                .filter(|(label, _)| *label == key)
-                .count();
-            labels
-                + selector
-                    .items("matchExpressions")
-                    .iter()
-                    .filter(|expression| expression.text("key") == key)
-                    .count()
-        });
-        if times > 1 {
-            errors.invalid(
-                &at.index(index),
-                key,
-                "exists in both matchLabelKeys and labelSelector",
-            );
         }
     }
 }

@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 
-use super::{internal, paths, windows};
+use super::{Scope, internal, paths, windows};
 use crate::{
     field::{ErrorType, Errors, Path},
     kinds::tree::Tree,
@@ -280,9 +280,10 @@ pub(super) fn apparmor(profile: Option<&Value>, path: &Path<'_>, errors: &mut Er
     }
 }
 
-/// `hostUsers: false` excludes the host's other namespaces.
-pub(super) fn validate_host_users(spec: &Value, path: &Path<'_>, errors: &mut Errors) {
-    if !spec.has("hostUsers") || spec.flag("hostUsers") {
+/// `hostUsers: false` excludes the host's other namespaces, and block devices, whose owners nobody maps.
+pub(super) fn validate_host_users(scope: &Scope<'_>, path: &Path<'_>, errors: &mut Errors) {
+    const WHY: &str = "when `hostUsers` is false";
+    if scope.host_users() {
         return;
     }
     for (field, printed) in [
@@ -290,10 +291,15 @@ pub(super) fn validate_host_users(spec: &Value, path: &Path<'_>, errors: &mut Er
         ("hostPID", "HostPID"),
         ("hostIPC", "HostIPC"),
     ] {
-        if spec.flag(field) {
-            errors.forbidden(&path.child(printed), "when `hostUsers` is false");
+        if scope.spec.flag(field) {
+            errors.forbidden(&path.child(printed), WHY);
         }
     }
+    scope.visit_containers(path, &mut |container, at| {
+        if !container.items("volumeDevices").is_empty() {
+            errors.forbidden(&at.child("volumeDevices"), WHY);
+        }
+    });
 }
 
 #[cfg(test)]

@@ -2,9 +2,9 @@
 
 use serde_json::Value;
 
-use super::annotations;
+use super::{allocated, annotations, restarts};
 use crate::{
-    field::{Errors, Path, go_struct},
+    field::{Errors, Path},
     kinds::tree::{Tree, set_default},
     validation::{check, immutable, names, net},
 };
@@ -44,6 +44,7 @@ pub(crate) fn prepare(pod: &mut Value, old: &Value) {
     {
         status.insert("observedGeneration".into(), generation.clone());
     }
+    status.remove("nodeAllocatableResourceClaimStatuses");
     if let Some(conditions) = status.get_mut("conditions").and_then(Value::as_array_mut) {
         keep_condition_generations(conditions, old.items("conditions"));
     }
@@ -57,7 +58,22 @@ pub(crate) fn prepare(pod: &mut Value, old: &Value) {
         {
             set_default(container, "state", serde_json::Map::new());
             set_default(container, "lastState", serde_json::Map::new());
+            drop_disabled(container);
         }
+    }
+}
+
+/// What belongs to features that 1.36 leaves off: `ContainerStopSignals` and `ImageVolumeWithDigest`.
+fn drop_disabled(container: &mut serde_json::Map<String, Value>) {
+    container.remove("stopSignal");
+    for mount in container
+        .get_mut("volumeMounts")
+        .and_then(Value::as_array_mut)
+        .into_iter()
+        .flatten()
+        .filter_map(Value::as_object_mut)
+    {
+        mount.remove("volumeStatus");
     }
 }
 
@@ -116,12 +132,12 @@ pub(crate) fn validate(pod: &Value, old: &Value, errors: &mut Errors) {
         &metadata_path.child("annotations"),
         errors,
     );
-    condition_types(
+    let path = Path::new("status");
+    conditions(
         status.items("conditions"),
-        &metadata_path.child("conditions"),
+        &path.child("conditions"),
         errors,
     );
-    let path = Path::new("status");
     let nominated = status.text("nominatedNodeName");
     if !nominated.is_empty() && nominated != old_status.text("nominatedNodeName") {
         check(
@@ -148,15 +164,20 @@ pub(crate) fn validate(pod: &Value, old: &Value, errors: &mut Errors) {
         status.get("qosClass").unwrap_or(&none),
         old_status.get("qosClass").unwrap_or(&none),
     );
-    transitions(status, old_status, spec, &path, errors);
+    restarts::validate(status, old_status, spec, &path, errors);
     claim_statuses(
         status.items("resourceClaimStatuses"),
         spec,
         &path.child("resourceClaimStatuses"),
         errors,
     );
+    if let Some(claim) = status.field("extendedResourceClaimStatus") {
+        let at = path.child("extendedResourceClaimStatus");
+        allocated::validate_extended(claim, spec, &at, errors);
+    }
     addresses(
         status.items("podIPs"),
+        old_status.items("podIPs"),
         "PodIP",
         &path.child("podIPs"),
         errors,
@@ -173,13 +194,21 @@ pub(crate) fn validate(pod: &Value, old: &Value, errors: &mut Errors) {
             "must be equal to `hostIP`",
         );
     }
-    addresses(hosts, "HostIP", &path.child("hostIPs"), errors);
+    addresses(
+        hosts,
+        old_status.items("hostIPs"),
+        "HostIP",
+        &path.child("hostIPs"),
+        errors,
+    );
     for list in STATUS_LISTS {
         let at = path.child(list);
         for (index, container) in status.items(list).iter().enumerate() {
-            user(container, spec, &at.index(index).child("linux"), errors);
+            let at = at.index(index);
+            user(container, spec, &at.child("user").child("linux"), errors);
         }
     }
+    allocated::validate_health(status, spec, &path, errors);
 }
 
 /// The ids that a container runs with; Windows has none.
@@ -207,74 +236,27 @@ fn user(container: &Value, spec: &Value, path: &Path<'_>, errors: &mut Errors) {
     }
 }
 
-fn condition_types(conditions: &[Value], path: &Path<'_>, errors: &mut Errors) {
+fn conditions(conditions: &[Value], path: &Path<'_>, errors: &mut Errors) {
     for (index, condition) in conditions.iter().enumerate() {
+        let at = path.index(index);
+        if let Some(seen) = condition
+            .integer("observedGeneration")
+            .filter(|seen| *seen < 0)
+        {
+            let at = at.child("observedGeneration");
+            errors.invalid(&at, seen, "must be a non-negative integer");
+        }
         let kind = condition.text("type");
         if !matches!(kind, "PodScheduled" | "Ready" | "Initialized") {
-            check(
-                errors,
-                &path.index(index).child("Type"),
-                kind,
-                names::qualified_name(kind),
-            );
-        }
-    }
-}
-
-/// A container that has ended for good does not start again.
-fn transitions(status: &Value, old: &Value, spec: &Value, path: &Path<'_>, errors: &mut Errors) {
-    let policy = spec.text("restartPolicy");
-    let sidecar = |name: &str| {
-        spec.items("initContainers").iter().any(|container| {
-            container.text("name") == name && container.text("restartPolicy") == "Always"
-        })
-    };
-    let own_policy = |name: &str| {
-        super::CONTAINER_LISTS
-            .into_iter()
-            .flat_map(|list| spec.items(list))
-            .any(|container| {
-                container.text("name") == name
-                    && (container.has("restartPolicy") || container.has("restartPolicyRules"))
-            })
-    };
-    for list in STATUS_LISTS {
-        let ephemeral = list == "ephemeralContainerStatuses";
-        if policy == "Always" && !ephemeral {
-            continue;
-        }
-        for (index, before) in old.items(list).iter().enumerate() {
-            let name = before.text("name");
-            let Some(ended) = before
-                .get("state")
-                .and_then(|state| state.field("terminated"))
-            else {
-                continue;
-            };
-            let failed = ended.integer("exitCode").unwrap_or(0) != 0;
-            let may_restart = !ephemeral
-                && ((failed && policy == "OnFailure") || sidecar(name) || own_policy(name));
-            let runs = |after: &Value| {
-                after.text("name") == name
-                    && !after
-                        .get("state")
-                        .is_some_and(|state| state.has("terminated"))
-            };
-            if !may_restart && status.items(list).iter().any(runs) {
-                let at = path.child(list);
-                errors.forbidden(
-                    &at.index(index).child("state"),
-                    "may not be transitioned to non-terminated state",
-                );
-            }
+            check(errors, &at.child("Type"), kind, names::qualified_name(kind));
         }
     }
 }
 
 fn claim_statuses(statuses: &[Value], spec: &Value, path: &Path<'_>, errors: &mut Errors) {
     for (index, status) in statuses.iter().enumerate() {
-        let at = path.index(index);
-        let at = at.child("name");
+        let entry = path.index(index);
+        let at = entry.child("name");
         let name = status.text("name");
         if !spec
             .items("resourceClaims")
@@ -295,46 +277,39 @@ fn claim_statuses(statuses: &[Value], spec: &Value, path: &Path<'_>, errors: &mu
         }
         if status.has("resourceClaimName") {
             let claim = status.text("resourceClaimName");
+            let at = entry.child("resourceClaimName");
             check(errors, &at, claim, names::dns_subdomain(claim));
         }
     }
 }
 
-/// Addresses: at most one of each family.
-fn addresses(list: &[Value], type_name: &str, path: &Path<'_>, errors: &mut Errors) {
-    let before = errors.0.len();
-    for (index, entry) in list.iter().enumerate() {
-        net::ip(errors, &path.index(index), entry.text("ip"));
+/// Addresses: at most one of each family. What was stored before stays valid.
+fn addresses(list: &[Value], old: &[Value], type_name: &str, path: &Path<'_>, errors: &mut Errors) {
+    for (index, ip) in list.iter().map(|entry| entry.text("ip")).enumerate() {
+        if !old.iter().any(|entry| entry.text("ip") == ip) {
+            net::ip(errors, &path.index(index), ip);
+        }
     }
-    if list.len() < 2 || errors.0.len() > before {
+    if list.len() < 2 {
         return;
     }
-    let six = list
+    let ips: Vec<_> = list
         .iter()
-        .filter(|entry| net::is_v6(entry.text("ip")))
-        .count();
-    let texts = list
-        .iter()
-        .map(|entry| super::internal::compact(type_name, entry))
-        .collect::<Vec<_>>();
-    if list.len() > 2 || six != 1 {
+        .map(|entry| net::parse_ip(entry.text("ip")))
+        .collect();
+    if let Some(index) = ips.iter().position(Option::is_none) {
+        let why = format!("failed to check for dual stack with error:invalid IP[{index}]: <nil>");
+        errors.internal(path, why);
+    }
+    let six = ips.iter().flatten().filter(|ip| ip.is_ipv6()).count();
+    if ips.contains(&None) || ips.len() > 2 || six != 1 {
+        let texts = list
+            .iter()
+            .map(|entry| super::internal::compact(type_name, entry))
+            .collect::<Vec<_>>();
         let text = format!("[{}]", texts.join(","));
         let detail = "may specify no more than one IP for each IP family";
         errors.with_text(crate::field::ErrorType::Invalid, path, text, detail);
-    }
-    for (index, entry) in list.iter().enumerate() {
-        if list[..index]
-            .iter()
-            .any(|other| other.text("ip") == entry.text("ip"))
-        {
-            let text = go_struct(&[("IP", entry.text("ip").into())]);
-            errors.with_text(
-                crate::field::ErrorType::Duplicate,
-                &path.index(index),
-                text,
-                "",
-            );
-        }
     }
 }
 
@@ -368,15 +343,54 @@ mod tests {
         );
     }
 
-    #[test]
-    fn a_container_that_ended_does_not_run_again() {
-        let pod = |state: Value| json!({"spec": {"restartPolicy": "Never"}, "status": {"containerStatuses": [{"name": "a", "state": state}]}});
+    /// The fields that a change of the status is refused for.
+    fn refused(spec: Value, old: Value, new: Value) -> Vec<String> {
+        let pod = |status: Value| json!({"spec": spec, "status": status});
         let mut errors = Errors::default();
-        validate(
-            &pod(json!({"running": {}})),
-            &pod(json!({"terminated": {"exitCode": 1}})),
-            &mut errors,
-        );
-        assert_eq!(errors.0[0].field, "status.containerStatuses[0].state");
+        validate(&pod(new), &pod(old), &mut errors);
+        errors.0.into_iter().map(|error| error.field).collect()
+    }
+
+    #[test]
+    fn what_is_wrong_is_named_where_it_stands() {
+        for (status, expected) in [
+            (
+                json!({"conditions": [{"type": "a b", "observedGeneration": -1}]}),
+                vec![
+                    "status.conditions[0].observedGeneration",
+                    "status.conditions[0].Type",
+                ],
+            ),
+            (
+                json!({"initContainerStatuses": [{"name": "a", "user": {"linux": {"uid": -1, "gid": 0}}}]}),
+                vec!["status.initContainerStatuses[0].user.linux.uid"],
+            ),
+            (
+                json!({"resourceClaimStatuses": [{"name": "c", "resourceClaimName": "C"}]}),
+                vec!["status.resourceClaimStatuses[0].resourceClaimName"],
+            ),
+            (
+                json!({"extendedResourceClaimStatus": {"resourceClaimName": "c", "requestMappings": []}}),
+                vec!["status.extendedResourceClaimStatus.requestMappings"],
+            ),
+        ] {
+            let spec = json!({"resourceClaims": [{"name": "c"}]});
+            assert_eq!(refused(spec, Value::Null, status), expected);
+        }
+    }
+
+    #[test]
+    fn addresses_are_one_of_each_family() {
+        let status = |ips: &[&str]| {
+            let ips: Vec<_> = ips.iter().map(|ip| json!({"ip": ip})).collect();
+            json!({"podIPs": ips})
+        };
+        let refused = |old: &[&str], new: &[&str]| refused(Value::Null, status(old), status(new));
+        assert!(refused(&[], &["1.1.1.1", "::1"]).is_empty());
+        assert_eq!(refused(&[], &["1.1.1.1", "1.1.1.2"]), ["status.podIPs"]);
+        assert_eq!(refused(&[], &["1.1.1.1", "1.1.1.1"]), ["status.podIPs"]);
+        assert_eq!(refused(&[], &["1.1.1.1", "::1", "::2"]), ["status.podIPs"]);
+        assert_eq!(refused(&[], &["01.1.1.1"]), ["status.podIPs[0]"]);
+        assert!(refused(&["01.1.1.1"], &["01.1.1.1"]).is_empty());
     }
 }

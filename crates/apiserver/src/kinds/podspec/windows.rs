@@ -235,9 +235,6 @@ fn linux(scope: &Scope<'_>, path: &Path<'_>, errors: &mut Errors) {
 }
 
 fn windows(scope: &Scope<'_>, path: &Path<'_>, errors: &mut Errors) {
-    if scope.spec.has("resources") {
-        errors.forbidden(&path.child("resources"), "may not be set for a windows pod");
-    }
     if let Some(context) = scope.spec.field("securityContext") {
         let at = path.child("securityContext");
         for field in POD_FIELDS {
@@ -274,11 +271,10 @@ fn windows(scope: &Scope<'_>, path: &Path<'_>, errors: &mut Errors) {
     });
 }
 
-/// Plain booleans and lists count when they are not zero, pointers when they are there.
+/// Plain booleans count when they are true, lists and pointers when they are there.
 fn is_set(field: &str, value: &Value) -> bool {
     match value {
         Value::Bool(value) => *value || !matches!(field, "hostPID" | "hostIPC"),
-        Value::Array(items) => !items.is_empty(),
         _ => true,
     }
 }

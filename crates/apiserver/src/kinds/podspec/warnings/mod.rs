@@ -179,6 +179,7 @@ impl Warnings {
             }
         }
         self.ports(spec, path);
+        self.port_names(spec, path);
         if spec
             .integer("terminationGracePeriodSeconds")
             .is_some_and(|seconds| seconds < 0)
@@ -187,6 +188,7 @@ impl Warnings {
             self.add(&path.child("terminationGracePeriodSeconds"), message);
         }
         self.pod_affinity(spec, &path.child("affinity"));
+        self.addresses(spec, path);
     }
 
     fn repeated(&mut self, spec: &Value, list: &str, field: &str, path: &Path<'_>) {
@@ -291,6 +293,27 @@ mod tests {
             of_pod(&env("2")),
             [
                 r#"spec.containers[0].env[1]: hides previous definition of "A", which may be dropped when using apply"#
+            ]
+        );
+    }
+
+    #[test]
+    fn what_is_not_written_as_usual_is_worth_a_warning() {
+        let preference =
+            json!({"matchExpressions": [{"key": "a", "operator": "In", "values": ["b", "-1"]}]});
+        let pod = json!({"metadata": {"name": "x"}, "spec": {
+            "affinity": {"nodeAffinity": {"preferredDuringSchedulingIgnoredDuringExecution": [{"weight": 1, "preference": preference}]}},
+            "dnsConfig": {"nameservers": ["1.1.1.1", "2001:DB8::1"]}, "hostAliases": [{"ip": "0:0::1"}],
+        }});
+        let found = of_pod(&pod);
+        assert!(
+            found[0].starts_with("spec.affinity.nodeAffinity.preferredDuringSchedulingIgnoredDuringExecution[0].preference.matchExpressions[0].values[1]: -1 is invalid, a valid label must be")
+        );
+        assert_eq!(
+            found[1..],
+            [
+                r#"spec.dnsConfig.nameservers[1]: IPv6 address "2001:DB8::1" should be in RFC 5952 canonical format ("2001:db8::1")"#,
+                r#"spec.hostAliases[0].ip: IPv6 address "0:0::1" should be in RFC 5952 canonical format ("::1")"#,
             ]
         );
     }

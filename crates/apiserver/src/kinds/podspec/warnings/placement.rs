@@ -3,7 +3,11 @@
 use serde_json::Value;
 
 use super::Warnings;
-use crate::{field::Path, kinds::tree::Tree};
+use crate::{
+    field::Path,
+    kinds::tree::Tree,
+    validation::{names, net},
+};
 
 const NULL_SELECTOR: &str = "a null labelSelector results in matching no pod";
 const DEPRECATED_NODE_LABELS: [(&str, &str); 5] = [
@@ -58,7 +62,14 @@ impl Warnings {
             .enumerate()
         {
             if let Some(preference) = term.field("preference") {
-                self.node_selector_term(preference, &preferred.index(index).child("preference"));
+                let at = preferred.index(index);
+                let at = at.child("preference");
+                let expressions = at.child("matchExpressions");
+                for (index, expression) in preference.items("matchExpressions").iter().enumerate() {
+                    let at = expressions.index(index);
+                    self.deprecated_key(expression, &at);
+                    self.label_values(expression, &at.child("values"));
+                }
             }
         }
     }
@@ -66,13 +77,43 @@ impl Warnings {
     pub(super) fn node_selector_term(&mut self, term: &Value, path: &Path<'_>) {
         let at = path.child("matchExpressions");
         for (index, expression) in term.items("matchExpressions").iter().enumerate() {
-            let key = expression.text("key");
-            if let Some(message) = deprecated_node_label(key) {
-                self.add(
-                    &at.index(index).child("key"),
-                    &format!("{key} is {message}"),
-                );
+            self.deprecated_key(expression, &at.index(index));
+        }
+    }
+
+    fn deprecated_key(&mut self, expression: &Value, path: &Path<'_>) {
+        let key = expression.text("key");
+        if let Some(message) = deprecated_node_label(key) {
+            self.add(&path.child("key"), &format!("{key} is {message}"));
+        }
+    }
+
+    /// Values that no label can have: a required term with them is refused.
+    fn label_values(&mut self, expression: &Value, path: &Path<'_>) {
+        let values = expression.items("values").iter().filter_map(Value::as_str);
+        for (index, value) in values.enumerate() {
+            for sentence in names::label_value(value) {
+                let message = format!("{value} is invalid, {sentence}");
+                self.add(&path.index(index), &message);
             }
+        }
+    }
+
+    /// Addresses that are not written as they are usually.
+    pub(super) fn addresses(&mut self, spec: &Value, path: &Path<'_>) {
+        let at = path.child("dnsConfig");
+        let at = at.child("nameservers");
+        let servers = spec
+            .field("dnsConfig")
+            .map_or(&[][..], |config| config.items("nameservers"));
+        for (index, server) in servers.iter().filter_map(Value::as_str).enumerate() {
+            self.0.extend(net::ip_warning(&at.index(index), server));
+        }
+        let at = path.child("hostAliases");
+        for (index, alias) in spec.items("hostAliases").iter().enumerate() {
+            let at = at.index(index);
+            self.0
+                .extend(net::ip_warning(&at.child("ip"), alias.text("ip")));
         }
     }
 

@@ -1,30 +1,34 @@
 //! Warnings about ports that are declared twice.
 
+use std::collections::BTreeMap;
+
 use serde_json::Value;
 
 use super::Warnings;
 use crate::{
-    field::Path,
+    field::{Path, quote},
     kinds::{podspec::CONTAINER_LISTS, tree::Tree},
 };
+
+/// Where a port stands: the list of containers, the container, the port.
+type Place = (&'static str, usize, usize);
+
+fn declared(spec: &Value) -> impl Iterator<Item = (Place, &Value)> {
+    CONTAINER_LISTS.into_iter().flat_map(move |list| {
+        spec.items(list)
+            .iter()
+            .enumerate()
+            .flat_map(move |(container, value)| {
+                let ports = value.items("ports").iter().enumerate();
+                ports.map(move |(port, value)| ((list, container, port), value))
+            })
+    })
+}
 
 impl Warnings {
     /// Ports of one number and protocol, in whatever containers.
     pub(super) fn ports(&mut self, spec: &Value, path: &Path<'_>) {
-        let all = || {
-            CONTAINER_LISTS.into_iter().flat_map(|list| {
-                spec.items(list)
-                    .iter()
-                    .enumerate()
-                    .flat_map(move |(container, value)| {
-                        value
-                            .items("ports")
-                            .iter()
-                            .enumerate()
-                            .map(move |(port, value)| ((list, container, port), value))
-                    })
-            })
-        };
+        let all = || declared(spec);
         for (position, ((list, container, index), port)) in all().enumerate() {
             let at = path.child(list);
             let at = at.index(container);
@@ -70,6 +74,30 @@ impl Warnings {
             }
         }
     }
+
+    /// Names that ports of two containers share.
+    pub(super) fn port_names(&mut self, spec: &Value, path: &Path<'_>) {
+        let mut seen: BTreeMap<&str, Place> = BTreeMap::new();
+        for (place, port) in declared(spec) {
+            let name = port.text("name");
+            if name.is_empty() {
+                continue;
+            }
+            let Some((list, container, index)) = seen.get(name) else {
+                seen.insert(name, place);
+                continue;
+            };
+            let other = format!("{path}.{list}[{container}].ports[{index}]");
+            let message = format!(
+                "duplicate port name {} with {other}, services and probes that select ports by name will use {other}",
+                quote(name)
+            );
+            let (list, container, index) = place;
+            let at = path.child(list);
+            let at = at.index(container);
+            self.add(&at.child("ports").index(index), &message);
+        }
+    }
 }
 
 #[cfg(test)]
@@ -90,6 +118,20 @@ mod tests {
                 "spec.containers[0].ports[1]: duplicate port definition with spec.containers[0].ports[0]",
                 "spec.containers[1].ports[0]: overlapping port definition with spec.containers[0].ports[0]",
                 "spec.containers[1].ports[0]: overlapping port definition with spec.containers[0].ports[1]",
+            ]
+        );
+    }
+
+    #[test]
+    fn a_name_is_of_one_port_in_the_pod() {
+        let pod = json!({"metadata": {"name": "x"}, "spec": {
+            "initContainers": [{"ports": [{"containerPort": 80, "protocol": "TCP", "name": "web"}]}],
+            "containers": [{"ports": [{"containerPort": 81, "protocol": "TCP", "name": "other"}, {"containerPort": 82, "protocol": "TCP", "name": "web"}]}],
+        }});
+        assert_eq!(
+            of_pod(&pod),
+            [
+                r#"spec.containers[0].ports[1]: duplicate port name "web" with spec.initContainers[0].ports[0], services and probes that select ports by name will use spec.initContainers[0].ports[0]"#
             ]
         );
     }

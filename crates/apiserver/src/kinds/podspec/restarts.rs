@@ -1,0 +1,186 @@
+//! Which containers may start again after they have ended: what a new status may say of them.
+
+use serde_json::Value;
+
+use crate::{
+    field::{Errors, Path},
+    kinds::tree::Tree,
+};
+
+/// A container that has ended for good does not start again.
+pub(super) fn validate(
+    status: &Value,
+    old: &Value,
+    spec: &Value,
+    path: &Path<'_>,
+    errors: &mut Errors,
+) {
+    let policy = spec.text("restartPolicy");
+    let lists = [
+        ("containerStatuses", "containers"),
+        ("initContainerStatuses", "initContainers"),
+    ];
+    if !may_restart_all(spec) {
+        for (statuses, containers) in lists {
+            let containers = spec.items(containers);
+            let may_restart = |name: &str, code: i64| {
+                containers
+                    .iter()
+                    .find(|container| container.text("name") == name)
+                    .is_some_and(|container| restarts(container, policy, code))
+            };
+            listed(status, old, statuses, path, may_restart, errors);
+        }
+    }
+    let never = |_: &str, _: i64| false;
+    listed(
+        status,
+        old,
+        "ephemeralContainerStatuses",
+        path,
+        never,
+        errors,
+    );
+}
+
+fn listed(
+    status: &Value,
+    old: &Value,
+    list: &str,
+    path: &Path<'_>,
+    may_restart: impl Fn(&str, i64) -> bool,
+    errors: &mut Errors,
+) {
+    let path = path.child(list);
+    for (index, before) in old.items(list).iter().enumerate() {
+        let Some(ended) = terminated(before) else {
+            continue;
+        };
+        let name = before.text("name");
+        let runs = |after: &Value| after.text("name") == name && terminated(after).is_none();
+        if status.items(list).iter().any(runs)
+            && !may_restart(name, ended.integer("exitCode").unwrap_or(0))
+        {
+            errors.forbidden(
+                &path.index(index).child("state"),
+                "may not be transitioned to non-terminated state",
+            );
+        }
+    }
+}
+
+fn terminated(status: &Value) -> Option<&Value> {
+    status.field("state")?.field("terminated")
+}
+
+/// Whether the exit of some container may start all of them again.
+fn may_restart_all(spec: &Value) -> bool {
+    ["initContainers", "containers"]
+        .into_iter()
+        .flat_map(|list| spec.items(list))
+        .flat_map(|container| container.items("restartPolicyRules"))
+        .any(|rule| rule.text("action") == "RestartAllContainers")
+}
+
+/// Whether a container starts again after it has ended with this code: its first rule that fits decides, then its own policy, then
+/// that of the pod.
+fn restarts(container: &Value, pod_policy: &str, code: i64) -> bool {
+    let own_policy = container.text("restartPolicy");
+    let fits = |rule: &&Value| {
+        let Some(codes) = rule.field("exitCodes") else {
+            return false;
+        };
+        let is_listed = codes
+            .items("values")
+            .iter()
+            .any(|value| value.as_i64() == Some(code));
+        match codes.text("operator") {
+            "In" => is_listed,
+            "NotIn" => !is_listed,
+            _ => false,
+        }
+    };
+    let rule = container.items("restartPolicyRules").iter().find(fits);
+    if !own_policy.is_empty() && rule.is_some_and(|rule| rule.text("action") == "Restart") {
+        return true;
+    }
+    let policy = if own_policy.is_empty() {
+        pod_policy
+    } else {
+        own_policy
+    };
+    match policy {
+        "Never" => false,
+        "OnFailure" => code != 0,
+        _ => true,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+    use crate::field::causes;
+
+    /// Whether a container that ended may run again.
+    fn may(spec: Value, list: &str, code: i64) -> bool {
+        let status = |state: Value| json!({list: [{"name": "a", "state": state}]});
+        let (old, new) = (
+            status(json!({"terminated": {"exitCode": code}})),
+            status(json!({"running": {}})),
+        );
+        causes(|errors| validate(&new, &old, &spec, &Path::new("status"), errors)).is_empty()
+    }
+
+    #[test]
+    fn policies_and_rules_say_which_containers_start_again() {
+        let pod = |policy: &str, container: Value| {
+            let mut container = container;
+            container["name"] = "a".into();
+            json!({"restartPolicy": policy, "containers": [container]})
+        };
+        let rule = json!({"restartPolicy": "Never", "restartPolicyRules": [
+            {"action": "Restart", "exitCodes": {"operator": "In", "values": [42]}},
+        ]});
+        let all = json!({"restartPolicy": "Never", "restartPolicyRules": [
+            {"action": "RestartAllContainers", "exitCodes": {"operator": "In", "values": [42]}},
+        ]});
+        for (spec, code, expected) in [
+            (pod("Always", json!({})), 0, true),
+            (pod("OnFailure", json!({})), 0, false),
+            (pod("OnFailure", json!({})), 1, true),
+            (pod("Never", json!({})), 1, false),
+            (pod("Never", json!({"restartPolicy": "OnFailure"})), 1, true),
+            (pod("Always", json!({"restartPolicy": "Never"})), 1, false),
+            (pod("Always", rule.clone()), 1, false),
+            (pod("Never", rule), 42, true),
+            (pod("Never", all), 1, true),
+            (
+                json!({"restartPolicy": "Always", "containers": []}),
+                1,
+                false,
+            ),
+        ] {
+            assert_eq!(
+                may(spec.clone(), "containerStatuses", code),
+                expected,
+                "{spec} {code}"
+            );
+        }
+        let sidecar = json!({"restartPolicy": "Never", "initContainers": [{"name": "a", "restartPolicy": "Always"}]});
+        assert!(may(sidecar, "initContainerStatuses", 0));
+        let helper = json!({"restartPolicy": "Always", "ephemeralContainers": [{"name": "a"}]});
+        assert!(!may(helper, "ephemeralContainerStatuses", 1));
+    }
+
+    #[test]
+    fn the_place_of_the_old_status_is_named() {
+        let old = json!({"containerStatuses": [{"name": "b"}, {"name": "a", "state": {"terminated": {"exitCode": 1}}}]});
+        let new = json!({"containerStatuses": [{"name": "a"}]});
+        let spec = json!({"restartPolicy": "Never", "containers": [{"name": "a"}, {"name": "b"}]});
+        let mut errors = Errors::default();
+        validate(&new, &old, &spec, &Path::new("status"), &mut errors);
+        assert_eq!(errors.0[0].field, "status.containerStatuses[1].state");
+    }
+}
