@@ -64,6 +64,7 @@ impl Cluster {
             Reason::ExistingAntiAffinity => {
                 "node(s) didn't satisfy existing pods anti-affinity rules"
             }
+            Reason::FeatureMissing { .. } => "node(s) didn't match Pod's required features",
             Reason::PreemptionNotHelpful => "Preemption is not helpful for scheduling",
             Reason::NoVictims => "No preemption victims found for incoming pod",
         };
@@ -180,6 +181,7 @@ impl Cluster {
             Reason::VolumeZone { key } => {
                 format!("a volume of the pod has another {}", self.text(key))
             }
+            Reason::FeatureMissing { feature } => format!("its kubelet does not declare {feature}"),
             Reason::SpreadKeyMissing { key } => format!("no label {}", self.text(key)),
             other => self.reason_text(other),
         }

@@ -43,6 +43,8 @@ pub enum Plugin {
     ImageLocality,
     /// Dynamic resource allocation.
     DynamicResources,
+    /// What the node's kubelet declares.
+    NodeDeclaredFeatures,
     /// Eviction of lower priorities.
     DefaultPreemption,
 }
@@ -76,6 +78,7 @@ impl Plugin {
             Plugin::InterPodAffinity => "InterPodAffinity",
             Plugin::ImageLocality => "ImageLocality",
             Plugin::DynamicResources => "DynamicResources",
+            Plugin::NodeDeclaredFeatures => "NodeDeclaredFeatures",
             Plugin::DefaultPreemption => "DefaultPreemption",
         }
     }
@@ -278,6 +281,11 @@ pub enum Reason {
     AntiAffinity,
     /// A pod is there that wants to be away from this one.
     ExistingAntiAffinity,
+    /// The kubelet does not declare what the pod needs.
+    FeatureMissing {
+        /// The first such feature.
+        feature: &'static str,
+    },
     /// Preemption: evicting pods would not change the answer.
     PreemptionNotHelpful,
     /// Preemption: nothing of lower priority is there.
@@ -304,6 +312,7 @@ impl Reason {
             | Reason::Conflict(_)
             | Reason::SpreadKeyMissing { .. }
             | Reason::Affinity
+            | Reason::FeatureMissing { .. }
             | Reason::PreemptionNotHelpful
             | Reason::NoVictims => true,
             Reason::Insufficient {

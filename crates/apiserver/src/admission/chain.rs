@@ -11,6 +11,8 @@ use super::{
     default_tolerations::DefaultTolerations,
     limit_ranger::LimitRanger,
     namespace_lifecycle::NamespaceLifecycle,
+    node_features::NodeFeatures,
+    pod_resize::PodResize,
     pod_security::PodSecurity,
     pod_topology::PodTopologyLabels,
     priority::Priority,
@@ -40,6 +42,8 @@ pub fn builtins() -> Vec<Arc<dyn Plugin>> {
         Arc::new(CertificateSubjectRestriction),
         Arc::new(DefaultIngressClass),
         Arc::new(PodTopologyLabels),
+        Arc::new(NodeFeatures),
+        Arc::new(PodResize),
         Arc::new(ResourceQuota),
     ]
 }
@@ -68,6 +72,8 @@ mod tests {
             "CertificateSubjectRestriction",
             "DefaultIngressClass",
             "PodTopologyLabels",
+            "NodeDeclaredFeatureValidator",
+            "PodResizeValidator",
             "ResourceQuota",
         ];
         assert_eq!(names, expected);

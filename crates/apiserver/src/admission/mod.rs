@@ -13,6 +13,8 @@ mod default_storage_class;
 mod default_tolerations;
 mod limit_ranger;
 mod namespace_lifecycle;
+mod node_features;
+mod pod_resize;
 mod pod_security;
 mod pod_topology;
 mod priority;
@@ -34,7 +36,7 @@ use serde_json::Value;
 
 use crate::{
     auth::{self, rbac::Authorizer},
-    kinds::Resource,
+    kinds::{Resource, tree::Tree},
     status::Status,
 };
 
@@ -217,6 +219,22 @@ fn newest(classes: &[Arc<Value>], is_meant: impl Fn(&Value) -> bool) -> Option<&
     meant
         .filter(|class| is_meant(class))
         .min_by_key(|class| (age(class), text(class, "name")))
+}
+
+/// The node of a pod whose spec changes; none where it has none yet or nothing changes.
+fn node_of_change(ctx: &Ctx<'_>, request: &Request<'_>) -> Result<Option<Arc<Value>>, Status> {
+    let name = request.object["spec"].text("nodeName");
+    let generation = |pod: &Value| pod["metadata"]["generation"].as_i64();
+    let changes = request
+        .old
+        .is_some_and(|old| generation(old) != generation(request.object));
+    if name.is_empty() || !changes {
+        return Ok(None);
+    }
+    match ctx.lookup.find("", "nodes", None, name) {
+        Some(node) => Ok(Some(node)),
+        None => Err(request.forbidden(&format!("node {name:?} not found"))),
+    }
 }
 
 /// One admission plugin.

@@ -283,3 +283,72 @@ async fn all_policies_are_asked_and_one_that_is_set_up_wrongly_refuses_by_itself
         .await
         .ok();
 }
+
+#[tokio::test]
+async fn a_running_pod_is_resized_within_what_its_node_has_and_can() {
+    let api = api().await;
+    let node = |name: &str, os: &str, features: Value| {
+        json!({"metadata": {"name": name, "labels": {"kubernetes.io/os": os}},
+               "status": {"allocatable": {"cpu": "4", "memory": "8Gi"}, "declaredFeatures": features}})
+    };
+    let nodes = [
+        node(
+            "new",
+            "linux",
+            json!(["InPlacePodLevelResourcesVerticalScaling"]),
+        ),
+        node("old", "linux", json!([])),
+        node("win", "windows", json!([])),
+    ];
+    for node in nodes {
+        api.post("/api/v1/nodes", node).await.ok();
+    }
+    let cpu = |cpu: &str| json!({"requests": {"cpu": cpu, "memory": "1Gi"}});
+    let main = |amount: &str| json!([{"name": "c", "image": "i", "resources": cpu(amount)}]);
+    let of_container = |amount: &str| json!({"spec": {"containers": main(amount)}});
+    let of_pod = |amount: &str| json!({"spec": {"resources": cpu(amount)}});
+    let cases = [
+        ("new", of_container("2"), ""),
+        ("", of_container("9"), ""),
+        (
+            "new",
+            json!({"spec": {"containers": [{"name": "c", "image": "i", "resources": {"requests": {"cpu": "9", "memory": "9Gi"}}}]}}),
+            "Node didn't have enough allocatable resources: cpu, requested: 9000, allocatable: 4000; memory, requested: 9663676416, allocatable: 8589934592",
+        ),
+        (
+            "win",
+            of_container("2"),
+            r#"pod resize is only supported on linux nodes, node "win" is "windows""#,
+        ),
+        ("gone", of_container("2"), r#"node "gone" not found"#),
+        ("new", of_pod("3"), ""),
+        (
+            "old",
+            of_pod("3"),
+            r#"pod update requires features InPlacePodLevelResourcesVerticalScaling which are not available on node "old""#,
+        ),
+    ];
+    for (index, (node, change, why)) in cases.into_iter().enumerate() {
+        let name = format!("p{index}");
+        let mut spec = json!({"containers": [{"name": "c", "image": "i", "resources": cpu("1")}]});
+        if !node.is_empty() {
+            spec["nodeName"] = node.into();
+        }
+        if change["spec"].get("resources").is_some() {
+            spec["resources"] = cpu("2");
+        }
+        api.post(PODS, pod(&name, spec)).await.ok();
+        let status = json!({"status": {"containerStatuses": [{"name": "c", "image": "i", "imageID": "i", "ready": true, "restartCount": 0,
+                                                              "resources": cpu("1")}]}});
+        let path = format!("{PODS}/{name}");
+        api.merge(&format!("{path}/status"), status).await.ok();
+        let resized = api.merge(&format!("{path}/resize"), change).await;
+        match why {
+            "" => drop(resized.ok()),
+            why => assert_eq!(
+                resized.refused(403),
+                format!("pods {name:?} is forbidden: {why}")
+            ),
+        }
+    }
+}

@@ -30,6 +30,13 @@ pub const LEASE_DURATION_S: i32 = 40;
 /// Namespace of the node leases.
 pub const LEASE_NAMESPACE: &str = "kube-node-lease";
 
+/// What a kubelet of 1.36 declares that pods or their changes may need.
+const FEATURES: [&str; 3] = [
+    "InPlacePodLevelResourcesVerticalScaling",
+    "InPlacePodVerticalScalingInitContainers",
+    "RestartAllContainersOnContainerExits",
+];
+
 /// What a booted instance knows about itself.
 #[derive(Clone, Debug)]
 pub struct NodeFacts {
@@ -153,6 +160,7 @@ impl NodeFacts {
                 features: Some(NodeFeatures {
                     supplemental_groups_policy: Some(!self.is_windows()),
                 }),
+                declared_features: Some(FEATURES.map(str::to_owned).into()),
                 node_info: Some(self.system_info()),
                 ..NodeStatus::default()
             }),

@@ -39,6 +39,19 @@ pub(super) fn now_uncordoned(_: &Pod, _: &Wishes, old: Option<&Node>, new: &Node
     !is_cordoned(new) && old.is_none_or(is_cordoned)
 }
 
+/// What a node's kubelet declares.
+pub(super) fn features(node: &Node) -> &[String] {
+    let status = node.status.as_ref();
+    status
+        .and_then(|status| status.declared_features.as_deref())
+        .unwrap_or_default()
+}
+
+/// The node's kubelet declares something else than before (kube-scheduler: NodeDeclaredFeatures).
+pub(super) fn features_changed(_: &Pod, _: &Wishes, old: Option<&Node>, new: &Node) -> bool {
+    old.is_none_or(|old| features(old) != features(new))
+}
+
 /// The pod tolerates the node, and did not before (kube-scheduler: TaintToleration).
 pub(super) fn taints_now_tolerated(pod: &Pod, _: &Wishes, old: Option<&Node>, new: &Node) -> bool {
     let tolerated = |node: &Node| {

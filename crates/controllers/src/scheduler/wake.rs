@@ -97,6 +97,8 @@ pub struct NodeChanges {
     pub labels: bool,
     /// Taints, or from cordoned to not cordoned.
     pub taints: bool,
+    /// `status.declaredFeatures`.
+    pub features: bool,
 }
 
 impl NodeChanges {
@@ -118,18 +120,20 @@ impl NodeChanges {
             labels: old.metadata.labels != new.metadata.labels,
             taints: taints(old) != taints(new)
                 || (hints::is_cordoned(old) && !hints::is_cordoned(new)),
+            features: hints::features(old) != hints::features(new),
         }
     }
 
     /// Whether anything that matters differs.
     pub fn any(self) -> bool {
-        self.allocatable || self.labels || self.taints
+        self.allocatable || self.labels || self.taints || self.features
     }
 
     fn meets(self, other: Self) -> bool {
         (self.allocatable && other.allocatable)
             || (self.labels && other.labels)
             || (self.taints && other.taints)
+            || (self.features && other.features)
     }
 }
 
@@ -192,6 +196,7 @@ const NO_CHANGE: NodeChanges = NodeChanges {
     allocatable: false,
     labels: false,
     taints: false,
+    features: false,
 };
 const LABELS: NodeChanges = NodeChanges {
     labels: true,
@@ -224,7 +229,7 @@ const NEW_NODES_ONLY: Cares = Cares {
     own_hint: |_, _, _| false,
 };
 
-const TABLE: [Cares; 14] = [
+const TABLE: [Cares; 15] = [
     // What narrows the nodes before any filter is node affinity to names.
     Cares {
         plugin: Plugin::PreFilter,
@@ -316,7 +321,7 @@ const TABLE: [Cares; 14] = [
         node: NodeChanges {
             labels: true,
             taints: true,
-            allocatable: false,
+            ..NO_CHANGE
         },
         node_hint: hints::domains_changed,
         node_deleted: Some(hints::has_spread_keys),
@@ -331,6 +336,15 @@ const TABLE: [Cares; 14] = [
         pods: NEIGHBOURS,
         pod_hint: hints::neighbours_changed,
         own_hint: hints::labels_changed,
+        ..NEW_NODES_ONLY
+    },
+    Cares {
+        plugin: Plugin::NodeDeclaredFeatures,
+        node: NodeChanges {
+            features: true,
+            ..NO_CHANGE
+        },
+        node_hint: hints::features_changed,
         ..NEW_NODES_ONLY
     },
 ];

@@ -21,8 +21,8 @@ use k8s_openapi::{
 use mullion_engine::model::{
     Container, ContainerImage, ContainerPort, LabelSelector, LabelSelectorRequirement,
     NamespaceSpec, NodeSpec, Operator, OwnerRef, PdbSpec, PodSpec, PodTemplate, PreemptionPolicy,
-    Quantity, ResourceMap, Resources, RestartPolicy, ServiceSpec, StringMap, Taint, TaintEffect,
-    Toleration, TolerationOperator, WorkloadSpec,
+    Quantity, ResourceMap, Resources, RestartPolicy, RestartRule, ServiceSpec, StringMap, Taint,
+    TaintEffect, Toleration, TolerationOperator, WorkloadSpec,
 };
 
 use self::affinity::{affinity, spread};
@@ -343,6 +343,10 @@ fn container(container: &api::Container) -> Container {
             protocol: port.protocol.clone().unwrap_or_default(),
         })
     });
+    let rules = container.restart_policy_rules.iter().flatten();
+    let rules = rules.map(|rule| RestartRule {
+        action: rule.action.clone(),
+    });
     Container {
         image: container.image.clone().unwrap_or_default(),
         resources: container
@@ -352,6 +356,7 @@ fn container(container: &api::Container) -> Container {
             .unwrap_or_default(),
         ports: ports.collect(),
         restart_policy,
+        restart_policy_rules: rules.collect(),
     }
 }
 

@@ -3,6 +3,7 @@
 //! Invariant: a class is compiled from content alone and never changes, so whatever does not depend on load is worked
 //! out once per (pod class, node class) and kept ([`verdict`]).
 
+mod features;
 mod node;
 mod pod;
 mod requests;
@@ -13,6 +14,7 @@ mod toleration;
 mod verdict;
 mod volume;
 
+pub(crate) use features::Features;
 pub(crate) use node::{NodeClass, NodeTaint};
 pub(crate) use pod::PodClass;
 pub(crate) use shape::{HostPort, Shape};

@@ -1,7 +1,8 @@
-//! What of a node decides static predicates: labels (all but the hostname), taints, cordon.
+//! What of a node decides static predicates: labels (all but the hostname), taints, cordon, declared features.
 //!
 //! Invariant: nothing that is unique per node may be in here, or classes would be as many as nodes.
 
+use super::Features;
 use crate::intern::{Interner, Symbol};
 use crate::labels::LabelSet;
 use crate::model::{NodeSpec, Taint, TaintEffect};
@@ -35,6 +36,8 @@ pub(crate) struct NodeClass {
     pub(crate) labels: LabelSet,
     pub(crate) taints: Box<[NodeTaint]>,
     pub(crate) unschedulable: bool,
+    /// What its kubelet declares.
+    pub(crate) features: Features,
 }
 
 impl NodeClass {
@@ -48,6 +51,7 @@ impl NodeClass {
             labels: labels.without(Symbol::HOSTNAME),
             taints: taints.collect(),
             unschedulable: spec.unschedulable,
+            features: Features::declared(&spec.declared_features),
         }
     }
 }

@@ -3,7 +3,7 @@
 //! Compiled once per template. What depends on other objects (services, namespaces, other pods) is not in here but in
 //! the class's [`crate::topology::View`].
 
-use super::{PodTerm, Shape, ShapeId, SpreadRule, Volume};
+use super::{Features, PodTerm, Shape, ShapeId, SpreadRule, Volume};
 use crate::error::ModelError;
 use crate::intern::{Interner, Symbol};
 use crate::labels::LabelSet;
@@ -25,6 +25,8 @@ pub(crate) struct PodClass {
     pub(crate) preferred_pods: Vec<PodTerm>,
     pub(crate) priority: i32,
     pub(crate) volumes: Box<[Volume]>,
+    /// What a kubelet must declare to take it.
+    pub(crate) features: Features,
 }
 
 impl PodClass {
@@ -55,6 +57,7 @@ impl PodClass {
                 .iter()
                 .map(|volume| Volume::compile(volume, names))
                 .collect(),
+            features: Features::needed(template),
         };
         class.compile_terms(template, names);
         Ok(class)

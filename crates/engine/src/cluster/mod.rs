@@ -260,6 +260,11 @@ impl Cluster {
         &self.classes[id.index()]
     }
 
+    /// What a node has in common with others.
+    pub(crate) fn node_class(&self, id: NodeId) -> &NodeClass {
+        &self.node_classes[self.at(id).fixed.class.index()]
+    }
+
     /// A node that is known to be there.
     pub(crate) fn at(&self, id: NodeId) -> &Node {
         self.nodes[id.index()]

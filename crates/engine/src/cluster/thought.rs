@@ -4,7 +4,7 @@
 
 use super::undo::Undo;
 use super::{Cluster, NodeFixed, NodeId};
-use crate::class::{NodeClass, NodeClassId, NodeTaint, PodClassId};
+use crate::class::{Features, NodeClass, NodeClassId, NodeTaint, PodClassId};
 use crate::intern::Symbol;
 use crate::labels::LabelSet;
 use crate::resources::Amounts;
@@ -51,6 +51,7 @@ impl Cluster {
             labels: labels.clone(),
             taints: taints.into(),
             unschedulable: false,
+            features: Features::ALL,
         };
         let (class, _) = self.node_classes.insert_full(class);
         NodeFixed {
@@ -77,6 +78,7 @@ impl Cluster {
             labels: fixed.labels.without(Symbol::HOSTNAME),
             taints: fixed.taints.clone(),
             unschedulable: false,
+            features: self.node_classes[fixed.class.index()].features,
         };
         let (class, _) = self.node_classes.insert_full(class);
         fixed.class = NodeClassId(class as u32);

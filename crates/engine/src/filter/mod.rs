@@ -2,11 +2,12 @@
 //!
 //! Order is upstream's and decides which reason a user sees: NodeUnschedulable, NodeName, TaintToleration,
 //! NodeAffinity, (our OperatingSystem), NodePorts, NodeResourcesFit, VolumeRestrictions, NodeVolumeLimits, VolumeBinding,
-//! VolumeZone, PodTopologySpread, InterPodAffinity. The static ones run once per class pair ([`crate::class`]), the rest
+//! VolumeZone, PodTopologySpread, InterPodAffinity, NodeDeclaredFeatures. The static ones run once per class pair ([`crate::class`]), the rest
 //! per node; those about volumes only for pods that have some.
 
 pub(crate) mod inter_pod_affinity;
 pub(crate) mod node_affinity;
+pub(crate) mod node_declared_features;
 pub(crate) mod node_ports;
 pub(crate) mod node_resources_fit;
 pub(crate) mod node_unschedulable;
@@ -121,6 +122,15 @@ impl Question<'_> {
         self.check_room(id)
             .or_else(|| self.check_volumes(id))
             .or_else(|| self.check_topology(id))
+            .or_else(|| self.check_features(id))
+    }
+
+    /// The filter about what the node's kubelet can do.
+    fn check_features(&self, id: NodeId) -> Option<Refusal> {
+        let declared = self.cluster.node_class(id).features;
+        self.on(Plugin::NodeDeclaredFeatures, || {
+            node_declared_features::check(self.class.features, declared)
+        })
     }
 
     /// The filters about volumes.

@@ -27,8 +27,8 @@ pub use node::{ContainerImage, NodeSpec, Taint, TaintEffect};
 pub use object::{NamespaceSpec, PdbSpec, ServiceSpec, WorkloadSpec};
 pub use pod::{
     Container, ContainerPort, InclusionPolicy, OwnerRef, PodSpec, PodTemplate, PreemptionPolicy,
-    Resources, RestartPolicy, Toleration, TolerationOperator, TopologySpreadConstraint,
-    WhenUnsatisfiable,
+    Resources, RestartPolicy, RestartRule, Toleration, TolerationOperator,
+    TopologySpreadConstraint, WhenUnsatisfiable,
 };
 pub use volume::{
     AccessMode, ClaimRef, CsiDriverSpec, CsiNodeSpec, CsiStorageCapacitySpec, Disk,

@@ -97,6 +97,16 @@ pub struct Container {
     pub ports: Vec<ContainerPort>,
     /// `Always` on an init container makes it a sidecar.
     pub restart_policy: Option<RestartPolicy>,
+    /// What else may be restarted, and when.
+    pub restart_policy_rules: Vec<RestartRule>,
+}
+
+/// What happens when a container exits in a certain way.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
+#[cfg_attr(feature = "serde", derive(serde::Deserialize), serde(default))]
+pub struct RestartRule {
+    /// `Restart` or `RestartAllContainers`; the kubelet must know the latter.
+    pub action: String,
 }
 
 /// Requests and limits.

@@ -79,7 +79,7 @@ pub const DEFAULT_SCHEDULER: &str = "default-scheduler";
 
 impl Profile {
     /// Filters of the default profile, in their order.
-    pub const FILTERS: [Plugin; 12] = [
+    pub const FILTERS: [Plugin; 13] = [
         Plugin::NodeUnschedulable,
         Plugin::NodeName,
         Plugin::TaintToleration,
@@ -92,6 +92,7 @@ impl Profile {
         Plugin::VolumeZone,
         Plugin::PodTopologySpread,
         Plugin::InterPodAffinity,
+        Plugin::NodeDeclaredFeatures,
     ];
 
     /// Scorers of the default profile with their weights.

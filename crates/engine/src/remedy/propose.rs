@@ -174,6 +174,7 @@ impl<'a> Asked<'a> {
             | Reason::OperatingSystem { .. }
             | Reason::TooManyPods { .. }
             | Reason::ExistingAntiAffinity
+            | Reason::FeatureMissing { .. }
             | Reason::PreemptionNotHelpful
             | Reason::NoVictims
             // Claims and volumes are other objects than the pod: changing them is not a change of the pod.

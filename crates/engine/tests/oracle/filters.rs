@@ -77,6 +77,18 @@ pub(crate) fn refusal(world: &World, pod: &Pod, node: &Node, os: bool) -> Option
             refusal.filter(|_| on(Plugin::PodTopologySpread))
         })
         .or_else(|| other_pods(world, pod, node).filter(|_| on(Plugin::InterPodAffinity)))
+        .or_else(|| {
+            let mut containers = pod.spec.containers.iter().chain(&pod.spec.init_containers);
+            let needs = containers.any(|container| {
+                let mut rules = container.restart_policy_rules.iter();
+                rules.any(|rule| rule.action == "RestartAllContainers")
+            });
+            let mut declared = node.status.declared_features.iter();
+            let declares = declared.any(|name| name == "RestartAllContainersOnContainerExits");
+            let reason = "node(s) didn't match Pod's required features";
+            let refused = on(Plugin::NodeDeclaredFeatures) && needs && !declares;
+            refused.then(|| one("NodeDeclaredFeatures", reason))?
+        })
 }
 
 fn cordon(pod: &Pod, node: &Node) -> Option<Refusal> {

@@ -41,10 +41,11 @@ pub(crate) struct NodeBody {
 }
 
 #[derive(Clone, Debug, Default, Deserialize)]
-#[serde(default)]
+#[serde(rename_all = "camelCase", default)]
 pub(crate) struct NodeStatus {
     pub(crate) allocatable: BTreeMap<String, String>,
     pub(crate) images: Vec<Image>,
+    pub(crate) declared_features: Vec<String>,
 }
 
 #[derive(Clone, Debug, Default, Deserialize)]
@@ -109,6 +110,13 @@ pub(crate) struct Container {
     pub(crate) resources: Resources,
     pub(crate) ports: Vec<Port>,
     pub(crate) restart_policy: String,
+    pub(crate) restart_policy_rules: Vec<RestartRule>,
+}
+
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default)]
+pub(crate) struct RestartRule {
+    pub(crate) action: String,
 }
 
 #[derive(Clone, Debug, Default, Deserialize)]

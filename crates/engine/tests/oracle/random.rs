@@ -124,14 +124,27 @@ pub(crate) fn case(random: &mut Random) -> Case {
         }
         items.push(placed);
     }
-    let pod = pod(random, &mood, "incoming");
+    let mut pod = pod(random, &mood, "incoming");
     if mood.volumes > 0 {
         items.extend(storage::objects(random, nodes));
+    }
+    if random.percent(5) {
+        features(random, &mut items, &mut pod);
     }
     Case {
         items,
         pod,
         profile: 0,
+    }
+}
+
+/// Makes the pod need what only some kubelets declare, or nothing that any must.
+fn features(random: &mut Random, items: &mut [Value], pod: &mut Value) {
+    let action = *random.pick(&["RestartAllContainers", "RestartAllContainers", "Restart"]);
+    pod["spec"]["containers"][0]["restartPolicyRules"] = json!([{"action": action}]);
+    for node in items.iter_mut().filter(|item| item["kind"] == "Node") {
+        let declared = *random.pick(&["RestartAllContainersOnContainerExits", "Other"]);
+        node["status"]["declaredFeatures"] = json!([declared]);
     }
 }
 

@@ -34,7 +34,7 @@ const KNOWN: [(&str, Option<Plugin>); 20] = [
     ),
     ("ImageLocality", Some(Plugin::ImageLocality)),
     ("DefaultBinder", None),
-    ("NodeDeclaredFeatures", None),
+    ("NodeDeclaredFeatures", Some(Plugin::NodeDeclaredFeatures)),
 ];
 
 /// Plugins that were there once.

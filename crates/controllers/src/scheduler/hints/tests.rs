@@ -203,6 +203,19 @@ fn topology_spread_waits_for_nodes_of_its_domains_and_their_taints() {
 }
 
 #[test]
+fn declared_features_are_waited_for_until_a_kubelet_declares_others() {
+    let waiting = pod("web", json!({}));
+    let helps = |event: &Event| helps(&waiting, Plugin::NodeDeclaredFeatures, event);
+    let old = node(json!({}));
+    assert!(helps(&Event::NodeAdded(Arc::clone(&old))));
+    let mut upgraded = Node::clone(&old);
+    let status = upgraded.status.get_or_insert_default();
+    status.declared_features = Some(vec!["RestartAllContainersOnContainerExits".into()]);
+    assert!(helps(&update(&old, &Arc::new(upgraded))));
+    assert!(!helps(&update(&old, &node(json!({ "zone": "a" })))));
+}
+
+#[test]
 fn topology_spread_of_the_profile_counts_for_pods_that_have_none() {
     let hard = model::TopologySpreadConstraint {
         topology_key: "zone".into(),

@@ -1,0 +1,9 @@
+//! NodeDeclaredFeatures: the node's kubelet declares what the pod needs (`status.declaredFeatures`).
+
+use crate::class::Features;
+use crate::reason::Reason;
+
+pub(crate) fn check(needed: Features, declared: Features) -> Option<Reason> {
+    let feature = needed.first_missing(declared)?;
+    Some(Reason::FeatureMissing { feature })
+}
