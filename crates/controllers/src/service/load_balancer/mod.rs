@@ -264,7 +264,8 @@ impl Controller {
 
     async fn release(&self, service: &Service) -> kube::Result<()> {
         self.served().remove(&Key::of(service));
-        if !ingress(service).is_empty() {
+        // The API server clears the addresses of a Service that becomes of another type; the finalizer says that there was a balancer.
+        if has_finalizer(service) || !ingress(service).is_empty() {
             self.recorder
                 .normal(service, "DeletingLoadBalancer", "Deleting load balancer");
             self.balancers.release(service);
