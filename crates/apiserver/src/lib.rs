@@ -42,6 +42,7 @@ mod cel;
 mod crd;
 pub mod field;
 mod flow_schemas;
+mod golang;
 pub mod http;
 pub mod kinds;
 mod limits;

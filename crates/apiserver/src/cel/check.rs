@@ -11,6 +11,7 @@ use super::{
     library, messages,
     types::{Bindings, Type, joined},
 };
+use crate::golang::regexp;
 
 /// The names an expression may use.
 #[derive(Clone, Debug, Default)]
@@ -36,8 +37,16 @@ impl Environment {
     }
 }
 
-/// The type of what the expression evaluates to.
-pub(super) fn check(expression: &Expr, environment: &Environment) -> Result<Type, Vec<Problem>> {
+/// An expression in which nothing is wrong.
+pub(super) struct Checked {
+    /// The type of what it evaluates to.
+    pub(super) result: Type,
+    /// What is wrong with a pattern that is written in it, which only those who run it find out.
+    pub(super) bad_pattern: Option<String>,
+}
+
+/// Checks an expression.
+pub(super) fn check(expression: &Expr, environment: &Environment) -> Result<Checked, Vec<Problem>> {
     let mut checker = Checker::new(environment);
     let result = checker.of(expression);
     for problems in [checker.problems, checker.unreadable] {
@@ -45,7 +54,10 @@ pub(super) fn check(expression: &Expr, environment: &Environment) -> Result<Type
             return Err(problems);
         }
     }
-    Ok(result.closed())
+    Ok(Checked {
+        result: result.closed(),
+        bad_pattern: checker.bad_pattern,
+    })
 }
 
 pub(super) struct Checker<'e> {
@@ -55,6 +67,7 @@ pub(super) struct Checker<'e> {
     problems: Vec<Problem>,
     /// Texts that a function will not be able to read; told when nothing else is wrong.
     unreadable: Vec<Problem>,
+    bad_pattern: Option<String>,
 }
 
 impl<'e> Checker<'e> {
@@ -64,6 +77,7 @@ impl<'e> Checker<'e> {
             locals: Vec::new(),
             problems: Vec::new(),
             unreadable: Vec::new(),
+            bad_pattern: None,
         }
     }
 
@@ -325,6 +339,11 @@ impl<'e> Checker<'e> {
 
     /// Reads a text that is written in the expression and has a form of its own (cel-go: ASTValidators).
     fn read_literal(&mut self, function: &str, arguments: &[Expr]) {
+        if let ("find" | "findAll", Some(Node::Literal(Literal::Text(text)))) =
+            (function, arguments.first().map(|first| &first.node))
+        {
+            self.bad_pattern = regexp::compile(text).err().or(self.bad_pattern.take());
+        }
         let Some(Expr {
             at,
             node: Node::Literal(Literal::Text(text)),
@@ -333,7 +352,7 @@ impl<'e> Checker<'e> {
             return;
         };
         let is_read = match (function, arguments.len()) {
-            ("matches", _) => regex::Regex::new(text).is_ok(),
+            ("matches", _) => regexp::compile(text).is_ok(),
             ("duration" | "timestamp", 1) => {
                 let text = Value::String(Arc::new(text.clone()));
                 library::call(function, None, vec![text]).is_ok()

@@ -8,7 +8,8 @@ use std::collections::BTreeMap;
 
 use super::{
     check::{Checker, Environment},
-    expr::{Expr, Fold, FoldKind, Literal, Node},
+    expr::{Expr, Fold, FoldKind, Literal, Node, qualified, root},
+    functions::is_type_name,
     types::Type,
 };
 
@@ -151,6 +152,8 @@ impl<'s> Coster<'s, '_> {
                 let local = locals.find(|(local, _)| local == name);
                 (1, local.map_or(Some(self.root), |(_, place)| *place), None)
             }
+            // The checker makes one name of it, which has the root's place as any other.
+            Node::Select { .. } if self.is_type(expression) => (1, Some(self.root), None),
             Node::Select {
                 operand,
                 field,
@@ -221,6 +224,13 @@ impl<'s> Coster<'s, '_> {
                 (cost, None, None)
             }
         }
+    }
+
+    /// Whether a chain of selections spells a type, as `google.protobuf.Duration`.
+    fn is_type(&self, chain: &Expr) -> bool {
+        let is_local = |root: &str| self.places.iter().any(|(local, _)| local == root);
+        let is_free = root(chain).is_some_and(|root| !is_local(root));
+        is_free && qualified(chain).is_some_and(|name| is_type_name(&name))
     }
 
     fn inside(

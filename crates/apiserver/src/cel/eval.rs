@@ -5,7 +5,6 @@ mod scope;
 
 use std::{
     collections::{BTreeMap, HashMap},
-    fmt,
     sync::Arc,
 };
 
@@ -16,65 +15,20 @@ use kube_cel::cel::{
 
 use self::scope::Scope;
 use super::{
+    budget::{Budget, Failure, STEPS_OF_A_CALL},
+    complaints,
     expr::{Expr, Literal, Node, qualified, root},
     functions::{is_type_name, namespaced},
-    host, library,
+    host,
+    keyed::{all_plain, plain},
+    library,
     messages::{Message, message},
-    times,
+    times, urls,
     values::{
         TypeValue, arithmetic, compare, equal, is_zero, key, none, optional, some, text, type_name,
     },
 };
-
-/// Steps one expression may take (k8s.io/apiserver/pkg/apis/cel: PerCallLimit).
-const STEPS_OF_A_CALL: u64 = 1_000_000;
-/// Steps all expressions of one object may take (RuntimeCELCostBudget).
-const STEPS_OF_AN_OBJECT: u64 = 10_000_000;
-
-/// Steps that are left.
-#[derive(Debug)]
-pub(crate) struct Budget {
-    left: u64,
-    of_call: u64,
-}
-
-impl Default for Budget {
-    fn default() -> Self {
-        Budget {
-            left: STEPS_OF_AN_OBJECT,
-            of_call: 0,
-        }
-    }
-}
-
-impl Budget {
-    fn take(&mut self, steps: u64) -> Result<(), Failure> {
-        self.left = self.left.checked_sub(steps).ok_or(Failure::Exhausted)?;
-        self.of_call = self.of_call.checked_sub(steps).ok_or(Failure::TooLong)?;
-        Ok(())
-    }
-}
-
-/// Why an expression has no result.
-#[derive(Clone, Debug, PartialEq)]
-pub(crate) enum Failure {
-    /// What went wrong.
-    Error(String),
-    /// It takes more steps than one expression may.
-    TooLong,
-    /// Together with those before it takes more steps than all may.
-    Exhausted,
-}
-
-impl fmt::Display for Failure {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Failure::Error(message) => message,
-            Failure::TooLong => "operation cancelled: actual cost limit exceeded",
-            Failure::Exhausted => "running out of cost budget",
-        })
-    }
-}
+use crate::{golang::regexp, quantity};
 
 type Evaluated<T = Value> = Result<T, Failure>;
 
@@ -305,9 +259,10 @@ impl Run<'_> {
             self.budget.take(sizes.sum::<u64>() / 10)?;
         }
         let bool = |truth: bool| Ok(Value::Bool(truth));
-        match (function, &target, values.as_slice()) {
-            ("_==_", None, [left, right]) => bool(equal(left, right)),
-            ("_!=_", None, [left, right]) => bool(!equal(left, right)),
+        let same = |left: &Value, right: &Value| equal(left, right).map_err(Failure::Error);
+        match (function, target.as_ref().map(plain), values.as_slice()) {
+            ("_==_", None, [left, right]) => bool(same(left, right)?),
+            ("_!=_", None, [left, right]) => bool(!same(left, right)?),
             ("_<_" | "_<=_" | "_>_" | "_>=_", None, [left, right]) => {
                 let Some(order) = compare(left, right) else {
                     let numbers = |value: &Value| matches!(value, Value::Float(_));
@@ -333,12 +288,11 @@ impl Run<'_> {
                 None => failed("integer overflow"),
             },
             ("-_", None, [Value::Float(number)]) => Ok(Value::Float(-number)),
-            ("@in", None, [item, Value::List(items)]) => {
-                bool(items.iter().any(|other| equal(item, other)))
-            }
-            ("@in", None, [item, Value::Map(map)]) => {
-                bool(key(item).is_some_and(|key| map.get(&key).is_some()))
-            }
+            ("@in", None, [item, all]) => match plain(all) {
+                Value::List(items) => is_among(item, items),
+                Value::Map(map) => bool(key(item).is_some_and(|key| map.get(&key).is_some())),
+                _ => no_overload(),
+            },
             ("_[_]", None, [operand, at]) => match optional(operand) {
                 None => index(operand, at),
                 Some(inner) => Ok(inner.map_or_else(none, |inner| {
@@ -351,7 +305,7 @@ impl Run<'_> {
                     index(inner, at).map_or_else(|_| none(), wrapped)
                 }))
             }
-            ("size", None, [value]) | ("size", Some(value), []) => match value {
+            ("size", None, [value]) | ("size", Some(value), []) => match plain(value) {
                 Value::String(text) => Ok(count(text.chars().count())),
                 Value::Bytes(bytes) => Ok(count(bytes.len())),
                 Value::List(items) => Ok(count(items.len())),
@@ -360,6 +314,7 @@ impl Run<'_> {
             },
             ("type", None, [value]) => Ok(of_type(type_name(value))),
             ("dyn", None, [value]) => Ok(value.clone()),
+            ("isQuantity", None, [Value::String(text)]) => bool(quantity::canonical(text).is_ok()),
             ("bool", None, [Value::Bool(truth)]) => bool(*truth),
             ("bool", None, [Value::String(text)]) => match text.as_str() {
                 "1" | "t" | "true" | "TRUE" | "True" => bool(true),
@@ -374,6 +329,31 @@ impl Run<'_> {
             }
             ("contains", Some(Value::String(text)), [Value::String(part)]) => {
                 bool(text.contains(part.as_str()))
+            }
+            ("matches", Some(Value::String(text)), [Value::String(source)])
+            | ("matches", None, [Value::String(text), Value::String(source)]) => {
+                let held = regexp::with(source, |regex| regex.is_match(text));
+                held.map(Value::Bool).map_err(Failure::Error)
+            }
+            ("find", Some(Value::String(given)), [Value::String(source)]) => {
+                let found = regexp::with(source, |regex| {
+                    let found = regex.find(given);
+                    text(found.map_or("", |found| found.as_str()))
+                });
+                found.map_err(illegal)
+            }
+            ("findAll", Some(Value::String(given)), [Value::String(source), rest @ ..]) => {
+                let most = match rest {
+                    [Value::Int(most)] => usize::try_from(*most).unwrap_or(usize::MAX),
+                    _ => usize::MAX,
+                };
+                let found = regexp::with(source, |regex| {
+                    let found = regex.find_iter(given).take(most);
+                    found.map(|found| text(found.as_str())).collect()
+                });
+                found
+                    .map(|found| Value::List(Arc::new(found)))
+                    .map_err(illegal)
             }
             ("jsonpatch.escapeKey", None, [Value::String(key)]) => {
                 Ok(text(key.replace('~', "~0").replace('/', "~1")))
@@ -405,8 +385,10 @@ impl Run<'_> {
             ("last", Some(Value::List(items)), []) => {
                 Ok(items.last().cloned().map_or_else(none, some))
             }
-            ("optional.unwrap", None, [Value::List(items)])
-            | ("unwrapOpt", Some(Value::List(items)), []) => {
+            ("optional.unwrap", None, [list]) | ("unwrapOpt", Some(list), []) => {
+                let Value::List(items) = plain(list) else {
+                    return no_overload();
+                };
                 let mut held = Vec::with_capacity(items.len());
                 for item in items.iter() {
                     match optional(item) {
@@ -438,7 +420,13 @@ impl Run<'_> {
                 if let Some(host) = target.as_ref().and_then(host::of) {
                     return host.call(function, &values).map_or_else(no_overload, Ok);
                 }
-                library::call(function, target, values).map_err(Failure::Error)
+                if let Some(called) = urls::call(function, target.as_ref(), &values) {
+                    return called.map_err(Failure::Error);
+                }
+                let values: Vec<Value> = values.into_iter().map(all_plain).collect();
+                let called = library::call(function, target.map(all_plain), values.clone());
+                called
+                    .map_err(|why| Failure::Error(complaints::of(function, &values).unwrap_or(why)))
             }
         }
     }
@@ -468,6 +456,11 @@ fn count(number: usize) -> Value {
     Value::Int(i64::try_from(number).unwrap_or(i64::MAX))
 }
 
+/// Why a pattern cannot be looked for.
+fn illegal(why: String) -> Failure {
+    Failure::Error(format!("Illegal regex: {why}"))
+}
+
 fn name_key(name: &str) -> Key {
     Key::String(Arc::new(name.to_owned()))
 }
@@ -478,6 +471,19 @@ fn wrapped(value: Value) -> Value {
         Some(_) => value,
         None => some(value),
     }
+}
+
+/// Whether a list has an item; one that cannot be compared is an error unless another one is the item.
+fn is_among(item: &Value, items: &[Value]) -> Evaluated {
+    let mut failure = None;
+    for other in items {
+        match equal(other, item) {
+            Ok(true) => return Ok(Value::Bool(true)),
+            Ok(false) => {}
+            Err(message) => failure = Some(message),
+        }
+    }
+    failure.map_or(Ok(Value::Bool(false)), failed)
 }
 
 fn member(operand: &Value, field: &str) -> Evaluated {
@@ -496,7 +502,7 @@ fn member(operand: &Value, field: &str) -> Evaluated {
 }
 
 fn index(operand: &Value, at: &Value) -> Evaluated {
-    match (operand, at) {
+    match (plain(operand), at) {
         (Value::List(items), _) => {
             let number = match at {
                 Value::Int(number) => Some(*number),
@@ -533,7 +539,7 @@ fn index(operand: &Value, at: &Value) -> Evaluated {
 
 /// How much there is to look at in a value.
 fn size_of(value: &Value) -> u64 {
-    let length = match value {
+    let length = match plain(value) {
         Value::String(text) => text.len(),
         Value::Bytes(bytes) => bytes.len(),
         Value::List(items) => items.len() * 10,

@@ -4,12 +4,15 @@
 //! that are no part of the language itself (strings, quantities, addresses ...) are those of the kube-cel crate ([`library`]); the language is
 //! ours because errors must name places and types as upstream's do, and because budgets, optionals and types as values are part of it.
 
+mod budget;
 mod check;
+mod complaints;
 mod cost;
 mod eval;
 mod expr;
 mod functions;
 mod host;
+mod keyed;
 mod lexer;
 mod library;
 mod macros;
@@ -17,6 +20,7 @@ mod messages;
 mod syntax;
 mod times;
 mod types;
+mod urls;
 mod values;
 
 #[cfg(test)]
@@ -25,12 +29,13 @@ mod tests;
 use std::fmt;
 
 pub(crate) use self::host::{Host, host};
+pub(crate) use self::keyed::{list_by, set_of};
 pub(crate) use self::messages::{JSON_PATCH, OBJECT, message};
 pub(crate) use self::values::{map_of, none, of_json, some, to_json};
 pub(crate) use self::{
+    budget::{Budget, Failure},
     check::Environment,
     cost::Shape,
-    eval::{Budget, Failure},
     types::{Object, Type},
 };
 pub(crate) use kube_cel::cel::Value;
@@ -84,6 +89,7 @@ pub(crate) struct Program {
     /// How deep it is.
     depth: usize,
     result: Type,
+    bad_pattern: Option<String>,
 }
 
 /// What may be so deep needs no stack of its own.
@@ -106,18 +112,24 @@ impl Program {
     /// What is wrong and where, as cel-go prints it: one or several lines that begin with `ERROR: <input>:line:column`.
     pub(crate) fn compile(source: &str, environment: &Environment) -> Result<Program, Issues> {
         let (expression, depth) = syntax::parse(source)?;
-        let result = with_stack(depth, || check::check(&expression, environment))
+        let checked = with_stack(depth, || check::check(&expression, environment))
             .map_err(|problems| Issues::new(source, problems))?;
         Ok(Program {
             expression,
             depth,
-            result,
+            result: checked.result,
+            bad_pattern: checked.bad_pattern,
         })
     }
 
     /// The type of what it evaluates to.
     pub(crate) fn result(&self) -> &Type {
         &self.result
+    }
+
+    /// What is wrong with a pattern in it that `find` or `findAll` is to look for.
+    pub(crate) fn bad_pattern(&self) -> Option<&str> {
+        self.bad_pattern.as_deref()
     }
 
     /// Whether it refers to a variable of that name.

@@ -9,7 +9,10 @@ use kube_cel::cel::{
 };
 use serde_json::Value as Json;
 
-use super::messages::message;
+use super::{
+    keyed::{keyed, plain},
+    messages::message,
+};
 
 /// A type as a value, by its name.
 #[derive(Debug, PartialEq, Eq)]
@@ -56,7 +59,7 @@ pub(crate) fn of_json(value: &Json) -> Value {
 /// # Errors
 /// It is not all made of what JSON has.
 pub(crate) fn to_json(value: &Value) -> Result<Json, String> {
-    Ok(match value {
+    Ok(match plain(value) {
         Value::Null => Json::Null,
         Value::Bool(truth) => (*truth).into(),
         Value::Int(number) => (*number).into(),
@@ -142,7 +145,7 @@ pub(super) fn type_name(value: &Value) -> &str {
 
 /// Whether a value is what its type begins with.
 pub(super) fn is_zero(value: &Value) -> bool {
-    match value {
+    match plain(value) {
         Value::List(items) => items.is_empty(),
         Value::Map(map) => map.map.is_empty(),
         Value::Int(number) => *number == 0,
@@ -161,27 +164,48 @@ pub(super) fn is_zero(value: &Value) -> bool {
     }
 }
 
-pub(super) fn equal(left: &Value, right: &Value) -> bool {
-    match (left, right) {
+/// Whether two values are the same; of lists the left one says what that means.
+///
+/// # Errors
+/// They cannot be compared at all.
+pub(super) fn equal(left: &Value, right: &Value) -> Result<bool, String> {
+    if let Some(left) = keyed(left) {
+        return left.equals(right);
+    }
+    match (left, plain(right)) {
         (Value::List(left), Value::List(right)) => {
-            left.len() == right.len() && left.iter().zip(&**right).all(|(l, r)| equal(l, r))
+            if left.len() != right.len() {
+                return Ok(false);
+            }
+            for (left, right) in left.iter().zip(&**right) {
+                if !equal(left, right)? {
+                    return Ok(false);
+                }
+            }
+            Ok(true)
         }
         (Value::Map(left), Value::Map(right)) => {
-            let same = |(key, value): (&Key, &Value)| {
-                right.get(key).is_some_and(|other| equal(value, other))
-            };
-            left.map.len() == right.map.len() && left.map.iter().all(same)
+            if left.map.len() != right.map.len() {
+                return Ok(false);
+            }
+            for (key, value) in left.map.iter() {
+                match right.get(key) {
+                    Some(other) if equal(value, other)? => {}
+                    _ => return Ok(false),
+                }
+            }
+            Ok(true)
         }
         (Value::Opaque(_), Value::Opaque(_)) => match (optional(left), optional(right)) {
             (Some(Some(left)), Some(Some(right))) => equal(left, right),
-            (Some(left), Some(right)) => left.is_none() && right.is_none(),
-            _ => left == right,
+            (Some(left), Some(right)) => Ok(left.is_none() && right.is_none()),
+            _ => Ok(left == right),
         },
-        (Value::String(left), Value::String(right)) => left == right,
-        (Value::Bytes(left), Value::Bytes(right)) => left == right,
-        (Value::Bool(left), Value::Bool(right)) => left == right,
-        (Value::Null, Value::Null) => true,
-        _ => compare(left, right) == Some(Ordering::Equal),
+        (Value::String(left), Value::String(right)) => Ok(left == right),
+        (Value::Bytes(left), Value::Bytes(right)) => Ok(left == right),
+        (Value::Bool(left), Value::Bool(right)) => Ok(left == right),
+        (Value::Null, Value::Null) => Ok(true),
+        _ => Ok(compare(left, right) == Some(Ordering::Equal)),
     }
 }
 
@@ -231,7 +255,10 @@ pub(super) fn arithmetic(operator: &str, left: &Value, right: &Value) -> Result<
     let int = |result: Option<i64>| result.map(Int).ok_or_else(|| INT.to_owned());
     let uint = |result: Option<u64>| result.map(UInt).ok_or_else(|| UINT.to_owned());
     let zero = |what: &str| Err(format!("{what} by zero"));
-    match (operator, left, right) {
+    if let ("_+_", Some(left)) = (operator, keyed(left)) {
+        return left.with(right);
+    }
+    match (operator, left, plain(right)) {
         ("_+_", Int(left), Int(right)) => int(left.checked_add(*right)),
         ("_-_", Int(left), Int(right)) => int(left.checked_sub(*right)),
         ("_*_", Int(left), Int(right)) => int(left.checked_mul(*right)),

@@ -10,7 +10,7 @@ use std::{
 use base64::{Engine, engine::general_purpose::STANDARD};
 use regex::Regex;
 
-use crate::validation::names;
+use crate::{golang::url::Url, validation::names};
 
 /// The formats of texts that are checked, without dashes.
 const KNOWN: &[&str] = &[
@@ -50,7 +50,15 @@ static HOSTNAME: LazyLock<Regex> = LazyLock::new(|| {
 static UUID: LazyLock<Regex> = LazyLock::new(|| {
     compiled(r"(?i)^[0-9a-f]{8}-?[0-9a-f]{4}-?[0-9a-f]{4}-?[0-9a-f]{4}-?[0-9a-f]{12}$")
 });
-static EMAIL: LazyLock<Regex> = LazyLock::new(|| compiled(r"^[^@\s<>]+@[^@\s<>]+$"));
+/// `local@domain`, alone or in angles after words or quoted texts, as Go's `net/mail` reads one address.
+static EMAIL: LazyLock<Regex> = LazyLock::new(|| {
+    const ATOM: &str = r"[A-Za-z0-9!#$%&'*+/=?^_`{|}~\x{80}-\x{10FFFF}-]+";
+    const QUOTED: &str = r#""(?:[^"\\\x00-\x08\x0A-\x1F\x7F]|\\[\x20-\x7E\t])*""#;
+    let address =
+        format!(r"(?:{ATOM}(?:\.{ATOM})*|{QUOTED}) *@ *(?:{ATOM}(?:\.{ATOM})*|\[[0-9A-Fa-f.:]+\])");
+    let words = format!(r"(?:(?:{ATOM}\.?|{QUOTED})[ \t]*)*");
+    compiled(&format!(r"^[ \t]*(?:{address}|{words}<{address}>)[ \t]*$"))
+});
 static DURATION: LazyLock<Regex> =
     LazyLock::new(|| compiled(r"^[-+]?(([0-9]+(\.[0-9]*)?|\.[0-9]+)(ns|us|µs|μs|ms|s|m|h))+$"));
 static LONG_DURATION: LazyLock<Regex> = LazyLock::new(|| {
@@ -106,12 +114,7 @@ pub(crate) fn holds(format: &str, text: &str) -> bool {
         }
         "date" => text.len() == 10 && text.parse::<jiff::civil::Date>().is_ok(),
         "duration" => text == "0" || DURATION.is_match(text) || LONG_DURATION.is_match(text),
-        "uri" => {
-            text.starts_with('/')
-                || text
-                    .split_once(':')
-                    .is_some_and(|(scheme, rest)| !scheme.is_empty() && !rest.is_empty())
-        }
+        "uri" => Url::check_request(text).is_ok(),
         "email" => EMAIL.is_match(text),
         "hostname" => is_hostname(text),
         "ipv4" => text.parse::<Ipv4Addr>().is_ok(),
@@ -253,6 +256,16 @@ mod tests {
             ("hexcolor", "#fff", "#ffff"),
             ("bson-object-id", "507f1f77bcf86cd799439011", "507f1f77"),
             ("mac", "01:02:03:04:05:06", "01:02:03:04:05"),
+            ("email", "a.b+c@d", "a..b@d"),
+            (
+                "email",
+                "\"Joe B\" <joe@example.com>",
+                "Joe B joe@example.com",
+            ),
+            ("email", "\"a b\"@[1.2.3.4]", "a b@c"),
+            ("email", "Jöe <jö@ä.de>", "<a@b> c"),
+            ("uri", "mailto:a@b", "../a"),
+            ("uri", "/a b", "http://a:b/"),
             ("mac", "0102.0304.0506.0708", "0102:0304:0506"),
             ("k8s-short-name", "a-b", "a.b"),
             ("k8s-long-name", "a.b", "A"),

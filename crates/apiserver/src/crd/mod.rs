@@ -13,7 +13,7 @@ pub(crate) mod definition;
 mod finalizers;
 mod findings;
 pub(crate) mod formats;
-mod pattern;
+
 pub(crate) mod resource;
 pub(crate) mod rules;
 pub(crate) mod structural;

@@ -8,9 +8,9 @@ use std::{borrow::Cow, collections::BTreeMap, sync::Arc};
 use regex::Regex;
 use serde_json::Value;
 
-use super::pattern;
-use crate::schema::{
-    Arena, Field, List, ListKind, Name, Node, Presence, Scalar, Struct, Type, TypeId,
+use crate::{
+    golang::regexp,
+    schema::{Arena, Field, List, ListKind, Name, Node, Presence, Scalar, Struct, Type, TypeId},
 };
 
 const OBJECT_META: &str = "apimachinery.pkg.apis.meta.v1.ObjectMeta";
@@ -70,18 +70,8 @@ pub(crate) struct Schema {
 #[derive(Clone, Debug)]
 pub(crate) struct Pattern {
     pub source: String,
-    /// `None` when Rust's engine does not know the pattern; it then matches everything.
+    /// `None` when it is none, which no definition is accepted with; it then matches everything.
     pub regex: Option<Regex>,
-}
-
-impl Pattern {
-    /// Compiles a pattern.
-    ///
-    /// # Errors
-    /// What is wrong with it, in Go's words.
-    pub(crate) fn compile(source: &str) -> Result<Regex, String> {
-        Regex::new(source).map_err(|_| pattern::complaint(source))
-    }
 }
 
 impl Schema {
@@ -173,7 +163,7 @@ impl Schema {
             pattern: text("pattern")
                 .filter(|source| !source.is_empty())
                 .map(|source| Pattern {
-                    regex: Pattern::compile(&source).ok(),
+                    regex: regexp::compile(&source).ok(),
                     source,
                 }),
             min_items: count("minItems"),

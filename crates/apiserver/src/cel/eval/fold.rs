@@ -7,14 +7,16 @@ use kube_cel::cel::{Value, objects::Key};
 use super::{Evaluated, Failure, Run, count, failed, no_overload, of_map, scope::Scope};
 use crate::cel::{
     expr::{Fold, FoldKind},
+    keyed::plain,
     values::{key, of_key},
 };
 
 impl Run<'_> {
     pub(super) fn fold(&mut self, fold: &Fold, scope: &Scope<'_>) -> Evaluated {
         let range = self.value(&fold.range, scope)?;
+        let range = plain(&range);
         // What the first variable is, and the second one.
-        let steps: Vec<(Value, Value)> = match &range {
+        let steps: Vec<(Value, Value)> = match range {
             Value::List(items) => {
                 let items = items.iter().enumerate();
                 items
@@ -33,7 +35,7 @@ impl Run<'_> {
         };
         let mut collected = Collected::default();
         for (at, item) in &steps {
-            let first = match (&fold.second, &range) {
+            let first = match (&fold.second, range) {
                 (None, Value::List(_)) => item,
                 _ => at,
             };

@@ -5,8 +5,8 @@ use serde_json::{Value, json};
 
 use super::{below, entries, flag, items, text};
 use crate::{
-    crd::structural::Pattern,
     field::{Errors, Path},
+    golang::regexp,
 };
 
 const JUNCTIONS: [&str; 3] = ["allOf", "anyOf", "oneOf"];
@@ -207,10 +207,10 @@ fn junctions(
     if let Some(branch) = below(schema, "not") {
         nested(branch, false, &path.child("not"), errors);
     }
-    let pattern = text(schema, "pattern");
-    if let Err(error) = Pattern::compile(pattern) {
+    let given = text(schema, "pattern");
+    if let Err(error) = regexp::compile(given) {
         let why = format!("must be a valid regular expression, but isn't: {error}");
-        errors.invalid(&path.child("pattern"), pattern, why);
+        errors.invalid(&path.child("pattern"), given, why);
     }
 }
 

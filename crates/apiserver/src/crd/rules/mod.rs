@@ -60,29 +60,29 @@ impl Rule {
         let text = |field: &str| given[field].as_str().unwrap_or_default();
         let optional_old = is_old_optional(given);
         let environment = environment(kind, given);
-        let compiled = |field: &str, wanted: Type, prefix: &str, otherwise: &str| {
+        let compiled = |field: &str, wanted: Type, [prefix, runs]: [&str; 2], otherwise: &str| {
             let source = text(field);
             (!source.trim().is_empty()).then(|| {
                 let program = Program::compile(source, &environment)
                     .map_err(|issues| format!("{prefix}compilation failed: {issues}"))?;
-                if *program.result() == wanted {
-                    Ok(program)
-                } else {
-                    Err(otherwise.to_owned())
+                match program.bad_pattern() {
+                    _ if *program.result() != wanted => Err(otherwise.to_owned()),
+                    Some(why) => Err(format!("{runs} instantiation failed: {why}")),
+                    None => Ok(program),
                 }
             })
         };
         let program = compiled(
             "rule",
             Type::Bool,
-            "",
+            ["", "program"],
             "cel expression must evaluate to a bool",
         );
         let message_program = matches!(program, Some(Ok(_))).then(|| {
             compiled(
                 "messageExpression",
                 Type::String,
-                "messageExpression ",
+                ["messageExpression ", "messageExpression"],
                 "messageExpression must evaluate to a string",
             )
         });

@@ -8,7 +8,7 @@ use serde_json::Value as Json;
 
 use super::types::escape;
 use crate::{
-    cel::{Value, call, of_json as plain},
+    cel::{Value, call, list_by, of_json as plain, set_of},
     crd::structural::Schema,
 };
 
@@ -20,7 +20,23 @@ pub(super) fn of_json(schema: &Schema, value: &Json, is_resource: bool) -> Value
                 Some(schema) => of_json(schema, item, schema.embedded),
                 None => plain(item),
             });
-            Value::List(Arc::new(items.collect()))
+            let items: Vec<Value> = items.collect();
+            match schema.list_type.as_deref() {
+                Some("set") => set_of(items),
+                Some("map") => {
+                    // Upstream looks for keys by their escaped names, which only names without anything to escape are found by.
+                    let fields = schema.list_keys.iter();
+                    list_by(
+                        items,
+                        fields.map(|key| match escape(key) {
+                            None => unseen(key),
+                            Some(escaped) if escaped == *key => escaped,
+                            Some(_) => String::new(),
+                        }),
+                    )
+                }
+                _ => Value::List(Arc::new(items)),
+            }
         }
         Json::Object(map) => {
             let mut fields = HashMap::with_capacity(map.len());

@@ -12,7 +12,8 @@ use crate::crd::{
 /// Whether a number fits a type and format, as upstream's `IsValueValidAgainstRange`.
 fn in_range(schema: &Schema, value: f64, as_integer: Option<i64>) -> bool {
     if schema.kind != "integer" {
-        return true;
+        let is_small = matches!(schema.format.as_str(), "float" | "float32");
+        return !is_small || value.abs() <= f64::from(f32::MAX);
     }
     match (schema.format.as_str(), as_integer) {
         ("int32", Some(number)) => i32::try_from(number).is_ok(),

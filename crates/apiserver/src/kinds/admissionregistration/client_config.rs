@@ -3,7 +3,8 @@
 use serde_json::Value;
 
 use crate::{
-    field::{Errors, Path, quote},
+    field::{Errors, Path},
+    golang::url::Url,
     kinds::tree::Tree,
     validation::{check, names},
 };
@@ -24,11 +25,7 @@ fn url_of(text: &str, path: &Path<'_>, errors: &mut Errors) {
     let url = match Url::parse(text) {
         Ok(url) => url,
         Err(why) => {
-            let why = format!(
-                "url must be a valid URL: parse {}: {why}{FORM}",
-                quote(text)
-            );
-            return errors.required(path, why);
+            return errors.required(path, format!("url must be a valid URL: {why}{FORM}"));
         }
     };
     if url.scheme != "https" {
@@ -49,77 +46,6 @@ fn url_of(text: &str, path: &Path<'_>, errors: &mut Errors) {
     if !url.query.is_empty() {
         let why = "query parameters are not permitted in the URL";
         errors.invalid(path, url.query, why);
-    }
-}
-
-/// A URL in the parts that Go's `url.Parse` takes it into.
-struct Url<'a> {
-    scheme: String,
-    user: Option<&'a str>,
-    host: &'a str,
-    query: &'a str,
-    fragment: &'a str,
-}
-
-impl<'a> Url<'a> {
-    fn parse(text: &'a str) -> Result<Self, String> {
-        if text.chars().any(|c| c.is_ascii_control()) {
-            return Err("net/url: invalid control character in URL".to_owned());
-        }
-        let (rest, fragment) = text.split_once('#').unwrap_or((text, ""));
-        let (scheme, rest) = match rest.split_once(':') {
-            Some(("", _)) => return Err("missing protocol scheme".to_owned()),
-            Some((scheme, rest)) if is_scheme(scheme) => (scheme.to_ascii_lowercase(), rest),
-            Some((first, _)) if !first.contains(['/', '?']) => {
-                return Err("first path segment in URL cannot contain colon".to_owned());
-            }
-            _ => (String::new(), rest),
-        };
-        let (rest, query) = rest.split_once('?').unwrap_or((rest, ""));
-        let mut url = Url {
-            scheme,
-            user: None,
-            host: "",
-            query,
-            fragment,
-        };
-        if let Some(rest) = rest.strip_prefix("//") {
-            let authority = rest.split('/').next().unwrap_or_default();
-            (url.user, url.host) = match authority.rsplit_once('@') {
-                Some((user, host)) => (Some(user), host),
-                None => (None, authority),
-            };
-            check_host(url.host)?;
-        }
-        Ok(url)
-    }
-}
-
-fn is_scheme(text: &str) -> bool {
-    text.starts_with(|c: char| c.is_ascii_alphabetic())
-        && text
-            .chars()
-            .all(|c| c.is_ascii_alphanumeric() || "+-.".contains(c))
-}
-
-fn check_host(host: &str) -> Result<(), String> {
-    let port = match host.strip_prefix('[') {
-        Some(rest) => match rest.split_once(']') {
-            Some((_, port)) => port,
-            None => return Err("missing ']' in host".to_owned()),
-        },
-        None => host.find(':').map_or("", |colon| &host[colon..]),
-    };
-    let is_port = |port: &str| port.chars().all(|c| c.is_ascii_digit());
-    if !port.is_empty() && !port.strip_prefix(':').is_some_and(is_port) {
-        return Err(format!("invalid port {} after host", quote(port)));
-    }
-    match host.chars().find(|c| " \"<>\\^`{|}".contains(*c)) {
-        Some(odd) => Err(format!(
-            "invalid character {} in host name",
-            quote(&odd.to_string())
-        )),
-        None => Ok(()),
     }
 }
 

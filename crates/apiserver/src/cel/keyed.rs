@@ -1,0 +1,338 @@
+//! Lists whose items are told apart by their content (type set) or their keys (type map): the order of items does not make two of them
+//! different, and adding to one replaces what it has. Source: k8s.io/apiserver/pkg/cel/common/values.go.
+//!
+//! As there, the list on the left decides: a plain list is compared in order, whatever stands on the right.
+
+use std::{
+    collections::{HashMap, HashSet},
+    sync::Arc,
+};
+
+use kube_cel::cel::{
+    Value,
+    objects::{Map, Opaque},
+};
+
+use super::{
+    messages::message,
+    values::{equal, optional},
+};
+
+/// What tells the items apart.
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Keys {
+    /// They themselves.
+    Whole,
+    /// These fields.
+    Fields(Arc<[String]>),
+}
+
+/// Such a list.
+#[derive(Debug, PartialEq)]
+pub(super) struct Keyed {
+    /// The items, as a plain list.
+    list: Value,
+    keys: Keys,
+}
+
+// Nothing compares lists but [`equal`].
+impl Eq for Keyed {}
+
+impl Opaque for Keyed {
+    fn runtime_type_name(&self) -> &str {
+        "list"
+    }
+}
+
+/// What an item is told apart by, as Go's map keys are: numbers of different types are different.
+#[derive(Debug, PartialEq, Eq, Hash)]
+enum Part {
+    Null,
+    Bool(bool),
+    Int(i64),
+    Uint(u64),
+    Double(u64),
+    Text(Arc<String>),
+    /// Nothing of a stored list is this.
+    Foreign,
+}
+
+/// A list of type set.
+pub(crate) fn set_of(items: Vec<Value>) -> Value {
+    made(items, Keys::Whole)
+}
+
+/// A list of type map, whose items are told apart by these fields.
+pub(crate) fn list_by(items: Vec<Value>, fields: impl IntoIterator<Item = String>) -> Value {
+    made(items, Keys::Fields(fields.into_iter().collect()))
+}
+
+fn made(items: Vec<Value>, keys: Keys) -> Value {
+    let list = Value::List(Arc::new(items));
+    Value::Opaque(Arc::new(Keyed { list, keys }))
+}
+
+/// The list that a value is, if its items are told apart.
+pub(super) fn keyed(value: &Value) -> Option<&Keyed> {
+    match value {
+        Value::Opaque(opaque) => opaque.downcast_ref(),
+        _ => None,
+    }
+}
+
+/// The value itself, or the items of such a list as a plain one.
+pub(super) fn plain(value: &Value) -> &Value {
+    keyed(value).map_or(value, |keyed| &keyed.list)
+}
+
+/// A value in which all lists are plain, as libraries know them.
+pub(super) fn all_plain(value: Value) -> Value {
+    if !holds_keyed(&value) {
+        return value;
+    }
+    match plain(&value) {
+        Value::List(items) => {
+            let items = items.iter().cloned().map(all_plain);
+            Value::List(Arc::new(items.collect()))
+        }
+        Value::Map(map) => {
+            let entries = map.map.iter();
+            let entries = entries.map(|(key, value)| (key.clone(), all_plain(value.clone())));
+            Value::Map(Map {
+                map: Arc::new(entries.collect()),
+            })
+        }
+        other => other.clone(),
+    }
+}
+
+fn holds_keyed(value: &Value) -> bool {
+    match value {
+        Value::List(items) => items.iter().any(holds_keyed),
+        Value::Map(map) => map.map.values().any(holds_keyed),
+        Value::Opaque(_) => {
+            keyed(value).is_some()
+                || optional(value).flatten().is_some_and(holds_keyed)
+                || message(value).is_some_and(|message| message.fields.values().any(holds_keyed))
+        }
+        _ => false,
+    }
+}
+
+fn items(value: &Value) -> Option<&[Value]> {
+    match plain(value) {
+        Value::List(items) => Some(items),
+        _ => None,
+    }
+}
+
+impl Keyed {
+    fn items(&self) -> &[Value] {
+        items(&self.list).expect("it is made of a list")
+    }
+
+    /// Whether another list has the same items.
+    ///
+    /// # Errors
+    /// Items of a set that are no scalars cannot be told apart, in Go's words.
+    pub(super) fn equals(&self, other: &Value) -> Result<bool, String> {
+        let (mine, Some(other)) = (self.items(), items(other)) else {
+            return Ok(false);
+        };
+        if mine.len() != other.len() {
+            return Ok(false);
+        }
+        match &self.keys {
+            Keys::Whole => {
+                let mine = own_parts(mine)?;
+                for item in other {
+                    if !mine.contains(&part(item)?) {
+                        return Ok(false);
+                    }
+                }
+            }
+            Keys::Fields(fields) => {
+                let mine = mine.iter().map(|item| (fields_of(item, fields), item));
+                let mine: HashMap<_, _> = mine.collect();
+                for item in other {
+                    match mine.get(&fields_of(item, fields)) {
+                        Some(before) if equal(before, item)? => {}
+                        _ => return Ok(false),
+                    }
+                }
+            }
+        }
+        Ok(true)
+    }
+
+    /// The list with the items of another one: those it has are replaced, the others come last.
+    ///
+    /// # Errors
+    /// As [`Keyed::equals`]; the other value is no list.
+    pub(super) fn with(&self, other: &Value) -> Result<Value, String> {
+        let Some(added) = items(other) else {
+            return Err("no such overload".to_owned());
+        };
+        let mut joined = self.items().to_vec();
+        match &self.keys {
+            Keys::Whole => {
+                let mut present = own_parts(self.items())?;
+                for item in added {
+                    if present.insert(part(item)?) {
+                        joined.push(item.clone());
+                    }
+                }
+            }
+            Keys::Fields(fields) => {
+                let mine = joined.iter().enumerate();
+                let mine = mine.map(|(at, item)| (fields_of(item, fields), at));
+                let places: HashMap<_, _> = mine.collect();
+                for item in added {
+                    match places.get(&fields_of(item, fields)) {
+                        Some(at) => joined[*at] = item.clone(),
+                        None => joined.push(item.clone()),
+                    }
+                }
+            }
+        }
+        Ok(made(joined, self.keys.clone()))
+    }
+}
+
+/// The items of a set as they are stored: whole numbers are integers there, and times and bytes are texts, which no value is.
+fn own_parts(items: &[Value]) -> Result<HashSet<Part>, String> {
+    let stored = items.iter().map(|item| match item {
+        Value::Float(number) if number.fract() == 0.0 => Ok(Some(Part::Int(*number as i64))),
+        Value::Null => Ok(Some(Part::Null)),
+        item => part(item).map(|part| (part != Part::Foreign).then_some(part)),
+    });
+    stored.filter_map(Result::transpose).collect()
+}
+
+fn part(item: &Value) -> Result<Part, String> {
+    let unhashable = |go: &str| {
+        Err(format!(
+            "internal error: runtime error: hash of unhashable type {go}"
+        ))
+    };
+    Ok(match item {
+        Value::Bool(truth) => Part::Bool(*truth),
+        Value::Int(number) => Part::Int(*number),
+        Value::UInt(number) => Part::Uint(*number),
+        Value::Float(number) => Part::Double(number.to_bits()),
+        Value::String(text) => Part::Text(text.clone()),
+        Value::Bytes(_) => return unhashable("[]uint8"),
+        Value::Map(_) => return unhashable("map[string]interface {}"),
+        item if items(item).is_some() => return unhashable("[]interface {}"),
+        _ => Part::Foreign,
+    })
+}
+
+/// What fields of an item are; those that it does not have are null.
+fn fields_of(item: &Value, fields: &[String]) -> Vec<Part> {
+    let of = |field: &String| {
+        let Value::Map(map) = item else {
+            return Part::Null;
+        };
+        let key = kube_cel::cel::objects::Key::String(Arc::new(field.clone()));
+        match map.map.get(&key) {
+            None | Some(Value::Null) => Part::Null,
+            // Both sides are stored values, so times and bytes are compared as such.
+            Some(value) => part(value)
+                .ok()
+                .filter(|part| *part != Part::Foreign)
+                .unwrap_or_else(|| Part::Text(Arc::new(format!("{value:?}")))),
+        }
+    };
+    fields.iter().map(of).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cel::of_json;
+
+    fn list(kind: &str, items: serde_json::Value) -> Value {
+        let items: Vec<Value> = items
+            .as_array()
+            .into_iter()
+            .flatten()
+            .map(of_json)
+            .collect();
+        match kind {
+            "set" => set_of(items),
+            "map" => list_by(items, ["k".to_owned()]),
+            _ => Value::List(Arc::new(items)),
+        }
+    }
+
+    #[test]
+    fn the_list_on_the_left_says_what_is_the_same() {
+        use serde_json::json;
+        for (left, mine, right, other, same) in [
+            ("set", json!(["a", "b"]), "set", json!(["b", "a"]), true),
+            ("set", json!(["a", "b"]), "plain", json!(["b", "a"]), true),
+            ("plain", json!(["a", "b"]), "set", json!(["b", "a"]), false),
+            ("set", json!(["a", "b"]), "set", json!(["a"]), false),
+            ("set", json!(["a", "b"]), "set", json!(["a", "c"]), false),
+            ("set", json!([1.5, 2]), "set", json!([2, 1.5]), true),
+            (
+                "map",
+                json!([{"k": "a", "v": 1}, {"k": "b"}]),
+                "map",
+                json!([{"k": "b"}, {"k": "a", "v": 1}]),
+                true,
+            ),
+            (
+                "map",
+                json!([{"k": "a", "v": 1}]),
+                "map",
+                json!([{"k": "a", "v": 2}]),
+                false,
+            ),
+            (
+                "map",
+                json!([{"k": "a"}]),
+                "map",
+                json!([{"k": "b"}]),
+                false,
+            ),
+        ] {
+            let told = equal(&list(left, mine.clone()), &list(right, other.clone()));
+            assert_eq!(told, Ok(same), "{left} {mine} {right} {other}");
+        }
+        let odd = list("set", json!([{"a": 1}]));
+        assert_eq!(
+            equal(&odd, &odd),
+            Err(
+                "internal error: runtime error: hash of unhashable type map[string]interface {}"
+                    .to_owned()
+            )
+        );
+    }
+
+    #[test]
+    fn what_is_added_replaces_what_is_there() {
+        use serde_json::json;
+        for (kind, mine, added, sum) in [
+            (
+                "set",
+                json!(["a", "b"]),
+                json!(["b", "c"]),
+                json!(["a", "b", "c"]),
+            ),
+            (
+                "map",
+                json!([{"k": "a"}, {"k": "b", "v": 1}]),
+                json!([{"k": "c"}, {"k": "b", "v": 2}]),
+                json!([{"k": "a"}, {"k": "b", "v": 2}, {"k": "c"}]),
+            ),
+        ] {
+            let mine = list(kind, mine);
+            let joined = keyed(&mine).expect("it is").with(&list("plain", added));
+            let joined = joined.expect("they can be joined");
+            assert!(keyed(&joined).is_some());
+            assert_eq!(plain(&joined), &list("plain", sum));
+        }
+    }
+}

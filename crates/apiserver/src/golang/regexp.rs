@@ -1,0 +1,593 @@
+//! Regular expressions as Go's `regexp` reads them, run by Rust's engine.
+//!
+//! Both know nearly the same language; where they differ the pattern is written anew: classes of letters and digits are ASCII, a brace that
+//! counts nothing is a brace, `[\w-.]` and `[[a]` are classes. What Go refuses is refused in its words (source: Go's regexp/syntax, parse.go).
+
+use std::cell::RefCell;
+
+use regex::{Regex, RegexBuilder};
+
+/// Bytes one compiled pattern may take.
+const SIZE_BYTES: usize = 32 << 20;
+/// Copies of one thing that counts within counts may ask for.
+const MAX_REPEAT: u64 = 1000;
+/// Compiled patterns a thread keeps at hand.
+const KEPT: usize = 16;
+
+/// Compiles a pattern.
+///
+/// # Errors
+/// What is wrong with it, in Go's words: ``error parsing regexp: missing closing ]: `[a` ``.
+pub(crate) fn compile(pattern: &str) -> Result<Regex, String> {
+    let translated = Translator::new(pattern).run();
+    let translated = translated.map_err(|(what, which)| told(what, which))?;
+    let compiled = RegexBuilder::new(&translated)
+        .size_limit(SIZE_BYTES)
+        .build();
+    compiled.map_err(|_| told("expression too large", pattern))
+}
+
+/// Does something with a pattern, which is compiled once as long as it is used often.
+///
+/// # Errors
+/// As [`compile`].
+pub(crate) fn with<T>(pattern: &str, work: impl FnOnce(&Regex) -> T) -> Result<T, String> {
+    thread_local! {
+        static RECENT: RefCell<Vec<(String, Regex)>> = const { RefCell::new(Vec::new()) };
+    }
+    RECENT.with_borrow_mut(|recent| {
+        match recent.iter().position(|(known, _)| known == pattern) {
+            Some(at) => recent[..=at].rotate_right(1),
+            None => {
+                let compiled = compile(pattern)?;
+                recent.truncate(KEPT - 1);
+                recent.insert(0, (pattern.to_owned(), compiled));
+            }
+        }
+        Ok(work(&recent[0].1))
+    })
+}
+
+fn told(what: &str, which: &str) -> String {
+    format!("error parsing regexp: {what}: `{which}`")
+}
+
+/// What is wrong, and the part that it is.
+type Complaint<'p> = (&'static str, &'p str);
+type Parsed<'p, T = ()> = Result<T, Complaint<'p>>;
+
+const RANGE: &str = "invalid character class range";
+const ESCAPE: &str = "invalid escape sequence";
+
+/// Go's classes by one letter, as they are written inside of brackets.
+const PERL: &[(char, &str)] = &[
+    ('d', "0-9"),
+    ('D', "[^0-9]"),
+    ('s', r"\t\n\x0C\r\x20"),
+    ('S', r"[^\t\n\x0C\r\x20]"),
+    ('w', "0-9A-Za-z_"),
+    ('W', "[^0-9A-Za-z_]"),
+];
+const POSIX: &[&str] = &[
+    "alnum", "alpha", "ascii", "blank", "cntrl", "digit", "graph", "lower", "print", "punct",
+    "space", "upper", "word", "xdigit",
+];
+
+/// A group that is open, or the whole pattern.
+#[derive(Default)]
+struct Level {
+    /// There is something before, which can be repeated.
+    has_operand: bool,
+    /// How many copies of a part the thing before asks for.
+    operand: u64,
+    /// The same for all in the group so far.
+    most: u64,
+}
+
+impl Level {
+    fn push(&mut self, copies: u64) {
+        self.has_operand = true;
+        self.operand = copies;
+        self.most = self.most.max(copies);
+    }
+}
+
+struct Translator<'p> {
+    whole: &'p str,
+    rest: &'p str,
+    out: String,
+    levels: Vec<Level>,
+    /// The last repetition and all after it, if nothing came between.
+    repeated: Option<&'p str>,
+}
+
+impl<'p> Translator<'p> {
+    fn new(pattern: &'p str) -> Self {
+        Translator {
+            whole: pattern,
+            rest: pattern,
+            out: String::with_capacity(pattern.len() + 16),
+            levels: vec![Level::default()],
+            repeated: None,
+        }
+    }
+
+    fn run(mut self) -> Parsed<'p, String> {
+        while let Some(c) = self.rest.chars().next() {
+            let before = self.rest;
+            let mut repeated = None;
+            match c {
+                '(' if self.rest.starts_with("(?") => self.group()?,
+                '(' => {
+                    self.skip(1);
+                    self.open("(?:");
+                }
+                ')' => {
+                    self.skip(1);
+                    let inner = self.levels.pop().filter(|_| !self.levels.is_empty());
+                    let inner = inner.ok_or(("unexpected )", self.whole))?;
+                    self.out.push(')');
+                    self.level().push(inner.most.max(1));
+                }
+                '|' => {
+                    self.skip(1);
+                    self.out.push('|');
+                    self.level().has_operand = false;
+                }
+                '^' | '$' | '.' => {
+                    self.skip(1);
+                    self.out.push(c);
+                    self.level().push(1);
+                }
+                '[' => self.class()?,
+                '*' | '+' | '?' => {
+                    self.skip(1);
+                    self.repeat(before, None)?;
+                    repeated = Some(before);
+                }
+                '{' => match counts(before) {
+                    Some((least, most, length)) => {
+                        self.skip(length);
+                        let is_small = |n: u64| n <= MAX_REPEAT;
+                        let fits = is_small(least)
+                            && most.is_none_or(|most| is_small(most) && least <= most);
+                        if !fits {
+                            return Err(("invalid repeat count", &before[..length]));
+                        }
+                        self.repeat(before, Some((least, most)))?;
+                        repeated = Some(before);
+                    }
+                    None => {
+                        self.skip(1);
+                        self.literal('{');
+                    }
+                },
+                '\\' => self.escape()?,
+                c => {
+                    self.skip(c.len_utf8());
+                    self.literal(c);
+                }
+            }
+            self.repeated = repeated;
+        }
+        match self.levels.len() {
+            1 => Ok(self.out),
+            _ => Err(("missing closing )", self.whole)),
+        }
+    }
+
+    fn level(&mut self) -> &mut Level {
+        self.levels.last_mut().expect("the whole is never closed")
+    }
+
+    fn skip(&mut self, bytes: usize) {
+        self.rest = &self.rest[bytes..];
+    }
+
+    /// What was read since.
+    fn since(&self, before: &'p str) -> &'p str {
+        &before[..before.len() - self.rest.len()]
+    }
+
+    fn open(&mut self, how: &str) {
+        self.out.push_str(how);
+        self.levels.push(Level::default());
+    }
+
+    fn literal(&mut self, c: char) {
+        push_char(&mut self.out, c);
+        self.level().push(1);
+    }
+
+    /// A repetition whose operator has been read; with what it counts.
+    fn repeat(&mut self, before: &'p str, counts: Option<(u64, Option<u64>)>) -> Parsed<'p> {
+        if self.rest.starts_with('?') {
+            self.skip(1);
+        }
+        if let Some(earlier) = self.repeated {
+            let both = self.since(earlier);
+            return Err(("invalid nested repetition operator", both));
+        }
+        let operator = self.since(before);
+        if !self.level().has_operand {
+            return Err(("missing argument to repetition operator", operator));
+        }
+        self.out.push_str(operator);
+        if let Some((least, most)) = counts {
+            let level = self.level();
+            let copies = match most {
+                Some(0) => 1,
+                most => level.operand.saturating_mul(most.unwrap_or(least).max(1)),
+            };
+            let is_counted = least >= 2 || most.is_some_and(|most| most >= 2);
+            if is_counted && copies > MAX_REPEAT {
+                return Err(("invalid repeat count", operator));
+            }
+            level.push(copies);
+        }
+        Ok(())
+    }
+
+    /// A named group, flags, or a group that is not captured.
+    fn group(&mut self) -> Parsed<'p> {
+        let before = self.rest;
+        for start in ["(?P<", "(?<"] {
+            if before.len() <= start.len() {
+                continue;
+            }
+            let Some(named) = before.strip_prefix(start) else {
+                continue;
+            };
+            let what = "invalid named capture";
+            let end = named.find('>').ok_or((what, before))?;
+            self.skip(start.len() + end + 1);
+            let is_word = |c: char| c == '_' || c.is_ascii_alphanumeric();
+            if end == 0 || !named[..end].chars().all(is_word) {
+                return Err((what, self.since(before)));
+            }
+            self.open("(?:");
+            return Ok(());
+        }
+        self.skip(2);
+        let (mut on, mut off) = (String::new(), None::<String>);
+        while let Some(c) = self.rest.chars().next() {
+            self.skip(c.len_utf8());
+            match (c, &mut off) {
+                ('i' | 'm' | 's' | 'U', None) if !on.contains(c) => on.push(c),
+                ('i' | 'm' | 's' | 'U', Some(off)) if !off.contains(c) => off.push(c),
+                ('i' | 'm' | 's' | 'U', _) => {}
+                ('-', None) => off = Some(String::new()),
+                (':' | ')', off) if off.as_ref().is_none_or(|off| !off.is_empty()) => {
+                    let off = off.take().unwrap_or_default();
+                    on.retain(|flag| !off.contains(flag));
+                    let dash = if off.is_empty() { "" } else { "-" };
+                    if c == ':' {
+                        self.open(&format!("(?{on}{dash}{off}:"));
+                    } else if !(on.is_empty() && off.is_empty()) {
+                        self.out.push_str(&format!("(?{on}{dash}{off})"));
+                    }
+                    return Ok(());
+                }
+                _ => break,
+            }
+        }
+        Err(("invalid or unsupported Perl syntax", self.since(before)))
+    }
+
+    fn escape(&mut self) -> Parsed<'p> {
+        let before = self.rest;
+        let next = before[1..].chars().next();
+        let same = match next {
+            Some('A') => r"\A",
+            Some('z') => r"\z",
+            Some('b') => r"(?-u:\b)",
+            Some('B') => r"(?-u:\B)",
+            Some('C') => return Err((ESCAPE, &before[..2])),
+            Some('Q') => {
+                self.skip(2);
+                let (quoted, rest) = self.rest.split_once(r"\E").unwrap_or((self.rest, ""));
+                self.rest = rest;
+                quoted.chars().for_each(|c| self.literal(c));
+                return Ok(());
+            }
+            _ => "",
+        };
+        if !same.is_empty() {
+            self.skip(2);
+            self.out.push_str(same);
+        } else if let Some(class) = self.named_class()? {
+            self.out.push_str(&format!("[{class}]"));
+        } else {
+            let c = self.escaped()?;
+            push_char(&mut self.out, c);
+        }
+        self.level().push(1);
+        Ok(())
+    }
+
+    /// `\d` or `\p{Greek}`, as written inside of brackets.
+    fn named_class(&mut self) -> Parsed<'p, Option<String>> {
+        let before = self.rest;
+        let mut letters = before.chars();
+        let ('\\', Some(letter)) = (letters.next().unwrap_or_default(), letters.next()) else {
+            return Ok(None);
+        };
+        if let Some((_, class)) = PERL.iter().find(|(name, _)| *name == letter) {
+            self.skip(2);
+            return Ok(Some((*class).to_owned()));
+        }
+        if !matches!(letter, 'p' | 'P') {
+            return Ok(None);
+        }
+        let name = match letters.next() {
+            None => return Ok(None),
+            Some('{') => {
+                let end = before.find('}').ok_or((RANGE, before))?;
+                self.skip(end + 1);
+                &before[3..end]
+            }
+            Some(single) => {
+                self.skip(2 + single.len_utf8());
+                &before[2..2 + single.len_utf8()]
+            }
+        };
+        let (negated, name) = match name.strip_prefix('^') {
+            Some(name) => (true, name),
+            None => (false, name),
+        };
+        let sign = if negated == (letter == 'P') { 'p' } else { 'P' };
+        let class = format!("\\{sign}{{{name}}}");
+        let is_name = name
+            .chars()
+            .all(|c| c.is_ascii_alphanumeric() || "_- ".contains(c));
+        match is_name && Regex::new(&class).is_ok() {
+            true => Ok(Some(class)),
+            false => Err((RANGE, self.since(before))),
+        }
+    }
+
+    fn class(&mut self) -> Parsed<'p> {
+        let before = self.rest;
+        self.skip(1);
+        self.out.push('[');
+        if self.rest.starts_with('^') {
+            self.skip(1);
+            self.out.push('^');
+        }
+        let mut is_first = true;
+        while is_first || !self.rest.starts_with(']') {
+            is_first = false;
+            if let Some(name) = self.posix_class()? {
+                self.out.push_str(name);
+                continue;
+            }
+            if let Some(class) = self.named_class()? {
+                self.out.push_str(&class);
+                continue;
+            }
+            let start = self.rest;
+            let low = self.class_char(before)?;
+            let mut high = low;
+            if self.rest.starts_with('-') && self.rest.len() >= 2 && !self.rest.starts_with("-]") {
+                self.skip(1);
+                high = self.class_char(before)?;
+                if high < low {
+                    return Err((RANGE, self.since(start)));
+                }
+            }
+            push_char(&mut self.out, low);
+            self.out.push('-');
+            push_char(&mut self.out, high);
+        }
+        self.skip(1);
+        self.out.push(']');
+        self.level().push(1);
+        Ok(())
+    }
+
+    /// `[:alpha:]` inside of brackets.
+    fn posix_class(&mut self) -> Parsed<'p, Option<&'p str>> {
+        let Some(end) = self
+            .rest
+            .strip_prefix("[:")
+            .and_then(|rest| rest.find(":]"))
+        else {
+            return Ok(None);
+        };
+        let whole = &self.rest[..end + 4];
+        let name = &whole[2..end + 2];
+        self.skip(whole.len());
+        match POSIX.contains(&name.strip_prefix('^').unwrap_or(name)) {
+            true => Ok(Some(whole)),
+            false => Err((RANGE, whole)),
+        }
+    }
+
+    fn class_char(&mut self, class: &'p str) -> Parsed<'p, char> {
+        match self.rest.chars().next() {
+            None => Err(("missing closing ]", class)),
+            Some('\\') => self.escaped(),
+            Some(c) => {
+                self.skip(c.len_utf8());
+                Ok(c)
+            }
+        }
+    }
+
+    /// The character that an escape stands for.
+    fn escaped(&mut self) -> Parsed<'p, char> {
+        let before = self.rest;
+        self.skip(1);
+        let Some(c) = self.rest.chars().next() else {
+            return Err(("trailing backslash at end of expression", ""));
+        };
+        self.skip(c.len_utf8());
+        let octal = |text: &str| text.starts_with(|c| matches!(c, '0'..='7'));
+        let number = match c {
+            'a' => 7,
+            'f' => 12,
+            'n' => 10,
+            'r' => 13,
+            't' => 9,
+            'v' => 11,
+            '0' | '1'..='7' if c == '0' || octal(self.rest) => {
+                let more = self.rest.bytes().take(2);
+                let more = more.take_while(|b| matches!(b, b'0'..=b'7')).count();
+                self.skip(more);
+                let digits = &self.since(before)[1..];
+                u32::from_str_radix(digits, 8).expect("they are octal digits")
+            }
+            'x' => self.hexadecimal(before)?,
+            c if c.is_ascii() && !c.is_ascii_alphanumeric() => u32::from(c),
+            _ => return Err((ESCAPE, self.since(before))),
+        };
+        // Halves of a surrogate pair are no text; nothing matches them.
+        Ok(char::from_u32(number).unwrap_or(char::REPLACEMENT_CHARACTER))
+    }
+
+    /// `\x7F` or `\x{10FFFF}`, of which the first two characters have been read.
+    fn hexadecimal(&mut self, before: &'p str) -> Parsed<'p, u32> {
+        let braced = self.rest.strip_prefix('{');
+        let mut number = 0;
+        if braced.is_some() {
+            self.skip(1);
+        }
+        let mut digits = 0;
+        while let Some(c) = self.rest.chars().next() {
+            self.skip(c.len_utf8());
+            if c == '}' && braced.is_some() && digits > 0 {
+                return Ok(number);
+            }
+            match c.to_digit(16) {
+                Some(digit) => number = number * 16 + digit,
+                // Of two digits Go reads both before it complains.
+                None if braced.is_none() && digits == 0 => {
+                    let second = self.rest.chars().next().map_or(0, char::len_utf8);
+                    self.skip(second);
+                    break;
+                }
+                None => break,
+            }
+            digits += 1;
+            if number > u32::from(char::MAX) {
+                break;
+            }
+            if braced.is_none() && digits == 2 {
+                return Ok(number);
+            }
+        }
+        Err((ESCAPE, self.since(before)))
+    }
+}
+
+/// The least and most of `{2,5}` and its length; `None` for a brace that counts nothing.
+fn counts(text: &str) -> Option<(u64, Option<u64>, usize)> {
+    let whole = &text[..=text.find('}')?];
+    let inner = &whole[1..whole.len() - 1];
+    let number = |digits: &str| {
+        let is_number = !digits.is_empty() && digits.bytes().all(|b| b.is_ascii_digit());
+        let is_plain = is_number && (digits.len() == 1 || !digits.starts_with('0'));
+        is_plain.then(|| digits.parse().unwrap_or(u64::MAX))
+    };
+    let (least, most) = match inner.split_once(',') {
+        None => (number(inner)?, Some(number(inner)?)),
+        Some((least, "")) => (number(least)?, None),
+        Some((least, most)) => (number(least)?, Some(number(most)?)),
+    };
+    Some((least, most, whole.len()))
+}
+
+/// A character that means nothing but itself.
+fn push_char(out: &mut String, c: char) {
+    match c.is_alphanumeric() {
+        true => out.push(c),
+        false => out.push_str(&format!("\\x{{{:X}}}", u32::from(c))),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_bad_pattern_is_told_as_go_tells_it() {
+        for (pattern, why) in [
+            ("a[b", "missing closing ]: `[b`"),
+            ("a(b", "missing closing ): `a(b`"),
+            ("a)b", "unexpected ): `a)b`"),
+            ("*a", "missing argument to repetition operator: `*`"),
+            ("(+?)", "missing argument to repetition operator: `+?`"),
+            ("a|{2}", "missing argument to repetition operator: `{2}`"),
+            ("a**", "invalid nested repetition operator: `**`"),
+            ("a{2}?{3}", "invalid nested repetition operator: `{2}?{3}`"),
+            ("a{2,1}", "invalid repeat count: `{2,1}`"),
+            ("a{1001}", "invalid repeat count: `{1001}`"),
+            ("(a{100}b){11}", "invalid repeat count: `{11}`"),
+            ("[z-a]", "invalid character class range: `z-a`"),
+            ("[[:foo:]]", "invalid character class range: `[:foo:]`"),
+            (r"a\", "trailing backslash at end of expression: ``"),
+            (r"\y", r"invalid escape sequence: `\y`"),
+            (r"(a)\1", r"invalid escape sequence: `\1`"),
+            (r"\u0041", r"invalid escape sequence: `\u`"),
+            (r"\xzz", r"invalid escape sequence: `\xzz`"),
+            ("(?=a)", "invalid or unsupported Perl syntax: `(?=`"),
+            ("(?x)a", "invalid or unsupported Perl syntax: `(?x`"),
+            ("(?i-)a", "invalid or unsupported Perl syntax: `(?i-)`"),
+            ("(?<=a)b", "invalid named capture: `(?<=a)b`"),
+            ("(?P<a b>c)", "invalid named capture: `(?P<a b>`"),
+            ("(?k)", "invalid or unsupported Perl syntax: `(?k`"),
+            (r"a\p{Foo}b", r"invalid character class range: `\p{Foo}`"),
+        ] {
+            let refused = compile(pattern).map(|regex| regex.to_string());
+            let told = format!("error parsing regexp: {why}");
+            assert_eq!(refused, Err(told), "{pattern}");
+        }
+    }
+
+    #[test]
+    fn patterns_mean_what_they_mean_in_go() {
+        for (pattern, matches, others) in [
+            ("^a{$", &["a{"][..], &["a"][..]),
+            ("^a{,2}$", &["a{,2}"], &["aa"]),
+            ("^a{1,x}$", &["a{1,x}"], &["a"]),
+            ("^{}$", &["{}"], &[]),
+            (r"^[\w-.]+$", &["a-b.c_1"], &["a b", "é"]),
+            ("^[[a]$", &["[", "a"], &["]"]),
+            ("^[a&&b]+$", &["a&b"], &["c"]),
+            ("^[]a]+$", &["]a"], &["["]),
+            ("^[^-a]$", &["b"], &["-", "a"]),
+            (r"^\d+$", &["12"], &["٣"]),
+            (r"^[^\d\s]$", &["x"], &["1", " "]),
+            (r"^[\D]$", &["x", "٣"], &["1"]),
+            (r"^a\s$", &["a "], &["a\u{b}", "a\u{a0}"]),
+            (r"^\Qa.b\E.$", &["a.bc"], &["axbc"]),
+            (r"^\101\x42\x{43}$", &["ABC"], &[]),
+            (r"^\<\_\ \-$", &["<_ -"], &[]),
+            ("^(?i)(?P<n>k)(?<m>s)$", &["KS", "ks"], &["kx"]),
+            ("^(?:a|)b?()$", &["ab", ""], &["c"]),
+            ("^(?)a(?ii)B$", &["ab"], &["Ab"]),
+            (r"^[[:alpha:]]+\pN\p{^Greek}$", &["a1b"], &["a1α"]),
+            (r"\bé\b", &["aéa"], &["é"]),
+            ("(?s)^a.b$", &["a\nb"], &[]),
+        ] {
+            let regex = compile(pattern).unwrap_or_else(|why| panic!("{pattern}: {why}"));
+            for text in matches {
+                assert!(regex.is_match(text), "{pattern} {text:?}");
+            }
+            for text in others {
+                assert!(!regex.is_match(text), "{pattern} {text:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_pattern_is_at_hand_once_it_was_used() {
+        for round in 0..3 {
+            for number in 0..KEPT + 2 {
+                let held = with(&format!("^{number}$"), |regex| regex.is_match("3"));
+                assert_eq!(held, Ok(number == 3), "{round}");
+            }
+        }
+        assert!(with("(", |_| ()).is_err());
+    }
+}

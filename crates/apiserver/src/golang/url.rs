@@ -1,0 +1,347 @@
+//! URLs as Go's `net/url` reads them: nothing is made canonical but the scheme, and what cannot be read is told in its words.
+
+use std::collections::BTreeMap;
+
+use super::address;
+use crate::field::quote;
+
+/// A URL in its parts.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Url {
+    /// In small letters; empty for a path.
+    pub(crate) scheme: String,
+    /// What stands before the `@`, as written.
+    pub(crate) user: Option<String>,
+    /// With the port; decoded.
+    pub(crate) host: String,
+    /// As written.
+    pub(crate) query: String,
+    /// As written.
+    pub(crate) fragment: String,
+    path: String,
+}
+
+/// Where a part of a URL stands, which decides what it may have.
+#[derive(Clone, Copy, PartialEq)]
+enum Part {
+    Host,
+    Zone,
+    User,
+    Path,
+    Query,
+    Fragment,
+}
+
+impl Url {
+    /// Reads a URL or a path, as `url.Parse`.
+    ///
+    /// # Errors
+    /// What is wrong with it: `parse "http://a:b": invalid port ":b" after host`.
+    pub(crate) fn parse(text: &str) -> Result<Url, String> {
+        let (rest, fragment) = text.split_once('#').unwrap_or((text, ""));
+        let mut url = Url::read(rest, false).map_err(|why| told(rest, &why))?;
+        unescaped(fragment, Part::Fragment).map_err(|why| told(text, &why))?;
+        url.fragment = fragment.to_owned();
+        Ok(url)
+    }
+
+    /// Whether a text is an absolute URL or path, as `url.ParseRequestURI` reads it.
+    ///
+    /// # Errors
+    /// What is wrong with it.
+    pub(crate) fn check_request(text: &str) -> Result<(), String> {
+        Url::read(text, true).map_err(|why| told(text, &why))?;
+        Ok(())
+    }
+
+    fn read(text: &str, via_request: bool) -> Result<Url, String> {
+        if text.bytes().any(|byte| byte < b' ' || byte == 0x7f) {
+            return Err("net/url: invalid control character in URL".to_owned());
+        }
+        if text.is_empty() && via_request {
+            return Err("empty url".to_owned());
+        }
+        let mut url = Url {
+            scheme: String::new(),
+            user: None,
+            host: String::new(),
+            query: String::new(),
+            fragment: String::new(),
+            path: String::new(),
+        };
+        if text == "*" {
+            url.path = text.to_owned();
+            return Ok(url);
+        }
+        let (scheme, rest) = scheme(text)?;
+        url.scheme = scheme.to_ascii_lowercase();
+        let (mut rest, query) = rest.split_once('?').unwrap_or((rest, ""));
+        url.query = query.to_owned();
+        if !rest.starts_with('/') {
+            // What comes after the scheme is opaque then.
+            if !url.scheme.is_empty() {
+                return Ok(url);
+            }
+            if via_request {
+                return Err("invalid URI for request".to_owned());
+            }
+            if rest
+                .split('/')
+                .next()
+                .is_some_and(|first| first.contains(':'))
+            {
+                return Err("first path segment in URL cannot contain colon".to_owned());
+            }
+        }
+        let may_have_host = !url.scheme.is_empty() || !(via_request || rest.starts_with("///"));
+        if let Some(authority) = rest.strip_prefix("//").filter(|_| may_have_host) {
+            let end = authority.find('/').unwrap_or(authority.len());
+            rest = &authority[end..];
+            let (user, host) = match authority[..end].rsplit_once('@') {
+                Some((user, host)) => (Some(user), host),
+                None => (None, &authority[..end]),
+            };
+            url.host = host_of(host)?;
+            if let Some(user) = user {
+                check_user(user)?;
+                url.user = Some(user.to_owned());
+            }
+        }
+        unescaped(rest, Part::Path)?;
+        url.path = rest.to_owned();
+        Ok(url)
+    }
+
+    /// The host without brackets and without the port, and the port.
+    pub(crate) fn host_and_port(&self) -> (&str, &str) {
+        let colon = self.host.rfind(':').filter(|at| is_port(&self.host[*at..]));
+        let (host, port) = match colon {
+            Some(at) => (&self.host[..at], &self.host[at + 1..]),
+            None => (self.host.as_str(), ""),
+        };
+        let inside = host
+            .strip_prefix('[')
+            .and_then(|host| host.strip_suffix(']'));
+        (inside.unwrap_or(host), port)
+    }
+
+    /// The path as it is sent: as written, if it may be.
+    pub(crate) fn escaped_path(&self) -> String {
+        let may_stand =
+            |byte: u8| b"!$&'()*+,;=:@[]%".contains(&byte) || !must_be_escaped(byte, Part::Path);
+        if self.path.bytes().all(may_stand) {
+            return self.path.clone();
+        }
+        let plain = unescaped(&self.path, Part::Path).unwrap_or_default();
+        let mut escaped = String::with_capacity(plain.len() + 8);
+        for byte in plain {
+            match must_be_escaped(byte, Part::Path) {
+                true => escaped.push_str(&format!("%{byte:02X}")),
+                false => escaped.push(char::from(byte)),
+            }
+        }
+        escaped
+    }
+
+    /// The values of the query by their names; what cannot be read is left out.
+    pub(crate) fn query_values(&self) -> BTreeMap<String, Vec<String>> {
+        let mut values = BTreeMap::<String, Vec<String>>::new();
+        let text = |part: &str| {
+            let read = unescaped(part, Part::Query).ok()?;
+            Some(String::from_utf8_lossy(&read).into_owned())
+        };
+        let pairs = self.query.split('&');
+        for pair in pairs.filter(|pair| !(pair.is_empty() || pair.contains(';'))) {
+            let (name, value) = pair.split_once('=').unwrap_or((pair, ""));
+            if let (Some(name), Some(value)) = (text(name), text(value)) {
+                values.entry(name).or_default().push(value);
+            }
+        }
+        values
+    }
+}
+
+fn told(text: &str, why: &str) -> String {
+    format!("parse {}: {why}", quote(text))
+}
+
+/// What stands before the first colon, if it can be a scheme, and the rest.
+fn scheme(text: &str) -> Result<(&str, &str), String> {
+    for (at, c) in text.char_indices() {
+        match c {
+            'a'..='z' | 'A'..='Z' => {}
+            '0'..='9' | '+' | '-' | '.' if at > 0 => {}
+            ':' if at == 0 => return Err("missing protocol scheme".to_owned()),
+            ':' => return Ok((&text[..at], &text[at + 1..])),
+            _ => break,
+        }
+    }
+    Ok(("", text))
+}
+
+fn host_of(host: &str) -> Result<String, String> {
+    let check_port = |port: &str| match is_port(port) {
+        true => Ok(()),
+        false => Err(format!("invalid port {} after host", quote(port))),
+    };
+    let decoded = |text: &str, part| {
+        let bytes = unescaped(text, part)?;
+        Ok::<_, String>(String::from_utf8_lossy(&bytes).into_owned())
+    };
+    let Some(inside) = host.strip_prefix('[') else {
+        check_port(host.find(':').map_or("", |colon| &host[colon..]))?;
+        return decoded(host, Part::Host);
+    };
+    let (inside, port) = inside.rsplit_once(']').ok_or("missing ']' in host")?;
+    check_port(port)?;
+    let address = match inside.find("%25") {
+        Some(zone) => {
+            decoded(&inside[..zone], Part::Host)? + &decoded(&inside[zone..], Part::Zone)?
+        }
+        None => decoded(inside, Part::Host)?,
+    };
+    match address::fault(&address) {
+        Some(fault) => Err(format!("invalid host: {fault}")),
+        None if !address.contains(':') => Err("invalid IP-literal".to_owned()),
+        None => Ok(format!("[{address}]{port}")),
+    }
+}
+
+fn is_port(text: &str) -> bool {
+    let digits = text.strip_prefix(':');
+    text.is_empty() || digits.is_some_and(|digits| digits.bytes().all(|b| b.is_ascii_digit()))
+}
+
+fn check_user(user: &str) -> Result<(), String> {
+    let is_fine = |c: char| c.is_ascii_alphanumeric() || "-._:~!$&'()*+,;=%@".contains(c);
+    if !user.chars().all(is_fine) {
+        return Err("net/url: invalid userinfo".to_owned());
+    }
+    unescaped(user, Part::User).map(|_| ())
+}
+
+fn unescaped(text: &str, part: Part) -> Result<Vec<u8>, String> {
+    let is_host = matches!(part, Part::Host | Part::Zone);
+    let mut plain = Vec::with_capacity(text.len());
+    let mut bytes = text.bytes().enumerate();
+    while let Some((at, byte)) = bytes.next() {
+        match byte {
+            b'%' => {
+                let end = text.len().min(at + 3);
+                let escape = text.get(at..end).unwrap_or("%");
+                let invalid = || Err(format!("invalid URL escape {}", quote(escape)));
+                let digits = escape
+                    .get(1..3)
+                    .filter(|digits| digits.bytes().all(|digit| digit.is_ascii_hexdigit()));
+                let Some(value) = digits.and_then(|d| u8::from_str_radix(d, 16).ok()) else {
+                    return invalid();
+                };
+                let is_percent = value == b'%';
+                let is_refused = match part {
+                    Part::Host => value < 0x80 && !is_percent,
+                    Part::Zone => {
+                        !is_percent && value != b' ' && must_be_escaped(value, Part::Host)
+                    }
+                    _ => false,
+                };
+                if is_refused {
+                    return invalid();
+                }
+                plain.push(value);
+                bytes.nth(1);
+            }
+            b'+' if part == Part::Query => plain.push(b' '),
+            byte if is_host && byte < 0x80 && must_be_escaped(byte, part) => {
+                let odd = quote(&char::from(byte).to_string());
+                return Err(format!("invalid character {odd} in host name"));
+            }
+            byte => plain.push(byte),
+        }
+    }
+    Ok(plain)
+}
+
+/// Whether a byte cannot stand for itself.
+fn must_be_escaped(byte: u8, part: Part) -> bool {
+    match byte {
+        byte if byte.is_ascii_alphanumeric() => false,
+        b'-' | b'_' | b'.' | b'~' => false,
+        byte if matches!(part, Part::Host | Part::Zone) => !b"!$&'()*+,;=:[]<>\"".contains(&byte),
+        b'$' | b'&' | b'+' | b',' | b'/' | b':' | b';' | b'=' | b'?' | b'@' => match part {
+            Part::Path => byte == b'?',
+            Part::User => b"@/?:".contains(&byte),
+            Part::Fragment => false,
+            _ => true,
+        },
+        b'!' | b'(' | b')' | b'*' => part != Part::Fragment,
+        _ => true,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_url_keeps_what_was_written() {
+        let url = Url::parse("HTTPS://u:p@Example.com:443/a b/%2f%41?k=1&k=2+3&x;y&=e&%zz#f");
+        let url = url.expect("it is one");
+        assert_eq!(
+            (url.scheme.as_str(), url.host.as_str()),
+            ("https", "Example.com:443")
+        );
+        assert_eq!(url.host_and_port(), ("Example.com", "443"));
+        assert_eq!(url.user.as_deref(), Some("u:p"));
+        assert_eq!(url.escaped_path(), "/a%20b//A");
+        let values = url.query_values();
+        assert_eq!(values["k"], ["1", "2 3"]);
+        assert_eq!(values[""], ["e"]);
+        assert_eq!(values.len(), 2);
+        let url = Url::parse("https://[fe80::1%25en0]:80").expect("it is one");
+        assert_eq!(url.host, "[fe80::1%en0]:80");
+        assert_eq!(url.host_and_port(), ("fe80::1%en0", "80"));
+        assert_eq!(url.escaped_path(), "");
+        let url = Url::parse("/a%2fb").expect("it is one");
+        assert_eq!(url.escaped_path(), "/a%2fb");
+    }
+
+    #[test]
+    fn a_bad_url_is_told_as_go_tells_it() {
+        for (text, why) in [
+            ("", "empty url"),
+            ("../x", "invalid URI for request"),
+            ("a b", "invalid URI for request"),
+            (":x", "missing protocol scheme"),
+            ("http://a:b/", r#"invalid port ":b" after host"#),
+            ("http://a:1:2/", r#"invalid port ":1:2" after host"#),
+            ("http://[::1/", "missing ']' in host"),
+            ("http://[1.2.3.4]/", "invalid IP-literal"),
+            (
+                "http://[x]/",
+                r#"invalid host: ParseAddr("x"): unable to parse IP"#,
+            ),
+            ("http://a b/", r#"invalid character " " in host name"#),
+            ("http://%41/", r#"invalid URL escape "%41""#),
+            ("http://a/%zz", r#"invalid URL escape "%zz""#),
+            ("http://a/%2", r#"invalid URL escape "%2""#),
+            ("http://<u>@a/", "net/url: invalid userinfo"),
+            (
+                "http://a/\u{1}",
+                "net/url: invalid control character in URL",
+            ),
+        ] {
+            let told = told(text, why);
+            assert_eq!(Url::check_request(text), Err(told), "{text}");
+        }
+        assert_eq!(Url::check_request("mailto:a@b"), Ok(()));
+        assert_eq!(
+            Url::parse("a:b/c"),
+            Url::parse("A:b/c"),
+            "the scheme is in small letters"
+        );
+        assert_eq!(
+            Url::parse("1a:b/c"),
+            Err(r#"parse "1a:b/c": first path segment in URL cannot contain colon"#.to_owned())
+        );
+    }
+}
