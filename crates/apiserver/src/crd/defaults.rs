@@ -26,32 +26,36 @@ pub(crate) fn apply(schema: &Schema, value: &mut Value) {
                     apply(property, value);
                 }
             }
-            if let Some(additional) = schema.additional_schema() {
-                map.retain(|name, value| {
-                    schema.properties.contains_key(name) || !value.is_null() || additional.nullable
-                });
-                for (_, value) in map
-                    .iter_mut()
-                    .filter(|(name, _)| !schema.properties.contains_key(*name))
-                {
-                    apply(additional, value);
-                }
+            let Some(additional) = schema.additional_schema() else {
+                return;
+            };
+            if additional.default.is_none() && !additional.nullable {
+                map.retain(|name, value| schema.properties.contains_key(name) || !value.is_null());
+            }
+            for (_, value) in map
+                .iter_mut()
+                .filter(|(name, _)| !schema.properties.contains_key(*name))
+            {
+                complete(additional, value);
             }
         }
         Value::Array(items) => {
             if let Some(schema) = schema.items.as_deref() {
                 for item in items {
-                    if let (true, false, Some(default)) =
-                        (item.is_null(), schema.nullable, &schema.default)
-                    {
-                        *item = default.clone();
-                    }
-                    apply(schema, item);
+                    complete(schema, item);
                 }
             }
         }
         _ => {}
     }
+}
+
+/// An item or a value of a map: a null that may not be one becomes the default.
+fn complete(schema: &Schema, value: &mut Value) {
+    if let (true, false, Some(default)) = (value.is_null(), schema.nullable, &schema.default) {
+        *value = default.clone();
+    }
+    apply(schema, value);
 }
 
 #[cfg(test)]
@@ -80,6 +84,22 @@ mod tests {
         assert_eq!(
             object,
             json!({"spec": {"a": "x", "n": null, "o": {"r": 2}}})
+        );
+    }
+
+    #[test]
+    fn values_and_items_that_are_null_become_their_defaults() {
+        let text = json!({"type": "string", "default": "x"});
+        let schema = Schema::parse(&json!({"type": "object", "properties": {
+            "l": {"type": "array", "items": text},
+            "m": {"type": "object", "additionalProperties": text},
+            "n": {"type": "object", "additionalProperties": {"type": "string"}},
+        }}));
+        let mut object = json!({"l": [null, "y"], "m": {"a": null, "b": "y"}, "n": {"a": null}});
+        apply(&schema, &mut object);
+        assert_eq!(
+            object,
+            json!({"l": ["x", "y"], "m": {"a": "x", "b": "y"}, "n": {}})
         );
     }
 }

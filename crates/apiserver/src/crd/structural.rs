@@ -346,6 +346,8 @@ impl Builder {
             atomic: schema.map_type.as_deref() == Some("atomic"),
             preserve: schema.preserve
                 || matches!(schema.additional, Some(Additional::Allowed(true))),
+            shallow: matches!(schema.additional, Some(Additional::Allowed(_))),
+            embedded: schema.embedded,
             rest: schema.additional_schema().map(|rest| self.value(rest)),
             custom: true,
             ..Struct::default()

@@ -121,6 +121,9 @@ pub enum DecodeError {
     /// A time that is none.
     #[error("{0}")]
     Time(String),
+    /// What a resource inside of a custom resource has instead of its type or metadata.
+    #[error("{0}")]
+    Embedded(String),
     /// A value that could not be read again if it were stored.
     #[error("the value is nested more than {} levels deep", depth::LIMIT)]
     Depth,
@@ -215,13 +218,12 @@ pub fn yaml(kind: &Type, body: &[u8]) -> Result<Decoded, DecodeError> {
 
 /// Drops what the schema of a custom resource, or of a value in one, does not know.
 pub(crate) fn prune(kind: &Type, value: &mut Value) {
-    custom::prune(
-        kind.arena(),
-        kind.id(),
-        value,
-        &mut String::new(),
-        &mut Vec::new(),
-    );
+    custom::prune(kind, value, custom::Metadata::Pruned);
+}
+
+/// The same for a default, in which any metadata may stand.
+pub(crate) fn prune_default(kind: &Type, value: &mut Value) {
+    custom::prune(kind, value, custom::Metadata::Kept);
 }
 
 /// Reads a tree, as a patch leaves one behind.

@@ -76,6 +76,10 @@ pub struct Struct {
     pub atomic: bool,
     /// Unknown fields are kept (`x-kubernetes-preserve-unknown-fields`).
     pub preserve: bool,
+    /// Of what unknown fields hold nothing is known: `additionalProperties` is a truth value.
+    pub shallow: bool,
+    /// A resource inside of another one (`x-kubernetes-embedded-resource`).
+    pub embedded: bool,
     /// Values of other types than objects are fine too.
     pub any: bool,
     /// The type of unknown fields' values, where `additionalProperties` gives one beside properties.

@@ -142,6 +142,6 @@ pub(super) fn is_unpruned(source: &Value) -> bool {
 
 fn is_pruned(schema: &Schema, default: &Value) -> bool {
     let mut pruned = default.clone();
-    decode::prune(&schema.to_value_type(), &mut pruned);
+    decode::prune_default(&schema.to_value_type(), &mut pruned);
     pruned == *default
 }

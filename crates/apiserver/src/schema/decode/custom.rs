@@ -1,13 +1,19 @@
 //! Custom resources: kept as sent, except that fields their schema does not know are pruned and metadata is read as ObjectMeta.
 //!
 //! Pruning follows upstream's structural pruning: `x-kubernetes-preserve-unknown-fields` keeps everything that no property describes,
-//! embedded resources keep apiVersion, kind and metadata.
+//! embedded resources keep apiVersion, kind and metadata. Their metadata is read as ObjectMeta too, and refused where it is none
+//! (k8s.io/apiextensions-apiserver/pkg/apiserver/schema: pruning, objectmeta).
 
 use serde::de::DeserializeSeed;
 use serde_json::Value;
 
 use super::{DecodeError, Decoded, Problem, json_kind, walk::Walker};
-use crate::schema::{Arena, Node, Presence, Type, TypeId};
+use crate::{
+    field::{Errors, Path},
+    schema::{Arena, Node, Presence, Scalar, Struct, Type, TypeId},
+};
+
+const OBJECT_META: &str = "apimachinery.pkg.apis.meta.v1.ObjectMeta";
 
 /// Checks and prunes the tree of a custom resource.
 pub(super) fn decode(
@@ -44,81 +50,234 @@ pub(super) fn decode(
         };
         map.insert("metadata".to_owned(), value);
     }
-    prune(
-        kind.arena(),
-        kind.id(),
-        &mut tree,
-        &mut String::new(),
-        &mut problems,
-    );
-    Ok(Decoded {
-        value: tree,
-        problems,
-    })
+    let mut pruning = Pruning::new(kind.arena(), Metadata::Read);
+    let misfit = pruning.value(kind.id(), &mut tree).err();
+    // Go tells what it has pruned in order, and what embedded metadata has after that.
+    pruning.unknown.sort_unstable();
+    let unknown = pruning.unknown.into_iter().chain(pruning.in_metadata);
+    problems.extend(unknown.map(Problem::Unknown));
+    match misfit {
+        Some(misfit) => Err(misfit.into()),
+        None => Ok(Decoded {
+            value: tree,
+            problems,
+        }),
+    }
 }
 
-pub(super) fn prune(
-    arena: &Arena,
-    id: TypeId,
-    value: &mut Value,
-    path: &mut String,
-    problems: &mut Vec<Problem>,
-) {
-    match (arena.node(id), value) {
-        (Node::Struct(fields), Value::Object(map)) => {
-            if !fields.preserve && fields.rest.is_none() {
-                map.retain(|key, _| {
-                    let known = fields.field(key).is_some();
-                    if !known {
-                        problems.push(Problem::Unknown(if path.is_empty() {
-                            key.clone()
-                        } else {
-                            format!("{path}.{key}")
-                        }));
-                    }
-                    known
-                });
+/// Drops what a schema does not know; what embedded resources have instead of a type and metadata stays.
+pub(super) fn prune(kind: &Type, value: &mut Value, metadata: Metadata) {
+    let pruned = Pruning::new(kind.arena(), metadata).value(kind.id(), value);
+    debug_assert!(pruned.is_ok() || metadata == Metadata::Read);
+}
+
+/// What becomes of the metadata of embedded resources.
+#[derive(Clone, Copy, PartialEq)]
+pub(super) enum Metadata {
+    /// It is read, and refused if it cannot be.
+    Read,
+    /// It loses what no metadata has.
+    Pruned,
+    /// It stays as it is.
+    Kept,
+}
+
+/// One walk over a custom resource.
+struct Pruning<'s> {
+    arena: &'s Arena,
+    metadata: Metadata,
+    /// Where the walk is, as strict errors write it.
+    path: String,
+    /// The fields that were dropped.
+    unknown: Vec<String>,
+    /// Those of embedded metadata.
+    in_metadata: Vec<String>,
+}
+
+/// What an embedded resource has instead of a type or of metadata. Its path is made on the way out.
+struct Misfit {
+    path: String,
+    value: Value,
+    why: String,
+}
+
+impl Misfit {
+    fn below(mut self, step: impl std::fmt::Display) -> Misfit {
+        let dot = match self.path.is_empty() || self.path.starts_with('[') {
+            true => "",
+            false => ".",
+        };
+        self.path = format!("{step}{dot}{}", self.path);
+        self
+    }
+}
+
+impl From<Misfit> for DecodeError {
+    fn from(misfit: Misfit) -> Self {
+        let mut errors = Errors::default();
+        errors.invalid(&Path::new(&misfit.path), misfit.value, misfit.why);
+        DecodeError::Embedded(errors.aggregate())
+    }
+}
+
+type Pruned = Result<(), Misfit>;
+
+impl<'s> Pruning<'s> {
+    fn new(arena: &'s Arena, metadata: Metadata) -> Self {
+        Pruning {
+            arena,
+            metadata,
+            path: String::new(),
+            unknown: Vec::new(),
+            in_metadata: Vec::new(),
+        }
+    }
+
+    fn value(&mut self, id: TypeId, value: &mut Value) -> Pruned {
+        match (self.arena.node(id), value) {
+            (Node::Struct(fields), Value::Object(map)) => self.object(fields, map)?,
+            (Node::Map { value: item, .. }, Value::Object(map)) => {
+                for (key, value) in map.iter_mut() {
+                    let below = self.field(*item, key, value);
+                    below.map_err(|misfit| misfit.below(format_args!("[{key}]")))?;
+                }
             }
-            for (key, value) in map.iter_mut() {
-                let field = fields.field(key);
-                if field.is_some_and(|field| field.presence != Presence::Verbatim) {
+            (Node::List(list), Value::Array(items)) => {
+                for (index, value) in items.iter_mut().enumerate() {
+                    let length = self.path.len();
+                    self.path.push_str(&format!("[{index}]"));
+                    let below = self.value(list.item, value);
+                    self.path.truncate(length);
+                    below.map_err(|misfit| misfit.below(format_args!("[{index}]")))?;
+                }
+            }
+            (Node::Struct(fields), _) if fields.preserve => {}
+            (Node::Scalar(Scalar::Json), _) => {}
+            // No object is known where there should be none.
+            (_, value) => self.nothing_known(value),
+        }
+        Ok(())
+    }
+
+    fn object(&mut self, fields: &Struct, map: &mut serde_json::Map<String, Value>) -> Pruned {
+        if !(fields.preserve || fields.shallow || fields.rest.is_some()) {
+            let (path, unknown) = (&self.path, &mut self.unknown);
+            map.retain(|key, _| {
+                let known = fields.field(key).is_some();
+                if !known {
+                    unknown.push(joined(path, key));
+                }
+                known
+            });
+        }
+        for (key, value) in map.iter_mut() {
+            let field = fields.field(key);
+            if field.is_some_and(|field| field.presence != Presence::Verbatim) {
+                continue;
+            }
+            let below = match (field, fields.rest) {
+                (Some(field), _) if fields.embedded && is_meta(key) => {
+                    self.meta(field.id, key, value)
+                }
+                (Some(field), _) => self.field(field.id, key, value),
+                (None, Some(rest)) => {
+                    let below = self.field(rest, key, value);
+                    below.map_err(|misfit| misfit.below(format_args!("[{key}]")))?;
                     continue;
                 }
-                if let Some(id) = field.map(|field| field.id).or(fields.rest) {
-                    below(arena, id, value, key, path, problems);
+                (None, None) if fields.shallow => {
+                    let length = self.enter(key);
+                    self.nothing_known(value);
+                    self.path.truncate(length);
+                    continue;
+                }
+                (None, None) => continue,
+            };
+            below.map_err(|misfit| misfit.below(key))?;
+        }
+        Ok(())
+    }
+
+    /// The type or metadata of an embedded resource, whose type is that of its field.
+    fn meta(&mut self, id: TypeId, key: &str, value: &mut Value) -> Pruned {
+        let misfit = |value: &Value, why: String| Misfit {
+            path: String::new(),
+            value: value.clone(),
+            why,
+        };
+        match (key, self.metadata) {
+            ("metadata", Metadata::Read) => {}
+            ("metadata", Metadata::Pruned) => return self.field(id, key, value),
+            (_, Metadata::Read) if !value.is_string() => {
+                return Err(misfit(value, "must be a string".to_owned()));
+            }
+            _ => return Ok(()),
+        }
+        let kind = Type::builtin(OBJECT_META).expect("the table has ObjectMeta");
+        match super::value(&kind, value.clone()) {
+            Err(error) => Err(misfit(value, error.to_string())),
+            Ok(read) => {
+                let path = joined(&self.path, key);
+                for problem in read.problems {
+                    if let Problem::Unknown(field) = problem {
+                        self.in_metadata.push(joined(&path, &field));
+                    }
+                }
+                *value = match read.value {
+                    Value::Null => Value::Object(serde_json::Map::new()),
+                    read => read,
+                };
+                Ok(())
+            }
+        }
+    }
+
+    fn field(&mut self, id: TypeId, key: &str, value: &mut Value) -> Pruned {
+        let length = self.enter(key);
+        let below = self.value(id, value);
+        self.path.truncate(length);
+        below
+    }
+
+    /// Drops all fields of objects that stand where the schema describes none.
+    fn nothing_known(&mut self, value: &mut Value) {
+        match value {
+            Value::Object(map) => {
+                let fields = map.keys().map(|key| joined(&self.path, key));
+                self.unknown.extend(fields);
+                map.clear();
+            }
+            Value::Array(items) => {
+                for (index, item) in items.iter_mut().enumerate() {
+                    let length = self.path.len();
+                    self.path.push_str(&format!("[{index}]"));
+                    self.nothing_known(item);
+                    self.path.truncate(length);
                 }
             }
+            _ => {}
         }
-        (Node::Map { value: item, .. }, Value::Object(map)) => {
-            for (key, value) in map.iter_mut() {
-                below(arena, *item, value, key, path, problems);
-            }
+    }
+
+    /// Goes below a field; the length of the path before it.
+    fn enter(&mut self, key: &str) -> usize {
+        let length = self.path.len();
+        if length > 0 {
+            self.path.push('.');
         }
-        (Node::List(list), Value::Array(items)) => {
-            for (index, value) in items.iter_mut().enumerate() {
-                let length = path.len();
-                path.push_str(&format!("[{index}]"));
-                prune(arena, list.item, value, path, problems);
-                path.truncate(length);
-            }
-        }
-        _ => {}
+        self.path.push_str(key);
+        length
     }
 }
 
-fn below(
-    arena: &Arena,
-    id: TypeId,
-    value: &mut Value,
-    key: &str,
-    path: &mut String,
-    problems: &mut Vec<Problem>,
-) {
-    let length = path.len();
-    if length > 0 {
-        path.push('.');
+/// What every resource has.
+fn is_meta(key: &str) -> bool {
+    matches!(key, "apiVersion" | "kind" | "metadata")
+}
+
+fn joined(path: &str, key: &str) -> String {
+    match path {
+        "" => key.to_owned(),
+        path => format!("{path}.{key}"),
     }
-    path.push_str(key);
-    prune(arena, id, value, path, problems);
-    path.truncate(length);
 }
