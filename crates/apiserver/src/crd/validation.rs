@@ -22,7 +22,7 @@ use crate::field::{Errors, Path};
 
 /// Checks values, types and structure; `old` is the stored object on an update.
 pub(crate) fn check(schema: &Schema, object: &Value, old: Option<&Value>, errors: &mut Errors) {
-    let correlation = old.map(|old| Correlation::new(object, old));
+    let correlation = old.map(|old| Correlation::new(schema, object, old));
     for finding in validate(schema, object, correlation, "").errors {
         finding.record(errors);
     }
@@ -244,7 +244,7 @@ fn array(
     let mut outcome = Outcome::default();
     if let Some(item_schema) = schema.items.as_deref() {
         for (index, item) in items.iter().enumerate() {
-            let below = correlation.map(|it| it.index(schema, index));
+            let below = correlation.map(|it| it.index(index));
             let path = format!("{path}[{index}]");
             outcome.merge(validate(item_schema, item, below, &path));
         }
@@ -291,7 +291,7 @@ fn object(
     correlation: Option<Correlation<'_>>,
     path: &str,
 ) -> Outcome {
-    let below = |name: &str| correlation.map(|it| it.key(schema, name));
+    let below = |name: &str| correlation.map(|it| it.key(name));
     let map = value.as_object().expect("only objects come here");
     let mut outcome = Outcome::default();
     let count = map.len();

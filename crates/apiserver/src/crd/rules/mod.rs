@@ -160,7 +160,7 @@ impl Rules {
             return;
         }
         let place = Place {
-            correlation: old.map(|old| Correlation::new(object, old)),
+            correlation: old.map(|old| Correlation::new(schema, object, old)),
             ..self.place(schema, object, old)
         };
         run::run(root, place, "", errors);

@@ -70,10 +70,10 @@ impl Run<'_> {
                         value,
                         old: place
                             .old
-                            .and_then(|old| item_before(place.schema, value, old)),
+                            .and_then(|old| item_before(place.schema, value, index, old)),
                         correlation: place
                             .correlation
-                            .map(|correlation| correlation.index(place.schema, index)),
+                            .map(|correlation| correlation.index(index)),
                         is_resource: schema.embedded,
                     };
                     self.node(node, below, &format!("{path}[{index}]"))?;
@@ -98,9 +98,7 @@ impl Run<'_> {
                         schema,
                         value,
                         old: place.old.and_then(|old| old.get(name)),
-                        correlation: place
-                            .correlation
-                            .map(|correlation| correlation.key(place.schema, name)),
+                        correlation: place.correlation.map(|correlation| correlation.key(name)),
                         is_resource: schema.embedded,
                     };
                     self.node(node, below, &path)?;
