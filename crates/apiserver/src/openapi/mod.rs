@@ -1,9 +1,10 @@
 //! OpenAPI documents: one per group and version in version 3, one for everything in version 2.
 //!
 //! Schemas are written from the same table that decoding walks, with the texts of [`crate::schema::descriptions`]; those of custom
-//! resources from their definitions as they were sent. Paths hold what clients look for: which kind a path serves and which
+//! resources from their definitions ([`custom`]). Paths hold what clients look for: which kind a path serves and which
 //! parameters its verbs take.
 
+mod custom;
 mod gnostic;
 mod paths;
 mod schemas;

@@ -2,7 +2,7 @@
 
 use serde_json::{Map, Value, json};
 
-use super::{Dialect, reference, values};
+use super::{Dialect, custom, reference, values};
 use crate::{
     admission::Lookup,
     registry::Row,
@@ -79,27 +79,36 @@ impl<'a> Schemas<'a> {
             .flatten()
             .find(|version| version["name"] == *resource.version);
         let sent = version.map(|mut version| version["schema"]["openAPIV3Schema"].take());
-        let mut schema = given
-            .or(sent)
-            .and_then(|schema| schema.as_object().cloned())
-            .unwrap_or_default();
-        schema.insert("type".into(), "object".into());
         let metadata =
             Type::builtin(OBJECT_META).map(|metadata| self.standard("metadata", &metadata));
-        let properties = schema.entry("properties").or_insert_with(|| json!({}));
-        if let Some(properties) = properties.as_object_mut() {
-            for field in ["apiVersion", "kind"] {
-                let property = properties
-                    .entry(field)
-                    .or_insert_with(|| json!({"type": "string"}));
-                if property.get("description").is_none() {
-                    describe(property, descriptions::of_field("", field));
+        let mut meta: Vec<(&str, Value)> = Vec::new();
+        for field in ["apiVersion", "kind"] {
+            let mut property = json!({"type": "string"});
+            describe(&mut property, descriptions::of_field("", field));
+            meta.push((field, property));
+        }
+        meta.extend(metadata.map(|metadata| ("metadata", metadata)));
+        let is_given = given.is_some();
+        let schema = given.or(sent);
+        let mut schema = schema
+            .and_then(|schema| schema.as_object().cloned())
+            .unwrap_or_default();
+        let is_free = schema.get("x-kubernetes-preserve-unknown-fields") == Some(&true.into());
+        if self.dialect == Dialect::V2 && is_free && !is_given {
+            // kubectl takes fields that are told for all that there are.
+            schema = Map::new();
+        } else {
+            if !is_given {
+                custom::publish(&mut schema, self.dialect, &meta);
+            }
+            let properties = schema.entry("properties").or_insert_with(|| json!({}));
+            if let Some(properties) = properties.as_object_mut() {
+                for (field, property) in meta {
+                    properties.insert(field.into(), property);
                 }
             }
-            if let Some(metadata) = metadata {
-                properties.insert("metadata".into(), metadata);
-            }
         }
+        schema.insert("type".into(), "object".into());
         let group: Vec<&str> = resource.group.split('.').rev().collect();
         let name = format!("{}.{}.{}", group.join("."), resource.version, resource.kind);
         self.done.insert(name.clone(), schema.into());
