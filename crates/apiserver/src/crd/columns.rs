@@ -1,6 +1,7 @@
 //! Printer columns of custom resources: a small JSONPath and how its results become cells.
 //!
-//! Paths are those a definition may give: fields, indexes, `[*]`, `[?(@.a=="b")]` and quoted names. A path that finds nothing makes an empty cell.
+//! Paths are those a definition may give: fields, indexes, `[*]`, `[?(@.a=="b")]` and quoted names. A path that finds nothing makes an empty cell,
+//! and of several values the first is shown. Source: k8s.io/apiextensions-apiserver/pkg/registry/customresource/tableconvertor.
 
 use jiff::Timestamp;
 use serde_json::Value;
@@ -89,19 +90,25 @@ fn cell(kind: &str, found: &[&Value], now: Timestamp) -> Value {
         return Value::Null;
     };
     match kind {
-        "integer" => first.as_i64().map_or(Value::Null, Value::from),
-        "number" => first.as_f64().map_or(Value::Null, Value::from),
-        "boolean" => first.as_bool().map_or(Value::Null, Value::from),
-        "date" => match first.as_str().map(str::parse::<Timestamp>) {
-            Some(Ok(time)) => print::duration(now.as_second() - time.as_second()).into(),
-            _ => "<invalid>".into(),
+        // Go cuts fractions off.
+        "integer" => match (first.as_i64(), first.as_f64()) {
+            (Some(whole), _) => whole.into(),
+            (None, Some(number)) => (number as i64).into(),
+            (None, None) => Value::Null,
         },
-        _ if found.len() > 1 => found
-            .iter()
-            .map(|value| text(value))
-            .collect::<Vec<_>>()
-            .join(" ")
-            .into(),
+        "number" => match first {
+            Value::Number(number) => number.clone().into(),
+            _ => Value::Null,
+        },
+        "boolean" => first.as_bool().map_or(Value::Null, Value::from),
+        "date" => match first.as_str() {
+            None => Value::Null,
+            Some("") => "<unknown>".into(),
+            Some(text) => match text.parse::<Timestamp>() {
+                Ok(time) => print::duration(now.as_second() - time.as_second()).into(),
+                Err(_) => "<invalid>".into(),
+            },
+        },
         _ => text(first).into(),
     }
 }
@@ -277,5 +284,30 @@ mod tests {
         assert_eq!(find(".spec.l[*]"), [json!(1), json!(2)]);
         assert_eq!(find(".spec.l[-1]"), [json!(2)]);
         assert_eq!(find(".spec.none"), Vec::<Value>::new());
+    }
+
+    #[test]
+    fn cells_are_of_the_columns_type() {
+        let now: Timestamp = "2026-01-01T12:00:00Z".parse().expect("it is a time");
+        for (kind, found, shown) in [
+            ("integer", json!([42]), json!(42)),
+            ("integer", json!([3.99]), json!(3)),
+            ("integer", json!([true]), Value::Null),
+            ("number", json!([3.5]), json!(3.5)),
+            ("number", json!(["x"]), Value::Null),
+            ("boolean", json!([true]), json!(true)),
+            ("boolean", json!(["true"]), Value::Null),
+            ("string", json!([true]), json!("true")),
+            ("string", json!([["a"], ["b"]]), json!("[\"a\"]")),
+            ("date", json!(["2026-01-01T00:00:00Z"]), json!("12h")),
+            ("date", json!(["2027-01-01T00:00:00Z"]), json!("<invalid>")),
+            ("date", json!(["x"]), json!("<invalid>")),
+            ("date", json!([""]), json!("<unknown>")),
+            ("date", json!([4]), Value::Null),
+            ("string", json!([]), Value::Null),
+        ] {
+            let found: Vec<&Value> = found.as_array().into_iter().flatten().collect();
+            assert_eq!(cell(kind, &found, now), shown, "{kind} {found:?}");
+        }
     }
 }

@@ -4,7 +4,7 @@
 //! upstream's controllers do. The registry changes only here.
 
 use std::{
-    collections::BTreeSet,
+    collections::{BTreeMap, BTreeSet},
     sync::{Arc, Weak},
     time::Duration,
 };
@@ -45,11 +45,13 @@ pub(crate) async fn run(server: Weak<ApiServer>) {
         let Ok(mut cursor) = Cursor::new(collection.clone(), revision) else {
             continue;
         };
+        let mut waiting = Waiting::default();
         for definition in &known {
             let Some(server) = server.upgrade() else {
                 return;
             };
             settle(&server, definition).await;
+            waiting.note(definition);
         }
         while let Ok(events) = cursor.next().await {
             for event in events {
@@ -59,9 +61,56 @@ pub(crate) async fn run(server: Weak<ApiServer>) {
                 let definition = event.object.parse();
                 if event.event_type == EventType::Deleted {
                     server.registry().undefine(name_of(&definition));
+                    waiting.0.remove(name_of(&definition));
                 } else {
                     settle(&server, &definition).await;
+                    waiting.note(&definition);
                 }
+                // The definition may have let go of a name.
+                waiting.reconsider(&server, &definition).await;
+            }
+        }
+    }
+}
+
+/// The definitions that have not got all of their names, with their groups.
+#[derive(Default)]
+struct Waiting(BTreeMap<String, String>);
+
+impl Waiting {
+    fn note(&mut self, definition: &Value) {
+        let conditions = definition["status"]["conditions"].as_array();
+        let mut conditions = conditions.into_iter().flatten();
+        let is_refused = |condition: &Value| {
+            condition["type"] == "NamesAccepted" && condition["status"] == "False"
+        };
+        let name = name_of(definition);
+        if conditions.any(is_refused) {
+            let group = definition["spec"]["group"].as_str().unwrap_or_default();
+            self.0.insert(name.to_owned(), group.to_owned());
+        } else {
+            self.0.remove(name);
+        }
+    }
+
+    /// Looks again at those of a group after another definition of the group has changed or gone.
+    async fn reconsider(&self, server: &Arc<ApiServer>, changed: &Value) {
+        let group = changed["spec"]["group"].as_str().unwrap_or_default();
+        let is_other = |name: &str| name != name_of(changed);
+        let others = self
+            .0
+            .iter()
+            .filter(|(name, of)| is_other(name) && *of == group);
+        let others: Vec<&String> = others.map(|(name, _)| name).collect();
+        if others.is_empty() {
+            return;
+        }
+        let collection = server
+            .store()
+            .collection("customresourcedefinitions.apiextensions.k8s.io");
+        for object in collection.snapshot(None).objects.iter() {
+            if others.iter().any(|name| *name == object.key().name()) {
+                settle(server, &object.parse()).await;
             }
         }
     }

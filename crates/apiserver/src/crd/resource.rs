@@ -33,12 +33,18 @@ struct CustomResource {
     selectable_paths: Vec<JsonPath>,
     /// What of the objects this version knows.
     known: Type,
-    /// What of them the storage version knows, if that is another one.
-    stored: Option<Type>,
+    /// What the storage version makes of them, if that is another one.
+    stored: Option<Arc<Stored>>,
     /// Stored objects may be older than the schema: they have what it does not know, and not its defaults.
     is_newer_than_objects: bool,
     /// The definition is being deleted: `plural.group`, of which nothing new is created.
     going: Option<String>,
+}
+
+/// What is stored of the instances, whatever version they come in.
+struct Stored {
+    schema: Schema,
+    known: Type,
 }
 
 impl CustomResource {
@@ -142,7 +148,8 @@ impl Kind for CustomResource {
 
     fn to_storage(&self, object: &mut Value) {
         if let Some(stored) = &self.stored {
-            decode::prune(stored, object);
+            decode::prune(&stored.known, object);
+            defaults::apply(&stored.schema, object);
         }
     }
 
@@ -161,7 +168,8 @@ pub(crate) fn rows(definition: &Value) -> Vec<Resource> {
     versions.sort_by_key(|version| version["storage"].as_bool() != Some(true));
     let storage = versions.first().map(|version| {
         let schema = Schema::parse(&version["schema"]["openAPIV3Schema"]);
-        schema.to_type()
+        let known = schema.to_type();
+        Arc::new(Stored { schema, known })
     });
     let served = versions
         .into_iter()
@@ -173,7 +181,7 @@ pub(crate) fn rows(definition: &Value) -> Vec<Resource> {
     })
 }
 
-fn row(definition: &Value, version: &Value, storage: &Type) -> Resource {
+fn row(definition: &Value, version: &Value, storage: &Arc<Stored>) -> Resource {
     let spec = &definition["spec"];
     let names = &definition["status"]["acceptedNames"];
     let text = |value: &Value| Cow::Owned(value.as_str().unwrap_or_default().to_owned());

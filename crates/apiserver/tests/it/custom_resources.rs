@@ -167,7 +167,7 @@ async fn tables_selectors_and_subresources_come_from_the_definition() {
         .filter_map(|column| column["name"].as_str())
         .collect();
     assert_eq!(headers, ["Name", "Cron", "Ports"]);
-    assert_eq!(table["rows"][0]["cells"], json!(["a", "x", "p q"]));
+    assert_eq!(table["rows"][0]["cells"], json!(["a", "x", "p"]));
     assert_eq!(table["rows"][1]["cells"], json!(["b", "y", null]));
 
     let scaled = api
@@ -290,8 +290,8 @@ async fn several_versions_show_the_same_objects() {
 async fn each_version_shows_and_keeps_what_it_knows() {
     let api = Api::new(Config::default());
     let text = || json!({"type": "string"});
-    let mut definition =
-        definition_of(json!({"type": "object", "properties": {"both": text(), "old": text()}}));
+    let known = json!({"both": text(), "old": {"type": "string", "default": "o"}});
+    let mut definition = definition_of(json!({"type": "object", "properties": known}));
     let mut other = definition["spec"]["versions"][0].clone();
     other["name"] = "v2".into();
     other["storage"] = false.into();
@@ -311,9 +311,10 @@ async fn each_version_shows_and_keeps_what_it_knows() {
         .ok();
     let seen = api.get(&in_v2).await.ok();
     assert_eq!(seen["spec"], json!({"both": "x", "given": "d"}));
-    // What the stored version does not know is not kept, and what the written one does not know is lost.
+    // What the stored version does not know is not kept, and what the written one does not know has its default again.
     api.merge(&in_v2, json!({"spec": {"new": "z"}})).await.ok();
-    assert_eq!(api.get(&one).await.ok()["spec"], json!({"both": "x"}));
+    let seen = api.get(&one).await.ok();
+    assert_eq!(seen["spec"], json!({"both": "x", "old": "o"}));
 
     // What a later schema leaves out is not shown any more.
     let schema = &mut definition["spec"]["versions"][0]["schema"]["openAPIV3Schema"];
@@ -323,7 +324,8 @@ async fn each_version_shows_and_keeps_what_it_knows() {
     api.merge(&name, json!({"spec": {"versions": versions}}))
         .await
         .ok();
-    api.until(&one, |object| object["spec"] == json!({})).await;
+    api.until(&one, |object| object["spec"] == json!({"old": "o"}))
+        .await;
 }
 
 /// A definition whose instances have a spec with this schema.

@@ -319,3 +319,60 @@ async fn finalizers_without_a_domain_are_warned_of() {
         ]
     );
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_definition_takes_the_name_that_another_one_leaves() {
+    let api = served().await;
+    let mut other = crontabs();
+    other["metadata"]["name"] = "ct.stable.example.com".into();
+    other["spec"]["names"] = json!({"plural": "ct", "kind": "Ct"});
+    api.post(DEFINITIONS, other).await.ok();
+    let path = format!("{DEFINITIONS}/ct.stable.example.com");
+    let condition = |definition: &Value| definition["status"]["conditions"][0]["status"].clone();
+    api.until(&path, |definition| condition(definition) == "False")
+        .await;
+    let crontabs = format!("{DEFINITIONS}/crontabs.stable.example.com");
+    api.delete(&crontabs).await.ok();
+    let definition = api
+        .until(&path, |definition| condition(definition) == "True")
+        .await;
+    assert_eq!(definition["status"]["acceptedNames"]["plural"], "ct");
+}
+
+#[tokio::test(start_paused = true)]
+async fn metadata_of_a_resource_inside_is_read_with_the_request() {
+    let api = Api::new(Config::default());
+    let inside = json!({"type": "object", "x-kubernetes-embedded-resource": true, "x-kubernetes-preserve-unknown-fields": true});
+    let maps =
+        json!({"type": "object", "additionalProperties": {"type": "array", "items": inside}});
+    let mut definition = crontabs();
+    definition["spec"]["versions"][0] = json!({"name": "v1", "served": true, "storage": true, "schema": {
+        "openAPIV3Schema": {"type": "object", "properties": {"spec": {"type": "object", "properties": {"m": maps, "yes": {"type": "object", "additionalProperties": true}}}}}}});
+    established(&api, definition).await;
+    let pod = |fields: Value| {
+        let mut pod = json!({"apiVersion": "v1", "kind": "Pod"});
+        pod.as_object_mut()
+            .expect("it is an object")
+            .extend(fields.as_object().cloned().unwrap_or_default());
+        crontab("a", json!({"m": {"k": [pod]}}))
+    };
+    for (fields, why) in [
+        (
+            json!({"metadata": {"name": 1}}),
+            r#"spec.m[k][0].metadata: Invalid value: {"name":1}: json: cannot unmarshal number into Go struct field ObjectMeta.name of type string"#,
+        ),
+        (
+            json!({"kind": 1}),
+            "spec.m[k][0].kind: Invalid value: 1: must be a string",
+        ),
+    ] {
+        let refused = api.post(CRONTABS, pod(fields)).await.refused(400);
+        let told = format!(r#"CronTab in version "v1" cannot be handled as a CronTab: {why}"#);
+        assert_eq!(refused, told);
+    }
+    let mut object = pod(json!({"metadata": {"name": "x", "labels": {}, "odd": 1}}));
+    object["spec"]["yes"] = json!({"a": 1, "b": {"c": 1}});
+    let kept = api.post(CRONTABS, object).await.ok();
+    assert_eq!(kept["spec"]["m"]["k"][0]["metadata"], json!({"name": "x"}));
+    assert_eq!(kept["spec"]["yes"], json!({"a": 1, "b": {}}));
+}
