@@ -270,10 +270,15 @@ impl Builder {
             "integer" => self.scalar(Scalar::Int64),
             "number" => self.scalar(Scalar::Double),
             "array" => {
-                let item = schema
-                    .items
-                    .as_deref()
-                    .map_or(self.json, |items| self.value(items));
+                let item = match schema.items.as_deref() {
+                    // What keeps the unknown fields of a list keeps those of its items.
+                    Some(items) if schema.preserve => self.value(&Schema {
+                        preserve: true,
+                        ..items.clone()
+                    }),
+                    Some(items) => self.value(items),
+                    None => self.json,
+                };
                 let kind = match schema.list_type.as_deref() {
                     Some("map") => ListKind::Map,
                     Some("set") => ListKind::Set,

@@ -345,9 +345,10 @@ async fn metadata_of_a_resource_inside_is_read_with_the_request() {
     let inside = json!({"type": "object", "x-kubernetes-embedded-resource": true, "x-kubernetes-preserve-unknown-fields": true});
     let maps =
         json!({"type": "object", "additionalProperties": {"type": "array", "items": inside}});
+    let open = json!({"type": "array", "x-kubernetes-preserve-unknown-fields": true, "items": {"type": "object"}});
     let mut definition = crontabs();
     definition["spec"]["versions"][0] = json!({"name": "v1", "served": true, "storage": true, "schema": {
-        "openAPIV3Schema": {"type": "object", "properties": {"spec": {"type": "object", "properties": {"m": maps, "yes": {"type": "object", "additionalProperties": true}}}}}}});
+        "openAPIV3Schema": {"type": "object", "properties": {"spec": {"type": "object", "properties": {"m": maps, "open": open, "yes": {"type": "object", "additionalProperties": true}}}}}}});
     established(&api, definition).await;
     let pod = |fields: Value| {
         let mut pod = json!({"apiVersion": "v1", "kind": "Pod"});
@@ -372,7 +373,9 @@ async fn metadata_of_a_resource_inside_is_read_with_the_request() {
     }
     let mut object = pod(json!({"metadata": {"name": "x", "labels": {}, "odd": 1}}));
     object["spec"]["yes"] = json!({"a": 1, "b": {"c": 1}});
+    object["spec"]["open"] = json!([{"a": {}}]);
     let kept = api.post(CRONTABS, object).await.ok();
     assert_eq!(kept["spec"]["m"]["k"][0]["metadata"], json!({"name": "x"}));
     assert_eq!(kept["spec"]["yes"], json!({"a": 1, "b": {}}));
+    assert_eq!(kept["spec"]["open"], json!([{"a": {}}]));
 }
