@@ -1,5 +1,7 @@
 //! Request bodies: their size, their media type, and the object in them.
 
+mod options;
+
 use std::fmt::Display;
 
 use axum::body::Body;
@@ -24,6 +26,8 @@ use crate::{
     },
     status::Status,
 };
+
+pub(crate) use options::options;
 
 /// The most a body may have.
 pub(crate) const LIMIT: usize = 3 * 1024 * 1024;
@@ -255,27 +259,6 @@ pub(crate) fn patched(
     problems.extend(decoded.problems);
     report(call, &problems, validation, |why| unfit(&why))?;
     Ok(object)
-}
-
-/// Decodes options (`DeleteOptions`) that come as a body; their group and version do not matter.
-pub(crate) fn options(schema: &Type, media: Media, body: &[u8]) -> Result<Value, Status> {
-    let decoded = match media {
-        Media::Json => decode::json(schema, body),
-        Media::Yaml => decode::yaml(schema, body),
-        Media::Protobuf => {
-            return proto::decode(schema, body)
-                .map_err(|error| Status::bad_request(error.to_string()));
-        }
-    };
-    // Upstream does not turn what its decoder says of options into a refusal of its own.
-    decoded.map(|decoded| decoded.value).map_err(|error| {
-        let syntax = matches!(error, DecodeError::Syntax(_));
-        let prefix = match syntax && !is_json(body) {
-            true => NO_META,
-            false => "",
-        };
-        Status::new(500, "", format!("{prefix}{error}"))
-    })
 }
 
 fn is_json(body: &[u8]) -> bool {

@@ -357,3 +357,25 @@ async fn what_a_body_names_must_be_a_name() {
         r#"ConfigMap "x" is invalid: []: Too long: may not be more than 1048576 bytes"#
     );
 }
+
+#[tokio::test]
+async fn a_deletion_that_brings_another_object_deletes_nothing() {
+    let api = api().await;
+    let maps = format!("{NAMESPACE}/configmaps");
+    let path = format!("{maps}/x");
+    api.post(&maps, json!({"metadata": {"name": "x"}}))
+        .await
+        .ok();
+    let body = r#"{"kind": "ConfigMap", "apiVersion": "v1"}"#;
+    for path in [&path, &maps] {
+        let answer = api
+            .send_text("DELETE", path, "application/json", body)
+            .await;
+        let refusal = answer.refused(500);
+        assert!(
+            refusal.starts_with(r#"no kind "ConfigMap" is registered for version "v1" in"#),
+            "{refusal}"
+        );
+    }
+    api.get(&path).await.ok();
+}
