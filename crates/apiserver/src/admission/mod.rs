@@ -118,6 +118,8 @@ pub struct Ctx<'a> {
     pub(crate) namespace: &'a str,
     /// The name in the path; empty for collections.
     pub(crate) path_name: &'a str,
+    /// The request is a PATCH: who may update need not be allowed to patch.
+    pub(crate) patches: bool,
     /// Nothing will be stored: allocate nothing for good.
     pub dry_run: bool,
     /// Sentences for the client's `Warning` headers, each once.

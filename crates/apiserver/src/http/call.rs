@@ -45,6 +45,8 @@ pub(crate) struct Call {
     pub form: Form,
     /// It came over a socket.
     pub on_network: bool,
+    /// It is a PATCH.
+    pub patches: bool,
     /// Its turn, if it needs one.
     turn: Mutex<Option<Turn>>,
     /// When webhooks must be done with it, from when the first of them is asked.
@@ -96,6 +98,7 @@ impl Call {
             headers,
             form,
             on_network: false,
+            patches: false,
             turn: Mutex::default(),
             deadline: OnceLock::new(),
             upgrade: None,
@@ -141,6 +144,7 @@ impl Call {
             authorizer: self.server.authorizer(),
             namespace: self.namespace.as_deref().unwrap_or_default(),
             path_name: &self.name,
+            patches: self.patches,
             dry_run,
             warnings: &self.warnings,
         }

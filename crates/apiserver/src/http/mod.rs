@@ -183,6 +183,7 @@ async fn route(
                 parts.headers,
                 form,
             );
+            call.patches = parts.method == Method::PATCH;
             let goes_on = goes_on(&call, &object, &parts.method);
             if !goes_on {
                 call.query.check_timeout()?;

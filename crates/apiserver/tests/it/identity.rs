@@ -357,3 +357,80 @@ async fn names_with_colons_are_reached_escaped_and_plain() {
         assert_eq!(body["metadata"]["name"], "system:discovery");
     }
 }
+
+#[tokio::test]
+async fn parts_of_a_claims_status_are_for_those_who_may_write_them() {
+    let server = Server::new(Config::default());
+    let claims = "/apis/resource.k8s.io/v1/namespaces/default/resourceclaims";
+    let request = json!({"name": "r", "exactly": {"deviceClassName": "c"}});
+    let claim = json!({"metadata": {"name": "x"}, "spec": {"devices": {"requests": [request]}}});
+    let (status, stored) = server.post(&admin(), claims, claim).await;
+    assert_eq!(status, 201, "{stored}");
+    let (path, group) = (format!("{claims}/x/status"), json!(["resource.k8s.io"]));
+    let rule = |resource: &str, verbs: Value| json!({"apiGroups": group, "resources": [resource], "verbs": verbs});
+    let writes = rule("resourceclaims/status", json!(["update", "patch"]));
+    let binds = rule("resourceclaims/binding", json!(["update"]));
+    server.grant("writer", json!([writes])).await;
+    server.grant("binder", json!([writes, binds])).await;
+    let driver = "system:serviceaccount:default:driver";
+    let mut own = rule("resourceclaims/driver", json!(["associated-node:update"]));
+    own["resourceNames"] = json!(["d"]);
+    server.grant(driver, json!([writes, own])).await;
+    let node = json!({"key": "metadata.name", "operator": "In", "values": ["n"]});
+    let status_of = |device: Value| {
+        let allocation = json!({
+            "nodeSelector": {"nodeSelectorTerms": [{"matchFields": [node]}]},
+            "devices": {"results": [{"request": "r", "driver": "d", "pool": "p", "device": "e"}]},
+        });
+        json!({"metadata": {"name": "x"}, "spec": stored["spec"], "status": {"allocation": allocation, "devices": device}})
+    };
+    let put = async |who: &str, home: &str, body: Value| {
+        let extra = "impersonate-extra-authentication.kubernetes.io%2fnode-name";
+        let headers = [("impersonate-user", who), (extra, home)];
+        let (status, answer) = server
+            .send(Some(&admin()), Method::PUT, &path, &headers, body)
+            .await;
+        (status, answer["details"]["causes"][0]["message"].clone())
+    };
+    let allocated = status_of(json!([]));
+    assert_eq!(
+        put("writer", "n", allocated.clone()).await,
+        (
+            422,
+            "Forbidden: changing status.allocation or status.reservedFor requires extra permission"
+                .into()
+        )
+    );
+    let mut above = allocated.clone();
+    above["status"]["allocation"]["devices"]["results"][0]["adminAccess"] = true.into();
+    let label = "Forbidden: admin access to devices requires the `resource.kubernetes.io/admin-access: true` label on the containing namespace";
+    assert_eq!(put("binder", "n", above).await, (422, label.into()));
+    let request = json!({"name": "r", "exactly": {"deviceClassName": "c", "adminAccess": true}});
+    let claim = json!({"metadata": {"name": "y"}, "spec": {"devices": {"requests": [request]}}});
+    let (status, refused) = server.post(&admin(), claims, claim.clone()).await;
+    assert_eq!(
+        (status, &refused["details"]["causes"][0]["message"]),
+        (422, &label.into())
+    );
+    let named = json!("spec.devices.requests[0].adminAccess");
+    assert_eq!(refused["details"]["causes"][0]["field"], named);
+    let space = json!({"metadata": {"name": "ops", "labels": {"resource.kubernetes.io/admin-access": "true"}}});
+    assert_eq!(
+        server.post(&admin(), "/api/v1/namespaces", space).await.0,
+        201
+    );
+    let claims = claims.replace("default", "ops");
+    assert_eq!(server.post(&admin(), &claims, claim).await.0, 201);
+    assert_eq!(put("binder", "n", allocated).await, (200, Value::Null));
+    let told = status_of(json!([{"driver": "d", "pool": "p", "device": "e", "data": {"a": 1}}]));
+    let refused = "Forbidden: changing status.devices requires extra permission";
+    assert_eq!(
+        put("binder", "n", told.clone()).await,
+        (422, refused.into())
+    );
+    assert_eq!(
+        put(driver, "elsewhere", told.clone()).await,
+        (422, refused.into())
+    );
+    assert_eq!(put(driver, "n", told).await, (200, Value::Null));
+}

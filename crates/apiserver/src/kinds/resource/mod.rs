@@ -4,6 +4,7 @@
 //! devices by whoever writes its status.
 
 mod claim;
+mod rights;
 mod selector;
 mod slice;
 
@@ -87,8 +88,9 @@ impl Kind for ResourceClaim {
         }
     }
 
-    fn validate_creation(&self, _: &Ctx<'_>, object: &Value, errors: &mut Errors) {
+    fn validate_creation(&self, ctx: &Ctx<'_>, object: &Value, errors: &mut Errors) {
         let path = Path::new("spec");
+        rights::admin_access(ctx, &object["spec"], errors);
         claim::devices(&object["spec"]["devices"], &path.child("devices"), errors);
     }
 
@@ -96,8 +98,10 @@ impl Kind for ResourceClaim {
         same_spec(object, old, "ResourceClaimSpec", errors);
     }
 
-    fn validate_status(&self, _: &Ctx<'_>, object: &Value, old: &Value, errors: &mut Errors) {
-        claim::status(object, old, &Path::new("status"), errors);
+    fn validate_status(&self, ctx: &Ctx<'_>, object: &Value, old: &Value, errors: &mut Errors) {
+        let (path, before) = (Path::new("status"), &old["status"]);
+        rights::status(ctx, &object["status"], before, &path, errors);
+        claim::status(object, old, &path, errors);
     }
 
     fn columns(&self) -> Option<&[Column]> {
@@ -139,8 +143,9 @@ impl Kind for ResourceClaimTemplate {
         }
     }
 
-    fn validate_creation(&self, _: &Ctx<'_>, object: &Value, errors: &mut Errors) {
+    fn validate_creation(&self, ctx: &Ctx<'_>, object: &Value, errors: &mut Errors) {
         let (spec, path) = (&object["spec"], Path::new("spec"));
+        rights::admin_access(ctx, &spec["spec"], errors);
         let at = path.child("metadata");
         metadata::labels(errors, &at.child("labels"), spec["metadata"].get("labels"));
         metadata::annotations(errors, &at.child("annotations"), &spec["metadata"]);
