@@ -6,7 +6,7 @@
 use jiff::Timestamp;
 use serde_json::Value;
 
-use super::{Column, Kind, podspec::internal, print, tree::Tree};
+use super::{Check, Column, Kind, podspec::internal, print, tree::Tree};
 use crate::{
     admission::Ctx,
     field::{ErrorType, Errors, Path},
@@ -77,7 +77,17 @@ impl Kind for ServiceCidr {
 }
 
 impl Kind for IpAddress {
-    fn validate_creation(&self, _: &Ctx<'_>, object: &Value, errors: &mut Errors) {
+    /// Upstream looks at all of it at each update, and at the metadata twice.
+    fn update_checks(&self, _: &str) -> &'static [Check] {
+        &[
+            Check::Metadata,
+            Check::Object,
+            Check::MetadataChange,
+            Check::Change,
+        ]
+    }
+
+    fn validate(&self, _: &Ctx<'_>, object: &Value, errors: &mut Errors) {
         let path = Path::new("metadata");
         let name = object["metadata"].text("name");
         for sentence in net::strict_ip(name) {

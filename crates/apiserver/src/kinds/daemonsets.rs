@@ -1,5 +1,7 @@
 //! DaemonSets: defaults, validation, table, the template generation that lives in an annotation (`pkg/apis/apps`).
 
+use std::num::IntErrorKind;
+
 use jiff::Timestamp;
 use serde_json::{Map, Value};
 
@@ -11,7 +13,8 @@ use super::{
     workloads::{self, Owner, Workload},
 };
 use crate::{
-    field::{ErrorType, Errors, Path},
+    field::{ErrorType, Errors, Path, quote},
+    status::Status,
     validation::selector::{Selector, label_selector},
 };
 
@@ -47,8 +50,25 @@ impl Workload for DaemonSets {
 
     /// The annotation stands for a field of upstream's internal type: it is there in whatever a client sends.
     fn default_metadata(&self, object: &mut Value) {
-        let generation = template_generation(object);
-        set_template_generation(object, generation);
+        if self.readable(object).is_ok() {
+            let generation = template_generation(object);
+            set_template_generation(object, generation);
+        }
+    }
+
+    fn readable(&self, object: &Value) -> Result<(), Status> {
+        let given = object["metadata"]["annotations"].field(TEMPLATE_GENERATION);
+        let Some(Err(error)) = given.and_then(Value::as_str).map(str::parse::<i64>) else {
+            return Ok(());
+        };
+        let why = match error.kind() {
+            IntErrorKind::PosOverflow | IntErrorKind::NegOverflow => "value out of range",
+            _ => "invalid syntax",
+        };
+        let text = quote(object["metadata"]["annotations"].text(TEMPLATE_GENERATION));
+        Err(Status::bad_request(format!(
+            "DaemonSet in version \"v1\" cannot be handled as a DaemonSet: strconv.ParseInt: parsing {text}: {why}"
+        )))
     }
 
     fn prepare(&self, object: &mut Value, old: Option<&Value>) {
@@ -173,5 +193,33 @@ fn rolling_update(rolling: &Value, path: &Path<'_>, errors: &mut Errors) {
         ),
         (false, false) => errors.required(&unavailable_path, "cannot be 0 when maxSurge is 0"),
         _ => {}
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn a_template_generation_is_a_number() {
+        for (given, why) in [
+            ("7", None),
+            ("x", Some("invalid syntax")),
+            ("", Some("invalid syntax")),
+            ("9223372036854775808", Some("value out of range")),
+        ] {
+            let set = json!({"metadata": {"annotations": {TEMPLATE_GENERATION: given}}});
+            let refused = DaemonSets.readable(&set).err();
+            let message = refused.map(|status| status.message);
+            assert_eq!(message.is_some(), why.is_some(), "{given}: {message:?}");
+            if let (Some(message), Some(why)) = (message, why) {
+                assert!(
+                    message.ends_with(&format!("parsing {given:?}: {why}")),
+                    "{message}"
+                );
+            }
+        }
     }
 }

@@ -13,7 +13,11 @@ use super::{
 use crate::{
     admission::Ctx,
     field::{Errors, Path},
-    validation::{check, names, net, one_of},
+    validation::{
+        check, names,
+        net::{self, Kept},
+        one_of,
+    },
 };
 
 /// How many addresses a cell lists.
@@ -41,28 +45,19 @@ impl Kind for Endpoints {
         }
     }
 
-    fn validate(&self, _ctx: &Ctx<'_>, object: &Value, errors: &mut Errors) {
-        let path = Path::new("subsets");
-        for (index, subset) in object.items("subsets").iter().enumerate() {
-            let path = path.index(index);
-            if subset.items("addresses").is_empty() && subset.items("notReadyAddresses").is_empty()
-            {
-                errors.required(&path, "must specify `addresses` or `notReadyAddresses`");
-            }
-            for field in ["addresses", "notReadyAddresses"] {
-                for (index, one) in subset.items(field).iter().enumerate() {
-                    address(errors, &path.child(field).index(index), one);
-                }
-            }
-            let ports = subset.items("ports");
-            for (index, one) in ports.iter().enumerate() {
-                port(
-                    errors,
-                    &path.child("ports").index(index),
-                    one,
-                    ports.len() > 1,
-                );
-            }
+    fn validate_against(
+        &self,
+        _: &Ctx<'_>,
+        object: &Value,
+        old: Option<&Value>,
+        errors: &mut Errors,
+    ) {
+        let mut found = Errors::default();
+        subsets(object, &mut found);
+        // What was once valid may stay; compared only when something is wrong, as the lists are long.
+        let same = |old: &Value| old["subsets"] == object["subsets"];
+        if !found.is_empty() && !old.is_some_and(same) {
+            errors.0.append(&mut found.0);
         }
     }
 
@@ -105,9 +100,33 @@ impl Kind for Endpoints {
     }
 }
 
+fn subsets(object: &Value, errors: &mut Errors) {
+    let path = Path::new("subsets");
+    for (index, subset) in object.items("subsets").iter().enumerate() {
+        let path = path.index(index);
+        if subset.items("addresses").is_empty() && subset.items("notReadyAddresses").is_empty() {
+            errors.required(&path, "must specify `addresses` or `notReadyAddresses`");
+        }
+        for field in ["addresses", "notReadyAddresses"] {
+            for (index, one) in subset.items(field).iter().enumerate() {
+                address(errors, &path.child(field).index(index), one);
+            }
+        }
+        let ports = subset.items("ports");
+        for (index, one) in ports.iter().enumerate() {
+            port(
+                errors,
+                &path.child("ports").index(index),
+                one,
+                ports.len() > 1,
+            );
+        }
+    }
+}
+
 fn address(errors: &mut Errors, path: &Path<'_>, address: &Value) {
     let ip = address.text("ip");
-    net::ip(errors, &path.child("ip"), ip);
+    net::ip(errors, &path.child("ip"), ip, Kept::NONE);
     if !address.text("hostname").is_empty() {
         check(
             errors,

@@ -13,7 +13,11 @@ use super::{
 use crate::{
     admission::Ctx,
     field::{Errors, Path},
-    validation::{self, check, metadata, names, net, one_of},
+    validation::{
+        self, check, metadata, names,
+        net::{self, Kept},
+        one_of,
+    },
 };
 
 const MAX_ENDPOINTS: usize = 1000;
@@ -77,7 +81,13 @@ impl Kind for EndpointSlice {
         warnings
     }
 
-    fn validate(&self, _ctx: &Ctx<'_>, object: &Value, errors: &mut Errors) {
+    fn validate_against(
+        &self,
+        _: &Ctx<'_>,
+        object: &Value,
+        old: Option<&Value>,
+        errors: &mut Errors,
+    ) {
         let kind = object.text("addressType");
         if kind.is_empty() {
             errors.required(&Path::new("addressType"), "");
@@ -90,13 +100,12 @@ impl Kind for EndpointSlice {
             );
         }
         ports(errors, &Path::new("ports"), object.items("ports"));
-        let path = Path::new("endpoints");
-        let endpoints = object.items("endpoints");
-        if endpoints.len() > MAX_ENDPOINTS {
-            return errors.too_many(&path, endpoints.len(), MAX_ENDPOINTS);
-        }
-        for (index, one) in endpoints.iter().enumerate() {
-            endpoint(errors, &path.index(index), one, kind);
+        let mut found = Errors::default();
+        endpoints(object.items("endpoints"), kind, &mut found);
+        // What was once valid may stay; compared only when something is wrong, as the list is long.
+        let same = |old: &Value| old["endpoints"] == object["endpoints"];
+        if !found.is_empty() && !old.is_some_and(same) {
+            errors.0.append(&mut found.0);
         }
     }
 
@@ -186,6 +195,16 @@ fn ports(errors: &mut Errors, path: &Path<'_>, ports: &[Value]) {
     }
 }
 
+fn endpoints(endpoints: &[Value], kind: &str, errors: &mut Errors) {
+    let path = Path::new("endpoints");
+    if endpoints.len() > MAX_ENDPOINTS {
+        return errors.too_many(&path, endpoints.len(), MAX_ENDPOINTS);
+    }
+    for (index, one) in endpoints.iter().enumerate() {
+        endpoint(errors, &path.index(index), one, kind);
+    }
+}
+
 fn endpoint(errors: &mut Errors, path: &Path<'_>, endpoint: &Value, kind: &str) {
     let addresses = endpoint.items("addresses");
     let addresses_path = path.child("addresses");
@@ -239,7 +258,7 @@ fn endpoint(errors: &mut Errors, path: &Path<'_>, endpoint: &Value, kind: &str) 
 }
 
 fn ip_address(errors: &mut Errors, path: &Path<'_>, index: usize, address: &str, kind: &str) {
-    if net::ip(errors, &path.index(index), address).is_none() {
+    if !net::ip(errors, &path.index(index), address, Kept::NONE) {
         return;
     }
     if net::is_v6(address) != (kind == "IPv6") {

@@ -71,16 +71,18 @@ impl Kind for Ingress {
         }
     }
 
-    fn validate_status(&self, _: &Ctx<'_>, object: &Value, _: &Value, errors: &mut Errors) {
+    fn validate_status(&self, _: &Ctx<'_>, object: &Value, old: &Value, errors: &mut Errors) {
         let path = Path::new("status");
         let path = path.child("loadBalancer");
         let path = path.child("ingress");
         let points = object["status"]["loadBalancer"].items("ingress");
+        let kept = old["status"]["loadBalancer"].items("ingress").iter();
+        let kept = kept.map(|point| point.text("ip")).collect();
         for (index, point) in points.iter().enumerate() {
             let at = path.index(index);
             let (ip, host) = (point.text("ip"), point.text("hostname"));
             if !ip.is_empty() {
-                net::ip(errors, &at.child("ip"), ip);
+                net::ip(errors, &at.child("ip"), ip, &kept);
             }
             if !host.is_empty() {
                 let at = at.child("hostname");
@@ -91,7 +93,8 @@ impl Kind for Ingress {
     }
 
     fn warnings(&self, object: &Value, old: Option<&Value>) -> Vec<String> {
-        if old.is_some() || !object["metadata"]["annotations"].has(CLASS_ANNOTATION) {
+        let annotated = object["metadata"]["annotations"].has(CLASS_ANNOTATION);
+        if old.is_some() || !annotated || object["spec"].has("ingressClassName") {
             return Vec::new();
         }
         vec![format!(

@@ -220,7 +220,7 @@ pub enum Check {
     Metadata,
     /// The metadata against the stored one's.
     MetadataChange,
-    /// [`Kind::validate`].
+    /// [`Kind::validate_against`].
     Object,
     /// [`Kind::validate_update`], or `validate_part` for a part, or `validate_creation`.
     Change,
@@ -268,6 +268,18 @@ pub trait Kind: Send + Sync + 'static {
     /// Validates the whole object (metadata is validated by the handlers), on create and update.
     fn validate(&self, ctx: &Ctx<'_>, object: &Value, errors: &mut Errors) {
         let _ = (ctx, object, errors);
+    }
+
+    /// [`Kind::validate`], and what of it depends on the stored object, whose values may stay as they are; `old` is `None` at creation.
+    fn validate_against(
+        &self,
+        ctx: &Ctx<'_>,
+        object: &Value,
+        old: Option<&Value>,
+        errors: &mut Errors,
+    ) {
+        let _ = old;
+        self.validate(ctx, object, errors);
     }
 
     /// Validates what only a creation must keep; after [`Kind::validate`].

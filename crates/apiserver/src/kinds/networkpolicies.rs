@@ -11,7 +11,8 @@ use crate::{
     admission::Ctx,
     field::{Errors, Path},
     validation::{
-        check, names, net,
+        check, names,
+        net::{self, Kept},
         selector::{format_label_selector, label_selector},
     },
 };
@@ -49,36 +50,15 @@ impl Kind for NetworkPolicy {
         }
     }
 
-    fn validate(&self, _: &Ctx<'_>, object: &Value, errors: &mut Errors) {
-        const TYPES: [&str; 2] = ["Ingress", "Egress"];
-        let (spec, path) = (&object["spec"], Path::new("spec"));
-        label_selector(errors, &path.child("podSelector"), &spec["podSelector"]);
-        for (direction, peers) in DIRECTIONS {
-            let at = path.child(direction);
-            for (index, rule) in spec.items(direction).iter().enumerate() {
-                let at = at.index(index);
-                let ports = at.child("ports");
-                for (index, item) in rule.items("ports").iter().enumerate() {
-                    port(item, &ports.index(index), errors);
-                }
-                let at = at.child(peers);
-                for (index, item) in rule.items(peers).iter().enumerate() {
-                    peer(item, &at.index(index), errors);
-                }
-            }
-        }
-        let at = path.child("policyTypes");
-        let types = spec.items("policyTypes");
-        if types.len() > TYPES.len() {
-            let types = spec["policyTypes"].clone();
-            return errors.invalid(&at, types, "may not specify more than two policyTypes");
-        }
-        for (index, kind) in types.iter().enumerate() {
-            let kind = kind.as_str().unwrap_or_default();
-            if !TYPES.contains(&kind) {
-                errors.not_supported(&at.index(index), kind, &TYPES);
-            }
-        }
+    fn validate_against(
+        &self,
+        _: &Ctx<'_>,
+        object: &Value,
+        old: Option<&Value>,
+        errors: &mut Errors,
+    ) {
+        let kept = old.map(|old| networks(&old["spec"])).unwrap_or_default();
+        spec(&object["spec"], &kept, errors);
     }
 
     fn warnings(&self, object: &Value, _: Option<&Value>) -> Vec<String> {
@@ -118,6 +98,52 @@ impl Kind for NetworkPolicy {
             print::age(object, now),
         ]
     }
+}
+
+fn spec(spec: &Value, kept: &Kept<'_>, errors: &mut Errors) {
+    const TYPES: [&str; 2] = ["Ingress", "Egress"];
+    let path = Path::new("spec");
+    label_selector(errors, &path.child("podSelector"), &spec["podSelector"]);
+    for (direction, peers) in DIRECTIONS {
+        let at = path.child(direction);
+        for (index, rule) in spec.items(direction).iter().enumerate() {
+            let at = at.index(index);
+            let ports = at.child("ports");
+            for (index, item) in rule.items("ports").iter().enumerate() {
+                port(item, &ports.index(index), errors);
+            }
+            let at = at.child(peers);
+            for (index, item) in rule.items(peers).iter().enumerate() {
+                peer(item, kept, &at.index(index), errors);
+            }
+        }
+    }
+    let at = path.child("policyTypes");
+    let types = spec.items("policyTypes");
+    if types.len() > TYPES.len() {
+        let types = spec["policyTypes"].clone();
+        return errors.invalid(&at, types, "may not specify more than two policyTypes");
+    }
+    for (index, kind) in types.iter().enumerate() {
+        let kind = kind.as_str().unwrap_or_default();
+        if !TYPES.contains(&kind) {
+            errors.not_supported(&at.index(index), kind, &TYPES);
+        }
+    }
+}
+
+/// Every network that a policy names.
+fn networks(spec: &Value) -> Kept<'_> {
+    let peers = DIRECTIONS.iter().flat_map(|(direction, peers)| {
+        let rules = spec.items(direction).iter();
+        rules.flat_map(|rule| rule.items(peers))
+    });
+    let blocks = peers.filter_map(|peer| peer.field("ipBlock"));
+    let texts = blocks.flat_map(|block| {
+        let except = block.items("except").iter().filter_map(Value::as_str);
+        except.chain([block.text("cidr")])
+    });
+    texts.collect()
 }
 
 fn default_ports(rule: &mut Value) {
@@ -172,7 +198,7 @@ fn port(port: &Value, path: &Path<'_>, errors: &mut Errors) {
     }
 }
 
-fn peer(peer: &Value, path: &Path<'_>, errors: &mut Errors) {
+fn peer(peer: &Value, kept: &Kept<'_>, path: &Path<'_>, errors: &mut Errors) {
     let mut named = 0;
     for field in ["podSelector", "namespaceSelector"] {
         if let Some(selector) = peer.field(field) {
@@ -182,7 +208,7 @@ fn peer(peer: &Value, path: &Path<'_>, errors: &mut Errors) {
     }
     match (peer.field("ipBlock"), named) {
         (Some(block), _) => {
-            ip_block(block, &path.child("ipBlock"), errors);
+            ip_block(block, kept, &path.child("ipBlock"), errors);
             if named > 0 {
                 errors.forbidden(path, "may not specify both ipBlock and another peer");
             }
@@ -192,24 +218,50 @@ fn peer(peer: &Value, path: &Path<'_>, errors: &mut Errors) {
     }
 }
 
-fn ip_block(block: &Value, path: &Path<'_>, errors: &mut Errors) {
+fn ip_block(block: &Value, kept: &Kept<'_>, path: &Path<'_>, errors: &mut Errors) {
     let (text, at) = (block.text("cidr"), path.child("cidr"));
     if text.is_empty() {
         return errors.required(&at, "");
     }
-    net::cidr(errors, &at, text);
+    net::cidr(errors, &at, text, kept);
     let Some(range) = net::parse_cidr(text) else {
         return;
     };
     let at = path.child("except");
     for (index, except) in block.items("except").iter().enumerate() {
         let (at, text) = (at.index(index), except.as_str().unwrap_or_default());
-        net::cidr(errors, &at, text);
+        net::cidr(errors, &at, text, kept);
         let Some(inner) = net::parse_cidr(text) else {
             continue;
         };
         if !range.contains(inner.network) || inner.written <= range.written {
             errors.invalid(&at, text, "must be a strict subset of `cidr`");
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+    use crate::field::causes;
+
+    #[test]
+    fn networks_that_were_there_stay_valid_wherever_they_are_named() {
+        let policy = |direction: &str, peers: &str, cidr: &str, except: &[&str]| {
+            let block = json!({"cidr": cidr, "except": except});
+            json!({"podSelector": {}, direction: [{peers: [{"ipBlock": block}]}]})
+        };
+        let now = policy("ingress", "from", "10.0.0.1/8", &["10.1.0.1/16"]);
+        assert_eq!(
+            causes(|errors| spec(&now, Kept::NONE, errors)),
+            [
+                r#"spec.ingress[0].from[0].ipBlock.cidr: Invalid value: "10.0.0.1/8": must not have bits set beyond the prefix length"#,
+                r#"spec.ingress[0].from[0].ipBlock.except[0]: Invalid value: "10.1.0.1/16": must not have bits set beyond the prefix length"#,
+            ]
+        );
+        let old = policy("egress", "to", "10.1.0.1/16", &["10.0.0.1/8"]);
+        assert!(causes(|errors| spec(&now, &networks(&old), errors)).is_empty());
     }
 }

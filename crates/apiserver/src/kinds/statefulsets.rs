@@ -80,6 +80,19 @@ impl Workload for StatefulSets {
         }
     }
 
+    /// How many pods may be missing during an update is off in 1.36 (`MaxUnavailableStatefulSet`): kept only where it is stored.
+    fn prepare(&self, object: &mut Value, old: Option<&Value>) {
+        let stored = old.is_some_and(|old| {
+            old["spec"]["updateStrategy"]["rollingUpdate"].has("maxUnavailable")
+        });
+        let sent = object.pointer_mut("/spec/updateStrategy/rollingUpdate");
+        if let Some(sent) = sent.and_then(Value::as_object_mut)
+            && !stored
+        {
+            sent.remove("maxUnavailable");
+        }
+    }
+
     fn validate_spec(&self, spec: &Value, path: &Path<'_>, errors: &mut Errors) {
         match spec.text("podManagementPolicy") {
             "" => errors.required(&path.child("podManagementPolicy"), ""),
@@ -296,5 +309,28 @@ fn claim_templates(spec: &Value, path: &Path<'_>, errors: &mut Errors) {
     for (index, claim) in spec.items("volumeClaimTemplates").iter().enumerate() {
         let at = path.index(index);
         persistentvolumeclaims::spec(errors, &at.child("spec"), &claim["spec"]);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn how_many_may_be_missing_is_kept_only_where_it_is_stored() {
+        let set = |rolling: Value| json!({"spec": {"updateStrategy": {"type": "RollingUpdate", "rollingUpdate": rolling}}});
+        let (with, without) = (
+            json!({"partition": 1, "maxUnavailable": 2}),
+            json!({"partition": 1}),
+        );
+        for (old, kept) in [
+            (None, &without),
+            (Some(set(without.clone())), &without),
+            (Some(set(json!({"maxUnavailable": 1}))), &with),
+        ] {
+            let mut sent = set(with.clone());
+            StatefulSets.prepare(&mut sent, old.as_ref());
+            assert_eq!(sent, set(kept.clone()));
+        }
     }
 }

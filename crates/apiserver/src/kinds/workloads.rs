@@ -13,6 +13,7 @@ use super::{
 use crate::{
     admission::Ctx,
     field::{ErrorType, Errors, Path},
+    status::Status,
     validation::{
         IMMUTABLE, names, nonnegative,
         selector::{Selector, format_label_selector, label_selector},
@@ -23,6 +24,12 @@ use crate::{
 pub(super) trait Workload: Send + Sync + 'static {
     /// Defaults of the spec beside the template.
     fn default_spec(&self, spec: &mut Map<String, Value>);
+
+    /// Whether upstream could read the object as its internal type.
+    fn readable(&self, object: &Value) -> Result<(), Status> {
+        let _ = object;
+        Ok(())
+    }
 
     /// Defaults beside the spec.
     fn default_metadata(&self, object: &mut Value) {
@@ -86,6 +93,16 @@ pub(super) trait Workload: Send + Sync + 'static {
 pub(super) struct Templated<W>(pub(super) W);
 
 impl<W: Workload> Kind for Templated<W> {
+    fn permit(
+        &self,
+        _: &Ctx<'_>,
+        _: &str,
+        object: &Value,
+        _: Option<&Value>,
+    ) -> Result<(), Status> {
+        self.0.readable(object)
+    }
+
     fn default(&self, object: &mut Value) {
         self.0.default_metadata(object);
         let Some(object) = object.as_object_mut() else {

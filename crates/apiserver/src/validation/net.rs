@@ -1,5 +1,6 @@
-//! IP addresses and CIDRs as Kubernetes reads them: what was once accepted (leading zeros in IPv4 octets are decimal, IPv4 may be mapped
-//! into IPv6) is still understood where it is stored, and refused or warned of where it is written.
+//! IP addresses and CIDRs as Kubernetes reads them. Old API fields once took them "sloppily" (leading zeros in IPv4 octets are decimal, IPv4 may
+//! be mapped into IPv6, a CIDR may have bits beyond its prefix). New values must be strict (`StrictIPCIDRValidation`, on since 1.36), stored
+//! ones are kept, with a warning, where upstream compares with the old object: see [`Kept`].
 
 use std::{
     fmt,
@@ -8,7 +9,8 @@ use std::{
 
 use crate::field::{Errors, Path};
 
-const NO_IP: &str = "must be a valid IP address, (e.g. 10.9.8.7 or 2001:db8::ffff)";
+const NO_ADDRESS: &str = "must be a valid IP address, (e.g. 10.9.8.7 or 2001:db8::ffff)";
+const MAPPED: &str = "must not be an IPv4-mapped IPv6 address";
 
 /// An address in the old, forgiving form.
 pub fn parse_ip(text: &str) -> Option<IpAddr> {
@@ -145,30 +147,37 @@ pub fn canonical(text: &str) -> Option<String> {
     parse_ip(text).map(|ip| ip.to_string())
 }
 
-/// Records an error unless the value is an IP address in a form that every reader understands alike (1.36: `StrictIPCIDRValidation`).
-pub fn ip(errors: &mut Errors, path: &Path<'_>, value: &str) -> Option<IpAddr> {
-    let Some(ip) = parse_ip(value) else {
-        errors.invalid(path, value, NO_IP);
-        return None;
-    };
-    match ambiguity(value) {
-        Some(why) => {
-            errors.invalid(path, value, why);
-            None
-        }
-        None => Some(ip),
+/// The values that an old field had before: they stay valid.
+#[derive(Clone, Debug, Default)]
+pub struct Kept<'a>(Vec<&'a str>);
+
+impl<'a> Kept<'a> {
+    /// Nothing was there before, or upstream does not look at it.
+    pub const NONE: &'static Kept<'static> = &Kept(Vec::new());
+
+    fn has(&self, value: &str) -> bool {
+        self.0.contains(&value)
     }
 }
 
-/// Why readers of an address may understand it differently.
-fn ambiguity(value: &str) -> Option<&'static str> {
-    match value.parse::<IpAddr>() {
-        Err(_) => Some("must not have leading 0s"),
-        Ok(IpAddr::V6(v6)) if v6.to_ipv4_mapped().is_some() => {
-            Some("must not be an IPv4-mapped IPv6 address")
-        }
-        Ok(_) => None,
+impl<'a> FromIterator<&'a str> for Kept<'a> {
+    fn from_iter<I: IntoIterator<Item = &'a str>>(values: I) -> Self {
+        Kept(values.into_iter().collect())
     }
+}
+
+/// Records an error unless the value of an old field is a strict IP address or was there before (`IsValidIPForLegacyField`); says whether it
+/// is fine.
+pub fn ip(errors: &mut Errors, path: &Path<'_>, value: &str, kept: &Kept<'_>) -> bool {
+    let why = match (parse_ip(value), value.parse::<IpAddr>()) {
+        _ if kept.has(value) => return true,
+        (None, _) => NO_ADDRESS,
+        (_, Err(_)) => "must not have leading 0s",
+        (_, Ok(IpAddr::V6(v6))) if v6.to_ipv4_mapped().is_some() => MAPPED,
+        _ => return true,
+    };
+    errors.invalid(path, value, why);
+    false
 }
 
 /// Records an error for addresses that no traffic may be sent to.
@@ -209,26 +218,26 @@ pub fn ordinary_ip(errors: &mut Errors, path: &Path<'_>, text: &str) {
     }
 }
 
-/// Records an error unless the value is a CIDR that every reader understands alike. Whether it is one.
-pub fn cidr(errors: &mut Errors, path: &Path<'_>, value: &str) -> bool {
-    let Some(range) = parse_cidr(value) else {
-        let why = "must be a valid CIDR value, (e.g. 10.9.8.0/24 or 2001:db8::/64)";
+/// Records an error unless the value of an old field is a strict CIDR or was there before (`IsValidCIDRForLegacyField`).
+pub fn cidr(errors: &mut Errors, path: &Path<'_>, value: &str, kept: &Kept<'_>) {
+    if !kept.has(value)
+        && let Some(why) = not_strict(value)
+    {
         errors.invalid(path, value, why);
-        return false;
+    }
+}
+
+fn not_strict(value: &str) -> Option<&'static str> {
+    let Some(range) = parse_cidr(value) else {
+        return Some("must be a valid CIDR value, (e.g. 10.9.8.0/24 or 2001:db8::/64)");
     };
-    let (form, mut found) = (form(value), Vec::new());
-    match form {
-        Form::Zeros => found.push("must not have leading 0s in IP or prefix length"),
-        Form::Mapped => found.push("must not have an IPv4-mapped IPv6 address"),
-        Form::Good => {}
+    match form(value) {
+        Form::Zeros => Some("must not have leading 0s in IP or prefix length"),
+        Form::Mapped => Some("must not have an IPv4-mapped IPv6 address"),
+        Form::Good => range
+            .has_host_bits()
+            .then_some("must not have bits set beyond the prefix length"),
     }
-    if range.has_host_bits() && form != Form::Mapped {
-        found.push("must not have bits set beyond the prefix length");
-    }
-    for why in &found {
-        errors.invalid(path, value, *why);
-    }
-    found.is_empty()
 }
 
 /// Records an error unless the value is the canonical form of an address with the length of its network's prefix.
@@ -252,23 +261,29 @@ pub fn interface_address(errors: &mut Errors, path: &Path<'_>, value: &str) {
 /// What is wrong with an address that must be in its one canonical form (newer API fields).
 pub fn strict_ip(value: &str) -> Vec<String> {
     let Some(ip) = parse_ip(value) else {
-        return vec![NO_IP.to_owned()];
+        return vec![NO_ADDRESS.to_owned()];
     };
-    let canonical = ip.to_string();
-    match ambiguity(value) {
-        Some(why) => vec![why.to_owned()],
-        None if canonical != value => vec![format!("must be in canonical form ({canonical:?})")],
-        None => Vec::new(),
+    match value.parse::<IpAddr>() {
+        Err(_) => vec!["must not have leading 0s".to_owned()],
+        Ok(IpAddr::V6(v6)) if v6.to_ipv4_mapped().is_some() => {
+            vec![MAPPED.to_owned()]
+        }
+        Ok(_) if ip.to_string() != value => {
+            vec![format!("must be in canonical form ({:?})", ip.to_string())]
+        }
+        Ok(_) => Vec::new(),
     }
 }
 
 /// Records what is wrong with a CIDR that must be in its one canonical form (newer API fields).
 pub fn strict_cidr(errors: &mut Errors, path: &Path<'_>, value: &str) {
-    if !cidr(errors, path, value) {
-        return;
+    if let Some(why) = not_strict(value) {
+        return errors.invalid(path, value, why);
     }
     let canonical = parse_cidr(value).map(|range| range.to_string());
-    if let Some(canonical) = canonical.filter(|canonical| canonical != value) {
+    if let Some(canonical) = canonical
+        && canonical != value
+    {
         let why = format!("must be in canonical form ({canonical:?})");
         errors.invalid(path, value, why);
     }
@@ -340,122 +355,4 @@ pub fn cidr_warnings(path: &Path<'_>, value: &str) -> Vec<String> {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::field::causes;
-
-    #[test]
-    fn leading_zeros_are_decimal_and_worth_a_warning() {
-        assert_eq!(canonical("010.0.0.1").as_deref(), Some("10.0.0.1"));
-        assert_eq!(parse_ip("1.2.3"), None);
-        assert_eq!(canonical("::ffff:1.2.3.4").as_deref(), Some("1.2.3.4"));
-        let path = Path::new("ip");
-        assert_eq!(
-            ip_warning(&path, "010.0.0.1").as_deref(),
-            Some(
-                r#"ip: non-standard IP address "010.0.0.1" will be considered invalid in a future Kubernetes release: use "10.0.0.1""#
-            )
-        );
-        assert_eq!(ip_warning(&path, "10.0.0.1"), None);
-    }
-
-    #[test]
-    fn a_cidr_with_host_bits_is_ambiguous() {
-        let warnings = cidr_warnings(&Path::new("c"), "10.0.0.1/8");
-        assert_eq!(
-            warnings,
-            [
-                r#"c: CIDR value "10.0.0.1/8" is ambiguous in this context (should be "10.0.0.0/8" or "10.0.0.1/32"?)"#
-            ]
-        );
-        assert_eq!(parse_cidr("10.0.0.0/33"), None);
-    }
-
-    #[test]
-    fn a_cidr_of_ipv4_may_be_written_as_one_of_ipv6() {
-        const AMBIGUOUS: &str = "is ambiguous in this context";
-        const ODD: &str = "will be considered invalid in a future Kubernetes release: use";
-        let rows: [(&str, &str, Vec<String>); 6] = [
-            (
-                "::ffff:192.12.2.0/120",
-                "192.12.2.0/24",
-                vec![format!(
-                    r#"c: non-standard CIDR value "::ffff:192.12.2.0/120" {ODD} "192.12.2.0/24""#
-                )],
-            ),
-            (
-                "::ffff:192.12.2.8/120",
-                "192.12.2.0/24",
-                vec![
-                    format!(
-                        r#"c: CIDR value "::ffff:192.12.2.8/120" {AMBIGUOUS} (should be "192.12.2.0/24" or "192.12.2.8/128"?)"#
-                    ),
-                    format!(
-                        r#"c: non-standard CIDR value "::ffff:192.12.2.8/120" {ODD} "192.12.2.0/24""#
-                    ),
-                ],
-            ),
-            // The prefix ends before the mapping does.
-            (
-                "::ffff:1.1.1.0/24",
-                "::/24",
-                vec![
-                    format!(
-                        r#"c: CIDR value "::ffff:1.1.1.0/24" {AMBIGUOUS} (should be "::/24" or "1.1.1.0/128"?)"#
-                    ),
-                    format!(r#"c: non-standard CIDR value "::ffff:1.1.1.0/24" {ODD} "::/24""#),
-                ],
-            ),
-            (
-                "192.12.2.0/024",
-                "192.12.2.0/24",
-                vec![format!(
-                    r#"c: non-standard CIDR value "192.12.2.0/024" {ODD} "192.12.2.0/24""#
-                )],
-            ),
-            ("::/0", "::/0", vec![]),
-            ("0.0.0.0/0", "0.0.0.0/0", vec![]),
-        ];
-        for (text, canonical, warnings) in rows {
-            let range = parse_cidr(text).expect("a range");
-            assert_eq!(range.to_string(), canonical);
-            assert_eq!(cidr_warnings(&Path::new("c"), text), warnings);
-        }
-        let refused = |text: &str| causes(|errors| strict_cidr(errors, &Path::new("c"), text));
-        for text in ["::ffff:1.1.1.0/24", "::ffff:1.1.1.0/120"] {
-            let why = "must not have an IPv4-mapped IPv6 address";
-            assert_eq!(
-                refused(text),
-                [format!("c: Invalid value: {text:?}: {why}")]
-            );
-        }
-        let range = parse_cidr("::ffff:10.0.0.0/104").expect("a range");
-        assert!(range.contains(IpAddr::from([10, 9, 8, 7])));
-        assert!(!range.contains(IpAddr::from([11, 0, 0, 1])));
-    }
-
-    #[test]
-    fn what_readers_may_understand_differently_is_refused() {
-        let path = Path::new("f");
-        for (value, why) in [
-            (
-                "010.0.0.1",
-                r#"f: Invalid value: "010.0.0.1": must not have leading 0s"#,
-            ),
-            (
-                "::ffff:1.2.3.4",
-                r#"f: Invalid value: "::ffff:1.2.3.4": must not be an IPv4-mapped IPv6 address"#,
-            ),
-        ] {
-            let found = causes(|errors| assert_eq!(ip(errors, &path, value), None));
-            assert_eq!(found, [why]);
-        }
-        let found = causes(|errors| assert!(!cidr(errors, &path, "10.0.00.1/08")));
-        let expected = [
-            r#"f: Invalid value: "10.0.00.1/08": must not have leading 0s in IP or prefix length"#,
-            r#"f: Invalid value: "10.0.00.1/08": must not have bits set beyond the prefix length"#,
-        ];
-        assert_eq!(found, expected);
-        assert!(causes(|errors| assert!(cidr(errors, &path, "FE80::/10"))).is_empty());
-    }
-}
+mod tests;

@@ -241,14 +241,17 @@ async fn an_endpoint_slice_loses_its_old_topology_and_warns_of_odd_addresses() {
             "endpoints": [{"addresses": [address], "deprecatedTopology": {"a": "b"}}], "ports": [{"name": ""}],
         })
     };
-    let refused = api.post(SLICES, slice("a", "IPv4", "010.0.0.1")).await;
-    assert_eq!(refused.status, 422);
     let created = api.post(SLICES, slice("a", "IPv6", "2001:DB8::1")).await;
     assert_eq!(
         created.warnings,
         [
             r#"299 - "endpoints[0].addresses[0]: IPv6 address \"2001:DB8::1\" should be in RFC 5952 canonical format (\"2001:db8::1\")""#
         ]
+    );
+    let refused = api.post(SLICES, slice("z", "IPv4", "010.0.0.1")).await;
+    assert_eq!(
+        causes(&refused.body),
+        [r#"endpoints[0].addresses[0]: Invalid value: "010.0.0.1": must not have leading 0s"#]
     );
     let created = created.ok();
     assert!(created["endpoints"][0].get("deprecatedTopology").is_none());
@@ -388,4 +391,61 @@ async fn a_bound_policy_may_only_warn_and_leave_out_what_its_binding_does() {
     let mut free = config("b", "4");
     free["metadata"]["labels"] = json!({"free": "yes"});
     assert_eq!(api.post(maps, free).await.warnings, [""; 0]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_revision_that_is_none_does_not_keep_an_object_from_being_made() {
+    let api = cluster();
+    let maps = "/api/v1/namespaces/default/configmaps";
+    let map = |name: &str, revision: &str| json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": name, "resourceVersion": revision}});
+    for (name, revision) in [("a", "0"), ("b", "x")] {
+        let made = api.post(maps, map(name, revision)).await.ok();
+        assert_ne!(made["metadata"]["resourceVersion"], revision);
+    }
+    let dry = api.post(&format!("{maps}?dryRun=All"), map("c", "5")).await;
+    assert_eq!(dry.ok()["metadata"]["resourceVersion"], "5");
+    let refused = api.post(maps, map("c", "5")).await;
+    assert_eq!(refused.status, 500);
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_ingress_warns_of_a_class_that_only_its_annotation_names() {
+    let api = cluster();
+    let ingresses = "/apis/networking.k8s.io/v1/namespaces/default/ingresses?dryRun=All";
+    let backend = json!({"service": {"name": "x", "port": {"number": 80}}});
+    let mut ingress = json!({
+        "apiVersion": "networking.k8s.io/v1", "kind": "Ingress", "spec": {"defaultBackend": backend},
+        "metadata": {"name": "x", "annotations": {"kubernetes.io/ingress.class": "c"}},
+    });
+    assert_eq!(api.post(ingresses, ingress.clone()).await.warnings.len(), 1);
+    ingress["spec"]["ingressClassName"] = "c".into();
+    assert!(api.post(ingresses, ingress).await.warnings.is_empty());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_daemon_set_whose_template_generation_is_no_number_cannot_be_read() {
+    let api = cluster();
+    let sets = "/apis/apps/v1/namespaces/default/daemonsets";
+    let mut set = json!({
+        "apiVersion": "apps/v1", "kind": "DaemonSet",
+        "metadata": {"name": "x", "annotations": {"deprecated.daemonset.template.generation": "x"}},
+        "spec": {
+            "selector": {"matchLabels": {"a": "b"}},
+            "template": {"metadata": {"labels": {"a": "b"}}, "spec": {"containers": [{"name": "c", "image": "i"}]}},
+        },
+    });
+    let refused = api.post(sets, set.clone()).await;
+    assert_eq!(
+        (refused.status, &refused.body["message"]),
+        (
+            400,
+            &json!(
+                r#"DaemonSet in version "v1" cannot be handled as a DaemonSet: strconv.ParseInt: parsing "x": invalid syntax"#
+            )
+        )
+    );
+    set["metadata"]["annotations"]["deprecated.daemonset.template.generation"] = "7".into();
+    let made = api.post(sets, set).await.ok();
+    let kept = &made["metadata"]["annotations"]["deprecated.daemonset.template.generation"];
+    assert_eq!(kept, "7");
 }

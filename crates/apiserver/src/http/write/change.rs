@@ -222,7 +222,9 @@ async fn update_once(
                 check_metadata::object_meta_update(&mut errors, &path, sent, kept);
                 errors_of_finalizers(&mut errors);
             }
-            (Check::Object, _) => behaviour.validate(&ctx, &object, &mut errors),
+            (Check::Object, _) => {
+                behaviour.validate_against(&ctx, &object, Some(&old), &mut errors);
+            }
             (Check::Change, Part::Main) => {
                 behaviour.validate_update(&ctx, &object, &old, &mut errors);
             }

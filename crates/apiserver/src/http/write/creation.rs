@@ -95,12 +95,17 @@ async fn create_named(
     }
     call.warn_all(behaviour.warnings(&object, None));
     admission.judge(&name, &mut object, None).await?;
-    if !metadata::text(&object, "resourceVersion").is_empty() {
+    let told = metadata::text(&object, "resourceVersion").parse::<u64>();
+    if !options.dry_run && told.is_ok_and(|revision| revision != 0) {
         return Err(Status::new(
             500,
             "",
             "resourceVersion should not be set on objects to be created",
         ));
+    }
+    // What is no revision, or none yet, goes unsaid; a dry run shows what was sent.
+    if !options.dry_run {
+        metadata::of(&mut object).remove("resourceVersion");
     }
     let key = call.key(&name);
     if let Some(existing) = call.row.collection.get(key.as_str()) {
@@ -147,7 +152,9 @@ fn check(call: &Call, ctx: &Ctx<'_>, object: &Value) -> Errors {
                     check_metadata::kube_finalizers(&mut errors, &path, metadata);
                 }
             }
-            Check::Object => resource.behaviour.validate(ctx, object, &mut errors),
+            Check::Object => resource
+                .behaviour
+                .validate_against(ctx, object, None, &mut errors),
             Check::Change => resource
                 .behaviour
                 .validate_creation(ctx, object, &mut errors),

@@ -6,7 +6,10 @@ use super::Scope;
 use crate::{
     field::{Errors, Path},
     kinds::tree::Tree,
-    validation::{check, names, net},
+    validation::{
+        check, names,
+        net::{self, Kept},
+    },
 };
 
 const MAX_NAMESERVERS: usize = 3;
@@ -47,7 +50,7 @@ pub(super) fn validate_dns(spec: &Value, path: &Path<'_>, errors: &mut Errors) {
         );
     }
     for (index, server) in nameservers.iter().filter_map(Value::as_str).enumerate() {
-        net::ip(errors, &at.index(index), server);
+        net::ip(errors, &at.index(index), server, Kept::NONE);
     }
     searches(config.items("searches"), &path.child("searches"), errors);
     let options = path.child("options");
@@ -93,7 +96,7 @@ fn searches(searches: &[Value], path: &Path<'_>, errors: &mut Errors) {
 pub(super) fn validate_host_aliases(aliases: &[Value], path: &Path<'_>, errors: &mut Errors) {
     for (index, alias) in aliases.iter().enumerate() {
         let at = path.index(index);
-        net::ip(errors, &at.child("ip"), alias.text("ip"));
+        net::ip(errors, &at.child("ip"), alias.text("ip"), Kept::NONE);
         let names_path = at.child("hostnames");
         for (name_index, name) in alias
             .items("hostnames")

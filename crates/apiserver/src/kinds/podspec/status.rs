@@ -285,10 +285,9 @@ fn claim_statuses(statuses: &[Value], spec: &Value, path: &Path<'_>, errors: &mu
 
 /// Addresses: at most one of each family. What was stored before stays valid.
 fn addresses(list: &[Value], old: &[Value], type_name: &str, path: &Path<'_>, errors: &mut Errors) {
-    for (index, ip) in list.iter().map(|entry| entry.text("ip")).enumerate() {
-        if !old.iter().any(|entry| entry.text("ip") == ip) {
-            net::ip(errors, &path.index(index), ip);
-        }
+    let kept = old.iter().map(|entry| entry.text("ip")).collect();
+    for (index, entry) in list.iter().enumerate() {
+        net::ip(errors, &path.index(index), entry.text("ip"), &kept);
     }
     if list.len() < 2 {
         return;

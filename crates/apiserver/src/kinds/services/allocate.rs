@@ -152,7 +152,7 @@ fn families(family: &'static str, service: &mut Value, old: Option<&Value>) -> R
         };
     }
     let mut errors = Errors::default();
-    cluster_ips(&mut errors, service);
+    cluster_ips(&mut errors, service, old.unwrap_or(&Value::Null));
     if !errors.is_empty() {
         return refuse(service, errors);
     }

@@ -92,8 +92,14 @@ impl Kind for Service {
         update::drop_fields_of_old_type(object, old);
     }
 
-    fn validate(&self, _ctx: &Ctx<'_>, object: &Value, errors: &mut Errors) {
-        validate::service(errors, object);
+    fn validate_against(
+        &self,
+        _: &Ctx<'_>,
+        object: &Value,
+        old: Option<&Value>,
+        errors: &mut Errors,
+    ) {
+        validate::service(errors, object, old.unwrap_or(&Value::Null));
     }
 
     fn update_checks(&self, _subresource: &str) -> &'static [Check] {
@@ -109,8 +115,8 @@ impl Kind for Service {
         update::validate(errors, object, old);
     }
 
-    fn validate_status(&self, _ctx: &Ctx<'_>, object: &Value, _old: &Value, errors: &mut Errors) {
-        validate::load_balancer_status(errors, object);
+    fn validate_status(&self, _ctx: &Ctx<'_>, object: &Value, old: &Value, errors: &mut Errors) {
+        validate::load_balancer_status(errors, object, old);
     }
 
     fn status_warnings(&self, object: &Value) -> Vec<String> {
@@ -363,6 +369,29 @@ mod tests {
                 "spec.SessionAffinity is ignored for headless services",
             ]
         );
+    }
+
+    #[test]
+    fn addresses_that_were_there_stay_valid() {
+        let service = json!({
+            "metadata": {},
+            "spec": {
+                "type": "LoadBalancer", "clusterIP": "010.96.0.9", "clusterIPs": ["010.96.0.9"], "ipFamilies": ["IPv4"],
+                "externalIPs": ["::ffff:1.2.3.4"], "loadBalancerSourceRanges": [" 10.0.0.1/8"], "ports": [{"port": 80, "protocol": "TCP", "targetPort": 80}],
+                "sessionAffinity": "None", "allocateLoadBalancerNodePorts": true, "externalTrafficPolicy": "Cluster", "internalTrafficPolicy": "Cluster",
+            },
+        });
+        let causes =
+            |old: &Value| crate::field::causes(|errors| validate::service(errors, &service, old));
+        assert_eq!(
+            causes(&Value::Null),
+            [
+                r#"spec.clusterIPs[0]: Invalid value: "010.96.0.9": must not have leading 0s"#,
+                r#"spec.externalIPs[0]: Invalid value: "::ffff:1.2.3.4": must not be an IPv4-mapped IPv6 address"#,
+                r#"spec.LoadBalancerSourceRanges[0]: Invalid value: "10.0.0.1/8": must not have bits set beyond the prefix length"#,
+            ]
+        );
+        assert_eq!(causes(&service), Vec::<String>::new());
     }
 
     #[test]

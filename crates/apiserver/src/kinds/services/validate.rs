@@ -6,7 +6,11 @@ use super::{externally_accessible, headless, needs_health_check};
 use crate::{
     field::{self, ErrorType, Errors, Path},
     kinds::tree::Tree,
-    validation::{check, metadata, names, net, one_of},
+    validation::{
+        check, metadata, names,
+        net::{self, Kept},
+        one_of,
+    },
 };
 
 const LOAD_BALANCER_ONLY: &str = "may only be used when `type` is 'LoadBalancer'";
@@ -18,8 +22,8 @@ pub(super) const TOPOLOGY_MODE: &str = "service.kubernetes.io/topology-mode";
 const SOURCE_RANGES: &str = "service.beta.kubernetes.io/load-balancer-source-ranges";
 const MAX_AFFINITY_SECONDS: i64 = 86_400;
 
-/// Records what is wrong with a Service.
-pub(super) fn service(errors: &mut Errors, service: &Value) {
+/// Records what is wrong with a Service; `old` is the stored one, whose addresses stay valid.
+pub(super) fn service(errors: &mut Errors, service: &Value, old: &Value) {
     let spec = &service["spec"];
     topology_annotations(errors, &service["metadata"]["annotations"]);
     let path = Path::new("spec");
@@ -27,7 +31,8 @@ pub(super) fn service(errors: &mut Errors, service: &Value) {
     ports(errors, &path.child("ports"), spec);
     metadata::labels(errors, &path.child("selector"), spec.get("selector"));
     affinity(errors, &path, spec);
-    cluster_ips(errors, service);
+    cluster_ips(errors, service, old);
+    let kept = texts(&old["spec"], "externalIPs").collect();
     for (index, ip) in spec
         .items("externalIPs")
         .iter()
@@ -36,7 +41,7 @@ pub(super) fn service(errors: &mut Errors, service: &Value) {
     {
         let path = path.child("externalIPs");
         let path = path.index(index);
-        if net::ip(errors, &path, ip).is_some() {
+        if net::ip(errors, &path, ip, &kept) {
             net::ordinary_ip(errors, &path, ip);
         }
     }
@@ -56,8 +61,12 @@ pub(super) fn service(errors: &mut Errors, service: &Value) {
         }
     }
     duplicate_ports(errors, &path.child("ports"), spec);
-    load_balancer(errors, &path, service);
+    load_balancer(errors, &path, service, old);
     traffic_policies(errors, &path, service);
+}
+
+fn texts<'a>(spec: &'a Value, field: &str) -> impl Iterator<Item = &'a str> {
+    spec.items(field).iter().filter_map(Value::as_str)
 }
 
 /// The old and the new annotation for topology must agree.
@@ -205,7 +214,7 @@ fn affinity(errors: &mut Errors, path: &Path<'_>, spec: &Value) {
 }
 
 /// The addresses and families of a Service that has any; also checked before allocation.
-pub(super) fn cluster_ips(errors: &mut Errors, service: &Value) {
+pub(super) fn cluster_ips(errors: &mut Errors, service: &Value, old: &Value) {
     let spec = &service["spec"];
     if spec["type"] == "ExternalName" {
         return;
@@ -241,6 +250,7 @@ pub(super) fn cluster_ips(errors: &mut Errors, service: &Value) {
             &["PreferDualStack", "RequireDualStack", "SingleStack"],
         );
     }
+    let kept = texts(&old["spec"], "clusterIPs").collect();
     let mut malformed = false;
     for (index, ip) in ips.iter().filter_map(Value::as_str).enumerate() {
         if index == 0 && ip == "None" {
@@ -249,7 +259,7 @@ pub(super) fn cluster_ips(errors: &mut Errors, service: &Value) {
                 errors.invalid(&ips_path, ips, "'None' must be the first and only value");
             }
         } else {
-            malformed |= net::ip(errors, &ips_path.index(index), ip).is_none();
+            malformed |= !net::ip(errors, &ips_path.index(index), ip, &kept);
         }
     }
     if ips.len() > 2 {
@@ -313,7 +323,7 @@ fn duplicate_ports(errors: &mut Errors, path: &Path<'_>, spec: &Value) {
     }
 }
 
-fn load_balancer(errors: &mut Errors, path: &Path<'_>, service: &Value) {
+fn load_balancer(errors: &mut Errors, path: &Path<'_>, service: &Value, old: &Value) {
     let spec = &service["spec"];
     let balancer = spec["type"] == "LoadBalancer";
     let ranges = spec.items("loadBalancerSourceRanges");
@@ -323,8 +333,10 @@ fn load_balancer(errors: &mut Errors, path: &Path<'_>, service: &Value) {
         if !balancer {
             errors.forbidden(&path, LOAD_BALANCER_ONLY);
         }
+        let kept = texts(&old["spec"], "loadBalancerSourceRanges").map(str::trim);
+        let kept = kept.collect();
         for (index, range) in ranges.iter().filter_map(Value::as_str).enumerate() {
-            net::cidr(errors, &path.index(index), range.trim());
+            net::cidr(errors, &path.index(index), range.trim(), &kept);
         }
     } else if let Some(annotation) = service["metadata"]["annotations"][SOURCE_RANGES].as_str() {
         let path = Path::new("metadata");
@@ -333,9 +345,11 @@ fn load_balancer(errors: &mut Errors, path: &Path<'_>, service: &Value) {
         if !balancer {
             errors.forbidden(&path, LOAD_BALANCER_ONLY);
         }
+        let same = old["metadata"]["annotations"][SOURCE_RANGES] == annotation;
         let annotation = annotation.trim();
-        for range in annotation.split(',').filter(|_| !annotation.is_empty()) {
-            net::cidr(errors, &path, range.trim());
+        let looked_at = !same && !annotation.is_empty();
+        for range in annotation.split(',').filter(|_| looked_at) {
+            net::cidr(errors, &path, range.trim(), Kept::NONE);
         }
     }
     let allocate = path.child("allocateLoadBalancerNodePorts");
@@ -407,7 +421,7 @@ fn traffic_policies(errors: &mut Errors, path: &Path<'_>, service: &Value) {
 }
 
 /// Records what is wrong with the addresses a load balancer reports.
-pub(super) fn load_balancer_status(errors: &mut Errors, service: &Value) {
+pub(super) fn load_balancer_status(errors: &mut Errors, service: &Value, old: &Value) {
     let path = Path::new("status");
     let path = path.child("loadBalancer");
     let path = path.child("ingress");
@@ -418,11 +432,13 @@ pub(super) fn load_balancer_status(errors: &mut Errors, service: &Value) {
         }
         return;
     }
+    let kept = old["status"]["loadBalancer"].items("ingress").iter();
+    let kept = kept.map(|ingress| ingress.text("ip")).collect();
     for (index, ingress) in all.iter().enumerate() {
         let path = path.index(index);
         let (ip, hostname) = (ingress.text("ip"), ingress.text("hostname"));
         if !ip.is_empty() {
-            net::ip(errors, &path.child("ip"), ip);
+            net::ip(errors, &path.child("ip"), ip, &kept);
         }
         match ingress["ipMode"].as_str() {
             None if !ip.is_empty() => {
