@@ -134,6 +134,15 @@ impl Kind for CsiDriver {
                 format!("must be greater than or equal to {MIN_UPDATE_SECONDS} seconds"),
             );
         }
+        if let Some(told) = spec.field("serviceAccountTokenInSecrets")
+            && spec.items("tokenRequests").is_empty()
+        {
+            errors.invalid(
+                &path.child("serviceAccountTokenInSecrets"),
+                told.clone(),
+                "serviceAccountTokenInSecrets is set but no tokenRequests are specified",
+            );
+        }
     }
 
     fn validate_update(&self, _ctx: &Ctx<'_>, object: &Value, old: &Value, errors: &mut Errors) {

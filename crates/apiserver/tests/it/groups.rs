@@ -449,3 +449,21 @@ async fn a_daemon_set_whose_template_generation_is_no_number_cannot_be_read() {
     let kept = &made["metadata"]["annotations"]["deprecated.daemonset.template.generation"];
     assert_eq!(kept, "7");
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_driver_takes_tokens_as_secrets_only_if_it_asks_for_tokens() {
+    let api = cluster();
+    let drivers = "/apis/storage.k8s.io/v1/csidrivers";
+    let mut driver = json!({
+        "apiVersion": "storage.k8s.io/v1", "kind": "CSIDriver", "metadata": {"name": "x"}, "spec": {"serviceAccountTokenInSecrets": false},
+    });
+    let refused = api.post(drivers, driver.clone()).await;
+    assert_eq!(
+        causes(&refused.body),
+        [
+            "spec.serviceAccountTokenInSecrets: Invalid value: false: serviceAccountTokenInSecrets is set but no tokenRequests are specified"
+        ]
+    );
+    driver["spec"]["tokenRequests"] = json!([{"audience": ""}]);
+    api.post(drivers, driver).await.ok();
+}
