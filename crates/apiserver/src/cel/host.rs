@@ -9,8 +9,8 @@ pub(crate) trait Host: fmt::Debug + Send + Sync {
     /// Its type, as the table of functions names it.
     fn type_name(&self) -> &'static str;
 
-    /// Calls a method; `None` if it has none of that name for these arguments.
-    fn call(&self, function: &str, arguments: &[Value]) -> Option<Value>;
+    /// Calls a method; `None` if it has none of that name for these arguments, an error where their values will not do.
+    fn call(&self, function: &str, arguments: &[Value]) -> Option<Result<Value, &'static str>>;
 }
 
 /// A host as a value.

@@ -72,22 +72,24 @@ impl Asker {
         asker.into()
     }
 
-    /// The same questions about a service account.
-    fn of_account(&self, namespace: &str, name: &str) -> Option<Value> {
-        let are_names =
-            names::dns_label(namespace).is_empty() && names::dns_subdomain(name).is_empty();
-        let mut groups = service_account::groups(namespace);
-        groups.push("system:authenticated".to_owned());
+    /// The same questions about a service account, who has not been authenticated here.
+    fn of_account(&self, namespace: &str, name: &str) -> Result<Value, &'static str> {
+        if !names::dns_subdomain(name).is_empty() {
+            return Err("Invalid service account name");
+        }
+        if !names::dns_label(namespace).is_empty() {
+            return Err("Invalid service account namespace");
+        }
         let user = User {
             name: service_account::username(namespace, name),
-            groups,
+            groups: service_account::groups(namespace),
             ..User::default()
         };
         let asker = Asker {
             user: Arc::new(user),
             ..self.clone()
         };
-        are_names.then(|| asker.into())
+        Ok(asker.into())
     }
 
     fn check(&self, target: Target<'_>, verb: &str) -> Value {
@@ -124,7 +126,7 @@ impl Host for Asker {
         }
     }
 
-    fn call(&self, function: &str, arguments: &[Value]) -> Option<Value> {
+    fn call(&self, function: &str, arguments: &[Value]) -> Option<Result<Value, &'static str>> {
         let mut texts = Vec::with_capacity(arguments.len());
         for argument in arguments {
             match argument {
@@ -132,24 +134,27 @@ impl Host for Asker {
                 _ => return None,
             }
         }
-        match (&self.question, function, texts.as_slice()) {
-            (Question::None, "path", [path]) if !path.is_empty() => {
-                Some(self.asking(Question::Path((*path).to_owned())))
-            }
+        let blank = |text: &str| text.trim().is_empty();
+        Some(match (&self.question, function, texts.as_slice()) {
+            (Question::None, "path", [path]) if blank(path) => Err("path must not be empty"),
+            (Question::None, "path", [path]) => Ok(self.asking(Question::Path((*path).to_owned()))),
             (Question::None, "group", [group]) => {
-                Some(self.asking(Question::Group((*group).to_owned())))
+                Ok(self.asking(Question::Group((*group).to_owned())))
             }
             (Question::None, "serviceAccount", [namespace, name]) => {
                 self.of_account(namespace, name)
             }
+            (Question::Group(_), "resource", [resource]) if blank(resource) => {
+                Err("resource must not be empty")
+            }
             (Question::Group(group), "resource", [resource]) => {
-                Some(self.asking(Question::Resource(Parts {
+                Ok(self.asking(Question::Resource(Parts {
                     group: group.clone(),
                     resource: (*resource).to_owned(),
                     ..Parts::default()
                 })))
             }
-            (Question::Path(path), "check", [verb]) => Some(self.check(Target::Path(path), verb)),
+            (Question::Path(path), "check", [verb]) => Ok(self.check(Target::Path(path), verb)),
             (Question::Resource(parts), "check", [verb]) => {
                 let target = Target::Resource(Resource {
                     group: &parts.group,
@@ -158,7 +163,7 @@ impl Host for Asker {
                     namespace: &parts.namespace,
                     name: parts.name.as_str().into(),
                 });
-                Some(self.check(target, verb))
+                Ok(self.check(target, verb))
             }
             (Question::Resource(parts), function, [value]) => {
                 let mut parts = parts.clone();
@@ -170,10 +175,10 @@ impl Host for Asker {
                     "fieldSelector" | "labelSelector" => {}
                     _ => return None,
                 }
-                Some(self.asking(Question::Resource(parts)))
+                Ok(self.asking(Question::Resource(parts)))
             }
-            _ => None,
-        }
+            _ => return None,
+        })
     }
 }
 
@@ -186,14 +191,14 @@ impl Host for Answer {
         "kubernetes.authorization.Decision"
     }
 
-    fn call(&self, function: &str, arguments: &[Value]) -> Option<Value> {
+    fn call(&self, function: &str, arguments: &[Value]) -> Option<Result<Value, &'static str>> {
         let text = |text: &str| Value::String(Arc::new(text.to_owned()));
-        match (function, arguments) {
-            ("allowed", []) => Some(Value::Bool(self.0.allowed)),
-            ("reason", []) => Some(text(&self.0.reason)),
-            ("errored", []) => Some(Value::Bool(false)),
-            ("error", []) => Some(text("")),
-            _ => None,
-        }
+        Some(Ok(match (function, arguments) {
+            ("allowed", []) => Value::Bool(self.0.allowed),
+            ("reason", []) => text(&self.0.reason),
+            ("errored", []) => Value::Bool(false),
+            ("error", []) => text(""),
+            _ => return None,
+        }))
     }
 }

@@ -148,6 +148,11 @@ async fn match_conditions_see_the_object_the_old_one_the_request_and_the_rights(
             "authorizer.serviceAccount('default', 'default').path('/metrics').check('get').allowed()",
             false,
         ),
+        // Everybody who is authenticated may ask for this; the account of an expression is not.
+        (
+            "authorizer.serviceAccount('default', 'default').path('/healthz').check('get').allowed()",
+            false,
+        ),
         (
             "!object.metadata.name.startsWith('m') || object.data.size() == 2",
             false,
