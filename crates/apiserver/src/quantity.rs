@@ -170,6 +170,28 @@ fn interpret(suffix: &str) -> Result<(Format, i32), QuantityError> {
     }
 }
 
+/// Whether upstream keeps a quantity's text as a whole number: without a big decimal and without parts of one.
+pub fn is_kept_whole(text: &str) -> bool {
+    let Ok(scanned) = scan(text) else {
+        return false;
+    };
+    let Ok((format, exponent)) = interpret(scanned.suffix) else {
+        return false;
+    };
+    let (exponent, places) = (i64::from(exponent), scanned.fraction.len());
+    let whole = scanned.whole.len().max(1);
+    match format {
+        // Every 2^10 is three digits.
+        Format::BinarySi => {
+            places == 0 && i64::try_from(whole).is_ok_and(|n| n + exponent * 3 / 10 < 15)
+        }
+        _ => {
+            whole + places <= MAX_FAST_DIGITS
+                && i64::try_from(places).is_ok_and(|places| exponent >= places)
+        }
+    }
+}
+
 /// `mantissa * 10^exponent` in units of 10^-9, rounded away from zero, saturating.
 fn scaled(mantissa: i128, exponent: i32) -> i128 {
     let exponent = exponent.saturating_add(9);

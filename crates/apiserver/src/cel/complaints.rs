@@ -5,19 +5,14 @@ use kube_cel::cel::Value;
 use crate::{
     field::quote,
     golang::{address, semver},
-    quantity,
 };
 
 /// The sentence for a function that has refused its arguments, where one is known.
 pub(super) fn of(function: &str, arguments: &[Value]) -> Option<String> {
-    if function == "asInteger" {
-        return Some("cannot convert value to integer".to_owned());
-    }
     let Some(Value::String(text)) = arguments.first() else {
         return None;
     };
     match function {
-        "quantity" => quantity::canonical(text).err().map(|why| why.to_string()),
         "semver" => match arguments.get(1) {
             Some(Value::Bool(true)) => semver::fault(&normal(text)),
             _ => semver::fault(text),

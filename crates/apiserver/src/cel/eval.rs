@@ -18,17 +18,19 @@ use super::{
     budget::{Budget, Failure, STEPS_OF_A_CALL},
     complaints,
     expr::{Expr, Literal, Node, qualified, root},
+    formats,
     functions::{is_type_name, namespaced},
     host,
     keyed::{all_plain, plain},
     library,
     messages::{Message, message},
-    times, urls,
+    quantities, times, urls,
     values::{
         TypeValue, arithmetic, compare, equal, is_zero, key, none, optional, some, text, type_name,
+        why_broken,
     },
 };
-use crate::{golang::regexp, quantity};
+use crate::golang::regexp;
 
 type Evaluated<T = Value> = Result<T, Failure>;
 
@@ -314,7 +316,6 @@ impl Run<'_> {
             },
             ("type", None, [value]) => Ok(of_type(type_name(value))),
             ("dyn", None, [value]) => Ok(value.clone()),
-            ("isQuantity", None, [Value::String(text)]) => bool(quantity::canonical(text).is_ok()),
             ("bool", None, [Value::Bool(truth)]) => bool(*truth),
             ("bool", None, [Value::String(text)]) => match text.as_str() {
                 "1" | "t" | "true" | "TRUE" | "True" => bool(true),
@@ -365,12 +366,23 @@ impl Run<'_> {
                 failed(format!("{function} called on empty list"))
             }
             ("sum", Some(Value::List(items)), [])
-                if matches!(items.first(), Some(Value::Duration(_))) =>
+                if matches!(
+                    items.first(),
+                    Some(Value::Duration(_) | Value::Int(_) | Value::UInt(_) | Value::Float(_))
+                ) =>
             {
                 let mut items = items.iter().cloned();
-                let first = items.next().expect("the first is a duration");
+                let first = items.next().expect("there is one");
                 let sum = items.try_fold(first, |sum, item| arithmetic("_+_", &sum, &item));
                 sum.map_err(Failure::Error)
+            }
+            // As often as it is there.
+            ("replace", Some(_), [part, with, Value::Int(times)]) if *times < 0 => {
+                let arguments = vec![part.clone(), with.clone()];
+                library::call(function, target.clone(), arguments).map_err(Failure::Error)
+            }
+            ("format", Some(Value::String(text)), [_]) if is_too_precise(text) => {
+                failed("the precision is too large")
             }
             ("optional.none", None, []) => Ok(none()),
             ("optional.of", None, [value]) => Ok(some(value.clone())),
@@ -418,7 +430,14 @@ impl Run<'_> {
                     return part.map(Value::Int).map_err(Failure::Error);
                 }
                 if let Some(host) = target.as_ref().and_then(host::of) {
-                    return host.call(function, &values).map_or_else(no_overload, Ok);
+                    let called = host.call(function, &values);
+                    return called.map_or_else(no_overload, |called| called.or_else(failed));
+                }
+                if let Some(value) = formats::call(function, target.as_ref(), &values) {
+                    return Ok(value);
+                }
+                if let Some(called) = quantities::call(function, target.as_ref(), &values) {
+                    return called.map_err(Failure::Error);
                 }
                 if let Some(called) = urls::call(function, target.as_ref(), &values) {
                     return called.map_err(Failure::Error);
@@ -465,6 +484,12 @@ fn name_key(name: &str) -> Key {
     Key::String(Arc::new(name.to_owned()))
 }
 
+/// Whether a format asks for more places than anything has (`%.99999f`).
+fn is_too_precise(format: &str) -> bool {
+    let mut after = format.split("%.").skip(1);
+    after.any(|after| after.bytes().take_while(u8::is_ascii_digit).count() > 3)
+}
+
 /// A value in an optional, unless it is one.
 fn wrapped(value: Value) -> Value {
     match optional(&value) {
@@ -489,7 +514,7 @@ fn is_among(item: &Value, items: &[Value]) -> Evaluated {
 fn member(operand: &Value, field: &str) -> Evaluated {
     match operand {
         Value::Map(map) => match map.map.get(&name_key(field)) {
-            Some(value) => Ok(value.clone()),
+            Some(value) => why_broken(value).map_or_else(|| Ok(value.clone()), failed),
             None => failed(format!("no such key: {field}")),
         },
         Value::List(_) => failed("unsupported index type 'string' in list"),

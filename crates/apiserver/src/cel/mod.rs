@@ -1,7 +1,7 @@
 //! CEL as Kubernetes uses it: expressions that are checked against types before they run.
 //!
 //! [`syntax`] parses, [`check`] types an expression by the functions of `functions.txt`, [`cost`] tells what it may cost, [`eval`] runs it within a budget. The functions
-//! that are no part of the language itself (strings, quantities, addresses ...) are those of the kube-cel crate ([`library`]); the language is
+//! that are no part of the language itself (strings, addresses ...) are those of the kube-cel crate ([`library`]), but for [`quantities`] and [`formats`]; the language is
 //! ours because errors must name places and types as upstream's do, and because budgets, optionals and types as values are part of it.
 
 mod budget;
@@ -10,6 +10,7 @@ mod complaints;
 mod cost;
 mod eval;
 mod expr;
+mod formats;
 mod functions;
 mod host;
 mod keyed;
@@ -17,6 +18,7 @@ mod lexer;
 mod library;
 mod macros;
 mod messages;
+mod quantities;
 mod syntax;
 mod times;
 mod types;
@@ -31,7 +33,7 @@ use std::fmt;
 pub(crate) use self::host::{Host, host};
 pub(crate) use self::keyed::{list_by, set_of};
 pub(crate) use self::messages::{JSON_PATCH, OBJECT, message};
-pub(crate) use self::values::{map_of, none, of_json, some, to_json};
+pub(crate) use self::values::{broken, map_of, none, of_json, some, to_json};
 pub(crate) use self::{
     budget::{Budget, Failure},
     check::Environment,

@@ -24,6 +24,29 @@ impl Opaque for TypeValue {
     }
 }
 
+/// What could not be evaluated: whoever selects it is told why.
+#[derive(Debug, PartialEq, Eq)]
+struct Broken(String);
+
+impl Opaque for Broken {
+    fn runtime_type_name(&self) -> &str {
+        "error"
+    }
+}
+
+/// A field whose selection fails.
+pub(crate) fn broken(why: String) -> Value {
+    Value::Opaque(Arc::new(Broken(why)))
+}
+
+/// Why a value cannot be had.
+pub(super) fn why_broken(value: &Value) -> Option<&str> {
+    match value {
+        Value::Opaque(opaque) => opaque.downcast_ref::<Broken>().map(|broken| &*broken.0),
+        _ => None,
+    }
+}
+
 pub(super) fn text(value: impl Into<String>) -> Value {
     Value::String(Arc::new(value.into()))
 }

@@ -3,6 +3,8 @@
 //! Every function returns the sentences upstream would answer with, none for a good name. The matchers are written out by hand: they
 //! run for every label of every write, and each is one pass over the bytes.
 
+use std::borrow::Cow;
+
 use crate::kinds::NameRule;
 
 const LABEL: &str = "[a-z0-9]([-a-z0-9]*[a-z0-9])?";
@@ -265,17 +267,22 @@ pub fn by_rule(rule: NameRule, value: &str, prefix: bool) -> Sentences {
     if rule == NameRule::PathSegment {
         return path_segment(value);
     }
-    let masked;
-    let value = if prefix && value.len() > 1 && value.ends_with('-') {
-        // Upstream replaces the last two bytes; a name that is not ASCII there is wrong anyway.
-        masked = format!("{}a", value.get(..value.len() - 2).unwrap_or(value));
-        &masked
-    } else {
-        value
+    let value = match prefix {
+        true => masked(value),
+        false => Cow::Borrowed(value),
     };
     match rule {
-        NameRule::DnsLabel => dns_label(value),
-        NameRule::DnsSubdomain | NameRule::PathSegment => dns_subdomain(value),
+        NameRule::DnsLabel => dns_label(&value),
+        NameRule::DnsSubdomain | NameRule::PathSegment => dns_subdomain(&value),
+    }
+}
+
+/// A prefix as the name it is judged as: a dash at its end is fine.
+pub fn masked(value: &str) -> Cow<'_, str> {
+    match value.len() > 1 && value.ends_with('-') {
+        // Upstream replaces the last two bytes; a name that is not ASCII there is wrong anyway.
+        true => format!("{}a", value.get(..value.len() - 2).unwrap_or(value)).into(),
+        false => value.into(),
     }
 }
 
