@@ -313,6 +313,21 @@ impl Expression {
             })
     }
 
+    /// What it evaluates to as the variable `name` of a policy: what has no value says so where it is used.
+    pub(crate) fn named(
+        &self,
+        name: &str,
+        variables: &[(&str, Value)],
+        budget: &mut Budget,
+    ) -> Value {
+        let value = self.program.evaluate(variables, budget);
+        value.unwrap_or_else(|failure| {
+            cel::broken(format!(
+                "composited variable \"{name}\" fails to evaluate: {failure}"
+            ))
+        })
+    }
+
     fn failed(&self, why: &str) -> String {
         format!("expression '{}' resulted in error: {why}", self.text)
     }

@@ -352,3 +352,38 @@ async fn a_running_pod_is_resized_within_what_its_node_has_and_can() {
         }
     }
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_policy_sees_the_version_that_its_rule_names() {
+    let api = api().await;
+    let policies = format!("{REGISTRATION}/validatingadmissionpolicies");
+    let rule = json!({"apiGroups": ["autoscaling"], "apiVersions": ["v1"], "operations": ["CREATE"], "resources": ["horizontalpodautoscalers"]});
+    let spec = json!({
+        "matchConstraints": {"resourceRules": [rule]},
+        "matchConditions": [{"name": "c", "expression": "request.kind.version == 'v1' && request.resource.version == 'v2'"}],
+        "variables": [{"name": "cpu", "expression": "object.spec.none"}, {"name": "kind", "expression": "request.kind"}],
+        "validations": [
+            {"expression": "variables.kind.version == 'v1' && request.resource.version == 'v1' && has(object.spec.targetCPUUtilizationPercentage)"},
+            {"expression": "request.requestKind.version == 'v2' && request.requestResource.version == 'v2'"},
+            {"expression": "!has(variables.cpu) || variables.cpu > 1"},
+        ],
+    });
+    api.post(&policies, policy("seeing", spec)).await.ok();
+    bind(&api, "s", "seeing", json!({"validationActions": ["Deny"]})).await;
+    let scaler = json!({
+        "metadata": {"name": "h"},
+        "spec": {"maxReplicas": 2, "scaleTargetRef": {"apiVersion": "apps/v1", "kind": "Deployment", "name": "d"}},
+    });
+    let refused = api
+        .post(
+            "/apis/autoscaling/v2/namespaces/default/horizontalpodautoscalers",
+            scaler,
+        )
+        .await;
+    assert_eq!(
+        refused.refused(422),
+        "horizontalpodautoscalers.autoscaling \"h\" is forbidden: ValidatingAdmissionPolicy 'seeing' with binding 's' denied request: \
+         expression '!has(variables.cpu) || variables.cpu > 1' resulted in error: \
+         composited variable \"cpu\" fails to evaluate: no such key: none"
+    );
+}

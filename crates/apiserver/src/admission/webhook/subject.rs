@@ -319,17 +319,14 @@ impl<'a> Views<'a> {
             Some(object) => cel::of_json(&self.shown(view, object)),
             None => cel::Value::Null,
         };
-        let request = || {
-            let request = serde_json::to_value(self.question(&self.own));
-            cel::of_json(&request.unwrap_or_default())
-        };
         let mut variables = Vec::from(of_asker(asker));
         for name in ["object", "oldObject", "request", "namespaceObject"] {
             if mentions(name) {
                 let value = match name {
                     "object" => shown(object),
                     "oldObject" => shown(old),
-                    "request" => request(),
+                    // Conditions see the kind that the rules have matched, but the resource that was asked for.
+                    "request" => self.request(view, &self.own),
                     // A configuration's conditions have no namespace to look at.
                     _ => cel::Value::Null,
                 };
@@ -337,6 +334,16 @@ impl<'a> Views<'a> {
             }
         }
         variables
+    }
+
+    /// `request` in expressions.
+    pub(super) fn request(&self, of_kind: &View, of_resource: &View) -> cel::Value {
+        let question = Question {
+            kind: &of_kind.kind,
+            ..self.question(of_resource)
+        };
+        let request = serde_json::to_value(question);
+        cel::of_json(&request.unwrap_or_default())
     }
 
     /// The question to ask about it.

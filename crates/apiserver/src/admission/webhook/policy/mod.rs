@@ -193,16 +193,17 @@ impl Bound {
         values
     }
 
-    /// Adds the values of its variables to those of the write.
-    fn give_names(&self, values: &mut Values, budget: &mut Budget) {
+    /// Adds the values of its variables to those of the write, which is about what the rules have matched from here on.
+    fn give_names(&self, views: &Views<'_>, view: &View, values: &mut Values, budget: &mut Budget) {
+        let mut given = values.iter_mut();
+        if let Some((_, request)) = given.find(|(name, _)| *name == "request") {
+            *request = views.request(view, view);
+        }
         let mut named: Vec<(String, cel::Value)> = Vec::new();
         for (name, expression) in &self.variables {
             values.push(("variables", cel::map_of(&named)));
-            // One that has no value is missed by those who ask for it.
-            if let Ok(expression) = expression
-                && let Ok(value) = expression.value(values, budget)
-            {
-                named.push((name.clone(), value));
+            if let Ok(expression) = expression {
+                named.push((name.clone(), expression.named(name, values, budget)));
             }
             values.pop();
         }

@@ -124,7 +124,7 @@ impl Policy {
         let mentions = |name: &str| expression.mentions(name);
         let mut values = self.bound.values(views, view, objects, param, &mentions);
         let mut budget = Budget::default();
-        self.bound.give_names(&mut values, &mut budget);
+        self.bound.give_names(views, view, &mut values, &mut budget);
         let made = expression.value(&values, &mut budget);
         let made = made.map_err(Failure::Policy)?;
         let shown = views.shown(view, object);

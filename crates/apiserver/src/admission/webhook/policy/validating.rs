@@ -126,7 +126,7 @@ impl Policy {
             Err(errors) => return self.broken(aggregate(&errors)),
         }
         let mut budget = Budget::default();
-        self.bound.give_names(&mut values, &mut budget);
+        self.bound.give_names(views, view, &mut values, &mut budget);
         let validations = self.validations.iter();
         let mut findings: Vec<Finding> = validations
             .flat_map(|validation| {
