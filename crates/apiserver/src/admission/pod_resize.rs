@@ -14,6 +14,9 @@ use crate::{
 
 const OS: &str = "kubernetes.io/os";
 
+/// An amount in the units it is told in.
+type Unit = fn(&Quantity) -> i64;
+
 /// kube-apiserver: PodResizeValidator.
 pub(super) struct PodResize;
 
@@ -53,8 +56,7 @@ impl Plugin for PodResize {
 fn lacks(spec: &Value, node: &Value) -> Vec<String> {
     let wanted = totals::charged_requests(spec);
     let there = totals::list(&node["status"]["allocatable"]);
-    let units: [(&str, fn(&Quantity) -> i64); 2] =
-        [("cpu", Quantity::milli_value), ("memory", Quantity::value)];
+    let units: [(&str, Unit); 2] = [("cpu", Quantity::milli_value), ("memory", Quantity::value)];
     let lacking = units.into_iter().filter_map(|(name, unit)| {
         let amount = |list: &Totals<'_>| list.get(name).map_or(0, unit);
         let (wanted, there) = (amount(&wanted), amount(&there));
