@@ -1,5 +1,7 @@
 //! LimitRanger: containers get the namespace's default amounts, and whoever asks for too much or too little is refused.
 
+use std::collections::BTreeSet;
+
 use serde_json::{Map, Value};
 
 use super::{Ctx, Operation, Plugin, Request, What};
@@ -64,14 +66,10 @@ impl Plugin for LimitRanger {
 }
 
 /// What several containers do wrong alike is said once.
-fn each_once(found: Vec<String>) -> Vec<String> {
-    let mut told = Vec::with_capacity(found.len());
-    for text in found {
-        if !told.contains(&text) {
-            told.push(text);
-        }
-    }
-    told
+fn each_once(mut found: Vec<String>) -> Vec<String> {
+    let mut told = BTreeSet::new();
+    found.retain(|text| told.insert(text.clone()));
+    found
 }
 
 fn check(request: &Request<'_>, limit: &Value, found: &mut Vec<String>) {

@@ -61,7 +61,9 @@ impl Plugin for ServiceAccount {
             return refuse_mirror(request);
         }
         let account = account(ctx, request)?;
-        if account["metadata"]["annotations"].text(MOUNTABLE_ONLY) != "true" {
+        let only = account["metadata"]["annotations"].text(MOUNTABLE_ONLY);
+        // As Go reads a boolean.
+        if !matches!(only, "1" | "t" | "T" | "true" | "TRUE" | "True") {
             return Ok(());
         }
         let spec = &request.object["spec"];
@@ -113,7 +115,7 @@ fn foreign_secret(spec: &Value, account: &Value) -> Option<String> {
     ))
 }
 
-/// A variable of these containers that comes from a secret which the account does not name.
+/// A variable of these containers, or all of a source, that comes from a secret which the account does not name.
 fn foreign_variable(spec: &Value, account: &Value, list: &str, kind: &str) -> Option<String> {
     let owner = account["metadata"].text("name");
     for container in spec.items(list) {
@@ -128,6 +130,19 @@ fn foreign_variable(spec: &Value, account: &Value, list: &str, kind: &str) -> Op
                     "{kind} {} with envVar {} referencing secret.secretName=\"{name}\" is not allowed because service account {owner} does not reference that secret",
                     container.text("name"),
                     variable.text("name")
+                ));
+            }
+        }
+        for source in container.items("envFrom") {
+            let Some(secret) = source.field("secretRef") else {
+                continue;
+            };
+            let name = secret.text("name");
+            let mut known = account.items("secrets").iter();
+            if !known.any(|entry| entry["name"] == name) {
+                return Some(format!(
+                    "{kind} {} with envFrom referencing secret.secretName=\"{name}\" is not allowed because service account {owner} does not reference that secret",
+                    container.text("name")
                 ));
             }
         }

@@ -257,8 +257,8 @@ impl Run<'_> {
     fn apply(&mut self, function: &str, target: Option<Value>, values: Vec<Value>) -> Evaluated {
         // Looking at one item or counting them costs nothing more; everything else may look at all there is.
         if !matches!(function, "_[_]" | "_[?_]" | "size" | "type" | "dyn") {
-            let sizes = target.iter().chain(&values).map(size_of);
-            self.budget.take(sizes.sum::<u64>() / 10)?;
+            self.budget
+                .take(work(function, target.as_ref(), &values) / 10)?;
         }
         let bool = |truth: bool| Ok(Value::Bool(truth));
         let same = |left: &Value, right: &Value| equal(left, right).map_err(Failure::Error);
@@ -475,6 +475,30 @@ fn count(number: usize) -> Value {
     Value::Int(i64::try_from(number).unwrap_or(i64::MAX))
 }
 
+/// How much a function may look at or make: of texts and lists as much as there is in them, but where it goes through one for each part of
+/// another.
+fn work(function: &str, target: Option<&Value>, values: &[Value]) -> u64 {
+    let of = |at: usize| values.get(at).map_or(0, size_of);
+    let me = target.map_or(0, size_of);
+    match function {
+        "replace" => {
+            let found = me / of(0).max(1) + 1;
+            me.saturating_add(found.saturating_mul(of(1)))
+        }
+        "matches" => {
+            let (text, pattern) = match target {
+                Some(_) => (me, of(0)),
+                None => (of(0), of(1)),
+            };
+            (text / 10 + 1)
+                .saturating_mul(pattern / 4 + 1)
+                .saturating_mul(10)
+        }
+        name if name.starts_with("sets.") => (of(0) / 10).saturating_mul(of(1)),
+        _ => me.saturating_add(values.iter().map(size_of).sum()),
+    }
+}
+
 /// Why a pattern cannot be looked for.
 fn illegal(why: String) -> Failure {
     Failure::Error(format!("Illegal regex: {why}"))
@@ -486,6 +510,7 @@ fn name_key(name: &str) -> Key {
 
 /// Whether a format asks for more places than anything has (`%.99999f`).
 fn is_too_precise(format: &str) -> bool {
+    let format = format.replace("%%", "");
     let mut after = format.split("%.").skip(1);
     after.any(|after| after.bytes().take_while(u8::is_ascii_digit).count() > 3)
 }

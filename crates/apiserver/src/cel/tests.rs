@@ -346,3 +346,23 @@ fn only_free_names_are_mentioned() {
     assert!(mentions("x.size() == 1") && mentions("[1].all(y, x[0] == y)"));
     assert!(!mentions("[1].all(x, x == 1)"));
 }
+
+#[test]
+fn what_would_make_or_compare_too_much_is_stopped_before() {
+    let environment = Environment::default()
+        .with("text", Type::String)
+        .with("list", Type::list(Type::Int));
+    let text = Value::String(std::sync::Arc::new("a".repeat(1 << 20)));
+    let numbers = (0..100_000).map(Value::Int).collect();
+    let list = Value::List(std::sync::Arc::new(numbers));
+    for source in [
+        "text.replace('a', text).size() == 0",
+        "sets.contains(list, list)",
+        "text.matches(text)",
+    ] {
+        let program = Program::compile(source, &environment).expect(source);
+        let variables = [("text", text.clone()), ("list", list.clone())];
+        let stopped = program.evaluate(&variables, &mut Budget::default());
+        assert_eq!(stopped, Err(Failure::TooLong), "{source}");
+    }
+}

@@ -4,6 +4,8 @@
 //! none can be told (items of lists without keys), when the nearest value around it that can be told is unchanged. Source:
 //! k8s.io/apiserver/pkg/cel/common: CorrelatedObject.
 
+use std::{cell::OnceCell, collections::HashMap};
+
 use serde_json::Value;
 
 use super::structural::Schema;
@@ -64,22 +66,39 @@ impl<'v> Correlation<'v> {
         }
     }
 
-    /// Of an item.
-    pub(super) fn index(&self, index: usize) -> Self {
-        let Some(Pair { new, old, schema }) = self.here else {
-            return *self;
+    /// Of a list's items.
+    pub(super) fn items(&self) -> Items<'v> {
+        let before = self.here.and_then(|pair| Before::of(pair.schema, pair.old));
+        Items {
+            list: *self,
+            before,
+        }
+    }
+}
+
+/// The items of a list, and what each goes back to.
+pub(super) struct Items<'v> {
+    list: Correlation<'v>,
+    before: Option<Before<'v>>,
+}
+
+impl<'v> Items<'v> {
+    /// Of one item.
+    pub(super) fn at(&self, index: usize) -> Correlation<'v> {
+        let Some(Pair { new, schema, .. }) = self.list.here else {
+            return self.list;
         };
         let below = || {
             let item = new.get(index)?;
             Some(Pair {
                 new: item,
-                old: item_before(schema, item, index, old)?,
+                old: self.before.as_ref()?.item(item, index)?,
                 schema: schema.items.as_deref()?,
             })
         };
         Correlation {
             here: below(),
-            around: self.here,
+            around: self.list.here,
         }
     }
 }
@@ -91,19 +110,20 @@ fn below<'s>(schema: &'s Schema, name: &str) -> Option<&'s Schema> {
 }
 
 /// Whether two values are the same: the order of lists of type map does not matter, and what the schema does not describe cannot be told.
-fn is_same(schema: &Schema, new: &Value, old: &Value) -> bool {
+fn is_same<'v>(schema: &'v Schema, new: &Value, old: &'v Value) -> bool {
     match (new, old) {
-        (Value::Array(items), Value::Array(before)) => match schema.items.as_deref() {
-            Some(of_items) if has_keys(schema) => {
-                let mut items = items.iter().enumerate();
-                before.len() == items.len()
-                    && items.all(|(index, item)| {
-                        item_before(schema, item, index, old)
-                            .is_some_and(|before| is_same(of_items, item, before))
-                    })
-            }
-            _ => items == before,
-        },
+        (Value::Array(items), Value::Array(list)) => {
+            let by_keys = schema.items.as_deref().zip(Before::of(schema, old));
+            let Some((of_items, before)) = by_keys else {
+                return items == list;
+            };
+            let mut items = items.iter().enumerate();
+            list.len() == items.len()
+                && items.all(|(index, item)| {
+                    let before = before.item(item, index);
+                    before.is_some_and(|before| is_same(of_items, item, before))
+                })
+        }
         (Value::Object(map), Value::Object(before)) => {
             let mut entries = map.iter();
             before.len() == entries.len()
@@ -120,21 +140,44 @@ fn has_keys(schema: &Schema) -> bool {
     schema.list_type.as_deref() == Some("map")
 }
 
-/// The item of the old list with the same keys, which is often at the same place; only lists of type map have keys.
-pub(super) fn item_before<'v>(
-    schema: &Schema,
-    item: &Value,
-    index: usize,
-    old: &'v Value,
-) -> Option<&'v Value> {
-    if !has_keys(schema) {
-        return None;
+/// The items of a stored list of type map, found by their keys.
+pub(super) struct Before<'v> {
+    keys: &'v [String],
+    items: &'v [Value],
+    /// Made for the first item that is not where it was.
+    by_keys: OnceCell<HashMap<Vec<Option<&'v Value>>, &'v Value>>,
+}
+
+impl<'v> Before<'v> {
+    /// `None` for lists without keys, whose items go back to nothing.
+    pub(super) fn of(schema: &'v Schema, old: &'v Value) -> Option<Self> {
+        let items = old.as_array().filter(|_| has_keys(schema))?;
+        Some(Before {
+            keys: &schema.list_keys,
+            items,
+            by_keys: OnceCell::new(),
+        })
     }
-    let keys = &schema.list_keys;
-    let is_same = |other: &&Value| keys.iter().all(|key| other.get(key) == item.get(key));
-    let old = old.as_array()?;
-    let here = old.get(index).filter(is_same);
-    here.or_else(|| old.iter().find(is_same))
+
+    /// The item with the same keys, which is often at the same place.
+    pub(super) fn item(&self, item: &Value, index: usize) -> Option<&'v Value> {
+        let is_same = |other: &&Value| self.keys.iter().all(|key| other.get(key) == item.get(key));
+        let here = self.items.get(index).filter(is_same);
+        here.or_else(|| {
+            let by_keys = self.by_keys.get_or_init(|| {
+                let mut by_keys = HashMap::with_capacity(self.items.len());
+                for item in self.items {
+                    by_keys.entry(values_of(self.keys, item)).or_insert(item);
+                }
+                by_keys
+            });
+            by_keys.get(&values_of(self.keys, item)).copied()
+        })
+    }
+}
+
+fn values_of<'i>(keys: &[String], item: &'i Value) -> Vec<Option<&'i Value>> {
+    keys.iter().map(|key| item.get(key)).collect()
 }
 
 #[cfg(test)]

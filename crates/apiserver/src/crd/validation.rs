@@ -243,8 +243,9 @@ fn array(
 ) -> Outcome {
     let mut outcome = Outcome::default();
     if let Some(item_schema) = schema.items.as_deref() {
+        let correlations = correlation.map(|list| list.items());
         for (index, item) in items.iter().enumerate() {
-            let below = correlation.map(|it| it.index(index));
+            let below = correlations.as_ref().map(|items| items.at(index));
             let path = format!("{path}[{index}]");
             outcome.merge(validate(item_schema, item, below, &path));
         }

@@ -86,6 +86,8 @@ struct Translator<'p> {
     levels: Vec<Level>,
     /// The last repetition and all after it, if nothing came between.
     repeated: Option<&'p str>,
+    /// Classes by Unicode's names so far; each is large.
+    named: usize,
 }
 
 impl<'p> Translator<'p> {
@@ -96,6 +98,7 @@ impl<'p> Translator<'p> {
             out: String::with_capacity(pattern.len() + 16),
             levels: vec![Level::default()],
             repeated: None,
+            named: 0,
         }
     }
 
@@ -295,8 +298,12 @@ impl<'p> Translator<'p> {
 
 /// The least and most of `{2,5}` and its length; `None` for a brace that counts nothing.
 fn counts(text: &str) -> Option<(u64, Option<u64>, usize)> {
-    let whole = &text[..=text.find('}')?];
-    let inner = &whole[1..whole.len() - 1];
+    let is_inside = |byte: &u8| byte.is_ascii_digit() || *byte == b',';
+    let length = text.bytes().skip(1).take_while(is_inside).count();
+    let inner = &text[1..=length];
+    if text.as_bytes().get(length + 1) != Some(&b'}') {
+        return None;
+    }
     let number = |digits: &str| {
         let is_number = !digits.is_empty() && digits.bytes().all(|b| b.is_ascii_digit());
         let is_plain = is_number && (digits.len() == 1 || !digits.starts_with('0'));
@@ -307,7 +314,7 @@ fn counts(text: &str) -> Option<(u64, Option<u64>, usize)> {
         Some((least, "")) => (number(least)?, None),
         Some((least, most)) => (number(least)?, Some(number(most)?)),
     };
-    Some((least, most, whole.len()))
+    Some((least, most, length + 2))
 }
 
 /// A character that means nothing but itself.

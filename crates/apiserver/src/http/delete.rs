@@ -381,6 +381,9 @@ fn verdict(call: &Call, options: &DeleteOptions, mut object: Value) -> Verdict {
     }
 }
 
+/// Seconds of the longest time that Go can measure.
+const MAX_GRACE: i64 = i64::MAX / 1_000_000_000;
+
 /// The grace a deletion gives: none for what is not running.
 fn grace(options: &DeleteOptions, object: &Value) -> i64 {
     let spec = &object["spec"];
@@ -396,7 +399,7 @@ fn grace(options: &DeleteOptions, object: &Value) -> i64 {
     match asked {
         _ if unscheduled || finished => 0,
         negative if negative < 0 => 1,
-        asked => asked,
+        asked => asked.min(MAX_GRACE),
     }
 }
 

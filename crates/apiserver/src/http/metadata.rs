@@ -5,6 +5,7 @@ use rand::seq::IndexedRandom;
 use serde_json::{Map, Value};
 
 use crate::{
+    field::quote,
     kinds::{Generation, Resource},
     schema::time,
     status::Status,
@@ -47,7 +48,8 @@ pub(crate) fn check_key(name: &str) -> Result<(), Status> {
         why => {
             let why = why.join(";");
             Err(Status::bad_request(format!(
-                "Name parameter invalid: {name:?}: {why}"
+                "Name parameter invalid: {}: {why}",
+                quote(name)
             )))
         }
     }

@@ -3,6 +3,7 @@
 //! ones are kept, with a warning, where upstream compares with the old object: see [`Kept`].
 
 use std::{
+    collections::BTreeSet,
     fmt,
     net::{IpAddr, Ipv4Addr, Ipv6Addr},
 };
@@ -149,14 +150,14 @@ pub fn canonical(text: &str) -> Option<String> {
 
 /// The values that an old field had before: they stay valid.
 #[derive(Clone, Debug, Default)]
-pub struct Kept<'a>(Vec<&'a str>);
+pub struct Kept<'a>(BTreeSet<&'a str>);
 
 impl<'a> Kept<'a> {
     /// Nothing was there before, or upstream does not look at it.
-    pub const NONE: &'static Kept<'static> = &Kept(Vec::new());
+    pub const NONE: &'static Kept<'static> = &Kept(BTreeSet::new());
 
     fn has(&self, value: &str) -> bool {
-        self.0.contains(&value)
+        self.0.contains(value)
     }
 }
 
@@ -170,12 +171,14 @@ impl<'a> FromIterator<&'a str> for Kept<'a> {
 /// is fine.
 pub fn ip(errors: &mut Errors, path: &Path<'_>, value: &str, kept: &Kept<'_>) -> bool {
     let why = match (parse_ip(value), value.parse::<IpAddr>()) {
-        _ if kept.has(value) => return true,
         (None, _) => NO_ADDRESS,
         (_, Err(_)) => "must not have leading 0s",
         (_, Ok(IpAddr::V6(v6))) if v6.to_ipv4_mapped().is_some() => MAPPED,
         _ => return true,
     };
+    if kept.has(value) {
+        return true;
+    }
     errors.invalid(path, value, why);
     false
 }
@@ -220,8 +223,8 @@ pub fn ordinary_ip(errors: &mut Errors, path: &Path<'_>, text: &str) {
 
 /// Records an error unless the value of an old field is a strict CIDR or was there before (`IsValidCIDRForLegacyField`).
 pub fn cidr(errors: &mut Errors, path: &Path<'_>, value: &str, kept: &Kept<'_>) {
-    if !kept.has(value)
-        && let Some(why) = not_strict(value)
+    if let Some(why) = not_strict(value)
+        && !kept.has(value)
     {
         errors.invalid(path, value, why);
     }

@@ -87,7 +87,7 @@ async fn a_namespace_says_what_its_pods_may_do_and_of_what_to_warn() {
 async fn an_account_may_ask_that_its_pods_use_no_secrets_but_those_it_names() {
     let api = Api::new(Config::default());
     let account = json!({
-        "metadata": {"name": "default", "annotations": {"kubernetes.io/enforce-mountable-secrets": "true"}},
+        "metadata": {"name": "default", "annotations": {"kubernetes.io/enforce-mountable-secrets": "T"}},
         "secrets": [{"name": "mine"}], "imagePullSecrets": [{"name": "pull"}],
     });
     api.post(&format!("{NAMESPACE}/serviceaccounts"), account)
@@ -109,6 +109,10 @@ async fn an_account_may_ask_that_its_pods_use_no_secrets_but_those_it_names() {
         (
             containers("initContainers", "other"),
             r#"init container c2 with envVar V referencing secret.secretName="other" is not allowed because service account default does not reference that secret"#,
+        ),
+        (
+            json!({"containers": [{"name": "c2", "image": "i", "envFrom": [{"secretRef": {"name": "mine"}}, {"secretRef": {"name": "other"}}]}]}),
+            r#"container c2 with envFrom referencing secret.secretName="other" is not allowed because service account default does not reference that secret"#,
         ),
         (
             json!({"imagePullSecrets": [{"name": "pull"}, {"name": "other"}]}),

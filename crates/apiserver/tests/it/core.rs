@@ -379,3 +379,19 @@ async fn a_deletion_that_brings_another_object_deletes_nothing() {
     }
     api.get(&path).await.ok();
 }
+
+#[tokio::test]
+async fn a_grace_that_no_clock_can_measure_is_cut() {
+    let api = api().await;
+    let pod = json!({"metadata": {"name": "p"}, "spec": {
+        "nodeName": "n", "terminationGracePeriodSeconds": i64::MAX, "containers": [{"name": "c", "image": "i"}],
+    }});
+    api.post(&format!("{NAMESPACE}/pods"), pod).await.ok();
+    let path = format!("{NAMESPACE}/pods/p");
+    let leaving = api.delete(&path).await.ok();
+    let longest = i64::MAX / 1_000_000_000;
+    assert_eq!(leaving["metadata"]["deletionGracePeriodSeconds"], longest);
+    api.delete(&format!("{path}?gracePeriodSeconds=0"))
+        .await
+        .ok();
+}

@@ -371,7 +371,9 @@ async fn parts_of_a_claims_status_are_for_those_who_may_write_them() {
     let writes = rule("resourceclaims/status", json!(["update", "patch"]));
     let binds = rule("resourceclaims/binding", json!(["update"]));
     server.grant("writer", json!([writes])).await;
-    server.grant("binder", json!([writes, binds])).await;
+    server.grant("here", json!([writes, binds])).await;
+    server.grant("binder", json!([writes])).await;
+    server.grant_all("binder", json!([binds])).await;
     let driver = "system:serviceaccount:default:driver";
     let mut own = rule("resourceclaims/driver", json!(["associated-node:update"]));
     own["resourceNames"] = json!(["d"]);
@@ -401,6 +403,8 @@ async fn parts_of_a_claims_status_are_for_those_who_may_write_them() {
                 .into()
         )
     );
+    // A right in the claim's own namespace is not enough.
+    assert_eq!(put("here", "n", allocated.clone()).await.0, 422);
     let mut above = allocated.clone();
     above["status"]["allocation"]["devices"]["results"][0]["adminAccess"] = true.into();
     let label = "Forbidden: admin access to devices requires the `resource.kubernetes.io/admin-access: true` label on the containing namespace";

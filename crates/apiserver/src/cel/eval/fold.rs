@@ -15,45 +15,52 @@ impl Run<'_> {
     pub(super) fn fold(&mut self, fold: &Fold, scope: &Scope<'_>) -> Evaluated {
         let range = self.value(&fold.range, scope)?;
         let range = plain(&range);
-        // What the first variable is, and the second one.
-        let steps: Vec<(Value, Value)> = match range {
+        let mut collected = Collected::default();
+        match range {
             Value::List(items) => {
-                let items = items.iter().enumerate();
-                items
-                    .map(|(index, item)| (count(index), item.clone()))
-                    .collect()
+                for (index, item) in items.iter().enumerate() {
+                    let first = fold.second.is_none().then_some(item);
+                    if self.step(fold, scope, &mut collected, (&count(index), item), first)? {
+                        break;
+                    }
+                }
             }
             Value::Map(map) => {
+                self.budget.take(map.map.len() as u64 / 10)?;
                 let mut entries: Vec<(&Key, &Value)> = map.map.iter().collect();
                 entries.sort_by_key(|(key, _)| *key);
-                let entries = entries.into_iter();
-                entries
-                    .map(|(key, value)| (of_key(key), value.clone()))
-                    .collect()
+                for (key, value) in entries {
+                    if self.step(fold, scope, &mut collected, (&of_key(key), value), None)? {
+                        break;
+                    }
+                }
             }
             _ => return no_overload(),
-        };
-        let mut collected = Collected::default();
-        for (at, item) in &steps {
-            let first = match (&fold.second, range) {
-                (None, Value::List(_)) => item,
-                _ => at,
-            };
-            let outer = scope.with(&fold.variable, first);
-            let inner = match &fold.second {
-                Some(second) => outer.with(second, item),
-                None => outer.same(),
-            };
-            if let Some(filter) = &fold.filter
-                && !self.truth(filter, &inner)?
-            {
-                continue;
-            }
-            if collected.take(self, fold, &inner, at, first)? {
-                break;
-            }
         }
         collected.result(fold.kind)
+    }
+
+    /// Takes one entry, of which the first variable is the place unless told otherwise; answers whether the result is known.
+    fn step(
+        &mut self,
+        fold: &Fold,
+        scope: &Scope<'_>,
+        collected: &mut Collected,
+        (at, item): (&Value, &Value),
+        first: Option<&Value>,
+    ) -> Evaluated<bool> {
+        let first = first.unwrap_or(at);
+        let outer = scope.with(&fold.variable, first);
+        let inner = match &fold.second {
+            Some(second) => outer.with(second, item),
+            None => outer.same(),
+        };
+        if let Some(filter) = &fold.filter
+            && !self.truth(filter, &inner)?
+        {
+            return Ok(false);
+        }
+        collected.take(self, fold, &inner, at, first)
     }
 }
 

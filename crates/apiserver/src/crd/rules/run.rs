@@ -6,7 +6,7 @@ use super::{Node, Rule, values};
 use crate::{
     cel::{Budget, Failure, Value, none, some},
     crd::{
-        correlation::{Correlation, item_before},
+        correlation::{Before, Correlation},
         structural::Schema,
     },
     field::{BadValue, ErrorType, Errors, FieldError, quote},
@@ -64,16 +64,14 @@ impl Run<'_> {
                 else {
                     return Ok(());
                 };
+                let before = place.old.and_then(|old| Before::of(place.schema, old));
+                let correlations = place.correlation.map(|list| list.items());
                 for (index, value) in items.iter().enumerate() {
                     let below = Place {
                         schema,
                         value,
-                        old: place
-                            .old
-                            .and_then(|old| item_before(place.schema, value, index, old)),
-                        correlation: place
-                            .correlation
-                            .map(|correlation| correlation.index(index)),
+                        old: before.as_ref().and_then(|before| before.item(value, index)),
+                        correlation: correlations.as_ref().map(|items| items.at(index)),
                         is_resource: schema.embedded,
                     };
                     self.node(node, below, &format!("{path}[{index}]"))?;

@@ -4,6 +4,8 @@ use regex::Regex;
 
 use super::{ESCAPE, Parsed, Translator, push_char};
 
+/// Classes by Unicode's names that a pattern may have (Go stops at so many ranges in all).
+const MAX_NAMED: usize = 20_000;
 const RANGE: &str = "invalid character class range";
 
 /// Go's classes by one letter, as they are written inside of brackets.
@@ -56,6 +58,10 @@ impl<'p> Translator<'p> {
         let is_name = name
             .chars()
             .all(|c| c.is_ascii_alphanumeric() || "_- ".contains(c));
+        self.named += 1;
+        if self.named > MAX_NAMED {
+            return Err(("expression too large", self.whole));
+        }
         match is_name && Regex::new(&class).is_ok() {
             true => Ok(Some(class)),
             false => Err((RANGE, self.since(before))),

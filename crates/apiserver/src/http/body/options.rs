@@ -4,6 +4,7 @@ use serde_json::Value;
 
 use super::{MetaError, NO_META, TypeMeta, is_json};
 use crate::{
+    field::quote,
     http::negotiate::Media,
     schema::{
         Type,
@@ -70,7 +71,8 @@ fn foreign(meta: &TypeMeta) -> Option<String> {
     };
     let kind = &meta.kind;
     (!kind.is_empty() && kind != KIND).then(|| {
-        format!("no kind {kind:?} is registered for version {version:?} in scheme {SCHEME:?}")
+        let (kind, version) = (quote(kind), quote(&version));
+        format!("no kind {kind} is registered for version {version} in scheme {SCHEME:?}")
     })
 }
 

@@ -95,8 +95,10 @@ async fn create_named(
     }
     call.warn_all(behaviour.warnings(&object, None));
     admission.judge(&name, &mut object, None).await?;
-    let told = metadata::text(&object, "resourceVersion").parse::<u64>();
-    if !options.dry_run && told.is_ok_and(|revision| revision != 0) {
+    // As Go reads a number: without a sign.
+    let told = metadata::text(&object, "resourceVersion");
+    let told = told.parse::<u64>().ok().filter(|_| !told.starts_with('+'));
+    if !options.dry_run && told.is_some_and(|revision| revision != 0) {
         return Err(Status::new(
             500,
             "",

@@ -1,5 +1,7 @@
 //! Validation of volume mounts and block devices of a container.
 
+use std::collections::{BTreeMap, BTreeSet};
+
 use serde_json::Value;
 
 use super::{Scope, paths, volumes::find};
@@ -134,6 +136,12 @@ pub(super) fn validate_devices(
         container.items("volumeMounts"),
         container.items("volumeDevices"),
     );
+    // Of a volume that is mounted twice, upstream knows the last place.
+    let places: BTreeMap<&str, &str> = mounts
+        .iter()
+        .map(|mount| (mount.text("name"), mount.text("mountPath")))
+        .collect();
+    let taken: BTreeSet<&str> = places.values().copied().collect();
     for (index, device) in devices.iter().enumerate() {
         let at = path.index(index);
         let (name, target) = (device.text("name"), device.text("devicePath"));
@@ -169,22 +177,14 @@ pub(super) fn validate_devices(
                 "can not contain backsteps ('..')",
             );
         }
-        if mounts.iter().any(|mount| mount.text("name") == name) {
+        if places.contains_key(name) {
             errors.invalid(
                 &at.child("name"),
                 name,
                 "must not already exist in volumeMounts",
             );
         }
-        // Of a volume that is mounted twice, upstream knows the last place.
-        let last_of_its_volume = |(index, mount): &(usize, &Value)| {
-            let name = mount.text("name");
-            !mounts[index + 1..]
-                .iter()
-                .any(|other| other.text("name") == name)
-        };
-        let mut places = mounts.iter().enumerate().filter(last_of_its_volume);
-        if places.any(|(_, mount)| mount.text("mountPath") == target) {
+        if taken.contains(target) {
             errors.invalid(
                 &at.child("devicePath"),
                 target,

@@ -46,10 +46,8 @@ fn admin_access_given(
     errors: &mut Errors,
 ) {
     let given = |status: &Value| {
-        let results = status["allocation"]["devices"].items("results").iter();
-        results
-            .into_iter()
-            .position(|result| result.flag("adminAccess"))
+        let mut results = status["allocation"]["devices"].items("results").iter();
+        results.position(|result| result.flag("adminAccess"))
     };
     if let (Some(index), None) = (given(status), given(old)) {
         let path = path.child("allocation");
@@ -95,7 +93,8 @@ pub(super) fn status(
     let verb = if ctx.patches { "patch" } else { "update" };
     let bound = ["allocation", "reservedFor"];
     let rebound = bound.iter().any(|part| status[part] != old[part]);
-    if rebound && !may(ctx, verb, "binding", "") {
+    // Upstream asks for the right in all namespaces.
+    if rebound && !may(ctx, verb, "binding", "", "") {
         let why = "changing status.allocation or status.reservedFor requires extra permission";
         errors.forbidden(path, why);
     }
@@ -103,21 +102,29 @@ pub(super) fn status(
     for driver in changed_drivers(status, old) {
         let scopes = [node.map(|_| "associated-node"), Some("arbitrary-node")];
         let mut verbs = scopes.into_iter().flatten();
-        if !verbs.any(|scope| may(ctx, &format!("{scope}:{verb}"), "driver", driver)) {
+        if !verbs.any(|scope| {
+            may(
+                ctx,
+                &format!("{scope}:{verb}"),
+                "driver",
+                ctx.namespace,
+                driver,
+            )
+        }) {
             let why = "changing status.devices requires extra permission";
             errors.forbidden(&path.child("devices"), why);
         }
     }
 }
 
-fn may(ctx: &Ctx<'_>, verb: &str, subresource: &str, name: &str) -> bool {
+fn may(ctx: &Ctx<'_>, verb: &str, subresource: &str, namespace: &str, name: &str) -> bool {
     let attributes = Attributes {
         verb: verb.into(),
         target: Target::Resource(Resource {
             group: "resource.k8s.io",
             resource: "resourceclaims",
             subresource,
-            namespace: ctx.namespace,
+            namespace,
             name: name.into(),
         }),
     };
