@@ -1,6 +1,6 @@
 //! ResourceQuota: a write that would use more of a namespace than its quotas allow is refused; one that fits is counted at once.
 //!
-//! [`usage`] says what an object uses, [`scopes`] which quotas count it. What a quota allows and what is used is in its status: the
+//! [`mod@usage`] says what an object uses, [`scopes`] which quotas count it. What a quota allows and what is used is in its status: the
 //! quota controller writes it, and corrects what this plugin has added for objects that came to nothing or are gone.
 
 mod scopes;
