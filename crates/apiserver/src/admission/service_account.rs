@@ -119,29 +119,19 @@ fn foreign_secret(spec: &Value, account: &Value) -> Option<String> {
 fn foreign_variable(spec: &Value, account: &Value, list: &str, kind: &str) -> Option<String> {
     let owner = account["metadata"].text("name");
     for container in spec.items(list) {
-        for variable in container.items("env") {
-            let Some(secret) = variable["valueFrom"].field("secretKeyRef") else {
-                continue;
-            };
+        let variables = container.items("env").iter().filter_map(|variable| {
+            let secret = variable["valueFrom"].field("secretKeyRef")?;
+            Some((format!("envVar {}", variable.text("name")), secret))
+        });
+        let sources = container.items("envFrom").iter();
+        let sources = sources.filter_map(|source| source.field("secretRef"));
+        let sources = sources.map(|secret| ("envFrom".to_owned(), secret));
+        for (place, secret) in variables.chain(sources) {
             let name = secret.text("name");
             let mut known = account.items("secrets").iter();
             if !known.any(|entry| entry["name"] == name) {
                 return Some(format!(
-                    "{kind} {} with envVar {} referencing secret.secretName=\"{name}\" is not allowed because service account {owner} does not reference that secret",
-                    container.text("name"),
-                    variable.text("name")
-                ));
-            }
-        }
-        for source in container.items("envFrom") {
-            let Some(secret) = source.field("secretRef") else {
-                continue;
-            };
-            let name = secret.text("name");
-            let mut known = account.items("secrets").iter();
-            if !known.any(|entry| entry["name"] == name) {
-                return Some(format!(
-                    "{kind} {} with envFrom referencing secret.secretName=\"{name}\" is not allowed because service account {owner} does not reference that secret",
+                    "{kind} {} with {place} referencing secret.secretName=\"{name}\" is not allowed because service account {owner} does not reference that secret",
                     container.text("name")
                 ));
             }

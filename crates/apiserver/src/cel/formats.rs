@@ -5,7 +5,7 @@ use std::sync::Arc;
 use kube_cel::cel::{Value, objects::Opaque};
 
 use super::values::{none, some, text};
-use crate::{crd::formats, kinds::NameRule, validation::names};
+use crate::{crd::formats, golang::url::Url, kinds::NameRule, validation::names};
 
 const NAMES: [&str; 13] = [
     "dns1123Label",
@@ -67,8 +67,7 @@ fn problems(format: &str, given: &str) -> Vec<String> {
         "dns1035LabelPrefix" => return names::dns1035_label(&names::masked(given)),
         "qualifiedName" => return names::qualified_name(given),
         "labelValue" => return names::label_value(given),
-        "uri" if given.is_empty() => "parse \"\": empty url".to_owned(),
-        "uri" => format!("parse {given:?}: invalid URI for request"),
+        "uri" => return Url::check_request(given).err().into_iter().collect(),
         "uuid" => "does not match the UUID format".to_owned(),
         "byte" => "invalid base64".to_owned(),
         _ => format!("invalid {format}"),

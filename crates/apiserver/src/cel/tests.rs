@@ -209,6 +209,7 @@ fn expressions_hold() {
         "quantity('1e40').isGreaterThan(quantity('1n')) && quantity('1G').add(1).sub(quantity('1G')).asInteger() == 1 && quantity('1').compareTo(quantity('1000m')) == 0",
         "quantity('1.5k').isInteger() && !quantity('1000m').isInteger() && !quantity('1.5Ki').isInteger() && !quantity('9223372036854775808').isInteger() && quantity('-1').sign() == -1",
         "quantity('50.703k').asApproximateFloat() == 50703.0 && quantity('2000k') == quantity('2M') && type(quantity('1')) == kubernetes.Quantity && !isQuantity(' 1')",
+        r#"format.uri().validate('http://a:b/').value() == ['parse "http://a:b/": invalid port ":b" after host']"#,
         "format.uuid() == format.uuid() && format.uuid() != format.uri() && format.byte().validate('aGVsbG8').value() == ['invalid base64']",
         "!format.dns1123SubdomainPrefix().validate('a.prefix.-').hasValue() && format.dns1035LabelPrefix().validate('1a-').hasValue()",
         "format.named('uuid').hasValue() && format.named('uuid').value().validate('x').hasValue() && !format.named('x').hasValue()",

@@ -84,8 +84,10 @@ impl Waiting {
         let is_refused = |condition: &Value| {
             condition["type"] == "NamesAccepted" && condition["status"] == "False"
         };
+        // One that goes gets no names any more.
+        let stays = definition["metadata"].get("deletionTimestamp").is_none();
         let name = name_of(definition);
-        if conditions.any(is_refused) {
+        if stays && conditions.any(is_refused) {
             let group = definition["spec"]["group"].as_str().unwrap_or_default();
             self.0.insert(name.to_owned(), group.to_owned());
         } else {

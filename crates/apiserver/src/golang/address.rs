@@ -1,4 +1,4 @@
-//! What is wrong with an IP address or a network, in the words of Go's `net/netip`; only asked about what has been refused.
+//! What is wrong with an IP address or a network, in the words of Go's `net/netip`.
 
 use std::net::Ipv6Addr;
 
@@ -117,8 +117,8 @@ fn v6(text: &str) -> Option<String> {
                 let what = "too many hex fields to fit an embedded IPv4 at the end of the address";
                 return told(what, rest);
             }
-            if let Some(Fault(what, _)) = v4(rest) {
-                return told(what, rest);
+            if let Some(Fault(what, at)) = v4(rest) {
+                return told(what, at);
             }
             rest = "";
             bytes += 4;
@@ -182,6 +182,7 @@ mod tests {
                 r#"IPv4 field must have at least one digit (at ".3.4")"#,
             ),
             ("1.2.3.x", r#"unexpected character (at "x")"#),
+            ("::ffff:1.2.3.256", "IPv4 field has value >255"),
             ("1:2", "address string too short"),
             (
                 "12345::",

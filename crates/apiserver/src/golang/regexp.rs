@@ -401,7 +401,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pattern_is_at_hand_once_it_was_used() {
+    fn patterns_are_told_apart_however_many_are_kept() {
         for round in 0..3 {
             for number in 0..KEPT + 2 {
                 let held = with(&format!("^{number}$"), |regex| regex.is_match("3"));

@@ -10,16 +10,6 @@ const PODS: &str = "/api/v1/namespaces/default/pods";
 const REGISTRATION: &str = "/apis/admissionregistration.k8s.io/v1";
 const QUOTA: &str = "/api/v1/namespaces/default/resourcequotas";
 
-/// A server whose namespace `default` has its account.
-async fn api() -> Api {
-    let api = Api::new(Config::default());
-    let account = json!({"metadata": {"name": "default"}});
-    api.post(&format!("{NAMESPACE}/serviceaccounts"), account)
-        .await
-        .ok();
-    api
-}
-
 fn pod(name: &str, spec: Value) -> Value {
     let mut pod =
         json!({"metadata": {"name": name}, "spec": {"containers": [{"name": "c", "image": "i"}]}});
@@ -35,7 +25,7 @@ fn label(mode: &str) -> String {
 
 #[tokio::test]
 async fn a_namespace_says_what_its_pods_may_do_and_of_what_to_warn() {
-    let api = api().await;
+    let api = Api::with_account().await;
     for name in ["b", "a"] {
         api.post(PODS, pod(name, json!({"hostPID": true})))
             .await
@@ -154,7 +144,7 @@ async fn used(api: &Api, name: &str) -> Value {
 
 #[tokio::test]
 async fn a_pod_that_comes_into_the_scope_of_a_quota_is_new_to_it() {
-    let api = api().await;
+    let api = Api::with_account().await;
     for (name, scope) in [("ending", "Terminating"), ("lasting", "NotTerminating")] {
         let spec = json!({"hard": {"pods": "1"}, "scopes": [scope]});
         quota(&api, name, spec, json!({"pods": "0"})).await;
@@ -182,7 +172,7 @@ async fn a_pod_that_comes_into_the_scope_of_a_quota_is_new_to_it() {
 
 #[tokio::test]
 async fn claims_of_devices_use_up_their_classes() {
-    let api = api().await;
+    let api = Api::with_account().await;
     let gpus = "gpu.deviceclass.resource.k8s.io/devices";
     let spec = json!({"hard": {gpus: "4"}});
     quota(&api, "devices", spec, json!({gpus: "0"})).await;
@@ -204,7 +194,7 @@ async fn claims_of_devices_use_up_their_classes() {
 
 #[tokio::test]
 async fn classes_of_volume_attributes_are_protected() {
-    let api = api().await;
+    let api = Api::with_account().await;
     let class = json!({"metadata": {"name": "fast"}, "driverName": "d.example.com", "parameters": {"iops": "1"}});
     let url = "/apis/storage.k8s.io/v1/volumeattributesclasses";
     let created = api.post(url, class).await.ok();
@@ -238,7 +228,7 @@ async fn bind(api: &Api, name: &str, policy: &str, spec: Value) {
 
 #[tokio::test(start_paused = true)]
 async fn all_policies_are_asked_and_one_that_is_set_up_wrongly_refuses_by_itself() {
-    let api = api().await;
+    let api = Api::with_account().await;
     let policies = format!("{REGISTRATION}/validatingadmissionpolicies");
     let maps = "/api/v1/namespaces/default/configmaps";
     for name in ["denying", "warning"] {
@@ -290,7 +280,7 @@ async fn all_policies_are_asked_and_one_that_is_set_up_wrongly_refuses_by_itself
 
 #[tokio::test]
 async fn a_running_pod_is_resized_within_what_its_node_has_and_can() {
-    let api = api().await;
+    let api = Api::with_account().await;
     let node = |name: &str, os: &str, features: Value| {
         json!({"metadata": {"name": name, "labels": {"kubernetes.io/os": os}},
                "status": {"allocatable": {"cpu": "4", "memory": "8Gi"}, "declaredFeatures": features}})
@@ -359,7 +349,7 @@ async fn a_running_pod_is_resized_within_what_its_node_has_and_can() {
 
 #[tokio::test(start_paused = true)]
 async fn a_policy_sees_the_version_that_its_rule_names() {
-    let api = api().await;
+    let api = Api::with_account().await;
     let policies = format!("{REGISTRATION}/validatingadmissionpolicies");
     let rule = json!({"apiGroups": ["autoscaling"], "apiVersions": ["v1"], "operations": ["CREATE"], "resources": ["horizontalpodautoscalers"]});
     let spec = json!({

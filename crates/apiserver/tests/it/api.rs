@@ -6,7 +6,7 @@ use axum::body::Body;
 use http::{Method, Request, header::CONTENT_TYPE};
 use http_body_util::BodyExt;
 use mullion_apiserver::{ApiServer, Config, admission::User};
-use serde_json::Value;
+use serde_json::{Value, json};
 use tower::ServiceExt;
 
 /// How long something may take that goes on by itself.
@@ -41,6 +41,15 @@ impl Api {
         Api {
             router: ApiServer::new(config).router(),
         }
+    }
+
+    /// A server whose namespace `default` has its account, without which no pod comes in.
+    pub(crate) async fn with_account() -> Self {
+        let api = Api::new(Config::default());
+        let account = json!({"metadata": {"name": "default"}});
+        let accounts = "/api/v1/namespaces/default/serviceaccounts";
+        api.post(accounts, account).await.ok();
+        api
     }
 
     pub(crate) fn of(server: &std::sync::Arc<ApiServer>) -> Self {

@@ -1,20 +1,10 @@
 //! Kinds of the core group through the whole server: what is answered to unusual creations and changes, cause by cause.
 
-use mullion_apiserver::Config;
 use serde_json::{Value, json};
 
 use crate::api::{Answer, Api};
 
 const NAMESPACE: &str = "/api/v1/namespaces/default";
-
-async fn api() -> Api {
-    let api = Api::new(Config::default());
-    let account = json!({"metadata": {"name": "default"}});
-    api.post(&format!("{NAMESPACE}/serviceaccounts"), account)
-        .await
-        .ok();
-    api
-}
 
 /// `field: message` of every cause of a refusal.
 fn causes(answer: &Answer) -> Vec<String> {
@@ -34,7 +24,7 @@ fn fields(answer: &Answer) -> Vec<String> {
 
 #[tokio::test]
 async fn a_bad_change_is_named_as_often_as_upstream_looks_at_it() {
-    let api = api().await;
+    let api = Api::with_account().await;
     let claim =
         json!({"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "1Gi"}}});
     let volume = json!({"accessModes": ["ReadWriteOnce"], "capacity": {"storage": "1Gi"}, "hostPath": {"path": "/a"}});
@@ -86,7 +76,7 @@ async fn a_bad_change_is_named_as_often_as_upstream_looks_at_it() {
 
 #[tokio::test]
 async fn services_are_judged_by_their_change_first() {
-    let api = api().await;
+    let api = Api::with_account().await;
     let path = format!("{NAMESPACE}/services");
     let service = json!({"metadata": {"name": "x"}, "spec": {"type": "LoadBalancer", "loadBalancerClass": "a/b", "ports": [{"port": 10250}]}});
     api.post(&path, service).await.ok();
@@ -116,7 +106,7 @@ async fn services_are_judged_by_their_change_first() {
 
 #[tokio::test]
 async fn what_is_left_out_or_out_of_place_is_settled_before_it_is_stored() {
-    let api = api().await;
+    let api = Api::with_account().await;
     let range = json!({"metadata": {}, "spec": {"limits": []}});
     let range = api
         .post(&format!("{NAMESPACE}/limitranges"), range)
@@ -173,7 +163,7 @@ async fn what_is_left_out_or_out_of_place_is_settled_before_it_is_stored() {
 
 #[tokio::test]
 async fn an_apparmor_profile_in_an_annotation_is_warned_of() {
-    let api = api().await;
+    let api = Api::with_account().await;
     let key = "container.apparmor.security.beta.kubernetes.io/a";
     let pod = json!({"metadata": {"name": "x", "annotations": {key: "unconfined"}}, "spec": {"containers": [{"name": "a", "image": "i"}]}});
     let answer = api.post(&format!("{NAMESPACE}/pods"), pod).await;
@@ -187,7 +177,7 @@ async fn an_apparmor_profile_in_an_annotation_is_warned_of() {
 
 #[tokio::test]
 async fn volumes_are_fixed_once_they_exist() {
-    let api = api().await;
+    let api = Api::with_account().await;
     let volume = json!({"metadata": {"name": "v"}, "spec": {"accessModes": ["ReadWriteOnce"], "capacity": {"storage": "1Gi"}, "hostPath": {"path": "/a"}}});
     api.post("/api/v1/persistentvolumes", volume).await.ok();
     let change = json!({"spec": {"hostPath": {"path": "/b"}, "volumeMode": "Block"}});
@@ -200,7 +190,7 @@ async fn volumes_are_fixed_once_they_exist() {
 
 #[tokio::test]
 async fn what_cannot_be_is_named_and_not_made_up() {
-    let api = api().await;
+    let api = Api::with_account().await;
     let tolerations = |text: &str| {
         json!({
             "metadata": {"name": "x", "annotations": {"scheduler.alpha.kubernetes.io/tolerations": text}},
@@ -246,7 +236,7 @@ async fn what_cannot_be_is_named_and_not_made_up() {
 
 #[tokio::test]
 async fn an_event_of_the_core_api_answers_for_itself_before_its_metadata() {
-    let api = api().await;
+    let api = Api::with_account().await;
     let (core, new) = (
         format!("{NAMESPACE}/events"),
         "/apis/events.k8s.io/v1/namespaces/default/events",
@@ -281,7 +271,7 @@ async fn an_event_of_the_core_api_answers_for_itself_before_its_metadata() {
 
 #[tokio::test]
 async fn the_end_of_a_namespace_may_be_written_with_its_metadata() {
-    let api = api().await;
+    let api = Api::with_account().await;
     let namespace = api
         .post("/api/v1/namespaces", json!({"metadata": {"name": "x"}}))
         .await
@@ -298,7 +288,7 @@ async fn the_end_of_a_namespace_may_be_written_with_its_metadata() {
 
 #[tokio::test]
 async fn the_first_deletion_of_a_namespace_only_marks_it() {
-    let api = api().await;
+    let api = Api::with_account().await;
     let namespace = api
         .post("/api/v1/namespaces", json!({"metadata": {"name": "x"}}))
         .await
@@ -328,7 +318,7 @@ async fn the_first_deletion_of_a_namespace_only_marks_it() {
 
 #[tokio::test]
 async fn what_a_body_names_must_be_a_name() {
-    let api = api().await;
+    let api = Api::with_account().await;
     let token = |name: &str| json!({"spec": {"boundObjectRef": {"apiVersion": "v1", "kind": "Secret", "name": name}}});
     let bind = |name: &str| json!({"metadata": {"name": name}, "target": {"name": "n"}});
     let tokens = format!("{NAMESPACE}/serviceaccounts/default/token");
@@ -360,7 +350,7 @@ async fn what_a_body_names_must_be_a_name() {
 
 #[tokio::test]
 async fn a_deletion_that_brings_another_object_deletes_nothing() {
-    let api = api().await;
+    let api = Api::with_account().await;
     let maps = format!("{NAMESPACE}/configmaps");
     let path = format!("{maps}/x");
     api.post(&maps, json!({"metadata": {"name": "x"}}))
@@ -382,7 +372,7 @@ async fn a_deletion_that_brings_another_object_deletes_nothing() {
 
 #[tokio::test]
 async fn a_grace_that_no_clock_can_measure_is_cut() {
-    let api = api().await;
+    let api = Api::with_account().await;
     let pod = json!({"metadata": {"name": "p"}, "spec": {
         "nodeName": "n", "terminationGracePeriodSeconds": i64::MAX, "containers": [{"name": "c", "image": "i"}],
     }});

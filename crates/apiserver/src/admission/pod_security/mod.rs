@@ -11,6 +11,8 @@ mod restricted;
 #[cfg(test)]
 mod tests;
 
+use std::collections::BTreeMap;
+
 use serde_json::Value;
 
 use self::policy::Policies;
@@ -128,10 +130,10 @@ fn is_significant(pod: &Value, old: &Value) -> bool {
         let (now, before) = (pod["spec"].items(list), old["spec"].items(list));
         now.len() != before.len() || now.iter().zip(before).any(|(now, old)| changed(now, old))
     };
-    let before = old["spec"].items("ephemeralContainers");
+    let before = old["spec"].items("ephemeralContainers").iter();
+    let before: BTreeMap<&str, &Value> = before.map(|it| (it.text("name"), it)).collect();
     let debugged = |container: &Value| {
-        let same = |other: &&Value| other["name"] == container["name"];
-        let before = before.iter().find(same);
+        let before = before.get(container.text("name"));
         before.is_none_or(|before| changed(container, before))
     };
     reannotated(baseline::SECCOMP_POD)
