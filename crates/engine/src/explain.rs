@@ -6,16 +6,14 @@ use std::collections::BTreeMap;
 use std::fmt;
 
 use crate::cluster::Cluster;
+use crate::devices::ClaimConflict;
 use crate::intern::Symbol;
 use crate::model::Quantity;
 use crate::preempt::Preemption;
 use crate::provision::PoolReason;
 use crate::reason::{Conflict, LabelMismatch, Reason, Tally};
 use crate::remedy::Change;
-use crate::schedule::Unschedulable;
-
-/// What DynamicResources says after filtering when a pod claims no devices.
-const NO_CLAIMS: &str = "no new claims to deallocate";
+use crate::schedule::{Claims, Unschedulable};
 
 impl Cluster {
     /// Upstream's words for a reason, as they appear per node.
@@ -64,6 +62,11 @@ impl Cluster {
             Reason::ExistingAntiAffinity => {
                 "node(s) didn't satisfy existing pods anti-affinity rules"
             }
+            Reason::DevicesTaken => "cannot allocate all claims",
+            Reason::DevicePoolsInvalid => "invalid resource pools were encountered",
+            Reason::DevicesUndecided => "timed out trying to allocate devices",
+            Reason::DevicesFailed => "devices could not be looked for",
+            Reason::DevicesElsewhere => "resourceclaim not available on the node",
             Reason::FeatureMissing { .. } => "node(s) didn't match Pod's required features",
             Reason::PreemptionNotHelpful => "Preemption is not helpful for scheduling",
             Reason::NoVictims => "No preemption victims found for incoming pod",
@@ -121,8 +124,51 @@ impl Cluster {
                 "PersistentVolumeClaim had no pv name and storageClass name"
             }
             Conflict::NoVolumeName => "PersistentVolume had no name",
+            Conflict::Claims(conflict) => return self.claim_conflict_text(conflict),
         };
         fixed.to_owned()
+    }
+
+    fn claim_conflict_text(&self, conflict: ClaimConflict) -> String {
+        let text = |symbol| self.text(symbol);
+        match conflict {
+            ClaimConflict::NotCreated { namespace, pod } => format!(
+                "pod \"{}/{}\": ResourceClaim not created yet",
+                text(namespace),
+                text(pod)
+            ),
+            ClaimConflict::NotFound { namespace, claim } => format!(
+                "could not find ResourceClaim \"{}/{}\"",
+                text(namespace),
+                text(claim)
+            ),
+            ClaimConflict::Deleting { claim } => {
+                format!("resourceclaim \"{}\" is being deleted", text(claim))
+            }
+            ClaimConflict::NotOwned {
+                namespace,
+                claim,
+                pod,
+            } => {
+                let (namespace, claim, pod) = (text(namespace), text(claim), text(pod));
+                format!(
+                    "ResourceClaim {namespace}/{claim} was not created for pod {namespace}/{pod} (pod is not owner)"
+                )
+            }
+            ClaimConflict::Pending { namespace, claim } => format!(
+                "resource claim {}/{} is in the process of being allocated",
+                text(namespace),
+                text(claim)
+            ),
+            ClaimConflict::NoClass { request, class } => format!(
+                "request {}: device class {} does not exist",
+                text(request),
+                text(class)
+            ),
+            ClaimConflict::Failed { why } => {
+                format!("running \"DynamicResources\" filter plugin: {}", text(why))
+            }
+        }
     }
 
     /// Our words for a reason, with the data that upstream leaves out.
@@ -223,6 +269,9 @@ impl Cluster {
             return "no nodes available to schedule pods".to_owned();
         }
         if let Some(conflict) = refused.conflict {
+            if conflict.is_error() {
+                return self.conflict_text(conflict);
+            }
             return format!(
                 "0/{} nodes are available: {}.",
                 self.node_count(),
@@ -239,23 +288,29 @@ impl Cluster {
         preemption: &Preemption,
     ) -> String {
         let message = self.message(refused);
-        match self.preemption_message(preemption) {
-            Some(_) if self.node_count() == 0 => message,
+        let is_error = refused.conflict.is_some_and(Conflict::is_error);
+        match self.preemption_message(refused.claims, preemption) {
+            Some(_) if self.node_count() == 0 || is_error => message,
             Some(more) => format!("{message} {more}"),
             None => message,
         }
     }
 
     /// The part of the text that preemption adds; none where evictions make room.
-    pub fn preemption_message(&self, preemption: &Preemption) -> Option<String> {
+    pub fn preemption_message(&self, claims: Claims, preemption: &Preemption) -> Option<String> {
+        let claims = match claims {
+            Claims::None => "no new claims to deallocate",
+            Claims::Kept => "still not schedulable",
+            Claims::GivenBack { .. } => "deallocation of ResourceClaim completed",
+        };
         match preemption {
             Preemption::Evict { .. } => None,
             Preemption::NotTried => Some("not found".to_owned()),
-            Preemption::Off => Some(NO_CLAIMS.to_owned()),
+            Preemption::Off => Some(claims.to_owned()),
             Preemption::Alone(preemption) => self.preemption_words(preemption),
             other => {
                 let words = self.preemption_words(other)?;
-                Some(format!("{NO_CLAIMS}, {words}"))
+                Some(format!("{claims}, {words}"))
             }
         }
     }

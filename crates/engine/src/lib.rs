@@ -36,6 +36,7 @@
 
 mod class;
 mod cluster;
+mod devices;
 pub mod disrupt;
 mod error;
 pub mod explain;
@@ -61,8 +62,9 @@ pub mod windows;
 
 pub use class::PodClassId;
 pub use cluster::{Checkpoint, Cluster, NodeId, Options, VolumeChoices};
+pub use devices::ClaimConflict;
 pub use error::ModelError;
 pub use intern::Symbol;
 pub use profile::Profile;
 pub use reason::{Conflict, LabelMismatch, Plugin, Reason, Refusal, Tally};
-pub use schedule::{Answer, Decision, NodeAnswer, Outcome, Unschedulable};
+pub use schedule::{Answer, Claims, Decision, NodeAnswer, Outcome, Unschedulable};

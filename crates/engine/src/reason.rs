@@ -3,6 +3,7 @@
 //! Reasons are small and copied freely; names in them are [`Symbol`]s of the cluster that gave them.
 //! Text is made in one place: [`crate::explain`].
 
+use crate::devices::ClaimConflict;
 use crate::intern::Symbol;
 use crate::model::TaintEffect;
 
@@ -136,6 +137,8 @@ pub enum Conflict {
     NoVolumeNorClass,
     /// A claim that does not wait for its pod names no volume.
     NoVolumeName,
+    /// Something is wrong with the pod's claims of devices.
+    Claims(ClaimConflict),
 }
 
 impl Conflict {
@@ -153,7 +156,15 @@ impl Conflict {
             | Conflict::ClassNotFound { .. }
             | Conflict::NoVolumeNorClass
             | Conflict::NoVolumeName => Plugin::VolumeZone,
+            Conflict::Claims(_) => Plugin::DynamicResources,
         }
+    }
+}
+
+impl Conflict {
+    /// The pod could not be tried: the attempt ends with an error instead of a refusal, and nothing is evicted for it.
+    pub fn is_error(self) -> bool {
+        matches!(self, Conflict::Claims(ClaimConflict::Failed { .. }))
     }
 }
 
@@ -281,6 +292,16 @@ pub enum Reason {
     AntiAffinity,
     /// A pod is there that wants to be away from this one.
     ExistingAntiAffinity,
+    /// No devices for the pod's claims are free.
+    DevicesTaken,
+    /// None are, and the slices of some pools contradict each other.
+    DevicePoolsInvalid,
+    /// It takes too long to find out whether some are.
+    DevicesUndecided,
+    /// Looking for them ends with an error.
+    DevicesFailed,
+    /// The devices that the pod's claims have cannot be used from the node.
+    DevicesElsewhere,
     /// The kubelet does not declare what the pod needs.
     FeatureMissing {
         /// The first such feature.
@@ -312,6 +333,11 @@ impl Reason {
             | Reason::Conflict(_)
             | Reason::SpreadKeyMissing { .. }
             | Reason::Affinity
+            | Reason::DevicesTaken
+            | Reason::DevicePoolsInvalid
+            | Reason::DevicesUndecided
+            | Reason::DevicesFailed
+            | Reason::DevicesElsewhere
             | Reason::FeatureMissing { .. }
             | Reason::PreemptionNotHelpful
             | Reason::NoVictims => true,

@@ -9,6 +9,7 @@ use std::sync::Arc;
 use crate::class::PodClassId;
 use crate::cluster::{Cluster, NodeId, Word, hold};
 use crate::error::ModelError;
+use crate::intern::Symbol;
 use crate::model::PodSpec;
 use crate::reason::{Conflict, Plugin, Reason, Refusal, Tally};
 use crate::score::{self, Column};
@@ -34,13 +35,37 @@ pub struct Unschedulable {
     pub conflict: Option<Conflict>,
     /// How many nodes refuse in which way; [`Cluster::refusals`] tells node by node. Empty on a conflict.
     pub tallies: Vec<Tally>,
+    /// What becomes of the pod's claims of devices.
+    pub claims: Claims,
+}
+
+/// What DynamicResources does for a pod that goes nowhere (upstream's PostFilter).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Claims {
+    /// It has none, or none that matter.
+    #[default]
+    None,
+    /// Nothing can be done about them.
+    Kept,
+    /// The devices of this claim are to be given back, so that it can have others.
+    GivenBack {
+        /// The claim, in the pod's namespace.
+        claim: Symbol,
+    },
 }
 
 impl Unschedulable {
     fn of(cluster: &Cluster, tallies: Vec<Tally>) -> Self {
         Unschedulable {
-            conflict: None,
             tallies: Self::in_order(cluster, tallies),
+            ..Unschedulable::default()
+        }
+    }
+
+    fn by(conflict: Conflict) -> Self {
+        Unschedulable {
+            conflict: Some(conflict),
+            ..Unschedulable::default()
         }
     }
 
@@ -80,6 +105,8 @@ pub struct Answer {
     pub nodes: Vec<NodeAnswer>,
     /// The nodes with the highest total, in order of their names.
     pub best: Vec<NodeId>,
+    /// What becomes of the pod's claims of devices if there are none.
+    pub claims: Claims,
 }
 
 /// What one node says to a pod.
@@ -109,6 +136,15 @@ pub enum Outcome {
 pub(crate) struct Filtered {
     pub(crate) feasible: Vec<NodeId>,
     pub(crate) refused: Vec<(NodeId, Refusal)>,
+}
+
+impl Filtered {
+    /// The nodes that refuse for one reason.
+    fn refusing(&self, reason: Reason) -> impl Iterator<Item = NodeId> + '_ {
+        let refused = self.refused.iter();
+        let refused = refused.filter(move |(_, refusal)| refusal.reason == reason);
+        refused.map(|(node, _)| *node)
+    }
 }
 
 impl Cluster {
@@ -142,6 +178,11 @@ impl Cluster {
     /// The full answer for a pod of a class.
     pub fn answer(&mut self, class: PodClassId) -> Answer {
         let filtered = self.filter(class, "");
+        let error = self.error_among(class, &filtered);
+        let claims = match filtered.feasible.is_empty() && error.is_none() {
+            true => self.claims_after(class, &filtered),
+            false => Claims::None,
+        };
         let question = self.question(class);
         let columns = score::columns(&question, &filtered.feasible);
         let totals = totals(&columns, filtered.feasible.len());
@@ -178,13 +219,14 @@ impl Cluster {
             outcome: Outcome::Refused(refusal),
         });
         let mut nodes: Vec<_> = scored.chain(refused).collect();
-        let conflict = question.conflict();
+        let conflict = question.conflict().or(error);
         nodes.sort_by(|a, b| self.node_name(a.node).cmp(self.node_name(b.node)));
         best.sort_by(|a, b| self.node_name(*a).cmp(self.node_name(*b)));
         Answer {
             conflict,
             nodes,
             best,
+            claims,
         }
     }
 
@@ -194,17 +236,17 @@ impl Cluster {
         if !answer.best.is_empty() {
             return None;
         }
-        if answer.conflict.is_some() {
-            return Some(Unschedulable {
-                conflict: answer.conflict,
-                tallies: Vec::new(),
-            });
+        if let Some(conflict) = answer.conflict {
+            return Some(Unschedulable::by(conflict));
         }
         let refusals = answer.nodes.iter().filter_map(|node| match &node.outcome {
             Outcome::Refused(refusal) => Some(refusal),
             Outcome::Fits { .. } => None,
         });
-        Some(Unschedulable::of(self, tallied(refusals)))
+        Some(Unschedulable {
+            claims: answer.claims,
+            ..Unschedulable::of(self, tallied(refusals))
+        })
     }
 
     /// Every node with its refusal, in order of their names, for a pod that fits nowhere.
@@ -228,7 +270,10 @@ impl Cluster {
     /// Why pods of a class are refused before any node is looked at.
     fn conflict(&mut self, class: PodClassId) -> Option<Conflict> {
         let own = self.class(class);
-        if own.volumes.is_empty() && own.shape.named_nodes != NamedNodes::Conflict {
+        if own.volumes.is_empty()
+            && own.devices.is_none()
+            && own.shape.named_nodes != NamedNodes::Conflict
+        {
             return None;
         }
         self.question(class).conflict()
@@ -237,16 +282,14 @@ impl Cluster {
     /// [`Cluster::schedule_pod`] by class and key.
     pub(crate) fn schedule_key(&mut self, class: PodClassId, key: &str, seed: u64) -> Decision {
         if let Some(conflict) = self.conflict(class) {
-            return Decision::Unschedulable(Unschedulable {
-                conflict: Some(conflict),
-                tallies: Vec::new(),
-            });
+            return Decision::Unschedulable(Unschedulable::by(conflict));
         }
         if let Some(named) = self.named_nodes(class) {
             return self.schedule_among(&named, class, key, seed);
         }
-        // Boards do not know kubelets.
-        if !self.class(class).features.is_empty() {
+        // Boards do not know kubelets, nor devices.
+        let own = self.class(class);
+        if !own.features.is_empty() || own.devices.is_some() {
             return self.schedule_by_asking_all(class, key, seed);
         }
         let mut held = self.held_otherwise(class, key);
@@ -306,6 +349,9 @@ impl Cluster {
         seed: u64,
     ) -> Decision {
         let filtered = self.filter_among(nodes, class, key);
+        if let Some(error) = self.error_among(class, &filtered) {
+            return Decision::Unschedulable(Unschedulable::by(error));
+        }
         match filtered.feasible.as_slice() {
             [] => {
                 let refusals = filtered.refused.iter().map(|(_, refusal)| refusal);
@@ -316,7 +362,9 @@ impl Cluster {
                         nodes: self.node_count() - nodes.len(),
                     });
                 }
-                Decision::Unschedulable(Unschedulable::of(self, tallies))
+                let mut unschedulable = Unschedulable::of(self, tallies);
+                unschedulable.claims = self.claims_after(class, &filtered);
+                Decision::Unschedulable(unschedulable)
             }
             [only] => Decision::Node(*only),
             feasible => {
@@ -328,6 +376,23 @@ impl Cluster {
                     .expect("at least two nodes are feasible");
                 Decision::Node(feasible[best])
             }
+        }
+    }
+
+    /// The error that ends the attempt, if a node could not be asked.
+    fn error_among(&mut self, class: PodClassId, filtered: &Filtered) -> Option<Conflict> {
+        self.class(class).devices.as_ref()?;
+        self.device_error(class, filtered.refusing(Reason::DevicesFailed))
+    }
+
+    /// What becomes of the claims of a pod that fits nowhere.
+    fn claims_after(&mut self, class: PodClassId, filtered: &Filtered) -> Claims {
+        if self.class(class).devices.is_none() {
+            return Claims::None;
+        }
+        match self.idle_claim(class, filtered.refusing(Reason::DevicesElsewhere)) {
+            Some(claim) => Claims::GivenBack { claim },
+            None => Claims::Kept,
         }
     }
 

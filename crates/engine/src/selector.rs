@@ -13,6 +13,14 @@ use crate::reason::LabelMismatch;
 /// The one field that node terms may ask for.
 const NAME_FIELD: &str = "metadata.name";
 
+/// A node as selectors see it.
+#[derive(Clone, Copy)]
+pub(crate) struct Site<'a> {
+    pub(crate) name: Symbol,
+    pub(crate) labels: &'a LabelSet,
+    pub(crate) names: &'a Interner,
+}
+
 /// One compiled requirement.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Requirement {

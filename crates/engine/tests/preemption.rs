@@ -5,7 +5,7 @@ use mullion_engine::model::{
     StringMap,
 };
 use mullion_engine::preempt::Preemption;
-use mullion_engine::{Cluster, Decision, Options, Plugin, Profile};
+use mullion_engine::{Claims, Cluster, Decision, Options, Plugin, Profile};
 
 fn cluster(nodes: &[&str]) -> Cluster {
     let mut cluster = Cluster::new(Options::default());
@@ -128,7 +128,7 @@ fn without_dynamic_resources_preemption_speaks_for_itself() {
     }
     let message = |cluster: &mut Cluster, pod: &PodSpec| {
         let preemption = preempt(cluster, pod);
-        cluster.preemption_message(&preemption)
+        cluster.preemption_message(Claims::None, &preemption)
     };
     let mut urgent = pod("urgent", 100, "1");
     assert_eq!(
@@ -218,7 +218,7 @@ fn a_pod_that_may_not_preempt_says_so() {
     polite.template.preemption_policy = PreemptionPolicy::Never;
     let preemption = preempt(&mut cluster, &polite);
     assert_eq!(preemption, Preemption::PolicyNever);
-    let message = cluster.preemption_message(&preemption);
+    let message = cluster.preemption_message(Claims::None, &preemption);
     assert_eq!(
         message.as_deref(),
         Some(

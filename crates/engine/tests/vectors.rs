@@ -15,7 +15,7 @@ use std::io::{BufRead, BufReader};
 use flate2::read::GzDecoder;
 use mullion_engine::model::{NamespaceSpec, NodeSpec, PdbSpec, PodSpec, ServiceSpec};
 use mullion_engine::preempt::{Eviction, Preemption};
-use mullion_engine::{Answer, Cluster, Decision, NodeId, Options, Outcome, Plugin, Reason};
+use mullion_engine::{Answer, Claims, Cluster, Decision, NodeId, Options, Outcome, Plugin, Reason};
 use serde_json::{Value, json};
 
 const SEED: u64 = 7;
@@ -111,7 +111,7 @@ fn best(cluster: &Cluster, answer: &Answer) -> Value {
 
 fn preemption_answer(cluster: &Cluster, preemption: &Preemption, equals: &[Eviction]) -> Value {
     let Preemption::Evict { chosen } = preemption else {
-        return json!([{ "node": "", "victims": [], "message": cluster.preemption_message(preemption) }]);
+        return json!([{ "node": "", "victims": [], "message": cluster.preemption_message(Claims::None, preemption) }]);
     };
     assert!(equals.contains(chosen), "the choice is one of the equals");
     let evictions = equals.iter().map(|eviction| {

@@ -3,6 +3,7 @@
 //! Invariant: a class is compiled from content alone and never changes, so whatever does not depend on load is worked
 //! out once per (pod class, node class) and kept ([`verdict`]).
 
+mod device;
 mod features;
 mod node;
 mod pod;
@@ -14,6 +15,7 @@ mod toleration;
 mod verdict;
 mod volume;
 
+pub(crate) use device::ClaimedDevices;
 pub(crate) use features::Features;
 pub(crate) use node::{NodeClass, NodeTaint};
 pub(crate) use pod::PodClass;

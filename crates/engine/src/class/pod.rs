@@ -3,7 +3,7 @@
 //! Compiled once per template. What depends on other objects (services, namespaces, other pods) is not in here but in
 //! the class's [`crate::topology::View`].
 
-use super::{Features, PodTerm, Shape, ShapeId, SpreadRule, Volume};
+use super::{ClaimedDevices, Features, PodTerm, Shape, ShapeId, SpreadRule, Volume};
 use crate::error::ModelError;
 use crate::intern::{Interner, Symbol};
 use crate::labels::LabelSet;
@@ -27,6 +27,7 @@ pub(crate) struct PodClass {
     pub(crate) volumes: Box<[Volume]>,
     /// What a kubelet must declare to take it.
     pub(crate) features: Features,
+    pub(crate) devices: Option<Box<ClaimedDevices>>,
 }
 
 impl PodClass {
@@ -58,6 +59,10 @@ impl PodClass {
                 .map(|volume| Volume::compile(volume, names))
                 .collect(),
             features: Features::needed(template),
+            devices: template
+                .claims
+                .as_deref()
+                .map(|claims| Box::new(ClaimedDevices::compile(claims, names))),
         };
         class.compile_terms(template, names);
         Ok(class)

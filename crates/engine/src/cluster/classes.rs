@@ -143,6 +143,7 @@ impl Cluster {
         self.termed.remove(&id.index());
         self.affects[id.index()] = Vec::new();
         self.volume_plans.remove(&id);
+        self.device_plans.remove(&id);
         self.boards.forget_class(id);
         let shape = class.shape_id;
         self.uses.shapes[shape.index()] -= 1;

@@ -8,6 +8,7 @@
 mod board;
 mod classes;
 mod delta;
+mod device;
 mod node;
 mod nominated;
 mod object;
@@ -35,9 +36,11 @@ pub(crate) use views::Question;
 use crate::class::{
     Namespaces, NodeClass, PodClass, PodClassId, Shape, ShapeVerdicts, StaticRules,
 };
+use crate::devices::{self, Devices};
 use crate::intern::{Interner, Symbol};
 use crate::model::PodTemplate;
 use crate::profile::{DEFAULT_SCHEDULER, Profile, ProfileId, Rules};
+use crate::selector::Site;
 use crate::storage::{Plan, Storage};
 use crate::topology::{Effect, View};
 use board::Boards;
@@ -103,6 +106,9 @@ pub struct Cluster {
     storage: Storage,
     /// By class of pods with volumes, with the version of the storage it was made at.
     volume_plans: FxHashMap<PodClassId, (u64, Plan)>,
+    devices: Devices,
+    /// By class of pods with claims of devices, with the version of the devices it was made at.
+    device_plans: FxHashMap<PodClassId, (u64, devices::Plan)>,
     log: Vec<Undo>,
     checkpoints: u32,
 }
@@ -153,6 +159,8 @@ impl Cluster {
             objects: Objects::default(),
             storage: Storage::default(),
             volume_plans: FxHashMap::default(),
+            devices: Devices::default(),
+            device_plans: FxHashMap::default(),
             log: Vec::new(),
             checkpoints: 0,
         }
@@ -282,6 +290,16 @@ impl Cluster {
 
     pub(crate) fn names_mut(&mut self) -> &mut Interner {
         &mut self.names
+    }
+
+    /// A node as selectors see it.
+    pub(crate) fn site(&self, id: NodeId) -> Site<'_> {
+        let fixed = &self.at(id).fixed;
+        Site {
+            name: fixed.name,
+            labels: &fixed.labels,
+            names: &self.names,
+        }
     }
 
     pub(crate) fn storage(&self) -> &Storage {

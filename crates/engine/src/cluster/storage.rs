@@ -3,7 +3,7 @@
 use super::undo::Undo;
 use super::{Cluster, NodeId};
 use crate::class::{PodClassId, Volume};
-use crate::filter::volume_binding::{self, Site};
+use crate::filter::volume_binding;
 use crate::model::{
     CsiDriverSpec, CsiNodeSpec, CsiStorageCapacitySpec, PersistentVolumeClaimSpec,
     PersistentVolumeSpec, StorageClassSpec, VolumeAttachmentSpec,
@@ -152,12 +152,7 @@ impl Cluster {
             return choices;
         }
         self.plan_volumes(id);
-        let fixed = &self.at(node).fixed;
-        let site = Site {
-            name: fixed.name,
-            labels: &fixed.labels,
-            names: &self.names,
-        };
+        let site = self.site(node);
         let plan = &self.volume_plans[&id].1;
         let text = |symbol| self.names.text(symbol).to_owned();
         if let Some(choice) = volume_binding::choose(plan, site) {

@@ -6,6 +6,7 @@
 use super::object::{Budget, Key};
 use super::{Cluster, NodeFixed, NodeId, Pod, PodId};
 use crate::class::PodClassId;
+use crate::devices;
 use crate::intern::Symbol;
 use crate::labels::LabelSet;
 use crate::model::{StringMap, WorkloadSpec};
@@ -33,6 +34,7 @@ pub(super) enum Undo {
     Pdb(Key, Option<Budget>),
     Unload(PodClassId, NodeId),
     Storage(Change),
+    Devices(devices::Change),
     Nominated(Symbol, Vec<(Box<str>, PodClassId)>),
 }
 
@@ -95,6 +97,7 @@ impl Cluster {
             Undo::Pdb(key, budget) => self.change_pdb(key, budget),
             Undo::Unload(class, at) => self.unload(class, at, false),
             Undo::Storage(change) => self.change_storage(change),
+            Undo::Devices(change) => self.change_devices(change),
             Undo::Nominated(node, pods) => self.change_nominated(node, pods),
         }
     }

@@ -5,6 +5,7 @@
 
 use super::{Affects, Cluster, NodeFixed, NodeId};
 use crate::class::{PodClass, PodClassId, StaticRules, StaticVerdict, Target};
+use crate::devices;
 use crate::intern::Symbol;
 use crate::model::PodTemplate;
 use crate::profile::Rules;
@@ -21,6 +22,8 @@ pub(crate) struct Question<'a> {
     pub(crate) rules: &'a Rules,
     /// Of pods with volumes.
     pub(crate) volumes: Option<&'a Plan>,
+    /// Of pods that claim devices.
+    pub(crate) devices: Option<&'a devices::Plan>,
 }
 
 impl Question<'_> {
@@ -67,6 +70,7 @@ impl Cluster {
             view,
             rules: self.rules(class.shape.profile),
             volumes,
+            devices: class.devices.as_ref().map(|_| &self.device_plans[&id].1),
         }
     }
 
@@ -82,8 +86,12 @@ impl Cluster {
             };
             verdicts.extend(&class.shape, classes, static_rules, &self.names);
         }
+        let has_devices = class.devices.is_some();
         if !class.volumes.is_empty() {
             self.plan_volumes(id);
+        }
+        if has_devices {
+            self.plan_devices(id);
         }
         if self.views[id.index()].is_none() {
             self.make_view(id);

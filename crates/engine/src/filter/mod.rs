@@ -2,9 +2,10 @@
 //!
 //! Order is upstream's and decides which reason a user sees: NodeUnschedulable, NodeName, TaintToleration,
 //! NodeAffinity, (our OperatingSystem), NodePorts, NodeResourcesFit, VolumeRestrictions, NodeVolumeLimits, VolumeBinding,
-//! VolumeZone, PodTopologySpread, InterPodAffinity, NodeDeclaredFeatures. The static ones run once per class pair ([`crate::class`]), the rest
+//! VolumeZone, PodTopologySpread, InterPodAffinity, DynamicResources, NodeDeclaredFeatures. The static ones run once per class pair ([`crate::class`]), the rest
 //! per node; those about volumes only for pods that have some.
 
+pub(crate) mod dynamic_resources;
 pub(crate) mod inter_pod_affinity;
 pub(crate) mod node_affinity;
 pub(crate) mod node_declared_features;
@@ -19,14 +20,13 @@ pub(crate) mod volume_binding;
 pub(crate) mod volume_restrictions;
 pub(crate) mod volume_zone;
 
-use self::volume_binding::Site;
 use crate::class::PodClassId;
 use crate::cluster::{NodeId, Question};
 use crate::intern::Symbol;
 use crate::labels::LabelSet;
 use crate::reason::{Conflict, Plugin, Reason, Refusal};
 use crate::resources::Amounts;
-use crate::selector::NamedNodes;
+use crate::selector::{NamedNodes, Site};
 
 impl Question<'_> {
     /// Why the pod is refused before any node is looked at.
@@ -39,10 +39,11 @@ impl Question<'_> {
 
     /// The conflict of the pod's claims, with the plugin that finds it.
     fn check_claims(&self) -> Option<(Plugin, Conflict)> {
-        let mut conflicts = self.volumes?.conflicts.iter();
-        conflicts
-            .find(|(plugin, _)| self.rules.filters(*plugin))
-            .copied()
+        let of_volumes = self.volumes.into_iter().flat_map(|plan| &plan.conflicts);
+        let of_devices = self.devices.and_then(|plan| plan.conflict);
+        let of_devices = of_devices.map(|own| (Plugin::DynamicResources, Conflict::Claims(own)));
+        let mut conflicts = of_volumes.copied().chain(of_devices);
+        conflicts.find(|(plugin, _)| self.rules.filters(*plugin))
     }
 
     /// The first filter that refuses a node.
@@ -122,7 +123,16 @@ impl Question<'_> {
         self.check_room(id)
             .or_else(|| self.check_volumes(id))
             .or_else(|| self.check_topology(id))
+            .or_else(|| self.check_devices(id))
             .or_else(|| self.check_features(id))
+    }
+
+    /// The filter about devices.
+    fn check_devices(&self, id: NodeId) -> Option<Refusal> {
+        let plan = self.devices?;
+        self.on(Plugin::DynamicResources, || {
+            dynamic_resources::check(self, plan, id)
+        })
     }
 
     /// The filter about what the node's kubelet can do.

@@ -4,19 +4,10 @@
 //! Claims that wait are matched smallest first, each with the smallest volume that will do; one that finds none is to
 //! be provisioned.
 
-use crate::intern::{Interner, Symbol};
-use crate::labels::LabelSet;
+use crate::intern::Symbol;
 use crate::reason::{Plugin, Reason, Refusal};
-use crate::selector::Requirement;
+use crate::selector::{Requirement, Site};
 use crate::storage::{Bound, Candidate, Plan, Provision, Unbound, reaches};
-
-/// A node as volumes see it.
-#[derive(Clone, Copy)]
-pub(crate) struct Site<'a> {
-    pub(crate) name: Symbol,
-    pub(crate) labels: &'a LabelSet,
-    pub(crate) names: &'a Interner,
-}
 
 pub(crate) fn check(plan: &Plan, site: Site<'_>) -> Option<Refusal> {
     let mut reasons = [bound(plan, site), unbound(plan, site)]

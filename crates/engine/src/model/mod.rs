@@ -5,6 +5,9 @@
 //! ([`crate::Cluster`]) and never looks at text again.
 
 mod affinity;
+mod device;
+#[cfg(feature = "serde")]
+mod device_wire;
 mod node;
 mod object;
 mod pod;
@@ -22,6 +25,12 @@ pub use affinity::{
     Affinity, LabelSelector, LabelSelectorRequirement, NodeAffinity, NodeSelector,
     NodeSelectorRequirement, NodeSelectorTerm, Operator, PodAffinity, PodAffinityTerm,
     PreferredSchedulingTerm, WeightedPodAffinityTerm,
+};
+pub use device::{
+    AllocatedDevice, ClaimAllocation, CounterSet, DeviceAttribute, DeviceCapacity, DeviceClassSpec,
+    DeviceConstraint, DeviceJudge, DeviceNodes, DeviceRequest, DeviceSpec, DeviceTaint,
+    DeviceToleration, ExactRequest, PodClaim, PodClaims, RequestPolicy, ResourceClaimSpec,
+    ResourceSliceSpec, SubRequest, ValidRange,
 };
 pub use node::{ContainerImage, NodeSpec, Taint, TaintEffect};
 pub use object::{NamespaceSpec, PdbSpec, ServiceSpec, WorkloadSpec};

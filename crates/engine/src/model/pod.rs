@@ -3,7 +3,7 @@
 //! Invariant: two pods with equal templates are the same question to the scheduler. Everything that differs between
 //! replicas (names, UIDs, times, status) is kept out of the template.
 
-use super::{Affinity, LabelSelector, PodVolume, ResourceMap, StringMap, TaintEffect};
+use super::{Affinity, LabelSelector, PodClaims, PodVolume, ResourceMap, StringMap, TaintEffect};
 
 /// What of a `v1.Pod` matters to placement.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -70,6 +70,8 @@ pub struct PodTemplate {
     pub scheduler_name: String,
     /// Those of `spec.volumes` that can decide where the pod goes. Pods with claims of their own are no siblings.
     pub volumes: Vec<PodVolume>,
+    /// `spec.resourceClaims`, of pods that have some.
+    pub claims: Option<Box<PodClaims>>,
 }
 
 /// The controlling owner of a pod.

@@ -102,6 +102,7 @@ struct PodBody {
     host_network: bool,
     scheduler_name: String,
     volumes: Option<Vec<super::volume_wire::Source>>,
+    resource_claims: Option<Vec<super::device_wire::PodClaim>>,
 }
 
 #[derive(Default, Deserialize)]
@@ -116,6 +117,7 @@ struct PodStatus {
     phase: String,
     start_time: Option<String>,
     nominated_node_name: Option<String>,
+    resource_claim_statuses: Option<Vec<super::device_wire::ClaimName>>,
 }
 
 impl From<Pod> for PodSpec {
@@ -158,6 +160,11 @@ impl From<Pod> for PodSpec {
             host_network: pod.spec.host_network,
             scheduler_name: pod.spec.scheduler_name,
             volumes,
+            claims: super::device_wire::claims(
+                (name, uid),
+                pod.spec.resource_claims.unwrap_or_default(),
+                &pod.status.resource_claim_statuses.unwrap_or_default(),
+            ),
         };
         PodSpec {
             uid: pod.metadata.uid,

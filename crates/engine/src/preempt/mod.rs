@@ -15,7 +15,7 @@ use std::cmp::{Ordering, Reverse};
 use crate::class::PodClassId;
 use crate::cluster::{Cluster, NodeId, PodId};
 use crate::model::PreemptionPolicy;
-use crate::reason::{Plugin, Reason, Refusal, Tally};
+use crate::reason::{Conflict, Plugin, Reason, Refusal, Tally};
 use crate::schedule::Unschedulable;
 use crate::tie::tie;
 
@@ -145,8 +145,12 @@ impl Cluster {
     ) -> Option<Preemption> {
         let rules = self.rules(self.class(class).shape.profile);
         let claims_first = rules.post_filters(Plugin::DynamicResources);
-        // It finds nothing of what it left before the nodes, and ends the search.
-        if refused.conflict.is_some() && claims_first {
+        if refused.conflict.is_some_and(Conflict::is_error) {
+            return Some(Preemption::Off);
+        }
+        // It finds nothing of what it left before the nodes, and ends the search, unless it is what refused.
+        let is_of_others = |conflict: Conflict| conflict.plugin() != Plugin::DynamicResources;
+        if refused.conflict.is_some_and(is_of_others) && claims_first {
             return Some(Preemption::NotTried);
         }
         if !rules.post_filters(Plugin::DefaultPreemption) {

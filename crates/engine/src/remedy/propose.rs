@@ -189,7 +189,12 @@ impl<'a> Asked<'a> {
             | Reason::VolumeZone { .. }
             | Reason::Conflict(_)
             // What the scheduler's profile demands is not the pod's to change.
-            | Reason::EnforcedAffinity => None,
+            | Reason::EnforcedAffinity
+            | Reason::DevicesTaken
+            | Reason::DevicePoolsInvalid
+            | Reason::DevicesUndecided
+            | Reason::DevicesFailed
+            | Reason::DevicesElsewhere => None,
         }
     }
 

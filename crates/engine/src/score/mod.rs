@@ -4,6 +4,7 @@
 //! A plugin that upstream skips for a pod has no column.
 
 pub(crate) mod balanced_allocation;
+pub(crate) mod dynamic_resources;
 pub(crate) mod image_locality;
 pub(crate) mod inter_pod_affinity;
 pub(crate) mod least_allocated;
@@ -65,8 +66,9 @@ pub(crate) fn columns(question: &Question<'_>, feasible: &[NodeId]) -> Vec<Colum
             inter_pod_affinity::column(question, feasible)
         });
     }
-    // Nothing claims devices through this engine yet, and a pod without claims scores 0 on every node.
-    column(Plugin::DynamicResources, &|| vec![0; feasible.len()]);
+    column(Plugin::DynamicResources, &|| {
+        normalize(raw(&|id| dynamic_resources::raw(question, id)), false)
+    });
     if balanced_allocation::applies(pod, rules) {
         column(Plugin::NodeResourcesBalancedAllocation, &|| {
             raw(&|id| balanced_allocation::raw(pod, cluster.at(id), rules))

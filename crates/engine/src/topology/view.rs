@@ -126,7 +126,10 @@ impl View {
     /// Whether other pods can keep the class away by the room they take only.
     pub(crate) fn is_filtered_by_room_only(&self, class: &PodClass) -> bool {
         let free = class.affinity.is_empty() && class.anti_affinity.is_empty();
-        let free = free && class.volumes.is_empty() && class.features.is_empty();
+        let free = free
+            && class.volumes.is_empty()
+            && class.features.is_empty()
+            && class.devices.is_none();
         free && self.hard.is_empty() && !self.may_be_kept_away
     }
 

@@ -257,7 +257,7 @@ fn fast(case: &Case, os: bool) -> Value {
         Ok(equals) => equals,
         Err(why) => {
             assert_eq!(why, chosen, "both ways say the same");
-            return json!(cluster.preemption_message(&why));
+            return json!(cluster.preemption_message(refused.claims, &why));
         }
     };
     if !matches!(&chosen, mullion_engine::preempt::Preemption::Evict { chosen } if equals.contains(chosen))

@@ -1,0 +1,158 @@
+//! Claims of devices, their classes and the slices that drivers publish, coming, changing and going in the model.
+
+use std::sync::Arc;
+
+use super::undo::Undo;
+use super::{Cluster, NodeId};
+use crate::class::PodClassId;
+use crate::devices::{
+    Change, Claim, ClaimConflict, Class, Devices, Failure, Found, Plan, Search, Slice,
+};
+use crate::intern::Symbol;
+use crate::model::{
+    ClaimAllocation, DeviceClassSpec, DeviceJudge, ResourceClaimSpec, ResourceSliceSpec,
+};
+use crate::reason::Conflict;
+
+impl Cluster {
+    /// Says who evaluates the expressions that choose devices. Without anybody a pod that needs that is refused with an error.
+    pub fn judge_devices_by(&mut self, judge: Arc<dyn DeviceJudge>) {
+        self.devices.judge_by(judge);
+    }
+
+    /// Adds a ResourceClaim or changes it.
+    pub fn set_resource_claim(&mut self, spec: &ResourceClaimSpec) {
+        let namespace = self.names.intern(&spec.namespace);
+        let key = (namespace, self.names.intern(&spec.name));
+        let claim = Claim::compile(spec, &mut self.names);
+        self.change_devices(Change::Claim(key, Some(Box::new(claim))));
+    }
+
+    /// Removes a ResourceClaim.
+    pub fn remove_resource_claim(&mut self, namespace: &str, name: &str) {
+        if let (Some(namespace), Some(name)) = (self.names.find(namespace), self.names.find(name)) {
+            self.change_devices(Change::Claim((namespace, name), None));
+        }
+    }
+
+    /// Adds a DeviceClass or changes it.
+    pub fn set_device_class(&mut self, spec: &DeviceClassSpec) {
+        let name = self.names.intern(&spec.name);
+        let class = Class::compile(spec, &mut self.names);
+        self.change_devices(Change::Class(name, Some(Box::new(class))));
+    }
+
+    /// Removes a DeviceClass.
+    pub fn remove_device_class(&mut self, name: &str) {
+        if let Some(name) = self.names.find(name) {
+            self.change_devices(Change::Class(name, None));
+        }
+    }
+
+    /// Adds a ResourceSlice or changes it.
+    pub fn set_resource_slice(&mut self, spec: &ResourceSliceSpec) {
+        let slice = Slice::compile(spec, &mut self.names);
+        self.change_devices(Change::Slice(slice.name.clone(), Some(Box::new(slice))));
+    }
+
+    /// Removes a ResourceSlice.
+    pub fn remove_resource_slice(&mut self, name: &str) {
+        self.change_devices(Change::Slice(name.into(), None));
+    }
+
+    pub(super) fn change_devices(&mut self, change: Change) {
+        if let Some(inverse) = self.devices.exchange(change) {
+            self.log(Undo::Devices(inverse));
+        }
+    }
+
+    pub(crate) fn devices(&self) -> &Devices {
+        &self.devices
+    }
+
+    /// Makes the plan of a class whose pod claims devices, unless the one there still holds.
+    pub(super) fn plan_devices(&mut self, id: PodClassId) {
+        let version = self.devices.version();
+        let holds = |(made, _): &(u64, Plan)| *made == version;
+        if !self.device_plans.get(&id).is_some_and(holds) {
+            let class = &self.classes[id.index()];
+            let plan = Plan::of(class, &mut self.devices, &mut self.names);
+            self.device_plans.insert(id, (version, plan));
+        }
+    }
+
+    /// Why a pod is not tried at all yet: a claim of its is not there, or is not its own (kube-scheduler: DynamicResources' PreEnqueue).
+    pub fn claims_missing(&mut self, id: PodClassId) -> Option<Conflict> {
+        self.classes[id.index()].devices.as_ref()?;
+        self.plan_devices(id);
+        let conflict = self.device_plans[&id].1.conflict?;
+        conflict.is_early().then_some(Conflict::Claims(conflict))
+    }
+
+    /// The devices that those of a class's claims get that have none, by name of the claim, once its pod goes to a node that the engine
+    /// chose for it (kube-scheduler: DynamicResources' Reserve).
+    pub fn device_choices(
+        &mut self,
+        id: PodClassId,
+        node: NodeId,
+    ) -> Vec<(String, ClaimAllocation)> {
+        if self.classes[id.index()].devices.is_none() {
+            return Vec::new();
+        }
+        self.plan_devices(id);
+        let plan = &self.device_plans[&id].1;
+        let site = self.site(node);
+        let found = self.find_devices(plan, node).unwrap_or_default();
+        let choices = found.iter().filter_map(|found| {
+            let allocation = found.allocation(site).ok()?;
+            Some((self.names.text(found.key.1).to_owned(), allocation))
+        });
+        choices.collect()
+    }
+
+    /// Devices on a node for a plan's claims that have none.
+    pub(crate) fn find_devices<'a>(
+        &'a self,
+        plan: &'a Plan,
+        node: NodeId,
+    ) -> Result<Vec<Found<'a>>, Failure> {
+        let wanting = plan.claims.iter().filter(|own| !own.allocated);
+        Search::run(&self.devices, wanting.map(|own| own.key), self.site(node))
+    }
+
+    /// The error that keeps a class's pod from being tried: what trying the first of some nodes by name ends with.
+    pub(crate) fn device_error(
+        &mut self,
+        id: PodClassId,
+        failing: impl Iterator<Item = NodeId>,
+    ) -> Option<Conflict> {
+        let node = failing.min_by(|a, b| self.node_name(*a).cmp(self.node_name(*b)))?;
+        self.plan_devices(id);
+        let plan = &self.device_plans[&id].1;
+        let found = self.find_devices(plan, node);
+        let found = found.and_then(|found| {
+            let written = found.iter().map(|found| found.allocation(self.site(node)));
+            written.collect::<Result<Vec<_>, _>>()
+        });
+        let Err(Failure::Error(why)) = found else {
+            return None;
+        };
+        let why = self.names.intern(&why);
+        Some(Conflict::Claims(ClaimConflict::Failed { why }))
+    }
+
+    /// A claim of a class that could be given other devices, since nobody else has reserved it and one of some nodes cannot use those it has.
+    pub(crate) fn idle_claim(
+        &mut self,
+        id: PodClassId,
+        mut nodes: impl Iterator<Item = NodeId>,
+    ) -> Option<Symbol> {
+        self.plan_devices(id);
+        let plan = &self.device_plans[&id].1;
+        nodes.find_map(|node| {
+            let mut idle = plan.claims.iter().filter(|own| own.idle);
+            let idle = idle.find(|own| !self.devices.is_usable(**own, self.site(node)));
+            idle.map(|own| own.key.1)
+        })
+    }
+}

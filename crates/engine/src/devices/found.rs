@@ -1,0 +1,162 @@
+//! The devices that a search found, and what is written about them.
+
+use super::capacity::Portions;
+use super::object::{Claim, DeviceId, Reach, Slice};
+use super::{Failure, Key};
+use crate::intern::Symbol;
+use crate::model::{
+    AllocatedDevice, ClaimAllocation, DeviceNodes, DeviceSpec, NodeSelector,
+    NodeSelectorRequirement, NodeSelectorTerm, Operator,
+};
+use crate::selector::Site;
+
+/// One claim's devices, in the order of its requests.
+pub(crate) struct Found<'a> {
+    pub(crate) key: Key,
+    pub(crate) devices: Vec<Taken<'a>>,
+}
+
+/// A device that is found.
+#[derive(Clone)]
+pub(crate) struct Taken<'a> {
+    pub(crate) request: &'a str,
+    /// Empty where the request is no list.
+    pub(crate) alternative: &'a str,
+    pub(super) slice: &'a Slice,
+    pub(super) index: usize,
+    pub(super) admin_access: bool,
+    pub(super) portions: Option<Portions>,
+    /// Its counters are counted.
+    pub(super) counts: bool,
+}
+
+impl<'a> Taken<'a> {
+    pub(super) fn device(&self) -> &'a DeviceSpec {
+        &self.slice.devices[self.index]
+    }
+
+    pub(super) fn id(&self) -> DeviceId {
+        self.slice.id(self.index)
+    }
+
+    fn nodes(&self) -> &'a DeviceNodes {
+        match self.slice.reach {
+            Reach::PerDevice => &self.device().nodes,
+            _ => &self.slice.nodes,
+        }
+    }
+
+    fn request_name(&self) -> String {
+        match self.alternative {
+            "" => self.request.to_owned(),
+            alternative => format!("{}/{alternative}", self.request),
+        }
+    }
+}
+
+impl Found<'_> {
+    /// What is to be written.
+    pub(crate) fn allocation(&self, site: Site<'_>) -> Result<ClaimAllocation, Failure> {
+        let text = |symbol: Symbol| site.names.text(symbol).to_owned();
+        let given = |taken: &Taken<'_>| AllocatedDevice {
+            request: taken.request_name(),
+            driver: text(taken.slice.driver),
+            pool: text(taken.slice.pool),
+            device: taken.device().name.clone(),
+            admin_access: taken.admin_access.then_some(true),
+            consumed_capacity: taken.portions.as_ref().map(|portions| {
+                let amounts = portions.0.iter();
+                amounts
+                    .map(|(name, amount)| (name.to_string(), *amount))
+                    .collect()
+            }),
+        };
+        Ok(ClaimAllocation {
+            node_selector: self.node_selector(site)?,
+            devices: self.devices.iter().map(given).collect(),
+        })
+    }
+
+    /// From where all the devices can be used; `None` for everywhere.
+    fn node_selector(&self, site: Site<'_>) -> Result<Option<NodeSelector>, Failure> {
+        let mut term = NodeSelectorTerm::default();
+        for taken in &self.devices {
+            let nodes = taken.nodes();
+            if matches!(nodes, DeviceNodes::Node(_)) || taken.device().binds_to_node {
+                let name = NodeSelectorRequirement {
+                    key: "metadata.name".to_owned(),
+                    operator: Operator::In,
+                    values: vec![site.names.text(site.name).to_owned()],
+                };
+                return Ok(Some(only(NodeSelectorTerm {
+                    match_fields: vec![name],
+                    ..NodeSelectorTerm::default()
+                })));
+            }
+            let DeviceNodes::Selected(selector) = nodes else {
+                continue;
+            };
+            match selector.node_selector_terms.as_slice() {
+                [] => {}
+                [own] => {
+                    add_new(&mut term.match_fields, &own.match_fields);
+                    add_new(&mut term.match_expressions, &own.match_expressions);
+                }
+                terms => {
+                    return Err(Failure::Error(format!(
+                        "create NodeSelector for claim {}: unsupported ResourceSlice.NodeSelector with {} terms",
+                        site.names.text(self.key.1),
+                        terms.len()
+                    )));
+                }
+            }
+        }
+        let is_anything = !term.match_fields.is_empty() || !term.match_expressions.is_empty();
+        Ok(is_anything.then(|| only(term)))
+    }
+
+    /// How much the alternatives are to the claim's liking (kube-scheduler: DynamicResources' `computeScore`).
+    pub(crate) fn score(&self, claim: &Claim) -> i64 {
+        const MOST_ALTERNATIVES: i64 = 8;
+        let lists = claim.requests.iter().filter(|request| request.is_list);
+        let scores = lists.flat_map(|request| {
+            let alternatives = request.alternatives.iter().zip(0..);
+            alternatives.filter_map(|(own, index)| {
+                let is_used = |taken: &Taken<'_>| {
+                    *taken.request == *request.name && *taken.alternative == *own.name
+                };
+                self.devices
+                    .iter()
+                    .any(is_used)
+                    .then_some(MOST_ALTERNATIVES - index)
+            })
+        });
+        scores.sum()
+    }
+}
+
+fn only(term: NodeSelectorTerm) -> NodeSelector {
+    NodeSelector {
+        node_selector_terms: vec![term],
+    }
+}
+
+/// Adds the requirements that are not there yet, whatever the order of their values.
+fn add_new(to: &mut Vec<NodeSelectorRequirement>, from: &[NodeSelectorRequirement]) {
+    let values = |requirement: &NodeSelectorRequirement| {
+        let mut values = requirement.values.clone();
+        values.sort_unstable();
+        values.dedup();
+        values
+    };
+    for requirement in from {
+        let is_same = |own: &NodeSelectorRequirement| {
+            own.key == requirement.key
+                && own.operator == requirement.operator
+                && values(own) == values(requirement)
+        };
+        if !to.iter().any(is_same) {
+            to.push(requirement.clone());
+        }
+    }
+}

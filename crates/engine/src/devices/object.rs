@@ -1,0 +1,249 @@
+//! Claims, classes and slices with the names interned that are compared often, and their node selectors compiled.
+
+use super::capacity::Portions;
+use crate::intern::{Interner, Symbol};
+use crate::labels::LabelSet;
+use crate::model::{
+    AllocatedDevice, ClaimAllocation, CounterSet, DeviceClassSpec, DeviceConstraint, DeviceNodes,
+    DeviceSpec, ExactRequest, NodeSelector, ResourceClaimSpec, ResourceSliceSpec,
+};
+use crate::selector::NodeTerm;
+
+/// A device by driver, pool and its name there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct DeviceId {
+    pub(crate) driver: Symbol,
+    pub(crate) pool: Symbol,
+    pub(crate) device: Symbol,
+}
+
+impl DeviceId {
+    pub(crate) fn text(self, names: &Interner) -> String {
+        let (driver, pool) = (names.text(self.driver), names.text(self.pool));
+        format!("{driver}/{pool}/{}", names.text(self.device))
+    }
+}
+
+/// A claim.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Claim {
+    pub(crate) owner: Option<Symbol>,
+    pub(crate) deleting: bool,
+    pub(crate) requests: Box<[Request]>,
+    pub(crate) constraints: Box<[DeviceConstraint]>,
+    pub(crate) reserved_for: Box<[Symbol]>,
+    pub(crate) allocation: Option<Allocation>,
+    pub(crate) pending: bool,
+    pub(crate) unready: bool,
+}
+
+/// A request: its alternatives.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Request {
+    pub(crate) name: Box<str>,
+    /// The alternatives have names of their own.
+    pub(crate) is_list: bool,
+    pub(crate) alternatives: Box<[Alternative]>,
+}
+
+/// One alternative of a request.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Alternative {
+    /// Empty where it is the only one.
+    pub(crate) name: Box<str>,
+    pub(crate) class: Symbol,
+    pub(crate) selectors: Box<[Symbol]>,
+    pub(crate) exact: ExactRequest,
+}
+
+/// What a claim was given.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Allocation {
+    pub(crate) terms: Option<Box<[NodeTerm]>>,
+    pub(crate) devices: Box<[Given]>,
+}
+
+/// One device of an allocation.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Given {
+    pub(crate) id: DeviceId,
+    pub(crate) admin_access: bool,
+    /// Of a device that is shared.
+    pub(crate) portions: Option<Portions>,
+}
+
+impl Claim {
+    pub(crate) fn compile(spec: &ResourceClaimSpec, names: &mut Interner) -> Self {
+        let mut alternative = |name: &str, exact: &ExactRequest| Alternative {
+            name: name.into(),
+            class: names.intern(&exact.device_class),
+            selectors: exact
+                .selectors
+                .iter()
+                .map(|own| names.intern(own))
+                .collect(),
+            exact: exact.clone(),
+        };
+        let requests = spec.requests.iter().map(|request| Request {
+            name: request.name.as_str().into(),
+            is_list: request.exactly.is_none(),
+            alternatives: match &request.exactly {
+                Some(exact) => Box::from([alternative("", exact)]),
+                None => {
+                    let list = request.first_available.iter();
+                    list.map(|own| alternative(&own.name, &own.exactly))
+                        .collect()
+                }
+            },
+        });
+        let requests = requests.collect();
+        Claim {
+            owner: spec.owner_uid.as_deref().map(|uid| names.intern(uid)),
+            deleting: spec.deleting,
+            requests,
+            constraints: spec.constraints.as_slice().into(),
+            reserved_for: spec
+                .reserved_for
+                .iter()
+                .map(|uid| names.intern(uid))
+                .collect(),
+            allocation: spec
+                .allocation
+                .as_ref()
+                .map(|own| Allocation::compile(own, names)),
+            pending: spec.pending,
+            unready: spec.unready,
+        }
+    }
+}
+
+impl Allocation {
+    fn compile(spec: &ClaimAllocation, names: &mut Interner) -> Self {
+        let terms = spec
+            .node_selector
+            .as_ref()
+            .map(|selector| terms(selector, names));
+        let given = |device: &AllocatedDevice| Given {
+            id: DeviceId {
+                driver: names.intern(&device.driver),
+                pool: names.intern(&device.pool),
+                device: names.intern(&device.device),
+            },
+            admin_access: device.admin_access.unwrap_or_default(),
+            portions: device.consumed_capacity.as_ref().map(Portions::of),
+        };
+        Allocation {
+            terms,
+            devices: spec.devices.iter().map(given).collect(),
+        }
+    }
+}
+
+fn terms(selector: &NodeSelector, names: &mut Interner) -> Box<[NodeTerm]> {
+    let terms = selector.node_selector_terms.iter();
+    terms
+        .filter_map(|term| NodeTerm::compile(term, names))
+        .collect()
+}
+
+/// A class.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Class {
+    pub(crate) selectors: Box<[Symbol]>,
+}
+
+impl Class {
+    pub(crate) fn compile(spec: &DeviceClassSpec, names: &mut Interner) -> Self {
+        Class {
+            selectors: spec.selectors.iter().map(|own| names.intern(own)).collect(),
+        }
+    }
+}
+
+/// Some devices of a pool.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Slice {
+    pub(crate) name: Box<str>,
+    pub(crate) driver: Symbol,
+    pub(crate) pool: Symbol,
+    pub(crate) generation: i64,
+    pub(crate) slice_count: i64,
+    pub(crate) reach: Reach,
+    pub(crate) devices: Box<[DeviceSpec]>,
+    /// The names of the devices and from where they can be used, in their order.
+    pub(crate) places: Box<[(Symbol, Reach)]>,
+    pub(crate) counters: Box<[CounterSet]>,
+    /// The selector that `reach` was compiled from.
+    pub(crate) nodes: DeviceNodes,
+}
+
+/// From where devices can be used.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Reach {
+    Unknown,
+    Node(Symbol),
+    All,
+    Terms(Box<[NodeTerm]>),
+    PerDevice,
+}
+
+impl Reach {
+    fn compile(nodes: &DeviceNodes, names: &mut Interner) -> Self {
+        match nodes {
+            DeviceNodes::Unknown => Reach::Unknown,
+            DeviceNodes::Node(name) => Reach::Node(names.intern(name)),
+            DeviceNodes::All => Reach::All,
+            DeviceNodes::Selected(selector) => Reach::Terms(terms(selector, names)),
+            DeviceNodes::PerDevice => Reach::PerDevice,
+        }
+    }
+
+    /// Whether a node of this name and these labels is among them.
+    pub(crate) fn includes(&self, name: Symbol, labels: &LabelSet, names: &Interner) -> bool {
+        match self {
+            Reach::Node(own) => *own == name,
+            Reach::All => true,
+            Reach::Terms(terms) => terms.iter().any(|term| term.matches(labels, name, names)),
+            Reach::Unknown | Reach::PerDevice => false,
+        }
+    }
+}
+
+impl Slice {
+    pub(crate) fn compile(spec: &ResourceSliceSpec, names: &mut Interner) -> Self {
+        let place = |device: &DeviceSpec| {
+            let name = names.intern(&device.name);
+            (name, Reach::compile(&device.nodes, names))
+        };
+        let places = spec.devices.iter().map(place).collect();
+        Slice {
+            name: spec.name.as_str().into(),
+            driver: names.intern(&spec.driver),
+            pool: names.intern(&spec.pool),
+            generation: spec.generation,
+            slice_count: spec.slice_count,
+            reach: Reach::compile(&spec.nodes, names),
+            devices: spec.devices.as_slice().into(),
+            places,
+            counters: spec.shared_counters.as_slice().into(),
+            nodes: spec.nodes.clone(),
+        }
+    }
+
+    /// The only node that its devices can be used from.
+    pub(crate) fn only_node(&self) -> Option<Symbol> {
+        match self.reach {
+            Reach::Node(node) => Some(node),
+            _ => None,
+        }
+    }
+
+    /// A device by its place.
+    pub(crate) fn id(&self, device: usize) -> DeviceId {
+        DeviceId {
+            driver: self.driver,
+            pool: self.pool,
+            device: self.places[device].0,
+        }
+    }
+}

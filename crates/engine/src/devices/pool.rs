@@ -1,0 +1,152 @@
+//! The pools whose devices can be used from a node (dynamic-resource-allocation: `GatherPools`).
+
+use std::collections::BTreeMap;
+
+use rustc_hash::{FxHashMap, FxHashSet};
+
+use super::object::{Reach, Slice};
+use super::{DeviceId, Devices};
+use crate::intern::Symbol;
+use crate::model::{CounterSet, Quantity};
+use crate::selector::Site;
+
+/// Driver and pool.
+pub(super) type PoolId = (Symbol, Symbol);
+
+/// One pool as a node sees it.
+#[derive(Debug)]
+pub(super) struct Pool<'a> {
+    pub(super) id: PoolId,
+    pub(super) state: State,
+    /// Slices with devices that can be used from the node, by name; none unless it is sound.
+    pub(super) slices: Vec<&'a Slice>,
+    /// What is left of its counters, by set and name; it may be below zero.
+    pub(super) counters: FxHashMap<(&'a str, &'a str), Quantity>,
+}
+
+/// Whether devices may be taken from a pool.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum State {
+    Sound,
+    /// Some of its slices are missing.
+    Incomplete,
+    /// Its slices contradict each other.
+    Invalid,
+}
+
+/// All pools that a node has to do with, by driver and name.
+pub(super) fn gather<'a>(devices: &'a Devices, site: Site<'a>) -> Vec<Pool<'a>> {
+    let local = devices.local.get(&site.name);
+    let own = local.into_iter().flatten().chain(&devices.shared);
+    let own = own.filter_map(|name| devices.slices.get(name));
+    let mut pools: BTreeMap<(&str, &str), Vec<&Slice>> = BTreeMap::new();
+    for slice in own.filter(|slice| concerns(slice, site)) {
+        let id = (site.names.text(slice.driver), site.names.text(slice.pool));
+        let slices = pools.entry(id).or_default();
+        let known = slices.first().map_or(i64::MIN, |first| first.generation);
+        if slice.generation > known {
+            slices.clear();
+        }
+        if slice.generation >= known {
+            slices.push(slice);
+        }
+    }
+    let pools = pools.into_values();
+    pools.filter_map(|slices| build(devices, slices)).collect()
+}
+
+/// Whether a slice has something for a node. Counters belong to all of a pool.
+fn concerns(slice: &Slice, site: Site<'_>) -> bool {
+    let includes = |reach: &Reach| reach.includes(site.name, site.labels, site.names);
+    !slice.counters.is_empty()
+        || match &slice.reach {
+            Reach::PerDevice => slice.places.iter().any(|(_, reach)| includes(reach)),
+            reach => includes(reach),
+        }
+}
+
+/// `None` where a newer generation is coming that has nothing for the node.
+fn build<'a>(devices: &'a Devices, slices: Vec<&'a Slice>) -> Option<Pool<'a>> {
+    let first = slices.first()?;
+    let id = (first.driver, first.pool);
+    let mut all = slices.clone();
+    if slices.len() as i64 != first.slice_count {
+        let same = |slice: &&Slice| (slice.driver, slice.pool) == id;
+        all = devices.slices.values().filter(same).collect();
+        if all.iter().any(|slice| slice.generation > first.generation) {
+            return None;
+        }
+        all.retain(|slice| slice.generation == first.generation);
+    }
+    let mut pool = Pool {
+        id,
+        state: State::Sound,
+        slices: Vec::new(),
+        counters: FxHashMap::default(),
+    };
+    if all.len() as i64 != first.slice_count {
+        pool.state = State::Incomplete;
+        return Some(pool);
+    }
+    let own = slices.iter().filter(|slice| slice.counters.is_empty());
+    let own: Vec<&Slice> = own.copied().collect();
+    let mut seen = FxHashSet::default();
+    let mut places = own.iter().flat_map(|slice| &slice.places);
+    let is_sound = places.all(|(name, _)| seen.insert(*name)) && pool.count(&all, devices);
+    match is_sound {
+        true => pool.slices = own,
+        false => pool.state = State::Invalid,
+    }
+    Some(pool)
+}
+
+impl<'a> Pool<'a> {
+    /// Counts what is left of its counters; `false` if its slices do not agree about them.
+    fn count(&mut self, all: &[&'a Slice], devices: &Devices) -> bool {
+        let mut sets: FxHashSet<&str> = FxHashSet::default();
+        for set in all.iter().flat_map(|slice| &slice.counters) {
+            if !sets.insert(&set.name) {
+                return false;
+            }
+            let counters = set.counters.iter();
+            self.counters.extend(
+                counters.map(|(name, amount)| ((set.name.as_str(), name.as_str()), *amount)),
+            );
+        }
+        for slice in all.iter().filter(|slice| slice.counters.is_empty()) {
+            for (index, device) in slice.devices.iter().enumerate() {
+                let takes = is_allocated(devices, slice.id(index));
+                for (key, amount) in consumption(&device.consumes_counters) {
+                    let Some(left) = self.counters.get_mut(&key) else {
+                        return false;
+                    };
+                    if takes {
+                        *left = left.saturating_sub(amount);
+                    }
+                }
+            }
+        }
+        true
+    }
+
+    /// Its name with the driver's.
+    pub(super) fn text(&self, site: Site<'_>) -> String {
+        let (driver, pool) = self.id;
+        format!("{}/{}", site.names.text(driver), site.names.text(pool))
+    }
+}
+
+/// What a device takes of counters, by set and name.
+pub(super) fn consumption(
+    sets: &[CounterSet],
+) -> impl Iterator<Item = ((&str, &str), Quantity)> + '_ {
+    sets.iter().flat_map(|set| {
+        let counters = set.counters.iter();
+        counters.map(move |(name, amount)| ((set.name.as_str(), name.as_str()), *amount))
+    })
+}
+
+/// Whether a claim has a device or a part of it.
+fn is_allocated(devices: &Devices, id: DeviceId) -> bool {
+    devices.is_taken(id) || devices.parts.contains_key(&id)
+}

@@ -1,0 +1,535 @@
+//! Devices for the claims of a pod on one node: the first combination that meets every request (dynamic-resource-allocation: the allocator
+//! behind DynamicResources, with its stable and incubating parts).
+//!
+//! One device after the other is tried, pool by pool in the order of their names; what leads nowhere is taken back. Invariant: between two calls of
+//! [`Search::go_on`] `found`, `taking`, `sharing`, `counted` and the constraints say the same.
+
+use rustc_hash::FxHashMap;
+
+use super::capacity::{Portions, suffices};
+use super::constraint::Constraint;
+use super::found::{Found, Taken};
+use super::object::{Alternative, Claim, DeviceId, Reach, Slice};
+use super::pool::{Pool, PoolId, State, consumption, gather};
+use super::{Devices, Key, Verdict};
+use crate::model::{DeviceSpec, Quantity};
+use crate::selector::Site;
+
+/// Devices of one claim.
+const MOST_RESULTS: usize = 32;
+/// Steps of a search before it is given up: upstream takes ten seconds at most.
+const MOST_STEPS: u32 = 500_000;
+/// Claims, requests and devices that a search may be deep in: it calls itself for each.
+const MOST_DEPTH: usize = 2_000;
+
+/// Why there are no devices on a node.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Failure {
+    /// None that are free do.
+    NotEnough,
+    /// None were found, and some pools could not be looked at.
+    InvalidPools,
+    /// It takes too long to find out.
+    TooLong,
+    /// Something is not as it should be, whatever the node.
+    Error(String),
+}
+
+/// What ends a part of the search.
+enum Stop {
+    /// The claim would have more devices than a claim may.
+    TooMany,
+    Failed(Failure),
+}
+
+/// A claim without devices.
+struct Wanted<'a> {
+    key: Key,
+    claim: &'a Claim,
+    /// By request and alternative the devices where all are wanted.
+    all: Vec<Vec<Option<Vec<Spot>>>>,
+    constraints: Vec<Constraint<'a>>,
+}
+
+/// A device's place: pool, slice and device.
+type Spot = (usize, usize, usize);
+
+/// Where in the claims a search is.
+#[derive(Clone, Copy, Default)]
+struct At {
+    claim: usize,
+    request: usize,
+    alternative: Option<usize>,
+    device: usize,
+}
+
+/// See the module's words.
+pub(crate) struct Search<'a> {
+    devices: &'a Devices,
+    site: Site<'a>,
+    pools: Vec<Pool<'a>>,
+    wanted: Vec<Wanted<'a>>,
+    found: Vec<Vec<Taken<'a>>>,
+    /// Devices for claims alone, with the claims.
+    taking: FxHashMap<DeviceId, Vec<usize>>,
+    /// Parts of devices, and how many of them.
+    sharing: FxHashMap<DeviceId, (u32, Portions)>,
+    counted: FxHashMap<(PoolId, &'a str, &'a str), Quantity>,
+    steps: u32,
+}
+
+impl<'a> Search<'a> {
+    /// Finds devices for those of a pod's claims that have none.
+    ///
+    /// # Errors
+    /// Why there are none on this node.
+    pub(crate) fn run(
+        devices: &'a Devices,
+        claims: impl Iterator<Item = Key>,
+        site: Site<'a>,
+    ) -> Result<Vec<Found<'a>>, Failure> {
+        let mut search = Search {
+            devices,
+            site,
+            pools: gather(devices, site),
+            wanted: Vec::new(),
+            found: Vec::new(),
+            taking: FxHashMap::default(),
+            sharing: FxHashMap::default(),
+            counted: FxHashMap::default(),
+            steps: 0,
+        };
+        let claims = claims.filter_map(|key| Some((key, devices.claim(key)?)));
+        for (key, claim) in claims.collect::<Vec<_>>() {
+            let wanted = search.want(key, claim)?;
+            search.wanted.push(wanted);
+            search.found.push(Vec::new());
+        }
+        search.is_shallow()?;
+        match search.go_on(At::default(), Spot::default()) {
+            Ok(true) => {
+                let wanted = search.wanted.into_iter().zip(search.found);
+                Ok(wanted
+                    .map(|(wanted, devices)| Found {
+                        key: wanted.key,
+                        devices,
+                    })
+                    .collect())
+            }
+            Err(Stop::Failed(failure)) => Err(failure),
+            Err(Stop::TooMany) => Err(Failure::Error("allocation max size exceeded".to_owned())),
+            Ok(false) => {
+                let invalid = search.pools.iter().any(|pool| pool.state == State::Invalid);
+                Err(match invalid {
+                    true => Failure::InvalidPools,
+                    false => Failure::NotEnough,
+                })
+            }
+        }
+    }
+
+    /// Checks the requests of a claim and finds out how many "all" are.
+    fn want(&self, key: Key, claim: &'a Claim) -> Result<Wanted<'a>, Failure> {
+        let mut wanted = Wanted {
+            key,
+            claim,
+            all: Vec::new(),
+            constraints: Vec::new(),
+        };
+        let mut least = 0_usize;
+        for request in &claim.requests {
+            let mut all = Vec::new();
+            let mut least_of = usize::MAX;
+            for own in &request.alternatives {
+                let named = match own.name.is_empty() {
+                    true => &request.name,
+                    false => &own.name,
+                };
+                let spots = match own.exact.count {
+                    Some(_) => None,
+                    None => Some(self.all_of(key, named, own)?),
+                };
+                let count = usize::try_from(own.exact.count.unwrap_or(0)).unwrap_or(usize::MAX);
+                least_of = least_of.min(spots.as_ref().map_or(count, Vec::len));
+                all.push(spots);
+            }
+            least = least.saturating_add(least_of);
+            wanted.all.push(all);
+        }
+        if least > MOST_RESULTS {
+            return Err(Failure::Error(format!(
+                "claim {}: number of requested devices {least} exceeds the claim limit of {MOST_RESULTS}",
+                self.claim_text(key)
+            )));
+        }
+        for (index, rule) in claim.constraints.iter().enumerate() {
+            if rule.match_attribute.is_none() && rule.distinct_attribute.is_none() {
+                return Err(Failure::Error(format!(
+                    "claim {}, constraint #{index}: empty constraint (unsupported constraint type?)",
+                    self.claim_text(key)
+                )));
+            }
+            let values = Vec::new();
+            wanted.constraints.push(Constraint { rule, values });
+        }
+        Ok(wanted)
+    }
+
+    /// The devices of an alternative that asks for all.
+    fn all_of(&self, key: Key, request: &str, own: &Alternative) -> Result<Vec<Spot>, Failure> {
+        let mut spots = Vec::new();
+        for (place, pool) in self.pools.iter().enumerate() {
+            let state = match pool.state {
+                State::Sound => None,
+                State::Incomplete => Some("being updated"),
+                State::Invalid => Some("invalid"),
+            };
+            if let Some(state) = state {
+                return Err(Failure::Error(format!(
+                    "claim {}, request {request}: asks for all devices, but resource pool {} is currently {state}",
+                    self.claim_text(key),
+                    pool.text(self.site)
+                )));
+            }
+            for (at, slice) in pool.slices.iter().enumerate() {
+                for device in 0..slice.devices.len() {
+                    if self.is_chosen(key, own, slice, device)? && self.suffices(own, slice, device)
+                    {
+                        spots.push((place, at, device));
+                    }
+                }
+            }
+        }
+        Ok(spots)
+    }
+
+    fn is_shallow(&self) -> Result<(), Failure> {
+        let requests = self.wanted.iter().map(|wanted| wanted.claim.requests.len());
+        let depth = requests
+            .map(|requests| 1 + 2 * requests + MOST_RESULTS)
+            .sum::<usize>();
+        match depth > MOST_DEPTH {
+            true => Err(Failure::TooLong),
+            false => Ok(()),
+        }
+    }
+
+    fn claim_text(&self, key: Key) -> String {
+        let names = self.site.names;
+        format!("{}/{}", names.text(key.0), names.text(key.1))
+    }
+
+    /// Whether class, request and node let a device in question.
+    fn is_chosen(
+        &self,
+        key: Key,
+        own: &Alternative,
+        slice: &Slice,
+        device: usize,
+    ) -> Result<bool, Failure> {
+        let class = self.devices.class(own.class);
+        let of_class = class.into_iter().flat_map(|class| class.selectors.iter());
+        let whose = |is_class: bool| match is_class {
+            true => format!("class {}", self.site.names.text(own.class)),
+            false => format!("claim {}", self.claim_text(key)),
+        };
+        let of_class = of_class.enumerate().map(|selector| (true, selector));
+        let of_claim = own
+            .selectors
+            .iter()
+            .enumerate()
+            .map(|selector| (false, selector));
+        for (is_class, (index, expression)) in of_class.chain(of_claim) {
+            match self.devices.verdict(*expression, slice, device) {
+                Ok(Verdict::Matches) => {}
+                Ok(Verdict::Differs) => return Ok(false),
+                Ok(Verdict::Fails(why)) => {
+                    let device = slice.id(device).text(self.site.names);
+                    return Err(Failure::Error(format!(
+                        "{}: selector #{index} on device {device}: CEL runtime error: {why}",
+                        whose(is_class)
+                    )));
+                }
+                Err(why) => {
+                    return Err(Failure::Error(format!(
+                        "{}: selector #{index}: CEL compile error: {why}",
+                        whose(is_class)
+                    )));
+                }
+            }
+        }
+        let (_, reach) = &slice.places[device];
+        Ok(slice.reach != Reach::PerDevice
+            || reach.includes(self.site.name, self.site.labels, self.site.names))
+    }
+
+    /// Whether enough is left of a device.
+    fn suffices(&self, own: &Alternative, slice: &Slice, device: usize) -> bool {
+        let id = slice.id(device);
+        let before = self.devices.parts.get(&id).map(|(_, portions)| portions);
+        let now = self.sharing.get(&id).map(|(_, portions)| portions);
+        suffices(
+            &own.exact.capacity,
+            &slice.devices[device].capacity,
+            [before, now],
+        )
+    }
+
+    /// Finds the next device and all after it; `false` where there are none.
+    fn go_on(&mut self, at: At, start: Spot) -> Result<bool, Stop> {
+        self.steps += 1;
+        if self.steps > MOST_STEPS {
+            return Err(Stop::Failed(Failure::TooLong));
+        }
+        let Some(wanted) = self.wanted.get(at.claim) else {
+            return Ok(true);
+        };
+        let claim = wanted.claim;
+        let Some(request) = claim.requests.get(at.request) else {
+            let next = At {
+                claim: at.claim + 1,
+                ..At::default()
+            };
+            return match self.go_on(next, Spot::default()) {
+                // Another alternative of an earlier claim may leave devices that let this one do with fewer.
+                Err(Stop::TooMany) => Ok(false),
+                other => other,
+            };
+        };
+        let index = match at.alternative {
+            Some(index) => index,
+            None if request.is_list => return self.first_available(at, request.alternatives.len()),
+            None => 0,
+        };
+        let own = &request.alternatives[index];
+        let all = wanted.all[at.request][index].as_ref();
+        let count = match all {
+            Some(spots) if spots.is_empty() => return Ok(false),
+            Some(spots) => spots.len(),
+            None => usize::try_from(own.exact.count.unwrap_or(0)).unwrap_or(usize::MAX),
+        };
+        if at.device >= count {
+            let next = At {
+                request: at.request + 1,
+                alternative: None,
+                device: 0,
+                ..at
+            };
+            return self.go_on(next, Spot::default());
+        }
+        let will_be = self.found[at.claim].len().saturating_add(count - at.device);
+        if will_be > MOST_RESULTS {
+            return Err(Stop::TooMany);
+        }
+        let next = At {
+            device: at.device + 1,
+            alternative: Some(index),
+            ..at
+        };
+        if let Some(spots) = all {
+            let spot = spots[at.device];
+            if !self.take(at, &request.name, own, spot, true)? {
+                return Ok(false);
+            }
+            return self.go_on_or_back(at.claim, next, Spot::default());
+        }
+        for pool in start.0..self.pools.len() {
+            let first_slice = if pool == start.0 { start.1 } else { 0 };
+            for slice in first_slice..self.pools[pool].slices.len() {
+                let of = self.pools[pool].slices[slice];
+                let is_start = pool == start.0 && slice == start.1;
+                for device in if is_start { start.2 } else { 0 }..of.devices.len() {
+                    let usable = self.is_free(at.claim, own, of, device)
+                        && self
+                            .is_chosen(wanted_key(&self.wanted, at), own, of, device)
+                            .map_err(Stop::Failed)?
+                        && self.suffices(own, of, device)
+                        && self.take(at, &request.name, own, (pool, slice, device), false)?;
+                    // The order of devices within a request does not matter, so only later ones are tried beside this one.
+                    if usable && self.go_on_or_back(at.claim, next, (pool, slice, device + 1))? {
+                        return Ok(true);
+                    }
+                }
+            }
+        }
+        Ok(false)
+    }
+
+    /// The first alternative that can be had.
+    fn first_available(&mut self, at: At, alternatives: usize) -> Result<bool, Stop> {
+        let mut all_too_many = true;
+        for index in 0..alternatives {
+            let alternative = Some(index);
+            match self.go_on(At { alternative, ..at }, Spot::default()) {
+                Err(Stop::TooMany) => continue,
+                Ok(false) => all_too_many = false,
+                other => return other,
+            }
+        }
+        match all_too_many {
+            true => Err(Stop::TooMany),
+            false => Ok(false),
+        }
+    }
+
+    /// [`Search::go_on`] after a device was taken, which is given back where that leads nowhere.
+    fn go_on_or_back(&mut self, claim: usize, next: At, start: Spot) -> Result<bool, Stop> {
+        let done = self.go_on(next, start);
+        if !matches!(done, Ok(true)) {
+            self.give_back(claim);
+        }
+        done
+    }
+
+    fn is_free(&self, claim: usize, own: &Alternative, slice: &Slice, device: usize) -> bool {
+        let id = slice.id(device);
+        let taking = self.taking.get(&id);
+        match own.exact.admin_access {
+            true => taking.is_none_or(|claims| !claims.contains(&claim)),
+            false => !self.devices.is_taken(id) && taking.is_none_or(Vec::is_empty),
+        }
+    }
+
+    /// Takes a device that is chosen, unless something stands in the way. Where it `must` be this one, an unmet constraint is an error.
+    fn take(
+        &mut self,
+        at: At,
+        request: &'a str,
+        own: &'a Alternative,
+        spot: Spot,
+        must: bool,
+    ) -> Result<bool, Stop> {
+        let (pool, slice, index) = spot;
+        let slice = self.pools[pool].slices[slice];
+        let device = &slice.devices[index];
+        let id = slice.id(index);
+        let shares = device.allow_multiple_allocations;
+        if !self.is_free(at.claim, own, slice, index) || !self.suffices(own, slice, index) {
+            return Ok(false);
+        }
+        let is_shared = self.devices.parts.contains_key(&id) || self.sharing.contains_key(&id);
+        let counts = !device.consumes_counters.is_empty() && !(shares && is_shared);
+        if counts && !self.has_counters(pool, device) {
+            return Ok(false);
+        }
+        let keeps_away = |effect: &str| matches!(effect, "NoSchedule" | "NoExecute");
+        let tolerated = device
+            .taints
+            .iter()
+            .filter(|taint| keeps_away(&taint.effect))
+            .all(|taint| {
+                let mut tolerations = own.exact.tolerations.iter();
+                tolerations.any(|toleration| toleration.tolerates(taint))
+            });
+        if !tolerated {
+            return Ok(false);
+        }
+        let driver = self.site.names.text(slice.driver);
+        let constraints = &mut self.wanted[at.claim].constraints;
+        let mut values = Vec::with_capacity(constraints.len());
+        for constraint in constraints.iter() {
+            match constraint.value(request, &own.name, device, driver) {
+                Some(value) => values.push(value),
+                None if must => {
+                    let named = if own.name.is_empty() {
+                        request
+                    } else {
+                        &own.name
+                    };
+                    return Err(Stop::Failed(Failure::Error(format!(
+                        "claim {}, request {named}: cannot add device {} because a claim constraint would not be satisfied",
+                        self.claim_text(self.wanted[at.claim].key),
+                        id.text(self.site.names)
+                    ))));
+                }
+                None => return Ok(false),
+            }
+        }
+        for (constraint, value) in constraints.iter_mut().zip(values) {
+            constraint.values.extend(value);
+        }
+        let portions = shares.then(|| Portions::asked(&own.exact.capacity, &device.capacity));
+        match &portions {
+            Some(portions) => {
+                let (uses, sum) = self.sharing.entry(id).or_default();
+                *uses += 1;
+                sum.change(portions, true);
+            }
+            None => self.taking.entry(id).or_default().push(at.claim),
+        }
+        if counts {
+            let pool = self.pools[pool].id;
+            for ((set, name), amount) in consumption(&device.consumes_counters) {
+                let sum = self.counted.entry((pool, set, name)).or_default();
+                *sum = sum.saturating_add(amount);
+            }
+        }
+        self.found[at.claim].push(Taken {
+            request,
+            alternative: &own.name,
+            slice,
+            index,
+            admin_access: own.exact.admin_access,
+            portions,
+            counts,
+        });
+        Ok(true)
+    }
+
+    /// Whether the counters of a pool suffice for a device beside those that were taken.
+    fn has_counters(&self, pool: usize, device: &DeviceSpec) -> bool {
+        let pool = &self.pools[pool];
+        let mut wanted: FxHashMap<(&str, &str), Quantity> = FxHashMap::default();
+        for (key, amount) in consumption(&device.consumes_counters) {
+            let sum = wanted.entry(key).or_default();
+            *sum = sum.saturating_add(amount);
+        }
+        // Upstream looks at all counters of the pool: one below zero keeps every device that counts away.
+        pool.counters.iter().all(|(key, left)| {
+            let taken = self.counted.get(&(pool.id, key.0, key.1)).copied();
+            let wanted = wanted.get(key).copied().unwrap_or_default();
+            taken.unwrap_or_default().saturating_add(wanted) <= *left
+        })
+    }
+
+    /// Gives the last device of a claim back.
+    fn give_back(&mut self, claim: usize) {
+        let Some(taken) = self.found[claim].pop() else {
+            return;
+        };
+        let (id, device) = (taken.id(), taken.device());
+        for constraint in &mut self.wanted[claim].constraints {
+            if constraint.applies(taken.request, taken.alternative) {
+                constraint.values.pop();
+            }
+        }
+        match &taken.portions {
+            Some(portions) => {
+                if let Some((uses, sum)) = self.sharing.get_mut(&id) {
+                    *uses -= 1;
+                    sum.change(portions, false);
+                    if *uses == 0 {
+                        self.sharing.remove(&id);
+                    }
+                }
+            }
+            None => {
+                if let Some(claims) = self.taking.get_mut(&id) {
+                    claims.pop();
+                }
+            }
+        }
+        if taken.counts {
+            let pool = (taken.slice.driver, taken.slice.pool);
+            for ((set, name), amount) in consumption(&device.consumes_counters) {
+                if let Some(sum) = self.counted.get_mut(&(pool, set, name)) {
+                    *sum = sum.saturating_sub(amount);
+                }
+            }
+        }
+    }
+}
+
+fn wanted_key(wanted: &[Wanted<'_>], at: At) -> Key {
+    wanted[at.claim].key
+}

@@ -1,0 +1,29 @@
+//! kube-scheduler: DynamicResources. The devices that a pod's claims have must be usable from the node, and there must be some for those that
+//! have none.
+
+use crate::cluster::{NodeId, Question};
+use crate::devices::{Failure, Plan};
+use crate::reason::Reason;
+
+pub(crate) fn check(question: &Question<'_>, plan: &Plan, node: NodeId) -> Option<Reason> {
+    let cluster = question.cluster;
+    let site = cluster.site(node);
+    if plan.wants_devices() {
+        let found = cluster.find_devices(plan, node);
+        let found = found.and_then(|found| {
+            found
+                .iter()
+                .try_for_each(|own| own.allocation(site).map(drop))
+        });
+        match found {
+            Ok(()) => {}
+            Err(Failure::NotEnough) => return Some(Reason::DevicesTaken),
+            Err(Failure::InvalidPools) => return Some(Reason::DevicePoolsInvalid),
+            Err(Failure::TooLong) => return Some(Reason::DevicesUndecided),
+            Err(Failure::Error(_)) => return Some(Reason::DevicesFailed),
+        }
+    }
+    let mut claims = plan.claims.iter();
+    let usable = claims.all(|own| cluster.devices().is_usable(*own, site));
+    (!usable).then_some(Reason::DevicesElsewhere)
+}

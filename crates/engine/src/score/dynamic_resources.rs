@@ -1,0 +1,17 @@
+//! kube-scheduler: DynamicResources. A node is the better the more wanted the alternatives of the claims' requests are that it can give.
+
+use crate::cluster::{NodeId, Question};
+
+/// 0 for pods whose claims have all their devices.
+pub(crate) fn raw(question: &Question<'_>, node: NodeId) -> i64 {
+    let Some(plan) = question.devices.filter(|plan| plan.wants_devices()) else {
+        return 0;
+    };
+    let cluster = question.cluster;
+    let found = cluster.find_devices(plan, node).unwrap_or_default();
+    let scores = found.iter().filter_map(|found| {
+        let claim = cluster.devices().claim(found.key)?;
+        Some(found.score(claim))
+    });
+    scores.sum()
+}
