@@ -14,6 +14,7 @@ use k8s_openapi::api::{
     },
     discovery::v1::EndpointSlice,
     policy::v1::PodDisruptionBudget,
+    resource::v1::{DeviceClass, ResourceClaim, ResourceSlice},
     storage::v1::{CSIDriver, CSINode, CSIStorageCapacity, StorageClass, VolumeAttachment},
 };
 use kube::{Api, Client, Resource, runtime::watcher};
@@ -80,6 +81,12 @@ pub struct Informers {
     pub storage_capacities: Informer<CSIStorageCapacity>,
     /// VolumeAttachments.
     pub volume_attachments: Informer<VolumeAttachment>,
+    /// ResourceClaims, by controller ([`BY_CONTROLLER`]).
+    pub resource_claims: Informer<ResourceClaim>,
+    /// DeviceClasses.
+    pub device_classes: Informer<DeviceClass>,
+    /// ResourceSlices.
+    pub resource_slices: Informer<ResourceSlice>,
 }
 
 impl Informers {
@@ -153,6 +160,14 @@ impl Informers {
             csi_drivers: plain(client, tasks, shutdown),
             storage_capacities: plain(client, tasks, shutdown),
             volume_attachments: plain(client, tasks, shutdown),
+            resource_claims: Informer::new(
+                Api::all(client.clone()),
+                &[(BY_CONTROLLER, controller_uid as IndexFn<ResourceClaim>)],
+                tasks.clone(),
+                shutdown.clone(),
+            ),
+            device_classes: plain(client, tasks, shutdown),
+            resource_slices: plain(client, tasks, shutdown),
         }
     }
 }

@@ -9,7 +9,8 @@ use std::{collections::BTreeMap, sync::Arc, time::Duration};
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Pod;
 use mullion_engine::{
-    Decision, ModelError, PodClassId, VolumeChoices, model::PodSpec, preempt::Preemption,
+    Claims, Conflict, Decision, ModelError, Plugin, PodClassId, VolumeChoices, model::PodSpec,
+    preempt::Preemption,
 };
 use rustc_hash::FxHashMap;
 use tokio::{sync::mpsc, time::MissedTickBehavior};
@@ -21,7 +22,7 @@ use super::{
     wake::{Event, Plugins},
     watch::{self, Input, scheduler_name},
     wishes::{ProfileWishes, Wishes},
-    writer::{Nomination, Outcome, Refusal, Victim, Write, Writers},
+    writer::{Nomination, Outcome, Refusal, Reserved, Victim, Write, Writers},
 };
 use crate::{
     Context,
@@ -94,13 +95,16 @@ struct Scheduler {
 enum Verdict {
     Bind {
         node: String,
-        volumes: VolumeChoices,
+        reserved: Reserved,
     },
+    /// It is not tried before its claims are there.
+    Hold,
     Refuse {
         message: String,
         rejectors: Plugins,
         nominated: Nomination,
         victims: Vec<String>,
+        deallocated: Option<String>,
     },
     Fail {
         message: String,
@@ -114,6 +118,7 @@ impl Verdict {
             rejectors,
             nominated,
             victims: Vec::new(),
+            deallocated: None,
         }
     }
 }
@@ -185,13 +190,16 @@ impl Scheduler {
                 Outcome::Refused {
                     again,
                     message,
-                    volumes,
+                    reserved,
                 },
             ) => {
                 let namespace = entry.pod.metadata.namespace.as_deref();
+                let namespace = namespace.unwrap_or_default();
                 self.state.with(|state| {
                     state.forget(&key(&entry.pod));
-                    state.release_volumes(namespace.unwrap_or_default(), &volumes);
+                    state.release_volumes(namespace, &reserved.volumes);
+                    let devices = reserved.devices.iter().flatten();
+                    state.release_devices(namespace, devices);
                 });
                 self.input(Input::Event(Event::PodDeleted(Arc::clone(&entry.pod))));
                 if again {
@@ -247,17 +255,23 @@ impl Scheduler {
         let now = self.context.clock.now();
         for (entry, verdict) in entries.into_iter().zip(verdicts) {
             match verdict {
-                Verdict::Bind { node, volumes } => self.writers.send(Write::Bind {
+                Verdict::Bind { node, reserved } => self.writers.send(Write::Bind {
                     entry: Box::new(entry),
                     node,
-                    volumes,
+                    reserved,
                 }),
+                Verdict::Hold => {
+                    let rejectors = [Plugin::DynamicResources].into_iter().collect();
+                    let wishes = self.wishes(&entry.pod, rejectors);
+                    self.queue.held(entry, rejectors, wishes, now);
+                }
                 Verdict::Fail { message } => self.fail(entry, message, now),
                 Verdict::Refuse {
                     message,
                     rejectors,
                     nominated,
                     victims,
+                    deallocated,
                 } => {
                     let victims = match &nominated {
                         Nomination::Set(node) => self.victims(node, &victims),
@@ -269,6 +283,7 @@ impl Scheduler {
                         message,
                         nominated,
                         victims,
+                        deallocated,
                     };
                     let wishes = self.wishes(&entry.pod, rejectors);
                     let evicting = !refusal.victims.is_empty();
@@ -295,6 +310,7 @@ impl Scheduler {
             message,
             nominated: Nomination::Clear,
             victims: Vec::new(),
+            deallocated: None,
         };
         self.writers.send(Write::Refuse(Box::new(refusal)));
     }
@@ -338,6 +354,9 @@ fn ask(
     seed: u64,
 ) -> Result<Verdict, ModelError> {
     let class = state.cluster_mut().pod_class(&spec.template)?;
+    if spec.template.claims.is_some() && state.cluster_mut().claims_missing(class).is_some() {
+        return Ok(Verdict::Hold);
+    }
     if spec.nominated_node_name.is_none()
         && let Some((message, rejectors)) = refused.get(&class)
     {
@@ -347,20 +366,32 @@ fn ask(
     let refusal = match state.cluster_mut().schedule_pod(spec, seed)? {
         Decision::Node(id) => {
             let node = state.cluster().node_name(id).to_owned();
+            let namespace = &spec.template.namespace;
             let volumes = match spec.template.volumes.is_empty() {
                 true => VolumeChoices::default(),
-                false => state.reserve_volumes(class, id, &spec.template.namespace),
+                false => state.reserve_volumes(class, id, namespace),
             };
+            let claimed = spec.template.claims.as_ref();
+            let devices = claimed.map(|_| state.reserve_devices(class, id, namespace));
             state.assume(spec, &node)?;
             refused.clear();
-            return Ok(Verdict::Bind { node, volumes });
+            let reserved = Reserved { volumes, devices };
+            return Ok(Verdict::Bind { node, reserved });
         }
         Decision::Unschedulable(refusal) => refusal,
     };
     let rejectors: Plugins = refusal.plugins().into_iter().collect();
     let cluster = state.cluster_mut();
+    if refusal.conflict.is_some_and(Conflict::is_error) {
+        let message = cluster.message(&refusal);
+        return Ok(Verdict::Fail { message });
+    }
     let preemption = cluster.preempt(class, &spec.key(), &refusal, seed);
     let message = cluster.message_with_preemption(&refusal, &preemption);
+    let deallocated = match refusal.claims {
+        Claims::GivenBack { claim } => Some(cluster.text(claim).to_owned()),
+        Claims::None | Claims::Kept => None,
+    };
     let nominated = match preemption {
         Preemption::Evict { chosen, .. } => {
             let node = cluster.node_name(chosen.node).to_owned();
@@ -372,6 +403,7 @@ fn ask(
                 rejectors,
                 nominated: Nomination::Set(node),
                 victims: chosen.victims,
+                deallocated,
             });
         }
         // Whoever may not evict, or waits for those it evicted, keeps what it was promised.
@@ -386,7 +418,13 @@ fn ask(
     } else {
         refused.insert(class, (message.clone(), rejectors));
     }
-    Ok(Verdict::refuse(message, rejectors, nominated))
+    Ok(Verdict::Refuse {
+        message,
+        rejectors,
+        nominated,
+        victims: Vec::new(),
+        deallocated,
+    })
 }
 
 /// Whether a pod that could not make room now keeps the node it was promised before.

@@ -5,6 +5,7 @@
 //! the API server. What a decision is lies in the engine.
 
 pub mod config;
+mod devices;
 mod driver;
 mod hints;
 pub mod queue;

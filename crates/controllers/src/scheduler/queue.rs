@@ -213,6 +213,16 @@ impl SchedulingQueue {
         self.give_back(entry, Place::Unschedulable, now);
     }
 
+    /// A pod that was handed out is not tried yet: something that `rejectors` wait for is not there (kube-scheduler: PreEnqueue). That is no
+    /// refusal.
+    pub fn held(&mut self, mut entry: Entry, rejectors: Plugins, wishes: Wishes, now: Timestamp) {
+        entry.failures = 0;
+        entry.rejectors = rejectors;
+        entry.wishes = wishes;
+        entry.evicting = false;
+        self.give_back(entry, Place::Unschedulable, now);
+    }
+
     /// Trying a pod, or binding it, failed for a reason that no plugin gave: it is tried again after its back-off.
     pub fn failed(&mut self, mut entry: Entry, now: Timestamp) {
         entry.failures += 1;

@@ -5,7 +5,7 @@
 
 use std::{collections::BTreeSet, sync::Arc};
 
-use k8s_openapi::api::core::v1::{Node, Pod};
+use k8s_openapi::api::core::v1::{Node, Pod, PodResourceClaimStatus};
 use mullion_engine::profile::DEFAULT_SCHEDULER;
 use tokio::sync::mpsc;
 
@@ -168,6 +168,12 @@ fn is_same_to_scheduler(old: &Pod, new: &Pod) -> bool {
         && old.metadata.labels == new.metadata.labels
         && old.metadata.deletion_timestamp == new.metadata.deletion_timestamp
         && nominated(old) == nominated(new)
+        && claim_names(old) == claim_names(new)
+}
+
+/// What the pod's claims are called that were made from templates.
+fn claim_names(pod: &Pod) -> Option<&Vec<PodResourceClaimStatus>> {
+    pod.status.as_ref()?.resource_claim_statuses.as_ref()
 }
 
 #[cfg(test)]

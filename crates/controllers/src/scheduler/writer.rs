@@ -19,8 +19,9 @@ use serde_json::{Value, json};
 use tokio::sync::mpsc;
 
 use super::{
+    devices::{self, DeviceChoices},
     queue::Entry,
-    volumes::pre_bind,
+    volumes,
     watch::{Input, scheduler_name},
 };
 use crate::{Context, EventType, Recorder};
@@ -40,12 +41,26 @@ pub(super) enum Write {
         entry: Box<Entry>,
         node: String,
         /// What is done about the pod's claims before.
-        volumes: VolumeChoices,
+        reserved: Reserved,
     },
     /// Says why a pod was not bound.
     Refuse(Box<Refusal>),
     /// Says that a pod is not tried because it is being deleted.
     Skip(Arc<Pod>),
+}
+
+/// What was decided about a pod's claims with its node.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Reserved {
+    pub(super) volumes: VolumeChoices,
+    /// Of pods that claim devices, which some of their claims may have already.
+    pub(super) devices: Option<DeviceChoices>,
+}
+
+impl Reserved {
+    fn is_empty(&self) -> bool {
+        self.volumes.is_empty() && self.devices.is_none()
+    }
 }
 
 /// Why a pod was not bound, and what is done about it.
@@ -57,6 +72,8 @@ pub(super) struct Refusal {
     pub(super) message: String,
     pub(super) nominated: Nomination,
     pub(super) victims: Vec<Victim>,
+    /// The claim whose devices are given back.
+    pub(super) deallocated: Option<String>,
 }
 
 /// What becomes of the node that a refused pod is promised.
@@ -87,7 +104,7 @@ pub(super) enum Outcome {
         again: bool,
         message: String,
         /// What was decided about the pod's claims, to be taken back.
-        volumes: VolumeChoices,
+        reserved: Reserved,
     },
 }
 
@@ -157,13 +174,13 @@ impl Writer {
                 Write::Bind {
                     entry,
                     node,
-                    volumes,
-                } if volumes.is_empty() => self.bind(entry, &node, volumes).await,
+                    reserved,
+                } if reserved.is_empty() => self.bind(entry, &node, reserved).await,
                 Write::Bind {
                     entry,
                     node,
-                    volumes,
-                } => self.bind_with_volumes(entry, node, volumes),
+                    reserved,
+                } => self.bind_with_claims(entry, node, reserved),
                 Write::Refuse(refusal) => self.refuse(&refusal).await,
                 Write::Skip(pod) => {
                     let (namespace, name) = (pod.namespace().unwrap_or_default(), pod.name_any());
@@ -176,21 +193,21 @@ impl Writer {
         }
     }
 
-    /// Binds a pod once its claims have their volumes; nobody else waits for that.
-    fn bind_with_volumes(&self, entry: Box<Entry>, node: String, volumes: VolumeChoices) {
+    /// Binds a pod once its claims have their volumes and devices; nobody else waits for that.
+    fn bind_with_claims(&self, entry: Box<Entry>, node: String, reserved: Reserved) {
         let writer = self.clone();
         let shutdown = self.context.shutdown.clone();
         self.context.tasks.spawn(async move {
             let work = async {
-                match pre_bind(&writer.context, &entry.pod, &node, &volumes).await {
-                    Ok(()) => writer.bind(entry, &node, volumes).await,
+                match writer.pre_bind(&entry.pod, &node, &reserved).await {
+                    Ok(()) => writer.bind(entry, &node, reserved).await,
                     Err(message) => {
                         let outcome = Outcome::Refused {
                             again: true,
                             message,
-                            volumes,
+                            reserved,
                         };
-                        let _ = writer.answers.send(Input::Bound(entry, outcome));
+                        writer.answer(entry, outcome).await;
                     }
                 }
             };
@@ -198,7 +215,29 @@ impl Writer {
         });
     }
 
-    async fn bind(&self, entry: Box<Entry>, node: &str, volumes: VolumeChoices) {
+    async fn pre_bind(&self, pod: &Pod, node: &str, reserved: &Reserved) -> Result<(), String> {
+        if !reserved.volumes.is_empty() {
+            volumes::pre_bind(&self.context, pod, node, &reserved.volumes).await?;
+        }
+        match &reserved.devices {
+            Some(choices) => {
+                devices::pre_bind(&self.context, self.recorder(pod), pod, node, choices).await
+            }
+            None => Ok(()),
+        }
+    }
+
+    /// Tells the loop how a binding ended; what was reserved for a pod that is not bound is given back.
+    async fn answer(&self, entry: Box<Entry>, outcome: Outcome) {
+        if let Outcome::Refused { reserved, .. } = &outcome
+            && reserved.devices.is_some()
+        {
+            devices::unreserve(&self.context, &entry.pod).await;
+        }
+        let _ = self.answers.send(Input::Bound(entry, outcome));
+    }
+
+    async fn bind(&self, entry: Box<Entry>, node: &str, reserved: Reserved) {
         let pod = &entry.pod;
         let (namespace, name) = (pod.namespace().unwrap_or_default(), pod.name_any());
         let outcome = match post_binding(
@@ -224,16 +263,16 @@ impl Writer {
                 Outcome::Refused {
                     again: false,
                     message: status.message.clone(),
-                    volumes,
+                    reserved,
                 }
             }
             Err(error) => Outcome::Refused {
                 again: true,
                 message: format!("binding rejected: {error}"),
-                volumes,
+                reserved,
             },
         };
-        let _ = self.answers.send(Input::Bound(entry, outcome));
+        self.answer(entry, outcome).await;
     }
 
     async fn refuse(&self, refusal: &Refusal) {
@@ -248,6 +287,9 @@ impl Writer {
             while settled(patch_status(&self.client, &collection, &name, &patch).await).is_none() {
                 tokio::time::sleep(RETRY).await;
             }
+        }
+        if let Some(claim) = &refusal.deallocated {
+            devices::deallocate(&self.context, pod, claim).await;
         }
         let Some((last, others)) = refusal.victims.split_last() else {
             return;

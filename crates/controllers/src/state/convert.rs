@@ -26,7 +26,7 @@ use mullion_engine::model::{
 };
 
 use self::affinity::{affinity, spread};
-use super::volumes;
+use super::{devices, volumes};
 
 /// A node.
 pub fn node(node: &Node) -> NodeSpec {
@@ -74,7 +74,10 @@ pub fn pod(pod: &Pod) -> PodSpec {
         template: pod
             .spec
             .as_ref()
-            .map(|spec| template(&pod.metadata, spec))
+            .map(|spec| PodTemplate {
+                claims: devices::of_pod(pod),
+                ..template(&pod.metadata, spec)
+            })
             .unwrap_or_default(),
     }
 }
@@ -162,6 +165,8 @@ pub fn template(metadata: &ObjectMeta, spec: &api::PodSpec) -> PodTemplate {
             metadata.uid.as_deref().unwrap_or_default(),
             spec,
         ),
+        // What its claims are called, the pod's status knows.
+        claims: None,
     }
 }
 

@@ -6,6 +6,7 @@
 
 mod cluster_state;
 pub mod convert;
+pub mod devices;
 pub mod node_selector;
 pub mod requests;
 mod shared;

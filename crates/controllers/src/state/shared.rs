@@ -10,13 +10,14 @@ use k8s_openapi::api::{
     apps::v1::ReplicaSet,
     core::v1::{Namespace, Node, PersistentVolume, PersistentVolumeClaim, Pod, Service},
     policy::v1::PodDisruptionBudget,
+    resource::v1::{DeviceClass, ResourceClaim, ResourceSlice},
     storage::v1::{CSIDriver, CSINode, CSIStorageCapacity, StorageClass, VolumeAttachment},
 };
 use mullion_engine::{Options, Profile, model::WorkloadSpec};
 use tokio::sync::mpsc;
 
 use super::{ClusterState, convert};
-use crate::{Change, Context, Informer, Informers};
+use crate::{Change, Clock, Context, Informer, Informers};
 
 /// A shared, self-updating cluster state. Cheap to clone.
 #[derive(Clone, Debug)]
@@ -29,6 +30,7 @@ pub struct SharedState {
 struct Inner {
     state: ClusterState,
     deltas: mpsc::UnboundedReceiver<Delta>,
+    clock: Clock,
 }
 
 /// A change that has not reached the model yet; `true` says that the object is gone.
@@ -48,6 +50,9 @@ enum Delta {
     CsiDriver(Arc<CSIDriver>, bool),
     StorageCapacity(Arc<CSIStorageCapacity>, bool),
     VolumeAttachment(Arc<VolumeAttachment>, bool),
+    ResourceClaim(Arc<ResourceClaim>, bool),
+    DeviceClass(Arc<DeviceClass>, bool),
+    ResourceSlice(Arc<ResourceSlice>, bool),
 }
 
 impl SharedState {
@@ -123,6 +128,9 @@ impl SharedState {
             &sender,
             Delta::VolumeAttachment,
         );
+        forward(&informers.resource_claims, &sender, Delta::ResourceClaim);
+        forward(&informers.device_classes, &sender, Delta::DeviceClass);
+        forward(&informers.resource_slices, &sender, Delta::ResourceSlice);
         informers.pod_disruption_budgets.on_change(move |change| {
             let _ = sender.send(Delta::Pdb(Arc::clone(change.object()), change.is_deleted()));
         });
@@ -131,6 +139,7 @@ impl SharedState {
             inner: Arc::new(Mutex::new(Inner {
                 state: ClusterState::with_profiles(options, profiles),
                 deltas,
+                clock: context.clock.clone(),
             })),
         }
     }
@@ -153,6 +162,9 @@ impl SharedState {
             && informers.csi_drivers.synced().await
             && informers.storage_capacities.synced().await
             && informers.volume_attachments.synced().await
+            && informers.resource_claims.synced().await
+            && informers.device_classes.synced().await
+            && informers.resource_slices.synced().await
     }
 
     /// Works off what the informers have reported.
@@ -251,6 +263,14 @@ impl Inner {
                 Delta::StorageCapacity(room, true) => state.remove_storage_capacity(&room),
                 Delta::VolumeAttachment(one, false) => state.set_volume_attachment(&one),
                 Delta::VolumeAttachment(one, true) => state.remove_volume_attachment(&one),
+                Delta::ResourceClaim(claim, false) => {
+                    state.set_resource_claim(&claim, self.clock.now());
+                }
+                Delta::ResourceClaim(claim, true) => state.remove_resource_claim(&claim),
+                Delta::DeviceClass(class, false) => state.set_device_class(&class),
+                Delta::DeviceClass(class, true) => state.remove_device_class(&class),
+                Delta::ResourceSlice(slice, false) => state.set_resource_slice(&slice),
+                Delta::ResourceSlice(slice, true) => state.remove_resource_slice(&slice),
             }
         }
     }

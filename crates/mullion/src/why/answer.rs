@@ -106,7 +106,7 @@ pub(super) fn record(cluster: &Cluster, asked: &Asked, name_of: impl Fn(&str) ->
         Err(why) => vec![EvictionRecord {
             node: String::new(),
             victims: Vec::new(),
-            message: cluster.preemption_message(why),
+            message: cluster.preemption_message(asked.answer.claims, why),
         }],
     };
     Record {

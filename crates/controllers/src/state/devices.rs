@@ -1,0 +1,237 @@
+//! Claims of devices as the engine's model has them: those that a pod names, and how far what a claim was given is ready.
+
+use std::time::Duration;
+
+use jiff::Timestamp;
+use k8s_openapi::{
+    api::{
+        core::v1::Pod,
+        resource::v1::{AllocatedDeviceStatus, DeviceRequestAllocationResult, ResourceClaim},
+    },
+    apimachinery::pkg::apis::meta::v1::Condition,
+};
+use mullion_engine::model::{PodClaim, PodClaims, ResourceClaimSpec};
+
+use super::volumes::spec_of;
+
+/// How long devices may take to become ready (`bindingTimeout` of DynamicResourcesArgs).
+pub const BINDING_PATIENCE: Duration = Duration::from_secs(600);
+
+/// The claims of a pod; none if it has none.
+pub fn of_pod(pod: &Pod) -> Option<Box<PodClaims>> {
+    let wanted = pod.spec.as_ref()?.resource_claims.as_ref()?;
+    let made = pod
+        .status
+        .iter()
+        .flat_map(|status| &status.resource_claim_statuses);
+    let made: Vec<_> = made.flatten().collect();
+    let claims: Vec<PodClaim> = wanted
+        .iter()
+        .filter_map(|own| match &own.resource_claim_name {
+            Some(name) => Some(PodClaim {
+                claim: Some(name.clone()),
+                generated: false,
+            }),
+            None => {
+                let made = made.iter().find(|made| made.name == own.name);
+                // A template that was not needed leaves an entry without a name.
+                let is_needed = made.is_none_or(|made| made.resource_claim_name.is_some());
+                is_needed.then(|| PodClaim {
+                    claim: made.and_then(|made| made.resource_claim_name.clone()),
+                    generated: true,
+                })
+            }
+        })
+        .collect();
+    (!claims.is_empty()).then(|| {
+        Box::new(PodClaims {
+            pod: pod.metadata.name.clone().unwrap_or_default(),
+            uid: pod.metadata.uid.clone().unwrap_or_default(),
+            claims,
+        })
+    })
+}
+
+/// A claim; nothing if it cannot be read, which the API server rules out.
+pub fn claim(claim: &ResourceClaim, now: Timestamp) -> Option<ResourceClaimSpec> {
+    let mut spec: ResourceClaimSpec = spec_of(claim)?;
+    spec.unready = match readiness(claim) {
+        Readiness::Ready => false,
+        Readiness::Failed(_) => true,
+        Readiness::Waits => is_overdue(claim, now),
+    };
+    Some(spec)
+}
+
+/// How far the devices of a claim are.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Readiness {
+    /// They can be used.
+    Ready,
+    /// Their drivers have not said so yet.
+    Waits,
+    /// One will not become ready, in the scheduler's words.
+    Failed(String),
+}
+
+/// How far the devices that a claim was given are (kube-scheduler: DynamicResources' `isClaimReadyForBinding`).
+pub fn readiness(claim: &ResourceClaim) -> Readiness {
+    for given in given(claim) {
+        let wanted = given.binding_conditions.iter().flatten();
+        let wanted: Vec<_> = wanted.collect();
+        if wanted.is_empty() {
+            continue;
+        }
+        let Some(status) = status_of(claim, given) else {
+            return Readiness::Waits;
+        };
+        let condition = |name: &String| {
+            let mut conditions = status.conditions.iter().flatten();
+            conditions.find(|own| own.type_ == *name && own.status == "True")
+        };
+        let failing = given.binding_failure_conditions.iter().flatten();
+        if let Some(Condition {
+            reason, message, ..
+        }) = failing.into_iter().find_map(condition)
+        {
+            let name = claim.metadata.name.as_deref().unwrap_or_default();
+            return Readiness::Failed(format!(
+                "claim {name} binding failed: reason={reason}, message={message:?}"
+            ));
+        }
+        if !wanted.into_iter().all(|name| condition(name).is_some()) {
+            return Readiness::Waits;
+        }
+    }
+    Readiness::Ready
+}
+
+/// Whether any of a claim's devices has conditions to wait for.
+pub fn has_conditions(claim: &ResourceClaim) -> bool {
+    given(claim).any(|given| {
+        given
+            .binding_conditions
+            .as_ref()
+            .is_some_and(|all| !all.is_empty())
+    })
+}
+
+/// Whether the devices of a claim have had all the time they may take.
+pub fn is_overdue(claim: &ResourceClaim, now: Timestamp) -> bool {
+    let allocation = claim
+        .status
+        .as_ref()
+        .and_then(|status| status.allocation.as_ref());
+    let since = allocation.and_then(|allocation| allocation.allocation_timestamp.as_ref());
+    has_conditions(claim)
+        && since.is_some_and(|since| {
+            since
+                .0
+                .saturating_add(BINDING_PATIENCE)
+                .is_ok_and(|until| until < now)
+        })
+}
+
+fn given(claim: &ResourceClaim) -> impl Iterator<Item = &DeviceRequestAllocationResult> {
+    let allocation = claim
+        .status
+        .as_ref()
+        .and_then(|status| status.allocation.as_ref());
+    let devices = allocation.and_then(|allocation| allocation.devices.as_ref());
+    devices
+        .into_iter()
+        .flat_map(|devices| devices.results.iter().flatten())
+}
+
+fn status_of<'a>(
+    claim: &'a ResourceClaim,
+    given: &DeviceRequestAllocationResult,
+) -> Option<&'a AllocatedDeviceStatus> {
+    let mut statuses = claim.status.as_ref()?.devices.iter().flatten();
+    statuses.find(|own| {
+        (&own.driver, &own.pool, &own.device) == (&given.driver, &given.pool, &given.device)
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use mullion_engine::model::PodSpec;
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    #[test]
+    fn a_typed_pod_and_its_json_have_the_same_claims() {
+        let pod = json!({
+            "metadata": { "name": "p", "namespace": "ns", "uid": "u" },
+            "spec": { "containers": [], "resourceClaims": [
+                { "name": "shared", "resourceClaimName": "gpus" },
+                { "name": "own", "resourceClaimTemplateName": "gpu" },
+                { "name": "needless", "resourceClaimTemplateName": "gpu" },
+                { "name": "coming", "resourceClaimTemplateName": "gpu" },
+            ] },
+            "status": { "resourceClaimStatuses": [
+                { "name": "own", "resourceClaimName": "p-own-x7k2p" },
+                { "name": "needless" },
+            ] },
+        });
+        let read: PodSpec = serde_json::from_value(pod.clone()).expect("a pod");
+        let typed: Pod = serde_json::from_value(pod).expect("a pod");
+        let claims = of_pod(&typed);
+        assert_eq!(claims, read.template.claims);
+        let names = claims.iter().flat_map(|own| &own.claims);
+        let names: Vec<_> = names
+            .map(|own| (own.claim.as_deref(), own.generated))
+            .collect();
+        assert_eq!(
+            names,
+            [
+                (Some("gpus"), false),
+                (Some("p-own-x7k2p"), true),
+                (None, true)
+            ]
+        );
+    }
+
+    fn with_conditions(conditions: Value) -> ResourceClaim {
+        let device = json!({ "driver": "d", "pool": "p", "device": "x" });
+        let mut given = device.clone();
+        given["request"] = json!("r");
+        given["bindingConditions"] = json!(["Attached"]);
+        given["bindingFailureConditions"] = json!(["Broken"]);
+        let mut status = device;
+        status["conditions"] = conditions;
+        serde_json::from_value(json!({
+            "metadata": { "name": "c", "namespace": "ns" },
+            "spec": {},
+            "status": {
+                "allocation": { "allocationTimestamp": "2026-01-01T00:00:00Z", "devices": { "results": [given] } },
+                "devices": [status],
+            },
+        }))
+        .expect("a claim")
+    }
+
+    fn condition(name: &str, status: &str) -> Value {
+        json!({ "type": name, "status": status, "reason": "Cable", "message": "it \"broke\"", "lastTransitionTime": "2026-01-01T00:00:00Z" })
+    }
+
+    #[test]
+    fn devices_are_ready_once_all_they_wait_for_is_true_and_nothing_failed() {
+        let now: Timestamp = "2026-01-01T00:05:00Z".parse().expect("a time");
+        let later: Timestamp = "2026-01-01T00:10:01Z".parse().expect("a time");
+        let waits = with_conditions(json!([condition("Attached", "False")]));
+        assert_eq!(readiness(&waits), Readiness::Waits);
+        assert!(!claim(&waits, now).expect("readable").unready);
+        assert!(claim(&waits, later).expect("readable").unready);
+        let ready = with_conditions(json!([condition("Attached", "True")]));
+        assert_eq!(readiness(&ready), Readiness::Ready);
+        assert!(!claim(&ready, later).expect("readable").unready);
+        let failed = with_conditions(json!([
+            condition("Attached", "True"),
+            condition("Broken", "True")
+        ]));
+        let why = r#"claim c binding failed: reason=Cable, message="it \"broke\"""#;
+        assert_eq!(readiness(&failed), Readiness::Failed(why.to_owned()));
+    }
+}
