@@ -250,6 +250,27 @@ pub(super) fn status(object: &Value, old: &Value, path: &Path<'_>, errors: &mut 
     }
 }
 
+/// Drops what drivers told of devices that are taken away with this write, so that who takes them away need not know of it.
+pub(super) fn forget_taken(object: &mut Value, old: &Value) {
+    let given = |object: &Value| -> Vec<String> {
+        let results = object["status"]["allocation"]["devices"].items("results");
+        results.iter().map(device_id).collect()
+    };
+    let (before, now) = (given(old), given(object));
+    let Some(status) = object.get_mut("status").and_then(Value::as_object_mut) else {
+        return;
+    };
+    if let Some(devices) = status.get_mut("devices").and_then(Value::as_array_mut) {
+        devices.retain(|device| {
+            let id = device_id(device);
+            now.contains(&id) || !before.contains(&id)
+        });
+        if devices.is_empty() {
+            status.remove("devices");
+        }
+    }
+}
+
 /// How Go prints which device, or which share of one, is meant.
 fn device_id(device: &Value) -> String {
     let parts = ["driver", "pool", "device"].map(|part| device.text(part));
@@ -429,6 +450,23 @@ mod tests {
             found(&used, &none),
             ["status.reservedFor: Forbidden: may not be specified when `allocated` is not set"]
         );
+    }
+
+    #[test]
+    fn what_is_told_of_devices_goes_with_them() {
+        let result =
+            |device: &str| json!({"request": "a", "driver": "d", "pool": "p", "device": device});
+        let told = |device: &str| json!({"driver": "d", "pool": "p", "device": device});
+        let old =
+            json!({"status": {"allocation": {"devices": {"results": [result("x"), result("y")]}}}});
+        let mut kept = json!({"status": {
+            "allocation": {"devices": {"results": [result("y")]}}, "devices": [told("x"), told("y"), told("z")],
+        }});
+        forget_taken(&mut kept, &old);
+        assert_eq!(kept["status"]["devices"], json!([told("y"), told("z")]));
+        let mut none = json!({"status": {"devices": [told("x")]}});
+        forget_taken(&mut none, &old);
+        assert_eq!(none, json!({"status": {}}));
     }
 
     #[test]

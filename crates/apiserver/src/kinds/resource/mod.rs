@@ -88,6 +88,10 @@ impl Kind for ResourceClaim {
         }
     }
 
+    fn prepare_status(&self, _: &Ctx<'_>, object: &mut Value, old: &Value) {
+        claim::forget_taken(object, old);
+    }
+
     fn validate_creation(&self, ctx: &Ctx<'_>, object: &Value, errors: &mut Errors) {
         let path = Path::new("spec");
         rights::admin_access(ctx, &object["spec"], errors);
