@@ -84,7 +84,8 @@ fn claim(dice: &mut Dice) -> Value {
         };
         let mut constraint = json!({ kind: "d/numa" });
         if dice.chance(40) {
-            constraint["requests"] = json!([["r", "s", "r/x"][dice.roll(3) as usize]]);
+            let name = ["r", "s", "r/x"][dice.roll(3) as usize];
+            constraint["requests"] = json!([name]);
         }
         constraints.push(constraint);
     }
