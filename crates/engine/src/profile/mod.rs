@@ -79,7 +79,7 @@ pub const DEFAULT_SCHEDULER: &str = "default-scheduler";
 
 impl Profile {
     /// Filters of the default profile, in their order.
-    pub const FILTERS: [Plugin; 13] = [
+    pub const FILTERS: [Plugin; 14] = [
         Plugin::NodeUnschedulable,
         Plugin::NodeName,
         Plugin::TaintToleration,
@@ -92,6 +92,7 @@ impl Profile {
         Plugin::VolumeZone,
         Plugin::PodTopologySpread,
         Plugin::InterPodAffinity,
+        Plugin::DynamicResources,
         Plugin::NodeDeclaredFeatures,
     ];
 

@@ -279,6 +279,7 @@ pub(crate) fn compare(seed: u64) {
             })
             .collect::<Vec<_>>()
     });
+    let devices = &devices;
     let slow = slow.map(|choice| {
         let choice = choice.iter();
         choice
