@@ -20,7 +20,7 @@ use k8s_openapi::api::{
 use kube::{Api, Client, Resource, runtime::watcher};
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
-use crate::{Informer, informer::IndexFn};
+use crate::{Informer, informer::IndexFn, resource_claims::of_pod};
 use lean_pod::LeanPod;
 
 /// Index of pods by `spec.nodeName`; pods without a node are filed under the empty string.
@@ -31,6 +31,12 @@ pub const BY_CONTROLLER: &str = "controller";
 /// Index of EndpointSlices by the `namespace/name` of their Service.
 pub const BY_SERVICE: &str = "service";
 
+/// Index of pods by the `namespace/name` of the ResourceClaims they use, as far as these are known.
+pub const BY_RESOURCE_CLAIM: &str = "resource-claim";
+
+/// Index of pods by the `namespace/name` of the ResourceClaimTemplates that claims are made from for them.
+pub const BY_RESOURCE_CLAIM_TEMPLATE: &str = "resource-claim-template";
+
 /// Where [`BY_CONTROLLER`] files the objects of `namespace` that nothing controls.
 pub fn orphans_of(namespace: &str) -> String {
     format!("orphans/{namespace}")
@@ -39,7 +45,8 @@ pub fn orphans_of(namespace: &str) -> String {
 /// The shared informers of a process.
 #[derive(Clone, Debug)]
 pub struct Informers {
-    /// Pods, by node ([`BY_NODE`]) and controller ([`BY_CONTROLLER`]).
+    /// Pods, by node ([`BY_NODE`]), controller ([`BY_CONTROLLER`]) and what they claim ([`BY_RESOURCE_CLAIM`],
+    /// [`BY_RESOURCE_CLAIM_TEMPLATE`]).
     pub pods: Informer<Pod>,
     /// Nodes.
     pub nodes: Informer<Node>,
@@ -121,6 +128,8 @@ impl Informers {
                 &[
                     (BY_NODE, pod_node as IndexFn<Pod>),
                     (BY_CONTROLLER, controller_uid),
+                    (BY_RESOURCE_CLAIM, of_pod::file_by_claim),
+                    (BY_RESOURCE_CLAIM_TEMPLATE, of_pod::file_by_template),
                 ],
                 tasks.clone(),
                 shutdown.clone(),

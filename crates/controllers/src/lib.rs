@@ -34,6 +34,7 @@ pub mod pods;
 pub mod provisioner;
 pub mod queue;
 pub mod quota;
+pub mod resource_claims;
 pub mod scheduler;
 pub mod service;
 pub mod serviceaccount;

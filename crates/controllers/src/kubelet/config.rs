@@ -19,10 +19,12 @@ pub enum Object {
     Secret(String),
     /// A PersistentVolumeClaim by name.
     Claim(String),
+    /// A ResourceClaim by name.
+    ResourceClaim(String),
 }
 
-/// Why the volume of a claim that exists cannot be mounted.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// Why what a claim that exists stands for cannot be had.
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ClaimTrouble {
     /// The claim is going.
     BeingDeleted,
@@ -30,6 +32,8 @@ pub enum ClaimTrouble {
     NotBound,
     /// Its volume is not attached to the node yet.
     NotAttached,
+    /// The pod may not have its devices, in the kubelet's words.
+    NotPrepared(String),
 }
 
 /// The keys of an object that exists.
@@ -140,6 +144,14 @@ pub fn of_volume<'a>(volume: &'a Volume, pod: &str) -> Uses<'a> {
     Uses(uses)
 }
 
+/// What the devices of a claim are had from.
+pub fn of_devices(claim: &str) -> Uses<'static> {
+    Uses(vec![Use::whole(
+        Object::ResourceClaim(claim.to_owned()),
+        None,
+    )])
+}
+
 impl Uses<'_> {
     /// Nothing has to be looked up.
     pub fn is_empty(&self) -> bool {
@@ -172,6 +184,7 @@ impl Uses<'_> {
                         Object::ConfigMap(name) => ("ConfigMap", name),
                         Object::Secret(name) => ("Secret", name),
                         Object::Claim(name) => ("PersistentVolumeClaim", name),
+                        Object::ResourceClaim(name) => ("ResourceClaim", name),
                     };
                     format!("couldn't find key {key} in {kind} {namespace}/{name}")
                 },
@@ -191,7 +204,7 @@ impl Uses<'_> {
             let lacks = |key: &str| match one.object {
                 Object::ConfigMap(_) => format!("references non-existent config key: {key}"),
                 Object::Secret(_) => format!("references non-existent secret key: {key}"),
-                Object::Claim(_) => String::new(),
+                Object::Claim(_) | Object::ResourceClaim(_) => String::new(),
             };
             let has =
                 |keys: &Keys, key: &str| keys.values.contains(key) || keys.binary.contains(key);
@@ -244,10 +257,14 @@ impl<'a> Use<'a> {
             Object::Claim(name) => format!(
                 "failed to fetch PVC from API server: persistentvolumeclaims \"{name}\" not found"
             ),
+            Object::ResourceClaim(name) => {
+                format!("fetch ResourceClaim {name}: resourceclaims.resource.k8s.io \"{name}\" not found")
+            }
         })?;
-        match keys.trouble {
+        match &keys.trouble {
             Some(ClaimTrouble::BeingDeleted) => return Err("PVC is being deleted".to_owned()),
             Some(ClaimTrouble::NotBound) => return Err("PVC is not bound".to_owned()),
+            Some(ClaimTrouble::NotPrepared(why)) => return Err(why.clone()),
             Some(ClaimTrouble::NotAttached) | None => {}
         }
         match self.keys.iter().find(|key| !has(keys, key)) {

@@ -6,10 +6,12 @@
 //!
 //! Invariant: after [`PodSim::step`] returns, stepping again at the same moment changes nothing.
 //! The order in which containers come up is in [`sync`], what they and volumes are filled from in [`config`], how they go
-//! in [`stop`], the network in [`sandbox`], what is found after a restart in [`adopt`], what probes lead to in [`health`], what is written in [`report`].
+//! in [`stop`], the network in [`sandbox`], what devices it claims in [`devices`], what is found after a restart in [`adopt`],
+//! what probes lead to in [`health`], what is written in [`report`].
 
 mod adopt;
 mod config;
+pub(super) mod devices;
 mod health;
 mod report;
 mod sandbox;

@@ -2,6 +2,7 @@
 
 mod complaints;
 mod config;
+mod devices;
 mod images;
 mod lives;
 mod probes;

@@ -14,6 +14,7 @@ mod kubelet;
 mod node_lifecycle;
 mod quotas;
 mod replica_sets;
+mod resource_claims;
 mod rollbacks;
 mod scheduler;
 #[path = "../served/mod.rs"]

@@ -21,7 +21,8 @@ use mullion_cloud::{Clock, Instance, LaunchRequest, sim::SimulatedEc2};
 use mullion_controllers::{
     Context, autoscaler, cluster_role_aggregation, gc,
     kubelet::{self, pace::Pace, usage::Meter},
-    namespace, node_lifecycle, pdb, podgc, quota, scheduler, service, serviceaccount,
+    namespace, node_lifecycle, pdb, podgc, quota, resource_claims, scheduler, service,
+    serviceaccount,
     state::SharedState,
     volume_protection, volumes, workloads,
 };
@@ -302,12 +303,13 @@ fn controllers(context: &Context, state: &SharedState, ec2: &SimulatedEc2, plan:
     volume_protection::start(context);
     volumes::start(context);
     volumes::driver::start(context, plan.speed);
+    resource_claims::start(context);
     gc::start(context);
     node_lifecycle::start(context, Some(Arc::new(ec2.clone())));
     scheduler::start_with(context, state, 0, &plan.scheduler);
     tracing::info!(
         "started: deployments, replica sets, daemon sets, stateful sets, jobs, autoscalers, quotas, services, endpoints, namespaces, service accounts, aggregated \
-         roles, disruption budgets, volumes, garbage collection, node lifecycle, scheduler"
+         roles, disruption budgets, volumes, resource claims, garbage collection, node lifecycle, scheduler"
     );
 }
 

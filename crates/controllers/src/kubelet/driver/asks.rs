@@ -15,6 +15,7 @@ use k8s_openapi::{
     ClusterResourceScope, NamespaceResourceScope,
     api::{
         core::v1::{ConfigMap, PersistentVolume, PersistentVolumeClaim, Pod, Secret},
+        resource::v1::ResourceClaim,
         storage::v1::{CSIDriver, VolumeAttachment},
     },
 };
@@ -28,7 +29,7 @@ use crate::{
     Context,
     kubelet::{
         config::{ClaimTrouble, Found, Keys, Object},
-        pod::Question,
+        pod::{Question, devices},
     },
     pods,
     volumes::{
@@ -108,6 +109,13 @@ async fn look_up(client: &Client, pod: &Pod, objects: BTreeSet<Object>) -> Found
                         ..Keys::default()
                     }),
                 }
+            }
+            Object::ResourceClaim(name) => {
+                let claim = read::<ResourceClaim>(client, namespace, name).await;
+                claim.map(|claim| Keys {
+                    trouble: devices::trouble(pod, &claim).map(ClaimTrouble::NotPrepared),
+                    ..Keys::default()
+                })
             }
         };
         if let Some(keys) = keys {

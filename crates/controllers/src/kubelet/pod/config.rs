@@ -5,14 +5,14 @@
 //! step. A volume that cannot be filled is tried again with the reconciler's back-off, a container that cannot be
 //! configured at the kubelet's next look; both are controllers' timers and therefore real time.
 //!
-//! Invariant: there is one question under way for a volume or a container at most, and a pod that refers to nothing
-//! never asks.
+//! Invariant: there is one question under way for a volume, a container or the pod's devices at most, and a pod that
+//! refers to nothing never asks.
 
 use std::collections::BTreeSet;
 
 use jiff::{SignedDuration, Timestamp};
 
-use super::{Effect, Parts, PodSim, sync};
+use super::{Effect, Parts, PodSim, Sandbox, sync};
 use crate::kubelet::{
     config::{self, Found, Object},
     container::{Retry, State},
@@ -32,6 +32,8 @@ pub enum Need {
     Volume(usize),
     /// A container, by its position among the pod's containers.
     Container(usize),
+    /// The devices that the pod claims.
+    Devices,
 }
 
 /// Which of some objects exist in the pod's namespace, and what is in them.
@@ -108,6 +110,11 @@ impl PodSim {
                     && matches!(mount.state, MountState::Asking)
                 {
                     mount.state = MountState::Told(found);
+                }
+            }
+            Need::Devices => {
+                if let Sandbox::Asking = self.sandbox {
+                    self.sandbox = Sandbox::Told(Box::new(found));
                 }
             }
             Need::Container(index) => {
@@ -266,7 +273,7 @@ impl PodSim {
         }
     }
 
-    fn ask(&mut self, need: Need, objects: BTreeSet<Object>) {
+    pub(super) fn ask(&mut self, need: Need, objects: BTreeSet<Object>) {
         self.effects.push(Effect::Ask(Question { need, objects }));
     }
 }

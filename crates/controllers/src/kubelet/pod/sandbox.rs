@@ -1,31 +1,40 @@
 //! The pause container of a pod and its network: where the address comes from, and what is said when there is none.
+//! Before it, the pod's devices are seen to ([`super::devices`]).
 //!
 //! A pod on the host's network, which every Windows HostProcess pod is, has the node's address and takes none.
 
 use jiff::{SignedDuration, Timestamp};
 
-use super::{Parts, PodSim};
-use crate::kubelet::ids;
+use super::{Need, Parts, PodSim, devices};
+use crate::kubelet::{config::Found, ids};
 
 /// How soon the kubelet tries again to make a sandbox.
 const SANDBOX_RETRY: SignedDuration = SignedDuration::from_secs(10);
 
 /// The pause container and its network.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub(in crate::kubelet) enum Sandbox {
     None,
-    Creating { until: Timestamp },
-    Failed { retry_at: Timestamp },
+    /// The claims of the pod are looked up.
+    Asking,
+    /// They have been.
+    Told(Box<Found>),
+    Creating {
+        until: Timestamp,
+    },
+    Failed {
+        retry_at: Timestamp,
+    },
     Up,
 }
 
 impl Sandbox {
     /// When there is something to do about it.
-    pub(super) fn wake(self) -> Option<Timestamp> {
+    pub(super) fn wake(&self) -> Option<Timestamp> {
         match self {
-            Self::Creating { until } => Some(until),
-            Self::Failed { retry_at } => Some(retry_at),
-            Self::None | Self::Up => None,
+            Self::Creating { until } => Some(*until),
+            Self::Failed { retry_at } => Some(*retry_at),
+            Self::None | Self::Asking | Self::Told(_) | Self::Up => None,
         }
     }
 }
@@ -39,27 +48,59 @@ impl PodSim {
         if !self.advance_volumes(now) {
             return;
         }
-        match self.sandbox {
-            Sandbox::Up => return,
-            Sandbox::Failed { retry_at } if retry_at > now => return,
-            Sandbox::None | Sandbox::Failed { .. } => match self.obtain_address(parts, now) {
-                Ok(()) => {
-                    self.sandbox = Sandbox::Creating {
-                        until: parts.pace.after(now, parts.delays.sandbox),
-                    };
+        match &self.sandbox {
+            Sandbox::Up | Sandbox::Asking => return,
+            Sandbox::Failed { retry_at } if *retry_at > now => return,
+            Sandbox::None | Sandbox::Failed { .. } if devices::any(&self.pod) => {
+                let objects = devices::objects(&self.pod);
+                if !objects.is_empty() {
+                    self.sandbox = Sandbox::Asking;
+                    return self.ask(Need::Devices, objects);
                 }
-                Err(retry_at) => {
-                    self.sandbox = Sandbox::Failed { retry_at };
-                    let message = self.no_address(parts.facts.is_windows(), now);
-                    self.event(true, "FailedCreatePodSandBox", message, None);
-                }
-            },
+                self.begin_with_devices(&Found::new(), parts, now);
+            }
+            Sandbox::None | Sandbox::Failed { .. } => self.begin_sandbox(parts, now),
+            Sandbox::Told(found) => {
+                let found = found.clone();
+                self.begin_with_devices(&found, parts, now);
+            }
             Sandbox::Creating { .. } => {}
         }
         if let Sandbox::Creating { until } = self.sandbox
             && until <= now
         {
             self.sandbox = Sandbox::Up;
+        }
+    }
+
+    fn begin_with_devices(&mut self, found: &Found, parts: &mut Parts<'_>, now: Timestamp) {
+        match devices::prepare(&self.pod, found) {
+            Ok(()) => self.begin_sandbox(parts, now),
+            Err(why) => {
+                let retry_at = now.saturating_add(devices::RESYNC);
+                self.sandbox = Sandbox::Failed {
+                    retry_at: retry_at.unwrap_or(Timestamp::MAX),
+                };
+                let message = format!(
+                    "Failed to prepare dynamic resources: prepare dynamic resources: {why}"
+                );
+                self.event(true, "FailedPrepareDynamicResources", message, None);
+            }
+        }
+    }
+
+    fn begin_sandbox(&mut self, parts: &mut Parts<'_>, now: Timestamp) {
+        match self.obtain_address(parts, now) {
+            Ok(()) => {
+                self.sandbox = Sandbox::Creating {
+                    until: parts.pace.after(now, parts.delays.sandbox),
+                };
+            }
+            Err(retry_at) => {
+                self.sandbox = Sandbox::Failed { retry_at };
+                let message = self.no_address(parts.facts.is_windows(), now);
+                self.event(true, "FailedCreatePodSandBox", message, None);
+            }
         }
     }
 

@@ -1,0 +1,72 @@
+//! The devices that a pod claims: before its sandbox is made, each of its claims must have devices and be reserved for
+//! it (kubelet: `pkg/kubelet/cm/dra`). The nodes have no drivers, so there is nothing more to prepare.
+//!
+//! Invariant: a pod that claims nothing never asks.
+
+use std::collections::BTreeSet;
+
+use jiff::SignedDuration;
+use k8s_openapi::api::{core::v1::Pod, resource::v1::ResourceClaim};
+
+use crate::{
+    kubelet::config::{self, Found, Object},
+    resource_claims::of_pod::{self, Claimed, Unknown},
+};
+
+/// A kubelet that could not prepare devices goes on as if nothing had failed, and looks at the pod again after as long as
+/// at any other.
+pub(super) const RESYNC: SignedDuration = SignedDuration::from_mins(1);
+
+/// What is claimed, in the order in which the kubelet goes through it.
+fn claimed(pod: &Pod) -> impl Iterator<Item = Result<Claimed<'_>, Unknown>> {
+    let extended = of_pod::extended(pod).map(|name| Ok(Claimed::Named(name)));
+    of_pod::entries(pod)
+        .map(|entry| of_pod::claimed(pod, entry))
+        .chain(extended)
+}
+
+/// Whether a pod claims devices.
+pub(super) fn any(pod: &Pod) -> bool {
+    claimed(pod).next().is_some()
+}
+
+/// The claims that have to be looked up.
+pub(super) fn objects(pod: &Pod) -> BTreeSet<Object> {
+    claimed(pod)
+        .filter_map(|claimed| claimed.ok()?.name())
+        .map(|name| Object::ResourceClaim(name.to_owned()))
+        .collect()
+}
+
+/// Whether a pod has what it claims, to go by what was found.
+///
+/// # Errors
+/// With the kubelet's message about the first claim that the pod may not use.
+pub(super) fn prepare(pod: &Pod, found: &Found) -> Result<(), String> {
+    for claimed in claimed(pod) {
+        if let Some(name) = claimed.map_err(|unknown| unknown.to_string())?.name() {
+            config::of_devices(name).payload(found)?;
+        }
+    }
+    Ok(())
+}
+
+/// What keeps a pod from the devices of a claim that exists.
+pub(in crate::kubelet) fn trouble(pod: &Pod, claim: &ResourceClaim) -> Option<String> {
+    let name = claim.metadata.name.as_deref().unwrap_or_default();
+    if claimed(pod).any(|claimed| claimed == Ok(Claimed::Made(name)))
+        && let Err(not_owner) = of_pod::must_be_of(pod, claim)
+    {
+        return Some(not_owner.to_string());
+    }
+    let uid = |uid: &Option<String>| uid.clone().unwrap_or_default();
+    if !of_pod::is_reserved_for(claim, pod) {
+        return Some(format!(
+            "pod {} ({}) is not allowed to use ResourceClaim {name} ({})",
+            pod.metadata.name.as_deref().unwrap_or_default(),
+            uid(&pod.metadata.uid),
+            uid(&claim.metadata.uid)
+        ));
+    }
+    (!of_pod::is_allocated(claim)).then(|| format!("ResourceClaim {name}: not allocated"))
+}

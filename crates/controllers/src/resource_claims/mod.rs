@@ -1,0 +1,187 @@
+//! ResourceClaims of pods (kube-controller-manager: resourceclaim-controller): made from templates, and given back.
+//!
+//! [`make`] makes the claims that pods want from templates and tells them so; [`release`] takes consumers that are gone
+//! off a claim, gives back the devices of a claim that nobody uses any more, and deletes the claims of pods that are
+//! over; [`of_pod`] says which claims a pod uses. Giving devices to a claim is the scheduler's business.
+//!
+//! Invariant: a claim is written only with the version that was read, so that a reservation which the scheduler makes
+//! meanwhile is never lost.
+
+mod make;
+pub mod of_pod;
+mod release;
+
+use std::sync::Arc;
+
+use k8s_openapi::api::{
+    core::v1::Pod,
+    resource::v1::{ResourceClaim, ResourceClaimTemplate},
+};
+use kube::Api;
+use thiserror::Error;
+
+use self::{make::Created, of_pod::Unknown};
+use crate::{
+    Context, Informer, Key, Queue, Recorder, api_error,
+    informers::{BY_RESOURCE_CLAIM, BY_RESOURCE_CLAIM_TEMPLATE},
+    pods,
+};
+
+const WORKERS: usize = 10;
+
+/// Starts the controller.
+pub fn start(context: &Context) {
+    let controller = Arc::new(Controller {
+        context: context.clone(),
+        recorder: context.recorder("resource_claim"),
+        templates: Informer::new(
+            Api::all(context.client.clone()),
+            &[],
+            context.tasks.clone(),
+            context.shutdown.clone(),
+        ),
+        created: Created::default(),
+        queue: Queue::new("resource_claim"),
+    });
+    let informers = &context.informers;
+    // Weak, so that informers do not keep themselves alive through whom they tell.
+    informers.pods.on_change({
+        let controller = Arc::downgrade(&controller);
+        move |change| {
+            if let Some(controller) = controller.upgrade() {
+                controller.pod_changed(change.object(), change.is_deleted());
+            }
+        }
+    });
+    informers.resource_claims.on_change({
+        let controller = Arc::downgrade(&controller);
+        move |change| {
+            if let Some(controller) = controller.upgrade() {
+                controller.claim_changed(change.object(), change.is_deleted());
+            }
+        }
+    });
+    controller.templates.on_change({
+        let controller = Arc::downgrade(&controller);
+        move |change| {
+            if let Some(controller) = controller.upgrade()
+                && !change.is_deleted()
+            {
+                controller.template_changed(change.object());
+            }
+        }
+    });
+    context.clone().tasks.spawn(async move {
+        let informers = &controller.context.informers;
+        if informers.pods.synced().await
+            && informers.resource_claims.synced().await
+            && controller.templates.synced().await
+        {
+            let (queue, context) = (controller.queue.clone(), controller.context.clone());
+            queue.run(&context, WORKERS, move |work| {
+                let controller = Arc::clone(&controller);
+                async move { controller.work(work).await }
+            });
+        }
+    });
+}
+
+struct Controller {
+    context: Context,
+    recorder: Recorder,
+    templates: Informer<ResourceClaimTemplate>,
+    created: Created,
+    queue: Queue<Work>,
+}
+
+/// What is due.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+enum Work {
+    /// A pod wants claims made, or reserved.
+    Pod(Key),
+    /// A claim may have lost its consumers.
+    Claim(Key),
+}
+
+/// Why work could not be done. It is tried again.
+#[derive(Debug, Error)]
+enum Failure {
+    #[error("checking for claim before creating it: {0}")]
+    Unclear(Unknown),
+    #[error("resource claim template {0:?}: resourceclaimtemplate.resource.k8s.io {0:?} not found")]
+    NoTemplate(String),
+    /// The name that upstream puts before the colon is not known yet.
+    #[error("create ResourceClaim : {0}")]
+    NotMade(String),
+    #[error("{}", api_error::message(.0))]
+    Api(#[from] kube::Error),
+}
+
+impl Controller {
+    async fn work(&self, work: Work) -> Result<(), Failure> {
+        match work {
+            Work::Pod(key) => self.provide(&key).await,
+            Work::Claim(key) => self.release(&key).await.map_err(Failure::from),
+        }
+    }
+
+    fn pod_changed(&self, pod: &Pod, gone: bool) {
+        let extended = of_pod::extended(pod);
+        if of_pod::entries(pod).next().is_none() && extended.is_none() {
+            return;
+        }
+        if gone {
+            self.created.forget_pod(pod);
+        }
+        if gone || release::is_done(pod) {
+            let namespace = pod.metadata.namespace.as_deref().unwrap_or_default();
+            let claimed = of_pod::entries(pod).filter_map(|entry| {
+                let claimed = of_pod::claimed(pod, entry).ok()?;
+                claimed.name()
+            });
+            for name in claimed.chain(extended) {
+                self.queue.add(Work::Claim(Key::new(namespace, name)));
+            }
+        } else if self.wants_work(pod) {
+            self.queue.add(Work::Pod(Key::of(pod)));
+        }
+    }
+
+    /// Whether there is a claim to be made for a pod that may run, or to be reserved for one that has a node.
+    fn wants_work(&self, pod: &Pod) -> bool {
+        let namespace = pod.metadata.namespace.as_deref().unwrap_or_default();
+        let claims = &self.context.informers.resource_claims;
+        !pods::is_deleting(pod)
+            && of_pod::entries(pod).any(|entry| {
+                let Ok(claimed) = of_pod::claimed(pod, entry) else {
+                    return true;
+                };
+                let Some(name) = claimed.name() else {
+                    return false;
+                };
+                match claims.get(namespace, name) {
+                    None => entry.resource_claim_template_name.is_some(),
+                    Some(claim) => make::must_reserve(pod, claimed, &claim),
+                }
+            })
+    }
+
+    fn claim_changed(&self, claim: &ResourceClaim, gone: bool) {
+        self.created.forget(claim);
+        let key = Key::of(claim);
+        let users = &self.context.informers.pods;
+        for pod in users.by_index(BY_RESOURCE_CLAIM, key.as_str()) {
+            self.pod_changed(&pod, false);
+        }
+        if !gone {
+            self.queue.add(Work::Claim(key));
+        }
+    }
+
+    fn template_changed(&self, template: &ResourceClaimTemplate) {
+        let users = &self.context.informers.pods;
+        for pod in users.by_index(BY_RESOURCE_CLAIM_TEMPLATE, Key::of(template).as_str()) {
+            self.pod_changed(&pod, false);
+        }
+    }
+}
