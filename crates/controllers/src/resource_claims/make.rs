@@ -315,6 +315,26 @@ mod tests {
     use super::*;
 
     #[test]
+    fn a_claim_that_was_made_is_remembered_until_it_is_seen_or_its_pod_is_gone() {
+        let pod: Pod = serde_json::from_value(json!({ "metadata": { "name": "p", "uid": "u" } }))
+            .expect("a pod");
+        let owner = json!({ "apiVersion": "v1", "kind": "Pod", "name": "p", "uid": "u", "controller": true });
+        let claim = json!({ "metadata": { "name": "c", "ownerReferences": [owner] }, "spec": {} });
+        let claim: ResourceClaim = serde_json::from_value(claim).expect("a claim");
+        let created = Created::default();
+        for (entry, name) in [("gpu", "c"), ("net", "d"), ("disk", "e")] {
+            created.remember(&pod, entry, name);
+        }
+        assert_eq!(created.name(&pod, "gpu").as_deref(), Some("c"));
+        created.forget(&claim);
+        created.forget_entry(&pod, "net");
+        let left = ["gpu", "net", "disk"].map(|entry| created.name(&pod, entry));
+        assert_eq!(left, [None, None, Some("e".to_owned())]);
+        created.forget_pod(&pod);
+        assert!(created.lock().is_empty());
+    }
+
+    #[test]
     fn a_claim_is_called_after_its_pod_and_its_entry_and_both_are_shortened_alike() {
         assert_eq!(prefix("web", "gpu"), "web-gpu-");
         let longest = prefix(&"p".repeat(52), "gpu");

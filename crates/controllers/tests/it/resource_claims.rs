@@ -1,7 +1,7 @@
 //! Claims of devices are made for pods, and given back when these are done with them.
 
 use k8s_openapi::api::{
-    core::v1::Pod,
+    core::v1::{Pod, ResourceQuota},
     resource::v1::{ResourceClaim, ResourceClaimTemplate},
 };
 use kube::{
@@ -193,6 +193,37 @@ async fn a_missing_template_is_told_and_waited_for_and_holds_back_only_what_come
     names.sort();
     assert_eq!(names.len(), 2);
     assert_eq!(all_claims(&world).await, names);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_claim_that_is_refused_is_told_and_tried_again() {
+    let world = world().await;
+    template(&world, "one-gpu").await;
+    let counted = "count/resourceclaims.resource.k8s.io";
+    let none = json!({ "metadata": { "name": "few" }, "spec": { "hard": { counted: "0" } } });
+    world.create::<ResourceQuota>(none).await;
+    let quotas: Api<ResourceQuota> = Api::namespaced(world.context.client.clone(), "default");
+    let allow = async |amount: &str| {
+        let status = json!({ "status": { "hard": { counted: amount }, "used": { counted: "0" } } });
+        let written = quotas
+            .patch_status("few", &PatchParams::default(), &Patch::Merge(status))
+            .await;
+        written.expect("it is there");
+    };
+    allow("0").await;
+    claiming(&world, "train", &["gpu=template/one-gpu"]).await;
+    world.pass(60).await;
+    let refused =
+        "PodResourceClaim gpu: create ResourceClaim : resourceclaims.resource.k8s.io \"train-gpu-";
+    let events = world.events("train").await;
+    let told = |(reason, message): &(String, String)| {
+        reason == "FailedResourceClaimCreation"
+            && message.starts_with(refused)
+            && message.contains("exceeded quota: few")
+    };
+    assert!(events.iter().any(told), "{events:?}");
+    allow("1").await;
+    until_told(&world, "train", 1).await;
 }
 
 #[tokio::test(start_paused = true)]
