@@ -40,6 +40,7 @@ mod auth;
 mod boot;
 mod cel;
 mod crd;
+pub mod devices;
 pub mod field;
 mod flow_schemas;
 mod golang;

@@ -2,10 +2,7 @@
 
 use kube_cel::cel::Value;
 
-use crate::{
-    field::quote,
-    golang::{address, semver},
-};
+use crate::{field::quote, golang::address};
 
 /// The sentence for a function that has refused its arguments, where one is known.
 pub(super) fn of(function: &str, arguments: &[Value]) -> Option<String> {
@@ -13,10 +10,6 @@ pub(super) fn of(function: &str, arguments: &[Value]) -> Option<String> {
         return None;
     };
     match function {
-        "semver" => match arguments.get(1) {
-            Some(Value::Bool(true)) => semver::fault(&normal(text)),
-            _ => semver::fault(text),
-        },
         "ip" | "ip.isCanonical" | "containsIP" => address_refused(text),
         "cidr" | "containsCIDR" => network_refused(text),
         _ => None,
@@ -45,23 +38,4 @@ fn network_refused(text: &str) -> Option<String> {
         let shown = quote(address);
         format!("{what}: IPv4-mapped IPv6 address {shown} is not allowed")
     })
-}
-
-/// A version without its `v`, with all three numbers and without leading zeros.
-fn normal(text: &str) -> String {
-    let text = text.strip_prefix('v').unwrap_or(text);
-    let (numbers, rest) = match text.find(['-', '+']) {
-        Some(at) => text.split_at(at),
-        None => (text, ""),
-    };
-    let plain = |number: &str| match number.trim_start_matches('0') {
-        "" if number.is_empty() => String::new(),
-        "" => "0".to_owned(),
-        number => number.to_owned(),
-    };
-    let mut numbers: Vec<String> = numbers.split('.').map(plain).collect();
-    while numbers.len() < 3 {
-        numbers.push("0".to_owned());
-    }
-    numbers.join(".") + rest
 }

@@ -10,7 +10,7 @@ use std::{
 
 use kube_cel::cel::{
     Value,
-    objects::{Key, Map},
+    objects::{Key, KeyRef, Map},
 };
 
 use self::scope::Scope;
@@ -24,11 +24,14 @@ use super::{
     keyed::{all_plain, plain},
     library,
     messages::{Message, message},
-    quantities, times, urls,
+    quantities, times,
+    total::total,
+    urls,
     values::{
         TypeValue, arithmetic, compare, equal, is_zero, key, none, optional, some, text, type_name,
         why_broken,
     },
+    versions,
 };
 use crate::golang::regexp;
 
@@ -94,8 +97,9 @@ impl Run<'_> {
                 match (optional(&operand), test) {
                     (None, false) => member(&operand, field),
                     (None, true) => match &operand {
-                        Value::Map(map) => Ok(Value::Bool(map.map.contains_key(&name_key(field)))),
+                        Value::Map(map) => Ok(Value::Bool(named(map, field).is_some())),
                         Value::List(_) => member(&operand, field),
+                        operand if total(operand).is_some() => Ok(Value::Bool(true)),
                         // What has no members has none of that name.
                         operand => Ok(Value::Bool(
                             message(operand)
@@ -439,6 +443,15 @@ impl Run<'_> {
                 if let Some(called) = quantities::call(function, target.as_ref(), &values) {
                     return called.map_err(Failure::Error);
                 }
+                if let Some(called) = versions::call(function, target.as_ref(), &values) {
+                    return called.map_err(Failure::Error);
+                }
+                if is_of_amounts(function) {
+                    let mut types = target.iter().chain(&values).map(type_name);
+                    let first = types.next().unwrap_or_default().to_owned();
+                    let types = types.fold(first, |all, name| all + ", " + name);
+                    return failed(format!("no such overload: {function}({types})"));
+                }
                 if let Some(called) = urls::call(function, target.as_ref(), &values) {
                     return called.map_err(Failure::Error);
                 }
@@ -449,6 +462,23 @@ impl Run<'_> {
             }
         }
     }
+}
+
+/// Whether only quantities and versions have such a function.
+fn is_of_amounts(function: &str) -> bool {
+    const COMPARING: [&str; 3] = ["isLessThan", "isGreaterThan", "compareTo"];
+    const QUANTITY: [&str; 6] = [
+        "add",
+        "asApproximateFloat",
+        "asInteger",
+        "isInteger",
+        "sign",
+        "sub",
+    ];
+    const VERSION: [&str; 3] = ["major", "minor", "patch"];
+    [&COMPARING[..], &QUANTITY, &VERSION]
+        .iter()
+        .any(|names| names.contains(&function))
 }
 
 fn of_literal(literal: &Literal) -> Value {
@@ -504,8 +534,8 @@ fn illegal(why: String) -> Failure {
     Failure::Error(format!("Illegal regex: {why}"))
 }
 
-fn name_key(name: &str) -> Key {
-    Key::String(Arc::new(name.to_owned()))
+fn named<'m>(map: &'m Map, name: &str) -> Option<&'m Value> {
+    map.get(&KeyRef::String(name))
 }
 
 /// Whether a format asks for more places than anything has (`%.99999f`).
@@ -537,8 +567,11 @@ fn is_among(item: &Value, items: &[Value]) -> Evaluated {
 }
 
 fn member(operand: &Value, field: &str) -> Evaluated {
+    if let Some(total) = total(operand) {
+        return member(&total.map, field).or_else(|_| Ok(total.otherwise.clone()));
+    }
     match operand {
-        Value::Map(map) => match map.map.get(&name_key(field)) {
+        Value::Map(map) => match named(map, field) {
             Some(value) => why_broken(value).map_or_else(|| Ok(value.clone()), failed),
             None => failed(format!("no such key: {field}")),
         },
@@ -552,6 +585,9 @@ fn member(operand: &Value, field: &str) -> Evaluated {
 }
 
 fn index(operand: &Value, at: &Value) -> Evaluated {
+    if let Some(total) = total(operand) {
+        return index(&total.map, at).or_else(|_| Ok(total.otherwise.clone()));
+    }
     match (plain(operand), at) {
         (Value::List(items), _) => {
             let number = match at {

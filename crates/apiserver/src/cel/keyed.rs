@@ -15,6 +15,7 @@ use kube_cel::cel::{
 
 use super::{
     messages::message,
+    total::total,
     values::{equal, optional},
 };
 
@@ -80,12 +81,14 @@ pub(super) fn keyed(value: &Value) -> Option<&Keyed> {
     }
 }
 
-/// The value itself, or the items of such a list as a plain one.
+/// The value itself, or as a plain one the items of such a list or what a total map has.
 pub(super) fn plain(value: &Value) -> &Value {
-    keyed(value).map_or(value, |keyed| &keyed.list)
+    let list = keyed(value).map(|keyed| &keyed.list);
+    list.or_else(|| total(value).map(|total| &total.map))
+        .unwrap_or(value)
 }
 
-/// A value in which all lists are plain, as libraries know them.
+/// A value in which all lists and maps are plain, as libraries know them.
 pub(super) fn all_plain(value: Value) -> Value {
     if !holds_keyed(&value) {
         return value;
@@ -112,6 +115,7 @@ fn holds_keyed(value: &Value) -> bool {
         Value::Map(map) => map.map.values().any(holds_keyed),
         Value::Opaque(_) => {
             keyed(value).is_some()
+                || total(value).is_some()
                 || optional(value).flatten().is_some_and(holds_keyed)
                 || message(value).is_some_and(|message| message.fields.values().any(holds_keyed))
         }

@@ -1,7 +1,7 @@
 //! CEL as Kubernetes uses it: expressions that are checked against types before they run.
 //!
 //! [`syntax`] parses, [`check`] types an expression by the functions of `functions.txt`, [`cost`] tells what it may cost, [`eval`] runs it within a budget. The functions
-//! that are no part of the language itself (strings, addresses ...) are those of the kube-cel crate ([`library`]), but for [`quantities`] and [`formats`]; the language is
+//! that are no part of the language itself (strings, addresses ...) are those of the kube-cel crate ([`library`]), but for [`quantities`], [`versions`] and [`formats`]; the language is
 //! ours because errors must name places and types as upstream's do, and because budgets, optionals and types as values are part of it.
 
 mod budget;
@@ -21,9 +21,11 @@ mod messages;
 mod quantities;
 mod syntax;
 mod times;
+mod total;
 mod types;
 mod urls;
 mod values;
+mod versions;
 
 #[cfg(test)]
 mod tests;
@@ -33,7 +35,10 @@ use std::fmt;
 pub(crate) use self::host::{Host, host};
 pub(crate) use self::keyed::{list_by, set_of};
 pub(crate) use self::messages::{JSON_PATCH, OBJECT, message};
-pub(crate) use self::values::{broken, map_of, none, of_json, some, to_json};
+pub(crate) use self::quantities::quantity;
+pub(crate) use self::total::total_map;
+pub(crate) use self::values::{broken, map_of, none, of_json, some, to_json, type_name};
+pub(crate) use self::versions::version;
 pub(crate) use self::{
     budget::{Budget, Failure},
     check::Environment,

@@ -42,13 +42,15 @@ pub(super) fn call(
     arguments: &[Value],
 ) -> Option<Result<Value, String>> {
     match (function, target, arguments) {
-        ("quantity", None, [Value::String(text)]) => Some(Amount::read(text).map(Value::from)),
+        ("quantity", None, [Value::String(text)]) => Some(quantity(text)),
         ("isQuantity", None, [Value::String(text)]) => {
             Some(Ok(Value::Bool(Amount::read(text).is_ok())))
         }
         (function, Some(target), arguments) => {
             let amount = Amount::of(target)?;
-            let other = arguments.first().and_then(Amount::of);
+            let other = arguments.first();
+            let summand = other.and_then(Amount::or_int);
+            let other = other.and_then(Amount::of);
             let value = match (function, arguments, other) {
                 ("sign", [], _) => Value::Int(amount.quantity.nano().cmp(&0) as i64),
                 ("isInteger", [], _) => Value::Bool(amount.integer().is_some()),
@@ -59,10 +61,12 @@ pub(super) fn call(
                 ("asApproximateFloat", [], _) => {
                     Value::Float(amount.quantity.nano() as f64 / NANO as f64)
                 }
-                ("add", [_], Some(other)) => {
+                ("add", [_], _) => {
+                    let other = summand?;
                     amount.with(&other, amount.quantity.plus(&other.quantity))
                 }
-                ("sub", [_], Some(other)) => {
+                ("sub", [_], _) => {
+                    let other = summand?;
                     amount.with(&other, amount.quantity.minus(&other.quantity))
                 }
                 ("isLessThan", [_], Some(other)) => Value::Bool(amount.quantity < other.quantity),
@@ -80,6 +84,14 @@ pub(super) fn call(
     }
 }
 
+/// The quantity that a text is.
+///
+/// # Errors
+/// It is none, in upstream's words.
+pub(crate) fn quantity(text: &str) -> Result<Value, String> {
+    Amount::read(text).map(Value::from)
+}
+
 impl Amount {
     fn read(text: &str) -> Result<Amount, String> {
         // Only JSON may have blanks around it.
@@ -93,15 +105,21 @@ impl Amount {
         })
     }
 
+    fn of(value: &Value) -> Option<&Amount> {
+        match value {
+            Value::Opaque(opaque) => opaque.downcast_ref(),
+            _ => None,
+        }
+    }
+
     /// A quantity, or an int as one.
-    fn of(value: &Value) -> Option<Amount> {
+    fn or_int(value: &Value) -> Option<Amount> {
         match value {
             Value::Int(number) => Some(Amount {
                 quantity: Quantity::from_integer(*number),
                 is_whole: true,
             }),
-            Value::Opaque(opaque) => opaque.downcast_ref::<Amount>().cloned(),
-            _ => None,
+            value => Amount::of(value).cloned(),
         }
     }
 

@@ -148,7 +148,7 @@ pub(super) fn optional(value: &Value) -> Option<Option<&Value>> {
 }
 
 /// The name of a value's type.
-pub(super) fn type_name(value: &Value) -> &str {
+pub(crate) fn type_name(value: &Value) -> &str {
     match value {
         Value::List(_) => "list",
         Value::Map(_) => "map",
@@ -163,6 +163,34 @@ pub(super) fn type_name(value: &Value) -> &str {
         Value::Opaque(opaque) => opaque.runtime_type_name(),
         Value::Null => "null_type",
         Value::Function(..) => "function",
+    }
+}
+
+/// The name of the Go type that cel-go has a value in, as `%T` prints it.
+pub(super) fn go_type(value: &Value) -> &str {
+    match value {
+        Value::List(_) => "*types.baseList",
+        Value::Map(_) => "*types.baseMap",
+        Value::Int(_) => "types.Int",
+        Value::UInt(_) => "types.Uint",
+        Value::Float(_) => "types.Double",
+        Value::String(_) => "types.String",
+        Value::Bytes(_) => "types.Bytes",
+        Value::Bool(_) => "types.Bool",
+        Value::Duration(_) => "types.Duration",
+        Value::Timestamp(_) => "types.Timestamp",
+        Value::Null => "types.Null",
+        Value::Opaque(_) | Value::Function(..) => match type_name(value) {
+            "optional_type" => "*types.Optional",
+            "type" => "*types.Type",
+            "kubernetes.Semver" => "cel.Semver",
+            "kubernetes.Quantity" => "cel.Quantity",
+            "kubernetes.URL" => "cel.URL",
+            "kubernetes.NamedFormat" => "*cel.Format",
+            "net.IP" => "cel.IP",
+            "net.CIDR" => "cel.CIDR",
+            other => other,
+        },
     }
 }
 
@@ -195,7 +223,7 @@ pub(super) fn equal(left: &Value, right: &Value) -> Result<bool, String> {
     if let Some(left) = keyed(left) {
         return left.equals(right);
     }
-    match (left, plain(right)) {
+    match (plain(left), plain(right)) {
         (Value::List(left), Value::List(right)) => {
             if left.len() != right.len() {
                 return Ok(false);

@@ -1,4 +1,4 @@
-//! What is wrong with a version, in the words of `github.com/blang/semver/v4`; only asked about what has been refused.
+//! What is wrong with a version, in the words of `github.com/blang/semver/v4`.
 
 use crate::{field::quote, validation::go};
 

@@ -8,7 +8,7 @@ use super::{Evaluated, Failure, Run, count, failed, no_overload, of_map, scope::
 use crate::cel::{
     expr::{Fold, FoldKind},
     keyed::plain,
-    values::{key, of_key},
+    values::{go_type, key, of_key},
 };
 
 impl Run<'_> {
@@ -35,7 +35,13 @@ impl Run<'_> {
                     }
                 }
             }
-            _ => return no_overload(),
+            other => {
+                let found = go_type(other);
+                return failed(match fold.second {
+                    None => format!("got '{found}', expected iterable type"),
+                    Some(_) => format!("unsupported comprehension range type: {found}"),
+                });
+            }
         }
         collected.result(fold.kind)
     }

@@ -1,11 +1,9 @@
 //! Expressions that choose devices. Source of the rules: k8s.io/dynamic-resource-allocation/cel.
 
-use std::sync::{Arc, LazyLock};
-
 use serde_json::Value;
 
 use crate::{
-    cel::{Environment, Object, Program, Shape, Type},
+    devices::Selector,
     field::{Errors, Path},
     kinds::tree::Tree,
 };
@@ -14,59 +12,6 @@ const MAX_SELECTORS: usize = 32;
 const MAX_EXPRESSION: usize = 10 * 1024;
 /// What an expression may cost at most.
 const MAX_COST: u64 = 1_000_000;
-/// Attributes and capacities of a device.
-const MOST_ENTRIES: u64 = 32;
-/// Characters of a driver's name and of the domain of an attribute.
-const DOMAIN: u64 = 63;
-/// Characters of an attribute's name within its domain.
-const ID: u64 = 32;
-/// Characters of an attribute's value.
-const VALUE: u64 = 64;
-
-/// What the expressions that choose devices speak of.
-static ENVIRONMENT: LazyLock<Environment> = LazyLock::new(|| {
-    let by_name = |value| Type::map(Type::String, Type::map(Type::String, value));
-    let fields = [
-        ("driver", Type::String),
-        ("attributes", by_name(Type::Dyn)),
-        ("capacity", by_name(Type::Opaque("kubernetes.Quantity"))),
-        ("allowMultipleAllocations", Type::Bool),
-    ];
-    let device = Object {
-        name: "kubernetes.DRADevice".to_owned(),
-        fields: fields.map(|(name, kind)| (name.to_owned(), kind)).into(),
-        open: false,
-    };
-    Environment::default().with("device", Type::Object(Arc::new(device)))
-});
-
-/// How big what they speak of can be.
-static DEVICE: LazyLock<Shape> = LazyLock::new(|| {
-    let text = |most| Shape {
-        most,
-        ..Shape::default()
-    };
-    let map = |key, items: Shape| Shape {
-        most: MOST_ENTRIES,
-        keys: Some(Box::new(text(key))),
-        items: Some(Box::new(items)),
-        ..Shape::default()
-    };
-    let attributes = Shape {
-        // An attribute is as long whether it is selected or looked up.
-        others: Some(Box::new(text(VALUE))),
-        ..map(ID, text(VALUE))
-    };
-    let fields = [
-        ("driver", text(DOMAIN)),
-        ("attributes", map(DOMAIN, attributes)),
-        ("capacity", map(DOMAIN, map(ID, text(0)))),
-    ];
-    Shape {
-        fields: fields.map(|(name, shape)| (name.to_owned(), shape)).into(),
-        ..Shape::default()
-    }
-});
 
 /// Expressions that choose devices.
 pub(super) fn selectors(selectors: &[Value], path: &Path<'_>, errors: &mut Errors) {
@@ -85,18 +30,12 @@ pub(super) fn selectors(selectors: &[Value], path: &Path<'_>, errors: &mut Error
             errors.too_long(&at, MAX_EXPRESSION);
             continue;
         }
-        match Program::compile(text, &ENVIRONMENT) {
-            Err(issues) => errors.invalid(&at, text, format!("compilation failed: {issues}")),
-            Ok(program) if matches!(program.result(), Type::Bool | Type::Dyn) => {
-                if program.most_cost(&ENVIRONMENT, &DEVICE) > MAX_COST {
-                    errors.forbidden(&at, "too complex, exceeds cost limit");
-                }
+        match Selector::compile(text) {
+            Err(why) => errors.invalid(&at, text, why),
+            Ok(selector) if selector.most_cost() > MAX_COST => {
+                errors.forbidden(&at, "too complex, exceeds cost limit");
             }
-            Ok(program) => {
-                let found = program.result().own_name();
-                let why = format!("must evaluate to bool or the unknown type, not {found}");
-                errors.invalid(&at, text, why);
-            }
+            Ok(_) => {}
         }
     }
 }
@@ -104,30 +43,6 @@ pub(super) fn selectors(selectors: &[Value], path: &Path<'_>, errors: &mut Error
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn what_an_expression_costs_follows_from_what_a_device_may_have() {
-        let expressions = [
-            (r#"device.driver == "dra.example.com""#, 4),
-            (r#""a.com" in device.attributes"#, 3),
-            (r#"device.attributes["a.com"].name"#, 4),
-            (r#"device.attributes["a.com"]["name"] > 0"#, 5),
-            (r#"cel.bind(dra, device.attributes["a.com"], dra.name)"#, 15),
-            // A condition and a step for each of 64 items.
-            (
-                r#"device.attributes["a.com"].names.exists(x, x > 0)"#,
-                5 + 6 * 64,
-            ),
-        ];
-        for (expression, cost) in expressions {
-            let program = Program::compile(expression, &ENVIRONMENT).expect(expression);
-            assert_eq!(
-                program.most_cost(&ENVIRONMENT, &DEVICE),
-                cost,
-                "{expression}"
-            );
-        }
-    }
 
     #[test]
     fn an_expression_that_may_take_too_long_is_refused() {
