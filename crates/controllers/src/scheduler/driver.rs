@@ -17,6 +17,7 @@ use tokio::{sync::mpsc, time::MissedTickBehavior};
 
 use super::{
     config::Config,
+    device_hints,
     queue::{Entry, STALE_CHECK, SchedulingQueue},
     storage_hints,
     wake::{Event, Plugins},
@@ -57,12 +58,14 @@ pub fn start_with(context: &Context, state: &SharedState, seed: u64, config: &Co
         .map(|profile| (profile.scheduler_name.clone(), ProfileWishes::of(profile)))
         .collect();
     watch::start(context, &inputs, profiles.keys().cloned().collect());
+    // A send fails only when the process stops.
     storage_hints::watch(context, {
         let inputs = inputs.clone();
-        move |event| {
-            // A send fails only when the process stops.
-            let _ = inputs.send(Input::Event(Event::Storage(event)));
-        }
+        move |event| drop(inputs.send(Input::Event(Event::Storage(event))))
+    });
+    device_hints::watch(context, {
+        let inputs = inputs.clone();
+        move |event| drop(inputs.send(Input::Event(Event::Device(event))))
     });
     let scheduler = Scheduler {
         context: context.clone(),

@@ -5,6 +5,7 @@
 //! the API server. What a decision is lies in the engine.
 
 pub mod config;
+mod device_hints;
 mod devices;
 mod driver;
 mod hints;
@@ -16,6 +17,7 @@ mod watch;
 pub mod wishes;
 mod writer;
 
+pub use device_hints::DeviceEvent;
 pub use driver::{start_over, start_with};
 pub use storage_hints::StorageEvent;
 

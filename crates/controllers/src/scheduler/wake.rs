@@ -10,6 +10,7 @@ use k8s_openapi::api::core::v1::{Node, Pod, Volume};
 use mullion_engine::Plugin;
 
 use super::{
+    device_hints::{self, DeviceEvent},
     hints::{self, NodeHint, OwnHint, PodHint},
     storage_hints::{self, StorageEvent},
     wishes::{self, Wishes},
@@ -53,6 +54,8 @@ pub enum Event {
     NominationDropped(Arc<Pod>),
     /// Something happened to a storage object.
     Storage(StorageEvent),
+    /// Something happened to a claim of devices, a class or a slice.
+    Device(DeviceEvent),
 }
 
 impl Event {
@@ -74,17 +77,21 @@ impl Event {
             (Self::PodAdded(one), Self::PodAdded(other))
             | (Self::PodDeleted(one), Self::PodDeleted(other))
             | (Self::NominationDropped(one), Self::NominationDropped(other)) => same(one, other),
+            (Self::Device(one), Self::Device(other)) => one.covers(other),
             _ => false,
         }
     }
 
     /// The plugins that care about what happened, whatever it happened to.
     pub fn interests(&self) -> Plugins {
-        if let Self::Storage(_) = self {
-            return storage_hints::PLUGINS.into_iter().collect();
+        match self {
+            Self::Storage(_) => storage_hints::PLUGINS.into_iter().collect(),
+            Self::Device(_) => device_hints::PLUGINS.into_iter().collect(),
+            _ => {
+                let caring = TABLE.iter().filter(|cares| cares.registers(self));
+                caring.map(|cares| cares.plugin).collect()
+            }
         }
-        let caring = TABLE.iter().filter(|cares| cares.registers(self));
-        caring.map(|cares| cares.plugin).collect()
     }
 }
 
@@ -229,7 +236,7 @@ const NEW_NODES_ONLY: Cares = Cares {
     own_hint: |_, _, _| false,
 };
 
-const TABLE: [Cares; 15] = [
+const TABLE: [Cares; 16] = [
     // What narrows the nodes before any filter is node affinity to names.
     Cares {
         plugin: Plugin::PreFilter,
@@ -339,6 +346,16 @@ const TABLE: [Cares; 15] = [
         ..NEW_NODES_ONLY
     },
     Cares {
+        plugin: Plugin::DynamicResources,
+        node: NodeChanges {
+            labels: true,
+            allocatable: true,
+            ..NO_CHANGE
+        },
+        own_hint: |old, new, _| device_hints::claims_made(old, new),
+        ..NEW_NODES_ONLY
+    },
+    Cares {
         plugin: Plugin::NodeDeclaredFeatures,
         node: NodeChanges {
             features: true,
@@ -359,15 +376,17 @@ impl Cares {
             Event::PodLabels { .. } => self.pods.labels,
             Event::PodScaledDown { .. } => self.pods.scaled_down,
             Event::PodDeleted(_) | Event::NominationDropped(_) => self.pods.deleted,
-            Event::Storage(_) => false,
+            Event::Storage(_) | Event::Device(_) => false,
         }
     }
 }
 
 /// Whether `event` may help a pod that `rejectors` refused. A pod that no plugin refused waits for its back-off only.
 pub fn wakes(pod: &Pod, rejectors: Plugins, wishes: &Wishes, event: &Event) -> bool {
-    if let Event::Storage(event) = event {
-        return storage_hints::wakes(pod, rejectors, event);
+    match event {
+        Event::Storage(event) => return storage_hints::wakes(pod, rejectors, event),
+        Event::Device(event) => return device_hints::wakes(pod, rejectors, event),
+        _ => {}
     }
     TABLE
         .iter()
@@ -381,7 +400,7 @@ pub fn wakes(pod: &Pod, rejectors: Plugins, wishes: &Wishes, event: &Event) -> b
             | Event::PodScaledDown { .. }
             | Event::PodDeleted(_)
             | Event::NominationDropped(_) => (cares.pod_hint)(pod, wishes, event),
-            Event::Storage(_) => false,
+            Event::Storage(_) | Event::Device(_) => false,
         })
 }
 

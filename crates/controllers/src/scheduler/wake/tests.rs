@@ -172,3 +172,32 @@ fn deleted_pods_say_the_same_only_if_they_kept_the_same_pods_away() {
     assert!(gone(json!({})).covers(&gone(json!({}))));
     assert!(!gone(json!({})).covers(&gone(far)));
 }
+
+#[test]
+fn a_pod_that_waits_for_devices_is_woken_by_nodes_that_may_have_some_and_by_claims_made_for_it() {
+    let rejectors = [Plugin::DynamicResources].into_iter().collect();
+    let good = || node("windows", "os", "4", false);
+    for (event, woken) in [
+        (Event::NodeAdded(node("linux", "gpu", "1", true)), true),
+        (update(good(), node("linux", "os", "4", false)), true),
+        (update(good(), node("windows", "os", "5", false)), true),
+        (update(good(), node("windows", "gpu", "4", false)), false),
+        (Event::NodeDeleted(good()), false),
+        (Event::PodDeleted(bound(json!({}))), false),
+        (Event::Device(DeviceEvent::Slice), true),
+        (Event::Device(DeviceEvent::Freed), true),
+        (Event::Storage(StorageEvent::Detached), false),
+    ] {
+        assert_eq!(event.interests().meets(rejectors), woken, "{event:?}");
+        assert_eq!(wakes_it(rejectors, &event), woken, "{event:?}");
+    }
+    assert!(Event::Device(DeviceEvent::Slice).covers(&Event::Device(DeviceEvent::Class)));
+    let mut known = pod();
+    known.status = serde_json::from_value(json!({
+        "resourceClaimStatuses": [{ "name": "gpu", "resourceClaimName": "p-gpu-x" }],
+    }))
+    .expect("a status");
+    let wakes = |old: &Pod, new: &Pod| own_change_wakes(old, new, rejectors, &Wishes::default());
+    assert!(wakes(&pod(), &known) && wakes(&known, &pod()));
+    assert!(!wakes(&known, &known));
+}
