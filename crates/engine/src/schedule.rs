@@ -287,11 +287,6 @@ impl Cluster {
         if let Some(named) = self.named_nodes(class) {
             return self.schedule_among(&named, class, key, seed);
         }
-        // Boards do not know kubelets, nor devices.
-        let own = self.class(class);
-        if !own.features.is_empty() || own.devices.is_some() {
-            return self.schedule_by_asking_all(class, key, seed);
-        }
         let mut held = self.held_otherwise(class, key);
         let has_volumes = !self.class(class).volumes.is_empty();
         let by_labels = has_volumes && self.volumes_go_by_labels(class);

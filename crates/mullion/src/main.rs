@@ -11,6 +11,7 @@ mod bench;
 mod certs;
 mod cli;
 mod clusters;
+mod devices;
 mod failure;
 mod kubeconfig;
 mod logged;

@@ -206,13 +206,20 @@ impl Catalog {
         verdicts
     }
 
-    /// Of some options those from which the volumes of a class of pods can be reached.
+    /// Of some options those from which the volumes of a class of pods can be reached; none for pods that claim devices.
     pub(super) fn reaching(
         &self,
         class: PodClassId,
         mut options: FixedBitSet,
         cluster: &mut Cluster,
     ) -> Result<FixedBitSet, PoolReason> {
+        // Drivers publish the devices of a node once it is there, so none can be counted on.
+        if cluster.class(class).devices.is_some() {
+            return Err(PoolReason::Incompatible {
+                plugin: Plugin::DynamicResources,
+                reason: Reason::DevicesTaken,
+            });
+        }
         if cluster.class(class).volumes.is_empty() {
             return Ok(options);
         }

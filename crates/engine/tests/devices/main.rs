@@ -372,6 +372,37 @@ fn a_claim_that_nobody_else_uses_gives_its_devices_back_where_they_stand_in_the_
 }
 
 #[test]
+fn room_is_made_where_the_devices_are() {
+    let mut world = World::new(&["n1", "n2", "n3"]);
+    world.slice(json!({ "nodeName": "n2", "devices": [{ "name": "a" }] }));
+    world.claim("c", json!({ "requests": exactly(json!({})) }));
+    let asking = |mut spec: PodSpec, priority: i32| {
+        let container = json!({ "resources": { "requests": { "cpu": "8" } } });
+        spec.template.containers = vec![serde_json::from_value(container).expect("a container")];
+        spec.template.priority = priority;
+        spec
+    };
+    for node in ["n1", "n2", "n3"] {
+        let mut low = asking(world.pod(&format!("low-{node}"), &[]), 0);
+        low.template.claims = None;
+        world.cluster.bind(&low, node).expect("new");
+    }
+    let urgent = asking(world.pod("urgent", &["c"]), 10);
+    let cluster = &mut world.cluster;
+    let class = cluster.pod_class(&urgent.template).expect("a class");
+    let Decision::Unschedulable(refused) = cluster.schedule_pod(&urgent, 0).expect("valid") else {
+        panic!("all nodes are full");
+    };
+    for seed in 0..8 {
+        let preemption = cluster.preempt(class, "urgent", &refused, seed);
+        let Preemption::Evict { chosen } = preemption else {
+            panic!("{preemption:?}");
+        };
+        assert_eq!(chosen.victims, ["low-n2"]);
+    }
+}
+
+#[test]
 fn what_was_tried_is_undone_with_all_else() {
     let mut world = one_node(json!([{ "name": "a" }]));
     world.claim("one", json!({ "requests": exactly(json!({})) }));

@@ -39,6 +39,7 @@ use crate::{
         keep,
         running::{self, Announced, Record},
     },
+    devices::Judge,
     failure::Failure,
     kubeconfig,
 };
@@ -225,6 +226,7 @@ impl Cluster {
         };
         let profiles = &self.plan.scheduler.profiles;
         let state = SharedState::with_profiles(context, placement, profiles);
+        state.with(|state| state.cluster_mut().judge_devices_by(Arc::new(Judge)));
         let decisions = karpenter::start(context, &state, ec2, &self.plan);
         story::tell(context, &decisions);
         sources.logs.serve(context, decisions);

@@ -21,7 +21,10 @@ use std::{
 use mullion_engine::{Cluster, Options};
 use serde_json::json;
 
-use super::{answer, state::Case};
+use super::{
+    answer,
+    state::{self, Case},
+};
 use crate::failure::{Failure, file_error};
 
 /// A block ends with the line that brings it to this: what a processor holds near itself.
@@ -116,7 +119,7 @@ fn answer_blocks(
     done: &Sender<Result<Block, Panic>>,
     options: Options,
 ) {
-    let empty = Cluster::new(options);
+    let empty = state::empty(options);
     loop {
         let next = waiting
             .lock()

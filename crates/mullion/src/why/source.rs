@@ -31,7 +31,7 @@ const PATIENCE: Duration = Duration::from_secs(30);
 const AT_ONCE: usize = 4;
 
 /// Kind and path of everything that placing looks at.
-const LISTS: [(&str, &str); 19] = [
+const LISTS: [(&str, &str); 22] = [
     ("Node", "/api/v1/nodes"),
     ("Pod", "/api/v1/pods"),
     ("Namespace", "/api/v1/namespaces"),
@@ -56,6 +56,9 @@ const LISTS: [(&str, &str); 19] = [
         "VolumeAttachment",
         "/apis/storage.k8s.io/v1/volumeattachments",
     ),
+    ("ResourceClaim", "/apis/resource.k8s.io/v1/resourceclaims"),
+    ("DeviceClass", "/apis/resource.k8s.io/v1/deviceclasses"),
+    ("ResourceSlice", "/apis/resource.k8s.io/v1/resourceslices"),
     ("DaemonSet", "/apis/apps/v1/daemonsets"),
     ("NodePool", "/apis/karpenter.sh/v1/nodepools"),
     ("NodeClaim", "/apis/karpenter.sh/v1/nodeclaims"),

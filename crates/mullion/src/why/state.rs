@@ -3,14 +3,15 @@
 //! Objects are read one by one as they come, straight into the engine's types, and nothing of them is kept but what placing needs. Kinds
 //! that do not matter to placing are passed over.
 
-use std::{borrow::Cow, fmt};
+use std::{borrow::Cow, fmt, sync::Arc};
 
 use mullion_engine::{
     Cluster, ModelError, Options,
     model::{
-        CsiDriverSpec, CsiNodeSpec, CsiStorageCapacitySpec, NamespaceSpec, NodeSpec, PdbSpec,
-        PersistentVolumeClaimSpec, PersistentVolumeSpec, PodSpec, ServiceSpec, StorageClassSpec,
-        VolumeAttachmentSpec, WorkloadSpec,
+        CsiDriverSpec, CsiNodeSpec, CsiStorageCapacitySpec, DeviceClassSpec, NamespaceSpec,
+        NodeSpec, PdbSpec, PersistentVolumeClaimSpec, PersistentVolumeSpec, PodSpec,
+        ResourceClaimSpec, ResourceSliceSpec, ServiceSpec, StorageClassSpec, VolumeAttachmentSpec,
+        WorkloadSpec,
     },
 };
 use serde::{
@@ -22,6 +23,8 @@ use serde::{
 };
 use serde_json::{Map, Value, value::RawValue};
 
+use crate::devices::Judge;
+
 /// Kinds that are kept as they are, for those who understand them.
 const KEPT: [&str; 6] = [
     "DaemonSet",
@@ -31,6 +34,13 @@ const KEPT: [&str; 6] = [
     "PriorityClass",
     "RuntimeClass",
 ];
+
+/// A cluster without anything in it that understands expressions about devices.
+pub(super) fn empty(options: Options) -> Cluster {
+    let mut cluster = Cluster::new(options);
+    cluster.judge_devices_by(Arc::new(Judge));
+    cluster
+}
 
 /// The cluster, and what is not part of the engine's model.
 pub(super) struct State {
@@ -61,7 +71,7 @@ impl State {
     pub(super) fn new(options: Options) -> Self {
         State {
             keeps_pods: true,
-            ..State::of(Cluster::new(options))
+            ..State::of(empty(options))
         }
     }
 
@@ -125,6 +135,9 @@ impl State {
             "VolumeAttachment" => {
                 cluster.set_volume_attachment(&VolumeAttachmentSpec::deserialize(rest)?);
             }
+            "ResourceClaim" => cluster.set_resource_claim(&ResourceClaimSpec::deserialize(rest)?),
+            "DeviceClass" => cluster.set_device_class(&DeviceClassSpec::deserialize(rest)?),
+            "ResourceSlice" => cluster.set_resource_slice(&ResourceSliceSpec::deserialize(rest)?),
             kind if KEPT.contains(&kind) => {
                 self.others
                     .push((kind.to_owned(), Value::deserialize(rest)?));

@@ -100,9 +100,11 @@ const NO_BOARD: ClassBoard = ClassBoard {
     hosts: None,
 };
 
-/// Whether boards know all that decides where a pod of this class goes, but for its volumes.
+/// Whether boards know all that decides where a pod of this class goes, but for its volumes. They know neither kubelets nor devices.
 fn is_for_boards(class: &PodClass) -> bool {
     class.shape.named_nodes == NamedNodes::All
+        && class.features.is_empty()
+        && class.devices.is_none()
 }
 
 /// Adds a node to those that are held, which are in order.

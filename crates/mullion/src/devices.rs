@@ -1,0 +1,78 @@
+//! Who says which devices an expression chooses: the engine asks, the API server's language answers.
+
+use mullion_apiserver::devices::{Attribute, Device, Selector};
+use mullion_engine::model::{DeviceAttribute, DeviceJudge, DeviceSpec};
+
+/// Evaluates expressions as the API server checks them.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Judge;
+
+impl DeviceJudge for Judge {
+    fn judge(
+        &self,
+        expression: &str,
+        driver: &str,
+        devices: &[DeviceSpec],
+    ) -> Result<Vec<Result<bool, String>>, String> {
+        let selector = Selector::compile(expression)?;
+        let judge = |device: &DeviceSpec| selector.matches(&seen(driver, device)?);
+        Ok(devices.iter().map(judge).collect())
+    }
+}
+
+/// A device as expressions see it.
+fn seen(driver: &str, device: &DeviceSpec) -> Result<Device, String> {
+    let attributes = device.attributes.iter().map(|(name, value)| {
+        let value = match value {
+            DeviceAttribute::Int(number) => Attribute::Int(*number),
+            DeviceAttribute::Bool(truth) => Attribute::Bool(*truth),
+            DeviceAttribute::Text(text) => Attribute::Text(text),
+            DeviceAttribute::Version(version) => Attribute::Version(version),
+        };
+        (name.as_str(), value)
+    });
+    let amounts = device.capacity.iter();
+    let amounts = amounts.map(|(name, own)| (name.as_str(), own.value.to_string()));
+    let amounts: Vec<_> = amounts.collect();
+    let capacity = amounts
+        .iter()
+        .map(|(name, amount)| (*name, amount.as_str()));
+    Device::new(
+        driver,
+        device.allow_multiple_allocations,
+        attributes,
+        capacity,
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn expressions_see_attributes_capacities_and_what_is_missing() {
+        let devices = json!([
+            { "name": "a", "attributes": { "model": { "string": "a100" }, "driverVersion": { "version": "1.2.0" } }, "capacity": { "memory": { "value": "80Gi" } } },
+            { "name": "b", "attributes": { "model": { "string": "t4" } }, "capacity": { "memory": { "value": "16Gi" } } },
+        ]);
+        let devices: Vec<DeviceSpec> = serde_json::from_value(devices).expect("devices");
+        let says = |expression: &str| Judge.judge(expression, "gpu.example.com", &devices);
+        let large = r#"device.capacity["gpu.example.com"].memory.isGreaterThan(quantity("40Gi"))"#;
+        assert_eq!(says(large), Ok(vec![Ok(true), Ok(false)]));
+        let model = r#"device.attributes["gpu.example.com"].model == "t4""#;
+        assert_eq!(says(model), Ok(vec![Ok(false), Ok(true)]));
+        let version =
+            r#"device.attributes["gpu.example.com"].driverVersion.isGreaterThan(semver("1.0.0"))"#;
+        let said = says(version).expect("it compiles");
+        assert_eq!(said[0], Ok(true));
+        assert!(
+            said[1]
+                .as_ref()
+                .is_err_and(|why| why.contains("no such key: driverVersion")),
+            "{said:?}"
+        );
+        assert!(says("device.nothing").is_err());
+    }
+}
