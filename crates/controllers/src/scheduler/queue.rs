@@ -210,6 +210,7 @@ impl SchedulingQueue {
         entry.rejectors = rejectors;
         entry.wishes = wishes;
         entry.evicting = evicting;
+        entry.since = now;
         self.give_back(entry, Place::Unschedulable, now);
     }
 
@@ -238,7 +239,6 @@ impl SchedulingQueue {
         let Some(newer) = self.out.remove(&entry.key) else {
             return;
         };
-        entry.since = now;
         let helped = newer.is_some_and(|newer| entry.renew(newer));
         let place = match helped && !entry.evicting {
             true => entry.woken(now),
@@ -469,7 +469,8 @@ impl Entry {
     /// Where an event moves it: to the active pods, unless it was refused too recently.
     fn woken(&self, now: Timestamp) -> Place {
         let until = self.backoff_ends();
-        if is_over(until, now) {
+        let was_tried = self.refusals + self.failures > 0;
+        if !was_tried || is_over(until, now) {
             Place::Active
         } else {
             Place::BackingOff(until)

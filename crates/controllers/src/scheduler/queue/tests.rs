@@ -2,6 +2,7 @@ use mullion_engine::Plugin;
 use serde_json::json;
 
 use super::*;
+use crate::scheduler::DeviceEvent;
 
 fn at(second: i64) -> Timestamp {
     Timestamp::from_second(1_000 + second).expect("within range")
@@ -54,6 +55,23 @@ fn a_refused_pod_waits_for_an_event_that_can_help_and_for_its_back_off() {
     assert_eq!(queue.depth(), [0, 1, 0, 0]);
     queue.flush_backoff(at(2));
     assert_eq!(queue.depth(), [1, 0, 0, 0]);
+}
+
+#[test]
+fn a_pod_that_was_held_keeps_its_place_and_does_not_back_off() {
+    let mut queue = SchedulingQueue::default();
+    for (name, second) in [("a", 0), ("b", 1)] {
+        queue.set(pod(name, 0), at(second));
+    }
+    let devices = Plugins::from_iter([Plugin::DynamicResources]);
+    let first = queue.pop(1).remove(0);
+    queue.held(first, devices, Wishes::default(), at(1));
+    assert_eq!(queue.depth(), [1, 0, 1, 0]);
+    queue.notify(&[Event::PodDeleted(pod("x", 0))], at(1));
+    assert_eq!(queue.depth(), [1, 0, 1, 0]);
+    queue.notify(&[Event::Device(DeviceEvent::Slice)], at(1));
+    assert_eq!(queue.depth(), [2, 0, 0, 0]);
+    assert_eq!(names(&queue.pop(2)), ["a", "b"]);
 }
 
 #[test]
