@@ -8,6 +8,7 @@ mod cluster_roles;
 mod collection;
 mod daemon_sets;
 mod deployments;
+mod devices;
 mod gauges;
 mod jobs;
 mod kubelet;
