@@ -2,13 +2,13 @@
 
 use k8s_openapi::api::{
     core::v1::{Pod, ResourceQuota},
-    resource::v1::{ResourceClaim, ResourceClaimTemplate},
+    resource::v1::{DeviceClass, ResourceClaim, ResourceClaimTemplate, ResourceSlice},
 };
 use kube::{
     Api, ResourceExt,
-    api::{DeleteParams, ListParams, Patch, PatchParams},
+    api::{DeleteParams, ListParams, Patch, PatchParams, PostParams},
 };
-use mullion_controllers::{gc, kubelet::pace::Pace, resource_claims};
+use mullion_controllers::{gc, kubelet::pace::Pace, node_lifecycle, resource_claims, scheduler};
 use serde_json::{Value, json};
 
 use crate::{
@@ -438,4 +438,43 @@ async fn a_pod_that_came_to_its_node_by_itself_waits_for_its_claims_and_has_them
     allocate(&world, "gpus", json!([])).await;
     until(&claims(&world), "gpus", reserved).await;
     world.until_running("train").await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_device_goes_from_one_pod_to_the_next() {
+    let world = world().await;
+    scheduler::start(&world.context, true);
+    node_lifecycle::start(&world.context, None);
+    let node = world.linux_node().await;
+    let class: DeviceClass =
+        serde_json::from_value(json!({ "metadata": { "name": "gpu.example.com" }, "spec": {} }))
+            .expect("a class");
+    let slice: ResourceSlice = serde_json::from_value(json!({
+        "metadata": { "name": "gpus" },
+        "spec": {
+            "driver": "gpu.example.com", "nodeName": node, "devices": [{ "name": "gpu-0" }],
+            "pool": { "name": node, "generation": 1, "resourceSliceCount": 1 },
+        },
+    }))
+    .expect("a slice");
+    let (client, params) = (&world.context.client, PostParams::default());
+    let made = Api::all(client.clone()).create(&params, &class).await;
+    made.expect("it is accepted");
+    let made = Api::all(client.clone()).create(&params, &slice).await;
+    made.expect("it is accepted");
+    template(&world, "one-gpu").await;
+    claiming(&world, "first", &["gpu=template/one-gpu"]).await;
+    world.until_running("first").await;
+    let name = until_told(&world, "first", 1).await.remove(0).1;
+    let claim = claims(&world).get(&name).await.expect("it is there");
+    assert_eq!(consumers(&claim), ["first"]);
+    claiming(&world, "second", &["gpu=template/one-gpu"]).await;
+    world
+        .until("second is refused", || {
+            world.unmet("second", "PodScheduled")
+        })
+        .await;
+    finish(&world, "first").await;
+    world.until_running("second").await;
+    until_gone(&claims(&world), &name).await;
 }
