@@ -1,14 +1,14 @@
 //! Pods that claim devices: the scheduler finds some, writes them to the claims, and takes what was given back.
 
-use std::sync::Arc;
+use std::{fmt::Debug, sync::Arc};
 
 use k8s_openapi::api::{
     core::v1::Pod,
     resource::v1::{DeviceClass, ResourceClaim, ResourceClaimTemplate, ResourceSlice},
 };
 use kube::{
-    Api, ResourceExt,
-    api::{Patch, PatchParams},
+    Api, Resource, ResourceExt,
+    api::{Patch, PatchParams, PostParams},
 };
 use mullion_controllers::{
     gc, kubelet::pace::Pace, node_lifecycle, resource_claims, scheduler, state::SharedState,
@@ -17,6 +17,7 @@ use mullion_engine::{
     Options,
     model::{DeviceJudge, DeviceSpec},
 };
+use serde::{Serialize, de::DeserializeOwned};
 use serde_json::{Value, json};
 
 use crate::{
@@ -40,6 +41,17 @@ impl DeviceJudge for Drivers {
     }
 }
 
+/// Creates an object that has no namespace.
+async fn publish<K>(world: &World, object: Value)
+where
+    K: Resource<DynamicType = ()> + Clone + Debug + Serialize + DeserializeOwned,
+{
+    let object: K = serde_json::from_value(object).expect("an object");
+    let api: Api<K> = Api::all(world.context.client.clone());
+    let created = api.create(&PostParams::default(), &object).await;
+    created.expect("it is accepted");
+}
+
 /// A cluster with a node that has these devices, and the class `gpu.example.com` for them.
 async fn world(devices: Value) -> World {
     let world = World::new(Pace::INSTANT).await;
@@ -52,13 +64,14 @@ async fn world(devices: Value) -> World {
     let node = world.linux_node().await;
     let opaque = |setting: &str| json!({ "opaque": { "driver": "gpu.example.com", "parameters": { "mode": setting } } });
     let expression = r#"device.driver == "gpu.example.com""#;
-    world
-        .create::<DeviceClass>(json!({ "metadata": { "name": "gpu.example.com" }, "spec": {
+    publish::<DeviceClass>(
+        &world,
+        json!({ "metadata": { "name": "gpu.example.com" }, "spec": {
             "selectors": [{ "cel": { "expression": expression } }], "config": [opaque("class")],
-        } }))
-        .await;
-    world
-        .create::<ResourceSlice>(json!({ "metadata": { "name": "gpus" }, "spec": {
+        } }),
+    )
+    .await;
+    publish::<ResourceSlice>(&world, json!({ "metadata": { "name": "gpus" }, "spec": {
             "driver": "gpu.example.com", "nodeName": node, "pool": { "name": node, "generation": 1, "resourceSliceCount": 1 }, "devices": devices,
         } }))
         .await;
@@ -107,7 +120,8 @@ async fn a_pod_gets_a_device_by_its_template_and_the_next_one_gets_it_when_the_p
     let first = world.until_running("first").await;
     let told = first
         .status
-        .and_then(|status| status.resource_claim_statuses);
+        .as_ref()
+        .and_then(|status| status.resource_claim_statuses.as_ref());
     let name = told.and_then(|told| told[0].resource_claim_name.clone());
     let own = claims(&world)
         .get(&name.expect("a claim"))
@@ -155,11 +169,8 @@ async fn what_is_written_tells_devices_nodes_tolerations_and_configurations() {
     } });
     claim(&world, "both", wanted).await;
     claiming(&world, "web", json!({ "resourceClaimName": "both" })).await;
-    let node = world
-        .until_running("web")
-        .await
-        .spec
-        .and_then(|spec| spec.node_name);
+    let web = world.until_running("web").await;
+    let node = web.spec.as_ref().and_then(|spec| spec.node_name.as_ref());
     let written = claims(&world).get("both").await.expect("it is there");
     let allocation = written.status.and_then(|status| status.allocation);
     let mut allocation = allocation.expect("it has devices");
