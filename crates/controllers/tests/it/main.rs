@@ -8,6 +8,7 @@ mod cluster_roles;
 mod collection;
 mod daemon_sets;
 mod deployments;
+mod device_events;
 mod devices;
 mod gauges;
 mod jobs;
