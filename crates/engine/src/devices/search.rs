@@ -408,7 +408,8 @@ impl<'a> Search<'a> {
             return Ok(false);
         }
         let is_shared = self.devices.parts.contains_key(&id) || self.sharing.contains_key(&id);
-        let counts = !device.consumes_counters.is_empty() && !(shares && is_shared);
+        let is_counted = shares && is_shared;
+        let counts = !is_counted && !device.consumes_counters.is_empty();
         if counts && !self.has_counters(pool, device) {
             return Ok(false);
         }
