@@ -382,7 +382,9 @@ impl Cluster {
 
     /// What becomes of the claims of a pod that fits nowhere.
     fn claims_after(&mut self, class: PodClassId, filtered: &Filtered) -> Claims {
-        if self.class(class).devices.is_none() {
+        let own = self.class(class);
+        let rules = self.rules(own.shape.profile);
+        if own.devices.is_none() || !rules.post_filters(Plugin::DynamicResources) {
             return Claims::None;
         }
         match self.idle_claim(class, filtered.refusing(Reason::DevicesElsewhere)) {
@@ -418,14 +420,25 @@ impl Cluster {
             feasible: Vec::new(),
             refused: Vec::new(),
         };
+        // Where it takes too long to say whether there are devices on one node, no other is asked.
+        let mut tired = false;
         for &id in nodes {
+            if tired {
+                let reason = Reason::DevicesUndecided;
+                let refusal = Refusal::new(Plugin::DynamicResources, reason);
+                filtered.refused.push((id, refusal));
+                continue;
+            }
             let refusal = held
                 .iter()
                 .find(|(node, _)| *node == id)
                 .map(|(_, refusal)| refusal.clone());
             match refusal.or_else(|| question.check(id)) {
                 None => filtered.feasible.push(id),
-                Some(refusal) => filtered.refused.push((id, refusal)),
+                Some(refusal) => {
+                    tired = refusal.reason == Reason::DevicesUndecided;
+                    filtered.refused.push((id, refusal));
+                }
             }
         }
         filtered

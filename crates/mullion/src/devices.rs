@@ -1,11 +1,30 @@
 //! Who says which devices an expression chooses: the engine asks, the API server's language answers.
 
+use std::sync::{Arc, Mutex, PoisonError};
+
 use mullion_apiserver::devices::{Attribute, Device, Selector};
 use mullion_engine::model::{DeviceAttribute, DeviceJudge, DeviceSpec};
 
 /// Evaluates expressions as the API server checks them.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Judge;
+#[derive(Debug, Default)]
+pub(crate) struct Judge {
+    /// The expression asked about last: it is asked about slice after slice.
+    last: Mutex<Option<(String, Arc<Selector>)>>,
+}
+
+impl Judge {
+    fn compiled(&self, expression: &str) -> Result<Arc<Selector>, String> {
+        let mut last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some((known, selector)) = &*last
+            && known == expression
+        {
+            return Ok(Arc::clone(selector));
+        }
+        let selector = Arc::new(Selector::compile(expression)?);
+        *last = Some((expression.to_owned(), Arc::clone(&selector)));
+        Ok(selector)
+    }
+}
 
 impl DeviceJudge for Judge {
     fn judge(
@@ -14,7 +33,7 @@ impl DeviceJudge for Judge {
         driver: &str,
         devices: &[DeviceSpec],
     ) -> Result<Vec<Result<bool, String>>, String> {
-        let selector = Selector::compile(expression)?;
+        let selector = self.compiled(expression)?;
         let judge = |device: &DeviceSpec| selector.matches(&seen(driver, device)?);
         Ok(devices.iter().map(judge).collect())
     }
@@ -58,7 +77,8 @@ mod tests {
             { "name": "b", "attributes": { "model": { "string": "t4" } }, "capacity": { "memory": { "value": "16Gi" } } },
         ]);
         let devices: Vec<DeviceSpec> = serde_json::from_value(devices).expect("devices");
-        let says = |expression: &str| Judge.judge(expression, "gpu.example.com", &devices);
+        let says =
+            |expression: &str| Judge::default().judge(expression, "gpu.example.com", &devices);
         let large = r#"device.capacity["gpu.example.com"].memory.isGreaterThan(quantity("40Gi"))"#;
         assert_eq!(says(large), Ok(vec![Ok(true), Ok(false)]));
         let model = r#"device.attributes["gpu.example.com"].model == "t4""#;

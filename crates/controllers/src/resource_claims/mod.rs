@@ -27,6 +27,9 @@ use crate::{
     pods,
 };
 
+/// Keeps a claim that has devices from being deleted.
+pub(crate) const PROTECTION: &str = "resource.kubernetes.io/delete-protection";
+
 const WORKERS: usize = 10;
 
 /// Starts the controller.

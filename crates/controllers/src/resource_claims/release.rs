@@ -13,11 +13,8 @@ use kube::{
     api::{DeleteParams, PostParams, Preconditions},
 };
 
-use super::{Controller, of_pod};
+use super::{Controller, PROTECTION, of_pod};
 use crate::{Key, api_error, ownership, pods};
-
-/// Keeps a claim that has devices from being deleted.
-const PROTECTION: &str = "resource.kubernetes.io/delete-protection";
 
 /// No container of `pod` runs, and none ever will.
 pub(super) fn is_done(pod: &Pod) -> bool {

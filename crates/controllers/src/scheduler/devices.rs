@@ -26,11 +26,10 @@ use tokio::time::Instant;
 
 use crate::{
     Context, EventType, Recorder, api_error,
+    resource_claims::{PROTECTION, of_pod::is_reserved_for},
     state::devices::{self, BINDING_PATIENCE, Readiness},
 };
 
-/// Keeps a claim from vanishing while it has devices.
-const FINALIZER: &str = "resource.kubernetes.io/delete-protection";
 /// How often a write is tried that meets a newer version, and the pause between.
 const TRIES: u32 = 5;
 const PAUSE: Duration = Duration::from_millis(10);
@@ -40,7 +39,7 @@ const LOOK: Duration = Duration::from_secs(5);
 /// Devices by name of the claim that gets them, in the pod's namespace.
 pub(super) type DeviceChoices = Vec<(String, ClaimAllocation)>;
 
-/// Writes the choices to the claims, enters the pod as their consumer, and waits until their devices are ready.
+/// Writes the choices to the claims, enters the pod as their consumer, and waits until their devices are ready; `wrote` is told of each claim as it is then.
 ///
 /// # Errors
 /// With the scheduler's message, if a write is refused, a device fails, or it takes too long.
@@ -50,6 +49,7 @@ pub(super) async fn pre_bind(
     pod: &Pod,
     node: &str,
     choices: &DeviceChoices,
+    wrote: impl Fn(&ResourceClaim),
 ) -> Result<(), String> {
     let outcome = async {
         let mut waits = false;
@@ -57,6 +57,7 @@ pub(super) async fn pre_bind(
             let choice = choices.iter().find(|(own, _)| *own == name);
             let allocation = choice.map(|(_, allocation)| allocation);
             let claim = reserve(context, pod, &name, allocation).await?;
+            wrote(&claim);
             waits |= devices::has_conditions(&claim);
         }
         match waits {
@@ -93,7 +94,7 @@ async fn reserve(
     };
     let mut tries = 1;
     loop {
-        if is_reserved(&claim, pod) {
+        if is_reserved_for(&claim, pod) {
             return Ok(claim);
         }
         match reserve_once(context, &api, pod, claim, allocation, &text).await {
@@ -147,8 +148,8 @@ async fn reserve_once(
                 "claim {text} got allocated elsewhere in the meantime"
             )));
         }
-        if !claim.finalizers().iter().any(|own| own == FINALIZER) {
-            claim.finalizers_mut().push(FINALIZER.to_owned());
+        if !claim.finalizers().iter().any(|own| own == PROTECTION) {
+            claim.finalizers_mut().push(PROTECTION.to_owned());
             let written = api.replace(&name, &PostParams::default(), &claim).await;
             claim = written.map_err(|error| refused("add finalizer", error))?;
         }
@@ -163,7 +164,8 @@ async fn reserve_once(
         name: pod.name_any(),
         uid: pod.uid().unwrap_or_default(),
     });
-    if let Some(given) = &mut status.allocation {
+    // What somebody else gave it is not ours to change.
+    if let Some(given) = status.allocation.as_mut().filter(|_| allocation.is_some()) {
         let now = || Time(context.clock.now());
         given.allocation_timestamp.get_or_insert_with(now);
     }
@@ -175,17 +177,6 @@ async fn reserve_once(
         .replace_status(&name, &PostParams::default(), &claim)
         .await;
     written.map_err(|error| refused(what, error))
-}
-
-fn is_reserved(claim: &ResourceClaim, pod: &Pod) -> bool {
-    let consumers = claim
-        .status
-        .iter()
-        .flat_map(|status| status.reserved_for.iter().flatten());
-    let uid = pod.metadata.uid.as_deref();
-    consumers
-        .into_iter()
-        .any(|consumer| Some(consumer.uid.as_str()) == uid)
 }
 
 /// What is written about devices that a claim gets.
@@ -369,8 +360,11 @@ fn node_selector(selector: &model::NodeSelector) -> NodeSelector {
         Operator::NotIn => "NotIn",
         Operator::Exists => "Exists",
         Operator::DoesNotExist => "DoesNotExist",
-        Operator::Gt | Operator::Gte => "Gt",
-        Operator::Lt | Operator::Lte => "Lt",
+        Operator::Gt => "Gt",
+        Operator::Lt => "Lt",
+        // Of node pools only.
+        Operator::Gte => "Gte",
+        Operator::Lte => "Lte",
     };
     let all = |requirements: &[model::NodeSelectorRequirement]| {
         let requirements = requirements.iter().map(|own| NodeSelectorRequirement {
@@ -442,7 +436,7 @@ async fn wait(
 fn is_seen(context: &Context, namespace: &str, pod: &Pod) -> bool {
     let claims = claims_of(pod).into_iter();
     let mut claims = claims.map(|name| context.informers.resource_claims.get(namespace, &name));
-    claims.all(|claim| claim.is_some_and(|claim| is_reserved(&claim, pod)))
+    claims.all(|claim| claim.is_some_and(|claim| is_reserved_for(&claim, pod)))
 }
 
 /// Takes the pod off the consumers of its claims again, because it was not bound.
@@ -474,6 +468,18 @@ pub(super) async fn deallocate(context: &Context, pod: &Pod, name: &str) {
         return;
     };
     let mut claim = ResourceClaim::clone(&known);
+    // Another pod may have come first since that was decided.
+    let consumers = claim
+        .status
+        .iter()
+        .flat_map(|status| status.reserved_for.iter().flatten());
+    let uid = pod.metadata.uid.as_deref();
+    if !consumers
+        .into_iter()
+        .all(|consumer| Some(consumer.uid.as_str()) == uid)
+    {
+        return;
+    }
     if let Some(status) = &mut claim.status {
         status.allocation = None;
         status.reserved_for = None;

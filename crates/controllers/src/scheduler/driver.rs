@@ -18,6 +18,7 @@ use tokio::{sync::mpsc, time::MissedTickBehavior};
 use super::{
     config::Config,
     device_hints,
+    device_hints::DeviceEvent,
     queue::{Entry, STALE_CHECK, SchedulingQueue},
     storage_hints,
     wake::{Event, Plugins},
@@ -187,6 +188,10 @@ impl Scheduler {
                 false => self.queue.awaits(&key(&pod), &key(&last)),
             },
             Input::NotEvicted(pod) => self.queue.activate(&key(&pod)),
+            Input::Wrote(claim) => {
+                self.state
+                    .with(|state| state.wrote_resource_claim(&claim, now));
+            }
             Input::Bound(entry, Outcome::Done) => self.queue.placed(&entry),
             Input::Bound(
                 entry,
@@ -205,6 +210,9 @@ impl Scheduler {
                     state.release_devices(namespace, devices);
                 });
                 self.input(Input::Event(Event::PodDeleted(Arc::clone(&entry.pod))));
+                if reserved.devices.is_some() {
+                    self.input(Input::Event(Event::Device(DeviceEvent::Freed)));
+                }
                 if again {
                     self.fail(*entry, message, now);
                 } else {
@@ -374,8 +382,8 @@ fn ask(
                 true => VolumeChoices::default(),
                 false => state.reserve_volumes(class, id, namespace),
             };
-            let claimed = spec.template.claims.as_ref();
-            let devices = claimed.map(|_| state.reserve_devices(class, id, namespace));
+            let claims = state.cluster().decides_devices(class);
+            let devices = claims.then(|| state.reserve_devices(class, id, namespace));
             state.assume(spec, &node)?;
             refused.clear();
             let reserved = Reserved { volumes, devices };

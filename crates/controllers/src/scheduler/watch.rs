@@ -5,7 +5,10 @@
 
 use std::{collections::BTreeSet, sync::Arc};
 
-use k8s_openapi::api::core::v1::{Node, Pod, PodResourceClaimStatus};
+use k8s_openapi::api::{
+    core::v1::{Node, Pod, PodResourceClaimStatus},
+    resource::v1::ResourceClaim,
+};
 use mullion_engine::profile::DEFAULT_SCHEDULER;
 use tokio::sync::mpsc;
 
@@ -27,6 +30,8 @@ pub(super) enum Input {
     Settled(Arc<Pod>),
     /// Something happened that may help refused pods.
     Event(Event),
+    /// A claim was written for a pod that is being bound.
+    Wrote(Box<ResourceClaim>),
     /// A binding was answered.
     Bound(Box<Entry>, Outcome),
     /// A bound pod is gone or on its way out.

@@ -6,7 +6,10 @@
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use k8s_openapi::{
-    api::core::v1::{Pod, PodCondition},
+    api::{
+        core::v1::{Pod, PodCondition},
+        resource::v1::ResourceClaim,
+    },
     apimachinery::pkg::apis::meta::v1::Time,
 };
 use kube::{
@@ -221,7 +224,12 @@ impl Writer {
         }
         match &reserved.devices {
             Some(choices) => {
-                devices::pre_bind(&self.context, self.recorder(pod), pod, node, choices).await
+                // The loop counts on what is written from now on, whatever becomes of the binding.
+                let wrote = |claim: &ResourceClaim| {
+                    let _ = self.answers.send(Input::Wrote(Box::new(claim.clone())));
+                };
+                let recorder = self.recorder(pod);
+                devices::pre_bind(&self.context, recorder, pod, node, choices, wrote).await
             }
             None => Ok(()),
         }

@@ -13,34 +13,23 @@ use k8s_openapi::{
 use mullion_engine::model::{PodClaim, PodClaims, ResourceClaimSpec};
 
 use super::volumes::spec_of;
+use crate::resource_claims::of_pod::{self, Claimed};
 
 /// How long devices may take to become ready (`bindingTimeout` of DynamicResourcesArgs).
 pub const BINDING_PATIENCE: Duration = Duration::from_secs(600);
 
 /// The claims of a pod; none if it has none.
 pub fn of_pod(pod: &Pod) -> Option<Box<PodClaims>> {
-    let wanted = pod.spec.as_ref()?.resource_claims.as_ref()?;
-    let made = pod
-        .status
-        .iter()
-        .flat_map(|status| &status.resource_claim_statuses);
-    let made: Vec<_> = made.flatten().collect();
-    let claims: Vec<PodClaim> = wanted
-        .iter()
-        .filter_map(|own| match &own.resource_claim_name {
-            Some(name) => Some(PodClaim {
-                claim: Some(name.clone()),
-                generated: false,
-            }),
-            None => {
-                let made = made.iter().find(|made| made.name == own.name);
-                // A template that was not needed leaves an entry without a name.
-                let is_needed = made.is_none_or(|made| made.resource_claim_name.is_some());
-                is_needed.then(|| PodClaim {
-                    claim: made.and_then(|made| made.resource_claim_name.clone()),
-                    generated: true,
-                })
-            }
+    let named = |claim: Option<&str>, generated| PodClaim {
+        claim: claim.map(str::to_owned),
+        generated,
+    };
+    let claims: Vec<PodClaim> = of_pod::entries(pod)
+        .filter_map(|entry| match of_pod::claimed(pod, entry) {
+            Ok(Claimed::Named(name)) => Some(named(Some(name), false)),
+            Ok(Claimed::Made(name)) => Some(named(Some(name), true)),
+            Ok(Claimed::Nothing) => None,
+            Err(_) => Some(named(None, true)),
         })
         .collect();
     (!claims.is_empty()).then(|| {

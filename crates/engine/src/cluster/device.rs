@@ -12,7 +12,7 @@ use crate::intern::Symbol;
 use crate::model::{
     ClaimAllocation, DeviceClassSpec, DeviceJudge, ResourceClaimSpec, ResourceSliceSpec,
 };
-use crate::reason::Conflict;
+use crate::reason::{Conflict, Plugin};
 
 impl Cluster {
     /// Says who evaluates the expressions that choose devices. Without anybody a pod that needs that is refused with an error.
@@ -77,13 +77,23 @@ impl Cluster {
         if !self.device_plans.get(&id).is_some_and(holds) {
             let class = &self.classes[id.index()];
             let plan = Plan::of(class, &mut self.devices, &mut self.names);
-            self.device_plans.insert(id, (version, plan));
+            // Making a plan may cost others what theirs rest on.
+            self.device_plans.insert(id, (self.devices.version(), plan));
         }
+    }
+
+    /// Whether pods of a class claim devices, and their profile cares.
+    pub fn decides_devices(&self, id: PodClassId) -> bool {
+        let class = self.class(id);
+        let rules = self.rules(class.shape.profile);
+        class.devices.is_some() && rules.filters(Plugin::DynamicResources)
     }
 
     /// Why a pod is not tried at all yet: a claim of its is not there, or is not its own (kube-scheduler: DynamicResources' PreEnqueue).
     pub fn claims_missing(&mut self, id: PodClassId) -> Option<Conflict> {
-        self.classes[id.index()].devices.as_ref()?;
+        if !self.decides_devices(id) {
+            return None;
+        }
         self.plan_devices(id);
         let conflict = self.device_plans[&id].1.conflict?;
         conflict.is_early().then_some(Conflict::Claims(conflict))
@@ -96,7 +106,7 @@ impl Cluster {
         id: PodClassId,
         node: NodeId,
     ) -> Vec<(String, ClaimAllocation)> {
-        if self.classes[id.index()].devices.is_none() {
+        if !self.decides_devices(id) {
             return Vec::new();
         }
         self.plan_devices(id);
@@ -116,6 +126,9 @@ impl Cluster {
         plan: &'a Plan,
         node: NodeId,
     ) -> Result<Vec<Found<'a>>, Failure> {
+        if plan.conflict.is_some() {
+            return Err(Failure::NotEnough);
+        }
         let wanting = plan.claims.iter().filter(|own| !own.allocated);
         Search::run(&self.devices, wanting.map(|own| own.key), self.site(node))
     }

@@ -64,6 +64,8 @@ impl Found<'_> {
             pool: text(taken.slice.pool),
             device: taken.device().name.clone(),
             admin_access: taken.admin_access.then_some(true),
+            // Whoever writes it makes one.
+            share_id: None,
             consumed_capacity: taken.portions.as_ref().map(|portions| {
                 let amounts = portions.0.iter();
                 amounts

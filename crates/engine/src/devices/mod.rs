@@ -39,11 +39,14 @@ pub(crate) enum Verdict {
     Fails(Box<str>),
 }
 
+/// Whoever searches has made a plan before, which asks.
+const NOT_ASKED: &str = "the expression was not evaluated";
+
 /// What an expression says about the devices of a slice.
 type Verdicts = Result<Box<[Verdict]>, Box<str>>;
 
-/// Expressions whose verdicts are kept.
-const MOST_EXPRESSIONS: usize = 1024;
+/// Verdicts that are kept, of all expressions about all devices.
+const MOST_VERDICTS: usize = 2_000_000;
 
 /// All objects about devices by name.
 #[derive(Clone, Debug, Default)]
@@ -206,26 +209,42 @@ impl Devices {
         self.taken.contains_key(&device)
     }
 
-    /// Asks about devices what a search for these expressions may want to know.
-    fn judge_all(&mut self, expressions: impl Iterator<Item = Symbol>, names: &Interner) {
-        if self.verdicts.len() > MOST_EXPRESSIONS {
+    /// Asks about devices what a search for these expressions may want to know; `false` if that is too much to keep.
+    fn judge_all(&mut self, expressions: &[Symbol], names: &Interner) -> bool {
+        let devices: usize = self.slices.values().map(|slice| slice.devices.len()).sum();
+        let wanted = expressions.len().saturating_mul(devices);
+        if wanted > MOST_VERDICTS {
+            return false;
+        }
+        let is_known = |own: &Symbol| {
+            let verdicts = self.verdicts.get(own);
+            verdicts.is_some_and(|own| own.len() == self.slices.len())
+        };
+        if expressions.iter().all(is_known) {
+            return true;
+        }
+        if self
+            .verdicts
+            .len()
+            .saturating_mul(devices)
+            .saturating_add(wanted)
+            > MOST_VERDICTS
+        {
             // Whoever counts on verdicts asks again.
             self.verdicts.clear();
             self.version += 1;
         }
         for expression in expressions {
-            let own = self.verdicts.entry(expression).or_default();
-            if own.len() == self.slices.len() {
-                continue;
-            }
+            let own = self.verdicts.entry(*expression).or_default();
+            let text = names.text(*expression);
             for (name, slice) in &self.slices {
                 if !own.contains_key(name) {
-                    let verdicts =
-                        judged(self.judge.as_deref(), names.text(expression), slice, names);
+                    let verdicts = judged(self.judge.as_deref(), text, slice, names);
                     own.insert(name.clone(), verdicts);
                 }
             }
         }
+        true
     }
 
     /// What an expression says about a device. [`Plan::of`] has asked.
@@ -233,10 +252,11 @@ impl Devices {
     /// # Errors
     /// The expression does not compile.
     fn verdict(&self, expression: Symbol, slice: &Slice, device: usize) -> Result<&Verdict, &str> {
-        let verdicts = &self.verdicts[&expression][&slice.name];
-        match verdicts {
-            Ok(verdicts) => Ok(&verdicts[device]),
-            Err(why) => Err(why),
+        let of_expression = self.verdicts.get(&expression);
+        match of_expression.and_then(|own| own.get(&slice.name)) {
+            Some(Ok(verdicts)) => verdicts.get(device).ok_or(NOT_ASKED),
+            Some(Err(why)) => Err(why),
+            None => Err(NOT_ASKED),
         }
     }
 }

@@ -130,7 +130,10 @@ impl Allocation {
                 device: names.intern(&device.device),
             },
             admin_access: device.admin_access.unwrap_or_default(),
-            portions: device.consumed_capacity.as_ref().map(Portions::of),
+            portions: match &device.consumed_capacity {
+                Some(parts) => Some(Portions::of(parts)),
+                None => device.share_id.as_ref().map(|_| Portions::default()),
+            },
         };
         Allocation {
             terms,

@@ -104,7 +104,11 @@ impl Plan {
         }
         if plan.conflict.is_none() {
             let expressions = plan.expressions(devices);
-            devices.judge_all(expressions.into_iter(), names);
+            if !devices.judge_all(&expressions, names) {
+                let why = "the claims have more selectors than can be tried on all devices";
+                let why = names.intern(why);
+                plan.conflict = Some(ClaimConflict::Failed { why });
+            }
         }
         plan
     }
@@ -134,6 +138,10 @@ impl Plan {
                     claim,
                     pod,
                 });
+            }
+            // Two entries may name one claim.
+            if self.claims.iter().any(|own| own.key == key) {
+                continue;
             }
             self.claims.push(PlannedClaim {
                 key,
@@ -194,6 +202,15 @@ impl Plan {
         expressions.sort_unstable();
         expressions.dedup();
         expressions
+    }
+
+    /// Whether devices have to be found for a request that has alternatives.
+    pub(crate) fn has_choice(&self, devices: &Devices) -> bool {
+        let mut wanting = self.claims.iter().filter(|own| !own.allocated);
+        wanting.any(|own| {
+            let claim = devices.claim(own.key);
+            claim.is_some_and(|claim| claim.requests.iter().any(|request| request.is_list))
+        })
     }
 
     /// Whether devices have to be found.

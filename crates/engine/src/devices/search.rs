@@ -9,7 +9,7 @@ use rustc_hash::FxHashMap;
 use super::capacity::{Portions, suffices};
 use super::constraint::Constraint;
 use super::found::{Found, Taken};
-use super::object::{Alternative, Claim, DeviceId, Reach, Slice};
+use super::object::{Alternative, Claim, DeviceId, Reach, Request, Slice};
 use super::pool::{Pool, PoolId, State, consumption, gather};
 use super::{Devices, Key, Verdict};
 use crate::model::{DeviceSpec, Quantity};
@@ -17,10 +17,10 @@ use crate::selector::Site;
 
 /// Devices of one claim.
 const MOST_RESULTS: usize = 32;
-/// Steps of a search before it is given up: upstream takes ten seconds at most.
-const MOST_STEPS: u32 = 500_000;
+/// Devices that a search looks at before it is given up: upstream takes ten seconds at most.
+const MOST_STEPS: u32 = 200_000;
 /// Claims, requests and devices that a search may be deep in: it calls itself for each.
-const MOST_DEPTH: usize = 2_000;
+const MOST_DEPTH: usize = 500;
 
 /// Why there are no devices on a node.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -138,6 +138,13 @@ impl<'a> Search<'a> {
         };
         let mut least = 0_usize;
         for request in &claim.requests {
+            if request.alternatives.is_empty() {
+                return Err(Failure::Error(format!(
+                    "resource claim {}, request {}: unknown request type",
+                    self.claim_text(key),
+                    request.name
+                )));
+            }
             let mut all = Vec::new();
             let mut least_of = usize::MAX;
             for own in &request.alternatives {
@@ -203,11 +210,25 @@ impl<'a> Search<'a> {
         Ok(spots)
     }
 
+    /// Whether the search cannot call itself more often than is safe.
     fn is_shallow(&self) -> Result<(), Failure> {
-        let requests = self.wanted.iter().map(|wanted| wanted.claim.requests.len());
-        let depth = requests
-            .map(|requests| 1 + 2 * requests + MOST_RESULTS)
-            .sum::<usize>();
+        let depth = |wanted: &Wanted<'_>| {
+            let requests = wanted.claim.requests.iter().zip(&wanted.all);
+            let most = |(request, all): (&Request, &Vec<Option<Vec<Spot>>>)| {
+                let counts = request.alternatives.iter().zip(all).map(|(own, spots)| {
+                    let count =
+                        || usize::try_from(own.exact.count.unwrap_or(0)).unwrap_or(usize::MAX);
+                    spots
+                        .as_ref()
+                        .map_or_else(count, Vec::len)
+                        .min(MOST_RESULTS)
+                });
+                counts.max().unwrap_or(0)
+            };
+            let devices: usize = requests.map(most).sum();
+            1 + 2 * wanted.claim.requests.len() + devices.min(MOST_RESULTS)
+        };
+        let depth: usize = self.wanted.iter().map(depth).sum();
         match depth > MOST_DEPTH {
             true => Err(Failure::TooLong),
             false => Ok(()),
@@ -244,9 +265,8 @@ impl<'a> Search<'a> {
                 Ok(Verdict::Matches) => {}
                 Ok(Verdict::Differs) => return Ok(false),
                 Ok(Verdict::Fails(why)) => {
-                    let device = slice.id(device).text(self.site.names);
                     return Err(Failure::Error(format!(
-                        "{}: selector #{index} on device {device}: CEL runtime error: {why}",
+                        "{}: selector #{index}: CEL runtime error: {why}",
                         whose(is_class)
                     )));
                 }
@@ -277,10 +297,7 @@ impl<'a> Search<'a> {
 
     /// Finds the next device and all after it; `false` where there are none.
     fn go_on(&mut self, at: At, start: Spot) -> Result<bool, Stop> {
-        self.steps += 1;
-        if self.steps > MOST_STEPS {
-            return Err(Stop::Failed(Failure::TooLong));
-        }
+        self.step()?;
         let Some(wanted) = self.wanted.get(at.claim) else {
             return Ok(true);
         };
@@ -339,6 +356,7 @@ impl<'a> Search<'a> {
                 let of = self.pools[pool].slices[slice];
                 let is_start = pool == start.0 && slice == start.1;
                 for device in if is_start { start.2 } else { 0 }..of.devices.len() {
+                    self.step()?;
                     let usable = self.is_free(at.claim, own, of, device)
                         && self
                             .is_chosen(wanted_key(&self.wanted, at), own, of, device)
@@ -353,6 +371,14 @@ impl<'a> Search<'a> {
             }
         }
         Ok(false)
+    }
+
+    fn step(&mut self) -> Result<(), Stop> {
+        self.steps += 1;
+        match self.steps > MOST_STEPS {
+            true => Err(Stop::Failed(Failure::TooLong)),
+            false => Ok(()),
+        }
     }
 
     /// The first alternative that can be had.

@@ -106,6 +106,9 @@ pub struct AllocatedDevice {
     pub admin_access: Option<bool>,
     /// It is shared: what part of it, by name of the capacity.
     pub consumed_capacity: Option<BTreeMap<String, Quantity>>,
+    /// It is shared, even if nothing of it is counted: what tells this part from others.
+    #[cfg_attr(feature = "serde", serde(rename = "shareID"))]
+    pub share_id: Option<String>,
 }
 
 /// One request of a claim: for one of several alternatives, the first that can be had.

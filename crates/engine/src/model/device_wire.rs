@@ -45,8 +45,8 @@ struct ClaimBody {
 #[derive(Default, Deserialize)]
 #[serde(default)]
 struct Wanted {
-    requests: Vec<DeviceRequest>,
-    constraints: Vec<DeviceConstraint>,
+    requests: Option<Vec<DeviceRequest>>,
+    constraints: Option<Vec<DeviceConstraint>>,
 }
 
 #[derive(Default, Deserialize)]
@@ -71,8 +71,8 @@ impl From<Claim> for ResourceClaimSpec {
             name: claim.metadata.name,
             owner_uid: owners.find(|owner| owner.controller).map(|owner| owner.uid),
             deleting: claim.metadata.deletion_timestamp.is_some(),
-            requests: claim.spec.devices.requests,
-            constraints: claim.spec.devices.constraints,
+            requests: claim.spec.devices.requests.unwrap_or_default(),
+            constraints: claim.spec.devices.constraints.unwrap_or_default(),
             reserved_for: reserved_for.map(|consumer| consumer.uid).collect(),
             allocation: claim.status.allocation,
             pending: false,

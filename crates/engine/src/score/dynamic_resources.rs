@@ -2,9 +2,16 @@
 
 use crate::cluster::{NodeId, Question};
 
-/// 0 for pods whose claims have all their devices.
+/// Whether nodes can differ.
+pub(crate) fn applies(question: &Question<'_>) -> bool {
+    let devices = question.cluster.devices();
+    question
+        .devices
+        .is_some_and(|plan| plan.has_choice(devices))
+}
+
 pub(crate) fn raw(question: &Question<'_>, node: NodeId) -> i64 {
-    let Some(plan) = question.devices.filter(|plan| plan.wants_devices()) else {
+    let Some(plan) = question.devices else {
         return 0;
     };
     let cluster = question.cluster;

@@ -66,9 +66,13 @@ pub(crate) fn columns(question: &Question<'_>, feasible: &[NodeId]) -> Vec<Colum
             inter_pod_affinity::column(question, feasible)
         });
     }
-    column(Plugin::DynamicResources, &|| {
-        normalize(raw(&|id| dynamic_resources::raw(question, id)), false)
-    });
+    column(
+        Plugin::DynamicResources,
+        &|| match dynamic_resources::applies(question) {
+            false => vec![0; feasible.len()],
+            true => normalize(raw(&|id| dynamic_resources::raw(question, id)), false),
+        },
+    );
     if balanced_allocation::applies(pod, rules) {
         column(Plugin::NodeResourcesBalancedAllocation, &|| {
             raw(&|id| balanced_allocation::raw(pod, cluster.at(id), rules))

@@ -303,7 +303,7 @@ fn an_expression_that_cannot_be_evaluated_ends_the_attempt_with_an_error() {
             "running \"DynamicResources\" filter plugin: claim {why}"
         ))
     };
-    let fails = "ns/fails: selector #1 on device d/n1/a: CEL runtime error: no such key: x";
+    let fails = "ns/fails: selector #1: CEL runtime error: no such key: x";
     assert_eq!(world.place("p", &["fails"]), error(fails));
     let broken = "ns/broken: selector #1: CEL compile error: what is this?";
     assert_eq!(world.place("p", &["broken"]), error(broken));

@@ -226,7 +226,11 @@ impl Cluster {
         };
         let profiles = &self.plan.scheduler.profiles;
         let state = SharedState::with_profiles(context, placement, profiles);
-        state.with(|state| state.cluster_mut().judge_devices_by(Arc::new(Judge)));
+        state.with(|state| {
+            state
+                .cluster_mut()
+                .judge_devices_by(Arc::new(Judge::default()))
+        });
         let decisions = karpenter::start(context, &state, ec2, &self.plan);
         story::tell(context, &decisions);
         sources.logs.serve(context, decisions);

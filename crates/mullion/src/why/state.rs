@@ -38,7 +38,7 @@ const KEPT: [&str; 6] = [
 /// A cluster without anything in it that understands expressions about devices.
 pub(super) fn empty(options: Options) -> Cluster {
     let mut cluster = Cluster::new(options);
-    cluster.judge_devices_by(Arc::new(Judge));
+    cluster.judge_devices_by(Arc::new(Judge::default()));
     cluster
 }
 

@@ -14,26 +14,51 @@ use crate::state::{devices, volumes::spec_of};
 /// Claims about which something may be or was decided, by namespace and name.
 #[derive(Debug, Default)]
 pub(super) struct DeviceDecisions {
-    /// Claims as last seen, if they have no devices.
-    wanting: FxHashMap<(String, String), ResourceClaimSpec>,
-    /// The devices that claims will get, until the watch shows it.
-    promised: FxHashMap<(String, String), ClaimAllocation>,
+    /// Claims as last seen, if they have no devices, with their UIDs.
+    wanting: FxHashMap<(String, String), (String, ResourceClaimSpec)>,
+    /// The devices that claims, by their UIDs, will get, until that is written.
+    promised: FxHashMap<(String, String), (String, ClaimAllocation)>,
+    /// UID and version of claims as they were written, until the watch shows it.
+    written: FxHashMap<(String, String), (String, u64)>,
 }
 
 impl ClusterState {
-    /// A ResourceClaim appeared or changed. What was decided about it counts until the claim itself says so.
+    /// A ResourceClaim appeared or changed. What was decided and written about it counts until the watch has come so far.
     pub fn set_resource_claim(&mut self, claim: &ResourceClaim, now: Timestamp) {
+        let (key, uid, version) = identity(claim);
+        if let Some((written, newest)) = self.devices.written.get(&key) {
+            if *written == uid && version < *newest {
+                return;
+            }
+            self.devices.written.remove(&key);
+        }
+        self.take_resource_claim(claim, now);
+    }
+
+    /// A ResourceClaim was written by the scheduler: it counts as it is now.
+    pub fn wrote_resource_claim(&mut self, claim: &ResourceClaim, now: Timestamp) {
+        let (key, uid, version) = identity(claim);
+        self.devices.written.insert(key, (uid, version));
+        self.take_resource_claim(claim, now);
+    }
+
+    fn take_resource_claim(&mut self, claim: &ResourceClaim, now: Timestamp) {
         let Some(mut spec) = devices::claim(claim, now) else {
             return;
         };
-        let key = (spec.namespace.clone(), spec.name.clone());
-        if spec.allocation.is_some() {
-            self.devices.wanting.remove(&key);
+        let (key, uid, _) = identity(claim);
+        let promised = self.devices.promised.get(&key);
+        if spec.allocation.is_some() || promised.is_some_and(|(other, _)| *other != uid) {
             self.devices.promised.remove(&key);
-        } else {
-            self.devices.wanting.insert(key.clone(), spec.clone());
         }
-        if let Some(allocation) = self.devices.promised.get(&key) {
+        match spec.allocation {
+            Some(_) => self.devices.wanting.remove(&key),
+            None => self
+                .devices
+                .wanting
+                .insert(key.clone(), (uid, spec.clone())),
+        };
+        if let Some((_, allocation)) = self.devices.promised.get(&key) {
             spec.allocation = Some(allocation.clone());
             spec.pending = true;
         }
@@ -46,6 +71,7 @@ impl ClusterState {
         let key = (namespace.to_owned(), name.to_owned());
         self.devices.wanting.remove(&key);
         self.devices.promised.remove(&key);
+        self.devices.written.remove(&key);
         self.cluster.remove_resource_claim(namespace, name);
     }
 
@@ -84,18 +110,19 @@ impl ClusterState {
         let choices = self.cluster.device_choices(class, node);
         for (claim, allocation) in &choices {
             let key = (namespace.to_owned(), claim.clone());
-            if let Some(spec) = self.devices.wanting.get(&key) {
+            if let Some((uid, spec)) = self.devices.wanting.get(&key) {
                 let mut decided = spec.clone();
                 decided.allocation = Some(allocation.clone());
                 decided.pending = true;
                 self.cluster.set_resource_claim(&decided);
-                self.devices.promised.insert(key, allocation.clone());
+                let promise = (uid.clone(), allocation.clone());
+                self.devices.promised.insert(key, promise);
             }
         }
         choices
     }
 
-    /// Takes back what [`ClusterState::reserve_devices`] counted as taken, as far as the watch has not shown it.
+    /// Takes back what [`ClusterState::reserve_devices`] counted as taken, as far as it was not written.
     pub fn release_devices<'c>(
         &mut self,
         namespace: &str,
@@ -104,10 +131,73 @@ impl ClusterState {
         for (claim, _) in choices {
             let key = (namespace.to_owned(), claim.clone());
             if self.devices.promised.remove(&key).is_some()
-                && let Some(spec) = self.devices.wanting.get(&key)
+                && let Some((_, spec)) = self.devices.wanting.get(&key)
             {
                 self.cluster.set_resource_claim(spec);
             }
         }
+    }
+}
+
+/// Namespace and name, UID and version of a claim.
+fn identity(claim: &ResourceClaim) -> ((String, String), String, u64) {
+    let (namespace, name) = name(claim);
+    let version = claim.metadata.resource_version.as_deref();
+    let version = version.and_then(|version| version.parse().ok());
+    (
+        (namespace.to_owned(), name.to_owned()),
+        claim.metadata.uid.clone().unwrap_or_default(),
+        version.unwrap_or(0),
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use mullion_engine::Options;
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    fn claim(version: &str, uid: &str, status: Value) -> ResourceClaim {
+        let claim = json!({
+            "metadata": { "name": "c", "namespace": "ns", "uid": uid, "resourceVersion": version },
+            "spec": {},
+            "status": status,
+        });
+        serde_json::from_value(claim).expect("a claim")
+    }
+
+    #[test]
+    fn what_was_written_is_not_undone_by_an_older_picture_but_by_a_newer_one_and_another_claim() {
+        let mut state = ClusterState::new(Options::default());
+        let key = ("ns".to_owned(), "c".to_owned());
+        let (now, given) = (
+            Timestamp::UNIX_EPOCH,
+            json!({ "allocation": { "devices": {} } }),
+        );
+        let is_wanting = |state: &ClusterState| state.devices.wanting.contains_key(&key);
+        let promise = |state: &mut ClusterState, uid: &str| {
+            let promise = (uid.to_owned(), ClaimAllocation::default());
+            state.devices.promised.insert(key.clone(), promise);
+        };
+        state.set_resource_claim(&claim("5", "u", json!({})), now);
+        promise(&mut state, "u");
+        state.set_resource_claim(&claim("6", "u", json!({})), now);
+        assert!(
+            state.devices.promised.contains_key(&key),
+            "nothing is written yet"
+        );
+        state.wrote_resource_claim(&claim("9", "u", given.clone()), now);
+        assert!(!is_wanting(&state) && state.devices.promised.is_empty());
+        state.set_resource_claim(&claim("7", "u", json!({})), now);
+        assert!(!is_wanting(&state), "the watch is behind");
+        state.set_resource_claim(&claim("12", "u", json!({})), now);
+        assert!(is_wanting(&state), "it was given back meanwhile");
+        promise(&mut state, "u");
+        state.set_resource_claim(&claim("13", "other", json!({})), now);
+        assert!(
+            state.devices.promised.is_empty(),
+            "another claim has no promise"
+        );
     }
 }
