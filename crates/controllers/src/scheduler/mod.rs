@@ -4,6 +4,7 @@
 //! help which refused pod by what it [`wishes`], [`config`] reads its configuration file, and `writer` carries decisions to
 //! the API server. What a decision is lies in the engine.
 
+mod allocation;
 pub mod config;
 mod device_hints;
 mod devices;

@@ -10,6 +10,7 @@ mod object;
 mod plan;
 mod pool;
 mod search;
+mod taking;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

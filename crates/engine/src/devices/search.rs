@@ -10,9 +10,9 @@ use super::capacity::{Portions, suffices};
 use super::constraint::Constraint;
 use super::found::{Found, Taken};
 use super::object::{Alternative, Claim, DeviceId, Reach, Request, Slice};
-use super::pool::{Pool, PoolId, State, consumption, gather};
+use super::pool::{Pool, PoolId, State, gather};
 use super::{Devices, Key, Verdict};
-use crate::model::{DeviceSpec, Quantity};
+use crate::model::Quantity;
 use crate::selector::Site;
 
 /// Devices of one claim.
@@ -36,28 +36,28 @@ pub(crate) enum Failure {
 }
 
 /// What ends a part of the search.
-enum Stop {
+pub(super) enum Stop {
     /// The claim would have more devices than a claim may.
     TooMany,
     Failed(Failure),
 }
 
 /// A claim without devices.
-struct Wanted<'a> {
-    key: Key,
+pub(super) struct Wanted<'a> {
+    pub(super) key: Key,
     claim: &'a Claim,
     /// By request and alternative the devices where all are wanted.
     all: Vec<Vec<Option<Vec<Spot>>>>,
-    constraints: Vec<Constraint<'a>>,
+    pub(super) constraints: Vec<Constraint<'a>>,
 }
 
 /// A device's place: pool, slice and device.
-type Spot = (usize, usize, usize);
+pub(super) type Spot = (usize, usize, usize);
 
 /// Where in the claims a search is.
 #[derive(Clone, Copy, Default)]
-struct At {
-    claim: usize,
+pub(super) struct At {
+    pub(super) claim: usize,
     request: usize,
     alternative: Option<usize>,
     device: usize,
@@ -65,16 +65,16 @@ struct At {
 
 /// See the module's words.
 pub(crate) struct Search<'a> {
-    devices: &'a Devices,
-    site: Site<'a>,
-    pools: Vec<Pool<'a>>,
-    wanted: Vec<Wanted<'a>>,
-    found: Vec<Vec<Taken<'a>>>,
+    pub(super) devices: &'a Devices,
+    pub(super) site: Site<'a>,
+    pub(super) pools: Vec<Pool<'a>>,
+    pub(super) wanted: Vec<Wanted<'a>>,
+    pub(super) found: Vec<Vec<Taken<'a>>>,
     /// Devices for claims alone, with the claims.
-    taking: FxHashMap<DeviceId, Vec<usize>>,
+    pub(super) taking: FxHashMap<DeviceId, Vec<usize>>,
     /// Parts of devices, and how many of them.
-    sharing: FxHashMap<DeviceId, (u32, Portions)>,
-    counted: FxHashMap<(PoolId, &'a str, &'a str), Quantity>,
+    pub(super) sharing: FxHashMap<DeviceId, (u32, Portions)>,
+    pub(super) counted: FxHashMap<(PoolId, &'a str, &'a str), Quantity>,
     steps: u32,
 }
 
@@ -235,7 +235,7 @@ impl<'a> Search<'a> {
         }
     }
 
-    fn claim_text(&self, key: Key) -> String {
+    pub(super) fn claim_text(&self, key: Key) -> String {
         let names = self.site.names;
         format!("{}/{}", names.text(key.0), names.text(key.1))
     }
@@ -284,7 +284,7 @@ impl<'a> Search<'a> {
     }
 
     /// Whether enough is left of a device.
-    fn suffices(&self, own: &Alternative, slice: &Slice, device: usize) -> bool {
+    pub(super) fn suffices(&self, own: &Alternative, slice: &Slice, device: usize) -> bool {
         let id = slice.id(device);
         let before = self.devices.parts.get(&id).map(|(_, portions)| portions);
         let now = self.sharing.get(&id).map(|(_, portions)| portions);
@@ -359,7 +359,7 @@ impl<'a> Search<'a> {
                     self.step()?;
                     let usable = self.is_free(at.claim, own, of, device)
                         && self
-                            .is_chosen(wanted_key(&self.wanted, at), own, of, device)
+                            .is_chosen(self.wanted[at.claim].key, own, of, device)
                             .map_err(Stop::Failed)?
                         && self.suffices(own, of, device)
                         && self.take(at, &request.name, own, (pool, slice, device), false)?;
@@ -406,157 +406,4 @@ impl<'a> Search<'a> {
         }
         done
     }
-
-    fn is_free(&self, claim: usize, own: &Alternative, slice: &Slice, device: usize) -> bool {
-        let id = slice.id(device);
-        let taking = self.taking.get(&id);
-        match own.exact.admin_access {
-            true => taking.is_none_or(|claims| !claims.contains(&claim)),
-            false => !self.devices.is_taken(id) && taking.is_none_or(Vec::is_empty),
-        }
-    }
-
-    /// Takes a device that is chosen, unless something stands in the way. Where it `must` be this one, an unmet constraint is an error.
-    fn take(
-        &mut self,
-        at: At,
-        request: &'a str,
-        own: &'a Alternative,
-        spot: Spot,
-        must: bool,
-    ) -> Result<bool, Stop> {
-        let (pool, slice, index) = spot;
-        let slice = self.pools[pool].slices[slice];
-        let device = &slice.devices[index];
-        let id = slice.id(index);
-        let shares = device.allow_multiple_allocations;
-        if !self.is_free(at.claim, own, slice, index) || !self.suffices(own, slice, index) {
-            return Ok(false);
-        }
-        let is_shared = self.devices.parts.contains_key(&id) || self.sharing.contains_key(&id);
-        let is_counted = shares && is_shared;
-        let counts = !is_counted && !device.consumes_counters.is_empty();
-        if counts && !self.has_counters(pool, device) {
-            return Ok(false);
-        }
-        let keeps_away = |effect: &str| matches!(effect, "NoSchedule" | "NoExecute");
-        let tolerated = device
-            .taints
-            .iter()
-            .filter(|taint| keeps_away(&taint.effect))
-            .all(|taint| {
-                let mut tolerations = own.exact.tolerations.iter();
-                tolerations.any(|toleration| toleration.tolerates(taint))
-            });
-        if !tolerated {
-            return Ok(false);
-        }
-        let driver = self.site.names.text(slice.driver);
-        let constraints = &mut self.wanted[at.claim].constraints;
-        let mut values = Vec::with_capacity(constraints.len());
-        for constraint in constraints.iter() {
-            match constraint.value(request, &own.name, device, driver) {
-                Some(value) => values.push(value),
-                None if must => {
-                    let named = if own.name.is_empty() {
-                        request
-                    } else {
-                        &own.name
-                    };
-                    return Err(Stop::Failed(Failure::Error(format!(
-                        "claim {}, request {named}: cannot add device {} because a claim constraint would not be satisfied",
-                        self.claim_text(self.wanted[at.claim].key),
-                        id.text(self.site.names)
-                    ))));
-                }
-                None => return Ok(false),
-            }
-        }
-        for (constraint, value) in constraints.iter_mut().zip(values) {
-            constraint.values.extend(value);
-        }
-        let portions = shares.then(|| Portions::asked(&own.exact.capacity, &device.capacity));
-        match &portions {
-            Some(portions) => {
-                let (uses, sum) = self.sharing.entry(id).or_default();
-                *uses += 1;
-                sum.change(portions, true);
-            }
-            None => self.taking.entry(id).or_default().push(at.claim),
-        }
-        if counts {
-            let pool = self.pools[pool].id;
-            for ((set, name), amount) in consumption(&device.consumes_counters) {
-                let sum = self.counted.entry((pool, set, name)).or_default();
-                *sum = sum.saturating_add(amount);
-            }
-        }
-        self.found[at.claim].push(Taken {
-            request,
-            alternative: &own.name,
-            slice,
-            index,
-            admin_access: own.exact.admin_access,
-            portions,
-            counts,
-        });
-        Ok(true)
-    }
-
-    /// Whether the counters of a pool suffice for a device beside those that were taken.
-    fn has_counters(&self, pool: usize, device: &DeviceSpec) -> bool {
-        let pool = &self.pools[pool];
-        let mut wanted: FxHashMap<(&str, &str), Quantity> = FxHashMap::default();
-        for (key, amount) in consumption(&device.consumes_counters) {
-            let sum = wanted.entry(key).or_default();
-            *sum = sum.saturating_add(amount);
-        }
-        // Upstream looks at all counters of the pool: one below zero keeps every device that counts away.
-        pool.counters.iter().all(|(key, left)| {
-            let taken = self.counted.get(&(pool.id, key.0, key.1)).copied();
-            let wanted = wanted.get(key).copied().unwrap_or_default();
-            taken.unwrap_or_default().saturating_add(wanted) <= *left
-        })
-    }
-
-    /// Gives the last device of a claim back.
-    fn give_back(&mut self, claim: usize) {
-        let Some(taken) = self.found[claim].pop() else {
-            return;
-        };
-        let (id, device) = (taken.id(), taken.device());
-        for constraint in &mut self.wanted[claim].constraints {
-            if constraint.applies(taken.request, taken.alternative) {
-                constraint.values.pop();
-            }
-        }
-        match &taken.portions {
-            Some(portions) => {
-                if let Some((uses, sum)) = self.sharing.get_mut(&id) {
-                    *uses -= 1;
-                    sum.change(portions, false);
-                    if *uses == 0 {
-                        self.sharing.remove(&id);
-                    }
-                }
-            }
-            None => {
-                if let Some(claims) = self.taking.get_mut(&id) {
-                    claims.pop();
-                }
-            }
-        }
-        if taken.counts {
-            let pool = (taken.slice.driver, taken.slice.pool);
-            for ((set, name), amount) in consumption(&device.consumes_counters) {
-                if let Some(sum) = self.counted.get_mut(&(pool, set, name)) {
-                    *sum = sum.saturating_sub(amount);
-                }
-            }
-        }
-    }
-}
-
-fn wanted_key(wanted: &[Wanted<'_>], at: At) -> Key {
-    wanted[at.claim].key
 }

@@ -1,0 +1,168 @@
+//! Taking one device for a claim and giving it back: what a search counts meanwhile.
+
+use rustc_hash::FxHashMap;
+
+use super::Failure;
+use super::capacity::Portions;
+use super::found::Taken;
+use super::object::{Alternative, Slice};
+use super::pool::consumption;
+use super::search::{At, Search, Spot, Stop};
+use crate::model::{DeviceSpec, Quantity};
+
+impl<'a> Search<'a> {
+    pub(super) fn is_free(
+        &self,
+        claim: usize,
+        own: &Alternative,
+        slice: &Slice,
+        device: usize,
+    ) -> bool {
+        let id = slice.id(device);
+        let taking = self.taking.get(&id);
+        match own.exact.admin_access {
+            true => taking.is_none_or(|claims| !claims.contains(&claim)),
+            false => !self.devices.is_taken(id) && taking.is_none_or(Vec::is_empty),
+        }
+    }
+
+    /// Takes a device that is chosen, unless something stands in the way. Where it `must` be this one, an unmet constraint is an error.
+    pub(super) fn take(
+        &mut self,
+        at: At,
+        request: &'a str,
+        own: &'a Alternative,
+        spot: Spot,
+        must: bool,
+    ) -> Result<bool, Stop> {
+        let (pool, slice, index) = spot;
+        let slice = self.pools[pool].slices[slice];
+        let device = &slice.devices[index];
+        let id = slice.id(index);
+        let shares = device.allow_multiple_allocations;
+        if !self.is_free(at.claim, own, slice, index) || !self.suffices(own, slice, index) {
+            return Ok(false);
+        }
+        let is_shared = self.devices.parts.contains_key(&id) || self.sharing.contains_key(&id);
+        let is_counted = shares && is_shared;
+        let counts = !is_counted && !device.consumes_counters.is_empty();
+        if counts && !self.has_counters(pool, device) {
+            return Ok(false);
+        }
+        let keeps_away = |effect: &str| matches!(effect, "NoSchedule" | "NoExecute");
+        let tolerated = device
+            .taints
+            .iter()
+            .filter(|taint| keeps_away(&taint.effect))
+            .all(|taint| {
+                let mut tolerations = own.exact.tolerations.iter();
+                tolerations.any(|toleration| toleration.tolerates(taint))
+            });
+        if !tolerated {
+            return Ok(false);
+        }
+        let driver = self.site.names.text(slice.driver);
+        let constraints = &mut self.wanted[at.claim].constraints;
+        let mut values = Vec::with_capacity(constraints.len());
+        for constraint in constraints.iter() {
+            match constraint.value(request, &own.name, device, driver) {
+                Some(value) => values.push(value),
+                None if must => {
+                    let named = if own.name.is_empty() {
+                        request
+                    } else {
+                        &own.name
+                    };
+                    return Err(Stop::Failed(Failure::Error(format!(
+                        "claim {}, request {named}: cannot add device {} because a claim constraint would not be satisfied",
+                        self.claim_text(self.wanted[at.claim].key),
+                        id.text(self.site.names)
+                    ))));
+                }
+                None => return Ok(false),
+            }
+        }
+        for (constraint, value) in constraints.iter_mut().zip(values) {
+            constraint.values.extend(value);
+        }
+        let portions = shares.then(|| Portions::asked(&own.exact.capacity, &device.capacity));
+        match &portions {
+            Some(portions) => {
+                let (uses, sum) = self.sharing.entry(id).or_default();
+                *uses += 1;
+                sum.change(portions, true);
+            }
+            None => self.taking.entry(id).or_default().push(at.claim),
+        }
+        if counts {
+            let pool = self.pools[pool].id;
+            for ((set, name), amount) in consumption(&device.consumes_counters) {
+                let sum = self.counted.entry((pool, set, name)).or_default();
+                *sum = sum.saturating_add(amount);
+            }
+        }
+        self.found[at.claim].push(Taken {
+            request,
+            alternative: &own.name,
+            slice,
+            index,
+            admin_access: own.exact.admin_access,
+            portions,
+            counts,
+        });
+        Ok(true)
+    }
+
+    /// Whether the counters of a pool suffice for a device beside those that were taken.
+    fn has_counters(&self, pool: usize, device: &DeviceSpec) -> bool {
+        let pool = &self.pools[pool];
+        let mut wanted: FxHashMap<(&str, &str), Quantity> = FxHashMap::default();
+        for (key, amount) in consumption(&device.consumes_counters) {
+            let sum = wanted.entry(key).or_default();
+            *sum = sum.saturating_add(amount);
+        }
+        // Upstream looks at all counters of the pool: one below zero keeps every device that counts away.
+        pool.counters.iter().all(|(key, left)| {
+            let taken = self.counted.get(&(pool.id, key.0, key.1)).copied();
+            let wanted = wanted.get(key).copied().unwrap_or_default();
+            taken.unwrap_or_default().saturating_add(wanted) <= *left
+        })
+    }
+
+    /// Gives the last device of a claim back.
+    pub(super) fn give_back(&mut self, claim: usize) {
+        let Some(taken) = self.found[claim].pop() else {
+            return;
+        };
+        let (id, device) = (taken.id(), taken.device());
+        for constraint in &mut self.wanted[claim].constraints {
+            if constraint.applies(taken.request, taken.alternative) {
+                constraint.values.pop();
+            }
+        }
+        match &taken.portions {
+            Some(portions) => {
+                if let Some((uses, sum)) = self.sharing.get_mut(&id) {
+                    *uses -= 1;
+                    sum.change(portions, false);
+                    if *uses == 0 {
+                        self.sharing.remove(&id);
+                    }
+                }
+            }
+            None => {
+                if let Some(claims) = self.taking.get_mut(&id) {
+                    claims.pop();
+                }
+            }
+        }
+        if taken.counts {
+            let pool = (taken.slice.driver, taken.slice.pool);
+            for ((set, name), amount) in consumption(&device.consumes_counters) {
+                if let Some(sum) = self.counted.get_mut(&(pool, set, name)) {
+                    *sum = sum.saturating_sub(amount);
+                }
+            }
+        }
+    }
+}
