@@ -22,8 +22,9 @@ use k8s_openapi::{
     apimachinery::pkg::apis::meta::v1::{MicroTime, ObjectMeta, Time},
 };
 use kube::{
-    Api, Client, Resource,
+    Client, Resource,
     api::{Patch, PatchParams, PostParams},
+    core::Request,
 };
 use serde_json::json;
 use tokio::{
@@ -32,7 +33,7 @@ use tokio::{
 };
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
-use crate::{Clock, context::whole_seconds};
+use crate::{Clock, context::whole_seconds, unread};
 use correlator::{COMBINED, Correlator, Verdict};
 
 /// Events that wait for the writer; more are dropped. Room for all that happens to 2,500 pods that start at once.
@@ -297,16 +298,13 @@ impl Writer {
             .namespace
             .clone()
             .unwrap_or_else(|| "default".to_owned());
-        let api: Api<Event> = Api::namespaced(self.client.clone(), &namespace);
+        let collection = Event::url_path(&(), Some(&namespace));
         let fresh_name = self.fresh_name(&occurrence);
         let outcome = match self.correlator.judge(&occurrence, fresh_name) {
             Verdict::Suppressed => return false,
             Verdict::First { name, message } => {
-                api.create(
-                    &PostParams::default(),
-                    &event(&occurrence, &namespace, name, message, 1),
-                )
-                .await
+                let new = event(&occurrence, &namespace, name, message, 1);
+                self.create(&collection, &new).await
             }
             Verdict::Repeated {
                 name,
@@ -322,17 +320,14 @@ impl Writer {
                     let last = Time(whole_seconds(occurrence.at));
                     json!({"count": count, "lastTimestamp": last, "message": message})
                 };
-                match api
-                    .patch(&name, &PatchParams::default(), &Patch::Merge(patch))
-                    .await
-                {
+                let patch = Patch::Merge(patch);
+                let patch =
+                    Request::new(&*collection).patch(&name, &PatchParams::default(), &patch);
+                match unread::send(&self.client, patch).await {
                     // The event expired or went with its namespace: start again.
                     Err(kube::Error::Api(status)) if status.code == 404 => {
-                        api.create(
-                            &PostParams::default(),
-                            &event(&occurrence, &namespace, name, message, count),
-                        )
-                        .await
+                        let new = event(&occurrence, &namespace, name, message, count);
+                        self.create(&collection, &new).await
                     }
                     outcome => outcome,
                 }
@@ -342,6 +337,12 @@ impl Writer {
             tracing::debug!(reason = occurrence.reason, %error, "event not written");
         }
         true
+    }
+
+    async fn create(&self, collection: &str, event: &Event) -> Result<(), kube::Error> {
+        let body = serde_json::to_vec(event).map_err(kube::Error::SerdeError)?;
+        let request = Request::new(collection).create(&PostParams::default(), body);
+        unread::send(&self.client, request).await
     }
 
     /// `<object>.<hexadecimal nanoseconds>`, never the same twice even when time stands still.

@@ -249,6 +249,18 @@ impl<K> Informer<K> {
         self.read().by_index(index, value).cloned().collect()
     }
 
+    /// Those of [`Informer::by_index`] that `wanted` says yes to.
+    pub fn find_by_index(
+        &self,
+        index: &str,
+        value: &str,
+        wanted: impl Fn(&K) -> bool,
+    ) -> Vec<Arc<K>> {
+        let store = self.read();
+        let found = store.by_index(index, value).filter(|object| wanted(object));
+        found.cloned().collect()
+    }
+
     /// How many objects are filed under `value` of the index `index`.
     pub fn count_by_index(&self, index: &str, value: &str) -> usize {
         self.read().by_index(index, value).len()

@@ -40,6 +40,7 @@ pub mod service;
 pub mod serviceaccount;
 pub mod state;
 mod timers;
+mod unread;
 pub mod volume_protection;
 pub mod volumes;
 pub mod workloads;

@@ -182,6 +182,36 @@ fn a_preemptor_waits_while_its_victims_are_on_their_way_out() {
 }
 
 #[test]
+fn a_preemptor_waits_for_victims_that_are_being_evicted_where_it_was_promised_room() {
+    let mut cluster = cluster(&["a", "b"]);
+    cluster.bind(&pod("here", 1, "3"), "a").expect("a new pod");
+    cluster.bind(&pod("there", 1, "3"), "b").expect("a new pod");
+    cluster
+        .bind(&pod("peer", 100, "1"), "a")
+        .expect("a new pod");
+    let urgent = pod("urgent", 100, "3");
+    let preempt = |cluster: &mut Cluster, evicting: &str| {
+        let class = cluster.pod_class(&urgent.template).expect("valid");
+        let Decision::Unschedulable(refused) = cluster.schedule_pod(&urgent, 0).expect("valid")
+        else {
+            panic!("both nodes are full");
+        };
+        let evicting = |key: &str| key == evicting;
+        cluster.preempt_while_evicting(class, &urgent.key(), &refused, 0, &evicting)
+    };
+    assert_eq!(
+        victims(&preempt(&mut cluster, "ns/here")).len(),
+        1,
+        "nothing is promised yet"
+    );
+    cluster.nominate(&urgent, "a").expect("valid");
+    let waits = Preemption::VictimsTerminating;
+    assert_eq!(preempt(&mut cluster, "ns/here"), waits);
+    assert_ne!(preempt(&mut cluster, "ns/there"), waits, "elsewhere");
+    assert_ne!(preempt(&mut cluster, "ns/peer"), waits, "not for this one");
+}
+
+#[test]
 fn budgets_are_kept_where_another_node_allows_it() {
     let mut cluster = cluster(&["a", "b"]);
     cluster

@@ -21,7 +21,7 @@ use super::{
     pod::WINDOWS_ADDRESS,
     status,
 };
-use crate::Context;
+use crate::{Context, unread};
 
 /// Number of writers.
 const WRITERS: usize = 16;
@@ -219,10 +219,7 @@ async fn patch(
         Some(subresource) => request.patch_subresource(subresource, name, &params, body),
         None => request.patch(name, &params, body),
     };
-    client
-        .request_text(request.map_err(Error::BuildRequest)?)
-        .await
-        .map(drop)
+    unread::send(client, request).await
 }
 
 /// The strategic merge patch a kubelet sends: its own conditions in its own order, others untouched.

@@ -17,8 +17,8 @@ use tokio::{sync::mpsc, time::MissedTickBehavior};
 
 use super::{
     config::Config,
-    device_hints,
-    device_hints::DeviceEvent,
+    device_hints::{self, DeviceEvent},
+    evictions::Evictions,
     queue::{Entry, STALE_CHECK, SchedulingQueue},
     storage_hints,
     wake::{Event, Plugins},
@@ -75,6 +75,7 @@ pub fn start_with(context: &Context, state: &SharedState, seed: u64, config: &Co
         writers: Writers::start(context, profiles.keys(), inputs),
         profiles,
         news: Vec::new(),
+        evictions: Evictions::default(),
         seed,
     };
     let shutdown = context.shutdown.clone();
@@ -92,6 +93,7 @@ struct Scheduler {
     profiles: BTreeMap<String, ProfileWishes>,
     /// Events that refused pods have not been told of.
     news: Vec<Event>,
+    evictions: Evictions,
     seed: u64,
 }
 
@@ -107,7 +109,11 @@ enum Verdict {
         message: String,
         rejectors: Plugins,
         nominated: Nomination,
+        /// Keys of the pods to evict that nobody evicts yet.
         victims: Vec<String>,
+        /// The key of a pod that is being evicted already and that the pod waits for.
+        awaited: Option<String>,
+        /// The claim whose devices are given back.
         deallocated: Option<String>,
     },
     Fail {
@@ -122,6 +128,7 @@ impl Verdict {
             rejectors,
             nominated,
             victims: Vec::new(),
+            awaited: None,
             deallocated: None,
         }
     }
@@ -182,7 +189,16 @@ impl Scheduler {
                     self.tell_news(now);
                 }
             }
-            Input::Leaving(pod) => self.queue.left(&key(&pod)),
+            Input::Leaving(pod) => {
+                let uid = key(&pod);
+                self.evictions.end(&uid);
+                self.queue.left(&uid);
+            }
+            Input::Spared(victim) => {
+                let uid = key(&victim);
+                self.evictions.end(&uid);
+                self.queue.spared(&uid);
+            }
             Input::Evicting { pod, last } => match self.is_leaving(&last) {
                 true => self.queue.evicted(&key(&pod)),
                 false => self.queue.awaits(&key(&pod), &key(&last)),
@@ -256,11 +272,16 @@ impl Scheduler {
         }
         let seed = self.seed;
         self.seed = self.seed.wrapping_add(entries.len() as u64);
+        let evictions = &mut self.evictions;
         let verdicts: Vec<_> = self.state.with(|state| {
-            let mut refused = Refused::default();
+            let mut round = Round {
+                state,
+                refused: Refused::default(),
+                evictions,
+            };
             let asked = entries.iter().zip(seed..);
             asked
-                .map(|(entry, seed)| decide(state, &mut refused, &entry.pod, seed))
+                .map(|(entry, seed)| round.decide(&entry.pod, seed))
                 .collect()
         });
         let now = self.context.clock.now();
@@ -282,6 +303,7 @@ impl Scheduler {
                     rejectors,
                     nominated,
                     victims,
+                    awaited,
                     deallocated,
                 } => {
                     let victims = match &nominated {
@@ -297,8 +319,11 @@ impl Scheduler {
                         deallocated,
                     };
                     let wishes = self.wishes(&entry.pod, rejectors);
-                    let evicting = !refusal.victims.is_empty();
+                    let evicting = !refusal.victims.is_empty() || awaited.is_some();
                     self.queue.refused(entry, rejectors, wishes, evicting, now);
+                    if let Some(victim) = awaited {
+                        self.queue.awaits(&key(&refusal.pod), &victim);
+                    }
                     self.writers.send(Write::Refuse(Box::new(refusal)));
                 }
             }
@@ -327,115 +352,140 @@ impl Scheduler {
     }
 
     fn victims(&self, node: &str, keys: &[String]) -> Vec<Victim> {
-        let pods = self.context.informers.pods.by_index(BY_NODE, node);
-        let doomed = pods.into_iter().filter(|pod| {
-            pod.metadata
-                .uid
-                .as_ref()
-                .is_some_and(|uid| keys.contains(uid))
+        if keys.is_empty() {
+            return Vec::new();
+        }
+        let pods = &self.context.informers.pods;
+        let doomed = pods.find_by_index(BY_NODE, node, |pod| {
+            let meta = &pod.metadata;
+            // One that is on its way out already needs no second push.
+            meta.deletion_timestamp.is_none()
+                && meta.uid.as_ref().is_some_and(|uid| keys.contains(uid))
         });
-        // One that is on its way out already needs no second push.
-        let doomed = doomed.filter(|pod| pod.metadata.deletion_timestamp.is_none());
-        doomed
-            .map(|pod| Victim {
-                pod,
-                node: node.to_owned(),
-            })
-            .collect()
+        let doomed = doomed.into_iter().map(|pod| Victim {
+            pod,
+            node: node.to_owned(),
+        });
+        doomed.collect()
     }
 }
 
 /// Pod classes that were refused since the cluster last changed: their other pods get the same answer unasked.
 type Refused = FxHashMap<PodClassId, (String, Plugins)>;
 
-/// Asks the engine about one pod and assumes what it answers.
-fn decide(state: &mut ClusterState, refused: &mut Refused, pod: &Pod, seed: u64) -> Verdict {
-    match ask(state, refused, &convert::pod(pod), seed) {
-        Ok(verdict) => verdict,
-        Err(error) => Verdict::Fail {
-            message: error.to_string(),
-        },
-    }
+/// What is known while a batch of pods is decided.
+struct Round<'a> {
+    state: &'a mut ClusterState,
+    refused: Refused,
+    evictions: &'a mut Evictions,
 }
 
-fn ask(
-    state: &mut ClusterState,
-    refused: &mut Refused,
-    spec: &PodSpec,
-    seed: u64,
-) -> Result<Verdict, ModelError> {
-    let class = state.cluster_mut().pod_class(&spec.template)?;
-    if spec.template.claims.is_some() && state.cluster_mut().claims_missing(class).is_some() {
-        return Ok(Verdict::Hold);
+impl Round<'_> {
+    /// Asks the engine about one pod and assumes what it answers.
+    fn decide(&mut self, pod: &Pod, seed: u64) -> Verdict {
+        self.ask(&convert::pod(pod), seed)
+            .unwrap_or_else(|error| Verdict::Fail {
+                message: error.to_string(),
+            })
     }
-    if spec.nominated_node_name.is_none()
-        && let Some((message, rejectors)) = refused.get(&class)
-    {
-        let nominated = Nomination::Keep;
-        return Ok(Verdict::refuse(message.clone(), *rejectors, nominated));
-    }
-    let refusal = match state.cluster_mut().schedule_pod(spec, seed)? {
-        Decision::Node(id) => {
-            let node = state.cluster().node_name(id).to_owned();
-            let namespace = &spec.template.namespace;
-            let volumes = match spec.template.volumes.is_empty() {
-                true => VolumeChoices::default(),
-                false => state.reserve_volumes(class, id, namespace),
-            };
-            let claims = state.cluster().decides_devices(class);
-            let devices = claims.then(|| state.reserve_devices(class, id, namespace));
-            state.assume(spec, &node)?;
-            refused.clear();
-            let reserved = Reserved { volumes, devices };
-            return Ok(Verdict::Bind { node, reserved });
+
+    fn ask(&mut self, spec: &PodSpec, seed: u64) -> Result<Verdict, ModelError> {
+        let Round { state, refused, .. } = self;
+        let class = state.cluster_mut().pod_class(&spec.template)?;
+        if spec.template.claims.is_some() && state.cluster_mut().claims_missing(class).is_some() {
+            return Ok(Verdict::Hold);
         }
-        Decision::Unschedulable(refusal) => refusal,
-    };
-    let rejectors: Plugins = refusal.plugins().into_iter().collect();
-    let cluster = state.cluster_mut();
-    if refusal.conflict.is_some_and(Conflict::is_error) {
-        let message = cluster.message(&refusal);
-        return Ok(Verdict::Fail { message });
-    }
-    let preemption = cluster.preempt(class, &spec.key(), &refusal, seed);
-    let message = cluster.message_with_preemption(&refusal, &preemption);
-    let deallocated = match refusal.claims {
-        Claims::GivenBack { claim } => Some(cluster.text(claim).to_owned()),
-        Claims::None | Claims::Kept => None,
-    };
-    let nominated = match preemption {
-        Preemption::Evict { chosen, .. } => {
-            let node = cluster.node_name(chosen.node).to_owned();
-            // The room is held from now on, not only when the API server has been told.
-            cluster.nominate(spec, &node)?;
+        if spec.nominated_node_name.is_none()
+            && let Some((message, rejectors)) = refused.get(&class)
+        {
+            let nominated = Nomination::Keep;
+            return Ok(Verdict::refuse(message.clone(), *rejectors, nominated));
+        }
+        let refusal = match state.cluster_mut().schedule_pod(spec, seed)? {
+            Decision::Node(id) => {
+                let node = state.cluster().node_name(id).to_owned();
+                let namespace = &spec.template.namespace;
+                let volumes = match spec.template.volumes.is_empty() {
+                    true => VolumeChoices::default(),
+                    false => state.reserve_volumes(class, id, namespace),
+                };
+                let claims = state.cluster().decides_devices(class);
+                let devices = claims.then(|| state.reserve_devices(class, id, namespace));
+                state.assume(spec, &node)?;
+                refused.clear();
+                let reserved = Reserved { volumes, devices };
+                return Ok(Verdict::Bind { node, reserved });
+            }
+            Decision::Unschedulable(refusal) => refusal,
+        };
+        let rejectors: Plugins = refusal.plugins().into_iter().collect();
+        let (cluster, key) = (state.cluster_mut(), spec.key());
+        if refusal.conflict.is_some_and(Conflict::is_error) {
+            let message = cluster.message(&refusal);
+            return Ok(Verdict::Fail { message });
+        }
+        let evicting = |uid: &str| self.evictions.contains(uid);
+        let preemption = cluster.preempt_while_evicting(class, &key, &refusal, seed, &evicting);
+        let message = cluster.message_with_preemption(&refusal, &preemption);
+        let deallocated = match refusal.claims {
+            Claims::GivenBack { claim } => Some(cluster.text(claim).to_owned()),
+            Claims::None | Claims::Kept => None,
+        };
+        if preemption.waits_for_victims() {
             refused.clear();
+            let promised = cluster.nominated_node(&key);
+            let awaited = promised.and_then(|node| self.evictions.last_on(cluster.node_name(node)));
             return Ok(Verdict::Refuse {
                 message,
                 rejectors,
-                nominated: Nomination::Set(node),
-                victims: chosen.victims,
+                nominated: Nomination::Keep,
+                victims: Vec::new(),
+                awaited: awaited.map(str::to_owned),
                 deallocated,
             });
         }
-        // Whoever may not evict, or waits for those it evicted, keeps what it was promised.
-        kept if keeps_promise(&kept) => Nomination::Keep,
-        _ => {
-            cluster.denominate(&spec.key());
-            Nomination::Clear
+        let nominated = match preemption {
+            Preemption::Evict { chosen, .. } => {
+                let node = cluster.node_name(chosen.node).to_owned();
+                // The room is held from now on, not only when the API server has been told.
+                cluster.nominate(spec, &node)?;
+                refused.clear();
+                let mut victims = chosen.victims;
+                victims.retain(|uid| self.evictions.begin(uid, &node));
+                let awaited = match victims.is_empty() {
+                    true => self.evictions.last_on(&node).map(str::to_owned),
+                    false => None,
+                };
+                return Ok(Verdict::Refuse {
+                    message,
+                    rejectors,
+                    nominated: Nomination::Set(node),
+                    victims,
+                    awaited,
+                    deallocated,
+                });
+            }
+            // Whoever may not evict keeps what it was promised.
+            kept if keeps_promise(&kept) => Nomination::Keep,
+            _ => {
+                cluster.denominate(&key);
+                Nomination::Clear
+            }
+        };
+        if spec.nominated_node_name.is_some() {
+            refused.clear();
+        } else {
+            refused.insert(class, (message.clone(), rejectors));
         }
-    };
-    if spec.nominated_node_name.is_some() {
-        refused.clear();
-    } else {
-        refused.insert(class, (message.clone(), rejectors));
+        Ok(Verdict::Refuse {
+            message,
+            rejectors,
+            nominated,
+            victims: Vec::new(),
+            awaited: None,
+            deallocated,
+        })
     }
-    Ok(Verdict::Refuse {
-        message,
-        rejectors,
-        nominated,
-        victims: Vec::new(),
-        deallocated,
-    })
 }
 
 /// Whether a pod that could not make room now keeps the node it was promised before.

@@ -9,6 +9,7 @@ pub mod config;
 mod device_hints;
 mod devices;
 mod driver;
+mod evictions;
 mod hints;
 pub mod queue;
 mod storage_hints;

@@ -261,17 +261,27 @@ impl SchedulingQueue {
 
     /// A bound pod is gone or on its way out: from now on any event may wake those that waited for that.
     pub fn left(&mut self, victim: &str) {
-        if self.last_victims.is_empty() {
-            return;
-        }
-        let of_it = self.last_victims.range((victim.into(), "".into())..);
-        let made_room: Vec<_> = of_it
-            .take_while(|(uid, _)| **uid == *victim)
-            .map(|(_, pod)| Arc::clone(pod))
-            .collect();
-        for pod in made_room {
+        for pod in self.waiting_for(victim) {
             self.evicted(&pod);
         }
+    }
+
+    /// A bound pod was not evicted: those that waited for that are tried again.
+    pub fn spared(&mut self, victim: &str) {
+        for pod in self.waiting_for(victim) {
+            self.activate(&pod);
+        }
+    }
+
+    fn waiting_for(&self, victim: &str) -> Vec<Arc<str>> {
+        if self.last_victims.is_empty() {
+            return Vec::new();
+        }
+        let of_it = self.last_victims.range((victim.into(), "".into())..);
+        of_it
+            .take_while(|(uid, _)| **uid == *victim)
+            .map(|(_, pod)| Arc::clone(pod))
+            .collect()
     }
 
     /// No pod is being evicted for this one any more: events wake it again.

@@ -38,6 +38,8 @@ pub(super) enum Input {
     Leaving(Arc<Pod>),
     /// The last of the pods that make room for this one is about to be evicted.
     Evicting { pod: Arc<Pod>, last: Arc<Pod> },
+    /// A pod that was to make room was not evicted.
+    Spared(Arc<Pod>),
     /// Making room for a pod came to nothing.
     NotEvicted(Arc<Pod>),
 }

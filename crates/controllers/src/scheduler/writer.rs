@@ -27,7 +27,7 @@ use super::{
     volumes,
     watch::{Input, scheduler_name},
 };
-use crate::{Context, EventType, Recorder};
+use crate::{Context, EventType, Recorder, unread};
 
 /// Number of writers.
 const WRITERS: usize = 16;
@@ -303,7 +303,6 @@ impl Writer {
             return;
         };
         for victim in others {
-            // One that is gone already, or another pod by now, needs no eviction.
             self.evict(pod, victim).await;
         }
         // Told before, so that the loop knows it when it sees the last one go.
@@ -377,8 +376,25 @@ impl Writer {
         Some(json!({ "metadata": { "uid": meta.uid }, "status": status }))
     }
 
-    /// Evicts a pod. False: there was nothing to evict.
+    /// Evicts a pod. False: there was nothing to evict, for it is gone already, or another pod by now.
     async fn evict(&self, preemptor: &Pod, victim: &Victim) -> bool {
+        let evicted = self.delete_marked(preemptor, victim).await;
+        if !evicted {
+            let _ = self.answers.send(Input::Spared(Arc::clone(&victim.pod)));
+        }
+        let Some(recorder) = self.recorder(preemptor).filter(|_| evicted) else {
+            return evicted;
+        };
+        let by = preemptor.uid().unwrap_or_default();
+        let note = format!("Preempted by pod {by} on node {}", victim.node);
+        let (object, related) = (victim.pod.object_ref(&()), Some(preemptor.object_ref(&())));
+        let (kind, reason) = (EventType::Normal, "Preempted");
+        recorder.record_action(object, related, kind, reason, "Preempting", note);
+        true
+    }
+
+    /// Marks a pod as disrupted and deletes it, if it is still there.
+    async fn delete_marked(&self, preemptor: &Pod, victim: &Victim) -> bool {
         let condition = PodCondition {
             type_: "DisruptionTarget".to_owned(),
             status: "True".to_owned(),
@@ -405,26 +421,17 @@ impl Writer {
             "/api/v1/namespaces/{}/pods",
             victim.pod.namespace().unwrap_or_default()
         );
-        let evicted = loop {
+        loop {
             let marked = patch_status(&self.client, &collection, &name, &patch).await;
             let deleted = match marked {
                 Ok(()) => delete(&self.client, &collection, &name, &params).await,
                 Err(error) => Err(error),
             };
             match settled(deleted) {
-                Some(evicted) => break evicted,
+                Some(deleted) => return deleted,
                 None => tokio::time::sleep(RETRY).await,
             }
-        };
-        let Some(recorder) = self.recorder(preemptor).filter(|_| evicted) else {
-            return evicted;
-        };
-        let by = preemptor.uid().unwrap_or_default();
-        let note = format!("Preempted by pod {by} on node {}", victim.node);
-        let (object, related) = (victim.pod.object_ref(&()), Some(preemptor.object_ref(&())));
-        let (kind, reason) = (EventType::Normal, "Preempted");
-        recorder.record_action(object, related, kind, reason, "Preempting", note);
-        true
+        }
     }
 }
 
@@ -459,10 +466,7 @@ async fn post_binding(
     let body = serde_json::to_vec(&binding).map_err(Error::SerdeError)?;
     let request = Request::new(format!("/api/v1/namespaces/{namespace}/pods"));
     let request = request.create_subresource("binding", name, &PostParams::default(), body);
-    client
-        .request_text(request.map_err(Error::BuildRequest)?)
-        .await
-        .map(drop)
+    unread::send(client, request).await
 }
 
 async fn patch_status(
@@ -473,10 +477,7 @@ async fn patch_status(
 ) -> Result<(), Error> {
     let (request, params) = (Request::new(collection), PatchParams::default());
     let request = request.patch_subresource("status", name, &params, &Patch::Strategic(patch));
-    client
-        .request_text(request.map_err(Error::BuildRequest)?)
-        .await
-        .map(drop)
+    unread::send(client, request).await
 }
 
 async fn delete(
@@ -486,10 +487,7 @@ async fn delete(
     params: &DeleteParams,
 ) -> Result<(), Error> {
     let request = Request::new(collection).delete(name, params);
-    client
-        .request_text(request.map_err(Error::BuildRequest)?)
-        .await
-        .map(drop)
+    unread::send(client, request).await
 }
 
 /// Cuts an event's message as client-go does.

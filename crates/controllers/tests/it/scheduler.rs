@@ -210,6 +210,50 @@ async fn a_pod_of_higher_priority_takes_the_place_of_a_lower_one() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn each_of_many_preempting_pods_costs_one_pod_and_no_more() {
+    let world = world().await;
+    for _ in 0..2 {
+        world.linux_node().await;
+    }
+    let low: Vec<String> = (0..16).map(|index| format!("low-{index}")).collect();
+    for name in &low {
+        world.create::<Pod>(requesting(name, "500m")).await;
+    }
+    for name in &low {
+        world.until_running(name).await;
+    }
+    let classes: Api<k8s_openapi::api::scheduling::v1::PriorityClass> =
+        Api::all(world.context.client.clone());
+    let class = json!({ "metadata": { "name": "high" }, "value": 1000 });
+    classes
+        .create(
+            &Default::default(),
+            &serde_json::from_value(class).expect("a class"),
+        )
+        .await
+        .expect("it is accepted");
+    let high: Vec<String> = (0..10).map(|index| format!("high-{index}")).collect();
+    for name in &high {
+        let mut pod = requesting(name, "500m");
+        pod["spec"]["priorityClassName"] = json!("high");
+        world.create::<Pod>(pod).await;
+    }
+    for name in &high {
+        world.until_running(name).await;
+    }
+    let is_left = |name: &&String| {
+        let pod = world.pod(name);
+        pod.is_some_and(|pod| pod.metadata.deletion_timestamp.is_none())
+    };
+    assert_eq!(low.iter().filter(is_left).count(), 6);
+    for name in &low {
+        let events = world.events(name).await;
+        let preempted = events.iter().filter(|(reason, _)| reason == "Preempted");
+        assert!(preempted.count() <= 1, "{name}: {events:?}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_cordoned_node_takes_no_new_pods_until_it_is_uncordoned() {
     let world = world().await;
     let node = world.linux_node().await;

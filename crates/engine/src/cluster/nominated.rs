@@ -82,7 +82,7 @@ impl Cluster {
     }
 
     /// The node on which room is held for a pod.
-    pub(crate) fn nominated_node(&self, key: &str) -> Option<NodeId> {
+    pub fn nominated_node(&self, key: &str) -> Option<NodeId> {
         self.node_by_name.get(self.nominated_at.get(key)?).copied()
     }
 

@@ -100,8 +100,21 @@ impl Cluster {
         refused: &Unschedulable,
         seed: u64,
     ) -> Preemption {
+        self.preempt_while_evicting(class, key, refused, seed, &|_| false)
+    }
+
+    /// [`Cluster::preempt`], where pods with these keys are being evicted already, though the model does not show it yet: whoever
+    /// they make room for waits until they are gone, as for those that are seen to be on their way out.
+    pub fn preempt_while_evicting(
+        &mut self,
+        class: PodClassId,
+        key: &str,
+        refused: &Unschedulable,
+        seed: u64,
+        evicting: &dyn Fn(&str) -> bool,
+    ) -> Preemption {
         let preemption = self
-            .obstacle(class, key, refused)
+            .obstacle(class, key, refused, evicting)
             .or_else(|| self.preempt_by_board(class, key, seed))
             .unwrap_or_else(|| self.preempt_by_trying_all(class, key, seed));
         self.alone_or_not(class, preemption)
@@ -126,7 +139,7 @@ impl Cluster {
         key: &str,
         refused: &Unschedulable,
     ) -> Result<Vec<Eviction>, Preemption> {
-        let candidates = match self.obstacle(class, key, refused) {
+        let candidates = match self.obstacle(class, key, refused, &|_| false) {
             Some(obstacle) => Err(obstacle),
             None => self.candidates(class, key).map_err(Preemption::NotHelpful),
         };
@@ -142,6 +155,7 @@ impl Cluster {
         class: PodClassId,
         key: &str,
         refused: &Unschedulable,
+        evicting: &dyn Fn(&str) -> bool,
     ) -> Option<Preemption> {
         let rules = self.rules(self.class(class).shape.profile);
         let claims_first = rules.post_filters(Plugin::DynamicResources);
@@ -166,7 +180,7 @@ impl Cluster {
                 nodes: self.node_count(),
             }]));
         }
-        let waits = self.waits_for_victims(class, key);
+        let waits = self.waits_for_victims(class, key, evicting);
         waits.then_some(Preemption::VictimsTerminating)
     }
 
@@ -239,7 +253,12 @@ impl Cluster {
     }
 
     /// Whether the node promised to the pod still has lower pods on their way out.
-    fn waits_for_victims(&mut self, class: PodClassId, key: &str) -> bool {
+    fn waits_for_victims(
+        &mut self,
+        class: PodClassId,
+        key: &str,
+        evicting: &dyn Fn(&str) -> bool,
+    ) -> bool {
         let Some(node) = self.nominated_node(key) else {
             return false;
         };
@@ -250,7 +269,8 @@ impl Cluster {
         !hopeless
             && self.at(node).pods.iter().any(|id| {
                 let pod = self.pod(*id);
-                pod.terminating && self.class(pod.class).priority < priority
+                self.class(pod.class).priority < priority
+                    && (pod.terminating || evicting(pod.key()))
             })
     }
 

@@ -71,6 +71,8 @@ pub(super) struct Measured {
     pub(super) resident: Option<u64>,
     /// Processor time of all its threads, for JSON only.
     pub(super) cpu: Option<f64>,
+    /// Writes that the API server took while it was measured, for JSON only.
+    pub(super) writes: Option<u64>,
 }
 
 /// Runs what was asked for and prints a line for each part as it ends.
@@ -108,6 +110,7 @@ fn scenarios(scenarios: &[Scenario], args: &Args) -> Result<(), Failure> {
             growth: None,
             resident: memory::resident_bytes(),
             cpu: None,
+            writes: None,
         };
         measured.print(args.output);
     }
@@ -133,6 +136,7 @@ fn growth(args: &Args) -> Result<(), Failure> {
                 growth: Some(seconds / first),
                 resident: memory::resident_bytes(),
                 cpu: None,
+                writes: None,
             };
             measured.print(args.output);
         }
@@ -167,6 +171,7 @@ fn rollback(args: &Args) -> Result<(), Failure> {
             growth: Some(cost / first),
             resident: memory::resident_bytes(),
             cpu: None,
+            writes: None,
         };
         measured.print(args.output);
     }
@@ -207,6 +212,7 @@ impl Measured {
             seconds: f64,
             resident_bytes: Option<u64>,
             cpu_seconds: Option<f64>,
+            writes: Option<u64>,
         }
         let row: Row = serde_json::from_str(text)?;
         Ok(Measured {
@@ -217,6 +223,7 @@ impl Measured {
             growth: None,
             resident: row.resident_bytes,
             cpu: row.cpu_seconds,
+            writes: row.writes,
         })
     }
 
@@ -229,6 +236,10 @@ impl Measured {
             });
             if let Some(cpu) = self.cpu {
                 object["cpu_seconds"] = json!(cpu);
+            }
+            if let Some(writes) = self.writes {
+                object["writes"] = json!(writes);
+                object["writes_per_pod"] = json!(writes as f64 / self.pods as f64);
             }
             if let Some(growth) = self.growth {
                 object["growth_per_pod"] = json!(growth);

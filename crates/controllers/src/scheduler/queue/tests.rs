@@ -225,3 +225,23 @@ fn a_pod_whose_victims_could_not_be_evicted_is_tried_again_at_once() {
     assert_eq!(queue.depth(), [1, 0, 0, 0]);
     queue.activate("nobody");
 }
+
+#[test]
+fn a_victim_that_is_spared_lets_those_that_wait_for_it_be_tried_at_once() {
+    let mut queue = SchedulingQueue::default();
+    for name in ["a", "b"] {
+        queue.set(pod(name, 0), at(0));
+    }
+    for entry in queue.pop(2) {
+        queue.refused(entry, fit(), Wishes::default(), true, at(0));
+    }
+    queue.awaits("a", "x");
+    queue.awaits("b", "y");
+    queue.spared("x");
+    queue.spared("nobody");
+    assert_eq!(queue.depth(), [1, 0, 1, 0]);
+    assert_eq!(
+        queue.pop(2).remove(0).pod.metadata.uid.as_deref(),
+        Some("a")
+    );
+}

@@ -119,7 +119,7 @@ pub(crate) async fn run(
     let measured = tokio::time::timeout(PATIENCE, measure(&stage, scenario, nodes, pods)).await;
     let resident = memory::resident_bytes();
     stage.end().await?;
-    let Took { seconds, cpu } = match measured {
+    let (Took { seconds, cpu }, writes) = match measured {
         Ok(result) => result?,
         Err(_) => {
             return Err(Failure::run(format!(
@@ -138,6 +138,7 @@ pub(crate) async fn run(
         growth: None,
         resident,
         cpu,
+        writes: Some(writes),
     };
     measured.print(output);
     Ok(())
@@ -148,7 +149,7 @@ async fn measure(
     scenario: Scenario,
     nodes: usize,
     pods: usize,
-) -> Result<Took, Failure> {
+) -> Result<(Took, u64), Failure> {
     stage.set(scenario, nodes).await?;
     stage.schedule().await;
     let server = &stage.server;
@@ -162,11 +163,13 @@ async fn measure(
     let templates = manifest::pods(scenario).into_iter().map(Template::new);
     let templates = templates.collect();
     let seen = tokio::spawn(Bindings::watch(server).await?.wait(pods));
+    let before = stage.revision().await?;
     let began = Began::now();
     load::create(server, templates, "pod", pods).await?;
     let seen = seen.await;
     seen.map_err(|error| Failure::run(format!("the watch failed: {error}")))??;
-    Ok(began.took())
+    let took = began.took();
+    Ok((took, stage.revision().await? - before))
 }
 
 /// Pods that were told that they fit nowhere.

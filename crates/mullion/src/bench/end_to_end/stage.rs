@@ -3,6 +3,8 @@
 //! Nodes and whatever else a scenario finds there are created through the same port, before the scheduler starts.
 
 use jiff::Timestamp;
+use k8s_openapi::api::core::v1::Node;
+use kube::{Api, api::ListParams};
 use mullion_cloud::Clock;
 use mullion_controllers::{Context, scheduler, state::SharedState};
 use mullion_engine::{Options, scenario::Scenario};
@@ -64,6 +66,19 @@ impl Stage {
         scheduler::start_over(&self.context, &state, 0);
         state.synced().await;
         state.catch_up();
+    }
+
+    /// The API server's revision, which every write of an object raises by one.
+    pub(super) async fn revision(&self) -> Result<u64, Failure> {
+        let failed = |why: String| Failure::run(format!("the server's revision: {why}"));
+        let one = ListParams::default().limit(1);
+        let listed = Api::<Node>::all(self.context.client.clone())
+            .list_metadata(&one)
+            .await;
+        let listed = listed.map_err(|error| failed(error.to_string()))?;
+        let text = listed.metadata.resource_version.unwrap_or_default();
+        let revision = text.parse();
+        revision.map_err(|_| failed(format!("{text:?} is no number")))
     }
 
     /// Ends the scheduler, then the API server.
