@@ -3,9 +3,13 @@
 //! A [`Path`] is a chain of borrowed segments on the stack: it becomes text only when an error is recorded, so validating a
 //! good object allocates nothing. [`Errors`] turn into the `causes` and the message of a 422 Status in [`crate::status`].
 
+mod emptied;
+
 use std::fmt;
 
 use serde_json::Value;
+
+pub use emptied::Emptied;
 
 /// A path to a field, built on the stack while walking an object: `spec.containers[0].env[PATH]`.
 #[derive(Clone, Copy)]
@@ -130,11 +134,21 @@ impl FieldError {
     }
 }
 
-/// The errors of one object in the order they were found, and those that are forgiven.
+/// The errors of one object in the order they were found, those that are forgiven, and what of the object was sent empty.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Errors(pub Vec<FieldError>, Vec<FieldError>);
+pub struct Errors(pub Vec<FieldError>, Vec<FieldError>, Emptied);
 
 impl Errors {
+    /// None yet, of an object of which this was sent empty.
+    pub fn about(emptied: Emptied) -> Self {
+        Errors(Vec::new(), Vec::new(), emptied)
+    }
+
+    /// Whether the list or map at a path was sent with nothing in it: Go's validation finds it there.
+    pub fn sent_empty(&self, path: &Path<'_>) -> bool {
+        self.2.has(path)
+    }
+
     /// Whether nothing was found.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()

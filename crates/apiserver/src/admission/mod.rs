@@ -36,6 +36,7 @@ use serde_json::Value;
 
 use crate::{
     auth::{self, rbac::Authorizer},
+    field::Emptied,
     kinds::{Resource, tree::Tree},
     status::Status,
 };
@@ -124,6 +125,8 @@ pub struct Ctx<'a> {
     pub dry_run: bool,
     /// Sentences for the client's `Warning` headers, each once.
     pub(crate) warnings: &'a Mutex<Vec<String>>,
+    /// Lists and maps that the client sent with nothing in them; the object does not have them.
+    pub(crate) emptied: Emptied,
 }
 
 impl Ctx<'_> {

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use serde_json::Value;
 
 use super::{Ctx, Plugin, Request, What};
-use crate::{kinds::tree::Tree, status::Status};
+use crate::{field::Path, kinds::tree::Tree, status::Status};
 
 const OTHER_OVERHEAD: &str =
     "pod rejected: Pod's Overhead doesn't match RuntimeClass's defined Overhead";
@@ -31,7 +31,11 @@ impl Plugin for RuntimeClass {
         if let Some(overhead) = class.field("overhead") {
             let fixed = overhead.field("podFixed");
             let given = request.object["spec"].field("overhead");
-            if given.is_some_and(|given| Some(given) != fixed) {
+            let differs = match given {
+                Some(given) => Some(given) != fixed,
+                None => sent_empty(ctx) && fixed.is_some(),
+            };
+            if differs {
                 return Err(request.forbidden(OTHER_OVERHEAD));
             }
             if let Some(fixed) = fixed {
@@ -58,10 +62,15 @@ impl Plugin for RuntimeClass {
             Some(overhead) if given != overhead.field("podFixed") => {
                 Err(request.forbidden(OTHER_OVERHEAD))
             }
-            None if given.is_some() => Err(request.forbidden(NO_OVERHEAD)),
+            None if given.is_some() || sent_empty(ctx) => Err(request.forbidden(NO_OVERHEAD)),
             _ => Ok(()),
         }
     }
+}
+
+/// Whether the pod came with an overhead of nothing.
+fn sent_empty(ctx: &Ctx<'_>) -> bool {
+    ctx.emptied.has(&Path::new("spec").child("overhead"))
 }
 
 fn class(ctx: &Ctx<'_>, request: &Request<'_>) -> Result<Option<Arc<Value>>, Status> {

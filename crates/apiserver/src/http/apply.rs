@@ -109,6 +109,7 @@ impl Applied {
             );
             Status::new(500, "", why)
         })?;
+        call.note_emptied(decoded.emptied);
         let mut object = decoded.value;
         call.resource().behaviour.default(&mut object);
         metadata::settle_namespace(&mut object, call.namespace.as_deref())?;

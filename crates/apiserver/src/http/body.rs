@@ -215,6 +215,7 @@ pub(crate) fn object(
         return Err(expected.refuse(expected.kind, expected.version, &why));
     }
     let object = check_kind(expected, decoded.value)?;
+    call.note_emptied(decoded.emptied);
     report(call, &decoded.problems, validation, |why| {
         expected.refuse(expected.kind, expected.version, why)
     })?;
@@ -255,6 +256,7 @@ pub(crate) fn patched(
     }
     let decoded = decode::value(expected.schema, tree).map_err(|error| unfit(&error))?;
     let object = check_kind(expected, decoded.value)?;
+    call.note_emptied(decoded.emptied);
     let mut problems = patch.problems().to_vec();
     problems.extend(decoded.problems);
     report(call, &problems, validation, |why| unfit(&why))?;

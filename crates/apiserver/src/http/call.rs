@@ -16,7 +16,7 @@ use super::{
 };
 use crate::{
     admission::{Ctx, Operation, User, What},
-    field::{Errors, Path},
+    field::{Emptied, Errors, Path},
     kinds::Resource,
     limits::Turn,
     registry::Row,
@@ -54,6 +54,8 @@ pub(crate) struct Call {
     /// The connection, if it can go on with another protocol.
     pub upgrade: Option<Upgrade>,
     warnings: Mutex<Vec<String>>,
+    /// What the body last decoded had empty.
+    emptied: Mutex<Emptied>,
 }
 
 /// What a write was told in the query.
@@ -103,6 +105,7 @@ impl Call {
             deadline: OnceLock::new(),
             upgrade: None,
             warnings: Mutex::default(),
+            emptied: Mutex::default(),
         }
     }
 
@@ -147,7 +150,19 @@ impl Call {
             patches: self.patches,
             dry_run,
             warnings: &self.warnings,
+            emptied: self.emptied(),
         }
+    }
+
+    /// What of the object on its way was sent empty.
+    pub(crate) fn emptied(&self) -> Emptied {
+        let emptied = self.emptied.lock();
+        emptied.unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Notes what of the object on its way was sent empty.
+    pub(crate) fn note_emptied(&self, emptied: Emptied) {
+        *self.emptied.lock().unwrap_or_else(PoisonError::into_inner) = emptied;
     }
 
     /// What plugins are asked by.

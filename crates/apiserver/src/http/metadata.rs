@@ -5,7 +5,7 @@ use rand::seq::IndexedRandom;
 use serde_json::{Map, Value};
 
 use crate::{
-    field::quote,
+    field::{Emptied, quote},
     kinds::{Generation, Resource},
     schema::time,
     status::Status,
@@ -154,12 +154,16 @@ pub(crate) fn keep(metadata: &mut Map<String, Value>, from: &Value, field: &str)
 pub(crate) fn count_generation(
     object: &mut Value,
     old: &Value,
+    emptied: &Emptied,
     rule: Generation,
     has_status: bool,
 ) {
     let changed = match rule {
         Generation::Never | Generation::OnceAtCreate => false,
         Generation::Counts(parts) => parts.iter().any(|part| at(object, part) != at(old, part)),
+        Generation::CountsToTheLetter(part) => {
+            object.get(part) != old.get(part) || emptied.has_within(part)
+        }
         Generation::CountsAllButStatus => {
             let counted = |value: &Value| -> Map<String, Value> {
                 let fields = value.as_object().into_iter().flatten();
@@ -227,7 +231,7 @@ mod tests {
         let count = |rule, new: Value, has_status| {
             let mut new = new;
             carry_over(&mut new, &old);
-            count_generation(&mut new, &old, rule, has_status);
+            count_generation(&mut new, &old, &Emptied::default(), rule, has_status);
             new["metadata"]["generation"].clone()
         };
         let spec = json!({"metadata": {"generation": 9}, "spec": {"a": 2}, "status": {"b": 1}});

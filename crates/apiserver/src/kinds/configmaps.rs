@@ -85,7 +85,7 @@ pub(crate) fn decoded_length(value: &Value) -> usize {
             .count()
 }
 
-/// Records changes of an object that was declared immutable.
+/// Records changes of an object that was declared immutable. What holds nothing differs from what is not there, as Go sees it.
 pub(crate) fn immutable(errors: &mut Errors, object: &Value, old: &Value, fields: &[&str]) {
     if !old.flag("immutable") {
         return;
@@ -93,11 +93,10 @@ pub(crate) fn immutable(errors: &mut Errors, object: &Value, old: &Value, fields
     if !object.flag("immutable") {
         errors.forbidden(&Path::new("immutable"), IMMUTABLE);
     }
-    let empty = |value: &Value| value.as_object().is_none_or(serde_json::Map::is_empty);
     for &field in fields {
-        let (now, before) = (&object[field], &old[field]);
-        if now != before && !(empty(now) && empty(before)) {
-            errors.forbidden(&Path::new(field), IMMUTABLE);
+        let path = Path::new(field);
+        if object[field] != old[field] || errors.sent_empty(&path) {
+            errors.forbidden(&path, IMMUTABLE);
         }
     }
 }

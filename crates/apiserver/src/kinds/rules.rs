@@ -66,6 +66,8 @@ pub enum Generation {
     Never,
     /// 1 at creation, +1 when these parts differ semantically from the stored ones.
     Counts(&'static [&'static str]),
+    /// As `Counts` of one part, which Go compares to the letter: a list that is sent empty is another one than none.
+    CountsToTheLetter(&'static str),
     /// As `Counts`, for anything but metadata and, where there is a status subresource, status.
     CountsAllButStatus,
     /// 1 at creation, never again.

@@ -92,11 +92,9 @@ impl Kind for StorageClass {
 
     fn validate_update(&self, _ctx: &Ctx<'_>, object: &Value, old: &Value, errors: &mut Errors) {
         for field in ["parameters", "provisioner", "reclaimPolicy"] {
-            if object[field] != old[field] {
-                errors.forbidden(
-                    &Path::new(field),
-                    format!("updates to {field} are forbidden."),
-                );
+            let path = Path::new(field);
+            if object[field] != old[field] || errors.sent_empty(&path) {
+                errors.forbidden(&path, format!("updates to {field} are forbidden."));
             }
         }
         validation::immutable(

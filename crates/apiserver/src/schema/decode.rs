@@ -11,7 +11,7 @@ use serde::de::DeserializeSeed;
 use serde_json::Value;
 
 use super::Type;
-use crate::{quantity::QuantityError, status::Status};
+use crate::{field::Emptied, quantity::QuantityError, status::Status};
 
 mod base64;
 mod convert;
@@ -37,6 +37,8 @@ pub struct Decoded {
     pub value: Value,
     /// What field validation reports or refuses.
     pub problems: Vec<Problem>,
+    /// Lists and maps that were there with nothing in them; the object does not have them.
+    pub emptied: Emptied,
 }
 
 /// Something a strict decoder reports.

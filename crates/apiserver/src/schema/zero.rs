@@ -34,9 +34,8 @@ fn normalise_at(arena: &Arena, id: TypeId, value: &mut Value) {
             }
         }
         (Node::Struct(fields), Value::Object(map)) => {
-            settle(arena, fields, map, Form::Stored, |field, value| {
-                normalise_at(arena, field.id, value);
-            });
+            let visit = |field: &Field, value: &mut Value| normalise_at(arena, field.id, value);
+            settle(arena, fields, map, Form::Stored, visit, |_| {});
         }
         (Node::Map { value: item, .. }, Value::Object(map)) => map
             .values_mut()
@@ -50,7 +49,34 @@ fn normalise_at(arena: &Arena, id: TypeId, value: &mut Value) {
 
 /// Drops, adds and nulls the fields of one struct whose present fields are in form already.
 pub(super) fn complete(arena: &Arena, fields: &Struct, map: &mut Map<String, Value>, form: Form) {
-    settle(arena, fields, map, form, |_, _| {});
+    settle(arena, fields, map, form, |_, _| {}, |_| {});
+}
+
+/// [`complete`] after decoding; tells of lists, maps and bytes with nothing in them that are dropped.
+pub(super) fn complete_telling(
+    arena: &Arena,
+    fields: &Struct,
+    map: &mut Map<String, Value>,
+    mut tell: impl FnMut(&Field),
+) {
+    let form = Form::Decoded;
+    settle(
+        arena,
+        fields,
+        map,
+        form,
+        |_, _| {},
+        |field| {
+            let holds = match arena.node(field.id) {
+                Node::List(_) | Node::Map { .. } => true,
+                Node::Scalar(scalar) => *scalar == Scalar::Bytes,
+                Node::Struct(_) => false,
+            };
+            if holds {
+                tell(field);
+            }
+        },
+    );
 }
 
 /// [`complete`] for fields that `visit` brings in form. It goes through what is there: types have many more fields than objects.
@@ -60,6 +86,7 @@ fn settle(
     map: &mut Map<String, Value>,
     form: Form,
     visit: impl Fn(&Field, &mut Value),
+    mut drop: impl FnMut(&Field),
 ) {
     let mut dropped: Vec<&Field> = Vec::new();
     for (key, value) in map.iter_mut() {
@@ -78,6 +105,7 @@ fn settle(
         }
     }
     for field in dropped {
+        drop(field);
         map.remove(&*field.name);
     }
     for field in &fields.fields {

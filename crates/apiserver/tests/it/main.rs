@@ -9,6 +9,7 @@ mod core;
 mod custom_resources;
 mod definitions;
 mod durable;
+mod emptied;
 mod forms;
 mod groups;
 mod identity;

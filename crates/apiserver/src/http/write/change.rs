@@ -10,7 +10,7 @@ use super::{
 use crate::{
     admission::Operation,
     auth::attributes::{self, Attributes, Target},
-    field::{Errors, Path},
+    field::{Emptied, Errors, Path},
     http::{
         call::{Call, WriteOptions},
         list, metadata,
@@ -156,6 +156,8 @@ async fn update_once(
     }
     ownership::fold(&mut object);
     if admission.mutate(name, &mut object, Some(&old)).await? {
+        // What others have changed was encoded and decoded again.
+        call.note_emptied(Emptied::default());
         put_back(call, part, &mut object, &old);
     }
     if part == Part::Main {
@@ -186,11 +188,12 @@ async fn update_once(
         metadata::count_generation(
             &mut object,
             &old,
+            &call.emptied(),
             resource.rules.generation,
             call.row.has_status_subresource(),
         );
     }
-    let mut errors = Errors::default();
+    let mut errors = Errors::about(call.emptied());
     let path = Path::new("metadata");
     let (sent, kept) = (&object["metadata"], &old["metadata"]);
     // Upstream checks metadata for every kind, and again as part of the kind: each cause is there for every check.

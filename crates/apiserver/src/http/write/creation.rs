@@ -5,7 +5,7 @@ use serde_json::Value;
 use super::{Admission, claims, dedup_owners, draft_from, in_time, own, remove, stored_outcome};
 use crate::{
     admission::{Ctx, Operation},
-    field::{Errors, Path},
+    field::{Emptied, Errors, Path},
     http::{
         call::{Call, WriteOptions},
         metadata,
@@ -37,6 +37,8 @@ pub(crate) async fn create(
     let mut name = metadata::text(&object, "name").to_owned();
     let admission = Admission::new(call, options, Operation::Create);
     if admission.mutate(&name, &mut object, None).await? {
+        // What others have changed was encoded and decoded again.
+        call.note_emptied(Emptied::default());
         metadata::settle_namespace(&mut object, call.namespace.as_deref())?;
         metadata::text(&object, "name").clone_into(&mut name);
     }
@@ -141,7 +143,7 @@ async fn create_named(
 /// What is wrong with a new object.
 fn check(call: &Call, ctx: &Ctx<'_>, object: &Value) -> Errors {
     let (resource, metadata) = (call.resource(), &object["metadata"]);
-    let (mut errors, path) = (Errors::default(), Path::new("metadata"));
+    let (mut errors, path) = (Errors::about(call.emptied()), Path::new("metadata"));
     let of_metadata = |errors: &mut Errors, rule: NameRule| {
         check_metadata::object_meta(errors, &path, metadata, resource.namespaced, rule);
     };

@@ -108,7 +108,8 @@ pub(super) fn networking() -> Vec<Row> {
             }),
         row("NetworkPolicy", "networkpolicies")
             .behaves(NetworkPolicy)
-            .short(&["netpol"]),
+            .short(&["netpol"])
+            .rules(|rules| rules.generation = Generation::CountsToTheLetter("spec")),
         row("ServiceCIDR", "servicecidrs")
             .behaves(ServiceCidr)
             .cluster()
@@ -325,19 +326,19 @@ pub(super) fn storage() -> Vec<Row> {
 }
 
 pub(super) fn admission() -> Vec<Row> {
-    let row = |kind, plural, counts: &'static [&'static str]| {
+    let row = |kind, plural, counts| {
         let schema = format!("api.admissionregistration.v1.{kind}");
         Row::new(admissionregistration::GROUP, "v1", kind, plural, &schema)
             .cluster()
             .in_api_extensions()
             .rules(|rules| {
                 rules.core_finalizers = false;
-                rules.generation = Generation::Counts(counts);
+                rules.generation = counts;
                 rules.unconditional_update = false;
             })
     };
-    let webhooks = &["webhooks"];
-    let spec = &["spec"];
+    let webhooks = Generation::CountsToTheLetter("webhooks");
+    let spec = Generation::Counts(&["spec"]);
     vec![
         row("MutatingAdmissionPolicy", "mutatingadmissionpolicies", spec).behaves(MUTATING_POLICY),
         row(

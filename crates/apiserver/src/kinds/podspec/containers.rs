@@ -126,12 +126,18 @@ pub(super) fn validate_ephemeral(scope: &Scope<'_>, path: &Path<'_>, errors: &mu
             "startupProbe",
             "lifecycle",
         ] {
-            // Requirements are there in every container; lists that are empty were dropped by the decoder.
-            let is_zero = |value: &Value| {
-                field == "resources" && value.as_object().is_some_and(|map| map.is_empty())
+            let at = at.child(field);
+            // Requirements are there in every container.
+            let is_set = match field {
+                "resources" => {
+                    let given = container.entries(field).next().is_some();
+                    let lists = ["limits", "requests", "claims"];
+                    given || lists.iter().any(|list| errors.sent_empty(&at.child(list)))
+                }
+                field => container.has(field) || errors.sent_empty(&at),
             };
-            if container.field(field).is_some_and(|value| !is_zero(value)) {
-                errors.forbidden(&at.child(field), NOT_EPHEMERAL);
+            if is_set {
+                errors.forbidden(&at, NOT_EPHEMERAL);
             }
         }
         let mounts = at.child("volumeMounts");

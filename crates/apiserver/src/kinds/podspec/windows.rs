@@ -249,7 +249,8 @@ fn windows(scope: &Scope<'_>, path: &Path<'_>, errors: &mut Errors) {
                 }
                 None if context
                     .field(field)
-                    .is_some_and(|value| is_set(field, value)) =>
+                    .is_some_and(|value| is_set(field, value))
+                    || errors.sent_empty(&at.child(field)) =>
                 {
                     errors.forbidden(&at.child(field), NOT_ON_WINDOWS);
                 }

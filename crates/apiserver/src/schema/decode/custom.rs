@@ -9,7 +9,7 @@ use serde_json::Value;
 
 use super::{DecodeError, Decoded, Problem, json_kind, walk::Walker};
 use crate::{
-    field::{Errors, Path},
+    field::{Emptied, Errors, Path},
     schema::{Arena, Node, Presence, Scalar, Struct, Type, TypeId},
 };
 
@@ -61,6 +61,7 @@ pub(super) fn decode(
         None => Ok(Decoded {
             value: tree,
             problems,
+            emptied: Emptied::default(),
         }),
     }
 }

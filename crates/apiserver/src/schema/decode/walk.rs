@@ -24,6 +24,8 @@ pub(super) struct Walker<'s> {
     /// The struct whose field is being read.
     owner: &'s str,
     problems: Vec<Problem>,
+    /// Where there was a list, a map or bytes with nothing in them.
+    emptied: Vec<String>,
     /// The first value of a wrong type.
     wrong: Option<DecodeError>,
     /// The error that ended the walk.
@@ -38,6 +40,7 @@ impl<'s> Walker<'s> {
             fields: Vec::new(),
             owner: "",
             problems: Vec::new(),
+            emptied: Vec::new(),
             wrong: None,
             fatal: None,
         }
@@ -71,6 +74,7 @@ impl<'s> Walker<'s> {
             None => Ok(Decoded {
                 value,
                 problems: self.problems,
+                emptied: self.emptied.into(),
             }),
         }
     }
@@ -415,7 +419,10 @@ fn read_struct<'de, 's, A: MapAccess<'de>>(
         }
     }
     walker.owner = outer;
-    zero::complete(walker.arena, fields, &mut map, zero::Form::Decoded);
+    zero::complete_telling(walker.arena, fields, &mut map, |field| {
+        let path = walker.path_to(&field.name);
+        walker.emptied.push(path);
+    });
     Ok(Value::Object(map))
 }
 
