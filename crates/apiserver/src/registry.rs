@@ -32,6 +32,17 @@ pub struct Row {
 }
 
 impl Row {
+    /// The kind of a list of its objects.
+    pub(crate) fn list_kind(&self) -> String {
+        let given = self.resource.behaviour.list_kind();
+        given.map_or_else(|| format!("{}List", self.resource.kind), str::to_owned)
+    }
+
+    /// Whether a custom resource definition defines it.
+    pub(crate) fn is_defined(&self) -> bool {
+        self.custom && self.resource.behaviour.source().is_none()
+    }
+
     /// `group/version`, or `version` for core.
     pub fn api_version(&self) -> &str {
         &self.api_version

@@ -29,6 +29,7 @@ struct CustomResource {
     rules: CelRules,
     scale: Option<scale::Paths>,
     columns: Columns,
+    list_kind: String,
     selectable: Vec<&'static str>,
     selectable_paths: Vec<JsonPath>,
     /// What of the objects this version knows.
@@ -114,6 +115,12 @@ impl Kind for CustomResource {
 
     fn warnings(&self, object: &Value, old: Option<&Value>) -> Vec<String> {
         finalizers::warnings(object, old)
+    }
+
+    fn list_kind(&self) -> Option<&str> {
+        Some(&self.list_kind)
+            .filter(|kind| !kind.is_empty())
+            .map(String::as_str)
     }
 
     fn columns(&self) -> Option<&[Column]> {
@@ -222,6 +229,7 @@ fn row(definition: &Value, version: &Value, storage: &Arc<Stored>) -> Resource {
             rules: CelRules::compile(&schema, source, true),
             scale: scale::Paths::of(version),
             columns: Columns::of(version),
+            list_kind: text(&names["listKind"]).into_owned(),
             selectable: selectable_paths
                 .iter()
                 .map(|path| intern(path.trim_start_matches('.')))

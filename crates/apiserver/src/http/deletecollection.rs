@@ -32,7 +32,7 @@ pub(crate) async fn delete_collection(call: &Call, body: Body) -> Result<Respons
         .map(|object| list::item(&call.row, call.row.served(object)))
         .collect();
     let metadata = list::metadata(call, &page, &selector);
-    let kind = list::list_kind(&call.row);
+    let kind = call.row.list_kind();
     let list = json!({"kind": kind, "apiVersion": call.row.api_version(), "metadata": metadata, "items": items});
     reply::encode(call.form.media, 200, &list, None)
 }

@@ -441,13 +441,8 @@ pub(crate) async fn list(call: &Call) -> Result<Response<Body>, Status> {
     }
 }
 
-/// The kind of a list of the row's objects.
-pub(crate) fn list_kind(row: &Row) -> String {
-    format!("{}List", row.resource.kind)
-}
-
 fn whole(call: &Call, page: &Page, metadata: Value) -> Result<Response<Body>, Status> {
-    let head = json!({"kind": list_kind(&call.row), "apiVersion": call.row.api_version(), "metadata": metadata});
+    let head = json!({"kind": call.row.list_kind(), "apiVersion": call.row.api_version(), "metadata": metadata});
     if call.form.media == Media::Json && call.row.serves_stored_bytes() {
         return Ok(reply::respond(
             200,

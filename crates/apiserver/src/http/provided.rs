@@ -6,7 +6,7 @@ use serde_json::{Map, Value, json};
 
 use super::{
     call::Call,
-    list::{self, list_kind},
+    list,
     method_not_allowed,
     negotiate::Shape,
     reply::{self, Outcome},
@@ -110,7 +110,7 @@ fn list(call: &Call, source: &dyn ObjectSource) -> Result<Response<Body>, Status
     let metadata = Value::Object(Map::new());
     let answer = match call.form.shape {
         Shape::Whole => json!({
-            "kind": list_kind(&call.row), "apiVersion": call.row.api_version(), "metadata": metadata, "items": objects,
+            "kind": call.row.list_kind(), "apiVersion": call.row.api_version(), "metadata": metadata, "items": objects,
         }),
         Shape::Table(version) => {
             let include = include?;

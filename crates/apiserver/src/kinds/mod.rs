@@ -407,6 +407,11 @@ pub trait Kind: Send + Sync + 'static {
         None
     }
 
+    /// The kind of a list, where a definition names it.
+    fn list_kind(&self) -> Option<&str> {
+        None
+    }
+
     /// The OpenAPI schema, where neither the table nor a definition has it.
     fn openapi(&self) -> Option<&Value> {
         None

@@ -51,7 +51,11 @@ pub(crate) fn v3(table: &Table, lookup: &dyn Lookup, group: &str, version: &str)
     for (name, schema) in components {
         schemas.push(&name, &schema);
     }
-    let (info, paths, schemas) = (info(), paths.done(), schemas.done());
+    let info = match rows.iter().all(|row| row.is_defined()) {
+        true => json!({"title": "Kubernetes CRD Swagger", "version": "v0.1.0"}),
+        false => info(),
+    };
+    let (paths, schemas) = (paths.done(), schemas.done());
     Some(format!(
         r#"{{"openapi":"3.0.0","info":{info},"paths":{paths},"components":{{"schemas":{schemas}}}}}"#
     ))

@@ -1,4 +1,6 @@
-//! Paths: which kind is behind a path, which verbs it has, which parameters they take.
+//! Paths: which kind is behind a path, which verbs it has, which parameters they take. Those of custom resources are in [`custom`].
+
+pub(super) mod custom;
 
 use serde_json::{Map, Value, json};
 
@@ -33,6 +35,9 @@ const DELETE: &[&str] = &[
 /// Adds the paths of a row; `component` is the schema of its kind.
 pub(super) fn add(paths: &mut Map<String, Value>, dialect: Dialect, row: &Row, component: &str) {
     let resource = &row.resource;
+    if row.is_defined() {
+        return custom::add(paths, dialect, row, component);
+    }
     let base = if resource.group.is_empty() {
         format!("/api/{}", resource.version)
     } else {
@@ -124,10 +129,10 @@ impl Writer<'_> {
     fn item(&self, mut verbs: Map<String, Value>, named: bool) -> Value {
         let mut parameters = Vec::new();
         if named {
-            parameters.push(self.parameter("path", "name"));
+            parameters.push(parameter(self.dialect, "path", "name"));
         }
         if self.resource.namespaced {
-            parameters.push(self.parameter("path", "namespace"));
+            parameters.push(parameter(self.dialect, "path", "namespace"));
         }
         if !parameters.is_empty() {
             verbs.insert("parameters".into(), parameters.into());
@@ -139,7 +144,7 @@ impl Writer<'_> {
         let resource = self.resource;
         let parameters: Vec<Value> = parameters
             .iter()
-            .map(|name| self.parameter("query", name))
+            .map(|name| parameter(self.dialect, "query", name))
             .collect();
         let schema = reference(self.dialect, answer);
         let response = match self.dialect {
@@ -158,9 +163,7 @@ impl Writer<'_> {
             "tags": [format!("{}_{}", group.split('.').next().unwrap_or_default(), resource.version)],
             "responses": {"200": response, "401": {"description": "Unauthorized"}},
             "x-kubernetes-action": action,
-            "x-kubernetes-group-version-kind": {
-                "group": *resource.group, "version": *resource.version, "kind": *resource.kind,
-            },
+            "x-kubernetes-group-version-kind": kind_of(resource),
         });
         if !parameters.is_empty() {
             operation["parameters"] = parameters.into();
@@ -176,27 +179,32 @@ impl Writer<'_> {
         }
         operation
     }
+}
 
-    fn parameter(&self, place: &str, name: &str) -> Value {
-        let kind = match name {
-            "limit" | "timeoutSeconds" | "gracePeriodSeconds" => "integer",
-            "watch"
-            | "force"
-            | "allowWatchBookmarks"
-            | "sendInitialEvents"
-            | "orphanDependents" => "boolean",
-            _ => "string",
-        };
-        let mut parameter = json!({"name": name, "in": place});
-        match self.dialect {
-            Dialect::V2 => parameter["type"] = kind.into(),
-            Dialect::V3 => parameter["schema"] = json!({"type": kind}),
-        }
-        if place == "path" {
-            parameter["required"] = true.into();
-        }
-        parameter
+fn kind_of(resource: &Resource) -> Value {
+    json!({"group": *resource.group, "version": *resource.version, "kind": *resource.kind})
+}
+
+fn parameter(dialect: Dialect, place: &str, name: &str) -> Value {
+    let kind = match name {
+        "limit" | "timeoutSeconds" | "gracePeriodSeconds" => "integer",
+        "watch"
+        | "force"
+        | "allowWatchBookmarks"
+        | "sendInitialEvents"
+        | "orphanDependents"
+        | "ignoreStoreReadErrorWithClusterBreakingPotential" => "boolean",
+        _ => "string",
+    };
+    let mut parameter = json!({"name": name, "in": place});
+    match dialect {
+        Dialect::V2 => parameter["type"] = kind.into(),
+        Dialect::V3 => parameter["schema"] = json!({"type": kind}),
     }
+    if place == "path" {
+        parameter["required"] = true.into();
+    }
+    parameter
 }
 
 /// A name for an operation that no other has: `patchAppsV1NamespacedDeployment`.

@@ -2,7 +2,7 @@
 
 use serde_json::{Map, Value, json};
 
-use super::{Dialect, custom, reference, values};
+use super::{Dialect, custom, paths::custom as wire, reference, values};
 use crate::{
     admission::Lookup,
     registry::Row,
@@ -11,8 +11,6 @@ use crate::{
 
 const OBJECT_META: &str = "apimachinery.pkg.apis.meta.v1.ObjectMeta";
 const LIST_META: &str = "apimachinery.pkg.apis.meta.v1.ListMeta";
-/// What the names of the table's types begin with in documents.
-const ORGANISATION: &str = "io.k8s.";
 const KIND_EXTENSION: &str = "x-kubernetes-group-version-kind";
 
 /// The components of one document.
@@ -42,7 +40,24 @@ impl<'a> Schemas<'a> {
         };
         self.tag(&name, row, &row.resource.kind);
         self.add_list(row, &name);
+        if row.is_defined() {
+            self.add_wire_types(row);
+        }
         name
+    }
+
+    /// What the operations of a custom resource take and answer beside it.
+    fn add_wire_types(&mut self, row: &Row) {
+        let mut parts = row.resource.subresources.iter();
+        let scales = parts.any(|part| part.name == "scale");
+        let scale = scales.then_some(wire::SCALE);
+        let types = [wire::STATUS, wire::DELETE_OPTIONS]
+            .into_iter()
+            .chain(scale);
+        for kind in types.filter_map(Type::builtin) {
+            self.of(&kind);
+        }
+        self.named(wire::PATCH_BODY, json!({"type": "object"}));
     }
 
     /// Writes what was reached and not written yet.
@@ -55,7 +70,7 @@ impl<'a> Schemas<'a> {
         self.of(&row.resource.schema);
         self.write_waiting();
         match row.resource.schema.node() {
-            Node::Struct(fields) => component_name(&fields.name),
+            Node::Struct(fields) => wire::component_of(&fields.name),
             _ => row.resource.kind.to_string(),
         }
     }
@@ -116,14 +131,14 @@ impl<'a> Schemas<'a> {
     }
 
     fn add_list(&mut self, row: &Row, item: &str) {
-        let kind = &row.resource.kind;
+        let (kind, list_kind) = (&row.resource.kind, row.list_kind());
         let text = |field| descriptions::of_field("", field);
         let metadata = Type::builtin(LIST_META).map_or_else(
             || json!({"type": "object"}),
             |metadata| self.standard("metadata", &metadata),
         );
         let item_schema = self.beside(reference(self.dialect, item), Some(("default", json!({}))));
-        let name = format!("{item}List");
+        let name = wire::list_of(row, item);
         let list = json!({
             "description": format!("A list of {kind} objects."),
             "type": "object",
@@ -140,7 +155,7 @@ impl<'a> Schemas<'a> {
             },
         });
         self.done.insert(name.clone(), list);
-        self.tag(&name, row, &format!("{}List", row.resource.kind));
+        self.tag(&name, row, &list_kind);
     }
 
     /// Says of a component which kind it is.
@@ -160,7 +175,7 @@ impl<'a> Schemas<'a> {
         while let Some(next) = self.waiting.pop() {
             if let Node::Struct(fields) = next.node() {
                 let schema = self.object(&next, fields);
-                self.done.insert(component_name(&fields.name), schema);
+                self.done.insert(wire::component_of(&fields.name), schema);
             }
         }
     }
@@ -170,7 +185,7 @@ impl<'a> Schemas<'a> {
         match kind.node() {
             Node::Struct(fields) if fields.name.is_empty() => self.object(kind, fields),
             Node::Struct(fields) => {
-                let name = component_name(&fields.name);
+                let name = wire::component_of(&fields.name);
                 if !self.done.contains_key(&name) {
                     self.done.insert(name.clone(), Value::Null);
                     self.waiting.push(kind.clone());
@@ -347,18 +362,13 @@ impl<'a> Schemas<'a> {
     }
 
     fn named(&mut self, kind: &str, mut schema: Value) -> Value {
-        let name = component_name(kind);
+        let name = wire::component_of(kind);
         if !self.done.contains_key(&name) {
             describe(&mut schema, descriptions::of_type(kind));
             self.done.insert(name.clone(), schema);
         }
         reference(self.dialect, &name)
     }
-}
-
-/// The component's name of a type of the table: `io.k8s.api.core.v1.Pod`.
-fn component_name(name: &str) -> String {
-    format!("{ORGANISATION}{name}")
 }
 
 fn describe(schema: &mut Value, text: Option<&'static str>) {

@@ -59,10 +59,11 @@ mod tests {
     }
 
     /// Values without fields that documents name nevertheless.
-    const SCALARS: [&str; 6] = [
+    const SCALARS: [&str; 7] = [
         "apimachinery.pkg.api.resource.Quantity",
         "apimachinery.pkg.apis.meta.v1.FieldsV1",
         "apimachinery.pkg.apis.meta.v1.MicroTime",
+        "apimachinery.pkg.apis.meta.v1.Patch",
         "apimachinery.pkg.apis.meta.v1.Time",
         "apimachinery.pkg.runtime.RawExtension",
         "apimachinery.pkg.util.intstr.IntOrString",

@@ -19,6 +19,7 @@ mod limits;
 mod mutations;
 mod pods;
 mod provided;
+mod published;
 mod refusals;
 mod semantics;
 mod services;

@@ -1,0 +1,158 @@
+//! What OpenAPI documents tell of the paths of custom resources.
+
+use mullion_apiserver::Config;
+use serde_json::{Value, json};
+
+use crate::api::Api;
+
+fn definition(scope: &str) -> Value {
+    let scale =
+        json!({"specReplicasPath": ".spec.replicas", "statusReplicasPath": ".status.replicas"});
+    json!({"metadata": {"name": "apps.stable.example.com"}, "spec": {
+        "group": "stable.example.com", "scope": scope,
+        "names": {"plural": "apps", "kind": "App", "listKind": "AppCollection"},
+        "versions": [{"name": "v1beta1", "served": true, "storage": true,
+            "schema": {"openAPIV3Schema": {"type": "object", "properties": {"spec": {"type": "object", "properties": {"replicas": {"type": "integer"}}}}}},
+            "subresources": {"status": {}, "scale": scale}}],
+    }})
+}
+
+async fn documents(scope: &str) -> (Api, Value, Value) {
+    let api = Api::new(Config::default());
+    let definitions = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions";
+    api.post(definitions, definition(scope)).await.ok();
+    let v3 = "/openapi/v3/apis/stable.example.com/v1beta1";
+    let v3 = api
+        .until(v3, |document| document["paths"].is_object())
+        .await;
+    let v2 = api.get("/openapi/v2").await.ok();
+    (api, v3, v2)
+}
+
+/// The operations of a path and what they are called.
+fn operations(path: &Value) -> Vec<(&str, &str)> {
+    let verbs = path.as_object().expect("a path").iter();
+    verbs
+        .filter_map(|(verb, operation)| Some((verb.as_str(), operation["operationId"].as_str()?)))
+        .collect()
+}
+
+fn names(parameters: &Value) -> Vec<&str> {
+    let parameters = parameters.as_array().into_iter().flatten();
+    parameters
+        .filter_map(|parameter| parameter["name"].as_str())
+        .collect()
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_custom_resource_has_all_its_paths_with_names_of_their_own() {
+    let (_api, v3, v2) = documents("Namespaced").await;
+    let base = "/apis/stable.example.com/v1beta1";
+    let place = format!("{base}/namespaces/{{namespace}}/apps");
+    for document in [&v3, &v2] {
+        let paths = &document["paths"];
+        assert_eq!(
+            operations(&paths[format!("{base}/apps")]),
+            [("get", "listStableExampleComV1beta1AppForAllNamespaces")]
+        );
+        assert_eq!(
+            operations(&paths[&place]),
+            [
+                (
+                    "delete",
+                    "deletecollectionStableExampleComV1beta1NamespacedApp"
+                ),
+                ("get", "listStableExampleComV1beta1NamespacedApp"),
+                ("post", "createStableExampleComV1beta1NamespacedApp"),
+            ]
+        );
+        assert_eq!(
+            operations(&paths[format!("{place}/{{name}}")]),
+            [
+                ("delete", "deleteStableExampleComV1beta1NamespacedApp"),
+                ("get", "readStableExampleComV1beta1NamespacedApp"),
+                ("patch", "patchStableExampleComV1beta1NamespacedApp"),
+                ("put", "replaceStableExampleComV1beta1NamespacedApp"),
+            ]
+        );
+        let scale = &paths[format!("{place}/{{name}}/scale")];
+        assert_eq!(
+            operations(scale),
+            [
+                ("get", "readStableExampleComV1beta1NamespacedAppScale"),
+                ("patch", "patchStableExampleComV1beta1NamespacedAppScale"),
+                ("put", "replaceStableExampleComV1beta1NamespacedAppScale"),
+            ]
+        );
+        assert_eq!(names(&scale["parameters"]), ["name", "namespace", "pretty"]);
+        assert_eq!(
+            names(&scale["patch"]["parameters"])
+                .into_iter()
+                .filter(|name| *name != "body")
+                .collect::<Vec<_>>(),
+            ["dryRun", "fieldManager", "fieldValidation", "force"]
+        );
+        let kind = json!({"group": "stable.example.com", "version": "v1beta1", "kind": "App"});
+        assert_eq!(scale["get"]["x-kubernetes-group-version-kind"], kind);
+        assert_eq!(scale["get"]["x-kubernetes-action"], "get");
+        assert_eq!(
+            scale["get"]["description"],
+            "read scale of the specified App"
+        );
+        assert_eq!(scale["get"]["tags"], json!(["stableExampleCom_v1beta1"]));
+        let all = &paths[&place]["delete"];
+        assert_eq!(all["x-kubernetes-action"], "deletecollection");
+        assert_eq!(all["description"], "delete collection of App");
+        assert!(names(&all["parameters"]).contains(&"labelSelector"));
+        assert_eq!(paths[&place]["post"]["description"], "create an App");
+    }
+    let components = &v3["components"]["schemas"];
+    for name in [
+        "io.k8s.api.autoscaling.v1.Scale",
+        "io.k8s.apimachinery.pkg.apis.meta.v1.Patch",
+        "io.k8s.apimachinery.pkg.apis.meta.v1.Status",
+    ] {
+        assert!(
+            components[name].is_object() && v2["definitions"][name].is_object(),
+            "{name}"
+        );
+    }
+    assert_eq!(v3["info"]["title"], "Kubernetes CRD Swagger");
+    let path = &v3["paths"][format!("{place}/{{name}}")];
+    assert_eq!(
+        path["delete"]["responses"]["202"]["content"]["application/yaml"]["schema"]["$ref"],
+        "#/components/schemas/io.k8s.apimachinery.pkg.apis.meta.v1.Status"
+    );
+    let patches = path["patch"]["requestBody"]["content"]
+        .as_object()
+        .expect("bodies");
+    assert!(patches.contains_key("application/apply-patch+yaml"));
+    assert_eq!(path["delete"]["requestBody"].get("required"), None);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_custom_resource_without_namespaces_is_listed_and_deleted_in_one_place() {
+    let (_api, v3, _) = documents("Cluster").await;
+    let paths = v3["paths"].as_object().expect("paths");
+    assert_eq!(paths.len(), 4);
+    assert_eq!(
+        operations(&paths["/apis/stable.example.com/v1beta1/apps"]),
+        [
+            ("delete", "deletecollectionStableExampleComV1beta1App"),
+            ("get", "listStableExampleComV1beta1App"),
+            ("post", "createStableExampleComV1beta1App"),
+        ]
+    );
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_list_has_the_kind_that_its_definition_names() {
+    let (api, v3, _) = documents("Cluster").await;
+    let list = api.get("/apis/stable.example.com/v1beta1/apps").await.ok();
+    assert_eq!(list["kind"], "AppCollection");
+    let component = &v3["components"]["schemas"]["com.example.stable.v1beta1.AppCollection"];
+    assert_eq!(
+        component["x-kubernetes-group-version-kind"][0]["kind"],
+        "AppCollection"
+    );
+}
