@@ -9,6 +9,7 @@ use std::{collections::BTreeMap, sync::Arc};
 use jiff::Timestamp;
 use serde_json::Value;
 
+pub use crate::schema::proto::provided::{Tagged, Wire};
 use crate::{
     crd::structural::Schema,
     http::Wanted,
@@ -29,6 +30,8 @@ pub struct Provided {
     pub namespaced: bool,
     /// The OpenAPI v3 schema of its objects, without `apiVersion`, `kind` and `metadata`.
     pub schema: Value,
+    /// The fields of its protobuf message beside the metadata, which is the first; without any it cannot be had in protobuf.
+    pub message: &'static [Tagged],
     /// The columns of its table.
     pub columns: &'static [Column],
     /// Where the objects come from.
@@ -72,6 +75,7 @@ impl Provided {
             deprecated: None,
             behaviour: Arc::new(Answers {
                 schema: self.schema,
+                message: self.message,
                 columns: self.columns,
                 source: self.source,
             }),
@@ -82,6 +86,7 @@ impl Provided {
 /// The behaviour of a provided resource.
 struct Answers {
     schema: Value,
+    message: &'static [Tagged],
     columns: &'static [Column],
     source: Arc<dyn ObjectSource>,
 }
@@ -101,5 +106,9 @@ impl Kind for Answers {
 
     fn openapi(&self) -> Option<&Value> {
         Some(&self.schema)
+    }
+
+    fn message(&self) -> &'static [Tagged] {
+        self.message
     }
 }

@@ -38,6 +38,11 @@ impl Row {
         given.map_or_else(|| format!("{}List", self.resource.kind), str::to_owned)
     }
 
+    /// Whether its objects can be had in protobuf.
+    pub(crate) fn has_messages(&self) -> bool {
+        !self.custom || !self.resource.behaviour.message().is_empty()
+    }
+
     /// Whether a custom resource definition defines it.
     pub(crate) fn is_defined(&self) -> bool {
         self.custom && self.resource.behaviour.source().is_none()

@@ -169,7 +169,7 @@ async fn route(
             let collection = object.name.is_none() && object.subresource.is_none();
             let watch = object.watch || (collection && query.flag("watch").unwrap_or(false));
             let asked = Asked {
-                custom: row.custom,
+                custom: !row.has_messages(),
                 collection: reads && (collection || watch),
                 watch: reads && watch,
             };
@@ -409,7 +409,7 @@ async fn objects(
 /// What refusals of a call are written in: nothing about custom resources is ever protobuf, and no refusal is a table.
 fn of_refusals(call: &Call) -> Media {
     match call.form {
-        Form { media, shape } if shape == Shape::Whole && !call.row.custom => media,
+        Form { media, shape } if shape == Shape::Whole && call.row.has_messages() => media,
         Form {
             media: Media::Yaml,
             shape: Shape::Whole,

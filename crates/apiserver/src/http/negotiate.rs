@@ -113,7 +113,8 @@ pub(crate) fn clauses(headers: &HeaderMap) -> Vec<Clause<'_>> {
 /// What is asked for, as far as it decides what can be had.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Asked {
-    /// Custom resources are behind no router upstream, whose refusals have other words, and have no protobuf.
+    /// Custom resources are behind no router upstream, whose refusals have other words, and have no protobuf. What is provided is like them
+    /// unless it says what its messages are.
     pub custom: bool,
     /// Many objects, or a watch of them.
     pub collection: bool,

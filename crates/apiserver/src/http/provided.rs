@@ -6,15 +6,15 @@ use serde_json::{Map, Value, json};
 
 use super::{
     call::Call,
-    list,
-    method_not_allowed,
-    negotiate::Shape,
+    list, method_not_allowed,
+    negotiate::{Media, Shape},
     reply::{self, Outcome},
     selector::Selector,
     table,
 };
 use crate::{
-    provided::{Labels, ObjectSource},
+    provided::{Labels, ObjectSource, Tagged},
+    schema::proto,
     status::{Details, Status},
 };
 
@@ -76,7 +76,13 @@ fn get(call: &Call, source: &dyn ObjectSource) -> Result<Response<Body>, Status>
     };
     let found = source.list(&wanted).into_iter().next();
     let object = found.ok_or_else(|| not_found(call))?;
-    reply::outcome(call, 200, Outcome::Object(typed(call, object)))
+    let object = typed(call, object);
+    if let Some(message) = message(call) {
+        return Ok(in_protobuf(proto::provided::encode_object(
+            message, &object,
+        )));
+    }
+    reply::outcome(call, 200, Outcome::Object(object))
 }
 
 /// Aggregated servers name what they do not have by its kind and with its namespace (metrics-server).
@@ -132,7 +138,20 @@ fn list(call: &Call, source: &dyn ObjectSource) -> Result<Response<Body>, Status
             json!({"kind": "PartialObjectMetadataList", "apiVersion": version, "metadata": metadata, "items": items})
         }
     };
+    if let Some(message) = message(call) {
+        return Ok(in_protobuf(proto::provided::encode_list(message, &answer)));
+    }
     reply::encode(call.form.media, 200, &answer, None)
+}
+
+/// The message of the objects, if that is what is wanted.
+fn message(call: &Call) -> Option<&'static [Tagged]> {
+    let wanted = call.form.media == Media::Protobuf && call.form.shape == Shape::Whole;
+    wanted.then(|| call.resource().behaviour.message())
+}
+
+fn in_protobuf(body: Vec<u8>) -> Response<Body> {
+    reply::bytes(200, Media::Protobuf, body.into())
 }
 
 fn typed(call: &Call, mut object: Value) -> Value {

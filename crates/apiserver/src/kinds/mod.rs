@@ -68,7 +68,11 @@ use std::{borrow::Cow, sync::Arc};
 use serde_json::Value;
 
 use crate::{
-    admission::Ctx, field::Errors, provided::ObjectSource, schema::Type, status::Status,
+    admission::Ctx,
+    field::Errors,
+    provided::{ObjectSource, Tagged},
+    schema::Type,
+    status::Status,
     store::Lends,
 };
 
@@ -410,6 +414,11 @@ pub trait Kind: Send + Sync + 'static {
     /// The kind of a list, where a definition names it.
     fn list_kind(&self) -> Option<&str> {
         None
+    }
+
+    /// The fields of the protobuf message, where the table has none.
+    fn message(&self) -> &'static [Tagged] {
+        &[]
     }
 
     /// The OpenAPI schema, where neither the table nor a definition has it.

@@ -8,6 +8,7 @@ use serde_json::Value;
 
 use super::Type;
 
+pub(crate) mod provided;
 mod read;
 mod wire;
 mod write;

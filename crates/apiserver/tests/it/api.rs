@@ -3,7 +3,8 @@
 use std::time::Duration;
 
 use axum::body::Body;
-use http::{Method, Request, header::CONTENT_TYPE};
+use bytes::Bytes;
+use http::{Method, Request, Response, header::CONTENT_TYPE};
 use http_body_util::BodyExt;
 use mullion_apiserver::{ApiServer, Config, admission::User};
 use serde_json::{Value, json};
@@ -129,7 +130,31 @@ impl Api {
         self.answer(request, body).await
     }
 
+    /// The status and the bytes of a GET of that media type.
+    pub(crate) async fn bytes(&self, path: &str, accept: &str) -> (u16, Bytes) {
+        let request = Request::builder().uri(path).header("accept", accept);
+        let response = self.respond(request, Body::empty()).await;
+        let status = response.status().as_u16();
+        (status, whole(response.into_body()).await)
+    }
+
     async fn answer(&self, request: http::request::Builder, body: Body) -> Answer {
+        let response = self.respond(request, body).await;
+        let status = response.status().as_u16();
+        let headers = response.headers().get_all("warning").iter();
+        let warnings = headers
+            .map(|value| value.to_str().expect("a warning is text").to_owned())
+            .collect();
+        let bytes = whole(response.into_body()).await;
+        let body = serde_json::from_slice(&bytes).unwrap_or(Value::Null);
+        Answer {
+            status,
+            body,
+            warnings,
+        }
+    }
+
+    async fn respond(&self, request: http::request::Builder, body: Body) -> Response<Body> {
         let user = User {
             name: "admin".into(),
             groups: vec!["system:masters".into()],
@@ -139,30 +164,14 @@ impl Api {
             .extension(user)
             .body(body)
             .expect("the parts are valid");
-        let response = self
-            .router
-            .clone()
-            .oneshot(request)
-            .await
-            .expect("the router answers every request");
-        let status = response.status().as_u16();
-        let headers = response.headers().get_all("warning").iter();
-        let warnings = headers
-            .map(|value| value.to_str().expect("a warning is text").to_owned())
-            .collect();
-        let bytes = response
-            .into_body()
-            .collect()
-            .await
-            .expect("the answer ends")
-            .to_bytes();
-        let body = serde_json::from_slice(&bytes).unwrap_or(Value::Null);
-        Answer {
-            status,
-            body,
-            warnings,
-        }
+        let answered = self.router.clone().oneshot(request).await;
+        answered.expect("the router answers every request")
     }
+}
+
+async fn whole(body: Body) -> Bytes {
+    let collected = body.collect().await;
+    collected.expect("the answer ends").to_bytes()
 }
 
 impl Answer {

@@ -6,7 +6,7 @@ use mullion_apiserver::{
     Config,
     http::Wanted,
     kinds::Column,
-    provided::{ObjectSource, Provided},
+    provided::{ObjectSource, Provided, Wire},
 };
 use serde_json::{Value, json};
 
@@ -65,6 +65,7 @@ fn api() -> Api {
             plural: "pods",
             namespaced: true,
             schema: json!({"type": "object", "properties": {"usage": usage}}),
+            message: &[("usage", 2, Wire::Map(&Wire::Quantity))],
             columns: COLUMNS,
             source: Arc::new(Gauges),
         }],
@@ -113,6 +114,37 @@ async fn it_is_listed_by_namespace_label_and_name() {
         api.get(&format!("{PODS}?labelSelector=(")).await.status,
         400
     );
+}
+
+#[tokio::test]
+async fn who_asks_for_protobuf_gets_it() {
+    const PROTOBUF: &str = "application/vnd.kubernetes.protobuf";
+    let api = api();
+    let message = |name: &str| {
+        let usage = [
+            &[0x12, 13, 0x0a, 3][..],
+            b"cpu",
+            &[0x12, 6, 0x0a, 4],
+            b"250m",
+        ]
+        .concat();
+        (name.to_owned(), usage)
+    };
+    let (status, one) = api.bytes(&format!("{PODS}/a"), PROTOBUF).await;
+    assert_eq!((status, &one[..4]), (200, &b"k8s\0"[..]));
+    let has = |body: &[u8], part: &[u8]| body.windows(part.len()).any(|window| window == part);
+    let (status, list) = api.bytes(PODS, PROTOBUF).await;
+    assert_eq!(status, 200);
+    assert!(has(&list, b"PodGaugeList") && has(&list, b"gauges.example.com/v1beta1"));
+    for (name, usage) in [message("a"), message("b")] {
+        assert!(has(&list, name.as_bytes()) && has(&list, &usage));
+    }
+    assert!(has(&one, &message("a").1) && !has(&one, b"List"));
+    let both = format!("{PROTOBUF},application/json");
+    let (_, json) = api.bytes(PODS, &both).await;
+    assert_eq!(json[0], b'{');
+    let (status, refused) = api.bytes(&format!("{PODS}/none"), PROTOBUF).await;
+    assert_eq!((status, &refused[..4]), (404, &b"k8s\0"[..]));
 }
 
 #[tokio::test]

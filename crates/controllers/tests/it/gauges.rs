@@ -71,6 +71,7 @@ impl Gauges {
             plural: "pods",
             namespaced: true,
             schema: json!({"type": "object", "x-kubernetes-preserve-unknown-fields": true}),
+            message: &[],
             columns: &[],
             source: Arc::new(self.clone()),
         }

@@ -8,7 +8,7 @@ use kube::ResourceExt;
 use mullion_apiserver::{
     http::Wanted,
     kinds::Column,
-    provided::{ObjectSource, Provided},
+    provided::{ObjectSource, Provided, Tagged, Wire},
 };
 use mullion_controllers::{kubelet::usage::Meter, metrics};
 use mullion_engine::model::Quantity;
@@ -31,6 +31,20 @@ const COLUMNS: &[Column] = &[
     column("cpu", "quantity"),
     column("memory", "quantity"),
     column("Window", "duration"),
+];
+
+const USAGE: Wire = Wire::Map(&Wire::Quantity);
+const CONTAINER: Wire = Wire::Fields(&[("name", 1, Wire::Text), ("usage", 2, USAGE)]);
+/// The messages of metrics-server (k8s.io/metrics/pkg/apis/metrics/v1beta1).
+const NODE: &[Tagged] = &[
+    ("timestamp", 2, Wire::Time),
+    ("window", 3, Wire::Duration),
+    ("usage", 4, USAGE),
+];
+const POD: &[Tagged] = &[
+    ("timestamp", 2, Wire::Time),
+    ("window", 3, Wire::Duration),
+    ("containers", 4, Wire::List(&CONTAINER)),
 ];
 
 const fn column(name: &'static str, format: &'static str) -> Column {
@@ -69,13 +83,14 @@ impl SimulatedMetrics {
                 },
             })
         };
-        let provided = |kind, plural, namespaced, schema, source| Provided {
+        let provided = |kind, plural, namespaced, schema, message, source| Provided {
             group: metrics::GROUP,
             version: metrics::VERSION,
             kind,
             plural,
             namespaced,
             schema,
+            message,
             columns: COLUMNS,
             source,
         };
@@ -85,6 +100,7 @@ impl SimulatedMetrics {
                 "nodes",
                 false,
                 schema("What a node uses.", "usage", usage.clone()),
+                NODE,
                 Arc::new(Nodes(self.clone())) as Arc<dyn ObjectSource>,
             ),
             provided(
@@ -96,6 +112,7 @@ impl SimulatedMetrics {
                     "containers",
                     json!({"type": "array", "items": container}),
                 ),
+                POD,
                 Arc::new(Pods(self.clone())),
             ),
         ]
