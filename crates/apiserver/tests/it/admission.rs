@@ -340,8 +340,9 @@ async fn a_running_pod_is_resized_within_what_its_node_has_and_can() {
         match why {
             "" => drop(resized.ok()),
             why => assert_eq!(
-                resized.refused(403),
-                format!("pods {name:?} is forbidden: {why}")
+                resized.body,
+                json!({"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Failure", "reason": "Forbidden", "code": 403,
+                    "message": format!("pods {name:?} is forbidden: {why}"), "details": {"name": name, "kind": "pods"}})
             ),
         }
     }
