@@ -1,7 +1,7 @@
 //! What is there from the start: the default namespaces, roles and bindings, the system's priority classes, the levels and schemas of flow
 //! control, the range of Services and the kubernetes Service with its endpoints; after a restart only what is missing is created.
 
-use std::{net::IpAddr, sync::Arc};
+use std::{collections::HashSet, net::IpAddr, sync::Arc};
 
 use http::HeaderMap;
 use serde_json::{Value, json};
@@ -17,9 +17,10 @@ use crate::{
         query::Query,
         write,
     },
-    kinds::{ServiceRange, flowcontrol, system_classes},
+    kinds::{ServiceRange, flowcontrol, services::objects, system_classes},
     own,
     server::ApiServer,
+    service_range,
     store::Key,
 };
 
@@ -31,6 +32,7 @@ const NAMESPACES: [&str; 4] = ["default", "kube-system", "kube-public", "kube-no
 pub(crate) async fn run(server: &Arc<ApiServer>, services: &ServiceRange, advertise: &[IpAddr]) {
     let service_ip = services.first().to_string();
     adopt_services(server);
+    adopt_addresses(server).await;
     for name in NAMESPACES {
         create(
             server,
@@ -67,6 +69,7 @@ pub(crate) async fn run(server: &Arc<ApiServer>, services: &ServiceRange, advert
         &[],
     )
     .await;
+    service_range::settle(server, services).await;
     let levels = flowcontrol::levels().map(|level| ("prioritylevelconfigurations", level));
     let schemas = flowcontrol::schemas().map(|schema| ("flowschemas", schema));
     for (plural, object) in levels.chain(schemas) {
@@ -136,6 +139,44 @@ fn adopt_services(server: &Arc<ApiServer>) {
             }
         }
     }
+}
+
+/// Makes the addresses of Services what the Services have, and takes those of users, so that no Service is given them.
+async fn adopt_addresses(server: &Arc<ApiServer>) {
+    let (Some(services), Some(call)) = (
+        call(server, "", "services", None),
+        call(server, objects::GROUP, objects::PLURAL, None),
+    ) else {
+        return;
+    };
+    let mut beside = Vec::new();
+    let mut given = HashSet::new();
+    for object in services.row.collection.snapshot(None).objects {
+        let service = services.row.served(&object);
+        for ip in objects::addresses(&service) {
+            let name = ip.to_string();
+            if call.row.collection.get(call.key(&name).as_str()).is_none() {
+                beside.push(objects::of_service(ip, &service));
+            }
+            given.insert(name);
+        }
+    }
+    for object in call.row.collection.snapshot(None).objects {
+        let name = object.key().name();
+        if given.contains(name) {
+            continue;
+        }
+        let (label, allocator) = objects::MANAGED_BY;
+        if object.meta().label(label) == Some(allocator) {
+            beside.push(objects::gone(name.to_owned()));
+            continue;
+        }
+        let (ctx, behaviour) = (call.ctx(false), &call.resource().behaviour);
+        if let Ok(taken) = behaviour.allocate(&ctx, &mut call.row.served(&object), None) {
+            taken.commit();
+        }
+    }
+    write::beside::settle(server, beside, server.now()).await;
 }
 
 /// Publishes where the server is, in both forms. Both are the server's own: the labels keep mirroring and slicing away from them.

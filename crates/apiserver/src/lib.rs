@@ -56,6 +56,7 @@ pub mod quantity;
 pub mod registry;
 pub mod schema;
 mod server;
+mod service_range;
 pub mod status;
 pub mod store;
 pub mod validation;

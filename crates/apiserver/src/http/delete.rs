@@ -249,7 +249,7 @@ async fn delete_once(
     let Some(last) = write::in_time(call.row.collection.commit(change, call.now).await)? else {
         return Ok(None);
     };
-    write::release(call, &object);
+    write::release(call, &object).await;
     let outcome = match call.resource().rules.delete_returns_object {
         true => Outcome::Stored(last),
         false => success(call, &last),

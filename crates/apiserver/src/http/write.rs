@@ -4,6 +4,7 @@
 //! came too late starts again from the current version, so that hooks and plugins always judge what will be stored. Other
 //! handlers (bindings, evictions, controllers' subresources) change objects through [`modify`].
 
+pub(crate) mod beside;
 mod change;
 mod claims;
 mod creation;
@@ -282,14 +283,12 @@ impl Said {
     }
 }
 
-/// Gives back what was allocated for a deleted object.
-pub(crate) fn release(call: &Call, old: &Value) {
-    let mut nothing = Value::Null;
-    if let Ok(allocation) =
-        call.resource()
-            .behaviour
-            .allocate(&call.ctx(false), &mut nothing, Some(old))
-    {
+/// Gives back what was allocated for a deleted object, once what came with that is gone.
+pub(crate) async fn release(call: &Call, old: &Value) {
+    let behaviour = &call.resource().behaviour;
+    let released = behaviour.allocate(&call.ctx(false), &mut Value::Null, Some(old));
+    if let Ok(mut allocation) = released {
+        beside::settle(&call.server, allocation.beside(), call.now).await;
         allocation.commit();
     }
 }

@@ -1,15 +1,24 @@
 //! networking.k8s.io/v1 ServiceCIDR and IPAddress: the ranges that Services take their addresses from, and the addresses that are taken.
 //!
 //! The server gives addresses out of the range it was started with ([`super::services::pools`]), which the ServiceCIDR `kubernetes` names;
-//! further ranges and addresses of users are kept.
+//! further ranges of users are kept. The addresses of Services come and go with them ([`objects`]); those of users are taken.
+
+use std::{net::IpAddr, sync::Arc};
 
 use jiff::Timestamp;
 use serde_json::Value;
 
-use super::{Check, Column, Kind, podspec::internal, print, tree::Tree};
+use super::{
+    Allocation, Check, Column, Kind,
+    podspec::internal,
+    print,
+    services::{objects, pools::Pools},
+    tree::Tree,
+};
 use crate::{
     admission::Ctx,
     field::{ErrorType, Errors, Path},
+    status::Status,
     validation::{check, immutable, names, net},
 };
 
@@ -17,7 +26,29 @@ use crate::{
 pub(super) struct ServiceCidr;
 
 /// networking.k8s.io/v1 IPAddress.
-pub(super) struct IpAddress;
+pub(super) struct IpAddress {
+    pools: Arc<Pools>,
+}
+
+impl IpAddress {
+    /// Addresses that are taken from these pools, as far as they are in their range.
+    pub(super) fn new(pools: Arc<Pools>) -> Self {
+        IpAddress { pools }
+    }
+}
+
+/// The Service that an address names, if it has the address.
+fn owner(ctx: &Ctx<'_>, address: &Value) -> Option<Arc<Value>> {
+    let parent = &address["spec"]["parentRef"];
+    if !parent.text("group").is_empty() || parent.text("resource") != "services" {
+        return None;
+    }
+    let (namespace, name) = (parent.text("namespace"), parent.text("name"));
+    let service = ctx.lookup.find("", "services", Some(namespace), name)?;
+    let ip: IpAddr = address["metadata"].text("name").parse().ok()?;
+    let has = objects::addresses(&service).any(|other| other == ip);
+    has.then_some(service)
+}
 
 const CIDR_COLUMNS: [Column; 3] = [print::NAME, print::column("CIDRs"), print::AGE];
 const ADDRESS_COLUMNS: [Column; 3] = [print::NAME, print::column("ParentRef"), print::AGE];
@@ -77,6 +108,32 @@ impl Kind for ServiceCidr {
 }
 
 impl Kind for IpAddress {
+    /// An address of a user's is given to no Service. That of a Service is taken already, and comes back if it is deleted.
+    fn allocate(
+        &self,
+        ctx: &Ctx<'_>,
+        object: &mut Value,
+        old: Option<&Value>,
+    ) -> Result<Box<dyn Allocation>, Status> {
+        let mut claim = self.pools.claim();
+        let mut again = None;
+        match old {
+            None => {
+                // One that is taken is on its way to a Service; one of another range is nobody's.
+                let _ = claim.address(object["metadata"].text("name"));
+            }
+            Some(old) if object.is_null() => {
+                let name = old["metadata"].text("name");
+                match (owner(ctx, old), name.parse()) {
+                    (Some(service), Ok(ip)) => again = Some(objects::of_service(ip, &service)),
+                    _ => claim.release_address(name),
+                }
+            }
+            Some(_) => {}
+        }
+        Ok(Box::new(objects::Given::to_address(claim, again)))
+    }
+
     /// Upstream looks at all of it at each update, and at the metadata twice.
     fn update_checks(&self, _: &str) -> &'static [Check] {
         &[

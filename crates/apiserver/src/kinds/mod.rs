@@ -50,7 +50,7 @@ mod rules;
 mod runtimeclasses;
 mod secrets;
 mod serviceaccounts;
-mod services;
+pub(crate) mod services;
 mod statefulsets;
 pub(crate) mod storageclasses;
 pub(crate) mod tree;
@@ -442,6 +442,23 @@ pub trait Kind: Send + Sync + 'static {
 pub trait Allocation: Send {
     /// The object is stored: keep it. Dropping without this gives it back.
     fn commit(self: Box<Self>);
+
+    /// Takes out the objects of other kinds that come and go with what is given out.
+    fn beside(&mut self) -> Vec<Beside> {
+        Vec::new()
+    }
+}
+
+/// An object of another kind that comes or goes with a write, by nobody's request: nothing judges it.
+pub struct Beside {
+    /// Its group.
+    pub group: &'static str,
+    /// Its plural.
+    pub plural: &'static str,
+    /// Its name; it is in no namespace.
+    pub name: String,
+    /// What it is when it comes; nothing when it goes.
+    pub object: Option<Value>,
 }
 
 /// The allocation of kinds that need none.

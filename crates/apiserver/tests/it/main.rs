@@ -1,5 +1,6 @@
 //! The server's integration tests, one binary.
 
+mod addresses;
 mod admission;
 mod api;
 mod bounds;

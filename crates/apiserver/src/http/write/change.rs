@@ -5,7 +5,8 @@ use std::sync::Arc;
 use serde_json::{Map, Value};
 
 use super::{
-    Admission, claims, create, dedup_owners, draft_from, in_time, own, release, stored_outcome,
+    Admission, beside, claims, create, dedup_owners, draft_from, in_time, own, release,
+    stored_outcome,
 };
 use crate::{
     admission::Operation,
@@ -169,7 +170,7 @@ async fn update_once(
         stored.revision().to_string().into(),
     );
     metadata::carry_over(&mut object, &old);
-    let allocation = if part == Part::Main {
+    let mut allocation = if part == Part::Main {
         Some(behaviour.allocate(&ctx, &mut object, Some(&old))?)
     } else {
         None
@@ -260,7 +261,7 @@ async fn update_once(
         return Ok(
             match in_time(call.row.collection.commit(change, call.now).await)? {
                 Some(_) => {
-                    release(call, &object);
+                    release(call, &object).await;
                     Some(shown(object, lent.as_ref()))
                 }
                 None => None,
@@ -270,7 +271,8 @@ async fn update_once(
     let taken = claims::take(call, Operation::Update, name, &mut object, Some(&old)).await?;
     let draft = draft_from(&call.row, EventType::Modified, &mut object, lent.as_ref());
     let change = Change::Update(stored.clone(), draft);
-    let committed = in_time(call.row.collection.commit(change, call.now).await);
+    let beside = allocation.as_mut().map(|allocation| allocation.beside());
+    let committed = beside::commit(call, change, beside.unwrap_or_default()).await;
     let Ok(Some(new)) = committed else {
         taken.give_back(call).await;
         return committed.map(|_| None);

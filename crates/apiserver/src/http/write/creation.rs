@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 
-use super::{Admission, claims, dedup_owners, draft_from, in_time, own, remove, stored_outcome};
+use super::{Admission, beside, claims, dedup_owners, draft_from, own, remove, stored_outcome};
 use crate::{
     admission::{Ctx, Operation},
     field::{Emptied, Errors, Path},
@@ -83,7 +83,7 @@ async fn create_named(
     let resource = call.resource();
     let behaviour = &resource.behaviour;
     let ctx = call.ctx(options.dry_run);
-    let allocation = behaviour.allocate(&ctx, &mut object, None)?;
+    let mut allocation = behaviour.allocate(&ctx, &mut object, None)?;
     if call.row.has_status_subresource() && resource.rules.status_on_create == StatusOnCreate::Clear
     {
         remove(&mut object, "status");
@@ -124,7 +124,7 @@ async fn create_named(
     let taken = claims::take(call, Operation::Create, &name, &mut object, None).await?;
     let draft = draft_from(&call.row, EventType::Added, &mut object, None);
     let change = Change::Create(key.clone(), draft);
-    match in_time(call.row.collection.commit(change, call.now).await) {
+    match beside::commit(call, change, allocation.beside()).await {
         Ok(Some(stored)) => {
             allocation.commit();
             Ok(stored_outcome(&call.row, stored, object))

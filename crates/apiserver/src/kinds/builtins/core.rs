@@ -1,5 +1,7 @@
 //! The rows of core/v1 and apps/v1.
 
+use std::sync::Arc;
+
 use super::row::{Row, STATUS_VERBS, STREAM_VERBS};
 use crate::kinds::{
     Generation, NameRule, Propagation, Rules, StatusMetadata, StatusOnCreate, Subresource,
@@ -23,7 +25,7 @@ use crate::kinds::{
     resourcequotas::ResourceQuota,
     secrets::Secret,
     serviceaccounts::ServiceAccount,
-    services::{Service, ServiceRange},
+    services::{Service, pools::Pools},
     statefulsets::StatefulSets,
     workloads::Templated,
 };
@@ -34,7 +36,7 @@ pub(super) fn event_rules(rules: &mut Rules) {
     rules.ttl = Some(events::TTL);
 }
 
-pub(super) fn core(range: ServiceRange) -> Vec<Row> {
+pub(super) fn core(pools: Arc<Pools>) -> Vec<Row> {
     vec![
         Row::core("Binding", "bindings").rules(|rules| rules.transient = true),
         // The parts of a control plane that could be asked live in this process or do not exist: there is nothing to list.
@@ -155,7 +157,7 @@ pub(super) fn core(range: ServiceRange) -> Vec<Row> {
                 handler: SubresourceHandler::Named,
             }),
         Row::core("Service", "services")
-            .behaves(Service::new(range))
+            .behaves(Service::new(pools))
             .short(&["svc"])
             .in_all()
             .rules(|rules| {

@@ -1,5 +1,7 @@
 //! The rows of the named groups but apps.
 
+use std::sync::Arc;
+
 use super::{
     core::event_rules,
     row::{Row, STATUS_VERBS},
@@ -31,6 +33,7 @@ use crate::kinds::{
     rbac::{self, Bindings, Roles, Scope},
     resource::{DeviceClass, ResourceClaim, ResourceClaimTemplate, ResourceSlice},
     runtimeclasses::RuntimeClass,
+    services::pools::Pools,
     storageclasses::StorageClass,
     volumeattachments::VolumeAttachment,
     volumeattributesclasses::VolumeAttributesClass,
@@ -79,7 +82,7 @@ pub(super) fn batch() -> Vec<Row> {
     ]
 }
 
-pub(super) fn networking() -> Vec<Row> {
+pub(super) fn networking(pools: Arc<Pools>) -> Vec<Row> {
     let row = |kind, plural| {
         Row::new(
             "networking.k8s.io",
@@ -99,7 +102,7 @@ pub(super) fn networking() -> Vec<Row> {
             .short(&["ing"])
             .status(StatusMetadata::All),
         row("IPAddress", "ipaddresses")
-            .behaves(IpAddress)
+            .behaves(IpAddress::new(pools))
             .cluster()
             .short(&["ip"])
             .rules(|rules| {

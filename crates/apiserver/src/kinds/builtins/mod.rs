@@ -6,7 +6,10 @@ mod core;
 mod groups;
 mod row;
 
-use super::{Resource, services::ServiceRange};
+use super::{
+    Resource,
+    services::{ServiceRange, pools::Pools},
+};
 use row::Row;
 
 /// The groups in the order in which upstream's discovery lists them; those that it does not have come last.
@@ -36,13 +39,14 @@ const GROUPS: [&str; 21] = [
 
 /// All built-in rows, in discovery order of their groups; Services take their addresses from `range`.
 pub fn builtins(range: ServiceRange) -> Vec<Resource> {
+    let pools = Pools::new(range);
     let mut rows: Vec<Resource> = [
-        core::core(range),
+        core::core(pools.clone()),
         core::apps(),
         groups::reviews(),
         groups::autoscaling(),
         groups::batch(),
-        groups::networking(),
+        groups::networking(pools),
         groups::groups(),
         groups::rbac_group(),
         groups::storage(),

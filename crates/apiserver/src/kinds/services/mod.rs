@@ -5,6 +5,7 @@
 
 mod allocate;
 mod node_ports;
+pub(crate) mod objects;
 pub(crate) mod pools;
 mod update;
 mod validate;
@@ -16,7 +17,7 @@ use serde_json::{Map, Value};
 
 pub use pools::{InvalidRange, ServiceRange};
 
-use self::pools::Pools;
+use self::{objects::Given, pools::Pools};
 use super::{
     Allocation, Check, Column, Kind,
     print::{AGE, NAME, age, column, labels, name, or_none, wide},
@@ -37,11 +38,9 @@ pub(crate) struct Service {
 }
 
 impl Service {
-    /// Services of a cluster with that range of addresses, none given out yet.
-    pub(crate) fn new(range: ServiceRange) -> Service {
-        Service {
-            pools: Pools::new(range),
-        }
+    /// Services that are given what they need out of these pools.
+    pub(crate) fn new(pools: Arc<Pools>) -> Service {
+        Service { pools }
     }
 }
 
@@ -213,7 +212,11 @@ impl Kind for Service {
                 allocate::allocate(&mut claim, self.pools.range().family(), object, old)?
             }
         }
-        Ok(Box::new(claim))
+        let service = match old {
+            Some(old) if object.is_null() => old,
+            _ => object,
+        };
+        Ok(Box::new(Given::to_service(claim, service)))
     }
 
     fn columns(&self) -> Option<&[Column]> {
@@ -353,7 +356,7 @@ mod tests {
     use super::*;
 
     fn warned(spec: Value) -> Vec<String> {
-        let service = Service::new(ServiceRange::default());
+        let service = Service::new(Pools::new(ServiceRange::default()));
         service.warnings(&json!({"metadata": {}, "spec": spec}), None)
     }
 

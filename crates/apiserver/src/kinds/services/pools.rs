@@ -233,6 +233,13 @@ impl Claim {
             .extend(parse_ip(ip).and_then(|ip| self.pools.range.offset(ip)));
     }
 
+    /// The addresses that it takes, and those that it gives back.
+    pub(super) fn addresses(&self) -> [Vec<IpAddr>; 2] {
+        let range = &self.pools.range;
+        let addresses = |used: &Used| used.addresses.iter().map(|at| range.address(*at)).collect();
+        [addresses(&self.taken), addresses(&self.released)]
+    }
+
     /// Takes this node port.
     pub(crate) fn port(&mut self, port: i64) -> Result<(), Refusal> {
         if !NODE_PORTS.contains(&port) {

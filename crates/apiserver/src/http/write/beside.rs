@@ -1,0 +1,103 @@
+//! Objects of other kinds that come and go with a write (the IPAddresses of Services): begun before the write itself, so that a durable store
+//! makes all of them permanent at once and in that order; undone if the write comes to nothing. A crash between them is mended at the next
+//! start ([`crate::boot`]).
+
+use std::sync::Arc;
+
+use futures::future;
+use jiff::Timestamp;
+
+use super::{draft_from, in_time};
+use crate::{
+    http::{call::Call, metadata},
+    kinds::Beside,
+    registry::Row,
+    schema::{self, ownership},
+    server::ApiServer,
+    status::Status,
+    store::{Change, CommitError, EventType, Key, Object},
+};
+
+/// Makes a change, and what comes with it; what goes with it goes after it.
+pub(super) async fn commit(
+    call: &Call,
+    change: Change,
+    beside: Vec<Beside>,
+) -> Result<Option<Arc<Object>>, Status> {
+    let main = call.row.collection.commit(change, call.now);
+    if beside.is_empty() {
+        return in_time(main.await);
+    }
+    let (server, now) = (&*call.server, call.now);
+    let (coming, going): (Vec<Beside>, Vec<Beside>) = beside
+        .into_iter()
+        .partition(|beside| beside.object.is_some());
+    let made = coming.into_iter().map(|beside| make(server, beside, now));
+    let (made, committed) = future::join(future::join_all(made), main).await;
+    let committed = in_time(committed);
+    match &committed {
+        Ok(Some(_)) => settle(server, going, now).await,
+        _ => {
+            for (row, object) in made.into_iter().flatten() {
+                // What somebody else has changed since is theirs.
+                let _ = row.collection.commit(Change::Delete(object), now).await;
+            }
+        }
+    }
+    committed
+}
+
+/// Lets objects come and go by themselves.
+pub(crate) async fn settle(server: &ApiServer, beside: Vec<Beside>, now: Timestamp) {
+    for beside in beside {
+        if beside.object.is_some() {
+            make(server, beside, now).await;
+        } else {
+            remove(server, &beside, now).await;
+        }
+    }
+}
+
+/// Creates an object; there may be one by that name already.
+async fn make(
+    server: &ApiServer,
+    beside: Beside,
+    now: Timestamp,
+) -> Option<(Arc<Row>, Arc<Object>)> {
+    let row = row(server, &beside)?;
+    let mut object = beside.object?;
+    metadata::begin(&mut object, &row.resource, now);
+    let writer = ownership::Writer {
+        manager: "kube-apiserver",
+        api_version: row.api_version(),
+        subresource: None,
+        resets_status: row.has_status_subresource(),
+        resets_metadata: &[],
+        now,
+    };
+    ownership::track(&row.resource.schema, &writer, &mut object, None);
+    ownership::fold(&mut object);
+    schema::normalise(&row.resource.schema, &mut object);
+    let draft = draft_from(&row, EventType::Added, &mut object, None);
+    let change = Change::Create(Key::new(None, &beside.name), draft);
+    let made = row.collection.commit(change, now).await.ok()?;
+    Some((row, made))
+}
+
+async fn remove(server: &ApiServer, beside: &Beside, now: Timestamp) {
+    let Some(row) = row(server, beside) else {
+        return;
+    };
+    let key = Key::new(None, &beside.name);
+    while let Some(object) = row.collection.get(key.as_str()) {
+        let gone = row.collection.commit(Change::Delete(object), now).await;
+        if !matches!(gone, Err(CommitError::Stale)) {
+            return;
+        }
+    }
+}
+
+fn row(server: &ApiServer, beside: &Beside) -> Option<Arc<Row>> {
+    let table = server.registry().table();
+    table.find_plural(beside.group, beside.plural).cloned()
+}

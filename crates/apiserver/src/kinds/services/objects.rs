@@ -1,0 +1,87 @@
+//! The IPAddress objects of Services: one for each address that is given out, which names the Service and goes with it.
+//!
+//! Source: pkg/registry/core/service/ipallocator. Addresses are given out by the pools; the objects show them, and those that users make
+//! themselves keep addresses from being given out.
+
+use std::net::IpAddr;
+
+use serde_json::{Value, json};
+
+use super::pools::Claim;
+use crate::kinds::{Allocation, Beside, tree::Tree};
+
+/// The group and plural of addresses.
+pub(crate) const GROUP: &str = "networking.k8s.io";
+pub(crate) const PLURAL: &str = "ipaddresses";
+/// Who owns the addresses of Services.
+pub(crate) const MANAGED_BY: (&str, &str) =
+    ("ipaddress.kubernetes.io/managed-by", "ipallocator.k8s.io");
+const FAMILY: &str = "ipaddress.kubernetes.io/ip-family";
+
+/// What a write is given, with the objects that come and go with it.
+pub(crate) struct Given {
+    claim: Claim,
+    beside: Vec<Beside>,
+}
+
+impl Given {
+    /// What a Service's write is given.
+    pub(super) fn to_service(claim: Claim, service: &Value) -> Self {
+        let [taken, released] = claim.addresses();
+        let coming = taken.into_iter().map(|ip| of_service(ip, service));
+        let going = released.into_iter().map(|ip| gone(ip.to_string()));
+        let beside = coming.chain(going).collect();
+        Given { claim, beside }
+    }
+
+    /// A claim of something else than a Service.
+    pub(crate) fn to_address(claim: Claim, beside: Option<Beside>) -> Self {
+        let beside = beside.into_iter().collect();
+        Given { claim, beside }
+    }
+}
+
+impl Allocation for Given {
+    fn commit(self: Box<Self>) {
+        Box::new(self.claim).commit();
+    }
+
+    fn beside(&mut self) -> Vec<Beside> {
+        std::mem::take(&mut self.beside)
+    }
+}
+
+/// The object of an address that a Service has.
+pub(crate) fn of_service(ip: IpAddr, service: &Value) -> Beside {
+    let (managed_by, allocator) = MANAGED_BY;
+    let family = if ip.is_ipv4() { "IPv4" } else { "IPv6" };
+    let (name, metadata) = (ip.to_string(), &service["metadata"]);
+    let parent = json!({"resource": "services", "namespace": metadata["namespace"], "name": metadata["name"]});
+    let object = json!({
+        "apiVersion": "networking.k8s.io/v1", "kind": "IPAddress",
+        "metadata": {"name": name, "labels": {FAMILY: family, managed_by: allocator}},
+        "spec": {"parentRef": parent},
+    });
+    Beside {
+        object: Some(object),
+        ..gone(name)
+    }
+}
+
+/// An address that nobody has any more.
+pub(crate) fn gone(name: String) -> Beside {
+    Beside {
+        group: GROUP,
+        plural: PLURAL,
+        name,
+        object: None,
+    }
+}
+
+/// The addresses that a Service has.
+pub(crate) fn addresses(service: &Value) -> impl Iterator<Item = IpAddr> {
+    let spec = &service["spec"];
+    let has = super::needs_cluster_ip(service);
+    let ips = spec.items("clusterIPs").iter().filter(move |_| has);
+    ips.filter_map(|ip| ip.as_str()?.parse().ok())
+}

@@ -1,0 +1,54 @@
+//! Says of the ServiceCIDR `kubernetes` that Services take their addresses from it: the condition `Ready` (upstream: the controller
+//! defaultservicecidr in kube-apiserver). It is made and told of before the first answer; only the server itself gives addresses out of it.
+
+use std::sync::Arc;
+
+use serde_json::{Value, json};
+
+use crate::{
+    admission::Lookup,
+    http::{metadata, path::ObjectPath},
+    kinds::{ServiceRange, services::objects::GROUP, tree::Tree},
+    own,
+    server::ApiServer,
+};
+
+const PLURAL: &str = "servicecidrs";
+/// The range that the server was started with.
+pub(crate) const NAME: &str = "kubernetes";
+/// Who owns the condition.
+const MANAGER: &str = "kubernetes-service-cidr-controller";
+
+/// Writes the condition if nobody has, and the object is about this range.
+pub(crate) async fn settle(server: &Arc<ApiServer>, range: &ServiceRange) {
+    let Some(object) = server.find(GROUP, PLURAL, None, NAME) else {
+        return;
+    };
+    let is_this = object["spec"]["cidrs"] == json!([range.to_string()]);
+    let conditions = object["status"].items("conditions");
+    let is_told = |condition: &Value| {
+        condition.text("type") == "Ready" && condition.text("status") != "Unknown"
+    };
+    let is_going = object["metadata"].has("deletionTimestamp");
+    if !is_this || is_going || conditions.iter().any(is_told) {
+        return;
+    }
+    let condition = json!({
+        "type": "Ready", "status": "True", "message": "Kubernetes default Service CIDR is ready",
+        "lastTransitionTime": metadata::stamp(server.now()),
+    });
+    let configuration = json!({
+        "apiVersion": "networking.k8s.io/v1", "kind": "ServiceCIDR", "metadata": {"name": NAME},
+        "status": {"conditions": [condition]},
+    });
+    let path = ObjectPath {
+        group: GROUP,
+        version: "v1",
+        plural: PLURAL,
+        name: Some(NAME),
+        ..ObjectPath::default()
+    };
+    if let Err(status) = own::apply_status(server, &path, MANAGER, &configuration).await {
+        tracing::error!(%status, "the range of Services cannot be told to be ready");
+    }
+}
