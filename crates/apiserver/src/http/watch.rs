@@ -29,8 +29,9 @@ use crate::{
 
 /// How soon after a piece the next one may follow on the network.
 const GATHER: Duration = Duration::from_millis(5);
-/// A piece that has this many bytes is sent before more is added to it.
-const PIECE: usize = 64 * 1024;
+/// A piece that has this many bytes is sent before more is added to it. Few enough for the allocator to take the same memory again; twice as
+/// many come from the system, which clears every page first.
+const PIECE: usize = 32 * 1024;
 const BOOKMARK_EVERY: Duration = Duration::from_secs(60);
 /// A last bookmark comes this long before the end of a watch.
 const BOOKMARK_BEFORE_END: Duration = Duration::from_secs(2);
