@@ -2,7 +2,7 @@
 //!
 //! [`slices`] and [`endpoints`] write the same facts in their two API forms; [`backend`] says what those facts are and
 //! [`watch`] when they may have changed and [`trigger`] since when; [`writes`] keeps them from deciding twice on one view.
-//! [`load_balancer`] gives Services of type LoadBalancer an address.
+//! [`load_balancer`] gives Services of type LoadBalancer an address, [`ranges`] keeps the ranges that cluster IPs are from.
 //!
 //! Clusters are single-stack: the API server gives every Service one family, so each has slices of one address type.
 //! A Service that asks for two (`RequireDualStack`) is refused there; one that would like two gets one.
@@ -10,6 +10,7 @@
 mod backend;
 pub mod endpoints;
 pub mod load_balancer;
+pub mod ranges;
 pub mod slices;
 mod trigger;
 mod watch;
@@ -26,4 +27,5 @@ pub fn start(context: &Context, load_balancers: Arc<dyn LoadBalancers>) {
     slices::start(context);
     endpoints::start(context);
     load_balancer::start(context, load_balancers);
+    ranges::start(context);
 }

@@ -6,11 +6,15 @@ use k8s_openapi::api::{
     apps::v1::Deployment,
     core::v1::{Endpoints, Pod, Service},
     discovery::v1::EndpointSlice,
+    networking::v1::ServiceCIDR,
 };
 use kube::{ResourceExt, api::DeleteParams};
 use serde_json::{Value, json};
 
-use crate::cluster::{Cluster, deployment};
+use crate::{
+    cluster::{Cluster, deployment},
+    wait::{until, until_gone},
+};
 
 fn service(name: &str, extra: Value) -> Value {
     let mut service = json!({
@@ -475,4 +479,41 @@ async fn endpoints_say_since_when_what_they_show_is_so() {
     let object = cluster.context.informers.endpoints.get("default", "web");
     let object = object.and_then(|object| object.annotations().get(annotation).cloned());
     assert_eq!(object, Some(since.to_string()));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_range_is_ready_and_stays_while_addresses_need_it() {
+    let cluster = Cluster::start().await;
+    let ranges: kube::Api<ServiceCIDR> = kube::Api::all(cluster.context.client.clone());
+    let said = async |name: &str, message: &str| {
+        let is_told = |range: &ServiceCIDR| {
+            let conditions = range.status.iter().flat_map(|status| &status.conditions);
+            let mut conditions = conditions.flatten();
+            conditions.any(|told| told.message == message) && !range.finalizers().is_empty()
+        };
+        until(&ranges, name, is_told).await;
+    };
+    let ready = "Kubernetes Service CIDR is ready";
+    said("kubernetes", ready).await;
+    let extra = json!({"metadata": {"name": "extra"}, "spec": {"cidrs": ["10.200.0.0/24"]}});
+    let extra = serde_json::from_value(extra).expect("a range");
+    ranges
+        .create(&Default::default(), &extra)
+        .await
+        .expect("it is accepted");
+    said("extra", ready).await;
+    let now = DeleteParams::default();
+    ranges.delete("extra", &now).await.expect("it is there");
+    ranges
+        .delete("kubernetes", &now)
+        .await
+        .expect("it is there");
+    said(
+        "kubernetes",
+        "There are still IPAddresses referencing the ServiceCIDR, please remove them or create a new ServiceCIDR",
+    )
+    .await;
+    until_gone(&ranges, "extra").await;
+    let held = ranges.get("kubernetes").await.expect("it is held");
+    assert!(held.metadata.deletion_timestamp.is_some());
 }
