@@ -51,6 +51,7 @@ mod listen;
 mod metrics;
 mod openapi;
 mod own;
+mod policy_types;
 pub mod provided;
 pub mod quantity;
 pub mod registry;

@@ -29,6 +29,7 @@ use crate::{
     kinds::{self, ServiceRange},
     limits::{Gate, Limits},
     metrics::Metrics,
+    policy_types,
     provided::Provided,
     registry::Registry,
     store::{Key, Store, StoreError, Window},
@@ -181,6 +182,13 @@ impl ApiServer {
             runtime.spawn(compact(Arc::downgrade(&server)));
         }
         server
+    }
+
+    /// Says in the status of ValidatingAdmissionPolicies what the types of objects say against their expressions, until the server is
+    /// dropped. That is a controller's work (kube-controller-manager: validatingadmissionpolicy-status), which whoever runs controllers
+    /// beside the server asks for.
+    pub fn check_policies(self: &Arc<Self>) -> impl Future<Output = ()> + Send + use<> {
+        policy_types::run(Arc::downgrade(self))
     }
 
     /// The service that answers requests. A request's user is the [`User`] in its extensions.

@@ -22,9 +22,13 @@ static ENVIRONMENT: LazyLock<Environment> = LazyLock::new(|| Scope::default().en
 /// What an expression may speak of beside the request and its objects.
 #[derive(Clone, Debug)]
 pub(crate) struct Scope {
-    /// Whether the policy has parameters (`params`).
-    params: bool,
+    /// What `object` and `oldObject` are.
+    object: Type,
+    /// What the parameters (`params`) are, where the policy has some.
+    params: Option<Type>,
     authorizer: bool,
+    /// Whether `authorizer` also speaks of the thing the request is about.
+    asks_of_request: bool,
     /// Whether patches are made.
     patches: bool,
     /// What the policy has given names to (`variables.NAME`), with their types.
@@ -34,8 +38,10 @@ pub(crate) struct Scope {
 impl Default for Scope {
     fn default() -> Self {
         Scope {
-            params: false,
+            object: Type::Dyn,
+            params: None,
             authorizer: true,
+            asks_of_request: true,
             patches: false,
             variables: BTreeMap::new(),
         }
@@ -46,7 +52,18 @@ impl Scope {
     /// What a policy speaks of, with or without parameters.
     pub(crate) fn of_policy(params: bool) -> Scope {
         Scope {
+            params: params.then_some(Type::Dyn),
+            ..Scope::default()
+        }
+    }
+
+    /// What a policy speaks of, where the types of its objects and parameters are known. Upstream's checker of types does not know
+    /// `authorizer.requestResource`.
+    pub(crate) fn typed(object: Type, params: Option<Type>) -> Scope {
+        Scope {
+            object,
             params,
+            asks_of_request: false,
             ..Scope::default()
         }
     }
@@ -74,17 +91,19 @@ impl Scope {
 
     fn environment(&self) -> Environment {
         let mut environment = Environment::default()
-            .with("object", Type::Dyn)
-            .with("oldObject", Type::Dyn)
+            .with("object", self.object.clone())
+            .with("oldObject", self.object.clone())
             .with("namespaceObject", namespace())
             .with("request", request());
         if self.authorizer {
-            environment = environment
-                .with("authorizer", Type::Opaque(authorizer::AUTHORIZER))
-                .with(REQUEST_RESOURCE, Type::Opaque(authorizer::RESOURCE_CHECK));
+            environment = environment.with("authorizer", Type::Opaque(authorizer::AUTHORIZER));
         }
-        if self.params {
-            environment = environment.with("params", Type::Dyn);
+        if self.authorizer && self.asks_of_request {
+            let check = Type::Opaque(authorizer::RESOURCE_CHECK);
+            environment = environment.with(REQUEST_RESOURCE, check);
+        }
+        if let Some(params) = &self.params {
+            environment = environment.with("params", params.clone());
         }
         if !self.variables.is_empty() {
             let variables = Object {
@@ -331,6 +350,16 @@ impl Expression {
     fn failed(&self, why: &str) -> String {
         format!("expression '{}' resulted in error: {why}", self.text)
     }
+}
+
+/// The type of what an expression evaluates to, whatever is wanted.
+///
+/// # Errors
+/// What is wrong and where, as cel-go prints it.
+pub(crate) fn result_of(text: &str, scope: &Scope) -> Result<Type, String> {
+    let program = Program::compile(text, &scope.environment());
+    let program = program.map_err(|issues| issues.to_string())?;
+    Ok(program.result().clone())
 }
 
 /// The variables of who asks.

@@ -19,6 +19,7 @@ mod kube_rs;
 mod limits;
 mod mutations;
 mod pods;
+mod policy_types;
 mod provided;
 mod published;
 mod refusals;

@@ -176,6 +176,13 @@ impl Cluster {
         }
     }
 
+    /// Policies are checked against the types that the API server knows.
+    fn check_policies(&self) {
+        let (checking, shutdown) = (self.server.check_policies(), self.context.shutdown.clone());
+        let checking = async move { shutdown.run_until_cancelled(checking).await };
+        self.context.tasks.spawn(checking);
+    }
+
     async fn populate(
         &self,
         client: &Client,
@@ -237,6 +244,7 @@ impl Cluster {
         let pace: Pace = self.plan.speed.into();
         sources.metrics.serve(Meter::new(context, pace));
         controllers(context, &state, ec2, &self.plan, &self.certs.ca);
+        self.check_policies();
         let options = kubelet::driver::Options {
             pace,
             images: self.plan.images.clone(),

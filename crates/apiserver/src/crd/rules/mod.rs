@@ -7,7 +7,7 @@
 pub(super) mod field_path;
 mod run;
 pub(super) mod shapes;
-pub(super) mod types;
+pub(crate) mod types;
 mod values;
 
 use std::collections::BTreeMap;

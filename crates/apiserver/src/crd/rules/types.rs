@@ -64,7 +64,7 @@ pub(crate) fn of_schema(schema: &Schema, is_resource: bool, name: &str) -> Optio
 }
 
 /// How a property is called in CEL; `None` when it cannot be.
-pub(super) fn escape(name: &str) -> Option<String> {
+pub(crate) fn escape(name: &str) -> Option<String> {
     let mut letters = name.chars();
     let may_begin = |c: char| c.is_ascii_alphabetic() || matches!(c, '_' | '.' | '-' | '/');
     let may_follow = |c: char| may_begin(c) || c.is_ascii_digit();
