@@ -154,6 +154,11 @@ impl Errors {
         self.0.is_empty()
     }
 
+    /// [`Errors::sent_empty`] of a schema in a definition.
+    pub fn sent_empty_in_schema(&self, path: &Path<'_>) -> bool {
+        self.2.has_in_schema(path)
+    }
+
     /// Notes an error that a write is not refused for, as it was there before; the client is warned.
     pub fn forgive(&mut self, error: FieldError) {
         self.1.push(error);

@@ -5,7 +5,7 @@
 
 use std::{fmt::Write as _, sync::Arc};
 
-use super::Path;
+use super::{Path, Segment};
 
 /// The paths of what was sent empty in one body; cheap to copy, and nothing at all for most bodies.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -16,8 +16,24 @@ impl Emptied {
     pub fn has(&self, path: &Path<'_>) -> bool {
         let Some(paths) = &self.0 else { return false };
         let mut text = String::new();
-        write!(text, "{path}").expect("writing to a string does not fail");
+        walked(path, &mut text);
         paths.contains(&text)
+    }
+
+    /// Whether that field of a definition's schema was sent empty. A schema that all versions share is told of as `spec.validation`, and
+    /// was sent in each of them.
+    pub fn has_in_schema(&self, path: &Path<'_>) -> bool {
+        const SHARED: &str = "spec.validation.openAPIV3Schema";
+        let Some(paths) = &self.0 else { return false };
+        let mut text = String::new();
+        walked(path, &mut text);
+        match text.strip_prefix(SHARED) {
+            None => paths.contains(&text),
+            Some(below) => paths.iter().any(|path| {
+                let sent = path.split_once(".schema.openAPIV3Schema");
+                sent.is_some_and(|(_, sent)| sent == below)
+            }),
+        }
     }
 
     /// Whether a top-level field was sent empty or anything in it.
@@ -28,6 +44,19 @@ impl Emptied {
         };
         self.0.iter().flat_map(|paths| paths.iter()).any(is_within)
     }
+}
+
+/// A path as the decoder writes it, which does not know a key from a field.
+fn walked(path: &Path<'_>, text: &mut String) {
+    if let Some(parent) = path.parent {
+        walked(parent, text);
+    }
+    let written = match path.segment {
+        Segment::Index(index) => write!(text, "[{index}]"),
+        Segment::Name(name) | Segment::Key(name) if text.is_empty() => write!(text, "{name}"),
+        Segment::Name(name) | Segment::Key(name) => write!(text, ".{name}"),
+    };
+    written.expect("writing to a string does not fail");
 }
 
 impl From<Vec<String>> for Emptied {
@@ -49,5 +78,14 @@ mod tests {
         assert!(emptied.has_within("spec") && emptied.has_within("webhooks"));
         assert!(!emptied.has_within("web"));
         assert!(!Emptied::default().has_within("spec"));
+        let schema = "spec.versions[0].schema.openAPIV3Schema.properties.a.dependencies";
+        let emptied = Emptied::from(vec![schema.to_owned()]);
+        let spec = Path::new("spec");
+        let shared = spec.child("validation");
+        let shared = shared.child("openAPIV3Schema");
+        let properties = shared.child("properties");
+        let property = properties.key("a");
+        assert!(emptied.has_in_schema(&property.child("dependencies")));
+        assert!(!emptied.has_in_schema(&shared.child("dependencies")));
     }
 }

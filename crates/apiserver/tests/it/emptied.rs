@@ -162,3 +162,20 @@ async fn a_network_policy_counts_a_list_of_no_rules_as_a_change() {
     let again = api.put(&format!("{deployments}/a"), deployment).await.ok();
     assert_eq!(again["metadata"]["generation"], 1);
 }
+
+#[tokio::test]
+async fn a_definition_may_not_say_that_nothing_depends_on_anything() {
+    let api = Api::new(Config::default());
+    let nothing =
+        json!({"type": "string", "dependencies": {}, "definitions": {}, "patternProperties": {}});
+    let schema = json!({"type": "object", "properties": {"a": nothing}});
+    let definition = json!({"metadata": {"name": "xs.example.com"}, "spec": {
+        "group": "example.com", "scope": "Cluster", "names": {"plural": "xs", "kind": "X"},
+        "versions": [{"name": "v1", "served": true, "storage": true, "schema": {"openAPIV3Schema": schema}}]}});
+    let definitions = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions";
+    let refused = api.post(definitions, definition).await.refused(422);
+    assert_eq!(
+        refused,
+        r#"CustomResourceDefinition.apiextensions.k8s.io "xs.example.com" is invalid: spec.validation.openAPIV3Schema.properties[a].dependencies: Forbidden: dependencies is not supported"#
+    );
+}

@@ -158,8 +158,13 @@ fn words(schema: &Value, path: &Path<'_>, around: Around<'_>, errors: &mut Error
     if let Some(reason) = around.no_default.filter(|_| is_set("default")) {
         errors.forbidden(&path.child("default"), format!("must not be set {reason}"));
     }
-    for word in UNSUPPORTED.iter().filter(|word| is_set(word)) {
-        errors.forbidden(&path.child(word), format!("{word} is not supported"));
+    for word in UNSUPPORTED {
+        let at = path.child(word);
+        // Of the others upstream counts what is in them.
+        let is_there = *word == "dependencies" && errors.sent_empty_in_schema(&at);
+        if is_set(word) || is_there {
+            errors.forbidden(&at, format!("{word} is not supported"));
+        }
     }
     if kind == "null" {
         let why = "type cannot be set to null, use nullable as an alternative";
