@@ -166,6 +166,13 @@ fn pod(index: usize) -> Value {
     })
 }
 
+/// A service that gets an address, and the address its object.
+fn service(index: usize) -> Ask {
+    let service = json!({"apiVersion": "v1", "kind": "Service", "metadata": {"name": format!("s{index}")},
+                         "spec": {"selector": {"app": "web"}, "ports": [{"name": "web", "port": 80, "targetPort": 8080}]}});
+    Ask::post("/api/v1/namespaces/default/services", &service)
+}
+
 fn bind(index: usize) -> Ask {
     let binding = json!({"apiVersion": "v1", "kind": "Binding", "metadata": {"name": format!("p{index}")},
                          "target": {"kind": "Node", "name": "n1"}});
@@ -245,6 +252,12 @@ fn requests(criterion: &mut Criterion) {
         "POST pod",
         || Cluster::with_pods(0, false),
         |index| Ask::post(PODS_PATH, &pod(index)),
+    );
+    writing(
+        criterion,
+        "POST service",
+        || Cluster::with_pods(0, false),
+        service,
     );
     writing(
         criterion,
