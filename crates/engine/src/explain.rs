@@ -67,6 +67,8 @@ impl Cluster {
             Reason::DevicesUndecided => "timed out trying to allocate devices",
             Reason::DevicesFailed => "devices could not be looked for",
             Reason::DevicesElsewhere => "resourceclaim not available on the node",
+            Reason::ExtendedClaimLeft => "cannot schedule extended resource claim",
+            Reason::ResourceMissing { .. } => "cannot fit resource",
             Reason::FeatureMissing { .. } => "node(s) didn't match Pod's required features",
             Reason::PreemptionNotHelpful => "Preemption is not helpful for scheduling",
             Reason::NoVictims => "No preemption victims found for incoming pod",
@@ -302,6 +304,7 @@ impl Cluster {
             Claims::None => "no new claims to deallocate",
             Claims::Kept => "still not schedulable",
             Claims::GivenBack { .. } => "deallocation of ResourceClaim completed",
+            Claims::Deleted { .. } => "deletion of ResourceClaim completed",
         };
         match preemption {
             Preemption::Evict { .. } => None,

@@ -302,6 +302,13 @@ pub enum Reason {
     DevicesFailed,
     /// The devices that the pod's claims have cannot be used from the node.
     DevicesElsewhere,
+    /// An attempt to place the pod has left a claim for its extended resources behind.
+    ExtendedClaimLeft,
+    /// The node lacks an extended resource that no DeviceClass stands for.
+    ResourceMissing {
+        /// The resource.
+        resource: Symbol,
+    },
     /// The kubelet does not declare what the pod needs.
     FeatureMissing {
         /// The first such feature.
@@ -338,6 +345,8 @@ impl Reason {
             | Reason::DevicesUndecided
             | Reason::DevicesFailed
             | Reason::DevicesElsewhere
+            | Reason::ExtendedClaimLeft
+            | Reason::ResourceMissing { .. }
             | Reason::FeatureMissing { .. }
             | Reason::PreemptionNotHelpful
             | Reason::NoVictims => true,

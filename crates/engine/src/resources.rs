@@ -102,6 +102,12 @@ impl Amounts {
             .map_or(0, |index| self.scalars[index].1)
     }
 
+    /// Whether an extended resource is told of, even if there is none.
+    pub(crate) fn knows(&self, name: Symbol) -> bool {
+        let place = self.scalars.binary_search_by_key(&name, |scalar| scalar.0);
+        place.is_ok()
+    }
+
     /// The amount of any resource by name.
     pub(crate) fn amount(&self, name: Symbol) -> i64 {
         match name {

@@ -52,6 +52,11 @@ pub enum Claims {
         /// The claim, in the pod's namespace.
         claim: Symbol,
     },
+    /// This claim, which an attempt to place the pod has left behind for its extended resources, is to be deleted.
+    Deleted {
+        /// The claim, in the pod's namespace.
+        claim: Symbol,
+    },
 }
 
 impl Unschedulable {
@@ -271,7 +276,7 @@ impl Cluster {
     fn conflict(&mut self, class: PodClassId) -> Option<Conflict> {
         let own = self.class(class);
         if own.volumes.is_empty()
-            && own.devices.is_none()
+            && !self.is_about_devices(own)
             && own.shape.named_nodes != NamedNodes::Conflict
         {
             return None;
@@ -376,7 +381,9 @@ impl Cluster {
 
     /// The error that ends the attempt, if a node could not be asked.
     fn error_among(&mut self, class: PodClassId, filtered: &Filtered) -> Option<Conflict> {
-        self.class(class).devices.as_ref()?;
+        if !self.is_about_devices(self.class(class)) {
+            return None;
+        }
         self.device_error(class, filtered.refusing(Reason::DevicesFailed))
     }
 
@@ -384,12 +391,15 @@ impl Cluster {
     fn claims_after(&mut self, class: PodClassId, filtered: &Filtered) -> Claims {
         let own = self.class(class);
         let rules = self.rules(own.shape.profile);
-        if own.devices.is_none() || !rules.post_filters(Plugin::DynamicResources) {
+        if !self.is_about_devices(own) || !rules.post_filters(Plugin::DynamicResources) {
             return Claims::None;
         }
         match self.idle_claim(class, filtered.refusing(Reason::DevicesElsewhere)) {
             Some(claim) => Claims::GivenBack { claim },
-            None => Claims::Kept,
+            None => match self.left_claim(class) {
+                Some(claim) => Claims::Deleted { claim },
+                None => Claims::Kept,
+            },
         }
     }
 

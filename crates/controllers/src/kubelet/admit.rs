@@ -214,14 +214,15 @@ fn fits(needs: &Occupant, used: &Occupied, node: &Node) -> Result<(), Rejection>
     if used.pods + 1 > capacity("pods") {
         return Err(out_of("pods", 1, used.pods, capacity("pods")));
     }
-    // The native resources come first, as upstream asks for them; extended ones the node does not know are ignored.
+    // The native resources come first, as upstream asks for them; others that the node does not have are ignored: what stands for them
+    // are devices, of which the pod has a claim.
     let native = ["cpu", "memory", "ephemeral-storage"];
     let extended = needs
         .requests
         .keys()
         .map(String::as_str)
         .filter(|name| !native.contains(name));
-    let extended = extended.filter(|name| allocatable.contains_key(*name));
+    let extended = extended.filter(|name| capacity(name) > 0);
     for name in native.into_iter().chain(extended) {
         let requested = needs.requests.get(name).copied().unwrap_or(0);
         let in_use = used.requests.get(name).copied().unwrap_or(0);

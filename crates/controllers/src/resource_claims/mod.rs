@@ -30,6 +30,9 @@ use crate::{
 /// Keeps a claim that has devices from being deleted.
 pub(crate) const PROTECTION: &str = "resource.kubernetes.io/delete-protection";
 
+/// Says that a claim stands for the extended resources of the pod that owns it.
+pub(crate) const EXTENDED: &str = "resource.kubernetes.io/extended-resource-claim";
+
 const WORKERS: usize = 10;
 
 /// Starts the controller.

@@ -3,16 +3,24 @@
 //! What a change means to everybody is found out once, when it is seen; what is left to ask of a pod is whether a claim is one of its own. That
 //! all claims of the pod are there, which upstream's hint asks too, is seen when the pod is tried. [`super::wake`] asks here.
 
-use std::sync::Arc;
+use std::{collections::BTreeSet, sync::Arc};
 
 use k8s_openapi::api::{
     core::v1::{Pod, PodResourceClaimStatus},
-    resource::v1::{ResourceClaim, ResourceClaimStatus},
+    resource::v1::{DeviceClass, ResourceClaim, ResourceClaimStatus},
 };
+use kube::ResourceExt;
 use mullion_engine::Plugin;
 
 use super::wake::Plugins;
-use crate::{Change, Context};
+use crate::{
+    Change, Context, Informer,
+    resource_claims::{EXTENDED, of_pod::extended},
+    state::requests::pod_requests,
+};
+
+/// Before the name of a class it makes the name of a resource that the class always stands for.
+const CLASS_PREFIX: &str = "deviceclass.resource.kubernetes.io/";
 
 /// Something that happened to what devices are allocated by.
 #[derive(Clone, Debug)]
@@ -21,8 +29,8 @@ pub enum DeviceEvent {
     Claim(Arc<ResourceClaim>),
     /// A claim gave its devices back, or is gone with them.
     Freed,
-    /// A DeviceClass appeared or changed.
-    Class,
+    /// A DeviceClass appeared or changed; these are the extended resources that it stands for since then.
+    Class(Vec<String>),
     /// A ResourceSlice appeared or changed.
     Slice,
 }
@@ -32,6 +40,8 @@ impl DeviceEvent {
     pub(super) fn covers(&self, other: &Self) -> bool {
         match (self, other) {
             (Self::Claim(_), _) | (_, Self::Claim(_)) => false,
+            (Self::Class(own), Self::Class(other)) => other.iter().all(|name| own.contains(name)),
+            (_, Self::Class(names)) => names.is_empty(),
             // All of these wake whoever waits for devices.
             _ => true,
         }
@@ -49,7 +59,7 @@ pub(super) fn watch(context: &Context, tell: impl Fn(DeviceEvent) + Clone + Send
         let tell = tell.clone();
         move |change| {
             if !change.is_deleted() {
-                tell(DeviceEvent::Class);
+                tell(DeviceEvent::Class(newly_stood_for(change)));
             }
         }
     });
@@ -69,7 +79,11 @@ fn claim_event(change: &Change<'_, ResourceClaim>) -> Option<DeviceEvent> {
     };
     match change {
         Change::Added(new) => Some(DeviceEvent::Claim(Arc::clone(new))),
-        Change::Deleted(old) => allocated(old).then_some(DeviceEvent::Freed),
+        // A pod waits for its claim for extended resources to go, if an attempt to place it has left one behind.
+        Change::Deleted(old) => {
+            let is_extended = old.annotations().contains_key(EXTENDED);
+            (is_extended || allocated(old)).then_some(DeviceEvent::Freed)
+        }
         Change::Updated { old, new } if allocated(old) && !allocated(new) => {
             Some(DeviceEvent::Freed)
         }
@@ -83,16 +97,67 @@ fn claim_event(change: &Change<'_, ResourceClaim>) -> Option<DeviceEvent> {
     }
 }
 
+/// The extended resources that a class stands for and did not stand for before.
+fn newly_stood_for(change: &Change<'_, DeviceClass>) -> Vec<String> {
+    let explicit = |class: &DeviceClass| class.spec.extended_resource_name.clone();
+    match change {
+        Change::Added(class) => {
+            let implicit = format!("{CLASS_PREFIX}{}", class.name_any());
+            explicit(class).into_iter().chain([implicit]).collect()
+        }
+        Change::Updated { old, new } => match explicit(old) == explicit(new) {
+            true => Vec::new(),
+            false => explicit(new).into_iter().collect(),
+        },
+        Change::Deleted(_) => Vec::new(),
+    }
+}
+
+/// Those of a pod's resources for which a class stands.
+pub(super) fn stood_for(pod: &Pod, classes: &Informer<DeviceClass>) -> BTreeSet<String> {
+    let mut asked = requests_of(pod);
+    asked.retain(|name| name.contains('/'));
+    if asked.is_empty() {
+        return asked;
+    }
+    let classes = classes.list();
+    asked.retain(|name| {
+        let is_it = |class: &Arc<DeviceClass>| {
+            let named = class.metadata.name.as_deref();
+            class.spec.extended_resource_name.as_ref() == Some(name)
+                || name
+                    .strip_prefix(CLASS_PREFIX)
+                    .is_some_and(|own| named == Some(own))
+        };
+        classes.iter().any(is_it)
+    });
+    asked
+}
+
+fn requests_of(pod: &Pod) -> BTreeSet<String> {
+    let requests = pod.spec.as_ref().map(pod_requests).unwrap_or_default();
+    requests.into_keys().collect()
+}
+
 /// The plugins that care about devices.
-pub(super) const PLUGINS: [Plugin; 1] = [Plugin::DynamicResources];
+pub(super) const PLUGINS: [Plugin; 2] = [Plugin::DynamicResources, Plugin::NodeResourcesFit];
 
 /// Whether the event may help a pod that `rejectors` refused.
 pub(super) fn wakes(pod: &Pod, rejectors: Plugins, event: &DeviceEvent) -> bool {
-    rejectors.contains(Plugin::DynamicResources)
-        && match event {
-            DeviceEvent::Claim(claim) => uses(pod, claim),
-            DeviceEvent::Freed | DeviceEvent::Class | DeviceEvent::Slice => true,
+    let for_devices = rejectors.contains(Plugin::DynamicResources);
+    let for_room = rejectors.contains(Plugin::NodeResourcesFit);
+    match event {
+        DeviceEvent::Claim(claim) => for_devices && uses(pod, claim),
+        DeviceEvent::Freed | DeviceEvent::Slice => for_devices,
+        // What a node does not have itself it may have devices for now.
+        DeviceEvent::Class(names) => {
+            let asks = || {
+                let asked = requests_of(pod);
+                names.iter().any(|name| asked.contains(name))
+            };
+            for_devices || (for_room && !names.is_empty() && asks())
         }
+    }
 }
 
 /// Whether a claim is one of the pod's. One that is on its way out helps nobody.
@@ -114,12 +179,6 @@ fn made_for(pod: &Pod) -> &[PodResourceClaimStatus] {
     let status = pod.status.as_ref();
     let made = status.and_then(|status| status.resource_claim_statuses.as_deref());
     made.unwrap_or_default()
-}
-
-/// What the claim is called that stands for the pod's extended resources.
-fn extended(pod: &Pod) -> Option<&str> {
-    let status = pod.status.as_ref()?.extended_resource_claim_status.as_ref();
-    status.map(|status| status.resource_claim_name.as_str())
 }
 
 /// Claims were made for the pod (kube-scheduler: DynamicResources).
@@ -193,7 +252,16 @@ mod tests {
     #[test]
     fn whoever_waits_for_devices_waits_for_any_class_slice_or_freed_device() {
         let pod = pod(json!({}));
-        for event in [DeviceEvent::Freed, DeviceEvent::Class, DeviceEvent::Slice] {
+        let class = |names: &[&str]| {
+            let names = names.iter().map(|name| (*name).to_owned());
+            DeviceEvent::Class(names.collect())
+        };
+        for event in [
+            DeviceEvent::Freed,
+            class(&[]),
+            class(&["d.com/a"]),
+            DeviceEvent::Slice,
+        ] {
             assert!(wakes(&pod, refused_by(Plugin::DynamicResources), &event));
             assert!(!wakes(&pod, refused_by(Plugin::NodeResourcesFit), &event));
             assert!(event.covers(&DeviceEvent::Freed));

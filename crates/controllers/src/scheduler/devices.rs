@@ -16,11 +16,11 @@ use kube::{
     Api, Error, Resource, ResourceExt,
     api::{Patch, PatchParams, PostParams},
 };
-use mullion_engine::model::ClaimAllocation;
+use mullion_engine::model::{ClaimAllocation, DeviceChoices};
 use serde_json::json;
 use tokio::time::Instant;
 
-use super::allocation::allocation_of;
+use super::{allocation::allocation_of, extended};
 use crate::{
     Context, EventType, Recorder, api_error,
     resource_claims::{PROTECTION, of_pod::is_reserved_for},
@@ -33,32 +33,50 @@ const PAUSE: Duration = Duration::from_millis(10);
 /// How often the wait for devices looks.
 const LOOK: Duration = Duration::from_secs(5);
 
-/// Devices by name of the claim that gets them, in the pod's namespace.
-pub(super) type DeviceChoices = Vec<(String, ClaimAllocation)>;
+/// The devices that were found for a pod, and what was made of that.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Decided {
+    pub(super) choices: DeviceChoices,
+    /// The claim that was made for the pod's extended resources.
+    pub(super) made: Option<String>,
+}
 
-/// Writes the choices to the claims, enters the pod as their consumer, and waits until their devices are ready; `wrote` is told of each claim as it is then.
+/// Writes the choices to the claims, enters the pod as their consumer, and waits until their devices are ready; `wrote` is told of each claim as it
+/// is then. The claim for the pod's extended resources is made first.
 ///
 /// # Errors
 /// With the scheduler's message, if a write is refused, a device fails, or it takes too long.
 pub(super) async fn pre_bind(
     context: &Context,
     recorder: Option<&Recorder>,
-    pod: &Pod,
-    node: &str,
-    choices: &DeviceChoices,
+    (pod, node): (&Pod, &str),
+    decided: &mut Decided,
     wrote: impl Fn(&ResourceClaim),
 ) -> Result<(), String> {
+    let Decided { choices, made } = decided;
     let outcome = async {
         let mut waits = false;
-        for name in claims_of(pod) {
-            let choice = choices.iter().find(|(own, _)| *own == name);
+        let mut names = claims_of(pod);
+        for name in &names {
+            let choice = choices.claims.iter().find(|(own, _)| own == name);
             let allocation = choice.map(|(_, allocation)| allocation);
-            let claim = reserve(context, pod, &name, allocation).await?;
+            let claim = known(context, pod, name)?;
+            let claim = reserve(context, pod, claim, allocation).await?;
             wrote(&claim);
             waits |= devices::has_conditions(&claim);
         }
+        if let Some(own) = &choices.extended {
+            let claim = extended::make(context, pod, own).await?;
+            let name = claim.name_any();
+            *made = Some(name.clone());
+            let claim = reserve(context, pod, claim, Some(&own.allocation)).await?;
+            wrote(&claim);
+            waits |= devices::has_conditions(&claim);
+            extended::tell(context, pod, own, &name).await?;
+            names.push(name);
+        }
         match waits {
-            true => wait(context, recorder, pod, node).await,
+            true => wait(context, recorder, pod, node, &names).await,
             false => Ok(()),
         }
     };
@@ -74,21 +92,29 @@ fn claims_of(pod: &Pod) -> Vec<String> {
     claims.filter_map(|own| own.claim).collect()
 }
 
+/// A claim as the watch has it.
+fn known(context: &Context, pod: &Pod, name: &str) -> Result<ResourceClaim, String> {
+    let namespace = pod.namespace().unwrap_or_default();
+    match context.informers.resource_claims.get(&namespace, name) {
+        Some(known) => Ok(ResourceClaim::clone(&known)),
+        None => {
+            let text = format!("{namespace}/{name}");
+            Err(format!("could not find ResourceClaim {text:?}"))
+        }
+    }
+}
+
 /// Writes what a claim was given, if it is new, and that the pod uses it (upstream: `bindClaim`).
 async fn reserve(
     context: &Context,
     pod: &Pod,
-    name: &str,
+    mut claim: ResourceClaim,
     allocation: Option<&ClaimAllocation>,
 ) -> Result<ResourceClaim, String> {
     let namespace = pod.namespace().unwrap_or_default();
+    let name = claim.name_any();
     let text = format!("{namespace}/{name}");
     let api: Api<ResourceClaim> = Api::namespaced(context.client.clone(), &namespace);
-    let known = context.informers.resource_claims.get(&namespace, name);
-    let mut claim = match known {
-        Some(known) => ResourceClaim::clone(&known),
-        None => return Err(format!("could not find ResourceClaim {text:?}")),
-    };
     let mut tries = 1;
     loop {
         if is_reserved_for(&claim, pod) {
@@ -101,7 +127,7 @@ async fn reserve(
         }
         tries += 1;
         tokio::time::sleep(PAUSE).await;
-        claim = api.get(name).await.map_err(|error| {
+        claim = api.get(&name).await.map_err(|error| {
             let why = api_error::message(&error);
             format!("get updated claim {text} after conflict: {why}")
         })?;
@@ -182,6 +208,7 @@ async fn wait(
     recorder: Option<&Recorder>,
     pod: &Pod,
     node: &str,
+    names: &[String],
 ) -> Result<(), String> {
     if let Some(recorder) = recorder {
         let note = format!("waiting for binding conditions for device on node {node}");
@@ -189,18 +216,11 @@ async fn wait(
         let reason = "BindingConditionsPending";
         recorder.record_action(object, None, kind, reason, "Scheduling", note);
     }
-    let namespace = pod.namespace().unwrap_or_default();
     let patience_ends = Instant::now() + BINDING_PATIENCE;
     loop {
         let mut ready = true;
-        for name in claims_of(pod) {
-            let claim = context.informers.resource_claims.get(&namespace, &name);
-            let claim = claim.ok_or_else(|| {
-                format!(
-                    "could not find ResourceClaim {:?}",
-                    format!("{namespace}/{name}")
-                )
-            })?;
+        for name in names {
+            let claim = known(context, pod, name)?;
             match devices::readiness(&claim) {
                 Readiness::Ready => {}
                 Readiness::Failed(why) => return Err(why),
@@ -211,7 +231,7 @@ async fn wait(
             }
         }
         // What was just written may not have come back yet: then a claim has no devices, and waits.
-        if ready && is_seen(context, &namespace, pod) {
+        if ready && is_seen(context, pod, names) {
             return Ok(());
         }
         if Instant::now() >= patience_ends {
@@ -222,14 +242,13 @@ async fn wait(
 }
 
 /// Whether the watch shows the pod as a consumer of all its claims.
-fn is_seen(context: &Context, namespace: &str, pod: &Pod) -> bool {
-    let claims = claims_of(pod).into_iter();
-    let mut claims = claims.map(|name| context.informers.resource_claims.get(namespace, &name));
-    claims.all(|claim| claim.is_some_and(|claim| is_reserved_for(&claim, pod)))
+fn is_seen(context: &Context, pod: &Pod, names: &[String]) -> bool {
+    let mut claims = names.iter().map(|name| known(context, pod, name));
+    claims.all(|claim| claim.is_ok_and(|claim| is_reserved_for(&claim, pod)))
 }
 
-/// Takes the pod off the consumers of its claims again, because it was not bound.
-pub(super) async fn unreserve(context: &Context, pod: &Pod) {
+/// Takes the pod off the consumers of its claims again, because it was not bound, and deletes the claim that was made for it.
+pub(super) async fn unreserve(context: &Context, pod: &Pod, decided: &Decided) {
     let namespace = pod.namespace().unwrap_or_default();
     let api: Api<ResourceClaim> = Api::namespaced(context.client.clone(), &namespace);
     for name in claims_of(pod) {
@@ -247,6 +266,16 @@ pub(super) async fn unreserve(context: &Context, pod: &Pod) {
             // The next attempt, or the controller of claims, does it again.
             tracing::debug!(%error, claim = %name, "reservation of a claim not taken back");
         }
+    }
+    if let Some(name) = &decided.made {
+        delete(context, pod, name).await;
+    }
+}
+
+/// Deletes the claim for the extended resources of a pod, which is tried again where that fails.
+pub(super) async fn delete(context: &Context, pod: &Pod, name: &str) {
+    if let Err(error) = extended::delete(context, pod, name).await {
+        tracing::debug!(%error, claim = %name, "claim for extended resources not deleted");
     }
 }
 

@@ -9,7 +9,8 @@ use std::{collections::BTreeMap, sync::Arc, time::Duration};
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Pod;
 use mullion_engine::{
-    Claims, Conflict, Decision, ModelError, Plugin, PodClassId, VolumeChoices, model::PodSpec,
+    Claims, Conflict, Decision, ModelError, Plugin, PodClassId, VolumeChoices,
+    model::{PodClaims, PodSpec},
     preempt::Preemption,
 };
 use rustc_hash::FxHashMap;
@@ -18,13 +19,14 @@ use tokio::{sync::mpsc, time::MissedTickBehavior};
 use super::{
     config::Config,
     device_hints::{self, DeviceEvent},
+    devices::Decided,
     evictions::Evictions,
     queue::{Entry, STALE_CHECK, SchedulingQueue},
     storage_hints,
     wake::{Event, Plugins},
     watch::{self, Input, scheduler_name},
     wishes::{ProfileWishes, Wishes},
-    writer::{Nomination, Outcome, Refusal, Reserved, Victim, Write, Writers},
+    writer::{Nomination, Outcome, Refusal, Relief, Reserved, Victim, Write, Writers},
 };
 use crate::{
     Context,
@@ -113,8 +115,8 @@ enum Verdict {
         victims: Vec<String>,
         /// The key of a pod that is being evicted already and that the pod waits for.
         awaited: Option<String>,
-        /// The claim whose devices are given back.
-        deallocated: Option<String>,
+        /// What is done about its claims of devices.
+        devices: Option<Relief>,
     },
     Fail {
         message: String,
@@ -129,7 +131,7 @@ impl Verdict {
             nominated,
             victims: Vec::new(),
             awaited: None,
-            deallocated: None,
+            devices: None,
         }
     }
 }
@@ -222,8 +224,9 @@ impl Scheduler {
                 self.state.with(|state| {
                     state.forget(&key(&entry.pod));
                     state.release_volumes(namespace, &reserved.volumes);
-                    let devices = reserved.devices.iter().flatten();
-                    state.release_devices(namespace, devices);
+                    if let Some(decided) = &reserved.devices {
+                        state.release_devices(namespace, &key(&entry.pod), &decided.choices);
+                    }
                 });
                 self.input(Input::Event(Event::PodDeleted(Arc::clone(&entry.pod))));
                 if reserved.devices.is_some() {
@@ -304,7 +307,7 @@ impl Scheduler {
                     nominated,
                     victims,
                     awaited,
-                    deallocated,
+                    devices,
                 } => {
                     let victims = match &nominated {
                         Nomination::Set(node) => self.victims(node, &victims),
@@ -316,7 +319,7 @@ impl Scheduler {
                         message,
                         nominated,
                         victims,
-                        deallocated,
+                        devices,
                     };
                     let wishes = self.wishes(&entry.pod, rejectors);
                     let evicting = !refusal.victims.is_empty() || awaited.is_some();
@@ -334,7 +337,9 @@ impl Scheduler {
     fn wishes(&self, pod: &Pod, rejectors: Plugins) -> Wishes {
         let profile = self.profiles.get(scheduler_name(pod));
         let profile = profile.map(|profile| profile.for_pod(pod, &self.context.informers));
-        Wishes::of(pod, rejectors, profile.unwrap_or_default())
+        let mut wishes = Wishes::of(pod, rejectors, profile.unwrap_or_default());
+        wishes.stood_for = device_hints::stood_for(pod, &self.context.informers.device_classes);
+        wishes
     }
 
     fn fail(&mut self, entry: Entry, message: String, now: Timestamp) {
@@ -346,7 +351,7 @@ impl Scheduler {
             message,
             nominated: Nomination::Clear,
             victims: Vec::new(),
-            deallocated: None,
+            devices: None,
         };
         self.writers.send(Write::Refuse(Box::new(refusal)));
     }
@@ -383,10 +388,23 @@ struct Round<'a> {
 impl Round<'_> {
     /// Asks the engine about one pod and assumes what it answers.
     fn decide(&mut self, pod: &Pod, seed: u64) -> Verdict {
-        self.ask(&convert::pod(pod), seed)
-            .unwrap_or_else(|error| Verdict::Fail {
-                message: error.to_string(),
-            })
+        let mut spec = convert::pod(pod);
+        let left = self
+            .state
+            .extended_claim(&spec.template.namespace, &spec.uid);
+        if let Some(left) = left.map(str::to_owned) {
+            let claims = spec.template.claims.get_or_insert_with(|| {
+                Box::new(PodClaims {
+                    pod: spec.name.clone(),
+                    uid: spec.uid.clone(),
+                    ..PodClaims::default()
+                })
+            });
+            claims.left = Some(left);
+        }
+        self.ask(&spec, seed).unwrap_or_else(|error| Verdict::Fail {
+            message: error.to_string(),
+        })
     }
 
     fn ask(&mut self, spec: &PodSpec, seed: u64) -> Result<Verdict, ModelError> {
@@ -410,10 +428,17 @@ impl Round<'_> {
                     false => state.reserve_volumes(class, id, namespace),
                 };
                 let claims = state.cluster().decides_devices(class);
-                let devices = claims.then(|| state.reserve_devices(class, id, namespace));
+                let key = spec.key();
+                let devices = claims.then(|| Decided {
+                    choices: state.reserve_devices(class, id, namespace, &key),
+                    made: None,
+                });
                 state.assume(spec, &node)?;
                 refused.clear();
-                let reserved = Reserved { volumes, devices };
+                let reserved = Reserved {
+                    volumes,
+                    devices: devices.map(Box::new),
+                };
                 return Ok(Verdict::Bind { node, reserved });
             }
             Decision::Unschedulable(refusal) => refusal,
@@ -427,8 +452,9 @@ impl Round<'_> {
         let evicting = |uid: &str| self.evictions.contains(uid);
         let preemption = cluster.preempt_while_evicting(class, &key, &refusal, seed, &evicting);
         let message = cluster.message_with_preemption(&refusal, &preemption);
-        let deallocated = match refusal.claims {
-            Claims::GivenBack { claim } => Some(cluster.text(claim).to_owned()),
+        let devices = match refusal.claims {
+            Claims::GivenBack { claim } => Some(Relief::Deallocate(cluster.text(claim).to_owned())),
+            Claims::Deleted { claim } => Some(Relief::Delete(cluster.text(claim).to_owned())),
             Claims::None | Claims::Kept => None,
         };
         if preemption.waits_for_victims() {
@@ -441,7 +467,7 @@ impl Round<'_> {
                 nominated: Nomination::Keep,
                 victims: Vec::new(),
                 awaited: awaited.map(str::to_owned),
-                deallocated,
+                devices,
             });
         }
         let nominated = match preemption {
@@ -462,7 +488,7 @@ impl Round<'_> {
                     nominated: Nomination::Set(node),
                     victims,
                     awaited,
-                    deallocated,
+                    devices,
                 });
             }
             // Whoever may not evict keeps what it was promised.
@@ -483,7 +509,7 @@ impl Round<'_> {
             nominated,
             victims: Vec::new(),
             awaited: None,
-            deallocated,
+            devices,
         })
     }
 }

@@ -108,13 +108,16 @@ pub(super) fn fits_when_empty(_: &Pod, wishes: &Wishes, old: Option<&Node>, new:
     };
     let now = offered(new);
     let amount = |amounts: &requests::Amounts, name: &str| amounts.get(name).copied().unwrap_or(0);
+    // What the node does not have itself it may have devices for.
+    let is_for_devices = |name: &String| wishes.stood_for.contains(name) && amount(&now, name) == 0;
     let mut wanted = wishes.requests.iter();
-    let fits =
-        amount(&now, "pods") >= 1 && wanted.all(|(name, wanted)| *wanted <= amount(&now, name));
+    let fits = amount(&now, "pods") >= 1
+        && wanted.all(|(name, wanted)| *wanted <= amount(&now, name) || is_for_devices(name));
     fits && old.is_none_or(|old| {
         let before = offered(old);
         let grew = |name: &str| amount(&now, name) > amount(&before, name);
-        grew("pods") || wishes.requests.keys().any(|name| grew(name))
+        let helps = |name: &String| grew(name) || is_for_devices(name);
+        grew("pods") || wishes.requests.keys().any(helps)
     })
 }
 

@@ -10,6 +10,7 @@ mod device_hints;
 mod devices;
 mod driver;
 mod evictions;
+mod extended;
 mod hints;
 pub mod queue;
 mod storage_hints;

@@ -19,7 +19,7 @@ use super::{
     wishes::Wishes,
     writer::Outcome,
 };
-use crate::{Change, Context, state::convert};
+use crate::{Change, Context, resource_claims::of_pod::extended, state::convert};
 
 /// What reaches the loop.
 #[derive(Debug)]
@@ -178,9 +178,11 @@ fn is_same_to_scheduler(old: &Pod, new: &Pod) -> bool {
         && claim_names(old) == claim_names(new)
 }
 
-/// What the pod's claims are called that were made from templates.
-fn claim_names(pod: &Pod) -> Option<&Vec<PodResourceClaimStatus>> {
-    pod.status.as_ref()?.resource_claim_statuses.as_ref()
+/// What the pod's claims are called that were made for it.
+fn claim_names(pod: &Pod) -> (Option<&Vec<PodResourceClaimStatus>>, Option<&str>) {
+    let status = pod.status.as_ref();
+    let made = status.and_then(|status| status.resource_claim_statuses.as_ref());
+    (made, extended(pod))
 }
 
 #[cfg(test)]

@@ -3,7 +3,10 @@
 //! Beside what the pod itself asks for there is what its profile adds: node affinity, and default spread constraints with
 //! the selector of the pod's services and owner. Used by the hints in [`super::hints`].
 
-use std::{collections::BTreeMap, sync::Arc};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+};
 
 use k8s_openapi::{
     api::core::v1::{
@@ -41,6 +44,8 @@ pub struct Wishes {
     pub(super) spread: Vec<Constraint>,
     /// Amounts above zero, by resource.
     pub(super) requests: Amounts,
+    /// Those of the resources for which a DeviceClass stood when the pod was refused; later ones wake it.
+    pub(super) stood_for: BTreeSet<String>,
     profile: ProfileWishes,
 }
 

@@ -22,7 +22,7 @@ use serde_json::{Value, json};
 use tokio::sync::mpsc;
 
 use super::{
-    devices::{self, DeviceChoices},
+    devices::{self, Decided},
     queue::Entry,
     volumes,
     watch::{Input, scheduler_name},
@@ -57,7 +57,7 @@ pub(super) enum Write {
 pub(super) struct Reserved {
     pub(super) volumes: VolumeChoices,
     /// Of pods that claim devices, which some of their claims may have already.
-    pub(super) devices: Option<DeviceChoices>,
+    pub(super) devices: Option<Box<Decided>>,
 }
 
 impl Reserved {
@@ -75,8 +75,17 @@ pub(super) struct Refusal {
     pub(super) message: String,
     pub(super) nominated: Nomination,
     pub(super) victims: Vec<Victim>,
-    /// The claim whose devices are given back.
-    pub(super) deallocated: Option<String>,
+    /// What is done about the pod's claims of devices.
+    pub(super) devices: Option<Relief>,
+}
+
+/// What may help a pod that goes nowhere because of its claims.
+#[derive(Clone, Debug)]
+pub(super) enum Relief {
+    /// The devices of this claim are given back.
+    Deallocate(String),
+    /// This claim is deleted.
+    Delete(String),
 }
 
 /// What becomes of the node that a refused pod is promised.
@@ -197,12 +206,12 @@ impl Writer {
     }
 
     /// Binds a pod once its claims have their volumes and devices; nobody else waits for that.
-    fn bind_with_claims(&self, entry: Box<Entry>, node: String, reserved: Reserved) {
+    fn bind_with_claims(&self, entry: Box<Entry>, node: String, mut reserved: Reserved) {
         let writer = self.clone();
         let shutdown = self.context.shutdown.clone();
         self.context.tasks.spawn(async move {
             let work = async {
-                match writer.pre_bind(&entry.pod, &node, &reserved).await {
+                match writer.pre_bind(&entry.pod, &node, &mut reserved).await {
                     Ok(()) => writer.bind(entry, &node, reserved).await,
                     Err(message) => {
                         let outcome = Outcome::Refused {
@@ -218,18 +227,18 @@ impl Writer {
         });
     }
 
-    async fn pre_bind(&self, pod: &Pod, node: &str, reserved: &Reserved) -> Result<(), String> {
+    async fn pre_bind(&self, pod: &Pod, node: &str, reserved: &mut Reserved) -> Result<(), String> {
         if !reserved.volumes.is_empty() {
             volumes::pre_bind(&self.context, pod, node, &reserved.volumes).await?;
         }
-        match &reserved.devices {
-            Some(choices) => {
+        match &mut reserved.devices {
+            Some(decided) => {
                 // The loop counts on what is written from now on, whatever becomes of the binding.
                 let wrote = |claim: &ResourceClaim| {
                     let _ = self.answers.send(Input::Wrote(Box::new(claim.clone())));
                 };
                 let recorder = self.recorder(pod);
-                devices::pre_bind(&self.context, recorder, pod, node, choices, wrote).await
+                devices::pre_bind(&self.context, recorder, (pod, node), decided, wrote).await
             }
             None => Ok(()),
         }
@@ -238,9 +247,9 @@ impl Writer {
     /// Tells the loop how a binding ended; what was reserved for a pod that is not bound is given back.
     async fn answer(&self, entry: Box<Entry>, outcome: Outcome) {
         if let Outcome::Refused { reserved, .. } = &outcome
-            && reserved.devices.is_some()
+            && let Some(decided) = &reserved.devices
         {
-            devices::unreserve(&self.context, &entry.pod).await;
+            devices::unreserve(&self.context, &entry.pod, decided).await;
         }
         let _ = self.answers.send(Input::Bound(entry, outcome));
     }
@@ -296,8 +305,12 @@ impl Writer {
                 tokio::time::sleep(RETRY).await;
             }
         }
-        if let Some(claim) = &refusal.deallocated {
-            devices::deallocate(&self.context, pod, claim).await;
+        match &refusal.devices {
+            Some(Relief::Deallocate(claim)) => {
+                devices::deallocate(&self.context, pod, claim).await;
+            }
+            Some(Relief::Delete(claim)) => devices::delete(&self.context, pod, claim).await,
+            None => {}
         }
         let Some((last, others)) = refusal.victims.split_last() else {
             return;

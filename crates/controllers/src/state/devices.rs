@@ -37,6 +37,7 @@ pub fn of_pod(pod: &Pod) -> Option<Box<PodClaims>> {
             pod: pod.metadata.name.clone().unwrap_or_default(),
             uid: pod.metadata.uid.clone().unwrap_or_default(),
             claims,
+            left: None,
         })
     })
 }

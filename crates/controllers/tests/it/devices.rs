@@ -42,7 +42,7 @@ impl DeviceJudge for Drivers {
 }
 
 /// Creates an object that has no namespace.
-async fn publish<K>(world: &World, object: Value)
+pub(crate) async fn publish<K>(world: &World, object: Value)
 where
     K: Resource<DynamicType = ()> + Clone + Debug + Serialize + DeserializeOwned,
 {
@@ -53,7 +53,7 @@ where
 }
 
 /// A cluster with a node that has these devices, and the class `gpu.example.com` for them.
-async fn world(devices: Value) -> World {
+pub(crate) async fn world(devices: Value) -> World {
     let world = World::new(Pace::INSTANT).await;
     let state = SharedState::new(&world.context, Options::default());
     state.with(|state| state.cluster_mut().judge_devices_by(Arc::new(Drivers)));
@@ -96,12 +96,12 @@ async fn claiming(world: &World, name: &str, entry: Value) {
     world.create::<Pod>(pod).await;
 }
 
-fn claims(world: &World) -> Api<ResourceClaim> {
+pub(crate) fn claims(world: &World) -> Api<ResourceClaim> {
     Api::namespaced(world.context.client.clone(), "default")
 }
 
 /// What is reserved, by whom.
-fn consumers(claim: &ResourceClaim) -> Vec<String> {
+pub(crate) fn consumers(claim: &ResourceClaim) -> Vec<String> {
     let status = claim.status.iter();
     let consumers = status.flat_map(|status| status.reserved_for.iter().flatten());
     consumers.map(|consumer| consumer.name.clone()).collect()

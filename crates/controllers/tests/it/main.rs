@@ -10,6 +10,7 @@ mod daemon_sets;
 mod deployments;
 mod device_events;
 mod devices;
+mod extended;
 mod gauges;
 mod jobs;
 mod kubelet;

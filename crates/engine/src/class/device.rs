@@ -9,6 +9,7 @@ pub(crate) struct ClaimedDevices {
     pub(crate) pod: Symbol,
     pub(crate) uid: Symbol,
     pub(crate) claims: Box<[ClaimName]>,
+    pub(crate) left: Option<Symbol>,
 }
 
 /// One claim by name.
@@ -31,6 +32,7 @@ impl ClaimedDevices {
                     generated: own.generated,
                 })
                 .collect(),
+            left: claims.left.as_deref().map(|claim| names.intern(claim)),
         }
     }
 }

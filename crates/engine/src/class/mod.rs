@@ -4,6 +4,7 @@
 //! out once per (pod class, node class) and kept ([`verdict`]).
 
 mod device;
+mod extended;
 mod features;
 mod node;
 mod pod;
@@ -16,6 +17,7 @@ mod verdict;
 mod volume;
 
 pub(crate) use device::ClaimedDevices;
+pub(crate) use extended::{CLASS_PREFIX, ExtendedResource, Use, is_extended};
 pub(crate) use features::Features;
 pub(crate) use node::{NodeClass, NodeTaint};
 pub(crate) use pod::PodClass;

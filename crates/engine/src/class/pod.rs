@@ -3,7 +3,9 @@
 //! Compiled once per template. What depends on other objects (services, namespaces, other pods) is not in here but in
 //! the class's [`crate::topology::View`].
 
-use super::{ClaimedDevices, Features, PodTerm, Shape, ShapeId, SpreadRule, Volume};
+use super::{
+    ClaimedDevices, ExtendedResource, Features, PodTerm, Shape, ShapeId, SpreadRule, Volume,
+};
 use crate::error::ModelError;
 use crate::intern::{Interner, Symbol};
 use crate::labels::LabelSet;
@@ -28,6 +30,8 @@ pub(crate) struct PodClass {
     /// What a kubelet must declare to take it.
     pub(crate) features: Features,
     pub(crate) devices: Option<Box<ClaimedDevices>>,
+    /// For which a DeviceClass may stand.
+    pub(crate) extended: Box<[ExtendedResource]>,
 }
 
 impl PodClass {
@@ -43,6 +47,7 @@ impl PodClass {
         let spread = constraints
             .map(|constraint| SpreadRule::compile(constraint, &labels, names))
             .collect();
+        let extended = ExtendedResource::all(template, &shape.requests.real, names);
         let mut class = PodClass {
             namespace,
             labels,
@@ -63,6 +68,7 @@ impl PodClass {
                 .claims
                 .as_deref()
                 .map(|claims| Box::new(ClaimedDevices::compile(claims, names))),
+            extended,
         };
         class.compile_terms(template, names);
         Ok(class)

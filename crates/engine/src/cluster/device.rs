@@ -4,13 +4,15 @@ use std::sync::Arc;
 
 use super::undo::Undo;
 use super::{Cluster, NodeId};
-use crate::class::PodClassId;
+use crate::class::{PodClass, PodClassId};
 use crate::devices::{
-    Change, Claim, ClaimConflict, Class, Devices, Failure, Found, Plan, Search, Slice,
+    Change, Claim, ClaimConflict, Class, Devices, Failure, Found, Plan, Search, Slice, Wish,
+    written,
 };
 use crate::intern::Symbol;
 use crate::model::{
-    ClaimAllocation, DeviceClassSpec, DeviceJudge, ResourceClaimSpec, ResourceSliceSpec,
+    DeviceChoices, DeviceClassSpec, DeviceJudge, ExtendedClaim, ResourceClaimSpec,
+    ResourceSliceSpec,
 };
 use crate::reason::{Conflict, Plugin};
 
@@ -70,7 +72,7 @@ impl Cluster {
         &self.devices
     }
 
-    /// Makes the plan of a class whose pod claims devices, unless the one there still holds.
+    /// Makes the plan of a class whose pod is about devices, unless the one there still holds.
     pub(super) fn plan_devices(&mut self, id: PodClassId) {
         let version = self.devices.version();
         let holds = |(made, _): &(u64, Plan)| *made == version;
@@ -82,11 +84,16 @@ impl Cluster {
         }
     }
 
-    /// Whether pods of a class claim devices, and their profile cares.
+    /// Whether pods of a class have to do with devices, and their profile cares.
     pub fn decides_devices(&self, id: PodClassId) -> bool {
         let class = self.class(id);
         let rules = self.rules(class.shape.profile);
-        class.devices.is_some() && rules.filters(Plugin::DynamicResources)
+        self.is_about_devices(class) && rules.filters(Plugin::DynamicResources)
+    }
+
+    /// Whether pods of a class claim devices, or ask for resources that DeviceClasses stand for now.
+    pub(crate) fn is_about_devices(&self, class: &PodClass) -> bool {
+        class.devices.is_some() || self.devices.stand_for(class)
     }
 
     /// Why a pod is not tried at all yet: a claim of its is not there, or is not its own (kube-scheduler: DynamicResources' PreEnqueue).
@@ -99,28 +106,40 @@ impl Cluster {
         conflict.is_early().then_some(Conflict::Claims(conflict))
     }
 
-    /// The devices that those of a class's claims get that have none, by name of the claim, once its pod goes to a node that the engine
+    /// The devices that those of a class's claims get that have none, and its extended resources, once its pod goes to a node that the engine
     /// chose for it (kube-scheduler: DynamicResources' Reserve).
-    pub fn device_choices(
-        &mut self,
-        id: PodClassId,
-        node: NodeId,
-    ) -> Vec<(String, ClaimAllocation)> {
+    pub fn device_choices(&mut self, id: PodClassId, node: NodeId) -> DeviceChoices {
+        let mut choices = DeviceChoices::default();
         if !self.decides_devices(id) {
-            return Vec::new();
+            return choices;
         }
         self.plan_devices(id);
         let plan = &self.device_plans[&id].1;
         let site = self.site(node);
-        let found = self.find_devices(plan, node).unwrap_or_default();
-        let choices = found.iter().filter_map(|found| {
-            let allocation = found.allocation(site).ok()?;
-            Some((self.names.text(found.key.1).to_owned(), allocation))
-        });
-        choices.collect()
+        let extended = plan.extended.on(&self.at(node).fixed.allocatable).ok();
+        let wish = extended.as_ref().and_then(|own| own.wish());
+        for found in self.find_devices(plan, node).unwrap_or_default() {
+            let Ok(allocation) = found.allocation(site) else {
+                continue;
+            };
+            match (&wish, &extended) {
+                (Some(wish), Some(own)) if wish.key == found.key => {
+                    choices.extended = Some(ExtendedClaim {
+                        requests: written(wish),
+                        uses: own.uses(&self.names),
+                        allocation,
+                    });
+                }
+                _ => {
+                    let claim = self.names.text(found.key.1).to_owned();
+                    choices.claims.push((claim, allocation));
+                }
+            }
+        }
+        choices
     }
 
-    /// Devices on a node for a plan's claims that have none.
+    /// Devices on a node for a plan's claims that have none, and for its extended resources that the node does not have itself.
     pub(crate) fn find_devices<'a>(
         &'a self,
         plan: &'a Plan,
@@ -130,7 +149,13 @@ impl Cluster {
             return Err(Failure::NotEnough);
         }
         let wanting = plan.claims.iter().filter(|own| !own.allocated);
-        Search::run(&self.devices, wanting.map(|own| own.key), self.site(node))
+        let wishes = wanting.filter_map(|own| {
+            let claim = self.devices.claim(own.key)?;
+            Some(Wish::of(own.key, claim))
+        });
+        let extended = plan.extended.on(&self.at(node).fixed.allocatable).ok();
+        let wishes = wishes.chain(extended.and_then(|own| own.wish()));
+        Search::run(&self.devices, wishes.collect(), self.site(node))
     }
 
     /// The error that keeps a class's pod from being tried: what trying the first of some nodes by name ends with.
@@ -152,6 +177,12 @@ impl Cluster {
         };
         let why = self.names.intern(&why);
         Some(Conflict::Claims(ClaimConflict::Failed { why }))
+    }
+
+    /// The claim for extended resources that an attempt to place a class's pod has left behind.
+    pub(crate) fn left_claim(&mut self, id: PodClassId) -> Option<Symbol> {
+        self.plan_devices(id);
+        self.device_plans[&id].1.extended.left
     }
 
     /// A claim of a class that could be given other devices, since nobody else has reserved it and one of some nodes cannot use those it has.

@@ -22,7 +22,7 @@ pub(crate) struct Question<'a> {
     pub(crate) rules: &'a Rules,
     /// Of pods with volumes.
     pub(crate) volumes: Option<&'a Plan>,
-    /// Of pods that claim devices.
+    /// Of pods that claim devices, or ask for resources that classes of devices stand for.
     pub(crate) devices: Option<&'a devices::Plan>,
 }
 
@@ -70,7 +70,9 @@ impl Cluster {
             view,
             rules: self.rules(class.shape.profile),
             volumes,
-            devices: class.devices.as_ref().map(|_| &self.device_plans[&id].1),
+            devices: self
+                .is_about_devices(class)
+                .then(|| &self.device_plans[&id].1),
         }
     }
 
@@ -86,7 +88,8 @@ impl Cluster {
             };
             verdicts.extend(&class.shape, classes, static_rules, &self.names);
         }
-        let has_devices = class.devices.is_some();
+        let class = &self.classes[id.index()];
+        let has_devices = self.is_about_devices(class);
         if !class.volumes.is_empty() {
             self.plan_volumes(id);
         }

@@ -5,6 +5,7 @@
 
 mod capacity;
 mod constraint;
+mod extended;
 mod found;
 mod object;
 mod plan;
@@ -22,11 +23,12 @@ use crate::model::DeviceJudge;
 use crate::selector::{NodeTerm, Site};
 
 use capacity::Portions;
+pub(crate) use extended::{Standing, written};
 pub(crate) use found::Found;
 pub(crate) use object::{Allocation, Claim, Class, DeviceId, Slice};
 pub use plan::ClaimConflict;
 pub(crate) use plan::{Plan, PlannedClaim};
-pub(crate) use search::{Failure, Search};
+pub(crate) use search::{Failure, Search, Wish};
 
 /// Namespace and name.
 pub(crate) type Key = (Symbol, Symbol);
@@ -56,6 +58,8 @@ pub(crate) struct Devices {
     judge: Option<Arc<dyn DeviceJudge>>,
     claims: FxHashMap<Key, Claim>,
     classes: FxHashMap<Symbol, Class>,
+    /// Which classes stand for an extended resource, by its name.
+    standing: FxHashMap<Symbol, Vec<Symbol>>,
     /// By name of the slice, so that a search goes through them in an order that can be seen from outside.
     slices: BTreeMap<Box<str>, Slice>,
     /// Names of the slices for one node only.
@@ -101,10 +105,7 @@ impl Devices {
                 if self.classes.get(&name) == class.as_deref() {
                     return None;
                 }
-                let before = match class {
-                    Some(class) => self.classes.insert(name, *class),
-                    None => self.classes.remove(&name),
-                };
+                let before = self.replace_class(name, class.map(|class| *class));
                 Change::Class(name, before.map(Box::new))
             }
             Change::Slice(name, slice) => {
@@ -117,6 +118,25 @@ impl Devices {
         };
         self.version += 1;
         Some(inverse)
+    }
+
+    fn replace_class(&mut self, name: Symbol, class: Option<Class>) -> Option<Class> {
+        let before = self.classes.remove(&name);
+        for resource in before.iter().flat_map(|before| &before.resources) {
+            if let Some(classes) = self.standing.get_mut(resource) {
+                classes.retain(|own| *own != name);
+                if classes.is_empty() {
+                    self.standing.remove(resource);
+                }
+            }
+        }
+        if let Some(class) = class {
+            for resource in &class.resources {
+                self.standing.entry(*resource).or_default().push(name);
+            }
+            self.classes.insert(name, class);
+        }
+        before
     }
 
     fn replace_slice(&mut self, name: &str, slice: Option<Slice>) -> Option<Slice> {
@@ -208,6 +228,18 @@ impl Devices {
 
     fn is_taken(&self, device: DeviceId) -> bool {
         self.taken.contains_key(&device)
+    }
+
+    /// Whether a claim has a device or a part of it.
+    fn is_allocated(&self, device: DeviceId) -> bool {
+        self.is_taken(device) || self.parts.contains_key(&device)
+    }
+
+    /// The slices that may have something for a node.
+    fn slices_for<'a>(&'a self, site: Site<'_>) -> impl Iterator<Item = &'a Slice> + use<'a> {
+        let local = self.local.get(&site.name);
+        let names = local.into_iter().flatten().chain(&self.shared);
+        names.filter_map(|name| self.slices.get(name))
     }
 
     /// Asks about devices what a search for these expressions may want to know; `false` if that is too much to keep.

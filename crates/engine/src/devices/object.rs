@@ -1,6 +1,7 @@
 //! Claims, classes and slices with the names interned that are compared often, and their node selectors compiled.
 
 use super::capacity::Portions;
+use crate::class::{CLASS_PREFIX, is_extended};
 use crate::intern::{Interner, Symbol};
 use crate::labels::LabelSet;
 use crate::model::{
@@ -153,12 +154,22 @@ fn terms(selector: &NodeSelector, names: &mut Interner) -> Box<[NodeTerm]> {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Class {
     pub(crate) selectors: Box<[Symbol]>,
+    /// The resources that it stands for.
+    pub(crate) resources: Box<[Symbol]>,
+    /// When it was made, as text whose order is that of time.
+    pub(crate) created: Box<str>,
 }
 
 impl Class {
     pub(crate) fn compile(spec: &DeviceClassSpec, names: &mut Interner) -> Self {
+        let implicit = format!("{CLASS_PREFIX}{}", spec.name);
+        let explicit = spec.extended_resource_name.as_deref();
+        let explicit = explicit.filter(|own| is_extended(own) && **own != *implicit);
+        let resources = explicit.into_iter().chain([implicit.as_str()]);
         Class {
+            resources: resources.map(|own| names.intern(own)).collect(),
             selectors: spec.selectors.iter().map(|own| names.intern(own)).collect(),
+            created: spec.created.as_str().into(),
         }
     }
 }

@@ -2,7 +2,7 @@
 //!
 //! Invariant: a plan depends on the objects about devices and the class only, so it holds while [`Devices::version`] does.
 
-use super::{Devices, Key};
+use super::{Devices, Key, Standing};
 use crate::class::{ClaimedDevices, PodClass};
 use crate::intern::{Interner, Symbol};
 
@@ -13,6 +13,8 @@ pub(crate) struct Plan {
     pub(crate) conflict: Option<ClaimConflict>,
     /// In the pod's order.
     pub(crate) claims: Vec<PlannedClaim>,
+    /// What stands for extended resources.
+    pub(crate) extended: Standing,
 }
 
 /// A claim of a pod.
@@ -92,13 +94,13 @@ impl ClaimConflict {
 }
 
 impl Plan {
-    /// The plan for a class whose pod claims devices.
+    /// The plan for a class whose pod claims devices, or asks for resources that classes stand for.
     pub(crate) fn of(pod: &PodClass, devices: &mut Devices, names: &mut Interner) -> Self {
         let mut plan = Plan::default();
-        let Some(claimed) = &pod.devices else {
-            return plan;
-        };
-        plan.conflict = plan.gather(claimed, pod.namespace, devices);
+        if let Some(claimed) = &pod.devices {
+            plan.conflict = plan.gather(claimed, pod.namespace, devices);
+        }
+        plan.extended = Standing::of(pod, devices, names);
         if plan.conflict.is_none() {
             plan.conflict = plan.wait(pod.namespace, devices, names);
         }
@@ -192,12 +194,14 @@ impl Plan {
         let claims = wanting.filter_map(|own| devices.claim(own.key));
         let alternatives = claims.flat_map(|claim| &claim.requests);
         let alternatives = alternatives.flat_map(|request| &request.alternatives);
+        let standing = self.extended.classes(devices);
         let mut expressions: Vec<Symbol> = alternatives
             .flat_map(|own| {
                 let class = devices.class(own.class);
                 let of_class = class.into_iter().flat_map(|class| class.selectors.iter());
                 of_class.chain(own.selectors.iter()).copied()
             })
+            .chain(standing.flat_map(|class| class.selectors.iter().copied()))
             .collect();
         expressions.sort_unstable();
         expressions.dedup();
@@ -213,7 +217,7 @@ impl Plan {
         })
     }
 
-    /// Whether devices have to be found.
+    /// Whether devices have to be found for a claim that is there.
     pub(crate) fn wants_devices(&self) -> bool {
         self.claims.iter().any(|own| !own.allocated)
     }

@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 
 use rustc_hash::{FxHashMap, FxHashSet};
 
+use super::Devices;
 use super::object::{Reach, Slice};
-use super::{DeviceId, Devices};
 use crate::intern::Symbol;
 use crate::model::{CounterSet, Quantity};
 use crate::selector::Site;
@@ -36,9 +36,7 @@ pub(super) enum State {
 
 /// All pools that a node has to do with, by driver and name.
 pub(super) fn gather<'a>(devices: &'a Devices, site: Site<'a>) -> Vec<Pool<'a>> {
-    let local = devices.local.get(&site.name);
-    let own = local.into_iter().flatten().chain(&devices.shared);
-    let own = own.filter_map(|name| devices.slices.get(name));
+    let own = devices.slices_for(site);
     let mut pools: BTreeMap<(&str, &str), Vec<&Slice>> = BTreeMap::new();
     for slice in own.filter(|slice| concerns(slice, site)) {
         let id = (site.names.text(slice.driver), site.names.text(slice.pool));
@@ -115,7 +113,7 @@ impl<'a> Pool<'a> {
         }
         for slice in all.iter().filter(|slice| slice.counters.is_empty()) {
             for (index, device) in slice.devices.iter().enumerate() {
-                let takes = is_allocated(devices, slice.id(index));
+                let takes = devices.is_allocated(slice.id(index));
                 for (key, amount) in consumption(&device.consumes_counters) {
                     let Some(left) = self.counters.get_mut(&key) else {
                         return false;
@@ -144,9 +142,4 @@ pub(super) fn consumption(
         let counters = set.counters.iter();
         counters.map(move |(name, amount)| ((set.name.as_str(), name.as_str()), *amount))
     })
-}
-
-/// Whether a claim has a device or a part of it.
-fn is_allocated(devices: &Devices, id: DeviceId) -> bool {
-    devices.is_taken(id) || devices.parts.contains_key(&id)
 }

@@ -12,7 +12,7 @@ use super::found::{Found, Taken};
 use super::object::{Alternative, Claim, DeviceId, Reach, Request, Slice};
 use super::pool::{Pool, PoolId, State, gather};
 use super::{Devices, Key, Verdict};
-use crate::model::Quantity;
+use crate::model::{DeviceConstraint, Quantity};
 use crate::selector::Site;
 
 /// Devices of one claim.
@@ -42,10 +42,28 @@ pub(super) enum Stop {
     Failed(Failure),
 }
 
+/// A claim that wants devices.
+pub(crate) struct Wish<'a> {
+    pub(crate) key: Key,
+    pub(crate) requests: Vec<&'a Request>,
+    pub(crate) constraints: &'a [DeviceConstraint],
+}
+
+impl<'a> Wish<'a> {
+    /// What a claim wants that is there.
+    pub(crate) fn of(key: Key, claim: &'a Claim) -> Self {
+        Wish {
+            key,
+            requests: claim.requests.iter().collect(),
+            constraints: &claim.constraints,
+        }
+    }
+}
+
 /// A claim without devices.
 pub(super) struct Wanted<'a> {
     pub(super) key: Key,
-    claim: &'a Claim,
+    requests: Vec<&'a Request>,
     /// By request and alternative the devices where all are wanted.
     all: Vec<Vec<Option<Vec<Spot>>>>,
     pub(super) constraints: Vec<Constraint<'a>>,
@@ -85,7 +103,7 @@ impl<'a> Search<'a> {
     /// Why there are none on this node.
     pub(crate) fn run(
         devices: &'a Devices,
-        claims: impl Iterator<Item = Key>,
+        wishes: Vec<Wish<'a>>,
         site: Site<'a>,
     ) -> Result<Vec<Found<'a>>, Failure> {
         let mut search = Search {
@@ -99,9 +117,8 @@ impl<'a> Search<'a> {
             counted: FxHashMap::default(),
             steps: 0,
         };
-        let claims = claims.filter_map(|key| Some((key, devices.claim(key)?)));
-        for (key, claim) in claims.collect::<Vec<_>>() {
-            let wanted = search.want(key, claim)?;
+        for wish in wishes {
+            let wanted = search.want(wish)?;
             search.wanted.push(wanted);
             search.found.push(Vec::new());
         }
@@ -129,15 +146,16 @@ impl<'a> Search<'a> {
     }
 
     /// Checks the requests of a claim and finds out how many "all" are.
-    fn want(&self, key: Key, claim: &'a Claim) -> Result<Wanted<'a>, Failure> {
+    fn want(&self, wish: Wish<'a>) -> Result<Wanted<'a>, Failure> {
+        let key = wish.key;
         let mut wanted = Wanted {
             key,
-            claim,
+            requests: wish.requests,
             all: Vec::new(),
             constraints: Vec::new(),
         };
         let mut least = 0_usize;
-        for request in &claim.requests {
+        for request in &wanted.requests {
             if request.alternatives.is_empty() {
                 return Err(Failure::Error(format!(
                     "resource claim {}, request {}: unknown request type",
@@ -169,7 +187,7 @@ impl<'a> Search<'a> {
                 self.claim_text(key)
             )));
         }
-        for (index, rule) in claim.constraints.iter().enumerate() {
+        for (index, rule) in wish.constraints.iter().enumerate() {
             if rule.match_attribute.is_none() && rule.distinct_attribute.is_none() {
                 return Err(Failure::Error(format!(
                     "claim {}, constraint #{index}: empty constraint (unsupported constraint type?)",
@@ -213,8 +231,8 @@ impl<'a> Search<'a> {
     /// Whether the search cannot call itself more often than is safe.
     fn is_shallow(&self) -> Result<(), Failure> {
         let depth = |wanted: &Wanted<'_>| {
-            let requests = wanted.claim.requests.iter().zip(&wanted.all);
-            let most = |(request, all): (&Request, &Vec<Option<Vec<Spot>>>)| {
+            let requests = wanted.requests.iter().zip(&wanted.all);
+            let most = |(request, all): (&&Request, &Vec<Option<Vec<Spot>>>)| {
                 let counts = request.alternatives.iter().zip(all).map(|(own, spots)| {
                     let count =
                         || usize::try_from(own.exact.count.unwrap_or(0)).unwrap_or(usize::MAX);
@@ -226,7 +244,7 @@ impl<'a> Search<'a> {
                 counts.max().unwrap_or(0)
             };
             let devices: usize = requests.map(most).sum();
-            1 + 2 * wanted.claim.requests.len() + devices.min(MOST_RESULTS)
+            1 + 2 * wanted.requests.len() + devices.min(MOST_RESULTS)
         };
         let depth: usize = self.wanted.iter().map(depth).sum();
         match depth > MOST_DEPTH {
@@ -301,8 +319,7 @@ impl<'a> Search<'a> {
         let Some(wanted) = self.wanted.get(at.claim) else {
             return Ok(true);
         };
-        let claim = wanted.claim;
-        let Some(request) = claim.requests.get(at.request) else {
+        let Some(request) = wanted.requests.get(at.request).copied() else {
             let next = At {
                 claim: at.claim + 1,
                 ..At::default()

@@ -1,5 +1,5 @@
 //! kube-scheduler: DynamicResources. The devices that a pod's claims have must be usable from the node, and there must be some for those that
-//! have none.
+//! have none, and for extended resources that the node does not have itself but a DeviceClass stands for.
 
 use crate::cluster::{NodeId, Question};
 use crate::devices::{Failure, Plan};
@@ -8,7 +8,14 @@ use crate::reason::Reason;
 pub(crate) fn check(question: &Question<'_>, plan: &Plan, node: NodeId) -> Option<Reason> {
     let cluster = question.cluster;
     let site = cluster.site(node);
-    if plan.wants_devices() {
+    if plan.extended.left.is_some() {
+        return Some(Reason::ExtendedClaimLeft);
+    }
+    let extended = match plan.extended.on(&cluster.at(node).fixed.allocatable) {
+        Ok(extended) => extended.wish(),
+        Err(reason) => return Some(reason),
+    };
+    if plan.wants_devices() || extended.is_some() {
         let found = cluster.find_devices(plan, node);
         let found = found.and_then(|found| {
             found

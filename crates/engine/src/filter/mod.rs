@@ -84,12 +84,15 @@ impl Question<'_> {
         if !self.rules.filters(Plugin::NodeResourcesFit) {
             return None;
         }
-        node_resources_fit::check(&self.class.shape, allocatable, used)
+        let standing = self.devices.map(|plan| &plan.extended);
+        node_resources_fit::check(&self.class.shape, allocatable, used, standing)
     }
 
     /// Whether other pods matter to this one by the resources and the slots they take only.
     pub(crate) fn is_about_room_only(&self) -> bool {
-        self.class.shape.host_ports.is_empty() && self.view.is_filtered_by_room_only(self.class)
+        self.class.shape.host_ports.is_empty()
+            && self.devices.is_none()
+            && self.view.is_filtered_by_room_only(self.class)
     }
 
     /// [`Question::check`] as if pods of these classes were on the node too, for a pod that

@@ -1,17 +1,28 @@
 //! kube-scheduler: NodeResourcesFit. Every resource the pod asks for must be free, and a pod slot.
 //!
-//! All that is missing is told, not just the first. A pod that asks for nothing needs a slot only.
+//! All that is missing is told, not just the first. A pod that asks for nothing needs a slot only. Of a resource that the node does not have but
+//! a DeviceClass stands for, [`super::dynamic_resources`] decides.
 
 use crate::class::Shape;
+use crate::devices::Standing;
 use crate::intern::Symbol;
 use crate::reason::{Plugin, Reason, Refusal};
 use crate::resources::Amounts;
 
-pub(crate) fn check(pod: &Shape, allocatable: &Amounts, used: &Amounts) -> Option<Refusal> {
+pub(crate) fn check(
+    pod: &Shape,
+    allocatable: &Amounts,
+    used: &Amounts,
+    standing: Option<&Standing>,
+) -> Option<Refusal> {
+    let is_for_devices = |resource: Symbol| {
+        let class = standing.and_then(|own| own.class_for(resource));
+        class.is_some() && allocatable.scalar(resource) <= 0
+    };
     let request = pod.demands();
     let allowed = allocatable.pods;
     let full = used.pods.wrapping_add(1) > allowed;
-    if !full && fits(request, allocatable, used) {
+    if !full && fits(request, allocatable, used, &is_for_devices) {
         return None;
     }
     let mut reasons = full
@@ -21,6 +32,7 @@ pub(crate) fn check(pod: &Shape, allocatable: &Amounts, used: &Amounts) -> Optio
             let allocatable = allocatable.amount(resource);
             let free = allocatable.wrapping_sub(used.amount(resource));
             let lacking = requested > free && resource != Symbol::PODS;
+            let lacking = lacking && !is_for_devices(resource);
             lacking.then_some(Reason::Insufficient {
                 resource,
                 requested,
@@ -37,7 +49,12 @@ pub(crate) fn check(pod: &Shape, allocatable: &Amounts, used: &Amounts) -> Optio
 }
 
 /// The common case, without building reasons.
-fn fits(request: &Amounts, allocatable: &Amounts, used: &Amounts) -> bool {
+fn fits(
+    request: &Amounts,
+    allocatable: &Amounts,
+    used: &Amounts,
+    is_for_devices: &impl Fn(Symbol) -> bool,
+) -> bool {
     let fits = |request: i64, allocatable: i64, used: i64| {
         request <= 0 || request <= allocatable.wrapping_sub(used)
     };
@@ -52,8 +69,7 @@ fn fits(request: &Amounts, allocatable: &Amounts, used: &Amounts) -> bool {
             allocatable.ephemeral_bytes,
             used.ephemeral_bytes,
         )
-        && request
-            .scalars
-            .iter()
-            .all(|&(name, amount)| fits(amount, allocatable.scalar(name), used.scalar(name)))
+        && request.scalars.iter().all(|&(name, amount)| {
+            fits(amount, allocatable.scalar(name), used.scalar(name)) || is_for_devices(name)
+        })
 }

@@ -30,6 +30,39 @@ pub struct PodClaims {
     pub uid: String,
     /// In the pod's order, without those for which a template turned out not to be needed.
     pub claims: Vec<PodClaim>,
+    /// The claim for extended resources that an attempt to place the pod has left behind.
+    pub left: Option<String>,
+}
+
+/// What stands for the extended resources of a pod on the node that it goes to, if a DeviceClass stands for some there: the claim to be made.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ExtendedClaim {
+    /// `spec.devices.requests`, each for a number of devices of a class.
+    pub requests: Vec<DeviceRequest>,
+    /// Which containers get the devices of which requests.
+    pub uses: Vec<ExtendedUse>,
+    /// The devices.
+    pub allocation: ClaimAllocation,
+}
+
+/// A container of a pod, a resource it asks for, and a request that stands for it or for some of it.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ExtendedUse {
+    /// The container's place among the pod's init containers and, after them, its containers.
+    pub container: usize,
+    /// The resource.
+    pub resource: String,
+    /// The request in the claim.
+    pub request: String,
+}
+
+/// Devices that are found for a pod on a node.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct DeviceChoices {
+    /// By name of the claim that had none.
+    pub claims: Vec<(String, ClaimAllocation)>,
+    /// For its extended resources.
+    pub extended: Option<ExtendedClaim>,
 }
 
 /// One claim of a pod.
@@ -188,6 +221,10 @@ pub struct DeviceClassSpec {
     pub name: String,
     /// CEL expressions that must all choose a device.
     pub selectors: Vec<String>,
+    /// `spec.extendedResourceName`: the resource that it stands for, beside the one that is named after it.
+    pub extended_resource_name: Option<String>,
+    /// `metadata.creationTimestamp` as it is written; of several classes for one resource the youngest counts.
+    pub created: String,
 }
 
 /// What of a ResourceSlice matters to placement: some devices of a driver's pool.

@@ -17,6 +17,7 @@ use super::{
 struct Meta {
     name: String,
     namespace: String,
+    creation_timestamp: Option<String>,
     deletion_timestamp: Option<String>,
     owner_references: Vec<Owner>,
 }
@@ -159,9 +160,10 @@ pub(super) struct Class {
 }
 
 #[derive(Default, Deserialize)]
-#[serde(default)]
+#[serde(rename_all = "camelCase", default)]
 struct ClassBody {
     selectors: Vec<Selector>,
+    extended_resource_name: Option<String>,
 }
 
 impl From<Class> for DeviceClassSpec {
@@ -169,6 +171,8 @@ impl From<Class> for DeviceClassSpec {
         DeviceClassSpec {
             name: class.metadata.name,
             selectors: expressions(class.spec.selectors),
+            extended_resource_name: class.spec.extended_resource_name,
+            created: class.metadata.creation_timestamp.unwrap_or_default(),
         }
     }
 }
@@ -346,6 +350,7 @@ pub(super) fn claims(
             pod: pod.to_owned(),
             uid: uid.to_owned(),
             claims,
+            left: None,
         })
     })
 }

@@ -27,10 +27,10 @@ pub use affinity::{
     PreferredSchedulingTerm, WeightedPodAffinityTerm,
 };
 pub use device::{
-    AllocatedDevice, ClaimAllocation, CounterSet, DeviceAttribute, DeviceCapacity, DeviceClassSpec,
-    DeviceConstraint, DeviceJudge, DeviceNodes, DeviceRequest, DeviceSpec, DeviceTaint,
-    DeviceToleration, ExactRequest, PodClaim, PodClaims, RequestPolicy, ResourceClaimSpec,
-    ResourceSliceSpec, SubRequest, ValidRange,
+    AllocatedDevice, ClaimAllocation, CounterSet, DeviceAttribute, DeviceCapacity, DeviceChoices,
+    DeviceClassSpec, DeviceConstraint, DeviceJudge, DeviceNodes, DeviceRequest, DeviceSpec,
+    DeviceTaint, DeviceToleration, ExactRequest, ExtendedClaim, ExtendedUse, PodClaim, PodClaims,
+    RequestPolicy, ResourceClaimSpec, ResourceSliceSpec, SubRequest, ValidRange,
 };
 pub use node::{ContainerImage, NodeSpec, Taint, TaintEffect};
 pub use object::{NamespaceSpec, PdbSpec, ServiceSpec, WorkloadSpec};

@@ -194,7 +194,9 @@ impl<'a> Asked<'a> {
             | Reason::DevicePoolsInvalid
             | Reason::DevicesUndecided
             | Reason::DevicesFailed
-            | Reason::DevicesElsewhere => None,
+            | Reason::DevicesElsewhere
+            | Reason::ExtendedClaimLeft
+            | Reason::ResourceMissing { .. } => None,
         }
     }
 

@@ -7,7 +7,7 @@ use crate::class::Shape;
 use crate::cluster::Node;
 use crate::intern::Symbol;
 use crate::profile::Rules;
-use crate::score::resource_allocation::{Requests, load};
+use crate::score::resource_allocation::{Requests, Stock, load};
 
 /// Skipped for pods that ask for none of the resources.
 pub(crate) fn applies(pod: &Shape, rules: &Rules) -> bool {
@@ -18,10 +18,10 @@ pub(crate) fn applies(pod: &Shape, rules: &Rules) -> bool {
     pod.requests.real.cpu_milli != 0 || pod.requests.real.memory_bytes != 0
 }
 
-pub(crate) fn raw(pod: &Shape, node: &Node, rules: &Rules) -> i64 {
+pub(crate) fn raw(pod: &Shape, node: &Node, rules: &Rules, stock: Option<Stock<'_>>) -> i64 {
     if let Some(resources) = &rules.balanced {
-        let with = balance_of_all(pod, true, node, resources);
-        let without = balance_of_all(pod, false, node, resources);
+        let with = balance_of_all(pod, true, node, resources, stock);
+        let without = balance_of_all(pod, false, node, resources, stock);
         return 50 + (50 + with - without) / 2;
     }
     let request = &pod.requests.real;
@@ -40,10 +40,16 @@ pub(crate) fn raw(pod: &Shape, node: &Node, rules: &Rules) -> i64 {
 }
 
 /// The evenness of any number of resources, by their standard deviation.
-fn balance_of_all(pod: &Shape, with_pod: bool, node: &Node, resources: &[Symbol]) -> i64 {
+fn balance_of_all(
+    pod: &Shape,
+    with_pod: bool,
+    node: &Node,
+    resources: &[Symbol],
+    stock: Option<Stock<'_>>,
+) -> i64 {
     let fractions: Vec<f64> = resources
         .iter()
-        .filter_map(|name| load(pod, with_pod, node, *name, Requests::Real))
+        .filter_map(|name| load(pod, with_pod, node, *name, Requests::Real, stock))
         .filter_map(|load| fraction(load.requested, load.allocatable))
         .collect();
     let deviation = match fractions.as_slice() {

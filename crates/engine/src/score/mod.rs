@@ -16,6 +16,7 @@ pub(crate) mod taint_toleration;
 
 use crate::cluster::{Node, NodeId, Question};
 use crate::reason::Plugin;
+use resource_allocation::Stock;
 
 /// The best a node can get from one plugin before weights.
 pub(crate) const MAX_SCORE: i64 = 100;
@@ -54,7 +55,10 @@ pub(crate) fn columns(question: &Question<'_>, feasible: &[NodeId]) -> Vec<Colum
         });
     }
     column(Plugin::NodeResourcesFit, &|| {
-        raw(&|id| node_resources_fit::raw(pod, cluster.at(id), &rules.fit))
+        raw(&|id| {
+            let stock = Stock::of(question, id);
+            node_resources_fit::raw(pod, cluster.at(id), &rules.fit, stock)
+        })
     });
     if !question.view.soft.is_empty() {
         column(Plugin::PodTopologySpread, &|| {
@@ -75,7 +79,10 @@ pub(crate) fn columns(question: &Question<'_>, feasible: &[NodeId]) -> Vec<Colum
     );
     if balanced_allocation::applies(pod, rules) {
         column(Plugin::NodeResourcesBalancedAllocation, &|| {
-            raw(&|id| balanced_allocation::raw(pod, cluster.at(id), rules))
+            raw(&|id| {
+                let stock = Stock::of(question, id);
+                balanced_allocation::raw(pod, cluster.at(id), rules, stock)
+            })
         });
     }
     column(Plugin::ImageLocality, &|| {
@@ -84,7 +91,7 @@ pub(crate) fn columns(question: &Question<'_>, feasible: &[NodeId]) -> Vec<Colum
     columns
 }
 
-/// The part of a node's total that its own load decides, whatever other nodes are feasible.
+/// The part of a node's total that its own load decides, whatever other nodes are feasible; for a pod that has nothing to do with devices.
 pub(crate) fn of_load(question: &Question<'_>, node: &Node) -> i64 {
     let (pod, rules) = (&question.class.shape, question.rules);
     let weighed = |plugin, score: &dyn Fn() -> i64| match rules.weight(plugin) {
@@ -92,11 +99,11 @@ pub(crate) fn of_load(question: &Question<'_>, node: &Node) -> i64 {
         weight => weight.saturating_mul(score()),
     };
     let fit = weighed(Plugin::NodeResourcesFit, &|| {
-        node_resources_fit::raw(pod, node, &rules.fit)
+        node_resources_fit::raw(pod, node, &rules.fit, None)
     });
     let balanced = weighed(Plugin::NodeResourcesBalancedAllocation, &|| {
         if balanced_allocation::applies(pod, rules) {
-            balanced_allocation::raw(pod, node, rules)
+            balanced_allocation::raw(pod, node, rules, None)
         } else {
             0
         }

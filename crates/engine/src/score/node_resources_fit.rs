@@ -1,12 +1,12 @@
 //! kube-scheduler: NodeResourcesFit's score: the weighted mean of what one strategy says about each resource.
 
-use super::resource_allocation::{Load, Requests, load};
+use super::resource_allocation::{Load, Requests, Stock, load};
 use super::{MAX_SCORE, least_allocated};
 use crate::class::Shape;
 use crate::cluster::Node;
 use crate::profile::{FitScore, Strategy};
 
-pub(crate) fn raw(pod: &Shape, node: &Node, score: &FitScore) -> i64 {
+pub(crate) fn raw(pod: &Shape, node: &Node, score: &FitScore, stock: Option<Stock<'_>>) -> i64 {
     let (strategy, resources) = match score {
         FitScore::FreeCpuAndMemory => return least_allocated::raw(pod, node),
         FitScore::Of {
@@ -17,7 +17,7 @@ pub(crate) fn raw(pod: &Shape, node: &Node, score: &FitScore) -> i64 {
     let mut sum = 0_i64;
     let mut weights = 0_i64;
     for (resource, weight) in resources {
-        let Some(load) = load(pod, true, node, *resource, Requests::Weighed) else {
+        let Some(load) = load(pod, true, node, *resource, Requests::Weighed, stock) else {
             continue;
         };
         let score = of_load(strategy, load);

@@ -1,7 +1,7 @@
 //! What scorers of resources ask about one resource of one node (kube-scheduler: `resourceAllocationScorer`).
 
 use crate::class::Shape;
-use crate::cluster::Node;
+use crate::cluster::{Node, NodeId, Question};
 use crate::intern::Symbol;
 
 /// One resource with the pod on the node.
@@ -21,6 +21,29 @@ pub(crate) enum Requests {
     Weighed,
 }
 
+/// The devices that a node can use: where it lacks a resource that a class stands for, they count.
+#[derive(Clone, Copy)]
+pub(crate) struct Stock<'a> {
+    question: &'a Question<'a>,
+    node: NodeId,
+}
+
+impl<'a> Stock<'a> {
+    /// None where no class stands for any of the pod's resources.
+    pub(crate) fn of(question: &'a Question<'a>, node: NodeId) -> Option<Self> {
+        let plan = question.devices?;
+        (!plan.extended.is_empty()).then_some(Stock { question, node })
+    }
+
+    /// How many devices of the class that stands for a resource there are, and how many of them are taken.
+    fn count(self, resource: Symbol) -> Option<(i64, i64)> {
+        let class = self.question.devices?.extended.class_for(resource)?;
+        let cluster = self.question.cluster;
+        let (all, taken) = cluster.devices().stock(class, cluster.site(self.node));
+        (all > 0).then_some((all, taken))
+    }
+}
+
 /// The load of a resource with `pod` (or without: `None`) on a node. Left out is a resource that the node does not
 /// have, and an extended one that the pod does not ask for.
 pub(crate) fn load(
@@ -29,6 +52,7 @@ pub(crate) fn load(
     node: &Node,
     resource: Symbol,
     requests: Requests,
+    stock: Option<Stock<'_>>,
 ) -> Option<Load> {
     let (own, real) = (&pod.requests, &pod.requests.real);
     let has = &node.fixed.allocatable;
@@ -52,7 +76,13 @@ pub(crate) fn load(
         ),
         (name, _) => match real.scalar(name) {
             0 => return None,
-            asked => (node.used.scalar(name), asked, has.scalar(name)),
+            asked => {
+                let counted = stock.filter(|_| has.scalar(name) == 0);
+                match counted.and_then(|stock| stock.count(name)) {
+                    Some((all, taken)) => (taken, asked, all),
+                    None => (node.used.scalar(name), asked, has.scalar(name)),
+                }
+            }
         },
     };
     let asked = if with_pod { asked } else { 0 };

@@ -5,6 +5,7 @@
     reason = "how many worlds are tried is said from outside"
 )]
 
+mod extended;
 mod slow;
 mod world;
 

@@ -10,10 +10,10 @@ use serde_json::{Value, json};
 use crate::world::{World, is_int};
 
 /// A generator that is the same everywhere (splitmix64).
-struct Dice(u64);
+pub(crate) struct Dice(pub(crate) u64);
 
 impl Dice {
-    fn roll(&mut self, below: u64) -> u64 {
+    pub(crate) fn roll(&mut self, below: u64) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut z = self.0;
         z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -21,7 +21,7 @@ impl Dice {
         (z ^ (z >> 31)) % below
     }
 
-    fn chance(&mut self, percent: u64) -> bool {
+    pub(crate) fn chance(&mut self, percent: u64) -> bool {
         self.roll(100) < percent
     }
 }
@@ -93,7 +93,7 @@ fn claim(dice: &mut Dice) -> Value {
 }
 
 /// One claim's choice: the name of each request's alternative with its devices, by place.
-type Choice = Vec<(String, Vec<usize>)>;
+pub(crate) type Choice = Vec<(String, Vec<usize>)>;
 
 /// All ways to choose `count` of `from`, in order.
 fn combinations(from: &[usize], count: usize) -> Vec<Vec<usize>> {
@@ -212,7 +212,7 @@ fn is_valid(
 }
 
 /// The first complete choice that keeps every rule.
-fn first(
+pub(crate) fn first(
     claims: &[&ResourceClaimSpec],
     so_far: &mut Vec<Choice>,
     devices: &[DeviceSpec],
@@ -267,9 +267,10 @@ pub(crate) fn compare(seed: u64) {
     let wanted: Vec<&ResourceClaimSpec> = written.iter().collect();
     let slow = first(&wanted, &mut vec![Vec::new()], &devices, units);
     // All devices of which one is kept away by a constraint are an error, not a refusal.
-    let fast = world.placed("p", &["c1", "c2"][..claims]);
+    let pod = world.pod("p", &["c1", "c2"][..claims]);
+    let fast = world.placed(&pod);
     let fast = fast.map(|choices| {
-        let choices = choices.into_iter();
+        let choices = choices.claims.into_iter();
         choices
             .map(|(_, allocation)| {
                 let devices = allocation.devices.into_iter();

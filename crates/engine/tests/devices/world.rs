@@ -3,10 +3,10 @@
 use std::sync::Arc;
 
 use mullion_engine::model::{
-    ClaimAllocation, DeviceJudge, DeviceSpec, PodClaim, PodClaims, PodSpec, ResourceClaimSpec,
-    ResourceSliceSpec,
+    ClaimAllocation, DeviceChoices, DeviceJudge, DeviceSpec, PodClaim, PodClaims, PodSpec,
+    ResourceClaimSpec, ResourceSliceSpec,
 };
-use mullion_engine::{Cluster, Decision, Options};
+use mullion_engine::{Cluster, Decision, Options, Profile};
 use serde_json::{Value, json};
 
 /// A small language: `true`, `name=NAME`, `ATTRIBUTE=INTEGER`, `fails` and `broken`.
@@ -50,18 +50,25 @@ pub(crate) struct World {
 impl World {
     /// Nodes, each in a zone of its own (`zn1` for `n1`), and the class `any`.
     pub(crate) fn new(nodes: &[&str]) -> Self {
-        let mut world = World::without_judge(nodes);
-        world.cluster.judge_devices_by(Arc::new(Words));
-        world
+        World::without_judge(nodes).judged()
     }
 
     pub(crate) fn without_judge(nodes: &[&str]) -> Self {
-        let mut cluster = Cluster::new(Options::default());
-        for name in nodes {
-            let node = json!({
+        let nodes: Vec<_> = nodes.iter().map(|name| (*name, json!({}))).collect();
+        World::of(&nodes, Profile::default())
+    }
+
+    /// Nodes with what they have beside the usual.
+    pub(crate) fn of(nodes: &[(&str, Value)], profile: Profile) -> Self {
+        let mut cluster = Cluster::with_profiles(Options::default(), &[profile]);
+        for (name, more) in nodes {
+            let mut node = json!({
                 "metadata": { "name": name, "labels": { "zone": format!("z{name}") } },
                 "status": { "allocatable": { "cpu": "8", "pods": "20" } },
             });
+            let allocatable = node["status"]["allocatable"].as_object_mut();
+            let more = more.as_object().expect("an object").clone();
+            allocatable.expect("an object").extend(more);
             let node = serde_json::from_value(node).expect("a node");
             cluster.add_node(&node).expect("new");
         }
@@ -72,6 +79,21 @@ impl World {
             written: Vec::new(),
             slices: 0,
         }
+    }
+
+    pub(crate) fn judged(mut self) -> Self {
+        self.cluster.judge_devices_by(Arc::new(Words));
+        self
+    }
+
+    /// A class for every device that stands for a resource.
+    pub(crate) fn class(&mut self, name: &str, resource: Option<&str>, created: &str) {
+        let class = json!({
+            "metadata": { "name": name, "creationTimestamp": created },
+            "spec": { "extendedResourceName": resource },
+        });
+        let class = serde_json::from_value(class).expect("a class");
+        self.cluster.set_device_class(&class);
     }
 
     /// A slice of the driver `d`, in a pool by the name of its node unless it says otherwise.
@@ -117,43 +139,71 @@ impl World {
             pod: name.into(),
             uid: name.into(),
             claims: claims.collect(),
+            left: None,
         }));
         spec
     }
 
+    /// A pod with containers of the names `c0`, `c1`, ..., which ask for this each.
+    pub(crate) fn asking(&self, name: &str, requests: &[Value]) -> PodSpec {
+        let containers = requests.iter().enumerate().map(|(index, requests)| {
+            json!({ "name": format!("c{index}"), "resources": { "requests": requests } })
+        });
+        let containers: Vec<_> = containers.collect();
+        let pod = json!({
+            "metadata": { "name": name, "namespace": "ns", "uid": name },
+            "spec": { "containers": containers },
+        });
+        serde_json::from_value(pod).expect("a pod")
+    }
+
     /// Places a pod, and what its claims got; or the scheduler's message.
     pub(crate) fn place(&mut self, name: &str, claims: &[&str]) -> Result<Vec<String>, String> {
-        self.placed(name, claims).map(|choices| {
-            let choices = choices.iter();
+        let spec = self.pod(name, claims);
+        self.place_pod(&spec)
+    }
+
+    /// The same of any pod; what stands for its extended resources comes last.
+    pub(crate) fn place_pod(&mut self, spec: &PodSpec) -> Result<Vec<String>, String> {
+        self.placed(spec).map(|choices| {
+            let extended = choices.extended.iter();
+            let extended = extended.map(|own| chosen("extended", &own.allocation));
+            let choices = choices.claims.iter();
             choices
                 .map(|(claim, allocation)| chosen(claim, allocation))
+                .chain(extended)
                 .collect()
         })
     }
 
-    pub(crate) fn placed(
-        &mut self,
-        name: &str,
-        claims: &[&str],
-    ) -> Result<Vec<(String, ClaimAllocation)>, String> {
-        let spec = self.pod(name, claims);
+    pub(crate) fn placed(&mut self, spec: &PodSpec) -> Result<DeviceChoices, String> {
         let cluster = &mut self.cluster;
         let class = cluster.pod_class(&spec.template).expect("a class");
-        match cluster.schedule_pod(&spec, 0).expect("valid") {
+        match cluster.schedule_pod(spec, 0).expect("valid") {
             Decision::Node(node) => {
                 let choices = cluster.device_choices(class, node);
-                for (claim, allocation) in &choices {
+                if let Some(own) = &choices.extended {
+                    let claim = ResourceClaimSpec {
+                        namespace: "ns".into(),
+                        name: format!("{}-extended", spec.name),
+                        requests: own.requests.clone(),
+                        allocation: Some(own.allocation.clone()),
+                        ..ResourceClaimSpec::default()
+                    };
+                    cluster.set_resource_claim(&claim);
+                }
+                for (claim, allocation) in &choices.claims {
                     let own = self.written.iter_mut().find(|own| own.name == *claim);
                     let own = own.expect("a claim that is there");
                     own.allocation = Some(allocation.clone());
                     cluster.set_resource_claim(own);
                 }
                 let node = cluster.node_name(node).to_owned();
-                cluster.bind(&spec, &node).expect("new");
+                cluster.bind(spec, &node).expect("new");
                 Ok(choices)
             }
             Decision::Unschedulable(refused) => {
-                let preemption = cluster.preempt(class, name, &refused, 0);
+                let preemption = cluster.preempt(class, &spec.name, &refused, 0);
                 Err(cluster.message_with_preemption(&refused, &preemption))
             }
         }

@@ -191,7 +191,9 @@ fn a_pod_that_waits_for_devices_is_woken_by_nodes_that_may_have_some_and_by_clai
         assert_eq!(event.interests().meets(rejectors), woken, "{event:?}");
         assert_eq!(wakes_it(rejectors, &event), woken, "{event:?}");
     }
-    assert!(Event::Device(DeviceEvent::Slice).covers(&Event::Device(DeviceEvent::Class)));
+    assert!(
+        Event::Device(DeviceEvent::Slice).covers(&Event::Device(DeviceEvent::Class(Vec::new())))
+    );
     let mut known = pod();
     known.status = serde_json::from_value(json!({
         "resourceClaimStatuses": [{ "name": "gpu", "resourceClaimName": "p-gpu-x" }],

@@ -4,12 +4,15 @@ use jiff::Timestamp;
 use k8s_openapi::api::resource::v1::{DeviceClass, ResourceClaim, ResourceSlice};
 use mullion_engine::{
     NodeId, PodClassId,
-    model::{ClaimAllocation, ResourceClaimSpec},
+    model::{ClaimAllocation, DeviceChoices, ResourceClaimSpec},
 };
 use rustc_hash::FxHashMap;
 
 use super::{ClusterState, name};
-use crate::state::{devices, volumes::spec_of};
+use crate::{
+    resource_claims::EXTENDED,
+    state::{devices, volumes::spec_of},
+};
 
 /// Claims about which something may be or was decided, by namespace and name.
 #[derive(Debug, Default)]
@@ -20,7 +23,12 @@ pub(super) struct DeviceDecisions {
     promised: FxHashMap<(String, String), (String, ClaimAllocation)>,
     /// UID and version of claims as they were written, until the watch shows it.
     written: FxHashMap<(String, String), (String, u64)>,
+    /// Claims for extended resources, by the UID of their pod.
+    extended: FxHashMap<String, (String, String)>,
 }
+
+/// Claims for extended resources that are not made yet are called so, each with the UID of its pod. No claim can be.
+const CLAIM_TO_BE: &str = "<extended-resources>";
 
 impl ClusterState {
     /// A ResourceClaim appeared or changed. What was decided and written about it counts until the watch has come so far.
@@ -47,6 +55,13 @@ impl ClusterState {
             return;
         };
         let (key, uid, _) = identity(claim);
+        if let Some(pod) = extended_for(claim) {
+            if spec.allocation.is_some() {
+                // What was promised to the pod is in this claim now.
+                self.forget_extended(&key.0, pod);
+            }
+            self.devices.extended.insert(pod.to_owned(), key.clone());
+        }
         let promised = self.devices.promised.get(&key);
         if spec.allocation.is_some() || promised.is_some_and(|(other, _)| *other != uid) {
             self.devices.promised.remove(&key);
@@ -72,7 +87,18 @@ impl ClusterState {
         self.devices.wanting.remove(&key);
         self.devices.promised.remove(&key);
         self.devices.written.remove(&key);
+        if let Some(pod) = extended_for(claim)
+            && self.devices.extended.get(pod) == Some(&key)
+        {
+            self.devices.extended.remove(pod);
+        }
         self.cluster.remove_resource_claim(namespace, name);
+    }
+
+    /// The claim for extended resources that there is of a pod. A pod without a node should have none: an attempt to place it has left it behind.
+    pub fn extended_claim(&self, namespace: &str, pod: &str) -> Option<&str> {
+        let (of, name) = self.devices.extended.get(pod)?;
+        (of == namespace).then_some(name)
     }
 
     /// A DeviceClass appeared or changed.
@@ -99,16 +125,27 @@ impl ClusterState {
         self.cluster.remove_resource_slice(name(slice).1);
     }
 
-    /// Decides which devices the claims of a pod of `namespace` get on `node` that have none, by name of the claim, and counts them as taken
-    /// (kube-scheduler: DynamicResources' Reserve).
+    /// Decides which devices the claims of a pod of `namespace` get on `node` that have none, and its extended resources, and counts them as
+    /// taken (kube-scheduler: DynamicResources' Reserve).
     pub fn reserve_devices(
         &mut self,
         class: PodClassId,
         node: NodeId,
         namespace: &str,
-    ) -> Vec<(String, ClaimAllocation)> {
+        pod: &str,
+    ) -> DeviceChoices {
         let choices = self.cluster.device_choices(class, node);
-        for (claim, allocation) in &choices {
+        if let Some(extended) = &choices.extended {
+            self.cluster.set_resource_claim(&ResourceClaimSpec {
+                namespace: namespace.to_owned(),
+                name: name_to_be(pod),
+                requests: extended.requests.clone(),
+                allocation: Some(extended.allocation.clone()),
+                pending: true,
+                ..ResourceClaimSpec::default()
+            });
+        }
+        for (claim, allocation) in &choices.claims {
             let key = (namespace.to_owned(), claim.clone());
             if let Some((uid, spec)) = self.devices.wanting.get(&key) {
                 let mut decided = spec.clone();
@@ -123,12 +160,11 @@ impl ClusterState {
     }
 
     /// Takes back what [`ClusterState::reserve_devices`] counted as taken, as far as it was not written.
-    pub fn release_devices<'c>(
-        &mut self,
-        namespace: &str,
-        choices: impl Iterator<Item = &'c (String, ClaimAllocation)>,
-    ) {
-        for (claim, _) in choices {
+    pub fn release_devices(&mut self, namespace: &str, pod: &str, choices: &DeviceChoices) {
+        if choices.extended.is_some() {
+            self.forget_extended(namespace, pod);
+        }
+        for (claim, _) in &choices.claims {
             let key = (namespace.to_owned(), claim.clone());
             if self.devices.promised.remove(&key).is_some()
                 && let Some((_, spec)) = self.devices.wanting.get(&key)
@@ -137,6 +173,27 @@ impl ClusterState {
             }
         }
     }
+
+    fn forget_extended(&mut self, namespace: &str, pod: &str) {
+        self.cluster
+            .remove_resource_claim(namespace, &name_to_be(pod));
+    }
+}
+
+/// What a claim for the extended resources of a pod is called until it is made.
+fn name_to_be(pod: &str) -> String {
+    format!("{CLAIM_TO_BE}/{pod}")
+}
+
+/// The UID of the pod whose extended resources a claim is for.
+fn extended_for(claim: &ResourceClaim) -> Option<&str> {
+    let annotations = claim.metadata.annotations.as_ref()?;
+    if annotations.get(EXTENDED).is_none_or(|own| own != "true") {
+        return None;
+    }
+    let mut owners = claim.metadata.owner_references.iter().flatten();
+    let owner = owners.find(|own| own.controller == Some(true) && own.kind == "Pod")?;
+    Some(&owner.uid)
 }
 
 /// Namespace and name, UID and version of a claim.

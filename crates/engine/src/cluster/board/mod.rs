@@ -8,7 +8,7 @@
 //!
 //! Invariant: a filter about a node by itself may read the node, the pod's shape and nothing else, or the boards will
 //! not notice when its answer changes. Whatever reads more belongs into the [`crate::topology`] view or into
-//! [`is_for_boards`].
+//! [`Cluster::is_for_boards`].
 
 mod beside;
 mod choice;
@@ -34,7 +34,6 @@ use crate::class::{PodClass, PodClassId, ShapeId};
 use crate::intern::Symbol;
 use crate::labels::LabelSet;
 use crate::preempt::{Preemption, is_planned};
-use crate::profile::Rules;
 use crate::reason::{Refusal, Tally};
 use crate::schedule::Unschedulable;
 use crate::selector::NamedNodes;
@@ -100,25 +99,26 @@ const NO_BOARD: ClassBoard = ClassBoard {
     hosts: None,
 };
 
-/// Whether boards know all that decides where a pod of this class goes, but for its volumes. They know neither kubelets nor devices.
-fn is_for_boards(class: &PodClass) -> bool {
-    class.shape.named_nodes == NamedNodes::All
-        && class.features.is_empty()
-        && class.devices.is_none()
-}
-
 /// Adds a node to those that are held, which are in order.
 pub(crate) fn hold(held: &mut Vec<(NodeId, Refusal)>, node: NodeId, refusal: Refusal) {
     let at = held.partition_point(|(known, _)| *known < node);
     held.insert(at, (node, refusal));
 }
 
-/// The same about what evictions would cost.
-fn is_for_evictions(class: &PodClass, rules: &Rules) -> bool {
-    is_for_boards(class) && class.volumes.is_empty() && rules.filters_all()
-}
-
 impl Cluster {
+    /// Whether boards know all that decides where a pod of this class goes, but for its volumes. They know neither kubelets nor devices.
+    fn is_for_boards(&self, class: &PodClass) -> bool {
+        class.shape.named_nodes == NamedNodes::All
+            && class.features.is_empty()
+            && !self.is_about_devices(class)
+    }
+
+    /// The same about what evictions would cost.
+    fn is_for_evictions(&self, class: &PodClass) -> bool {
+        let rules = self.rules(class.shape.profile);
+        self.is_for_boards(class) && class.volumes.is_empty() && rules.filters_all()
+    }
+
     /// The best node for a pod, or how all refuse it. None if boards cannot say: then all nodes have to be asked.
     /// `held` are nodes that refuse because of room held there for others, in order.
     pub(crate) fn ask_boards(
@@ -129,7 +129,7 @@ impl Cluster {
     ) -> Option<Word> {
         self.prepare(class);
         let own = self.class(class);
-        if !is_for_boards(own) || self.node_count() == 0 {
+        if !self.is_for_boards(own) || self.node_count() == 0 {
             return None;
         }
         self.settle_boards();
@@ -181,7 +181,7 @@ impl Cluster {
     ) -> Option<Preemption> {
         self.prepare(class);
         let own = self.class(class);
-        if !is_for_evictions(own, self.rules(own.shape.profile))
+        if !self.is_for_evictions(own)
             || !is_planned(&own.shape)
             || !self.view(class).is_filtered_by_room_only(own)
         {

@@ -1,0 +1,171 @@
+//! The claim that stands for the extended resources of a pod, where a DeviceClass stands for them: made before the pod is bound, and deleted if it is
+//! not (kube-scheduler: DynamicResources' `createExtendedResourceClaimInAPI`, `patchPodExtendedResourceClaimStatus` and `deleteClaim`).
+
+use std::{collections::BTreeMap, time::Duration};
+
+use k8s_openapi::{
+    api::{
+        core::v1::{ContainerExtendedResourceRequest, Pod, PodExtendedResourceClaimStatus},
+        resource::v1::{
+            DeviceClaim, DeviceRequest, ExactDeviceRequest, ResourceClaim, ResourceClaimSpec,
+        },
+    },
+    apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference},
+};
+use kube::{
+    Api, Error, ResourceExt,
+    api::{DeleteParams, Patch, PatchParams, PostParams},
+};
+use mullion_engine::model::ExtendedClaim;
+use serde_json::json;
+
+use crate::{
+    Context, api_error,
+    resource_claims::{EXTENDED, PROTECTION},
+};
+
+/// How often a claim is read again whose finalizer is to be taken off, and the pause between.
+const TRIES: u32 = 5;
+const PAUSE: Duration = Duration::from_millis(10);
+
+fn claims(context: &Context, pod: &Pod) -> (String, Api<ResourceClaim>) {
+    let namespace = pod.namespace().unwrap_or_default();
+    let api = Api::namespaced(context.client.clone(), &namespace);
+    (namespace, api)
+}
+
+/// Makes the claim.
+///
+/// # Errors
+/// With the scheduler's message.
+pub(super) async fn make(
+    context: &Context,
+    pod: &Pod,
+    own: &ExtendedClaim,
+) -> Result<ResourceClaim, String> {
+    let (namespace, api) = claims(context, pod);
+    let requests = own.requests.iter().map(|request| {
+        let exactly = request.exactly.as_ref();
+        DeviceRequest {
+            name: request.name.clone(),
+            exactly: exactly.map(|exactly| ExactDeviceRequest {
+                device_class_name: exactly.device_class.clone(),
+                allocation_mode: Some("ExactCount".to_owned()),
+                count: exactly.count,
+                ..ExactDeviceRequest::default()
+            }),
+            first_available: None,
+        }
+    });
+    let owner = OwnerReference {
+        api_version: "v1".to_owned(),
+        kind: "Pod".to_owned(),
+        name: pod.name_any(),
+        uid: pod.uid().unwrap_or_default(),
+        controller: Some(true),
+        block_owner_deletion: None,
+    };
+    let claim = ResourceClaim {
+        metadata: ObjectMeta {
+            namespace: Some(namespace.clone()),
+            generate_name: Some(format!("{}-extended-resources-", pod.name_any())),
+            annotations: Some(BTreeMap::from([(EXTENDED.to_owned(), "true".to_owned())])),
+            owner_references: Some(vec![owner]),
+            ..ObjectMeta::default()
+        },
+        spec: ResourceClaimSpec {
+            devices: Some(DeviceClaim {
+                requests: Some(requests.collect()),
+                ..DeviceClaim::default()
+            }),
+        },
+        status: None,
+    };
+    let made = api.create(&PostParams::default(), &claim).await;
+    made.map_err(|error| {
+        let why = api_error::message(&error);
+        format!("create claim for extended resources {namespace}/: {why}")
+    })
+}
+
+/// Tells the pod which containers get what of the claim.
+///
+/// # Errors
+/// With the scheduler's message.
+pub(super) async fn tell(
+    context: &Context,
+    pod: &Pod,
+    own: &ExtendedClaim,
+    claim: &str,
+) -> Result<(), String> {
+    let (namespace, name) = (pod.namespace().unwrap_or_default(), pod.name_any());
+    let spec = pod.spec.iter();
+    let containers: Vec<_> = spec
+        .flat_map(|spec| {
+            spec.init_containers
+                .iter()
+                .flatten()
+                .chain(&spec.containers)
+        })
+        .collect();
+    let uses = own.uses.iter().filter_map(|own| {
+        let container = containers.get(own.container)?;
+        Some(ContainerExtendedResourceRequest {
+            container_name: container.name.clone(),
+            resource_name: own.resource.clone(),
+            request_name: own.request.clone(),
+        })
+    });
+    let status = PodExtendedResourceClaimStatus {
+        request_mappings: uses.collect(),
+        resource_claim_name: claim.to_owned(),
+    };
+    let patch = json!({
+        "metadata": { "uid": pod.uid() },
+        "status": { "extendedResourceClaimStatus": status },
+    });
+    let api: Api<Pod> = Api::namespaced(context.client.clone(), &namespace);
+    let patched = api
+        .patch_status(&name, &PatchParams::default(), &Patch::Strategic(patch))
+        .await;
+    patched.map(drop).map_err(|error| {
+        let why = api_error::message(&error);
+        format!("update pod {namespace}/{name} ExtendedResourceClaimStatus: {why}")
+    })
+}
+
+/// Deletes the claim, after taking off the finalizer that it has since it has devices.
+///
+/// # Errors
+/// If a write fails. That there is no such claim is none.
+pub(super) async fn delete(context: &Context, pod: &Pod, name: &str) -> Result<(), Error> {
+    let (namespace, api) = claims(context, pod);
+    let mut tries = 0;
+    loop {
+        // What the watch has may be older than what was just written.
+        let known = context.informers.resource_claims.get(&namespace, name);
+        let claim = match known.filter(|_| tries == 0) {
+            Some(known) => Some(ResourceClaim::clone(&known)),
+            None => api.get_opt(name).await?,
+        };
+        let Some(mut claim) = claim else {
+            return Ok(());
+        };
+        if !claim.finalizers().iter().any(|own| own == PROTECTION) && tries > 0 {
+            break;
+        }
+        claim.finalizers_mut().retain(|own| own != PROTECTION);
+        match api.replace(name, &PostParams::default(), &claim).await {
+            Ok(_) => break,
+            Err(Error::Api(status)) if status.is_not_found() => return Ok(()),
+            Err(Error::Api(status)) if status.is_conflict() && tries < TRIES => {}
+            Err(error) => return Err(error),
+        }
+        tries += 1;
+        tokio::time::sleep(PAUSE).await;
+    }
+    match api.delete(name, &DeleteParams::default()).await {
+        Err(Error::Api(status)) if status.is_not_found() => Ok(()),
+        deleted => deleted.map(drop),
+    }
+}

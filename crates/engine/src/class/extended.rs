@@ -1,0 +1,295 @@
+//! The extended resources that a pod asks for, with the requests for devices and their users that stand for them where a DeviceClass does
+//! (kube-scheduler: DynamicResources' `createRequestsAndMappings`).
+//!
+//! Invariant: resources are in the order of their names, and each one's requests and users do not depend on the others'.
+
+use std::collections::BTreeMap;
+
+use crate::intern::{Interner, Symbol};
+use crate::model::{PodTemplate, Quantity};
+use crate::resources::Amounts;
+
+/// Before the name of a class it makes the name of a resource that the class always stands for.
+pub(crate) const CLASS_PREFIX: &str = "deviceclass.resource.kubernetes.io/";
+
+/// Requests of one claim.
+const MOST_REQUESTS: usize = 32;
+
+/// One extended resource of a pod.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct ExtendedResource {
+    pub(crate) name: Symbol,
+    /// In the order of the containers.
+    pub(crate) requests: Box<[Wanted]>,
+    /// Those of containers that stay first.
+    pub(crate) uses: Box<[Use]>,
+}
+
+/// A request for devices.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Wanted {
+    pub(crate) name: Box<str>,
+    pub(crate) count: i64,
+}
+
+/// A container with a request whose devices it gets.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Use {
+    /// Its place among init containers and containers.
+    pub(crate) container: usize,
+    pub(crate) request: Box<str>,
+}
+
+/// What one container asks for of a resource.
+struct Ask {
+    container: usize,
+    /// The resource's place among all that the container asks for.
+    place: usize,
+    count: i64,
+}
+
+impl Ask {
+    fn wanted(&self, count: i64) -> Wanted {
+        Wanted {
+            name: format!("container-{}-request-{}", self.container, self.place).into(),
+            count,
+        }
+    }
+}
+
+impl ExtendedResource {
+    /// All that a pod which asks for so much in all asks for.
+    pub(crate) fn all(template: &PodTemplate, asked: &Amounts, names: &Interner) -> Box<[Self]> {
+        let asked = asked.scalars.iter().filter(|(_, amount)| *amount != 0);
+        let asked = asked.map(|(name, _)| (names.text(*name), *name));
+        let mut extended: Vec<_> = asked.filter(|(text, _)| is_extended(text)).collect();
+        if extended.is_empty() {
+            return Box::default();
+        }
+        extended.sort_unstable();
+        let is_short = |container: usize| {
+            let init = template.init_containers.get(container);
+            init.is_some_and(|init| !init.is_sidecar())
+        };
+        let mut asks = asks_of(template);
+        let all = extended.into_iter().map(|(text, name)| {
+            let (short, staying): (Vec<Ask>, Vec<Ask>) = asks
+                .remove(text)
+                .unwrap_or_default()
+                .into_iter()
+                .partition(|ask| is_short(ask.container));
+            Self::of(name, &short, &staying)
+        });
+        all.collect()
+    }
+
+    /// `short` are of containers that end before others start.
+    fn of(name: Symbol, short: &[Ask], staying: &[Ask]) -> Self {
+        let requests: Vec<Wanted> = staying.iter().map(|ask| ask.wanted(ask.count)).collect();
+        let own = |ask: &Ask, request: &Wanted| Use {
+            container: ask.container,
+            request: request.name.clone(),
+        };
+        let mut uses: Vec<Use> = staying
+            .iter()
+            .zip(&requests)
+            .map(|(ask, request)| own(ask, request))
+            .collect();
+        // How much those from one on have.
+        let mut lent = vec![0_i64; staying.len() + 1];
+        for (at, ask) in staying.iter().enumerate().rev() {
+            lent[at] = lent[at + 1].saturating_add(ask.count);
+        }
+        // Only the largest request is made for those that are short, beside what they can have of those that come after them.
+        let mut largest: Option<Wanted> = None;
+        let mut of_largest = Vec::new();
+        for ask in short {
+            let first = staying.partition_point(|other| other.container < ask.container);
+            // A claim with more requests is refused, whoever uses them.
+            if requests.len() <= MOST_REQUESTS {
+                let mut missing = ask.count;
+                for (other, request) in staying.iter().zip(&requests).skip(first) {
+                    if missing > 0 {
+                        uses.push(own(ask, request));
+                        missing = missing.saturating_sub(other.count);
+                    }
+                }
+            }
+            if lent[first] < ask.count {
+                let wanted = ask.wanted(ask.count - lent[first]);
+                of_largest.push(uses.len());
+                uses.push(own(ask, &wanted));
+                if largest
+                    .as_ref()
+                    .is_none_or(|known| known.count < wanted.count)
+                {
+                    largest = Some(wanted);
+                }
+            }
+        }
+        if let Some(largest) = &largest {
+            for at in of_largest {
+                uses[at].request = largest.name.clone();
+            }
+        }
+        ExtendedResource {
+            name,
+            requests: largest.into_iter().chain(requests).collect(),
+            uses: uses.into(),
+        }
+    }
+}
+
+/// By resource what the containers ask for, in their order.
+fn asks_of(template: &PodTemplate) -> BTreeMap<&str, Vec<Ask>> {
+    let mut asks: BTreeMap<&str, Vec<Ask>> = BTreeMap::new();
+    let containers = template.init_containers.iter().chain(&template.containers);
+    for (container, own) in containers.enumerate() {
+        for (place, (name, quantity)) in own.resources.requests.iter().enumerate() {
+            let count = quantity.value();
+            let is_whole = Quantity::from_units(count) == *quantity;
+            if count > 0 && is_whole && is_extended(name) {
+                asks.entry(name).or_default().push(Ask {
+                    container,
+                    place,
+                    count,
+                });
+            }
+        }
+    }
+    asks
+}
+
+/// Whether a class can stand for a resource (kube-scheduler: `IsDRAExtendedResourceName`).
+pub(crate) fn is_extended(name: &str) -> bool {
+    let extended =
+        name.contains('/') && !name.contains("kubernetes.io/") && !name.starts_with("requests.");
+    extended || name.starts_with(CLASS_PREFIX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::class::requests::Requests;
+    use crate::model::{Container, Resources, RestartPolicy};
+
+    fn container(requests: &[(&str, &str)]) -> Container {
+        let requests = requests.iter().map(|(name, amount)| {
+            let amount = amount.parse().expect("a quantity");
+            ((*name).to_owned(), amount)
+        });
+        Container {
+            resources: Resources {
+                requests: requests.collect(),
+                ..Resources::default()
+            },
+            ..Container::default()
+        }
+    }
+
+    fn sidecar(requests: &[(&str, &str)]) -> Container {
+        Container {
+            restart_policy: Some(RestartPolicy::Always),
+            ..container(requests)
+        }
+    }
+
+    /// All requests as `NAME=COUNT`, and all uses as `CONTAINER:NAME`, by resource.
+    fn of(init: Vec<Container>, main: Vec<Container>) -> Vec<(String, String)> {
+        let template = PodTemplate {
+            init_containers: init,
+            containers: main,
+            ..PodTemplate::default()
+        };
+        let mut names = Interner::default();
+        let asked = Requests::of(&template, &mut names).expect("valid").real;
+        let all = ExtendedResource::all(&template, &asked, &names);
+        let short = |name: &str| name.replace("container-", "").replace("-request-", ".");
+        let all = all.iter().map(|own| {
+            let requests = own.requests.iter();
+            let requests: Vec<_> = requests
+                .map(|own| format!("{}={}", short(&own.name), own.count))
+                .collect();
+            let uses = own.uses.iter();
+            let uses: Vec<_> = uses
+                .map(|own| format!("{}:{}", own.container, short(&own.request)))
+                .collect();
+            (requests.join(" "), uses.join(" "))
+        });
+        all.collect()
+    }
+
+    fn pair(requests: &str, uses: &str) -> (String, String) {
+        (requests.to_owned(), uses.to_owned())
+    }
+
+    #[test]
+    fn requests_are_named_after_the_container_and_the_place_of_the_resource_in_it() {
+        let both = container(&[
+            ("cpu", "1"),
+            ("d.com/b", "2"),
+            ("d.com/a", "1"),
+            ("d.com/none", "0"),
+        ]);
+        assert_eq!(
+            of(vec![], vec![both]),
+            [pair("0.1=1", "0:0.1"), pair("0.2=2", "0:0.2")]
+        );
+        let apart = vec![
+            container(&[("d.com/a", "1")]),
+            container(&[("d.com/b", "2")]),
+        ];
+        assert_eq!(
+            of(vec![], apart),
+            [pair("0.0=1", "0:0.0"), pair("1.0=2", "1:1.0")]
+        );
+        let implicit = container(&[("deviceclass.resource.kubernetes.io/gpu", "1")]);
+        assert_eq!(of(vec![], vec![implicit]), [pair("0.0=1", "0:0.0")]);
+    }
+
+    #[test]
+    fn native_resources_and_parts_of_a_device_are_for_no_class() {
+        let native = [
+            ("cpu", "1"),
+            ("hugepages-2Mi", "4Mi"),
+            ("kubernetes.io/batch-cpu", "1"),
+            ("requests.d.com/a", "1"),
+        ];
+        assert_eq!(of(vec![], vec![container(&native)]), []);
+        let part = container(&[("d.com/a", "500m")]);
+        assert_eq!(of(vec![], vec![part]), [pair("", "")]);
+    }
+
+    #[test]
+    fn of_init_containers_the_largest_request_counts() {
+        let gpus = |count| container(&[("d.com/a", count)]);
+        assert_eq!(
+            of(
+                vec![gpus("1"), gpus("3"), gpus("3"), gpus("2")],
+                vec![container(&[])]
+            ),
+            [pair("1.0=3", "0:1.0 1:1.0 2:1.0 3:1.0")]
+        );
+    }
+
+    #[test]
+    fn init_containers_have_what_later_ones_keep_and_ask_for_the_rest() {
+        let gpus = |count| container(&[("d.com/a", count)]);
+        assert_eq!(
+            of(vec![gpus("1")], vec![gpus("1"), gpus("1")]),
+            [pair("1.0=1 2.0=1", "1:1.0 2:2.0 0:1.0")],
+            "all of it"
+        );
+        assert_eq!(
+            of(vec![gpus("4")], vec![gpus("1"), gpus("2")]),
+            [pair("0.0=1 1.0=1 2.0=2", "1:1.0 2:2.0 0:1.0 0:2.0 0:0.0")],
+            "one more"
+        );
+        let sidecar = sidecar(&[("d.com/a", "1")]);
+        assert_eq!(
+            of(vec![gpus("1"), sidecar, gpus("2")], vec![container(&[])]),
+            [pair("2.0=2 1.0=1", "1:1.0 0:1.0 2:2.0")],
+            "what a sidecar that runs already has is not lent"
+        );
+    }
+}

@@ -1,0 +1,215 @@
+//! What a pod's extended resources mean while DeviceClasses stand for some of them: requests for devices, where a node does not have the
+//! resource itself.
+
+use super::object::{Alternative, Class, Reach, Request};
+use super::search::Wish;
+use super::{Devices, Key, Verdict};
+use crate::class::{ExtendedResource, PodClass, Use};
+use crate::intern::{Interner, Symbol};
+use crate::model::{DeviceRequest, ExactRequest, ExtendedUse};
+use crate::reason::Reason;
+use crate::resources::Amounts;
+use crate::selector::Site;
+
+/// The name of the claim that is not made yet. No claim can be called so.
+const CLAIM_TO_BE: &str = "<extended-resources>";
+
+/// See the module's words. Without anything where no class stands for any of the pod's resources.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Standing {
+    /// The resources that classes stand for, by name.
+    backed: Vec<Backed>,
+    /// The other extended resources of the pod.
+    plain: Vec<Symbol>,
+    /// The claim that an attempt to place the pod has left behind.
+    pub(crate) left: Option<Symbol>,
+    /// What the claim is called while it is not made yet.
+    claim: Option<Key>,
+}
+
+/// A resource that a class stands for.
+#[derive(Clone, Debug)]
+pub(crate) struct Backed {
+    resource: Symbol,
+    class: Symbol,
+    requests: Vec<Request>,
+    uses: Box<[Use]>,
+}
+
+impl Standing {
+    pub(super) fn of(pod: &PodClass, devices: &Devices, names: &mut Interner) -> Self {
+        let mut standing = Standing::default();
+        for own in &pod.extended {
+            match devices.class_for(own.name, names) {
+                Some(class) => standing.backed.push(Backed::of(own, class, names)),
+                None => standing.plain.push(own.name),
+            }
+        }
+        if standing.backed.is_empty() {
+            return Standing::default();
+        }
+        standing.claim = Some((pod.namespace, names.intern(CLAIM_TO_BE)));
+        let left = pod.devices.as_ref().and_then(|claims| claims.left);
+        standing.left = left.filter(|left| devices.claim((pod.namespace, *left)).is_some());
+        standing
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.backed.is_empty()
+    }
+
+    /// The class that stands for a resource of the pod.
+    pub(crate) fn class_for(&self, resource: Symbol) -> Option<Symbol> {
+        let mut backed = self.backed.iter();
+        backed
+            .find(|own| own.resource == resource)
+            .map(|own| own.class)
+    }
+
+    /// The classes that stand for resources of the pod.
+    pub(super) fn classes<'a>(&self, devices: &'a Devices) -> impl Iterator<Item = &'a Class> {
+        let backed = self.backed.iter();
+        backed.filter_map(|own| devices.class(own.class))
+    }
+
+    /// The resources that a node must have devices for, since it does not have them itself.
+    ///
+    /// # Errors
+    /// It lacks a resource that no class stands for.
+    pub(crate) fn on(&self, node: &Amounts) -> Result<OnNode<'_>, Reason> {
+        if let Some(resource) = self.plain.iter().find(|name| !node.knows(**name)) {
+            let resource = *resource;
+            return Err(Reason::ResourceMissing { resource });
+        }
+        let missing = |own: &&Backed| node.scalar(own.resource) == 0;
+        Ok(OnNode {
+            claim: self.claim,
+            backed: self.backed.iter().filter(missing).collect(),
+        })
+    }
+}
+
+impl Backed {
+    fn of(own: &ExtendedResource, class: Symbol, names: &Interner) -> Self {
+        let request = |name: &str, count| Request {
+            name: name.into(),
+            is_list: false,
+            alternatives: Box::from([Alternative {
+                name: Box::default(),
+                class,
+                selectors: Box::default(),
+                exact: ExactRequest {
+                    device_class: names.text(class).to_owned(),
+                    count: Some(count),
+                    ..ExactRequest::default()
+                },
+            }]),
+        };
+        let requests = own.requests.iter();
+        Backed {
+            resource: own.name,
+            class,
+            requests: requests.map(|own| request(&own.name, own.count)).collect(),
+            uses: own.uses.clone(),
+        }
+    }
+}
+
+/// The resources of a pod that a node needs devices for.
+pub(crate) struct OnNode<'a> {
+    claim: Option<Key>,
+    backed: Vec<&'a Backed>,
+}
+
+impl<'a> OnNode<'a> {
+    /// What the claim to be made wants; none if there is nothing to want.
+    pub(crate) fn wish(&self) -> Option<Wish<'a>> {
+        let mut requests: Vec<&Request> = self
+            .backed
+            .iter()
+            .flat_map(|own| own.requests.iter())
+            .collect();
+        requests.sort_unstable_by(|a, b| a.name.cmp(&b.name));
+        let key = self.claim?;
+        (!requests.is_empty()).then_some(Wish {
+            key,
+            requests,
+            constraints: &[],
+        })
+    }
+
+    /// Which containers get what, in upstream's order.
+    pub(crate) fn uses(&self, names: &Interner) -> Vec<ExtendedUse> {
+        let uses = self.backed.iter().flat_map(|backed| {
+            backed.uses.iter().map(|own| ExtendedUse {
+                container: own.container,
+                resource: names.text(backed.resource).to_owned(),
+                request: own.request.to_string(),
+            })
+        });
+        uses.collect()
+    }
+}
+
+/// Requests as they are written.
+pub(crate) fn written(wish: &Wish<'_>) -> Vec<DeviceRequest> {
+    let requests = wish.requests.iter().map(|own| DeviceRequest {
+        name: own.name.to_string(),
+        exactly: own.alternatives.first().map(|own| own.exact.clone()),
+        first_available: Vec::new(),
+    });
+    requests.collect()
+}
+
+impl Devices {
+    /// Whether a class stands for any of a pod's extended resources.
+    pub(crate) fn stand_for(&self, pod: &PodClass) -> bool {
+        let mut extended = pod.extended.iter();
+        extended.any(|own| self.standing.contains_key(&own.name))
+    }
+
+    /// The class that stands for a resource: the youngest, then the first by name (dynamic-resource-allocation: `ExtendedResourceCache`).
+    fn class_for(&self, resource: Symbol, names: &Interner) -> Option<Symbol> {
+        let classes = self.standing.get(&resource)?.iter().copied();
+        classes.max_by(|a, b| {
+            let created = |class: &Symbol| self.class(*class).map(|own| &own.created);
+            let by_name = names.text(*b).cmp(names.text(*a));
+            created(a).cmp(&created(b)).then(by_name)
+        })
+    }
+
+    /// How many devices of a class a node can use, and how many of them are taken (kube-scheduler: `calculateDRAResourceTotals`). None count where
+    /// it cannot be said of one whether it is of the class. A plan that rests on the class has asked.
+    pub(crate) fn stock(&self, class: Symbol, site: Site<'_>) -> (i64, i64) {
+        let (mut all, mut taken) = (0, 0);
+        let Some(class) = self.class(class) else {
+            return (0, 0);
+        };
+        let includes = |reach: &Reach| reach.includes(site.name, site.labels, site.names);
+        for slice in self.slices_for(site) {
+            for device in 0..slice.devices.len() {
+                let reach = match &slice.reach {
+                    Reach::PerDevice => &slice.places[device].1,
+                    reach => reach,
+                };
+                if !includes(reach) {
+                    continue;
+                }
+                let mut verdicts = class.selectors.iter();
+                let differs = verdicts.find_map(|expression| {
+                    let verdict = self.verdict(*expression, slice, device);
+                    (verdict != Ok(&Verdict::Matches)).then_some(verdict)
+                });
+                match differs {
+                    None => {
+                        all += 1;
+                        taken += i64::from(self.is_allocated(slice.id(device)));
+                    }
+                    Some(Ok(Verdict::Differs)) => {}
+                    Some(_) => return (0, 0),
+                }
+            }
+        }
+        (all, taken)
+    }
+}
