@@ -2,10 +2,11 @@
 //! makes all of them permanent at once and in that order; undone if the write comes to nothing. A crash between them is mended at the next
 //! start ([`crate::boot`]).
 
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use futures::future;
 use jiff::Timestamp;
+use serde_json::Value;
 
 use super::{draft_from, in_time};
 use crate::{
@@ -67,21 +68,39 @@ async fn make(
     let row = row(server, &beside)?;
     let mut object = beside.object?;
     metadata::begin(&mut object, &row.resource, now);
-    let writer = ownership::Writer {
-        manager: "kube-apiserver",
-        api_version: row.api_version(),
-        subresource: None,
-        resets_status: row.has_status_subresource(),
-        resets_metadata: &[],
-        now,
-    };
-    ownership::track(&row.resource.schema, &writer, &mut object, None);
-    ownership::fold(&mut object);
+    let owners = owners(&row, &object, now);
+    metadata::of(&mut object).insert("managedFields".into(), owners);
     schema::normalise(&row.resource.schema, &mut object);
     let draft = draft_from(&row, EventType::Added, &mut object, None);
     let change = Change::Create(Key::new(None, &beside.name), draft);
     let made = row.collection.commit(change, now).await.ok()?;
     Some((row, made))
+}
+
+/// Who owns what of such an object, folded. All of them have the same fields, so that is found out once.
+fn owners(row: &Row, object: &Value, now: Timestamp) -> Value {
+    static FOUND: OnceLock<Value> = OnceLock::new();
+    let find = || {
+        let mut object = object.clone();
+        let writer = ownership::Writer {
+            manager: "kube-apiserver",
+            api_version: row.api_version(),
+            subresource: None,
+            resets_status: row.has_status_subresource(),
+            resets_metadata: &[],
+            now,
+        };
+        ownership::track(&row.resource.schema, &writer, &mut object, None);
+        ownership::fold(&mut object);
+        metadata::of(&mut object)
+            .remove("managedFields")
+            .unwrap_or_default()
+    };
+    let mut owners = FOUND.get_or_init(find).clone();
+    for owner in owners.as_array_mut().into_iter().flatten() {
+        owner["time"] = schema::time::format_seconds(&now).into();
+    }
+    owners
 }
 
 async fn remove(server: &ApiServer, beside: &Beside, now: Timestamp) {
