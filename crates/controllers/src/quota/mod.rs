@@ -5,6 +5,7 @@
 //! Invariant: the quota is read before the objects are counted and written with the version that was read, so a count
 //! never undoes what was admitted meanwhile.
 
+mod extended;
 mod usage;
 
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
@@ -23,7 +24,10 @@ use kube::{
     discovery::{self, Scope},
 };
 
-use self::usage::{Used, Who};
+use self::{
+    extended::Extended,
+    usage::{Used, Who},
+};
 use crate::{Change, Context, Informer, Key, Queue, api_error, pods};
 
 const WORKERS: usize = 5;
@@ -169,13 +173,17 @@ impl Controller {
                 }
             }
         }
-        if names.iter().any(|name| Who::of(name) == Who::DeviceClaims) {
+        let extended = Extended::of(&self.context.informers.device_classes.list());
+        let is_of_devices =
+            |name: &&str| Who::of(name) == Who::DeviceClaims || extended.is_stood_for(name);
+        if names.iter().any(is_of_devices) {
             // Nobody tells about them.
             others = true;
-            for claim in self.list::<ResourceClaim>(namespace).await? {
-                if !usage::has_scopes(quota) {
-                    used.device_claim(&claim);
-                }
+            let claims = self.list::<ResourceClaim>(namespace).await?;
+            for claim in claims.iter().filter(|_| !usage::has_scopes(quota)) {
+                used.device_claim(claim);
+                let pod = |name: &str| self.context.informers.pods.get(namespace, name);
+                extended.add(&mut used, claim, &claims, pod, now);
             }
         }
         let mut amounts = BTreeMap::new();

@@ -24,7 +24,7 @@ use crate::{
 };
 
 const BY_CLASS: &str = ".storageclass.storage.k8s.io/";
-const DEVICES: &str = ".deviceclass.resource.k8s.io/devices";
+pub(super) const DEVICES: &str = ".deviceclass.resource.k8s.io/devices";
 /// A request for all devices may get so many (resource.k8s.io/v1: AllocationResultsMaxSize).
 const MOST_DEVICES: i64 = 32;
 /// Kinds of the core group with a name of their own beside `count/...`.
@@ -89,7 +89,7 @@ impl Used {
         self.0.get(limit).copied().unwrap_or(0)
     }
 
-    fn add(&mut self, limit: &str, amount: i64) {
+    pub(super) fn add(&mut self, limit: &str, amount: i64) {
         let sum = self.0.entry(limit.to_owned()).or_default();
         *sum = sum.saturating_add(amount);
     }
@@ -157,6 +157,12 @@ impl Used {
                 self.add(&format!("{class}{DEVICES}"), number);
             }
         }
+    }
+
+    /// Devices by class.
+    pub(super) fn devices(&self) -> impl Iterator<Item = (&str, i64)> {
+        let amounts = self.0.iter();
+        amounts.filter_map(|(name, amount)| Some((name.strip_suffix(DEVICES)?, *amount)))
     }
 
     /// Counts a Service.

@@ -3,6 +3,7 @@
 //! [`mod@usage`] says what an object uses, [`scopes`] which quotas count it. What a quota allows and what is used is in its status: the
 //! quota controller writes it, and corrects what this plugin has added for objects that came to nothing or are gone.
 
+mod extended;
 mod scopes;
 mod usage;
 
@@ -57,7 +58,7 @@ impl Plugin for ResourceQuota {
         let counted = Counted::of(request.what.resource);
         let mut counting = Vec::new();
         for quota in &quotas {
-            if counts(quota, &counted, request)? {
+            if counts(ctx, quota, &counted, request)? {
                 counting.push(quota);
             }
         }
@@ -65,7 +66,7 @@ impl Plugin for ResourceQuota {
             return Ok(Vec::new());
         }
         let used = usage(ctx, &counted, request)?;
-        let before = request.old.map(|old| counted.usage(old, ctx.now));
+        let before = request.old.map(|old| used_by(ctx, &counted, old));
         let mut claims = Vec::new();
         for quota in counting {
             // Of an object that a quota did not count before, all is new to it.
@@ -81,12 +82,20 @@ impl Plugin for ResourceQuota {
 }
 
 /// Whether a quota counts the object; refuses what may not be counted.
-fn counts(quota: &Value, counted: &Counted<'_>, request: &Request<'_>) -> Result<bool, Status> {
+fn counts(
+    ctx: &Ctx<'_>,
+    quota: &Value,
+    counted: &Counted<'_>,
+    request: &Request<'_>,
+) -> Result<bool, Status> {
     let status = &quota["status"];
     let limited: Vec<&str> = status
         .entries("hard")
         .map(|(name, _)| name)
-        .filter(|name| counted.is_counted_as(name))
+        .filter(|name| {
+            counted.is_counted_as(name)
+                || counted.is_of_devices() && extended::is_stood_for(ctx, name)
+        })
         .collect();
     if limited.is_empty() || !scopes::contain(quota, counted, request.object) {
         return Ok(false);
@@ -107,9 +116,18 @@ fn counts(quota: &Value, counted: &Counted<'_>, request: &Request<'_>) -> Result
     Ok(true)
 }
 
+/// What an object uses.
+fn used_by(ctx: &Ctx<'_>, counted: &Counted<'_>, object: &Value) -> Amounts {
+    let mut used = counted.usage(object, ctx.now);
+    if counted.is_of_devices() {
+        extended::add(ctx, object, &mut used);
+    }
+    used
+}
+
 /// What the written object uses.
 fn usage(ctx: &Ctx<'_>, counted: &Counted<'_>, request: &Request<'_>) -> Result<Amounts, Status> {
-    let used = counted.usage(request.object, ctx.now);
+    let used = used_by(ctx, counted, request.object);
     let negative: Vec<&str> = used
         .iter()
         .filter(|(_, amount)| amount.is_negative())

@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use jiff::{SignedDuration, Timestamp};
 use serde_json::Value;
 
-use super::{Amounts, scopes};
+use super::{Amounts, extended::CLASS_PREFIX, scopes};
 use crate::{
     admission::Request,
     kinds::{Resource, podspec::totals, tree::Tree},
@@ -38,7 +38,7 @@ const SHORT: [&str; 4] = [
     "secrets",
 ];
 const BY_CLASS: &str = ".storageclass.storage.k8s.io/";
-const DEVICES: &str = ".deviceclass.resource.k8s.io/devices";
+pub(super) const DEVICES: &str = ".deviceclass.resource.k8s.io/devices";
 /// A request for all devices may get so many (resource.k8s.io/v1: AllocationResultsMaxSize).
 const MOST_DEVICES: i64 = 32;
 
@@ -86,7 +86,7 @@ impl<'a> Counted<'a> {
         }
     }
 
-    fn is_of_devices(&self) -> bool {
+    pub(super) fn is_of_devices(&self) -> bool {
         self.group == "resource.k8s.io" && self.plural == "resourceclaims"
     }
 
@@ -110,7 +110,9 @@ impl<'a> Counted<'a> {
                 DEMANDED.contains(&name)
                     || OF_PODS.contains(&name)
                     || resources::is_huge_page(bare.unwrap_or(name))
-                    || bare.is_some_and(|_| !resources::is_native(name))
+                    || bare.is_some_and(|bare| {
+                        !resources::is_native(name) || bare.starts_with(CLASS_PREFIX)
+                    })
             }
             "persistentvolumeclaims" => {
                 matches!(name, "persistentvolumeclaims" | "requests.storage")
@@ -199,7 +201,8 @@ fn compute(requests: &totals::Totals<'_>, limits: &totals::Totals<'_>) -> Amount
         if plain || resources::is_huge_page(name) {
             used.insert((*name).to_owned(), amount.clone());
         }
-        if plain || resources::is_huge_page(name) || resources::is_extended(name) {
+        let extended = resources::is_extended(name) || name.starts_with(CLASS_PREFIX);
+        if plain || resources::is_huge_page(name) || extended {
             used.insert(format!("requests.{name}"), amount.clone());
         }
     }

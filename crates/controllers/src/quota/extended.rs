@@ -1,0 +1,188 @@
+//! Claims of devices count towards limits of the extended resources that their classes stand for, too, but for what the pod counts for already
+//! whose extended resources a claim is made for (`pkg/quota/v1/evaluator/core/resource_claims.go`). Pure.
+
+use std::{collections::BTreeMap, sync::Arc};
+
+use jiff::Timestamp;
+use k8s_openapi::api::{
+    core::v1::Pod,
+    resource::v1::{DeviceClass, ResourceClaim},
+};
+
+use super::usage::Used;
+use crate::resource_claims::{EXTENDED, of_pod};
+
+/// Before the name of a class it makes the name of a resource that the class always stands for.
+const CLASS_PREFIX: &str = "deviceclass.resource.kubernetes.io/";
+
+/// The extended resources that classes stand for.
+pub(super) struct Extended {
+    /// By class what it stands for beside the resource of its own name.
+    explicit: BTreeMap<String, Option<String>>,
+}
+
+impl Extended {
+    pub(super) fn of(classes: &[Arc<DeviceClass>]) -> Self {
+        let classes = classes.iter().filter_map(|class| {
+            let name = class.metadata.name.clone()?;
+            Some((name, class.spec.extended_resource_name.clone()))
+        });
+        Self {
+            explicit: classes.collect(),
+        }
+    }
+
+    /// Whether a limit is about a resource that a class stands for.
+    pub(super) fn is_stood_for(&self, limit: &str) -> bool {
+        let Some(resource) = limit.strip_prefix("requests.") else {
+            return false;
+        };
+        match resource.strip_prefix(CLASS_PREFIX) {
+            Some(class) => self.explicit.contains_key(class),
+            None => {
+                let mut explicit = self.explicit.values().flatten();
+                explicit.any(|own| own == resource)
+            }
+        }
+    }
+
+    /// Counts a claim of all those of a namespace, whose pods are found by name.
+    pub(super) fn add(
+        &self,
+        used: &mut Used,
+        claim: &ResourceClaim,
+        claims: &[ResourceClaim],
+        pod: impl Fn(&str) -> Option<Arc<Pod>>,
+        now: Timestamp,
+    ) {
+        let mut own = Used::default();
+        own.device_claim(claim);
+        let mut extended: BTreeMap<String, i64> = BTreeMap::new();
+        for (class, amount) in own.devices().filter(|(class, _)| !class.is_empty()) {
+            extended.insert(format!("requests.{CLASS_PREFIX}{class}"), amount);
+            if let Some(Some(resource)) = self.explicit.get(class) {
+                extended.insert(format!("requests.{resource}"), amount);
+            }
+        }
+        let mut counted = Used::default();
+        if let Some(pod) = pod_of(claim, claims, pod) {
+            counted.pod(&pod, now);
+        }
+        for (name, amount) in extended {
+            let left = amount.saturating_sub(counted.of(&name));
+            if left > 0 {
+                used.add(&name, left);
+            }
+        }
+    }
+}
+
+/// The UID and the name of the pod whose extended resources a claim says it is for.
+fn owner(claim: &ResourceClaim) -> Option<(&str, &str)> {
+    let annotations = claim.metadata.annotations.as_ref()?;
+    if annotations.get(EXTENDED).is_none_or(|own| own != "true") {
+        return None;
+    }
+    let mut owners = claim.metadata.owner_references.iter().flatten();
+    let owner = owners.find(|own| own.controller == Some(true))?;
+    let is_pod = owner.kind == "Pod" && owner.api_version == "v1";
+    is_pod.then_some((&owner.uid, &owner.name))
+}
+
+/// The pod whose extended resources a claim is for. A pod that does not name its claim has at most one, the oldest.
+fn pod_of(
+    claim: &ResourceClaim,
+    claims: &[ResourceClaim],
+    pod: impl Fn(&str) -> Option<Arc<Pod>>,
+) -> Option<Arc<Pod>> {
+    let (uid, name) = owner(claim)?;
+    let pod = pod(name)?;
+    if pod.metadata.uid.as_deref() != Some(uid) {
+        return None;
+    }
+    let is_first = match of_pod::extended(&pod) {
+        Some(told) => claim.metadata.name.as_deref() == Some(told),
+        None => {
+            let age = |claim: &ResourceClaim| {
+                let created = claim.metadata.creation_timestamp.as_ref();
+                (created.map(|at| at.0), claim.metadata.name.clone())
+            };
+            let mut own = claims
+                .iter()
+                .filter(|other| owner(other).is_some_and(|own| own.0 == uid));
+            own.all(|other| age(other) >= age(claim))
+        }
+    };
+    is_first.then_some(pod)
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    fn claim(name: &str, count: i64, pod: Option<&str>) -> ResourceClaim {
+        let exactly =
+            json!({ "deviceClassName": "gpu", "allocationMode": "ExactCount", "count": count });
+        let mut claim = json!({
+            "metadata": { "name": name, "namespace": "ns", "creationTimestamp": "2026-01-01T00:00:00Z" },
+            "spec": { "devices": { "requests": [{ "name": "r", "exactly": exactly }] } },
+        });
+        if let Some(pod) = pod {
+            claim["metadata"]["annotations"] = json!({ EXTENDED: "true" });
+            let owner = json!({ "apiVersion": "v1", "kind": "Pod", "name": pod, "uid": pod, "controller": true });
+            claim["metadata"]["ownerReferences"] = json!([owner]);
+        }
+        serde_json::from_value(claim).expect("a claim")
+    }
+
+    fn pod(status: Value) -> Arc<Pod> {
+        let requests = json!({ "requests": { "d.com/gpu": "2" } });
+        let pod = json!({
+            "metadata": { "name": "p", "uid": "p" },
+            "spec": { "containers": [{ "name": "c", "resources": requests }] },
+            "status": status,
+        });
+        Arc::new(serde_json::from_value(pod).expect("a pod"))
+    }
+
+    #[test]
+    fn a_claim_counts_for_what_its_class_stands_for_unless_its_pod_does() {
+        let class = json!({ "metadata": { "name": "gpu" }, "spec": { "extendedResourceName": "d.com/gpu" } });
+        let class = serde_json::from_value(class).expect("a class");
+        let extended = Extended::of(&[Arc::new(class)]);
+        let implicit = "requests.deviceclass.resource.kubernetes.io/gpu";
+        assert!(extended.is_stood_for(implicit) && extended.is_stood_for("requests.d.com/gpu"));
+        assert!(!extended.is_stood_for("requests.d.com/other"));
+        let claims = [
+            claim("plain", 3, None),
+            claim("a", 2, Some("p")),
+            claim("b", 2, Some("p")),
+        ];
+        let counted = |index: usize, pod: Option<Arc<Pod>>| {
+            let mut used = Used::default();
+            let pod = |_: &str| pod.clone();
+            extended.add(
+                &mut used,
+                &claims[index],
+                &claims,
+                pod,
+                Timestamp::UNIX_EPOCH,
+            );
+            (used.of("requests.d.com/gpu"), used.of(implicit))
+        };
+        assert_eq!(counted(0, None), (3, 3));
+        assert_eq!(counted(1, None), (2, 2), "there is no such pod");
+        let fresh = pod(json!({}));
+        assert_eq!(
+            counted(1, Some(Arc::clone(&fresh))),
+            (0, 2),
+            "the first of the two"
+        );
+        assert_eq!(counted(2, Some(fresh)), (2, 2));
+        let told = json!({ "extendedResourceClaimStatus": { "resourceClaimName": "b", "requestMappings": [] } });
+        assert_eq!(counted(1, Some(pod(told.clone()))), (2, 2));
+        assert_eq!(counted(2, Some(pod(told))), (0, 2));
+    }
+}
