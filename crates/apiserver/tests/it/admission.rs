@@ -193,6 +193,53 @@ async fn claims_of_devices_use_up_their_classes() {
 }
 
 #[tokio::test]
+async fn claims_of_devices_use_up_the_resources_that_their_classes_stand_for_unless_their_pod_does()
+{
+    let api = Api::with_account().await;
+    let class = json!({"metadata": {"name": "gpu"}, "spec": {"extendedResourceName": "d.com/gpu"}});
+    let classes = "/apis/resource.k8s.io/v1/deviceclasses";
+    api.post(classes, class).await.ok();
+    let (gpus, own) = (
+        "requests.d.com/gpu",
+        "requests.deviceclass.resource.kubernetes.io/gpu",
+    );
+    let none = json!({gpus: "0", own: "0"});
+    quota(
+        &api,
+        "devices",
+        json!({"hard": {gpus: "4", own: "5"}}),
+        none,
+    )
+    .await;
+    let amounts = json!({"d.com/gpu": "2"});
+    let container =
+        json!({"name": "c", "image": "i", "resources": {"requests": amounts, "limits": amounts}});
+    let made = api.post(PODS, pod("p", json!({"containers": [container]})));
+    let made = made.await.ok();
+    assert_eq!(used(&api, "devices").await, json!({gpus: "2", own: "0"}));
+    let url = "/apis/resource.k8s.io/v1/namespaces/default/resourceclaims";
+    let claim = |name: &str, count: u32, metadata: Value| {
+        let exactly = json!({"deviceClassName": "gpu", "count": count});
+        let mut claim = json!({"metadata": metadata, "spec": {"devices": {"requests": [{"name": "r", "exactly": exactly}]}}});
+        claim["metadata"]["name"] = json!(name);
+        claim
+    };
+    let owner = json!({"apiVersion": "v1", "kind": "Pod", "name": "p", "uid": made["metadata"]["uid"], "controller": true});
+    let annotations = json!({"resource.kubernetes.io/extended-resource-claim": "true"});
+    let of_pod = json!({"annotations": annotations, "ownerReferences": [owner]});
+    api.post(url, claim("for-p", 2, of_pod)).await.ok();
+    assert_eq!(used(&api, "devices").await, json!({gpus: "2", own: "2"}));
+    api.post(url, claim("one", 1, json!({}))).await.ok();
+    assert_eq!(used(&api, "devices").await, json!({gpus: "3", own: "3"}));
+    assert_eq!(
+        api.post(url, claim("two", 2, json!({}))).await.refused(403),
+        format!(
+            r#"resourceclaims.resource.k8s.io "two" is forbidden: exceeded quota: devices, requested: {gpus}=2, used: {gpus}=3, limited: {gpus}=4"#
+        )
+    );
+}
+
+#[tokio::test]
 async fn classes_of_volume_attributes_are_protected() {
     let api = Api::with_account().await;
     let class = json!({"metadata": {"name": "fast"}, "driverName": "d.example.com", "parameters": {"iops": "1"}});
