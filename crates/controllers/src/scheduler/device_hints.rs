@@ -271,6 +271,43 @@ mod tests {
     }
 
     #[test]
+    fn a_class_that_stands_for_what_a_pod_asks_for_helps_it_to_room() {
+        let class = |name: &str, resource: Value| -> Arc<DeviceClass> {
+            of(
+                json!({ "metadata": { "name": name }, "spec": { "extendedResourceName": resource } }),
+            )
+        };
+        let (none, one) = (class("c", Value::Null), class("c", json!("d.com/a")));
+        let stood_for = |old: &Arc<DeviceClass>, new: &Arc<DeviceClass>| {
+            newly_stood_for(&Change::Updated { old, new })
+        };
+        let implicit = "deviceclass.resource.kubernetes.io/c";
+        assert_eq!(newly_stood_for(&Change::Added(&one)), ["d.com/a", implicit]);
+        assert_eq!(stood_for(&none, &one), ["d.com/a"]);
+        assert!(stood_for(&one, &one).is_empty() && stood_for(&one, &none).is_empty());
+        let asking = |resource: &str| -> Arc<Pod> {
+            let requests = json!({ "requests": { resource: "1" } });
+            let containers = json!([{ "name": "c", "resources": requests }]);
+            of(json!({ "metadata": { "name": "p" }, "spec": { "containers": containers } }))
+        };
+        let wakes = |resource: &str, change: &Change<'_, DeviceClass>| {
+            let event = DeviceEvent::Class(newly_stood_for(change));
+            super::wakes(
+                &asking(resource),
+                refused_by(Plugin::NodeResourcesFit),
+                &event,
+            )
+        };
+        assert!(wakes("d.com/a", &Change::Added(&one)) && wakes(implicit, &Change::Added(&one)));
+        assert!(!wakes("d.com/b", &Change::Added(&one)) && !wakes("cpu", &Change::Added(&one)));
+        let (old, new) = (&none, &one);
+        assert!(
+            !wakes(implicit, &Change::Updated { old, new }),
+            "it did before"
+        );
+    }
+
+    #[test]
     fn a_claim_says_something_when_it_comes_when_its_status_changes_and_when_it_gives_devices_back()
     {
         let plain = claim("ns", "c", json!({}));

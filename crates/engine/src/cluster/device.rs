@@ -37,6 +37,16 @@ impl Cluster {
         }
     }
 
+    /// Removes the claims that stand for the extended resources of a pod, by its UID: as if the pod had never been placed.
+    pub fn remove_extended_claims(&mut self, pod: &str) {
+        let Some(pod) = self.names.find(pod) else {
+            return;
+        };
+        for key in self.devices.extended_claims_of(pod) {
+            self.change_devices(Change::Claim(key, None));
+        }
+    }
+
     /// Adds a DeviceClass or changes it.
     pub fn set_device_class(&mut self, spec: &DeviceClassSpec) {
         let name = self.names.intern(&spec.name);

@@ -168,6 +168,13 @@ impl Devices {
         extended.any(|own| self.standing.contains_key(&own.name))
     }
 
+    /// The claims that stand for the extended resources of a pod.
+    pub(crate) fn extended_claims_of(&self, pod: Symbol) -> Vec<Key> {
+        let own = self.claims.iter();
+        let own = own.filter(|(_, claim)| claim.is_extended && claim.owner == Some(pod));
+        own.map(|(key, _)| *key).collect()
+    }
+
     /// The class that stands for a resource: the youngest, then the first by name (dynamic-resource-allocation: `ExtendedResourceCache`).
     fn class_for(&self, resource: Symbol, names: &Interner) -> Option<Symbol> {
         let classes = self.standing.get(&resource)?.iter().copied();

@@ -29,6 +29,8 @@ impl DeviceId {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Claim {
     pub(crate) owner: Option<Symbol>,
+    /// It stands for extended resources of its owner.
+    pub(crate) is_extended: bool,
     pub(crate) deleting: bool,
     pub(crate) requests: Box<[Request]>,
     pub(crate) constraints: Box<[DeviceConstraint]>,
@@ -100,6 +102,7 @@ impl Claim {
         let requests = requests.collect();
         Claim {
             owner: spec.owner_uid.as_deref().map(|uid| names.intern(uid)),
+            is_extended: spec.is_extended,
             deleting: spec.deleting,
             requests,
             constraints: spec.constraints.as_slice().into(),

@@ -88,6 +88,8 @@ pub struct ResourceClaimSpec {
     pub name: String,
     /// UID of the controlling owner.
     pub owner_uid: Option<String>,
+    /// It stands for extended resources of the pod that owns it.
+    pub is_extended: bool,
     /// `metadata.deletionTimestamp` is set.
     pub deleting: bool,
     /// `spec.devices.requests`.

@@ -20,6 +20,14 @@ struct Meta {
     creation_timestamp: Option<String>,
     deletion_timestamp: Option<String>,
     owner_references: Vec<Owner>,
+    annotations: Option<Annotations>,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(default)]
+struct Annotations {
+    #[serde(rename = "resource.kubernetes.io/extended-resource-claim")]
+    extended: String,
 }
 
 #[derive(Default, Deserialize)]
@@ -71,6 +79,10 @@ impl From<Claim> for ResourceClaimSpec {
             namespace: claim.metadata.namespace,
             name: claim.metadata.name,
             owner_uid: owners.find(|owner| owner.controller).map(|owner| owner.uid),
+            is_extended: claim
+                .metadata
+                .annotations
+                .is_some_and(|own| own.extended == "true"),
             deleting: claim.metadata.deletion_timestamp.is_some(),
             requests: claim.spec.devices.requests.unwrap_or_default(),
             constraints: claim.spec.devices.constraints.unwrap_or_default(),

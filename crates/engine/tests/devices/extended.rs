@@ -263,6 +263,29 @@ fn scores_count_the_devices_of_the_class_where_the_node_does_not_have_the_resour
     assert_eq!(scores(&mut world), [Some(50), Some(75), Some(50)]);
 }
 
+#[test]
+fn a_pod_can_be_asked_about_as_if_it_had_never_been_placed() {
+    let mut world = world("0");
+    world.class("gpu", Some(GPU), EARLY);
+    let pod = world.asking("p", &[json!({ GPU: "2" })]);
+    assert!(world.place_pod(&pod).is_ok());
+    let other = world.asking("q", &[json!({ GPU: "1" })]);
+    assert!(world.clone().place_pod(&other).is_err());
+    world.cluster.remove_pod("p").expect("it is there");
+    world.cluster.remove_extended_claims("p");
+    assert!(world.place_pod(&other).is_ok());
+    let claim = json!({
+        "metadata": {
+            "name": "c", "namespace": "ns",
+            "annotations": { "resource.kubernetes.io/extended-resource-claim": "true", "other": "x" },
+            "ownerReferences": [{ "uid": "p", "controller": true }],
+        },
+        "spec": {},
+    });
+    let read: ResourceClaimSpec = serde_json::from_value(claim).expect("a claim");
+    assert!(read.is_extended && read.owner_uid.as_deref() == Some("p"));
+}
+
 /// A pod with one to three init containers, sidecars among them, and as many containers, which ask for up to two resources.
 fn random_pod(dice: &mut Dice) -> Value {
     let mut container = |name: String, is_init: bool| {

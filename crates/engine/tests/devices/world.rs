@@ -186,6 +186,8 @@ impl World {
                     let claim = ResourceClaimSpec {
                         namespace: "ns".into(),
                         name: format!("{}-extended", spec.name),
+                        owner_uid: Some(spec.uid.clone()),
+                        is_extended: true,
                         requests: own.requests.clone(),
                         allocation: Some(own.allocation.clone()),
                         ..ResourceClaimSpec::default()

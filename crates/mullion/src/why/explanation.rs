@@ -182,6 +182,9 @@ impl<'a> Explainer<'a> {
             let checkpoint = self.cluster.checkpoint();
             // A pod on a node that is not in the state is not in the cluster either.
             let _ = self.cluster.remove_pod(&pod.key());
+            if !pod.uid.is_empty() {
+                self.cluster.remove_extended_claims(&pod.uid);
+            }
             let said = self.say(pod, name_of);
             self.cluster.rollback(checkpoint);
             let Known {

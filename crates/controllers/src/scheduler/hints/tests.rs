@@ -356,6 +356,29 @@ fn resources_fit_waits_for_a_node_that_is_large_enough_and_grew_in_what_counts()
 }
 
 #[test]
+fn a_node_without_a_resource_that_a_class_stands_for_may_have_devices() {
+    let sized = |cpu: &str, resources: Value| -> Arc<Node> {
+        let mut node = json!({ "metadata": { "name": "n" }, "status": { "allocatable": { "cpu": cpu, "pods": "1" } } });
+        node["status"]["allocatable"]["d.com/gpu"] = resources;
+        Arc::new(serde_json::from_value(node).expect("a node"))
+    };
+    let requests = json!({ "cpu": "2", "d.com/gpu": "2" });
+    let container = json!({ "name": "c", "resources": { "requests": requests } });
+    let waiting = pod("a", json!({ "containers": [container] }));
+    let rejectors = Plugins::from_iter([Plugin::NodeResourcesFit]);
+    let mut wishes = Wishes::of(&waiting, rejectors, ProfileWishes::default());
+    let none = json!("0");
+    let added = |cpu: &str, resources: &Value| Event::NodeAdded(sized(cpu, resources.clone()));
+    assert!(!wakes(&waiting, rejectors, &wishes, &added("2", &none)));
+    wishes.stood_for.insert("d.com/gpu".to_owned());
+    let helps = |event: &Event| wakes(&waiting, rejectors, &wishes, event);
+    assert!(helps(&added("2", &none)) && !helps(&added("1", &none)));
+    assert!(!helps(&added("2", &json!("1"))), "it has too few itself");
+    let lost = update(&sized("2", json!("1")), &sized("2", none));
+    assert!(helps(&lost), "devices may be there instead");
+}
+
+#[test]
 fn node_unschedulable_waits_for_a_node_that_is_uncordoned_not_for_other_taints() {
     let cordoned = |cordoned: bool, taint: &str| -> Arc<Node> {
         let taints = json!([{ "key": taint, "effect": "NoSchedule" }]);
