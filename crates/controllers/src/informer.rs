@@ -249,16 +249,17 @@ impl<K> Informer<K> {
         self.read().by_index(index, value).cloned().collect()
     }
 
-    /// Those of [`Informer::by_index`] that `wanted` says yes to.
+    /// Of those of [`Informer::by_index`] that `wanted` says yes to, at most so many.
     pub fn find_by_index(
         &self,
         index: &str,
         value: &str,
+        most: usize,
         wanted: impl Fn(&K) -> bool,
     ) -> Vec<Arc<K>> {
         let store = self.read();
         let found = store.by_index(index, value).filter(|object| wanted(object));
-        found.cloned().collect()
+        found.take(most).cloned().collect()
     }
 
     /// How many objects are filed under `value` of the index `index`.

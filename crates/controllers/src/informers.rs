@@ -9,8 +9,8 @@ use k8s_openapi::api::{
     apps::v1::{DaemonSet, Deployment, ReplicaSet, StatefulSet},
     batch::v1::Job,
     core::v1::{
-        ContainerStatus, Endpoints, Namespace, Node, PersistentVolume, PersistentVolumeClaim, Pod,
-        ReplicationController, Service, ServiceAccount,
+        Container, ContainerStatus, Endpoints, Namespace, Node, PersistentVolume,
+        PersistentVolumeClaim, Pod, ReplicationController, Service, ServiceAccount,
     },
     discovery::v1::EndpointSlice,
     policy::v1::PodDisruptionBudget,
@@ -213,18 +213,33 @@ fn trim_pod(pod: &mut Pod) {
             &mut status.container_statuses,
             &mut status.init_container_statuses,
         ];
-        for containers in all.into_iter().flatten() {
-            containers.shrink_to_fit();
-            containers.iter_mut().for_each(trim_container_status);
+        for statuses in all.into_iter().flatten() {
+            statuses.shrink_to_fit();
+            for status in statuses {
+                let containers = pod.spec.iter().flat_map(|spec| {
+                    let others = spec.init_containers.iter().flatten();
+                    spec.containers.iter().chain(others)
+                });
+                let named = |container: &&Container| container.name == status.name;
+                let container = containers.into_iter().find(named);
+                trim_container_status(status, container);
+            }
         }
     }
 }
 
-/// Drops what a container status repeats of the container itself.
-fn trim_container_status(status: &mut ContainerStatus) {
-    status.allocated_resources = None;
+/// Drops what a container status repeats of the container itself. What it holds while it is resized is kept.
+fn trim_container_status(status: &mut ContainerStatus, container: Option<&Container>) {
+    let wanted = container.and_then(|container| container.resources.as_ref());
+    let wanted = wanted.and_then(|wanted| wanted.requests.as_ref());
+    let held = status.resources.as_ref();
+    let has_all = held.is_none_or(|held| held.requests.as_ref() == wanted);
+    let promised_all = [None, wanted].contains(&status.allocated_resources.as_ref());
+    if has_all && promised_all {
+        status.allocated_resources = None;
+        status.resources = None;
+    }
     status.allocated_resources_status = None;
-    status.resources = None;
     status.volume_mounts = None;
 }
 
@@ -266,7 +281,7 @@ mod tests {
         let mut pod: Pod = serde_json::from_value(json!({
             "metadata": { "name": "a" },
             "spec": {
-                "containers": [{ "name": "c" }],
+                "containers": [{ "name": "c", "resources": { "requests": { "cpu": "1" } } }],
                 "volumes": [{ "name": "kube-api-access-x7k2p", "projected": {} }, { "name": "data", "persistentVolumeClaim": { "claimName": "d" } }],
             },
             "status": { "containerStatuses": [{
@@ -294,5 +309,21 @@ mod tests {
             ..ContainerStatus::default()
         };
         assert_eq!(statuses[0], expected);
+    }
+
+    #[test]
+    fn what_a_container_holds_beside_what_it_asks_for_is_kept() {
+        let mut pod: Pod = serde_json::from_value(json!({
+            "metadata": { "name": "a" },
+            "spec": { "containers": [{ "name": "c", "resources": { "requests": { "cpu": "1" } } }] },
+            "status": { "containerStatuses": [{
+                "name": "c", "image": "i", "imageID": "", "ready": true, "restartCount": 0,
+                "allocatedResources": { "cpu": "1" }, "resources": { "requests": { "cpu": "2" } },
+            }] },
+        }))
+        .expect("a pod");
+        let before = pod.clone();
+        trim_pod(&mut pod);
+        assert_eq!(pod, before);
     }
 }

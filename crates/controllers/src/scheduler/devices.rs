@@ -280,10 +280,13 @@ pub(super) async fn delete(context: &Context, pod: &Pod, name: &str) {
 }
 
 /// Gives the devices of a claim back that only the pod may have reserved, so that it can have others.
-pub(super) async fn deallocate(context: &Context, pod: &Pod, name: &str) {
+///
+/// # Errors
+/// The API server did not take it. Where the claim has changed, its new version wakes the pod.
+pub(super) async fn deallocate(context: &Context, pod: &Pod, name: &str) -> Result<(), Error> {
     let namespace = pod.namespace().unwrap_or_default();
     let Some(known) = context.informers.resource_claims.get(&namespace, name) else {
-        return;
+        return Ok(());
     };
     let mut claim = ResourceClaim::clone(&known);
     // Another pod may have come first since that was decided.
@@ -296,7 +299,7 @@ pub(super) async fn deallocate(context: &Context, pod: &Pod, name: &str) {
         .into_iter()
         .all(|consumer| Some(consumer.uid.as_str()) == uid)
     {
-        return;
+        return Ok(());
     }
     if let Some(status) = &mut claim.status {
         status.allocation = None;
@@ -304,10 +307,7 @@ pub(super) async fn deallocate(context: &Context, pod: &Pod, name: &str) {
         status.devices = None;
     }
     let api: Api<ResourceClaim> = Api::namespaced(context.client.clone(), &namespace);
-    let written = api
-        .replace_status(name, &PostParams::default(), &claim)
-        .await;
-    if let Err(error) = written {
-        tracing::debug!(%error, claim = %name, "devices of a claim not given back");
-    }
+    api.replace_status(name, &PostParams::default(), &claim)
+        .await?;
+    Ok(())
 }

@@ -361,7 +361,7 @@ impl Scheduler {
             return Vec::new();
         }
         let pods = &self.context.informers.pods;
-        let doomed = pods.find_by_index(BY_NODE, node, |pod| {
+        let doomed = pods.find_by_index(BY_NODE, node, keys.len(), |pod| {
             let meta = &pod.metadata;
             // One that is on its way out already needs no second push.
             meta.deletion_timestamp.is_none()

@@ -11,7 +11,7 @@ use super::{
 };
 use crate::state::{
     node_selector,
-    requests::{self, pod_requests},
+    requests::{self, held_requests, is_resized, pod_requests},
     taints,
 };
 
@@ -142,11 +142,12 @@ pub(super) fn scaled_down(old: &Pod, new: &Pod, _: &Wishes) -> bool {
     let (Some(before), Some(after)) = (&old.spec, &new.spec) else {
         return false;
     };
-    if before.containers == after.containers && before.resources == after.resources {
+    let same = before.containers == after.containers && before.resources == after.resources;
+    if same && !is_resized(old) {
         return false;
     }
-    let after = pod_requests(after);
-    pod_requests(before)
+    let after = held_requests(new);
+    held_requests(old)
         .iter()
         .any(|(name, amount)| after.get(name).is_none_or(|after| after < amount))
 }

@@ -307,7 +307,10 @@ impl Writer {
         }
         match &refusal.devices {
             Some(Relief::Deallocate(claim)) => {
-                devices::deallocate(&self.context, pod, claim).await;
+                let give_back = || devices::deallocate(&self.context, pod, claim);
+                while settled(give_back().await).is_none() {
+                    tokio::time::sleep(RETRY).await;
+                }
             }
             Some(Relief::Delete(claim)) => devices::delete(&self.context, pod, claim).await,
             None => {}

@@ -4,6 +4,7 @@
 //! Pods of one template convert to equal [`PodTemplate`]s, on which the engine's speed rests.
 
 mod affinity;
+pub(super) mod held;
 
 use std::collections::BTreeMap;
 
@@ -74,9 +75,11 @@ pub fn pod(pod: &Pod) -> PodSpec {
         template: pod
             .spec
             .as_ref()
-            .map(|spec| PodTemplate {
-                claims: devices::of_pod(pod),
-                ..template(&pod.metadata, spec)
+            .map(|spec| {
+                let mut template = template(&pod.metadata, spec);
+                template.claims = devices::of_pod(pod);
+                held::hold(&mut template, pod);
+                template
             })
             .unwrap_or_default(),
     }

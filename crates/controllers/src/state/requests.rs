@@ -5,10 +5,12 @@
 use std::collections::BTreeMap;
 
 use k8s_openapi::{
-    api::core::v1::{Container, PodSpec, ResourceRequirements},
+    api::core::v1::{Container, Pod, PodSpec, ResourceRequirements},
     apimachinery::pkg::api::resource::Quantity as ApiQuantity,
 };
 use mullion_engine::model::Quantity;
+
+use super::convert::held::Held;
 
 /// Amounts by resource name.
 pub type Amounts = BTreeMap<String, i64>;
@@ -39,6 +41,51 @@ pub fn pod_requests(spec: &PodSpec) -> Amounts {
     total(spec, |resources| resources.requests.as_ref())
 }
 
+/// [`pod_requests`] of a pod that may be resized while it runs: the most of what it asks for, what it has and what it was promised.
+pub fn held_requests(pod: &Pod) -> Amounts {
+    let Some(spec) = &pod.spec else {
+        return Amounts::new();
+    };
+    let Some(held) = Held::of(pod) else {
+        return pod_requests(spec);
+    };
+    let hold = |wanted: Option<&ResourceRequirements>, amounts_held: Option<[Option<_>; 2]>| {
+        let wanted = amounts(wanted.and_then(|wanted| wanted.requests.as_ref()));
+        let mut sum = match amounts_held.is_some() && held.infeasible {
+            true => Amounts::new(),
+            false => wanted,
+        };
+        for held in amounts_held.into_iter().flatten() {
+            maximize(&mut sum, &amounts(held));
+        }
+        sum
+    };
+    let of = |container: &Container| {
+        let held = held.of_container(&container.name);
+        hold(container.resources.as_ref(), held)
+    };
+    let overhead = amounts(spec.overhead.as_ref());
+    let own = match &spec.resources {
+        Some(resources) if resources.requests.iter().any(|some| !some.is_empty()) => {
+            let mut own = hold(None, held.of_pod());
+            for (name, amount) in &mut own {
+                *amount = (*amount - overhead.get(name).unwrap_or(&0)).max(0);
+            }
+            if held.of_pod().is_none() || !held.infeasible {
+                maximize(&mut own, &amounts(resources.requests.as_ref()));
+            }
+            own
+        }
+        _ => Amounts::new(),
+    };
+    total_of(spec, of, own)
+}
+
+/// Whether a pod holds something else than it asks for.
+pub fn is_resized(pod: &Pod) -> bool {
+    Held::of(pod).is_some()
+}
+
 /// What the pod may use at most, where it is limited: summed as [`pod_requests`].
 pub fn pod_limits(spec: &PodSpec) -> Amounts {
     total(spec, |resources| resources.limits.as_ref())
@@ -49,6 +96,10 @@ fn total(
     side: fn(&ResourceRequirements) -> Option<&BTreeMap<String, ApiQuantity>>,
 ) -> Amounts {
     let of = |container: &Container| amounts(container.resources.as_ref().and_then(side));
+    total_of(spec, of, amounts(spec.resources.as_ref().and_then(side)))
+}
+
+fn total_of(spec: &PodSpec, of: impl Fn(&Container) -> Amounts, own: Amounts) -> Amounts {
     let (mut sidecars, mut peak) = (Amounts::new(), Amounts::new());
     for container in spec.init_containers.iter().flatten() {
         let mut step = of(container);
@@ -65,9 +116,7 @@ fn total(
         add(&mut total, &of(container));
     }
     maximize(&mut total, &peak);
-    for (name, amount) in amounts(spec.resources.as_ref().and_then(side)) {
-        total.insert(name, amount);
-    }
+    total.extend(own);
     add(&mut total, &amounts(spec.overhead.as_ref()));
     total
 }

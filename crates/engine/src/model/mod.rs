@@ -8,6 +8,7 @@ mod affinity;
 mod device;
 #[cfg(feature = "serde")]
 mod device_wire;
+mod held;
 mod node;
 mod object;
 mod pod;
@@ -32,6 +33,7 @@ pub use device::{
     DeviceTaint, DeviceToleration, ExactRequest, ExtendedClaim, ExtendedUse, PodClaim, PodClaims,
     RequestPolicy, ResourceClaimSpec, ResourceSliceSpec, SubRequest, ValidRange,
 };
+pub use held::{RESIZE_PENDING, hold, without_overhead};
 pub use node::{ContainerImage, NodeSpec, Taint, TaintEffect};
 pub use object::{NamespaceSpec, PdbSpec, ServiceSpec, WorkloadSpec};
 pub use pod::{

@@ -88,12 +88,12 @@ pub struct OwnerRef {
 #[cfg_attr(
     feature = "serde",
     derive(serde::Deserialize),
-    serde(rename_all = "camelCase", default)
+    serde(from = "super::wire::ContainerBody")
 )]
 pub struct Container {
     /// Image reference as written.
     pub image: String,
-    /// Requests and limits.
+    /// Requests and limits. Of a container that runs: what it holds ([`hold`](super::hold)).
     pub resources: Resources,
     /// Ports; only those with a `host_port` matter.
     pub ports: Vec<ContainerPort>,

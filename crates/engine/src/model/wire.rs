@@ -8,9 +8,10 @@ use std::borrow::Cow;
 use serde::{Deserialize, Deserializer};
 
 use super::{
-    Affinity, Container, ContainerImage, LabelSelector, NamespaceSpec, NodeSpec, OwnerRef, PdbSpec,
-    PodSpec, PodTemplate, PreemptionPolicy, ResourceMap, Resources, ServiceSpec, StringMap, Taint,
-    TaintEffect, Toleration, TopologySpreadConstraint, WorkloadSpec,
+    Affinity, Container, ContainerImage, ContainerPort, LabelSelector, NamespaceSpec, NodeSpec,
+    OwnerRef, PdbSpec, PodSpec, PodTemplate, PreemptionPolicy, RESIZE_PENDING, ResourceMap,
+    Resources, RestartPolicy, RestartRule, ServiceSpec, StringMap, Taint, TaintEffect, Toleration,
+    TopologySpreadConstraint, WorkloadSpec, hold, without_overhead,
 };
 
 #[derive(Default, Deserialize)]
@@ -90,8 +91,8 @@ struct PodBody {
     node_selector: Option<StringMap>,
     affinity: Option<Affinity>,
     tolerations: Option<Vec<Toleration>>,
-    containers: Vec<Container>,
-    init_containers: Option<Vec<Container>>,
+    containers: Vec<ContainerBody>,
+    init_containers: Option<Vec<ContainerBody>>,
     overhead: Option<ResourceMap>,
     resources: Option<Resources>,
     topology_spread_constraints: Option<Vec<TopologySpreadConstraint>>,
@@ -103,6 +104,17 @@ struct PodBody {
     scheduler_name: String,
     volumes: Option<Vec<super::volume_wire::Source>>,
     resource_claims: Option<Vec<super::device_wire::PodClaim>>,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub(super) struct ContainerBody {
+    name: String,
+    image: String,
+    resources: Resources,
+    ports: Vec<ContainerPort>,
+    restart_policy: Option<RestartPolicy>,
+    restart_policy_rules: Vec<RestartRule>,
 }
 
 #[derive(Default, Deserialize)]
@@ -118,10 +130,66 @@ struct PodStatus {
     start_time: Option<String>,
     nominated_node_name: Option<String>,
     resource_claim_statuses: Option<Vec<super::device_wire::ClaimName>>,
+    conditions: Option<Vec<Condition>>,
+    container_statuses: Option<Vec<ContainerStatus>>,
+    init_container_statuses: Option<Vec<ContainerStatus>>,
+    resources: Option<Resources>,
+    allocated_resources: Option<ResourceMap>,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(default)]
+struct Condition {
+    r#type: String,
+    reason: String,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+struct ContainerStatus {
+    name: String,
+    resources: Option<Resources>,
+    allocated_resources: Option<ResourceMap>,
+}
+
+impl PodStatus {
+    /// Raises the requests of a pod and its containers to what they hold.
+    fn hold(&self, spec: &mut PodBody) {
+        let conditions = self.conditions.iter().flatten();
+        let pending = conditions
+            .filter(|condition| condition.r#type == RESIZE_PENDING.0)
+            .map(|condition| condition.reason == RESIZE_PENDING.1);
+        let infeasible = pending.take(1).any(|infeasible| infeasible);
+        let containers = spec.containers.iter_mut();
+        for container in containers.chain(spec.init_containers.iter_mut().flatten()) {
+            let statuses = self.container_statuses.iter().flatten();
+            let mut statuses = statuses.chain(self.init_container_statuses.iter().flatten());
+            if let Some(status) = statuses.find(|status| status.name == container.name)
+                && let Some(resources) = &status.resources
+            {
+                let held = [&resources.requests].into_iter();
+                let held = held.chain(&status.allocated_resources);
+                hold(&mut container.resources.requests, infeasible, held);
+            }
+        }
+        let has_some = self.resources.is_some() || self.allocated_resources.is_some();
+        if let Some(resources) = spec.resources.as_mut().filter(|_| has_some)
+            && !resources.requests.is_empty()
+        {
+            let held = self.resources.iter().map(|held| &held.requests);
+            let held = held.chain(&self.allocated_resources).cloned();
+            let overhead = spec.overhead.clone().unwrap_or_default();
+            let held: Vec<_> = held.map(|held| without_overhead(held, &overhead)).collect();
+            hold(&mut resources.requests, infeasible, &held);
+        }
+    }
 }
 
 impl From<Pod> for PodSpec {
-    fn from(pod: Pod) -> Self {
+    fn from(mut pod: Pod) -> Self {
+        pod.status.hold(&mut pod.spec);
+        let containers = |bodies: Vec<ContainerBody>| bodies.into_iter().map(Into::into).collect();
+        let init_containers = pod.spec.init_containers.unwrap_or_default();
         let owner = pod
             .metadata
             .owner_references
@@ -142,8 +210,8 @@ impl From<Pod> for PodSpec {
             node_selector: pod.spec.node_selector.unwrap_or_default(),
             affinity: pod.spec.affinity.unwrap_or_default(),
             tolerations: pod.spec.tolerations.unwrap_or_default(),
-            containers: pod.spec.containers,
-            init_containers: pod.spec.init_containers.unwrap_or_default(),
+            containers: containers(pod.spec.containers),
+            init_containers: containers(init_containers),
             overhead: pod.spec.overhead.unwrap_or_default(),
             resources: pod.spec.resources.unwrap_or_default(),
             topology_spread_constraints: pod.spec.topology_spread_constraints.unwrap_or_default(),
@@ -178,6 +246,18 @@ impl From<Pod> for PodSpec {
             finished: matches!(pod.status.phase.as_str(), "Succeeded" | "Failed"),
             start_time: pod.status.start_time.as_deref().and_then(seconds),
             template,
+        }
+    }
+}
+
+impl From<ContainerBody> for Container {
+    fn from(body: ContainerBody) -> Self {
+        Container {
+            image: body.image,
+            resources: body.resources,
+            ports: body.ports,
+            restart_policy: body.restart_policy,
+            restart_policy_rules: body.restart_policy_rules,
         }
     }
 }
@@ -381,5 +461,32 @@ mod tests {
             Some("rs")
         );
         assert!(pod.finished);
+    }
+
+    #[test]
+    fn a_pod_that_is_resized_holds_the_most_of_what_it_wants_has_and_was_promised() {
+        let cpu = |wanted: &str, has: &str, promised: &str, reason: &str| {
+            let json = format!(
+                r#"{{"spec":{{"containers":[{{"name":"b"}},{{"name":"a","resources":{{"requests":{{"cpu":"{wanted}"}}}}}}]}},
+                "status":{{"conditions":[{{"type":"PodResizePending","reason":"{reason}"}}],"containerStatuses":[
+                {{"name":"a","resources":{{"requests":{{"cpu":"{has}"}}}},"allocatedResources":{{"cpu":"{promised}"}}}},
+                {{"name":"b","resources":{{}}}}]}}}}"#
+            );
+            let pod: PodSpec = serde_json::from_str(&json).expect("valid");
+            assert!(pod.template.containers[0].resources.requests.is_empty());
+            pod.template.containers[1].resources.requests["cpu"].value()
+        };
+        assert_eq!(cpu("1", "3", "2", ""), 3);
+        assert_eq!(cpu("1", "2", "3", ""), 3);
+        assert_eq!(cpu("10", "1", "1", "Deferred"), 10);
+        assert_eq!(cpu("10", "1", "1", "Infeasible"), 1);
+    }
+
+    #[test]
+    fn a_pod_with_requests_of_its_own_holds_them_without_its_overhead() {
+        let json = r#"{"spec":{"resources":{"requests":{"cpu":"2"}},"overhead":{"cpu":"1"},"containers":[{"name":"a"}]},
+            "status":{"resources":{"requests":{"cpu":"6"}},"allocatedResources":{"cpu":"4"}}}"#;
+        let pod: PodSpec = serde_json::from_str(json).expect("valid");
+        assert_eq!(pod.template.resources.requests["cpu"].value(), 5);
     }
 }

@@ -1,0 +1,37 @@
+//! What a pod holds on its node while it is resized in place.
+
+use super::{Quantity, ResourceMap};
+
+/// What counts of the requests of a container, or of a pod as a whole, that runs: of each resource the most of what its spec asks for, what
+/// it has and what it was promised. `infeasible`: its node cannot give it what the spec asks for, which then does not count (kube-scheduler:
+/// `PodRequests` of component-helpers with the status).
+pub fn hold<'a>(
+    requests: &mut ResourceMap,
+    infeasible: bool,
+    held: impl IntoIterator<Item = &'a ResourceMap>,
+) {
+    if infeasible {
+        requests.clear();
+    }
+    for (name, amount) in held.into_iter().flatten() {
+        match requests.get_mut(name) {
+            Some(most) => *most = Quantity::max(*most, *amount),
+            None => {
+                requests.insert(name.clone(), *amount);
+            }
+        }
+    }
+}
+
+/// The condition that says what becomes of a resize, and its reason if nothing does.
+pub const RESIZE_PENDING: (&str, &str) = ("PodResizePending", "Infeasible");
+
+/// What is left of a pod's amounts without its overhead.
+pub fn without_overhead(mut amounts: ResourceMap, overhead: &ResourceMap) -> ResourceMap {
+    for (name, amount) in &mut amounts {
+        if let Some(overhead) = overhead.get(name) {
+            *amount = amount.saturating_sub(*overhead);
+        }
+    }
+    amounts
+}
