@@ -79,6 +79,11 @@ pub(crate) fn wanted(table: &Table) -> BTreeMap<String, Value> {
     wanted
 }
 
+/// Whether one is made again when it has been deleted.
+pub(crate) fn is_kept(object: &Value) -> bool {
+    object["metadata"]["labels"][MANAGED] == "true"
+}
+
 /// The status of one that the embedding program answers for.
 pub(crate) fn passed(now: Timestamp) -> Value {
     json!({"conditions": [{

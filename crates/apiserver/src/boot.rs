@@ -1,7 +1,13 @@
 //! What is there from the start: the default namespaces, roles and bindings, the system's priority classes, the levels and schemas of flow
-//! control, the range of Services and the kubernetes Service with its endpoints; after a restart only what is missing is created.
+//! control, the range of Services and the kubernetes Service with its endpoints; after a restart only what is missing is created. What
+//! kube-apiserver restores while it runs is restored here as well ([`keep`]); roles and priority classes are not.
 
-use std::{collections::HashSet, net::IpAddr, sync::Arc};
+use std::{
+    collections::HashSet,
+    net::IpAddr,
+    sync::{Arc, Weak},
+    time::Duration,
+};
 
 use http::HeaderMap;
 use serde_json::{Value, json};
@@ -26,24 +32,16 @@ use crate::{
 
 /// The port of the server, as the Service's `targetPort` and its endpoints name it (kube-apiserver: `--secure-port`).
 pub(crate) const PORT: u16 = 6443;
+/// How often is looked after the Service, the range of Services and what definitions serve, and after namespaces and flow control.
+const OFTEN: Duration = Duration::from_secs(10);
+const RARELY: Duration = Duration::from_secs(60);
 const NAMESPACES: [&str; 4] = ["default", "kube-system", "kube-public", "kube-node-lease"];
 
 /// Creates what every cluster has.
 pub(crate) async fn run(server: &Arc<ApiServer>, services: &ServiceRange, advertise: &[IpAddr]) {
-    let service_ip = services.first().to_string();
     adopt_services(server);
     adopt_addresses(server).await;
-    for name in NAMESPACES {
-        create(
-            server,
-            "",
-            "namespaces",
-            None,
-            json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}}),
-            &[],
-        )
-        .await;
-    }
+    create_namespaces(server).await;
     bootstrap::run(server).await;
     for class in system_classes() {
         create(
@@ -56,6 +54,52 @@ pub(crate) async fn run(server: &Arc<ApiServer>, services: &ServiceRange, advert
         )
         .await;
     }
+    create_range(server, services).await;
+    service_range::settle(server, services).await;
+    create_flow_control(server).await;
+    flow_schemas::settle(server).await;
+    create_own_service(server, services, advertise).await;
+    tell_what_is_served(server, |_| true).await;
+}
+
+/// Restores what somebody has deleted, until the server is dropped, as soon as kube-apiserver does.
+pub(crate) async fn keep(server: Weak<ApiServer>, services: ServiceRange, advertise: Vec<IpAddr>) {
+    for round in 1.. {
+        tokio::time::sleep(OFTEN).await;
+        let Some(server) = server.upgrade() else {
+            return;
+        };
+        restore(&server, &services, &advertise).await;
+        if round % (RARELY.as_secs() / OFTEN.as_secs()) == 0 {
+            create_namespaces(&server).await;
+            create_flow_control(&server).await;
+        }
+    }
+}
+
+/// What is missing of what is looked after every few seconds.
+async fn restore(server: &Arc<ApiServer>, services: &ServiceRange, advertise: &[IpAddr]) {
+    create_range(server, services).await;
+    create_own_service(server, services, advertise).await;
+    // Those of built-in groups are told once only.
+    tell_what_is_served(server, aggregation::is_kept).await;
+}
+
+async fn create_namespaces(server: &Arc<ApiServer>) {
+    for name in NAMESPACES {
+        create(
+            server,
+            "",
+            "namespaces",
+            None,
+            json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}}),
+            &[],
+        )
+        .await;
+    }
+}
+
+async fn create_range(server: &Arc<ApiServer>, services: &ServiceRange) {
     let ranges = json!({
         "apiVersion": "networking.k8s.io/v1", "kind": "ServiceCIDR",
         "metadata": {"name": "kubernetes"}, "spec": {"cidrs": [services.to_string()]},
@@ -69,13 +113,23 @@ pub(crate) async fn run(server: &Arc<ApiServer>, services: &ServiceRange, advert
         &[],
     )
     .await;
-    service_range::settle(server, services).await;
+}
+
+async fn create_flow_control(server: &Arc<ApiServer>) {
     let levels = flowcontrol::levels().map(|level| ("prioritylevelconfigurations", level));
     let schemas = flowcontrol::schemas().map(|schema| ("flowschemas", schema));
     for (plural, object) in levels.chain(schemas) {
         create(server, flowcontrol::GROUP, plural, None, object, &[]).await;
     }
-    flow_schemas::settle(server).await;
+}
+
+/// The Service by which pods reach this server, and where it leads.
+async fn create_own_service(
+    server: &Arc<ApiServer>,
+    services: &ServiceRange,
+    advertise: &[IpAddr],
+) {
+    let service_ip = services.first().to_string();
     let service = json!({
         "apiVersion": "v1", "kind": "Service",
         "metadata": {"name": "kubernetes", "namespace": "default", "labels": {"component": "apiserver", "provider": "kubernetes"}},
@@ -86,13 +140,15 @@ pub(crate) async fn run(server: &Arc<ApiServer>, services: &ServiceRange, advert
     });
     create(server, "", "services", Some("default"), service, &[]).await;
     publish(server, advertise).await;
-    tell_what_is_served(server).await;
 }
 
 /// Creates the APIServices that are missing.
-async fn tell_what_is_served(server: &Arc<ApiServer>) {
+async fn tell_what_is_served(server: &Arc<ApiServer>, wanted: impl Fn(&Value) -> bool) {
     const PLURAL: &str = "apiservices";
     for (name, mut object) in aggregation::wanted(&server.registry().table()) {
+        if !wanted(&object) {
+            continue;
+        }
         if server
             .find(aggregation::GROUP, PLURAL, None, &name)
             .is_some()

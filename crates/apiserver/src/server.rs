@@ -179,6 +179,12 @@ impl ApiServer {
             let changes = server.registry().changes();
             runtime.spawn(aggregation::run(Arc::downgrade(&server), changes));
             runtime.spawn(flow_schemas::run(Arc::downgrade(&server)));
+            let kept = boot::keep(
+                Arc::downgrade(&server),
+                config.service_cidr,
+                config.advertise,
+            );
+            runtime.spawn(kept);
             runtime.spawn(compact(Arc::downgrade(&server)));
         }
         server

@@ -167,6 +167,9 @@ fn from_body(call: &Call, bytes: &[u8]) -> Result<DeleteOptions, Status> {
 
 pub(crate) async fn delete(call: &Call, body: Body) -> Result<Response<Body>, Status> {
     let options = DeleteOptions::read(call, body).await?;
+    if let Some(why) = call.resource().behaviour.refuses_deletion(&call.name) {
+        return Err(Status::forbidden(call.resource(), &call.name, why));
+    }
     let (code, outcome) = delete_named(call, &call.name, &options).await?;
     reply::outcome(call, code, outcome)
 }

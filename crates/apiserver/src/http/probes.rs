@@ -1,11 +1,13 @@
 //! What is answered without asking who it is: `/healthz`, `/livez`, `/readyz` and `/version`.
 
+use std::collections::BTreeSet;
+
 use axum::body::Body;
 use http::{Method, Response};
 use serde_json::json;
 
 use super::{query::Query, reply};
-use crate::server::ApiServer;
+use crate::{field, server::ApiServer};
 
 /// What the probes look at. Only [`STORAGE`] can be down while this server answers.
 const CHECKS: &[&str] = &["ping", "log", STORAGE, "informer-sync"];
@@ -25,12 +27,13 @@ pub(crate) fn serve(
     match (segments.next()?, segments.next()) {
         ("version", None) => Some(version()),
         (probe @ ("healthz" | "livez" | "readyz"), None) => {
-            let verbose = Query::parse(query).flag("verbose").unwrap_or(false);
-            let failure = server.store().failure();
-            Some(match (failure.is_some(), verbose) {
-                (true, _) => reply::text(500, verbose_text(probe, true)),
-                (false, true) => reply::text(200, verbose_text(probe, false)),
-                (false, false) => reply::text(200, "ok"),
+            let query = Query::parse(query);
+            let excluded: BTreeSet<&str> = query.all("exclude").collect();
+            let failed = server.store().failure().is_some() && !excluded.contains(STORAGE);
+            Some(match (failed, query.get("verbose")) {
+                (true, _) => reply::text(500, verbose_text(probe, true, excluded)),
+                (false, Some(_)) => reply::text(200, verbose_text(probe, false, excluded)),
+                (false, None) => reply::text(200, "ok"),
             })
         }
         ("healthz" | "livez" | "readyz", Some(check)) if CHECKS.contains(&check) => {
@@ -45,12 +48,19 @@ pub(crate) fn serve(
 }
 
 /// What each check came to, in the words of kube-apiserver's probes, which keep reasons to the log.
-fn verbose_text(probe: &str, failed: bool) -> String {
+fn verbose_text(probe: &str, failed: bool, mut excluded: BTreeSet<&str>) -> String {
     let line = |check: &&str| match failed && **check == *STORAGE {
+        _ if excluded.remove(*check) => format!("[+]{check} excluded: ok\n"),
         true => format!("[-]{check} failed: reason withheld\n"),
         false => format!("[+]{check} ok\n"),
     };
     let mut text: String = CHECKS.iter().map(line).collect();
+    if !excluded.is_empty() {
+        let unknown: Vec<_> = excluded.into_iter().map(field::quote).collect();
+        text.push_str("warn: some health checks cannot be excluded: no matches for ");
+        text.push_str(&unknown.join(","));
+        text.push('\n');
+    }
     text.push_str(probe);
     text.push_str(match failed {
         true => " check failed\n",
@@ -70,4 +80,24 @@ fn version() -> Response<Body> {
             "platform": format!("{}/{}", std::env::consts::OS, match std::env::consts::ARCH { "x86_64" => "amd64", "aarch64" => "arm64", other => other }),
         }),
     )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn checks_can_be_left_out_and_unknown_ones_are_warned_of() {
+        let excluded = BTreeSet::from(["ping", "foo", "a\"b"]);
+        assert_eq!(
+            verbose_text("readyz", false, excluded),
+            "[+]ping excluded: ok\n[+]log ok\n[+]storage ok\n[+]informer-sync ok\n\
+             warn: some health checks cannot be excluded: no matches for \"a\\\"b\",\"foo\"\nreadyz check passed\n"
+        );
+        let failed = verbose_text("livez", true, BTreeSet::new());
+        assert!(
+            failed.contains("[-]storage failed: reason withheld\n"),
+            "{failed}"
+        );
+    }
 }

@@ -432,6 +432,12 @@ pub trait Kind: Send + Sync + 'static {
         false
     }
 
+    /// Why the object of a name is never deleted, not even by those who may delete all others.
+    fn refuses_deletion(&self, name: &str) -> Option<&'static str> {
+        let _ = name;
+        None
+    }
+
     /// Changes an object that is being marked for deletion (namespaces: phase Terminating).
     fn prepare_delete(&self, ctx: &Ctx<'_>, object: &mut Value) {
         let _ = (ctx, object);

@@ -82,6 +82,11 @@ impl Kind for PriorityClass {
         );
     }
 
+    fn refuses_deletion(&self, name: &str) -> Option<&'static str> {
+        let is_system = SYSTEM_CLASSES.iter().any(|(known, ..)| *known == name);
+        is_system.then_some("this is a system priority class and cannot be deleted")
+    }
+
     fn columns(&self) -> Option<&[Column]> {
         const COLUMNS: &[Column] = &[
             NAME,

@@ -1,5 +1,7 @@
 //! Cluster IPs and node ports over the life of Services: taken once, kept on updates, given back by deletions, refusals and dry runs.
 
+use std::time::Duration;
+
 use mullion_apiserver::Config;
 use serde_json::{Value, json};
 
@@ -181,5 +183,46 @@ async fn a_full_range_is_an_internal_error() {
     assert_eq!(
         refusal,
         "Internal error occurred: failed to allocate a serviceIP: range is full"
+    );
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_the_server_looks_after_comes_back_when_it_is_deleted() {
+    const OFTEN: [&str; 3] = [
+        "/api/v1/namespaces/default/services/kubernetes",
+        "/api/v1/namespaces/default/endpoints/kubernetes",
+        "/apis/networking.k8s.io/v1/servicecidrs/kubernetes",
+    ];
+    const RARELY: [&str; 2] = [
+        "/apis/flowcontrol.apiserver.k8s.io/v1/flowschemas/service-accounts",
+        "/apis/flowcontrol.apiserver.k8s.io/v1/prioritylevelconfigurations/exempt",
+    ];
+    let api = Api::new(Config {
+        advertise: vec!["10.0.0.7".parse().expect("an address")],
+        ..Config::default()
+    });
+    for path in OFTEN.iter().chain(&RARELY) {
+        api.delete(path).await.ok();
+    }
+    tokio::time::sleep(Duration::from_secs(11)).await;
+    for path in OFTEN {
+        api.get(path).await.ok();
+    }
+    for path in RARELY {
+        api.get(path).await.refused(404);
+    }
+    tokio::time::sleep(Duration::from_secs(60)).await;
+    for path in RARELY {
+        api.get(path).await.ok();
+    }
+}
+
+#[tokio::test]
+async fn the_priority_classes_of_the_system_are_not_deleted() {
+    let api = Api::new(Config::default());
+    let path = "/apis/scheduling.k8s.io/v1/priorityclasses/system-node-critical";
+    assert_eq!(
+        api.delete(path).await.refused(403),
+        r#"priorityclasses.scheduling.k8s.io "system-node-critical" is forbidden: this is a system priority class and cannot be deleted"#
     );
 }
