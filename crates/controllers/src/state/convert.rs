@@ -168,6 +168,7 @@ pub fn template(metadata: &ObjectMeta, spec: &api::PodSpec) -> PodTemplate {
             metadata.uid.as_deref().unwrap_or_default(),
             spec,
         ),
+        image_volumes: volumes::images_of_pod(spec),
         // What its claims are called, the pod's status knows.
         claims: None,
     }

@@ -29,6 +29,15 @@ pub fn of_pod(name: &str, uid: &str, spec: &PodSpec) -> Vec<PodVolume> {
         .collect()
 }
 
+/// The images that a pod mounts.
+pub fn images_of_pod(spec: &PodSpec) -> Vec<String> {
+    let volumes = spec.volumes.iter().flatten();
+    let images = volumes.filter_map(|volume| volume.image.as_ref());
+    images
+        .map(|image| image.reference.clone().unwrap_or_default())
+        .collect()
+}
+
 fn disk(volume: &Volume) -> Option<Disk> {
     let read_only = |flag: Option<bool>| flag == Some(true);
     if let Some(disk) = &volume.gce_persistent_disk {
@@ -102,13 +111,17 @@ mod tests {
                 { "name": "azure", "azureDisk": { "diskName": "a", "diskURI": "/a" } },
                 { "name": "cinder", "cinder": { "volumeID": "c" } },
                 { "name": "px", "portworxVolume": { "volumeID": "p" } },
+                { "name": "model", "image": { "reference": "model:1", "pullPolicy": "IfNotPresent" } },
             ] },
         });
         let read: ModelPod = serde_json::from_value(pod.clone()).expect("a pod");
         let typed: k8s_openapi::api::core::v1::Pod = serde_json::from_value(pod).expect("a pod");
-        let volumes = of_pod("db-0", "u1", typed.spec.as_ref().expect("a spec"));
+        let spec = typed.spec.as_ref().expect("a spec");
+        let volumes = of_pod("db-0", "u1", spec);
         assert_eq!(volumes.len(), 9);
         assert_eq!(volumes, read.template.volumes);
+        assert_eq!(images_of_pod(spec), ["model:1"]);
+        assert_eq!(images_of_pod(spec), read.template.image_volumes);
     }
 
     #[test]

@@ -46,7 +46,9 @@ pub(crate) struct Shape {
     pub(crate) preferred_nodes: Vec<(i64, NodeTerm)>,
     pub(crate) has_preferred_nodes: bool,
     pub(crate) tolerations: Vec<CompiledToleration>,
+    /// Those of its containers and those that it mounts.
     pub(crate) images: Vec<Symbol>,
+    /// How many of its containers there are: mounted images add to what a node gets, not to the most that it can get.
     pub(crate) image_containers: i64,
     pub(crate) os: Option<Symbol>,
 }
@@ -99,9 +101,12 @@ impl Shape {
             .flat_map(|container| host_ports(container, names))
             .collect();
         let containers = || template.init_containers.iter().chain(&template.containers);
-        let image =
-            |container: &Container| names.intern(&image_locality::normalized(&container.image));
-        let images = containers().map(image).collect();
+        let mounted = template.image_volumes.iter();
+        let images = containers().map(|container| &container.image);
+        let images = images
+            .chain(mounted)
+            .map(|image| names.intern(&image_locality::normalized(image)))
+            .collect();
         let named_nodes = match rules.filters(Plugin::NodeAffinity) {
             true => NamedNodes::of(required, names),
             false => NamedNodes::All,

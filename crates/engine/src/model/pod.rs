@@ -70,6 +70,8 @@ pub struct PodTemplate {
     pub scheduler_name: String,
     /// Those of `spec.volumes` that can decide where the pod goes. Pods with claims of their own are no siblings.
     pub volumes: Vec<PodVolume>,
+    /// `spec.volumes[].image.reference` as written: images that are mounted instead of run.
+    pub image_volumes: Vec<String>,
     /// `spec.resourceClaims`, of pods that have some.
     pub claims: Option<Box<PodClaims>>,
 }

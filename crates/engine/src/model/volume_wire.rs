@@ -61,6 +61,13 @@ pub(super) struct Source {
     cinder: Option<IdDisk>,
     portworx_volume: Option<IdDisk>,
     csi: Option<Csi>,
+    image: Option<Image>,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(default)]
+struct Image {
+    reference: String,
 }
 
 #[derive(Default, Deserialize)]
@@ -114,6 +121,11 @@ struct Csi {
 }
 
 impl Source {
+    /// The image that the volume is, if it is one.
+    pub(super) fn image(&self) -> Option<&str> {
+        self.image.as_ref().map(|image| image.reference.as_str())
+    }
+
     /// The volume of a pod, if it can matter.
     pub(super) fn of_pod(self, pod: &str, uid: &str) -> Option<PodVolume> {
         if let Some(source) = self.persistent_volume_claim {

@@ -196,8 +196,11 @@ impl From<Pod> for PodSpec {
             .into_iter()
             .find(|owner| owner.controller);
         let (name, uid) = (&pod.metadata.name, &pod.metadata.uid);
-        let volumes = pod.spec.volumes.unwrap_or_default().into_iter();
+        let volumes = pod.spec.volumes.unwrap_or_default();
+        let images = volumes.iter().filter_map(|volume| volume.image());
+        let image_volumes = images.map(str::to_owned).collect();
         let volumes = volumes
+            .into_iter()
             .filter_map(|volume| volume.of_pod(name, uid))
             .collect();
         let template = PodTemplate {
@@ -228,6 +231,7 @@ impl From<Pod> for PodSpec {
             host_network: pod.spec.host_network,
             scheduler_name: pod.spec.scheduler_name,
             volumes,
+            image_volumes,
             claims: super::device_wire::claims(
                 (name, uid),
                 pod.spec.resource_claims.unwrap_or_default(),

@@ -343,6 +343,13 @@ fn pod(random: &mut Random, mood: &Mood, name: &str) -> Value {
             .collect();
         spec["volumes"] = json!(some);
     }
+    if random.percent(mood.resources / 4) {
+        let image = json!({"name": "files", "image": {"reference": random.pick(&IMAGES).0}});
+        match spec["volumes"].as_array_mut() {
+            Some(volumes) => volumes.push(image),
+            None => spec["volumes"] = json!([image]),
+        }
+    }
     let mut affinity = Map::new();
     if random.percent(mood.affinity) {
         affinity.insert("nodeAffinity".into(), node_affinity(random));

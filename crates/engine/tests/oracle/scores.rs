@@ -114,9 +114,13 @@ fn images(world: &World, pod: &Pod, node: &Node) -> i64 {
     };
     let containers = pod.spec.containers.iter().chain(&pod.spec.init_containers);
     let count = containers.clone().count() as i64;
+    let volumes = pod.spec.volumes.iter();
+    let mounted = volumes.filter_map(|volume| volume["image"]["reference"].as_str());
     let sum: i64 = containers
-        .map(|container| {
-            let name = full(&container.image);
+        .map(|container| container.image.as_str())
+        .chain(mounted)
+        .map(|image| {
+            let name = full(image);
             if size_on(node, &name).is_none() {
                 return 0;
             }
