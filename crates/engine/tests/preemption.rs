@@ -81,6 +81,18 @@ fn room_held_for_a_preemptor_is_closed_to_its_equals_and_open_to_itself() {
 }
 
 #[test]
+fn no_room_is_held_for_a_pod_that_has_finished() {
+    let mut cluster = cluster(&["a"]);
+    let mut first = pod("first", 10, "3");
+    cluster.nominate(&first, "a").expect("valid");
+    first.finished = true;
+    cluster.nominate(&first, "a").expect("valid");
+    let second = pod("second", 10, "3");
+    let decision = cluster.schedule_pod(&second, 0).expect("valid");
+    assert!(matches!(decision, Decision::Node(_)));
+}
+
+#[test]
 fn a_pod_goes_to_the_node_it_was_promised_though_another_is_better() {
     let mut cluster = cluster(&["full", "half", "free"]);
     cluster.bind(&pod("a-1", 0, "4"), "full").expect("new");

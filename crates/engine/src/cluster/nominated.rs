@@ -10,14 +10,18 @@ use crate::intern::Symbol;
 use crate::model::PodSpec;
 
 impl Cluster {
-    /// Holds room on a node for a pod that preempted others there, until it is bound or [`Cluster::denominate`]d.
+    /// Holds room on a node for a pod that preempted others there, until it is bound or [`Cluster::denominate`]d. A pod that has
+    /// finished holds none, whatever its status still says: kube-scheduler does not see it any more.
     ///
     /// # Errors
     /// The pod asks for a negative amount.
     pub fn nominate(&mut self, spec: &PodSpec, node: &str) -> Result<(), ModelError> {
-        let class = self.pod_class(&spec.template)?;
         let key = spec.key();
         self.denominate(&key);
+        if spec.finished {
+            return Ok(());
+        }
+        let class = self.pod_class(&spec.template)?;
         let node = self.names.intern(node);
         let mut pods = self.nominated.get(&node).cloned().unwrap_or_default();
         pods.push((key.into(), class));
