@@ -43,6 +43,8 @@ pub enum Fault {
     Duplicate(String),
     /// It may not be there.
     Forbidden(String),
+    /// The scheduler cannot start with it.
+    Unusable(String),
 }
 
 pub(super) fn refuse(path: impl Into<String>, fault: Fault) -> ConfigError {
@@ -90,6 +92,7 @@ impl fmt::Display for Fault {
             Fault::Required(why) => explained(f, "Required value", why),
             Fault::Duplicate(value) => write!(f, "Duplicate value: \"{value}\""),
             Fault::Forbidden(why) => explained(f, "Forbidden", why),
+            Fault::Unusable(why) => f.write_str(why),
         }
     }
 }

@@ -45,6 +45,10 @@ const GONE: [&str; 4] = [
     "GCEPDLimits",
 ];
 
+/// The only plugin that can order the queue, and the only one that can bind.
+const SORTS: &str = "PrioritySort";
+const BINDS: &str = "DefaultBinder";
+
 /// `plugins` of a profile.
 #[derive(Default, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
@@ -91,6 +95,24 @@ impl PluginSet {
     fn disables(&self, name: &str) -> bool {
         let mut names = self.disabled.iter().map(|own| own.name.as_str());
         names.any(|own| own == "*" || own == name)
+    }
+
+    /// Whether a plugin is on at this point.
+    fn has(&self, name: &str, everywhere: &[Named]) -> bool {
+        let own = self.enabled.iter().any(|own| own.name == name);
+        own || !self.disables(name) && everywhere.iter().any(|own| own.name == name)
+    }
+
+    /// Refuses plugins that have nothing to do at a point at which a single one has.
+    fn check_only(&self, path: &str, interface: &str, only: &str) -> Result<(), ConfigError> {
+        let mut enabled = self.enabled.iter();
+        let Some(index) = enabled.position(|own| own.name != only) else {
+            return Ok(());
+        };
+        let name = self.enabled[index].name.as_str();
+        let why = format!("plugin \"{name}\" does not extend {interface} plugin");
+        let path = format!("{path}.enabled[{index}]");
+        Err(refuse(path, Fault::invalid(name, &why)))
     }
 
     /// Refuses plugins that there are not.
@@ -172,7 +194,6 @@ impl Plugins {
             ("reserve", &self.reserve),
             ("permit", &self.permit),
             ("preBind", &self.pre_bind),
-            ("bind", &self.bind),
             ("postBind", &self.post_bind),
         ] {
             set.check(&format!("{path}.{name}"), "Plugin")?;
@@ -184,6 +205,10 @@ impl Plugins {
             let why = "only one queue sort plugin can be enabled";
             return Err(refuse(path, Fault::invalid(sorts.enabled.len(), why)));
         }
+        sorts.check_only(&format!("{path}.queueSort"), "QueueSortPlugin", SORTS)?;
+        self.bind.check(&format!("{path}.bind"), "BindPlugin")?;
+        self.bind
+            .check_only(&format!("{path}.bind"), "BindPlugin", BINDS)?;
         let filters = |plugin| Profile::FILTERS.contains(&plugin);
         let filters = Point {
             set: &self.filter,
@@ -225,6 +250,28 @@ impl Plugins {
                 format!("{path}.score"),
                 Fault::Forbidden(why.to_owned()),
             ));
+        }
+        self.check_start(&everywhere, &profile.scheduler_name, path)
+    }
+
+    /// Refuses a profile under which no pod could be taken from the queue or bound (kube-scheduler: `NewFramework`).
+    fn check_start(
+        &self,
+        everywhere: &[Named],
+        scheduler: &str,
+        path: &str,
+    ) -> Result<(), ConfigError> {
+        if !self.queue_sort.has(SORTS, everywhere) {
+            let why = format!(
+                "only one queue sort plugin required for profile with scheduler name \"{scheduler}\", but got 0"
+            );
+            return Err(refuse(format!("{path}.queueSort"), Fault::Unusable(why)));
+        }
+        if !self.bind.has(BINDS, everywhere) {
+            let why = format!(
+                "at least one bind plugin is needed for profile with scheduler name \"{scheduler}\""
+            );
+            return Err(refuse(format!("{path}.bind"), Fault::Unusable(why)));
         }
         Ok(())
     }

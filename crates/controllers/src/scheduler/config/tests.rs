@@ -99,6 +99,8 @@ fn multi_point_turns_plugins_on_and_off_everywhere_and_points_have_the_last_word
 
     let only = plugins(json!({
         "multiPoint": {"disabled": [{"name": "*"}], "enabled": [{"name": "TaintToleration"}, {"name": "NodeResourcesFit", "weight": 7}]},
+        "queueSort": {"enabled": [{"name": "PrioritySort"}]},
+        "bind": {"enabled": [{"name": "DefaultBinder"}]},
     }));
     let filters = [Plugin::TaintToleration, Plugin::NodeResourcesFit];
     assert_eq!(only.filters, filters.into());
@@ -163,6 +165,46 @@ fn what_is_wrong_is_refused_with_its_path_and_what_is_allowed() {
     let expected =
         "kind: Unsupported value: \"Pod\": supported values: \"KubeSchedulerConfiguration\"";
     assert_eq!(kind.expect_err("refused").to_string(), expected);
+}
+
+#[test]
+fn a_profile_that_can_neither_sort_nor_bind_is_refused() {
+    let all = json!([{"name": "*"}]);
+    let unsorted =
+        "only one queue sort plugin required for profile with scheduler name \"own\", but got 0";
+    let unbound = "at least one bind plugin is needed for profile with scheduler name \"own\"";
+    let refusals = [
+        (
+            json!({"queueSort": {"disabled": all}}),
+            "queueSort",
+            unsorted,
+        ),
+        (
+            json!({"queueSort": {"disabled": [{"name": "PrioritySort"}]}}),
+            "queueSort",
+            unsorted,
+        ),
+        (
+            json!({"multiPoint": {"disabled": all}, "bind": {"enabled": [{"name": "DefaultBinder"}]}}),
+            "queueSort",
+            unsorted,
+        ),
+        (json!({"bind": {"disabled": all}}), "bind", unbound),
+        (
+            json!({"multiPoint": {"disabled": [{"name": "DefaultBinder"}]}}),
+            "bind",
+            unbound,
+        ),
+    ];
+    for (plugins, point, why) in refusals {
+        let found = read(json!([{"schedulerName": "own", "plugins": plugins}]));
+        let expected = format!("profiles[0].plugins.{point}: {why}");
+        assert_eq!(found, Err(expected), "{plugins}");
+    }
+    plugins(json!({"queueSort": {"disabled": all, "enabled": [{"name": "PrioritySort"}]}}));
+    let found = read(json!([{"plugins": {"bind": {"enabled": [{"name": "NodeName"}]}}}]));
+    let expected = "profiles[0].plugins.bind.enabled[0]: Invalid value: \"NodeName\": plugin \"NodeName\" does not extend BindPlugin plugin";
+    assert_eq!(found, Err(expected.to_owned()));
 }
 
 #[test]
