@@ -49,6 +49,16 @@ pub(super) struct EvictionRecord {
     pub(super) message: Option<String>,
 }
 
+/// Why kube-scheduler does not look at a pod at all: it has finished, or is being deleted before it had a node.
+pub(super) fn passed_over(pod: &PodSpec) -> Option<String> {
+    let name = format!("{}/{}", pod.template.namespace, pod.name);
+    if pod.finished {
+        return Some(format!("skip finished pod: {name}"));
+    }
+    let deleted = pod.terminating && pod.node_name.is_none();
+    deleted.then(|| format!("skip schedule deleting pod: {name}"))
+}
+
 /// What the engine says about a pod, before it is written down.
 pub(super) struct Asked {
     pub(super) answer: Answer,

@@ -22,7 +22,7 @@ use mullion_engine::{Cluster, Options};
 use serde_json::json;
 
 use super::{
-    answer,
+    answer::{self, Record},
     state::{self, Case},
 };
 use crate::failure::{Failure, file_error};
@@ -221,6 +221,13 @@ impl Block {
 /// Appends the answer to a line.
 pub(super) fn answer_to(line: &[u8], empty: &Cluster, text: &mut Vec<u8>) -> Result<(), String> {
     let Case { mut state, pod } = Case::read(line, empty).map_err(|error| error.to_string())?;
+    if let Some(message) = answer::passed_over(&pod) {
+        let record = Record {
+            message: Some(message),
+            ..Record::default()
+        };
+        return serde_json::to_writer(text, &record).map_err(|error| error.to_string());
+    }
     // Without priorities evictions are out of the question, and recorded answers do not speak of them.
     let with_preemption = state.has_priorities || pod.template.priority != 0;
     let asked = answer::ask(&mut state.cluster, &pod, with_preemption)
@@ -281,6 +288,45 @@ mod tests {
             assert!(said.contains(&wanted), "{said}");
         }
         assert_eq!(answers.next(), None);
+    }
+
+    fn said(line: &str) -> serde_json::Value {
+        let mut text = Vec::new();
+        let empty = Cluster::new(Options::default());
+        answer_to(line.as_bytes(), &empty, &mut text).expect("an answer");
+        serde_json::from_slice(&text).expect("JSON")
+    }
+
+    #[test]
+    fn a_pod_that_goes_or_has_gone_is_passed_over() {
+        let asked = |rest: &str| {
+            let pod = format!(r#""pod":{{"metadata":{{"name":"p","namespace":"ns"{rest}}}"#);
+            said(&case(1).replace(r#""pod":{}"#, &pod))
+        };
+        let deleted = asked(r#","deletionTimestamp":"2026-01-27T10:00:00Z"}"#);
+        let expected =
+            json!({"nodes": [], "best": null, "message": "skip schedule deleting pod: ns/p"});
+        assert_eq!(deleted, expected);
+        let finished = asked(r#"},"status":{"phase":"Succeeded"}"#);
+        assert_eq!(finished["message"], "skip finished pod: ns/p");
+    }
+
+    #[test]
+    fn room_promised_to_a_pod_that_has_finished_is_free() {
+        let fits = |phase: &str| {
+            let node = r#"{"kind":"Node","metadata":{"name":"n1"},"status":{"allocatable":{"cpu":"1","pods":"9"}}}"#;
+            let spec = r#""spec":{"containers":[{"resources":{"requests":{"cpu":"1"}}}]}"#;
+            let status = format!(r#""status":{{"phase":"{phase}","nominatedNodeName":"n1"}}"#);
+            let other = format!(
+                r#"{{"kind":"Pod","metadata":{{"name":"o","namespace":"ns"}},{spec},{status}}}"#
+            );
+            let line = format!(
+                r#"{{"items":[{node},{other}],"pod":{{"metadata":{{"name":"p","namespace":"ns"}},{spec}}}}}"#
+            );
+            said(&line)["best"] == json!(["n1"])
+        };
+        assert!(!fits("Pending"));
+        assert!(fits("Failed") && fits("Succeeded"));
     }
 
     #[test]

@@ -29,6 +29,9 @@ pub(super) struct Explanation {
     /// The node it is bound to.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) bound_to: Option<String>,
+    /// Why the scheduler does not look at it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) passed_over: Option<String>,
     /// Every node's word.
     pub(super) answer: Record,
     /// Nodes that refuse, by reason; most nodes first.
@@ -88,7 +91,8 @@ pub(super) struct ChangeSet {
 impl Explanation {
     /// Whether the same is to be said of another pod that waits.
     pub(super) fn says_as(&self, other: &Explanation) -> bool {
-        let waits = self.bound_to.is_none() && other.bound_to.is_none();
+        let waits = |own: &Self| own.bound_to.is_none() && own.passed_over.is_none();
+        let waits = waits(self) && waits(other);
         waits
             && (&self.answer, &self.refusals, &self.awaits, &self.buys)
                 == (&other.answer, &other.refusals, &other.awaits, &other.buys)
@@ -96,10 +100,11 @@ impl Explanation {
                 == (&other.pools, &other.changes, &other.gates)
     }
 
-    /// Whether the pod has a place, or gets one without anybody's help.
+    /// Whether the pod has a place, gets one without anybody's help, or needs none any more.
     pub(super) fn is_placed(&self) -> bool {
         let free = self.gates.is_empty();
         self.bound_to.is_some()
+            || self.passed_over.is_some()
             || free && (self.answer.best.is_some() || self.buys.is_some() || self.awaits.is_some())
     }
 }
@@ -142,7 +147,10 @@ impl<'a> Explainer<'a> {
         pods: impl Iterator<Item = &'p PodSpec>,
     ) -> Result<Self, ModelError> {
         let known: FxHashSet<String> = pools.waiting.iter().map(PodSpec::key).collect();
-        let planned = pods.filter(|pod| pod.node_name.is_none() && !known.contains(&pod.key()));
+        let planned = pods.filter(|pod| {
+            let waits = pod.node_name.is_none() && answer::passed_over(pod).is_none();
+            waits && !known.contains(&pod.key())
+        });
         let waiting = pools
             .waiting
             .iter()
@@ -170,6 +178,7 @@ impl<'a> Explainer<'a> {
         let mut explanation = Explanation {
             pod: named,
             bound_to: pod.node_name.clone(),
+            passed_over: answer::passed_over(pod),
             answer: Record::default(),
             refusals: Vec::new(),
             awaits: None,
@@ -178,6 +187,9 @@ impl<'a> Explainer<'a> {
             changes: Vec::new(),
             gates: Vec::new(),
         };
+        if explanation.passed_over.is_some() {
+            return Ok(explanation);
+        }
         if pod.node_name.is_some() {
             let checkpoint = self.cluster.checkpoint();
             // A pod on a node that is not in the state is not in the cluster either.

@@ -26,7 +26,7 @@ use mullion_engine::{
     provision::{InFlightNode, NodeTemplate},
 };
 
-use super::state::State;
+use super::{answer, state::State};
 use crate::failure::Failure;
 
 /// Where a cluster is whose nodes do not say.
@@ -115,7 +115,8 @@ pub(super) async fn of(state: &State) -> Result<Pools, Failure> {
         }
     }
     let waits = |pod: &&PodSpec| {
-        pod.node_name.is_none() && !pod.finished && pod.template.scheduling_gates.is_empty()
+        let waits = pod.node_name.is_none() && answer::passed_over(pod).is_none();
+        waits && pod.template.scheduling_gates.is_empty()
     };
     found.waiting = state.pods.iter().filter(waits).cloned().collect();
     Ok(found)

@@ -73,6 +73,9 @@ fn headline(explanation: &Explanation, ink: &Ink) -> String {
     let pod = &explanation.pod;
     let nodes = &explanation.answer.nodes;
     let fitting = nodes.iter().filter(|node| node.fits).count();
+    if let Some(why) = &explanation.passed_over {
+        return format!("{bold}{pod}{end} is {bad}not scheduled{end}: {why}.\n");
+    }
     let count = format!("{fitting} of {} nodes fit", nodes.len());
     if let Some(node) = &explanation.bound_to {
         let rank = match nodes.iter().find(|other| other.name == *node) {
