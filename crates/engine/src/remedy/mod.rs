@@ -9,17 +9,18 @@ mod change;
 mod propose;
 
 use std::cmp::Reverse;
-use std::collections::{BTreeSet, BinaryHeap};
+use std::collections::{BTreeMap, BTreeSet, BinaryHeap};
 
 use crate::cluster::{Cluster, NodeId};
 use crate::error::ModelError;
-use crate::model::{PodSpec, label};
+use crate::model::{PodSpec, PodTemplate, label};
 use crate::provision::{NodeTemplate, PlanRequest, PoolReason};
 use crate::windows::Builds;
 
 pub use change::Change;
 
-/// How many sets of changes are tried before the search gives up. One costs as much as a full answer.
+/// How many sets of changes are tried before the search gives up. One costs as much as a full answer and the
+/// filters once more for each set of resources that nodes lack.
 const TRIES: usize = 160;
 /// Sets that cost more than this many times the cheapest are not worth showing.
 const WORTH: u32 = 2;
@@ -136,6 +137,36 @@ impl Cluster {
         tried
     }
 
+    /// What the nearest of these nodes would take that nothing but resources keeps the pod from: one question, for all of them with
+    /// the lowest of their requests.
+    fn nearest_that_takes(
+        &mut self,
+        template: &PodTemplate,
+        lacking: propose::Lacking,
+    ) -> Result<Option<Vec<Change>>, ModelError> {
+        let mut lowest: BTreeMap<&str, &Change> = BTreeMap::new();
+        for change in lacking.iter().flat_map(|(_, changes)| changes) {
+            if let Change::Request { resource, .. } = change {
+                let known = lowest.entry(resource).or_insert(change);
+                if change.given_up() > known.given_up() {
+                    *known = change;
+                }
+            }
+        }
+        let mut least = template.clone();
+        lowest.values().for_each(|change| change.apply(&mut least));
+        let class = self.pod_class(&least)?;
+        let nodes: Vec<_> = lacking.iter().map(|(node, _)| *node).collect();
+        let takes: BTreeSet<NodeId> = self
+            .filter_among(&nodes, class, "")
+            .feasible
+            .into_iter()
+            .collect();
+        let mut near = lacking.into_iter();
+        let found = near.find(|(node, _)| takes.contains(node));
+        Ok(found.map(|(_, changes)| changes))
+    }
+
     fn ask(
         &mut self,
         pod: &PodSpec,
@@ -170,7 +201,9 @@ impl Cluster {
                 .and_then(|node| asked.about_build(build(node)))
                 .map(|change| vec![change]),
         );
-        asked.about_nodes(self, &answer, &mut proposals);
+        for group in asked.about_nodes(self, &answer, &mut proposals) {
+            proposals.extend(self.nearest_that_takes(&pod.template, group)?);
+        }
         if pools.is_empty() {
             return Ok(Tried::Refused(proposals));
         }

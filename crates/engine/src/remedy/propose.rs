@@ -20,6 +20,16 @@ const CONDITIONS: [&str; 3] = [
     "karpenter.sh/",
 ];
 
+/// Nodes that lack the same resources, the nearest to letting the pod in first, with what each would take.
+pub(super) type Lacking = Vec<(NodeId, Vec<Change>)>;
+
+/// How much is asked of the user by lowering requests.
+fn least(changes: &[Change]) -> (u32, i64) {
+    let cost = changes.iter().map(Change::cost).sum();
+    let given_up = changes.iter().map(Change::given_up);
+    (cost, given_up.fold(0, i64::saturating_add))
+}
+
 /// A pod that asks, with what is known of its images.
 pub(super) struct Asked<'a> {
     pod: &'a PodSpec,
@@ -41,17 +51,17 @@ impl<'a> Asked<'a> {
     }
 
     /// What would take the refusals of nodes away. Of nodes that lack the same resources, the one that has most left
-    /// of them speaks for all.
+    /// of them speaks for all; the groups with others in them are given back, since something else may keep the pod from that one.
     pub(super) fn about_nodes(
         &self,
         cluster: &Cluster,
         answer: &Answer,
         proposals: &mut BTreeSet<Vec<Change>>,
-    ) {
+    ) -> Vec<Lacking> {
         if answer.conflict == Some(Conflict::Affinity) {
             proposals.insert(vec![Change::DropNodeAffinity]);
         }
-        let mut lacking: BTreeMap<Vec<String>, Vec<Change>> = BTreeMap::new();
+        let mut lacking: BTreeMap<Vec<String>, Lacking> = BTreeMap::new();
         for node in &answer.nodes {
             let Outcome::Refused(refusal) = &node.outcome else {
                 continue;
@@ -67,19 +77,15 @@ impl<'a> Asked<'a> {
                 Change::Request { resource, .. } => Some(resource.clone()),
                 _ => None,
             });
-            let least = |changes: &[Change]| {
-                let cost: u32 = changes.iter().map(Change::cost).sum();
-                let given_up = changes.iter().map(Change::given_up);
-                (cost, given_up.fold(0, i64::saturating_add))
-            };
-            let best = lacking
-                .entry(resources.collect())
-                .or_insert_with(|| changes.clone());
-            if least(&changes) < least(best) {
-                *best = changes;
-            }
+            let group = lacking.entry(resources.collect()).or_default();
+            group.push((node.node, changes));
         }
-        proposals.extend(lacking.into_values());
+        for group in lacking.values_mut() {
+            group.sort_by_key(|(_, changes)| least(changes));
+            proposals.extend(group.first().map(|(_, changes)| changes.clone()));
+        }
+        lacking.retain(|_, group| group.len() > 1);
+        lacking.into_values().collect()
     }
 
     fn about_node(
