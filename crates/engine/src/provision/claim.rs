@@ -71,6 +71,24 @@ impl Claim {
         })
     }
 
+    /// The limit of the pool that keeps away a type of these options that would hold the pod too; none if no type would.
+    pub(super) fn limit_in_the_way(
+        &self,
+        options: &FixedBitSet,
+        class: PodClassId,
+        catalog: &Catalog,
+        cluster: &Cluster,
+    ) -> Option<PoolReason> {
+        let mut requests = self.requests.clone();
+        requests.add(&cluster.class(class).shape.requests.real);
+        requests.pods += 1;
+        let holding = catalog.holding(options, &requests);
+        let mut types = holding
+            .ones()
+            .map(|option| &catalog.type_of(option).spec.capacity);
+        types.find_map(|capacity| catalog.limits.broken_by(capacity))
+    }
+
     /// Puts a pod on the planned node if any option is left then. The claim is as before if not.
     pub(super) fn add(
         &mut self,

@@ -287,6 +287,7 @@ impl Solver<'_> {
         if let (true, Some((plugin, reason))) = (verdicts.fits.is_clear(), verdicts.refusal) {
             return Err(PoolReason::Incompatible { plugin, reason });
         }
+        let fits = verdicts.fits.clone();
         let within = within_limits(catalog, verdicts.fits)?;
         let mut options = within.clone();
         options.intersect_with(&catalog.available);
@@ -303,7 +304,11 @@ impl Solver<'_> {
         } else {
             added
         };
-        if let Err(reason) = added {
+        if let Err(mut reason) = added {
+            if let PoolReason::TooLarge { .. } = reason {
+                let limit = claim.limit_in_the_way(&fits, pod.class, catalog, self.cluster);
+                reason = limit.unwrap_or(reason);
+            }
             self.cluster.rollback(checkpoint);
             return Err(reason);
         }

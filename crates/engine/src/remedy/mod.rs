@@ -137,6 +137,12 @@ impl Cluster {
         tried
     }
 
+    /// The operating system of a node, if its labels say.
+    pub(crate) fn os_of(&self, node: NodeId) -> Option<&str> {
+        let key = self.names().find(label::OS)?;
+        Some(self.text(self.at(node).fixed.labels.value(key)?))
+    }
+
     /// What the nearest of these nodes would take that nothing but resources keeps the pod from: one question, for all of them with
     /// the lowest of their requests.
     fn nearest_that_takes(
@@ -189,7 +195,9 @@ impl Cluster {
             let build = self.at(*node).fixed.labels.value(key?)?;
             Some(self.text(build))
         };
-        let runs = |node: &&NodeId| asked.about_build(build(node)).is_none();
+        // Where it goes without any change is the scheduler's to say.
+        let is_for = |node: NodeId| set.is_empty() || asked.is_for(self.os_of(node));
+        let runs = |node: &&NodeId| asked.about_build(build(node)).is_none() && is_for(**node);
         if let Some(node) = answer.best.iter().find(runs) {
             let changes = set.iter().cloned().collect();
             return Ok(Tried::Placed(Place::Node(*node), changes));
@@ -207,6 +215,10 @@ impl Cluster {
         if pools.is_empty() {
             return Ok(Tried::Refused(proposals));
         }
+        let is_for_pool = |name: &str| {
+            let mut own = pools.iter().filter(|pool| pool.pool == name);
+            own.all(|pool| asked.is_for(propose::os_of_pool(pool)))
+        };
         let plan = self.plan(&PlanRequest {
             pods: vec![pod.clone()],
             templates: pools.to_vec(),
@@ -224,6 +236,9 @@ impl Cluster {
                 proposals.insert(vec![change]);
                 return Ok(Tried::Refused(proposals));
             }
+            if !is_for_pool(&bought.pool) {
+                return Ok(Tried::Refused(proposals));
+            }
             let place = Place::Bought {
                 pool: bought.pool.clone(),
                 instance_type: cheapest.name.clone(),
@@ -233,7 +248,7 @@ impl Cluster {
             return Ok(Tried::Placed(place, set.iter().map(refine).collect()));
         }
         let refusals = plan.unplaceable.iter().flat_map(|pod| pod.pools.iter());
-        for refusal in refusals {
+        for refusal in refusals.filter(|refusal| is_for_pool(&refusal.pool)) {
             if let PoolReason::LimitReached { resource, .. } = &refusal.reason {
                 proposals.insert(vec![Change::RaiseLimit {
                     pool: refusal.pool.clone(),

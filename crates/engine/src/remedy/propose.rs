@@ -7,8 +7,8 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::Change;
 use crate::cluster::{Cluster, NodeId};
-use crate::model::{PodSpec, label};
-use crate::provision::PoolReason;
+use crate::model::{Operator, PodSpec, PodTemplate, label};
+use crate::provision::{NodeTemplate, PoolReason};
 use crate::reason::{Conflict, LabelMismatch, Plugin, Reason, Refusal};
 use crate::schedule::{Answer, Outcome};
 use crate::windows::{Build, Builds};
@@ -35,19 +35,63 @@ pub(super) struct Asked<'a> {
     pod: &'a PodSpec,
     builds: &'a Builds,
     images: Vec<Build>,
+    os: &'a str,
+}
+
+/// An operating system; what nothing says anything of runs on the other.
+const WINDOWS: &str = "windows";
+const LINUX: &str = "linux";
+
+/// The operating system that a pod names anywhere.
+fn os_of(pod: &PodTemplate) -> Option<&str> {
+    let selected = pod.node_selector.get(label::OS).map(String::as_str);
+    let required = pod.affinity.node_affinity.as_ref();
+    let required = required.and_then(|affinity| affinity.required.as_ref());
+    let terms = required
+        .into_iter()
+        .flat_map(|required| &required.node_selector_terms);
+    let demands = terms.flat_map(|term| &term.match_expressions);
+    let mut demands =
+        demands.filter(|demand| demand.key == label::OS && demand.operator == Operator::In);
+    let named = pod.os.as_deref().or(selected);
+    named.or_else(|| {
+        demands
+            .find_map(|demand| demand.values.first())
+            .map(String::as_str)
+    })
+}
+
+/// The operating system of a pool's nodes, if there is only one that they may have.
+pub(super) fn os_of_pool(pool: &NodeTemplate) -> Option<&str> {
+    let demands = pool.requirements.iter();
+    let mut demands =
+        demands.filter(|demand| demand.key == label::OS && demand.operator == Operator::In);
+    let required = demands.find_map(|demand| match &demand.values[..] {
+        [only] => Some(only.as_str()),
+        _ => None,
+    });
+    required.or(pool.labels.get(label::OS).map(String::as_str))
 }
 
 impl<'a> Asked<'a> {
     pub(super) fn new(pod: &'a PodSpec, builds: &'a Builds) -> Self {
         let containers = pod.template.containers.iter();
         let containers = containers.chain(&pod.template.init_containers);
+        let images: Vec<_> = containers
+            .filter_map(|container| builds.of_image(&container.image))
+            .collect();
+        let by_image = if images.is_empty() { LINUX } else { WINDOWS };
         Asked {
             pod,
             builds,
-            images: containers
-                .filter_map(|container| builds.of_image(&container.image))
-                .collect(),
+            os: os_of(&pod.template).unwrap_or(by_image),
+            images,
         }
+    }
+
+    /// Whether the pod can run where this is the operating system, as far as that is known: nobody is to be led elsewhere.
+    pub(super) fn is_for(&self, os: Option<&str>) -> bool {
+        os.is_none_or(|os| os == self.os)
     }
 
     /// What would take the refusals of nodes away. Of nodes that lack the same resources, the one that has most left
@@ -66,6 +110,9 @@ impl<'a> Asked<'a> {
             let Outcome::Refused(refusal) = &node.outcome else {
                 continue;
             };
+            if !self.is_for(cluster.os_of(node.node)) {
+                continue;
+            }
             let Some(changes) = self.about_node(cluster, node.node, refusal) else {
                 continue;
             };
