@@ -67,6 +67,14 @@ pub(super) struct Asked {
     evictions: Option<Result<Vec<Eviction>, Preemption>>,
 }
 
+impl Record {
+    /// The ways to make room by evicting others that are as good as there is one; none where eviction does not help.
+    pub(super) fn ways_to_evict(&self) -> impl Iterator<Item = &EvictionRecord> {
+        let all = self.preemption.iter().flatten();
+        all.filter(|eviction| !eviction.victims.is_empty())
+    }
+}
+
 /// Asks the engine everything about a pod that is not in the cluster.
 pub(super) fn ask(
     cluster: &mut Cluster,
@@ -92,6 +100,15 @@ pub(super) fn ask(
         answer,
         refused,
         evictions,
+    })
+}
+
+/// The whole text of the event FailedScheduling, preemption included.
+pub(super) fn event(cluster: &Cluster, asked: &Asked) -> Option<String> {
+    let refused = asked.refused.as_ref()?;
+    Some(match &asked.evictions {
+        Some(Err(why)) => cluster.message_with_preemption(refused, why),
+        _ => cluster.message(refused),
     })
 }
 

@@ -34,6 +34,9 @@ pub(super) struct Explanation {
     pub(super) passed_over: Option<String>,
     /// Every node's word.
     pub(super) answer: Record,
+    /// The whole text of the event FailedScheduling.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) event: Option<String>,
     /// Nodes that refuse, by reason; most nodes first.
     pub(super) refusals: Vec<Group>,
     /// The node on its way that it waits for: the name of its claim.
@@ -94,8 +97,9 @@ impl Explanation {
         let waits = |own: &Self| own.bound_to.is_none() && own.passed_over.is_none();
         let waits = waits(self) && waits(other);
         waits
-            && (&self.answer, &self.refusals, &self.awaits, &self.buys)
-                == (&other.answer, &other.refusals, &other.awaits, &other.buys)
+            && (&self.answer, &self.event, &self.refusals)
+                == (&other.answer, &other.event, &other.refusals)
+            && (&self.awaits, &self.buys) == (&other.awaits, &other.buys)
             && (&self.pools, &self.changes, &self.gates)
                 == (&other.pools, &other.changes, &other.gates)
     }
@@ -106,6 +110,13 @@ impl Explanation {
         self.bound_to.is_some()
             || self.passed_over.is_some()
             || free && (self.answer.best.is_some() || self.buys.is_some() || self.awaits.is_some())
+            || self.evicts()
+    }
+
+    /// Whether it makes room for itself. A pod that is held back does not get to.
+    pub(super) fn evicts(&self) -> bool {
+        let waits = self.bound_to.is_none() && self.gates.is_empty();
+        waits && self.answer.ways_to_evict().next().is_some()
     }
 }
 
@@ -131,6 +142,7 @@ struct Outlook {
 #[derive(Clone)]
 struct Known {
     answer: Record,
+    event: Option<String>,
     refusals: Vec<Group>,
     /// None until a pod without a node on its way asks for them.
     changes: Option<Vec<ChangeSet>>,
@@ -180,6 +192,7 @@ impl<'a> Explainer<'a> {
             bound_to: pod.node_name.clone(),
             passed_over: answer::passed_over(pod),
             answer: Record::default(),
+            event: None,
             refusals: Vec::new(),
             awaits: None,
             buys: None,
@@ -200,10 +213,14 @@ impl<'a> Explainer<'a> {
             let said = self.say(pod, name_of);
             self.cluster.rollback(checkpoint);
             let Known {
-                answer, refusals, ..
+                answer,
+                event,
+                refusals,
+                ..
             } = said?;
             return Ok(Explanation {
                 answer,
+                event,
                 refusals,
                 ..explanation
             });
@@ -217,13 +234,18 @@ impl<'a> Explainer<'a> {
         };
         let key = pod.key();
         explanation.gates.clone_from(&pod.template.scheduling_gates);
-        if known.answer.best.is_none() {
+        explanation.answer.clone_from(&known.answer);
+        explanation.event.clone_from(&known.event);
+        explanation.refusals.clone_from(&known.refusals);
+        let evicts = explanation.evicts();
+        if known.answer.best.is_none() && !evicts {
             explanation.awaits = self.outlook.awaits.get(&key).cloned();
             explanation.buys = self.outlook.buys.get(&key).cloned();
             explanation.pools = self.pool_words(&key);
         }
         // A pod that has a place may still need a change: the scheduler does not know which Windows build an image needs.
-        if explanation.awaits.is_none() {
+        // One that makes room for itself needs none.
+        if explanation.awaits.is_none() && !evicts {
             let changes = match known.changes.take() {
                 Some(changes) => changes,
                 None => self.changes(pod)?,
@@ -231,8 +253,6 @@ impl<'a> Explainer<'a> {
             known.changes = Some(changes.clone());
             explanation.changes = changes;
         }
-        explanation.answer = known.answer.clone();
-        explanation.refusals.clone_from(&known.refusals);
         if shares {
             self.known.insert(pod.template.clone(), known);
         }
@@ -253,6 +273,7 @@ impl<'a> Explainer<'a> {
         Ok(Known {
             refusals: grouped(self.cluster, refused),
             answer: answer::record(self.cluster, &asked, name_of),
+            event: answer::event(self.cluster, &asked),
             changes: None,
         })
     }

@@ -55,7 +55,7 @@ pub(super) fn text(explanation: &Explanation, like_it: &[&Explanation], colours:
     if !explanation.is_placed() || !explanation.changes.is_empty() {
         changes(&mut out, explanation, &ink);
     }
-    if let Some(message) = &explanation.answer.message {
+    if let Some(message) = &explanation.event {
         let _ = writeln!(out, "\n{}FailedScheduling: {message}{}", ink.dim, ink.end);
     }
     out.truncate(out.trim_end().len());
@@ -103,6 +103,9 @@ fn headline(explanation: &Explanation, ink: &Ink) -> String {
         let best = best.join(" or ");
         return format!("{bold}{pod}{end} goes to {good}{best}{end}: {count}.\n");
     }
+    if explanation.evicts() {
+        return evictions(explanation, ink);
+    }
     if let Some(claim) = &explanation.awaits {
         return format!(
             "{bold}{pod}{end} waits for a node that is on its way: {count}, and it fits on {good}{claim}{end}.\n"
@@ -119,6 +122,39 @@ fn headline(explanation: &Explanation, ink: &Ink) -> String {
         None => format!(
             "{bold}{pod}{end} is {bad}pending{end}: {count}, and no pool can buy one that does.\n"
         ),
+    }
+}
+
+/// What a pod does that makes room for itself.
+fn evictions(explanation: &Explanation, ink: &Ink) -> String {
+    let Ink {
+        bold, good, end, ..
+    } = ink;
+    let pod = &explanation.pod;
+    let mut ways = explanation.answer.ways_to_evict();
+    let Some(first) = ways.next() else {
+        return String::new();
+    };
+    let victims = some_of(&first.victims);
+    let count = explanation.answer.nodes.len();
+    let mut words = format!(
+        "{bold}{pod}{end} {good}makes room for itself on {}{end}: 0 of {count} nodes fit, and it preempts {victims}.\n",
+        first.node
+    );
+    let others: Vec<_> = ways.map(|way| way.node.clone()).collect();
+    if !others.is_empty() {
+        let _ = writeln!(words, "Evictions on {} are as good.", some_of(&others));
+    }
+    words.push_str("Nothing need be changed.\n");
+    words
+}
+
+/// A few names and how many more there are.
+fn some_of(names: &[String]) -> String {
+    let shown = names[..names.len().min(SHOWN)].join(", ");
+    match names.len().saturating_sub(SHOWN) {
+        0 => shown,
+        more => format!("{shown} and {more} more"),
     }
 }
 

@@ -269,3 +269,59 @@ fn a_running_cluster_says_what_its_pools_lack_and_what_would_help() {
     let pools = said["pools"].as_array().expect("every pool has its say");
     assert_eq!(pools.len(), 4, "{said}");
 }
+
+/// A node of 4 cpu.
+fn node_of_4(name: &str) -> Value {
+    json!({
+        "apiVersion": "v1", "kind": "Node",
+        "metadata": {"name": name, "labels": {"kubernetes.io/os": "linux", "kubernetes.io/hostname": name}},
+        "status": {"allocatable": {"cpu": "4", "memory": "8Gi", "pods": "29"}},
+    })
+}
+
+/// A pod with this request of cpu, on a node or waiting.
+fn pod_of(name: &str, cpu: &str, priority: i32, node: Option<&str>) -> Value {
+    json!({
+        "apiVersion": "v1", "kind": "Pod",
+        "metadata": {"name": name, "namespace": "shop", "uid": name},
+        "spec": {
+            "nodeName": node, "priority": priority,
+            "containers": [{"name": "c", "image": "nginx", "resources": {"requests": {"cpu": cpu}}}],
+        },
+    })
+}
+
+/// What is said of a pod of the namespace `shop` among these objects: as text with the exit code, and as data.
+fn said_of(pod: &str, items: Value) -> (String, Option<i32>, Value) {
+    let state = file(&json!({"kind": "List", "items": items}).to_string());
+    let args = ["--state", path(&state), "-n", "shop", "pod", pod];
+    let text = why(&args, String::new());
+    assert_eq!(text.stderr, "");
+    let json = why(&[&args[..], &["-o", "json"]].concat(), String::new());
+    let json = serde_json::from_str(&json.stdout).expect("one object");
+    (text.stdout, text.code, json)
+}
+
+#[test]
+fn a_pod_that_makes_room_for_itself_is_told_whom_it_evicts_and_to_change_nothing() {
+    let mut items = vec![node_of_4("n0"), node_of_4("n1")];
+    items.extend((0..6).map(|number| pod_of(&format!("low-{number}"), "500m", 0, Some("n0"))));
+    items.push(pod_of("high", "4", 1_000, Some("n1")));
+    items.push(pod_of("urgent", "4", 100, None));
+    let (text, code, json) = said_of("urgent", json!(items));
+    assert_eq!(code, Some(0));
+    assert_eq!(json["changes"], json!([]));
+    insta::assert_snapshot!(text);
+
+    let unable = pod_of("unable", "4", 0, None);
+    items.push(unable);
+    let (text, code, json) = said_of("unable", json!(items));
+    assert_eq!(code, Some(1));
+    let event = "0/2 nodes are available: 2 Insufficient cpu. no new claims to deallocate, preemption: 0/2 nodes are available: \
+                 2 No preemption victims found for incoming pod.";
+    assert_eq!(json["event"], event);
+    assert!(
+        text.ends_with(&format!("FailedScheduling: {event}\n")),
+        "{text}"
+    );
+}
