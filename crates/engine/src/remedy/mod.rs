@@ -125,6 +125,8 @@ impl Cluster {
             pools.iter_mut().for_each(|pool| change.apply_to_pool(pool));
         }
         let checkpoint = self.checkpoint();
+        // Room that is held for the pod is its own.
+        self.denominate(&pod.key());
         for change in set {
             if let Change::Uncordon { node } = change
                 && let Some(id) = self.node(node)

@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 
 use mullion_engine::{
-    Answer, Cluster, Decision, ModelError, Outcome, Plugin, Unschedulable,
+    Answer, Cluster, Decision, ModelError, NodeId, Outcome, Plugin, Unschedulable,
     model::PodSpec,
     preempt::{Eviction, Preemption},
 };
@@ -65,6 +65,17 @@ pub(super) struct Asked {
     pub(super) refused: Option<Unschedulable>,
     /// All evictions that are as good as there is one, or why there is none. Asked for only where priorities are in play.
     evictions: Option<Result<Vec<Eviction>, Preemption>>,
+    /// The node that the pod made room on before.
+    pub(super) promised: Option<NodeId>,
+}
+
+impl Asked {
+    /// Whether the pod has made room already and waits until those it evicted are gone.
+    pub(super) fn waits_for_victims(&self) -> bool {
+        let evictions = self.evictions.as_ref();
+        let why = evictions.and_then(|evictions| evictions.as_ref().err());
+        why.is_some_and(Preemption::waits_for_victims)
+    }
 }
 
 impl Record {
@@ -82,16 +93,20 @@ pub(super) fn ask(
     with_preemption: bool,
 ) -> Result<Asked, ModelError> {
     let class = cluster.pod_class(&pod.template)?;
-    let answer = cluster.answer(class);
     let key = pod.key();
-    let mut refused = cluster.unschedulable(&answer);
-    if refused.is_some() && cluster.is_nominated(&key) {
-        // The answer counts the room held for the pod as taken by others; the decision does not.
-        refused = match cluster.schedule_pod(pod, SEED)? {
-            Decision::Unschedulable(refused) => Some(refused),
-            Decision::Node(_) => None,
-        };
+    // Room that is held for the pod is its own.
+    let checkpoint = cluster.checkpoint();
+    cluster.denominate(&key);
+    let mut answer = cluster.answer(class);
+    cluster.rollback(checkpoint);
+    let promised = promised(cluster, pod);
+    if let Some(node) = promised
+        && !answer.best.is_empty()
+        && cluster.schedule_pod(pod, SEED)? == Decision::Node(node)
+    {
+        answer.best = vec![node];
     }
+    let refused = cluster.unschedulable(&answer);
     let evictions = match &refused {
         Some(refused) if with_preemption => Some(cluster.evictions(class, &key, refused)),
         _ => None,
@@ -100,7 +115,16 @@ pub(super) fn ask(
         answer,
         refused,
         evictions,
+        promised,
     })
+}
+
+/// The node that is promised to a pod: it is asked first, and if it takes the pod, no other is.
+fn promised(cluster: &Cluster, pod: &PodSpec) -> Option<NodeId> {
+    match &pod.nominated_node_name {
+        Some(name) => cluster.node(name),
+        None => cluster.nominated_node(&pod.key()),
+    }
 }
 
 /// The whole text of the event FailedScheduling, preemption included.

@@ -32,6 +32,11 @@ pub(super) struct Explanation {
     /// Why the scheduler does not look at it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) passed_over: Option<String>,
+    /// The node that is promised to it, since it made room there.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) nominated: Option<String>,
+    /// It waits until those it evicted there are gone.
+    pub(super) waits_for_victims: bool,
     /// Every node's word.
     pub(super) answer: Record,
     /// The whole text of the event FailedScheduling.
@@ -99,6 +104,8 @@ impl Explanation {
         waits
             && (&self.answer, &self.event, &self.refusals)
                 == (&other.answer, &other.event, &other.refusals)
+            && (&self.nominated, self.waits_for_victims)
+                == (&other.nominated, other.waits_for_victims)
             && (&self.awaits, &self.buys) == (&other.awaits, &other.buys)
             && (&self.pools, &self.changes, &self.gates)
                 == (&other.pools, &other.changes, &other.gates)
@@ -111,6 +118,7 @@ impl Explanation {
             || self.passed_over.is_some()
             || free && (self.answer.best.is_some() || self.buys.is_some() || self.awaits.is_some())
             || self.evicts()
+            || free && self.waits_for_victims
     }
 
     /// Whether it makes room for itself. A pod that is held back does not get to.
@@ -141,6 +149,8 @@ struct Outlook {
 /// What is to be said of every pod of a template that waits.
 #[derive(Clone)]
 struct Known {
+    nominated: Option<String>,
+    waits_for_victims: bool,
     answer: Record,
     event: Option<String>,
     refusals: Vec<Group>,
@@ -191,6 +201,8 @@ impl<'a> Explainer<'a> {
             pod: named,
             bound_to: pod.node_name.clone(),
             passed_over: answer::passed_over(pod),
+            nominated: None,
+            waits_for_victims: false,
             answer: Record::default(),
             event: None,
             refusals: Vec::new(),
@@ -237,7 +249,10 @@ impl<'a> Explainer<'a> {
         explanation.answer.clone_from(&known.answer);
         explanation.event.clone_from(&known.event);
         explanation.refusals.clone_from(&known.refusals);
-        let evicts = explanation.evicts();
+        explanation.nominated.clone_from(&known.nominated);
+        explanation.waits_for_victims = known.waits_for_victims;
+        let gated = !explanation.gates.is_empty();
+        let evicts = explanation.evicts() || known.waits_for_victims && !gated;
         if known.answer.best.is_none() && !evicts {
             explanation.awaits = self.outlook.awaits.get(&key).cloned();
             explanation.buys = self.outlook.buys.get(&key).cloned();
@@ -270,7 +285,10 @@ impl<'a> Explainer<'a> {
             Outcome::Refused(refusal) => Some((node.node, refusal)),
             Outcome::Fits { .. } => None,
         });
+        let promised = asked.promised.map(|node| self.cluster.node_name(node));
         Ok(Known {
+            nominated: promised.map(str::to_owned),
+            waits_for_victims: asked.waits_for_victims(),
             refusals: grouped(self.cluster, refused),
             answer: answer::record(self.cluster, &asked, name_of),
             event: answer::event(self.cluster, &asked),

@@ -100,8 +100,23 @@ fn headline(explanation: &Explanation, ink: &Ink) -> String {
         );
     }
     if let Some(best) = &explanation.answer.best {
+        if let Some(node) = &explanation.nominated
+            && best[..] == [node.clone()]
+        {
+            return format!(
+                "{bold}{pod}{end} goes to {good}{node}{end}, which is promised to it: {count}.\n"
+            );
+        }
         let best = best.join(" or ");
         return format!("{bold}{pod}{end} goes to {good}{best}{end}: {count}.\n");
+    }
+    if let Some(node) = &explanation.nominated
+        && explanation.waits_for_victims
+    {
+        return format!(
+            "{bold}{pod}{end} waits on {good}{node}{end}, which is promised to it, until pods that are terminating there are gone: {count}.\n\
+             Nothing need be changed.\n"
+        );
     }
     if explanation.evicts() {
         return evictions(explanation, ink);

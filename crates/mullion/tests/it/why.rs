@@ -325,3 +325,38 @@ fn a_pod_that_makes_room_for_itself_is_told_whom_it_evicts_and_to_change_nothing
         "{text}"
     );
 }
+
+#[test]
+fn room_that_is_promised_to_a_pod_is_its_own() {
+    let promised = |mut pod: Value, node: &str| {
+        pod["status"] = json!({"nominatedNodeName": node});
+        pod
+    };
+    let free = [
+        node_of_4("n0"),
+        node_of_4("n1"),
+        promised(pod_of("own", "3", 10, None), "n1"),
+    ];
+    let (text, code, json) = said_of("own", json!(free));
+    assert_eq!((code, &json["answer"]["best"]), (Some(0), &json!(["n1"])));
+    assert!(
+        text.starts_with("pod shop/own goes to n1, which is promised to it: 2 of 2 nodes fit.\n"),
+        "{text}"
+    );
+
+    let mut leaving = pod_of("leaving", "3", 0, Some("n0"));
+    leaving["metadata"]["deletionTimestamp"] = json!("2026-01-01T00:00:00Z");
+    let waits = [
+        node_of_4("n0"),
+        leaving,
+        promised(pod_of("own", "3", 10, None), "n0"),
+    ];
+    let (text, code, json) = said_of("own", json!(waits));
+    assert_eq!((code, &json["changes"]), (Some(0), &json!([])));
+    assert!(
+        text.starts_with("pod shop/own waits on n0, which is promised to it, until pods that are terminating there are gone:"),
+        "{text}"
+    );
+    let end = "preemption: not eligible due to a terminating pod on the nominated node.\n";
+    assert!(text.ends_with(end), "{text}");
+}
