@@ -32,6 +32,8 @@ const END_OF_INPUT: [u8; 2] = [255, 0];
 const PAUSE: Duration = Duration::from_millis(300);
 /// How long a client may take to show that it reads; every library answers pings, and one that does not read misses nothing.
 const READS: Duration = Duration::from_secs(5);
+/// How long a client that reads may take to have its streams: it opens them beside its reading.
+const OPENS: Duration = Duration::from_millis(100);
 /// How many ports fit into a byte's numbers of channels.
 const PORTS: usize = 127;
 /// The most that one message may have: clients that send files cut them into smaller ones.
@@ -136,16 +138,17 @@ impl Socket {
     }
 
     /// Waits until the client is seen to read, by its answer to a ping or by input; whether that was the end of its input. kubectl 1.30 to
-    /// 1.33 agree to the connection first and open their streams then, and drop what came for a stream that was not there yet.
+    /// 1.33 agree to the connection first, then read and open their streams side by side, and drop what came for a stream that was not
+    /// there yet. A program in a container takes its time as well.
     async fn client_reads(&mut self) -> Result<bool, Ended> {
         let ping = self.socket.send(Message::Ping(Bytes::new()));
         tokio::time::timeout(WRITE, ping).await??;
-        Ok(
-            match tokio::time::timeout(READS, self.socket.next()).await {
-                Ok(Some(answer)) => *answer?.into_data() == END_OF_INPUT,
-                Ok(None) | Err(_) => false,
-            },
-        )
+        let ended = match tokio::time::timeout(READS, self.socket.next()).await {
+            Ok(Some(answer)) => *answer?.into_data() == END_OF_INPUT,
+            Ok(None) | Err(_) => false,
+        };
+        tokio::time::sleep(OPENS).await;
+        Ok(ended)
     }
 
     /// Reads on until the client says that it has sent everything (version 5) or pauses. Clients complain of input that they could not
