@@ -127,6 +127,12 @@ impl Cluster {
             }
             Conflict::NoVolumeName => "PersistentVolume had no name",
             Conflict::Claims(conflict) => return self.claim_conflict_text(conflict),
+            Conflict::Preference { why } => {
+                return format!(
+                    "running PreScore plugin \"NodeAffinity\": {}",
+                    self.text(why)
+                );
+            }
         };
         fixed.to_owned()
     }

@@ -139,13 +139,18 @@ pub enum Conflict {
     NoVolumeName,
     /// Something is wrong with the pod's claims of devices.
     Claims(ClaimConflict),
+    /// Its preferred node affinity cannot be read, and more than one node fits.
+    Preference {
+        /// The mistakes.
+        why: Symbol,
+    },
 }
 
 impl Conflict {
     /// The plugin that finds it first under the default profile.
     pub fn plugin(self) -> Plugin {
         match self {
-            Conflict::Affinity => Plugin::NodeAffinity,
+            Conflict::Affinity | Conflict::Preference { .. } => Plugin::NodeAffinity,
             Conflict::ClaimNotFound { .. } => Plugin::VolumeRestrictions,
             Conflict::EphemeralClaimMissing { .. }
             | Conflict::EphemeralClaimNotOwned { .. }
@@ -164,7 +169,10 @@ impl Conflict {
 impl Conflict {
     /// The pod could not be tried: the attempt ends with an error instead of a refusal, and nothing is evicted for it.
     pub fn is_error(self) -> bool {
-        matches!(self, Conflict::Claims(ClaimConflict::Failed { .. }))
+        matches!(
+            self,
+            Conflict::Claims(ClaimConflict::Failed { .. }) | Conflict::Preference { .. }
+        )
     }
 }
 

@@ -189,9 +189,13 @@ impl Cluster {
             false => Claims::None,
         };
         let question = self.question(class);
-        let columns = score::columns(&question, &filtered.feasible);
+        // An attempt that ends with an error comes to no scores.
+        let columns = match error {
+            None => score::columns(&question, &filtered.feasible),
+            Some(_) => Vec::new(),
+        };
         let totals = totals(&columns, filtered.feasible.len());
-        let highest = totals.iter().max().copied();
+        let highest = totals.iter().max().filter(|_| error.is_none()).copied();
         let mut best: Vec<_> = filtered
             .feasible
             .iter()
@@ -292,6 +296,10 @@ impl Cluster {
         if let Some(named) = self.named_nodes(class) {
             return self.schedule_among(&named, class, key, seed);
         }
+        // Boards score at once, and know no errors.
+        if self.class(class).shape.preference_error.is_some() {
+            return self.schedule_by_asking_all(class, key, seed);
+        }
         let mut held = self.held_otherwise(class, key);
         let has_volumes = !self.class(class).volumes.is_empty();
         let by_labels = has_volumes && self.volumes_go_by_labels(class);
@@ -379,12 +387,18 @@ impl Cluster {
         }
     }
 
-    /// The error that ends the attempt, if a node could not be asked.
+    /// The error that ends the attempt, if a node could not be asked or those that fit cannot be told apart.
     fn error_among(&mut self, class: PodClassId, filtered: &Filtered) -> Option<Conflict> {
-        if !self.is_about_devices(self.class(class)) {
-            return None;
-        }
-        self.device_error(class, filtered.refusing(Reason::DevicesFailed))
+        let own = self.class(class);
+        let preference = own.shape.preference_error;
+        let unasked = match self.is_about_devices(own) {
+            true => self.device_error(class, filtered.refusing(Reason::DevicesFailed)),
+            false => None,
+        };
+        unasked.or_else(|| {
+            let why = preference.filter(|_| filtered.feasible.len() > 1)?;
+            Some(Conflict::Preference { why })
+        })
     }
 
     /// What becomes of the claims of a pod that fits nowhere.

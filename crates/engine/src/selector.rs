@@ -115,11 +115,18 @@ impl Requirement {
     }
 }
 
-fn is_label_value(value: &str) -> bool {
+/// How long a label's value may be, in bytes.
+pub(crate) const MAX_LABEL_VALUE: usize = 63;
+
+pub(crate) fn is_label_value(value: &str) -> bool {
+    value.len() <= MAX_LABEL_VALUE && has_label_form(value)
+}
+
+/// Whether a text consists of what label values may, however long it is.
+pub(crate) fn has_label_form(value: &str) -> bool {
     let bytes = value.as_bytes();
     let edge = |byte: Option<&u8>| byte.is_none_or(u8::is_ascii_alphanumeric);
-    bytes.len() <= 63
-        && edge(bytes.first())
+    edge(bytes.first())
         && edge(bytes.last())
         && bytes
             .iter()

@@ -8,6 +8,7 @@ mod extended;
 mod features;
 mod node;
 mod pod;
+mod preference;
 mod requests;
 mod shape;
 mod spread;

@@ -5,6 +5,7 @@
 //! and the score board ([`crate::cluster`]).
 
 use super::NodeTaint;
+use super::preference;
 use super::requests::Requests;
 use super::toleration::CompiledToleration;
 use crate::error::ModelError;
@@ -45,6 +46,8 @@ pub(crate) struct Shape {
     pub(crate) asks_for_name: bool,
     pub(crate) preferred_nodes: Vec<(i64, NodeTerm)>,
     pub(crate) has_preferred_nodes: bool,
+    /// Why nodes cannot be told apart by preference, which ends the attempt where there is a choice.
+    pub(crate) preference_error: Option<Symbol>,
     pub(crate) tolerations: Vec<CompiledToleration>,
     /// Those of its containers and those that it mounts.
     pub(crate) images: Vec<Symbol>,
@@ -77,12 +80,11 @@ impl Shape {
         let added_terms = rules.added_affinity.required.as_ref().map(&mut terms);
         let own = node_affinity.map_or(&[][..], |affinity| &affinity.preferred);
         let wanted = || own.iter().chain(&rules.added_affinity.preferred);
-        let mut preferred_nodes = Vec::new();
-        for term in wanted().filter(|term| term.weight != 0) {
-            if let Some(compiled) = NodeTerm::compile(&term.preference, names) {
-                preferred_nodes.push((i64::from(term.weight), compiled));
-            }
-        }
+        let preferred_nodes = preference::compile(wanted(), names);
+        let preference_error = match rules.weight(Plugin::NodeAffinity) {
+            0 => None,
+            _ => preference::error(own, names),
+        };
         let asks_for_name = template.node_selector.contains_key(label::HOSTNAME)
             || node_terms.iter().flatten().any(NodeTerm::asks_for_name)
             || added_terms.iter().flatten().any(NodeTerm::asks_for_name)
@@ -123,6 +125,7 @@ impl Shape {
             asks_for_name,
             preferred_nodes,
             has_preferred_nodes: wanted().next().is_some(),
+            preference_error,
             tolerations,
             images,
             image_containers: containers().count() as i64,

@@ -7,10 +7,10 @@
 //! `namespace=`. `zone` and `host` stand for their topology keys.
 
 use mullion_engine::model::{
-    Container, ContainerPort, LabelSelector, NodeSelector, NodeSelectorRequirement,
+    Affinity, Container, ContainerPort, LabelSelector, NodeSelector, NodeSelectorRequirement,
     NodeSelectorTerm, NodeSpec, Operator, OwnerRef, PodAffinity, PodAffinityTerm, PodSpec,
-    Quantity, ResourceMap, Taint, TaintEffect, Toleration, TolerationOperator,
-    TopologySpreadConstraint, WhenUnsatisfiable, label,
+    PreferredSchedulingTerm, Quantity, ResourceMap, Taint, TaintEffect, Toleration,
+    TolerationOperator, TopologySpreadConstraint, WhenUnsatisfiable, label,
 };
 
 use mullion_engine::Profile;
@@ -193,6 +193,7 @@ pub(crate) fn pod(words: &Words<'_>) -> PodSpec {
                 };
                 template.topology_spread_constraints.push(preferred);
             }
+            "prefer" => prefer(&mut template.affinity, value),
             "near" => required(&mut template.affinity.pod_affinity, term(value)),
             "away" => required(&mut template.affinity.pod_anti_affinity, term(value)),
             "owner" => {
@@ -288,6 +289,33 @@ fn port(text: &str) -> ContainerPort {
         host_port: text.parse().expect("a port"),
         ..ContainerPort::default()
     }
+}
+
+/// `KEY/OPERATOR/VALUE`, with the weight 1.
+fn prefer(affinity: &mut Affinity, text: &str) {
+    let (key, rest) = text.split_once('/').expect("KEY/OPERATOR/VALUE");
+    let (operator, value) = rest.split_once('/').expect("KEY/OPERATOR/VALUE");
+    let requirement = NodeSelectorRequirement {
+        key: label_key(key).unwrap_or_else(|| key.to_owned()),
+        operator: match operator {
+            "Gt" => Operator::Gt,
+            _ => Operator::In,
+        },
+        values: vec![value.to_owned()],
+    };
+    let preference = NodeSelectorTerm {
+        match_expressions: vec![requirement],
+        ..NodeSelectorTerm::default()
+    };
+    let term = PreferredSchedulingTerm {
+        weight: 1,
+        preference,
+    };
+    affinity
+        .node_affinity
+        .get_or_insert_default()
+        .preferred
+        .push(term);
 }
 
 fn required(affinity: &mut Option<PodAffinity>, term: PodAffinityTerm) {
