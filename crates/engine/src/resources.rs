@@ -32,15 +32,9 @@ impl Amounts {
         owner: &str,
         names: &mut Interner,
     ) -> Result<Self, ModelError> {
+        Self::refuse_negative(map, owner)?;
         let mut amounts = Amounts::default();
         for (name, quantity) in map {
-            if quantity.is_negative() {
-                return Err(ModelError::NegativeQuantity {
-                    owner: owner.to_owned(),
-                    resource: name.clone(),
-                    quantity: *quantity,
-                });
-            }
             match name.as_str() {
                 "cpu" => amounts.cpu_milli = quantity.milli_value(),
                 "memory" => amounts.memory_bytes = quantity.value(),
@@ -54,6 +48,19 @@ impl Amounts {
         }
         amounts.scalars.sort_unstable_by_key(|scalar| scalar.0);
         Ok(amounts)
+    }
+
+    /// # Errors
+    /// [`ModelError::NegativeQuantity`] where an amount is below zero.
+    pub(crate) fn refuse_negative(map: &ResourceMap, owner: &str) -> Result<(), ModelError> {
+        match map.iter().find(|(_, quantity)| quantity.is_negative()) {
+            None => Ok(()),
+            Some((name, quantity)) => Err(ModelError::NegativeQuantity {
+                owner: owner.to_owned(),
+                resource: name.clone(),
+                quantity: *quantity,
+            }),
+        }
     }
 
     /// Adds in place.

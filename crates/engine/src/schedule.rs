@@ -496,10 +496,12 @@ impl Cluster {
         if question.is_about_room_only() {
             return question.check_beside(node, pods);
         }
-        pods.iter().for_each(|pod| self.try_on(*pod, node, false));
-        let refusal = self.question(class).check(node);
-        pods.iter().for_each(|pod| self.take_off(*pod, node, false));
-        refusal
+        self.in_thought(class, node, |own| {
+            pods.iter().for_each(|pod| own.try_on(*pod, node, false));
+            let refusal = own.question(class).check(node);
+            pods.iter().for_each(|pod| own.take_off(*pod, node, false));
+            refusal
+        })
     }
 }
 

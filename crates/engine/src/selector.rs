@@ -241,10 +241,15 @@ impl NodeTerm {
         Some(NodeTerm { labels, fields })
     }
 
-    pub(crate) fn matches(&self, labels: &LabelSet, name: Symbol, names: &Interner) -> bool {
+    /// Whether its demands on labels are met, whatever it demands of the name.
+    pub(crate) fn matches_labels(&self, labels: &LabelSet, names: &Interner) -> bool {
         self.labels
             .iter()
             .all(|requirement| requirement.matches(labels, names))
+    }
+
+    pub(crate) fn matches(&self, labels: &LabelSet, name: Symbol, names: &Interner) -> bool {
+        self.matches_labels(labels, names)
             && self
                 .fields
                 .iter()

@@ -68,6 +68,7 @@ pub fn pod(pod: &Pod) -> PodSpec {
         node_name: filled(pod.spec.as_ref().and_then(|spec| spec.node_name.as_ref())),
         nominated_node_name: filled(status.and_then(|status| status.nominated_node_name.as_ref())),
         terminating: pod.metadata.deletion_timestamp.is_some(),
+        preempted: is_preempted(pod),
         finished: is_finished(pod),
         start_time: status
             .and_then(|status| status.start_time.as_ref())
@@ -83,6 +84,16 @@ pub fn pod(pod: &Pod) -> PodSpec {
             })
             .unwrap_or_default(),
     }
+}
+
+/// Whether kube-scheduler evicted the pod to make room.
+fn is_preempted(pod: &Pod) -> bool {
+    let status = pod.status.iter();
+    let conditions = status.flat_map(|status| status.conditions.iter().flatten());
+    let mut disruptions = conditions.filter(|condition| condition.type_ == "DisruptionTarget");
+    disruptions.next().is_some_and(|disruption| {
+        disruption.status == "True" && disruption.reason.as_deref() == Some("PreemptionByScheduler")
+    })
 }
 
 /// The pod's key in the engine's cluster, without converting the rest of it (see [`PodSpec::key`]).

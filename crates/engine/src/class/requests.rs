@@ -17,8 +17,12 @@ const DEFAULT_MEMORY_BYTES: i64 = 200 << 20;
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub(crate) struct Requests {
     pub(crate) real: Amounts,
+    /// What a node counts for the pod once it is there; no default for what a pod asks for as a whole (`getNonMissingContainerRequests`).
     pub(crate) nonzero_cpu_milli: i64,
     pub(crate) nonzero_memory_bytes: i64,
+    /// What scorers add to that for the pod itself, always with defaults (`calculatePodResourceRequest`).
+    pub(crate) own_cpu_milli: i64,
+    pub(crate) own_memory_bytes: i64,
 }
 
 /// Which native resources get a default where a container has no request.
@@ -30,19 +34,32 @@ struct Defaults {
 
 impl Requests {
     pub(crate) fn of(template: &PodTemplate, names: &mut Interner) -> Result<Self, ModelError> {
-        let pod_level = &template.resources.requests;
-        let real = sum(template, Defaults::default(), names)?;
-        let pod_level_set = pod_level.keys().any(|name| is_pod_level(name));
-        let asked = |name: &str| pod_level_set && is_asked(template, name);
-        let defaults = Defaults {
-            cpu: !asked("cpu"),
-            memory: !asked("memory"),
+        let containers = template.containers.iter().chain(&template.init_containers);
+        let asked = containers.map(|container| &container.resources.requests);
+        for map in asked.chain([&template.resources.requests, &template.overhead]) {
+            Amounts::refuse_negative(map, "pod")?;
+        }
+        let pod_level = template.resources.requests.keys();
+        let pod_level_set = pod_level.into_iter().any(|name| is_pod_level(name));
+        let mut sum = |defaults| Amounts::read(&sum(template, defaults), "pod", names);
+        let real = sum(Defaults::default())?;
+        let own = sum(Defaults {
+            cpu: true,
+            memory: true,
+        })?;
+        let nonzero = match pod_level_set {
+            false => own.clone(),
+            true => sum(Defaults {
+                cpu: !is_asked(template, "cpu"),
+                memory: !is_asked(template, "memory"),
+            })?,
         };
-        let nonzero = sum(template, defaults, names)?;
         Ok(Requests {
             real,
             nonzero_cpu_milli: nonzero.cpu_milli,
             nonzero_memory_bytes: nonzero.memory_bytes,
+            own_cpu_milli: own.cpu_milli,
+            own_memory_bytes: own.memory_bytes,
         })
     }
 }
@@ -60,67 +77,59 @@ fn is_asked(template: &PodTemplate, name: &str) -> bool {
             .any(|container| container.resources.requests.contains_key(name))
 }
 
-fn sum(
-    template: &PodTemplate,
-    defaults: Defaults,
-    names: &mut Interner,
-) -> Result<Amounts, ModelError> {
-    let mut read = |requests: &ResourceMap| Amounts::read(requests, "pod", names);
-    let mut container = |container: &Container| -> Result<Amounts, ModelError> {
-        let requests = &container.resources.requests;
-        let mut amounts = read(requests)?;
-        if defaults.cpu && !requests.contains_key("cpu") {
-            amounts.cpu_milli = DEFAULT_CPU_MILLI;
+/// The sum of quantities, exactly: rounding comes after it.
+fn sum(template: &PodTemplate, defaults: Defaults) -> ResourceMap {
+    let container = |container: &Container| {
+        let mut requests = container.resources.requests.clone();
+        if defaults.cpu {
+            let cpu = requests.entry("cpu".to_owned());
+            cpu.or_insert(Quantity::from_milli(DEFAULT_CPU_MILLI));
         }
-        if defaults.memory && !requests.contains_key("memory") {
-            amounts.memory_bytes = DEFAULT_MEMORY_BYTES;
+        if defaults.memory {
+            let memory = requests.entry("memory".to_owned());
+            memory.or_insert(Quantity::from_units(DEFAULT_MEMORY_BYTES));
         }
-        Ok(amounts)
+        requests
     };
-    let mut total = Amounts::default();
+    let mut total = ResourceMap::new();
     for main in &template.containers {
-        total.add(&container(main)?);
+        add(&mut total, &container(main));
     }
-    let mut sidecars = Amounts::default();
-    let mut starting = Amounts::default();
+    let mut sidecars = ResourceMap::new();
+    let mut starting = ResourceMap::new();
     for init in &template.init_containers {
-        let mut step = container(init)?;
+        let mut step = container(init);
         if init.is_sidecar() {
-            total.add(&step);
-            sidecars.add(&step);
-            step = sidecars.clone();
+            add(&mut total, &step);
+            add(&mut sidecars, &step);
+            step.clone_from(&sidecars);
         } else {
-            step.add(&sidecars);
+            add(&mut step, &sidecars);
         }
-        starting.maximize(&step);
+        maximize(&mut starting, &step);
     }
-    total.maximize(&starting);
-    let pod_level: std::collections::BTreeMap<String, Quantity> = template
-        .resources
-        .requests
-        .iter()
-        .filter(|(name, _)| is_pod_level(name))
-        .map(|(name, quantity)| (name.clone(), *quantity))
-        .collect();
-    let replacing = read(&pod_level)?;
-    if pod_level.contains_key("cpu") {
-        total.cpu_milli = replacing.cpu_milli;
+    maximize(&mut total, &starting);
+    let pod_level = template.resources.requests.iter();
+    for (name, quantity) in pod_level.filter(|(name, _)| is_pod_level(name)) {
+        total.insert(name.clone(), *quantity);
     }
-    if pod_level.contains_key("memory") {
-        total.memory_bytes = replacing.memory_bytes;
+    add(&mut total, &template.overhead);
+    total.remove("pods");
+    total
+}
+
+fn add(sum: &mut ResourceMap, more: &ResourceMap) {
+    for (name, quantity) in more {
+        let known = sum.entry(name.clone()).or_default();
+        *known = known.saturating_add(*quantity);
     }
-    for (name, amount) in &replacing.scalars {
-        match total.scalars.iter_mut().find(|scalar| scalar.0 == *name) {
-            Some(scalar) => scalar.1 = *amount,
-            None => {
-                total.scalars.push((*name, *amount));
-                total.scalars.sort_unstable_by_key(|scalar| scalar.0);
-            }
-        }
+}
+
+fn maximize(most: &mut ResourceMap, other: &ResourceMap) {
+    for (name, quantity) in other {
+        let known = most.entry(name.clone()).or_insert(*quantity);
+        *known = (*known).max(*quantity);
     }
-    total.add(&read(&template.overhead)?);
-    total.pods = 0;
-    Ok(total)
 }
 
 #[cfg(test)]
@@ -182,6 +191,32 @@ mod tests {
         assert_eq!(requests.real.cpu_milli, 2250);
         assert_eq!(requests.nonzero_cpu_milli, 2250);
         assert_eq!(requests.nonzero_memory_bytes, DEFAULT_MEMORY_BYTES);
+    }
+
+    #[test]
+    fn a_pod_that_asks_as_a_whole_weighs_defaults_for_itself_only() {
+        let mut template = PodTemplate {
+            containers: vec![container("500m"), Container::default()],
+            ..PodTemplate::default()
+        };
+        let memory = ("memory".to_owned(), Quantity::from_units(1 << 30));
+        template.resources.requests = ResourceMap::from([memory]);
+        let requests = of(&template);
+        assert_eq!(requests.own_cpu_milli, 600);
+        assert_eq!(requests.nonzero_cpu_milli, 500);
+        assert_eq!(requests.own_memory_bytes, 1 << 30);
+    }
+
+    #[test]
+    fn fractions_are_rounded_up_once() {
+        let mut parts = container("1");
+        let memory = "0.1Gi".parse().expect("a quantity");
+        parts.resources.requests.insert("memory".into(), memory);
+        let template = PodTemplate {
+            containers: vec![parts.clone(), parts.clone(), parts],
+            ..PodTemplate::default()
+        };
+        assert_eq!(of(&template).real.memory_bytes, 322_122_548);
     }
 
     #[test]

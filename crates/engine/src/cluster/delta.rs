@@ -12,6 +12,7 @@ use crate::labels::LabelSet;
 use crate::model::{NodeSpec, PodSpec};
 use crate::resources::Amounts;
 use crate::score::image_locality;
+use crate::topology::Standing;
 
 impl Cluster {
     /// Adds a node; pods that were bound to its name before are on it at once.
@@ -162,6 +163,7 @@ impl Cluster {
         self.denominate(words.key());
         let mut pod = Pod::new(words, class, self.names.intern(node));
         pod.terminating = life.terminating;
+        pod.preempted = life.preempted;
         pod.start_time = life.start_time;
         self.put_pod_in(pod);
         Ok(())
@@ -183,6 +185,7 @@ impl Cluster {
             let same = known.class == class
                 && self.names.text(known.node_name) == node
                 && known.terminating == life.terminating
+                && known.preempted == life.preempted
                 && known.start_time == life.start_time
                 && !life.finished;
             if same {
@@ -377,30 +380,17 @@ impl Cluster {
     pub(crate) fn load(&mut self, class: PodClassId, at: NodeId, terminating: bool) {
         self.boards.loads.touch(at);
         self.take_in(class, at, terminating);
-        self.views_count(class, at, 1, terminating);
+        self.views_count(class, at, 1, Standing::of(terminating));
     }
 
     /// The inverse of [`Cluster::load`].
     pub(crate) fn unload(&mut self, class: PodClassId, at: NodeId, terminating: bool) {
         self.boards.loads.touch(at);
-        self.views_count(class, at, -1, terminating);
+        self.views_count(class, at, -1, Standing::of(terminating));
         self.let_go(class, at, terminating);
     }
 
-    /// [`Cluster::load`] for as long as no board is asked: everything is put back before. Upstream's spread (`AddPod`, `RemovePod`)
-    /// does not look whether a pod that is tried is on its way out: one that never counted leaves one fewer when it is taken off.
-    pub(crate) fn try_on(&mut self, class: PodClassId, at: NodeId, terminating: bool) {
-        self.take_in(class, at, terminating);
-        self.views_count(class, at, 1, false);
-    }
-
-    /// The inverse of [`Cluster::try_on`].
-    pub(crate) fn take_off(&mut self, class: PodClassId, at: NodeId, terminating: bool) {
-        self.views_count(class, at, -1, false);
-        self.let_go(class, at, terminating);
-    }
-
-    fn take_in(&mut self, class: PodClassId, at: NodeId, terminating: bool) {
+    pub(super) fn take_in(&mut self, class: PodClassId, at: NodeId, terminating: bool) {
         if let Some(node) = &mut self.nodes[at.index()] {
             let own = &self.classes[class.index()];
             node.take(class, own, terminating);
@@ -409,7 +399,7 @@ impl Cluster {
         }
     }
 
-    fn let_go(&mut self, class: PodClassId, at: NodeId, terminating: bool) {
+    pub(super) fn let_go(&mut self, class: PodClassId, at: NodeId, terminating: bool) {
         if let Some(node) = &mut self.nodes[at.index()] {
             let own = &self.classes[class.index()];
             node.release(class, own, terminating);

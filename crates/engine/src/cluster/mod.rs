@@ -16,6 +16,7 @@ mod pod;
 mod storage;
 mod table;
 mod thought;
+mod trial;
 mod undo;
 mod views;
 
@@ -31,6 +32,7 @@ pub use undo::Checkpoint;
 pub(crate) use board::{Word, hold};
 pub(crate) use node::{ImageHolders, Node, NodeFixed};
 pub(crate) use pod::{Pod, PodId};
+pub(crate) use trial::Trial;
 pub(crate) use views::Question;
 
 use crate::class::{
@@ -109,6 +111,8 @@ pub struct Cluster {
     devices: Devices,
     /// By class of pods with claims of devices, with the version of the devices it was made at.
     device_plans: FxHashMap<PodClassId, (u64, devices::Plan)>,
+    /// While pods come and go in thought.
+    trial: Option<Trial>,
     log: Vec<Undo>,
     checkpoints: u32,
 }
@@ -161,6 +165,7 @@ impl Cluster {
             volume_plans: FxHashMap::default(),
             devices: Devices::default(),
             device_plans: FxHashMap::default(),
+            trial: None,
             log: Vec::new(),
             checkpoints: 0,
         }

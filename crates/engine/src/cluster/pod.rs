@@ -29,6 +29,7 @@ pub(crate) struct Pod {
     pub(crate) class: PodClassId,
     pub(crate) node_name: Symbol,
     pub(crate) terminating: bool,
+    pub(crate) preempted: bool,
     /// Seconds since 1970; a pod that has not started counts as the newest.
     pub(crate) start_time: i64,
 }
@@ -76,6 +77,7 @@ impl Words {
 pub(super) struct Life {
     pub(super) finished: bool,
     pub(super) terminating: bool,
+    pub(super) preempted: bool,
     pub(super) start_time: i64,
 }
 
@@ -84,6 +86,7 @@ impl Life {
         Life {
             finished: spec.finished,
             terminating: spec.terminating,
+            preempted: spec.preempted,
             start_time: spec.start_time.unwrap_or(i64::MAX),
         }
     }
@@ -96,6 +99,7 @@ impl Pod {
             class,
             node_name,
             terminating: false,
+            preempted: false,
             start_time: i64::MAX,
         }
     }

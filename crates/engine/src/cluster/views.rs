@@ -10,7 +10,7 @@ use crate::intern::Symbol;
 use crate::model::PodTemplate;
 use crate::profile::Rules;
 use crate::storage::Plan;
-use crate::topology::{Effect, View};
+use crate::topology::{Effect, Standing, View};
 
 /// One pod class asked about one cluster: what filters and scorers read.
 #[derive(Clone, Copy)]
@@ -164,7 +164,12 @@ impl Cluster {
                     continue;
                 };
                 let spot = node.fixed.spot();
-                view.apply(&affects.effects, spot, count.pods(), count.terminating());
+                view.apply(
+                    &affects.effects,
+                    spot,
+                    count.pods(),
+                    Standing::of(count.terminating()),
+                );
             }
         }
         self.views[id.index()] = Some(Box::new(view));
@@ -246,14 +251,14 @@ impl Cluster {
         class: PodClassId,
         at: NodeId,
         delta: i64,
-        terminating: bool,
+        standing: Standing,
     ) {
         let Some(node) = self.nodes[at.index()].as_ref() else {
             return;
         };
         for affects in &self.affects[class.index()] {
             if let Some(view) = &mut self.views[affects.view.index()] {
-                view.apply(&affects.effects, node.fixed.spot(), delta, terminating);
+                view.apply(&affects.effects, node.fixed.spot(), delta, standing);
             }
         }
     }
@@ -270,7 +275,8 @@ impl Cluster {
 
     fn views_shift(&mut self, at: NodeId, sign: i64) {
         for count in self.at(at).classes.clone() {
-            self.views_count(count.class, at, sign * count.pods(), count.terminating());
+            let standing = Standing::of(count.terminating());
+            self.views_count(count.class, at, sign * count.pods(), standing);
         }
     }
 

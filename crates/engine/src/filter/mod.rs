@@ -21,7 +21,7 @@ pub(crate) mod volume_restrictions;
 pub(crate) mod volume_zone;
 
 use crate::class::PodClassId;
-use crate::cluster::{NodeId, Question};
+use crate::cluster::{NodeId, Question, Trial};
 use crate::intern::Symbol;
 use crate::labels::LabelSet;
 use crate::reason::{Conflict, Plugin, Reason, Refusal};
@@ -184,6 +184,9 @@ impl Question<'_> {
         pod_topology_spread::check(self.view, node)
             .map(|reason| Refusal::new(Plugin::PodTopologySpread, reason))
             .or_else(|| {
+                if self.cluster.trial().is_some_and(Trial::skips_affinity) {
+                    return None;
+                }
                 self.on(Plugin::InterPodAffinity, || {
                     inter_pod_affinity::check(self.class, self.view, node)
                 })

@@ -27,6 +27,9 @@ pub(crate) fn check(question: &Question<'_>, plan: &Plan, node: &Node) -> Option
         }
     }
     let storage = question.cluster.storage();
-    let taken = plan.exclusive.iter().find(|key| storage.is_used(**key));
+    let taken = match question.cluster.trial() {
+        Some(trial) => plan.exclusive.first().filter(|_| trial.has_taken_claims()),
+        None => plan.exclusive.iter().find(|key| storage.is_used(**key)),
+    };
     taken.map(|key| Reason::ClaimTaken { claim: key.1 })
 }

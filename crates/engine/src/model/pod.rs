@@ -23,6 +23,8 @@ pub struct PodSpec {
     pub nominated_node_name: Option<String>,
     /// `metadata.deletionTimestamp` is set.
     pub terminating: bool,
+    /// `status.conditions`: DisruptionTarget says that kube-scheduler evicted it.
+    pub preempted: bool,
     /// `status.phase` is Succeeded or Failed: it occupies nothing.
     pub finished: bool,
     /// `status.startTime` in seconds since 1970.

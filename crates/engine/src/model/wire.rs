@@ -141,6 +141,7 @@ struct PodStatus {
 #[serde(default)]
 struct Condition {
     r#type: String,
+    status: String,
     reason: String,
 }
 
@@ -153,6 +154,15 @@ struct ContainerStatus {
 }
 
 impl PodStatus {
+    /// kube-scheduler: `podTerminatingByPreemption`, but for the deletion.
+    fn is_preempted(&self) -> bool {
+        let conditions = self.conditions.iter().flatten();
+        let mut disruptions = conditions.filter(|condition| condition.r#type == "DisruptionTarget");
+        disruptions.next().is_some_and(|disruption| {
+            disruption.status == "True" && disruption.reason == "PreemptionByScheduler"
+        })
+    }
+
     /// Raises the requests of a pod and its containers to what they hold.
     fn hold(&self, spec: &mut PodBody) {
         let conditions = self.conditions.iter().flatten();
@@ -188,6 +198,7 @@ impl PodStatus {
 impl From<Pod> for PodSpec {
     fn from(mut pod: Pod) -> Self {
         pod.status.hold(&mut pod.spec);
+        let preempted = pod.status.is_preempted();
         let containers = |bodies: Vec<ContainerBody>| bodies.into_iter().map(Into::into).collect();
         let init_containers = pod.spec.init_containers.unwrap_or_default();
         let owner = pod
@@ -247,6 +258,7 @@ impl From<Pod> for PodSpec {
                 .nominated_node_name
                 .filter(|name| !name.is_empty()),
             terminating: pod.metadata.deletion_timestamp.is_some(),
+            preempted,
             finished: matches!(pod.status.phase.as_str(), "Succeeded" | "Failed"),
             start_time: pod.status.start_time.as_deref().and_then(seconds),
             template,

@@ -252,7 +252,8 @@ impl Cluster {
         Ok(candidates)
     }
 
-    /// Whether the node promised to the pod still has lower pods on their way out.
+    /// Whether the node promised to the pod still has lower pods on their way out that were evicted: whom somebody else deletes is not
+    /// waited for (upstream's `podTerminatingByPreemption`).
     fn waits_for_victims(
         &mut self,
         class: PodClassId,
@@ -270,7 +271,7 @@ impl Cluster {
             && self.at(node).pods.iter().any(|id| {
                 let pod = self.pod(*id);
                 self.class(pod.class).priority < priority
-                    && (pod.terminating || evicting(pod.key()))
+                    && (pod.terminating && pod.preempted || evicting(pod.key()))
             })
     }
 
@@ -338,39 +339,12 @@ impl Cluster {
         if lower.is_empty() {
             return Err(Refusal::new(Plugin::DefaultPreemption, Reason::NoVictims));
         }
-        let beside = self.room_beside(class, key, node);
         lower.sort_by(by_importance);
-        lower
-            .iter()
-            .for_each(|victim| self.take_off(victim.class, node, victim.terminating));
-        let refusal = self.refuses(class, node, &beside);
-        let mut victims = Vec::new();
-        let mut pdb_violations = 0;
-        if refusal.is_none() {
-            let (violating, others) = self.by_budget(&lower);
-            for (victim, violates) in violating
-                .into_iter()
-                .map(|v| (v, true))
-                .chain(others.into_iter().map(|v| (v, false)))
-            {
-                self.try_on(victim.class, node, victim.terminating);
-                if self.refuses(class, node, &beside).is_some() {
-                    self.take_off(victim.class, node, victim.terminating);
-                    pdb_violations += usize::from(violates);
-                    victims.push(victim);
-                }
-            }
-            victims
-                .iter()
-                .for_each(|victim| self.try_on(victim.class, node, victim.terminating));
-        } else {
-            lower
-                .iter()
-                .for_each(|victim| self.try_on(victim.class, node, victim.terminating));
-        }
-        if let Some(refusal) = refusal {
-            return Err(refusal);
-        }
+        let beside = self.room_beside(class, key, node);
+        let tried = self.in_thought(class, node, |own| {
+            own.reprieve(class, node, &beside, &lower)
+        });
+        let (mut victims, pdb_violations) = tried?;
         victims.sort_by(by_importance);
         let keys = |terminating| {
             let keys = victims
@@ -385,6 +359,42 @@ impl Cluster {
             pdb_violations,
         };
         Ok(Candidate { eviction, victims })
+    }
+
+    /// Takes all lower pods of a node off and puts back whom there is room for: who is left, and how many of them a budget protects. Those
+    /// are back too when this returns.
+    fn reprieve(
+        &mut self,
+        class: PodClassId,
+        node: NodeId,
+        beside: &[PodClassId],
+        lower: &[Victim],
+    ) -> Result<(Vec<Victim>, usize), Refusal> {
+        for victim in lower {
+            self.take_off(victim.class, node, victim.terminating);
+        }
+        if let Some(refusal) = self.refuses(class, node, beside) {
+            for victim in lower {
+                self.try_on(victim.class, node, victim.terminating);
+            }
+            return Err(refusal);
+        }
+        let mut victims = Vec::new();
+        let mut pdb_violations = 0;
+        let (violating, others) = self.by_budget(lower);
+        let violating = violating.into_iter().map(|victim| (victim, true));
+        for (victim, violates) in violating.chain(others.into_iter().map(|own| (own, false))) {
+            self.try_on(victim.class, node, victim.terminating);
+            if self.refuses(class, node, beside).is_some() {
+                self.take_off(victim.class, node, victim.terminating);
+                pdb_violations += usize::from(violates);
+                victims.push(victim);
+            }
+        }
+        for victim in &victims {
+            self.try_on(victim.class, node, victim.terminating);
+        }
+        Ok((victims, pdb_violations))
     }
 
     /// The pods that room is held for on a node, of at least the pod's priority and other than itself.

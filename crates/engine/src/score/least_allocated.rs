@@ -11,13 +11,12 @@ pub(crate) fn raw(pod: &Shape, node: &Node) -> i64 {
     let allocatable = &node.fixed.allocatable;
     let cpu = share(
         allocatable.cpu_milli,
-        node.nonzero_cpu_milli
-            .wrapping_add(requests.nonzero_cpu_milli),
+        node.nonzero_cpu_milli.wrapping_add(requests.own_cpu_milli),
     );
     let memory = share(
         allocatable.memory_bytes,
         node.nonzero_memory_bytes
-            .wrapping_add(requests.nonzero_memory_bytes),
+            .wrapping_add(requests.own_memory_bytes),
     );
     let counted = i64::from(cpu.is_some()) + i64::from(memory.is_some());
     if counted == 0 {

@@ -59,14 +59,14 @@ pub(crate) fn load(
     let (used, asked, allocatable) = match (resource, requests) {
         (Symbol::CPU, Requests::Real) => (node.used.cpu_milli, real.cpu_milli, has.cpu_milli),
         (Symbol::CPU, Requests::Weighed) => {
-            (node.nonzero_cpu_milli, own.nonzero_cpu_milli, has.cpu_milli)
+            (node.nonzero_cpu_milli, own.own_cpu_milli, has.cpu_milli)
         }
         (Symbol::MEMORY, Requests::Real) => {
             (node.used.memory_bytes, real.memory_bytes, has.memory_bytes)
         }
         (Symbol::MEMORY, Requests::Weighed) => (
             node.nonzero_memory_bytes,
-            own.nonzero_memory_bytes,
+            own.own_memory_bytes,
             has.memory_bytes,
         ),
         (Symbol::EPHEMERAL_STORAGE, _) => (

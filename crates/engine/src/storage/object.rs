@@ -162,13 +162,9 @@ impl Volume {
     }
 }
 
-/// Whether a node may mount a volume. Upstream asks its labels only, so a term on its name matches no node.
+/// Whether a node may mount a volume. Upstream asks about labels without a name, and so does not look at what a term says about names.
 pub(crate) fn reaches(terms: Option<&[NodeTerm]>, labels: &LabelSet, names: &Interner) -> bool {
-    terms.is_none_or(|terms| {
-        terms
-            .iter()
-            .any(|term| term.matches(labels, Symbol::EMPTY, names))
-    })
+    terms.is_none_or(|terms| terms.iter().any(|term| term.matches_labels(labels, names)))
 }
 
 /// A storage class.

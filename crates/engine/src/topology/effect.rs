@@ -14,6 +14,8 @@ pub(crate) enum Effect {
     Hard(usize),
     /// One more matching pod for a ScheduleAnyway constraint.
     Soft(usize),
+    /// One more pod for a DoNotSchedule constraint with an empty selector, which counts pods that come and go in thought only.
+    HardInThought(usize),
     /// A pod that matches all of the view's required affinity terms.
     Affinity,
     /// A pod that matches a required anti-affinity term with this key.
@@ -44,6 +46,9 @@ impl Effect {
                     .filter(|&i| spreads(&view.hard[i]))
                     .map(Effect::Hard),
             );
+            let counts_all = |i: &usize| view.hard[*i].rule.query.is_everything();
+            let of_thought = (0..view.hard.len()).filter(counts_all);
+            effects.extend(of_thought.map(Effect::HardInThought));
             effects.extend(
                 (0..view.soft.len())
                     .filter(|&i| spreads(&view.soft[i]))
@@ -100,7 +105,7 @@ impl Effect {
             Effect::Hard(index) => vec![view.hard[index].rule.key],
             Effect::Anti(key) | Effect::ExistingAnti(key) => vec![key],
             Effect::Affinity => own.affinity.iter().map(|term| term.key).collect(),
-            Effect::Soft(_) | Effect::Score { .. } => Vec::new(),
+            Effect::Soft(_) | Effect::HardInThought(_) | Effect::Score { .. } => Vec::new(),
         }
     }
 }

@@ -52,6 +52,26 @@ enum Moved {
 /// More than this are not told one by one.
 const MAX_MOVED: usize = 4096;
 
+/// How a pod is where it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Standing {
+    Here,
+    /// Spread counts it no more.
+    Leaving,
+    /// In thought only. Upstream's spread does not ask then whether the pod is on its way out: one that never counted leaves one fewer when
+    /// it is taken off.
+    Tried,
+}
+
+impl Standing {
+    pub(crate) fn of(terminating: bool) -> Self {
+        match terminating {
+            true => Standing::Leaving,
+            false => Standing::Here,
+        }
+    }
+}
+
 /// A node as a view sees it.
 #[derive(Clone, Copy)]
 pub(crate) struct Spot<'a> {
@@ -232,21 +252,22 @@ impl View {
         }
     }
 
-    /// `delta` pods more (or fewer) with these effects on a node. Spread does not count terminating pods.
+    /// `delta` pods more (or fewer) with these effects on a node.
     pub(crate) fn apply(
         &mut self,
         effects: &[Effect],
         spot: Spot<'_>,
         delta: i64,
-        terminating: bool,
+        standing: Standing,
     ) {
         if self.by_host {
             self.note_moved(spot);
         }
         for effect in effects {
             match *effect {
-                Effect::Hard(_) | Effect::Soft(_) if terminating => {}
-                Effect::Hard(index) => {
+                Effect::Hard(_) | Effect::Soft(_) if standing == Standing::Leaving => {}
+                Effect::HardInThought(_) if standing != Standing::Tried => {}
+                Effect::Hard(index) | Effect::HardInThought(index) => {
                     let counts = &mut self.hard[index];
                     counts.count(spot.id, place(counts.rule.key, spot), delta);
                 }

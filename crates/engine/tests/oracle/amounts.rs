@@ -89,8 +89,9 @@ pub(crate) fn requests(pod: &Pod) -> Amounts {
     total(pod, |container| read(&container.resources.requests))
 }
 
-/// cpu and memory a pod asks for, containers without a request weighing a default.
-pub(crate) fn weighed(pod: &Pod) -> (i64, i64) {
+/// cpu and memory a pod asks for, containers without a request weighing a default: always for the pod that is scored, for one that is there
+/// only of what it does not ask for as a whole.
+pub(crate) fn weighed(pod: &Pod, is_there: bool) -> (i64, i64) {
     let by_pod = pod.spec.resources.requests.keys();
     let by_pod = by_pod
         .into_iter()
@@ -101,7 +102,7 @@ pub(crate) fn weighed(pod: &Pod) -> (i64, i64) {
         .chain(pod.spec.resources.requests.keys())
         .chain(pod.spec.overhead.keys())
         .collect();
-    let defaulted = |name: &str| !(by_pod && named.iter().any(|own| *own == name));
+    let defaulted = |name: &str| !(is_there && by_pod && named.iter().any(|own| *own == name));
     let sum = total(pod, |container| {
         let mut amounts = read(&container.resources.requests);
         if defaulted("cpu") {
@@ -131,7 +132,7 @@ pub(crate) fn used(world: &World, node: &Node) -> Amounts {
 pub(crate) fn used_weighed(world: &World, node: &Node) -> (i64, i64) {
     world
         .on(node)
-        .map(weighed)
+        .map(|pod| weighed(pod, true))
         .fold((0, 0), |sum, own| (sum.0 + own.0, sum.1 + own.1))
 }
 

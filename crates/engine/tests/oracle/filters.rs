@@ -101,7 +101,7 @@ fn cordon(pod: &Pod, node: &Node) -> Option<Refusal> {
     kept_away.then(|| one("NodeUnschedulable", "node(s) were unschedulable"))?
 }
 
-fn host_ports(pod: &Pod) -> Vec<&Port> {
+pub(crate) fn host_ports(pod: &Pod) -> Vec<&Port> {
     let sidecars = pod
         .spec
         .init_containers
@@ -125,11 +125,19 @@ fn ports(world: &World, pod: &Pod, node: &Node) -> Option<Refusal> {
             && (left == right || left == "0.0.0.0" || right == "0.0.0.0")
     };
     let wanted = host_ports(pod);
-    let taken = world.on(node).any(|other| {
-        host_ports(other)
-            .into_iter()
-            .any(|held| wanted.iter().any(|port| clash(port, held)))
-    });
+    let clashes = |held: &Port| wanted.iter().any(|port| clash(port, held));
+    let taken = match &world.trial {
+        Some(trial) => trial.ports.iter().any(|(ip, protocol, port)| {
+            clashes(&Port {
+                host_ip: ip.clone(),
+                protocol: protocol.clone(),
+                host_port: *port,
+            })
+        }),
+        None => world
+            .on(node)
+            .any(|other| host_ports(other).into_iter().any(clashes)),
+    };
     let reason = "node(s) didn't have free ports for the requested pod ports";
     taken.then(|| one("NodePorts", reason))?
 }
@@ -154,6 +162,13 @@ fn fit(world: &World, pod: &Pod, node: &Node) -> Option<Refusal> {
 
 fn other_pods(world: &World, pod: &Pod, node: &Node) -> Option<Refusal> {
     const PLUGIN: &str = "InterPodAffinity";
+    if world
+        .trial
+        .as_ref()
+        .is_some_and(|trial| trial.skips_affinity)
+    {
+        return None;
+    }
     let affinity = &pod.spec.affinity;
     let place = |node: &Node, key: &str| node.metadata.labels.get(key).cloned();
     let near = &affinity.pod_affinity.required;

@@ -23,6 +23,7 @@ mod scores;
 mod selectors;
 mod spread;
 mod storage;
+mod trial;
 mod volumes;
 
 use std::collections::BTreeMap;

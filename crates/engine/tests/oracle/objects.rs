@@ -268,8 +268,8 @@ pub(crate) struct World {
     pub(crate) nodes: Vec<Node>,
     /// Pods that occupy a node that is there.
     pub(crate) placed: Vec<Pod>,
-    /// Leaving pods that are tried away: spread, which did not count them, counts one fewer for each.
-    pub(crate) tried_away: Vec<Pod>,
+    /// While pods come and go in thought.
+    pub(crate) trial: Option<crate::trial::Trial>,
     /// Pods that room is held for.
     pub(crate) promised: Vec<Pod>,
     /// PodDisruptionBudgets, as they are.

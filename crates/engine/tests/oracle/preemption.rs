@@ -26,6 +26,7 @@ struct Candidate {
 /// The first refusal of a node: with the pods that room is held for there, of the pod's importance, then without.
 fn refusal(world: &World, pod: &Pod, node: &Node, os: bool) -> Option<filters::Refusal> {
     let mut crowded = world.clone();
+    crowded.begin_trial(pod, node);
     for held in &world.promised {
         let here = held.status.nominated_node_name == node.metadata.name;
         if here && held.spec.priority >= pod.spec.priority && held.metadata.uid != pod.metadata.uid
@@ -34,7 +35,7 @@ fn refusal(world: &World, pod: &Pod, node: &Node, os: bool) -> Option<filters::R
             held.spec.node_name.clone_from(&node.metadata.name);
             // Spread counts it even if it is leaving.
             held.metadata.deletion_timestamp = None;
-            crowded.placed.push(held);
+            crowded.try_on(&held);
         }
     }
     filters::refusal(&crowded, pod, node, os).or_else(|| filters::refusal(world, pod, node, os))
@@ -106,16 +107,18 @@ fn attempt(world: &World, pod: &Pod, node: &Node, os: bool) -> Result<Candidate,
     let goes = |own: &Pod| {
         own.spec.node_name == node.metadata.name && own.spec.priority < pod.spec.priority
     };
-    let (mut lower, rest): (Vec<Pod>, Vec<Pod>) = world.placed.iter().cloned().partition(goes);
+    let mut lower: Vec<Pod> = world
+        .placed
+        .iter()
+        .filter(|own| goes(own))
+        .cloned()
+        .collect();
     if lower.is_empty() {
         return Err(vec!["No preemption victims found for incoming pod".into()]);
     }
-    let leaves = |own: &&Pod| own.metadata.deletion_timestamp.is_some();
-    let mut without = World {
-        placed: rest,
-        tried_away: lower.iter().filter(leaves).cloned().collect(),
-        ..world.clone()
-    };
+    let mut without = world.clone();
+    without.begin_trial(pod, node);
+    lower.iter().for_each(|own| without.take_off(own));
     if let Some((_, reasons)) = refusal(&without, pod, node, os) {
         return Err(reasons);
     }
@@ -131,15 +134,9 @@ fn attempt(world: &World, pod: &Pod, node: &Node, os: bool) -> Result<Candidate,
             if *violates != first {
                 continue;
             }
-            let away = without.tried_away.clone();
-            // One that was tried away and is put back is as if nothing was tried.
-            without
-                .tried_away
-                .retain(|other| other.metadata.uid != own.metadata.uid);
-            without.placed.push(own.clone());
+            without.try_on(own);
             if refusal(&without, pod, node, os).is_some() {
-                without.tried_away = away;
-                without.placed.pop();
+                without.take_off(own);
                 candidate.violations += usize::from(first);
                 candidate.victims.push(own.clone());
             }

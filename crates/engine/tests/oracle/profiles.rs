@@ -167,7 +167,10 @@ fn load(world: &World, pod: &Pod, node: &Node, name: &str, weighed: bool) -> Opt
     if all == 0 || (name.contains('/') && asked == 0) {
         return None;
     }
-    let (own, used) = (amounts::weighed(pod), amounts::used_weighed(world, node));
+    let (own, used) = (
+        amounts::weighed(pod, false),
+        amounts::used_weighed(world, node),
+    );
     let requested = match name {
         "cpu" if weighed => own.0 + used.0,
         "memory" if weighed => own.1 + used.1,

@@ -136,20 +136,24 @@ fn default_rules(world: &World, pod: &Pod, when: &str) -> Vec<Rule> {
 }
 
 /// Living pods of the pod's namespace on a node that the rule means, less the leaving ones that are tried away. An empty selector
-/// counts none.
+/// counts those only that come and go in thought.
 fn matching(world: &World, pod: &Pod, node: &Node, rule: &Rule) -> i64 {
-    if rule.selector.as_ref().is_none_or(is_empty) {
-        return 0;
-    }
     let means = |other: &&Pod| {
         other.metadata.namespace == pod.metadata.namespace
             && selects(rule.selector.as_ref(), &other.metadata.labels)
     };
     let living = |other: &&Pod| other.metadata.deletion_timestamp.is_none();
     let here = |other: &&Pod| other.spec.node_name == node.metadata.name;
+    let tried = |pods: &[Pod], leaving_only: bool| {
+        let pods = pods.iter().filter(|own| !(leaving_only && living(own)));
+        pods.filter(here).filter(means).count() as i64
+    };
+    let trial = world.trial.as_ref();
+    if rule.selector.as_ref().is_none_or(is_empty) {
+        return trial.map_or(0, |own| tried(&own.on, false) - tried(&own.away, false));
+    }
     let counted = world.on(node).filter(living).filter(means).count() as i64;
-    let less = world.tried_away.iter().filter(here).filter(means).count() as i64;
-    counted - less
+    counted - trial.map_or(0, |own| tried(&own.away, true))
 }
 
 fn counts_node(rule: &Rule, pod: &Pod, node: &Node, os: bool) -> bool {

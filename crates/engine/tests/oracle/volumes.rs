@@ -5,8 +5,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use serde_json::Value;
 
 use crate::filters::{Refusal, one};
-use crate::objects::{Meta, Node, NodeSelector, Pod, Selector, World, read};
-use crate::selectors::{selects, term_matches};
+use crate::objects::{Node, NodeSelector, Pod, Selector, World, read};
+use crate::selectors::{meets, selects};
 
 const PLACES: [(&str, &str); 4] = [
     (
@@ -64,7 +64,7 @@ fn annotation<'a>(object: &'a Value, name: &str) -> Option<&'a str> {
 }
 
 /// The claims a pod names: the name and whether it is an ephemeral volume's.
-fn claims(pod: &Pod) -> Vec<(String, bool)> {
+pub(crate) fn claims(pod: &Pod) -> Vec<(String, bool)> {
     let volumes = pod.spec.volumes.iter().filter_map(|volume| {
         if let Some(name) = volume["persistentVolumeClaim"]["claimName"].as_str() {
             return Some((name.to_owned(), false));
@@ -202,20 +202,40 @@ fn restrictions(world: &World, pod: &Pod, node: &Node) -> Option<Refusal> {
             }
         }
     }
-    for (name, _) in claims(pod).iter().filter(|own| !own.1) {
-        let claim = world.claim(pod, name)?;
-        let modes = claim["spec"]["accessModes"].as_array();
-        let single = modes.is_some_and(|modes| modes.contains(&"ReadWriteOncePod".into()));
-        let used = world.placed.iter().any(|other| {
-            other.metadata.namespace == pod.metadata.namespace
-                && claims(other).contains(&(name.clone(), false))
-        });
-        if single && used {
-            let reason = "node(s) unavailable due to PersistentVolumeClaim with ReadWriteOncePod access mode already in-use by another pod";
-            return one(PLUGIN, reason);
-        }
-    }
-    None
+    let mut exclusive = exclusive(world, pod).into_iter();
+    let used = match &world.trial {
+        Some(trial) => trial.claims > 0,
+        None => exclusive.any(|name| is_used(world, &pod.metadata.namespace, &name)),
+    };
+    let reason = "node(s) unavailable due to PersistentVolumeClaim with ReadWriteOncePod access mode already in-use by another pod";
+    used.then(|| one(PLUGIN, reason))?
+}
+
+/// The claims of a pod that are for one pod, by name, each once.
+pub(crate) fn exclusive(world: &World, pod: &Pod) -> Vec<String> {
+    let single = |name: &String| {
+        let claim = world.claim(pod, name);
+        let modes = claim.and_then(|claim| claim["spec"]["accessModes"].as_array());
+        modes.is_some_and(|modes| modes.contains(&"ReadWriteOncePod".into()))
+    };
+    let own = claims(pod).into_iter().filter(|(_, ephemeral)| !ephemeral);
+    let mut names: Vec<_> = own.map(|(name, _)| name).filter(single).collect();
+    names.sort();
+    names.dedup();
+    names
+}
+
+/// Whether a placed pod has a claim.
+pub(crate) fn is_used(world: &World, namespace: &str, name: &str) -> bool {
+    world.placed.iter().any(|other| {
+        other.metadata.namespace == namespace && claims(other).contains(&(name.to_owned(), false))
+    })
+}
+
+pub(crate) fn has_disks(pod: &Pod) -> bool {
+    const DISKS: [&str; 4] = ["gcePersistentDisk", "awsElasticBlockStore", "rbd", "iscsi"];
+    let mut volumes = pod.spec.volumes.iter();
+    volumes.any(|volume| DISKS.iter().any(|disk| volume.get(*disk).is_some()))
 }
 
 /// Driver and handle of a volume, as its source says.
@@ -327,24 +347,18 @@ fn limits(world: &World, pod: &Pod, node: &Node) -> Option<Refusal> {
     exceeded.then(|| one("NodeVolumeLimits", "node(s) exceed max volume count"))?
 }
 
-/// Whether a volume can be reached; terms look at labels alone, so one on the name matches nothing.
+/// Whether a volume can be reached; terms are asked about labels without a name, and do not look at names then.
 fn reaches(volume: &Value, node: &Node) -> bool {
     let required = &volume["spec"]["nodeAffinity"]["required"];
     if required.is_null() {
         return true;
     }
     let selector: NodeSelector = read(required);
-    let nameless = Node {
-        metadata: Meta {
-            labels: node.metadata.labels.clone(),
-            ..Meta::default()
-        },
-        ..Node::default()
-    };
-    selector
-        .node_selector_terms
-        .iter()
-        .any(|term| term_matches(term, &nameless))
+    selector.node_selector_terms.iter().any(|term| {
+        let has_words = !term.match_expressions.is_empty() || !term.match_fields.is_empty();
+        let mut labels = term.match_expressions.iter();
+        has_words && labels.all(|own| meets(own, &node.metadata.labels))
+    })
 }
 
 fn gibibytes(value: &Value) -> i64 {
