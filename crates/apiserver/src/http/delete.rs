@@ -240,6 +240,7 @@ async fn delete_once(
     if changed {
         let draft = write::draft(&call.row, EventType::Modified, &mut object);
         let change = Change::Update(stored, draft);
+        write::request_limit::check(&call.row, &change)?;
         match write::in_time(call.row.collection.commit(change, call.now).await)? {
             Some(marked) => stored = marked,
             None => return Ok(None),

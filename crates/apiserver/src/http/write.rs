@@ -8,6 +8,7 @@ pub(crate) mod beside;
 mod change;
 mod claims;
 mod creation;
+pub(crate) mod request_limit;
 
 use std::sync::Arc;
 
@@ -393,6 +394,7 @@ pub(crate) async fn modify(
         }
         let draft = draft_from(row, EventType::Modified, &mut object, None);
         let change = Change::Update(stored, draft);
+        request_limit::check(row, &change)?;
         if let Some(stored) = in_time(row.collection.commit(change, now).await)? {
             return Ok(Outcome::Stored(stored));
         }
@@ -425,6 +427,7 @@ pub(crate) async fn modify_lending(
         lent.normalise_around(&row.resource.schema, &mut object);
         let draft = draft_from(row, EventType::Modified, &mut object, Some(&lent));
         let change = Change::Update(stored.clone(), draft);
+        request_limit::check(row, &change)?;
         if in_time(row.collection.commit(change, now).await)?.is_some() {
             return Ok(());
         }

@@ -173,6 +173,11 @@ impl Draft {
         })
     }
 
+    /// The serialized object; its revision is not known yet.
+    pub fn object(&self) -> &[u8] {
+        &self.line[self.layout.object as usize..self.line.len() - LINE_END.len()]
+    }
+
     /// Fills in the revision. Copies nothing unless the number of digits has changed since [`Draft::new`].
     pub fn seal(mut self, key: Key, revision: u64) -> Object {
         let digits = revision.to_string();

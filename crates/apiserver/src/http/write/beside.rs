@@ -8,7 +8,7 @@ use futures::future;
 use jiff::Timestamp;
 use serde_json::Value;
 
-use super::{draft_from, in_time};
+use super::{draft_from, in_time, request_limit};
 use crate::{
     http::{call::Call, metadata},
     kinds::Beside,
@@ -25,6 +25,7 @@ pub(super) async fn commit(
     change: Change,
     beside: Vec<Beside>,
 ) -> Result<Option<Arc<Object>>, Status> {
+    request_limit::check(&call.row, &change)?;
     let main = call.row.collection.commit(change, call.now);
     if beside.is_empty() {
         return in_time(main.await);

@@ -1,0 +1,165 @@
+//! The largest write that etcd takes (`--max-request-bytes`), which kube-apiserver's users meet long before its own limit on bodies.
+//!
+//! etcd measures the transaction that kube-apiserver sends: one comparison, one put, and for updates the read of what is there instead. In it
+//! an object is what kube-apiserver stores: its protobuf message, of custom resources its JSON. Nothing is measured of an object that is far
+//! from the limit.
+
+use serde_json::Value;
+
+use crate::{
+    http::metadata,
+    registry::Row,
+    schema::proto,
+    status::Status,
+    store::{Change, Draft, Key},
+};
+
+/// etcd: `DefaultMaxRequestBytes`.
+const MAX_REQUEST_BYTES: usize = 3 << 19;
+/// etcd's client: `defaultMaxCallSendMsgSize`.
+const MAX_MESSAGE_BYTES: usize = 2 << 20;
+/// Objects whose JSON is shorter are not measured: only messages full of empty fields are longer than their JSON, by a few times.
+const WORTH_MEASURING_BYTES: usize = MAX_REQUEST_BYTES / 8;
+
+/// Refuses a write that etcd would not take.
+///
+/// # Errors
+/// etcd's own words, under the 500 that kube-apiserver makes of them.
+pub(crate) fn check(row: &Row, change: &Change) -> Result<(), Status> {
+    let (key, revision, draft) = match change {
+        Change::Create(key, draft) => (key, None, draft),
+        Change::Update(seen, draft) => (seen.key(), Some(seen.revision()), draft),
+        Change::Delete(_) => return Ok(()),
+    };
+    if draft.object().len() < WORTH_MEASURING_BYTES {
+        return Ok(());
+    }
+    let key_bytes = key_bytes(row, key);
+    let transaction = transaction(key_bytes, stored_bytes(row, draft), revision);
+    if transaction > MAX_MESSAGE_BYTES {
+        let text = format!(
+            "rpc error: code = ResourceExhausted desc = trying to send message larger than max ({transaction} vs. {MAX_MESSAGE_BYTES})"
+        );
+        return Err(Status::new(500, "", text));
+    }
+    if raft_request(transaction) > MAX_REQUEST_BYTES {
+        return Err(Status::new(500, "", "etcdserver: request is too large"));
+    }
+    Ok(())
+}
+
+/// What kube-apiserver stores of an object.
+fn stored_bytes(row: &Row, draft: &Draft) -> usize {
+    let object: Value =
+        serde_json::from_slice(draft.object()).expect("drafts are serialized from trees");
+    stored_object_bytes(row, object)
+}
+
+fn stored_object_bytes(row: &Row, mut object: Value) -> usize {
+    metadata::of(&mut object).remove("resourceVersion");
+    if !row.custom {
+        return proto::encode(&row.resource.schema, &object).len();
+    }
+    let json = object.to_string();
+    // Go writes these as \u003c and so on, and ends with a new line.
+    let escaped = json
+        .bytes()
+        .filter(|byte| matches!(byte, b'<' | b'>' | b'&'));
+    let separators = json.matches(['\u{2028}', '\u{2029}']);
+    json.len() + 5 * escaped.count() + 3 * separators.count() + 1
+}
+
+/// How long the key is under which kube-apiserver stores an object.
+fn key_bytes(row: &Row, key: &Key) -> usize {
+    let resource = &row.resource;
+    let plural = &*resource.plural;
+    let own_group = ["apiextensions.k8s.io", "apiregistration.k8s.io"];
+    let folder = match (&*resource.group, plural) {
+        ("", "replicationcontrollers") => "controllers",
+        ("", "endpoints") => "services/endpoints",
+        ("", "services") => "services/specs",
+        ("", "nodes") => "minions",
+        ("networking.k8s.io", "ingresses") => "ingress",
+        _ => plural,
+    };
+    let group = if row.custom || own_group.contains(&&*resource.group) {
+        resource.group.len() + 1
+    } else {
+        0
+    };
+    "/registry/".len() + group + folder.len() + 1 + key.as_str().len()
+}
+
+/// The bytes of a `TxnRequest` that puts a value where the key is at `revision`, or not at all.
+fn transaction(key: usize, value: usize, revision: Option<u64>) -> usize {
+    // The target's kind, the key, and the revision.
+    let compare = 2 + field(key) + 1 + varint(revision.unwrap_or_default());
+    let put = field(field(key) + field(value));
+    // What is read instead, where somebody was faster.
+    let get = revision.map_or(0, |_| field(field(field(key))));
+    field(compare) + field(put) + get
+}
+
+/// The bytes of the `InternalRaftRequest` around a transaction: its header holds a large number, the request's id.
+fn raft_request(transaction: usize) -> usize {
+    let header = 1 + varint(u64::MAX);
+    2 + varint(header as u64) + header + field(transaction)
+}
+
+/// A field that has a length, under a number below 16.
+fn field(len: usize) -> usize {
+    1 + varint(len as u64) + len
+}
+
+fn varint(number: u64) -> usize {
+    let bits = u64::BITS - number.leading_zeros();
+    bits.max(1).div_ceil(7) as usize
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::schema::proto::Writer;
+
+    /// The transaction as etcd's client writes it.
+    fn written(key: &str, value: &str, revision: Option<u64>) -> Vec<u8> {
+        let message = |fill: &dyn Fn(&mut Writer)| {
+            let mut writer = Writer::default();
+            fill(&mut writer);
+            writer.finish()
+        };
+        let compare = message(&|compare| {
+            compare.varint(2, 2);
+            compare.bytes(3, key.as_bytes());
+            compare.varint(6, revision.unwrap_or_default());
+        });
+        let put = message(&|put| {
+            put.bytes(1, key.as_bytes());
+            put.bytes(2, value.as_bytes());
+        });
+        let get = message(&|get| get.bytes(1, key.as_bytes()));
+        message(&|transaction| {
+            transaction.bytes(1, &compare);
+            transaction.bytes(2, &message(&|operation| operation.bytes(2, &put)));
+            if revision.is_some() {
+                transaction.bytes(3, &message(&|operation| operation.bytes(1, &get)));
+            }
+        })
+    }
+
+    #[test]
+    fn a_transaction_is_as_long_as_it_is_written() {
+        let key = "/registry/pods/default/x";
+        for revision in [None, Some(1), Some(127), Some(128), Some(1 << 40)] {
+            for len in [0, 1, 127, 128, 20_000, 3_000_000] {
+                let value = "x".repeat(len);
+                let counted = transaction(key.len(), len, revision);
+                assert_eq!(
+                    counted,
+                    written(key, &value, revision).len(),
+                    "{len} {revision:?}"
+                );
+            }
+        }
+    }
+}
