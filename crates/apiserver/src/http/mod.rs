@@ -226,10 +226,10 @@ async fn route(
             Ok(answer?.map(|body| Body::new(reply::Held { body, stream })))
         }
         Route::Groups { .. } | Route::Group(_) | Route::Version { .. } => {
-            if !matches!(parts.method, Method::GET | Method::HEAD) {
-                return Err(method_not_allowed());
-            }
             match discovery::serve(&table, &route, &parts.headers) {
+                Some(_) if !matches!(parts.method, Method::GET | Method::HEAD) => {
+                    Err(method_not_allowed())
+                }
                 Some(answer) => Ok(answer),
                 None => {
                     let known = match route {

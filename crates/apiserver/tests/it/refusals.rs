@@ -711,3 +711,25 @@ async fn an_object_that_etcd_would_not_take_is_refused_when_it_is_created_and_wh
         .await;
     assert_eq!(answer.refused(500), TOO_LARGE);
 }
+
+#[tokio::test]
+async fn under_a_group_that_nobody_serves_there_is_no_page_for_any_method() {
+    let api = Api::new(Config::default());
+    for path in ["/apis/foo", "/apis/foo/bar", "/apis/foo/v1/things"] {
+        for method in ["GET", "POST", "PUT", "PATCH", "DELETE"] {
+            let answer = api.send_text(method, path, "application/json", "{}").await;
+            // No status: a line of text.
+            assert_eq!(
+                (answer.status, answer.body),
+                (404, Value::Null),
+                "{method} {path}"
+            );
+        }
+        let (_, page) = api.bytes(path, "application/json").await;
+        assert_eq!(page, "404 page not found\n");
+    }
+    let answer = api
+        .send_text("POST", "/apis/apps/v1", "application/json", "{}")
+        .await;
+    answer.refused(405);
+}
