@@ -1,7 +1,7 @@
 //! networking.k8s.io/v1 ServiceCIDR and IPAddress: the ranges that Services take their addresses from, and the addresses that are taken.
 //!
-//! The server gives addresses out of the range it was started with ([`super::services::pools`]), which the ServiceCIDR `kubernetes` names;
-//! further ranges of users are kept. The addresses of Services come and go with them ([`objects`]); those of users are taken.
+//! Addresses are given out of every ServiceCIDR that is ready ([`super::services::pools`]): the one named `kubernetes`, which is the range the
+//! server was started with, and those of users. The addresses of Services come and go with them ([`objects`]); those of users are taken.
 
 use std::{net::IpAddr, sync::Arc};
 
@@ -31,7 +31,7 @@ pub(super) struct IpAddress {
 }
 
 impl IpAddress {
-    /// Addresses that are taken from these pools, as far as they are in their range.
+    /// Addresses that are taken in these pools.
     pub(super) fn new(pools: Arc<Pools>) -> Self {
         IpAddress { pools }
     }
@@ -119,7 +119,7 @@ impl Kind for IpAddress {
         let mut again = None;
         match old {
             None => {
-                // One that is taken is on its way to a Service; one of another range is nobody's.
+                // One that is taken is on its way to a Service.
                 let _ = claim.address(object["metadata"].text("name"));
             }
             Some(old) if object.is_null() => {

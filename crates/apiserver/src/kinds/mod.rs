@@ -362,6 +362,12 @@ pub trait Kind: Send + Sync + 'static {
         Ok(Box::new(Nothing))
     }
 
+    /// Takes what an object of a restart has, so that nobody else is given it.
+    fn adopt(&self, object: &mut Value) -> Result<(), Status> {
+        let _ = object;
+        Ok(())
+    }
+
     /// The table's columns; `None` for the default Name and Created At (Age for custom resources).
     fn columns(&self) -> Option<&[Column]> {
         None

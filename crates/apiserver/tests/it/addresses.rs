@@ -178,3 +178,75 @@ async fn the_range_of_the_server_is_ready_from_the_start() {
         "{owners:?}"
     );
 }
+
+#[tokio::test]
+async fn services_get_addresses_out_of_every_range_that_is_ready() {
+    const RANGES: &str = "/apis/networking.k8s.io/v1/servicecidrs";
+    const REFUSAL: &str = "the provided network does not match the current range";
+    let directory = tempfile::tempdir().expect("a directory");
+    let config = || Config {
+        service_cidr: "10.0.0.0/29".parse().expect("a range"),
+        ..Config::default()
+    };
+    let server = ApiServer::open(config(), directory.path()).await;
+    let server = server.expect("the directory can be used");
+    let api = Api::of(&server);
+    let auto = |name: &str| json!({"metadata": {"name": name}, "spec": {"ports": [{"port": 80}]}});
+    let refusal = api
+        .post(SERVICES, service("early", "10.9.0.5"))
+        .await
+        .refused(422);
+    assert!(refusal.ends_with(REFUSAL), "{refusal}");
+    for index in 0..5 {
+        api.post(SERVICES, auto(&format!("s{index}"))).await.ok();
+    }
+    api.post(SERVICES, auto("full")).await.refused(500);
+    let range = json!({"metadata": {"name": "more", "finalizers": ["example.com/held"]}, "spec": {"cidrs": ["10.9.0.0/28", "fd00::/112"]}});
+    api.post(RANGES, range).await.ok();
+    let made = api.post(SERVICES, auto("full")).await.ok();
+    let ip = made["spec"]["clusterIP"].as_str().unwrap_or_default();
+    assert!(ip.starts_with("10.9.0."), "{ip}");
+    assert!(names(&api).await.contains(&ip.to_owned()));
+    let other = if ip == "10.9.0.5" {
+        "10.9.0.6"
+    } else {
+        "10.9.0.5"
+    };
+    api.post(SERVICES, service("asked", other)).await.ok();
+    // The controller says so of a range that goes while addresses need it.
+    let status = |status: &str| json!({"status": {"conditions": [{"type": "Ready", "status": status, "reason": "Terminating", "message": "m", "lastTransitionTime": "2026-01-01T00:00:00Z"}]}});
+    let place = format!("{RANGES}/more");
+    api.merge(&format!("{place}/status"), status("False"))
+        .await
+        .ok();
+    api.post(SERVICES, auto("late")).await.refused(500);
+    let refusal = api
+        .post(SERVICES, service("late", "10.9.0.9"))
+        .await
+        .refused(422);
+    assert!(refusal.ends_with(REFUSAL), "{refusal}");
+    api.merge(&format!("{place}/status"), status("True"))
+        .await
+        .ok();
+    api.delete(&place).await.ok();
+    api.post(SERVICES, auto("late")).await.refused(500);
+    // What was given stays with who has it, over a restart too.
+    server.close().await;
+    drop((api, server));
+    let server = ApiServer::open(config(), directory.path()).await;
+    let api = Api::of(&server.expect("the directory can be used"));
+    let gone = json!({"metadata": {"finalizers": null}});
+    api.merge(&place, gone).await.ok();
+    let again = json!({"metadata": {"name": "again"}, "spec": {"cidrs": ["10.9.0.0/24"]}});
+    api.post(RANGES, again).await.ok();
+    let refusal = api
+        .post(SERVICES, service("late", other))
+        .await
+        .refused(422);
+    assert!(
+        refusal.ends_with("provided IP is already allocated"),
+        "{refusal}"
+    );
+    api.delete(&format!("{SERVICES}/asked")).await.ok();
+    api.post(SERVICES, service("late", other)).await.ok();
+}

@@ -333,7 +333,7 @@ mod tests {
         let pools = Pools::new(ServiceRange::default());
         let old = json!({"metadata": {"name": "s"}, "spec": old});
         let mut service = json!({"metadata": {"name": "s"}, "spec": sent});
-        let mut claim = pools.claim();
+        let mut claim = pools.claim_from(vec![ServiceRange::default()]);
         match allocate(&mut claim, "IPv4", &mut service, Some(&old)) {
             Ok(()) => {
                 Ok(["ipFamilyPolicy", "ipFamilies"].map(|field| service["spec"][field].clone()))

@@ -24,7 +24,7 @@ use super::{
     tree::{Tree, object_at, set_default, set_zero},
 };
 use crate::{
-    admission::Ctx,
+    admission::{Ctx, Lookup},
     field::{Errors, Path},
     status::Status,
     validation::net,
@@ -41,6 +41,32 @@ impl Service {
     /// Services that are given what they need out of these pools.
     pub(crate) fn new(pools: Arc<Pools>) -> Service {
         Service { pools }
+    }
+
+    /// The ranges that addresses are given out of: of every ServiceCIDR that stays and does not say that it is not ready.
+    fn ready_ranges(&self, lookup: &dyn Lookup) -> Vec<ServiceRange> {
+        let family = self.pools.range().family();
+        let ranges = lookup.list(objects::GROUP, "servicecidrs", None);
+        let ready = ranges.iter().filter(|range| {
+            let conditions = range["status"].items("conditions");
+            let mut ready = conditions
+                .iter()
+                .filter(|told| told.text("type") == "Ready");
+            !range["metadata"].has("deletionTimestamp")
+                && ready
+                    .next()
+                    .is_none_or(|told| told.text("status") == "True")
+        });
+        let mut networks: Vec<&str> = ready
+            .flat_map(|range| range["spec"].items("cidrs"))
+            .filter_map(Value::as_str)
+            .collect();
+        networks.sort_unstable();
+        networks.dedup();
+        let networks = networks.into_iter();
+        networks
+            .filter_map(|network| ServiceRange::of_network(network, family))
+            .collect()
     }
 }
 
@@ -200,11 +226,14 @@ impl Kind for Service {
 
     fn allocate(
         &self,
-        _ctx: &Ctx<'_>,
+        ctx: &Ctx<'_>,
         object: &mut Value,
         old: Option<&Value>,
     ) -> Result<Box<dyn Allocation>, Status> {
-        let mut claim = self.pools.claim();
+        let mut claim = match object.is_null() {
+            true => self.pools.claim(),
+            false => self.pools.claim_from(self.ready_ranges(ctx.lookup)),
+        };
         match (object.is_null(), old) {
             (true, Some(old)) => allocate::release(&mut claim, old),
             (true, None) => {}
@@ -217,6 +246,13 @@ impl Kind for Service {
             _ => object,
         };
         Ok(Box::new(Given::to_service(claim, service)))
+    }
+
+    fn adopt(&self, object: &mut Value) -> Result<(), Status> {
+        let mut claim = self.pools.claim();
+        allocate::allocate(&mut claim, self.pools.range().family(), object, None)?;
+        Box::new(claim).commit();
+        Ok(())
     }
 
     fn columns(&self) -> Option<&[Column]> {

@@ -1,6 +1,6 @@
-//! What Services are given: cluster IPs from the service range and node ports, each used once in the cluster.
+//! What Services are given: cluster IPs from the ranges that are ready and node ports, each used once in the cluster.
 //!
-//! Taking is a transaction: a [`Claim`] gives everything back when it is dropped and keeps it when it is committed. The lower band of
+//! Ranges may overlap: an address is taken, whatever range it is of (upstream: pkg/registry/core/service/ipallocator). Taking is a transaction: a [`Claim`] gives everything back when it is dropped and keeps it when it is committed. The lower band of
 //! both pools is left to explicit requests as long as the upper one has room, as in kube-apiserver.
 
 use std::{
@@ -21,6 +21,9 @@ use crate::{
 const NODE_PORTS: Range<i64> = 30_000..32_768;
 /// As many addresses of a range are used at most; upstream keeps a bitmap of that size for IPv6 too.
 const MAX_ADDRESSES: u64 = 1 << 16;
+
+/// A network of IPv6 with more addresses than that gives none out (upstream: NewIPAllocator).
+const SHORTEST_V6_PREFIX: u8 = 64;
 
 /// Why something could not be taken; the texts are upstream's.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -108,28 +111,43 @@ impl ServiceRange {
         }
     }
 
-    fn offset(&self, ip: IpAddr) -> Option<u64> {
-        let offset = match (self.base, ip) {
+    /// The network of a ServiceCIDR, if addresses of that family can be given out of it.
+    pub(super) fn of_network(text: &str, family: &str) -> Option<Self> {
+        let range = parse_cidr(text)?;
+        let range = ServiceRange {
+            base: range.network,
+            length: range.length,
+        };
+        let fits = range.base.is_ipv4() || range.length >= SHORTEST_V6_PREFIX;
+        (fits && range.family() == family).then_some(range)
+    }
+
+    /// The offsets of its addresses.
+    fn offsets(&self) -> Range<u64> {
+        let size = self.size();
+        1..if self.base.is_ipv4() { size - 1 } else { size }
+    }
+
+    /// Whether an address of a Service may be out of it.
+    fn has(&self, ip: IpAddr) -> bool {
+        match (self.base, ip) {
             (IpAddr::V4(base), IpAddr::V4(ip)) => {
-                u64::from(u32::from(ip).checked_sub(u32::from(base))?)
+                let offset = u32::from(ip).checked_sub(u32::from(base));
+                offset.is_some_and(|offset| self.offsets().contains(&u64::from(offset)))
             }
             (IpAddr::V6(base), IpAddr::V6(ip)) => {
-                u64::try_from(u128::from(ip).checked_sub(u128::from(base))?).ok()?
+                let (base, ip) = (u128::from(base), u128::from(ip));
+                let rest = 128 - u32::from(self.length);
+                ip != base && base.checked_shr(rest) == ip.checked_shr(rest)
             }
-            _ => return None,
-        };
-        let last = if self.base.is_ipv4() {
-            self.size() - 1
-        } else {
-            self.size()
-        };
-        (1..last).contains(&offset).then_some(offset)
+            _ => false,
+        }
     }
 }
 
 #[derive(Debug, Default)]
 struct Used {
-    addresses: BTreeSet<u64>,
+    addresses: BTreeSet<IpAddr>,
     ports: BTreeSet<i64>,
 }
 
@@ -149,15 +167,25 @@ impl Pools {
         })
     }
 
-    /// The range of the addresses.
+    /// The range that the server was started with; its family is that of all addresses.
     pub(crate) fn range(&self) -> &ServiceRange {
         &self.range
     }
 
-    /// Starts a transaction.
+    /// Starts a transaction that takes addresses out of these ranges.
+    pub(crate) fn claim_from(self: &Arc<Self>, ranges: Vec<ServiceRange>) -> Claim {
+        self.claim_within(Some(ranges))
+    }
+
+    /// Starts a transaction that takes the addresses it is told, whatever they are of, and chooses none.
     pub(crate) fn claim(self: &Arc<Self>) -> Claim {
+        self.claim_within(None)
+    }
+
+    fn claim_within(self: &Arc<Self>, ranges: Option<Vec<ServiceRange>>) -> Claim {
         Claim {
             pools: self.clone(),
+            ranges,
             taken: Used::default(),
             released: Used::default(),
         }
@@ -195,6 +223,8 @@ fn pick(whole: Range<u64>, reserved: u64, taken: impl Fn(u64) -> bool) -> Option
 /// What one write takes and gives back.
 pub(crate) struct Claim {
     pools: Arc<Pools>,
+    /// The ranges it takes addresses out of; none if that does not matter.
+    ranges: Option<Vec<ServiceRange>>,
     taken: Used,
     released: Used,
 }
@@ -202,42 +232,47 @@ pub(crate) struct Claim {
 impl Claim {
     /// Takes this address.
     pub(crate) fn address(&mut self, ip: &str) -> Result<(), Refusal> {
-        let offset = parse_ip(ip)
-            .and_then(|ip| self.pools.range.offset(ip))
-            .ok_or(Refusal::OtherNetwork)?;
-        if !self.pools.used().addresses.insert(offset) {
+        let within = |ip: &IpAddr| match &self.ranges {
+            Some(ranges) => ranges.iter().any(|range| range.has(*ip)),
+            None => true,
+        };
+        let ip = parse_ip(ip).filter(within).ok_or(Refusal::OtherNetwork)?;
+        if !self.pools.used().addresses.insert(ip) {
             return Err(Refusal::AddressTaken);
         }
-        self.taken.addresses.insert(offset);
+        self.taken.addresses.insert(ip);
         Ok(())
     }
 
-    /// Takes any address.
+    /// Takes any address of any range.
     pub(crate) fn any_address(&mut self) -> Result<IpAddr, Refusal> {
-        let range = &self.pools.range;
+        let ranges = self.ranges.as_deref().unwrap_or_default();
         let mut used = self.pools.used();
-        let size = range.size();
-        let last = if range.base.is_ipv4() { size - 1 } else { size };
-        let reserved = reserved(size, 16, 256);
-        let offset = pick(1..last, reserved, |offset| used.addresses.contains(&offset))
-            .ok_or(Refusal::Full)?;
-        used.addresses.insert(offset);
-        self.taken.addresses.insert(offset);
-        Ok(range.address(offset))
+        // From a range by chance, as upstream, to the next that has room.
+        let start = match ranges.len() {
+            0 => 0,
+            count => rand::random_range(0..count),
+        };
+        let mut turns = ranges[start..].iter().chain(&ranges[..start]);
+        let free = |range: &ServiceRange| {
+            let reserved = reserved(range.size(), 16, 256);
+            let taken = |offset| used.addresses.contains(&range.address(offset));
+            pick(range.offsets(), reserved, taken).map(|offset| range.address(offset))
+        };
+        let ip = turns.find_map(free).ok_or(Refusal::Full)?;
+        used.addresses.insert(ip);
+        self.taken.addresses.insert(ip);
+        Ok(ip)
     }
 
     /// Gives an address back when the write is stored.
     pub(crate) fn release_address(&mut self, ip: &str) {
-        self.released
-            .addresses
-            .extend(parse_ip(ip).and_then(|ip| self.pools.range.offset(ip)));
+        self.released.addresses.extend(parse_ip(ip));
     }
 
     /// The addresses that it takes, and those that it gives back.
     pub(super) fn addresses(&self) -> [Vec<IpAddr>; 2] {
-        let range = &self.pools.range;
-        let addresses = |used: &Used| used.addresses.iter().map(|at| range.address(*at)).collect();
-        [addresses(&self.taken), addresses(&self.released)]
+        [&self.taken, &self.released].map(|used| used.addresses.iter().copied().collect())
     }
 
     /// Takes this node port.
@@ -277,8 +312,7 @@ impl Allocation for Claim {
         self.taken = Used::default();
         let released = std::mem::take(&mut self.released);
         let mut used = self.pools.used();
-        used.addresses
-            .retain(|offset| !released.addresses.contains(offset));
+        used.addresses.retain(|ip| !released.addresses.contains(ip));
         used.ports.retain(|port| !released.ports.contains(port));
     }
 }
@@ -287,7 +321,7 @@ impl Drop for Claim {
     fn drop(&mut self) {
         let mut used = self.pools.used();
         used.addresses
-            .retain(|offset| !self.taken.addresses.contains(offset));
+            .retain(|ip| !self.taken.addresses.contains(ip));
         used.ports.retain(|port| !self.taken.ports.contains(port));
     }
 }
@@ -296,35 +330,36 @@ impl Drop for Claim {
 mod tests {
     use super::*;
 
+    fn own(pools: &Arc<Pools>) -> Claim {
+        pools.claim_from(vec![pools.range().clone()])
+    }
+
     #[test]
     fn what_is_dropped_is_given_back_and_what_is_committed_is_kept() {
         let pools = Pools::new(ServiceRange::default());
-        let mut claim = pools.claim();
+        let mut claim = own(&pools);
         claim.address("10.96.0.9").unwrap();
         claim.port(30_100).unwrap();
         drop(claim);
-        let mut claim = pools.claim();
+        let mut claim = own(&pools);
         claim.address("10.96.0.9").unwrap();
         Box::new(claim).commit();
-        assert_eq!(
-            pools.claim().address("10.96.0.9"),
-            Err(Refusal::AddressTaken)
-        );
-        let mut claim = pools.claim();
+        assert_eq!(own(&pools).address("10.96.0.9"), Err(Refusal::AddressTaken));
+        let mut claim = own(&pools);
         claim.release_address("10.96.0.9");
         Box::new(claim).commit();
-        assert_eq!(pools.claim().address("10.96.0.9"), Ok(()));
+        assert_eq!(own(&pools).address("10.96.0.9"), Ok(()));
     }
 
     #[test]
     fn the_lower_band_is_for_explicit_requests_until_the_upper_one_is_full() {
         let pools = Pools::new("10.0.0.0/27".parse().unwrap());
-        let mut claim = pools.claim();
+        let mut claim = own(&pools);
         let taken: BTreeSet<IpAddr> = (0..30).map(|_| claim.any_address().unwrap()).collect();
         assert_eq!(taken.len(), 30);
         assert_eq!(claim.any_address(), Err(Refusal::Full));
         let pools = Pools::new("10.0.0.0/24".parse().unwrap());
-        let mut claim = pools.claim();
+        let mut claim = own(&pools);
         let floor = IpAddr::from([10, 0, 0, 16]);
         assert!((0..200).all(|_| claim.any_address().unwrap() > floor));
     }
@@ -332,15 +367,44 @@ mod tests {
     #[test]
     fn addresses_and_ports_outside_the_ranges_are_refused() {
         let pools = Pools::new(ServiceRange::default());
-        assert_eq!(
-            pools.claim().address("10.97.0.1"),
-            Err(Refusal::OtherNetwork)
-        );
-        assert_eq!(
-            pools.claim().address("10.96.0.0"),
-            Err(Refusal::OtherNetwork)
-        );
-        assert_eq!(pools.claim().port(80), Err(Refusal::OtherPort));
+        assert_eq!(own(&pools).address("10.97.0.1"), Err(Refusal::OtherNetwork));
+        assert_eq!(own(&pools).address("10.96.0.0"), Err(Refusal::OtherNetwork));
+        assert_eq!(own(&pools).port(80), Err(Refusal::OtherPort));
         assert!("10.0.0.0/31".parse::<ServiceRange>().is_err());
+    }
+    #[test]
+    fn addresses_come_out_of_every_range_there_is_and_none_is_given_twice_where_they_overlap() {
+        let range = |text| ServiceRange::of_network(text, "IPv4").unwrap();
+        let pools = Pools::new("10.0.0.0/29".parse().unwrap());
+        let ranges = vec![
+            range("10.0.0.0/29"),
+            range("10.0.0.4/30"),
+            range("10.9.0.0/30"),
+        ];
+        let mut claim = pools.claim_from(ranges);
+        let taken: BTreeSet<IpAddr> = (0..8).map(|_| claim.any_address().unwrap()).collect();
+        assert_eq!(taken.len(), 8);
+        assert_eq!(claim.any_address(), Err(Refusal::Full));
+        // What is the end of a range may be in the midst of another one.
+        let within = pools
+            .claim_from(vec![range("10.0.0.4/30")])
+            .address("10.0.0.7");
+        assert_eq!(within, Err(Refusal::OtherNetwork));
+        assert_eq!(
+            pools.claim_from(Vec::new()).any_address(),
+            Err(Refusal::Full)
+        );
+        assert_eq!(pools.claim().address("192.0.2.1"), Ok(()));
+        assert_eq!(ServiceRange::of_network("fd00::/48", "IPv6"), None);
+        let wide = ServiceRange::of_network("fd00::/64", "IPv6").unwrap();
+        assert!(
+            wide.has("fd00::ffff:0:0:1".parse().unwrap()) && !wide.has("fd00::".parse().unwrap())
+        );
+        for tiny in ["10.0.0.0/31", "10.0.0.0/32"] {
+            assert_eq!(
+                pools.claim_from(vec![range(tiny)]).any_address(),
+                Err(Refusal::Full)
+            );
+        }
     }
 }
