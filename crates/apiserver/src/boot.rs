@@ -1,6 +1,6 @@
 //! What is there from the start: the default namespaces, roles and bindings, the system's priority classes, the levels and schemas of flow
-//! control, the range of Services and the kubernetes Service with its endpoints; after a restart only what is missing is created. What
-//! kube-apiserver restores while it runs is restored here as well ([`keep`]); roles and priority classes are not.
+//! control, the range of Services, the kubernetes Service with its endpoints, and who signs clients' certificates; after a restart only what is
+//! missing is created. What kube-apiserver restores while it runs is restored here as well ([`keep`]); roles and priority classes are not.
 
 use std::{
     collections::HashSet,
@@ -16,7 +16,7 @@ use crate::{
     admission::Lookup,
     aggregation,
     auth::rbac::bootstrap,
-    flow_schemas,
+    client_authority, flow_schemas,
     http::{
         call::{Call, FieldValidation, WriteOptions},
         path::ObjectPath,
@@ -37,8 +37,19 @@ const OFTEN: Duration = Duration::from_secs(10);
 const RARELY: Duration = Duration::from_secs(60);
 const NAMESPACES: [&str; 4] = ["default", "kube-system", "kube-public", "kube-node-lease"];
 
+/// What a cluster is told of itself.
+pub(crate) struct Seeds {
+    /// The range of cluster IPs.
+    pub(crate) services: ServiceRange,
+    /// Where the server is reached.
+    pub(crate) advertise: Vec<IpAddr>,
+    /// Who signs clients' certificates, in PEM.
+    pub(crate) client_authority: Option<String>,
+}
+
 /// Creates what every cluster has.
-pub(crate) async fn run(server: &Arc<ApiServer>, services: &ServiceRange, advertise: &[IpAddr]) {
+pub(crate) async fn run(server: &Arc<ApiServer>, seeds: &Seeds) {
+    let services = &seeds.services;
     adopt_services(server);
     adopt_addresses(server).await;
     create_namespaces(server).await;
@@ -58,18 +69,19 @@ pub(crate) async fn run(server: &Arc<ApiServer>, services: &ServiceRange, advert
     service_range::settle(server, services).await;
     create_flow_control(server).await;
     flow_schemas::settle(server).await;
-    create_own_service(server, services, advertise).await;
+    create_own_service(server, services, &seeds.advertise).await;
+    tell_client_authority(server, seeds).await;
     tell_what_is_served(server, |_| true).await;
 }
 
 /// Restores what somebody has deleted, until the server is dropped, as soon as kube-apiserver does.
-pub(crate) async fn keep(server: Weak<ApiServer>, services: ServiceRange, advertise: Vec<IpAddr>) {
+pub(crate) async fn keep(server: Weak<ApiServer>, seeds: Seeds) {
     for round in 1.. {
         tokio::time::sleep(OFTEN).await;
         let Some(server) = server.upgrade() else {
             return;
         };
-        restore(&server, &services, &advertise).await;
+        restore(&server, &seeds).await;
         if round % (RARELY.as_secs() / OFTEN.as_secs()) == 0 {
             create_namespaces(&server).await;
             create_flow_control(&server).await;
@@ -78,9 +90,10 @@ pub(crate) async fn keep(server: Weak<ApiServer>, services: ServiceRange, advert
 }
 
 /// What is missing of what is looked after every few seconds.
-async fn restore(server: &Arc<ApiServer>, services: &ServiceRange, advertise: &[IpAddr]) {
-    create_range(server, services).await;
-    create_own_service(server, services, advertise).await;
+async fn restore(server: &Arc<ApiServer>, seeds: &Seeds) {
+    create_range(server, &seeds.services).await;
+    create_own_service(server, &seeds.services, &seeds.advertise).await;
+    tell_client_authority(server, seeds).await;
     // Those of built-in groups are told once only.
     tell_what_is_served(server, aggregation::is_kept).await;
 }
@@ -96,6 +109,14 @@ async fn create_namespaces(server: &Arc<ApiServer>) {
             &[],
         )
         .await;
+    }
+}
+
+async fn tell_client_authority(server: &Arc<ApiServer>, seeds: &Seeds) {
+    let authority = seeds.client_authority.as_deref();
+    if let Some(map) = authority.and_then(|pem| client_authority::wanted(server, pem)) {
+        let namespace = Some(client_authority::NAMESPACE);
+        create(server, "", "configmaps", namespace, map, &["data"]).await;
     }
 }
 
@@ -187,12 +208,8 @@ fn adopt_services(server: &Arc<ApiServer>) {
     };
     for object in call.row.collection.snapshot(None).objects {
         let mut service = call.row.served(&object);
-        let (ctx, behaviour) = (call.ctx(false), &call.resource().behaviour);
-        match behaviour.allocate(&ctx, &mut service, None) {
-            Ok(taken) => taken.commit(),
-            Err(status) => {
-                tracing::warn!(service = object.key().as_str(), %status, "a Service cannot keep its address or port");
-            }
+        if let Err(status) = call.resource().behaviour.adopt(&mut service) {
+            tracing::warn!(service = object.key().as_str(), %status, "a Service cannot keep its address or port");
         }
     }
 }

@@ -39,6 +39,7 @@ mod aggregation;
 mod auth;
 mod boot;
 mod cel;
+mod client_authority;
 mod crd;
 pub mod devices;
 pub mod field;

@@ -62,6 +62,8 @@ pub struct Config {
     /// would mean nothing inside a cluster whose nodes have a network of their own. Whoever makes the server knows what stands for it
     /// there (EKS: its network interfaces in the cluster's subnets).
     pub advertise: Vec<IpAddr>,
+    /// Who signs clients' certificates, in PEM: told to servers that stand behind this one (kube-apiserver: `--client-ca-file`).
+    pub client_authority: Option<String>,
     /// Plugins that run after the built-in ones.
     pub admission: Vec<Arc<dyn Plugin>>,
     /// Resources of which nothing is stored, because the program that embeds the server answers for them.
@@ -86,6 +88,7 @@ impl Default for Config {
             clock: Arc::new(Timestamp::now),
             service_cidr: ServiceRange::default(),
             advertise: Vec::new(),
+            client_authority: None,
             admission: Vec::new(),
             provided: Vec::new(),
             logs: None,
@@ -172,19 +175,19 @@ impl ApiServer {
         });
         server.registry.renew_selectable_fields();
         crd::controller::serve_established(&server);
-        boot::run(&server, &config.service_cidr, &config.advertise).await;
+        let seeds = boot::Seeds {
+            services: config.service_cidr,
+            advertise: config.advertise,
+            client_authority: config.client_authority,
+        };
+        boot::run(&server, &seeds).await;
         server.webhooks.wake();
         if let Ok(runtime) = tokio::runtime::Handle::try_current() {
             runtime.spawn(crd::controller::run(Arc::downgrade(&server)));
             let changes = server.registry().changes();
             runtime.spawn(aggregation::run(Arc::downgrade(&server), changes));
             runtime.spawn(flow_schemas::run(Arc::downgrade(&server)));
-            let kept = boot::keep(
-                Arc::downgrade(&server),
-                config.service_cidr,
-                config.advertise,
-            );
-            runtime.spawn(kept);
+            runtime.spawn(boot::keep(Arc::downgrade(&server), seeds));
             runtime.spawn(compact(Arc::downgrade(&server)));
         }
         server

@@ -61,6 +61,7 @@ pub(crate) async fn run(args: ApiServerArgs) -> Result<(), Failure> {
     let config = Config {
         service_cidr,
         tokens,
+        client_authority: Some(certs.ca.clone()),
         ..Config::default()
     };
     let server = ApiServer::with_store(config, store).await;

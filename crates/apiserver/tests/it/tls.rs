@@ -15,13 +15,15 @@ use rustls::{
     ClientConfig, RootCertStore,
     pki_types::{CertificateDer, PrivateKeyDer, ServerName, pem::PemObject},
 };
-use serde_json::Value;
+use serde_json::{Value, json};
 use tokio::{
     net::{TcpListener, TcpStream},
     sync::oneshot,
     task::JoinHandle,
 };
 use tokio_rustls::client::TlsStream;
+
+use crate::api::Api;
 
 pub(crate) const OVER_1: &[u8] = b"http/1.1";
 pub(crate) const OVER_2: &[u8] = b"h2";
@@ -259,4 +261,32 @@ fn a_key_that_is_none_is_named_in_the_error() {
         error.to_string().starts_with("cannot read the server key"),
         "{error}"
     );
+}
+
+#[tokio::test(start_paused = true)]
+async fn who_signs_clients_certificates_is_told_beside_what_others_have_told() {
+    const MAP: &str =
+        "/api/v1/namespaces/kube-system/configmaps/extension-apiserver-authentication";
+    let (ours, theirs) = (Authority::new(), Authority::new());
+    let server = ApiServer::new(Config {
+        client_authority: Some(ours.certificate.clone()),
+        ..Config::default()
+    });
+    let api = Api::of(&server);
+    let told = json!({"client-ca-file": ours.certificate});
+    let map = api.get(MAP).await.ok();
+    assert_eq!(map["data"], told);
+    assert_eq!(
+        map["metadata"]["managedFields"][0]["manager"],
+        "kube-apiserver"
+    );
+    let change = json!({"data": {"client-ca-file": theirs.certificate, "requestheader-allowed-names": "[]"}});
+    api.merge(MAP, change).await.ok();
+    let both = format!("{}{}", theirs.certificate, ours.certificate);
+    let wanted = json!({"client-ca-file": both, "requestheader-allowed-names": "[]"});
+    api.until(MAP, |map| map["data"] == wanted).await;
+    api.delete(MAP).await.ok();
+    api.until(MAP, |map| map["data"] == told).await;
+    let quiet = Api::new(Config::default());
+    quiet.get(MAP).await.refused(404);
 }

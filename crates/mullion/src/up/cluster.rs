@@ -104,6 +104,7 @@ impl Cluster {
                 .into_iter()
                 .map(Into::into)
                 .collect(),
+            client_authority: Some(certs.ca.clone()),
             admission: vec![Arc::new(WindowsAddresses)],
             provided: sources.metrics.provided(),
             logs: Some(Arc::new(sources.logs.clone())),
