@@ -10,6 +10,7 @@
 mod asks;
 mod inputs;
 mod kubelet;
+mod node_status;
 
 use std::{collections::HashMap, sync::Arc, time::Duration};
 

@@ -147,23 +147,34 @@ impl NodeFacts {
                 taints: (!self.taints.is_empty()).then(|| self.taints.clone()),
                 ..NodeSpec::default()
             }),
-            status: Some(NodeStatus {
-                addresses: Some(self.addresses()),
-                capacity: Some(quantities(&self.capacity)),
-                allocatable: Some(quantities(&self.allocatable)),
-                conditions: Some(self.conditions(readiness, None, now)),
-                daemon_endpoints: Some(NodeDaemonEndpoints {
-                    kubelet_endpoint: Some(DaemonEndpoint { port: 10250 }),
-                }),
-                images: Some(images),
-                runtime_handlers: self.runtime_handlers(),
-                features: Some(NodeFeatures {
-                    supplemental_groups_policy: Some(!self.is_windows()),
-                }),
-                declared_features: Some(FEATURES.map(str::to_owned).into()),
-                node_info: Some(self.system_info()),
-                ..NodeStatus::default()
+            status: Some(self.status(readiness, images, None, now)),
+        }
+    }
+
+    /// What the kubelet knows of its node; the conditions of `before` say since when each has its status.
+    pub fn status(
+        &self,
+        readiness: Readiness,
+        images: Vec<ContainerImage>,
+        before: Option<&[NodeCondition]>,
+        now: Timestamp,
+    ) -> NodeStatus {
+        NodeStatus {
+            addresses: Some(self.addresses()),
+            capacity: Some(quantities(&self.capacity)),
+            allocatable: Some(quantities(&self.allocatable)),
+            conditions: Some(self.conditions(readiness, before, now)),
+            daemon_endpoints: Some(NodeDaemonEndpoints {
+                kubelet_endpoint: Some(DaemonEndpoint { port: 10250 }),
             }),
+            images: Some(images),
+            runtime_handlers: self.runtime_handlers(),
+            features: Some(NodeFeatures {
+                supplemental_groups_policy: Some(!self.is_windows()),
+            }),
+            declared_features: Some(FEATURES.map(str::to_owned).into()),
+            node_info: Some(self.system_info()),
+            ..NodeStatus::default()
         }
     }
 

@@ -4,9 +4,12 @@ use std::{pin::pin, time::Duration};
 
 use k8s_openapi::api::{
     coordination::v1::Lease,
-    core::v1::{ConfigMap, Pod, Secret},
+    core::v1::{ConfigMap, Node, Pod, Secret},
 };
-use kube::{Api, api::DeleteParams};
+use kube::{
+    Api,
+    api::{DeleteParams, Patch, PatchParams},
+};
 use mullion_controllers::{
     kubelet::{driver::Machine, logs, pace::Pace},
     node_lifecycle, scheduler,
@@ -14,7 +17,7 @@ use mullion_controllers::{
 use mullion_engine::windows::Build;
 use serde_json::json;
 
-use crate::world::{World, pod};
+use crate::world::{World, node_condition, pod};
 
 #[tokio::test(start_paused = true)]
 async fn a_booted_windows_machine_registers_as_its_kubelet_would() {
@@ -60,6 +63,56 @@ async fn a_booted_windows_machine_registers_as_its_kubelet_would() {
         (info.operating_system.as_str(), info.os_image.as_str()),
         ("windows", "Some OS")
     );
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_status_that_somebody_overwrote_is_put_right_and_one_that_nobody_touched_is_left_alone() {
+    let world = World::new(Pace::INSTANT).await;
+    let name = world.linux_node().await;
+    let nodes: Api<Node> = Api::all(world.context.client.clone());
+    world.pass(30).await;
+    let before = nodes.get(&name).await.expect("the node");
+    world.pass(100).await;
+    let later = nodes.get(&name).await.expect("the node");
+    let revision = |node: &Node| node.metadata.resource_version.clone();
+    assert_eq!(revision(&before), revision(&later), "nothing has changed");
+    let patch = json!({ "status": {
+        "addresses": [{ "type": "InternalIP", "address": "10.9.9.9" }],
+        "capacity": { "cpu": "1", "example.com/dongle": "4" },
+        "allocatable": { "example.com/stale": "1" },
+        "conditions": [
+            { "type": "Ready", "status": "False", "reason": "Gone", "lastHeartbeatTime": null, "lastTransitionTime": null },
+            { "type": "KernelDeadlock", "status": "False", "reason": "KernelHasNoDeadlock", "lastHeartbeatTime": null, "lastTransitionTime": null },
+        ],
+        "daemonEndpoints": { "kubeletEndpoint": { "Port": 1 } },
+        "images": null,
+    }});
+    nodes
+        .patch_status(&name, &PatchParams::default(), &Patch::Strategic(patch))
+        .await
+        .expect("patched");
+    world.pass(15).await;
+    let mended = nodes.get(&name).await.expect("the node");
+    let (was, is) = (before.status.unwrap(), mended.status.clone().unwrap());
+    assert_eq!(was.addresses, is.addresses);
+    assert_eq!(was.daemon_endpoints, is.daemon_endpoints);
+    assert_eq!(was.images, is.images);
+    // Resources that others have added are there for pods, too.
+    for amounts in [&is.capacity, &is.allocatable] {
+        let amounts = amounts.as_ref().unwrap();
+        assert_eq!(amounts["example.com/dongle"].0, "4");
+        assert_eq!(amounts.get("example.com/stale"), None);
+    }
+    assert_eq!(was.capacity.unwrap()["cpu"], is.capacity.unwrap()["cpu"]);
+    let said = |kind: &str| node_condition(&mended, kind);
+    assert_eq!(said("Ready").as_deref(), Some("True"));
+    assert_eq!(said("KernelDeadlock").as_deref(), Some("False"));
+    let events = world.events(&name).await;
+    let ready = events.iter().filter(|(reason, _)| reason == "NodeReady");
+    assert_eq!(ready.count(), 1, "{events:?}");
+    world.pass(100).await;
+    let at_rest = nodes.get(&name).await.expect("the node");
+    assert_eq!(revision(&mended), revision(&at_rest), "it is mended once");
 }
 
 #[tokio::test(start_paused = true)]

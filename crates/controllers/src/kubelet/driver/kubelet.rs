@@ -1,15 +1,16 @@
 //! One kubelet as the driver knows it: its machine, and what it has told the API server about it.
 //!
-//! Invariant: a node's status is written when it turned, when its images changed, or when the last report is five
-//! minutes old, and at no other time.
+//! Invariant: a node's status is written when it is not what its kubelet knows, or when the last report is five minutes old, and at no other
+//! time.
 
 use std::sync::Arc;
 
 use jiff::{SignedDuration, Timestamp};
-use k8s_openapi::api::core::v1::{Node, ObjectReference, Pod};
+use k8s_openapi::api::core::v1::{Node, NodeCondition, ObjectReference, Pod};
 use kube::Resource;
 use serde_json::json;
 
+use super::node_status;
 use crate::{
     EventType, Recorder,
     kubelet::{
@@ -39,6 +40,8 @@ pub(super) struct Kubelet {
     reported_at: Timestamp,
     reported_images: usize,
     reported: Readiness,
+    /// The node whose status was last held against what is so.
+    compared: Option<Arc<Node>>,
 }
 
 /// How long the network plugin of a node needs, at pace 1.
@@ -69,6 +72,7 @@ impl Kubelet {
             recorder,
             reported_at: now,
             reported: readiness,
+            compared: None,
         }
     }
 
@@ -82,31 +86,40 @@ impl Kubelet {
         self.reported_at = Timestamp::MIN;
     }
 
-    /// The write of the node's status, if something in it changed or it is old.
+    /// The write of the node's status, if something in it changed, whoever changed it, or it is old. Nothing is compared while the node
+    /// is the one that was compared before.
     pub(super) fn report(&mut self, now: Timestamp) -> Option<Write> {
         let node = self.node.clone().filter(|_| self.talking)?;
         let images = self.host.images().count(now);
         let turned = self.readiness != self.reported;
         let old = now.duration_since(self.reported_at) >= STATUS_REPORT;
-        if !turned && !old && images == self.reported_images {
+        let compared = self.compared.as_ref();
+        let compared = compared.is_some_and(|compared| Arc::ptr_eq(compared, &node));
+        if compared && !turned && !old && images == self.reported_images {
             return None;
         }
-        let before = node
-            .status
-            .as_ref()
-            .and_then(|status| status.conditions.as_deref());
-        let mut status =
-            json!({ "conditions": self.facts.conditions(self.readiness, before, now) });
-        if images != self.reported_images {
-            status["images"] = json!(self.host.images().report(now));
+        let stored = node.status.clone().unwrap_or_default();
+        let wanted = self.facts.status(
+            self.readiness,
+            self.host.images().report(now),
+            stored.conditions.as_deref(),
+            now,
+        );
+        self.compared = Some(node);
+        self.reported = self.readiness;
+        let mut status = node_status::difference(&stored, &wanted);
+        if status.is_empty() && !old {
+            return None;
         }
-        if turned && self.readiness == Readiness::Ready {
-            self.record_turn("NodeReady");
+        for condition in node_status::turns(&stored, &wanted) {
+            self.record_turn(turn(condition));
         }
-        (self.reported_at, self.reported_images, self.reported) = (now, images, self.readiness);
+        // Whatever is written, the heartbeats go with it.
+        status.insert("conditions".to_owned(), json!(wanted.conditions));
+        (self.reported_at, self.reported_images) = (now, images);
         Some(Write::NodeStatus {
             name: self.facts.name.clone(),
-            status,
+            status: status.into(),
         })
     }
 
@@ -160,6 +173,17 @@ impl Kubelet {
         };
         self.recorder
             .record(node, EventType::Normal, reason, message);
+    }
+}
+
+/// The kubelet's word for what a condition says now.
+fn turn(condition: &NodeCondition) -> &'static str {
+    match (&*condition.type_, &*condition.status) {
+        ("MemoryPressure", _) => "NodeHasSufficientMemory",
+        ("DiskPressure", _) => "NodeHasNoDiskPressure",
+        ("PIDPressure", _) => "NodeHasSufficientPID",
+        (_, "True") => "NodeReady",
+        _ => "NodeNotReady",
     }
 }
 
