@@ -42,6 +42,8 @@ pub(super) struct Unit {
     /// Why it could not start; forgotten when it has.
     pub(super) failure: Option<Box<Failure>>,
     pub(super) starts: i32,
+    /// The starts it had when all containers of its pod were last to start anew.
+    pub(super) anew_at: i32,
     pub(super) crash_backoff: Backoff,
     pub(super) pull_backoff: Backoff,
 }
@@ -161,6 +163,7 @@ impl Unit {
             last: None,
             failure: None,
             starts: 0,
+            anew_at: 0,
             crash_backoff: Backoff::default(),
             pull_backoff: Backoff::default(),
         }
@@ -204,6 +207,11 @@ impl Unit {
 
     pub(super) fn restarts(&self) -> i32 {
         (self.starts - 1).max(0)
+    }
+
+    /// It ran before all containers of its pod were to start anew, and has not been started since.
+    pub(super) fn is_anew(&self) -> bool {
+        self.anew_at > 0 && self.starts == self.anew_at
     }
 
     pub(super) fn is_running(&self) -> bool {

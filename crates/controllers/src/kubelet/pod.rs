@@ -6,7 +6,7 @@
 //!
 //! Invariant: after [`PodSim::step`] returns, stepping again at the same moment changes nothing.
 //! The order in which containers come up is in [`sync`], what they and volumes are filled from in [`config`], how they go
-//! in [`stop`], the network in [`sandbox`], what devices it claims in [`devices`], what is found after a restart in [`adopt`],
+//! in [`stop`], how all start anew in [`restart_all`], what is said of a resize in [`resize`], the network in [`sandbox`], what devices it claims in [`devices`], what is found after a restart in [`adopt`],
 //! what probes lead to in [`health`], what is written in [`report`].
 
 mod adopt;
@@ -14,6 +14,8 @@ mod config;
 pub(super) mod devices;
 mod health;
 mod report;
+mod resize;
+mod restart_all;
 mod sandbox;
 mod step;
 mod stop;
@@ -27,7 +29,7 @@ use k8s_openapi::api::core::v1::{Container, Pod, PodSpec};
 pub use config::{Need, Question};
 pub use step::{Effect, Parts, PodEvent, Step};
 
-use self::{config::Volumes, sandbox::Sandbox};
+use self::{config::Volumes, restart_all::Restarting, sandbox::Sandbox};
 use super::{
     admit::Rejection,
     annotations::{self, ProbeKind},
@@ -62,6 +64,8 @@ pub struct PodSim {
     sealed: bool,
     address_written: bool,
     deleted: bool,
+    /// All containers are being stopped to be started again.
+    restarting: Option<Restarting>,
     /// The pod asks for another simulation than before.
     steered: bool,
     /// What the outside must do besides writing; empty between steps.
@@ -155,6 +159,7 @@ impl PodSim {
             sealed: false,
             address_written: false,
             deleted: false,
+            restarting: None,
             steered: false,
             effects: Vec::new(),
         }
@@ -189,6 +194,9 @@ impl PodSim {
         let before = std::mem::replace(&mut self.pod, pod);
         if steered {
             self.complain(Some(&before));
+        }
+        if before.metadata.generation != self.pod.metadata.generation {
+            self.tell_of_resize(&before);
         }
         overruled || steered
     }

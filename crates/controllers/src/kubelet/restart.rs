@@ -1,15 +1,16 @@
 //! Whether a container is started again: the pod's policy, the container's own, and its rules by exit code.
 //!
-//! Upstream: `ContainerShouldRestart`. What `RestartAllContainers` asks for is done for the container that exited only.
+//! Upstream: `ContainerShouldRestart`, `ShouldAllContainersRestart`. How all are started again is in [`super::pod`].
 
 use k8s_openapi::api::core::v1::{Container, ContainerRestartRule, PodSpec};
+
+/// What a rule says that asks for all containers of the pod to be started again.
+const ALL: &str = "RestartAllContainers";
 
 /// Whether an exit of `container` with `code` leads to another start.
 pub(super) fn after_exit(container: &Container, spec: &PodSpec, code: i32) -> bool {
     let own = container.restart_policy.as_deref();
-    let mut rules = container.restart_policy_rules.iter().flatten();
-    // Rules count only beside a policy of the container's own, which validation asks for.
-    if own.is_some() && rules.any(|rule| matches(rule, code)) {
+    if rule_for(container, code).is_some() {
         return true;
     }
     match own.or(spec.restart_policy.as_deref()) {
@@ -23,6 +24,26 @@ pub(super) fn after_exit(container: &Container, spec: &PodSpec, code: i32) -> bo
 pub(super) fn after_failed_probe(container: &Container, spec: &PodSpec) -> bool {
     let own = container.restart_policy.as_deref();
     own.or(spec.restart_policy.as_deref()) != Some("Never")
+}
+
+/// Whether an exit of `container` with `code` leads to another start of all containers of its pod.
+pub(super) fn of_all(container: &Container, code: i32) -> bool {
+    rule_for(container, code).is_some_and(|rule| rule.action == ALL)
+}
+
+/// Whether a pod has a rule by which all its containers may be started again (upstream: `AllContainersCouldRestart`).
+pub(super) fn may_be_of_all(spec: &PodSpec) -> bool {
+    let init = spec.init_containers.iter().flatten();
+    let mut rules = init
+        .chain(&spec.containers)
+        .flat_map(|container| container.restart_policy_rules.iter().flatten());
+    rules.any(|rule| rule.action == ALL)
+}
+
+/// The first rule that an exit fits. Rules count only beside a policy of the container's own, which validation asks for.
+fn rule_for(container: &Container, code: i32) -> Option<&ContainerRestartRule> {
+    let mut rules = container.restart_policy_rules.iter().flatten();
+    rules.find(|rule| container.restart_policy.is_some() && matches(rule, code))
 }
 
 fn matches(rule: &ContainerRestartRule, code: i32) -> bool {

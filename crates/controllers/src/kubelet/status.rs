@@ -8,15 +8,20 @@ use k8s_openapi::{
     apimachinery::pkg::apis::meta::v1::Time,
 };
 
-use super::container::{Role, State, Unit};
+use super::{
+    container::{Role, State, Unit},
+    restart,
+};
 
 /// Conditions in the order in which the kubelet keeps them.
-pub(super) const ORDER: [&str; 5] = [
+pub(super) const ORDER: [&str; 6] = [
     "PodReadyToStartContainers",
     "Initialized",
     "Ready",
     "ContainersReady",
     "PodScheduled",
+    // Only of pods that have a rule for it.
+    "AllContainersRestarting",
 ];
 
 /// Where `Ready` stands in [`ORDER`].
@@ -92,6 +97,8 @@ pub(super) struct View<'a> {
     pub(super) statuses: &'a [ContainerStatus],
     pub(super) phase: &'a str,
     pub(super) sandbox_up: bool,
+    /// All containers are being stopped to be started again.
+    pub(super) all_restarting: bool,
     pub(super) now: Timestamp,
 }
 
@@ -111,6 +118,7 @@ pub(super) fn conditions(view: &View<'_>, transitions: &mut Transitions) -> Vec<
         containers_ready,
         Verdict::YES,
     ];
+    let verdicts = verdicts.into_iter().chain(all_restarting(view));
     let generation = view.pod.metadata.generation;
     let stamp = |(slot, verdict): (usize, Verdict)| PodCondition {
         type_: ORDER[slot].to_owned(),
@@ -121,7 +129,24 @@ pub(super) fn conditions(view: &View<'_>, transitions: &mut Transitions) -> Vec<
         last_probe_time: None,
         last_transition_time: Some(Time(transitions.at(slot, verdict.status, view.now))),
     };
-    verdicts.into_iter().enumerate().map(stamp).collect()
+    verdicts.enumerate().map(stamp).collect()
+}
+
+/// Whether all containers are being stopped to be started again; nothing of pods where that cannot be.
+fn all_restarting(view: &View<'_>) -> Option<Verdict> {
+    let spec = view.pod.spec.as_ref();
+    spec.filter(|spec| restart::may_be_of_all(spec))?;
+    Some(match view.phase {
+        "Succeeded" => Verdict::no("PodCompleted", None),
+        "Failed" => Verdict::no("PodFailed", None),
+        _ => Verdict {
+            status: view.all_restarting,
+            reason: view.all_restarting.then_some("RestartAllContainersStarted"),
+            message: view
+                .all_restarting
+                .then(|| "container exited with restart policy rule".to_owned()),
+        },
+    })
 }
 
 fn containers_ready(view: &View<'_>) -> Verdict {
@@ -240,9 +265,10 @@ pub(super) fn phase(
         (0, 0, 0, 0, 0, 0);
     for unit in units {
         // What ended last, if it is not running now; an idle container that has run before counts as stopped.
-        let exit = unit
-            .exit()
-            .or(unit.last.as_deref().filter(|_| !unit.is_running()));
+        let exit = unit.exit().or(unit
+            .last
+            .as_deref()
+            .filter(|_| !unit.is_running() && !unit.is_anew()));
         match (unit.role, exit) {
             (Role::Init, Some(exit)) if exit.code != 0 && !restarts(unit, exit.code) => {
                 return "Failed";

@@ -65,6 +65,7 @@ impl Unit {
                     waiting(failure.reason, Some(failure.message.clone())),
                     before,
                 ),
+                (None, before) if self.is_anew() => (waiting(subject.untried, None), before),
                 // Started again at once, it is shown as ended until it runs.
                 (None, Some(exit)) => (self.ended(exit, subject), None),
                 (None, None) => (waiting(subject.untried, None), None),

@@ -86,6 +86,7 @@ impl PodSim {
             statuses: &statuses,
             phase,
             sandbox_up: self.sandbox == Sandbox::Up,
+            all_restarting: self.restarting.is_some(),
             now,
         };
         written.conditions = Some(status::conditions(&view, &mut self.transitions));

@@ -16,7 +16,6 @@ use crate::kubelet::{
     container::{Backoff, Exit, Failure, Retry, Role, State, Unit},
     images::ImageRef,
     pace::go_duration,
-    status,
 };
 
 /// How long after an exit, or a failed pull, the kubelet looks at the pod again.
@@ -38,11 +37,19 @@ impl PodSim {
             self.plan_anew(parts, now);
         }
         self.notice_new_images(now);
-        for index in 0..self.units.len() {
-            self.drive(index, Turn::Waits, parts, now);
+        self.go_on(parts, now);
+        if !self.advance_restart(parts, now) {
+            return;
         }
         self.start_in_order(parts, now);
         self.consider_completion(parts, now);
+    }
+
+    /// Carries every container on with what it is about.
+    pub(super) fn go_on(&mut self, parts: &mut Parts<'_>, now: Timestamp) {
+        for index in 0..self.units.len() {
+            self.drive(index, Turn::Waits, parts, now);
+        }
     }
 
     /// Gives the containers their turn to start, up to the first that takes time or holds up those behind it.
@@ -50,7 +57,8 @@ impl PodSim {
         if self.units.iter().any(Unit::is_coming_up) {
             return;
         }
-        let initialized = status::has_initialized(&self.units);
+        let has_run = |unit: &Unit| unit.role == Role::App && unit.starts > unit.anew_at;
+        let initialized = self.units.iter().any(has_run);
         for index in 0..self.units.len() {
             let role = self.units[index].role;
             // Once an app container has run, init containers are not started again.
@@ -223,6 +231,9 @@ impl PodSim {
 
     /// What follows a container's exit: the end, another start, or a wait for one.
     fn settle(&mut self, index: usize, exit: Box<Exit>, now: Timestamp) -> State {
+        if self.restarting.is_some() || self.asks_for_restart_of_all(index, exit.code) {
+            return State::Ended(exit);
+        }
         if !self.restarts(&self.units[index], exit.code) {
             return State::Ended(exit);
         }

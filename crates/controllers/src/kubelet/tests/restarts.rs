@@ -288,3 +288,125 @@ fn a_containers_own_rule_restarts_it_for_one_exit_code_in_a_pod_that_never_resta
         assert_eq!(last.map(|(_, text)| text), Some(expected), "{exit}");
     }
 }
+
+#[test]
+fn a_rule_that_asks_for_it_starts_all_containers_anew_from_the_first_init_container_on() {
+    let mut scene = Scene::linux(Pace::REAL);
+    let rule = json!({ "action": "RestartAllContainers", "exitCodes": { "operator": "In", "values": [42] } });
+    let spec = json!({
+        "restartPolicy": "Never",
+        "initContainers": [
+            { "name": "setup", "image": "app:1" },
+            { "name": "side", "image": "app:1", "restartPolicy": "Always" },
+        ],
+        "containers": [
+            { "name": "main", "image": "app:1" },
+            { "name": "once", "image": "app:1" },
+            { "name": "watcher", "image": "app:1", "restartPolicy": "Never", "restartPolicyRules": [rule] },
+        ],
+    });
+    let pod = annotated(
+        pod(spec),
+        "mullion.dev/simulate-exit.watcher",
+        "42 after 10s",
+    );
+    let pod = annotated(pod, "mullion.dev/simulate-exit.once", "0 after 1s");
+    let wake = scene.observe(&pod);
+    scene.run(wake, 10);
+    scene.lines.clear();
+    scene.run(Some(scene.now + SignedDuration::from_millis(1)), 22);
+    let starts = ["Pulled", "Created", "Started"];
+    let is_start = |line: &str| starts.iter().any(|start| line.contains(start));
+    scene.lines.retain(|line| !is_start(line));
+    scene.expect(&[
+        "15.05s status Running 10.0.1.100 setup=Completed(0)+ side=Running+ main=Running+ once=Completed(0) watcher=Error(42)",
+        "16.05s Normal Killing: Stopping container side",
+        "16.05s Normal Killing: Stopping container main",
+        "16.05s status Running 10.0.1.100 setup=Completed(0)+ side=Running+ main=Running+ once=Completed(0) watcher=Error(42)",
+        "16.45s status Pending 10.0.1.100 setup=PodInitializing side=PodInitializing main=PodInitializing once=PodInitializing watcher=PodInitializing",
+        "16.6s status Pending 10.0.1.100 setup=Runningx1 side=PodInitializing main=PodInitializing once=PodInitializing watcher=PodInitializing",
+        "17.6s status Pending 10.0.1.100 setup=Completed(0)+x1 side=PodInitializing main=PodInitializing once=PodInitializing watcher=PodInitializing",
+        "18.75s status Pending 10.0.1.100 setup=Completed(0)+x1 side=Running+x1 main=PodInitializing once=PodInitializing watcher=PodInitializing",
+        "18.9s status Pending 10.0.1.100 setup=Completed(0)+x1 side=Running+x1 main=Running+x1 once=PodInitializing watcher=PodInitializing",
+        "19.05s status Pending 10.0.1.100 setup=Completed(0)+x1 side=Running+x1 main=Running+x1 once=Running+x1 watcher=PodInitializing",
+        "19.2s status Running 10.0.1.100 setup=Completed(0)+x1 side=Running+x1 main=Running+x1 once=Running+x1 watcher=Running+x1",
+        "20.05s status Running 10.0.1.100 setup=Completed(0)+x1 side=Running+x1 main=Running+x1 once=Completed(0)x1 watcher=Running+x1",
+    ]);
+    // The container that asks for it again backs off, the others do not wait for it.
+    scene.run(Some(scene.now + SignedDuration::from_millis(1)), 36);
+    let last = scene.lines.iter().rfind(|line| line.contains("status"));
+    let last = last.expect("there is one");
+    assert!(
+        last.ends_with("main=Running+x2 once=Completed(0)x2 watcher=CrashLoopBackOffx1"),
+        "{last}"
+    );
+}
+
+#[test]
+fn a_pod_with_a_rule_for_it_says_whether_all_its_containers_are_being_restarted() {
+    let rule = json!({ "action": "RestartAllContainers", "exitCodes": { "operator": "In", "values": [42] } });
+    let spec = json!({ "containers": [
+        { "name": "main", "image": "app:1" },
+        { "name": "watcher", "image": "app:1", "restartPolicy": "Never", "restartPolicyRules": [rule] },
+    ] });
+    let pod = annotated(
+        pod(spec),
+        "mullion.dev/simulate-exit.watcher",
+        "42 after 10s",
+    );
+    let pod: Pod = serde_json::from_value(pod).expect("a pod");
+    let mut host = Scene::linux(Pace::REAL).host;
+    let mut step = host.observe_pod(Arc::new(pod), start());
+    let mut told = Vec::new();
+    while let Some(at) = step
+        .wake
+        .filter(|at| *at <= start() + SignedDuration::from_secs(20))
+    {
+        for effect in &step.effects {
+            let Effect::Status { status, .. } = effect else {
+                continue;
+            };
+            let conditions = status.conditions.as_ref().expect("conditions");
+            let restarting = conditions.last().expect("the last of them");
+            assert_eq!(restarting.type_, "AllContainersRestarting");
+            let says = (restarting.status.clone(), restarting.reason.clone());
+            if told.last() != Some(&says) {
+                told.push(says);
+            }
+        }
+        step = host.step("uid-1", at);
+    }
+    let says = |status: &str, reason: Option<&str>| (status.to_owned(), reason.map(str::to_owned));
+    let expected = [
+        says("False", None),
+        says("True", Some("RestartAllContainersStarted")),
+        says("False", None),
+    ];
+    assert_eq!(told, expected);
+}
+
+#[test]
+fn a_resize_is_told_when_it_begins_and_when_it_is_done() {
+    let mut scene = Scene::linux(Pace::INSTANT);
+    let version = |generation: i64, cpu: &str| {
+        let mut pod = pod(json!({
+            "initContainers": [{ "name": "setup", "image": "app:1" }],
+            "containers": [{ "name": "web", "image": "app:1", "resources": { "requests": { "memory": "1Gi", "cpu": cpu }, "limits": { "cpu": "2" } } }],
+        }));
+        pod["metadata"]["generation"] = json!(generation);
+        pod
+    };
+    let wake = scene.observe(&version(1, "1"));
+    scene.run(wake, 5);
+    scene.lines.clear();
+    scene.observe(&version(2, "1500m"));
+    let summary = r#"{"initContainers":[{"name":"setup","resources":{}}],"containers":[{"name":"web","resources":{"limits":{"cpu":"2"},"requests":{"cpu":"1500m","memory":"1Gi"}}}],"generation":2}"#;
+    scene.expect(&[
+        &format!("5s Normal ResizeStarted: Pod resize started: {summary}"),
+        &format!("5s Normal ResizeCompleted: Pod resize completed: {summary}"),
+        "5s status Running 10.0.1.100 setup=Completed(0)+ web=Running+",
+    ]);
+    // Another change of the pod is no resize.
+    scene.observe(&version(3, "1500m"));
+    scene.expect(&["5s status Running 10.0.1.100 setup=Completed(0)+ web=Running+"]);
+}
