@@ -1,6 +1,7 @@
 //! Paths: which kind is behind a path, which verbs it has, which parameters they take. Those of custom resources are in [`custom`].
 
 pub(super) mod custom;
+mod parameters;
 
 use serde_json::{Map, Value, json};
 

@@ -92,6 +92,23 @@ async fn a_custom_resource_has_all_its_paths_with_names_of_their_own() {
                 .collect::<Vec<_>>(),
             ["dryRun", "fieldManager", "fieldValidation", "force"]
         );
+        for item in [&paths[&place], scale] {
+            let operations = item
+                .as_object()
+                .into_iter()
+                .flatten()
+                .map(|(_, operation)| operation);
+            let own = operations.flat_map(|operation| operation["parameters"].as_array());
+            let common = item["parameters"].as_array();
+            for parameter in own
+                .chain(common)
+                .flatten()
+                .filter(|parameter| parameter["in"] != "body")
+            {
+                let text = parameter["description"].as_str().unwrap_or_default();
+                assert!(text.ends_with('.'), "{parameter}");
+            }
+        }
         let kind = json!({"group": "stable.example.com", "version": "v1beta1", "kind": "App"});
         assert_eq!(scale["get"]["x-kubernetes-group-version-kind"], kind);
         assert_eq!(scale["get"]["x-kubernetes-action"], "get");

@@ -4,7 +4,7 @@
 
 use serde_json::{Map, Value, json};
 
-use super::{LIST, PATCH, WRITE, capital, kind_of};
+use super::{LIST, PATCH, WRITE, capital, kind_of, parameters};
 use crate::{
     kinds::{Resource, SubresourceHandler},
     openapi::{Dialect, reference},
@@ -282,6 +282,11 @@ impl Writer<'_> {
 
     fn parameter(&self, place: &str, name: &str) -> Value {
         let mut parameter = super::parameter(self.dialect, place, name);
+        let kind = &self.resource.kind;
+        parameter["description"] = match (place, name) {
+            ("path", "name") => format!("Name of the {kind}.").into(),
+            _ => parameters::description(name).into(),
+        };
         match self.dialect {
             Dialect::V2 => parameter["uniqueItems"] = true.into(),
             Dialect::V3 => parameter["schema"]["uniqueItems"] = true.into(),
