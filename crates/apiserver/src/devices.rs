@@ -51,7 +51,9 @@ static ENVIRONMENT: LazyLock<Environment> = LazyLock::new(|| {
         fields: fields.map(|(name, kind)| (name.to_owned(), kind)).into(),
         open: false,
     };
-    Environment::default().with("device", Type::Object(Arc::new(device)))
+    Environment::default()
+        .with("device", Type::Object(Arc::new(device)))
+        .with_bind()
 });
 
 /// How big what they speak of can be.

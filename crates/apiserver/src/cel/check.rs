@@ -8,7 +8,7 @@ use super::{
     Problem,
     expr::{Expr, Field, Fold, FoldKind, Literal, Node, qualified},
     functions::{FUNCTIONS, is_type_name, named_type, namespaced, resolve},
-    library, messages,
+    messages, times,
     types::{Bindings, Type, joined},
 };
 use crate::golang::regexp;
@@ -19,6 +19,8 @@ pub(crate) struct Environment {
     variables: HashMap<String, Type>,
     /// Whether patches can be made.
     patches: bool,
+    /// Whether `cel.bind` is a macro.
+    binds: bool,
 }
 
 impl Environment {
@@ -26,6 +28,18 @@ impl Environment {
     pub(crate) fn with(mut self, name: &str, kind: Type) -> Self {
         self.variables.insert(name.to_owned(), kind);
         self
+    }
+
+    /// The environment with `cel.bind`, which only the expressions that choose devices have.
+    pub(crate) fn with_bind(self) -> Self {
+        Environment {
+            binds: true,
+            ..self
+        }
+    }
+
+    pub(super) fn binds(&self) -> bool {
+        self.binds
     }
 
     /// The environment with the types of patches, and what else they need.
@@ -355,7 +369,7 @@ impl<'e> Checker<'e> {
             ("matches", _) => regexp::compile(text).is_ok(),
             ("duration" | "timestamp", 1) => {
                 let text = Value::String(Arc::new(text.clone()));
-                library::call(function, None, vec![text]).is_ok()
+                times::made(function, &text).is_none_or(|made| made.is_ok())
             }
             _ => true,
         };

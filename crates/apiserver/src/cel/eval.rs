@@ -363,6 +363,14 @@ impl Run<'_> {
             ("jsonpatch.escapeKey", None, [Value::String(key)]) => {
                 Ok(text(key.replace('~', "~0").replace('/', "~1")))
             }
+            ("duration" | "timestamp", None, [value @ (Value::String(_) | Value::Int(_))]) => {
+                let made = times::made(function, value).unwrap_or(Ok(Value::Null));
+                made.map_err(Failure::Error)
+            }
+            ("int", None, [Value::Duration(duration)]) => {
+                Ok(duration.num_nanoseconds().map_or(Value::Null, Value::Int))
+            }
+            ("int", None, [Value::Timestamp(time)]) => Ok(Value::Int(time.timestamp())),
             ("string", None, [value]) if times::text(value).is_some() => {
                 Ok(times::text(value).map_or(Value::Null, text))
             }

@@ -6,9 +6,15 @@ use super::{
     syntax::Parsed,
 };
 
-/// A call with a target: one of the macros, or a method.
-pub(super) fn method(at: usize, target: Expr, name: String, mut arguments: Vec<Expr>) -> Parsed {
-    let is_cel = matches!(&target.node, Node::Name(name) if name == "cel");
+/// A call with a target: one of the macros, or a method. `binds` says whether `cel.bind` is one of them.
+pub(super) fn method(
+    at: usize,
+    target: Expr,
+    name: String,
+    mut arguments: Vec<Expr>,
+    binds: bool,
+) -> Parsed {
+    let is_cel = binds && matches!(&target.node, Node::Name(name) if name == "cel");
     let expanded = match (name.as_str(), arguments.len()) {
         ("bind", 3) if is_cel => {
             let body = Box::new(arguments.remove(2));

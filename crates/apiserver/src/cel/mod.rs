@@ -118,7 +118,7 @@ impl Program {
     /// # Errors
     /// What is wrong and where, as cel-go prints it: one or several lines that begin with `ERROR: <input>:line:column`.
     pub(crate) fn compile(source: &str, environment: &Environment) -> Result<Program, Issues> {
-        let (expression, depth) = syntax::parse(source)?;
+        let (expression, depth) = syntax::parse(source, environment.binds())?;
         let checked = with_stack(depth, || check::check(&expression, environment))
             .map_err(|problems| Issues::new(source, problems))?;
         Ok(Program {

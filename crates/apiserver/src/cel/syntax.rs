@@ -20,21 +20,22 @@ const MAX_LENGTH: usize = 100_000;
 /// What parsing may need of the stack; the cel crate's grammar takes much.
 const STACK_BYTES: usize = 64 << 20;
 
-/// Parses an expression; also says how deep it is.
-pub(crate) fn parse(source: &str) -> Result<(Expr, usize), Issues> {
+/// Parses an expression, in which `cel.bind` is a macro if `binds`; also says how deep it is.
+pub(crate) fn parse(source: &str, binds: bool) -> Result<(Expr, usize), Issues> {
     let length = source.chars().count();
     if length > MAX_LENGTH {
         return Err(Issues::of_all(format!(
             "expression code point size exceeds limit: size: {length}, limit {MAX_LENGTH}"
         )));
     }
-    stacker::grow(STACK_BYTES, || parse_within(source))
+    stacker::grow(STACK_BYTES, || parse_within(source, binds))
 }
 
-fn parse_within(source: &str) -> Result<(Expr, usize), Issues> {
+fn parse_within(source: &str, binds: bool) -> Result<(Expr, usize), Issues> {
     let parsed = tokens(source).and_then(|tokens| {
         let mut parser = Parser {
             tokens,
+            binds,
             next: 0,
             depths: [0; 5],
             deepest: 0,
@@ -96,6 +97,8 @@ enum Rule {
 
 struct Parser {
     tokens: Vec<(usize, Token)>,
+    /// Whether `cel.bind` is a macro.
+    binds: bool,
     next: usize,
     /// How often each [`Rule`] is around what is parsed now.
     depths: [usize; 5],
@@ -312,7 +315,7 @@ impl Parser {
                 operand = match self.mark("(") {
                     Some(at) => {
                         let arguments = self.arguments(")")?;
-                        method(at, operand, name, arguments)?
+                        method(at, operand, name, arguments, self.binds)?
                     }
                     None => Expr {
                         at,

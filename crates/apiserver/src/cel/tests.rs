@@ -192,7 +192,10 @@ fn expressions_hold() {
         "old.optMap(v, v + 1).value() == 8 && optional.none().optMap(v, v + 1).hasValue() == false",
         "[1, ?old, ?optional.none()] == [1, 7] && {?'a': old} == {'a': 7}",
         "self.l.first().value() == 1 && self.l.last() == optional.of(3) && [old, optional.none()].unwrapOpt() == [7] && optional.unwrap([old]) == [7]",
-        "cel.bind(x, self.a * 2, x + x) == 12",
+        "timestamp('9999-12-31T23:59:59.999999999Z') - timestamp('9999-01-01T00:00:00Z') < duration('9000h') && timestamp(-62135596800) == timestamp('0001-01-01T00:00:00Z')",
+        "duration('2562047h47m16.854775807s') + duration('-1ns') < duration('2562047h47m16.854775807s') && int(duration('-9223372036854775808ns')) < 0 && int(duration('1s')) == 1000000000 && int(self.t) == 1714557600",
+        "duration(1500000000) == duration('1.5s') && duration('+.5s') == duration('500ms') && duration('1h1m1s').getMinutes() == 61 && duration('10\u{b5}s') == duration('10us')",
+        "self.t.getHours('99:30') == 13 && self.t.getDate('99:30') == 5 && self.t.getMinutes('-1:5') == 55 && self.t.getHours('+3:00') == 13 && self.t.getHours('Local') == 10",
         "quantity('1Gi').isGreaterThan(quantity('500Mi')) && isQuantity('100m') && !isQuantity('x')",
         "url('https://a.example:8443/x').getHost() == 'a.example:8443' && ip('10.0.0.1').family() == 4 && cidr('10.0.0.0/8').containsIP('10.2.3.4')",
         "[duration('1m'), duration('1s')].sum() == duration('61s')",
@@ -255,6 +258,43 @@ fn what_goes_wrong_is_told_as_cel_go_tells_it() {
         (
             "optional.none().value() == 1",
             "optional.none() dereference",
+        ),
+        (
+            "timestamp('9999-12-31T23:59:59Z') + duration('1s') > self.t",
+            "timestamp overflow",
+        ),
+        (
+            "timestamp('0001-01-01T00:00:00Z') - duration('1ns') < self.t",
+            "timestamp overflow",
+        ),
+        (
+            "timestamp('9999-12-31T23:59:59Z') - timestamp('0001-01-01T00:00:00Z') > duration('1h')",
+            "duration overflow",
+        ),
+        (
+            "duration('2562047h') + duration('2562047h') > duration('1s')",
+            "duration overflow",
+        ),
+        ("timestamp(253402300800) > self.t", "timestamp overflow"),
+        (
+            "timestamp(self.s + '10000-01-01T00:00:00Z') > self.t",
+            "type conversion error from 'string' to 'google.protobuf.Timestamp'",
+        ),
+        (
+            "duration(self.s) > duration('1s')",
+            "type conversion error from 'string' to 'google.protobuf.Duration'",
+        ),
+        (
+            "self.t.getHours('america/new_york') == 1",
+            "unknown time zone america/new_york",
+        ),
+        (
+            "self.t.getHours('../UTC') == 1",
+            "time: invalid location name",
+        ),
+        (
+            "self.t.getHours('x:00') == 1",
+            r#"strconv.Atoi: parsing "x": invalid syntax"#,
         ),
         (
             "self.t.getHours('Nowhere') == 1",
@@ -366,5 +406,56 @@ fn what_would_make_or_compare_too_much_is_stopped_before() {
         let stopped = program.evaluate(&variables, &mut Budget::default());
         let is_stopped = matches!(stopped, Err(Failure::TooLong | Failure::Exhausted));
         assert!(is_stopped, "{source}: {stopped:?}");
+    }
+}
+
+#[test]
+fn only_expressions_that_choose_devices_bind_names() {
+    let source = "cel.bind(x, self.a * 2, x + x) == 12";
+    let program = Program::compile(source, &environment().with_bind());
+    let value = program
+        .expect("it is one")
+        .evaluate(&[("self", me())], &mut Budget::default());
+    assert!(matches!(value, Ok(Value::Bool(true))));
+    let issues = Program::compile("cel.bind(x, self.a, x > 1)", &environment());
+    let issues = issues.expect_err("nothing is called so").to_string();
+    let told: Vec<&str> = issues.lines().step_by(3).collect();
+    assert_eq!(
+        told,
+        [
+            "ERROR: <input>:1:1: undeclared reference to 'cel' (in container '')",
+            "ERROR: <input>:1:9: undeclared reference to 'bind' (in container '')",
+            "ERROR: <input>:1:10: undeclared reference to 'x' (in container '')",
+            "ERROR: <input>:1:21: undeclared reference to 'x' (in container '')",
+        ]
+    );
+}
+
+#[test]
+fn literals_that_are_no_times_are_refused_before_they_run() {
+    for (source, message) in [
+        ("duration('1d') == self.any", "invalid duration argument"),
+        ("duration('1h ') == self.any", "invalid duration argument"),
+        (
+            "duration('3000000h') == self.any",
+            "invalid duration argument",
+        ),
+        (
+            "timestamp('2024-05-01t10:00:00Z') == self.any",
+            "invalid timestamp argument",
+        ),
+        (
+            "timestamp('2024-05-01T10:00:60Z') == self.any",
+            "invalid timestamp argument",
+        ),
+        (
+            "timestamp('0000-05-01T10:00:00Z') == self.any",
+            "invalid timestamp argument",
+        ),
+    ] {
+        let issues = Program::compile(source, &environment())
+            .expect_err(source)
+            .to_string();
+        assert!(issues.contains(message), "{source}: {issues}");
     }
 }

@@ -2,12 +2,16 @@
 //!
 //! Without a time zone the parts are those in UTC.
 
-use jiff::{
-    Timestamp,
-    civil::DateTime,
-    tz::{Offset, TimeZone},
+use std::{
+    num::{IntErrorKind, ParseIntError},
+    ops::RangeInclusive,
 };
+
+use chrono::TimeDelta;
+use jiff::{SignedDuration, Timestamp, civil::DateTime, tz::TimeZone};
 use kube_cel::cel::Value;
+
+use crate::golang::duration;
 
 /// A part of a time (`getHours` and the like); `None` when the function is none of these.
 ///
@@ -22,14 +26,14 @@ pub(super) fn part(
     let Value::Timestamp(time) = target else {
         return None;
     };
-    let zone = match arguments {
-        [] => Ok(TimeZone::UTC),
-        [Value::String(name)] => zone(name),
-        _ => return None,
-    };
     let nanos = i32::try_from(time.timestamp_subsec_nanos()).ok()?;
     let time = Timestamp::new(time.timestamp(), nanos).ok()?;
-    Some(zone.map(|zone| part(zone.to_datetime(time))))
+    let time = match arguments {
+        [] => Ok(TimeZone::UTC.to_datetime(time)),
+        [Value::String(zone)] => local(time, zone),
+        _ => return None,
+    };
+    Some(time.map(part))
 }
 
 fn part_named(function: &str) -> Option<fn(DateTime) -> i64> {
@@ -48,26 +52,97 @@ fn part_named(function: &str) -> Option<fn(DateTime) -> i64> {
     })
 }
 
-/// A time zone by its name, or by hours and minutes from UTC.
-fn zone(name: &str) -> Result<TimeZone, String> {
-    if name.is_empty() {
+/// A time as it is in a time zone: of a name, or so many hours and minutes from UTC, which nobody bounds.
+fn local(time: Timestamp, zone: &str) -> Result<DateTime, String> {
+    let Some((hours, minutes)) = zone.split_once(':') else {
+        return Ok(named_zone(zone)?.to_datetime(time));
+    };
+    let (hours, minutes) = (whole_number(hours)?, whole_number(minutes)?);
+    let minutes = match zone.starts_with('-') {
+        true => hours.saturating_mul(60).saturating_sub(minutes),
+        false => hours.saturating_mul(60).saturating_add(minutes),
+    };
+    // Years that have no calendar here: no zone is as far away.
+    let moved = time.checked_add(SignedDuration::from_secs(minutes.saturating_mul(60)));
+    let moved = moved.map_err(|_| TIMESTAMP_OVERFLOW.to_owned())?;
+    Ok(TimeZone::UTC.to_datetime(moved))
+}
+
+/// Go: time.LoadLocation, which minds the case of names.
+fn named_zone(name: &str) -> Result<TimeZone, String> {
+    if matches!(name, "" | "UTC" | "Local") {
         return Ok(TimeZone::UTC);
     }
-    let Some((hours, minutes)) = name.split_once(':') else {
-        return TimeZone::get(name).map_err(|_| format!("unknown time zone {name}"));
-    };
-    let (hours, minutes) = (hours.parse::<i32>().ok(), minutes.parse::<i32>().ok());
-    let seconds = hours.zip(minutes).map(|(hours, minutes)| {
-        let minutes = if name.starts_with('-') {
-            -minutes
-        } else {
-            minutes
+    if name.contains("..") || name.starts_with(['/', '\\']) {
+        return Err("time: invalid location name".to_owned());
+    }
+    let found = TimeZone::get(name).ok();
+    let found = found.filter(|zone| zone.iana_name() == Some(name));
+    found.ok_or_else(|| format!("unknown time zone {name}"))
+}
+
+/// Go: strconv.Atoi.
+fn whole_number(text: &str) -> Result<i64, String> {
+    text.parse().map_err(|error: ParseIntError| {
+        let why = match error.kind() {
+            IntErrorKind::PosOverflow | IntErrorKind::NegOverflow => "value out of range",
+            _ => "invalid syntax",
         };
-        (hours.saturating_mul(60).saturating_add(minutes)).saturating_mul(60)
-    });
-    let offset = seconds.and_then(|seconds| Offset::from_seconds(seconds).ok());
-    let offset = offset.ok_or_else(|| format!("unknown time zone {name}"))?;
-    Ok(TimeZone::fixed(offset))
+        format!("strconv.Atoi: parsing {text:?}: {why}")
+    })
+}
+
+/// What texts and numbers stand for as times and durations; `None` when the function makes neither of them.
+///
+/// # Errors
+/// Nothing is read from it, or it is beyond what cel-go has.
+pub(super) fn made(function: &str, argument: &Value) -> Option<Result<Value, String>> {
+    let unread = |kind| Err(format!("type conversion error from 'string' to '{kind}'"));
+    Some(match (function, argument) {
+        ("duration", Value::String(text)) => match duration::parse(text) {
+            Some(nanos) => Ok(Value::Duration(TimeDelta::nanoseconds(nanos))),
+            None => unread("google.protobuf.Duration"),
+        },
+        ("duration", Value::Int(nanos)) => Ok(Value::Duration(TimeDelta::nanoseconds(*nanos))),
+        ("timestamp", Value::String(text)) => match read(text) {
+            Some(time) => within_calendar(Some(time)),
+            None => unread("google.protobuf.Timestamp"),
+        },
+        ("timestamp", Value::Int(seconds)) => {
+            let time = chrono::DateTime::from_timestamp(*seconds, 0);
+            within_calendar(time.map(Into::into))
+        }
+        _ => return None,
+    })
+}
+
+/// A time as Go reads it: the letters are capitals, and no minute has 61 seconds.
+fn read(text: &str) -> Option<chrono::DateTime<chrono::FixedOffset>> {
+    let has = |at: usize, letter: u8| text.as_bytes().get(at) == Some(&letter);
+    let in_form = has(10, b'T') && !text.ends_with('z') && !text.get(17..19)?.eq("60");
+    let read = in_form.then(|| chrono::DateTime::parse_from_rfc3339(text));
+    read?.ok()
+}
+
+const TIMESTAMP_OVERFLOW: &str = "timestamp overflow";
+const DURATION_OVERFLOW: &str = "duration overflow";
+/// The first and the last second of the years 1 to 9999.
+const CALENDAR: RangeInclusive<i64> = -62_135_596_800..=253_402_300_799;
+
+/// A time of the years that cel-go has.
+pub(super) fn within_calendar(
+    time: Option<chrono::DateTime<chrono::FixedOffset>>,
+) -> Result<Value, String> {
+    let time = time.filter(|time| CALENDAR.contains(&time.timestamp()));
+    let time = time.map(Value::Timestamp);
+    time.ok_or_else(|| TIMESTAMP_OVERFLOW.to_owned())
+}
+
+/// A duration whose nanoseconds Go can count.
+pub(super) fn countable(duration: Option<TimeDelta>) -> Result<Value, String> {
+    let duration = duration.filter(|duration| duration.num_nanoseconds().is_some());
+    let duration = duration.map(Value::Duration);
+    duration.ok_or_else(|| DURATION_OVERFLOW.to_owned())
 }
 
 /// A truth, a time or a duration as text.

@@ -12,6 +12,7 @@ use serde_json::Value as Json;
 use super::{
     keyed::{keyed, plain},
     messages::message,
+    times,
 };
 
 /// A type as a value, by its name.
@@ -329,24 +330,16 @@ pub(super) fn arithmetic(operator: &str, left: &Value, right: &Value) -> Result<
         ("_+_", String(left), String(right)) => Ok(text(format!("{left}{right}"))),
         ("_+_", Bytes(left), Bytes(right)) => Ok(Bytes(Arc::new([&left[..], right].concat()))),
         ("_+_", List(left), List(right)) => Ok(List(Arc::new([&left[..], right].concat()))),
-        ("_+_", Duration(left), Duration(right)) => left
-            .checked_add(right)
-            .map(Duration)
-            .ok_or_else(|| "duration overflow".to_owned()),
-        ("_-_", Duration(left), Duration(right)) => left
-            .checked_sub(right)
-            .map(Duration)
-            .ok_or_else(|| "duration overflow".to_owned()),
+        ("_+_", Duration(left), Duration(right)) => times::countable(left.checked_add(right)),
+        ("_-_", Duration(left), Duration(right)) => times::countable(left.checked_sub(right)),
         ("_+_", Timestamp(time), Duration(duration))
-        | ("_+_", Duration(duration), Timestamp(time)) => time
-            .checked_add_signed(*duration)
-            .map(Timestamp)
-            .ok_or_else(|| "timestamp overflow".to_owned()),
-        ("_-_", Timestamp(time), Duration(duration)) => time
-            .checked_sub_signed(*duration)
-            .map(Timestamp)
-            .ok_or_else(|| "timestamp overflow".to_owned()),
-        ("_-_", Timestamp(left), Timestamp(right)) => Ok(Duration(*left - *right)),
+        | ("_+_", Duration(duration), Timestamp(time)) => {
+            times::within_calendar(time.checked_add_signed(*duration))
+        }
+        ("_-_", Timestamp(time), Duration(duration)) => {
+            times::within_calendar(time.checked_sub_signed(*duration))
+        }
+        ("_-_", Timestamp(left), Timestamp(right)) => times::countable(Some(*left - *right)),
         _ => Err("no such overload".to_owned()),
     }
 }

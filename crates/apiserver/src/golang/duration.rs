@@ -1,0 +1,134 @@
+//! Durations as Go's `time.ParseDuration` reads them: signed decimal numbers with units, at most 292 years.
+
+/// The largest magnitude, which only a negative duration may have.
+const MOST: u64 = 1 << 63;
+
+/// The nanoseconds of a text such as `-1h30m` or `.5s`; `None` for what Go refuses.
+pub(crate) fn parse(text: &str) -> Option<i64> {
+    let (negative, mut rest) = match text.as_bytes().first()? {
+        b'-' => (true, &text[1..]),
+        b'+' => (false, &text[1..]),
+        _ => (false, text),
+    };
+    if rest == "0" {
+        return Some(0);
+    }
+    let mut total: u64 = 0;
+    loop {
+        let (whole, after) = digits(rest);
+        let (fraction, after) = match after.strip_prefix('.') {
+            Some(after) => digits(after),
+            None => ("", after),
+        };
+        if whole.is_empty() && fraction.is_empty() {
+            return None;
+        }
+        let end = after.find(|c: char| c == '.' || c.is_ascii_digit());
+        let (unit, after) = after.split_at(end.unwrap_or(after.len()));
+        let unit = nanoseconds(unit)?;
+        let mut part = whole_number(whole)?.checked_mul(unit)?;
+        let (fraction, scale) = fraction_of(fraction);
+        part = part.checked_add((fraction as f64 * (unit as f64 / scale)) as u64)?;
+        total = total.checked_add(part).filter(|total| *total <= MOST)?;
+        rest = after;
+        if rest.is_empty() {
+            break;
+        }
+    }
+    match negative {
+        true => Some((total as i64).wrapping_neg()),
+        false => i64::try_from(total).ok(),
+    }
+}
+
+fn digits(text: &str) -> (&str, &str) {
+    let end = text.find(|c: char| !c.is_ascii_digit());
+    text.split_at(end.unwrap_or(text.len()))
+}
+
+fn whole_number(digits: &str) -> Option<u64> {
+    match digits {
+        "" => Some(0),
+        digits => digits.parse().ok().filter(|number| *number <= MOST),
+    }
+}
+
+/// The digits behind a point as a number and what it is to be divided by; digits beyond what counts are left out.
+fn fraction_of(digits: &str) -> (u64, f64) {
+    let (mut number, mut scale) = (0u64, 1.0);
+    for digit in digits.bytes().map(|byte| u64::from(byte - b'0')) {
+        if number > (MOST - 1) / 10 || number * 10 + digit > MOST {
+            break;
+        }
+        number = number * 10 + digit;
+        scale *= 10.0;
+    }
+    (number, scale)
+}
+
+fn nanoseconds(unit: &str) -> Option<u64> {
+    Some(match unit {
+        "ns" => 1,
+        // The micro sign and the Greek letter.
+        "us" | "\u{b5}s" | "\u{3bc}s" => 1_000,
+        "ms" => 1_000_000,
+        "s" => 1_000_000_000,
+        "m" => 60_000_000_000,
+        "h" => 3_600_000_000_000,
+        _ => return None,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn durations_are_read_and_refused_as_go_does() {
+        const SECOND: i64 = 1_000_000_000;
+        for (text, nanos) in [
+            ("0", 0),
+            ("-0", 0),
+            ("0s", 0),
+            ("5s", 5 * SECOND),
+            ("+5s", 5 * SECOND),
+            ("-5.5s", -5 * SECOND - SECOND / 2),
+            (".5s", SECOND / 2),
+            ("5.s", 5 * SECOND),
+            ("1h0.25m", 3615 * SECOND),
+            ("3h30m", 12_600 * SECOND),
+            ("10\u{b5}s5\u{3bc}s", 15_000),
+            ("1.9ns", 1),
+            ("0.100000000000000000000h", 360 * SECOND),
+            ("0.9223372036854775807h", 3_320_413_933_267),
+            ("9223372036854775807ns", i64::MAX),
+            ("-9223372036854775808ns", i64::MIN),
+            ("-2562047h47m16.854775808s", i64::MIN),
+        ] {
+            assert_eq!(parse(text), Some(nanos), "{text}");
+        }
+        for text in [
+            "",
+            "3",
+            "-",
+            "s",
+            ".",
+            "-.",
+            ".s",
+            "+.s",
+            "1d",
+            "1h ",
+            " 1h",
+            "1e3s",
+            "infs",
+            "--1s",
+            "9223372036854775808ns",
+            "2562048h",
+            "9223372036854775809ns",
+            "-9223372036854775809ns",
+            "3000000h",
+        ] {
+            assert_eq!(parse(text), None, "{text}");
+        }
+    }
+}
