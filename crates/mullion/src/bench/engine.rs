@@ -82,6 +82,15 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
             "growth and rollback are measured of the engine alone",
         )
         .hint("leave --end-to-end out, or name a scenario")),
+        // A flag that is taken and forgotten would be believed.
+        Some(What::Growth) if args.nodes.is_some() => Err(Failure::input(
+            "growth is measured in clusters of 1,000 to 100,000 nodes, --nodes has no say",
+        )
+        .hint("leave --nodes out, or name a scenario")),
+        Some(What::Rollback) if args.pods.is_some() => Err(Failure::input(
+            "rollback is measured of 10 to 10,000 pods at once, --pods has no say",
+        )
+        .hint("leave --pods out; --nodes is how large the cluster is")),
         None if args.end_to_end => end_to_end::each(args.nodes, args.pods, args.output),
         Some(What::Scenario(scenario)) if args.end_to_end => {
             let measured = end_to_end::run(scenario, args.nodes, args.pods, args.output);

@@ -162,6 +162,20 @@ fn a_benchmark_without_room_is_refused_before_it_begins() {
 }
 
 #[test]
+fn a_flag_that_a_benchmark_has_no_use_for_is_refused() {
+    for (what, flag) in [("growth", "--nodes"), ("rollback", "--pods")] {
+        let ended = mullion(&["bench", "engine", what, flag, "5"]);
+        assert_eq!(ended.code, Some(2));
+        let (start, end) = (
+            format!("error: {what} is measured "),
+            format!("{flag} has no say"),
+        );
+        let line = ended.stderr.lines().next().unwrap_or_default();
+        assert!(line.starts_with(&start) && line.ends_with(&end), "{line}");
+    }
+}
+
+#[test]
 fn a_wrong_taint_is_refused_with_its_path_and_what_is_allowed() {
     let ended = up_with(
         "apiVersion: eksctl.io/v1alpha5\nkind: ClusterConfig\nmetadata: {name: a, region: us-west-2}\n\
