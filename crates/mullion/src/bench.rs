@@ -101,6 +101,7 @@ fn plan(nodes: u32) -> Result<Plan, Failure> {
         images: Default::default(),
         pod_os_counts: true,
         scheduler: Default::default(),
+        scheduler_text: None,
     })
 }
 

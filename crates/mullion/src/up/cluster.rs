@@ -30,7 +30,7 @@ use tokio::{task::JoinHandle, time::Instant};
 use tokio_util::sync::CancellationToken;
 
 use super::{
-    karpenter, logs::SimulatedLogs, metrics::SimulatedMetrics, plan::Plan, setup, story,
+    karpenter, logs::SimulatedLogs, metrics::SimulatedMetrics, plan::Plan, published, setup, story,
     windows_addresses::WindowsAddresses,
 };
 use crate::{
@@ -212,6 +212,8 @@ impl Cluster {
                 orders
             }
         };
+        let scheduler = self.plan.scheduler_text.as_deref();
+        published::publish(client, scheduler, self.plan.pod_os_counts).await?;
         keep::set_definitions(notes, setup::definitions());
         for order in orders {
             let group = order.tags.get(labels::EKSCTL_NODEGROUP).cloned();

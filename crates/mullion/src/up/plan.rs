@@ -88,6 +88,8 @@ pub(crate) struct Plan {
     pub(crate) pod_os_counts: bool,
     /// How pods are scheduled.
     pub(crate) scheduler: scheduler::config::Config,
+    /// The text of the file that says so.
+    pub(crate) scheduler_text: Option<String>,
 }
 
 /// Which port is taken.
@@ -113,6 +115,8 @@ impl Plan {
             Some(path) => read(path)?,
             None => (default_spec(), String::new()),
         };
+        let scheduler = args.scheduler_config.as_deref().map(scheduler_config::read);
+        let (scheduler, scheduler_text) = scheduler.transpose()?.unzip();
         Ok(Plan {
             directory: chosen.directory()?,
             name: chosen.name.unwrap_or_else(|| spec.name.clone()),
@@ -127,7 +131,8 @@ impl Plan {
             speed: args.speed,
             images: Arc::new(images::table(args.images.as_deref())?),
             pod_os_counts: !args.ignore_pod_os,
-            scheduler: scheduler_config::read(args.scheduler_config.as_deref())?,
+            scheduler: scheduler.unwrap_or_default(),
+            scheduler_text,
         })
     }
 

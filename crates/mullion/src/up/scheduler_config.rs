@@ -12,16 +12,17 @@ use crate::failure::{Failure, first_line};
 
 const HINT: &str = "a KubeSchedulerConfiguration begins: {apiVersion: kubescheduler.config.k8s.io/v1, kind: KubeSchedulerConfiguration, profiles: [...]}";
 
-/// What the file says; the default configuration without one.
-pub(super) fn read(file: Option<&Path>) -> Result<Config, Failure> {
-    let Some(path) = file else {
-        return Ok(Config::default());
-    };
+/// What a file says, and its text.
+pub(crate) fn read(path: &Path) -> Result<(Config, String), Failure> {
     let text = text_of(path).map_err(|failure| failure.hint(HINT))?;
-    parse(&text).map_err(|why| Failure::input(format!("{}: {why}", path.display())).hint(HINT))
+    let config = parse(&text);
+    config
+        .map_err(|why| Failure::input(format!("{}: {why}", path.display())).hint(HINT))
+        .map(|config| (config, text))
 }
 
-fn parse(text: &str) -> Result<Config, String> {
+/// What a text says.
+pub(super) fn parse(text: &str) -> Result<Config, String> {
     let value: Value = serde_saphyr::from_str(text).map_err(|error| first_line(&error))?;
     Config::read(&value).map_err(|error| error.to_string())
 }

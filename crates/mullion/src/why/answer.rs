@@ -7,6 +7,7 @@ use mullion_engine::{
     Answer, Cluster, Decision, ModelError, NodeId, Outcome, Plugin, Unschedulable,
     model::PodSpec,
     preempt::{Eviction, Preemption},
+    profile::DEFAULT_SCHEDULER,
 };
 use serde::Serialize;
 
@@ -57,6 +58,32 @@ pub(super) fn passed_over(pod: &PodSpec) -> Option<String> {
     }
     let deleted = pod.terminating && pod.node_name.is_none();
     deleted.then(|| format!("skip schedule deleting pod: {name}"))
+}
+
+/// Why kube-scheduler does not decide about a pod that waits: no profile has the name of its scheduler.
+pub(super) fn unserved(cluster: &Cluster, pod: &PodSpec) -> Option<String> {
+    let name = match pod.template.scheduler_name.as_str() {
+        "" => DEFAULT_SCHEDULER,
+        name => name,
+    };
+    let served = pod.node_name.is_some() || cluster.scheduler_names().any(|own| own == name);
+    (!served).then(|| name.to_owned())
+}
+
+/// Why kube-scheduler never gets to decide about a pod, whatever else there is.
+pub(super) fn undecided(cluster: &Cluster, pod: &PodSpec) -> Option<String> {
+    if let Some(why) = passed_over(pod) {
+        return Some(why);
+    }
+    if let Some(node) = &pod.node_name {
+        let name = format!("{}/{}", pod.template.namespace, pod.name);
+        return Some(format!("skip assigned pod: {name} is on node {node}"));
+    }
+    if let Some(name) = unserved(cluster, pod) {
+        return Some(format!("profile not found for scheduler name {name:?}"));
+    }
+    let gated = !pod.template.scheduling_gates.is_empty();
+    gated.then(|| "Scheduling is blocked due to non-empty scheduling gates".to_owned())
 }
 
 /// What the engine says about a pod, before it is written down.

@@ -18,12 +18,12 @@ use std::{
     thread,
 };
 
-use mullion_engine::{Cluster, Options};
+use mullion_engine::Cluster;
 use serde_json::json;
 
 use super::{
     answer::{self, Record},
-    state::{self, Case},
+    state::Case,
 };
 use crate::failure::{Failure, file_error};
 
@@ -38,7 +38,7 @@ const MAX_LINE_BYTES: u64 = 256 << 20;
 type Panic = Box<dyn Any + Send>;
 
 /// Answers every line of a file, or of stdin for `-`.
-pub(super) fn run(path: &Path, options: Options) -> Result<(), Failure> {
+pub(super) fn run(path: &Path, empty: &Cluster) -> Result<(), Failure> {
     let refuse = |error: &io::Error| {
         let why = file_error(error);
         Failure::input(format!("cases {} cannot be read: {why}", path.display()))
@@ -49,23 +49,23 @@ pub(super) fn run(path: &Path, options: Options) -> Result<(), Failure> {
         false => Box::new(File::open(path).map_err(|error| refuse(&error))?),
     };
     let workers = thread::available_parallelism().map_or(1, usize::from);
-    let ends = pass_through(input, io::stdout(), workers, options);
-    let (read, wrong) = ends.map_err(|error| refuse(&error))?;
+    let ends = pass_through(input, io::stdout(), workers, empty);
+    let (cases, wrong) = ends.map_err(|error| refuse(&error))?;
     if wrong == 0 {
         return Ok(());
     }
     Err(Failure::input(format!(
-        "not answered: {wrong} of {read} lines; each says why in its place"
+        "not answered: {wrong} of {cases} cases; each says why in its place"
     )))
 }
 
-/// Reads, answers and writes; gives how many lines there were and how many of them were not answered. Whoever reads the output may
+/// Reads, answers and writes; gives how many cases there were and how many of them were not answered. Whoever reads the output may
 /// have seen enough, which ends it without a word.
 fn pass_through(
     input: impl Read,
     output: impl Write + Send,
     workers: usize,
-    options: Options,
+    empty: &Cluster,
 ) -> io::Result<(usize, usize)> {
     let mut input = BufReader::with_capacity(BLOCK_BYTES, input);
     let (idle, free) = channel();
@@ -78,25 +78,26 @@ fn pass_through(
     let waiting = Mutex::new(waiting);
     thread::scope(|scope| {
         for _ in 0..workers {
-            let (waiting, done) = (&waiting, done.clone());
-            scope.spawn(move || answer_blocks(waiting, &done, options));
+            // What is remembered about questions is each worker's own.
+            let (waiting, done, empty) = (&waiting, done.clone(), empty.clone());
+            scope.spawn(move || answer_blocks(waiting, &done, &empty));
         }
         drop(done);
         let writer = scope.spawn(move || write_in_order(&answered, &idle, output));
         let read = read_blocks(&mut input, &free, &work);
         drop((work, free));
         let written = writer.join().unwrap_or_else(|panic| resume_unwind(panic));
-        let wrong = written.unwrap_or_else(|panic| resume_unwind(panic));
-        Ok((read?, wrong))
+        let written = written.unwrap_or_else(|panic| resume_unwind(panic));
+        read.map(|()| written)
     })
 }
 
-/// Hands out blocks until the input or the demand ends; gives the number of lines.
+/// Hands out blocks until the input or the demand ends.
 fn read_blocks(
     input: &mut BufReader<impl Read>,
     free: &Receiver<Block>,
     work: &Sender<Block>,
-) -> io::Result<usize> {
+) -> io::Result<()> {
     let (mut number, mut lines) = (0, 0);
     while let Ok(mut block) = free.recv() {
         (block.number, block.first) = (number, lines + 1);
@@ -110,16 +111,15 @@ fn read_blocks(
             break;
         }
     }
-    Ok(lines)
+    Ok(())
 }
 
 /// A worker: answers blocks until there are no more.
 fn answer_blocks(
     waiting: &Mutex<Receiver<Block>>,
     done: &Sender<Result<Block, Panic>>,
-    options: Options,
+    empty: &Cluster,
 ) {
-    let empty = state::empty(options);
     loop {
         let next = waiting
             .lock()
@@ -127,37 +127,39 @@ fn answer_blocks(
             .recv();
         let Ok(mut block) = next else { return };
         // A panic that only ended this worker would leave the others waiting.
-        let whole = catch_unwind(AssertUnwindSafe(|| block.answer(&empty)));
+        let whole = catch_unwind(AssertUnwindSafe(|| block.answer(empty)));
         if done.send(whole.map(|()| block)).is_err() {
             return;
         }
     }
 }
 
-/// Writes blocks in the order of their numbers and lets them be used again; gives how many lines were not answered.
+/// Writes blocks in the order of their numbers and lets them be used again; gives how many cases there were and how many were
+/// not answered.
 fn write_in_order(
     answered: &Receiver<Result<Block, Panic>>,
     idle: &Sender<Block>,
     mut output: impl Write,
-) -> Result<usize, Panic> {
+) -> Result<(usize, usize), Panic> {
     let mut early = BTreeMap::new();
-    let (mut next, mut wrong) = (0, 0);
+    let (mut next, mut cases, mut wrong) = (0, 0, 0);
     while let Ok(block) = answered.recv() {
         let block = block?;
         early.insert(block.number, block);
         while let Some(block) = early.remove(&next) {
             next += 1;
+            cases += block.cases;
             wrong += block.wrong;
             if output.write_all(&block.text).is_err() {
-                return Ok(0);
+                return Ok((cases, 0));
             }
             // Nobody reads any more once the input has ended.
             let _ = idle.send(block);
         }
     }
     match output.flush() {
-        Ok(()) => Ok(wrong),
-        Err(_) => Ok(0),
+        Ok(()) => Ok((cases, wrong)),
+        Err(_) => Ok((cases, 0)),
     }
 }
 
@@ -172,7 +174,8 @@ struct Block {
     /// Where each line ends.
     ends: Vec<usize>,
     text: Vec<u8>,
-    /// Lines that were not answered.
+    /// Lines that are not blank, and those of them that were not answered.
+    cases: usize,
     wrong: usize,
 }
 
@@ -198,7 +201,7 @@ impl Block {
 
     fn answer(&mut self, empty: &Cluster) {
         self.text.clear();
-        self.wrong = 0;
+        (self.cases, self.wrong) = (0, 0);
         let mut start = 0;
         for (index, end) in self.ends.iter().enumerate() {
             let line = &self.bytes[start..*end];
@@ -206,6 +209,7 @@ impl Block {
             if line.trim_ascii().is_empty() {
                 continue;
             }
+            self.cases += 1;
             let before = self.text.len();
             if let Err(why) = answer_to(line, empty, &mut self.text) {
                 self.wrong += 1;
@@ -220,8 +224,10 @@ impl Block {
 
 /// Appends the answer to a line.
 pub(super) fn answer_to(line: &[u8], empty: &Cluster, text: &mut Vec<u8>) -> Result<(), String> {
-    let Case { mut state, pod } = Case::read(line, empty).map_err(|error| error.to_string())?;
-    if let Some(message) = answer::passed_over(&pod) {
+    let read = Case::read(line, empty);
+    let Case { mut state, pod } =
+        read.map_err(|error| Case::blame(line, empty).unwrap_or_else(|| error.to_string()))?;
+    if let Some(message) = answer::undecided(&state.cluster, &pod) {
         let record = Record {
             message: Some(message),
             ..Record::default()
@@ -240,6 +246,8 @@ pub(super) fn answer_to(line: &[u8], empty: &Cluster, text: &mut Vec<u8>) -> Res
 
 #[cfg(test)]
 mod tests {
+    use mullion_engine::Options;
+
     use super::*;
 
     /// Takes so many writes.
@@ -274,9 +282,14 @@ mod tests {
             }
         }
         let mut output = Vec::new();
-        let (read, wrong) =
-            pass_through(input.as_bytes(), &mut output, 3, Options::default()).expect("read");
-        assert_eq!((read, wrong), (lines, lines / 1000));
+        let (read, wrong) = pass_through(
+            input.as_bytes(),
+            &mut output,
+            3,
+            &Cluster::new(Options::default()),
+        )
+        .expect("read");
+        assert_eq!((read, wrong), (lines - lines / 1000, lines / 1000));
         let output = String::from_utf8(output).expect("JSON");
         let mut answers = output.lines();
         for line in (0..lines).filter(|line| line % 1000 != 7) {
@@ -312,6 +325,30 @@ mod tests {
     }
 
     #[test]
+    fn a_pod_that_has_a_node_or_gates_or_another_scheduler_is_not_decided_about() {
+        let asked = |spec: &str| {
+            let pod = format!(
+                r#""pod":{{"metadata":{{"name":"p","namespace":"ns"}},"spec":{{{spec}}}}}"#
+            );
+            let said = said(&case(1).replace(r#""pod":{}"#, &pod));
+            assert_eq!((&said["nodes"], &said["best"]), (&json!([]), &json!(null)));
+            said["message"].as_str().expect("why").to_owned()
+        };
+        assert_eq!(
+            asked(r#""nodeName":"n2""#),
+            "skip assigned pod: ns/p is on node n2"
+        );
+        assert_eq!(
+            asked(r#""schedulingGates":[{"name":"quota"}]"#),
+            "Scheduling is blocked due to non-empty scheduling gates"
+        );
+        assert_eq!(
+            asked(r#""schedulerName":"packing""#),
+            r#"profile not found for scheduler name "packing""#
+        );
+    }
+
+    #[test]
     fn room_promised_to_a_pod_that_has_finished_is_free() {
         let fits = |phase: &str| {
             let node = r#"{"kind":"Node","metadata":{"name":"n1"},"status":{"allocatable":{"cpu":"1","pods":"9"}}}"#;
@@ -332,7 +369,12 @@ mod tests {
     #[test]
     fn a_reader_that_has_seen_enough_ends_it() {
         let input = (case(1) + "\nnothing\n").repeat(20_000);
-        let ends = pass_through(input.as_bytes(), Patience(2), 2, Options::default());
+        let ends = pass_through(
+            input.as_bytes(),
+            Patience(2),
+            2,
+            &Cluster::new(Options::default()),
+        );
         assert_eq!(ends.expect("read").1, 0);
     }
 
@@ -374,7 +416,7 @@ mod tests {
         let name = input.iter().rposition(|byte| *byte == b'1').expect("n1");
         input[name] = 0xff;
         let mut output = Vec::new();
-        let ends = pass_through(&*input, &mut output, 1, Options::default());
+        let ends = pass_through(&*input, &mut output, 1, &Cluster::new(Options::default()));
         assert_eq!(ends.expect("read"), (1, 1));
         let said = String::from_utf8(output).expect("JSON");
         assert!(said.starts_with(r#"{"error":"line 1: "#), "{said}");

@@ -32,6 +32,9 @@ pub(super) struct Explanation {
     /// Why the scheduler does not look at it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) passed_over: Option<String>,
+    /// The name of its scheduler, if the cluster has none of that name.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) unserved: Option<Unserved>,
     /// The node that is promised to it, since it made room there.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) nominated: Option<String>,
@@ -57,6 +60,15 @@ pub(super) struct Explanation {
     /// What may be missed: names that hold it back by intent.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub(super) gates: Vec<String>,
+}
+
+/// A scheduler that a pod waits for in vain.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub(super) struct Unserved {
+    pub(super) scheduler_name: String,
+    /// The names that there are.
+    pub(super) known: Vec<String>,
 }
 
 /// Nodes that refuse for one reason.
@@ -104,6 +116,7 @@ impl Explanation {
         waits
             && (&self.answer, &self.event, &self.refusals)
                 == (&other.answer, &other.event, &other.refusals)
+            && self.unserved == other.unserved
             && (&self.nominated, self.waits_for_victims)
                 == (&other.nominated, other.waits_for_victims)
             && (&self.awaits, &self.buys) == (&other.awaits, &other.buys)
@@ -171,6 +184,7 @@ impl<'a> Explainer<'a> {
         let known: FxHashSet<String> = pools.waiting.iter().map(PodSpec::key).collect();
         let planned = pods.filter(|pod| {
             let waits = pod.node_name.is_none() && answer::passed_over(pod).is_none();
+            let waits = waits && answer::unserved(cluster, pod).is_none();
             waits && !known.contains(&pod.key())
         });
         let waiting = pools
@@ -201,6 +215,7 @@ impl<'a> Explainer<'a> {
             pod: named,
             bound_to: pod.node_name.clone(),
             passed_over: answer::passed_over(pod),
+            unserved: None,
             nominated: None,
             waits_for_victims: false,
             answer: Record::default(),
@@ -236,6 +251,14 @@ impl<'a> Explainer<'a> {
                 refusals,
                 ..explanation
             });
+        }
+        if let Some(scheduler_name) = answer::unserved(self.cluster, pod) {
+            let known = self.cluster.scheduler_names().map(str::to_owned);
+            explanation.unserved = Some(Unserved {
+                scheduler_name,
+                known: known.collect(),
+            });
+            return Ok(explanation);
         }
         // What is promised to a pod is its own.
         let shares = pod.nominated_node_name.is_none();

@@ -8,6 +8,7 @@ mod cases;
 mod explanation;
 mod manifest;
 mod pools;
+mod rules;
 mod source;
 mod state;
 mod text;
@@ -16,7 +17,7 @@ use std::path::PathBuf;
 
 use clap::Args;
 use mullion_apiserver::validation::selector::Selector;
-use mullion_engine::{ModelError, Options, model::PodSpec};
+use mullion_engine::{ModelError, model::PodSpec};
 use rustc_hash::FxHashMap;
 use serde_json::json;
 
@@ -55,7 +56,7 @@ pub(crate) struct WhyArgs {
     #[arg(long, value_name = "FILE")]
     state: Option<PathBuf>,
 
-    /// Answer many cases, a line each: {"items": [...], "pod": {...}}; `-` reads stdin
+    /// Answer many cases, a line each: {"items": [...], "pod": {...}}; blank lines are passed over; `-` reads stdin
     #[arg(long, value_name = "FILE", conflicts_with_all = ["what", "namespace", "selector", "filename", "state", "kubeconfig", "context"])]
     cases: Option<PathBuf>,
 
@@ -66,6 +67,10 @@ pub(crate) struct WhyArgs {
     /// The kubeconfig's context
     #[arg(long, value_name = "NAME")]
     context: Option<String>,
+
+    /// kube-scheduler's configuration file, as `mullion up` has it [default: that of the running cluster]
+    #[arg(long, value_name = "FILE")]
+    scheduler_config: Option<PathBuf>,
 
     /// Do not count `spec.os.name` as a placement requirement (kube-scheduler ignores it)
     #[arg(long)]
@@ -78,15 +83,16 @@ pub(crate) struct WhyArgs {
 
 /// Explains. True if every pod asked about has a place or gets one by itself.
 pub(crate) async fn run(args: WhyArgs) -> Result<bool, Failure> {
-    let options = Options {
-        os_filter: !args.ignore_pod_os,
+    let rules = rules::Told {
+        config: args.scheduler_config.clone(),
+        ignore_pod_os: args.ignore_pod_os,
     };
     if let Some(path) = &args.cases {
-        return cases::run(path, options).map(|()| true);
+        return cases::run(path, &rules.alone()?).map(|()| true);
     }
     let source = match &args.state {
-        Some(path) => source::file(path, options).await?,
-        None => source::live(args.kubeconfig.clone(), args.context.clone(), options).await?,
+        Some(path) => source::file(path, rules.alone()?).await?,
+        None => source::live(args.kubeconfig.clone(), args.context.clone(), &rules).await?,
     };
     let Source { mut state, client } = source;
     let names = names(&args.what)?;

@@ -116,7 +116,8 @@ pub(super) async fn of(state: &State) -> Result<Pools, Failure> {
     }
     let waits = |pod: &&PodSpec| {
         let waits = pod.node_name.is_none() && answer::passed_over(pod).is_none();
-        waits && pod.template.scheduling_gates.is_empty()
+        let served = answer::unserved(&state.cluster, pod).is_none();
+        waits && served && pod.template.scheduling_gates.is_empty()
     };
     found.waiting = state.pods.iter().filter(waits).cloned().collect();
     Ok(found)

@@ -16,10 +16,13 @@ use kube::{
     config::{KubeConfigOptions, Kubeconfig},
 };
 use mullion_apiserver::{ApiServer, Config, admission::User};
-use mullion_engine::Options;
+use mullion_engine::Cluster;
 use serde_json::{Value, json, value::RawValue};
 
-use super::state::{List, State};
+use super::{
+    rules::Told,
+    state::{self, List, State},
+};
 use crate::{
     failure::{Failure, file_error, first_line},
     kubeconfig,
@@ -84,7 +87,7 @@ pub(super) struct Source {
 pub(super) async fn live(
     kubeconfig: Option<PathBuf>,
     context: Option<String>,
-    options: Options,
+    rules: &Told,
 ) -> Result<Source, Failure> {
     let (client, server) = client(kubeconfig, context).await?;
     let lists: Vec<(&str, Option<List>)> = stream::iter(LISTS)
@@ -92,7 +95,7 @@ pub(super) async fn live(
         .buffered(AT_ONCE)
         .try_collect()
         .await?;
-    let mut state = State::new(options);
+    let mut state = State::new(rules.of_cluster(&client).await?);
     for (kind, list) in lists {
         let items = list.and_then(|list| list.items).unwrap_or_default();
         add_all(&mut state, &items, kind, "the cluster")?;
@@ -174,32 +177,36 @@ async fn list(
 }
 
 /// Everything of a file: a List as `kubectl get -o json` prints it, in JSON or YAML; `-` is stdin.
-pub(super) async fn file(path: &Path, options: Options) -> Result<Source, Failure> {
+pub(super) async fn file(path: &Path, empty: Cluster) -> Result<Source, Failure> {
     let text = text_of(path)?;
     let named = path.display().to_string();
     let refuse = |why: &dyn std::fmt::Display| {
         Failure::input(format!("{named}: {why}"))
             .hint("it must be a list of objects: kubectl get nodes,pods,services,pdb -A -o json > state.json")
     };
-    let json = match text.trim_start().starts_with('{') {
-        true => text,
+    let documents: Vec<Box<RawValue>> = match text.trim_start().starts_with('{') {
+        true => vec![serde_json::from_str(&text).map_err(|error| refuse(&error))?],
         false => {
-            let value: Value =
-                serde_saphyr::from_str(&text).map_err(|error| refuse(&first_line(&error)))?;
-            value.to_string()
+            let values: Vec<Value> =
+                serde_saphyr::from_multiple(&text).map_err(|error| refuse(&first_line(&error)))?;
+            let values = values.into_iter().filter(|value| !value.is_null());
+            let raw = values.map(|value| RawValue::from_string(value.to_string()));
+            raw.collect::<Result<_, _>>()
+                .map_err(|error| refuse(&error))?
         }
     };
-    let list: List = serde_json::from_str(&json).map_err(|error| refuse(&error))?;
-    let mut state = State::new(options);
-    match list.items {
-        Some(items) => {
-            let usual = list.kind.strip_suffix("List").unwrap_or_default();
-            add_all(&mut state, &items, usual, &named)?;
-        }
-        None if list.kind.is_empty() => return Err(refuse(&"it has neither items nor a kind")),
-        None => {
-            let whole = RawValue::from_string(json).map_err(|error| refuse(&error))?;
-            add_all(&mut state, &[whole], "", &named)?;
+    let mut state = State::new(empty);
+    for document in documents {
+        let list: List = serde_json::from_str(document.get()).map_err(|error| refuse(&error))?;
+        match list.items {
+            Some(items) => {
+                let usual = list.kind.strip_suffix("List").unwrap_or_default();
+                add_all(&mut state, &items, usual, &named)?;
+            }
+            None if list.kind.is_empty() => {
+                return Err(refuse(&"it has neither items nor a kind"));
+            }
+            None => add(&mut state, &document, "", &named)?,
         }
     }
     let client = offline(&state).await?;
@@ -213,11 +220,20 @@ fn add_all(
     named: &str,
 ) -> Result<(), Failure> {
     for (index, item) in items.iter().enumerate() {
-        state
-            .add(item, usual)
-            .map_err(|error| Failure::input(format!("{named}: items[{index}]: {error}")))?;
+        add(state, item, usual, &format!("{named}: items[{index}]"))?;
     }
     Ok(())
+}
+
+/// Takes one object in; `place` says where it stands.
+fn add(state: &mut State, object: &RawValue, usual: &str, place: &str) -> Result<(), Failure> {
+    state.add(object, usual).map_err(|error| {
+        let why = state::fault(&error);
+        Failure::input(match state::title(object, usual).as_str() {
+            "" => format!("{place}: {why}"),
+            title => format!("{place} ({title}): {why}"),
+        })
+    })
 }
 
 /// The text of a file, or of stdin for `-`.

@@ -3,10 +3,10 @@
 //! Objects are read one by one as they come, straight into the engine's types, and nothing of them is kept but what placing needs. Kinds
 //! that do not matter to placing are passed over.
 
-use std::{borrow::Cow, fmt, sync::Arc};
+use std::{borrow::Cow, fmt};
 
 use mullion_engine::{
-    Cluster, ModelError, Options,
+    Cluster, ModelError,
     model::{
         CsiDriverSpec, CsiNodeSpec, CsiStorageCapacitySpec, DeviceClassSpec, NamespaceSpec,
         NodeSpec, PdbSpec, PersistentVolumeClaimSpec, PersistentVolumeSpec, PodSpec,
@@ -23,8 +23,6 @@ use serde::{
 };
 use serde_json::{Map, Value, value::RawValue};
 
-use crate::devices::Judge;
-
 /// Kinds that are kept as they are, for those who understand them.
 const KEPT: [&str; 6] = [
     "DaemonSet",
@@ -34,13 +32,6 @@ const KEPT: [&str; 6] = [
     "PriorityClass",
     "RuntimeClass",
 ];
-
-/// A cluster without anything in it that understands expressions about devices.
-pub(super) fn empty(options: Options) -> Cluster {
-    let mut cluster = Cluster::new(options);
-    cluster.judge_devices_by(Arc::new(Judge::default()));
-    cluster
-}
 
 /// The cluster, and what is not part of the engine's model.
 pub(super) struct State {
@@ -68,10 +59,11 @@ pub(super) struct List {
 }
 
 impl State {
-    pub(super) fn new(options: Options) -> Self {
+    /// Into a cluster without anything in it.
+    pub(super) fn new(empty: Cluster) -> Self {
         State {
             keeps_pods: true,
-            ..State::of(empty(options))
+            ..State::of(empty)
         }
     }
 
@@ -141,6 +133,11 @@ impl State {
             kind if KEPT.contains(&kind) => {
                 self.others
                     .push((kind.to_owned(), Value::deserialize(rest)?));
+            }
+            "" => return Err(D::Error::custom("an object without a kind")),
+            list if list.ends_with("List") => {
+                let usual = list.strip_suffix("List").unwrap_or_default();
+                return rest.deserialize_map(Nested { state: self, usual });
             }
             _ => drop(IgnoredAny::deserialize(rest)?),
         }
@@ -232,6 +229,55 @@ impl<'de> Visitor<'de> for Object<'_> {
     }
 }
 
+/// What an object is called, for whoever has to find it: `Pod shop/web`.
+pub(super) fn title(object: &RawValue, usual: &str) -> String {
+    let object: Value = serde_json::from_str(object.get()).unwrap_or_default();
+    let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+    let kind = Some(text(&object["kind"])).filter(|kind| !kind.is_empty());
+    let meta = &object["metadata"];
+    let name = match (text(&meta["namespace"]), text(&meta["name"])) {
+        (home, name) if home.is_empty() => name,
+        (home, name) => format!("{home}/{name}"),
+    };
+    let words = [kind.unwrap_or_else(|| usual.to_owned()), name];
+    let words: Vec<_> = words.into_iter().filter(|word| !word.is_empty()).collect();
+    words.join(" ")
+}
+
+/// What is wrong with an object, without a place in a text that nobody has.
+pub(super) fn fault(error: &serde_json::Error) -> String {
+    let mut text = error.to_string();
+    text.truncate(text.rfind(" at line ").unwrap_or(text.len()));
+    text
+}
+
+/// A list inside a list, which may be of one kind.
+struct Nested<'s> {
+    state: &'s mut State,
+    usual: &'s str,
+}
+
+impl<'de> Visitor<'de> for Nested<'_> {
+    type Value = ();
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a list of Kubernetes objects")
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<(), A::Error> {
+        while let Some(key) = map.next_key::<Text<'de>>()? {
+            match &*key.0 {
+                "items" => map.next_value_seed(Items {
+                    state: &mut *self.state,
+                    usual: self.usual,
+                })?,
+                _ => drop(map.next_value::<IgnoredAny>()?),
+            }
+        }
+        Ok(())
+    }
+}
+
 /// A case: the state's objects, and the pod that asks.
 pub(super) struct Case {
     /// Everything under `items`.
@@ -252,6 +298,28 @@ impl Case {
             Ok(text) => read(serde_json::Deserializer::from_str(text), visitor),
             Err(_) => read(serde_json::Deserializer::from_slice(line), visitor),
         }
+    }
+
+    /// Which object a line is refused for, and why; none where the line itself is malformed.
+    pub(super) fn blame(line: &[u8], empty: &Cluster) -> Option<String> {
+        #[derive(Deserialize)]
+        struct Parts {
+            #[serde(default)]
+            items: Vec<Box<RawValue>>,
+            pod: Option<Box<RawValue>>,
+        }
+        let parts: Parts = serde_json::from_slice(line).ok()?;
+        let mut state = State::of(empty.clone());
+        for (index, item) in parts.items.iter().enumerate() {
+            if let Err(error) = state.add(item, "") {
+                return Some(match title(item, "").as_str() {
+                    "" => format!("items[{index}]: {}", fault(&error)),
+                    title => format!("items[{index}] ({title}): {}", fault(&error)),
+                });
+            }
+        }
+        let error = serde_json::from_str::<PodSpec>(parts.pod?.get()).err()?;
+        Some(format!("pod: {}", fault(&error)))
     }
 }
 
@@ -283,7 +351,10 @@ impl<'de> Visitor<'de> for Line {
         let mut pod = None;
         while let Some(key) = map.next_key::<Text<'de>>()? {
             match &*key.0 {
-                "items" => map.next_value_seed(Items(&mut state))?,
+                "items" => map.next_value_seed(Items {
+                    state: &mut state,
+                    usual: "",
+                })?,
                 "pod" => pod = Some(map.next_value()?),
                 _ => drop(map.next_value::<IgnoredAny>()?),
             }
@@ -293,7 +364,10 @@ impl<'de> Visitor<'de> for Line {
     }
 }
 
-struct Items<'s>(&'s mut State);
+struct Items<'s> {
+    state: &'s mut State,
+    usual: &'s str,
+}
 
 impl<'de> DeserializeSeed<'de> for Items<'_> {
     type Value = ();
@@ -314,8 +388,8 @@ impl<'de> Visitor<'de> for Items<'_> {
         let mut index = 0;
         loop {
             let object = Object {
-                state: &mut *self.0,
-                usual: "",
+                state: &mut *self.state,
+                usual: self.usual,
             };
             let at = |error| A::Error::custom(format!("items[{index}]: {error}"));
             if list.next_element_seed(object).map_err(at)?.is_none() {
@@ -328,11 +402,13 @@ impl<'de> Visitor<'de> for Items<'_> {
 
 #[cfg(test)]
 mod tests {
+    use mullion_engine::Options;
+
     use super::*;
 
     fn nodes(text: &str, usual: &str) -> usize {
         let raw = RawValue::from_string(text.to_owned()).expect("JSON");
-        let mut state = State::new(Options::default());
+        let mut state = State::new(Cluster::new(Options::default()));
         state.add(&raw, usual).expect("an object");
         state.cluster.node_count()
     }
@@ -346,7 +422,24 @@ mod tests {
             (nodes(first, ""), nodes(last, ""), nodes(last, "Pod")),
             (1, 1, 1)
         );
-        assert_eq!((nodes(none, "Node"), nodes(none, "")), (1, 0));
+        assert_eq!(nodes(none, "Node"), 1);
+        let list = format!(r#"{{"items":[{none},{first}],"kind":"NodeList"}}"#);
+        assert_eq!(nodes(&list.replacen("\"a\"", "\"b\"", 1), ""), 2);
+        let nested = format!(
+            r#"{{"kind":"List","metadata":{{}},"items":[{{"kind":"List","items":[{first}]}}]}}"#
+        );
+        assert_eq!(nodes(&nested, ""), 1);
+    }
+
+    #[test]
+    fn an_object_without_a_kind_is_refused() {
+        let raw = RawValue::from_string(r#"{"metadata":{"name":"a"}}"#.to_owned()).expect("JSON");
+        let mut state = State::new(Cluster::new(Options::default()));
+        let refused = state.add(&raw, "").expect_err("no kind");
+        assert_eq!(
+            (title(&raw, ""), fault(&refused)),
+            ("a".to_owned(), "an object without a kind".to_owned())
+        );
     }
 
     #[test]
@@ -357,6 +450,11 @@ mod tests {
         };
         let twice = r#"{"items":[{"kind":"Node","metadata":{"name":"a"}},{"kind":"Node","metadata":{"name":"a"}}],"pod":{}}"#;
         assert!(wrong(twice).starts_with("items[1]: "), "{}", wrong(twice));
+        let blame = |line: &str| Case::blame(line.as_bytes(), &Cluster::new(Options::default()));
+        let blamed = blame(twice).expect("an object");
+        assert!(blamed.starts_with("items[1] (Node a): "), "{blamed}");
+        let pod = blame(r#"{"items":[],"pod":{"spec":7}}"#).expect("the pod");
+        assert!(pod.starts_with("pod: invalid type"), "{pod}");
         assert!(wrong(r#"{"items":[]}"#).contains("missing field `pod`"));
         assert!(wrong("[]").contains("a case"), "{}", wrong("[]"));
     }

@@ -52,7 +52,8 @@ pub(super) fn text(explanation: &Explanation, like_it: &[&Explanation], colours:
     scores(&mut out, explanation, &ink);
     refusals(&mut out, explanation, &ink);
     pools(&mut out, explanation, &ink);
-    if !explanation.is_placed() || !explanation.changes.is_empty() {
+    let served = explanation.unserved.is_none();
+    if served && !explanation.is_placed() || !explanation.changes.is_empty() {
         changes(&mut out, explanation, &ink);
     }
     if let Some(message) = &explanation.event {
@@ -92,6 +93,14 @@ fn headline(explanation: &Explanation, ink: &Ink) -> String {
             None => "that node is gone".to_owned(),
         };
         return format!("{bold}{pod}{end} is {good}on {node}{end}: {count}, {rank}.\n");
+    }
+    if let Some(unserved) = &explanation.unserved {
+        return format!(
+            "{bold}{pod}{end} is {bad}scheduled by nobody{end}: its schedulerName is {}, and the scheduler's profiles are {}.\n\
+             Give it one of these names; --scheduler-config FILE asks by another configuration of the scheduler.\n",
+            unserved.scheduler_name,
+            unserved.known.join(", ")
+        );
     }
     if !explanation.gates.is_empty() {
         let gates = explanation.gates.join(", ");

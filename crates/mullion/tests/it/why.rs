@@ -360,3 +360,50 @@ fn room_that_is_promised_to_a_pod_is_its_own() {
     let end = "preemption: not eligible due to a terminating pod on the nominated node.\n";
     assert!(text.ends_with(end), "{text}");
 }
+
+/// Two nodes of 4 cpu, a cpu of the first taken, and a pod for the scheduler `packing`, which takes the fuller one.
+fn packing() -> (Value, tempfile::NamedTempFile) {
+    let mut pod = pod_of("batch", "1", 0, None);
+    pod["spec"]["schedulerName"] = json!("packing");
+    let items = json!([
+        node_of_4("n0"),
+        node_of_4("n1"),
+        pod_of("web", "1", 0, Some("n0")),
+        pod,
+    ]);
+    let config = file(
+        "apiVersion: kubescheduler.config.k8s.io/v1\nkind: KubeSchedulerConfiguration\nprofiles:\n- schedulerName: packing\n  plugins:\n    score:\n      \
+         disabled: [{name: '*'}]\n      enabled: [{name: NodeResourcesFit}]\n  pluginConfig:\n  - name: NodeResourcesFit\n    \
+         args: {scoringStrategy: {type: MostAllocated, resources: [{name: cpu, weight: 1}]}}\n",
+    );
+    (items, config)
+}
+
+#[test]
+fn a_file_of_the_schedulers_configuration_decides_about_a_file_of_objects_and_about_cases() {
+    let (items, config) = packing();
+    let state = file(&json!({"kind": "List", "items": items}).to_string());
+    let unserved = why(&["--state", path(&state)], String::new());
+    assert_eq!(unserved.code, Some(1), "{}", unserved.stderr);
+    let expected = "pod shop/batch is scheduled by nobody: its schedulerName is packing, and the scheduler's profiles are default-scheduler.\n";
+    assert!(unserved.stdout.starts_with(expected), "{}", unserved.stdout);
+    let flags = ["--scheduler-config", path(&config)];
+    let served = why(
+        &[&["--state", path(&state)], &flags[..]].concat(),
+        String::new(),
+    );
+    assert_eq!(served.code, Some(0), "{}", served.stderr);
+    let start = "pod shop/batch goes to n0: 2 of 2 nodes fit.\n";
+    assert!(served.stdout.starts_with(start), "{}", served.stdout);
+
+    let items = items.as_array().expect("a list");
+    let case = json!({"items": items[..3], "pod": items[3]}).to_string();
+    let best = |flags: &[&str]| {
+        let ended = why(&[&["--cases", "-"], flags].concat(), case.clone());
+        let said: Value = serde_json::from_str(&ended.stdout).expect("an answer");
+        (said["best"].clone(), said["message"].clone())
+    };
+    assert_eq!(best(&flags), (json!(["n0"]), Value::Null));
+    let unknown = "profile not found for scheduler name \"packing\"";
+    assert_eq!(best(&[]), (Value::Null, json!(unknown)));
+}

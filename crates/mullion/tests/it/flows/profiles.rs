@@ -1,10 +1,14 @@
 //! `--scheduler-config`: profiles of a kube-scheduler configuration file decide, and speak, in their own names.
 
-use std::path::PathBuf;
+use std::{path::PathBuf, process::Command};
 
+use serde_json::Value;
 use tempfile::TempDir;
 
-use crate::cluster::Cluster;
+use crate::{
+    cluster::{Cluster, PATIENCE},
+    process::ended,
+};
 
 const PROFILES: &str = r"
 apiVersion: kubescheduler.config.k8s.io/v1
@@ -97,11 +101,27 @@ fn nodes_of_three(cluster: &Cluster, scheduler: &str) -> Vec<String> {
     nodes
 }
 
+/// The plugins whose scores `mullion why` shows for a pod.
+fn scored_by(cluster: &Cluster, pod: &str) -> Vec<String> {
+    let mut why = Command::new(env!("CARGO_BIN_EXE_mullion"));
+    why.args(["why", "pod", pod, "-o", "json", "--kubeconfig"]);
+    let said = ended(why.arg(cluster.kubeconfig()), "", PATIENCE);
+    let said: Value = serde_json::from_slice(&said.stdout).expect("one object");
+    let nodes = said["answer"]["nodes"].as_array().expect("nodes");
+    let scores = nodes.iter().find_map(|node| node["scores"].as_object());
+    scores.expect("a node fits").keys().cloned().collect()
+}
+
 #[test]
 fn each_profile_of_the_file_places_its_pods_its_own_way_and_speaks_in_its_own_name() {
     let cluster = start();
     let packed = nodes_of_three(&cluster, "packing");
     assert_eq!(packed[0], packed[2], "packed onto one node");
+    assert_eq!(
+        scored_by(&cluster, "packing-1"),
+        ["NodeResourcesFit"],
+        "`mullion why` asks by the profile"
+    );
     let levelled = nodes_of_three(&cluster, "levelling");
     assert!(
         levelled.iter().any(|node| *node != packed[0]),
