@@ -16,11 +16,11 @@ use mullion_engine::profile::DEFAULT_SCHEDULER;
 use serde::Deserialize;
 use serde_json::Value;
 
-pub use error::{ConfigError, Fault};
+pub use error::{ConfigError, ConfigErrors, Fault};
 
 use super::queue::Backoff;
 use args::PluginConfig;
-use error::refuse;
+use error::{Faults, refuse};
 use plugins::Plugins;
 
 const API_VERSION: &str = "kubescheduler.config.k8s.io/v1";
@@ -81,34 +81,41 @@ impl Config {
     /// Reads a configuration.
     ///
     /// # Errors
-    /// The first thing that is not as kube-scheduler 1.36 would have it.
-    pub fn read(value: &Value) -> Result<Self, ConfigError> {
+    /// Everything that is not as kube-scheduler 1.36 would have it. Fields are looked at first: what they say, once they are right. Of the
+    /// arguments of one plugin the first thing is told.
+    pub fn read(value: &Value) -> Result<Self, ConfigErrors> {
         for (field, wanted) in [("apiVersion", API_VERSION), ("kind", KIND)] {
             let given = &value[field];
             if given != wanted {
                 let fault = Fault::unsupported(given, &[wanted]);
-                return Err(refuse(field, fault));
+                return Err(ConfigErrors(vec![refuse(field, fault)]));
             }
         }
-        shape::check(value, &shape::CONFIGURATION, "")?;
-        let document: Document = shape::typed(value, "")?;
-        document.check()?;
+        let mut faults = Faults::default();
+        shape::check(value, &shape::CONFIGURATION, "", &mut faults);
+        faults.end(())?;
+        let document = shape::typed(value, "").map_err(|error| ConfigErrors(vec![error]));
+        let document: Document = document?;
+        let mut faults = Faults::default();
+        document.check(&mut faults);
         let mut profiles = Vec::new();
         let mut names = BTreeSet::new();
         let alone = document.profiles.len() <= 1;
         for (index, body) in document.profiles.into_iter().enumerate() {
             let path = format!("profiles[{index}]");
-            let profile = body.read(&path, alone)?;
-            if !names.insert(profile.scheduler_name.clone()) {
+            let profile = body.read(&path, alone, &mut faults);
+            let name = &profile.scheduler_name;
+            // One without a name has been refused for that.
+            if !name.is_empty() && !names.insert(name.clone()) {
                 let path = format!("{path}.schedulerName");
-                return Err(refuse(path, Fault::Duplicate(profile.scheduler_name)));
+                faults.refuse(path, Fault::Duplicate(name.clone()));
             }
             profiles.push(profile);
         }
         if profiles.is_empty() {
             profiles.push(Profile::default());
         }
-        Ok(Config {
+        faults.end(Config {
             profiles,
             backoff: Backoff {
                 initial_seconds: document.pod_initial_backoff_seconds,
@@ -119,67 +126,69 @@ impl Config {
 }
 
 impl Document {
-    fn check(&self) -> Result<(), ConfigError> {
-        let invalid =
-            |path: &str, value: i64, why: &str| Err(refuse(path, Fault::invalid(value, why)));
+    fn check(&self, faults: &mut Faults) {
+        let mut invalid = |path: &str, value: i64, why: &str| {
+            faults.refuse(path, Fault::invalid(value, why));
+        };
         if self.parallelism <= 0 {
             let why = "should be an integer value greater than zero";
-            return invalid("parallelism", self.parallelism, why);
+            invalid("parallelism", self.parallelism, why);
         }
-        percentage("", self.percentage_of_nodes_to_score)?;
         if self.pod_initial_backoff_seconds <= 0 {
             let (path, value) = ("podInitialBackoffSeconds", self.pod_initial_backoff_seconds);
-            return invalid(path, value, "must be greater than 0");
+            invalid(path, value, "must be greater than 0");
         }
         if self.pod_max_backoff_seconds < self.pod_initial_backoff_seconds {
             let why = "must be greater than or equal to PodInitialBackoffSeconds";
-            return invalid("podMaxBackoffSeconds", self.pod_max_backoff_seconds, why);
+            invalid("podMaxBackoffSeconds", self.pod_max_backoff_seconds, why);
         }
+        percentage("", self.percentage_of_nodes_to_score, faults);
         if !self.extenders.is_empty() {
             let why = "extenders are not called by this scheduler";
-            return Err(refuse("extenders", Fault::Forbidden(why.to_owned())));
+            faults.refuse("extenders", Fault::Forbidden(why.to_owned()));
         }
-        Ok(())
     }
 }
 
-fn percentage(path: &str, given: Option<i64>) -> Result<(), ConfigError> {
-    match given {
-        Some(value) if !(0..=100).contains(&value) => Err(refuse(
-            format!("{path}percentageOfNodesToScore"),
-            Fault::invalid(value, "not in valid range [0-100]"),
-        )),
-        _ => Ok(()),
+fn percentage(path: &str, given: Option<i64>, faults: &mut Faults) {
+    if let Some(value) = given.filter(|value| !(0..=100).contains(value)) {
+        let path = format!("{path}percentageOfNodesToScore");
+        faults.refuse(path, Fault::invalid(value, "not in valid range [0-100]"));
     }
 }
 
 impl ProfileBody {
-    fn read(self, path: &str, alone: bool) -> Result<Profile, ConfigError> {
+    fn read(self, path: &str, alone: bool, faults: &mut Faults) -> Profile {
         let scheduler_name = match self.scheduler_name {
-            name if !name.is_empty() => name,
             // Only a profile that is alone may leave its name out.
-            _ if alone => DEFAULT_SCHEDULER.to_owned(),
-            _ => {
-                let path = format!("{path}.schedulerName");
-                return Err(refuse(path, Fault::Required(String::new())));
-            }
+            name if name.is_empty() && alone => DEFAULT_SCHEDULER.to_owned(),
+            name => name,
         };
-        percentage(&format!("{path}."), self.percentage_of_nodes_to_score)?;
+        if scheduler_name.is_empty() {
+            let path = format!("{path}.schedulerName");
+            faults.refuse(path, Fault::Required(String::new()));
+        }
+        percentage(
+            &format!("{path}."),
+            self.percentage_of_nodes_to_score,
+            faults,
+        );
         let mut profile = Profile {
             scheduler_name,
             ..Profile::default()
         };
         self.plugins
-            .apply(&mut profile, &format!("{path}.plugins"))?;
+            .apply(&mut profile, &format!("{path}.plugins"), faults);
         let mut seen = BTreeSet::new();
         for (index, own) in self.plugin_config.into_iter().enumerate() {
             let path = format!("{path}.pluginConfig[{index}]");
             if !seen.insert(own.name.clone()) {
-                return Err(refuse(path, Fault::Duplicate(own.name)));
+                faults.refuse(path, Fault::Duplicate(own.name));
+                continue;
             }
-            own.apply(&mut profile, &path)?;
+            own.apply(&mut profile, &path, faults);
         }
-        Ok(profile)
+        profile
     }
 }
 

@@ -98,9 +98,8 @@ pub(crate) async fn of_cluster(client: &Client) -> Result<Published, Failure> {
         Err(_) => return Err(failed("no answer".to_owned())),
     };
     let config = match data.get(CONFIG) {
-        Some(text) => {
-            scheduler_config::parse(text).map_err(|why| failed(format!("{CONFIG}: {why}")))?
-        }
+        Some(text) => scheduler_config::parse(text)
+            .map_err(|why| failed(format!("{CONFIG}: {}", why.join("; "))))?,
         None => Config::default(),
     };
     Ok(Published {

@@ -15,16 +15,25 @@ const HINT: &str = "a KubeSchedulerConfiguration begins: {apiVersion: kubeschedu
 /// What a file says, and its text.
 pub(crate) fn read(path: &Path) -> Result<(Config, String), Failure> {
     let text = text_of(path).map_err(|failure| failure.hint(HINT))?;
-    let config = parse(&text);
-    config
-        .map_err(|why| Failure::input(format!("{}: {why}", path.display())).hint(HINT))
-        .map(|config| (config, text))
+    let config = parse(&text).map_err(|mistakes| {
+        let path = path.display();
+        Failure::input(match &mistakes[..] {
+            [only] => format!("{path}: {only}"),
+            all => format!(
+                "{path}: {} mistakes\n       {}",
+                all.len(),
+                all.join("\n       ")
+            ),
+        })
+        .hint(HINT)
+    });
+    config.map(|config| (config, text))
 }
 
-/// What a text says.
-pub(super) fn parse(text: &str) -> Result<Config, String> {
-    let value: Value = serde_saphyr::from_str(text).map_err(|error| first_line(&error))?;
-    Config::read(&value).map_err(|error| error.to_string())
+/// What a text says, or all that is wrong with it.
+pub(super) fn parse(text: &str) -> Result<Config, Vec<String>> {
+    let value: Value = serde_saphyr::from_str(text).map_err(|error| vec![first_line(&error)])?;
+    Config::read(&value).map_err(|errors| errors.0.iter().map(ToString::to_string).collect())
 }
 
 #[cfg(test)]
@@ -45,11 +54,11 @@ mod tests {
         let refused = parse("kind: Pod").expect_err("no configuration");
         assert_eq!(
             refused,
-            "apiVersion: Unsupported value: null: supported values: \"kubescheduler.config.k8s.io/v1\""
+            [
+                "apiVersion: Unsupported value: null: supported values: \"kubescheduler.config.k8s.io/v1\""
+            ]
         );
-        assert_eq!(
-            parse("profiles: [").map_err(|why| why.lines().count()),
-            Err(1)
-        );
+        let malformed = parse("profiles: [").expect_err("no YAML");
+        assert_eq!((malformed.len(), malformed[0].lines().count()), (1, 1));
     }
 }

@@ -6,7 +6,7 @@ use mullion_engine::profile::{DefaultSpread, Fit, ScoringStrategy};
 use serde::Deserialize;
 use serde_json::Value;
 
-use super::error::{ConfigError, Fault, refuse};
+use super::error::{ConfigError, Fault, Faults, refuse};
 use super::shape;
 
 /// One entry.
@@ -104,15 +104,23 @@ struct VolumeBindingArgs {
 
 impl PluginConfig {
     /// Puts the arguments into a profile.
-    pub(super) fn apply(self, profile: &mut Profile, path: &str) -> Result<(), ConfigError> {
+    pub(super) fn apply(self, profile: &mut Profile, path: &str, faults: &mut Faults) {
         let found = shape::ARGUMENTS.iter().find(|(name, _)| *name == self.name);
         let Some((name, shape)) = found else {
             let names: Vec<_> = shape::ARGUMENTS.iter().map(|(name, _)| *name).collect();
             let fault = Fault::unsupported(&self.name.into(), &names);
-            return Err(refuse(format!("{path}.name"), fault));
+            return faults.refuse(format!("{path}.name"), fault);
         };
         let path = format!("{path}.args");
-        shape::check(&self.args, shape, &path)?;
+        let mut own = Faults::default();
+        shape::check(&self.args, shape, &path, &mut own);
+        match own.are_none() {
+            true => drop(faults.note(self.put(name, profile, path))),
+            false => faults.extend(own),
+        }
+    }
+
+    fn put(self, name: &str, profile: &mut Profile, path: String) -> Result<(), ConfigError> {
         let kind = &self.args["kind"];
         if !kind.is_null() && *kind != format!("{name}Args") {
             return Err(refuse(
@@ -124,7 +132,7 @@ impl PluginConfig {
             Value::Null => Value::Object(serde_json::Map::new()),
             args => args,
         };
-        match *name {
+        match name {
             "DefaultPreemption" => preemption(&shape::typed(&args, &path)?, &path),
             "InterPodAffinity" => {
                 let args: InterPodAffinityArgs = shape::typed(&args, &path)?;

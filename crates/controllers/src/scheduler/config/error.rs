@@ -15,6 +15,42 @@ pub struct ConfigError {
     pub fault: Fault,
 }
 
+/// Everything that is wrong with a configuration, in the order of the file.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+#[error("{}", .0.iter().map(ToString::to_string).collect::<Vec<_>>().join("; "))]
+pub struct ConfigErrors(pub Vec<ConfigError>);
+
+/// What was found wrong so far: reading goes on, so that all of it is told at once.
+#[derive(Default)]
+pub(super) struct Faults(Vec<ConfigError>);
+
+impl Faults {
+    pub(super) fn refuse(&mut self, path: impl Into<String>, fault: Fault) {
+        self.0.push(refuse(path, fault));
+    }
+
+    /// What was read, or nothing where that is wrong.
+    pub(super) fn note<T>(&mut self, read: Result<T, ConfigError>) -> Option<T> {
+        read.map_err(|error| self.0.push(error)).ok()
+    }
+
+    pub(super) fn extend(&mut self, more: Faults) {
+        self.0.extend(more.0);
+    }
+
+    pub(super) fn are_none(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// What was read, if nothing is wrong.
+    pub(super) fn end<T>(self, read: T) -> Result<T, ConfigErrors> {
+        match self.0.is_empty() {
+            true => Ok(read),
+            false => Err(ConfigErrors(self.0)),
+        }
+    }
+}
+
 /// What is wrong with a field.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Fault {

@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use mullion_engine::{Plugin, Profile};
 use serde::Deserialize;
 
-use super::error::{ConfigError, Fault, refuse};
+use super::error::{Fault, Faults};
 
 /// Everything in this scheduler by name, with what of it the engine decides by.
 const KNOWN: [(&str, Option<Plugin>); 20] = [
@@ -104,44 +104,39 @@ impl PluginSet {
     }
 
     /// Refuses plugins that have nothing to do at a point at which a single one has.
-    fn check_only(&self, path: &str, interface: &str, only: &str) -> Result<(), ConfigError> {
-        let mut enabled = self.enabled.iter();
-        let Some(index) = enabled.position(|own| own.name != only) else {
-            return Ok(());
-        };
-        let name = self.enabled[index].name.as_str();
-        let why = format!("plugin \"{name}\" does not extend {interface} plugin");
-        let path = format!("{path}.enabled[{index}]");
-        Err(refuse(path, Fault::invalid(name, &why)))
+    fn check_only(&self, path: &str, interface: &str, only: &str, faults: &mut Faults) {
+        for (index, own) in self.enabled.iter().enumerate() {
+            let name = own.name.as_str();
+            // What is unknown has been refused.
+            if name != only && known(name).is_some() {
+                let why = format!("plugin \"{name}\" does not extend {interface} plugin");
+                let path = format!("{path}.enabled[{index}]");
+                faults.refuse(path, Fault::invalid(name, &why));
+            }
+        }
     }
 
     /// Refuses plugins that there are not.
-    fn check(&self, path: &str, interface: &str) -> Result<(), ConfigError> {
+    fn check(&self, path: &str, interface: &str, faults: &mut Faults) {
         let mut seen = BTreeSet::new();
         for (index, own) in self.enabled.iter().enumerate() {
             let path = format!("{path}.enabled[{index}]");
             let name = own.name.as_str();
-            if GONE.contains(&name) {
-                let why = "was invalid in version \"v1\" (KubeSchedulerConfiguration is version \"kubescheduler.config.k8s.io/v1\")";
-                return Err(refuse(path, Fault::invalid(name, why)));
-            }
-            if known(name).is_none() {
-                let why = format!("{interface} \"{name}\" does not exist");
-                return Err(refuse(path, Fault::invalid(name, &why)));
-            }
-            if !seen.insert(name) {
-                let why = format!("plugin \"{name}\" already registered as \"{interface}\"");
-                return Err(refuse(path, Fault::invalid(name, &why)));
-            }
-            if own.weight < 0 {
-                let path = format!("{path}.weight");
-                return Err(refuse(
-                    path,
-                    Fault::invalid(own.weight, "must not be negative"),
-                ));
-            }
+            let why = if GONE.contains(&name) {
+                "was invalid in version \"v1\" (KubeSchedulerConfiguration is version \"kubescheduler.config.k8s.io/v1\")".to_owned()
+            } else if known(name).is_none() {
+                format!("{interface} \"{name}\" does not exist")
+            } else if !seen.insert(name) {
+                format!("plugin \"{name}\" already registered as \"{interface}\"")
+            } else if own.weight < 0 {
+                let fault = Fault::invalid(own.weight, "must not be negative");
+                faults.refuse(format!("{path}.weight"), fault);
+                continue;
+            } else {
+                continue;
+            };
+            faults.refuse(path, Fault::invalid(name, &why));
         }
-        Ok(())
     }
 }
 
@@ -152,20 +147,22 @@ fn known(name: &str) -> Option<Option<Plugin>> {
 
 impl Point<'_> {
     /// The plugins that are on, with the weights told at the point (0: none).
-    fn resolve(&self, everywhere: &[Named]) -> Result<BTreeMap<Plugin, i64>, ConfigError> {
-        self.set.check(&self.path, self.interface)?;
+    fn resolve(&self, everywhere: &[Named], faults: &mut Faults) -> BTreeMap<Plugin, i64> {
+        self.set.check(&self.path, self.interface, faults);
         let mut on = BTreeMap::new();
         for (index, own) in self.set.enabled.iter().enumerate() {
             let plugin = known(&own.name).flatten();
             match plugin.filter(|plugin| (self.implemented_by)(*plugin)) {
                 Some(plugin) => drop(on.insert(plugin, own.weight)),
+                // What is unknown has been refused.
+                None if known(&own.name).is_none() => {}
                 None => {
                     let path = format!("{}.enabled[{index}]", self.path);
                     let why = format!(
                         "plugin \"{}\" does not extend {} plugin",
                         own.name, self.interface
                     );
-                    return Err(refuse(path, Fault::invalid(own.name.as_str(), &why)));
+                    faults.refuse(path, Fault::invalid(own.name.as_str(), &why));
                 }
             }
         }
@@ -178,14 +175,14 @@ impl Point<'_> {
                 on.entry(plugin).or_insert(own.weight);
             }
         }
-        Ok(on)
+        on
     }
 }
 
 impl Plugins {
     /// Turns plugins of the default profile on and off.
-    pub(super) fn apply(&self, profile: &mut Profile, path: &str) -> Result<(), ConfigError> {
-        let everywhere = self.everywhere(path)?;
+    pub(super) fn apply(&self, profile: &mut Profile, path: &str, faults: &mut Faults) {
+        let everywhere = self.everywhere(path, faults);
         // Points at which nothing of this scheduler's decisions hangs; still no name may be made up.
         for (name, set) in [
             ("preEnqueue", &self.pre_enqueue),
@@ -196,19 +193,21 @@ impl Plugins {
             ("preBind", &self.pre_bind),
             ("postBind", &self.post_bind),
         ] {
-            set.check(&format!("{path}.{name}"), "Plugin")?;
+            set.check(&format!("{path}.{name}"), "Plugin", faults);
         }
         let sorts = &self.queue_sort;
-        sorts.check(&format!("{path}.queueSort"), "QueueSortPlugin")?;
+        sorts.check(&format!("{path}.queueSort"), "QueueSortPlugin", faults);
         if sorts.enabled.len() > 1 {
             let path = format!("{path}.queueSort.Enabled");
             let why = "only one queue sort plugin can be enabled";
-            return Err(refuse(path, Fault::invalid(sorts.enabled.len(), why)));
+            faults.refuse(path, Fault::invalid(sorts.enabled.len(), why));
+        } else {
+            let path = format!("{path}.queueSort");
+            sorts.check_only(&path, "QueueSortPlugin", SORTS, faults);
         }
-        sorts.check_only(&format!("{path}.queueSort"), "QueueSortPlugin", SORTS)?;
-        self.bind.check(&format!("{path}.bind"), "BindPlugin")?;
-        self.bind
-            .check_only(&format!("{path}.bind"), "BindPlugin", BINDS)?;
+        let binds = format!("{path}.bind");
+        self.bind.check(&binds, "BindPlugin", faults);
+        self.bind.check_only(&binds, "BindPlugin", BINDS, faults);
         let filters = |plugin| Profile::FILTERS.contains(&plugin);
         let filters = Point {
             set: &self.filter,
@@ -216,7 +215,7 @@ impl Plugins {
             interface: "FilterPlugin",
             implemented_by: &filters,
         };
-        profile.filters = filters.resolve(&everywhere)?.into_keys().collect();
+        profile.filters = filters.resolve(&everywhere, faults).into_keys().collect();
         let post_filters = |plugin| Profile::POST_FILTERS.contains(&plugin);
         let post_filters = Point {
             set: &self.post_filter,
@@ -224,7 +223,10 @@ impl Plugins {
             interface: "PostFilterPlugin",
             implemented_by: &post_filters,
         };
-        profile.post_filters = post_filters.resolve(&everywhere)?.into_keys().collect();
+        profile.post_filters = post_filters
+            .resolve(&everywhere, faults)
+            .into_keys()
+            .collect();
         let scores = |plugin| Profile::SCORES.iter().any(|(own, _)| *own == plugin);
         let scores = Point {
             set: &self.score,
@@ -232,7 +234,7 @@ impl Plugins {
             interface: "ScorePlugin",
             implemented_by: &scores,
         };
-        let weights = scores.resolve(&everywhere)?;
+        let weights = scores.resolve(&everywhere, faults);
         // No weight told is a weight of 1.
         profile.scores = weights
             .into_iter()
@@ -246,40 +248,31 @@ impl Plugins {
         });
         if most.is_none() {
             let why = "total score of Score plugins could overflow";
-            return Err(refuse(
-                format!("{path}.score"),
-                Fault::Forbidden(why.to_owned()),
-            ));
+            faults.refuse(format!("{path}.score"), Fault::Forbidden(why.to_owned()));
         }
-        self.check_start(&everywhere, &profile.scheduler_name, path)
+        self.check_start(&everywhere, &profile.scheduler_name, path, faults);
     }
 
     /// Refuses a profile under which no pod could be taken from the queue or bound (kube-scheduler: `NewFramework`).
-    fn check_start(
-        &self,
-        everywhere: &[Named],
-        scheduler: &str,
-        path: &str,
-    ) -> Result<(), ConfigError> {
+    fn check_start(&self, everywhere: &[Named], scheduler: &str, path: &str, faults: &mut Faults) {
         if !self.queue_sort.has(SORTS, everywhere) {
             let why = format!(
                 "only one queue sort plugin required for profile with scheduler name \"{scheduler}\", but got 0"
             );
-            return Err(refuse(format!("{path}.queueSort"), Fault::Unusable(why)));
+            faults.refuse(format!("{path}.queueSort"), Fault::Unusable(why));
         }
         if !self.bind.has(BINDS, everywhere) {
             let why = format!(
                 "at least one bind plugin is needed for profile with scheduler name \"{scheduler}\""
             );
-            return Err(refuse(format!("{path}.bind"), Fault::Unusable(why)));
+            faults.refuse(format!("{path}.bind"), Fault::Unusable(why));
         }
-        Ok(())
     }
 
     /// The multiPoint list: the default one, changed.
-    fn everywhere(&self, path: &str) -> Result<Vec<Named>, ConfigError> {
+    fn everywhere(&self, path: &str, faults: &mut Faults) -> Vec<Named> {
         let set = &self.multi_point;
-        set.check(&format!("{path}.multiPoint"), "MultiPointPlugin")?;
+        set.check(&format!("{path}.multiPoint"), "MultiPointPlugin", faults);
         let weight = |name: &str| {
             let plugin = known(name).flatten();
             let mut scores = Profile::SCORES.iter();
@@ -302,6 +295,6 @@ impl Plugins {
                 None => list.push(own.clone()),
             }
         }
-        Ok(list)
+        list
     }
 }

@@ -4,7 +4,7 @@
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
-use super::error::{ConfigError, Fault, refuse};
+use super::error::{ConfigError, Fault, Faults, refuse};
 
 /// What may stand somewhere. Null stands for what is absent, everywhere.
 pub(super) enum Shape {
@@ -196,34 +196,36 @@ pub(super) const ARGUMENTS: [(&str, Shape); 7] = [
 ];
 
 /// Refuses what may not stand there.
-pub(super) fn check(value: &Value, shape: &Shape, path: &str) -> Result<(), ConfigError> {
+pub(super) fn check(value: &Value, shape: &Shape, path: &str, faults: &mut Faults) {
     let wanted = match (shape, value) {
         (Any, _) | (_, Value::Null) | (Text, Value::String(_)) | (Boolean, Value::Bool(_)) => {
-            return Ok(());
+            return;
         }
-        (Integer, Value::Number(number)) if number.is_i64() => return Ok(()),
+        (Integer, Value::Number(number)) if number.is_i64() => return,
         (Texts, Value::Object(fields)) => {
             for (key, value) in fields {
-                check(value, &Text, &below(path, key))?;
+                check(value, &Text, &below(path, key), faults);
             }
-            return Ok(());
+            return;
         }
         (List(each), Value::Array(list)) => {
             for (index, value) in list.iter().enumerate() {
-                check(value, each, &format!("{path}[{index}]"))?;
+                check(value, each, &format!("{path}[{index}]"), faults);
             }
-            return Ok(());
+            return;
         }
         (Fields(known), Value::Object(fields)) => {
             for (key, value) in fields {
                 let path = below(path, key);
-                let Some((_, shape)) = known.iter().find(|(name, _)| name == key) else {
-                    let allowed = known.iter().map(|(name, _)| *name).collect();
-                    return Err(refuse(path, Fault::Unknown { allowed }));
-                };
-                check(value, shape, &path)?;
+                match known.iter().find(|(name, _)| name == key) {
+                    Some((_, shape)) => check(value, shape, &path, faults),
+                    None => {
+                        let allowed = known.iter().map(|(name, _)| *name).collect();
+                        faults.refuse(path, Fault::Unknown { allowed });
+                    }
+                }
             }
-            return Ok(());
+            return;
         }
         (Text, _) => "must be text",
         (Integer, _) => "must be a whole number",
@@ -231,7 +233,7 @@ pub(super) fn check(value: &Value, shape: &Shape, path: &str) -> Result<(), Conf
         (List(_), _) => "must be a list",
         (Texts | Fields(_), _) => "must be an object",
     };
-    Err(refuse(path, Fault::invalid(value.clone(), wanted)))
+    faults.refuse(path, Fault::invalid(value.clone(), wanted));
 }
 
 fn below(path: &str, key: &str) -> String {

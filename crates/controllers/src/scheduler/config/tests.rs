@@ -282,3 +282,38 @@ fn wrong_arguments_are_refused_in_upstreams_words() {
         assert_eq!(found, Err(expected));
     }
 }
+
+#[test]
+fn everything_that_is_wrong_is_told_at_once() {
+    let told = |document: Value| {
+        let errors = Config::read(&document).expect_err("wrong");
+        let paths: Vec<_> = errors.0.into_iter().map(|error| error.path).collect();
+        paths.join(" ")
+    };
+    let head = json!({"apiVersion": API_VERSION, "kind": KIND});
+    let with = |fields: Value| {
+        let mut document = head.clone();
+        let fields = fields.as_object().cloned().unwrap_or_default();
+        document.as_object_mut().expect("an object").extend(fields);
+        document
+    };
+    assert_eq!(
+        told(with(
+            json!({"paralelism": 1, "profiles": [{"schedulerNam": "a"}, {"plugins": 7}]})
+        )),
+        "paralelism profiles[0].schedulerNam profiles[1].plugins"
+    );
+    let profile = json!({
+        "schedulerName": "a",
+        "plugins": {"filter": {"enabled": [{"name": "NodePort"}, {"name": "ImageLocality"}]}, "score": {"enabled": [{"name": "Nothing"}]}},
+        "pluginConfig": [{"name": "Nothing"}, {"name": "NodeResourcesFit", "args": {"a": 1, "b": 2}}, {"name": "VolumeBinding", "args": {"bindTimeoutSeconds": -1}}],
+    });
+    assert_eq!(
+        told(with(
+            json!({"parallelism": 0, "profiles": [profile, {"schedulerName": "a"}]})
+        )),
+        "parallelism profiles[0].plugins.filter.enabled[0] profiles[0].plugins.filter.enabled[1] profiles[0].plugins.score.enabled[0] \
+         profiles[0].pluginConfig[0].name profiles[0].pluginConfig[1].args.a profiles[0].pluginConfig[1].args.b \
+         profiles[0].pluginConfig[2].args.bindTimeoutSeconds profiles[1].schedulerName"
+    );
+}
