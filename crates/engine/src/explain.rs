@@ -2,17 +2,17 @@
 //!
 //! Invariant: messages equal kube-scheduler's to the letter; `detail` is ours and only ever added after them.
 
-use std::collections::BTreeMap;
-use std::fmt;
+mod change;
 
+use std::collections::BTreeMap;
+
+use crate::amounts::Unit;
 use crate::cluster::Cluster;
 use crate::devices::ClaimConflict;
 use crate::intern::Symbol;
-use crate::model::Quantity;
 use crate::preempt::Preemption;
 use crate::provision::PoolReason;
 use crate::reason::{Conflict, LabelMismatch, Reason, Tally};
-use crate::remedy::Change;
 use crate::schedule::{Claims, Unschedulable};
 
 impl Cluster {
@@ -137,6 +137,76 @@ impl Cluster {
         fixed.to_owned()
     }
 
+    /// Our words for what has to be there or gone before the pod can be placed anywhere; none where that is no other object.
+    pub fn prerequisite(&self, conflict: Conflict) -> Option<String> {
+        let text = |symbol| self.text(symbol);
+        Some(match conflict {
+            Conflict::Affinity => return None,
+            Conflict::Preference { .. } => {
+                "a preferred term of its node affinity cannot be read and has to be put right".to_owned()
+            }
+            Conflict::ClaimNotFound { claim } => {
+                format!("PersistentVolumeClaim {} has to be created", text(claim))
+            }
+            Conflict::EphemeralClaimMissing { claim } => format!(
+                "PersistentVolumeClaim {} is made for it by the cluster, and is not there yet",
+                text(claim)
+            ),
+            Conflict::EphemeralClaimNotOwned { claim, .. } => format!(
+                "PersistentVolumeClaim {} has the name of its ephemeral volume's and has to go",
+                text(claim)
+            ),
+            Conflict::ClaimLost { claim, volume } => format!(
+                "PersistentVolumeClaim {} has to be made anew, its PersistentVolume {} is gone",
+                text(claim),
+                text(volume)
+            ),
+            Conflict::ClaimDeleting { claim } => format!(
+                "PersistentVolumeClaim {} is being deleted and has to be created again",
+                text(claim)
+            ),
+            Conflict::UnboundImmediate => {
+                "its PersistentVolumeClaims have to be bound first: a PersistentVolume that matches, or a StorageClass that makes one"
+                    .to_owned()
+            }
+            Conflict::VolumeNotFound { volume } => {
+                format!("PersistentVolume {} has to be created", text(volume))
+            }
+            Conflict::ClassNotFound { class } => {
+                format!("StorageClass {} has to be created", text(class))
+            }
+            Conflict::NoVolumeNorClass => {
+                "its PersistentVolumeClaim needs a volumeName or a storageClassName".to_owned()
+            }
+            Conflict::NoVolumeName => "its PersistentVolume needs a name".to_owned(),
+            Conflict::Claims(conflict) => match conflict {
+                ClaimConflict::NotCreated { .. } => {
+                    "its ResourceClaim is made for it by the cluster, and is not there yet".to_owned()
+                }
+                ClaimConflict::NotFound { claim, .. } => {
+                    format!("ResourceClaim {} has to be created", text(claim))
+                }
+                ClaimConflict::Deleting { claim } => format!(
+                    "ResourceClaim {} is being deleted and has to be created again",
+                    text(claim)
+                ),
+                ClaimConflict::NotOwned { claim, .. } => format!(
+                    "ResourceClaim {} has the name of the one made for it and has to go",
+                    text(claim)
+                ),
+                ClaimConflict::Pending { claim, .. } => {
+                    format!("ResourceClaim {} is being allocated, which ends by itself", text(claim))
+                }
+                ClaimConflict::NoClass { class, .. } => {
+                    format!("DeviceClass {} has to be created", text(class))
+                }
+                ClaimConflict::Failed { .. } => {
+                    "what its ResourceClaims or their DeviceClasses ask for has to be put right".to_owned()
+                }
+            },
+        })
+    }
+
     fn claim_conflict_text(&self, conflict: ClaimConflict) -> String {
         let text = |symbol| self.text(symbol);
         match conflict {
@@ -206,9 +276,14 @@ impl Cluster {
                 allocatable,
             } => {
                 let name = self.text(resource);
-                let (requested, free) = (said(name, requested), said(name, free.max(0)));
-                let allocatable = said(name, allocatable);
-                format!("{name}: needs {requested}, {free} of {allocatable} are free")
+                let free = free.max(0);
+                let unit = Unit::of(name, &[requested, free, allocatable]);
+                format!(
+                    "{name}: needs {}, {} of {} are free",
+                    unit.at_least(requested),
+                    unit.at_most(free),
+                    unit.at_most(allocatable)
+                )
             }
             Reason::Spread {
                 key,
@@ -259,7 +334,10 @@ impl Cluster {
             PoolReason::LimitReached {
                 resource,
                 remaining,
-            } => format!("limit reached: {remaining} {resource} left"),
+            } => format!(
+                "limit reached: {} {resource} left",
+                change::said(resource, *remaining)
+            ),
             PoolReason::TooLarge { resource } => {
                 format!("{resource}: more than any type offers beside its DaemonSets")
             }
@@ -357,78 +435,5 @@ impl Cluster {
             self.node_count(),
             phrases.join(", ")
         )
-    }
-}
-
-/// An amount in words: cores, gibibytes or mebibytes of memory, plain numbers else.
-fn said(resource: &str, units: i64) -> String {
-    const MIB: i64 = 1 << 20;
-    const GIB: i64 = 1 << 30;
-    match resource {
-        "cpu" => Quantity::from_milli(units).to_string(),
-        "memory" | "ephemeral-storage" if units >= GIB && units % GIB == 0 => {
-            format!("{}Gi", units / GIB)
-        }
-        "memory" | "ephemeral-storage" if units >= MIB => format!("{}Mi", units / MIB),
-        _ => units.to_string(),
-    }
-}
-
-impl fmt::Display for Change {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Change::Tolerate { key, value, effect } if value.is_empty() => {
-                write!(f, "tolerate the taint {key}:{}", effect.as_str())
-            }
-            Change::Tolerate { key, value, effect } => {
-                write!(f, "tolerate the taint {key}={value}:{}", effect.as_str())
-            }
-            Change::Select {
-                key,
-                wanted,
-                instead: Some(value),
-            } if wanted.is_empty() => write!(f, "ask for a node with {key}={value}"),
-            Change::Select {
-                key,
-                wanted,
-                instead: Some(value),
-            } => write!(f, "ask for {key}={value} instead of {wanted}"),
-            Change::Select {
-                key,
-                wanted,
-                instead: None,
-            } => {
-                write!(f, "drop the demand for a node with {key}={wanted}")
-            }
-            Change::DropNodeAffinity => f.write_str("drop the required node affinity"),
-            Change::Request { resource, from, to } => write!(
-                f,
-                "ask for {} less {resource} ({} instead of {})",
-                said(resource, from - to),
-                said(resource, *to),
-                said(resource, *from)
-            ),
-            Change::DropHostPort { port } => write!(f, "give up host port {port}"),
-            Change::RaiseSkew { key, to } => write!(f, "raise maxSkew on {key} to {to}"),
-            Change::SpreadAnyway { key } => {
-                write!(f, "spread over {key} with ScheduleAnyway")
-            }
-            Change::DropAffinity => f.write_str("drop the required affinity to other pods"),
-            Change::DropAntiAffinity => {
-                f.write_str("drop the required anti-affinity to other pods")
-            }
-            Change::Ungate { gates } => {
-                write!(f, "remove the scheduling gates {}", gates.join(", "))
-            }
-            Change::Uncordon { node } => write!(f, "uncordon node {node}"),
-            Change::RaiseLimit {
-                pool,
-                resource,
-                by: Some(by),
-            } => write!(f, "raise the {resource} limit of NodePool {pool} by {by}"),
-            Change::RaiseLimit { pool, resource, .. } => {
-                write!(f, "raise the {resource} limit of NodePool {pool}")
-            }
-        }
     }
 }

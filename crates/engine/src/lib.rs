@@ -34,6 +34,7 @@
 // An `expect` says which invariant holds; tests may do without.
 #![cfg_attr(not(test), warn(clippy::unwrap_used))]
 
+mod amounts;
 mod class;
 mod cluster;
 mod devices;

@@ -6,8 +6,9 @@ use std::cmp::Reverse;
 use std::collections::BTreeSet;
 
 use crate::model::{
-    Container, NodeSelectorRequirement, Operator, PodTemplate, Quantity, ResourceMap, TaintEffect,
-    Toleration, TolerationOperator, WhenUnsatisfiable,
+    Container, LabelSelector, NodeSelectorRequirement, Operator, PodAffinity, PodAffinityTerm,
+    PodTemplate, Quantity, ResourceMap, TaintEffect, Toleration, TolerationOperator,
+    WhenUnsatisfiable,
 };
 use crate::provision::NodeTemplate;
 
@@ -60,10 +61,16 @@ pub enum Change {
         /// Its topology key.
         key: String,
     },
-    /// Drop the required affinity to other pods.
-    DropAffinity,
-    /// Drop the required anti-affinity to other pods.
-    DropAntiAffinity,
+    /// Drop required affinity to other pods.
+    DropAffinity {
+        /// Of several terms this one, in words that no other has.
+        term: Option<String>,
+    },
+    /// Drop required anti-affinity to other pods.
+    DropAntiAffinity {
+        /// Of several terms this one, in words that no other has.
+        term: Option<String>,
+    },
     /// Remove the gates that hold the pod back.
     Ungate {
         /// Their names.
@@ -105,7 +112,24 @@ impl Change {
             Change::RaiseSkew { .. } => 15_000,
             Change::SpreadAnyway { .. } => 20_000,
             Change::DropHostPort { .. } | Change::DropNodeAffinity => 30_000,
-            Change::DropAffinity | Change::DropAntiAffinity => 35_000,
+            Change::DropAffinity { .. } | Change::DropAntiAffinity { .. } => 35_000,
+        }
+    }
+
+    /// The change as it is told of a pod: a term that is the only one need not be described.
+    pub(super) fn told_of(self, pod: &PodTemplate) -> Change {
+        let alone = |affinity: &Option<PodAffinity>| {
+            let terms = affinity.as_ref().map_or(0, |own| own.required.len());
+            terms == 1
+        };
+        match self {
+            Change::DropAffinity { .. } if alone(&pod.affinity.pod_affinity) => {
+                Change::DropAffinity { term: None }
+            }
+            Change::DropAntiAffinity { .. } if alone(&pod.affinity.pod_anti_affinity) => {
+                Change::DropAntiAffinity { term: None }
+            }
+            other => other,
         }
     }
 
@@ -127,21 +151,21 @@ impl Change {
     }
 
     /// What a change is about.
-    fn subject(&self) -> (u8, &str, &str) {
-        match self {
-            Change::Tolerate { key, value, .. } => (0, key, value),
-            Change::Select { key, .. } => (1, key, ""),
+    fn subject(&self) -> (u8, &str, &str, i32) {
+        let (kind, subject, detail) = match self {
+            Change::Tolerate { key, value, .. } => (0, key.as_str(), value.as_str()),
+            Change::Select { key, .. } => (1, key.as_str(), ""),
             Change::DropNodeAffinity => (2, "", ""),
-            Change::Request { resource, .. } => (3, resource, ""),
-            // Ports are few: giving up one after the other is refused, which only makes the search miss a poor answer.
-            Change::DropHostPort { .. } => (4, "", ""),
-            Change::RaiseSkew { key, .. } | Change::SpreadAnyway { key } => (5, key, ""),
-            Change::DropAffinity => (6, "", ""),
-            Change::DropAntiAffinity => (7, "", ""),
+            Change::Request { resource, .. } => (3, resource.as_str(), ""),
+            Change::DropHostPort { port } => return (4, "", "", *port),
+            Change::RaiseSkew { key, .. } | Change::SpreadAnyway { key } => (5, key.as_str(), ""),
+            Change::DropAffinity { term } => (6, term.as_deref().unwrap_or_default(), ""),
+            Change::DropAntiAffinity { term } => (7, term.as_deref().unwrap_or_default(), ""),
             Change::Ungate { .. } => (8, "", ""),
             Change::Uncordon { .. } => (9, "", ""),
-            Change::RaiseLimit { pool, resource, .. } => (10, pool, resource),
-        }
+            Change::RaiseLimit { pool, resource, .. } => (10, pool.as_str(), resource.as_str()),
+        };
+        (kind, subject, detail, 0)
     }
 
     /// Makes a pod's part of the change.
@@ -189,15 +213,9 @@ impl Change {
                     }
                 }
             }
-            Change::DropAffinity => {
-                if let Some(affinity) = &mut pod.affinity.pod_affinity {
-                    affinity.required.clear();
-                }
-            }
-            Change::DropAntiAffinity => {
-                if let Some(affinity) = &mut pod.affinity.pod_anti_affinity {
-                    affinity.required.clear();
-                }
+            Change::DropAffinity { term } => drop_term(&mut pod.affinity.pod_affinity, term),
+            Change::DropAntiAffinity { term } => {
+                drop_term(&mut pod.affinity.pod_anti_affinity, term);
             }
             Change::Ungate { .. } => pod.scheduling_gates.clear(),
             Change::Uncordon { .. } | Change::RaiseLimit { .. } => {}
@@ -233,6 +251,48 @@ impl Change {
             by,
         }
     }
+}
+
+/// The term of those words, or all there are.
+fn drop_term(affinity: &mut Option<PodAffinity>, term: &Option<String>) {
+    if let Some(affinity) = affinity {
+        affinity
+            .required
+            .retain(|own| term.as_ref().is_some_and(|term| words(own) != *term));
+    }
+}
+
+/// Which pods a term is about, and in which places.
+pub(super) fn words(term: &PodAffinityTerm) -> String {
+    let selector = |selector: &LabelSelector| {
+        let labels = selector.match_labels.iter();
+        let labels = labels.map(|(key, value)| format!("{key}={value}"));
+        let demands = selector.match_expressions.iter().map(|demand| {
+            let (key, values) = (&demand.key, demand.values.join(", "));
+            match demand.operator {
+                Operator::In => format!("{key} in ({values})"),
+                Operator::NotIn => format!("{key} notin ({values})"),
+                Operator::DoesNotExist => format!("!{key}"),
+                _ => key.clone(),
+            }
+        });
+        let all: Vec<_> = labels.chain(demands).collect();
+        all.join(",")
+    };
+    let which = match term.label_selector.as_ref().map(selector) {
+        None => "no pods".to_owned(),
+        Some(all) if all.is_empty() => "all pods".to_owned(),
+        Some(which) => format!("pods with {which}"),
+    };
+    let listed = (!term.namespaces.is_empty()).then(|| term.namespaces.join(", "));
+    let labelled = term.namespace_selector.as_ref();
+    let labelled = labelled.map(|own| format!("those with {}", selector(own)));
+    let homes: Vec<_> = listed.into_iter().chain(labelled).collect();
+    let homes = match homes.is_empty() {
+        true => String::new(),
+        false => format!(" in namespaces {}", homes.join(" and ")),
+    };
+    format!("{which}{homes} by {}", term.topology_key)
 }
 
 /// Replaces or drops a demand for one value of a node label, wherever it is made.
@@ -308,7 +368,8 @@ fn request_less(pod: &mut PodTemplate, resource: &str, from: i64, to: i64) {
     }
 }
 
-fn units(resource: &str, amount: Quantity) -> i64 {
+/// An amount as requests are counted: thousandths of `cpu`, else whole units.
+pub(crate) fn units(resource: &str, amount: Quantity) -> i64 {
     match resource {
         "cpu" => amount.milli_value(),
         _ => amount.value(),

@@ -18,6 +18,7 @@ use crate::provision::{NodeTemplate, PlanRequest, PoolReason};
 use crate::windows::Builds;
 
 pub use change::Change;
+pub(crate) use change::units;
 
 /// How many sets of changes are tried before the search gives up. One costs as much as a full answer and the
 /// filters once more for each set of resources that nodes lack.
@@ -88,7 +89,8 @@ impl Cluster {
             match self.try_changes(pod, pools, builds, &set)? {
                 Tried::Placed(..) if set.is_empty() => return Ok(Vec::new()),
                 Tried::Placed(place, refined) => {
-                    let changes = refined;
+                    let told = refined.into_iter().map(|own| own.told_of(&pod.template));
+                    let changes = told.collect();
                     found.push((cost, set, Remedy { changes, place }));
                 }
                 Tried::Refused(proposals) => {

@@ -6,6 +6,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::Change;
+use super::change::words;
 use crate::cluster::{Cluster, NodeId};
 use crate::model::{Operator, PodSpec, PodTemplate, label};
 use crate::provision::{NodeTemplate, PoolReason};
@@ -113,6 +114,10 @@ impl<'a> Asked<'a> {
             if !self.is_for(cluster.os_of(node.node)) {
                 continue;
             }
+            if let Some(about) = self.about_terms(refusal) {
+                proposals.extend(about.map(|change| vec![change]));
+                continue;
+            }
             let Some(changes) = self.about_node(cluster, node.node, refusal) else {
                 continue;
             };
@@ -152,6 +157,23 @@ impl<'a> Asked<'a> {
             .collect()
     }
 
+    /// The pod's terms about other pods, each of which may be the one in the way; none where the refusal is about something else.
+    fn about_terms(&self, refusal: &Refusal) -> Option<impl Iterator<Item = Change> + use<>> {
+        let affinity = &self.pod.template.affinity;
+        let reason = refusal.reasons().next()?;
+        let terms = match reason {
+            Reason::Affinity => affinity.pod_affinity.as_ref(),
+            Reason::AntiAffinity => affinity.pod_anti_affinity.as_ref(),
+            _ => return None,
+        };
+        let terms = terms.map_or(&[][..], |affinity| &affinity.required[..]);
+        let words: Vec<_> = terms.iter().map(words).collect();
+        Some(words.into_iter().map(Some).map(move |term| match reason {
+            Reason::Affinity => Change::DropAffinity { term },
+            _ => Change::DropAntiAffinity { term },
+        }))
+    }
+
     /// What keeps the pod's images from starting on a node of this Windows build, and what would take it away: the
     /// scheduler lets the pod in, the node could not run it.
     pub(super) fn about_build(&self, host: Option<&str>) -> Option<Change> {
@@ -180,6 +202,11 @@ impl<'a> Asked<'a> {
             PoolReason::Incompatible { reason, .. } | PoolReason::Topology { reason, .. } => reason,
             _ => return,
         };
+        let alone = Refusal::new(Plugin::InterPodAffinity, *reason);
+        if let Some(about) = self.about_terms(&alone) {
+            proposals.extend(about.map(|change| vec![change]));
+            return;
+        }
         proposals.extend(self.about(cluster, *reason).map(|change| vec![change]));
     }
 
@@ -219,8 +246,8 @@ impl<'a> Asked<'a> {
             Reason::SpreadKeyMissing { key } => Some(Change::SpreadAnyway {
                 key: cluster.text(key).to_owned(),
             }),
-            Reason::Affinity => Some(Change::DropAffinity),
-            Reason::AntiAffinity => Some(Change::DropAntiAffinity),
+            // Each term on its own: `about_terms`.
+            Reason::Affinity | Reason::AntiAffinity => None,
             Reason::Spread { .. }
             | Reason::Unschedulable
             | Reason::NodeName

@@ -1,0 +1,87 @@
+//! What can be changed about a pod, a node or a pool, in words.
+
+use std::fmt;
+
+use crate::amounts::Unit;
+use crate::model::Quantity;
+use crate::remedy::{Change, units};
+
+/// A quantity in words.
+pub(super) fn said(resource: &str, amount: Quantity) -> String {
+    let units = units(resource, amount);
+    Unit::of(resource, &[units]).at_least(units)
+}
+
+impl fmt::Display for Change {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Change::Tolerate { key, value, effect } if value.is_empty() => {
+                write!(f, "tolerate the taint {key}:{}", effect.as_str())
+            }
+            Change::Tolerate { key, value, effect } => {
+                write!(f, "tolerate the taint {key}={value}:{}", effect.as_str())
+            }
+            Change::Select {
+                key,
+                wanted,
+                instead: Some(value),
+            } if wanted.is_empty() => write!(f, "ask for a node with {key}={value}"),
+            Change::Select {
+                key,
+                wanted,
+                instead: Some(value),
+            } => write!(f, "ask for {key}={value} instead of {wanted}"),
+            Change::Select {
+                key,
+                wanted,
+                instead: None,
+            } => {
+                write!(f, "drop the demand for a node with {key}={wanted}")
+            }
+            Change::DropNodeAffinity => f.write_str("drop the required node affinity"),
+            Change::Request { resource, from, to } => {
+                let unit = Unit::of(resource, &[*from, *to]);
+                write!(
+                    f,
+                    "ask for {} less {resource} ({} instead of {})",
+                    unit.between(*from, *to),
+                    unit.at_most(*to),
+                    unit.at_least(*from)
+                )
+            }
+            Change::DropHostPort { port } => write!(f, "give up host port {port}"),
+            Change::RaiseSkew { key, to } => write!(f, "raise maxSkew on {key} to {to}"),
+            Change::SpreadAnyway { key } => {
+                write!(f, "spread over {key} with ScheduleAnyway")
+            }
+            Change::DropAffinity { term: None } => {
+                f.write_str("drop the required affinity to other pods")
+            }
+            Change::DropAffinity { term: Some(term) } => {
+                write!(f, "drop the required affinity to {term}")
+            }
+            Change::DropAntiAffinity { term: None } => {
+                f.write_str("drop the required anti-affinity to other pods")
+            }
+            Change::DropAntiAffinity { term: Some(term) } => {
+                write!(f, "drop the required anti-affinity to {term}")
+            }
+            Change::Ungate { gates } => {
+                write!(f, "remove the scheduling gates {}", gates.join(", "))
+            }
+            Change::Uncordon { node } => write!(f, "uncordon node {node}"),
+            Change::RaiseLimit {
+                pool,
+                resource,
+                by: Some(by),
+            } => write!(
+                f,
+                "raise the {resource} limit of NodePool {pool} by {}",
+                said(resource, *by)
+            ),
+            Change::RaiseLimit { pool, resource, .. } => {
+                write!(f, "raise the {resource} limit of NodePool {pool}")
+            }
+        }
+    }
+}
