@@ -37,3 +37,26 @@ pub(crate) fn colours_on(stream: &impl IsTerminal) -> bool {
     let plain = std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty());
     stream.is_terminal() && !plain
 }
+
+/// How many columns the terminal has that a person reads stdout on; none where it is no terminal.
+pub(crate) fn width() -> Option<usize> {
+    let stdout = std::io::stdout();
+    if !stdout.is_terminal() {
+        return None;
+    }
+    let told = std::env::var("COLUMNS").ok();
+    let told = told.and_then(|columns| columns.parse().ok());
+    told.or_else(|| window(&stdout))
+        .filter(|columns| *columns > 0)
+}
+
+#[cfg(unix)]
+fn window(terminal: &impl std::os::fd::AsFd) -> Option<usize> {
+    let size = rustix::termios::tcgetwinsize(terminal).ok()?;
+    Some(size.ws_col.into())
+}
+
+#[cfg(not(unix))]
+fn window(_terminal: &std::io::Stdout) -> Option<usize> {
+    None
+}

@@ -97,6 +97,13 @@ pub(super) struct Asked {
 }
 
 impl Asked {
+    /// A node on which the pod makes room for itself, and the keys of those it evicts there.
+    pub(super) fn room(&self) -> Option<(NodeId, &[String])> {
+        let equals = self.evictions.as_ref()?.as_ref().ok()?;
+        let first = equals.iter().find(|way| !way.victims.is_empty())?;
+        Some((first.node, &first.victims))
+    }
+
     /// Whether the pod has made room already and waits until those it evicted are gone.
     pub(super) fn waits_for_victims(&self) -> bool {
         let evictions = self.evictions.as_ref();

@@ -3,9 +3,8 @@
 //! Data only; [`super::text`] prints it for people and `-o json` as it is.
 
 use mullion_engine::{
-    Cluster, ModelError, NodeId, Outcome, Reason, Refusal,
+    Cluster, Conflict, ModelError, Outcome, Reason,
     model::{PodSpec, PodTemplate},
-    provision::PlanRequest,
     remedy::{Place, Remedy},
     windows::Builds,
 };
@@ -13,7 +12,10 @@ use rustc_hash::{FxHashMap, FxHashSet};
 use serde::Serialize;
 
 use super::{
-    answer::{self, Record},
+    answer::{self, Asked, Record},
+    daemon::{self, Daemon},
+    groups::{Group, grouped},
+    outlook::{Outlook, PoolWord, Purchase, outlook, purchase},
     pools::Pools,
 };
 
@@ -35,6 +37,15 @@ pub(super) struct Explanation {
     /// The name of its scheduler, if the cluster has none of that name.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) unserved: Option<Unserved>,
+    /// On which nodes it runs, as one of a DaemonSet.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) daemon: Option<Daemon>,
+    /// Pods that were asked about with it and make room for themselves before it.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub(super) after: Vec<String>,
+    /// What has to be there, or gone, before any change to the pod helps.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) prerequisite: Option<String>,
     /// The node that is promised to it, since it made room there.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) nominated: Option<String>,
@@ -71,32 +82,6 @@ pub(super) struct Unserved {
     pub(super) known: Vec<String>,
 }
 
-/// Nodes that refuse for one reason.
-#[derive(Clone, Debug, PartialEq, Serialize)]
-pub(super) struct Group {
-    pub(super) plugin: &'static str,
-    pub(super) reason: String,
-    pub(super) nodes: Vec<String>,
-}
-
-/// A machine that would be bought.
-#[derive(Clone, Debug, PartialEq, Serialize)]
-#[serde(rename_all = "camelCase")]
-pub(super) struct Purchase {
-    pub(super) pool: String,
-    pub(super) instance_type: String,
-    pub(super) usd_per_hour: f64,
-    /// How many of the waiting pods it is for.
-    pub(super) pods: usize,
-}
-
-/// One pool's refusal.
-#[derive(Clone, Debug, PartialEq, Serialize)]
-pub(super) struct PoolWord {
-    pub(super) pool: String,
-    pub(super) reason: String,
-}
-
 /// Changes that together place the pod.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
@@ -109,6 +94,29 @@ pub(super) struct ChangeSet {
 }
 
 impl Explanation {
+    /// Nothing yet about a pod.
+    pub(super) fn of(pod: String) -> Self {
+        Explanation {
+            pod,
+            bound_to: None,
+            passed_over: None,
+            unserved: None,
+            daemon: None,
+            after: Vec::new(),
+            prerequisite: None,
+            nominated: None,
+            waits_for_victims: false,
+            answer: Record::default(),
+            event: None,
+            refusals: Vec::new(),
+            awaits: None,
+            buys: None,
+            pools: Vec::new(),
+            changes: Vec::new(),
+            gates: Vec::new(),
+        }
+    }
+
     /// Whether the same is to be said of another pod that waits.
     pub(super) fn says_as(&self, other: &Explanation) -> bool {
         let waits = |own: &Self| own.bound_to.is_none() && own.passed_over.is_none();
@@ -116,7 +124,17 @@ impl Explanation {
         waits
             && (&self.answer, &self.event, &self.refusals)
                 == (&other.answer, &other.event, &other.refusals)
-            && self.unserved == other.unserved
+            && (
+                &self.unserved,
+                &self.daemon,
+                &self.after,
+                &self.prerequisite,
+            ) == (
+                &other.unserved,
+                &other.daemon,
+                &other.after,
+                &other.prerequisite,
+            )
             && (&self.nominated, self.waits_for_victims)
                 == (&other.nominated, other.waits_for_victims)
             && (&self.awaits, &self.buys) == (&other.awaits, &other.buys)
@@ -127,6 +145,9 @@ impl Explanation {
     /// Whether the pod has a place, gets one without anybody's help, or needs none any more.
     pub(super) fn is_placed(&self) -> bool {
         let free = self.gates.is_empty();
+        if let Some(daemon) = &self.daemon {
+            return free && daemon.waits_on.is_empty();
+        }
         self.bound_to.is_some()
             || self.passed_over.is_some()
             || free && (self.answer.best.is_some() || self.buys.is_some() || self.awaits.is_some())
@@ -148,25 +169,21 @@ pub(super) struct Explainer<'a> {
     pools: &'a Pools,
     outlook: Outlook,
     known: FxHashMap<PodTemplate, Known>,
-}
-
-/// What one plan has for all pods that wait: they share what is bought for them.
-#[derive(Default)]
-struct Outlook {
-    /// By pod: the node or claim that is on its way.
-    awaits: FxHashMap<String, String>,
-    buys: FxHashMap<String, Purchase>,
-    refusals: FxHashMap<String, Vec<PoolWord>>,
+    /// Pods that have made room for themselves in the cluster that is asked.
+    made_room: Vec<String>,
 }
 
 /// What is to be said of every pod of a template that waits.
 #[derive(Clone)]
-struct Known {
+pub(super) struct Known {
+    prerequisite: Option<String>,
+    /// The node on which it makes room, and the keys of those it evicts there.
+    room: Option<(String, Vec<String>)>,
     nominated: Option<String>,
     waits_for_victims: bool,
-    answer: Record,
-    event: Option<String>,
-    refusals: Vec<Group>,
+    pub(super) answer: Record,
+    pub(super) event: Option<String>,
+    pub(super) refusals: Vec<Group>,
     /// None until a pod without a node on its way asks for them.
     changes: Option<Vec<ChangeSet>>,
 }
@@ -198,6 +215,7 @@ impl<'a> Explainer<'a> {
             cluster,
             pools,
             known: FxHashMap::default(),
+            made_room: Vec::new(),
         })
     }
 
@@ -212,20 +230,9 @@ impl<'a> Explainer<'a> {
         name_of: impl Fn(&str) -> String,
     ) -> Result<Explanation, ModelError> {
         let mut explanation = Explanation {
-            pod: named,
             bound_to: pod.node_name.clone(),
             passed_over: answer::passed_over(pod),
-            unserved: None,
-            nominated: None,
-            waits_for_victims: false,
-            answer: Record::default(),
-            event: None,
-            refusals: Vec::new(),
-            awaits: None,
-            buys: None,
-            pools: Vec::new(),
-            changes: Vec::new(),
-            gates: Vec::new(),
+            ..Explanation::of(named)
         };
         if explanation.passed_over.is_some() {
             return Ok(explanation);
@@ -252,12 +259,8 @@ impl<'a> Explainer<'a> {
                 ..explanation
             });
         }
-        if let Some(scheduler_name) = answer::unserved(self.cluster, pod) {
-            let known = self.cluster.scheduler_names().map(str::to_owned);
-            explanation.unserved = Some(Unserved {
-                scheduler_name,
-                known: known.collect(),
-            });
+        explanation.unserved = self.unserved(pod);
+        if explanation.unserved.is_some() {
             return Ok(explanation);
         }
         // What is promised to a pod is its own.
@@ -268,6 +271,8 @@ impl<'a> Explainer<'a> {
             None => self.say(pod, name_of)?,
         };
         let key = pod.key();
+        explanation.after.clone_from(&self.made_room);
+        explanation.prerequisite.clone_from(&known.prerequisite);
         explanation.gates.clone_from(&pod.template.scheduling_gates);
         explanation.answer.clone_from(&known.answer);
         explanation.event.clone_from(&known.event);
@@ -291,10 +296,88 @@ impl<'a> Explainer<'a> {
             known.changes = Some(changes.clone());
             explanation.changes = changes;
         }
-        if shares {
-            self.known.insert(pod.template.clone(), known);
+        match known.room.take().filter(|_| explanation.evicts()) {
+            Some((node, victims)) => {
+                for victim in &victims {
+                    self.cluster.remove_pod(victim)?;
+                }
+                self.cluster.nominate(pod, &node)?;
+                self.made_room.push(explanation.pod.clone());
+                // What was said before is about another cluster.
+                self.known.clear();
+            }
+            None if shares => drop(self.known.insert(pod.template.clone(), known)),
+            None => {}
         }
         Ok(explanation)
+    }
+
+    /// [`Explainer::explain`] of a pod of a DaemonSet, of which there is one on each node, in place of those with these keys.
+    ///
+    /// # Errors
+    /// The pod names an amount that cannot be true.
+    pub(super) fn explain_daemon(
+        &mut self,
+        pod: &PodSpec,
+        named: String,
+        replaced: &[String],
+        name_of: impl Fn(&str) -> String,
+    ) -> Result<Explanation, ModelError> {
+        let mut explanation = Explanation {
+            after: self.made_room.clone(),
+            gates: pod.template.scheduling_gates.clone(),
+            unserved: self.unserved(pod),
+            ..Explanation::of(named)
+        };
+        if explanation.unserved.is_some() {
+            return Ok(explanation);
+        }
+        let checkpoint = self.cluster.checkpoint();
+        for key in replaced {
+            // One that waits has no place.
+            let _ = self.cluster.remove_pod(key);
+        }
+        let daemon = self.daemon(&mut explanation, pod, name_of);
+        self.cluster.rollback(checkpoint);
+        explanation.daemon = Some(daemon?);
+        Ok(explanation)
+    }
+
+    fn daemon(
+        &mut self,
+        explanation: &mut Explanation,
+        pod: &PodSpec,
+        name_of: impl Fn(&str) -> String,
+    ) -> Result<Daemon, ModelError> {
+        let known = self.say(pod, &name_of)?;
+        let mut daemon = Daemon::of(&known.answer);
+        explanation.prerequisite = known.prerequisite;
+        explanation.answer = known.answer;
+        explanation.refusals = known.refusals;
+        let mut told = false;
+        for node in daemon.waits_on.clone().iter().take(daemon::ASKED) {
+            let own = daemon::on(pod, node);
+            let known = self.say(&own, &name_of)?;
+            if known.room.is_some() {
+                daemon.make_room(node);
+            } else if !told {
+                told = true;
+                explanation.event = known.event;
+                let mut changes = self.changes(&own)?;
+                changes.retain(|set| set.node.as_ref() == Some(node));
+                explanation.changes = changes;
+            }
+        }
+        Ok(daemon)
+    }
+
+    fn unserved(&self, pod: &PodSpec) -> Option<Unserved> {
+        let scheduler_name = answer::unserved(self.cluster, pod)?;
+        let known = self.cluster.scheduler_names().map(str::to_owned);
+        Some(Unserved {
+            scheduler_name,
+            known: known.collect(),
+        })
     }
 
     fn say(
@@ -310,6 +393,11 @@ impl<'a> Explainer<'a> {
         });
         let promised = asked.promised.map(|node| self.cluster.node_name(node));
         Ok(Known {
+            prerequisite: prerequisite(self.cluster, &asked),
+            room: asked.room().map(|(node, victims)| {
+                let node = self.cluster.node_name(node).to_owned();
+                (node, victims.to_vec())
+            }),
             nominated: promised.map(str::to_owned),
             waits_for_victims: asked.waits_for_victims(),
             refusals: grouped(self.cluster, refused),
@@ -340,59 +428,22 @@ impl<'a> Explainer<'a> {
     }
 }
 
-fn outlook(
-    cluster: &mut Cluster,
-    pools: &Pools,
-    waiting: Vec<PodSpec>,
-) -> Result<Outlook, ModelError> {
-    let checkpoint = cluster.checkpoint();
-    let plan = pools
-        .reshaped
-        .iter()
-        .try_for_each(|node| cluster.set_node(node).map(drop))
-        .and_then(|()| {
-            cluster.plan(&PlanRequest {
-                pods: waiting,
-                templates: pools.templates.clone(),
-                in_flight: pools.in_flight.clone(),
-                ..PlanRequest::default()
-            })
-        });
-    cluster.rollback(checkpoint);
-    let plan = plan?;
-    let mut outlook = Outlook {
-        awaits: plan.existing.into_iter().collect(),
-        ..Outlook::default()
-    };
-    for node in &plan.nodes {
-        let Some(cheapest) = node.options.first() else {
-            continue;
-        };
-        for pod in &node.pods {
-            let purchase = Purchase {
-                pods: node.pods.len(),
-                ..purchase(&node.pool, &cheapest.name, cheapest.price_micro_usd)
-            };
-            outlook.buys.insert(pod.clone(), purchase);
-        }
+/// What other object stands in the way of any node.
+fn prerequisite(cluster: &Cluster, asked: &Asked) -> Option<String> {
+    if let Some(conflict) = asked.answer.conflict {
+        return cluster.prerequisite(conflict);
     }
-    for refused in plan.unplaceable {
-        let words = refused.pools.iter().map(|refusal| PoolWord {
-            pool: refusal.pool.clone(),
-            reason: cluster.pool_reason_text(&refusal.reason),
-        });
-        outlook.refusals.insert(refused.pod, words.collect());
-    }
-    Ok(outlook)
-}
-
-fn purchase(pool: &str, instance_type: &str, price_micro_usd: u64) -> Purchase {
-    Purchase {
-        pool: pool.to_owned(),
-        instance_type: instance_type.to_owned(),
-        usd_per_hour: price_micro_usd as f64 / 1e6,
-        pods: 1,
-    }
+    let refused = asked.answer.nodes.iter().map(|node| match &node.outcome {
+        Outcome::Refused(refusal) => refusal.reasons().find_map(|reason| match reason {
+            Reason::Conflict(conflict) => Some(conflict),
+            Reason::ClaimNotCounted { claim, .. } => Some(Conflict::ClaimNotFound { claim }),
+            _ => None,
+        }),
+        Outcome::Fits { .. } => None,
+    });
+    // Only what every node says is in the way everywhere.
+    let all: Option<Vec<_>> = refused.collect();
+    cluster.prerequisite(*all?.first()?)
 }
 
 fn change_set(cluster: &Cluster, remedy: Remedy) -> ChangeSet {
@@ -409,86 +460,5 @@ fn change_set(cluster: &Cluster, remedy: Remedy) -> ChangeSet {
         changes,
         node,
         buys,
-    }
-}
-
-/// Nodes by reason, most nodes first. Amounts and skews differ from node to node: there the least that is missing speaks for all.
-fn grouped<'a>(
-    cluster: &Cluster,
-    refused: impl Iterator<Item = (NodeId, &'a Refusal)>,
-) -> Vec<Group> {
-    struct Open {
-        kind: Vec<String>,
-        plugin: &'static str,
-        missing: i64,
-        /// The nodes do not all lack the same.
-        differ: bool,
-        reason: String,
-        nodes: Vec<String>,
-    }
-    let mut groups: Vec<Open> = Vec::new();
-    for (node, refusal) in refused {
-        let kind: Vec<_> = refusal
-            .reasons()
-            .map(|reason| kind(cluster, reason))
-            .collect();
-        let missing: i64 = refusal.reasons().map(missing).sum();
-        let name = cluster.node_name(node).to_owned();
-        let words = || {
-            let details = refusal
-                .reasons()
-                .map(|reason| cluster.reason_detail(reason));
-            details.collect::<Vec<_>>().join("; ")
-        };
-        match groups.iter_mut().find(|group| group.kind == kind) {
-            Some(group) => {
-                group.differ |= missing != group.missing;
-                if missing < group.missing {
-                    (group.missing, group.reason) = (missing, words());
-                    group.nodes.insert(0, name);
-                } else {
-                    group.nodes.push(name);
-                }
-            }
-            None => groups.push(Open {
-                kind,
-                plugin: refusal.plugin.name(),
-                missing,
-                differ: false,
-                reason: words(),
-                nodes: vec![name],
-            }),
-        }
-    }
-    groups.sort_by_key(|group| std::cmp::Reverse(group.nodes.len()));
-    let closed = groups.into_iter().map(|group| Group {
-        plugin: group.plugin,
-        reason: match group.differ {
-            true => format!("{} (the nearest of them)", group.reason),
-            false => group.reason,
-        },
-        nodes: group.nodes,
-    });
-    closed.collect()
-}
-
-/// What makes two reasons one to a reader.
-fn kind(cluster: &Cluster, reason: Reason) -> String {
-    match reason {
-        Reason::Insufficient { resource, .. } => cluster.text(resource).to_owned(),
-        Reason::Spread { key, .. } => format!("spread {}", cluster.text(key)),
-        Reason::TooManyPods { .. } => "pods".to_owned(),
-        other => cluster.reason_detail(other),
-    }
-}
-
-/// How far a node is from letting the pod in, to find the nearest of those with one reason.
-fn missing(reason: Reason) -> i64 {
-    match reason {
-        Reason::Insufficient {
-            requested, free, ..
-        } => requested.saturating_sub(free),
-        Reason::Spread { skew, max_skew, .. } => skew.saturating_sub(max_skew),
-        _ => 0,
     }
 }

@@ -1,143 +1,159 @@
-//! Pods that do not exist yet: those of a manifest, or of the workloads in it, as an API server would admit them.
+//! The files of `-f`: every object in them, with where it stands.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
-use kube::Client;
-use mullion_engine::model::PodSpec;
-use serde_json::{Value, json};
+use serde_json::Value;
 
 use super::source;
-use crate::failure::{Failure, first_line};
+use crate::failure::{Failure, file_error, first_line};
 
-/// A pod of a manifest.
-pub(super) struct Planned {
-    /// `pod shop/iis`, or what it would be a pod of.
-    pub(super) named: String,
-    pub(super) pod: PodSpec,
+/// Endings of the files of a directory that are read, as kubectl reads them.
+const ENDINGS: [&str; 3] = ["json", "yaml", "yml"];
+
+/// An object of a manifest.
+pub(super) struct Document {
+    /// `shop.yaml: document 2 (Service shop/web)`.
+    pub(super) place: String,
+    pub(super) object: Value,
 }
 
-/// Every pod, and one of every workload, of a file of one or more objects; `names` keeps only those.
+/// Every object of these files, and of the files of these directories; lists are taken apart.
 ///
 /// # Errors
-/// The file is no manifest, has no pod of that name, or the API server refuses a pod: its words.
-pub(super) async fn pods(
-    path: &Path,
-    namespace: Option<&str>,
-    names: &[String],
-    client: &Client,
-    offline: bool,
-) -> Result<Vec<Planned>, Failure> {
+/// A file cannot be read or is no manifest, or an object says not of which kind it is.
+pub(super) fn documents(paths: &[PathBuf]) -> Result<Vec<Document>, Failure> {
+    let mut found = Vec::new();
+    for path in paths {
+        match path.is_dir() {
+            true => {
+                for file in files(path)? {
+                    read(&file, &mut found)?;
+                }
+            }
+            false => read(path, &mut found)?,
+        }
+    }
+    Ok(found)
+}
+
+/// The manifests of a directory by name; those of directories in it are not.
+fn files(directory: &Path) -> Result<Vec<PathBuf>, Failure> {
+    let shown = directory.display();
+    let refuse = |error: std::io::Error| {
+        Failure::input(format!("{shown} cannot be read: {}", file_error(&error)))
+    };
+    let mut files = Vec::new();
+    for entry in std::fs::read_dir(directory).map_err(refuse)? {
+        let path = entry.map_err(refuse)?.path();
+        let ending = path.extension().and_then(|ending| ending.to_str());
+        if path.is_file() && ending.is_some_and(|ending| ENDINGS.contains(&ending)) {
+            files.push(path);
+        }
+    }
+    files.sort();
+    match files.is_empty() {
+        false => Ok(files),
+        true => Err(Failure::input(format!(
+            "{shown} has no manifest: no file that ends in .yaml, .yml or .json"
+        ))),
+    }
+}
+
+fn read(path: &Path, found: &mut Vec<Document>) -> Result<(), Failure> {
     let text = source::text_of(path)?;
     let shown = path.display();
     let documents: Vec<Value> = serde_saphyr::from_multiple(&text)
         .map_err(|error| Failure::input(format!("{shown}: {}", first_line(&error))))?;
-    let objects = documents.into_iter().flat_map(|document| match document {
-        Value::Object(mut list) if list.get("items").is_some_and(Value::is_array) => {
-            match list.remove("items") {
-                Some(Value::Array(items)) => items,
-                _ => Vec::new(),
+    let several = documents.len() > 1;
+    for (index, object) in documents.into_iter().enumerate() {
+        let place = match several {
+            true => format!("{shown}: document {}", index + 1),
+            false => shown.to_string(),
+        };
+        take(object, place, found)?;
+    }
+    Ok(())
+}
+
+fn take(object: Value, place: String, found: &mut Vec<Document>) -> Result<(), Failure> {
+    if object.is_null() {
+        return Ok(());
+    }
+    if let Some(items) = object["items"].as_array() {
+        let usual = object["kind"].as_str().unwrap_or_default();
+        let usual = usual.strip_suffix("List").unwrap_or_default();
+        for (index, item) in items.iter().enumerate() {
+            let mut item = item.clone();
+            if item["kind"].is_null() && !usual.is_empty() {
+                item["apiVersion"] = object["apiVersion"].clone();
+                item["kind"] = usual.into();
             }
+            take(item, format!("{place}: items[{index}]"), found)?;
         }
-        other => vec![other],
+        return Ok(());
+    }
+    let title = title(&object);
+    if object["kind"].as_str().is_none_or(str::is_empty) {
+        let named = if title.is_empty() {
+            title
+        } else {
+            format!(" ({title})")
+        };
+        return Err(Failure::input(format!(
+            "{place}{named}: an object without a kind"
+        )));
+    }
+    found.push(Document {
+        place: format!("{place} ({title})"),
+        object,
     });
-    let mut planned = Vec::new();
-    for object in objects {
-        let Some(pod) = pod_of(&object, namespace) else {
-            continue;
-        };
-        let meta = &pod["metadata"];
-        let (home, name) = (text_at(meta, "namespace"), text_at(meta, "name"));
-        if !(names.is_empty() || names.contains(&name)) {
-            continue;
-        }
-        if offline {
-            let account = pod["spec"]["serviceAccountName"].as_str();
-            source::make_home(client, &home, account.unwrap_or("default")).await?;
-        }
-        let named = match text_at(&object, "kind").as_str() {
-            "Pod" => format!("pod {home}/{name}"),
-            kind => format!("a pod of {kind} {home}/{name}"),
-        };
-        // A misspelt field would change the answer.
-        let path = format!("/api/v1/namespaces/{home}/pods?dryRun=All&fieldValidation=Strict");
-        let admitted = source::create(client, &path, &pod, false).await;
-        let admitted = admitted.map_err(|failure| failure.about(format!("{shown}: {named}")))?;
-        let spec: PodSpec = serde_json::from_value(admitted)
-            .map_err(|error| Failure::run(format!("pod {home}/{name} cannot be read: {error}")))?;
-        planned.push(Planned {
-            named,
-            // Its key must be nobody else's.
-            pod: PodSpec {
-                uid: String::new(),
-                ..spec
-            },
-        });
-    }
-    match planned.is_empty() {
-        false => Ok(planned),
-        true if names.is_empty() => Err(Failure::input(format!(
-            "{shown} has no pod and no workload with pods"
-        ))),
-        true => Err(Failure::input(format!(
-            "{shown} has no pod and no workload named {}",
-            names.join(" or ")
-        ))),
-    }
+    Ok(())
 }
 
-fn text_at(value: &Value, key: &str) -> String {
-    value[key].as_str().unwrap_or_default().to_owned()
-}
-
-/// The pod that an object is or would make; none for objects that make no pods.
-fn pod_of(object: &Value, namespace: Option<&str>) -> Option<Value> {
-    let template = match object["kind"].as_str()? {
-        "Pod" => object,
-        "Deployment"
-        | "ReplicaSet"
-        | "StatefulSet"
-        | "DaemonSet"
-        | "Job"
-        | "ReplicationController" => &object["spec"]["template"],
-        "CronJob" => &object["spec"]["jobTemplate"]["spec"]["template"],
-        _ => return None,
+/// `Service shop/web`, as far as it is said.
+fn title(object: &Value) -> String {
+    let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+    let meta = &object["metadata"];
+    let home = Some(text(&meta["namespace"])).filter(|home| !home.is_empty());
+    let name = match home {
+        Some(home) => format!("{home}/{}", text(&meta["name"])),
+        None => text(&meta["name"]),
     };
-    let own = &object["metadata"];
-    let home = own["namespace"].as_str().or(namespace).unwrap_or("default");
-    let name = own["name"].as_str().or(own["generateName"].as_str())?;
-    Some(json!({
-        "apiVersion": "v1", "kind": "Pod",
-        "metadata": {
-            "name": name.trim_end_matches('-'), "namespace": home,
-            "labels": template["metadata"]["labels"], "annotations": template["metadata"]["annotations"],
-        },
-        "spec": template["spec"],
-    }))
+    let title = format!("{} {name}", text(&object["kind"]));
+    title.trim().to_owned()
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
+    fn places(text: &str) -> Result<Vec<String>, String> {
+        let directory = tempfile::tempdir().expect("a directory");
+        std::fs::write(directory.path().join("all.yaml"), text).expect("a file");
+        std::fs::write(directory.path().join("notes.txt"), "kind: [").expect("a file");
+        let shown = format!("{}/", directory.path().display());
+        let read = documents(&[directory.path().to_owned()]);
+        let places = read.map(|all| all.into_iter().map(|own| own.place.replace(&shown, "")));
+        let places = places.map(Iterator::collect);
+        places.map_err(|failure| failure.to_string().replace(&shown, ""))
+    }
+
     #[test]
-    fn a_workload_makes_the_pod_of_its_template() {
-        let cron = json!({
-            "kind": "CronJob", "metadata": { "name": "nightly", "namespace": "shop" },
-            "spec": { "jobTemplate": { "spec": { "template": {
-                "metadata": { "labels": { "app": "n" } }, "spec": { "os": { "name": "windows" } },
-            } } } },
-        });
-        let pod = pod_of(&cron, Some("other")).expect("a CronJob makes pods");
-        assert_eq!(pod["metadata"]["name"], "nightly");
-        assert_eq!(pod["metadata"]["namespace"], "shop");
-        assert_eq!(pod["metadata"]["labels"]["app"], "n");
-        assert_eq!(pod["spec"]["os"]["name"], "windows");
+    fn every_object_of_a_directory_is_found_and_knows_its_place() {
+        let text = "kind: Pod\nmetadata: {name: a}\n---\nkind: List\nitems:\n- kind: ServiceList\n  apiVersion: v1\n  items: [{metadata: {name: b, namespace: c}}]\n";
+        let expected = [
+            "all.yaml: document 1 (Pod a)",
+            "all.yaml: document 2: items[0]: items[0] (Service c/b)",
+        ];
+        assert_eq!(places(text).expect("manifests"), expected);
+    }
+
+    #[test]
+    fn an_object_without_a_kind_is_named() {
+        let refused = places("kind: List\nitems: [{metadata: {name: a}}]\n").expect_err("no kind");
         assert_eq!(
-            pod_of(
-                &json!({ "kind": "Service", "metadata": { "name": "s" } }),
-                None
-            ),
-            None
+            refused,
+            "error: all.yaml: items[0] (a): an object without a kind"
         );
     }
 }

@@ -1,19 +1,25 @@
 //! `mullion why`: where a pod goes, or why nowhere and what would help. The engine answers; nothing here decides.
 //!
-//! [`source`] gets the cluster's state (live or from a file), [`manifest`] pods that do not exist yet, [`pools`] what can be bought;
-//! [`explanation`] asks the engine and [`text`] prints. [`cases`] answers many small clusters at once.
+//! [`source`] gets the cluster's state (live or from a file), [`manifest`] reads what does not exist yet, [`template`] says which pods it makes
+//! and [`world`] puts the rest into the state, [`pools`] says what can be bought; [`explanation`] asks the engine and [`text`] prints. [`cases`] answers many small clusters at once.
 
 mod answer;
 mod cases;
+mod daemon;
 mod explanation;
+mod groups;
 mod manifest;
+mod outlook;
+mod page;
 mod pools;
 mod rules;
 mod source;
 mod state;
+mod template;
 mod text;
+mod world;
 
-use std::path::PathBuf;
+use std::{cmp::Reverse, path::PathBuf};
 
 use clap::Args;
 use mullion_apiserver::validation::selector::Selector;
@@ -24,8 +30,8 @@ use serde_json::json;
 use crate::{cli::Output, failure::Failure, out};
 use explanation::{Explainer, Explanation};
 use pools::Pools;
-use source::Source;
 use state::State;
+use world::Planned;
 
 /// Flags of `mullion why`.
 #[derive(Args, Clone, Debug)]
@@ -33,6 +39,7 @@ use state::State;
   mullion why pod iis-7d9c-x2x
   mullion why pod -l app=iis -n shop
   mullion why -f deployment.yaml
+  mullion why -f shop/ -f priorities.yaml iis
   kubectl get nodes,pods,services,pdb -A -o json | mullion why --state - pod iis-7d9c-x2x
   mullion why --cases cases.jsonl > answers.jsonl")]
 pub(crate) struct WhyArgs {
@@ -48,9 +55,10 @@ pub(crate) struct WhyArgs {
     #[arg(short = 'l', long, value_name = "LABELS")]
     selector: Option<String>,
 
-    /// Pods that do not exist yet: those of a manifest, or of the workloads in it
+    /// Pods that do not exist yet: those of a manifest, or of the workloads in it, with everything else in it as if it were applied; a
+    /// directory's manifests; may be repeated
     #[arg(short = 'f', long, value_name = "FILE", conflicts_with = "selector")]
-    filename: Option<PathBuf>,
+    filename: Vec<PathBuf>,
 
     /// Ask a list of objects (`kubectl get -o json`) instead of a running cluster; `-` reads stdin
     #[arg(long, value_name = "FILE")]
@@ -94,26 +102,22 @@ pub(crate) async fn run(args: WhyArgs) -> Result<bool, Failure> {
         Some(path) => source::file(path, rules.alone()?).await?,
         None => source::live(args.kubeconfig.clone(), args.context.clone(), &rules).await?,
     };
-    let Source { mut state, client } = source;
     let names = names(&args.what)?;
-    let subjects: Vec<(String, PodSpec)> = match &args.filename {
-        Some(path) => {
+    let mut source = source;
+    let subjects: Vec<Subject> = match args.filename.is_empty() {
+        false => {
+            let documents = manifest::documents(&args.filename)?;
             let namespace = args.namespace.as_deref();
-            let offline = args.state.is_some();
-            let planned = manifest::pods(path, namespace, &names, &client, offline).await?;
-            let named = planned
-                .into_iter()
-                .map(|planned| (planned.named, planned.pod));
-            named.collect()
+            let planned = world::apply(&mut source, documents, namespace, &names).await?;
+            let subject = |planned| Subject::planned(planned, &source.state);
+            planned.into_iter().map(subject).collect()
         }
-        None => existing(&state, &names, &args)?
+        true => existing(&source.state, &names, &args)?
             .into_iter()
-            .map(|pod| {
-                let named = format!("pod {}/{}", pod.template.namespace, pod.name);
-                (named, pod)
-            })
+            .map(Subject::existing)
             .collect(),
     };
+    let mut state = source.state;
     let pools = pools::of(&state).await?;
     let explained = explain(&mut state, &pools, &subjects).map_err(Failure::input)?;
     match args.output {
@@ -123,11 +127,12 @@ pub(crate) async fn run(args: WhyArgs) -> Result<bool, Failure> {
             }
         }
         Output::Text => {
+            let width = out::width();
             for (index, group) in alike(&explained).into_iter().enumerate() {
                 if index > 0 {
                     out::line("");
                 }
-                out::line(&text::text(group[0], &group[1..], out::colours()));
+                out::line(&text::text(group[0], &group[1..], out::colours(), width));
             }
         }
     }
@@ -149,14 +154,47 @@ fn alike(explained: &[Explanation]) -> Vec<Vec<&Explanation>> {
     groups
 }
 
+/// A pod that is asked about.
+struct Subject {
+    /// `pod shop/iis`, or what it would be a pod of.
+    named: String,
+    pod: PodSpec,
+    /// It would be one of a DaemonSet, in place of the pods with these keys.
+    daemon: Option<Vec<String>>,
+}
+
+impl Subject {
+    fn existing(pod: PodSpec) -> Self {
+        Subject {
+            named: format!("pod {}/{}", pod.template.namespace, pod.name),
+            pod,
+            daemon: None,
+        }
+    }
+
+    fn planned(planned: Planned, state: &State) -> Self {
+        let Planned { named, pod, daemon } = planned;
+        let daemon = daemon.map(|set| {
+            let is_own = |other: &&PodSpec| {
+                let owner = other.template.owner.as_ref();
+                let owned = owner.is_some_and(|own| own.kind == "DaemonSet" && own.name == set);
+                owned && other.template.namespace == pod.template.namespace
+            };
+            state.pods.iter().filter(is_own).map(PodSpec::key).collect()
+        });
+        Subject { named, pod, daemon }
+    }
+}
+
 fn explain(
     state: &mut State,
     pools: &Pools,
-    subjects: &[(String, PodSpec)],
+    subjects: &[Subject],
 ) -> Result<Vec<Explanation>, ModelError> {
     let State { cluster, pods, .. } = state;
     let names: FxHashMap<String, String> = pods
         .iter()
+        .chain(subjects.iter().map(|subject| &subject.pod))
         .map(|pod| {
             (
                 pod.key(),
@@ -165,12 +203,27 @@ fn explain(
         })
         .collect();
     let name_of = |key: &str| names.get(key).map_or(key, String::as_str).to_owned();
-    let asked = subjects.iter().map(|(_, pod)| pod);
+    let asked = subjects.iter().filter(|subject| subject.daemon.is_none());
+    let asked = asked.map(|subject| &subject.pod);
     let mut explainer = Explainer::new(cluster, pools, asked)?;
-    subjects
-        .iter()
-        .map(|(named, pod)| explainer.explain(pod, named.clone(), name_of))
-        .collect()
+    // Pods that wait come last, and in the order of the queue: what one of them makes room for, the next finds as it is then.
+    let mut order: Vec<usize> = (0..subjects.len()).collect();
+    order.sort_by_key(|index| {
+        let pod = &subjects[*index].pod;
+        (pod.node_name.is_none(), Reverse(pod.template.priority))
+    });
+    let mut explained: Vec<(usize, Explanation)> = Vec::new();
+    for index in order {
+        let Subject { named, pod, daemon } = &subjects[index];
+        let explanation = match daemon {
+            Some(replaced) => explainer.explain_daemon(pod, named.clone(), replaced, name_of)?,
+            None => explainer.explain(pod, named.clone(), name_of)?,
+        };
+        explained.push((index, explanation));
+    }
+    explained.sort_by_key(|(index, _)| *index);
+    let explained = explained.into_iter().map(|(_, explanation)| explanation);
+    Ok(explained.collect())
 }
 
 /// The pods' names: `pod NAME...`, `pod/NAME` or NAME.

@@ -14,6 +14,7 @@ use http::{Method, Request};
 use kube::{
     Client,
     config::{KubeConfigOptions, Kubeconfig},
+    core::Status,
 };
 use mullion_apiserver::{ApiServer, Config, admission::User};
 use mullion_engine::Cluster;
@@ -34,7 +35,7 @@ const PATIENCE: Duration = Duration::from_secs(30);
 const AT_ONCE: usize = 4;
 
 /// Kind and path of everything that placing looks at.
-const LISTS: [(&str, &str); 22] = [
+const LISTS: [(&str, &str); 23] = [
     ("Node", "/api/v1/nodes"),
     ("Pod", "/api/v1/pods"),
     ("Namespace", "/api/v1/namespaces"),
@@ -60,6 +61,10 @@ const LISTS: [(&str, &str); 22] = [
         "/apis/storage.k8s.io/v1/volumeattachments",
     ),
     ("ResourceClaim", "/apis/resource.k8s.io/v1/resourceclaims"),
+    (
+        "ResourceClaimTemplate",
+        "/apis/resource.k8s.io/v1/resourceclaimtemplates",
+    ),
     ("DeviceClass", "/apis/resource.k8s.io/v1/deviceclasses"),
     ("ResourceSlice", "/apis/resource.k8s.io/v1/resourceslices"),
     ("DaemonSet", "/apis/apps/v1/daemonsets"),
@@ -69,18 +74,22 @@ const LISTS: [(&str, &str); 22] = [
 ];
 
 /// What an API server looks at when it admits a pod.
-const CLASSES: [(&str, &str); 2] = [
+const CLASSES: [(&str, &str); 4] = [
     (
         "PriorityClass",
         "/apis/scheduling.k8s.io/v1/priorityclasses",
     ),
     ("RuntimeClass", "/apis/node.k8s.io/v1/runtimeclasses"),
+    ("StorageClass", "/apis/storage.k8s.io/v1/storageclasses"),
+    ("LimitRange", "/api/v1/limitranges"),
 ];
 
 /// The state, and who admits pods to it.
 pub(super) struct Source {
     pub(super) state: State,
     pub(super) client: Client,
+    /// It is an API server in this process, which keeps what it is given.
+    pub(super) offline: bool,
 }
 
 /// Everything of a live cluster.
@@ -100,7 +109,21 @@ pub(super) async fn live(
         let items = list.and_then(|list| list.items).unwrap_or_default();
         add_all(&mut state, &items, kind, "the cluster")?;
     }
-    Ok(Source { state, client })
+    Ok(Source {
+        state,
+        client,
+        offline: false,
+    })
+}
+
+/// Takes in what the API server of a live cluster looks at when it admits a pod.
+pub(super) async fn add_classes(client: &Client, state: &mut State) -> Result<(), Failure> {
+    for (kind, path) in CLASSES {
+        let (_, list) = list(client, "", kind, path).await?;
+        let items = list.and_then(|list| list.items).unwrap_or_default();
+        add_all(state, &items, kind, "the cluster")?;
+    }
+    Ok(())
 }
 
 /// A client of the cluster, and where that is.
@@ -210,7 +233,11 @@ pub(super) async fn file(path: &Path, empty: Cluster) -> Result<Source, Failure>
         }
     }
     let client = offline(&state).await?;
-    Ok(Source { state, client })
+    Ok(Source {
+        state,
+        client,
+        offline: true,
+    })
 }
 
 fn add_all(
@@ -254,7 +281,7 @@ pub(super) fn text_of(path: &Path) -> Result<String, Failure> {
 }
 
 /// An API server in this process that knows the classes of the state.
-async fn offline(state: &State) -> Result<Client, Failure> {
+pub(super) async fn offline(state: &State) -> Result<Client, Failure> {
     let server = ApiServer::new(Config::default());
     let user = User {
         name: "system:mullion".into(),
@@ -265,11 +292,19 @@ async fn offline(state: &State) -> Result<Client, Failure> {
     for (kind, path) in CLASSES {
         let refuse = |error| Failure::input(format!("{kind}: {error}"));
         for mut object in state.kept::<Value>(kind).map_err(refuse)? {
+            let home = object["metadata"]["namespace"].as_str().map(str::to_owned);
             if let Some(meta) = object["metadata"].as_object_mut() {
                 meta.retain(|key, _| matches!(key.as_str(), "name" | "labels" | "annotations"));
             }
+            let path = match home {
+                None => path.to_owned(),
+                Some(home) => {
+                    make_home(&client, &home, "default").await?;
+                    path.replacen("/v1/", &format!("/v1/namespaces/{home}/"), 1)
+                }
+            };
             // The built-in priority classes are there already, and are the same everywhere.
-            create(&client, path, &object, true).await?;
+            create(&client, &path, &object, true).await?;
         }
     }
     Ok(client)
@@ -296,17 +331,39 @@ pub(super) async fn create(
     object: &Value,
     may_exist: bool,
 ) -> Result<Value, Failure> {
+    match answer(client, Method::POST, path, object).await? {
+        Err(status) if may_exist && status.code == 409 => Ok(Value::Null),
+        answer => answer.map_err(|status| Failure::input(status.message)),
+    }
+}
+
+/// Applies an object; gives what the server made of it.
+pub(super) async fn apply(client: &Client, path: &str, object: &Value) -> Result<Value, Failure> {
+    let applied = answer(client, Method::PATCH, path, object).await?;
+    applied.map_err(|status| Failure::input(status.message))
+}
+
+/// Sends an object and waits for the answer, which may be no.
+async fn answer(
+    client: &Client,
+    method: Method,
+    path: &str,
+    object: &Value,
+) -> Result<Result<Value, Status>, Failure> {
     let name = object["metadata"]["name"].as_str().unwrap_or_default();
+    let kind_of_body = match method {
+        Method::PATCH => "application/apply-patch+yaml",
+        _ => "application/json",
+    };
     let request = Request::builder()
-        .method(Method::POST)
+        .method(method)
         .uri(path)
-        .header("content-type", "application/json")
+        .header("content-type", kind_of_body)
         .body(object.to_string().into_bytes())
         .map_err(|error| Failure::run(format!("{path} is no address: {error}")))?;
     match tokio::time::timeout(PATIENCE, client.request::<Value>(request)).await {
-        Ok(Ok(created)) => Ok(created),
-        Ok(Err(kube::Error::Api(status))) if may_exist && status.code == 409 => Ok(Value::Null),
-        Ok(Err(kube::Error::Api(status))) => Err(Failure::input(status.message.clone())),
+        Ok(Ok(made)) => Ok(Ok(made)),
+        Ok(Err(kube::Error::Api(status))) => Ok(Err(*status)),
         Ok(Err(error)) => Err(Failure::run(format!("{name} was not answered: {error}"))),
         Err(_) => Err(Failure::run(format!(
             "{name} was not answered within {} s",

@@ -3,7 +3,7 @@
 //! Objects are read one by one as they come, straight into the engine's types, and nothing of them is kept but what placing needs. Kinds
 //! that do not matter to placing are passed over.
 
-use std::{borrow::Cow, fmt};
+use std::{borrow::Cow, collections::BTreeSet, fmt};
 
 use mullion_engine::{
     Cluster, ModelError,
@@ -24,11 +24,13 @@ use serde::{
 use serde_json::{Map, Value, value::RawValue};
 
 /// Kinds that are kept as they are, for those who understand them.
-const KEPT: [&str; 6] = [
+const KEPT: [&str; 8] = [
     "DaemonSet",
     "NodePool",
     "EC2NodeClass",
     "NodeClaim",
+    "LimitRange",
+    "ResourceClaimTemplate",
     "PriorityClass",
     "RuntimeClass",
 ];
@@ -42,6 +44,8 @@ pub(super) struct State {
     keeps_pods: bool,
     /// A pod has a priority.
     pub(super) has_priorities: bool,
+    /// Namespace and name of every PersistentVolumeClaim.
+    claims: BTreeSet<(String, String)>,
     /// Objects of the kinds that only some questions need, with their kind.
     others: Vec<(String, Value)>,
     /// `status.nodeInfo.kubeletVersion` of a node: the cluster's version, as near as a node can say it.
@@ -73,6 +77,7 @@ impl State {
             pods: Vec::new(),
             keeps_pods: false,
             has_priorities: false,
+            claims: BTreeSet::new(),
             others: Vec::new(),
             kubelet_version: None,
         }
@@ -115,9 +120,20 @@ impl State {
                 });
             }
             "PersistentVolumeClaim" => {
-                cluster.set_claim(&PersistentVolumeClaimSpec::deserialize(rest)?);
+                let claim = PersistentVolumeClaimSpec::deserialize(rest)?;
+                cluster.set_claim(&claim);
+                if self.keeps_pods {
+                    self.claims.insert((claim.namespace, claim.name));
+                }
             }
             "PersistentVolume" => cluster.set_volume(&PersistentVolumeSpec::deserialize(rest)?),
+            // Which class is the default is for the admission of claims to know.
+            "StorageClass" if self.keeps_pods => {
+                let class = Value::deserialize(rest)?;
+                let spec = StorageClassSpec::deserialize(&class).map_err(D::Error::custom)?;
+                cluster.set_storage_class(&spec);
+                self.others.push((kind.to_owned(), class));
+            }
             "StorageClass" => cluster.set_storage_class(&StorageClassSpec::deserialize(rest)?),
             "CSINode" => cluster.set_csi_node(&CsiNodeSpec::deserialize(rest)?),
             "CSIDriver" => cluster.set_csi_driver(&CsiDriverSpec::deserialize(rest)?),
@@ -168,6 +184,12 @@ impl State {
     ) -> Result<Vec<T>, serde_json::Error> {
         let own = self.others.iter().filter(|(own, _)| own == kind);
         own.map(|(_, object)| T::deserialize(object)).collect()
+    }
+
+    /// Whether a PersistentVolumeClaim is there.
+    pub(super) fn has_claim(&self, namespace: &str, name: &str) -> bool {
+        self.claims
+            .contains(&(namespace.to_owned(), name.to_owned()))
     }
 
     /// The pod of a name.

@@ -4,7 +4,10 @@ use std::fmt::Write;
 
 use super::{
     answer::NodeRecord,
-    explanation::{ChangeSet, Explanation, Purchase},
+    daemon::Daemon,
+    explanation::{ChangeSet, Explanation},
+    outlook::Purchase,
+    page::{Ink, Page, Row},
 };
 
 /// Nodes named per reason, and shown with their scores.
@@ -12,55 +15,41 @@ const SHOWN: usize = 4;
 /// Width of the column of reasons; longer ones push their nodes away.
 const REASON_WIDTH: usize = 56;
 
-struct Ink {
-    bold: &'static str,
-    dim: &'static str,
-    good: &'static str,
-    bad: &'static str,
-    end: &'static str,
-}
-
-/// The whole text about a pod and others like it, without a newline at its end. Writing to a String does not fail.
-pub(super) fn text(explanation: &Explanation, like_it: &[&Explanation], colours: bool) -> String {
-    let ink = match colours {
-        true => Ink {
-            bold: "\x1b[1m",
-            dim: "\x1b[2m",
-            good: "\x1b[32m",
-            bad: "\x1b[31m",
-            end: "\x1b[0m",
-        },
-        false => Ink {
-            bold: "",
-            dim: "",
-            good: "",
-            bad: "",
-            end: "",
-        },
-    };
-    let mut out = headline(explanation, &ink);
+/// The whole text about a pod and others like it, without a newline at its end, for a terminal of this width.
+pub(super) fn text(
+    explanation: &Explanation,
+    like_it: &[&Explanation],
+    colours: bool,
+    width: Option<usize>,
+) -> String {
+    let mut page = Page::new(colours, width);
+    page.paragraph(&headline(explanation, &page.ink));
     if !like_it.is_empty() {
-        let shown = like_it.iter().take(SHOWN).map(|other| other.pod.as_str());
-        let names = shown.collect::<Vec<_>>().join(", ");
-        let more = match like_it.len().saturating_sub(SHOWN) {
-            0 => String::new(),
-            more => format!(" and {more} more"),
-        };
-        let _ = writeln!(out, "{}So for {names}{more}.{}", ink.dim, ink.end);
+        let names: Vec<_> = like_it.iter().map(|other| other.pod.clone()).collect();
+        page.dimmed(&format!("So for {}.", some_of(&names)));
     }
-    let _ = writeln!(out);
-    scores(&mut out, explanation, &ink);
-    refusals(&mut out, explanation, &ink);
-    pools(&mut out, explanation, &ink);
+    if !explanation.after.is_empty() {
+        let after = some_of(&explanation.after);
+        let verb = if explanation.after.len() == 1 {
+            "has"
+        } else {
+            "have"
+        };
+        page.dimmed(&format!("That is once {after} {verb} made room."));
+    }
+    page.blank();
+    scores(&mut page, explanation);
+    refusals(&mut page, explanation);
+    pools(&mut page, explanation);
     let served = explanation.unserved.is_none();
     if served && !explanation.is_placed() || !explanation.changes.is_empty() {
-        changes(&mut out, explanation, &ink);
+        changes(&mut page, explanation);
     }
     if let Some(message) = &explanation.event {
-        let _ = writeln!(out, "\n{}FailedScheduling: {message}{}", ink.dim, ink.end);
+        page.blank();
+        page.dimmed(&format!("FailedScheduling: {message}"));
     }
-    out.truncate(out.trim_end().len());
-    out
+    page.end()
 }
 
 fn headline(explanation: &Explanation, ink: &Ink) -> String {
@@ -108,6 +97,9 @@ fn headline(explanation: &Explanation, ink: &Ink) -> String {
             "{bold}{pod}{end} is {bad}held back{end} by its scheduling gates {gates}: {count} without them.\n"
         );
     }
+    if let Some(daemon) = &explanation.daemon {
+        return daemons(pod, daemon, nodes.len(), ink);
+    }
     if let Some(best) = &explanation.answer.best {
         if let Some(node) = &explanation.nominated
             && best[..] == [node.clone()]
@@ -147,6 +139,42 @@ fn headline(explanation: &Explanation, ink: &Ink) -> String {
             "{bold}{pod}{end} is {bad}pending{end}: {count}, and no pool can buy one that does.\n"
         ),
     }
+}
+
+/// Where the pods of a DaemonSet go.
+fn daemons(pod: &str, daemon: &Daemon, nodes: usize, ink: &Ink) -> String {
+    let Ink {
+        bold,
+        good,
+        bad,
+        end,
+        ..
+    } = ink;
+    let fitting = daemon.runs_on.len();
+    let mut words = match fitting {
+        0 => format!("{bold}{pod}{end} goes to {bad}none of {nodes} nodes{end}.\n"),
+        _ => format!(
+            "{bold}{pod}{end} goes to {good}{fitting} of {nodes} nodes{end}, one each: {}.\n",
+            some_of(&daemon.runs_on)
+        ),
+    };
+    if !daemon.makes_room_on.is_empty() {
+        let nodes = some_of(&daemon.makes_room_on);
+        let _ = writeln!(words, "It makes room for itself on {nodes}.");
+    }
+    if !daemon.waits_on.is_empty() {
+        let _ = writeln!(
+            words,
+            "It {bad}waits{end} on {}.",
+            some_of(&daemon.waits_on)
+        );
+    }
+    match daemon.left_out {
+        0 => {}
+        1 => words.push_str("1 node is not meant for it.\n"),
+        more => drop(writeln!(words, "{more} nodes are not meant for it.")),
+    }
+    words
 }
 
 /// What a pod does that makes room for itself.
@@ -202,108 +230,97 @@ fn machine(purchase: &Purchase) -> String {
 }
 
 /// The best nodes with what each plugin gave them.
-fn scores(out: &mut String, explanation: &Explanation, ink: &Ink) {
-    let mut fitting: Vec<&NodeRecord> = explanation
-        .answer
-        .nodes
-        .iter()
-        .filter(|node| node.fits)
-        .collect();
+fn scores(page: &mut Page, explanation: &Explanation) {
+    let nodes = explanation.answer.nodes.iter();
+    let mut fitting: Vec<&NodeRecord> = nodes.filter(|node| node.fits).collect();
     if fitting.is_empty() {
         return;
     }
     fitting.sort_by(|a, b| b.total.cmp(&a.total).then_with(|| a.name.cmp(&b.name)));
-    let width = |nodes: &[&NodeRecord]| nodes.iter().map(|node| node.name.len()).max().unwrap_or(0);
     let shown = &fitting[..fitting.len().min(SHOWN)];
-    let width = width(shown);
-    let _ = writeln!(out, "  {}score{}", ink.bold, ink.end);
-    for node in shown {
+    let rows = shown.iter().map(|node| {
         let parts = node.scores.iter().flatten();
         let parts = parts.filter(|(_, score)| **score != 0);
         let parts: Vec<_> = parts
             .map(|(plugin, score)| format!("{plugin} {score}"))
             .collect();
-        let _ = writeln!(
-            out,
-            "    {:>5}  {:width$}  {}{}{}",
-            node.total,
-            node.name,
-            ink.dim,
-            parts.join(", "),
-            ink.end
-        );
-    }
+        Row {
+            lead: format!("    {:>5}  ", node.total),
+            what: node.name.clone(),
+            aside: parts.join(", "),
+        }
+    });
+    let rows: Vec<_> = rows.collect();
+    let column = rows.iter().map(|row| row.what.len()).max();
+    page.title("score");
+    page.rows(&rows, column.unwrap_or(0));
     if let more @ 1.. = fitting.len() - shown.len() {
-        let _ = writeln!(out, "           {}and {more} more{}", ink.dim, ink.end);
+        page.dimmed(&format!("           and {more} more"));
     }
 }
 
-fn refusals(out: &mut String, explanation: &Explanation, ink: &Ink) {
+fn refusals(page: &mut Page, explanation: &Explanation) {
     if explanation.refusals.is_empty() {
         return;
     }
-    let title = match explanation.answer.best {
+    page.title(match explanation.answer.best {
         Some(_) => "nodes that refuse",
         None => "nodes",
-    };
-    let _ = writeln!(out, "  {}{title}{}", ink.bold, ink.end);
-    for group in &explanation.refusals {
-        let names = &group.nodes[..group.nodes.len().min(SHOWN)];
-        let more = match group.nodes.len() - names.len() {
-            0 => String::new(),
-            more => format!(" and {more} more"),
-        };
-        let _ = writeln!(
-            out,
-            "    {:>5}  {:REASON_WIDTH$}  {}{}{more}{}",
-            group.nodes.len(),
-            group.reason,
-            ink.dim,
-            names.join(", "),
-            ink.end
-        );
-    }
+    });
+    let rows = explanation.refusals.iter().map(|group| Row {
+        lead: format!("    {:>5}  ", group.nodes.len()),
+        what: group.reason.clone(),
+        aside: some_of(&group.nodes),
+    });
+    page.rows(&rows.collect::<Vec<_>>(), REASON_WIDTH);
 }
 
-fn pools(out: &mut String, explanation: &Explanation, ink: &Ink) {
+fn pools(page: &mut Page, explanation: &Explanation) {
     if explanation.pools.is_empty() {
         return;
     }
     let width = explanation.pools.iter().map(|word| word.pool.len()).max();
     let width = width.unwrap_or(0);
-    let _ = writeln!(out, "  {}pools{}", ink.bold, ink.end);
-    for word in &explanation.pools {
-        let _ = writeln!(out, "    {:width$}  {}", word.pool, word.reason);
-    }
+    let rows = explanation.pools.iter().map(|word| Row {
+        lead: format!("    {:width$}  ", word.pool),
+        what: word.reason.clone(),
+        aside: String::new(),
+    });
+    page.title("pools");
+    page.rows(&rows.collect::<Vec<_>>(), 0);
 }
 
-fn changes(out: &mut String, explanation: &Explanation, ink: &Ink) {
+fn changes(page: &mut Page, explanation: &Explanation) {
+    page.blank();
     let sets: &[ChangeSet] = &explanation.changes;
     if sets.is_empty() {
-        let _ = writeln!(
-            out,
-            "\nNo change to the pod, a cordon or a limit places it: it needs another node or another pool."
-        );
-        return;
+        return page.paragraph(&match &explanation.prerequisite {
+            Some(needed) => format!("No change to the pod places it: {needed}."),
+            None if explanation.daemon.is_some() => {
+                "No change to the pod, a cordon or a limit places it there.".to_owned()
+            }
+            None => "No change to the pod, a cordon or a limit places it: it needs another node or another pool.".to_owned(),
+        });
     }
+    let Ink { bold, end, .. } = page.ink;
     let title = match explanation.is_placed() {
         // The only thing that is wrong with a place.
         true => "Its image does not start on that Windows build. Smallest change that helps:",
         false => "Smallest change that places it:",
     };
-    let _ = writeln!(out, "\n{}{title}{}", ink.bold, ink.end);
-    for (index, set) in sets.iter().enumerate() {
+    page.paragraph(&format!("{bold}{title}{end}"));
+    let rows = sets.iter().enumerate().map(|(index, set)| {
         let lead = if index == 0 { "" } else { "or " };
-        let what = format!("{lead}{}", set.changes.join(", and "));
         let place = match (&set.node, &set.buys) {
             (Some(node), _) => format!("then goes to {node}"),
             (None, Some(purchase)) => format!("then {}", sentence(purchase)),
             (None, None) => String::new(),
         };
-        let _ = writeln!(
-            out,
-            "    {what:REASON_WIDTH$}  {}{place}{}",
-            ink.dim, ink.end
-        );
-    }
+        Row {
+            lead: "    ".to_owned(),
+            what: format!("{lead}{}", set.changes.join(", and ")),
+            aside: place,
+        }
+    });
+    page.rows(&rows.collect::<Vec<_>>(), REASON_WIDTH);
 }

@@ -1,5 +1,7 @@
 //! `mullion why`: of many cases at once, of a file, and of a running cluster.
 
+mod manifest;
+
 use std::{
     io::{BufRead, BufReader, Write},
     process::Command,
@@ -199,7 +201,7 @@ fn a_misspelt_field_is_refused() {
     let ended = why(&["--state", path(&state), "-f", path(&pod)], String::new());
     assert_eq!(ended.code, Some(2), "{}", ended.stdout);
     let expected = format!(
-        "error: {}: pod default/x: Pod in version \"v1\" cannot be handled as a Pod: strict decoding error: unknown field \"spec.nodeSelectr\"\n",
+        "error: {} (Pod x): Pod in version \"v1\" cannot be handled as a Pod: strict decoding error: unknown field \"spec.nodeSelectr\"\n",
         path(&pod)
     );
     assert_eq!(ended.stderr, expected);
@@ -406,4 +408,50 @@ fn a_file_of_the_schedulers_configuration_decides_about_a_file_of_objects_and_ab
     assert_eq!(best(&flags), (json!(["n0"]), Value::Null));
     let unknown = "profile not found for scheduler name \"packing\"";
     assert_eq!(best(&[]), (Value::Null, json!(unknown)));
+}
+
+#[test]
+fn several_ports_and_several_terms_in_the_way_are_all_found() {
+    let mut taken = pod_of("proxy", "1", 0, Some("n0"));
+    taken["metadata"]["labels"] = json!({"app": "proxy"});
+    taken["spec"]["containers"][0]["ports"] =
+        json!([{"hostPort": 80, "containerPort": 80}, {"hostPort": 443, "containerPort": 443}]);
+    let mut ports = pod_of("ports", "1", 0, None);
+    ports["spec"]["containers"][0]["ports"] = taken["spec"]["containers"][0]["ports"].clone();
+    let changes = |pod: Value| {
+        let name = pod["metadata"]["name"].as_str().expect("a name").to_owned();
+        let (_, code, said) = said_of(&name, json!([node_of_4("n0"), taken, pod]));
+        assert_eq!(code, Some(1));
+        said["changes"][0]["changes"].clone()
+    };
+    assert_eq!(
+        changes(ports),
+        json!(["give up host port 80", "give up host port 443"])
+    );
+    let term = |app: &str| json!({"topologyKey": "kubernetes.io/hostname", "labelSelector": {"matchLabels": {"app": app}}});
+    let mut away = pod_of("away", "1", 0, None);
+    let terms = json!([term("other"), term("proxy")]);
+    away["spec"]["affinity"] =
+        json!({"podAntiAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": terms}});
+    let proxy = "drop the required anti-affinity to pods with app=proxy by kubernetes.io/hostname";
+    assert_eq!(changes(away), json!([proxy]));
+    let mut near = pod_of("near", "1", 0, None);
+    let terms = json!([term("b"), term("proxy"), term("a")]);
+    near["spec"]["affinity"] =
+        json!({"podAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": terms}});
+    let words = |app: &str| {
+        format!("drop the required affinity to pods with app={app} by kubernetes.io/hostname")
+    };
+    assert_eq!(changes(near), json!([words("a"), words("b")]));
+}
+
+#[test]
+fn pods_of_one_template_make_room_one_after_the_other() {
+    let mut items = vec![node_of_4("n0"), node_of_4("n1")];
+    items.extend(["n0", "n1"].map(|node| pod_of(&format!("low-{node}"), "3", 0, Some(node))));
+    items.extend((1..=3).map(|number| pod_of(&format!("urgent-{number}"), "3", 100, None)));
+    let state = file(&json!({"kind": "List", "items": items}).to_string());
+    let ended = why(&["--state", path(&state)], String::new());
+    assert_eq!(ended.code, Some(1), "{}", ended.stderr);
+    insta::assert_snapshot!(ended.stdout);
 }

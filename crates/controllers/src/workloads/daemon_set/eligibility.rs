@@ -60,7 +60,7 @@ pub(super) fn judge(set: &DaemonSet, tolerations: &[Toleration], node: &Node) ->
 }
 
 /// The tolerations of a DaemonSet's pods: the template's, and those every daemon has.
-pub(super) fn tolerations(spec: &PodSpec) -> Vec<Toleration> {
+pub fn tolerations(spec: &PodSpec) -> Vec<Toleration> {
     const UNREACHABLE: [(&str, &str); 6] = [
         ("node.kubernetes.io/not-ready", "NoExecute"),
         ("node.kubernetes.io/unreachable", "NoExecute"),

@@ -20,9 +20,10 @@ use k8s_openapi::api::{
 };
 use kube::{ResourceExt, core::Selector};
 
+pub use self::eligibility::tolerations;
 use self::{
     backoff::FailureBackoff,
-    eligibility::{Eligibility, judge, tolerations},
+    eligibility::{Eligibility, judge},
     plan::{Plan, Revision, View, Views},
     pod::{bind_by_affinity, pod_template, target_node},
     revisions::{Error, Revisions},

@@ -1,0 +1,76 @@
+//! A DaemonSet's pods: one on every node that its controller finds it is meant for, tied there by node affinity.
+
+use mullion_engine::{
+    Plugin,
+    model::{
+        NodeAffinity, NodeSelector, NodeSelectorRequirement, NodeSelectorTerm, Operator, PodSpec,
+    },
+};
+use serde::Serialize;
+
+use super::answer::Record;
+
+/// Nodes on which a pod waits that are asked about one by one.
+pub(super) const ASKED: usize = 100;
+
+/// Refusals for which the controller makes no pod: by labels and names, and by taints.
+const NOT_MEANT: [Plugin; 4] = [
+    Plugin::NodeName,
+    Plugin::NodeAffinity,
+    Plugin::PreFilter,
+    Plugin::TaintToleration,
+];
+
+/// Where the pods of a DaemonSet go.
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub(super) struct Daemon {
+    pub(super) runs_on: Vec<String>,
+    /// Nodes on which its pod evicts others.
+    pub(super) makes_room_on: Vec<String>,
+    /// Nodes for which a pod is made that they do not let in.
+    pub(super) waits_on: Vec<String>,
+    /// How many nodes it is not meant for.
+    pub(super) left_out: usize,
+}
+
+impl Daemon {
+    /// By what each node says of a pod that any of them could take.
+    pub(super) fn of(answer: &Record) -> Self {
+        let mut daemon = Daemon::default();
+        for node in &answer.nodes {
+            let not_meant = NOT_MEANT.map(Plugin::name);
+            match node.plugin {
+                None => daemon.runs_on.push(node.name.clone()),
+                Some(plugin) if not_meant.contains(&plugin) => daemon.left_out += 1,
+                Some(_) => daemon.waits_on.push(node.name.clone()),
+            }
+        }
+        daemon
+    }
+
+    pub(super) fn make_room(&mut self, node: &str) {
+        self.waits_on.retain(|own| own != node);
+        self.makes_room_on.push(node.to_owned());
+    }
+}
+
+/// The pod that is made for a node.
+pub(super) fn on(pod: &PodSpec, node: &str) -> PodSpec {
+    let by_name = NodeSelectorRequirement {
+        key: "metadata.name".to_owned(),
+        operator: Operator::In,
+        values: vec![node.to_owned()],
+    };
+    let term = NodeSelectorTerm {
+        match_fields: vec![by_name],
+        ..NodeSelectorTerm::default()
+    };
+    let mut own = pod.clone();
+    let affinity = &mut own.template.affinity.node_affinity;
+    let affinity: &mut NodeAffinity = affinity.get_or_insert_default();
+    affinity.required = Some(NodeSelector {
+        node_selector_terms: vec![term],
+    });
+    own
+}

@@ -1,0 +1,94 @@
+//! What one plan of the provisioner has for all pods that wait: they share what is bought for them.
+
+use mullion_engine::{Cluster, ModelError, model::PodSpec, provision::PlanRequest};
+use rustc_hash::FxHashMap;
+use serde::Serialize;
+
+use super::pools::Pools;
+
+/// A machine that would be bought.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub(super) struct Purchase {
+    pub(super) pool: String,
+    pub(super) instance_type: String,
+    pub(super) usd_per_hour: f64,
+    /// How many of the waiting pods it is for.
+    pub(super) pods: usize,
+}
+
+/// One pool's refusal.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub(super) struct PoolWord {
+    pub(super) pool: String,
+    pub(super) reason: String,
+}
+
+/// What becomes of each of them.
+#[derive(Default)]
+pub(super) struct Outlook {
+    /// By pod: the node or claim that is on its way.
+    pub(super) awaits: FxHashMap<String, String>,
+    pub(super) buys: FxHashMap<String, Purchase>,
+    pub(super) refusals: FxHashMap<String, Vec<PoolWord>>,
+}
+
+/// Plans for pods that wait; the cluster is given back as it was.
+///
+/// # Errors
+/// A pod or a pool names an amount that cannot be true.
+pub(super) fn outlook(
+    cluster: &mut Cluster,
+    pools: &Pools,
+    waiting: Vec<PodSpec>,
+) -> Result<Outlook, ModelError> {
+    let checkpoint = cluster.checkpoint();
+    let plan = pools
+        .reshaped
+        .iter()
+        .try_for_each(|node| cluster.set_node(node).map(drop))
+        .and_then(|()| {
+            cluster.plan(&PlanRequest {
+                pods: waiting,
+                templates: pools.templates.clone(),
+                in_flight: pools.in_flight.clone(),
+                ..PlanRequest::default()
+            })
+        });
+    cluster.rollback(checkpoint);
+    let plan = plan?;
+    let mut outlook = Outlook {
+        awaits: plan.existing.into_iter().collect(),
+        ..Outlook::default()
+    };
+    for node in &plan.nodes {
+        let Some(cheapest) = node.options.first() else {
+            continue;
+        };
+        for pod in &node.pods {
+            let purchase = Purchase {
+                pods: node.pods.len(),
+                ..purchase(&node.pool, &cheapest.name, cheapest.price_micro_usd)
+            };
+            outlook.buys.insert(pod.clone(), purchase);
+        }
+    }
+    for refused in plan.unplaceable {
+        let words = refused.pools.iter().map(|refusal| PoolWord {
+            pool: refusal.pool.clone(),
+            reason: cluster.pool_reason_text(&refusal.reason),
+        });
+        outlook.refusals.insert(refused.pod, words.collect());
+    }
+    Ok(outlook)
+}
+
+/// One machine for one pod.
+pub(super) fn purchase(pool: &str, instance_type: &str, price_micro_usd: u64) -> Purchase {
+    Purchase {
+        pool: pool.to_owned(),
+        instance_type: instance_type.to_owned(),
+        usd_per_hour: price_micro_usd as f64 / 1e6,
+        pods: 1,
+    }
+}

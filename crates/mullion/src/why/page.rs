@@ -1,0 +1,205 @@
+//! Paragraphs and rows of a text for people, as wide as their terminal; not folded where there is none.
+
+use std::fmt::Write;
+
+/// No terminal is folded to less.
+const NARROWEST: usize = 40;
+
+/// Colours, or nothing.
+#[derive(Clone, Copy, Default)]
+pub(super) struct Ink {
+    pub(super) bold: &'static str,
+    pub(super) dim: &'static str,
+    pub(super) good: &'static str,
+    pub(super) bad: &'static str,
+    pub(super) end: &'static str,
+}
+
+impl Ink {
+    pub(super) fn new(colours: bool) -> Self {
+        match colours {
+            true => Ink {
+                bold: "\x1b[1m",
+                dim: "\x1b[2m",
+                good: "\x1b[32m",
+                bad: "\x1b[31m",
+                end: "\x1b[0m",
+            },
+            false => Ink::default(),
+        }
+    }
+}
+
+/// A row of a table: what stands before it, what it says, and in a column of their own the names it is about.
+pub(super) struct Row {
+    pub(super) lead: String,
+    pub(super) what: String,
+    pub(super) aside: String,
+}
+
+/// A text under way. Writing to a String does not fail.
+pub(super) struct Page {
+    pub(super) ink: Ink,
+    text: String,
+    width: Option<usize>,
+}
+
+impl Page {
+    pub(super) fn new(colours: bool, width: Option<usize>) -> Self {
+        Page {
+            ink: Ink::new(colours),
+            text: String::new(),
+            width: width.map(|width| width.max(NARROWEST)),
+        }
+    }
+
+    /// The whole text, without a newline at its end.
+    pub(super) fn end(mut self) -> String {
+        self.text.truncate(self.text.trim_end().len());
+        self.text
+    }
+
+    pub(super) fn blank(&mut self) {
+        self.text.push('\n');
+    }
+
+    pub(super) fn paragraph(&mut self, text: &str) {
+        for line in text.lines() {
+            self.folded(line, 0);
+        }
+    }
+
+    pub(super) fn dimmed(&mut self, text: &str) {
+        let Ink { dim, end, .. } = self.ink;
+        self.folded(&format!("{dim}{text}{end}"), 0);
+    }
+
+    pub(super) fn title(&mut self, text: &str) {
+        let Ink { bold, end, .. } = self.ink;
+        let _ = writeln!(self.text, "  {bold}{text}{end}");
+    }
+
+    /// Rows whose names begin in one column, this far to the right of what they say where there is room for that.
+    pub(super) fn rows(&mut self, rows: &[Row], column: usize) {
+        let column = self.width.map_or(column, |width| {
+            // Of rows that are not too long by themselves, all keep to one line.
+            let least = |row: &Row| visible(&row.lead) + 2 + visible(&row.aside);
+            let fits = |row: &&Row| least(row) + visible(&row.what) <= width;
+            let said = rows.iter().filter(fits).map(|row| visible(&row.what)).max();
+            let room = rows.iter().filter(fits).map(|row| width - least(row)).min();
+            column.min(said.unwrap_or(0)).min(room.unwrap_or(0))
+        });
+        for row in rows {
+            self.row(row, column);
+        }
+    }
+
+    fn row(&mut self, row: &Row, column: usize) {
+        let Ink { dim, end, .. } = self.ink;
+        let Row { lead, what, aside } = row;
+        let indent = visible(lead);
+        if aside.is_empty() {
+            return self.folded(&format!("{lead}{what}"), indent);
+        }
+        let whole = indent + visible(what).max(column) + 2 + visible(aside);
+        if self.width.is_none_or(|width| whole <= width) {
+            let _ = writeln!(self.text, "{lead}{what:column$}  {dim}{aside}{end}");
+            return;
+        }
+        self.folded(&format!("{lead}{what}"), indent);
+        let deeper = " ".repeat(indent + 2);
+        self.folded(&format!("{deeper}{dim}{aside}{end}"), indent + 2);
+    }
+
+    /// A line that goes on below where it is too long, this far from the left.
+    fn folded(&mut self, line: &str, hanging: usize) {
+        let Some(width) = self.width else {
+            let _ = writeln!(self.text, "{line}");
+            return;
+        };
+        let indent = line.len() - line.trim_start().len();
+        self.text.push_str(&line[..indent]);
+        let (mut at, mut is_first) = (indent, true);
+        for word in line[indent..].split(' ') {
+            let long = visible(word);
+            if is_first {
+                at += long;
+            } else if at + 1 + long > width && at > hanging {
+                self.text.push('\n');
+                self.text.extend(std::iter::repeat_n(' ', hanging));
+                at = hanging + long;
+            } else {
+                self.text.push(' ');
+                at += 1 + long;
+            }
+            is_first = false;
+            self.text.push_str(word);
+        }
+        self.text.push('\n');
+    }
+}
+
+/// How many columns a text takes: colours take none.
+fn visible(text: &str) -> usize {
+    let mut columns = 0;
+    let mut in_colour = false;
+    for letter in text.chars() {
+        match (in_colour, letter) {
+            (false, '\x1b') => in_colour = true,
+            (true, 'm') => in_colour = false,
+            (true, _) => {}
+            (false, _) => columns += 1,
+        }
+    }
+    columns
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn page(colours: bool, width: Option<usize>) -> String {
+        let mut page = Page::new(colours, width);
+        page.paragraph(
+            "pod shop/web is pending: 0 of 3 nodes fit, and no pool can buy one that does.",
+        );
+        let row = |count: &str, what: &str, aside: &str| Row {
+            lead: format!("    {count:>5}  "),
+            what: what.to_owned(),
+            aside: aside.to_owned(),
+        };
+        page.title("nodes");
+        page.rows(
+            &[
+                row("1", "host port 80 is taken", "ip-10-0-1-12, ip-10-0-2-40"),
+                row(
+                    "20",
+                    "taint os=windows:NoSchedule is not tolerated",
+                    "ip-10-0-3-7",
+                ),
+            ],
+            56,
+        );
+        page.dimmed("That is all.");
+        page.end()
+    }
+
+    #[test]
+    fn a_page_is_as_wide_as_its_terminal() {
+        insta::assert_snapshot!(
+            [None, Some(100), Some(80), Some(20)]
+                .map(|width| page(false, width))
+                .join("\n\n")
+        );
+    }
+
+    #[test]
+    fn colours_take_no_room() {
+        let plain = page(true, Some(60));
+        let words: Vec<_> = plain
+            .split("\x1b[")
+            .map(|part| part.split_once('m').map_or(part, |(_, text)| text))
+            .collect();
+        assert_eq!(words.concat(), page(false, Some(60)));
+    }
+}

@@ -1,0 +1,312 @@
+//! The pod that an object of a manifest is or would make, with what its controller adds.
+//!
+//! Objects are read as they are written: what an API server has to say about a misspelt field is for it to say.
+
+use std::fmt::Display;
+
+use k8s_openapi::api::core::v1::PodSpec;
+use mullion_controllers::workloads::{POD_TEMPLATE_HASH, daemon_set};
+use serde_json::{Map, Value, json};
+
+/// A pod that would be created, and what would be there because of its workload.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct Prospect {
+    /// `pod shop/iis`, or what it would be a pod of.
+    pub(super) named: String,
+    pub(super) pod: Value,
+    /// The workload whose selector says which pods are its siblings.
+    pub(super) owner: Option<Value>,
+    /// Claims that are made for the pod by its workload.
+    pub(super) claims: Vec<Value>,
+    /// There is one on every node it is meant for: the DaemonSet.
+    pub(super) daemon: Option<String>,
+}
+
+/// The pod that an object is or would make; none for objects that make no pods.
+pub(super) fn prospect(object: &Value, namespace: Option<&str>) -> Option<Prospect> {
+    let kind = object["kind"].as_str()?;
+    let template = match kind {
+        "Pod" => object,
+        "Deployment"
+        | "ReplicaSet"
+        | "StatefulSet"
+        | "DaemonSet"
+        | "Job"
+        | "ReplicationController" => &object["spec"]["template"],
+        "CronJob" => &object["spec"]["jobTemplate"]["spec"]["template"],
+        _ => return None,
+    };
+    let own = &object["metadata"];
+    let home = own["namespace"].as_str().or(namespace).unwrap_or("default");
+    let name = own["name"].as_str().or(own["generateName"].as_str())?;
+    let name = name.trim_end_matches('-');
+    let mut made = Prospect {
+        named: match kind {
+            "Pod" => format!("pod {home}/{name}"),
+            kind => format!("a pod of {kind} {home}/{name}"),
+        },
+        pod: json!({
+            "apiVersion": "v1", "kind": "Pod",
+            "metadata": {
+                "name": name, "namespace": home,
+                "labels": template["metadata"]["labels"], "annotations": template["metadata"]["annotations"],
+            },
+            "spec": template["spec"],
+        }),
+        owner: None,
+        claims: Vec::new(),
+        daemon: None,
+    };
+    let selector = &object["spec"]["selector"];
+    match kind {
+        "Pod" => made.pod["metadata"]["ownerReferences"] = own["ownerReferences"].clone(),
+        "Deployment" => {
+            // Of a template that is new: its ReplicaSet has no pods yet.
+            let hash = json!("new");
+            made.pod["metadata"]["labels"][POD_TEMPLATE_HASH] = hash.clone();
+            let mut selector = selector.clone();
+            if selector.is_object() {
+                selector["matchLabels"][POD_TEMPLATE_HASH] = hash;
+            }
+            made.owned_by("ReplicaSet", &format!("{name}-new"), home, Some(&selector));
+        }
+        "ReplicationController" => {
+            // Without a selector, that of its template's labels.
+            let selector = match selector {
+                Value::Null => &template["metadata"]["labels"],
+                given => given,
+            };
+            made.owned_by(kind, name, home, Some(selector));
+        }
+        "ReplicaSet" => made.owned_by(kind, name, home, Some(selector)),
+        "StatefulSet" => {
+            made.owned_by(kind, name, home, Some(selector));
+            made.number(&object["spec"], name, home);
+        }
+        "DaemonSet" => {
+            made.owned_by(kind, name, home, None);
+            made.tolerate();
+            made.daemon = Some(name.to_owned());
+        }
+        "CronJob" => made.owned_by("Job", name, home, None),
+        kind => made.owned_by(kind, name, home, None),
+    }
+    Some(made)
+}
+
+impl Prospect {
+    fn owned_by(&mut self, kind: &str, name: &str, home: &str, selector: Option<&Value>) {
+        let version = match kind {
+            "ReplicationController" => "v1",
+            "Job" => "batch/v1",
+            _ => "apps/v1",
+        };
+        self.pod["metadata"]["ownerReferences"] = json!([{
+            "apiVersion": version, "kind": kind, "name": name, "uid": format!("{kind}-{name}"), "controller": true,
+        }]);
+        let selector = selector.filter(|selector| selector.is_object());
+        self.owner = selector.map(|selector| {
+            json!({
+                "apiVersion": version, "kind": kind, "metadata": {"name": name, "namespace": home}, "spec": {"selector": selector},
+            })
+        });
+    }
+
+    /// The first pod of a StatefulSet: its name, labels and claims.
+    fn number(&mut self, spec: &Value, set: &str, home: &str) {
+        let number = spec["ordinals"]["start"].as_i64().unwrap_or(0);
+        let name = format!("{set}-{number}");
+        let labels = &mut self.pod["metadata"]["labels"];
+        labels["statefulset.kubernetes.io/pod-name"] = json!(name);
+        labels["apps.kubernetes.io/pod-index"] = json!(number.to_string());
+        self.pod["metadata"]["name"] = json!(name);
+        let templates = spec["volumeClaimTemplates"].as_array();
+        let templates = templates.map(Vec::as_slice).unwrap_or_default();
+        if templates.is_empty() {
+            return;
+        }
+        let volumes = self.pod["spec"]["volumes"].as_array();
+        let mut volumes = volumes.cloned().unwrap_or_default();
+        for template in templates {
+            let Some(volume) = template["metadata"]["name"].as_str() else {
+                continue;
+            };
+            let claim = format!("{volume}-{name}");
+            volumes.retain(|own| own["name"] != volume);
+            volumes.push(json!({"name": volume, "persistentVolumeClaim": {"claimName": claim}}));
+            self.claims.push(self::claim(&claim, home, template, None));
+        }
+        self.pod["spec"]["volumes"] = Value::Array(volumes);
+    }
+
+    /// What the DaemonSet controller lets its pods tolerate.
+    fn tolerate(&mut self) {
+        let spec = PodSpec {
+            host_network: self.pod["spec"]["hostNetwork"].as_bool(),
+            ..PodSpec::default()
+        };
+        let tolerations = self.pod["spec"]["tolerations"].as_array();
+        let mut tolerations = tolerations.cloned().unwrap_or_default();
+        let added = daemon_set::tolerations(&spec).into_iter();
+        tolerations.extend(added.map(|toleration| json!(toleration)));
+        self.pod["spec"]["tolerations"] = Value::Array(tolerations);
+    }
+}
+
+/// The claims of a pod's ephemeral volumes, once the pod has a uid.
+pub(super) fn ephemeral_claims(pod: &Value) -> Vec<Value> {
+    let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+    let meta = &pod["metadata"];
+    let (home, name) = (text(&meta["namespace"]), text(&meta["name"]));
+    let volumes = pod["spec"]["volumes"].as_array().into_iter().flatten();
+    let owner = owned_by_pod(meta);
+    let made = volumes.filter_map(|volume| {
+        let template = volume.pointer("/ephemeral/volumeClaimTemplate")?;
+        let claim = format!("{name}-{}", text(&volume["name"]));
+        Some(self::claim(&claim, &home, template, Some(owner.clone())))
+    });
+    made.collect()
+}
+
+/// The claims of devices that are made for a pod from these templates, which its status then names.
+pub(super) fn device_claims(pod: &mut Value, templates: &[Value]) -> Vec<Value> {
+    let meta = pod["metadata"].clone();
+    let asked = pod["spec"]["resourceClaims"].as_array().cloned();
+    let mut made = Vec::new();
+    let mut statuses = Vec::new();
+    for entry in asked.iter().flatten() {
+        let wanted = &entry["resourceClaimTemplateName"];
+        let is_it = |template: &&Value| {
+            let own = &template["metadata"];
+            own["name"] == *wanted && own["namespace"] == meta["namespace"]
+        };
+        let (Some(entry), Some(template)) = (entry["name"].as_str(), templates.iter().find(is_it))
+        else {
+            continue;
+        };
+        let name = format!("{}-{entry}", meta["name"].as_str().unwrap_or_default());
+        statuses.push(json!({"name": entry, "resourceClaimName": name}));
+        made.push(json!({
+            "apiVersion": "resource.k8s.io/v1", "kind": "ResourceClaim",
+            "metadata": {"name": name, "namespace": meta["namespace"], "ownerReferences": owned_by_pod(&meta)},
+            "spec": template["spec"]["spec"],
+        }));
+    }
+    if !statuses.is_empty() {
+        pod["status"]["resourceClaimStatuses"] = Value::Array(statuses);
+    }
+    made
+}
+
+fn owned_by_pod(meta: &Value) -> Value {
+    json!([{"apiVersion": "v1", "kind": "Pod", "name": meta["name"], "uid": meta["uid"], "controller": true}])
+}
+
+fn claim(name: impl Display, home: &str, template: &Value, owners: Option<Value>) -> Value {
+    let mut meta = Map::new();
+    meta.insert("name".into(), json!(name.to_string()));
+    meta.insert("namespace".into(), json!(home));
+    for field in ["labels", "annotations"] {
+        meta.insert(field.into(), template["metadata"][field].clone());
+    }
+    meta.insert("ownerReferences".into(), json!(owners));
+    meta.retain(|_, value| !value.is_null());
+    json!({"apiVersion": "v1", "kind": "PersistentVolumeClaim", "metadata": meta, "spec": template["spec"]})
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn of(kind: &str, spec: Value) -> Prospect {
+        let object =
+            json!({"kind": kind, "metadata": {"name": "web", "namespace": "shop"}, "spec": spec});
+        prospect(&object, Some("other")).expect("it makes pods")
+    }
+
+    fn template() -> Value {
+        json!({"metadata": {"labels": {"app": "web"}}, "spec": {"os": {"name": "windows"}}})
+    }
+
+    #[test]
+    fn a_workload_makes_the_pod_of_its_template() {
+        let cron = of(
+            "CronJob",
+            json!({"jobTemplate": {"spec": {"template": template()}}}),
+        );
+        assert_eq!(cron.named, "a pod of CronJob shop/web");
+        assert_eq!(cron.pod["metadata"]["namespace"], "shop");
+        assert_eq!(cron.pod["metadata"]["labels"]["app"], "web");
+        assert_eq!(cron.pod["spec"]["os"]["name"], "windows");
+        let service = json!({"kind": "Service", "metadata": {"name": "s"}});
+        assert_eq!(prospect(&service, None), None);
+    }
+
+    #[test]
+    fn a_pod_of_a_deployment_is_one_of_a_new_replica_set() {
+        let spec = json!({"selector": {"matchLabels": {"app": "web"}}, "template": template()});
+        let Prospect { pod, owner, .. } = of("Deployment", spec);
+        let owner = owner.expect("a ReplicaSet");
+        assert_eq!(pod["metadata"]["ownerReferences"][0]["kind"], "ReplicaSet");
+        assert_eq!(
+            pod["metadata"]["ownerReferences"][0]["name"],
+            owner["metadata"]["name"]
+        );
+        let labels = json!({"app": "web", "pod-template-hash": "new"});
+        assert_eq!(pod["metadata"]["labels"], labels);
+        assert_eq!(owner["spec"]["selector"]["matchLabels"], labels);
+    }
+
+    #[test]
+    fn a_pod_of_a_stateful_set_has_a_number_and_claims() {
+        let spec = json!({
+            "selector": {"matchLabels": {"app": "web"}}, "template": template(), "ordinals": {"start": 5},
+            "volumeClaimTemplates": [{"metadata": {"name": "data"}, "spec": {"storageClassName": "fast"}}],
+        });
+        let Prospect { pod, claims, .. } = of("StatefulSet", spec);
+        assert_eq!(pod["metadata"]["name"], "web-5");
+        let volume =
+            json!([{"name": "data", "persistentVolumeClaim": {"claimName": "data-web-5"}}]);
+        assert_eq!(pod["spec"]["volumes"], volume);
+        assert_eq!(
+            claims[0]["metadata"],
+            json!({"name": "data-web-5", "namespace": "shop"})
+        );
+        assert_eq!(claims[0]["spec"]["storageClassName"], "fast");
+    }
+
+    #[test]
+    fn claims_of_devices_are_made_from_their_templates() {
+        let mut pod = json!({
+            "metadata": {"name": "web", "namespace": "shop", "uid": "u"},
+            "spec": {"resourceClaims": [{"name": "gpu", "resourceClaimTemplateName": "gpus"}, {"name": "nic", "resourceClaimName": "nic"}]},
+        });
+        let of = |home: &str| json!({"metadata": {"name": "gpus", "namespace": home}, "spec": {"spec": {"devices": {}}}});
+        assert_eq!(
+            device_claims(&mut pod.clone(), &[of("other")]),
+            Vec::<Value>::new()
+        );
+        let claims = device_claims(&mut pod, &[of("other"), of("shop")]);
+        assert_eq!(claims[0]["metadata"]["name"], "web-gpu");
+        assert_eq!(claims[0]["metadata"]["ownerReferences"][0]["uid"], "u");
+        assert_eq!(claims[0]["spec"], json!({"devices": {}}));
+        let statuses = json!([{"name": "gpu", "resourceClaimName": "web-gpu"}]);
+        assert_eq!(pod["status"]["resourceClaimStatuses"], statuses);
+    }
+
+    #[test]
+    fn a_pod_of_a_daemon_set_tolerates_what_its_controller_says() {
+        let tolerates = |made: &Prospect, key: &str| {
+            let all = made.pod["spec"]["tolerations"].as_array().expect("a list");
+            all.iter().any(|own| own["key"] == key)
+        };
+        let mut spec = json!({"template": template()});
+        let made = of("DaemonSet", spec.clone());
+        assert_eq!(made.daemon.as_deref(), Some("web"));
+        assert!(tolerates(&made, "node.kubernetes.io/unschedulable"));
+        assert!(!tolerates(&made, "node.kubernetes.io/network-unavailable"));
+        spec["template"]["spec"]["hostNetwork"] = json!(true);
+        let made = of("DaemonSet", spec);
+        assert!(tolerates(&made, "node.kubernetes.io/network-unavailable"));
+    }
+}

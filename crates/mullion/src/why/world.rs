@@ -1,0 +1,233 @@
+//! A manifest's objects in the cluster that is asked, as `kubectl apply` of all of it would leave them there.
+//!
+//! An API server says what becomes of each object: the cluster's own, which keeps nothing of it (dry run), or one in this process. Where
+//! the pods of the manifest need what only comes with it to be admitted, it is the one in this process, with the cluster's classes.
+
+use mullion_engine::model::PodSpec;
+use serde_json::{Value, json, value::RawValue};
+
+use super::{
+    manifest::Document,
+    source::{self, Source},
+    state::State,
+    template::{self, Prospect},
+};
+use crate::{failure::Failure, out};
+
+/// Kinds that matter to placing beside those that make pods, in the order in which they need each other: their plural, whether they are
+/// in a namespace, and whether the admission of pods asks for them.
+const KINDS: [(&str, &str, bool, bool); 17] = [
+    ("Namespace", "namespaces", false, true),
+    ("ServiceAccount", "serviceaccounts", true, true),
+    ("LimitRange", "limitranges", true, true),
+    ("PriorityClass", "priorityclasses", false, true),
+    ("RuntimeClass", "runtimeclasses", false, true),
+    ("StorageClass", "storageclasses", false, false),
+    ("CSIDriver", "csidrivers", false, false),
+    ("PersistentVolume", "persistentvolumes", false, false),
+    (
+        "PersistentVolumeClaim",
+        "persistentvolumeclaims",
+        true,
+        false,
+    ),
+    ("DeviceClass", "deviceclasses", false, false),
+    ("ResourceSlice", "resourceslices", false, false),
+    ("ResourceClaim", "resourceclaims", true, false),
+    (
+        "ResourceClaimTemplate",
+        "resourceclaimtemplates",
+        true,
+        false,
+    ),
+    ("Service", "services", true, false),
+    ("PodDisruptionBudget", "poddisruptionbudgets", true, false),
+    ("EC2NodeClass", "ec2nodeclasses", false, false),
+    ("NodePool", "nodepools", false, false),
+];
+/// Those that an API server in this process does not know: they are taken as they are written.
+const FOREIGN: [&str; 2] = ["EC2NodeClass", "NodePool"];
+
+/// A pod of a manifest, as it would be created.
+pub(super) struct Planned {
+    /// `pod shop/iis`, or what it would be a pod of.
+    pub(super) named: String,
+    pub(super) pod: PodSpec,
+    /// There is one on every node it is meant for: the DaemonSet.
+    pub(super) daemon: Option<String>,
+}
+
+/// Puts what is in a manifest into the cluster; gives every pod and one of every workload of it. `names` keeps only those.
+///
+/// # Errors
+/// It has no pod of that name, or the API server refuses an object: its words.
+pub(super) async fn apply(
+    source: &mut Source,
+    documents: Vec<Document>,
+    namespace: Option<&str>,
+    names: &[String],
+) -> Result<Vec<Planned>, Failure> {
+    let mut prospects = Vec::new();
+    let mut others = Vec::new();
+    for document in documents {
+        match template::prospect(&document.object, namespace) {
+            Some(prospect) => prospects.push((document.place, prospect, document.object)),
+            None => others.push(document),
+        }
+    }
+    let is_of = |object: &Value, name: &String| object["metadata"]["name"] == **name;
+    prospects.retain(|(_, prospect, object)| {
+        let is_named = |name| is_of(object, name) || is_of(&prospect.pod, name);
+        names.is_empty() || names.iter().any(is_named)
+    });
+    if prospects.is_empty() {
+        return Err(Failure::input(match names.is_empty() {
+            true => "no pod and no workload with pods is in the manifest".to_owned(),
+            false => format!(
+                "no pod and no workload named {} is in the manifest",
+                names.join(" or ")
+            ),
+        }));
+    }
+    let needed = others.iter().find(|other| admits_pods(&other.object));
+    if let Some(needed) = needed.filter(|_| !source.offline) {
+        source.leave().await?;
+        out::note(&format!(
+            "the cluster's own webhooks, policies and quotas are not asked: {} would have to be there first",
+            needed.place
+        ));
+    }
+    for (kind, ..) in KINDS {
+        for other in others.iter().filter(|other| other.object["kind"] == kind) {
+            let added = add(source, &other.object, namespace).await;
+            added.map_err(|failure| failure.about(&other.place))?;
+        }
+    }
+    let mut planned = Vec::new();
+    for (place, prospect, _) in prospects {
+        let admitted = admit(source, prospect).await;
+        planned.push(admitted.map_err(|failure| failure.about(&place))?);
+    }
+    Ok(planned)
+}
+
+fn admits_pods(object: &Value) -> bool {
+    let mut kinds = KINDS.iter();
+    kinds.any(|(kind, _, _, admits)| *admits && object["kind"] == *kind)
+}
+
+/// Puts an object that is no workload into the cluster.
+async fn add(source: &mut Source, object: &Value, namespace: Option<&str>) -> Result<(), Failure> {
+    let kind = object["kind"].as_str().unwrap_or_default();
+    let Some((_, plural, is_namespaced, _)) = KINDS.iter().find(|(own, ..)| *own == kind) else {
+        return Ok(());
+    };
+    let mut object = object.clone();
+    let mut homed = String::new();
+    if *is_namespaced {
+        let home = object["metadata"]["namespace"]
+            .as_str()
+            .or(namespace)
+            .unwrap_or("default")
+            .to_owned();
+        object["metadata"]["namespace"] = json!(home);
+        if source.offline {
+            source::make_home(&source.client, &home, "default").await?;
+        }
+        homed = format!("/namespaces/{home}");
+    }
+    let made = match FOREIGN.contains(&kind) {
+        true => ready(object),
+        false => {
+            let name = object["metadata"]["name"].as_str().unwrap_or_default();
+            let version = object["apiVersion"].as_str().unwrap_or_default();
+            let group = if version == "v1" { "/api" } else { "/apis" };
+            let keeps = if source.offline { "" } else { "&dryRun=All" };
+            let path = format!(
+                "{group}/{version}{homed}/{plural}/{name}?fieldManager=mullion-why&force=true&fieldValidation=Strict{keeps}"
+            );
+            source::apply(&source.client, &path, &object).await?
+        }
+    };
+    take(&mut source.state, &made)
+}
+
+/// A pool as it is once its class is resolved, which nothing here does.
+fn ready(mut object: Value) -> Value {
+    if object["status"].is_null() && object["kind"] == "NodePool" {
+        object["status"] = json!({"conditions": [{
+            "type": "Ready", "status": "True", "reason": "Ready", "message": "", "lastTransitionTime": "1970-01-01T00:00:00Z",
+        }]});
+    }
+    object
+}
+
+fn take(state: &mut State, object: &Value) -> Result<(), Failure> {
+    let raw = RawValue::from_string(object.to_string()).map_err(Failure::run)?;
+    let taken = state.add(&raw, "");
+    taken.map_err(|error| Failure::input(super::state::fault(&error)))
+}
+
+/// What an API server makes of a pod, with what its workload and the cluster make for it.
+async fn admit(source: &mut Source, prospect: Prospect) -> Result<Planned, Failure> {
+    let Prospect {
+        named,
+        pod,
+        owner,
+        claims,
+        daemon,
+    } = prospect;
+    let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+    let (home, name) = (
+        text(&pod["metadata"]["namespace"]),
+        text(&pod["metadata"]["name"]),
+    );
+    if source.offline {
+        let account = pod["spec"]["serviceAccountName"].as_str();
+        source::make_home(&source.client, &home, account.unwrap_or("default")).await?;
+    }
+    if let Some(owner) = owner {
+        take(&mut source.state, &owner)?;
+    }
+    // A misspelt field would change the answer.
+    let path = format!("/api/v1/namespaces/{home}/pods?dryRun=All&fieldValidation=Strict");
+    let mut admitted = source::create(&source.client, &path, &pod, false).await?;
+    let templates = source.state.kept("ResourceClaimTemplate");
+    let templates: Vec<Value> = templates.map_err(Failure::input)?;
+    for claim in template::device_claims(&mut admitted, &templates) {
+        take(&mut source.state, &claim)?;
+    }
+    let claims = claims.into_iter();
+    for claim in claims.chain(template::ephemeral_claims(&admitted)) {
+        let there = claim["metadata"]["name"].as_str().unwrap_or_default();
+        if !source.state.has_claim(&home, there) {
+            add(source, &claim, None).await?;
+        }
+    }
+    if named.starts_with("pod ") && source.state.pod(&home, &name).is_some() {
+        out::note(&format!(
+            "pod {home}/{name} exists: the answer is for another one like it; `mullion why pod {name} -n {home}` asks about the one that is there"
+        ));
+    }
+    let spec: PodSpec = serde_json::from_value(admitted)
+        .map_err(|error| Failure::run(format!("pod {home}/{name} cannot be read: {error}")))?;
+    Ok(Planned {
+        named,
+        // Its key must be nobody else's.
+        pod: PodSpec {
+            uid: String::new(),
+            ..spec
+        },
+        daemon,
+    })
+}
+
+impl Source {
+    /// Goes on with an API server in this process, which knows the classes of the cluster.
+    async fn leave(&mut self) -> Result<(), Failure> {
+        source::add_classes(&self.client, &mut self.state).await?;
+        self.client = source::offline(&self.state).await?;
+        self.offline = true;
+        Ok(())
+    }
+}

@@ -1,0 +1,205 @@
+//! `mullion why -f`: what a manifest would make of the cluster.
+
+use serde_json::{Value, json};
+
+use super::{file, node_of_4, path, pod_of, why};
+
+/// What is said of the pods of a manifest among these objects.
+fn planned(items: &[Value], manifest: &str) -> (String, String, Value) {
+    let state = file(&json!({"kind": "List", "items": items}).to_string());
+    let manifest = file(manifest);
+    let args = ["--state", path(&state), "-f", path(&manifest)];
+    let text = why(&args, String::new());
+    let json = why(&[&args[..], &["-o", "json"]].concat(), String::new());
+    let data = serde_json::from_str(json.stdout.lines().next().unwrap_or("null"));
+    let stderr = text.stderr.replace(path(&manifest), "FILE");
+    (text.stdout, stderr, data.expect("JSON"))
+}
+
+fn score(said: &Value, node: &str, plugin: &str) -> i64 {
+    let nodes = said["answer"]["nodes"].as_array().expect("nodes");
+    let found = nodes.iter().find(|own| own["name"] == node);
+    found.expect("the node")["scores"][plugin]
+        .as_i64()
+        .unwrap_or(0)
+}
+
+#[test]
+fn what_comes_with_a_pod_is_there_when_it_is_asked_about() {
+    let manifest = "
+{apiVersion: apps/v1, kind: Deployment, metadata: {name: web, namespace: shop}, spec: {
+  selector: {matchLabels: {app: web}},
+  template: {metadata: {labels: {app: web}}, spec: {
+    priorityClassName: gold, containers: [{name: c, image: nginx}],
+    volumes: [{name: data, persistentVolumeClaim: {claimName: data}}]}}}}
+---
+{apiVersion: v1, kind: PersistentVolumeClaim, metadata: {name: data, namespace: shop}, spec: {
+  accessModes: [ReadWriteOnce], resources: {requests: {storage: 1Gi}}}}
+---
+{apiVersion: storage.k8s.io/v1, kind: StorageClass, metadata: {name: disks, annotations: {storageclass.kubernetes.io/is-default-class: 'true'}},
+  provisioner: example.com/disks, volumeBindingMode: WaitForFirstConsumer}
+---
+{apiVersion: scheduling.k8s.io/v1, kind: PriorityClass, metadata: {name: gold}, value: 1000}
+---
+{apiVersion: v1, kind: Namespace, metadata: {name: shop}}
+";
+    let (text, stderr, _) = planned(&[node_of_4("n0")], manifest);
+    assert_eq!(stderr, "");
+    let start = "a pod of Deployment shop/web goes to n0: 1 of 1 nodes fit.\n";
+    assert!(text.starts_with(start), "{text}");
+
+    let alone = manifest.split("---").next().expect("the Deployment");
+    let (_, stderr, _) = planned(&[node_of_4("n0")], alone);
+    assert_eq!(
+        stderr,
+        "error: FILE (Deployment shop/web): pods \"web\" is forbidden: no PriorityClass with name gold was found\n"
+    );
+    let classless = alone.replace("priorityClassName: gold,", "");
+    let (text, _, _) = planned(&[node_of_4("n0")], &classless);
+    let needed =
+        "\nNo change to the pod places it: PersistentVolumeClaim data has to be created.\n";
+    assert!(text.contains(needed), "{text}");
+}
+
+#[test]
+fn a_pod_of_a_workload_keeps_away_from_its_siblings() {
+    let mut items = vec![
+        node_of_4("n0"),
+        node_of_4("n1"),
+        pod_of("other", "500m", 0, Some("n1")),
+    ];
+    for name in ["web-1", "web-2"] {
+        let mut pod = pod_of(name, "100m", 0, Some("n0"));
+        pod["metadata"]["labels"] = json!({"app": "web"});
+        items.push(pod);
+    }
+    let set = |kind: &str| {
+        let version = if kind == "ReplicationController" {
+            "v1"
+        } else {
+            "apps/v1"
+        };
+        let selector = match kind {
+            "ReplicationController" => json!({"app": "web"}),
+            _ => json!({"matchLabels": {"app": "web"}}),
+        };
+        json!({
+            "apiVersion": version, "kind": kind, "metadata": {"name": "web", "namespace": "shop"},
+            "spec": {"selector": selector, "template": {
+                "metadata": {"labels": {"app": "web"}}, "spec": {"containers": [{"name": "c", "image": "nginx"}]},
+            }},
+        })
+        .to_string()
+    };
+    for kind in ["ReplicaSet", "StatefulSet", "ReplicationController"] {
+        let (_, _, said) = planned(&items, &set(kind));
+        let spread = ["n0", "n1"].map(|node| score(&said, node, "PodTopologySpread"));
+        assert!(spread[0] < spread[1], "{kind}: {spread:?}");
+    }
+    // Its own ReplicaSet is a new one, which has no pods yet.
+    let (_, _, said) = planned(&items, &set("Deployment"));
+    assert_eq!(
+        score(&said, "n0", "PodTopologySpread"),
+        score(&said, "n1", "PodTopologySpread")
+    );
+}
+
+#[test]
+fn a_stateful_set_brings_its_claims() {
+    let manifest = "
+{apiVersion: apps/v1, kind: StatefulSet, metadata: {name: db, namespace: shop}, spec: {
+  serviceName: db, selector: {matchLabels: {app: db}},
+  template: {metadata: {labels: {app: db}}, spec: {containers: [{name: c, image: i, volumeMounts: [{name: data, mountPath: /data}]}]}},
+  volumeClaimTemplates: [{metadata: {name: data}, spec: {storageClassName: disks, accessModes: [ReadWriteOnce], resources: {requests: {storage: 1Gi}}}}]}}
+";
+    let class = json!({
+        "apiVersion": "storage.k8s.io/v1", "kind": "StorageClass", "metadata": {"name": "disks"},
+        "provisioner": "example.com/disks", "volumeBindingMode": "WaitForFirstConsumer",
+    });
+    let (text, stderr, _) = planned(&[node_of_4("n0"), class], manifest);
+    assert_eq!(stderr, "");
+    let start = "a pod of StatefulSet shop/db goes to n0: 1 of 1 nodes fit.\n";
+    assert!(text.starts_with(start), "{text}");
+}
+
+#[test]
+fn what_a_cluster_makes_for_a_pod_is_made() {
+    let manifest = "
+{apiVersion: v1, kind: Pod, metadata: {name: train, namespace: shop}, spec: {
+  resourceClaims: [{name: gpu, resourceClaimTemplateName: gpus}],
+  volumes: [{name: scratch, ephemeral: {volumeClaimTemplate: {spec: {storageClassName: disks, accessModes: [ReadWriteOnce], resources: {requests: {storage: 1Gi}}}}}}],
+  containers: [{name: c, image: i, resources: {claims: [{name: gpu}]}, volumeMounts: [{name: scratch, mountPath: /scratch}]}]}}
+---
+{apiVersion: resource.k8s.io/v1, kind: ResourceClaimTemplate, metadata: {name: gpus, namespace: shop}, spec: {spec: {devices: {
+  requests: [{name: gpu, exactly: {deviceClassName: gpu.example.com}}]}}}}
+---
+{apiVersion: resource.k8s.io/v1, kind: DeviceClass, metadata: {name: gpu.example.com}, spec: {selectors: [{cel: {expression: device.driver == 'gpu.example.com'}}]}}
+---
+{apiVersion: resource.k8s.io/v1, kind: ResourceSlice, metadata: {name: n0}, spec: {
+  nodeName: n0, driver: gpu.example.com, pool: {name: n0, generation: 1, resourceSliceCount: 1}, devices: [{name: a}]}}
+---
+{apiVersion: storage.k8s.io/v1, kind: StorageClass, metadata: {name: disks}, provisioner: example.com/disks, volumeBindingMode: WaitForFirstConsumer}
+";
+    let (text, stderr, _) = planned(&[node_of_4("n0"), node_of_4("n1")], manifest);
+    assert_eq!(stderr, "");
+    let start = "pod shop/train goes to n0: 1 of 2 nodes fit.\n";
+    assert!(text.starts_with(start), "{text}");
+}
+
+#[test]
+fn a_daemon_set_has_a_pod_on_every_node_it_is_meant_for() {
+    let mut cordoned = node_of_4("n2");
+    cordoned["spec"] = json!({
+        "unschedulable": true, "taints": [{"key": "node.kubernetes.io/unschedulable", "effect": "NoSchedule"}],
+    });
+    let mut tainted = node_of_4("n3");
+    tainted["spec"] = json!({"taints": [{"key": "team", "value": "a", "effect": "NoSchedule"}]});
+    let mut old = pod_of("agent-old", "1", 0, Some("n0"));
+    old["metadata"]["ownerReferences"] = json!([{
+        "apiVersion": "apps/v1", "kind": "DaemonSet", "name": "agent", "uid": "agent", "controller": true,
+    }]);
+    let items = [
+        node_of_4("n0"),
+        node_of_4("n1"),
+        cordoned,
+        tainted,
+        old,
+        pod_of("web", "3", 0, Some("n0")),
+        pod_of("big", "3500m", 0, Some("n1")),
+    ];
+    let manifest = "
+{apiVersion: apps/v1, kind: DaemonSet, metadata: {name: agent, namespace: shop}, spec: {selector: {matchLabels: {app: agent}}, template: {
+  metadata: {labels: {app: agent}}, spec: {containers: [{name: c, image: i, resources: {requests: {cpu: '1'}}}]}}}}
+";
+    let (text, stderr, said) = planned(&items, manifest);
+    assert_eq!(stderr, "");
+    assert_eq!(said["daemon"]["runsOn"], json!(["n0", "n2"]));
+    assert_eq!(said["daemon"]["waitsOn"], json!(["n1"]));
+    insta::assert_snapshot!(text);
+}
+
+#[test]
+fn several_files_and_directories_are_one_manifest() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let pod = "{apiVersion: v1, kind: Pod, metadata: {name: web, namespace: shop}, spec: {containers: [{name: c, image: i}]}}";
+    std::fs::write(directory.path().join("pod.yaml"), pod).expect("a file");
+    let other = file(&pod.replace("web", "other"));
+    let items = [node_of_4("n0"), pod_of("web", "1", 0, Some("n0"))];
+    let state = file(&json!({"kind": "List", "items": items}).to_string());
+    let shown = directory.path().to_str().expect("UTF-8");
+    let both = ["--state", path(&state), "-f", shown, "-f", path(&other)];
+    let ended = why(&both, String::new());
+    assert_eq!(ended.code, Some(0), "{}", ended.stderr);
+    assert!(
+        ended.stdout.starts_with("pod shop/web goes to n0"),
+        "{}",
+        ended.stdout
+    );
+    assert!(
+        ended.stdout.contains("So for pod shop/other."),
+        "{}",
+        ended.stdout
+    );
+    let note = "note:  pod shop/web exists: the answer is for another one like it; `mullion why pod web -n shop` asks about the one that is there\n";
+    assert_eq!(ended.stderr, note);
+}
