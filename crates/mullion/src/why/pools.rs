@@ -47,14 +47,13 @@ pub(super) struct Pools {
 
 /// The pools of a state. Those that are not ready, or whose class has no subnets, buy nothing and are left out.
 pub(super) async fn of(state: &State) -> Result<Pools, Failure> {
-    let wrong = |error: serde_json::Error| Failure::input(error);
-    let pools: Vec<NodePool> = state.kept("NodePool").map_err(wrong)?;
-    let claims: Vec<NodeClaim> = state.kept("NodeClaim").map_err(wrong)?;
+    let pools: Vec<NodePool> = state.kept("NodePool").map_err(Failure::input)?;
+    let claims: Vec<NodeClaim> = state.kept("NodeClaim").map_err(Failure::input)?;
     if pools.is_empty() && claims.is_empty() {
         return Ok(Pools::default());
     }
-    let classes: Vec<EC2NodeClass> = state.kept("EC2NodeClass").map_err(wrong)?;
-    let daemons: Vec<DaemonSet> = state.kept("DaemonSet").map_err(wrong)?;
+    let classes: Vec<EC2NodeClass> = state.kept("EC2NodeClass").map_err(Failure::input)?;
+    let daemons: Vec<DaemonSet> = state.kept("DaemonSet").map_err(Failure::input)?;
     let version = version(state);
     let region = classes
         .iter()

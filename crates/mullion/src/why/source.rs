@@ -290,8 +290,7 @@ pub(super) async fn offline(state: &State) -> Result<Client, Failure> {
     };
     let client = Client::new(server.router_as(user), "default");
     for (kind, path) in CLASSES {
-        let refuse = |error| Failure::input(format!("{kind}: {error}"));
-        for mut object in state.kept::<Value>(kind).map_err(refuse)? {
+        for mut object in state.kept::<Value>(kind).map_err(Failure::input)? {
             let home = object["metadata"]["namespace"].as_str().map(str::to_owned);
             if let Some(meta) = object["metadata"].as_object_mut() {
                 meta.retain(|key, _| matches!(key.as_str(), "name" | "labels" | "annotations"));

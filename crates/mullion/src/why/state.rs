@@ -177,13 +177,16 @@ impl State {
     /// The objects of a kind that was kept as it is.
     ///
     /// # Errors
-    /// One of them is malformed.
-    pub(super) fn kept<T: DeserializeOwned>(
-        &self,
-        kind: &str,
-    ) -> Result<Vec<T>, serde_json::Error> {
+    /// One of them is malformed: which one, and why.
+    pub(super) fn kept<T: DeserializeOwned>(&self, kind: &str) -> Result<Vec<T>, String> {
         let own = self.others.iter().filter(|(own, _)| own == kind);
-        own.map(|(_, object)| T::deserialize(object)).collect()
+        own.map(|(_, object)| {
+            T::deserialize(object).map_err(|error| {
+                let name = object["metadata"]["name"].as_str().unwrap_or_default();
+                format!("{kind} {name}: {error}")
+            })
+        })
+        .collect()
     }
 
     /// Whether a PersistentVolumeClaim is there.

@@ -156,6 +156,35 @@ fn a_file_of_objects_is_asked_without_a_cluster() {
 }
 
 #[test]
+fn an_object_that_is_wrong_is_named() {
+    let said = |wrong: Value| {
+        let items = json!([node_of_4("n0"), {"kind": "List", "items": []}, wrong]);
+        let state = file(&json!({"kind": "List", "items": items}).to_string());
+        let ended = why(&["--state", path(&state)], String::new());
+        assert_eq!(ended.code, Some(2));
+        ended.stderr.replace(path(&state), "FILE")
+    };
+    let mut pod = pod_of("web", "1", 0, None);
+    pod["spec"]["priority"] = json!("high");
+    assert_eq!(
+        said(pod),
+        "error: FILE: items[2] (Pod shop/web): invalid type: string \"high\", expected i32\n"
+    );
+    let bare = json!({"metadata": {"name": "bare"}});
+    assert_eq!(
+        said(bare),
+        "error: FILE: items[2] (bare): an object without a kind\n"
+    );
+    let pool = json!({"kind": "NodePool", "metadata": {"name": "gold"}, "spec": 7});
+    let refused = said(pool);
+    let refused = refused.lines().last().unwrap_or_default();
+    assert!(
+        refused.starts_with("error: NodePool gold: invalid type"),
+        "{refused}"
+    );
+}
+
+#[test]
 fn what_cannot_be_asked_is_named() {
     let said = |args: &[&str]| {
         let ended = why(args, String::new());
@@ -348,6 +377,9 @@ fn room_that_is_promised_to_a_pod_is_its_own() {
 
     let mut leaving = pod_of("leaving", "3", 0, Some("n0"));
     leaving["metadata"]["deletionTimestamp"] = json!("2026-01-01T00:00:00Z");
+    let preempted =
+        json!([{"type": "DisruptionTarget", "status": "True", "reason": "PreemptionByScheduler"}]);
+    leaving["status"] = json!({"conditions": preempted});
     let waits = [
         node_of_4("n0"),
         leaving,
