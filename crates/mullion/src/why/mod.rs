@@ -108,7 +108,13 @@ pub(crate) async fn run(args: WhyArgs) -> Result<bool, Failure> {
         false => {
             let documents = manifest::documents(&args.filename)?;
             let namespace = args.namespace.as_deref();
-            let planned = world::apply(&mut source, documents, namespace, &names).await?;
+            let shown: Vec<_> = args
+                .filename
+                .iter()
+                .map(|path| path.display().to_string())
+                .collect();
+            let shown = shown.join(", ");
+            let planned = world::apply(&mut source, &shown, documents, namespace, &names).await?;
             let subject = |planned| Subject::planned(planned, &source.state);
             planned.into_iter().map(subject).collect()
         }

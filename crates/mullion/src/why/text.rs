@@ -84,11 +84,14 @@ fn headline(explanation: &Explanation, ink: &Ink) -> String {
         return format!("{bold}{pod}{end} is {good}on {node}{end}: {count}, {rank}.\n");
     }
     if let Some(unserved) = &explanation.unserved {
+        let known = match &unserved.known[..] {
+            [only] => format!("the scheduler's only profile is {only}"),
+            several => format!("the scheduler's profiles are {}", several.join(", ")),
+        };
         return format!(
-            "{bold}{pod}{end} is {bad}scheduled by nobody{end}: its schedulerName is {}, and the scheduler's profiles are {}.\n\
-             Give it one of these names; --scheduler-config FILE asks by another configuration of the scheduler.\n",
-            unserved.scheduler_name,
-            unserved.known.join(", ")
+            "{bold}{pod}{end} is {bad}scheduled by nobody{end}: its schedulerName is {}, and {known}.\n\
+             Give it a name that is there; --scheduler-config FILE asks by another configuration of the scheduler.\n",
+            unserved.scheduler_name
         );
     }
     if !explanation.gates.is_empty() {

@@ -57,12 +57,14 @@ pub(super) struct Planned {
     pub(super) daemon: Option<String>,
 }
 
-/// Puts what is in a manifest into the cluster; gives every pod and one of every workload of it. `names` keeps only those.
+/// Puts what is in a manifest into the cluster; gives every pod and one of every workload of it. `names` keeps only those, and `shown`
+/// is what the manifest is called.
 ///
 /// # Errors
 /// It has no pod of that name, or the API server refuses an object: its words.
 pub(super) async fn apply(
     source: &mut Source,
+    shown: &str,
     documents: Vec<Document>,
     namespace: Option<&str>,
     names: &[String],
@@ -82,12 +84,13 @@ pub(super) async fn apply(
     });
     if prospects.is_empty() {
         return Err(Failure::input(match names.is_empty() {
-            true => "no pod and no workload with pods is in the manifest".to_owned(),
+            true => "there is no pod and no workload with pods".to_owned(),
             false => format!(
-                "no pod and no workload named {} is in the manifest",
+                "there is no pod and no workload named {}",
                 names.join(" or ")
             ),
-        }));
+        })
+        .about(shown));
     }
     let needed = others.iter().find(|other| admits_pods(&other.object));
     if let Some(needed) = needed.filter(|_| !source.offline) {

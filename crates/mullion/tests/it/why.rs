@@ -419,7 +419,7 @@ fn a_file_of_the_schedulers_configuration_decides_about_a_file_of_objects_and_ab
     let state = file(&json!({"kind": "List", "items": items}).to_string());
     let unserved = why(&["--state", path(&state)], String::new());
     assert_eq!(unserved.code, Some(1), "{}", unserved.stderr);
-    let expected = "pod shop/batch is scheduled by nobody: its schedulerName is packing, and the scheduler's profiles are default-scheduler.\n";
+    let expected = "pod shop/batch is scheduled by nobody: its schedulerName is packing, and the scheduler's only profile is default-scheduler.\n";
     assert!(unserved.stdout.starts_with(expected), "{}", unserved.stdout);
     let flags = ["--scheduler-config", path(&config)];
     let served = why(

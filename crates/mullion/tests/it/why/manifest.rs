@@ -203,3 +203,14 @@ fn several_files_and_directories_are_one_manifest() {
     let note = "note:  pod shop/web exists: the answer is for another one like it; `mullion why pod web -n shop` asks about the one that is there\n";
     assert_eq!(ended.stderr, note);
 }
+
+#[test]
+fn a_manifest_without_pods_is_named() {
+    let service =
+        "{apiVersion: v1, kind: Service, metadata: {name: web}, spec: {ports: [{port: 80}]}}";
+    let (_, stderr, _) = planned(&[node_of_4("n0")], service);
+    assert_eq!(
+        stderr,
+        "error: FILE: there is no pod and no workload with pods\n"
+    );
+}
