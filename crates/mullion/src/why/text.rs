@@ -36,6 +36,10 @@ pub(super) fn text(
             "have"
         };
         page.dimmed(&format!("That is once {after} {verb} made room."));
+        // There may be many of them, and what nodes say has been said of the first.
+        if explanation.evicts() {
+            return page.end();
+        }
     }
     page.blank();
     scores(&mut page, explanation);
