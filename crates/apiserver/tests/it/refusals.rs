@@ -672,47 +672,6 @@ async fn the_conditions_of_an_api_service_only_need_a_status() {
 }
 
 #[tokio::test]
-async fn an_object_that_etcd_would_not_take_is_refused_when_it_is_created_and_when_it_grows() {
-    const REVISIONS: &str = "/apis/apps/v1/namespaces/default/controllerrevisions";
-    const TOO_LARGE: &str = "etcdserver: request is too large";
-    let api = Api::new(Config::default());
-    let revision = |name: &str, len: usize| json!({"apiVersion": "apps/v1", "kind": "ControllerRevision", "metadata": {"name": name}, "revision": 1, "data": {"a": "x".repeat(len)}});
-    let fits = 1_570_000;
-    api.post(REVISIONS, revision("large", fits)).await.ok();
-    let larger = revision("larger", 1_573_000);
-    let answer = api.post(REVISIONS, larger).await;
-    assert_eq!(answer.body["reason"], Value::Null);
-    assert_eq!(answer.refused(500), TOO_LARGE);
-    // What etcd's client does not even send.
-    let refusal = api.post(REVISIONS, revision("larger", 2_200_000)).await;
-    let refusal = refusal.refused(500);
-    let start =
-        "rpc error: code = ResourceExhausted desc = trying to send message larger than max (22";
-    assert!(
-        refusal.starts_with(start) && refusal.ends_with(" vs. 2097152)"),
-        "{refusal}"
-    );
-    let grown = json!({"metadata": {"annotations": {"a": "x".repeat(10_000)}}});
-    let answer = api.merge(&format!("{REVISIONS}/large"), grown).await;
-    assert_eq!(answer.refused(500), TOO_LARGE);
-    api.get(&format!("{REVISIONS}/larger")).await.refused(404);
-
-    let open = json!({"type": "object", "x-kubernetes-preserve-unknown-fields": true});
-    api.post(DEFINITIONS, definition(open)).await.ok();
-    let objects = "/apis/example.com/v1/namespaces/default/xs";
-    let custom = |name: &str, text: String| json!({"apiVersion": "example.com/v1", "kind": "X", "metadata": {"name": name}, "spec": {"a": text}});
-    api.until(objects, |list| list["kind"] == "XList").await;
-    api.post(objects, custom("plain", "x".repeat(fits)))
-        .await
-        .ok();
-    // Go writes six bytes of it.
-    let answer = api
-        .post(objects, custom("escaped", "<".repeat(fits / 5)))
-        .await;
-    assert_eq!(answer.refused(500), TOO_LARGE);
-}
-
-#[tokio::test]
 async fn under_a_group_that_nobody_serves_there_is_no_page_for_any_method() {
     let api = Api::new(Config::default());
     for path in ["/apis/foo", "/apis/foo/bar", "/apis/foo/v1/things"] {
