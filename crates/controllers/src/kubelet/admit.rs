@@ -198,6 +198,40 @@ fn supports_strict_groups(node: &Node) -> bool {
     features.and_then(|features| features.supplemental_groups_policy) == Some(true)
 }
 
+/// Why a resize waits.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Pending {
+    /// `Deferred` until others leave room, `Infeasible` for good.
+    pub reason: &'static str,
+    /// The text.
+    pub message: String,
+}
+
+/// Whether a pod that is on a node gets what it asks for now; `used` is what the others occupy.
+///
+/// # Errors
+/// Why it goes on with what it has.
+pub fn resize(needs: &Occupant, used: &Occupied, node: &Node) -> Result<(), Pending> {
+    let status = node.status.as_ref();
+    let allocatable = requests::amounts(status.and_then(|status| status.allocatable.as_ref()));
+    for name in ["memory", "cpu"] {
+        let requested = needs.requests.get(name).copied().unwrap_or(0);
+        let capacity = allocatable.get(name).copied().unwrap_or(0);
+        if requested > capacity {
+            return Err(Pending {
+                reason: "Infeasible",
+                message: format!(
+                    "Node didn't have enough capacity: {name}, requested: {requested}, capacity: {capacity}"
+                ),
+            });
+        }
+    }
+    fits(needs, used, node).map_err(|rejection| Pending {
+        reason: "Deferred",
+        message: rejection.message,
+    })
+}
+
 fn fits(needs: &Occupant, used: &Occupied, node: &Node) -> Result<(), Rejection> {
     let allocatable = requests::amounts(
         node.status

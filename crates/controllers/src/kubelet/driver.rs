@@ -244,7 +244,7 @@ impl Driver {
             Input::Echo(pod) => {
                 let kubelet = self.nodes.get_mut(node_of(&pod));
                 if let Some(kubelet) = kubelet.filter(|kubelet| kubelet.talking)
-                    && kubelet.host.refresh_pod(Arc::clone(&pod))
+                    && kubelet.host.refresh_pod(Arc::clone(&pod), now)
                 {
                     let name: Arc<str> = node_of(&pod).into();
                     let uid = pod.metadata.uid.as_deref().unwrap_or_default();
@@ -276,6 +276,7 @@ impl Driver {
                 if let Some(kubelet) = self.nodes.get_mut(name) {
                     kubelet.host.forget_pod(uid, now);
                     self.timers.set(Timer::Pod(name.into(), uid.into()), None);
+                    self.step_resized(&name.into(), now);
                 }
             }
             Input::Node(node) => self.observe_node(node, now),
@@ -362,6 +363,20 @@ impl Driver {
                 Effect::Delete => self.writers.send(Write::Delete {
                     pod: Arc::clone(pod),
                 }),
+            }
+        }
+        self.step_resized(name, now);
+    }
+
+    /// Steps the pods whose resizes were decided on.
+    fn step_resized(&mut self, name: &Arc<str>, now: Timestamp) {
+        let kubelet = self.nodes.get_mut(name);
+        let kubelet = kubelet.filter(|kubelet| kubelet.talking);
+        let uids = kubelet.map(|kubelet| kubelet.host.take_resized());
+        for uid in uids.unwrap_or_default() {
+            if let Some(kubelet) = self.nodes.get_mut(name) {
+                let step = kubelet.host.step(&uid, now);
+                self.carry_out(name, &uid, step, now);
             }
         }
     }

@@ -5,7 +5,7 @@
 //!
 //! Invariant: a pod that was taken holds its resources until it is over, and its address until its sandbox is gone.
 
-use std::{collections::HashMap, sync::Arc};
+use std::{cmp::Reverse, collections::HashMap, sync::Arc};
 
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{Node, Pod};
@@ -34,6 +34,10 @@ pub struct Host {
     delays: Delays,
     pods: HashMap<Arc<str>, PodSim, FxBuildHasher>,
     occupied: Occupied,
+    /// Pods that ask for other resources than they have.
+    waiting: Vec<Arc<str>>,
+    /// See [`Host::take_resized`].
+    resized: Vec<Arc<str>>,
 }
 
 impl Host {
@@ -64,6 +68,8 @@ impl Host {
             delays,
             pods: HashMap::default(),
             occupied: Occupied::default(),
+            waiting: Vec::new(),
+            resized: Vec::new(),
         }
     }
 
@@ -88,13 +94,14 @@ impl Host {
         let known = self.pods.get(uid).map(|sim| Arc::clone(sim.uid()));
         let uid = match known {
             Some(uid) => {
-                self.refresh_pod(pod);
+                self.refresh_pod(pod, now);
                 uid
             }
             None => {
                 let sim = self.take(pod, now);
                 let uid = Arc::clone(sim.uid());
                 self.pods.insert(Arc::clone(&uid), sim);
+                self.decide_resizes(now);
                 uid
             }
         };
@@ -103,7 +110,7 @@ impl Host {
 
     /// A newer picture of a pod: keeping it lets the older one go. `true` if the pod should be stepped even though
     /// nothing changed that its kubelet acts on.
-    pub fn refresh_pod(&mut self, pod: Arc<Pod>) -> bool {
+    pub fn refresh_pod(&mut self, pod: Arc<Pod>, now: Timestamp) -> bool {
         let uid = pod.metadata.uid.as_deref().unwrap_or_default();
         let Some(sim) = self.pods.get_mut(uid) else {
             return false;
@@ -111,23 +118,66 @@ impl Host {
         // Resources may be resized in place.
         let resized =
             sim.holds_resources() && sim.pod().metadata.generation != pod.metadata.generation;
-        if resized {
-            self.occupied.remove(&occupant(sim.pod()));
-        }
+        let had = resized.then(|| occupant(sim.granted()));
         let step = sim.observe(pod);
-        if resized {
-            self.occupied.add(&occupant(sim.pod()));
+        if let Some(had) = had {
+            self.occupied.remove(&had);
+            self.occupied.add(&occupant(sim.granted()));
+            if sim.wants_resize() {
+                let uid = Arc::clone(sim.uid());
+                self.waiting.retain(|waiting| *waiting != uid);
+                self.waiting.push(uid);
+            }
+            self.decide_resizes(now);
         }
         step
+    }
+
+    /// The pods that were given other resources, or told that they are not, since this was asked last: each is to be stepped.
+    pub fn take_resized(&mut self) -> Vec<Arc<str>> {
+        std::mem::take(&mut self.resized)
+    }
+
+    /// Gives pods what they ask for that are to be resized, as far as there is room, the most important first. Upstream tries when a pod was
+    /// resized, has ended or is gone, and every few minutes.
+    fn decide_resizes(&mut self, now: Timestamp) {
+        if self.waiting.is_empty() {
+            return;
+        }
+        let mut waiting = std::mem::take(&mut self.waiting);
+        let priority = |uid: &Arc<str>| {
+            let spec = self.pods.get(uid).and_then(|sim| sim.pod().spec.as_ref());
+            Reverse(spec.and_then(|spec| spec.priority).unwrap_or_default())
+        };
+        waiting.sort_by_key(priority);
+        for uid in waiting {
+            let sim = self.pods.get_mut(&uid);
+            let Some(sim) = sim.filter(|sim| sim.wants_resize() && sim.holds_resources()) else {
+                continue;
+            };
+            self.occupied.remove(&occupant(sim.granted()));
+            let verdict = match &self.node {
+                Some(node) => admit::resize(&occupant(sim.pod()), &self.occupied, node),
+                None => Ok(()),
+            };
+            if sim.decide_resize(verdict, now) {
+                self.resized.push(Arc::clone(&uid));
+            }
+            self.occupied.add(&occupant(sim.granted()));
+            if sim.wants_resize() {
+                self.waiting.push(uid);
+            }
+        }
     }
 
     /// A pod's object is gone.
     pub fn forget_pod(&mut self, uid: &str, now: Timestamp) {
         if let Some(mut sim) = self.pods.remove(uid) {
             if sim.holds_resources() {
-                self.occupied.remove(&occupant(sim.pod()));
+                self.occupied.remove(&occupant(sim.granted()));
             }
             sim.forget(&mut self.parts().0, now);
+            self.decide_resizes(now);
         }
     }
 
@@ -147,8 +197,9 @@ impl Host {
         let held = sim.holds_resources();
         let step = sim.step(&mut parts, now);
         if held && !sim.holds_resources() {
-            let gone = occupant(sim.pod());
+            let gone = occupant(sim.granted());
             self.occupied.remove(&gone);
+            self.decide_resizes(now);
         }
         step
     }
@@ -186,7 +237,10 @@ impl Host {
             Err(rejection) => PodSim::rejected(pod, rejection, now),
         };
         if sim.holds_resources() {
-            self.occupied.add(&needs);
+            self.occupied.add(&occupant(sim.granted()));
+        }
+        if sim.wants_resize() {
+            self.waiting.push(Arc::clone(sim.uid()));
         }
         sim
     }

@@ -14,7 +14,7 @@ mod config;
 pub(super) mod devices;
 mod health;
 mod report;
-mod resize;
+pub(super) mod resize;
 mod restart_all;
 mod sandbox;
 mod step;
@@ -29,7 +29,7 @@ use k8s_openapi::api::core::v1::{Container, Pod, PodSpec};
 pub use config::{Need, Question};
 pub use step::{Effect, Parts, PodEvent, Step};
 
-use self::{config::Volumes, restart_all::Restarting, sandbox::Sandbox};
+use self::{config::Volumes, resize::Resize, restart_all::Restarting, sandbox::Sandbox};
 use super::{
     admit::Rejection,
     annotations::{self, ProbeKind},
@@ -64,6 +64,8 @@ pub struct PodSim {
     sealed: bool,
     address_written: bool,
     deleted: bool,
+    /// What became of a resize that it has not been given.
+    resize: Option<Box<Resize>>,
     /// All containers are being stopped to be started again.
     restarting: Option<Restarting>,
     /// The pod asks for another simulation than before.
@@ -159,6 +161,7 @@ impl PodSim {
             sealed: false,
             address_written: false,
             deleted: false,
+            resize: None,
             restarting: None,
             steered: false,
             effects: Vec::new(),
@@ -196,9 +199,14 @@ impl PodSim {
             self.complain(Some(&before));
         }
         if before.metadata.generation != self.pod.metadata.generation {
-            self.tell_of_resize(&before);
+            self.notice_resize(before);
         }
-        overruled || steered
+        // What the API server still says of a resize that is done is said anew.
+        let outdated = self.resize.is_none() && resize::is_pending(&self.pod);
+        if outdated {
+            self.written = None;
+        }
+        overruled || steered || outdated
     }
 
     /// Does all that is due at `now`.
@@ -273,10 +281,12 @@ impl PodSim {
     }
 
     fn container(&self, unit: &Unit) -> Option<&Container> {
-        match unit.role {
-            Role::App => self.spec().containers.get(unit.index),
-            Role::Init | Role::Sidecar => self.spec().init_containers.as_ref()?.get(unit.index),
-        }
+        container_of(self.spec(), unit)
+    }
+
+    /// The container with the resources it has.
+    fn granted_container(&self, unit: &Unit) -> Option<&Container> {
+        container_of(self.granted().spec.as_ref()?, unit)
     }
 
     /// Whether a unit is started again after an exit with `code`.
@@ -363,6 +373,13 @@ impl PodSim {
                 .and_then(|container| Probes::new(container, since, parts.pace, failing))
                 .map(Box::new),
         }
+    }
+}
+
+fn container_of<'a>(spec: &'a PodSpec, unit: &Unit) -> Option<&'a Container> {
+    match unit.role {
+        Role::App => spec.containers.get(unit.index),
+        Role::Init | Role::Sidecar => spec.init_containers.as_ref()?.get(unit.index),
     }
 }
 

@@ -7,6 +7,7 @@ mod images;
 mod lives;
 mod probes;
 mod progress;
+mod resizes;
 mod restarts;
 mod statuses;
 mod stops;

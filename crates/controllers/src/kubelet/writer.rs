@@ -18,7 +18,7 @@ use tokio::sync::mpsc;
 
 use super::{
     node::{LEASE_NAMESPACE, NodeFacts},
-    pod::WINDOWS_ADDRESS,
+    pod::{WINDOWS_ADDRESS, resize},
     status,
 };
 use crate::{Context, unread};
@@ -240,10 +240,17 @@ fn status_patch(pod: &Pod, status: &PodStatus, address: Option<&str>) -> Value {
                 condition.entry(word).or_insert(Value::Null);
             }
         }
-        let order: Vec<_> = status::ORDER
+        let mut order: Vec<_> = status::ORDER
             .iter()
             .map(|name| json!({ "type": name }))
             .collect();
+        let pending = json!({ "type": resize::PENDING });
+        let is_pending = |condition: &Value| condition["type"] == resize::PENDING;
+        if conditions.iter().any(is_pending) {
+            order.push(pending);
+        } else if resize::is_pending(pod) {
+            conditions.push(json!({ "type": resize::PENDING, "$patch": "delete" }));
+        }
         status_json["$setElementOrder/conditions"] = Value::Array(order);
     }
     json!({ "metadata": metadata, "status": status_json })
@@ -283,5 +290,25 @@ mod tests {
             patch["status"]["$setElementOrder/conditions"][4]["type"],
             "PodScheduled"
         );
+    }
+
+    #[test]
+    fn a_resize_that_no_longer_waits_is_taken_away() {
+        let waiting = json!({ "conditions": [{ "type": "PodResizePending", "status": "True" }] });
+        let pod = |status: Value| -> Pod {
+            let pod = json!({ "metadata": { "name": "p", "uid": "u" }, "status": status });
+            serde_json::from_value(pod).expect("a pod")
+        };
+        let status = |pod: &Pod| pod.status.clone().unwrap_or_default();
+        let (before, after) = (pod(waiting), pod(json!({ "conditions": [] })));
+        let patch = status_patch(&before, &status(&after), None);
+        assert_eq!(
+            patch["status"]["conditions"],
+            json!([{ "type": "PodResizePending", "$patch": "delete" }])
+        );
+        let patch = status_patch(&after, &status(&before), None);
+        let order = patch["status"]["$setElementOrder/conditions"].as_array();
+        let last = order.and_then(|order| order.last());
+        assert_eq!(last, Some(&json!({ "type": "PodResizePending" })));
     }
 }

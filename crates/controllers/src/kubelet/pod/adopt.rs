@@ -25,6 +25,7 @@ impl PodSim {
             self.sealed = true;
             return;
         }
+        self.adopt_resize();
         let begun = status
             .container_statuses
             .iter()

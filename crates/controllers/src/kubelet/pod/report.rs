@@ -61,7 +61,7 @@ impl PodSim {
         let has_init = self.units.iter().any(|unit| unit.role != Role::App);
         let subject = |unit| Subject {
             pod_uid: &self.uid,
-            container: self.container(unit),
+            container: self.granted_container(unit),
             untried: if has_init {
                 "PodInitializing"
             } else {
@@ -89,7 +89,9 @@ impl PodSim {
             all_restarting: self.restarting.is_some(),
             now,
         };
-        written.conditions = Some(status::conditions(&view, &mut self.transitions));
+        let mut conditions = status::conditions(&view, &mut self.transitions);
+        conditions.extend(self.resize_condition());
+        written.conditions = Some(conditions);
         written.phase = Some(phase.to_owned());
         if let Some((reason, message)) = why {
             (written.reason, written.message) = (Some(reason.to_owned()), Some(message.to_owned()));

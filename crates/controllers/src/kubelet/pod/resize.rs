@@ -1,30 +1,155 @@
-//! What a kubelet says when the resources of a pod were changed in place (upstream: pkg/kubelet/events/resize.go). In a simulation there is
-//! nothing between the allocation and the runtime having done it, so one event follows the other.
+//! What a kubelet does when the resources of a pod were changed in place, and what it says of it (upstream: pkg/kubelet/allocation and
+//! pkg/kubelet/events/resize.go). A resize for which there is no room waits, and the pod goes on with what it has. In a simulation there is
+//! nothing between a grant and the runtime having done it, so one event follows the other.
 
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, sync::Arc};
 
+use jiff::Timestamp;
 use k8s_openapi::{
-    api::core::v1::{Container, Pod, ResourceClaim},
-    apimachinery::pkg::api::resource::Quantity,
+    api::core::v1::{Container, Pod, PodCondition, ResourceClaim},
+    apimachinery::pkg::{api::resource::Quantity, apis::meta::v1::Time},
 };
 use serde::Serialize;
 
 use super::{Life, PodSim};
+use crate::kubelet::admit::Pending;
+
+/// The condition of a pod whose resize waits.
+pub(in crate::kubelet) const PENDING: &str = "PodResizePending";
+
+/// A resize that the pod asks for and does not have.
+#[derive(Clone, Debug)]
+pub(super) struct Resize {
+    /// The version of the pod with the resources it has.
+    has: Arc<Pod>,
+    told: Option<Told>,
+}
+
+/// Why it waits, as it was said.
+#[derive(Clone, Debug)]
+struct Told {
+    pending: Pending,
+    generation: Option<i64>,
+    since: Timestamp,
+}
 
 impl PodSim {
-    /// Says that the pod was resized, if it was and holds what it is given.
-    pub(super) fn tell_of_resize(&mut self, before: &Pod) {
-        if self.life != Life::Active || !is_resized(before, &self.pod) {
+    /// The version of the pod whose resources it has: the newest, unless a resize waits.
+    pub fn granted(&self) -> &Arc<Pod> {
+        self.resize.as_ref().map_or(&self.pod, |resize| &resize.has)
+    }
+
+    /// Whether the pod asks for other resources than it has.
+    pub fn wants_resize(&self) -> bool {
+        self.resize.is_some()
+    }
+
+    /// Takes note of a version that may ask for other resources than `before`.
+    pub(super) fn notice_resize(&mut self, before: Arc<Pod>) {
+        if self.life != Life::Active {
             return;
         }
-        let summary = summary(&self.pod);
-        for (reason, words) in [
-            ("ResizeStarted", "Pod resize started"),
-            ("ResizeCompleted", "Pod resize completed"),
-        ] {
-            self.event(false, reason, format!("{words}: {summary}"), None);
+        match &self.resize {
+            None if is_resized(&before, &self.pod) => {
+                self.resize = Some(Box::new(Resize {
+                    has: before,
+                    told: None,
+                }));
+            }
+            Some(resize) if !is_resized(&resize.has, &self.pod) => self.resize = None,
+            _ => {}
         }
     }
+
+    /// Begins with the resources that its status says a pod had when its kubelet was restarted.
+    pub(super) fn adopt_resize(&mut self) {
+        if !is_pending(&self.pod) {
+            return;
+        }
+        let mut has = Pod::clone(&self.pod);
+        let status = self.pod.status.iter();
+        let statuses = status.flat_map(|status| {
+            let init = status.init_container_statuses.iter().flatten();
+            init.chain(status.container_statuses.iter().flatten())
+        });
+        for status in statuses.filter(|status| status.resources.is_some()) {
+            let spec = has.spec.iter_mut();
+            let mut containers = spec.flat_map(|spec| {
+                let init = spec.init_containers.iter_mut().flatten();
+                init.chain(&mut spec.containers)
+            });
+            if let Some(container) = containers.find(|container| container.name == status.name) {
+                container.resources.clone_from(&status.resources);
+            }
+        }
+        self.notice_resize(Arc::new(has));
+    }
+
+    /// Gives the pod what it asks for, or says why not. Whether that changed something.
+    pub fn decide_resize(&mut self, verdict: Result<(), Pending>, now: Timestamp) -> bool {
+        let Some(resize) = &mut self.resize else {
+            return false;
+        };
+        let Err(pending) = verdict else {
+            self.resize = None;
+            self.tell_of_resize(false, "ResizeStarted", "started", None);
+            self.tell_of_resize(false, "ResizeCompleted", "completed", None);
+            return true;
+        };
+        let generation = self.pod.metadata.generation;
+        let told = resize.told.as_ref();
+        if told.is_some_and(|told| told.pending == pending && told.generation == generation) {
+            return false;
+        }
+        resize.told = Some(Told {
+            since: told.map_or(now, |told| told.since),
+            pending: pending.clone(),
+            generation,
+        });
+        let reason = match pending.reason {
+            "Infeasible" => "ResizeInfeasible",
+            _ => "ResizeDeferred",
+        };
+        self.tell_of_resize(true, reason, pending.reason, Some(&pending.message));
+        true
+    }
+
+    /// The condition that says why a resize waits.
+    pub(super) fn resize_condition(&self) -> Option<PodCondition> {
+        let told = self.resize.as_ref()?.told.as_ref()?;
+        Some(PodCondition {
+            type_: PENDING.to_owned(),
+            status: "True".to_owned(),
+            reason: Some(told.pending.reason.to_owned()),
+            message: Some(told.pending.message.clone()),
+            observed_generation: told.generation,
+            last_probe_time: None,
+            last_transition_time: Some(Time(told.since)),
+        })
+    }
+
+    fn tell_of_resize(
+        &mut self,
+        warning: bool,
+        reason: &'static str,
+        word: &str,
+        error: Option<&str>,
+    ) {
+        let summary = summary(&self.pod, error);
+        self.event(
+            warning,
+            reason,
+            format!("Pod resize {word}: {summary}"),
+            None,
+        );
+    }
+}
+
+/// Whether the API server says that a resize waits.
+pub(in crate::kubelet) fn is_pending(pod: &Pod) -> bool {
+    let status = pod.status.iter();
+    let mut conditions = status.flat_map(|status| status.conditions.iter().flatten());
+    conditions.any(|condition| condition.type_ == PENDING)
 }
 
 fn is_resized(before: &Pod, pod: &Pod) -> bool {
@@ -50,6 +175,8 @@ struct Summary<'a> {
     #[serde(skip_serializing_if = "Vec::is_empty")]
     containers: Vec<Named<'a>>,
     generation: i64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    error: Option<&'a str>,
 }
 
 #[derive(Serialize)]
@@ -85,7 +212,7 @@ impl<'a> Named<'a> {
     }
 }
 
-fn summary(pod: &Pod) -> String {
+fn summary(pod: &Pod, error: Option<&str>) -> String {
     let spec = pod.spec.as_ref();
     let init = spec.and_then(|spec| spec.init_containers.as_ref());
     let summary = Summary {
@@ -96,6 +223,7 @@ fn summary(pod: &Pod) -> String {
             .map(Named::of)
             .collect(),
         generation: pod.metadata.generation.unwrap_or_default(),
+        error,
     };
     // Plain data, which JSON can always express.
     serde_json::to_string(&summary).unwrap_or_default()

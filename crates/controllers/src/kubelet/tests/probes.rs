@@ -124,7 +124,7 @@ fn a_running_pod_can_be_steered_by_changing_its_annotations() {
     scene.now += SignedDuration::from_secs(60);
     let step = |scene: &mut Scene, pod: &Value| {
         let pod: Pod = serde_json::from_value(pod.clone()).expect("a pod");
-        assert!(scene.host.refresh_pod(Arc::new(pod)));
+        assert!(scene.host.refresh_pod(Arc::new(pod), scene.now));
         let step = scene.host.step("uid-1", scene.now);
         scene.note(step);
     };

@@ -258,7 +258,7 @@ impl World {
             }
         }
         let echo = parsed(pod);
-        self.host.refresh_pod(echo);
+        self.host.refresh_pod(echo, self.now);
         if gone {
             self.pods[slot] = None;
             self.host.forget_pod(&uid(slot), self.now);

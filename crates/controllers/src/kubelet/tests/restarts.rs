@@ -384,29 +384,3 @@ fn a_pod_with_a_rule_for_it_says_whether_all_its_containers_are_being_restarted(
     ];
     assert_eq!(told, expected);
 }
-
-#[test]
-fn a_resize_is_told_when_it_begins_and_when_it_is_done() {
-    let mut scene = Scene::linux(Pace::INSTANT);
-    let version = |generation: i64, cpu: &str| {
-        let mut pod = pod(json!({
-            "initContainers": [{ "name": "setup", "image": "app:1" }],
-            "containers": [{ "name": "web", "image": "app:1", "resources": { "requests": { "memory": "1Gi", "cpu": cpu }, "limits": { "cpu": "2" } } }],
-        }));
-        pod["metadata"]["generation"] = json!(generation);
-        pod
-    };
-    let wake = scene.observe(&version(1, "1"));
-    scene.run(wake, 5);
-    scene.lines.clear();
-    scene.observe(&version(2, "1500m"));
-    let summary = r#"{"initContainers":[{"name":"setup","resources":{}}],"containers":[{"name":"web","resources":{"limits":{"cpu":"2"},"requests":{"cpu":"1500m","memory":"1Gi"}}}],"generation":2}"#;
-    scene.expect(&[
-        &format!("5s Normal ResizeStarted: Pod resize started: {summary}"),
-        &format!("5s Normal ResizeCompleted: Pod resize completed: {summary}"),
-        "5s status Running 10.0.1.100 setup=Completed(0)+ web=Running+",
-    ]);
-    // Another change of the pod is no resize.
-    scene.observe(&version(3, "1500m"));
-    scene.expect(&["5s status Running 10.0.1.100 setup=Completed(0)+ web=Running+"]);
-}

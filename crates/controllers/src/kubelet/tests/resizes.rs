@@ -1,0 +1,138 @@
+//! Pods that are resized in place: what is said, what waits, and what they have meanwhile.
+
+use super::*;
+
+#[test]
+fn a_resize_is_told_when_it_begins_and_when_it_is_done() {
+    let mut scene = Scene::linux(Pace::INSTANT);
+    let version = |generation: i64, cpu: &str| {
+        let mut pod = pod(json!({
+            "initContainers": [{ "name": "setup", "image": "app:1" }],
+            "containers": [{ "name": "web", "image": "app:1", "resources": { "requests": { "memory": "1Gi", "cpu": cpu }, "limits": { "cpu": "2" } } }],
+        }));
+        pod["metadata"]["generation"] = json!(generation);
+        pod
+    };
+    let wake = scene.observe(&version(1, "1"));
+    scene.run(wake, 5);
+    scene.lines.clear();
+    scene.observe(&version(2, "1500m"));
+    let summary = r#"{"initContainers":[{"name":"setup","resources":{}}],"containers":[{"name":"web","resources":{"limits":{"cpu":"2"},"requests":{"cpu":"1500m","memory":"1Gi"}}}],"generation":2}"#;
+    scene.expect(&[
+        &format!("5s Normal ResizeStarted: Pod resize started: {summary}"),
+        &format!("5s Normal ResizeCompleted: Pod resize completed: {summary}"),
+        "5s status Running 10.0.1.100 setup=Completed(0)+ web=Running+",
+    ]);
+    // Another change of the pod is no resize.
+    scene.observe(&version(3, "1500m"));
+    scene.expect(&["5s status Running 10.0.1.100 setup=Completed(0)+ web=Running+"]);
+}
+
+#[test]
+fn a_resize_without_room_waits_until_others_leave_it() {
+    let version = |name: &str, generation: i64, cpu: &str| {
+        let mut pod = pod(json!({
+            "containers": [{ "name": "web", "image": "app:1", "resources": { "requests": { "cpu": cpu } } }],
+        }));
+        pod["metadata"]["name"] = json!(name);
+        pod["metadata"]["uid"] = json!(format!("uid-{name}"));
+        pod["metadata"]["generation"] = json!(generation);
+        let pod: Pod = serde_json::from_value(pod).expect("a pod");
+        Arc::new(pod)
+    };
+    // What is told of a pod: events, and the conditions and resources of statuses.
+    fn told(step: Step) -> Vec<String> {
+        let line = |effect| match effect {
+            Effect::Event(event) => {
+                let kind = if event.warning { "Warning" } else { "Normal" };
+                Some(format!("{kind} {}: {}", event.reason, event.message))
+            }
+            Effect::Status { status, .. } => {
+                let conditions = status.conditions.iter().flatten();
+                let mut pending =
+                    conditions.filter(|condition| condition.type_ == "PodResizePending");
+                let pending = pending
+                    .next()
+                    .map(|condition| (condition.reason.clone(), condition.message.clone()));
+                let web = &status.container_statuses.as_ref().expect("statuses")[0];
+                Some(format!(
+                    "{pending:?} has {:?}",
+                    web.allocated_resources.as_ref().map(|has| &has["cpu"].0)
+                ))
+            }
+            _ => None,
+        };
+        step.effects.into_iter().filter_map(line).collect()
+    }
+    let mut host = Scene::linux(Pace::INSTANT).host;
+    for (name, cpu) in [("a", "1"), ("b", "2")] {
+        host.observe_pod(version(name, 1, cpu), start());
+    }
+    let summary = |generation: i64, cpu: &str, error: &str| {
+        format!(
+            r#"{{"containers":[{{"name":"web","resources":{{"requests":{{"cpu":"{cpu}"}}}}}}],"generation":{generation}{error}}}"#
+        )
+    };
+    let step = host.observe_pod(version("a", 2, "3"), start());
+    let message =
+        "Node didn't have enough resource: cpu, requested: 3000, used: 2000, capacity: 4000";
+    let error = format!(r#","error":"{message}""#);
+    assert_eq!(
+        told(step),
+        [
+            format!(
+                "Warning ResizeDeferred: Pod resize Deferred: {}",
+                summary(2, "3", &error)
+            ),
+            format!(r#"Some((Some("Deferred"), Some("{message}"))) has Some("1")"#),
+        ]
+    );
+    let step = host.observe_pod(version("a", 3, "5"), start());
+    let message = "Node didn't have enough capacity: cpu, requested: 5000, capacity: 4000";
+    let error = format!(r#","error":"{message}""#);
+    assert_eq!(
+        told(step),
+        [
+            format!(
+                "Warning ResizeInfeasible: Pod resize Infeasible: {}",
+                summary(3, "5", &error)
+            ),
+            format!(r#"Some((Some("Infeasible"), Some("{message}"))) has Some("1")"#),
+        ]
+    );
+    // What it has is what counts for others.
+    host.observe_pod(version("a", 4, "3"), start());
+    let step_resized = |host: &mut Host| {
+        for uid in host.take_resized() {
+            host.step(&uid, start());
+        }
+    };
+    step_resized(&mut host);
+    let third = host.observe_pod(version("c", 1, "1"), start());
+    assert!(told(third).iter().all(|line| !line.contains("OutOf")));
+    step_resized(&mut host);
+    host.forget_pod("uid-c", start());
+    step_resized(&mut host);
+    host.forget_pod("uid-b", start());
+    assert_eq!(host.take_resized(), [Arc::from("uid-a")]);
+    let step = host.step("uid-a", start());
+    assert_eq!(
+        told(step),
+        [
+            format!(
+                "Normal ResizeStarted: Pod resize started: {}",
+                summary(4, "3", "")
+            ),
+            format!(
+                "Normal ResizeCompleted: Pod resize completed: {}",
+                summary(4, "3", "")
+            ),
+            r#"None has Some("3")"#.to_owned(),
+        ]
+    );
+    // Who changes its mind needs nothing.
+    host.observe_pod(version("b", 1, "1"), start());
+    host.observe_pod(version("a", 5, "4"), start());
+    let step = host.observe_pod(version("a", 6, "3"), start());
+    assert_eq!(told(step), [r#"None has Some("3")"#]);
+}
