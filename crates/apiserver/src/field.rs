@@ -11,6 +11,8 @@ use serde_json::Value;
 
 pub use emptied::Emptied;
 
+use crate::golang::number;
+
 /// A path to a field, built on the stack while walking an object: `spec.containers[0].env[PATH]`.
 #[derive(Clone, Copy)]
 pub struct Path<'a> {
@@ -152,6 +154,19 @@ impl Errors {
     /// Whether nothing was found.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
+    }
+
+    /// A list as Go prints it: `[]` if it was sent with nothing in it, `null` if it was not sent.
+    pub fn as_sent(&self, path: &Path<'_>, list: &Value) -> Value {
+        match list {
+            Value::Null if self.sent_empty(path) => Value::Array(Vec::new()),
+            list => list.clone(),
+        }
+    }
+
+    /// What of the object was sent empty.
+    pub fn emptied(&self) -> &Emptied {
+        &self.2
     }
 
     /// [`Errors::sent_empty`] of a schema in a definition.
@@ -302,7 +317,10 @@ impl fmt::Display for BadValue {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             BadValue::Json(Value::String(text)) => f.write_str(&quote(text)),
-            BadValue::Json(value) => write!(f, "{value}"),
+            BadValue::Json(Value::Number(number)) if number.is_f64() => {
+                f.write_str(&number::text(number.as_f64().unwrap_or_default()))
+            }
+            BadValue::Json(value) => f.write_str(&number::json_text(value)),
             BadValue::Text(text) => f.write_str(text),
         }
     }
@@ -370,6 +388,7 @@ mod tests {
     fn values_print_as_go_prints_them() {
         assert_eq!(quote("a\u{1}\"\\é\n"), r#""a\x01\"\\é\n""#);
         assert_eq!(BadValue::Json(json!(3)).to_string(), "3");
+        assert_eq!(BadValue::Json(json!(5.0)).to_string(), "5");
         assert_eq!(BadValue::Json(json!(["a"])).to_string(), r#"["a"]"#);
         assert_eq!(
             go_struct(&[("Key", json!("b")), ("Effect", json!(null))]),

@@ -14,10 +14,21 @@ pub struct Emptied(Option<Arc<[String]>>);
 impl Emptied {
     /// Whether that very field was sent empty.
     pub fn has(&self, path: &Path<'_>) -> bool {
-        let Some(paths) = &self.0 else { return false };
+        self.0.is_some() && self.has_at(&Self::text(path))
+    }
+
+    /// Whether the field at a path that [`Emptied::text`] wrote was sent empty.
+    pub fn has_at(&self, path: &str) -> bool {
+        self.0
+            .iter()
+            .any(|paths| paths.iter().any(|sent| sent == path))
+    }
+
+    /// A path as it is kept here.
+    pub fn text(path: &Path<'_>) -> String {
         let mut text = String::new();
         walked(path, &mut text);
-        paths.contains(&text)
+        text
     }
 
     /// Whether that field of a definition's schema was sent empty. A schema that all versions share is told of as `spec.validation`, and
@@ -25,8 +36,7 @@ impl Emptied {
     pub fn has_in_schema(&self, path: &Path<'_>) -> bool {
         const SHARED: &str = "spec.validation.openAPIV3Schema";
         let Some(paths) = &self.0 else { return false };
-        let mut text = String::new();
-        walked(path, &mut text);
+        let text = Self::text(path);
         match text.strip_prefix(SHARED) {
             None => paths.contains(&text),
             Some(below) => paths.iter().any(|path| {

@@ -2,6 +2,7 @@
 
 pub(crate) mod address;
 pub(crate) mod duration;
+pub(crate) mod number;
 pub(crate) mod regexp;
 pub(crate) mod semver;
 pub(crate) mod url;

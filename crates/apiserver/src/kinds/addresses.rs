@@ -19,7 +19,7 @@ use crate::{
     admission::Ctx,
     field::{ErrorType, Errors, Path},
     status::Status,
-    validation::{check, immutable, names, net},
+    validation::{IMMUTABLE, check, names, net},
 };
 
 /// networking.k8s.io/v1 ServiceCIDR.
@@ -55,41 +55,27 @@ const ADDRESS_COLUMNS: [Column; 3] = [print::NAME, print::column("ParentRef"), p
 
 impl Kind for ServiceCidr {
     fn validate_creation(&self, _: &Ctx<'_>, object: &Value, errors: &mut Errors) {
-        let (spec, path) = (&object["spec"], Path::new("spec"));
-        let path = path.child("cidrs");
-        let ranges: Vec<&str> = spec
-            .items("cidrs")
-            .iter()
-            .filter_map(Value::as_str)
-            .collect();
-        let mut refuse = |why: &str| {
-            let text = internal::compact("ServiceCIDRSpec", spec);
-            errors.with_text(ErrorType::Invalid, &path, text, why);
-        };
-        match ranges.as_slice() {
-            [] => return errors.required(&path, "at least one CIDR required"),
-            [first, second] => {
-                let family =
-                    |text: &str| net::parse_cidr(text).map(|range| range.network.is_ipv4());
-                let (first, second) = (family(first), family(second));
-                if first.is_none() || second.is_none() || first == second {
-                    return refuse(
-                        "may specify no more than one IP for each IP family, i.e 192.168.0.0/24 and 2001:db8::/64",
-                    );
-                }
-            }
-            [_] => {}
-            _ => return refuse("may only hold up to 2 values"),
-        }
-        for (index, range) in ranges.iter().enumerate() {
-            net::strict_cidr(errors, &path.index(index), range);
-        }
+        ranges(&object["spec"], &Path::new("spec").child("cidrs"), errors);
     }
 
+    /// One range may be joined by one of the other family.
     fn validate_update(&self, _: &Ctx<'_>, object: &Value, old: &Value, errors: &mut Errors) {
         let path = Path::new("spec");
-        let (now, before) = (&object["spec"]["cidrs"], &old["spec"]["cidrs"]);
-        immutable(errors, &path.child("cidrs"), now, before);
+        let path = path.child("cidrs");
+        let (now, before) = (object["spec"].items("cidrs"), old["spec"].items("cidrs"));
+        let grows = before.len() == 1 && now.len() == 2;
+        if now.len() != before.len() && !grows {
+            let sent = errors.as_sent(&path, &object["spec"]["cidrs"]);
+            return errors.invalid(&path, sent, IMMUTABLE);
+        }
+        for (index, (now, before)) in now.iter().zip(before).enumerate() {
+            if now != before {
+                errors.invalid(&path.index(index), now.clone(), IMMUTABLE);
+            }
+        }
+        if grows {
+            ranges(&object["spec"], &path, errors);
+        }
     }
 
     fn columns(&self) -> Option<&[Column]> {
@@ -104,6 +90,36 @@ impl Kind for ServiceCidr {
             ranges.join(",").into(),
             print::age(object, now),
         ]
+    }
+}
+
+/// One range, or one of each family.
+fn ranges(spec: &Value, path: &Path<'_>, errors: &mut Errors) {
+    let ranges: Vec<&str> = spec
+        .items("cidrs")
+        .iter()
+        .filter_map(Value::as_str)
+        .collect();
+    let mut refuse = |why: &str| {
+        let text = internal::compact("ServiceCIDRSpec", spec);
+        errors.with_text(ErrorType::Invalid, path, text, why);
+    };
+    match ranges.as_slice() {
+        [] => return errors.required(path, "at least one CIDR required"),
+        [first, second] => {
+            let family = |text: &str| net::parse_cidr(text).map(|range| range.network.is_ipv4());
+            let (first, second) = (family(first), family(second));
+            if first.is_none() || second.is_none() || first == second {
+                return refuse(
+                    "may specify no more than one IP for each IP family, i.e 192.168.0.0/24 and 2001:db8::/64",
+                );
+            }
+        }
+        [_] => {}
+        _ => return refuse("may only hold up to 2 values"),
+    }
+    for (index, range) in ranges.iter().enumerate() {
+        net::strict_cidr(errors, &path.index(index), range);
     }
 }
 
@@ -183,7 +199,7 @@ impl Kind for IpAddress {
             };
             let path = Path::new("spec");
             let at = path.child("parentRef");
-            errors.with_text(ErrorType::Invalid, &at, text, crate::validation::IMMUTABLE);
+            errors.with_text(ErrorType::Invalid, &at, text, IMMUTABLE);
         }
     }
 

@@ -69,6 +69,9 @@ pub(crate) fn unknown_zone(name: &str) -> Option<String> {
     if matches!(name, "" | "UTC" | "Local") {
         return None;
     }
+    if name.contains("..") || name.starts_with(['/', '\\']) {
+        return Some("time: invalid location name".to_owned());
+    }
     match jiff::tz::db().get(name) {
         Ok(zone) if zone.iana_name() == Some(name) => None,
         _ => Some(format!("unknown time zone {name}")),
@@ -225,5 +228,9 @@ mod tests {
             unknown_zone("Mars/Base").as_deref(),
             Some("unknown time zone Mars/Base")
         );
+        for name in ["../x", "a..b", "/etc"] {
+            let why = unknown_zone(name);
+            assert_eq!(why.as_deref(), Some("time: invalid location name"));
+        }
     }
 }

@@ -4,13 +4,13 @@ use jiff::Timestamp;
 use serde_json::Value;
 
 use super::{
-    Column, Kind, ingresses, print,
+    Check, Column, Kind, ingresses, print,
     tree::{Tree, set_default},
 };
 use crate::{
     admission::Ctx,
     field::{Errors, Path},
-    validation::{self, check, names},
+    validation::{self, IMMUTABLE, check, names},
 };
 
 /// networking.k8s.io/v1 IngressClass.
@@ -54,13 +54,21 @@ impl Kind for IngressClass {
         }
     }
 
+    fn update_checks(&self, _: &str) -> &'static [Check] {
+        &[
+            Check::MetadataChange,
+            Check::Change,
+            Check::Metadata,
+            Check::Object,
+        ]
+    }
+
     fn validate_update(&self, _: &Ctx<'_>, object: &Value, old: &Value, errors: &mut Errors) {
-        validation::immutable(
-            errors,
-            &Path::new("spec").child("controller"),
-            &object["spec"]["controller"],
-            &old["spec"]["controller"],
-        );
+        let controller = object["spec"].text("controller");
+        if controller != old["spec"].text("controller") {
+            let path = Path::new("spec");
+            errors.invalid(&path.child("controller"), controller, IMMUTABLE);
+        }
     }
 
     fn columns(&self) -> Option<&[Column]> {

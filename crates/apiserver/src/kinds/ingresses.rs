@@ -33,9 +33,10 @@ impl Kind for Ingress {
         let (spec, path) = (&object["spec"], Path::new("spec"));
         let rules = spec.items("rules");
         if rules.is_empty() && !spec.has("defaultBackend") {
+            let sent = errors.as_sent(&path.child("rules"), &spec["rules"]);
             errors.invalid(
                 &path,
-                spec["rules"].clone(),
+                sent,
                 "either `defaultBackend` or `rules` must be specified",
             );
         }

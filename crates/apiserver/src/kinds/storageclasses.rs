@@ -1,5 +1,7 @@
 //! storage.k8s.io/v1 StorageClass: how claims are served; fixed once it exists.
 
+use std::collections::{BTreeMap, BTreeSet};
+
 use jiff::Timestamp;
 use serde_json::Value;
 
@@ -170,10 +172,31 @@ fn topologies(terms: &[Value], path: &Path<'_>, errors: &mut Errors) {
                 errors.duplicate(&at.child("key"), key);
             }
         }
-        if !expressions.is_empty() && terms[..index].contains(term) {
+        // Upstream's list of earlier terms begins with as many empty ones as there are terms.
+        let blanks = if expressions.is_empty() {
+            terms.len()
+        } else {
+            0
+        };
+        let same = |other: &&Value| sets(other) == sets(term);
+        let count = blanks + terms[..index].iter().filter(same).count();
+        for _ in 0..count {
             errors.duplicate(&at, "");
         }
     }
+}
+
+/// What a term says, whatever the order: for each key its values.
+fn sets(term: &Value) -> BTreeMap<&str, BTreeSet<&str>> {
+    let values = |expression| {
+        Tree::items(expression, "values")
+            .iter()
+            .filter_map(Value::as_str)
+    };
+    let expressions = term.items("matchLabelExpressions").iter();
+    expressions
+        .map(|expression| (expression.text("key"), values(expression).collect()))
+        .collect()
 }
 
 /// Settings for a driver; only their number and size are limited.

@@ -368,7 +368,7 @@ fn same_selector(object: &Value, old: &Value, errors: &mut Errors) {
         errors.with_text(
             ErrorType::Invalid,
             &path.child("selector"),
-            internal::label_selector(selector),
+            internal::optional_selector(selector),
             IMMUTABLE,
         );
     }

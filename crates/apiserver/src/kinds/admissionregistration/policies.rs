@@ -15,7 +15,7 @@ use crate::{
         cel::{Expression, Scope, Wanted},
     },
     cel,
-    field::{Errors, Path},
+    field::{self, ErrorType, Errors, Path},
     kinds::{
         Column, Kind, print,
         tree::{Tree, set_default},
@@ -343,7 +343,9 @@ fn validations(spec: &Value, policy: &str, scope: &Scope, path: &Path<'_>, error
     }
     if annotations.len() > MAX_AUDIT_ANNOTATIONS {
         let why = format!("must not have more than {MAX_AUDIT_ANNOTATIONS} auditAnnotations");
-        errors.invalid(&audit, annotations.to_vec(), why);
+        let texts: Vec<String> = annotations.iter().map(annotation_text).collect();
+        let text = format!("[{}]", texts.join(","));
+        errors.with_text(ErrorType::Invalid, &audit, text, why);
     }
     for (index, annotation) in annotations.iter().enumerate() {
         let at = audit.index(index);
@@ -354,6 +356,14 @@ fn validations(spec: &Value, policy: &str, scope: &Scope, path: &Path<'_>, error
             errors.duplicate(&at.child("key"), key);
         }
     }
+}
+
+/// An annotation as Go's internal type prints it.
+fn annotation_text(annotation: &Value) -> String {
+    field::go_struct(&[
+        ("Key", annotation.text("key").into()),
+        ("ValueExpression", annotation.text("valueExpression").into()),
+    ])
 }
 
 fn validation(rule: &Value, scope: &Scope, path: &Path<'_>, errors: &mut Errors) {

@@ -254,7 +254,8 @@ fn scaling_rules(rules: &Value, path: &Path<'_>, errors: &mut Errors) {
     }
     let at = path.child("policies");
     let policies = rules.items("policies");
-    if policies.is_empty() {
+    // The default policies stand in for a list that was not sent, not for one that is empty.
+    if policies.is_empty() || errors.sent_empty(&at) {
         errors.required(&at, "must specify at least one Policy");
     }
     for (index, item) in policies.iter().enumerate() {

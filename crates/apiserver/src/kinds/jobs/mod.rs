@@ -19,7 +19,7 @@ use super::{
 };
 use crate::{
     admission::Ctx,
-    field::{ErrorType, Errors, Path},
+    field::{ErrorType, Errors, Path, quote},
     kinds::podspec::internal,
     validation::{
         names,
@@ -144,6 +144,13 @@ impl Kind for Jobs {
 
     fn selectable_fields(&self) -> &[&'static str] {
         &["status.successful"]
+    }
+
+    fn unselectable(&self, field: &str) -> Option<String> {
+        Some(format!(
+            "field label {} not supported for Job",
+            quote(field)
+        ))
     }
 
     fn selectable_value(&self, object: &Value, _: &str) -> String {

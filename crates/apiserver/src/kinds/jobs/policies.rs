@@ -129,11 +129,8 @@ fn exit_codes(spec: &Value, codes: &Value, path: &Path<'_>, errors: &mut Errors)
         .filter_map(Value::as_i64)
         .collect();
     if values.is_empty() {
-        errors.invalid(
-            &at,
-            codes["values"].clone(),
-            "at least one value is required",
-        );
+        let sent = errors.as_sent(&at, &codes["values"]);
+        errors.invalid(&at, sent, "at least one value is required");
     } else if values.len() > MAX_EXIT_CODES {
         errors.too_many(&at, values.len(), MAX_EXIT_CODES);
     }
@@ -153,12 +150,9 @@ fn exit_codes(spec: &Value, codes: &Value, path: &Path<'_>, errors: &mut Errors)
 /// Validates the rules by which a Job is done before all its indexes are.
 pub(super) fn success(spec: &Value, policy: &Value, path: &Path<'_>, errors: &mut Errors) {
     if spec.text("completionMode") != "Indexed" {
-        return errors.with_text(
-            ErrorType::Invalid,
-            path,
-            internal::compact("SuccessPolicy", policy),
-            "requires indexed completion mode",
-        );
+        let text = internal::as_sent("SuccessPolicy", policy, path, errors);
+        let why = "requires indexed completion mode";
+        return errors.with_text(ErrorType::Invalid, path, text, why);
     }
     let path = path.child("rules");
     let rules = policy.items("rules");

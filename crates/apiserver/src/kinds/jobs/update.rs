@@ -17,7 +17,7 @@ pub(super) fn validate(object: &Value, old: &Value, path: &Path<'_>, errors: &mu
         errors.with_text(
             ErrorType::Invalid,
             &path.child("selector"),
-            internal::label_selector(&spec["selector"]),
+            internal::optional_selector(&spec["selector"]),
             IMMUTABLE,
         );
     }
@@ -53,11 +53,12 @@ fn same_struct(
     if spec[field] == before[field] {
         return;
     }
+    let path = path.child(field);
     let text = match spec.field(field) {
-        Some(value) => internal::compact(type_name, value),
+        Some(value) => internal::as_sent(type_name, value, &path, errors),
         None => "null".to_owned(),
     };
-    errors.with_text(ErrorType::Invalid, &path.child(field), text, IMMUTABLE);
+    errors.with_text(ErrorType::Invalid, &path, text, IMMUTABLE);
 }
 
 /// An indexed Job may get more or fewer indexes as long as all of them may run at once.
@@ -87,12 +88,9 @@ fn template(spec: &Value, old: &Value, path: &Path<'_>, errors: &mut Errors) {
         errors.invalid(&path.child("metadata"), sent["metadata"].clone(), IMMUTABLE);
     }
     if sent["spec"] != expected["spec"] {
-        errors.with_text(
-            ErrorType::Invalid,
-            &path.child("spec"),
-            internal::compact("PodSpec", &sent["spec"]),
-            IMMUTABLE,
-        );
+        let path = path.child("spec");
+        let text = internal::as_sent("PodSpec", &sent["spec"], &path, errors);
+        errors.with_text(ErrorType::Invalid, &path, text, IMMUTABLE);
     }
 }
 

@@ -8,7 +8,10 @@ use std::{collections::HashMap, sync::LazyLock};
 
 use serde_json::Value;
 
-use crate::kinds::tree::Tree;
+use crate::{
+    field::{Emptied, Errors, Path},
+    kinds::tree::Tree,
+};
 
 static TYPES: LazyLock<HashMap<&'static str, Vec<Field>>> =
     LazyLock::new(|| parse(include_str!("internal_types.txt")));
@@ -71,9 +74,17 @@ fn parse(table: &'static str) -> HashMap<&'static str, Vec<Field>> {
 
 /// The struct on one line, as in `Invalid value: {"Type":"Foo","RollingUpdate":null}`.
 pub(crate) fn compact(type_name: &str, value: &Value) -> String {
+    let mut printer = Printer::default();
+    printer.object(type_name, value);
+    printer.out
+}
+
+/// [`compact`] of what stands at a path of the object that the errors are about: lists that were sent with nothing in them are `[]`.
+pub(crate) fn as_sent(type_name: &str, value: &Value, path: &Path<'_>, errors: &Errors) -> String {
     let mut printer = Printer {
-        out: String::new(),
-        indent: None,
+        emptied: Some(errors.emptied()),
+        path: Emptied::text(path),
+        ..Printer::default()
     };
     printer.object(type_name, value);
     printer.out
@@ -82,8 +93,8 @@ pub(crate) fn compact(type_name: &str, value: &Value) -> String {
 /// The struct over many lines, indented by one space.
 pub(super) fn indented(type_name: &str, value: &Value) -> String {
     let mut printer = Printer {
-        out: String::new(),
         indent: Some(0),
+        ..Printer::default()
     };
     printer.object(type_name, value);
     printer.out
@@ -96,21 +107,31 @@ pub(crate) fn difference(type_name: &str, old: &Value, new: &Value) -> String {
 
 /// A label selector on one line; its type is the served one, so absent fields are left out.
 pub(crate) fn label_selector(selector: &Value) -> String {
-    let mut printer = Printer {
-        out: String::new(),
-        indent: None,
-    };
+    let mut printer = Printer::default();
     printer.label_selector(selector);
     printer.out
 }
 
-struct Printer {
+/// [`label_selector`] of one that need not be there.
+pub(crate) fn optional_selector(selector: &Value) -> String {
+    match selector {
+        Value::Null => "null".to_owned(),
+        selector => label_selector(selector),
+    }
+}
+
+#[derive(Default)]
+struct Printer<'a> {
     out: String,
     /// The depth, where lines are broken.
     indent: Option<usize>,
+    /// What was sent empty, where that is known.
+    emptied: Option<&'a Emptied>,
+    /// Where the printed value stands, as `emptied` has it.
+    path: String,
 }
 
-impl Printer {
+impl Printer<'_> {
     fn object(&mut self, type_name: &str, value: &Value) {
         self.open('{');
         let mut first = true;
@@ -126,6 +147,13 @@ impl Printer {
             }
             self.key(field.name, first);
             let found = value.field(&field.json);
+            let outer = self.path.len();
+            if self.emptied.is_some() {
+                self.path.push('.');
+                self.path.push_str(&field.json);
+            }
+            let is_list = matches!(field.shape, Shape::Scalars | Shape::Structs(_));
+            let was_sent = || self.emptied.is_some_and(|sent| sent.has_at(&self.path));
             match (&field.shape, found) {
                 (Shape::Text, None) => self.out.push_str("\"\""),
                 (Shape::Number, None) => self.out.push('0'),
@@ -134,6 +162,7 @@ impl Printer {
                 (Shape::Struct(target), found) => {
                     self.object(target, found.unwrap_or(&Value::Null))
                 }
+                (_, None) if was_sent() => self.out.push_str(if is_list { "[]" } else { "{}" }),
                 (_, None) => self.out.push_str("null"),
                 (Shape::Pointer("LabelSelector"), Some(found)) => self.label_selector(found),
                 (Shape::Pointer(target), Some(found)) => self.object(target, found),
@@ -142,6 +171,7 @@ impl Printer {
                 }
                 (_, Some(found)) => self.plain(found),
             }
+            self.path.truncate(outer);
         }
     }
 
@@ -188,9 +218,14 @@ impl Printer {
     fn list(&mut self, list: &Value, print: impl Fn(&mut Self, &Value)) {
         self.open('[');
         let items = list.as_array().map_or(&[][..], Vec::as_slice);
+        let outer = self.path.len();
         for (index, item) in items.iter().enumerate() {
             self.separate(index == 0);
+            if self.emptied.is_some() {
+                self.path.push_str(&format!("[{index}]"));
+            }
             print(self, item);
+            self.path.truncate(outer);
         }
         self.close(']', items.is_empty());
     }

@@ -1,0 +1,120 @@
+//! Floating-point numbers as Go writes them: whole ones without a point, large and small ones with an exponent.
+
+use std::io;
+
+use serde::Serialize as _;
+use serde_json::{Value, ser::Formatter};
+
+/// Integers of Go end here.
+const END: f64 = 9_223_372_036_854_775_808.0;
+
+/// The whole number that a float is, if it is one and an integer can hold it.
+pub(crate) fn whole(float: f64) -> Option<i64> {
+    let fits = float.fract() == 0.0 && (-END..END).contains(&float);
+    fits.then_some(float as i64)
+}
+
+/// As `%v` writes it: with an exponent from a million on, and below a ten-thousandth.
+pub(crate) fn text(float: f64) -> String {
+    let exponent = exponent(float);
+    match float == 0.0 || (-4..6).contains(&exponent) {
+        true => float.to_string(),
+        false => with_exponent(float, 2),
+    }
+}
+
+/// As Go's JSON has it: with an exponent from 1e+21 on, and below a millionth.
+fn json(float: f64) -> String {
+    match float == 0.0 || (-6..21).contains(&exponent(float)) {
+        true => float.to_string(),
+        false => with_exponent(float, 1),
+    }
+}
+
+/// The power of ten of the first digit.
+fn exponent(float: f64) -> i32 {
+    let text = format!("{float:e}");
+    let exponent = text.split_once('e').map(|(_, exponent)| exponent.parse());
+    exponent.and_then(Result::ok).unwrap_or_default()
+}
+
+/// `1.5e+21`: the exponent always with its sign, and with so many digits if it is negative. Positive ones of two digits stay.
+fn with_exponent(float: f64, digits: usize) -> String {
+    let text = format!("{float:e}");
+    let (mantissa, _) = text.split_once('e').unwrap_or((&text, ""));
+    let exponent = exponent(float);
+    let sign = if exponent < 0 { '-' } else { '+' };
+    let exponent = exponent.unsigned_abs();
+    format!("{mantissa}e{sign}{exponent:0digits$}")
+}
+
+/// A tree as Go's JSON has it.
+pub(crate) fn json_text(value: &Value) -> String {
+    let mut text = Vec::new();
+    let mut serializer = serde_json::Serializer::with_formatter(&mut text, GoNumbers);
+    match value.serialize(&mut serializer) {
+        Ok(()) => String::from_utf8_lossy(&text).into_owned(),
+        Err(_) => value.to_string(),
+    }
+}
+
+struct GoNumbers;
+
+impl Formatter for GoNumbers {
+    fn write_f64<W: ?Sized + io::Write>(&mut self, writer: &mut W, value: f64) -> io::Result<()> {
+        writer.write_all(json(value).as_bytes())
+    }
+}
+
+/// Makes floats that are whole integers, as they are when Go reads them again.
+pub(crate) fn settle(value: &mut Value) {
+    match value {
+        Value::Number(number) if number.is_f64() => {
+            if let Some(whole) = number.as_f64().and_then(whole) {
+                *value = whole.into();
+            }
+        }
+        Value::Array(items) => items.iter_mut().for_each(settle),
+        Value::Object(map) => map.values_mut().for_each(settle),
+        _ => {}
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn floats_are_written_as_go_writes_them() {
+        for (float, verb, in_json) in [
+            (5.0, "5", "5"),
+            (-0.0, "-0", "-0"),
+            (1.5, "1.5", "1.5"),
+            (123_456.5, "123456.5", "123456.5"),
+            (1e6, "1e+06", "1000000"),
+            (1_234_567.5, "1.2345675e+06", "1234567.5"),
+            (1e20, "1e+20", "100000000000000000000"),
+            (1.5e21, "1.5e+21", "1.5e+21"),
+            (1e100, "1e+100", "1e+100"),
+            (0.0001, "0.0001", "0.0001"),
+            (0.00001, "1e-05", "0.00001"),
+            (2e-7, "2e-07", "2e-7"),
+        ] {
+            assert_eq!(text(float), verb);
+            assert_eq!(json(float), in_json);
+        }
+        assert_eq!(json_text(&json!({"a": [5.0, "b"]})), r#"{"a":[5,"b"]}"#);
+    }
+
+    #[test]
+    fn whole_floats_become_integers_as_far_as_there_are_any() {
+        let mut value = json!({"a": 1.0, "b": [2e3, 2.5], "c": {"d": -0.0, "e": 1e30}});
+        settle(&mut value);
+        assert_eq!(
+            value,
+            json!({"a": 1, "b": [2000, 2.5], "c": {"d": 0, "e": 1e30}})
+        );
+    }
+}
