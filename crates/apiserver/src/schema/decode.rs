@@ -5,7 +5,7 @@
 //! [`Decoded::problems`]; what no decoder accepts is a [`DecodeError`] in the words of `sigs.k8s.io/json`. The walk itself is
 //! in `decode/walk.rs`.
 
-use std::fmt;
+use std::{borrow::Cow, fmt};
 
 use serde::de::DeserializeSeed;
 use serde_json::Value;
@@ -18,6 +18,7 @@ mod convert;
 mod custom;
 mod depth;
 mod duplicates;
+mod literals;
 mod syntax;
 mod untyped;
 mod walk;
@@ -155,19 +156,34 @@ pub fn json(kind: &Type, body: &[u8]) -> Result<Decoded, DecodeError> {
         depth::check(&value)?;
         return custom::decode(kind, value, duplicates);
     }
+    let (read, met_float) = typed(kind, body, false);
+    if read.is_ok() && !met_float {
+        return read;
+    }
+    // Few bodies have numbers of which the literal matters.
+    match literals::marked(body) {
+        Cow::Owned(marked) => match typed(kind, &marked, true).0 {
+            Err(DecodeError::Syntax(_)) => read,
+            read => read,
+        },
+        Cow::Borrowed(_) => read,
+    }
+}
+
+/// Reads a body of a type in the table, and tells whether a number was no integer.
+fn typed(kind: &Type, body: &[u8], is_marked: bool) -> (Result<Decoded, DecodeError>, bool) {
     let mut deserializer = serde_json::Deserializer::from_slice(body);
-    let mut walker = walk::Walker::new(kind);
+    let mut walker = walk::Walker::of_marked(kind, is_marked);
     let read = walker
         .seed(kind)
         .deserialize(&mut deserializer)
         .and_then(|value| deserializer.end().map(|()| value));
-    match read {
-        Ok(value) => {
-            depth::check(&value)?;
-            walker.finish(value)
-        }
+    let met_float = walker.met_float;
+    let read = match read {
+        Ok(value) => depth::check(&value).and_then(|()| walker.finish(value)),
         Err(error) => Err(walker.failed().unwrap_or_else(|| json_error(body, &error))),
-    }
+    };
+    (read, met_float)
 }
 
 /// Reads any JSON and reports duplicate keys.
@@ -279,6 +295,19 @@ mod tests {
     }
 
     #[test]
+    fn numbers_are_read_from_their_literals() {
+        let body = r#"{"spec":{"terminationGracePeriodSeconds":-0,"x":1.5,"containers":[{"name":"c","resources":{"limits":
+            {"a":1e3,"b":1E3,"c":1e-3,"d":100000000000000000000,"e":1.50}}}]}}"#;
+        let decoded = read("api.core.v1.Pod", body).expect("it is a pod");
+        let spec = &decoded.value["spec"];
+        assert_eq!(spec["terminationGracePeriodSeconds"], 0);
+        assert_eq!(
+            spec["containers"][0]["resources"]["limits"],
+            json!({"a": "1e3", "b": "1E3", "c": "1e-3", "d": "100E", "e": "1500m"})
+        );
+    }
+
+    #[test]
     fn unknown_and_duplicate_fields_are_named_with_their_paths() {
         let body = r#"{"spec":{"containers":[{"name":"a","imag":"x"}],"containers":[]},"Metadata":{},"metadata":{"labels":{"a":"b","a":"c"}}}"#;
         let decoded = read("api.core.v1.Pod", body).expect("it is a pod");
@@ -319,6 +348,25 @@ mod tests {
             ),
             "json: cannot unmarshal bool into Go struct field ServicePort.spec.ports.targetPort of type int32"
         );
+        for (sent, quoted) in [
+            ("1e3", "1e3"),
+            ("1.50", "1.50"),
+            ("1E2", "1E2"),
+            ("99999999999999999999", "99999999999999999999"),
+            ("-1e400", "-1e400"),
+            ("-0.0", "-0.0"),
+            ("3000000000", "3000000000"),
+        ] {
+            assert_eq!(
+                error(
+                    "api.apps.v1.Deployment",
+                    &format!(r#"{{"spec":{{"replicas":{sent}}}}}"#)
+                ),
+                format!(
+                    "json: cannot unmarshal number {quoted} into Go struct field DeploymentSpec.spec.replicas of type int32"
+                )
+            );
+        }
         assert_eq!(
             error("api.core.v1.Secret", r#"{"data":{"a":"?"}}"#),
             "illegal base64 data at input byte 0"

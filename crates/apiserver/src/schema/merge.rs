@@ -7,6 +7,7 @@ use serde_json::Value;
 
 use crate::{
     field::{Errors, Path},
+    golang::number,
     status::Status,
 };
 
@@ -120,6 +121,9 @@ pub fn go_text(value: &Value) -> String {
                 .map(|(key, value)| format!("{key}:{}", go_text(value)))
                 .collect();
             format!("map[{}]", entries.join(" "))
+        }
+        Value::Number(number) if number.is_f64() => {
+            number::text(number.as_f64().unwrap_or_default())
         }
         scalar => scalar.to_string(),
     }

@@ -12,6 +12,7 @@ use crate::{
     admission::Operation,
     auth::attributes::{self, Attributes, Target},
     field::{Emptied, Errors, Path},
+    golang::number,
     http::{
         call::{Call, WriteOptions},
         list, metadata,
@@ -249,6 +250,9 @@ async fn update_once(
         _ => behaviour.warnings(&object, Some(&old)),
     });
     admission.judge(name, &mut object, Some(&old)).await?;
+    if call.row.custom {
+        number::settle(&mut object);
+    }
     ownership::settle_times(&mut object, &old);
     if object == old && is_stored(call, &object, stored) {
         return Ok(Some(Outcome::Stored(stored.clone())));

@@ -6,6 +6,7 @@ use super::{Admission, beside, claims, dedup_owners, draft_from, own, remove, st
 use crate::{
     admission::{Ctx, Operation},
     field::{Emptied, Errors, Path},
+    golang::number,
     http::{
         call::{Call, WriteOptions},
         metadata,
@@ -97,6 +98,9 @@ async fn create_named(
     }
     call.warn_all(behaviour.warnings(&object, None));
     admission.judge(&name, &mut object, None).await?;
+    if call.row.custom {
+        number::settle(&mut object);
+    }
     // As Go reads a number: without a sign.
     let told = metadata::text(&object, "resourceVersion");
     let told = told.parse::<u64>().ok().filter(|_| !told.starts_with('+'));

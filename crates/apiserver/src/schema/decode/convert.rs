@@ -5,7 +5,10 @@
 
 use serde_json::Value;
 
-use crate::schema::{Arena, Field, Node, Scalar, Type, TypeId};
+use crate::{
+    golang::number,
+    schema::{Arena, Field, Node, Scalar, Type, TypeId},
+};
 
 /// Go's complaint; `None` when only JSON finds something wrong.
 pub fn unconvertible(kind: &Type, tree: &Value) -> Option<String> {
@@ -51,6 +54,7 @@ fn unfit(scalar: Scalar, go: &str, value: &Value) -> Option<String> {
         Scalar::Int32 => ("int32", is_whole(value), value.is_number()),
         Scalar::Int64 => ("int64", is_whole(value), value.is_number()),
         Scalar::Double => ("float64", value.is_number(), false),
+        Scalar::IntOrString => return unfit_count(value),
         Scalar::Bytes if !value.is_string() => {
             return Some(format!("cannot restore slice from {}", kind_of(value)));
         }
@@ -66,6 +70,24 @@ fn unfit(scalar: Scalar, go: &str, value: &Value) -> Option<String> {
     } else {
         format!("unrecognized type: {wanted}")
     })
+}
+
+/// Counts and percentages read JSON themselves, knowing nothing of where they are.
+fn unfit_count(value: &Value) -> Option<String> {
+    let found = match value {
+        Value::String(_) => return None,
+        Value::Number(number) => {
+            let whole = number.as_i64().or_else(|| number::whole(number.as_f64()?));
+            if whole.is_some_and(|whole| i32::try_from(whole).is_ok()) {
+                return None;
+            }
+            format!("number {}", number::json_text(value))
+        }
+        other => super::json_kind(other).to_owned(),
+    };
+    Some(format!(
+        "json: cannot unmarshal {found} into Go value of type int32"
+    ))
 }
 
 fn is_whole(value: &Value) -> bool {

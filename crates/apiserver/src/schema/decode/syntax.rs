@@ -23,6 +23,16 @@ pub(super) fn complaint(body: &[u8]) -> Option<String> {
     }
 }
 
+/// Whether all of it is one number.
+pub(super) fn is_number(text: &[u8]) -> bool {
+    let mut scanner = Scanner {
+        body: text,
+        at: 0,
+        levels: 0,
+    };
+    scanner.number().is_ok() && scanner.at == text.len()
+}
+
 /// `None`: the text ended; `Some`: what the byte at `at` was not.
 type Scan = Result<(), Option<&'static str>>;
 

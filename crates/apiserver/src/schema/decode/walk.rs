@@ -8,8 +8,9 @@ use std::fmt::{self, Write as _};
 use serde::de::{DeserializeSeed, Deserializer, IgnoredAny, MapAccess, SeqAccess, Visitor};
 use serde_json::{Map, Number, Value};
 
-use super::{DecodeError, Decoded, MAX_PROBLEMS, Problem, base64};
+use super::{DecodeError, Decoded, MAX_PROBLEMS, Problem, base64, literals};
 use crate::{
+    golang::number,
     quantity,
     schema::{Arena, Field, Node, Scalar, Struct, Type, TypeId, time, zero},
 };
@@ -26,6 +27,10 @@ pub(super) struct Walker<'s> {
     problems: Vec<Problem>,
     /// Where there was a list, a map or bytes with nothing in them.
     emptied: Vec<String>,
+    /// Whether some of the texts are literals of numbers ([`literals`]).
+    is_marked: bool,
+    /// Whether a number was no integer.
+    pub(super) met_float: bool,
     /// The first value of a wrong type.
     wrong: Option<DecodeError>,
     /// The error that ended the walk.
@@ -41,8 +46,18 @@ impl<'s> Walker<'s> {
             owner: "",
             problems: Vec::new(),
             emptied: Vec::new(),
+            is_marked: false,
+            met_float: false,
             wrong: None,
             fatal: None,
+        }
+    }
+
+    /// A walk over a body in which literals may be marked.
+    pub(super) fn of_marked(kind: &'s Type, is_marked: bool) -> Self {
+        Walker {
+            is_marked,
+            ..Walker::new(kind)
         }
     }
 
@@ -175,6 +190,27 @@ impl<'s> Seed<'_, 's> {
         Err(E::custom("unreadable value"))
     }
 
+    /// A number as it is written.
+    fn literal<E: serde::de::Error>(self, literal: &str) -> Result<Value, E> {
+        match (self.node(), literals::number(literal)) {
+            (Node::Scalar(Scalar::Quantity), _) => match quantity::canonical(literal) {
+                Ok(text) => Ok(text.into()),
+                Err(error) => self.fatal(error.into()),
+            },
+            (Node::Scalar(Scalar::Int32 | Scalar::Int64 | Scalar::IntOrString), Some(number))
+                if number.is_i64() =>
+            {
+                self.number(number)
+            }
+            (Node::Scalar(Scalar::Int32 | Scalar::Int64 | Scalar::IntOrString), _) => {
+                self.mismatch(&format!("number {literal}"))
+            }
+            (_, Some(number)) => self.number(number),
+            (Node::Scalar(Scalar::Double), None) => self.mismatch(&format!("number {literal}")),
+            (_, None) => self.mismatch("number"),
+        }
+    }
+
     fn number<E: serde::de::Error>(self, number: Number) -> Result<Value, E> {
         let Node::Scalar(scalar) = self.node() else {
             return self.mismatch("number");
@@ -189,9 +225,11 @@ impl<'s> Seed<'_, 's> {
             Scalar::Int32 | Scalar::IntOrString | Scalar::Int64 => {
                 self.mismatch(&format!("number {number}"))
             }
-            Scalar::Double | Scalar::Json | Scalar::RawExtension | Scalar::FieldsV1 => {
-                Ok(number.into())
+            Scalar::Double => {
+                let whole = number.as_f64().and_then(number::whole);
+                Ok(whole.map_or(number.into(), Value::from))
             }
+            Scalar::Json | Scalar::RawExtension | Scalar::FieldsV1 => Ok(number.into()),
             Scalar::Quantity => match quantity::canonical(&number.to_string()) {
                 Ok(text) => Ok(text.into()),
                 Err(error) => self.fatal(error.into()),
@@ -242,10 +280,12 @@ impl<'de> Visitor<'de> for Seed<'_, '_> {
     }
 
     fn visit_u64<E: serde::de::Error>(self, value: u64) -> Result<Value, E> {
+        self.walker.met_float |= i64::try_from(value).is_err();
         self.number(value.into())
     }
 
     fn visit_f64<E: serde::de::Error>(self, value: f64) -> Result<Value, E> {
+        self.walker.met_float = true;
         match Number::from_f64(value) {
             Some(number) => self.number(number),
             None => self.mismatch("number"),
@@ -253,6 +293,11 @@ impl<'de> Visitor<'de> for Seed<'_, '_> {
     }
 
     fn visit_str<E: serde::de::Error>(self, text: &str) -> Result<Value, E> {
+        if self.walker.is_marked
+            && let Some(literal) = literals::literal(text)
+        {
+            return self.literal(literal);
+        }
         let Node::Scalar(scalar) = self.node() else {
             return self.mismatch("string");
         };
@@ -288,7 +333,7 @@ impl<'de> Visitor<'de> for Seed<'_, '_> {
     /// A tree gives its texts away.
     fn visit_string<E: serde::de::Error>(self, text: String) -> Result<Value, E> {
         match self.node() {
-            Node::Scalar(Scalar::String) => Ok(text.into()),
+            Node::Scalar(Scalar::String) if !self.walker.is_marked => Ok(text.into()),
             _ => self.visit_str(&text),
         }
     }
@@ -314,10 +359,12 @@ impl<'de> Visitor<'de> for Seed<'_, '_> {
                     }
                 }
             }
-            Node::Scalar(Scalar::Json | Scalar::RawExtension | Scalar::FieldsV1) => collect(items),
-            Node::Scalar(Scalar::SchemaOrStrings) => collect(items),
+            Node::Scalar(Scalar::Json | Scalar::RawExtension | Scalar::FieldsV1) => {
+                collect(self.walker, items)
+            }
+            Node::Scalar(Scalar::SchemaOrStrings) => collect(self.walker, items),
             Node::Scalar(Scalar::SchemaOrArray) => {
-                let Value::Array(schemas) = collect(items)? else {
+                let Value::Array(schemas) = collect(self.walker, items)? else {
                     unreachable!("a sequence is an array")
                 };
                 Ok(schemas.into_iter().map(known_schema_fields).collect())
@@ -334,11 +381,11 @@ impl<'de> Visitor<'de> for Seed<'_, '_> {
             Node::Struct(fields) => read_struct(self.walker, fields, entries),
             Node::Map { value, .. } => read_map(self.walker, *value, go_element(self.go), entries),
             Node::Scalar(Scalar::Json | Scalar::RawExtension | Scalar::FieldsV1) => {
-                collect_map(entries)
+                collect_map(self.walker, entries)
             }
             Node::Scalar(
                 Scalar::SchemaOrBool | Scalar::SchemaOrArray | Scalar::SchemaOrStrings,
-            ) => Ok(known_schema_fields(collect_map(entries)?)),
+            ) => Ok(known_schema_fields(collect_map(self.walker, entries)?)),
             _ => {
                 while entries.next_entry::<IgnoredAny, IgnoredAny>()?.is_some() {}
                 self.mismatch("object")
@@ -347,20 +394,30 @@ impl<'de> Visitor<'de> for Seed<'_, '_> {
     }
 }
 
-fn collect<'de, A: SeqAccess<'de>>(mut items: A) -> Result<Value, A::Error> {
+fn collect<'de, A: SeqAccess<'de>>(walker: &Walker<'_>, mut items: A) -> Result<Value, A::Error> {
     let mut read = Vec::new();
     while let Some(item) = items.next_element::<Value>()? {
         read.push(item);
     }
-    Ok(Value::Array(read))
+    Ok(restored(walker, Value::Array(read)))
 }
 
-fn collect_map<'de, A: MapAccess<'de>>(mut entries: A) -> Result<Value, A::Error> {
+fn collect_map<'de, A: MapAccess<'de>>(
+    walker: &Walker<'_>,
+    mut entries: A,
+) -> Result<Value, A::Error> {
     let mut map = Map::new();
     while let Some((key, value)) = entries.next_entry::<String, Value>()? {
         map.insert(key, value);
     }
-    Ok(Value::Object(map))
+    Ok(restored(walker, Value::Object(map)))
+}
+
+fn restored(walker: &Walker<'_>, mut value: Value) -> Value {
+    if walker.is_marked {
+        literals::restore(&mut value);
+    }
+    value
 }
 
 /// A schema below a union: upstream reads those with a plain decoder, so nothing is reported, but unknown fields are dropped.

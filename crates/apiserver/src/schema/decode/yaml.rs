@@ -4,6 +4,7 @@ use serde_json::Value;
 use serde_saphyr::{DuplicateKeyPolicy, Error};
 
 use super::{DecodeError, Problem, depth, duplicates};
+use crate::golang::number;
 
 /// Reads any YAML as JSON values; the last of duplicate keys wins, and they are reported. Whole numbers are integers however they are
 /// written, as in the JSON that Go makes of YAML.
@@ -12,24 +13,8 @@ use super::{DecodeError, Problem, depth, duplicates};
 /// The body is no YAML.
 pub fn read(body: &[u8]) -> Result<(Value, Vec<Problem>), DecodeError> {
     let (mut value, problems) = as_written(body)?;
-    settle_numbers(&mut value);
+    number::settle(&mut value);
     Ok((value, problems))
-}
-
-fn settle_numbers(value: &mut Value) {
-    /// Integers of Go end here.
-    const END: f64 = 9_223_372_036_854_775_808.0;
-    match value {
-        Value::Number(number) if number.is_f64() => {
-            let whole = number.as_f64().filter(|float| float.fract() == 0.0);
-            if let Some(whole) = whole.filter(|whole| (-END..END).contains(whole)) {
-                *value = (whole as i64).into();
-            }
-        }
-        Value::Array(items) => items.iter_mut().for_each(settle_numbers),
-        Value::Object(map) => map.values_mut().for_each(settle_numbers),
-        _ => {}
-    }
 }
 
 fn as_written(body: &[u8]) -> Result<(Value, Vec<Problem>), DecodeError> {
@@ -140,16 +125,6 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-
-    #[test]
-    fn whole_numbers_in_yaml_are_integers() {
-        let body = b"a: 1.0\nb: [2e3, 2.5]\nc: {d: -0.0, e: 1e30}\n";
-        let (value, _) = read(body).expect("it is YAML");
-        assert_eq!(
-            value,
-            json!({"a": 1, "b": [2000, 2.5], "c": {"d": 0, "e": 1e30}})
-        );
-    }
 
     #[test]
     fn of_several_documents_the_first_counts() {

@@ -1,0 +1,139 @@
+//! Numbers whose literal matters: Go reads whole numbers from it, quantities keep its form, and refusals quote it.
+//!
+//! Serde tells a visitor only the number. So such literals are put into the body as texts that begin with a character that no text of the
+//! body has, and the walk takes them for what they are.
+
+use std::borrow::Cow;
+
+use serde_json::{Number, Value};
+
+/// No text in JSON has it unescaped.
+const MARK: u8 = 1;
+const ESCAPED: &[u8] = b"\\u0001";
+
+/// The body with its literals marked; as it is where there are none, or where the mark could be taken for a client's.
+pub(super) fn marked(body: &[u8]) -> Cow<'_, [u8]> {
+    let mut out = Vec::new();
+    let (mut at, mut copied) = (0, 0);
+    while at < body.len() {
+        match body[at] {
+            b'"' => at = end_of_text(body, at),
+            b'-' | b'0'..=b'9' => {
+                let end = end_of_number(body, at);
+                if is_special(&body[at..end]) && ends_a_value(&body[end..]) {
+                    if copied == 0 && contains(body, ESCAPED) {
+                        return body.into();
+                    }
+                    out.extend_from_slice(&body[copied..at]);
+                    out.push(b'"');
+                    out.extend_from_slice(ESCAPED);
+                    out.extend_from_slice(&body[at..end]);
+                    out.push(b'"');
+                    copied = end;
+                }
+                at = end;
+            }
+            _ => at += 1,
+        }
+    }
+    if out.is_empty() {
+        return body.into();
+    }
+    out.extend_from_slice(&body[copied..]);
+    out.into()
+}
+
+/// The literal in a text of a marked body.
+pub(super) fn literal(text: &str) -> Option<&str> {
+    text.strip_prefix(char::from(MARK))
+}
+
+/// Puts the numbers back into what has no type; what no number can hold is null.
+pub(super) fn restore(value: &mut Value) {
+    match value {
+        Value::String(text) => {
+            if let Some(literal) = literal(text) {
+                *value = number(literal).map_or(Value::Null, Value::Number);
+            }
+        }
+        Value::Array(items) => items.iter_mut().for_each(restore),
+        Value::Object(map) => map.values_mut().for_each(restore),
+        _ => {}
+    }
+}
+
+/// The number that a literal says: a whole one if it is written as one and fits.
+pub(super) fn number(literal: &str) -> Option<Number> {
+    match literal.parse::<i64>() {
+        Ok(whole) => Some(whole.into()),
+        Err(_) => Number::from_f64(literal.parse().ok()?),
+    }
+}
+
+fn end_of_text(body: &[u8], start: usize) -> usize {
+    let mut at = start + 1;
+    while at < body.len() {
+        match body[at] {
+            b'\\' => at += 2,
+            b'"' => return at + 1,
+            _ => at += 1,
+        }
+    }
+    body.len()
+}
+
+fn end_of_number(body: &[u8], start: usize) -> usize {
+    let is_part = |byte: &u8| matches!(byte, b'0'..=b'9' | b'-' | b'+' | b'.' | b'e' | b'E');
+    let length = body[start..]
+        .iter()
+        .take_while(|byte| is_part(byte))
+        .count();
+    start + length
+}
+
+/// Whether serde would not tell a number as it is written; what is no number at all is left to it.
+fn is_special(literal: &[u8]) -> bool {
+    let Ok(text) = std::str::from_utf8(literal) else {
+        return false;
+    };
+    let is_plain = text != "-0" && text.parse::<i64>().is_ok();
+    !is_plain && super::syntax::is_number(literal)
+}
+
+/// Numbers stand in no other place than before these.
+fn ends_a_value(rest: &[u8]) -> bool {
+    matches!(
+        rest.trim_ascii_start().first(),
+        None | Some(b',' | b']' | b'}')
+    )
+}
+
+fn contains(body: &[u8], part: &[u8]) -> bool {
+    body.windows(part.len()).any(|window| window == part)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_literals_that_serde_would_not_tell_are_marked() {
+        let shown = |body: &str| String::from_utf8_lossy(&marked(body.as_bytes())).into_owned();
+        for same in [
+            r#"{"a":1,"b":[-2,"1.5"],"1.5":"\"2.5"}"#,
+            r#"{1.5:2}"#,
+            r#"{"a":01.5}"#,
+            r#"{"a":1.5,"b":"\u0001"}"#,
+            "",
+        ] {
+            assert_eq!(shown(same), same);
+        }
+        assert_eq!(
+            shown(r#"{"a":[1.50 ,-0],"b":1e400}"#),
+            r#"{"a":["\u00011.50" ,"\u0001-0"],"b":"\u00011e400"}"#
+        );
+        assert_eq!(literal("\u{1}1e3"), Some("1e3"));
+        assert_eq!(number("-0"), Some(0.into()));
+        assert_eq!(number("1e400"), None);
+    }
+}
