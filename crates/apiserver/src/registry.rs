@@ -43,7 +43,7 @@ impl Row {
         !self.custom || !self.resource.behaviour.message().is_empty()
     }
 
-    /// Whether a custom resource definition defines it.
+    /// Whether a custom resource definition defines it. Such resources are behind no router upstream, whose refusals are others.
     pub(crate) fn is_defined(&self) -> bool {
         self.custom && self.resource.behaviour.source().is_none()
     }
@@ -181,9 +181,10 @@ impl Table {
         &self.rows
     }
 
-    /// Whether anything is served under a group.
-    pub fn serves_group(&self, group: &str) -> bool {
-        self.rows.iter().any(|row| row.resource.group == group)
+    /// Whether anything but custom resources is served under a group; the empty one is core.
+    pub fn routes_group(&self, group: &str) -> bool {
+        let mut rows = self.rows.iter();
+        rows.any(|row| row.resource.group == group && !row.is_defined())
     }
 
     /// Whether anything is served under a group and version.

@@ -116,6 +116,19 @@ impl Status {
         status
     }
 
+    /// The 405 of a verb that custom resources, or a part of them, do not have.
+    pub fn not_supported(resource: &Resource, verb: &str) -> Self {
+        let (group, plural) = (&resource.group, &resource.plural);
+        let message = format!("{verb} is not supported on resources of kind \"{plural}.{group}\"");
+        let mut status = Status::new(405, "MethodNotAllowed", message);
+        status.details = Some(Box::new(Details {
+            group: group.to_string(),
+            kind: plural.to_string(),
+            ..Details::default()
+        }));
+        status
+    }
+
     /// 409 for a name that is taken.
     pub fn already_exists(resource: &Resource, name: &str) -> Self {
         Status::new(

@@ -1,13 +1,16 @@
-//! Printer columns of custom resources: a small JSONPath and how its results become cells.
+//! Printer columns of custom resources, and how what their paths find becomes cells.
 //!
-//! Paths are those a definition may give: fields, indexes, `[*]`, `[?(@.a=="b")]` and quoted names. A path that finds nothing makes an empty cell,
-//! and of several values the first is shown. Source: k8s.io/apiextensions-apiserver/pkg/registry/customresource/tableconvertor.
+//! A path that finds nothing makes an empty cell, and of several values the first is shown. Where a path cannot be read, there are the columns
+//! before it. Source: k8s.io/apiextensions-apiserver/pkg/registry/customresource/tableconvertor.
 
 use jiff::Timestamp;
 use serde_json::Value;
 
-use super::intern;
-use crate::kinds::{Column, print};
+use super::{intern, jsonpath::JsonPath};
+use crate::{
+    golang::number,
+    kinds::{Column, print},
+};
 
 /// The columns of one version.
 #[derive(Debug)]
@@ -38,6 +41,9 @@ impl Columns {
                 .to_owned()
         };
         for column in given.into_iter().flatten() {
+            let Ok(path) = JsonPath::parse(&text(column, "jsonPath")) else {
+                break;
+            };
             columns.push(Column {
                 name: intern(&text(column, "name")),
                 cell_type: intern(&text(column, "type")),
@@ -48,10 +54,7 @@ impl Columns {
                     .and_then(|priority| priority.try_into().ok())
                     .unwrap_or(0),
             });
-            paths.push((
-                text(column, "type"),
-                JsonPath::parse(&text(column, "jsonPath")),
-            ));
+            paths.push((text(column, "type"), path));
         }
         if given.is_none() {
             columns.push(Column {
@@ -60,10 +63,8 @@ impl Columns {
                 format: "",
                 priority: 0,
             });
-            paths.push((
-                "date".to_owned(),
-                JsonPath::parse(".metadata.creationTimestamp"),
-            ));
+            let path = JsonPath::parse(".metadata.creationTimestamp");
+            paths.extend(path.ok().map(|path| ("date".to_owned(), path)));
         }
         Columns { columns, paths }
     }
@@ -80,16 +81,19 @@ impl Columns {
         let cells = self
             .paths
             .iter()
-            .map(|(kind, path)| cell(kind, &path.find(object), now));
+            .map(|(kind, path)| cell(kind, &path.find(object).unwrap_or_default(), now));
         std::iter::once(name).chain(cells).collect()
     }
 }
 
 fn cell(kind: &str, found: &[&Value], now: Timestamp) -> Value {
-    let Some(first) = found.first().filter(|value| !value.is_null()) else {
+    let Some(first) = found.first() else {
         return Value::Null;
     };
     match kind {
+        // What Go's templates print of nothing.
+        "string" if first.is_null() => "<no value>".into(),
+        _ if first.is_null() => Value::Null,
         // Go cuts fractions off.
         "integer" => match (first.as_i64(), first.as_f64()) {
             (Some(whole), _) => whole.into(),
@@ -114,148 +118,18 @@ fn cell(kind: &str, found: &[&Value], now: Timestamp) -> Value {
 }
 
 fn text(value: &Value) -> String {
-    value
-        .as_str()
-        .map_or_else(|| value.to_string(), str::to_owned)
-}
-
-/// One step of a path.
-#[derive(Clone, Debug, PartialEq)]
-enum Step {
-    Field(String),
-    Index(i64),
-    All,
-    /// `[?(@.path op literal)]`
-    Filter {
-        path: Vec<Step>,
-        negated: bool,
-        wanted: Value,
-    },
-}
-
-/// A parsed JSONPath.
-#[derive(Clone, Debug, PartialEq)]
-pub(crate) struct JsonPath(Vec<Step>);
-
-impl JsonPath {
-    /// Reads a path; what cannot be read ends it.
-    pub(crate) fn parse(text: &str) -> JsonPath {
-        let mut steps = Vec::new();
-        let mut rest = text;
-        while let Some(step) = next_step(&mut rest) {
-            steps.push(step);
+    match value {
+        Value::String(text) => text.clone(),
+        // Go escapes what HTML could misread; outside of strings there is none of it.
+        Value::Array(_) | Value::Object(_) => number::json_text(value)
+            .replace('<', "\\u003c")
+            .replace('>', "\\u003e")
+            .replace('&', "\\u0026"),
+        Value::Number(number) if number.is_f64() => {
+            number::text(number.as_f64().unwrap_or_default())
         }
-        JsonPath(steps)
+        scalar => scalar.to_string(),
     }
-
-    /// What the path finds.
-    pub(crate) fn find<'v>(&self, root: &'v Value) -> Vec<&'v Value> {
-        follow(root, &self.0)
-    }
-}
-
-fn next_step(rest: &mut &str) -> Option<Step> {
-    let text = rest.strip_prefix('.').unwrap_or(rest);
-    if text.is_empty() {
-        return None;
-    }
-    let Some(inside) = text.strip_prefix('[') else {
-        // A backslash before a dot makes the dot part of the name.
-        let mut name = String::new();
-        let mut end = text.len();
-        let mut chars = text.char_indices();
-        while let Some((at, c)) = chars.next() {
-            match c {
-                '\\' => name.extend(chars.next().map(|(_, escaped)| escaped)),
-                '.' | '[' => {
-                    end = at;
-                    break;
-                }
-                c => name.push(c),
-            }
-        }
-        *rest = &text[end..];
-        return Some(if name == "*" {
-            Step::All
-        } else {
-            Step::Field(name)
-        });
-    };
-    if let Some(filter) = inside.strip_prefix("?(") {
-        let (condition, after) = filter.split_once(")]")?;
-        *rest = after;
-        return filter_step(condition);
-    }
-    let (content, after) = inside.split_once(']')?;
-    *rest = after;
-    if content == "*" {
-        return Some(Step::All);
-    }
-    let unquoted = content.trim_matches(['\'', '"']);
-    if unquoted.len() != content.len() {
-        return Some(Step::Field(unquoted.to_owned()));
-    }
-    content.parse().ok().map(Step::Index)
-}
-
-fn filter_step(condition: &str) -> Option<Step> {
-    let (negated, (path, wanted)) = match condition.split_once("==") {
-        Some(halves) => (false, halves),
-        None => (true, condition.split_once("!=")?),
-    };
-    let JsonPath(path) = JsonPath::parse(path.trim().strip_prefix('@')?);
-    let wanted = wanted.trim();
-    let wanted = match wanted.trim_matches(['\'', '"']) {
-        unquoted if unquoted.len() != wanted.len() => Value::from(unquoted),
-        literal => serde_json::from_str(literal).ok()?,
-    };
-    Some(Step::Filter {
-        path,
-        negated,
-        wanted,
-    })
-}
-
-fn follow<'v>(value: &'v Value, steps: &[Step]) -> Vec<&'v Value> {
-    let Some((step, rest)) = steps.split_first() else {
-        return vec![value];
-    };
-    let next: Vec<&Value> = match (step, value) {
-        (Step::Field(name), Value::Object(map)) => map.get(name).into_iter().collect(),
-        (Step::Index(at), Value::Array(items)) => {
-            let at = if *at < 0 {
-                at + i64::try_from(items.len()).unwrap_or(i64::MAX)
-            } else {
-                *at
-            };
-            usize::try_from(at)
-                .ok()
-                .and_then(|at| items.get(at))
-                .into_iter()
-                .collect()
-        }
-        (Step::All, Value::Array(items)) => items.iter().collect(),
-        (Step::All, Value::Object(map)) => map.values().collect(),
-        (
-            Step::Filter {
-                path,
-                negated,
-                wanted,
-            },
-            Value::Array(items),
-        ) => items
-            .iter()
-            .filter(|item| {
-                follow(item, path)
-                    .first()
-                    .is_some_and(|found| (*found == wanted) != *negated)
-            })
-            .collect(),
-        _ => Vec::new(),
-    };
-    next.into_iter()
-        .flat_map(|value| follow(value, rest))
-        .collect()
 }
 
 #[cfg(test)]
@@ -265,25 +139,22 @@ mod tests {
     use super::*;
 
     #[test]
-    fn paths_find_fields_indexes_filters_and_escaped_names() {
-        let object = json!({"status": {"conditions": [{"type": "A", "status": "False"}, {"type": "Ready", "status": "True"}]},
-            "metadata": {"labels": {"a.b/c": "x"}}, "spec": {"l": [1, 2]}});
-        let find = |path: &str| -> Vec<Value> {
-            JsonPath::parse(path)
-                .find(&object)
-                .into_iter()
-                .cloned()
-                .collect()
-        };
+    fn a_path_that_cannot_be_read_is_the_end_of_the_columns() {
+        let column =
+            |name: &str, path: &str| json!({"name": name, "type": "string", "jsonPath": path});
+        let version = json!({"additionalPrinterColumns": [column("A", ".a"), column("B", ".b["), column("C", ".c")]});
+        let columns = Columns::of(&version);
+        let names: Vec<&str> = columns
+            .definitions()
+            .iter()
+            .map(|column| column.name)
+            .collect();
+        assert_eq!(names, ["Name", "A"]);
+        let object = json!({"metadata": {"name": "x"}, "a": 1, "c": 2});
         assert_eq!(
-            find(r#".status.conditions[?(@.type=="Ready")].status"#),
-            [json!("True")]
+            columns.cells(&object, Timestamp::UNIX_EPOCH),
+            [json!("x"), json!("1")]
         );
-        assert_eq!(find(r".metadata.labels.a\.b/c"), [json!("x")]);
-        assert_eq!(find(".metadata.labels['a.b/c']"), [json!("x")]);
-        assert_eq!(find(".spec.l[*]"), [json!(1), json!(2)]);
-        assert_eq!(find(".spec.l[-1]"), [json!(2)]);
-        assert_eq!(find(".spec.none"), Vec::<Value>::new());
     }
 
     #[test]
@@ -304,6 +175,10 @@ mod tests {
             ("date", json!(["x"]), json!("<invalid>")),
             ("date", json!([""]), json!("<unknown>")),
             ("date", json!([4]), Value::Null),
+            ("string", json!([{"a": "<"}]), json!(r#"{"a":"\u003c"}"#)),
+            ("string", json!([1500000.5]), json!("1.5000005e+06")),
+            ("string", json!([null]), json!("<no value>")),
+            ("integer", json!([null]), Value::Null),
             ("string", json!([]), Value::Null),
         ] {
             let found: Vec<&Value> = found.as_array().into_iter().flatten().collect();

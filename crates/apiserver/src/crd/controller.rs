@@ -337,8 +337,37 @@ fn accepted_names(
     (resources, kinds)
 }
 
+/// Says that the instances of a deleted definition are being deleted; whether that had to be said, which starts another round.
+async fn announce(server: &Arc<ApiServer>, definition: &Value) -> bool {
+    const REASON: &str = "InstanceDeletionInProgress";
+    let mut conditions = definition["status"]["conditions"].clone();
+    let mut all = conditions.as_array_mut().into_iter().flatten();
+    let Some(terminating) = all.find(|condition| condition["type"] == "Terminating") else {
+        return false;
+    };
+    if terminating["reason"] == REASON {
+        return false;
+    }
+    terminating["reason"] = REASON.into();
+    terminating["message"] = "CustomResource deletion is in progress".into();
+    let path = format!("{DEFINITIONS}/{}/status", name_of(definition));
+    let version = &definition["metadata"]["resourceVersion"];
+    let patch =
+        json!({"metadata": {"resourceVersion": version}, "status": {"conditions": conditions}});
+    match send(server, Method::PATCH, &path, &patch).await {
+        Ok(_) => true,
+        // Who has changed it meanwhile has started another round, too.
+        Err(status) => matches!(status.code, 404 | 409),
+    }
+}
+
 /// Deletes the instances of a deleted definition, then lets it go.
 async fn clean_up(server: Weak<ApiServer>, definition: Value) {
+    match server.upgrade() {
+        Some(server) if announce(&server, &definition).await => return,
+        Some(_) => {}
+        None => return,
+    }
     let storage = name_of(&definition).to_owned();
     loop {
         let Some(server) = server.upgrade() else {

@@ -13,6 +13,7 @@ pub(crate) mod definition;
 mod finalizers;
 mod findings;
 pub(crate) mod formats;
+mod jsonpath;
 
 pub(crate) mod resource;
 pub(crate) mod rules;

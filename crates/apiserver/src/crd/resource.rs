@@ -6,8 +6,9 @@ use jiff::Timestamp;
 use serde_json::Value;
 
 use super::{
-    columns::{Columns, JsonPath},
+    columns::Columns,
     defaults, finalizers, intern,
+    jsonpath::JsonPath,
     rules::Rules as CelRules,
     structural::Schema,
     validation::{self, embedded, scale},
@@ -31,7 +32,7 @@ struct CustomResource {
     columns: Columns,
     list_kind: String,
     selectable: Vec<&'static str>,
-    selectable_paths: Vec<JsonPath>,
+    selectable_paths: Vec<Option<JsonPath>>,
     /// What of the objects this version knows.
     known: Type,
     /// What the storage version makes of them, if that is another one.
@@ -140,8 +141,9 @@ impl Kind for CustomResource {
             .selectable
             .iter()
             .position(|known| *known == field)
-            .map(|at| &self.selectable_paths[at]);
-        match path.and_then(|path| path.find(object).first().copied()) {
+            .and_then(|at| self.selectable_paths[at].as_ref());
+        let found = path.and_then(|path| path.find(object).ok());
+        match found.and_then(|found| found.first().copied()) {
             None | Some(Value::Null) => String::new(),
             Some(Value::String(text)) => text.clone(),
             Some(other) => other.to_string(),
@@ -236,7 +238,7 @@ fn row(definition: &Value, version: &Value, storage: &Arc<Stored>) -> Resource {
                 .collect(),
             selectable_paths: selectable_paths
                 .iter()
-                .map(|path| JsonPath::parse(path))
+                .map(|path| JsonPath::parse(path).ok())
                 .collect(),
             going: definition["metadata"]
                 .get("deletionTimestamp")

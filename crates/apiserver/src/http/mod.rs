@@ -50,11 +50,13 @@ use self::{
 };
 use crate::{
     auth::{self, oidc},
+    field::quote,
     limits::TooMany,
     metrics::Labels,
     registry::Row,
     server::ApiServer,
     status::Status,
+    validation::names,
 };
 
 /// Marks requests that came over a socket.
@@ -162,8 +164,11 @@ async fn route(
     match route {
         Route::Object(object) => {
             let Some(row) = table.find(object.group, object.version, object.plural) else {
-                return nothing_here(object.group.is_empty() || table.serves_group(object.group));
+                return nothing_here(table.routes_group(object.group));
             };
+            if row.is_defined() && !is_in_scope(row, &object, &parts.method) {
+                return Ok(reply::page_not_found());
+            }
             let query = Query::parse(uri.query());
             let reads = matches!(parts.method, Method::GET | Method::HEAD);
             let collection = object.name.is_none() && object.subresource.is_none();
@@ -233,9 +238,7 @@ async fn route(
                 Some(answer) => Ok(answer),
                 None => {
                     let known = match route {
-                        Route::Version { group, .. } => {
-                            group.is_empty() || table.serves_group(group)
-                        }
+                        Route::Version { group, .. } => table.routes_group(group),
                         _ => false,
                     };
                     nothing_here(known)
@@ -308,7 +311,16 @@ fn labels<'a>(row: &'a Row, call: &Call, path: &ObjectPath<'_>, method: &Method)
     }
 }
 
-/// Under a group that is served, a refusal in JSON; elsewhere the bare text of a web server.
+/// Whether there are custom resources of that scope behind a path; only lists and watches go across namespaces.
+fn is_in_scope(row: &Row, path: &ObjectPath<'_>, method: &Method) -> bool {
+    let across = path.name.is_none() && matches!(*method, Method::GET | Method::HEAD);
+    match row.resource.namespaced {
+        true => path.namespace.is_some() || across || path.watch,
+        false => path.namespace.is_none(),
+    }
+}
+
+/// Under a group of built-in kinds, a refusal in JSON; elsewhere the bare text of a web server.
 fn nothing_here(group_served: bool) -> Result<Response<Body>, Status> {
     if group_served {
         Err(Status::no_such_path())
@@ -353,13 +365,32 @@ async fn objects(
         call.warn(text.to_string());
     }
     let in_place = path.namespace.is_some() == resource.namespaced;
+    // A PUT fails on the name in its body first, and nothing is created by name.
+    if matches!(
+        method,
+        Method::GET | Method::HEAD | Method::DELETE | Method::PATCH
+    ) && let Some(name) = path.name
+    {
+        let sentences = names::path_segment(name);
+        if !sentences.is_empty() {
+            let why = format!(
+                "Name parameter invalid: {}: {}",
+                quote(name),
+                sentences.join(";")
+            );
+            return Ok(finish(&call, Err(Status::bad_request(why))));
+        }
+    }
     if let Some(name) = path.subresource {
         let subresource = resource
             .subresources
             .iter()
             .find(|subresource| subresource.name == name)
             .filter(|_| in_place);
-        let subresource = subresource.ok_or_else(Status::no_such_path)?;
+        let subresource = subresource.ok_or_else(|| match call.row.is_defined() {
+            true => Status::not_found(&resource, &call.name),
+            false => Status::no_such_path(),
+        })?;
         let answer = subresource::serve(&call, subresource, method, body).await;
         return Ok(finish(&call, answer));
     }
@@ -401,9 +432,21 @@ async fn objects(
         (&Method::PUT, false) => update::update(&call, Part::Main, body).await,
         (&Method::PATCH, false) => patch::patch(&call, Part::Main, body).await,
         (&Method::DELETE, false) => delete::delete(&call, body).await,
+        (&Method::PUT, true) if call.row.is_defined() => Err(nameless()),
+        (&Method::PATCH, true) if call.row.is_defined() => {
+            Err(match patch::is_supported(&call.headers, true) {
+                Ok(()) => nameless(),
+                Err(status) => status,
+            })
+        }
         _ => Err(method_not_allowed()),
     };
     Ok(finish(&call, answer))
+}
+
+/// The 400 of a write to a collection of custom resources, which no router has refused before.
+fn nameless() -> Status {
+    Status::bad_request("name must be provided")
 }
 
 /// What refusals of a call are written in: nothing about custom resources is ever protobuf, and no refusal is a table.

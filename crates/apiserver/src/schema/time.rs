@@ -18,6 +18,14 @@ pub fn seconds(text: &str) -> Result<String, String> {
     read(text, SECONDS).map(|time| format_seconds(&time))
 }
 
+/// The time that a text says, as [`seconds`] reads it.
+///
+/// # Errors
+/// As for [`seconds`].
+pub fn read_seconds(text: &str) -> Result<Timestamp, String> {
+    read(text, SECONDS)
+}
+
 /// The canonical text of a `metav1.MicroTime`.
 ///
 /// # Errors

@@ -17,6 +17,7 @@ use crate::{
     field::{Errors, Path},
     http::{call::Call, reply},
     kinds::tree::Tree,
+    schema::time,
     status::Status,
 };
 
@@ -127,14 +128,12 @@ impl Options {
             errors.invalid(&Path::new("limitBytes"), bytes, "must be greater than 0");
         }
         let seconds = query.integer("sinceSeconds")?;
-        let time = match query.text("sinceTime") {
-            Some(text) => Some(
-                text.parse::<Timestamp>()
-                    .map_err(|error| Status::bad_request(error.to_string()))?,
-            ),
+        // Old clients write the absence of a time as JSON does.
+        let since = match query.text("sinceTime").filter(|text| *text != "null") {
+            Some(text) => Some(time::read_seconds(text).map_err(Status::bad_request)?),
             None => None,
         };
-        match (seconds, time) {
+        match (seconds, since) {
             (Some(_), Some(_)) => errors.forbidden(
                 &Path::new(""),
                 "at most one of `sinceTime` or `sinceSeconds` may be specified",
@@ -165,7 +164,7 @@ impl Options {
             follow: query.flag("follow").unwrap_or(false),
             previous: query.flag("previous").unwrap_or(false),
             timestamps: query.flag("timestamps").unwrap_or(false),
-            since: seconds.map(Since::Seconds).or(time.map(Since::Time)),
+            since: seconds.map(Since::Seconds).or(since.map(Since::Time)),
             tail_lines: count(tail),
             limit_bytes: count(limit),
         })

@@ -85,7 +85,10 @@ pub(crate) async fn serve(
         _ => "delete",
     };
     if !subresource.verbs.contains(&verb) {
-        return Err(super::method_not_allowed());
+        return Err(match call.row.is_defined() {
+            true => Status::not_supported(call.resource(), verb),
+            false => super::method_not_allowed(),
+        });
     }
     match &subresource.handler {
         SubresourceHandler::Status(rule) => part(call, Part::Status(*rule), verb, body).await,

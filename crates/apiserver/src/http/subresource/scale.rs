@@ -5,7 +5,7 @@ use http::Response;
 use serde_json::{Map, Value, json};
 
 use crate::{
-    field::{Errors, Path},
+    field::{Errors, Path, quote},
     http::{
         apply, body,
         call::{Call, FieldValidation},
@@ -66,6 +66,11 @@ pub(crate) async fn serve(
     if verb == "get" {
         get::refuse_export(call)?;
         let object = call.row.served(&*call.stored()?);
+        if call.row.custom && read(&object, paths.spec).is_none() {
+            let path = quote(&format!(".{}", paths.spec));
+            let why = format!("the spec replicas field {path} does not exist");
+            return Err(Status::internal(why));
+        }
         return answer(call, &scale_of(&object, paths));
     }
     let kind = match verb {
@@ -210,6 +215,9 @@ fn write_at(object: &mut Value, path: &str, value: Value) {
     *place = value;
 }
 
+/// What stands for a count that a custom resource does not have, while a Scale of it is changed.
+const UNSET: i64 = i32::MIN as i64;
+
 enum Change {
     Replace(Value),
     /// A patch, or what is wrong with it.
@@ -229,6 +237,9 @@ impl Scaled<'_> {
     /// The new Scale, and the object's managedFields after it.
     fn scale(&self, call: &Call, old: &Value) -> Result<(Value, Option<Value>), Status> {
         let mut before = scale_of(old, self.paths);
+        if call.row.custom && read(old, self.paths.spec).is_none() {
+            before["spec"]["replicas"] = UNSET.into();
+        }
         let entries = &old["metadata"]["managedFields"];
         let owners = ownership::owners_of_scale(entries, self.paths.spec);
         if let Some(owners) = owners {
@@ -301,6 +312,11 @@ impl Source for Scaled<'_> {
         metadata::settle_namespace(&mut scale, call.namespace.as_deref())?;
         update::check_name(call, &scale)?;
         let replicas = scale["spec"]["replicas"].as_i64().unwrap_or(0);
+        if call.row.custom && replicas == UNSET {
+            let path = quote(&format!(".{}", self.paths.spec));
+            let why = format!("the spec replicas field {path} cannot be empty");
+            return Err(Status::bad_request(why));
+        }
         if replicas < 0 {
             let mut errors = Errors::default();
             if call.row.custom {

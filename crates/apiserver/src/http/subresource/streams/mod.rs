@@ -30,6 +30,7 @@ use crate::{
     kinds::tree::Tree,
     limits,
     status::{Cause, Status},
+    validation::go,
 };
 
 /// The stream protocols of commands over SPDY (kubelet: SupportedStreamingProtocols).
@@ -84,9 +85,30 @@ pub(crate) fn serve<'a>(
         if method != Method::POST {
             may_create(call, subresource)?;
         }
+        if subresource == "portforward" {
+            check_ports(call)?;
+        }
         write::admit_connection(call, options(call)).await?;
         answer(call, subresource)
     })
+}
+
+/// Refuses what is no list of ports.
+fn check_ports(call: &Call) -> Result<(), Status> {
+    let mut ports = call.query.all("ports").flat_map(|ports| ports.split(','));
+    let is_wrong = |port: &&str| {
+        let digits = !port.is_empty() && port.bytes().all(|byte| byte.is_ascii_digit());
+        !digits || port.parse::<u16>().is_err()
+    };
+    match ports.find(is_wrong) {
+        None => Ok(()),
+        Some(port) => {
+            let why = go::whole("ParseUint", port);
+            Err(Status::bad_request(format!(
+                "cannot convert to []int32: {why}"
+            )))
+        }
+    }
 }
 
 /// The options of the connection, as webhooks are shown them.
