@@ -1,5 +1,6 @@
 //! Request bodies: their size, their media type, and the object in them.
 
+mod mismatch;
 mod options;
 
 use std::fmt::Display;
@@ -14,20 +15,21 @@ use super::{
     call::{Call, FieldValidation},
     negotiate::{Media, SUPPORTED},
     patch::Patch,
-    reply,
 };
 use crate::{
-    field::{Errors, Path},
+    field::Emptied,
     registry::Row,
     schema::{
         Type,
-        decode::{self, DecodeError, Problem},
+        decode::{self, DecodeError, Decoded, Problem},
         proto,
     },
     status::Status,
 };
 
 pub(crate) use options::options;
+
+use mismatch::Mismatch;
 
 /// The most a body may have.
 pub(crate) const LIMIT: usize = 3 * 1024 * 1024;
@@ -176,6 +178,10 @@ pub(crate) fn object(
             return check_kind(expected, value);
         }
     };
+    let says_kind = |decoded: &Decoded| !text(&decoded.value, "kind").is_empty();
+    if expected.custom && !decoded.as_ref().is_ok_and(says_kind) {
+        check_kind_of_custom(expected, media, body, validation)?;
+    }
     let decoded = decoded.map_err(|error| {
         let meta = match media {
             Media::Yaml => TypeMeta::of_yaml(body),
@@ -196,7 +202,10 @@ pub(crate) fn object(
         }
         let meta = meta.unwrap_or_default();
         if let Some(mismatch) = Mismatch::of(expected, &meta.api_version, &meta.kind) {
-            return mismatch.refusal(expected);
+            return match mismatch.misread(media, body) {
+                Some(why) => expected.refuse(&mismatch.kind, &mismatch.version, &why.to_string()),
+                None => mismatch.refusal(expected, &Value::Null),
+            };
         }
         let kind = if meta.kind.is_empty() {
             expected.kind
@@ -205,21 +214,54 @@ pub(crate) fn object(
         };
         expected.refuse(kind, expected.version, &error.to_string())
     })?;
-    if expected.custom && text(&decoded.value, "kind").is_empty() {
-        let sent = match media {
-            Media::Yaml => decode::untyped_yaml(body)
-                .map_or_else(|_| String::new(), |(tree, _)| tree.to_string()),
-            _ => String::from_utf8_lossy(body).trim().to_owned(),
-        };
-        let why = format!("Object 'Kind' is missing in '{sent}'");
-        return Err(expected.refuse(expected.kind, expected.version, &why));
-    }
     let object = check_kind(expected, decoded.value)?;
     call.note_emptied(decoded.emptied);
     report(call, &decoded.problems, validation, |why| {
         expected.refuse(expected.kind, expected.version, why)
     })?;
     Ok(object)
+}
+
+/// Refuses a custom resource that does not say what it is. Who does not ask for validation has it read by another reader.
+fn check_kind_of_custom(
+    expected: &Expected<'_>,
+    media: Media,
+    body: &[u8],
+    validation: FieldValidation,
+) -> Result<(), Status> {
+    let tree = match media {
+        Media::Json => decode::untyped_json(body).ok(),
+        Media::Yaml => decode::untyped_yaml(body).ok(),
+        Media::Protobuf => None,
+    };
+    let Some((tree, _)) = tree else {
+        return Ok(());
+    };
+    let has_none = match &tree {
+        Value::Null => true,
+        Value::Object(fields) => match fields.get("kind") {
+            None | Some(Value::Null) => true,
+            Some(kind) => kind == "",
+        },
+        _ => false,
+    };
+    if !has_none {
+        return Ok(());
+    }
+    if validation == FieldValidation::Ignore {
+        let sent = match media {
+            Media::Yaml => tree.to_string(),
+            _ => String::from_utf8_lossy(body).trim().to_owned(),
+        };
+        let why = format!("Object 'Kind' is missing in '{sent}'");
+        return Err(expected.refuse(expected.kind, expected.version, &why));
+    }
+    Err(Status::bad_request(format!(
+        "the object provided is unrecognized (must be of type {}): Object 'Kind' is missing in '{}' ({})",
+        expected.kind,
+        String::from_utf8_lossy(body),
+        summary(body)
+    )))
 }
 
 const NO_META: &str = "couldn't get version/kind; json parse error: ";
@@ -235,7 +277,8 @@ pub(crate) fn patched(
     old: impl Fn() -> Value,
     validation: FieldValidation,
 ) -> Result<Value, Status> {
-    let tree = patch.apply(expected.schema, old())?;
+    let mut tree = patch.apply(expected.schema, old())?;
+    patch.settle(&mut tree);
     // The refusal shows the patched tree, which decoding takes: it is made again for the few that need it.
     let unfit = |why: &dyn Display| match patch.apply(expected.schema, old()) {
         Ok(tree) => patch.unfit(expected.schema, &tree, &why),
@@ -248,6 +291,9 @@ pub(crate) fn patched(
         )));
     }
     if let Some(mismatch) = Mismatch::find(expected, &tree).filter(|_| !expected.custom) {
+        if let Some(object) = converted(call, &mismatch, &tree, &unfit)? {
+            return Ok(object);
+        }
         // Go decodes what it finds before it asks whether that is what was wanted.
         if let Some(found) = Type::builtin_kind(&mismatch.api_version, &mismatch.kind) {
             decode::value(&found, tree).map_err(|error| unfit(&error))?;
@@ -255,12 +301,44 @@ pub(crate) fn patched(
         return Err(unfit(&mismatch.why));
     }
     let decoded = decode::value(expected.schema, tree).map_err(|error| unfit(&error))?;
+    if expected.custom
+        && let Some(mismatch) = Mismatch::find(expected, &decoded.value)
+    {
+        return Err(mismatch.invalid(expected, &decoded.value));
+    }
     let object = check_kind(expected, decoded.value)?;
     call.note_emptied(decoded.emptied);
     let mut problems = patch.problems().to_vec();
     problems.extend(decoded.problems);
     report(call, &problems, validation, |why| unfit(&why))?;
     Ok(object)
+}
+
+/// A patched object that has become one of another version of its kind, as the version that was asked for has it.
+fn converted(
+    call: &Call,
+    mismatch: &Mismatch,
+    tree: &Value,
+    unfit: &impl Fn(&dyn Display) -> Status,
+) -> Result<Option<Value>, Status> {
+    if !mismatch.is_convertible {
+        return Ok(None);
+    }
+    let api_version = &mismatch.api_version;
+    let (group, version) = api_version.split_once('/').unwrap_or(("", api_version));
+    let table = call.server.registry().table();
+    let row = table.find(group, version, &call.resource().plural);
+    let Some(row) = row.filter(|row| *row.resource.kind == *mismatch.kind) else {
+        return Ok(None);
+    };
+    let decoded = decode::value(&row.resource.schema, tree.clone());
+    let mut object = decoded.map_err(|error| unfit(&error))?.value;
+    row.resource.behaviour.default(&mut object);
+    row.to_stored(&mut object);
+    call.row.to_served(&mut object);
+    object["apiVersion"] = call.row.api_version().into();
+    call.note_emptied(Emptied::default());
+    Ok(Some(object))
 }
 
 fn is_json(body: &[u8]) -> bool {
@@ -294,7 +372,7 @@ fn report(
 /// Fills in apiVersion and kind, or refuses others than the expected ones.
 fn check_kind(expected: &Expected<'_>, mut object: Value) -> Result<Value, Status> {
     if let Some(mismatch) = Mismatch::find(expected, &object) {
-        return Err(mismatch.refusal(expected));
+        return Err(mismatch.refusal(expected, &object));
     }
     object["apiVersion"] = expected.api_version().into();
     object["kind"] = expected.kind.into();
@@ -303,77 +381,6 @@ fn check_kind(expected: &Expected<'_>, mut object: Value) -> Result<Value, Statu
 
 fn text<'v>(object: &'v Value, field: &str) -> &'v str {
     object[field].as_str().unwrap_or_default()
-}
-
-/// A kind or version that is not the expected one.
-struct Mismatch {
-    kind: String,
-    api_version: String,
-    version: String,
-    why: String,
-    /// The object's name, where only the kind of a custom resource is wrong.
-    name: Option<String>,
-}
-
-impl Mismatch {
-    fn find(expected: &Expected<'_>, object: &Value) -> Option<Self> {
-        let (api_version, kind) = (text(object, "apiVersion"), text(object, "kind"));
-        let mut found = Mismatch::of(expected, api_version, kind)?;
-        let only_kind = expected.custom && api_version == expected.api_version();
-        found.name = only_kind.then(|| text(&object["metadata"], "name").to_owned());
-        Some(found)
-    }
-
-    fn of(expected: &Expected<'_>, api_version: &str, kind: &str) -> Option<Self> {
-        let wanted = expected.api_version();
-        let given = if api_version.is_empty() && !expected.custom {
-            &wanted
-        } else {
-            api_version
-        };
-        let kind = if kind.is_empty() { expected.kind } else { kind };
-        if given == wanted && kind == expected.kind {
-            return None;
-        }
-        let version = given.rsplit('/').next().unwrap_or_default();
-        // Go registers every kind; whether this one is known under that version decides what is wrong with it.
-        let why = if expected.custom {
-            format!(
-                "the API version in the data ({api_version}) does not match the expected API version ({wanted})"
-            )
-        } else if Type::builtin_kind(given, kind).is_some() {
-            let package = reply::internal_package(expected.group);
-            format!(
-                "converting ({version}.{kind}) to ({package}.{}): unknown conversion",
-                expected.kind
-            )
-        } else {
-            format!(
-                "no kind {kind:?} is registered for version {given:?} in scheme \"k8s.io/kubernetes/pkg/api/legacyscheme/scheme.go:30\""
-            )
-        };
-        Some(Mismatch {
-            kind: kind.to_owned(),
-            api_version: given.to_owned(),
-            version: version.to_owned(),
-            why,
-            name: None,
-        })
-    }
-
-    fn refusal(&self, expected: &Expected<'_>) -> Status {
-        if let Some(name) = &self.name {
-            // A custom resource is decoded whatever it is, and validated after that.
-            let mut errors = Errors::default();
-            let why = format!("must be {}", expected.kind);
-            errors.invalid(&Path::new("kind"), self.kind.as_str(), why);
-            Status::invalid_kind(expected.group, &self.kind, name, &errors)
-        } else if expected.custom {
-            Status::bad_request(self.why.as_str())
-        } else {
-            expected.refuse(&self.kind, &self.version, &self.why)
-        }
-    }
 }
 
 /// The first bytes of a body, for an error text.

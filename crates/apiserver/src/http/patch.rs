@@ -14,6 +14,7 @@ use super::{
     write::{self, Part, STATUS_FIELDS, Source},
 };
 use crate::{
+    golang::number,
     schema::{
         Type,
         decode::{self, Problem},
@@ -65,14 +66,21 @@ impl Patch {
         validation: FieldValidation,
         bytes: &Bytes,
     ) -> Result<Self, Status> {
+        let is_read_twice = validation != FieldValidation::Ignore;
         let told = |why: &str| {
             Status::bad_request(match kind {
-                PatchKind::Strategic => why.to_owned(),
-                _ => format!("error decoding patch: {why}"),
+                PatchKind::Json | PatchKind::Merge if is_read_twice => {
+                    format!("error decoding patch: {why}")
+                }
+                PatchKind::Merge => "Invalid JSON Patch".to_owned(),
+                PatchKind::Json | PatchKind::Strategic => why.to_owned(),
             })
         };
         let (patch, mut problems) =
             decode::untyped_json(bytes).map_err(|error| told(&error.to_string()))?;
+        if !is_read_twice && kind == PatchKind::Json {
+            no_json_patch(&patch).map_or(Ok(()), |why| Err(Status::bad_request(why)))?;
+        }
         let form = match kind {
             PatchKind::Json => {
                 let misfit = merge::json_patch_misfit(&patch);
@@ -88,6 +96,8 @@ impl Patch {
                 Form::Json(patch)
             }
             PatchKind::Merge if patch.is_object() => Form::Merge(patch),
+            // Who does not ask for validation may put a list in the place of the document.
+            PatchKind::Merge if !is_read_twice && patch.is_array() => Form::Merge(patch),
             PatchKind::Merge if patch.is_null() => {
                 return Err(Status::bad_request("Invalid JSON Patch"));
             }
@@ -106,6 +116,14 @@ impl Patch {
     /// What a strict reader says of the patch itself.
     pub(crate) fn problems(&self) -> &[Problem] {
         &self.problems
+    }
+
+    /// Makes what the patch leaves behind ready to be decoded: a strategic merge goes into Go's struct without JSON in between, and a whole
+    /// float fits where an integer is wanted.
+    pub(crate) fn settle(&self, tree: &mut Value) {
+        if matches!(self.form, Form::Strategic(_)) {
+            number::settle(tree);
+        }
     }
 
     /// The patched tree, not decoded yet.
@@ -154,6 +172,20 @@ impl Patch {
     }
 }
 
+/// Why a document is no list of operations, in the words of the library that applies them.
+fn no_json_patch(patch: &Value) -> Option<String> {
+    let unfit = |value: &Value, wanted| Some(decode::json_of_another_type(value, wanted));
+    match patch {
+        Value::Null => None,
+        Value::Array(operations) => {
+            let is_none = |operation: &&Value| !operation.is_object() && !operation.is_null();
+            let wrong = operations.iter().find(is_none)?;
+            unfit(wrong, "jsonpatch.Operation")
+        }
+        other => unfit(other, "jsonpatch.Patch"),
+    }
+}
+
 /// The members of operations that mean nothing.
 fn unknown_members(operations: &Value) -> impl Iterator<Item = Problem> {
     let operations = operations.as_array().into_iter().flatten().enumerate();
@@ -175,6 +207,14 @@ fn unsupported(custom: bool) -> Status {
     let mut status = Status::new(415, "UnsupportedMediaType", "415: Unsupported Media Type");
     status.details = Some(Box::default());
     status
+}
+
+/// Refuses a body that is no patch.
+pub(crate) fn is_supported(headers: &HeaderMap, custom: bool) -> Result<(), Status> {
+    match apply::is_apply(headers) {
+        true => Ok(()),
+        false => PatchKind::of(headers, custom).map(|_| ()),
+    }
 }
 
 pub(crate) async fn patch(call: &Call, part: Part, body: Body) -> Result<Response<Body>, Status> {

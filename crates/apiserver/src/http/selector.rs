@@ -150,9 +150,11 @@ fn resolve(row: &Row, name: &str) -> Result<Field, Status> {
     match name {
         "metadata.name" => Ok(Field::Name),
         "metadata.namespace" if namespace_known => Ok(Field::Namespace),
-        _ if row.custom || !selectable.is_empty() => Err(Status::bad_request(format!(
-            "field label not supported: {name}"
-        ))),
+        _ if row.custom || !selectable.is_empty() => {
+            let why = resource.behaviour.unselectable(name);
+            let why = why.unwrap_or_else(|| format!("field label not supported: {name}"));
+            Err(Status::bad_request(why))
+        }
         _ => Err(Status::bad_request(format!(
             "{name:?} is not a known field selector: only \"metadata.name\", \"metadata.namespace\""
         ))),

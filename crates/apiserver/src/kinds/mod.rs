@@ -390,6 +390,12 @@ pub trait Kind: Send + Sync + 'static {
         &[]
     }
 
+    /// What is wrong with a field selector of another field, where upstream has a sentence of its own for the kind.
+    fn unselectable(&self, field: &str) -> Option<String> {
+        let _ = field;
+        None
+    }
+
     /// The value of a selectable field; the empty string when it is not set.
     fn selectable_value(&self, object: &Value, field: &str) -> String {
         let _ = (object, field);

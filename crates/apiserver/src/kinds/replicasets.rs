@@ -63,15 +63,4 @@ impl Workload for ReplicaSets {
             print::age(object, now),
         ]
     }
-
-    fn selectable_fields(&self) -> &[&'static str] {
-        &["status.replicas"]
-    }
-
-    fn selectable_value(&self, object: &Value, _: &str) -> String {
-        object["status"]
-            .integer("replicas")
-            .unwrap_or(0)
-            .to_string()
-    }
 }

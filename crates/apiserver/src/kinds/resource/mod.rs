@@ -203,6 +203,11 @@ impl Kind for ResourceSlice {
         &["spec.driver", "spec.nodeName"]
     }
 
+    fn unselectable(&self, field: &str) -> Option<String> {
+        let kind = "resource.k8s.io/v1, Kind=ResourceSlice";
+        Some(format!("field label not supported for {kind}: {field}"))
+    }
+
     fn selectable_value(&self, object: &Value, field: &str) -> String {
         let field = field.strip_prefix("spec.").unwrap_or(field);
         object["spec"].text(field).to_owned()
