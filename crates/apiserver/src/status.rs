@@ -5,7 +5,7 @@ use std::borrow::Cow;
 use serde_json::{Map, Value, json};
 
 use crate::{
-    field::{ErrorType, Errors, FieldError},
+    field::{ErrorType, Errors, FieldError, quote},
     kinds::Resource,
 };
 
@@ -89,14 +89,18 @@ impl Status {
         Status::new(
             404,
             "NotFound",
-            format!("{} {name:?} not found", resource.qualified()),
+            format!("{} {} not found", resource.qualified(), quote(name)),
         )
         .about(resource, name)
     }
 
     /// 404 for an object of the core group that a request refers to.
     pub fn core_not_found(plural: &str, name: &str) -> Self {
-        let mut status = Status::new(404, "NotFound", format!("{plural} {name:?} not found"));
+        let mut status = Status::new(
+            404,
+            "NotFound",
+            format!("{plural} {} not found", quote(name)),
+        );
         status.details = Some(Box::new(Details {
             name: name.to_owned(),
             kind: plural.to_owned(),
@@ -134,7 +138,7 @@ impl Status {
         Status::new(
             409,
             "AlreadyExists",
-            format!("{} {name:?} already exists", resource.qualified()),
+            format!("{} {} already exists", resource.qualified(), quote(name)),
         )
         .about(resource, name)
     }
@@ -150,7 +154,10 @@ impl Status {
             "" => kind.to_owned(),
             group => format!("{kind}.{group}"),
         };
-        let message = format!("Operation cannot be fulfilled on {subject} {name:?}: {why}");
+        let message = format!(
+            "Operation cannot be fulfilled on {subject} {}: {why}",
+            quote(name)
+        );
         let mut status = Status::new(409, "Conflict", message);
         status.details = Some(Box::new(Details {
             name: name.to_owned(),
@@ -166,7 +173,11 @@ impl Status {
         let message = if name.is_empty() {
             format!("{} is forbidden: {why}", resource.qualified())
         } else {
-            format!("{} {name:?} is forbidden: {why}", resource.qualified())
+            format!(
+                "{} {} is forbidden: {why}",
+                resource.qualified(),
+                quote(name)
+            )
         };
         Status::new(403, "Forbidden", message).about(resource, name)
     }
@@ -187,7 +198,7 @@ impl Status {
         let mut status = Status::new(
             422,
             "Invalid",
-            format!("{qualified} {name:?} is invalid: {all}"),
+            format!("{qualified} {} is invalid: {all}", quote(name)),
         );
         status.details = Some(Box::new(Details {
             name: name.to_owned(),

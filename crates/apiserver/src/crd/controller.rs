@@ -357,7 +357,7 @@ async fn announce(server: &Arc<ApiServer>, definition: &Value) -> bool {
     match send(server, Method::PATCH, &path, &patch).await {
         Ok(_) => true,
         // Who has changed it meanwhile has started another round, too.
-        Err(status) => matches!(status.code, 404 | 409),
+        Err(status) => matches!(status.as_u16(), 404 | 409),
     }
 }
 

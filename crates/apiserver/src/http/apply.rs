@@ -14,7 +14,7 @@ use super::{
 };
 use crate::{
     schema::{
-        decode::{self, Problem},
+        decode::{self, DecodeError, Problem},
         ownership,
     },
     status::Status,
@@ -35,8 +35,13 @@ pub(crate) fn configuration(
     api_version: &str,
     kind: &str,
 ) -> Result<(Value, Vec<Problem>), Status> {
-    let (config, duplicates) = decode::untyped_yaml(bytes)
-        .map_err(|error| Status::bad_request(format!("error decoding YAML: {error}")))?;
+    let (config, duplicates) = decode::untyped_yaml(bytes).map_err(|error| {
+        let step = match error {
+            DecodeError::Yaml(_) => "error converting YAML to JSON: ",
+            _ => "",
+        };
+        Status::bad_request(format!("error decoding YAML: {step}{error}"))
+    })?;
     if !config.is_object() && !config.is_null() {
         let kind = decode::json_kind(&config);
         return Err(Status::bad_request(format!(

@@ -1,17 +1,14 @@
 //! DELETE of a collection: every object that matches, one by one, as if each had been deleted by name.
 
-use axum::body::Body;
-use http::Response;
-use serde_json::{Value, json};
-
 use super::{
     call::Call,
     delete::{self, DeleteOptions},
     list::{self, ListOptions},
-    reply,
     selector::Selector,
 };
 use crate::status::Status;
+use axum::body::Body;
+use http::Response;
 
 pub(crate) async fn delete_collection(call: &Call, body: Body) -> Result<Response<Body>, Status> {
     let list_options = ListOptions::parse(&call.query, false)?;
@@ -26,13 +23,5 @@ pub(crate) async fn delete_collection(call: &Call, body: Body) -> Result<Respons
             }
         }
     }
-    let items: Value = page
-        .objects
-        .iter()
-        .map(|object| list::item(&call.row, call.row.served(object)))
-        .collect();
-    let metadata = list::metadata(call, &page, &selector);
-    let kind = call.row.list_kind();
-    let list = json!({"kind": kind, "apiVersion": call.row.api_version(), "metadata": metadata, "items": items});
-    reply::encode(call.form.media, 200, &list, None)
+    list::answer(call, &page, &selector)
 }

@@ -13,7 +13,11 @@ use http::{
 use serde_json::{Map, Value, json};
 use sha2::{Digest, Sha512};
 
-use super::{negotiate, path::Route, reply};
+use super::{
+    negotiate::{self, Media},
+    path::Route,
+    reply,
+};
 use crate::{
     auth::oidc,
     kinds::{Resource, Subresource},
@@ -41,19 +45,28 @@ pub(crate) fn serve(
     match route {
         Route::Groups { core } => Some(match aggregated_version(headers) {
             Some(version) => aggregated(table, *core, version, headers),
-            None if *core => reply::json(200, &api_versions()),
-            None => reply::json(200, &group_list(table)),
+            None if *core => plain(headers, &api_versions()),
+            None => plain(headers, &group_list(table)),
         }),
         Route::Group(group) => {
             let mut value = group_value(table, group)?;
             value["kind"] = "APIGroup".into();
             value["apiVersion"] = "v1".into();
-            Some(reply::json(200, &value))
+            Some(plain(headers, &value))
         }
         Route::Version { group, version } => {
-            resource_list(table, group, version).map(|list| reply::json(200, &list))
+            resource_list(table, group, version).map(|list| plain(headers, &list))
         }
         Route::Object(_) | Route::Other(_) => None,
+    }
+}
+
+/// A document in JSON, or in YAML for those who ask for that.
+fn plain(headers: &HeaderMap, value: &Value) -> Response<Body> {
+    match negotiate::of_refusals(headers) {
+        Media::Yaml => reply::encode(Media::Yaml, 200, value, None)
+            .unwrap_or_else(|status| reply::refusal(&status, Media::Json)),
+        _ => reply::json(200, value),
     }
 }
 

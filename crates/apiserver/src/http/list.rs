@@ -367,7 +367,7 @@ fn relative<'a>(namespace: Option<&str>, key: &'a str) -> &'a str {
 }
 
 /// The list's own metadata.
-pub(crate) fn metadata(call: &Call, page: &Page, selector: &Selector) -> Value {
+fn metadata(call: &Call, page: &Page, selector: &Selector) -> Value {
     let mut metadata = Map::new();
     metadata.insert("resourceVersion".into(), page.revision.to_string().into());
     if let Some(next) = &page.next {
@@ -389,6 +389,11 @@ pub(crate) fn metadata(call: &Call, page: &Page, selector: &Selector) -> Value {
 pub(crate) fn asked(call: &Call) -> Result<(ListOptions, Selector), Status> {
     let options = ListOptions::parse(&call.query, false)?;
     let selector = Selector::of(call)?;
+    check_shape(call)?;
+    Ok((options, selector))
+}
+
+fn check_shape(call: &Call) -> Result<(), Status> {
     if let Shape::Metadata(_) = call.form.shape {
         let why = format!(
             "you requested PartialObjectMetadata, but the requested object is a list (*{}List)",
@@ -396,16 +401,26 @@ pub(crate) fn asked(call: &Call) -> Result<(ListOptions, Selector), Status> {
         );
         return Err(reply::not_acceptable(&why));
     }
-    Ok((options, selector))
+    Ok(())
 }
 
 pub(crate) async fn list(call: &Call) -> Result<Response<Body>, Status> {
     let (options, selector) = asked(call)?;
-    let include = table::Include::parse(&call.query);
     let page = read(call, &options, &selector).await?;
-    let metadata = metadata(call, &page, &selector);
+    answer(call, &page, &selector)
+}
+
+/// A page in the form that was asked for.
+pub(crate) fn answer(
+    call: &Call,
+    page: &Page,
+    selector: &Selector,
+) -> Result<Response<Body>, Status> {
+    check_shape(call)?;
+    let include = table::Include::parse(&call.query);
+    let metadata = metadata(call, page, selector);
     match call.form.shape {
-        Shape::Whole => whole(call, &page, metadata),
+        Shape::Whole => whole(call, page, metadata),
         Shape::Table(version) => {
             let include = include?;
             let rows = page.objects.iter().map(|object| {
@@ -488,7 +503,7 @@ fn message(call: &Call, page: &Page, head: &Value) -> Vec<u8> {
 }
 
 /// An object as lists show it: without apiVersion and kind, unless it is a custom resource.
-pub(crate) fn item(row: &Row, mut object: Value) -> Value {
+fn item(row: &Row, mut object: Value) -> Value {
     if let Some(object) = object.as_object_mut().filter(|_| !row.custom) {
         object.remove("apiVersion");
         object.remove("kind");

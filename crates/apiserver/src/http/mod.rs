@@ -232,9 +232,7 @@ async fn route(
         }
         Route::Groups { .. } | Route::Group(_) | Route::Version { .. } => {
             match discovery::serve(&table, &route, &parts.headers) {
-                Some(_) if !matches!(parts.method, Method::GET | Method::HEAD) => {
-                    Err(method_not_allowed())
-                }
+                Some(_) if parts.method != Method::GET => Err(method_not_allowed()),
                 Some(answer) => Ok(answer),
                 None => {
                     let known = match route {
@@ -355,7 +353,7 @@ pub(crate) fn method_not_allowed() -> Status {
 }
 
 async fn objects(
-    call: Call,
+    mut call: Call,
     path: &ObjectPath<'_>,
     method: Method,
     body: Body,
@@ -363,6 +361,10 @@ async fn objects(
     let resource = call.row.resource.clone();
     if let Some(text) = &resource.deprecated {
         call.warn(text.to_string());
+    }
+    // Upstream's router has GET, and takes HEAD for another method.
+    if method == Method::HEAD && !call.row.is_defined() {
+        return Err(method_not_allowed());
     }
     let in_place = path.namespace.is_some() == resource.namespaced;
     // A PUT fails on the name in its body first, and nothing is created by name.
@@ -393,6 +395,10 @@ async fn objects(
         })?;
         let answer = subresource::serve(&call, subresource, method, body).await;
         return Ok(finish(&call, answer));
+    }
+    if method == Method::POST && call.row.is_defined() {
+        // No router has looked at the name, and it is the one in the body that counts.
+        call.name.clear();
     }
     let all_namespaces = resource.namespaced && path.namespace.is_none() && path.name.is_none();
     if !in_place && !all_namespaces {

@@ -20,6 +20,7 @@ mod depth;
 mod duplicates;
 mod literals;
 mod syntax;
+mod texts;
 mod untyped;
 mod walk;
 mod yaml;
@@ -151,6 +152,16 @@ pub fn cannot_be_handled(kind: &str, version: &str, why: &impl fmt::Display) -> 
 /// # Errors
 /// The body is no JSON, or a value does not fit its type.
 pub fn json(kind: &Type, body: &[u8]) -> Result<Decoded, DecodeError> {
+    match json_as_it_is(kind, body) {
+        Err(DecodeError::Syntax(why)) => match texts::mended(body) {
+            Some(mended) => json_as_it_is(kind, &mended),
+            None => Err(DecodeError::Syntax(why)),
+        },
+        read => read,
+    }
+}
+
+fn json_as_it_is(kind: &Type, body: &[u8]) -> Result<Decoded, DecodeError> {
     if kind.is_custom() {
         let (value, duplicates) = untyped_json(body)?;
         depth::check(&value)?;
@@ -191,13 +202,17 @@ fn typed(kind: &Type, body: &[u8], is_marked: bool) -> (Result<Decoded, DecodeEr
 /// # Errors
 /// The body is no JSON.
 pub fn untyped_json(body: &[u8]) -> Result<(Value, Vec<Problem>), DecodeError> {
-    let mut deserializer = serde_json::Deserializer::from_slice(body);
-    let mut problems = Vec::new();
-    let read = untyped::Untyped::new(&mut problems).deserialize(&mut deserializer);
-    let value = read
-        .and_then(|value| deserializer.end().map(|()| value))
-        .map_err(|error| json_error(body, &error))?;
-    Ok((value, problems))
+    let read = |body: &[u8]| {
+        let mut deserializer = serde_json::Deserializer::from_slice(body);
+        let mut problems = Vec::new();
+        let read = untyped::Untyped::new(&mut problems).deserialize(&mut deserializer);
+        let value = read.and_then(|value| deserializer.end().map(|()| value))?;
+        Ok((value, problems))
+    };
+    read(body).or_else(|error| match texts::mended(body) {
+        Some(mended) => read(&mended).map_err(|error| json_error(&mended, &error)),
+        None => Err(json_error(body, &error)),
+    })
 }
 
 /// What Go calls the JSON type of a value.

@@ -52,7 +52,7 @@ pub(super) fn complete(arena: &Arena, fields: &Struct, map: &mut Map<String, Val
     settle(arena, fields, map, form, |_, _| {}, |_| {});
 }
 
-/// [`complete`] after decoding; tells of lists, maps and bytes with nothing in them that are dropped.
+/// [`complete`] after decoding; tells of lists, maps and bytes with nothing in them that are dropped, or will be null when they are stored.
 pub(super) fn complete_telling(
     arena: &Arena,
     fields: &Struct,
@@ -86,7 +86,7 @@ fn settle(
     map: &mut Map<String, Value>,
     form: Form,
     visit: impl Fn(&Field, &mut Value),
-    mut drop: impl FnMut(&Field),
+    mut tell: impl FnMut(&Field),
 ) {
     let mut dropped: Vec<&Field> = Vec::new();
     for (key, value) in map.iter_mut() {
@@ -101,11 +101,12 @@ fn settle(
             Presence::Null if form == Form::Stored && is_empty(arena, field.id, value) => {
                 *value = Value::Null;
             }
+            Presence::Null if !value.is_null() && is_empty(arena, field.id, value) => tell(field),
             _ => {}
         }
     }
     for field in dropped {
-        drop(field);
+        tell(field);
         map.remove(&*field.name);
     }
     for field in &fields.fields {

@@ -93,7 +93,13 @@ impl Api {
 
     /// The table that `kubectl get` asks for.
     pub(crate) async fn table(&self, path: &str) -> Value {
+        self.table_of("GET", path).await
+    }
+
+    /// The same of another method.
+    pub(crate) async fn table_of(&self, method: &str, path: &str) -> Value {
         let request = Request::builder()
+            .method(method)
             .uri(path)
             .header("accept", "application/json;as=Table;v=v1;g=meta.k8s.io");
         self.answer(request, Body::empty()).await.ok()

@@ -51,6 +51,23 @@ async fn an_ephemeral_container_may_not_have_even_an_empty_list_of_ports() {
 }
 
 #[tokio::test]
+async fn the_claim_of_a_volume_has_no_owners_not_even_none() {
+    let api = Api::with_account().await;
+    let spec =
+        json!({"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "1Gi"}}});
+    let claim = json!({"metadata": {"ownerReferences": []}, "spec": spec});
+    let volume = json!({"name": "v", "ephemeral": {"volumeClaimTemplate": claim}});
+    let refused = api
+        .post(PODS, pod(json!({"volumes": [volume]})))
+        .await
+        .refused(422);
+    assert_eq!(
+        refused,
+        r#"Pod "a" is invalid: spec.volumes[0].ephemeral.volumeClaimTemplate.metadata.ownerReferences: Forbidden: cannot be set"#
+    );
+}
+
+#[tokio::test]
 async fn a_pod_for_windows_has_no_sysctls_and_no_groups_not_even_none() {
     let api = Api::with_account().await;
     let context = json!({"sysctls": [], "supplementalGroups": []});

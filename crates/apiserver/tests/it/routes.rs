@@ -94,6 +94,11 @@ async fn verbs_and_parts_that_custom_resources_do_not_have_are_told_apart() {
         assert_eq!(answer.body["details"], told, "{method} {path}");
         assert_eq!(answer.refused(status), message, "{method} {path}");
     }
+    let named = api
+        .post(&format!("{CRONTABS}/b"), crontab("c", json!({"cron": "*"})))
+        .await
+        .ok();
+    assert_eq!(named["metadata"]["name"], "c");
     let patched = api.merge(CRONTABS, json!({})).await;
     assert_eq!(patched.refused(400), "name must be provided");
     let patched = api.send_text("PATCH", CRONTABS, "text/plain", "{}").await;
@@ -140,7 +145,7 @@ async fn a_custom_resource_that_says_nothing_of_its_kind_is_not_recognized() {
         ("null", "'null' (6e756c6c)"),
         (
             r#"{"apiVersion":"stable.example.com/v1"}"#,
-            r#"'{"apiVersion":"stable.example.com/v1"}' ({"apiVersion":"stable.example ...)"#,
+            r#"'{"apiVersion":"stable.example.com/v1"}' ({"apiVersion":"stable.example. ...)"#,
         ),
     ] {
         let answer = api.send_text("POST", CRONTABS, JSON, body).await;

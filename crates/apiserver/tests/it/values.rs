@@ -299,3 +299,118 @@ async fn patches_that_nobody_validates_are_refused_by_the_library_that_applies_t
         "{refused}"
     );
 }
+
+#[tokio::test]
+async fn who_asks_by_head_asks_by_a_method_that_is_not_there() {
+    let api = Api::new(Config::default());
+    for path in ["/api/v1", "/apis/apps", "/api/v1/namespaces"] {
+        assert_eq!(
+            api.send_text("HEAD", path, "application/json", "")
+                .await
+                .status,
+            405
+        );
+    }
+}
+
+#[tokio::test]
+async fn discovery_is_had_in_yaml() {
+    let api = Api::new(Config::default());
+    for path in ["/api", "/apis", "/api/v1", "/apis/apps", "/apis/apps/v1"] {
+        let (status, body) = api.bytes(path, "application/yaml").await;
+        let text = String::from_utf8_lossy(&body).into_owned();
+        assert_eq!(status, 200);
+        assert!(text.contains("kind: API"), "{text}");
+    }
+}
+
+#[tokio::test]
+async fn a_deleted_collection_is_shown_in_the_form_that_was_asked_for() {
+    let api = Api::new(Config::default());
+    let maps = "/api/v1/namespaces/default/configmaps";
+    api.post(maps, json!({"metadata": {"name": "a"}}))
+        .await
+        .ok();
+    let shown = api.table_of("DELETE", maps).await;
+    assert_eq!(shown["kind"], "Table");
+    assert_eq!(shown["rows"][0]["cells"][0], "a");
+}
+
+#[tokio::test]
+async fn texts_that_are_no_unicode_are_stored_all_the_same() {
+    let api = Api::new(Config::default());
+    let maps = "/api/v1/namespaces/default/configmaps";
+    let body = r#"{"metadata": {"name": "a"}, "data": {"a": "\ud800x"}}"#;
+    let stored = api
+        .send_text("POST", maps, "application/json", body)
+        .await
+        .ok();
+    assert_eq!(stored["data"]["a"], "\u{fffd}x");
+}
+
+#[tokio::test]
+async fn options_of_connections_are_read_before_the_pod_is_looked_for() {
+    let api = Api::new(Config::default());
+    let pod = "/api/v1/namespaces/default/pods/p";
+    for (path, message) in [
+        (
+            "portforward?ports=x",
+            r#"cannot convert to []int32: strconv.ParseUint: parsing "x": invalid syntax"#,
+        ),
+        (
+            "portforward?ports=1,70000",
+            r#"cannot convert to []int32: strconv.ParseUint: parsing "70000": value out of range"#,
+        ),
+        (
+            "log?sinceTime=x",
+            r#"parsing time "x" as "2006-01-02T15:04:05Z07:00": cannot parse "x" as "2006""#,
+        ),
+        (
+            "log?sinceTime=2020-13-01T00:00:00Z",
+            r#"parsing time "2020-13-01T00:00:00Z": month out of range"#,
+        ),
+    ] {
+        assert_eq!(
+            api.get(&format!("{pod}/{path}")).await.refused(400),
+            message
+        );
+    }
+    assert_eq!(
+        api.get(&format!("{pod}/log?sinceTime=null")).await.status,
+        404
+    );
+}
+
+#[tokio::test]
+async fn a_dry_run_takes_no_addresses_and_no_ports() {
+    let api = Api::new(Config::default());
+    let services = "/api/v1/namespaces/default/services";
+    let dry = format!("{services}?dryRun=All");
+    let service = |spec: Value| {
+        let mut all = json!({"ports": [{"port": 80}]});
+        let more = spec.as_object().cloned().unwrap_or_default();
+        all.as_object_mut().unwrap().extend(more);
+        json!({"metadata": {"name": "a"}, "spec": all})
+    };
+    let free = api
+        .post(&dry, service(json!({"type": "NodePort"})))
+        .await
+        .ok();
+    assert_eq!(free["spec"]["clusterIP"], "10.96.0.0");
+    assert_eq!(free["spec"]["ports"][0]["nodePort"], 32_769);
+    let low = service(json!({"type": "NodePort", "ports": [{"port": 80, "nodePort": 1000}]}));
+    api.post(&dry, low).await.ok();
+    let taken = api
+        .post(services, service(json!({"clusterIP": "10.96.0.7"})))
+        .await
+        .ok();
+    assert_eq!(taken["spec"]["clusterIP"], "10.96.0.7");
+    let mut same = service(json!({"clusterIP": "10.96.0.7"}));
+    same["metadata"]["name"] = "b".into();
+    api.post(&dry, same).await.ok();
+    let elsewhere = service(json!({"clusterIP": "10.97.0.1"}));
+    assert_eq!(
+        api.post(&dry, elsewhere).await.refused(422),
+        r#"Service "a" is invalid: spec.clusterIPs: Invalid value: ["10.97.0.1"]: failed to allocate IP 10.97.0.1: the provided IP (10.97.0.1) is not in the valid range. The range of valid IPs is 10.96.0.0/16"#
+    );
+}

@@ -280,7 +280,7 @@ pub(super) fn ephemeral(source: &Value, path: &Path<'_>, errors: &mut Errors) {
         metadata::labels(errors, &meta_path.child("labels"), meta.get("labels"));
         for (field, printed) in NOT_IN_TEMPLATES {
             let set = match meta.field(field) {
-                None => false,
+                None => errors.sent_empty(&meta_path.child(field)),
                 Some(Value::String(text)) => !text.is_empty(),
                 Some(Value::Number(number)) => {
                     number.as_i64() != Some(0) || field.starts_with("deletion")

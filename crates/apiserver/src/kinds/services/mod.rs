@@ -234,6 +234,9 @@ impl Kind for Service {
             true => self.pools.claim(),
             false => self.pools.claim_from(self.ready_ranges(ctx.lookup)),
         };
+        if ctx.dry_run {
+            claim = claim.for_dry_run();
+        }
         match (object.is_null(), old) {
             (true, Some(old)) => allocate::release(&mut claim, old),
             (true, None) => {}

@@ -32,6 +32,8 @@ pub(crate) enum Refusal {
     AddressTaken,
     #[error("the provided network does not match the current range")]
     OtherNetwork,
+    #[error("the provided IP ({0}) is not in the valid range. The range of valid IPs is {1}")]
+    OtherAddress(IpAddr, ServiceRange),
     #[error("range is full")]
     Full,
     #[error("provided port is already allocated")]
@@ -188,6 +190,7 @@ impl Pools {
             ranges,
             taken: Used::default(),
             released: Used::default(),
+            dry: None,
         }
     }
 
@@ -227,11 +230,30 @@ pub(crate) struct Claim {
     ranges: Option<Vec<ServiceRange>>,
     taken: Used,
     released: Used,
+    /// The ports that a dry run would take.
+    dry: Option<Vec<i64>>,
 }
 
+/// The node port after the last one: what a dry run is shown first.
+const DRY_PORT: i64 = 32_769;
+
 impl Claim {
+    /// Takes nothing, and looks less closely, as upstream's dry runs: at whether an address is of a range, not at whether it is taken, and at
+    /// whether a port is taken, not at its range.
+    pub(super) fn for_dry_run(mut self) -> Self {
+        self.dry = Some(Vec::new());
+        self
+    }
+
     /// Takes this address.
     pub(crate) fn address(&mut self, ip: &str) -> Result<(), Refusal> {
+        if let (Some(_), Some(range)) = (&self.dry, self.ranges.iter().flatten().next()) {
+            let ip = parse_ip(ip).ok_or(Refusal::OtherNetwork)?;
+            return match range.has(ip) {
+                true => Ok(()),
+                false => Err(Refusal::OtherAddress(ip, range.clone())),
+            };
+        }
         let within = |ip: &IpAddr| match &self.ranges {
             Some(ranges) => ranges.iter().any(|range| range.has(*ip)),
             None => true,
@@ -247,6 +269,9 @@ impl Claim {
     /// Takes any address of any range.
     pub(crate) fn any_address(&mut self) -> Result<IpAddr, Refusal> {
         let ranges = self.ranges.as_deref().unwrap_or_default();
+        if self.dry.is_some() {
+            return ranges.first().map(|range| range.base).ok_or(Refusal::Full);
+        }
         let mut used = self.pools.used();
         // From a range by chance, as upstream, to the next that has room.
         let start = match ranges.len() {
@@ -277,6 +302,13 @@ impl Claim {
 
     /// Takes this node port.
     pub(crate) fn port(&mut self, port: i64) -> Result<(), Refusal> {
+        if let Some(dry) = &mut self.dry {
+            if dry.contains(&port) || self.pools.used().ports.contains(&port) {
+                return Err(Refusal::PortTaken);
+            }
+            dry.push(port);
+            return Ok(());
+        }
         if !NODE_PORTS.contains(&port) {
             return Err(Refusal::OtherPort);
         }
@@ -289,6 +321,11 @@ impl Claim {
 
     /// Takes any node port.
     pub(crate) fn any_port(&mut self) -> Result<i64, Refusal> {
+        if let Some(dry) = &mut self.dry {
+            let port = dry.iter().max().map_or(DRY_PORT, |last| last + 1);
+            dry.push(port);
+            return Ok(port);
+        }
         let mut used = self.pools.used();
         let whole = NODE_PORTS.start.unsigned_abs()..NODE_PORTS.end.unsigned_abs();
         let reserved = reserved(whole.end - whole.start, 32, 128);

@@ -1,5 +1,7 @@
 //! YAML bodies, as Go reads them: the first document only, the last of duplicate keys.
 
+mod complaint;
+
 use serde_json::Value;
 use serde_saphyr::{DuplicateKeyPolicy, Error};
 
@@ -18,6 +20,9 @@ pub fn read(body: &[u8]) -> Result<(Value, Vec<Problem>), DecodeError> {
 }
 
 fn as_written(body: &[u8]) -> Result<(Value, Vec<Problem>), DecodeError> {
+    if let Some(why) = complaint::of_characters(body) {
+        return Err(DecodeError::Yaml(why));
+    }
     let parse = |policy| {
         let options = serde_saphyr::options! { duplicate_keys: policy };
         serde_saphyr::from_slice_with_options::<Value>(body, options)
@@ -36,15 +41,12 @@ fn as_written(body: &[u8]) -> Result<(Value, Vec<Problem>), DecodeError> {
                     return as_written(first_document(body));
                 }
                 other => {
-                    return Err(DecodeError::Yaml(format!(
-                        "error converting YAML to JSON: yaml: {}",
-                        told(body, &other.to_string())
-                    )));
+                    return Err(DecodeError::Yaml(complaint::of(body, &other.to_string())));
                 }
             };
             let value = parse(DuplicateKeyPolicy::LastWins);
             let value = value.map_err(|error| {
-                DecodeError::Yaml(format!("error converting YAML to JSON: yaml: {error}"))
+                DecodeError::Yaml(complaint::of(body, &error.without_snippet().to_string()))
             })?;
             depth::check(&value)?;
             let mut keys = duplicates::of(body);
@@ -73,51 +75,6 @@ fn first_document(body: &[u8]) -> &[u8] {
         at += line.len();
     }
     body
-}
-
-/// What Go's YAML reader says of the commonest mistakes; of everything else our reader's own words.
-fn told(body: &[u8], ours: &str) -> String {
-    let text = String::from_utf8_lossy(body);
-    let place = ours.rsplit_once(" at line ").and_then(|(_, place)| {
-        let (line, _) = place.split_once(',')?;
-        line.parse::<usize>().ok()
-    });
-    // Its scanner does not name the first line; its parser counts from nought.
-    let line = |line: usize| match line {
-        0 => String::new(),
-        line => format!("line {line}: "),
-    };
-    let scanned = |why: &str| {
-        let at = place.filter(|at| *at > 1).unwrap_or(0);
-        format!("{}{why}", line(at))
-    };
-    let parsed = |why: &str| {
-        let at = place.map_or(0, |at| at.saturating_sub(1));
-        format!("{}{why}", line(at))
-    };
-    let ends = text.lines().count();
-    match ours {
-        _ if ours.contains("unclosed bracket '{'") => {
-            format!("line {ends}: did not find expected ',' or '}}'")
-        }
-        _ if ours.contains("unclosed bracket '['") => {
-            format!("line {ends}: did not find expected ',' or ']'")
-        }
-        _ if ours.starts_with("mapping values are not allowed") => {
-            scanned("mapping values are not allowed in this context")
-        }
-        _ if ours.starts_with("tabs disallowed") || ours.starts_with("unexpected character") => {
-            scanned("found character that cannot start any token")
-        }
-        _ if ours.contains("found unknown escape character") => {
-            scanned("found unknown escape character")
-        }
-        _ if ours.contains("did not find expected key") => parsed("did not find expected key"),
-        _ if ours.contains("did not find expected '-' indicator") => {
-            parsed("did not find expected '-' indicator")
-        }
-        _ => ours.to_owned(),
-    }
 }
 
 #[cfg(test)]

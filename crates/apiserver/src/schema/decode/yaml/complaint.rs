@@ -1,0 +1,175 @@
+//! What Go's YAML reader says of a body that ours has refused, as far as its mistakes are known; of the rest, our reader's own words.
+
+/// What may stand in no YAML at all.
+pub(super) fn of_characters(body: &[u8]) -> Option<String> {
+    let is_control = |byte: &u8| matches!(byte, 0..=8 | 11 | 12 | 14..=31 | 127);
+    let found = body.iter().any(is_control);
+    found.then(|| "yaml: control characters are not allowed".to_owned())
+}
+
+/// Where something is, counted from one.
+#[derive(Clone, Copy)]
+struct Place {
+    line: usize,
+    column: usize,
+}
+
+impl Place {
+    /// The place at the end of one of our reader's sentences.
+    fn of(sentence: &str) -> Option<(&str, Place)> {
+        let (words, place) = sentence.rsplit_once(" at line ")?;
+        let (line, column) = place.split_once(", column ")?;
+        let place = Place {
+            line: line.parse().ok()?,
+            column: column.parse().ok()?,
+        };
+        Some((words, place))
+    }
+
+    /// What stands there, up to the end of a word.
+    fn word(self, text: &str) -> &str {
+        let line = text.lines().nth(self.line - 1).unwrap_or_default();
+        let start = line.char_indices().nth(self.column.saturating_sub(1));
+        let rest = start.map_or("", |(at, _)| &line[at..]);
+        let end = rest.find(|c: char| c.is_whitespace() || ",[]{}".contains(c));
+        &rest[..end.unwrap_or(rest.len())]
+    }
+}
+
+/// Go's sentence for one of ours.
+pub(super) fn of(body: &[u8], ours: &str) -> String {
+    let text = String::from_utf8_lossy(body);
+    let (words, place) = match Place::of(ours) {
+        Some((words, place)) => (words, Some(place)),
+        None => (ours, None),
+    };
+    let word = place.map_or("", |place| place.word(&text));
+    if words.contains("non-finite float") {
+        let value = match word.to_lowercase() {
+            nan if nan.contains("nan") => "NaN",
+            negative if negative.starts_with('-') => "-Inf",
+            _ => "+Inf",
+        };
+        return format!("json: unsupported value: {value}");
+    }
+    format!("yaml: {}", told(&text, words, ours, word, place))
+}
+
+fn told(text: &str, words: &str, ours: &str, word: &str, place: Option<Place>) -> String {
+    // Its scanner does not name the first line; its parser counts from nought.
+    let line = |line: usize| match line {
+        0 => String::new(),
+        line => format!("line {line}: "),
+    };
+    let scanned_at = |at: usize, why: &str| format!("{}{why}", line(if at > 1 { at } else { 0 }));
+    let at = place.map_or(0, |place| place.line);
+    let scanned = |why: &str| scanned_at(at, why);
+    let parsed = |why: &str| format!("{}{why}", line(at.saturating_sub(1)));
+    let anchor = word.trim_start_matches(['*', '&']);
+    let ends = text.lines().count();
+    // Sentences that both have, after whatever ours says of where it was.
+    const SHARED: [&str; 6] = [
+        "block sequence entries are not allowed in this context",
+        "mapping keys are not allowed in this context",
+        "mapping values are not allowed in this context",
+        "did not find expected alphabetic or numeric character",
+        "did not find expected comment or line break",
+        "found unknown escape character",
+    ];
+    let shared = SHARED.iter().find(|shared| words.contains(*shared));
+    match words {
+        _ if words.contains("unclosed bracket '{'") => {
+            format!("line {ends}: did not find expected ',' or '}}'")
+        }
+        _ if words.contains("unclosed bracket '['") => {
+            format!("line {ends}: did not find expected ',' or ']'")
+        }
+        _ if words.contains("mismatched bracket '{'") => parsed("did not find expected ',' or '}'"),
+        _ if words.contains("mismatched bracket '['") => parsed("did not find expected ',' or ']'"),
+        _ if words.contains("misplaced bracket") => parsed("did not find expected node content"),
+        _ if words.contains("unclosed quote") => {
+            let end = 1 + text.matches('\n').count();
+            scanned_at(end, "found unexpected end of stream")
+        }
+        _ if words.contains("simple key expected ':'") => {
+            // It is missed when the next word has been found.
+            let mut after = text.lines().enumerate().skip(at);
+            let has_words =
+                |line: &str| !matches!(line.trim_start().chars().next(), None | Some('#'));
+            let next = after
+                .find(|(_, line)| has_words(line))
+                .map(|(index, _)| index + 1);
+            scanned_at(next.unwrap_or(at), "could not find expected ':'")
+        }
+        _ if words.contains("unknown anchor") && !anchor.is_empty() => {
+            format!("unknown anchor '{anchor}' referenced")
+        }
+        _ if words.contains("recursive references") && !anchor.is_empty() => {
+            format!("anchor '{anchor}' value contains itself")
+        }
+        _ if words.contains("unsupported YAML major version") => {
+            parsed("found incompatible YAML document")
+        }
+        _ if words.starts_with("mapping values are not allowed") => {
+            scanned("mapping values are not allowed in this context")
+        }
+        _ if words.starts_with("tabs disallowed") || words.starts_with("unexpected character") => {
+            scanned("found character that cannot start any token")
+        }
+        _ if words.contains("did not find expected key") => parsed("did not find expected key"),
+        _ if words.contains("did not find expected '-' indicator") => {
+            parsed("did not find expected '-' indicator")
+        }
+        _ => match shared {
+            Some(shared) => scanned(shared),
+            None => ours.to_owned(),
+        },
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn mistakes_are_told_as_go_tells_them() {
+        for (body, why) in [
+            (
+                "a: b: c",
+                "yaml: mapping values are not allowed in this context",
+            ),
+            ("a: 1\nb: *c\n", "yaml: unknown anchor 'c' referenced"),
+            (
+                "a: {b: \"x}\n",
+                "yaml: line 2: found unexpected end of stream",
+            ),
+            ("a: {b: \"x}", "yaml: found unexpected end of stream"),
+            (
+                "a: 1\ndata\n  b: c\n",
+                "yaml: line 3: could not find expected ':'",
+            ),
+            (
+                "a: 1\nb:\n  k: - a\n",
+                "yaml: line 3: block sequence entries are not allowed in this context",
+            ),
+            (
+                "a: 1\nb: |x\n",
+                "yaml: line 2: did not find expected comment or line break",
+            ),
+            ("a: {name: x]", "yaml: did not find expected ',' or '}'"),
+            (
+                "a: {name: *}",
+                "yaml: did not find expected alphabetic or numeric character",
+            ),
+            ("a: \u{1}", "yaml: control characters are not allowed"),
+            ("a: .inf", "json: unsupported value: +Inf"),
+            ("a: -.inf", "json: unsupported value: -Inf"),
+            ("a: .nan", "json: unsupported value: NaN"),
+        ] {
+            let read = super::super::read(body.as_bytes()).map(|(value, _)| value);
+            assert_eq!(
+                read.map_err(|error| error.to_string()),
+                Err(why.to_owned()),
+                "{body}"
+            );
+        }
+    }
+}
