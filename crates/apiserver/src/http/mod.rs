@@ -177,6 +177,7 @@ async fn route(
                 custom: !row.has_messages(),
                 collection: reads && (collection || watch),
                 watch: reads && watch,
+                log: object.subresource == Some("log") && object.group.is_empty(),
             };
             let form = negotiate::negotiate(&parts.headers, asked)?;
             let mut call = Call::new(

@@ -119,6 +119,8 @@ pub(crate) struct Asked {
     /// Many objects, or a watch of them.
     pub collection: bool,
     pub watch: bool,
+    /// A log: the router lets who wants plain text through, to where only objects are known.
+    pub log: bool,
 }
 
 /// Picks the first clause that can be met. JSON is preferred to protobuf wherever the client takes both: the store keeps JSON.
@@ -135,7 +137,10 @@ pub(crate) fn negotiate(headers: &HeaderMap, asked: Asked) -> Result<Form, Statu
             "application/*" if asked.custom => Media::Json,
             "application/yaml" => Media::Yaml,
             "application/vnd.kubernetes.protobuf" => Media::Protobuf,
-            _ => continue,
+            range => {
+                known |= asked.log && range == "text/plain";
+                continue;
+            }
         };
         known = true;
         let Some(shape) = shape(clause, media) else {
@@ -164,10 +169,11 @@ pub(crate) fn negotiate(headers: &HeaderMap, asked: Asked) -> Result<Form, Statu
         true => format!(", {STREAMED}"),
         false => String::new(),
     };
+    let text = if asked.log { "text/plain, " } else { "" };
     let mut status = Status::new(
         406,
         "NotAcceptable",
-        format!("406: Not Acceptable\n\nAvailable representations: {SUPPORTED}{streams}"),
+        format!("406: Not Acceptable\n\nAvailable representations: {text}{SUPPORTED}{streams}"),
     );
     status.details = Some(Box::default());
     Err(status)
@@ -190,6 +196,7 @@ pub(crate) fn of_refusals(headers: &HeaderMap) -> Media {
         custom: false,
         collection: false,
         watch: false,
+        log: false,
     };
     match negotiate(headers, plain) {
         Ok(form) if form.shape == Shape::Whole => form.media,
@@ -238,6 +245,7 @@ mod tests {
         custom: false,
         collection: false,
         watch: false,
+        log: false,
     };
 
     fn form_of(accept: &str, asked: Asked) -> Result<Form, Status> {
@@ -296,6 +304,21 @@ mod tests {
         for accept in ["application/json;stream=watch", "application/json;sv=v1"] {
             assert_eq!(form(accept), Ok(Form::JSON), "{accept}");
         }
+    }
+
+    #[test]
+    fn logs_are_let_through_as_text_and_are_none_then() {
+        let log = Asked { log: true, ..PLAIN };
+        let refusal = form_of("text/plain", log).unwrap_err();
+        assert!(
+            refusal
+                .message
+                .starts_with("only the following media types")
+        );
+        let refusal = form_of("text/html", log).unwrap_err();
+        let start =
+            "406: Not Acceptable\n\nAvailable representations: text/plain, application/json,";
+        assert!(refusal.message.starts_with(start), "{}", refusal.message);
     }
 
     #[test]
