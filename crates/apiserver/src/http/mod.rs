@@ -364,7 +364,8 @@ async fn objects(
         call.warn(text.to_string());
     }
     // Upstream's router has GET, and takes HEAD for another method.
-    if method == Method::HEAD && !call.row.is_defined() {
+    let proxied = path.subresource == Some("proxy");
+    if method == Method::HEAD && !call.row.is_defined() && !proxied {
         return Err(method_not_allowed());
     }
     let in_place = path.namespace.is_some() == resource.namespaced;

@@ -70,6 +70,8 @@ pub(crate) fn parse(path: &str) -> Route<'_> {
         watch,
         ..ObjectPath::default()
     };
+    // What is behind a proxy is no matter of ours.
+    let proxied = |at: usize| group.is_empty() && rest.get(at) == Some(&"proxy");
     match rest.as_slice() {
         [] => Route::Version { group, version },
         // The subresources of namespaces are told from resources in a namespace by name.
@@ -81,14 +83,16 @@ pub(crate) fn parse(path: &str) -> Route<'_> {
                 ..object
             })
         }
-        ["namespaces", namespace, plural, ..] if rest.len() <= 5 => Route::Object(ObjectPath {
-            namespace: Some(namespace),
-            plural,
-            name: at(3),
-            subresource: at(4),
-            ..object
-        }),
-        [plural, ..] if rest.len() <= 3 => Route::Object(ObjectPath {
+        ["namespaces", namespace, plural, ..] if rest.len() <= 5 || proxied(4) => {
+            Route::Object(ObjectPath {
+                namespace: Some(namespace),
+                plural,
+                name: at(3),
+                subresource: at(4),
+                ..object
+            })
+        }
+        [plural, ..] if rest.len() <= 3 || proxied(2) => Route::Object(ObjectPath {
             plural,
             name: at(1),
             subresource: at(2),
@@ -148,6 +152,11 @@ mod tests {
     fn a_subresource_follows_the_name() {
         let log = object("/api/v1/namespaces/x/pods/p/log");
         assert_eq!((log.name, log.subresource), (Some("p"), Some("log")));
+        let proxy = object("/api/v1/namespaces/x/pods/p:80/proxy/a/b");
+        assert_eq!(
+            (proxy.name, proxy.subresource),
+            (Some("p:80"), Some("proxy"))
+        );
         let status = object("/apis/g/v1/things/t/status");
         assert_eq!(
             (status.group, status.name, status.subresource),

@@ -21,6 +21,7 @@ mod mutations;
 mod pods;
 mod policy_types;
 mod provided;
+mod proxies;
 mod published;
 mod refusals;
 mod routes;

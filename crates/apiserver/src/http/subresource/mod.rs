@@ -3,6 +3,7 @@
 mod binding;
 mod eviction;
 pub mod log;
+mod proxy;
 pub(crate) mod reviews;
 pub(crate) mod scale;
 pub(crate) mod streams;
@@ -30,13 +31,16 @@ pub(crate) type Handler =
 /// The handlers of named subresources, by group, plural and subresource.
 const NAMED: &[(&str, &str, &str, Handler)] = &[
     ("", "bindings", "", binding::serve),
+    ("", "nodes", "proxy", proxy::serve),
     ("", "pods", "attach", streams::serve),
     ("", "pods", "binding", binding::serve),
     ("", "pods", "eviction", eviction::serve),
     ("", "pods", "exec", streams::serve),
     ("", "pods", "log", log::serve),
     ("", "pods", "portforward", streams::serve),
+    ("", "pods", "proxy", proxy::serve),
     ("", "serviceaccounts", "token", token::serve),
+    ("", "services", "proxy", proxy::serve),
     (
         "authentication.k8s.io",
         "selfsubjectreviews",

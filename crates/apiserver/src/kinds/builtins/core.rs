@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::row::{Row, STATUS_VERBS, STREAM_VERBS};
+use super::row::{PROXY_VERBS, Row, STATUS_VERBS, STREAM_VERBS};
 use crate::kinds::{
     Generation, NameRule, Propagation, Rules, StatusMetadata, StatusOnCreate, Subresource,
     SubresourceHandler,
@@ -81,6 +81,7 @@ pub(super) fn core(pools: Arc<Pools>) -> Vec<Row> {
             .cluster()
             .short(&["no"])
             .rules(|rules| rules.status_on_create = StatusOnCreate::Keep)
+            .named("proxy", "NodeProxyOptions", PROXY_VERBS)
             .status(StatusMetadata::All),
         Row::core("PersistentVolumeClaim", "persistentvolumeclaims")
             .behaves(PersistentVolumeClaim)
@@ -104,6 +105,11 @@ pub(super) fn core(pools: Arc<Pools>) -> Vec<Row> {
             })
             .named("attach", "PodAttachOptions", STREAM_VERBS)
             .named("binding", "Binding", &["create"])
+            .part(
+                "ephemeralcontainers",
+                STATUS_VERBS,
+                StatusMetadata::KeepMost,
+            )
             .subresource(Subresource {
                 name: "eviction",
                 group: Some("policy"),
@@ -112,14 +118,10 @@ pub(super) fn core(pools: Arc<Pools>) -> Vec<Row> {
                 verbs: &["create"],
                 handler: SubresourceHandler::Named,
             })
-            .part(
-                "ephemeralcontainers",
-                STATUS_VERBS,
-                StatusMetadata::KeepMost,
-            )
             .named("exec", "PodExecOptions", STREAM_VERBS)
             .named("log", "Pod", &["get"])
             .named("portforward", "PodPortForwardOptions", STREAM_VERBS)
+            .named("proxy", "PodProxyOptions", PROXY_VERBS)
             .part("resize", STATUS_VERBS, StatusMetadata::KeepMost)
             .status(StatusMetadata::KeepOwnerReferences),
         Row::core("PodTemplate", "podtemplates")
@@ -165,6 +167,7 @@ pub(super) fn core(pools: Arc<Pools>) -> Vec<Row> {
                 rules.create_on_update = true;
                 rules.delete_returns_object = true;
             })
+            .named("proxy", "ServiceProxyOptions", PROXY_VERBS)
             .status(StatusMetadata::All),
     ]
 }

@@ -8,6 +8,7 @@ use crate::{
 };
 
 pub(super) const STREAM_VERBS: &[&str] = &["create", "get"];
+pub(super) const PROXY_VERBS: &[&str] = &["create", "delete", "get", "patch", "update"];
 pub(super) const STATUS_VERBS: &[&str] = &["get", "patch", "update"];
 
 /// A row being described; [`Row::done`] makes it a [`Resource`].

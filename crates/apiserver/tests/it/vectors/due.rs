@@ -8,16 +8,19 @@ const SERVED: &[&str] = &[
     "v1/namespaces/status",
     "v1/namespaces/finalize",
     "v1/nodes",
+    "v1/nodes/proxy",
     "v1/nodes/status",
     "v1/pods",
     "v1/pods/status",
     "v1/pods/binding",
     "v1/pods/eviction",
     "v1/pods/log",
+    "v1/pods/proxy",
     "v1/pods/ephemeralcontainers",
     "v1/pods/resize",
     "v1/bindings",
     "v1/services",
+    "v1/services/proxy",
     "v1/services/status",
     "v1/endpoints",
     "v1/configmaps",
@@ -153,11 +156,12 @@ pub(crate) fn is_due(scenario: &Value) -> bool {
         .map(Vec::as_slice)
         .unwrap_or_default();
     if scenario["topic"] == "discovery" {
-        // The aggregated documents and the group list name proxies, which are not served, and lack the old version of RuntimeClass, which is.
+        // The lists of groups lack the old version of RuntimeClass, which is served.
         return steps.iter().all(|step| {
+            let path = step["path"].as_str().unwrap_or_default();
             let accept = step["headers"]["Accept"].as_str().unwrap_or_default();
-            DISCOVERY.contains(&step["path"].as_str().unwrap_or_default())
-                && (!accept.contains("apidiscovery") || accept.contains("v=v9"))
+            let is_whole = path == "/api" || !accept.contains("apidiscovery");
+            DISCOVERY.contains(&path) && (is_whole || accept.contains("v=v9"))
         });
     }
     steps.iter().all(step_is_due)

@@ -1,0 +1,137 @@
+//! `nodes/proxy`, `pods/proxy` and `services/proxy`: requests that a kube-apiserver hands on to a node, a pod or an endpoint of a Service.
+//!
+//! There is nothing to hand them on to here: nodes and pods are simulated. What kube-apiserver refuses before it connects is refused in its
+//! words; any other request ends as one to which nobody listens.
+
+use std::{future::Future, net::IpAddr, pin::Pin};
+
+use axum::body::Body;
+use http::{Method, Response};
+use serde_json::{Value, json};
+
+use crate::{
+    field::quote,
+    http::{call::Call, write},
+    kinds::tree::Tree,
+    status::Status,
+};
+
+/// The handler of all three.
+pub(crate) fn serve<'a>(
+    call: &'a Call,
+    _: Method,
+    _: Body,
+) -> Pin<Box<dyn Future<Output = Result<Response<Body>, Status>> + Send + 'a>> {
+    Box::pin(async move {
+        if call.query.get("dryRun").is_some() {
+            return Err(Status::bad_request("dryRun is not supported"));
+        }
+        let kind = format!("{}ProxyOptions", call.resource().kind);
+        write::admit_connection(call, json!({"kind": kind, "apiVersion": "v1"})).await?;
+        Err(match &*call.resource().plural {
+            "pods" => of_pod(call),
+            "services" => of_service(call),
+            _ => of_node(call),
+        }
+        .unwrap_or_else(|status| status))
+    })
+}
+
+/// A name with the port that is wanted, and a scheme before it.
+struct Target<'a> {
+    name: &'a str,
+    port: &'a str,
+}
+
+impl<'a> Target<'a> {
+    fn of(call: &'a Call) -> Result<Self, Status> {
+        let parts: Vec<&str> = call.name.split(':').collect();
+        let (scheme, name, port) = match parts.as_slice() {
+            [name] => ("", *name, ""),
+            [name, port] => ("", *name, *port),
+            [scheme, name, port] => (*scheme, *name, *port),
+            _ => ("", "", ""),
+        };
+        if name.is_empty() || !matches!(scheme, "" | "http" | "https") {
+            let kind = call.resource().kind.to_lowercase();
+            let why = format!("invalid {kind} request {}", quote(&call.name));
+            return Err(Status::bad_request(why));
+        }
+        Ok(Target { name, port })
+    }
+
+    /// The object of that name.
+    fn find(&self, call: &Call, plural: &str) -> Result<Value, Status> {
+        let ctx = call.ctx(false);
+        let found = ctx
+            .lookup
+            .find("", plural, call.namespace.as_deref(), self.name);
+        let found = found.ok_or_else(|| Status::core_not_found(plural, self.name))?;
+        Ok(found.as_ref().clone())
+    }
+}
+
+fn unavailable(why: String) -> Status {
+    Status::new(503, "ServiceUnavailable", why)
+}
+
+fn nobody_listens(what: &str, name: &str) -> Status {
+    unavailable(format!(
+        "error trying to reach service: {what} {} is simulated: nothing listens there",
+        quote(name)
+    ))
+}
+
+fn of_node(call: &Call) -> Result<Status, Status> {
+    let target = Target::of(call)?;
+    target.find(call, "nodes")?;
+    Ok(nobody_listens("node", target.name))
+}
+
+fn of_pod(call: &Call) -> Result<Status, Status> {
+    let target = Target::of(call)?;
+    let pod = target.find(call, "pods")?;
+    let address = pod["status"].text("podIP").parse();
+    let is_reachable = address.is_ok_and(|address: IpAddr| {
+        let is_nobody = address.is_loopback() || address.is_multicast();
+        !is_nobody && !address.is_unspecified()
+    });
+    match is_reachable {
+        true => Ok(nobody_listens("pod", target.name)),
+        false => Err(Status::bad_request("address not allowed")),
+    }
+}
+
+fn of_service(call: &Call) -> Result<Status, Status> {
+    let target = Target::of(call)?;
+    let mut port = target.port.to_owned();
+    if let Ok(number) = target.port.parse::<i64>() {
+        let service = target.find(call, "services")?;
+        let mut ports = service["spec"].items("ports").iter();
+        let known = ports.find(|port| port.integer("port") == Some(number));
+        let known = known.ok_or_else(|| {
+            let name = quote(target.name);
+            unavailable(format!("no service port {number} found for service {name}"))
+        })?;
+        known.text("name").clone_into(&mut port);
+    }
+    let endpoints = target.find(call, "endpoints")?;
+    let subsets = endpoints.items("subsets");
+    let nobody = |name: &str| {
+        unavailable(format!(
+            "no endpoints available for service {}",
+            quote(name)
+        ))
+    };
+    if subsets.is_empty() {
+        return Err(nobody(target.name));
+    }
+    let serves = |subset: &Value| {
+        let mut ports = subset.items("ports").iter();
+        !subset.items("addresses").is_empty() && ports.any(|other| other.text("name") == port)
+    };
+    match subsets.iter().any(serves) {
+        true => Ok(nobody_listens("service", target.name)),
+        false => Err(nobody(&call.name)),
+    }
+}
