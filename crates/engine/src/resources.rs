@@ -157,6 +157,7 @@ impl Amounts {
 
 /// Whether the scheduler counts a resource that is not native (kube-scheduler: `IsScalarResourceName`).
 fn is_scalar(name: &str) -> bool {
+    let native = name.contains("kubernetes.io/");
     let qualified = name.contains('/') && !name.starts_with("requests.");
-    qualified || name.starts_with("hugepages-") || name.starts_with("attachable-volumes-")
+    native || qualified || name.starts_with("hugepages-") || name.starts_with("attachable-volumes-")
 }

@@ -63,8 +63,11 @@ impl Requirement {
         values: &[String],
         names: &mut Interner,
     ) -> Option<Self> {
+        if !is_label_key(key) || !values.iter().all(|value| is_label_value(value)) {
+            return None;
+        }
         let mut set = |values: &[String]| -> Option<Box<[Symbol]>> {
-            let valid = !values.is_empty() && values.iter().all(|value| is_label_value(value));
+            let valid = !values.is_empty();
             valid.then(|| values.iter().map(|value| names.intern(value)).collect())
         };
         let number = || match values {
@@ -115,8 +118,28 @@ impl Requirement {
     }
 }
 
-/// How long a label's value may be, in bytes.
+/// How long a label's value may be, and its key without the prefix, in bytes.
 pub(crate) const MAX_LABEL_VALUE: usize = 63;
+/// How long the prefix of a label's key may be, in bytes.
+const MAX_LABEL_PREFIX: usize = 253;
+
+/// apimachinery: `IsLabelKey`.
+fn is_label_key(key: &str) -> bool {
+    let (prefix, name) = match key.rsplit_once('/') {
+        Some((prefix, name)) => (Some(prefix), name),
+        None => (None, key),
+    };
+    let is_part = |part: &str| {
+        let byte = |byte: &u8| byte.is_ascii_lowercase() || byte.is_ascii_digit();
+        let bytes = part.as_bytes();
+        bytes.first().is_some_and(byte)
+            && bytes.last().is_some_and(byte)
+            && bytes.iter().all(|own| byte(own) || *own == b'-')
+    };
+    let is_prefix =
+        |prefix: &str| prefix.len() <= MAX_LABEL_PREFIX && prefix.split('.').all(is_part);
+    !name.is_empty() && is_label_value(name) && prefix.is_none_or(is_prefix)
+}
 
 pub(crate) fn is_label_value(value: &str) -> bool {
     value.len() <= MAX_LABEL_VALUE && has_label_form(value)
@@ -395,6 +418,27 @@ mod tests {
         assert!(!matches(Operator::Gt, &["seven"], &[("gen", "12")]));
         assert!(!matches(Operator::NotIn, &["no spaces"], &[("gen", "12")]));
         assert!(!matches(Operator::DoesNotExist, &["x"], &[]));
+        assert!(!matches(Operator::Gt, &["-5"], &[("gen", "12")]));
+    }
+
+    #[test]
+    fn keys_are_those_of_labels() {
+        for key in ["gen", "a.b/gen", "A_b-9", "x.example.com/a.b"] {
+            assert!(is_label_key(key), "{key}");
+        }
+        for key in [
+            "",
+            "a/",
+            "/a",
+            "a b",
+            "A.b/c",
+            "a..b/c",
+            "a/b/c",
+            "-a",
+            &"a".repeat(64),
+        ] {
+            assert!(!is_label_key(key), "{key}");
+        }
     }
 
     #[test]

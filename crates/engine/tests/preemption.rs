@@ -182,6 +182,13 @@ fn a_preemptor_waits_while_its_victims_are_on_their_way_out() {
     victim.node_name = Some("a".into());
     cluster.set_pod(&victim).expect("valid");
     assert_eq!(
+        victims(&preempt(&mut cluster, &urgent)),
+        Vec::<String>::new(),
+        "whom somebody else deletes nobody waits for"
+    );
+    victim.preempted = true;
+    cluster.set_pod(&victim).expect("valid");
+    assert_eq!(
         preempt(&mut cluster, &urgent),
         Preemption::VictimsTerminating
     );

@@ -17,6 +17,7 @@ pub(crate) mod negotiate;
 pub(crate) mod openapi;
 pub(crate) mod patch;
 pub(crate) mod path;
+mod piece;
 mod pretty;
 mod probes;
 mod provided;

@@ -17,6 +17,7 @@ use super::{
     call::Call,
     list::{self, ListOptions},
     negotiate::{Form, Media, Shape},
+    piece::Piece,
     reply,
     selector::Selector,
     table,
@@ -29,9 +30,6 @@ use crate::{
 
 /// How soon after a piece the next one may follow on the network.
 const GATHER: Duration = Duration::from_millis(5);
-/// A piece that has this many bytes is sent before more is added to it. Few enough for the allocator to take the same memory again; twice as
-/// many come from the system, which clears every page first.
-const PIECE: usize = 32 * 1024;
 const BOOKMARK_EVERY: Duration = Duration::from_secs(60);
 /// A last bookmark comes this long before the end of a watch.
 const BOOKMARK_BEFORE_END: Duration = Duration::from_secs(2);
@@ -204,44 +202,6 @@ fn follow(
     }
 }
 
-/// Lines that go out together.
-#[derive(Default)]
-struct Piece {
-    /// The first line, which is not copied unless there is a second.
-    first: Bytes,
-    all: Vec<u8>,
-}
-
-impl Piece {
-    /// Adds a line; gives what there was before if that is enough for a piece.
-    fn add(&mut self, line: Bytes) -> Option<Bytes> {
-        let full = (self.len() >= PIECE).then(|| self.take()).flatten();
-        if self.len() == 0 {
-            self.first = line;
-            return full;
-        }
-        if self.all.is_empty() {
-            let line = std::mem::take(&mut self.first);
-            self.all.reserve(4 * line.len());
-            self.all.extend_from_slice(&line);
-        }
-        self.all.extend_from_slice(&line);
-        full
-    }
-
-    fn len(&self) -> usize {
-        self.first.len() + self.all.len()
-    }
-
-    fn take(&mut self) -> Option<Bytes> {
-        let piece = match self.all.is_empty() {
-            true => std::mem::take(&mut self.first),
-            false => std::mem::take(&mut self.all).into(),
-        };
-        (!piece.is_empty()).then_some(piece)
-    }
-}
-
 /// Makes the lines of one watcher.
 struct LineWriter {
     call: Call,
@@ -379,24 +339,5 @@ impl LineWriter {
         }
         let body = proto::encode_answer(object).unwrap_or_else(|| proto::encode(schema, object));
         proto::watch_frame(event, &body).into()
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn lines_go_out_together_until_they_are_enough() {
-        let mut piece = Piece::default();
-        assert_eq!(piece.take(), None);
-        assert_eq!(piece.add("a\n".into()), None);
-        assert_eq!(piece.take().as_deref(), Some(b"a\n".as_slice()));
-        assert_eq!(piece.add("a\n".into()), None);
-        assert_eq!(piece.add("b\n".into()), None);
-        assert_eq!(piece.add(vec![b'c'; PIECE].into()), None);
-        let full = piece.add("d\n".into()).expect("it was full");
-        assert_eq!((&full[..5], full.len()), (b"a\nb\nc".as_slice(), PIECE + 4));
-        assert_eq!(piece.take().as_deref(), Some(b"d\n".as_slice()));
     }
 }

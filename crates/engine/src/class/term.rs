@@ -47,18 +47,33 @@ impl PodTerm {
         }
     }
 
-    /// Whether a pod of that class is meant.
+    /// Whether a pod of that class, which is there, is meant.
     pub(crate) fn matches(
         &self,
         pod: &PodClass,
         namespaces: &Namespaces,
         names: &Interner,
     ) -> bool {
+        self.means(pod, namespaces.get(&pod.namespace), names)
+    }
+
+    /// Whether a pod of that class is meant which is to come near the pod that has the term: a namespace that is not known has no labels then
+    /// (kube-scheduler: `GetNamespaceLabelsSnapshot`).
+    pub(crate) fn matches_newcomer(
+        &self,
+        pod: &PodClass,
+        namespaces: &Namespaces,
+        names: &Interner,
+    ) -> bool {
+        let unknown = LabelSet::default();
+        let labels = namespaces.get(&pod.namespace).unwrap_or(&unknown);
+        self.means(pod, Some(labels), names)
+    }
+
+    fn means(&self, pod: &PodClass, namespace: Option<&LabelSet>, names: &Interner) -> bool {
         let in_namespace = self.namespaces.contains(&pod.namespace)
             || self.namespace_query.is_everything()
-            || namespaces
-                .get(&pod.namespace)
-                .is_some_and(|labels| self.namespace_query.matches(labels, names));
+            || namespace.is_some_and(|labels| self.namespace_query.matches(labels, names));
         in_namespace && self.query.matches(&pod.labels, names)
     }
 }

@@ -11,7 +11,6 @@ use crate::error::ModelError;
 use crate::labels::LabelSet;
 use crate::model::{NodeSpec, PodSpec};
 use crate::resources::Amounts;
-use crate::score::image_locality;
 use crate::topology::Standing;
 
 impl Cluster {
@@ -231,10 +230,8 @@ impl Cluster {
         let mut images = Vec::new();
         for image in &spec.images {
             for name in &image.names {
-                images.push((
-                    self.names.intern(&image_locality::normalized(name)),
-                    image.size_bytes.max(0),
-                ));
+                // As they are written: only what pods ask for gets a tag.
+                images.push((self.names.intern(name), image.size_bytes.max(0)));
             }
         }
         images.sort_by_key(|image| image.0);

@@ -171,14 +171,23 @@ impl Cluster {
         }
     }
 
-    /// The profile of pods with a scheduler name; an empty one stands for the default name.
+    /// The profile of pods with a scheduler name.
     fn profile(&self, scheduler_name: &str) -> ProfileId {
+        ProfileId(self.find_profile(scheduler_name).unwrap_or(0) as u16)
+    }
+
+    /// Whether pods of a scheduler name have a profile.
+    fn knows_scheduler(&self, name: &str) -> bool {
+        self.find_profile(name).is_some()
+    }
+
+    /// The place of the profile of a scheduler name; an empty one stands for the default name.
+    fn find_profile(&self, scheduler_name: &str) -> Option<usize> {
         let name = match scheduler_name {
             "" => DEFAULT_SCHEDULER,
             name => name,
         };
-        let found = self.profiles.iter().position(|(own, _)| **own == *name);
-        ProfileId(found.unwrap_or(0) as u16)
+        self.profiles.iter().position(|(own, _)| **own == *name)
     }
 
     /// The scheduler names that pods of this cluster's profiles have.

@@ -11,14 +11,15 @@ use crate::model::PodSpec;
 
 impl Cluster {
     /// Holds room on a node for a pod that preempted others there, until it is bound or [`Cluster::denominate`]d. A pod that has
-    /// finished holds none, whatever its status still says: kube-scheduler does not see it any more.
+    /// finished holds none, whatever its status still says: kube-scheduler does not see it any more. Neither does it see pods of a scheduler
+    /// name that no profile has.
     ///
     /// # Errors
     /// The pod asks for a negative amount.
     pub fn nominate(&mut self, spec: &PodSpec, node: &str) -> Result<(), ModelError> {
         let key = spec.key();
         self.denominate(&key);
-        if spec.finished {
+        if spec.finished || !self.knows_scheduler(&spec.template.scheduler_name) {
             return Ok(());
         }
         let class = self.pod_class(&spec.template)?;

@@ -170,8 +170,11 @@ impl PodStatus {
             .filter(|condition| condition.r#type == RESIZE_PENDING.0)
             .map(|condition| condition.reason == RESIZE_PENDING.1);
         let infeasible = pending.take(1).any(|infeasible| infeasible);
-        let containers = spec.containers.iter_mut();
-        for container in containers.chain(spec.init_containers.iter_mut().flatten()) {
+        // Of the containers that start the pod, upstream asks sidecars only.
+        let sidecars = spec.init_containers.iter_mut().flatten();
+        let sidecars =
+            sidecars.filter(|container| container.restart_policy == Some(RestartPolicy::Always));
+        for container in spec.containers.iter_mut().chain(sidecars) {
             let statuses = self.container_statuses.iter().flatten();
             let mut statuses = statuses.chain(self.init_container_statuses.iter().flatten());
             if let Some(status) = statuses.find(|status| status.name == container.name)

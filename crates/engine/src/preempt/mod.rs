@@ -5,6 +5,7 @@
 //! pods that others matter to by the room they take only, it is worked out on sums ([`plan`]) and kept per node.
 
 mod cost;
+mod order;
 mod plan;
 
 pub(crate) use cost::Cost;
@@ -339,7 +340,9 @@ impl Cluster {
         if lower.is_empty() {
             return Err(Refusal::new(Plugin::DefaultPreemption, Reason::NoVictims));
         }
-        lower.sort_by(by_importance);
+        lower.sort_unstable_by(|a, b| a.key.cmp(&b.key));
+        let rank = |victim: &Victim| (Reverse(victim.priority), victim.start_time);
+        order::sort(&mut lower, |a, b| rank(a) < rank(b));
         let beside = self.room_beside(class, key, node);
         let tried = self.in_thought(class, node, |own| {
             own.reprieve(class, node, &beside, &lower)

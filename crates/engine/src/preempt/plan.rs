@@ -8,7 +8,7 @@ use crate::class::{PodClassId, Shape};
 use crate::cluster::{Cluster, NodeId, PodId};
 use crate::resources::Amounts;
 
-use super::Cost;
+use super::{Cost, order};
 
 /// What is known about evictions on a node.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -101,22 +101,45 @@ impl Cluster {
         node: NodeId,
         beside: &[PodClassId],
     ) -> Vec<PodId> {
-        let mut victims = Vec::new();
-        for mut run in self.runs(shape, priority, node, beside).unwrap_or_default() {
-            if run.evicted == 0 {
-                continue;
-            }
+        let mut runs = self.runs(shape, priority, node, beside).unwrap_or_default();
+        let by_key = |a: &PodId, b: &PodId| self.pod(*a).key().cmp(self.pod(*b).key());
+        let pods: usize = runs.iter().map(|run| run.pods.len()).sum();
+        if runs.len() > 1 && pods > order::STABLE {
+            self.order_for_trial(&mut runs);
+        } else {
             // Of equals the first keys are the more important.
-            let by_key = |a: &PodId, b: &PodId| self.pod(*a).key().cmp(self.pod(*b).key());
-            let kept = run.pods.len() - run.evicted;
-            if kept > 0 {
-                run.pods.select_nth_unstable_by(kept, by_key);
+            for run in runs.iter_mut().filter(|run| run.evicted > 0) {
+                let kept = run.pods.len() - run.evicted;
+                if kept > 0 {
+                    run.pods.select_nth_unstable_by(kept, by_key);
+                }
             }
+        }
+        let mut victims = Vec::new();
+        for run in &mut runs {
+            let kept = run.pods.len() - run.evicted;
             let evicted = &mut run.pods[kept..];
             evicted.sort_unstable_by(by_key);
             victims.extend_from_slice(evicted);
         }
         victims
+    }
+
+    /// Puts the pods of runs in the order in which they are tried.
+    fn order_for_trial(&self, runs: &mut [Run]) {
+        let numbered = runs.iter().enumerate();
+        let mut pods: Vec<(usize, PodId)> = numbered
+            .flat_map(|(run, own)| own.pods.iter().map(move |pod| (run, *pod)))
+            .collect();
+        pods.sort_unstable_by(|a, b| self.pod(a.1).key().cmp(self.pod(b.1).key()));
+        // The runs are in the order of importance already.
+        order::sort(&mut pods, |a, b| a.0 < b.0);
+        for run in &mut *runs {
+            run.pods.clear();
+        }
+        for (run, pod) in pods {
+            runs[run].pods.push(pod);
+        }
     }
 
     /// Takes all lower pods off in thought and puts back what has room; none if sums cannot say.

@@ -121,7 +121,7 @@ impl Rules {
         let Some((group, _)) = resource.split_once('/') else {
             return false;
         };
-        let native = group == "kubernetes.io" || group.ends_with(".kubernetes.io");
+        let native = resource.contains("kubernetes.io/");
         !native
             && (self.ignored.ignored_resources.contains(resource)
                 || self.ignored.ignored_resource_groups.contains(group))

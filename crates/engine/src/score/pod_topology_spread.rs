@@ -54,7 +54,8 @@ impl Rows {
                 Symbol::HOSTNAME => scored.iter().map(|index| self.nodes[*index]).sum(),
                 _ => scored
                     .iter()
-                    .map(|index| row(*index)[constraint].0)
+                    // A node without the key is where nodes with an empty value are.
+                    .map(|index| row(*index)[constraint].0.unwrap_or(Symbol::EMPTY))
                     .collect::<FxHashSet<_>>()
                     .len(),
             };

@@ -64,7 +64,7 @@ impl Effect {
             effects.push(Effect::Affinity);
         }
         let on_other = |term: &&crate::class::PodTerm| term.matches(other, namespaces, names);
-        let on_own = |term: &&crate::class::PodTerm| term.matches(own, namespaces, names);
+        let on_own = |term: &&crate::class::PodTerm| term.matches_newcomer(own, namespaces, names);
         effects.extend(
             own.anti_affinity
                 .iter()

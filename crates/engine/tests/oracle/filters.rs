@@ -5,7 +5,9 @@ use mullion_engine::Plugin;
 use crate::amounts;
 use crate::objects::{Node, Pod, Port, World};
 use crate::profiles;
-use crate::selectors::{pod_selects_node, term_matches, term_means, tolerates, untolerated};
+use crate::selectors::{
+    pod_selects_node, term_matches, term_means, term_means_newcomer, tolerates, untolerated,
+};
 use crate::spread;
 use crate::volumes;
 
@@ -230,7 +232,7 @@ fn other_pods(world: &World, pod: &Pod, node: &Node) -> Option<Refusal> {
             .required
             .iter()
             .any(|term| {
-                term_means(term, &other.metadata, &pod.metadata, world)
+                term_means_newcomer(term, &other.metadata, &pod.metadata, world)
                     && share(other, &term.topology_key)
             })
     });

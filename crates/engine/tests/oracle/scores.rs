@@ -7,7 +7,7 @@ use mullion_engine::Plugin;
 use crate::amounts;
 use crate::objects::{Node, Pod, PodTerm, World};
 use crate::profiles;
-use crate::selectors::{term_matches, term_means, tolerates};
+use crate::selectors::{term_matches, term_means, term_means_newcomer, tolerates};
 use crate::spread;
 
 const MIB: i64 = 1024 * 1024;
@@ -109,7 +109,7 @@ fn images(world: &World, pod: &Pod, node: &Node) -> i64 {
             .status
             .images
             .iter()
-            .find(|image| image.names.iter().any(|own| full(own) == name));
+            .find(|image| image.names.iter().any(|own| *own == name));
         found.map(|image| image.size_bytes)
     };
     let containers = pod.spec.containers.iter().chain(&pod.spec.init_containers);
@@ -155,7 +155,7 @@ fn other_pods(world: &World, pod: &Pod, feasible: &[&Node]) -> Option<Vec<i64>> 
     for other in &world.placed {
         let theirs = &other.spec.affinity;
         let mine = |term: &PodTerm| term_means(term, &pod.metadata, &other.metadata, world);
-        let me = |term: &PodTerm| term_means(term, &other.metadata, &pod.metadata, world);
+        let me = |term: &PodTerm| term_means_newcomer(term, &other.metadata, &pod.metadata, world);
         let wishes = own.pod_affinity.preferred.iter().map(|wish| (wish, 1));
         for (wish, sign) in wishes.chain(
             own.pod_anti_affinity

@@ -104,17 +104,30 @@ pub(crate) fn untolerated<'a>(pod: &Pod, node: &'a Node) -> Option<&'a Taint> {
     })
 }
 
-/// Whether a term of `owner` means the pod described by `meta`.
+/// Whether a term of `owner` means the pod described by `meta`, which is there.
 pub(crate) fn term_means(term: &PodTerm, owner: &Meta, meta: &Meta, world: &World) -> bool {
+    means(term, owner, meta, world.namespaces.get(&meta.namespace))
+}
+
+/// The same where the pod is to come and `owner` is there: a namespace that nobody knows has no labels then.
+pub(crate) fn term_means_newcomer(
+    term: &PodTerm,
+    owner: &Meta,
+    meta: &Meta,
+    world: &World,
+) -> bool {
+    let none = Labels::new();
+    let labels = world.namespaces.get(&meta.namespace).unwrap_or(&none);
+    means(term, owner, meta, Some(labels))
+}
+
+fn means(term: &PodTerm, owner: &Meta, meta: &Meta, namespace: Option<&Labels>) -> bool {
     let own_only = term.namespaces.is_empty() && term.namespace_selector.is_none();
     let listed = term.namespaces.contains(&meta.namespace)
         || (own_only && meta.namespace == owner.namespace);
-    let none = Labels::new();
-    let labels = world.namespaces.get(&meta.namespace).unwrap_or(&none);
     let by_selector = term.namespace_selector.as_ref().is_some_and(|selector| {
         // Whoever selects all namespaces selects those that no object speaks of, too.
-        is_empty(selector)
-            || (world.namespaces.contains_key(&meta.namespace) && selects(Some(selector), labels))
+        is_empty(selector) || namespace.is_some_and(|labels| selects(Some(selector), labels))
     });
     (listed || by_selector) && selects(term.label_selector.as_ref(), &meta.labels)
 }

@@ -224,7 +224,7 @@ pub(crate) fn scores(world: &World, pod: &Pod, feasible: &[&Node], os: bool) -> 
                 true => scored.len(),
                 false => scored
                     .iter()
-                    .map(|node| value(node, rule))
+                    .map(|node| value(node, rule).map_or("", String::as_str))
                     .collect::<BTreeSet<_>>()
                     .len(),
             };

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 
 use crate::filters::host_ports;
 use crate::objects::{Node, Pod, World};
-use crate::selectors::term_means;
+use crate::selectors::term_means_newcomer;
 use crate::volumes;
 
 /// The corrections so far.
@@ -32,7 +32,7 @@ impl Trial {
             let theirs = &other.spec.affinity.pod_anti_affinity.required;
             let labels = &world.under(other).metadata.labels;
             theirs.iter().any(|term| {
-                term_means(term, &other.metadata, &pod.metadata, world)
+                term_means_newcomer(term, &other.metadata, &pod.metadata, world)
                     && labels.contains_key(&term.topology_key)
             })
         });

@@ -72,7 +72,10 @@ pub(super) fn hold(template: &mut PodTemplate, pod: &Pod) {
     };
     let all = template.containers.iter_mut().zip(&spec.containers);
     let others = template.init_containers.iter_mut();
-    for (container, body) in all.chain(others.zip(spec.init_containers.iter().flatten())) {
+    let others = others.zip(spec.init_containers.iter().flatten());
+    // Of the containers that start the pod, upstream asks sidecars only.
+    let sidecars = others.filter(|(container, _)| container.is_sidecar());
+    for (container, body) in all.chain(sidecars) {
         if let Some(amounts) = held.of_container(&body.name) {
             let requests = &mut container.resources.requests;
             model::hold(requests, held.infeasible, &amounts.map(resources));

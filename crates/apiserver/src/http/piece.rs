@@ -1,0 +1,113 @@
+//! Lines of a watch that go out together, in buffers that come back.
+//!
+//! A busy watch sends hundreds of megabytes in pieces that live for a millisecond. Memory taken anew for each comes from the system again and
+//! again, which clears every page first; a few buffers that are lent out do not.
+
+use std::sync::{Mutex, PoisonError};
+
+use bytes::Bytes;
+
+/// A piece that has this many bytes is sent before more is added to it.
+const PIECE: usize = 32 * 1024;
+/// What a buffer holds: a piece that is nearly full, and one more line of a common size.
+const BUFFER: usize = PIECE + 16 * 1024;
+/// How many buffers wait to be used again, at most.
+const MOST_SPARE: usize = 64;
+
+static SPARE: Mutex<Vec<Vec<u8>>> = Mutex::new(Vec::new());
+
+/// See the module's words.
+#[derive(Default)]
+pub(super) struct Piece {
+    /// The first line, which is not copied unless there is a second.
+    first: Bytes,
+    all: Vec<u8>,
+}
+
+impl Piece {
+    /// Adds a line; gives what there was before if that is enough for a piece.
+    pub(super) fn add(&mut self, line: Bytes) -> Option<Bytes> {
+        let full = (self.len() >= PIECE).then(|| self.take()).flatten();
+        if self.len() == 0 {
+            self.first = line;
+            return full;
+        }
+        if self.all.is_empty() {
+            let first = std::mem::take(&mut self.first);
+            self.all = spare();
+            self.all.extend_from_slice(&first);
+        }
+        self.all.extend_from_slice(&line);
+        full
+    }
+
+    fn len(&self) -> usize {
+        self.first.len() + self.all.len()
+    }
+
+    /// What there is, if anything.
+    pub(super) fn take(&mut self) -> Option<Bytes> {
+        let piece = match self.all.is_empty() {
+            true => std::mem::take(&mut self.first),
+            false => Bytes::from_owner(Lent(std::mem::take(&mut self.all))),
+        };
+        (!piece.is_empty()).then_some(piece)
+    }
+}
+
+/// A buffer that comes back once nobody reads it.
+struct Lent(Vec<u8>);
+
+impl AsRef<[u8]> for Lent {
+    fn as_ref(&self) -> &[u8] {
+        &self.0
+    }
+}
+
+impl Drop for Lent {
+    fn drop(&mut self) {
+        let mut buffer = std::mem::take(&mut self.0);
+        // One that had to grow for a long line goes.
+        if buffer.capacity() > BUFFER {
+            return;
+        }
+        buffer.clear();
+        let mut spare = SPARE.lock().unwrap_or_else(PoisonError::into_inner);
+        if spare.len() < MOST_SPARE {
+            spare.push(buffer);
+        }
+    }
+}
+
+fn spare() -> Vec<u8> {
+    let buffer = SPARE.lock().unwrap_or_else(PoisonError::into_inner).pop();
+    buffer.unwrap_or_else(|| Vec::with_capacity(BUFFER))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lines_go_out_together_until_they_are_enough() {
+        let mut piece = Piece::default();
+        assert_eq!(piece.take(), None);
+        assert_eq!(piece.add("a\n".into()), None);
+        assert_eq!(piece.take().as_deref(), Some(b"a\n".as_slice()));
+        assert_eq!(piece.add("a\n".into()), None);
+        assert_eq!(piece.add("b\n".into()), None);
+        assert_eq!(piece.add(vec![b'c'; PIECE].into()), None);
+        let full = piece.add("d\n".into()).expect("it was full");
+        assert_eq!((&full[..5], full.len()), (b"a\nb\nc".as_slice(), PIECE + 4));
+        assert_eq!(piece.take().as_deref(), Some(b"d\n".as_slice()));
+    }
+
+    #[test]
+    fn a_lone_line_is_not_copied() {
+        let line = Bytes::from_static(b"{}");
+        let mut piece = Piece::default();
+        assert!(piece.add(line.clone()).is_none());
+        let sent = piece.take().expect("a line");
+        assert_eq!(sent.as_ptr(), line.as_ptr());
+    }
+}
