@@ -4,6 +4,8 @@
 //! everything but the probes. A connection whose certificate was not signed by the client CA does not come to be. Shutting down lets
 //! requests finish for a moment and then closes the watches.
 
+mod unread;
+
 use std::{io, sync::Arc, time::Duration};
 
 use axum::{Router, body::Body};
@@ -190,7 +192,8 @@ async fn answer(
         if let Some(user) = &user {
             request.extensions_mut().insert(user.clone());
         }
-        router.clone().oneshot(request)
+        let router = router.clone();
+        unread::answered(request, async |request| router.oneshot(request).await)
     });
     let mut builder = auto::Builder::new(TokioExecutor::new());
     builder.http1().timer(TokioTimer::new());

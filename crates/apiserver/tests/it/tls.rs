@@ -17,6 +17,7 @@ use rustls::{
 };
 use serde_json::{Value, json};
 use tokio::{
+    io::{AsyncReadExt, AsyncWriteExt},
     net::{TcpListener, TcpStream},
     sync::oneshot,
     task::JoinHandle,
@@ -244,6 +245,23 @@ async fn a_client_certificate_names_the_user_and_nobody_else_gets_in() {
     let address = served.address;
     served.stop().await;
     assert!(TcpStream::connect(address).await.is_err());
+}
+
+#[tokio::test]
+async fn a_connection_goes_on_after_a_body_that_nobody_wanted() {
+    let served = Served::new(&ApiServer::new(Config::default())).await;
+    let mut stream = served.connect(Some(&served.admin), OVER_1).await;
+    let head = "POST /api/v1/configmaps HTTP/1.1\r\nhost: localhost\r\ncontent-length: 2\r\n\r\n";
+    let next = "GET /readyz HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n";
+    for part in [head, "{}", next] {
+        stream.write_all(part.as_bytes()).await.unwrap();
+        stream.flush().await.unwrap();
+    }
+    let mut answers = Vec::new();
+    stream.read_to_end(&mut answers).await.unwrap();
+    let answers = String::from_utf8(answers).unwrap();
+    assert!(answers.starts_with("HTTP/1.1 405"), "{answers}");
+    assert!(answers.contains("HTTP/1.1 200"), "{answers}");
 }
 
 #[test]

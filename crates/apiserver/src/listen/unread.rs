@@ -1,0 +1,91 @@
+//! What a client has yet to send when its request is answered already.
+//!
+//! Over HTTP/1.1 the next request of a connection begins where the body of this one ends. So a body that nobody wanted is read to its end before
+//! the answer, as Go's server does it; a client whose body is too long for that, or does not come, is told that the connection ends.
+
+use std::{
+    pin::Pin,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    task::{Context, Poll},
+    time::Duration,
+};
+
+use axum::body::Body;
+use bytes::Bytes;
+use http::{
+    HeaderValue, Request, Response, Version,
+    header::{CONNECTION, EXPECT, UPGRADE},
+};
+use http_body::{Body as HttpBody, Frame, SizeHint};
+use http_body_util::BodyExt;
+
+/// As much is read (Go: maxPostHandlerReadBytes).
+const MOST: usize = 256 * 1024;
+/// How long it may take to come.
+const PATIENCE: Duration = Duration::from_secs(1);
+
+/// A body that can be read on after its reader has gone.
+#[derive(Clone)]
+struct Shared(Arc<Mutex<Body>>);
+
+impl Shared {
+    fn body(&self) -> MutexGuard<'_, Body> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Whether the end was reached.
+    async fn read_to_end(&mut self) -> bool {
+        let read = async {
+            let mut length = 0;
+            while let Some(frame) = self.frame().await {
+                let Ok(frame) = frame else { return false };
+                length += frame.data_ref().map_or(0, Bytes::len);
+                if length > MOST {
+                    return false;
+                }
+            }
+            true
+        };
+        tokio::time::timeout(PATIENCE, read).await.unwrap_or(false)
+    }
+}
+
+impl HttpBody for Shared {
+    type Data = Bytes;
+    type Error = axum::Error;
+
+    fn poll_frame(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, axum::Error>>> {
+        Pin::new(&mut *self.body()).poll_frame(cx)
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body().is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.body().size_hint()
+    }
+}
+
+/// The answer to a request, and nothing left of the request.
+pub(super) async fn answered<E>(
+    request: Request<Body>,
+    answer: impl AsyncFnOnce(Request<Body>) -> Result<Response<Body>, E>,
+) -> Result<Response<Body>, E> {
+    // Who waits to be told to send does not send, and who changes the protocol sends no body.
+    let waits = request.headers().contains_key(EXPECT) || request.headers().contains_key(UPGRADE);
+    if request.version() > Version::HTTP_11 || waits || request.body().is_end_stream() {
+        return answer(request).await;
+    }
+    let (parts, body) = request.into_parts();
+    let mut rest = Shared(Arc::new(Mutex::new(body)));
+    let mut answer = answer(Request::from_parts(parts, Body::new(rest.clone()))).await?;
+    if !rest.read_to_end().await {
+        let close = HeaderValue::from_static("close");
+        answer.headers_mut().insert(CONNECTION, close);
+    }
+    Ok(answer)
+}
