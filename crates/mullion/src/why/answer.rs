@@ -142,7 +142,16 @@ pub(super) fn ask(
     }
     let refused = cluster.unschedulable(&answer);
     let evictions = match &refused {
-        Some(refused) if with_preemption => Some(cluster.evictions(class, &key, refused)),
+        Some(refused) if with_preemption => {
+            // What its status says it was promised decides whether it has made room already.
+            let checkpoint = cluster.checkpoint();
+            if let Some(node) = &pod.nominated_node_name {
+                cluster.nominate(pod, node)?;
+            }
+            let evictions = cluster.evictions(class, &key, refused);
+            cluster.rollback(checkpoint);
+            Some(evictions)
+        }
         _ => None,
     };
     Ok(Asked {

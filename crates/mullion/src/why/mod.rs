@@ -9,6 +9,7 @@ mod daemon;
 mod explanation;
 mod groups;
 mod manifest;
+mod nulls;
 mod outlook;
 mod page;
 mod pools;

@@ -23,6 +23,8 @@ use serde::{
 };
 use serde_json::{Map, Value, value::RawValue};
 
+use super::nulls::without_nulls;
+
 /// Kinds that are kept as they are, for those who understand them.
 const KEPT: [&str; 8] = [
     "DaemonSet",
@@ -94,6 +96,15 @@ impl State {
             let version = value.pointer("/status/nodeInfo/kubeletVersion");
             self.kubelet_version = version.and_then(Value::as_str).map(str::to_owned);
         }
+        self.tell(text, usual)
+            .or_else(|error| match without_nulls(text.as_bytes()) {
+                // Some items of a list may be there already.
+                Some(text) if !is_list(&text, usual) => self.tell(&text, usual),
+                _ => Err(error),
+            })
+    }
+
+    fn tell(&mut self, text: &str, usual: &str) -> Result<(), serde_json::Error> {
         let mut reader = serde_json::Deserializer::from_str(text);
         let state = self;
         Object { state, usual }.deserialize(&mut reader)
@@ -254,6 +265,18 @@ impl<'de> Visitor<'de> for Object<'_> {
     }
 }
 
+fn is_list(object: &str, usual: &str) -> bool {
+    #[derive(Deserialize)]
+    struct Kind {
+        kind: Option<String>,
+    }
+    let own = serde_json::from_str(object).map(|Kind { kind }| kind);
+    own.ok()
+        .flatten()
+        .unwrap_or_else(|| usual.to_owned())
+        .ends_with("List")
+}
+
 /// What an object is called, for whoever has to find it: `Pod shop/web`.
 pub(super) fn title(object: &RawValue, usual: &str) -> String {
     let object: Value = serde_json::from_str(object.get()).unwrap_or_default();
@@ -317,12 +340,16 @@ impl Case {
     /// # Errors
     /// It is malformed, or says what cannot be true.
     pub(super) fn read(line: &[u8], empty: &Cluster) -> Result<Self, serde_json::Error> {
-        let visitor = Line(State::of(empty.clone()));
+        let visitor = || Line(State::of(empty.clone()));
         // Looking at the whole line once is a fraction of looking at each of its texts.
-        match std::str::from_utf8(line) {
-            Ok(text) => read(serde_json::Deserializer::from_str(text), visitor),
-            Err(_) => read(serde_json::Deserializer::from_slice(line), visitor),
-        }
+        let case = match std::str::from_utf8(line) {
+            Ok(text) => read(serde_json::Deserializer::from_str(text), visitor()),
+            Err(_) => read(serde_json::Deserializer::from_slice(line), visitor()),
+        };
+        case.or_else(|error| match without_nulls(line) {
+            Some(text) => read(serde_json::Deserializer::from_str(&text), visitor()),
+            None => Err(error),
+        })
     }
 
     /// Which object a line is refused for, and why; none where the line itself is malformed.
@@ -465,6 +492,19 @@ mod tests {
             (title(&raw, ""), fault(&refused)),
             ("a".to_owned(), "an object without a kind".to_owned())
         );
+    }
+
+    #[test]
+    fn null_means_nothing() {
+        let pod = r#"{"kind":"Pod","metadata":{"name":"a","ownerReferences":null},
+            "spec":{"nodeName":"n","containers":[{"resources":null,"ports":null}]}}"#;
+        let raw = RawValue::from_string(pod.to_owned()).expect("JSON");
+        let mut state = State::new(Cluster::new(Options::default()));
+        state.add(&raw, "").expect("a pod");
+        assert_eq!(state.cluster.pod_count(), 1);
+        let line = format!(r#"{{"items":[{pod}],"pod":{pod}}}"#);
+        let case = Case::read(line.as_bytes(), &Cluster::new(Options::default()));
+        assert_eq!(case.expect("a case").state.cluster.pod_count(), 1);
     }
 
     #[test]
