@@ -251,7 +251,7 @@ mod tests {
             "falling" => (len - index) / by,
             "pipe" => index.min(len - index) / by,
             "saw" => index % by,
-            _ => ((index * 2_654_435_761) % 4_294_967_296 >> 7) % by,
+            _ => (((index * 2_654_435_761) % 4_294_967_296) >> 7) % by,
         }
     }
 
