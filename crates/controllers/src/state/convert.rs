@@ -137,10 +137,7 @@ pub fn template(metadata: &ObjectMeta, spec: &api::PodSpec) -> PodTemplate {
     PodTemplate {
         namespace: metadata.namespace.clone().unwrap_or_default(),
         labels: map(&metadata.labels),
-        owner: owner.map(|owner| OwnerRef {
-            kind: owner.kind.clone(),
-            name: owner.name.clone(),
-        }),
+        owner: owner.map(|own| OwnerRef::new(&own.api_version, &own.kind, &own.name)),
         node_selector: map(&spec.node_selector),
         affinity: spec.affinity.as_ref().map(affinity).unwrap_or_default(),
         tolerations: spec.tolerations.iter().flatten().map(toleration).collect(),

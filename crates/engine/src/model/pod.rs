@@ -81,10 +81,29 @@ pub struct PodTemplate {
 /// The controlling owner of a pod.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct OwnerRef {
-    /// ReplicaSet, DaemonSet, StatefulSet, Job, ...
+    /// ReplicaSet, DaemonSet, StatefulSet, Job, ...; with the API version behind it if that is not the one in which Kubernetes has the kind
+    /// (`StatefulSet.apps.kruise.io/v1`).
     pub kind: String,
     /// Its name.
     pub name: String,
+}
+
+impl OwnerRef {
+    /// An owner as `metadata.ownerReferences` names it.
+    pub fn new(api_version: &str, kind: &str, name: &str) -> Self {
+        let usual = match kind {
+            "ReplicaSet" | "StatefulSet" | "DaemonSet" => "apps/v1",
+            "ReplicationController" => "v1",
+            _ => api_version,
+        };
+        OwnerRef {
+            kind: match api_version == usual {
+                true => kind.to_owned(),
+                false => format!("{kind}.{api_version}"),
+            },
+            name: name.to_owned(),
+        }
+    }
 }
 
 /// A container, init container or sidecar.

@@ -26,8 +26,9 @@ struct Meta {
 }
 
 #[derive(Default, Deserialize)]
-#[serde(default)]
+#[serde(rename_all = "camelCase", default)]
 struct Owner {
+    api_version: String,
     kind: String,
     name: String,
     controller: bool,
@@ -220,10 +221,7 @@ impl From<Pod> for PodSpec {
         let template = PodTemplate {
             namespace: pod.metadata.namespace,
             labels: pod.metadata.labels.unwrap_or_default(),
-            owner: owner.map(|owner| OwnerRef {
-                kind: owner.kind,
-                name: owner.name,
-            }),
+            owner: owner.map(|own| OwnerRef::new(&own.api_version, &own.kind, &own.name)),
             node_selector: pod.spec.node_selector.unwrap_or_default(),
             affinity: pod.spec.affinity.unwrap_or_default(),
             tolerations: pod.spec.tolerations.unwrap_or_default(),

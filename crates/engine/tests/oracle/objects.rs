@@ -20,6 +20,8 @@ pub(crate) struct Meta {
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default)]
 pub(crate) struct Owner {
+    #[serde(rename = "apiVersion")]
+    pub(crate) api_version: String,
     pub(crate) kind: String,
     pub(crate) name: String,
     pub(crate) controller: bool,

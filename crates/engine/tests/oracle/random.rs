@@ -298,6 +298,7 @@ fn pod(random: &mut Random, mood: &Mood, name: &str) -> Value {
     });
     if random.percent(20) {
         pod["metadata"]["ownerReferences"] = json!([{
+            "apiVersion": random.text(&["apps/v1", "apps/v1", "apps/v1", "example.com/v1"]),
             "kind": random.text(&["ReplicaSet", "StatefulSet", "DaemonSet"]), "name": "owner", "uid": "o", "controller": true,
         }]);
     }

@@ -90,7 +90,8 @@ fn default_rules(world: &World, pod: &Pod, when: &str) -> Vec<Rule> {
         .find(|owner| owner.controller)
     {
         let owning = world.workloads.iter().find(|workload| {
-            workload.kind == owner.kind
+            owner.api_version == "apps/v1"
+                && workload.kind == owner.kind
                 && workload.metadata.name == owner.name
                 && workload.metadata.namespace == pod.metadata.namespace
         });
