@@ -218,6 +218,9 @@ pub(super) async fn file(path: &Path, empty: Cluster) -> Result<Source, Failure>
                 .map_err(|error| refuse(&error))?
         }
     };
+    if documents.is_empty() {
+        return Err(refuse(&"it is empty"));
+    }
     let mut state = State::new(empty);
     for document in documents {
         let list: List = serde_json::from_str(document.get()).map_err(|error| refuse(&error))?;

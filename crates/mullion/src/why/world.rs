@@ -192,9 +192,19 @@ async fn admit(source: &mut Source, prospect: Prospect) -> Result<Planned, Failu
     if let Some(owner) = owner {
         take(&mut source.state, &owner)?;
     }
+    // No server makes a pod of a name that is taken, not even in thought: it is asked for another one like it.
+    let is_there = source.state.pod(&home, &name).is_some();
+    let mut asked = pod;
+    if is_there && let Some(metadata) = asked["metadata"].as_object_mut() {
+        metadata.remove("name");
+        metadata.insert("generateName".to_owned(), json!(format!("{name}-")));
+    }
     // A misspelt field would change the answer.
     let path = format!("/api/v1/namespaces/{home}/pods?dryRun=All&fieldValidation=Strict");
-    let mut admitted = source::create(&source.client, &path, &pod, false).await?;
+    let mut admitted = source::create(&source.client, &path, &asked, false).await?;
+    if is_there {
+        admitted["metadata"]["name"] = json!(name);
+    }
     let templates = source.state.kept("ResourceClaimTemplate");
     let templates: Vec<Value> = templates.map_err(Failure::input)?;
     for claim in template::device_claims(&mut admitted, &templates) {
@@ -207,7 +217,7 @@ async fn admit(source: &mut Source, prospect: Prospect) -> Result<Planned, Failu
             add(source, &claim, None).await?;
         }
     }
-    if named.starts_with("pod ") && source.state.pod(&home, &name).is_some() {
+    if named.starts_with("pod ") && is_there {
         out::note(&format!(
             "pod {home}/{name} exists: the answer is for another one like it; `mullion why pod {name} -n {home}` asks about the one that is there"
         ));

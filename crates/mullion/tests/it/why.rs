@@ -156,6 +156,15 @@ fn a_file_of_objects_is_asked_without_a_cluster() {
 }
 
 #[test]
+fn a_file_without_objects_is_no_state() {
+    let state = file("");
+    let ended = why(&["--state", path(&state)], String::new());
+    assert_eq!(ended.code, Some(2));
+    let said = ended.stderr.replace(path(&state), "FILE");
+    assert!(said.starts_with("error: FILE: it is empty\n"), "{said}");
+}
+
+#[test]
 fn an_object_that_is_wrong_is_named() {
     let said = |wrong: Value| {
         let items = json!([node_of_4("n0"), {"kind": "List", "items": []}, wrong]);

@@ -122,6 +122,20 @@ fn each_profile_of_the_file_places_its_pods_its_own_way_and_speaks_in_its_own_na
         ["NodeResourcesFit"],
         "`mullion why` asks by the profile"
     );
+    let there = pod("packing-1", "packing", "linux", "100m");
+    let mut why = Command::new(env!("CARGO_BIN_EXE_mullion"));
+    why.args(["why", "-f", "-", "--kubeconfig"]);
+    let said = ended(why.arg(cluster.kubeconfig()), &there, PATIENCE);
+    let answer = String::from_utf8_lossy(&said.stdout);
+    let note = String::from_utf8_lossy(&said.stderr);
+    assert!(
+        answer.starts_with("pod default/packing-1 goes to "),
+        "{answer}{note}"
+    );
+    assert!(
+        note.contains("packing-1 exists: the answer is for another one like it"),
+        "{note}"
+    );
     let levelled = nodes_of_three(&cluster, "levelling");
     assert!(
         levelled.iter().any(|node| *node != packed[0]),
