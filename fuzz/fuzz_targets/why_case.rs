@@ -14,6 +14,7 @@ mod failure;
 mod why {
     mod answer;
     pub(super) mod cases;
+    mod nulls;
     mod state;
 
     pub(super) fn line(line: &[u8], empty: &mullion_engine::Cluster) -> Result<Vec<u8>, String> {
