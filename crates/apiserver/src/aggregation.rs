@@ -62,14 +62,11 @@ pub(crate) async fn run(server: Weak<ApiServer>, mut changes: watch::Receiver<()
     }
 }
 
-/// The APIService of each group and version in `table`, by name.
-pub(crate) fn wanted(table: &Table) -> BTreeMap<String, Value> {
+/// The APIService of each group and version that some of these rows of `table` belong to, by name.
+pub(crate) fn wanted(table: &Table, which: impl Fn(&Row) -> bool) -> BTreeMap<String, Value> {
     let mut wanted = BTreeMap::new();
-    for row in table
-        .rows()
-        .iter()
-        .filter(|row| row.resource.group != GROUP)
-    {
+    let rows = table.rows().iter();
+    for row in rows.filter(|row| row.resource.group != GROUP && which(row)) {
         let name = format!("{}.{}", row.resource.version, row.resource.group);
         if let Entry::Vacant(vacant) = wanted.entry(name) {
             let object = object(table, vacant.key(), row);
@@ -77,11 +74,6 @@ pub(crate) fn wanted(table: &Table) -> BTreeMap<String, Value> {
         }
     }
     wanted
-}
-
-/// Whether one is made again when it has been deleted.
-pub(crate) fn is_kept(object: &Value) -> bool {
-    object["metadata"]["labels"][MANAGED] == "true"
 }
 
 /// The status of one that the embedding program answers for.
@@ -93,7 +85,7 @@ pub(crate) fn passed(now: Timestamp) -> Value {
 }
 
 async fn settle(server: &Arc<ApiServer>) {
-    let mut wanted = wanted(&server.registry().table());
+    let mut wanted = wanted(&server.registry().table(), |_| true);
     let mut told = Vec::new();
     for object in server.store().collection(STORAGE).snapshot(None).objects {
         let name = object.key().name().to_owned();
@@ -118,7 +110,7 @@ async fn settle(server: &Arc<ApiServer>) {
 fn object(table: &Table, name: &str, row: &Row) -> Value {
     let resource = &row.resource;
     let service = resource.behaviour.source().map(|source| source.service());
-    let managed = match row.custom && service.is_none() {
+    let managed = match row.is_defined() {
         true => "true",
         false => "onstart",
     };

@@ -25,6 +25,7 @@ use crate::{
     },
     kinds::{ServiceRange, flowcontrol, services::objects, system_classes},
     own,
+    registry::Row,
     server::ApiServer,
     service_range,
     store::Key,
@@ -95,7 +96,7 @@ async fn restore(server: &Arc<ApiServer>, seeds: &Seeds) {
     create_own_service(server, &seeds.services, &seeds.advertise).await;
     tell_client_authority(server, seeds).await;
     // Those of built-in groups are told once only.
-    tell_what_is_served(server, aggregation::is_kept).await;
+    tell_what_is_served(server, Row::is_defined).await;
 }
 
 async fn create_namespaces(server: &Arc<ApiServer>) {
@@ -164,12 +165,9 @@ async fn create_own_service(
 }
 
 /// Creates the APIServices that are missing.
-async fn tell_what_is_served(server: &Arc<ApiServer>, wanted: impl Fn(&Value) -> bool) {
+async fn tell_what_is_served(server: &Arc<ApiServer>, which: impl Fn(&Row) -> bool) {
     const PLURAL: &str = "apiservices";
-    for (name, mut object) in aggregation::wanted(&server.registry().table()) {
-        if !wanted(&object) {
-            continue;
-        }
+    for (name, mut object) in aggregation::wanted(&server.registry().table(), which) {
         if server
             .find(aggregation::GROUP, PLURAL, None, &name)
             .is_some()

@@ -3,6 +3,7 @@
 //! The table is replaced as a whole when a definition comes, changes or goes; a request works on the table it has loaded.
 
 use std::{
+    borrow::Cow,
     collections::BTreeMap,
     sync::{Arc, Mutex},
 };
@@ -46,6 +47,24 @@ impl Row {
     /// Whether a custom resource definition defines it. Such resources are behind no router upstream, whose refusals are others.
     pub(crate) fn is_defined(&self) -> bool {
         self.custom && self.resource.behaviour.source().is_none()
+    }
+
+    /// Where kube-apiserver keeps its objects in etcd, below `/registry/` (`SpecialDefaultResourcePrefixes`); servers of a group of their own put
+    /// the group before it, as does that of custom resources.
+    pub(crate) fn etcd_folder(&self) -> Cow<'_, str> {
+        let (group, plural) = (&*self.resource.group, &*self.resource.plural);
+        match (group, plural) {
+            _ if self.custom => format!("{group}/{plural}").into(),
+            ("apiregistration.k8s.io" | "apiextensions.k8s.io", _) => {
+                format!("{group}/{plural}").into()
+            }
+            ("", "replicationcontrollers") => "controllers".into(),
+            ("", "endpoints") => "services/endpoints".into(),
+            ("", "nodes") => "minions".into(),
+            ("", "services") => "services/specs".into(),
+            ("networking.k8s.io", "ingresses") => "ingress".into(),
+            _ => plural.into(),
+        }
     }
 
     /// `group/version`, or `version` for core.

@@ -2,16 +2,16 @@
 //!
 //! Without a time zone the parts are those in UTC.
 
-use std::{
-    num::{IntErrorKind, ParseIntError},
-    ops::RangeInclusive,
-};
+use std::ops::RangeInclusive;
 
 use chrono::TimeDelta;
 use jiff::{SignedDuration, Timestamp, civil::DateTime, tz::TimeZone};
 use kube_cel::cel::Value;
 
-use crate::golang::duration;
+use crate::{
+    golang::{duration, zone},
+    validation::go,
+};
 
 /// A part of a time (`getHours` and the like); `None` when the function is none of these.
 ///
@@ -55,7 +55,7 @@ fn part_named(function: &str) -> Option<fn(DateTime) -> i64> {
 /// A time as it is in a time zone: of a name, or so many hours and minutes from UTC, which nobody bounds.
 fn local(time: Timestamp, zone: &str) -> Result<DateTime, String> {
     let Some((hours, minutes)) = zone.split_once(':') else {
-        return Ok(named_zone(zone)?.to_datetime(time));
+        return Ok(zone::load(zone)?.to_datetime(time));
     };
     let (hours, minutes) = (whole_number(hours)?, whole_number(minutes)?);
     let minutes = match zone.starts_with('-') {
@@ -68,28 +68,9 @@ fn local(time: Timestamp, zone: &str) -> Result<DateTime, String> {
     Ok(TimeZone::UTC.to_datetime(moved))
 }
 
-/// Go: time.LoadLocation, which minds the case of names.
-fn named_zone(name: &str) -> Result<TimeZone, String> {
-    if matches!(name, "" | "UTC" | "Local") {
-        return Ok(TimeZone::UTC);
-    }
-    if name.contains("..") || name.starts_with(['/', '\\']) {
-        return Err("time: invalid location name".to_owned());
-    }
-    let found = TimeZone::get(name).ok();
-    let found = found.filter(|zone| zone.iana_name() == Some(name));
-    found.ok_or_else(|| format!("unknown time zone {name}"))
-}
-
 /// Go: strconv.Atoi.
 fn whole_number(text: &str) -> Result<i64, String> {
-    text.parse().map_err(|error: ParseIntError| {
-        let why = match error.kind() {
-            IntErrorKind::PosOverflow | IntErrorKind::NegOverflow => "value out of range",
-            _ => "invalid syntax",
-        };
-        format!("strconv.Atoi: parsing {text:?}: {why}")
-    })
+    text.parse().map_err(|_| go::whole("Atoi", text))
 }
 
 /// What texts and numbers stand for as times and durations; `None` when the function makes neither of them.

@@ -38,6 +38,9 @@ struct Slice {
     single: bool,
 }
 
+/// A path that finds more at some step is given up: unions and `..` after each other multiply what they find.
+const MOST_FOUND: usize = 100_000;
+
 /// Why a path finds nothing, or cannot be read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Unusable;
@@ -293,12 +296,16 @@ impl Step {
                     }
                 }
             }
-            Step::Descend => values
-                .into_iter()
-                .for_each(|value| descend(value, &mut found)),
+            Step::Descend => {
+                for value in values {
+                    descend(value, &mut found);
+                    bounded(&found)?;
+                }
+            }
             Step::Union(paths) => {
                 for path in paths {
                     found.extend(follow(values.clone(), &path.0)?);
+                    bounded(&found)?;
                 }
             }
             Step::Slice(slice) => {
@@ -362,6 +369,13 @@ impl Slice {
         let (from, to) = (from as usize, to as usize);
         found.extend(items[from..to].iter().step_by(step));
         Ok(())
+    }
+}
+
+fn bounded(found: &[&Value]) -> Result<(), Unusable> {
+    match found.len() > MOST_FOUND {
+        true => Err(Unusable),
+        false => Ok(()),
     }
 }
 
@@ -434,6 +448,18 @@ mod tests {
     use serde_json::json;
 
     use super::*;
+
+    #[test]
+    fn a_path_that_finds_ever_more_is_given_up() {
+        let nested = (0..30).fold(json!(1), |inner, _| json!([inner]));
+        let object = json!({"a": nested});
+        let found = |times: usize| {
+            let read = JsonPath::parse(&format!(".a{}", "[0,0]".repeat(times))).unwrap();
+            read.find(&object).map(|all| all.len())
+        };
+        assert_eq!(found(10), Ok(1024));
+        assert_eq!(found(30), Err(Unusable));
+    }
 
     #[test]
     fn paths_find_what_client_go_finds() {

@@ -6,3 +6,4 @@ pub(crate) mod number;
 pub(crate) mod regexp;
 pub(crate) mod semver;
 pub(crate) mod url;
+pub(crate) mod zone;

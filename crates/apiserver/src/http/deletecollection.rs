@@ -1,5 +1,8 @@
 //! DELETE of a collection: every object that matches, one by one, as if each had been deleted by name.
 
+use axum::body::Body;
+use http::Response;
+
 use super::{
     call::Call,
     delete::{self, DeleteOptions},
@@ -7,8 +10,6 @@ use super::{
     selector::Selector,
 };
 use crate::status::Status;
-use axum::body::Body;
-use http::Response;
 
 pub(crate) async fn delete_collection(call: &Call, body: Body) -> Result<Response<Body>, Status> {
     let list_options = ListOptions::parse(&call.query, false)?;
@@ -23,5 +24,6 @@ pub(crate) async fn delete_collection(call: &Call, body: Body) -> Result<Respons
             }
         }
     }
+    list::check_shape(call)?;
     list::answer(call, &page, &selector)
 }

@@ -393,7 +393,8 @@ pub(crate) fn asked(call: &Call) -> Result<(ListOptions, Selector), Status> {
     Ok((options, selector))
 }
 
-fn check_shape(call: &Call) -> Result<(), Status> {
+/// Refuses to show a list as the metadata of one object.
+pub(crate) fn check_shape(call: &Call) -> Result<(), Status> {
     if let Shape::Metadata(_) = call.form.shape {
         let why = format!(
             "you requested PartialObjectMetadata, but the requested object is a list (*{}List)",
@@ -410,13 +411,12 @@ pub(crate) async fn list(call: &Call) -> Result<Response<Body>, Status> {
     answer(call, &page, &selector)
 }
 
-/// A page in the form that was asked for.
+/// A page in the form that was asked for, which is [one that lists have](check_shape).
 pub(crate) fn answer(
     call: &Call,
     page: &Page,
     selector: &Selector,
 ) -> Result<Response<Body>, Status> {
-    check_shape(call)?;
     let include = table::Include::parse(&call.query);
     let metadata = metadata(call, page, selector);
     match call.form.shape {

@@ -11,6 +11,8 @@ use bytes::Bytes;
 const PIECE: usize = 32 * 1024;
 /// What a buffer holds: a piece that is nearly full, and one more line of a common size.
 const BUFFER: usize = PIECE + 16 * 1024;
+/// A piece that is shorter leaves its buffer at once: whoever reads slowly keeps what it is sent, and no more.
+const SHORT: usize = 8 * 1024;
 /// How many buffers wait to be used again, at most.
 const MOST_SPARE: usize = 64;
 
@@ -49,7 +51,13 @@ impl Piece {
     pub(super) fn take(&mut self) -> Option<Bytes> {
         let piece = match self.all.is_empty() {
             true => std::mem::take(&mut self.first),
-            false => Bytes::from_owner(Lent(std::mem::take(&mut self.all))),
+            false => {
+                let lent = Lent(std::mem::take(&mut self.all));
+                match lent.0.len() < SHORT {
+                    true => Bytes::copy_from_slice(&lent.0),
+                    false => Bytes::from_owner(lent),
+                }
+            }
         };
         (!piece.is_empty()).then_some(piece)
     }

@@ -1,7 +1,5 @@
 //! PUT of an object or of its status.
 
-use std::borrow::Cow;
-
 use axum::body::Body;
 use http::Response;
 use serde_json::Value;
@@ -59,25 +57,10 @@ pub(crate) fn check_uid(call: &Call, given: &str, stored: &str) -> Result<(), St
     let why = format!(
         "StorageError: invalid object, Code: 4, Key: /registry/{}/{}, ResourceVersion: 0, AdditionalErrorMsg: \
          Precondition failed: UID in precondition: {given}, UID in object meta: {stored}",
-        place(&resource.group, &resource.plural),
+        call.row.etcd_folder(),
         key.as_str()
     );
     Err(Status::conflict(resource, &call.name, &why))
-}
-
-/// Where upstream keeps a kind in etcd (`SpecialDefaultResourcePrefixes`); servers of one group each put the group before it.
-fn place<'a>(group: &str, plural: &'a str) -> Cow<'a, str> {
-    match (group, plural) {
-        ("", "replicationcontrollers") => "controllers".into(),
-        ("", "endpoints") => "services/endpoints".into(),
-        ("", "nodes") => "minions".into(),
-        ("", "services") => "services/specs".into(),
-        ("networking.k8s.io", "ingresses") => "ingress".into(),
-        ("apiregistration.k8s.io" | "apiextensions.k8s.io", _) => {
-            format!("{group}/{plural}").into()
-        }
-        _ => plural.into(),
-    }
 }
 
 /// The body of a PUT, the same at every attempt.

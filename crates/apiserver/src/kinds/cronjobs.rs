@@ -14,6 +14,7 @@ use super::{
 use crate::{
     admission::Ctx,
     field::{ErrorType, Errors, Path},
+    golang::zone,
     validation::{one_of, selector::format_label_selector},
 };
 
@@ -180,7 +181,7 @@ fn time_zone(name: &str, path: &Path<'_>, errors: &mut Errors) {
             "timeZone must be an explicit time zone as defined in https://www.iana.org/time-zones",
         );
     }
-    if let Some(why) = cron::unknown_zone(name) {
+    if let Err(why) = zone::load(name) {
         errors.invalid(path, name, why);
     }
 }

@@ -149,7 +149,12 @@ pub(super) fn provisioner(name: &str, path: &Path<'_>, errors: &mut Errors) {
     }
 }
 
+/// More duplicate terms are not told: upstream tells each as often as there are terms, which of a large body is more than memory holds.
+const MOST_DUPLICATES: usize = 10_000;
+
 fn topologies(terms: &[Value], path: &Path<'_>, errors: &mut Errors) {
+    let mut seen: BTreeMap<_, usize> = BTreeMap::new();
+    let mut told = 0;
     for (index, term) in terms.iter().enumerate() {
         let at = path.index(index);
         let at = at.child("matchLabelExpressions");
@@ -178,8 +183,10 @@ fn topologies(terms: &[Value], path: &Path<'_>, errors: &mut Errors) {
         } else {
             0
         };
-        let same = |other: &&Value| sets(other) == sets(term);
-        let count = blanks + terms[..index].iter().filter(same).count();
+        let earlier = seen.entry(sets(term)).or_default();
+        let count = (blanks + *earlier).min(MOST_DUPLICATES - told);
+        *earlier += 1;
+        told += count;
         for _ in 0..count {
             errors.duplicate(&at, "");
         }

@@ -231,6 +231,26 @@ pub enum Scalar {
     SchemaOrStrings,
 }
 
+/// Where the table has the kinds of an apiVersion, as in `api.core.v1`; `None` for groups of users.
+fn package(api_version: &str) -> Option<String> {
+    const PLAIN: [&str; 5] = ["apps", "autoscaling", "batch", "extensions", "policy"];
+    let Some((group, version)) = api_version.split_once('/') else {
+        return Some(format!("api.core.{api_version}"));
+    };
+    let package = match group {
+        "apiextensions.k8s.io" => "apiextensions-apiserver.pkg.apis.apiextensions",
+        "apiregistration.k8s.io" => "kube-aggregator.pkg.apis.apiregistration",
+        plain if PLAIN.contains(&plain) => return Some(format!("api.{plain}.{version}")),
+        other => {
+            let own = other.strip_suffix(".k8s.io")?;
+            let own = own.strip_suffix(".authorization").unwrap_or(own);
+            let own = own.strip_suffix(".apiserver").unwrap_or(own);
+            return (!own.contains('.')).then(|| format!("api.{own}.{version}"));
+        }
+    };
+    Some(format!("{package}.{version}"))
+}
+
 impl Type {
     /// The built-in type of that name in the table, as in `api.core.v1.Pod`.
     pub fn builtin(name: &str) -> Option<Type> {
@@ -243,18 +263,19 @@ impl Type {
 
     /// The type of a kind under that apiVersion (`apps/v1`), if the table has it.
     pub fn builtin_kind(api_version: &str, kind: &str) -> Option<Type> {
-        let (group, version) = api_version.split_once('/').unwrap_or(("core", api_version));
-        let package = match group {
-            "apiextensions.k8s.io" => "apiextensions-apiserver.pkg.apis.apiextensions",
-            "apiregistration.k8s.io" => "kube-aggregator.pkg.apis.apiregistration",
-            group => {
-                return Type::builtin(&format!(
-                    "api.{}.{version}.{kind}",
-                    group.split('.').next().unwrap_or(group)
-                ));
-            }
+        Type::builtin(&format!("{}.{kind}", package(api_version)?))
+    }
+
+    /// Whether the table has any kind of that apiVersion.
+    pub fn has_builtin_version(api_version: &str) -> bool {
+        let Some(package) = package(api_version) else {
+            return false;
         };
-        Type::builtin(&format!("{package}.{version}.{kind}"))
+        let mut names = table::builtin().names.keys();
+        names.any(|name| {
+            let kind = name.strip_prefix(&package);
+            kind.is_some_and(|kind| kind.starts_with('.'))
+        })
     }
 
     /// A type of an arena that was made at run time.

@@ -40,7 +40,7 @@ pub(crate) fn duration(text: &str) -> Option<String> {
     None
 }
 
-/// Why a text is no whole number of 64 bits; `function` is `ParseInt`, or `ParseUint` where there is no sign.
+/// Why a text is no whole number of 64 bits; `function` is `ParseInt` or `Atoi`, or `ParseUint` where there is no sign.
 pub(crate) fn whole(function: &str, text: &str) -> String {
     let unsigned = function == "ParseUint";
     let digits = match text.strip_prefix(['+', '-']) {

@@ -388,7 +388,19 @@ async fn custom_resources_are_read_and_refused_in_words_of_their_own() {
     let xs = "/apis/example.com/v1/namespaces/default/xs";
     api.until(xs, |list| list["kind"] == "XList").await;
     let x = json!({"apiVersion": "example.com/v1", "kind": "X", "metadata": {"name": "x"}});
-    api.post(xs, x).await.ok();
+    let mut made = api.post(xs, x).await.ok();
+    let uid = made["metadata"]["uid"]
+        .as_str()
+        .unwrap_or_default()
+        .to_owned();
+    made["metadata"]["uid"] = "u".into();
+    assert_eq!(
+        api.put(&format!("{xs}/x"), made).await.refused(409),
+        format!(
+            "Operation cannot be fulfilled on xs.example.com \"x\": StorageError: invalid object, Code: 4, Key: /registry/example.com/xs/default/x, \
+             ResourceVersion: 0, AdditionalErrorMsg: Precondition failed: UID in precondition: u, UID in object meta: {uid}"
+        )
+    );
     for (method, media, body, status, message) in [
         (
             "POST",

@@ -116,8 +116,8 @@ fn package_of<'a>(api_version: &'a str, kind: &str) -> Option<&'a str> {
 
 /// Whether there is such a version at all.
 fn has_kinds(api_version: &str) -> bool {
-    const SOME: [&str; 3] = ["v1", "apps/v1", "batch/v1"];
-    SOME.contains(&api_version) || LEGACY.iter().any(|(version, _, _)| *version == api_version)
+    Type::has_builtin_version(api_version)
+        || LEGACY.iter().any(|(version, _, _)| *version == api_version)
 }
 
 /// A kind or version that is not the expected one.
@@ -251,6 +251,11 @@ mod tests {
             ),
             (
                 "v1",
+                "DeleteOptions",
+                "converting (v1.DeleteOptions) to (apps.Deployment): unknown conversion",
+            ),
+            (
+                "rbac.authorization.k8s.io/v1",
                 "DeleteOptions",
                 "converting (v1.DeleteOptions) to (apps.Deployment): unknown conversion",
             ),

@@ -3,7 +3,7 @@
 //! There is nothing to hand them on to here: nodes and pods are simulated. What kube-apiserver refuses before it connects is refused in its
 //! words; any other request ends as one to which nobody listens.
 
-use std::{future::Future, net::IpAddr, pin::Pin};
+use std::{future::Future, net::IpAddr, pin::Pin, sync::Arc};
 
 use axum::body::Body;
 use http::{Method, Response};
@@ -61,13 +61,12 @@ impl<'a> Target<'a> {
     }
 
     /// The object of that name.
-    fn find(&self, call: &Call, plural: &str) -> Result<Value, Status> {
+    fn find(&self, call: &Call, plural: &str) -> Result<Arc<Value>, Status> {
         let ctx = call.ctx(false);
         let found = ctx
             .lookup
             .find("", plural, call.namespace.as_deref(), self.name);
-        let found = found.ok_or_else(|| Status::core_not_found(plural, self.name))?;
-        Ok(found.as_ref().clone())
+        found.ok_or_else(|| Status::core_not_found(plural, self.name))
     }
 }
 

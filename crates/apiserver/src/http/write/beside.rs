@@ -2,7 +2,10 @@
 //! makes all of them permanent at once and in that order; undone if the write comes to nothing. A crash between them is mended at the next
 //! start ([`crate::boot`]).
 
-use std::sync::{Arc, OnceLock};
+use std::{
+    collections::BTreeMap,
+    sync::{Arc, Mutex, PoisonError},
+};
 
 use futures::future;
 use jiff::Timestamp;
@@ -78,9 +81,9 @@ async fn make(
     Some((row, made))
 }
 
-/// Who owns what of such an object, folded. All of them have the same fields, so that is found out once.
+/// Who owns what of such an object, folded. All of a kind have the same fields, so that is found out once.
 fn owners(row: &Row, object: &Value, now: Timestamp) -> Value {
-    static FOUND: OnceLock<Value> = OnceLock::new();
+    static FOUND: Mutex<BTreeMap<(String, String), Value>> = Mutex::new(BTreeMap::new());
     let find = || {
         let mut object = object.clone();
         let writer = ownership::Writer {
@@ -97,7 +100,10 @@ fn owners(row: &Row, object: &Value, now: Timestamp) -> Value {
             .remove("managedFields")
             .unwrap_or_default()
     };
-    let mut owners = FOUND.get_or_init(find).clone();
+    let kind = (row.api_version().to_owned(), row.resource.kind.to_string());
+    let mut found = FOUND.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut owners = found.entry(kind).or_insert_with(find).clone();
+    drop(found);
     for owner in owners.as_array_mut().into_iter().flatten() {
         owner["time"] = schema::time::format_seconds(&now).into();
     }

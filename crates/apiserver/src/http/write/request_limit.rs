@@ -71,23 +71,7 @@ fn stored_object_bytes(row: &Row, mut object: Value) -> usize {
 
 /// How long the key is under which kube-apiserver stores an object.
 fn key_bytes(row: &Row, key: &Key) -> usize {
-    let resource = &row.resource;
-    let plural = &*resource.plural;
-    let own_group = ["apiextensions.k8s.io", "apiregistration.k8s.io"];
-    let folder = match (&*resource.group, plural) {
-        ("", "replicationcontrollers") => "controllers",
-        ("", "endpoints") => "services/endpoints",
-        ("", "services") => "services/specs",
-        ("", "nodes") => "minions",
-        ("networking.k8s.io", "ingresses") => "ingress",
-        _ => plural,
-    };
-    let group = if row.custom || own_group.contains(&&*resource.group) {
-        resource.group.len() + 1
-    } else {
-        0
-    };
-    "/registry/".len() + group + folder.len() + 1 + key.as_str().len()
+    "/registry/".len() + row.etcd_folder().len() + 1 + key.as_str().len()
 }
 
 /// The bytes of a `TxnRequest` that puts a value where the key is at `revision`, or not at all.

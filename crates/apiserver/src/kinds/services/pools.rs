@@ -1,7 +1,8 @@
 //! What Services are given: cluster IPs from the ranges that are ready and node ports, each used once in the cluster.
 //!
-//! Ranges may overlap: an address is taken, whatever range it is of (upstream: pkg/registry/core/service/ipallocator). Taking is a transaction: a [`Claim`] gives everything back when it is dropped and keeps it when it is committed. The lower band of
-//! both pools is left to explicit requests as long as the upper one has room, as in kube-apiserver.
+//! Ranges may overlap: an address is taken, whatever range it is of (upstream: pkg/registry/core/service/ipallocator). Taking is a
+//! transaction: a [`Claim`] gives everything back when it is dropped and keeps it when it is committed. The lower band of both pools is
+//! left to explicit requests as long as the upper one has room, as in kube-apiserver.
 
 use std::{
     collections::BTreeSet,
@@ -134,8 +135,10 @@ impl ServiceRange {
     fn has(&self, ip: IpAddr) -> bool {
         match (self.base, ip) {
             (IpAddr::V4(base), IpAddr::V4(ip)) => {
-                let offset = u32::from(ip).checked_sub(u32::from(base));
-                offset.is_some_and(|offset| self.offsets().contains(&u64::from(offset)))
+                // All of the network, however few of a large one are chosen from.
+                let hosts = u32::MAX.checked_shr(u32::from(self.length)).unwrap_or(0);
+                let (base, ip) = (u32::from(base), u32::from(ip));
+                base < ip && ip < base | hosts
             }
             (IpAddr::V6(base), IpAddr::V6(ip)) => {
                 let (base, ip) = (u128::from(base), u128::from(ip));
@@ -151,6 +154,17 @@ impl ServiceRange {
 struct Used {
     addresses: BTreeSet<IpAddr>,
     ports: BTreeSet<i64>,
+}
+
+impl Used {
+    fn give_back(&mut self, other: &Used) {
+        for ip in &other.addresses {
+            self.addresses.remove(ip);
+        }
+        for port in &other.ports {
+            self.ports.remove(port);
+        }
+    }
 }
 
 /// The pools of one cluster.
@@ -347,19 +361,13 @@ impl Claim {
 impl Allocation for Claim {
     fn commit(mut self: Box<Self>) {
         self.taken = Used::default();
-        let released = std::mem::take(&mut self.released);
-        let mut used = self.pools.used();
-        used.addresses.retain(|ip| !released.addresses.contains(ip));
-        used.ports.retain(|port| !released.ports.contains(port));
+        self.pools.used().give_back(&self.released);
     }
 }
 
 impl Drop for Claim {
     fn drop(&mut self) {
-        let mut used = self.pools.used();
-        used.addresses
-            .retain(|ip| !self.taken.addresses.contains(ip));
-        used.ports.retain(|port| !self.taken.ports.contains(port));
+        self.pools.used().give_back(&self.taken);
     }
 }
 
@@ -409,6 +417,17 @@ mod tests {
         assert_eq!(own(&pools).port(80), Err(Refusal::OtherPort));
         assert!("10.0.0.0/31".parse::<ServiceRange>().is_err());
     }
+
+    #[test]
+    fn an_address_of_a_large_network_may_be_far_into_it() {
+        let pools = Pools::new(ServiceRange::default());
+        let ranges = || vec![ServiceRange::of_network("10.0.0.0/8", "IPv4").unwrap()];
+        let taken = |ip: &str| pools.claim_from(ranges()).address(ip);
+        assert_eq!(taken("10.200.0.1"), Ok(()));
+        assert_eq!(taken("10.255.255.255"), Err(Refusal::OtherNetwork));
+        assert_eq!(taken("11.0.0.1"), Err(Refusal::OtherNetwork));
+    }
+
     #[test]
     fn addresses_come_out_of_every_range_there_is_and_none_is_given_twice_where_they_overlap() {
         let range = |text| ServiceRange::of_network(text, "IPv4").unwrap();

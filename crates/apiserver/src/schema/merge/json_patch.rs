@@ -6,7 +6,10 @@
 
 use serde_json::{Map, Value};
 
-use crate::schema::decode::{check_depth, json_kind};
+use crate::{
+    schema::decode::{check_depth, json_kind},
+    validation::go,
+};
 
 /// More operations than this are refused.
 const MAX_OPERATIONS: usize = 10_000;
@@ -282,15 +285,7 @@ fn container<'v>(document: &'v mut Value, path: &str) -> Option<(&'v mut Value, 
 
 /// An index into a list that has so many places; negative ones count from the end.
 fn index(segment: &str, places: usize) -> Result<usize, String> {
-    let at: i64 = segment.parse().map_err(|error: std::num::ParseIntError| {
-        let why = match error.kind() {
-            std::num::IntErrorKind::PosOverflow | std::num::IntErrorKind::NegOverflow => {
-                "value out of range"
-            }
-            _ => "invalid syntax",
-        };
-        format!("strconv.Atoi: parsing {segment:?}: {why}")
-    })?;
+    let at: i64 = segment.parse().map_err(|_| go::whole("Atoi", segment))?;
     let places = i64::try_from(places).unwrap_or(i64::MAX);
     let counted = if at < 0 {
         at.saturating_add(places)
