@@ -395,6 +395,10 @@ impl Cluster {
             Preemption::NotTried => Some("not found".to_owned()),
             Preemption::Off => Some(claims.to_owned()),
             Preemption::Alone(preemption) => self.preemption_words(preemption),
+            Preemption::First(preemption) => {
+                let words = self.preemption_words(preemption);
+                Some(words.map_or(claims.to_owned(), |words| format!("{words}, {claims}")))
+            }
             other => {
                 let words = self.preemption_words(other)?;
                 Some(format!("{claims}, {words}"))
@@ -404,14 +408,13 @@ impl Cluster {
 
     /// What DefaultPreemption says itself; none where it does not get to speak.
     fn preemption_words(&self, preemption: &Preemption) -> Option<String> {
-        let why = match preemption {
+        let why = match preemption.inner() {
             Preemption::PolicyNever => "not eligible due to preemptionPolicy=Never.".to_owned(),
             Preemption::VictimsTerminating => {
                 "not eligible due to a terminating pod on the nominated node.".to_owned()
             }
             Preemption::NotHelpful(tallies) => self.counts(tallies),
-            Preemption::Alone(inner) => return self.preemption_words(inner),
-            Preemption::Evict { .. } | Preemption::NotTried | Preemption::Off => return None,
+            _ => return None,
         };
         Some(format!("preemption: {why}"))
     }

@@ -50,9 +50,9 @@ const KNOWN: [&str; 12] = [
     "ephemeral-storage",
     "pods",
     "node.kubernetes.io/unschedulable",
-    "topology.kubernetes.io/region",
-    "failure-domain.beta.kubernetes.io/zone",
-    "failure-domain.beta.kubernetes.io/region",
+    label::REGION,
+    label::BETA_ZONE,
+    label::BETA_REGION,
 ];
 
 /// The table of texts of one cluster.

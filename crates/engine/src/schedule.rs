@@ -296,19 +296,22 @@ impl Cluster {
         if let Some(named) = self.named_nodes(class) {
             return self.schedule_among(&named, class, key, seed);
         }
-        // Boards score at once, and know no errors.
-        if self.class(class).shape.preference_error.is_some() {
+        let own = self.class(class);
+        let has_volumes = !own.volumes.is_empty();
+        // Boards know one order of filters.
+        let is_usual = self.rules(own.shape.profile).order().is_none();
+        // They score at once, and know no errors.
+        if own.shape.preference_error.is_some() || (has_volumes && !is_usual) {
             return self.schedule_by_asking_all(class, key, seed);
         }
         let mut held = self.held_otherwise(class, key);
-        let has_volumes = !self.class(class).volumes.is_empty();
         let by_labels = has_volumes && self.volumes_go_by_labels(class);
         for _ in 0..MOST_TRIES {
             match self.ask_boards(class, seed, &held) {
                 Some(Word::Node { node, .. }) if !has_volumes || by_labels => {
                     return Decision::Node(node);
                 }
-                Some(Word::Refused(tallies)) if !has_volumes => {
+                Some(Word::Refused(tallies)) if !has_volumes && is_usual => {
                     return Decision::Unschedulable(Unschedulable::of(self, tallies));
                 }
                 // Boards do not know all about volumes: a node that they keep away goes, and the next best is the best of

@@ -129,8 +129,10 @@ fn a_pod_goes_to_the_node_it_was_promised_though_another_is_better() {
 
 #[test]
 fn without_dynamic_resources_preemption_speaks_for_itself() {
-    let mut profile = Profile::default();
-    profile.post_filters.remove(&Plugin::DynamicResources);
+    let profile = Profile {
+        post_filters: vec![Plugin::DefaultPreemption],
+        ..Profile::default()
+    };
     let mut cluster = Cluster::with_profiles(Options::default(), &[profile]);
     for name in ["a", "b"] {
         let mut node = NodeSpec::named(name);

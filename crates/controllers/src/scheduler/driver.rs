@@ -452,7 +452,8 @@ impl Round<'_> {
         let evicting = |uid: &str| self.evictions.contains(uid);
         let preemption = cluster.preempt_while_evicting(class, &key, &refusal, seed, &evicting);
         let message = cluster.message_with_preemption(&refusal, &preemption);
-        let devices = match refusal.claims {
+        let claims = cluster.claims_after_preemption(class, &refusal, &preemption);
+        let devices = match claims {
             Claims::GivenBack { claim } => Some(Relief::Deallocate(cluster.text(claim).to_owned())),
             Claims::Deleted { claim } => Some(Relief::Delete(cluster.text(claim).to_owned())),
             Claims::None | Claims::Kept => None,
@@ -516,11 +517,7 @@ impl Round<'_> {
 
 /// Whether a pod that could not make room now keeps the node it was promised before.
 fn keeps_promise(preemption: &Preemption) -> bool {
-    match preemption {
-        Preemption::NotHelpful(_) => false,
-        Preemption::Alone(inner) => keeps_promise(inner),
-        _ => true,
-    }
+    !matches!(preemption.inner(), Preemption::NotHelpful(_))
 }
 
 fn key(pod: &Pod) -> String {

@@ -109,9 +109,9 @@ impl Shape {
             .chain(mounted)
             .map(|image| names.intern(&image_locality::normalized(image)))
             .collect();
-        let named_nodes = match rules.filters(Plugin::NodeAffinity) {
-            true => NamedNodes::of(required, names),
-            false => NamedNodes::All,
+        let named_nodes = match rules.pre_filters_at(Plugin::NodeAffinity) {
+            Some(_) => NamedNodes::of(required, names),
+            None => NamedNodes::All,
         };
         Ok(Shape {
             profile,

@@ -42,6 +42,32 @@ pub(crate) struct StaticRules<'a> {
     pub(crate) os_filter: bool,
 }
 
+impl StaticRules<'_> {
+    /// What one of the static filters says, if it is on.
+    pub(crate) fn ask(
+        self,
+        plugin: Plugin,
+        pod: &Shape,
+        target: Target<'_>,
+        names: &Interner,
+    ) -> Option<Reason> {
+        match plugin {
+            Plugin::OperatingSystem if self.os_filter => {
+                filter::operating_system::check(pod, target.labels)
+            }
+            off if !self.rules.filters(off) => None,
+            Plugin::NodeUnschedulable => {
+                filter::node_unschedulable::check(pod, target.unschedulable)
+            }
+            Plugin::TaintToleration => filter::taint_toleration::check(pod, target.taints),
+            Plugin::NodeAffinity => {
+                filter::node_affinity::check(pod, target.labels, target.name, names)
+            }
+            _ => None,
+        }
+    }
+}
+
 /// The static answer for one shape and one node class.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct StaticVerdict {
@@ -67,34 +93,23 @@ impl StaticVerdict {
     }
 }
 
+/// The static filters, in the order of the default profile.
+const FILTERS: [Plugin; 4] = [
+    Plugin::NodeUnschedulable,
+    Plugin::TaintToleration,
+    Plugin::NodeAffinity,
+    Plugin::OperatingSystem,
+];
+
 fn refusal(
     pod: &Shape,
     target: Target<'_>,
     static_rules: StaticRules<'_>,
     names: &Interner,
 ) -> Option<(Plugin, Reason)> {
-    let on = |plugin, check: &dyn Fn() -> Option<Reason>| {
-        let reason = static_rules.rules.filters(plugin).then(check)??;
+    FILTERS.iter().find_map(|&plugin| {
+        let reason = static_rules.ask(plugin, pod, target, names)?;
         Some((plugin, reason))
-    };
-    on(Plugin::NodeUnschedulable, &|| {
-        filter::node_unschedulable::check(pod, target.unschedulable)
-    })
-    .or_else(|| {
-        on(Plugin::TaintToleration, &|| {
-            filter::taint_toleration::check(pod, target.taints)
-        })
-    })
-    .or_else(|| {
-        on(Plugin::NodeAffinity, &|| {
-            filter::node_affinity::check(pod, target.labels, target.name, names)
-        })
-    })
-    .or_else(|| {
-        let reason = static_rules
-            .os_filter
-            .then(|| filter::operating_system::check(pod, target.labels))??;
-        Some((Plugin::OperatingSystem, reason))
     })
 }
 

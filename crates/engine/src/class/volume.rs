@@ -79,6 +79,7 @@ impl Disk {
             },
             model::Disk::AzureDisk { .. }
             | model::Disk::Cinder { .. }
+            | model::Disk::Vsphere
             | model::Disk::Portworx { .. } => Disk::Shared,
         }
     }
@@ -179,7 +180,9 @@ impl Attach {
             model::Disk::AzureDisk { uri } => (2, uri.clone()),
             model::Disk::Cinder { id } => (3, id.clone()),
             model::Disk::Portworx { id } => (4, id.clone()),
-            model::Disk::Iscsi { .. } | model::Disk::Rbd { .. } => return None,
+            model::Disk::Iscsi { .. } | model::Disk::Rbd { .. } | model::Disk::Vsphere => {
+                return None;
+            }
         };
         let (plugin, driver) = MIGRATED[plugin];
         Some(Attach {

@@ -9,6 +9,7 @@ use crate::devices;
 use crate::intern::Symbol;
 use crate::model::PodTemplate;
 use crate::profile::Rules;
+use crate::reason::{Plugin, Reason};
 use crate::storage::Plan;
 use crate::topology::{Effect, Standing, View};
 
@@ -29,18 +30,30 @@ pub(crate) struct Question<'a> {
 impl Question<'_> {
     /// The static answer for a node.
     pub(crate) fn verdict(&self, id: NodeId) -> StaticVerdict {
-        let fixed = &self.cluster.at(id).fixed;
-        if self.class.shape.asks_for_name {
-            let target = Target {
-                name: fixed.name,
-                labels: &fixed.labels,
-                taints: &fixed.taints,
-                unschedulable: fixed.unschedulable,
-            };
-            let static_rules = self.cluster.static_rules(&self.class.shape);
-            return StaticVerdict::of(&self.class.shape, target, static_rules, &self.cluster.names);
+        let shape = &self.class.shape;
+        if shape.asks_for_name {
+            let static_rules = self.cluster.static_rules(shape);
+            return StaticVerdict::of(shape, self.target(id), static_rules, &self.cluster.names);
         }
-        self.cluster.verdicts[self.class.shape_id.index()].verdict(fixed.class)
+        let class = self.cluster.at(id).fixed.class;
+        self.cluster.verdicts[self.class.shape_id.index()].verdict(class)
+    }
+
+    /// What one of the static filters says, if it is on.
+    pub(crate) fn ask_static(&self, plugin: Plugin, id: NodeId) -> Option<Reason> {
+        let shape = &self.class.shape;
+        let static_rules = self.cluster.static_rules(shape);
+        static_rules.ask(plugin, shape, self.target(id), &self.cluster.names)
+    }
+
+    fn target(&self, id: NodeId) -> Target<'_> {
+        let fixed = &self.cluster.at(id).fixed;
+        Target {
+            name: fixed.name,
+            labels: &fixed.labels,
+            taints: &fixed.taints,
+            unschedulable: fixed.unschedulable,
+        }
     }
 
     /// Whether the static filters let a node through: one bit, mostly.

@@ -31,35 +31,53 @@ use crate::selector::{NamedNodes, Site};
 impl Question<'_> {
     /// Why the pod is refused before any node is looked at.
     pub(crate) fn conflict(&self) -> Option<Conflict> {
-        if self.class.shape.named_nodes == NamedNodes::Conflict {
-            return Some(Conflict::Affinity);
-        }
-        self.check_claims().map(|(_, conflict)| conflict)
+        let of_names = self.class.shape.named_nodes == NamedNodes::Conflict;
+        let of_names = of_names.then_some((Plugin::NodeAffinity, Conflict::Affinity));
+        let told = self.first_told(of_names.into_iter().chain(self.conflicts()));
+        told.map(|(_, conflict)| conflict)
     }
 
-    /// The conflict of the pod's claims, with the plugin that finds it.
-    fn check_claims(&self) -> Option<(Plugin, Conflict)> {
+    fn first_told(
+        &self,
+        conflicts: impl Iterator<Item = (Plugin, Conflict)>,
+    ) -> Option<(Plugin, Conflict)> {
+        conflicts
+            .filter_map(|own| Some((self.rules.pre_filters_at(own.0)?, own)))
+            .min_by_key(|(at, _)| *at)
+            .map(|(_, own)| own)
+    }
+
+    /// What is wrong with the pod's claims, with the plugin that finds it.
+    fn conflicts(&self) -> impl Iterator<Item = (Plugin, Conflict)> {
         let of_volumes = self.volumes.into_iter().flat_map(|plan| &plan.conflicts);
         let of_devices = self.devices.and_then(|plan| plan.conflict);
         let of_devices = of_devices.map(|own| (Plugin::DynamicResources, Conflict::Claims(own)));
-        let mut conflicts = of_volumes.copied().chain(of_devices);
-        conflicts.find(|(plugin, _)| self.rules.filters(*plugin))
+        of_volumes.copied().chain(of_devices)
+    }
+
+    /// What every node says because of the pod's claims.
+    fn check_claims(&self) -> Option<Refusal> {
+        let (plugin, conflict) = self.first_told(self.conflicts())?;
+        Some(Refusal::new(plugin, Reason::Conflict(conflict)))
     }
 
     /// The first filter that refuses a node.
     pub(crate) fn check(&self, id: NodeId) -> Option<Refusal> {
-        if let Some((plugin, conflict)) = self.check_claims() {
-            return Some(Refusal::new(plugin, Reason::Conflict(conflict)));
+        if let Some(refusal) = self.check_claims() {
+            return Some(refusal);
         }
-        self.check_static(id).or_else(|| self.check_load(id))
+        match self.rules.order() {
+            None => self.check_static(id).or_else(|| self.check_load(id)),
+            Some(order) => self
+                .check_name(id)
+                .or_else(|| order.iter().find_map(|&plugin| self.ask(plugin, id))),
+        }
     }
 
     /// The filters that look at the node itself, whatever is placed.
     pub(crate) fn check_static(&self, id: NodeId) -> Option<Refusal> {
-        if let NamedNodes::Only(named) = &self.class.shape.named_nodes
-            && !named.contains(&self.cluster.at(id).fixed.name)
-        {
-            return Some(Refusal::new(Plugin::PreFilter, Reason::NotNamed));
+        if let Some(refusal) = self.check_name(id) {
+            return Some(refusal);
         }
         if self.passes_static(id) {
             return None;
@@ -68,16 +86,19 @@ impl Question<'_> {
         Some(Refusal::new(plugin, reason))
     }
 
+    /// Whether a node is none of those that the pod names.
+    fn check_name(&self, id: NodeId) -> Option<Refusal> {
+        let NamedNodes::Only(named) = &self.class.shape.named_nodes else {
+            return None;
+        };
+        let is_named = named.contains(&self.cluster.at(id).fixed.name);
+        (!is_named).then(|| Refusal::new(Plugin::PreFilter, Reason::NotNamed))
+    }
+
     /// The filters about what a node has left.
     pub(crate) fn check_room(&self, id: NodeId) -> Option<Refusal> {
-        let node = self.cluster.at(id);
-        let shape = &self.class.shape;
-        if self.rules.filters(Plugin::NodePorts)
-            && let Some(reason) = node_ports::check(shape, &node.ports)
-        {
-            return Some(Refusal::new(Plugin::NodePorts, reason));
-        }
-        self.check_resources(&node.fixed.allocatable, &node.used)
+        self.ask(Plugin::NodePorts, id)
+            .or_else(|| self.ask(Plugin::NodeResourcesFit, id))
     }
 
     fn check_resources(&self, allocatable: &Amounts, used: &Amounts) -> Option<Refusal> {
@@ -88,10 +109,11 @@ impl Question<'_> {
         node_resources_fit::check(&self.class.shape, allocatable, used, standing)
     }
 
-    /// Whether other pods matter to this one by the resources and the slots they take only.
+    /// Whether other pods matter to this one by the resources and the slots they take only, and filters are asked in the usual order.
     pub(crate) fn is_about_room_only(&self) -> bool {
         self.class.shape.host_ports.is_empty()
             && self.devices.is_none()
+            && self.rules.order().is_none()
             && self.view.is_filtered_by_room_only(self.class)
     }
 
@@ -126,76 +148,91 @@ impl Question<'_> {
         self.check_room(id)
             .or_else(|| self.check_volumes(id))
             .or_else(|| self.check_topology(id))
-            .or_else(|| self.check_devices(id))
-            .or_else(|| self.check_features(id))
-    }
-
-    /// The filter about devices.
-    fn check_devices(&self, id: NodeId) -> Option<Refusal> {
-        let plan = self.devices?;
-        self.on(Plugin::DynamicResources, || {
-            dynamic_resources::check(self, plan, id)
-        })
-    }
-
-    /// The filter about what the node's kubelet can do.
-    fn check_features(&self, id: NodeId) -> Option<Refusal> {
-        let declared = self.cluster.node_class(id).features;
-        self.on(Plugin::NodeDeclaredFeatures, || {
-            node_declared_features::check(self.class.features, declared)
-        })
+            .or_else(|| self.ask(Plugin::DynamicResources, id))
+            .or_else(|| self.ask(Plugin::NodeDeclaredFeatures, id))
     }
 
     /// The filters about volumes.
     pub(crate) fn check_volumes(&self, id: NodeId) -> Option<Refusal> {
-        let plan = self.volumes?;
-        let node = self.cluster.at(id);
-        let labels = &node.fixed.labels;
-        self.on(Plugin::VolumeRestrictions, || {
-            volume_restrictions::check(self, plan, node)
-        })
-        .or_else(|| {
-            self.on(Plugin::NodeVolumeLimits, || {
-                node_volume_limits::check(self, plan, node)
-            })
-        })
-        .or_else(|| self.check_reach(node.fixed.name, labels))
+        self.volumes?;
+        self.ask(Plugin::VolumeRestrictions, id)
+            .or_else(|| self.ask(Plugin::NodeVolumeLimits, id))
+            .or_else(|| self.ask(Plugin::VolumeBinding, id))
+            .or_else(|| self.ask(Plugin::VolumeZone, id))
     }
 
     /// Whether the pod's volumes are reachable from a node of these labels.
     pub(crate) fn check_reach(&self, name: Symbol, labels: &LabelSet) -> Option<Refusal> {
-        let plan = self.volumes?;
+        self.reach(Plugin::VolumeBinding, name, labels)
+            .or_else(|| self.reach(Plugin::VolumeZone, name, labels))
+    }
+
+    fn reach(&self, plugin: Plugin, name: Symbol, labels: &LabelSet) -> Option<Refusal> {
+        let plan = self.volumes.filter(|_| self.rules.filters(plugin))?;
+        if plugin == Plugin::VolumeZone {
+            return volume_zone::check(plan, labels).map(|reason| Refusal::new(plugin, reason));
+        }
         let names = self.cluster.names();
         let site = Site {
             name,
             labels,
             names,
         };
-        let binds = self.rules.filters(Plugin::VolumeBinding);
-        let refusal = binds.then(|| volume_binding::check(plan, site));
-        refusal
-            .flatten()
-            .or_else(|| self.on(Plugin::VolumeZone, || volume_zone::check(plan, labels)))
+        volume_binding::check(plan, site, self.cluster.storage().csi_node(name))
     }
 
     /// The filters about places and other pods.
     pub(crate) fn check_topology(&self, id: NodeId) -> Option<Refusal> {
+        self.ask(Plugin::PodTopologySpread, id)
+            .or_else(|| self.ask(Plugin::InterPodAffinity, id))
+    }
+
+    /// What one filter says of a node, if it is on.
+    #[inline]
+    fn ask(&self, plugin: Plugin, id: NodeId) -> Option<Refusal> {
+        if self.rules.order().is_some()
+            && let Some(refusal) = self.not_asked_before(plugin)
+        {
+            return Some(refusal);
+        }
         let node = self.cluster.at(id);
-        pod_topology_spread::check(self.view, node)
-            .map(|reason| Refusal::new(Plugin::PodTopologySpread, reason))
-            .or_else(|| {
+        let fixed = &node.fixed;
+        let reason = match plugin {
+            Plugin::NodeResourcesFit => {
+                return self.check_resources(&fixed.allocatable, &node.used);
+            }
+            Plugin::VolumeBinding | Plugin::VolumeZone => {
+                return self.reach(plugin, fixed.name, &fixed.labels);
+            }
+            Plugin::OperatingSystem => self.ask_static(plugin, id),
+            off if !self.rules.filters(off) => None,
+            Plugin::NodePorts => node_ports::check(&self.class.shape, &node.ports),
+            Plugin::VolumeRestrictions => volume_restrictions::check(self, self.volumes?, node),
+            Plugin::NodeVolumeLimits => node_volume_limits::check(self, self.volumes?, node),
+            Plugin::PodTopologySpread => pod_topology_spread::check(self.view, node),
+            Plugin::InterPodAffinity => {
                 if self.cluster.trial().is_some_and(Trial::skips_affinity) {
                     return None;
                 }
-                self.on(Plugin::InterPodAffinity, || {
-                    inter_pod_affinity::check(self.class, self.view, node)
-                })
-            })
+                inter_pod_affinity::check(self.class, self.view, node)
+            }
+            Plugin::DynamicResources => dynamic_resources::check(self, self.devices?, id),
+            Plugin::NodeDeclaredFeatures => {
+                let declared = self.cluster.node_class(id).features;
+                node_declared_features::check(self.class.features, declared)
+            }
+            of_the_node => self.ask_static(of_the_node, id),
+        };
+        reason.map(|reason| Refusal::new(plugin, reason))
     }
 
-    /// What a filter says, if it is on.
-    fn on(&self, plugin: Plugin, check: impl FnOnce() -> Option<Reason>) -> Option<Refusal> {
-        let reason = self.rules.filters(plugin).then(check)??;
-        Some(Refusal::new(plugin, reason))
+    /// What a filter would have said before any node was looked at, had it been asked then.
+    fn not_asked_before(&self, plugin: Plugin) -> Option<Refusal> {
+        if !self.rules.filters(plugin) || self.rules.pre_filters_at(plugin).is_some() {
+            return None;
+        }
+        let mut conflicts = self.conflicts();
+        let (_, conflict) = conflicts.find(|(own, _)| *own == plugin)?;
+        Some(Refusal::new(plugin, Reason::Conflict(conflict)))
     }
 }

@@ -7,10 +7,11 @@
 use crate::intern::Symbol;
 use crate::reason::{Plugin, Reason, Refusal};
 use crate::selector::{Requirement, Site};
-use crate::storage::{Bound, Candidate, Plan, Provision, Unbound, reaches};
+use crate::storage::{Bound, Candidate, CsiNode, Migration, Plan, Provision, Unbound, reaches};
 
-pub(crate) fn check(plan: &Plan, site: Site<'_>) -> Option<Refusal> {
-    let mut reasons = [bound(plan, site), unbound(plan, site)]
+/// `csi_node` is what is known of the drivers of the node.
+pub(crate) fn check(plan: &Plan, site: Site<'_>, csi_node: Option<&CsiNode>) -> Option<Refusal> {
+    let mut reasons = [bound(plan, site, csi_node), unbound(plan, site)]
         .into_iter()
         .flatten()
         .collect::<Vec<_>>();
@@ -25,11 +26,14 @@ pub(crate) fn check(plan: &Plan, site: Site<'_>) -> Option<Refusal> {
 }
 
 /// The first claim whose volume is not there or not reachable.
-fn bound(plan: &Plan, site: Site<'_>) -> Option<Reason> {
+fn bound(plan: &Plan, site: Site<'_>, csi_node: Option<&CsiNode>) -> Option<Reason> {
+    let is_migrated = |own: &&Migration| csi_node.is_some_and(|node| node.has_migrated(own.plugin));
     plan.bound.iter().find_map(|bound| match bound {
         Bound::Missing => Some(Reason::VolumeMissing),
-        Bound::To(terms) => {
-            let reached = reaches(terms.as_deref(), site.labels, site.names);
+        Bound::To(terms, migration) => {
+            let migration = migration.as_ref().filter(is_migrated);
+            let terms = migration.map_or(terms.as_deref(), |own| Some(&own.terms));
+            let reached = reaches(terms, site.labels, site.names);
             (!reached).then_some(Reason::VolumeAffinity)
         }
     })

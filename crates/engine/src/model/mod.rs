@@ -63,6 +63,12 @@ pub mod label {
     pub const ARCH: &str = "kubernetes.io/arch";
     /// Zone of the node.
     pub const ZONE: &str = "topology.kubernetes.io/zone";
+    /// Region of the node.
+    pub const REGION: &str = "topology.kubernetes.io/region";
+    /// What the zone was called before 1.17.
+    pub const BETA_ZONE: &str = "failure-domain.beta.kubernetes.io/zone";
+    /// What the region was called before 1.17.
+    pub const BETA_REGION: &str = "failure-domain.beta.kubernetes.io/region";
     /// Instance type of the node.
     pub const INSTANCE_TYPE: &str = "node.kubernetes.io/instance-type";
     /// Windows build of the node, for example `10.0.20348`.

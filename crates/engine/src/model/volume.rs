@@ -69,6 +69,8 @@ pub enum Disk {
         /// `volumeID`.
         id: String,
     },
+    /// `vsphereVolume` of a PersistentVolume: its driver does not count volumes.
+    Vsphere,
     /// `portworxVolume`, counted against limits only.
     Portworx {
         /// `volumeID`.

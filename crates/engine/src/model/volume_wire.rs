@@ -60,6 +60,7 @@ pub(super) struct Source {
     azure_disk: Option<AzureDisk>,
     cinder: Option<IdDisk>,
     portworx_volume: Option<IdDisk>,
+    vsphere_volume: Option<serde::de::IgnoredAny>,
     csi: Option<Csi>,
     image: Option<Image>,
 }
@@ -186,6 +187,7 @@ impl Source {
                 driver: csi.driver,
                 handle: csi.volume_handle,
             }),
+            None if self.vsphere_volume.is_some() => Some(VolumeSource::Disk(Disk::Vsphere)),
             None => self.disk().map(VolumeSource::Disk),
         }
     }

@@ -17,7 +17,7 @@ use crate::class::PodClassId;
 use crate::cluster::{Cluster, NodeId, PodId};
 use crate::model::PreemptionPolicy;
 use crate::reason::{Conflict, Plugin, Reason, Refusal, Tally};
-use crate::schedule::Unschedulable;
+use crate::schedule::{Claims, Unschedulable};
 use crate::tie::tie;
 
 /// What preemption can do for a pod that fits nowhere.
@@ -38,17 +38,23 @@ pub enum Preemption {
     NotTried,
     /// No eviction helps: how many nodes say so for which reason.
     NotHelpful(Vec<Tally>),
-    /// One of the above under a profile that does not ask DynamicResources first.
+    /// One of the above under a profile that does not ask DynamicResources at all.
     Alone(Box<Preemption>),
+    /// One of the above under a profile that asks DynamicResources afterwards.
+    First(Box<Preemption>),
 }
 
 impl Preemption {
     /// Whether the pod has made room already and waits until those it evicted are gone.
     pub fn waits_for_victims(&self) -> bool {
+        *self.inner() == Preemption::VictimsTerminating
+    }
+
+    /// The same whatever else the profile asks.
+    pub fn inner(&self) -> &Preemption {
         match self {
-            Preemption::VictimsTerminating => true,
-            Preemption::Alone(inner) => inner.waits_for_victims(),
-            _ => false,
+            Preemption::Alone(inner) | Preemption::First(inner) => inner,
+            plain => plain,
         }
     }
 }
@@ -118,15 +124,32 @@ impl Cluster {
             .obstacle(class, key, refused, evicting)
             .or_else(|| self.preempt_by_board(class, key, seed))
             .unwrap_or_else(|| self.preempt_by_trying_all(class, key, seed));
-        self.alone_or_not(class, preemption)
+        self.beside_claims(class, preemption)
     }
 
-    fn alone_or_not(&self, class: PodClassId, preemption: Preemption) -> Preemption {
+    fn beside_claims(&self, class: PodClassId, preemption: Preemption) -> Preemption {
         let rules = self.rules(self.class(class).shape.profile);
         match preemption {
-            Preemption::Evict { .. } => preemption,
-            other if rules.post_filters(Plugin::DynamicResources) => other,
-            other => Preemption::Alone(Box::new(other)),
+            Preemption::Evict { .. } | Preemption::NotTried => preemption,
+            other if !rules.post_filters(Plugin::DynamicResources) => {
+                Preemption::Alone(Box::new(other))
+            }
+            other if rules.preempts_first() => Preemption::First(Box::new(other)),
+            other => other,
+        }
+    }
+
+    /// What becomes of the claims of a pod that was refused everywhere (`refused`): nothing where evictions are tried first and make room.
+    pub fn claims_after_preemption(
+        &self,
+        class: PodClassId,
+        refused: &Unschedulable,
+        preemption: &Preemption,
+    ) -> Claims {
+        let rules = self.rules(self.class(class).shape.profile);
+        match preemption {
+            Preemption::Evict { .. } if rules.preempts_first() => Claims::None,
+            _ => refused.claims,
         }
     }
 
@@ -145,7 +168,7 @@ impl Cluster {
             None => self.candidates(class, key).map_err(Preemption::NotHelpful),
         };
         match candidates {
-            Err(why) => Err(self.alone_or_not(class, why)),
+            Err(why) => Err(self.beside_claims(class, why)),
             Ok(candidates) => Ok(candidates.into_iter().map(|own| own.eviction).collect()),
         }
     }

@@ -19,12 +19,17 @@ pub(crate) use rules::{FitScore, ProfileId, Rules, Spread, Strategy};
 pub struct Profile {
     /// `spec.schedulerName` of the pods it decides.
     pub scheduler_name: String,
-    /// Filters that are on, with what they say before any node is looked at.
-    pub filters: BTreeSet<Plugin>,
+    /// Plugins that say before any node is looked at whether the pod can go anywhere, in the order in which they are asked.
+    ///
+    /// A filter that is not among them works all the same here: what it would have said before is said of each node. (In kube-scheduler it
+    /// does so if it is NodeAffinity or VolumeZone; others end every attempt with an error.)
+    pub pre_filters: Vec<Plugin>,
+    /// Filters that are on, in the order in which they are asked: the first that refuses a node is told.
+    pub filters: Vec<Plugin>,
     /// Scorers that are on, by weight: 0 (off) to 2^31 - 1.
     pub scores: BTreeMap<Plugin, i64>,
-    /// What is done for pods that fit nowhere.
-    pub post_filters: BTreeSet<Plugin>,
+    /// What is done for pods that fit nowhere, in the order in which it is tried.
+    pub post_filters: Vec<Plugin>,
     /// How NodeResourcesFit scores.
     pub fit: Fit,
     /// Resources whose even use NodeResourcesBalancedAllocation scores.
@@ -78,6 +83,21 @@ pub enum DefaultSpread {
 pub const DEFAULT_SCHEDULER: &str = "default-scheduler";
 
 impl Profile {
+    /// What the default profile asks before any node is looked at, in its order.
+    pub const PRE_FILTERS: [Plugin; 11] = [
+        Plugin::NodeAffinity,
+        Plugin::NodePorts,
+        Plugin::NodeResourcesFit,
+        Plugin::VolumeRestrictions,
+        Plugin::NodeVolumeLimits,
+        Plugin::VolumeBinding,
+        Plugin::VolumeZone,
+        Plugin::PodTopologySpread,
+        Plugin::InterPodAffinity,
+        Plugin::DynamicResources,
+        Plugin::NodeDeclaredFeatures,
+    ];
+
     /// Filters of the default profile, in their order.
     pub const FILTERS: [Plugin; 14] = [
         Plugin::NodeUnschedulable,
@@ -116,6 +136,7 @@ impl Default for Profile {
     fn default() -> Self {
         Profile {
             scheduler_name: DEFAULT_SCHEDULER.to_owned(),
+            pre_filters: Profile::PRE_FILTERS.into(),
             filters: Profile::FILTERS.into(),
             scores: Profile::SCORES.into(),
             post_filters: Profile::POST_FILTERS.into(),

@@ -18,8 +18,12 @@ const MOST_WEIGHT: i64 = i32::MAX as i64;
 /// See the module's words.
 #[derive(Clone, Debug)]
 pub(crate) struct Rules {
+    pre_filters: Box<[Plugin]>,
     filters: u32,
+    /// The filters, where they are not asked as in the default profile ([`Rules::order`]).
+    order: Option<Box<[Plugin]>>,
     post_filters: u32,
+    preempts_first: bool,
     /// By plugin; 0 for one that is off.
     weights: [i64; Plugin::COUNT],
     pub(crate) fit: FitScore,
@@ -63,9 +67,9 @@ pub(crate) enum Spread {
 
 impl Rules {
     pub(crate) fn compile(profile: &Profile, names: &mut Interner) -> Self {
-        let bits = |plugins: &std::collections::BTreeSet<Plugin>| {
-            plugins.iter().fold(0, |bits, plugin| bits | plugin.bit())
-        };
+        let bits = |plugins: &[Plugin]| plugins.iter().fold(0, |bits, plugin| bits | plugin.bit());
+        let at = |plugin: Plugin| profile.post_filters.iter().position(|own| *own == plugin);
+        let claims_at = at(Plugin::DynamicResources);
         let mut weights = [0; Plugin::COUNT];
         for (plugin, weight) in &profile.scores {
             weights[*plugin as usize] = (*weight).clamp(0, MOST_WEIGHT);
@@ -73,8 +77,13 @@ impl Rules {
         let native = profile.balanced_resources == ["cpu", "memory"];
         let balanced = profile.balanced_resources.iter();
         Rules {
+            pre_filters: profile.pre_filters.as_slice().into(),
             filters: bits(&profile.filters),
+            order: order(profile),
             post_filters: bits(&profile.post_filters),
+            preempts_first: at(Plugin::DefaultPreemption)
+                .zip(claims_at)
+                .is_some_and(|(preemption, claims)| preemption < claims),
             weights,
             fit: FitScore::compile(&profile.fit, names),
             balanced: (!native).then(|| balanced.map(|name| names.intern(name)).collect()),
@@ -99,9 +108,21 @@ impl Rules {
         self.filters & plugin.bit() != 0
     }
 
-    /// Whether every filter is on, and sees all resources.
+    /// The filters in the order in which they are asked; `None` where it is that of the default profile and each filter has been asked
+    /// about the pod before the nodes.
+    pub(crate) fn order(&self) -> Option<&[Plugin]> {
+        self.order.as_deref()
+    }
+
+    /// When a plugin is asked about a pod before any node is looked at; `None` for one that is not.
+    pub(crate) fn pre_filters_at(&self, plugin: Plugin) -> Option<usize> {
+        self.pre_filters.iter().position(|own| *own == plugin)
+    }
+
+    /// Whether every filter is on, asked in the usual order, and sees all resources.
     pub(crate) fn filters_all(&self) -> bool {
-        Profile::FILTERS.iter().all(|plugin| self.filters(*plugin))
+        self.order.is_none()
+            && Profile::FILTERS.iter().all(|plugin| self.filters(*plugin))
             && self.ignored.ignored_resources.is_empty()
             && self.ignored.ignored_resource_groups.is_empty()
     }
@@ -109,6 +130,11 @@ impl Rules {
     /// Whether a plugin is asked about pods that fit nowhere.
     pub(crate) fn post_filters(&self, plugin: Plugin) -> bool {
         self.post_filters & plugin.bit() != 0
+    }
+
+    /// Whether evictions are tried before claims are given back.
+    pub(crate) fn preempts_first(&self) -> bool {
+        self.preempts_first
     }
 
     /// What a scorer weighs; 0 if it is off.
@@ -140,6 +166,23 @@ impl Rules {
                 .collect(),
         }
     }
+}
+
+/// See [`Rules::order`]. Our own filter stands behind those about the node itself.
+fn order(profile: &Profile) -> Option<Box<[Plugin]>> {
+    let filters = &profile.filters;
+    let usual = Profile::FILTERS.iter();
+    let usual: Vec<_> = usual.filter(|own| filters.contains(own)).collect();
+    let is_asked_before =
+        |own: &Plugin| !Profile::PRE_FILTERS.contains(own) || profile.pre_filters.contains(own);
+    if filters.iter().eq(usual) && filters.iter().all(is_asked_before) {
+        return None;
+    }
+    let mut order = filters.clone();
+    let of_the_node = |own: &Plugin| Profile::FILTERS[..4].contains(own);
+    let behind = order.iter().rposition(of_the_node).map_or(0, |at| at + 1);
+    order.insert(behind, Plugin::OperatingSystem);
+    Some(order.into())
 }
 
 impl FitScore {

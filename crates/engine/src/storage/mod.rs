@@ -3,6 +3,7 @@
 //! Invariant: every change raises [`Storage::version`], so a plan made at a version holds while the version does. How
 //! pods use claims is counted beside it, since it changes with every pod.
 
+mod migration;
 mod object;
 mod plan;
 
@@ -11,6 +12,7 @@ use rustc_hash::FxHashMap;
 use crate::class::{Attach, Handle, PodClass, Volume as PodVolume};
 use crate::intern::Symbol;
 
+pub(crate) use migration::Migration;
 pub(crate) use object::{
     Attachment, Capacity, Claim, Class, CsiNode, PLACES, Volume, ZoneDemand, reaches,
 };

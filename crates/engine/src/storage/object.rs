@@ -1,5 +1,6 @@
 //! Storage objects with their names interned and their selectors compiled.
 
+use super::Migration;
 use crate::class::Attach;
 use crate::intern::{Interner, Symbol};
 use crate::labels::LabelSet;
@@ -67,6 +68,7 @@ pub(crate) struct Volume {
     pub(crate) attributes_class: Symbol,
     /// Terms of which a node must match one; those that do not parse are left out.
     pub(crate) terms: Option<Vec<NodeTerm>>,
+    pub(crate) migration: Option<Migration>,
     pub(crate) attach: Option<Attach>,
     pub(crate) zones: Vec<ZoneDemand>,
 }
@@ -149,6 +151,7 @@ impl Volume {
             class: names.intern(&spec.class),
             attributes_class: names.intern(&spec.attributes_class),
             terms,
+            migration: Migration::of(spec, names),
             attach,
             zones,
         }
@@ -241,9 +244,12 @@ impl CsiNode {
 
     /// Whether a volume counts here.
     pub(crate) fn counts(&self, attach: &Attach) -> bool {
-        attach
-            .plugin
-            .is_none_or(|plugin| self.migrated.contains(&plugin))
+        attach.plugin.is_none_or(|plugin| self.has_migrated(plugin))
+    }
+
+    /// Whether a driver stands in for an in-tree plugin here.
+    pub(crate) fn has_migrated(&self, plugin: Symbol) -> bool {
+        self.migrated.contains(&plugin)
     }
 }
 

@@ -2,7 +2,7 @@
 //!
 //! Invariant: a plan depends on the storage objects and the class only, so it holds while [`Storage::version`] does.
 
-use super::{Key, PLACES, Storage, ZoneDemand};
+use super::{Key, Migration, PLACES, Storage, ZoneDemand};
 use crate::class::{PodClass, Volume as PodVolume};
 use crate::intern::{Interner, Symbol};
 use crate::model::{AccessMode, Quantity};
@@ -31,8 +31,8 @@ pub(crate) struct Plan {
 pub(crate) enum Bound {
     /// It is not there.
     Missing,
-    /// It is, for nodes that match one of these terms, or for all.
-    To(Option<Vec<NodeTerm>>),
+    /// It is, for nodes that match one of these terms, or for all; those whose driver has taken over are asked otherwise.
+    To(Option<Vec<NodeTerm>>, Option<Migration>),
 }
 
 /// A claim that gets its volume once the pod's node is known.
@@ -80,6 +80,9 @@ impl Plan {
             .into_iter()
             .filter_map(|(plugin, conflict)| Some((plugin, conflict?)))
             .collect();
+        let mut named = claims(pod).map(|(key, _)| key);
+        let missing = named.find(|key| storage.claim(*key).is_none());
+        plan.uncounted = missing.map(|(_, name)| name);
         plan.keys = plan.deciding_labels();
         plan
     }
@@ -87,12 +90,13 @@ impl Plan {
     fn deciding_labels(&self) -> Option<Box<[Symbol]>> {
         let plain =
             |claim: &Unbound| claim.selected_node.is_none() && claim.provision.room.is_none();
-        if !self.unbound.iter().all(plain) {
+        let is_migrated = |bound: &Bound| matches!(bound, Bound::To(_, Some(_)));
+        if !self.unbound.iter().all(plain) || self.bound.iter().any(is_migrated) {
             return None;
         }
         let bound = self.bound.iter().filter_map(|bound| match bound {
             Bound::Missing => None,
-            Bound::To(terms) => terms.as_ref(),
+            Bound::To(terms, _) => terms.as_ref(),
         });
         let open = self.unbound.iter().flat_map(|claim| {
             let candidates = claim.set_aside.iter().chain(&claim.candidates);
@@ -131,7 +135,6 @@ impl Plan {
         for (key, made_for) in claims(pod) {
             let name = key.1;
             let Some(claim) = storage.claim(key) else {
-                self.uncounted = self.uncounted.or(Some(name));
                 return Some(match made_for {
                     None => Conflict::ClaimNotFound { claim: name },
                     Some(_) => Conflict::EphemeralClaimMissing { claim: name },
@@ -165,7 +168,7 @@ impl Plan {
             if claim.bound {
                 self.bound.push(match storage.volume(claim.volume) {
                     None => Bound::Missing,
-                    Some(volume) => Bound::To(volume.terms.clone()),
+                    Some(volume) => Bound::To(volume.terms.clone(), volume.migration.clone()),
                 });
             } else if waits && claim.volume == Symbol::EMPTY {
                 self.unbound.push(Unbound::of(key, storage, names)?);

@@ -11,7 +11,7 @@ mod world;
 
 use mullion_engine::model::{DeviceTaint, DeviceToleration, PodSpec};
 use mullion_engine::preempt::Preemption;
-use mullion_engine::{Decision, Outcome, Plugin};
+use mullion_engine::{Claims, Decision, Outcome, Plugin, Profile};
 use serde_json::{Value, json};
 
 use world::World;
@@ -406,6 +406,45 @@ fn room_is_made_where_the_devices_are() {
         };
         assert_eq!(chosen.victims, ["low-n2"]);
     }
+}
+
+#[test]
+fn claims_are_left_alone_where_evictions_are_tried_first_and_make_room() {
+    let given_back = |profile: Profile| {
+        let mut world = World::of(&[("n1", json!({})), ("n2", json!({}))], profile).judged();
+        for node in ["n1", "n2"] {
+            world.slice(json!({ "nodeName": node, "devices": [{ "name": "a" }] }));
+        }
+        world.claim("c", json!({ "requests": exactly(json!({})) }));
+        assert!(world.place("p", &["c"]).is_ok());
+        let taken = world.node_of("p").expect("placed").to_owned();
+        world.cluster.remove_pod("p").expect("there");
+        let container = json!({ "resources": { "requests": { "cpu": "8" } } });
+        let containers = vec![serde_json::from_value(container).expect("a container")];
+        let mut low = world.pod("low", &[]);
+        low.template.claims = None;
+        low.template.containers.clone_from(&containers);
+        world.cluster.bind(&low, &taken).expect("new");
+        let mut urgent = world.pod("urgent", &["c"]);
+        urgent.template.containers = containers;
+        urgent.template.priority = 10;
+        let cluster = &mut world.cluster;
+        let class = cluster.pod_class(&urgent.template).expect("a class");
+        let Decision::Unschedulable(refused) = cluster.schedule_pod(&urgent, 0).expect("valid")
+        else {
+            panic!("one node is full, the other has other devices");
+        };
+        let preemption = cluster.preempt(class, "urgent", &refused, 0);
+        assert!(matches!(&preemption, Preemption::Evict { chosen } if chosen.victims == ["low"]));
+        cluster.claims_after_preemption(class, &refused, &preemption)
+    };
+    let usual = given_back(Profile::default());
+    assert!(matches!(usual, Claims::GivenBack { .. }), "{usual:?}");
+    let evicting = Profile {
+        post_filters: vec![Plugin::DefaultPreemption, Plugin::DynamicResources],
+        ..Profile::default()
+    };
+    assert_eq!(given_back(evicting), Claims::None);
 }
 
 #[test]

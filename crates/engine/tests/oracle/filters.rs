@@ -41,45 +41,66 @@ pub(crate) fn named(pod: &Pod) -> Option<Vec<String>> {
 }
 
 pub(crate) fn refusal(world: &World, pod: &Pod, node: &Node, os: bool) -> Option<Refusal> {
-    let on = |plugin| world.profile.filters.contains(&plugin);
-    let by_affinity = on(Plugin::NodeAffinity);
-    if by_affinity && named(pod).is_some_and(|named| !named.contains(&node.metadata.name)) {
+    let profile = &world.profile;
+    let by_name = profile.pre_filters.contains(&Plugin::NodeAffinity);
+    if by_name && named(pod).is_some_and(|named| !named.contains(&node.metadata.name)) {
         return one("PreFilter", "prefilter");
     }
-    cordon(pod, node)
-        .filter(|_| on(Plugin::NodeUnschedulable))
-        .or_else(|| {
-            untolerated(pod, node).filter(|_| on(Plugin::TaintToleration))?;
+    let mut order = profile.filters.clone();
+    // Ours is not upstream's: it comes after those about the node itself.
+    let early = [
+        Plugin::NodeUnschedulable,
+        Plugin::NodeName,
+        Plugin::TaintToleration,
+        Plugin::NodeAffinity,
+    ];
+    let last = order.iter().rposition(|own| early.contains(own));
+    let at = last.map_or(0, |at| at + 1);
+    order.insert(at, Plugin::OperatingSystem);
+    order.iter().find_map(|plugin| {
+        let late = match profile.pre_filters.contains(plugin) {
+            true => None,
+            false => volumes::conflict(world, pod, *plugin),
+        };
+        late.or_else(|| says(*plugin, world, pod, node, os))
+    })
+}
+
+fn says(plugin: Plugin, world: &World, pod: &Pod, node: &Node, os: bool) -> Option<Refusal> {
+    match plugin {
+        Plugin::NodeUnschedulable => cordon(pod, node),
+        Plugin::TaintToleration => {
+            untolerated(pod, node)?;
             one("TaintToleration", "node(s) had untolerated taint(s)")
-        })
-        .or_else(|| {
+        }
+        Plugin::NodeAffinity => {
             let added = world.profile.added_affinity.required.as_ref();
             let let_on = added.is_none_or(|added| {
                 let mut terms = added.node_selector_terms.iter();
                 terms.any(|term| term_matches(&profiles::node_term(term), node))
             });
-            let reason = "node(s) didn't match scheduler-enforced node affinity";
-            (by_affinity && !let_on).then(|| one("NodeAffinity", reason))?
-        })
-        .or_else(|| {
+            if !let_on {
+                let reason = "node(s) didn't match scheduler-enforced node affinity";
+                return one("NodeAffinity", reason);
+            }
             let selected = pod_selects_node(pod, node, false);
             let reason = "node(s) didn't match Pod's node affinity/selector";
-            (by_affinity && !selected).then(|| one("NodeAffinity", reason))?
-        })
-        .or_else(|| {
+            (!selected).then(|| one("NodeAffinity", reason))?
+        }
+        Plugin::OperatingSystem => {
             let fits = !os || pod_selects_node(pod, node, true);
             let reason = "node(s) didn't match Pod's operating system";
             (!fits).then(|| one("OperatingSystem", reason))?
-        })
-        .or_else(|| ports(world, pod, node).filter(|_| on(Plugin::NodePorts)))
-        .or_else(|| fit(world, pod, node).filter(|_| on(Plugin::NodeResourcesFit)))
-        .or_else(|| volumes::refusal(world, pod, node))
-        .or_else(|| {
-            let refusal = spread::refusal(world, pod, node, os);
-            refusal.filter(|_| on(Plugin::PodTopologySpread))
-        })
-        .or_else(|| other_pods(world, pod, node).filter(|_| on(Plugin::InterPodAffinity)))
-        .or_else(|| {
+        }
+        Plugin::NodePorts => ports(world, pod, node),
+        Plugin::NodeResourcesFit => fit(world, pod, node),
+        Plugin::VolumeRestrictions => volumes::restrictions(world, pod, node),
+        Plugin::NodeVolumeLimits => volumes::limits(world, pod, node),
+        Plugin::VolumeBinding => volumes::binding(world, pod, node),
+        Plugin::VolumeZone => volumes::zones(world, pod, node),
+        Plugin::PodTopologySpread => spread::refusal(world, pod, node, os),
+        Plugin::InterPodAffinity => other_pods(world, pod, node),
+        Plugin::NodeDeclaredFeatures => {
             let mut containers = pod.spec.containers.iter().chain(&pod.spec.init_containers);
             let needs = containers.any(|container| {
                 let mut rules = container.restart_policy_rules.iter();
@@ -88,9 +109,10 @@ pub(crate) fn refusal(world: &World, pod: &Pod, node: &Node, os: bool) -> Option
             let mut declared = node.status.declared_features.iter();
             let declares = declared.any(|name| name == "RestartAllContainersOnContainerExits");
             let reason = "node(s) didn't match Pod's required features";
-            let refused = on(Plugin::NodeDeclaredFeatures) && needs && !declares;
-            refused.then(|| one("NodeDeclaredFeatures", reason))?
-        })
+            (needs && !declares).then(|| one("NodeDeclaredFeatures", reason))?
+        }
+        _ => None,
+    }
 }
 
 fn cordon(pod: &Pod, node: &Node) -> Option<Refusal> {

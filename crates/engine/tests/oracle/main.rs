@@ -52,7 +52,7 @@ fn slow(case: &Case, os: bool) -> Value {
     nodes.sort_by(|a, b| a.metadata.name.cmp(&b.metadata.name));
     let before = volumes::before_nodes(&world, &pod);
     let refusal = |node: &&Node| match &before {
-        Some((plugin, words)) => filters::one(plugin, words),
+        Some(refusal) => Some(refusal.clone()),
         None => filters::refusal(&world, &pod, node, os),
     };
     let refusals: Vec<_> = nodes.iter().map(refusal).collect();
@@ -93,7 +93,11 @@ fn slow(case: &Case, os: bool) -> Value {
     if best.is_empty() {
         answer["message"] = match before {
             Some((_, words)) if !nodes.is_empty() => {
-                json!(format!("0/{} nodes are available: {words}.", nodes.len()))
+                json!(format!(
+                    "0/{} nodes are available: {}.",
+                    nodes.len(),
+                    words[0]
+                ))
             }
             _ => json!(message(&refusals, nodes.len())),
         };

@@ -4,8 +4,8 @@
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
 
-use mullion_engine::Decision;
 use mullion_engine::model::PodSpec;
+use mullion_engine::{Decision, Plugin};
 use serde_json::{Value, json};
 
 use crate::objects::{Node, Pod, World, read};
@@ -49,7 +49,8 @@ fn is_hopeless(
     (plugin, reasons): &filters::Refusal,
 ) -> bool {
     match *plugin {
-        "NodePorts" | "VolumeRestrictions" => false,
+        "NodePorts" => false,
+        "VolumeRestrictions" => reasons[0].ends_with("not found"),
         "NodeVolumeLimits" => reasons[0] != "node(s) exceed max volume count",
         "PodTopologySpread" => reasons[0].contains("missing required label"),
         "InterPodAffinity" => reasons[0] == "node(s) didn't match pod affinity rules",
@@ -184,26 +185,48 @@ fn slow(case: &Case, os: bool) -> Value {
     if nodes.is_empty() {
         return Value::Null;
     }
-    if volumes::before_nodes(&world, &pod).is_some() {
+    let asks = |plugin| {
+        world
+            .profile
+            .post_filters
+            .iter()
+            .position(|own| *own == plugin)
+    };
+    let claims = asks(Plugin::DynamicResources);
+    let before = volumes::before_nodes(&world, &pod);
+    if before.is_some() && claims.is_some() {
         return json!("not found");
     }
-    let prefix = "no new claims to deallocate, preemption:";
+    const CLAIMS: &str = "no new claims to deallocate";
+    // What evictions have to say, with what is said of claims in the profile's order.
+    let told = |words: Option<String>| match (words.map(|own| format!("preemption: {own}")), claims)
+    {
+        (Some(own), None) => json!(own),
+        (Some(own), Some(0)) => json!(format!("{CLAIMS}, {own}")),
+        (Some(own), Some(_)) => json!(format!("{own}, {CLAIMS}")),
+        (None, Some(_)) => json!(CLAIMS),
+        (None, None) => Value::Null,
+    };
     let refusals: Vec<_> = nodes
         .iter()
-        .map(|node| refusal(&world, &pod, node, os))
+        .map(|node| match &before {
+            None => refusal(&world, &pod, node, os),
+            Some(before) => Some(before.clone()),
+        })
         .collect();
     if refusals.iter().any(Option::is_none) {
         return Value::Null;
     }
+    if asks(Plugin::DefaultPreemption).is_none() {
+        return told(None);
+    }
     if pod.spec.preemption_policy == "Never" {
-        return json!(format!(
-            "{prefix} not eligible due to preemptionPolicy=Never."
-        ));
+        return told(Some("not eligible due to preemptionPolicy=Never.".into()));
     }
     let mut candidates = Vec::new();
     let mut counts: BTreeMap<String, usize> = BTreeMap::new();
     for (node, refusal) in nodes.iter().zip(refusals.iter().flatten()) {
-        let tried = match is_hopeless(&world, &pod, node, refusal) {
+        let tried = match before.is_some() || is_hopeless(&world, &pod, node, refusal) {
             true => Err(vec!["Preemption is not helpful for scheduling".into()]),
             false => attempt(&world, &pod, node, os),
         };
@@ -221,10 +244,8 @@ fn slow(case: &Case, os: bool) -> Value {
             .collect();
         phrases.sort();
         let phrases = phrases.join(", ");
-        return json!(format!(
-            "{prefix} 0/{} nodes are available: {phrases}.",
-            nodes.len()
-        ));
+        let nodes = nodes.len();
+        return told(Some(format!("0/{nodes} nodes are available: {phrases}.")));
     }
     let choices = cheapest(candidates).into_iter().map(|own| {
         let names = |leaving: bool| {

@@ -1,11 +1,11 @@
 //! Random profiles, and what their settings mean for scores of resources.
 
+use mullion_engine::Profile;
 use mullion_engine::model::{
     InclusionPolicy, NodeAffinity, NodeSelector, NodeSelectorRequirement, NodeSelectorTerm,
     Operator, PreferredSchedulingTerm, TopologySpreadConstraint, WhenUnsatisfiable,
 };
 use mullion_engine::profile::{DefaultSpread, ScoringStrategy};
-use mullion_engine::{Plugin, Profile};
 
 use crate::amounts;
 use crate::objects::{self, Node, Pod, World};
@@ -26,16 +26,17 @@ pub(crate) fn profile(number: u64) -> Profile {
         return profile;
     }
     let random = &mut Random::new(number);
-    for plugin in Profile::FILTERS {
-        let storage = [
-            Plugin::VolumeRestrictions,
-            Plugin::NodeVolumeLimits,
-            Plugin::VolumeBinding,
-            Plugin::VolumeZone,
-        ];
-        if !storage.contains(&plugin) && random.percent(8) {
-            profile.filters.remove(&plugin);
-        }
+    profile.filters.retain(|_| !random.percent(8));
+    if random.percent(30) {
+        random.shuffle(&mut profile.filters);
+    }
+    profile.pre_filters.retain(|_| !random.percent(3));
+    if random.percent(20) {
+        random.shuffle(&mut profile.pre_filters);
+    }
+    profile.post_filters.retain(|_| !random.percent(5));
+    if random.percent(20) {
+        profile.post_filters.reverse();
     }
     for (plugin, _) in Profile::SCORES {
         if random.percent(15) {

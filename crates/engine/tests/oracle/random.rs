@@ -33,6 +33,12 @@ impl Random {
         &from[self.below(from.len())]
     }
 
+    pub(crate) fn shuffle<T>(&mut self, items: &mut [T]) {
+        for at in 1..items.len() {
+            items.swap(at, self.below(at + 1));
+        }
+    }
+
     pub(crate) fn text(&mut self, from: &[&str]) -> String {
         (*self.pick(from)).to_owned()
     }
@@ -162,6 +168,10 @@ fn node(random: &mut Random, mood: &Mood, index: usize) -> Value {
     for (key, values, percent) in [
         ("topology.kubernetes.io/zone", &["a", "b", "c"][..], 90),
         ("topology.kubernetes.io/region", &["r1"][..], 95),
+        ("topology.ebs.csi.aws.com/zone", &["a", "b"][..], 30),
+        ("topology.gke.io/zone", &["a", "b"][..], 30),
+        ("topology.csi.vmware.com/zone", &["a", "b"][..], 30),
+        ("topology.csi.vmware.com/region", &["r1"][..], 50),
         ("rack", &["r1", "r2"][..], 50),
         ("disk", &["ssd", "hdd"][..], 50),
         ("gen", &["3", "7", "12", "new"][..], 40),

@@ -194,13 +194,15 @@ fn persistent(random: &mut Random, name: &str) -> Value {
         "storageClassName": random.text(&["fast", "zonal", "local", "local", "legacy"]),
         "accessModes": modes(random), "capacity": {"storage": size(random)},
     });
-    match random.below(8) {
-        0 => {
+    match random.below(11) {
+        10 => spec["cinder"] = json!({"volumeID": "vol-1"}),
+        0 | 8 => {
             spec["awsElasticBlockStore"] =
                 json!({"volumeID": random.text(&["vol-1", "aws://b/vol-2"])})
         }
         1 => spec["gcePersistentDisk"] = json!({"pdName": "p1"}),
         2 => spec["nfs"] = json!({"server": "s", "path": "/"}),
+        9 => spec["vsphereVolume"] = json!({"volumePath": "[d] v"}),
         _ => {
             let handle = random.text(&["vol-1", "vol-2", "vol-3", name]);
             spec["csi"] = json!({"driver": random.text(&[DRIVER, "other.example.com"]), "volumeHandle": handle});
@@ -220,7 +222,26 @@ fn persistent(random: &mut Random, name: &str) -> Value {
             }
             2 => json!({"matchExpressions": []}),
             _ => {
-                json!({"matchExpressions": [{"key": "topology.kubernetes.io/zone", "operator": "In", "values": [random.text(&["a", "b"])]}]})
+                let (zone, region) = match random.percent(75) {
+                    true => (
+                        "topology.kubernetes.io/zone",
+                        "topology.kubernetes.io/region",
+                    ),
+                    false => (
+                        "failure-domain.beta.kubernetes.io/zone",
+                        "failure-domain.beta.kubernetes.io/region",
+                    ),
+                };
+                let mut demands = vec![
+                    json!({"key": zone, "operator": "In", "values": [random.text(&["a", "b"])]}),
+                ];
+                if random.percent(15) {
+                    demands.push(json!({"key": region, "operator": "In", "values": [random.text(&["r1", "r2"])]}));
+                }
+                if random.percent(5) {
+                    demands[0] = json!({"key": zone, "operator": "Exists"});
+                }
+                json!({"matchExpressions": demands})
             }
         };
         spec["nodeAffinity"] = json!({"required": {"nodeSelectorTerms": [term]}});
@@ -266,7 +287,7 @@ fn csi_node(random: &mut Random, name: &str) -> Value {
         json!({"kind": "CSINode", "metadata": {"name": name}, "spec": {"drivers": drivers}});
     if random.percent(60) {
         node["metadata"]["annotations"] = json!({
-            "storage.alpha.kubernetes.io/migrated-plugins": "kubernetes.io/aws-ebs,kubernetes.io/gce-pd",
+            "storage.alpha.kubernetes.io/migrated-plugins": "kubernetes.io/aws-ebs,kubernetes.io/gce-pd,kubernetes.io/vsphere-volume,kubernetes.io/cinder",
         });
     }
     node

@@ -2,7 +2,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use serde_json::Value;
+use mullion_engine::Plugin;
+use serde_json::{Value, json};
 
 use crate::filters::{Refusal, one};
 use crate::objects::{Node, NodeSelector, Pod, Selector, World, read};
@@ -25,7 +26,8 @@ const PLACES: [(&str, &str); 4] = [
 ];
 
 /// In-tree plugins whose disks may be counted for a driver, with the field of a volume that names them.
-const IN_TREE: [(&str, &str, &str); 2] = [
+const IN_TREE: [(&str, &str, &str); 3] = [
+    ("kubernetes.io/cinder", "cinder.csi.openstack.org", "cinder"),
     (
         "kubernetes.io/aws-ebs",
         "ebs.csi.aws.com",
@@ -35,6 +37,39 @@ const IN_TREE: [(&str, &str, &str); 2] = [
         "kubernetes.io/gce-pd",
         "pd.csi.storage.gke.io",
         "gcePersistentDisk",
+    ),
+];
+
+/// Fields of volumes whose plugin a driver may stand in for, with the plugin and the driver's labels of zone and region.
+type Driver = (&'static str, &'static str, Option<&'static str>);
+const DRIVERS: [(&str, Driver); 4] = [
+    (
+        "awsElasticBlockStore",
+        (
+            "kubernetes.io/aws-ebs",
+            "topology.ebs.csi.aws.com/zone",
+            None,
+        ),
+    ),
+    (
+        "gcePersistentDisk",
+        ("kubernetes.io/gce-pd", "topology.gke.io/zone", None),
+    ),
+    (
+        "cinder",
+        (
+            "kubernetes.io/cinder",
+            "topology.cinder.csi.openstack.org/zone",
+            None,
+        ),
+    ),
+    (
+        "vsphereVolume",
+        (
+            "kubernetes.io/vsphere-volume",
+            "topology.csi.vmware.com/zone",
+            Some("topology.csi.vmware.com/region"),
+        ),
     ),
 ];
 
@@ -98,76 +133,86 @@ fn waits(world: &World, claim: &Value) -> bool {
         .is_some_and(|class| class["volumeBindingMode"] == "WaitForFirstConsumer")
 }
 
-/// Why the pod is refused before any node is looked at: the plugin and its words.
-pub(crate) fn before_nodes(world: &World, pod: &Pod) -> Option<(&'static str, String)> {
-    let missing = |name: &str| format!("persistentvolumeclaim \"{name}\" not found");
-    for (name, ephemeral) in claims(pod) {
-        if !ephemeral && world.claim(pod, &name).is_none() {
-            return Some(("VolumeRestrictions", missing(&name)));
-        }
-    }
+/// Why the pod is refused before any node is looked at, by the first plugin that says so.
+pub(crate) fn before_nodes(world: &World, pod: &Pod) -> Option<Refusal> {
+    let mut asked = world.profile.pre_filters.iter();
+    asked.find_map(|plugin| conflict(world, pod, *plugin))
+}
+
+/// What is wrong with the pod's claims, in the words of one plugin.
+pub(crate) fn conflict(world: &World, pod: &Pod, plugin: Plugin) -> Option<Refusal> {
+    let words = match plugin {
+        Plugin::VolumeRestrictions => claims(pod)
+            .into_iter()
+            .filter(|(_, ephemeral)| !ephemeral)
+            .find_map(|(name, _)| world.claim(pod, &name).is_none().then(|| missing(&name))),
+        Plugin::VolumeBinding => unbindable(world, pod),
+        Plugin::VolumeZone => claims(pod)
+            .into_iter()
+            .filter(|(_, ephemeral)| !ephemeral)
+            .find_map(|(name, _)| nowhere(world, pod, &name)),
+        _ => None,
+    };
+    one(plugin.name(), &words?)
+}
+
+fn missing(name: &str) -> String {
+    format!("persistentvolumeclaim \"{name}\" not found")
+}
+
+/// VolumeBinding: every claim must be there, and bound unless it waits for the pod.
+fn unbindable(world: &World, pod: &Pod) -> Option<String> {
     for (name, ephemeral) in claims(pod) {
         let Some(claim) = world.claim(pod, &name) else {
-            assert!(ephemeral, "found missing above");
-            let words = format!(
-                "waiting for ephemeral volume controller to create the persistentvolumeclaim \"{name}\""
-            );
-            return Some(("VolumeBinding", words));
+            return Some(match ephemeral {
+                true => format!(
+                    "waiting for ephemeral volume controller to create the persistentvolumeclaim \"{name}\""
+                ),
+                false => missing(&name),
+            });
         };
-        let words = if claim["status"]["phase"] == "Lost" {
+        if claim["status"]["phase"] == "Lost" {
             let volume = text(&claim["spec"]["volumeName"]);
-            format!(
+            return Some(format!(
                 "persistentvolumeclaim \"{name}\" bound to non-existent persistentvolume \"{volume}\""
-            )
-        } else if claim["metadata"]["deletionTimestamp"].is_string() {
-            format!("persistentvolumeclaim \"{name}\" is being deleted")
-        } else if ephemeral && !belongs_to(claim, pod) {
+            ));
+        }
+        if claim["metadata"]["deletionTimestamp"].is_string() {
+            return Some(format!("persistentvolumeclaim \"{name}\" is being deleted"));
+        }
+        if ephemeral && !belongs_to(claim, pod) {
             let (namespace, own) = (&pod.metadata.namespace, &pod.metadata.name);
-            format!(
+            return Some(format!(
                 "PVC {namespace}/{name} was not created for pod {namespace}/{own} (pod is not owner)"
-            )
-        } else {
-            continue;
-        };
-        return Some(("VolumeBinding", words));
-    }
-    let own: Vec<&Value> = claims(pod)
-        .iter()
-        .filter_map(|(name, _)| world.claim(pod, name))
-        .collect();
-    let later =
-        |claim: &&&Value| waits(world, claim) && text(&claim["spec"]["volumeName"]).is_empty();
-    if own.iter().any(|claim| !is_bound(claim) && !later(&claim)) {
-        let words = "pod has unbound immediate PersistentVolumeClaims".to_owned();
-        return Some(("VolumeBinding", words));
-    }
-    // What is left is bound, or waits: of VolumeZone's refusals only one can still come up.
-    for (name, ephemeral) in claims(pod) {
-        let volume = world
-            .claim(pod, &name)
-            .map(|claim| text(&claim["spec"]["volumeName"]))?;
-        if !ephemeral
-            && !volume.is_empty()
-            && world.named("PersistentVolume", None, volume).is_none()
-        {
-            return Some((
-                "VolumeZone",
-                format!("persistentvolume \"{volume}\" not found"),
             ));
         }
     }
-    None
+    let own = claims(pod);
+    let mut own = own.iter().filter_map(|(name, _)| world.claim(pod, name));
+    let later =
+        |claim: &Value| waits(world, claim) && text(&claim["spec"]["volumeName"]).is_empty();
+    own.any(|claim| !is_bound(claim) && !later(claim))
+        .then(|| "pod has unbound immediate PersistentVolumeClaims".to_owned())
 }
 
-/// The first of the four plugins that refuses a node.
-pub(crate) fn refusal(world: &World, pod: &Pod, node: &Node) -> Option<Refusal> {
-    if pod.spec.volumes.is_empty() {
-        return None;
+/// VolumeZone: the volume of a claim must be there, unless it is still to come.
+fn nowhere(world: &World, pod: &Pod, name: &str) -> Option<String> {
+    let Some(claim) = world.claim(pod, name) else {
+        return Some(missing(name));
+    };
+    let volume = text(&claim["spec"]["volumeName"]);
+    let class = class_of(claim);
+    if !volume.is_empty() {
+        let there = world.named("PersistentVolume", None, volume).is_some();
+        return (!there).then(|| format!("persistentvolume \"{volume}\" not found"));
     }
-    restrictions(world, pod, node)
-        .or_else(|| limits(world, pod, node))
-        .or_else(|| binding(world, pod, node))
-        .or_else(|| zones(world, pod, node))
+    if class.is_empty() {
+        return Some("PersistentVolumeClaim had no pv name and storageClass name".to_owned());
+    }
+    if world.named("StorageClass", None, class).is_none() {
+        return Some(format!("storageclass.storage.k8s.io \"{class}\" not found"));
+    }
+    (!waits(world, claim)).then(|| "PersistentVolume had no name".to_owned())
 }
 
 fn clash(a: &Value, b: &Value) -> bool {
@@ -188,7 +233,7 @@ fn clash(a: &Value, b: &Value) -> bool {
         })
 }
 
-fn restrictions(world: &World, pod: &Pod, node: &Node) -> Option<Refusal> {
+pub(crate) fn restrictions(world: &World, pod: &Pod, node: &Node) -> Option<Refusal> {
     const PLUGIN: &str = "VolumeRestrictions";
     for volume in &pod.spec.volumes {
         for other in world.on(node) {
@@ -257,6 +302,7 @@ fn source(volume: &Value, zones: &str, csi_node: &Value) -> Option<(String, Stri
             let id = text(&volume[field]["volumeID"]);
             id.rsplit('/').next().expect("a part").to_owned()
         }
+        "cinder" => text(&volume[field]["volumeID"]).to_owned(),
         _ => {
             let zone = if zones.is_empty() {
                 "UNSPECIFIED"
@@ -315,7 +361,14 @@ fn attachable(world: &World, pod: &Pod, csi_node: &Value) -> BTreeSet<(String, S
     found
 }
 
-fn limits(world: &World, pod: &Pod, node: &Node) -> Option<Refusal> {
+pub(crate) fn limits(world: &World, pod: &Pod, node: &Node) -> Option<Refusal> {
+    for (name, _) in claims(pod) {
+        if world.claim(pod, &name).is_none() {
+            let home = &pod.metadata.namespace;
+            let why = format!("looking up PVC {home}/{name}: {}", missing(&name));
+            return one("NodeVolumeLimits", &why);
+        }
+    }
     let csi_node = world.named("CSINode", None, &node.metadata.name)?;
     let drivers = csi_node["spec"]["drivers"].as_array()?;
     let limits: BTreeMap<&str, i64> = drivers
@@ -361,6 +414,101 @@ fn reaches(volume: &Value, node: &Node) -> bool {
     })
 }
 
+/// A bound volume as a node sees it whose driver stands in for the volume's in-tree plugin.
+fn as_migrated(world: &World, volume: &Value, node: &Node) -> Value {
+    const REGION: &str = "topology.kubernetes.io/region";
+    let mut volume = volume.clone();
+    let Some((_, (plugin, zone, region))) = DRIVERS
+        .into_iter()
+        .find(|(field, _)| volume["spec"].get(*field).is_some())
+    else {
+        return volume;
+    };
+    let csi_node = world.named("CSINode", None, &node.metadata.name);
+    if !csi_node.is_some_and(|csi_node| migrated(plugin, csi_node)) {
+        return volume;
+    }
+    let labels = volume["metadata"]["labels"].clone();
+    let selector = volume["spec"]["nodeAffinity"]["required"].clone();
+    let mut terms = selector["nodeSelectorTerms"]
+        .as_array()
+        .cloned()
+        .unwrap_or_default();
+    let demands = |terms: &[Value], key: &str| -> Vec<Value> {
+        let all = terms
+            .iter()
+            .flat_map(|term| term["matchExpressions"].as_array());
+        all.flatten()
+            .filter(|own| own["key"] == key)
+            .cloned()
+            .collect()
+    };
+    let mut names = ["", ".beta"].into_iter().map(|beta| match beta {
+        "" => ("topology.kubernetes.io/zone", REGION),
+        _ => (
+            "failure-domain.beta.kubernetes.io/zone",
+            "failure-domain.beta.kubernetes.io/region",
+        ),
+    });
+    let both: Vec<_> = names.by_ref().collect();
+    let told = both.iter().find(|own| !demands(&terms, own.0).is_empty());
+    let told = told.or_else(|| both.iter().find(|own| labels.get(own.0).is_some()));
+    let (own_zone, own_region) = *told.unwrap_or(&both[0]);
+    let mut pairs = vec![(own_zone, zone, true)];
+    match region {
+        Some(region) => pairs.push((own_region, region, true)),
+        None if own_region != REGION => pairs.push((own_region, REGION, false)),
+        None => {}
+    }
+    for (from, to, by_label) in pairs {
+        let has_values = demands(&terms, from).iter().any(|own| {
+            own["values"]
+                .as_array()
+                .is_some_and(|values| !values.is_empty())
+        });
+        if has_values {
+            for term in &mut terms {
+                for own in term["matchExpressions"]
+                    .as_array_mut()
+                    .into_iter()
+                    .flatten()
+                {
+                    if own["key"] == from {
+                        own["key"] = to.into();
+                    }
+                }
+            }
+        } else if let Some(label) = labels[from].as_str().filter(|_| by_label) {
+            let separator = if region.is_some() {
+                "no separator"
+            } else {
+                "__"
+            };
+            let mut values: Vec<&str> = label.split(separator).map(str::trim).collect();
+            values.retain(|own| !own.is_empty());
+            if values.is_empty() {
+                continue;
+            }
+            let demand = json!({"key": to, "operator": "In", "values": values});
+            if terms.is_empty() {
+                terms.push(json!({}));
+            }
+            for term in &mut terms {
+                let mut all = term["matchExpressions"]
+                    .as_array()
+                    .cloned()
+                    .unwrap_or_default();
+                all.push(demand.clone());
+                term["matchExpressions"] = json!(all);
+            }
+        }
+    }
+    if !terms.is_empty() {
+        volume["spec"]["nodeAffinity"]["required"]["nodeSelectorTerms"] = json!(terms);
+    }
+    volume
+}
+
 fn gibibytes(value: &Value) -> i64 {
     let text = text(value);
     let number = text.strip_suffix("Gi").unwrap_or("0");
@@ -371,7 +519,7 @@ fn request(claim: &Value) -> i64 {
     gibibytes(&claim["spec"]["resources"]["requests"]["storage"])
 }
 
-fn binding(world: &World, pod: &Pod, node: &Node) -> Option<Refusal> {
+pub(crate) fn binding(world: &World, pod: &Pod, node: &Node) -> Option<Refusal> {
     let own: Vec<(String, &Value)> = claims(pod)
         .into_iter()
         .filter_map(|(name, _)| {
@@ -389,7 +537,7 @@ fn binding(world: &World, pod: &Pod, node: &Node) -> Option<Refusal> {
                 );
                 break;
             }
-            Some(volume) if !reaches(volume, node) => {
+            Some(volume) if !reaches(&as_migrated(world, volume, node), node) => {
                 reasons.push("node(s) didn't match PersistentVolume's node affinity");
                 break;
             }
@@ -524,7 +672,7 @@ fn smallest<'a>(
         .min_by_key(|volume| gibibytes(&volume["spec"]["capacity"]["storage"]))
 }
 
-fn zones(world: &World, pod: &Pod, node: &Node) -> Option<Refusal> {
+pub(crate) fn zones(world: &World, pod: &Pod, node: &Node) -> Option<Refusal> {
     let labels = &node.metadata.labels;
     if !PLACES.iter().any(|(key, _)| labels.contains_key(*key)) {
         return None;

@@ -252,9 +252,14 @@ pub(crate) fn profile(words: &Words<'_>) -> Profile {
                 "strategy" => profile.fit.strategy = strategy(value),
                 "off" => {
                     let plugin = plugin(value);
-                    profile.filters.remove(&plugin);
+                    for list in [
+                        &mut profile.pre_filters,
+                        &mut profile.filters,
+                        &mut profile.post_filters,
+                    ] {
+                        list.retain(|own| *own != plugin);
+                    }
                     profile.scores.remove(&plugin);
-                    profile.post_filters.remove(&plugin);
                 }
                 "ignore" => drop(profile.fit.ignored_resources.insert((*value).to_owned())),
                 "spread" => {

@@ -3,7 +3,7 @@
 //! A plugin enabled at multiPoint is on wherever it has something to do, unless it or everything is disabled at that
 //! point; what is enabled at a point itself wins. The default profile is a multiPoint list that a file's list changes.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 
 use mullion_engine::{Plugin, Profile};
 use serde::Deserialize;
@@ -146,14 +146,25 @@ fn known(name: &str) -> Option<Option<Plugin>> {
 }
 
 impl Point<'_> {
-    /// The plugins that are on, with the weights told at the point (0: none).
-    fn resolve(&self, everywhere: &[Named], faults: &mut Faults) -> BTreeMap<Plugin, i64> {
+    /// The plugins that are on in the order in which they are asked, with the weights told at the point (0: none): those of the multiPoint list
+    /// that are told again here come first, then the others of that list, then those told here only.
+    fn resolve(&self, everywhere: &[Named], faults: &mut Faults) -> Vec<(Plugin, i64)> {
         self.set.check(&self.path, self.interface, faults);
-        let mut on = BTreeMap::new();
+        let mut on: Vec<(Plugin, i64)> = Vec::new();
+        let mut own_only = Vec::new();
         for (index, own) in self.set.enabled.iter().enumerate() {
             let plugin = known(&own.name).flatten();
             match plugin.filter(|plugin| (self.implemented_by)(*plugin)) {
-                Some(plugin) => drop(on.insert(plugin, own.weight)),
+                Some(plugin) => {
+                    let is_everywhere = !self.set.disables(&own.name)
+                        && everywhere.iter().any(|other| other.name == own.name);
+                    let list = if is_everywhere {
+                        &mut on
+                    } else {
+                        &mut own_only
+                    };
+                    list.push((plugin, own.weight));
+                }
                 // What is unknown has been refused.
                 None if known(&own.name).is_none() => {}
                 None => {
@@ -166,15 +177,18 @@ impl Point<'_> {
                 }
             }
         }
-        for own in everywhere
+        for other in everywhere
             .iter()
             .filter(|own| !self.set.disables(&own.name))
         {
-            let plugin = known(&own.name).flatten();
-            if let Some(plugin) = plugin.filter(|plugin| (self.implemented_by)(*plugin)) {
-                on.entry(plugin).or_insert(own.weight);
+            let plugin = known(&other.name).flatten();
+            if let Some(plugin) = plugin.filter(|plugin| (self.implemented_by)(*plugin))
+                && !self.set.enabled.iter().any(|own| own.name == other.name)
+            {
+                on.push((plugin, other.weight));
             }
         }
+        on.extend(own_only);
         on
     }
 }
@@ -184,16 +198,15 @@ impl Plugins {
     pub(super) fn apply(&self, profile: &mut Profile, path: &str, faults: &mut Faults) {
         let everywhere = self.everywhere(path, faults);
         // Points at which nothing of this scheduler's decisions hangs; still no name may be made up.
-        for (name, set) in [
-            ("preEnqueue", &self.pre_enqueue),
-            ("preFilter", &self.pre_filter),
-            ("preScore", &self.pre_score),
-            ("reserve", &self.reserve),
-            ("permit", &self.permit),
-            ("preBind", &self.pre_bind),
-            ("postBind", &self.post_bind),
+        for (name, interface, set) in [
+            ("preEnqueue", "PreEnqueuePlugin", &self.pre_enqueue),
+            ("preScore", "PreScorePlugin", &self.pre_score),
+            ("reserve", "ReservePlugin", &self.reserve),
+            ("permit", "PermitPlugin", &self.permit),
+            ("preBind", "PreBindPlugin", &self.pre_bind),
+            ("postBind", "PostBindPlugin", &self.post_bind),
         ] {
-            set.check(&format!("{path}.{name}"), "Plugin", faults);
+            set.check(&format!("{path}.{name}"), interface, faults);
         }
         let sorts = &self.queue_sort;
         sorts.check(&format!("{path}.queueSort"), "QueueSortPlugin", faults);
@@ -208,6 +221,17 @@ impl Plugins {
         let binds = format!("{path}.bind");
         self.bind.check(&binds, "BindPlugin", faults);
         self.bind.check_only(&binds, "BindPlugin", BINDS, faults);
+        let names = |on: Vec<(Plugin, i64)>| -> Vec<Plugin> {
+            on.into_iter().map(|(plugin, _)| plugin).collect()
+        };
+        let pre_filters = |plugin| Profile::PRE_FILTERS.contains(&plugin);
+        let pre_filters = Point {
+            set: &self.pre_filter,
+            path: format!("{path}.preFilter"),
+            interface: "PreFilterPlugin",
+            implemented_by: &pre_filters,
+        };
+        profile.pre_filters = names(pre_filters.resolve(&everywhere, faults));
         let filters = |plugin| Profile::FILTERS.contains(&plugin);
         let filters = Point {
             set: &self.filter,
@@ -215,7 +239,7 @@ impl Plugins {
             interface: "FilterPlugin",
             implemented_by: &filters,
         };
-        profile.filters = filters.resolve(&everywhere, faults).into_keys().collect();
+        profile.filters = names(filters.resolve(&everywhere, faults));
         let post_filters = |plugin| Profile::POST_FILTERS.contains(&plugin);
         let post_filters = Point {
             set: &self.post_filter,
@@ -223,10 +247,7 @@ impl Plugins {
             interface: "PostFilterPlugin",
             implemented_by: &post_filters,
         };
-        profile.post_filters = post_filters
-            .resolve(&everywhere, faults)
-            .into_keys()
-            .collect();
+        profile.post_filters = names(post_filters.resolve(&everywhere, faults));
         let scores = |plugin| Profile::SCORES.iter().any(|(own, _)| *own == plugin);
         let scores = Point {
             set: &self.score,

@@ -103,7 +103,7 @@ fn multi_point_turns_plugins_on_and_off_everywhere_and_points_have_the_last_word
         "bind": {"enabled": [{"name": "DefaultBinder"}]},
     }));
     let filters = [Plugin::TaintToleration, Plugin::NodeResourcesFit];
-    assert_eq!(only.filters, filters.into());
+    assert_eq!(only.filters, filters);
     let scores = [(Plugin::TaintToleration, 1), (Plugin::NodeResourcesFit, 7)];
     assert_eq!(only.scores, scores.into());
     assert!(only.post_filters.is_empty());
@@ -123,7 +123,39 @@ fn multi_point_turns_plugins_on_and_off_everywhere_and_points_have_the_last_word
     }));
     assert!(!point.filters.contains(&Plugin::NodePorts));
     assert_eq!(point.scores, [(Plugin::ImageLocality, 4)].into());
-    assert_eq!(point.post_filters, [Plugin::DynamicResources].into());
+    assert_eq!(point.post_filters, [Plugin::DynamicResources]);
+}
+
+#[test]
+fn filters_are_asked_in_the_order_in_which_they_are_told() {
+    let told_again = plugins(json!({
+        "filter": {"enabled": [{"name": "NodeResourcesFit"}, {"name": "NodePorts"}]},
+        "postFilter": {"enabled": [{"name": "DefaultPreemption"}]},
+    }));
+    let mut filters = Profile::FILTERS.to_vec();
+    let first = [Plugin::NodeResourcesFit, Plugin::NodePorts];
+    filters.retain(|own| !first.contains(own));
+    assert_eq!(told_again.filters, [first.to_vec(), filters].concat());
+    let post_filters = [Plugin::DefaultPreemption, Plugin::DynamicResources];
+    assert_eq!(told_again.post_filters, post_filters);
+
+    let none_but = plugins(json!({"filter": {
+        "disabled": [{"name": "*"}],
+        "enabled": [{"name": "VolumeZone"}, {"name": "TaintToleration"}],
+    }}));
+    let told = [Plugin::VolumeZone, Plugin::TaintToleration];
+    assert_eq!(none_but.filters, told);
+    assert_eq!(none_but.pre_filters, Profile::PRE_FILTERS);
+
+    let last = plugins(json!({
+        "multiPoint": {"disabled": [{"name": "NodeName"}]},
+        "filter": {"enabled": [{"name": "NodeName"}, {"name": "InterPodAffinity"}]},
+        "preFilter": {"disabled": [{"name": "VolumeBinding"}]},
+    }));
+    assert_eq!(last.filters.first(), Some(&Plugin::InterPodAffinity));
+    assert_eq!(last.filters.last(), Some(&Plugin::NodeName));
+    assert!(!last.pre_filters.contains(&Plugin::VolumeBinding));
+    assert!(last.filters.contains(&Plugin::VolumeBinding));
 }
 
 #[test]
@@ -152,6 +184,10 @@ fn what_is_wrong_is_refused_with_its_path_and_what_is_allowed() {
         (
             read(json!([{"plugins": {"filter": {"enabled": [{"name": "ImageLocality"}]}}}])),
             "profiles[0].plugins.filter.enabled[0]: Invalid value: \"ImageLocality\": plugin \"ImageLocality\" does not extend FilterPlugin plugin",
+        ),
+        (
+            read(json!([{"plugins": {"preFilter": {"enabled": [{"name": "TaintToleration"}]}}}])),
+            "profiles[0].plugins.preFilter.enabled[0]: Invalid value: \"TaintToleration\": plugin \"TaintToleration\" does not extend PreFilterPlugin plugin",
         ),
         (
             read(json!([{"percentageOfNodesToScore": 101}])),

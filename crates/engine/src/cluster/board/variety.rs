@@ -15,7 +15,7 @@ use crate::reason::Plugin;
 pub(super) const FOREIGN: &str = "example.com/thing";
 const CLAIMS: [&str; 5] = ["zonal", "labelled", "local", "waiting", "exclusive"];
 
-/// The default profile or one with something off.
+/// The default profile or one with something off, or asked in another order.
 pub(super) fn profile(choice: u64) -> Profile {
     let mut profile = Profile::default();
     let off: &[Plugin] = match choice % 10 {
@@ -26,6 +26,12 @@ pub(super) fn profile(choice: u64) -> Profile {
         _ => &[],
     };
     profile.filters.retain(|plugin| !off.contains(plugin));
+    if choice % 30 == 4 {
+        profile.filters.reverse();
+    }
+    if choice % 30 == 14 {
+        profile.pre_filters.clear();
+    }
     if choice % 10 == 9 {
         let group = FOREIGN.split_once('/').map_or("", |(group, _)| group);
         profile.fit.ignored_resource_groups.insert(group.into());
