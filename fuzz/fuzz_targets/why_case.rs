@@ -13,6 +13,7 @@ mod failure;
 #[path = "../../crates/mullion/src/why"]
 mod why {
     mod answer;
+    mod case;
     pub(super) mod cases;
     mod nulls;
     mod state;

@@ -23,7 +23,7 @@ use serde_json::json;
 
 use super::{
     answer::{self, Record},
-    state::Case,
+    case::Case,
 };
 use crate::failure::{Failure, file_error};
 

@@ -4,6 +4,7 @@
 //! and [`world`] puts the rest into the state, [`pools`] says what can be bought; [`explanation`] asks the engine and [`text`] prints. [`cases`] answers many small clusters at once.
 
 mod answer;
+mod case;
 mod cases;
 mod daemon;
 mod explanation;

@@ -73,7 +73,8 @@ impl State {
         }
     }
 
-    fn of(cluster: Cluster) -> Self {
+    /// The same for a case.
+    pub(super) fn of(cluster: Cluster) -> Self {
         State {
             cluster,
             pods: Vec::new(),
@@ -326,99 +327,16 @@ impl<'de> Visitor<'de> for Nested<'_> {
     }
 }
 
-/// A case: the state's objects, and the pod that asks.
-pub(super) struct Case {
-    /// Everything under `items`.
-    pub(super) state: State,
-    /// `pod`.
-    pub(super) pod: PodSpec,
-}
-
-impl Case {
-    /// Reads a line `{"items": [...], "pod": {...}}` into an empty cluster; other fields are passed over.
-    ///
-    /// # Errors
-    /// It is malformed, or says what cannot be true.
-    pub(super) fn read(line: &[u8], empty: &Cluster) -> Result<Self, serde_json::Error> {
-        let visitor = || Line(State::of(empty.clone()));
-        // Looking at the whole line once is a fraction of looking at each of its texts.
-        let case = match std::str::from_utf8(line) {
-            Ok(text) => read(serde_json::Deserializer::from_str(text), visitor()),
-            Err(_) => read(serde_json::Deserializer::from_slice(line), visitor()),
-        };
-        case.or_else(|error| match without_nulls(line) {
-            Some(text) => read(serde_json::Deserializer::from_str(&text), visitor()),
-            None => Err(error),
-        })
-    }
-
-    /// Which object a line is refused for, and why; none where the line itself is malformed.
-    pub(super) fn blame(line: &[u8], empty: &Cluster) -> Option<String> {
-        #[derive(Deserialize)]
-        struct Parts {
-            #[serde(default)]
-            items: Vec<Box<RawValue>>,
-            pod: Option<Box<RawValue>>,
-        }
-        let parts: Parts = serde_json::from_slice(line).ok()?;
-        let mut state = State::of(empty.clone());
-        for (index, item) in parts.items.iter().enumerate() {
-            if let Err(error) = state.add(item, "") {
-                return Some(match title(item, "").as_str() {
-                    "" => format!("items[{index}]: {}", fault(&error)),
-                    title => format!("items[{index}] ({title}): {}", fault(&error)),
-                });
-            }
-        }
-        let error = serde_json::from_str::<PodSpec>(parts.pod?.get()).err()?;
-        Some(format!("pod: {}", fault(&error)))
-    }
-}
-
-fn read<'de, R: serde_json::de::Read<'de>>(
-    mut reader: serde_json::Deserializer<R>,
-    visitor: Line,
-) -> Result<Case, serde_json::Error> {
-    let case = (&mut reader).deserialize_map(visitor)?;
-    reader.end()?;
-    Ok(case)
-}
-
 /// A text of the input, copied only if it is written with escapes.
 #[derive(Deserialize)]
 #[serde(transparent)]
-struct Text<'a>(#[serde(borrow)] Cow<'a, str>);
+pub(super) struct Text<'a>(#[serde(borrow)] pub(super) Cow<'a, str>);
 
-struct Line(State);
-
-impl<'de> Visitor<'de> for Line {
-    type Value = Case;
-
-    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("a case: {\"items\": [...], \"pod\": {...}}")
-    }
-
-    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Case, A::Error> {
-        let mut state = self.0;
-        let mut pod = None;
-        while let Some(key) = map.next_key::<Text<'de>>()? {
-            match &*key.0 {
-                "items" => map.next_value_seed(Items {
-                    state: &mut state,
-                    usual: "",
-                })?,
-                "pod" => pod = Some(map.next_value()?),
-                _ => drop(map.next_value::<IgnoredAny>()?),
-            }
-        }
-        let pod = pod.ok_or_else(|| A::Error::missing_field("pod"))?;
-        Ok(Case { state, pod })
-    }
-}
-
-struct Items<'s> {
-    state: &'s mut State,
-    usual: &'s str,
+/// The objects of a list on their way into a state.
+pub(super) struct Items<'s> {
+    pub(super) state: &'s mut State,
+    /// The kind of those that name none.
+    pub(super) usual: &'s str,
 }
 
 impl<'de> DeserializeSeed<'de> for Items<'_> {
@@ -502,25 +420,5 @@ mod tests {
         let mut state = State::new(Cluster::new(Options::default()));
         state.add(&raw, "").expect("a pod");
         assert_eq!(state.cluster.pod_count(), 1);
-        let line = format!(r#"{{"items":[{pod}],"pod":{pod}}}"#);
-        let case = Case::read(line.as_bytes(), &Cluster::new(Options::default()));
-        assert_eq!(case.expect("a case").state.cluster.pod_count(), 1);
-    }
-
-    #[test]
-    fn what_is_wrong_with_a_case_says_which_item() {
-        let wrong = |line: &str| {
-            let read = Case::read(line.as_bytes(), &Cluster::new(Options::default()));
-            read.map(|_| ()).expect_err("refused").to_string()
-        };
-        let twice = r#"{"items":[{"kind":"Node","metadata":{"name":"a"}},{"kind":"Node","metadata":{"name":"a"}}],"pod":{}}"#;
-        assert!(wrong(twice).starts_with("items[1]: "), "{}", wrong(twice));
-        let blame = |line: &str| Case::blame(line.as_bytes(), &Cluster::new(Options::default()));
-        let blamed = blame(twice).expect("an object");
-        assert!(blamed.starts_with("items[1] (Node a): "), "{blamed}");
-        let pod = blame(r#"{"items":[],"pod":{"spec":7}}"#).expect("the pod");
-        assert!(pod.starts_with("pod: invalid type"), "{pod}");
-        assert!(wrong(r#"{"items":[]}"#).contains("missing field `pod`"));
-        assert!(wrong("[]").contains("a case"), "{}", wrong("[]"));
     }
 }

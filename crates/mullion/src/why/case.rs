@@ -1,0 +1,132 @@
+//! A case of `--cases`: one small cluster and the pod that asks, on a line.
+
+use std::fmt;
+
+use mullion_engine::{Cluster, model::PodSpec};
+use serde::{
+    Deserialize, Deserializer,
+    de::{Error, IgnoredAny, MapAccess, Visitor},
+};
+use serde_json::value::RawValue;
+
+use super::{
+    nulls::without_nulls,
+    state::{Items, State, Text, fault, title},
+};
+
+/// A case: the state's objects, and the pod that asks.
+pub(super) struct Case {
+    /// Everything under `items`.
+    pub(super) state: State,
+    /// `pod`.
+    pub(super) pod: PodSpec,
+}
+
+impl Case {
+    /// Reads a line `{"items": [...], "pod": {...}}` into an empty cluster; other fields are passed over.
+    ///
+    /// # Errors
+    /// It is malformed, or says what cannot be true.
+    pub(super) fn read(line: &[u8], empty: &Cluster) -> Result<Self, serde_json::Error> {
+        let visitor = || Line(State::of(empty.clone()));
+        // Looking at the whole line once is a fraction of looking at each of its texts.
+        let case = match std::str::from_utf8(line) {
+            Ok(text) => read(serde_json::Deserializer::from_str(text), visitor()),
+            Err(_) => read(serde_json::Deserializer::from_slice(line), visitor()),
+        };
+        case.or_else(|error| match without_nulls(line) {
+            Some(text) => read(serde_json::Deserializer::from_str(&text), visitor()),
+            None => Err(error),
+        })
+    }
+
+    /// Which object a line is refused for, and why; none where the line itself is malformed.
+    pub(super) fn blame(line: &[u8], empty: &Cluster) -> Option<String> {
+        #[derive(Deserialize)]
+        struct Parts {
+            #[serde(default)]
+            items: Vec<Box<RawValue>>,
+            pod: Option<Box<RawValue>>,
+        }
+        let parts: Parts = serde_json::from_slice(line).ok()?;
+        let mut state = State::of(empty.clone());
+        for (index, item) in parts.items.iter().enumerate() {
+            if let Err(error) = state.add(item, "") {
+                return Some(match title(item, "").as_str() {
+                    "" => format!("items[{index}]: {}", fault(&error)),
+                    title => format!("items[{index}] ({title}): {}", fault(&error)),
+                });
+            }
+        }
+        let error = serde_json::from_str::<PodSpec>(parts.pod?.get()).err()?;
+        Some(format!("pod: {}", fault(&error)))
+    }
+}
+
+fn read<'de, R: serde_json::de::Read<'de>>(
+    mut reader: serde_json::Deserializer<R>,
+    visitor: Line,
+) -> Result<Case, serde_json::Error> {
+    let case = (&mut reader).deserialize_map(visitor)?;
+    reader.end()?;
+    Ok(case)
+}
+
+struct Line(State);
+
+impl<'de> Visitor<'de> for Line {
+    type Value = Case;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a case: {\"items\": [...], \"pod\": {...}}")
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Case, A::Error> {
+        let mut state = self.0;
+        let mut pod = None;
+        while let Some(key) = map.next_key::<Text<'de>>()? {
+            match &*key.0 {
+                "items" => map.next_value_seed(Items {
+                    state: &mut state,
+                    usual: "",
+                })?,
+                "pod" => pod = Some(map.next_value()?),
+                _ => drop(map.next_value::<IgnoredAny>()?),
+            }
+        }
+        let pod = pod.ok_or_else(|| A::Error::missing_field("pod"))?;
+        Ok(Case { state, pod })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use mullion_engine::Options;
+
+    use super::*;
+
+    #[test]
+    fn null_means_nothing() {
+        let pod = r#"{"kind":"Pod","metadata":{"name":"a","ownerReferences":null},"spec":{"nodeName":"n","containers":null}}"#;
+        let line = format!(r#"{{"items":[{pod}],"pod":{pod}}}"#);
+        let case = Case::read(line.as_bytes(), &Cluster::new(Options::default()));
+        assert_eq!(case.expect("a case").state.cluster.pod_count(), 1);
+    }
+
+    #[test]
+    fn what_is_wrong_with_a_case_says_which_item() {
+        let wrong = |line: &str| {
+            let read = Case::read(line.as_bytes(), &Cluster::new(Options::default()));
+            read.map(|_| ()).expect_err("refused").to_string()
+        };
+        let twice = r#"{"items":[{"kind":"Node","metadata":{"name":"a"}},{"kind":"Node","metadata":{"name":"a"}}],"pod":{}}"#;
+        assert!(wrong(twice).starts_with("items[1]: "), "{}", wrong(twice));
+        let blame = |line: &str| Case::blame(line.as_bytes(), &Cluster::new(Options::default()));
+        let blamed = blame(twice).expect("an object");
+        assert!(blamed.starts_with("items[1] (Node a): "), "{blamed}");
+        let pod = blame(r#"{"items":[],"pod":{"spec":7}}"#).expect("the pod");
+        assert!(pod.starts_with("pod: invalid type"), "{pod}");
+        assert!(wrong(r#"{"items":[]}"#).contains("missing field `pod`"));
+        assert!(wrong("[]").contains("a case"), "{}", wrong("[]"));
+    }
+}
