@@ -27,8 +27,8 @@ const PATIENCE: Duration = Duration::from_secs(30);
 /// How a cluster's scheduler decides.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Published {
-    /// By which profiles.
-    pub(crate) config: Config,
+    /// Its KubeSchedulerConfiguration as it was given, if one was.
+    config: Option<String>,
     /// Whether `spec.os.name` is a placement requirement.
     pub(crate) pod_os_counts: bool,
 }
@@ -36,10 +36,29 @@ pub(crate) struct Published {
 impl Default for Published {
     fn default() -> Self {
         Published {
-            config: Config::default(),
+            config: None,
             pod_os_counts: true,
         }
     }
+}
+
+impl Published {
+    /// By which profiles it decides.
+    ///
+    /// # Errors
+    /// What the cluster says of it is no configuration.
+    pub(crate) fn config(&self) -> Result<Config, Failure> {
+        let Some(text) = &self.config else {
+            return Ok(Config::default());
+        };
+        scheduler_config::parse(text)
+            .map_err(|why| unreadable(&format!("{CONFIG}: {}", why.join("; "))))
+    }
+}
+
+fn unreadable(why: &str) -> Failure {
+    Failure::input(format!("ConfigMap {NAMESPACE}/{NAME}: {why}"))
+        .hint("--scheduler-config FILE names the scheduler's configuration")
 }
 
 /// Publishes the text of the scheduler's configuration and whether `spec.os.name` counts; takes back what an earlier start published.
@@ -83,27 +102,18 @@ pub(super) async fn publish(
 /// How a cluster's scheduler decides; by default, where nothing is published or may be read.
 ///
 /// # Errors
-/// There is no answer, or it is malformed.
+/// There is no answer.
 pub(crate) async fn of_cluster(client: &Client) -> Result<Published, Failure> {
-    let failed = |why: String| {
-        Failure::input(format!("ConfigMap {NAMESPACE}/{NAME}: {why}"))
-            .hint("--scheduler-config FILE names the scheduler's configuration")
-    };
     let api: Api<ConfigMap> = Api::namespaced(client.clone(), NAMESPACE);
-    let data = match tokio::time::timeout(PATIENCE, api.get_opt(NAME)).await {
+    let mut data = match tokio::time::timeout(PATIENCE, api.get_opt(NAME)).await {
         Ok(Ok(map)) => map.and_then(|map| map.data).unwrap_or_default(),
         // Whoever may list pods need not be allowed to read this.
         Ok(Err(kube::Error::Api(status))) if status.code == 403 => Default::default(),
-        Ok(Err(error)) => return Err(failed(error.to_string())),
-        Err(_) => return Err(failed("no answer".to_owned())),
-    };
-    let config = match data.get(CONFIG) {
-        Some(text) => scheduler_config::parse(text)
-            .map_err(|why| failed(format!("{CONFIG}: {}", why.join("; "))))?,
-        None => Config::default(),
+        Ok(Err(error)) => return Err(unreadable(&error.to_string())),
+        Err(_) => return Err(unreadable("no answer")),
     };
     Ok(Published {
-        config,
+        config: data.remove(CONFIG),
         pod_os_counts: data.get(POD_OS).is_none_or(|counts| counts != "false"),
     })
 }
@@ -132,7 +142,8 @@ mod tests {
         let text = "{apiVersion: kubescheduler.config.k8s.io/v1, kind: KubeSchedulerConfiguration, profiles: [{schedulerName: packing}]}";
         publish(&client, Some(text), false).await.expect("taken");
         let published = read().await;
-        assert_eq!(published.config.profiles[0].scheduler_name, "packing");
+        let config = published.config().expect("a configuration");
+        assert_eq!(config.profiles[0].scheduler_name, "packing");
         assert!(!published.pod_os_counts);
         for _ in 0..2 {
             publish(&client, None, true).await.expect("taken back");

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use serde_json::Value;
 
-use super::source;
+use super::{source, template::put};
 use crate::failure::{Failure, file_error, first_line};
 
 /// Endings of the files of a directory that are read, as kubectl reads them.
@@ -20,7 +20,7 @@ pub(super) struct Document {
 /// Every object of these files, and of the files of these directories; lists are taken apart.
 ///
 /// # Errors
-/// A file cannot be read or is no manifest, or an object says not of which kind it is.
+/// A file cannot be read or is no manifest, or an object lacks its kind, apiVersion or name.
 pub(super) fn documents(paths: &[PathBuf]) -> Result<Vec<Document>, Failure> {
     let mut found = Vec::new();
     for path in paths {
@@ -85,22 +85,21 @@ fn take(object: Value, place: String, found: &mut Vec<Document>) -> Result<(), F
         for (index, item) in items.iter().enumerate() {
             let mut item = item.clone();
             if item["kind"].is_null() && !usual.is_empty() {
-                item["apiVersion"] = object["apiVersion"].clone();
-                item["kind"] = usual.into();
+                put(&mut item, "apiVersion", object["apiVersion"].clone());
+                put(&mut item, "kind", usual.into());
             }
             take(item, format!("{place}: items[{index}]"), found)?;
         }
         return Ok(());
     }
     let title = title(&object);
-    if object["kind"].as_str().is_none_or(str::is_empty) {
-        let named = if title.is_empty() {
-            title
-        } else {
-            format!(" ({title})")
+    if let Some(missing) = missing(&object) {
+        let named = match title.is_empty() {
+            true => title,
+            false => format!(" ({title})"),
         };
         return Err(Failure::input(format!(
-            "{place}{named}: an object without a kind"
+            "{place}{named}: an object without {missing}"
         )));
     }
     found.push(Document {
@@ -108,6 +107,19 @@ fn take(object: Value, place: String, found: &mut Vec<Document>) -> Result<(), F
         object,
     });
     Ok(())
+}
+
+/// What an object lacks that every one has.
+fn missing(object: &Value) -> Option<&'static str> {
+    let lacks = |value: &Value| value.as_str().is_none_or(str::is_empty);
+    let meta = &object["metadata"];
+    if lacks(&object["kind"]) {
+        return Some("a kind");
+    }
+    if lacks(&object["apiVersion"]) {
+        return Some("an apiVersion");
+    }
+    (lacks(&meta["name"]) && lacks(&meta["generateName"])).then_some("a name")
 }
 
 /// `Service shop/web`, as far as it is said.
@@ -140,7 +152,7 @@ mod tests {
 
     #[test]
     fn every_object_of_a_directory_is_found_and_knows_its_place() {
-        let text = "kind: Pod\nmetadata: {name: a}\n---\nkind: List\nitems:\n- kind: ServiceList\n  apiVersion: v1\n  items: [{metadata: {name: b, namespace: c}}]\n";
+        let text = "apiVersion: v1\nkind: Pod\nmetadata: {name: a}\n---\nkind: List\nitems:\n- kind: ServiceList\n  apiVersion: v1\n  items: [{metadata: {name: b, namespace: c}}]\n";
         let expected = [
             "all.yaml: document 1 (Pod a)",
             "all.yaml: document 2: items[0]: items[0] (Service c/b)",
@@ -149,11 +161,33 @@ mod tests {
     }
 
     #[test]
-    fn an_object_without_a_kind_is_named() {
-        let refused = places("kind: List\nitems: [{metadata: {name: a}}]\n").expect_err("no kind");
-        assert_eq!(
-            refused,
-            "error: all.yaml: items[0] (a): an object without a kind"
-        );
+    fn an_object_that_lacks_what_every_one_has_is_named() {
+        let refused = |text: &str| places(text).expect_err("refused");
+        for (text, expected) in [
+            (
+                "kind: List\nitems: [{metadata: {name: a}}]",
+                "items[0] (a): an object without a kind",
+            ),
+            (
+                "kind: PodList\napiVersion: v1\nitems: [a]",
+                "items[0]: an object without a kind",
+            ),
+            ("[a]", "an object without a kind"),
+            (
+                "{kind: Pod, metadata: {name: a}}",
+                " (Pod a): an object without an apiVersion",
+            ),
+            (
+                "{kind: Pod, apiVersion: v1, metadata: {namespace: b}}",
+                " (Pod b/): an object without a name",
+            ),
+            (
+                "{kind: Pod, apiVersion: v1, metadata: a}",
+                " (Pod): an object without a name",
+            ),
+        ] {
+            let between = if expected.starts_with(' ') { "" } else { ": " };
+            assert_eq!(refused(text), format!("error: all.yaml{between}{expected}"));
+        }
     }
 }

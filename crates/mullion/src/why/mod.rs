@@ -57,8 +57,8 @@ pub(crate) struct WhyArgs {
     #[arg(short = 'l', long, value_name = "LABELS")]
     selector: Option<String>,
 
-    /// Pods that do not exist yet: those of a manifest, or of the workloads in it, with everything else in it as if it were applied; a
-    /// directory's manifests; may be repeated
+    /// Pods that do not exist yet: those of a manifest, or of the workloads in it, with everything else in it that matters to placing
+    /// as if it were applied; a directory's manifests; may be repeated
     #[arg(short = 'f', long, value_name = "FILE", conflicts_with = "selector")]
     filename: Vec<PathBuf>,
 

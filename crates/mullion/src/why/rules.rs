@@ -35,15 +35,16 @@ impl Told {
     /// The same with the rules of a running cluster, as far as the flags leave them open.
     ///
     /// # Errors
-    /// The file of the scheduler's configuration is not one, or what the cluster says of it is malformed.
+    /// The file of the scheduler's configuration is not one, or there is none and what the cluster says of it is malformed.
     pub(super) async fn of_cluster(&self, client: &Client) -> Result<Cluster, Failure> {
         let told = self.profiles()?;
         let published = published::of_cluster(client).await?;
         let pod_os_counts = published.pod_os_counts && !self.ignore_pod_os;
-        Ok(empty(
-            pod_os_counts,
-            &told.unwrap_or(published.config.profiles),
-        ))
+        let profiles = match told {
+            Some(profiles) => profiles,
+            None => published.config()?.profiles,
+        };
+        Ok(empty(pod_os_counts, &profiles))
     }
 
     fn profiles(&self) -> Result<Option<Vec<Profile>>, Failure> {
@@ -60,4 +61,45 @@ pub(super) fn empty(pod_os_counts: bool, profiles: &[Profile]) -> Cluster {
     let mut cluster = Cluster::with_profiles(options, profiles);
     cluster.judge_devices_by(Arc::new(Judge::default()));
     cluster
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Write;
+
+    use mullion_apiserver::{ApiServer, Config, admission::User};
+    use serde_json::json;
+
+    use super::*;
+    use crate::why::source::create;
+
+    #[tokio::test]
+    async fn what_a_cluster_says_of_its_scheduler_is_read_only_where_no_file_is_given() {
+        let user = User {
+            name: "system:mullion".into(),
+            groups: vec!["system:masters".into()],
+            ..User::default()
+        };
+        let client = Client::new(ApiServer::new(Config::default()).router_as(user), "default");
+        let map = json!({"metadata": {"name": "mullion-scheduler"}, "data": {"config.yaml": "profiles: 7"}});
+        let path = "/api/v1/namespaces/kube-system/configmaps";
+        create(&client, path, &map, false).await.expect("taken");
+        let mut told = Told {
+            config: None,
+            ignore_pod_os: false,
+        };
+        let refused = told.of_cluster(&client).await;
+        let refused = refused.map(drop).expect_err("malformed");
+        assert!(
+            refused
+                .to_string()
+                .contains("ConfigMap kube-system/mullion-scheduler: config.yaml: ")
+        );
+        let mut file = tempfile::NamedTempFile::new().expect("a file");
+        let text = "{apiVersion: kubescheduler.config.k8s.io/v1, kind: KubeSchedulerConfiguration, profiles: [{schedulerName: packing}]}";
+        file.write_all(text.as_bytes()).expect("written");
+        told.config = Some(file.path().to_owned());
+        let cluster = told.of_cluster(&client).await.expect("rules");
+        assert_eq!(cluster.scheduler_names().collect::<Vec<_>>(), ["packing"]);
+    }
 }

@@ -3,7 +3,11 @@
 //! Objects are read one by one as they come, straight into the engine's types, and nothing of them is kept but what placing needs. Kinds
 //! that do not matter to placing are passed over.
 
-use std::{borrow::Cow, collections::BTreeSet, fmt};
+use std::{
+    borrow::Cow,
+    collections::{BTreeMap, BTreeSet},
+    fmt,
+};
 
 use mullion_engine::{
     Cluster, ModelError,
@@ -46,13 +50,18 @@ pub(super) struct State {
     keeps_pods: bool,
     /// A pod has a priority.
     pub(super) has_priorities: bool,
-    /// Namespace and name of every PersistentVolumeClaim.
-    claims: BTreeSet<(String, String)>,
-    /// Objects of the kinds that only some questions need, with their kind.
-    others: Vec<(String, Value)>,
+    /// Every node by its name; none are kept for a case, as of what follows.
+    nodes: BTreeMap<String, NodeSpec>,
+    /// Claims, and volumes that are somebody's: a manifest changes none of them.
+    settled: BTreeSet<Title>,
+    /// Objects of the kinds that only some questions need.
+    others: BTreeMap<Title, Value>,
     /// `status.nodeInfo.kubeletVersion` of a node: the cluster's version, as near as a node can say it.
     pub(super) kubelet_version: Option<String>,
 }
+
+/// Kind, namespace and name.
+type Title = (String, String, String);
 
 /// Any list: a `v1` List, or one of a kind's own.
 #[derive(Deserialize)]
@@ -80,8 +89,9 @@ impl State {
             pods: Vec::new(),
             keeps_pods: false,
             has_priorities: false,
-            claims: BTreeSet::new(),
-            others: Vec::new(),
+            nodes: BTreeMap::new(),
+            settled: BTreeSet::new(),
+            others: BTreeMap::new(),
             kubelet_version: None,
         }
     }
@@ -116,11 +126,13 @@ impl State {
         let cluster = &mut self.cluster;
         let refuse = |error: ModelError| D::Error::custom(error);
         match kind {
-            "Node" => drop(
-                cluster
-                    .add_node(&NodeSpec::deserialize(rest)?)
-                    .map_err(refuse)?,
-            ),
+            "Node" => {
+                let node = NodeSpec::deserialize(rest)?;
+                cluster.add_node(&node).map_err(refuse)?;
+                if self.keeps_pods {
+                    self.nodes.insert(node.name.clone(), node);
+                }
+            }
             "Pod" => self.add_pod(PodSpec::deserialize(rest)?).map_err(refuse)?,
             "Namespace" => cluster.set_namespace(&NamespaceSpec::deserialize(rest)?),
             "Service" => cluster.set_service(&ServiceSpec::deserialize(rest)?),
@@ -134,17 +146,21 @@ impl State {
             "PersistentVolumeClaim" => {
                 let claim = PersistentVolumeClaimSpec::deserialize(rest)?;
                 cluster.set_claim(&claim);
-                if self.keeps_pods {
-                    self.claims.insert((claim.namespace, claim.name));
+                self.settle(kind, claim.namespace, claim.name);
+            }
+            "PersistentVolume" => {
+                let volume = PersistentVolumeSpec::deserialize(rest)?;
+                cluster.set_volume(&volume);
+                if volume.claim.is_some() {
+                    self.settle(kind, String::new(), volume.name);
                 }
             }
-            "PersistentVolume" => cluster.set_volume(&PersistentVolumeSpec::deserialize(rest)?),
             // Which class is the default is for the admission of claims to know.
             "StorageClass" if self.keeps_pods => {
                 let class = Value::deserialize(rest)?;
                 let spec = StorageClassSpec::deserialize(&class).map_err(D::Error::custom)?;
                 cluster.set_storage_class(&spec);
-                self.others.push((kind.to_owned(), class));
+                self.keep(kind, class);
             }
             "StorageClass" => cluster.set_storage_class(&StorageClassSpec::deserialize(rest)?),
             "CSINode" => cluster.set_csi_node(&CsiNodeSpec::deserialize(rest)?),
@@ -155,13 +171,14 @@ impl State {
             "VolumeAttachment" => {
                 cluster.set_volume_attachment(&VolumeAttachmentSpec::deserialize(rest)?);
             }
-            "ResourceClaim" => cluster.set_resource_claim(&ResourceClaimSpec::deserialize(rest)?),
+            "ResourceClaim" => {
+                let claim = ResourceClaimSpec::deserialize(rest)?;
+                cluster.set_resource_claim(&claim);
+                self.settle(kind, claim.namespace, claim.name);
+            }
             "DeviceClass" => cluster.set_device_class(&DeviceClassSpec::deserialize(rest)?),
             "ResourceSlice" => cluster.set_resource_slice(&ResourceSliceSpec::deserialize(rest)?),
-            kind if KEPT.contains(&kind) => {
-                self.others
-                    .push((kind.to_owned(), Value::deserialize(rest)?));
-            }
+            kind if KEPT.contains(&kind) => self.keep(kind, Value::deserialize(rest)?),
             "" => return Err(D::Error::custom("an object without a kind")),
             list if list.ends_with("List") => {
                 let usual = list.strip_suffix("List").unwrap_or_default();
@@ -186,25 +203,60 @@ impl State {
         Ok(())
     }
 
-    /// The objects of a kind that was kept as it is.
+    /// Keeps an object in place of one of its name.
+    fn keep(&mut self, kind: &str, object: Value) {
+        self.others.insert(title_of(kind, &object), object);
+    }
+
+    fn settle(&mut self, kind: &str, namespace: String, name: String) {
+        if self.keeps_pods {
+            self.settled.insert((kind.to_owned(), namespace, name));
+        }
+    }
+
+    /// Whether there is such a claim, or such a volume that is somebody's. What claims ask for does not change once they are there, and
+    /// what they were given is not for a manifest to say.
+    pub(super) fn is_settled(&self, object: &Value) -> bool {
+        let kind = object["kind"].as_str().unwrap_or_default();
+        self.settled.contains(&title_of(kind, object))
+    }
+
+    /// What became of an object that is kept as it is; none where there is none of its name.
+    pub(super) fn status_of(&self, object: &Value) -> Option<&Value> {
+        let kind = object["kind"].as_str().unwrap_or_default();
+        self.others.get(&title_of(kind, object))?.get("status")
+    }
+
+    /// Takes in a node of a manifest; what the kubelet says of one that is there stays where the manifest does not say it.
+    ///
+    /// # Errors
+    /// It has no name, or offers a negative amount.
+    pub(super) fn set_node(&mut self, mut node: NodeSpec) -> Result<(), ModelError> {
+        let is_bare = node.capacity.is_empty() && node.allocatable.is_empty();
+        if let Some(there) = self.nodes.get(&node.name).filter(|_| is_bare) {
+            node = NodeSpec {
+                name: node.name,
+                labels: node.labels,
+                taints: node.taints,
+                unschedulable: node.unschedulable,
+                ..there.clone()
+            };
+        }
+        self.cluster.set_node(&node)?;
+        self.nodes.insert(node.name.clone(), node);
+        Ok(())
+    }
+
+    /// The objects of a kind that was kept as it is, by their names.
     ///
     /// # Errors
     /// One of them is malformed: which one, and why.
     pub(super) fn kept<T: DeserializeOwned>(&self, kind: &str) -> Result<Vec<T>, String> {
-        let own = self.others.iter().filter(|(own, _)| own == kind);
-        own.map(|(_, object)| {
-            T::deserialize(object).map_err(|error| {
-                let name = object["metadata"]["name"].as_str().unwrap_or_default();
-                format!("{kind} {name}: {error}")
-            })
+        let own = self.others.iter().filter(|((own, ..), _)| own == kind);
+        own.map(|((_, _, name), object)| {
+            T::deserialize(object).map_err(|error| format!("{kind} {name}: {error}"))
         })
         .collect()
-    }
-
-    /// Whether a PersistentVolumeClaim is there.
-    pub(super) fn has_claim(&self, namespace: &str, name: &str) -> bool {
-        self.claims
-            .contains(&(namespace.to_owned(), name.to_owned()))
     }
 
     /// The pod of a name.
@@ -264,6 +316,16 @@ impl<'de> Visitor<'de> for Object<'_> {
         let whole = Value::Object(before);
         self.state.take(&kind, whole).map_err(A::Error::custom)
     }
+}
+
+fn title_of(kind: &str, object: &Value) -> Title {
+    let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+    let meta = &object["metadata"];
+    (
+        kind.to_owned(),
+        text(&meta["namespace"]),
+        text(&meta["name"]),
+    )
 }
 
 fn is_list(object: &str, usual: &str) -> bool {
@@ -373,6 +435,7 @@ impl<'de> Visitor<'de> for Items<'_> {
 #[cfg(test)]
 mod tests {
     use mullion_engine::Options;
+    use serde_json::json;
 
     use super::*;
 
@@ -420,5 +483,31 @@ mod tests {
         let mut state = State::new(Cluster::new(Options::default()));
         state.add(&raw, "").expect("a pod");
         assert_eq!(state.cluster.pod_count(), 1);
+    }
+
+    fn state_of(objects: &[Value]) -> State {
+        let mut state = State::new(Cluster::new(Options::default()));
+        for object in objects {
+            let raw = RawValue::from_string(object.to_string()).expect("JSON");
+            state.add(&raw, "").expect("an object");
+        }
+        state
+    }
+
+    #[test]
+    fn an_object_that_is_kept_takes_the_place_of_one_of_its_name() {
+        for kind in KEPT.into_iter().chain(["StorageClass"]) {
+            let of = |home: &str, value: i32| {
+                json!({
+                    "kind": kind, "metadata": {"name": "a", "namespace": home}, "value": value,
+                    "provisioner": "p", "status": {"value": value},
+                })
+            };
+            let state = state_of(&[of("x", 1), of("y", 2), of("x", 3)]);
+            let kept: Vec<Value> = state.kept(kind).expect("objects");
+            let values: Vec<_> = kept.iter().map(|own| own["value"].clone()).collect();
+            assert_eq!(values, [3, 2], "{kind}");
+            assert_eq!(state.status_of(&of("y", 0)), Some(&json!({"value": 2})));
+        }
     }
 }

@@ -59,14 +59,14 @@ pub(super) fn prospect(object: &Value, namespace: Option<&str>) -> Option<Prospe
     };
     let selector = &object["spec"]["selector"];
     match kind {
-        "Pod" => made.pod["metadata"]["ownerReferences"] = own["ownerReferences"].clone(),
+        "Pod" => made.describe("ownerReferences", own["ownerReferences"].clone()),
         "Deployment" => {
             // Of a template that is new: its ReplicaSet has no pods yet.
             let hash = json!("new");
-            made.pod["metadata"]["labels"][POD_TEMPLATE_HASH] = hash.clone();
+            made.label(POD_TEMPLATE_HASH, hash.clone());
             let mut selector = selector.clone();
             if selector.is_object() {
-                selector["matchLabels"][POD_TEMPLATE_HASH] = hash;
+                put(&mut selector["matchLabels"], POD_TEMPLATE_HASH, hash);
             }
             made.owned_by("ReplicaSet", &format!("{name}-new"), home, Some(&selector));
         }
@@ -101,9 +101,8 @@ impl Prospect {
             "Job" => "batch/v1",
             _ => "apps/v1",
         };
-        self.pod["metadata"]["ownerReferences"] = json!([{
-            "apiVersion": version, "kind": kind, "name": name, "uid": format!("{kind}-{name}"), "controller": true,
-        }]);
+        let owner = json!({"apiVersion": version, "kind": kind, "name": name, "uid": format!("{kind}-{name}"), "controller": true});
+        self.describe("ownerReferences", json!([owner]));
         let selector = selector.filter(|selector| selector.is_object());
         self.owner = selector.map(|selector| {
             json!({
@@ -116,10 +115,9 @@ impl Prospect {
     fn number(&mut self, spec: &Value, set: &str, home: &str) {
         let number = spec["ordinals"]["start"].as_i64().unwrap_or(0);
         let name = format!("{set}-{number}");
-        let labels = &mut self.pod["metadata"]["labels"];
-        labels["statefulset.kubernetes.io/pod-name"] = json!(name);
-        labels["apps.kubernetes.io/pod-index"] = json!(number.to_string());
-        self.pod["metadata"]["name"] = json!(name);
+        self.label("statefulset.kubernetes.io/pod-name", json!(name));
+        self.label("apps.kubernetes.io/pod-index", json!(number.to_string()));
+        self.describe("name", json!(name));
         let templates = spec["volumeClaimTemplates"].as_array();
         let templates = templates.map(Vec::as_slice).unwrap_or_default();
         if templates.is_empty() {
@@ -136,7 +134,7 @@ impl Prospect {
             volumes.push(json!({"name": volume, "persistentVolumeClaim": {"claimName": claim}}));
             self.claims.push(self::claim(&claim, home, template, None));
         }
-        self.pod["spec"]["volumes"] = Value::Array(volumes);
+        put(&mut self.pod["spec"], "volumes", Value::Array(volumes));
     }
 
     /// What the DaemonSet controller lets its pods tolerate.
@@ -149,7 +147,29 @@ impl Prospect {
         let mut tolerations = tolerations.cloned().unwrap_or_default();
         let added = daemon_set::tolerations(&spec).into_iter();
         tolerations.extend(added.map(|toleration| json!(toleration)));
-        self.pod["spec"]["tolerations"] = Value::Array(tolerations);
+        put(
+            &mut self.pod["spec"],
+            "tolerations",
+            Value::Array(tolerations),
+        );
+    }
+
+    fn describe(&mut self, field: &str, value: Value) {
+        put(&mut self.pod["metadata"], field, value);
+    }
+
+    fn label(&mut self, key: &str, value: Value) {
+        put(&mut self.pod["metadata"]["labels"], key, value);
+    }
+}
+
+/// Sets a field of an object, or of one that is not there yet. What is no object stays as it is: whoever takes it refuses it.
+pub(super) fn put(object: &mut Value, field: &str, value: Value) {
+    if object.is_null() {
+        *object = Value::Object(Map::new());
+    }
+    if let Some(fields) = object.as_object_mut() {
+        fields.insert(field.to_owned(), value);
     }
 }
 
@@ -193,7 +213,11 @@ pub(super) fn device_claims(pod: &mut Value, templates: &[Value]) -> Vec<Value> 
         }));
     }
     if !statuses.is_empty() {
-        pod["status"]["resourceClaimStatuses"] = Value::Array(statuses);
+        put(
+            &mut pod["status"],
+            "resourceClaimStatuses",
+            Value::Array(statuses),
+        );
     }
     made
 }
@@ -308,5 +332,57 @@ mod tests {
         spec["template"]["spec"]["hostNetwork"] = json!(true);
         let made = of("DaemonSet", spec);
         assert!(tolerates(&made, "node.kubernetes.io/network-unavailable"));
+    }
+
+    #[test]
+    fn a_malformed_workload_is_left_for_others_to_refuse() {
+        let wrong = [json!("a"), json!(1), json!(true), json!(["a"]), json!([{}])];
+        let kinds = [
+            "Pod",
+            "Deployment",
+            "ReplicaSet",
+            "StatefulSet",
+            "DaemonSet",
+            "Job",
+            "ReplicationController",
+            "CronJob",
+        ];
+        let places = [
+            "/metadata",
+            "/metadata/labels",
+            "/spec",
+            "/spec/selector",
+            "/spec/selector/matchLabels",
+            "/spec/ordinals",
+            "/spec/volumeClaimTemplates",
+            "/spec/template",
+            "/spec/template/metadata",
+            "/spec/template/metadata/labels",
+            "/spec/template/spec",
+            "/spec/template/spec/volumes",
+            "/spec/template/spec/tolerations",
+            "/spec/jobTemplate",
+            "/spec/jobTemplate/spec/template/spec",
+        ];
+        for kind in kinds {
+            let whole = json!({
+                "kind": kind, "metadata": {"name": "web", "labels": {}},
+                "spec": {
+                    "selector": {"matchLabels": {}}, "ordinals": {}, "volumeClaimTemplates": [{"metadata": {"name": "data"}}],
+                    "template": {"metadata": {"labels": {}}, "spec": {"volumes": [], "tolerations": []}},
+                    "jobTemplate": {"spec": {"template": template()}},
+                },
+            });
+            for place in places {
+                for wrong in &wrong {
+                    let mut object = whole.clone();
+                    *object.pointer_mut(place).expect("a place") = wrong.clone();
+                    if let Some(mut made) = prospect(&object, None) {
+                        ephemeral_claims(&made.pod);
+                        device_claims(&mut made.pod, &[]);
+                    }
+                }
+            }
+        }
     }
 }

@@ -3,27 +3,30 @@
 //! An API server says what becomes of each object: the cluster's own, which keeps nothing of it (dry run), or one in this process. Where
 //! the pods of the manifest need what only comes with it to be admitted, it is the one in this process, with the cluster's classes.
 
-use mullion_engine::model::PodSpec;
+use mullion_engine::model::{NodeSpec, PodSpec};
 use serde_json::{Value, json, value::RawValue};
 
 use super::{
     manifest::Document,
     source::{self, Source},
     state::State,
-    template::{self, Prospect},
+    template::{self, Prospect, put},
 };
 use crate::{failure::Failure, out};
 
 /// Kinds that matter to placing beside those that make pods, in the order in which they need each other: their plural, whether they are
 /// in a namespace, and whether the admission of pods asks for them.
-const KINDS: [(&str, &str, bool, bool); 17] = [
+const KINDS: [(&str, &str, bool, bool); 21] = [
     ("Namespace", "namespaces", false, true),
     ("ServiceAccount", "serviceaccounts", true, true),
     ("LimitRange", "limitranges", true, true),
     ("PriorityClass", "priorityclasses", false, true),
     ("RuntimeClass", "runtimeclasses", false, true),
+    ("Node", "nodes", false, false),
     ("StorageClass", "storageclasses", false, false),
     ("CSIDriver", "csidrivers", false, false),
+    ("CSINode", "csinodes", false, false),
+    ("CSIStorageCapacity", "csistoragecapacities", true, false),
     ("PersistentVolume", "persistentvolumes", false, false),
     (
         "PersistentVolumeClaim",
@@ -31,6 +34,7 @@ const KINDS: [(&str, &str, bool, bool); 17] = [
         true,
         false,
     ),
+    ("VolumeAttachment", "volumeattachments", false, false),
     ("DeviceClass", "deviceclasses", false, false),
     ("ResourceSlice", "resourceslices", false, false),
     ("ResourceClaim", "resourceclaims", true, false),
@@ -45,8 +49,8 @@ const KINDS: [(&str, &str, bool, bool); 17] = [
     ("EC2NodeClass", "ec2nodeclasses", false, false),
     ("NodePool", "nodepools", false, false),
 ];
-/// Those that an API server in this process does not know: they are taken as they are written.
-const FOREIGN: [&str; 2] = ["EC2NodeClass", "NodePool"];
+/// Those that are taken as they are written: an API server in this process does not know them, or keeps pods off until a kubelet reports.
+const FOREIGN: [&str; 3] = ["EC2NodeClass", "Node", "NodePool"];
 
 /// A pod of a manifest, as it would be created.
 pub(super) struct Planned {
@@ -125,6 +129,10 @@ async fn add(source: &mut Source, object: &Value, namespace: Option<&str>) -> Re
     let Some((_, plural, is_namespaced, _)) = KINDS.iter().find(|(own, ..)| *own == kind) else {
         return Ok(());
     };
+    let name = object["metadata"]["name"].as_str().unwrap_or_default();
+    if name.is_empty() {
+        return Err(Failure::input("an object without a name"));
+    }
     let mut object = object.clone();
     let mut homed = String::new();
     if *is_namespaced {
@@ -133,42 +141,59 @@ async fn add(source: &mut Source, object: &Value, namespace: Option<&str>) -> Re
             .or(namespace)
             .unwrap_or("default")
             .to_owned();
-        object["metadata"]["namespace"] = json!(home);
+        put(&mut object["metadata"], "namespace", json!(home));
         if source.offline {
             source::make_home(&source.client, &home, "default").await?;
         }
         homed = format!("/namespaces/{home}");
     }
-    let made = match FOREIGN.contains(&kind) {
-        true => ready(object),
-        false => {
-            let name = object["metadata"]["name"].as_str().unwrap_or_default();
-            let version = object["apiVersion"].as_str().unwrap_or_default();
-            let group = if version == "v1" { "/api" } else { "/apis" };
-            let keeps = if source.offline { "" } else { "&dryRun=All" };
-            let path = format!(
-                "{group}/{version}{homed}/{plural}/{name}?fieldManager=mullion-why&force=true&fieldValidation=Strict{keeps}"
-            );
-            source::apply(&source.client, &path, &object).await?
-        }
-    };
+    // A server in this process does not know what the cluster's controllers have made of it.
+    if source.state.is_settled(&object) {
+        return Ok(());
+    }
+    if FOREIGN.contains(&kind) {
+        return take_as_written(&mut source.state, object);
+    }
+    let version = object["apiVersion"].as_str().unwrap_or_default();
+    let group = if version == "v1" { "/api" } else { "/apis" };
+    let keeps = if source.offline { "" } else { "&dryRun=All" };
+    let path = format!(
+        "{group}/{version}{homed}/{plural}/{name}?fieldManager=mullion-why&force=true&fieldValidation=Strict{keeps}"
+    );
+    let made = source::apply(&source.client, &path, &object).await?;
     take(&mut source.state, &made)
 }
 
-/// A pool as it is once its class is resolved, which nothing here does.
-fn ready(mut object: Value) -> Value {
-    if object["status"].is_null() && object["kind"] == "NodePool" {
-        object["status"] = json!({"conditions": [{
-            "type": "Ready", "status": "True", "reason": "Ready", "message": "", "lastTransitionTime": "1970-01-01T00:00:00Z",
-        }]});
+fn take_as_written(state: &mut State, mut object: Value) -> Result<(), Failure> {
+    if object["kind"] == "Node" {
+        let node: NodeSpec = serde_json::from_value(object).map_err(refuse)?;
+        return state.set_node(node).map_err(Failure::input);
     }
-    object
+    if object["status"].is_null() {
+        let status = match state.status_of(&object) {
+            Some(there) => there.clone(),
+            None if object["kind"] == "NodePool" => ready(),
+            None => Value::Null,
+        };
+        put(&mut object, "status", status);
+    }
+    take(state, &object)
+}
+
+/// The status of a pool once its class is resolved, which nothing here does.
+fn ready() -> Value {
+    json!({"conditions": [{
+        "type": "Ready", "status": "True", "reason": "Ready", "message": "", "lastTransitionTime": "1970-01-01T00:00:00Z",
+    }]})
 }
 
 fn take(state: &mut State, object: &Value) -> Result<(), Failure> {
     let raw = RawValue::from_string(object.to_string()).map_err(Failure::run)?;
-    let taken = state.add(&raw, "");
-    taken.map_err(|error| Failure::input(super::state::fault(&error)))
+    state.add(&raw, "").map_err(refuse)
+}
+
+fn refuse(error: serde_json::Error) -> Failure {
+    Failure::input(super::state::fault(&error))
 }
 
 /// What an API server makes of a pod, with what its workload and the cluster make for it.
@@ -203,7 +228,7 @@ async fn admit(source: &mut Source, prospect: Prospect) -> Result<Planned, Failu
     let path = format!("/api/v1/namespaces/{home}/pods?dryRun=All&fieldValidation=Strict");
     let mut admitted = source::create(&source.client, &path, &asked, false).await?;
     if is_there {
-        admitted["metadata"]["name"] = json!(name);
+        put(&mut admitted["metadata"], "name", json!(name));
     }
     let templates = source.state.kept("ResourceClaimTemplate");
     let templates: Vec<Value> = templates.map_err(Failure::input)?;
@@ -212,10 +237,7 @@ async fn admit(source: &mut Source, prospect: Prospect) -> Result<Planned, Failu
     }
     let claims = claims.into_iter();
     for claim in claims.chain(template::ephemeral_claims(&admitted)) {
-        let there = claim["metadata"]["name"].as_str().unwrap_or_default();
-        if !source.state.has_claim(&home, there) {
-            add(source, &claim, None).await?;
-        }
+        add(source, &claim, None).await?;
     }
     if named.starts_with("pod ") && is_there {
         out::note(&format!(

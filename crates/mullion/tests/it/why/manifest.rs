@@ -214,3 +214,141 @@ fn a_manifest_without_pods_is_named() {
         "error: FILE: there is no pod and no workload with pods\n"
     );
 }
+
+const POD: &str = "{apiVersion: v1, kind: Pod, metadata: {name: web, namespace: shop}, spec: {containers: [{name: c, image: i}]}}";
+
+#[test]
+fn what_the_cluster_has_made_of_an_object_stays() {
+    let pool = json!({
+        "apiVersion": "karpenter.sh/v1", "kind": "NodePool", "metadata": {"name": "gold"},
+        "spec": {"template": {"spec": {"requirements": [], "nodeClassRef": {"group": "karpenter.k8s.aws", "kind": "EC2NodeClass", "name": "c"}}}},
+    });
+    let mut there = pool.clone();
+    there["status"] = json!({"conditions": [{
+        "type": "Ready", "status": "False", "reason": "R", "message": "no subnets", "lastTransitionTime": "1970-01-01T00:00:00Z",
+    }]});
+    let manifest = format!("{POD}\n---\n{pool}\n");
+    let (_, stderr, said) = planned(&[there], &manifest);
+    assert_eq!(stderr, "");
+    assert_eq!(
+        said["pools"],
+        json!([{"pool": "gold", "reason": "it is not ready: no subnets"}])
+    );
+    let (_, _, said) = planned(&[], &manifest);
+    let unready = "its node class c is not there or not complete";
+    assert_eq!(said["pools"], json!([{"pool": "gold", "reason": unready}]));
+}
+
+#[test]
+fn a_claim_that_has_its_volume_and_one_that_has_its_device_keep_them() {
+    let bound = json!({"pv.kubernetes.io/bind-completed": "yes"});
+    let claim = json!({
+        "apiVersion": "v1", "kind": "PersistentVolumeClaim", "metadata": {"name": "data", "namespace": "shop", "uid": "u"},
+        "spec": {"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "1Gi"}}, "storageClassName": "", "volumeName": "disk"},
+    });
+    let volume = json!({
+        "apiVersion": "v1", "kind": "PersistentVolume", "metadata": {"name": "disk"},
+        "spec": {
+            "accessModes": ["ReadWriteOnce"], "capacity": {"storage": "1Gi"}, "csi": {"driver": "d", "volumeHandle": "h"},
+            "nodeAffinity": {"required": {"nodeSelectorTerms": [{"matchExpressions": [
+                {"key": "kubernetes.io/hostname", "operator": "In", "values": ["n1"]}]}]}},
+        },
+    });
+    let device = json!({
+        "apiVersion": "resource.k8s.io/v1", "kind": "ResourceClaim", "metadata": {"name": "gpu", "namespace": "shop"},
+        "spec": {"devices": {"requests": [{"name": "gpu", "exactly": {"deviceClassName": "gpu"}}]}},
+    });
+    let with_disk = "{apiVersion: v1, kind: Pod, metadata: {name: web, namespace: shop}, spec: {containers: [{name: c, image: i}],
+        volumes: [{name: data, persistentVolumeClaim: {claimName: data}}]}}";
+    let with_device = "{apiVersion: v1, kind: Pod, metadata: {name: web, namespace: shop}, spec: {
+        containers: [{name: c, image: i, resources: {claims: [{name: gpu}]}}], resourceClaims: [{name: gpu, resourceClaimName: gpu}]}}";
+    let (mut own_claim, mut own_volume, mut own_device) =
+        (claim.clone(), volume.clone(), device.clone());
+    own_claim["metadata"]["annotations"] = bound;
+    own_claim["status"] = json!({"phase": "Bound"});
+    own_volume["spec"]["claimRef"] = json!({"namespace": "shop", "name": "data", "uid": "u"});
+    own_volume["status"] = json!({"phase": "Bound"});
+    own_device["status"] = json!({"allocation": {
+        "devices": {"results": [{"request": "gpu", "driver": "d", "pool": "n1", "device": "a"}]},
+        "nodeSelector": {"nodeSelectorTerms": [{"matchFields": [{"key": "metadata.name", "operator": "In", "values": ["n1"]}]}]},
+    }});
+    let items = [
+        node_of_4("n0"),
+        node_of_4("n1"),
+        own_claim,
+        own_volume,
+        own_device,
+    ];
+    // As they are written down in a repository: of nobody and nowhere.
+    let mut claim = claim;
+    claim["spec"]["volumeName"].take();
+    claim["metadata"]["uid"].take();
+    let mut volume = volume;
+    volume["spec"]["nodeAffinity"].take();
+    for manifest in [
+        format!("{with_disk}\n---\n{claim}\n---\n{volume}\n"),
+        format!("{with_device}\n---\n{device}\n"),
+    ] {
+        let (text, stderr, _) = planned(&items, &manifest);
+        assert_eq!(stderr, "");
+        let start = "pod shop/web goes to n1: 1 of 2 nodes fit.\n";
+        assert!(text.starts_with(start), "{text}");
+    }
+}
+
+#[test]
+fn nodes_of_a_manifest_are_there_and_keep_what_their_kubelets_say() {
+    let new = node_of_4("n1");
+    let cordon = "{apiVersion: v1, kind: Node, metadata: {name: n0, labels: {kubernetes.io/os: linux}}, spec: {taints: [{key: team, effect: NoSchedule}]}}";
+    let manifest = format!("{POD}\n---\n{new}\n---\n{cordon}\n");
+    let (text, stderr, said) = planned(&[node_of_4("n0")], &manifest);
+    assert_eq!(stderr, "");
+    assert!(
+        text.starts_with("pod shop/web goes to n1: 1 of 2 nodes fit.\n"),
+        "{text}"
+    );
+    let refused = said["refusals"][0]["reason"].as_str().expect("a reason");
+    assert!(refused.contains("team"), "{refused}");
+    let tolerant = manifest.replace(
+        "spec: {containers",
+        "spec: {nodeSelector: {kubernetes.io/os: linux}, tolerations: [{key: team}], containers",
+    );
+    let tolerant = tolerant.replace("key: team}]", "key: team, operator: Exists}]");
+    let (text, _, _) = planned(&[node_of_4("n0")], &tolerant);
+    assert!(text.contains("2 of 2 nodes fit"), "{text}");
+}
+
+#[test]
+fn a_malformed_manifest_is_refused_with_a_sentence() {
+    let workload = |kind: &str, spec: &str| {
+        format!("{{apiVersion: apps/v1, kind: {kind}, metadata: {{name: web}}, spec: {spec}}}")
+    };
+    let meta = "metadata: {name: web}";
+    let manifests = [
+        workload(
+            "Deployment",
+            "{selector: {}, template: {metadata: {labels: a}, spec: {containers: [{name: c, image: i}]}}}",
+        ),
+        workload("Deployment", "[a]"),
+        workload("StatefulSet", "{template: {metadata: {labels: [a]}}}"),
+        workload(
+            "StatefulSet",
+            "{volumeClaimTemplates: [{metadata: {name: data}}], template: {spec: [a]}}",
+        ),
+        workload("DaemonSet", "{template: {spec: [a]}}"),
+        workload("DaemonSet", "{template: {spec: a}}"),
+        "{apiVersion: v1, kind: Pod, metadata: a}".to_owned(),
+        "{apiVersion: v1, kind: PodList, items: [a, 1]}".to_owned(),
+        format!("{POD}\n---\n{{apiVersion: v1, kind: Service, metadata: [a]}}"),
+        format!("{POD}\n---\n{{apiVersion: v1, kind: Service, metadata: {{generateName: a}}}}"),
+        format!("{POD}\n---\n{{apiVersion: v1, kind: Service, {meta}, spec: [a]}}"),
+        format!("{POD}\n---\n{{apiVersion: v1, kind: Node, {meta}, spec: [a]}}"),
+        format!("{POD}\n---\n{{apiVersion: karpenter.sh/v1, kind: NodePool, {meta}, spec: [a]}}"),
+        format!("{POD}\n---\n{{apiVersion: karpenter.sh/v1, kind: NodePool, {meta}, status: [a]}}"),
+    ];
+    for manifest in manifests {
+        let (text, stderr, _) = planned(&[node_of_4("n0")], &manifest);
+        let is_sentence = stderr.starts_with("error: ") && !stderr.contains("panicked");
+        assert!(is_sentence && text.is_empty(), "{manifest}: {text}{stderr}");
+    }
+}
