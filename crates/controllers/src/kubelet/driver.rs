@@ -294,10 +294,10 @@ impl Driver {
             return;
         };
         let first = kubelet.node.is_none();
-        kubelet.host.observe_node(Arc::clone(&node));
+        kubelet.host.observe_node(Arc::clone(&node), now);
         kubelet.node = Some(Arc::clone(&node));
+        let name: Arc<str> = name.into();
         if first {
-            let name: Arc<str> = name.into();
             // A kubelet that was restarted finds its network as it left it.
             if is_ready(&node) {
                 kubelet.finds_network_up();
@@ -305,6 +305,7 @@ impl Driver {
             }
             self.beat(&name, now);
         }
+        self.step_resized(&name, now);
     }
 
     fn observe_pod(&mut self, name: &Arc<str>, pod: Arc<Pod>, now: Timestamp) {

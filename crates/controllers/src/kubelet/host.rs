@@ -83,9 +83,11 @@ impl Host {
         &self.images
     }
 
-    /// The node's object at the API server, whose labels, taints and allocatable resources count at admission.
-    pub fn observe_node(&mut self, node: Arc<Node>) {
+    /// The node's object at the API server, whose labels, taints and allocatable resources count at admission. Resizes that wait are decided
+    /// on anew.
+    pub fn observe_node(&mut self, node: Arc<Node>, now: Timestamp) {
         self.node = Some(node);
+        self.decide_resizes(now);
     }
 
     /// A pod bound to this node appeared or changed.
@@ -139,11 +141,11 @@ impl Host {
     }
 
     /// Gives pods what they ask for that are to be resized, as far as there is room, the most important first. Upstream tries when a pod was
-    /// resized, has ended or is gone, and every few minutes.
+    /// resized, has ended or is gone, and every few minutes. Nothing is decided before the node is known.
     fn decide_resizes(&mut self, now: Timestamp) {
-        if self.waiting.is_empty() {
+        let Some(node) = self.node.as_ref().filter(|_| !self.waiting.is_empty()) else {
             return;
-        }
+        };
         let mut waiting = std::mem::take(&mut self.waiting);
         let priority = |uid: &Arc<str>| {
             let spec = self.pods.get(uid).and_then(|sim| sim.pod().spec.as_ref());
@@ -156,10 +158,7 @@ impl Host {
                 continue;
             };
             self.occupied.remove(&occupant(sim.granted()));
-            let verdict = match &self.node {
-                Some(node) => admit::resize(&occupant(sim.pod()), &self.occupied, node),
-                None => Ok(()),
-            };
+            let verdict = admit::resize(&occupant(sim.pod()), &self.occupied, node);
             if sim.decide_resize(verdict, now) {
                 self.resized.push(Arc::clone(&uid));
             }

@@ -240,11 +240,10 @@ fn initialized(view: &View<'_>) -> Verdict {
     }
 }
 
-/// Whether any app container has ever started.
+/// Whether any app container has started since the pod began, or since all of it was to start anew.
 pub(super) fn has_initialized(units: &[Unit]) -> bool {
-    units
-        .iter()
-        .any(|unit| unit.role == Role::App && unit.starts > 0)
+    let has_run = |unit: &Unit| unit.role == Role::App && unit.starts > unit.anew_at;
+    units.iter().any(has_run)
 }
 
 /// Container names in Go's notation for a list, or nothing for none.

@@ -59,6 +59,13 @@ pub(super) fn facts(os: &str, build: Option<Build>) -> NodeFacts {
     }
 }
 
+/// A node that does not know yet what the API server says of it.
+fn unregistered(facts: NodeFacts, pace: Pace, addresses: u8) -> Host {
+    let pool = Addresses::new((0..addresses).map(|n| Ipv4Addr::new(10, 0, 1, 100 + n)));
+    let table = Arc::new(ImageTable::default());
+    Host::new(facts, pool, table, pace, start())
+}
+
 /// A node, the moment, and what has happened on it so far.
 struct Scene {
     host: Host,
@@ -70,15 +77,9 @@ struct Scene {
 
 impl Scene {
     fn new(facts: NodeFacts, pace: Pace, addresses: u8) -> Self {
-        let pool = Addresses::new((0..addresses).map(|n| Ipv4Addr::new(10, 0, 1, 100 + n)));
-        let mut host = Host::new(
-            facts.clone(),
-            pool,
-            Arc::new(ImageTable::default()),
-            pace,
-            start(),
-        );
-        host.observe_node(Arc::new(facts.node(Readiness::Ready, Vec::new(), start())));
+        let mut host = unregistered(facts.clone(), pace, addresses);
+        let node = facts.node(Readiness::Ready, Vec::new(), start());
+        host.observe_node(Arc::new(node), start());
         Self {
             host,
             now: start(),

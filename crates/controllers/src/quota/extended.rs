@@ -10,10 +10,7 @@ use k8s_openapi::api::{
 };
 
 use super::usage::Used;
-use crate::resource_claims::{EXTENDED, of_pod};
-
-/// Before the name of a class it makes the name of a resource that the class always stands for.
-const CLASS_PREFIX: &str = "deviceclass.resource.kubernetes.io/";
+use crate::resource_claims::{CLASS_PREFIX, EXTENDED, of_pod};
 
 /// The extended resources that classes stand for.
 pub(super) struct Extended {

@@ -32,6 +32,8 @@ pub(crate) const PROTECTION: &str = "resource.kubernetes.io/delete-protection";
 
 /// Says that a claim stands for the extended resources of the pod that owns it.
 pub(crate) const EXTENDED: &str = "resource.kubernetes.io/extended-resource-claim";
+/// Before the name of a class it makes the name of a resource that the class always stands for.
+pub(crate) const CLASS_PREFIX: &str = "deviceclass.resource.kubernetes.io/";
 
 const WORKERS: usize = 10;
 

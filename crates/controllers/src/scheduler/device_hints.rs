@@ -15,12 +15,9 @@ use mullion_engine::Plugin;
 use super::wake::Plugins;
 use crate::{
     Change, Context, Informer,
-    resource_claims::{EXTENDED, of_pod::extended},
+    resource_claims::{CLASS_PREFIX, EXTENDED, of_pod::extended},
     state::requests::pod_requests,
 };
-
-/// Before the name of a class it makes the name of a resource that the class always stands for.
-const CLASS_PREFIX: &str = "deviceclass.resource.kubernetes.io/";
 
 /// Something that happened to what devices are allocated by.
 #[derive(Clone, Debug)]

@@ -28,6 +28,7 @@ use mullion_engine::model::{
 
 use self::affinity::{affinity, spread};
 use super::{devices, volumes};
+use crate::pods;
 
 /// A node.
 pub fn node(node: &Node) -> NodeSpec {
@@ -88,10 +89,7 @@ pub fn pod(pod: &Pod) -> PodSpec {
 
 /// Whether kube-scheduler evicted the pod to make room.
 fn is_preempted(pod: &Pod) -> bool {
-    let status = pod.status.iter();
-    let conditions = status.flat_map(|status| status.conditions.iter().flatten());
-    let mut disruptions = conditions.filter(|condition| condition.type_ == "DisruptionTarget");
-    disruptions.next().is_some_and(|disruption| {
+    pods::condition(pod, "DisruptionTarget").is_some_and(|disruption| {
         disruption.status == "True" && disruption.reason.as_deref() == Some("PreemptionByScheduler")
     })
 }

@@ -106,7 +106,7 @@ impl Kubelet {
             now,
         );
         self.compared = Some(node);
-        self.reported = self.readiness;
+        (self.reported, self.reported_images) = (self.readiness, images);
         let mut status = node_status::difference(&stored, &wanted);
         if status.is_empty() && !old {
             return None;
@@ -116,7 +116,7 @@ impl Kubelet {
         }
         // Whatever is written, the heartbeats go with it.
         status.insert("conditions".to_owned(), json!(wanted.conditions));
-        (self.reported_at, self.reported_images) = (now, images);
+        self.reported_at = now;
         Some(Write::NodeStatus {
             name: self.facts.name.clone(),
             status: status.into(),

@@ -12,7 +12,7 @@ use k8s_openapi::{
 use serde::Serialize;
 
 use super::{Life, PodSim};
-use crate::kubelet::admit::Pending;
+use crate::{kubelet::admit::Pending, pods};
 
 /// The condition of a pod whose resize waits.
 pub(in crate::kubelet) const PENDING: &str = "PodResizePending";
@@ -147,9 +147,7 @@ impl PodSim {
 
 /// Whether the API server says that a resize waits.
 pub(in crate::kubelet) fn is_pending(pod: &Pod) -> bool {
-    let status = pod.status.iter();
-    let mut conditions = status.flat_map(|status| status.conditions.iter().flatten());
-    conditions.any(|condition| condition.type_ == PENDING)
+    pods::condition(pod, PENDING).is_some()
 }
 
 fn is_resized(before: &Pod, pod: &Pod) -> bool {

@@ -16,6 +16,7 @@ use crate::kubelet::{
     container::{Backoff, Exit, Failure, Retry, Role, State, Unit},
     images::ImageRef,
     pace::go_duration,
+    status::has_initialized,
 };
 
 /// How long after an exit, or a failed pull, the kubelet looks at the pod again.
@@ -57,8 +58,7 @@ impl PodSim {
         if self.units.iter().any(Unit::is_coming_up) {
             return;
         }
-        let has_run = |unit: &Unit| unit.role == Role::App && unit.starts > unit.anew_at;
-        let initialized = self.units.iter().any(has_run);
+        let initialized = has_initialized(&self.units);
         for index in 0..self.units.len() {
             let role = self.units[index].role;
             // Once an app container has run, init containers are not started again.

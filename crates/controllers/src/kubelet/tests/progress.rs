@@ -367,7 +367,8 @@ fn host(windows: bool, pace: Pace, addresses: u8, now: Timestamp) -> Host {
         pace,
         now,
     );
-    host.observe_node(Arc::new(facts.node(Readiness::Ready, Vec::new(), now)));
+    let node = facts.node(Readiness::Ready, Vec::new(), now);
+    host.observe_node(Arc::new(node), now);
     host
 }
 

@@ -28,42 +28,43 @@ fn a_resize_is_told_when_it_begins_and_when_it_is_done() {
     scene.expect(&["5s status Running 10.0.1.100 setup=Completed(0)+ web=Running+"]);
 }
 
+/// A pod that asks for this.
+fn version(name: &str, generation: i64, cpu: &str) -> Arc<Pod> {
+    let mut pod = pod(json!({
+        "containers": [{ "name": "web", "image": "app:1", "resources": { "requests": { "cpu": cpu } } }],
+    }));
+    pod["metadata"]["name"] = json!(name);
+    pod["metadata"]["uid"] = json!(format!("uid-{name}"));
+    pod["metadata"]["generation"] = json!(generation);
+    Arc::new(serde_json::from_value(pod).expect("a pod"))
+}
+
+/// What is told of a pod: events, and the conditions and resources of statuses.
+fn told(step: Step) -> Vec<String> {
+    let line = |effect| match effect {
+        Effect::Event(event) => {
+            let kind = if event.warning { "Warning" } else { "Normal" };
+            Some(format!("{kind} {}: {}", event.reason, event.message))
+        }
+        Effect::Status { status, .. } => {
+            let conditions = status.conditions.iter().flatten();
+            let mut pending = conditions.filter(|condition| condition.type_ == "PodResizePending");
+            let pending = pending
+                .next()
+                .map(|condition| (condition.reason.clone(), condition.message.clone()));
+            let web = &status.container_statuses.as_ref().expect("statuses")[0];
+            Some(format!(
+                "{pending:?} has {:?}",
+                web.allocated_resources.as_ref().map(|has| &has["cpu"].0)
+            ))
+        }
+        _ => None,
+    };
+    step.effects.into_iter().filter_map(line).collect()
+}
+
 #[test]
 fn a_resize_without_room_waits_until_others_leave_it() {
-    let version = |name: &str, generation: i64, cpu: &str| {
-        let mut pod = pod(json!({
-            "containers": [{ "name": "web", "image": "app:1", "resources": { "requests": { "cpu": cpu } } }],
-        }));
-        pod["metadata"]["name"] = json!(name);
-        pod["metadata"]["uid"] = json!(format!("uid-{name}"));
-        pod["metadata"]["generation"] = json!(generation);
-        let pod: Pod = serde_json::from_value(pod).expect("a pod");
-        Arc::new(pod)
-    };
-    // What is told of a pod: events, and the conditions and resources of statuses.
-    fn told(step: Step) -> Vec<String> {
-        let line = |effect| match effect {
-            Effect::Event(event) => {
-                let kind = if event.warning { "Warning" } else { "Normal" };
-                Some(format!("{kind} {}: {}", event.reason, event.message))
-            }
-            Effect::Status { status, .. } => {
-                let conditions = status.conditions.iter().flatten();
-                let mut pending =
-                    conditions.filter(|condition| condition.type_ == "PodResizePending");
-                let pending = pending
-                    .next()
-                    .map(|condition| (condition.reason.clone(), condition.message.clone()));
-                let web = &status.container_statuses.as_ref().expect("statuses")[0];
-                Some(format!(
-                    "{pending:?} has {:?}",
-                    web.allocated_resources.as_ref().map(|has| &has["cpu"].0)
-                ))
-            }
-            _ => None,
-        };
-        step.effects.into_iter().filter_map(line).collect()
-    }
     let mut host = Scene::linux(Pace::INSTANT).host;
     for (name, cpu) in [("a", "1"), ("b", "2")] {
         host.observe_pod(version(name, 1, cpu), start());
@@ -73,33 +74,21 @@ fn a_resize_without_room_waits_until_others_leave_it() {
             r#"{{"containers":[{{"name":"web","resources":{{"requests":{{"cpu":"{cpu}"}}}}}}],"generation":{generation}{error}}}"#
         )
     };
-    let step = host.observe_pod(version("a", 2, "3"), start());
+    let waits = |host: &mut Host, generation: i64, cpu: &str, reason: &str, message: &str| {
+        let step = host.observe_pod(version("a", generation, cpu), start());
+        let error = format!(r#","error":"{message}""#);
+        let summary = summary(generation, cpu, &error);
+        let expected = [
+            format!("Warning Resize{reason}: Pod resize {reason}: {summary}"),
+            format!(r#"Some((Some("{reason}"), Some("{message}"))) has Some("1")"#),
+        ];
+        assert_eq!(told(step), expected);
+    };
     let message =
         "Node didn't have enough resource: cpu, requested: 3000, used: 2000, capacity: 4000";
-    let error = format!(r#","error":"{message}""#);
-    assert_eq!(
-        told(step),
-        [
-            format!(
-                "Warning ResizeDeferred: Pod resize Deferred: {}",
-                summary(2, "3", &error)
-            ),
-            format!(r#"Some((Some("Deferred"), Some("{message}"))) has Some("1")"#),
-        ]
-    );
-    let step = host.observe_pod(version("a", 3, "5"), start());
+    waits(&mut host, 2, "3", "Deferred", message);
     let message = "Node didn't have enough capacity: cpu, requested: 5000, capacity: 4000";
-    let error = format!(r#","error":"{message}""#);
-    assert_eq!(
-        told(step),
-        [
-            format!(
-                "Warning ResizeInfeasible: Pod resize Infeasible: {}",
-                summary(3, "5", &error)
-            ),
-            format!(r#"Some((Some("Infeasible"), Some("{message}"))) has Some("1")"#),
-        ]
-    );
+    waits(&mut host, 3, "5", "Infeasible", message);
     // What it has is what counts for others.
     host.observe_pod(version("a", 4, "3"), start());
     let step_resized = |host: &mut Host| {
@@ -135,4 +124,30 @@ fn a_resize_without_room_waits_until_others_leave_it() {
     host.observe_pod(version("a", 5, "4"), start());
     let step = host.observe_pod(version("a", 6, "3"), start());
     assert_eq!(told(step), [r#"None has Some("3")"#]);
+}
+
+#[test]
+fn a_resize_waits_for_the_node_to_be_known_and_for_it_to_grow() {
+    let mut facts = facts("linux", None);
+    let mut host = unregistered(facts.clone(), Pace::INSTANT, 5);
+    host.observe_pod(version("a", 1, "1"), start());
+    host.observe_pod(version("a", 2, "5"), start());
+    assert_eq!(host.take_resized(), []);
+    let mut grown = |host: &mut Host, cpu: &str| {
+        let amounts = [("cpu", cpu), ("memory", "16Gi"), ("pods", "110")];
+        facts.allocatable = amounts
+            .map(|(name, amount)| (name.to_owned(), amount.to_owned()))
+            .into();
+        let node = facts.node(Readiness::Ready, Vec::new(), start());
+        host.observe_node(Arc::new(node), start());
+        assert_eq!(host.take_resized(), [Arc::from("uid-a")], "{cpu}");
+        told(host.step("uid-a", start()))
+    };
+    let told = grown(&mut host, "4");
+    assert!(
+        told[0].starts_with("Warning ResizeInfeasible: "),
+        "{told:?}"
+    );
+    let told = grown(&mut host, "8");
+    assert!(told[0].starts_with("Normal ResizeStarted: "), "{told:?}");
 }

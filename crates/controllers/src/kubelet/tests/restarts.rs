@@ -289,10 +289,14 @@ fn a_containers_own_rule_restarts_it_for_one_exit_code_in_a_pod_that_never_resta
     }
 }
 
+/// A rule that starts all containers anew when one of them exits with 42.
+fn restarts_all() -> Value {
+    json!({ "action": "RestartAllContainers", "exitCodes": { "operator": "In", "values": [42] } })
+}
+
 #[test]
 fn a_rule_that_asks_for_it_starts_all_containers_anew_from_the_first_init_container_on() {
     let mut scene = Scene::linux(Pace::REAL);
-    let rule = json!({ "action": "RestartAllContainers", "exitCodes": { "operator": "In", "values": [42] } });
     let spec = json!({
         "restartPolicy": "Never",
         "initContainers": [
@@ -302,7 +306,7 @@ fn a_rule_that_asks_for_it_starts_all_containers_anew_from_the_first_init_contai
         "containers": [
             { "name": "main", "image": "app:1" },
             { "name": "once", "image": "app:1" },
-            { "name": "watcher", "image": "app:1", "restartPolicy": "Never", "restartPolicyRules": [rule] },
+            { "name": "watcher", "image": "app:1", "restartPolicy": "Never", "restartPolicyRules": [restarts_all()] },
         ],
     });
     let pod = annotated(
@@ -342,45 +346,72 @@ fn a_rule_that_asks_for_it_starts_all_containers_anew_from_the_first_init_contai
     );
 }
 
-#[test]
-fn a_pod_with_a_rule_for_it_says_whether_all_its_containers_are_being_restarted() {
-    let rule = json!({ "action": "RestartAllContainers", "exitCodes": { "operator": "In", "values": [42] } });
-    let spec = json!({ "containers": [
-        { "name": "main", "image": "app:1" },
-        { "name": "watcher", "image": "app:1", "restartPolicy": "Never", "restartPolicyRules": [rule] },
-    ] });
-    let pod = annotated(
-        pod(spec),
-        "mullion.dev/simulate-exit.watcher",
-        "42 after 10s",
-    );
+/// What the kubelet says of a condition of a pod with such a rule in its first seconds, one after the other.
+fn says_of(kind: &str, pod: Value, seconds: i64) -> Vec<(String, Option<String>)> {
     let pod: Pod = serde_json::from_value(pod).expect("a pod");
     let mut host = Scene::linux(Pace::REAL).host;
     let mut step = host.observe_pod(Arc::new(pod), start());
     let mut told = Vec::new();
     while let Some(at) = step
         .wake
-        .filter(|at| *at <= start() + SignedDuration::from_secs(20))
+        .filter(|at| *at <= start() + SignedDuration::from_secs(seconds))
     {
         for effect in &step.effects {
             let Effect::Status { status, .. } = effect else {
                 continue;
             };
             let conditions = status.conditions.as_ref().expect("conditions");
-            let restarting = conditions.last().expect("the last of them");
-            assert_eq!(restarting.type_, "AllContainersRestarting");
-            let says = (restarting.status.clone(), restarting.reason.clone());
+            let last = conditions.last().expect("the last of them");
+            assert_eq!(last.type_, "AllContainersRestarting");
+            let condition = conditions.iter().find(|condition| condition.type_ == kind);
+            let condition = condition.expect("the condition");
+            let says = (condition.status.clone(), condition.reason.clone());
             if told.last() != Some(&says) {
                 told.push(says);
             }
         }
         step = host.step("uid-1", at);
     }
-    let says = |status: &str, reason: Option<&str>| (status.to_owned(), reason.map(str::to_owned));
+    told
+}
+
+fn says(status: &str, reason: Option<&str>) -> (String, Option<String>) {
+    (status.to_owned(), reason.map(str::to_owned))
+}
+
+#[test]
+fn a_pod_with_a_rule_for_it_says_whether_all_its_containers_are_being_restarted() {
+    let spec = json!({ "containers": [
+        { "name": "main", "image": "app:1" },
+        { "name": "watcher", "image": "app:1", "restartPolicy": "Never", "restartPolicyRules": [restarts_all()] },
+    ] });
+    let pod = annotated(
+        pod(spec),
+        "mullion.dev/simulate-exit.watcher",
+        "42 after 10s",
+    );
     let expected = [
         says("False", None),
         says("True", Some("RestartAllContainersStarted")),
         says("False", None),
     ];
-    assert_eq!(told, expected);
+    assert_eq!(says_of("AllContainersRestarting", pod, 20), expected);
+}
+
+#[test]
+fn a_pod_that_starts_anew_is_initialized_anew() {
+    let spec = json!({
+        "initContainers": [{ "name": "setup", "image": "app:1" }],
+        "containers": [
+            { "name": "web", "image": "app:1", "restartPolicy": "Never", "restartPolicyRules": [restarts_all()] },
+        ],
+    });
+    let pod = annotated(pod(spec), "mullion.dev/simulate-exit.web", "42 after 10s");
+    let expected = [
+        says("False", Some("ContainersNotInitialized")),
+        says("True", None),
+        says("False", Some("ContainersNotInitialized")),
+        says("True", None),
+    ];
+    assert_eq!(says_of("Initialized", pod, 25), expected);
 }

@@ -15,7 +15,7 @@ pub struct ConfigError {
     pub fault: Fault,
 }
 
-/// Everything that is wrong with a configuration, in the order of the file.
+/// Everything that is wrong with a configuration, in the order in which it was found.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[error("{}", .0.iter().map(ToString::to_string).collect::<Vec<_>>().join("; "))]
 pub struct ConfigErrors(pub Vec<ConfigError>);

@@ -9,6 +9,7 @@ use k8s_openapi::{
 use mullion_engine::model::{self, PodTemplate, RESIZE_PENDING, without_overhead};
 
 use super::resources;
+use crate::pods;
 
 /// What a pod's status says about what it holds, if it says something. Most statuses say nothing else than the spec, and informers then
 /// drop what they say.
@@ -24,9 +25,7 @@ type Amounts<'a> = [Option<&'a BTreeMap<String, Quantity>>; 2];
 impl<'a> Held<'a> {
     pub(in crate::state) fn of(pod: &'a Pod) -> Option<Self> {
         let status = pod.status.as_ref()?;
-        let conditions = status.conditions.iter().flatten();
-        let mut pending = conditions.filter(|condition| condition.type_ == RESIZE_PENDING.0);
-        let pending = pending.next();
+        let pending = pods::condition(pod, RESIZE_PENDING.0);
         let reason = pending.and_then(|condition| condition.reason.as_deref());
         let held = Held {
             status,
