@@ -8,31 +8,22 @@ use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Pod;
-use mullion_engine::{
-    Claims, Conflict, Decision, ModelError, Plugin, PodClassId, VolumeChoices,
-    model::{PodClaims, PodSpec},
-    preempt::Preemption,
-};
-use rustc_hash::FxHashMap;
+use mullion_engine::Plugin;
 use tokio::{sync::mpsc, time::MissedTickBehavior};
 
 use super::{
     config::Config,
     device_hints::{self, DeviceEvent},
-    devices::Decided,
     evictions::Evictions,
     queue::{Entry, STALE_CHECK, SchedulingQueue},
+    round::{Refused, Round, Verdict},
     storage_hints,
     wake::{Event, Plugins},
     watch::{self, Input, scheduler_name},
     wishes::{ProfileWishes, Wishes},
-    writer::{Nomination, Outcome, Refusal, Relief, Reserved, Victim, Write, Writers},
+    writer::{Nomination, Outcome, Refusal, Victim, Write, Writers},
 };
-use crate::{
-    Context,
-    informers::BY_NODE,
-    state::{ClusterState, SharedState, convert},
-};
+use crate::{Context, informers::BY_NODE, state::SharedState};
 
 /// Pods asked about while the shared state is held.
 const BATCH: usize = 128;
@@ -97,43 +88,6 @@ struct Scheduler {
     news: Vec<Event>,
     evictions: Evictions,
     seed: u64,
-}
-
-/// What was decided about one pod of a batch.
-enum Verdict {
-    Bind {
-        node: String,
-        reserved: Reserved,
-    },
-    /// It is not tried before its claims are there.
-    Hold,
-    Refuse {
-        message: String,
-        rejectors: Plugins,
-        nominated: Nomination,
-        /// Keys of the pods to evict that nobody evicts yet.
-        victims: Vec<String>,
-        /// The key of a pod that is being evicted already and that the pod waits for.
-        awaited: Option<String>,
-        /// What is done about its claims of devices.
-        devices: Option<Relief>,
-    },
-    Fail {
-        message: String,
-    },
-}
-
-impl Verdict {
-    fn refuse(message: String, rejectors: Plugins, nominated: Nomination) -> Self {
-        Self::Refuse {
-            message,
-            rejectors,
-            nominated,
-            victims: Vec::new(),
-            awaited: None,
-            devices: None,
-        }
-    }
 }
 
 impl Scheduler {
@@ -373,151 +327,6 @@ impl Scheduler {
         });
         doomed.collect()
     }
-}
-
-/// Pod classes that were refused since the cluster last changed: their other pods get the same answer unasked.
-type Refused = FxHashMap<PodClassId, (String, Plugins)>;
-
-/// What is known while a batch of pods is decided.
-struct Round<'a> {
-    state: &'a mut ClusterState,
-    refused: Refused,
-    evictions: &'a mut Evictions,
-}
-
-impl Round<'_> {
-    /// Asks the engine about one pod and assumes what it answers.
-    fn decide(&mut self, pod: &Pod, seed: u64) -> Verdict {
-        let mut spec = convert::pod(pod);
-        let left = self
-            .state
-            .extended_claim(&spec.template.namespace, &spec.uid);
-        if let Some(left) = left.map(str::to_owned) {
-            let claims = spec.template.claims.get_or_insert_with(|| {
-                Box::new(PodClaims {
-                    pod: spec.name.clone(),
-                    uid: spec.uid.clone(),
-                    ..PodClaims::default()
-                })
-            });
-            claims.left = Some(left);
-        }
-        self.ask(&spec, seed).unwrap_or_else(|error| Verdict::Fail {
-            message: error.to_string(),
-        })
-    }
-
-    fn ask(&mut self, spec: &PodSpec, seed: u64) -> Result<Verdict, ModelError> {
-        let Round { state, refused, .. } = self;
-        let class = state.cluster_mut().pod_class(&spec.template)?;
-        if spec.template.claims.is_some() && state.cluster_mut().claims_missing(class).is_some() {
-            return Ok(Verdict::Hold);
-        }
-        if spec.nominated_node_name.is_none()
-            && let Some((message, rejectors)) = refused.get(&class)
-        {
-            let nominated = Nomination::Keep;
-            return Ok(Verdict::refuse(message.clone(), *rejectors, nominated));
-        }
-        let refusal = match state.cluster_mut().schedule_pod(spec, seed)? {
-            Decision::Node(id) => {
-                let node = state.cluster().node_name(id).to_owned();
-                let namespace = &spec.template.namespace;
-                let volumes = match spec.template.volumes.is_empty() {
-                    true => VolumeChoices::default(),
-                    false => state.reserve_volumes(class, id, namespace),
-                };
-                let claims = state.cluster().decides_devices(class);
-                let key = spec.key();
-                let devices = claims.then(|| Decided {
-                    choices: state.reserve_devices(class, id, namespace, &key),
-                    made: None,
-                });
-                state.assume(spec, &node)?;
-                refused.clear();
-                let reserved = Reserved {
-                    volumes,
-                    devices: devices.map(Box::new),
-                };
-                return Ok(Verdict::Bind { node, reserved });
-            }
-            Decision::Unschedulable(refusal) => refusal,
-        };
-        let rejectors: Plugins = refusal.plugins().into_iter().collect();
-        let (cluster, key) = (state.cluster_mut(), spec.key());
-        if refusal.conflict.is_some_and(Conflict::is_error) {
-            let message = cluster.message(&refusal);
-            return Ok(Verdict::Fail { message });
-        }
-        let evicting = |uid: &str| self.evictions.contains(uid);
-        let preemption = cluster.preempt_while_evicting(class, &key, &refusal, seed, &evicting);
-        let message = cluster.message_with_preemption(&refusal, &preemption);
-        let claims = cluster.claims_after_preemption(class, &refusal, &preemption);
-        let devices = match claims {
-            Claims::GivenBack { claim } => Some(Relief::Deallocate(cluster.text(claim).to_owned())),
-            Claims::Deleted { claim } => Some(Relief::Delete(cluster.text(claim).to_owned())),
-            Claims::None | Claims::Kept => None,
-        };
-        if preemption.waits_for_victims() {
-            refused.clear();
-            let promised = cluster.nominated_node(&key);
-            let awaited = promised.and_then(|node| self.evictions.last_on(cluster.node_name(node)));
-            return Ok(Verdict::Refuse {
-                message,
-                rejectors,
-                nominated: Nomination::Keep,
-                victims: Vec::new(),
-                awaited: awaited.map(str::to_owned),
-                devices,
-            });
-        }
-        let nominated = match preemption {
-            Preemption::Evict { chosen, .. } => {
-                let node = cluster.node_name(chosen.node).to_owned();
-                // The room is held from now on, not only when the API server has been told.
-                cluster.nominate(spec, &node)?;
-                refused.clear();
-                let mut victims = chosen.victims;
-                victims.retain(|uid| self.evictions.begin(uid, &node));
-                let awaited = match victims.is_empty() {
-                    true => self.evictions.last_on(&node).map(str::to_owned),
-                    false => None,
-                };
-                return Ok(Verdict::Refuse {
-                    message,
-                    rejectors,
-                    nominated: Nomination::Set(node),
-                    victims,
-                    awaited,
-                    devices,
-                });
-            }
-            // Whoever may not evict keeps what it was promised.
-            kept if keeps_promise(&kept) => Nomination::Keep,
-            _ => {
-                cluster.denominate(&key);
-                Nomination::Clear
-            }
-        };
-        if spec.nominated_node_name.is_some() {
-            refused.clear();
-        } else {
-            refused.insert(class, (message.clone(), rejectors));
-        }
-        Ok(Verdict::Refuse {
-            message,
-            rejectors,
-            nominated,
-            victims: Vec::new(),
-            awaited: None,
-            devices,
-        })
-    }
-}
-
-/// Whether a pod that could not make room now keeps the node it was promised before.
-fn keeps_promise(preemption: &Preemption) -> bool {
-    !matches!(preemption.inner(), Preemption::NotHelpful(_))
 }
 
 fn key(pod: &Pod) -> String {

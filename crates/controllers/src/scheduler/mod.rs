@@ -1,6 +1,6 @@
 //! The scheduler: kube-scheduler's queue and effects around the engine's decisions.
 //!
-//! `driver` is the loop over what `watch` sees, [`queue`] says which pod is tried next, [`wake`] is the table of which events
+//! `driver` is the loop over what `watch` sees, `round` what it decides about a batch, [`queue`] says which pod is tried next, [`wake`] is the table of which events
 //! help which refused pod by what it [`wishes`], [`config`] reads its configuration file, and `writer` carries decisions to
 //! the API server. What a decision is lies in the engine.
 
@@ -13,6 +13,7 @@ mod evictions;
 mod extended;
 mod hints;
 pub mod queue;
+mod round;
 mod storage_hints;
 mod volumes;
 pub mod wake;

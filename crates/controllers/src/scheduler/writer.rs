@@ -3,6 +3,8 @@
 //! A fixed number of writers work in parallel; writes about one pod go through one of them and keep their order.
 //! Responses are not decoded: the informers bring the outcome.
 
+mod request;
+
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use k8s_openapi::{
@@ -14,20 +16,20 @@ use k8s_openapi::{
 };
 use kube::{
     Client, Error, Resource, ResourceExt,
-    api::{DeleteParams, Patch, PatchParams, PostParams, Preconditions},
-    core::Request,
+    api::{DeleteParams, Preconditions},
 };
 use mullion_engine::VolumeChoices;
 use serde_json::{Value, json};
 use tokio::sync::mpsc;
 
+use self::request::{delete, patch_status, post_binding, settled};
 use super::{
     devices::{self, Decided},
     queue::Entry,
     volumes,
     watch::{Input, scheduler_name},
 };
-use crate::{Context, EventType, Recorder, unread};
+use crate::{Context, EventType, Recorder, pods};
 
 /// Number of writers.
 const WRITERS: usize = 16;
@@ -354,10 +356,7 @@ impl Writer {
             .pods
             .get(meta.namespace.as_deref()?, meta.name.as_deref()?)?;
         let status = latest.status.as_ref();
-        let mut conditions = status
-            .iter()
-            .flat_map(|status| status.conditions.iter().flatten());
-        let known = conditions.find(|condition| condition.type_ == "PodScheduled");
+        let known = pods::condition(&latest, "PodScheduled");
         let same = known.is_some_and(|known| {
             known.status == "False"
                 && known.reason.as_deref() == Some(refusal.reason)
@@ -449,61 +448,6 @@ impl Writer {
             }
         }
     }
-}
-
-/// Whether a write is done with: accepted (`true`) or refused for good (`false`). Nothing: it is worth repeating.
-fn settled(result: Result<(), Error>) -> Option<bool> {
-    match result {
-        Ok(()) => Some(true),
-        Err(Error::Api(status)) if status.code < 500 && status.code != 429 => {
-            tracing::debug!(%status, "scheduler write refused");
-            Some(false)
-        }
-        Err(error) => {
-            tracing::debug!(%error, "scheduler write failed, repeating it");
-            None
-        }
-    }
-}
-
-async fn post_binding(
-    client: &Client,
-    namespace: &str,
-    name: &str,
-    uid: Option<&str>,
-    node: &str,
-) -> Result<(), Error> {
-    let binding = json!({
-        "apiVersion": "v1",
-        "kind": "Binding",
-        "metadata": { "name": name, "namespace": namespace, "uid": uid },
-        "target": { "apiVersion": "v1", "kind": "Node", "name": node },
-    });
-    let body = serde_json::to_vec(&binding).map_err(Error::SerdeError)?;
-    let request = Request::new(format!("/api/v1/namespaces/{namespace}/pods"));
-    let request = request.create_subresource("binding", name, &PostParams::default(), body);
-    unread::send(client, request).await
-}
-
-async fn patch_status(
-    client: &Client,
-    collection: &str,
-    name: &str,
-    patch: &Value,
-) -> Result<(), Error> {
-    let (request, params) = (Request::new(collection), PatchParams::default());
-    let request = request.patch_subresource("status", name, &params, &Patch::Strategic(patch));
-    unread::send(client, request).await
-}
-
-async fn delete(
-    client: &Client,
-    collection: &str,
-    name: &str,
-    params: &DeleteParams,
-) -> Result<(), Error> {
-    let request = Request::new(collection).delete(name, params);
-    unread::send(client, request).await
 }
 
 /// Cuts an event's message as client-go does.

@@ -1,0 +1,65 @@
+//! The requests of the scheduler's writers, whose answers nobody reads.
+
+use kube::{
+    Client, Error,
+    api::{DeleteParams, Patch, PatchParams, PostParams},
+    core::Request,
+};
+use serde_json::{Value, json};
+
+use crate::unread;
+
+/// Whether a write is done with: accepted (`true`) or refused for good (`false`). Nothing: it is worth repeating.
+pub(super) fn settled(result: Result<(), Error>) -> Option<bool> {
+    match result {
+        Ok(()) => Some(true),
+        Err(Error::Api(status)) if status.code < 500 && status.code != 429 => {
+            tracing::debug!(%status, "scheduler write refused");
+            Some(false)
+        }
+        Err(error) => {
+            tracing::debug!(%error, "scheduler write failed, repeating it");
+            None
+        }
+    }
+}
+
+pub(super) async fn post_binding(
+    client: &Client,
+    namespace: &str,
+    name: &str,
+    uid: Option<&str>,
+    node: &str,
+) -> Result<(), Error> {
+    let binding = json!({
+        "apiVersion": "v1",
+        "kind": "Binding",
+        "metadata": { "name": name, "namespace": namespace, "uid": uid },
+        "target": { "apiVersion": "v1", "kind": "Node", "name": node },
+    });
+    let body = serde_json::to_vec(&binding).map_err(Error::SerdeError)?;
+    let request = Request::new(format!("/api/v1/namespaces/{namespace}/pods"));
+    let request = request.create_subresource("binding", name, &PostParams::default(), body);
+    unread::send(client, request).await
+}
+
+pub(super) async fn patch_status(
+    client: &Client,
+    collection: &str,
+    name: &str,
+    patch: &Value,
+) -> Result<(), Error> {
+    let (request, params) = (Request::new(collection), PatchParams::default());
+    let request = request.patch_subresource("status", name, &params, &Patch::Strategic(patch));
+    unread::send(client, request).await
+}
+
+pub(super) async fn delete(
+    client: &Client,
+    collection: &str,
+    name: &str,
+    params: &DeleteParams,
+) -> Result<(), Error> {
+    let request = Request::new(collection).delete(name, params);
+    unread::send(client, request).await
+}
