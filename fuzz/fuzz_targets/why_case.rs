@@ -16,6 +16,7 @@ mod why {
     mod case;
     pub(super) mod cases;
     mod nulls;
+    mod object;
     mod state;
 
     pub(super) fn line(line: &[u8], empty: &mullion_engine::Cluster) -> Result<Vec<u8>, String> {

@@ -60,9 +60,7 @@ fn run(cli: Cli) -> Result<bool, Failure> {
             runtime()?.block_on(apiserver::run(args))
         }
         Command::List { output } => clusters::list(output),
-        Command::Down(which) => {
-            return runtime()?.block_on(clusters::down(which.chosen()));
-        }
+        Command::Down(which) => runtime()?.block_on(clusters::down(which.chosen())),
         Command::Snapshot {
             what: SnapshotCommand::Save { file, which },
         } => runtime()?.block_on(snapshot::save(file, which.chosen())),

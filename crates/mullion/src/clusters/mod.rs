@@ -195,8 +195,8 @@ fn age(age: SignedDuration) -> String {
     }
 }
 
-/// `mullion down`: false if nothing ran.
-pub(crate) async fn down(chosen: Chosen) -> Result<bool, Failure> {
+/// `mullion down`.
+pub(crate) async fn down(chosen: Chosen) -> Result<(), Failure> {
     let mut found = Vec::new();
     for record in running::all() {
         if chosen.is(&record)? {
@@ -206,10 +206,9 @@ pub(crate) async fn down(chosen: Chosen) -> Result<bool, Failure> {
     let record = match found.as_slice() {
         [] => {
             let none = chosen.title();
-            out::line(&format!(
-                "no {none} is running; `mullion list` shows what is"
-            ));
-            return Ok(false);
+            return Err(
+                Failure::run(format!("no {none} is running")).hint("`mullion list` shows what is")
+            );
         }
         [record] => record,
         several => {
@@ -247,7 +246,7 @@ pub(crate) async fn down(chosen: Chosen) -> Result<bool, Failure> {
         ),
         None => format!("cluster {} is stopped", record.name),
     });
-    Ok(true)
+    Ok(())
 }
 
 /// What went wrong with a file, for a failure.

@@ -60,13 +60,13 @@ pub(super) fn passed_over(pod: &PodSpec) -> Option<String> {
     deleted.then(|| format!("skip schedule deleting pod: {name}"))
 }
 
-/// Why kube-scheduler does not decide about a pod that waits: no profile has the name of its scheduler.
+/// Why kube-scheduler does not decide about a pod: no profile has the name of its scheduler, which is this.
 pub(super) fn unserved(cluster: &Cluster, pod: &PodSpec) -> Option<String> {
     let name = match pod.template.scheduler_name.as_str() {
         "" => DEFAULT_SCHEDULER,
         name => name,
     };
-    let served = pod.node_name.is_some() || cluster.scheduler_names().any(|own| own == name);
+    let served = cluster.scheduler_names().any(|own| own == name);
     (!served).then(|| name.to_owned())
 }
 

@@ -11,7 +11,8 @@ use serde_json::value::RawValue;
 
 use super::{
     nulls::without_nulls,
-    state::{Items, State, Text, fault, title},
+    object::{Items, Text, fault, title},
+    state::State,
 };
 
 /// A case: the state's objects, and the pod that asks.
@@ -119,6 +120,25 @@ mod tests {
             let read = Case::read(line.as_bytes(), &Cluster::new(Options::default()));
             read.map(|_| ()).expect_err("refused").to_string()
         };
+        let nameless = |kind: &str| {
+            format!(
+                r#"{{"items":[{{"kind":"{kind}","metadata":{{}},"spec":{{"nodeName":"n"}}}}],"pod":{{}}}}"#
+            )
+        };
+        for kind in [
+            "Pod",
+            "Service",
+            "Namespace",
+            "PersistentVolume",
+            "NodePool",
+            "Node",
+        ] {
+            let said = wrong(&nameless(kind));
+            assert!(
+                said.starts_with("items[0]: an object without a name"),
+                "{kind}: {said}"
+            );
+        }
         let twice = r#"{"items":[{"kind":"Node","metadata":{"name":"a"}},{"kind":"Node","metadata":{"name":"a"}}],"pod":{}}"#;
         assert!(wrong(twice).starts_with("items[1]: "), "{}", wrong(twice));
         let blame = |line: &str| Case::blame(line.as_bytes(), &Cluster::new(Options::default()));

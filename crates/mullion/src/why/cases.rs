@@ -206,7 +206,8 @@ impl Block {
         for (index, end) in self.ends.iter().enumerate() {
             let line = &self.bytes[start..*end];
             start = *end;
-            if line.trim_ascii().is_empty() {
+            let line = line.trim_ascii();
+            if line.is_empty() {
                 continue;
             }
             self.cases += 1;
@@ -222,11 +223,18 @@ impl Block {
     }
 }
 
+/// What is wrong with a line, which for its reader is the first of a text.
+fn whole(error: &serde_json::Error) -> String {
+    error
+        .to_string()
+        .replace(" at line 1 column ", " at column ")
+}
+
 /// Appends the answer to a line.
 pub(super) fn answer_to(line: &[u8], empty: &Cluster, text: &mut Vec<u8>) -> Result<(), String> {
     let read = Case::read(line, empty);
     let Case { mut state, pod } =
-        read.map_err(|error| Case::blame(line, empty).unwrap_or_else(|| error.to_string()))?;
+        read.map_err(|error| Case::blame(line, empty).unwrap_or_else(|| whole(&error)))?;
     if let Some(message) = answer::undecided(&state.cluster, &pod) {
         let record = Record {
             message: Some(message),
@@ -408,6 +416,26 @@ mod tests {
                 }
             }
         }
+    }
+
+    #[test]
+    fn what_is_wrong_with_a_line_names_no_other_line() {
+        let input = "\n{\"items\":[\n{\"items\":[{]\n";
+        let mut output = Vec::new();
+        let empty = Cluster::new(Options::default());
+        pass_through(input.as_bytes(), &mut output, 1, &empty).expect("read");
+        let said = String::from_utf8(output).expect("JSON");
+        let lines: Vec<_> = said.lines().collect();
+        assert!(
+            lines[0].starts_with(r#"{"error":"line 2: items[0]: "#),
+            "{said}"
+        );
+        assert!(
+            lines[1].starts_with(r#"{"error":"line 3: items[0]: "#),
+            "{said}"
+        );
+        let at = |line: &&str| line.contains(" at column ") && !line.contains(" at line ");
+        assert!(lines.iter().all(at), "{said}");
     }
 
     #[test]

@@ -10,8 +10,8 @@ use serde::Serialize;
 
 use super::answer::Record;
 
-/// Nodes on which a pod waits that are asked about one by one.
-pub(super) const ASKED: usize = 100;
+/// Nodes that do not let a pod in are asked one by one whether it makes room for itself there, up to so many.
+const MOST_ASKED: usize = 100;
 
 /// Refusals for which the controller makes no pod: by labels and names, and by taints.
 const NOT_MEANT: [Plugin; 4] = [
@@ -30,6 +30,9 @@ pub(super) struct Daemon {
     pub(super) makes_room_on: Vec<String>,
     /// Nodes for which a pod is made that they do not let in.
     pub(super) waits_on: Vec<String>,
+    /// How many of them, the last, were not asked whether it makes room for itself there.
+    #[serde(skip_serializing_if = "is_none")]
+    pub(super) unasked: usize,
     /// How many nodes it is not meant for.
     pub(super) left_out: usize,
 }
@@ -49,10 +52,21 @@ impl Daemon {
         daemon
     }
 
+    /// The nodes that are to be asked whether it makes room for itself there.
+    pub(super) fn ask_some(&mut self) -> Vec<String> {
+        self.unasked = self.waits_on.len().saturating_sub(MOST_ASKED);
+        let nodes = self.waits_on.iter().take(MOST_ASKED);
+        nodes.cloned().collect()
+    }
+
     pub(super) fn make_room(&mut self, node: &str) {
         self.waits_on.retain(|own| own != node);
         self.makes_room_on.push(node.to_owned());
     }
+}
+
+fn is_none(count: &usize) -> bool {
+    *count == 0
 }
 
 /// The pod that is made for a node.

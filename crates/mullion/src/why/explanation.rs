@@ -31,6 +31,9 @@ pub(super) struct Explanation {
     /// The node it is bound to.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) bound_to: Option<String>,
+    /// Why it does not have the resources there that it asks for since it was resized.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) resize: Option<String>,
     /// Why the scheduler does not look at it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) passed_over: Option<String>,
@@ -99,6 +102,7 @@ impl Explanation {
         Explanation {
             pod,
             bound_to: None,
+            resize: None,
             passed_over: None,
             unserved: None,
             daemon: None,
@@ -237,6 +241,10 @@ impl<'a> Explainer<'a> {
         if explanation.passed_over.is_some() {
             return Ok(explanation);
         }
+        explanation.unserved = self.unserved(pod);
+        if explanation.unserved.is_some() {
+            return Ok(explanation);
+        }
         if pod.node_name.is_some() {
             let checkpoint = self.cluster.checkpoint();
             // A pod on a node that is not in the state is not in the cluster either.
@@ -258,10 +266,6 @@ impl<'a> Explainer<'a> {
                 refusals,
                 ..explanation
             });
-        }
-        explanation.unserved = self.unserved(pod);
-        if explanation.unserved.is_some() {
-            return Ok(explanation);
         }
         // What is promised to a pod is its own.
         let shares = pod.nominated_node_name.is_none();
@@ -349,22 +353,22 @@ impl<'a> Explainer<'a> {
         pod: &PodSpec,
         name_of: impl Fn(&str) -> String,
     ) -> Result<Daemon, ModelError> {
-        let known = self.say(pod, &name_of)?;
+        let known = self.say(pod, name_of)?;
         let mut daemon = Daemon::of(&known.answer);
         explanation.prerequisite = known.prerequisite;
         explanation.answer = known.answer;
         explanation.refusals = known.refusals;
         let mut told = false;
-        for node in daemon.waits_on.clone().iter().take(daemon::ASKED) {
-            let own = daemon::on(pod, node);
-            let known = self.say(&own, &name_of)?;
-            if known.room.is_some() {
-                daemon.make_room(node);
+        for node in daemon.ask_some() {
+            let own = daemon::on(pod, &node);
+            let asked = answer::ask(self.cluster, &own, true)?;
+            if asked.room().is_some() {
+                daemon.make_room(&node);
             } else if !told {
                 told = true;
-                explanation.event = known.event;
+                explanation.event = answer::event(self.cluster, &asked);
                 let mut changes = self.changes(&own)?;
-                changes.retain(|set| set.node.as_ref() == Some(node));
+                changes.retain(|set| set.node.as_ref() == Some(&node));
                 explanation.changes = changes;
             }
         }

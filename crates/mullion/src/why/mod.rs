@@ -1,6 +1,6 @@
 //! `mullion why`: where a pod goes, or why nowhere and what would help. The engine answers; nothing here decides.
 //!
-//! [`source`] gets the cluster's state (live or from a file), [`manifest`] reads what does not exist yet, [`template`] says which pods it makes
+//! [`source`] gets the cluster's [`state`] (live or from a file), [`manifest`] reads what does not exist yet, [`template`] says which pods it makes
 //! and [`world`] puts the rest into the state, [`pools`] says what can be bought; [`explanation`] asks the engine and [`text`] prints. [`cases`] answers many small clusters at once.
 
 mod answer;
@@ -11,6 +11,7 @@ mod explanation;
 mod groups;
 mod manifest;
 mod nulls;
+mod object;
 mod outlook;
 mod page;
 mod pools;
@@ -104,7 +105,7 @@ pub(crate) async fn run(args: WhyArgs) -> Result<bool, Failure> {
         Some(path) => source::file(path, rules.alone()?).await?,
         None => source::live(args.kubeconfig.clone(), args.context.clone(), &rules).await?,
     };
-    let names = names(&args.what)?;
+    let names = names(&args.what, !args.filename.is_empty())?;
     let mut source = source;
     let subjects: Vec<Subject> = match args.filename.is_empty() {
         false => {
@@ -199,6 +200,11 @@ fn explain(
     pools: &Pools,
     subjects: &[Subject],
 ) -> Result<Vec<Explanation>, ModelError> {
+    let resize_of = |subject: &Subject| {
+        let own = Some(&subject.pod).filter(|pod| pod.node_name.is_some());
+        own.and_then(|pod| state.resize_of(pod)).cloned()
+    };
+    let resizes: Vec<_> = subjects.iter().map(resize_of).collect();
     let State { cluster, pods, .. } = state;
     let names: FxHashMap<String, String> = pods
         .iter()
@@ -227,7 +233,14 @@ fn explain(
             Some(replaced) => explainer.explain_daemon(pod, named.clone(), replaced, name_of)?,
             None => explainer.explain(pod, named.clone(), name_of)?,
         };
-        explained.push((index, explanation));
+        let resize = resizes[index].clone();
+        explained.push((
+            index,
+            Explanation {
+                resize,
+                ..explanation
+            },
+        ));
     }
     explained.sort_by_key(|(index, _)| *index);
     let explained = explained.into_iter().map(|(_, explanation)| explanation);
@@ -235,7 +248,7 @@ fn explain(
 }
 
 /// The pods' names: `pod NAME...`, `pod/NAME` or NAME.
-fn names(what: &[String]) -> Result<Vec<String>, Failure> {
+fn names(what: &[String], of_files: bool) -> Result<Vec<String>, Failure> {
     const KINDS: [&str; 3] = ["pod", "pods", "po"];
     const OTHERS: [&str; 8] = [
         "node",
@@ -250,7 +263,7 @@ fn names(what: &[String]) -> Result<Vec<String>, Failure> {
     if let [kind, _, ..] = what
         && OTHERS.contains(&kind.as_str())
     {
-        return Err(only_pods(&what.join(" "), kind));
+        return Err(only_pods(&what.join(" "), kind, &what[1], of_files));
     }
     let words = match what.split_first() {
         Some((first, rest)) if KINDS.contains(&first.as_str()) => rest,
@@ -259,14 +272,20 @@ fn names(what: &[String]) -> Result<Vec<String>, Failure> {
     let name = |word: &String| match word.split_once('/') {
         None => Ok(word.clone()),
         Some((kind, name)) if KINDS.contains(&kind) => Ok(name.to_owned()),
-        Some((kind, _)) => Err(only_pods(word, kind)),
+        Some((kind, name)) => Err(only_pods(word, kind, name, of_files)),
     };
     words.iter().map(name).collect()
 }
 
-fn only_pods(what: &str, kind: &str) -> Failure {
-    Failure::input(format!("{what}: only pods can be explained, not a {kind}"))
-        .hint("mullion why pod -l app=iis")
+fn only_pods(what: &str, kind: &str, name: &str, of_files: bool) -> Failure {
+    match of_files {
+        true => Failure::input(format!(
+            "{what}: objects of the files are named without their kind"
+        ))
+        .hint(format!("mullion why -f FILE {name}")),
+        false => Failure::input(format!("{what}: only pods can be explained, not a {kind}"))
+            .hint("mullion why pod -l app=iis"),
+    }
 }
 
 /// The pods asked about: those named, those selected, or all that wait.

@@ -21,8 +21,9 @@ use mullion_engine::Cluster;
 use serde_json::{Value, json, value::RawValue};
 
 use super::{
+    object,
     rules::Told,
-    state::{self, List, State},
+    state::{List, State},
 };
 use crate::{
     failure::{Failure, file_error, first_line},
@@ -258,8 +259,8 @@ fn add_all(
 /// Takes one object in; `place` says where it stands.
 fn add(state: &mut State, object: &RawValue, usual: &str, place: &str) -> Result<(), Failure> {
     state.add(object, usual).map_err(|error| {
-        let why = state::fault(&error);
-        Failure::input(match state::title(object, usual).as_str() {
+        let why = object::fault(&error);
+        Failure::input(match object::title(object, usual).as_str() {
             "" => format!("{place}: {why}"),
             title => format!("{place} ({title}): {why}"),
         })

@@ -3,31 +3,27 @@
 //! Objects are read one by one as they come, straight into the engine's types, and nothing of them is kept but what placing needs. Kinds
 //! that do not matter to placing are passed over.
 
-use std::{
-    borrow::Cow,
-    collections::{BTreeMap, BTreeSet},
-    fmt,
-};
+use std::collections::{BTreeMap, BTreeSet};
 
 use mullion_engine::{
     Cluster, ModelError,
     model::{
         CsiDriverSpec, CsiNodeSpec, CsiStorageCapacitySpec, DeviceClassSpec, NamespaceSpec,
         NodeSpec, PdbSpec, PersistentVolumeClaimSpec, PersistentVolumeSpec, PodSpec,
-        ResourceClaimSpec, ResourceSliceSpec, ServiceSpec, StorageClassSpec, VolumeAttachmentSpec,
-        WorkloadSpec,
+        RESIZE_PENDING, ResourceClaimSpec, ResourceSliceSpec, ServiceSpec, StorageClassSpec,
+        VolumeAttachmentSpec, WorkloadSpec,
     },
 };
 use serde::{
     Deserialize, Deserializer,
-    de::{
-        DeserializeOwned, DeserializeSeed, Error, IgnoredAny, MapAccess, SeqAccess, Visitor,
-        value::MapAccessDeserializer,
-    },
+    de::{DeserializeOwned, DeserializeSeed, Error, IgnoredAny},
 };
-use serde_json::{Map, Value, value::RawValue};
+use serde_json::{Value, value::RawValue};
 
-use super::nulls::without_nulls;
+use super::{
+    nulls::without_nulls,
+    object::{Nested, Object, is_list, named, whole},
+};
 
 /// Kinds that are kept as they are, for those who understand them.
 const KEPT: [&str; 8] = [
@@ -54,6 +50,8 @@ pub(super) struct State {
     nodes: BTreeMap<String, NodeSpec>,
     /// Claims, and volumes that are somebody's: a manifest changes none of them.
     settled: BTreeSet<Title>,
+    /// Why pods are not resized that ask for it.
+    resizes: BTreeMap<Title, String>,
     /// Objects of the kinds that only some questions need.
     others: BTreeMap<Title, Value>,
     /// `status.nodeInfo.kubeletVersion` of a node: the cluster's version, as near as a node can say it.
@@ -91,6 +89,7 @@ impl State {
             has_priorities: false,
             nodes: BTreeMap::new(),
             settled: BTreeSet::new(),
+            resizes: BTreeMap::new(),
             others: BTreeMap::new(),
             kubelet_version: None,
         }
@@ -107,12 +106,36 @@ impl State {
             let version = value.pointer("/status/nodeInfo/kubeletVersion");
             self.kubelet_version = version.and_then(Value::as_str).map(str::to_owned);
         }
+        if self.keeps_pods && text.contains(RESIZE_PENDING.0) {
+            self.note_resize(&serde_json::from_str(text)?);
+        }
         self.tell(text, usual)
             .or_else(|error| match without_nulls(text.as_bytes()) {
                 // Some items of a list may be there already.
                 Some(text) if !is_list(&text, usual) => self.tell(&text, usual),
                 _ => Err(error),
             })
+    }
+
+    /// Keeps why a pod that asks for other resources than it has does not get them.
+    fn note_resize(&mut self, pod: &Value) {
+        let conditions = pod["status"]["conditions"].as_array();
+        let mut conditions = conditions.into_iter().flatten();
+        let pending = conditions.find(|condition| condition["type"] == RESIZE_PENDING.0);
+        let words = pending.map(|pending| [&pending["reason"], &pending["message"]]);
+        let words = words.into_iter().flatten().filter_map(Value::as_str);
+        let words: Vec<_> = words.filter(|word| !word.is_empty()).collect();
+        if !words.is_empty() {
+            let title = title_of("Pod", pod);
+            self.resizes.insert(title, words.join(": "));
+        }
+    }
+
+    /// Why a pod is not resized as it asks; none where it does not ask.
+    pub(super) fn resize_of(&self, pod: &PodSpec) -> Option<&String> {
+        let home = pod.template.namespace.clone();
+        let title = ("Pod".to_owned(), home, pod.name.clone());
+        self.resizes.get(&title)
     }
 
     fn tell(&mut self, text: &str, usual: &str) -> Result<(), serde_json::Error> {
@@ -122,34 +145,41 @@ impl State {
     }
 
     /// Takes what is left of an object in, once its kind is known.
-    fn take<'de, D: Deserializer<'de>>(&mut self, kind: &str, rest: D) -> Result<(), D::Error> {
+    pub(super) fn take<'de, D: Deserializer<'de>>(
+        &mut self,
+        kind: &str,
+        rest: D,
+    ) -> Result<(), D::Error> {
         let cluster = &mut self.cluster;
         let refuse = |error: ModelError| D::Error::custom(error);
         match kind {
             "Node" => {
-                let node = NodeSpec::deserialize(rest)?;
+                let node = named(rest, |own: &NodeSpec| &own.name)?;
                 cluster.add_node(&node).map_err(refuse)?;
                 if self.keeps_pods {
                     self.nodes.insert(node.name.clone(), node);
                 }
             }
-            "Pod" => self.add_pod(PodSpec::deserialize(rest)?).map_err(refuse)?,
-            "Namespace" => cluster.set_namespace(&NamespaceSpec::deserialize(rest)?),
-            "Service" => cluster.set_service(&ServiceSpec::deserialize(rest)?),
-            "PodDisruptionBudget" => cluster.set_pdb(&PdbSpec::deserialize(rest)?),
+            "Pod" => {
+                let pod = named(rest, |own: &PodSpec| &own.name)?;
+                self.add_pod(pod).map_err(refuse)?;
+            }
+            "Namespace" => cluster.set_namespace(&named(rest, |own: &NamespaceSpec| &own.name)?),
+            "Service" => cluster.set_service(&named(rest, |own: &ServiceSpec| &own.name)?),
+            "PodDisruptionBudget" => cluster.set_pdb(&named(rest, |own: &PdbSpec| &own.name)?),
             "ReplicaSet" | "ReplicationController" | "StatefulSet" => {
                 cluster.set_workload(&WorkloadSpec {
                     kind: kind.to_owned(),
-                    ..WorkloadSpec::deserialize(rest)?
+                    ..named(rest, |own: &WorkloadSpec| &own.name)?
                 });
             }
             "PersistentVolumeClaim" => {
-                let claim = PersistentVolumeClaimSpec::deserialize(rest)?;
+                let claim = named(rest, |own: &PersistentVolumeClaimSpec| &own.name)?;
                 cluster.set_claim(&claim);
                 self.settle(kind, claim.namespace, claim.name);
             }
             "PersistentVolume" => {
-                let volume = PersistentVolumeSpec::deserialize(rest)?;
+                let volume = named(rest, |own: &PersistentVolumeSpec| &own.name)?;
                 cluster.set_volume(&volume);
                 if volume.claim.is_some() {
                     self.settle(kind, String::new(), volume.name);
@@ -157,28 +187,36 @@ impl State {
             }
             // Which class is the default is for the admission of claims to know.
             "StorageClass" if self.keeps_pods => {
-                let class = Value::deserialize(rest)?;
+                let class = whole(rest)?;
                 let spec = StorageClassSpec::deserialize(&class).map_err(D::Error::custom)?;
                 cluster.set_storage_class(&spec);
                 self.keep(kind, class);
             }
-            "StorageClass" => cluster.set_storage_class(&StorageClassSpec::deserialize(rest)?),
-            "CSINode" => cluster.set_csi_node(&CsiNodeSpec::deserialize(rest)?),
-            "CSIDriver" => cluster.set_csi_driver(&CsiDriverSpec::deserialize(rest)?),
+            "StorageClass" => {
+                cluster.set_storage_class(&named(rest, |own: &StorageClassSpec| &own.name)?);
+            }
+            "CSINode" => cluster.set_csi_node(&named(rest, |own: &CsiNodeSpec| &own.name)?),
+            "CSIDriver" => cluster.set_csi_driver(&named(rest, |own: &CsiDriverSpec| &own.name)?),
             "CSIStorageCapacity" => {
-                cluster.set_storage_capacity(&CsiStorageCapacitySpec::deserialize(rest)?);
+                let capacity = named(rest, |own: &CsiStorageCapacitySpec| &own.name)?;
+                cluster.set_storage_capacity(&capacity);
             }
             "VolumeAttachment" => {
-                cluster.set_volume_attachment(&VolumeAttachmentSpec::deserialize(rest)?);
+                let attachment = named(rest, |own: &VolumeAttachmentSpec| &own.name)?;
+                cluster.set_volume_attachment(&attachment);
             }
             "ResourceClaim" => {
-                let claim = ResourceClaimSpec::deserialize(rest)?;
+                let claim = named(rest, |own: &ResourceClaimSpec| &own.name)?;
                 cluster.set_resource_claim(&claim);
                 self.settle(kind, claim.namespace, claim.name);
             }
-            "DeviceClass" => cluster.set_device_class(&DeviceClassSpec::deserialize(rest)?),
-            "ResourceSlice" => cluster.set_resource_slice(&ResourceSliceSpec::deserialize(rest)?),
-            kind if KEPT.contains(&kind) => self.keep(kind, Value::deserialize(rest)?),
+            "DeviceClass" => {
+                cluster.set_device_class(&named(rest, |own: &DeviceClassSpec| &own.name)?);
+            }
+            "ResourceSlice" => {
+                cluster.set_resource_slice(&named(rest, |own: &ResourceSliceSpec| &own.name)?);
+            }
+            kind if KEPT.contains(&kind) => self.keep(kind, whole(rest)?),
             "" => return Err(D::Error::custom("an object without a kind")),
             list if list.ends_with("List") => {
                 let usual = list.strip_suffix("List").unwrap_or_default();
@@ -267,57 +305,6 @@ impl State {
     }
 }
 
-/// One object on its way into a state.
-struct Object<'s> {
-    state: &'s mut State,
-    usual: &'s str,
-}
-
-impl<'de> DeserializeSeed<'de> for Object<'_> {
-    type Value = ();
-
-    fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<(), D::Error> {
-        deserializer.deserialize_map(self)
-    }
-}
-
-impl<'de> Visitor<'de> for Object<'_> {
-    type Value = ();
-
-    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("a Kubernetes object")
-    }
-
-    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<(), A::Error> {
-        // Clients write apiVersion and kind first: what follows goes straight into the kind's type.
-        let mut before = Map::new();
-        let kind = loop {
-            match map.next_key::<Text<'de>>()?.as_ref().map(|key| &*key.0) {
-                Some("apiVersion") => drop(map.next_value::<IgnoredAny>()?),
-                Some("kind") => break map.next_value::<Text<'de>>()?.0,
-                Some(other) if self.usual.is_empty() => {
-                    before.insert(other.to_owned(), map.next_value()?);
-                }
-                Some(other) => {
-                    before.insert(other.to_owned(), map.next_value()?);
-                    break Cow::Borrowed(self.usual);
-                }
-                None => break Cow::Borrowed(self.usual),
-            }
-        };
-        if before.is_empty() {
-            return self.state.take(&kind, MapAccessDeserializer::new(map));
-        }
-        while let Some((key, value)) = map.next_entry()? {
-            before.insert(key, value);
-        }
-        let own = before.get("kind").and_then(Value::as_str);
-        let kind = own.map_or_else(|| kind.into_owned(), str::to_owned);
-        let whole = Value::Object(before);
-        self.state.take(&kind, whole).map_err(A::Error::custom)
-    }
-}
-
 fn title_of(kind: &str, object: &Value) -> Title {
     let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
     let meta = &object["metadata"];
@@ -328,116 +315,15 @@ fn title_of(kind: &str, object: &Value) -> Title {
     )
 }
 
-fn is_list(object: &str, usual: &str) -> bool {
-    #[derive(Deserialize)]
-    struct Kind {
-        kind: Option<String>,
-    }
-    let own = serde_json::from_str(object).map(|Kind { kind }| kind);
-    own.ok()
-        .flatten()
-        .unwrap_or_else(|| usual.to_owned())
-        .ends_with("List")
-}
-
-/// What an object is called, for whoever has to find it: `Pod shop/web`.
-pub(super) fn title(object: &RawValue, usual: &str) -> String {
-    let object: Value = serde_json::from_str(object.get()).unwrap_or_default();
-    let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
-    let kind = Some(text(&object["kind"])).filter(|kind| !kind.is_empty());
-    let meta = &object["metadata"];
-    let name = match (text(&meta["namespace"]), text(&meta["name"])) {
-        (home, name) if home.is_empty() => name,
-        (home, name) => format!("{home}/{name}"),
-    };
-    let words = [kind.unwrap_or_else(|| usual.to_owned()), name];
-    let words: Vec<_> = words.into_iter().filter(|word| !word.is_empty()).collect();
-    words.join(" ")
-}
-
-/// What is wrong with an object, without a place in a text that nobody has.
-pub(super) fn fault(error: &serde_json::Error) -> String {
-    let mut text = error.to_string();
-    text.truncate(text.rfind(" at line ").unwrap_or(text.len()));
-    text
-}
-
-/// A list inside a list, which may be of one kind.
-struct Nested<'s> {
-    state: &'s mut State,
-    usual: &'s str,
-}
-
-impl<'de> Visitor<'de> for Nested<'_> {
-    type Value = ();
-
-    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("a list of Kubernetes objects")
-    }
-
-    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<(), A::Error> {
-        while let Some(key) = map.next_key::<Text<'de>>()? {
-            match &*key.0 {
-                "items" => map.next_value_seed(Items {
-                    state: &mut *self.state,
-                    usual: self.usual,
-                })?,
-                _ => drop(map.next_value::<IgnoredAny>()?),
-            }
-        }
-        Ok(())
-    }
-}
-
-/// A text of the input, copied only if it is written with escapes.
-#[derive(Deserialize)]
-#[serde(transparent)]
-pub(super) struct Text<'a>(#[serde(borrow)] pub(super) Cow<'a, str>);
-
-/// The objects of a list on their way into a state.
-pub(super) struct Items<'s> {
-    pub(super) state: &'s mut State,
-    /// The kind of those that name none.
-    pub(super) usual: &'s str,
-}
-
-impl<'de> DeserializeSeed<'de> for Items<'_> {
-    type Value = ();
-
-    fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<(), D::Error> {
-        deserializer.deserialize_seq(self)
-    }
-}
-
-impl<'de> Visitor<'de> for Items<'_> {
-    type Value = ();
-
-    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("a list of Kubernetes objects")
-    }
-
-    fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<(), A::Error> {
-        let mut index = 0;
-        loop {
-            let object = Object {
-                state: &mut *self.state,
-                usual: self.usual,
-            };
-            let at = |error| A::Error::custom(format!("items[{index}]: {error}"));
-            if list.next_element_seed(object).map_err(at)?.is_none() {
-                return Ok(());
-            }
-            index += 1;
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use mullion_engine::Options;
     use serde_json::json;
 
-    use super::*;
+    use super::{
+        super::object::{fault, title},
+        *,
+    };
 
     fn nodes(text: &str, usual: &str) -> usize {
         let raw = RawValue::from_string(text.to_owned()).expect("JSON");

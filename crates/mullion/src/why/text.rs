@@ -5,7 +5,7 @@ use std::fmt::Write;
 use super::{
     answer::NodeRecord,
     daemon::Daemon,
-    explanation::{ChangeSet, Explanation},
+    explanation::{ChangeSet, Explanation, Unserved},
     outlook::Purchase,
     page::{Ink, Page, Row},
 };
@@ -24,6 +24,9 @@ pub(super) fn text(
 ) -> String {
     let mut page = Page::new(colours, width);
     page.paragraph(&headline(explanation, &page.ink));
+    if let Some(why) = &explanation.resize {
+        page.paragraph(&format!("Its resize waits: {why}."));
+    }
     if !like_it.is_empty() {
         let names: Vec<_> = like_it.iter().map(|other| other.pod.clone()).collect();
         page.dimmed(&format!("So for {}.", some_of(&names)));
@@ -71,6 +74,18 @@ fn headline(explanation: &Explanation, ink: &Ink) -> String {
         return format!("{bold}{pod}{end} is {bad}not scheduled{end}: {why}.\n");
     }
     let count = format!("{fitting} of {} nodes fit", nodes.len());
+    let profiles = |unserved: &Unserved| match &unserved.known[..] {
+        [only] => format!("the scheduler's only profile is {only}"),
+        several => format!("the scheduler's profiles are {}", several.join(", ")),
+    };
+    let other = "--scheduler-config FILE asks by another configuration of the scheduler.\n";
+    if let (Some(node), Some(unserved)) = (&explanation.bound_to, &explanation.unserved) {
+        return format!(
+            "{bold}{pod}{end} is {good}on {node}{end}: nothing says how its scheduler {} decides, for {}.\n{other}",
+            unserved.scheduler_name,
+            profiles(unserved),
+        );
+    }
     if let Some(node) = &explanation.bound_to {
         let rank = match nodes.iter().find(|other| other.name == *node) {
             Some(own) if own.fits => {
@@ -88,13 +103,10 @@ fn headline(explanation: &Explanation, ink: &Ink) -> String {
         return format!("{bold}{pod}{end} is {good}on {node}{end}: {count}, {rank}.\n");
     }
     if let Some(unserved) = &explanation.unserved {
-        let known = match &unserved.known[..] {
-            [only] => format!("the scheduler's only profile is {only}"),
-            several => format!("the scheduler's profiles are {}", several.join(", ")),
-        };
+        let known = profiles(unserved);
         return format!(
             "{bold}{pod}{end} is {bad}scheduled by nobody{end}: its schedulerName is {}, and {known}.\n\
-             Give it a name that is there; --scheduler-config FILE asks by another configuration of the scheduler.\n",
+             Give it a name that is there; {other}",
             unserved.scheduler_name
         );
     }
@@ -174,6 +186,14 @@ fn daemons(pod: &str, daemon: &Daemon, nodes: usize, ink: &Ink) -> String {
             words,
             "It {bad}waits{end} on {}.",
             some_of(&daemon.waits_on)
+        );
+    }
+    if daemon.unasked > 0 {
+        let asked = daemon.makes_room_on.len() + daemon.waits_on.len() - daemon.unasked;
+        let all = asked + daemon.unasked;
+        let _ = writeln!(
+            words,
+            "Of the {all} nodes that do not let it in, the first {asked} were asked whether it makes room there."
         );
     }
     match daemon.left_out {

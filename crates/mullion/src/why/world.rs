@@ -8,6 +8,7 @@ use serde_json::{Value, json, value::RawValue};
 
 use super::{
     manifest::Document,
+    object::fault,
     source::{self, Source},
     state::State,
     template::{self, Prospect, put},
@@ -193,7 +194,7 @@ fn take(state: &mut State, object: &Value) -> Result<(), Failure> {
 }
 
 fn refuse(error: serde_json::Error) -> Failure {
-    Failure::input(super::state::fault(&error))
+    Failure::input(fault(&error))
 }
 
 /// What an API server makes of a pod, with what its workload and the cluster make for it.

@@ -1,6 +1,7 @@
 //! `mullion why`: of many cases at once, of a file, and of a running cluster.
 
 mod manifest;
+mod told;
 
 use std::{
     io::{BufRead, BufReader, Write},

@@ -148,7 +148,13 @@ fn a_snapshot_brings_a_cluster_back_to_what_it_was() {
     let list = cluster.mullion(&["list", "-o", "json"]);
     let list: Value = serde_json::from_slice(&list.stdout).expect("JSON");
     assert_eq!(list[0]["state"], "stopped");
-    assert_eq!(cluster.mullion(&["down", "demo"]).status.code(), Some(1));
+    let again = cluster.mullion(&["down", "demo"]);
+    assert_eq!(again.status.code(), Some(1));
+    let said = text(&again.stderr);
+    assert!(
+        said.starts_with("error: no cluster demo is running\n"),
+        "{said}"
+    );
     let said = cluster.mullion(&restore);
     assert!(said.status.success(), "{}", text(&said.stderr));
 

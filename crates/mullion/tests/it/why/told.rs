@@ -1,0 +1,80 @@
+//! `mullion why`: what is told of pods that run, and of words that are wrong.
+
+use serde_json::{Value, json};
+
+use super::{file, node_of_4, path, pod_of, said_of, why};
+
+#[test]
+fn a_pod_that_runs_by_a_scheduler_nobody_configures_is_not_held_against_another() {
+    let mut web = pod_of("web", "1", 0, Some("n0"));
+    web["spec"]["schedulerName"] = json!("packing");
+    let (text, code, said) = said_of("web", json!([node_of_4("n0"), web]));
+    assert_eq!(
+        text,
+        "pod shop/web is on n0: nothing says how its scheduler packing decides, for the scheduler's only profile is default-scheduler.\n\
+         --scheduler-config FILE asks by another configuration of the scheduler.\n"
+    );
+    assert_eq!((code, &said["answer"]["nodes"]), (Some(0), &json!([])));
+}
+
+#[test]
+fn a_resize_that_waits_is_told() {
+    let mut web = pod_of("web", "1", 0, Some("n0"));
+    let message =
+        "Node didn't have enough resource: cpu, requested: 3000, used: 2000, capacity: 4000";
+    web["status"] = json!({"conditions": [
+        {"type": "Ready", "status": "True"},
+        {"type": "PodResizePending", "status": "True", "reason": "Deferred", "message": message},
+    ]});
+    let (text, code, said) = said_of("web", json!([node_of_4("n0"), web]));
+    assert!(
+        text.contains(&format!("\nIts resize waits: Deferred: {message}.\n")),
+        "{text}"
+    );
+    assert_eq!(
+        (code, &said["resize"]),
+        (Some(0), &json!(format!("Deferred: {message}")))
+    );
+}
+
+#[test]
+fn objects_of_files_are_named_without_their_kind() {
+    for words in [&["daemonset/agent"][..], &["daemonset", "agent"]] {
+        let ended = why(
+            &[&["-f", "agent.yaml", "--state", "-"], words].concat(),
+            r#"{"kind":"List","items":[]}"#.to_owned(),
+        );
+        assert_eq!(ended.code, Some(2));
+        assert_eq!(
+            ended.stderr,
+            format!(
+                "error: {}: objects of the files are named without their kind\nhint:  mullion why -f FILE agent\n",
+                words.join(" ")
+            )
+        );
+    }
+}
+
+#[test]
+fn a_daemon_set_says_how_many_nodes_were_asked_whether_it_makes_room_there() {
+    let names: Vec<_> = (100..203).map(|number| format!("n{number}")).collect();
+    let mut items: Vec<Value> = names.iter().map(|name| node_of_4(name)).collect();
+    items.extend(
+        names
+            .iter()
+            .map(|name| pod_of(&format!("big-{name}"), "4", 0, Some(name))),
+    );
+    let state = file(&json!({"kind": "List", "items": items}).to_string());
+    let manifest = file(
+        "{apiVersion: apps/v1, kind: DaemonSet, metadata: {name: agent, namespace: shop}, spec: {selector: {matchLabels: {app: agent}}, template: {
+          metadata: {labels: {app: agent}}, spec: {containers: [{name: c, image: i, resources: {requests: {cpu: '1'}}}]}}}}",
+    );
+    let ended = why(
+        &["--state", path(&state), "-f", path(&manifest)],
+        String::new(),
+    );
+    let start = "a pod of DaemonSet shop/agent goes to none of 103 nodes.\n\
+                 It waits on n100, n101, n102, n103 and 99 more.\n\
+                 Of the 103 nodes that do not let it in, the first 100 were asked whether it makes room there.\n";
+    assert!(ended.stdout.starts_with(start), "{}", ended.stdout);
+}
