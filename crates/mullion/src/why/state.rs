@@ -166,6 +166,13 @@ impl State {
             }
             "Namespace" => cluster.set_namespace(&named(rest, |own: &NamespaceSpec| &own.name)?),
             "Service" => cluster.set_service(&named(rest, |own: &ServiceSpec| &own.name)?),
+            // How many of its pods may go is not for a manifest to say.
+            "PodDisruptionBudget" if self.keeps_pods => {
+                let budget = whole(rest)?;
+                let spec = PdbSpec::deserialize(&budget).map_err(D::Error::custom)?;
+                cluster.set_pdb(&spec);
+                self.keep(kind, budget);
+            }
             "PodDisruptionBudget" => cluster.set_pdb(&named(rest, |own: &PdbSpec| &own.name)?),
             "ReplicaSet" | "ReplicationController" | "StatefulSet" => {
                 cluster.set_workload(&WorkloadSpec {

@@ -161,7 +161,16 @@ async fn add(source: &mut Source, object: &Value, namespace: Option<&str>) -> Re
     let path = format!(
         "{group}/{version}{homed}/{plural}/{name}?fieldManager=mullion-why&force=true&fieldValidation=Strict{keeps}"
     );
-    let made = source::apply(&source.client, &path, &object).await?;
+    let mut made = source::apply(&source.client, &path, &object).await?;
+    // A server in this process knows of no status.
+    let status = source.state.status_of(&object).filter(|_| source.offline);
+    if let Some(status) = status {
+        put(&mut made, "status", status.clone());
+    }
+    if kind == "PersistentVolume" && made.pointer("/spec/claimRef/uid").is_none() {
+        // So it is in a moment, which nothing here brings about.
+        put(&mut made["status"], "phase", json!("Available"));
+    }
     take(&mut source.state, &made)
 }
 

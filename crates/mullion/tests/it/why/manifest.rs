@@ -352,3 +352,59 @@ fn a_malformed_manifest_is_refused_with_a_sentence() {
         assert!(is_sentence && text.is_empty(), "{manifest}: {text}{stderr}");
     }
 }
+
+#[test]
+fn a_volume_of_a_manifest_can_be_had() {
+    let volume = json!({
+        "apiVersion": "v1", "kind": "PersistentVolume", "metadata": {"name": "disk"},
+        "spec": {
+            "accessModes": ["ReadWriteOnce"], "capacity": {"storage": "1Gi"}, "storageClassName": "local", "local": {"path": "/d"},
+            "nodeAffinity": {"required": {"nodeSelectorTerms": [{"matchExpressions": [
+                {"key": "kubernetes.io/hostname", "operator": "In", "values": ["n1"]}]}]}},
+        },
+    });
+    let mut there = volume.clone();
+    there["status"] = json!({"phase": "Available"});
+    let manifest = format!(
+        "
+{{apiVersion: v1, kind: Pod, metadata: {{name: web, namespace: shop}}, spec: {{
+  containers: [{{name: c, image: i}}], volumes: [{{name: data, persistentVolumeClaim: {{claimName: data}}}}]}}}}
+---
+{{apiVersion: v1, kind: PersistentVolumeClaim, metadata: {{name: data, namespace: shop}}, spec: {{
+  accessModes: [ReadWriteOnce], resources: {{requests: {{storage: 1Gi}}}}, storageClassName: local}}}}
+---
+{{apiVersion: storage.k8s.io/v1, kind: StorageClass, metadata: {{name: local}}, provisioner: kubernetes.io/no-provisioner, volumeBindingMode: WaitForFirstConsumer}}
+---
+{volume}
+"
+    );
+    let nodes = ["n0", "n1"].map(node_of_4);
+    for items in [vec![], vec![there]] {
+        let (text, stderr, _) = planned(&[&nodes[..], &items].concat(), &manifest);
+        assert_eq!(stderr, "");
+        let start = "pod shop/web goes to n1: 1 of 2 nodes fit.\n";
+        assert!(text.starts_with(start), "{text}");
+    }
+}
+
+#[test]
+fn a_budget_that_is_there_allows_what_it_did() {
+    let mut web = pod_of("web", "4", 0, Some("n0"));
+    web["metadata"]["labels"] = json!({"app": "web"});
+    let other = pod_of("other", "4", 0, Some("n1"));
+    let budget = json!({
+        "apiVersion": "policy/v1", "kind": "PodDisruptionBudget", "metadata": {"name": "web", "namespace": "shop"},
+        "spec": {"minAvailable": 0, "selector": {"matchLabels": {"app": "web"}}},
+    });
+    let mut there = budget.clone();
+    there["status"] = json!({"disruptionsAllowed": 1, "currentHealthy": 1, "desiredHealthy": 0, "expectedPods": 1});
+    let class = "{apiVersion: scheduling.k8s.io/v1, kind: PriorityClass, metadata: {name: gold}, value: 1000}";
+    let urgent = "{apiVersion: v1, kind: Pod, metadata: {name: urgent, namespace: shop}, spec: {
+        priorityClassName: gold, containers: [{name: c, image: i, resources: {requests: {cpu: '4'}}}]}}";
+    let nodes = ["n0", "n1"].map(node_of_4);
+    let items = [&nodes[..], &[web, other, there]].concat();
+    let manifest = format!("{urgent}\n---\n{class}\n---\n{budget}\n");
+    let (text, stderr, _) = planned(&items, &manifest);
+    assert_eq!(stderr, "");
+    assert!(text.contains("Evictions on n1 are as good."), "{text}");
+}
