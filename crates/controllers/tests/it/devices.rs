@@ -3,6 +3,7 @@
 use std::{fmt::Debug, sync::Arc};
 
 use k8s_openapi::api::{
+    admissionregistration::v1::{ValidatingAdmissionPolicy, ValidatingAdmissionPolicyBinding},
     core::v1::Pod,
     resource::v1::{DeviceClass, ResourceClaim, ResourceClaimTemplate, ResourceSlice},
 };
@@ -279,4 +280,37 @@ async fn a_device_that_fails_is_given_back_and_another_is_tried() {
     let events = world.events("web").await;
     let told = r#"running PreBind plugin "DynamicResources": claim fabric binding failed: reason=Burnt, message="smoke""#;
     assert!(events.iter().any(|(_, note)| note == told), "{events:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_claim_that_was_written_for_a_pod_that_could_not_be_bound_is_free_again() {
+    let world = world(json!([{ "name": "gpu-0" }])).await;
+    publish::<ValidatingAdmissionPolicy>(&world, json!({ "metadata": { "name": "no-binding" }, "spec": {
+            "matchConstraints": { "resourceRules": [{ "apiGroups": [""], "apiVersions": ["v1"], "operations": ["CREATE"], "resources": ["pods/binding"] }] },
+            "validations": [{ "expression": "false", "message": "not today" }],
+        } }))
+        .await;
+    publish::<ValidatingAdmissionPolicyBinding>(
+        &world,
+        json!({ "metadata": { "name": "no-binding" }, "spec": { "policyName": "no-binding", "validationActions": ["Deny"] } }),
+    )
+    .await;
+    claim(&world, "c", spec(1)).await;
+    claiming(&world, "web", json!({ "resourceClaimName": "c" })).await;
+    let is_reserved = |claim: &ResourceClaim| !consumers(claim).is_empty();
+    until(&claims(&world), "c", is_reserved).await;
+    let given_back = until(&claims(&world), "c", |claim| !is_reserved(claim)).await;
+    let allocation = given_back.status.and_then(|status| status.allocation);
+    assert!(allocation.is_some(), "its devices stay chosen");
+    let refused = world
+        .until("it is refused", || world.unmet("web", "PodScheduled"))
+        .await;
+    assert!(refused.1.contains("not today"), "{refused:?}");
+
+    let policies: Api<ValidatingAdmissionPolicyBinding> = Api::all(world.context.client.clone());
+    let deleted = policies.delete("no-binding", &Default::default()).await;
+    deleted.expect("it was there");
+    world.until_running("web").await;
+    let claim = claims(&world).get("c").await.expect("it is there");
+    assert_eq!(consumers(&claim), ["web"]);
 }
