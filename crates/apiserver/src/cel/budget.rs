@@ -26,8 +26,8 @@ impl Default for Budget {
 impl Budget {
     /// Takes steps, if there are as many.
     pub(super) fn take(&mut self, steps: u64) -> Result<(), Failure> {
-        self.left = self.left.checked_sub(steps).ok_or(Failure::Exhausted)?;
         self.of_call = self.of_call.checked_sub(steps).ok_or(Failure::TooLong)?;
+        self.left = self.left.checked_sub(steps).ok_or(Failure::Exhausted)?;
         Ok(())
     }
 }

@@ -6,6 +6,9 @@
 
 use std::collections::BTreeMap;
 
+mod prices;
+
+use self::prices::{of_function, of_lists, of_operator};
 use super::{
     check::{Checker, Environment},
     expr::{Expr, Fold, FoldKind, Literal, Node, qualified, root},
@@ -100,6 +103,8 @@ struct Part<'s> {
     /// Where its value comes from.
     place: Option<&'s Shape>,
     size: Option<Size>,
+    /// What it is, where it is written as a whole number; 0 for one below.
+    whole: Option<u64>,
 }
 
 impl Part<'_> {
@@ -123,8 +128,8 @@ pub(super) fn most(expression: &Expr, environment: &Environment, root: &Shape) -
 
 struct Coster<'s, 'e> {
     checker: Checker<'e>,
-    /// Where the values of the macros' variables come from, as the checker has their types.
-    places: Vec<(String, Option<&'s Shape>)>,
+    /// Where the values of the macros' variables come from, and how big those are that come from nowhere, as the checker has their types.
+    places: Vec<(String, Option<&'s Shape>, Option<Size>)>,
     root: &'s Shape,
 }
 
@@ -136,11 +141,16 @@ impl<'s> Coster<'s, '_> {
         let size = size
             .or_else(|| place.map(|place| Size::at_most(place.most)))
             .or_else(|| is_scalar(&kind).then(|| Size::exactly(1)));
+        let whole = match expression.node {
+            Node::Literal(Literal::Int(number)) => Some(u64::try_from(number).unwrap_or(0)),
+            _ => None,
+        };
         Part {
             cost,
             kind,
             place,
             size,
+            whole,
         }
     }
 
@@ -149,8 +159,11 @@ impl<'s> Coster<'s, '_> {
             Node::Literal(literal) => (0, None, Some(Size::exactly(length(literal)))),
             Node::Name(name) => {
                 let mut locals = self.places.iter().rev();
-                let local = locals.find(|(local, _)| local == name);
-                (1, local.map_or(Some(self.root), |(_, place)| *place), None)
+                match locals.find(|(local, ..)| local == name) {
+                    None => (1, Some(self.root), None),
+                    Some((_, Some(place), _)) => (1, Some(*place), None),
+                    Some((_, None, size)) => (1, None, *size),
+                }
             }
             // The checker makes one name of it, which has the root's place as any other.
             Node::Select { .. } if self.is_type(expression) => (1, Some(self.root), None),
@@ -201,7 +214,8 @@ impl<'s> Coster<'s, '_> {
                 body,
             } => {
                 let value = self.part(value);
-                let body = self.inside(&[(variable, value.kind, value.place)], body);
+                let bound = (variable, value.kind, value.place);
+                let body = self.inside_with(&[bound], value.size, body);
                 let cost = LIST.saturating_add(value.cost).saturating_add(body.cost);
                 (cost, None, body.size)
             }
@@ -228,7 +242,7 @@ impl<'s> Coster<'s, '_> {
 
     /// Whether a chain of selections spells a type, as `google.protobuf.Duration`.
     fn is_type(&self, chain: &Expr) -> bool {
-        let is_local = |root: &str| self.places.iter().any(|(local, _)| local == root);
+        let is_local = |root: &str| self.places.iter().any(|(local, ..)| local == root);
         let is_free = root(chain).is_some_and(|root| !is_local(root));
         is_free && qualified(chain).is_some_and(|name| is_type_name(&name))
     }
@@ -238,9 +252,19 @@ impl<'s> Coster<'s, '_> {
         variables: &[(&String, Type, Option<&'s Shape>)],
         body: &Expr,
     ) -> Part<'s> {
+        self.inside_with(variables, None, body)
+    }
+
+    /// A part in which there are more variables, of this size where they come from nowhere.
+    fn inside_with(
+        &mut self,
+        variables: &[(&String, Type, Option<&'s Shape>)],
+        size: Option<Size>,
+        body: &Expr,
+    ) -> Part<'s> {
         let (places, locals) = (self.places.len(), self.checker.locals.len());
         for (name, kind, place) in variables {
-            self.places.push(((*name).clone(), *place));
+            self.places.push(((*name).clone(), *place, size));
             self.checker.locals.push(((*name).clone(), kind.clone()));
         }
         let part = self.part(body);
@@ -319,6 +343,7 @@ impl<'s> Coster<'s, '_> {
             return (cost, None, Some(yes.size().or(no.size())));
         }
         let (price, size) = of_function(function, target.as_ref(), &arguments)
+            .or_else(|| of_lists(function, target.as_ref(), &arguments))
             .unwrap_or_else(|| of_operator(function, target.as_ref(), &arguments));
         let place = match (function, arguments.first()) {
             ("_[_]", Some(container)) => match container.place {
@@ -332,170 +357,6 @@ impl<'s> Coster<'s, '_> {
             _ => size,
         };
         (all.saturating_add(price), place, size)
-    }
-}
-
-/// Functions of Kubernetes' libraries and of the extensions.
-fn of_function(function: &str, target: Option<&Part<'_>>, arguments: &[Part<'_>]) -> Option<Price> {
-    let first = arguments.first().map(Part::size);
-    Some(match (function, target) {
-        ("isSorted" | "sum" | "max" | "min" | "indexOf" | "lastIndexOf", Some(target)) => {
-            match &target.kind {
-                Type::List(item) => {
-                    let each = match **item {
-                        Type::String | Type::Bytes => element(target).priced(TRAVERSAL),
-                        _ => 0,
-                    };
-                    let cost = target.size().max.saturating_mul(each.saturating_add(1));
-                    (cost, None)
-                }
-                _ => (target.size().priced(TRAVERSAL), None),
-            }
-        }
-        ("url", None) => (first?.priced(TRAVERSAL), first),
-        ("lowerAscii" | "upperAscii" | "substring" | "trim", Some(target)) => {
-            (target.size().priced(TRAVERSAL), Some(target.size()))
-        }
-        ("replace", Some(target)) if arguments.len() >= 2 => {
-            let size = replaced(target.size(), first?, arguments[1].size());
-            (target.size().priced(2.0 * TRAVERSAL), Some(size))
-        }
-        ("split", Some(target)) => (
-            target.size().priced(2.0 * TRAVERSAL),
-            Some(Size::at_most(target.size().max)),
-        ),
-        ("join", Some(target)) => {
-            let items = target.size();
-            let gaps = Size {
-                min: items.min.saturating_sub(1),
-                max: items.max.saturating_sub(1),
-            };
-            let mut size = items.times(element(target));
-            if let Some(separator) = first {
-                size = size.plus(separator.times(gaps));
-            }
-            (size.priced(TRAVERSAL), Some(size))
-        }
-        ("find" | "findAll", Some(target)) => {
-            let text = target.size().plus(Size::exactly(1)).priced(TRAVERSAL);
-            let cost = text.saturating_mul(first?.priced(REGEX));
-            (cost, Some(Size::at_most(target.size().max)))
-        }
-        (
-            "cidr" | "isIP" | "isCIDR" | "ip" | "quantity" | "isQuantity" | "semver" | "isSemver",
-            None,
-        ) => (first?.priced(TRAVERSAL), None),
-        // The longest regular expression of a named format has 128 characters.
-        ("validate", Some(_)) => (scaled(first?.priced(TRAVERSAL), 128.0 * REGEX), None),
-        ("ip.isCanonical", None) => (first?.priced(2.0 * TRAVERSAL), None),
-        ("containsIP" | "containsCIDR", Some(_)) => {
-            // Two addresses of at most 16 bytes are compared; one network is cut to the other first.
-            let compared = Size::exactly(32).priced(TRAVERSAL);
-            let cut = match function {
-                "containsCIDR" => Size::exactly(16).priced(TRAVERSAL) + 1,
-                _ => 0,
-            };
-            let parsed = match arguments.first()?.kind {
-                Type::String => first?.priced(TRAVERSAL),
-                _ => 0,
-            };
-            (parsed.saturating_add(compared + cut), None)
-        }
-        _ => return None,
-    })
-}
-
-/// The language itself; what is not named costs one step.
-fn of_operator(function: &str, target: Option<&Part<'_>>, arguments: &[Part<'_>]) -> Price {
-    const STEP: Price = (1, None);
-    let may_be = |part: &Part<'_>, wanted: fn(&Type) -> bool| {
-        wanted(&part.kind) || matches!(part.kind, Type::Dyn | Type::Open)
-    };
-    let text = |kind: &Type| matches!(kind, Type::String | Type::Bytes);
-    match (function, target, arguments) {
-        ("_&&_" | "_||_", ..) => (0, None),
-        ("startsWith" | "endsWith", Some(_), [part]) => (part.size().priced(TRAVERSAL), None),
-        ("bytes", None, [text]) if may_be(text, |kind| *kind == Type::String) => {
-            let size = text.size();
-            let most = size.max.saturating_mul(4);
-            (size.priced(TRAVERSAL), Some(Size { max: most, ..size }))
-        }
-        ("string", None, [bytes]) if may_be(bytes, |kind| *kind == Type::Bytes) => {
-            let size = bytes.size();
-            let least = size.min / 4;
-            (size.priced(TRAVERSAL), Some(Size { min: least, ..size }))
-        }
-        ("strings.quote", None, [text]) => {
-            let size = text.size().plus(text.size()).plus(Size::exactly(2));
-            (text.size().priced(TRAVERSAL), Some(size))
-        }
-        ("format", Some(target), _) => (target.size().priced(TRAVERSAL), None),
-        ("@in", None, [_, list]) if may_be(list, |kind| matches!(kind, Type::List(_))) => {
-            (list.size().max, None)
-        }
-        ("matches", Some(target), [pattern]) => {
-            let text = target.size().plus(Size::exactly(1)).priced(TRAVERSAL);
-            (text.saturating_mul(pattern.size().priced(REGEX)), None)
-        }
-        ("contains", Some(target), [part]) => {
-            let text = target.size().priced(TRAVERSAL);
-            (text.saturating_mul(part.size().priced(TRAVERSAL)), None)
-        }
-        ("_+_", None, [left, right]) => {
-            let size = left.size().plus(right.size());
-            if may_be(left, text) && may_be(right, text) {
-                (size.priced(TRAVERSAL), Some(size))
-            } else if matches!(
-                (&left.kind, &right.kind),
-                (Type::List(_), _) | (_, Type::List(_))
-            ) {
-                (1, Some(size))
-            } else {
-                STEP
-            }
-        }
-        ("_==_", None, [left, _]) if matches!(left.kind, Type::Opaque(_)) => STEP,
-        ("_==_" | "_!=_", None, [left, right]) => (compared(left, right), None),
-        ("_<_" | "_<=_" | "_>_" | "_>=_", None, [left, right])
-            if may_be(left, text) && may_be(right, text) =>
-        {
-            let either_dyn = [left, right]
-                .iter()
-                .any(|part| matches!(part.kind, Type::Dyn | Type::Open));
-            (compared(left, right).max(u64::from(either_dyn)), None)
-        }
-        _ => STEP,
-    }
-}
-
-/// The price of comparing as far as the shorter one goes.
-fn compared(left: &Part<'_>, right: &Part<'_>) -> u64 {
-    let shorter = left.size().max.min(right.size().max);
-    scaled(shorter, TRAVERSAL)
-}
-
-/// The size of a list's items.
-fn element(list: &Part<'_>) -> Size {
-    let items = list.place.and_then(|place| place.items.as_deref());
-    items.map_or(Size::UNKNOWN, |items| Size::at_most(items.most))
-}
-
-/// How long a text can be after replacing.
-fn replaced(text: Size, old: Size, new: Size) -> Size {
-    let quotient = |whole: u64, part: u64| (whole as f64 / part as f64).ceil() as u64;
-    let (most, kept) = match old.min {
-        0 => (text.max.saturating_add(1), text.max),
-        _ if new.max <= old.min => (0, text.max),
-        least => (quotient(text.max, least), 0),
-    };
-    let (least, kept_least) = match old.max {
-        0 => (text.min.saturating_add(1), text.min),
-        longest if longest <= new.min => (0, text.min),
-        longest => (quotient(text.min, longest), 0),
-    };
-    Size {
-        min: least.saturating_mul(new.min).saturating_add(kept_least),
-        max: most.saturating_mul(new.max).saturating_add(kept),
     }
 }
 

@@ -22,7 +22,7 @@ use super::{
     functions::{is_type_name, namespaced},
     host,
     keyed::{all_plain, plain},
-    library,
+    library, lists,
     messages::{Message, message},
     quantities, times,
     total::total,
@@ -264,6 +264,9 @@ impl Run<'_> {
             self.budget
                 .take(work(function, target.as_ref(), &values) / 10)?;
         }
+        if let Some(cost) = lists::cost(function, target.as_ref(), &values) {
+            self.budget.take(cost)?;
+        }
         let bool = |truth: bool| Ok(Value::Bool(truth));
         let same = |left: &Value, right: &Value| equal(left, right).map_err(Failure::Error);
         match (function, target.as_ref().map(plain), values.as_slice()) {
@@ -447,6 +450,9 @@ impl Run<'_> {
                 }
                 if let Some(value) = formats::call(function, target.as_ref(), &values) {
                     return Ok(value);
+                }
+                if let Some(called) = lists::call(function, target.as_ref(), &values) {
+                    return called.map_err(Failure::Error);
                 }
                 if let Some(called) = quantities::call(function, target.as_ref(), &values) {
                     return called.map_err(Failure::Error);

@@ -3,6 +3,7 @@
 use super::{
     Problem,
     expr::{Expr, Fold, FoldKind, Node},
+    lists,
     syntax::Parsed,
 };
 
@@ -32,6 +33,10 @@ pub(super) fn method(
             target: Box::new(target),
             flat: name == "optFlatMap",
         },
+        ("sortBy", 2) => {
+            let body = arguments.remove(1);
+            lists::sort_by(at, target, variable(&arguments[0])?, body)?
+        }
         _ => match fold_of(&name, arguments.len()) {
             Some((kind, variables, filtered)) => {
                 let mut rest = arguments.split_off(variables);

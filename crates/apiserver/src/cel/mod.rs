@@ -16,6 +16,7 @@ mod host;
 mod keyed;
 mod lexer;
 mod library;
+mod lists;
 mod macros;
 mod messages;
 mod quantities;

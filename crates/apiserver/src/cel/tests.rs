@@ -219,6 +219,14 @@ fn expressions_hold() {
         "string(self.a) == '3' && int('12') == 12 && double(self.a) == 3.0 && bool('true') && string(1.5) == '1.5'",
         "'\\u00fc' == 'ü' && r'\\d' == '\\\\d' && b'ab'.size() == 2 && '''x\ny''' == 'x\\ny' && 0x1F == 31 && 1e3 == 1000.0",
         "!has(dyn(null).x) && !has(dyn('a').x) && dyn(null).?x == optional.none()",
+        "lists.range(3) == [0, 1, 2] && lists.range(0) == [] && self.l.slice(1, 3) == [2, 3] && self.l.slice(3, 3) == [] && self.l.reverse() == [3, 2, 1]",
+        "[[1, 2], [], [3]].flatten() == [1, 2, 3] && [dyn(1), dyn([2, dyn([3, dyn([4])])])].flatten(1) == [dyn(1), dyn(2), dyn([3, dyn([4])])]",
+        "[dyn(1), dyn([2, dyn([3, dyn([4])])])].flatten(2) == [dyn(1), dyn(2), dyn(3), dyn([4])] && self.l.flatten(0) == self.l && dyn(self.l).flatten() == self.l",
+        "[1, 2, 2, 3, 3, 1].distinct() == [1, 2, 3] && [dyn(1), dyn(1u), dyn('b'), dyn(1.0), dyn('b')].distinct() == [dyn(1), dyn('b')] && [].distinct() == []",
+        "[3, 1, 2].sort() == self.l && ['b', 'c', 'a'].sort() == ['a', 'b', 'c'] && [true, false].sort() == [false, true] && [].sort() == []",
+        "[duration('2s'), duration('1s')].sort()[0] == duration('1s') && [b'b', b'a'].sort() == [b'a', b'b'] && [2.5, -1.0].sort() == [-1.0, 2.5]",
+        "self.l.sortBy(e, -e) == [3, 2, 1] && [{'n': 'b'}, {'n': 'a'}].sortBy(e, e.n).map(e, e.n) == ['a', 'b'] && [[1], [2]].sortBy(e, -e.sum()) == [[2], [1]]",
+        "self.l.sortBy(e, self.l.sortBy(x, -x)[e - 1]) == [3, 2, 1] && self.l.filter(e, e > 1).sortBy(e, -e) == [3, 2]",
         "self.l == [1, 2, 3] && [self.m] == [{'k': 'v'}] && [1, 2] + [3] == self.l",
     ] {
         match run(source) {
@@ -249,6 +257,35 @@ fn what_goes_wrong_is_told_as_cel_go_tells_it() {
         (
             "quantity('10Mm') == quantity('1')",
             "unable to parse quantity's suffix",
+        ),
+        (
+            "self.l.slice(-1, 2) == []",
+            "cannot slice(-1, 2), negative indexes not supported",
+        ),
+        (
+            "self.l.slice(2, 1) == []",
+            "cannot slice(2, 1), start index must be less than or equal to end index",
+        ),
+        (
+            "self.l.slice(0, 4) == []",
+            "cannot slice(0, 4), list is length 3",
+        ),
+        ("[[1]].flatten(-1) == []", "level must be non-negative"),
+        (
+            "[dyn(1), dyn('b')].sort() == []",
+            "list elements must have the same type",
+        ),
+        (
+            "dyn([[1, 2]]).sort() == []",
+            "list elements must be comparable",
+        ),
+        (
+            "self.l.sortBy(e, dyn([e])) == []",
+            "list elements must be comparable",
+        ),
+        (
+            "lists.range(100000000) == []",
+            "operation cancelled: actual cost limit exceeded",
         ),
         ("dyn(null).x == 1", "no such key: x"),
         ("dyn('a').x == 1", "no such key: x"),
@@ -457,5 +494,29 @@ fn literals_that_are_no_times_are_refused_before_they_run() {
             .expect_err(source)
             .to_string();
         assert!(issues.contains(message), "{source}: {issues}");
+    }
+}
+
+#[test]
+fn lists_that_are_made_of_others_cost_what_cel_go_says() {
+    let shape = Shape::default();
+    for (source, cost) in [
+        ("[1, 2, 3, 4].slice(1, 3)", 10 + 2 + 11),
+        ("lists.range(5)", 5 + 11),
+        ("[1, 2, 3].reverse()", 10 + 3 + 11),
+        ("[[1], [2]].flatten()", 30 + 2 + 11),
+        ("[[1], [2]].flatten(2)", 30 + 4 + 11),
+        ("[1, 2, 3].distinct()", 10 + 18 + 11),
+        ("[3, 2, 1].sort()", 10 + 18 + 11),
+        ("['b', 'a'].sort()", 10 + 9 + 11),
+        // The list, what stands for the loop that binds it, its keys, and their order.
+        (
+            "[3, 1].sortBy(e, -e)",
+            10 + 10 + 1 + (1 + 10 + 2 * (2 + 12) + 1) + 8 + 11,
+        ),
+    ] {
+        let environment = environment();
+        let program = Program::compile(source, &environment).expect(source);
+        assert_eq!(program.most_cost(&environment, &shape), cost, "{source}");
     }
 }

@@ -1,0 +1,161 @@
+//! Lists as cel-go's extension has them (`ext/lists.go`, version 3), which Kubernetes knows since 1.34.
+
+use std::{cmp::Ordering, sync::Arc};
+
+use kube_cel::cel::Value;
+
+use super::{
+    Problem,
+    expr::{Expr, Fold, FoldKind, Node},
+    keyed::plain,
+    syntax::Parsed,
+    values::{compare, equal, type_name},
+};
+
+/// Orders a list by another one of the same length: what `sortBy` stands for.
+const SORT_BY: &str = "@sortByAssociatedKeys";
+/// The list while its keys are made. No expression can name it.
+const INPUT: &str = "@__sortBy_input__";
+const NEW_LIST: u64 = 10;
+
+/// `target.sortBy(variable, body)`.
+pub(super) fn sort_by(at: usize, target: Expr, variable: String, body: Expr) -> Parsed<Node> {
+    if matches!(
+        target.node,
+        Node::Literal(_) | Node::Map(_) | Node::Message { .. }
+    ) {
+        let message = "sortBy can only be applied to a list, identifier, comprehension, call or select expression";
+        return Err(Problem {
+            at: target.at,
+            message: message.to_owned(),
+        });
+    }
+    let input = || Expr {
+        at,
+        node: Node::Name(INPUT.to_owned()),
+    };
+    let keys = Node::Fold(Box::new(Fold {
+        kind: FoldKind::Map,
+        range: input(),
+        variable,
+        second: None,
+        filter: None,
+        body,
+    }));
+    let sorted = Node::Call {
+        function: SORT_BY.to_owned(),
+        target: Some(Box::new(input())),
+        arguments: vec![Expr { at, node: keys }],
+    };
+    Ok(Node::Bind {
+        variable: INPUT.to_owned(),
+        value: Box::new(target),
+        body: Box::new(Expr { at, node: sorted }),
+    })
+}
+
+/// What a call costs while it runs; `None` for what is no function about lists.
+pub(super) fn cost(function: &str, target: Option<&Value>, arguments: &[Value]) -> Option<u64> {
+    let own = match target.map(plain) {
+        Some(Value::List(items)) => items.as_slice(),
+        _ => &[],
+    };
+    let length = |items: &[Value]| items.len() as u64;
+    let squared = |items: &[Value]| {
+        let pairs = length(items).saturating_mul(length(items));
+        let is_text = matches!(items.first(), Some(Value::String(_) | Value::Bytes(_)));
+        let texts = if is_text { pairs / 10 } else { 0 };
+        pairs.saturating_mul(2).saturating_add(texts)
+    };
+    let size = match (function, target, arguments) {
+        ("lists.range", None, [Value::Int(count)]) => u64::try_from(*count).unwrap_or(0),
+        ("slice", Some(_), [Value::Int(from), Value::Int(to)]) => {
+            u64::try_from(to.saturating_sub(*from)).unwrap_or(0)
+        }
+        ("reverse", Some(_), []) => length(own),
+        ("flatten", Some(_), []) => length(own),
+        ("flatten", Some(_), [Value::Int(depth)]) => {
+            let depth = u64::try_from(*depth).unwrap_or(0);
+            length(own).saturating_mul(depth)
+        }
+        ("distinct" | "sort", Some(_), []) => squared(own),
+        (SORT_BY, Some(_), [Value::List(keys)]) => squared(keys),
+        _ => return None,
+    };
+    Some(size.saturating_add(NEW_LIST))
+}
+
+/// Calls a function about lists; `None` if that is none.
+pub(super) fn call(
+    function: &str,
+    target: Option<&Value>,
+    arguments: &[Value],
+) -> Option<Result<Value, String>> {
+    let target = target.map(plain);
+    let made = match (function, target, arguments) {
+        ("lists.range", None, [Value::Int(count)]) => Ok((0..*count).map(Value::Int).collect()),
+        ("slice", Some(Value::List(items)), [Value::Int(from), Value::Int(to)]) => {
+            slice(items, *from, *to)
+        }
+        ("flatten", Some(Value::List(items)), []) => Ok(flat(items, 1)),
+        ("flatten", Some(Value::List(items)), [Value::Int(depth)]) => match *depth {
+            ..0 => Err("level must be non-negative".to_owned()),
+            depth => Ok(flat(items, depth)),
+        },
+        ("reverse", Some(Value::List(items)), []) => Ok(items.iter().rev().cloned().collect()),
+        ("distinct", Some(Value::List(items)), []) => Ok(distinct(items)),
+        ("sort", Some(Value::List(items)), []) => sorted(items, items),
+        (SORT_BY, Some(Value::List(items)), [Value::List(keys)]) => sorted(items, keys),
+        _ => return None,
+    };
+    Some(made.map(|items| Value::List(Arc::new(items))))
+}
+
+fn slice(items: &[Value], from: i64, to: i64) -> Result<Vec<Value>, String> {
+    let why = match (usize::try_from(from), usize::try_from(to)) {
+        (Ok(first), Ok(end)) if first <= end => match items.get(first..end) {
+            Some(some) => return Ok(some.to_vec()),
+            None => format!("list is length {}", items.len()),
+        },
+        (Ok(_), Ok(_)) => "start index must be less than or equal to end index".to_owned(),
+        _ => "negative indexes not supported".to_owned(),
+    };
+    Err(format!("cannot slice({from}, {to}), {why}"))
+}
+
+fn flat(items: &[Value], depth: i64) -> Vec<Value> {
+    let mut all = Vec::with_capacity(items.len());
+    for item in items {
+        match plain(item) {
+            Value::List(inner) if depth > 0 => all.extend(flat(inner, depth - 1)),
+            _ => all.push(item.clone()),
+        }
+    }
+    all
+}
+
+fn distinct(items: &[Value]) -> Vec<Value> {
+    let mut all: Vec<Value> = Vec::new();
+    for item in items {
+        if !all.iter().any(|other| equal(item, other) == Ok(true)) {
+            all.push(item.clone());
+        }
+    }
+    all
+}
+
+/// Items in the order of their keys.
+fn sorted(items: &[Value], keys: &[Value]) -> Result<Vec<Value>, String> {
+    let Some(first) = keys.first() else {
+        return Ok(items.to_vec());
+    };
+    if compare(first, first).is_none() && !matches!(first, Value::Float(_)) {
+        return Err("list elements must be comparable".to_owned());
+    }
+    if keys.iter().any(|key| type_name(key) != type_name(first)) {
+        return Err("list elements must have the same type".to_owned());
+    }
+    let mut pairs: Vec<_> = keys.iter().zip(items).collect();
+    pairs.sort_by(|(a, _), (b, _)| compare(a, b).unwrap_or(Ordering::Equal));
+    Ok(pairs.into_iter().map(|(_, item)| item.clone()).collect())
+}
