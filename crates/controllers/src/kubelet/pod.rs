@@ -29,7 +29,12 @@ use k8s_openapi::api::core::v1::{Container, Pod, PodSpec};
 pub use config::{Need, Question};
 pub use step::{Effect, Parts, PodEvent, Step};
 
-use self::{config::Volumes, resize::Resize, restart_all::Restarting, sandbox::Sandbox};
+use self::{
+    config::Volumes,
+    resize::{Replacing, Resize},
+    restart_all::Restarting,
+    sandbox::Sandbox,
+};
 use super::{
     admit::Rejection,
     annotations::{self, ProbeKind},
@@ -66,6 +71,8 @@ pub struct PodSim {
     deleted: bool,
     /// What became of a resize that it has not been given.
     resize: Option<Box<Resize>>,
+    /// Containers that are started again because of a resize that it has been given.
+    replacing: Option<Box<Replacing>>,
     /// All containers are being stopped to be started again.
     restarting: Option<Restarting>,
     /// The pod asks for another simulation than before.
@@ -162,6 +169,7 @@ impl PodSim {
             address_written: false,
             deleted: false,
             resize: None,
+            replacing: None,
             restarting: None,
             steered: false,
             effects: Vec::new(),

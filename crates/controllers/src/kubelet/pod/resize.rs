@@ -1,6 +1,7 @@
 //! What a kubelet does when the resources of a pod were changed in place, and what it says of it (upstream: pkg/kubelet/allocation and
 //! pkg/kubelet/events/resize.go). A resize for which there is no room waits, and the pod goes on with what it has. In a simulation there is
-//! nothing between a grant and the runtime having done it, so one event follows the other.
+//! nothing between a grant and the runtime having done it, so one event follows the other, unless containers have to be started again for it
+//! (`resizePolicy`).
 
 use std::{collections::BTreeMap, sync::Arc};
 
@@ -11,8 +12,11 @@ use k8s_openapi::{
 };
 use serde::Serialize;
 
-use super::{Life, PodSim};
-use crate::{kubelet::admit::Pending, pods};
+use super::{Life, Parts, PodSim, container_of, grace_ends};
+use crate::{
+    kubelet::{admit::Pending, container::State},
+    pods,
+};
 
 /// The condition of a pod whose resize waits.
 pub(in crate::kubelet) const PENDING: &str = "PodResizePending";
@@ -23,6 +27,15 @@ pub(super) struct Resize {
     /// The version of the pod with the resources it has.
     has: Arc<Pod>,
     told: Option<Told>,
+}
+
+/// The containers that a resize starts again.
+#[derive(Clone, Debug)]
+pub(super) struct Replacing {
+    /// Their places, with how often each had been started.
+    units: Vec<(usize, i32)>,
+    told: bool,
+    since: Timestamp,
 }
 
 /// Why it waits, as it was said.
@@ -91,9 +104,13 @@ impl PodSim {
             return false;
         };
         let Err(pending) = verdict else {
+            let has = resize.has.clone();
             self.resize = None;
             self.tell_of_resize(false, "ResizeStarted", "started", None);
-            self.tell_of_resize(false, "ResizeCompleted", "completed", None);
+            self.replacing = self.to_replace(&has, now).map(Box::new);
+            if self.replacing.is_none() {
+                self.tell_of_resize(false, "ResizeCompleted", "completed", None);
+            }
             return true;
         };
         let generation = self.pod.metadata.generation;
@@ -114,8 +131,74 @@ impl PodSim {
         true
     }
 
-    /// The condition that says why a resize waits.
+    /// What runs and has to be started again to have what the pod asks for, which is not what it `has`.
+    fn to_replace(&self, has: &Pod, now: Timestamp) -> Option<Replacing> {
+        let before = has.spec.as_ref()?;
+        let units = self.units.iter().enumerate().filter(|(_, unit)| {
+            let pair = container_of(before, unit).zip(self.container(unit));
+            unit.is_running() && pair.is_some_and(|(before, after)| asks_for_restart(before, after))
+        });
+        let units: Vec<_> = units.map(|(index, unit)| (index, unit.starts)).collect();
+        (!units.is_empty()).then_some(Replacing {
+            units,
+            told: false,
+            since: now,
+        })
+    }
+
+    /// Tells containers to stop that a resize starts again.
+    pub(super) fn begin_replacing(&mut self, parts: &Parts<'_>, now: Timestamp) {
+        let Some(replacing) = self.replacing.as_mut().filter(|own| !own.told) else {
+            return;
+        };
+        replacing.told = true;
+        let grace_s = self.spec().termination_grace_period_seconds.unwrap_or(30);
+        for (index, _) in self.replaced() {
+            let name = &self.units[index].name;
+            let message = format!("Container {name} resize requires restart");
+            self.event(false, "Killing", message, Some(index));
+            self.stop_run(index, grace_ends(grace_s, now), parts, now);
+            if let State::Running { condemned, .. } = &mut self.units[index].state {
+                *condemned = true;
+            }
+        }
+    }
+
+    /// Whether a container is stopped to be started again at once.
+    pub(super) fn is_replaced(&self, index: usize) -> bool {
+        let starts = self.units[index].starts;
+        self.replaced().contains(&(index, starts))
+    }
+
+    /// Says that a resize is done once all that it stopped runs again.
+    pub(super) fn finish_replacing(&mut self) {
+        let replaced = self.replaced();
+        let mut units = replaced.iter().map(|(index, starts)| {
+            let unit = &self.units[*index];
+            unit.is_running() && unit.starts > *starts
+        });
+        if !replaced.is_empty() && units.all(|is_up| is_up) {
+            self.replacing = None;
+            self.tell_of_resize(false, "ResizeCompleted", "completed", None);
+        }
+    }
+
+    fn replaced(&self) -> Vec<(usize, i32)> {
+        let replacing = self.replacing.as_ref();
+        replacing.map_or_else(Vec::new, |replacing| replacing.units.clone())
+    }
+
+    /// The condition that says why a resize waits, or that it is being done.
     pub(super) fn resize_condition(&self) -> Option<PodCondition> {
+        if let Some(replacing) = &self.replacing {
+            return Some(PodCondition {
+                type_: "PodResizeInProgress".to_owned(),
+                status: "True".to_owned(),
+                observed_generation: self.pod.metadata.generation,
+                last_transition_time: Some(Time(replacing.since)),
+                ..PodCondition::default()
+            });
+        }
         let told = self.resize.as_ref()?.told.as_ref()?;
         Some(PodCondition {
             type_: PENDING.to_owned(),
@@ -162,6 +245,24 @@ fn is_resized(before: &Pod, pod: &Pod) -> bool {
     before.resources != spec.resources
         || containers(&before.containers, &spec.containers)
         || containers(init_before.unwrap_or_default(), init.unwrap_or_default())
+}
+
+/// Whether what a container is given cannot be given to it while it runs: its processors, or its most memory.
+fn asks_for_restart(before: &Container, after: &Container) -> bool {
+    let amounts = |container: &Container, resource: &str| {
+        let resources = container.resources.as_ref();
+        let of = |list: Option<&Amounts>| list.and_then(|list| list.get(resource)).cloned();
+        let request = of(resources.and_then(|own| own.requests.as_ref()));
+        let limit = of(resources.and_then(|own| own.limits.as_ref()));
+        // What is asked for of memory is nothing to a container that runs.
+        (request.filter(|_| resource != "memory"), limit)
+    };
+    let policies = after.resize_policy.iter().flatten();
+    let mut policies = policies.filter(|policy| policy.restart_policy == "RestartContainer");
+    policies.any(|policy| {
+        let resource = policy.resource_name.as_str();
+        amounts(before, resource) != amounts(after, resource)
+    })
 }
 
 /// What each container has, in the order of Go's fields.

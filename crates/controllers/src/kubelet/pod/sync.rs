@@ -38,11 +38,13 @@ impl PodSim {
             self.plan_anew(parts, now);
         }
         self.notice_new_images(now);
+        self.begin_replacing(parts, now);
         self.go_on(parts, now);
         if !self.advance_restart(parts, now) {
             return;
         }
         self.start_in_order(parts, now);
+        self.finish_replacing();
         self.consider_completion(parts, now);
     }
 
@@ -196,7 +198,10 @@ impl PodSim {
                 } if planned.at <= now => {
                     let (code, condemned) = (planned.code, *condemned);
                     let exit = self.units[index].exit_now(code, now);
-                    if condemned && self.restarts_after_failed_probe(index) {
+                    if self.is_replaced(index) {
+                        self.units[index].last = Some(exit);
+                        State::Idle
+                    } else if condemned && self.restarts_after_failed_probe(index) {
                         self.replace_condemned(index, exit, now)
                     } else {
                         State::Exited {

@@ -28,6 +28,54 @@ fn a_resize_is_told_when_it_begins_and_when_it_is_done() {
     scene.expect(&["5s status Running 10.0.1.100 setup=Completed(0)+ web=Running+"]);
 }
 
+#[test]
+fn a_container_is_started_again_where_its_policy_asks_for_that() {
+    let mut scene = Scene::linux(Pace::INSTANT);
+    let version = |generation: i64, cpu: &str, memory: &str| {
+        let restart = json!({ "resourceName": "memory", "restartPolicy": "RestartContainer" });
+        let keep = json!({ "resourceName": "cpu", "restartPolicy": "NotRequired" });
+        let container = |name: &str, policy: Value| json!({ "name": name, "image": "app:1", "resizePolicy": policy, "resources": { "requests": { "memory": "1Gi", "cpu": cpu }, "limits": { "memory": memory } } });
+        let mut pod = pod(json!({ "containers": [
+            container("web", json!([keep.clone(), restart])), container("log", json!([keep])),
+        ] }));
+        pod["metadata"]["generation"] = json!(generation);
+        pod
+    };
+    let wake = scene.observe(&version(1, "1", "1Gi"));
+    scene.run(wake, 5);
+    scene.lines.clear();
+    let summary = |generation: i64, cpu: &str, memory: &str| {
+        let container = |name: &str| {
+            format!(
+                r#"{{"name":"{name}","resources":{{"limits":{{"memory":"{memory}"}},"requests":{{"cpu":"{cpu}","memory":"1Gi"}}}}}}"#
+            )
+        };
+        format!(
+            r#"{{"containers":[{},{}],"generation":{generation}}}"#,
+            container("web"),
+            container("log")
+        )
+    };
+    scene.observe(&version(2, "500m", "1Gi"));
+    let kept = summary(2, "500m", "1Gi");
+    scene.expect(&[
+        &format!("5s Normal ResizeStarted: Pod resize started: {kept}"),
+        &format!("5s Normal ResizeCompleted: Pod resize completed: {kept}"),
+        "5s status Running 10.0.1.100 log=Running+ web=Running+",
+    ]);
+    scene.observe(&version(3, "500m", "2Gi"));
+    let grown = summary(3, "500m", "2Gi");
+    scene.expect(&[
+        &format!("5s Normal ResizeStarted: Pod resize started: {grown}"),
+        "5s Normal Killing: Container web resize requires restart",
+        "5s Normal Pulled: Container image \"app:1\" already present on machine and can be accessed by the pod",
+        "5s Normal Created: Container created",
+        "5s Normal Started: Container started",
+        &format!("5s Normal ResizeCompleted: Pod resize completed: {grown}"),
+        "5s status Running 10.0.1.100 log=Running+ web=Running+x1",
+    ]);
+}
+
 /// A pod that asks for this.
 fn version(name: &str, generation: i64, cpu: &str) -> Arc<Pod> {
     let mut pod = pod(json!({
