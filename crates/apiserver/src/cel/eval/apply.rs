@@ -1,0 +1,321 @@
+//! Calls of functions and operators, whose arguments are values by now.
+
+use std::sync::Arc;
+
+use kube_cel::cel::Value;
+
+use super::{Evaluated, Failure, Run, count, failed, index, no_overload, of_type, wrapped};
+use crate::{
+    cel::{
+        complaints, formats, host,
+        keyed::{all_plain, plain},
+        library, lists, quantities, times, urls,
+        values::{arithmetic, compare, equal, is_zero, key, none, optional, some, text, type_name},
+        versions,
+    },
+    golang::regexp,
+};
+
+impl Run<'_> {
+    pub(super) fn apply(
+        &mut self,
+        function: &str,
+        target: Option<Value>,
+        values: Vec<Value>,
+    ) -> Evaluated {
+        // Looking at one item or counting them costs nothing more; everything else may look at all there is.
+        if !matches!(function, "_[_]" | "_[?_]" | "size" | "type" | "dyn") {
+            self.budget
+                .take(work(function, target.as_ref(), &values) / 10)?;
+        }
+        if let Some(cost) = lists::cost(function, target.as_ref(), &values) {
+            self.budget.take(cost)?;
+        }
+        let bool = |truth: bool| Ok(Value::Bool(truth));
+        let same = |left: &Value, right: &Value| equal(left, right).map_err(Failure::Error);
+        match (function, target.as_ref().map(plain), values.as_slice()) {
+            ("_==_", None, [left, right]) => bool(same(left, right)?),
+            ("_!=_", None, [left, right]) => bool(!same(left, right)?),
+            ("_<_" | "_<=_" | "_>_" | "_>=_", None, [left, right]) => {
+                let Some(order) = compare(left, right) else {
+                    let numbers = |value: &Value| matches!(value, Value::Float(_));
+                    // Nothing is less or greater than what is no number.
+                    return match numbers(left) || numbers(right) {
+                        true => bool(false),
+                        false => no_overload(),
+                    };
+                };
+                bool(match function {
+                    "_<_" => order.is_lt(),
+                    "_<=_" => order.is_le(),
+                    "_>_" => order.is_gt(),
+                    _ => order.is_ge(),
+                })
+            }
+            ("_+_" | "_-_" | "_*_" | "_/_" | "_%_", None, [left, right]) => {
+                arithmetic(function, left, right).map_err(Failure::Error)
+            }
+            ("!_", None, [Value::Bool(truth)]) => bool(!truth),
+            ("-_", None, [Value::Int(number)]) => match number.checked_neg() {
+                Some(number) => Ok(Value::Int(number)),
+                None => failed("integer overflow"),
+            },
+            ("-_", None, [Value::Float(number)]) => Ok(Value::Float(-number)),
+            ("@in", None, [item, all]) => match plain(all) {
+                Value::List(items) => is_among(item, items),
+                Value::Map(map) => bool(key(item).is_some_and(|key| map.get(&key).is_some())),
+                _ => no_overload(),
+            },
+            ("_[_]", None, [operand, at]) => match optional(operand) {
+                None => index(operand, at),
+                Some(inner) => Ok(inner.map_or_else(none, |inner| {
+                    index(inner, at).map_or_else(|_| none(), wrapped)
+                })),
+            },
+            ("_[?_]", None, [operand, at]) => {
+                let inner = optional(operand).unwrap_or(Some(operand));
+                Ok(inner.map_or_else(none, |inner| {
+                    index(inner, at).map_or_else(|_| none(), wrapped)
+                }))
+            }
+            ("size", None, [value]) | ("size", Some(value), []) => match plain(value) {
+                Value::String(text) => Ok(count(text.chars().count())),
+                Value::Bytes(bytes) => Ok(count(bytes.len())),
+                Value::List(items) => Ok(count(items.len())),
+                Value::Map(map) => Ok(count(map.map.len())),
+                _ => no_overload(),
+            },
+            ("type", None, [value]) => Ok(of_type(type_name(value))),
+            ("dyn", None, [value]) => Ok(value.clone()),
+            ("bool", None, [Value::Bool(truth)]) => bool(*truth),
+            ("bool", None, [Value::String(text)]) => match text.as_str() {
+                "1" | "t" | "true" | "TRUE" | "True" => bool(true),
+                "0" | "f" | "false" | "FALSE" | "False" => bool(false),
+                _ => failed("type conversion error from 'string' to 'bool'"),
+            },
+            ("startsWith", Some(Value::String(text)), [Value::String(part)]) => {
+                bool(text.starts_with(part.as_str()))
+            }
+            ("endsWith", Some(Value::String(text)), [Value::String(part)]) => {
+                bool(text.ends_with(part.as_str()))
+            }
+            ("contains", Some(Value::String(text)), [Value::String(part)]) => {
+                bool(text.contains(part.as_str()))
+            }
+            ("matches", Some(Value::String(text)), [Value::String(source)])
+            | ("matches", None, [Value::String(text), Value::String(source)]) => {
+                let held = regexp::with(source, |regex| regex.is_match(text));
+                held.map(Value::Bool).map_err(Failure::Error)
+            }
+            ("find", Some(Value::String(given)), [Value::String(source)]) => {
+                let found = regexp::with(source, |regex| {
+                    let found = regex.find(given);
+                    text(found.map_or("", |found| found.as_str()))
+                });
+                found.map_err(illegal)
+            }
+            ("findAll", Some(Value::String(given)), [Value::String(source), rest @ ..]) => {
+                let most = match rest {
+                    [Value::Int(most)] => usize::try_from(*most).unwrap_or(usize::MAX),
+                    _ => usize::MAX,
+                };
+                let found = regexp::with(source, |regex| {
+                    let found = regex.find_iter(given).take(most);
+                    found.map(|found| text(found.as_str())).collect()
+                });
+                found
+                    .map(|found| Value::List(Arc::new(found)))
+                    .map_err(illegal)
+            }
+            ("jsonpatch.escapeKey", None, [Value::String(key)]) => {
+                Ok(text(key.replace('~', "~0").replace('/', "~1")))
+            }
+            ("duration" | "timestamp", None, [value @ (Value::String(_) | Value::Int(_))]) => {
+                let made = times::made(function, value).unwrap_or(Ok(Value::Null));
+                made.map_err(Failure::Error)
+            }
+            ("int", None, [Value::Duration(duration)]) => {
+                Ok(duration.num_nanoseconds().map_or(Value::Null, Value::Int))
+            }
+            ("int", None, [Value::Timestamp(time)]) => Ok(Value::Int(time.timestamp())),
+            ("string", None, [value]) if times::text(value).is_some() => {
+                Ok(times::text(value).map_or(Value::Null, text))
+            }
+            ("min" | "max", Some(Value::List(items)), []) if items.is_empty() => {
+                failed(format!("{function} called on empty list"))
+            }
+            ("sum", Some(Value::List(items)), [])
+                if matches!(
+                    items.first(),
+                    Some(Value::Duration(_) | Value::Int(_) | Value::UInt(_) | Value::Float(_))
+                ) =>
+            {
+                let mut items = items.iter().cloned();
+                let first = items.next().expect("there is one");
+                let sum = items.try_fold(first, |sum, item| arithmetic("_+_", &sum, &item));
+                sum.map_err(Failure::Error)
+            }
+            // As often as it is there.
+            ("replace", Some(_), [part, with, Value::Int(times)]) if *times < 0 => {
+                let arguments = vec![part.clone(), with.clone()];
+                library::call(function, target.clone(), arguments).map_err(Failure::Error)
+            }
+            ("format", Some(Value::String(text)), [_]) if is_too_precise(text) => {
+                failed("the precision is too large")
+            }
+            ("optional.none", None, []) => Ok(none()),
+            ("optional.of", None, [value]) => Ok(some(value.clone())),
+            ("optional.ofNonZeroValue", None, [value]) => Ok(if is_zero(value) {
+                none()
+            } else {
+                some(value.clone())
+            }),
+            ("first", Some(Value::List(items)), []) => {
+                Ok(items.first().cloned().map_or_else(none, some))
+            }
+            ("last", Some(Value::List(items)), []) => {
+                Ok(items.last().cloned().map_or_else(none, some))
+            }
+            ("optional.unwrap", None, [list]) | ("unwrapOpt", Some(list), []) => {
+                let Value::List(items) = plain(list) else {
+                    return no_overload();
+                };
+                let mut held = Vec::with_capacity(items.len());
+                for item in items.iter() {
+                    match optional(item) {
+                        Some(inner) => held.extend(inner.cloned()),
+                        None => return no_overload(),
+                    }
+                }
+                Ok(Value::List(Arc::new(held)))
+            }
+            ("hasValue" | "value" | "or" | "orValue", Some(target), rest) => {
+                let Some(inner) = optional(target) else {
+                    return no_overload();
+                };
+                match (function, inner, rest) {
+                    ("hasValue", inner, []) => bool(inner.is_some()),
+                    ("value", Some(inner), []) | ("orValue", Some(inner), [_]) => Ok(inner.clone()),
+                    ("value", None, []) => failed("optional.none() dereference"),
+                    ("or", Some(_), [_]) => Ok(target.clone()),
+                    ("or" | "orValue", None, [other]) => Ok(other.clone()),
+                    _ => no_overload(),
+                }
+            }
+            _ => {
+                let part = target.as_ref();
+                let part = part.and_then(|target| times::part(function, target, &values));
+                if let Some(part) = part {
+                    return part.map(Value::Int).map_err(Failure::Error);
+                }
+                if let Some(host) = target.as_ref().and_then(host::of) {
+                    let called = host.call(function, &values);
+                    return called.map_or_else(no_overload, |called| called.or_else(failed));
+                }
+                if let Some(value) = formats::call(function, target.as_ref(), &values) {
+                    return Ok(value);
+                }
+                if let Some(called) = lists::call(function, target.as_ref(), &values) {
+                    return called.map_err(Failure::Error);
+                }
+                if let Some(called) = quantities::call(function, target.as_ref(), &values) {
+                    return called.map_err(Failure::Error);
+                }
+                if let Some(called) = versions::call(function, target.as_ref(), &values) {
+                    return called.map_err(Failure::Error);
+                }
+                if is_of_amounts(function) {
+                    let mut types = target.iter().chain(&values).map(type_name);
+                    let first = types.next().unwrap_or_default().to_owned();
+                    let types = types.fold(first, |all, name| all + ", " + name);
+                    return failed(format!("no such overload: {function}({types})"));
+                }
+                if let Some(called) = urls::call(function, target.as_ref(), &values) {
+                    return called.map_err(Failure::Error);
+                }
+                let values: Vec<Value> = values.into_iter().map(all_plain).collect();
+                let called = library::call(function, target.map(all_plain), values.clone());
+                called
+                    .map_err(|why| Failure::Error(complaints::of(function, &values).unwrap_or(why)))
+            }
+        }
+    }
+}
+
+/// Whether only quantities and versions have such a function.
+fn is_of_amounts(function: &str) -> bool {
+    const COMPARING: [&str; 3] = ["isLessThan", "isGreaterThan", "compareTo"];
+    const QUANTITY: [&str; 6] = [
+        "add",
+        "asApproximateFloat",
+        "asInteger",
+        "isInteger",
+        "sign",
+        "sub",
+    ];
+    const VERSION: [&str; 3] = ["major", "minor", "patch"];
+    [&COMPARING[..], &QUANTITY, &VERSION]
+        .iter()
+        .any(|names| names.contains(&function))
+}
+
+/// How much a function may look at or make: of texts and lists as much as there is in them, but where it goes through one for each part of
+/// another.
+fn work(function: &str, target: Option<&Value>, values: &[Value]) -> u64 {
+    let of = |at: usize| values.get(at).map_or(0, size_of);
+    let me = target.map_or(0, size_of);
+    match function {
+        "replace" => {
+            let found = me / of(0).max(1) + 1;
+            me.saturating_add(found.saturating_mul(of(1)))
+        }
+        "matches" => {
+            let (text, pattern) = match target {
+                Some(_) => (me, of(0)),
+                None => (of(0), of(1)),
+            };
+            (text / 10 + 1)
+                .saturating_mul(pattern / 4 + 1)
+                .saturating_mul(10)
+        }
+        name if name.starts_with("sets.") => (of(0) / 10).saturating_mul(of(1)),
+        _ => me.saturating_add(values.iter().map(size_of).sum()),
+    }
+}
+
+/// Why a pattern cannot be looked for.
+fn illegal(why: String) -> Failure {
+    Failure::Error(format!("Illegal regex: {why}"))
+}
+
+/// Whether a format asks for more places than anything has (`%.99999f`).
+fn is_too_precise(format: &str) -> bool {
+    let format = format.replace("%%", "");
+    let mut after = format.split("%.").skip(1);
+    after.any(|after| after.bytes().take_while(u8::is_ascii_digit).count() > 3)
+}
+
+/// Whether a list has an item; one that cannot be compared is an error unless another one is the item.
+fn is_among(item: &Value, items: &[Value]) -> Evaluated {
+    let mut failure = None;
+    for other in items {
+        match equal(other, item) {
+            Ok(true) => return Ok(Value::Bool(true)),
+            Ok(false) => {}
+            Err(message) => failure = Some(message),
+        }
+    }
+    failure.map_or(Ok(Value::Bool(false)), failed)
+}
+
+/// How much there is to look at in a value.
+fn size_of(value: &Value) -> u64 {
+    let length = match plain(value) {
+        Value::String(text) => text.len(),
+        Value::Bytes(bytes) => bytes.len(),
+        Value::List(items) => items.len() * 10,
+        Value::Map(map) => map.map.len() * 10,
+        _ => 0,
+    };
+    length as u64
+}
