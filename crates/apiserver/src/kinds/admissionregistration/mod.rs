@@ -3,15 +3,15 @@
 //!
 //! Upstream: pkg/apis/admissionregistration/validation.
 
+mod bindings;
 mod client_config;
 mod policies;
 mod rules;
 mod webhooks;
 
+pub(super) use bindings::{MUTATING_BINDING, VALIDATING_BINDING};
 pub(super) use client_config::client_config;
-pub(super) use policies::{
-    MUTATING_BINDING, MUTATING_POLICY, VALIDATING_BINDING, VALIDATING_POLICY,
-};
+pub(super) use policies::{MUTATING_POLICY, VALIDATING_POLICY};
 pub(super) use webhooks::{MUTATING, VALIDATING};
 
 /// The group.
