@@ -12,7 +12,7 @@ use crate::devices::ClaimConflict;
 use crate::intern::Symbol;
 use crate::preempt::Preemption;
 use crate::provision::PoolReason;
-use crate::reason::{Conflict, LabelMismatch, Reason, Tally};
+use crate::reason::{Conflict, LabelMismatch, Reason, Tally, Veto};
 use crate::schedule::{Claims, Unschedulable};
 
 impl Cluster {
@@ -354,7 +354,8 @@ impl Cluster {
         if self.node_count() == 0 {
             return "no nodes available to schedule pods".to_owned();
         }
-        if let Some(conflict) = refused.conflict {
+        if let Some(veto) = refused.conflict {
+            let conflict = veto.conflict;
             if conflict.is_error() {
                 return self.conflict_text(conflict);
             }
@@ -374,7 +375,7 @@ impl Cluster {
         preemption: &Preemption,
     ) -> String {
         let message = self.message(refused);
-        let is_error = refused.conflict.is_some_and(Conflict::is_error);
+        let is_error = refused.conflict.is_some_and(Veto::is_error);
         match self.preemption_message(refused.claims, preemption) {
             Some(_) if self.node_count() == 0 || is_error => message,
             Some(more) => format!("{message} {more}"),

@@ -67,5 +67,5 @@ pub use devices::ClaimConflict;
 pub use error::ModelError;
 pub use intern::Symbol;
 pub use profile::Profile;
-pub use reason::{Conflict, LabelMismatch, Plugin, Reason, Refusal, Tally};
+pub use reason::{Conflict, LabelMismatch, Plugin, Reason, Refusal, Tally, Veto};
 pub use schedule::{Answer, Claims, Decision, NodeAnswer, Outcome, Unschedulable};

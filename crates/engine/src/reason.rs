@@ -146,23 +146,19 @@ pub enum Conflict {
     },
 }
 
-impl Conflict {
-    /// The plugin that finds it first under the default profile.
-    pub fn plugin(self) -> Plugin {
-        match self {
-            Conflict::Affinity | Conflict::Preference { .. } => Plugin::NodeAffinity,
-            Conflict::ClaimNotFound { .. } => Plugin::VolumeRestrictions,
-            Conflict::EphemeralClaimMissing { .. }
-            | Conflict::EphemeralClaimNotOwned { .. }
-            | Conflict::ClaimLost { .. }
-            | Conflict::ClaimDeleting { .. }
-            | Conflict::UnboundImmediate => Plugin::VolumeBinding,
-            Conflict::VolumeNotFound { .. }
-            | Conflict::ClassNotFound { .. }
-            | Conflict::NoVolumeNorClass
-            | Conflict::NoVolumeName => Plugin::VolumeZone,
-            Conflict::Claims(_) => Plugin::DynamicResources,
-        }
+/// A conflict with the plugin that tells it: several may find the same one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Veto {
+    /// Who says so.
+    pub plugin: Plugin,
+    /// What.
+    pub conflict: Conflict,
+}
+
+impl Veto {
+    /// The attempt ends with an error: see [`Conflict::is_error`].
+    pub fn is_error(self) -> bool {
+        self.conflict.is_error()
     }
 }
 

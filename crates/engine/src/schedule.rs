@@ -11,7 +11,7 @@ use crate::cluster::{Cluster, NodeId, Word, hold};
 use crate::error::ModelError;
 use crate::intern::Symbol;
 use crate::model::PodSpec;
-use crate::reason::{Conflict, Plugin, Reason, Refusal, Tally};
+use crate::reason::{Conflict, Plugin, Reason, Refusal, Tally, Veto};
 use crate::score::{self, Column};
 use crate::selector::NamedNodes;
 use crate::tie::tie;
@@ -32,7 +32,7 @@ pub enum Decision {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Unschedulable {
     /// Why no node was looked at, if none was.
-    pub conflict: Option<Conflict>,
+    pub conflict: Option<Veto>,
     /// How many nodes refuse in which way; [`Cluster::refusals`] tells node by node. Empty on a conflict.
     pub tallies: Vec<Tally>,
     /// What becomes of the pod's claims of devices.
@@ -67,7 +67,7 @@ impl Unschedulable {
         }
     }
 
-    fn by(conflict: Conflict) -> Self {
+    fn by(conflict: Veto) -> Self {
         Unschedulable {
             conflict: Some(conflict),
             ..Unschedulable::default()
@@ -94,7 +94,9 @@ impl Unschedulable {
     /// The plugins that refused the pod or a node, each once: changes that concern none of them cannot help.
     pub fn plugins(&self) -> Vec<Plugin> {
         let tallies = self.tallies.iter().map(|tally| tally.refusal.plugin);
-        let mut plugins: Vec<_> = tallies.chain(self.conflict.map(Conflict::plugin)).collect();
+        let mut plugins: Vec<_> = tallies
+            .chain(self.conflict.map(|veto| veto.plugin))
+            .collect();
         plugins.sort_unstable();
         plugins.dedup();
         plugins
@@ -105,7 +107,7 @@ impl Unschedulable {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Answer {
     /// Why no node would be looked at. Where it is about volumes every node says it too.
-    pub conflict: Option<Conflict>,
+    pub conflict: Option<Veto>,
     /// Every node, in order of their names.
     pub nodes: Vec<NodeAnswer>,
     /// The nodes with the highest total, in order of their names.
@@ -184,9 +186,12 @@ impl Cluster {
     pub fn answer(&mut self, class: PodClassId) -> Answer {
         let filtered = self.filter(class, "");
         let error = self.error_among(class, &filtered);
-        let claims = match filtered.feasible.is_empty() && error.is_none() {
-            true => self.claims_after(class, &filtered),
-            false => Claims::None,
+        let claims = match self.conflict(class) {
+            Some(conflict) => self.claims_beside(class, conflict),
+            None if filtered.feasible.is_empty() && error.is_none() => {
+                self.claims_after(class, &filtered)
+            }
+            None => Claims::None,
         };
         let question = self.question(class);
         // An attempt that ends with an error comes to no scores.
@@ -246,7 +251,10 @@ impl Cluster {
             return None;
         }
         if let Some(conflict) = answer.conflict {
-            return Some(Unschedulable::by(conflict));
+            return Some(Unschedulable {
+                claims: answer.claims,
+                ..Unschedulable::by(conflict)
+            });
         }
         let refusals = answer.nodes.iter().filter_map(|node| match &node.outcome {
             Outcome::Refused(refusal) => Some(refusal),
@@ -277,7 +285,7 @@ impl Cluster {
     }
 
     /// Why pods of a class are refused before any node is looked at.
-    fn conflict(&mut self, class: PodClassId) -> Option<Conflict> {
+    fn conflict(&mut self, class: PodClassId) -> Option<Veto> {
         let own = self.class(class);
         if own.volumes.is_empty()
             && !self.is_about_devices(own)
@@ -291,7 +299,10 @@ impl Cluster {
     /// [`Cluster::schedule_pod`] by class and key.
     pub(crate) fn schedule_key(&mut self, class: PodClassId, key: &str, seed: u64) -> Decision {
         if let Some(conflict) = self.conflict(class) {
-            return Decision::Unschedulable(Unschedulable::by(conflict));
+            return Decision::Unschedulable(Unschedulable {
+                claims: self.claims_beside(class, conflict),
+                ..Unschedulable::by(conflict)
+            });
         }
         if let Some(named) = self.named_nodes(class) {
             return self.schedule_among(&named, class, key, seed);
@@ -391,17 +402,36 @@ impl Cluster {
     }
 
     /// The error that ends the attempt, if a node could not be asked or those that fit cannot be told apart.
-    fn error_among(&mut self, class: PodClassId, filtered: &Filtered) -> Option<Conflict> {
+    fn error_among(&mut self, class: PodClassId, filtered: &Filtered) -> Option<Veto> {
         let own = self.class(class);
         let preference = own.shape.preference_error;
         let unasked = match self.is_about_devices(own) {
             true => self.device_error(class, filtered.refusing(Reason::DevicesFailed)),
             false => None,
         };
+        let unasked = unasked.map(|conflict| Veto {
+            plugin: Plugin::DynamicResources,
+            conflict,
+        });
         unasked.or_else(|| {
             let why = preference.filter(|_| filtered.feasible.len() > 1)?;
-            Some(Conflict::Preference { why })
+            Some(Veto {
+                plugin: Plugin::NodeAffinity,
+                conflict: Conflict::Preference { why },
+            })
         })
+    }
+
+    /// What becomes of the claims of a pod that was refused before any node was looked at: those of others stand in nobody's way.
+    fn claims_beside(&self, class: PodClassId, conflict: Veto) -> Claims {
+        let own = self.class(class);
+        let rules = self.rules(own.shape.profile);
+        let is_own = conflict.plugin == Plugin::DynamicResources;
+        match is_own || !self.is_about_devices(own) || !rules.post_filters(Plugin::DynamicResources)
+        {
+            true => Claims::None,
+            false => Claims::Kept,
+        }
     }
 
     /// What becomes of the claims of a pod that fits nowhere.

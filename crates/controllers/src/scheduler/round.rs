@@ -4,7 +4,7 @@
 
 use k8s_openapi::api::core::v1::Pod;
 use mullion_engine::{
-    Claims, Conflict, Decision, ModelError, PodClassId, VolumeChoices,
+    Claims, Decision, ModelError, PodClassId, Veto, VolumeChoices,
     model::{PodClaims, PodSpec},
     preempt::Preemption,
 };
@@ -125,7 +125,7 @@ impl Round<'_> {
         };
         let rejectors: Plugins = refusal.plugins().into_iter().collect();
         let (cluster, key) = (state.cluster_mut(), spec.key());
-        if refusal.conflict.is_some_and(Conflict::is_error) {
+        if refusal.conflict.is_some_and(Veto::is_error) {
             let message = cluster.message(&refusal);
             return Ok(Verdict::Fail { message });
         }

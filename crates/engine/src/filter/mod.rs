@@ -1,6 +1,6 @@
 //! The filters: one file each, named after the kube-scheduler plugin it equals, `check` giving the reason to refuse.
 //!
-//! Order is upstream's and decides which reason a user sees: NodeUnschedulable, NodeName, TaintToleration,
+//! Order is the profile's ([`crate::profile::Rules::order`]) and decides which reason a user sees. That of the default profile: NodeUnschedulable, NodeName, TaintToleration,
 //! NodeAffinity, (our OperatingSystem), NodePorts, NodeResourcesFit, VolumeRestrictions, NodeVolumeLimits, VolumeBinding,
 //! VolumeZone, PodTopologySpread, InterPodAffinity, DynamicResources, NodeDeclaredFeatures. The static ones run once per class pair ([`crate::class`]), the rest
 //! per node; those about volumes only for pods that have some.
@@ -24,27 +24,25 @@ use crate::class::PodClassId;
 use crate::cluster::{NodeId, Question, Trial};
 use crate::intern::Symbol;
 use crate::labels::LabelSet;
-use crate::reason::{Conflict, Plugin, Reason, Refusal};
+use crate::reason::{Conflict, Plugin, Reason, Refusal, Veto};
 use crate::resources::Amounts;
 use crate::selector::{NamedNodes, Site};
 
 impl Question<'_> {
     /// Why the pod is refused before any node is looked at.
-    pub(crate) fn conflict(&self) -> Option<Conflict> {
+    pub(crate) fn conflict(&self) -> Option<Veto> {
         let of_names = self.class.shape.named_nodes == NamedNodes::Conflict;
         let of_names = of_names.then_some((Plugin::NodeAffinity, Conflict::Affinity));
-        let told = self.first_told(of_names.into_iter().chain(self.conflicts()));
-        told.map(|(_, conflict)| conflict)
+        self.first_told(of_names.into_iter().chain(self.conflicts()))
     }
 
-    fn first_told(
-        &self,
-        conflicts: impl Iterator<Item = (Plugin, Conflict)>,
-    ) -> Option<(Plugin, Conflict)> {
-        conflicts
-            .filter_map(|own| Some((self.rules.pre_filters_at(own.0)?, own)))
-            .min_by_key(|(at, _)| *at)
-            .map(|(_, own)| own)
+    fn first_told(&self, conflicts: impl Iterator<Item = (Plugin, Conflict)>) -> Option<Veto> {
+        let told = conflicts.filter_map(|(plugin, conflict)| {
+            let at = self.rules.pre_filters_at(plugin)?;
+            Some((at, Veto { plugin, conflict }))
+        });
+        let first = told.min_by_key(|(at, _)| *at);
+        first.map(|(_, veto)| veto)
     }
 
     /// What is wrong with the pod's claims, with the plugin that finds it.
@@ -57,8 +55,8 @@ impl Question<'_> {
 
     /// What every node says because of the pod's claims.
     fn check_claims(&self) -> Option<Refusal> {
-        let (plugin, conflict) = self.first_told(self.conflicts())?;
-        Some(Refusal::new(plugin, Reason::Conflict(conflict)))
+        let veto = self.first_told(self.conflicts())?;
+        Some(Refusal::new(veto.plugin, Reason::Conflict(veto.conflict)))
     }
 
     /// The first filter that refuses a node.

@@ -16,7 +16,7 @@ use std::cmp::{Ordering, Reverse};
 use crate::class::PodClassId;
 use crate::cluster::{Cluster, NodeId, PodId};
 use crate::model::PreemptionPolicy;
-use crate::reason::{Conflict, Plugin, Reason, Refusal, Tally};
+use crate::reason::{Plugin, Reason, Refusal, Tally, Veto};
 use crate::schedule::{Claims, Unschedulable};
 use crate::tie::tie;
 
@@ -182,13 +182,18 @@ impl Cluster {
         evicting: &dyn Fn(&str) -> bool,
     ) -> Option<Preemption> {
         let rules = self.rules(self.class(class).shape.profile);
-        let claims_first = rules.post_filters(Plugin::DynamicResources);
-        if refused.conflict.is_some_and(Conflict::is_error) {
+        let asks_claims = rules.post_filters(Plugin::DynamicResources);
+        if refused.conflict.is_some_and(Veto::is_error) {
             return Some(Preemption::Off);
         }
-        // It finds nothing of what it left before the nodes, and ends the search, unless it is what refused.
-        let is_of_others = |conflict: Conflict| conflict.plugin() != Plugin::DynamicResources;
-        if refused.conflict.is_some_and(is_of_others) && claims_first {
+        // It finds nothing of what it left before the nodes, and ends the search, unless it was asked before whoever refused, or did so itself.
+        let claims_at = rules.pre_filters_at(Plugin::DynamicResources);
+        let was_asked = |veto: Veto| {
+            let own = rules.pre_filters_at(veto.plugin);
+            veto.plugin == Plugin::DynamicResources
+                || claims_at.zip(own).is_some_and(|(claims, own)| claims < own)
+        };
+        if refused.conflict.is_some_and(|veto| !was_asked(veto)) && asks_claims {
             return Some(Preemption::NotTried);
         }
         if !rules.post_filters(Plugin::DefaultPreemption) {

@@ -225,9 +225,9 @@ impl Catalog {
         }
         let driver_zone = cluster.names_mut().intern(DRIVER_ZONE);
         let question = cluster.question(class);
-        let mut refusal = question.conflict().map(|conflict| {
+        let mut refusal = question.conflict().map(|veto| {
             options.clear();
-            Refusal::new(conflict.plugin(), Reason::Conflict(conflict))
+            Refusal::new(veto.plugin, Reason::Conflict(veto.conflict))
         });
         for option in options.clone().ones() {
             let labels = &self.options[option].labels;

@@ -103,7 +103,8 @@ impl<'a> Asked<'a> {
         answer: &Answer,
         proposals: &mut BTreeSet<Vec<Change>>,
     ) -> Vec<Lacking> {
-        if answer.conflict == Some(Conflict::Affinity) {
+        let conflict = answer.conflict.map(|veto| veto.conflict);
+        if conflict == Some(Conflict::Affinity) {
             proposals.insert(vec![Change::DropNodeAffinity]);
         }
         let mut lacking: BTreeMap<Vec<String>, Lacking> = BTreeMap::new();

@@ -194,7 +194,16 @@ fn slow(case: &Case, os: bool) -> Value {
     };
     let claims = asks(Plugin::DynamicResources);
     let before = volumes::before_nodes(&world, &pod);
-    if before.is_some() && claims.is_some() {
+    // What comes to the claims of devices too late finds nothing.
+    let asked_at = |name: &str| {
+        let mut asked = world.profile.pre_filters.iter();
+        asked.position(|own| own.name() == name)
+    };
+    let was_asked = |refusal: &filters::Refusal| {
+        let devices = asked_at("DynamicResources");
+        devices.is_some_and(|devices| asked_at(refusal.0).is_some_and(|own| devices < own))
+    };
+    if before.as_ref().is_some_and(|own| !was_asked(own)) && claims.is_some() {
         return json!("not found");
     }
     const CLAIMS: &str = "no new claims to deallocate";

@@ -434,8 +434,8 @@ impl<'a> Explainer<'a> {
 
 /// What other object stands in the way of any node.
 fn prerequisite(cluster: &Cluster, asked: &Asked) -> Option<String> {
-    if let Some(conflict) = asked.answer.conflict {
-        return cluster.prerequisite(conflict);
+    if let Some(veto) = asked.answer.conflict {
+        return cluster.prerequisite(veto.conflict);
     }
     let refused = asked.answer.nodes.iter().map(|node| match &node.outcome {
         Outcome::Refused(refusal) => refusal.reasons().find_map(|reason| match reason {
