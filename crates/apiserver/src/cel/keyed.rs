@@ -16,7 +16,7 @@ use kube_cel::cel::{
 use super::{
     messages::message,
     total::total,
-    values::{equal, optional},
+    values::{Looks, equal_within, optional},
 };
 
 /// What tells the items apart.
@@ -36,7 +36,7 @@ pub(super) struct Keyed {
     keys: Keys,
 }
 
-// Nothing compares lists but [`equal`].
+// Nothing compares lists but [`equal_within`].
 impl Eq for Keyed {}
 
 impl Opaque for Keyed {
@@ -139,7 +139,7 @@ impl Keyed {
     ///
     /// # Errors
     /// Items of a set that are no scalars cannot be told apart, in Go's words.
-    pub(super) fn equals(&self, other: &Value) -> Result<bool, String> {
+    pub(super) fn equals(&self, other: &Value, looks: &mut Looks) -> Result<bool, String> {
         let (mine, Some(other)) = (self.items(), items(other)) else {
             return Ok(false);
         };
@@ -160,7 +160,7 @@ impl Keyed {
                 let mine: HashMap<_, _> = mine.collect();
                 for item in other {
                     match mine.get(&fields_of(item, fields)) {
-                        Some(before) if equal(before, item)? => {}
+                        Some(before) if equal_within(before, item, looks)? => {}
                         _ => return Ok(false),
                     }
                 }
@@ -255,6 +255,7 @@ fn fields_of(item: &Value, fields: &[String]) -> Vec<Part> {
 mod tests {
     use super::*;
     use crate::cel::of_json;
+    use crate::cel::values::equal;
 
     fn list(kind: &str, items: serde_json::Value) -> Value {
         let items: Vec<Value> = items

@@ -1,6 +1,7 @@
-//! Lists as cel-go's extension has them (`ext/lists.go`, version 3), which Kubernetes knows since 1.34.
+//! Lists as cel-go's extension has them (`ext/lists.go`, version 3), which Kubernetes knows since 1.34. Items of equal keys stay in their order,
+//! which cel-go promises of up to twelve items only.
 
-use std::{cmp::Ordering, sync::Arc};
+use std::sync::Arc;
 
 use kube_cel::cel::Value;
 
@@ -9,7 +10,7 @@ use super::{
     expr::{Expr, Fold, FoldKind, Node},
     keyed::plain,
     syntax::Parsed,
-    values::{compare, equal, type_name},
+    values::{Looks, compare, equal_within, type_name},
 };
 
 /// Orders a list by another one of the same length: what `sortBy` stands for.
@@ -85,11 +86,12 @@ pub(super) fn cost(function: &str, target: Option<&Value>, arguments: &[Value]) 
     Some(size.saturating_add(NEW_LIST))
 }
 
-/// Calls a function about lists; `None` if that is none.
+/// Calls a function about lists; `None` if that is none. What lists hold may be shared, so that far more is looked at than [`cost`] knows.
 pub(super) fn call(
     function: &str,
     target: Option<&Value>,
     arguments: &[Value],
+    looks: &mut Looks,
 ) -> Option<Result<Value, String>> {
     let target = target.map(plain);
     let made = match (function, target, arguments) {
@@ -97,13 +99,13 @@ pub(super) fn call(
         ("slice", Some(Value::List(items)), [Value::Int(from), Value::Int(to)]) => {
             slice(items, *from, *to)
         }
-        ("flatten", Some(Value::List(items)), []) => Ok(flat(items, 1)),
+        ("flatten", Some(Value::List(items)), []) => flat(items, 1, looks),
         ("flatten", Some(Value::List(items)), [Value::Int(depth)]) => match *depth {
             ..0 => Err("level must be non-negative".to_owned()),
-            depth => Ok(flat(items, depth)),
+            depth => flat(items, depth, looks),
         },
         ("reverse", Some(Value::List(items)), []) => Ok(items.iter().rev().cloned().collect()),
-        ("distinct", Some(Value::List(items)), []) => Ok(distinct(items)),
+        ("distinct", Some(Value::List(items)), []) => distinct(items, looks),
         ("sort", Some(Value::List(items)), []) => sorted(items, items),
         (SORT_BY, Some(Value::List(items)), [Value::List(keys)]) => sorted(items, keys),
         _ => return None,
@@ -123,25 +125,35 @@ fn slice(items: &[Value], from: i64, to: i64) -> Result<Vec<Value>, String> {
     Err(format!("cannot slice({from}, {to}), {why}"))
 }
 
-fn flat(items: &[Value], depth: i64) -> Vec<Value> {
-    let mut all = Vec::with_capacity(items.len());
+fn flat(items: &[Value], depth: i64, looks: &mut Looks) -> Result<Vec<Value>, String> {
+    let mut all = Vec::new();
     for item in items {
+        // A value that is kept costs a whole step.
+        looks.take(10)?;
         match plain(item) {
-            Value::List(inner) if depth > 0 => all.extend(flat(inner, depth - 1)),
+            Value::List(inner) if depth > 0 => all.extend(flat(inner, depth - 1, looks)?),
             _ => all.push(item.clone()),
         }
     }
-    all
+    Ok(all)
 }
 
-fn distinct(items: &[Value]) -> Vec<Value> {
+fn distinct(items: &[Value], looks: &mut Looks) -> Result<Vec<Value>, String> {
     let mut all: Vec<Value> = Vec::new();
     for item in items {
-        if !all.iter().any(|other| equal(item, other) == Ok(true)) {
+        let mut is_new = true;
+        for other in &all {
+            // What cannot be compared is not the same.
+            is_new = equal_within(item, other, looks) != Ok(true);
+            if !is_new {
+                break;
+            }
+        }
+        if is_new {
             all.push(item.clone());
         }
     }
-    all
+    Ok(all)
 }
 
 /// Items in the order of their keys.
@@ -156,6 +168,8 @@ fn sorted(items: &[Value], keys: &[Value]) -> Result<Vec<Value>, String> {
         return Err("list elements must have the same type".to_owned());
     }
     let mut pairs: Vec<_> = keys.iter().zip(items).collect();
-    pairs.sort_by(|(a, _), (b, _)| compare(a, b).unwrap_or(Ordering::Equal));
+    // What is no number has no order of its own; an order of all there must be.
+    let is_nan = |key: &Value| matches!(key, Value::Float(number) if number.is_nan());
+    pairs.sort_by(|(a, _), (b, _)| compare(a, b).unwrap_or_else(|| is_nan(a).cmp(&is_nan(b))));
     Ok(pairs.into_iter().map(|(_, item)| item.clone()).collect())
 }

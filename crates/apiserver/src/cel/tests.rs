@@ -226,6 +226,7 @@ fn expressions_hold() {
         "[3, 1, 2].sort() == self.l && ['b', 'c', 'a'].sort() == ['a', 'b', 'c'] && [true, false].sort() == [false, true] && [].sort() == []",
         "[duration('2s'), duration('1s')].sort()[0] == duration('1s') && [b'b', b'a'].sort() == [b'a', b'b'] && [2.5, -1.0].sort() == [-1.0, 2.5]",
         "self.l.sortBy(e, -e) == [3, 2, 1] && [{'n': 'b'}, {'n': 'a'}].sortBy(e, e.n).map(e, e.n) == ['a', 'b'] && [[1], [2]].sortBy(e, -e.sum()) == [[2], [1]]",
+        "lists.range(21).map(i, i % 3 == 0 ? 0.0 / 0.0 : -double(i)).sort().size() == 21 && lists.range(40).sortBy(i, i % 2 == 0 ? 0.0 / 0.0 : 1.0).size() == 40",
         "self.l.sortBy(e, self.l.sortBy(x, -x)[e - 1]) == [3, 2, 1] && self.l.filter(e, e > 1).sortBy(e, -e) == [3, 2]",
         "self.l == [1, 2, 3] && [self.m] == [{'k': 'v'}] && [1, 2] + [3] == self.l",
     ] {
@@ -285,6 +286,19 @@ fn what_goes_wrong_is_told_as_cel_go_tells_it() {
         ),
         (
             "lists.range(100000000) == []",
+            "operation cancelled: actual cost limit exceeded",
+        ),
+        // What is shared is looked at as often as it is there.
+        (
+            "[lists.range(1000)].all(x, [x.map(i, x)].all(y, [y.map(i, y)].all(z, z == z)))",
+            "operation cancelled: actual cost limit exceeded",
+        ),
+        (
+            "[lists.range(1000)].all(x, [x.map(i, x)].all(y, [y.map(i, y)].all(z, z in [z])))",
+            "operation cancelled: actual cost limit exceeded",
+        ),
+        (
+            "[lists.range(1000)].all(x, [x.map(i, x)].all(y, y.map(i, y).flatten(2) == []))",
             "operation cancelled: actual cost limit exceeded",
         ),
         ("dyn(null).x == 1", "no such key: x"),

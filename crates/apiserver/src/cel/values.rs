@@ -10,6 +10,7 @@ use kube_cel::cel::{
 use serde_json::Value as Json;
 
 use super::{
+    budget::Failure,
     keyed::{keyed, plain},
     messages::message,
     times,
@@ -216,13 +217,36 @@ pub(super) fn is_zero(value: &Value) -> bool {
     }
 }
 
+/// [`equal_within`] no bounds.
+#[cfg(test)]
+pub(super) fn equal(left: &Value, right: &Value) -> Result<bool, String> {
+    equal_within(left, right, &mut Looks(u64::MAX))
+}
+
+/// How many values may still be looked at. What a list holds may be shared by many places, so that there is far more to look at than there is.
+#[derive(Debug)]
+pub(super) struct Looks(pub(super) u64);
+
+impl Looks {
+    /// Looks at so many.
+    ///
+    /// # Errors
+    /// There are not as many left; none are then.
+    pub(super) fn take(&mut self, count: u64) -> Result<(), String> {
+        let left = self.0.checked_sub(count);
+        self.0 = left.unwrap_or(0);
+        left.map(|_| ()).ok_or_else(|| Failure::TooLong.to_string())
+    }
+}
+
 /// Whether two values are the same; of lists the left one says what that means.
 ///
 /// # Errors
-/// They cannot be compared at all.
-pub(super) fn equal(left: &Value, right: &Value) -> Result<bool, String> {
+/// They cannot be compared at all, or there is more to look at than may be.
+pub(super) fn equal_within(left: &Value, right: &Value, looks: &mut Looks) -> Result<bool, String> {
+    looks.take(1)?;
     if let Some(left) = keyed(left) {
-        return left.equals(right);
+        return left.equals(right, looks);
     }
     match (plain(left), plain(right)) {
         (Value::List(left), Value::List(right)) => {
@@ -230,7 +254,7 @@ pub(super) fn equal(left: &Value, right: &Value) -> Result<bool, String> {
                 return Ok(false);
             }
             for (left, right) in left.iter().zip(&**right) {
-                if !equal(left, right)? {
+                if !equal_within(left, right, looks)? {
                     return Ok(false);
                 }
             }
@@ -242,14 +266,14 @@ pub(super) fn equal(left: &Value, right: &Value) -> Result<bool, String> {
             }
             for (key, value) in left.map.iter() {
                 match right.get(key) {
-                    Some(other) if equal(value, other)? => {}
+                    Some(other) if equal_within(value, other, looks)? => {}
                     _ => return Ok(false),
                 }
             }
             Ok(true)
         }
         (Value::Opaque(_), Value::Opaque(_)) => match (optional(left), optional(right)) {
-            (Some(Some(left)), Some(Some(right))) => equal(left, right),
+            (Some(Some(left)), Some(Some(right))) => equal_within(left, right, looks),
             (Some(left), Some(right)) => Ok(left.is_none() && right.is_none()),
             _ => Ok(left == right),
         },

@@ -10,7 +10,10 @@ use crate::{
         complaints, formats, host,
         keyed::{all_plain, plain},
         library, lists, quantities, times, urls,
-        values::{arithmetic, compare, equal, is_zero, key, none, optional, some, text, type_name},
+        values::{
+            Looks, arithmetic, compare, equal_within, is_zero, key, none, optional, some, text,
+            type_name,
+        },
         versions,
     },
     golang::regexp,
@@ -32,10 +35,9 @@ impl Run<'_> {
             self.budget.take(cost)?;
         }
         let bool = |truth: bool| Ok(Value::Bool(truth));
-        let same = |left: &Value, right: &Value| equal(left, right).map_err(Failure::Error);
         match (function, target.as_ref().map(plain), values.as_slice()) {
-            ("_==_", None, [left, right]) => bool(same(left, right)?),
-            ("_!=_", None, [left, right]) => bool(!same(left, right)?),
+            ("_==_", None, [left, right]) => bool(self.same(left, right)?),
+            ("_!=_", None, [left, right]) => bool(!self.same(left, right)?),
             ("_<_" | "_<=_" | "_>_" | "_>=_", None, [left, right]) => {
                 let Some(order) = compare(left, right) else {
                     let numbers = |value: &Value| matches!(value, Value::Float(_));
@@ -62,7 +64,7 @@ impl Run<'_> {
             },
             ("-_", None, [Value::Float(number)]) => Ok(Value::Float(-number)),
             ("@in", None, [item, all]) => match plain(all) {
-                Value::List(items) => is_among(item, items),
+                Value::List(items) => self.is_among(item, items),
                 Value::Map(map) => bool(key(item).is_some_and(|key| map.get(&key).is_some())),
                 _ => no_overload(),
             },
@@ -215,7 +217,9 @@ impl Run<'_> {
                 if let Some(value) = formats::call(function, target.as_ref(), &values) {
                     return Ok(value);
                 }
-                if let Some(called) = lists::call(function, target.as_ref(), &values) {
+                if let Some(called) =
+                    self.looking(|looks| lists::call(function, target.as_ref(), &values, looks))?
+                {
                     return called.map_err(Failure::Error);
                 }
                 if let Some(called) = quantities::call(function, target.as_ref(), &values) {
@@ -238,6 +242,37 @@ impl Run<'_> {
                 called
                     .map_err(|why| Failure::Error(complaints::of(function, &values).unwrap_or(why)))
             }
+        }
+    }
+
+    fn same(&mut self, left: &Value, right: &Value) -> Evaluated<bool> {
+        self.looking(|looks| equal_within(left, right, looks))?
+            .map_err(Failure::Error)
+    }
+
+    /// Whether a list has an item; one that cannot be compared is an error unless another one is the item.
+    fn is_among(&mut self, item: &Value, items: &[Value]) -> Evaluated {
+        let mut failure = None;
+        for other in items {
+            match self.same(other, item) {
+                Ok(true) => return Ok(Value::Bool(true)),
+                Ok(false) => {}
+                Err(Failure::Error(message)) => failure = Some(message),
+                Err(out) => return Err(out),
+            }
+        }
+        failure.map_or(Ok(Value::Bool(false)), failed)
+    }
+
+    /// Does what may look at many values; ten of them are a step.
+    fn looking<T>(&mut self, look: impl FnOnce(&mut Looks) -> T) -> Evaluated<T> {
+        let most = self.budget.of_call.saturating_mul(10);
+        let mut looks = Looks(most);
+        let seen = look(&mut looks);
+        self.budget.take((most - looks.0) / 10)?;
+        match looks.0 {
+            0 => Err(Failure::TooLong),
+            _ => Ok(seen),
         }
     }
 }
@@ -293,19 +328,6 @@ fn is_too_precise(format: &str) -> bool {
     let format = format.replace("%%", "");
     let mut after = format.split("%.").skip(1);
     after.any(|after| after.bytes().take_while(u8::is_ascii_digit).count() > 3)
-}
-
-/// Whether a list has an item; one that cannot be compared is an error unless another one is the item.
-fn is_among(item: &Value, items: &[Value]) -> Evaluated {
-    let mut failure = None;
-    for other in items {
-        match equal(other, item) {
-            Ok(true) => return Ok(Value::Bool(true)),
-            Ok(false) => {}
-            Err(message) => failure = Some(message),
-        }
-    }
-    failure.map_or(Ok(Value::Bool(false)), failed)
 }
 
 /// How much there is to look at in a value.
