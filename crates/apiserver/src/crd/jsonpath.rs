@@ -38,8 +38,17 @@ struct Slice {
     single: bool,
 }
 
-/// A path that finds more at some step is given up: unions and `..` after each other multiply what they find.
-const MOST_FOUND: usize = 100_000;
+/// How many values a path may still look at: unions, lists and `..` after each other multiply them, and what takes longer is given up.
+struct Looks(usize);
+
+const MOST_LOOKS: usize = 1_000_000;
+
+impl Looks {
+    fn take(&mut self, count: usize) -> Result<(), Unusable> {
+        self.0 = self.0.checked_sub(count).ok_or(Unusable)?;
+        Ok(())
+    }
+}
 
 /// Why a path finds nothing, or cannot be read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -57,7 +66,15 @@ impl JsonPath {
 
     /// What the path finds.
     pub(crate) fn find<'v>(&'v self, root: &'v Value) -> Result<Vec<&'v Value>, Unusable> {
-        follow(vec![root], &self.0)
+        self.find_within(root, &mut Looks(MOST_LOOKS))
+    }
+
+    fn find_within<'v>(
+        &'v self,
+        root: &'v Value,
+        looks: &mut Looks,
+    ) -> Result<Vec<&'v Value>, Unusable> {
+        follow(vec![root], &self.0, looks)
     }
 }
 
@@ -268,15 +285,24 @@ fn slice(inside: &str) -> Result<Slice, Unusable> {
     })
 }
 
-fn follow<'v>(mut found: Vec<&'v Value>, steps: &'v [Step]) -> Result<Vec<&'v Value>, Unusable> {
+fn follow<'v>(
+    mut found: Vec<&'v Value>,
+    steps: &'v [Step],
+    looks: &mut Looks,
+) -> Result<Vec<&'v Value>, Unusable> {
     for step in steps {
-        found = step.walk(found)?;
+        found = step.walk(found, looks)?;
     }
     Ok(found)
 }
 
 impl Step {
-    fn walk<'v>(&'v self, values: Vec<&'v Value>) -> Result<Vec<&'v Value>, Unusable> {
+    fn walk<'v>(
+        &'v self,
+        values: Vec<&'v Value>,
+        looks: &mut Looks,
+    ) -> Result<Vec<&'v Value>, Unusable> {
+        looks.take(values.len())?;
         let mut found = Vec::new();
         match self {
             Step::Literal(value) => found.push(value),
@@ -289,6 +315,7 @@ impl Step {
             }
             Step::All => {
                 for value in values {
+                    looks.take(length(value))?;
                     match value {
                         Value::Array(items) => found.extend(items),
                         Value::Object(map) => found.extend(map.values()),
@@ -298,21 +325,20 @@ impl Step {
             }
             Step::Descend => {
                 for value in values {
-                    descend(value, &mut found);
-                    bounded(&found)?;
+                    descend(value, &mut found, looks)?;
                 }
             }
             Step::Union(paths) => {
                 for path in paths {
-                    found.extend(follow(values.clone(), &path.0)?);
-                    bounded(&found)?;
+                    looks.take(values.len())?;
+                    found.extend(follow(values.clone(), &path.0, looks)?);
                 }
             }
             Step::Slice(slice) => {
                 for value in values {
                     match value {
                         Value::Null => {}
-                        Value::Array(items) => slice.take(items, &mut found)?,
+                        Value::Array(items) => slice.take(items, &mut found, looks)?,
                         _ => return Err(Unusable),
                     }
                 }
@@ -327,7 +353,7 @@ impl Step {
                         return Err(Unusable);
                     };
                     for item in items {
-                        if passes(item, left, operator, right)? {
+                        if passes(item, left, operator, right, looks)? {
                             found.push(item);
                         }
                     }
@@ -339,7 +365,12 @@ impl Step {
 }
 
 impl Slice {
-    fn take<'v>(self, items: &'v [Value], found: &mut Vec<&'v Value>) -> Result<(), Unusable> {
+    fn take<'v>(
+        self,
+        items: &'v [Value],
+        found: &mut Vec<&'v Value>,
+        looks: &mut Looks,
+    ) -> Result<(), Unusable> {
         let length = i64::try_from(items.len()).unwrap_or(i64::MAX);
         let given = self.from.unwrap_or(0);
         let from = if given < 0 {
@@ -367,20 +398,27 @@ impl Slice {
                 .ok_or(Unusable)?,
         };
         let (from, to) = (from as usize, to as usize);
+        looks.take(to - from)?;
         found.extend(items[from..to].iter().step_by(step));
         Ok(())
     }
 }
 
-fn bounded(found: &[&Value]) -> Result<(), Unusable> {
-    match found.len() > MOST_FOUND {
-        true => Err(Unusable),
-        false => Ok(()),
+fn length(value: &Value) -> usize {
+    match value {
+        Value::Array(items) => items.len(),
+        Value::Object(map) => map.len(),
+        _ => 0,
     }
 }
 
 /// What has anything in it, and what is in that.
-fn descend<'v>(value: &'v Value, found: &mut Vec<&'v Value>) {
+fn descend<'v>(
+    value: &'v Value,
+    found: &mut Vec<&'v Value>,
+    looks: &mut Looks,
+) -> Result<(), Unusable> {
+    looks.take(1)?;
     let has_some = match value {
         Value::Array(items) => !items.is_empty(),
         Value::Object(map) => !map.is_empty(),
@@ -391,9 +429,13 @@ fn descend<'v>(value: &'v Value, found: &mut Vec<&'v Value>) {
         found.push(value);
     }
     match value {
-        Value::Array(items) => items.iter().for_each(|item| descend(item, found)),
-        Value::Object(map) => map.values().for_each(|item| descend(item, found)),
-        _ => {}
+        Value::Array(items) => items
+            .iter()
+            .try_for_each(|item| descend(item, found, looks)),
+        Value::Object(map) => map
+            .values()
+            .try_for_each(|item| descend(item, found, looks)),
+        _ => Ok(()),
     }
 }
 
@@ -402,12 +444,14 @@ fn passes(
     left: &JsonPath,
     operator: &str,
     right: &JsonPath,
+    looks: &mut Looks,
 ) -> Result<bool, Unusable> {
-    let left = left.find(item);
+    looks.take(1)?;
+    let left = left.find_within(item, looks);
     if operator == "exists" {
         return Ok(left.is_ok_and(|found| !found.is_empty()));
     }
-    let (left, right) = (left?, right.find(item)?);
+    let (left, right) = (left?, right.find_within(item, looks)?);
     let (left, right) = match (left.as_slice(), right.as_slice()) {
         ([], _) | ([_], []) => return Ok(false),
         ([left], [right]) => (left, right),
@@ -459,6 +503,25 @@ mod tests {
         };
         assert_eq!(found(10), Ok(1024));
         assert_eq!(found(30), Err(Unusable));
+        // Whatever the step is then, and however little it finds.
+        let many: Vec<u32> = (0..2_000).collect();
+        let object = json!({"a": (0..16).fold(json!(many), |inner, _| json!([inner]))});
+        let name = ["'x'"; 100].join(",");
+        for last in [
+            "[*]",
+            ".*",
+            "[0:2000]",
+            "[?(@>5000)]",
+            "..",
+            &format!("[{name}]"),
+        ] {
+            let path = |times: usize, index: &str| {
+                let text = format!(".a{}{last}", index.repeat(times));
+                JsonPath::parse(&text).expect("a path")
+            };
+            assert!(path(16, "[0]").find(&object).is_ok(), "{last}");
+            assert_eq!(path(16, "[0,0]").find(&object), Err(Unusable), "{last}");
+        }
     }
 
     #[test]

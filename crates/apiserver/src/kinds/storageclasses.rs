@@ -159,6 +159,7 @@ fn topologies(terms: &[Value], path: &Path<'_>, errors: &mut Errors) {
         let at = path.index(index);
         let at = at.child("matchLabelExpressions");
         let expressions = term.items("matchLabelExpressions");
+        let mut keys = BTreeSet::new();
         for (index, expression) in expressions.iter().enumerate() {
             let at = at.index(index);
             let values_path = at.child("values");
@@ -166,14 +167,15 @@ fn topologies(terms: &[Value], path: &Path<'_>, errors: &mut Errors) {
             if values.is_empty() {
                 errors.required(&values_path, "");
             }
+            let mut told_values = BTreeSet::new();
             for (index, value) in values.iter().enumerate() {
-                if values[..index].contains(value) {
+                if !told_values.insert(value.as_str()) {
                     errors.duplicate(&values_path.index(index), value.clone());
                 }
             }
             let key = expression.text("key");
             metadata::label_name(errors, &at.child("key"), key);
-            if expressions[..index].iter().any(|other| other["key"] == key) {
+            if !keys.insert(key) {
                 errors.duplicate(&at.child("key"), key);
             }
         }
