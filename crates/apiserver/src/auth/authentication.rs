@@ -2,9 +2,15 @@
 //!
 //! Tokens come as `Authorization: Bearer` or, from browsers, as a WebSocket protocol. They never get into a log or an answer.
 
-use base64::{Engine as _, engine::general_purpose::URL_SAFE_NO_PAD};
+use std::borrow::Cow;
+
+use base64::{
+    Engine as _,
+    alphabet::URL_SAFE,
+    engine::general_purpose::{GeneralPurpose, NO_PAD},
+};
 use http::{
-    HeaderMap,
+    HeaderMap, HeaderValue,
     header::{AUTHORIZATION, SEC_WEBSOCKET_PROTOCOL},
     request::Parts,
 };
@@ -12,9 +18,14 @@ use sha2::{Digest, Sha256};
 use x509_parser::prelude::{FromDer, GeneralName, X509Certificate, X509Name};
 
 use super::{AUTHENTICATED, service_account};
-use crate::{admission::User, server::ApiServer, status::Status};
+use crate::{
+    admission::User, http::subresource::streams::is_websocket, server::ApiServer, status::Status,
+};
 
 const WEBSOCKET_TOKEN: &str = "base64url.bearer.authorization.k8s.io.";
+/// How tokens are written there; as Go does, the reader passes over bits that are no whole byte.
+const IN_PROTOCOL: GeneralPurpose =
+    GeneralPurpose::new(&URL_SAFE, NO_PAD.with_decode_allow_trailing_bits(true));
 /// The key of the credential's id among a user's extra fields.
 pub(super) const CREDENTIAL_ID: &str = "authentication.kubernetes.io/credential-id";
 /// The part of a certificate's subject that is the user's uid (kube-apiserver: AllowParsingUserUIDFromCertAuth).
@@ -25,16 +36,26 @@ pub(super) fn user(server: &ApiServer, parts: &mut Parts) -> Result<User, Status
     if let Some(user) = parts.extensions.remove::<User>() {
         return Ok(user);
     }
-    let unauthorized = || Status::new(401, "Unauthorized", "Unauthorized");
-    let token = token(&parts.headers).ok_or_else(unauthorized)?;
-    match authenticate_token(server, &token, server.audiences()) {
-        Ok(Some(identified)) => Ok(identified.user),
-        Ok(None) => Err(unauthorized()),
+    let who = |token: &str| match authenticate_token(server, token, server.audiences()) {
+        Ok(identified) => identified.map(|identified| identified.user),
         Err(error) => {
             tracing::debug!(%error, "a token is refused");
-            Err(unauthorized())
+            None
         }
+    };
+    if let Some(user) = bearer_token(&parts.headers).and_then(who) {
+        return Ok(user);
     }
+    if let Some((token, rest)) = protocol_token(&parts.headers)
+        && let Some(user) = who(&token)
+    {
+        // Whoever agrees to a protocol chooses among those that are none.
+        if let Ok(rest) = HeaderValue::from_str(&rest) {
+            parts.headers.insert(SEC_WEBSOCKET_PROTOCOL, rest);
+        }
+        return Ok(user);
+    }
+    Err(Status::new(401, "Unauthorized", "Unauthorized"))
 }
 
 /// Whom a token stands for.
@@ -77,25 +98,41 @@ pub(super) fn authenticated(mut user: User) -> User {
     user
 }
 
-fn token(headers: &HeaderMap) -> Option<String> {
-    let text = |value: &http::HeaderValue| value.to_str().ok().map(str::to_owned);
-    if let Some(value) = headers.get(AUTHORIZATION).and_then(text) {
-        let mut words = value.trim().splitn(3, ' ');
-        let scheme = words.next().unwrap_or_default();
-        let token = words.next().filter(|token| !token.is_empty())?;
-        return scheme
-            .eq_ignore_ascii_case("bearer")
-            .then(|| token.to_owned());
+/// Whether a token is passed over because of the spaces in front of it, of which upstream warns.
+pub(crate) fn has_extra_space(headers: &HeaderMap) -> bool {
+    let value = headers.get(AUTHORIZATION);
+    let value = value.and_then(|value| value.to_str().ok());
+    let mut words = value.unwrap_or_default().trim().splitn(3, ' ');
+    let scheme = words.next().unwrap_or_default();
+    scheme.eq_ignore_ascii_case("bearer") && words.next() == Some("") && words.next().is_some()
+}
+
+fn bearer_token(headers: &HeaderMap) -> Option<&str> {
+    let value = headers.get(AUTHORIZATION)?.to_str().ok()?;
+    let mut words = value.trim().splitn(3, ' ');
+    let scheme = words.next().unwrap_or_default();
+    let token = words.next().filter(|token| !token.is_empty())?;
+    scheme.eq_ignore_ascii_case("bearer").then_some(token)
+}
+
+/// The token among the subprotocols of a request for a WebSocket, and the others, of which there must be one; two tokens are none.
+fn protocol_token(headers: &HeaderMap) -> Option<(String, String)> {
+    if !is_websocket(headers) {
+        return None;
     }
-    let protocols = headers.get_all(SEC_WEBSOCKET_PROTOCOL).iter();
-    let offered = protocols.filter_map(text).collect::<Vec<_>>().join(",");
-    let encoded = offered
-        .split(',')
-        .find_map(|protocol| protocol.trim().strip_prefix(WEBSOCKET_TOKEN))?;
-    let token = URL_SAFE_NO_PAD.decode(encoded).ok()?;
-    String::from_utf8(token)
-        .ok()
-        .filter(|token| !token.is_empty())
+    let values = headers.get_all(SEC_WEBSOCKET_PROTOCOL).iter();
+    let values = values.map(|value| String::from_utf8_lossy(value.as_bytes()));
+    let values: Vec<Cow<'_, str>> = values.collect();
+    let offered = values.iter().flat_map(|value| value.split(','));
+    let (tokens, rest): (Vec<&str>, Vec<&str>) = offered
+        .map(str::trim)
+        .partition(|protocol| protocol.starts_with(WEBSOCKET_TOKEN));
+    let [encoded] = tokens[..] else {
+        return None;
+    };
+    let token = IN_PROTOCOL.decode(&encoded[WEBSOCKET_TOKEN.len()..]).ok()?;
+    let token = String::from_utf8(token).ok()?;
+    (!token.is_empty() && !rest.is_empty()).then(|| (token, rest.join(",")))
 }
 
 /// The user a client certificate stands for: its common name, its organizations as groups.
@@ -142,19 +179,50 @@ fn uid(subject: &X509Name<'_>) -> Option<String> {
 mod tests {
     use super::*;
 
-    fn with(name: http::HeaderName, value: &str) -> Option<String> {
+    fn bearer(value: &'static str) -> Option<String> {
         let mut headers = HeaderMap::new();
-        headers.insert(name, value.parse().unwrap());
-        token(&headers)
+        headers.insert(AUTHORIZATION, HeaderValue::from_static(value));
+        bearer_token(&headers).map(str::to_owned)
     }
 
     #[test]
-    fn a_token_is_found_in_the_header_and_in_the_websocket_protocol() {
-        assert_eq!(with(AUTHORIZATION, "Bearer abc"), Some("abc".into()));
-        assert_eq!(with(AUTHORIZATION, "bearer  abc"), None);
-        assert_eq!(with(AUTHORIZATION, "Basic abc"), None);
-        let offered = "v5.channel.k8s.io, base64url.bearer.authorization.k8s.io.YWJj";
-        assert_eq!(with(SEC_WEBSOCKET_PROTOCOL, offered), Some("abc".into()));
-        assert_eq!(with(SEC_WEBSOCKET_PROTOCOL, "v5.channel.k8s.io"), None);
+    fn a_token_is_found_in_the_header() {
+        assert_eq!(bearer("Bearer abc"), Some("abc".into()));
+        assert_eq!(bearer("bearer  abc"), None);
+        assert_eq!(bearer("Basic abc"), None);
+        let spaced = |value: &'static str| {
+            let value = HeaderValue::from_static(value);
+            has_extra_space(&HeaderMap::from_iter([(AUTHORIZATION, value)]))
+        };
+        assert!(spaced("bearer  abc"));
+        assert!(!spaced("Bearer abc") && !spaced("Basic  abc") && !spaced("Bearer "));
+    }
+
+    #[test]
+    fn a_token_is_found_among_the_protocols_of_a_websocket() {
+        let mut headers = HeaderMap::new();
+        let mut offered = |value: &'static str| {
+            headers.insert(SEC_WEBSOCKET_PROTOCOL, HeaderValue::from_static(value));
+            let plain = protocol_token(&headers);
+            headers.insert("upgrade", HeaderValue::from_static("websocket"));
+            headers.insert("connection", HeaderValue::from_static("Upgrade"));
+            let found = protocol_token(&headers);
+            headers.remove("upgrade");
+            assert_eq!(plain, None, "it is no request for a WebSocket");
+            found
+        };
+        assert_eq!(
+            offered("a, base64url.bearer.authorization.k8s.io.YWJj, b"),
+            Some(("abc".to_owned(), "a,b".to_owned()))
+        );
+        for nothing in [
+            "v5.channel.k8s.io",
+            "base64url.bearer.authorization.k8s.io.YWJj",
+            "a, base64url.bearer.authorization.k8s.io.YWJj, base64url.bearer.authorization.k8s.io.YWJj",
+            "a, base64url.bearer.authorization.k8s.io.",
+            "a, base64url.bearer.authorization.k8s.io.!",
+        ] {
+            assert_eq!(offered(nothing), None, "{nothing}");
+        }
     }
 }

@@ -15,7 +15,9 @@ pub(crate) mod rbac;
 pub(crate) mod service_account;
 pub(crate) mod token_file;
 
-pub(crate) use self::authentication::{authenticate_token, names_of, of_certificate};
+pub(crate) use self::authentication::{
+    authenticate_token, has_extra_space, names_of, of_certificate,
+};
 
 use http::request::Parts;
 

@@ -38,7 +38,7 @@ use std::{any::Any, borrow::Cow, panic::AssertUnwindSafe, sync::Arc, time::Insta
 
 use axum::{Router, body::Body, extract::State};
 use futures::FutureExt;
-use http::{Method, Request, Response, request::Parts};
+use http::{Method, Request, Response, StatusCode, request::Parts};
 use tokio::sync::watch as signal;
 
 use self::{
@@ -60,6 +60,9 @@ use crate::{
     validation::names,
 };
 
+/// What clients are told whose token is not read (kube-apiserver: bearertoken).
+const EXTRA_SPACE: &str = "the provided Authorization header contains extra space before the bearer token, and is ignored";
+
 /// Marks requests that came over a socket.
 #[derive(Clone)]
 pub(crate) struct OnNetwork {
@@ -78,6 +81,7 @@ async fn serve(State(server): State<Arc<ApiServer>>, request: Request<Body>) -> 
     let (parts, body) = request.into_parts();
     let head_only = parts.method == Method::HEAD;
     let takes_gzip = reply::takes_gzip(&parts.headers);
+    let extra_space = auth::has_extra_space(&parts.headers);
     let for_eyes = pretty::wanted(&parts.headers, &parts.uri);
     let media = negotiate::of_refusals(&parts.headers);
     let (method, uri) = (parts.method.clone(), parts.uri.clone());
@@ -86,6 +90,9 @@ async fn serve(State(server): State<Arc<ApiServer>>, request: Request<Body>) -> 
         .await
         .unwrap_or_else(|panic| Err(panicked(&method, uri.path(), &*panic)))
         .unwrap_or_else(|status| reply::refusal(&status, media));
+    if extra_space && response.status() == StatusCode::UNAUTHORIZED {
+        reply::add_warnings(&mut response, vec![EXTRA_SPACE.to_owned()]);
+    }
     if for_eyes {
         response = pretty::indented(response).await;
     }

@@ -21,14 +21,27 @@ static SPARE: Mutex<Vec<Vec<u8>>> = Mutex::new(Vec::new());
 /// See the module's words.
 #[derive(Default)]
 pub(super) struct Piece {
+    /// Each line is a piece of its own.
+    alone: bool,
     /// The first line, which is not copied unless there is a second.
     first: Bytes,
     all: Vec<u8>,
 }
 
 impl Piece {
+    /// What gathers lines, or does not.
+    pub(super) fn new(alone: bool) -> Self {
+        Piece {
+            alone,
+            ..Piece::default()
+        }
+    }
+
     /// Adds a line; gives what there was before if that is enough for a piece.
     pub(super) fn add(&mut self, line: Bytes) -> Option<Bytes> {
+        if self.alone {
+            return Some(line);
+        }
         let full = (self.len() >= PIECE).then(|| self.take()).flatten();
         if self.len() == 0 {
             self.first = line;

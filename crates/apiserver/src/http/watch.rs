@@ -5,6 +5,8 @@
 //! piece, and to clients on the network not more often than every few milliseconds ([`GATHER`]): a lone event leaves at once, a hundred
 //! watchers of a busy kind do not make a system call for each event.
 
+mod socket;
+
 use std::{convert::Infallible, time::Duration};
 
 use axum::body::Body;
@@ -20,6 +22,7 @@ use super::{
     piece::Piece,
     reply,
     selector::Selector,
+    subresource::streams,
     table,
 };
 use crate::{
@@ -37,7 +40,7 @@ const BOOKMARK_BEFORE_END: Duration = Duration::from_secs(2);
 const DEFAULT_TIMEOUT: u64 = 1800;
 const STATUS: &str = "apimachinery.pkg.apis.meta.v1.Status";
 
-pub(crate) async fn watch(call: Call) -> Result<Response<Body>, Status> {
+pub(crate) async fn watch(mut call: Call) -> Result<Response<Body>, Status> {
     let options = ListOptions::parse(&call.query, true)?;
     let mut selector = Selector::of(&call)?;
     if !call.name.is_empty() {
@@ -71,6 +74,11 @@ pub(crate) async fn watch(call: Call) -> Result<Response<Body>, Status> {
         None => Duration::from_secs_f64(DEFAULT_TIMEOUT as f64 * (1.0 + rand::random::<f64>())),
     };
     let ends = Instant::now() + timeout;
+    // A client in this process has no connection to go on with.
+    let upgrade = call.upgrade.take();
+    let upgrade = upgrade.filter(|_| streams::is_websocket(&call.headers));
+    let headers = upgrade.as_ref().map(|_| call.headers.clone());
+    let media = call.form.media;
     let writer = LineWriter {
         call,
         selector,
@@ -85,8 +93,12 @@ pub(crate) async fn watch(call: Call) -> Result<Response<Body>, Status> {
             from: revision,
             bookmarks: options.bookmarks,
             ends,
+            alone: upgrade.is_some(),
         },
     );
+    if let (Some(upgrade), Some(headers)) = (upgrade, headers) {
+        return Ok(socket::serve(&headers, upgrade, media, ends, lines));
+    }
     let content_type = if frames {
         "application/vnd.kubernetes.protobuf;stream=watch"
     } else {
@@ -117,6 +129,8 @@ struct Plan {
     from: u64,
     bookmarks: bool,
     ends: Instant,
+    /// Each event goes out in a piece of its own.
+    alone: bool,
 }
 
 fn follow(
@@ -134,7 +148,7 @@ fn follow(
             }
             let snapshot = collection.snapshot(writer.call.namespace.as_deref());
             from = snapshot.revision;
-            let mut piece = Piece::default();
+            let mut piece = Piece::new(plan.alone);
             for object in &snapshot.objects {
                 if let Some(line) = writer.added(object)
                     && let Some(full) = piece.add(line)
@@ -173,7 +187,7 @@ fn follow(
                 biased;
                 events = events => match events {
                     Ok(events) => {
-                        let mut piece = Piece::default();
+                        let mut piece = Piece::new(plan.alone);
                         for event in &events {
                             if let Some(line) = writer.event(event)
                                 && let Some(full) = piece.add(line)

@@ -84,7 +84,10 @@ async fn ask(
     tokio::spawn(connection.with_upgrades());
     let mut request = http::Request::builder()
         .method(method)
-        .uri(format!("{PODS}/{rest}"))
+        .uri(format!(
+            "{PODS}{}{rest}",
+            if rest.starts_with('?') { "" } else { "/" }
+        ))
         .header("host", "localhost");
     for (name, value) in headers {
         request = request.header(*name, *value);
@@ -174,6 +177,114 @@ async fn a_command_over_websocket_ends_in_one_sentence() {
     let seen = messages(&served, attach, "v4.base64.channel.k8s.io").await;
     assert_eq!(seen[0], Message::text("3"), "a terminal has no stderr");
     assert!(seen[1].to_text().unwrap().starts_with("3eyJ"));
+}
+
+fn of_page(protocol: &str) -> Vec<(&str, &str)> {
+    let mut headers = websocket(protocol);
+    headers.push(("origin", "https://localhost:4466"));
+    headers
+}
+
+#[tokio::test]
+async fn a_watch_over_websocket_sends_a_message_for_each_event() {
+    let (server, served) = served().await;
+    let watch = "?watch=true&labelSelector=seen";
+    let headers = of_page("base64.binary.k8s.io");
+    let answer = ask(&served, &served.admin, "GET", watch, &headers).await;
+    let Answer::Agreed(Some(protocol), connection) = answer else {
+        panic!("{:?}", answer.refused());
+    };
+    assert_eq!(protocol, "base64.binary.k8s.io");
+    let mut socket = WebSocketStream::from_raw_socket(connection, Role::Client, None).await;
+    socket
+        .send(Message::text("nobody reads this"))
+        .await
+        .unwrap();
+    let api = Api::of(&server);
+    let label = json!({"metadata": {"labels": {"seen": ""}}});
+    for name in ["x", "y"] {
+        api.merge(&format!("{PODS}/{name}"), label.clone())
+            .await
+            .ok();
+    }
+    for name in ["x", "y"] {
+        let message = socket.next().await.expect("it is open").unwrap();
+        assert!(message.is_text(), "{message:?}");
+        let event: Value = serde_json::from_str(message.to_text().unwrap()).unwrap();
+        assert_eq!(
+            (&event["type"], &event["object"]["metadata"]["name"]),
+            (&"ADDED".into(), &name.into())
+        );
+        assert!(message.to_text().unwrap().ends_with("}\n"));
+    }
+    socket.send(Message::Ping("p".into())).await.unwrap();
+    let pong = socket.next().await.expect("it is open").unwrap();
+    assert_eq!(pong, Message::Pong("p".into()));
+}
+
+#[tokio::test]
+async fn a_watch_over_websocket_ends_with_its_time() {
+    let (_server, served) = served().await;
+    let watch = "?watch=true&timeoutSeconds=1&labelSelector=none";
+    let answer = ask(&served, &served.admin, "GET", watch, &of_page("")).await;
+    let Answer::Agreed(None, connection) = answer else {
+        panic!("there is no protocol");
+    };
+    let mut socket = WebSocketStream::from_raw_socket(connection, Role::Client, None).await;
+    let Some(Ok(Message::Close(Some(frame)))) = socket.next().await else {
+        panic!("there is nothing to tell");
+    };
+    assert_eq!(u16::from(frame.code), 1000);
+}
+
+#[tokio::test]
+async fn a_watch_over_websocket_in_protobuf_is_binary_and_ends_when_the_client_goes() {
+    let (_server, served) = served().await;
+    let mut headers = of_page("");
+    headers.push(("accept", "application/vnd.kubernetes.protobuf;stream=watch"));
+    let answer = ask(&served, &served.admin, "GET", "?watch=1", &headers).await;
+    let Answer::Agreed(None, connection) = answer else {
+        panic!("there is no protocol");
+    };
+    let mut socket = WebSocketStream::from_raw_socket(connection, Role::Client, None).await;
+    let message = socket.next().await.expect("it is open").unwrap();
+    assert!(message.is_binary(), "{message:?}");
+    assert!(message.into_data().starts_with(b"\x0a\x05ADDED"));
+    socket.close(None).await.unwrap();
+    while let Some(Ok(_)) = socket.next().await {}
+}
+
+#[tokio::test]
+async fn a_handshake_that_is_none_gets_no_watch() {
+    let (_server, served) = served().await;
+    let key = ("sec-websocket-key", "dGhlIHNhbXBsZSBub25jZQ==");
+    let (with_origin, two) = (of_page(""), of_page("a, b"));
+    let without = |name: &str| {
+        with_origin
+            .iter()
+            .filter(|(given, _)| *given != name)
+            .copied()
+            .collect::<Vec<_>>()
+    };
+    assert!(with_origin.contains(&key));
+    let cases = [
+        (without("origin"), 403, ""),
+        (
+            without("sec-websocket-key"),
+            400,
+            "mismatch challenge/response",
+        ),
+        (
+            without("sec-websocket-version"),
+            400,
+            "missing or bad WebSocket Version",
+        ),
+        (two, 400, ""),
+    ];
+    for (headers, code, why) in cases {
+        let answer = ask(&served, &served.admin, "GET", "?watch=1", &headers).await;
+        assert_eq!(answer.refused(), (code, why.to_owned()), "{headers:?}");
+    }
 }
 
 /// Clients that still open their streams when they are agreed with would lose what comes at once.

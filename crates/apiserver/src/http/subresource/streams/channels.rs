@@ -102,7 +102,7 @@ pub(super) fn ports(query: &Query) -> Result<Vec<u16>, String> {
 }
 
 /// The server's end of a WebSocket.
-pub(super) async fn accept(connection: Connection) -> WebSocketStream<Connection> {
+pub(crate) async fn accept(connection: Connection) -> WebSocketStream<Connection> {
     let config = WebSocketConfig::default()
         .max_message_size(Some(MESSAGE))
         .max_frame_size(Some(MESSAGE));
@@ -178,22 +178,26 @@ impl Socket {
         Ok(tokio::time::timeout(WRITE, sent).await??)
     }
 
-    /// Closes the connection when the client has read what was written: data that comes in on a closed socket would take it away.
-    async fn close(mut self) -> Result<(), Ended> {
-        let goodbye = CloseFrame {
-            code: CloseCode::Normal,
-            reason: "".into(),
-        };
-        let close = async {
-            self.socket.close(Some(goodbye)).await?;
-            while let Some(message) = self.socket.next().await {
-                message?;
-            }
-            // TLS has a farewell of its own.
-            Ok(self.socket.get_mut().shutdown().await?)
-        };
-        tokio::time::timeout(LAST_WORDS, close).await?
+    async fn close(self) -> Result<(), Ended> {
+        close(self.socket).await
     }
+}
+
+/// Closes the connection when the client has read what was written: data that comes in on a closed socket would take it away.
+pub(crate) async fn close(mut socket: WebSocketStream<Connection>) -> Result<(), Ended> {
+    let goodbye = CloseFrame {
+        code: CloseCode::Normal,
+        reason: "".into(),
+    };
+    let close = async {
+        socket.close(Some(goodbye)).await?;
+        while let Some(message) = socket.next().await {
+            message?;
+        }
+        // TLS has a farewell of its own.
+        Ok(socket.get_mut().shutdown().await?)
+    };
+    tokio::time::timeout(LAST_WORDS, close).await?
 }
 
 #[cfg(test)]

@@ -23,6 +23,11 @@ use self::{
     channels::{Codec, Socket},
     upgrade::Wanted,
 };
+pub(crate) use self::{
+    channels::{accept, close},
+    session::Ended,
+    upgrade::{is_websocket, websocket as agree_to_websocket},
+};
 use super::log::container_name;
 use crate::{
     auth::attributes::{Attributes, Resource, Target},
@@ -58,7 +63,7 @@ const SWITCH: Duration = Duration::from_secs(10);
 /// What shells answer for what is there and cannot be run.
 const CANNOT_RUN: &str = "126";
 
-type Connection = TokioIo<Upgraded>;
+pub(crate) type Connection = TokioIo<Upgraded>;
 
 /// A connection that can go on with another protocol.
 #[derive(Clone)]
@@ -420,14 +425,23 @@ where
         Ok(agreed) => agreed,
         Err(refusal) => return *refusal,
     };
-    let Some(Upgrade {
+    let Some(upgrade) = call.upgrade.clone() else {
+        return reply::refusal(&Status::new(501, "", sentence), Media::Json);
+    };
+    hand_over(upgrade, session);
+    agreed
+}
+
+/// Goes on with another protocol once the answer that agrees to it is sent.
+pub(crate) fn hand_over<F>(upgrade: Upgrade, session: impl FnOnce(Connection) -> F + Send + 'static)
+where
+    F: Future<Output = Result<(), Ended>> + Send,
+{
+    let Upgrade {
         on,
         mut closing,
         stream,
-    }) = call.upgrade.clone()
-    else {
-        return reply::refusal(&Status::new(501, "", sentence), Media::Json);
-    };
+    } = upgrade;
     tokio::spawn(async move {
         let _counts = stream;
         let talk = async {
@@ -438,10 +452,9 @@ where
         };
         tokio::select! {
             ended = talk => if let Err(error) = ended {
-                tracing::debug!(%error, "a stream into a pod ended early");
+                tracing::debug!(%error, "a connection with another protocol ended early");
             },
             _ = closing.wait_for(|closing| *closing) => {}
         }
     });
-    agreed
 }

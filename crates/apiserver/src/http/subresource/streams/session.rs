@@ -26,7 +26,7 @@ pub(super) const LAST_WORDS: Duration = Duration::from_secs(30);
 
 /// Why a connection ended before its time.
 #[derive(Debug, thiserror::Error)]
-pub(super) enum Ended {
+pub(crate) enum Ended {
     #[error("the client took too long")]
     Slow,
     #[error(transparent)]

@@ -41,7 +41,7 @@ pub(super) enum Event {
 
 /// Why a connection cannot go on.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
-pub(super) enum Broken {
+pub(crate) enum Broken {
     /// Another version of the protocol, or another protocol.
     #[error("a control frame of SPDY version {0}, where 3 was agreed on")]
     Version(u16),

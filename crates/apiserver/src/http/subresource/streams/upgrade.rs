@@ -50,6 +50,11 @@ impl<'a> Wanted<'a> {
     }
 }
 
+/// Whether a request asks for a WebSocket (kube-apiserver: IsWebSocketRequest).
+pub(crate) fn is_websocket(headers: &HeaderMap) -> bool {
+    matches!(Wanted::of(headers), Some(Wanted::WebSocket(_)))
+}
+
 /// The values of a header that holds lists.
 fn words<'a>(headers: &'a HeaderMap, name: &HeaderName) -> impl Iterator<Item = &'a str> {
     let values = headers.get_all(name).iter();
@@ -78,7 +83,7 @@ pub(super) fn choose<'a>(
 ///
 /// # Errors
 /// The refusal of a handshake that is none.
-pub(super) fn websocket(
+pub(crate) fn websocket(
     headers: &HeaderMap,
     protocol: Option<&str>,
 ) -> Result<Response<Body>, Box<Response<Body>>> {
