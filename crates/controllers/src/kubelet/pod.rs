@@ -6,13 +6,14 @@
 //!
 //! Invariant: after [`PodSim::step`] returns, stepping again at the same moment changes nothing.
 //! The order in which containers come up is in [`sync`], what they and volumes are filled from in [`config`], how they go
-//! in [`stop`], how all start anew in [`restart_all`], what is said of a resize in [`resize`], the network in [`sandbox`], what devices it claims in [`devices`], what is found after a restart in [`adopt`],
+//! in [`stop`], how all start anew in [`restart_all`], what is said of a resize in [`resize`], what it starts again in [`replace`], the network in [`sandbox`], what devices it claims in [`devices`], what is found after a restart in [`adopt`],
 //! what probes lead to in [`health`], what is written in [`report`].
 
 mod adopt;
 mod config;
 pub(super) mod devices;
 mod health;
+mod replace;
 mod report;
 pub(super) mod resize;
 mod restart_all;
@@ -30,10 +31,7 @@ pub use config::{Need, Question};
 pub use step::{Effect, Parts, PodEvent, Step};
 
 use self::{
-    config::Volumes,
-    resize::{Replacing, Resize},
-    restart_all::Restarting,
-    sandbox::Sandbox,
+    config::Volumes, replace::Replacing, resize::Resize, restart_all::Restarting, sandbox::Sandbox,
 };
 use super::{
     admit::Rejection,
@@ -71,7 +69,7 @@ pub struct PodSim {
     deleted: bool,
     /// What became of a resize that it has not been given.
     resize: Option<Box<Resize>>,
-    /// Containers that are started again because of a resize that it has been given.
+    /// Containers that are started again because of resizes that it has been given.
     replacing: Option<Box<Replacing>>,
     /// All containers are being stopped to be started again.
     restarting: Option<Restarting>,
@@ -210,7 +208,7 @@ impl PodSim {
             self.notice_resize(before);
         }
         // What the API server still says of a resize that is done is said anew.
-        let outdated = self.resize.is_none() && resize::is_pending(&self.pod);
+        let outdated = self.is_resize_outdated();
         if outdated {
             self.written = None;
         }

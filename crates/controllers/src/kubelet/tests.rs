@@ -7,6 +7,7 @@ mod images;
 mod lives;
 mod probes;
 mod progress;
+mod replaced;
 mod resizes;
 mod restarts;
 mod statuses;
@@ -203,10 +204,17 @@ fn summary(status: &PodStatus) -> String {
         .as_ref()
         .map(|ip| format!(" {ip}"))
         .unwrap_or_default();
+    let conditions = status.conditions.iter().flatten();
+    let resizes = conditions.filter(|condition| condition.type_.starts_with("PodResize"));
+    let resizes = resizes.map(|own| {
+        let generation = own.observed_generation.unwrap_or_default();
+        format!(" {} of {generation}", own.type_)
+    });
     format!(
-        "{}{reason}{ip} {}",
+        "{}{reason}{ip} {}{}",
         status.phase.as_deref().unwrap_or_default(),
-        containers.join(" ")
+        containers.join(" "),
+        resizes.collect::<String>()
     )
     .trim_end()
     .to_owned()

@@ -21,7 +21,7 @@ use super::{
     pod::{WINDOWS_ADDRESS, resize},
     status,
 };
-use crate::{Context, unread};
+use crate::{Context, pods, unread};
 
 /// Number of writers.
 const WRITERS: usize = 16;
@@ -244,12 +244,12 @@ fn status_patch(pod: &Pod, status: &PodStatus, address: Option<&str>) -> Value {
             .iter()
             .map(|name| json!({ "type": name }))
             .collect();
-        let pending = json!({ "type": resize::PENDING });
-        let is_pending = |condition: &Value| condition["type"] == resize::PENDING;
-        if conditions.iter().any(is_pending) {
-            order.push(pending);
-        } else if resize::is_pending(pod) {
-            conditions.push(json!({ "type": resize::PENDING, "$patch": "delete" }));
+        for passing in resize::CONDITIONS {
+            if conditions.iter().any(|own| own["type"] == passing) {
+                order.push(json!({ "type": passing }));
+            } else if pods::condition(pod, passing).is_some() {
+                conditions.push(json!({ "type": passing, "$patch": "delete" }));
+            }
         }
         status_json["$setElementOrder/conditions"] = Value::Array(order);
     }
@@ -293,22 +293,24 @@ mod tests {
     }
 
     #[test]
-    fn a_resize_that_no_longer_waits_is_taken_away() {
-        let waiting = json!({ "conditions": [{ "type": "PodResizePending", "status": "True" }] });
+    fn what_is_no_more_to_be_said_of_a_resize_is_taken_away() {
         let pod = |status: Value| -> Pod {
             let pod = json!({ "metadata": { "name": "p", "uid": "u" }, "status": status });
             serde_json::from_value(pod).expect("a pod")
         };
         let status = |pod: &Pod| pod.status.clone().unwrap_or_default();
-        let (before, after) = (pod(waiting), pod(json!({ "conditions": [] })));
-        let patch = status_patch(&before, &status(&after), None);
-        assert_eq!(
-            patch["status"]["conditions"],
-            json!([{ "type": "PodResizePending", "$patch": "delete" }])
-        );
-        let patch = status_patch(&after, &status(&before), None);
-        let order = patch["status"]["$setElementOrder/conditions"].as_array();
-        let last = order.and_then(|order| order.last());
-        assert_eq!(last, Some(&json!({ "type": "PodResizePending" })));
+        for kind in ["PodResizePending", "PodResizeInProgress"] {
+            let before = pod(json!({ "conditions": [{ "type": kind, "status": "True" }] }));
+            let after = pod(json!({ "conditions": [] }));
+            let patch = status_patch(&before, &status(&after), None);
+            assert_eq!(
+                patch["status"]["conditions"],
+                json!([{ "type": kind, "$patch": "delete" }])
+            );
+            let patch = status_patch(&after, &status(&before), None);
+            let order = patch["status"]["$setElementOrder/conditions"].as_array();
+            let last = order.and_then(|order| order.last());
+            assert_eq!(last, Some(&json!({ "type": kind })));
+        }
     }
 }

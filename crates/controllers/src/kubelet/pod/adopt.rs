@@ -76,5 +76,6 @@ impl PodSim {
                 parts.images.adopt(&image, now);
             }
         }
+        self.adopt_replacing(now);
     }
 }

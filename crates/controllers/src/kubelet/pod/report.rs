@@ -90,7 +90,7 @@ impl PodSim {
             now,
         };
         let mut conditions = status::conditions(&view, &mut self.transitions);
-        conditions.extend(self.resize_condition());
+        conditions.extend(self.resize_conditions());
         written.conditions = Some(conditions);
         written.phase = Some(phase.to_owned());
         if let Some((reason, message)) = why {

@@ -1,7 +1,7 @@
 //! What a kubelet does when the resources of a pod were changed in place, and what it says of it (upstream: pkg/kubelet/allocation and
 //! pkg/kubelet/events/resize.go). A resize for which there is no room waits, and the pod goes on with what it has. In a simulation there is
 //! nothing between a grant and the runtime having done it, so one event follows the other, unless containers have to be started again for it
-//! (`resizePolicy`).
+//! ([`super::replace`]).
 
 use std::{collections::BTreeMap, sync::Arc};
 
@@ -12,14 +12,15 @@ use k8s_openapi::{
 };
 use serde::Serialize;
 
-use super::{Life, Parts, PodSim, container_of, grace_ends};
-use crate::{
-    kubelet::{admit::Pending, container::State},
-    pods,
-};
+use super::{Life, PodSim};
+use crate::{kubelet::admit::Pending, pods};
 
 /// The condition of a pod whose resize waits.
-pub(in crate::kubelet) const PENDING: &str = "PodResizePending";
+const PENDING: &str = "PodResizePending";
+/// The condition of a pod that has been given other resources, and some container runs without them.
+pub(super) const IN_PROGRESS: &str = "PodResizeInProgress";
+/// The conditions that a pod has while there is something to say, in their order.
+pub(in crate::kubelet) const CONDITIONS: [&str; 2] = [PENDING, IN_PROGRESS];
 
 /// A resize that the pod asks for and does not have.
 #[derive(Clone, Debug)]
@@ -27,15 +28,6 @@ pub(super) struct Resize {
     /// The version of the pod with the resources it has.
     has: Arc<Pod>,
     told: Option<Told>,
-}
-
-/// The containers that a resize starts again.
-#[derive(Clone, Debug)]
-pub(super) struct Replacing {
-    /// Their places, with how often each had been started.
-    units: Vec<(usize, i32)>,
-    told: bool,
-    since: Timestamp,
 }
 
 /// Why it waits, as it was said.
@@ -76,7 +68,7 @@ impl PodSim {
 
     /// Begins with the resources that its status says a pod had when its kubelet was restarted.
     pub(super) fn adopt_resize(&mut self) {
-        if !is_pending(&self.pod) {
+        if pods::condition(&self.pod, PENDING).is_none() {
             return;
         }
         let mut has = Pod::clone(&self.pod);
@@ -100,20 +92,18 @@ impl PodSim {
 
     /// Gives the pod what it asks for, or says why not. Whether that changed something.
     pub fn decide_resize(&mut self, verdict: Result<(), Pending>, now: Timestamp) -> bool {
+        let generation = self.pod.metadata.generation;
         let Some(resize) = &mut self.resize else {
             return false;
         };
         let Err(pending) = verdict else {
             let has = resize.has.clone();
             self.resize = None;
-            self.tell_of_resize(false, "ResizeStarted", "started", None);
-            self.replacing = self.to_replace(&has, now).map(Box::new);
-            if self.replacing.is_none() {
-                self.tell_of_resize(false, "ResizeCompleted", "completed", None);
-            }
+            let summary = summary(&self.pod, generation, None);
+            self.tell_of_resize(false, "ResizeStarted", "started", &summary);
+            self.replace(&has, now);
             return true;
         };
-        let generation = self.pod.metadata.generation;
         let told = resize.told.as_ref();
         if told.is_some_and(|told| told.pending == pending && told.generation == generation) {
             return false;
@@ -127,78 +117,25 @@ impl PodSim {
             "Infeasible" => "ResizeInfeasible",
             _ => "ResizeDeferred",
         };
-        self.tell_of_resize(true, reason, pending.reason, Some(&pending.message));
+        let summary = summary(&self.pod, generation, Some(&pending.message));
+        self.tell_of_resize(true, reason, pending.reason, &summary);
         true
     }
 
-    /// What runs and has to be started again to have what the pod asks for, which is not what it `has`.
-    fn to_replace(&self, has: &Pod, now: Timestamp) -> Option<Replacing> {
-        let before = has.spec.as_ref()?;
-        let units = self.units.iter().enumerate().filter(|(_, unit)| {
-            let pair = container_of(before, unit).zip(self.container(unit));
-            unit.is_running() && pair.is_some_and(|(before, after)| asks_for_restart(before, after))
-        });
-        let units: Vec<_> = units.map(|(index, unit)| (index, unit.starts)).collect();
-        (!units.is_empty()).then_some(Replacing {
-            units,
-            told: false,
-            since: now,
-        })
+    /// Says that the pod has what it was given last, which was of that generation.
+    pub(super) fn complete_resize(&mut self, generation: Option<i64>) {
+        let summary = summary(self.granted(), generation, None);
+        self.tell_of_resize(false, "ResizeCompleted", "completed", &summary);
     }
 
-    /// Tells containers to stop that a resize starts again.
-    pub(super) fn begin_replacing(&mut self, parts: &Parts<'_>, now: Timestamp) {
-        let Some(replacing) = self.replacing.as_mut().filter(|own| !own.told) else {
-            return;
-        };
-        replacing.told = true;
-        let grace_s = self.spec().termination_grace_period_seconds.unwrap_or(30);
-        for (index, _) in self.replaced() {
-            let name = &self.units[index].name;
-            let message = format!("Container {name} resize requires restart");
-            self.event(false, "Killing", message, Some(index));
-            self.stop_run(index, grace_ends(grace_s, now), parts, now);
-            if let State::Running { condemned, .. } = &mut self.units[index].state {
-                *condemned = true;
-            }
-        }
+    /// The conditions that say why a resize waits and that one is being done. Of a pod that is over there is nothing to say.
+    pub(super) fn resize_conditions(&self) -> impl Iterator<Item = PodCondition> {
+        let is_over = matches!(self.life, Life::Over { .. });
+        let conditions = [self.pending_condition(), self.progress_condition()];
+        conditions.into_iter().flatten().filter(move |_| !is_over)
     }
 
-    /// Whether a container is stopped to be started again at once.
-    pub(super) fn is_replaced(&self, index: usize) -> bool {
-        let starts = self.units[index].starts;
-        self.replaced().contains(&(index, starts))
-    }
-
-    /// Says that a resize is done once all that it stopped runs again.
-    pub(super) fn finish_replacing(&mut self) {
-        let replaced = self.replaced();
-        let mut units = replaced.iter().map(|(index, starts)| {
-            let unit = &self.units[*index];
-            unit.is_running() && unit.starts > *starts
-        });
-        if !replaced.is_empty() && units.all(|is_up| is_up) {
-            self.replacing = None;
-            self.tell_of_resize(false, "ResizeCompleted", "completed", None);
-        }
-    }
-
-    fn replaced(&self) -> Vec<(usize, i32)> {
-        let replacing = self.replacing.as_ref();
-        replacing.map_or_else(Vec::new, |replacing| replacing.units.clone())
-    }
-
-    /// The condition that says why a resize waits, or that it is being done.
-    pub(super) fn resize_condition(&self) -> Option<PodCondition> {
-        if let Some(replacing) = &self.replacing {
-            return Some(PodCondition {
-                type_: "PodResizeInProgress".to_owned(),
-                status: "True".to_owned(),
-                observed_generation: self.pod.metadata.generation,
-                last_transition_time: Some(Time(replacing.since)),
-                ..PodCondition::default()
-            });
-        }
+    fn pending_condition(&self) -> Option<PodCondition> {
         let told = self.resize.as_ref()?.told.as_ref()?;
         Some(PodCondition {
             type_: PENDING.to_owned(),
@@ -211,26 +148,16 @@ impl PodSim {
         })
     }
 
-    fn tell_of_resize(
-        &mut self,
-        warning: bool,
-        reason: &'static str,
-        word: &str,
-        error: Option<&str>,
-    ) {
-        let summary = summary(&self.pod, error);
-        self.event(
-            warning,
-            reason,
-            format!("Pod resize {word}: {summary}"),
-            None,
-        );
+    /// Whether the API server still says something of a resize that is no more.
+    pub(super) fn is_resize_outdated(&self) -> bool {
+        let of = |condition| pods::condition(&self.pod, condition).is_some();
+        self.resize.is_none() && of(PENDING) || self.replacing.is_none() && of(IN_PROGRESS)
     }
-}
 
-/// Whether the API server says that a resize waits.
-pub(in crate::kubelet) fn is_pending(pod: &Pod) -> bool {
-    pods::condition(pod, PENDING).is_some()
+    fn tell_of_resize(&mut self, warning: bool, reason: &'static str, word: &str, summary: &str) {
+        let message = format!("Pod resize {word}: {summary}");
+        self.event(warning, reason, message, None);
+    }
 }
 
 fn is_resized(before: &Pod, pod: &Pod) -> bool {
@@ -245,24 +172,6 @@ fn is_resized(before: &Pod, pod: &Pod) -> bool {
     before.resources != spec.resources
         || containers(&before.containers, &spec.containers)
         || containers(init_before.unwrap_or_default(), init.unwrap_or_default())
-}
-
-/// Whether what a container is given cannot be given to it while it runs: its processors, or its most memory.
-fn asks_for_restart(before: &Container, after: &Container) -> bool {
-    let amounts = |container: &Container, resource: &str| {
-        let resources = container.resources.as_ref();
-        let of = |list: Option<&Amounts>| list.and_then(|list| list.get(resource)).cloned();
-        let request = of(resources.and_then(|own| own.requests.as_ref()));
-        let limit = of(resources.and_then(|own| own.limits.as_ref()));
-        // What is asked for of memory is nothing to a container that runs.
-        (request.filter(|_| resource != "memory"), limit)
-    };
-    let policies = after.resize_policy.iter().flatten();
-    let mut policies = policies.filter(|policy| policy.restart_policy == "RestartContainer");
-    policies.any(|policy| {
-        let resource = policy.resource_name.as_str();
-        amounts(before, resource) != amounts(after, resource)
-    })
 }
 
 /// What each container has, in the order of Go's fields.
@@ -284,7 +193,7 @@ struct Named<'a> {
     resources: Resources<'a>,
 }
 
-type Amounts = BTreeMap<String, Quantity>;
+pub(super) type Amounts = BTreeMap<String, Quantity>;
 
 #[derive(Default, Serialize)]
 struct Resources<'a> {
@@ -311,7 +220,7 @@ impl<'a> Named<'a> {
     }
 }
 
-fn summary(pod: &Pod, error: Option<&str>) -> String {
+fn summary(pod: &Pod, generation: Option<i64>, error: Option<&str>) -> String {
     let spec = pod.spec.as_ref();
     let init = spec.and_then(|spec| spec.init_containers.as_ref());
     let summary = Summary {
@@ -321,7 +230,7 @@ fn summary(pod: &Pod, error: Option<&str>) -> String {
             .flat_map(|spec| &spec.containers)
             .map(Named::of)
             .collect(),
-        generation: pod.metadata.generation.unwrap_or_default(),
+        generation: generation.unwrap_or_default(),
         error,
     };
     // Plain data, which JSON can always express.
