@@ -272,22 +272,35 @@ impl State {
         self.others.get(&title_of(kind, object))?.get("status")
     }
 
-    /// Takes in a node of a manifest; what the kubelet says of one that is there stays where the manifest does not say it.
+    /// Takes in a node of a manifest. One that is there is changed as `kubectl apply` would change it: labels are added, and what the manifest
+    /// does not say stays; only a status counts as written.
     ///
     /// # Errors
-    /// It has no name, or offers a negative amount.
-    pub(super) fn set_node(&mut self, mut node: NodeSpec) -> Result<(), ModelError> {
-        let is_bare = node.capacity.is_empty() && node.allocatable.is_empty();
-        if let Some(there) = self.nodes.get(&node.name).filter(|_| is_bare) {
-            node = NodeSpec {
-                name: node.name,
-                labels: node.labels,
-                taints: node.taints,
-                unschedulable: node.unschedulable,
-                ..there.clone()
-            };
+    /// It is malformed, has no name, or offers a negative amount.
+    pub(super) fn set_node(&mut self, object: &Value) -> Result<(), serde_json::Error> {
+        let mut node = NodeSpec::deserialize(object)?;
+        if let Some(there) = self.nodes.get(&node.name) {
+            let says = |field: &str| !object["spec"][field].is_null();
+            let mut labels = there.labels.clone();
+            labels.extend(node.labels);
+            node.labels = labels;
+            if !says("taints") {
+                node.taints.clone_from(&there.taints);
+            }
+            if !says("unschedulable") {
+                node.unschedulable = there.unschedulable;
+            }
+            if node.capacity.is_empty() && node.allocatable.is_empty() {
+                node = NodeSpec {
+                    name: node.name,
+                    labels: node.labels,
+                    taints: node.taints,
+                    unschedulable: node.unschedulable,
+                    ..there.clone()
+                };
+            }
         }
-        self.cluster.set_node(&node)?;
+        self.cluster.set_node(&node).map_err(Error::custom)?;
         self.nodes.insert(node.name.clone(), node);
         Ok(())
     }

@@ -3,7 +3,7 @@
 //! An API server says what becomes of each object: the cluster's own, which keeps nothing of it (dry run), or one in this process. Where
 //! the pods of the manifest need what only comes with it to be admitted, it is the one in this process, with the cluster's classes.
 
-use mullion_engine::model::{NodeSpec, PodSpec};
+use mullion_engine::model::PodSpec;
 use serde_json::{Value, json, value::RawValue};
 
 use super::{
@@ -176,8 +176,7 @@ async fn add(source: &mut Source, object: &Value, namespace: Option<&str>) -> Re
 
 fn take_as_written(state: &mut State, mut object: Value) -> Result<(), Failure> {
     if object["kind"] == "Node" {
-        let node: NodeSpec = serde_json::from_value(object).map_err(refuse)?;
-        return state.set_node(node).map_err(Failure::input);
+        return state.set_node(&object).map_err(refuse);
     }
     if object["status"].is_null() {
         let status = match state.status_of(&object) {

@@ -299,7 +299,7 @@ fn a_claim_that_has_its_volume_and_one_that_has_its_device_keep_them() {
 #[test]
 fn nodes_of_a_manifest_are_there_and_keep_what_their_kubelets_say() {
     let new = node_of_4("n1");
-    let cordon = "{apiVersion: v1, kind: Node, metadata: {name: n0, labels: {kubernetes.io/os: linux}}, spec: {taints: [{key: team, effect: NoSchedule}]}}";
+    let cordon = "{apiVersion: v1, kind: Node, metadata: {name: n0}, spec: {taints: [{key: team, effect: NoSchedule}]}}";
     let manifest = format!("{POD}\n---\n{new}\n---\n{cordon}\n");
     let (text, stderr, said) = planned(&[node_of_4("n0")], &manifest);
     assert_eq!(stderr, "");
@@ -316,6 +316,44 @@ fn nodes_of_a_manifest_are_there_and_keep_what_their_kubelets_say() {
     let tolerant = tolerant.replace("key: team}]", "key: team, operator: Exists}]");
     let (text, _, _) = planned(&[node_of_4("n0")], &tolerant);
     assert!(text.contains("2 of 2 nodes fit"), "{text}");
+}
+
+#[test]
+fn a_manifest_changes_of_a_node_that_is_there_what_it_says() {
+    let mut there = node_of_4("n0");
+    there["spec"] =
+        json!({"unschedulable": true, "taints": [{"key": "team", "effect": "NoSchedule"}]});
+    let asks = |selector: &str, node: &str| {
+        let pod = POD.replace(
+            "spec: {containers",
+            &format!("spec: {{nodeSelector: {selector}, containers"),
+        );
+        let node = format!("{{apiVersion: v1, kind: Node, {node}}}");
+        planned(&[there.clone()], &format!("{pod}\n---\n{node}\n")).0
+    };
+    let both = "{disk: ssd, kubernetes.io/os: linux}";
+    let labelled = "metadata: {name: n0, labels: {disk: ssd}}";
+    let fits = "pod shop/web goes to n0: 1 of 1 nodes fit.\n";
+    let open = format!("{labelled}, spec: {{unschedulable: false, taints: []}}");
+    assert!(asks(both, &open).starts_with(fits), "{}", asks(both, &open));
+    let status = "status: {allocatable: {cpu: 8, memory: 8Gi, pods: 29}}";
+    let text = asks(both, &format!("{open}, {status}"));
+    assert!(text.starts_with(fits), "{text}");
+    let [tainted, cordoned] = ["tolerate the taint team:NoSchedule", "uncordon node n0"];
+    let as_before = format!("{tainted}, and {cordoned}");
+    for (node, change) in [
+        (labelled.to_owned(), &*as_before),
+        (format!("{labelled}, {status}"), &*as_before),
+        (format!("{labelled}, spec: {{taints: []}}"), cordoned),
+        (
+            format!("{labelled}, spec: {{unschedulable: false}}"),
+            tainted,
+        ),
+    ] {
+        let text = asks(both, &node);
+        let sentence = format!("places it:\n    {change} ");
+        assert!(text.contains(&sentence), "{node}: {text}");
+    }
 }
 
 #[test]
