@@ -15,7 +15,7 @@ use super::{
 };
 use crate::{
     admission::Ctx,
-    field::Errors,
+    field::{Errors, quote},
     kinds::{
         Column, Generation, Kind, Resource, Rules, StatusMetadata, StatusOnCreate, Subresource,
         SubresourceHandler,
@@ -81,13 +81,25 @@ impl CustomResource {
 }
 
 impl Kind for CustomResource {
-    fn permit(&self, _: &Ctx<'_>, _: &str, _: &Value, old: Option<&Value>) -> Result<(), Status> {
+    fn permit(
+        &self,
+        _: &Ctx<'_>,
+        name: &str,
+        _: &Value,
+        old: Option<&Value>,
+    ) -> Result<(), Status> {
         match (&self.going, old) {
             (Some(definition), None) => {
                 let (plural, group) = definition.split_once('.').unwrap_or_default();
                 let why = "create not allowed while custom resource definition is terminating";
-                let mut status = Status::new(405, "MethodNotAllowed", why);
+                let named = match name {
+                    "" => definition.clone(),
+                    name => format!("{definition} {}", quote(name)),
+                };
+                let mut status =
+                    Status::new(403, "Forbidden", format!("{named} is forbidden: {why}"));
                 status.details = Some(Box::new(Details {
+                    name: name.to_owned(),
                     group: group.to_owned(),
                     kind: plural.to_owned(),
                     ..Details::default()
@@ -223,6 +235,7 @@ fn row(definition: &Value, version: &Value, storage: &Arc<Stored>) -> Resource {
             } else {
                 StatusOnCreate::Keep
             },
+            closing: definition["metadata"].get("deletionTimestamp").is_some(),
             ..Rules::default()
         },
         subresources,

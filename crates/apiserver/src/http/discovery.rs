@@ -250,6 +250,7 @@ fn verbs(resource: &Resource) -> Vec<&'static str> {
         .filter(|verb| *verb != "deletecollection" || resource.rules.delete_collection)
         .filter(|verb| *verb == "create" || !resource.rules.transient)
         .filter(|verb| matches!(*verb, "get" | "list") || !resource.rules.read_only)
+        .filter(|verb| !matches!(*verb, "create" | "patch" | "update") || !resource.rules.closing)
         .collect()
 }
 

@@ -27,6 +27,8 @@ pub struct Rules {
     pub transient: bool,
     /// Only get and list are served.
     pub read_only: bool,
+    /// Its definition is on its way out: discovery no longer tells of writes.
+    pub closing: bool,
     /// What DELETE does to dependents when nothing is asked for.
     pub default_propagation: Propagation,
     /// What a client is told who deletes without saying what becomes of dependents.
@@ -51,6 +53,7 @@ impl Default for Rules {
             delete_collection: true,
             transient: false,
             read_only: false,
+            closing: false,
             default_propagation: Propagation::Background,
             deletion_warning: None,
             status_on_create: StatusOnCreate::Clear,

@@ -594,12 +594,30 @@ async fn nothing_is_created_of_a_definition_that_goes() {
     let path = format!("{CRONTABS}?dryRun=All");
     let refused = until("creations are refused", async || {
         let answer = api.post(&path, crontab("new", json!({"cron": "x"}))).await;
-        (answer.status == 405).then_some(answer)
+        (answer.status == 403).then_some(answer)
     })
     .await;
     assert_eq!(
         refused.body["message"],
-        "create not allowed while custom resource definition is terminating"
+        r#"crontabs.stable.example.com "new" is forbidden: create not allowed while custom resource definition is terminating"#
+    );
+    let applied = json!({"apiVersion": "stable.example.com/v1", "kind": "CronTab", "metadata": {"name": "new"}});
+    let refused = api
+        .send_text(
+            "PATCH",
+            &format!("{CRONTABS}/new?fieldManager=m"),
+            "application/apply-patch+yaml",
+            &applied.to_string(),
+        )
+        .await;
+    assert_eq!(
+        refused.refused(403),
+        r#"crontabs.stable.example.com "new" is forbidden: create not allowed while custom resource definition is terminating"#
+    );
+    let served = api.get("/apis/stable.example.com/v1").await.ok();
+    assert_eq!(
+        served["resources"][0]["verbs"],
+        json!(["delete", "deletecollection", "get", "list", "watch"])
     );
     let labelled = json!({"metadata": {"labels": {"a": "b"}}});
     api.merge(&format!("{CRONTABS}/kept"), labelled).await.ok();

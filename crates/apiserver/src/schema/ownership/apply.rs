@@ -269,6 +269,17 @@ fn client_side_fields(kind: &Type, live: &Value) -> FieldSet {
 }
 
 fn conflict(conflicts: &[(Manager, FieldSet)]) -> Status {
+    // Upstream sorts what identifies managers as text, which begins with their names.
+    let mut conflicts: Vec<_> = conflicts.iter().collect();
+    conflicts.sort_by_key(|(manager, _)| {
+        let Manager {
+            operation,
+            name,
+            api_version,
+            subresource,
+        } = manager;
+        (name, operation, api_version, subresource)
+    });
     let all: Vec<(String, String)> = conflicts
         .iter()
         .flat_map(|(manager, fields)| {
