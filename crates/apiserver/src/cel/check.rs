@@ -1,17 +1,16 @@
 //! Types of expressions, found before they run, with cel-go's words for what does not fit.
 
-use std::{collections::HashMap, sync::Arc};
+mod written;
 
-use kube_cel::cel::Value;
+use std::{collections::HashMap, sync::Arc};
 
 use super::{
     Problem,
     expr::{Expr, Field, Fold, FoldKind, Literal, Node, qualified},
     functions::{FUNCTIONS, is_type_name, named_type, namespaced, resolve},
-    messages, times,
+    messages,
     types::{Bindings, Type, joined},
 };
-use crate::golang::regexp;
 
 /// The names an expression may use.
 #[derive(Clone, Debug, Default)]
@@ -55,8 +54,8 @@ impl Environment {
 pub(super) struct Checked {
     /// The type of what it evaluates to.
     pub(super) result: Type,
-    /// What is wrong with a pattern that is written in it, which only those who run it find out.
-    pub(super) bad_pattern: Option<String>,
+    /// Why it cannot be made ready to run, which only those who run it find out.
+    pub(super) fault: Option<String>,
 }
 
 /// Checks an expression.
@@ -70,7 +69,7 @@ pub(super) fn check(expression: &Expr, environment: &Environment) -> Result<Chec
     }
     Ok(Checked {
         result: result.closed(),
-        bad_pattern: checker.bad_pattern,
+        fault: checker.fault,
     })
 }
 
@@ -81,7 +80,11 @@ pub(super) struct Checker<'e> {
     problems: Vec<Problem>,
     /// Texts that a function will not be able to read; told when nothing else is wrong.
     unreadable: Vec<Problem>,
-    bad_pattern: Option<String>,
+    fault: Option<String>,
+    /// Whether what is looked at next may be a list or map of anything, as what a format is filled with.
+    mixed: bool,
+    /// The types of all that is in what a format is filled with.
+    noted: Option<HashMap<*const Expr, Type>>,
 }
 
 impl<'e> Checker<'e> {
@@ -91,7 +94,9 @@ impl<'e> Checker<'e> {
             locals: Vec::new(),
             problems: Vec::new(),
             unreadable: Vec::new(),
-            bad_pattern: None,
+            fault: None,
+            mixed: false,
+            noted: None,
         }
     }
 
@@ -126,6 +131,15 @@ impl<'e> Checker<'e> {
 
     /// The type of an expression inside the macros around.
     pub(super) fn of(&mut self, expression: &Expr) -> Type {
+        let mixed = std::mem::take(&mut self.mixed);
+        let kind = self.found(expression, mixed);
+        if let Some(noted) = &mut self.noted {
+            noted.insert(std::ptr::from_ref(expression), kind.clone());
+        }
+        kind
+    }
+
+    fn found(&mut self, expression: &Expr, mixed: bool) -> Type {
         let at = expression.at;
         match &expression.node {
             Node::Literal(literal) => of_literal(literal),
@@ -180,18 +194,21 @@ impl<'e> Checker<'e> {
             Node::List(items) => {
                 let mut item_type = None;
                 for (optional, item) in items {
+                    self.mixed = mixed;
                     let kind = self.entry(*optional, item);
-                    item_type = Some(self.same(item.at, item_type, kind));
+                    item_type = Some(self.same(item.at, item_type, kind, mixed));
                 }
                 Type::list(item_type.unwrap_or(Type::Open))
             }
             Node::Map(entries) => {
                 let (mut key_type, mut value_type) = (None, None);
                 for (optional, key, value) in entries {
+                    self.mixed = mixed;
                     let kind = self.of(key);
-                    key_type = Some(self.same(key.at, key_type, kind));
+                    key_type = Some(self.same(key.at, key_type, kind, mixed));
+                    self.mixed = mixed;
                     let kind = self.entry(*optional, value);
-                    value_type = Some(self.same(value.at, value_type, kind));
+                    value_type = Some(self.same(value.at, value_type, kind, mixed));
                 }
                 Type::map(
                     key_type.unwrap_or(Type::Open),
@@ -300,13 +317,14 @@ impl<'e> Checker<'e> {
         }
     }
 
-    /// Literals have items of one type.
-    fn same(&mut self, at: usize, so_far: Option<Type>, found: Type) -> Type {
+    /// Literals have items of one type, unless they may be of any.
+    fn same(&mut self, at: usize, so_far: Option<Type>, found: Type, mixed: bool) -> Type {
         let Some(so_far) = so_far else {
             return found;
         };
         match joined(&so_far, &found) {
             Some(joined) => joined,
+            None if mixed => Type::Dyn,
             None => self.wrong(at, format!("expected type '{so_far}' but found '{found}'")),
         }
     }
@@ -327,8 +345,20 @@ impl<'e> Checker<'e> {
         if let Some(target) = target {
             types.push(self.of(target));
         }
-        types.extend(arguments.iter().map(|argument| self.of(argument)));
+        let notes = self.noted.is_some();
+        if name == "format" && target.is_some() {
+            self.noted.get_or_insert_default();
+        }
+        for argument in arguments {
+            self.mixed = name == "format";
+            types.push(self.of(argument));
+        }
+        self.read_format(at, name, target, arguments);
+        if !notes {
+            self.noted = None;
+        }
         self.read_literal(name, arguments);
+        self.convert_literal(name, target, arguments);
         let Some(overloads) = FUNCTIONS.get(name) else {
             return self.wrong(
                 at,
@@ -348,34 +378,6 @@ impl<'e> Checker<'e> {
                     format!("found no matching overload for '{name}' applied to '{applied}'"),
                 )
             }
-        }
-    }
-
-    /// Reads a text that is written in the expression and has a form of its own (cel-go: ASTValidators).
-    fn read_literal(&mut self, function: &str, arguments: &[Expr]) {
-        if let ("find" | "findAll", Some(Node::Literal(Literal::Text(text)))) =
-            (function, arguments.first().map(|first| &first.node))
-        {
-            self.bad_pattern = regexp::compile(text).err().or(self.bad_pattern.take());
-        }
-        let Some(Expr {
-            at,
-            node: Node::Literal(Literal::Text(text)),
-        }) = arguments.last()
-        else {
-            return;
-        };
-        let is_read = match (function, arguments.len()) {
-            ("matches", _) => regexp::compile(text).is_ok(),
-            ("duration" | "timestamp", 1) => {
-                let text = Value::String(Arc::new(text.clone()));
-                times::made(function, &text).is_none_or(|made| made.is_ok())
-            }
-            _ => true,
-        };
-        if !is_read {
-            let message = format!("invalid {function} argument");
-            self.unreadable.push(Problem { at: *at, message });
         }
     }
 

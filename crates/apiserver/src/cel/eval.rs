@@ -2,6 +2,7 @@
 
 mod apply;
 mod fold;
+mod missing;
 mod scope;
 
 use std::{
@@ -60,7 +61,7 @@ impl Run<'_> {
     fn value(&mut self, expression: &Expr, scope: &Scope<'_>) -> Evaluated {
         self.budget.take(1)?;
         match &expression.node {
-            Node::Literal(literal) => Ok(of_literal(literal)),
+            Node::Literal(literal) => Ok(value_of(literal)),
             Node::Name(name) => match scope.find(name) {
                 Some(value) => Ok(value.clone()),
                 None if is_type_name(name) => Ok(of_type(name)),
@@ -249,7 +250,8 @@ impl Run<'_> {
     }
 }
 
-fn of_literal(literal: &Literal) -> Value {
+/// The value that a literal is.
+pub(super) fn value_of(literal: &Literal) -> Value {
     match literal {
         Literal::Null => Value::Null,
         Literal::Bool(truth) => Value::Bool(*truth),

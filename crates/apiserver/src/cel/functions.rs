@@ -12,7 +12,7 @@ use super::{
 
 /// One way to call a function.
 pub(super) struct Overload {
-    is_method: bool,
+    pub(super) is_method: bool,
     pub(super) parameters: Vec<Type>,
     pub(super) result: Type,
 }

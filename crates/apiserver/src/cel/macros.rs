@@ -65,7 +65,7 @@ fn fold_of(name: &str, arguments: usize) -> Option<(FoldKind, usize, bool)> {
     Some(match (name, arguments) {
         ("all", 2 | 3) => (FoldKind::All, arguments - 1, false),
         ("exists", 2 | 3) => (FoldKind::Exists, arguments - 1, false),
-        ("exists_one", 2) | ("existsOne", 2 | 3) => (FoldKind::ExistsOne, arguments - 1, false),
+        ("exists_one" | "existsOne", 2 | 3) => (FoldKind::ExistsOne, arguments - 1, false),
         ("filter", 2) => (FoldKind::Filter, 1, false),
         ("map", 2 | 3) => (FoldKind::Map, 1, arguments == 3),
         ("transformList", 3 | 4) => (FoldKind::Map, 2, arguments == 4),

@@ -7,12 +7,14 @@
 mod budget;
 mod check;
 mod complaints;
+mod conversions;
 mod cost;
 mod eval;
 mod expr;
 mod formats;
 mod functions;
 mod host;
+mod interpolation;
 mod keyed;
 mod lexer;
 mod library;
@@ -21,6 +23,7 @@ mod macros;
 mod messages;
 mod quantities;
 mod syntax;
+mod texts;
 mod times;
 mod total;
 mod types;
@@ -97,7 +100,7 @@ pub(crate) struct Program {
     /// How deep it is.
     depth: usize,
     result: Type,
-    bad_pattern: Option<String>,
+    fault: Option<String>,
 }
 
 /// What may be so deep needs no stack of its own.
@@ -126,7 +129,7 @@ impl Program {
             expression,
             depth,
             result: checked.result,
-            bad_pattern: checked.bad_pattern,
+            fault: checked.fault,
         })
     }
 
@@ -135,9 +138,9 @@ impl Program {
         &self.result
     }
 
-    /// What is wrong with a pattern in it that `find` or `findAll` is to look for.
-    pub(crate) fn bad_pattern(&self) -> Option<&str> {
-        self.bad_pattern.as_deref()
+    /// Why it cannot be made ready to run: a pattern that is written in it is none, or what is written in it cannot be converted.
+    pub(crate) fn fault(&self) -> Option<&str> {
+        self.fault.as_deref()
     }
 
     /// Whether it refers to a variable of that name.

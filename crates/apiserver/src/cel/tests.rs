@@ -1,5 +1,7 @@
 //! What expressions mean, and what is said of those that mean nothing.
 
+mod texts;
+
 use std::{collections::BTreeMap, sync::Arc};
 
 use super::*;
@@ -246,10 +248,62 @@ fn what_goes_wrong_is_told_as_cel_go_tells_it() {
         ("1 / (self.a - 3) == 1", "division by zero"),
         ("9223372036854775807 + self.a == 1", "integer overflow"),
         ("self.any.startsWith('x')", "no such overload"),
+        ("self.any.contains('x')", "no such overload"),
+        ("size(self.any)", "no such overload: size"),
+        ("self.any.matches('x')", "no such overload: matches"),
+        ("self.s.matches(self.any)", "no such overload"),
+        ("self.any + self.s == ''", "no such overload"),
+        ("dyn(true) + self.s == ''", "no such overload: _+_"),
+        ("dyn('b') - self.any == 1", "no such overload"),
+        ("-dyn('b') == self.any", "no such overload"),
+        ("-dyn([1]) == self.any", "no such overload: -_"),
+        ("dyn(null) < self.any", "no such overload: _<_"),
+        ("self.any < dyn('a')", "no such overload"),
+        ("double('NaN') < 1", "NaN values cannot be ordered"),
+        (
+            "self.any.lowerAscii() == ''",
+            "no such overload: lowerAscii(int)",
+        ),
+        (
+            "self.any.split(',') == []",
+            "no such overload: split(int, string)",
+        ),
+        (
+            "self.any.indexOf('a') == 1",
+            "no such overload: indexOf(int, string)",
+        ),
+        (
+            "self.any.charAt(0) == ''",
+            "no such overload: charAt(int, int)",
+        ),
+        (
+            "'%s'.format(self.any) == ''",
+            "no such overload: format(string, int)",
+        ),
+        (
+            "self.any.getHours() == 1",
+            "no such overload: getHours(int)",
+        ),
+        ("ip(self.any).family() == 4", "no such overload: ip(int)"),
+        ("isIP(self.any)", "no such overload: isIP(int)"),
+        (
+            "url(self.any).getHost() == ''",
+            "no such overload: url(int)",
+        ),
+        (
+            "quantity(self.any).isInteger()",
+            "no such overload: quantity(int)",
+        ),
+        ("bool(self.any)", "no such overload: bool(int)"),
+        ("bytes(self.any) == b''", "no such overload: bytes(int)"),
+        ("int(dyn(self.l)) == 1", "no such overload: int(list)"),
+        ("dyn(self.l).join() == ''", "no such overload: join(list)"),
+        ("self.any.value() == 1", "no such overload: value(int)"),
+        ("self.any.orValue(1) == 1", "no such overload"),
         ("[9223372036854775807, 1].sum() == 0", "integer overflow"),
         (
             "'%.99999f'.format([1.0]) == ''",
-            "the precision is too large",
+            "error during formatting: the precision is too large",
         ),
         (
             "quantity('100m').asInteger() == 0",

@@ -1,15 +1,17 @@
 //! Calls of functions and operators, whose arguments are values by now.
 
-use std::sync::Arc;
+use std::{cmp::Ordering, sync::Arc};
 
 use kube_cel::cel::Value;
 
-use super::{Evaluated, Failure, Run, count, failed, index, no_overload, of_type, wrapped};
+use super::{
+    Evaluated, Failure, Run, count, failed, index, missing, no_overload, of_type, wrapped,
+};
 use crate::{
     cel::{
-        complaints, formats, host,
+        complaints, conversions, formats, host,
         keyed::{all_plain, plain},
-        library, lists, quantities, times, urls,
+        library, lists, quantities, texts, times, urls,
         values::{
             Looks, arithmetic, compare, equal_within, is_zero, key, none, optional, some, text,
             type_name,
@@ -40,12 +42,13 @@ impl Run<'_> {
             ("_!=_", None, [left, right]) => bool(!self.same(left, right)?),
             ("_<_" | "_<=_" | "_>_" | "_>=_", None, [left, right]) => {
                 let Some(order) = compare(left, right) else {
-                    let numbers = |value: &Value| matches!(value, Value::Float(_));
-                    // Nothing is less or greater than what is no number.
-                    return match numbers(left) || numbers(right) {
-                        true => bool(false),
-                        false => no_overload(),
+                    let is_number = |value: &Value| {
+                        matches!(value, Value::Float(_) | Value::Int(_) | Value::UInt(_))
                     };
+                    return failed(match is_number(left) && is_number(right) {
+                        true => "NaN values cannot be ordered".to_owned(),
+                        false => missing::told(function, None, &values),
+                    });
                 };
                 bool(match function {
                     "_<_" => order.is_lt(),
@@ -55,7 +58,11 @@ impl Run<'_> {
                 })
             }
             ("_+_" | "_-_" | "_*_" | "_/_" | "_%_", None, [left, right]) => {
-                arithmetic(function, left, right).map_err(Failure::Error)
+                let result = arithmetic(function, left, right);
+                result.map_err(|why| match why.as_str() {
+                    "no such overload" => Failure::Error(missing::told(function, None, &values)),
+                    _ => Failure::Error(why),
+                })
             }
             ("!_", None, [Value::Bool(truth)]) => bool(!truth),
             ("-_", None, [Value::Int(number)]) => match number.checked_neg() {
@@ -85,16 +92,17 @@ impl Run<'_> {
                 Value::Bytes(bytes) => Ok(count(bytes.len())),
                 Value::List(items) => Ok(count(items.len())),
                 Value::Map(map) => Ok(count(map.map.len())),
-                _ => no_overload(),
+                _ => failed(missing::told(function, None, std::slice::from_ref(value))),
             },
             ("type", None, [value]) => Ok(of_type(type_name(value))),
             ("dyn", None, [value]) => Ok(value.clone()),
-            ("bool", None, [Value::Bool(truth)]) => bool(*truth),
-            ("bool", None, [Value::String(text)]) => match text.as_str() {
-                "1" | "t" | "true" | "TRUE" | "True" => bool(true),
-                "0" | "f" | "false" | "FALSE" | "False" => bool(false),
-                _ => failed("type conversion error from 'string' to 'bool'"),
-            },
+            (
+                "bool" | "bytes" | "double" | "duration" | "int" | "string" | "timestamp" | "uint",
+                None,
+                [value],
+            ) if let Some(converted) = conversions::converted(function, value) => {
+                converted.map_err(Failure::Error)
+            }
             ("startsWith", Some(Value::String(text)), [Value::String(part)]) => {
                 bool(text.starts_with(part.as_str()))
             }
@@ -132,19 +140,23 @@ impl Run<'_> {
             ("jsonpatch.escapeKey", None, [Value::String(key)]) => {
                 Ok(text(key.replace('~', "~0").replace('/', "~1")))
             }
-            ("duration" | "timestamp", None, [value @ (Value::String(_) | Value::Int(_))]) => {
-                let made = times::made(function, value).unwrap_or(Ok(Value::Null));
-                made.map_err(Failure::Error)
-            }
-            ("int", None, [Value::Duration(duration)]) => {
-                Ok(duration.num_nanoseconds().map_or(Value::Null, Value::Int))
-            }
-            ("int", None, [Value::Timestamp(time)]) => Ok(Value::Int(time.timestamp())),
-            ("string", None, [value]) if times::text(value).is_some() => {
-                Ok(times::text(value).map_or(Value::Null, text))
-            }
             ("min" | "max", Some(Value::List(items)), []) if items.is_empty() => {
                 failed(format!("{function} called on empty list"))
+            }
+            ("min" | "max", Some(Value::List(items)), [])
+                if missing::fits(function, target.as_ref(), &values) =>
+            {
+                let wanted = if function == "min" {
+                    Ordering::Greater
+                } else {
+                    Ordering::Less
+                };
+                // What cannot be compared is passed over.
+                let best = items.iter().reduce(|best, next| match compare(best, next) {
+                    Some(order) if order == wanted => next,
+                    _ => best,
+                });
+                Ok(best.cloned().unwrap_or(Value::Null))
             }
             ("sum", Some(Value::List(items)), [])
                 if matches!(
@@ -161,9 +173,6 @@ impl Run<'_> {
             ("replace", Some(_), [part, with, Value::Int(times)]) if *times < 0 => {
                 let arguments = vec![part.clone(), with.clone()];
                 library::call(function, target.clone(), arguments).map_err(Failure::Error)
-            }
-            ("format", Some(Value::String(text)), [_]) if is_too_precise(text) => {
-                failed("the precision is too large")
             }
             ("optional.none", None, []) => Ok(none()),
             ("optional.of", None, [value]) => Ok(some(value.clone())),
@@ -193,7 +202,7 @@ impl Run<'_> {
             }
             ("hasValue" | "value" | "or" | "orValue", Some(target), rest) => {
                 let Some(inner) = optional(target) else {
-                    return no_overload();
+                    return failed(missing::told(function, Some(target), &values));
                 };
                 match (function, inner, rest) {
                     ("hasValue", inner, []) => bool(inner.is_some()),
@@ -212,7 +221,8 @@ impl Run<'_> {
                 }
                 if let Some(host) = target.as_ref().and_then(host::of) {
                     let called = host.call(function, &values);
-                    return called.map_or_else(no_overload, |called| called.or_else(failed));
+                    let missing = || failed(missing::told(function, target.as_ref(), &values));
+                    return called.map_or_else(missing, |called| called.or_else(failed));
                 }
                 if let Some(value) = formats::call(function, target.as_ref(), &values) {
                     return Ok(value);
@@ -222,17 +232,17 @@ impl Run<'_> {
                 {
                     return called.map_err(Failure::Error);
                 }
+                if !missing::fits(function, target.as_ref(), &values) {
+                    return failed(missing::told(function, target.as_ref(), &values));
+                }
+                if let Some(called) = texts::call(function, target.as_ref(), &values) {
+                    return called.map_err(Failure::Error);
+                }
                 if let Some(called) = quantities::call(function, target.as_ref(), &values) {
                     return called.map_err(Failure::Error);
                 }
                 if let Some(called) = versions::call(function, target.as_ref(), &values) {
                     return called.map_err(Failure::Error);
-                }
-                if is_of_amounts(function) {
-                    let mut types = target.iter().chain(&values).map(type_name);
-                    let first = types.next().unwrap_or_default().to_owned();
-                    let types = types.fold(first, |all, name| all + ", " + name);
-                    return failed(format!("no such overload: {function}({types})"));
                 }
                 if let Some(called) = urls::call(function, target.as_ref(), &values) {
                     return called.map_err(Failure::Error);
@@ -277,23 +287,6 @@ impl Run<'_> {
     }
 }
 
-/// Whether only quantities and versions have such a function.
-fn is_of_amounts(function: &str) -> bool {
-    const COMPARING: [&str; 3] = ["isLessThan", "isGreaterThan", "compareTo"];
-    const QUANTITY: [&str; 6] = [
-        "add",
-        "asApproximateFloat",
-        "asInteger",
-        "isInteger",
-        "sign",
-        "sub",
-    ];
-    const VERSION: [&str; 3] = ["major", "minor", "patch"];
-    [&COMPARING[..], &QUANTITY, &VERSION]
-        .iter()
-        .any(|names| names.contains(&function))
-}
-
 /// How much a function may look at or make: of texts and lists as much as there is in them, but where it goes through one for each part of
 /// another.
 fn work(function: &str, target: Option<&Value>, values: &[Value]) -> u64 {
@@ -321,13 +314,6 @@ fn work(function: &str, target: Option<&Value>, values: &[Value]) -> u64 {
 /// Why a pattern cannot be looked for.
 fn illegal(why: String) -> Failure {
     Failure::Error(format!("Illegal regex: {why}"))
-}
-
-/// Whether a format asks for more places than anything has (`%.99999f`).
-fn is_too_precise(format: &str) -> bool {
-    let format = format.replace("%%", "");
-    let mut after = format.split("%.").skip(1);
-    after.any(|after| after.bytes().take_while(u8::is_ascii_digit).count() > 3)
 }
 
 /// How much there is to look at in a value.

@@ -65,7 +65,7 @@ impl Rule {
             (!source.trim().is_empty()).then(|| {
                 let program = Program::compile(source, &environment)
                     .map_err(|issues| format!("{prefix}compilation failed: {issues}"))?;
-                match program.bad_pattern() {
+                match program.fault() {
                     _ if *program.result() != wanted => Err(otherwise.to_owned()),
                     Some(why) => Err(format!("{runs} instantiation failed: {why}")),
                     None => Ok(program),

@@ -1,0 +1,110 @@
+//! What is written in an expression and will be read by a function: told before it runs (cel-go: ASTValidators, and what its programs make
+//! ready at once).
+
+use std::sync::Arc;
+
+use kube_cel::cel::Value;
+
+use super::Checker;
+use crate::{
+    cel::{
+        Problem, conversions,
+        eval::value_of,
+        expr::{Expr, Literal, Node},
+        interpolation, times,
+        types::Type,
+    },
+    golang::regexp,
+};
+
+impl Checker<'_> {
+    /// Reads a text that is written in the expression and has a form of its own (cel-go: ASTValidators).
+    pub(super) fn read_literal(&mut self, function: &str, arguments: &[Expr]) {
+        if let ("find" | "findAll", Some(Node::Literal(Literal::Text(text)))) =
+            (function, arguments.first().map(|first| &first.node))
+        {
+            self.fault = self.fault.take().or(regexp::compile(text).err());
+        }
+        let Some(Expr {
+            at,
+            node: Node::Literal(Literal::Text(text)),
+        }) = arguments.last()
+        else {
+            return;
+        };
+        let is_read = match (function, arguments.len()) {
+            ("matches", _) => regexp::compile(text).is_ok(),
+            ("duration" | "timestamp", 1) => {
+                let text = Value::String(Arc::new(text.clone()));
+                times::made(function, &text).is_none_or(|made| made.is_ok())
+            }
+            _ => true,
+        };
+        if !is_read {
+            let message = format!("invalid {function} argument");
+            self.unreadable.push(Problem { at: *at, message });
+        }
+    }
+
+    /// Looks through a text with places for values, and these, where both are written in the expression.
+    pub(super) fn read_format(
+        &mut self,
+        at: usize,
+        function: &str,
+        target: Option<&Expr>,
+        arguments: &[Expr],
+    ) {
+        let Some(noted) = self.noted.as_ref().filter(|_| function == "format") else {
+            return;
+        };
+        if let (Some(Node::Literal(Literal::Text(format))), [Node::List(values)]) = (
+            target.map(|target| &target.node),
+            arguments
+                .iter()
+                .map(|argument| &argument.node)
+                .collect::<Vec<_>>()
+                .as_slice(),
+        ) {
+            let type_of = |part: &Expr| {
+                noted
+                    .get(&std::ptr::from_ref(part))
+                    .cloned()
+                    .unwrap_or(Type::Dyn)
+            };
+            self.unreadable
+                .extend(interpolation::check(at, format, values, type_of));
+        }
+    }
+
+    /// Converts what is written in the expression as cel-go does, before it runs.
+    pub(super) fn convert_literal(
+        &mut self,
+        function: &str,
+        target: Option<&Expr>,
+        arguments: &[Expr],
+    ) {
+        if let (None, [argument]) = (target, arguments)
+            && let Some(value) = constant(argument)
+        {
+            let converted = conversions::converted(function, &value);
+            self.fault = self.fault.take().or(converted.and_then(Result::err));
+        }
+    }
+}
+
+/// The value of a literal, or of what one is converted to.
+fn constant(expression: &Expr) -> Option<Value> {
+    match &expression.node {
+        Node::Literal(literal) => Some(value_of(literal)),
+        Node::Call {
+            function,
+            target: None,
+            arguments,
+        } => match arguments.as_slice() {
+            [argument] if function == "dyn" => constant(argument),
+            [argument] => conversions::converted(function, &constant(argument)?)?.ok(),
+            _ => None,
+        },
+        _ => None,
+    }
+}

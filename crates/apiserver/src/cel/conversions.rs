@@ -1,0 +1,152 @@
+//! Values of one type as values of another (cel-go: common/types, ConvertToType).
+
+use std::sync::Arc;
+
+use kube_cel::cel::Value;
+
+use super::{times, values::text};
+use crate::golang::number;
+
+const INT_OVERFLOW: &str = "integer overflow";
+const UINT_OVERFLOW: &str = "unsigned integer overflow";
+
+/// What a value is as one of another type, by the function named for that type; `None` when there is no such conversion.
+///
+/// # Errors
+/// The value has no counterpart.
+pub(super) fn converted(function: &str, value: &Value) -> Option<Result<Value, String>> {
+    Some(match (function, value) {
+        ("bool", Value::Bool(_))
+        | ("bytes", Value::Bytes(_))
+        | ("double", Value::Float(_))
+        | ("duration", Value::Duration(_))
+        | ("int", Value::Int(_))
+        | ("string", Value::String(_))
+        | ("timestamp", Value::Timestamp(_))
+        | ("uint", Value::UInt(_)) => Ok(value.clone()),
+        ("bool" | "double" | "int" | "uint", Value::String(given)) => {
+            let read = match function {
+                "bool" => truth(given).map(Value::Bool),
+                "double" => double(given).map(Value::Float),
+                "int" => given.parse().ok().map(Value::Int),
+                // A number without a sign has none.
+                _ => given
+                    .parse()
+                    .ok()
+                    .filter(|_| !given.starts_with('+'))
+                    .map(Value::UInt),
+            };
+            read.ok_or_else(|| format!("type conversion error from 'string' to '{function}'"))
+        }
+        ("bytes", Value::String(given)) => Ok(Value::Bytes(Arc::new(given.as_bytes().to_vec()))),
+        ("double", Value::Int(number)) => Ok(Value::Float(*number as f64)),
+        ("double", Value::UInt(number)) => Ok(Value::Float(*number as f64)),
+        ("int", Value::UInt(number)) => i64::try_from(*number)
+            .map(Value::Int)
+            .map_err(|_| INT_OVERFLOW.to_owned()),
+        ("int", Value::Float(number)) => {
+            // The ends themselves are refused too.
+            let fits = *number > i64::MIN as f64 && *number < i64::MAX as f64;
+            fits.then_some(Value::Int(*number as i64))
+                .ok_or_else(|| INT_OVERFLOW.to_owned())
+        }
+        ("int", Value::Duration(duration)) => {
+            Ok(duration.num_nanoseconds().map_or(Value::Null, Value::Int))
+        }
+        ("int", Value::Timestamp(time)) => Ok(Value::Int(time.timestamp())),
+        ("uint", Value::Int(number)) => u64::try_from(*number)
+            .map(Value::UInt)
+            .map_err(|_| UINT_OVERFLOW.to_owned()),
+        ("uint", Value::Float(number)) => {
+            let fits = *number >= 0.0 && *number < u64::MAX as f64;
+            fits.then_some(Value::UInt(*number as u64))
+                .ok_or_else(|| UINT_OVERFLOW.to_owned())
+        }
+        ("string", value) => return as_text(value).map(|given| given.map(text)),
+        ("duration" | "timestamp", value) => return times::made(function, value),
+        _ => return None,
+    })
+}
+
+/// A value as text; `None` when its type has none.
+///
+/// # Errors
+/// Bytes that are no text.
+pub(super) fn as_text(value: &Value) -> Option<Result<String, String>> {
+    Some(match value {
+        Value::String(given) => Ok(given.to_string()),
+        Value::Int(number) => Ok(number.to_string()),
+        Value::UInt(number) => Ok(number.to_string()),
+        Value::Float(number) => Ok(double_text(*number)),
+        Value::Bytes(bytes) => String::from_utf8(bytes.to_vec())
+            .map_err(|_| "invalid UTF-8 in bytes, cannot convert to string".to_owned()),
+        other => Ok(times::text(other)?),
+    })
+}
+
+/// Go: `%g`.
+pub(super) fn double_text(number: f64) -> String {
+    special(number).map_or_else(|| number::text(number), str::to_owned)
+}
+
+/// What is no finite number, as Go writes it.
+pub(super) fn special(number: f64) -> Option<&'static str> {
+    match number {
+        _ if number.is_nan() => Some("NaN"),
+        f64::INFINITY => Some("+Inf"),
+        f64::NEG_INFINITY => Some("-Inf"),
+        _ => None,
+    }
+}
+
+/// Go: strconv.ParseBool.
+fn truth(given: &str) -> Option<bool> {
+    match given {
+        "1" | "t" | "T" | "true" | "TRUE" | "True" => Some(true),
+        "0" | "f" | "F" | "false" | "FALSE" | "False" => Some(false),
+        _ => None,
+    }
+}
+
+/// Go: strconv.ParseFloat, which refuses what is too large, and signs before `NaN`.
+fn double(given: &str) -> Option<f64> {
+    let unsigned = given.strip_prefix(['+', '-']);
+    let digits = unsigned.unwrap_or(given);
+    if let Some(hex) = digits
+        .strip_prefix("0x")
+        .or_else(|| digits.strip_prefix("0X"))
+    {
+        let number = hexadecimal(hex)?;
+        return Some(if given.starts_with('-') {
+            -number
+        } else {
+            number
+        });
+    }
+    let number: f64 = given.parse().ok()?;
+    let is_word = digits.starts_with(|first: char| first.is_ascii_alphabetic());
+    let is_read = match is_word {
+        true => number.is_infinite() || unsigned.is_none(),
+        false => number.is_finite(),
+    };
+    is_read.then_some(number)
+}
+
+/// `1.8p-2`: what is after `0x`. The exponent must be there.
+fn hexadecimal(given: &str) -> Option<f64> {
+    let (mantissa, exponent) = given.split_once(['p', 'P'])?;
+    let (whole, fraction) = mantissa.split_once('.').unwrap_or((mantissa, ""));
+    let digits = format!("{whole}{fraction}");
+    // More digits than that would have to be rounded here.
+    if digits.is_empty()
+        || digits.len() > 13
+        || !digits.bytes().all(|digit| digit.is_ascii_hexdigit())
+    {
+        return None;
+    }
+    let number = u64::from_str_radix(&digits, 16).ok()?;
+    let places = i32::try_from(fraction.len()).ok()?;
+    let exponent: i32 = exponent.parse().ok()?;
+    let number = number as f64 * 2_f64.powi(exponent.checked_sub(places * 4)?);
+    number.is_finite().then_some(number)
+}

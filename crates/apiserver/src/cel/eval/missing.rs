@@ -1,0 +1,83 @@
+//! What is said of calls that fit no overload of their function. cel-go names function and types where it looks at the types before it calls.
+
+use kube_cel::cel::Value;
+
+use crate::cel::{
+    functions::FUNCTIONS,
+    keyed::plain,
+    total::total,
+    types::Type,
+    values::{of_key, optional, type_name},
+};
+
+/// Values that are asked themselves for what else can be done with them.
+const RECEIVERS: [&str; 3] = [
+    "string",
+    "google.protobuf.Duration",
+    "google.protobuf.Timestamp",
+];
+
+/// Whether some overload takes values of these types. Of lists and maps only the first item is looked at.
+pub(super) fn fits(function: &str, target: Option<&Value>, values: &[Value]) -> bool {
+    let Some(overloads) = FUNCTIONS.get(function) else {
+        return false;
+    };
+    overloads.iter().any(|overload| {
+        let given = target.iter().copied().chain(values);
+        let wanted = &overload.parameters;
+        overload.is_method == target.is_some()
+            && wanted.len() == values.len() + usize::from(target.is_some())
+            && given.zip(wanted).all(|(value, kind)| is_of(value, kind))
+    })
+}
+
+fn is_of(value: &Value, kind: &Type) -> bool {
+    match (kind, plain(value)) {
+        (Type::Dyn | Type::Open | Type::Parameter(_), _) => true,
+        (Type::List(item), Value::List(items)) => {
+            items.first().is_none_or(|first| is_of(first, item))
+        }
+        (Type::Map(key_kind, value_kind), Value::Map(map)) => {
+            let first = map.map.iter().next();
+            first.is_none_or(|(key, value)| {
+                is_of(&of_key(key), key_kind) && is_of(value, value_kind)
+            })
+        }
+        (Type::Map(..), value) => total(value).is_some(),
+        (Type::List(_), _) => false,
+        (Type::Optional(inner), value) => match optional(value) {
+            Some(held) => held.is_none_or(|held| is_of(held, inner)),
+            None => false,
+        },
+        (Type::Meta(_), value) => type_name(value) == "type",
+        (kind, value) => kind.own_name() == type_name(value),
+    }
+}
+
+/// The sentence about such a call.
+pub(super) fn told(function: &str, target: Option<&Value>, values: &[Value]) -> String {
+    let mut given = target.into_iter().chain(values);
+    let mut types = given.clone().map(|value| type_name(plain(value)));
+    let first = given.next().map_or("", |first| type_name(plain(first)));
+    let has_trait = match function {
+        "startsWith" | "endsWith" | "contains" | "or" | "orValue" | "!_" | "@in" | "_[_]"
+        | "_[?_]" | "_&&_" | "_||_" | "_?_:_" => true,
+        "matches" => first == "string",
+        "_+_" => matches!(first, "bytes" | "double" | "int" | "list" | "uint"),
+        "_-_" | "_*_" | "_/_" => matches!(first, "double" | "int" | "uint"),
+        "_%_" => matches!(first, "int" | "uint"),
+        "_<_" | "_<=_" | "_>_" | "_>=_" => {
+            matches!(first, "bool" | "bytes" | "double" | "int" | "uint")
+        }
+        "-_" => first == "bool",
+        "size" => false,
+        _ => {
+            let types: Vec<&str> = types.by_ref().collect();
+            return format!("no such overload: {function}({})", types.join(", "));
+        }
+    };
+    match has_trait || RECEIVERS.contains(&first) {
+        true => "no such overload".to_owned(),
+        false => format!("no such overload: {function}"),
+    }
+}

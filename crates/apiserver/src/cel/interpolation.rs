@@ -1,0 +1,347 @@
+//! Texts with places for values: `'%s has %d'.format([name, count])` (cel-go: ext/formatting.go, which version 2 of its strings has).
+//!
+//! [`filled`] makes such a text. Where text and list are written in the expression, [`check`] finds what would go wrong before.
+
+mod check;
+
+use kube_cel::cel::{Value, objects::Key};
+
+pub(super) use self::check::check;
+use super::{
+    conversions::{as_text, special},
+    keyed::plain,
+    total::total,
+    values::{TypeValue, of_key, type_name},
+};
+use crate::{field::quote, validation::go};
+
+/// More places after the point than anything has.
+const MOST_PLACES: usize = 999;
+const PLACES: usize = 6;
+
+/// How a value is to be written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Clause {
+    Text,
+    Decimal,
+    /// With so many places after the point.
+    Fixed(usize),
+    Scientific,
+    Binary,
+    Hexadecimal {
+        capitals: bool,
+    },
+    Octal,
+}
+
+impl Clause {
+    /// What is said of a value of a type that cannot be written so.
+    fn refusal(self, kind: &str) -> String {
+        let rule = match self {
+            Clause::Text => {
+                "string clause can only be used on strings, bools, bytes, ints, doubles, maps, lists, types, durations, and timestamps"
+            }
+            Clause::Decimal => "decimal clause can only be used on integers",
+            Clause::Fixed(_) => "fixed-point clause can only be used on doubles",
+            Clause::Scientific => "scientific clause can only be used on doubles",
+            Clause::Binary => "only integers and bools can be formatted as binary",
+            Clause::Hexadecimal { .. } => {
+                "only integers, byte buffers, and strings can be formatted as hex"
+            }
+            Clause::Octal => "octal clause can only be used on integers",
+        };
+        format!("{rule}, was given {kind}")
+    }
+}
+
+/// The text with values in it.
+///
+/// # Errors
+/// What is wrong with the text, or which value cannot be written where it is to be.
+pub(super) fn filled(format: &str, values: &[Value]) -> Result<String, String> {
+    let out_of_range = |index: usize| format!("index {index} out of range");
+    let mut filled = String::new();
+    for part in Parts::of(format) {
+        match part {
+            Part::Text(text) => filled.push_str(text),
+            Part::Clause { index, rest } => {
+                let value = values.get(index).ok_or_else(|| out_of_range(index))?;
+                let clause = clause(rest)?;
+                let text = written(clause, plain(value));
+                filled.push_str(&text.map_err(|why| format!("error during formatting: {why}"))?);
+            }
+        }
+    }
+    Ok(filled)
+}
+
+/// A part of a format.
+enum Part<'f> {
+    Text(&'f str),
+    /// The value with that index; how it is to be written is what `rest`, after the percent sign, begins with.
+    Clause {
+        index: usize,
+        rest: &'f str,
+    },
+}
+
+/// The parts of a format. Whoever takes a clause need not say where it ends: what cannot be read ends them all.
+struct Parts<'f> {
+    rest: &'f str,
+    index: usize,
+}
+
+impl<'f> Parts<'f> {
+    fn of(format: &'f str) -> Self {
+        Parts {
+            rest: format,
+            index: 0,
+        }
+    }
+}
+
+impl<'f> Iterator for Parts<'f> {
+    type Item = Part<'f>;
+
+    fn next(&mut self) -> Option<Part<'f>> {
+        if self.rest.is_empty() {
+            return None;
+        }
+        if self.rest.starts_with("%%") {
+            let text = &self.rest[..1];
+            self.rest = &self.rest[2..];
+            return Some(Part::Text(text));
+        }
+        if let Some(rest) = self.rest.strip_prefix('%') {
+            let index = self.index;
+            self.index += 1;
+            let precision = rest.strip_prefix('.').map_or(rest, |rest| {
+                rest.trim_start_matches(|c: char| c.is_ascii_digit())
+            });
+            let mut after = precision.chars();
+            after.next();
+            self.rest = after.as_str();
+            return Some(Part::Clause { index, rest });
+        }
+        let end = self.rest.find('%').unwrap_or(self.rest.len());
+        let (text, rest) = self.rest.split_at(end);
+        self.rest = rest;
+        Some(Part::Text(text))
+    }
+}
+
+/// Reads a clause.
+fn clause(rest: &str) -> Result<Clause, String> {
+    if rest.is_empty() {
+        return Err("unexpected end of string".to_owned());
+    }
+    let unread = |why: String| format!("could not parse formatting clause: {why}");
+    let imprecise = |why: &str| unread(format!("error while parsing precision: {why}"));
+    let (places, letter) = match rest.strip_prefix('.') {
+        None => (PLACES, rest),
+        Some(rest) => {
+            let letter = rest.trim_start_matches(|c: char| c.is_ascii_digit());
+            if letter.is_empty() {
+                return Err(imprecise("could not find end of precision specifier"));
+            }
+            let digits = &rest[..rest.len() - letter.len()];
+            let places: Option<i64> = digits.parse().ok();
+            let places = places.ok_or_else(|| {
+                let why = go::whole("Atoi", digits);
+                imprecise(&format!(
+                    "error while converting precision to integer: {why}"
+                ))
+            })?;
+            (usize::try_from(places).unwrap_or(usize::MAX), letter)
+        }
+    };
+    // Go looks at a byte.
+    let letter = letter.bytes().next().map_or('%', char::from);
+    Ok(match letter {
+        's' => Clause::Text,
+        'd' => Clause::Decimal,
+        'f' => Clause::Fixed(places),
+        // How many places are asked for makes no difference there.
+        'e' => Clause::Scientific,
+        'b' => Clause::Binary,
+        'x' | 'X' => Clause::Hexadecimal {
+            capitals: letter == 'X',
+        },
+        'o' => Clause::Octal,
+        other => {
+            return Err(unread(format!(
+                "unrecognized formatting clause \"{other}\""
+            )));
+        }
+    })
+}
+
+/// A value as a clause writes it.
+fn written(clause: Clause, value: &Value) -> Result<String, String> {
+    let refused = || Err(clause.refusal(type_name(value)));
+    Ok(match (clause, value) {
+        (Clause::Text, value) => return as_whole(value).unwrap_or_else(refused),
+        (Clause::Decimal, Value::Int(number)) => number.to_string(),
+        (Clause::Decimal, Value::UInt(number)) => number.to_string(),
+        (Clause::Fixed(_) | Clause::Scientific, value) => {
+            let number = match value {
+                Value::Float(number) => *number,
+                Value::String(text)
+                    if matches!(text.as_str(), "NaN" | "Infinity" | "-Infinity") =>
+                {
+                    text.parse().unwrap_or(f64::NAN)
+                }
+                _ => return refused(),
+            };
+            match clause {
+                Clause::Fixed(places) if places > MOST_PLACES => {
+                    return Err("the precision is too large".to_owned());
+                }
+                Clause::Fixed(places) => fixed(number, places),
+                _ => scientific(number),
+            }
+        }
+        (Clause::Binary, Value::Bool(truth)) => u8::from(*truth).to_string(),
+        (Clause::Binary, Value::Int(number)) => {
+            format!("{}{:b}", sign(*number), number.unsigned_abs())
+        }
+        (Clause::Binary, Value::UInt(number)) => format!("{number:b}"),
+        (Clause::Octal, Value::Int(number)) => {
+            format!("{}{:o}", sign(*number), number.unsigned_abs())
+        }
+        (Clause::Octal, Value::UInt(number)) => format!("{number:o}"),
+        (Clause::Hexadecimal { capitals }, value) => {
+            let text = match value {
+                Value::Int(number) => format!("{}{:x}", sign(*number), number.unsigned_abs()),
+                Value::UInt(number) => format!("{number:x}"),
+                Value::String(text) => hexadecimal(text.as_bytes()),
+                Value::Bytes(bytes) => hexadecimal(bytes),
+                _ => return refused(),
+            };
+            if capitals { text.to_uppercase() } else { text }
+        }
+        _ => return refused(),
+    })
+}
+
+fn sign(number: i64) -> &'static str {
+    if number < 0 { "-" } else { "" }
+}
+
+fn hexadecimal(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+/// `12,345.678000`, as x/text prints numbers in English.
+fn fixed(number: f64, places: usize) -> String {
+    if let Some(word) = word(number) {
+        return word.to_owned();
+    }
+    let text = format!("{number:.places$}");
+    let end = text.find('.').unwrap_or(text.len());
+    let (whole, fraction) = text.split_at(end);
+    let (sign, digits) = match whole.strip_prefix('-') {
+        Some(digits) => ("-", digits),
+        None => ("", whole),
+    };
+    let mut grouped = sign.to_owned();
+    for (index, digit) in digits.chars().enumerate() {
+        if index > 0 && (digits.len() - index) % 3 == 0 {
+            grouped.push(',');
+        }
+        grouped.push(digit);
+    }
+    grouped + fraction
+}
+
+/// A mantissa, times ten, and its exponent of two digits or more raised, as x/text prints numbers in English.
+fn scientific(number: f64) -> String {
+    if let Some(word) = word(number) {
+        return word.to_owned();
+    }
+    let text = format!("{number:.PLACES$e}");
+    let (mantissa, exponent) = text.split_once('e').unwrap_or((&text, "0"));
+    let (sign, digits) = match exponent.strip_prefix('-') {
+        Some(digits) => ("\u{207b}", digits),
+        None => ("", exponent),
+    };
+    const RAISED: [char; 10] = ['⁰', '¹', '²', '³', '⁴', '⁵', '⁶', '⁷', '⁸', '⁹'];
+    let digits = format!("{digits:0>2}");
+    let raised = digits
+        .bytes()
+        .filter_map(|digit| RAISED.get(usize::from(digit.wrapping_sub(b'0'))));
+    let raised: String = raised.collect();
+    format!("{mantissa}\u{202f}×\u{202f}10{sign}{raised}")
+}
+
+/// What x/text prints for what is no finite number.
+fn word(number: f64) -> Option<&'static str> {
+    special(number).map(|word| match word {
+        "+Inf" => "∞",
+        "-Inf" => "-∞",
+        other => other,
+    })
+}
+
+/// A value as text; `None` when its type cannot be written.
+fn as_whole(value: &Value) -> Option<Result<String, String>> {
+    if let Some(total) = total(value) {
+        return as_whole(&total.map);
+    }
+    Some(match value {
+        Value::Null => Ok("null".to_owned()),
+        Value::List(items) => listed(items),
+        Value::Map(map) => {
+            let entries = map.map.iter();
+            let entries = entries.map(|(key, value)| Ok((key_within(key), within(plain(value))?)));
+            let entries: Result<Vec<(String, String)>, String> = entries.collect();
+            entries.map(|mut entries| {
+                entries.sort();
+                let entries: Vec<String> = entries
+                    .into_iter()
+                    .map(|(key, value)| format!("{key}:{value}"))
+                    .collect();
+                format!("{{{}}}", entries.join(", "))
+            })
+        }
+        Value::Opaque(opaque) => {
+            let TypeValue(name) = opaque.downcast_ref()?;
+            Ok(name.clone())
+        }
+        other => as_text(other)?
+            .map_err(|why| format!("could not convert argument {} to string", quote(&why))),
+    })
+}
+
+fn listed(items: &[Value]) -> Result<String, String> {
+    let items: Result<Vec<String>, String> = items.iter().map(|item| within(plain(item))).collect();
+    Ok(format!("[{}]", items?.join(", ")))
+}
+
+fn key_within(key: &Key) -> String {
+    match of_key(key) {
+        Value::String(text) => quote(&text),
+        key => as_text(&key).and_then(Result::ok).unwrap_or_default(),
+    }
+}
+
+/// A value in a list or map, as CEL would have it.
+fn within(value: &Value) -> Result<String, String> {
+    if let Value::Float(number) = value {
+        return Ok(match special(*number) {
+            Some(word) => quote(word),
+            None => format!("{number:.PLACES$}"),
+        });
+    }
+    let Some(text) = as_whole(value) else {
+        return Err(format!("no formatting function for {}", type_name(value)));
+    };
+    let text = text?;
+    Ok(match value {
+        Value::String(_) => quote(&text),
+        Value::Bytes(_) => format!("b{}", quote(&text)),
+        Value::Timestamp(_) => format!("timestamp({})", quote(&text)),
+        Value::Duration(_) => format!("duration({})", quote(&text)),
+        _ => text,
+    })
+}

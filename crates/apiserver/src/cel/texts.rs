@@ -1,0 +1,172 @@
+//! Texts as cel-go's extension has them (`ext/strings.go`, version 2): what the kube-cel crate answers otherwise. Places are counted in characters.
+
+use std::sync::Arc;
+
+use kube_cel::cel::Value;
+
+use super::{
+    conversions::as_text,
+    interpolation,
+    keyed::plain,
+    values::{text, type_name},
+};
+
+/// Calls a function about texts; `None` if that is none.
+pub(super) fn call(
+    function: &str,
+    target: Option<&Value>,
+    arguments: &[Value],
+) -> Option<Result<Value, String>> {
+    let target = plain(target?);
+    if let ("join", Value::List(parts)) = (function, target) {
+        let separator = match arguments {
+            [] => "",
+            [Value::String(separator)] => separator,
+            _ => return None,
+        };
+        return Some(joined(parts, separator).map(text));
+    }
+    let Value::String(given) = target else {
+        return None;
+    };
+    Some(match (function, arguments) {
+        ("charAt", [Value::Int(at)]) => char_at(given, *at).map(text),
+        ("substring", [Value::Int(from)]) => match index(given, *from) {
+            Some(from) => Ok(text(&given[from..])),
+            None => Err(out_of_range(*from)),
+        },
+        ("substring", [Value::Int(from), Value::Int(to)]) => between(given, *from, *to).map(text),
+        ("indexOf", [Value::String(wanted)]) => index_of(given, wanted, 0),
+        ("indexOf", [Value::String(wanted), Value::Int(from)]) => index_of(given, wanted, *from),
+        ("lastIndexOf", [Value::String(wanted), rest @ ..]) => match rest {
+            [] => Ok(Value::Int(last_before(given, wanted, usize::MAX))),
+            [Value::Int(from)] => last_index_of(given, wanted, *from),
+            _ => return None,
+        },
+        ("split", [Value::String(separator), rest @ ..]) => {
+            let most = match rest {
+                [] => None,
+                [Value::Int(most)] => usize::try_from(*most).ok(),
+                _ => return None,
+            };
+            let parts = parts(given, separator, most)
+                .into_iter()
+                .map(text)
+                .collect();
+            Ok(Value::List(Arc::new(parts)))
+        }
+        ("format", [values]) => match plain(values) {
+            Value::List(values) => interpolation::filled(given, values).map(text),
+            _ => return None,
+        },
+        _ => return None,
+    })
+}
+
+fn out_of_range(index: i64) -> String {
+    format!("index out of range: {index}")
+}
+
+/// The byte that the character of an index begins with; the end is an index too.
+fn index(given: &str, at: i64) -> Option<usize> {
+    let at = usize::try_from(at).ok()?;
+    let ends = given.char_indices().map(|(byte, _)| byte);
+    ends.chain([given.len()]).nth(at)
+}
+
+fn char_at(given: &str, at: i64) -> Result<String, String> {
+    match index(given, at) {
+        Some(byte) => Ok(given[byte..].chars().take(1).collect()),
+        None => Err(out_of_range(at)),
+    }
+}
+
+fn between(given: &str, from: i64, to: i64) -> Result<&str, String> {
+    if from > to {
+        return Err(format!("invalid substring range. start: {from}, end: {to}"));
+    }
+    let first = index(given, from).ok_or_else(|| out_of_range(from))?;
+    let end = index(given, to).ok_or_else(|| out_of_range(to))?;
+    Ok(&given[first..end])
+}
+
+fn index_of(given: &str, wanted: &str, from: i64) -> Result<Value, String> {
+    if wanted.is_empty() {
+        return Ok(Value::Int(from));
+    }
+    if from < 0 {
+        return Err(out_of_range(from));
+    }
+    let found = index(given, from).and_then(|start| {
+        let before = given[start..].find(wanted)?;
+        i64::try_from(given[..start + before].chars().count()).ok()
+    });
+    Ok(Value::Int(found.unwrap_or(-1)))
+}
+
+fn last_index_of(given: &str, wanted: &str, from: i64) -> Result<Value, String> {
+    if wanted.is_empty() {
+        return Ok(Value::Int(from));
+    }
+    let Ok(from_index) = usize::try_from(from) else {
+        return Err(out_of_range(from));
+    };
+    let is_within = from_index < given.chars().count();
+    Ok(Value::Int(if is_within {
+        last_before(given, wanted, from_index)
+    } else {
+        -1
+    }))
+}
+
+/// Where the last of what is wanted begins, not behind a place.
+fn last_before(given: &str, wanted: &str, place: usize) -> i64 {
+    let start = given
+        .char_indices()
+        .nth(place)
+        .map_or(given.len(), |(byte, _)| byte);
+    // What begins there may end behind it.
+    let mut end = start.saturating_add(wanted.len()).min(given.len());
+    while !given.is_char_boundary(end) {
+        end -= 1;
+    }
+    let found = given[..end].rfind(wanted);
+    let index = found.and_then(|byte| i64::try_from(given[..byte].chars().count()).ok());
+    index.unwrap_or(-1)
+}
+
+/// Go: strings.SplitN; an empty separator stands between all characters.
+fn parts<'g>(given: &'g str, separator: &str, most: Option<usize>) -> Vec<&'g str> {
+    let most = most.unwrap_or(usize::MAX);
+    if !separator.is_empty() {
+        return given.splitn(most, separator).collect();
+    }
+    let mut parts = Vec::new();
+    let mut rest = if most == 0 { "" } else { given };
+    while let Some(first) = rest.chars().next() {
+        let length = if parts.len() + 1 >= most {
+            rest.len()
+        } else {
+            first.len_utf8()
+        };
+        let (part, after) = rest.split_at(length);
+        parts.push(part);
+        rest = after;
+    }
+    parts
+}
+
+fn joined(parts: &[Value], separator: &str) -> Result<String, String> {
+    let mut texts = Vec::with_capacity(parts.len());
+    for part in parts {
+        match part {
+            Value::String(part) => texts.push(part.as_str()),
+            other => {
+                let shown = as_text(other).and_then(Result::ok);
+                let shown = shown.unwrap_or_else(|| type_name(other).to_owned());
+                return Err(format!("join: invalid input: {shown}"));
+            }
+        }
+    }
+    Ok(texts.join(separator))
+}
