@@ -64,7 +64,7 @@ pub(crate) async fn apply_status(
 ) -> Result<(), Status> {
     let path = ObjectPath {
         subresource: Some("status"),
-        ..*path
+        ..path.clone()
     };
     let query = format!("fieldManager={manager}&force=true");
     let mut headers = HeaderMap::new();

@@ -31,6 +31,8 @@ pub(crate) struct Scope {
     asks_of_request: bool,
     /// Whether patches are made.
     patches: bool,
+    /// Whether there are `variables`, with names in them or not.
+    composed: bool,
     /// What the policy has given names to (`variables.NAME`), with their types.
     variables: BTreeMap<String, Type>,
 }
@@ -43,6 +45,7 @@ impl Default for Scope {
             authorizer: true,
             asks_of_request: true,
             patches: false,
+            composed: false,
             variables: BTreeMap::new(),
         }
     }
@@ -68,8 +71,14 @@ impl Scope {
         }
     }
 
+    /// Lets expressions speak of `variables`, which may have no names yet. The conditions of a policy may not.
+    pub(crate) fn compose(&mut self) {
+        self.composed = true;
+    }
+
     /// Gives a value a name that later expressions may use.
     pub(crate) fn declare(&mut self, name: &str, kind: &Type) {
+        self.compose();
         self.variables.insert(name.to_owned(), kind.clone());
     }
 
@@ -105,7 +114,7 @@ impl Scope {
         if let Some(params) = &self.params {
             environment = environment.with("params", params.clone());
         }
-        if !self.variables.is_empty() {
+        if self.composed {
             let variables = Object {
                 name: "kubernetes.variables".to_owned(),
                 fields: self.variables.clone(),

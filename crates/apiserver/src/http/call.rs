@@ -38,6 +38,8 @@ pub(crate) struct Call {
     /// Empty for a collection.
     pub name: String,
     pub subresource: Option<String>,
+    /// What follows `proxy` in the path ([`ObjectPath::proxied`]).
+    pub proxied: String,
     pub user: User,
     pub now: Timestamp,
     pub query: Query,
@@ -95,6 +97,7 @@ impl Call {
             namespace: path.namespace.map(str::to_owned),
             name: path.name.unwrap_or_default().to_owned(),
             subresource: path.subresource.map(str::to_owned),
+            proxied: path.proxied.clone(),
             user,
             query,
             headers,

@@ -38,6 +38,8 @@ pub(crate) struct ObjectPath<'a> {
     pub name: Option<&'a str>,
     /// What follows the name.
     pub subresource: Option<&'a str>,
+    /// What follows `proxy`, as its options have it: with a slash in front, and with the one it ends in; empty if there is nothing.
+    pub proxied: String,
     /// The old `/watch/` prefix.
     pub watch: bool,
 }
@@ -72,6 +74,19 @@ pub(crate) fn parse(path: &str) -> Route<'_> {
     };
     // What is behind a proxy is no matter of ours.
     let proxied = |at: usize| group.is_empty() && rest.get(at) == Some(&"proxy");
+    let behind = |at: usize| {
+        if !proxied(at) {
+            return String::new();
+        }
+        let mut behind = rest[at + 1..].join("/");
+        if !behind.is_empty() && !behind.starts_with('/') {
+            behind.insert(0, '/');
+        }
+        if path.ends_with('/') && !behind.ends_with('/') {
+            behind.push('/');
+        }
+        behind
+    };
     match rest.as_slice() {
         [] => Route::Version { group, version },
         // The subresources of namespaces are told from resources in a namespace by name.
@@ -89,6 +104,7 @@ pub(crate) fn parse(path: &str) -> Route<'_> {
                 plural,
                 name: at(3),
                 subresource: at(4),
+                proxied: behind(4),
                 ..object
             })
         }
@@ -96,6 +112,7 @@ pub(crate) fn parse(path: &str) -> Route<'_> {
             plural,
             name: at(1),
             subresource: at(2),
+            proxied: behind(2),
             ..object
         }),
         _ => Route::Other(trimmed),
@@ -157,6 +174,19 @@ mod tests {
             (proxy.name, proxy.subresource),
             (Some("p:80"), Some("proxy"))
         );
+        for (rest, behind) in [
+            ("", ""),
+            ("/", "/"),
+            ("/x/y", "/x/y"),
+            ("/x/", "/x/"),
+            ("//x", "/x"),
+        ] {
+            let node = format!("/api/v1/nodes/n/proxy{rest}");
+            assert_eq!(object(&node).proxied, behind);
+            let pod = format!("/api/v1/namespaces/x/pods/p/proxy{rest}");
+            assert_eq!(object(&pod).proxied, behind);
+        }
+        assert_eq!(object("/api/v1/namespaces/x/pods/p/log/").proxied, "");
         let status = object("/apis/g/v1/things/t/status");
         assert_eq!(
             (status.group, status.name, status.subresource),

@@ -162,7 +162,7 @@ fn resolve(row: &Row, name: &str) -> Result<Field, Status> {
 }
 
 /// `a=b,c!=d`; empty terms are skipped, `\` escapes a comma, an equals sign or itself.
-fn parse_fields(text: &str) -> Result<Vec<(String, String, bool)>, String> {
+pub(crate) fn parse_fields(text: &str) -> Result<Vec<(String, String, bool)>, String> {
     let mut terms = Vec::new();
     for term in split_terms(text) {
         if term.is_empty() {

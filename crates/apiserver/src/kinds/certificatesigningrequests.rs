@@ -326,7 +326,7 @@ fn conditions(conditions: &[Value], path: &Path<'_>, errors: &mut Errors) {
             ("Approved", _, true) | ("Denied", true, _)
         ) {
             let why = "Approved and Denied conditions are mutually exclusive";
-            errors.invalid(&type_path, kind, why);
+            errors.invalid(path, kind, why);
         }
         if is_before(kind) {
             errors.duplicate(&type_path, kind);
@@ -455,7 +455,7 @@ mod tests {
         assert_eq!(
             causes(|errors| conditions(list, &Path::new("c"), errors)),
             [
-                r#"c[1].type: Invalid value: "Denied": Approved and Denied conditions are mutually exclusive"#
+                r#"c: Invalid value: "Denied": Approved and Denied conditions are mutually exclusive"#
             ]
         );
     }

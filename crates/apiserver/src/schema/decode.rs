@@ -13,7 +13,7 @@ use serde_json::Value;
 use super::Type;
 use crate::{field::Emptied, quantity::QuantityError, status::Status};
 
-mod base64;
+pub(crate) mod base64;
 mod convert;
 mod custom;
 mod depth;

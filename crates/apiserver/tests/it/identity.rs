@@ -347,6 +347,51 @@ async fn access_reviews_name_the_binding_that_allows() {
 }
 
 #[tokio::test]
+async fn access_reviews_tell_of_selectors_that_do_not_parse() {
+    let server = Server::new(Config::default());
+    let requirement = |key: &str, operator: &str, values: Value| json!({"key": key, "operator": operator, "values": values});
+    let two = json!({"requirements": [requirement("a", "In", json!(["b"])), requirement("c", "Exists", json!([]))]});
+    let several = json!({"requirements": [requirement("a", "In", json!(["b", "c"]))]});
+    let unknown = json!({"requirements": [requirement("a", "Gt", json!(["1"]))]});
+    let raw = |text: &str| json!({"rawSelector": text});
+    for (labels, fields, told) in [
+        (raw("a=b"), raw("a=b"), ""),
+        (two.clone(), raw("a!=b"), ""),
+        (
+            raw("!!"),
+            Value::Null,
+            "spec.resourceAttributes.labelSelector ignored due to parse error",
+        ),
+        (
+            unknown,
+            raw("!!"),
+            "spec.resourceAttributes.fieldSelector ignored due to parse error; spec.resourceAttributes.labelSelector ignored due to parse error",
+        ),
+        (
+            Value::Null,
+            several,
+            "spec.resourceAttributes.fieldSelector ignored due to parse error",
+        ),
+        (
+            Value::Null,
+            two,
+            "spec.resourceAttributes.fieldSelector partially ignored due to parse error",
+        ),
+    ] {
+        let attributes = json!({"verb": "list", "resource": "pods", "labelSelector": labels, "fieldSelector": fields});
+        let spec = json!({"user": "jane", "resourceAttributes": attributes});
+        let (status, body) = server.post(&admin(), ACCESS, json!({"spec": spec})).await;
+        assert_eq!(status, 201, "{body}");
+        let status = &body["status"];
+        assert_eq!(
+            status["evaluationError"].as_str().unwrap_or_default(),
+            told,
+            "{spec}"
+        );
+    }
+}
+
+#[tokio::test]
 async fn names_with_colons_are_reached_escaped_and_plain() {
     let server = Server::new(Config::default());
     for name in ["system:discovery", "system%3Adiscovery"] {

@@ -4,6 +4,7 @@
 //! [`IDLE`]. Errors read as Go's client words them.
 
 use std::{
+    borrow::Cow,
     collections::HashMap,
     error::Error,
     io,
@@ -15,7 +16,7 @@ use std::{
 
 use bytes::Bytes;
 use http::{
-    Method, Request, StatusCode, Uri,
+    HeaderMap, Method, Request, StatusCode, Uri,
     header::{ACCEPT, CONTENT_TYPE, USER_AGENT},
 };
 use http_body_util::{BodyExt, Full, Limited};
@@ -38,6 +39,10 @@ use crate::{http::body, server::ApiServer};
 const IDLE: Duration = Duration::from_secs(90);
 /// How many connections to one webhook may wait.
 const MAX_IDLE: usize = 25;
+/// The media types of texts.
+const TEXT: &[u8] = b"text/";
+/// So much of a text is repeated to the client.
+const MOST_TEXT: usize = 2048;
 const AGENT: &str = "kube-apiserver-admission";
 
 /// Where a webhook is.
@@ -156,11 +161,12 @@ pub(super) async fn post(
         let response = client.request(request).await;
         let response = response.map_err(|error| failed(words(&error)))?;
         let status = response.status();
+        let is_text = is_text(response.headers());
         let body = Limited::new(response.into_body(), body::LIMIT)
             .collect()
             .await;
         match body {
-            Ok(body) => Ok((status, body.to_bytes())),
+            Ok(body) => Ok((status, is_text, body.to_bytes())),
             Err(error) if error.is::<http_body_util::LengthLimitError>() => {
                 let limit = body::LIMIT;
                 Err(CallError::Failed(format!(
@@ -170,14 +176,14 @@ pub(super) async fn post(
             Err(error) => Err(failed(words(&*error))),
         }
     };
-    let (status, body) = match tokio::time::timeout(timeout, exchange).await {
+    let (status, is_text, body) = match tokio::time::timeout(timeout, exchange).await {
         Ok(exchanged) => exchanged?,
         Err(_) => return Err(failed("context deadline exceeded".to_owned())),
     };
     if (200..=206).contains(&status.as_u16()) {
         return Ok(body);
     }
-    Err(CallError::Failed(refusal(status, &body)))
+    Err(CallError::Failed(refusal(status, is_text, &body)))
 }
 
 /// Why a webhook has not answered.
@@ -188,24 +194,35 @@ pub(super) enum CallError {
     Failed(String),
 }
 
+/// Whether a body is meant to be read by people (client-go: isTextResponse).
+fn is_text(headers: &HeaderMap) -> bool {
+    headers.get(CONTENT_TYPE).is_none_or(|given| {
+        let start = given.as_bytes().get(..TEXT.len());
+        start.is_some_and(|start| start.eq_ignore_ascii_case(TEXT))
+    })
+}
+
 /// What Go's REST client makes of an answer that is an error.
-fn refusal(status: StatusCode, body: &Bytes) -> String {
+fn refusal(status: StatusCode, is_text: bool, body: &Bytes) -> String {
     let said = serde_json::from_slice::<serde_json::Value>(body).unwrap_or_default();
-    if said["kind"] == "Status" && said["status"] == "Failure" {
+    let is = |field: &str, wanted: &str| said.get(field).is_none_or(|given| given == wanted);
+    if said["status"] == "Failure" && is("kind", "Status") && is("apiVersion", "v1") {
         return said["message"].as_str().unwrap_or_default().to_owned();
     }
-    let text = String::from_utf8_lossy(body);
-    let text: String = text.trim().chars().take(2048).collect();
+    let text = match is_text {
+        true => String::from_utf8_lossy(&body[..body.len().min(MOST_TEXT)]),
+        false => Cow::Borrowed("unknown"),
+    };
+    let text = text.trim();
     let sentence = match status.as_u16() {
         400 => "the server rejected our request for an unknown reason",
         401 => "the server has asked for the client to provide credentials",
-        403 if text.is_empty() => "unknown",
-        403 => return text,
+        403 | 415 => return text.to_owned(),
         404 => "the server could not find the requested resource",
         405 => "the server does not allow this method on the requested resource",
+        406 if !matches!(text, "" | "unknown") => return text.to_owned(),
         406 => "the server was unable to respond with a content type that the client supports",
         409 => "the server reported a conflict",
-        415 => "the body of the request was in an unknown format",
         422 => "the server rejected our request due to an error in our request",
         429 => "the server has received too many requests and has asked us to try again later",
         503 => "the server is currently unable to handle the request",
@@ -213,7 +230,7 @@ fn refusal(status: StatusCode, body: &Bytes) -> String {
             "the server was unable to return a response in the time allotted, but may still be processing the request"
         }
         code if code >= 500 => {
-            let quoted = crate::field::quote(if text.is_empty() { "unknown" } else { &text });
+            let quoted = crate::field::quote(text);
             return format!(
                 "an error on the server ({quoted}) has prevented the request from succeeding"
             );

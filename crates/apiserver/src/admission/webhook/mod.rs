@@ -2,9 +2,10 @@
 //! apiserver/pkg/admission/plugin/webhook), and [`policy`], which the server checks itself.
 //!
 //! [`hook`] is a configuration in the form that questions need, [`subject`] a write as webhooks see it and which of them want to, [`review`]
-//! the question and its answer, [`client`] the way there, [`dispatch`] the order in which they are asked. Without a configuration a write
+//! the question and its answer ([`answer`] reads it), [`client`] the way there, [`dispatch`] the order in which they are asked. Without a configuration a write
 //! costs a look at two numbers ([`Webhooks::current`]).
 
+mod answer;
 mod client;
 mod dispatch;
 mod endpoint;

@@ -1,18 +1,17 @@
 //! AdmissionReview: the question that is sent and what its answer must be (upstream: webhook/request/admissionreview.go).
 
-use std::borrow::Cow;
-
 use base64::{Engine, engine::general_purpose::STANDARD};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use super::hook::ReviewVersion;
+use super::{answer, hook::ReviewVersion};
 use crate::{
     field::quote,
+    schema::decode::base64 as texts,
     status::{Cause, Details, Status},
 };
 
-const KIND: &str = "AdmissionReview";
+pub(super) const KIND: &str = "AdmissionReview";
 const JSON_PATCH: &str = "JSONPatch";
 
 /// A kind in a version.
@@ -103,12 +102,13 @@ pub(super) struct Verdict {
     pub(super) result: Refusal,
 }
 
-#[derive(Deserialize)]
+#[derive(Deserialize, Default)]
 #[serde(rename_all = "camelCase", default)]
-#[derive(Default)]
 struct Answer {
-    api_version: Cow<'static, str>,
-    kind: Cow<'static, str>,
+    #[serde(deserialize_with = "nullable")]
+    api_version: String,
+    #[serde(deserialize_with = "nullable")]
+    kind: String,
     response: Option<Response>,
 }
 
@@ -183,9 +183,11 @@ pub(super) fn decode(
     changes: bool,
     body: &[u8],
 ) -> Result<Verdict, String> {
-    let answer: Answer = serde_json::from_slice(body).map_err(|error| {
-        format!("failed to call webhook: couldn't get version/kind; json parse error: {error}")
-    })?;
+    let not_read = |why: String| format!("failed to call webhook: {why}");
+    let answer = answer::read(version, body).map_err(not_read)?;
+    let answer =
+        Option::<Answer>::deserialize(answer).map_err(|error| not_read(error.to_string()))?;
+    let answer = answer.unwrap_or_default();
     let invalid = |why: String| Err(format!("received invalid webhook response: {why}"));
     let Some(response) = answer.response else {
         return invalid("webhook response was absent".to_owned());
@@ -203,7 +205,7 @@ pub(super) fn decode(
         }
         let wanted = version.api_version();
         if answer.kind != KIND || answer.api_version != wanted {
-            let given = match answer.api_version.as_ref() {
+            let given = match answer.api_version.as_str() {
                 "" => "/",
                 given => given,
             };
@@ -245,26 +247,19 @@ pub(super) fn decode(
         return Ok(verdict);
     }
     let undecodable = |why: &str| format!("received undecodable patch in webhook response: {why}");
-    let bytes = STANDARD.decode(patch).map_err(|error| {
-        // Go would not have read the answer at all.
-        format!("failed to call webhook: couldn't get version/kind; json parse error: illegal base64 data: {error}")
-    })?;
-    let operations: Value =
-        serde_json::from_slice(&bytes).map_err(|error| undecodable(&error.to_string()))?;
+    let bytes = texts::canonical(patch).ok();
+    let bytes = bytes
+        .and_then(|patch| STANDARD.decode(patch).ok())
+        .unwrap_or_default();
+    let operations = answer::operations(&bytes).map_err(|why| undecodable(&why))?;
     match &operations {
-        Value::Null => {}
-        Value::Array(items) if items.is_empty() => {}
-        Value::Array(_) => match patch_type {
+        Value::Array(items) if !items.is_empty() => match patch_type {
             Some(other) if version == ReviewVersion::V1 && other != JSON_PATCH => {
                 return Err(format!("unsupported patch type {}", quote(other)));
             }
             _ => verdict.patch = Some(operations),
         },
-        _ => {
-            return Err(undecodable(
-                "json: cannot unmarshal object into Go value of type jsonpatch.Patch",
-            ));
-        }
+        _ => {}
     }
     Ok(verdict)
 }

@@ -199,17 +199,17 @@ pub(crate) fn missing_atoms(owned: &[Rule], wanted: &[Rule]) -> Vec<Rule> {
         .collect()
 }
 
-/// [`missing_atoms`] as refusals print them: sorted lines, verbs of one resource together.
+/// [`missing_atoms`] as refusals print them: sorted lines, verbs of one resource, or one name of it, together.
 pub(crate) fn missing(owned: &[Rule], wanted: &[Rule]) -> Vec<String> {
     let mut merged: Vec<Rule> = Vec::new();
     for atom in missing_atoms(owned, wanted) {
-        let is_simple = atom.names.is_empty() && atom.urls.is_empty();
+        let is_simple = atom.urls.is_empty();
         let same = merged.iter_mut().find(|rule| {
             is_simple
-                && rule.names.is_empty()
                 && rule.urls.is_empty()
                 && rule.groups == atom.groups
                 && rule.resources == atom.resources
+                && rule.names == atom.names
         });
         match same {
             Some(rule) => rule.verbs.extend(atom.verbs),
@@ -296,6 +296,14 @@ mod tests {
         ];
         assert_eq!(missing(&owned, &wanted), expected);
         assert!(missing(&Rule::everything(), &wanted).is_empty());
+        let named = rule(
+            json!({"apiGroups": [""], "resources": ["secrets"], "resourceNames": ["a", "b"], "verbs": ["get", "list"]}),
+        );
+        let expected = [
+            r#"{APIGroups:[""], Resources:["secrets"], ResourceNames:["a"], Verbs:["get" "list"]}"#,
+            r#"{APIGroups:[""], Resources:["secrets"], ResourceNames:["b"], Verbs:["get" "list"]}"#,
+        ];
+        assert_eq!(missing(&owned, &[named]), expected);
     }
 
     #[test]

@@ -27,7 +27,11 @@ pub(crate) fn serve<'a>(
             return Err(Status::bad_request("dryRun is not supported"));
         }
         let kind = format!("{}ProxyOptions", call.resource().kind);
-        write::admit_connection(call, json!({"kind": kind, "apiVersion": "v1"})).await?;
+        let mut options = json!({"kind": kind, "apiVersion": "v1"});
+        if !call.proxied.is_empty() {
+            options["path"] = call.proxied.as_str().into();
+        }
+        write::admit_connection(call, options).await?;
         Err(match &*call.resource().plural {
             "pods" => of_pod(call),
             "services" => of_service(call),

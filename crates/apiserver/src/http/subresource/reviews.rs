@@ -22,12 +22,13 @@ use crate::{
         metadata,
         negotiate::{Media, SUPPORTED, Shape},
         reply,
+        selector::parse_fields,
         write::{self, Admission},
     },
     kinds::tree::Tree,
     schema::{Type, ownership, proto},
     status::Status,
-    validation::{check, metadata as metadata_rules, names},
+    validation::{check, metadata as metadata_rules, names, selector::Selector},
 };
 
 const AUTHORIZATION: &str = "authorization.k8s.io";
@@ -287,7 +288,45 @@ fn access(call: &Call, user: &User, spec: &Value) -> Value {
     if !decision.reason.is_empty() {
         status["reason"] = decision.reason.into();
     }
+    let ignored = ignored_selectors(&spec["resourceAttributes"]);
+    if !ignored.is_empty() {
+        status["evaluationError"] = ignored.join("; ").into();
+    }
     status
+}
+
+/// What is told of selectors that do not parse (kube-apiserver: BuildEvaluationError). Rules know no selectors: they change no answer.
+fn ignored_selectors(attributes: &Value) -> Vec<String> {
+    let is_read = |field: &str, requirement: &Value| match requirement.text("operator") {
+        "In" | "NotIn" => field == "labelSelector" || requirement.items("values").len() == 1,
+        "Exists" | "DoesNotExist" => field == "labelSelector",
+        _ => false,
+    };
+    let told = ["fieldSelector", "labelSelector"]
+        .into_iter()
+        .filter_map(|field| {
+            let selector = attributes.field(field)?;
+            let (raw, requirements) =
+                (selector.text("rawSelector"), selector.items("requirements"));
+            let read = requirements
+                .iter()
+                .filter(|requirement| is_read(field, requirement))
+                .count();
+            let raw_is_read = match field {
+                _ if raw.is_empty() => true,
+                "fieldSelector" => parse_fields(raw).is_ok(),
+                _ => Selector::parse(raw).is_ok(),
+            };
+            let how = match read {
+                _ if read == requirements.len() && raw_is_read => return None,
+                0 => "ignored",
+                _ => "partially ignored",
+            };
+            Some(format!(
+                "spec.resourceAttributes.{field} {how} due to parse error"
+            ))
+        });
+    told.collect()
 }
 
 fn refuse(errors: &Errors) -> Result<(), Status> {

@@ -151,7 +151,6 @@ async fn update_once(
         }
         made => made?,
     };
-    check_version(call, &object, stored)?;
     put_back(call, part, &mut object, &old);
     if source.tracks_ownership() {
         own(call, options, part, &mut object, Some(&old));
@@ -162,6 +161,8 @@ async fn update_once(
         call.note_emptied(Emptied::default());
         put_back(call, part, &mut object, &old);
     }
+    // Upstream's store compares versions when it has the object as mutating admission leaves it.
+    check_version(call, &object, stored)?;
     if part == Part::Main {
         behaviour.permit(&ctx, name, &object, Some(&old))?;
     }

@@ -88,6 +88,7 @@ impl Kind for Policies {
             &path.child("matchConditions"),
             errors,
         );
+        scope.compose();
         variables(
             spec.items("variables"),
             &mut scope,
@@ -259,7 +260,11 @@ fn variables(list: &[Value], scope: &mut Scope, path: &Path<'_>, errors: &mut Er
         }
         match Expression::compile_for(text, scope, Wanted::Anything) {
             Ok(expression) => scope.declare(name, expression.result()),
-            Err(why) => errors.invalid(&at.child("expression"), text, why),
+            Err(why) => {
+                errors.invalid(&at.child("expression"), text, why);
+                // It is told once: what speaks of it may be right.
+                scope.declare(name, &cel::Type::Dyn);
+            }
         }
     }
 }
@@ -428,6 +433,31 @@ mod tests {
                 r#"m.applyConfiguration: Invalid value: "{applyConfiguration}": must not be specified when patchType is JSONPatch"#,
             ]
         );
+    }
+
+    #[test]
+    fn a_variable_is_unknown_until_its_turn_and_anything_when_it_does_not_compile() {
+        let found = |given: Value, text: &str| {
+            let mut scope = Scope::of_policy(false);
+            scope.compose();
+            let named = causes(|errors| {
+                variables(
+                    given.items("variables"),
+                    &mut scope,
+                    &Path::new("v"),
+                    errors,
+                );
+            });
+            let compiled = Expression::compile_for(text, &scope, Wanted::Bool);
+            (named.len(), compiled.err())
+        };
+        let undefined = Some("compilation failed: ERROR: <input>:1:10: undefined field 'x'\n | variables.x == 1\n | .........^".to_owned());
+        let text = "variables.x == 1";
+        assert_eq!(found(json!({}), text), (0, undefined));
+        let of_itself = json!({"variables": [{"name": "x", "expression": "variables.x"}]});
+        assert_eq!(found(of_itself, text), (1, None));
+        let wrong = json!({"variables": [{"name": "x", "expression": "foo.bar"}]});
+        assert_eq!(found(wrong, text), (1, None));
     }
 
     #[test]

@@ -3,8 +3,8 @@
 use serde_json::{Value, json};
 
 use super::{
-    MAPS, MUTATING, PODS, account, api, configure, deployment, map, pod,
-    program::{Program, allow, patch},
+    MAPS, MUTATING, PODS, VALIDATING, account, api, configure, deployment, map, pod,
+    program::{Program, allow, deny, patch},
     rules, with,
 };
 
@@ -69,6 +69,29 @@ async fn what_a_webhook_makes_of_an_object_is_validated() {
         message.contains("spec.containers[0].name: Invalid value: \"Not A Name\""),
         "{message}"
     );
+}
+
+/// Upstream compares versions when the object is as mutating admission leaves it, and before anybody judges it.
+#[tokio::test]
+async fn who_changes_is_asked_before_a_stale_version_is_refused_and_who_judges_is_not() {
+    let denying = Program::start(|review| deny(review, json!({"message": "nope"}))).await;
+    let api = api();
+    let made = api.post(MAPS, map("m")).await.ok();
+    let stale = json!({"metadata": {"resourceVersion": "1"}});
+    let on_update = rules("UPDATE", "", "v1", "configmaps");
+    let hook = with(denying.hook("v", &[]), on_update);
+    configure(&api, VALIDATING, std::slice::from_ref(&hook)).await;
+    let path = format!("{MAPS}/m");
+    assert_eq!(api.merge(&path, stale.clone()).await.status, 409);
+    assert!(denying.asked().is_empty());
+    configure(&api, MUTATING, &[hook]).await;
+    let mut put = made;
+    put["metadata"]["resourceVersion"] = "1".into();
+    for answer in [api.merge(&path, stale).await, api.put(&path, put).await] {
+        assert_eq!(answer.status, 400, "{}", answer.body);
+        let why = r#"admission webhook "v.example.com" denied the request: nope"#;
+        assert_eq!(answer.body["message"], why);
+    }
 }
 
 #[tokio::test]

@@ -91,12 +91,61 @@ async fn answers_that_make_no_sense_are_failures() {
     assert!(
         failure(|_| Reply::Text(200, "ok".into()))
             .await
-            .starts_with("failed to call webhook: couldn't get version/kind; json parse error: ")
+            .starts_with("failed to call webhook: couldn't get version/kind; json parse error: json: cannot unmarshal string into Go value of type struct {")
+    );
+    assert_eq!(
+        failure(|review| Reply::Review(json!({
+            "apiVersion": "admission.k8s.io/v1beta1", "kind": "AdmissionReview",
+            "response": {"uid": review["request"]["uid"], "allowed": true},
+        })))
+        .await,
+        "failed to call webhook: converting (v1beta1.AdmissionReview) to (v1.AdmissionReview): unknown conversion"
     );
     assert_eq!(
         failure(|_| Reply::Text(200, " ".repeat(4 << 20))).await,
         "failed to call webhook: the answer has more than 3145728 bytes"
     );
+}
+
+/// Only what is meant for people is repeated to them.
+#[tokio::test]
+async fn the_text_of_a_refusal_counts_when_it_is_one() {
+    let text: [fn(&Value) -> Reply; 4] = [
+        |_| Reply::Text(500, String::new()),
+        |_| Reply::Text(403, " go away ".into()),
+        |_| Reply::Text(406, "only XML".into()),
+        |_| Reply::Text(415, "no JSON".into()),
+    ];
+    let json: [fn(&Value) -> Reply; 4] = [
+        |_| Reply::Json(500, r#"{"code":"internal_error"}"#.into()),
+        |_| Reply::Json(403, "{}".into()),
+        |_| Reply::Json(406, "{}".into()),
+        |_| Reply::Json(415, "{}".into()),
+    ];
+    let sentences = [
+        (
+            r#"an error on the server ("") has prevented the request from succeeding"#,
+            r#"an error on the server ("unknown") has prevented the request from succeeding"#,
+        ),
+        ("go away", "unknown"),
+        (
+            "only XML",
+            "the server was unable to respond with a content type that the client supports",
+        ),
+        ("no JSON", "unknown"),
+    ];
+    for ((text, json), (of_text, of_json)) in text.into_iter().zip(json).zip(sentences) {
+        assert_eq!(
+            failure(text).await,
+            format!("failed to call webhook: {of_text}")
+        );
+        assert_eq!(
+            failure(json).await,
+            format!("failed to call webhook: {of_json}")
+        );
+    }
+    let status = |_: &Value| Reply::Json(503, r#"{"status":"Failure","message":"closed"}"#.into());
+    assert_eq!(failure(status).await, "failed to call webhook: closed");
 }
 
 #[tokio::test]

@@ -32,6 +32,8 @@ pub(crate) enum Reply {
     Review(Value),
     /// Answers with this status and text.
     Text(u16, String),
+    /// The same as JSON.
+    Json(u16, String),
     /// Lets the caller wait.
     Never,
 }
@@ -170,12 +172,15 @@ async fn reply(
     let reply = answer(&review);
     review["request"]["query"] = query.into();
     asked.lock().unwrap().push(review);
-    let (status, text) = match reply {
-        Reply::Review(review) => (200, review.to_string()),
-        Reply::Text(status, text) => (status, text),
+    let (status, text, form) = match reply {
+        Reply::Review(review) => (200, review.to_string(), "application/json"),
+        Reply::Text(status, text) => (status, text, "text/plain"),
+        Reply::Json(status, text) => (status, text, "application/json"),
         Reply::Never => std::future::pending().await,
     };
-    let response = Response::builder().status(status);
+    let response = Response::builder()
+        .status(status)
+        .header("content-type", form);
     response.body(Full::from(text)).unwrap()
 }
 

@@ -346,4 +346,16 @@ async fn a_connection_is_shown_by_its_options() {
         (&asked[0]["oldObject"], &asked[0]["options"]),
         (&Value::Null, &Value::Null)
     );
+    program.forget();
+    configure(&api, VALIDATING, &[program.hook("w", &["pods/proxy"])]).await;
+    for (rest, options) in [
+        ("", json!({"kind": "PodProxyOptions", "apiVersion": "v1"})),
+        (
+            "/metrics/",
+            json!({"kind": "PodProxyOptions", "apiVersion": "v1", "path": "/metrics/"}),
+        ),
+    ] {
+        api.get(&format!("{PODS}/p/proxy{rest}")).await;
+        assert_eq!(program.asked().pop().unwrap()["object"], options);
+    }
 }

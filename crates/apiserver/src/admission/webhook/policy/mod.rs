@@ -112,6 +112,7 @@ impl Bound {
         let mut matcher = Matcher::of(name, &spec["matchConstraints"], "resourceRules");
         matcher.conditions = conditions.collect();
         matcher.fails = spec.text("failurePolicy") != "Ignore";
+        scope.compose();
         let mut variables = Vec::new();
         for variable in spec.items("variables") {
             let (name, text) = (variable.text("name"), variable.text("expression"));
