@@ -18,6 +18,7 @@ use kube_cel::cel::{
 use self::scope::Scope;
 use super::{
     budget::{Budget, Failure, STEPS_OF_A_CALL},
+    conversions::as_text,
     expr::{Expr, Literal, Node, qualified, root},
     functions::{is_type_name, namespaced},
     keyed::plain,
@@ -25,6 +26,7 @@ use super::{
     total::total,
     values::{TypeValue, key, none, optional, some, text, type_name, why_broken},
 };
+use crate::golang::number::whole;
 
 type Evaluated<T = Value> = Result<T, Failure>;
 
@@ -314,18 +316,21 @@ fn index(operand: &Value, at: &Value) -> Evaluated {
             let number = match at {
                 Value::Int(number) => Some(*number),
                 Value::UInt(number) => i64::try_from(*number).ok(),
-                Value::Float(number) if number.fract() == 0.0 => Some(*number as i64),
+                Value::Float(number) => whole(*number),
                 other => {
                     let kind = type_name(other);
                     return failed(format!("unsupported index type '{kind}' in list"));
                 }
             };
-            let item = number
-                .and_then(|number| usize::try_from(number).ok())
-                .and_then(|number| items.get(number));
+            let Some(number) = number else {
+                let shown = as_text(at).and_then(Result::ok).unwrap_or_default();
+                return failed(format!("unsupported index value {shown} in list"));
+            };
+            let item = usize::try_from(number).ok();
+            let item = item.and_then(|number| items.get(number));
             match item {
                 Some(item) => Ok(item.clone()),
-                None => failed(format!("index out of bounds: {}", number.unwrap_or(-1))),
+                None => failed(format!("index out of bounds: {number}")),
             }
         }
         (Value::Map(map), _) => {

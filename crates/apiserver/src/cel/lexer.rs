@@ -1,4 +1,4 @@
-//! Splits an expression into tokens. The text has been accepted by the grammar of the cel crate before, so what is malformed here is rare.
+//! Splits an expression into tokens. What the grammar of the cel crate refuses is told in its words, so what is malformed here is rare.
 
 use super::Problem;
 
@@ -22,28 +22,48 @@ const MARKS: &[&str] = &[
     "(", ")", "[", "]", "{", "}",
 ];
 
-/// The tokens with the number of characters before each.
-pub(super) fn tokens(source: &str) -> Result<Vec<(usize, Token)>, Problem> {
+/// An expression in tokens.
+pub(super) struct Tokens {
+    /// Each with the number of characters before it.
+    pub(super) all: Vec<(usize, Token)>,
+    /// Literals that stand for nothing.
+    pub(super) unread: Vec<Problem>,
+    /// The expression with other literals of the same length where the grammar of the cel crate has none that cel-go has.
+    pub(super) plain: String,
+}
+
+/// Splits an expression.
+pub(super) fn tokens(source: &str) -> Result<Tokens, Problem> {
+    let text: Vec<char> = source.chars().collect();
     let mut lexer = Lexer {
-        text: source.chars().collect(),
+        plain: text.clone(),
+        text,
         at: 0,
+        unread: Vec::new(),
     };
-    let mut tokens = Vec::new();
+    let mut all = Vec::new();
     loop {
         lexer.skip_space();
         let at = lexer.at;
         let token = lexer.next()?;
         let done = token == Token::End;
-        tokens.push((at, token));
+        all.push((at, token));
         if done {
-            return Ok(tokens);
+            return Ok(Tokens {
+                all,
+                unread: lexer.unread,
+                plain: lexer.plain.into_iter().collect(),
+            });
         }
     }
 }
 
 struct Lexer {
     text: Vec<char>,
+    /// [`Tokens::plain`] as it becomes.
+    plain: Vec<char>,
     at: usize,
+    unread: Vec<Problem>,
 }
 
 impl Lexer {
@@ -109,9 +129,14 @@ impl Lexer {
 
     fn number(&mut self) -> Result<Token, Problem> {
         if self.peek(0) == Some('0') && matches!(self.peek(1), Some('x' | 'X')) {
+            let start = self.at;
             self.at += 2;
             let digits = self.take(|c| c.is_ascii_hexdigit());
-            return self.integer(&digits, 16);
+            let number = self.integer(&digits, 16)?;
+            if matches!(number, Token::Int(_) | Token::LowestInt) && self.text[start + 1] == 'x' {
+                self.plain[start..self.at].fill('0');
+            }
+            return Ok(number);
         }
         let mut text = self.take(|c| c.is_ascii_digit());
         let mut is_double = false;
@@ -174,28 +199,47 @@ impl Lexer {
     }
 
     fn text(&mut self, letters: usize) -> Result<Token, Problem> {
-        let prefix: String = self.text[self.at..self.at + letters].iter().collect();
+        let start = self.at;
+        let prefix: String = self.text[start..start + letters].iter().collect();
         let (raw, bytes) = (prefix.contains(['r', 'R']), prefix.contains(['b', 'B']));
         self.at += letters;
         let quote = self.text[self.at];
         let is_long = self.peek(1) == Some(quote) && self.peek(2) == Some(quote);
         let length = if is_long { 3 } else { 1 };
         self.at += length;
+        let first = self.at;
         let mut out = Vec::new();
+        let mut wrong = None;
         loop {
             let Some(next) = self.peek(0) else {
                 return Err(self.wrong("unterminated string literal"));
             };
             if (0..length).all(|ahead| self.peek(ahead) == Some(quote)) {
-                self.at += length;
                 break;
             }
             self.at += 1;
-            if next == '\\' && !raw {
-                self.escape(bytes, &mut out)?;
-            } else {
-                push(next, &mut out);
+            match next {
+                '\\' if !raw => wrong = wrong.or(self.escape(bytes, &mut out)?),
+                // Lines end in one way only.
+                '\r' if self.peek(0) == Some('\n') => {}
+                '\r' => push('\n', &mut out),
+                next => push(next, &mut out),
             }
+        }
+        if self.text[first..self.at]
+            .iter()
+            .any(|c| matches!(c, '\\' | '\'' | '"'))
+        {
+            let inside = self.plain[first..self.at].iter_mut();
+            inside
+                .filter(|c| !matches!(c, '\n' | '\r'))
+                .for_each(|c| *c = 'a');
+        }
+        self.at += length;
+        if let Some(why) = wrong {
+            let message = why.to_owned();
+            self.unread.push(Problem { at: start, message });
+            return Ok(Token::Text(String::new()));
         }
         if bytes {
             return Ok(Token::Bytes(out));
@@ -206,7 +250,8 @@ impl Lexer {
         }
     }
 
-    fn escape(&mut self, bytes: bool, out: &mut Vec<u8>) -> Result<(), Problem> {
+    /// Reads what is after a backslash. What is no escape at all is an error; one that stands for no character is answered with why it does not.
+    fn escape(&mut self, bytes: bool, out: &mut Vec<u8>) -> Result<Option<&'static str>, Problem> {
         let wrong = self.wrong("invalid escape in a literal");
         let Some(kind) = self.peek(0) else {
             return Err(wrong);
@@ -230,21 +275,33 @@ impl Lexer {
             }
             _ => return Err(wrong),
         };
-        let end = (self.at + digits).min(self.text.len());
-        let text: String = self.text[self.at..end].iter().collect();
+        let end = self.at + digits;
+        let text: Option<String> = self
+            .text
+            .get(self.at..end)
+            .map(|text| text.iter().collect());
+        let text = text
+            .filter(|text| text.chars().all(|digit| digit.is_digit(radix)))
+            .ok_or_else(|| wrong.clone())?;
         self.at = end;
-        let code = u32::from_str_radix(&text, radix).map_err(|_| wrong.clone())?;
+        let code = u32::from_str_radix(&text, radix).map_err(|_| wrong)?;
         if bytes {
-            return done(u8::try_from(code).map_err(|_| wrong)?, out);
+            return match u8::try_from(code) {
+                Ok(byte) if matches!(digits, 2 | 3) => done(byte, out),
+                _ => Ok(Some("unable to unescape string")),
+            };
         }
-        push(char::from_u32(code).ok_or(wrong)?, out);
-        Ok(())
+        match char::from_u32(code) {
+            Some(c) => push(c, out),
+            None => return Ok(Some("invalid unicode code point")),
+        }
+        Ok(None)
     }
 }
 
-fn done(byte: u8, out: &mut Vec<u8>) -> Result<(), Problem> {
+fn done(byte: u8, out: &mut Vec<u8>) -> Result<Option<&'static str>, Problem> {
     out.push(byte);
-    Ok(())
+    Ok(None)
 }
 
 fn push(c: char, out: &mut Vec<u8>) {

@@ -3,10 +3,10 @@
 //! The grammar of the cel crate is asked first, because it words syntax errors as cel-go does. Places are those cel-go reports: of an
 //! operator, of the dot before a field, of the bracket that opens a call's arguments.
 
-use kube_cel::cel::parser::Parser as Grammar;
+mod words;
 
 use super::{
-    Issues, Problem,
+    Issues, Problem, RESERVED,
     expr::{Expr, Field, Literal, Node, qualified},
     lexer::{Token, tokens},
     macros::method,
@@ -32,32 +32,34 @@ pub(crate) fn parse(source: &str, binds: bool) -> Result<(Expr, usize), Issues> 
 }
 
 fn parse_within(source: &str, binds: bool) -> Result<(Expr, usize), Issues> {
-    let parsed = tokens(source).and_then(|tokens| {
-        let mut parser = Parser {
-            tokens,
-            binds,
-            next: 0,
-            depths: [0; 5],
-            deepest: 0,
-        };
-        let expression = parser.expression()?;
-        match parser.peek() {
-            Token::End => Ok((expression, parser.deepest)),
-            _ => Err(parser.wrong("Syntax error: mismatched input")),
-        }
-    });
-    let issues = |problem| Issues::new(source, vec![problem]);
+    let mut plain = None;
+    let parsed = tokens(source)
+        .map_err(|problem| vec![problem])
+        .and_then(|tokens| {
+            plain = Some(tokens.plain);
+            let mut parser = Parser {
+                tokens: tokens.all,
+                problems: tokens.unread,
+                binds,
+                next: 0,
+                depths: [0; 5],
+                deepest: 0,
+            };
+            let expression = parser.expression().map_err(|problem| vec![problem])?;
+            match parser.peek() {
+                Token::End if parser.problems.is_empty() => Ok((expression, parser.deepest)),
+                Token::End => Err(parser.problems),
+                _ => Err(vec![parser.wrong("Syntax error: mismatched input")]),
+            }
+        });
     // The other grammar is not made for what is too deep.
-    let parsed = match parsed {
-        Err(problem) if problem.message == too_deep() => return Err(Issues::of_all(too_deep())),
-        parsed => parsed,
-    };
-    Grammar::new()
-        .enable_optional_syntax(true)
-        .max_recursion_depth(MAX_DEPTH as u16)
-        .parse(source)
-        .map_err(|errors| syntax_errors(source, &errors))?;
-    let (expression, deepest) = parsed.map_err(issues)?;
+    let is_too_deep =
+        |problems: &Vec<Problem>| problems.iter().any(|problem| problem.message == too_deep());
+    if parsed.as_ref().is_err_and(is_too_deep) {
+        return Err(Issues::of_all(too_deep()));
+    }
+    words::accept(source, plain.as_deref().unwrap_or(source), MAX_DEPTH as u16)?;
+    let (expression, deepest) = parsed.map_err(|problems| Issues::new(source, problems))?;
     if expression.depth() > MAX_DEPTH {
         return Err(Issues::of_all("max recursion depth exceeded".to_owned()));
     }
@@ -66,23 +68,6 @@ fn parse_within(source: &str, binds: bool) -> Result<(Expr, usize), Issues> {
 
 fn too_deep() -> String {
     format!("expression recursion limit exceeded: {MAX_DEPTH}")
-}
-
-fn syntax_errors(source: &str, errors: &kube_cel::cel::ParseErrors) -> Issues {
-    let lines: Vec<&str> = source.split('\n').collect();
-    let problems = errors.errors.iter().map(|error| {
-        let row = usize::try_from(error.pos.0 - 1).unwrap_or(0);
-        let before: usize = lines
-            .iter()
-            .take(row)
-            .map(|line| line.chars().count() + 1)
-            .sum();
-        Problem {
-            at: before + usize::try_from(error.pos.1 - 1).unwrap_or(0),
-            message: error.msg.clone(),
-        }
-    });
-    Issues::new(source, problems.collect())
 }
 
 /// The rules of the grammar that stand within themselves.
@@ -97,6 +82,8 @@ enum Rule {
 
 struct Parser {
     tokens: Vec<(usize, Token)>,
+    /// What is wrong without keeping the rest from being parsed.
+    problems: Vec<Problem>,
     /// Whether `cel.bind` is a macro.
     binds: bool,
     next: usize,
@@ -427,6 +414,18 @@ impl Parser {
     }
 
     fn named(&mut self, at: usize, name: String) -> Parsed {
+        if RESERVED.contains(&name.as_str()) {
+            let message = format!("reserved identifier: {name}");
+            self.problems.push(Problem { at, message });
+            let known = self.problems.len();
+            if self.mark("(").is_some() {
+                self.arguments(")")?;
+                // Nobody looks at what such a function would be called with.
+                self.problems.truncate(known);
+            }
+            let node = Node::Name(name);
+            return Ok(Expr { at, node });
+        }
         let Some(open) = self.mark("(") else {
             return Ok(Expr {
                 at,

@@ -1,5 +1,6 @@
 //! What expressions mean, and what is said of those that mean nothing.
 
+mod literals;
 mod texts;
 
 use std::{collections::BTreeMap, sync::Arc};
@@ -245,6 +246,11 @@ fn what_goes_wrong_is_told_as_cel_go_tells_it() {
         ("self.m.z == ''", "no such key: z"),
         ("self.m['z'] == ''", "no such key: z"),
         ("self.l[7] == 1", "index out of bounds: 7"),
+        ("self.l[dyn(-1.0)] == 1", "index out of bounds: -1"),
+        (
+            "self.l[dyn(1.5)] == 1",
+            "unsupported index value 1.5 in list",
+        ),
         ("1 / (self.a - 3) == 1", "division by zero"),
         ("9223372036854775807 + self.a == 1", "integer overflow"),
         ("self.any.startsWith('x')", "no such overload"),

@@ -1,0 +1,34 @@
+//! The words for syntax errors, which are cel-go's because the grammar of the cel crate is.
+
+use kube_cel::cel::{ParseErrors, parser::Parser};
+
+use crate::cel::{Issues, Problem};
+
+/// Asks that grammar about an expression, in which literals that it misreads have been replaced by `plain` ones.
+///
+/// # Errors
+/// What it refuses.
+pub(super) fn accept(source: &str, plain: &str, most_depth: u16) -> Result<(), Issues> {
+    let parser = Parser::new().enable_optional_syntax(true);
+    match parser.max_recursion_depth(most_depth).parse(plain) {
+        Ok(_) => Ok(()),
+        Err(errors) => Err(syntax_errors(source, &errors)),
+    }
+}
+
+fn syntax_errors(source: &str, errors: &ParseErrors) -> Issues {
+    let lines: Vec<&str> = source.split('\n').collect();
+    let problems = errors.errors.iter().map(|error| {
+        let row = usize::try_from(error.pos.0 - 1).unwrap_or(0);
+        let before: usize = lines
+            .iter()
+            .take(row)
+            .map(|line| line.chars().count() + 1)
+            .sum();
+        Problem {
+            at: before + usize::try_from(error.pos.1 - 1).unwrap_or(0),
+            message: error.msg.clone(),
+        }
+    });
+    Issues::new(source, problems.collect())
+}
