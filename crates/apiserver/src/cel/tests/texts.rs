@@ -8,6 +8,8 @@ fn values_become_those_of_other_types() {
         "duration(duration('1h')) == duration('1h') && timestamp(self.t) == self.t && bytes(b'ab') == b'ab' && bytes('ü').size() == 2",
         "[1e6, 123456789.0, 1234567.8, 1.5e-5, 1e21, 100000.0, 1.5].map(d, string(d)) == ['1e+06', '1.23456789e+08', '1.2345678e+06', '1.5e-05', '1e+21', '100000', '1.5']",
         "string(double('inf')) == '+Inf' && string(double('-Infinity')) == '-Inf' && string(double('nan')) == 'NaN' && double('0x1.8p1') == 3.0",
+        "string(ip('1.2.3.4')) == '1.2.3.4' && string(cidr('10.0.0.0/8')) == '10.0.0.0/8' && dyn(ip('::1')).family() == 6 && dyn(url('http://a/b')).getHost() == 'a'",
+        "dyn(semver('1.2.3')).major() == 1 && dyn(duration('2h')).getHours() == 2 && dyn([old]).unwrapOpt() == [7] && dyn({'a': 1}).size() == 1",
         "int(3.9) == 3 && int(-3.9) == -3 && uint(3.9) == 3u && int(7u) == 7 && uint(7) == 7u && double(7u) == 7.0 && bool('T') && int('-5') == -5",
     ] {
         assert_eq!(run(source), Ok(Value::Bool(true)), "{source}");
