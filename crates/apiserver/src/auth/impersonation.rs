@@ -3,9 +3,13 @@
 //!
 //! Several modes are tried in order; the first that allows everything decides. A constrained mode asks for two permissions: to do the
 //! request's verb while acting as somebody (`impersonate-on:<mode>:<verb>`), and to act as this one (`impersonate:<mode>`). The last mode is
-//! the old one, `impersonate`. When none allows it, the refusal is that of the first mode that applied.
+//! the old one, `impersonate`. When none allows it, the refusal is that of the first mode that applied. Which mode last let a user act as
+//! another is remembered, and that one is tried first.
 
-use std::collections::BTreeMap;
+use std::{
+    collections::{BTreeMap, HashMap},
+    sync::{Mutex, PoisonError},
+};
 
 use http::HeaderMap;
 
@@ -34,19 +38,29 @@ const ANONYMOUS: &str = "system:anonymous";
 const NODE_NAME: &str = "authentication.kubernetes.io/node-name";
 /// From so many values on, the permission for all of them is asked for first.
 const MANY: usize = 4;
+/// For so many users it is remembered how they acted as others.
+const REMEMBERED: usize = 10_000;
 
 /// The user the headers ask for, as they say it; `None` if they ask for none.
 ///
 /// # Errors
 /// 400 if they ask for parts of a user without a name.
 pub(super) fn wanted(headers: &HeaderMap) -> Result<Option<User>, Status> {
-    let mut user = User::default();
+    let first = |name| {
+        let value = headers.get(name);
+        value.map_or_else(String::new, |value| {
+            String::from_utf8_lossy(value.as_bytes()).into_owned()
+        })
+    };
+    let mut user = User {
+        name: first(USER),
+        uid: first(UID),
+        ..User::default()
+    };
     let mut has_extra = false;
     for (name, value) in headers {
         let value = || String::from_utf8_lossy(value.as_bytes()).into_owned();
         match name.as_str() {
-            USER if user.name.is_empty() => user.name = value(),
-            UID if user.uid.is_empty() => user.uid = value(),
             GROUP => user.groups.push(value()),
             other => {
                 if let Some(key) = other.strip_prefix(EXTRA) {
@@ -80,8 +94,11 @@ pub(super) fn impersonate(
     request: &Attributes<'_>,
 ) -> Result<User, Status> {
     let mut first = None;
-    for mode in Mode::ALL
+    let last = authorizer.last_modes.find(&requestor.name);
+    let others = Mode::ALL.into_iter().filter(|mode| Some(*mode) != last);
+    for mode in last
         .into_iter()
+        .chain(others)
         .filter(|mode| mode.applies(&wanted, requestor))
     {
         let attempt = Attempt {
@@ -90,13 +107,54 @@ pub(super) fn impersonate(
             mode,
         };
         match attempt.check(&wanted, request) {
-            Ok(user) => return Ok(user),
+            Ok(user) => {
+                if Some(mode) != last {
+                    authorizer.last_modes.remember(&requestor.name, mode);
+                }
+                return Ok(user);
+            }
             Err(refusal) => {
                 first.get_or_insert(refusal);
             }
         }
     }
     Err(first.unwrap_or_else(|| Status::internal("all impersonation modes failed")))
+}
+
+/// The mode in which users last acted as others, for as many users as upstream remembers: those of late.
+#[derive(Default)]
+pub(super) struct LastModes(Mutex<Remembered>);
+
+#[derive(Default)]
+struct Remembered {
+    modes: HashMap<String, (Mode, u64)>,
+    /// Counts the uses.
+    uses: u64,
+}
+
+impl LastModes {
+    fn find(&self, requestor: &str) -> Option<Mode> {
+        let mut remembered = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        remembered.uses += 1;
+        let now = remembered.uses;
+        let (mode, used) = remembered.modes.get_mut(requestor)?;
+        *used = now;
+        Some(*mode)
+    }
+
+    fn remember(&self, requestor: &str, mode: Mode) {
+        let mut remembered = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        remembered.uses += 1;
+        let now = remembered.uses;
+        let Remembered { modes, .. } = &mut *remembered;
+        if modes.len() >= REMEMBERED && !modes.contains_key(requestor) {
+            let oldest = modes.iter().min_by_key(|(_, (_, used))| *used);
+            if let Some(oldest) = oldest.map(|(name, _)| name.clone()) {
+                modes.remove(&oldest);
+            }
+        }
+        modes.insert(requestor.to_owned(), (mode, now));
+    }
 }
 
 /// In which way somebody acts as somebody else.
@@ -411,6 +469,25 @@ mod tests {
         assert_eq!((user.name.as_str(), user.uid.as_str()), ("jane", "7"));
         assert_eq!(user.extra["acme.com/scope"], ["view"]);
         assert_eq!(wanted(&HeaderMap::new()), Ok(None));
+        let mut two = HeaderMap::new();
+        two.append(USER, http::HeaderValue::from_static(""));
+        two.append(USER, http::HeaderValue::from_static("jane"));
+        assert_eq!(wanted(&two), Ok(None), "the first one counts");
+    }
+
+    #[test]
+    fn the_modes_of_as_many_users_are_remembered_as_upstream_remembers() {
+        let modes = LastModes::default();
+        for user in 0..REMEMBERED {
+            modes.remember(&user.to_string(), Mode::Legacy);
+        }
+        assert_eq!(modes.find("0"), Some(Mode::Legacy));
+        modes.remember("jane", Mode::UserInfo);
+        assert_eq!(modes.find("jane"), Some(Mode::UserInfo));
+        assert_eq!(
+            (modes.find("0"), modes.find("1")),
+            (Some(Mode::Legacy), None)
+        );
     }
 
     #[test]

@@ -264,6 +264,10 @@ async fn each_part_of_another_user_needs_a_permission() {
     let act = |headers: &'static [(&'static str, &'static str)]| {
         server.send(Some(&bob), Method::POST, whoami, headers, empty.clone())
     };
+    // The first way of acting as somebody that applies is the constrained one: its refusal is told.
+    let refusal = r#"selfsubjectreviews.authentication.k8s.io is forbidden: User "bob" cannot impersonate-on:user-info:create resource "selfsubjectreviews" in API group "authentication.k8s.io" at the cluster scope"#;
+    let (status, body) = act(&[("impersonate-user", "joe")]).await;
+    assert_eq!((status, message(&body)), (403, refusal));
     let (status, body) = act(&[
         ("impersonate-user", "jane"),
         ("impersonate-group", "dev"),
@@ -275,15 +279,26 @@ async fn each_part_of_another_user_needs_a_permission() {
         body["status"]["userInfo"],
         json!({"username": "jane", "groups": ["dev", "system:authenticated"], "extra": {"scopes": ["view"]}})
     );
-    // The first way of acting as somebody that applies is the constrained one: its refusal is told.
-    let refusal = r#"selfsubjectreviews.authentication.k8s.io is forbidden: User "bob" cannot impersonate-on:user-info:create resource "selfsubjectreviews" in API group "authentication.k8s.io" at the cluster scope"#;
-    for headers in [
-        &[("impersonate-user", "joe")][..],
-        &[("impersonate-user", "jane"), ("impersonate-group", "ops")],
-        &[("impersonate-user", "jane"), ("impersonate-uid", "1")],
+    // From then on the one that let him is the first.
+    for (headers, target, group) in [
+        (&[("impersonate-user", "joe")][..], r#"users "joe""#, ""),
+        (
+            &[("impersonate-user", "jane"), ("impersonate-group", "ops")],
+            r#"groups "ops""#,
+            "",
+        ),
+        (
+            &[("impersonate-user", "jane"), ("impersonate-uid", "1")],
+            r#"uids.authentication.k8s.io "1""#,
+            "authentication.k8s.io",
+        ),
     ] {
         let (status, body) = act(headers).await;
-        assert_eq!((status, message(&body)), (403, refusal));
+        let resource = target.split(['.', ' ']).next().unwrap();
+        let refusal = format!(
+            "{target} is forbidden: User \"bob\" cannot impersonate resource {resource:?} in API group {group:?} at the cluster scope"
+        );
+        assert_eq!((status, message(&body)), (403, &*refusal));
     }
     let (status, body) = act(&[("impersonate-group", "dev")]).await;
     assert!(

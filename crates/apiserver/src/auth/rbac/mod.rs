@@ -12,11 +12,15 @@ pub(crate) mod rule;
 use std::sync::{Arc, RwLock, RwLockReadGuard};
 
 use self::{index::Index, rule::Rule};
-use super::attributes::Attributes;
+use super::{attributes::Attributes, impersonation::LastModes};
 use crate::{admission::User, auth, status::Status, store::Store};
 
 /// Who may do what.
-pub(crate) struct Authorizer(RwLock<Index>);
+pub(crate) struct Authorizer {
+    index: RwLock<Index>,
+    /// How users have last acted as others.
+    pub(super) last_modes: LastModes,
+}
 
 /// What the authorizer says.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -29,7 +33,10 @@ pub(crate) struct Decision {
 impl Authorizer {
     /// An authorizer that follows a store.
     pub(crate) fn new(store: &Store) -> Self {
-        Authorizer(RwLock::new(Index::new(store)))
+        Authorizer {
+            index: RwLock::new(Index::new(store)),
+            last_modes: LastModes::default(),
+        }
     }
 
     /// Whether a user may do something.
@@ -106,7 +113,7 @@ impl Authorizer {
 
     fn current(&self) -> RwLockReadGuard<'_, Index> {
         let read = || {
-            self.0
+            self.index
                 .read()
                 .unwrap_or_else(|poisoned| poisoned.into_inner())
         };
@@ -115,7 +122,7 @@ impl Authorizer {
             return index;
         }
         drop(index);
-        self.0
+        self.index
             .write()
             .unwrap_or_else(|poisoned| poisoned.into_inner())
             .catch_up();
