@@ -21,8 +21,8 @@ pub struct Status {
     pub message: String,
     /// More for machines.
     pub details: Option<Box<Details>>,
-    /// `metadata.continue` of an expired list.
-    pub continue_token: Option<String>,
+    /// The `metadata`: `continue` of an expired list, or what a webhook has said there.
+    pub metadata: Map<String, Value>,
 }
 
 /// The `details` of a Status.
@@ -65,7 +65,7 @@ impl Status {
             reason: reason.into(),
             message: message.into(),
             details: None,
-            continue_token: None,
+            metadata: Map::new(),
         }
     }
 
@@ -230,12 +230,8 @@ impl Status {
 
     /// The JSON body.
     pub fn to_json(&self) -> Value {
-        let mut metadata = Map::new();
-        if let Some(token) = &self.continue_token {
-            metadata.insert("continue".into(), token.as_str().into());
-        }
         let mut body = json!({
-            "kind": "Status", "apiVersion": "v1", "metadata": metadata,
+            "kind": "Status", "apiVersion": "v1", "metadata": self.metadata,
             "status": "Failure", "message": self.message, "reason": self.reason, "code": self.code,
         });
         if self.reason.is_empty() {

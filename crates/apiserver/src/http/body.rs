@@ -2,6 +2,7 @@
 
 mod mismatch;
 mod options;
+pub(crate) mod retyped;
 
 use std::fmt::Display;
 

@@ -349,7 +349,8 @@ pub(crate) async fn read(
                      Continuing with the provided token results in an inconsistent list - objects that were created, modified, or deleted \
                      between the time the first chunk was returned and now may show up in the list.",
                 );
-                status.continue_token = Some(Continue::encode(-1, relative(namespace, start)));
+                let token = Continue::encode(-1, relative(namespace, start));
+                status.metadata.insert("continue".to_owned(), token.into());
                 status
             }
         },

@@ -14,7 +14,7 @@ use super::{
     hook::Hook,
     policy,
     review::{self, Verdict},
-    subject::{Subject, View, Views, nothing_to_change},
+    subject::{Subject, View, Views},
 };
 use crate::{field::quote, status::Status};
 
@@ -152,6 +152,14 @@ async fn change(
     }
     views.adopt(view, object, changed);
     Ok(true)
+}
+
+/// The words for a patch of what is not there.
+fn nothing_to_change(webhook: &str) -> Status {
+    Status::internal(format!(
+        "admission webhook {} attempted to modify the object, which is not supported for this operation",
+        quote(webhook)
+    ))
 }
 
 /// Asks the policies, then the webhooks that may refuse a write, all at once; the first refusal in the order of their names counts.

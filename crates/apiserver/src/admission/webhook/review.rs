@@ -2,7 +2,7 @@
 
 use base64::{Engine, engine::general_purpose::STANDARD};
 use serde::{Deserialize, Serialize};
-use serde_json::Value;
+use serde_json::{Map, Value};
 
 use super::{answer, hook::ReviewVersion};
 use crate::{
@@ -12,6 +12,13 @@ use crate::{
 };
 
 pub(super) const KIND: &str = "AdmissionReview";
+/// The fields of a Status' metadata.
+const LIST_META: [&str; 4] = [
+    "selfLink",
+    "resourceVersion",
+    "continue",
+    "remainingItemCount",
+];
 const JSON_PATCH: &str = "JSONPatch";
 
 /// A kind in a version.
@@ -130,6 +137,8 @@ struct Response {
 #[derive(Clone, Debug, Default, PartialEq, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub(super) struct Refusal {
+    #[serde(deserialize_with = "nullable")]
+    metadata: Map<String, Value>,
     #[serde(deserialize_with = "nullable")]
     message: String,
     #[serde(deserialize_with = "nullable")]
@@ -282,6 +291,11 @@ impl Refusal {
             _ => 400,
         };
         let mut status = Status::new(code, self.reason, message);
+        status.metadata = self.metadata;
+        status.metadata.retain(|field, value| {
+            let is_zero = value.is_null() || value == "";
+            LIST_META.contains(&field.as_str()) && !is_zero
+        });
         status.details = self.details.map(|details| {
             let causes = details.causes.into_iter().map(|cause| Cause {
                 reason: cause.reason,
@@ -387,11 +401,13 @@ mod tests {
             r#"admission webhook "w.example.com" denied the request without explanation"#
         );
         assert_eq!(status(json!({"code": 200}))["code"], 400);
-        let full = status(json!({"message": "no", "reason": "Odd", "code": 418,
-                                 "details": {"name": "n", "causes": [{"field": "f", "message": "m"}]}}));
+        let full = status(
+            json!({"metadata": {"resourceVersion": "7", "selfLink": "", "name": "n"}, "message": "no", "reason": "Odd", "code": 418,
+                                 "details": {"name": "n", "causes": [{"field": "f", "message": "m"}]}}),
+        );
         assert_eq!(
             full,
-            json!({"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Failure", "code": 418, "reason": "Odd",
+            json!({"kind": "Status", "apiVersion": "v1", "metadata": {"resourceVersion": "7"}, "status": "Failure", "code": 418, "reason": "Odd",
                    "message": "admission webhook \"w.example.com\" denied the request: no",
                    "details": {"name": "n", "causes": [{"field": "f", "message": "m"}]}})
         );

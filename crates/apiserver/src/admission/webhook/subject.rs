@@ -14,9 +14,11 @@ use crate::{
         cel::{Asker, Parts, of_asker},
     },
     cel::{self, Budget},
-    field::quote,
-    http::subresource::scale::{self, Paths},
-    kinds::admissionregistration,
+    http::{
+        body,
+        subresource::scale::{self, Paths},
+    },
+    kinds::{admissionregistration, tree::Tree},
     registry::Row,
     schema::{Type, decode, merge, ownership},
     server::ApiServer,
@@ -428,14 +430,16 @@ impl<'a> Views<'a> {
         strict: bool,
     ) -> Result<Value, Status> {
         let (schema, defaults) = self.schema(view)?;
-        for field in ["apiVersion", "kind"] {
-            if tree.get(field) != shown.get(field) {
-                let (from, to) = (&shown[field], tree.get(field).unwrap_or(&Value::Null));
-                return Err(Status::internal(format!(
-                    "a webhook or policy has changed {field} from {from} to {to}"
-                )));
-            }
-        }
+        let api_version = shown.text("apiVersion");
+        let (group, version) = api_version.split_once('/').unwrap_or(("", api_version));
+        let expected = body::Expected {
+            group,
+            version,
+            kind: shown.text("kind"),
+            schema: &schema,
+            custom: view.row.custom && matches!(self.subject.form, Form::Whole),
+        };
+        let tree = body::retyped::settle(&expected, tree)?;
         let decoded = decode::value(&schema, tree);
         let decoded = decoded.map_err(|error| Status::internal(error.to_string()))?;
         // What a custom resource does not know is dropped, strictly or not.
@@ -502,12 +506,4 @@ pub(super) fn aggregate(errors: &[String]) -> String {
         [error] => error.clone(),
         errors => format!("[{}]", errors.join(", ")),
     }
-}
-
-/// The words for a patch of what is not there.
-pub(super) fn nothing_to_change(webhook: &str) -> Status {
-    Status::internal(format!(
-        "admission webhook {} attempted to modify the object, which is not supported for this operation",
-        quote(webhook)
-    ))
 }

@@ -129,6 +129,33 @@ async fn a_patch_that_does_not_apply_is_an_internal_error() {
     );
 }
 
+/// Of a built-in object upstream knows what it was; another kind is decoded, and nothing converts it.
+#[tokio::test]
+async fn a_webhook_may_leave_the_kind_away_and_not_change_it() {
+    for (operation, status, message) in [
+        (json!({"op": "remove", "path": "/kind"}), 201, Value::Null),
+        (json!({"op": "remove", "path": "/apiVersion"}), 201, Value::Null),
+        (
+            json!({"op": "replace", "path": "/kind", "value": "Service"}),
+            500,
+            "converting (v1.Service) to (core.ConfigMap): unknown conversion".into(),
+        ),
+        (
+            json!({"op": "replace", "path": "/kind", "value": 5}),
+            500,
+            "Internal error occurred: couldn't get version/kind; json parse error: json: cannot unmarshal number into Go struct field .kind of type string"
+                .into(),
+        ),
+    ] {
+        let shown = operation.clone();
+        let program = Program::start(move |review| patch(review, json!([operation]))).await;
+        let api = api();
+        configure(&api, MUTATING, &[program.hook("m", &["configmaps"])]).await;
+        let answer = api.post(MAPS, map("m")).await;
+        assert_eq!((answer.status, &answer.body["message"]), (status, &message), "{shown}");
+    }
+}
+
 /// Adds a key to a map's data unless it is there.
 fn adds(key: &'static str) -> impl Fn(&Value) -> super::program::Reply {
     move |review: &Value| {
