@@ -1,6 +1,6 @@
 //! Texts with places for values: `'%s has %d'.format([name, count])` (cel-go: ext/formatting.go, which version 2 of its strings has).
 //!
-//! [`filled`] makes such a text. Where text and list are written in the expression, [`check`] finds what would go wrong before.
+//! [`filled`] makes such a text. Where text and list are written in the expression, [`check()`] finds what would go wrong before.
 
 mod check;
 
