@@ -11,7 +11,7 @@ use super::{
     conversions::{as_text, special},
     keyed::plain,
     total::total,
-    values::{TypeValue, of_key, type_name},
+    values::{Looks, TypeValue, of_key, type_name},
 };
 use crate::{field::quote, validation::go};
 
@@ -58,7 +58,7 @@ impl Clause {
 ///
 /// # Errors
 /// What is wrong with the text, or which value cannot be written where it is to be.
-pub(super) fn filled(format: &str, values: &[Value]) -> Result<String, String> {
+pub(super) fn filled(format: &str, values: &[Value], looks: &mut Looks) -> Result<String, String> {
     let out_of_range = |index: usize| format!("index {index} out of range");
     let mut filled = String::new();
     for part in Parts::of(format) {
@@ -67,12 +67,28 @@ pub(super) fn filled(format: &str, values: &[Value]) -> Result<String, String> {
             Part::Clause { index, rest } => {
                 let value = values.get(index).ok_or_else(|| out_of_range(index))?;
                 let clause = clause(rest)?;
+                look_at(value, looks)?;
                 let text = written(clause, plain(value));
                 filled.push_str(&text.map_err(|why| format!("error during formatting: {why}"))?);
             }
         }
     }
     Ok(filled)
+}
+
+/// Pays for all of a value, however often what it holds is shared.
+fn look_at(value: &Value, looks: &mut Looks) -> Result<(), String> {
+    looks.take(1)?;
+    match plain(value) {
+        Value::String(text) => looks.take(text.len() as u64),
+        Value::Bytes(bytes) => looks.take(bytes.len() as u64),
+        Value::List(items) => items.iter().try_for_each(|item| look_at(item, looks)),
+        Value::Map(map) => map.map.iter().try_for_each(|(key, value)| {
+            look_at(&of_key(key), looks)?;
+            look_at(value, looks)
+        }),
+        _ => Ok(()),
+    }
 }
 
 /// A part of a format.

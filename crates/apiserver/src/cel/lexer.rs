@@ -157,8 +157,8 @@ impl Lexer {
         }
         if is_double {
             return match text.parse() {
-                Ok(number) => Ok(Token::Double(number)),
-                Err(_) => Err(self.wrong("invalid double literal")),
+                Ok(number) if f64::is_finite(number) => Ok(Token::Double(number)),
+                _ => Err(self.wrong("invalid double literal")),
             };
         }
         self.integer(&text, 10)

@@ -189,11 +189,16 @@ impl Issues {
     }
 
     fn new(source: &str, mut problems: Vec<Problem>) -> Self {
+        let more = problems.len().saturating_sub(MOST_PROBLEMS);
+        problems.truncate(MOST_PROBLEMS);
         problems.sort_by_key(|problem| problem.at);
-        let texts: Vec<String> = problems
+        let mut texts: Vec<String> = problems
             .iter()
             .map(|problem| display(source, problem))
             .collect();
+        if more > 0 {
+            texts.push(format!("{more} more errors were truncated"));
+        }
         Issues(texts.join("\n"))
     }
 }
@@ -203,6 +208,11 @@ impl fmt::Display for Issues {
         f.write_str(&self.0)
     }
 }
+
+/// More are only counted, as by cel-go (common/errors.go).
+const MOST_PROBLEMS: usize = 100;
+/// Longer lines are not shown, as by cel-go (common/error.go).
+const LONGEST_LINE: usize = 16_384;
 
 /// A problem with the line it is in and a mark under it.
 fn display(source: &str, problem: &Problem) -> String {
@@ -216,11 +226,15 @@ fn display(source: &str, problem: &Problem) -> String {
         }
         column -= length + 1;
     }
-    let dots = ".".repeat(column);
-    format!(
-        "ERROR: <input>:{}:{}: {}\n | {line}\n | {dots}^",
+    let told = format!(
+        "ERROR: <input>:{}:{}: {}",
         row + 1,
         column + 1,
         problem.message
-    )
+    );
+    if line.len() > LONGEST_LINE {
+        return told;
+    }
+    let dots = ".".repeat(column);
+    format!("{told}\n | {line}\n | {dots}^")
 }

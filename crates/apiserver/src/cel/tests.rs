@@ -350,6 +350,14 @@ fn what_goes_wrong_is_told_as_cel_go_tells_it() {
         ),
         // What is shared is looked at as often as it is there.
         (
+            "['0123456789'].map(a, lists.range(100).map(i, a).join('')).map(b, lists.range(100).map(i, b).join('')).map(c, lists.range(100).map(i, c).join('')).map(d, lists.range(100).map(i, d).join('')).size() == 1",
+            "operation cancelled: actual cost limit exceeded",
+        ),
+        (
+            "[lists.range(100)].map(a, lists.range(100).map(i, a)).map(b, lists.range(100).map(i, b)).map(c, lists.range(100).map(i, c)).map(d, '%s'.format([d])).size() == 1",
+            "operation cancelled: actual cost limit exceeded",
+        ),
+        (
             "[lists.range(1000)].all(x, [x.map(i, x)].all(y, [y.map(i, y)].all(z, z == z)))",
             "operation cancelled: actual cost limit exceeded",
         ),
@@ -593,4 +601,17 @@ fn lists_that_are_made_of_others_cost_what_cel_go_says() {
         let program = Program::compile(source, &environment).expect(source);
         assert_eq!(program.most_cost(&environment, &shape), cost, "{source}");
     }
+}
+
+#[test]
+fn no_more_than_a_hundred_mistakes_are_told_and_no_long_lines_shown() {
+    let told = |source: &str| match Program::compile(source, &environment()) {
+        Ok(_) => panic!("{source}"),
+        Err(issues) => issues.to_string(),
+    };
+    let many = told(&format!("[{}]", ["x"; 150].join(",")));
+    assert_eq!(many.matches("undeclared reference to 'x'").count(), 100);
+    assert!(many.ends_with("\n50 more errors were truncated"), "{many}");
+    let long = told(&format!("x == '{}'", "a".repeat(20_000)));
+    assert!(long.len() < 200, "{}", long.len());
 }

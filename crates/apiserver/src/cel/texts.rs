@@ -8,7 +8,7 @@ use super::{
     conversions::as_text,
     interpolation,
     keyed::plain,
-    values::{text, type_name},
+    values::{Looks, text, type_name},
 };
 
 /// Calls a function about texts; `None` if that is none.
@@ -16,6 +16,7 @@ pub(super) fn call(
     function: &str,
     target: Option<&Value>,
     arguments: &[Value],
+    looks: &mut Looks,
 ) -> Option<Result<Value, String>> {
     let target = plain(target?);
     if let ("join", Value::List(parts)) = (function, target) {
@@ -24,7 +25,7 @@ pub(super) fn call(
             [Value::String(separator)] => separator,
             _ => return None,
         };
-        return Some(joined(parts, separator).map(text));
+        return Some(joined(parts, separator, looks).map(text));
     }
     let Value::String(given) = target else {
         return None;
@@ -56,7 +57,7 @@ pub(super) fn call(
             Ok(Value::List(Arc::new(parts)))
         }
         ("format", [values]) => match plain(values) {
-            Value::List(values) => interpolation::filled(given, values).map(text),
+            Value::List(values) => interpolation::filled(given, values, looks).map(text),
             _ => return None,
         },
         _ => return None,
@@ -156,11 +157,15 @@ fn parts<'g>(given: &'g str, separator: &str, most: Option<usize>) -> Vec<&'g st
     parts
 }
 
-fn joined(parts: &[Value], separator: &str) -> Result<String, String> {
+fn joined(parts: &[Value], separator: &str, looks: &mut Looks) -> Result<String, String> {
     let mut texts = Vec::with_capacity(parts.len());
     for part in parts {
         match part {
-            Value::String(part) => texts.push(part.as_str()),
+            Value::String(part) => {
+                // One text may be there many times.
+                looks.take((part.len() + separator.len()) as u64 + 1)?;
+                texts.push(part.as_str());
+            }
             other => {
                 let shown = as_text(other).and_then(Result::ok);
                 let shown = shown.unwrap_or_else(|| type_name(other).to_owned());

@@ -38,6 +38,8 @@ const BOOKMARK_EVERY: Duration = Duration::from_secs(60);
 const BOOKMARK_BEFORE_END: Duration = Duration::from_secs(2);
 /// A watch without timeoutSeconds ends after this time, plus up to as much again.
 const DEFAULT_TIMEOUT: u64 = 1800;
+/// Nothing goes on for longer: ten years.
+const LONGEST_S: u64 = 10 * 365 * 24 * 60 * 60;
 const STATUS: &str = "apimachinery.pkg.apis.meta.v1.Status";
 
 pub(crate) async fn watch(mut call: Call) -> Result<Response<Body>, Status> {
@@ -70,7 +72,7 @@ pub(crate) async fn watch(mut call: Call) -> Result<Response<Body>, Status> {
         _ => table::Include::Metadata,
     };
     let timeout = match options.timeout_seconds {
-        Some(seconds) => Duration::from_secs(seconds),
+        Some(seconds) => Duration::from_secs(seconds.min(LONGEST_S)),
         None => Duration::from_secs_f64(DEFAULT_TIMEOUT as f64 * (1.0 + rand::random::<f64>())),
     };
     let ends = Instant::now() + timeout;

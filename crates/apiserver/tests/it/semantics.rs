@@ -434,6 +434,14 @@ async fn an_event_is_deleted_an_hour_after_its_last_write_and_watchers_see_it_go
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_watch_may_ask_for_as_long_as_numbers_go() {
+    let cluster = Cluster::new(Config::default());
+    let watch = format!("/api/v1/nodes?watch=1&timeoutSeconds={}", i64::MAX);
+    let watch = cluster.send(Method::GET, &watch, &[], Body::empty()).await;
+    assert_eq!(watch.status(), 200);
+}
+
+#[tokio::test(start_paused = true)]
 async fn the_server_publishes_where_it_is_told_to_be() {
     let cluster = Cluster::new(Config {
         advertise: vec!["10.0.0.9".parse().unwrap(), "10.0.64.9".parse().unwrap()],

@@ -129,7 +129,7 @@ struct Response {
     status: Option<Refusal>,
     patch: Option<String>,
     patch_type: Option<String>,
-    #[serde(deserialize_with = "nullable")]
+    #[serde(deserialize_with = "nullable_items")]
     warnings: Vec<String>,
 }
 
@@ -159,10 +159,10 @@ struct RefusalDetails {
     kind: String,
     #[serde(deserialize_with = "nullable")]
     uid: String,
-    #[serde(deserialize_with = "nullable")]
+    #[serde(deserialize_with = "nullable_items")]
     causes: Vec<RefusalCause>,
     #[serde(deserialize_with = "nullable")]
-    retry_after_seconds: u32,
+    retry_after_seconds: i32,
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Deserialize)]
@@ -183,6 +183,16 @@ where
     T: Deserialize<'de> + Default,
 {
     Ok(Option::<T>::deserialize(deserializer)?.unwrap_or_default())
+}
+
+/// [`nullable`], and so are the items.
+fn nullable_items<'de, D, T>(deserializer: D) -> Result<Vec<T>, D::Error>
+where
+    D: serde::Deserializer<'de>,
+    T: Deserialize<'de> + Default,
+{
+    let items: Vec<Option<T>> = nullable(deserializer)?;
+    Ok(items.into_iter().map(Option::unwrap_or_default).collect())
 }
 
 /// Reads an answer. The error says what is wrong with it, after `failed calling webhook "...": `.
@@ -308,7 +318,7 @@ impl Refusal {
                 kind: details.kind,
                 uid: details.uid,
                 causes: causes.collect(),
-                retry_after_seconds: details.retry_after_seconds,
+                retry_after_seconds: details.retry_after_seconds.max(0).unsigned_abs(),
             })
         });
         status
@@ -401,6 +411,17 @@ mod tests {
             r#"admission webhook "w.example.com" denied the request without explanation"#
         );
         assert_eq!(status(json!({"code": 200}))["code"], 400);
+        // What Go reads as nothing, or does not mind, leaves a refusal one.
+        let odd = status(
+            json!({"message": "no", "details": {"causes": [null], "retryAfterSeconds": -1}}),
+        );
+        assert_eq!(
+            odd["message"],
+            r#"admission webhook "w.example.com" denied the request: no"#
+        );
+        let response: Response =
+            serde_json::from_value(json!({"allowed": false, "warnings": [null, "a"]})).unwrap();
+        assert_eq!(response.warnings, ["", "a"]);
         let full = status(
             json!({"metadata": {"resourceVersion": "7", "selfLink": "", "name": "n"}, "message": "no", "reason": "Odd", "code": 418,
                                  "details": {"name": "n", "causes": [{"field": "f", "message": "m"}]}}),

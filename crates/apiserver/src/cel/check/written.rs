@@ -83,17 +83,22 @@ impl Checker<'_> {
         target: Option<&Expr>,
         arguments: &[Expr],
     ) {
-        if let (None, [argument]) = (target, arguments)
-            && let Some(value) = constant(argument)
+        if self.fault.is_none()
+            && let (None, [argument]) = (target, arguments)
+            && let Some(value) = constant(argument, DEEPEST)
         {
             let converted = conversions::converted(function, &value);
-            self.fault = self.fault.take().or(converted.and_then(Result::err));
+            self.fault = converted.and_then(Result::err);
         }
     }
 }
 
+/// Conversions of conversions are followed so far: each is asked again by all around it.
+const DEEPEST: usize = 8;
+
 /// The value of a literal, or of what one is converted to.
-fn constant(expression: &Expr) -> Option<Value> {
+fn constant(expression: &Expr, deepest: usize) -> Option<Value> {
+    let deepest = deepest.checked_sub(1)?;
     match &expression.node {
         Node::Literal(literal) => Some(value_of(literal)),
         Node::Call {
@@ -101,8 +106,8 @@ fn constant(expression: &Expr) -> Option<Value> {
             target: None,
             arguments,
         } => match arguments.as_slice() {
-            [argument] if function == "dyn" => constant(argument),
-            [argument] => conversions::converted(function, &constant(argument)?)?.ok(),
+            [argument] if function == "dyn" => constant(argument, deepest),
+            [argument] => conversions::converted(function, &constant(argument, deepest)?)?.ok(),
             _ => None,
         },
         _ => None,

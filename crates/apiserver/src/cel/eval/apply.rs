@@ -235,7 +235,9 @@ impl Run<'_> {
                 if !missing::fits(function, target.as_ref(), &values) {
                     return failed(missing::told(function, target.as_ref(), &values));
                 }
-                if let Some(called) = texts::call(function, target.as_ref(), &values) {
+                if let Some(called) =
+                    self.looking(|looks| texts::call(function, target.as_ref(), &values, looks))?
+                {
                     return called.map_err(Failure::Error);
                 }
                 if let Some(called) = quantities::call(function, target.as_ref(), &values) {

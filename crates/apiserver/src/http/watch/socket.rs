@@ -100,6 +100,7 @@ async fn session<E>(
     loop {
         tokio::select! {
             biased;
+            () = tokio::time::sleep_until(ends) => break,
             said = socket.next() => match said {
                 Some(Ok(message)) if !message.is_close() => {}
                 _ => break,
