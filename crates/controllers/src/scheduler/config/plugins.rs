@@ -88,7 +88,7 @@ struct Point<'a> {
     path: String,
     /// How upstream calls the interface.
     interface: &'static str,
-    implemented_by: &'a dyn Fn(Plugin) -> bool,
+    implemented_by: &'a [Plugin],
 }
 
 impl PluginSet {
@@ -154,7 +154,7 @@ impl Point<'_> {
         let mut own_only = Vec::new();
         for (index, own) in self.set.enabled.iter().enumerate() {
             let plugin = known(&own.name).flatten();
-            match plugin.filter(|plugin| (self.implemented_by)(*plugin)) {
+            match plugin.filter(|plugin| self.implemented_by.contains(plugin)) {
                 Some(plugin) => {
                     let is_everywhere = !self.set.disables(&own.name)
                         && everywhere.iter().any(|other| other.name == own.name);
@@ -182,7 +182,7 @@ impl Point<'_> {
             .filter(|own| !self.set.disables(&own.name))
         {
             let plugin = known(&other.name).flatten();
-            if let Some(plugin) = plugin.filter(|plugin| (self.implemented_by)(*plugin))
+            if let Some(plugin) = plugin.filter(|plugin| self.implemented_by.contains(plugin))
                 && !self.set.enabled.iter().any(|own| own.name == other.name)
             {
                 on.push((plugin, other.weight));
@@ -221,41 +221,36 @@ impl Plugins {
         let binds = format!("{path}.bind");
         self.bind.check(&binds, "BindPlugin", faults);
         self.bind.check_only(&binds, "BindPlugin", BINDS, faults);
-        let names = |on: Vec<(Plugin, i64)>| -> Vec<Plugin> {
-            on.into_iter().map(|(plugin, _)| plugin).collect()
+        let mut resolve = |name: &str, interface, set, implemented_by: &[Plugin]| {
+            let point = Point {
+                set,
+                path: format!("{path}.{name}"),
+                interface,
+                implemented_by,
+            };
+            point.resolve(&everywhere, faults)
         };
-        let pre_filters = |plugin| Profile::PRE_FILTERS.contains(&plugin);
-        let pre_filters = Point {
-            set: &self.pre_filter,
-            path: format!("{path}.preFilter"),
-            interface: "PreFilterPlugin",
-            implemented_by: &pre_filters,
-        };
-        profile.pre_filters = names(pre_filters.resolve(&everywhere, faults));
-        let filters = |plugin| Profile::FILTERS.contains(&plugin);
-        let filters = Point {
-            set: &self.filter,
-            path: format!("{path}.filter"),
-            interface: "FilterPlugin",
-            implemented_by: &filters,
-        };
-        profile.filters = names(filters.resolve(&everywhere, faults));
-        let post_filters = |plugin| Profile::POST_FILTERS.contains(&plugin);
-        let post_filters = Point {
-            set: &self.post_filter,
-            path: format!("{path}.postFilter"),
-            interface: "PostFilterPlugin",
-            implemented_by: &post_filters,
-        };
-        profile.post_filters = names(post_filters.resolve(&everywhere, faults));
-        let scores = |plugin| Profile::SCORES.iter().any(|(own, _)| *own == plugin);
-        let scores = Point {
-            set: &self.score,
-            path: format!("{path}.score"),
-            interface: "ScorePlugin",
-            implemented_by: &scores,
-        };
-        let weights = scores.resolve(&everywhere, faults);
+        let names = |on: Vec<(Plugin, i64)>| on.into_iter().map(|(plugin, _)| plugin).collect();
+        let pre_filters = &Profile::PRE_FILTERS;
+        let pre_filters = resolve(
+            "preFilter",
+            "PreFilterPlugin",
+            &self.pre_filter,
+            pre_filters,
+        );
+        profile.pre_filters = names(pre_filters);
+        let filters = resolve("filter", "FilterPlugin", &self.filter, &Profile::FILTERS);
+        profile.filters = names(filters);
+        let post_filters = &Profile::POST_FILTERS;
+        let post_filters = resolve(
+            "postFilter",
+            "PostFilterPlugin",
+            &self.post_filter,
+            post_filters,
+        );
+        profile.post_filters = names(post_filters);
+        let scores = Profile::SCORES.map(|(plugin, _)| plugin);
+        let weights = resolve("score", "ScorePlugin", &self.score, &scores);
         // No weight told is a weight of 1.
         profile.scores = weights
             .into_iter()
