@@ -1,15 +1,16 @@
 //! What a driver may offer: devices of one pool, with attributes, capacities, counters and taints, and where they are.
 
+mod attribute;
+mod capacity;
+
 use serde_json::Value;
+
+pub(super) use attribute::fully_qualified;
 
 use super::{binding_conditions, driver_name, pool_name, set};
 use crate::{
-    field::{ErrorType, Errors, Path},
-    kinds::{
-        podspec::{affinity, internal},
-        tree::Tree,
-    },
-    quantity::Quantity,
+    field::{Errors, Path},
+    kinds::{podspec::affinity, tree::Tree},
     validation::{check, immutable, metadata, names},
 };
 
@@ -20,9 +21,6 @@ const MAX_COUNTERS: usize = 32;
 const MAX_CONSUMPTIONS: usize = 2;
 const MAX_PROPERTIES: usize = 32;
 const MAX_TAINTS: usize = 16;
-const MAX_ID: usize = 32;
-const MAX_AMOUNTS: usize = 10;
-const MAX_ATTRIBUTE: usize = 64;
 
 /// Where devices may be said to be.
 const PLACES: [&str; 4] = [
@@ -152,19 +150,19 @@ fn device(
     }
     let at = path.child("attributes");
     for (key, value) in device.entries("attributes") {
-        qualified(key, &at.key(key), errors);
-        attribute(value, &at.key(key), errors);
+        attribute::qualified(key, &at.key(key), errors);
+        attribute::attribute(value, &at.key(key), errors);
     }
     let at = path.child("capacity");
     for (key, value) in device.entries("capacity") {
         let at = at.key(key);
-        qualified(key, &at, errors);
+        attribute::qualified(key, &at, errors);
         let Some(policy) = value.field("requestPolicy") else {
             continue;
         };
         let at = at.child("requestPolicy");
         if device.flag("allowMultipleAllocations") {
-            request_policy(policy, &amount(&value["value"]), &at, errors);
+            capacity::request_policy(policy, &capacity::amount(&value["value"]), &at, errors);
         } else {
             errors.forbidden(&at, "allowMultipleAllocations must be true");
         }
@@ -195,133 +193,6 @@ fn device(
     );
     device_place(device, per_device, path, errors);
     binding_conditions(device, path, errors);
-}
-
-fn amount(value: &Value) -> Quantity {
-    let text = value.as_str().unwrap_or("0");
-    Quantity::parse(text).unwrap_or_else(|_| Quantity::from_integer(0))
-}
-
-/// Which amounts of a capacity may be asked for.
-fn request_policy(policy: &Value, most: &Quantity, path: &Path<'_>, errors: &mut Errors) {
-    let (values, range) = (policy.items("validValues"), policy.field("validRange"));
-    let default = policy.field("default").map(amount);
-    let field = match (values.is_empty(), range) {
-        (true, None) => return,
-        (false, Some(_)) => {
-            let why = r#"exactly one policy can be specified, cannot specify "validValues" and "validRange" at the same time"#;
-            return errors.forbidden(path, why);
-        }
-        (false, None) => "validValues",
-        (true, Some(_)) => "validRange",
-    };
-    let Some(default) = default else {
-        let why = format!("required when {field} is defined");
-        return errors.required(&path.child("default"), why);
-    };
-    let path = path.child(field);
-    match range {
-        Some(range) => amounts_between(range, &default, most, &path, errors),
-        None => amounts(values, &default, most, &path, errors),
-    }
-}
-
-fn amounts(
-    values: &[Value],
-    default: &Quantity,
-    most: &Quantity,
-    path: &Path<'_>,
-    errors: &mut Errors,
-) {
-    let options: Vec<Quantity> = values.iter().map(amount).collect();
-    for (index, pair) in options.windows(2).enumerate() {
-        if pair[0] > pair[1] {
-            let why = "values must be sorted in ascending order";
-            errors.invalid(&path.index(index + 1), pair[1].to_string(), why);
-        }
-    }
-    if options.len() > MAX_AMOUNTS {
-        errors.too_many(path, options.len(), MAX_AMOUNTS);
-    } else {
-        for (index, option) in options.iter().enumerate() {
-            if option > most {
-                let why = format!("option is larger than capacity value: {most}");
-                errors.invalid(&path.index(index), option.to_string(), why);
-            }
-        }
-        for (index, option) in options.iter().enumerate() {
-            let value = option.value();
-            if options[..index].iter().any(|other| other.value() == value) {
-                errors.duplicate(&path.index(index), value.to_string());
-            }
-        }
-    }
-    // More than there may be are not looked at.
-    if options.len() > MAX_AMOUNTS || !options.contains(default) {
-        let why = "default value is not valid according to the requestPolicy";
-        errors.invalid(path, default.to_string(), why);
-    }
-}
-
-fn amounts_between(
-    range: &Value,
-    default: &Quantity,
-    most: &Quantity,
-    path: &Path<'_>,
-    errors: &mut Errors,
-) {
-    let at = path.child("min");
-    let Some(min) = range.field("min").map(amount) else {
-        return errors.required(&at, "required when validRange is defined");
-    };
-    let mut refuse = |field: &str, value: &Quantity, why: String| {
-        errors.invalid(&path.child(field), value.to_string(), why);
-    };
-    if min > *most {
-        refuse(
-            "min",
-            &min,
-            format!("min is larger than capacity value: {most}"),
-        );
-    }
-    if *default < min {
-        refuse("min", default, format!("default is less than min: {min}"));
-    }
-    let max = range.field("max").map(amount);
-    if let Some(max) = &max {
-        if min > *max {
-            refuse("max", &min, format!("min is larger than max: {max}"));
-        }
-        if max > most {
-            refuse(
-                "max",
-                max,
-                format!("max is larger than capacity value: {most}"),
-            );
-        }
-        if default > max {
-            refuse("max", default, format!("default is more than max: {max}"));
-        }
-    }
-    let Some(step) = range.field("step").map(amount) else {
-        return;
-    };
-    let first = min.plus(&step);
-    if first > *most {
-        let why = format!("one step {first} is larger than capacity value: {most}");
-        refuse("step", &step, why);
-    }
-    for value in [Some(default), max.as_ref()].into_iter().flatten() {
-        let rest = value
-            .value()
-            .wrapping_sub(min.value())
-            .checked_rem(step.value());
-        // Upstream divides by a step of nothing, and fails; such a step divides nothing.
-        if rest != Some(0) {
-            let why = format!("value is not a multiple of a given step ({step}) from ({min})");
-            refuse("step", value, why);
-        }
-    }
 }
 
 fn device_place(device: &Value, per_device: bool, path: &Path<'_>, errors: &mut Errors) {
@@ -382,60 +253,6 @@ fn counter_set(set: &Value, key: &str, path: &Path<'_>, errors: &mut Errors) {
     }
 }
 
-fn attribute(attribute: &Value, path: &Path<'_>, errors: &mut Errors) {
-    let kinds = ["bool", "int", "string", "version"];
-    let count = kinds.iter().filter(|kind| attribute.has(kind)).count();
-    for kind in ["string", "version"] {
-        let (text, at) = (attribute.text(kind), path.child(kind));
-        if kind == "version" && attribute.has(kind) && !is_semantic_version(text) {
-            let why = "must be a string compatible with semver.org spec 2.0.0";
-            errors.invalid(&at, text, why);
-        }
-        if text.len() > MAX_ATTRIBUTE {
-            errors.too_long(&at, MAX_ATTRIBUTE);
-        }
-    }
-    match count {
-        0 => errors.invalid(path, "", "exactly one value must be specified"),
-        1 => {}
-        _ => {
-            let text = internal::compact("DeviceAttribute", attribute);
-            let why = "exactly one value must be specified";
-            errors.with_text(ErrorType::Invalid, path, text, why);
-        }
-    }
-}
-
-/// `1.2.3`, with a pre-release behind a dash and a build behind a plus.
-fn is_semantic_version(text: &str) -> bool {
-    let (rest, build) = match text.split_once('+') {
-        Some((rest, build)) => (rest, Some(build)),
-        None => (text, None),
-    };
-    let (core, release) = match rest.split_once('-') {
-        Some((core, release)) => (core, Some(release)),
-        None => (rest, None),
-    };
-    let is_number = |part: &str| {
-        !part.is_empty()
-            && part.bytes().all(|byte| byte.is_ascii_digit())
-            && (part == "0" || !part.starts_with('0'))
-    };
-    let is_word = |part: &str| {
-        let letter = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'-';
-        !part.is_empty() && part.bytes().all(letter)
-    };
-    let digits_only = |part: &str| part.bytes().all(|byte| byte.is_ascii_digit());
-    let numbers: Vec<&str> = core.split('.').collect();
-    numbers.len() == 3
-        && numbers.into_iter().all(is_number)
-        && release.is_none_or(|text| {
-            let mut parts = text.split('.');
-            parts.all(|part| is_word(part) && (!digits_only(part) || is_number(part)))
-        })
-        && build.is_none_or(|text| text.split('.').all(is_word))
-}
-
 fn taint(taint: &Value, path: &Path<'_>, errors: &mut Errors) {
     metadata::label_name(errors, &path.child("key"), taint.text("key"));
     let (value, given) = (taint.text("value"), taint.text("effect"));
@@ -457,44 +274,6 @@ fn taint(taint: &Value, path: &Path<'_>, errors: &mut Errors) {
 /// What a taint does.
 pub(super) fn effect(effect: &str, path: &Path<'_>, errors: &mut Errors) {
     crate::validation::one_of(errors, path, effect, &["NoExecute", "NoSchedule", "None"]);
-}
-
-/// The name of an attribute or capacity, perhaps with a domain.
-fn qualified(name: &str, path: &Path<'_>, errors: &mut Errors) {
-    let parts: Vec<&str> = name.split('/').collect();
-    match parts.as_slice() {
-        [id] => identifier(id, path, errors),
-        [domain, id] => {
-            if domain.is_empty() {
-                errors.invalid(path, "", "the domain must not be empty");
-            } else {
-                driver_name(domain, path, errors);
-            }
-            if id.is_empty() {
-                errors.invalid(path, "", "the name must not be empty");
-            } else {
-                identifier(id, path, errors);
-            }
-        }
-        // Upstream lets more slashes pass.
-        _ => {}
-    }
-}
-
-/// The name of an attribute with its domain.
-pub(super) fn fully_qualified(name: &str, path: &Path<'_>, errors: &mut Errors) {
-    qualified(name, path, errors);
-    if !name.contains('/') {
-        let why = "a fully qualified name must be a domain and a name separated by a slash";
-        errors.invalid(path, name, why);
-    }
-}
-
-fn identifier(id: &str, path: &Path<'_>, errors: &mut Errors) {
-    if id.len() > MAX_ID {
-        errors.too_long(path, MAX_ID);
-    }
-    check(errors, path, id, names::c_identifier(id));
 }
 
 #[cfg(test)]
@@ -602,15 +381,5 @@ mod tests {
                 r#"~: Forbidden: exactly one policy can be specified, cannot specify "validValues" and "validRange" at the same time"#
             ]
         );
-    }
-
-    #[test]
-    fn versions_are_semantic() {
-        for good in ["1.2.3", "0.0.0-alpha.1", "1.0.0-a-b+5.x"] {
-            assert!(is_semantic_version(good), "{good}");
-        }
-        for bad in ["1.2", "01.2.3", "1.2.3-01", "1.2.3+", "v1.2.3", ""] {
-            assert!(!is_semantic_version(bad), "{bad}");
-        }
     }
 }

@@ -3,16 +3,19 @@
 //! As in Go's decoder, the first value of a wrong type is remembered and the walk goes on, an error of a value with a syntax of its own
 //! (quantities, times) ends it, and complaints about unknown and duplicate fields are collected, at most 100, none twice.
 
+mod object;
+
 use std::fmt::{self, Write as _};
 
 use serde::de::{DeserializeSeed, Deserializer, IgnoredAny, MapAccess, SeqAccess, Visitor};
 use serde_json::{Map, Number, Value};
 
+use self::object::{read_map, read_struct};
 use super::{DecodeError, Decoded, MAX_PROBLEMS, Problem, base64, literals};
 use crate::{
     golang::number,
     quantity,
-    schema::{Arena, Field, Node, Scalar, Struct, Type, TypeId, time, zero},
+    schema::{Arena, Node, Scalar, Type, TypeId, time, zero},
 };
 
 /// The state of one walk.
@@ -426,140 +429,6 @@ fn known_schema_fields(schema: Value) -> Value {
     match kind.map(|kind| super::value(&kind, schema.clone())) {
         Some(Ok(decoded)) => decoded.value,
         _ => schema,
-    }
-}
-
-fn read_struct<'de, 's, A: MapAccess<'de>>(
-    walker: &mut Walker<'s>,
-    fields: &'s Struct,
-    mut entries: A,
-) -> Result<Value, A::Error> {
-    let mut map = Map::new();
-    // A field that was null has left nothing in the map to tell that it was there.
-    let mut nulls: Vec<&'s str> = Vec::new();
-    let outer = walker.owner;
-    let owner = fields.go_name();
-    while let Some(key) = entries.next_key_seed(FieldName(fields))? {
-        let (field, name) = match key {
-            Key::Known(field, name) => (field, name),
-            Key::Unknown(unknown) => {
-                entries.next_value::<IgnoredAny>()?;
-                let path = walker.path_to(&unknown);
-                walker.report(Problem::Unknown(path));
-                continue;
-            }
-        };
-        let again = map.contains_key(&*field.name);
-        if again || nulls.contains(&&*field.name) {
-            let path = walker.path_to(&field.name);
-            walker.report(Problem::Duplicate(path));
-        }
-        walker.owner = owner;
-        let length = walker.enter(&field.name);
-        walker.fields.push(&field.name);
-        let value = entries.next_value_seed(Seed {
-            walker,
-            id: field.id,
-            go: &field.go,
-        })?;
-        walker.fields.pop();
-        walker.path.truncate(length);
-        if value.is_null() {
-            nulls.push(&field.name);
-            continue;
-        }
-        let name = name.unwrap_or_else(|| field.name.to_string());
-        if again {
-            add(&mut map, name, value);
-        } else {
-            map.insert(name, value);
-        }
-    }
-    walker.owner = outer;
-    zero::complete_telling(walker.arena, fields, &mut map, |field| {
-        let path = walker.path_to(&field.name);
-        walker.emptied.push(path);
-    });
-    Ok(Value::Object(map))
-}
-
-/// A field that is there twice is read twice into the same place: objects come together, everything else is replaced.
-fn add(map: &mut Map<String, Value>, key: String, value: Value) {
-    match (map.get_mut(&key), value) {
-        (Some(Value::Object(present)), Value::Object(more)) => {
-            for (key, value) in more {
-                add(present, key, value);
-            }
-        }
-        (_, value) => {
-            map.insert(key, value);
-        }
-    }
-}
-
-fn read_map<'de, 's, A: MapAccess<'de>>(
-    walker: &mut Walker<'s>,
-    id: TypeId,
-    go: &'s str,
-    mut entries: A,
-) -> Result<Value, A::Error> {
-    let mut map = Map::new();
-    while let Some(key) = entries.next_key::<String>()? {
-        if map.contains_key(&key) {
-            let path = walker.path_to(&key);
-            walker.report(Problem::Duplicate(path));
-        }
-        let length = walker.enter(&key);
-        let value = entries.next_value_seed(Seed { walker, id, go })?;
-        walker.path.truncate(length);
-        let value = if value.is_null() {
-            zero::zero(walker.arena, id)
-        } else {
-            value
-        };
-        map.insert(key, value);
-    }
-    Ok(Value::Object(map))
-}
-
-/// A key of a struct's object.
-enum Key<'s> {
-    /// A field of the type; with the key itself where the tree that is read gives it away.
-    Known(&'s Field, Option<String>),
-    Unknown(String),
-}
-
-/// Finds the field a key names without copying the key; an unknown key comes back as text.
-struct FieldName<'s>(&'s Struct);
-
-impl<'de, 's> DeserializeSeed<'de> for FieldName<'s> {
-    type Value = Key<'s>;
-
-    fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<Self::Value, D::Error> {
-        deserializer.deserialize_string(self)
-    }
-}
-
-impl<'s> Visitor<'_> for FieldName<'s> {
-    type Value = Key<'s>;
-
-    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("a field name")
-    }
-
-    fn visit_str<E: serde::de::Error>(self, name: &str) -> Result<Self::Value, E> {
-        Ok(match self.0.field(name) {
-            Some(field) => Key::Known(field, None),
-            None => Key::Unknown(name.to_owned()),
-        })
-    }
-
-    fn visit_string<E: serde::de::Error>(self, name: String) -> Result<Self::Value, E> {
-        Ok(match self.0.field(&name) {
-            Some(field) if *field.name == *name => Key::Known(field, Some(name)),
-            Some(field) => Key::Known(field, None),
-            None => Key::Unknown(name),
-        })
     }
 }
 

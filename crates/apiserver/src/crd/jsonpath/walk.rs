@@ -1,0 +1,224 @@
+//! What a path finds in an object.
+
+use serde_json::{Number, Value};
+
+use super::{JsonPath, Slice, Step, Unusable};
+use crate::golang::number;
+
+/// How many values a path may still look at: unions, lists and `..` after each other multiply them, and what takes longer is given up.
+pub(super) struct Looks(usize);
+
+const MOST_LOOKS: usize = 1_000_000;
+
+impl Looks {
+    pub(super) fn new() -> Looks {
+        Looks(MOST_LOOKS)
+    }
+
+    fn take(&mut self, count: usize) -> Result<(), Unusable> {
+        self.0 = self.0.checked_sub(count).ok_or(Unusable)?;
+        Ok(())
+    }
+}
+
+pub(super) fn follow<'v>(
+    mut found: Vec<&'v Value>,
+    steps: &'v [Step],
+    looks: &mut Looks,
+) -> Result<Vec<&'v Value>, Unusable> {
+    for step in steps {
+        found = step.walk(found, looks)?;
+    }
+    Ok(found)
+}
+
+impl Step {
+    fn walk<'v>(
+        &'v self,
+        values: Vec<&'v Value>,
+        looks: &mut Looks,
+    ) -> Result<Vec<&'v Value>, Unusable> {
+        looks.take(values.len())?;
+        let mut found = Vec::new();
+        match self {
+            Step::Literal(value) => found.push(value),
+            Step::Field(name) => {
+                found.extend(
+                    values
+                        .into_iter()
+                        .filter_map(|value| value.as_object()?.get(name)),
+                );
+            }
+            Step::All => {
+                for value in values {
+                    looks.take(length(value))?;
+                    match value {
+                        Value::Array(items) => found.extend(items),
+                        Value::Object(map) => found.extend(map.values()),
+                        _ => {}
+                    }
+                }
+            }
+            Step::Descend => {
+                for value in values {
+                    descend(value, &mut found, looks)?;
+                }
+            }
+            Step::Union(paths) => {
+                for path in paths {
+                    looks.take(values.len())?;
+                    found.extend(follow(values.clone(), &path.0, looks)?);
+                }
+            }
+            Step::Slice(slice) => {
+                for value in values {
+                    match value {
+                        Value::Null => {}
+                        Value::Array(items) => slice.take(items, &mut found, looks)?,
+                        _ => return Err(Unusable),
+                    }
+                }
+            }
+            Step::Filter {
+                left,
+                operator,
+                right,
+            } => {
+                for value in values {
+                    let Value::Array(items) = value else {
+                        return Err(Unusable);
+                    };
+                    for item in items {
+                        if passes(item, left, operator, right, looks)? {
+                            found.push(item);
+                        }
+                    }
+                }
+            }
+        }
+        Ok(found)
+    }
+}
+
+impl Slice {
+    fn take<'v>(
+        self,
+        items: &'v [Value],
+        found: &mut Vec<&'v Value>,
+        looks: &mut Looks,
+    ) -> Result<(), Unusable> {
+        let length = i64::try_from(items.len()).unwrap_or(i64::MAX);
+        let given = self.from.unwrap_or(0);
+        let from = if given < 0 {
+            given.saturating_add(length)
+        } else {
+            given
+        };
+        let to = match self.to {
+            _ if self.single => from.saturating_add(1),
+            Some(to) if to < 0 => to.saturating_add(length),
+            Some(to) => to,
+            None => length,
+        };
+        if from == to {
+            return Ok(());
+        }
+        if !(0..length).contains(&from) || !(0..=length).contains(&to) || from > to {
+            return Err(Unusable);
+        }
+        let step = match self.step {
+            None => 1,
+            Some(step) => usize::try_from(step)
+                .ok()
+                .filter(|step| *step > 0)
+                .ok_or(Unusable)?,
+        };
+        let (from, to) = (from as usize, to as usize);
+        looks.take(to - from)?;
+        found.extend(items[from..to].iter().step_by(step));
+        Ok(())
+    }
+}
+
+fn length(value: &Value) -> usize {
+    match value {
+        Value::Array(items) => items.len(),
+        Value::Object(map) => map.len(),
+        _ => 0,
+    }
+}
+
+/// What has anything in it, and what is in that.
+fn descend<'v>(
+    value: &'v Value,
+    found: &mut Vec<&'v Value>,
+    looks: &mut Looks,
+) -> Result<(), Unusable> {
+    looks.take(1)?;
+    let has_some = match value {
+        Value::Array(items) => !items.is_empty(),
+        Value::Object(map) => !map.is_empty(),
+        Value::String(text) => !text.is_empty(),
+        _ => false,
+    };
+    if has_some {
+        found.push(value);
+    }
+    match value {
+        Value::Array(items) => items
+            .iter()
+            .try_for_each(|item| descend(item, found, looks)),
+        Value::Object(map) => map
+            .values()
+            .try_for_each(|item| descend(item, found, looks)),
+        _ => Ok(()),
+    }
+}
+
+fn passes(
+    item: &Value,
+    left: &JsonPath,
+    operator: &str,
+    right: &JsonPath,
+    looks: &mut Looks,
+) -> Result<bool, Unusable> {
+    looks.take(1)?;
+    let left = left.find_within(item, looks);
+    if operator == "exists" {
+        return Ok(left.is_ok_and(|found| !found.is_empty()));
+    }
+    let (left, right) = (left?, right.find_within(item, looks)?);
+    let (left, right) = match (left.as_slice(), right.as_slice()) {
+        ([], _) | ([_], []) => return Ok(false),
+        ([left], [right]) => (left, right),
+        _ => return Err(Unusable),
+    };
+    let order = match (left, right) {
+        (Value::String(left), Value::String(right)) => left.cmp(right),
+        (Value::Bool(left), Value::Bool(right)) if matches!(operator, "==" | "!=") => {
+            left.cmp(right)
+        }
+        (Value::Number(left), Value::Number(right)) => match (settled(left), settled(right)) {
+            (Ok(left), Ok(right)) => left.cmp(&right),
+            (Err(left), Err(right)) => left.partial_cmp(&right).ok_or(Unusable)?,
+            // Go compares no integers with fractions.
+            _ => return Err(Unusable),
+        },
+        _ => return Err(Unusable),
+    };
+    match operator {
+        "==" => Ok(order.is_eq()),
+        "!=" => Ok(order.is_ne()),
+        "<" => Ok(order.is_lt()),
+        "<=" => Ok(order.is_le()),
+        ">" => Ok(order.is_gt()),
+        ">=" => Ok(order.is_ge()),
+        _ => Err(Unusable),
+    }
+}
+
+/// A number as Go has read it from the store.
+fn settled(given: &Number) -> Result<i64, f64> {
+    let float = given.as_f64().unwrap_or_default();
+    given.as_i64().or_else(|| number::whole(float)).ok_or(float)
+}
