@@ -143,6 +143,74 @@ impl Url {
         escaped
     }
 
+    /// Where a reference leads that stands in what this URL answered, as `URL.Parse`.
+    ///
+    /// # Errors
+    /// What is wrong with the reference.
+    pub(crate) fn resolve(&self, reference: &str) -> Result<Url, String> {
+        let mut resolved = Url::parse(reference)?;
+        if !resolved.scheme.is_empty() || !resolved.host.is_empty() || resolved.user.is_some() {
+            if resolved.scheme.is_empty() {
+                resolved.scheme.clone_from(&self.scheme);
+            }
+            resolved.path = without_dots(&resolved.escaped_path());
+            return Ok(resolved);
+        }
+        if resolved.path.is_empty() && resolved.query.is_empty() {
+            resolved.query.clone_from(&self.query);
+            if resolved.fragment.is_empty() {
+                resolved.fragment.clone_from(&self.fragment);
+            }
+        }
+        let (base, path) = (self.escaped_path(), resolved.escaped_path());
+        resolved.path = match path.starts_with('/') {
+            _ if path.is_empty() => without_dots(&base),
+            true => without_dots(&path),
+            false => {
+                without_dots(&(base[..base.rfind('/').map_or(0, |at| at + 1)].to_owned() + &path))
+            }
+        };
+        resolved.scheme.clone_from(&self.scheme);
+        resolved.host.clone_from(&self.host);
+        resolved.user.clone_from(&self.user);
+        Ok(resolved)
+    }
+
+    /// The URL without its password, as errors tell it.
+    pub(crate) fn told(&self) -> String {
+        let user = self.user.as_deref().map(|user| match user.split_once(':') {
+            Some((name, _)) => format!("{name}:***@"),
+            None => format!("{user}@"),
+        });
+        let mut text = self.requested(&user.unwrap_or_default());
+        if !self.fragment.is_empty() {
+            text.push('#');
+            text.push_str(&self.fragment);
+        }
+        text
+    }
+
+    /// The URL without its fragment, with this before its host.
+    pub(crate) fn requested(&self, user: &str) -> String {
+        let mut text = String::new();
+        if !self.scheme.is_empty() {
+            text.push_str(&self.scheme);
+            text.push(':');
+        }
+        let has_authority = !self.host.is_empty() || !user.is_empty();
+        if has_authority || !(self.scheme.is_empty() || self.path.is_empty()) {
+            text.push_str("//");
+            text.push_str(user);
+            text.push_str(&self.host);
+        }
+        text.push_str(&self.escaped_path());
+        if !self.query.is_empty() {
+            text.push('?');
+            text.push_str(&self.query);
+        }
+        text
+    }
+
     /// The values of the query by their names; what cannot be read is left out.
     pub(crate) fn query_values(&self) -> BTreeMap<String, Vec<String>> {
         let mut values = BTreeMap::<String, Vec<String>>::new();
@@ -159,6 +227,34 @@ impl Url {
         }
         values
     }
+}
+
+/// A path in which `.` and `..` have been walked.
+fn without_dots(path: &str) -> String {
+    if path.is_empty() {
+        return String::new();
+    }
+    let mut walked: Vec<&str> = Vec::new();
+    let mut segments = path.trim_start_matches('/').split('/').peekable();
+    // Go keeps empty segments but those at the start of a path that has no other.
+    let leading = path.len() - path.trim_start_matches('/').len();
+    walked.extend(std::iter::repeat_n("", leading.saturating_sub(1)));
+    while let Some(segment) = segments.next() {
+        let is_last = segments.peek().is_none();
+        match segment {
+            "." | ".." => {
+                if segment == ".." {
+                    walked.pop();
+                }
+                if is_last {
+                    walked.push("");
+                }
+            }
+            segment => walked.push(segment),
+        }
+    }
+    let text = walked.join("/");
+    format!("/{}", text.trim_start_matches('/'))
 }
 
 fn told(text: &str, why: &str) -> String {
@@ -303,6 +399,28 @@ mod tests {
         assert_eq!(url.escaped_path(), "");
         let url = Url::parse("/a%2fb").expect("it is one");
         assert_eq!(url.escaped_path(), "/a%2fb");
+    }
+
+    #[test]
+    fn a_reference_leads_on_from_where_it_stands() {
+        let base = Url::parse("https://u:p@h:8443/a/b?x=1").expect("it is a URL");
+        for (reference, wanted) in [
+            ("c", "https://u:***@h:8443/a/c"),
+            ("/c?y=2", "https://u:***@h:8443/c?y=2"),
+            ("../../c/./d/..", "https://u:***@h:8443/c/"),
+            ("?y=2", "https://u:***@h:8443/a/b?y=2"),
+            ("", "https://u:***@h:8443/a/b?x=1"),
+            ("//other/c", "https://other/c"),
+            ("HTTP://other", "http://other"),
+            ("http://other/%7Ea/é", "http://other/~a/%C3%A9"),
+        ] {
+            let resolved = base.resolve(reference).expect(reference);
+            assert_eq!(resolved.told(), wanted, "{reference}");
+        }
+        let why = base
+            .resolve("http://[::1/")
+            .expect_err("its host is not closed");
+        assert_eq!(why, r#"parse "http://[::1/": missing ']' in host"#);
     }
 
     #[test]

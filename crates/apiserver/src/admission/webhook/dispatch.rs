@@ -10,9 +10,9 @@ use tokio::time::Instant;
 
 use super::{
     Hooks,
-    client::{self, CallError},
     hook::Hook,
     policy,
+    post::{self, CallError},
     review::{self, Verdict},
     subject::{Subject, View, Views},
 };
@@ -268,7 +268,7 @@ async fn ask(
     let body = review::encode(version, &uid, &views.question(view), object, old);
     let no_client = |why: &str| Failure::Calling(format!("could not get REST client: {why}"));
     let address = hook.address.as_ref().map_err(|why| no_client(why))?;
-    let answer = client::post(
+    let answer = post::post(
         &subject.server.webhooks().clients,
         subject.server,
         address,

@@ -11,6 +11,7 @@ mod dispatch;
 mod endpoint;
 mod hook;
 mod policy;
+mod post;
 mod review;
 mod subject;
 mod trust;

@@ -5,6 +5,7 @@ mod conditions;
 mod failures;
 mod places;
 mod program;
+mod returns;
 mod reviews;
 
 use serde_json::{Value, json};
@@ -15,6 +16,7 @@ use mullion_apiserver::Config;
 const MUTATING: &str = "/apis/admissionregistration.k8s.io/v1/mutatingwebhookconfigurations";
 const VALIDATING: &str = "/apis/admissionregistration.k8s.io/v1/validatingwebhookconfigurations";
 const MAPS: &str = "/api/v1/namespaces/default/configmaps";
+const SERVICES: &str = "/api/v1/namespaces/default/services";
 const PODS: &str = "/api/v1/namespaces/default/pods";
 
 fn api() -> Api {
@@ -52,6 +54,11 @@ async fn configure(api: &Api, path: &str, hooks: &[Value]) {
     let metadata = json!({"name": hooks[0]["name"]});
     let configuration = json!({"apiVersion": "admissionregistration.k8s.io/v1", "kind": kind, "metadata": metadata, "webhooks": hooks});
     api.post(path, configuration).await.ok();
+}
+
+/// A webhook behind a port of the service `hook`.
+fn by_service(program: &program::Program, port: u16) -> Value {
+    json!({"service": {"name": "hook", "namespace": "default", "path": "/review", "port": port}, "caBundle": program.bundle()})
 }
 
 /// The account that pods run under unless they name one.

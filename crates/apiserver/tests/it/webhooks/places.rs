@@ -1,17 +1,11 @@
 //! Where webhooks are: by URL and by service, over connections that are kept.
 
-use serde_json::{Value, json};
+use serde_json::json;
 
 use super::{
-    Api, MAPS, VALIDATING, api, configure, hook, map,
+    Api, MAPS, SERVICES, VALIDATING, api, by_service, configure, hook, map,
     program::{Program, allow},
 };
-
-const SERVICES: &str = "/api/v1/namespaces/default/services";
-
-fn by_service(program: &Program, port: u16) -> Value {
-    json!({"service": {"name": "hook", "namespace": "default", "path": "/review", "port": port}, "caBundle": program.bundle()})
-}
 
 #[tokio::test]
 async fn a_service_of_type_external_name_leads_to_this_machine() {

@@ -34,10 +34,13 @@ pub(crate) enum Reply {
     Text(u16, String),
     /// The same as JSON.
     Json(u16, String),
+    /// Answers with this status and header, and the header's name as text.
+    Header(u16, &'static str, String),
     /// Lets the caller wait.
     Never,
 }
 
+/// What it makes of a review, to which `target` and `port` tell where it was sent.
 type Answer = dyn Fn(&Value) -> Reply + Send + Sync;
 
 /// A running webhook; stops when it is dropped.
@@ -108,6 +111,15 @@ impl Program {
         requests.collect()
     }
 
+    /// The methods and paths it was asked so far.
+    pub(crate) fn targets(&self) -> Vec<String> {
+        let reviews = self.asked.lock().unwrap();
+        let targets = reviews.iter().map(|review| review["target"].as_str());
+        targets
+            .map(|target| target.unwrap_or_default().to_owned())
+            .collect()
+    }
+
     /// Forgets what it was asked.
     pub(crate) fn forget(&self) {
         self.asked.lock().unwrap().clear();
@@ -150,9 +162,10 @@ async fn serve(
                 return;
             };
             connections.fetch_add(1, Ordering::SeqCst);
+            let port = stream.get_ref().0.local_addr().unwrap().port();
             let service = service_fn(|request: Request<Incoming>| {
                 let (asked, answer) = (asked.clone(), answer.clone());
-                async move { Ok::<_, Infallible>(reply(request, &asked, &*answer).await) }
+                async move { Ok::<_, Infallible>(reply(request, port, &asked, &*answer).await) }
             });
             let _ = http1::Builder::new()
                 .serve_connection(TokioIo::new(stream), service)
@@ -163,24 +176,32 @@ async fn serve(
 
 async fn reply(
     request: Request<Incoming>,
+    port: u16,
     asked: &Mutex<Vec<Value>>,
     answer: &Answer,
 ) -> Response<Full<Bytes>> {
-    let query = request.uri().query().unwrap_or_default().to_owned();
-    let body = request.into_body().collect().await.unwrap().to_bytes();
-    let mut review: Value = serde_json::from_slice(&body).unwrap();
+    let (parts, body) = request.into_parts();
+    let query = parts.uri.query().unwrap_or_default();
+    let body = body.collect().await.unwrap().to_bytes();
+    // A redirect may have dropped the review.
+    let mut review: Value = serde_json::from_slice(&body).unwrap_or(json!({"request": {}}));
+    review["target"] = format!("{} {}", parts.method, parts.uri.path()).into();
+    review["port"] = port.into();
     let reply = answer(&review);
     review["request"]["query"] = query.into();
     asked.lock().unwrap().push(review);
+    let mut response = Response::builder();
     let (status, text, form) = match reply {
+        Reply::Header(status, name, value) => {
+            response = response.header(name, value);
+            (status, name.to_owned(), "text/plain")
+        }
         Reply::Review(review) => (200, review.to_string(), "application/json"),
         Reply::Text(status, text) => (status, text, "text/plain"),
         Reply::Json(status, text) => (status, text, "application/json"),
         Reply::Never => std::future::pending().await,
     };
-    let response = Response::builder()
-        .status(status)
-        .header("content-type", form);
+    let response = response.status(status).header("content-type", form);
     response.body(Full::from(text)).unwrap()
 }
 

@@ -1,0 +1,368 @@
+//! A question to a webhook and its answer, as client-go's REST client and Go's HTTP client under it carry them.
+//!
+//! Who is asked to come again (429 or 5xx with `Retry-After` in seconds) does so [`MOST_RETRIES`] times at most, and redirects are followed as
+//! Go follows them; connections that fail are not tried again. All of it has the time of one call, and an answer [`body::LIMIT`] bytes.
+
+use std::{borrow::Cow, sync::Arc, time::Duration};
+
+use bytes::Bytes;
+use http::{
+    HeaderMap, Method, Request, Response, StatusCode,
+    header::{ACCEPT, CONTENT_TYPE, LOCATION, REFERER, RETRY_AFTER, USER_AGENT},
+};
+use http_body_util::{BodyExt, Full, Limited};
+use hyper::body::Incoming;
+use tokio::time::{Instant, sleep_until, timeout_at};
+
+use super::client::{Address, Clients, Pool, words};
+use crate::{field::quote, golang::url::Url, http::body, server::ApiServer};
+
+/// How often one call is tried again.
+const MOST_RETRIES: usize = 10;
+/// How many requests a chain of redirects may take.
+const MOST_HOPS: usize = 10;
+/// So much is read of an answer that only leads elsewhere, so that its connection can be used again.
+const MOST_SKIPPED: usize = 2 << 10;
+/// The media types of texts.
+const TEXT: &[u8] = b"text/";
+/// So much of a text is repeated to the client.
+const MOST_TEXT: usize = 2048;
+const AGENT: &str = "kube-apiserver-admission";
+const TOO_LATE: &str = "context deadline exceeded";
+
+/// Why a webhook has not answered.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum CallError {
+    /// It cannot even be asked.
+    NoClient(String),
+    Failed(String),
+}
+
+/// Posts a review; answers with the body of the answer, or says in Go's words why there is none.
+pub(super) async fn post(
+    clients: &Clients,
+    server: &Arc<ApiServer>,
+    address: &Address,
+    url: &str,
+    body: Vec<u8>,
+    timeout: Duration,
+) -> Result<Bytes, CallError> {
+    let client = clients.of(server, address).map_err(CallError::NoClient)?;
+    let call = Call {
+        client,
+        // A fraction counts as a whole second.
+        url: format!(
+            "{url}?timeout={}s",
+            timeout.as_secs() + u64::from(timeout.subsec_nanos() > 0)
+        ),
+        body: Bytes::from(body),
+        deadline: Instant::now() + timeout,
+    };
+    let answer = patiently(call.deadline, || call.ask()).await;
+    let answer = answer.map_err(CallError::Failed)?;
+    if (200..=206).contains(&answer.status.as_u16()) {
+        return Ok(answer.body);
+    }
+    Err(CallError::Failed(refusal(
+        answer.status,
+        answer.is_text,
+        &answer.body,
+    )))
+}
+
+/// What a webhook has said.
+struct Answer {
+    status: StatusCode,
+    /// How long it asks its caller to wait before the next try, if it does.
+    retry_after: Option<Duration>,
+    is_text: bool,
+    body: Bytes,
+}
+
+/// Asks until the answer is not to come again later; the last answer is the one that counts.
+async fn patiently<F>(deadline: Instant, mut ask: impl FnMut() -> F) -> Result<Answer, String>
+where
+    F: Future<Output = Result<Answer, String>>,
+{
+    for _ in 0..MOST_RETRIES {
+        let answer = ask().await?;
+        let Some(wait) = answer.retry_after else {
+            return Ok(answer);
+        };
+        let next = Instant::now().checked_add(wait);
+        sleep_until(next.map_or(deadline, |next| next.min(deadline))).await;
+    }
+    ask().await
+}
+
+/// One call of a webhook.
+struct Call {
+    client: Arc<Pool>,
+    url: String,
+    body: Bytes,
+    deadline: Instant,
+}
+
+impl Call {
+    /// Asks once, wherever redirects lead.
+    async fn ask(&self) -> Result<Answer, String> {
+        let mut hop = Hop {
+            url: Url::parse(&self.url).map_err(|why| failed(&self.url, &why))?,
+            method: Method::POST,
+            has_body: true,
+            referer: None,
+        };
+        for _ in 1..MOST_HOPS {
+            let response = self.send(&hop).await?;
+            match hop.next(&response)? {
+                Some(next) => hop = next,
+                None => return self.read(response).await,
+            }
+            let skipped = Limited::new(response.into_body(), MOST_SKIPPED).collect();
+            let _ = timeout_at(self.deadline, skipped).await;
+        }
+        let response = self.send(&hop).await?;
+        match hop.next(&response)? {
+            Some(_) => {
+                let location = location(&response).unwrap_or_default();
+                let why = format!("stopped after {MOST_HOPS} redirects");
+                Err(failed(&location, &why))
+            }
+            None => self.read(response).await,
+        }
+    }
+
+    async fn send(&self, hop: &Hop) -> Result<Response<Incoming>, String> {
+        let failed = |why: &str| failed(&hop.url.told(), why);
+        if !matches!(hop.url.scheme.as_str(), "http" | "https") {
+            let scheme = quote(&hop.url.scheme);
+            return Err(failed(&format!("unsupported protocol scheme {scheme}")));
+        }
+        if hop.url.host.is_empty() {
+            return Err(failed("http: no Host in request URL"));
+        }
+        // What is too late is not sent at all.
+        if Instant::now() >= self.deadline {
+            return Err(failed(TOO_LATE));
+        }
+        let mut request = Request::builder()
+            .method(hop.method.clone())
+            .uri(hop.url.requested(""))
+            .header(ACCEPT, "application/json, */*")
+            .header(USER_AGENT, AGENT);
+        if let Some(referer) = &hop.referer {
+            request = request.header(REFERER, referer);
+        }
+        let body = match hop.has_body {
+            true => {
+                request = request.header(CONTENT_TYPE, "application/json");
+                self.body.clone()
+            }
+            false => Bytes::new(),
+        };
+        let request = request.body(Full::new(body));
+        let request =
+            request.map_err(|error| failed(&format!("the URL cannot be requested: {error}")))?;
+        match timeout_at(self.deadline, self.client.request(request)).await {
+            Ok(response) => response.map_err(|error| failed(&words(&error))),
+            Err(_) => Err(failed(TOO_LATE)),
+        }
+    }
+
+    async fn read(&self, response: Response<Incoming>) -> Result<Answer, String> {
+        let status = response.status();
+        let is_text = is_text(response.headers());
+        let retry_after = retry_after(status, response.headers());
+        let body = Limited::new(response.into_body(), body::LIMIT).collect();
+        let unreadable = |why: &str| {
+            format!(
+                "unexpected error when reading response body. Please retry. Original error: {why}"
+            )
+        };
+        let body = match timeout_at(self.deadline, body).await {
+            Ok(Ok(body)) => body.to_bytes(),
+            Ok(Err(error)) if error.is::<http_body_util::LengthLimitError>() => {
+                return Err(format!("the answer has more than {} bytes", body::LIMIT));
+            }
+            Ok(Err(error)) => return Err(unreadable(&words(&*error))),
+            Err(_) => return Err(unreadable(TOO_LATE)),
+        };
+        Ok(Answer {
+            status,
+            retry_after,
+            is_text,
+            body,
+        })
+    }
+}
+
+/// How Go's client says that a request has failed, with the method of the first.
+fn failed(url: &str, why: &str) -> String {
+    format!("Post {}: {why}", quote(url))
+}
+
+/// One request of a chain of redirects.
+struct Hop {
+    url: Url,
+    method: Method,
+    has_body: bool,
+    referer: Option<String>,
+}
+
+impl Hop {
+    /// Where an answer leads, if it does.
+    fn next(&self, response: &Response<Incoming>) -> Result<Option<Hop>, String> {
+        let keeps_body = match response.status().as_u16() {
+            301..=303 => false,
+            307 | 308 => true,
+            _ => return Ok(None),
+        };
+        let Some(location) = location(response) else {
+            return Ok(None);
+        };
+        let url = self.url.resolve(&location).map_err(|why| {
+            let location = quote(&location);
+            let why = format!("failed to parse Location header {location}: {why}");
+            failed(&self.url.told(), &why)
+        })?;
+        let is_downgrade = self.url.scheme == "https" && url.scheme == "http";
+        Ok(Some(Hop {
+            method: match keeps_body {
+                true => self.method.clone(),
+                false => Method::GET,
+            },
+            // What has once been dropped stays so.
+            has_body: self.has_body && keeps_body,
+            referer: (!is_downgrade).then(|| self.url.requested("")),
+            url,
+        }))
+    }
+}
+
+fn location(response: &Response<Incoming>) -> Option<String> {
+    let location = response.headers().get(LOCATION)?;
+    let location = String::from_utf8_lossy(location.as_bytes()).into_owned();
+    (!location.is_empty()).then_some(location)
+}
+
+/// How long a caller shall wait before it asks again (client-go: checkWait). Seconds only: dates are not read.
+fn retry_after(status: StatusCode, headers: &HeaderMap) -> Option<Duration> {
+    if status.as_u16() != 429 && status.as_u16() < 500 {
+        return None;
+    }
+    let seconds: i64 = headers.get(RETRY_AFTER)?.to_str().ok()?.parse().ok()?;
+    // What does not fit into Go's durations is no wait at all, as is what lies in the past.
+    let nanos = seconds.wrapping_mul(1_000_000_000);
+    Some(Duration::from_nanos(u64::try_from(nanos).unwrap_or(0)))
+}
+
+/// Whether a body is meant to be read by people (client-go: isTextResponse).
+fn is_text(headers: &HeaderMap) -> bool {
+    headers.get(CONTENT_TYPE).is_none_or(|given| {
+        let start = given.as_bytes().get(..TEXT.len());
+        start.is_some_and(|start| start.eq_ignore_ascii_case(TEXT))
+    })
+}
+
+/// What Go's REST client makes of an answer that is an error.
+fn refusal(status: StatusCode, is_text: bool, body: &Bytes) -> String {
+    let said = serde_json::from_slice::<serde_json::Value>(body).unwrap_or_default();
+    let is = |field: &str, wanted: &str| said.get(field).is_none_or(|given| given == wanted);
+    if said["status"] == "Failure" && is("kind", "Status") && is("apiVersion", "v1") {
+        return said["message"].as_str().unwrap_or_default().to_owned();
+    }
+    let text = match is_text {
+        true => String::from_utf8_lossy(&body[..body.len().min(MOST_TEXT)]),
+        false => Cow::Borrowed("unknown"),
+    };
+    let text = text.trim();
+    let sentence = match status.as_u16() {
+        400 => "the server rejected our request for an unknown reason",
+        401 => "the server has asked for the client to provide credentials",
+        403 | 415 => return text.to_owned(),
+        404 => "the server could not find the requested resource",
+        405 => "the server does not allow this method on the requested resource",
+        406 if !matches!(text, "" | "unknown") => return text.to_owned(),
+        406 => "the server was unable to respond with a content type that the client supports",
+        409 => "the server reported a conflict",
+        422 => "the server rejected our request due to an error in our request",
+        429 => "the server has received too many requests and has asked us to try again later",
+        503 => "the server is currently unable to handle the request",
+        504 => {
+            "the server was unable to return a response in the time allotted, but may still be processing the request"
+        }
+        code if code >= 500 => {
+            let quoted = crate::field::quote(text);
+            return format!(
+                "an error on the server ({quoted}) has prevented the request from succeeding"
+            );
+        }
+        code => {
+            return format!(
+                "the server responded with the status code {code} but did not return more information"
+            );
+        }
+    };
+    sentence.to_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::Cell;
+
+    use super::*;
+
+    /// Asks a webhook that always answers so, within ten seconds; how often it was asked, how long that took and what came of it.
+    async fn asked(status: u16, header: Option<&str>) -> (usize, Duration, Result<u16, String>) {
+        let (count, begin) = (Cell::new(0), Instant::now());
+        let deadline = begin + Duration::from_secs(10);
+        let mut headers = HeaderMap::new();
+        if let Some(header) = header {
+            headers.insert(RETRY_AFTER, header.parse().expect("it is a header"));
+        }
+        let status = StatusCode::from_u16(status).expect("it is a status");
+        let answer = patiently(deadline, || {
+            count.set(count.get() + 1);
+            let retry_after = retry_after(status, &headers);
+            async move {
+                match Instant::now() < deadline {
+                    true => Ok(Answer {
+                        status,
+                        retry_after,
+                        is_text: true,
+                        body: Bytes::new(),
+                    }),
+                    false => Err(TOO_LATE.to_owned()),
+                }
+            }
+        });
+        let answer = answer.await.map(|answer| answer.status.as_u16());
+        (count.get(), begin.elapsed(), answer)
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn who_is_asked_to_come_again_does_so_ten_times_within_the_time_of_the_call() {
+        let seconds = Duration::from_secs;
+        for (status, header, wanted) in [
+            (429, Some("0"), (11, seconds(0), Ok(429))),
+            (500, Some("-3"), (11, seconds(0), Ok(500))),
+            (503, Some("+1"), (11, seconds(10), Err(TOO_LATE.to_owned()))),
+            (503, Some("4"), (4, seconds(10), Err(TOO_LATE.to_owned()))),
+            (503, Some("600"), (2, seconds(10), Err(TOO_LATE.to_owned()))),
+            (503, Some("9223372036854775807"), (11, seconds(0), Ok(503))),
+            (
+                503,
+                Some("Wed, 21 Oct 2026 07:28:00 GMT"),
+                (1, seconds(0), Ok(503)),
+            ),
+            (429, None, (1, seconds(0), Ok(429))),
+            (409, Some("1"), (1, seconds(0), Ok(409))),
+            (200, Some("1"), (1, seconds(0), Ok(200))),
+        ] {
+            let (count, took, answer) = asked(status, header).await;
+            // Paused time goes in milliseconds.
+            let took = seconds(took.as_secs());
+            assert_eq!((count, took, answer), wanted, "{status} {header:?}");
+        }
+    }
+}
