@@ -362,6 +362,104 @@ async fn custom_resources_are_changed_in_their_own_schema() {
     assert_eq!(made["metadata"]["labels"], json!({"gate": "yes"}));
 }
 
+/// Upstream decodes what a patch has made as the version it says it is, with that version's defaults, and converts it back.
+#[tokio::test(start_paused = true)]
+async fn a_patch_may_make_another_version_of_a_kind() {
+    let api = Api::new(Config::default());
+    let made = patch(
+        "[JSONPatch{op: 'replace', path: '/apiVersion', value: 'autoscaling/v1'}, JSONPatch{op: 'remove', path: '/spec/metrics'}, JSONPatch{op: 'remove', path: '/status'}, \
+         JSONPatch{op: 'add', path: '/spec/targetCPUUtilizationPercentage', value: 55}]",
+    );
+    let mut given = policy(
+        "p",
+        ("autoscaling", "horizontalpodautoscalers"),
+        json!([made]),
+        json!({}),
+    );
+    given["spec"]["matchConstraints"]["resourceRules"][0]["apiVersions"] = json!(["v2"]);
+    bind(&api, given, json!({})).await;
+    let scaler = json!({
+        "apiVersion": "autoscaling/v2", "kind": "HorizontalPodAutoscaler", "metadata": {"name": "h"},
+        "spec": {"maxReplicas": 3, "scaleTargetRef": {"apiVersion": "apps/v1", "kind": "Deployment", "name": "d"},
+                 "metrics": [{"type": "Resource", "resource": {"name": "memory", "target": {"type": "Utilization", "averageUtilization": 80}}}]},
+    });
+    let path = "/apis/autoscaling/v2/namespaces/default/horizontalpodautoscalers";
+    let made = api.post(path, scaler).await.ok();
+    assert_eq!(made["apiVersion"], "autoscaling/v2");
+    assert_eq!(
+        made["spec"]["metrics"],
+        json!([{"type": "Resource", "resource": {"name": "cpu", "target": {"type": "Utilization", "averageUtilization": 55}}}])
+    );
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_custom_resource_may_become_another_version_and_nothing_else() {
+    let api = Api::new(Config::default());
+    let of = |field: &str| json!({"type": "object", "properties": {"a": {"type": "string"}, field: {"type": "string", "default": "d"}}});
+    let version = |name: &str, field: &str| {
+        let schema = json!({"type": "object", "properties": {"spec": of(field)}});
+        json!({"name": name, "served": true, "storage": name == "v1", "schema": {"openAPIV3Schema": schema}})
+    };
+    let definition = json!({
+        "apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition", "metadata": {"name": "gates.example.com"},
+        "spec": {"group": "example.com", "scope": "Namespaced", "names": {"plural": "gates", "kind": "Gate"},
+            "versions": [version("v1", "old"), version("v2", "new")]},
+    });
+    let definitions = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions";
+    api.post(definitions, definition).await.ok();
+    let gates = "/apis/example.com/v1/namespaces/default/gates";
+    api.until(gates, |list| list["kind"] == "GateList").await;
+    // What the map's keys say is done to the gate.
+    let replace = |field: &str| {
+        patch(&format!(
+            "has(object.metadata.labels) && '{field}' in object.metadata.labels ? [JSONPatch{{op: 'replace', path: '/{field}', \
+             value: object.metadata.labels['{field}'].replace('_', '/')}}] : []"
+        ))
+    };
+    let given = policy(
+        "p",
+        ("example.com", "gates"),
+        json!([replace("apiVersion"), replace("kind")]),
+        json!({}),
+    );
+    bind(&api, given, json!({})).await;
+    let create = async |field: &str, value: &str| {
+        let gate = json!({"apiVersion": "example.com/v1", "kind": "Gate", "spec": {"a": "b"},
+            "metadata": {"name": "g", "labels": {field: value}}});
+        api.post(gates, gate).await
+    };
+    for (field, value, status, message) in [
+        (
+            "kind",
+            "Door",
+            422,
+            r#"Door.example.com "g" is invalid: kind: Invalid value: "Door": must be Gate"#,
+        ),
+        (
+            "apiVersion",
+            "example.com_v3",
+            500,
+            "request to convert CR from an invalid group/version: example.com/v3",
+        ),
+        (
+            "apiVersion",
+            "example.org_v1",
+            500,
+            r#"example.org/v1, Kind=Gate is unstructured and is not suitable for converting to "example.com/v1""#,
+        ),
+    ] {
+        let answer = create(field, value).await;
+        assert_eq!(
+            (answer.status, answer.body["message"].as_str()),
+            (status, Some(message))
+        );
+    }
+    let made = create("apiVersion", "example.com_v2").await.ok();
+    assert_eq!(made["apiVersion"], "example.com/v1");
+    // The defaults of both versions, and what the own one does not know is dropped.
+    assert_eq!(made["spec"], json!({"a": "b", "old": "d"}));
+}
+
 #[tokio::test(start_paused = true)]
 async fn the_expressions_of_mutations_are_compiled_when_they_are_written() {
     let api = Api::new(Config::default());

@@ -13,6 +13,7 @@ mod hook;
 mod policy;
 mod post;
 mod review;
+mod shown;
 mod subject;
 mod trust;
 

@@ -14,13 +14,10 @@ use crate::{
         cel::{Asker, Parts, of_asker},
     },
     cel::{self, Budget},
-    http::{
-        body,
-        subresource::scale::{self, Paths},
-    },
-    kinds::{admissionregistration, tree::Tree},
+    http::subresource::scale::Paths,
+    kinds::admissionregistration,
     registry::Row,
-    schema::{Type, decode, merge, ownership},
+    schema::Type,
     server::ApiServer,
     status::Status,
     validation::selector::{Selector, SelectorError},
@@ -66,7 +63,7 @@ pub(crate) struct Subject<'a> {
 /// One of the resources that the same objects are.
 #[derive(Clone)]
 pub(super) struct View {
-    row: Arc<Row>,
+    pub(super) row: Arc<Row>,
     pub(super) kind: GroupVersionKind,
     pub(super) resource: GroupVersionResource,
 }
@@ -364,129 +361,6 @@ impl<'a> Views<'a> {
             user_info: subject.user_info,
             dry_run: subject.dry_run,
             options: subject.options,
-        }
-    }
-
-    /// An object of the write as webhooks see it.
-    pub(super) fn shown(&self, view: &View, object: &Value) -> Value {
-        match &self.subject.form {
-            Form::Whole => {
-                let mut shown = object.clone();
-                ownership::unfold(&mut shown);
-                self.convert(&self.own, view, &mut shown);
-                shown
-            }
-            Form::Scale(paths) => scale::scale_of(object, paths),
-            Form::Body(_) | Form::Options => {
-                let mut shown = object.clone();
-                ownership::unfold(&mut shown);
-                shown
-            }
-        }
-    }
-
-    fn convert(&self, from: &View, to: &View, object: &mut Value) {
-        if !Arc::ptr_eq(&from.row, &to.row) {
-            from.row.to_stored(object);
-            to.row.to_served(object);
-        }
-    }
-
-    /// Patches what was shown: read again as its type, with the type's defaults.
-    pub(super) fn patched(
-        &self,
-        view: &View,
-        shown: &Value,
-        patch: &Value,
-    ) -> Result<Value, Status> {
-        let patched = merge::json_patch(shown, patch);
-        let tree = patched.map_err(|why| Status::internal(why.to_string()))?;
-        self.read_again(view, shown, tree, false)
-    }
-
-    /// The type of what is shown, and whether the kind has defaults for it.
-    pub(super) fn schema(&self, view: &View) -> Result<(Type, bool), Status> {
-        match &self.subject.form {
-            Form::Whole => Ok((view.row.resource.schema.clone(), true)),
-            Form::Body(schema) => Ok((schema.clone(), false)),
-            Form::Scale(_) => {
-                let scale = Type::builtin("api.autoscaling.v1.Scale");
-                let scale =
-                    scale.ok_or_else(|| Status::internal("Scale is not in the schema table"))?;
-                Ok((scale, false))
-            }
-            Form::Options => Err(Status::internal(
-                "the options of a connection cannot be changed",
-            )),
-        }
-    }
-
-    /// Reads what was made of what was shown as its type, with the type's defaults; `strict` refuses fields that the type does not have.
-    pub(super) fn read_again(
-        &self,
-        view: &View,
-        shown: &Value,
-        tree: Value,
-        strict: bool,
-    ) -> Result<Value, Status> {
-        let (schema, defaults) = self.schema(view)?;
-        let api_version = shown.text("apiVersion");
-        let (group, version) = api_version.split_once('/').unwrap_or(("", api_version));
-        let expected = body::Expected {
-            group,
-            version,
-            kind: shown.text("kind"),
-            schema: &schema,
-            custom: view.row.custom && matches!(self.subject.form, Form::Whole),
-        };
-        let tree = body::retyped::settle(&expected, tree)?;
-        let decoded = decode::value(&schema, tree);
-        let decoded = decoded.map_err(|error| Status::internal(error.to_string()))?;
-        // What a custom resource does not know is dropped, strictly or not.
-        if strict
-            && !view.row.custom
-            && let Some(why) = decoded.strict_error()
-        {
-            return Err(Status::internal(why));
-        }
-        let mut object = decoded.value;
-        if defaults {
-            view.row.resource.behaviour.default(&mut object);
-        }
-        Ok(object)
-    }
-
-    /// Makes what a webhook has left of what it was shown the object of the write. False if that is what it was before.
-    pub(super) fn adopt(&self, view: &View, object: &mut Value, mut changed: Value) {
-        match &self.subject.form {
-            Form::Whole => {
-                self.convert(view, &self.own, &mut changed);
-                self.keep_owners(object, &mut changed);
-                ownership::fold(&mut changed);
-                *object = changed;
-            }
-            Form::Scale(paths) => scale::set_replicas(object, paths, &changed),
-            Form::Body(_) => *object = changed,
-            Form::Options => {}
-        }
-    }
-
-    /// Puts managedFields back that a webhook has made unreadable.
-    fn keep_owners(&self, before: &Value, after: &mut Value) {
-        let given = &after["metadata"]["managedFields"];
-        let Err(why) = ownership::check(given) else {
-            return;
-        };
-        (self.subject.warn)(format!(
-            ".metadata.managedFields was in an invalid state after admission; this could be caused by an outdated mutating admission controller; \
-             please fix your requests: {why}"
-        ));
-        let kept = before["metadata"].get("managedFields").cloned();
-        if let Some(metadata) = after["metadata"].as_object_mut() {
-            match kept {
-                Some(kept) => metadata.insert("managedFields".to_owned(), kept),
-                None => metadata.remove("managedFields"),
-            };
         }
     }
 }

@@ -1,7 +1,7 @@
 //! An object that a webhook or a policy has changed on its way: whether it is still what it was.
 //!
-//! Upstream decodes it as what it says it is and converts that to what was sent. A built-in object that does not say is as before; a custom
-//! resource has to say.
+//! Upstream decodes it as what it says it is and converts that to what was sent, if it is another version of that. A built-in object that
+//! does not say is as before; a custom resource has to say.
 
 use serde_json::{Value, json};
 
@@ -11,11 +11,20 @@ use crate::{
     status::Status,
 };
 
+/// What an object has become.
+#[derive(Debug, PartialEq)]
+pub(crate) enum Settled {
+    /// What it was, with its kind and version.
+    Same(Value),
+    /// Another version of it, to be converted back.
+    Other(Value),
+}
+
 /// The changed object with its kind and version.
 ///
 /// # Errors
-/// 500 if it has become something else.
-pub(crate) fn settle(expected: &Expected<'_>, mut tree: Value) -> Result<Value, Status> {
+/// 500 if it has become something else; 422 for a custom resource of another kind.
+pub(crate) fn settle(expected: &Expected<'_>, mut tree: Value) -> Result<Settled, Status> {
     if expected.custom {
         return custom(expected, tree);
     }
@@ -27,7 +36,7 @@ pub(crate) fn settle(expected: &Expected<'_>, mut tree: Value) -> Result<Value, 
     }
     if let Some(mismatch) = Mismatch::find(expected, &tree) {
         if mismatch.is_convertible {
-            return Err(changed("apiVersion", &expected.api_version(), &tree));
+            return Ok(Settled::Other(tree));
         }
         let Some(found) = Type::builtin_kind(&mismatch.api_version, &mismatch.kind) else {
             return Err(Status::internal(mismatch.why));
@@ -38,36 +47,66 @@ pub(crate) fn settle(expected: &Expected<'_>, mut tree: Value) -> Result<Value, 
     }
     tree["apiVersion"] = expected.api_version().into();
     tree["kind"] = expected.kind.into();
-    Ok(tree)
+    Ok(Settled::Same(tree))
 }
 
-fn custom(expected: &Expected<'_>, tree: Value) -> Result<Value, Status> {
+/// The refusal of another version that cannot be converted because it is not served.
+pub(crate) fn not_served(expected: &Expected<'_>, tree: &Value) -> Status {
+    let found = text(tree, "apiVersion");
+    if expected.custom {
+        let why = format!("request to convert CR from an invalid group/version: {found}");
+        return Status::new(500, "", why);
+    }
+    let wanted = expected.api_version();
+    Status::internal(format!(
+        "a webhook or policy has changed apiVersion from {wanted:?} to {found:?}, which is not served"
+    ))
+}
+
+fn custom(expected: &Expected<'_>, mut tree: Value) -> Result<Settled, Status> {
     if matches!(tree.get("kind"), None | Some(Value::Null)) || text(&tree, "kind").is_empty() {
         return Err(Status::internal(format!(
             "Object 'Kind' is missing in '{tree}'"
         )));
     }
-    let api_version = expected.api_version();
-    for (field, wanted) in [("apiVersion", &*api_version), ("kind", expected.kind)] {
-        if text(&tree, field) != wanted {
-            return Err(changed(field, wanted, &tree));
-        }
+    let (api_version, kind) = (text(&tree, "apiVersion"), text(&tree, "kind"));
+    let (group, version) = match api_version.split('/').collect::<Vec<_>>()[..] {
+        [version] => ("", version),
+        [group, version] => (group, version),
+        // What is no group and version is nothing at all.
+        _ => return Err(unsuitable(expected, "", "", "")),
+    };
+    if group != expected.group {
+        return Err(unsuitable(expected, group, version, kind));
     }
-    Ok(tree)
+    // Conversion takes any kind of the group; validation does not.
+    if kind != expected.kind {
+        tree["apiVersion"] = expected.api_version().into();
+        return match Mismatch::find(expected, &tree) {
+            Some(mismatch) => Err(mismatch.invalid(expected, &tree)),
+            None => Ok(Settled::Same(tree)),
+        };
+    }
+    match version == expected.version {
+        true => Ok(Settled::Same(tree)),
+        false => Ok(Settled::Other(tree)),
+    }
 }
 
-fn changed(field: &str, from: &str, tree: &Value) -> Status {
-    let to = tree.get(field).unwrap_or(&Value::Null);
-    Status::internal(format!(
-        "a webhook or policy has changed {field} from {from:?} to {to}"
-    ))
+/// The refusal of an object of another group than that of a custom resource.
+fn unsuitable(expected: &Expected<'_>, group: &str, version: &str, kind: &str) -> Status {
+    let wanted = expected.api_version();
+    let why = format!(
+        "{group}/{version}, Kind={kind} is unstructured and is not suitable for converting to {wanted:?}"
+    );
+    Status::new(500, "", why)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn of(kind: &str, custom: bool, tree: Value) -> Result<Value, (String, String)> {
+    fn of(kind: &str, custom: bool, tree: Value) -> Result<Settled, (String, String)> {
         let schema = Type::builtin("api.core.v1.ConfigMap").expect("config maps are built in");
         let expected = Expected {
             group: "",
@@ -87,8 +126,9 @@ mod tests {
             map.as_object_mut().expect("an object").remove(field);
             of("ConfigMap", false, map)
         };
-        assert_eq!(without("kind"), Ok(map.clone()));
-        assert_eq!(without("apiVersion"), Ok(map.clone()));
+        let same = Ok(Settled::Same(map.clone()));
+        assert_eq!(without("kind"), same);
+        assert_eq!(without("apiVersion"), same);
     }
 
     #[test]
@@ -109,12 +149,24 @@ mod tests {
 
     #[test]
     fn a_custom_resource_has_to_say_what_it_is() {
-        let (_, why) = of("Foo", true, json!({"apiVersion": "v1"})).expect_err("it does not say");
+        let refused = |tree: Value| of("Foo", true, tree).expect_err("it is no Foo of the group");
+        let (_, why) = refused(json!({"apiVersion": "v1"}));
         let sentence =
             r#"Internal error occurred: Object 'Kind' is missing in '{"apiVersion":"v1"}'"#;
         assert_eq!(why, sentence);
         let foo = json!({"apiVersion": "v1", "kind": "Foo"});
-        assert_eq!(of("Foo", true, foo.clone()), Ok(foo));
-        assert!(of("Foo", true, json!({"apiVersion": "v1", "kind": "Bar"})).is_err());
+        assert_eq!(of("Foo", true, foo.clone()), Ok(Settled::Same(foo)));
+        let next = json!({"apiVersion": "v2", "kind": "Foo"});
+        assert_eq!(of("Foo", true, next.clone()), Ok(Settled::Other(next)));
+        for (api_version, told) in [("a/v1", "a/v1, Kind=Foo"), ("a/b/c", "/, Kind=")] {
+            let foo = json!({"apiVersion": api_version, "kind": "Foo"});
+            let why =
+                format!(r#"{told} is unstructured and is not suitable for converting to "v1""#);
+            assert_eq!(refused(foo), (String::new(), why));
+        }
+        let bar = json!({"apiVersion": "v2", "kind": "Bar", "metadata": {"name": "b"}});
+        let (reason, why) = refused(bar);
+        let sentence = r#"Bar "b" is invalid: kind: Invalid value: "Bar": must be Foo"#;
+        assert_eq!((&*reason, &*why), ("Invalid", sentence));
     }
 }

@@ -1,0 +1,171 @@
+//! What webhooks and policies are shown of an object, and what they have made of it: in the version they ask for, and back.
+
+use std::sync::Arc;
+
+use serde_json::Value;
+
+use super::subject::{Form, View, Views};
+use crate::{
+    http::{
+        body::{self, retyped::Settled},
+        subresource::scale,
+    },
+    kinds::tree::Tree,
+    registry::Row,
+    schema::{Type, decode, merge, ownership},
+    status::Status,
+};
+
+impl Views<'_> {
+    /// An object of the write as webhooks see it.
+    pub(super) fn shown(&self, view: &View, object: &Value) -> Value {
+        match &self.subject.form {
+            Form::Whole => {
+                let mut shown = object.clone();
+                ownership::unfold(&mut shown);
+                self.convert(&self.own, view, &mut shown);
+                shown
+            }
+            Form::Scale(paths) => scale::scale_of(object, paths),
+            Form::Body(_) | Form::Options => {
+                let mut shown = object.clone();
+                ownership::unfold(&mut shown);
+                shown
+            }
+        }
+    }
+
+    fn convert(&self, from: &View, to: &View, object: &mut Value) {
+        if !Arc::ptr_eq(&from.row, &to.row) {
+            from.row.to_stored(object);
+            to.row.to_served(object);
+        }
+    }
+
+    /// Patches what was shown: read again as its type, with the type's defaults.
+    pub(super) fn patched(
+        &self,
+        view: &View,
+        shown: &Value,
+        patch: &Value,
+    ) -> Result<Value, Status> {
+        let patched = merge::json_patch(shown, patch);
+        let tree = patched.map_err(|why| Status::internal(why.to_string()))?;
+        self.read_again(view, shown, tree, false)
+    }
+
+    /// The type of what is shown, and whether the kind has defaults for it.
+    pub(super) fn schema(&self, view: &View) -> Result<(Type, bool), Status> {
+        match &self.subject.form {
+            Form::Whole => Ok((view.row.resource.schema.clone(), true)),
+            Form::Body(schema) => Ok((schema.clone(), false)),
+            Form::Scale(_) => {
+                let scale = Type::builtin("api.autoscaling.v1.Scale");
+                let scale =
+                    scale.ok_or_else(|| Status::internal("Scale is not in the schema table"))?;
+                Ok((scale, false))
+            }
+            Form::Options => Err(Status::internal(
+                "the options of a connection cannot be changed",
+            )),
+        }
+    }
+
+    /// Reads what was made of what was shown as its type, with the type's defaults; `strict` refuses fields that the type does not have.
+    pub(super) fn read_again(
+        &self,
+        view: &View,
+        shown: &Value,
+        tree: Value,
+        strict: bool,
+    ) -> Result<Value, Status> {
+        let (schema, defaults) = self.schema(view)?;
+        let api_version = shown.text("apiVersion");
+        let (group, version) = api_version.split_once('/').unwrap_or(("", api_version));
+        let expected = body::Expected {
+            group,
+            version,
+            kind: shown.text("kind"),
+            schema: &schema,
+            custom: view.row.custom && matches!(self.subject.form, Form::Whole),
+        };
+        let (tree, other) = match body::retyped::settle(&expected, tree)? {
+            Settled::Same(tree) => (tree, None),
+            Settled::Other(tree) => {
+                let row = self.version_of(view, tree.text("apiVersion"));
+                let row = row.ok_or_else(|| body::retyped::not_served(&expected, &tree))?;
+                (tree, Some(row))
+            }
+        };
+        let row = other.as_ref().unwrap_or(&view.row);
+        let schema = match &other {
+            Some(row) => row.resource.schema.clone(),
+            None => schema,
+        };
+        let decoded = decode::value(&schema, tree);
+        let decoded = decoded.map_err(|error| Status::internal(error.to_string()))?;
+        // What a custom resource does not know is dropped, strictly or not.
+        if strict
+            && !view.row.custom
+            && let Some(why) = decoded.strict_error()
+        {
+            return Err(Status::internal(why));
+        }
+        let mut object = decoded.value;
+        if defaults {
+            row.resource.behaviour.default(&mut object);
+        }
+        if let Some(row) = other {
+            row.to_stored(&mut object);
+            view.row.to_served(&mut object);
+            object["apiVersion"] = view.row.api_version().into();
+        }
+        Ok(object)
+    }
+
+    /// The row that serves another version of what is shown.
+    fn version_of(&self, view: &View, api_version: &str) -> Option<Arc<Row>> {
+        if !matches!(self.subject.form, Form::Whole) {
+            return None;
+        }
+        let (group, version) = api_version.split_once('/').unwrap_or(("", api_version));
+        let resource = &view.row.resource;
+        let table = self.subject.server.registry().table();
+        let row = table.find(group, version, &resource.plural)?;
+        (row.resource.storage == resource.storage).then(|| row.clone())
+    }
+
+    /// Makes what a webhook has left of what it was shown the object of the write. False if that is what it was before.
+    pub(super) fn adopt(&self, view: &View, object: &mut Value, mut changed: Value) {
+        match &self.subject.form {
+            Form::Whole => {
+                self.convert(view, &self.own, &mut changed);
+                self.keep_owners(object, &mut changed);
+                ownership::fold(&mut changed);
+                *object = changed;
+            }
+            Form::Scale(paths) => scale::set_replicas(object, paths, &changed),
+            Form::Body(_) => *object = changed,
+            Form::Options => {}
+        }
+    }
+
+    /// Puts managedFields back that a webhook has made unreadable.
+    fn keep_owners(&self, before: &Value, after: &mut Value) {
+        let given = &after["metadata"]["managedFields"];
+        let Err(why) = ownership::check(given) else {
+            return;
+        };
+        (self.subject.warn)(format!(
+            ".metadata.managedFields was in an invalid state after admission; this could be caused by an outdated mutating admission controller; \
+             please fix your requests: {why}"
+        ));
+        let kept = before["metadata"].get("managedFields").cloned();
+        if let Some(metadata) = after["metadata"].as_object_mut() {
+            match kept {
+                Some(kept) => metadata.insert("managedFields".to_owned(), kept),
+                None => metadata.remove("managedFields"),
+            };
+        }
+    }
+}
