@@ -1,5 +1,8 @@
 //! Says of each FlowSchema whether the priority level that it names exists: the condition `Dangling` (upstream: the flow-control controller in
-//! kube-apiserver, apiserver/pkg/util/flowcontrol/apf_controller.go). Nothing else depends on it here: requests wait in one queue.
+//! kube-apiserver, apiserver/pkg/util/flowcontrol/apf_controller.go). Requests wait in one queue whatever it says; [`matching`] tells clients of
+//! the schema that theirs belongs to.
+
+pub(crate) mod matching;
 
 use std::{
     sync::{Arc, Weak},
@@ -14,7 +17,7 @@ use crate::{
     own,
     schema::time,
     server::ApiServer,
-    store::{Collection, Cursor, Expired, Key},
+    store::{Collection, Cursor, Expired, Key, Store},
 };
 
 /// Who owns the condition (upstream: ConfigConsumerAsFieldManager).
@@ -79,8 +82,12 @@ async fn wait(
 
 /// The schemas and the levels.
 fn collections(server: &ApiServer) -> [Arc<Collection>; 2] {
+    collections_of(server.store())
+}
+
+fn collections_of(store: &Store) -> [Arc<Collection>; 2] {
     ["flowschemas", "prioritylevelconfigurations"]
-        .map(|plural| server.store().collection(&format!("{plural}.{GROUP}")))
+        .map(|plural| store.collection(&format!("{plural}.{GROUP}")))
 }
 
 /// What came of looking at the schemas.

@@ -24,7 +24,8 @@ use crate::{
     auth::{
         key::SigningKey, rbac::Authorizer, service_account::Remembered, token_file::StaticTokens,
     },
-    boot, crd, flow_schemas,
+    boot, crd,
+    flow_schemas::{self, matching::Flows},
     http::{self as handlers, openapi, subresource::log::LogSource},
     kinds::{self, ServiceRange},
     limits::{Gate, Limits},
@@ -108,6 +109,7 @@ pub struct ApiServer {
     registry: Registry,
     plugins: Vec<Arc<dyn Plugin>>,
     webhooks: Webhooks,
+    flows: Flows,
     logs: Option<Arc<dyn LogSource>>,
     openapi: openapi::Cache,
     claiming: tokio::sync::Mutex<()>,
@@ -163,6 +165,7 @@ impl ApiServer {
             remembered: Remembered::default(),
             audiences: vec![config.issuer],
             external_url,
+            flows: Flows::new(&store),
             store,
             webhooks: Webhooks::new(&registry),
             registry,
@@ -299,6 +302,11 @@ impl ApiServer {
     /// The turn of a write to make its claims on other objects.
     pub(crate) async fn claiming(&self) -> tokio::sync::MutexGuard<'_, ()> {
         self.claiming.lock().await
+    }
+
+    /// Which requests belong together.
+    pub(crate) fn flows(&self) -> &Flows {
+        &self.flows
     }
 
     /// The admission webhooks.

@@ -34,7 +34,7 @@ const EXTRA: &str = "impersonate-extra-";
 const AUTHENTICATION: &str = "authentication.k8s.io";
 const NODE_PREFIX: &str = "system:node:";
 const NODES: &str = "system:nodes";
-const ANONYMOUS: &str = "system:anonymous";
+pub(super) const ANONYMOUS: &str = "system:anonymous";
 const NODE_NAME: &str = "authentication.kubernetes.io/node-name";
 /// From so many values on, the permission for all of them is asked for first.
 const MANY: usize = 4;

@@ -22,7 +22,7 @@ pub(crate) use self::authentication::{
 use http::request::Parts;
 
 use self::attributes::Attributes;
-use crate::{admission::User, server::ApiServer, status::Status};
+use crate::{admission::User, flow_schemas::matching::Flow, server::ApiServer, status::Status};
 
 /// The group of everybody who is somebody.
 pub(crate) const AUTHENTICATED: &str = "system:authenticated";
@@ -36,7 +36,7 @@ pub(crate) fn is_master(user: &User) -> bool {
     user.groups.iter().any(|group| group == MASTERS)
 }
 
-/// The user a request acts as, who may do what the request does.
+/// The user a request acts as, who may do what the request does; `flow` becomes what the user is told of its flow.
 ///
 /// # Errors
 /// 401 without a user, 403 where a user may not act as another or not do this, 400 for impersonation headers without a user's name.
@@ -45,18 +45,37 @@ pub(crate) fn admit(
     parts: &mut Parts,
     path: &str,
     query: Option<&str>,
+    flow: &mut Option<Flow>,
 ) -> Result<User, Status> {
     let user = authentication::user(server, parts)?;
     let wanted = impersonation::wanted(&parts.headers)?;
+    let attributes = Attributes::of_request(&parts.method, path, query);
     if wanted.is_none() && is_master(&user) {
+        *flow = server.flows().of(&user, &attributes);
         return Ok(user);
     }
     let authorizer = server.authorizer();
-    let attributes = Attributes::of_request(&parts.method, path, query);
     let user = match wanted {
         Some(wanted) => impersonation::impersonate(authorizer, &user, wanted, &attributes)?,
         None => user,
     };
+    *flow = server.flows().of(&user, &attributes);
     authorizer.require(&user, &attributes)?;
     Ok(user)
+}
+
+/// What the client of a probe is told of its flow. Who it is does not matter otherwise.
+pub(crate) fn flow_of_probe(
+    server: &ApiServer,
+    parts: &mut Parts,
+    path: &str,
+    query: Option<&str>,
+) -> Option<Flow> {
+    let user = authentication::user(server, parts).unwrap_or_else(|_| User {
+        name: impersonation::ANONYMOUS.to_owned(),
+        groups: vec![UNAUTHENTICATED.to_owned()],
+        ..User::default()
+    });
+    let attributes = Attributes::of_request(&parts.method, path, query);
+    server.flows().of(&user, &attributes)
 }

@@ -28,6 +28,7 @@ mod site;
 mod snapshot;
 pub mod subresource;
 pub(crate) mod table;
+mod told;
 mod update;
 mod watch;
 pub(crate) mod write;
@@ -52,6 +53,7 @@ use self::{
 use crate::{
     auth::{self, oidc},
     field::quote,
+    flow_schemas::matching::Flow,
     limits::TooMany,
     metrics::Labels,
     registry::Row,
@@ -85,7 +87,9 @@ async fn serve(State(server): State<Arc<ApiServer>>, request: Request<Body>) -> 
     let for_eyes = pretty::wanted(&parts.headers, &parts.uri);
     let media = negotiate::of_refusals(&parts.headers);
     let (method, uri) = (parts.method.clone(), parts.uri.clone());
-    let answer = AssertUnwindSafe(to_its_end(server, parts, body)).catch_unwind();
+    let audit_id = told::audit_id(&parts.headers);
+    let mut flow = None;
+    let answer = AssertUnwindSafe(to_its_end(server, parts, body, &mut flow)).catch_unwind();
     let mut response = answer
         .await
         .unwrap_or_else(|panic| Err(panicked(&method, uri.path(), &*panic)))
@@ -93,6 +97,7 @@ async fn serve(State(server): State<Arc<ApiServer>>, request: Request<Body>) -> 
     if extra_space && response.status() == StatusCode::UNAUTHORIZED {
         reply::add_warnings(&mut response, vec![EXTRA_SPACE.to_owned()]);
     }
+    told::tell(response.headers_mut(), audit_id, flow);
     if for_eyes {
         response = pretty::indented(response).await;
     }
@@ -124,22 +129,32 @@ async fn to_its_end(
     server: Arc<ApiServer>,
     parts: Parts,
     body: Body,
+    flow: &mut Option<Flow>,
 ) -> Result<Response<Body>, Status> {
     let reads = matches!(parts.method, Method::GET | Method::HEAD);
     if reads || !server.store().is_durable() {
-        return route(server, parts, body).await;
+        return route(server, parts, body, flow).await;
     }
-    let answer = tokio::spawn(route(server, parts, body)).await;
-    answer.unwrap_or_else(|error| match error.try_into_panic() {
-        Ok(panic) => std::panic::resume_unwind(panic),
-        Err(_) => Err(Status::internal("the server is shutting down")),
-    })
+    let answer = tokio::spawn(async move {
+        let mut flow = None;
+        let answer = route(server, parts, body, &mut flow).await;
+        (answer, flow)
+    });
+    match answer.await.map_err(tokio::task::JoinError::try_into_panic) {
+        Ok((answer, told)) => {
+            *flow = told;
+            answer
+        }
+        Err(Ok(panic)) => std::panic::resume_unwind(panic),
+        Err(Err(_)) => Err(Status::internal("the server is shutting down")),
+    }
 }
 
 async fn route(
     server: Arc<ApiServer>,
     mut parts: Parts,
     body: Body,
+    flow: &mut Option<Flow>,
 ) -> Result<Response<Body>, Status> {
     let network = parts.extensions.remove::<OnNetwork>();
     if let Some(network) = &network {
@@ -155,9 +170,10 @@ async fn route(
     if let Route::Other(path) = route
         && let Some(answer) = probes::serve(&server, &parts.method, path, uri.query())
     {
+        *flow = auth::flow_of_probe(&server, &mut parts, path, uri.query());
         return Ok(answer);
     }
-    let user = auth::admit(&server, &mut parts, &path, uri.query())?;
+    let user = auth::admit(&server, &mut parts, &path, uri.query(), flow)?;
     // kube-apiserver's flow schema `exempt`: administrators get through whatever there is to do.
     let is_exempt = network.is_none() || auth::is_master(&user);
     let _turn = match &route {

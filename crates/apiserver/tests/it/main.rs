@@ -31,6 +31,7 @@ mod shown;
 mod streams;
 mod tls;
 mod tokens;
+mod told;
 mod values;
 mod vectors;
 mod webhooks;

@@ -1,0 +1,336 @@
+//! Which FlowSchema a request belongs to: told in the headers of its answer, and nothing else depends on it here (upstream:
+//! apiserver/pkg/util/flowcontrol/rule.go).
+//!
+//! The schemas are read once and again when one of them, or a priority level, has changed. To find one takes no memory.
+
+use std::sync::Arc;
+
+use arc_swap::ArcSwap;
+use http::{HeaderMap, HeaderName, HeaderValue};
+use serde_json::Value;
+
+use super::collections_of;
+use crate::{
+    admission::User,
+    auth::attributes::{Attributes, Resource, Target},
+    kinds::tree::Tree,
+    store::{Collection, Key, Store},
+};
+
+const ALL: &str = "*";
+const SCHEMA: HeaderName = HeaderName::from_static("x-kubernetes-pf-flowschema-uid");
+const LEVEL: HeaderName = HeaderName::from_static("x-kubernetes-pf-prioritylevel-uid");
+
+/// What a client is told of how its request is treated.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Flow {
+    schema: HeaderValue,
+    level: HeaderValue,
+}
+
+impl Flow {
+    /// Tells it.
+    pub(crate) fn tell(self, headers: &mut HeaderMap) {
+        headers.insert(SCHEMA, self.schema);
+        headers.insert(LEVEL, self.level);
+    }
+}
+
+/// The schemas of one server.
+pub(crate) struct Flows {
+    schemas: Arc<Collection>,
+    levels: Arc<Collection>,
+    read: ArcSwap<Schemas>,
+}
+
+/// The schemas at one moment, in the order in which they are asked.
+#[derive(Default)]
+struct Schemas {
+    /// The last changes of schemas and levels that are in it; `None` before anything was read.
+    seen: Option<[u64; 2]>,
+    schemas: Vec<Schema>,
+}
+
+struct Schema {
+    precedence: i64,
+    flow: Flow,
+    rules: Vec<Rule>,
+}
+
+/// A `PolicyRulesWithSubjects`.
+struct Rule {
+    subjects: Vec<Subject>,
+    resources: Vec<ResourceRule>,
+    paths: Vec<PathRule>,
+}
+
+enum Subject {
+    User(String),
+    Group(String),
+    /// The service account of a namespace, or all of them.
+    Account {
+        namespace: String,
+        name: String,
+    },
+}
+
+struct ResourceRule {
+    verbs: Vec<String>,
+    groups: Vec<String>,
+    resources: Vec<String>,
+    namespaces: Vec<String>,
+    in_cluster: bool,
+}
+
+struct PathRule {
+    verbs: Vec<String>,
+    urls: Vec<String>,
+}
+
+impl Flows {
+    /// The schemas that a store has, and will have.
+    pub(crate) fn new(store: &Store) -> Self {
+        let [schemas, levels] = collections_of(store);
+        Flows {
+            schemas,
+            levels,
+            read: ArcSwap::default(),
+        }
+    }
+
+    /// The first schema that a request matches; none for those that take long and are no watches, which are not counted.
+    pub(crate) fn of(&self, user: &User, attributes: &Attributes<'_>) -> Option<Flow> {
+        if takes_long(attributes) {
+            return None;
+        }
+        // Read before the objects: a change in between is found next time.
+        let last = [self.schemas.last_change(), self.levels.last_change()];
+        let mut read = self.read.load();
+        if read.seen != Some(last) {
+            let seen = Some(last);
+            let schemas = self.schemas();
+            self.read.store(Arc::new(Schemas { seen, schemas }));
+            read = self.read.load();
+        }
+        let mut schemas = read.schemas.iter();
+        let found = schemas.find(|schema| {
+            let mut rules = schema.rules.iter();
+            rules.any(|rule| rule.matches(user, attributes))
+        })?;
+        Some(found.flow.clone())
+    }
+
+    /// Those whose priority level exists, the lowest precedence first and then by name.
+    fn schemas(&self) -> Vec<Schema> {
+        let objects = self.schemas.snapshot(None).objects;
+        let schemas = objects.iter().filter_map(|object| {
+            let object = object.parse();
+            let spec = &object["spec"];
+            let level = spec["priorityLevelConfiguration"].text("name");
+            let level = self.levels.get(Key::new(None, level).as_str())?.parse();
+            let uid = |object: &Value| HeaderValue::from_str(object["metadata"].text("uid")).ok();
+            Some(Schema {
+                precedence: spec.integer("matchingPrecedence").unwrap_or_default(),
+                flow: Flow {
+                    schema: uid(&object)?,
+                    level: uid(&level)?,
+                },
+                rules: spec.items("rules").iter().map(Rule::of).collect(),
+            })
+        });
+        let mut schemas: Vec<Schema> = schemas.collect();
+        schemas.sort_by_key(|schema| schema.precedence);
+        schemas
+    }
+}
+
+/// What is answered for as long as its client wants, watches apart (kube-apiserver: BasicLongRunningRequestCheck).
+fn takes_long(attributes: &Attributes<'_>) -> bool {
+    match &attributes.target {
+        Target::Resource(resource) => matches!(
+            resource.subresource,
+            "attach" | "exec" | "log" | "portforward" | "proxy"
+        ),
+        Target::Path(path) => path.starts_with("/debug/pprof/"),
+    }
+}
+
+impl Rule {
+    fn of(rule: &Value) -> Self {
+        let resources = rule.items("resourceRules").iter();
+        let paths = rule.items("nonResourceRules").iter();
+        Rule {
+            subjects: rule
+                .items("subjects")
+                .iter()
+                .filter_map(Subject::of)
+                .collect(),
+            resources: resources
+                .map(|rule| ResourceRule {
+                    verbs: texts(rule, "verbs"),
+                    groups: texts(rule, "apiGroups"),
+                    resources: texts(rule, "resources"),
+                    namespaces: texts(rule, "namespaces"),
+                    in_cluster: rule["clusterScope"] == true,
+                })
+                .collect(),
+            paths: paths
+                .map(|rule| PathRule {
+                    verbs: texts(rule, "verbs"),
+                    urls: texts(rule, "nonResourceURLs"),
+                })
+                .collect(),
+        }
+    }
+
+    fn matches(&self, user: &User, attributes: &Attributes<'_>) -> bool {
+        if !self.subjects.iter().any(|subject| subject.is(user)) {
+            return false;
+        }
+        let verb = &*attributes.verb;
+        match &attributes.target {
+            Target::Resource(resource) => {
+                let mut rules = self.resources.iter();
+                rules.any(|rule| has(&rule.verbs, verb) && rule.names(resource))
+            }
+            Target::Path(path) => {
+                let mut rules = self.paths.iter();
+                rules.any(|rule| {
+                    has(&rule.verbs, verb) && rule.urls.iter().any(|url| covers(url, path))
+                })
+            }
+        }
+    }
+}
+
+impl Subject {
+    fn of(subject: &Value) -> Option<Self> {
+        let name = |field: &str| Some(subject.get(field)?.text("name").to_owned());
+        match subject.text("kind") {
+            "User" => Some(Subject::User(name("user")?)),
+            "Group" => Some(Subject::Group(name("group")?)),
+            "ServiceAccount" => Some(Subject::Account {
+                namespace: subject["serviceAccount"].text("namespace").to_owned(),
+                name: name("serviceAccount")?,
+            }),
+            _ => None,
+        }
+    }
+
+    fn is(&self, user: &User) -> bool {
+        match self {
+            Subject::User(name) => name == ALL || *name == user.name,
+            Subject::Group(name) => name == ALL || user.groups.contains(name),
+            Subject::Account { namespace, name } => {
+                let account = user.name.strip_prefix("system:serviceaccount:");
+                let account = account.and_then(|account| account.strip_prefix(&**namespace));
+                let account = account.and_then(|account| account.strip_prefix(':'));
+                account.is_some_and(|account| name == ALL || account == name)
+            }
+        }
+    }
+}
+
+impl ResourceRule {
+    fn names(&self, resource: &Resource<'_>) -> bool {
+        let is_named = |named: &String| match named.split_once('/') {
+            Some((parent, part)) => parent == resource.resource && part == resource.subresource,
+            None => named == resource.resource && resource.subresource.is_empty(),
+        };
+        (is_all(&self.resources) || self.resources.iter().any(is_named))
+            && has(&self.groups, resource.group)
+            && match resource.namespace {
+                "" => self.in_cluster,
+                namespace => has(&self.namespaces, namespace),
+            }
+    }
+}
+
+fn texts(rule: &Value, field: &str) -> Vec<String> {
+    let items = rule.items(field).iter();
+    items
+        .filter_map(|item| item.as_str().map(str::to_owned))
+        .collect()
+}
+
+fn is_all(list: &[String]) -> bool {
+    matches!(list, [only] if only == ALL)
+}
+
+fn has(list: &[String], wanted: &str) -> bool {
+    is_all(list) || list.iter().any(|item| item == wanted)
+}
+
+/// Whether a path is one that a rule names, or below it.
+fn covers(url: &str, path: &str) -> bool {
+    if url == ALL || url == path {
+        return true;
+    }
+    let above = url.strip_suffix('*').unwrap_or(url);
+    let above = above.strip_suffix('/').unwrap_or(above);
+    let below = path.strip_prefix(above);
+    below.is_some_and(|below| below.starts_with('/'))
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn user(name: &str, groups: &[&str]) -> User {
+        User {
+            name: name.to_owned(),
+            groups: groups.iter().map(|&group| group.to_owned()).collect(),
+            ..User::default()
+        }
+    }
+
+    fn matches(rule: &Value, user: &User, method: http::Method, path: &str) -> bool {
+        let attributes = Attributes::of_request(&method, path, None);
+        Rule::of(rule).matches(user, &attributes)
+    }
+
+    #[test]
+    fn a_rule_is_for_its_subjects_verbs_resources_and_namespaces() {
+        let rule = json!({
+            "subjects": [
+                {"kind": "ServiceAccount", "serviceAccount": {"namespace": "kube-system", "name": "*"}},
+                {"kind": "ServiceAccount", "serviceAccount": {"namespace": "a", "name": "b"}},
+                {"kind": "User", "user": {"name": "jane"}}, {"kind": "Group", "group": {"name": "g"}},
+            ],
+            "resourceRules": [{"verbs": ["get", "list"], "apiGroups": [""], "resources": ["pods", "pods/status"], "namespaces": ["default"]}],
+            "nonResourceRules": [{"verbs": ["get"], "nonResourceURLs": ["/a/*", "/b"]}],
+        });
+        let pod = "/api/v1/namespaces/default/pods/p";
+        let is = |user: &User| matches(&rule, user, http::Method::GET, pod);
+        assert!(is(&user("system:serviceaccount:kube-system:x", &[])));
+        assert!(is(&user("system:serviceaccount:a:b", &[])));
+        assert!(is(&user("jane", &[])) && is(&user("x", &["f", "g"])));
+        assert!(!is(&user("system:serviceaccount:a:bc", &[])));
+        assert!(!is(&user("system:serviceaccount:kube-system2:x", &[])));
+        assert!(!is(&user("joe", &["f"])));
+        let jane = user("jane", &[]);
+        let get = |path: &str| matches(&rule, &jane, http::Method::GET, path);
+        assert!(get("/api/v1/namespaces/default/pods/p/status"));
+        assert!(!get("/api/v1/namespaces/default/pods/p/resize"));
+        assert!(!get("/api/v1/namespaces/other/pods/p") && !get("/api/v1/pods"));
+        assert!(!matches(&rule, &jane, http::Method::DELETE, pod));
+        assert!(get("/a/b") && get("/a/") && get("/b") && get("/b/c"));
+        assert!(!get("/a") && !get("/bc") && !get("/"));
+    }
+
+    #[tokio::test]
+    async fn finding_a_schema_takes_no_memory() {
+        let server = crate::ApiServer::new(crate::Config::default());
+        let jane = user("jane", &["developers", "system:authenticated"]);
+        let path = "/api/v1/namespaces/default/configmaps/x";
+        let attributes = Attributes::of_request(&http::Method::GET, path, None);
+        let found = server.flows().of(&jane, &attributes);
+        assert!(found.is_some());
+        let counted = allocation_counter::measure(|| {
+            assert_eq!(server.flows().of(&jane, &attributes), found);
+        });
+        assert_eq!(counted.count_total, 0);
+    }
+}
