@@ -24,7 +24,7 @@ use std::{
 };
 
 use crate::cel::{
-    Budget, Environment, Object, Program, Shape, Type, Value, map_of, quantity, total_map,
+    Budget, Environment, Object, Program, Refusal, Shape, Type, Value, map_of, quantity, total_map,
     type_name, version,
 };
 
@@ -94,14 +94,19 @@ impl Selector {
     /// # Errors
     /// What is wrong and where, in kube-apiserver's words.
     pub fn compile(expression: &str) -> Result<Self, String> {
+        Selector::ready(expression).map_err(|refusal| refusal.to_string())
+    }
+
+    /// As [`Selector::compile`], with what kind of mistake it is.
+    pub(crate) fn ready(expression: &str) -> Result<Self, Refusal> {
         let program = Program::compile(expression, &ENVIRONMENT)
-            .map_err(|issues| format!("compilation failed: {issues}"))?;
+            .map_err(|issues| Refusal::Invalid(format!("compilation failed: {issues}")))?;
         match program.result() {
-            Type::Bool | Type::Dyn => Ok(Self(program)),
-            other => Err(format!(
+            Type::Bool | Type::Dyn => program.ready().map(Self),
+            other => Err(Refusal::Invalid(format!(
                 "must evaluate to bool or the unknown type, not {}",
                 other.own_name()
-            )),
+            ))),
         }
     }
 

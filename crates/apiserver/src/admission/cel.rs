@@ -10,7 +10,7 @@ use std::{
     sync::{Arc, LazyLock},
 };
 
-use crate::cel::{self, Budget, Environment, Failure, Object, Program, Type, Value};
+use crate::cel::{self, Budget, Environment, Failure, Object, Program, Refusal, Type, Value};
 
 pub(crate) use authorizer::{Asker, Parts};
 
@@ -79,7 +79,7 @@ impl Scope {
     /// Gives a value a name that later expressions may use.
     pub(crate) fn declare(&mut self, name: &str, kind: &Type) {
         self.compose();
-        self.variables.insert(name.to_owned(), kind.clone());
+        self.variables.insert(name.to_owned(), remembered(kind));
     }
 
     /// The same for expressions that may not ask who may do what (messages).
@@ -126,6 +126,16 @@ impl Scope {
             true => environment.with_patches(),
             false => environment,
         }
+    }
+}
+
+/// What is known of a type once its value has a name: of objects and of what libraries have nothing (upstream: convertCelTypeToDeclType).
+fn remembered(kind: &Type) -> Type {
+    match kind {
+        Type::List(item) => Type::list(remembered(item)),
+        Type::Map(key, value) => Type::map(remembered(key), remembered(value)),
+        Type::Object(_) | Type::Opaque(_) | Type::Optional(_) | Type::Meta(_) => Type::Dyn,
+        plain => plain.clone(),
     }
 }
 
@@ -271,7 +281,7 @@ impl Expression {
     ///
     /// # Errors
     /// What is wrong with it, in the words of upstream's compiler.
-    pub(crate) fn compile(text: &str) -> Result<Self, String> {
+    pub(crate) fn compile(text: &str) -> Result<Self, Refusal> {
         Expression::checked(text, &ENVIRONMENT, Wanted::Bool)
     }
 
@@ -279,23 +289,24 @@ impl Expression {
     ///
     /// # Errors
     /// As [`Expression::compile`].
-    pub(crate) fn compile_for(text: &str, scope: &Scope, wanted: Wanted) -> Result<Self, String> {
+    pub(crate) fn compile_for(text: &str, scope: &Scope, wanted: Wanted) -> Result<Self, Refusal> {
         Expression::checked(text, &scope.environment(), wanted)
     }
 
-    fn checked(text: &str, environment: &Environment, wanted: Wanted) -> Result<Self, String> {
+    fn checked(text: &str, environment: &Environment, wanted: Wanted) -> Result<Self, Refusal> {
         let program = Program::compile(text, environment);
-        let program = program.map_err(|issues| format!("compilation failed: {issues}"))?;
+        let program =
+            program.map_err(|issues| Refusal::Invalid(format!("compilation failed: {issues}")))?;
         if !wanted.is(program.result()) {
-            return Err(format!(
+            return Err(Refusal::Invalid(format!(
                 "must evaluate to {} but got {}",
                 wanted.name(),
                 program.result().own_name()
-            ));
+            )));
         }
         Ok(Expression {
             text: text.to_owned(),
-            program,
+            program: program.ready()?,
         })
     }
 

@@ -50,16 +50,11 @@ impl Environment {
     }
 }
 
-/// An expression in which nothing is wrong.
-pub(super) struct Checked {
-    /// The type of what it evaluates to.
-    pub(super) result: Type,
-    /// Why it cannot be made ready to run, which only those who run it find out.
-    pub(super) fault: Option<String>,
-}
-
-/// Checks an expression.
-pub(super) fn check(expression: &Expr, environment: &Environment) -> Result<Checked, Vec<Problem>> {
+/// The type of what an expression evaluates to.
+///
+/// # Errors
+/// All that is wrong with it.
+pub(super) fn check(expression: &Expr, environment: &Environment) -> Result<Type, Vec<Problem>> {
     let mut checker = Checker::new(environment);
     let result = checker.of(expression);
     for problems in [checker.problems, checker.unreadable] {
@@ -67,10 +62,7 @@ pub(super) fn check(expression: &Expr, environment: &Environment) -> Result<Chec
             return Err(problems);
         }
     }
-    Ok(Checked {
-        result: result.closed(),
-        fault: checker.fault,
-    })
+    Ok(result.closed())
 }
 
 pub(super) struct Checker<'e> {
@@ -80,7 +72,6 @@ pub(super) struct Checker<'e> {
     problems: Vec<Problem>,
     /// Texts that a function will not be able to read; told when nothing else is wrong.
     unreadable: Vec<Problem>,
-    fault: Option<String>,
     /// Whether what is looked at next may be a list or map of anything, as what a format is filled with.
     mixed: bool,
     /// The types of all that is in what a format is filled with.
@@ -94,7 +85,6 @@ impl<'e> Checker<'e> {
             locals: Vec::new(),
             problems: Vec::new(),
             unreadable: Vec::new(),
-            fault: None,
             mixed: false,
             noted: None,
         }
@@ -112,7 +102,7 @@ impl<'e> Checker<'e> {
         Type::Dyn
     }
 
-    fn variable(&self, name: &str) -> Option<Type> {
+    pub(super) fn variable(&self, name: &str) -> Option<Type> {
         let local = self.locals.iter().rev().find(|(local, _)| local == name);
         local
             .map(|(_, kind)| kind)
@@ -121,7 +111,7 @@ impl<'e> Checker<'e> {
     }
 
     /// The type of a variable whose name has a dot in it.
-    fn dotted(&self, expression: &Expr) -> Option<Type> {
+    pub(super) fn dotted(&self, expression: &Expr) -> Option<Type> {
         let name = qualified(expression)?;
         let first = name.split('.').next().unwrap_or_default();
         let is_local = self.locals.iter().any(|(local, _)| local == first);
@@ -358,7 +348,6 @@ impl<'e> Checker<'e> {
             self.noted = None;
         }
         self.read_literal(name, arguments);
-        self.convert_literal(name, target, arguments);
         let Some(overloads) = FUNCTIONS.get(name) else {
             return self.wrong(
                 at,

@@ -5,15 +5,9 @@ mod fold;
 mod missing;
 mod scope;
 
-use std::{
-    collections::{BTreeMap, HashMap},
-    sync::Arc,
-};
+use std::{collections::BTreeMap, sync::Arc};
 
-use kube_cel::cel::{
-    Value,
-    objects::{Key, KeyRef, Map},
-};
+use kube_cel::cel::Value;
 
 use self::scope::Scope;
 use super::{
@@ -22,9 +16,10 @@ use super::{
     expr::{Expr, Literal, Node, qualified, root},
     functions::{is_type_name, namespaced},
     keyed::plain,
+    maps::{Entries, as_map},
     messages::{Message, message},
     total::total,
-    values::{TypeValue, key, none, optional, some, text, type_name, why_broken},
+    values::{TypeValue, go_type, none, optional, some, text, type_name, why_broken},
 };
 use crate::golang::number::whole;
 
@@ -89,22 +84,15 @@ impl Run<'_> {
                 let operand = self.value(operand, scope)?;
                 match (optional(&operand), test) {
                     (None, false) => member(&operand, field),
-                    (None, true) => match &operand {
-                        Value::Map(map) => Ok(Value::Bool(named(map, field).is_some())),
-                        Value::List(_) => member(&operand, field),
-                        operand if total(operand).is_some() => Ok(Value::Bool(true)),
-                        // What has no members has none of that name.
-                        operand => Ok(Value::Bool(
-                            message(operand)
-                                .is_some_and(|message| message.fields.contains_key(field)),
-                        )),
-                    },
-                    (Some(inner), true) => Ok(Value::Bool(
-                        inner.is_some_and(|inner| member(inner, field).is_ok()),
-                    )),
-                    (Some(inner), false) => Ok(inner.map_or_else(none, |inner| {
-                        member(inner, field).map_or_else(|_| none(), wrapped)
-                    })),
+                    (None, true) => Ok(Value::Bool(has(&operand, field)?)),
+                    (Some(inner), true) => {
+                        let inner = inner.map(|inner| has(inner, field));
+                        Ok(Value::Bool(inner.transpose()?.unwrap_or(false)))
+                    }
+                    (Some(inner), false) => {
+                        let found = inner.map(|inner| named(inner, field)).transpose()?;
+                        Ok(found.flatten().map_or_else(none, wrapped))
+                    }
                 }
             }
             Node::OptionalSelect { operand, field } => {
@@ -114,7 +102,7 @@ impl Run<'_> {
                     Some(Some(inner)) => inner,
                     None => &operand,
                 };
-                Ok(member(inner, field).map_or_else(|_| none(), wrapped))
+                Ok(named(inner, field)?.map_or_else(none, wrapped))
             }
             Node::Call {
                 function,
@@ -130,18 +118,18 @@ impl Run<'_> {
                 Ok(Value::List(Arc::new(list)))
             }
             Node::Map(entries) => {
-                let mut map = HashMap::with_capacity(entries.len());
-                for (is_optional, name, value) in entries {
-                    let name = self.value(name, scope)?;
-                    let Some(name) = key(&name) else {
-                        return failed("unsupported key type");
-                    };
+                let mut map = Entries::default();
+                for (is_optional, key, value) in entries {
+                    let key = self.value(key, scope)?;
                     let value = self.value(value, scope)?;
-                    if let Some(value) = self.entry(*is_optional, value)? {
-                        map.insert(name, value);
+                    match self.entry(*is_optional, value)? {
+                        Some(value) => {
+                            map.insert(key, value).map_err(Failure::Error)?;
+                        }
+                        None => map.remove(&key),
                     }
                 }
-                Ok(of_map(map))
+                Ok(map.finish())
             }
             Node::Message { name, fields } => {
                 let mut made = BTreeMap::new();
@@ -252,6 +240,12 @@ impl Run<'_> {
     }
 }
 
+/// What a function makes of values.
+pub(super) fn call(function: &str, values: Vec<Value>, budget: &mut Budget) -> Evaluated {
+    budget.of_call = STEPS_OF_A_CALL;
+    Run { budget }.apply(function, None, values)
+}
+
 /// The value that a literal is.
 pub(super) fn value_of(literal: &Literal) -> Value {
     match literal {
@@ -265,20 +259,13 @@ pub(super) fn value_of(literal: &Literal) -> Value {
     }
 }
 
-fn of_type(name: &str) -> Value {
+/// A type as a value.
+pub(super) fn of_type(name: &str) -> Value {
     Value::Opaque(Arc::new(TypeValue(name.to_owned())))
-}
-
-fn of_map(map: HashMap<Key, Value>) -> Value {
-    Value::Map(Map { map: Arc::new(map) })
 }
 
 fn count(number: usize) -> Value {
     Value::Int(i64::try_from(number).unwrap_or(i64::MAX))
-}
-
-fn named<'m>(map: &'m Map, name: &str) -> Option<&'m Value> {
-    map.get(&KeyRef::String(name))
 }
 
 /// A value in an optional, unless it is one.
@@ -289,62 +276,81 @@ fn wrapped(value: Value) -> Value {
     }
 }
 
-fn member(operand: &Value, field: &str) -> Evaluated {
-    if let Some(total) = total(operand) {
-        return member(&total.map, field).or_else(|_| Ok(total.otherwise.clone()));
+/// Whether a value has a member of that name.
+fn has(operand: &Value, field: &str) -> Evaluated<bool> {
+    if total(operand).is_some() {
+        return Ok(true);
     }
-    match operand {
-        Value::Map(map) => match named(map, field) {
-            Some(value) => why_broken(value).map_or_else(|| Ok(value.clone()), failed),
-            None => failed(format!("no such key: {field}")),
-        },
+    match as_map(operand) {
+        Some(map) => Ok(map.named(field).is_some()),
+        None => Ok(named(operand, field)?.is_some()),
+    }
+}
+
+fn member(operand: &Value, field: &str) -> Evaluated {
+    match named(operand, field)? {
+        Some(value) => Ok(value),
+        None => failed(format!("no such key: {field}")),
+    }
+}
+
+/// The member of that name; `None` if there is none.
+fn named(operand: &Value, field: &str) -> Evaluated<Option<Value>> {
+    if let Some(map) = as_map(operand) {
+        let otherwise = || total(operand).map(|total| total.otherwise.clone());
+        return match map.named(field) {
+            Some(value) => match why_broken(value) {
+                Some(why) => failed(why),
+                None => Ok(Some(value.clone())),
+            },
+            None => Ok(otherwise()),
+        };
+    }
+    match plain(operand) {
         Value::List(_) => failed("unsupported index type 'string' in list"),
         // What has no members at all is told like what lacks this one.
-        operand => match message(operand).and_then(|message| message.fields.get(field)) {
-            Some(value) => Ok(value.clone()),
-            None => failed(format!("no such key: {field}")),
-        },
+        operand => Ok(message(operand).and_then(|message| message.fields.get(field).cloned())),
     }
 }
 
 fn index(operand: &Value, at: &Value) -> Evaluated {
-    if let Some(total) = total(operand) {
-        return index(&total.map, at).or_else(|_| Ok(total.otherwise.clone()));
+    if let Some(value) = found(operand, at)? {
+        return Ok(value);
     }
-    match (plain(operand), at) {
-        (Value::List(items), _) => {
-            let number = match at {
-                Value::Int(number) => Some(*number),
-                Value::UInt(number) => i64::try_from(*number).ok(),
-                Value::Float(number) => whole(*number),
-                other => {
-                    let kind = type_name(other);
-                    return failed(format!("unsupported index type '{kind}' in list"));
-                }
-            };
-            let Some(number) = number else {
-                let shown = as_text(at).and_then(Result::ok).unwrap_or_default();
-                return failed(format!("unsupported index value {shown} in list"));
-            };
-            let item = usize::try_from(number).ok();
-            let item = item.and_then(|number| items.get(number));
-            match item {
-                Some(item) => Ok(item.clone()),
-                None => failed(format!("index out of bounds: {number}")),
-            }
-        }
-        (Value::Map(map), _) => {
-            let Some(key) = key(at) else {
-                return no_overload();
-            };
-            match map.get(&key) {
-                Some(value) => Ok(value.clone()),
-                None => failed(format!("no such key: {key}")),
-            }
-        }
-        _ => match key(at) {
-            Some(key) => failed(format!("no such key: {key}")),
-            None => no_overload(),
-        },
+    let shown = as_text(at).and_then(Result::ok).unwrap_or_default();
+    match plain(operand) {
+        Value::List(_) => failed(format!("index out of bounds: {shown}")),
+        _ => failed(format!("no such key: {shown}")),
     }
+}
+
+/// What an index or key leads to; `None` if there is nothing.
+fn found(operand: &Value, at: &Value) -> Evaluated<Option<Value>> {
+    match at {
+        Value::String(name) => return named(operand, name),
+        Value::Int(_) | Value::UInt(_) | Value::Float(_) | Value::Bool(_) => {}
+        other => return failed(format!("invalid qualifier type: {}", go_type(other))),
+    }
+    if let Some(map) = as_map(operand) {
+        let otherwise = || total(operand).map(|total| total.otherwise.clone());
+        return Ok(map.get(at).cloned().or_else(otherwise));
+    }
+    let Value::List(items) = plain(operand) else {
+        return Ok(None);
+    };
+    let number = match at {
+        Value::Int(number) => Some(*number),
+        Value::UInt(number) => i64::try_from(*number).ok(),
+        Value::Float(number) => whole(*number),
+        other => {
+            let kind = type_name(other);
+            return failed(format!("unsupported index type '{kind}' in list"));
+        }
+    };
+    let Some(number) = number else {
+        let shown = as_text(at).and_then(Result::ok).unwrap_or_default();
+        return failed(format!("unsupported index value {shown} in list"));
+    };
+    let item = usize::try_from(number).ok();
+    Ok(item.and_then(|number| items.get(number)).cloned())
 }

@@ -4,14 +4,14 @@
 
 mod check;
 
-use kube_cel::cel::{Value, objects::Key};
+use kube_cel::cel::Value;
 
 pub(super) use self::check::check;
 use super::{
     conversions::{as_text, special},
     keyed::plain,
-    total::total,
-    values::{Looks, TypeValue, of_key, type_name},
+    maps::as_map,
+    values::{Looks, TypeValue, type_name},
 };
 use crate::{field::quote, validation::go};
 
@@ -83,11 +83,13 @@ fn look_at(value: &Value, looks: &mut Looks) -> Result<(), String> {
         Value::String(text) => looks.take(text.len() as u64),
         Value::Bytes(bytes) => looks.take(bytes.len() as u64),
         Value::List(items) => items.iter().try_for_each(|item| look_at(item, looks)),
-        Value::Map(map) => map.map.iter().try_for_each(|(key, value)| {
-            look_at(&of_key(key), looks)?;
-            look_at(value, looks)
-        }),
-        _ => Ok(()),
+        other => match as_map(other) {
+            Some(map) => map.iter().try_for_each(|(key, value)| {
+                look_at(&key, looks)?;
+                look_at(value, looks)
+            }),
+            None => Ok(()),
+        },
     }
 }
 
@@ -301,15 +303,12 @@ fn word(number: f64) -> Option<&'static str> {
 
 /// A value as text; `None` when its type cannot be written.
 fn as_whole(value: &Value) -> Option<Result<String, String>> {
-    if let Some(total) = total(value) {
-        return as_whole(&total.map);
-    }
     Some(match value {
         Value::Null => Ok("null".to_owned()),
         Value::List(items) => listed(items),
-        Value::Map(map) => {
-            let entries = map.map.iter();
-            let entries = entries.map(|(key, value)| Ok((key_within(key), within(plain(value))?)));
+        other if let Some(map) = as_map(other) => {
+            let entries = map.iter();
+            let entries = entries.map(|(key, value)| Ok((key_within(&key), within(plain(value))?)));
             let entries: Result<Vec<(String, String)>, String> = entries.collect();
             entries.map(|mut entries| {
                 entries.sort();
@@ -334,10 +333,10 @@ fn listed(items: &[Value]) -> Result<String, String> {
     Ok(format!("[{}]", items?.join(", ")))
 }
 
-fn key_within(key: &Key) -> String {
-    match of_key(key) {
-        Value::String(text) => quote(&text),
-        key => as_text(&key).and_then(Result::ok).unwrap_or_default(),
+fn key_within(key: &Value) -> String {
+    match key {
+        Value::String(text) => quote(text),
+        key => as_text(key).and_then(Result::ok).unwrap_or_default(),
     }
 }
 

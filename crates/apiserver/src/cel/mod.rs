@@ -20,7 +20,9 @@ mod lexer;
 mod library;
 mod lists;
 mod macros;
+mod maps;
 mod messages;
+mod plan;
 mod quantities;
 mod syntax;
 mod texts;
@@ -35,6 +37,8 @@ mod versions;
 mod tests;
 
 use std::fmt;
+
+use crate::field::{Errors, Path};
 
 pub(crate) use self::host::{Host, host};
 pub(crate) use self::keyed::{list_by, set_of};
@@ -123,14 +127,28 @@ impl Program {
     /// What is wrong and where, as cel-go prints it: one or several lines that begin with `ERROR: <input>:line:column`.
     pub(crate) fn compile(source: &str, environment: &Environment) -> Result<Program, Issues> {
         let (expression, depth) = syntax::parse(source, environment.binds())?;
-        let checked = with_stack(depth, || check::check(&expression, environment))
+        let result = with_stack(depth, || check::check(&expression, environment))
             .map_err(|problems| Issues::new(source, problems))?;
+        let fault = with_stack(depth, || plan::fault(&expression, environment));
         Ok(Program {
             expression,
             depth,
-            result: checked.result,
-            fault: checked.fault,
+            result,
+            fault,
         })
+    }
+
+    /// The program if it can be made ready to run.
+    ///
+    /// # Errors
+    /// It cannot, in the words of kube-apiserver's compilers.
+    pub(crate) fn ready(self) -> Result<Program, Refusal> {
+        match &self.fault {
+            Some(why) => Err(Refusal::Internal(format!(
+                "program instantiation failed: {why}"
+            ))),
+            None => Ok(self),
+        }
     }
 
     /// The type of what it evaluates to.
@@ -138,7 +156,8 @@ impl Program {
         &self.result
     }
 
-    /// Why it cannot be made ready to run: a pattern that is written in it is none, or what is written in it cannot be converted.
+    /// Why it cannot be made ready to run: a pattern that is written in it is none, what is written in it cannot be converted, or is no key. cel-go
+    /// finds that out when it makes a program (`env.Program`), so it is refused wherever programs are kept, and not where only types are checked.
     pub(crate) fn fault(&self) -> Option<&str> {
         self.fault.as_deref()
     }
@@ -167,6 +186,39 @@ impl Program {
         with_stack(self.depth, || {
             eval::evaluate(&self.expression, variables, budget)
         })
+    }
+}
+
+/// Why an expression is not taken.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) enum Refusal {
+    /// It does not compile, or is of another type than it has to be.
+    Invalid(String),
+    /// It compiles, but cannot be made ready to run ([`Program::fault`]).
+    Internal(String),
+}
+
+impl Refusal {
+    /// Records that the expression in a field is refused.
+    pub(crate) fn record(self, expression: &str, at: &Path<'_>, errors: &mut Errors) {
+        match self {
+            Refusal::Invalid(why) => errors.invalid(at, expression, why),
+            Refusal::Internal(why) => errors.internal(at, why),
+        }
+    }
+}
+
+impl fmt::Display for Refusal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Refusal::Invalid(why) | Refusal::Internal(why) => f.write_str(why),
+        }
+    }
+}
+
+impl From<Refusal> for String {
+    fn from(refusal: Refusal) -> Self {
+        refusal.to_string()
     }
 }
 

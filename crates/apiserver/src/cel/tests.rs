@@ -1,6 +1,7 @@
 //! What expressions mean, and what is said of those that mean nothing.
 
 mod literals;
+mod maps;
 mod texts;
 
 use std::{collections::BTreeMap, sync::Arc};

@@ -11,7 +11,9 @@ use serde_json::Value as Json;
 
 use super::{
     budget::Failure,
+    conversions::as_text,
     keyed::{keyed, plain},
+    maps::as_map,
     messages::message,
     times,
 };
@@ -102,14 +104,18 @@ pub(crate) fn to_json(value: &Value) -> Result<Json, String> {
             format!("{seconds}s").into()
         }
         Value::List(items) => items.iter().map(to_json).collect::<Result<_, _>>()?,
-        Value::Map(map) => {
-            let entries = map.map.iter().map(|(key, value)| match key {
-                Key::String(name) => Ok((name.to_string(), to_json(value)?)),
-                key => Err(format!("map key \"{key}\" is not a string")),
+        other if let Some(map) = as_map(other) => {
+            let entries = map.iter().map(|(key, value)| match &key {
+                Value::String(name) => Ok((name.to_string(), to_json(value)?)),
+                key => {
+                    let shown = as_text(key).and_then(Result::ok);
+                    let shown = shown.unwrap_or_else(|| type_name(key).to_owned());
+                    Err(format!("map key \"{shown}\" is not a string"))
+                }
             });
             Json::Object(entries.collect::<Result<_, _>>()?)
         }
-        Value::Opaque(_) | Value::Function(..) => match message(value) {
+        Value::Map(_) | Value::Opaque(_) | Value::Function(..) => match message(value) {
             Some(message) => {
                 let fields = message.fields.iter();
                 let fields = fields.map(|(name, value)| Ok((name.clone(), to_json(value)?)));
@@ -191,6 +197,7 @@ pub(super) fn go_type(value: &Value) -> &str {
             "kubernetes.NamedFormat" => "*cel.Format",
             "net.IP" => "cel.IP",
             "net.CIDR" => "cel.CIDR",
+            "map" => "*types.baseMap",
             other => other,
         },
     }
@@ -200,7 +207,7 @@ pub(super) fn go_type(value: &Value) -> &str {
 pub(super) fn is_zero(value: &Value) -> bool {
     match plain(value) {
         Value::List(items) => items.is_empty(),
-        Value::Map(map) => map.map.is_empty(),
+        other if let Some(map) = as_map(other) => map.len() == 0,
         Value::Int(number) => *number == 0,
         Value::UInt(number) => *number == 0,
         Value::Float(number) => *number == 0.0,
@@ -213,7 +220,7 @@ pub(super) fn is_zero(value: &Value) -> bool {
             Some(message) => message.fields.is_empty(),
             None => optional(value).is_some_and(|inner| inner.is_none()),
         },
-        Value::Timestamp(_) | Value::Function(..) => false,
+        Value::Timestamp(_) | Value::Map(_) | Value::Function(..) => false,
     }
 }
 
@@ -260,12 +267,12 @@ pub(super) fn equal_within(left: &Value, right: &Value, looks: &mut Looks) -> Re
             }
             Ok(true)
         }
-        (Value::Map(left), Value::Map(right)) => {
-            if left.map.len() != right.map.len() {
+        (left, right) if let (Some(left), Some(right)) = (as_map(left), as_map(right)) => {
+            if left.len() != right.len() {
                 return Ok(false);
             }
-            for (key, value) in left.map.iter() {
-                match right.get(key) {
+            for (key, value) in left.iter() {
+                match right.get(&key) {
                     Some(other) if equal_within(value, other, looks)? => {}
                     _ => return Ok(false),
                 }
@@ -368,21 +375,7 @@ pub(super) fn arithmetic(operator: &str, left: &Value, right: &Value) -> Result<
     }
 }
 
-/// A map's key; `None` when a value cannot be one.
-pub(super) fn key(value: &Value) -> Option<Key> {
-    Some(match value {
-        Value::Int(number) => Key::Int(*number),
-        Value::UInt(number) => Key::Uint(*number),
-        Value::Bool(truth) => Key::Bool(*truth),
-        Value::String(text) => Key::String(text.clone()),
-        // A whole double finds what the integer would.
-        Value::Float(number) if number.fract() == 0.0 && number.abs() < 9e15 => {
-            Key::Int(*number as i64)
-        }
-        _ => return None,
-    })
-}
-
+/// A key as a value.
 pub(super) fn of_key(key: &Key) -> Value {
     match key {
         Key::Int(number) => Value::Int(*number),

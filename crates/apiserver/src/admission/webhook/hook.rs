@@ -190,7 +190,10 @@ impl Hook {
 
     fn of(hook: &Value) -> Self {
         let conditions = hook.items("matchConditions").iter();
-        let compile = |condition: &Value| Expression::compile(condition.text("expression").trim());
+        let compile = |condition: &Value| {
+            let made = Expression::compile(condition.text("expression").trim());
+            made.map_err(String::from)
+        };
         let mut matcher = Matcher::of(hook.text("name"), hook, "rules");
         matcher.conditions = conditions.map(compile).collect();
         matcher.fails = hook.text("failurePolicy") != "Ignore";

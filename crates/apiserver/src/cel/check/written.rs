@@ -1,5 +1,4 @@
-//! What is written in an expression and will be read by a function: told before it runs (cel-go: ASTValidators, and what its programs make
-//! ready at once).
+//! Texts that are written in an expression and will be read by a function: told before it runs (cel-go: ASTValidators).
 
 use std::sync::Arc;
 
@@ -8,8 +7,7 @@ use kube_cel::cel::Value;
 use super::Checker;
 use crate::{
     cel::{
-        Problem, conversions,
-        eval::value_of,
+        Problem,
         expr::{Expr, Literal, Node},
         interpolation, times,
         types::Type,
@@ -20,11 +18,6 @@ use crate::{
 impl Checker<'_> {
     /// Reads a text that is written in the expression and has a form of its own (cel-go: ASTValidators).
     pub(super) fn read_literal(&mut self, function: &str, arguments: &[Expr]) {
-        if let ("find" | "findAll", Some(Node::Literal(Literal::Text(text)))) =
-            (function, arguments.first().map(|first| &first.node))
-        {
-            self.fault = self.fault.take().or(regexp::compile(text).err());
-        }
         let Some(Expr {
             at,
             node: Node::Literal(Literal::Text(text)),
@@ -74,42 +67,5 @@ impl Checker<'_> {
             self.unreadable
                 .extend(interpolation::check(at, format, values, type_of));
         }
-    }
-
-    /// Converts what is written in the expression as cel-go does, before it runs.
-    pub(super) fn convert_literal(
-        &mut self,
-        function: &str,
-        target: Option<&Expr>,
-        arguments: &[Expr],
-    ) {
-        if self.fault.is_none()
-            && let (None, [argument]) = (target, arguments)
-            && let Some(value) = constant(argument, DEEPEST)
-        {
-            let converted = conversions::converted(function, &value);
-            self.fault = converted.and_then(Result::err);
-        }
-    }
-}
-
-/// Conversions of conversions are followed so far: each is asked again by all around it.
-const DEEPEST: usize = 8;
-
-/// The value of a literal, or of what one is converted to.
-fn constant(expression: &Expr, deepest: usize) -> Option<Value> {
-    let deepest = deepest.checked_sub(1)?;
-    match &expression.node {
-        Node::Literal(literal) => Some(value_of(literal)),
-        Node::Call {
-            function,
-            target: None,
-            arguments,
-        } => match arguments.as_slice() {
-            [argument] if function == "dyn" => constant(argument, deepest),
-            [argument] => conversions::converted(function, &constant(argument, deepest)?)?.ok(),
-            _ => None,
-        },
-        _ => None,
     }
 }

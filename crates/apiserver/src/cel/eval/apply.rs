@@ -5,15 +5,17 @@ use std::{cmp::Ordering, sync::Arc};
 use kube_cel::cel::Value;
 
 use super::{
-    Evaluated, Failure, Run, count, failed, index, missing, no_overload, of_type, wrapped,
+    Evaluated, Failure, Run, count, failed, found, index, missing, no_overload, of_type, wrapped,
 };
 use crate::{
     cel::{
         complaints, conversions, formats, host,
         keyed::{all_plain, plain},
-        library, lists, quantities, texts, times, urls,
+        library, lists,
+        maps::as_map,
+        quantities, texts, times, urls,
         values::{
-            Looks, arithmetic, compare, equal_within, is_zero, key, none, optional, some, text,
+            Looks, arithmetic, compare, equal_within, is_zero, none, optional, some, text,
             type_name,
         },
         versions,
@@ -72,26 +74,28 @@ impl Run<'_> {
             ("-_", None, [Value::Float(number)]) => Ok(Value::Float(-number)),
             ("@in", None, [item, all]) => match plain(all) {
                 Value::List(items) => self.is_among(item, items),
-                Value::Map(map) => bool(key(item).is_some_and(|key| map.get(&key).is_some())),
-                _ => no_overload(),
+                all => match as_map(all) {
+                    Some(map) => bool(map.get(item).is_some()),
+                    None => no_overload(),
+                },
             },
             ("_[_]", None, [operand, at]) => match optional(operand) {
                 None => index(operand, at),
-                Some(inner) => Ok(inner.map_or_else(none, |inner| {
-                    index(inner, at).map_or_else(|_| none(), wrapped)
-                })),
+                Some(inner) => {
+                    let item = inner.map(|inner| found(inner, at)).transpose()?;
+                    Ok(item.flatten().map_or_else(none, wrapped))
+                }
             },
             ("_[?_]", None, [operand, at]) => {
                 let inner = optional(operand).unwrap_or(Some(operand));
-                Ok(inner.map_or_else(none, |inner| {
-                    index(inner, at).map_or_else(|_| none(), wrapped)
-                }))
+                let item = inner.map(|inner| found(inner, at)).transpose()?;
+                Ok(item.flatten().map_or_else(none, wrapped))
             }
             ("size", None, [value]) | ("size", Some(value), []) => match plain(value) {
                 Value::String(text) => Ok(count(text.chars().count())),
                 Value::Bytes(bytes) => Ok(count(bytes.len())),
                 Value::List(items) => Ok(count(items.len())),
-                Value::Map(map) => Ok(count(map.map.len())),
+                other if let Some(map) = as_map(other) => Ok(count(map.len())),
                 _ => failed(missing::told(function, None, std::slice::from_ref(value))),
             },
             ("type", None, [value]) => Ok(of_type(type_name(value))),
@@ -324,8 +328,7 @@ fn size_of(value: &Value) -> u64 {
         Value::String(text) => text.len(),
         Value::Bytes(bytes) => bytes.len(),
         Value::List(items) => items.len() * 10,
-        Value::Map(map) => map.map.len() * 10,
-        _ => 0,
+        other => as_map(other).map_or(0, |map| map.len() * 10),
     };
     length as u64
 }

@@ -1,14 +1,16 @@
 //! Macros over lists and maps.
 
-use std::{collections::HashMap, sync::Arc};
+use std::sync::Arc;
 
-use kube_cel::cel::{Value, objects::Key};
+use kube_cel::cel::Value;
 
-use super::{Evaluated, Failure, Run, count, failed, no_overload, of_map, scope::Scope};
+use super::{Evaluated, Failure, Run, count, failed, no_overload, scope::Scope};
 use crate::cel::{
+    conversions::as_text,
     expr::{Fold, FoldKind},
     keyed::plain,
-    values::{go_type, key, of_key},
+    maps::{Entries, as_map},
+    values::go_type,
 };
 
 impl Run<'_> {
@@ -25,12 +27,10 @@ impl Run<'_> {
                     }
                 }
             }
-            Value::Map(map) => {
-                self.budget.take(map.map.len() as u64 / 10)?;
-                let mut entries: Vec<(&Key, &Value)> = map.map.iter().collect();
-                entries.sort_by_key(|(key, _)| *key);
-                for (key, value) in entries {
-                    if self.step(fold, scope, &mut collected, (&of_key(key), value), None)? {
+            other if let Some(map) = as_map(other) => {
+                self.budget.take(map.len() as u64 / 10)?;
+                for (key, value) in map.entries() {
+                    if self.step(fold, scope, &mut collected, (&key, value), None)? {
                         break;
                     }
                 }
@@ -74,7 +74,7 @@ impl Run<'_> {
 #[derive(Default)]
 struct Collected {
     list: Vec<Value>,
-    map: HashMap<Key, Value>,
+    map: Entries,
     holds: u64,
     decided: bool,
     failure: Option<String>,
@@ -110,24 +110,27 @@ impl Collected {
             FoldKind::Map => self.list.push(run.value(&fold.body, scope)?),
             FoldKind::TransformMap => {
                 let value = run.value(&fold.body, scope)?;
-                self.insert(key(at).expect("indexes and keys are keys"), value)?;
+                self.insert(at.clone(), value)?;
             }
-            FoldKind::TransformEntries => match run.value(&fold.body, scope)? {
-                Value::Map(entries) => {
-                    for (key, value) in entries.map.iter() {
-                        self.insert(key.clone(), value.clone())?;
-                    }
+            FoldKind::TransformEntries => {
+                let body = run.value(&fold.body, scope)?;
+                let Some(entries) = as_map(&body) else {
+                    return no_overload();
+                };
+                run.budget.take(entries.len() as u64 / 10)?;
+                for (key, value) in entries.entries() {
+                    self.insert(key, value.clone())?;
                 }
-                _ => return no_overload(),
-            },
+            }
         }
         Ok(false)
     }
 
-    fn insert(&mut self, key: Key, value: Value) -> Evaluated<()> {
-        match self.map.insert(key.clone(), value) {
-            None => Ok(()),
-            Some(_) => failed(format!("insert failed: key {key} already exists")),
+    fn insert(&mut self, key: Value, value: Value) -> Evaluated<()> {
+        let shown = as_text(&key).and_then(Result::ok).unwrap_or_default();
+        match self.map.insert(key, value).map_err(Failure::Error)? {
+            false => Ok(()),
+            true => failed(format!("insert failed: key {shown} already exists")),
         }
     }
 
@@ -142,7 +145,7 @@ impl Collected {
             }
             FoldKind::ExistsOne => Value::Bool(self.holds == 1),
             FoldKind::Filter | FoldKind::Map => Value::List(Arc::new(self.list)),
-            FoldKind::TransformMap | FoldKind::TransformEntries => of_map(self.map),
+            FoldKind::TransformMap | FoldKind::TransformEntries => self.map.finish(),
         })
     }
 }

@@ -5,9 +5,9 @@ use kube_cel::cel::Value;
 use crate::cel::{
     functions::FUNCTIONS,
     keyed::plain,
-    total::total,
+    maps::as_map,
     types::Type,
-    values::{of_key, optional, type_name},
+    values::{optional, type_name},
 };
 
 /// Values that are asked themselves for what else can be done with them.
@@ -37,13 +37,13 @@ fn is_of(value: &Value, kind: &Type) -> bool {
         (Type::List(item), Value::List(items)) => {
             items.first().is_none_or(|first| is_of(first, item))
         }
-        (Type::Map(key_kind, value_kind), Value::Map(map)) => {
-            let first = map.map.iter().next();
-            first.is_none_or(|(key, value)| {
-                is_of(&of_key(key), key_kind) && is_of(value, value_kind)
-            })
+        (Type::Map(key_kind, value_kind), value) => {
+            match as_map(value).map(|map| map.iter().next()) {
+                None => false,
+                Some(first) => first
+                    .is_none_or(|(key, value)| is_of(&key, key_kind) && is_of(value, value_kind)),
+            }
         }
-        (Type::Map(..), value) => total(value).is_some(),
         (Type::List(_), _) => false,
         (Type::Optional(inner), value) => match optional(value) {
             Some(held) => held.is_none_or(|held| is_of(held, inner)),

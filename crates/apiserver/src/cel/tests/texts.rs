@@ -85,6 +85,44 @@ fn what_is_written_is_converted_before_it_runs() {
             "invalid UTF-8 in bytes, cannot convert to string",
         ),
         ("timestamp(253402300800) > self.t", "timestamp overflow"),
+        ("int(dyn([1])) == 1", "no such overload: int(list)"),
+        (
+            "string([1].map(x, int('x'))[0]) == ''",
+            "type conversion error from 'string' to 'int'",
+        ),
+        (
+            "{'a': bool(string('x'))}.size() == 1",
+            "type conversion error from 'string' to 'bool'",
+        ),
+        (
+            "bool(string(1 in []) + '') || bool(bool('x'))",
+            "type conversion error from 'string' to 'bool'",
+        ),
+        (
+            "self.s.matches(string('['))",
+            "error parsing regexp: missing closing ]: `[`",
+        ),
+        (
+            "self.s.find(string(b'[')) == '' || self.s.findAll('a', 1) == []",
+            "error parsing regexp: missing closing ]: `[`",
+        ),
+        (
+            "dyn(self.l)[dyn(null)] == 1",
+            "invalid qualifier type: types.Null",
+        ),
+        (
+            "dyn(self.m)[[1, int('2')]] == 1",
+            "invalid qualifier type: *types.baseList",
+        ),
+        (
+            "{timestamp('2024-05-01T10:00:00Z'): 1}[?timestamp('2024-05-01T10:00:00Z')].hasValue()",
+            "invalid qualifier type: types.Timestamp",
+        ),
+        ("{int: 1}[int] == 1", "invalid qualifier type: *types.Type"),
+        (
+            "{b'a': 1}.size() == 1",
+            "internal error: runtime error: hash of unhashable type types.Bytes",
+        ),
     ] {
         assert_eq!(fault(source).as_deref(), Some(why), "{source}");
     }

@@ -260,8 +260,8 @@ fn variables(list: &[Value], scope: &mut Scope, path: &Path<'_>, errors: &mut Er
         }
         match Expression::compile_for(text, scope, Wanted::Anything) {
             Ok(expression) => scope.declare(name, expression.result()),
-            Err(why) => {
-                errors.invalid(&at.child("expression"), text, why);
+            Err(refusal) => {
+                refusal.record(text, &at.child("expression"), errors);
                 // It is told once: what speaks of it may be right.
                 scope.declare(name, &cel::Type::Dyn);
             }
@@ -308,8 +308,8 @@ fn validation(rule: &Value, scope: &Scope, path: &Path<'_>, errors: &mut Errors)
     let (text, at) = (rule.text("expression"), path.child("expression"));
     if text.trim().is_empty() {
         errors.required(&at, "expression is not specified");
-    } else if let Err(why) = Expression::compile_for(text, scope, Wanted::Bool) {
-        errors.invalid(&at, text, why);
+    } else if let Err(refusal) = Expression::compile_for(text, scope, Wanted::Bool) {
+        refusal.record(text, &at, errors);
     }
     let (text, at) = (
         rule.text("messageExpression"),
@@ -318,10 +318,10 @@ fn validation(rule: &Value, scope: &Scope, path: &Path<'_>, errors: &mut Errors)
     if !text.is_empty() {
         if text.trim().is_empty() {
             errors.invalid(&at, text, "must be non-empty if specified");
-        } else if let Err(why) =
+        } else if let Err(refusal) =
             Expression::compile_for(text, &scope.without_authorizer(), Wanted::Text)
         {
-            errors.invalid(&at, text, why);
+            refusal.record(text, &at, errors);
         }
     }
     let (text, at) = (rule.text("message"), path.child("message"));
@@ -359,8 +359,8 @@ fn audit_annotation(
     } else if trimmed.len() > MAX_AUDIT_EXPRESSION {
         let why = format!("must not exceed {MAX_AUDIT_EXPRESSION} bytes in length");
         errors.required(&at, why);
-    } else if let Err(why) = Expression::compile_for(trimmed, scope, Wanted::TextOrNull) {
-        errors.invalid(&at, text, why);
+    } else if let Err(refusal) = Expression::compile_for(trimmed, scope, Wanted::TextOrNull) {
+        refusal.record(text, &at, errors);
     }
 }
 
@@ -399,8 +399,8 @@ fn mutation(mutation: &Value, scope: &Scope, path: &Path<'_>, errors: &mut Error
             let (text, at) = (patch.text("expression").trim(), at.child("expression"));
             if text.is_empty() {
                 errors.required(&at, "");
-            } else if let Err(why) = Expression::compile_for(text, scope, wanted) {
-                errors.invalid(&at, text, why);
+            } else if let Err(refusal) = Expression::compile_for(text, scope, wanted) {
+                refusal.record(text, &at, errors);
             }
         }
     }
@@ -449,7 +449,7 @@ mod tests {
                 );
             });
             let compiled = Expression::compile_for(text, &scope, Wanted::Bool);
-            (named.len(), compiled.err())
+            (named.len(), compiled.err().map(String::from))
         };
         let undefined = Some("compilation failed: ERROR: <input>:1:10: undefined field 'x'\n | variables.x == 1\n | .........^".to_owned());
         let text = "variables.x == 1";
@@ -458,6 +458,50 @@ mod tests {
         assert_eq!(found(of_itself, text), (1, None));
         let wrong = json!({"variables": [{"name": "x", "expression": "foo.bar"}]});
         assert_eq!(found(wrong, text), (1, None));
+    }
+
+    #[test]
+    fn what_cannot_be_made_ready_to_run_is_refused_where_it_is() {
+        let spec = json!({
+            "matchConditions": [{"name": "a", "expression": "int('x') == 1"}],
+            "variables": [{"name": "v", "expression": "uint(-1)"}, {"name": "o", "expression": "request"}],
+            "validations": [{
+                "expression": "variables.v == 1u && variables.o.nothing && bool('x')",
+                "messageExpression": "string(b'\\xff')"
+            }],
+            "auditAnnotations": [{"key": "k", "valueExpression": "string(int('1.5'))"}],
+        });
+        let mut scope = Scope::of_policy(false);
+        let found = causes(|errors| {
+            let at = Path::new("s");
+            let conditions = spec.items("matchConditions");
+            super::super::rules::conditions(conditions, &scope, &at.child("c"), errors);
+            variables(spec.items("variables"), &mut scope, &at.child("v"), errors);
+            validations(&spec, "p.example.com", &scope, &at, errors);
+        });
+        let unread = |kind| format!("type conversion error from 'string' to '{kind}'");
+        let told = [
+            ("c[0].expression", unread("int")),
+            ("v[0].expression", "unsigned integer overflow".to_owned()),
+            ("validations[0].expression", unread("bool")),
+            (
+                "validations[0].messageExpression",
+                "invalid UTF-8 in bytes, cannot convert to string".to_owned(),
+            ),
+            ("auditAnnotations[0].valueExpression", unread("int")),
+        ];
+        let told = told.map(|(at, why)| {
+            format!("s.{at}: Internal error: program instantiation failed: {why}")
+        });
+        assert_eq!(found, told);
+        let scope = scope.with_patches();
+        let patch = json!({"patchType": "JSONPatch", "jsonPatch": {"expression": "[JSONPatch{op: string(dyn('a')), path: [''][dyn(null)]}]"}});
+        assert_eq!(
+            causes(|errors| mutation(&patch, &scope, &Path::new("m"), errors)),
+            [
+                "m.jsonPatch.expression: Internal error: program instantiation failed: invalid qualifier type: types.Null"
+            ]
+        );
     }
 
     #[test]

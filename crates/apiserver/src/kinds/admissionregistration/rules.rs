@@ -130,8 +130,8 @@ pub(super) fn conditions(
         let text = condition.text("expression").trim();
         if text.is_empty() {
             errors.required(&at.child("expression"), "");
-        } else if let Err(error) = Expression::compile_for(text, scope, Wanted::Bool) {
-            errors.invalid(&at.child("expression"), text, error);
+        } else if let Err(refusal) = Expression::compile_for(text, scope, Wanted::Bool) {
+            refusal.record(text, &at.child("expression"), errors);
         }
         let name = condition.text("name");
         let at_name = at.child("name");

@@ -30,8 +30,8 @@ pub(super) fn selectors(selectors: &[Value], path: &Path<'_>, errors: &mut Error
             errors.too_long(&at, MAX_EXPRESSION);
             continue;
         }
-        match Selector::compile(text) {
-            Err(why) => errors.invalid(&at, text, why),
+        match Selector::ready(text) {
+            Err(refusal) => refusal.record(text, &at, errors),
             Ok(selector) if selector.most_cost() > MAX_COST => {
                 errors.forbidden(&at, "too complex, exceeds cost limit");
             }
@@ -43,6 +43,30 @@ pub(super) fn selectors(selectors: &[Value], path: &Path<'_>, errors: &mut Error
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn an_expression_that_cannot_be_made_ready_to_run_is_refused() {
+        for (expression, told) in [
+            (
+                "device.driver == string(b'\\xff')",
+                "Internal error: program instantiation failed: invalid UTF-8 in bytes, cannot convert to string",
+            ),
+            (
+                "cel.bind(x, int('x'), x == 1)",
+                "Internal error: program instantiation failed: type conversion error from 'string' to 'int'",
+            ),
+            (
+                "device.driver",
+                r#"Invalid value: "device.driver": must evaluate to bool or the unknown type, not string"#,
+            ),
+        ] {
+            let mut errors = Errors::default();
+            let selector = serde_json::json!({ "cel": { "expression": expression } });
+            selectors(&[selector], &Path::new("selectors"), &mut errors);
+            let told = format!("selectors[0].cel.expression: {told}");
+            assert_eq!(errors.aggregate(), told, "{expression}");
+        }
+    }
 
     #[test]
     fn an_expression_that_may_take_too_long_is_refused() {

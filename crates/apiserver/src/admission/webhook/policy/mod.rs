@@ -107,7 +107,7 @@ impl Bound {
         let conditions = spec.items("matchConditions").iter();
         let conditions = conditions.map(|condition| {
             let text = condition.text("expression").trim();
-            Expression::compile_for(text, &scope, Wanted::Bool)
+            Expression::compile_for(text, &scope, Wanted::Bool).map_err(String::from)
         });
         let mut matcher = Matcher::of(name, &spec["matchConstraints"], "resourceRules");
         matcher.conditions = conditions.collect();
@@ -116,7 +116,8 @@ impl Bound {
         let mut variables = Vec::new();
         for variable in spec.items("variables") {
             let (name, text) = (variable.text("name"), variable.text("expression"));
-            let expression = Expression::compile_for(text, &scope, Wanted::Anything);
+            let expression =
+                Expression::compile_for(text, &scope, Wanted::Anything).map_err(String::from);
             if let Ok(expression) = &expression {
                 scope.declare(name, expression.result());
             }

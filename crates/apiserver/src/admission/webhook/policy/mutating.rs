@@ -82,7 +82,7 @@ impl Policy {
             let text = mutation[field].text("expression").trim();
             Mutation {
                 kind,
-                expression: Expression::compile_for(text, &scope, wanted),
+                expression: Expression::compile_for(text, &scope, wanted).map_err(String::from),
             }
         });
         Policy {

@@ -58,7 +58,7 @@ impl Policy {
         let annotations = policy["spec"].items("auditAnnotations").iter();
         let annotations = annotations.map(|annotation| {
             let text = annotation.text("valueExpression").trim();
-            Expression::compile_for(text, &scope, Wanted::TextOrNull)
+            Expression::compile_for(text, &scope, Wanted::TextOrNull).map_err(String::from)
         });
         let actions = binding["spec"].items("validationActions");
         let has = |action: &str| actions.iter().any(|other| other == action);
@@ -162,11 +162,13 @@ impl Validation {
             validation.text("expression"),
             validation.text("messageExpression"),
         );
-        let message_expression = (!message.trim().is_empty())
-            .then(|| Expression::compile_for(message, &scope.without_authorizer(), Wanted::Text));
+        let message_expression = (!message.trim().is_empty()).then(|| {
+            Expression::compile_for(message, &scope.without_authorizer(), Wanted::Text)
+                .map_err(String::from)
+        });
         Validation {
             text: text.trim().to_owned(),
-            expression: Expression::compile_for(text, scope, Wanted::Bool),
+            expression: Expression::compile_for(text, scope, Wanted::Bool).map_err(String::from),
             message: validation.text("message").trim().to_owned(),
             message_expression: message_expression.and_then(Result::ok),
             reason: validation.text("reason").to_owned(),

@@ -1,0 +1,222 @@
+//! Maps as cel-go has them (common/types/map.go): a key is whatever Go can tell apart, and a number finds the whole number that it equals.
+//!
+//! The values of the cel crate have maps of whole numbers, truths and texts only. What has other keys too is a [`Mixed`].
+
+use std::{
+    collections::{BTreeMap, HashMap},
+    sync::Arc,
+};
+
+use kube_cel::cel::{
+    Value,
+    objects::{Key, KeyRef, Map, Opaque},
+};
+
+use super::{
+    total::total,
+    values::{TypeValue, go_type, of_key},
+};
+use crate::golang::number::whole;
+
+/// What Go compares of a key.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Identity {
+    Null,
+    /// The bits of a number.
+    Double(u64),
+    /// What is no number equals nothing, not even itself: the entries before it tell it apart.
+    NotANumber(usize),
+    /// Seconds and nanoseconds.
+    Time(i64, u32),
+    Duration(i64, i32),
+    Type(String),
+    /// Lists, maps and the values of libraries are pointers in Go.
+    Place(usize),
+}
+
+/// A map with keys of any kind.
+#[derive(Debug)]
+pub(super) struct Mixed {
+    plain: Map,
+    others: BTreeMap<Identity, (Value, Value)>,
+}
+
+// Nothing compares maps but [`super::values::equal`].
+impl PartialEq for Mixed {
+    fn eq(&self, other: &Self) -> bool {
+        std::ptr::eq(self, other)
+    }
+}
+
+impl Eq for Mixed {}
+
+impl Opaque for Mixed {
+    fn runtime_type_name(&self) -> &str {
+        "map"
+    }
+}
+
+/// A map in the making.
+#[derive(Default)]
+pub(super) struct Entries {
+    plain: HashMap<Key, Value>,
+    others: BTreeMap<Identity, (Value, Value)>,
+}
+
+impl Entries {
+    /// Sets the value of a key; answers whether it has had one.
+    ///
+    /// # Errors
+    /// Go cannot tell such keys apart.
+    pub(super) fn insert(&mut self, key: Value, value: Value) -> Result<bool, String> {
+        if let Some(key) = plain_key(&key) {
+            return Ok(self.plain.insert(key, value).is_some());
+        }
+        let identity = identity(&key, self.others.len())?;
+        Ok(self.others.insert(identity, (key, value)).is_some())
+    }
+
+    /// Takes away a key and its value.
+    pub(super) fn remove(&mut self, key: &Value) {
+        match plain_key(key) {
+            Some(key) => {
+                self.plain.remove(&key);
+            }
+            None => {
+                let identity = identity(key, self.others.len());
+                identity.ok().map(|identity| self.others.remove(&identity));
+            }
+        }
+    }
+
+    /// The map.
+    pub(super) fn finish(self) -> Value {
+        let plain = Map {
+            map: Arc::new(self.plain),
+        };
+        match self.others.is_empty() {
+            true => Value::Map(plain),
+            false => Value::Opaque(Arc::new(Mixed {
+                plain,
+                others: self.others,
+            })),
+        }
+    }
+}
+
+fn plain_key(value: &Value) -> Option<Key> {
+    Some(match value {
+        Value::Int(number) => Key::Int(*number),
+        Value::UInt(number) => Key::Uint(*number),
+        Value::Bool(truth) => Key::Bool(*truth),
+        Value::String(text) => Key::String(text.clone()),
+        _ => return None,
+    })
+}
+
+fn identity(key: &Value, others: usize) -> Result<Identity, String> {
+    Ok(match key {
+        Value::Null => Identity::Null,
+        Value::Float(number) if number.is_nan() => Identity::NotANumber(others),
+        // There are two zeros.
+        Value::Float(number) => Identity::Double((number + 0.0).to_bits()),
+        Value::Timestamp(time) => Identity::Time(time.timestamp(), time.timestamp_subsec_nanos()),
+        Value::Duration(duration) => {
+            Identity::Duration(duration.num_seconds(), duration.subsec_nanos())
+        }
+        Value::List(items) => Identity::Place(Arc::as_ptr(items).addr()),
+        Value::Map(map) => Identity::Place(Arc::as_ptr(&map.map).addr()),
+        Value::Opaque(opaque) => match opaque.downcast_ref::<TypeValue>() {
+            Some(TypeValue(name)) => Identity::Type(name.clone()),
+            None => Identity::Place(Arc::as_ptr(opaque).addr()),
+        },
+        other => {
+            let kind = go_type(other);
+            return Err(format!(
+                "internal error: runtime error: hash of unhashable type {kind}"
+            ));
+        }
+    })
+}
+
+/// A map of either kind.
+#[derive(Clone, Copy)]
+pub(super) enum AnyMap<'v> {
+    Plain(&'v Map),
+    Mixed(&'v Mixed),
+}
+
+/// The map that a value is, if it is one. A total map is what it really has.
+pub(super) fn as_map(value: &Value) -> Option<AnyMap<'_>> {
+    match value {
+        Value::Map(map) => Some(AnyMap::Plain(map)),
+        Value::Opaque(opaque) => match total(value) {
+            Some(total) => as_map(&total.map),
+            None => opaque.downcast_ref().map(AnyMap::Mixed),
+        },
+        _ => None,
+    }
+}
+
+impl<'v> AnyMap<'v> {
+    pub(super) fn len(self) -> usize {
+        match self {
+            AnyMap::Plain(map) => map.map.len(),
+            AnyMap::Mixed(mixed) => mixed.plain.map.len() + mixed.others.len(),
+        }
+    }
+
+    /// The value of a key, or of the whole number of another type that equals it.
+    pub(super) fn get(self, key: &Value) -> Option<&'v Value> {
+        let plain = match self {
+            AnyMap::Plain(map) => map,
+            AnyMap::Mixed(mixed) => &mixed.plain,
+        };
+        if let Some(key) = plain_key(key) {
+            return plain.get(&key);
+        }
+        if let AnyMap::Mixed(mixed) = self
+            && let Ok(identity) = identity(key, usize::MAX)
+            && let Some((_, value)) = mixed.others.get(&identity)
+        {
+            return Some(value);
+        }
+        match key {
+            Value::Float(number) => {
+                let int = whole(*number).and_then(|number| plain.map.get(&Key::Int(number)));
+                int.or_else(|| {
+                    let fits = number.fract() == 0.0 && (0.0..u64::MAX as f64).contains(number);
+                    plain.map.get(&Key::Uint(fits.then_some(*number as u64)?))
+                })
+            }
+            _ => None,
+        }
+    }
+
+    /// Keys and values, one after the other.
+    pub(super) fn iter(self) -> impl Iterator<Item = (Value, &'v Value)> {
+        let (plain, others) = match self {
+            AnyMap::Plain(map) => (map, None),
+            AnyMap::Mixed(mixed) => (&mixed.plain, Some(&mixed.others)),
+        };
+        let entries = plain.map.iter().map(|(key, value)| (of_key(key), value));
+        let others = others.into_iter().flat_map(BTreeMap::values);
+        entries.chain(others.map(|(key, value)| (key.clone(), value)))
+    }
+
+    /// Keys and values, always in one order.
+    pub(super) fn entries(self) -> Vec<(Value, &'v Value)> {
+        let mut entries: Vec<(Value, &Value)> = self.iter().collect();
+        entries.sort_by_cached_key(|(key, _)| plain_key(key).ok_or(()));
+        entries
+    }
+
+    /// The value of a name.
+    pub(super) fn named(self, name: &str) -> Option<&'v Value> {
+        let plain = match self {
+            AnyMap::Plain(map) => map,
+            AnyMap::Mixed(mixed) => &mixed.plain,
+        };
+        plain.get(&KeyRef::String(name))
+    }
+}

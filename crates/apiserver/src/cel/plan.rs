@@ -1,0 +1,200 @@
+//! What cel-go finds wrong when it makes a checked expression ready to run (interpreter: planner.go, decorators.go): it converts what is written in
+//! it, reads the patterns, and looks at the keys that nothing has to be found for first.
+
+use kube_cel::cel::Value;
+use std::sync::Arc;
+
+use super::{
+    budget::{Budget, Failure},
+    check::{Checker, Environment},
+    eval::{call, of_type, value_of},
+    expr::{Expr, Node, qualified},
+    functions::is_type_name,
+    maps::Entries,
+    types::Type,
+    values::go_type,
+};
+use crate::golang::regexp;
+
+/// Functions of one argument that are called at once if it is known.
+const CONVERSIONS: [&str; 10] = [
+    "bool",
+    "bytes",
+    "double",
+    "duration",
+    "dyn",
+    "int",
+    "string",
+    "timestamp",
+    "type",
+    "uint",
+];
+
+/// Why an expression cannot be made ready to run, if it cannot.
+pub(super) fn fault(expression: &Expr, environment: &Environment) -> Option<String> {
+    let mut planner = Planner {
+        scope: Checker::new(environment),
+        budget: Budget::default(),
+    };
+    planner.known(expression).err()
+}
+
+struct Planner<'e> {
+    /// What names mean.
+    scope: Checker<'e>,
+    budget: Budget,
+}
+
+impl Planner<'_> {
+    /// The value of an expression, if it is known before it runs.
+    fn known(&mut self, expression: &Expr) -> Result<Option<Value>, String> {
+        match &expression.node {
+            Node::Literal(literal) => Ok(Some(value_of(literal))),
+            Node::Name(name) => {
+                let is_type = self.scope.variable(name).is_none() && is_type_name(name);
+                Ok(is_type.then(|| of_type(name)))
+            }
+            Node::Select { operand, test, .. } => {
+                if !test && let Some(value) = self.named(expression) {
+                    return Ok(value);
+                }
+                self.known(operand).map(|_| None)
+            }
+            Node::OptionalSelect { operand, .. } => self.known(operand).map(|_| None),
+            Node::Call {
+                function,
+                target,
+                arguments,
+            } => self.call(function, target.as_deref(), arguments),
+            Node::List(items) => {
+                let mut list = Some(Vec::with_capacity(items.len()));
+                for (is_optional, item) in items {
+                    let value = self.known(item)?.filter(|_| !is_optional);
+                    keep(&mut list, value);
+                }
+                Ok(list.map(|list| Value::List(Arc::new(list))))
+            }
+            Node::Map(entries) => {
+                let (mut keys, mut values) = (Some(Vec::new()), Some(Vec::new()));
+                for (is_optional, key, value) in entries {
+                    keep(&mut keys, self.known(key)?);
+                    let value = self.known(value)?.filter(|_| !is_optional);
+                    keep(&mut values, value);
+                }
+                let (Some(keys), Some(values)) = (keys, values) else {
+                    return Ok(None);
+                };
+                let mut map = Entries::default();
+                for (key, value) in keys.into_iter().zip(values) {
+                    map.insert(key, value)?;
+                }
+                Ok(Some(map.finish()))
+            }
+            Node::Message { fields, .. } => {
+                for field in fields {
+                    self.known(&field.value)?;
+                }
+                Ok(None)
+            }
+            Node::Fold(fold) => {
+                self.known(&fold.range)?;
+                let second = fold.second.as_ref();
+                let variables: Vec<&str> = second
+                    .into_iter()
+                    .chain([&fold.variable])
+                    .map(String::as_str)
+                    .collect();
+                for part in fold.filter.iter().chain([&fold.body]) {
+                    self.inside(&variables, part)?;
+                }
+                Ok(None)
+            }
+            Node::OptionalMap {
+                target: value,
+                variable,
+                body,
+                ..
+            }
+            | Node::Bind {
+                variable,
+                value,
+                body,
+            } => {
+                self.known(value)?;
+                self.inside(&[variable], body)?;
+                Ok(None)
+            }
+        }
+    }
+
+    /// The type that a chain of selections names, or nothing known if it is a variable with dots in its name.
+    fn named(&self, chain: &Expr) -> Option<Option<Value>> {
+        if self.scope.dotted(chain).is_some() {
+            return Some(None);
+        }
+        let name = qualified(chain)?;
+        let root = name.split('.').next()?;
+        let is_type = self.scope.variable(root).is_none() && is_type_name(&name);
+        is_type.then(|| Some(of_type(&name)))
+    }
+
+    fn inside(&mut self, variables: &[&str], body: &Expr) -> Result<(), String> {
+        let before = self.scope.locals.len();
+        let more = variables.iter().map(|name| ((*name).to_owned(), Type::Dyn));
+        self.scope.locals.extend(more);
+        let known = self.known(body);
+        self.scope.locals.truncate(before);
+        known.map(|_| ())
+    }
+
+    fn call(
+        &mut self,
+        function: &str,
+        target: Option<&Expr>,
+        arguments: &[Expr],
+    ) -> Result<Option<Value>, String> {
+        let namespaced = target.and_then(|target| self.scope.namespaced(target, function));
+        let (function, target) = match &namespaced {
+            Some(name) => (name.as_str(), None),
+            None => (function, target),
+        };
+        let mut values = Vec::with_capacity(arguments.len() + 1);
+        for part in target.into_iter().chain(arguments) {
+            values.push(self.known(part)?);
+        }
+        match (function, target, values.as_slice()) {
+            ("_[_]" | "_[?_]", None, [_, Some(key)]) => match key {
+                Value::Bool(_)
+                | Value::Float(_)
+                | Value::Int(_)
+                | Value::String(_)
+                | Value::UInt(_) => Ok(None),
+                other => Err(format!("invalid qualifier type: {}", go_type(other))),
+            },
+            ("@in", None, [_, Some(Value::List(items))]) if items.is_empty() => {
+                let is_list = matches!(&arguments[1].node, Node::List(_));
+                Ok(is_list.then_some(Value::Bool(false)))
+            }
+            ("matches" | "find" | "findAll", _, [_, Some(Value::String(pattern)), ..]) => {
+                regexp::compile(pattern).map(|_| None)
+            }
+            (name, None, [Some(_)]) if CONVERSIONS.contains(&name) => {
+                let values = values.into_iter().flatten().collect();
+                match call(name, values, &mut self.budget) {
+                    Ok(value) => Ok(Some(value)),
+                    Err(Failure::Error(why)) => Err(why),
+                    Err(Failure::TooLong | Failure::Exhausted) => Ok(None),
+                }
+            }
+            _ => Ok(None),
+        }
+    }
+}
+
+/// Adds what is known; what is not makes all of it unknown.
+fn keep(all: &mut Option<Vec<Value>>, value: Option<Value>) {
+    match (value, all.as_mut()) {
+        (Some(value), Some(all)) => all.push(value),
+        _ => *all = None,
+    }
+}
