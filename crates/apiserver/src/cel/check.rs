@@ -167,14 +167,14 @@ impl<'e> Checker<'e> {
                 let found = self.field(at, inner, field);
                 match (test, optional) {
                     (true, _) => Type::Bool,
-                    (false, true) => wrapped(found),
+                    (false, true) => Type::optional(found),
                     (false, false) => found,
                 }
             }
             Node::OptionalSelect { operand, field } => {
                 let kind = self.of(operand);
                 let found = self.field(at, kind.unwrapped().0, field);
-                wrapped(found)
+                Type::optional(found)
             }
             Node::Call {
                 function,
@@ -408,7 +408,13 @@ impl<'e> Checker<'e> {
             FoldKind::TransformMap => Type::map(key, body),
             FoldKind::TransformEntries => match body {
                 map @ Type::Map(..) => map,
-                _ => Type::map(Type::Open, Type::Open),
+                Type::Dyn | Type::Open => Type::map(Type::Open, Type::Open),
+                other => {
+                    let message = format!(
+                        "found no matching overload for 'cel.@mapInsert' applied to '(map(dyn, dyn), {other})'"
+                    );
+                    self.wrong(at, message)
+                }
             },
         }
     }
@@ -426,13 +432,6 @@ impl<'e> Checker<'e> {
             at,
             format!("found no matching overload for '{operator}' applied to '{applied}'"),
         );
-    }
-}
-
-fn wrapped(kind: Type) -> Type {
-    match kind {
-        already @ Type::Optional(_) => already,
-        kind => Type::optional(kind),
     }
 }
 

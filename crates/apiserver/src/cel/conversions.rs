@@ -108,8 +108,14 @@ fn truth(given: &str) -> Option<bool> {
     }
 }
 
-/// Go: strconv.ParseFloat, which refuses what is too large, and signs before `NaN`.
+/// Go: strconv.ParseFloat, which refuses what is too large, and signs before `NaN`, and lets underscores stand between digits.
 fn double(given: &str) -> Option<f64> {
+    let separated = given.contains('_');
+    if separated && !separates(given) {
+        return None;
+    }
+    let plain = separated.then(|| given.replace('_', ""));
+    let given = plain.as_deref().unwrap_or(given);
     let unsigned = given.strip_prefix(['+', '-']);
     let digits = unsigned.unwrap_or(given);
     if let Some(hex) = digits
@@ -130,6 +136,21 @@ fn double(given: &str) -> Option<f64> {
         false => number.is_finite(),
     };
     is_read.then_some(number)
+}
+
+/// Whether all underscores are between digits; what says that the digits are hexadecimal is one.
+fn separates(given: &str) -> bool {
+    let digits = given.strip_prefix(['+', '-']).unwrap_or(given);
+    let digits = digits.as_bytes();
+    let is_hex = digits.len() > 1 && digits[0] == b'0' && digits[1].eq_ignore_ascii_case(&b'x');
+    let is_digit = |at: usize| match digits.get(at) {
+        Some(digit) if is_hex => digit.is_ascii_hexdigit() || at == 1,
+        Some(digit) => digit.is_ascii_digit(),
+        None => false,
+    };
+    (0..digits.len())
+        .filter(|at| digits[*at] == b'_')
+        .all(|at| at > 0 && is_digit(at - 1) && is_digit(at + 1))
 }
 
 /// `1.8p-2`: what is after `0x`. The exponent must be there.

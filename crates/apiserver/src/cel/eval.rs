@@ -91,7 +91,7 @@ impl Run<'_> {
                     }
                     (Some(inner), false) => {
                         let found = inner.map(|inner| named(inner, field)).transpose()?;
-                        Ok(found.flatten().map_or_else(none, wrapped))
+                        Ok(found.flatten().map_or_else(none, some))
                     }
                 }
             }
@@ -102,7 +102,7 @@ impl Run<'_> {
                     Some(Some(inner)) => inner,
                     None => &operand,
                 };
-                Ok(named(inner, field)?.map_or_else(none, wrapped))
+                Ok(named(inner, field)?.map_or_else(none, some))
             }
             Node::Call {
                 function,
@@ -113,7 +113,7 @@ impl Run<'_> {
                 let mut list = Vec::with_capacity(items.len());
                 for (is_optional, item) in items {
                     let value = self.value(item, scope)?;
-                    list.extend(self.entry(*is_optional, value)?);
+                    list.extend(held(*is_optional, value, || "list element".to_owned())?);
                 }
                 Ok(Value::List(Arc::new(list)))
             }
@@ -122,7 +122,7 @@ impl Run<'_> {
                 for (is_optional, key, value) in entries {
                     let key = self.value(key, scope)?;
                     let value = self.value(value, scope)?;
-                    match self.entry(*is_optional, value)? {
+                    match held(*is_optional, value, || named_entry(&key))? {
                         Some(value) => {
                             map.insert(key, value).map_err(Failure::Error)?;
                         }
@@ -135,7 +135,8 @@ impl Run<'_> {
                 let mut made = BTreeMap::new();
                 for field in fields {
                     let value = self.value(&field.value, scope)?;
-                    if let Some(value) = self.entry(field.optional, value)? {
+                    let value = held(field.optional, value, || named_entry(&text(&field.name)))?;
+                    if let Some(value) = value {
                         made.insert(field.name.clone(), value);
                     }
                 }
@@ -153,7 +154,7 @@ impl Run<'_> {
             } => {
                 let target = self.value(target, scope)?;
                 match optional(&target) {
-                    None => no_overload(),
+                    None => failed(missing::told("hasValue", Some(&target), &[])),
                     Some(None) => Ok(none()),
                     Some(Some(inner)) => {
                         let result = self.value(body, &scope.with(variable, inner))?;
@@ -169,15 +170,6 @@ impl Run<'_> {
                 let value = self.value(value, scope)?;
                 self.value(body, &scope.with(variable, &value))
             }
-        }
-    }
-
-    /// An item of a list or map, or what is in the optional.
-    fn entry(&mut self, is_optional: bool, value: Value) -> Evaluated<Option<Value>> {
-        match (is_optional, optional(&value)) {
-            (false, _) => Ok(Some(value)),
-            (true, Some(inner)) => Ok(inner.cloned()),
-            (true, None) => no_overload(),
         }
     }
 
@@ -240,6 +232,34 @@ impl Run<'_> {
     }
 }
 
+/// An item of a list or map, or what is in the optional; `place` says where it stands.
+fn held(
+    is_optional: bool,
+    value: Value,
+    place: impl FnOnce() -> String,
+) -> Evaluated<Option<Value>> {
+    match (is_optional, optional(&value)) {
+        (false, _) => Ok(Some(value)),
+        (true, Some(inner)) => Ok(inner.cloned()),
+        (true, None) => {
+            let (place, value) = (place(), shown(&value));
+            failed(format!(
+                "cannot initialize optional {place} from non-optional value {value}"
+            ))
+        }
+    }
+}
+
+fn named_entry(key: &Value) -> String {
+    format!("entry '{}'", shown(key))
+}
+
+/// A plain value as Go prints it.
+fn shown(value: &Value) -> String {
+    let text = as_text(value).and_then(Result::ok);
+    text.unwrap_or_else(|| type_name(value).to_owned())
+}
+
 /// What a function makes of values.
 pub(super) fn call(function: &str, values: Vec<Value>, budget: &mut Budget) -> Evaluated {
     budget.of_call = STEPS_OF_A_CALL;
@@ -266,14 +286,6 @@ pub(super) fn of_type(name: &str) -> Value {
 
 fn count(number: usize) -> Value {
     Value::Int(i64::try_from(number).unwrap_or(i64::MAX))
-}
-
-/// A value in an optional, unless it is one.
-fn wrapped(value: Value) -> Value {
-    match optional(&value) {
-        Some(_) => value,
-        None => some(value),
-    }
 }
 
 /// Whether a value has a member of that name.
@@ -317,10 +329,10 @@ fn index(operand: &Value, at: &Value) -> Evaluated {
     if let Some(value) = found(operand, at)? {
         return Ok(value);
     }
-    let shown = as_text(at).and_then(Result::ok).unwrap_or_default();
+    let at = shown(at);
     match plain(operand) {
-        Value::List(_) => failed(format!("index out of bounds: {shown}")),
-        _ => failed(format!("no such key: {shown}")),
+        Value::List(_) => failed(format!("index out of bounds: {at}")),
+        _ => failed(format!("no such key: {at}")),
     }
 }
 
@@ -348,8 +360,8 @@ fn found(operand: &Value, at: &Value) -> Evaluated<Option<Value>> {
         }
     };
     let Some(number) = number else {
-        let shown = as_text(at).and_then(Result::ok).unwrap_or_default();
-        return failed(format!("unsupported index value {shown} in list"));
+        let at = shown(at);
+        return failed(format!("unsupported index value {at} in list"));
     };
     let item = usize::try_from(number).ok();
     Ok(item.and_then(|number| items.get(number)).cloned())

@@ -308,7 +308,8 @@ fn as_whole(value: &Value) -> Option<Result<String, String>> {
         Value::List(items) => listed(items),
         other if let Some(map) = as_map(other) => {
             let entries = map.iter();
-            let entries = entries.map(|(key, value)| Ok((key_within(&key), within(plain(value))?)));
+            let entries =
+                entries.map(|(key, value)| Ok((key_within(&key)?, within(plain(value))?)));
             let entries: Result<Vec<(String, String)>, String> = entries.collect();
             entries.map(|mut entries| {
                 entries.sort();
@@ -333,10 +334,16 @@ fn listed(items: &[Value]) -> Result<String, String> {
     Ok(format!("[{}]", items?.join(", ")))
 }
 
-fn key_within(key: &Value) -> String {
+fn key_within(key: &Value) -> Result<String, String> {
     match key {
-        Value::String(text) => quote(text),
-        key => as_text(key).and_then(Result::ok).unwrap_or_default(),
+        Value::String(text) => Ok(quote(text)),
+        Value::Bool(_) | Value::Int(_) | Value::UInt(_) => Ok(as_text(key)
+            .and_then(Result::ok)
+            .expect("whole numbers and truths are texts too")),
+        other => {
+            let kind = type_name(other);
+            Err(format!("no formatting function for map key of type {kind}"))
+        }
     }
 }
 

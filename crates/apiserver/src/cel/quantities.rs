@@ -46,13 +46,17 @@ pub(super) fn call(
         ("isQuantity", None, [Value::String(text)]) => {
             Some(Ok(Value::Bool(Amount::read(text).is_ok())))
         }
+        // The only one that is no method.
+        ("sign", None, [amount]) => {
+            let amount = Amount::of(amount)?;
+            Some(Ok(Value::Int(amount.quantity.nano().cmp(&0) as i64)))
+        }
         (function, Some(target), arguments) => {
             let amount = Amount::of(target)?;
             let other = arguments.first();
             let summand = other.and_then(Amount::or_int);
             let other = other.and_then(Amount::of);
             let value = match (function, arguments, other) {
-                ("sign", [], _) => Value::Int(amount.quantity.nano().cmp(&0) as i64),
                 ("isInteger", [], _) => Value::Bool(amount.integer().is_some()),
                 ("asInteger", [], _) => {
                     let integer = amount.integer().map(Value::Int);

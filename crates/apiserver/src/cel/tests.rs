@@ -2,6 +2,7 @@
 
 mod literals;
 mod maps;
+mod optionals;
 mod texts;
 
 use std::{collections::BTreeMap, sync::Arc};
@@ -214,7 +215,7 @@ fn expressions_hold() {
         "!format.dns1123Label().validate('ok').hasValue() && format.dns1123Label().validate('Not').hasValue()",
         "'aaa'.replace('a', 'b', -1) == 'bbb' && '%.3f'.format([1.0]) == '1.000' && [1u, 2u].sum() == 3u && [1.5, 2.5].sum() == 4.0",
         "quantity('1e40').isGreaterThan(quantity('1n')) && quantity('1G').add(1).sub(quantity('1G')).asInteger() == 1 && quantity('1').compareTo(quantity('1000m')) == 0",
-        "quantity('1.5k').isInteger() && !quantity('1000m').isInteger() && !quantity('1.5Ki').isInteger() && !quantity('9223372036854775808').isInteger() && quantity('-1').sign() == -1",
+        "quantity('1.5k').isInteger() && !quantity('1000m').isInteger() && !quantity('1.5Ki').isInteger() && !quantity('9223372036854775808').isInteger() && sign(quantity('-1')) == -1 && sign(quantity('0')) == 0",
         "quantity('50.703k').asApproximateFloat() == 50703.0 && quantity('2000k') == quantity('2M') && type(quantity('1')) == kubernetes.Quantity && !isQuantity(' 1')",
         r#"format.uri().validate('http://a:b/').value() == ['parse "http://a:b/": invalid port ":b" after host']"#,
         "format.uuid() == format.uuid() && format.uuid() != format.uri() && format.byte().validate('aGVsbG8').value() == ['invalid base64']",

@@ -97,12 +97,26 @@ pub(super) fn made(function: &str, argument: &Value) -> Option<Result<Value, Str
     })
 }
 
-/// A time as Go reads it: the letters are capitals, and no minute has 61 seconds.
+/// A time as Go reads it: the letters are capitals, no minute has 61 seconds, the hour may have one digit, and a comma may stand for the point.
 fn read(text: &str) -> Option<chrono::DateTime<chrono::FixedOffset>> {
-    let has = |at: usize, letter: u8| text.as_bytes().get(at) == Some(&letter);
-    let in_form = has(10, b'T') && !text.ends_with('z') && !text.get(17..19)?.eq("60");
-    let read = in_form.then(|| chrono::DateTime::parse_from_rfc3339(text));
-    read?.ok()
+    let (date, time) = text.split_at_checked(11)?;
+    let one_digit = time.as_bytes().get(1) == Some(&b':');
+    let time = if one_digit {
+        format!("0{time}")
+    } else {
+        time.to_owned()
+    };
+    let (clock, rest) = time.split_at_checked(8)?;
+    let has_fraction = rest.starts_with(',') && rest[1..].starts_with(|c: char| c.is_ascii_digit());
+    let rest = if has_fraction {
+        rest.replacen(',', ".", 1)
+    } else {
+        rest.to_owned()
+    };
+    let in_form =
+        text.is_ascii() && date.ends_with('T') && !rest.ends_with('z') && !clock.ends_with("60");
+    let read = || chrono::DateTime::parse_from_rfc3339(&format!("{date}{clock}{rest}"));
+    in_form.then(read)?.ok()
 }
 
 const TIMESTAMP_OVERFLOW: &str = "timestamp overflow";

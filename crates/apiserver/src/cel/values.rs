@@ -203,6 +203,9 @@ pub(super) fn go_type(value: &Value) -> &str {
     }
 }
 
+/// That of the year 1 begins with.
+const FIRST_SECOND: i64 = -62_135_596_800;
+
 /// Whether a value is what its type begins with.
 pub(super) fn is_zero(value: &Value) -> bool {
     match plain(value) {
@@ -216,11 +219,13 @@ pub(super) fn is_zero(value: &Value) -> bool {
         Value::Bool(truth) => !truth,
         Value::Duration(duration) => duration.is_zero(),
         Value::Null => true,
-        Value::Opaque(_) => match message(value) {
-            Some(message) => message.fields.is_empty(),
-            None => optional(value).is_some_and(|inner| inner.is_none()),
-        },
-        Value::Timestamp(_) | Value::Map(_) | Value::Function(..) => false,
+        // An optional is a value, whatever is in it.
+        Value::Opaque(_) => message(value).is_some_and(|message| message.fields.is_empty()),
+        // Go's first moment.
+        Value::Timestamp(time) => {
+            time.timestamp() == FIRST_SECOND && time.timestamp_subsec_nanos() == 0
+        }
+        Value::Map(_) | Value::Function(..) => false,
     }
 }
 

@@ -5,7 +5,7 @@ use std::{cmp::Ordering, sync::Arc};
 use kube_cel::cel::Value;
 
 use super::{
-    Evaluated, Failure, Run, count, failed, found, index, missing, no_overload, of_type, wrapped,
+    Evaluated, Failure, Run, count, failed, found, index, missing, no_overload, of_type, shown,
 };
 use crate::{
     cel::{
@@ -83,13 +83,13 @@ impl Run<'_> {
                 None => index(operand, at),
                 Some(inner) => {
                     let item = inner.map(|inner| found(inner, at)).transpose()?;
-                    Ok(item.flatten().map_or_else(none, wrapped))
+                    Ok(item.flatten().map_or_else(none, some))
                 }
             },
             ("_[?_]", None, [operand, at]) => {
                 let inner = optional(operand).unwrap_or(Some(operand));
                 let item = inner.map(|inner| found(inner, at)).transpose()?;
-                Ok(item.flatten().map_or_else(none, wrapped))
+                Ok(item.flatten().map_or_else(none, some))
             }
             ("size", None, [value]) | ("size", Some(value), []) => match plain(value) {
                 Value::String(text) => Ok(count(text.chars().count())),
@@ -193,14 +193,17 @@ impl Run<'_> {
             }
             ("optional.unwrap", None, [list]) | ("unwrapOpt", Some(list), []) => {
                 let Value::List(items) = plain(list) else {
-                    return no_overload();
+                    return failed(missing::told(function, target.as_ref(), &values));
                 };
+                if !missing::fits(function, target.as_ref(), &values) {
+                    return failed(missing::told(function, target.as_ref(), &values));
+                }
                 let mut held = Vec::with_capacity(items.len());
                 for item in items.iter() {
-                    match optional(item) {
-                        Some(inner) => held.extend(inner.cloned()),
-                        None => return no_overload(),
-                    }
+                    let Some(inner) = optional(item) else {
+                        return failed(format!("value {} is not optional", shown(item)));
+                    };
+                    held.extend(inner.cloned());
                 }
                 Ok(Value::List(Arc::new(held)))
             }

@@ -62,7 +62,7 @@ impl Run<'_> {
             None => outer.same(),
         };
         if let Some(filter) = &fold.filter
-            && !self.truth(filter, &inner)?
+            && !collected.chosen(self.truth(filter, &inner))?
         {
             return Ok(false);
         }
@@ -101,19 +101,31 @@ impl Collected {
                 }
                 Err(over) => return Err(over),
             },
-            FoldKind::ExistsOne => self.holds += u64::from(run.truth(&fold.body, scope)?),
+            FoldKind::ExistsOne => {
+                self.holds += u64::from(self.chosen(run.truth(&fold.body, scope))?);
+            }
             FoldKind::Filter => {
-                if run.truth(&fold.body, scope)? {
+                if self.chosen(run.truth(&fold.body, scope))? {
                     self.list.push(item.clone());
                 }
             }
-            FoldKind::Map => self.list.push(run.value(&fold.body, scope)?),
+            FoldKind::Map => {
+                let value = run.value(&fold.body, scope);
+                if let Some(value) = self.made(value)? {
+                    self.list.push(value);
+                }
+            }
             FoldKind::TransformMap => {
-                let value = run.value(&fold.body, scope)?;
-                self.insert(at.clone(), value)?;
+                let value = run.value(&fold.body, scope);
+                if let Some(value) = self.made(value)? {
+                    self.insert(at.clone(), value)?;
+                }
             }
             FoldKind::TransformEntries => {
-                let body = run.value(&fold.body, scope)?;
+                let body = run.value(&fold.body, scope);
+                let Some(body) = self.made(body)? else {
+                    return Ok(false);
+                };
                 let Some(entries) = as_map(&body) else {
                     return no_overload();
                 };
@@ -124,6 +136,29 @@ impl Collected {
             }
         }
         Ok(false)
+    }
+
+    /// Whether an item takes part. Of those that fail to tell the last one is told, as long as nothing ends the whole.
+    fn chosen(&mut self, truth: Evaluated<bool>) -> Evaluated<bool> {
+        match truth {
+            Err(Failure::Error(message)) => {
+                self.failure = Some(message);
+                Ok(false)
+            }
+            other => other,
+        }
+    }
+
+    /// What an item becomes; what fails first stays, unless the choice of a later one fails.
+    fn made(&mut self, value: Evaluated) -> Evaluated<Option<Value>> {
+        match value {
+            Err(Failure::Error(message)) => {
+                self.failure.get_or_insert(message);
+                Ok(None)
+            }
+            Ok(_) if self.failure.is_some() => Ok(None),
+            other => other.map(Some),
+        }
     }
 
     fn insert(&mut self, key: Value, value: Value) -> Evaluated<()> {
@@ -143,6 +178,7 @@ impl Collected {
                     _ => Value::Bool(self.decided == decisive),
                 }
             }
+            _ if self.failure.is_some() => return failed(self.failure.unwrap_or_default()),
             FoldKind::ExistsOne => Value::Bool(self.holds == 1),
             FoldKind::Filter | FoldKind::Map => Value::List(Arc::new(self.list)),
             FoldKind::TransformMap | FoldKind::TransformEntries => self.map.finish(),

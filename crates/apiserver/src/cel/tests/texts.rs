@@ -10,6 +10,8 @@ fn values_become_those_of_other_types() {
         "string(double('inf')) == '+Inf' && string(double('-Infinity')) == '-Inf' && string(double('nan')) == 'NaN' && double('0x1.8p1') == 3.0",
         "string(ip('1.2.3.4')) == '1.2.3.4' && string(cidr('10.0.0.0/8')) == '10.0.0.0/8' && dyn(ip('::1')).family() == 6 && dyn(url('http://a/b')).getHost() == 'a'",
         "dyn(semver('1.2.3')).major() == 1 && dyn(duration('2h')).getHours() == 2 && dyn([old]).unwrapOpt() == [7] && dyn({'a': 1}).size() == 1",
+        "double('1_0') == 10.0 && double('1_2.5_0e+1_0') == 12.5e10 && double('0x_1_0p0') == 16.0",
+        "timestamp('2024-01-01T1:02:03Z') == timestamp('2024-01-01T01:02:03Z') && timestamp('2024-01-01T00:00:00,5+01:00') == timestamp('2023-12-31T23:00:00.5Z')",
         "int(3.9) == 3 && int(-3.9) == -3 && uint(3.9) == 3u && int(7u) == 7 && uint(7) == 7u && double(7u) == 7.0 && bool('T') && int('-5') == -5",
     ] {
         assert_eq!(run(source), Ok(Value::Bool(true)), "{source}");
@@ -30,6 +32,22 @@ fn values_become_those_of_other_types() {
         (
             "double(self.s) == 1.0",
             "type conversion error from 'string' to 'double'",
+        ),
+        (
+            "double('1__0' + '') == 1.0",
+            "type conversion error from 'string' to 'double'",
+        ),
+        (
+            "double('_1' + '') == 1.0",
+            "type conversion error from 'string' to 'double'",
+        ),
+        (
+            "double('1_.5' + '') == 1.0",
+            "type conversion error from 'string' to 'double'",
+        ),
+        (
+            "timestamp('2024-01-01T00:00:00\\u221201:00' + '') == self.t",
+            "type conversion error from 'string' to 'google.protobuf.Timestamp'",
         ),
         (
             "double('1e400' + '') == 1.0",
