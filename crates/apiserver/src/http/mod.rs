@@ -6,6 +6,7 @@
 pub(crate) mod apply;
 pub(crate) mod body;
 pub(crate) mod call;
+mod content;
 mod create;
 pub(crate) mod delete;
 mod deletecollection;
@@ -166,7 +167,12 @@ async fn route(
         true => Cow::Owned(query::unescape(uri.path())),
         false => Cow::Borrowed(uri.path()),
     };
-    let route = path::parse(&path);
+    let route = match path::parse(&path) {
+        known @ Route::Other("" | "/version") => known,
+        // What is no API is found by its path alone.
+        Route::Other(_) => Route::Other(&path),
+        known => known,
+    };
     if let Route::Other(path) = route
         && let Some(answer) = probes::serve(&server, &parts.method, path, uri.query())
     {

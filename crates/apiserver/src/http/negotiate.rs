@@ -69,6 +69,11 @@ pub(crate) struct Clause<'a> {
 }
 
 impl<'a> Clause<'a> {
+    /// How much it is wanted; 1 unless it says otherwise.
+    pub(crate) fn quality(&self) -> f32 {
+        self.quality
+    }
+
     /// The value of a parameter; empty if it is not there.
     pub(crate) fn parameter(&self, name: &str) -> &'a str {
         self.parameters

@@ -12,31 +12,66 @@ use axum::body::Body;
 use bytes::Bytes;
 use http::{
     HeaderMap, HeaderValue, Method, Response,
-    header::{ACCEPT, CACHE_CONTROL, ETAG, EXPIRES, IF_NONE_MATCH, LOCATION, VARY},
+    header::{ACCEPT, CACHE_CONTROL, CONTENT_TYPE, ETAG, EXPIRES, LOCATION, VARY},
 };
-use jiff::SignedDuration;
+use jiff::{SignedDuration, Timestamp};
 use serde_json::{Map, Value, json};
 
-use super::{discovery, method_not_allowed, query::Query, reply};
+use super::{
+    content::{self, Content},
+    discovery, negotiate,
+    query::Query,
+    reply,
+};
 use crate::{openapi, registry::Table, server::ApiServer, status::Status};
 
-const PROTOBUF: &str = "application/com.github.proto-openapi.spec.v2.v1.0+protobuf";
+const JSON: &str = "application/json";
+const PROTOBUF_2: &str = "application/com.github.proto-openapi.spec.v2.v1.0+protobuf";
+const PROTOBUF_3: &str = "application/com.github.proto-openapi.spec.v3.v1.0+protobuf";
+/// How the version was written before media types had to be valid.
+const OLD_2: &str = "application/com.github.proto-openapi.spec.v2@v1.0+protobuf";
+const OLD_3: &str = "application/com.github.proto-openapi.spec.v3@v1.0+protobuf";
 
-/// One document with its hash.
+/// One document with the hash of its JSON, which stands for both forms.
 #[derive(Clone)]
 struct Document {
-    bytes: Bytes,
+    json: Bytes,
+    /// Empty until it is asked for.
+    protobuf: Bytes,
     hash: Arc<str>,
+    made: Timestamp,
 }
 
 impl Document {
-    fn new(bytes: Vec<u8>) -> Self {
-        let hash = discovery::digest(&bytes).into();
+    fn new(json: Vec<u8>, protobuf: Vec<u8>, server: &ApiServer) -> Self {
+        let hash = discovery::digest(&json).into();
         Document {
-            bytes: bytes.into(),
+            json: json.into(),
+            protobuf: protobuf.into(),
             hash,
+            made: server.now(),
         }
     }
+
+    fn content(&self, media: Media, protobuf: &'static str) -> Content {
+        let (body, content_type) = match media {
+            Media::Json => (&self.json, JSON),
+            Media::Protobuf => (&self.protobuf, protobuf),
+        };
+        Content {
+            body: body.clone(),
+            content_type,
+            tag: Some(format!("\"{}\"", self.hash)),
+            modified: self.made,
+        }
+    }
+}
+
+/// A form of documents.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Media {
+    Json,
+    Protobuf,
 }
 
 /// The documents of one table.
@@ -46,7 +81,7 @@ pub(crate) struct Cache(Mutex<Option<Documents>>);
 struct Documents {
     table: Arc<Table>,
     v3: BTreeMap<String, Document>,
-    v2: Option<(Document, Document)>,
+    v2: Option<Document>,
 }
 
 impl Cache {
@@ -77,13 +112,14 @@ fn v3_documents(server: &ApiServer, table: &Table) -> BTreeMap<String, Document>
             continue;
         }
         if let Some(document) = openapi::v3(table, server, group, version) {
-            documents.insert(name, Document::new(document.into_bytes()));
+            let document = Document::new(document.into_bytes(), Vec::new(), server);
+            documents.insert(name, document);
         }
     }
     documents
 }
 
-/// Answers a path below `/openapi`; `None` if there is no such document.
+/// Answers a path below `/openapi`, by any method; `None` if there is nothing.
 pub(crate) fn serve(
     server: &ApiServer,
     method: &Method,
@@ -92,19 +128,16 @@ pub(crate) fn serve(
     headers: &HeaderMap,
 ) -> Option<Result<Response<Body>, Status>> {
     let path = path.strip_prefix("/openapi/")?;
-    if !matches!(*method, Method::GET | Method::HEAD) {
-        return Some(Err(method_not_allowed()));
-    }
-    match path.split_once('/').unwrap_or((path, "")) {
-        ("v3", "") => Some(Ok(index(server, headers))),
-        ("v3", name) => v3(server, name, query, headers).map(Ok),
-        ("v2", "") => Some(v2(server, headers)),
-        _ => None,
-    }
+    Some(match path.split_once('/') {
+        None if path == "v2" => Ok(v2(server, method, headers)),
+        None if path == "v3" => Ok(index(server, method, headers)),
+        Some(("v3", name)) => Ok(v3(server, name, method, query, headers)),
+        _ => return None,
+    })
 }
 
-/// The list of documents.
-fn index(server: &ApiServer, headers: &HeaderMap) -> Response<Body> {
+/// The list of documents. Upstream does not say that it is JSON, and Go's server takes it for text.
+fn index(server: &ApiServer, method: &Method, headers: &HeaderMap) -> Response<Body> {
     let paths: Map<String, Value> = server.openapi().with(server, |documents| {
         let entry = |(name, document): (&String, &Document)| {
             (
@@ -114,11 +147,13 @@ fn index(server: &ApiServer, headers: &HeaderMap) -> Response<Body> {
         };
         documents.v3.iter().map(entry).collect()
     });
-    discovery::cacheable(
-        json!({"paths": paths}).to_string(),
-        "application/json",
-        headers,
-    )
+    let content = Content {
+        body: json!({"paths": paths}).to_string().into(),
+        content_type: "text/plain; charset=utf-8",
+        tag: None,
+        modified: server.now(),
+    };
+    content::serve(content, method, headers)
 }
 
 fn url(name: &str, document: &Document) -> String {
@@ -128,75 +163,162 @@ fn url(name: &str, document: &Document) -> String {
 fn v3(
     server: &ApiServer,
     name: &str,
+    method: &Method,
     query: Option<&str>,
     headers: &HeaderMap,
-) -> Option<Response<Body>> {
-    let document = server
-        .openapi()
-        .with(server, |documents| documents.v3.get(name).cloned())?;
-    let query = Query::parse(query);
-    let asked = query.text("hash");
-    if asked.is_some_and(|asked| *asked != *document.hash) {
-        let mut response = reply::text(301, "");
+) -> Response<Body> {
+    let has = |documents: &mut Documents| documents.v3.contains_key(name);
+    if !server.openapi().with(server, has) {
+        return empty(404);
+    }
+    let varied = |mut response: Response<Body>| {
+        let vary = HeaderValue::from_static("Accept");
+        response.headers_mut().insert(VARY, vary);
         response
-            .headers_mut()
-            .insert(LOCATION, HeaderValue::from_str(&url(name, &document)).ok()?);
-        return Some(response);
-    }
-    let mut response = tagged(&document, "application/json", headers);
-    if asked.is_some() {
-        let headers = response.headers_mut();
-        headers.insert(CACHE_CONTROL, HeaderValue::from_static("public, immutable"));
-        let expires = (server.now() + SignedDuration::from_hours(365 * 24))
-            .strftime("%a, %d %b %Y %H:%M:%S GMT")
-            .to_string();
-        headers.insert(EXPIRES, HeaderValue::from_str(&expires).ok()?);
-    }
-    Some(response)
-}
-
-fn v2(server: &ApiServer, headers: &HeaderMap) -> Result<Response<Body>, Status> {
-    let (json, protobuf) = server.openapi().with(server, |documents| {
-        let table = documents.table.clone();
-        let made = documents.v2.get_or_insert_with(|| {
-            let document = openapi::v2(&table, server);
-            (
-                Document::new(document.json.into_bytes()),
-                Document::new(document.protobuf),
-            )
-        });
-        made.clone()
-    });
-    // Clients write the version both as `@v1.0` and as `.v1.0`.
-    let wanted = headers
-        .get_all(ACCEPT)
-        .iter()
-        .filter_map(|value| value.to_str().ok());
-    let protobuf_wanted = wanted
-        .flat_map(|value| value.split(','))
-        .any(|clause| clause.contains("proto-openapi.spec.v2"));
-    Ok(if protobuf_wanted {
-        tagged(&protobuf, PROTOBUF, headers)
-    } else {
-        tagged(&json, "application/json", headers)
-    })
-}
-
-/// A document, or 304 for a client that has it.
-fn tagged(document: &Document, content_type: &'static str, headers: &HeaderMap) -> Response<Body> {
-    let tag = format!("\"{}\"", document.hash);
-    let known = headers
-        .get(IF_NONE_MATCH)
-        .is_some_and(|value| value.as_bytes() == tag.as_bytes());
-    let mut response = if known {
-        reply::respond(304, content_type, Body::empty())
-    } else {
-        reply::respond(200, content_type, Body::from(document.bytes.clone()))
     };
-    let headers = response.headers_mut();
-    if let Ok(tag) = HeaderValue::from_str(&tag) {
-        headers.insert(ETAG, tag);
+    let media = match media(headers, [PROTOBUF_3, OLD_3]) {
+        Wanted::Known(media) => media,
+        Wanted::Unknown => return varied(empty(406)),
+        // As upstream, which forgets to say anything.
+        Wanted::Unreadable => return varied(empty(200)),
+    };
+    let found = server.openapi().with(server, |documents| {
+        let document = documents.v3.get_mut(name)?;
+        if media == Media::Protobuf && document.protobuf.is_empty() {
+            document.protobuf = openapi::v3_protobuf(&document.json)?.into();
+        }
+        Some(document.clone())
+    });
+    let Some(document) = found else {
+        return empty(404);
+    };
+    let content = document.content(media, PROTOBUF_3);
+    let query = Query::parse(query);
+    let asked = query.text("hash").filter(|asked| !asked.is_empty());
+    let Some(asked) = asked else {
+        return varied(content::serve(content, method, headers));
+    };
+    if *asked != *document.hash {
+        let content_type = content.content_type;
+        return varied(moved(&url(name, &document), content_type, content.tag));
     }
-    headers.insert(VARY, HeaderValue::from_static("Accept"));
+    let mut response = varied(content::serve(content, method, headers));
+    let headers = response.headers_mut();
+    headers.insert(CACHE_CONTROL, HeaderValue::from_static("public, immutable"));
+    let expires = server.now() + SignedDuration::from_hours(365 * 24);
+    // Upstream writes the zone of its clock, which is UTC.
+    let expires = expires.strftime("%a, %d %b %Y %H:%M:%S UTC").to_string();
+    if let Ok(expires) = HeaderValue::from_str(&expires) {
+        headers.insert(EXPIRES, expires);
+    }
     response
+}
+
+/// Leads on to the current document.
+fn moved(url: &str, content_type: &'static str, tag: Option<String>) -> Response<Body> {
+    let mut response = reply::respond(301, content_type, Body::empty());
+    let headers = response.headers_mut();
+    let tag = tag.as_deref().unwrap_or_default();
+    for (name, value) in [(LOCATION, url), (ETAG, tag)] {
+        if let Ok(value) = HeaderValue::from_str(value) {
+            headers.insert(name, value);
+        }
+    }
+    response
+}
+
+fn v2(server: &ApiServer, method: &Method, headers: &HeaderMap) -> Response<Body> {
+    let mut response = match media(headers, [PROTOBUF_2, OLD_2]) {
+        Wanted::Known(media) => {
+            let document = server.openapi().with(server, |documents| {
+                let table = documents.table.clone();
+                let made = documents.v2.get_or_insert_with(|| {
+                    let document = openapi::v2(&table, server);
+                    Document::new(document.json.into_bytes(), document.protobuf, server)
+                });
+                made.clone()
+            });
+            content::serve(document.content(media, PROTOBUF_2), method, headers)
+        }
+        Wanted::Unknown | Wanted::Unreadable => empty(406),
+    };
+    let vary = HeaderValue::from_static("Accept");
+    response.headers_mut().insert(VARY, vary);
+    response
+}
+
+/// What a client wants a document in.
+#[derive(Debug, PartialEq)]
+enum Wanted {
+    Known(Media),
+    /// Something else.
+    Unknown,
+    /// Its Accept header says nothing.
+    Unreadable,
+}
+
+/// The first form that a client takes: the most wanted, and of those that are wanted alike the one that is named.
+fn media(headers: &HeaderMap, protobuf: [&str; 2]) -> Wanted {
+    let mut clauses = negotiate::clauses(headers);
+    if headers.get(ACCEPT).is_none_or(HeaderValue::is_empty) {
+        return Wanted::Known(Media::Json);
+    }
+    clauses.retain(|clause| clause.range == "*" || clause.range.split('/').count() == 2);
+    if clauses.is_empty() {
+        return Wanted::Unreadable;
+    }
+    let stars = |range: &str| range.bytes().filter(|byte| *byte == b'*').count();
+    clauses.sort_by(|one, other| {
+        let by_quality = other.quality().total_cmp(&one.quality());
+        by_quality.then(stars(one.range).cmp(&stars(other.range)))
+    });
+    let known = clauses.iter().find_map(|clause| match clause.range {
+        "*" | "*/*" | "application/*" | "*/json" | JSON => Some(Media::Json),
+        range if protobuf.contains(&range) => Some(Media::Protobuf),
+        _ => None,
+    });
+    known.map_or(Wanted::Unknown, Wanted::Known)
+}
+
+fn empty(code: u16) -> Response<Body> {
+    let mut response = reply::respond(code, JSON, Body::empty());
+    response.headers_mut().remove(CONTENT_TYPE);
+    response
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_form_is_found_by_quality_and_then_by_name() {
+        let wanted = |accept: &str| {
+            let mut headers = HeaderMap::new();
+            headers.insert(ACCEPT, accept.parse().expect("it is a header"));
+            media(&headers, [PROTOBUF_3, OLD_3])
+        };
+        for accept in [
+            "",
+            "*",
+            "*/*",
+            "application/*",
+            "application/json",
+            "application/json;charset=utf-8",
+            "text/html, application/json;q=0",
+            &format!("{OLD_3};q=0.4, */*;q=0.5"),
+        ] {
+            assert_eq!(wanted(accept), Wanted::Known(Media::Json), "{accept}");
+        }
+        for accept in [
+            OLD_3,
+            PROTOBUF_3,
+            &format!("*/*, {PROTOBUF_3}"),
+            &format!("{JSON};q=0.9,{PROTOBUF_3}"),
+        ] {
+            assert_eq!(wanted(accept), Wanted::Known(Media::Protobuf), "{accept}");
+        }
+        assert_eq!(wanted("text/html, image/*"), Wanted::Unknown);
+        assert_eq!(wanted(PROTOBUF_2), Wanted::Unknown);
+        assert_eq!(wanted("json"), Wanted::Unreadable);
+    }
 }

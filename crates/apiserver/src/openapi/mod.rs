@@ -61,6 +61,12 @@ pub(crate) fn v3(table: &Table, lookup: &dyn Lookup, group: &str, version: &str)
     ))
 }
 
+/// A document of version 3 as the protobuf message of gnostic; `None` if it is no JSON.
+pub(crate) fn v3_protobuf(document: &[u8]) -> Option<Vec<u8>> {
+    let document = serde_json::from_slice(document).ok()?;
+    Some(gnostic::v3::document(&document))
+}
+
 /// The one document of everything, in its two forms.
 pub(crate) struct V2 {
     /// JSON.
@@ -72,7 +78,7 @@ pub(crate) struct V2 {
 /// The one document of everything.
 pub(crate) fn v2(table: &Table, lookup: &dyn Lookup) -> V2 {
     let (mut paths, mut definitions) = (Entries::default(), Entries::default());
-    let mut message = gnostic::Document::default();
+    let mut message = gnostic::v2::Document::default();
     let rows: Vec<&Row> = rows(table).collect();
     let schemas = walk(Dialect::V2, lookup, &rows, |path, item| {
         paths.push(path, item);

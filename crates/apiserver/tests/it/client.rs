@@ -193,6 +193,46 @@ async fn a_document_stays_under_its_hash_and_moves_on_with_it() {
     );
 }
 
+/// As kube-openapi's handlers and the aggregator's in front of them.
+#[tokio::test]
+async fn a_document_comes_in_the_form_that_is_wanted() {
+    const OLD: &str = "application/com.github.proto-openapi.spec.v3@v1.0+protobuf";
+    const NEW: &str = "application/com.github.proto-openapi.spec.v3.v1.0+protobuf";
+    let router = ApiServer::new(Config::default()).router_as(admin());
+    let path = "/openapi/v3/apis/apps/v1";
+    let (json, body) = answer(&router, path, &[]).await;
+    assert_eq!(json.headers["content-type"], "application/json");
+    assert_eq!(json.headers["cache-control"], "no-cache, private");
+    assert!(json.headers.contains_key("last-modified") && body.starts_with(b"{"));
+    for accept in [OLD, NEW] {
+        let (found, message) = answer(&router, path, &[("accept", accept)]).await;
+        assert_eq!(found.headers["content-type"], NEW);
+        assert_eq!(found.headers["etag"], json.headers["etag"]);
+        assert_eq!(found.headers["vary"], "Accept");
+        // The specification's version, and the title.
+        assert!(message.starts_with(b"\x0a\x053.0.0\x12\x15\x0a\x0aKubernetes2\x07v1.36."));
+        assert!(message.len() > body.len() / 4);
+    }
+    for (path, accept, status) in [
+        (path, "text/html", 406),
+        ("/openapi/v2", "text/html", 406),
+        ("/openapi/v2", NEW, 406),
+        (path, "json", 200),
+        ("/openapi/v3/apis/none/v1", "*/*", 404),
+        ("/openapi/v3/", "*/*", 404),
+    ] {
+        let (found, body) = answer(&router, path, &[("accept", accept)]).await;
+        assert_eq!((found.status.as_u16(), body.len()), (status, 0), "{path}");
+        assert!(!found.headers.contains_key("content-type"), "{path}");
+    }
+    let (index, _) = answer(&router, "/openapi/v3", &[("accept", "image/png")]).await;
+    assert_eq!(index.headers["content-type"], "text/plain; charset=utf-8");
+    assert!(index.headers.contains_key("last-modified") && !index.headers.contains_key("etag"));
+    let (stale, _) = answer(&router, &format!("{path}?hash=old"), &[("accept", NEW)]).await;
+    assert_eq!(stale.status.as_u16(), 301);
+    assert_eq!(stale.headers["cache-control"], "no-cache, private");
+}
+
 #[tokio::test]
 async fn a_big_answer_is_compressed_for_clients_that_take_gzip() {
     let router = ApiServer::new(Config::default()).router_as(admin());

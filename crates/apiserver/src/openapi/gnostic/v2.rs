@@ -1,31 +1,32 @@
 //! Swagger 2.0 as the protobuf message `openapi.v2.Document`, the only form in which kubectl up to 1.28 and helm read it.
 //!
-//! The field numbers are those of gnostic's `OpenAPIv2.proto`; values it keeps as YAML text are written as JSON, which is YAML.
+//! The field numbers are those of gnostic's `OpenAPIv2.proto`.
 
 use serde_json::{Map, Value};
 
+use super::{any, entries, extensions, items, named, text, wrapped};
 use crate::schema::proto::Writer;
 
 /// A document being written.
 #[derive(Default)]
-pub(super) struct Document {
+pub(in crate::openapi) struct Document {
     paths: Writer,
     definitions: Writer,
 }
 
 impl Document {
     /// Adds what is at a path.
-    pub(super) fn path(&mut self, path: &str, item: &Value) {
+    pub(in crate::openapi) fn path(&mut self, path: &str, item: &Value) {
         self.paths.bytes(2, &named(path, &path_item(item)));
     }
 
     /// Adds a definition.
-    pub(super) fn definition(&mut self, name: &str, definition: &Value) {
+    pub(in crate::openapi) fn definition(&mut self, name: &str, definition: &Value) {
         self.definitions.bytes(1, &named(name, &schema(definition)));
     }
 
     /// The message.
-    pub(super) fn finish(self, info: &Value) -> Vec<u8> {
+    pub(in crate::openapi) fn finish(self, info: &Value) -> Vec<u8> {
         let mut out = Writer::default();
         out.bytes(1, b"2.0");
         let mut about = Writer::default();
@@ -35,48 +36,6 @@ impl Document {
         out.bytes(8, &self.paths.finish());
         out.bytes(9, &self.definitions.finish());
         out.finish()
-    }
-}
-
-fn entries(value: &Value) -> impl Iterator<Item = (&String, &Value)> {
-    value.as_object().into_iter().flatten()
-}
-
-fn items(value: &Value) -> impl Iterator<Item = &Value> {
-    value.as_array().into_iter().flatten()
-}
-
-fn text(out: &mut Writer, tag: u32, value: &Value) {
-    if let Some(value) = value.as_str().filter(|value| !value.is_empty()) {
-        out.bytes(tag, value.as_bytes());
-    }
-}
-
-/// `NamedX`: a map's entry.
-fn named(name: &str, value: &[u8]) -> Vec<u8> {
-    let mut out = Writer::default();
-    out.bytes(1, name.as_bytes());
-    out.bytes(2, value);
-    out.finish()
-}
-
-/// `Any`: a value as YAML text.
-fn any(value: &Value) -> Vec<u8> {
-    let mut out = Writer::default();
-    out.bytes(2, value.to_string().as_bytes());
-    out.finish()
-}
-
-/// A message inside a message that has nothing else.
-fn wrapped(tag: u32, inner: &[u8]) -> Vec<u8> {
-    let mut out = Writer::default();
-    out.bytes(tag, inner);
-    out.finish()
-}
-
-fn extensions(out: &mut Writer, tag: u32, value: &Value) {
-    for (name, value) in entries(value).filter(|(name, _)| name.starts_with("x-")) {
-        out.bytes(tag, &named(name, &any(value)));
     }
 }
 

@@ -1,0 +1,128 @@
+//! A body that clients may have already, as Go's `http.ServeContent` answers with it. Parts of it are not given.
+
+use axum::body::Body;
+use bytes::Bytes;
+use http::{
+    HeaderMap, HeaderValue, Method, Response,
+    header::{CONTENT_TYPE, ETAG, IF_MATCH, IF_MODIFIED_SINCE, IF_NONE_MATCH, LAST_MODIFIED},
+};
+use jiff::Timestamp;
+
+use super::reply;
+
+/// How HTTP writes times.
+const TIME: &str = "%a, %d %b %Y %H:%M:%S GMT";
+
+/// What is there.
+pub(crate) struct Content {
+    pub(crate) body: Bytes,
+    pub(crate) content_type: &'static str,
+    /// With quotes.
+    pub(crate) tag: Option<String>,
+    pub(crate) modified: Timestamp,
+}
+
+/// Answers with it, or says that the client has it.
+pub(crate) fn serve(content: Content, method: &Method, headers: &HeaderMap) -> Response<Body> {
+    let reads = matches!(*method, Method::GET | Method::HEAD);
+    let code = match known(&content, headers, reads) {
+        Known::No => 200,
+        Known::Yes if reads => 304,
+        Known::Yes | Known::Other => 412,
+    };
+    let body = match code {
+        200 => Body::from(content.body),
+        _ => Body::empty(),
+    };
+    let mut response = reply::respond(code, content.content_type, body);
+    let headers = response.headers_mut();
+    let tag = content.tag.and_then(|tag| HeaderValue::from_str(&tag).ok());
+    let is_tagged = tag.is_some();
+    if let Some(tag) = tag {
+        headers.insert(ETAG, tag);
+    }
+    if code == 304 {
+        headers.remove(CONTENT_TYPE);
+    }
+    let modified = content.modified.strftime(TIME).to_string();
+    if !(code == 304 && is_tagged)
+        && let Ok(modified) = HeaderValue::from_str(&modified)
+    {
+        headers.insert(LAST_MODIFIED, modified);
+    }
+    response
+}
+
+/// Whether a client has what it asks for.
+enum Known {
+    No,
+    Yes,
+    /// It has something else, and wants no more than to go on with that.
+    Other,
+}
+
+fn known(content: &Content, headers: &HeaderMap, reads: bool) -> Known {
+    let tag = content.tag.as_deref().unwrap_or_default();
+    let names = |list: &HeaderValue, weakly: bool| {
+        let list = String::from_utf8_lossy(list.as_bytes()).into_owned();
+        list.split(',').map(str::trim).any(|given| {
+            let given = match given.strip_prefix("W/") {
+                Some(given) if weakly => given,
+                _ => given,
+            };
+            given == "*" || (!tag.is_empty() && given == tag)
+        })
+    };
+    if let Some(list) = headers.get(IF_MATCH)
+        && !names(list, false)
+    {
+        return Known::Other;
+    }
+    if let Some(list) = headers.get(IF_NONE_MATCH) {
+        return match names(list, true) {
+            true => Known::Yes,
+            false => Known::No,
+        };
+    }
+    let since = headers.get(IF_MODIFIED_SINCE).filter(|_| reads);
+    let since = since.and_then(|since| since.to_str().ok());
+    let since = since.and_then(|since| jiff::fmt::rfc2822::parse(since).ok());
+    match since {
+        Some(since) if content.modified.as_second() <= since.timestamp().as_second() => Known::Yes,
+        _ => Known::No,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn status(tag: Option<&str>, method: Method, header: (&'static str, &str)) -> u16 {
+        let content = Content {
+            body: Bytes::from_static(b"text"),
+            content_type: "text/plain",
+            tag: tag.map(str::to_owned),
+            modified: Timestamp::constant(1_000_000_000, 5),
+        };
+        let mut headers = HeaderMap::new();
+        headers.insert(header.0, header.1.parse().expect("it is a header"));
+        serve(content, &method, &headers).status().as_u16()
+    }
+
+    #[test]
+    fn who_has_it_is_told_so() {
+        let tagged = |header| status(Some("\"a\""), Method::GET, header);
+        assert_eq!(tagged(("if-none-match", "\"a\"")), 304);
+        assert_eq!(tagged(("if-none-match", "\"b\", W/\"a\"")), 304);
+        assert_eq!(tagged(("if-none-match", "*")), 304);
+        assert_eq!(tagged(("if-none-match", "\"b\"")), 200);
+        assert_eq!(tagged(("if-match", "\"b\"")), 412);
+        assert_eq!(tagged(("if-match", "\"a\"")), 200);
+        let posted = status(Some("\"a\""), Method::POST, ("if-none-match", "\"a\""));
+        assert_eq!(posted, 412);
+        let since = |time| status(None, Method::GET, ("if-modified-since", time));
+        assert_eq!(since("Sun, 09 Sep 2001 01:46:40 GMT"), 304);
+        assert_eq!(since("Sun, 09 Sep 2001 01:46:39 GMT"), 200);
+        assert_eq!(since("yesterday"), 200);
+    }
+}

@@ -1,0 +1,52 @@
+//! Documents as the protobuf messages of gnostic: those of version 2 and of version 3 have much in common.
+//!
+//! Values that the messages keep as YAML text are written as JSON, which is YAML.
+
+pub(super) mod v2;
+pub(super) mod v3;
+
+use serde_json::Value;
+
+use crate::schema::proto::Writer;
+
+fn entries(value: &Value) -> impl Iterator<Item = (&String, &Value)> {
+    value.as_object().into_iter().flatten()
+}
+
+fn items(value: &Value) -> impl Iterator<Item = &Value> {
+    value.as_array().into_iter().flatten()
+}
+
+fn text(out: &mut Writer, tag: u32, value: &Value) {
+    if let Some(value) = value.as_str().filter(|value| !value.is_empty()) {
+        out.bytes(tag, value.as_bytes());
+    }
+}
+
+/// `NamedX`: a map's entry.
+fn named(name: &str, value: &[u8]) -> Vec<u8> {
+    let mut out = Writer::default();
+    out.bytes(1, name.as_bytes());
+    out.bytes(2, value);
+    out.finish()
+}
+
+/// `Any`: a value as YAML text.
+fn any(value: &Value) -> Vec<u8> {
+    let mut out = Writer::default();
+    out.bytes(2, value.to_string().as_bytes());
+    out.finish()
+}
+
+/// A message inside a message that has nothing else.
+fn wrapped(tag: u32, inner: &[u8]) -> Vec<u8> {
+    let mut out = Writer::default();
+    out.bytes(tag, inner);
+    out.finish()
+}
+
+fn extensions(out: &mut Writer, tag: u32, value: &Value) {
+    for (name, value) in entries(value).filter(|(name, _)| name.starts_with("x-")) {
+        out.bytes(tag, &named(name, &any(value)));
+    }
+}
