@@ -33,6 +33,14 @@ const DELETE: &[&str] = &[
     "propagationPolicy",
 ];
 
+/// Clients look here for what they may send: kubectl's apply sends strategic merge patches only where they are told.
+const PATCHES: &[&str] = &[
+    "application/json-patch+json",
+    "application/merge-patch+json",
+    "application/strategic-merge-patch+json",
+    "application/apply-patch+yaml",
+];
+
 /// Adds the paths of a row; `component` is the schema of its kind.
 pub(super) fn add(paths: &mut Map<String, Value>, dialect: Dialect, row: &Row, component: &str) {
     let resource = &row.resource;
@@ -143,7 +151,7 @@ impl Writer<'_> {
 
     fn operation(&self, action: &str, method: &str, parameters: &[&str], answer: &str) -> Value {
         let resource = self.resource;
-        let parameters: Vec<Value> = parameters
+        let mut parameters: Vec<Value> = parameters
             .iter()
             .map(|name| parameter(self.dialect, "query", name))
             .collect();
@@ -166,17 +174,31 @@ impl Writer<'_> {
             "x-kubernetes-action": action,
             "x-kubernetes-group-version-kind": kind_of(resource),
         });
+        if matches!(method, "post" | "put" | "patch") {
+            let (medias, body): (&[&str], _) = match method {
+                "patch" => (PATCHES, custom::component_of(custom::PATCH_BODY)),
+                _ => (&["*/*"], self.component.to_owned()),
+            };
+            let schema = reference(self.dialect, &body);
+            match self.dialect {
+                Dialect::V2 => {
+                    operation["consumes"] = json!(medias);
+                    parameters.insert(
+                        0,
+                        json!({"name": "body", "in": "body", "required": true, "schema": schema}),
+                    );
+                }
+                Dialect::V3 => {
+                    let content = medias
+                        .iter()
+                        .map(|media| ((*media).to_owned(), json!({"schema": schema})));
+                    let content: Map<String, Value> = content.collect();
+                    operation["requestBody"] = json!({"content": content, "required": true});
+                }
+            }
+        }
         if !parameters.is_empty() {
             operation["parameters"] = parameters.into();
-        }
-        if self.dialect == Dialect::V3 && matches!(method, "post" | "put" | "patch") {
-            let schema = if method == "patch" {
-                json!({"type": "object"})
-            } else {
-                reference(self.dialect, self.component)
-            };
-            operation["requestBody"] =
-                json!({"content": {"*/*": {"schema": schema}}, "required": true});
         }
         operation
     }

@@ -43,6 +43,7 @@ impl<'a> Schemas<'a> {
         if row.is_defined() {
             self.add_wire_types(row);
         }
+        self.named(wire::PATCH_BODY, json!({"type": "object"}));
         name
     }
 
@@ -57,7 +58,6 @@ impl<'a> Schemas<'a> {
         for kind in types.filter_map(Type::builtin) {
             self.of(&kind);
         }
-        self.named(wire::PATCH_BODY, json!({"type": "object"}));
     }
 
     /// Writes what was reached and not written yet.

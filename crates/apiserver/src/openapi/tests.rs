@@ -88,6 +88,25 @@ fn a_kind_is_tagged_and_its_patch_takes_field_validation() {
 }
 
 #[test]
+fn a_patch_of_a_built_in_kind_may_be_a_strategic_one() {
+    let server = server();
+    let path = "/apis/apps/v1/namespaces/{namespace}/deployments/{name}";
+    let document = v3_tree(&server, "apps", "v1");
+    let content = &document["paths"][path]["patch"]["requestBody"]["content"];
+    let medias: Vec<&String> = content.as_object().unwrap().keys().collect();
+    let mut known = [
+        "application/json-patch+json",
+        "application/merge-patch+json",
+        "application/strategic-merge-patch+json",
+        "application/apply-patch+yaml",
+    ];
+    let told = v2_tree(&server)["paths"][path]["patch"]["consumes"].take();
+    assert_eq!(told, json!(known));
+    known.sort_unstable();
+    assert_eq!(medias, known);
+}
+
+#[test]
 fn the_protobuf_document_holds_every_definition_by_name() {
     let server = server();
     let bytes = v2(&server.registry().table(), &*server).protobuf;

@@ -23,6 +23,22 @@ fn text(out: &mut Writer, tag: u32, value: &Value) {
     }
 }
 
+fn texts(out: &mut Writer, tag: u32, values: &Value) {
+    items(values).for_each(|value| text(out, tag, value));
+}
+
+fn flag(out: &mut Writer, tag: u32, value: &Value) {
+    if *value == true {
+        out.varint(tag, 1);
+    }
+}
+
+fn number(out: &mut Writer, tag: u32, value: &Value) {
+    if let Some(value) = value.as_f64().filter(|value| *value != 0.0) {
+        out.fixed64(tag, value.to_bits());
+    }
+}
+
 /// `NamedX`: a map's entry.
 fn named(name: &str, value: &[u8]) -> Vec<u8> {
     let mut out = Writer::default();

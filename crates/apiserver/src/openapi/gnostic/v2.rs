@@ -4,7 +4,7 @@
 
 use serde_json::{Map, Value};
 
-use super::{any, entries, extensions, items, named, text, wrapped};
+use super::{any, entries, extensions, flag, items, named, number, text, texts, wrapped};
 use crate::schema::proto::Writer;
 
 /// A document being written.
@@ -52,9 +52,20 @@ fn schema(value: &Value) -> Vec<u8> {
     let mut out = Writer::default();
     text(&mut out, 1, &value["$ref"]);
     text(&mut out, 2, &value["format"]);
+    text(&mut out, 3, &value["title"]);
     text(&mut out, 4, &value["description"]);
     if let Some(default) = value.get("default") {
         out.bytes(5, &any(default));
+    }
+    for (tag, field) in [(6, "multipleOf"), (7, "maximum"), (9, "minimum")] {
+        number(&mut out, tag, &value[field]);
+    }
+    for (tag, field) in [
+        (8, "exclusiveMaximum"),
+        (10, "exclusiveMinimum"),
+        (16, "uniqueItems"),
+    ] {
+        flag(&mut out, tag, &value[field]);
     }
     text(&mut out, 13, &value["pattern"]);
     for (tag, field) in [
@@ -69,9 +80,7 @@ fn schema(value: &Value) -> Vec<u8> {
             out.varint(tag, number);
         }
     }
-    for name in items(&value["required"]) {
-        text(&mut out, 19, name);
-    }
+    texts(&mut out, 19, &value["required"]);
     for allowed in items(&value["enum"]) {
         out.bytes(20, &any(allowed));
     }
@@ -107,6 +116,8 @@ fn path_item(item: &Value) -> Vec<u8> {
         (3, "put"),
         (4, "post"),
         (5, "delete"),
+        (6, "options"),
+        (7, "head"),
         (8, "patch"),
     ] {
         if let Some(verb) = item.get(method) {
@@ -121,10 +132,11 @@ fn path_item(item: &Value) -> Vec<u8> {
 
 fn operation(verb: &Value) -> Vec<u8> {
     let mut out = Writer::default();
-    for tag in items(&verb["tags"]) {
-        text(&mut out, 1, tag);
-    }
+    texts(&mut out, 1, &verb["tags"]);
+    text(&mut out, 3, &verb["description"]);
     text(&mut out, 5, &verb["operationId"]);
+    texts(&mut out, 6, &verb["produces"]);
+    texts(&mut out, 7, &verb["consumes"]);
     for parameter in items(&verb["parameters"]) {
         out.bytes(8, &parameters_item(parameter));
     }
@@ -138,24 +150,32 @@ fn operation(verb: &Value) -> Vec<u8> {
         responses.bytes(1, &named(code, &wrapped(1, &written.finish())));
     }
     out.bytes(9, &responses.finish());
+    texts(&mut out, 10, &verb["schemes"]);
     extensions(&mut out, 13, verb);
     out.finish()
 }
 
-/// A parameter that is not a body, in the message its place asks for.
+/// A parameter, in the message its place asks for.
 fn parameters_item(parameter: &Value) -> Vec<u8> {
-    let in_path = parameter["in"] == "path";
+    let place = &parameter["in"];
     let mut written = Writer::default();
-    if parameter["required"] == true {
-        written.varint(1, 1);
+    if place == "body" {
+        text(&mut written, 1, &parameter["description"]);
+        text(&mut written, 2, &parameter["name"]);
+        text(&mut written, 3, place);
+        flag(&mut written, 4, &parameter["required"]);
+        written.bytes(5, &schema(&parameter["schema"]));
+        return wrapped(1, &wrapped(1, &written.finish()));
     }
-    text(&mut written, 2, &parameter["in"]);
+    let (message, kind, unique) = match place == "path" {
+        true => (4, 5, 19),
+        false => (3, 6, 20),
+    };
+    flag(&mut written, 1, &parameter["required"]);
+    text(&mut written, 2, place);
+    text(&mut written, 3, &parameter["description"]);
     text(&mut written, 4, &parameter["name"]);
-    text(
-        &mut written,
-        if in_path { 5 } else { 6 },
-        &parameter["type"],
-    );
-    let non_body = wrapped(if in_path { 4 } else { 3 }, &written.finish());
-    wrapped(1, &wrapped(2, &non_body))
+    text(&mut written, kind, &parameter["type"]);
+    flag(&mut written, unique, &parameter["uniqueItems"]);
+    wrapped(1, &wrapped(2, &wrapped(message, &written.finish())))
 }

@@ -4,7 +4,7 @@
 
 use serde_json::Value;
 
-use super::{any, entries, extensions, items, named, text, wrapped};
+use super::{any, entries, extensions, flag, items, named, number, text, texts, wrapped};
 use crate::schema::proto::Writer;
 
 /// The message of a document.
@@ -48,9 +48,7 @@ fn path_item(item: &Value) -> Vec<u8> {
 
 fn operation(verb: &Value) -> Vec<u8> {
     let mut out = Writer::default();
-    for tag in items(&verb["tags"]) {
-        text(&mut out, 1, tag);
-    }
+    texts(&mut out, 1, &verb["tags"]);
     text(&mut out, 3, &verb["description"]);
     text(&mut out, 5, &verb["operationId"]);
     for parameter in items(&verb["parameters"]) {
@@ -129,18 +127,6 @@ fn named_schemas(schemas: &Value) -> Vec<u8> {
     out.finish()
 }
 
-fn flag(out: &mut Writer, tag: u32, value: &Value) {
-    if *value == true {
-        out.varint(tag, 1);
-    }
-}
-
-fn number(out: &mut Writer, tag: u32, value: &Value) {
-    if let Some(value) = value.as_f64().filter(|value| *value != 0.0) {
-        out.fixed64(tag, value.to_bits());
-    }
-}
-
 fn schema(value: &Value) -> Vec<u8> {
     let mut out = Writer::default();
     flag(&mut out, 1, &value["nullable"]);
@@ -173,9 +159,7 @@ fn schema(value: &Value) -> Vec<u8> {
         }
     }
     flag(&mut out, 20, &value["uniqueItems"]);
-    for name in items(&value["required"]) {
-        text(&mut out, 23, name);
-    }
+    texts(&mut out, 23, &value["required"]);
     for allowed in items(&value["enum"]) {
         out.bytes(24, &any(allowed));
     }
