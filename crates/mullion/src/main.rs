@@ -101,10 +101,24 @@ fn run(cli: Cli) -> Result<bool, Failure> {
 }
 
 fn runtime() -> Result<tokio::runtime::Runtime, Failure> {
+    let failed = |error| Failure::run(format!("the runtime cannot be started: {error}"));
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .enable_all()
-        .build();
-    runtime.map_err(|error| Failure::run(format!("the runtime cannot be started: {error}")))
+        .build()
+        .map_err(failed)?;
+    #[cfg(unix)]
+    survive_long_files(&runtime).map_err(failed)?;
+    Ok(runtime)
+}
+
+/// A write that `ulimit -f` forbids is to fail, not to end the process: once somebody listens to the signal, it does.
+#[cfg(unix)]
+fn survive_long_files(runtime: &tokio::runtime::Runtime) -> std::io::Result<()> {
+    use tokio::signal::unix::{SignalKind, signal};
+    /// SIGXFSZ on Linux and macOS.
+    const FILE_TOO_LARGE: i32 = 25;
+    let _context = runtime.enter();
+    signal(SignalKind::from_raw(FILE_TOO_LARGE)).map(drop)
 }
 
 /// Warnings unless more is asked for; `RUST_LOG` overrules. Once, it is the story of the cluster; twice, what each part does, under its name.

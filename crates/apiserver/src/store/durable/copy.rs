@@ -143,7 +143,7 @@ pub(super) fn write(read: &ReadTransaction, out: &mut dyn Write) -> Result<(), C
 /// The stream is no whole copy, or the directory is in use, holds a store already, or cannot be written.
 pub fn restore_copy(from: impl Read, directory: &Path, replace: bool) -> Result<(), CopyError> {
     let taken = Directory::take(directory, Arc::new(directory::open_file))?;
-    if taken.is_occupied() && !replace {
+    if !replace && taken.is_occupied().map_err(CopyError::Store)? {
         return Err(CopyError::Store(StoreError::Occupied {
             directory: directory.to_owned(),
         }));

@@ -6,6 +6,7 @@
 use std::{
     fs::{self, DirBuilder, File, OpenOptions, TryLockError},
     io,
+    panic::{AssertUnwindSafe, catch_unwind},
     path::{Path, PathBuf},
     sync::{Arc, Mutex, PoisonError},
 };
@@ -15,6 +16,7 @@ use redb::{Builder, Database, StorageBackend, backends::FileBackend};
 use super::{
     backend::Backend,
     error::{StoreError, database_error, file_error},
+    overlay::Overlay,
 };
 
 /// The database's name.
@@ -79,12 +81,54 @@ impl Directory {
     }
 
     /// Whether there is a database.
-    pub(super) fn is_occupied(&self) -> bool {
-        self.database().exists()
+    ///
+    /// # Errors
+    /// There is only a journal: what was in the database is gone, and with it what the journal's entries need.
+    pub(super) fn is_occupied(&self) -> Result<bool, StoreError> {
+        let path = self.database();
+        if path.exists() {
+            return Ok(true);
+        }
+        match JOURNAL.iter().any(|name| self.path.join(name).exists()) {
+            false => Ok(false),
+            true => Err(StoreError::Damaged {
+                path,
+                why: "it is missing, and the journal beside it is not".to_owned(),
+            }),
+        }
+    }
+
+    /// Looks whether everything in the database fits its checksums. The file stays as it is: the database would go back to an older state
+    /// of what it finds damaged, and that would be a cluster that has forgotten what it acknowledged.
+    pub(super) fn check(&self) -> Result<(), StoreError> {
+        let path = self.database();
+        let damaged = |why: &str| StoreError::Damaged {
+            path: path.clone(),
+            why: why.to_owned(),
+        };
+        let backend = self.backend(self.existing()?, DATABASE, &path)?;
+        let overlay = Overlay::over(backend).map_err(|error| file_error(&path, error))?;
+        // What it finds in damaged pages may be impossible to it.
+        let checked = catch_unwind(AssertUnwindSafe(|| {
+            let mut database = Builder::new()
+                .set_cache_size(CACHE_BYTES)
+                .create_with_backend(overlay)?;
+            database.check_integrity()
+        }));
+        match checked {
+            Ok(Ok(true)) => Ok(()),
+            Ok(Ok(false)) | Err(_) => Err(damaged("what is in it is not what was written")),
+            Ok(Err(error)) => Err(database_error(&path, error)),
+        }
     }
 
     /// Opens the database that is there, and the file it is in.
     pub(super) fn open(&self) -> Result<(Database, Backend), StoreError> {
+        self.database_in(self.existing()?, DATABASE, &self.database())
+    }
+
+    /// The database's file.
+    fn existing(&self) -> Result<File, StoreError> {
         let path = self.database();
         let file = private().create(false).open(&path);
         let file = file.map_err(|error| match error.kind() {
@@ -102,7 +146,7 @@ impl Directory {
             let why = "it is empty".to_owned();
             return Err(StoreError::Damaged { path, why });
         }
-        self.database_in(file, DATABASE, &path)
+        Ok(file)
     }
 
     fn database_in(

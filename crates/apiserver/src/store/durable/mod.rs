@@ -12,6 +12,7 @@ mod directory;
 mod error;
 mod folder;
 mod journal;
+mod overlay;
 mod record;
 mod restore;
 mod tables;

@@ -106,8 +106,9 @@ pub(super) struct Tables {
 impl Tables {
     /// Opens the tables of a directory, or makes them.
     pub(super) fn open(directory: Directory) -> Result<Self, StoreError> {
-        if !directory.is_occupied() {
-            directory.make(|database| found(database, &directory.database()))?;
+        match directory.is_occupied()? {
+            true => directory.check()?,
+            false => directory.make(|database| found(database, &directory.database()))?,
         }
         let tables = Tables {
             directory,

@@ -37,7 +37,7 @@ const MOST_WRITES: usize = 1024;
 /// A group is not made larger when it has so many bytes.
 const MOST_BYTES: usize = 4 << 20;
 /// How long the disk is left alone after an error, at first and at most.
-const RETRY: (Duration, Duration) = (Duration::from_millis(200), Duration::from_secs(5));
+const RETRY: (Duration, Duration) = (Duration::from_millis(200), Duration::from_secs(1));
 /// How often it is looked whether the folder is in trouble.
 const FOLD_CHECK: Duration = Duration::from_millis(20);
 /// How long a full journal is waited for.

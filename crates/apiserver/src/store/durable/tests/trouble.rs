@@ -255,32 +255,76 @@ fn what_is_no_store_is_refused_in_a_sentence() {
     );
 }
 
-#[test]
-fn damage_in_the_middle_of_the_file_is_noticed() {
+/// A directory with a store that was closed, and what is in it.
+fn closed() -> (tempfile::TempDir, Model) {
     let directory = tempfile::tempdir().unwrap();
     let runtime = runtime();
     let store = opened(directory.path(), window(1000));
+    let mut model = Model::new();
     for data in 0..60 {
-        runtime
-            .block_on(run(&store, &mut Model::new(), &put((data % 6) as u8, data)))
-            .unwrap();
+        let write = put((data % 6) as u8, data);
+        runtime.block_on(run(&store, &mut model, &write)).unwrap();
     }
     runtime.block_on(store.close());
+    (directory, model)
+}
+
+#[test]
+fn damage_anywhere_in_the_database_is_noticed_and_left_as_it_is() {
+    let (directory, model) = closed();
     let file = directory.path().join("state.redb");
-    let mut bytes = fs::read(&file).unwrap();
-    let mut found = 0;
-    while let Some(at) = bytes[found..]
-        .windows(10)
-        .position(|part| part == b"\"metadata\"")
-    {
-        found += at;
-        bytes[found - 40..found].fill(0xff);
-        found += 1;
+    let whole = fs::read(&file).unwrap();
+    let used = whole.iter().rposition(|byte| *byte != 0).unwrap();
+    let page = |from: usize| {
+        let mut damaged = whole.clone();
+        damaged[from..from + 4096].fill(0);
+        damaged
+    };
+    let flipped = |at: usize| {
+        let mut damaged = whole.clone();
+        damaged[at] ^= 0x10;
+        damaged
+    };
+    let cut = |len: usize| whole[..len].to_vec();
+    let flips = (0..40).map(|part| flipped(used * part / 40 + 7));
+    let pages = (1..used / 4096).map(|page| page * 4096);
+    let pages = pages.filter(|from| whole[*from..][..4096].iter().any(|byte| *byte != 0));
+    let all =
+        flips
+            .chain(pages.take(20).map(page))
+            .chain([cut(whole.len() / 2), cut(4096), cut(100)]);
+    let mut refused = 0;
+    for damaged in all {
+        fs::write(&file, &damaged).unwrap();
+        match opened_on(directory.path(), window(1000), Arc::new(open_file)) {
+            // Nobody needs what was damaged.
+            Ok(store) => {
+                assert_eq!(content(&store), model);
+                runtime().block_on(store.close());
+            }
+            Err(why) => {
+                refused += 1;
+                assert!(why.to_string().contains("state.redb is damaged: "), "{why}");
+                assert!(fs::read(&file).unwrap() == damaged);
+            }
+        }
     }
-    fs::write(&file, bytes).unwrap();
-    let refused = opened_on(directory.path(), window(1000), Arc::new(open_file)).err();
-    let refused = refused.expect("it is refused").to_string();
-    assert!(refused.contains("state.redb is damaged: "), "{refused}");
+    assert!(refused > 10, "{refused} were refused");
+}
+
+#[test]
+fn a_journal_without_its_database_is_refused() {
+    let trial = Trial::with(20);
+    let database = trial.directory.path().join("state.redb");
+    let dead = trial.die(|| true);
+    fs::remove_file(database).unwrap();
+    assert_eq!(
+        dead.refusal(),
+        "DIR/state.redb is damaged: it is missing, and the journal beside it is not"
+    );
+    // Who says so begins anew.
+    crate::store::erase(dead.directory.path()).unwrap();
+    assert!(content(&opened(dead.directory.path(), window(9))).is_empty());
 }
 
 #[cfg(unix)]
