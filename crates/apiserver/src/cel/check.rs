@@ -9,7 +9,7 @@ use super::{
     expr::{Expr, Field, Fold, FoldKind, Literal, Node, qualified},
     functions::{FUNCTIONS, is_type_name, named_type, namespaced, resolve},
     messages,
-    types::{Bindings, Type, joined},
+    types::{Bindings, Type, more_general},
 };
 
 /// The names an expression may use.
@@ -96,10 +96,10 @@ impl<'e> Checker<'e> {
         found.filter(|name| self.environment.patches || !name.starts_with("jsonpatch."))
     }
 
-    /// Notes a problem; what it was found in can be anything from then on.
+    /// Notes a problem; what it was found in fits everywhere from then on.
     fn wrong(&mut self, at: usize, message: String) -> Type {
         self.problems.push(Problem { at, message });
-        Type::Dyn
+        Type::Error
     }
 
     pub(super) fn variable(&self, name: &str) -> Option<Type> {
@@ -216,18 +216,22 @@ impl<'e> Checker<'e> {
                 let kind = self.of(target);
                 let inner = match &kind {
                     Type::Optional(inner) => (**inner).clone(),
-                    Type::Dyn | Type::Open => Type::Dyn,
+                    Type::Dyn | Type::Error | Type::Open => Type::Dyn,
                     other => {
-                        let message = format!(
-                            "found no matching overload for 'hasValue' applied to '{other}.()'"
-                        );
-                        self.wrong(at, message)
+                        // It is asked whether it has a value, and for it.
+                        for function in ["hasValue", "value"] {
+                            let message = format!(
+                                "found no matching overload for '{function}' applied to '{other}.()'"
+                            );
+                            self.wrong(at, message);
+                        }
+                        Type::Error
                     }
                 };
                 let result = self.inside(&[(variable, inner)], body);
                 match (flat, &result) {
                     (false, _) => Type::optional(result),
-                    (true, Type::Optional(_) | Type::Dyn | Type::Open) => result,
+                    (true, Type::Optional(_) | Type::Dyn | Type::Error | Type::Open) => result,
                     (true, other) => {
                         let message = format!(
                             "found no matching overload for '_?_:_' applied to '(bool, {other}, optional_type({other}))'"
@@ -260,16 +264,17 @@ impl<'e> Checker<'e> {
 
     fn field(&mut self, at: usize, kind: &Type, field: &str) -> Type {
         match kind {
-            Type::Dyn | Type::Open => Type::Dyn,
+            Type::Dyn | Type::Error | Type::Open => Type::Dyn,
             Type::Map(_, value) => (**value).clone(),
             Type::Object(object) => match object.field(field) {
                 Some(kind) => kind,
                 None => self.wrong(at, format!("undefined field '{field}'")),
             },
-            other => self.wrong(
-                at,
-                format!("type '{other}' does not support field selection"),
-            ),
+            other => {
+                let message = format!("type '{other}' does not support field selection");
+                self.wrong(at, message);
+                Type::Dyn
+            }
         }
     }
 
@@ -299,10 +304,11 @@ impl<'e> Checker<'e> {
         match kind {
             Type::Optional(inner) if optional => (*inner).clone(),
             Type::Dyn | Type::Open => Type::Dyn,
-            other if optional => self.wrong(
-                item.at,
-                format!("expected type 'optional_type({other})' but found '{other}'"),
-            ),
+            other if optional => {
+                let message = format!("expected type 'optional_type({other})' but found '{other}'");
+                self.wrong(item.at, message);
+                other
+            }
             other => other,
         }
     }
@@ -312,8 +318,8 @@ impl<'e> Checker<'e> {
         let Some(so_far) = so_far else {
             return found;
         };
-        match joined(&so_far, &found) {
-            Some(joined) => joined,
+        match more_general(&so_far, &found) {
+            Some(general) => general,
             None if mixed => Type::Dyn,
             None => self.wrong(at, format!("expected type '{so_far}' but found '{found}'")),
         }
@@ -375,13 +381,13 @@ impl<'e> Checker<'e> {
         let (key, value) = match &range {
             Type::List(item) => (Type::Int, (**item).clone()),
             Type::Map(key, value) => ((**key).clone(), (**value).clone()),
-            Type::Dyn | Type::Open => (Type::Dyn, Type::Dyn),
+            Type::Dyn | Type::Error | Type::Open => (Type::Dyn, Type::Dyn),
             other => {
                 let message = format!(
                     "expression of type '{other}' cannot be range of a comprehension (must be list, map, or dynamic)"
                 );
                 self.wrong(fold.range.at, message);
-                (Type::Dyn, Type::Dyn)
+                (Type::Error, Type::Error)
             }
         };
         let variables = match (&fold.second, &range) {
@@ -408,7 +414,7 @@ impl<'e> Checker<'e> {
             FoldKind::TransformMap => Type::map(key, body),
             FoldKind::TransformEntries => match body {
                 map @ Type::Map(..) => map,
-                Type::Dyn | Type::Open => Type::map(Type::Open, Type::Open),
+                Type::Dyn | Type::Error | Type::Open => Type::map(Type::Open, Type::Open),
                 other => {
                     let message = format!(
                         "found no matching overload for 'cel.@mapInsert' applied to '(map(dyn, dyn), {other})'"
@@ -421,7 +427,7 @@ impl<'e> Checker<'e> {
 
     /// What a macro tests must be true or false; it is told as the operator that the macro becomes.
     fn must_be_bool(&mut self, at: usize, operator: &str, kind: &Type) {
-        if matches!(kind, Type::Bool | Type::Dyn | Type::Open) {
+        if matches!(kind, Type::Bool | Type::Dyn | Type::Error | Type::Open) {
             return;
         }
         let applied = match operator {

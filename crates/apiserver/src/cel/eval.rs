@@ -123,9 +123,7 @@ impl Run<'_> {
                     let key = self.value(key, scope)?;
                     let value = self.value(value, scope)?;
                     match held(*is_optional, value, || named_entry(&key))? {
-                        Some(value) => {
-                            map.insert(key, value).map_err(Failure::Error)?;
-                        }
+                        Some(value) => map.insert(key, value).map_err(Failure::Error)?,
                         None => map.remove(&key),
                     }
                 }

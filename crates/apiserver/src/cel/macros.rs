@@ -20,7 +20,10 @@ pub(super) fn method(
         ("bind", 3) if is_cel => {
             let body = Box::new(arguments.remove(2));
             let value = Box::new(arguments.remove(1));
-            let variable = variable(&arguments[0])?;
+            let variable = named(
+                &arguments[0],
+                "cel.bind() variable names must be simple identifiers",
+            )?;
             Node::Bind {
                 variable,
                 value,
@@ -28,24 +31,28 @@ pub(super) fn method(
             }
         }
         ("optMap" | "optFlatMap", 2) => Node::OptionalMap {
-            variable: variable(&arguments[0])?,
+            variable: named(
+                &arguments[0],
+                &format!("{name}() variable name must be a simple identifier"),
+            )?,
             body: Box::new(arguments.remove(1)),
             target: Box::new(target),
             flat: name == "optFlatMap",
         },
         ("sortBy", 2) => {
             let body = arguments.remove(1);
-            lists::sort_by(at, target, variable(&arguments[0])?, body)?
+            lists::sort_by(at, target, iterator("map", &arguments[0])?, body)?
         }
         _ => match fold_of(&name, arguments.len()) {
             Some((kind, variables, filtered)) => {
                 let mut rest = arguments.split_off(variables);
                 let body = rest.pop().expect("every macro has a body");
+                let (variable, second) = iterators(&name, &arguments)?;
                 Node::Fold(Box::new(Fold {
                     kind,
                     range: target,
-                    variable: variable(&arguments[0])?,
-                    second: arguments.get(1).map(variable).transpose()?,
+                    variable,
+                    second,
                     filter: if filtered { rest.pop() } else { None },
                     body,
                 }))
@@ -75,12 +82,56 @@ fn fold_of(name: &str, arguments: usize) -> Option<(FoldKind, usize, bool)> {
     })
 }
 
-fn variable(argument: &Expr) -> Parsed<String> {
+/// The variables of a macro that goes through a list or map.
+fn iterators(name: &str, arguments: &[Expr]) -> Parsed<(String, Option<String>)> {
+    let [first, second] = arguments else {
+        return Ok((iterator(name, &arguments[0])?, None));
+    };
+    let place = named(first, SIMPLE)?;
+    let item = named(second, SIMPLE)?;
+    if place == item {
+        return wrong(second, &format!("duplicate variable name: {place}"));
+    }
+    not_reserved(first, &place)?;
+    not_reserved(second, &item)?;
+    Ok((place, Some(item)))
+}
+
+/// The only variable of a macro.
+fn iterator(name: &str, argument: &Expr) -> Parsed<String> {
+    let message = match name {
+        "map" | "filter" => "argument is not an identifier",
+        _ => SIMPLE,
+    };
+    let variable = named(argument, message)?;
+    not_reserved(argument, &variable)?;
+    Ok(variable)
+}
+
+/// What most macros say of a variable that is none.
+pub(super) const SIMPLE: &str = "argument must be a simple name";
+
+/// That a variable is not called as cel-go called what it collects.
+fn not_reserved(argument: &Expr, variable: &str) -> Parsed<()> {
+    match variable {
+        "__result__" => wrong(
+            argument,
+            "iteration variable overwrites accumulator variable",
+        ),
+        _ => Ok(()),
+    }
+}
+
+fn named(argument: &Expr, otherwise: &str) -> Parsed<String> {
     match &argument.node {
         Node::Name(name) => Ok(name.clone()),
-        _ => Err(Problem {
-            at: argument.at,
-            message: "argument must be a simple name".to_owned(),
-        }),
+        _ => wrong(argument, otherwise),
     }
+}
+
+fn wrong<T>(argument: &Expr, message: &str) -> Parsed<T> {
+    Err(Problem {
+        at: argument.at,
+        message: message.to_owned(),
+    })
 }

@@ -64,16 +64,35 @@ pub(super) struct Entries {
 }
 
 impl Entries {
-    /// Sets the value of a key; answers whether it has had one.
+    /// Sets the value of a key.
     ///
     /// # Errors
     /// Go cannot tell such keys apart.
-    pub(super) fn insert(&mut self, key: Value, value: Value) -> Result<bool, String> {
+    pub(super) fn insert(&mut self, key: Value, value: Value) -> Result<(), String> {
         if let Some(key) = plain_key(&key) {
-            return Ok(self.plain.insert(key, value).is_some());
+            self.plain.insert(key, value);
+            return Ok(());
         }
         let identity = identity(&key, self.others.len())?;
-        Ok(self.others.insert(identity, (key, value)).is_some())
+        self.others.insert(identity, (key, value));
+        Ok(())
+    }
+
+    /// Whether a key would be found in the map.
+    pub(super) fn finds(&self, key: &Value) -> bool {
+        if let Some(key) = plain_key(key) {
+            let other = match key {
+                Key::Int(number) => u64::try_from(number).ok().map(Key::Uint),
+                Key::Uint(number) => i64::try_from(number).ok().map(Key::Int),
+                _ => None,
+            };
+            let other = other.is_some_and(|other| self.plain.contains_key(&other));
+            return other || self.plain.contains_key(&key);
+        }
+        let same = identity(key, usize::MAX);
+        let mut wholes = wholes(key);
+        same.is_ok_and(|same| self.others.contains_key(&same))
+            || wholes.any(|whole| self.plain.contains_key(&whole))
     }
 
     /// Takes away a key and its value.
@@ -112,6 +131,18 @@ fn plain_key(value: &Value) -> Option<Key> {
         Value::String(text) => Key::String(text.clone()),
         _ => return None,
     })
+}
+
+/// The whole numbers that equal a number with a point.
+fn wholes(key: &Value) -> impl Iterator<Item = Key> + use<> {
+    let number = match key {
+        Value::Float(number) => *number,
+        _ => f64::NAN,
+    };
+    let fits = number.fract() == 0.0 && (0.0..u64::MAX as f64).contains(&number);
+    let int = whole(number).map(Key::Int);
+    int.into_iter()
+        .chain(fits.then_some(Key::Uint(number as u64)))
 }
 
 fn identity(key: &Value, others: usize) -> Result<Identity, String> {
@@ -181,16 +212,7 @@ impl<'v> AnyMap<'v> {
         {
             return Some(value);
         }
-        match key {
-            Value::Float(number) => {
-                let int = whole(*number).and_then(|number| plain.map.get(&Key::Int(number)));
-                int.or_else(|| {
-                    let fits = number.fract() == 0.0 && (0.0..u64::MAX as f64).contains(number);
-                    plain.map.get(&Key::Uint(fits.then_some(*number as u64)?))
-                })
-            }
-            _ => None,
-        }
+        wholes(key).find_map(|key| plain.map.get(&key))
     }
 
     /// Keys and values, one after the other.

@@ -2,6 +2,7 @@
 
 mod literals;
 mod maps;
+mod mistakes;
 mod optionals;
 mod texts;
 

@@ -9,6 +9,8 @@ pub(crate) enum Type {
     Dyn,
     /// Whatever it turns out to have to be, as the items of an empty list.
     Open,
+    /// That of something in which a mistake has been found: it fits everywhere.
+    Error,
     Null,
     Bool,
     Int,
@@ -57,6 +59,7 @@ impl fmt::Display for Type {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let name = match self {
             Type::Dyn | Type::Open => "dyn",
+            Type::Error => "!error!",
             Type::Null => "null",
             Type::Bool => "bool",
             Type::Int => "int",
@@ -160,15 +163,16 @@ impl Bindings {
                     self.0.insert(*name, given.clone());
                     true
                 }
-                Some(bound) => match joined(&bound, given) {
-                    Some(joined) => {
-                        self.0.insert(*name, joined);
+                Some(bound) => match more_general(given, &bound) {
+                    Some(general) => {
+                        self.0.insert(*name, general);
                         true
                     }
                     None => false,
                 },
             },
-            (Type::Dyn | Type::Open, _) | (_, Type::Dyn | Type::Open) => true,
+            (Type::Dyn | Type::Error | Type::Open, _)
+            | (_, Type::Dyn | Type::Error | Type::Open) => true,
             (Type::Null, wanted) => wanted.is_nullable(),
             (Type::List(given), Type::List(wanted))
             | (Type::Optional(given), Type::Optional(wanted)) => self.accept(given, wanted),
@@ -181,11 +185,23 @@ impl Bindings {
     }
 }
 
+/// That of two types which cel-go goes on with when values of both are in one place; `None` when they have nothing to do with each other. Of null,
+/// or a mistake, and another type it is the second one.
+pub(crate) fn more_general(first: &Type, second: &Type) -> Option<Type> {
+    let joined = joined(first, second)?;
+    Some(match (first, second) {
+        (Type::Dyn | Type::Open, _) | (_, Type::Dyn | Type::Open) => joined,
+        (Type::Error | Type::Null, _) | (_, Type::Error | Type::Null) => second.clone(),
+        _ => joined,
+    })
+}
+
 /// The type that holds values of both; `None` when they have nothing to do with each other.
-pub(crate) fn joined(left: &Type, right: &Type) -> Option<Type> {
+fn joined(left: &Type, right: &Type) -> Option<Type> {
     Some(match (left, right) {
         (Type::Open, other) | (other, Type::Open) => other.clone(),
         (Type::Dyn, _) | (_, Type::Dyn) => Type::Dyn,
+        (Type::Error, other) | (other, Type::Error) => other.clone(),
         (Type::Null, other) | (other, Type::Null) if other.is_nullable() => other.clone(),
         (Type::List(left), Type::List(right)) => Type::list(joined(left, right)?),
         (Type::Optional(left), Type::Optional(right)) => Type::optional(joined(left, right)?),

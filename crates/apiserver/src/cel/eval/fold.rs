@@ -163,10 +163,10 @@ impl Collected {
 
     fn insert(&mut self, key: Value, value: Value) -> Evaluated<()> {
         let shown = as_text(&key).and_then(Result::ok).unwrap_or_default();
-        match self.map.insert(key, value).map_err(Failure::Error)? {
-            false => Ok(()),
-            true => failed(format!("insert failed: key {shown} already exists")),
+        if self.map.finds(&key) {
+            return failed(format!("insert failed: key {shown} already exists"));
         }
+        self.map.insert(key, value).map_err(Failure::Error)
     }
 
     fn result(self, kind: FoldKind) -> Evaluated {

@@ -70,7 +70,7 @@ fn refused<'e>(
 
 fn takes(clause: Clause, kind: &Type) -> bool {
     let is_whole = matches!(kind, Type::Int | Type::Uint);
-    if matches!(kind, Type::Dyn | Type::Open) {
+    if matches!(kind, Type::Dyn | Type::Error | Type::Open) {
         return true;
     }
     match clause {

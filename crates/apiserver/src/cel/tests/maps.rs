@@ -54,6 +54,14 @@ fn keys_are_what_go_tells_apart_and_numbers_find_what_they_equal() {
             "[1.5, 1.5].transformMapEntry(i, v, {v: i}).size() == 1",
             "insert failed: key 1.5 already exists",
         ),
+        (
+            "[dyn(0), dyn(0u)].transformMapEntry(i, v, {v: i}).size() == 1",
+            "insert failed: key 0 already exists",
+        ),
+        (
+            "[dyn(2), dyn(2.0)].transformMapEntry(i, v, {v: i}).size() == 1",
+            "insert failed: key 2 already exists",
+        ),
         ("[1.5][3] == 1.0", "index out of bounds: 3"),
         (
             "'%s'.format([{1.5: 'a'}]) == ''",

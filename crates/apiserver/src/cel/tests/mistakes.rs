@@ -1,0 +1,126 @@
+//! Mistakes that are told of expressions before they run, and what is told of those around them.
+
+use super::*;
+
+/// Places and sentences, without the lines they are in.
+fn told(source: &str) -> Vec<String> {
+    let issues = run(source).unwrap_err();
+    let lines = issues
+        .lines()
+        .filter_map(|line| line.strip_prefix("ERROR: <input>:"));
+    lines.map(str::to_owned).collect()
+}
+
+#[test]
+fn macros_name_their_variables() {
+    for (source, expected) in [
+        ("[1].map(x.y, 1)", "1:10: argument is not an identifier"),
+        ("[1].filter(1, true)", "1:12: argument is not an identifier"),
+        ("[1].sortBy('a', 1)", "1:12: argument is not an identifier"),
+        (
+            "[1].exists_one(1, true)",
+            "1:16: argument must be a simple name",
+        ),
+        (
+            "[1].all(i, 2, true)",
+            "1:12: argument must be a simple name",
+        ),
+        ("[1].all(i, i, true)", "1:12: duplicate variable name: i"),
+        (
+            "[1].transformMap(__result__, v, v)",
+            "1:18: iteration variable overwrites accumulator variable",
+        ),
+        (
+            "[1].exists(__result__, true)",
+            "1:12: iteration variable overwrites accumulator variable",
+        ),
+        (
+            "[1].map(__result__, 1)",
+            "1:9: iteration variable overwrites accumulator variable",
+        ),
+        (
+            "old.optMap(1, 2)",
+            "1:12: optMap() variable name must be a simple identifier",
+        ),
+        (
+            "old.optFlatMap(a.b, old)",
+            "1:17: optFlatMap() variable name must be a simple identifier",
+        ),
+    ] {
+        assert_eq!(told(source), [expected], "{source}");
+    }
+}
+
+#[test]
+fn what_is_wrong_fits_everywhere_and_is_named_so() {
+    for (source, expected) in [
+        (
+            "[1, 'a'] + 'x' == ''",
+            vec![
+                "1:5: expected type 'int' but found 'string'",
+                "1:10: found no matching overload for '_+_' applied to '(list(!error!), string)'",
+            ],
+        ),
+        (
+            "[1, 'a', 2, 'b'].size() == 2",
+            vec![
+                "1:5: expected type 'int' but found 'string'",
+                "1:13: expected type 'int' but found 'string'",
+            ],
+        ),
+        (
+            "{nothing: 1}.size() + 'a' == ''",
+            vec![
+                "1:2: undeclared reference to 'nothing' (in container '')",
+                "1:21: found no matching overload for '_+_' applied to '(int, string)'",
+            ],
+        ),
+        (
+            "[self.zz].sum('x') == 1",
+            vec![
+                "1:6: undefined field 'zz'",
+                "1:14: found no matching overload for 'sum' applied to 'list(!error!).(string)'",
+            ],
+        ),
+        (
+            "self.zz.yy.all(x, x) && nothing > 1",
+            vec![
+                "1:5: undefined field 'zz'",
+                "1:25: undeclared reference to 'nothing' (in container '')",
+            ],
+        ),
+        (
+            "1.all(x, x + 'a' == x)",
+            vec![
+                "1:1: expression of type 'int' cannot be range of a comprehension (must be list, map, or dynamic)",
+            ],
+        ),
+        (
+            "1.optMap(x, x)",
+            vec![
+                "1:9: found no matching overload for 'hasValue' applied to 'int.()'",
+                "1:9: found no matching overload for 'value' applied to 'int.()'",
+            ],
+        ),
+        (
+            "[?1, 'a']",
+            vec![
+                "1:3: expected type 'optional_type(int)' but found 'int'",
+                "1:6: expected type 'int' but found 'string'",
+            ],
+        ),
+        // Of null and something else cel-go goes on with what comes later in a list, and with what comes first elsewhere.
+        (
+            "[self, null][0].a == 3",
+            vec!["1:16: type 'null' does not support field selection"],
+        ),
+        (
+            "(true ? null : self).a == 3",
+            vec!["1:21: type 'null' does not support field selection"],
+        ),
+    ] {
+        assert_eq!(told(source), expected, "{source}");
+    }
+    let source = "[null, self][1].a == 3 && (true ? self : null).a == 3 && [self, null].size() == 2 && null != self.t";
+    assert_eq!(run(source), Ok(Value::Bool(true)));
+}
