@@ -94,6 +94,11 @@ impl SigningKey {
         Ok(token)
     }
 
+    /// What tokens call it.
+    pub(super) fn id(&self) -> &str {
+        &self.id
+    }
+
     /// Whether a signature is this key's.
     pub(super) fn verifies(&self, signed: &[u8], signature: &[u8]) -> bool {
         let public = self.pair.public_key().as_ref();

@@ -30,6 +30,8 @@ const LEEWAY: i64 = 60;
 /// How many good signatures are remembered.
 const REMEMBERED: usize = 4096;
 const PREFIX: &str = "system:serviceaccount:";
+/// The algorithms that tokens may name; others are no tokens of service accounts.
+const SIGNED_BY: [&str; 4] = ["RS256", ALGORITHM, "ES384", "ES512"];
 
 /// What a token says.
 #[derive(Clone, Debug, Serialize, Deserialize, PartialEq)]
@@ -91,7 +93,9 @@ impl Reference {
 /// Why a token of this server's does not hold.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum TokenError {
-    #[error("the signature is not by this server's key")]
+    #[error("invalid signature, no keys found")]
+    UnknownKey,
+    #[error("go-jose/go-jose: error in cryptographic primitive")]
     Signature,
     #[error("service account token has expired")]
     Expired,
@@ -185,34 +189,37 @@ pub(super) fn authenticate(
     }))
 }
 
-/// The claims of a token that this server has signed; `None` if it does not even say so.
+/// The claims of a token that this server has signed; `None` if it does not even say so, or cannot be read.
 fn verified(server: &ApiServer, token: &str) -> Result<Option<Arc<Claims>>, TokenError> {
-    #[derive(Deserialize)]
-    struct Header {
-        alg: String,
-    }
-    let Some((signed, signature)) = token.rsplit_once('.') else {
+    let parts: Vec<&str> = token.splitn(4, '.').collect();
+    let &[header, payload, signature] = &parts[..] else {
         return Ok(None);
     };
-    let decode = |text: &str| URL_SAFE_NO_PAD.decode(text).ok();
-    let parts = signed.split_once('.').and_then(|(header, claims)| {
-        let header: Header = serde_json::from_slice(&decode(header)?).ok()?;
-        let claims: Claims = serde_json::from_slice(&decode(claims)?).ok()?;
-        Some((header, claims, decode(signature)?))
-    });
-    let Some((header, claims, signature)) = parts else {
+    let object = |text: &str| {
+        let bytes = URL_SAFE_NO_PAD.decode(text).ok()?;
+        let value: Value = serde_json::from_slice(&bytes).ok()?;
+        value.is_object().then_some(value)
+    };
+    // Whose it is counts before anything else of it is looked at.
+    let Some(claims) = object(payload).filter(|claims| claims.text("iss") == server.issuer())
+    else {
         return Ok(None);
     };
-    if claims.issuer != server.issuer() {
+    let header = object(header).filter(|header| SIGNED_BY.contains(&header.text("alg")));
+    let (Some(header), Ok(signature)) = (header, URL_SAFE_NO_PAD.decode(signature)) else {
         return Ok(None);
+    };
+    let key = server.signing_key();
+    let named = header.text("kid");
+    if !named.is_empty() && named != key.id() {
+        return Err(TokenError::UnknownKey);
     }
-    let good =
-        header.alg == ALGORITHM && server.signing_key().verifies(signed.as_bytes(), &signature);
-    if good {
-        Ok(Some(Arc::new(claims)))
-    } else {
-        Err(TokenError::Signature)
+    let signed = &token[..token.rfind('.').unwrap_or_default()];
+    if header.text("alg") != ALGORITHM || !key.verifies(signed.as_bytes(), &signature) {
+        return Err(TokenError::Signature);
     }
+    // What is signed has been made here.
+    Ok(serde_json::from_value(claims).ok().map(Arc::new))
 }
 
 fn check_time(claims: &Claims, now: Timestamp) -> Result<(), TokenError> {

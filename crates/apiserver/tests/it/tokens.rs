@@ -223,6 +223,62 @@ async fn a_token_that_was_tampered_with_or_signed_by_another_is_refused() {
     assert_eq!(whoami(&here, &good).await.0, 201);
 }
 
+/// What says that it is this server's is judged by its key and its signature; the rest is no token at all.
+#[tokio::test]
+async fn a_review_says_what_is_wrong_with_a_token() {
+    let (server, _) = server(StaticTokens::default()).await;
+    let good = token(&server, json!({})).await;
+    let (header, rest) = good.split_once('.').unwrap();
+    let (payload, signature) = rest.split_once('.').unwrap();
+    let part = |value: Value| URL_SAFE_NO_PAD.encode(value.to_string());
+    let headed = |value: Value| format!("{}.{payload}.{signature}", part(value));
+    let said = |value: Value| format!("{header}.{}.{signature}", part(value));
+    let issuer = "https://kubernetes.default.svc";
+    let unknown = Some("invalid bearer token".to_owned());
+    let because = |why: &str| Some(format!("[invalid bearer token, {why}]"));
+    let cases = [
+        ("abc".to_owned(), unknown.clone()),
+        (format!("{header}.{payload}"), unknown.clone()),
+        (format!("{good}.x"), unknown.clone()),
+        (format!("{header}.!!.{signature}"), unknown.clone()),
+        (format!("!!.{payload}.{signature}"), unknown.clone()),
+        (format!("{header}.{payload}.!!"), unknown.clone()),
+        (said(json!([])), unknown.clone()),
+        (said(json!({"iss": "https://example.com"})), unknown.clone()),
+        (headed(json!("ES256")), unknown.clone()),
+        (headed(json!({"alg": "none"})), unknown.clone()),
+        (headed(json!({"alg": "HS256"})), unknown.clone()),
+        (
+            headed(json!({"alg": "ES256", "kid": "x"})),
+            because("invalid signature, no keys found"),
+        ),
+        (
+            headed(json!({"alg": "ES256"})),
+            because("go-jose/go-jose: error in cryptographic primitive"),
+        ),
+        (
+            headed(json!({"alg": "RS256"})),
+            because("go-jose/go-jose: error in cryptographic primitive"),
+        ),
+        (
+            said(json!({"iss": issuer})),
+            because("go-jose/go-jose: error in cryptographic primitive"),
+        ),
+        (format!(" {good}"), None),
+    ];
+    for (token, wanted) in cases {
+        let status = review(&server, json!({"token": token})).await;
+        assert_eq!(status["user"], json!({}), "{token}");
+        assert_eq!(
+            status["error"].as_str().map(str::to_owned),
+            wanted,
+            "{token}"
+        );
+    }
+    let status = review(&server, json!({"token": format!("{good} more")})).await;
+    assert_eq!(status["authenticated"], true);
+}
+
 #[tokio::test]
 async fn others_find_the_key_that_tokens_are_checked_with() {
     let (server, _) = server(StaticTokens::default()).await;
