@@ -5,7 +5,11 @@ use http::{HeaderValue, Method, Response, header::CACHE_CONTROL};
 use serde_json::{Value, json};
 
 use super::key::ALGORITHM;
-use crate::{http::reply, server::ApiServer};
+use crate::{
+    http::{method_not_allowed, reply},
+    server::ApiServer,
+    status::Status,
+};
 
 /// Where the configuration is.
 pub(crate) const CONFIGURATION: &str = "/.well-known/openid-configuration";
@@ -13,8 +17,12 @@ pub(crate) const CONFIGURATION: &str = "/.well-known/openid-configuration";
 pub(crate) const KEYS: &str = "/openid/v1/jwks";
 
 /// Answers one of the two paths; `None` for others.
-pub(crate) fn serve(server: &ApiServer, method: &Method, path: &str) -> Option<Response<Body>> {
-    let (content_type, document) = match path {
+pub(crate) fn serve(
+    server: &ApiServer,
+    method: &Method,
+    path: &str,
+) -> Option<Result<Response<Body>, Status>> {
+    let (content_type, document) = match path.trim_end_matches('/') {
         CONFIGURATION => ("application/json", configuration(server)),
         KEYS => (
             "application/jwk-set+json",
@@ -22,15 +30,15 @@ pub(crate) fn serve(server: &ApiServer, method: &Method, path: &str) -> Option<R
         ),
         _ => return None,
     };
-    if !matches!(*method, Method::GET | Method::HEAD) {
-        return None;
+    if *method != Method::GET {
+        return Some(Err(method_not_allowed()));
     }
     let mut response = reply::respond(200, content_type, Body::from(document.to_string()));
     response.headers_mut().insert(
         CACHE_CONTROL,
         HeaderValue::from_static("public, max-age=3600"),
     );
-    Some(response)
+    Some(Ok(response))
 }
 
 fn configuration(server: &ApiServer) -> Value {

@@ -174,10 +174,11 @@ async fn route(
         known => known,
     };
     if let Route::Other(path) = route
+        && probes::is_public(&parts.method, path)
         && let Some(answer) = probes::serve(&server, &parts.method, path, uri.query())
     {
         *flow = auth::flow_of_probe(&server, &mut parts, path, uri.query());
-        return Ok(answer);
+        return answer;
     }
     let user = auth::admit(&server, &mut parts, &path, uri.query(), flow)?;
     // kube-apiserver's flow schema `exempt`: administrators get through whatever there is to do.
@@ -274,15 +275,20 @@ async fn route(
                 }
             }
         }
-        Route::Other("") => Ok(reply::json(200, &discovery::root_paths(&table))),
+        Route::Other("" | "/index.html") => {
+            Ok(reply::indented(200, &discovery::root_paths(&table)))
+        }
         Route::Other(path) => {
+            if let Some(answer) = probes::serve(&server, &parts.method, path, uri.query()) {
+                return answer;
+            }
             if let Some(answer) = oidc::serve(&server, &parts.method, path) {
-                return Ok(answer);
+                return answer;
             }
             if let Some(answer) = snapshot::serve(&server, &user, &parts.method, path) {
                 return answer;
             }
-            if path == "/metrics" && parts.method == Method::GET {
+            if path == "/metrics" && parts.method != Method::DELETE {
                 return Ok(reply::respond(
                     200,
                     "text/plain; version=0.0.4; charset=utf-8",

@@ -1,4 +1,4 @@
-//! What is answered without asking who it is: `/healthz`, `/livez`, `/readyz` and `/version`.
+//! `/healthz`, `/livez`, `/readyz` and `/version`, which are answered without asking who it is, and the checks below them.
 
 use std::collections::BTreeSet;
 
@@ -6,55 +6,81 @@ use axum::body::Body;
 use http::{Method, Response};
 use serde_json::json;
 
-use super::{query::Query, reply};
-use crate::{field, server::ApiServer};
+use super::{method_not_allowed, query::Query, reply};
+use crate::{field, server::ApiServer, status::Status};
 
-/// What the probes look at. Only [`STORAGE`] can be down while this server answers.
-const CHECKS: &[&str] = &["ping", "log", STORAGE, "informer-sync"];
-/// Fails when no write is taken any more: the server is to be started again.
-const STORAGE: &str = "storage";
+/// What the probes look at, and being ready at more. Only [`STORAGE`] can be down while this server answers.
+const CHECKS: &[&str] = &["ping", "log", STORAGE];
+const READY_CHECKS: &[&str] = &[
+    "ping",
+    "log",
+    STORAGE,
+    "etcd-readiness",
+    "informer-sync",
+    "shutdown",
+];
+/// Fails when no write is taken any more: the server is to be started again. Clients know it by this name.
+const STORAGE: &str = "etcd";
 
+/// Whether a request is answered whoever sends it: what the role `system:public-info-viewer` lets everybody do.
+pub(crate) fn is_public(method: &Method, path: &str) -> bool {
+    *method == Method::GET && matches!(path, "/healthz" | "/livez" | "/readyz" | "/version")
+}
+
+/// Answers a probe by any method, and a question for the version by GET; `None` for other paths.
 pub(crate) fn serve(
     server: &ApiServer,
     method: &Method,
     path: &str,
     query: Option<&str>,
-) -> Option<Response<Body>> {
-    if !matches!(*method, Method::GET | Method::HEAD) {
-        return None;
-    }
-    let mut segments = path.trim_start_matches('/').splitn(2, '/');
-    match (segments.next()?, segments.next()) {
-        ("version", None) => Some(version()),
-        (probe @ ("healthz" | "livez" | "readyz"), None) => {
+) -> Option<Result<Response<Body>, Status>> {
+    let mut segments = path.strip_prefix('/')?.splitn(2, '/');
+    let probe = segments.next()?;
+    let checks = match probe {
+        "version" if path == "/version" => {
+            return Some(match *method {
+                Method::GET => Ok(version()),
+                _ => Err(method_not_allowed()),
+            });
+        }
+        "healthz" | "livez" => CHECKS,
+        "readyz" => READY_CHECKS,
+        _ => return None,
+    };
+    let failure = server.store().failure();
+    let answer = match segments.next() {
+        None => {
             let query = Query::parse(query);
             let excluded: BTreeSet<&str> = query.all("exclude").collect();
-            let failed = server.store().failure().is_some() && !excluded.contains(STORAGE);
-            Some(match (failed, query.get("verbose")) {
-                (true, _) => reply::text(500, verbose_text(probe, true, excluded)),
-                (false, Some(_)) => reply::text(200, verbose_text(probe, false, excluded)),
+            let failed = failure.is_some() && !excluded.contains(STORAGE);
+            match (failed, query.get("verbose")) {
                 (false, None) => reply::text(200, "ok"),
-            })
+                (true, _) => reply::text(500, verbose_text(probe, checks, true, excluded)),
+                (false, Some(_)) => reply::text(200, verbose_text(probe, checks, false, excluded)),
+            }
         }
-        ("healthz" | "livez" | "readyz", Some(check)) if CHECKS.contains(&check) => {
-            let failure = server.store().failure().filter(|_| check == STORAGE);
-            Some(match failure {
-                Some(why) => reply::text(500, format!("internal server error: {why}\n")),
-                None => reply::text(200, "ok"),
-            })
-        }
-        _ => None,
-    }
+        Some(check) if checks.contains(&check) => match failure.filter(|_| check == STORAGE) {
+            Some(why) => reply::text(500, format!("internal server error: {why}\n")),
+            None => reply::respond(200, "text/plain; charset=utf-8", Body::from("ok")),
+        },
+        Some(_) => return None,
+    };
+    Some(Ok(answer))
 }
 
 /// What each check came to, in the words of kube-apiserver's probes, which keep reasons to the log.
-fn verbose_text(probe: &str, failed: bool, mut excluded: BTreeSet<&str>) -> String {
+fn verbose_text(
+    probe: &str,
+    checks: &[&str],
+    failed: bool,
+    mut excluded: BTreeSet<&str>,
+) -> String {
     let line = |check: &&str| match failed && **check == *STORAGE {
         _ if excluded.remove(*check) => format!("[+]{check} excluded: ok\n"),
         true => format!("[-]{check} failed: reason withheld\n"),
         false => format!("[+]{check} ok\n"),
     };
-    let mut text: String = CHECKS.iter().map(line).collect();
+    let mut text: String = checks.iter().map(line).collect();
     if !excluded.is_empty() {
         let unknown: Vec<_> = excluded.into_iter().map(field::quote).collect();
         text.push_str("warn: some health checks cannot be excluded: no matches for ");
@@ -71,7 +97,7 @@ fn verbose_text(probe: &str, failed: bool, mut excluded: BTreeSet<&str>) -> Stri
 
 /// The version of the API that is served; clients compare `major` and `minor` as integers.
 fn version() -> Response<Body> {
-    reply::json(
+    reply::indented(
         200,
         &json!({
             "major": "1", "minor": "36", "emulationMajor": "1", "emulationMinor": "36",
@@ -90,13 +116,13 @@ mod tests {
     fn checks_can_be_left_out_and_unknown_ones_are_warned_of() {
         let excluded = BTreeSet::from(["ping", "foo", "a\"b"]);
         assert_eq!(
-            verbose_text("readyz", false, excluded),
-            "[+]ping excluded: ok\n[+]log ok\n[+]storage ok\n[+]informer-sync ok\n\
+            verbose_text("readyz", READY_CHECKS, false, excluded),
+            "[+]ping excluded: ok\n[+]log ok\n[+]etcd ok\n[+]etcd-readiness ok\n[+]informer-sync ok\n[+]shutdown ok\n\
              warn: some health checks cannot be excluded: no matches for \"a\\\"b\",\"foo\"\nreadyz check passed\n"
         );
-        let failed = verbose_text("livez", true, BTreeSet::new());
+        let failed = verbose_text("livez", CHECKS, true, BTreeSet::new());
         assert!(
-            failed.contains("[-]storage failed: reason withheld\n"),
+            failed.contains("[-]etcd failed: reason withheld\n"),
             "{failed}"
         );
     }

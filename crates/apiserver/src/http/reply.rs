@@ -153,6 +153,15 @@ pub(crate) fn json(code: u16, value: &Value) -> Response<Body> {
     )
 }
 
+/// A JSON response for eyes, whoever asks (apiserver: WriteRawJSON).
+pub(crate) fn indented(code: u16, value: &Value) -> Response<Body> {
+    respond(
+        code,
+        Media::Json.content_type(),
+        Body::from(format!("{value:#}")),
+    )
+}
+
 /// A text response.
 pub(crate) fn text(code: u16, body: impl Into<Body>) -> Response<Body> {
     let mut response = respond(code, "text/plain; charset=utf-8", body.into());

@@ -20,6 +20,7 @@ mod limits;
 mod mutations;
 mod pods;
 mod policy_types;
+mod probes;
 mod provided;
 mod proxies;
 mod published;

@@ -88,7 +88,13 @@ impl Answer {
             "{}: {said}",
             self.code
         );
-        assert!(!said.is_empty(), "{} without a sentence", self.code);
+        // Upstream has no words for documents that are not there, or not in that form.
+        let may_be_silent = matches!(self.code, 404 | 406);
+        assert!(
+            may_be_silent || !said.is_empty(),
+            "{} without a sentence",
+            self.code
+        );
         false
     }
 }
