@@ -198,12 +198,13 @@ def main():
     for kind in sorted(types):
         lines.append(f"={kind}\tatomic" if (kind, "") in manual else f"={kind}")
         order = list(structs.get(kind) or {})
+        fields = {row["field"] for row in types[kind]}
 
         def place(row):
             """Go's order; fields that the struct facts do not know come last, by protobuf tag, as they were added last."""
             if row["field"] in order:
                 return order.index(row["field"]), 0, row["field"]
-            newest = ["kind", "apiVersion", "metadata"]
+            newest = ["kind", "apiVersion", "metadata"] if "apiVersion" in fields else []
             known = newest.index(row["field"]) - len(newest) if row["field"] in newest else len(order)
             return known, int(row["protobuf_tag"] or 0), row["field"]
 

@@ -467,3 +467,23 @@ async fn a_driver_takes_tokens_as_secrets_only_if_it_asks_for_tokens() {
     driver["spec"]["tokenRequests"] = json!([{"audience": ""}]);
     api.post(drivers, driver).await.ok();
 }
+
+#[tokio::test]
+async fn a_variable_of_a_policy_is_owned_as_one_value() {
+    let api = Api::new(Config::default());
+    let rule = json!({"apiGroups": [""], "apiVersions": ["v1"], "operations": ["CREATE"], "resources": ["pods"]});
+    let policy = json!({
+        "apiVersion": "admissionregistration.k8s.io/v1", "kind": "ValidatingAdmissionPolicy", "metadata": {"name": "p"},
+        "spec": {
+            "matchConstraints": {"resourceRules": [rule]},
+            "variables": [{"name": "v", "expression": "1"}],
+            "validations": [{"expression": "variables.v > 0"}],
+        },
+    });
+    let path = format!("{POLICIES}/p?fieldManager=m");
+    let media = "application/apply-patch+yaml";
+    let policy = policy.to_string();
+    let applied = api.send_text("PATCH", &path, media, &policy).await.ok();
+    let spec = &applied["metadata"]["managedFields"][0]["fieldsV1"]["f:spec"];
+    assert_eq!(spec["f:variables"], json!({"k:{\"name\":\"v\"}": {}}));
+}
