@@ -225,6 +225,7 @@ fn field(name: &str, id: TypeId, presence: Presence) -> Field {
         required: false,
         retain_keys: false,
         replace: false,
+        declared: "".into(),
         place: 0,
     }
 }

@@ -5,9 +5,11 @@
 //! parameters its verbs take.
 
 mod custom;
+mod enums;
 mod gnostic;
 mod paths;
 mod schemas;
+mod scheme;
 mod values;
 
 use serde_json::{Map, Value, json};

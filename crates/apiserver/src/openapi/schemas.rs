@@ -2,7 +2,7 @@
 
 use serde_json::{Map, Value, json};
 
-use super::{Dialect, custom, paths::custom as wire, reference, values};
+use super::{Dialect, custom, enums, paths::custom as wire, reference, scheme, values};
 use crate::{
     admission::Lookup,
     registry::Row,
@@ -39,7 +39,9 @@ impl<'a> Schemas<'a> {
             self.add_builtin(row)
         };
         self.tag(&name, row, &row.resource.kind);
-        self.add_list(row, &name);
+        if !row.resource.rules.transient {
+            self.add_list(row, &name);
+        }
         if row.is_defined() {
             self.add_wire_types(row);
         }
@@ -188,7 +190,9 @@ impl<'a> Schemas<'a> {
                 let name = wire::component_of(&fields.name);
                 if !self.done.contains_key(&name) {
                     self.done.insert(name.clone(), Value::Null);
-                    self.waiting.push(kind.clone());
+                    // A field may own a type in another way than the type itself says.
+                    let own = Type::builtin(&fields.name);
+                    self.waiting.push(own.unwrap_or_else(|| kind.clone()));
                 }
                 reference(self.dialect, &name)
             }
@@ -207,14 +211,21 @@ impl<'a> Schemas<'a> {
 
     fn object(&mut self, kind: &Type, fields: &Struct) -> Value {
         let mut properties = Map::new();
-        let mut required = Vec::new();
         for field in &fields.fields {
             let property = self.property(fields, field, &kind.sibling(field.id));
             properties.insert(field.name.to_string(), property);
-            if field.required {
-                required.push(Value::from(&*field.name));
-            }
         }
+        // Generators make constructors of what is required, so its order is that of Go's fields.
+        let mut required: Vec<&Field> = fields
+            .fields
+            .iter()
+            .filter(|field| field.required)
+            .collect();
+        required.sort_by_key(|field| field.place);
+        let required: Vec<Value> = required
+            .iter()
+            .map(|field| Value::from(&*field.name))
+            .collect();
         let mut schema = Map::new();
         if let Some(text) = descriptions::of_type(&fields.name) {
             schema.insert("description".into(), text.into());
@@ -228,6 +239,12 @@ impl<'a> Schemas<'a> {
         }
         if fields.atomic {
             schema.insert("x-kubernetes-map-type".into(), "atomic".into());
+        }
+        if let Some(tags) = scheme::tags(&fields.name) {
+            schema.insert(KIND_EXTENSION.into(), tags);
+        }
+        if let Some(unions) = values::unions(&fields.name) {
+            schema.insert("x-kubernetes-unions".into(), unions);
         }
         if fields.preserve {
             schema.insert("x-kubernetes-preserve-unknown-fields".into(), true.into());
@@ -243,19 +260,32 @@ impl<'a> Schemas<'a> {
         let default = values::of_field(owner, field, kind.node())
             .filter(|_| self.dialect == Dialect::V3)
             .map(|default| ("default", default));
-        if let Some(set) = values::set(&field.go) {
+        if let Some(set) = enums::of(&owner.name, &field.go) {
             let holder = match kind.node() {
                 Node::List(_) => &mut schema["items"],
+                Node::Map { .. } => &mut schema["additionalProperties"],
                 _ => &mut schema,
             };
             holder["enum"] = set.iter().copied().map(Value::from).collect();
         }
-        if field.retain_keys && !matches!(kind.node(), Node::List(_)) {
-            schema = self.beside(
-                schema,
-                Some(("x-kubernetes-patch-strategy", "retainKeys".into())),
-            );
-        }
+        let strategy = match kind.node() {
+            Node::List(_) => None,
+            _ if field.retain_keys => Some("retainKeys"),
+            _ if field.replace => Some("replace"),
+            _ => None,
+        };
+        let strategy = strategy.map(|strategy| ("x-kubernetes-patch-strategy", strategy.into()));
+        // Lists and atomic maps have said it themselves; bytes are a list to Go.
+        let owned = match (kind.node(), &*field.declared) {
+            (Node::Scalar(Scalar::Bytes), "atomic") => {
+                Some(("x-kubernetes-list-type", "atomic".into()))
+            }
+            (Node::Struct(_) | Node::Map { .. }, "granular") => {
+                Some(("x-kubernetes-map-type", "granular".into()))
+            }
+            _ => None,
+        };
+        schema = self.beside(schema, strategy.into_iter().chain(owned));
         self.beside(schema, description.into_iter().chain(default))
     }
 
@@ -354,11 +384,17 @@ impl<'a> Schemas<'a> {
                 "apimachinery.pkg.runtime.RawExtension",
                 json!({"type": "object"}),
             ),
-            Scalar::Json
-            | Scalar::SchemaOrBool
-            | Scalar::SchemaOrArray
-            | Scalar::SchemaOrStrings => json!({}),
+            Scalar::Json => self.any("JSON"),
+            Scalar::SchemaOrBool => self.any("JSONSchemaPropsOrBool"),
+            Scalar::SchemaOrArray => self.any("JSONSchemaPropsOrArray"),
+            Scalar::SchemaOrStrings => self.any("JSONSchemaPropsOrStringArray"),
         }
+    }
+
+    /// A type of definitions' schemas that has no one type in JSON.
+    fn any(&mut self, kind: &str) -> Value {
+        let kind = format!("apiextensions-apiserver.pkg.apis.apiextensions.v1.{kind}");
+        self.named(&kind, json!({}))
     }
 
     fn named(&mut self, kind: &str, mut schema: Value) -> Value {

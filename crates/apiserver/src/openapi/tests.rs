@@ -248,3 +248,61 @@ fn properties_have_the_defaults_closed_sets_and_list_types_that_upstream_gives_t
         json!({"$ref": "#/components/schemas/io.k8s.apimachinery.pkg.api.resource.Quantity"})
     );
 }
+
+#[test]
+fn what_fields_say_of_their_owners_and_their_merging_is_told() {
+    let server = server();
+    let document = v2_tree(&server);
+    let said = |component: &str, field: &str| {
+        let component = &document["definitions"][format!("io.k8s.{component}")];
+        let mut property = component["properties"][field].clone();
+        property.as_object_mut().unwrap().remove("description");
+        property
+    };
+    let claim = said("api.core.v1.PersistentVolumeSpec", "claimRef");
+    assert_eq!(claim["x-kubernetes-map-type"], "granular");
+    let reference = &document["definitions"]["io.k8s.api.core.v1.ObjectReference"];
+    assert_eq!(reference["x-kubernetes-map-type"], "atomic");
+    assert_eq!(
+        said(
+            "api.core.v1.PersistentVolumeClaimStatus",
+            "allocatedResourceStatuses"
+        )["x-kubernetes-map-type"],
+        "granular"
+    );
+    let selector = said("api.policy.v1.PodDisruptionBudgetSpec", "selector");
+    assert_eq!(selector["x-kubernetes-patch-strategy"], "replace");
+    assert_eq!(
+        said(
+            "kube-aggregator.pkg.apis.apiregistration.v1.APIServiceSpec",
+            "caBundle"
+        ),
+        json!({"type": "string", "format": "byte", "x-kubernetes-list-type": "atomic"})
+    );
+    let items = said(
+        "apiextensions-apiserver.pkg.apis.apiextensions.v1.JSONSchemaProps",
+        "items",
+    );
+    let any = "io.k8s.apiextensions-apiserver.pkg.apis.apiextensions.v1.JSONSchemaPropsOrArray";
+    assert_eq!(items, json!({"$ref": format!("#/definitions/{any}")}));
+    let any = document["definitions"][any].as_object().unwrap();
+    assert_eq!(any.keys().collect::<Vec<_>>(), ["description"]);
+    let component = |name: &str| &document["definitions"][format!("io.k8s.api.{name}")];
+    assert_eq!(
+        component("flowcontrol.v1.PriorityLevelConfigurationSpec")["x-kubernetes-unions"],
+        json!([{"discriminator": "type", "fields-to-discriminateBy": {"exempt": "Exempt", "limited": "Limited"}}])
+    );
+    assert_eq!(
+        component("core.v1.ContainerStatus")["required"],
+        json!(["name", "ready", "restartCount", "image", "imageID"])
+    );
+    assert!(component("core.v1.BindingList").is_null());
+    assert_eq!(
+        said("api.apps.v1.StatefulSetSpec", "podManagementPolicy")["enum"],
+        json!(["OrderedReady", "Parallel"])
+    );
+    assert_eq!(
+        said("api.core.v1.NodeStatus", "phase")["enum"],
+        json!(["Pending", "Running", "Terminated"])
+    );
+}

@@ -1,141 +1,40 @@
-//! What documents say of values beside their types: the closed sets they come from, and the defaults of version 3.
+//! The defaults that documents of version 3 tell, and the unions that all documents do.
 //!
 //! Defaults are those that decoding knows: Go's zero value where a field is always written, and the few that Kubernetes declares on
 //! the field itself. What the server fills in later (replicas, grace periods) is in the descriptions instead, as upstream has it.
+//! Unions are the types of which at most one field is set; none but documents knows of them.
 
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 
 use crate::schema::{Field, Node, Presence, Scalar, Struct};
 
-/// The values of Go's string types that have a closed set of them, sorted by type.
-const SETS: &[(&str, &[&str])] = &[
-    ("v1.AddressType", &["FQDN", "IPv4", "IPv6"]),
+/// Types that declare themselves unions: the field that says which of the others is set, if there is one, and the others.
+const UNIONS: &[(&str, Option<&str>, &[&str])] = &[
     (
-        "v1.AppArmorProfileType",
-        &["Localhost", "RuntimeDefault", "Unconfined"],
+        "api.core.v1.AppArmorProfile",
+        Some("type"),
+        &["localhostProfile"],
+    ),
+    ("api.core.v1.PodSchedulingGroup", None, &["podGroupName"]),
+    (
+        "api.core.v1.SeccompProfile",
+        Some("type"),
+        &["localhostProfile"],
     ),
     (
-        "v1.AzureDataDiskCachingMode",
-        &["None", "ReadOnly", "ReadWrite"],
-    ),
-    ("v1.AzureDataDiskKind", &["Dedicated", "Managed", "Shared"]),
-    (
-        "v1.DNSPolicy",
-        &["ClusterFirst", "ClusterFirstWithHostNet", "Default", "None"],
+        "api.flowcontrol.v1.LimitResponse",
+        Some("type"),
+        &["queuing"],
     ),
     (
-        "v1.DaemonSetUpdateStrategyType",
-        &["OnDelete", "RollingUpdate"],
-    ),
-    ("v1.DeploymentStrategyType", &["Recreate", "RollingUpdate"]),
-    (
-        "v1.FSGroupPolicy",
-        &["File", "None", "ReadWriteOnceWithFSType"],
+        "api.flowcontrol.v1.PriorityLevelConfigurationSpec",
+        Some("type"),
+        &["exempt", "limited"],
     ),
     (
-        "v1.FieldValueErrorReason",
-        &[
-            "FieldValueDuplicate",
-            "FieldValueForbidden",
-            "FieldValueInvalid",
-            "FieldValueRequired",
-        ],
-    ),
-    (
-        "v1.HostPathType",
-        &[
-            "",
-            "BlockDevice",
-            "CharDevice",
-            "Directory",
-            "DirectoryOrCreate",
-            "File",
-            "FileOrCreate",
-            "Socket",
-        ],
-    ),
-    ("v1.IPFamily", &["", "IPv4", "IPv6"]),
-    (
-        "v1.IPFamilyPolicy",
-        &["PreferDualStack", "RequireDualStack", "SingleStack"],
-    ),
-    (
-        "v1.MountPropagationMode",
-        &["Bidirectional", "HostToContainer", "None"],
-    ),
-    ("v1.NamespacePhase", &["Active", "Terminating"]),
-    ("v1.NodeInclusionPolicy", &["Honor", "Ignore"]),
-    (
-        "v1.NodeSelectorOperator",
-        &["DoesNotExist", "Exists", "Gt", "In", "Lt", "NotIn"],
-    ),
-    (
-        "v1.PersistentVolumeAccessMode",
-        &[
-            "ReadOnlyMany",
-            "ReadWriteMany",
-            "ReadWriteOnce",
-            "ReadWriteOncePod",
-        ],
-    ),
-    (
-        "v1.PersistentVolumeClaimModifyVolumeStatus",
-        &["InProgress", "Infeasible", "Pending"],
-    ),
-    (
-        "v1.PersistentVolumeClaimPhase",
-        &["Bound", "Lost", "Pending"],
-    ),
-    ("v1.PersistentVolumeMode", &["Block", "Filesystem"]),
-    (
-        "v1.PersistentVolumePhase",
-        &["Available", "Bound", "Failed", "Pending", "Released"],
-    ),
-    (
-        "v1.PersistentVolumeReclaimPolicy",
-        &["Delete", "Recycle", "Retain"],
-    ),
-    ("v1.PodFSGroupChangePolicy", &["Always", "OnRootMismatch"]),
-    (
-        "v1.PodPhase",
-        &["Failed", "Pending", "Running", "Succeeded", "Unknown"],
-    ),
-    ("v1.PodQOSClass", &["BestEffort", "Burstable", "Guaranteed"]),
-    ("v1.PodSELinuxChangePolicy", &["MountOption", "Recursive"]),
-    ("v1.PreemptionPolicy", &["Never", "PreemptLowerPriority"]),
-    ("v1.ProcMountType", &["Default", "Unmasked"]),
-    ("v1.Protocol", &["SCTP", "TCP", "UDP"]),
-    ("v1.PullPolicy", &["Always", "IfNotPresent", "Never"]),
-    ("v1.RestartPolicy", &["Always", "Never", "OnFailure"]),
-    (
-        "v1.SeccompProfileType",
-        &["Localhost", "RuntimeDefault", "Unconfined"],
-    ),
-    ("v1.ServiceAffinity", &["ClientIP", "None"]),
-    ("v1.ServiceExternalTrafficPolicy", &["Cluster", "Local"]),
-    ("v1.ServiceInternalTrafficPolicy", &["Cluster", "Local"]),
-    (
-        "v1.ServiceType",
-        &["ClusterIP", "ExternalName", "LoadBalancer", "NodePort"],
-    ),
-    ("v1.SupplementalGroupsPolicy", &["Merge", "Strict"]),
-    (
-        "v1.TaintEffect",
-        &["NoExecute", "NoSchedule", "PreferNoSchedule"],
-    ),
-    (
-        "v1.TerminationMessagePolicy",
-        &["FallbackToLogsOnError", "File"],
-    ),
-    ("v1.TolerationOperator", &["Equal", "Exists", "Gt", "Lt"]),
-    ("v1.URIScheme", &["HTTP", "HTTPS"]),
-    (
-        "v1.UnsatisfiableConstraintAction",
-        &["DoNotSchedule", "ScheduleAnyway"],
-    ),
-    (
-        "v1.VolumeBindingMode",
-        &["Immediate", "WaitForFirstConsumer"],
+        "api.flowcontrol.v1.Subject",
+        Some("kind"),
+        &["group", "serviceAccount", "user"],
     ),
 ];
 
@@ -173,11 +72,19 @@ const DECLARED: &[(&str, &str, &str)] = &[
     ("ServicePort", "protocol", "TCP"),
 ];
 
-/// The values a field, or the items of a list, can have; `None` if there is no closed set.
-pub(super) fn set(go: &str) -> Option<&'static [&'static str]> {
-    let name = go.trim_start_matches('*').trim_start_matches("[]");
-    let at = SETS.binary_search_by_key(&name, |(name, _)| name).ok()?;
-    Some(SETS[at].1)
+/// What a type says of itself as a union.
+pub(super) fn unions(owner: &str) -> Option<Value> {
+    let (_, discriminator, fields) = UNIONS.iter().find(|(name, ..)| *name == owner)?;
+    let values = fields.iter().map(|field| {
+        let mut value = (*field).to_owned();
+        value[..1].make_ascii_uppercase();
+        ((*field).to_owned(), Value::from(value))
+    });
+    let mut union = json!({"fields-to-discriminateBy": values.collect::<Map<_, _>>()});
+    if let Some(field) = discriminator {
+        union["discriminator"] = (*field).into();
+    }
+    Some(json!([union]))
 }
 
 /// The default of a field.
@@ -224,12 +131,13 @@ mod tests {
     use crate::schema::Type;
 
     #[test]
-    fn sets_are_sorted_so_that_each_is_found() {
-        for (name, values) in SETS {
-            assert_eq!(set(&format!("*{name}")), Some(*values), "{name}");
-            assert!(values.is_sorted(), "{name}");
+    fn unions_are_of_fields_that_exist() {
+        for (owner, discriminator, fields) in UNIONS {
+            let kind = Type::builtin(owner).expect("a built-in type");
+            for field in discriminator.iter().chain(*fields) {
+                assert!(kind.field(field).is_some(), "{owner} {field}");
+            }
         }
-        assert_eq!(set("string"), None);
     }
 
     #[test]

@@ -59,7 +59,11 @@ mod tests {
     }
 
     /// Values without fields that documents name nevertheless.
-    const SCALARS: [&str; 7] = [
+    const SCALARS: [&str; 11] = [
+        "apiextensions-apiserver.pkg.apis.apiextensions.v1.JSON",
+        "apiextensions-apiserver.pkg.apis.apiextensions.v1.JSONSchemaPropsOrArray",
+        "apiextensions-apiserver.pkg.apis.apiextensions.v1.JSONSchemaPropsOrBool",
+        "apiextensions-apiserver.pkg.apis.apiextensions.v1.JSONSchemaPropsOrStringArray",
         "apimachinery.pkg.api.resource.Quantity",
         "apimachinery.pkg.apis.meta.v1.FieldsV1",
         "apimachinery.pkg.apis.meta.v1.MicroTime",

@@ -141,6 +141,8 @@ pub struct Field {
     pub retain_keys: bool,
     /// A strategic merge replaces the value, also where it is an object.
     pub replace: bool,
+    /// How server-side apply sees the value, in the words of documents (`atomic`, `granular`, `set`, `map`); empty where nothing is said.
+    pub declared: Text,
     /// Its place in the Go struct, which is where Go writes it; 0 for all fields of custom resources, which go by name.
     pub place: u16,
 }
@@ -276,6 +278,15 @@ impl Type {
             let kind = name.strip_prefix(&package);
             kind.is_some_and(|kind| kind.starts_with('.'))
         })
+    }
+
+    /// All built-in types.
+    #[cfg(test)]
+    pub(crate) fn every_builtin() -> impl Iterator<Item = Type> {
+        table::builtin()
+            .names
+            .keys()
+            .filter_map(|name| Type::builtin(name))
     }
 
     /// A type of an arena that was made at run time.

@@ -124,6 +124,7 @@ impl Reader {
             required: flags.contains('r'),
             retain_keys: strategy == "retainKeys",
             replace: strategy == "replace",
+            declared: Cow::Borrowed(listing),
             place,
         }
     }

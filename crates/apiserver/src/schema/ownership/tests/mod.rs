@@ -272,6 +272,7 @@ fn custom(spec: impl FnOnce(&mut Arena) -> TypeId) -> Type {
         required: false,
         retain_keys: false,
         replace: false,
+        declared: "".into(),
         place: 0,
     };
     let open = || Struct {
