@@ -235,7 +235,6 @@ fn recycle(plan: &mut Plan, service: &Service) {
         {
             Some(mut new) => {
                 new.metadata.name.clone_from(&old.metadata.name);
-                new.metadata.generate_name = None;
                 new.metadata.uid.clone_from(&old.metadata.uid);
                 new.metadata
                     .resource_version

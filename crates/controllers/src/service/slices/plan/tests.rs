@@ -187,6 +187,17 @@ fn slices_of_an_earlier_service_of_the_same_name_are_deleted_and_never_reused() 
 }
 
 #[test]
+fn a_placeholder_that_is_reused_keeps_what_its_name_was_made_of() {
+    let placeholder = step(vec![], Wanted::new());
+    let plan = plan(&service(vec![]), &placeholder, wanted([(80, 0..3)]), "IPv4");
+    let [reused] = plan.update.as_slice() else {
+        panic!("one update: {plan:?}")
+    };
+    assert_eq!(reused.metadata.name, placeholder[0].metadata.name);
+    assert_eq!(reused.metadata.generate_name.as_deref(), Some("web-"));
+}
+
+#[test]
 fn a_service_that_is_being_deleted_gets_no_new_slices() {
     let slices = step(vec![], wanted([(80, 0..100)]));
     let mut going = service(vec![]);
