@@ -197,8 +197,8 @@ impl Controller {
             return Ok(());
         };
         let (update, now) = (revisions.update.name_any(), self.context.clock.now());
-        for pod in rollout::outdated(&existing, &update, strategy, now) {
-            self.delete(set, &pod).await?;
+        if let Some(pod) = rollout::outdated(&existing, &update, strategy, now) {
+            self.delete(set, pod).await?;
         }
         Ok(())
     }

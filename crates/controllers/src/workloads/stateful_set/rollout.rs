@@ -3,12 +3,9 @@
 use std::sync::Arc;
 
 use jiff::Timestamp;
-use k8s_openapi::{
-    api::{
-        apps::v1::{StatefulSet, StatefulSetStatus},
-        core::v1::Pod,
-    },
-    apimachinery::pkg::util::intstr::IntOrString,
+use k8s_openapi::api::{
+    apps::v1::{StatefulSet, StatefulSetStatus},
+    core::v1::Pod,
 };
 
 use super::identity;
@@ -23,8 +20,6 @@ pub(super) struct Strategy {
     pub(super) on_delete: bool,
     /// Pods below it, counted from the first, keep the old template.
     pub(super) partition: i32,
-    /// How many pods may be unavailable while the template changes.
-    pub(super) max_unavailable: i32,
     pub(super) min_ready_seconds: i32,
 }
 
@@ -39,27 +34,9 @@ impl Strategy {
             parallel: policy == Some("Parallel"),
             on_delete: kind == Some("OnDelete"),
             partition: rolling.and_then(|rolling| rolling.partition).unwrap_or(0),
-            max_unavailable: max_unavailable(
-                rolling.and_then(|rolling| rolling.max_unavailable.as_ref()),
-                identity::replicas(set),
-            ),
             min_ready_seconds: spec.and_then(|spec| spec.min_ready_seconds).unwrap_or(0),
         }
     }
-}
-
-/// One if nothing is said; a percentage is rounded up, and never below one.
-fn max_unavailable(told: Option<&IntOrString>, replicas: i32) -> i32 {
-    let most = match told {
-        None => 1,
-        Some(IntOrString::Int(number)) => *number,
-        Some(IntOrString::String(text)) => {
-            let percent: i64 = text.trim_end_matches('%').parse().unwrap_or(0);
-            let most = (i64::from(replicas) * percent + 99) / 100;
-            i32::try_from(most).unwrap_or(i32::MAX)
-        }
-    };
-    most.max(1)
 }
 
 /// Running, ready, and so for long enough.
@@ -76,40 +53,21 @@ fn is_unavailable(pod: &Pod, strategy: Strategy, now: Timestamp) -> bool {
     pods::is_deleting(pod) || !is_available(pod, strategy.min_ready_seconds, now)
 }
 
-/// The pods that are deleted now because their template is an old one, highest number first (upstream:
-/// `updateStatefulSetAfterInvariantEstablished`). `replicas` are the wanted pods by number, each of which exists.
-pub(super) fn outdated(
-    replicas: &[Arc<Pod>],
+/// The pod that is deleted now because its template is an old one: the highest, once all above it are available.
+/// `replicas` are the wanted pods by number, each of which exists.
+///
+/// `maxUnavailable` says nothing: 1.36 leaves it off (`MaxUnavailableStatefulSet`), for pods that come in parallel, too.
+pub(super) fn outdated<'a>(
+    replicas: &'a [Arc<Pod>],
     update: &str,
     strategy: Strategy,
     now: Timestamp,
-) -> Vec<Arc<Pod>> {
-    let is_old = |pod: &Arc<Pod>| identity::revision(pod) != update && !pods::is_deleting(pod);
-    let unavailable = |pod: &&Arc<Pod>| is_unavailable(pod, strategy, now);
-    let missing = count(replicas.iter().filter(unavailable).count());
-    let lost = replicas
-        .iter()
-        .any(|pod| strategy.parallel && is_old(pod) && unavailable(&pod));
-    if missing >= strategy.max_unavailable && !lost {
-        return Vec::new();
-    }
+) -> Option<&'a Arc<Pod>> {
     let partition = usize::try_from(strategy.partition).unwrap_or(0);
-    let due = replicas
-        .iter()
-        .skip(partition)
-        .rev()
-        .filter(|pod| is_old(pod));
-    let budget = usize::try_from(strategy.max_unavailable - missing).unwrap_or(0);
-    if !strategy.parallel {
-        return due.take(budget).cloned().collect();
-    }
-    // What does not work cannot be missed.
-    let (broken, working): (Vec<_>, Vec<_>) = due.partition(unavailable);
-    broken
-        .into_iter()
-        .chain(working.into_iter().take(budget))
-        .cloned()
-        .collect()
+    let is_old = |pod: &Pod| identity::revision(pod) != update && !pods::is_deleting(pod);
+    let mut due = replicas.iter().skip(partition).rev();
+    let stop = due.find(|pod| is_old(pod) || is_unavailable(pod, strategy, now))?;
+    Some(stop).filter(|pod| is_old(pod))
 }
 
 /// What the set reports of its pods.
@@ -171,22 +129,19 @@ mod tests {
         Arc::new(serde_json::from_value(pod).expect("a pod"))
     }
 
-    fn strategy(max_unavailable: i32, partition: i32, parallel: bool) -> Strategy {
+    fn strategy(partition: i32, parallel: bool) -> Strategy {
         Strategy {
             parallel,
             on_delete: false,
             partition,
-            max_unavailable,
             min_ready_seconds: 0,
         }
     }
 
-    fn doomed(replicas: &[Arc<Pod>], strategy: Strategy) -> Vec<String> {
+    fn doomed(replicas: &[Arc<Pod>], strategy: Strategy) -> Option<String> {
         let now = "2026-01-02T00:00:00Z".parse().expect("a time");
-        let pods = outdated(replicas, "new", strategy, now);
-        pods.iter()
-            .filter_map(|pod| pod.metadata.name.clone())
-            .collect()
+        let pod = outdated(replicas, "new", strategy, now)?;
+        pod.metadata.name.clone()
     }
 
     #[test]
@@ -196,15 +151,12 @@ mod tests {
             pod(1, "old", true),
             pod(2, "old", true),
         ];
-        assert_eq!(doomed(&replicas, strategy(1, 0, false)), ["web-2"]);
+        let doomed = |replicas: &[Arc<Pod>]| doomed(replicas, strategy(0, false));
+        assert_eq!(doomed(&replicas).as_deref(), Some("web-2"));
         replicas[2] = pod(2, "new", false);
-        assert!(
-            doomed(&replicas, strategy(1, 0, false)).is_empty(),
-            "it is not ready yet"
-        );
+        assert_eq!(doomed(&replicas), None, "it is not ready yet");
         replicas[2] = pod(2, "new", true);
-        assert_eq!(doomed(&replicas, strategy(1, 0, false)), ["web-1"]);
-        assert_eq!(doomed(&replicas, strategy(2, 0, false)), ["web-1", "web-0"]);
+        assert_eq!(doomed(&replicas).as_deref(), Some("web-1"));
     }
 
     #[test]
@@ -214,26 +166,23 @@ mod tests {
             pod(1, "old", true),
             pod(2, "new", true),
         ];
-        assert_eq!(doomed(&replicas, strategy(3, 1, false)), ["web-1"]);
-        assert!(doomed(&replicas, strategy(3, 2, false)).is_empty());
+        let doomed = |partition| doomed(&replicas, strategy(partition, false));
+        assert_eq!(doomed(1).as_deref(), Some("web-1"));
+        assert_eq!(doomed(2), None);
     }
 
     #[test]
-    fn of_pods_that_come_in_parallel_broken_ones_of_the_old_template_go_at_once() {
-        let replicas = [
+    fn broken_pods_of_an_old_template_wait_for_their_turn_also_in_parallel() {
+        let mut replicas = [
             pod(0, "old", false),
-            pod(1, "old", true),
+            pod(1, "old", false),
             pod(2, "old", true),
         ];
-        assert_eq!(doomed(&replicas, strategy(1, 0, true)), ["web-0"]);
-        assert_eq!(doomed(&replicas, strategy(2, 0, true)), ["web-0", "web-2"]);
-        assert!(doomed(&replicas, strategy(1, 0, false)).is_empty());
-    }
-
-    #[test]
-    fn a_share_of_unavailable_pods_is_rounded_up_and_at_least_one() {
-        let share = |text: &str| max_unavailable(Some(&IntOrString::String(text.into())), 5);
-        assert_eq!((share("30%"), share("0%"), share("100%")), (2, 1, 5));
-        assert_eq!(max_unavailable(None, 5), 1);
+        let doomed = |replicas: &[Arc<Pod>]| doomed(replicas, strategy(0, true));
+        assert_eq!(doomed(&replicas).as_deref(), Some("web-2"));
+        replicas[2] = pod(2, "new", false);
+        assert_eq!(doomed(&replicas), None);
+        replicas[2] = pod(2, "new", true);
+        assert_eq!(doomed(&replicas).as_deref(), Some("web-1"));
     }
 }
