@@ -189,8 +189,11 @@ impl Controller {
         };
 
         let mut outcome = Ok(());
-        let mut views = self.view(&set, pods.iter().cloned());
+        // Asked first: what is unseen when the pods are listed must not be acted on. They were listed before that, for
+        // the revisions, but the writes of these take their time.
         let may_act = self.expectations.are_met(key);
+        let pods = self.claim(&set, &selector).await?;
+        let mut views = self.view(&set, pods.iter().cloned());
         if may_act {
             outcome = self.keep_steady(key, &set, &views, &revision).await;
             if outcome.is_ok() && self.expectations.are_met(key) && updates_by_rolling(&set) {
