@@ -135,6 +135,12 @@ impl Exit {
         if windows { -1_073_741_510 } else { 137 }
     }
 
+    /// The exit code of a container that obeyed the stop signal in the midst of its work: that of a process ended by
+    /// SIGTERM, on Windows by a console event.
+    pub(super) fn interrupted(windows: bool) -> i32 {
+        if windows { Self::killed(windows) } else { 143 }
+    }
+
     /// The reason the runtime gives for an exit code.
     fn reason_for(code: i32) -> &'static str {
         if code == 0 { "Completed" } else { "Error" }

@@ -1,11 +1,11 @@
 //! How a pod ends: who is told to stop when, who is killed, and what is reported of those that never ran.
 //!
 //! App containers are told first and sidecars after them; whoever has not obeyed when the grace period ends is killed.
-//! The grace period is real time, obeying is simulated work.
+//! The grace period is real time, obeying is simulated work. Whoever obeys before its work is done does not end well.
 
 use jiff::{SignedDuration, Timestamp};
 
-use super::{Life, Parts, PodSim, Sandbox, Why, grace_ends};
+use super::{Life, Parts, PodSim, Sandbox, Why, grace_ends, is_of_a_job};
 use crate::kubelet::{
     annotations,
     container::{Exit, PlannedExit, Role, State},
@@ -96,10 +96,11 @@ impl PodSim {
         let work = asked.unwrap_or(parts.delays.stop) + pre_stop.unwrap_or_default();
         let obeys_at = parts.pace.after(now, work);
         let planned = if obeys_at < deadline || obeys_at == now {
-            PlannedExit {
-                at: obeys_at,
-                code: 0,
-            }
+            let code = match self.has_work(index) {
+                true => Exit::interrupted(parts.facts.is_windows()),
+                false => 0,
+            };
+            PlannedExit { at: obeys_at, code }
         } else {
             PlannedExit {
                 at: deadline,
@@ -110,6 +111,15 @@ impl PodSim {
             let sooner = exit.filter(|own| own.at < planned.at);
             *exit = Some(sooner.unwrap_or(planned));
         }
+    }
+
+    /// Whether a container is there for work that comes to an end, not to serve until it is told to stop.
+    fn has_work(&self, index: usize) -> bool {
+        let unit = &self.units[index];
+        let steering = self.pod.metadata.annotations.as_ref();
+        let inherits = unit.role == Role::App;
+        annotations::exit_plan(steering, &unit.name, inherits).is_some()
+            || (unit.role != Role::Sidecar && is_of_a_job(&self.pod))
     }
 
     pub(super) fn advance_stop(&mut self, parts: &mut Parts<'_>, now: Timestamp) {

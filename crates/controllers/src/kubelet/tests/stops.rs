@@ -103,3 +103,29 @@ fn a_pod_that_is_deleted_before_it_ran_ends_as_failed() {
         "0s delete",
     ]);
 }
+
+#[test]
+fn a_container_that_is_stopped_before_its_work_is_done_does_not_end_well() {
+    let ends = |scene: Scene, pod: Value, at: i64| {
+        let mut scene = scene;
+        let wake = scene.observe(&pod);
+        scene.run(wake, at);
+        scene.lines.clear();
+        let wake = scene.observe(&deleted(pod, at, 30));
+        scene.run(wake, 60);
+        scene.lines.retain(|line| line.contains("status"));
+        scene.lines
+    };
+    let linux = || Scene::linux(Pace::REAL);
+    let mut of_a_job = one("app:1");
+    of_a_job["metadata"]["ownerReferences"] = json!([{ "apiVersion": "batch/v1", "kind": "Job", "name": "j", "uid": "u", "controller": true }]);
+    let failed = ["3.4s status Failed 10.0.1.100 web=Error(143)"];
+    assert_eq!(ends(linux(), of_a_job, 3), failed);
+    let busy = |image: &str| annotated(one(image), "mullion.dev/simulate-exit", "0 after 1m");
+    let failed = ["10.4s status Failed 10.0.1.100 web=Error(143)"];
+    assert_eq!(ends(linux(), busy("app:1"), 10), failed);
+    let windows = Scene::new(facts("windows", Some(Build::SERVER_2022)), Pace::REAL, 2);
+    let image = "mcr.microsoft.com/windows/servercore:ltsc2022";
+    let failed = ["32s status Failed 10.0.1.100 web=Error(-1073741510)"];
+    assert_eq!(ends(windows, busy(image), 30), failed);
+}
