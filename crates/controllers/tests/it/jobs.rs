@@ -1,7 +1,7 @@
-//! Jobs and CronJobs: pods that end are counted, replaced or given up, and Jobs come when they are due.
+//! Jobs: pods that end are counted, replaced or given up.
 
 use k8s_openapi::api::{
-    batch::v1::{CronJob, Job, JobStatus},
+    batch::v1::{Job, JobStatus},
     core::v1::Pod,
 };
 use kube::{
@@ -13,7 +13,7 @@ use serde_json::{Value, json};
 
 use crate::{wait, world::World};
 
-async fn world() -> World {
+pub(crate) async fn world() -> World {
     let world = World::new(Pace::REAL).await;
     scheduler::start(&world.context, true);
     workloads::start(&world.context);
@@ -23,7 +23,7 @@ async fn world() -> World {
     world
 }
 
-fn job(name: &str, spec: Value, exit: &str) -> Value {
+pub(crate) fn job(name: &str, spec: Value, exit: &str) -> Value {
     let mut job = json!({
         "apiVersion": "batch/v1", "kind": "Job", "metadata": { "name": name },
         "spec": { "template": {
@@ -39,20 +39,24 @@ fn job(name: &str, spec: Value, exit: &str) -> Value {
     job
 }
 
-fn api<K>(world: &World) -> Api<K>
+pub(crate) fn api<K>(world: &World) -> Api<K>
 where
     K: kube::Resource<Scope = k8s_openapi::NamespaceResourceScope, DynamicType = ()>,
 {
     Api::namespaced(world.context.client.clone(), "default")
 }
 
-async fn until(world: &World, name: &str, done: impl Fn(&JobStatus) -> bool) -> JobStatus {
+pub(crate) async fn until(
+    world: &World,
+    name: &str,
+    done: impl Fn(&JobStatus) -> bool,
+) -> JobStatus {
     let done = |job: &Job| job.status.as_ref().is_some_and(&done);
     let job = wait::until(&api(world), name, done).await;
     job.status.expect("it has a status")
 }
 
-fn has(status: &JobStatus, kind: &str) -> Option<String> {
+pub(crate) fn has(status: &JobStatus, kind: &str) -> Option<String> {
     let conditions = status.conditions.as_ref()?;
     let found = conditions
         .iter()
@@ -60,7 +64,7 @@ fn has(status: &JobStatus, kind: &str) -> Option<String> {
     found.reason.clone()
 }
 
-async fn pods(world: &World, job: &str) -> Vec<Pod> {
+pub(crate) async fn pods(world: &World, job: &str) -> Vec<Pod> {
     let params = ListParams::default().labels(&format!("batch.kubernetes.io/job-name={job}"));
     api::<Pod>(world).list(&params).await.expect("a list").items
 }
@@ -248,82 +252,4 @@ async fn the_pods_of_a_job_that_is_deleted_go_too() {
         .expect("it is there");
     world.pass(60).await;
     assert!(pods(&world, "gone").await.is_empty());
-}
-
-#[tokio::test(start_paused = true)]
-async fn a_cron_job_makes_a_job_each_time_it_is_due_and_keeps_a_few() {
-    let world = world().await;
-    let template = job("x", json!({}), "0 after 5s")["spec"].clone();
-    let cron = json!({
-        "metadata": { "name": "tick" },
-        "spec": {
-            "schedule": "*/2 * * * *", "successfulJobsHistoryLimit": 2,
-            "jobTemplate": { "spec": template },
-        },
-    });
-    world.create::<CronJob>(cron).await;
-    world.pass(60 * 9).await;
-    let jobs = api::<Job>(&world)
-        .list(&ListParams::default())
-        .await
-        .expect("a list")
-        .items;
-    assert_eq!(
-        jobs.len(),
-        2,
-        "{:?}",
-        jobs.iter().map(|job| job.name_any()).collect::<Vec<_>>()
-    );
-    let cron = api::<CronJob>(&world)
-        .get("tick")
-        .await
-        .expect("it is there");
-    let status = cron.status.expect("a status");
-    assert!(status.last_schedule_time.is_some() && status.last_successful_time.is_some());
-    let mut minutes: Vec<i64> = jobs
-        .iter()
-        .filter_map(|job| job.name_any().strip_prefix("tick-")?.parse().ok())
-        .collect();
-    minutes.sort_unstable();
-    assert_eq!(minutes[1] - minutes[0], 2);
-    let suspend = Patch::Merge(json!({ "spec": { "suspend": true } }));
-    api::<CronJob>(&world)
-        .patch("tick", &PatchParams::default(), &suspend)
-        .await
-        .expect("it is accepted");
-    world.pass(60 * 5).await;
-    let again = api::<Job>(&world)
-        .list(&ListParams::default())
-        .await
-        .expect("a list");
-    let latest = again
-        .items
-        .iter()
-        .filter_map(|job| job.name_any().strip_prefix("tick-")?.parse::<i64>().ok())
-        .max();
-    assert_eq!(latest, minutes.last().copied());
-}
-
-#[tokio::test(start_paused = true)]
-async fn a_cron_job_that_forbids_two_at_once_waits_for_the_first() {
-    let world = world().await;
-    let template = job("x", json!({}), "0 after 150s")["spec"].clone();
-    let cron = json!({
-        "metadata": { "name": "slow" },
-        "spec": { "schedule": "* * * * *", "concurrencyPolicy": "Forbid", "jobTemplate": { "spec": template } },
-    });
-    world.create::<CronJob>(cron).await;
-    world.pass(130).await;
-    let jobs = api::<Job>(&world)
-        .list(&ListParams::default())
-        .await
-        .expect("a list");
-    assert_eq!(jobs.items.len(), 1);
-    let events = world.events("slow").await;
-    assert!(
-        events
-            .iter()
-            .any(|(reason, _)| reason == "JobAlreadyActive"),
-        "{events:?}"
-    );
 }

@@ -6,6 +6,7 @@ mod claims;
 mod cluster;
 mod cluster_roles;
 mod collection;
+mod cron_jobs;
 mod daemon_sets;
 mod deployments;
 mod device_events;

@@ -7,7 +7,7 @@ mod schedule;
 
 use std::{sync::Arc, time::Duration};
 
-use jiff::{SignedDuration, Timestamp, fmt::rfc2822, tz::TimeZone};
+use jiff::{SignedDuration, Timestamp, tz::TimeZone};
 use k8s_openapi::{
     api::{
         batch::v1::{CronJob, CronJobStatus, Job},
@@ -20,7 +20,7 @@ use kube::{
     api::{DeleteParams, PostParams},
 };
 
-use self::schedule::Plan;
+use self::schedule::{Due, NeverDue, Plan};
 use super::{job::finished, write_status};
 use crate::{
     Context, Informer, Key, Queue, Recorder, api_error, informers::BY_CONTROLLER, ownership,
@@ -88,12 +88,47 @@ impl Controller {
         };
         let uid = cron.metadata.uid.as_deref().unwrap_or_default();
         let jobs = self.context.informers.jobs.by_index(BY_CONTROLLER, uid);
+        let cron = match self.reread(&cron, &jobs).await? {
+            Some(newer) => Arc::new(newer),
+            None => cron,
+        };
         let mut status = cron.status.clone().unwrap_or_default();
-        self.clean_up(&cron, &jobs).await?;
+        self.clean_up(&cron, &jobs, &mut status).await?;
         self.note_finished(&cron, &jobs, &mut status).await?;
         let outcome = self.start_if_due(key, &cron, &jobs, &mut status).await;
+        if status.active.as_ref().is_some_and(Vec::is_empty) {
+            status.active = None;
+        }
         self.write_status(&cron, status).await?;
         outcome
+    }
+
+    /// The CronJob as it is at the API server, if that knows of Jobs that run and the informer's does not yet. What neither
+    /// knows is told.
+    async fn reread(&self, cron: &CronJob, jobs: &[Arc<Job>]) -> kube::Result<Option<CronJob>> {
+        let status = cron.status.clone().unwrap_or_default();
+        let unknown = |job: &&Arc<Job>| finished(job).is_none() && !is_active(&status, job);
+        let unknown: Vec<_> = jobs.iter().filter(unknown).collect();
+        if unknown.is_empty() {
+            return Ok(None);
+        }
+        let namespace = cron.namespace().unwrap_or_default();
+        let api: Api<CronJob> = Api::namespaced(self.context.client.clone(), &namespace);
+        let live = api.get_opt(&cron.name_any()).await?;
+        let live = live.filter(|live| live.metadata.uid == cron.metadata.uid);
+        let knows = |job: &Job| {
+            let status = live.as_ref().and_then(|live| live.status.as_ref());
+            status.is_some_and(|status| is_active(status, job))
+        };
+        for job in unknown.iter().filter(|job| !knows(job)) {
+            let message = format!(
+                "Saw a job that the controller did not create or forgot: {}",
+                job.name_any()
+            );
+            self.recorder.warning(cron, "UnexpectedJob", message);
+        }
+        let newer = unknown.iter().any(|job| knows(job));
+        Ok(live.filter(|_| newer))
     }
 
     /// Keeps `status.active` true to the Jobs there are.
@@ -104,27 +139,16 @@ impl Controller {
         status: &mut CronJobStatus,
     ) -> kube::Result<()> {
         for job in jobs {
-            let active = is_active(status, job);
-            match finished(job) {
-                Some(end) if active => {
-                    let uid = job.metadata.uid.as_deref();
-                    let list = status.active.get_or_insert_default();
-                    list.retain(|known| known.uid.as_deref() != uid);
-                    let message = format!(
-                        "Saw completed job: {}, condition: {}",
-                        job.name_any(),
-                        end.type_
-                    );
-                    self.recorder.normal(cron, "SawCompletedJob", message);
-                }
-                None if !active && status.active.is_some() => {
-                    let message = format!(
-                        "Saw a job that the controller did not create or forgot: {}",
-                        job.name_any()
-                    );
-                    self.recorder.warning(cron, "UnexpectedJob", message);
-                }
-                _ => {}
+            if let Some(end) = finished(job)
+                && is_active(status, job)
+            {
+                forget(status, job.metadata.uid.as_deref());
+                let message = format!(
+                    "Saw completed job: {}, condition: {}",
+                    job.name_any(),
+                    end.type_
+                );
+                self.recorder.normal(cron, "SawCompletedJob", message);
             }
             let completed = job
                 .status
@@ -145,14 +169,10 @@ impl Controller {
             // The informer may not have what was made a moment ago.
             let live = self.jobs(cron).get_opt(&name).await?;
             if live.is_none_or(|live| live.metadata.uid != reference.uid) {
-                let list = status.active.get_or_insert_default();
-                list.retain(|own| own.uid != reference.uid);
+                forget(status, reference.uid.as_deref());
                 let message = format!("Active job went missing: {name}");
                 self.recorder.normal(cron, "MissingJob", message);
             }
-        }
-        if status.active.as_ref().is_some_and(Vec::is_empty) {
-            status.active = None;
         }
         Ok(())
     }
@@ -164,25 +184,57 @@ impl Controller {
         jobs: &[Arc<Job>],
         status: &mut CronJobStatus,
     ) -> kube::Result<()> {
-        let spec = &cron.spec;
-        if cron.metadata.deletion_timestamp.is_some() || spec.suspend == Some(true) {
+        if cron.metadata.deletion_timestamp.is_some() {
             return Ok(());
         }
-        let plan = match Plan::of(cron) {
+        let plan = match schedule::zone(cron) {
+            Ok(_) if cron.spec.suspend == Some(true) => return Ok(()),
+            Ok(zone) => Plan::of(cron, zone),
+            Err(unknown) => Err(unknown),
+        };
+        let plan = match plan {
             Ok(plan) => plan,
             Err((reason, message)) => {
                 self.recorder.warning(cron, reason, message);
                 return Ok(());
             }
         };
+        let last = |status: &CronJobStatus| status.last_schedule_time.as_ref().map(|at| at.0);
         let now = self.context.clock.now();
-        if let Some(next) = plan.next(now) {
+        let due = match plan.due(cron, last(status), now) {
+            Ok(due) => due,
+            Err(NeverDue) => {
+                let message = format!(
+                    "invalid schedule: {} : time difference between two schedules is less than 1 second",
+                    cron.spec.schedule
+                );
+                self.recorder.warning(cron, "InvalidSchedule", message);
+                return Ok(());
+            }
+        };
+        let outcome = match due {
+            Some(due) => self.start(cron, jobs, &plan, due, status).await,
+            None => Ok(()),
+        };
+        let now = self.context.clock.now();
+        if let Some(next) = plan.upcoming(cron, last(status), now) {
             let wait = Duration::try_from(next.duration_since(now)).unwrap_or_default();
             self.queue.add_after(key.clone(), wait + LATER);
         }
-        let Some(due) = plan.due(cron, now) else {
-            return Ok(());
-        };
+        outcome
+    }
+
+    /// Starts the Job of a time, unless something is in its way.
+    async fn start(
+        &self,
+        cron: &CronJob,
+        jobs: &[Arc<Job>],
+        plan: &Plan,
+        due: Due,
+        status: &mut CronJobStatus,
+    ) -> kube::Result<()> {
+        let spec = &cron.spec;
+        let now = self.context.clock.now();
         if due.many_missed {
             let message = "too many missed start times. Set or decrease .spec.startingDeadlineSeconds or check clock skew";
             self.recorder.warning(cron, "TooManyMissedTimes", message);
@@ -192,7 +244,7 @@ impl Controller {
             .is_some_and(|seconds| now.duration_since(due.at) > SignedDuration::from_secs(seconds));
         if late {
             let at = due.at.to_zoned(TimeZone::UTC);
-            let at = rfc2822::to_string(&at).unwrap_or_default();
+            let at = at.strftime("%a, %d %b %Y %H:%M:%S %z");
             let message = format!("Missed scheduled time to start a job: {at}");
             self.recorder.warning(cron, "MissSchedule", message);
             return Ok(());
@@ -202,13 +254,8 @@ impl Controller {
             .as_ref()
             .is_some_and(|last| last.0 == due.at);
         let name = job_name(cron, due.at);
-        let running = |job: &&Arc<Job>| is_active(status, job);
-        if served
-            || jobs
-                .iter()
-                .filter(running)
-                .any(|job| job.name_any() == name)
-        {
+        let mut running = status.active.iter().flatten();
+        if served || running.any(|job| job.name.as_deref() == Some(&name)) {
             return Ok(());
         }
         match spec.concurrency_policy.as_deref() {
@@ -225,14 +272,12 @@ impl Controller {
             Some("Replace") => {
                 let running: Vec<_> = jobs.iter().filter(|job| is_active(status, job)).collect();
                 for job in running {
-                    self.delete(cron, job).await?;
-                    let list = status.active.get_or_insert_default();
-                    list.retain(|own| own.uid != job.metadata.uid);
+                    self.delete(cron, job, status).await?;
                 }
             }
             _ => {}
         }
-        let job = new_job(cron, &plan, &name, due.at);
+        let job = new_job(cron, plan, &name, due.at);
         match self.jobs(cron).create(&PostParams::default(), &job).await {
             Ok(made) => {
                 self.recorder
@@ -250,11 +295,9 @@ impl Controller {
                         cron.metadata.uid.as_deref().unwrap_or_default(),
                     )
                 });
-                // Made before a restart, and not written down.
-                if let Some(own) = own {
-                    if !is_active(status, &own) && finished(&own).is_none() {
-                        status.active.get_or_insert_default().push(reference(&own));
-                    }
+                // Made before a restart, or for another time of the same minute, and not written down.
+                if let Some(own) = own.filter(|own| !is_active(status, own)) {
+                    status.active.get_or_insert_default().push(reference(&own));
                     status.last_schedule_time = Some(Time(due.at));
                 }
                 Ok(())
@@ -268,7 +311,12 @@ impl Controller {
     }
 
     /// Deletes the oldest Jobs beyond the history limits.
-    async fn clean_up(&self, cron: &CronJob, jobs: &[Arc<Job>]) -> kube::Result<()> {
+    async fn clean_up(
+        &self,
+        cron: &CronJob,
+        jobs: &[Arc<Job>],
+        status: &mut CronJobStatus,
+    ) -> kube::Result<()> {
         let spec = &cron.spec;
         let limits = [
             ("Complete", spec.successful_jobs_history_limit),
@@ -289,14 +337,20 @@ impl Controller {
             });
             for job in ended.iter().take(ended.len().saturating_sub(limit)) {
                 if job.metadata.deletion_timestamp.is_none() {
-                    self.delete(cron, job).await?;
+                    self.delete(cron, job, status).await?;
                 }
             }
         }
         Ok(())
     }
 
-    async fn delete(&self, cron: &CronJob, job: &Job) -> kube::Result<()> {
+    /// Deletes a Job, which is active no more then.
+    async fn delete(
+        &self,
+        cron: &CronJob,
+        job: &Job,
+        status: &mut CronJobStatus,
+    ) -> kube::Result<()> {
         let name = job.name_any();
         let deleted = self
             .jobs(cron)
@@ -304,6 +358,7 @@ impl Controller {
             .await;
         match api_error::ignore_not_found(deleted) {
             Ok(_) => {
+                forget(status, job.metadata.uid.as_deref());
                 self.recorder
                     .normal(cron, "SuccessfulDelete", format!("Deleted job {name}"));
                 Ok(())
@@ -340,6 +395,12 @@ fn is_active(status: &CronJobStatus, job: &Job) -> bool {
     active.any(|known| known.uid == job.metadata.uid)
 }
 
+fn forget(status: &mut CronJobStatus, uid: Option<&str>) {
+    if let Some(active) = &mut status.active {
+        active.retain(|known| known.uid.as_deref() != uid);
+    }
+}
+
 fn job_name(cron: &CronJob, at: Timestamp) -> String {
     format!("{}-{}", cron.name_any(), at.as_second() / 60)
 }
@@ -354,11 +415,7 @@ fn reference(job: &Job) -> ObjectReference {
 fn new_job(cron: &CronJob, plan: &Plan, name: &str, at: Timestamp) -> Job {
     let template = cron.spec.job_template.clone();
     let from = template.metadata.unwrap_or_default();
-    let zone = match plan {
-        Plan::Cron(_, zone) => zone.clone(),
-        Plan::Every(_) => TimeZone::UTC,
-    };
-    let local = at.to_zoned(zone);
+    let local = at.to_zoned(plan.zone.clone());
     let stamp = match local.offset().is_zero() {
         true => at.to_string(),
         false => local.strftime("%Y-%m-%dT%H:%M:%S%:z").to_string(),

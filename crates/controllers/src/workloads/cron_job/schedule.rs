@@ -10,9 +10,15 @@ const MANY: i64 = 100;
 
 /// When a CronJob is due.
 #[derive(Clone, Debug)]
-pub(super) enum Plan {
-    /// By the clocks of a zone.
-    Cron(Schedule, TimeZone),
+pub(super) struct Plan {
+    times: Times,
+    /// By whose clocks.
+    pub(super) zone: TimeZone,
+}
+
+#[derive(Clone, Debug)]
+enum Times {
+    Cron(Schedule),
     /// Again and again after so long (`@every 1h`).
     Every(SignedDuration),
 }
@@ -25,91 +31,144 @@ pub(super) struct Due {
     pub(super) many_missed: bool,
 }
 
+/// The schedule can be read, but no day is like it (31 February).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct NeverDue;
+
+/// How a schedule stands at a moment.
+struct Recent {
+    /// From when on times count.
+    earliest: Timestamp,
+    /// The last time since.
+    due: Option<Timestamp>,
+    /// About how many times have passed, if more than one has.
+    missed: i64,
+}
+
+/// The zone a CronJob names.
+///
+/// # Errors
+/// With the reason and message of the event that says what is wrong.
+pub(super) fn zone(job: &CronJob) -> Result<TimeZone, (&'static str, String)> {
+    let Some(name) = job.spec.time_zone.as_deref() else {
+        return Ok(TimeZone::UTC);
+    };
+    TimeZone::get(name).map_err(|_| {
+        (
+            "UnknownTimeZone",
+            format!("invalid timeZone: {name:?}: unknown time zone {name}"),
+        )
+    })
+}
+
 impl Plan {
-    /// Reads schedule and zone.
+    /// Reads the schedule.
     ///
     /// # Errors
     /// With the reason and message of the event that says what is wrong.
-    pub(super) fn of(job: &CronJob) -> Result<Self, (&'static str, String)> {
+    pub(super) fn of(job: &CronJob, zone: TimeZone) -> Result<Self, (&'static str, String)> {
         let text = job.spec.schedule.as_str();
-        if let Some(every) = text.strip_prefix("@every ") {
-            let every = duration(every).ok_or_else(|| {
-                (
-                    "UnparseableSchedule",
-                    format!("unparseable schedule: {text:?} : failed to parse duration {text}"),
-                )
-            })?;
-            return Ok(Self::Every(every.max(SignedDuration::from_secs(1))));
-        }
-        let schedule = Schedule::parse(text);
-        let schedule = schedule.ok_or_else(|| {
+        let wrong = |why: &str| {
             (
                 "UnparseableSchedule",
-                format!("unparseable schedule: {text:?} : it is no cron expression"),
+                format!("unparseable schedule: {text:?} : {why}"),
             )
-        })?;
-        let zone = match job.spec.time_zone.as_deref() {
-            None => TimeZone::UTC,
-            Some(name) => TimeZone::get(name).map_err(|_| {
-                (
-                    "UnknownTimeZone",
-                    format!("invalid timeZone: {name:?}: unknown time zone {name}"),
-                )
-            })?,
         };
-        Ok(Self::Cron(schedule, zone))
+        let times = match text.strip_prefix("@every ") {
+            Some(every) => {
+                let every = duration(every)
+                    .ok_or_else(|| wrong(&format!("failed to parse duration {text}")))?;
+                Times::Every(every.max(SignedDuration::from_secs(1)))
+            }
+            None => {
+                Times::Cron(Schedule::parse(text).ok_or_else(|| wrong("it is no cron expression"))?)
+            }
+        };
+        Ok(Self { times, zone })
     }
 
     /// The first due time after `after`.
-    pub(super) fn next(&self, after: Timestamp) -> Option<Timestamp> {
-        match self {
-            Self::Cron(schedule, zone) => schedule.next(after, zone),
-            Self::Every(every) => {
+    fn next(&self, after: Timestamp) -> Option<Timestamp> {
+        match &self.times {
+            Times::Cron(schedule) => schedule.next(after, &self.zone),
+            Times::Every(every) => {
                 let whole = Timestamp::from_second(after.as_second()).ok()?;
                 whole.checked_add(*every).ok()
             }
         }
     }
 
-    /// The last due time up to `now` that nothing was started for.
-    pub(super) fn due(&self, job: &CronJob, now: Timestamp) -> Option<Due> {
-        let status = job.status.as_ref();
-        let last = status.and_then(|status| status.last_schedule_time.as_ref());
-        let created = job.metadata.creation_timestamp.as_ref();
-        let mut earliest = last.or(created)?.0;
+    /// The last due time up to `now` that nothing was started for; `last` is when something was.
+    pub(super) fn due(
+        &self,
+        job: &CronJob,
+        last: Option<Timestamp>,
+        now: Timestamp,
+    ) -> Result<Option<Due>, NeverDue> {
         let deadline = job.spec.starting_deadline_seconds;
+        let recent = self.recent(job, last, deadline, now)?;
+        Ok(recent.due.map(|at| Due {
+            at,
+            many_missed: recent.missed > MANY,
+        }))
+    }
+
+    /// The next due time after `now`. That of an interval follows from the last one, not from `now`.
+    pub(super) fn upcoming(
+        &self,
+        job: &CronJob,
+        last: Option<Timestamp>,
+        now: Timestamp,
+    ) -> Option<Timestamp> {
+        let recent = self.recent(job, last, None, now).ok()?;
+        let since = match recent.due {
+            Some(due) => due,
+            None if recent.missed == 0 => recent.earliest,
+            None => now,
+        };
+        self.next(since)
+    }
+
+    /// What times there were since the last one or the CronJob's creation, as far back as `deadline` lets them count.
+    fn recent(
+        &self,
+        job: &CronJob,
+        last: Option<Timestamp>,
+        deadline: Option<i64>,
+        now: Timestamp,
+    ) -> Result<Recent, NeverDue> {
+        let created = job.metadata.creation_timestamp.as_ref().map(|at| at.0);
+        let mut earliest = last.or(created).unwrap_or(now);
         if let Some(seconds) = deadline {
-            let limit = now.checked_sub(SignedDuration::from_secs(seconds)).ok()?;
-            earliest = earliest.max(limit);
+            let limit = now.checked_sub(SignedDuration::from_secs(seconds));
+            earliest = limit.map_or(earliest, |limit| earliest.max(limit));
         }
-        let first = self.next(earliest)?;
-        if now < first {
-            return None;
-        }
-        let second = self.next(first)?;
-        let once = |at| {
-            Some(Due {
-                at,
-                many_missed: false,
+        let found = |due, missed| {
+            Ok(Recent {
+                earliest,
+                due,
+                missed,
             })
         };
+        let first = self.next(earliest).ok_or(NeverDue)?;
+        if now < first {
+            return found(None, 0);
+        }
+        let second = self.next(first).ok_or(NeverDue)?;
         if now < second {
-            return once(first);
+            return found(Some(first), 0);
         }
         let between = second.duration_since(first).as_secs().max(1);
         let missed = now.duration_since(first).as_secs() / between + 1;
         // Near the end at once, however many there were.
         let skipped = SignedDuration::from_secs((missed - 2).max(0) * between);
-        let mut at = first;
-        let mut next = self.next(first.checked_add(skipped).ok()?.max(first))?;
-        while next <= now {
-            at = next;
-            next = self.next(next)?;
+        let mut due = Some(first);
+        let mut next = first.checked_add(skipped).ok().and_then(|at| self.next(at));
+        while let Some(at) = next.filter(|at| *at <= now) {
+            due = Some(at);
+            next = self.next(at);
         }
-        Some(Due {
-            at,
-            many_missed: missed > MANY,
-        })
+        found(due, missed)
     }
 }
 
@@ -156,10 +215,24 @@ mod tests {
     }
 
     fn due(job: &CronJob, now: &str) -> Option<(String, bool)> {
-        let due = Plan::of(job)
-            .expect("a plan")
-            .due(job, now.parse().expect("a time"))?;
+        let due = plan(job).due(job, last(job), now.parse().expect("a time"));
+        let due = due.expect("it comes")?;
         Some((due.at.to_string(), due.many_missed))
+    }
+
+    fn plan(job: &CronJob) -> Plan {
+        Plan::of(job, zone(job).expect("a zone")).expect("a plan")
+    }
+
+    fn last(job: &CronJob) -> Option<Timestamp> {
+        let last = job.status.as_ref()?.last_schedule_time.as_ref()?;
+        Some(last.0)
+    }
+
+    fn upcoming(job: &CronJob, now: &str) -> Option<String> {
+        let now = now.parse().expect("a time");
+        let at = plan(job).upcoming(job, last(job), now)?;
+        Some(at.to_string())
     }
 
     #[test]
@@ -211,11 +284,38 @@ mod tests {
             due(&every, "2026-01-01T01:31:00Z"),
             Some(("2026-01-01T01:30:00Z".into(), false))
         );
-        let wrong = |spec: Value| Plan::of(&job(spec, None)).expect_err("refused").0;
-        assert_eq!(wrong(json!({ "schedule": "x" })), "UnparseableSchedule");
-        assert_eq!(
-            wrong(json!({ "schedule": "* * * * *", "timeZone": "Mars/Base" })),
-            "UnknownTimeZone"
+        let odd = job(json!({ "schedule": "x" }), None);
+        let wrong = Plan::of(&odd, TimeZone::UTC).expect_err("refused");
+        assert_eq!(wrong.0, "UnparseableSchedule");
+        let nowhere = job(
+            json!({ "schedule": "* * * * *", "timeZone": "Mars/Base" }),
+            None,
         );
+        assert_eq!(zone(&nowhere).expect_err("refused").0, "UnknownTimeZone");
+    }
+
+    #[test]
+    fn an_interval_goes_on_from_the_last_time_whenever_it_is_looked_at() {
+        let every = json!({ "schedule": "@every 60s" });
+        let fresh = job(every.clone(), None);
+        for now in ["2026-01-01T00:00:30Z", "2026-01-01T00:01:02Z"] {
+            let next = upcoming(&fresh, now);
+            assert_eq!(next.as_deref(), Some("2026-01-01T00:01:30Z"), "{now}");
+        }
+        let late = upcoming(&fresh, "2026-01-01T00:05:00Z");
+        assert_eq!(late.as_deref(), Some("2026-01-01T00:05:30Z"));
+        let ran = job(every, Some("2026-01-01T00:01:30Z"));
+        let next = upcoming(&ran, "2026-01-01T00:01:59Z");
+        assert_eq!(next.as_deref(), Some("2026-01-01T00:02:30Z"));
+        let clock = job(json!({ "schedule": "*/2 * * * *" }), None);
+        let next = upcoming(&clock, "2026-01-01T00:02:00Z");
+        assert_eq!(next.as_deref(), Some("2026-01-01T00:04:00Z"));
+    }
+
+    #[test]
+    fn a_day_that_no_month_has_never_comes() {
+        let never = job(json!({ "schedule": "0 0 31 2 *" }), None);
+        let now = "2026-01-01T00:00:30Z".parse().expect("a time");
+        assert_eq!(plan(&never).due(&never, None, now), Err(NeverDue));
     }
 }
