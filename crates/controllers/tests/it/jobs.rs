@@ -163,11 +163,17 @@ async fn each_index_of_an_indexed_job_succeeds_once() {
 async fn an_index_with_a_limit_of_its_own_fails_alone() {
     let world = world().await;
     let spec = json!({ "completions": 2, "parallelism": 2, "completionMode": "Indexed", "backoffLimitPerIndex": 1 });
+    let begin = world.context.clock.now();
     world.create::<Job>(job("parts", spec, "1 after 1s")).await;
     let failed = until(&world, "parts", |status| has(status, "Failed").is_some()).await;
     assert_eq!(failed.failed_indexes.as_deref(), Some("0,1"));
     assert_eq!(has(&failed, "Failed").as_deref(), Some("FailedIndexes"));
     assert_eq!(failed.failed, Some(4));
+    let took = world.context.clock.now().duration_since(begin).as_secs();
+    assert!(
+        (10..30).contains(&took),
+        "10 s after the first failure: {took} s"
+    );
 }
 
 #[tokio::test(start_paused = true)]
@@ -214,7 +220,8 @@ async fn a_suspended_job_has_no_pods_until_it_is_resumed() {
     assert!(has(&done, "Suspended").is_none());
     let events = world.events("later").await;
     for reason in ["Suspended", "Resumed", "Completed"] {
-        assert!(events.iter().any(|(own, _)| own == reason), "{events:?}");
+        let told = events.iter().filter(|(own, _)| own == reason).count();
+        assert_eq!(told, 1, "{events:?}");
     }
 }
 

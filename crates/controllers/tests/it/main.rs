@@ -13,6 +13,7 @@ mod device_events;
 mod devices;
 mod extended;
 mod gauges;
+mod job_pods;
 mod jobs;
 mod kubelet;
 mod node_lifecycle;

@@ -8,14 +8,16 @@ use k8s_openapi::api::{
 };
 use kube::ResourceExt;
 
+use super::policy::{self, Action};
 use crate::{ownership, workloads::pod_control::pod_body};
 
 /// Keeps a pod until the Job has counted it.
 pub(super) const TRACKING: &str = "batch.kubernetes.io/job-tracking";
 /// On a pod: its index.
 pub(super) const INDEX: &str = "batch.kubernetes.io/job-completion-index";
-/// On a pod: how often its index has failed before.
-pub(super) const INDEX_FAILURES: &str = "batch.kubernetes.io/job-index-failure-count";
+/// On a pod: how often its index has failed before, and how often so that it does not count.
+const INDEX_FAILURES: &str = "batch.kubernetes.io/job-index-failure-count";
+const INDEX_IGNORED_FAILURES: &str = "batch.kubernetes.io/job-index-ignored-failure-count";
 const INDEX_VARIABLE: &str = "JOB_COMPLETION_INDEX";
 
 /// The index of a pod of an indexed Job.
@@ -29,28 +31,88 @@ pub(super) fn is_tracked(pod: &Pod) -> bool {
     pod.finalizers().iter().any(|name| name == TRACKING)
 }
 
-/// A pod of the Job; of an indexed one that of `index`, which has failed `failures` times if that is counted.
-pub(super) fn body(job: &Job, index: Option<i32>, failures: Option<i32>) -> Option<Arc<Vec<u8>>> {
+/// How often an index has failed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Failures {
+    /// Towards the index' limit.
+    pub(super) counted: i32,
+    /// A policy ignores them.
+    ignored: i32,
+}
+
+impl Failures {
+    /// Before `pod` was made.
+    pub(super) fn before(pod: &Pod) -> Self {
+        let number = |name: &str| {
+            let number = pod.annotations().get(name)?.parse().ok();
+            number.filter(|number: &i32| *number >= 0)
+        };
+        Self {
+            counted: number(INDEX_FAILURES).unwrap_or(0),
+            ignored: number(INDEX_IGNORED_FAILURES).unwrap_or(0),
+        }
+    }
+
+    /// With that of `pod`.
+    pub(super) fn with(job: &Job, pod: &Pod) -> Self {
+        let mut failures = Self::before(pod);
+        let number = match policy::action(job, pod) {
+            Action::Ignore => &mut failures.ignored,
+            _ => &mut failures.counted,
+        };
+        *number = number.saturating_add(1);
+        failures
+    }
+
+    pub(super) fn all(self) -> i32 {
+        self.counted.saturating_add(self.ignored)
+    }
+}
+
+/// The longest `generateName` that the server does not cut.
+const LONGEST_PREFIX: usize = 58;
+
+/// What the name of an index' pods begins with: of a long name of a Job as much as leaves room for the index.
+fn prefix(job: &str, index: i32) -> String {
+    let end = format!("-{index}-");
+    let room = LONGEST_PREFIX.saturating_sub(end.len());
+    // Names are ASCII; should one not be, it is cut where a character ends.
+    let cut = (0..=room.min(job.len()))
+        .rev()
+        .find(|at| job.is_char_boundary(*at));
+    format!("{}{end}", &job[..cut.unwrap_or(0)])
+}
+
+/// A pod of the Job; of an indexed one that of `index`, which has failed so often if that is counted.
+pub(super) fn body(
+    job: &Job,
+    index: Option<i32>,
+    failures: Option<Failures>,
+) -> Option<Arc<Vec<u8>>> {
     let template = &job.spec.as_ref()?.template;
-    let name = match index {
-        Some(index) => format!("{}-{index}", job.name_any()),
-        None => job.name_any(),
-    };
+    let name = job.name_any();
     let reference = ownership::controller_reference(job);
     let namespace = job.namespace().unwrap_or_default();
     Some(pod_body(template, &name, &namespace, reference, |pod| {
         pod.finalizers_mut().push(TRACKING.to_owned());
         let Some(index) = index else { return };
+        pod.metadata.generate_name = Some(prefix(&name, index));
         pod.annotations_mut()
             .insert(INDEX.to_owned(), index.to_string());
         pod.labels_mut().insert(INDEX.to_owned(), index.to_string());
         if let Some(failures) = failures {
-            pod.annotations_mut()
-                .insert(INDEX_FAILURES.to_owned(), failures.to_string());
+            let annotations = pod.annotations_mut();
+            annotations.insert(INDEX_FAILURES.to_owned(), failures.counted.to_string());
+            if failures.ignored > 0 {
+                annotations.insert(
+                    INDEX_IGNORED_FAILURES.to_owned(),
+                    failures.ignored.to_string(),
+                );
+            }
         }
         if let Some(spec) = &mut pod.spec {
             // The name has a random end, the address within the Job does not.
-            spec.hostname = Some(name.clone());
+            spec.hostname = Some(format!("{name}-{index}"));
             let init = spec.init_containers.iter_mut().flatten();
             init.chain(&mut spec.containers).for_each(tell_index);
         }
@@ -92,8 +154,50 @@ mod tests {
             "spec": { "template": { "spec": { "restartPolicy": "Never", "containers": [{ "name": "c", "image": "i" }] } } },
         }))
         .expect("a Job");
-        let body = body(&job, Some(3), Some(1)).expect("a body");
+        let failures = Failures {
+            counted: 1,
+            ignored: 0,
+        };
+        let body = body(&job, Some(3), Some(failures)).expect("a body");
         let pod: Value = serde_json::from_slice(&body).expect("JSON");
         insta::assert_snapshot!(serde_json::to_string_pretty(&pod).expect("JSON"));
+    }
+
+    #[test]
+    fn a_long_name_leaves_room_for_the_index() {
+        assert_eq!(prefix("short", 7), "short-7-");
+        let long = "a".repeat(60);
+        assert_eq!(prefix(&long, 0), format!("{}-0-", "a".repeat(55)));
+        assert_eq!(prefix(&long, 123), format!("{}-123-", "a".repeat(53)));
+    }
+
+    #[test]
+    fn what_a_policy_ignores_is_told_apart() {
+        let job: Job = serde_json::from_value(json!({
+            "metadata": { "name": "j" },
+            "spec": {
+                "template": { "spec": { "containers": [] } },
+                "podFailurePolicy": { "rules": [{ "action": "Ignore", "onExitCodes": { "operator": "In", "values": [7] } }] },
+            },
+        }))
+        .expect("a Job");
+        let pod = |code: i32| -> Pod {
+            serde_json::from_value(json!({
+                "metadata": { "name": "j-0", "annotations": { INDEX_FAILURES: "2", INDEX_IGNORED_FAILURES: "3" } },
+                "status": { "phase": "Failed", "containerStatuses": [{
+                    "name": "c", "image": "i", "imageID": "", "ready": false, "restartCount": 0,
+                    "state": { "terminated": { "exitCode": code } },
+                }] },
+            }))
+            .expect("a pod")
+        };
+        let numbers = |code| {
+            let failures = Failures::with(&job, &pod(code));
+            (failures.counted, failures.ignored)
+        };
+        assert_eq!((numbers(1), numbers(7)), ((3, 3), (2, 4)));
+        let body = body(&job, Some(0), Some(Failures::with(&job, &pod(7)))).expect("a body");
+        let next: Pod = serde_json::from_slice(&body).expect("a pod");
+        assert_eq!(Failures::before(&next).all(), 6);
     }
 }

@@ -1,23 +1,24 @@
-//! What a Job's pods amount to: which count as succeeded or failed, which are new, and what follows for the Job. Pure.
+//! What a Job's pods amount to: which are active, which count as succeeded or failed, and which of those are new. Pure.
 //!
 //! Invariant: a pod is counted once. While its finalizer is there it is looked at; before the finalizer goes its UID is in
-//! `status.uncountedTerminatedPods`, or its index in `status.completedIndexes`; after that the numbers have it.
+//! `status.uncountedTerminatedPods`, or its index in `status.completedIndexes`; after that the numbers have it. What
+//! follows for the Job is in [`super::verdict`].
 
 use std::{
     collections::{BTreeMap, BTreeSet},
     sync::Arc,
 };
 
-use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::{
-    batch::v1::{Job, JobCondition, JobSpec},
+    batch::v1::{Job, JobSpec},
     core::v1::Pod,
 };
 use kube::ResourceExt;
 
 use super::{
+    backoff::finish_time,
     indexes::Indexes,
-    pod::{INDEX_FAILURES, index, is_tracked},
+    pod::{Failures, index, is_tracked},
     policy::{self, Action},
 };
 use crate::{pods, workloads::count};
@@ -36,11 +37,16 @@ pub(super) struct Tally {
     /// Counted or to be counted.
     pub(super) succeeded: i32,
     pub(super) failed: i32,
+    /// Seen for the first time, among them failures that a policy ignores.
+    pub(super) new_succeeded: Vec<Arc<Pod>>,
+    pub(super) new_failed: Vec<Arc<Pod>>,
     /// Of indexed Jobs: as stored, and with what has succeeded since.
     pub(super) completed_before: Indexes,
     pub(super) completed: Indexes,
     /// Of Jobs whose indexes have limits of their own.
     pub(super) failed_indexes: Option<Indexes>,
+    /// Of such Jobs: the pod of each index that its next pod takes the place of. It is counted once that one is there.
+    pub(super) replaced: BTreeMap<i32, Arc<Pod>>,
 }
 
 /// How the Job stands.
@@ -65,6 +71,12 @@ pub(super) fn is_failed(spec: &JobSpec, pod: &Pod) -> bool {
     }
 }
 
+/// Whether a pod can be counted: every one, but of an indexed Job only those of an index there is.
+pub(super) fn in_range(spec: &JobSpec, pod: &Pod) -> bool {
+    let completions = spec.completions.unwrap_or(0);
+    !is_indexed(spec) || index(pod).is_some_and(|index| index < completions)
+}
+
 /// The UIDs that wait to be counted.
 pub(super) fn uncounted(job: &Job) -> (Uids, Uids) {
     let status = job.status.as_ref();
@@ -81,245 +93,92 @@ pub(super) fn tally(job: &Job, spec: &JobSpec, all: &[Arc<Pod>], let_go: &Uids) 
     let (succeeded, failed) = uncounted(job);
     let status = job.status.as_ref();
     let uid = |pod: &Pod| pod.uid().unwrap_or_default();
-    let is_open = |pod: &Arc<Pod>| is_tracked(pod) && !let_go.contains(&uid(pod));
-    let new_succeeded = all.iter().filter(|pod| {
-        pods::phase(pod) == "Succeeded"
-            && is_open(pod)
-            && !succeeded.contains(&uid(pod))
-            && !failed.contains(&uid(pod))
-    });
-    let completions = spec.completions.unwrap_or(0);
-    let in_range =
-        |pod: &Arc<Pod>| !is_indexed(spec) || index(pod).is_some_and(|index| index < completions);
-    let new_failed = all.iter().filter(|pod| {
-        is_failed(spec, pod)
-            && is_open(pod)
-            && in_range(pod)
-            && !failed.contains(&uid(pod))
-            && !succeeded.contains(&uid(pod))
-            && policy::action(job, pod) != Action::Ignore
-    });
+    let open: Vec<_> = all
+        .iter()
+        .filter(|pod| is_tracked(pod) && !let_go.contains(&uid(pod)) && in_range(spec, pod))
+        .collect();
+    let fresh = |wanted: &dyn Fn(&Pod) -> bool| -> Vec<Arc<Pod>> {
+        let known = |pod: &Pod| succeeded.contains(&uid(pod)) || failed.contains(&uid(pod));
+        let fresh = open.iter().filter(|pod| wanted(pod) && !known(pod));
+        fresh.map(|pod| Arc::clone(pod)).collect()
+    };
+    let new_succeeded = fresh(&|pod| pods::phase(pod) == "Succeeded");
+    let new_failed = fresh(&|pod| is_failed(spec, pod));
+    let counts = |pod: &&Arc<Pod>| policy::action(job, pod) != Action::Ignore;
     let stored = |number: Option<i32>| number.unwrap_or(0);
+    let active: Vec<_> = all
+        .iter()
+        .filter(|pod| pods::is_active(pod))
+        .cloned()
+        .collect();
     let mut tally = Tally {
-        active: all
-            .iter()
-            .filter(|pod| pods::is_active(pod))
-            .cloned()
-            .collect(),
+        ready: count(active.iter().filter(|pod| pods::is_ready(pod)).count()),
+        active,
         terminating: count(all.iter().filter(|pod| pods::is_terminating(pod)).count()),
         succeeded: stored(status.and_then(|status| status.succeeded))
-            + count(succeeded.len() + new_succeeded.count()),
+            + count(succeeded.len() + new_succeeded.len()),
         failed: stored(status.and_then(|status| status.failed))
-            + count(failed.len() + new_failed.count()),
+            + count(failed.len() + new_failed.iter().filter(counts).count()),
+        new_succeeded,
+        new_failed,
         ..Tally::default()
     };
-    tally.ready = count(
-        tally
-            .active
-            .iter()
-            .filter(|pod| pods::is_ready(pod))
-            .count(),
-    );
     if is_indexed(spec) {
-        let text = status.and_then(|status| status.completed_indexes.as_deref());
-        tally.completed_before = Indexes::parse(text.unwrap_or_default(), completions);
-        tally.completed = tally.completed_before.clone();
-        for pod in all
-            .iter()
-            .filter(|pod| pods::phase(pod) == "Succeeded" && is_open(pod))
-        {
-            tally
-                .completed
-                .0
-                .extend(index(pod).filter(|index| *index < completions));
-        }
-        tally.succeeded = tally.completed.count();
-        if let Some(limit) = spec.backoff_limit_per_index {
-            let text = status.and_then(|status| status.failed_indexes.as_deref());
-            let mut lost = Indexes::parse(text.unwrap_or_default(), completions);
-            for pod in all
-                .iter()
-                .filter(|pod| is_failed(spec, pod) && is_open(pod))
-            {
-                let gone = match policy::action(job, pod) {
-                    Action::FailIndex => true,
-                    Action::Ignore => false,
-                    _ => index_failures(pod) >= limit,
-                };
-                if gone {
-                    lost.0
-                        .extend(index(pod).filter(|index| *index < completions));
-                }
-            }
-            lost.0.retain(|index| !tally.completed.has(*index));
-            tally.failed_indexes = Some(lost);
-        }
+        count_indexes(job, spec, &open, &mut tally);
     }
     tally
 }
 
-/// How often the pod's index had failed when the pod was made.
-pub(super) fn index_failures(pod: &Pod) -> i32 {
-    let failures = pod.annotations().get(INDEX_FAILURES);
-    failures.and_then(|text| text.parse().ok()).unwrap_or(0)
+fn count_indexes(job: &Job, spec: &JobSpec, open: &[&Arc<Pod>], tally: &mut Tally) {
+    let completions = spec.completions.unwrap_or(0);
+    let status = job.status.as_ref();
+    let text = status.and_then(|status| status.completed_indexes.as_deref());
+    tally.completed_before = Indexes::parse(text.unwrap_or_default(), completions);
+    tally.completed = tally.completed_before.clone();
+    let done = open.iter().filter(|pod| pods::phase(pod) == "Succeeded");
+    let done = done.filter_map(|pod| index(pod));
+    tally.completed.0.extend(done);
+    tally.succeeded = tally.completed.count();
+    let Some(limit) = spec.backoff_limit_per_index else {
+        return;
+    };
+    let text = status.and_then(|status| status.failed_indexes.as_deref());
+    let mut lost = Indexes::parse(text.unwrap_or_default(), completions);
+    let failed = open.iter().filter(|pod| is_failed(spec, pod));
+    let fatal = failed.filter(|pod| match policy::action(job, pod) {
+        Action::FailIndex => true,
+        Action::Ignore => false,
+        _ => Failures::before(pod).counted >= limit,
+    });
+    lost.0.extend(fatal.filter_map(|pod| index(pod)));
+    tally.replaced = replaced(spec, open, tally, &lost);
+    tally.failed_indexes = Some(lost);
 }
 
-/// How often each index has failed, by its newest pod.
-pub(super) fn failures_by_index(job: &Job, spec: &JobSpec, all: &[Arc<Pod>]) -> BTreeMap<i32, i32> {
-    let mut failures = BTreeMap::new();
-    for pod in all.iter().filter(|pod| is_failed(spec, pod)) {
-        if let Some(index) = index(pod) {
-            let counts = policy::action(job, pod) != Action::Ignore;
-            let now = index_failures(pod) + i32::from(counts);
-            let most = failures.entry(index).or_insert(now);
-            *most = now.max(*most);
+/// The newest failed pod of every index that goes on and has no other pod (upstream:
+/// `getPodsWithDelayedDeletionPerIndex`).
+fn replaced(
+    spec: &JobSpec,
+    open: &[&Arc<Pod>],
+    tally: &Tally,
+    lost: &Indexes,
+) -> BTreeMap<i32, Arc<Pod>> {
+    let active: BTreeSet<_> = tally.active.iter().filter_map(|pod| index(pod)).collect();
+    let mut newest = BTreeMap::<i32, Arc<Pod>>::new();
+    for pod in open.iter().filter(|pod| is_failed(spec, pod)) {
+        let Some(index) = index(pod) else { continue };
+        if tally.completed.has(index) || lost.has(index) || active.contains(&index) {
+            continue;
+        }
+        let is_newer = |known: &Arc<Pod>| {
+            Failures::before(known).all() <= Failures::before(pod).all()
+                && finish_time(known) <= finish_time(pod)
+        };
+        if newest.get(&index).is_none_or(is_newer) {
+            newest.insert(index, Arc::clone(pod));
         }
     }
-    failures
-}
-
-/// Why the Job is over before its completions are reached, if it is: reason and message.
-pub(super) fn failure(
-    job: &Job,
-    spec: &JobSpec,
-    tally: &Tally,
-    all: &[Arc<Pod>],
-    now: Timestamp,
-) -> Option<(String, String)> {
-    let because = |reason: &str, message: &str| Some((reason.to_owned(), message.to_owned()));
-    if let Some(target) = condition(job, "FailureTarget") {
-        return because(
-            target.reason.as_deref().unwrap_or_default(),
-            target.message.as_deref().unwrap_or_default(),
-        );
-    }
-    let told = all
-        .iter()
-        .filter(|pod| is_failed(spec, pod))
-        .find_map(|pod| match policy::action(job, pod) {
-            Action::FailJob(message) => Some(message),
-            _ => None,
-        });
-    if let Some(message) = told {
-        return because("PodFailurePolicy", &message);
-    }
-    let limit = spec.backoff_limit.unwrap_or(6);
-    if tally.failed > limit || restarts_exceed(spec, all, limit) {
-        return because(
-            "BackoffLimitExceeded",
-            "Job has reached the specified backoff limit",
-        );
-    }
-    if deadline_in(job, spec, now).is_some_and(|left| !left.is_positive()) {
-        return because(
-            "DeadlineExceeded",
-            "Job was active longer than specified deadline",
-        );
-    }
-    let lost = tally.failed_indexes.as_ref().map_or(0, Indexes::count);
-    if spec.max_failed_indexes.is_some_and(|most| lost > most) {
-        return because(
-            "MaxFailedIndexesExceeded",
-            "Job has exceeded the specified maximal number of failed indexes",
-        );
-    }
-    if lost > 0 && lost + tally.completed.count() >= spec.completions.unwrap_or(0) {
-        return because("FailedIndexes", "Job has failed indexes");
-    }
-    None
-}
-
-/// How long the Job may go on; `None` without a deadline.
-pub(super) fn deadline_in(job: &Job, spec: &JobSpec, now: Timestamp) -> Option<SignedDuration> {
-    let seconds = spec.active_deadline_seconds?;
-    if spec.suspend == Some(true) {
-        return None;
-    }
-    let start = job.status.as_ref()?.start_time.as_ref()?.0;
-    Some(SignedDuration::from_secs(seconds) - now.duration_since(start))
-}
-
-/// Whether containers that are restarted in place have failed too often (upstream: `pastBackoffLimitOnFailure`).
-fn restarts_exceed(spec: &JobSpec, all: &[Arc<Pod>], limit: i32) -> bool {
-    let template = spec.template.spec.as_ref();
-    if template.and_then(|spec| spec.restart_policy.as_deref()) != Some("OnFailure") {
-        return false;
-    }
-    let alive = all
-        .iter()
-        .filter(|pod| matches!(pods::phase(pod), "Running" | "Pending"));
-    let restarts: i32 = alive
-        .flat_map(|pod| {
-            let status = pod.status.iter();
-            status.flat_map(|status| {
-                let init = status.init_container_statuses.iter().flatten();
-                status.container_statuses.iter().flatten().chain(init)
-            })
-        })
-        .map(|status| status.restart_count)
-        .sum();
-    match limit {
-        0 => restarts > 0,
-        limit => restarts >= limit,
-    }
-}
-
-/// The condition of a type that is True.
-pub(super) fn condition<'a>(job: &'a Job, kind: &str) -> Option<&'a JobCondition> {
-    let conditions = job.status.as_ref()?.conditions.as_ref()?;
-    conditions
-        .iter()
-        .find(|condition| condition.type_ == kind && condition.status == "True")
-}
-
-/// Whether the Job is over.
-pub(super) fn is_finished(job: &Job) -> bool {
-    condition(job, "Complete")
-        .or(condition(job, "Failed"))
-        .is_some()
-}
-
-/// How long no new pod is made after failures: 10 s, doubling to 10 min, since the last one.
-pub(super) fn backoff(spec: &JobSpec, all: &[Arc<Pod>], now: Timestamp) -> SignedDuration {
-    let ended = all
-        .iter()
-        .filter(|pod| pods::is_finished(pod) || is_failed(spec, pod))
-        .map(|pod| (finish_time(pod).unwrap_or(now), is_failed(spec, pod)));
-    let ended: Vec<_> = ended.collect();
-    let last_success = ended
-        .iter()
-        .filter(|(_, failed)| !failed)
-        .map(|(at, _)| *at)
-        .max();
-    let failures = ended
-        .iter()
-        .filter(|(at, failed)| *failed && last_success.is_none_or(|success| *at > success));
-    let failures: Vec<_> = failures.map(|(at, _)| *at).collect();
-    let Some(last) = failures.iter().max() else {
-        return SignedDuration::ZERO;
-    };
-    let doublings = u32::try_from(failures.len() - 1)
-        .unwrap_or(u32::MAX)
-        .min(10);
-    let pause = SignedDuration::from_secs((10_i64 << doublings).min(600));
-    (pause - now.duration_since(*last)).max(SignedDuration::ZERO)
-}
-
-/// When the last container of a pod ended, or the pod's deletion began.
-fn finish_time(pod: &Pod) -> Option<Timestamp> {
-    let status = pod.status.as_ref()?;
-    let ends = status
-        .container_statuses
-        .iter()
-        .flatten()
-        .filter_map(|status| {
-            let terminated = status.state.as_ref()?.terminated.as_ref()?;
-            terminated.finished_at.as_ref().map(|at| at.0)
-        });
-    let deletion = pod.metadata.deletion_timestamp.as_ref().map(|at| at.0);
-    let ready =
-        pods::condition(pod, "Ready").and_then(|condition| condition.last_transition_time.as_ref());
-    ends.max().or(ready.map(|at| at.0)).or(deletion)
+    newest
 }
 
 /// How many pods there should be now.
@@ -328,10 +187,7 @@ pub(super) fn wanted_active(spec: &JobSpec, tally: &Tally) -> i32 {
     match spec.completions {
         None if tally.succeeded > 0 => count(tally.active.len()),
         None => parallelism,
-        Some(completions) => {
-            let lost = tally.failed_indexes.as_ref().map_or(0, Indexes::count);
-            (completions - tally.succeeded - lost).clamp(0, parallelism)
-        }
+        Some(completions) => (completions - tally.succeeded).clamp(0, parallelism),
     }
 }
 
@@ -381,7 +237,6 @@ mod tests {
     }
 
     const T0: &str = "2026-01-01T00:00:00Z";
-    const T1: &str = "2026-01-01T00:00:30Z";
 
     fn counted(job: &Job, all: &[Arc<Pod>]) -> Tally {
         tally(job, job.spec.as_ref().expect("a spec"), all, &Uids::new())
@@ -431,57 +286,6 @@ mod tests {
         );
         let spec = indexed.spec.as_ref().expect("a spec");
         assert_eq!(open_indexes(spec, &all, &BTreeSet::new(), 5), [1]);
-    }
-
-    #[test]
-    fn too_many_failures_end_the_job_and_an_old_verdict_stands() {
-        let limited = job(json!({ "backoffLimit": 0 }), json!({}));
-        let pods = [pod("a", "Failed", T0, None)];
-        let why = |job: &Job, pods: &[Arc<Pod>]| {
-            let now = T1.parse().expect("a time");
-            let reason = failure(
-                job,
-                job.spec.as_ref().expect("a spec"),
-                &counted(job, pods),
-                pods,
-                now,
-            );
-            reason.map(|(reason, _)| reason)
-        };
-        assert_eq!(
-            why(&limited, &pods).as_deref(),
-            Some("BackoffLimitExceeded")
-        );
-        assert_eq!(why(&limited, &[]), None);
-        let told = json!({ "conditions": [{ "type": "FailureTarget", "status": "True", "reason": "Because" }] });
-        assert_eq!(why(&job(json!({}), told), &[]).as_deref(), Some("Because"));
-        let late = job(
-            json!({ "activeDeadlineSeconds": 30 }),
-            json!({ "startTime": T0 }),
-        );
-        assert_eq!(why(&late, &[]).as_deref(), Some("DeadlineExceeded"));
-    }
-
-    #[test]
-    fn each_failure_after_the_last_success_doubles_the_pause() {
-        let plain = job(json!({}), json!({}));
-        let spec = plain.spec.as_ref().expect("a spec");
-        let now = T1.parse().expect("a time");
-        let pause = |pods: &[Arc<Pod>]| backoff(spec, pods, now).as_secs();
-        assert_eq!(pause(&[]), 0);
-        assert_eq!(pause(&[pod("a", "Failed", T1, None)]), 10);
-        assert_eq!(pause(&[pod("a", "Failed", T0, None)]), 0);
-        let more = [
-            pod("a", "Failed", T0, None),
-            pod("b", "Failed", T0, None),
-            pod("c", "Failed", T1, None),
-        ];
-        assert_eq!(pause(&more), 40);
-        let healed = [
-            pod("a", "Failed", T0, None),
-            pod("b", "Succeeded", T1, None),
-        ];
-        assert_eq!(pause(&healed), 0);
     }
 
     #[test]

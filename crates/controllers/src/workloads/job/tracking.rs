@@ -11,16 +11,21 @@ use k8s_openapi::api::{
     batch::v1::{Job, JobSpec, JobStatus, UncountedTerminatedPods},
     core::v1::Pod,
 };
-use kube::{Api, ResourceExt, api::PostParams};
+use kube::{
+    Api, ResourceExt,
+    api::{Patch, PatchParams, PostParams},
+};
+use serde_json::json;
 
 use super::{
-    Controller, Verdict,
-    pod::{index, is_tracked},
+    Controller, View,
+    pod::{self, index, is_tracked},
     policy::{self, Action},
-    set_condition,
-    tally::{Tally, Uids, is_failed, is_indexed, uncounted},
+    status::set_condition,
+    tally::{Uids, in_range, is_failed, is_indexed, uncounted},
+    verdict::{Verdict, is_finished},
 };
-use crate::{pods, workloads::count};
+use crate::{Key, api_error, ownership, pods, workloads::count};
 
 /// Pods counted in one sync at most.
 const MOST: usize = 500;
@@ -32,33 +37,26 @@ struct Counting {
     free: Vec<Arc<Pod>>,
     succeeded: Uids,
     failed: Uids,
-    /// Something the stored status does not know.
-    news: bool,
     /// There is more to count.
     more: bool,
 }
 
 impl Controller {
-    /// Counts, and stores the status.
-    #[allow(clippy::too_many_arguments)]
+    /// Counts, and stores the status. `news` is an event to record once the status is stored.
     pub(super) async fn track(
         &self,
-        job: &Job,
-        spec: &JobSpec,
-        tally: &Tally,
-        all: &[Arc<Pod>],
-        let_go: &Uids,
+        view: &View<'_>,
         verdict: Option<&Verdict>,
         mut status: JobStatus,
+        news: Option<(&str, &str)>,
     ) -> kube::Result<()> {
+        let View {
+            job, spec, tally, ..
+        } = view;
         let stored = job.status.clone().unwrap_or_default();
-        let mut counting = count_pods(job, spec, tally, all, let_go, verdict);
+        let mut counting = count_pods(view, verdict);
         // What lost its finalizer before this sync, and was not added up.
-        let with_finalizer: Uids = all
-            .iter()
-            .filter(|pod| is_tracked(pod) && !let_go.contains(&uid(pod)))
-            .map(|pod| uid(pod))
-            .collect();
+        let with_finalizer: Uids = view.tracked().map(|pod| uid(pod)).collect();
         settle(spec, &mut status, &mut counting, |uid| {
             !with_finalizer.contains(uid)
         });
@@ -84,9 +82,13 @@ impl Controller {
             );
         }
         write_uncounted(&mut status, &counting);
-        let mut latest = job.clone();
+        let mut latest = None;
         if status != stored {
-            latest = self.store(&latest, &status).await?;
+            latest = Some(self.store(job, &status).await?);
+        }
+        self.records.set(view.key, view.record);
+        if let Some((reason, message)) = news {
+            self.pods.recorder.normal(*job, reason, message);
         }
         self.free(&counting.free).await?;
         let freed: Uids = counting.free.iter().map(|pod| uid(pod)).collect();
@@ -115,7 +117,7 @@ impl Controller {
             }
         }
         if status != before {
-            self.store(&latest, &status).await?;
+            self.store(latest.as_ref().unwrap_or(job), &status).await?;
         }
         match ends {
             Some(verdict) if verdict.succeeded => {
@@ -125,13 +127,13 @@ impl Controller {
                     .is_some_and(|most| status.succeeded.unwrap_or(0) > most)
                 {
                     let message = "Too many succeeded pods running after completion count reached";
-                    recorder.warning(job, "TooManySucceededPods", message);
+                    recorder.warning(*job, "TooManySucceededPods", message);
                 }
-                recorder.normal(job, "Completed", "Job completed");
+                recorder.normal(*job, "Completed", "Job completed");
             }
             Some(verdict) => {
                 let recorder = &self.pods.recorder;
-                recorder.warning(job, &verdict.reason, verdict.message.clone());
+                recorder.warning(*job, &verdict.reason, verdict.message.clone());
             }
             None => {}
         }
@@ -167,20 +169,64 @@ impl Controller {
         }));
         freed.await.map(drop)
     }
+
+    /// Lets a pod go whose Job is gone or over.
+    pub(super) async fn free_orphan(&self, key: &Key) -> kube::Result<()> {
+        let Some(pod) = self.context.informers.pods.get_key(key) else {
+            return Ok(());
+        };
+        let Some(owner) = ownership::controller_of(&*pod).filter(|owner| owner.kind == "Job")
+        else {
+            return Ok(());
+        };
+        let job = self
+            .context
+            .informers
+            .jobs
+            .get(key.namespace(), &owner.name);
+        let lives = job.is_some_and(|job| counts(&job, &owner.uid));
+        if lives || !is_tracked(&pod) {
+            return Ok(());
+        }
+        self.let_go_of(&pod).await
+    }
+
+    /// Takes the finalizer off a pod.
+    pub(super) async fn let_go_of(&self, pod: &Pod) -> kube::Result<()> {
+        let patch = json!({ "metadata": {
+            "uid": pod.uid(),
+            "$deleteFromPrimitiveList/finalizers": [pod::TRACKING],
+        } });
+        let namespace = pod.namespace().unwrap_or_default();
+        let api: Api<Pod> = Api::namespaced(self.context.client.clone(), &namespace);
+        let patched = api
+            .patch(
+                &pod.name_any(),
+                &PatchParams::default(),
+                &Patch::Strategic(patch),
+            )
+            .await;
+        match patched {
+            // Another pod has its name by now.
+            Err(error) if api_error::is_conflict(&error) || api_error::is_invalid(&error) => Ok(()),
+            patched => api_error::ignore_not_found(patched).map(drop),
+        }
+    }
+}
+
+/// Whether a Job is the one of that UID, and not over.
+pub(super) fn counts(job: &Job, uid: &str) -> bool {
+    job.metadata.uid.as_deref() == Some(uid) && !is_finished(job)
 }
 
 fn uid(pod: &Pod) -> String {
     pod.uid().unwrap_or_default()
 }
 
-fn count_pods(
-    job: &Job,
-    spec: &JobSpec,
-    tally: &Tally,
-    all: &[Arc<Pod>],
-    let_go: &Uids,
-    verdict: Option<&Verdict>,
-) -> Counting {
+fn count_pods(view: &View<'_>, verdict: Option<&Verdict>) -> Counting {
+    let View {
+        job, spec, tally, ..
+    } = view;
     let (succeeded, failed) = uncounted(job);
     let mut counting = Counting {
         succeeded,
@@ -188,40 +234,35 @@ fn count_pods(
         ..Counting::default()
     };
     let ends_badly = verdict.is_some_and(|verdict| !verdict.succeeded);
-    let deleting = job.metadata.deletion_timestamp.is_some();
-    for pod in all
-        .iter()
-        .filter(|pod| is_tracked(pod) && !let_go.contains(&uid(pod)))
-    {
+    // Whatever a pod of a Job that is over comes to from now on, the Job does not look.
+    let all_go = verdict.is_some() || job.metadata.deletion_timestamp.is_some();
+    for pod in view.tracked() {
         if counting.free.len() >= MOST {
             counting.more = true;
             break;
         }
         let is_lost = is_failed(spec, pod);
         let has_succeeded = pods::phase(pod) == "Succeeded";
-        let over = verdict.is_some() && pods::is_deleting(pod);
-        if !(is_lost || has_succeeded || over || deleting) {
+        let own = uid(pod);
+        let waits = || {
+            let index = index(pod).and_then(|index| tally.replaced.get(&index));
+            index.is_some_and(|held| uid(held) == own)
+        };
+        if !(all_go || has_succeeded || (is_lost && !waits())) {
             continue;
         }
         counting.free.push(Arc::clone(pod));
-        let own = uid(pod);
-        if has_succeeded {
-            if !is_indexed(spec)
-                && !counting.failed.contains(&own)
-                && counting.succeeded.insert(own)
-            {
-                counting.news = true;
+        if has_succeeded && !counting.failed.contains(&own) {
+            if !is_indexed(spec) {
+                counting.succeeded.insert(own);
             }
-        } else if is_lost || ends_badly {
-            let counts = policy::action(job, pod) != Action::Ignore || !is_lost;
-            let completions = spec.completions.unwrap_or(0);
-            let in_range = !is_indexed(spec) || index(pod).is_some_and(|index| index < completions);
-            if counts && in_range && counting.failed.insert(own) {
-                counting.news = true;
-            }
+        } else if (is_lost || ends_badly)
+            && policy::action(job, pod) != Action::Ignore
+            && in_range(spec, pod)
+        {
+            counting.failed.insert(own);
         }
     }
-    counting.news |= tally.completed != tally.completed_before;
     counting
 }
 

@@ -8,7 +8,7 @@ mod census;
 mod rank;
 mod status;
 
-pub(super) use rank::first_to_go;
+pub(super) use rank::{first_to_go, least_advanced_first};
 pub(crate) use status::REPLICA_FAILURE;
 
 use std::{sync::Arc, time::Duration};

@@ -1,4 +1,5 @@
-//! Which pods of a ReplicaSet go first when there are too many (`controller.ActivePodsWithRanks`).
+//! Which pods of a ReplicaSet go first when there are too many (`controller.ActivePodsWithRanks`), and which of a Job
+//! (`controller.ActivePods`).
 //!
 //! Pure. Unlike upstream's pairwise rules this is one total order: where upstream breaks a tie between pods of about
 //! the same age by uid alone, restarts are looked at first.
@@ -38,6 +39,22 @@ pub(in crate::workloads) fn first_to_go(
     pods
 }
 
+/// The pods in the order in which they go by how far they have come alone (`controller.ActivePods`): what their
+/// annotations and neighbours say is not asked, and of two pods the older one stays, however near they are.
+pub(in crate::workloads) fn least_advanced_first(mut pods: Vec<Arc<Pod>>) -> Vec<Arc<Pod>> {
+    pods.sort_by_cached_key(|pod| {
+        let ready = pods::is_ready(pod);
+        let since = pods::ready_since(pod);
+        let created = pod.metadata.creation_timestamp.as_ref().map(|at| at.0);
+        let progress = (!pods::node_name(pod).is_empty(), phase(pod), ready);
+        let age = |at: Option<Timestamp>| (at.is_some(), Reverse(at));
+        let uid = pod.metadata.uid.clone();
+        let restarts = Reverse(max_restarts(pod));
+        (progress, age(since), restarts, age(created), uid)
+    });
+    pods
+}
+
 /// Ascending: the smallest goes first.
 #[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Rank {
@@ -64,13 +81,7 @@ fn rank(pod: &Pod, crowd: usize, now: Timestamp) -> Rank {
     let ready = pods::is_ready(pod);
     Rank {
         assigned: !pods::node_name(pod).is_empty(),
-        phase: match pods::phase(pod) {
-            "Pending" => 0,
-            "Unknown" => 1,
-            "Running" => 2,
-            // Finished pods are never ranked; upstream's table would put them here.
-            _ => 0,
-        },
+        phase: phase(pod),
         ready,
         deletion_cost: deletion_cost(pod).unwrap_or_default(),
         crowd: Reverse(crowd),
@@ -85,6 +96,16 @@ fn rank(pod: &Pod, crowd: usize, now: Timestamp) -> Rank {
             now,
         ),
         uid: pod.metadata.uid.clone().unwrap_or_default(),
+    }
+}
+
+fn phase(pod: &Pod) -> u8 {
+    match pods::phase(pod) {
+        "Pending" => 0,
+        "Unknown" => 1,
+        "Running" => 2,
+        // Finished pods are never ranked; upstream's table would put them here.
+        _ => 0,
     }
 }
 
@@ -313,5 +334,29 @@ mod tests {
         let pods = [Arc::new(settled("b")), Arc::new(settled("a"))];
         let gone = first_to_go(&pods, 2, &FxHashMap::default(), now());
         assert_eq!(gone, pods);
+    }
+
+    #[test]
+    fn pods_of_a_job_go_by_how_far_they_have_come_alone() {
+        let at = |seconds: i64| Some(Time(now() - SignedDuration::from_secs(seconds)));
+        let pods = [
+            edit("older", |pod| pod.metadata.creation_timestamp = at(1001)),
+            settled("old"),
+            edit("dear", |pod| {
+                let cost = (DELETION_COST.to_owned(), "-5".to_owned());
+                pod.metadata.annotations = Some([cost].into());
+                pod.metadata.creation_timestamp = at(2000);
+            }),
+            edit("nowhere", |pod| spec(pod).node_name = None),
+            edit("pending", |pod| {
+                status(pod).phase = Some("Pending".to_owned())
+            }),
+        ];
+        let order = least_advanced_first(pods.map(Arc::new).to_vec());
+        let names: Vec<_> = order
+            .iter()
+            .filter_map(|pod| pod.metadata.name.as_deref())
+            .collect();
+        assert_eq!(names, ["nowhere", "pending", "old", "older", "dear"]);
     }
 }
