@@ -6,7 +6,7 @@
 
 use std::sync::{Arc, PoisonError};
 
-use futures::future::try_join_all;
+use futures::future::join_all;
 use k8s_openapi::api::{
     batch::v1::{Job, JobSpec, JobStatus, UncountedTerminatedPods},
     core::v1::Pod,
@@ -159,7 +159,7 @@ impl Controller {
             let mut let_go = self.let_go.lock().unwrap_or_else(PoisonError::into_inner);
             let_go.extend(all.iter().map(|pod| uid(pod)));
         }
-        let freed = try_join_all(all.iter().map(|pod| async {
+        let freed = join_all(all.iter().map(|pod| async {
             let freed = self.let_go_of(pod).await;
             if freed.is_err() {
                 let mut let_go = self.let_go.lock().unwrap_or_else(PoisonError::into_inner);
@@ -167,7 +167,17 @@ impl Controller {
             }
             freed
         }));
-        freed.await.map(drop)
+        let outcome = freed.await.into_iter().collect();
+        // Nothing more will be seen of what is gone already.
+        let pods = &self.context.informers.pods;
+        let mut let_go = self.let_go.lock().unwrap_or_else(PoisonError::into_inner);
+        for pod in all {
+            let known = pods.get_key(&Key::of(&**pod));
+            if known.is_none_or(|known| uid(&known) != uid(pod)) {
+                let_go.remove(&uid(pod));
+            }
+        }
+        outcome
     }
 
     /// Lets a pod go whose Job is gone or over.
