@@ -26,6 +26,15 @@ pub(super) enum Role {
     Sidecar,
     /// An ordinary container.
     App,
+    /// One that was put into the pod to look at it (`kubectl debug`). It starts as soon as it can and never again, and says nothing of the pod.
+    Ephemeral,
+}
+
+impl Role {
+    /// Whether it comes before the app containers.
+    pub(super) fn is_of_init(self) -> bool {
+        matches!(self, Role::Init | Role::Sidecar)
+    }
 }
 
 /// A container and its history.
@@ -33,7 +42,7 @@ pub(super) enum Role {
 pub(super) struct Unit {
     pub(super) name: Box<str>,
     pub(super) role: Role,
-    /// Position in `spec.containers`, or in `spec.initContainers` for the other roles.
+    /// Position in `spec.containers`, or in the list of its role.
     pub(super) index: usize,
     /// The image it was last told to run.
     pub(super) image: Box<str>,

@@ -3,13 +3,13 @@
 //! No process runs, so nothing is made up: the first line says that the container is simulated, the others with what it
 //! would have been started. Choosing the container and cutting by the request's options is the API server's work.
 
-use std::{fmt::Write as _, time::Duration};
+use std::{borrow::Cow, fmt::Write as _, time::Duration};
 
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{Container, ContainerStatus, Pod, PodSpec};
 use kube::ResourceExt;
 
-use super::images::ImageRef;
+use super::{images::ImageRef, pod::ephemeral};
 use crate::Informer;
 
 /// How often a followed container is looked at.
@@ -27,15 +27,16 @@ pub struct Run {
 /// The log of a container's present run (or, once it has stopped, of its last) or of the one before; `None` if there was none.
 pub fn run(pod: &Pod, container: &str, previous: bool) -> Option<Run> {
     let spec = pod.spec.as_ref()?;
-    let mut all = spec
-        .containers
-        .iter()
-        .chain(spec.init_containers.iter().flatten());
+    let inits = spec.init_containers.iter().flatten();
+    let others = spec.containers.iter().chain(inits).map(Cow::Borrowed);
+    let ephemeral = spec.ephemeral_containers.iter().flatten();
+    let ephemeral = ephemeral.map(|own| Cow::Owned(ephemeral::container(own)));
+    let mut all = others.chain(ephemeral);
     let definition = all.find(|candidate| candidate.name == container)?;
     let status = status_of(pod, container)?;
     Some(Run {
         started_at: started_at(status, previous)?,
-        lines: start_report(Some(spec), definition, status),
+        lines: start_report(Some(spec), &definition, status),
     })
 }
 
@@ -85,6 +86,7 @@ fn status_of<'a>(pod: &'a Pod, container: &str) -> Option<&'a ContainerStatus> {
         .container_statuses
         .iter()
         .chain(&status.init_container_statuses)
+        .chain(&status.ephemeral_container_statuses)
         .flatten();
     all.find(|status| status.name == container)
 }

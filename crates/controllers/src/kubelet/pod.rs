@@ -6,12 +6,13 @@
 //!
 //! Invariant: after [`PodSim::step`] returns, stepping again at the same moment changes nothing.
 //! The order in which containers come up is in [`sync`], what they and volumes are filled from in [`config`], how they go
-//! in [`stop`], how all start anew in [`restart_all`], what is said of a resize in [`resize`], what it starts again in [`replace`], the network in [`sandbox`], what devices it claims in [`devices`], what is found after a restart in [`adopt`],
+//! in [`stop`], how all start anew in [`restart_all`], what is said of a resize in [`resize`], what it starts again in [`replace`], the network in [`sandbox`], what devices it claims in [`devices`], what is put into it later in [`ephemeral`], what is found after a restart in [`adopt`],
 //! what probes lead to in [`health`], what is written in [`report`].
 
 mod adopt;
 mod config;
 pub(super) mod devices;
+pub(super) mod ephemeral;
 mod health;
 mod replace;
 mod report;
@@ -57,7 +58,10 @@ pub struct PodSim {
     life: Life,
     volumes: Volumes,
     sandbox: Sandbox,
+    /// Init containers and sidecars, then the others, those that came later at the end.
     units: Box<[Unit]>,
+    /// The containers that were put into it to look at it.
+    ephemeral: Box<[Container]>,
     ip: Option<Ipv4Addr>,
     start_time: Option<Timestamp>,
     transitions: Transitions,
@@ -109,6 +113,7 @@ impl PodSim {
     /// A pod the node has just taken, or (if its status says that it ran already) one found after a restart.
     pub fn accepted(pod: Arc<Pod>, parts: &mut Parts<'_>, now: Timestamp) -> Self {
         let mut sim = Self::new(pod, now);
+        sim.take_ephemeral();
         if sim
             .pod
             .status
@@ -160,6 +165,7 @@ impl PodSim {
             volumes: Volumes::New,
             sandbox: Sandbox::None,
             units,
+            ephemeral: Box::default(),
             ip: None,
             start_time: Some(now),
             written: None,
@@ -212,7 +218,8 @@ impl PodSim {
         if outdated {
             self.written = None;
         }
-        overruled || steered || outdated
+        let joined = self.take_ephemeral();
+        overruled || steered || outdated || joined
     }
 
     /// Does all that is due at `now`.
@@ -287,18 +294,25 @@ impl PodSim {
     }
 
     fn container(&self, unit: &Unit) -> Option<&Container> {
-        container_of(self.spec(), unit)
+        match unit.role {
+            Role::Ephemeral => self.ephemeral.get(unit.index),
+            _ => container_of(self.spec(), unit),
+        }
     }
 
     /// The container with the resources it has.
     fn granted_container(&self, unit: &Unit) -> Option<&Container> {
-        container_of(self.granted().spec.as_ref()?, unit)
+        match unit.role {
+            Role::Ephemeral => self.ephemeral.get(unit.index),
+            _ => container_of(self.granted().spec.as_ref()?, unit),
+        }
     }
 
     /// Whether a unit is started again after an exit with `code`.
     fn restarts(&self, unit: &Unit, code: i32) -> bool {
         match (unit.role, self.container(unit)) {
             (Role::Sidecar, _) => true,
+            (Role::Ephemeral, _) => false,
             // An init container that succeeded has done its work, whatever the policy.
             (Role::Init, _) if code == 0 => false,
             (_, Some(container)) => restart::after_exit(container, self.spec(), code),
@@ -315,10 +329,10 @@ impl PodSim {
     ) {
         let field_path = unit.map(|unit| {
             let unit = &self.units[unit];
-            let list = if unit.role == Role::App {
-                "containers"
-            } else {
-                "initContainers"
+            let list = match unit.role {
+                Role::App => "containers",
+                Role::Init | Role::Sidecar => "initContainers",
+                Role::Ephemeral => "ephemeralContainers",
             };
             format!("spec.{list}{{{}}}", unit.name)
         });
@@ -354,7 +368,7 @@ impl PodSim {
             Role::Init => Some((0, parts.delays.init_run)),
             // Work that a Job waits for comes to an end.
             Role::App if is_of_a_job(&self.pod) => Some((0, JOB_RUN)),
-            Role::App | Role::Sidecar => None,
+            Role::App | Role::Sidecar | Role::Ephemeral => None,
         });
         let failing = |kind: ProbeKind| {
             annotations::probe_failure(steering, kind, &unit.name, inherits).map(|failure| {
@@ -386,6 +400,7 @@ fn container_of<'a>(spec: &'a PodSpec, unit: &Unit) -> Option<&'a Container> {
     match unit.role {
         Role::App => spec.containers.get(unit.index),
         Role::Init | Role::Sidecar => spec.init_containers.as_ref()?.get(unit.index),
+        Role::Ephemeral => None,
     }
 }
 

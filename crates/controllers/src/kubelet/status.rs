@@ -159,7 +159,7 @@ fn containers_ready(view: &View<'_>) -> Verdict {
         .units
         .iter()
         .zip(view.statuses)
-        .filter(|(unit, _)| unit.role != Role::Init);
+        .filter(|(unit, _)| matches!(unit.role, Role::App | Role::Sidecar));
     let unready = listed(
         counted
             .filter(|(_, status)| !status.ready)
@@ -229,7 +229,7 @@ fn initialized(view: &View<'_>) -> Verdict {
     let incomplete = view.units.iter().filter(|unit| match unit.role {
         Role::Init => unit.exit().is_none_or(|exit| exit.code != 0),
         Role::Sidecar => !unit.is_started(),
-        Role::App => false,
+        Role::App | Role::Ephemeral => false,
     });
     match listed(incomplete) {
         Some(names) => Verdict::no(
@@ -272,7 +272,7 @@ pub(super) fn phase(
             (Role::Init, Some(exit)) if exit.code != 0 && !restarts(unit, exit.code) => {
                 return "Failed";
             }
-            (Role::Init, Some(_)) | (Role::Sidecar, Some(_)) => {}
+            (Role::Init | Role::Sidecar, Some(_)) | (Role::Ephemeral, _) => {}
             (Role::Init, None) => pending_init += 1,
             (Role::Sidecar, None) if unit.is_running() => {
                 pending_init += usize::from(!initialized && !unit.is_started());

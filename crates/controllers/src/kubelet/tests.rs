@@ -3,6 +3,7 @@
 mod complaints;
 mod config;
 mod devices;
+mod ephemeral;
 mod images;
 mod lives;
 mod probes;
@@ -192,7 +193,8 @@ fn summary(status: &PodStatus) -> String {
         .init_container_statuses
         .iter()
         .flatten()
-        .chain(status.container_statuses.iter().flatten());
+        .chain(status.container_statuses.iter().flatten())
+        .chain(status.ephemeral_container_statuses.iter().flatten());
     let containers: Vec<_> = all.map(container).collect();
     let reason = status
         .reason

@@ -41,8 +41,8 @@ impl Unit {
             State::Running { since, probes, .. } => {
                 let probes = probes.as_deref();
                 status.started = Some(probes.is_none_or(|probes| probes.started()));
-                status.ready =
-                    self.role != Role::Init && probes.is_none_or(|probes| probes.ready());
+                status.ready = matches!(self.role, Role::App | Role::Sidecar)
+                    && probes.is_none_or(|probes| probes.ready());
                 let running = ContainerState {
                     running: Some(ContainerStateRunning {
                         started_at: Some(Time(*since)),
@@ -93,6 +93,11 @@ impl Unit {
                 .as_ref()
                 .and_then(|resources| resources.requests.clone());
             status.resources = resources;
+        }
+        if self.role == Role::Ephemeral {
+            // Nobody probes it, and it is given nothing of its own.
+            status.started = None;
+            (status.allocated_resources, status.resources) = (None, None);
         }
         status.state = Some(state);
         status

@@ -49,6 +49,7 @@ impl PodSim {
                 .container_statuses
                 .iter()
                 .chain(&status.init_container_statuses)
+                .chain(&status.ephemeral_container_statuses)
                 .flatten()
         };
         for index in 0..self.units.len() {

@@ -98,7 +98,7 @@ impl PodSim {
     fn is_to_be_replaced(&self, unit: &Unit, has: &Pod) -> bool {
         let before = has.spec.as_ref().and_then(|spec| container_of(spec, unit));
         let pair = before.zip(self.container(unit));
-        unit.role != Role::Init
+        matches!(unit.role, Role::App | Role::Sidecar)
             && pair.is_some_and(|(before, after)| asks_for_restart(before, after))
     }
 

@@ -13,7 +13,7 @@ use rustc_hash::FxHasher;
 
 use super::{Effect, Life, Parts, PodSim, Sandbox};
 use crate::kubelet::{
-    container::{Role, Subject},
+    container::Subject,
     node::NodeFacts,
     status::{self, View},
 };
@@ -58,7 +58,7 @@ impl PodSim {
             Life::Stopping { why, .. } | Life::Over { why } => *why,
             Life::Active => None,
         };
-        let has_init = self.units.iter().any(|unit| unit.role != Role::App);
+        let has_init = self.units.iter().any(|unit| unit.role.is_of_init());
         let subject = |unit| Subject {
             pod_uid: &self.uid,
             container: self.granted_container(unit),
@@ -114,11 +114,14 @@ impl PodSim {
         let inits = self
             .units
             .iter()
-            .filter(|unit| unit.role != Role::App)
+            .filter(|unit| unit.role.is_of_init())
             .count();
         let mut statuses = statuses;
+        let mut ephemeral = statuses.split_off(self.units.len() - self.ephemeral.len());
         let mut apps = statuses.split_off(inits);
         apps.sort_by(|a, b| a.name.cmp(&b.name));
+        ephemeral.sort_by(|a, b| a.name.cmp(&b.name));
+        written.ephemeral_container_statuses = Some(ephemeral).filter(|all| !all.is_empty());
         written.init_container_statuses = (inits > 0).then_some(statuses);
         written.container_statuses = Some(apps);
         written

@@ -184,7 +184,7 @@ impl PodSim {
     /// containers were still in its way.
     fn settle_for_good(&mut self) {
         let initialized = status::has_initialized(&self.units)
-            || self.units.iter().all(|unit| unit.role == Role::App);
+            || !self.units.iter().any(|unit| unit.role.is_of_init());
         for unit in &mut self.units {
             let ended = match (&unit.state, unit.last.take()) {
                 (State::Exited { exit, .. } | State::Ended(exit), _) => Some(exit.clone()),

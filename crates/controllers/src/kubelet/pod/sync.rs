@@ -57,12 +57,21 @@ impl PodSim {
 
     /// Gives the containers their turn to start, up to the first that takes time or holds up those behind it.
     fn start_in_order(&mut self, parts: &mut Parts<'_>, now: Timestamp) {
-        if self.units.iter().any(Unit::is_coming_up) {
+        for index in 0..self.units.len() {
+            if self.units[index].role == Role::Ephemeral {
+                self.drive(index, Turn::Has, parts, now);
+            }
+        }
+        let holds_up = |unit: &Unit| unit.role != Role::Ephemeral && unit.is_coming_up();
+        if self.units.iter().any(holds_up) {
             return;
         }
         let initialized = has_initialized(&self.units);
         for index in 0..self.units.len() {
             let role = self.units[index].role;
+            if role == Role::Ephemeral {
+                continue;
+            }
             // Once an app container has run, init containers are not started again.
             if role == Role::Init && initialized {
                 continue;
@@ -72,7 +81,7 @@ impl PodSim {
             let go_on = match role {
                 Role::Init => unit.ended_well(),
                 Role::Sidecar => initialized || unit.is_started(),
-                Role::App => true,
+                Role::App | Role::Ephemeral => true,
             };
             if unit.is_coming_up() || !go_on {
                 return;

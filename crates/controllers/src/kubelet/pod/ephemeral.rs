@@ -1,0 +1,47 @@
+//! Containers that are put into a pod that is there, to look at it (`kubectl debug`).
+//!
+//! They need neither room nor a turn: each is pulled and started as soon as the sandbox is up, beside whatever else comes up. None is
+//! started twice, none is ever taken out, and whether the pod is ready or over is for the others to say.
+
+use k8s_openapi::api::core::v1::{Container, EphemeralContainer};
+
+use super::PodSim;
+use crate::kubelet::container::{Role, Unit};
+
+impl PodSim {
+    /// Takes the containers that have come to the pod; `true` if there are any.
+    pub(super) fn take_ephemeral(&mut self) -> bool {
+        let spec = self.pod.spec.as_ref();
+        let asked = spec.and_then(|spec| spec.ephemeral_containers.as_deref());
+        let known = self.ephemeral.len();
+        let Some(more @ [_, ..]) = asked.and_then(|asked| asked.get(known..)) else {
+            return false;
+        };
+        let more: Vec<Container> = more.iter().map(container).collect();
+        let mut units = std::mem::take(&mut self.units).into_vec();
+        for (at, container) in more.iter().enumerate() {
+            units.push(Unit::new(container, Role::Ephemeral, known + at));
+        }
+        self.units = units.into();
+        let mut all = std::mem::take(&mut self.ephemeral).into_vec();
+        all.extend(more);
+        self.ephemeral = all.into();
+        true
+    }
+}
+
+/// What of it a simulation looks at.
+pub(in crate::kubelet) fn container(ephemeral: &EphemeralContainer) -> Container {
+    Container {
+        name: ephemeral.name.clone(),
+        image: ephemeral.image.clone(),
+        image_pull_policy: ephemeral.image_pull_policy.clone(),
+        env: ephemeral.env.clone(),
+        env_from: ephemeral.env_from.clone(),
+        volume_mounts: ephemeral.volume_mounts.clone(),
+        command: ephemeral.command.clone(),
+        args: ephemeral.args.clone(),
+        security_context: ephemeral.security_context.clone(),
+        ..Container::default()
+    }
+}
