@@ -6,6 +6,7 @@ mod command_line;
 mod commands;
 mod crash;
 mod disks;
+mod every_kubectl;
 
 mod flows;
 mod import_rules;
