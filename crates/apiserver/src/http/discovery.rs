@@ -24,18 +24,6 @@ use crate::{
     registry::Table,
 };
 
-/// The verbs of a resource that is stored.
-const VERBS: &[&str] = &[
-    "create",
-    "delete",
-    "deletecollection",
-    "get",
-    "list",
-    "patch",
-    "update",
-    "watch",
-];
-
 /// Answers a discovery path; `None` if nothing is served there.
 pub(crate) fn serve(
     table: &Table,
@@ -209,7 +197,7 @@ fn resource_list(table: &Table, group: &str, version: &str) -> Option<Value> {
         entry.insert("singularName".into(), (*resource.singular).into());
         entry.insert("namespaced".into(), resource.namespaced.into());
         entry.insert("kind".into(), (*resource.kind).into());
-        entry.insert("verbs".into(), verbs(resource).into());
+        entry.insert("verbs".into(), resource.rules.verbs().into());
         insert_names(&mut entry, resource);
         resources.push(Value::Object(entry));
         for subresource in &resource.subresources {
@@ -241,17 +229,6 @@ fn resource_list(table: &Table, group: &str, version: &str) -> Option<Value> {
     Some(
         json!({"kind": "APIResourceList", "apiVersion": "v1", "groupVersion": group_version, "resources": resources}),
     )
-}
-
-fn verbs(resource: &Resource) -> Vec<&'static str> {
-    VERBS
-        .iter()
-        .copied()
-        .filter(|verb| *verb != "deletecollection" || resource.rules.delete_collection)
-        .filter(|verb| *verb == "create" || !resource.rules.transient)
-        .filter(|verb| matches!(*verb, "get" | "list") || !resource.rules.read_only)
-        .filter(|verb| !matches!(*verb, "create" | "patch" | "update") || !resource.rules.closing)
-        .collect()
 }
 
 fn insert_names(entry: &mut Map<String, Value>, resource: &Resource) {
@@ -364,7 +341,7 @@ fn aggregated_version_value(table: &Table, group: &str, version: &str) -> Value 
                 .into(),
             );
             entry.insert("singularResource".into(), (*resource.singular).into());
-            entry.insert("verbs".into(), verbs(resource).into());
+            entry.insert("verbs".into(), resource.rules.verbs().into());
             insert_names(&mut entry, resource);
             if !resource.subresources.is_empty() {
                 let kind = (kind_group, kind_version);

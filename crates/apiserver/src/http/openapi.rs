@@ -1,6 +1,6 @@
 //! `/openapi/v3`, its documents under hashed URLs, and `/openapi/v2`.
 //!
-//! Documents are made when first asked for and kept until the table of served resources changes. A URL with a document's hash
+//! Documents are made when first asked for and kept until one of the resources they tell of changes. A URL with a document's hash
 //! never shows anything else, so clients may keep it; a stale hash is sent on to the current one.
 
 use std::{
@@ -23,7 +23,7 @@ use super::{
     query::Query,
     reply,
 };
-use crate::{openapi, registry::Table, server::ApiServer, status::Status};
+use crate::{kinds::Resource, openapi, registry::Table, server::ApiServer, status::Status};
 
 const JSON: &str = "application/json";
 const PROTOBUF_2: &str = "application/com.github.proto-openapi.spec.v2.v1.0+protobuf";
@@ -43,11 +43,11 @@ struct Document {
 }
 
 impl Document {
-    fn new(json: Vec<u8>, protobuf: Vec<u8>, server: &ApiServer) -> Self {
+    fn new(json: Bytes, protobuf: Bytes, server: &ApiServer) -> Self {
         let hash = discovery::digest(&json).into();
         Document {
-            json: json.into(),
-            protobuf: protobuf.into(),
+            json,
+            protobuf,
             hash,
             made: server.now(),
         }
@@ -81,7 +81,11 @@ pub(crate) struct Cache(Mutex<Option<Documents>>);
 struct Documents {
     table: Arc<Table>,
     v3: BTreeMap<String, Document>,
+    /// The resources that each document of version 3 tells of.
+    subjects: BTreeMap<String, Vec<Arc<Resource>>>,
     v2: Option<Document>,
+    /// The last document of version 2, perhaps of another table.
+    everything: Option<openapi::V2>,
 }
 
 impl Cache {
@@ -92,31 +96,69 @@ impl Cache {
             .0
             .lock()
             .unwrap_or_else(|poisoned| poisoned.into_inner());
-        let current = documents
-            .take()
-            .filter(|documents| Arc::ptr_eq(&documents.table, &table));
-        look(documents.insert(current.unwrap_or_else(|| Documents {
-            v3: v3_documents(server, &table),
-            v2: None,
-            table,
-        })))
+        let current = match documents.take() {
+            Some(known) if Arc::ptr_eq(&known.table, &table) => known,
+            before => Documents::of(table, before, server),
+        };
+        look(documents.insert(current))
     }
 }
 
-fn v3_documents(server: &ApiServer, table: &Table) -> BTreeMap<String, Document> {
-    let mut documents = BTreeMap::new();
-    for row in table.rows() {
-        let (group, version) = (&*row.resource.group, &*row.resource.version);
-        let name = openapi::name(group, version);
-        if documents.contains_key(&name) {
-            continue;
+impl Documents {
+    /// The documents of a table; what tells of resources that are as they were is kept.
+    fn of(table: Arc<Table>, before: Option<Documents>, server: &ApiServer) -> Self {
+        let made = |json: String| Document::new(json.into(), Bytes::new(), server);
+        let mut v3 = BTreeMap::new();
+        let mut subjects = BTreeMap::new();
+        for (name, resources) in openapi::subjects(&table) {
+            let known = before.as_ref().and_then(|before| {
+                let told = before.subjects.get(&name)?;
+                let alike = told.len() == resources.len()
+                    && told.iter().zip(&resources).all(|(a, b)| Arc::ptr_eq(a, b));
+                before.v3.get(&name).filter(|_| alike).cloned()
+            });
+            let document = known.or_else(|| {
+                let first = resources.first()?;
+                openapi::v3(&table, server, &first.group, &first.version).map(made)
+            });
+            if let Some(document) = document {
+                v3.insert(name.clone(), document);
+                subjects.insert(name, resources);
+            }
         }
-        if let Some(document) = openapi::v3(table, server, group, version) {
-            let document = Document::new(document.into_bytes(), Vec::new(), server);
-            documents.insert(name, document);
+        let mut everything = None;
+        match before {
+            // What is in no version of a group does not change.
+            Some(before) => {
+                let around = before.v3.into_iter();
+                v3.extend(around.filter(|(name, _)| !before.subjects.contains_key(name)));
+                everything = before.everything;
+            }
+            None => {
+                let around = openapi::v3_around(&table, server).into_iter();
+                v3.extend(around.map(|(name, json)| (name, made(json))));
+            }
+        }
+        Documents {
+            table,
+            v3,
+            subjects,
+            v2: None,
+            everything,
         }
     }
-    documents
+
+    /// The document of version 2.
+    fn everything(&mut self, server: &ApiServer) -> Document {
+        let (table, everything) = (&self.table, &mut self.everything);
+        let made = self.v2.get_or_insert_with(|| {
+            let made = openapi::v2(table, server, everything.as_ref());
+            let document = Document::new(made.json.clone(), made.protobuf.clone(), server);
+            *everything = Some(made);
+            document
+        });
+        made.clone()
+    }
 }
 
 /// Answers a path below `/openapi`, by any method; `None` if there is nothing.
@@ -230,14 +272,8 @@ fn moved(url: &str, content_type: &'static str, tag: Option<String>) -> Response
 fn v2(server: &ApiServer, method: &Method, headers: &HeaderMap) -> Response<Body> {
     let mut response = match media(headers, [PROTOBUF_2, OLD_2]) {
         Wanted::Known(media) => {
-            let document = server.openapi().with(server, |documents| {
-                let table = documents.table.clone();
-                let made = documents.v2.get_or_insert_with(|| {
-                    let document = openapi::v2(&table, server);
-                    Document::new(document.json.into_bytes(), document.protobuf, server)
-                });
-                made.clone()
-            });
+            let openapi = server.openapi();
+            let document = openapi.with(server, |documents| documents.everything(server));
             content::serve(document.content(media, PROTOBUF_2), method, headers)
         }
         Wanted::Unknown | Wanted::Unreadable => empty(406),

@@ -62,6 +62,32 @@ impl Default for Rules {
     }
 }
 
+/// The verbs of a resource that is stored.
+const VERBS: &[&str] = &[
+    "create",
+    "delete",
+    "deletecollection",
+    "get",
+    "list",
+    "patch",
+    "update",
+    "watch",
+];
+
+impl Rules {
+    /// The verbs of a resource, as clients are told them.
+    pub(crate) fn verbs(&self) -> Vec<&'static str> {
+        VERBS
+            .iter()
+            .copied()
+            .filter(|verb| *verb != "deletecollection" || self.delete_collection)
+            .filter(|verb| *verb == "create" || !self.transient)
+            .filter(|verb| matches!(*verb, "get" | "list") || !self.read_only)
+            .filter(|verb| !matches!(*verb, "create" | "patch" | "update") || !self.closing)
+            .collect()
+    }
+}
+
 /// When `metadata.generation` counts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Generation {

@@ -60,8 +60,9 @@ fn unfold(schema: &mut Map<String, Value>) {
     }
 }
 
-/// Leaves out what version 2 does not have, and all types and fields of values that may be null or anything else: kubectl would refuse them.
+/// Leaves out what version 2 does not have, defaults, and all types and fields of values that may be null or anything else: kubectl would refuse them.
 fn simplify(schema: &mut Map<String, Value>) {
+    schema.remove("default");
     JUNCTIONS.iter().for_each(|word| {
         schema.remove(*word);
     });
@@ -149,7 +150,7 @@ mod tests {
             ),
             (
                 json!({"type": "object", "required": ["a", "b"], "properties": {
-                    "a": {"type": "string", "nullable": true}, "b": {"type": "string", "example": "x"}}}),
+                    "a": {"type": "string", "nullable": true}, "b": {"type": "string", "example": "x", "default": "y"}}}),
                 json!({"type": "object", "required": ["b"], "properties": {"a": {}, "b": {"type": "string"}}}),
             ),
             (

@@ -1,22 +1,27 @@
 //! OpenAPI documents: one per group and version in version 3, one for everything in version 2.
 //!
 //! Schemas are written from the same table that decoding walks, with the texts of [`crate::schema::descriptions`]; those of custom
-//! resources from their definitions ([`custom`]). Paths hold what clients look for: which kind a path serves and which
-//! parameters its verbs take.
+//! resources from their definitions ([`custom`]). Paths say what clients may send and what they get ([`paths`]).
 
 mod custom;
 mod enums;
+mod everything;
 mod gnostic;
 mod paths;
 mod schemas;
 mod scheme;
 mod values;
+mod wire;
+
+use std::sync::Arc;
 
 use serde_json::{Map, Value, json};
 
+pub(crate) use self::everything::{V2, v2};
 use self::schemas::Schemas;
 use crate::{
     admission::Lookup,
+    kinds::Resource,
     registry::{Row, Table},
 };
 
@@ -38,6 +43,19 @@ pub(crate) fn name(group: &str, version: &str) -> String {
     }
 }
 
+/// The documents of version 3 for the resources that there are, each with the resources it tells of.
+pub(crate) fn subjects(table: &Table) -> Vec<(String, Vec<Arc<Resource>>)> {
+    let mut subjects: Vec<(String, Vec<Arc<Resource>>)> = Vec::new();
+    for row in table.rows() {
+        let name = name(&row.resource.group, &row.resource.version);
+        match subjects.iter_mut().find(|(known, _)| *known == name) {
+            Some((_, resources)) => resources.push(row.resource.clone()),
+            None => subjects.push((name, vec![row.resource.clone()])),
+        }
+    }
+    subjects
+}
+
 /// The document of a group and version as JSON; `None` if nothing is served there.
 pub(crate) fn v3(table: &Table, lookup: &dyn Lookup, group: &str, version: &str) -> Option<String> {
     let rows: Vec<&Row> = rows(table)
@@ -46,21 +64,44 @@ pub(crate) fn v3(table: &Table, lookup: &dyn Lookup, group: &str, version: &str)
     if rows.is_empty() {
         return None;
     }
-    let (mut paths, mut schemas) = (Entries::default(), Entries::default());
-    let components = walk(Dialect::V3, lookup, &rows, |path, item| {
+    let mut paths = Entries::default();
+    let schemas = walk(Dialect::V3, lookup, &rows, |path, item| {
         paths.push(path, item);
     });
-    for (name, schema) in components {
-        schemas.push(&name, &schema);
-    }
-    let info = match rows.iter().all(|row| row.is_defined()) {
-        true => json!({"title": "Kubernetes CRD Swagger", "version": "v0.1.0"}),
-        false => info(),
+    let is_defined = rows.iter().all(|row| row.is_defined());
+    Some(v3_text(paths, &schemas, is_defined))
+}
+
+/// The documents beside those of groups' versions: what discovery, the version and the keys of tokens are read with. They are always the
+/// same.
+pub(crate) fn v3_around(table: &Table, lookup: &dyn Lookup) -> Vec<(String, String)> {
+    let around = paths::around::all(Dialect::V3, &groups(table));
+    let document = |around: paths::around::Around| {
+        let mut schemas = Schemas::new(Dialect::V3, lookup);
+        schemas.reach(&around.item);
+        let mut paths = Entries::default();
+        paths.push(&around.path, &around.item);
+        (around.name, v3_text(paths, &schemas.finish(), false))
     };
+    around.into_iter().map(document).collect()
+}
+
+fn v3_text(paths: Entries, components: &Map<String, Value>, is_defined: bool) -> String {
+    let (info, security) = match is_defined {
+        true => (
+            json!({"title": "Kubernetes CRD Swagger", "version": "v0.1.0"}),
+            String::new(),
+        ),
+        false => (info(), format!(r#","securitySchemes":{}"#, security())),
+    };
+    let mut schemas = Entries::default();
+    for (name, schema) in components {
+        schemas.push(name, schema);
+    }
     let (paths, schemas) = (paths.done(), schemas.done());
-    Some(format!(
-        r#"{{"openapi":"3.0.0","info":{info},"paths":{paths},"components":{{"schemas":{schemas}}}}}"#
-    ))
+    format!(
+        r#"{{"openapi":"3.0.0","info":{info},"paths":{paths},"components":{{"schemas":{schemas}{security}}}}}"#
+    )
 }
 
 /// A document of version 3 as the protobuf message of gnostic; `None` if it is no JSON.
@@ -69,40 +110,20 @@ pub(crate) fn v3_protobuf(document: &[u8]) -> Option<Vec<u8>> {
     Some(gnostic::v3::document(&document))
 }
 
-/// The one document of everything, in its two forms.
-pub(crate) struct V2 {
-    /// JSON.
-    pub(crate) json: String,
-    /// The protobuf message that kubectl and helm read.
-    pub(crate) protobuf: Vec<u8>,
-}
-
-/// The one document of everything.
-pub(crate) fn v2(table: &Table, lookup: &dyn Lookup) -> V2 {
-    let (mut paths, mut definitions) = (Entries::default(), Entries::default());
-    let mut message = gnostic::v2::Document::default();
-    let rows: Vec<&Row> = rows(table).collect();
-    let schemas = walk(Dialect::V2, lookup, &rows, |path, item| {
-        paths.push(path, item);
-        message.path(path, item);
-    });
-    for (name, schema) in schemas {
-        definitions.push(&name, &schema);
-        message.definition(&name, &schema);
-    }
-    let info = info();
-    let protobuf = message.finish(&info);
-    let (paths, definitions) = (paths.done(), definitions.done());
-    V2 {
-        json: format!(
-            r#"{{"swagger":"2.0","info":{info},"paths":{paths},"definitions":{definitions}}}"#
-        ),
-        protobuf,
-    }
-}
-
 fn rows(table: &Table) -> impl Iterator<Item = &Row> {
     table.rows().iter().map(AsRef::as_ref)
+}
+
+/// The groups that have a path of their own: all but core and those of custom resources alone.
+fn groups(table: &Table) -> Vec<&str> {
+    let mut groups: Vec<&str> = Vec::new();
+    for row in rows(table).filter(|row| !row.is_defined()) {
+        let group = &*row.resource.group;
+        if !group.is_empty() && !groups.contains(&group) {
+            groups.push(group);
+        }
+    }
+    groups
 }
 
 /// Shows the path items of all rows one by one, and answers with the schemas they lead to.
@@ -113,11 +134,20 @@ fn walk(
     mut path: impl FnMut(&str, &Value),
 ) -> Map<String, Value> {
     let mut schemas = Schemas::new(dialect, lookup);
+    let mut versions: Vec<(&str, &str)> = Vec::new();
     for row in rows {
+        let version = (&*row.resource.group, &*row.resource.version);
+        if !row.is_defined() && !versions.contains(&version) {
+            versions.push(version);
+            let resources = paths::around::resources(dialect, version.0, version.1);
+            schemas.reach(&resources.item);
+            path(&resources.path, &resources.item);
+        }
         let kind = schemas.add_kind(row);
         let mut items = Map::new();
         paths::add(&mut items, dialect, row, &kind);
         for (name, item) in &items {
+            schemas.reach(item);
             path(name, item);
         }
     }
@@ -147,6 +177,13 @@ impl Entries {
 
 fn info() -> Value {
     json!({"title": "Kubernetes", "version": "v1.36.2"})
+}
+
+/// How clients show who they are.
+fn security() -> Value {
+    json!({"BearerToken": {
+        "type": "apiKey", "name": "authorization", "in": "header", "description": "Bearer Token authentication",
+    }})
 }
 
 /// A reference to a schema by name.

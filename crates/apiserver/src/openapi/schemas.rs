@@ -2,7 +2,7 @@
 
 use serde_json::{Map, Value, json};
 
-use super::{Dialect, custom, enums, paths::custom as wire, reference, scheme, values};
+use super::{Dialect, custom, enums, reference, scheme, values, wire};
 use crate::{
     admission::Lookup,
     registry::Row,
@@ -42,23 +42,33 @@ impl<'a> Schemas<'a> {
         if !row.resource.rules.transient {
             self.add_list(row, &name);
         }
-        if row.is_defined() {
-            self.add_wire_types(row);
-        }
-        self.named(wire::PATCH_BODY, json!({"type": "object"}));
         name
     }
 
-    /// What the operations of a custom resource take and answer beside it.
-    fn add_wire_types(&mut self, row: &Row) {
-        let mut parts = row.resource.subresources.iter();
-        let scales = parts.any(|part| part.name == "scale");
-        let scale = scales.then_some(wire::SCALE);
-        let types = [wire::STATUS, wire::DELETE_OPTIONS]
-            .into_iter()
-            .chain(scale);
-        for kind in types.filter_map(Type::builtin) {
-            self.of(&kind);
+    /// Adds the components of the table's types that a path item leads to.
+    pub(super) fn reach(&mut self, item: &Value) {
+        match item {
+            Value::Object(map) => match map.get("$ref").and_then(Value::as_str) {
+                Some(reference) => self.add_referred(reference),
+                None => map.values().for_each(|value| self.reach(value)),
+            },
+            Value::Array(items) => items.iter().for_each(|item| self.reach(item)),
+            _ => {}
+        }
+    }
+
+    fn add_referred(&mut self, reference: &str) {
+        let component = reference.rsplit('/').next().unwrap_or_default();
+        match component.strip_prefix(wire::PREFIX) {
+            Some(wire::PATCH_BODY) => {
+                self.named(wire::PATCH_BODY, json!({"type": "object"}));
+            }
+            Some(name) if !self.done.contains_key(component) => {
+                if let Some(kind) = Type::builtin(name) {
+                    self.of(&kind);
+                }
+            }
+            _ => {}
         }
     }
 
@@ -95,6 +105,7 @@ impl<'a> Schemas<'a> {
             .into_iter()
             .flatten()
             .find(|version| version["name"] == *resource.version);
+        let selectable = version.as_ref().map(selectable_fields).unwrap_or_default();
         let sent = version.map(|mut version| version["schema"]["openAPIV3Schema"].take());
         let metadata =
             Type::builtin(OBJECT_META).map(|metadata| self.standard("metadata", &metadata));
@@ -126,6 +137,9 @@ impl<'a> Schemas<'a> {
             }
         }
         schema.insert("type".into(), "object".into());
+        if !selectable.is_empty() {
+            schema.insert("x-kubernetes-selectable-fields".into(), selectable.into());
+        }
         let group: Vec<&str> = resource.group.split('.').rev().collect();
         let name = format!("{}.{}.{}", group.join("."), resource.version, resource.kind);
         self.done.insert(name.clone(), schema.into());
@@ -139,7 +153,9 @@ impl<'a> Schemas<'a> {
             || json!({"type": "object"}),
             |metadata| self.standard("metadata", &metadata),
         );
-        let item_schema = self.beside(reference(self.dialect, item), Some(("default", json!({}))));
+        let default =
+            (self.dialect == Dialect::V3 && !row.is_defined()).then(|| ("default", json!({})));
+        let item_schema = self.beside(reference(self.dialect, item), default);
         let name = wire::list_of(row, item);
         let list = json!({
             "description": format!("A list of {kind} objects."),
@@ -156,7 +172,8 @@ impl<'a> Schemas<'a> {
                 "metadata": metadata,
             },
         });
-        self.done.insert(name.clone(), list);
+        // Two versions of a kind may have one shape.
+        self.done.entry(name.clone()).or_insert(list);
         self.tag(&name, row, &list_kind);
     }
 
@@ -405,6 +422,15 @@ impl<'a> Schemas<'a> {
         }
         reference(self.dialect, &name)
     }
+}
+
+/// The fields that a version's objects can be selected by, as clients are told them.
+fn selectable_fields(version: &Value) -> Vec<Value> {
+    let fields = version["selectableFields"].as_array().into_iter().flatten();
+    let paths = fields.filter_map(|field| field["jsonPath"].as_str());
+    paths
+        .map(|path| json!({"fieldPath": path.strip_prefix('.').unwrap_or(path)}))
+        .collect()
 }
 
 fn describe(schema: &mut Value, text: Option<&'static str>) {

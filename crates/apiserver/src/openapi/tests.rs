@@ -18,7 +18,7 @@ fn v3_tree(server: &ApiServer, group: &str, version: &str) -> Value {
 
 /// The parsed document of everything.
 fn v2_tree(server: &ApiServer) -> Value {
-    serde_json::from_str(&v2(&server.registry().table(), server).json).unwrap()
+    serde_json::from_slice(&v2(&server.registry().table(), server, None).json).unwrap()
 }
 
 /// Every reference in a document leads to a component.
@@ -85,40 +85,6 @@ fn a_kind_is_tagged_and_its_patch_takes_field_validation() {
     let containers = &document["components"]["schemas"]["io.k8s.api.core.v1.PodSpec"]["properties"]
         ["containers"];
     assert_eq!(containers["x-kubernetes-patch-merge-key"], "name");
-}
-
-#[test]
-fn a_patch_of_a_built_in_kind_may_be_a_strategic_one() {
-    let server = server();
-    let path = "/apis/apps/v1/namespaces/{namespace}/deployments/{name}";
-    let document = v3_tree(&server, "apps", "v1");
-    let content = &document["paths"][path]["patch"]["requestBody"]["content"];
-    let medias: Vec<&String> = content.as_object().unwrap().keys().collect();
-    let mut known = [
-        "application/json-patch+json",
-        "application/merge-patch+json",
-        "application/strategic-merge-patch+json",
-        "application/apply-patch+yaml",
-    ];
-    let told = v2_tree(&server)["paths"][path]["patch"]["consumes"].take();
-    assert_eq!(told, json!(known));
-    known.sort_unstable();
-    assert_eq!(medias, known);
-}
-
-#[test]
-fn the_protobuf_document_holds_every_definition_by_name() {
-    let server = server();
-    let bytes = v2(&server.registry().table(), &*server).protobuf;
-    let document = v2_tree(&server);
-    for name in document["definitions"].as_object().unwrap().keys() {
-        assert!(
-            bytes
-                .windows(name.len())
-                .any(|window| window == name.as_bytes()),
-            "{name}"
-        );
-    }
 }
 
 /// The names of components, and of their properties, that have no description.
@@ -306,3 +272,6 @@ fn what_fields_say_of_their_owners_and_their_merging_is_told() {
         json!(["Pending", "Running", "Terminated"])
     );
 }
+
+mod messages;
+mod operations;

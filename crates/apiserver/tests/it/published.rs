@@ -60,7 +60,7 @@ async fn a_custom_resource_has_all_its_paths_with_names_of_their_own() {
             [
                 (
                     "delete",
-                    "deletecollectionStableExampleComV1beta1NamespacedApp"
+                    "deleteStableExampleComV1beta1CollectionNamespacedApp"
                 ),
                 ("get", "listStableExampleComV1beta1NamespacedApp"),
                 ("post", "createStableExampleComV1beta1NamespacedApp"),
@@ -155,7 +155,7 @@ async fn a_custom_resource_without_namespaces_is_listed_and_deleted_in_one_place
     assert_eq!(
         operations(&paths["/apis/stable.example.com/v1beta1/apps"]),
         [
-            ("delete", "deletecollectionStableExampleComV1beta1App"),
+            ("delete", "deleteStableExampleComV1beta1CollectionApp"),
             ("get", "listStableExampleComV1beta1App"),
             ("post", "createStableExampleComV1beta1App"),
         ]

@@ -10,8 +10,8 @@ use crate::schema::proto::Writer;
 /// A document being written.
 #[derive(Default)]
 pub(in crate::openapi) struct Document {
-    paths: Writer,
-    definitions: Writer,
+    pub(in crate::openapi) paths: Writer,
+    pub(in crate::openapi) definitions: Writer,
 }
 
 impl Document {
@@ -25,18 +25,41 @@ impl Document {
         self.definitions.bytes(1, &named(name, &schema(definition)));
     }
 
-    /// The message.
-    pub(in crate::openapi) fn finish(self, info: &Value) -> Vec<u8> {
+    /// The message, and where in it the paths and the definitions begin.
+    pub(in crate::openapi) fn finish(
+        self,
+        info: &Value,
+        security: &Value,
+    ) -> (Vec<u8>, [usize; 2]) {
         let mut out = Writer::default();
         out.bytes(1, b"2.0");
         let mut about = Writer::default();
         text(&mut about, 1, &info["title"]);
         text(&mut about, 2, &info["version"]);
         out.bytes(2, &about.finish());
-        out.bytes(8, &self.paths.finish());
-        out.bytes(9, &self.definitions.finish());
-        out.finish()
+        let [paths, definitions] = [self.paths.finish(), self.definitions.finish()];
+        out.bytes(8, &paths);
+        let paths = out.len() - paths.len();
+        out.bytes(9, &definitions);
+        let definitions = out.len() - definitions.len();
+        let (mut needed, mut schemes) = (Writer::default(), Writer::default());
+        for (name, scheme) in entries(security) {
+            needed.bytes(1, &named(name, &[]));
+            schemes.bytes(1, &named(name, &wrapped(2, &api_key(scheme))));
+        }
+        out.bytes(12, &needed.finish());
+        out.bytes(13, &schemes.finish());
+        (out.finish(), [paths, definitions])
     }
+}
+
+/// `ApiKeySecurity`.
+fn api_key(scheme: &Value) -> Vec<u8> {
+    let mut out = Writer::default();
+    for (tag, field) in [(1, "type"), (2, "name"), (3, "in"), (4, "description")] {
+        text(&mut out, tag, &scheme[field]);
+    }
+    out.finish()
 }
 
 /// `Properties`.

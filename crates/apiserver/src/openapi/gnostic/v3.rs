@@ -20,8 +20,21 @@ pub(in crate::openapi) fn document(document: &Value) -> Vec<u8> {
         paths.bytes(1, &named(path, &path_item(item)));
     }
     out.bytes(4, &paths.finish());
-    let schemas = named_schemas(&document["components"]["schemas"]);
-    out.bytes(5, &wrapped(1, &schemas));
+    let mut components = Writer::default();
+    components.bytes(1, &named_schemas(&document["components"]["schemas"]));
+    let mut schemes = Writer::default();
+    for (name, scheme) in entries(&document["components"]["securitySchemes"]) {
+        let mut written = Writer::default();
+        for (tag, field) in [(1, "type"), (2, "description"), (3, "name"), (4, "in")] {
+            text(&mut written, tag, &scheme[field]);
+        }
+        schemes.bytes(1, &named(name, &wrapped(1, &written.finish())));
+    }
+    let schemes = schemes.finish();
+    if !schemes.is_empty() {
+        components.bytes(7, &schemes);
+    }
+    out.bytes(5, &components.finish());
     out.finish()
 }
 

@@ -129,6 +129,10 @@ impl Writer {
         self.out
     }
 
+    pub(crate) fn len(&self) -> usize {
+        self.out.len()
+    }
+
     fn push(&mut self, mut value: u64) {
         while value >= 0x80 {
             self.out.push((value & 0x7f) as u8 | 0x80);
