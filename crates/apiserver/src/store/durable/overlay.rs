@@ -1,7 +1,7 @@
 //! A file under glass: what is written stays in memory, so that somebody may try what would change the file.
 
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, btree_map::Entry},
     io,
     sync::{Mutex, MutexGuard, PoisonError},
 };
@@ -110,14 +110,15 @@ impl StorageBackend for Overlay {
         let mut rest = data;
         for (page, from, count) in parts(offset, data.len()) {
             let (here, behind) = rest.split_at(count);
-            if !state.pages.contains_key(&page) {
-                let mut under = Box::new([0; PAGE]);
-                self.read_below(shown, page * PAGE as u64, &mut under[..])?;
-                state.pages.insert(page, under);
-            }
-            if let Some(written) = state.pages.get_mut(&page) {
-                written[from..from + count].copy_from_slice(here);
-            }
+            let written = match state.pages.entry(page) {
+                Entry::Occupied(there) => there.into_mut(),
+                Entry::Vacant(place) => {
+                    let mut under = Box::new([0; PAGE]);
+                    self.read_below(shown, page * PAGE as u64, &mut under[..])?;
+                    place.insert(under)
+                }
+            };
+            written[from..from + count].copy_from_slice(here);
             rest = behind;
         }
         state.len = state.len.max(offset + data.len() as u64);
