@@ -3,13 +3,16 @@
 //! The aggregated form is answered in exactly the version that was asked for: a client that knows only v2beta1 sees nothing in a v2
 //! document.
 
-use std::fmt::Write;
+mod plain;
+
+use std::{fmt::Write, sync::Arc};
 
 use axum::body::Body;
 use http::{
     HeaderMap, HeaderValue, Response,
     header::{CONTENT_TYPE, ETAG, IF_NONE_MATCH, VARY},
 };
+use serde::Serialize;
 use serde_json::{Map, Value, json};
 use sha2::{Digest, Sha512};
 
@@ -21,41 +24,54 @@ use super::{
 use crate::{
     auth::oidc,
     kinds::{Resource, Subresource},
-    registry::Table,
+    registry::{Row, Table},
+    status::Status,
 };
 
-/// Answers a discovery path; `None` if nothing is served there.
+/// The order in which the verbs of a custom resource are told.
+const DEFINED_VERBS: [&str; 8] = [
+    "delete",
+    "deletecollection",
+    "get",
+    "list",
+    "patch",
+    "create",
+    "update",
+    "watch",
+];
+
+/// Answers a discovery path; `None` if nothing is served there. `address` is where clients reach the server, a host and a port.
 pub(crate) fn serve(
     table: &Table,
     route: &Route<'_>,
     headers: &HeaderMap,
+    address: &str,
 ) -> Option<Response<Body>> {
     match route {
         Route::Groups { core } => Some(match aggregated_version(headers) {
             Some(version) => aggregated(table, *core, version, headers),
-            None if *core => plain(headers, &api_versions()),
-            None => plain(headers, &group_list(table)),
+            None if *core => list(headers, &plain::core(address)),
+            None => list(headers, &plain::all(table)),
         }),
-        Route::Group(group) => {
-            let mut value = group_value(table, group)?;
-            value["kind"] = "APIGroup".into();
-            value["apiVersion"] = "v1".into();
-            Some(plain(headers, &value))
-        }
+        Route::Group(group) => plain::group(table, group).map(|group| list(headers, &group)),
         Route::Version { group, version } => {
-            resource_list(table, group, version).map(|list| plain(headers, &list))
+            plain::resources(table, group, version).map(|resources| list(headers, &resources))
         }
         Route::Object(_) | Route::Other(_) => None,
     }
 }
 
-/// A document in JSON, or in YAML for those who ask for that.
-fn plain(headers: &HeaderMap, value: &Value) -> Response<Body> {
-    match negotiate::of_refusals(headers) {
-        Media::Yaml => reply::encode(Media::Yaml, 200, value, None)
-            .unwrap_or_else(|status| reply::refusal(&status, Media::Json)),
-        _ => reply::json(200, value),
-    }
+/// A plain list in JSON, or in YAML for those who ask for that.
+fn list(headers: &HeaderMap, list: &impl Serialize) -> Response<Body> {
+    let answer = match negotiate::of_refusals(headers) {
+        Media::Yaml => serde_json::to_value(list)
+            .map_err(|error| Status::internal(error.to_string()))
+            .and_then(|value| reply::encode(Media::Yaml, 200, &value, None)),
+        _ => serde_json::to_vec(list)
+            .map_err(|error| Status::internal(error.to_string()))
+            .map(|body| reply::bytes(200, Media::Json, body.into())),
+    };
+    answer.unwrap_or_else(|status| reply::refusal(&status, Media::Json))
 }
 
 /// The version of the aggregated document the client prefers to the plain lists.
@@ -82,7 +98,7 @@ fn aggregated_version(headers: &HeaderMap) -> Option<&'static str> {
 pub(crate) fn root_paths(table: &Table) -> Value {
     let first = [oidc::CONFIGURATION, "/api", "/api/v1", "/apis"];
     let mut paths: Vec<String> = first.map(str::to_owned).to_vec();
-    for group in groups(table) {
+    for group in groups(table, Order::Names) {
         paths.push(format!("/apis/{group}"));
         paths.extend(
             versions(table, group)
@@ -104,16 +120,39 @@ pub(crate) fn root_paths(table: &Table) -> Value {
     json!({"paths": paths})
 }
 
-fn api_versions() -> Value {
-    json!({"kind": "APIVersions", "versions": ["v1"],
-           "serverAddressByClientCIDRs": [{"clientCIDR": "0.0.0.0/0", "serverAddress": ""}]})
+/// How groups of the same priority follow one another.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Order {
+    /// By their names: in the aggregated document.
+    Names,
+    /// By the names of their APIServices, which begin with the version: in the plain list (kube-aggregator: `ByGroupPriorityMinimum`).
+    Services,
 }
 
-/// The groups in discovery order, core left out.
-fn groups(table: &Table) -> Vec<&str> {
+/// The groups in discovery order, core left out. Rows have the order of priorities; all that definitions bring has one priority.
+fn groups(table: &Table, order: Order) -> Vec<&str> {
     let mut groups: Vec<&str> = Vec::new();
-    for row in table.rows() {
-        let group = &*row.resource.group;
+    let rows = table.rows().iter();
+    let (defined, others): (Vec<&Arc<Row>>, Vec<&Arc<Row>>) =
+        rows.partition(|row| row.is_defined());
+    // What the embedding program answers for comes last.
+    let (provided, own): (Vec<&Arc<Row>>, Vec<&Arc<Row>>) =
+        others.into_iter().partition(|row| row.custom);
+    let mut defined: Vec<(String, &str)> = defined
+        .into_iter()
+        .map(|row| (&row.resource.version, &*row.resource.group))
+        .map(|(version, group)| match order {
+            Order::Names => (group.to_owned(), group),
+            Order::Services => (format!("{version}.{group}"), group),
+        })
+        .collect();
+    defined.sort_unstable();
+    let own = own.into_iter().map(|row| &*row.resource.group);
+    let provided = provided.into_iter().map(|row| &*row.resource.group);
+    for group in own
+        .chain(defined.into_iter().map(|(_, group)| group))
+        .chain(provided)
+    {
         if !group.is_empty() && !groups.contains(&group) {
             groups.push(group);
         }
@@ -164,71 +203,12 @@ fn version_priority(version: &str) -> (u8, std::cmp::Reverse<u64>, std::cmp::Rev
     )
 }
 
-fn group_value(table: &Table, group: &str) -> Option<Value> {
-    let versions: Vec<Value> = versions(table, group)
-        .into_iter()
-        .map(|version| json!({"groupVersion": format!("{group}/{version}"), "version": version}))
-        .collect();
-    let preferred = versions.first()?.clone();
-    Some(json!({"name": group, "versions": versions, "preferredVersion": preferred}))
-}
-
-fn group_list(table: &Table) -> Value {
-    let groups: Vec<Value> = groups(table)
-        .into_iter()
-        .filter_map(|group| group_value(table, group))
-        .collect();
-    json!({"kind": "APIGroupList", "apiVersion": "v1", "groups": groups})
-}
-
-fn resource_list(table: &Table, group: &str, version: &str) -> Option<Value> {
-    if !table.serves(group, version) {
-        return None;
+fn verbs(row: &Row) -> Vec<&'static str> {
+    let mut verbs = row.resource.rules.verbs();
+    if row.is_defined() {
+        verbs.sort_by_key(|verb| DEFINED_VERBS.iter().position(|defined| defined == verb));
     }
-    let mut resources = Vec::new();
-    for row in table
-        .rows()
-        .iter()
-        .filter(|row| row.resource.group == group && row.resource.version == version)
-    {
-        let resource = &row.resource;
-        let mut entry = Map::new();
-        entry.insert("name".into(), (*resource.plural).into());
-        entry.insert("singularName".into(), (*resource.singular).into());
-        entry.insert("namespaced".into(), resource.namespaced.into());
-        entry.insert("kind".into(), (*resource.kind).into());
-        entry.insert("verbs".into(), resource.rules.verbs().into());
-        insert_names(&mut entry, resource);
-        resources.push(Value::Object(entry));
-        for subresource in &resource.subresources {
-            let mut entry = Map::new();
-            entry.insert(
-                "name".into(),
-                format!("{}/{}", resource.plural, subresource.name).into(),
-            );
-            entry.insert("singularName".into(), "".into());
-            entry.insert("namespaced".into(), resource.namespaced.into());
-            for (key, value) in [
-                ("group", subresource.group),
-                ("version", subresource.version),
-            ] {
-                if let Some(value) = value {
-                    entry.insert(key.into(), value.into());
-                }
-            }
-            entry.insert("kind".into(), (*subresource.kind).into());
-            entry.insert("verbs".into(), subresource.verbs.to_vec().into());
-            resources.push(Value::Object(entry));
-        }
-    }
-    let group_version = if group.is_empty() {
-        version.to_owned()
-    } else {
-        format!("{group}/{version}")
-    };
-    Some(
-        json!({"kind": "APIResourceList", "apiVersion": "v1", "groupVersion": group_version, "resources": resources}),
-    )
+    verbs
 }
 
 fn insert_names(entry: &mut Map<String, Value>, resource: &Resource) {
@@ -251,7 +231,10 @@ fn aggregated(
     document: &'static str,
     headers: &HeaderMap,
 ) -> Response<Body> {
-    let names = if core { vec![""] } else { groups(table) };
+    let names = match core {
+        true => vec![""],
+        false => groups(table, Order::Names),
+    };
     let items: Vec<Value> = names
         .into_iter()
         .map(|group| {
@@ -341,7 +324,7 @@ fn aggregated_version_value(table: &Table, group: &str, version: &str) -> Value 
                 .into(),
             );
             entry.insert("singularResource".into(), (*resource.singular).into());
-            entry.insert("verbs".into(), resource.rules.verbs().into());
+            entry.insert("verbs".into(), verbs(row).into());
             insert_names(&mut entry, resource);
             if !resource.subresources.is_empty() {
                 let kind = (kind_group, kind_version);

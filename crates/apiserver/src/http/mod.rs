@@ -263,7 +263,8 @@ async fn route(
             Ok(answer?.map(|body| Body::new(reply::Held { body, stream })))
         }
         Route::Groups { .. } | Route::Group(_) | Route::Version { .. } => {
-            match discovery::serve(&table, &route, &parts.headers) {
+            let address = server.external_url().trim_start_matches("https://");
+            match discovery::serve(&table, &route, &parts.headers, address) {
                 Some(_) if parts.method != Method::GET => Err(method_not_allowed()),
                 Some(answer) => Ok(answer),
                 None => {

@@ -9,6 +9,7 @@ mod continuity;
 mod core;
 mod custom_resources;
 mod definitions;
+mod discovery;
 mod durable;
 mod emptied;
 mod forms;
