@@ -31,10 +31,13 @@ pub(super) const CREDENTIAL_ID: &str = "authentication.kubernetes.io/credential-
 /// The part of a certificate's subject that is the user's uid (kube-apiserver: AllowParsingUserUIDFromCertAuth).
 const UID_OID: &str = "1.3.6.1.4.1.57683.2";
 
-/// The user of a request; 401 if it has none.
-pub(super) fn user(server: &ApiServer, parts: &mut Parts) -> Result<User, Status> {
+/// The user of a request; none if nothing in it says who asks.
+///
+/// # Errors
+/// 401 for a token that nobody knows or that does not hold, also where a request without any would be answered.
+pub(super) fn user(server: &ApiServer, parts: &mut Parts) -> Result<Option<User>, Status> {
     if let Some(user) = parts.extensions.remove::<User>() {
-        return Ok(user);
+        return Ok(Some(user));
     }
     let who = |token: &str| match authenticate_token(server, token, server.audiences()) {
         Ok(identified) => identified.map(|identified| identified.user),
@@ -43,19 +46,29 @@ pub(super) fn user(server: &ApiServer, parts: &mut Parts) -> Result<User, Status
             None
         }
     };
-    if let Some(user) = bearer_token(&parts.headers).and_then(who) {
-        return Ok(user);
+    let bearer = bearer_token(&parts.headers);
+    if let Some(user) = bearer.and_then(who) {
+        return Ok(Some(user));
     }
-    if let Some((token, rest)) = protocol_token(&parts.headers)
-        && let Some(user) = who(&token)
-    {
-        // Whoever agrees to a protocol chooses among those that are none.
-        if let Ok(rest) = HeaderValue::from_str(&rest) {
-            parts.headers.insert(SEC_WEBSOCKET_PROTOCOL, rest);
-        }
-        return Ok(user);
+    let is_refused = bearer.is_some();
+    let Some((token, rest)) = protocol_token(&parts.headers) else {
+        return if is_refused {
+            Err(unauthorized())
+        } else {
+            Ok(None)
+        };
+    };
+    let user = who(&token).ok_or_else(unauthorized)?;
+    // Whoever agrees to a protocol chooses among those that are none.
+    if let Ok(rest) = HeaderValue::from_str(&rest) {
+        parts.headers.insert(SEC_WEBSOCKET_PROTOCOL, rest);
     }
-    Err(Status::new(401, "Unauthorized", "Unauthorized"))
+    Ok(Some(user))
+}
+
+/// The refusal of a request that says nothing true of who asks.
+pub(super) fn unauthorized() -> Status {
+    Status::new(401, "Unauthorized", "Unauthorized")
 }
 
 /// Whom a token stands for.

@@ -1,7 +1,7 @@
 //! Identity: who asks, as whom, and whether they may.
 //!
 //! A request goes [`authentication`] (certificate or token -> [`User`]) -> [`impersonation`] (`Impersonate-*` headers -> another user) ->
-//! [`rbac`] (may this user do what [`attributes`] say?). Invariant: nothing but the probes is answered to a request without a user, and
+//! [`rbac`] (may this user do what [`attributes`] say?). Invariant: nothing but [`OPEN`] is answered to a request without a user, and
 //! nothing is done that no rule allows; members of `system:masters` are asked nothing.
 //!
 //! Service accounts' tokens are made and checked in [`service_account`]; [`oidc`] publishes the key that others check them with.
@@ -31,6 +31,10 @@ pub(crate) const UNAUTHENTICATED: &str = "system:unauthenticated";
 /// The group that may do everything.
 pub(crate) const MASTERS: &str = "system:masters";
 
+/// The paths that are nobody's to ask for too, as far as the role `system:public-info-viewer` says so (kube-apiserver: the paths for which an
+/// AuthenticationConfiguration lets requests be anonymous).
+const OPEN: [&str; 5] = ["/healthz", "/livez", "/readyz", "/version", "/version/"];
+
 /// Whether everything is allowed to a user.
 pub(crate) fn is_master(user: &User) -> bool {
     user.groups.iter().any(|group| group == MASTERS)
@@ -39,7 +43,7 @@ pub(crate) fn is_master(user: &User) -> bool {
 /// The user a request acts as, who may do what the request does; `flow` becomes what the user is told of its flow.
 ///
 /// # Errors
-/// 401 without a user, 403 where a user may not act as another or not do this, 400 for impersonation headers without a user's name.
+/// 401 without a user where one is needed, 403 where a user may not act as another or not do this, 400 for impersonation headers without a user's name.
 pub(crate) fn admit(
     server: &ApiServer,
     parts: &mut Parts,
@@ -47,7 +51,11 @@ pub(crate) fn admit(
     query: Option<&str>,
     flow: &mut Option<Flow>,
 ) -> Result<User, Status> {
-    let user = authentication::user(server, parts)?;
+    let user = match authentication::user(server, parts)? {
+        Some(user) => user,
+        None if OPEN.contains(&path) => nobody(),
+        None => return Err(authentication::unauthorized()),
+    };
     let wanted = impersonation::wanted(&parts.headers)?;
     let attributes = Attributes::of_request(&parts.method, path, query);
     if wanted.is_none() && is_master(&user) {
@@ -64,18 +72,11 @@ pub(crate) fn admit(
     Ok(user)
 }
 
-/// What the client of a probe is told of its flow. Who it is does not matter otherwise.
-pub(crate) fn flow_of_probe(
-    server: &ApiServer,
-    parts: &mut Parts,
-    path: &str,
-    query: Option<&str>,
-) -> Option<Flow> {
-    let user = authentication::user(server, parts).unwrap_or_else(|_| User {
+/// Who asks without saying who.
+fn nobody() -> User {
+    User {
         name: impersonation::ANONYMOUS.to_owned(),
         groups: vec![UNAUTHENTICATED.to_owned()],
         ..User::default()
-    });
-    let attributes = Attributes::of_request(&parts.method, path, query);
-    server.flows().of(&user, &attributes)
+    }
 }

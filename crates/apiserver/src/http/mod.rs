@@ -173,14 +173,13 @@ async fn route(
         Route::Other(_) => Route::Other(&path),
         known => known,
     };
+    let user = auth::admit(&server, &mut parts, &path, uri.query(), flow)?;
     if let Route::Other(path) = route
-        && probes::is_public(&parts.method, path)
+        && probes::takes_no_turn(&parts.method, path)
         && let Some(answer) = probes::serve(&server, &parts.method, path, uri.query())
     {
-        *flow = auth::flow_of_probe(&server, &mut parts, path, uri.query());
         return answer;
     }
-    let user = auth::admit(&server, &mut parts, &path, uri.query(), flow)?;
     // kube-apiserver's flow schema `exempt`: administrators get through whatever there is to do.
     let is_exempt = network.is_none() || auth::is_master(&user);
     let _turn = match &route {

@@ -1,4 +1,4 @@
-//! `/healthz`, `/livez`, `/readyz` and `/version`, which are answered without asking who it is, and the checks below them.
+//! `/healthz`, `/livez`, `/readyz` and `/version`, which are answered whatever else there is to do, and the checks below them.
 
 use std::collections::BTreeSet;
 
@@ -22,8 +22,8 @@ const READY_CHECKS: &[&str] = &[
 /// Fails when no write is taken any more: the server is to be started again. Clients know it by this name.
 const STORAGE: &str = "etcd";
 
-/// Whether a request is answered whoever sends it: what the role `system:public-info-viewer` lets everybody do.
-pub(crate) fn is_public(method: &Method, path: &str) -> bool {
+/// Whether a request is answered at once, however many others wait.
+pub(crate) fn takes_no_turn(method: &Method, path: &str) -> bool {
     *method == Method::GET && matches!(path, "/healthz" | "/livez" | "/readyz" | "/version")
 }
 

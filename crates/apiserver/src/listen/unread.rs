@@ -2,6 +2,9 @@
 //!
 //! Over HTTP/1.1 the next request of a connection begins where the body of this one ends. So a body that nobody wanted is read to its end before
 //! the answer, as Go's server does it; a client whose body is too long for that, or does not come, is told that the connection ends.
+//!
+//! Over HTTP/2 a stream whose body is dropped is reset as soon as the answer is out, and clients that are still sending then (curl) take that
+//! for the end of the request and never show the answer. So the rest is read while the answer goes out; only who sends on and on is reset.
 
 use std::{
     pin::Pin,
@@ -19,8 +22,10 @@ use http::{
 use http_body::{Body as HttpBody, Frame, SizeHint};
 use http_body_util::BodyExt;
 
-/// As much is read (Go: maxPostHandlerReadBytes).
+/// As much is read over HTTP/1.1 (Go: maxPostHandlerReadBytes).
 const MOST: usize = 256 * 1024;
+/// As much is read over HTTP/2, where nothing waits for it: more than the largest body that anybody takes.
+const MOST_BESIDE: usize = 16 * 1024 * 1024;
 /// How long it may take to come.
 const PATIENCE: Duration = Duration::from_secs(1);
 
@@ -34,13 +39,13 @@ impl Shared {
     }
 
     /// Whether the end was reached.
-    async fn read_to_end(&mut self) -> bool {
+    async fn read_to_end(&mut self, most: usize) -> bool {
         let read = async {
             let mut length = 0;
             while let Some(frame) = self.frame().await {
                 let Ok(frame) = frame else { return false };
                 length += frame.data_ref().map_or(0, Bytes::len);
-                if length > MOST {
+                if length > most {
                     return false;
                 }
             }
@@ -77,13 +82,18 @@ pub(super) async fn answered<E>(
 ) -> Result<Response<Body>, E> {
     // Who waits to be told to send does not send, and who changes the protocol sends no body.
     let waits = request.headers().contains_key(EXPECT) || request.headers().contains_key(UPGRADE);
-    if request.version() > Version::HTTP_11 || waits || request.body().is_end_stream() {
+    if waits || request.body().is_end_stream() {
         return answer(request).await;
     }
+    let beside = request.version() > Version::HTTP_11;
     let (parts, body) = request.into_parts();
     let mut rest = Shared(Arc::new(Mutex::new(body)));
     let mut answer = answer(Request::from_parts(parts, Body::new(rest.clone()))).await?;
-    if !rest.read_to_end().await {
+    if beside {
+        if !rest.is_end_stream() {
+            tokio::spawn(async move { rest.read_to_end(MOST_BESIDE).await });
+        }
+    } else if !rest.read_to_end(MOST).await {
         let close = HeaderValue::from_static("close");
         answer.headers_mut().insert(CONNECTION, close);
     }

@@ -133,7 +133,7 @@ async fn a_grant_holds_for_the_next_request_and_its_end_too() {
 #[tokio::test]
 async fn nothing_but_probes_and_version_is_answered_without_identity() {
     let server = Server::new(Config::default());
-    for path in ["/healthz", "/livez", "/readyz", "/version"] {
+    for path in ["/healthz", "/livez", "/readyz", "/version", "/version/"] {
         let (status, _) = server.send(None, Method::GET, path, &[], Value::Null).await;
         assert_eq!(status, 200, "{path}");
     }
@@ -144,12 +144,56 @@ async fn nothing_but_probes_and_version_is_answered_without_identity() {
         "/openapi/v3",
         "/openid/v1/jwks",
         "/metrics",
+        "/livez/ping",
+        "/readyz/storage",
+        "/healthz/",
+        "//livez",
         "/api/v1/nodes",
         "/nonsense",
     ] {
         let (status, body) = server.send(None, Method::GET, path, &[], Value::Null).await;
         assert_eq!((status, message(&body)), (401, "Unauthorized"), "{path}");
     }
+}
+
+/// As kube-apiserver does it: who asks is found out first, then as whom, then whether they may.
+#[tokio::test]
+async fn probes_are_refused_to_bad_tokens_and_to_those_who_may_not() {
+    let server = Server::new(Config::default());
+    let ask = async |user: Option<&User>, path: &str, headers: &[(&str, &str)]| {
+        let (status, body) = server
+            .send(user, Method::GET, path, headers, Value::Null)
+            .await;
+        (status, message(&body).to_owned())
+    };
+    let ok = (200, String::new());
+    for path in ["/healthz", "/livez", "/readyz", "/version"] {
+        let bad = ask(None, path, &[("authorization", "Bearer bad")]).await;
+        assert_eq!(bad, (401, "Unauthorized".to_owned()), "{path}");
+        let none = ask(None, path, &[("authorization", "Basic bad")]).await;
+        assert_eq!(none, ok, "{path}");
+        let (status, why) = ask(None, path, &[("impersonate-user", "joe")]).await;
+        let refusal = format!(
+            r#"forbidden: User "system:anonymous" cannot impersonate-on:user-info:get path "{path}""#
+        );
+        assert_eq!((status, why), (403, refusal));
+        assert_eq!(ask(Some(&user("jane")), path, &[]).await, ok, "{path}");
+    }
+    let verbose = ask(Some(&admin()), "/livez?verbose", &[]).await;
+    assert_eq!(verbose, ok);
+    assert_eq!(ask(Some(&admin()), "/livez/ping", &[]).await, ok);
+    let (status, why) = ask(Some(&user("jane")), "/livez/ping", &[]).await;
+    let refusal = r#"forbidden: User "jane" cannot get path "/livez/ping""#;
+    assert_eq!((status, &*why), (403, refusal));
+    let bindings = "/apis/rbac.authorization.k8s.io/v1/clusterrolebindings";
+    let public = format!("{bindings}/system:public-info-viewer");
+    let gone = server
+        .send(Some(&admin()), Method::DELETE, &public, &[], Value::Null)
+        .await;
+    assert_eq!(gone.0, 200);
+    let (status, why) = ask(None, "/version", &[]).await;
+    let refusal = r#"forbidden: User "system:anonymous" cannot get path "/version""#;
+    assert_eq!((status, &*why), (403, refusal));
 }
 
 #[tokio::test]

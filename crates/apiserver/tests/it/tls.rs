@@ -1,11 +1,12 @@
 //! The server on a loopback socket: certificates, users, protocols.
 
-use std::sync::Arc;
+use std::{convert::Infallible, sync::Arc, time::Duration};
 
 use bytes::Bytes;
-use http_body_util::{BodyExt, Full};
+use futures::{SinkExt, channel::mpsc};
+use http_body_util::{BodyExt, Full, StreamBody};
 use hyper::{
-    body::Incoming,
+    body::{Frame, Incoming},
     client::conn::{http1, http2},
 };
 use hyper_util::rt::{TokioExecutor, TokioIo};
@@ -26,6 +27,8 @@ use tokio_rustls::client::TlsStream;
 
 use crate::api::Api;
 
+/// How long anything may take.
+const PATIENCE: Duration = Duration::from_secs(30);
 pub(crate) const OVER_1: &[u8] = b"http/1.1";
 pub(crate) const OVER_2: &[u8] = b"h2";
 
@@ -262,6 +265,31 @@ async fn a_connection_goes_on_after_a_body_that_nobody_wanted() {
     let answers = String::from_utf8(answers).unwrap();
     assert!(answers.starts_with("HTTP/1.1 405"), "{answers}");
     assert!(answers.contains("HTTP/1.1 200"), "{answers}");
+}
+
+/// Clients that are told to stop sending before they have read the answer may never show it.
+#[tokio::test]
+async fn over_http_2_a_client_that_is_refused_early_may_send_its_whole_body() {
+    const PIECE: Bytes = Bytes::from_static(&[b'a'; 15_000]);
+    let served = Served::new(&ApiServer::new(Config::default())).await;
+    let io = TokioIo::new(served.connect(None, OVER_2).await);
+    let (mut client, connection) = http2::handshake(TokioExecutor::new(), io).await.unwrap();
+    let connection = tokio::spawn(connection);
+    let (mut sender, pieces) = mpsc::channel::<Result<Frame<Bytes>, Infallible>>(0);
+    let request = http::Request::post("https://localhost/api/v1/namespaces/default/configmaps");
+    let request = request.body(StreamBody::new(pieces)).unwrap();
+    let answer = client.send_request(request).await.unwrap();
+    assert_eq!(answer.status(), 401);
+    let body = answer.into_body().collect().await.unwrap().to_bytes();
+    assert!(body.starts_with(b"{"), "{body:?}");
+    // Many times what a stream's window has room for.
+    for piece in 0..40 {
+        let sent = tokio::time::timeout(PATIENCE, sender.send(Ok(Frame::data(PIECE)))).await;
+        assert!(matches!(sent, Ok(Ok(()))), "piece {piece}: {sent:?}");
+    }
+    drop((sender, client));
+    let ended = tokio::time::timeout(PATIENCE, connection).await;
+    ended.expect("it ends").unwrap().unwrap();
 }
 
 #[test]
