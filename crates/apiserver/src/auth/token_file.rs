@@ -7,7 +7,7 @@ use std::fmt;
 use sha2::{Digest, Sha256};
 use subtle::{Choice, ConditionallySelectable, ConstantTimeEq};
 
-use crate::admission::User;
+use crate::{admission::User, golang::csv};
 
 /// Tokens and whom they stand for.
 #[derive(Clone, Default)]
@@ -17,8 +17,13 @@ pub struct StaticTokens(Vec<([u8; 32], User)>);
 #[derive(Debug, thiserror::Error)]
 pub enum TokenFileError {
     /// Not comma-separated values.
-    #[error("the token file cannot be read: {0}")]
-    Csv(#[from] csv::Error),
+    #[error("the token file cannot be read: {why}")]
+    Csv {
+        /// Counted from 1.
+        line: u64,
+        /// Where and why, in the words of Go's reader.
+        why: String,
+    },
     /// A line without the first three columns.
     #[error(
         "line {line} of the token file has {columns} columns: token, user name and uid are needed, groups may follow"
@@ -29,51 +34,50 @@ pub enum TokenFileError {
         /// How many there are.
         columns: usize,
     },
-    /// A line without a token.
-    #[error("line {line} of the token file has an empty token")]
-    Empty {
-        /// Counted from 1.
-        line: u64,
-    },
 }
 
 impl StaticTokens {
-    /// Reads a token file. Of a token that is there twice the last line counts.
+    /// Reads a token file as kube-apiserver does: a record without a token is passed over, and of a token that is there twice the last record
+    /// counts; the log warns of both.
     ///
     /// # Errors
-    /// A line lacks a column or a token. The error names the line, never what is in it.
+    /// It is malformed, or a record lacks a column. The error names the line, never what is in it.
     pub fn from_csv(text: &str) -> Result<Self, TokenFileError> {
+        Self::read(text, &mut |warning| tracing::warn!("{warning}"))
+    }
+
+    fn read(text: &str, warn: &mut dyn FnMut(String)) -> Result<Self, TokenFileError> {
         let mut tokens: Vec<([u8; 32], User)> = Vec::new();
-        let mut reader = csv::ReaderBuilder::new()
-            .has_headers(false)
-            .flexible(true)
-            .trim(csv::Trim::Headers)
-            .from_reader(text.as_bytes());
-        for record in reader.records() {
-            let record = record?;
-            let line = record.position().map_or(0, csv::Position::line);
-            let (Some(token), Some(name), Some(uid)) =
-                (record.get(0), record.get(1), record.get(2))
-            else {
-                let columns = record.len();
+        for record in csv::records(text) {
+            let csv::Record { line, fields } = record.map_err(|error| TokenFileError::Csv {
+                line: error.line,
+                why: error.to_string(),
+            })?;
+            let [token, name, uid, more @ ..] = &fields[..] else {
+                let columns = fields.len();
                 return Err(TokenFileError::Columns { line, columns });
             };
             if token.is_empty() {
-                return Err(TokenFileError::Empty { line });
+                warn(format!(
+                    "line {line} of the token file has an empty token and is passed over"
+                ));
+                continue;
             }
-            let groups = record.get(3).unwrap_or_default().split(',');
+            let groups = more.first().map(|groups| groups.split(','));
             let user = User {
-                name: name.to_owned(),
-                uid: uid.to_owned(),
-                groups: groups
-                    .map(str::trim)
-                    .filter(|group| !group.is_empty())
-                    .map(str::to_owned)
-                    .collect(),
+                name: name.clone(),
+                uid: uid.clone(),
+                groups: groups.into_iter().flatten().map(str::to_owned).collect(),
                 ..User::default()
             };
             let digest = digest(token);
+            let before = tokens.len();
             tokens.retain(|(other, _)| *other != digest);
+            if tokens.len() < before {
+                warn(format!(
+                    "line {line} of the token file has a token that an earlier line has: this line counts"
+                ));
+            }
             tokens.push((digest, user));
         }
         Ok(StaticTokens(tokens))
@@ -111,7 +115,7 @@ mod tests {
 
     #[test]
     fn a_line_names_user_uid_and_groups() {
-        let text = "t1,jane,1,\"dev, ops\"\nt2,joe,2\n";
+        let text = "t1,jane,1,\"dev,ops\"\nt2,joe,2\n";
         let tokens = StaticTokens::from_csv(text).unwrap();
         let jane = tokens.find("t1").unwrap();
         assert_eq!((jane.name.as_str(), jane.uid.as_str()), ("jane", "1"));
@@ -127,12 +131,28 @@ mod tests {
             error.to_string(),
             "line 2 of the token file has 2 columns: token, user name and uid are needed, groups may follow"
         );
-        let error = StaticTokens::from_csv(",a,1\n").unwrap_err();
+        let error = StaticTokens::from_csv("good,a,1\nq,joe,1,\"g1\nsecret,b,2\n").unwrap_err();
         assert_eq!(
             error.to_string(),
-            "line 1 of the token file has an empty token"
+            "the token file cannot be read: record on line 2; parse error on line 3, column 12: extraneous or missing \" in quoted-field"
         );
         let tokens = StaticTokens::from_csv("good,a,1\n").unwrap();
         assert_eq!(format!("{tokens:?}"), "StaticTokens(1 tokens)");
+    }
+
+    #[test]
+    fn an_empty_token_is_passed_over_and_the_last_of_equal_ones_counts_with_a_warning() {
+        let mut warnings = Vec::new();
+        let text = "t,a,1\n\n,b,2\n\"t\",c,3\n";
+        let tokens = StaticTokens::read(text, &mut |warning| warnings.push(warning)).unwrap();
+        assert_eq!(tokens.find("t").unwrap().name, "c");
+        assert_eq!(tokens.0.len(), 1);
+        assert_eq!(
+            warnings,
+            [
+                "line 3 of the token file has an empty token and is passed over",
+                "line 4 of the token file has a token that an earlier line has: this line counts",
+            ]
+        );
     }
 }

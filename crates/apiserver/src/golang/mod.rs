@@ -1,6 +1,7 @@
 //! Texts as Go's standard library reads them, with its words for what it refuses: clients see both.
 
 pub(crate) mod address;
+pub(crate) mod csv;
 pub(crate) mod duration;
 pub(crate) mod number;
 pub(crate) mod regexp;

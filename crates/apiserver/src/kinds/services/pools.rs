@@ -50,10 +50,16 @@ pub struct ServiceRange {
     length: u8,
 }
 
-/// The text is no CIDR with room for Services.
+/// What is wrong with a range.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{0:?} is no CIDR with room for services")]
-pub struct InvalidRange(String);
+pub enum InvalidRange {
+    /// The text is no CIDR with room for Services.
+    #[error("{0:?} is no CIDR with room for services")]
+    NoRoom(String),
+    /// The text names several, as kube-apiserver takes them for both families.
+    #[error("{0:?} names several ranges: one is taken, of one family")]
+    Several(String),
+}
 
 impl Default for ServiceRange {
     fn default() -> Self {
@@ -68,10 +74,13 @@ impl FromStr for ServiceRange {
     type Err = InvalidRange;
 
     fn from_str(text: &str) -> Result<Self, InvalidRange> {
-        let range = parse_cidr(text).ok_or_else(|| InvalidRange(text.to_owned()))?;
+        if text.contains(',') {
+            return Err(InvalidRange::Several(text.to_owned()));
+        }
+        let range = parse_cidr(text).ok_or_else(|| InvalidRange::NoRoom(text.to_owned()))?;
         let bits = if range.network.is_ipv4() { 32 } else { 128 };
         if range.length + 3 > bits {
-            return Err(InvalidRange(text.to_owned()));
+            return Err(InvalidRange::NoRoom(text.to_owned()));
         }
         Ok(ServiceRange {
             base: range.network,
