@@ -27,6 +27,17 @@
 //! # }
 //! ```
 //!
+//! No controller makes service accounts there, without which no pod is let in. Tests that create pods leave that check out, as envtest does:
+//!
+//! ```
+//! # use mullion_apiserver::{ApiServer, Config};
+//! let server = ApiServer::new(Config {
+//!     disabled_admission: "ServiceAccount".parse()?,
+//!     ..Config::default()
+//! });
+//! # Ok::<(), mullion_apiserver::admission::UnknownPlugin>(())
+//! ```
+//!
 //! [`ApiServer::serve`] puts it on a socket, [`ApiServer::open`] keeps it in a directory.
 //!
 //! A write goes `http` -> `auth` -> decode ([`schema`]) -> default ([`kinds`]) -> [`admission`] -> validate ([`kinds`]) -> store -> watchers.

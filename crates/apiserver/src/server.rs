@@ -19,7 +19,7 @@ use jiff::Timestamp;
 use serde_json::Value;
 
 use crate::{
-    admission::{self, Lookup, Plugin, User, webhook::Webhooks},
+    admission::{self, DisabledPlugins, Lookup, Plugin, User, webhook::Webhooks},
     aggregation,
     auth::{
         key::SigningKey, rbac::Authorizer, service_account::Remembered, token_file::StaticTokens,
@@ -65,6 +65,9 @@ pub struct Config {
     pub advertise: Vec<IpAddr>,
     /// Who signs clients' certificates, in PEM: told to servers that stand behind this one (kube-apiserver: `--client-ca-file`).
     pub client_authority: Option<String>,
+    /// Built-in admission plugins that do not run. Without a controller that makes service accounts, as in most tests of controllers, pods
+    /// are refused unless this has `ServiceAccount`.
+    pub disabled_admission: DisabledPlugins,
     /// Plugins that run after the built-in ones.
     pub admission: Vec<Arc<dyn Plugin>>,
     /// Resources of which nothing is stored, because the program that embeds the server answers for them.
@@ -90,6 +93,7 @@ impl Default for Config {
             service_cidr: ServiceRange::default(),
             advertise: Vec::new(),
             client_authority: None,
+            disabled_admission: DisabledPlugins::default(),
             admission: Vec::new(),
             provided: Vec::new(),
             logs: None,
@@ -150,7 +154,7 @@ impl ApiServer {
             kinds::builtins(config.service_cidr.clone()),
             provided.collect(),
         );
-        let mut plugins = admission::builtins();
+        let mut plugins = config.disabled_admission.without(admission::builtins());
         plugins.extend(config.admission);
         let signing_key = config.signing_key.unwrap_or_else(|| kept_key(&store));
         let external_url = match config.advertise.first() {

@@ -3,7 +3,9 @@
 use std::{path::Path, sync::Arc};
 
 use jiff::Timestamp;
-use mullion_apiserver::{ApiServer, Config, StaticTokens, Tls, kinds::ServiceRange};
+use mullion_apiserver::{
+    ApiServer, Config, StaticTokens, Tls, admission::UnknownPlugin, kinds::ServiceRange,
+};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
@@ -28,6 +30,11 @@ pub(crate) async fn run(args: ApiServerArgs) -> Result<(), Failure> {
     let service_cidr: ServiceRange = args.service_cluster_ip_range.parse().map_err(|error| {
         Failure::input(format!("--service-cluster-ip-range: {error}"))
             .hint("--service-cluster-ip-range 10.96.0.0/16")
+    })?;
+    let disabled_admission = args.disable_admission_plugins.parse();
+    let disabled_admission = disabled_admission.map_err(|error: UnknownPlugin| {
+        Failure::input(format!("--disable-admission-plugins: {error}"))
+            .hint("--disable-admission-plugins ServiceAccount")
     })?;
     let tokens = match &args.token_auth_file {
         Some(path) => tokens(path)?,
@@ -60,6 +67,7 @@ pub(crate) async fn run(args: ApiServerArgs) -> Result<(), Failure> {
     .map_err(|error| Failure::run(format!("the server's certificate cannot be used: {error}")))?;
     let config = Config {
         service_cidr,
+        disabled_admission,
         tokens,
         client_authority: Some(certs.ca.clone()),
         ..Config::default()

@@ -221,6 +221,11 @@ pub(crate) struct ApiServerArgs {
     #[arg(long, value_name = "CIDR", default_value = "10.96.0.0/16")]
     pub(crate) service_cluster_ip_range: String,
 
+    /// Admission plugins that do not run, with commas between; '' lets all run. Where no controller makes service accounts, the plugin
+    /// ServiceAccount would refuse every pod (envtest leaves it out too)
+    #[arg(long, value_name = "NAMES", default_value = "ServiceAccount")]
+    pub(crate) disable_admission_plugins: String,
+
     /// Keep everything in this directory [default: in memory]
     #[arg(long, value_name = "DIR")]
     pub(crate) data_dir: Option<PathBuf>,

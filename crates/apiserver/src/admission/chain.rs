@@ -1,6 +1,6 @@
 //! The built-in plugins in upstream's order. Embedding programs add theirs after them.
 
-use std::sync::Arc;
+use std::{str::FromStr, sync::Arc};
 
 use super::{
     Plugin,
@@ -48,9 +48,67 @@ pub fn builtins() -> Vec<Arc<dyn Plugin>> {
     ]
 }
 
+/// Built-in plugins that do not run (kube-apiserver: `--disable-admission-plugins`). From their names, with commas between.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct DisabledPlugins(Vec<&'static str>);
+
+impl DisabledPlugins {
+    /// The other plugins.
+    pub(crate) fn without(&self, mut plugins: Vec<Arc<dyn Plugin>>) -> Vec<Arc<dyn Plugin>> {
+        plugins.retain(|plugin| !self.0.contains(&plugin.name()));
+        plugins
+    }
+}
+
+/// A name that no built-in plugin has.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{name:?} is no admission plugin that can be left out; those are {}", known.join(", "))]
+pub struct UnknownPlugin {
+    /// The name.
+    pub name: String,
+    /// Those that plugins have.
+    pub known: Vec<&'static str>,
+}
+
+impl FromStr for DisabledPlugins {
+    type Err = UnknownPlugin;
+
+    fn from_str(names: &str) -> Result<Self, UnknownPlugin> {
+        let known: Vec<&str> = builtins().iter().map(|plugin| plugin.name()).collect();
+        let names = names.split(',').filter(|name| !name.is_empty());
+        let found = names.map(|name| {
+            let found = known.iter().find(|known| **known == name);
+            found.copied().ok_or_else(|| UnknownPlugin {
+                name: name.to_owned(),
+                known: known.clone(),
+            })
+        });
+        Ok(DisabledPlugins(found.collect::<Result<_, _>>()?))
+    }
+}
+
 #[cfg(test)]
 mod tests {
-    use super::builtins;
+    use super::{DisabledPlugins, builtins};
+
+    #[test]
+    fn plugins_are_left_out_by_name_and_an_unknown_name_is_told_the_known_ones() {
+        let disabled: DisabledPlugins = "ServiceAccount,Priority".parse().unwrap();
+        let left = disabled.without(builtins());
+        assert_eq!(left.len(), builtins().len() - 2);
+        assert!(
+            left.iter()
+                .all(|plugin| !["ServiceAccount", "Priority"].contains(&plugin.name()))
+        );
+        assert_eq!("".parse(), Ok(DisabledPlugins::default()));
+        let error = "ServiceAccount,serviceaccount".parse::<DisabledPlugins>();
+        let error = error.unwrap_err().to_string();
+        let begins = "\"serviceaccount\" is no admission plugin that can be left out; those are NamespaceLifecycle, LimitRanger, ";
+        assert!(
+            error.starts_with(begins) && error.ends_with(", ResourceQuota"),
+            "{error}"
+        );
+    }
 
     #[test]
     fn the_order_is_kube_apiserver_s() {

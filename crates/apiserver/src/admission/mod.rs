@@ -25,7 +25,7 @@ mod storage_protection;
 mod taint_nodes;
 pub(crate) mod webhook;
 
-pub use chain::builtins;
+pub use chain::{DisabledPlugins, UnknownPlugin, builtins};
 
 use std::{
     collections::BTreeMap,

@@ -24,6 +24,24 @@ fn label(mode: &str) -> String {
 }
 
 #[tokio::test]
+async fn pods_need_an_account_unless_that_plugin_is_left_out() {
+    let strict = Api::new(Config::default());
+    let refused = strict.post(PODS, pod("p", json!({}))).await;
+    assert_eq!(
+        refused.refused(403),
+        r#"pods "p" is forbidden: error looking up service account default/default: serviceaccount "default" not found"#
+    );
+    let lax = Api::new(Config {
+        disabled_admission: "ServiceAccount".parse().unwrap(),
+        ..Config::default()
+    });
+    let made = lax.post(PODS, pod("p", json!({}))).await.ok();
+    assert_eq!(made["spec"].get("serviceAccountName"), None);
+    assert_eq!(made["spec"].get("volumes"), None);
+    assert_eq!(made["spec"]["priority"], 0);
+}
+
+#[tokio::test]
 async fn a_namespace_says_what_its_pods_may_do_and_of_what_to_warn() {
     let api = Api::with_account().await;
     for name in ["b", "a"] {

@@ -57,6 +57,47 @@ fn help_of_up_names_every_flag() {
 }
 
 #[test]
+fn help_of_apiserver_names_every_flag() {
+    let ended = mullion(&["apiserver", "--help"]);
+    assert_eq!(ended.code, Some(0));
+    insta::assert_snapshot!(ended.stdout);
+}
+
+#[test]
+fn what_the_api_server_cannot_start_with_is_refused_in_a_sentence() {
+    let dir = tempfile::tempdir().expect("a temporary directory");
+    let tokens = dir.path().join("tokens.csv");
+    std::fs::write(&tokens, "a,joe,1,\"g1\nb,root,2,\"system:masters\"\n").expect("writable");
+    let tokens = tokens.to_str().expect("a UTF-8 path");
+    let cases = [
+        (
+            "--service-cluster-ip-range",
+            "10.96.0.0/16,fd00::/112",
+            "--service-cluster-ip-range: \"10.96.0.0/16,fd00::/112\" names several ranges: one is taken, of one family\n".to_owned(),
+        ),
+        (
+            "--disable-admission-plugins",
+            "ServiceAccount,Foo",
+            "--disable-admission-plugins: \"Foo\" is no admission plugin that can be left out; those are NamespaceLifecycle, ".to_owned(),
+        ),
+        (
+            "--token-auth-file",
+            tokens,
+            format!(
+                "{tokens}: the token file cannot be read: record on line 1; parse error on line 2, column 10: extraneous or missing \" in quoted-field\n"
+            ),
+        ),
+    ];
+    for (flag, value, why) in cases {
+        let ended = mullion(&["apiserver", "--port", "0", flag, value]);
+        assert_eq!(ended.code, Some(2), "{}", ended.stderr);
+        let begins = format!("error: {why}");
+        assert!(ended.stderr.starts_with(&begins), "{}", ended.stderr);
+        assert!(ended.stderr.contains("\nhint:  "), "{}", ended.stderr);
+    }
+}
+
+#[test]
 fn the_version_is_that_of_the_package() {
     assert_eq!(
         mullion(&["--version"]).stdout.trim(),
