@@ -246,8 +246,7 @@ fn merged(mut config: Value, cluster: &Cluster<'_>) -> Value {
 
 /// Writes a file that only its owner may read, in one step for whoever reads it meanwhile; through a symbolic link, as kubectl does.
 fn write_private(path: &Path, content: &[u8]) -> io::Result<()> {
-    let target = fs::canonicalize(path);
-    let path = target.as_deref().unwrap_or(path);
+    let path = &led_to(path);
     let dir = path
         .parent()
         .filter(|dir| !dir.as_os_str().is_empty())
@@ -270,6 +269,23 @@ fn write_private(path: &Path, content: &[u8]) -> io::Result<()> {
         let _ = fs::remove_file(&temporary);
     }
     written
+}
+
+/// Where a path leads through symbolic links, also to a file that is not there yet.
+fn led_to(path: &Path) -> PathBuf {
+    /// As many links lead from one to the next (Linux: MAXSYMLINKS).
+    const LINKS: usize = 40;
+    if let Ok(path) = fs::canonicalize(path) {
+        return path;
+    }
+    let mut path = path.to_owned();
+    for _ in 0..LINKS {
+        let Ok(next) = fs::read_link(&path) else {
+            break;
+        };
+        path = path.parent().unwrap_or(Path::new("")).join(next);
+    }
+    path
 }
 
 fn create_private(path: &Path) -> io::Result<fs::File> {
@@ -397,11 +413,18 @@ mod tests {
         };
         write(&Target::Merge(link.clone()), &cluster).expect("the file can be merged into");
         assert!(link.is_symlink());
-        assert!(
-            fs::read_to_string(&real)
-                .expect("readable")
-                .contains("mullion")
-        );
+        let written =
+            |path: &Path| fs::read_to_string(path).is_ok_and(|text| text.contains("mullion"));
+        assert!(written(&real));
+        // Also to a file that is not there yet, from link to link.
+        let (first, second) = (dir.path().join("first"), dir.path().join("second"));
+        std::os::unix::fs::symlink("second", &first).expect("a link can be made");
+        std::os::unix::fs::symlink("below/new", &second).expect("a link can be made");
+        for target in [Target::File(first.clone()), Target::Merge(first.clone())] {
+            write(&target, &cluster).expect("the file can be written");
+            assert!(first.is_symlink() && second.is_symlink());
+            assert!(written(&dir.path().join("below/new")));
+        }
     }
 
     #[test]

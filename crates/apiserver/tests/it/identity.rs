@@ -145,7 +145,7 @@ async fn nothing_but_probes_and_version_is_answered_without_identity() {
         "/openid/v1/jwks",
         "/metrics",
         "/livez/ping",
-        "/readyz/storage",
+        "/readyz/etcd",
         "/healthz/",
         "//livez",
         "/api/v1/nodes",

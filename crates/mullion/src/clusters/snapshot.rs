@@ -6,6 +6,7 @@ use std::{
     fs::{self, File, OpenOptions},
     io::{self, BufReader, Write},
     path::{Path, PathBuf},
+    time::Duration,
 };
 
 use futures::AsyncReadExt;
@@ -15,12 +16,16 @@ use kube::{
     config::{KubeConfigOptions, Kubeconfig},
 };
 use mullion_apiserver::store::{CopyError, StoreError, check_copy, restore_copy};
+use tokio::time::timeout;
 
 use super::{
     Chosen, cannot, keep,
     running::{self, Record},
 };
 use crate::{failure::Failure, out};
+
+/// How long a running cluster may take to begin its answer, and then to go on with it.
+const PATIENCE: Duration = Duration::from_secs(20);
 
 /// Writes a cluster to a file.
 pub(crate) async fn save(file: PathBuf, chosen: Chosen) -> Result<(), Failure> {
@@ -88,26 +93,52 @@ async fn from_running(record: &Record, to: &Path) -> Result<(), Failure> {
     let config = kube::Config::from_custom_kubeconfig(config, &options).await;
     let client = Client::try_from(config.map_err(|error| failed(&error))?);
     let client = client.map_err(|error| failed(&error))?;
+    copy(client, to).await.map_err(|stopped| match stopped {
+        Stopped::Unwritten(failure) => failure,
+        Stopped::Silent => {
+            failed(&format!("no answer within {} s", PATIENCE.as_secs())).hint(format!(
+                "is its process {} stopped? `mullion down` ends it",
+                record.pid
+            ))
+        }
+        Stopped::Refused(why) => failed(&why),
+    })
+}
+
+/// Why there is no copy.
+enum Stopped {
+    /// The server says nothing.
+    Silent,
+    /// The server or the connection to it says no.
+    Refused(String),
+    /// The file does not take it.
+    Unwritten(Failure),
+}
+
+/// Writes what a server keeps to a file.
+async fn copy(client: Client, to: &Path) -> Result<(), Stopped> {
+    let refused = |error: &dyn std::fmt::Display| Stopped::Refused(error.to_string());
     let request = Request::get("/snapshot").body(Vec::new());
-    let request = request.map_err(|error| failed(&error))?;
-    let stream = client.request_stream(request).await;
+    let request = request.map_err(|error| refused(&error))?;
+    let stream = timeout(PATIENCE, client.request_stream(request)).await;
+    let stream = stream.map_err(|_| Stopped::Silent)?;
     let mut stream = std::pin::pin!(stream.map_err(|error| match error {
-        kube::Error::Api(status) => failed(&status.message),
-        error => failed(&error),
+        kube::Error::Api(status) => Stopped::Refused(status.message),
+        error => refused(&error),
     })?);
-    let mut file = private(to)?;
+    let mut file = private(to).map_err(Stopped::Unwritten)?;
+    let unwritten = |error| Stopped::Unwritten(cannot("written", to, &error));
     let mut buffer = vec![0; 1 << 16];
     loop {
-        let read = stream.read(&mut buffer).await;
-        let read = read.map_err(|error| failed(&error))?;
+        let read = timeout(PATIENCE, stream.read(&mut buffer)).await;
+        let read = read.map_err(|_| Stopped::Silent)?;
+        let read = read.map_err(|error| refused(&error))?;
         if read == 0 {
             break;
         }
-        file.write_all(&buffer[..read])
-            .map_err(|error| cannot("written", to, &error))?;
+        file.write_all(&buffer[..read]).map_err(unwritten)?;
     }
-    file.sync_all()
-        .map_err(|error| cannot("written", to, &error))
+    file.sync_all().map_err(unwritten)
 }
 
 /// Reads a directory that nobody uses.
@@ -165,4 +196,39 @@ fn private(path: &Path) -> Result<File, Failure> {
     std::os::unix::fs::OpenOptionsExt::mode(&mut options, 0o600);
     let opened: io::Result<File> = options.open(path);
     opened.map_err(|error| cannot("written", path, &error))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// As a process does that was stopped (SIGSTOP): the system takes connections for it.
+    #[tokio::test(start_paused = true)]
+    async fn a_server_that_says_nothing_is_not_waited_for_for_ever() {
+        let mute = std::net::TcpListener::bind("127.0.0.1:0").expect("a free port");
+        let server = format!("http://{}", mute.local_addr().expect("an address"));
+        let directory = tempfile::tempdir().expect("a directory");
+        let kubeconfig = directory.path().join("kubeconfig");
+        let config = format!(
+            "{{contexts: [{{name: c, context: {{cluster: c, user: c}}}}], users: [{{name: c, user: {{}}}}], \
+             clusters: [{{name: c, cluster: {{server: '{server}'}}}}]}}"
+        );
+        fs::write(&kubeconfig, config).expect("writable");
+        let record = Record {
+            name: "c".into(),
+            pid: 4711,
+            server: server.clone(),
+            kubeconfig: Some(kubeconfig),
+            directory: Some(directory.path().to_owned()),
+            started: jiff::Timestamp::UNIX_EPOCH,
+        };
+        let copied = from_running(&record, &directory.path().join("copy")).await;
+        let failure = copied.expect_err("nobody answers");
+        assert_eq!(
+            failure.to_string(),
+            format!(
+                "error: cluster c at {server} gives no snapshot: no answer within 20 s\nhint:  is its process 4711 stopped? `mullion down` ends it"
+            )
+        );
+    }
 }
