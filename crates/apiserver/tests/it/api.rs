@@ -144,6 +144,15 @@ impl Api {
         (status, whole(response.into_body()).await)
     }
 
+    /// A header of the answer to a GET.
+    pub(crate) async fn header(&self, path: &str, name: &str) -> Option<String> {
+        let response = self
+            .respond(Request::builder().uri(path), Body::empty())
+            .await;
+        let value = response.headers().get(name)?;
+        value.to_str().ok().map(str::to_owned)
+    }
+
     async fn answer(&self, request: http::request::Builder, body: Body) -> Answer {
         let response = self.respond(request, body).await;
         let status = response.status().as_u16();

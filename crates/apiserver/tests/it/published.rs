@@ -1,5 +1,12 @@
 //! What OpenAPI documents tell of the paths of custom resources.
 
+use std::sync::{
+    Arc,
+    atomic::{AtomicI64, Ordering},
+};
+
+use bytes::Bytes;
+use jiff::Timestamp;
 use mullion_apiserver::Config;
 use serde_json::{Value, json};
 
@@ -172,4 +179,96 @@ async fn a_list_has_the_kind_that_its_definition_names() {
         component["x-kubernetes-group-version-kind"][0]["kind"],
         "AppCollection"
     );
+}
+
+/// The document of everything and the message that says the same.
+async fn everything(api: &Api) -> (Value, Bytes) {
+    let protobuf = "application/com.github.proto-openapi.spec.v2.v1.0+protobuf";
+    let (status, message) = api.bytes("/openapi/v2", protobuf).await;
+    assert_eq!(status, 200);
+    (api.get("/openapi/v2").await.ok(), message)
+}
+
+#[tokio::test(start_paused = true)]
+async fn version_2_of_a_definition_has_no_defaults_and_tells_of_selectable_fields() {
+    let api = Api::new(Config::default());
+    let mut wanted = definition("Namespaced");
+    let version = &mut wanted["spec"]["versions"][0];
+    version["selectableFields"] = json!([{"jsonPath": ".spec.color"}]);
+    version["schema"]["openAPIV3Schema"]["properties"]["spec"]["properties"]["color"] =
+        json!({"type": "string", "default": "red", "maxLength": 5, "pattern": "^[a-z]*$"});
+    let before = api.get("/openapi/v2").await.ok();
+    let definitions = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions";
+    api.post(definitions, wanted).await.ok();
+    let v3 = "/openapi/v3/apis/stable.example.com/v1beta1";
+    let v3 = api
+        .until(v3, |document| document["paths"].is_object())
+        .await;
+    let (v2, message) = everything(&api).await;
+    let name = "com.example.stable.v1beta1.App";
+    let color = "/properties/spec/properties/color/default";
+    let fields = json!([{"fieldPath": "spec.color"}]);
+    for (component, default) in [
+        (&v2["definitions"][name], None),
+        (&v3["components"]["schemas"][name], Some(&json!("red"))),
+    ] {
+        assert_eq!(component.pointer(color), default);
+        assert_eq!(component["x-kubernetes-selectable-fields"], fields);
+    }
+    let list = &v3["components"]["schemas"]["com.example.stable.v1beta1.AppCollection"];
+    let items = &list["properties"]["items"]["items"];
+    assert_eq!(
+        *items,
+        json!({"$ref": format!("#/components/schemas/{name}")})
+    );
+    let listed = &v3["paths"]["/apis/stable.example.com/v1beta1/apps"];
+    assert!(names(&listed["parameters"]).contains(&"shardSelector"));
+    let bound = b"^[a-z]*$";
+    assert!(message.windows(bound.len()).any(|part| part == bound));
+    // What was told before is told as before, once.
+    for part in ["paths", "definitions"] {
+        let before = before[part].as_object().expect("entries");
+        let after = v2[part].as_object().expect("entries");
+        assert!(
+            before
+                .iter()
+                .all(|(name, entry)| after.get(name) == Some(entry))
+        );
+    }
+    let text = v2.to_string();
+    assert_eq!(text.matches("\"listCoreV1Node\"").count(), 1);
+    api.delete(&format!("{definitions}/apps.stable.example.com"))
+        .await
+        .ok();
+    api.until("/openapi/v2", |document| *document == before)
+        .await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_does_not_change_is_not_made_again() {
+    let seconds = Arc::new(AtomicI64::new(1_800_000_000));
+    let clock = seconds.clone();
+    let api = Api::new(Config {
+        clock: Arc::new(move || {
+            Timestamp::from_second(clock.load(Ordering::Relaxed)).expect("a time of this century")
+        }),
+        ..Config::default()
+    });
+    let made = async |document: &str| {
+        let modified = api.header(document, "last-modified").await;
+        modified.expect("a document says when it was made")
+    };
+    let built_in = ["/openapi/v3/api/v1", "/openapi/v3/version"];
+    let [core, version] = [made(built_in[0]).await, made(built_in[1]).await];
+    seconds.fetch_add(90, Ordering::Relaxed);
+    let definitions = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions";
+    api.post(definitions, definition("Cluster")).await.ok();
+    let custom = "/openapi/v3/apis/stable.example.com/v1beta1";
+    api.until(custom, |document| document["paths"].is_object())
+        .await;
+    assert_eq!(
+        [made(built_in[0]).await, made(built_in[1]).await],
+        [core.clone(), version]
+    );
+    assert_ne!(made(custom).await, core);
 }

@@ -98,6 +98,7 @@ fn every_kubectl_at_hand_gets_what_its_release_asks_for() {
         session.run("create namespace NS");
         creates(&session);
         applies(&session);
+        merges(&session);
         asks_who_may(&session);
         certifies(&session);
         looks_into_pods(&session);
@@ -182,6 +183,34 @@ fn applies(s: &Session<'_>) {
     );
     assert!(unknown.contains("unknown field \"nothing\""), "{unknown}");
     s.with("diff -f -", &s.run("get configmap other -o yaml"));
+}
+
+/// Of a kind that only newer releases know, apply asks the server's documents how to patch: lists are merged, not written over.
+fn merges(s: &Session<'_>) {
+    let policy = |expression: &str| {
+        format!(
+            r#"{{"apiVersion": "admissionregistration.k8s.io/v1", "kind": "MutatingAdmissionPolicy", "metadata": {{"name": "{name}"}}, "spec": {{
+            "reinvocationPolicy": "Never", "failurePolicy": "Ignore",
+            "matchConstraints": {{"resourceRules": [{{"apiGroups": ["nobody.example"], "apiVersions": ["v1"], "operations": ["CREATE"], "resources": ["things"]}}]}},
+            "matchConditions": [{{"name": "own", "expression": "{expression}"}}],
+            "mutations": [{{"patchType": "ApplyConfiguration", "applyConfiguration": {{"expression": "Object{{}}"}}}}]}}}}"#,
+            name = s.namespace,
+        )
+    };
+    s.with("apply -f -", &policy("true"));
+    let other = r#"[{"op":"add","path":"/spec/matchConditions/-","value":{"name":"other","expression":"true"}}]"#;
+    let kind = "mutatingadmissionpolicies.v1.admissionregistration.k8s.io";
+    s.run(&format!("patch {kind} NS --type=json -p {other}"));
+    s.with("apply -f -", &policy("false"));
+    let conditions = "-o jsonpath={.spec.matchConditions}";
+    let left = s.run(&format!("get {kind} NS {conditions}"));
+    assert!(
+        left.contains(r#"{"expression":"false","name":"own"}"#)
+            && left.contains(r#""name":"other""#),
+        "{} {left}",
+        s.program
+    );
+    s.run(&format!("delete {kind} NS"));
 }
 
 fn asks_who_may(s: &Session<'_>) {
