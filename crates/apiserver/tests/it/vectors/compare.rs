@@ -13,6 +13,7 @@ pub(crate) fn differences(expected: &Value, actual: &Value) -> Vec<String> {
     }
     drop_recorder_volume(&mut expected);
     drop_recorder_rule(&mut expected);
+    drop_old_runtime_class(&mut actual);
     let mut out = Vec::new();
     walk("", &expected, &actual, &mut out);
     out
@@ -71,6 +72,24 @@ fn drop_recorder_rule(value: &mut Value) {
         .and_then(Value::as_array_mut)
     {
         rules.retain(|rule| rule["nonResourceURLs"][0] != "/.well-known");
+    }
+}
+
+/// The old version of RuntimeClass, which is served on purpose, in the lists of groups.
+fn drop_old_runtime_class(value: &mut Value) {
+    for list in ["groups", "items"] {
+        let groups = value.get_mut(list).and_then(Value::as_array_mut);
+        let is_it = |group: &&mut Value| {
+            let name = group
+                .get("name")
+                .or_else(|| group.pointer("/metadata/name"));
+            name.is_some_and(|name| name == "node.k8s.io")
+        };
+        for group in groups.into_iter().flatten().filter(is_it) {
+            if let Some(versions) = group["versions"].as_array_mut() {
+                versions.retain(|own| own["version"] != "v1beta1");
+            }
+        }
     }
 }
 
