@@ -59,6 +59,14 @@ fn a_cluster_with_a_name_goes_on_after_it_was_killed() {
     cluster.kubectl(&["rollout", "status", "deployment", "web", "--timeout=110s"]);
     cluster.apply(&windows_pod("win"));
     cluster.kubectl(&["wait", "pod/win", "--for=condition=Ready", "--timeout=110s"]);
+    // The config brings one as well.
+    let karpenter = [
+        "rollout",
+        "status",
+        "deployment/karpenter",
+        "--timeout=110s",
+    ];
+    cluster.kubectl(&[["--namespace", "karpenter"].as_slice(), &karpenter].concat());
     cluster.kubectl(&["delete", "nodepool", "windows-2019"]);
     let before = everything(&cluster);
     let ca = cluster.kubectl(&["get", "configmap", "kube-root-ca.crt", "-o", "yaml"]);
