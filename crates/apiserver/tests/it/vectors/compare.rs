@@ -1,5 +1,5 @@
 //! Whether an answer of ours equals a recorded one: the recording's placeholders (`<uid>`, `<rv>`, `<time>` ...) stand for anything of
-//! their form, causes that upstream takes from a map are compared as a set, and managed fields in one order.
+//! their form, causes that upstream takes from a map are compared as a set, and managed fields and the plain list of groups in one order.
 
 use regex::Regex;
 use serde_json::Value;
@@ -147,6 +147,12 @@ fn arrange(value: &mut Value) {
             }
             if map.get("kind").and_then(Value::as_str) == Some("Status") {
                 arrange_status(map);
+            }
+            // The recording has the plain list of groups by name.
+            if let Some(Value::Array(groups)) = map.get_mut("groups")
+                && groups.iter().all(Value::is_object)
+            {
+                groups.sort_by_key(|group| group["name"].as_str().unwrap_or_default().to_owned());
             }
             for field in ["resourceRules", "nonResourceRules"] {
                 if let Some(Value::Array(rules)) = map.get_mut(field) {

@@ -27,7 +27,7 @@ use compare::{differences, matches_text};
 /// When every scenario begins: about the time of the recording, since some answers show how long ago a given time was.
 const EPOCH: Timestamp = Timestamp::constant(1_795_260_000, 0);
 /// How many of the due scenarios agree today; raised as the server grows, never lowered.
-const DUE_THAT_AGREE: usize = 793;
+const DUE_THAT_AGREE: usize = 795;
 
 #[tokio::test(start_paused = true)]
 async fn recorded_answers_of_kube_apiserver_are_repeated() {
