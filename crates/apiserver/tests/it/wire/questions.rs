@@ -88,8 +88,8 @@ impl Answer {
             "{}: {said}",
             self.code
         );
-        // Upstream has no words for documents that are not there, or not in that form.
-        let may_be_silent = matches!(self.code, 404 | 406);
+        // Upstream has no words for documents that are not there, not in that form, or not the one that is meant.
+        let may_be_silent = matches!(self.code, 404 | 406 | 412);
         assert!(
             may_be_silent || !said.is_empty(),
             "{} without a sentence",
