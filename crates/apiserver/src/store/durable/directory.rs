@@ -6,7 +6,6 @@
 use std::{
     fs::{self, DirBuilder, File, OpenOptions, TryLockError},
     io,
-    panic::{AssertUnwindSafe, catch_unwind},
     path::{Path, PathBuf},
     sync::{Arc, Mutex, PoisonError},
 };
@@ -15,6 +14,7 @@ use redb::{Builder, Database, StorageBackend, backends::FileBackend};
 
 use super::{
     backend::Backend,
+    caught::caught,
     error::{StoreError, database_error, file_error},
     overlay::Overlay,
 };
@@ -102,23 +102,22 @@ impl Directory {
     /// of what it finds damaged, and that would be a cluster that has forgotten what it acknowledged.
     pub(super) fn check(&self) -> Result<(), StoreError> {
         let path = self.database();
-        let damaged = |why: &str| StoreError::Damaged {
-            path: path.clone(),
-            why: why.to_owned(),
-        };
         let backend = self.backend(self.existing()?, DATABASE, &path)?;
         let overlay = Overlay::over(backend).map_err(|error| file_error(&path, error))?;
         // What it finds in damaged pages may be impossible to it.
-        let checked = catch_unwind(AssertUnwindSafe(|| {
+        let checked = caught(|| {
             let mut database = Builder::new()
                 .set_cache_size(CACHE_BYTES)
                 .create_with_backend(overlay)?;
             database.check_integrity()
-        }));
+        });
         match checked {
-            Ok(Ok(true)) => Ok(()),
-            Ok(Ok(false)) | Err(_) => Err(damaged("what is in it is not what was written")),
-            Ok(Err(error)) => Err(database_error(&path, error)),
+            Some(Ok(true)) => Ok(()),
+            Some(Ok(false)) | None => Err(StoreError::Damaged {
+                why: "what is in it is not what was written".to_owned(),
+                path,
+            }),
+            Some(Err(error)) => Err(database_error(&path, error)),
         }
     }
 

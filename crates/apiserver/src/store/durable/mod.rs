@@ -7,6 +7,7 @@
 
 mod aside;
 mod backend;
+mod caught;
 mod copy;
 mod directory;
 mod error;

@@ -1,0 +1,42 @@
+//! Work that may panic and must not be heard of: what the database finds in damaged pages is impossible to it, and whoever asked for
+//! a look at them is told so in a sentence.
+
+use std::{
+    cell::Cell,
+    panic::{AssertUnwindSafe, catch_unwind, set_hook, take_hook},
+    sync::Once,
+};
+
+thread_local! {
+    /// Whether a panic of this thread is expected.
+    static EXPECTED: Cell<bool> = const { Cell::new(false) };
+}
+
+/// What the work comes to; none if it panics. Panics of other threads are told as before.
+pub(super) fn caught<T>(work: impl FnOnce() -> T) -> Option<T> {
+    static QUIET: Once = Once::new();
+    QUIET.call_once(|| {
+        let tell = take_hook();
+        set_hook(Box::new(move |panic| {
+            if !EXPECTED.get() {
+                tell(panic);
+            }
+        }));
+    });
+    EXPECTED.set(true);
+    let done = catch_unwind(AssertUnwindSafe(work));
+    EXPECTED.set(false);
+    done.ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_panic_is_nothing_and_the_next_one_is_expected_only_if_it_is_said() {
+        assert_eq!(caught(|| 7), Some(7));
+        assert_eq!(caught(|| -> u8 { panic!("not heard") }), None);
+        assert!(!EXPECTED.get());
+    }
+}
