@@ -30,7 +30,7 @@ use rustc_hash::FxHashMap;
 use self::durable::Writer;
 pub use self::{
     collection::{Change, Collection, CommitError},
-    durable::{CopyError, StoreError, check_copy, erase, restore_copy},
+    durable::{CopyError, FolderState, StoreError, check_copy, erase, folder_state, restore_copy},
     json::{Lends, Lent, Thin},
     list::{ListError, Page, PageRequest, Snapshot},
     log::{Event, Window},

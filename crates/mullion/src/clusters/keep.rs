@@ -8,7 +8,7 @@ use std::{fmt, path::Path, sync::Arc};
 use jiff::Timestamp;
 use mullion_apiserver::{
     StoreError,
-    store::{Notes, Store, Window, erase},
+    store::{FolderState, Notes, Store, Window, erase, folder_state},
 };
 use mullion_cloud::sim::{Ledger, Saved};
 
@@ -39,9 +39,12 @@ pub(crate) fn open(
     Ok(Arc::new(store))
 }
 
-/// Whether a directory holds a cluster.
+/// Whether a directory holds a cluster, or what is left of one.
 pub(crate) fn is_kept(directory: &Path) -> bool {
-    directory.join("state.redb").is_file()
+    matches!(
+        folder_state(directory),
+        Ok(FolderState::Cluster | FolderState::Damaged { .. })
+    )
 }
 
 /// What a user is told about a directory that cannot be used.
@@ -50,6 +53,7 @@ pub(crate) fn failure(error: &StoreError) -> Failure {
         StoreError::InUse { .. } => {
             "`mullion list` shows what runs; stop it with `mullion down`, or choose another directory with --data-dir DIR"
         }
+        StoreError::Foreign { .. } => "choose another directory with --data-dir DIR",
         StoreError::Unwritable { .. } | StoreError::Io { .. } => {
             "choose a directory that you may write: --data-dir DIR"
         }

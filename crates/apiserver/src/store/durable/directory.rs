@@ -1,11 +1,11 @@
 //! A directory that one process at a time uses: the file of the database, those of the journal, a lock, and who may read them.
 //!
 //! The lock is held until the [`Directory`] is released or dropped, and the system takes it back from a process that dies. A new database gets its
-//! name only when it is whole, so a crash while it is made leaves none.
+//! name only when it is whole, so a crash while it is made leaves none; then the lock file says that a cluster is kept ([`super::folder_state`]).
 
 use std::{
     fs::{self, DirBuilder, File, OpenOptions, TryLockError},
-    io,
+    io::{self, Read, Seek, Write},
     path::{Path, PathBuf},
     sync::{Arc, Mutex, PoisonError},
 };
@@ -16,16 +16,18 @@ use super::{
     backend::Backend,
     caught::caught,
     error::{StoreError, database_error, file_error},
+    folder_state::{KEPT, LockSays, why_missing},
     overlay::Overlay,
 };
 
 /// The database's name.
-const DATABASE: &str = "state.redb";
+pub(super) const DATABASE: &str = "state.redb";
 /// The name of a database that is not whole yet.
-const UNFINISHED: &str = "state.redb.new";
+pub(super) const UNFINISHED: &str = "state.redb.new";
 /// The names of the journal's files.
-const JOURNAL: [&str; 2] = ["journal.0", "journal.1"];
-const LOCK: &str = "lock";
+pub(super) const JOURNAL: [&str; 2] = ["journal.0", "journal.1"];
+/// The name of the file that is locked, and that says whether a cluster is kept.
+pub(super) const LOCK: &str = "lock";
 /// What the database keeps of its pages in memory; beyond the youngest pages it reads hardly any.
 const CACHE_BYTES: usize = 16 << 20;
 
@@ -53,16 +55,57 @@ impl Directory {
         let lock = private().open(path.join(LOCK));
         let lock = lock.map_err(|error| file_error(path, error))?;
         match lock.try_lock() {
-            Ok(()) => Ok(Directory {
-                path: path.to_owned(),
-                open_file,
-                lock: Mutex::new(Some(lock)),
-            }),
-            Err(TryLockError::WouldBlock) => Err(StoreError::InUse {
-                directory: path.to_owned(),
-            }),
-            Err(TryLockError::Error(error)) => Err(file_error(path, error)),
+            Ok(()) => {}
+            Err(TryLockError::WouldBlock) => {
+                return Err(StoreError::InUse {
+                    directory: path.to_owned(),
+                });
+            }
+            Err(TryLockError::Error(error)) => return Err(file_error(path, error)),
         }
+        let taken = Directory {
+            path: path.to_owned(),
+            open_file,
+            lock: Mutex::new(Some(lock)),
+        };
+        match taken.lock_says()? {
+            LockSays::Foreign => Err(StoreError::Foreign {
+                path: path.join(LOCK),
+            }),
+            LockSays::Nothing | LockSays::Kept => Ok(taken),
+        }
+    }
+
+    /// What the lock file says.
+    fn lock_says(&self) -> Result<LockSays, StoreError> {
+        let mut content = Vec::new();
+        self.with_lock_file(|mut file| {
+            file.rewind()?;
+            file.take(KEPT.len() as u64 + 1).read_to_end(&mut content)
+        })?;
+        Ok(LockSays::of(&content))
+    }
+
+    /// Lets the lock file say that a cluster is kept here.
+    pub(super) fn mark_kept(&self) -> Result<(), StoreError> {
+        if self.lock_says()? == LockSays::Kept {
+            return Ok(());
+        }
+        self.with_lock_file(|mut file| {
+            file.rewind()?;
+            file.write_all(KEPT)?;
+            file.set_len(KEPT.len() as u64)?;
+            file.sync_all()
+        })
+    }
+
+    fn with_lock_file<T>(
+        &self,
+        work: impl FnOnce(&File) -> io::Result<T>,
+    ) -> Result<T, StoreError> {
+        let lock = self.lock.lock().unwrap_or_else(PoisonError::into_inner);
+        let file = lock.as_ref().ok_or(StoreError::Closed)?;
+        work(file).map_err(|error| file_error(&self.path.join(LOCK), error))
     }
 
     /// Lets others take it, while this is still there.
@@ -83,17 +126,17 @@ impl Directory {
     /// Whether there is a database.
     ///
     /// # Errors
-    /// There is only a journal: what was in the database is gone, and with it what the journal's entries need.
+    /// There was one: its journal is still there, or the lock file says so.
     pub(super) fn is_occupied(&self) -> Result<bool, StoreError> {
         let path = self.database();
         if path.exists() {
             return Ok(true);
         }
-        match JOURNAL.iter().any(|name| self.path.join(name).exists()) {
-            false => Ok(false),
-            true => Err(StoreError::Damaged {
+        match why_missing(&self.path, self.lock_says()?) {
+            None => Ok(false),
+            Some(why) => Err(StoreError::Damaged {
                 path,
-                why: "it is missing, and the journal beside it is not".to_owned(),
+                why: why.to_owned(),
             }),
         }
     }
@@ -218,11 +261,14 @@ impl Directory {
             return Err(error);
         }
         fs::rename(&path, self.database()).map_err(failed)?;
-        self.sync()
+        self.sync()?;
+        self.mark_kept()
     }
 
     /// Removes the database. Whatever else is in the directory stays.
     pub(super) fn erase(&self) -> Result<(), StoreError> {
+        // First, so that an erasure that is cut off leaves no cluster that is said to be kept.
+        self.with_lock_file(|file| file.set_len(0))?;
         remove(&self.path.join(UNFINISHED))?;
         remove(&self.database())?;
         self.remove_journal()?;

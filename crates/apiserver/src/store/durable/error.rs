@@ -37,6 +37,12 @@ pub enum StoreError {
         /// What is wrong with it.
         why: String,
     },
+    /// Another program wrote a file that has the name of one of the store's.
+    #[error("{} is not a cluster's: another program wrote it", path.display())]
+    Foreign {
+        /// The file.
+        path: PathBuf,
+    },
     /// A later version of the program has written it.
     #[error("{} was written by another version of this program (its format is {found}, known is {known})", path.display())]
     Format {

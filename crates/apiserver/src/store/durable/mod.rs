@@ -12,6 +12,7 @@ mod copy;
 mod directory;
 mod error;
 mod folder;
+mod folder_state;
 mod journal;
 mod overlay;
 mod record;
@@ -34,6 +35,7 @@ pub(super) use self::writer::Writer;
 pub use self::{
     copy::{CopyError, check_copy, restore_copy},
     error::StoreError,
+    folder_state::{FolderState, folder_state},
 };
 use self::{
     directory::{Directory, OpenFile},

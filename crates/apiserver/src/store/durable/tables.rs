@@ -107,7 +107,10 @@ impl Tables {
     /// Opens the tables of a directory, or makes them.
     pub(super) fn open(directory: Directory) -> Result<Self, StoreError> {
         match directory.is_occupied()? {
-            true => directory.check()?,
+            true => {
+                directory.check()?;
+                directory.mark_kept()?;
+            }
             false => directory.make(|database| found(database, &directory.database()))?,
         }
         let tables = Tables {

@@ -4,6 +4,7 @@
 mod copies;
 mod crash;
 mod disk;
+mod folders;
 mod reopen;
 mod trouble;
 

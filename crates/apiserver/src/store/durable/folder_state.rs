@@ -1,0 +1,138 @@
+//! What a folder is to the store: free, the home of a cluster, the home of a cluster that has lost its data, or somebody else's.
+//!
+//! [`folder_state`] only looks: it takes no lock, writes nothing and reads no more than the first bytes of each file. That a cluster was
+//! kept in a folder is written in its lock file, so a database that was removed is told from one that was never made.
+
+use std::{
+    fs::{self, File},
+    io::{self, Read},
+    path::{Path, PathBuf},
+};
+
+use super::{
+    directory::{DATABASE, JOURNAL, LOCK, UNFINISHED},
+    error::{StoreError, file_error},
+};
+
+/// What the lock file of a kept cluster holds.
+pub(super) const KEPT: &[u8] =
+    b"A cluster is kept in this folder, in state.redb. This file belongs to it.\n";
+/// The first bytes of every database.
+const MAGIC: &[u8] = b"redb\x1a\x0a\xa9\x0d\x0a";
+/// A folder that every new ext4 file system has.
+const LOST_AND_FOUND: &str = "lost+found";
+
+/// What a folder is to the store.
+#[derive(Clone, Debug, PartialEq)]
+pub enum FolderState {
+    /// A cluster can be made in it: it is not there, is empty, or holds what a start left that was cut off before it made a cluster.
+    Empty,
+    /// It holds a cluster, which may be running. Whether the cluster can be read is known when it is opened.
+    Cluster,
+    /// It held a cluster whose database is missing or no database any more.
+    Damaged {
+        /// The database.
+        path: PathBuf,
+        /// What is wrong with it, as [`StoreError::Damaged`] says it.
+        why: String,
+    },
+    /// It holds no cluster, but files of somebody else.
+    Foreign {
+        /// The first of them, by name.
+        path: PathBuf,
+    },
+}
+
+/// What the lock file says of the folder.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) enum LockSays {
+    /// Nothing: no cluster was kept there by this version of the program.
+    Nothing,
+    /// A cluster is kept there.
+    Kept,
+    /// Another program wrote the file.
+    Foreign,
+}
+
+impl LockSays {
+    /// Reads the file's content.
+    pub(super) fn of(content: &[u8]) -> Self {
+        match content {
+            // A crash while the file gets its content may leave zeros.
+            zeros if zeros.iter().all(|byte| *byte == 0) => LockSays::Nothing,
+            KEPT => LockSays::Kept,
+            _ => LockSays::Foreign,
+        }
+    }
+}
+
+/// Looks what a folder holds, and changes nothing.
+///
+/// # Errors
+/// The path is no folder, or the folder or a file in it may not be read.
+pub fn folder_state(folder: &Path) -> Result<FolderState, StoreError> {
+    let entries = match fs::read_dir(folder) {
+        Ok(entries) => entries,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(FolderState::Empty),
+        Err(error) => return Err(file_error(folder, error)),
+    };
+    let mut names = Vec::new();
+    for entry in entries {
+        names.push(
+            entry
+                .map_err(|error| file_error(folder, error))?
+                .file_name(),
+        );
+    }
+    names.sort();
+    let path = folder.join(DATABASE);
+    if names.iter().any(|name| name == DATABASE) {
+        return Ok(match first_bytes(&path, MAGIC.len())?.as_slice() {
+            MAGIC => FolderState::Cluster,
+            [] => damaged(path, "it is empty"),
+            _ => damaged(path, "it is not a database"),
+        });
+    }
+    let lock = match names.iter().any(|name| name == LOCK) {
+        true => LockSays::of(&first_bytes(&folder.join(LOCK), KEPT.len() + 1)?),
+        false => LockSays::Nothing,
+    };
+    if let Some(why) = why_missing(folder, lock) {
+        return Ok(damaged(path, why));
+    }
+    let foreign = names.iter().find(|name| match lock {
+        LockSays::Foreign if *name == LOCK => true,
+        _ => ![LOCK, UNFINISHED, LOST_AND_FOUND]
+            .iter()
+            .any(|own| *name == own),
+    });
+    Ok(match foreign {
+        Some(name) => FolderState::Foreign {
+            path: folder.join(name),
+        },
+        None => FolderState::Empty,
+    })
+}
+
+/// Says how it is known that a folder without a database had one; none if it may never have had one.
+pub(super) fn why_missing(folder: &Path, lock: LockSays) -> Option<&'static str> {
+    if JOURNAL.iter().any(|name| folder.join(name).exists()) {
+        return Some("it is missing, and the journal beside it is not");
+    }
+    (lock == LockSays::Kept)
+        .then_some("it is missing, and the lock beside it says that a cluster is kept there")
+}
+
+fn damaged(path: PathBuf, why: &str) -> FolderState {
+    let why = why.to_owned();
+    FolderState::Damaged { path, why }
+}
+
+fn first_bytes(path: &Path, most: usize) -> Result<Vec<u8>, StoreError> {
+    let mut bytes = Vec::new();
+    let read = File::open(path).and_then(|file| file.take(most as u64).read_to_end(&mut bytes));
+    match read {
+        Ok(_) => Ok(bytes),
+        Err(error) => Err(file_error(path, error)),
+    }
+}
