@@ -69,6 +69,9 @@ pub(crate) fn failure(error: &StoreError) -> Failure {
         StoreError::Format { .. } => {
             "use the version of mullion that wrote it, or start anew with `mullion up --fresh`"
         }
+        StoreError::Unfinished { .. } => {
+            "start it once more with the version of mullion that wrote it and stop it with `mullion down`, or start anew with `mullion up --fresh`"
+        }
         StoreError::Occupied { .. } => "--force replaces it",
         StoreError::Empty { .. } | StoreError::Closed => {
             "`mullion list` shows the clusters there are"

@@ -53,6 +53,12 @@ pub enum StoreError {
         /// The only format that is known.
         known: u64,
     },
+    /// An earlier version of the program has written it and was not stopped in order, so a part of it is in a journal of that version.
+    #[error("{} was left by an earlier version of this program that was not stopped in order", path.display())]
+    Unfinished {
+        /// The file.
+        path: PathBuf,
+    },
     /// There is something already where something new was to be made.
     #[error("{} holds a cluster already", directory.display())]
     Occupied {

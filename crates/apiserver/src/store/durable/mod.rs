@@ -24,6 +24,7 @@ mod writer;
 use std::{
     path::Path,
     sync::{Arc, atomic::AtomicU64},
+    time::Duration,
 };
 
 use jiff::Timestamp;
@@ -44,6 +45,9 @@ use self::{
     thread::Start,
 };
 
+/// How old the journal's mark may become while writes go on, and how long writes have paused when it is brought up to date.
+const MARK_AFTER: Duration = Duration::from_millis(100);
+
 /// A directory's store, ready to be used.
 pub(super) struct Opened {
     pub(super) revision: Arc<AtomicU64>,
@@ -53,7 +57,8 @@ pub(super) struct Opened {
 
 /// Takes a directory and brings back what it holds.
 pub(super) fn open(path: &Path, window: Window, now: Timestamp) -> Result<Opened, StoreError> {
-    open_with(path, window, now, Arc::new(directory::open_file))
+    let open_file = Arc::new(directory::open_file);
+    open_with(path, window, now, open_file, Some(MARK_AFTER))
 }
 
 /// Forgets what a directory holds, if it holds anything; files that are not the store's stay.
@@ -72,9 +77,10 @@ fn open_with(
     window: Window,
     now: Timestamp,
     open_file: OpenFile,
+    mark_after: Option<Duration>,
 ) -> Result<Opened, StoreError> {
     let tables = Arc::new(Tables::open(Directory::take(path, open_file)?)?);
-    let journal = open_journal(&tables)?;
+    let journal = open_journal(&tables, mark_after)?;
     let state = tables.state()?;
     let (writer, queue) = Writer::new(tables.clone(), state.notes);
     let restored = restore::restore(&tables, window, now, &writer)?;
@@ -95,7 +101,7 @@ fn open_with(
 }
 
 /// Moves what a crash has left in the journal into the tables, and begins a new journal.
-fn open_journal(tables: &Tables) -> Result<Journal, StoreError> {
+fn open_journal(tables: &Tables, mark_after: Option<Duration>) -> Result<Journal, StoreError> {
     let state = tables.state()?;
     let mut last = state.folded;
     if state.journal_is_open {
@@ -115,7 +121,7 @@ fn open_journal(tables: &Tables) -> Result<Journal, StoreError> {
             ..Fold::default()
         })?;
     }
-    let journal = Journal::create(tables.directory(), state.identity, last)?;
+    let journal = Journal::create(tables.directory(), state.identity, last, mark_after)?;
     let open = Some(JournalState::Open);
     tables.fold(&Fold {
         journal: open,

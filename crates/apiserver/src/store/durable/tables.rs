@@ -45,7 +45,9 @@ pub(super) const FOLDED: &str = "folded";
 /// 1 while there may be something in the journal that is not folded.
 pub(super) const JOURNAL: &str = "journal";
 /// The format that is written.
-pub(super) const KNOWN_FORMAT: u64 = 2;
+pub(super) const KNOWN_FORMAT: u64 = 3;
+/// The format whose journal's entries were not made of blocks; the tables are read, what is only in the journal is not.
+const UNBLOCKED_FORMAT: u64 = 2;
 /// The format without a journal beside the tables; it is read.
 pub(super) const OLD_FORMAT: u64 = 1;
 /// The revision of a store that nobody has written to.
@@ -126,13 +128,14 @@ impl Tables {
         self.close();
         let opened = self.directory.open()?;
         let path = self.path();
-        let format = upgrade(&opened.0).map_err(|error| database_error(&path, *error))?;
-        if format != KNOWN_FORMAT {
-            return Err(StoreError::Format {
-                path,
-                found: format,
-                known: KNOWN_FORMAT,
-            });
+        let found = upgrade(&opened.0).map_err(|error| database_error(&path, *error))?;
+        match found {
+            Found::Known => {}
+            Found::Unfinished => return Err(StoreError::Unfinished { path }),
+            Found::Unknown(found) => {
+                let known = KNOWN_FORMAT;
+                return Err(StoreError::Format { path, found, known });
+            }
         }
         *self.open.write().unwrap_or_else(PoisonError::into_inner) = Some(opened);
         Ok(())
@@ -350,25 +353,42 @@ pub(super) fn found(database: &Database, path: &Path) -> Result<(), StoreError> 
     make().map_err(|error| database_error(path, error))
 }
 
-/// Brings tables of the old format into the known one. Answers with the format they have then.
-fn upgrade(database: &Database) -> Result<u64, Box<redb::Error>> {
+/// What an open database turns out to be.
+enum Found {
+    /// Tables of the known format.
+    Known,
+    /// Tables of an earlier format, and a journal of that format that is not folded.
+    Unfinished,
+    /// Tables of this format, which is not known.
+    Unknown(u64),
+}
+
+/// Brings tables of an earlier format into the known one.
+fn upgrade(database: &Database) -> Result<Found, Box<redb::Error>> {
     let read = database.begin_read().map_err(boxed)?;
     let state = read.open_table(STATE).map_err(boxed)?;
-    let format = state.get(FORMAT).map_err(boxed)?;
-    let format = format.map_or(0, |format| format.value());
-    if format != OLD_FORMAT {
-        return Ok(format);
+    let value = |key: &str| -> Result<u64, Box<redb::Error>> {
+        let value = state.get(key).map_err(boxed)?;
+        Ok(value.map_or(0, |value| value.value()))
+    };
+    let format = value(FORMAT)?;
+    match format {
+        KNOWN_FORMAT => return Ok(Found::Known),
+        UNBLOCKED_FORMAT if value(JOURNAL)? != 0 => return Ok(Found::Unfinished),
+        UNBLOCKED_FORMAT | OLD_FORMAT => {}
+        unknown => return Ok(Found::Unknown(unknown)),
     }
     let transaction = database.begin_write().map_err(boxed)?;
     {
         let mut state = transaction.open_table(STATE).map_err(boxed)?;
         state.insert(FORMAT, KNOWN_FORMAT).map_err(boxed)?;
-        state
-            .insert(IDENTITY, rand::random::<u64>())
-            .map_err(boxed)?;
+        if format == OLD_FORMAT {
+            let identity = rand::random::<u64>();
+            state.insert(IDENTITY, identity).map_err(boxed)?;
+        }
     }
     transaction.commit().map_err(boxed)?;
-    Ok(KNOWN_FORMAT)
+    Ok(Found::Known)
 }
 
 fn boxed(error: impl Into<redb::Error>) -> Box<redb::Error> {

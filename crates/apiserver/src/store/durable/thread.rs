@@ -2,6 +2,7 @@
 //!
 //! It takes what has come meanwhile, checks each write against the state the ones before it will leave, makes the group permanent with
 //! one entry in the journal, publishes it in the order of the revisions and answers. While it waits for the disk the next group gathers.
+//! When no write has come for a while, the journal is marked: all of its entries were acknowledged.
 //! A group that the disk refuses is refused, and others as well for a while; after a sync that failed nothing is taken any more. A
 //! revision is never given out twice.
 
@@ -16,7 +17,11 @@ use std::{
 
 use jiff::Timestamp;
 use rustc_hash::FxHashMap;
-use tokio::sync::{mpsc, oneshot};
+use tokio::{
+    runtime::{Builder, Runtime},
+    sync::{mpsc, oneshot},
+    time::timeout,
+};
 
 use super::{
     super::{
@@ -56,6 +61,10 @@ pub(super) struct Start {
 /// Starts the thread.
 pub(super) fn start(start: Start, queue: Queue) -> Result<(), StoreError> {
     let path = start.tables.directory().path().to_owned();
+    let failed = |source| {
+        let path = path.clone();
+        StoreError::Io { path, source }
+    };
     let thread = Thread {
         folder: Folder::start(start.tables.clone(), start.fatal.clone())?,
         journal: start.journal,
@@ -71,10 +80,7 @@ pub(super) fn start(start: Start, queue: Queue) -> Result<(), StoreError> {
     let started = std::thread::Builder::new()
         .name("store".into())
         .spawn(move || thread.run(queue.0));
-    match started {
-        Ok(_) => Ok(()),
-        Err(source) => Err(StoreError::Io { path, source }),
-    }
+    started.map(drop).map_err(failed)
 }
 
 /// A write of a group that has its revision.
@@ -109,9 +115,14 @@ struct Thread {
 
 impl Thread {
     fn run(mut self, mut queue: mpsc::Receiver<Message>) {
+        // Of its own, so that nothing else can pause its time.
+        let timer = Builder::new_current_thread().enable_time().build();
+        let timer = timer
+            .inspect_err(|error| tracing::warn!(%error, "the journal is marked with writes only"));
+        let timer = timer.ok();
         let mut closing = None;
         while closing.is_none()
-            && let Some(first) = queue.blocking_recv()
+            && let Some(first) = self.next(timer.as_ref(), &mut queue)
         {
             closing = self.group(first, &mut queue);
         }
@@ -128,6 +139,26 @@ impl Thread {
             // Whoever asked may have given up.
             let _ = closing.send(());
         }
+    }
+
+    /// Waits for the next message. If none comes for a while, the journal is marked meanwhile.
+    fn next(
+        &mut self,
+        timer: Option<&Runtime>,
+        queue: &mut mpsc::Receiver<Message>,
+    ) -> Option<Message> {
+        if self.fatal.get().is_none()
+            && let (Some(patience), Some(timer)) = (self.journal.mark_in(), timer)
+        {
+            let waiting = async { timeout(patience, queue.recv()).await };
+            if let Ok(message) = timer.block_on(waiting) {
+                return message;
+            }
+            if let Err(error) = self.journal.mark() {
+                self.broke(error);
+            }
+        }
+        queue.blocking_recv()
     }
 
     /// Moves everything into the tables, so that they alone hold the store.
@@ -253,7 +284,7 @@ impl Thread {
         for (key, (_, value)) in &noted {
             self.entry.note(key, value.as_deref());
         }
-        let appended = self.journal.append(&mut self.entry);
+        let appended = self.journal.append(&self.entry);
         if let Err(error) = appended {
             for name in new_numbers {
                 self.numbers.remove(&name);

@@ -1,22 +1,38 @@
 //! What makes a group of writes permanent: it is appended to a file with one write and one sync.
 //!
-//! The journal has two files. While entries go to one, those of the other are folded into the tables ([`super::folder`]); then they
-//! change places. The numbers of entries grow by one and never come twice, so after a crash the entries that are not in the tables yet
-//! are found by their numbers, in whichever file they are ([`recover`]).
+//! The journal has two files of [`block`]s. While entries go to one, those of the other are folded into the tables ([`super::folder`]);
+//! then they change places. The numbers of entries grow by one and never come twice, so after a crash the entries that are not in the
+//! tables yet are found by their numbers, in whichever file they are ([`recover`]). Each file begins with a mark that says up to which
+//! number entries were acknowledged; it is brought up to date when writes pause, and with a group every now and then.
 
+mod block;
+mod entries;
 mod entry;
+mod recover;
 mod segment;
 
-use std::{ops::RangeInclusive, path::Path};
+use std::{
+    ops::RangeInclusive,
+    path::Path,
+    time::{Duration, Instant},
+};
 
-pub(super) use self::entry::{Entry, Row};
-use self::segment::{Entries, Segment};
+use self::{
+    entries::{Entries, damaged},
+    segment::Segment,
+};
+pub(super) use self::{
+    entry::{Entry, Row},
+    recover::recover,
+};
 use super::{directory::Directory, error::StoreError};
 
 /// How many bytes of entries a file takes before the other one is used.
 const FULL: u64 = 8 << 20;
 /// How many it takes when the other one is not free yet.
 const OVERFULL: u64 = 64 << 20;
+/// A buffer that has grown beyond this is not kept.
+const MOST_KEPT: usize = 1 << 20;
 
 /// The journal, for its only writer.
 pub(super) struct Journal {
@@ -27,6 +43,13 @@ pub(super) struct Journal {
     next: u64,
     /// The number of the first entry in the active file.
     first: u64,
+    /// How often an entry was written, or refused by the disk.
+    attempts: u32,
+    blocks: Vec<u8>,
+    /// Up to which number entries are marked as acknowledged, and since when.
+    marked: (u64, Instant),
+    /// How old a mark may become while entries are written; none marks nothing.
+    mark_after: Option<Duration>,
 }
 
 /// Entries that are to be folded.
@@ -42,10 +65,11 @@ impl Journal {
         directory: &Directory,
         identity: u64,
         last: u64,
+        mark_after: Option<Duration>,
     ) -> Result<Self, StoreError> {
         let make = |index| -> Result<Segment, StoreError> {
             let (backend, path) = directory.make_journal(index)?;
-            Segment::new(backend, path)
+            Segment::new(backend, path, &block::mark(identity, last))
         };
         let segments = [make(0)?, make(1)?];
         directory.sync()?;
@@ -55,13 +79,53 @@ impl Journal {
             identity,
             next: last + 1,
             first: last + 1,
+            attempts: 0,
+            blocks: Vec::new(),
+            marked: (last, Instant::now()),
+            mark_after,
         })
     }
 
     /// Makes an entry permanent, all of it or nothing.
-    pub(super) fn append(&mut self, entry: &mut Entry) -> Result<(), StoreError> {
-        self.segments[self.active].append(entry.sealed(self.identity, self.next))?;
+    pub(super) fn append(&mut self, entry: &Entry) -> Result<(), StoreError> {
+        let (_, since) = self.marked;
+        if self.needs_mark()
+            && self
+                .mark_after
+                .is_some_and(|after| since.elapsed() >= after)
+        {
+            // The sync of the entry is the mark's as well.
+            self.put_mark()?;
+        }
+        // What a refused attempt has left is not taken for a part of this one.
+        self.attempts = self.attempts.wrapping_add(1);
+        let (attempt, rows) = (self.attempts, entry.rows());
+        self.blocks.shrink_to(MOST_KEPT);
+        block::write_entry(&mut self.blocks, self.identity, self.next, attempt, rows);
+        self.segments[self.active].append(&self.blocks)?;
         self.next += 1;
+        Ok(())
+    }
+
+    /// How long to wait for the next write before the entries are marked; none if they are.
+    pub(super) fn mark_in(&self) -> Option<Duration> {
+        self.mark_after.filter(|_| self.needs_mark())
+    }
+
+    /// Marks all entries as acknowledged, permanently.
+    pub(super) fn mark(&mut self) -> Result<(), StoreError> {
+        self.put_mark()?;
+        self.segments[self.active].sync()
+    }
+
+    fn needs_mark(&self) -> bool {
+        self.marked.0 < self.last()
+    }
+
+    fn put_mark(&mut self) -> Result<(), StoreError> {
+        let last = self.last();
+        self.segments[self.active].put_mark(&block::mark(self.identity, last))?;
+        self.marked = (last, Instant::now());
         Ok(())
     }
 
@@ -120,12 +184,11 @@ impl Part {
         &self,
         mut each: impl FnMut(Row<'_>) -> Result<(), E>,
     ) -> Result<(), E> {
-        let damaged = || StoreError::Damaged {
-            path: self.segment.path.clone(),
-            why: "entries that were there cannot be read any more".to_owned(),
+        let unread = || {
+            let why = "entries that were there cannot be read any more";
+            damaged(&self.segment.path, why)
         };
-        let path = &self.segment.path;
-        let mut entries = Entries::of(&self.segment.backend, path, self.identity)?;
+        let mut entries = Entries::of(&self.segment, self.identity)?;
         let mut last = None;
         while last < Some(self.last())
             && let Some((number, rows)) = entries.next()?
@@ -133,60 +196,13 @@ impl Part {
             last = Some(number);
             if self.numbers.contains(&number) {
                 for row in rows {
-                    each(row.map_err(|_| damaged())?)?;
+                    each(row.map_err(|_| unread())?)?;
                 }
             }
         }
         match last == Some(self.last()) {
             true => Ok(()),
-            false => Err(damaged().into()),
+            false => Err(unread().into()),
         }
     }
-}
-
-/// What the process before has left in the files and not folded: the entries behind the number `folded`, the oldest first.
-///
-/// # Errors
-/// A file is missing or damaged, or entries are missing in between.
-pub(super) fn recover(
-    directory: &Directory,
-    identity: u64,
-    folded: u64,
-) -> Result<Vec<Part>, StoreError> {
-    let mut parts = Vec::new();
-    for index in 0..2 {
-        let (backend, path) = directory.open_journal(index)?;
-        let segment = Segment::found(backend, path);
-        let mut entries = Entries::of(&segment.backend, &segment.path, identity)?;
-        let mut numbers: Option<(u64, u64)> = None;
-        while let Some((number, _)) = entries.next()? {
-            numbers = Some((numbers.map_or(number, |(first, _)| first), number));
-        }
-        entries.check_end(folded)?;
-        drop(entries);
-        if let Some((first, last)) = numbers
-            && last > folded
-        {
-            parts.push(Part {
-                segment,
-                identity,
-                numbers: first.max(folded + 1)..=last,
-            });
-        }
-    }
-    parts.sort_by_key(Part::last);
-    let mut next = folded + 1;
-    for part in &parts {
-        if *part.numbers.start() != next {
-            return Err(StoreError::Damaged {
-                path: part.segment.path.clone(),
-                why: format!(
-                    "entry {next} of the journal is missing before entry {}",
-                    part.numbers.start()
-                ),
-            });
-        }
-        next = part.last() + 1;
-    }
-    Ok(parts)
 }

@@ -130,6 +130,11 @@ impl Disk {
         content.since.clear();
     }
 
+    /// What a file holds for certain.
+    pub(super) fn synced(&self, name: &str) -> Vec<u8> {
+        self.platters().content(name).synced.clone()
+    }
+
     /// Lets every sync of files whose names begin so fail.
     pub(super) fn fail_syncs(&self, of: Option<&'static str>) {
         self.platters().unsyncable = of;

@@ -3,12 +3,13 @@
 
 mod copies;
 mod crash;
+mod damage;
 mod disk;
 mod folders;
 mod reopen;
 mod trouble;
 
-use std::{collections::BTreeMap, path::Path, sync::Arc};
+use std::{collections::BTreeMap, path::Path, sync::Arc, time::Duration};
 
 use jiff::Timestamp;
 use proptest::prelude::*;
@@ -55,7 +56,17 @@ fn opened(directory: &Path, window: Window) -> Store {
 }
 
 fn opened_on(directory: &Path, window: Window, disk: OpenFile) -> Result<Store, StoreError> {
-    let opened = super::open_with(directory, window, Timestamp::UNIX_EPOCH, disk)?;
+    opened_marking(directory, window, disk, None)
+}
+
+/// Opens a store whose journal is marked after a while, or never.
+fn opened_marking(
+    directory: &Path,
+    window: Window,
+    disk: OpenFile,
+    after: Option<Duration>,
+) -> Result<Store, StoreError> {
+    let opened = super::open_with(directory, window, Timestamp::UNIX_EPOCH, disk, after)?;
     Ok(Store {
         revision: opened.revision,
         window,

@@ -4,7 +4,7 @@ use std::{fs, sync::Arc};
 
 use super::{disk::Disk, *};
 
-fn put(name: u8, data: u16) -> Write {
+pub(super) fn put(name: u8, data: u16) -> Write {
     Write::Put {
         kind: 0,
         name,
@@ -13,9 +13,9 @@ fn put(name: u8, data: u16) -> Write {
 }
 
 /// A store on a disk of its own, and what should be in it.
-struct Trial {
-    directory: tempfile::TempDir,
-    disk: Disk,
+pub(super) struct Trial {
+    pub(super) directory: tempfile::TempDir,
+    pub(super) disk: Disk,
     runtime: tokio::runtime::Runtime,
     store: Store,
     model: Model,
@@ -23,10 +23,15 @@ struct Trial {
 
 impl Trial {
     /// With so many writes to six objects.
-    fn with(writes: u16) -> Self {
+    pub(super) fn with(writes: u16) -> Self {
+        Self::marking(writes, None)
+    }
+
+    /// The same, with a journal that is marked after a while.
+    pub(super) fn marking(writes: u16, after: Option<Duration>) -> Self {
         let directory = tempfile::tempdir().unwrap();
         let disk = Disk::default();
-        let store = opened_on(directory.path(), window(1000), disk.opener()).unwrap();
+        let store = opened_marking(directory.path(), window(1000), disk.opener(), after).unwrap();
         let mut trial = Trial {
             directory,
             disk,
@@ -40,13 +45,13 @@ impl Trial {
         trial
     }
 
-    fn write(&mut self, write: &Write) -> Result<(), CommitError> {
+    pub(super) fn write(&mut self, write: &Write) -> Result<(), CommitError> {
         self.runtime
             .block_on(run(&self.store, &mut self.model, write))
     }
 
     /// Writes until it is taken; after how long that is belongs to the store's thread.
-    fn write_at_last(&mut self, write: &Write) {
+    pub(super) fn write_at_last(&mut self, write: &Write) {
         let mut tries = 0;
         while self.write(write).is_err() {
             tries += 1;
@@ -56,7 +61,7 @@ impl Trial {
     }
 
     /// Ends without a last word, as a power cut does of which so much arrives on the disk.
-    fn die(self, arrives: impl FnMut() -> bool) -> Dead {
+    pub(super) fn die(self, arrives: impl FnMut() -> bool) -> Dead {
         let disk = self.disk.after_power_cut(arrives);
         self.runtime.block_on(self.store.close());
         disk.leave_names(self.directory.path());
@@ -79,19 +84,19 @@ impl Trial {
 }
 
 /// What a [`Trial`] left behind.
-struct Dead {
-    directory: tempfile::TempDir,
-    disk: Disk,
-    model: Model,
+pub(super) struct Dead {
+    pub(super) directory: tempfile::TempDir,
+    pub(super) disk: Disk,
+    pub(super) model: Model,
 }
 
 impl Dead {
-    fn open(&self) -> Result<Store, StoreError> {
+    pub(super) fn open(&self) -> Result<Store, StoreError> {
         opened_on(self.directory.path(), window(1000), self.disk.opener())
     }
 
     /// Why it cannot be opened.
-    fn refusal(&self) -> String {
+    pub(super) fn refusal(&self) -> String {
         let said = self.open().err().expect("it is refused").to_string();
         said.replace(&self.directory.path().display().to_string(), "DIR")
     }
@@ -195,22 +200,27 @@ fn a_damaged_journal_is_told_from_one_that_ends_with_a_torn_write() {
         left.refusal()
     };
     let cut = "DIR/journal.0 is damaged: it is cut short";
-    let changed = "DIR/journal.0 is damaged: entries in the middle of it cannot be read";
+    let changed = |from: usize| {
+        let to = from + 511;
+        format!("DIR/journal.0 is damaged: its bytes {from} to {to} are not what was written")
+    };
+    let missing = "DIR/journal.0 is damaged: entry 2 cannot be read, and later ones are there";
     assert_eq!(refusal(&|file| file.clear()), cut);
     assert_eq!(refusal(&|file| file.truncate(100)), cut);
     assert_eq!(refusal(&|file| file.truncate(1000)), cut);
-    assert_eq!(refusal(&|file| file[40] ^= 1), changed);
-    assert_eq!(refusal(&|file| file[3000] ^= 1), changed);
-    assert_eq!(refusal(&|file| file[1000..4000].fill(0)), changed);
+    assert_eq!(refusal(&|file| file[40] ^= 1), changed(0));
+    assert_eq!(refusal(&|file| file[3000] ^= 1), changed(2560));
+    assert_eq!(refusal(&|file| file[1000..4000].fill(0)), missing);
+    assert_eq!(refusal(&|file| file[600..4000].fill(0)), changed(512));
     let left = Trial::with(30).die(|| false);
     fs::remove_file(left.directory.path().join("journal.1")).unwrap();
     assert_eq!(left.refusal(), "DIR/journal.1 is damaged: it is missing");
 
-    // The last entry is one that nobody was told of.
+    // The last entry is one that nobody was told of: its last sector has not arrived.
     let left = Trial::with(30).die(|| false);
     left.disk.change("journal.0", |file| {
         let end = file.iter().rposition(|byte| *byte != 0).expect("entries");
-        file[end - 20..].fill(0);
+        file[end / 512 * 512..].fill(0);
     });
     let found = content(&left.open().unwrap());
     let missing = left.model.iter();
@@ -219,12 +229,22 @@ fn a_damaged_journal_is_told_from_one_that_ends_with_a_torn_write() {
 }
 
 #[test]
-fn the_journal_of_another_store_is_left_alone() {
+fn the_journal_of_another_store_is_refused_and_left_alone() {
     let one = Trial::with(10).die(|| false);
     let other = Trial::with(20).die(|| false);
     let mut stolen = Vec::new();
     one.disk.change("journal.0", |file| stolen = file.clone());
-    other.disk.change("journal.1", |file| *file = stolen);
+    let mut before = Vec::new();
+    other.disk.change("journal.1", |file| {
+        before = std::mem::replace(file, stolen.clone());
+    });
+    // What was in the file that it replaced is not there.
+    assert_eq!(
+        other.refusal(),
+        "DIR/journal.1 is damaged: it belongs to another cluster"
+    );
+    assert_eq!(other.disk.synced("journal.1"), stolen);
+    other.disk.change("journal.1", |file| *file = before);
     assert_eq!(content(&other.open().unwrap()), other.model);
 }
 
