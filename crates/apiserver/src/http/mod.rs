@@ -159,7 +159,7 @@ async fn route(
 ) -> Result<Response<Body>, Status> {
     let network = parts.extensions.remove::<OnNetwork>();
     if let Some(network) = &network {
-        site::check(&parts.headers, &parts.uri, &network.names)?;
+        site::check(parts.version, &parts.headers, &parts.uri, &network.names)?;
     }
     let uri = std::mem::take(&mut parts.uri);
     // Clients escape what RBAC names may hold, colons above all.

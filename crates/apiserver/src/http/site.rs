@@ -3,11 +3,13 @@
 //! A page of another site that has its name point at this machine (DNS rebinding) sends that name as `Host`; any page that sends a request
 //! elsewhere says where it is from as `Origin`. Programs send neither a foreign name nor an origin: `kubectl proxy` keeps the
 //! browser's origin, which is on loopback.
+//!
+//! Both headers are read strictly, as RFC 3986 writes an authority without a user: what two readers could understand in two ways is refused.
 
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv6Addr};
 
 use http::{
-    HeaderMap, HeaderName, Uri,
+    HeaderMap, HeaderName, Uri, Version,
     header::{HOST, ORIGIN},
 };
 
@@ -16,49 +18,96 @@ use crate::status::Status;
 /// Refuses requests to or from sites that are not this server's.
 ///
 /// # Errors
-/// 403.
-pub(crate) fn check(headers: &HeaderMap, uri: &Uri, names: &[String]) -> Result<(), Status> {
-    let text = |name: HeaderName| headers.get(name).map(|value| value.to_str().unwrap_or("?"));
-    let host = match uri.authority() {
-        Some(authority) => Some(host_of(authority.as_str())),
-        None => text(HOST).map(host_of),
-    };
-    if let Some(host) = host
-        && !(host.is_empty() || address(host).is_some() || is_ours(host, names))
-    {
-        return Err(Status::new(
-            403,
-            "Forbidden",
-            format!(
-                "forbidden: {host:?} is not a name of this server: use localhost, an IP address, or a name in its certificate"
-            ),
-        ));
+/// 400 for a `Host` that is missing, sent twice or no host (in the words of Go's server), 403 for a foreign one and for foreign pages.
+pub(crate) fn check(
+    version: Version,
+    headers: &HeaderMap,
+    uri: &Uri,
+    names: &[String],
+) -> Result<(), Status> {
+    let sent = only(headers, HOST).ok_or_else(|| Status::bad_request("too many Host headers"))?;
+    let authority = uri.authority().map(|authority| authority.as_str());
+    if sent.is_none() && authority.is_none() && version == Version::HTTP_11 {
+        return Err(Status::bad_request("missing required Host header"));
     }
-    let Some(origin) = text(ORIGIN) else {
+    // Over HTTP/2 both may be there.
+    let mut host = None;
+    for text in [sent, authority].into_iter().flatten() {
+        let Some(named) = host_of(text) else {
+            return Err(Status::bad_request("malformed Host header"));
+        };
+        if address(named).is_none() && !is_ours(named, names) {
+            return Err(forbidden(format!(
+                "{named:?} is not a name of this server: use localhost, an IP address, or a name in its certificate"
+            )));
+        }
+        host = Some(named);
+    }
+    let origin = only(headers, ORIGIN)
+        .ok_or_else(|| forbidden("a request has one Origin header at most".to_owned()))?;
+    let Some(origin) = origin else {
         return Ok(());
     };
-    let site = origin.split_once("://").map(|(_, site)| host_of(site));
-    let is_known = site.is_some_and(|site| {
+    let is_known = site_of(origin).is_some_and(|site| {
         let on_loopback = address(site).is_some_and(|address| address.is_loopback());
         on_loopback || is_ours(site, names) || host == Some(site)
     });
     match is_known {
         true => Ok(()),
-        false => Err(Status::new(
-            403,
-            "Forbidden",
-            format!("forbidden: pages of {origin:?} may not send requests to this server"),
-        )),
+        false => Err(forbidden(format!(
+            "pages of {origin:?} may not send requests to this server"
+        ))),
     }
 }
 
-/// A host without its port.
-fn host_of(authority: &str) -> &str {
-    let end = authority.find(']').map_or(0, |bracket| bracket + 1);
-    match authority[end..].find(':') {
-        Some(colon) => &authority[..end + colon],
-        None => authority,
+fn forbidden(why: String) -> Status {
+    Status::new(403, "Forbidden", format!("forbidden: {why}"))
+}
+
+/// Returns the value of a header, `Some(None)` if it was not sent, and `None` if it was sent more than once. A value that is no text is
+/// neither a host nor an origin.
+fn only(headers: &HeaderMap, name: HeaderName) -> Option<Option<&str>> {
+    let mut values = headers.get_all(name).iter();
+    let first = values.next();
+    match values.next() {
+        Some(_) => None,
+        None => Some(first.map(|value| value.to_str().unwrap_or("?"))),
     }
+}
+
+/// Returns the host of `host` or `host:port`; `None` for anything else, as `user@host` or a port that is no number.
+fn host_of(authority: &str) -> Option<&str> {
+    let (host, port) = match authority.find(']') {
+        Some(bracket) => {
+            let (host, rest) = authority.split_at(bracket + 1);
+            let inner = host.strip_prefix('[')?.strip_suffix(']')?;
+            inner.parse::<Ipv6Addr>().ok()?;
+            match rest {
+                "" => (host, None),
+                rest => (host, Some(rest.strip_prefix(':')?)),
+            }
+        }
+        None => match authority.split_once(':') {
+            Some((host, port)) => (host, Some(port)),
+            None => (authority, None),
+        },
+    };
+    let is_part_of_a_name =
+        |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'.' | b'_');
+    let is_name = !host.is_empty() && host.bytes().all(is_part_of_a_name);
+    let is_port =
+        |port: &str| port.bytes().all(|byte| byte.is_ascii_digit()) && port.parse::<u16>().is_ok();
+    ((is_name || host.starts_with('[')) && port.is_none_or(is_port)).then_some(host)
+}
+
+/// Returns the host of an origin, which is `scheme://host` or `scheme://host:port`; `null` and anything longer have none.
+fn site_of(origin: &str) -> Option<&str> {
+    let (scheme, authority) = origin.split_once("://")?;
+    let is_scheme = scheme.starts_with(|first: char| first.is_ascii_alphabetic())
+        && scheme
+            .bytes()
+            .all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'+' | b'-' | b'.'));
+    is_scheme.then(|| host_of(authority))?
 }
 
 fn address(host: &str) -> Option<IpAddr> {
@@ -98,9 +147,9 @@ mod tests {
             "kubernetes.default.svc".to_owned(),
             "*.example.com".to_owned(),
         ];
-        check(&headers, &Uri::from_static("/api"), &names)
-            .err()
-            .map(|status| status.message)
+        let uri = Uri::from_static("/api");
+        let refusal = check(Version::HTTP_11, &headers, &uri, &names).err();
+        refusal.map(|status| status.message)
     }
 
     #[test]
@@ -135,6 +184,70 @@ mod tests {
     }
 
     #[test]
+    fn what_is_no_host_is_refused() {
+        for host in [
+            "",
+            ":80",
+            "localhost:80@evil.test",
+            "user@localhost",
+            "localhost:",
+            "localhost:x",
+            "localhost:65536",
+            "localhost:+1",
+            "localhost:80:80",
+            "localhost/",
+            "localhost, evil.test",
+            "[::1",
+            "::1]",
+            "[::1]x",
+            "[localhost]",
+            "[::1]:8]",
+        ] {
+            assert_eq!(
+                refused(host, None).as_deref(),
+                Some("malformed Host header"),
+                "{host}"
+            );
+        }
+    }
+
+    #[test]
+    fn there_is_one_host_and_one_origin_at_most() {
+        let refused = |version, headers: &[(HeaderName, &'static str)], uri: &'static str| {
+            let mut map = HeaderMap::new();
+            for (name, value) in headers {
+                map.append(name, http::HeaderValue::from_static(value));
+            }
+            let refusal = check(version, &map, &Uri::from_static(uri), &[]).err()?;
+            Some((refusal.code, refusal.message))
+        };
+        let (one, two, zero) = (Version::HTTP_11, Version::HTTP_2, Version::HTTP_10);
+        let twice = [(HOST, "localhost"), (HOST, "localhost")];
+        let too_many = Some((400, "too many Host headers".to_owned()));
+        assert_eq!(refused(one, &twice, "/"), too_many);
+        assert_eq!(refused(two, &twice, "https://localhost/"), too_many);
+        let missing = Some((400, "missing required Host header".to_owned()));
+        assert_eq!(refused(one, &[], "/"), missing);
+        assert_eq!(refused(zero, &[], "/"), None);
+        assert_eq!(refused(two, &[], "https://localhost/"), None);
+        let foreign = refused(two, &[(HOST, "evil.test")], "https://localhost/");
+        assert_eq!(foreign.map(|(code, _)| code), Some(403));
+        let hidden = refused(
+            one,
+            &[(HOST, "localhost")],
+            "https://localhost:80@evil.test/",
+        );
+        assert_eq!(hidden, Some((400, "malformed Host header".to_owned())));
+        let pages = [
+            (HOST, "localhost"),
+            (ORIGIN, "http://localhost"),
+            (ORIGIN, "http://evil.test"),
+        ];
+        let why = "forbidden: a request has one Origin header at most".to_owned();
+        assert_eq!(refused(one, &pages, "/"), Some((403, why)));
+    }
+
+    #[test]
     fn pages_of_other_sites_are_refused() {
         for origin in [
             "http://localhost:8001",
@@ -151,6 +264,13 @@ mod tests {
             "http://192.0.2.8",
             "http://localhost.evil.test",
             "http://",
+            "http://localhost:x.evil.test",
+            "http://localhost:80@evil.test",
+            "http://localhost/",
+            "http://localhost http://evil.test",
+            "http//localhost",
+            "://localhost",
+            "localhost",
         ] {
             assert_eq!(
                 refused("localhost", Some(origin)),

@@ -256,6 +256,28 @@ async fn foreign_names_and_pages_are_refused() {
             message,
             "forbidden: pages of \"https://evil.test\" may not send requests to this server"
         );
+        // One reader takes these for localhost, another for evil.test.
+        for origin in [
+            "http://localhost:x.evil.test",
+            "http://localhost:80@evil.test",
+        ] {
+            let page = get(MAPS).header("origin", origin);
+            let (status, _, message) = send(&served, protocol, empty(page)).await;
+            assert_eq!(status, 403, "{message}");
+        }
+        let pages = get(MAPS).header("origin", "http://localhost");
+        let pages = pages.header("origin", "https://evil.test");
+        let (status, _, message) = send(&served, protocol, empty(pages)).await;
+        let one = "forbidden: a request has one Origin header at most";
+        assert_eq!((status, &*message), (403, one));
+        let hosts = get(MAPS).header("host", "localhost");
+        let (status, _, message) = send(&served, protocol, empty(hosts)).await;
+        assert_eq!((status, &*message), (400, "too many Host headers"));
+        let mut hidden = empty(get(MAPS));
+        let host = http::HeaderValue::from_static("localhost:80@evil.test");
+        hidden.headers_mut().insert("host", host);
+        let (status, _, message) = send(&served, protocol, hidden).await;
+        assert_eq!((status, &*message), (400, "malformed Host header"));
         // What a browser sends to `kubectl proxy`.
         let proxied = get(MAPS).header("origin", "http://localhost:8001");
         assert_eq!(send(&served, protocol, empty(proxied)).await.0, 200);
