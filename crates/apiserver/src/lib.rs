@@ -78,7 +78,7 @@ pub use auth::{
     key::{SigningKey, SigningKeyError},
     token_file::{StaticTokens, TokenFileError},
 };
-pub use limits::Limits;
+pub use limits::{ConnectionLimits, Limits};
 pub use listen::{Tls, TlsError};
 pub use server::{ApiServer, Clock, Config};
 pub use store::StoreError;

@@ -27,6 +27,57 @@ pub struct Limits {
     pub patience: Duration,
     /// Watches, followed logs and streams into pods that one user has open.
     pub streams_per_user: usize,
+    /// Connections, and how long one may go without a request.
+    pub connections: ConnectionLimits,
+}
+
+/// How many connections there are at a time, and how long they may be silent.
+#[derive(Clone, Debug)]
+pub struct ConnectionLimits {
+    /// Connections whose TLS handshake is not done. The oldest ends where there would be more.
+    pub handshakes: usize,
+    /// Connections of all but administrators. Where there would be more, the one without a request for the longest time ends.
+    pub users: usize,
+    /// Connections of clients with an administrator's certificate, beside those of others.
+    pub administrators: usize,
+    /// How long the TLS handshake may take.
+    pub handshake: Duration,
+    /// How long the first request may take to come after that, HTTP/2's preface included (Go: prefaceTimeout).
+    pub first_request: Duration,
+    /// How long a connection may be without a request after that (kube-apiserver: IdleTimeout).
+    pub idle: Duration,
+}
+
+impl Default for ConnectionLimits {
+    fn default() -> Self {
+        ConnectionLimits {
+            handshakes: 256,
+            users: 4000,
+            administrators: 256,
+            handshake: Duration::from_secs(10),
+            first_request: Duration::from_secs(10),
+            idle: Duration::from_secs(90),
+        }
+    }
+}
+
+impl ConnectionLimits {
+    /// Returns fewer connections, where a process that may open so many files could not have as many: a quarter of the files is left for
+    /// other things.
+    #[must_use]
+    pub fn within_open_files(self, open_files: u64) -> Self {
+        let most = usize::try_from(open_files / 4 * 3).unwrap_or(usize::MAX);
+        let (handshakes, administrators) = (
+            self.handshakes.min(most / 8),
+            self.administrators.min(most / 8),
+        );
+        ConnectionLimits {
+            handshakes,
+            administrators,
+            users: self.users.min(most - handshakes - administrators),
+            ..self
+        }
+    }
 }
 
 impl Default for Limits {
@@ -36,6 +87,7 @@ impl Default for Limits {
             waiting: 10_000,
             patience: Duration::from_secs(15),
             streams_per_user: 10_000,
+            connections: ConnectionLimits::default(),
         }
     }
 }
@@ -69,6 +121,11 @@ impl Gate {
             streams: Mutex::default(),
             limits,
         })
+    }
+
+    /// What it lets through.
+    pub(crate) fn limits(&self) -> &Limits {
+        &self.limits
     }
 
     /// A turn for a request, at once or after some waiting.
@@ -151,7 +208,19 @@ mod tests {
             waiting: 1,
             patience: Duration::from_secs(1),
             streams_per_user: 2,
+            ..Limits::default()
         })
+    }
+
+    #[test]
+    fn connections_leave_files_for_other_things() {
+        let of = |open_files| {
+            let limits = ConnectionLimits::default().within_open_files(open_files);
+            [limits.handshakes, limits.users, limits.administrators]
+        };
+        assert_eq!(of(u64::MAX), [256, 4000, 256]);
+        assert_eq!(of(1024), [96, 576, 96]);
+        assert_eq!(of(0), [0, 0, 0]);
     }
 
     #[tokio::test(start_paused = true)]

@@ -17,7 +17,7 @@ use crate::{
     },
     failure::{Failure, file_error},
     kubeconfig::{self, Target},
-    out,
+    open_files, out,
     up::{self, plan::Port},
 };
 
@@ -70,6 +70,7 @@ pub(crate) async fn run(args: ApiServerArgs) -> Result<(), Failure> {
         disabled_admission,
         tokens,
         client_authority: Some(certs.ca.clone()),
+        limits: open_files::server_limits(),
         ..Config::default()
     };
     let server = ApiServer::with_store(config, store).await;

@@ -16,6 +16,7 @@ mod failure;
 mod kubeconfig;
 mod logged;
 mod memory;
+mod open_files;
 mod out;
 mod up;
 mod why;

@@ -56,6 +56,7 @@ use crate::{
     field::quote,
     flow_schemas::matching::Flow,
     limits::TooMany,
+    listen::Busy,
     metrics::Labels,
     registry::Row,
     server::ApiServer,
@@ -73,6 +74,8 @@ pub(crate) struct OnNetwork {
     pub(crate) names: Arc<[String]>,
     /// Becomes true when the server goes away.
     pub(crate) closing: signal::Receiver<bool>,
+    /// Keeps the connection in use.
+    pub(crate) busy: Busy,
 }
 
 /// The service that answers everything.
@@ -255,6 +258,7 @@ async fn route(
             call.upgrade = parts.extensions.remove().map(|on| Upgrade {
                 on,
                 closing: network.closing,
+                busy: network.busy,
                 stream: stream.clone(),
             });
             let answer = objects(call, &object, parts.method, body).await;

@@ -5,6 +5,7 @@ mod admission;
 mod api;
 mod bounds;
 mod client;
+mod connections;
 mod continuity;
 mod core;
 mod custom_resources;

@@ -75,7 +75,7 @@ pub(crate) type Identity = (String, String);
 pub(crate) struct Served {
     pub(crate) admin: Identity,
     authority: Authority,
-    address: std::net::SocketAddr,
+    pub(crate) address: std::net::SocketAddr,
     stop: oneshot::Sender<()>,
     serving: JoinHandle<std::io::Result<()>>,
 }

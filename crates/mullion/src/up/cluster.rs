@@ -41,7 +41,7 @@ use crate::{
     },
     devices::Judge,
     failure::Failure,
-    kubeconfig,
+    kubeconfig, open_files,
 };
 
 /// EKS's range of cluster addresses for a VPC in 10.0.0.0/16, and the address of the `kubernetes` Service in it.
@@ -108,6 +108,7 @@ impl Cluster {
             admission: vec![Arc::new(WindowsAddresses)],
             provided: sources.metrics.provided(),
             logs: Some(Arc::new(sources.logs.clone())),
+            limits: open_files::server_limits(),
             ..Config::default()
         };
         let server = ApiServer::with_store(config, store).await;

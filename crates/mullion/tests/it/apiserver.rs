@@ -30,3 +30,24 @@ async fn pods_come_in_without_a_service_account_unless_that_plugin_is_asked_for(
         }
     }
 }
+
+/// Shells start programs with a low limit of open files, and a connection is an open file.
+#[cfg(target_os = "linux")]
+#[tokio::test(flavor = "multi_thread")]
+async fn as_many_files_may_be_open_as_the_system_lets_the_process_have() {
+    let directory = tempfile::tempdir().expect("a temporary directory");
+    let mut command = Command::new("sh");
+    command
+        .args(["-c", "ulimit -S -n 200; exec \"$0\" \"$@\""])
+        .arg(env!("CARGO_BIN_EXE_mullion"))
+        .args(arguments(directory.path()));
+    let (server, _) = start_by(command, directory.path()).await;
+    let limits = std::fs::read_to_string(format!("/proc/{}/limits", server.pid()));
+    let limits = limits.expect("the process runs");
+    let line = limits
+        .lines()
+        .find(|line| line.starts_with("Max open files"));
+    let mut numbers = line.expect("the limit is there").split_whitespace().skip(3);
+    let (soft, hard) = (numbers.next(), numbers.next());
+    assert_eq!(soft, hard, "{limits}");
+}

@@ -30,6 +30,13 @@ const CRASHES: u32 = 4;
 /// A server, killed when dropped.
 pub(crate) struct Server(Child);
 
+impl Server {
+    /// The number of its process.
+    pub(crate) fn pid(&self) -> u32 {
+        self.0.id()
+    }
+}
+
 impl Drop for Server {
     fn drop(&mut self) {
         // It may have ended already.

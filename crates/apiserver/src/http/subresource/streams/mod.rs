@@ -34,6 +34,7 @@ use crate::{
     http::{call::Call, negotiate::Media, reply, write},
     kinds::tree::Tree,
     limits,
+    listen::Busy,
     status::{Cause, Status},
     validation::go,
 };
@@ -72,6 +73,8 @@ pub(crate) struct Upgrade {
     pub(crate) on: OnUpgrade,
     /// Becomes true when the server goes away.
     pub(crate) closing: watch::Receiver<bool>,
+    /// Keeps the connection in use.
+    pub(crate) busy: Busy,
     /// Counts until the connection ends.
     pub(crate) stream: Arc<limits::Stream>,
 }
@@ -440,10 +443,11 @@ where
     let Upgrade {
         on,
         mut closing,
+        busy,
         stream,
     } = upgrade;
     tokio::spawn(async move {
-        let _counts = stream;
+        let _counts = (stream, busy);
         let talk = async {
             let connection = tokio::time::timeout(SWITCH, on)
                 .await

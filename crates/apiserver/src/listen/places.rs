@@ -1,0 +1,228 @@
+//! How many connections there may be, and which one ends where there would be more.
+//!
+//! Connections that are still in the TLS handshake, those of users and those of administrators (by their certificate) have places of their own: whatever
+//! others open, an administrator finds one. Where the places of a kind are taken, the connection without a request for the longest time makes room;
+//! where all are in use, the new one is refused.
+
+use std::{
+    collections::BTreeMap,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+};
+
+use tokio::sync::Notify;
+
+use super::activity::Activity;
+use crate::limits::ConnectionLimits;
+
+/// Whose a connection is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Kind {
+    /// Nobody's yet: the TLS handshake is not done.
+    Handshake,
+    /// Somebody's without a certificate of `system:masters`.
+    User,
+    Administrator,
+}
+
+/// All connections of a listener.
+pub(super) struct Places {
+    limits: ConnectionLimits,
+    taken: Mutex<Taken>,
+}
+
+#[derive(Default)]
+struct Taken {
+    /// The number of the next connection.
+    next: u64,
+    by_kind: [BTreeMap<u64, Arc<Holder>>; 3],
+}
+
+/// What others see of a connection.
+struct Holder {
+    activity: Activity,
+    /// Wakes the connection that has to make room.
+    end: Notify,
+}
+
+/// The place of a connection, until it is dropped.
+pub(super) struct Place {
+    places: Arc<Places>,
+    number: u64,
+    kind: Kind,
+    holder: Arc<Holder>,
+}
+
+impl Places {
+    pub(super) fn new(limits: ConnectionLimits) -> Arc<Self> {
+        Arc::new(Places {
+            limits,
+            taken: Mutex::default(),
+        })
+    }
+
+    /// Gives a place to a connection that was just accepted. If too many are in their handshake, the oldest of those ends.
+    pub(super) fn begin(self: &Arc<Self>) -> Place {
+        let mut taken = self.taken();
+        let number = taken.next;
+        taken.next += 1;
+        let handshakes = &mut taken.by_kind[Kind::Handshake as usize];
+        if handshakes.len() >= self.limits.handshakes
+            && let Some((_, oldest)) = handshakes.pop_first()
+        {
+            oldest.end.notify_one();
+        }
+        let holder = Arc::new(Holder::new());
+        handshakes.insert(number, holder.clone());
+        Place {
+            places: self.clone(),
+            number,
+            kind: Kind::Handshake,
+            holder,
+        }
+    }
+
+    fn most(&self, kind: Kind) -> usize {
+        match kind {
+            Kind::Handshake => self.limits.handshakes,
+            Kind::User => self.limits.users,
+            Kind::Administrator => self.limits.administrators,
+        }
+    }
+
+    fn taken(&self) -> MutexGuard<'_, Taken> {
+        self.taken.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Holder {
+    fn new() -> Self {
+        Holder {
+            activity: Activity::new(),
+            end: Notify::new(),
+        }
+    }
+}
+
+impl Place {
+    /// Takes a place among the connections of a kind, once the handshake has shown whose this one is. False if all of those are in use.
+    pub(super) fn settle(&mut self, kind: Kind) -> bool {
+        let most = self.places.most(kind);
+        let mut taken = self.places.taken();
+        taken.by_kind[self.kind as usize].remove(&self.number);
+        self.kind = kind;
+        let alike = &mut taken.by_kind[kind as usize];
+        if alike.len() >= most {
+            let quiet = alike
+                .iter()
+                .filter_map(|(number, holder)| Some((holder.activity.quiet_since()?, *number)));
+            let Some((_, quietest)) = quiet.min() else {
+                return false;
+            };
+            if let Some(holder) = alike.remove(&quietest) {
+                holder.end.notify_one();
+            }
+        }
+        self.holder = Arc::new(Holder::new());
+        alike.insert(self.number, self.holder.clone());
+        true
+    }
+
+    pub(super) fn activity(&self) -> &Activity {
+        &self.holder.activity
+    }
+
+    /// Waits until the connection has to end: it did not speak for too long, or another one needs its place.
+    pub(super) async fn over(&self) {
+        let limits = &self.places.limits;
+        let first = match self.kind {
+            Kind::Handshake => limits.handshake,
+            Kind::User | Kind::Administrator => limits.first_request,
+        };
+        tokio::select! {
+            () = self.holder.end.notified() => {}
+            () = self.holder.activity.until_over(first, limits.idle) => {}
+        }
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        self.places.taken().by_kind[self.kind as usize].remove(&self.number);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+    use crate::listen::Busy;
+
+    fn places() -> Arc<Places> {
+        Places::new(ConnectionLimits {
+            handshakes: 2,
+            users: 2,
+            administrators: 1,
+            ..ConnectionLimits::default()
+        })
+    }
+
+    fn settled(places: &Arc<Places>, kind: Kind) -> Option<Arc<Place>> {
+        let mut place = places.begin();
+        place.settle(kind).then(|| Arc::new(place))
+    }
+
+    async fn is_over(place: &Place) -> bool {
+        tokio::time::timeout(Duration::ZERO, place.over())
+            .await
+            .is_ok()
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn the_oldest_handshake_makes_room() {
+        let places = places();
+        let (first, second) = (places.begin(), places.begin());
+        assert!(!is_over(&first).await && !is_over(&second).await);
+        let third = places.begin();
+        assert!(is_over(&first).await && !is_over(&second).await);
+        drop(third);
+        let _fourth = places.begin();
+        assert!(!is_over(&second).await, "there was room");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn the_connection_without_a_request_for_the_longest_makes_room_and_no_other() {
+        let places = places();
+        let first = settled(&places, Kind::User).expect("there is room");
+        let second = settled(&places, Kind::User).expect("there is room");
+        tokio::time::advance(Duration::from_secs(1)).await;
+        drop(Busy::new(&first));
+        let third = settled(&places, Kind::User).expect("the second makes room");
+        assert!(is_over(&second).await && !is_over(&first).await);
+        let _in_use = (Busy::new(&first), Busy::new(&third));
+        assert!(settled(&places, Kind::User).is_none());
+        assert!(!is_over(&first).await && !is_over(&third).await);
+        assert!(settled(&places, Kind::Administrator).is_some());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_connection_that_does_not_speak_ends() {
+        let (places, limits) = (places(), ConnectionLimits::default());
+        let lasts = async |place: &Place| {
+            let began = tokio::time::Instant::now();
+            place.over().await;
+            began.elapsed()
+        };
+        assert_eq!(lasts(&places.begin()).await, limits.handshake);
+        let silent = settled(&places, Kind::User).expect("there is room");
+        assert_eq!(lasts(&silent).await, limits.first_request);
+        let speaks = settled(&places, Kind::User).expect("there is room");
+        let request = Busy::new(&speaks);
+        let answered = async {
+            tokio::time::sleep(limits.idle * 3).await;
+            drop(request);
+        };
+        let (lasted, ()) = tokio::join!(lasts(&speaks), answered);
+        assert_eq!(lasted, limits.idle * 4);
+    }
+}

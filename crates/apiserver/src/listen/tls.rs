@@ -1,0 +1,81 @@
+//! Certificates and keys: what the server shows its clients, and whose certificates it takes from them.
+
+use std::sync::Arc;
+
+use rustls::{
+    RootCertStore, ServerConfig,
+    crypto::ring,
+    pki_types::{CertificateDer, PrivateKeyDer, pem, pem::PemObject},
+    server::WebPkiClientVerifier,
+};
+
+use crate::auth;
+
+/// The server's certificate and the authority its clients' certificates come from.
+#[derive(Clone)]
+pub struct Tls {
+    pub(super) config: Arc<ServerConfig>,
+    /// The names the certificate is for.
+    pub(super) names: Arc<[String]>,
+}
+
+/// What is wrong with certificates or keys.
+#[derive(Debug, thiserror::Error)]
+pub enum TlsError {
+    /// Not PEM, or not what is expected in it.
+    #[error("cannot read {what}: {source}")]
+    Pem {
+        /// Which of the inputs.
+        what: &'static str,
+        /// What the parser says.
+        source: pem::Error,
+    },
+    /// The certificate authority cannot be used.
+    #[error("client CA: {0}")]
+    ClientAuthority(#[from] rustls::client::VerifierBuilderError),
+    /// Certificate and key do not go together, or cannot be used.
+    #[error(transparent)]
+    Rustls(#[from] rustls::Error),
+}
+
+impl Tls {
+    /// From PEM texts: the server's certificate chain, its key, and the authority that signs client certificates.
+    ///
+    /// # Errors
+    /// A text is not PEM, or what is in it does not go together.
+    pub fn from_pem(
+        certificates: &[u8],
+        key: &[u8],
+        client_authority: &[u8],
+    ) -> Result<Self, TlsError> {
+        let read = |what, text| {
+            let certificates: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(text).collect();
+            certificates.map_err(|source| TlsError::Pem { what, source })
+        };
+        let mut roots = RootCertStore::empty();
+        for authority in read("the client CA", client_authority)? {
+            roots.add(authority)?;
+        }
+        let chain = read("the server certificate", certificates)?;
+        let names = chain.first().map(|leaf| auth::names_of(leaf));
+        let names = names.unwrap_or_default().into();
+        let key = PrivateKeyDer::from_pem_slice(key).map_err(|source| TlsError::Pem {
+            what: "the server key",
+            source,
+        })?;
+        let provider = Arc::new(ring::default_provider());
+        let verifier =
+            WebPkiClientVerifier::builder_with_provider(Arc::new(roots), provider.clone())
+                .allow_unauthenticated()
+                .build()?;
+        let mut config = ServerConfig::builder_with_provider(provider)
+            .with_safe_default_protocol_versions()?
+            .with_client_cert_verifier(verifier)
+            .with_single_cert(chain, key)?;
+        config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
+        Ok(Tls {
+            config: Arc::new(config),
+            names,
+        })
+    }
+}
