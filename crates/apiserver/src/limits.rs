@@ -1,8 +1,9 @@
 //! How much the server does at once for clients on the network, and the refusal of more.
 //!
-//! Requests take turns: so many are answered at a time, some wait, the rest are sent away with 429. What goes on for long (watches, logs
-//! that are followed, streams into pods) does not take a turn, but each user may have only so many. Clients in this process and administrators
-//! are not limited.
+//! Requests take turns: so many are answered at a time, some wait, the rest are sent away with 429. A request takes its turn when its body is
+//! there, of which all together hold so many bytes, and is answered within a minute or not at all. What goes on for long (watches, logs
+//! that are followed, streams into pods) does not take a turn, but each user may have only so many. Clients in this process are not limited;
+//! administrators need no turn.
 
 use std::{
     collections::hash_map::Entry,
@@ -25,6 +26,12 @@ pub struct Limits {
     pub waiting: usize,
     /// How long one waits (kube-apiserver: a quarter of the request timeout).
     pub patience: Duration,
+    /// How long a request may take, from its head to the last byte of its answer (kube-apiserver: request-timeout).
+    pub request: Duration,
+    /// How long a client may send nothing of a body that it has announced.
+    pub body_idle: Duration,
+    /// Bytes of bodies that are held for requests that wait or are answered, beside the first 64 KiB of each.
+    pub body_bytes: usize,
     /// Watches, followed logs and streams into pods that one user has open.
     pub streams_per_user: usize,
     /// Connections, and how long one may go without a request.
@@ -86,11 +93,17 @@ impl Default for Limits {
             requests: 600,
             waiting: 10_000,
             patience: Duration::from_secs(15),
+            request: Duration::from_secs(60),
+            body_idle: Duration::from_secs(10),
+            body_bytes: 256 << 20,
             streams_per_user: 10_000,
             connections: ConnectionLimits::default(),
         }
     }
 }
+
+/// The grain in which bytes of bodies are counted.
+const BODY_UNIT: usize = 1024;
 
 /// There is too much to do.
 #[derive(Debug, PartialEq, Eq)]
@@ -100,12 +113,17 @@ pub(crate) struct TooMany;
 pub(crate) struct Gate {
     limits: Limits,
     turns: Arc<Semaphore>,
+    /// Of [`BODY_UNIT`] bytes each.
+    bodies: Arc<Semaphore>,
     waiting: AtomicUsize,
     streams: Mutex<FxHashMap<String, usize>>,
 }
 
 /// One request's turn, until it is dropped.
 pub(crate) type Turn = OwnedSemaphorePermit;
+
+/// Room for bytes of one body, until it is dropped.
+pub(crate) type Room = OwnedSemaphorePermit;
 
 /// One of a user's streams, until it is dropped.
 pub(crate) struct Stream {
@@ -117,6 +135,7 @@ impl Gate {
     pub(crate) fn new(limits: Limits) -> Arc<Self> {
         Arc::new(Gate {
             turns: Arc::new(Semaphore::new(limits.requests)),
+            bodies: Arc::new(Semaphore::new(limits.body_bytes / BODY_UNIT)),
             waiting: AtomicUsize::new(0),
             streams: Mutex::default(),
             limits,
@@ -139,6 +158,18 @@ impl Gate {
         match turn {
             Ok(Ok(turn)) => Ok(turn),
             _ => Err(TooMany),
+        }
+    }
+
+    /// Waits for room for so many bytes of a body, and adds it to what the body has.
+    pub(crate) async fn body_room(&self, room: &mut Option<Room>, bytes: usize) {
+        let units = bytes
+            .div_ceil(BODY_UNIT)
+            .min(self.limits.body_bytes / BODY_UNIT);
+        let more = self.bodies.clone().acquire_many_owned(units as u32).await;
+        match (room, more) {
+            (Some(room), Ok(more)) => room.merge(more),
+            (none, more) => *none = more.ok(),
         }
     }
 

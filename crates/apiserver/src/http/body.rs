@@ -39,13 +39,18 @@ pub(crate) const LIMIT: usize = 3 * 1024 * 1024;
 pub(crate) async fn read(body: Body) -> Result<Bytes, Status> {
     match Limited::new(body, LIMIT).collect().await {
         Ok(body) => Ok(body.to_bytes()),
-        Err(error) if error.is::<http_body_util::LengthLimitError>() => Err(Status::new(
-            413,
-            "RequestEntityTooLarge",
-            format!("Request entity too large: limit is {LIMIT}"),
-        )),
+        Err(error) if error.is::<http_body_util::LengthLimitError>() => Err(too_large()),
         Err(error) => Err(Status::bad_request(error.to_string())),
     }
+}
+
+/// The refusal of a body that has more than [`LIMIT`].
+pub(crate) fn too_large() -> Status {
+    Status::new(
+        413,
+        "RequestEntityTooLarge",
+        format!("Request entity too large: limit is {LIMIT}"),
+    )
 }
 
 /// The media type of a body: JSON if nothing is said.

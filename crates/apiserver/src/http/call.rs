@@ -11,14 +11,14 @@ use serde_json::{Map, Value, json};
 use tokio::time::Instant;
 
 use super::{
-    apply, delete::DeleteOptions, negotiate::Form, path::ObjectPath, query::Query,
-    subresource::streams::Upgrade,
+    apply, arrival::Patience, delete::DeleteOptions, negotiate::Form, path::ObjectPath,
+    query::Query, subresource::streams::Upgrade,
 };
 use crate::{
     admission::{Ctx, Operation, User, What},
     field::{Emptied, Errors, Path},
     kinds::Resource,
-    limits::Turn,
+    limits::{Room, Turn},
     registry::Row,
     schema::Type,
     server::ApiServer,
@@ -49,9 +49,13 @@ pub(crate) struct Call {
     pub on_network: bool,
     /// It is a PATCH.
     pub patches: bool,
+    /// Until when it is answered.
+    pub patience: Patience,
     /// Its turn, if it needs one.
     turn: Mutex<Option<Turn>>,
-    /// When webhooks must be done with it, from when the first of them is asked.
+    /// The room that its body takes.
+    pub room: Option<Room>,
+    /// When webhooks must be done with it: when the request must, or of a client in this process some time after the first was asked.
     deadline: OnceLock<Instant>,
     /// The connection, if it can go on with another protocol.
     pub upgrade: Option<Upgrade>,
@@ -104,7 +108,9 @@ impl Call {
             form,
             on_network: false,
             patches: false,
+            patience: Patience::default(),
             turn: Mutex::default(),
+            room: None,
             deadline: OnceLock::new(),
             upgrade: None,
             warnings: Mutex::default(),
@@ -247,6 +253,11 @@ impl Call {
         })
     }
 
+    /// Refuses to go on where nobody waits for the answer any more.
+    pub(crate) fn go_on(&self) -> Result<(), Status> {
+        self.patience.check()
+    }
+
     /// Gives the call its turn, which it has until it is answered.
     pub(crate) fn take_turn(&self, turn: Turn) {
         *self.turn() = Some(turn);
@@ -278,7 +289,9 @@ impl Call {
 
     /// When webhooks must be done with the request.
     pub(crate) fn deadline(&self) -> Instant {
-        *self.deadline.get_or_init(|| Instant::now() + WEBHOOKS)
+        let of_webhooks = || Instant::now() + WEBHOOKS;
+        let deadline = || self.patience.deadline().unwrap_or_else(of_webhooks);
+        *self.deadline.get_or_init(deadline)
     }
 
     /// The options of an operation as webhooks are shown them; a patch has those of the operation it comes to.

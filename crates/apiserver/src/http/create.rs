@@ -13,6 +13,7 @@ pub(crate) async fn create(call: &Call, body: Body) -> Result<Response<Body>, St
     let mut tries = 0;
     loop {
         tries += 1;
+        call.go_on()?;
         let mut object = body::object(
             call,
             &body::Expected::object(&call.row),

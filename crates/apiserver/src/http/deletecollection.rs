@@ -17,6 +17,7 @@ pub(crate) async fn delete_collection(call: &Call, body: Body) -> Result<Respons
     let options = DeleteOptions::read(call, body).await?;
     let page = list::read(call, &list_options, &selector).await?;
     for object in &page.objects {
+        call.go_on()?;
         match delete::delete_key(call, object.key(), &options).await {
             Err(status) if status.code == 404 => {}
             done => {

@@ -4,6 +4,7 @@
 //! comes from its row in [`crate::registry`], no handler names a kind.
 
 pub(crate) mod apply;
+mod arrival;
 pub(crate) mod body;
 pub(crate) mod call;
 mod content;
@@ -44,6 +45,7 @@ use http::{Method, Request, Response, StatusCode, request::Parts};
 use tokio::sync::watch as signal;
 
 use self::{
+    arrival::{Arrived, Missing, Patience},
     call::Call,
     negotiate::{Asked, Form, Media, Shape},
     path::{ObjectPath, Route},
@@ -93,7 +95,7 @@ async fn serve(State(server): State<Arc<ApiServer>>, request: Request<Body>) -> 
     let (method, uri) = (parts.method.clone(), parts.uri.clone());
     let audit_id = told::audit_id(&parts.headers);
     let mut flow = None;
-    let answer = AssertUnwindSafe(to_its_end(server, parts, body, &mut flow)).catch_unwind();
+    let answer = AssertUnwindSafe(route(server, parts, body, &mut flow)).catch_unwind();
     let mut response = answer
         .await
         .unwrap_or_else(|panic| Err(panicked(&method, uri.path(), &*panic)))
@@ -128,30 +130,51 @@ fn panicked(method: &Method, path: &str, panic: &(dyn Any + Send)) -> Status {
     status
 }
 
-/// A write that waits for the disk goes on when its client goes away: what is done with it afterwards belongs to it.
+/// Answers a request about objects. A write that waits for the disk goes on when its client goes away: what is done with it afterwards
+/// belongs to it. One that has not come so far ends.
 async fn to_its_end(
-    server: Arc<ApiServer>,
-    parts: Parts,
+    mut call: Call,
+    watch: bool,
+    method: Method,
     body: Body,
-    flow: &mut Option<Flow>,
 ) -> Result<Response<Body>, Status> {
-    let reads = matches!(parts.method, Method::GET | Method::HEAD);
-    if reads || !server.store().is_durable() {
-        return route(server, parts, body, flow).await;
+    let reads = matches!(method, Method::GET | Method::HEAD);
+    if reads || !call.server.store().is_durable() {
+        return objects(call, watch, method, body).await;
     }
-    let answer = tokio::spawn(async move {
-        let mut flow = None;
-        let answer = route(server, parts, body, &mut flow).await;
-        (answer, flow)
-    });
-    match answer.await.map_err(tokio::task::JoinError::try_into_panic) {
-        Ok((answer, told)) => {
-            *flow = told;
-            answer
-        }
+    let _waits = call.patience.watch();
+    let answer = tokio::spawn(objects(call, watch, method, body)).await;
+    match answer.map_err(tokio::task::JoinError::try_into_panic) {
+        Ok(answer) => answer,
         Err(Ok(panic)) => std::panic::resume_unwind(panic),
         Err(Err(_)) => Err(Status::internal("the server is shutting down")),
     }
+}
+
+/// Waits for the body of a request and for its turn, and answers it. Nothing waits for clients in this process and administrators but
+/// their own bodies.
+async fn in_turn(
+    mut call: Call,
+    is_exempt: bool,
+    watch: bool,
+    method: Method,
+    body: Body,
+) -> Result<Response<Body>, Status> {
+    let server = call.server.clone();
+    let arrived = match arrival::arrival(server.gate(), is_exempt, body).await {
+        Ok(arrived) => arrived,
+        Err(Missing::TooMany) => return Ok(reply::too_many_requests()),
+        Err(Missing::Refused(status)) => return Ok(finish(&call, Err(status))),
+    };
+    let Arrived { body, room } = arrived;
+    call.room = room;
+    if !is_exempt {
+        match server.gate().turn().await {
+            Ok(turn) => call.take_turn(turn),
+            Err(TooMany) => return Ok(reply::too_many_requests()),
+        }
+    }
+    to_its_end(call, watch, method, body).await
 }
 
 async fn route(
@@ -224,11 +247,12 @@ async fn route(
             );
             call.patches = parts.method == Method::PATCH;
             let goes_on = goes_on(&call, &object, &parts.method);
-            if !goes_on {
-                call.query.check_timeout()?;
-            }
+            let timeout = match goes_on {
+                true => None,
+                false => call.query.timeout()?,
+            };
             let Some(network) = network else {
-                return objects(call, &object, parts.method, body).await;
+                return to_its_end(call, object.watch, parts.method, body).await;
             };
             call.on_network = true;
             let begun = Instant::now();
@@ -241,13 +265,11 @@ async fn route(
                 server.metrics().answered(&labels, code, begun.elapsed());
             };
             if !goes_on {
-                if !is_exempt {
-                    match server.gate().turn().await {
-                        Ok(turn) => call.take_turn(turn),
-                        Err(TooMany) => return Ok(reply::too_many_requests()),
-                    }
-                }
-                let answer = objects(call, &object, parts.method, body).await;
+                let most = server.gate().limits().request;
+                let patience = Patience::of(timeout.map_or(most, |timeout| timeout.min(most)));
+                call.patience = patience.clone();
+                let answer = in_turn(call, is_exempt, object.watch, parts.method, body);
+                let answer = patience.bound(answer).await;
                 count(&answer);
                 return answer;
             }
@@ -261,7 +283,7 @@ async fn route(
                 busy: network.busy,
                 stream: stream.clone(),
             });
-            let answer = objects(call, &object, parts.method, body).await;
+            let answer = objects(call, object.watch, parts.method, body).await;
             count(&answer);
             Ok(answer?.map(|body| Body::new(reply::Held { body, stream })))
         }
@@ -322,7 +344,7 @@ fn labels<'a>(row: &'a Row, call: &Call, path: &ObjectPath<'_>, method: &Method)
         {
             "CONNECT"
         }
-        _ if watches(call, path) => "WATCH",
+        _ if watches(call, path.watch) => "WATCH",
         Method::POST => "POST",
         Method::PUT => "PUT",
         Method::PATCH if apply::is_apply(&call.headers) => "APPLY",
@@ -374,12 +396,13 @@ fn goes_on(call: &Call, path: &ObjectPath<'_>, method: &Method) -> bool {
         Some("attach" | "exec" | "portforward") => true,
         Some("log") => call.query.flag("follow").unwrap_or(false),
         Some(_) => false,
-        None => watches(call, path) && matches!(*method, Method::GET | Method::HEAD),
+        None => watches(call, path.watch) && matches!(*method, Method::GET | Method::HEAD),
     }
 }
 
-fn watches(call: &Call, path: &ObjectPath<'_>) -> bool {
-    path.watch || (call.name.is_empty() && call.query.flag("watch").unwrap_or(false))
+/// Whether a request is for a watch; `by_path` is whether it has the old `/watch/` prefix.
+fn watches(call: &Call, by_path: bool) -> bool {
+    by_path || (call.name.is_empty() && call.query.flag("watch").unwrap_or(false))
 }
 
 /// The 405 of a verb that a resource does not have.
@@ -395,41 +418,42 @@ pub(crate) fn method_not_allowed() -> Status {
 
 async fn objects(
     mut call: Call,
-    path: &ObjectPath<'_>,
+    watch: bool,
     method: Method,
     body: Body,
 ) -> Result<Response<Body>, Status> {
     let resource = call.row.resource.clone();
+    let is_collection = call.name.is_empty();
     if let Some(text) = &resource.deprecated {
         call.warn(text.to_string());
     }
     // Upstream's router has GET, and takes HEAD for another method.
-    let proxied = path.subresource == Some("proxy");
+    let proxied = call.subresource.as_deref() == Some("proxy");
     if method == Method::HEAD && !call.row.is_defined() && !proxied {
         return Err(method_not_allowed());
     }
-    let in_place = path.namespace.is_some() == resource.namespaced;
+    let in_place = call.namespace.is_some() == resource.namespaced;
     // A PUT fails on the name in its body first, and nothing is created by name.
     if matches!(
         method,
         Method::GET | Method::HEAD | Method::DELETE | Method::PATCH
-    ) && let Some(name) = path.name
+    ) && !is_collection
     {
-        let sentences = names::path_segment(name);
+        let sentences = names::path_segment(&call.name);
         if !sentences.is_empty() {
             let why = format!(
                 "Name parameter invalid: {}: {}",
-                quote(name),
+                quote(&call.name),
                 sentences.join(";")
             );
             return Ok(finish(&call, Err(Status::bad_request(why))));
         }
     }
-    if let Some(name) = path.subresource {
+    if let Some(name) = &call.subresource {
         let subresource = resource
             .subresources
             .iter()
-            .find(|subresource| subresource.name == name)
+            .find(|subresource| subresource.name == *name)
             .filter(|_| in_place);
         let subresource = subresource.ok_or_else(|| match call.row.is_defined() {
             true => Status::not_found(&resource, &call.name),
@@ -442,7 +466,7 @@ async fn objects(
         // No router has looked at the name, and it is the one in the body that counts.
         call.name.clear();
     }
-    let all_namespaces = resource.namespaced && path.namespace.is_none() && path.name.is_none();
+    let all_namespaces = resource.namespaced && call.namespace.is_none() && is_collection;
     if !in_place && !all_namespaces {
         return Err(Status::no_such_path());
     }
@@ -453,10 +477,10 @@ async fn objects(
         let answer = subresource::transient(&call, body).await;
         return Ok(finish(&call, answer));
     }
-    if (path.watch || resource.rules.read_only) && !matches!(method, Method::GET | Method::HEAD) {
+    if (watch || resource.rules.read_only) && !matches!(method, Method::GET | Method::HEAD) {
         return Err(method_not_allowed());
     }
-    let watched = watches(&call, path);
+    let watched = watches(&call, watch);
     if let Some(source) = resource.behaviour.source() {
         let answer = provided::serve(&call, source, &method, watched);
         return Ok(finish(&call, answer));

@@ -1,6 +1,8 @@
 //! The query string, read as `ListOptions`, `CreateOptions` and the like would be.
 
-use crate::{status::Status, validation::go};
+use std::time::Duration;
+
+use crate::{golang::duration, status::Status, validation::go};
 
 /// The decoded pairs of a query string.
 #[derive(Clone, Debug, Default)]
@@ -61,16 +63,23 @@ impl Query {
         }
     }
 
-    /// Refuses a `timeout` that is no duration. How long a request takes is bounded otherwise.
-    pub(crate) fn check_timeout(&self) -> Result<(), Status> {
-        let refuse = |why| {
-            Err(Status::bad_request(format!(
-                "invalid timeout specified in the request URL - {why}"
-            )))
+    /// Returns how long the client lets its request take, if it says so.
+    ///
+    /// # Errors
+    /// 400 for a `timeout` that is no duration.
+    pub(crate) fn timeout(&self) -> Result<Option<Duration>, Status> {
+        let Some(text) = self.text("timeout") else {
+            return Ok(None);
         };
-        self.text("timeout")
-            .and_then(go::duration)
-            .map_or(Ok(()), refuse)
+        if let Some(why) = go::duration(text) {
+            return Err(Status::bad_request(format!(
+                "invalid timeout specified in the request URL - {why}"
+            )));
+        }
+        let nanoseconds = duration::parse(text).and_then(|given| u64::try_from(given).ok());
+        // Nothing, or less, is no limit (kube-apiserver: WithRequestDeadline).
+        let given = nanoseconds.filter(|given| *given > 0);
+        Ok(given.map(Duration::from_nanos))
     }
 }
 
@@ -132,7 +141,7 @@ mod tests {
         let refused = |query: &str| {
             let query = Query::parse(Some(query));
             let checked = query.integer("limit").map(|_| ());
-            let refusal = checked.and_then(|()| query.check_timeout());
+            let refusal = checked.and_then(|()| query.timeout());
             refusal.err().map(|status| status.message)
         };
         assert_eq!(refused("limit=5&timeout=32s"), None);
@@ -150,6 +159,18 @@ mod tests {
                 r#"invalid timeout specified in the request URL - time: missing unit in duration "5""#
             )
         );
+    }
+
+    #[test]
+    fn a_client_says_how_long_it_waits() {
+        let timeout = |query| Query::parse(Some(query)).timeout().expect("a duration");
+        assert_eq!(
+            timeout("timeout=1m1.5s"),
+            Some(Duration::from_millis(61_500))
+        );
+        for unlimited in ["", "timeout=", "timeout=0s", "timeout=-1s"] {
+            assert_eq!(timeout(unlimited), None, "{unlimited}");
+        }
     }
 
     #[test]

@@ -3,6 +3,7 @@
 mod addresses;
 mod admission;
 mod api;
+mod arrival;
 mod bounds;
 mod client;
 mod connections;

@@ -143,6 +143,7 @@ async fn update_once(
         }
         None => (call.row.served_folded(stored), None),
     };
+    call.go_on()?;
     let mut object = match source.make(call, &old) {
         // A refusal shows the whole object.
         Err(_) if lent.take().is_some() => {
@@ -161,6 +162,7 @@ async fn update_once(
         call.note_emptied(Emptied::default());
         put_back(call, part, &mut object, &old);
     }
+    call.go_on()?;
     // Upstream's store compares versions when it has the object as mutating admission leaves it.
     check_version(call, &object, stored)?;
     if part == Part::Main {
@@ -250,7 +252,9 @@ async fn update_once(
         Part::Status(_) if !call.row.custom => behaviour.status_warnings(&object),
         _ => behaviour.warnings(&object, Some(&old)),
     });
+    call.go_on()?;
     admission.judge(name, &mut object, Some(&old)).await?;
+    call.go_on()?;
     if call.row.custom {
         number::settle(&mut object);
     }

@@ -43,6 +43,7 @@ pub(crate) async fn create(
         metadata::settle_namespace(&mut object, call.namespace.as_deref())?;
         metadata::text(&object, "name").clone_into(&mut name);
     }
+    call.go_on()?;
     let behaviour = &resource.behaviour;
     behaviour.permit(&call.ctx(options.dry_run), &name, &object, None)?;
     dedup_owners(call, &mut object, true);
@@ -97,7 +98,9 @@ async fn create_named(
         return Err(call.invalid(&name, &errors));
     }
     call.warn_all(behaviour.warnings(&object, None));
+    call.go_on()?;
     admission.judge(&name, &mut object, None).await?;
+    call.go_on()?;
     if call.row.custom {
         number::settle(&mut object);
     }

@@ -1,0 +1,210 @@
+//! What bounds a request of a client on the network: its body has to come, byte after byte, and its answer has to be given, within some time.
+//!
+//! A body is read before its request takes a turn, so that clients that announce bodies and do not send them hold up nobody.
+
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering::Relaxed},
+    },
+    time::Duration,
+};
+
+use axum::body::Body;
+use http_body::Body as _;
+use http_body_util::BodyExt;
+use tokio::time::Instant;
+
+use super::{body, reply::Pieces};
+use crate::{
+    limits::{Gate, Room, TooMany},
+    status::Status,
+};
+
+/// So many bytes of each body count for nothing: the bodies of nearly all requests.
+const FREE: usize = 64 * 1024;
+
+/// The refusal of a request that takes too long (kube-apiserver: WithTimeoutForNonLongRunningRequests).
+pub(crate) fn timed_out() -> Status {
+    let why = "Timeout: request did not complete within the allotted timeout";
+    let mut status = Status::new(504, "Timeout", why);
+    status.details = Some(Box::default());
+    status
+}
+
+/// Until when a request is answered, and whether somebody still waits for the answer. The default is for ever.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Patience {
+    deadline: Option<Instant>,
+    left: Option<Arc<AtomicBool>>,
+}
+
+impl Patience {
+    /// So long from now on.
+    pub(crate) fn of(limit: Duration) -> Self {
+        Patience {
+            deadline: Some(Instant::now() + limit),
+            left: None,
+        }
+    }
+
+    /// Returns a value that notes, when it is dropped, that nobody waits for the answer.
+    pub(crate) fn watch(&mut self) -> Leaves {
+        let left = Arc::<AtomicBool>::default();
+        self.left = Some(left.clone());
+        Leaves(left)
+    }
+
+    /// Refuses to go on with a request whose time is over or whose client has left.
+    pub(crate) fn check(&self) -> Result<(), Status> {
+        let has_left = self.left.as_ref().is_some_and(|left| left.load(Relaxed));
+        let is_late = self.deadline.is_some_and(|until| until <= Instant::now());
+        match has_left || is_late {
+            true => Err(timed_out()),
+            false => Ok(()),
+        }
+    }
+
+    /// Drops the work when the time is over.
+    pub(crate) async fn bound<T>(
+        &self,
+        work: impl Future<Output = Result<T, Status>>,
+    ) -> Result<T, Status> {
+        match self.deadline {
+            Some(deadline) => tokio::time::timeout_at(deadline, work)
+                .await
+                .unwrap_or_else(|_| Err(timed_out())),
+            None => work.await,
+        }
+    }
+
+    pub(crate) fn deadline(&self) -> Option<Instant> {
+        self.deadline
+    }
+}
+
+/// See [`Patience::watch`].
+pub(crate) struct Leaves(Arc<AtomicBool>);
+
+impl Drop for Leaves {
+    fn drop(&mut self) {
+        self.0.store(true, Relaxed);
+    }
+}
+
+/// Why a body did not come.
+pub(crate) enum Missing {
+    /// It is refused.
+    Refused(Status),
+    /// Too many wait already.
+    TooMany,
+}
+
+impl From<TooMany> for Missing {
+    fn from(_: TooMany) -> Self {
+        Missing::TooMany
+    }
+}
+
+/// A body that is there, and the room that it takes.
+pub(crate) struct Arrived {
+    pub(crate) body: Body,
+    pub(crate) room: Option<Room>,
+}
+
+/// Reads a body to its end. One of an administrator's does not wait for others.
+///
+/// # Errors
+/// 413 for one that is too long, 408 if nothing of it comes for too long, 400 if the client ends it early.
+pub(crate) async fn arrival(
+    gate: &Gate,
+    is_exempt: bool,
+    mut sent: Body,
+) -> Result<Arrived, Missing> {
+    let mut arrived = Arrived {
+        body: Body::empty(),
+        room: None,
+    };
+    if sent.is_end_stream() {
+        return Ok(arrived);
+    }
+    let (mut pieces, mut length, mut place) = (Pieces::default(), 0, None);
+    loop {
+        let mut next = std::pin::pin!(sent.frame());
+        let frame = match futures::poll!(next.as_mut()) {
+            std::task::Poll::Ready(frame) => frame,
+            std::task::Poll::Pending => {
+                if place.is_none() && !is_exempt {
+                    place = Some(gate.place()?);
+                }
+                let limit = gate.limits().body_idle;
+                let frame = tokio::time::timeout(limit, next).await;
+                frame.map_err(|_| Missing::Refused(stopped(limit)))?
+            }
+        };
+        let Some(frame) = frame else { break };
+        let frame = frame.map_err(|error| {
+            // A client that goes away ends its body, too.
+            Missing::Refused(Status::bad_request(error.to_string()))
+        })?;
+        // Trailers say nothing of an object.
+        let Ok(piece) = frame.into_data() else {
+            continue;
+        };
+        length += piece.len();
+        if length > body::LIMIT {
+            return Err(Missing::Refused(body::too_large()));
+        }
+        let counted = length.saturating_sub(FREE).min(piece.len());
+        if counted > 0 && !is_exempt {
+            gate.body_room(&mut arrived.room, counted).await;
+        }
+        pieces.push(piece);
+    }
+    arrived.body = Body::new(pieces);
+    Ok(arrived)
+}
+
+fn stopped(limit: Duration) -> Status {
+    let seconds = limit.as_secs_f64();
+    let why = format!("the request's body stopped: nothing of it came for {seconds} s");
+    Status::new(408, "Timeout", why)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn work_ends_when_its_time_is_over_or_nobody_waits_for_it() {
+        assert_eq!(Patience::default().check(), Ok(()));
+        let mut patience = Patience::of(Duration::from_secs(1));
+        let waits = patience.watch();
+        assert_eq!(patience.check(), Ok(()));
+        drop(waits);
+        assert_eq!(patience.check(), Err(timed_out()));
+        let patience = Patience::of(Duration::from_secs(1));
+        let never = patience.bound(std::future::pending::<Result<(), Status>>());
+        assert_eq!(never.await, Err(timed_out()));
+        assert_eq!(patience.check(), Err(timed_out()));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn bodies_wait_for_room_beside_their_first_64_kib() {
+        let gate = Gate::new(crate::limits::Limits {
+            body_bytes: 64 * 1024,
+            ..crate::limits::Limits::default()
+        });
+        let body = |kib: usize| Body::from(vec![b' '; kib * 1024]);
+        let arrived = async |is_exempt, kib| arrival(&gate, is_exempt, body(kib)).await.ok();
+        let large = arrived(false, 128).await.expect("there is room");
+        assert!(large.room.is_some());
+        let small = arrived(false, 64).await.expect("it needs no room");
+        assert!(small.room.is_none());
+        assert!(arrived(true, 128).await.is_some(), "an administrator's");
+        let another = tokio::time::timeout(Duration::from_secs(1), arrived(false, 65)).await;
+        assert!(another.is_err(), "all room is taken");
+        drop(large);
+        assert!(arrived(false, 65).await.is_some());
+    }
+}
