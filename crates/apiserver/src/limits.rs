@@ -32,6 +32,8 @@ pub struct Limits {
     pub body_idle: Duration,
     /// Bytes of bodies that are held for requests that wait or are answered, beside the first 64 KiB of each.
     pub body_bytes: usize,
+    /// Requests with large bodies, and lists of large collections, that are worked on at a time, each on a thread of its own.
+    pub workers: usize,
     /// Watches, followed logs and streams into pods that one user has open.
     pub streams_per_user: usize,
     /// Connections, and how long one may go without a request.
@@ -96,6 +98,7 @@ impl Default for Limits {
             request: Duration::from_secs(60),
             body_idle: Duration::from_secs(10),
             body_bytes: 256 << 20,
+            workers: std::thread::available_parallelism().map_or(1, usize::from),
             streams_per_user: 10_000,
             connections: ConnectionLimits::default(),
         }
@@ -115,12 +118,16 @@ pub(crate) struct Gate {
     turns: Arc<Semaphore>,
     /// Of [`BODY_UNIT`] bytes each.
     bodies: Arc<Semaphore>,
+    workers: Arc<Semaphore>,
     waiting: AtomicUsize,
     streams: Mutex<FxHashMap<String, usize>>,
 }
 
 /// One request's turn, until it is dropped.
 pub(crate) type Turn = OwnedSemaphorePermit;
+
+/// One large request's right to a thread, until it is dropped.
+pub(crate) type Worker = OwnedSemaphorePermit;
 
 /// Room for bytes of one body, until it is dropped.
 pub(crate) type Room = OwnedSemaphorePermit;
@@ -136,6 +143,7 @@ impl Gate {
         Arc::new(Gate {
             turns: Arc::new(Semaphore::new(limits.requests)),
             bodies: Arc::new(Semaphore::new(limits.body_bytes / BODY_UNIT)),
+            workers: Arc::new(Semaphore::new(limits.workers.max(1))),
             waiting: AtomicUsize::new(0),
             streams: Mutex::default(),
             limits,
@@ -159,6 +167,12 @@ impl Gate {
             Ok(Ok(turn)) => Ok(turn),
             _ => Err(TooMany),
         }
+    }
+
+    /// Waits until a large request may be worked on.
+    pub(crate) async fn worker(&self) -> Option<Worker> {
+        // The semaphore is never closed.
+        self.workers.clone().acquire_owned().await.ok()
     }
 
     /// Waits for room for so many bytes of a body, and adds it to what the body has.

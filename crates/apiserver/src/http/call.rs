@@ -18,7 +18,7 @@ use crate::{
     admission::{Ctx, Operation, User, What},
     field::{Emptied, Errors, Path},
     kinds::Resource,
-    limits::{Room, Turn},
+    limits::{Room, Turn, Worker},
     registry::Row,
     schema::Type,
     server::ApiServer,
@@ -53,6 +53,8 @@ pub(crate) struct Call {
     pub patience: Patience,
     /// Its turn, if it needs one.
     turn: Mutex<Option<Turn>>,
+    /// Its right to a thread, if it is large.
+    worker: Mutex<Option<Worker>>,
     /// The room that its body takes.
     pub room: Option<Room>,
     /// When webhooks must be done with it: when the request must, or of a client in this process some time after the first was asked.
@@ -110,6 +112,7 @@ impl Call {
             patches: false,
             patience: Patience::default(),
             turn: Mutex::default(),
+            worker: Mutex::default(),
             room: None,
             deadline: OnceLock::new(),
             upgrade: None,
@@ -263,13 +266,34 @@ impl Call {
         *self.turn() = Some(turn);
     }
 
+    /// Gives a large call its right to a thread.
+    pub(crate) async fn take_worker(&self) {
+        let worker = self.server.gate().worker().await;
+        *self.worker.lock().unwrap_or_else(PoisonError::into_inner) = worker;
+    }
+
     fn turn(&self) -> MutexGuard<'_, Option<Turn>> {
         self.turn.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Waits for somebody else, and lets others have the turn meanwhile: who is waited for may be a client of this server. Where too many
-    /// wait already, the turn is kept.
+    /// Waits for somebody else, and lets others have the turn and the thread meanwhile: who is waited for may be a client of this server.
+    /// Where too many wait already, the turn is kept.
     pub(crate) async fn without_turn<T>(&self, work: impl Future<Output = T>) -> T {
+        let worker = self
+            .worker
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .take();
+        let is_large = worker.is_some();
+        drop(worker);
+        let done = self.between_turns(work).await;
+        if is_large {
+            self.take_worker().await;
+        }
+        done
+    }
+
+    async fn between_turns<T>(&self, work: impl Future<Output = T>) -> T {
         let gate = self.server.gate();
         let Some(turn) = self.turn().take() else {
             return work.await;

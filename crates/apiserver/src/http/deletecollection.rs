@@ -18,6 +18,8 @@ pub(crate) async fn delete_collection(call: &Call, body: Body) -> Result<Respons
     let page = list::read(call, &list_options, &selector).await?;
     for object in &page.objects {
         call.go_on()?;
+        // Where nothing waits for a disk, this may go on for long.
+        tokio::task::coop::consume_budget().await;
         match delete::delete_key(call, object.key(), &options).await {
             Err(status) if status.code == 404 => {}
             done => {

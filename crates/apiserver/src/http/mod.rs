@@ -42,7 +42,7 @@ use std::{any::Any, borrow::Cow, panic::AssertUnwindSafe, sync::Arc, time::Insta
 use axum::{Router, body::Body, extract::State};
 use futures::FutureExt;
 use http::{Method, Request, Response, StatusCode, request::Parts};
-use tokio::sync::watch as signal;
+use tokio::{runtime::Handle, sync::watch as signal};
 
 use self::{
     arrival::{Arrived, Missing, Patience},
@@ -132,6 +132,8 @@ fn panicked(method: &Method, path: &str, panic: &(dyn Any + Send)) -> Status {
 
 /// Answers a request about objects. A write that waits for the disk goes on when its client goes away: what is done with it afterwards
 /// belongs to it. One that has not come so far ends.
+///
+/// A large request is worked on by a thread of its own, so that it keeps nobody waiting who shares a thread with its connection.
 async fn to_its_end(
     mut call: Call,
     watch: bool,
@@ -139,11 +141,20 @@ async fn to_its_end(
     body: Body,
 ) -> Result<Response<Body>, Status> {
     let reads = matches!(method, Method::GET | Method::HEAD);
-    if reads || !call.server.store().is_durable() {
+    // A client in this process may live under a clock that stands still while a thread works.
+    let is_large = call.on_network && arrival::is_large(&call, &method, &body);
+    if !is_large && (reads || !call.server.store().is_durable()) {
         return objects(call, watch, method, body).await;
     }
     let _waits = call.patience.watch();
-    let answer = tokio::spawn(objects(call, watch, method, body)).await;
+    let answer = if is_large {
+        call.take_worker().await;
+        let here = Handle::current();
+        let work = move || here.block_on(objects(call, watch, method, body));
+        tokio::task::spawn_blocking(work).await
+    } else {
+        tokio::spawn(objects(call, watch, method, body)).await
+    };
     match answer.map_err(tokio::task::JoinError::try_into_panic) {
         Ok(answer) => answer,
         Err(Ok(panic)) => std::panic::resume_unwind(panic),
@@ -321,8 +332,9 @@ async fn route(
                     Body::from(server.metrics().text(&table)),
                 ));
             }
-            openapi::serve(&server, &parts.method, path, uri.query(), &parts.headers)
-                .unwrap_or_else(|| Ok(reply::page_not_found()))
+            let document =
+                || openapi::serve(&server, &parts.method, path, uri.query(), &parts.headers);
+            arrival::aside(document).unwrap_or_else(|| Ok(reply::page_not_found()))
         }
     }
 }

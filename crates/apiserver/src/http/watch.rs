@@ -156,6 +156,8 @@ fn follow(
                     && let Some(full) = piece.add(line)
                 {
                     yield Ok(full);
+                    // Others go first: what is there may be a lot.
+                    tokio::task::yield_now().await;
                 }
             }
             if plan.ends_initial

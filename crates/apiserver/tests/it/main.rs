@@ -19,6 +19,7 @@ mod groups;
 mod identity;
 mod kinds;
 mod kube_rs;
+mod large;
 mod limits;
 mod mutations;
 mod pods;
