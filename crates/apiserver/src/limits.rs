@@ -32,6 +32,8 @@ pub struct Limits {
     pub body_idle: Duration,
     /// Bytes of bodies that are held for requests that wait or are answered, beside the first 64 KiB of each.
     pub body_bytes: usize,
+    /// Bytes of large answers to users that are not what is stored: they are held while they are sent, whole or (JSON) a mebibyte of each.
+    pub answer_bytes: usize,
     /// Requests with large bodies, and lists of large collections, that are worked on at a time, each on a thread of its own.
     pub workers: usize,
     /// Watches, followed logs and streams into pods that one user has open.
@@ -98,6 +100,7 @@ impl Default for Limits {
             request: Duration::from_secs(60),
             body_idle: Duration::from_secs(10),
             body_bytes: 256 << 20,
+            answer_bytes: 64 << 20,
             workers: std::thread::available_parallelism().map_or(1, usize::from),
             streams_per_user: 10_000,
             connections: ConnectionLimits::default(),
@@ -105,8 +108,8 @@ impl Default for Limits {
     }
 }
 
-/// The grain in which bytes of bodies are counted.
-const BODY_UNIT: usize = 1024;
+/// The grain in which bytes are counted.
+const UNIT: usize = 1024;
 
 /// There is too much to do.
 #[derive(Debug, PartialEq, Eq)]
@@ -116,8 +119,9 @@ pub(crate) struct TooMany;
 pub(crate) struct Gate {
     limits: Limits,
     turns: Arc<Semaphore>,
-    /// Of [`BODY_UNIT`] bytes each.
+    /// Of [`UNIT`] bytes each.
     bodies: Arc<Semaphore>,
+    answers: Arc<Semaphore>,
     workers: Arc<Semaphore>,
     waiting: AtomicUsize,
     streams: Mutex<FxHashMap<String, usize>>,
@@ -129,7 +133,7 @@ pub(crate) type Turn = OwnedSemaphorePermit;
 /// One large request's right to a thread, until it is dropped.
 pub(crate) type Worker = OwnedSemaphorePermit;
 
-/// Room for bytes of one body, until it is dropped.
+/// Room for bytes of one body or answer, until it is dropped.
 pub(crate) type Room = OwnedSemaphorePermit;
 
 /// One of a user's streams, until it is dropped.
@@ -142,7 +146,8 @@ impl Gate {
     pub(crate) fn new(limits: Limits) -> Arc<Self> {
         Arc::new(Gate {
             turns: Arc::new(Semaphore::new(limits.requests)),
-            bodies: Arc::new(Semaphore::new(limits.body_bytes / BODY_UNIT)),
+            bodies: Arc::new(Semaphore::new(limits.body_bytes / UNIT)),
+            answers: Arc::new(Semaphore::new(limits.answer_bytes / UNIT)),
             workers: Arc::new(Semaphore::new(limits.workers.max(1))),
             waiting: AtomicUsize::new(0),
             streams: Mutex::default(),
@@ -177,14 +182,20 @@ impl Gate {
 
     /// Waits for room for so many bytes of a body, and adds it to what the body has.
     pub(crate) async fn body_room(&self, room: &mut Option<Room>, bytes: usize) {
-        let units = bytes
-            .div_ceil(BODY_UNIT)
-            .min(self.limits.body_bytes / BODY_UNIT);
+        let units = bytes.div_ceil(UNIT).min(self.limits.body_bytes / UNIT);
         let more = self.bodies.clone().acquire_many_owned(units as u32).await;
         match (room, more) {
             (Some(room), Ok(more)) => room.merge(more),
             (none, more) => *none = more.ok(),
         }
+    }
+
+    /// Waits for room for so many bytes of a large answer; for all there is if it has more.
+    pub(crate) async fn answer_room(&self, bytes: usize) -> Option<Room> {
+        let units = bytes.div_ceil(UNIT).min(self.limits.answer_bytes / UNIT);
+        let room = self.answers.clone().acquire_many_owned(units as u32).await;
+        // The semaphore is never closed.
+        room.ok()
     }
 
     /// A place among those who wait, for a turn or for somebody else.
@@ -283,6 +294,19 @@ mod tests {
         let _turn = gate.turn().await.expect("the next");
         assert_eq!(gate.turn().await.err(), Some(TooMany), "after a second");
         assert_eq!(gate.waiting.load(Relaxed), 0);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn large_answers_wait_for_room() {
+        let gate = Gate::new(Limits {
+            answer_bytes: 4 * UNIT,
+            ..Limits::default()
+        });
+        let larger_than_all = gate.answer_room(100 * UNIT).await;
+        let waits = tokio::time::timeout(Duration::from_secs(1), gate.answer_room(1));
+        assert!(waits.await.is_err(), "one takes all");
+        drop(larger_than_all);
+        let _two = (gate.answer_room(3 * UNIT).await, gate.answer_room(1).await);
     }
 
     #[test]

@@ -63,7 +63,7 @@ impl ApiServer {
     ) -> io::Result<()> {
         let acceptor = TlsAcceptor::from(tls.config);
         let router = self.router();
-        let places = Places::new(self.gate().limits().connections.clone());
+        let places = Places::new(self.gate().limits());
         let (close, closing) = watch::channel(false);
         let mut connections = JoinSet::new();
         tokio::pin!(shutdown);

@@ -11,39 +11,23 @@ use std::{
 };
 
 use axum::body::Body;
-use http::Method;
+use http::Response;
 use http_body::Body as _;
 use http_body_util::BodyExt;
 use tokio::time::Instant;
 
-use super::{body, call::Call, reply::Pieces};
+use super::{
+    body,
+    reply::Pieces,
+    through::{self, Expiring},
+};
 use crate::{
     limits::{Gate, Room, TooMany},
     status::Status,
 };
 
 /// So many bytes of each body count for nothing: the bodies of nearly all requests.
-const FREE: usize = 64 * 1024;
-/// A list of more objects than this is worked on as a large body is.
-const MANY: usize = 2000;
-
-/// Runs work without a wait in it that may take long, and lets other tasks of this thread run elsewhere meanwhile.
-pub(crate) fn aside<T>(work: impl FnOnce() -> T) -> T {
-    use tokio::runtime::{Handle, RuntimeFlavor};
-    let flavor = Handle::try_current().map(|runtime| runtime.runtime_flavor());
-    match flavor {
-        Ok(RuntimeFlavor::MultiThread) => tokio::task::block_in_place(work),
-        // A runtime with one thread has no elsewhere.
-        _ => work(),
-    }
-}
-
-/// Whether answering a request may take longer than others should wait for it: by the size of what is sent, or listed.
-pub(crate) fn is_large(call: &Call, method: &Method, body: &Body) -> bool {
-    let lists = call.name.is_empty() && matches!(*method, Method::GET | Method::HEAD);
-    body.size_hint().lower() > FREE as u64 || (lists && call.row.collection.len() > MANY)
-}
-
+pub(super) const FREE: usize = 64 * 1024;
 /// The refusal of a request that takes too long (kube-apiserver: WithTimeoutForNonLongRunningRequests).
 pub(crate) fn timed_out() -> Status {
     let why = "Timeout: request did not complete within the allotted timeout";
@@ -95,6 +79,16 @@ impl Patience {
                 .await
                 .unwrap_or_else(|_| Err(timed_out())),
             None => work.await,
+        }
+    }
+
+    /// Ends a large answer that is not read in time, as kube-apiserver ends it.
+    pub(crate) fn bound_body(&self, answer: Response<Body>) -> Response<Body> {
+        match self.deadline {
+            Some(deadline) if through::may_have(&answer, FREE as u64) => {
+                answer.map(|body| Body::new(Expiring::new(body, deadline)))
+            }
+            _ => answer,
         }
     }
 

@@ -57,6 +57,8 @@ pub(crate) struct Call {
     worker: Mutex<Option<Worker>>,
     /// The room that its body takes.
     pub room: Option<Room>,
+    /// An administrator's, or of a client in this process: it waits for nobody.
+    pub is_exempt: bool,
     /// When webhooks must be done with it: when the request must, or of a client in this process some time after the first was asked.
     deadline: OnceLock<Instant>,
     /// The connection, if it can go on with another protocol.
@@ -114,6 +116,7 @@ impl Call {
             turn: Mutex::default(),
             worker: Mutex::default(),
             room: None,
+            is_exempt: true,
             deadline: OnceLock::new(),
             upgrade: None,
             warnings: Mutex::default(),
@@ -272,6 +275,17 @@ impl Call {
         *self.worker.lock().unwrap_or_else(PoisonError::into_inner) = worker;
     }
 
+    /// Waits for room among the large answers that are being sent.
+    pub(crate) async fn answer_room(&self, bytes: usize) -> Option<Room> {
+        if self.is_exempt {
+            return None;
+        }
+        let gate = self.server.gate().clone();
+        let room = self.without_turn(async move { gate.answer_room(bytes).await });
+        let room = self.patience.bound(async { Ok(room.await) }).await;
+        room.ok().flatten()
+    }
+
     fn turn(&self) -> MutexGuard<'_, Option<Turn>> {
         self.turn.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -286,11 +300,15 @@ impl Call {
             .take();
         let is_large = worker.is_some();
         drop(worker);
-        let done = self.between_turns(work).await;
-        if is_large {
-            self.take_worker().await;
-        }
-        done
+        // The thread comes before the turn, as when the call began: whoever has a turn is being answered.
+        let work = async {
+            let done = work.await;
+            if is_large {
+                self.take_worker().await;
+            }
+            done
+        };
+        self.between_turns(work).await
     }
 
     async fn between_turns<T>(&self, work: impl Future<Output = T>) -> T {

@@ -28,5 +28,5 @@ pub(crate) async fn delete_collection(call: &Call, body: Body) -> Result<Respons
         }
     }
     list::check_shape(call)?;
-    list::answer(call, &page, &selector)
+    list::answer(call, page, &selector).await
 }

@@ -1,36 +1,33 @@
 //! GET of a collection: pages, selectors, and the rules of resourceVersion.
 
 use axum::body::Body;
-use base64::{
-    Engine,
-    alphabet::URL_SAFE,
-    engine::general_purpose::{GeneralPurpose, NO_PAD},
-};
 use bytes::Bytes;
 use http::Response;
-use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 
 use super::{
     call::Call,
+    continuation::Continue,
     negotiate::{Media, Shape},
     query::Query,
     reply::{self, Pieces},
     selector::Selector,
     table,
+    through::{self, Ends, With},
 };
 use crate::{
     field::{Errors, Path},
     registry::Row,
-    schema::{Type, decode, proto},
+    schema::{Type, proto},
     status::{Cause, Details, Status},
     store::{ListError, Page, PageRequest},
     validation::go,
 };
 
-/// How tokens are written; as Go does, the reader passes over bits that are no whole byte.
-const TOKEN: GeneralPurpose =
-    GeneralPurpose::new(&URL_SAFE, NO_PAD.with_decode_allow_trailing_bits(true));
+/// A page of more stored bytes is large.
+const LARGE: usize = 128 * 1024;
+/// What an answer that is made while it is sent holds at most: a few pieces, and what waits for the socket.
+const PIECES: usize = 1024 * 1024;
 /// How long a request for a revision that is yet to come waits for it.
 const PATIENCE: std::time::Duration = std::time::Duration::from_secs(3);
 
@@ -145,94 +142,6 @@ impl ListOptions {
         }
         errors
     }
-}
-
-/// The place a list goes on from; what is in a continue token.
-#[derive(Debug, Default, Serialize, Deserialize)]
-#[serde(default)]
-struct Continue {
-    v: String,
-    rv: i64,
-    start: String,
-}
-
-impl Continue {
-    fn encode(revision: i64, start: &str) -> String {
-        let token = Continue {
-            v: "meta.k8s.io/v1".into(),
-            rv: revision,
-            start: start.into(),
-        };
-        TOKEN.encode(serde_json::to_vec(&token).expect("a token serializes"))
-    }
-
-    fn decode(text: &str) -> Result<Self, Status> {
-        let refuse = |why: &str| {
-            Err(Status::bad_request(format!(
-                "invalid continue token: continue key is not valid: {why}"
-            )))
-        };
-        let bytes = match TOKEN.decode(text) {
-            Ok(bytes) => bytes,
-            Err(error) => {
-                let at = match error {
-                    base64::DecodeError::InvalidByte(at, _) => at,
-                    _ => text.len().saturating_sub(1),
-                };
-                return refuse(&format!("illegal base64 data at input byte {at}"));
-            }
-        };
-        let token: Continue = match serde_json::from_slice(&bytes) {
-            Ok(token) => token,
-            Err(error) => return refuse(&unfit(&bytes, &error)),
-        };
-        if token.v != "meta.k8s.io/v1" {
-            return refuse(&format!(
-                "server does not recognize this encoded version {}",
-                token.v
-            ));
-        }
-        if token.rv == 0 {
-            return refuse("incorrect encoded start resourceVersion (version meta.k8s.io/v1)");
-        }
-        if token.start.is_empty() {
-            return refuse("encoded start key empty (version meta.k8s.io/v1)");
-        }
-        // A token must not lead out of the collection.
-        let start = token.start.strip_prefix('/').unwrap_or(&token.start);
-        if start
-            .split('/')
-            .any(|segment| matches!(segment, "" | "." | ".."))
-        {
-            return refuse(&token.start);
-        }
-        Ok(token)
-    }
-}
-
-/// What Go says of the bytes of a token that are none.
-fn unfit(bytes: &[u8], error: &serde_json::Error) -> String {
-    let Ok(value) = serde_json::from_slice::<Value>(bytes) else {
-        return decode::json_error(bytes, error).to_string();
-    };
-    let wrong = |value: &Value, place: &str, go: &str| {
-        let kind = decode::json_kind(value);
-        format!("json: cannot unmarshal {kind} into Go {place} of type {go}")
-    };
-    if !value.is_object() {
-        return wrong(&value, "value", "storage.continueToken");
-    }
-    let fields = [("v", "string"), ("rv", "int64"), ("start", "string")];
-    let fits = |value: &Value, go: &str| match go {
-        "int64" => value.is_i64(),
-        _ => value.is_string(),
-    };
-    let misfit = fields.into_iter().find_map(|(field, go)| {
-        let given = value.get(field)?;
-        let place = format!("struct field continueToken.{field}");
-        (!fits(given, go)).then(|| wrong(given, &place, go))
-    });
-    misfit.unwrap_or_else(|| error.to_string())
 }
 
 /// A revision in a query; the error reads as Go's.
@@ -409,15 +318,87 @@ pub(crate) fn check_shape(call: &Call) -> Result<(), Status> {
 pub(crate) async fn list(call: &Call) -> Result<Response<Body>, Status> {
     let (options, selector) = asked(call)?;
     let page = read(call, &options, &selector).await?;
-    answer(call, &page, &selector)
+    answer(call, page, &selector).await
 }
 
 /// A page in the form that was asked for, which is [one that lists have](check_shape).
-pub(crate) fn answer(
+///
+/// A large page that has to be made of the stored objects waits for room among such answers. As JSON it is made while it is sent.
+pub(crate) async fn answer(
     call: &Call,
-    page: &Page,
+    page: Page,
     selector: &Selector,
 ) -> Result<Response<Body>, Status> {
+    let is_shared = call.form.shape == Shape::Whole
+        && call.form.media == Media::Json
+        && call.row.serves_stored_bytes();
+    let bytes: usize = page.objects.iter().map(|object| object.size_bytes()).sum();
+    if is_shared || bytes < LARGE {
+        return made(call, &page, selector);
+    }
+    let is_sent_as_made = call.form.media == Media::Json;
+    let room = match is_sent_as_made {
+        true => PIECES,
+        false => bytes,
+    };
+    let room = call.answer_room(room).await;
+    call.go_on()?;
+    let answer = match is_sent_as_made {
+        true => streamed(call, page, selector)?,
+        false => made(call, &page, selector)?,
+    };
+    Ok(answer.map(|body| Body::new(With { body, held: room })))
+}
+
+/// A page whose objects are written while it is sent.
+fn streamed(call: &Call, page: Page, selector: &Selector) -> Result<Response<Body>, Status> {
+    let metadata = metadata(call, &page, selector);
+    let (row, now) = (call.row.clone(), call.now);
+    let frame = |around: Value, field: &str| {
+        let text = around.to_string();
+        // No text in it holds a quote that is not escaped.
+        let hole = format!("\"{field}\":[]");
+        let at = text.find(&hole).expect("the list has an empty field") + hole.len() - 1;
+        (text[..at].to_owned(), text[at..].to_owned())
+    };
+    let write = |value: &Value, out: &mut Vec<u8>| {
+        // Writing a tree to memory does not fail.
+        let _ = serde_json::to_writer(out, value);
+    };
+    let objects = page.objects;
+    let body = match call.form.shape {
+        Shape::Table(version) => {
+            let include = table::Include::parse(&call.query)?;
+            let columns = table::definitions(&row);
+            let (head, tail) = frame(table::table(version, metadata, columns, vec![]), "rows");
+            through::listed((&head, &tail), objects, move |object, out| {
+                let shown = table::row(&row, version, &row.served(object), now, include);
+                write(&shown, out);
+            })
+        }
+        Shape::Metadata(version) | Shape::MetadataList(version) => {
+            let list = json!({"kind": "PartialObjectMetadataList", "apiVersion": version, "metadata": metadata, "items": []});
+            let (head, tail) = frame(list, "items");
+            through::listed((&head, &tail), objects, move |object, out| {
+                write(&table::metadata_of(&row.served(object), version), out);
+            })
+        }
+        Shape::Whole => {
+            let mut list = head(call, metadata);
+            list["items"] = json!([]);
+            let (head, tail) = frame(list, "items");
+            through::listed((&head, &tail), objects, move |object, out| {
+                write(&item(&row, row.served(object)), out);
+            })
+        }
+    };
+    let mut response = reply::respond(200, Media::Json.content_type(), body);
+    response.extensions_mut().insert(Ends);
+    Ok(response)
+}
+
+/// A whole page at once.
+fn made(call: &Call, page: &Page, selector: &Selector) -> Result<Response<Body>, Status> {
     let include = table::Include::parse(&call.query);
     let metadata = metadata(call, page, selector);
     match call.form.shape {
@@ -457,8 +438,13 @@ pub(crate) fn answer(
     }
 }
 
+/// A list without its items.
+fn head(call: &Call, metadata: Value) -> Value {
+    json!({"kind": call.row.list_kind(), "apiVersion": call.row.api_version(), "metadata": metadata})
+}
+
 fn whole(call: &Call, page: &Page, metadata: Value) -> Result<Response<Body>, Status> {
-    let head = json!({"kind": call.row.list_kind(), "apiVersion": call.row.api_version(), "metadata": metadata});
+    let head = head(call, metadata);
     if call.form.media == Media::Json && call.row.serves_stored_bytes() {
         return Ok(reply::respond(
             200,

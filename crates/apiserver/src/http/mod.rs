@@ -8,6 +8,7 @@ mod arrival;
 pub(crate) mod body;
 pub(crate) mod call;
 mod content;
+mod continuation;
 mod create;
 pub(crate) mod delete;
 mod deletecollection;
@@ -25,11 +26,13 @@ mod probes;
 mod provided;
 pub(crate) mod query;
 pub(crate) mod reply;
+mod running;
 mod selector;
 mod site;
 mod snapshot;
 pub mod subresource;
 pub(crate) mod table;
+mod through;
 mod told;
 mod update;
 mod watch;
@@ -42,15 +45,16 @@ use std::{any::Any, borrow::Cow, panic::AssertUnwindSafe, sync::Arc, time::Insta
 use axum::{Router, body::Body, extract::State};
 use futures::FutureExt;
 use http::{Method, Request, Response, StatusCode, request::Parts};
-use tokio::{runtime::Handle, sync::watch as signal};
+use tokio::sync::watch as signal;
 
 use self::{
-    arrival::{Arrived, Missing, Patience},
+    arrival::Patience,
     call::Call,
     negotiate::{Asked, Form, Media, Shape},
     path::{ObjectPath, Route},
     query::Query,
     subresource::streams::Upgrade,
+    through::With,
     write::Part,
 };
 use crate::{
@@ -111,10 +115,9 @@ async fn serve(State(server): State<Arc<ApiServer>>, request: Request<Body>) -> 
         let (parts, _) = response.into_parts();
         return Response::from_parts(parts, Body::empty());
     }
-    if takes_gzip {
-        reply::compress(response).await
-    } else {
-        response
+    match takes_gzip {
+        true => reply::compress(response),
+        false => response,
     }
 }
 
@@ -128,64 +131,6 @@ fn panicked(method: &Method, path: &str, panic: &(dyn Any + Send)) -> Status {
     status.message =
         "This request caused apiserver to panic. Look in the logs for details.".to_owned();
     status
-}
-
-/// Answers a request about objects. A write that waits for the disk goes on when its client goes away: what is done with it afterwards
-/// belongs to it. One that has not come so far ends.
-///
-/// A large request is worked on by a thread of its own, so that it keeps nobody waiting who shares a thread with its connection.
-async fn to_its_end(
-    mut call: Call,
-    watch: bool,
-    method: Method,
-    body: Body,
-) -> Result<Response<Body>, Status> {
-    let reads = matches!(method, Method::GET | Method::HEAD);
-    // A client in this process may live under a clock that stands still while a thread works.
-    let is_large = call.on_network && arrival::is_large(&call, &method, &body);
-    if !is_large && (reads || !call.server.store().is_durable()) {
-        return objects(call, watch, method, body).await;
-    }
-    let _waits = call.patience.watch();
-    let answer = if is_large {
-        call.take_worker().await;
-        let here = Handle::current();
-        let work = move || here.block_on(objects(call, watch, method, body));
-        tokio::task::spawn_blocking(work).await
-    } else {
-        tokio::spawn(objects(call, watch, method, body)).await
-    };
-    match answer.map_err(tokio::task::JoinError::try_into_panic) {
-        Ok(answer) => answer,
-        Err(Ok(panic)) => std::panic::resume_unwind(panic),
-        Err(Err(_)) => Err(Status::internal("the server is shutting down")),
-    }
-}
-
-/// Waits for the body of a request and for its turn, and answers it. Nothing waits for clients in this process and administrators but
-/// their own bodies.
-async fn in_turn(
-    mut call: Call,
-    is_exempt: bool,
-    watch: bool,
-    method: Method,
-    body: Body,
-) -> Result<Response<Body>, Status> {
-    let server = call.server.clone();
-    let arrived = match arrival::arrival(server.gate(), is_exempt, body).await {
-        Ok(arrived) => arrived,
-        Err(Missing::TooMany) => return Ok(reply::too_many_requests()),
-        Err(Missing::Refused(status)) => return Ok(finish(&call, Err(status))),
-    };
-    let Arrived { body, room } = arrived;
-    call.room = room;
-    if !is_exempt {
-        match server.gate().turn().await {
-            Ok(turn) => call.take_turn(turn),
-            Err(TooMany) => return Ok(reply::too_many_requests()),
-        }
-    }
-    to_its_end(call, watch, method, body).await
 }
 
 async fn route(
@@ -263,7 +208,7 @@ async fn route(
                 false => call.query.timeout()?,
             };
             let Some(network) = network else {
-                return to_its_end(call, object.watch, parts.method, body).await;
+                return running::to_its_end(call, object.watch, parts.method, body, false).await;
             };
             call.on_network = true;
             let begun = Instant::now();
@@ -279,28 +224,35 @@ async fn route(
                 let most = server.gate().limits().request;
                 let patience = Patience::of(timeout.map_or(most, |timeout| timeout.min(most)));
                 call.patience = patience.clone();
-                let answer = in_turn(call, is_exempt, object.watch, parts.method, body);
+                call.is_exempt = is_exempt;
+                let answer = running::in_turn(call, object.watch, parts.method, body);
                 let answer = patience.bound(answer).await;
                 count(&answer);
-                return answer;
+                return answer.map(|answer| patience.bound_body(answer));
             }
             let Ok(stream) = server.gate().stream(&call.user.name) else {
                 return Ok(reply::too_many_requests());
             };
-            let stream = Arc::new(stream);
+            let (stream, busy) = (Arc::new(stream), network.busy.goes_on());
             call.upgrade = parts.extensions.remove().map(|on| Upgrade {
                 on,
                 closing: network.closing,
-                busy: network.busy,
+                busy: busy.clone(),
                 stream: stream.clone(),
             });
             let answer = objects(call, object.watch, parts.method, body).await;
             count(&answer);
-            Ok(answer?.map(|body| Body::new(reply::Held { body, stream })))
+            Ok(answer?.map(|body| {
+                Body::new(With {
+                    body,
+                    held: (stream, busy),
+                })
+            }))
         }
         Route::Groups { .. } | Route::Group(_) | Route::Version { .. } => {
             let address = server.external_url().trim_start_matches("https://");
-            match discovery::serve(&table, &route, &parts.headers, address) {
+            let document = || discovery::serve(&table, &route, &parts.headers, address);
+            match running::aside(document) {
                 Some(_) if parts.method != Method::GET => Err(method_not_allowed()),
                 Some(answer) => Ok(answer),
                 None => {
@@ -334,7 +286,7 @@ async fn route(
             }
             let document =
                 || openapi::serve(&server, &parts.method, path, uri.query(), &parts.headers);
-            arrival::aside(document).unwrap_or_else(|| Ok(reply::page_not_found()))
+            running::aside(document).unwrap_or_else(|| Ok(reply::page_not_found()))
         }
     }
 }

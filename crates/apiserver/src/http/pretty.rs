@@ -8,11 +8,19 @@ use http::{
     header::{CONTENT_LENGTH, CONTENT_TYPE, USER_AGENT},
 };
 
-use super::{negotiate::Media, query::Query, reply};
+use super::{
+    negotiate::Media,
+    query::Query,
+    reply,
+    through::{self, Change},
+};
 use crate::status::Status;
 
 /// The programs by which people look at answers.
 const VIEWERS: [&str; 3] = ["curl", "Wget", "Mozilla/5.0"];
+
+/// Bodies of more bytes are indented while they are sent.
+const LARGE: u64 = 64 * 1024;
 
 /// Whether the answer is for the eyes. OpenAPI documents never are: they are served as they were made.
 pub(crate) fn wanted(headers: &HeaderMap, uri: &Uri) -> bool {
@@ -29,72 +37,97 @@ pub(crate) fn wanted(headers: &HeaderMap, uri: &Uri) -> bool {
     agent.is_some_and(|agent| VIEWERS.iter().any(|viewer| agent.starts_with(viewer)))
 }
 
-/// Indents a JSON body whose size is known, which that of a watch is not.
+/// Indents a JSON body that ends, which that of a watch does not, while it is sent.
 pub(crate) async fn indented(response: Response<Body>) -> Response<Body> {
     let json = Media::Json.content_type().as_bytes();
     let of_json = response
         .headers()
         .get(CONTENT_TYPE)
         .is_some_and(|kind| kind.as_bytes() == json);
-    let sized = http_body::Body::size_hint(response.body())
-        .exact()
-        .is_some();
-    if !of_json || !sized {
+    if !of_json || !through::may_have(&response, 0) {
         return response;
     }
+    let is_large = through::may_have(&response, LARGE);
     let (mut parts, body) = response.into_parts();
+    parts.headers.remove(CONTENT_LENGTH);
+    if is_large {
+        parts.extensions.insert(through::Ends);
+        return Response::from_parts(parts, through::changed(body, Indent::default()));
+    }
     let Ok(plain) = axum::body::to_bytes(body, usize::MAX).await else {
         return reply::refusal(&Status::internal("the answer ended early"), Media::Json);
     };
-    parts.headers.remove(CONTENT_LENGTH);
-    Response::from_parts(parts, Body::from(indent(&plain)))
+    let (mut indent, mut out) = (Indent::default(), Vec::new());
+    indent.feed(&plain, &mut out);
+    Response::from_parts(parts, Body::from(out))
 }
 
 /// Two spaces a level, as Go's `json.MarshalIndent`. The input is JSON without spaces between its tokens, as all ours is.
-fn indent(json: &[u8]) -> Vec<u8> {
-    let mut out = Vec::with_capacity(json.len() * 2);
-    let mut depth = 0;
-    let mut bytes = json.iter().copied().peekable();
-    let line = |out: &mut Vec<u8>, depth: usize| {
+#[derive(Default)]
+struct Indent {
+    depth: usize,
+    /// Within a string.
+    quoted: bool,
+    /// Behind a backslash there.
+    escaped: bool,
+    /// Behind the bracket that opens something, which may be empty.
+    opened: bool,
+}
+
+impl Indent {
+    fn line(&self, out: &mut Vec<u8>) {
         out.push(b'\n');
-        out.resize(out.len() + 2 * depth, b' ');
-    };
-    while let Some(byte) = bytes.next() {
-        match byte {
-            b'"' => {
+        out.resize(out.len() + 2 * self.depth, b' ');
+    }
+}
+
+impl Change for Indent {
+    fn feed(&mut self, bytes: &[u8], out: &mut Vec<u8>) {
+        out.reserve(bytes.len() * 2);
+        for byte in bytes.iter().copied() {
+            if self.quoted {
                 out.push(byte);
-                while let Some(inside) = bytes.next() {
-                    out.push(inside);
-                    match inside {
-                        b'"' => break,
-                        b'\\' => out.extend(bytes.next()),
-                        _ => {}
-                    }
+                self.quoted = byte != b'"' || self.escaped;
+                self.escaped = byte == b'\\' && !self.escaped;
+                continue;
+            }
+            let is_end = matches!(byte, b'}' | b']');
+            match std::mem::take(&mut self.opened) {
+                true if is_end => {
+                    out.push(byte);
+                    continue;
                 }
-            }
-            b'{' | b'[' => {
-                out.push(byte);
-                if let Some(end) = bytes.next_if(|next| matches!(next, b'}' | b']')) {
-                    out.push(end);
-                } else {
-                    depth += 1;
-                    line(&mut out, depth);
+                true => {
+                    self.depth += 1;
+                    self.line(out);
                 }
+                false => {}
             }
-            b'}' | b']' => {
-                depth = depth.saturating_sub(1);
-                line(&mut out, depth);
-                out.push(byte);
+            match byte {
+                b'"' => {
+                    out.push(byte);
+                    self.quoted = true;
+                }
+                b'{' | b'[' => {
+                    out.push(byte);
+                    self.opened = true;
+                }
+                b'}' | b']' => {
+                    self.depth = self.depth.saturating_sub(1);
+                    self.line(out);
+                    out.push(byte);
+                }
+                b',' => {
+                    out.push(byte);
+                    self.line(out);
+                }
+                b':' => out.extend(b": "),
+                _ => out.push(byte),
             }
-            b',' => {
-                out.push(byte);
-                line(&mut out, depth);
-            }
-            b':' => out.extend(b": "),
-            _ => out.push(byte),
         }
     }
-    out
+
+    fn finish(&mut self, _: &mut Vec<u8>) {}
 }
 
 #[cfg(test)]
@@ -112,9 +145,15 @@ mod tests {
             json!("\\\""),
         ];
         for tree in trees {
-            let indented = indent(tree.to_string().as_bytes());
             let expected = serde_json::to_string_pretty(&tree).unwrap();
-            assert_eq!(String::from_utf8(indented).unwrap(), expected);
+            // However it comes in pieces.
+            for piece in [1, 2, 1000] {
+                let (mut indent, mut indented) = (Indent::default(), Vec::new());
+                for piece in tree.to_string().as_bytes().chunks(piece) {
+                    indent.feed(piece, &mut indented);
+                }
+                assert_eq!(String::from_utf8(indented).unwrap(), expected);
+            }
         }
     }
 

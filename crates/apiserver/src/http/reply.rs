@@ -24,10 +24,9 @@ use serde_json::Value;
 use super::{
     call::Call,
     negotiate::{Form, Media, SUPPORTED, Shape},
-    table,
+    table, through,
 };
 use crate::{
-    limits,
     registry::Row,
     schema::{ownership, proto},
     status::Status,
@@ -35,7 +34,7 @@ use crate::{
 };
 
 /// Bodies above this size are compressed for clients that take gzip.
-const GZIP_FROM: usize = 128 * 1024;
+const GZIP_FROM: u64 = 128 * 1024;
 
 /// What a handler answers with.
 pub(crate) enum Outcome {
@@ -248,33 +247,6 @@ pub(crate) fn too_many_requests() -> Response<Body> {
     response
 }
 
-/// The body of an answer that goes on, which counts until it ends.
-pub(crate) struct Held {
-    pub(crate) body: Body,
-    #[expect(dead_code, reason = "it counts while it is there")]
-    pub(crate) stream: Arc<limits::Stream>,
-}
-
-impl http_body::Body for Held {
-    type Data = Bytes;
-    type Error = axum::Error;
-
-    fn poll_frame(
-        mut self: Pin<&mut Self>,
-        context: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, axum::Error>>> {
-        Pin::new(&mut self.body).poll_frame(context)
-    }
-
-    fn is_end_stream(&self) -> bool {
-        self.body.is_end_stream()
-    }
-
-    fn size_hint(&self) -> SizeHint {
-        self.body.size_hint()
-    }
-}
-
 /// Whether the client takes gzip.
 pub(crate) fn takes_gzip(headers: &HeaderMap) -> bool {
     let mut codings = headers
@@ -285,23 +257,13 @@ pub(crate) fn takes_gzip(headers: &HeaderMap) -> bool {
     codings.any(|coding| coding.trim().split(';').next() == Some("gzip"))
 }
 
-/// Compresses a big body whose size is known.
-pub(crate) async fn compress(response: Response<Body>) -> Response<Body> {
-    let size = http_body::Body::size_hint(response.body())
-        .exact()
-        .unwrap_or(0);
-    if (size as usize) < GZIP_FROM || response.headers().contains_key(CONTENT_ENCODING) {
+/// Compresses a big body, while it is sent.
+pub(crate) fn compress(response: Response<Body>) -> Response<Body> {
+    if !through::may_have(&response, GZIP_FROM) || response.headers().contains_key(CONTENT_ENCODING)
+    {
         return response;
     }
     let (mut parts, body) = response.into_parts();
-    let Ok(plain) = axum::body::to_bytes(body, usize::MAX).await else {
-        return refusal(&Status::internal("the answer ended early"), Media::Json);
-    };
-    let mut encoder = GzEncoder::new(Vec::with_capacity(plain.len() / 4), Compression::fast());
-    let packed = encoder.write_all(&plain).and_then(|()| encoder.finish());
-    let Ok(packed) = packed else {
-        return Response::from_parts(parts, Body::from(plain));
-    };
     parts
         .headers
         .insert(CONTENT_ENCODING, HeaderValue::from_static("gzip"));
@@ -309,7 +271,24 @@ pub(crate) async fn compress(response: Response<Body>) -> Response<Body> {
         .headers
         .append(VARY, HeaderValue::from_static("Accept-Encoding"));
     parts.headers.remove(http::header::CONTENT_LENGTH);
-    Response::from_parts(parts, Body::from(packed))
+    parts.extensions.insert(through::Ends);
+    let gzip = Gzip(GzEncoder::new(Vec::new(), Compression::fast()));
+    Response::from_parts(parts, through::changed(body, gzip))
+}
+
+struct Gzip(GzEncoder<Vec<u8>>);
+
+impl through::Change for Gzip {
+    fn feed(&mut self, bytes: &[u8], out: &mut Vec<u8>) {
+        // Writing to memory does not fail.
+        let _ = self.0.write_all(bytes);
+        out.append(self.0.get_mut());
+    }
+
+    fn finish(&mut self, out: &mut Vec<u8>) {
+        let _ = self.0.try_finish();
+        out.append(self.0.get_mut());
+    }
 }
 
 /// A body made of shared pieces: lists send the stored bytes themselves.

@@ -7,12 +7,13 @@
 use std::{
     collections::BTreeMap,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
+    time::Duration,
 };
 
 use tokio::sync::Notify;
 
 use super::activity::Activity;
-use crate::limits::ConnectionLimits;
+use crate::limits::{ConnectionLimits, Limits};
 
 /// Whose a connection is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -27,6 +28,8 @@ pub(super) enum Kind {
 /// All connections of a listener.
 pub(super) struct Places {
     limits: ConnectionLimits,
+    /// How long a request may take.
+    request: Duration,
     taken: Mutex<Taken>,
 }
 
@@ -53,9 +56,10 @@ pub(super) struct Place {
 }
 
 impl Places {
-    pub(super) fn new(limits: ConnectionLimits) -> Arc<Self> {
+    pub(super) fn new(limits: &Limits) -> Arc<Self> {
         Arc::new(Places {
-            limits,
+            limits: limits.connections.clone(),
+            request: limits.request,
             taken: Mutex::default(),
         })
     }
@@ -71,7 +75,7 @@ impl Places {
         {
             oldest.end.notify_one();
         }
-        let holder = Arc::new(Holder::new());
+        let holder = Arc::new(Holder::new(self.request));
         handshakes.insert(number, holder.clone());
         Place {
             places: self.clone(),
@@ -95,9 +99,9 @@ impl Places {
 }
 
 impl Holder {
-    fn new() -> Self {
+    fn new(request: Duration) -> Self {
         Holder {
-            activity: Activity::new(),
+            activity: Activity::new(request),
             end: Notify::new(),
         }
     }
@@ -122,7 +126,7 @@ impl Place {
                 holder.end.notify_one();
             }
         }
-        self.holder = Arc::new(Holder::new());
+        self.holder = Arc::new(Holder::new(self.places.request));
         alike.insert(self.number, self.holder.clone());
         true
     }
@@ -153,17 +157,18 @@ impl Drop for Place {
 
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
-
     use super::*;
     use crate::listen::Busy;
 
     fn places() -> Arc<Places> {
-        Places::new(ConnectionLimits {
-            handshakes: 2,
-            users: 2,
-            administrators: 1,
-            ..ConnectionLimits::default()
+        Places::new(&Limits {
+            connections: ConnectionLimits {
+                handshakes: 2,
+                users: 2,
+                administrators: 1,
+                ..ConnectionLimits::default()
+            },
+            ..Limits::default()
         })
     }
 
@@ -217,12 +222,17 @@ mod tests {
         let silent = settled(&places, Kind::User).expect("there is room");
         assert_eq!(lasts(&silent).await, limits.first_request);
         let speaks = settled(&places, Kind::User).expect("there is room");
-        let request = Busy::new(&speaks);
+        let request = Busy::new(&speaks).goes_on();
         let answered = async {
             tokio::time::sleep(limits.idle * 3).await;
             drop(request);
         };
         let (lasted, ()) = tokio::join!(lasts(&speaks), answered);
         assert_eq!(lasted, limits.idle * 4);
+        let deaf = settled(&places, Kind::User).expect("there is room");
+        let _unread = Busy::new(&deaf);
+        let lasted = lasts(&deaf).await;
+        let request = Limits::default().request;
+        assert!(lasted >= request + limits.idle && lasted <= request + limits.idle * 2);
     }
 }

@@ -282,6 +282,11 @@ impl Object {
             .slice(self.layout.body as usize..self.line.len() - LINE_END.len())
     }
 
+    /// How many bytes are kept of it.
+    pub fn size_bytes(&self) -> usize {
+        self.line.len()
+    }
+
     /// The object as a tree.
     pub fn parse(&self) -> Value {
         let bytes = &self.line[self.layout.object as usize..self.line.len() - LINE_END.len()];

@@ -24,7 +24,7 @@ const SHORT: Duration = Duration::from_millis(20);
 /// How long a test waits for what has to happen.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// A server with Jane, who may edit.
+/// A server with Jane, who may do everything and is no administrator.
 async fn served(limits: Limits) -> (Arc<ApiServer>, Served) {
     let server = ApiServer::new(Config {
         limits,
@@ -33,7 +33,7 @@ async fn served(limits: Limits) -> (Arc<ApiServer>, Served) {
     });
     let binding = json!({"metadata": {"name": "jane"},
         "subjects": [{"apiGroup": "rbac.authorization.k8s.io", "kind": "User", "name": "jane"}],
-        "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "edit"}});
+        "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "cluster-admin"}});
     let bindings = "/apis/rbac.authorization.k8s.io/v1/clusterrolebindings";
     Api::of(&server).post(bindings, binding).await.ok();
     let served = Served::new(&server).await;

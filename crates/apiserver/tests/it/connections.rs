@@ -128,7 +128,7 @@ async fn whatever_others_hold_open_an_administrator_gets_in() {
     let rights = "/apis/rbac.authorization.k8s.io/v1/clusterrolebindings";
     let binding = json!({"metadata": {"name": "jane"},
         "subjects": [{"apiGroup": "rbac.authorization.k8s.io", "kind": "User", "name": "jane"}],
-        "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "view"}});
+        "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "cluster-admin"}});
     Api::of(&server).post(rights, binding).await.ok();
     let watch =
         || empty(get(&format!("{MAPS}?watch=1")).header("authorization", "Bearer janes-token"));

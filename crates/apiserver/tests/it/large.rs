@@ -1,6 +1,7 @@
-//! Requests that take long to work on: they keep nobody waiting, and end when nobody waits for them.
+//! Requests that take long to work on, and large answers: they keep nobody waiting, and end when nobody waits for them.
 
 use std::{
+    io::Read,
     sync::{
         Mutex,
         mpsc::{Receiver, SyncSender, sync_channel},
@@ -8,12 +9,16 @@ use std::{
     time::Duration,
 };
 
+use axum::body::Body;
+use flate2::read::GzDecoder;
+use http_body_util::BodyExt;
 use mullion_apiserver::{
     ApiServer, Config, Limits,
-    admission::{Ctx, Plugin, Request, What},
+    admission::{Ctx, Plugin, Request, User, What},
     status::Status,
 };
 use serde_json::{Value, json};
+use tower::ServiceExt;
 
 use crate::{
     api::{Api, until},
@@ -145,5 +150,95 @@ async fn a_large_request_that_takes_too_long_or_whose_client_has_left_writes_not
         let next = create("next", json!({}));
         assert_eq!(stage.served.send(admin, OVER_2, next).await.status, 201);
         stage.api.get(&format!("{MAPS}/m")).await.refused(404);
+    }
+}
+
+/// The headers and the bytes of an answer to an administrator.
+async fn read(
+    server: &std::sync::Arc<ApiServer>,
+    path: &str,
+    headers: &[(&str, &str)],
+) -> (http::HeaderMap, Vec<u8>) {
+    let mut request = http::Request::get(path).extension(User::administrator());
+    for (name, value) in headers {
+        request = request.header(*name, *value);
+    }
+    let request = request.body(Body::empty()).unwrap();
+    let (head, body) = server.router().oneshot(request).await.unwrap().into_parts();
+    assert_eq!(head.status, 200);
+    (
+        head.headers,
+        body.collect().await.unwrap().to_bytes().to_vec(),
+    )
+}
+
+/// Large answers are made while they are sent, small ones at once.
+#[tokio::test]
+async fn a_large_list_is_in_every_form_what_its_pages_are() {
+    const OBJECTS: usize = 200;
+    // A table says how old an object is.
+    let server = ApiServer::new(Config {
+        clock: std::sync::Arc::new(|| jiff::Timestamp::UNIX_EPOCH),
+        ..Config::default()
+    });
+    let api = Api::of(&server);
+    for index in 0..OBJECTS {
+        let map = json!({"metadata": {"name": format!("m{index:03}")}, "data": {"a": "\"items\":[]\\\"x".repeat(300)}});
+        api.post(MAPS, map).await.ok();
+    }
+    let json = |bytes: &[u8]| serde_json::from_slice::<Value>(bytes).unwrap();
+    for (accept, field, is_streamed) in [
+        ("application/json", "items", false),
+        ("application/json;as=Table;v=v1;g=meta.k8s.io", "rows", true),
+        (
+            "application/json;as=PartialObjectMetadataList;v=v1;g=meta.k8s.io",
+            "items",
+            true,
+        ),
+    ] {
+        let query = "includeObject=Object";
+        let path = format!("{MAPS}?{query}");
+        let (headers, plain) = read(&server, &path, &[("accept", accept)]).await;
+        let whole = json(&plain);
+        let mut parts: Vec<Value> = Vec::new();
+        let mut next = String::new();
+        loop {
+            let page = format!("{path}&limit=20&continue={next}");
+            let (_, page) = read(&server, &page, &[("accept", accept)]).await;
+            let mut page = json(&page);
+            parts.extend(page[field].as_array().unwrap().iter().cloned());
+            next = page["metadata"]["continue"]
+                .as_str()
+                .unwrap_or_default()
+                .to_owned();
+            page[field] = whole[field].clone();
+            page["metadata"] = whole["metadata"].clone();
+            assert!(page == whole, "{accept}");
+            if next.is_empty() {
+                break;
+            }
+        }
+        assert_eq!(parts.len(), OBJECTS);
+        assert!(whole[field] == Value::from(parts), "{accept}");
+        assert!(headers.get("content-encoding").is_none());
+        let gzip = [("accept", accept), ("accept-encoding", "gzip")];
+        let (headers, packed) = read(&server, &path, &gzip).await;
+        assert_eq!(headers["content-encoding"], "gzip");
+        let mut unpacked = Vec::new();
+        GzDecoder::new(&*packed).read_to_end(&mut unpacked).unwrap();
+        assert!(packed.len() < plain.len() && unpacked == plain);
+        let pretty = format!("{path}&pretty=true");
+        let (_, pretty) = read(&server, &pretty, &[("accept", accept)]).await;
+        assert!(pretty.starts_with(b"{\n  \"") && json(&pretty) == whole);
+        let request = http::Request::get(&path)
+            .extension(User::administrator())
+            .header("accept", accept);
+        let request = request.body(Body::empty()).unwrap();
+        let mut body = server.router().oneshot(request).await.unwrap().into_body();
+        let first = body.frame().await.unwrap().unwrap().into_data().unwrap();
+        assert!(first.len() < 64 * 1024);
+        // Whoever waits for the thread goes first.
+        let second = futures::FutureExt::now_or_never(body.frame());
+        assert_eq!(second.is_none(), is_streamed);
     }
 }

@@ -1,0 +1,342 @@
+//! Bodies that are made piece by piece while they are sent: answers that are changed on their way (compressed, indented), and lists that are
+//! written object by object.
+//!
+//! A body holds one piece, whatever the size of the answer, and lets other tasks run after each: a small answer waits for pieces of large ones, not
+//! for large ones.
+
+use std::{
+    pin::Pin,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    task::{Context, Poll, ready},
+};
+
+use axum::body::Body;
+use bytes::Bytes;
+use http::Response;
+use http_body::{Frame, SizeHint};
+use tokio::{task::JoinHandle, time::Instant};
+
+use super::arrival::timed_out;
+use crate::store::Object;
+
+/// So much is made, or changed, before others go first.
+const PIECE: usize = 32 * 1024;
+
+/// Marks an answer of unknown length that comes to an end by itself, which that of a watch does not.
+#[derive(Clone, Copy)]
+pub(crate) struct Ends;
+
+/// Whether an answer ends, and may have at least so many bytes.
+pub(crate) fn may_have(response: &Response<Body>, bytes: u64) -> bool {
+    let exact = http_body::Body::size_hint(response.body()).exact();
+    let ends = || response.extensions().get::<Ends>().is_some();
+    exact.map_or_else(ends, |exact| exact >= bytes)
+}
+
+/// A change of bytes that needs to see them only once.
+pub(crate) trait Change: Send + 'static {
+    /// Takes bytes, and adds what they become to `out`.
+    fn feed(&mut self, bytes: &[u8], out: &mut Vec<u8>);
+
+    /// Adds what is still due at the end.
+    fn finish(&mut self, out: &mut Vec<u8>);
+}
+
+/// Makes one piece of what is left; false at the end.
+trait Source: Send + 'static {
+    fn poll_piece(
+        &mut self,
+        context: &mut Context<'_>,
+        out: &mut Vec<u8>,
+    ) -> Poll<Result<bool, axum::Error>>;
+}
+
+/// A body of a source's pieces.
+struct Made<S> {
+    source: S,
+    /// A piece was just made: others go first.
+    rests: bool,
+    ended: bool,
+}
+
+impl<S: Source + Unpin> http_body::Body for Made<S> {
+    type Data = Bytes;
+    type Error = axum::Error;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, axum::Error>>> {
+        if self.ended {
+            return Poll::Ready(None);
+        }
+        if std::mem::take(&mut self.rests) {
+            context.waker().wake_by_ref();
+            return Poll::Pending;
+        }
+        let mut out = Vec::new();
+        let goes_on = match ready!(self.source.poll_piece(context, &mut out)) {
+            Ok(goes_on) => goes_on,
+            Err(error) => {
+                self.ended = true;
+                return Poll::Ready(Some(Err(error)));
+            }
+        };
+        self.rests = true;
+        self.ended = !goes_on;
+        if out.is_empty() && goes_on {
+            self.rests = false;
+            context.waker().wake_by_ref();
+            return Poll::Pending;
+        }
+        let frame = (!out.is_empty()).then(|| Ok(Frame::data(out.into())));
+        Poll::Ready(frame)
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.ended
+    }
+}
+
+/// The body of another one's changed bytes.
+pub(crate) fn changed(body: Body, change: impl Change + Unpin) -> Body {
+    Body::new(Made {
+        source: Changed {
+            body,
+            change,
+            left: Bytes::new(),
+        },
+        rests: false,
+        ended: false,
+    })
+}
+
+struct Changed<C> {
+    body: Body,
+    change: C,
+    /// What came and was not changed yet.
+    left: Bytes,
+}
+
+impl<C: Change + Unpin> Source for Changed<C> {
+    fn poll_piece(
+        &mut self,
+        context: &mut Context<'_>,
+        out: &mut Vec<u8>,
+    ) -> Poll<Result<bool, axum::Error>> {
+        let mut taken = 0;
+        while taken < PIECE {
+            if self.left.is_empty() {
+                let frame = match http_body::Body::poll_frame(Pin::new(&mut self.body), context) {
+                    Poll::Ready(Some(frame)) => frame?,
+                    Poll::Ready(None) => {
+                        self.change.finish(out);
+                        return Poll::Ready(Ok(false));
+                    }
+                    // What came so far goes out; the body has noted who waits for the rest.
+                    Poll::Pending if taken > 0 => break,
+                    Poll::Pending => return Poll::Pending,
+                };
+                self.left = frame.into_data().unwrap_or_default();
+            }
+            let piece = self.left.split_to(self.left.len().min(PIECE - taken));
+            taken += piece.len();
+            self.change.feed(&piece, out);
+        }
+        Poll::Ready(Ok(true))
+    }
+}
+
+/// An answer that is a text with objects in the middle, separated by commas; `write` adds one object's text.
+pub(crate) fn listed(
+    (head, tail): (&str, &str),
+    objects: Vec<Arc<Object>>,
+    write: impl FnMut(&Object, &mut Vec<u8>) + Send + Unpin + 'static,
+) -> Body {
+    Body::new(Made {
+        source: Listed {
+            head: Some(head.to_owned()),
+            tail: tail.to_owned(),
+            objects: objects.into_iter(),
+            write,
+        },
+        rests: false,
+        ended: false,
+    })
+}
+
+struct Listed<W> {
+    /// Until the first piece is made.
+    head: Option<String>,
+    tail: String,
+    objects: std::vec::IntoIter<Arc<Object>>,
+    write: W,
+}
+
+impl<W: FnMut(&Object, &mut Vec<u8>) + Send + Unpin + 'static> Source for Listed<W> {
+    fn poll_piece(
+        &mut self,
+        _: &mut Context<'_>,
+        out: &mut Vec<u8>,
+    ) -> Poll<Result<bool, axum::Error>> {
+        let mut is_first = false;
+        if let Some(head) = self.head.take() {
+            out.extend_from_slice(head.as_bytes());
+            is_first = true;
+        }
+        // What is read counts as well as what is written: a row of a table says little of a large object.
+        let mut read = 0;
+        while out.len().max(read) < PIECE {
+            let Some(object) = self.objects.next() else {
+                out.extend_from_slice(self.tail.as_bytes());
+                return Poll::Ready(Ok(false));
+            };
+            if !std::mem::take(&mut is_first) {
+                out.push(b',');
+            }
+            read += object.size_bytes();
+            (self.write)(&object, out);
+        }
+        Poll::Ready(Ok(true))
+    }
+}
+
+/// A body with what it needs until it is sent.
+pub(crate) struct With<T> {
+    pub(crate) body: Body,
+    #[expect(dead_code, reason = "it counts while it is there")]
+    pub(crate) held: T,
+}
+
+impl<T: Unpin> http_body::Body for With<T> {
+    type Data = Bytes;
+    type Error = axum::Error;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, axum::Error>>> {
+        Pin::new(&mut self.body).poll_frame(context)
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.body.size_hint()
+    }
+}
+
+/// Lets go of a body that is not sent in time, also where its client has stopped to read and nobody asks for more of it.
+pub(crate) struct Expiring {
+    body: Arc<Mutex<Option<Body>>>,
+    timer: JoinHandle<()>,
+}
+
+impl Expiring {
+    pub(crate) fn new(body: Body, deadline: Instant) -> Self {
+        let body = Arc::new(Mutex::new(Some(body)));
+        let expires = body.clone();
+        let timer = tokio::spawn(async move {
+            tokio::time::sleep_until(deadline).await;
+            lock(&expires).take();
+        });
+        Expiring { body, timer }
+    }
+}
+
+fn lock(body: &Mutex<Option<Body>>) -> MutexGuard<'_, Option<Body>> {
+    body.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Drop for Expiring {
+    fn drop(&mut self) {
+        self.timer.abort();
+    }
+}
+
+impl http_body::Body for Expiring {
+    type Data = Bytes;
+    type Error = axum::Error;
+
+    fn poll_frame(
+        self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, axum::Error>>> {
+        match &mut *lock(&self.body) {
+            Some(body) => Pin::new(body).poll_frame(context),
+            None => Poll::Ready(Some(Err(axum::Error::new(timed_out())))),
+        }
+    }
+
+    fn is_end_stream(&self) -> bool {
+        lock(&self.body).as_ref().is_some_and(Body::is_end_stream)
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        lock(&self.body)
+            .as_ref()
+            .map_or_else(SizeHint::default, http_body::Body::size_hint)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use futures::FutureExt;
+    use http_body_util::BodyExt;
+
+    use super::*;
+
+    /// Doubles every byte.
+    struct Twice;
+
+    impl Change for Twice {
+        fn feed(&mut self, bytes: &[u8], out: &mut Vec<u8>) {
+            out.extend(bytes.iter().flat_map(|byte| [*byte; 2]));
+        }
+
+        fn finish(&mut self, out: &mut Vec<u8>) {
+            out.push(b'.');
+        }
+    }
+
+    #[test]
+    fn a_changed_body_comes_in_pieces_between_which_others_go_first() {
+        let sent = vec![b'a'; 10 * PIECE + 1];
+        let mut body = changed(Body::from(sent.clone()), Twice);
+        let (mut pieces, mut rests, mut all) = (0, 0, Vec::new());
+        loop {
+            match body.frame().now_or_never() {
+                None => rests += 1,
+                Some(Some(frame)) => {
+                    let piece = frame.expect("no error").into_data().expect("data");
+                    assert!(piece.len() <= 2 * PIECE + 1);
+                    pieces += 1;
+                    all.extend(piece);
+                }
+                Some(None) => break,
+            }
+        }
+        assert_eq!((pieces, rests), (11, 10));
+        assert_eq!(all.len(), 2 * sent.len() + 1);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_body_that_is_not_sent_in_time_is_let_go() {
+        let held = Arc::new(());
+        let kept = With {
+            body: Body::from("x"),
+            held: held.clone(),
+        };
+        let deadline = Instant::now() + Duration::from_secs(60);
+        let mut body = Expiring::new(Body::new(kept), deadline);
+        tokio::time::sleep(Duration::from_secs(59)).await;
+        assert_eq!(Arc::strong_count(&held), 2);
+        tokio::time::sleep(Duration::from_secs(2)).await;
+        assert_eq!(Arc::strong_count(&held), 1);
+        assert!(body.frame().await.is_some_and(|frame| frame.is_err()));
+    }
+}
