@@ -230,7 +230,7 @@ impl Cluster {
             } => {
                 let (namespace, claim, pod) = (text(namespace), text(claim), text(pod));
                 format!(
-                    "ResourceClaim {namespace}/{claim} was not created for pod {namespace}/{pod} (pod is not owner)"
+                    "ResourceClaim {namespace}/{claim} was not created for Pod {namespace}/{pod} (Pod is not owner)"
                 )
             }
             ClaimConflict::Pending { namespace, claim } => format!(

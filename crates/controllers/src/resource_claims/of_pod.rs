@@ -53,7 +53,7 @@ pub enum Unknown {
 
 /// A claim is another pod's, or nobody's.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
-#[error("ResourceClaim {claim} was not created for pod {pod} (pod is not owner)")]
+#[error("ResourceClaim {claim} was not created for Pod {pod} (Pod is not owner)")]
 pub struct NotOwner {
     /// The claim.
     pub claim: Key,
@@ -216,7 +216,7 @@ mod tests {
         let pod = pod(json!([]));
         assert_eq!(must_be_of(&pod, &claim(true)), Ok(()));
         let why = must_be_of(&pod, &claim(false)).expect_err("it is not");
-        let text = "ResourceClaim ns/c was not created for pod ns/p (pod is not owner)";
+        let text = "ResourceClaim ns/c was not created for Pod ns/p (Pod is not owner)";
         assert_eq!(why.to_string(), text);
         assert!(is_reserved_for(&claim(true), &pod));
         assert!(!is_reserved_for(&claim(true), &Pod::default()));

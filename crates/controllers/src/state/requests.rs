@@ -64,20 +64,17 @@ pub fn held_requests(pod: &Pod) -> Amounts {
         let held = held.of_container(&container.name);
         hold(container.resources.as_ref(), held)
     };
-    let overhead = amounts(spec.overhead.as_ref());
-    let own = match &spec.resources {
-        Some(resources) if resources.requests.iter().any(|some| !some.is_empty()) => {
-            let mut own = hold(None, held.of_pod());
-            for (name, amount) in &mut own {
-                *amount = (*amount - overhead.get(name).unwrap_or(&0)).max(0);
-            }
-            if held.of_pod().is_none() || !held.infeasible {
-                maximize(&mut own, &amounts(resources.requests.as_ref()));
-            }
-            own
-        }
-        _ => Amounts::new(),
-    };
+    let asked = amounts(
+        spec.resources
+            .as_ref()
+            .and_then(|own| own.requests.as_ref()),
+    );
+    let mut own = hold(spec.resources.as_ref(), held.of_pod());
+    // Of a pod as a whole only what its spec asks for counts, even if that is nothing now.
+    own.retain(|name, _| asked.contains_key(name));
+    for name in asked.keys() {
+        own.entry(name.clone()).or_default();
+    }
     total_of(spec, of, own)
 }
 

@@ -66,7 +66,9 @@ fn disk(volume: &Volume) -> Option<Disk> {
         });
     }
     if let Some(disk) = &volume.azure_disk {
-        return Some(Disk::AzureDisk {
+        let managed = |kind: &String| kind.eq_ignore_ascii_case("Managed");
+        let counts = disk.kind.as_ref().is_none_or(managed);
+        return counts.then(|| Disk::AzureDisk {
             uri: disk.disk_uri.clone(),
         });
     }

@@ -22,6 +22,7 @@ pub(crate) use extended::{CLASS_PREFIX, ExtendedResource, Use, is_extended};
 pub(crate) use features::Features;
 pub(crate) use node::{NodeClass, NodeTaint};
 pub(crate) use pod::PodClass;
+pub(crate) use requests::Requests;
 pub(crate) use shape::{HostPort, Shape};
 pub(crate) use spread::SpreadRule;
 pub(crate) use term::{Namespaces, PodTerm};

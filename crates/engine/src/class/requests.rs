@@ -4,7 +4,7 @@
 //! started before it; then pod-level requests replace cpu, memory and huge pages; then overhead is added.
 
 use crate::error::ModelError;
-use crate::intern::Interner;
+use crate::intern::{Interner, Symbol};
 use crate::model::{Container, PodTemplate, Quantity, ResourceMap};
 use crate::resources::Amounts;
 
@@ -20,9 +20,21 @@ pub(crate) struct Requests {
     /// What a node counts for the pod once it is there; no default for what a pod asks for as a whole (`getNonMissingContainerRequests`).
     pub(crate) nonzero_cpu_milli: i64,
     pub(crate) nonzero_memory_bytes: i64,
-    /// What scorers add to that for the pod itself, always with defaults (`calculatePodResourceRequest`).
+    /// What NodeResourcesFit's score adds to that for the pod itself: its containers' requests, always with defaults, and its overhead. What the
+    /// pod asks for as a whole does not count there, since upstream's scorer has the feature off (`calculatePodResourceRequest`; decision 16).
     pub(crate) own_cpu_milli: i64,
     pub(crate) own_memory_bytes: i64,
+    /// The huge pages of its containers, where the pod asks for some as a whole; `real` has what it asks for as a whole.
+    own_pages: Option<Box<[(Symbol, i64)]>>,
+}
+
+/// Which requests a sum is of.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Level {
+    /// The containers', with the pod's own in their place where it has some.
+    Pod,
+    /// The containers' alone.
+    Containers,
 }
 
 /// Which native resources get a default where a container has no request.
@@ -41,26 +53,42 @@ impl Requests {
         }
         let pod_level = template.resources.requests.keys();
         let pod_level_set = pod_level.into_iter().any(|name| is_pod_level(name));
-        let mut sum = |defaults| Amounts::read(&sum(template, defaults), "pod", names);
-        let real = sum(Defaults::default())?;
-        let own = sum(Defaults {
+        let mut sum =
+            |level, defaults| Amounts::read(&sum(template, level, defaults), "pod", names);
+        let real = sum(Level::Pod, Defaults::default())?;
+        let all = Defaults {
             cpu: true,
             memory: true,
-        })?;
+        };
+        let own = sum(Level::Containers, all)?;
         let nonzero = match pod_level_set {
             false => own.clone(),
-            true => sum(Defaults {
-                cpu: !is_asked(template, "cpu"),
-                memory: !is_asked(template, "memory"),
-            })?,
+            true => sum(
+                Level::Pod,
+                Defaults {
+                    cpu: !is_asked(template, "cpu"),
+                    memory: !is_asked(template, "memory"),
+                },
+            )?,
         };
+        let differs = own.scalars != real.scalars;
         Ok(Requests {
+            own_pages: differs.then(|| own.scalars.into()),
             real,
             nonzero_cpu_milli: nonzero.cpu_milli,
             nonzero_memory_bytes: nonzero.memory_bytes,
             own_cpu_milli: own.cpu_milli,
             own_memory_bytes: own.memory_bytes,
         })
+    }
+
+    /// What NodeResourcesFit's score counts of a resource that is neither cpu, memory nor local storage.
+    pub(crate) fn own_scalar(&self, name: Symbol) -> i64 {
+        let Some(own) = &self.own_pages else {
+            return self.real.scalar(name);
+        };
+        let found = own.binary_search_by_key(&name, |scalar| scalar.0);
+        found.map_or(0, |index| own[index].1)
     }
 }
 
@@ -78,7 +106,7 @@ fn is_asked(template: &PodTemplate, name: &str) -> bool {
 }
 
 /// The sum of quantities, exactly: rounding comes after it.
-fn sum(template: &PodTemplate, defaults: Defaults) -> ResourceMap {
+fn sum(template: &PodTemplate, level: Level, defaults: Defaults) -> ResourceMap {
     let container = |container: &Container| {
         let mut requests = container.resources.requests.clone();
         if defaults.cpu {
@@ -110,6 +138,7 @@ fn sum(template: &PodTemplate, defaults: Defaults) -> ResourceMap {
     }
     maximize(&mut total, &starting);
     let pod_level = template.resources.requests.iter();
+    let pod_level = pod_level.filter(|_| level == Level::Pod);
     for (name, quantity) in pod_level.filter(|(name, _)| is_pod_level(name)) {
         total.insert(name.clone(), *quantity);
     }
@@ -204,7 +233,8 @@ mod tests {
         let requests = of(&template);
         assert_eq!(requests.own_cpu_milli, 600);
         assert_eq!(requests.nonzero_cpu_milli, 500);
-        assert_eq!(requests.own_memory_bytes, 1 << 30);
+        assert_eq!(requests.nonzero_memory_bytes, 1 << 30);
+        assert_eq!(requests.own_memory_bytes, 2 * DEFAULT_MEMORY_BYTES);
     }
 
     #[test]

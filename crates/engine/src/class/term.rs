@@ -18,6 +18,8 @@ pub(crate) type Namespaces = FxHashMap<Symbol, LabelSet>;
 pub(crate) struct PodTerm {
     namespaces: Box<[Symbol]>,
     namespace_query: LabelQuery,
+    /// The namespace selector matches a namespace without labels.
+    takes_unlabelled: bool,
     query: LabelQuery,
     pub(crate) key: Symbol,
     pub(crate) weight: i64,
@@ -38,23 +40,33 @@ impl PodTerm {
                 .map(|namespace| names.intern(namespace))
                 .collect()
         };
+        let namespace_query = LabelQuery::compile(term.namespace_selector.as_ref(), names);
         PodTerm {
             namespaces,
-            namespace_query: LabelQuery::compile(term.namespace_selector.as_ref(), names),
+            takes_unlabelled: namespace_query.matches(&LabelSet::default(), names),
+            namespace_query,
             query: LabelQuery::compile(term.label_selector.as_ref(), names),
             key: names.intern(&term.topology_key),
             weight,
         }
     }
 
-    /// Whether a pod of that class, which is there, is meant.
+    /// Whether a pod of that class, which is there, is meant by the pod that asks. A namespace selector that matches a namespace without labels
+    /// (`NotIn`, `DoesNotExist`) means every namespace then: upstream asks it about no labels after it has listed the namespaces it matches
+    /// (kube-scheduler: `mergeAffinityTermNamespacesIfNotEmpty`, which changes a copy of the term; decision 16).
     pub(crate) fn matches(
         &self,
         pod: &PodClass,
         namespaces: &Namespaces,
         names: &Interner,
     ) -> bool {
-        self.means(pod, namespaces.get(&pod.namespace), names)
+        let labels = namespaces.get(&pod.namespace);
+        let selects = |labels: &LabelSet| self.namespace_query.matches(labels, names);
+        self.means(
+            pod,
+            self.takes_unlabelled || labels.is_some_and(selects),
+            names,
+        )
     }
 
     /// Whether a pod of that class is meant which is to come near the pod that has the term: a namespace that is not known has no labels then
@@ -67,13 +79,12 @@ impl PodTerm {
     ) -> bool {
         let unknown = LabelSet::default();
         let labels = namespaces.get(&pod.namespace).unwrap_or(&unknown);
-        self.means(pod, Some(labels), names)
+        self.means(pod, self.namespace_query.matches(labels, names), names)
     }
 
-    fn means(&self, pod: &PodClass, namespace: Option<&LabelSet>, names: &Interner) -> bool {
-        let in_namespace = self.namespaces.contains(&pod.namespace)
-            || self.namespace_query.is_everything()
-            || namespace.is_some_and(|labels| self.namespace_query.matches(labels, names));
-        in_namespace && self.query.matches(&pod.labels, names)
+    /// Whether a pod is meant whose namespace the selector matches or not.
+    fn means(&self, pod: &PodClass, is_selected: bool, names: &Interner) -> bool {
+        (is_selected || self.namespaces.contains(&pod.namespace))
+            && self.query.matches(&pod.labels, names)
     }
 }

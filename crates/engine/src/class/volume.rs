@@ -79,7 +79,6 @@ impl Disk {
             },
             model::Disk::AzureDisk { .. }
             | model::Disk::Cinder { .. }
-            | model::Disk::Vsphere
             | model::Disk::Portworx { .. } => Disk::Shared,
         }
     }
@@ -135,8 +134,6 @@ impl Disk {
 pub(crate) struct Attach {
     pub(crate) driver: Symbol,
     pub(crate) handle: Handle,
-    /// The in-tree plugin that the driver stands in for; it counts only where the node says that it does.
-    pub(crate) plugin: Option<Symbol>,
 }
 
 /// What is attached.
@@ -148,7 +145,8 @@ pub(crate) enum Handle {
     Claim(Symbol, Symbol),
 }
 
-/// In-tree plugins with the drivers that stand in for them.
+/// In-tree plugins with the drivers that stand in for them on every node that has a CSINode, whatever its annotation
+/// `storage.alpha.kubernetes.io/migrated-plugins` says (kube-scheduler: `isCSIMigrationOn` of nodevolumelimits).
 const MIGRATED: [(&str, &str); 5] = [
     ("kubernetes.io/aws-ebs", "ebs.csi.aws.com"),
     ("kubernetes.io/gce-pd", "pd.csi.storage.gke.io"),
@@ -161,63 +159,63 @@ const MIGRATED: [(&str, &str); 5] = [
 const UNCOUNTED: [&str; 2] = ["kubernetes.io/vsphere-volume", "kubernetes.io/azure-file"];
 
 impl Attach {
-    /// How a disk of an in-tree plugin is counted, if at all; `zones` are those of its volume.
-    pub(crate) fn of_disk(
-        disk: &model::Disk,
-        zones: &[&str],
-        names: &mut Interner,
-    ) -> Option<Self> {
+    /// How a disk of an in-tree plugin is counted, if at all; `zones` is the label of its volume that names them, empty where there is none.
+    /// A disk that csi-translation-lib has no handle for does not count.
+    pub(crate) fn of_disk(disk: &model::Disk, zones: &str, names: &mut Interner) -> Option<Self> {
         let (plugin, handle) = match disk {
-            model::Disk::AwsElasticBlockStore { id } => {
-                let id = if id.starts_with("aws://") {
-                    id.rsplit('/').next().unwrap_or(id)
-                } else {
-                    id
-                };
-                (0, id.to_owned())
-            }
-            model::Disk::GcePersistentDisk { name, .. } => (1, gce_handle(name, zones)),
+            model::Disk::AwsElasticBlockStore { id } => (0, ebs_handle(id)?.to_owned()),
+            model::Disk::GcePersistentDisk { name, .. } => (1, gce_handle(name, zones)?),
             model::Disk::AzureDisk { uri } => (2, uri.clone()),
             model::Disk::Cinder { id } => (3, id.clone()),
             model::Disk::Portworx { id } => (4, id.clone()),
-            model::Disk::Iscsi { .. } | model::Disk::Rbd { .. } | model::Disk::Vsphere => {
-                return None;
-            }
+            model::Disk::Iscsi { .. } | model::Disk::Rbd { .. } => return None,
         };
-        let (plugin, driver) = MIGRATED[plugin];
+        let (_, driver) = MIGRATED[plugin];
         Some(Attach {
             driver: names.intern(driver),
             handle: Handle::Volume(names.intern(&handle)),
-            plugin: Some(names.intern(plugin)),
         })
     }
 
-    /// The driver that provisions for a class, with the plugin it stands in for.
-    pub(crate) fn of_provisioner(
-        provisioner: &str,
-        names: &mut Interner,
-    ) -> Option<(Symbol, Option<Symbol>)> {
+    /// The driver that attaches what a provisioner makes.
+    pub(crate) fn of_provisioner(provisioner: &str, names: &mut Interner) -> Option<Symbol> {
         if provisioner.is_empty() || UNCOUNTED.contains(&provisioner) {
             return None;
         }
         let migrated = MIGRATED.iter().find(|(plugin, _)| *plugin == provisioner);
-        Some(match migrated {
-            Some((plugin, driver)) => (names.intern(driver), Some(names.intern(plugin))),
-            None => (names.intern(provisioner), None),
-        })
+        Some(names.intern(migrated.map_or(provisioner, |(_, driver)| driver)))
     }
 }
 
-/// What the CSI driver calls a Google disk.
-fn gce_handle(name: &str, zones: &[&str]) -> String {
-    match zones {
-        [] => format!("projects/UNSPECIFIED/zones/UNSPECIFIED/disks/{name}"),
-        [zone] => format!("projects/UNSPECIFIED/zones/{zone}/disks/{name}"),
-        [zone, ..] => {
-            let region = zone.rsplit_once('-').map_or(*zone, |(region, _)| region);
-            format!("projects/UNSPECIFIED/regions/{region}/disks/{name}")
+/// What the CSI driver calls an EBS volume, which may be written as `aws://ZONE/ID` or `aws:///ID`.
+fn ebs_handle(id: &str) -> Option<&str> {
+    let Some(rest) = id.strip_prefix("aws://") else {
+        return Some(id);
+    };
+    let (_, path) = rest.split_once('/')?;
+    let own = path.trim_matches('/');
+    (own.starts_with("vol-") && !own.contains('/')).then_some(own)
+}
+
+/// What the CSI driver calls a Google disk: one of a region where its volume is in several zones, which must be in the same region then.
+fn gce_handle(name: &str, zones: &str) -> Option<String> {
+    let project = "projects/UNSPECIFIED";
+    let zones: Vec<&str> = zones.split("__").collect();
+    Some(match zones[..] {
+        [""] => format!("{project}/zones/UNSPECIFIED/disks/{name}"),
+        [zone] => format!("{project}/zones/{zone}/disks/{name}"),
+        _ => {
+            let region = |zone: &&str| match zone.split('-').collect::<Vec<_>>()[..] {
+                [area, region, _] => Some(format!("{area}-{region}")),
+                _ => None,
+            };
+            let regions: Option<Vec<_>> = zones.iter().map(region).collect();
+            let mut regions = regions?;
+            regions.dedup();
+            let [region] = &regions[..] else { return None };
+            format!("{project}/regions/{region}/disks/{name}")
         }
-    }
+    })
 }
 
 impl Volume {
@@ -236,8 +234,29 @@ impl Volume {
             },
             PodVolume::Disk(disk) => Volume::Disk {
                 disk: Disk::compile(disk, names),
-                attach: Attach::of_disk(disk, &[], names),
+                attach: Attach::of_disk(disk, "", names),
             },
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn disks_are_called_as_csi_translation_lib_calls_them() {
+        assert_eq!(ebs_handle("vol-1"), Some("vol-1"));
+        assert_eq!(ebs_handle("aws://us-west-2a/vol-1"), Some("vol-1"));
+        assert_eq!(ebs_handle("aws:///vol-1"), Some("vol-1"));
+        assert_eq!(ebs_handle("aws://us-west-2a/disk-1"), None);
+        assert_eq!(ebs_handle("aws://us-west-2a/b/vol-1"), None);
+        let gce = |zones: &str| gce_handle("d", zones);
+        let named = |place: &str| Some(format!("projects/UNSPECIFIED/{place}/disks/d"));
+        assert_eq!(gce(""), named("zones/UNSPECIFIED"));
+        assert_eq!(gce("us-east1-b"), named("zones/us-east1-b"));
+        assert_eq!(gce("us-east1-b__us-east1-c"), named("regions/us-east1"));
+        assert_eq!(gce("us-east1-b__us-west1-a"), None);
+        assert_eq!(gce("here__there"), None);
     }
 }

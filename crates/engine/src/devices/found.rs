@@ -26,8 +26,6 @@ pub(crate) struct Taken<'a> {
     pub(super) index: usize,
     pub(super) admin_access: bool,
     pub(super) portions: Option<Portions>,
-    /// Its counters are counted.
-    pub(super) counts: bool,
 }
 
 impl<'a> Taken<'a> {

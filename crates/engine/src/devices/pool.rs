@@ -11,7 +11,7 @@ use crate::model::{CounterSet, Quantity};
 use crate::selector::Site;
 
 /// Driver and pool.
-pub(super) type PoolId = (Symbol, Symbol);
+type PoolId = (Symbol, Symbol);
 
 /// One pool as a node sees it.
 #[derive(Debug)]
@@ -99,7 +99,8 @@ fn build<'a>(devices: &'a Devices, slices: Vec<&'a Slice>) -> Option<Pool<'a>> {
 }
 
 impl<'a> Pool<'a> {
-    /// Counts what is left of its counters; `false` if its slices do not agree about them.
+    /// Counts what is left of its counters beside the devices that are taken as a whole: upstream leaves those out that are given away in parts.
+    /// `false` if its slices do not agree about them.
     fn count(&mut self, all: &[&'a Slice], devices: &Devices) -> bool {
         let mut sets: FxHashSet<&str> = FxHashSet::default();
         for set in all.iter().flat_map(|slice| &slice.counters) {
@@ -113,7 +114,7 @@ impl<'a> Pool<'a> {
         }
         for slice in all.iter().filter(|slice| slice.counters.is_empty()) {
             for (index, device) in slice.devices.iter().enumerate() {
-                let takes = devices.is_allocated(slice.id(index));
+                let takes = devices.is_taken(slice.id(index));
                 for (key, amount) in consumption(&device.consumes_counters) {
                     let Some(left) = self.counters.get_mut(&key) else {
                         return false;

@@ -2,7 +2,7 @@
 //! behind DynamicResources, with its stable and incubating parts).
 //!
 //! One device after the other is tried, pool by pool in the order of their names; what leads nowhere is taken back. Invariant: between two calls of
-//! [`Search::go_on`] `found`, `taking`, `sharing`, `counted` and the constraints say the same.
+//! [`Search::go_on`] `found`, `taking`, `sharing` and the constraints say the same.
 
 use rustc_hash::FxHashMap;
 
@@ -10,8 +10,9 @@ use super::capacity::{Portions, suffices};
 use super::constraint::Constraint;
 use super::found::{Found, Taken};
 use super::object::{Alternative, Claim, DeviceId, Reach, Request, Slice};
-use super::pool::{Pool, PoolId, State, gather};
+use super::pool::{Pool, State, gather};
 use super::{Devices, Key, Verdict};
+use crate::intern::Symbol;
 use crate::model::{DeviceConstraint, Quantity};
 use crate::selector::Site;
 
@@ -92,7 +93,10 @@ pub(crate) struct Search<'a> {
     pub(super) taking: FxHashMap<DeviceId, Vec<usize>>,
     /// Parts of devices, and how many of them.
     pub(super) sharing: FxHashMap<DeviceId, (u32, Portions)>,
-    pub(super) counted: FxHashMap<(PoolId, &'a str, &'a str), Quantity>,
+    /// What of counters was counted: by name of the pool, set and counter.
+    pub(super) counted: FxHashMap<(Symbol, &'a str, &'a str), Quantity>,
+    /// By name the pool that was first asked about its counters.
+    pub(super) asked: FxHashMap<Symbol, usize>,
     steps: u32,
 }
 
@@ -115,6 +119,7 @@ impl<'a> Search<'a> {
             taking: FxHashMap::default(),
             sharing: FxHashMap::default(),
             counted: FxHashMap::default(),
+            asked: FxHashMap::default(),
             steps: 0,
         };
         for wish in wishes {

@@ -1,6 +1,7 @@
 //! Taking one device for a claim and giving it back: what a search counts meanwhile.
-
-use rustc_hash::FxHashMap;
+//!
+//! Counters are kept as kube-scheduler 1.36 keeps them, whose allocator counts a device before it looks at taints and constraints and does not
+//! take that back where those keep the device away, nor where a device that can be shared is given back (decision 16).
 
 use super::Failure;
 use super::capacity::Portions;
@@ -8,7 +9,8 @@ use super::found::Taken;
 use super::object::{Alternative, Slice};
 use super::pool::consumption;
 use super::search::{At, Search, Spot, Stop};
-use crate::model::{DeviceSpec, Quantity};
+use crate::intern::Symbol;
+use crate::model::DeviceSpec;
 
 impl<'a> Search<'a> {
     pub(super) fn is_free(
@@ -40,13 +42,15 @@ impl<'a> Search<'a> {
         let device = &slice.devices[index];
         let id = slice.id(index);
         let shares = device.allow_multiple_allocations;
-        if !self.is_free(at.claim, own, slice, index) || !self.suffices(own, slice, index) {
+        let suffices = self.suffices(own, slice, index);
+        // Of all devices upstream looks for room only once everything else is right.
+        if !self.is_free(at.claim, own, slice, index) || !suffices && !must {
             return Ok(false);
         }
         let is_shared = self.devices.parts.contains_key(&id) || self.sharing.contains_key(&id);
         let is_counted = shares && is_shared;
         let counts = !is_counted && !device.consumes_counters.is_empty();
-        if counts && !self.has_counters(pool, device) {
+        if counts && !self.count(pool, device) {
             return Ok(false);
         }
         let keeps_away = |effect: &str| matches!(effect, "NoSchedule" | "NoExecute");
@@ -59,6 +63,9 @@ impl<'a> Search<'a> {
                 tolerations.any(|toleration| toleration.tolerates(taint))
             });
         if !tolerated {
+            return Ok(false);
+        }
+        if must && !suffices {
             return Ok(false);
         }
         let driver = self.site.names.text(slice.driver);
@@ -94,13 +101,6 @@ impl<'a> Search<'a> {
             }
             None => self.taking.entry(id).or_default().push(at.claim),
         }
-        if counts {
-            let pool = self.pools[pool].id;
-            for ((set, name), amount) in consumption(&device.consumes_counters) {
-                let sum = self.counted.entry((pool, set, name)).or_default();
-                *sum = sum.saturating_add(amount);
-            }
-        }
         self.found[at.claim].push(Taken {
             request,
             alternative: &own.name,
@@ -108,25 +108,36 @@ impl<'a> Search<'a> {
             index,
             admin_access: own.exact.admin_access,
             portions,
-            counts,
         });
         Ok(true)
     }
 
-    /// Whether the counters of a pool suffice for a device beside those that were taken.
-    fn has_counters(&self, pool: usize, device: &DeviceSpec) -> bool {
-        let pool = &self.pools[pool];
-        let mut wanted: FxHashMap<(&str, &str), Quantity> = FxHashMap::default();
-        for (key, amount) in consumption(&device.consumes_counters) {
-            let sum = wanted.entry(key).or_default();
+    /// Counts a device if the counters of its pool suffice for it beside those that were counted. Upstream tells pools apart by their name here,
+    /// whatever their driver: the counters of the first that is asked stand for all of that name.
+    fn count(&mut self, pool: usize, device: &'a DeviceSpec) -> bool {
+        let (_, name) = self.pools[pool].id;
+        let first = *self.asked.entry(name).or_insert(pool);
+        for ((set, counter), amount) in consumption(&device.consumes_counters) {
+            let sum = self.counted.entry((name, set, counter)).or_default();
             *sum = sum.saturating_add(amount);
         }
         // Upstream looks at all counters of the pool: one below zero keeps every device that counts away.
-        pool.counters.iter().all(|(key, left)| {
-            let taken = self.counted.get(&(pool.id, key.0, key.1)).copied();
-            let wanted = wanted.get(key).copied().unwrap_or_default();
-            taken.unwrap_or_default().saturating_add(wanted) <= *left
-        })
+        let suffice = self.pools[first].counters.iter().all(|(key, left)| {
+            let counted = self.counted.get(&(name, key.0, key.1)).copied();
+            counted.unwrap_or_default() <= *left
+        });
+        if !suffice {
+            self.uncount(name, device);
+        }
+        suffice
+    }
+
+    fn uncount(&mut self, pool: Symbol, device: &'a DeviceSpec) {
+        for ((set, counter), amount) in consumption(&device.consumes_counters) {
+            if let Some(sum) = self.counted.get_mut(&(pool, set, counter)) {
+                *sum = sum.saturating_sub(amount);
+            }
+        }
     }
 
     /// Gives the last device of a claim back.
@@ -145,7 +156,8 @@ impl<'a> Search<'a> {
                 if let Some((uses, sum)) = self.sharing.get_mut(&id) {
                     *uses -= 1;
                     sum.change(portions, false);
-                    if *uses == 0 {
+                    // A device without capacities stays one that is shared.
+                    if *uses == 0 && !portions.0.is_empty() {
                         self.sharing.remove(&id);
                     }
                 }
@@ -154,13 +166,8 @@ impl<'a> Search<'a> {
                 if let Some(claims) = self.taking.get_mut(&id) {
                     claims.pop();
                 }
-            }
-        }
-        if taken.counts {
-            let pool = (taken.slice.driver, taken.slice.pool);
-            for ((set, name), amount) in consumption(&device.consumes_counters) {
-                if let Some(sum) = self.counted.get_mut(&(pool, set, name)) {
-                    *sum = sum.saturating_sub(amount);
+                if !device.consumes_counters.is_empty() {
+                    self.uncount(taken.slice.pool, device);
                 }
             }
         }

@@ -21,7 +21,7 @@ pub(crate) fn check(question: &Question<'_>, plan: &Plan, node: &Node) -> Option
     let own = question.class.volumes.iter();
     let mut new: Vec<Attach> = Vec::new();
     let own = own.filter_map(|volume| storage.attach(question.class, volume));
-    for attach in own.filter(|attach| csi_node.counts(attach)).map(plain) {
+    for attach in own {
         if !new.contains(&attach) {
             new.push(attach);
         }
@@ -37,10 +37,10 @@ pub(crate) fn check(question: &Question<'_>, plan: &Plan, node: &Node) -> Option
         let class = question.cluster.class(count.class);
         let theirs = class.volumes.iter();
         let theirs = theirs.filter_map(|volume| storage.attach(class, volume));
-        attached.extend(theirs.filter(|attach| csi_node.counts(attach)).map(plain));
+        attached.extend(theirs);
     }
     new.retain(|attach| !attached.contains(attach));
-    attached.extend(storage.attached_to(node.fixed.name).map(plain));
+    attached.extend(storage.attached_to(node.fixed.name));
     let of = |driver| move |attach: &&Attach| attach.driver == driver;
     new.iter().find_map(|attach| {
         let driver = attach.driver;
@@ -54,12 +54,4 @@ pub(crate) fn check(question: &Question<'_>, plan: &Plan, node: &Node) -> Option
             limit,
         })
     })
-}
-
-/// A volume whatever plugin its driver stands in for, so that the same one is counted once.
-fn plain(attach: Attach) -> Attach {
-    Attach {
-        plugin: None,
-        ..attach
-    }
 }

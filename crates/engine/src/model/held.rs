@@ -26,12 +26,22 @@ pub fn hold<'a>(
 /// The condition that says what becomes of a resize, and its reason if nothing does.
 pub const RESIZE_PENDING: (&str, &str) = ("PodResizePending", "Infeasible");
 
-/// What is left of a pod's amounts without its overhead.
-pub fn without_overhead(mut amounts: ResourceMap, overhead: &ResourceMap) -> ResourceMap {
-    for (name, amount) in &mut amounts {
-        if let Some(overhead) = overhead.get(name) {
-            *amount = amount.saturating_sub(*overhead);
+/// Raises the requests of a pod as a whole to what it holds, as [`hold`] does for a container. Only resources that the spec asks for as a
+/// whole count, and the overhead comes on top of what the status says (kube-scheduler: `PodRequests` of component-helpers). A status without
+/// `resources` says nothing; callers pass only `held` of one that has them.
+pub fn hold_as_whole<'a>(
+    requests: &mut ResourceMap,
+    infeasible: bool,
+    held: impl IntoIterator<Item = &'a ResourceMap>,
+) {
+    if infeasible {
+        requests
+            .values_mut()
+            .for_each(|own| *own = Quantity::default());
+    }
+    for (name, amount) in held.into_iter().flatten() {
+        if let Some(most) = requests.get_mut(name) {
+            *most = Quantity::max(*most, *amount);
         }
     }
-    amounts
 }

@@ -59,7 +59,7 @@ pub enum Disk {
         /// `readOnly`: shared by readers.
         read_only: bool,
     },
-    /// `azureDisk`, counted against limits only.
+    /// `azureDisk` of kind `Managed`, counted against limits only; of other kinds no driver stands in for the plugin.
     AzureDisk {
         /// `diskURI`.
         uri: String,
@@ -69,8 +69,6 @@ pub enum Disk {
         /// `volumeID`.
         id: String,
     },
-    /// `vsphereVolume` of a PersistentVolume: its driver does not count volumes.
-    Vsphere,
     /// `portworxVolume`, counted against limits only.
     Portworx {
         /// `volumeID`.

@@ -60,7 +60,6 @@ pub(super) struct Source {
     azure_disk: Option<AzureDisk>,
     cinder: Option<IdDisk>,
     portworx_volume: Option<IdDisk>,
-    vsphere_volume: Option<serde::de::IgnoredAny>,
     csi: Option<Csi>,
     image: Option<Image>,
 }
@@ -112,6 +111,7 @@ struct Rbd {
 struct AzureDisk {
     #[serde(rename = "diskURI")]
     uri: String,
+    kind: Option<String>,
 }
 
 #[derive(Default, Deserialize)]
@@ -172,7 +172,9 @@ impl Source {
             });
         }
         if let Some(disk) = self.azure_disk {
-            return Some(Disk::AzureDisk { uri: disk.uri });
+            let managed = |kind: &String| kind.eq_ignore_ascii_case("Managed");
+            let counts = disk.kind.as_ref().is_none_or(managed);
+            return counts.then_some(Disk::AzureDisk { uri: disk.uri });
         }
         if let Some(disk) = self.cinder {
             return Some(Disk::Cinder { id: disk.id });
@@ -187,7 +189,6 @@ impl Source {
                 driver: csi.driver,
                 handle: csi.volume_handle,
             }),
-            None if self.vsphere_volume.is_some() => Some(VolumeSource::Disk(Disk::Vsphere)),
             None => self.disk().map(VolumeSource::Disk),
         }
     }

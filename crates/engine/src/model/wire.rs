@@ -11,7 +11,7 @@ use super::{
     Affinity, Container, ContainerImage, ContainerPort, LabelSelector, NamespaceSpec, NodeSpec,
     OwnerRef, PdbSpec, PodSpec, PodTemplate, PreemptionPolicy, RESIZE_PENDING, ResourceMap,
     Resources, RestartPolicy, RestartRule, ServiceSpec, StringMap, Taint, TaintEffect, Toleration,
-    TopologySpreadConstraint, WorkloadSpec, hold, without_overhead,
+    TopologySpreadConstraint, WorkloadSpec, hold, hold_as_whole,
 };
 
 #[derive(Default, Deserialize)]
@@ -186,15 +186,11 @@ impl PodStatus {
                 hold(&mut container.resources.requests, infeasible, held);
             }
         }
-        let has_some = self.resources.is_some() || self.allocated_resources.is_some();
-        if let Some(resources) = spec.resources.as_mut().filter(|_| has_some)
-            && !resources.requests.is_empty()
+        if let Some(asked) = &mut spec.resources
+            && let Some(has) = &self.resources
         {
-            let held = self.resources.iter().map(|held| &held.requests);
-            let held = held.chain(&self.allocated_resources).cloned();
-            let overhead = spec.overhead.clone().unwrap_or_default();
-            let held: Vec<_> = held.map(|held| without_overhead(held, &overhead)).collect();
-            hold(&mut resources.requests, infeasible, &held);
+            let held = [&has.requests].into_iter().chain(&self.allocated_resources);
+            hold_as_whole(&mut asked.requests, infeasible, held);
         }
     }
 }
@@ -500,10 +496,24 @@ mod tests {
     }
 
     #[test]
-    fn a_pod_with_requests_of_its_own_holds_them_without_its_overhead() {
-        let json = r#"{"spec":{"resources":{"requests":{"cpu":"2"}},"overhead":{"cpu":"1"},"containers":[{"name":"a"}]},
-            "status":{"resources":{"requests":{"cpu":"6"}},"allocatedResources":{"cpu":"4"}}}"#;
-        let pod: PodSpec = serde_json::from_str(json).expect("valid");
-        assert_eq!(pod.template.resources.requests["cpu"].value(), 5);
+    fn a_pod_that_asks_as_a_whole_holds_what_its_status_says_beside_its_overhead() {
+        let requests = |reason: &str, status: &str| {
+            let json = format!(
+                r#"{{"spec":{{"resources":{{"requests":{{"cpu":"2"}}}},"overhead":{{"cpu":"3"}},"containers":[{{"name":"a"}}]}},
+                "status":{{"conditions":[{{"type":"PodResizePending","reason":"{reason}"}}],{status}}}}}"#
+            );
+            let pod: PodSpec = serde_json::from_str(&json).expect("valid");
+            pod.template.resources.requests
+        };
+        let cpu = |reason: &str, status: &str| requests(reason, status)["cpu"].value();
+        let has = r#""resources":{"requests":{"cpu":"6","memory":"1Gi"}},"allocatedResources":{"cpu":"4"}"#;
+        assert_eq!(cpu("", has), 6);
+        assert_eq!(requests("", has).len(), 1, "the spec asks for no memory");
+        let less = r#""resources":{"requests":{"cpu":"1"}},"allocatedResources":{"cpu":"1"}"#;
+        assert_eq!(cpu("Deferred", less), 2);
+        assert_eq!(cpu("Infeasible", less), 1);
+        assert_eq!(cpu("Infeasible", r#""resources":{}"#), 0);
+        let promised = r#""allocatedResources":{"cpu":"4"}"#;
+        assert_eq!(cpu("", promised), 2, "only a status with resources counts");
     }
 }

@@ -1,6 +1,6 @@
 //! What scorers of resources ask about one resource of one node (kube-scheduler: `resourceAllocationScorer`).
 
-use crate::class::Shape;
+use crate::class::{Requests as PodRequests, Shape};
 use crate::cluster::{Node, NodeId, Question};
 use crate::intern::Symbol;
 
@@ -74,7 +74,7 @@ pub(crate) fn load(
             real.ephemeral_bytes,
             has.ephemeral_bytes,
         ),
-        (name, _) => match real.scalar(name) {
+        (name, requests) => match scalar(own, name, requests) {
             0 => return None,
             asked => {
                 let counted = stock.filter(|_| has.scalar(name) == 0);
@@ -90,4 +90,11 @@ pub(crate) fn load(
         requested: used.wrapping_add(asked),
         allocatable,
     })
+}
+
+fn scalar(pod: &PodRequests, name: Symbol, requests: Requests) -> i64 {
+    match requests {
+        Requests::Real => pod.real.scalar(name),
+        Requests::Weighed => pod.own_scalar(name),
+    }
 }

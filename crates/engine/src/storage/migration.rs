@@ -22,35 +22,23 @@ pub(crate) struct Migration {
 struct Driver {
     plugin: &'static str,
     zone: &'static str,
-    /// Of the only driver that has one.
-    region: Option<&'static str>,
 }
 
-/// Drivers of other plugins leave the labels as they are.
+/// Drivers of other plugins leave the labels as they are, and volumes of vSphere are never translated (kube-scheduler:
+/// `isCSIMigrationOnForPlugin`).
 fn driver(disk: &Disk) -> Option<Driver> {
-    let (plugin, zone, region) = match disk {
-        Disk::AwsElasticBlockStore { .. } => (
-            "kubernetes.io/aws-ebs",
-            "topology.ebs.csi.aws.com/zone",
-            None,
-        ),
-        Disk::GcePersistentDisk { .. } => ("kubernetes.io/gce-pd", "topology.gke.io/zone", None),
+    let (plugin, zone) = match disk {
+        Disk::AwsElasticBlockStore { .. } => {
+            ("kubernetes.io/aws-ebs", "topology.ebs.csi.aws.com/zone")
+        }
+        Disk::GcePersistentDisk { .. } => ("kubernetes.io/gce-pd", "topology.gke.io/zone"),
         Disk::Cinder { .. } => {
             let zone = "topology.cinder.csi.openstack.org/zone";
-            ("kubernetes.io/cinder", zone, None)
+            ("kubernetes.io/cinder", zone)
         }
-        Disk::Vsphere => (
-            "kubernetes.io/vsphere-volume",
-            "topology.csi.vmware.com/zone",
-            Some("topology.csi.vmware.com/region"),
-        ),
         _ => return None,
     };
-    Some(Driver {
-        plugin,
-        zone,
-        region,
-    })
+    Some(Driver { plugin, zone })
 }
 
 impl Migration {
@@ -85,25 +73,11 @@ impl Driver {
         if !rename(&mut terms, zone, self.zone)
             && let Some(told) = spec.labels.get(zone)
         {
-            let zones: Vec<&str> = match self.region {
-                Some(_) => vec![told],
-                None => told.split("__").collect(),
-            };
+            let zones: Vec<&str> = told.split("__").collect();
             demand(&mut terms, self.zone, &zones);
         }
-        match self.region {
-            Some(own) => {
-                if !rename(&mut terms, region, own)
-                    && let Some(told) = spec.labels.get(region)
-                {
-                    demand(&mut terms, own, &[told]);
-                }
-            }
-            // Nodes may have the label's name of today only.
-            None => {
-                rename(&mut terms, region, label::REGION);
-            }
-        }
+        // Nodes may have the label's name of today only.
+        rename(&mut terms, region, label::REGION);
         terms
     }
 }

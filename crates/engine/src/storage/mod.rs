@@ -174,7 +174,7 @@ impl Storage {
         self.uses.contains_key(&key)
     }
 
-    /// How a pod's volume counts against the limits of a node (kube-scheduler: `filterAttachableVolumes`).
+    /// How a pod's volume counts against the limits of a node that has some (kube-scheduler: `filterAttachableVolumes`).
     pub(crate) fn attach(&self, pod: &PodClass, volume: &PodVolume) -> Option<Attach> {
         let (name, made_for) = match volume {
             PodVolume::Disk { attach, .. } => return *attach,
@@ -189,11 +189,10 @@ impl Storage {
             Some(volume) => volume.attach,
             // Not bound yet, or to a volume that is not there: what the class would provision counts.
             None => {
-                let (driver, plugin) = self.class(claim.class)?.driver?;
+                let driver = self.class(claim.class)?.driver?;
                 Some(Attach {
                     driver,
                     handle: Handle::Claim(key.0, key.1),
-                    plugin,
                 })
             }
         }
@@ -204,8 +203,9 @@ impl Storage {
         let names = self.attachments_of.get(&node).into_iter().flatten();
         names.filter_map(|name| {
             let attachment = self.attachments.get(name)?;
-            let attach = self.volume(attachment.volume)?.attach?;
-            let counts = attach.plugin.is_none() && attachment.driver != Symbol::EMPTY;
+            let volume = self.volume(attachment.volume)?;
+            let attach = volume.attach?;
+            let counts = volume.is_csi && attachment.driver != Symbol::EMPTY;
             counts.then_some(Attach {
                 driver: attachment.driver,
                 ..attach

@@ -70,6 +70,8 @@ pub(crate) struct Volume {
     pub(crate) terms: Option<Vec<NodeTerm>>,
     pub(crate) migration: Option<Migration>,
     pub(crate) attach: Option<Attach>,
+    /// Its source is a CSI driver and no in-tree plugin.
+    pub(crate) is_csi: bool,
     pub(crate) zones: Vec<ZoneDemand>,
 }
 
@@ -113,18 +115,14 @@ impl Volume {
                 told.then(|| Attach {
                     driver: names.intern(driver),
                     handle: crate::class::Handle::Volume(names.intern(handle)),
-                    plugin: None,
                 })
             }
             Some(VolumeSource::Disk(disk)) => {
-                let zone = labels
-                    .value(Symbol::ZONE)
-                    .or(labels.value(Symbol::BETA_ZONE));
-                let zone = zone
-                    .map(|zone| names.text(zone).to_owned())
-                    .unwrap_or_default();
-                let zones: Vec<&str> = zone.split("__").filter(|zone| !zone.is_empty()).collect();
-                Attach::of_disk(disk, &zones, names)
+                let by_beta = labels.value(Symbol::BETA_ZONE);
+                let by_beta = by_beta.filter(|zones| *zones != Symbol::EMPTY);
+                let zones = by_beta.or(labels.value(Symbol::ZONE));
+                let zones = zones.map(|zones| names.text(zones).to_owned());
+                Attach::of_disk(disk, &zones.unwrap_or_default(), names)
             }
             None => None,
         };
@@ -153,6 +151,7 @@ impl Volume {
             terms,
             migration: Migration::of(spec, names),
             attach,
+            is_csi: matches!(spec.source, Some(VolumeSource::Csi { .. })),
             zones,
         }
     }
@@ -176,8 +175,8 @@ pub(crate) struct Class {
     pub(crate) provisioner: Symbol,
     /// It can make volumes.
     pub(crate) provisions: bool,
-    /// Who attaches the volumes it makes, with the in-tree plugin that driver stands in for.
-    pub(crate) driver: Option<(Symbol, Option<Symbol>)>,
+    /// Who attaches the volumes it makes.
+    pub(crate) driver: Option<Symbol>,
     pub(crate) waits: bool,
     /// Where it can make volumes; `None` for everywhere.
     pub(crate) topologies: Option<Vec<Vec<Requirement>>>,
@@ -242,12 +241,7 @@ impl CsiNode {
         found.map(|(_, count)| *count)
     }
 
-    /// Whether a volume counts here.
-    pub(crate) fn counts(&self, attach: &Attach) -> bool {
-        attach.plugin.is_none_or(|plugin| self.has_migrated(plugin))
-    }
-
-    /// Whether a driver stands in for an in-tree plugin here.
+    /// Whether the node says that a driver stands in for an in-tree plugin here, which decides where the plugin's volumes are reached from.
     pub(crate) fn has_migrated(&self, plugin: Symbol) -> bool {
         self.migrated.contains(&plugin)
     }

@@ -338,7 +338,7 @@ fn a_pod_is_not_tried_before_its_claims_are_there_and_its_own() {
     world.claim("c", json!({ "requests": exactly(json!({})) }));
     assert_eq!(missing(&mut world, &named), None);
     let foreign = missing(&mut world, &generated(Some("c")));
-    let not_owned = "ResourceClaim ns/c was not created for pod ns/p (pod is not owner)";
+    let not_owned = "ResourceClaim ns/c was not created for Pod ns/p (Pod is not owner)";
     assert_eq!(foreign.as_deref(), Some(not_owned));
     world.claim("odd", json!({ "requests": [{ "name": "r", "firstAvailable": [{ "name": "s", "deviceClassName": "none" }] }] }));
     let refused = world.place("q", &["odd"]).expect_err("no such class");

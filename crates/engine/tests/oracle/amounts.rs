@@ -1,8 +1,8 @@
 //! Amounts: quantities, what a pod asks for, what a node has left.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
-use crate::objects::{Container, Node, Pod, World};
+use crate::objects::{Container, ContainerStatus, Node, Pod, Resources, World};
 
 /// cpu in milli-cores, everything else in units.
 pub(crate) type Amounts = BTreeMap<String, i64>;
@@ -58,27 +58,87 @@ fn is_sidecar(container: &Container) -> bool {
     container.restart_policy == "Always"
 }
 
-fn total(pod: &Pod, of: impl Fn(&Container) -> Amounts) -> Amounts {
+fn is_whole(name: &str) -> bool {
+    name == "cpu" || name == "memory" || name.starts_with("hugepages-")
+}
+
+/// What counts of requests that may be resized: the most of what is asked for, had and promised; without the first where the node cannot
+/// give it.
+fn held(
+    pod: &Pod,
+    asked: &Amounts,
+    has: &Resources,
+    promised: &BTreeMap<String, String>,
+) -> Amounts {
+    let mut pending = pod.status.conditions.iter();
+    let pending = pending.find(|own| own.r#type == "PodResizePending");
+    let mut most = match pending.is_some_and(|own| own.reason == "Infeasible") {
+        true => Amounts::new(),
+        false => asked.clone(),
+    };
+    raise(&mut most, &read(&has.requests));
+    raise(&mut most, &read(promised));
+    most
+}
+
+/// What a container of a pod counts for.
+fn of_container(pod: &Pod, container: &Container, is_init: bool) -> Amounts {
+    let asked = read(&container.resources.requests);
+    if is_init && !is_sidecar(container) {
+        return asked;
+    }
+    let all = pod.status.container_statuses.iter();
+    let mut all = all.chain(&pod.status.init_container_statuses);
+    match all.find(|status| status.name == container.name) {
+        Some(ContainerStatus {
+            resources: Some(has),
+            allocated_resources,
+            ..
+        }) => held(pod, &asked, has, allocated_resources),
+        _ => asked,
+    }
+}
+
+/// What a pod counts for as a whole, by what its spec asks for as a whole.
+fn of_whole(pod: &Pod) -> Amounts {
+    let mut asked = read(&pod.spec.resources.requests);
+    asked.retain(|name, _| is_whole(name));
+    let Some(has) = &pod.status.resources else {
+        return asked;
+    };
+    let most = held(pod, &asked, has, &pod.status.allocated_resources);
+    for (name, amount) in &mut asked {
+        *amount = get(&most, name);
+    }
+    asked
+}
+
+/// The sum of a pod, with what it asks for as a whole in its place or without.
+fn total(pod: &Pod, as_whole: bool, with: impl Fn(&mut Amounts)) -> Amounts {
+    let of = |container: &Container, is_init: bool| {
+        let mut amounts = of_container(pod, container, is_init);
+        with(&mut amounts);
+        amounts
+    };
     let mut sum = Amounts::new();
     for container in &pod.spec.containers {
-        add(&mut sum, &of(container));
+        add(&mut sum, &of(container, false));
     }
     let mut beside = Amounts::new();
     let mut peak = Amounts::new();
     for init in &pod.spec.init_containers {
-        let mut now = of(init);
+        let own = of(init, true);
+        let mut now = own.clone();
         add(&mut now, &beside);
         if is_sidecar(init) {
-            add(&mut sum, &of(init));
+            add(&mut sum, &own);
             beside.clone_from(&now);
         }
         raise(&mut peak, &now);
     }
     raise(&mut sum, &peak);
-    for (name, amount) in read(&pod.spec.resources.requests) {
-        if name == "cpu" || name == "memory" || name.starts_with("hugepages-") {
-            sum.insert(name, amount);
-        }
+    if as_whole {
+        sum.extend(of_whole(pod));
     }
     add(&mut sum, &read(&pod.spec.overhead));
     sum
@@ -86,35 +146,37 @@ fn total(pod: &Pod, of: impl Fn(&Container) -> Amounts) -> Amounts {
 
 /// What a pod asks for.
 pub(crate) fn requests(pod: &Pod) -> Amounts {
-    total(pod, |container| read(&container.resources.requests))
+    total(pod, true, |_| {})
 }
 
-/// cpu and memory a pod asks for, containers without a request weighing a default: always for the pod that is scored, for one that is there
-/// only of what it does not ask for as a whole.
-pub(crate) fn weighed(pod: &Pod, is_there: bool) -> (i64, i64) {
-    let by_pod = pod.spec.resources.requests.keys();
-    let by_pod = by_pod
-        .into_iter()
-        .any(|name| name == "cpu" || name == "memory" || name.starts_with("hugepages-"));
-    let all = pod.spec.containers.iter().chain(&pod.spec.init_containers);
-    let named: BTreeSet<&String> = all
-        .flat_map(|container| container.resources.requests.keys())
-        .chain(pod.spec.resources.requests.keys())
-        .chain(pod.spec.overhead.keys())
-        .collect();
-    let defaulted = |name: &str| !(is_there && by_pod && named.iter().any(|own| *own == name));
-    let sum = total(pod, |container| {
-        let mut amounts = read(&container.resources.requests);
+/// What NodeResourcesFit's score counts for the pod that asks: what its containers ask for, whatever the pod asks for as a whole, where
+/// containers without a request weigh a default.
+pub(crate) fn scored(pod: &Pod) -> Amounts {
+    total(pod, false, |amounts| {
+        amounts.entry("cpu".into()).or_insert(DEFAULT_CPU);
+        amounts.entry("memory".into()).or_insert(DEFAULT_MEMORY);
+    })
+}
+
+/// cpu and memory of a pod that is there: the defaults count only of what a pod that asks for something as a whole asks for nowhere.
+fn weighed(pod: &Pod) -> (i64, i64) {
+    let by_pod = pod
+        .spec
+        .resources
+        .requests
+        .keys()
+        .any(|name| is_whole(name));
+    let named = requests(pod);
+    let defaulted = |name: &str| !by_pod || !named.contains_key(name);
+    let sum = total(pod, true, |amounts| {
         if defaulted("cpu") {
             amounts.entry("cpu".into()).or_insert(DEFAULT_CPU);
         }
         if defaulted("memory") {
             amounts.entry("memory".into()).or_insert(DEFAULT_MEMORY);
         }
-        amounts
     });
-    let of = |name: &str| sum.get(name).copied().unwrap_or(0);
-    (of("cpu"), of("memory"))
+    (get(&sum, "cpu"), get(&sum, "memory"))
 }
 
 pub(crate) fn allocatable(node: &Node) -> Amounts {
@@ -132,7 +194,7 @@ pub(crate) fn used(world: &World, node: &Node) -> Amounts {
 pub(crate) fn used_weighed(world: &World, node: &Node) -> (i64, i64) {
     world
         .on(node)
-        .map(|pod| weighed(pod, true))
+        .map(weighed)
         .fold((0, 0), |sum, own| (sum.0 + own.0, sum.1 + own.1))
 }
 

@@ -409,4 +409,18 @@ fn the_slow_rules_are_those_of_kube_scheduler() {
         compared += 1;
     }
     assert_eq!(compared, 4000);
+    let odd = include_str!("../../testdata/edges.jsonl").lines();
+    for line in odd.map(|line| serde_json::from_str::<Value>(line).expect("JSON")) {
+        let items = line["items"].as_array().expect("items").clone();
+        // These rules know nothing of devices.
+        if items.iter().any(|item| item["kind"] == "DeviceClass") {
+            continue;
+        }
+        let case = Case {
+            items,
+            pod: line["pod"].clone(),
+            profile: 0,
+        };
+        assert_eq!(slow(&case, false), line["answer"], "{}", line["id"]);
+    }
 }

@@ -79,6 +79,26 @@ pub(crate) struct PodStatus {
     pub(crate) phase: String,
     pub(crate) start_time: String,
     pub(crate) nominated_node_name: String,
+    pub(crate) conditions: Vec<Condition>,
+    pub(crate) container_statuses: Vec<ContainerStatus>,
+    pub(crate) init_container_statuses: Vec<ContainerStatus>,
+    pub(crate) resources: Option<Resources>,
+    pub(crate) allocated_resources: BTreeMap<String, String>,
+}
+
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default)]
+pub(crate) struct Condition {
+    pub(crate) r#type: String,
+    pub(crate) reason: String,
+}
+
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub(crate) struct ContainerStatus {
+    pub(crate) name: String,
+    pub(crate) resources: Option<Resources>,
+    pub(crate) allocated_resources: BTreeMap<String, String>,
 }
 
 #[derive(Clone, Debug, Default, Deserialize)]
@@ -108,6 +128,7 @@ pub(crate) struct Named {
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub(crate) struct Container {
+    pub(crate) name: String,
     pub(crate) image: String,
     pub(crate) resources: Resources,
     pub(crate) ports: Vec<Port>,

@@ -11,9 +11,10 @@ use crate::amounts;
 use crate::objects::{self, Node, Pod, World};
 use crate::random::Random;
 
-const RESOURCES: [&str; 5] = [
+const RESOURCES: [&str; 6] = [
     "cpu",
     "memory",
+    "hugepages-2Mi",
     "example.com/gpu",
     "vpc.amazonaws.com/PrivateIPv4Address",
     "ephemeral-storage",
@@ -164,20 +165,22 @@ pub(crate) fn is_ignored(profile: &Profile, name: &str) -> bool {
 /// (requested with the pod, allocatable) of a resource, if it counts.
 fn load(world: &World, pod: &Pod, node: &Node, name: &str, weighed: bool) -> Option<(i64, i64)> {
     let all = amounts::get(&amounts::allocatable(node), name);
-    let asked = amounts::get(&amounts::requests(pod), name);
-    if all == 0 || (name.contains('/') && asked == 0) {
+    let asked = match weighed {
+        true => amounts::scored(pod),
+        false => amounts::requests(pod),
+    };
+    let asked = amounts::get(&asked, name);
+    let is_scalar = name.contains('/') || name.starts_with("hugepages-");
+    if all == 0 || (is_scalar && asked == 0) {
         return None;
     }
-    let (own, used) = (
-        amounts::weighed(pod, false),
-        amounts::used_weighed(world, node),
-    );
-    let requested = match name {
-        "cpu" if weighed => own.0 + used.0,
-        "memory" if weighed => own.1 + used.1,
-        _ => asked + amounts::get(&amounts::used(world, node), name),
+    let used = amounts::used_weighed(world, node);
+    let used = match name {
+        "cpu" if weighed => used.0,
+        "memory" if weighed => used.1,
+        _ => amounts::get(&amounts::used(world, node), name),
     };
-    Some((requested, all))
+    Some((asked + used, all))
 }
 
 pub(crate) fn fit(world: &World, pod: &Pod, node: &Node) -> i64 {

@@ -65,6 +65,7 @@ const KEYS: [&str; 5] = [
 const EFFECTS: [&str; 3] = ["NoSchedule", "PreferNoSchedule", "NoExecute"];
 const CPU: [&str; 6] = ["0", "50m", "100m", "250m", "1", "1500m"];
 const MEMORY: [&str; 6] = ["0", "32Mi", "128Mi", "333M", "1Gi", "1500Mi"];
+const PAGES: &str = "hugepages-2Mi";
 const ADDRESS: &str = "vpc.amazonaws.com/PrivateIPv4Address";
 const IMAGES: [(&str, i64); 5] = [
     ("busybox", 4_000_000),
@@ -127,6 +128,8 @@ pub(crate) fn case(random: &mut Random) -> Case {
         }
         if random.percent(5) {
             placed["status"] = json!({"phase": "Succeeded"});
+        } else if random.percent(mood.resources / 2) {
+            placed["status"] = resized(random, &placed["spec"]);
         }
         items.push(placed);
     }
@@ -142,6 +145,55 @@ pub(crate) fn case(random: &mut Random) -> Case {
         pod,
         profile: 0,
     }
+}
+
+/// The status of a pod that is resized, or was: what its containers and the pod as a whole have and were promised.
+fn resized(random: &mut Random, spec: &Value) -> Value {
+    let mut has = |promised: bool| {
+        let mut amounts = Map::new();
+        for (name, values) in [("cpu", &CPU), ("memory", &MEMORY)] {
+            if random.percent(80) {
+                amounts.insert(name.into(), json!(random.text(values)));
+            }
+        }
+        if random.percent(10) {
+            amounts.insert(PAGES.into(), json!("4Mi"));
+        }
+        match random.percent(85) {
+            true if promised => json!(amounts),
+            true => json!({"requests": amounts}),
+            false => Value::Null,
+        }
+    };
+    let mut of = |container: &Value| {
+        let (resources, promised) = (has(false), has(true));
+        let mut status = json!({"name": container["name"]});
+        for (field, value) in [("resources", resources), ("allocatedResources", promised)] {
+            if !value.is_null() {
+                status[field] = value;
+            }
+        }
+        status
+    };
+    let mut all = |list: &str| -> Vec<Value> {
+        let containers = spec[list].as_array().into_iter().flatten();
+        containers.map(&mut of).collect()
+    };
+    let mut status = json!({
+        "phase": "Running", "containerStatuses": all("containers"), "initContainerStatuses": all("initContainers"),
+    });
+    let whole = of(&Value::Null);
+    for field in ["resources", "allocatedResources"] {
+        if let Some(value) = whole.get(field) {
+            status[field] = value.clone();
+        }
+    }
+    if random.percent(40) {
+        let reason = random.text(&["Infeasible", "Deferred"]);
+        status["conditions"] =
+            json!([{"type": "PodResizePending", "status": "True", "reason": reason}]);
+    }
+    status
 }
 
 /// Makes the pod need what only some kubelets declare, or nothing that any must.
@@ -194,6 +246,9 @@ fn node(random: &mut Random, mood: &Mood, index: usize) -> Value {
     }
     if random.percent(mood.resources / 4) {
         allocatable["example.com/gpu"] = json!(random.text(&["1", "4"]));
+    }
+    if random.percent(mood.resources / 3) {
+        allocatable[PAGES] = json!(random.text(&["4Mi", "16Mi"]));
     }
     let mut taints = Vec::new();
     for _ in 0..random.below(3) {
@@ -281,6 +336,9 @@ fn container(random: &mut Random, mood: &Mood, name: &str) -> Value {
             json!(random.text(&["0", "1", "2"])),
         );
     }
+    if random.percent(mood.resources / 8) {
+        requests.insert(PAGES.into(), json!(random.text(&["2Mi", "4Mi"])));
+    }
     let mut own =
         json!({"name": name, "image": random.pick(&IMAGES).0, "resources": {"requests": requests}});
     if random.percent(mood.resources / 5) {
@@ -320,8 +378,8 @@ fn pod(random: &mut Random, mood: &Mood, name: &str) -> Value {
             .expect("a list")
             .push(more);
         let inits: Vec<_> = (0..random.below(3))
-            .map(|_| {
-                let mut init = container(random, mood, "i");
+            .map(|index| {
+                let mut init = container(random, mood, &format!("i{index}"));
                 if random.percent(40) {
                     init["restartPolicy"] = json!("Always");
                 }
@@ -332,8 +390,18 @@ fn pod(random: &mut Random, mood: &Mood, name: &str) -> Value {
         if random.percent(20) {
             spec["overhead"] = json!({"cpu": "250m", "memory": "120Mi"});
         }
-        if random.percent(15) {
-            spec["resources"] = json!({"requests": {"cpu": random.text(&CPU)}});
+        if random.percent(30) {
+            let mut whole = Map::new();
+            for (name, values) in [
+                ("cpu", &CPU[..]),
+                ("memory", &MEMORY),
+                (PAGES, &["2Mi", "8Mi"]),
+            ] {
+                if random.percent(45) {
+                    whole.insert(name.into(), json!(random.text(values)));
+                }
+            }
+            spec["resources"] = json!({"requests": whole});
         }
     }
     if random.percent(mood.windows / 2) {
@@ -428,10 +496,14 @@ fn pod_term(random: &mut Random) -> Value {
         term["namespaces"] = json!([random.text(&NAMESPACES)]);
     }
     if random.percent(15) {
-        term["namespaceSelector"] = match random.below(3) {
+        let team = |operator: &str, values: &[&str]| json!({"matchExpressions": [{"key": "team", "operator": operator, "values": values}]});
+        term["namespaceSelector"] = match random.below(6) {
             0 => json!({}),
             1 => json!({"matchLabels": {"team": "a"}}),
-            _ => json!({"matchExpressions": [{"key": "team", "operator": "DoesNotExist"}]}),
+            2 => team("NotIn", &["a"]),
+            3 => team("In", &["a", "b"]),
+            4 => team("Exists", &[]),
+            _ => team("DoesNotExist", &[]),
         };
     }
     term

@@ -104,9 +104,11 @@ pub(crate) fn untolerated<'a>(pod: &Pod, node: &'a Node) -> Option<&'a Taint> {
     })
 }
 
-/// Whether a term of `owner` means the pod described by `meta`, which is there.
+/// Whether a term of `owner`, which is to come, means the pod described by `meta`, which is there: if the selector matches its namespace, or
+/// a namespace without labels. A namespace that no object speaks of has none to match.
 pub(crate) fn term_means(term: &PodTerm, owner: &Meta, meta: &Meta, world: &World) -> bool {
-    means(term, owner, meta, world.namespaces.get(&meta.namespace))
+    let known = world.namespaces.get(&meta.namespace);
+    means(term, owner, meta, known) || means(term, owner, meta, Some(&Labels::new()))
 }
 
 /// The same where the pod is to come and `owner` is there: a namespace that nobody knows has no labels then.
@@ -125,9 +127,7 @@ fn means(term: &PodTerm, owner: &Meta, meta: &Meta, namespace: Option<&Labels>) 
     let own_only = term.namespaces.is_empty() && term.namespace_selector.is_none();
     let listed = term.namespaces.contains(&meta.namespace)
         || (own_only && meta.namespace == owner.namespace);
-    let by_selector = term.namespace_selector.as_ref().is_some_and(|selector| {
-        // Whoever selects all namespaces selects those that no object speaks of, too.
-        is_empty(selector) || namespace.is_some_and(|labels| selects(Some(selector), labels))
-    });
+    let selector = term.namespace_selector.as_ref();
+    let by_selector = namespace.is_some_and(|labels| selects(selector, labels));
     (listed || by_selector) && selects(term.label_selector.as_ref(), &meta.labels)
 }

@@ -26,10 +26,16 @@ pub(crate) fn tell(cluster: &mut Cluster, item: &Value) {
 /// A volume of a pod.
 pub(crate) fn volume(random: &mut Random) -> Value {
     let read_only = random.percent(50);
-    match random.below(12) {
+    match random.below(15) {
         0 => json!({"name": "e", "ephemeral": {"volumeClaimTemplate": {}}}),
         1 => {
-            let id = random.text(&["vol-1", "aws://a/vol-1", "vol-2"]);
+            let id = random.text(&[
+                "vol-1",
+                "aws://a/vol-1",
+                "vol-2",
+                "aws:///vol-2",
+                "aws://a/odd",
+            ]);
             json!({"name": "d", "awsElasticBlockStore": {"volumeID": id}})
         }
         2 => {
@@ -47,6 +53,11 @@ pub(crate) fn volume(random: &mut Random) -> Value {
             }})
         }
         5 => json!({"name": "d", "emptyDir": {}}),
+        6 => {
+            json!({"name": "d", "azureDisk": {"diskURI": random.text(&["u1", "u2"]), "kind": random.text(&["Managed", "Shared"])}})
+        }
+        7 => json!({"name": "d", "portworxVolume": {"volumeID": random.text(&["x1", "x2"])}}),
+        8 => json!({"name": "d", "cinder": {"volumeID": random.text(&["vol-1", "vol-2"])}}),
         _ => {
             let claim = format!("c{}", random.below(5));
             json!({"name": "c", "persistentVolumeClaim": {"claimName": claim}})
@@ -120,7 +131,15 @@ fn classes(random: &mut Random) -> Vec<Value> {
             "WaitForFirstConsumer",
         ),
         class("now", DRIVER, "Immediate"),
-        class("legacy", "kubernetes.io/aws-ebs", "WaitForFirstConsumer"),
+        class(
+            "legacy",
+            &random.text(&[
+                "kubernetes.io/aws-ebs",
+                "kubernetes.io/azure-disk",
+                "kubernetes.io/vsphere-volume",
+            ]),
+            "WaitForFirstConsumer",
+        ),
     ]
 }
 
@@ -194,11 +213,15 @@ fn persistent(random: &mut Random, name: &str) -> Value {
         "storageClassName": random.text(&["fast", "zonal", "local", "local", "legacy"]),
         "accessModes": modes(random), "capacity": {"storage": size(random)},
     });
-    match random.below(11) {
+    match random.below(13) {
+        11 => {
+            spec["azureDisk"] = json!({"diskURI": random.text(&["u1", "u2"]), "kind": random.text(&["Managed", "Dedicated"])})
+        }
+        12 => spec["portworxVolume"] = json!({"volumeID": "x1"}),
         10 => spec["cinder"] = json!({"volumeID": "vol-1"}),
         0 | 8 => {
             spec["awsElasticBlockStore"] =
-                json!({"volumeID": random.text(&["vol-1", "aws://b/vol-2"])})
+                json!({"volumeID": random.text(&["vol-1", "aws://b/vol-2", "aws://b/c/vol-2"])})
         }
         1 => spec["gcePersistentDisk"] = json!({"pdName": "p1"}),
         2 => spec["nfs"] = json!({"server": "s", "path": "/"}),
@@ -209,8 +232,22 @@ fn persistent(random: &mut Random, name: &str) -> Value {
         }
     }
     if spec.get("gcePersistentDisk").is_some() {
-        // A disk in several zones has another name, which these rules leave to the driver.
-        metadata["labels"] = json!({"kind": "good"});
+        let zones = [
+            "a",
+            "",
+            "us-east1-b",
+            "us-east1-b__us-east1-c",
+            "us-east1-b__us-west1-a",
+            "a__b",
+        ];
+        for key in [
+            "topology.kubernetes.io/zone",
+            "failure-domain.beta.kubernetes.io/zone",
+        ] {
+            if random.percent(60) {
+                metadata["labels"][key] = json!(random.text(&zones));
+            }
+        }
     }
     if random.percent(60) {
         let term = match random.below(5) {
@@ -273,7 +310,15 @@ fn persistent(random: &mut Random, name: &str) -> Value {
 }
 
 fn csi_node(random: &mut Random, name: &str) -> Value {
-    let drivers: Vec<_> = [DRIVER, "other.example.com", "pd.csi.storage.gke.io"]
+    let known = [
+        DRIVER,
+        "other.example.com",
+        "pd.csi.storage.gke.io",
+        "disk.csi.azure.com",
+        "pxd.portworx.com",
+        "cinder.csi.openstack.org",
+    ];
+    let drivers: Vec<_> = known
         .iter()
         .map(|driver| {
             let mut own = json!({"name": driver, "nodeID": name});

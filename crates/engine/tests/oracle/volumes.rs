@@ -25,8 +25,18 @@ const PLACES: [(&str, &str); 4] = [
     ),
 ];
 
-/// In-tree plugins whose disks may be counted for a driver, with the field of a volume that names them.
-const IN_TREE: [(&str, &str, &str); 3] = [
+/// In-tree plugins whose disks are counted for a driver, with the field of a volume that names them.
+const IN_TREE: [(&str, &str, &str); 5] = [
+    (
+        "kubernetes.io/azure-disk",
+        "disk.csi.azure.com",
+        "azureDisk",
+    ),
+    (
+        "kubernetes.io/portworx-volume",
+        "pxd.portworx.com",
+        "portworxVolume",
+    ),
     ("kubernetes.io/cinder", "cinder.csi.openstack.org", "cinder"),
     (
         "kubernetes.io/aws-ebs",
@@ -40,35 +50,22 @@ const IN_TREE: [(&str, &str, &str); 3] = [
     ),
 ];
 
-/// Fields of volumes whose plugin a driver may stand in for, with the plugin and the driver's labels of zone and region.
-type Driver = (&'static str, &'static str, Option<&'static str>);
-const DRIVERS: [(&str, Driver); 4] = [
+/// Fields of volumes whose plugin a driver may stand in for, with the plugin and the driver's label of the zone.
+type Driver = (&'static str, &'static str);
+const DRIVERS: [(&str, Driver); 3] = [
     (
         "awsElasticBlockStore",
-        (
-            "kubernetes.io/aws-ebs",
-            "topology.ebs.csi.aws.com/zone",
-            None,
-        ),
+        ("kubernetes.io/aws-ebs", "topology.ebs.csi.aws.com/zone"),
     ),
     (
         "gcePersistentDisk",
-        ("kubernetes.io/gce-pd", "topology.gke.io/zone", None),
+        ("kubernetes.io/gce-pd", "topology.gke.io/zone"),
     ),
     (
         "cinder",
         (
             "kubernetes.io/cinder",
             "topology.cinder.csi.openstack.org/zone",
-            None,
-        ),
-    ),
-    (
-        "vsphereVolume",
-        (
-            "kubernetes.io/vsphere-volume",
-            "topology.csi.vmware.com/zone",
-            Some("topology.csi.vmware.com/region"),
         ),
     ),
 ];
@@ -283,39 +280,56 @@ pub(crate) fn has_disks(pod: &Pod) -> bool {
     volumes.any(|volume| DISKS.iter().any(|disk| volume.get(*disk).is_some()))
 }
 
-/// Driver and handle of a volume, as its source says.
-fn source(volume: &Value, zones: &str, csi_node: &Value) -> Option<(String, String)> {
+/// Driver and handle of a volume, as its source says; `labels` are those of the object that has it.
+fn source(volume: &Value, labels: &Value) -> Option<(String, String)> {
     let csi = &volume["csi"];
     if csi.is_object() {
         let (driver, handle) = (text(&csi["driver"]), text(&csi["volumeHandle"]));
         return (!driver.is_empty() && !handle.is_empty())
             .then(|| (driver.to_owned(), handle.to_owned()));
     }
-    let (plugin, driver, field) = IN_TREE
+    let (_, driver, field) = IN_TREE
         .into_iter()
         .find(|(_, _, field)| volume.get(*field).is_some())?;
-    if !migrated(plugin, csi_node) {
-        return None;
-    }
+    let disk = &volume[field];
     let handle = match field {
         "awsElasticBlockStore" => {
-            let id = text(&volume[field]["volumeID"]);
-            id.rsplit('/').next().expect("a part").to_owned()
+            let id = text(&disk["volumeID"]);
+            let parts: Vec<&str> = id.split('/').collect();
+            match parts[..] {
+                [id] => id.to_owned(),
+                ["aws:", "", _, id] if id.starts_with("vol-") => id.to_owned(),
+                _ => return None,
+            }
         }
-        "cinder" => text(&volume[field]["volumeID"]).to_owned(),
-        _ => {
-            let zone = if zones.is_empty() {
-                "UNSPECIFIED"
-            } else {
-                zones
-            };
-            format!(
-                "projects/UNSPECIFIED/zones/{zone}/disks/{}",
-                text(&volume[field]["pdName"])
-            )
-        }
+        "azureDisk" => (disk["kind"] == "Managed").then(|| text(&disk["diskURI"]).to_owned())?,
+        "gcePersistentDisk" => google(text(&disk["pdName"]), labels)?,
+        _ => text(&disk["volumeID"]).to_owned(),
     };
     Some((driver.to_owned(), handle))
+}
+
+/// The driver's name of a Google disk: by the one zone it is in, or the one region of its zones.
+fn google(disk: &str, labels: &Value) -> Option<String> {
+    let beta = text(&labels["failure-domain.beta.kubernetes.io/zone"]);
+    let zones = match beta {
+        "" => text(&labels["topology.kubernetes.io/zone"]),
+        beta => beta,
+    };
+    let place = match zones.contains("__") {
+        false if zones.is_empty() => "zones/UNSPECIFIED".to_owned(),
+        false => format!("zones/{zones}"),
+        true => {
+            let mut regions = BTreeSet::new();
+            for zone in zones.split("__") {
+                let parts: Vec<&str> = zone.split('-').collect();
+                regions.insert((parts.len() == 3).then(|| format!("{}-{}", parts[0], parts[1]))?);
+            }
+            let only = regions.pop_first().filter(|_| regions.is_empty())?;
+            format!("regions/{only}")
+        }
+    };
+    Some(format!("projects/UNSPECIFIED/{place}/disks/{disk}"))
 }
 
 fn migrated(plugin: &str, csi_node: &Value) -> bool {
@@ -323,10 +337,10 @@ fn migrated(plugin: &str, csi_node: &Value) -> bool {
     told.is_some_and(|told| told.split(',').any(|own| own == plugin))
 }
 
-fn attachable(world: &World, pod: &Pod, csi_node: &Value) -> BTreeSet<(String, String)> {
+fn attachable(world: &World, pod: &Pod) -> BTreeSet<(String, String)> {
     let mut found = BTreeSet::new();
     for volume in &pod.spec.volumes {
-        found.extend(source(volume, "", csi_node));
+        found.extend(source(volume, &Value::Null));
     }
     for (name, ephemeral) in claims(pod) {
         let Some(claim) = world.claim(pod, &name) else {
@@ -337,8 +351,7 @@ fn attachable(world: &World, pod: &Pod, csi_node: &Value) -> BTreeSet<(String, S
         }
         match world.named("PersistentVolume", None, text(&claim["spec"]["volumeName"])) {
             Some(volume) => {
-                let zone = text(&volume["metadata"]["labels"]["topology.kubernetes.io/zone"]);
-                found.extend(source(&volume["spec"], zone, csi_node));
+                found.extend(source(&volume["spec"], &volume["metadata"]["labels"]));
             }
             None => {
                 let Some(class) = world.named("StorageClass", None, class_of(claim)) else {
@@ -346,14 +359,13 @@ fn attachable(world: &World, pod: &Pod, csi_node: &Value) -> BTreeSet<(String, S
                 };
                 let provisioner = text(&class["provisioner"]);
                 let handle = format!("of claim {}/{name}", pod.metadata.namespace);
-                match IN_TREE.iter().find(|own| own.0 == provisioner) {
-                    Some((plugin, driver, _)) if migrated(plugin, csi_node) => {
-                        found.insert(((*driver).to_owned(), handle));
-                    }
-                    None if !provisioner.is_empty() => {
-                        found.insert((provisioner.to_owned(), handle));
-                    }
-                    _ => {}
+                let migrated = IN_TREE.iter().find(|own| own.0 == provisioner);
+                match migrated {
+                    Some((_, driver, _)) => drop(found.insert(((*driver).to_owned(), handle))),
+                    // Volumes of this plugin are never counted.
+                    None if provisioner == "kubernetes.io/vsphere-volume" => {}
+                    None if provisioner.is_empty() => {}
+                    None => drop(found.insert((provisioner.to_owned(), handle))),
                 }
             }
         }
@@ -377,9 +389,9 @@ pub(crate) fn limits(world: &World, pod: &Pod, node: &Node) -> Option<Refusal> {
         .collect();
     let mut attached: BTreeSet<(String, String)> = BTreeSet::new();
     for other in world.on(node) {
-        attached.extend(attachable(world, other, csi_node));
+        attached.extend(attachable(world, other));
     }
-    let mut new = attachable(world, pod, csi_node);
+    let mut new = attachable(world, pod);
     new.retain(|volume| !attached.contains(volume));
     for attachment in world.stored("VolumeAttachment") {
         let spec = &attachment["spec"];
@@ -418,7 +430,7 @@ fn reaches(volume: &Value, node: &Node) -> bool {
 fn as_migrated(world: &World, volume: &Value, node: &Node) -> Value {
     const REGION: &str = "topology.kubernetes.io/region";
     let mut volume = volume.clone();
-    let Some((_, (plugin, zone, region))) = DRIVERS
+    let Some((_, (plugin, zone))) = DRIVERS
         .into_iter()
         .find(|(field, _)| volume["spec"].get(*field).is_some())
     else {
@@ -455,10 +467,8 @@ fn as_migrated(world: &World, volume: &Value, node: &Node) -> Value {
     let told = told.or_else(|| both.iter().find(|own| labels.get(own.0).is_some()));
     let (own_zone, own_region) = *told.unwrap_or(&both[0]);
     let mut pairs = vec![(own_zone, zone, true)];
-    match region {
-        Some(region) => pairs.push((own_region, region, true)),
-        None if own_region != REGION => pairs.push((own_region, REGION, false)),
-        None => {}
+    if own_region != REGION {
+        pairs.push((own_region, REGION, false));
     }
     for (from, to, by_label) in pairs {
         let has_values = demands(&terms, from).iter().any(|own| {
@@ -479,12 +489,7 @@ fn as_migrated(world: &World, volume: &Value, node: &Node) -> Value {
                 }
             }
         } else if let Some(label) = labels[from].as_str().filter(|_| by_label) {
-            let separator = if region.is_some() {
-                "no separator"
-            } else {
-                "__"
-            };
-            let mut values: Vec<&str> = label.split(separator).map(str::trim).collect();
+            let mut values: Vec<&str> = label.split("__").map(str::trim).collect();
             values.retain(|own| !own.is_empty());
             if values.is_empty() {
                 continue;

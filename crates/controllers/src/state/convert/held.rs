@@ -6,7 +6,7 @@ use k8s_openapi::{
     api::core::v1::{ContainerStatus, Pod, PodStatus},
     apimachinery::pkg::api::resource::Quantity,
 };
-use mullion_engine::model::{self, PodTemplate, RESIZE_PENDING, without_overhead};
+use mullion_engine::model::{self, PodTemplate, RESIZE_PENDING};
 
 use super::resources;
 use crate::pods;
@@ -51,16 +51,11 @@ impl<'a> Held<'a> {
         Some([has.requests.as_ref(), status.allocated_resources.as_ref()])
     }
 
-    /// By the pod as a whole, its overhead included.
+    /// By the pod as a whole, without its overhead.
     pub(in crate::state) fn of_pod(&self) -> Option<Amounts<'a>> {
-        let PodStatus {
-            resources,
-            allocated_resources,
-            ..
-        } = self.status;
-        let has = resources.as_ref().and_then(|has| has.requests.as_ref());
-        let held = [has, allocated_resources.as_ref()];
-        (resources.is_some() || allocated_resources.is_some()).then_some(held)
+        let has = self.status.resources.as_ref()?;
+        let promised = self.status.allocated_resources.as_ref();
+        Some([has.requests.as_ref(), promised])
     }
 }
 
@@ -80,12 +75,9 @@ pub(super) fn hold(template: &mut PodTemplate, pod: &Pod) {
             model::hold(requests, held.infeasible, &amounts.map(resources));
         }
     }
-    let requests = &mut template.resources.requests;
-    if let Some(amounts) = held.of_pod()
-        && !requests.is_empty()
-    {
-        let own = |amounts| without_overhead(resources(amounts), &template.overhead);
-        model::hold(requests, held.infeasible, &amounts.map(own));
+    if let Some(amounts) = held.of_pod() {
+        let requests = &mut template.resources.requests;
+        model::hold_as_whole(requests, held.infeasible, &amounts.map(resources));
     }
 }
 
@@ -138,7 +130,7 @@ mod tests {
             let pod: Pod = serde_json::from_value(pod).expect("a pod");
             let sums = held_requests(&pod);
             assert_eq!(sums["cpu"], (cpu + 4) * 1000, "{sums:?}");
-            assert_eq!(sums["memory"], 3 << 30, "{sums:?}");
+            assert_eq!(sums["memory"], (3 << 30) + (1 << 20), "{sums:?}");
         }
     }
 }
