@@ -3,6 +3,7 @@
 //! Invariant: messages equal kube-scheduler's to the letter; `detail` is ours and only ever added after them.
 
 mod change;
+mod pool;
 
 use std::collections::BTreeMap;
 

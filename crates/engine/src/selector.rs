@@ -57,7 +57,7 @@ impl Requirement {
         })
     }
 
-    fn compile(
+    pub(crate) fn compile(
         key: &str,
         operator: Operator,
         values: &[String],

@@ -58,6 +58,7 @@ pub fn of<'a>(
         limits_remaining: limits_remaining(pool, claims, market),
         daemon_overhead: overhead::of(daemons, &prospect),
         instance_types: market.machines(&spec.requirements),
+        for_sale: Vec::new(),
     }
 }
 

@@ -38,7 +38,22 @@ impl fmt::Display for Change {
             } => {
                 write!(f, "drop the demand for a node with {key}={wanted}")
             }
+            Change::Demand {
+                key,
+                wanted,
+                instead: Some(value),
+            } => write!(f, "ask for {key}={value} instead of {key}{wanted}"),
+            Change::Demand {
+                key,
+                wanted,
+                instead: None,
+            } => {
+                write!(f, "drop the demand for a node with {key}{wanted}")
+            }
             Change::DropNodeAffinity => f.write_str("drop the required node affinity"),
+            Change::Request {
+                resource, to: 0, ..
+            } => write!(f, "ask for no {resource}"),
             Change::Request { resource, from, to } => {
                 let unit = Unit::of(resource, &[*from, *to]);
                 write!(
@@ -81,6 +96,12 @@ impl fmt::Display for Change {
             ),
             Change::RaiseLimit { pool, resource, .. } => {
                 write!(f, "raise the {resource} limit of NodePool {pool}")
+            }
+            Change::Allow { pool, key, value } => {
+                write!(f, "let NodePool {pool} buy {key}={value}")
+            }
+            Change::Label { pool, key, value } => {
+                write!(f, "give nodes of NodePool {pool} the label {key}={value}")
             }
         }
     }

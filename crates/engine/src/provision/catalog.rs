@@ -10,7 +10,7 @@ use fixedbitset::FixedBitSet;
 use rustc_hash::FxHashMap;
 
 use crate::class::{NodeTaint, PodClassId, Shape, ShapeId, StaticVerdict, Target};
-use crate::cluster::Cluster;
+use crate::cluster::{Cluster, Question};
 use crate::error::ModelError;
 use crate::intern::Symbol;
 use crate::labels::LabelSet;
@@ -231,11 +231,7 @@ impl Catalog {
         });
         for option in options.clone().ones() {
             let labels = &self.options[option].labels;
-            let reached = match labels.value(Symbol::ZONE) {
-                Some(zone) => question.check_reach(Symbol::EMPTY, &labels.with(driver_zone, zone)),
-                None => question.check_reach(Symbol::EMPTY, labels),
-            };
-            if let Some(refused) = reached {
+            if let Some(refused) = out_of_reach(&question, labels, driver_zone) {
                 options.set(option, false);
                 refusal = refusal.or(Some(refused));
             }
@@ -308,6 +304,39 @@ impl Catalog {
     }
 }
 
+/// Why the pod's volumes cannot be reached from a node that could be.
+fn out_of_reach(
+    question: &Question<'_>,
+    labels: &LabelSet,
+    driver_zone: Symbol,
+) -> Option<Refusal> {
+    match labels.value(Symbol::ZONE) {
+        Some(zone) => question.check_reach(Symbol::EMPTY, &labels.with(driver_zone, zone)),
+        None => question.check_reach(Symbol::EMPTY, labels),
+    }
+}
+
+/// From which nodes that could be the volumes of a class of pods can be reached; from none those of pods that claim devices.
+pub(crate) fn reachable<'a>(
+    class: PodClassId,
+    labels: impl Iterator<Item = &'a LabelSet>,
+    cluster: &mut Cluster,
+) -> Vec<bool> {
+    let pod = cluster.class(class);
+    if pod.devices.is_some() {
+        return labels.map(|_| false).collect();
+    }
+    if pod.volumes.is_empty() {
+        return labels.map(|_| true).collect();
+    }
+    let driver_zone = cluster.names_mut().intern(DRIVER_ZONE);
+    let question = cluster.question(class);
+    let is_open = question.conflict().is_none();
+    labels
+        .map(|labels| is_open && out_of_reach(&question, labels, driver_zone).is_none())
+        .collect()
+}
+
 /// The label sets a node can have under a pool's requirements: none if its labels contradict them, several where a
 /// label the machine does not decide may have several values.
 fn choices(labels: StringMap, requirements: &[Requirement]) -> Vec<StringMap> {
@@ -315,7 +344,7 @@ fn choices(labels: StringMap, requirements: &[Requirement]) -> Vec<StringMap> {
     let mut open: BTreeMap<&str, Vec<&Requirement>> = BTreeMap::new();
     for requirement in requirements {
         match choices[0].get(&requirement.key) {
-            Some(value) if !admits(requirement, Some(value)) => return Vec::new(),
+            Some(value) if !requirement.admits(Some(value)) => return Vec::new(),
             Some(_) => {}
             None => open.entry(&requirement.key).or_default().push(requirement),
         }
@@ -328,7 +357,7 @@ fn choices(labels: StringMap, requirements: &[Requirement]) -> Vec<StringMap> {
         let values = named
             .values
             .iter()
-            .filter(|value| requirements.iter().all(|other| admits(other, Some(value))));
+            .filter(|value| requirements.iter().all(|other| other.admits(Some(value))));
         let mut with = Vec::new();
         for value in values {
             for choice in &choices {
@@ -344,28 +373,4 @@ fn choices(labels: StringMap, requirements: &[Requirement]) -> Vec<StringMap> {
         }
     }
     choices
-}
-
-fn admits(requirement: &Requirement, value: Option<&String>) -> bool {
-    let number = || value.and_then(|value| value.parse::<i64>().ok());
-    let bound = || {
-        requirement
-            .values
-            .first()
-            .and_then(|bound| bound.parse::<i64>().ok())
-    };
-    let compare = |holds: fn(i64, i64) -> bool| match (number(), bound()) {
-        (Some(number), Some(bound)) => holds(number, bound),
-        _ => false,
-    };
-    match requirement.operator {
-        Operator::In => value.is_some_and(|value| requirement.values.contains(value)),
-        Operator::NotIn => value.is_none_or(|value| !requirement.values.contains(value)),
-        Operator::Exists => value.is_some(),
-        Operator::DoesNotExist => value.is_none(),
-        Operator::Gt => compare(|number, bound| number > bound),
-        Operator::Lt => compare(|number, bound| number < bound),
-        Operator::Gte => compare(|number, bound| number >= bound),
-        Operator::Lte => compare(|number, bound| number <= bound),
-    }
 }

@@ -53,6 +53,9 @@ pub struct NodeTemplate {
     pub daemon_overhead: ResourceMap,
     /// The types there are, shared between pools.
     pub instance_types: Vec<Arc<InstanceType>>,
+    /// Every type that the pool's class could buy if its requirements were others; empty where that is `instance_types`. Only a search for
+    /// changes ([`crate::remedy`]) looks at it.
+    pub for_sale: Vec<Arc<InstanceType>>,
 }
 
 /// One requirement of a pool: the values its nodes' label may have.
@@ -71,6 +74,31 @@ pub struct Requirement {
     pub values: Vec<String>,
     /// At least this many values must stay possible.
     pub min_values: Option<u32>,
+}
+
+impl Requirement {
+    /// Whether a label's value, or its absence, meets it.
+    pub(crate) fn admits(&self, value: Option<&String>) -> bool {
+        let number = || value.and_then(|value| value.parse::<i64>().ok());
+        let bound = || {
+            let bound = self.values.first();
+            bound.and_then(|bound| bound.parse::<i64>().ok())
+        };
+        let compare = |holds: fn(i64, i64) -> bool| match (number(), bound()) {
+            (Some(number), Some(bound)) => holds(number, bound),
+            _ => false,
+        };
+        match self.operator {
+            Operator::In => value.is_some_and(|value| self.values.contains(value)),
+            Operator::NotIn => value.is_none_or(|value| !self.values.contains(value)),
+            Operator::Exists => value.is_some(),
+            Operator::DoesNotExist => value.is_none(),
+            Operator::Gt => compare(|number, bound| number > bound),
+            Operator::Lt => compare(|number, bound| number < bound),
+            Operator::Gte => compare(|number, bound| number >= bound),
+            Operator::Lte => compare(|number, bound| number <= bound),
+        }
+    }
 }
 
 /// A machine that can be bought, for one operating system.

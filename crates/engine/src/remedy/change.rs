@@ -5,14 +5,16 @@
 use std::cmp::Reverse;
 use std::collections::BTreeSet;
 
+use super::demand;
+use super::near::{distance, is_misspelt};
 use crate::model::{
     Container, LabelSelector, NodeSelectorRequirement, Operator, PodAffinity, PodAffinityTerm,
     PodTemplate, Quantity, ResourceMap, TaintEffect, Toleration, TolerationOperator,
-    WhenUnsatisfiable,
+    WhenUnsatisfiable, label,
 };
 use crate::provision::NodeTemplate;
 
-/// One change. Changes of the first kinds are to the pod, the last two to a node and to a pool.
+/// One change. Changes of the first kinds are to the pod, then comes one to a node; the last are to a pool.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Change {
     /// Tolerate a taint.
@@ -31,6 +33,15 @@ pub enum Change {
         /// What is asked for today; empty if nothing is.
         wanted: String,
         /// What to ask for instead; `None` drops the demand.
+        instead: Option<String>,
+    },
+    /// Ask for something else of a node label than today, where that is not one value, or for nothing.
+    Demand {
+        /// Label key.
+        key: String,
+        /// What is asked for today, as it is said after the key: ` in (a, b)`, ` > 4`.
+        wanted: String,
+        /// The value to ask for instead; `None` drops the demand.
         instead: Option<String>,
     },
     /// Drop the required node affinity.
@@ -90,6 +101,24 @@ pub enum Change {
         /// By how much at least, in the resource's units; known once a machine is chosen.
         by: Option<Quantity>,
     },
+    /// Let a pool's requirements allow another value of a label that machines decide.
+    Allow {
+        /// Its name.
+        pool: String,
+        /// Label key.
+        key: String,
+        /// The value.
+        value: String,
+    },
+    /// Let a pool give its nodes a label.
+    Label {
+        /// Its name.
+        pool: String,
+        /// Label key.
+        key: String,
+        /// Label value.
+        value: String,
+    },
 }
 
 impl Change {
@@ -100,10 +129,17 @@ impl Change {
             Change::Ungate { .. } => 5_000,
             Change::Uncordon { .. } | Change::RaiseLimit { .. } => 8_000,
             Change::Tolerate { .. } => 10_000,
+            Change::Allow { .. } => 12_000,
             Change::Select {
+                key,
+                wanted,
+                instead: Some(instead),
+            } => instead_cost(key, wanted, instead),
+            Change::Demand {
                 instead: Some(_), ..
             } => 20_000,
-            Change::Select { instead: None, .. } => 25_000,
+            Change::Label { .. } => 22_000,
+            Change::Select { instead: None, .. } | Change::Demand { instead: None, .. } => 25_000,
             // By how much of the request is given up, from next to nothing to all of it.
             Change::Request { from, to, .. } => {
                 let share = (from - to).max(0) as f64 / (*from).max(1) as f64;
@@ -133,6 +169,14 @@ impl Change {
         }
     }
 
+    /// For how many changes it counts: one that gives up most of a request is as much as two.
+    pub(super) fn weight(&self) -> usize {
+        match self {
+            Change::Request { from, to, .. } if *to < from / 2 => 2,
+            _ => 1,
+        }
+    }
+
     /// What is taken off a request, in the resource's units.
     pub(super) fn given_up(&self) -> i64 {
         match self {
@@ -155,6 +199,7 @@ impl Change {
         let (kind, subject, detail) = match self {
             Change::Tolerate { key, value, .. } => (0, key.as_str(), value.as_str()),
             Change::Select { key, .. } => (1, key.as_str(), ""),
+            Change::Demand { key, wanted, .. } => (12, key.as_str(), wanted.as_str()),
             Change::DropNodeAffinity => (2, "", ""),
             Change::Request { resource, .. } => (3, resource.as_str(), ""),
             Change::DropHostPort { port } => return (4, "", "", *port),
@@ -164,6 +209,9 @@ impl Change {
             Change::Ungate { .. } => (8, "", ""),
             Change::Uncordon { .. } => (9, "", ""),
             Change::RaiseLimit { pool, resource, .. } => (10, pool.as_str(), resource.as_str()),
+            Change::Allow { pool, key, .. } | Change::Label { pool, key, .. } => {
+                (11, pool.as_str(), key.as_str())
+            }
         };
         (kind, subject, detail, 0)
     }
@@ -186,6 +234,16 @@ impl Change {
                 wanted,
                 instead,
             } => select(pod, key, wanted, instead.as_deref()),
+            Change::Demand {
+                key,
+                wanted,
+                instead,
+            } => {
+                let is_it = |demand: &NodeSelectorRequirement| {
+                    demand.key == *key && demand::words(demand.operator, &demand.values) == *wanted
+                };
+                change_terms(pod, is_it, instead.as_deref());
+            }
             Change::DropNodeAffinity => {
                 if let Some(affinity) = &mut pod.affinity.node_affinity {
                     affinity.required = None;
@@ -218,16 +276,25 @@ impl Change {
                 drop_term(&mut pod.affinity.pod_anti_affinity, term);
             }
             Change::Ungate { .. } => pod.scheduling_gates.clear(),
-            Change::Uncordon { .. } | Change::RaiseLimit { .. } => {}
+            Change::Uncordon { .. }
+            | Change::RaiseLimit { .. }
+            | Change::Allow { .. }
+            | Change::Label { .. } => {}
         }
     }
 
     /// Makes a pool's part of the change.
     pub(super) fn apply_to_pool(&self, template: &mut NodeTemplate) {
-        if let Change::RaiseLimit { pool, resource, .. } = self
-            && template.pool == *pool
-        {
-            template.limits_remaining.remove(resource);
+        match self {
+            Change::RaiseLimit { pool, resource, .. } if template.pool == *pool => {
+                template.limits_remaining.remove(resource);
+            }
+            Change::Allow { pool, key, value } | Change::Label { pool, key, value }
+                if template.pool == *pool =>
+            {
+                template.allow(key, value);
+            }
+            _ => {}
         }
     }
 
@@ -250,6 +317,18 @@ impl Change {
             resource: resource.clone(),
             by,
         }
+    }
+}
+
+/// What it costs to ask for another value: next to nothing where it was misspelt, and the less the fewer letters differ. Zones, builds and
+/// hosts that differ by a letter are other places and systems.
+fn instead_cost(key: &str, wanted: &str, instead: &str) -> u32 {
+    let is_name = !matches!(key, label::ZONE | label::WINDOWS_BUILD | label::HOSTNAME);
+    let letters = distance(wanted, instead).min(100) as u32;
+    match (is_name && is_misspelt(wanted, instead), letters) {
+        (true, 1) => 4_000,
+        (true, _) => 9_000,
+        (false, _) => 20_000 + 10 * letters,
     }
 }
 
@@ -307,20 +386,30 @@ fn select(pod: &mut PodTemplate, key: &str, wanted: &str, instead: Option<&str>)
             None => drop(pod.node_selector.remove(key)),
         }
     }
+    let is_it = |demand: &NodeSelectorRequirement| {
+        demand.key == key && demand.operator == Operator::In && demand.values == [wanted]
+    };
+    change_terms(pod, is_it, instead);
+}
+
+/// Makes such demands of the required node affinity ask for one value instead, or drops them.
+fn change_terms(
+    pod: &mut PodTemplate,
+    is_it: impl Fn(&NodeSelectorRequirement) -> bool,
+    instead: Option<&str>,
+) {
     let required = pod
         .affinity
         .node_affinity
         .as_mut()
         .and_then(|affinity| affinity.required.as_mut());
     let Some(required) = required else { return };
-    let is_it = |demand: &NodeSelectorRequirement| {
-        demand.key == key && demand.operator == Operator::In && demand.values == [wanted]
-    };
     for term in &mut required.node_selector_terms {
         match instead {
             Some(value) => {
                 let demands = term.match_expressions.iter_mut();
                 for demand in demands.filter(|demand| is_it(demand)) {
+                    demand.operator = Operator::In;
                     demand.values = vec![value.to_owned()];
                 }
             }

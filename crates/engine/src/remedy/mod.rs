@@ -1,11 +1,16 @@
 //! The smallest change that would place a pod, found by asking.
 //!
-//! Every refusal proposes what would take it away (`propose`); the search applies the cheapest set of proposals that was
-//! not tried yet, asks the same filters and the same planner again, and stops at sets that place the pod. So whatever is
-//! reported has been tried on the model, and nothing is guessed from text. Invariant: the cluster is given back as it
-//! was.
+//! Every refusal proposes what would take it away: of nodes and other pods `propose`, of what pools could buy `market`. The search applies the
+//! smallest set of proposals that was not tried yet, asks the same filters and the same planner again, and stops at sets that place the pod. So
+//! whatever is reported has been tried on the model, and nothing is guessed from text.
+//!
+//! The smallest set is the one with the fewest changes, of which one that gives up most of a request counts twice; of as many, the one that costs the user least ([`Change`] has the order). Sets of two
+//! are tried only where no single change places the pod, and so on. Invariant: the cluster is given back as it was.
 
 mod change;
+mod demand;
+mod market;
+mod near;
 mod propose;
 
 use std::cmp::Reverse;
@@ -19,11 +24,16 @@ use crate::windows::Builds;
 
 pub use change::Change;
 pub(crate) use change::units;
+pub(crate) use demand::{Demand, Demands};
+pub(crate) use near::{is_misspelt, nearest};
+
+use market::Market;
+use propose::{Asked, Size, size};
 
 /// How many sets of changes are tried before the search gives up. One costs as much as a full answer and the
 /// filters once more for each set of resources that nodes lack.
 const TRIES: usize = 160;
-/// Sets that cost more than this many times the cheapest are not worth showing.
+/// Sets that cost more than this many times the smallest are not worth showing.
 const WORTH: u32 = 2;
 
 /// A set of changes that places the pod.
@@ -60,7 +70,7 @@ enum Tried {
 type Set = BTreeSet<Change>;
 
 impl Cluster {
-    /// The cheapest sets of changes that place a pod, on a node that is there or on one that a pool can buy; cheapest
+    /// The smallest sets of changes that place a pod, on a node that is there or on one that a pool can buy; smallest
     /// first, at most `most`. Empty where nothing that can be changed helps, or where nothing needs to be changed.
     ///
     /// # Errors
@@ -72,26 +82,29 @@ impl Cluster {
         builds: &Builds,
         most: usize,
     ) -> Result<Vec<Remedy>, ModelError> {
-        let mut open = BinaryHeap::from([(Reverse(0_u32), Reverse(Set::new()))]);
+        let mut open = BinaryHeap::from([(Reverse(Size::default()), Reverse(Set::new()))]);
         let mut seen = BTreeSet::from([Set::new()]);
-        let mut found: Vec<(u32, Set, Remedy)> = Vec::new();
+        let mut found: Vec<(Size, Set, Remedy)> = Vec::new();
+        let mut market = Market::default();
         for _ in 0..TRIES {
-            let Some((Reverse(cost), Reverse(set))) = open.pop() else {
+            let Some((Reverse(own), Reverse(set))) = open.pop() else {
                 break;
             };
-            let dear = |(cheapest, _, _): &(u32, Set, Remedy)| cost > WORTH * cheapest;
+            let dear = |(smallest, _, _): &(Size, Set, Remedy)| {
+                own.0 > smallest.0 || own.1 > WORTH * smallest.1
+            };
             if found.len() >= most || found.first().is_some_and(dear) {
                 break;
             }
             if found.iter().any(|(_, smaller, _)| smaller.is_subset(&set)) {
                 continue;
             }
-            match self.try_changes(pod, pools, builds, &set)? {
+            match self.try_changes(pod, (pools, &mut market), builds, &set)? {
                 Tried::Placed(..) if set.is_empty() => return Ok(Vec::new()),
                 Tried::Placed(place, refined) => {
                     let told = refined.into_iter().map(|own| own.told_of(&pod.template));
                     let changes = told.collect();
-                    found.push((cost, set, Remedy { changes, place }));
+                    found.push((own, set, Remedy { changes, place }));
                 }
                 Tried::Refused(proposals) => {
                     for proposal in proposals {
@@ -99,8 +112,8 @@ impl Cluster {
                         next.extend(proposal);
                         let consistent = Change::are_consistent(&next);
                         if consistent && next.len() > set.len() && seen.insert(next.clone()) {
-                            let cost = next.iter().map(Change::cost).sum();
-                            open.push((Reverse(cost), Reverse(next)));
+                            let changes: Vec<Change> = next.iter().cloned().collect();
+                            open.push((Reverse(size(&changes)), Reverse(next)));
                         }
                     }
                 }
@@ -112,7 +125,7 @@ impl Cluster {
     fn try_changes(
         &mut self,
         pod: &PodSpec,
-        pools: &[NodeTemplate],
+        (pools, market): (&[NodeTemplate], &mut Market),
         builds: &Builds,
         set: &Set,
     ) -> Result<Tried, ModelError> {
@@ -136,7 +149,7 @@ impl Cluster {
                 self.uncordon(id);
             }
         }
-        let tried = self.ask(&changed, &pools, builds, set);
+        let tried = self.ask(&changed, (&pools, market), builds, set);
         self.rollback(checkpoint);
         tried
     }
@@ -180,11 +193,11 @@ impl Cluster {
     fn ask(
         &mut self,
         pod: &PodSpec,
-        pools: &[NodeTemplate],
+        (pools, market): (&[NodeTemplate], &mut Market),
         builds: &Builds,
         set: &Set,
     ) -> Result<Tried, ModelError> {
-        let asked = propose::Asked::new(pod, builds);
+        let asked = Asked::new(pod, builds, self.names_mut());
         let mut proposals = BTreeSet::new();
         if !pod.template.scheduling_gates.is_empty() {
             proposals.insert(vec![Change::Ungate {
@@ -261,6 +274,13 @@ impl Cluster {
                 }]);
             } else {
                 asked.about_pool(self, &refusal.reason, &mut proposals);
+            }
+            let mut own = pools.iter().filter(|pool| pool.pool == refusal.pool);
+            let Some(pool) = own.next() else { continue };
+            proposals.extend(market.about_pool(&asked, class, pool, self)?);
+            if let PoolReason::Topology { .. } = refusal.reason {
+                let places = market.about_places(pool, &asked.places(), self);
+                proposals.extend(places.into_iter().map(|change| vec![change]));
             }
         }
         Ok(Tried::Refused(proposals))

@@ -1,16 +1,19 @@
 //! From a refusal to what would take it away.
 //!
-//! Some refusals propose nothing on purpose: an image decides its operating system and architecture, so asking for
+//! Some refusals propose nothing on purpose: an image decides its operating system and its Windows build, so asking for
 //! another one is no way out; a node that is not ready becomes ready by itself or not at all.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::Change;
 use super::change::words;
+use super::demand::{Demand, Demands};
 use crate::cluster::{Cluster, NodeId};
-use crate::model::{Operator, PodSpec, PodTemplate, label};
+use crate::intern::{Interner, Symbol};
+use crate::labels::LabelSet;
+use crate::model::{Operator, PodSpec, PodTemplate, TaintEffect, label};
 use crate::provision::{NodeTemplate, PoolReason};
-use crate::reason::{Conflict, LabelMismatch, Plugin, Reason, Refusal};
+use crate::reason::{Conflict, Plugin, Reason, Refusal};
 use crate::schedule::{Answer, Outcome};
 use crate::windows::{Build, Builds};
 
@@ -21,8 +24,48 @@ const CONDITIONS: [&str; 3] = [
     "karpenter.sh/",
 ];
 
+/// What the VPC resource controller counts for pods.
+const ADDRESSES: &str = "vpc.amazonaws.com/";
+
 /// Nodes that lack the same resources, the nearest to letting the pod in first, with what each would take.
 pub(super) type Lacking = Vec<(NodeId, Vec<Change>)>;
+
+/// How small a set of changes is: how many they are, what they cost, and what of requests is given up. What a user is shown first is the smallest.
+pub(super) type Size = (usize, u32, i64);
+
+pub(super) fn size(changes: &[Change]) -> Size {
+    let (cost, given_up) = least(changes);
+    let weight = changes.iter().map(Change::weight).sum();
+    (weight, cost, given_up)
+}
+
+/// The toleration of a taint, unless the taint says how a node is instead of whom it is for.
+pub(super) fn tolerate(
+    cluster: &Cluster,
+    key: Symbol,
+    value: Symbol,
+    effect: TaintEffect,
+) -> Option<Change> {
+    let key = cluster.text(key);
+    let is_condition = CONDITIONS.iter().any(|prefix| key.starts_with(prefix));
+    (!is_condition).then(|| Change::Tolerate {
+        key: key.to_owned(),
+        value: cluster.text(value).to_owned(),
+        effect,
+    })
+}
+
+/// Asking for what is free of a resource. A pod cannot do without cpu or memory, and its Windows addresses are not its own to give up; what it
+/// asks for beside those it may do without.
+pub(super) fn less(resource: &str, requested: i64, free: i64) -> Option<Change> {
+    let is_own = resource.starts_with(ADDRESSES);
+    let is_extra = resource.contains('/') || resource.starts_with("hugepages-");
+    (free > 0 || is_extra && !is_own).then(|| Change::Request {
+        resource: resource.to_owned(),
+        from: requested,
+        to: free.max(0),
+    })
+}
 
 /// How much is asked of the user by lowering requests.
 fn least(changes: &[Change]) -> (u32, i64) {
@@ -37,6 +80,8 @@ pub(super) struct Asked<'a> {
     builds: &'a Builds,
     images: Vec<Build>,
     os: &'a str,
+    /// What it demands of labels.
+    pub(super) demands: Demands,
 }
 
 /// An operating system; what nothing says anything of runs on the other.
@@ -71,11 +116,13 @@ pub(super) fn os_of_pool(pool: &NodeTemplate) -> Option<&str> {
         [only] => Some(only.as_str()),
         _ => None,
     });
-    required.or(pool.labels.get(label::OS).map(String::as_str))
+    let of_labels = pool.labels.get(label::OS);
+    let of_types = || pool.instance_types.first()?.labels.get(label::OS);
+    required.or(of_labels.or_else(of_types).map(String::as_str))
 }
 
 impl<'a> Asked<'a> {
-    pub(super) fn new(pod: &'a PodSpec, builds: &'a Builds) -> Self {
+    pub(super) fn new(pod: &'a PodSpec, builds: &'a Builds, names: &mut Interner) -> Self {
         let containers = pod.template.containers.iter();
         let containers = containers.chain(&pod.template.init_containers);
         let images: Vec<_> = containers
@@ -86,6 +133,7 @@ impl<'a> Asked<'a> {
             pod,
             builds,
             os: os_of(&pod.template).unwrap_or(by_image),
+            demands: Demands::of(&pod.template, names),
             images,
         }
     }
@@ -119,6 +167,9 @@ impl<'a> Asked<'a> {
                 proposals.extend(about.map(|change| vec![change]));
                 continue;
             }
+            if refusal.reason == (Reason::NodeAffinity { mismatch: None }) {
+                proposals.insert(vec![Change::DropNodeAffinity]);
+            }
             let Some(changes) = self.about_node(cluster, node.node, refusal) else {
                 continue;
             };
@@ -147,15 +198,30 @@ impl<'a> Asked<'a> {
         node: NodeId,
         refusal: &Refusal,
     ) -> Option<Vec<Change>> {
-        refusal
-            .reasons()
-            .map(|reason| match reason {
-                Reason::Unschedulable => Some(Change::Uncordon {
+        let mut changes = Vec::new();
+        for reason in refusal.reasons() {
+            match reason {
+                Reason::Unschedulable => changes.push(Change::Uncordon {
                     node: cluster.node_name(node).to_owned(),
                 }),
-                other => self.about(cluster, other),
-            })
-            .collect()
+                Reason::NodeAffinity { .. } => {
+                    changes.extend(self.about_labels(cluster, &cluster.at(node).fixed.labels)?);
+                }
+                other => changes.push(self.about(cluster, other)?),
+            }
+        }
+        Some(changes)
+    }
+
+    /// What of the pod's demands has to change for a node with these labels.
+    fn about_labels(&self, cluster: &Cluster, labels: &LabelSet) -> Option<Vec<Change>> {
+        match self.demands.unmet(labels, cluster.names()) {
+            Some(unmet) if !unmet.is_empty() => unmet
+                .into_iter()
+                .map(|demand| self.about_demand(cluster, demand, labels))
+                .collect(),
+            _ => Some(vec![Change::DropNodeAffinity]),
+        }
     }
 
     /// The pod's terms about other pods, each of which may be the one in the way; none where the refusal is about something else.
@@ -200,6 +266,11 @@ impl<'a> Asked<'a> {
         proposals: &mut BTreeSet<Vec<Change>>,
     ) {
         let reason = match reason {
+            // What a pod asks for and what pools have: `market`.
+            PoolReason::Incompatible {
+                reason: Reason::NodeAffinity { .. },
+                ..
+            } => return,
             PoolReason::Incompatible { reason, .. } | PoolReason::Topology { reason, .. } => reason,
             _ => return,
         };
@@ -214,30 +285,14 @@ impl<'a> Asked<'a> {
     fn about(&self, cluster: &Cluster, reason: Reason) -> Option<Change> {
         match reason {
             Reason::NotNamed => Some(Change::DropNodeAffinity),
-            Reason::NodeAffinity { mismatch: None } => Some(Change::DropNodeAffinity),
-            Reason::NodeAffinity {
-                mismatch: Some(mismatch),
-            } => self.about_label(cluster, mismatch),
-            Reason::UntoleratedTaint { key, value, effect } => {
-                let key = cluster.text(key);
-                let is_condition = CONDITIONS.iter().any(|prefix| key.starts_with(prefix));
-                (!is_condition).then(|| Change::Tolerate {
-                    key: key.to_owned(),
-                    value: cluster.text(value).to_owned(),
-                    effect,
-                })
-            }
+            Reason::UntoleratedTaint { key, value, effect } => tolerate(cluster, key, value, effect),
             Reason::PortTaken { port } => Some(Change::DropHostPort { port }),
             Reason::Insufficient {
                 resource,
                 requested,
                 free,
                 ..
-            } => (free > 0).then(|| Change::Request {
-                resource: cluster.text(resource).to_owned(),
-                from: requested,
-                to: free,
-            }),
+            } => less(cluster.text(resource), requested, free),
             Reason::Spread { key, skew, .. } if self.declares_spread(cluster.text(key)) => {
                 Some(Change::RaiseSkew {
                     key: cluster.text(key).to_owned(),
@@ -247,6 +302,8 @@ impl<'a> Asked<'a> {
             Reason::SpreadKeyMissing { key } => Some(Change::SpreadAnyway {
                 key: cluster.text(key).to_owned(),
             }),
+            // Each demand on its own: `about_labels`.
+            Reason::NodeAffinity { .. } => None,
             // Each term on its own: `about_terms`.
             Reason::Affinity | Reason::AntiAffinity => None,
             Reason::Spread { .. }
@@ -286,11 +343,23 @@ impl<'a> Asked<'a> {
         rules.iter().any(|rule| rule.topology_key == key)
     }
 
-    fn about_label(&self, cluster: &Cluster, mismatch: LabelMismatch) -> Option<Change> {
-        let key = cluster.text(mismatch.key);
-        let instead = mismatch.found.map(|found| cluster.text(found));
-        match key {
-            label::OS | label::ARCH => return None,
+    /// What to ask for instead of what a node's label does not meet.
+    pub(super) fn about_demand(
+        &self,
+        cluster: &Cluster,
+        demand: &Demand,
+        labels: &LabelSet,
+    ) -> Option<Change> {
+        let found = demand.found(labels, cluster.names());
+        let mut instead = found.filter(|_| !demand.wanted().is_empty());
+        match demand.key.as_str() {
+            // Only a pod that names its system elsewhere has demanded another one by mistake.
+            label::OS => {
+                instead = found.filter(|found| self.pod.template.os.as_deref() == Some(*found));
+                instead?;
+            }
+            // An image may be for several.
+            label::ARCH => instead = None,
             label::WINDOWS_BUILD => {
                 let host: Build = instead?.parse().ok()?;
                 let runs = |image: &Build| self.builds.check(*image, host).is_ok();
@@ -300,10 +369,34 @@ impl<'a> Asked<'a> {
             }
             _ => {}
         }
-        Some(Change::Select {
-            key: key.to_owned(),
-            wanted: cluster.text(mismatch.wanted).to_owned(),
-            instead: instead.map(str::to_owned),
+        let (key, instead) = (demand.key.clone(), instead.map(str::to_owned));
+        Some(match demand.only_value() {
+            Some(wanted) => Change::Select {
+                key,
+                wanted: wanted.to_owned(),
+                instead,
+            },
+            None => Change::Demand {
+                key,
+                wanted: demand.words(),
+                instead,
+            },
         })
+    }
+
+    /// The labels of places by which the pod has to be spread, or near others.
+    pub(super) fn places(&self) -> Vec<String> {
+        let template = &self.pod.template;
+        let spread = template.topology_spread_constraints.iter();
+        let spread = spread.map(|rule| rule.topology_key.clone());
+        let affinity = &template.affinity;
+        let near = [&affinity.pod_affinity, &affinity.pod_anti_affinity];
+        let near = near.into_iter().flatten().flat_map(|own| &own.required);
+        let mut keys: Vec<_> = spread
+            .chain(near.map(|term| term.topology_key.clone()))
+            .collect();
+        keys.sort();
+        keys.dedup();
+        keys
     }
 }

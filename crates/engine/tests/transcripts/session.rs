@@ -10,7 +10,7 @@ use std::fmt::Write;
 use std::sync::Arc;
 
 use mullion_engine::disrupt::Removal;
-use mullion_engine::model::{PodSpec, ServiceSpec, label};
+use mullion_engine::model::{Operator, PodSpec, ServiceSpec, label};
 use mullion_engine::preempt::Preemption;
 use mullion_engine::provision::{
     InstanceType, NodeTemplate, Offering, Plan, PlanRequest, Requirement,
@@ -240,7 +240,7 @@ impl Session {
         }
     }
 
-    /// `type c6a.large os=windows cpu=2 ... price=169000 zones=a,b`; `soldout=a` makes a zone unavailable.
+    /// `type c6a.large os=windows cpu=2 ... price=169000 zones=a,b`; `soldout=a` makes a zone unavailable, `spot=70000` sells it as spot too.
     fn instance_type(&mut self, words: &Words<'_>) -> String {
         let mut kind = InstanceType {
             name: words.name.to_owned(),
@@ -266,19 +266,22 @@ impl Session {
                 .unwrap_or_default()
                 .split(',')
                 .any(|sold| sold == zone);
-            let capacity_type = "on-demand".to_owned();
-            kind.offerings.push(Offering {
-                zone: zone.to_owned(),
-                capacity_type,
-                price_micro_usd,
-                available,
-            });
+            let spot = words.value("spot").map(|price| ("spot", price.parse()));
+            let sold = [("on-demand", Ok(price_micro_usd))].into_iter().chain(spot);
+            for (capacity_type, price) in sold {
+                kind.offerings.push(Offering {
+                    zone: zone.to_owned(),
+                    capacity_type: capacity_type.to_owned(),
+                    price_micro_usd: price.expect("micro-dollars"),
+                    available,
+                });
+            }
         }
         self.types.insert(kind.name.clone(), Arc::new(kind));
         String::new()
     }
 
-    /// `pool NAME weight=1 taint=... label.K=V limit.cpu=16 require.KEY=a,b daemons.cpu=100m`, with all types known.
+    /// `pool NAME weight=1 taint=... label.K=V limit.cpu=16 require.KEY=a,b require.KEY/NotIn=c daemons.cpu=100m`, with all types known.
     fn pool(&mut self, words: &Words<'_>) -> String {
         let mut pool = NodeTemplate {
             pool: words.name.to_owned(),
@@ -293,10 +296,16 @@ impl Session {
                 pool.daemon_overhead
                     .insert(resource.to_owned(), words::quantity(value));
             } else if let Some(key) = key.strip_prefix("require.") {
+                let (key, operator) = match key.split_once('/') {
+                    Some((key, "NotIn")) => (key, Operator::NotIn),
+                    Some((key, "Lt")) => (key, Operator::Lt),
+                    _ => (key, Operator::In),
+                };
                 let key = words::label_key(key).unwrap_or_else(|| key.to_owned());
                 let values = value.split(',').map(str::to_owned).collect();
                 pool.requirements.push(Requirement {
                     key,
+                    operator,
                     values,
                     ..Requirement::default()
                 });
@@ -323,17 +332,17 @@ impl Session {
             .flat_map(|part| pods(&Words::read(part)))
             .collect();
         let request = PlanRequest {
-            pods,
+            pods: pods.clone(),
             templates: self.pools.clone(),
             ..PlanRequest::default()
         };
         match self.cluster.plan(&request) {
-            Ok(plan) => self.describe(&plan),
+            Ok(plan) => self.describe(&pods, &plan),
             Err(error) => format!("refused: {error}"),
         }
     }
 
-    fn describe(&self, plan: &Plan) -> String {
+    fn describe(&mut self, pods: &[PodSpec], plan: &Plan) -> String {
         let mut said = String::new();
         for (pod, node) in &plan.existing {
             let _ = writeln!(said, "{pod} -> {node}");
@@ -368,11 +377,16 @@ impl Session {
         for pod in &plan.unplaceable {
             let _ = writeln!(said, "{} cannot be placed", pod.pod);
             for refusal in pod.pools.iter() {
+                let asked = pods.iter().find(|own| own.key() == pod.pod);
+                let pool = self.pools.iter().find(|own| own.pool == refusal.pool);
+                let (asked, pool) = asked.zip(pool).expect("what was asked about");
+                let template = &asked.template;
+                let words = self.cluster.pool_refusal(template, pool, &refusal.reason);
                 let _ = writeln!(
                     said,
                     "  {}: {}",
                     refusal.pool,
-                    self.cluster.pool_reason_text(&refusal.reason)
+                    words.expect("valid amounts")
                 );
             }
         }

@@ -3,7 +3,7 @@
 //! An object is a name and attributes `key=value`. Resources are `cpu=2`, `memory=4Gi`, `pods=110` and any name with a
 //! slash; `ips=9` stands for the Windows addresses. Labels: `os=`, `zone=`, `build=` for nodes, `label.KEY=VALUE` for
 //! all. For pods: `select.KEY=VALUE`, `tolerate=KEY=VALUE:EFFECT` or `tolerate=*`, `priority=`, `osname=`, `image=`, `port=`,
-//! `spread=KEY:SKEW`, `prefer-spread=KEY:SKEW`, `near=KEY`, `away=KEY` (the last three about pods with the pod's own labels), `owner=KIND/NAME`,
+//! `affine=KEY/OPERATOR/VALUES`, `spread=KEY:SKEW`, `prefer-spread=KEY:SKEW`, `near=KEY`, `away=KEY` (the last three about pods with the pod's own labels), `owner=KIND/NAME`,
 //! `namespace=`. `zone` and `host` stand for their topology keys.
 
 use mullion_engine::model::{
@@ -49,6 +49,7 @@ pub(crate) fn resource(key: &str) -> Option<String> {
     match key {
         "cpu" | "memory" | "pods" | "ephemeral-storage" => Some(key.to_owned()),
         "ips" => Some(ADDRESS.to_owned()),
+        "pages" => Some("hugepages-2Mi".to_owned()),
         key if key.contains('/') && !key.contains("label.") && !key.contains("select.") => {
             Some(key.to_owned())
         }
@@ -75,6 +76,9 @@ pub(crate) fn label_key(key: &str) -> Option<String> {
         "zone" => label::ZONE,
         "build" => label::WINDOWS_BUILD,
         "arch" => label::ARCH,
+        "type" => label::INSTANCE_TYPE,
+        "capacity" => label::CAPACITY_TYPE,
+        "family" => "karpenter.k8s.aws/instance-family",
         key => key.strip_prefix("label.")?,
     };
     Some(known.to_owned())
@@ -194,6 +198,7 @@ pub(crate) fn pod(words: &Words<'_>) -> PodSpec {
                 template.topology_spread_constraints.push(preferred);
             }
             "prefer" => prefer(&mut template.affinity, value),
+            "affine" => affine(&mut template.affinity, value),
             "near" => required(&mut template.affinity.pod_affinity, term(value)),
             "away" => required(&mut template.affinity.pod_anti_affinity, term(value)),
             "owner" => {
@@ -294,6 +299,36 @@ fn port(text: &str) -> ContainerPort {
         host_port: text.parse().expect("a port"),
         ..ContainerPort::default()
     }
+}
+
+/// Required node affinity: demands `KEY/OPERATOR/VALUE,VALUE` with `;` between them, terms with `|` between them.
+fn affine(affinity: &mut Affinity, text: &str) {
+    let demand = |text: &str| {
+        let mut parts = text.splitn(3, '/');
+        let (key, operator) = (parts.next().expect("KEY"), parts.next().expect("OPERATOR"));
+        let values = parts
+            .next()
+            .into_iter()
+            .flat_map(|values| values.split(','));
+        NodeSelectorRequirement {
+            key: label_key(key).unwrap_or_else(|| key.to_owned()),
+            operator: match operator {
+                "In" => Operator::In,
+                "NotIn" => Operator::NotIn,
+                "Exists" => Operator::Exists,
+                "Gt" => Operator::Gt,
+                other => panic!("unknown operator {other}"),
+            },
+            values: values.map(str::to_owned).collect(),
+        }
+    };
+    let term = |text: &str| NodeSelectorTerm {
+        match_expressions: text.split(';').map(demand).collect(),
+        ..NodeSelectorTerm::default()
+    };
+    affinity.node_affinity.get_or_insert_default().required = Some(NodeSelector {
+        node_selector_terms: text.split('|').map(term).collect(),
+    });
 }
 
 /// `KEY/OPERATOR/VALUE`, with the weight 1.

@@ -1,6 +1,10 @@
 //! What one plan of the provisioner has for all pods that wait: they share what is bought for them.
 
-use mullion_engine::{Cluster, ModelError, model::PodSpec, provision::PlanRequest};
+use mullion_engine::{
+    Cluster, ModelError,
+    model::{PodSpec, PodTemplate},
+    provision::{PlanRequest, PoolRefusal},
+};
 use rustc_hash::FxHashMap;
 use serde::Serialize;
 
@@ -42,6 +46,10 @@ pub(super) fn outlook(
     pools: &Pools,
     waiting: Vec<PodSpec>,
 ) -> Result<Outlook, ModelError> {
+    let asked: FxHashMap<String, PodTemplate> = waiting
+        .iter()
+        .map(|pod| (pod.key(), pod.template.clone()))
+        .collect();
     let checkpoint = cluster.checkpoint();
     let plan = pools
         .reshaped
@@ -73,14 +81,40 @@ pub(super) fn outlook(
             outlook.buys.insert(pod.clone(), purchase);
         }
     }
+    let mut known: FxHashMap<&PodTemplate, Vec<PoolWord>> = FxHashMap::default();
     for refused in plan.unplaceable {
-        let words = refused.pools.iter().map(|refusal| PoolWord {
-            pool: refusal.pool.clone(),
-            reason: cluster.pool_reason_text(&refusal.reason),
-        });
-        outlook.refusals.insert(refused.pod, words.collect());
+        let Some(template) = asked.get(&refused.pod) else {
+            continue;
+        };
+        let words = match known.get(template) {
+            Some(words) => words.clone(),
+            None => words(cluster, pools, template, &refused.pools)?,
+        };
+        known.insert(template, words.clone());
+        outlook.refusals.insert(refused.pod, words);
     }
     Ok(outlook)
+}
+
+/// Why pools buy nothing for a pod.
+fn words(
+    cluster: &mut Cluster,
+    pools: &Pools,
+    template: &PodTemplate,
+    refusals: &[PoolRefusal],
+) -> Result<Vec<PoolWord>, ModelError> {
+    let word = |refusal: &PoolRefusal| {
+        let mut own = pools.templates.iter();
+        let reason = match own.find(|pool| pool.pool == refusal.pool) {
+            Some(pool) => cluster.pool_refusal(template, pool, &refusal.reason)?,
+            None => cluster.pool_reason_text(&refusal.reason),
+        };
+        Ok(PoolWord {
+            pool: refusal.pool.clone(),
+            reason,
+        })
+    };
+    refusals.iter().map(word).collect()
 }
 
 /// One machine for one pod.

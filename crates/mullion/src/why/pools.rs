@@ -67,7 +67,9 @@ pub(super) async fn of(state: &State) -> Result<Pools, Failure> {
     let mut markets = BTreeMap::new();
     for class in &classes {
         if let Ok(market) = Market::open(class, version, &cloud).await {
-            markets.insert(class.name_any(), market);
+            // What a class could buy if pools asked for something else.
+            let for_sale = market.machines(&[]);
+            markets.insert(class.name_any(), (market, for_sale));
         }
     }
     let mut found = Pools::default();
@@ -81,8 +83,8 @@ pub(super) async fn of(state: &State) -> Result<Pools, Failure> {
                 "its node class {class} is not there or not complete"
             )),
         };
-        let market = match market {
-            Ok(market) => market,
+        let (market, for_sale) = match market {
+            Ok((market, for_sale)) => (market, for_sale),
             Err(why) => {
                 found.unready.push((name, why));
                 continue;
@@ -90,15 +92,17 @@ pub(super) async fn of(state: &State) -> Result<Pools, Failure> {
         };
         let own = |claim: &&NodeClaim| claim.labels().get(labels::NODEPOOL) == Some(&name);
         let own = claims.iter().filter(own);
-        found
-            .templates
-            .push(template::of(pool, market, own, daemons.iter()));
+        found.templates.push(NodeTemplate {
+            for_sale: for_sale.clone(),
+            ..template::of(pool, market, own, daemons.iter())
+        });
     }
     for claim in claims.iter().filter(|claim| is_in_flight(claim)) {
         let there = claim
             .node_name()
             .filter(|name| state.cluster.node(name).is_some());
         let market = markets.get(&claim.spec.node_class_ref.name);
+        let market = market.map(|(market, _)| market);
         let node = expected_node(claim).or_else(|| template::likely_machine(claim, market?));
         match (there, node) {
             (_, None) => {}

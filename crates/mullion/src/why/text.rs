@@ -324,9 +324,9 @@ fn changes(page: &mut Page, explanation: &Explanation) {
         return page.paragraph(&match &explanation.prerequisite {
             Some(needed) => format!("No change to the pod places it: {needed}."),
             None if explanation.daemon.is_some() => {
-                "No change to the pod, a cordon or a limit places it there.".to_owned()
+                "No change to the pod, a cordon or a pool places it there.".to_owned()
             }
-            None => "No change to the pod, a cordon or a limit places it: it needs another node or another pool.".to_owned(),
+            None => "No change to the pod, a cordon or a pool places it: it needs another node or another pool.".to_owned(),
         });
     }
     let Ink { bold, end, .. } = page.ink;

@@ -1,6 +1,7 @@
 //! `mullion why`: of many cases at once, of a file, and of a running cluster.
 
 mod manifest;
+mod remedies;
 mod told;
 
 use std::{

@@ -1,0 +1,221 @@
+//! Why a pool buys nothing for a pod, in words: what the pod asks for that no machine of the pool has, and the nearest that there is.
+//!
+//! The plan keeps the first machine's refusal only, which may name a condition that the pool does not have. Here every demand is held against
+//! every machine, so it is for people who ask, not for the provisioner.
+
+use std::collections::BTreeSet;
+
+use crate::amounts::Unit;
+use crate::class::PodClassId;
+use crate::cluster::Cluster;
+use crate::error::ModelError;
+use crate::model::{PodTemplate, label};
+use crate::provision::{Machine, NodeTemplate, PoolReason, machines, options};
+use crate::reason::Reason;
+use crate::remedy::{Demand, Demands, is_misspelt, nearest};
+
+/// Values named where a pool has several.
+const SHOWN: usize = 4;
+
+impl Cluster {
+    /// Our words for why `pool` cannot buy for a pod, which the plan says in short.
+    ///
+    /// # Errors
+    /// The pod or the pool names an amount that cannot be true.
+    pub fn pool_refusal(
+        &mut self,
+        pod: &PodTemplate,
+        pool: &NodeTemplate,
+        reason: &PoolReason,
+    ) -> Result<String, ModelError> {
+        let words = match reason {
+            PoolReason::Incompatible {
+                reason: Reason::NodeAffinity { .. },
+                ..
+            } => self.unmet_by(pod, pool)?,
+            PoolReason::TooLarge { resource } => {
+                let class = self.pod_class(pod)?;
+                self.most_of(pod, class, pool, resource)?
+            }
+            _ => None,
+        };
+        Ok(words.unwrap_or_else(|| self.pool_reason_text(reason)))
+    }
+
+    /// What the pod asks of labels that no machine of the pool has.
+    fn unmet_by(
+        &mut self,
+        pod: &PodTemplate,
+        pool: &NodeTemplate,
+    ) -> Result<Option<String>, ModelError> {
+        let own = options(pool, self)?;
+        let sold = machines(pool, self)?;
+        let demands = Demands::of(pod, self.names_mut());
+        if own.is_empty() {
+            return Ok(None);
+        }
+        let met = |demand: &Demand, machine: &Machine| demand.is_met(&machine.labels, self.names());
+        let never = demands.all();
+        let never = never.filter(|demand| !own.iter().any(|machine| met(demand, machine)));
+        let never: Vec<&Demand> = never.collect();
+        if demands.has_choice() {
+            let words = "no machine meets any of the terms of the pod's required node affinity";
+            return Ok(Some(words.to_owned()));
+        }
+        let market = Known {
+            own: &own,
+            sold: &sold,
+            cluster: &*self,
+        };
+        let mut words: Vec<String> = never.iter().map(|demand| market.about(demand)).collect();
+        words.dedup();
+        if words.is_empty() {
+            let all: Vec<&Demand> = demands.all().collect();
+            let both = |a: &Demand, b: &Demand| {
+                let mut own = own.iter();
+                own.any(|machine| met(a, machine) && met(b, machine))
+            };
+            let pairs = all.iter().enumerate();
+            let mut pairs = pairs.flat_map(|(at, a)| all[at + 1..].iter().map(move |b| (a, b)));
+            let apart = pairs.find(|(a, b)| !both(a, b));
+            let of = |demand: &Demand| format!("{}{}", demand.key, demand.words());
+            return Ok(apart.map(|(a, b)| format!("no machine has both {} and {}", of(a), of(b))));
+        }
+        Ok(Some(words.join("; ")))
+    }
+
+    /// How much of a resource there is at most on machines that the pod could run on otherwise.
+    fn most_of(
+        &mut self,
+        pod: &PodTemplate,
+        class: PodClassId,
+        pool: &NodeTemplate,
+        resource: &str,
+    ) -> Result<Option<String>, ModelError> {
+        let own = options(pool, self)?;
+        let demands = Demands::of(pod, self.names_mut());
+        let Some(name) = self.names().find(resource) else {
+            return Ok(None);
+        };
+        let fit = own.iter().filter(|machine| {
+            let unmet = demands.unmet(&machine.labels, self.names());
+            unmet.is_some_and(|unmet| unmet.is_empty())
+        });
+        let largest = fit.max_by_key(|machine| machine.room.amount(name));
+        let requested = self.class(class).shape.requests.real.amount(name);
+        Ok(largest.map(|machine| {
+            let most = machine.room.amount(name).max(0);
+            if most == 0 {
+                return format!("{resource}: no type of the pool has any");
+            }
+            let unit = Unit::of(resource, &[requested, most]);
+            format!(
+                "{resource}: needs {}, the most is {} on {} beside its DaemonSets",
+                unit.at_least(requested),
+                unit.at_most(most),
+                machine.spec.name
+            )
+        }))
+    }
+}
+
+/// What a pool has and its class could have.
+struct Known<'a> {
+    own: &'a [Machine],
+    sold: &'a [Machine],
+    cluster: &'a Cluster,
+}
+
+impl Known<'_> {
+    /// A demand that no machine of the pool meets.
+    fn about(&self, demand: &Demand) -> String {
+        let key = &demand.key;
+        let names = self.cluster.names();
+        let values = |machines: &'_ [Machine]| -> BTreeSet<String> {
+            let found = machines
+                .iter()
+                .filter_map(|machine| demand.found(&machine.labels, names));
+            found.map(str::to_owned).collect()
+        };
+        let (own, sold) = (values(self.own), values(self.sold));
+        let wanted = match (demand.only_value(), demand.wanted()) {
+            (Some(only), _) => only.to_owned(),
+            (None, [_, ..]) => format!("one of {}", demand.wanted().join(", ")),
+            (None, []) => return self.of_range(demand, &own),
+        };
+        if own.is_empty() {
+            return format!("no label {key}, the pod needs {wanted}");
+        }
+        let first = &demand.wanted()[0];
+        let near = nearest(first, sold.iter().map(String::as_str));
+        let slip = near.filter(|near| key != label::NODE_POOL && is_misspelt(first, near));
+        let exists = |value: &String| sold.contains(value) || is_known(key, value);
+        let noun = match noun(key) {
+            Some(noun) if !demand.wanted().iter().any(exists) => noun,
+            None if slip.is_some() => "value for this pool",
+            _ if own.len() > SHOWN => {
+                return format!("{key} is {wanted}: the pool's requirements leave it out");
+            }
+            _ => return format!("{key} is {}, the pod needs {wanted}", one_of(&own)),
+        };
+        let words = format!("{key} is {wanted}: no such {noun}");
+        match near {
+            Some(near) if own.len() > SHOWN || slip.is_some() => format!("{words}; nearest {near}"),
+            _ => format!("{words}; there is {}", some_of(&own)),
+        }
+    }
+
+    /// A demand that is not for values.
+    fn of_range(&self, demand: &Demand, own: &BTreeSet<String>) -> String {
+        let key = &demand.key;
+        match own.is_empty() {
+            true => format!("no label {key}, the pod needs {key}{}", demand.words()),
+            false => format!(
+                "{key} is {}, the pod needs {key}{}",
+                one_of(own),
+                demand.words()
+            ),
+        }
+    }
+}
+
+/// `a`, or `one of a, b`.
+fn one_of(values: &BTreeSet<String>) -> String {
+    match values.len() {
+        1 => some_of(values),
+        _ => format!("one of {}", some_of(values)),
+    }
+}
+
+fn some_of(values: &BTreeSet<String>) -> String {
+    let shown: Vec<&str> = values.iter().take(SHOWN).map(String::as_str).collect();
+    match values.len().saturating_sub(SHOWN) {
+        0 => shown.join(", "),
+        more => format!("{} and {more} more", shown.join(", ")),
+    }
+}
+
+/// What the values of a label are that machines decide; `None` of labels whose values a user makes up.
+fn noun(key: &str) -> Option<&'static str> {
+    Some(match key {
+        label::INSTANCE_TYPE => "type",
+        label::ZONE => "zone for this pool",
+        label::CAPACITY_TYPE => "capacity type",
+        label::ARCH => "architecture",
+        label::OS => "operating system",
+        _ if key.ends_with("/instance-family") => "instance family",
+        _ if key.ends_with("/instance-category") => "instance category",
+        _ if key.ends_with("/instance-size") => "instance size",
+        _ => return None,
+    })
+}
+
+/// Values that there are, sold or not.
+fn is_known(key: &str, value: &str) -> bool {
+    match key {
+        label::OS => matches!(value, "linux" | "windows"),
+        label::ARCH => matches!(value, "amd64" | "arm64"),
+        label::CAPACITY_TYPE => matches!(value, "on-demand" | "spot" | "reserved"),
+        _ => false,
+    }
+}

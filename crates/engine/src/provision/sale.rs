@@ -1,0 +1,134 @@
+//! What is on sale for the nodes of a pool, whatever the pool's requirements are: what it could buy if they were others.
+
+use std::sync::Arc;
+
+use crate::cluster::Cluster;
+use crate::error::ModelError;
+use crate::labels::LabelSet;
+use crate::model::{Operator, StringMap, label};
+use crate::resources::Amounts;
+
+use super::catalog::Catalog;
+use super::{InstanceType, NodeTemplate, Requirement};
+
+/// One way to buy a machine, with the labels its node would have. Lists of them are sorted by price.
+pub(crate) struct Machine {
+    pub(crate) spec: Arc<InstanceType>,
+    pub(crate) labels: LabelSet,
+    /// What pods can have of it beside the DaemonSets'.
+    pub(crate) room: Amounts,
+}
+
+impl NodeTemplate {
+    /// All types that its class could buy.
+    fn for_sale(&self) -> &[Arc<InstanceType>] {
+        match self.for_sale.is_empty() {
+            true => &self.instance_types,
+            false => &self.for_sale,
+        }
+    }
+
+    /// Whether the machine, its place or its payment decide a label, and no choice of the pool does.
+    pub(crate) fn is_decided(&self, key: &str) -> bool {
+        let by_offering = [
+            label::INSTANCE_TYPE,
+            label::ZONE,
+            label::CAPACITY_TYPE,
+            label::NODE_POOL,
+        ];
+        let mut types = self.for_sale().iter();
+        by_offering.contains(&key) || types.any(|own| own.labels.contains_key(key))
+    }
+
+    /// Lets the pool's nodes have this value of a label, beside what its requirements allow now.
+    pub(crate) fn allow(&mut self, key: &str, value: &str) {
+        let mut known = false;
+        self.requirements.retain_mut(|own| {
+            if own.key != key {
+                return true;
+            }
+            known = true;
+            loosen(own, value)
+        });
+        if !known && !self.is_decided(key) && !self.labels.contains_key(key) {
+            self.requirements.push(Requirement {
+                key: key.to_owned(),
+                values: vec![value.to_owned()],
+                ..Requirement::default()
+            });
+        }
+        if !self.for_sale.is_empty() {
+            let admitted = |own: &&Arc<InstanceType>| self.admits_type(&own.labels);
+            self.instance_types = self.for_sale.iter().filter(admitted).cloned().collect();
+        }
+    }
+
+    /// Whether a type's labels meet the requirements that machines decide. What an offering decides is looked at when options are made.
+    fn admits_type(&self, labels: &StringMap) -> bool {
+        self.requirements.iter().all(|own| {
+            let by_type = self
+                .for_sale()
+                .iter()
+                .any(|other| other.labels.contains_key(&own.key));
+            !by_type || own.admits(labels.get(&own.key))
+        })
+    }
+
+    /// The requirements about labels that machines decide.
+    pub(crate) fn decided(&self) -> impl Iterator<Item = &Requirement> {
+        self.requirements
+            .iter()
+            .filter(|own| self.is_decided(&own.key))
+    }
+}
+
+/// Makes a requirement admit a value; `false` where it has to go for that.
+fn loosen(own: &mut Requirement, value: &str) -> bool {
+    if own.admits(Some(&value.to_owned())) {
+        return true;
+    }
+    match own.operator {
+        Operator::In => own.values.push(value.to_owned()),
+        Operator::NotIn => own.values.retain(|other| other != value),
+        _ => return false,
+    }
+    !own.values.is_empty()
+}
+
+/// Every machine that the pool's class could buy now, cheapest first.
+///
+/// # Errors
+/// An amount of a type or of the DaemonSets is below zero.
+pub(crate) fn machines(
+    template: &NodeTemplate,
+    cluster: &mut Cluster,
+) -> Result<Vec<Machine>, ModelError> {
+    let mut open = template.clone();
+    open.requirements
+        .retain(|own| !template.is_decided(&own.key));
+    open.instance_types = template.for_sale().to_vec();
+    options(&open, cluster)
+}
+
+/// Every machine that the pool could buy now, cheapest first.
+///
+/// # Errors
+/// An amount of a type or of the DaemonSets is below zero.
+pub(crate) fn options(
+    template: &NodeTemplate,
+    cluster: &mut Cluster,
+) -> Result<Vec<Machine>, ModelError> {
+    let catalog = Catalog::compile(template, cluster)?;
+    let machine = |index: usize| {
+        let option = &catalog.options[index];
+        let kind = catalog.type_of(index);
+        let mut room = kind.allocatable.clone();
+        room.subtract(&catalog.daemons);
+        Machine {
+            spec: Arc::clone(&kind.spec),
+            labels: option.labels.clone(),
+            room,
+        }
+    };
+    Ok(catalog.available.ones().map(machine).collect())
+}

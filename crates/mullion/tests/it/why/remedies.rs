@@ -1,0 +1,172 @@
+//! `mullion why`: the smallest change over nodes and over everything that pools could buy, and what pools say that they lack.
+
+use std::fmt::Write as _;
+
+use serde_json::{Value, json};
+
+use super::said_of;
+
+const OS: &str = "kubernetes.io/os";
+const ARCH: &str = "kubernetes.io/arch";
+const ZONE: &str = "topology.kubernetes.io/zone";
+const TYPE: &str = "node.kubernetes.io/instance-type";
+const CAPACITY: &str = "karpenter.sh/capacity-type";
+
+/// Conditions of an object that is ready.
+fn ready() -> Value {
+    json!([{"type": "Ready", "status": "True", "reason": "Ready", "message": "", "lastTransitionTime": "2026-01-01T00:00:00Z"}])
+}
+
+/// A node of a type that is sold in us-west-2a, with 1.93 cpu.
+fn node(name: &str) -> Value {
+    json!({
+        "apiVersion": "v1", "kind": "Node",
+        "metadata": {"name": name, "labels": {
+            OS: "linux", ARCH: "amd64", ZONE: "us-west-2a", TYPE: "m5.large", "kubernetes.io/hostname": name,
+        }},
+        "status": {"allocatable": {"cpu": "1930m", "memory": "7Gi", "pods": "29"}},
+    })
+}
+
+fn class(name: &str, alias: &str) -> Value {
+    let zone = |zone: &str| json!({"id": format!("subnet-{zone}"), "zone": zone});
+    let subnets = ["us-west-2a", "us-west-2b", "us-west-2c"].map(zone);
+    json!({
+        "apiVersion": "karpenter.k8s.aws/v1", "kind": "EC2NodeClass", "metadata": {"name": name},
+        "spec": {
+            "role": "nodes", "amiSelectorTerms": [{"alias": alias}],
+            "subnetSelectorTerms": [{"tags": {"cluster": "shop"}}], "securityGroupSelectorTerms": [{"tags": {"cluster": "shop"}}],
+        },
+        "status": {"subnets": subnets, "conditions": ready()},
+    })
+}
+
+fn pool(name: &str, requirements: &[(&str, &str)], spec: Value) -> Value {
+    let requirements = requirements.iter();
+    let requirements: Vec<_> = requirements
+        .map(|(key, value)| json!({"key": key, "operator": "In", "values": [value]}))
+        .collect();
+    let mut pool = json!({
+        "apiVersion": "karpenter.sh/v1", "kind": "NodePool", "metadata": {"name": name},
+        "spec": {"template": {"spec": {
+            "nodeClassRef": {"group": "karpenter.k8s.aws", "kind": "EC2NodeClass", "name": name}, "requirements": requirements,
+        }}},
+        "status": {"conditions": ready()},
+    });
+    for (key, value) in spec.as_object().expect("fields") {
+        match key.as_str() {
+            "taints" => pool["spec"]["template"]["spec"]["taints"] = value.clone(),
+            _ => pool["spec"][key] = value.clone(),
+        }
+    }
+    pool
+}
+
+/// A node, a pool of Linux nodes on demand, and one of tainted Windows nodes.
+fn items() -> Vec<Value> {
+    let linux = [
+        (OS, "linux"),
+        (ARCH, "amd64"),
+        (CAPACITY, "on-demand"),
+        (ZONE, "us-west-2a"),
+    ];
+    let windows = [(OS, "windows"), (ARCH, "amd64"), (CAPACITY, "on-demand")];
+    let taints = json!([{"key": "os", "value": "windows", "effect": "NoSchedule"}]);
+    vec![
+        node("n1"),
+        class("linux", "al2023@latest"),
+        class("windows", "windows2022@latest"),
+        pool("linux", &linux, json!({})),
+        pool("windows", &windows, json!({"taints": taints})),
+    ]
+}
+
+fn pod(name: &str, spec: Value) -> Value {
+    let mut pod = json!({
+        "apiVersion": "v1", "kind": "Pod", "metadata": {"name": name, "namespace": "shop", "uid": name},
+        "spec": {"containers": [{"name": "c", "image": "web", "resources": {"requests": {"cpu": "500m", "memory": "1Gi"}}}]},
+    });
+    for (key, value) in spec.as_object().expect("fields") {
+        match key.as_str() {
+            "requests" => {
+                let requests = &mut pod["spec"]["containers"][0]["resources"]["requests"];
+                let requests = requests.as_object_mut().expect("an object");
+                requests.extend(value.as_object().expect("an object").clone());
+            }
+            _ => pod["spec"][key] = value.clone(),
+        }
+    }
+    pod
+}
+
+/// What is said of each of these pods, alone in the cluster.
+fn all_said(items: &[Value], pods: &[Value]) -> String {
+    let mut text = String::new();
+    for pod in pods {
+        let name = pod["metadata"]["name"].as_str().expect("a name");
+        let mut all = items.to_vec();
+        all.push(pod.clone());
+        let (said, _, _) = said_of(name, json!(all));
+        let lines = said
+            .lines()
+            .filter(|line| !line.starts_with("FailedScheduling"));
+        for line in lines.filter(|line| !line.is_empty()) {
+            let _ = writeln!(text, "{}", line.trim_end());
+        }
+        text.push('\n');
+    }
+    text
+}
+
+#[test]
+fn the_smallest_change_may_be_one_to_what_a_pool_buys() {
+    let select = |key: &str, value: &str| json!({"nodeSelector": {key: value}});
+    insta::assert_snapshot!(all_said(
+        &items(),
+        &[
+            pod("huge", json!({"requests": {"cpu": "897"}})),
+            pod("arm", select(ARCH, "arm64")),
+            pod("pages", json!({"requests": {"hugepages-2Mi": "64Mi"}})),
+            pod(
+                "mistaken",
+                json!({"os": {"name": "linux"}, "nodeSelector": {OS: "windows"}})
+            ),
+            pod("spot", select(CAPACITY, "spot")),
+            pod("elsewhere", select(ZONE, "us-west-2b")),
+            pod(
+                "team",
+                json!({"nodeSelector": {"team": "a", "disk": "ssd"}})
+            ),
+        ],
+    ));
+}
+
+#[test]
+fn a_demand_that_nothing_meets_is_named_with_the_nearest_value_that_there_is() {
+    let select =
+        |key: &str, value: &str| json!({"requests": {"cpu": "3"}, "nodeSelector": {key: value}});
+    insta::assert_snapshot!(all_said(
+        &items(),
+        &[
+            pod("type", select(TYPE, "m5.xlarg")),
+            pod("capacity", select(CAPACITY, "spott")),
+            pod("zone", select(ZONE, "us-west-2d")),
+            pod("family", select("karpenter.k8s.aws/instance-family", "m5z")),
+            pod("arch", select(ARCH, "x86")),
+            pod("pool", select("karpenter.sh/nodepool", "linus")),
+        ],
+    ));
+}
+
+#[test]
+fn a_limit_and_a_requirement_go_together_where_neither_alone_is_enough() {
+    let mut items = items();
+    items[3]["spec"]["limits"] = json!({"cpu": "1"});
+    insta::assert_snapshot!(all_said(
+        &items,
+        &[pod(
+            "arm",
+            json!({"requests": {"cpu": "3"}, "nodeSelector": {ARCH: "arm64"}})
+        )],
+    ));
+}
