@@ -40,7 +40,7 @@ pub(crate) async fn run(args: ApiServerArgs) -> Result<(), Failure> {
         Some(path) => tokens(path)?,
         None => StaticTokens::default(),
     };
-    let target = Target::resolve(args.kubeconfig, false)?;
+    let target = Target::resolve(args.kubeconfig, false, NAME)?;
     let chosen = Chosen {
         name: None,
         directory: args.data_dir,
@@ -79,6 +79,7 @@ pub(crate) async fn run(args: ApiServerArgs) -> Result<(), Failure> {
     let leads_to = kubeconfig::Cluster {
         name: NAME,
         server: &url,
+        directory: directory.as_deref(),
         certs: &certs,
     };
     kubeconfig::write(&target, &leads_to)?;

@@ -109,9 +109,10 @@ fn plan(nodes: u32) -> Result<Plan, Failure> {
 async fn client(cluster: &Cluster) -> Result<Client, Failure> {
     let failed = |why: String| Failure::run(format!("no client for the cluster: {why}"));
     let server = format!("https://{}", cluster.address);
-    let config = kubeconfig::fresh(&kubeconfig::Cluster {
+    let config = kubeconfig::alone(&kubeconfig::Cluster {
         name: "bench",
         server: &server,
+        directory: None,
         certs: &cluster.certs,
     });
     let config: Kubeconfig =

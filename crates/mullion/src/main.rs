@@ -13,6 +13,7 @@ mod cli;
 mod clusters;
 mod devices;
 mod failure;
+mod files;
 mod kubeconfig;
 mod logged;
 mod memory;

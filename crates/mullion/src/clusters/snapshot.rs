@@ -3,7 +3,7 @@
 //! A file gets its name only when it is whole and its checksum is right. It holds the cluster's keys, so only its owner may read it.
 
 use std::{
-    fs::{self, File, OpenOptions},
+    fs::{self, File},
     io::{self, BufReader, Write},
     path::{Path, PathBuf},
     time::Duration,
@@ -22,7 +22,7 @@ use super::{
     Chosen, cannot, keep,
     running::{self, Record},
 };
-use crate::{failure::Failure, out};
+use crate::{failure::Failure, files, out};
 
 /// How long a running cluster may take to begin its answer, and then to go on with it.
 const PATIENCE: Duration = Duration::from_secs(20);
@@ -35,7 +35,9 @@ pub(crate) async fn save(file: PathBuf, chosen: Chosen) -> Result<(), Failure> {
             running.push(record);
         }
     }
-    let part = file.with_extension("part");
+    let unwritable = |error: io::Error| cannot("written", &file, &error);
+    let place = files::replaceable(&file).map_err(unwritable)?;
+    let part = files::beside(&place).map_err(unwritable)?;
     let written = match (running.as_slice(), chosen.directory()?) {
         ([record], _) => from_running(record, &part).await,
         ([], Some(directory)) => from_stopped(&directory, &part),
@@ -53,7 +55,7 @@ pub(crate) async fn save(file: PathBuf, chosen: Chosen) -> Result<(), Failure> {
             Failure::run(format!("the snapshot was cut short: {error}"))
                 .hint("is the cluster still running? `mullion list` says so")
         })?;
-        fs::rename(&part, &file).map_err(|error| cannot("written", &file, &error))
+        fs::rename(&part, &place).map_err(unwritable)
     });
     if let Err(failure) = kept {
         // It has no name that anybody asked for.
@@ -190,12 +192,7 @@ fn copy_failure(error: &CopyError, file: &Path) -> Failure {
 }
 
 fn private(path: &Path) -> Result<File, Failure> {
-    let mut options = OpenOptions::new();
-    options.write(true).create(true).truncate(true);
-    #[cfg(unix)]
-    std::os::unix::fs::OpenOptionsExt::mode(&mut options, 0o600);
-    let opened: io::Result<File> = options.open(path);
-    opened.map_err(|error| cannot("written", path, &error))
+    files::private(path).map_err(|error| cannot("written", path, &error))
 }
 
 #[cfg(test)]

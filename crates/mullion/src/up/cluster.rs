@@ -131,6 +131,7 @@ impl Cluster {
                 &kubeconfig::Cluster {
                     name: &plan.name,
                     server: &server,
+                    directory: plan.directory.as_deref(),
                     certs: &certs,
                 },
             )?;

@@ -117,9 +117,12 @@ impl Plan {
         };
         let scheduler = args.scheduler_config.as_deref().map(scheduler_config::read);
         let (scheduler, scheduler_text) = scheduler.transpose()?.unzip();
+        let directory = chosen.directory()?;
+        let name = chosen.name.unwrap_or_else(|| spec.name.clone());
         Ok(Plan {
-            directory: chosen.directory()?,
-            name: chosen.name.unwrap_or_else(|| spec.name.clone()),
+            directory,
+            kubeconfig: Some(Target::resolve(args.kubeconfig, args.merge, &name)?),
+            name,
             fresh: args.fresh,
             exhausted: exhausted.collect::<Result<_, _>>()?,
             default_pools: args.config.is_none(),
@@ -127,7 +130,6 @@ impl Plan {
             config,
             file: args.config,
             port: args.port.map_or(Port::Usual, Port::Exactly),
-            kubeconfig: Some(Target::resolve(args.kubeconfig, args.merge)?),
             speed: args.speed,
             images: Arc::new(images::table(args.images.as_deref())?),
             pod_os_counts: !args.ignore_pod_os,

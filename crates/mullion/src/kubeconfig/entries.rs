@@ -1,0 +1,148 @@
+//! What is in a kubeconfig: which entries are Mullion's, and how a cluster's are added and taken away.
+
+use base64::{Engine as _, engine::general_purpose::STANDARD};
+use serde_json::{Value, json};
+
+use super::{Cluster, mark};
+
+/// The name of the extension in every cluster, user and context that Mullion writes. kubectl keeps extensions when it changes a file, unlike
+/// comments. Its value says which cluster the entry is of: see [`mark`].
+pub(super) const MARK: &str = "mullion.dev/cluster";
+
+/// The lists of a kubeconfig, and the field of their items that holds the rest.
+const LISTS: [(&str, &str); 3] = [
+    ("contexts", "context"),
+    ("clusters", "cluster"),
+    ("users", "user"),
+];
+
+fn items<'a>(config: &'a Value, list: &str) -> impl Iterator<Item = &'a Value> {
+    config[list].as_array().into_iter().flatten()
+}
+
+/// Returns the value of an item's mark; none if Mullion did not write the item.
+fn mark_of<'a>(item: &'a Value, key: &str) -> Option<&'a Value> {
+    let extensions = item[key]["extensions"].as_array()?;
+    let own = extensions.iter().find(|own| own["name"] == MARK)?;
+    Some(&own["extension"])
+}
+
+fn title(item: &Value, key: &str) -> String {
+    let name = item["name"].as_str().unwrap_or_default();
+    format!("{key} {name}")
+}
+
+/// Returns the first thing in a kubeconfig that Mullion did not write; none for a file of Mullion's.
+pub(super) fn foreign(config: &Value) -> Option<String> {
+    for (list, key) in LISTS {
+        let mut others = items(config, list).filter(|item| mark_of(item, key).is_none());
+        if let Some(item) = others.next() {
+            return Some(format!("a {}", title(item, key)));
+        }
+    }
+    let known = ["apiVersion", "kind", "current-context"];
+    let known = |name: &str| known.contains(&name) || LISTS.iter().any(|(list, _)| *list == name);
+    let is_empty = |value: &Value| match value {
+        Value::Null => true,
+        Value::Object(fields) => fields.is_empty(),
+        Value::Array(items) => items.is_empty(),
+        _ => false,
+    };
+    let mut fields = config.as_object().into_iter().flatten();
+    let other = fields.find(|(name, value)| !known(name) && !is_empty(value));
+    other.map(|(name, _)| name.clone())
+}
+
+/// Checks that no entry of this name is somebody else's.
+///
+/// # Errors
+/// Which one is.
+pub(super) fn check_name_is_free(config: &Value, name: &str) -> Result<(), String> {
+    for (list, key) in LISTS {
+        let mut taken = items(config, list).filter(|item| item["name"] == name);
+        if let Some(item) = taken.find(|item| mark_of(item, key).is_none()) {
+            return Err(title(item, key));
+        }
+    }
+    Ok(())
+}
+
+/// Returns the servers of Mullion's clusters: all, or those of a name.
+pub(super) fn servers(config: &Value, name: Option<&str>) -> Vec<String> {
+    let own = items(config, "clusters").filter(|item| mark_of(item, "cluster").is_some());
+    let named = own.filter(|item| name.is_none_or(|name| item["name"] == name));
+    let servers = named.filter_map(|item| item["cluster"]["server"].as_str());
+    servers.map(str::to_owned).collect()
+}
+
+/// Replaces the entries of the cluster's name and keeps everything else; the current context stays the user's unless there is none.
+pub(super) fn merged(mut config: Value, cluster: &Cluster<'_>) -> Value {
+    let encode = |pem: &str| STANDARD.encode(pem);
+    let mark = mark(cluster.server, cluster.directory);
+    let entries = [
+        (
+            "clusters",
+            "cluster",
+            json!({ "server": cluster.server, "certificate-authority-data": encode(&cluster.certs.ca) }),
+        ),
+        (
+            "users",
+            "user",
+            json!({
+                "client-certificate-data": encode(&cluster.certs.admin.cert),
+                "client-key-data": encode(&cluster.certs.admin.key),
+            }),
+        ),
+        (
+            "contexts",
+            "context",
+            json!({ "cluster": cluster.name, "user": cluster.name }),
+        ),
+    ];
+    for (list, key, mut value) in entries {
+        value["extensions"] = json!([{ "name": MARK, "extension": mark }]);
+        let mut items = match config[list].take() {
+            Value::Array(items) => items,
+            _ => Vec::new(),
+        };
+        items.retain(|item| item["name"] != cluster.name);
+        items.push(json!({ "name": cluster.name, key: value }));
+        config[list] = items.into();
+    }
+    config["apiVersion"] = "v1".into();
+    config["kind"] = "Config".into();
+    if config["current-context"].as_str().is_none_or(str::is_empty) {
+        config["current-context"] = cluster.name.into();
+    }
+    config
+}
+
+/// Takes the entries with this mark out of a kubeconfig; returns whether there were any. A current context that is gone is set to none.
+pub(super) fn take_out(config: &mut Value, mark: &Value) -> bool {
+    let mut found = false;
+    for (list, key) in LISTS {
+        let Value::Array(items) = &mut config[list] else {
+            continue;
+        };
+        let mut gone = Vec::new();
+        items.retain(|item| {
+            let is_own = mark_of(item, key) == Some(mark);
+            if is_own {
+                gone.push(item["name"].clone());
+            }
+            !is_own
+        });
+        found |= !gone.is_empty();
+        if list == "contexts" && gone.contains(&config["current-context"]) {
+            config["current-context"] = "".into();
+        }
+    }
+    found
+}
+
+/// Whether a kubeconfig has no entries.
+pub(super) fn is_empty(config: &Value) -> bool {
+    LISTS
+        .iter()
+        .all(|(list, _)| items(config, list).next().is_none())
+}
