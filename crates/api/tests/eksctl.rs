@@ -280,6 +280,11 @@ fn wrong_files_are_refused_with_path_and_way_out() {
             Some("version: \"1.36\""),
         ),
         (
+            "metadata: {name: c, region: us-west-2, version: 1.30}",
+            "metadata.version: the number 1.3 is not one of 1.23 to 1.36",
+            Some("version: \"1.30\", in quotes: without them 1.30 is the number 1.3"),
+        ),
+        (
             "metadata: {name: c, region: us-west-2, tag: {}}",
             "metadata.tag: unknown field",
             Some("did you mean tags?"),

@@ -15,7 +15,7 @@ use crate::{
     CapacityType, KubeletSettings, LaunchOption, LaunchRequest, NodeTemplate, Registration,
     catalogue::{self, Arch},
     image::NodeImage,
-    sim::SimulatedEc2,
+    sim::{SimulatedEc2, zone_id},
 };
 
 /// Orders for all nodes that a cluster's groups start with.
@@ -39,6 +39,7 @@ pub fn orders(cluster: &Cluster, ec2: &SimulatedEc2) -> Result<Vec<LaunchRequest
                 format!("{zone:?} is not one of the cluster's availabilityZones"),
             ));
         }
+        check_labels(cluster, group, &zones)?;
         for index in 0..group.desired {
             orders.push(order(cluster, group, index, &zones));
         }
@@ -66,6 +67,83 @@ fn check_instance_types(group: &NodeGroup) -> Result<(), ConfigError> {
         }
     }
     Ok(())
+}
+
+/// Refuses labels that nodes get from kubelet, cloud or eksctl, where the group gives them another value: two of them would say what the
+/// node is, and one would be wrong.
+fn check_labels(cluster: &Cluster, group: &NodeGroup, zones: &[String]) -> Result<(), ConfigError> {
+    let given = given_labels(cluster, group);
+    for (key, value) in &group.labels {
+        let refuse = |why: String, hint: String| {
+            let path = format!("{}.labels.{key}", group.path);
+            Err(ConfigError::new(path, format!("{value:?} {why}")).hint(hint))
+        };
+        let Some(values) = values_of(key, cluster, group, zones, &given) else {
+            continue;
+        };
+        match values.as_slice() {
+            [only] if only == value => {}
+            [] => {
+                return refuse(
+                    "is not for a group to say: a node has this label from its machine, or has it not".into(),
+                    format!("leave {key} out"),
+                );
+            }
+            [only] => {
+                return refuse(
+                    format!("is not what the nodes of this group have: {only}"),
+                    format!("leave {key} out, every node has it by itself"),
+                );
+            }
+            several => {
+                return refuse(
+                    format!(
+                        "is not what all nodes of this group have: {}",
+                        several.join(" or ")
+                    ),
+                    format!("leave {key} out, every node has its own by itself"),
+                );
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Returns the values that nodes of a group get for a label by themselves, none of them where no machine of the group has the label; `None`
+/// for a label that is the user's.
+fn values_of(
+    key: &str,
+    cluster: &Cluster,
+    group: &NodeGroup,
+    zones: &[String],
+    given: &BTreeMap<String, String>,
+) -> Option<Vec<String>> {
+    let types = || {
+        group
+            .instance_types
+            .iter()
+            .filter_map(|name| catalogue::get(name))
+    };
+    let image = NodeImage::new(group.ami_family, cluster.version, Arch::Amd64);
+    let mut values: Vec<String> = match labels::normalized(key) {
+        labels::OS => vec![group.ami_family.os().as_str().to_owned()],
+        labels::WINDOWS_BUILD => image
+            .windows_build()
+            .into_iter()
+            .map(str::to_owned)
+            .collect(),
+        labels::ARCH => types().map(|kind| kind.arch.as_str().to_owned()).collect(),
+        labels::INSTANCE_TYPE => group.instance_types.clone(),
+        labels::ZONE => zones.to_vec(),
+        labels::ZONE_ID => zones.iter().map(|zone| zone_id(zone)).collect(),
+        labels::REGION => vec![cluster.region.clone()],
+        labels::HOSTNAME => Vec::new(),
+        key => given.get(key).into_iter().cloned().collect(),
+    };
+    values.sort();
+    values.dedup();
+    let is_machine = [labels::HOSTNAME, labels::WINDOWS_BUILD].contains(&key);
+    (is_machine || !values.is_empty()).then_some(values)
 }
 
 fn order(cluster: &Cluster, group: &NodeGroup, index: u32, zones: &[String]) -> LaunchRequest {
@@ -117,8 +195,19 @@ fn order(cluster: &Cluster, group: &NodeGroup, index: u32, zones: &[String]) -> 
     }
 }
 
-/// What eksctl and EKS put on nodes of a group, then the group's own labels.
+/// Returns what eksctl and EKS put on nodes of a group, then the group's own labels.
 fn node_labels(cluster: &Cluster, group: &NodeGroup) -> BTreeMap<String, String> {
+    let mut map = given_labels(cluster, group);
+    if !group.managed && group.ami_family.os() == Os::Linux {
+        let lifecycle = if group.spot { "spot" } else { "on-demand" };
+        map.insert("node-lifecycle".into(), lifecycle.into());
+    }
+    map.extend(group.labels.clone());
+    map
+}
+
+/// Returns the labels by which eksctl and EKS know the nodes of a group again.
+fn given_labels(cluster: &Cluster, group: &NodeGroup) -> BTreeMap<String, String> {
     let mut map = BTreeMap::from([
         (labels::EKSCTL_CLUSTER.to_owned(), cluster.name.clone()),
         (labels::EKSCTL_NODEGROUP.to_owned(), group.name.clone()),
@@ -130,10 +219,6 @@ fn node_labels(cluster: &Cluster, group: &NodeGroup) -> BTreeMap<String, String>
         map.insert(labels::EKS_NODEGROUP.into(), group.name.clone());
         map.insert(labels::EKS_CAPACITY_TYPE.into(), capacity_type.into());
         map.insert(labels::EKS_NODEGROUP_IMAGE.into(), image.id);
-    } else if group.ami_family.os() == Os::Linux {
-        let lifecycle = if group.spot { "spot" } else { "on-demand" };
-        map.insert("node-lifecycle".into(), lifecycle.into());
     }
-    map.extend(group.labels.clone());
     map
 }

@@ -316,6 +316,40 @@ async fn clusters_of_older_versions_are_offered_the_hardware_of_their_day() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn what_nodes_are_labelled_with_by_themselves_a_group_does_not_change() {
+    let answer = |fields: &str| {
+        let text = format!(
+            "apiVersion: eksctl.io/v1alpha5\nkind: ClusterConfig\nmetadata: {{name: c, region: us-west-2}}\n\
+             managedNodeGroups: [{{name: g, desiredCapacity: 1, {fields}}}]\n"
+        );
+        let cluster = Cluster::from_yaml(&text).unwrap();
+        let clock = Clock::starting_at("2026-01-01T00:00:00Z".parse().unwrap());
+        let ec2 = SimulatedEc2::new(Config::for_cluster(&cluster), clock);
+        match node_group::orders(&cluster, &ec2) {
+            Ok(_) => "taken".to_owned(),
+            Err(error) => format!("{error}; {}", error.hint.as_deref().unwrap_or_default()),
+        }
+    };
+    let windows = "amiFamily: WindowsServer2022CoreContainer, instanceType: m5.xlarge";
+    let cases = [
+        ("labels: {kubernetes.io/os: windows}".to_owned(), Some("kubernetes.io/os: \"windows\" is not what the nodes of this group have: linux; leave kubernetes.io/os out, every node has it by itself")),
+        (format!("{windows}, labels: {{beta.kubernetes.io/os: linux}}"), Some("beta.kubernetes.io/os: \"linux\" is not what the nodes of this group have: windows; leave beta.kubernetes.io/os out, every node has it by itself")),
+        ("instanceTypes: [m5.large, m5a.large], labels: {node.kubernetes.io/instance-type: m5.large}".to_owned(), Some("node.kubernetes.io/instance-type: \"m5.large\" is not what all nodes of this group have: m5.large or m5a.large; leave node.kubernetes.io/instance-type out, every node has its own by itself")),
+        ("labels: {node.kubernetes.io/windows-build: 10.0.20348}".to_owned(), Some("node.kubernetes.io/windows-build: \"10.0.20348\" is not for a group to say: a node has this label from its machine, or has it not; leave node.kubernetes.io/windows-build out")),
+        ("labels: {eks.amazonaws.com/nodegroup: other}".to_owned(), Some("eks.amazonaws.com/nodegroup: \"other\" is not what the nodes of this group have: g; leave eks.amazonaws.com/nodegroup out, every node has it by itself")),
+        ("labels: {topology.kubernetes.io/region: us-east-1}".to_owned(), Some("topology.kubernetes.io/region: \"us-east-1\" is not what the nodes of this group have: us-west-2; leave topology.kubernetes.io/region out, every node has it by itself")),
+        ("availabilityZones: [us-west-2b], labels: {topology.kubernetes.io/zone: us-west-2b, team: shop}".to_owned(), None),
+        (format!("{windows}, labels: {{kubernetes.io/os: windows, kubernetes.io/arch: amd64}}"), None),
+    ];
+    for (fields, why) in cases {
+        let expected = why.map_or("taken".to_owned(), |why| {
+            format!("managedNodeGroups[0].labels.{why}")
+        });
+        assert_eq!(answer(&fields), expected, "{fields}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
 async fn node_groups_become_instances_spread_over_the_zones() {
     let text = include_str!("../../api/testdata/eksctl-windows-nodegroup.yaml");
     let cluster = Cluster::from_yaml(text).unwrap();

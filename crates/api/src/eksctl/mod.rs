@@ -225,23 +225,33 @@ impl Cluster {
 }
 
 fn version(field: &Field<'_>) -> Result<KubernetesVersion, ConfigError> {
-    let text = match field.value() {
-        Value::Number(number) => number.to_string(),
-        _ => field.string()?,
+    let (text, shown) = match field.value() {
+        Value::Number(number) => (number.to_string(), format!("the number {number}")),
+        _ => {
+            let text = field.string()?;
+            (text.clone(), format!("{text:?}"))
+        }
     };
     if matches!(text.as_str(), "latest" | "auto" | "default") {
         return Ok(KubernetesVersion::NEWEST);
     }
-    text.strip_prefix("1.")
-        .and_then(|minor| minor.parse().ok())
-        .and_then(KubernetesVersion::from_minor)
-        .ok_or_else(|| {
-            field
-                .error(format!(
-                    "{text:?} is not one of 1.{OLDEST_MINOR} to 1.{NEWEST_MINOR}"
-                ))
-                .hint(format!("version: \"1.{NEWEST_MINOR}\""))
-        })
+    read_version(&text).ok_or_else(|| {
+        let error = field.error(format!(
+            "{shown} is not one of 1.{OLDEST_MINOR} to 1.{NEWEST_MINOR}"
+        ));
+        // YAML takes 1.30 without quotes for the number 1.3.
+        match read_version(&format!("{text}0")) {
+            Some(meant) if field.value().is_number() => error.hint(format!(
+                "version: \"{meant}\", in quotes: without them {meant} is the number {text}"
+            )),
+            _ => error.hint(format!("version: \"1.{NEWEST_MINOR}\"")),
+        }
+    })
+}
+
+fn read_version(text: &str) -> Option<KubernetesVersion> {
+    let minor = text.strip_prefix("1.")?.parse().ok()?;
+    KubernetesVersion::from_minor(minor)
 }
 
 /// Replaces list indices by `[]` and keeps the first of each path.
