@@ -25,7 +25,10 @@ use super::{
     answer::{self, Record},
     case::Case,
 };
-use crate::failure::{Failure, file_error};
+use crate::{
+    failure::{Failure, file_error},
+    input,
+};
 
 /// A block ends with the line that brings it to this: what a processor holds near itself.
 const BLOCK_BYTES: usize = 256 << 10;
@@ -41,10 +44,13 @@ type Panic = Box<dyn Any + Send>;
 pub(super) fn run(path: &Path, empty: &Cluster) -> Result<(), Failure> {
     let refuse = |error: &io::Error| {
         let why = file_error(error);
-        Failure::input(format!("cases {} cannot be read: {why}", path.display()))
-            .hint(r#"a line a case: {"items": [nodes, pods, ...], "pod": {...}}"#)
+        Failure::input(format!(
+            "cases {} cannot be read: {why}",
+            input::named(path)
+        ))
+        .hint(r#"a line a case: {"items": [nodes, pods, ...], "pod": {...}}"#)
     };
-    let input: Box<dyn Read> = match path.as_os_str() == "-" {
+    let input: Box<dyn Read> = match input::is_stdin(path) {
         true => Box::new(io::stdin()),
         false => Box::new(File::open(path).map_err(|error| refuse(&error))?),
     };

@@ -4,8 +4,11 @@ use std::path::{Path, PathBuf};
 
 use serde_json::Value;
 
-use super::{source, template::put};
-use crate::failure::{Failure, file_error, first_line};
+use super::template::put;
+use crate::{
+    failure::{Failure, file_error, first_line},
+    input,
+};
 
 /// Endings of the files of a directory that are read, as kubectl reads them.
 const ENDINGS: [&str; 3] = ["json", "yaml", "yml"];
@@ -60,8 +63,8 @@ fn files(directory: &Path) -> Result<Vec<PathBuf>, Failure> {
 }
 
 fn read(path: &Path, found: &mut Vec<Document>) -> Result<(), Failure> {
-    let text = source::text_of(path)?;
-    let shown = path.display();
+    let text = input::text_of(path)?;
+    let shown = input::named(path);
     let documents: Vec<Value> = serde_saphyr::from_multiple(&text)
         .map_err(|error| Failure::input(format!("{shown}: {}", first_line(&error))))?;
     let several = documents.len() > 1;

@@ -36,6 +36,9 @@ use pools::Pools;
 use state::State;
 use world::Planned;
 
+/// What is said where pods have no place and nothing says what could be bought: a live cluster would say more.
+const NO_POOLS: &str = "the state has no NodePools, so nothing is bought: kubectl get nodepools,nodeclaims,ec2nodeclasses adds them";
+
 /// Flags of `mullion why`.
 #[derive(Args, Clone, Debug)]
 #[command(after_help = "Examples:
@@ -43,7 +46,7 @@ use world::Planned;
   mullion why pod -l app=iis -n shop
   mullion why -f deployment.yaml
   mullion why -f shop/ -f priorities.yaml iis
-  kubectl get nodes,pods,services,pdb -A -o json | mullion why --state - pod iis-7d9c-x2x
+  kubectl get nodes,pods,nodepools,nodeclaims,ec2nodeclasses -A -o json | mullion why --state - pod iis-7d9c-x2x
   mullion why --cases cases.jsonl > answers.jsonl")]
 pub(crate) struct WhyArgs {
     /// `pod NAME`, `pod/NAME` or NAME; several names may follow. With -f, names of its objects [default: every pod that waits]
@@ -63,7 +66,7 @@ pub(crate) struct WhyArgs {
     #[arg(short = 'f', long, value_name = "FILE", conflicts_with = "selector")]
     filename: Vec<PathBuf>,
 
-    /// Ask a list of objects (`kubectl get -o json`) instead of a running cluster; `-` reads stdin
+    /// Ask a list of objects (`kubectl get -o json`) instead of a running cluster; `-` reads stdin. docs/why.md says which kinds count
     #[arg(long, value_name = "FILE")]
     state: Option<PathBuf>,
 
@@ -127,6 +130,7 @@ pub(crate) async fn run(args: WhyArgs) -> Result<bool, Failure> {
             .collect(),
     };
     let mut state = source.state;
+    let has_pools = state.has("NodePool");
     let pools = pools::of(&state).await?;
     let explained = explain(&mut state, &pools, &subjects).map_err(Failure::input)?;
     match args.output {
@@ -145,7 +149,14 @@ pub(crate) async fn run(args: WhyArgs) -> Result<bool, Failure> {
             }
         }
     }
-    Ok(explained.iter().all(Explanation::is_placed))
+    let placed = explained.iter().all(Explanation::is_placed);
+    // Nothing is ever bought for a pod of a DaemonSet.
+    let mut answers = explained.iter().zip(&subjects);
+    let wants = answers.any(|(answer, subject)| !answer.is_placed() && subject.daemon.is_none());
+    if args.state.is_some() && wants && !has_pools {
+        out::note(NO_POOLS);
+    }
+    Ok(placed)
 }
 
 /// Pods about which the same is to be said, together; in the order of their first.

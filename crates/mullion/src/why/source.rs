@@ -4,7 +4,6 @@
 //! that knows the file's classes. So defaults, admission and refusals are those of an API server in both cases.
 
 use std::{
-    io::Read,
     path::{Path, PathBuf},
     time::Duration,
 };
@@ -27,7 +26,7 @@ use super::{
 };
 use crate::{
     failure::{Failure, file_error, first_line},
-    kubeconfig,
+    input, kubeconfig,
 };
 
 /// How long one request may take.
@@ -202,11 +201,11 @@ async fn list(
 
 /// Everything of a file: a List as `kubectl get -o json` prints it, in JSON or YAML; `-` is stdin.
 pub(super) async fn file(path: &Path, empty: Cluster) -> Result<Source, Failure> {
-    let text = text_of(path)?;
-    let named = path.display().to_string();
+    let text = input::text_of(path)?;
+    let named = input::named(path);
     let refuse = |why: &dyn std::fmt::Display| {
         Failure::input(format!("{named}: {why}"))
-            .hint("it must be a list of objects: kubectl get nodes,pods,services,pdb -A -o json > state.json")
+            .hint("it must be a list of objects: kubectl get nodes,pods,nodepools,nodeclaims,ec2nodeclasses -A -o json > state.json; docs/why.md says which kinds count")
     };
     let documents: Vec<Box<RawValue>> = match text.trim_start().starts_with('{') {
         true => vec![serde_json::from_str(&text).map_err(|error| refuse(&error))?],
@@ -265,23 +264,6 @@ fn add(state: &mut State, object: &RawValue, usual: &str, place: &str) -> Result
             title => format!("{place} ({title}): {why}"),
         })
     })
-}
-
-/// The text of a file, or of stdin for `-`.
-pub(super) fn text_of(path: &Path) -> Result<String, Failure> {
-    let mut text = String::new();
-    let read = match path.as_os_str() == "-" {
-        true => std::io::stdin().read_to_string(&mut text).map(drop),
-        false => std::fs::read_to_string(path).map(|read| text = read),
-    };
-    let refuse = |error| {
-        Failure::input(format!(
-            "{} cannot be read: {}",
-            path.display(),
-            file_error(&error)
-        ))
-    };
-    read.map(|()| text).map_err(refuse)
 }
 
 /// An API server in this process that knows the classes of the state.
@@ -372,5 +354,26 @@ async fn answer(
             "{name} was not answered within {} s",
             PATIENCE.as_secs()
         ))),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_command_in_the_documentation_gets_every_kind_that_counts() {
+        let documentation = include_str!("../../../../docs/why.md");
+        let (_, kinds) = documentation.split_once("kinds=").expect("the list");
+        let kinds: Vec<&str> = kinds
+            .lines()
+            .next()
+            .into_iter()
+            .flat_map(|line| line.split(','))
+            .collect();
+        for (kind, path) in LISTS.iter().chain(&CLASSES) {
+            let plural = path.rsplit('/').next().unwrap_or_default();
+            assert!(kinds.contains(&plural), "{kind} is missing in {kinds:?}");
+        }
     }
 }

@@ -317,6 +317,11 @@ impl State {
         .collect()
     }
 
+    /// Whether there is an object of a kind that is kept as it is.
+    pub(super) fn has(&self, kind: &str) -> bool {
+        self.others.keys().any(|(own, ..)| own == kind)
+    }
+
     /// The pod of a name.
     pub(super) fn pod(&self, namespace: &str, name: &str) -> Option<&PodSpec> {
         self.pods

@@ -23,6 +23,9 @@ struct Ended {
     stderr: String,
 }
 
+/// What is said beside an answer where pods have no place and the state has no pools.
+const NO_POOLS: &str = "note:  the state has no NodePools, so nothing is bought: kubectl get nodepools,nodeclaims,ec2nodeclasses adds them\n";
+
 /// Runs `mullion why` with this on stdin.
 fn why(args: &[&str], stdin: String) -> Ended {
     let mut command = Command::new(env!("CARGO_BIN_EXE_mullion"));
@@ -310,6 +313,28 @@ fn a_running_cluster_says_what_its_pools_lack_and_what_would_help() {
     );
     let pools = said["pools"].as_array().expect("every pool has its say");
     assert_eq!(pools.len(), 4, "{said}");
+    a_file_of_its_objects_says_the_same(&cluster, kubeconfig);
+}
+
+/// By the command that docs/why.md gives.
+fn a_file_of_its_objects_says_the_same(cluster: &Cluster, kubeconfig: &str) {
+    let documentation = include_str!("../../../../docs/why.md");
+    let command = documentation
+        .lines()
+        .skip_while(|line| !line.starts_with("kinds="))
+        .take_while(|line| !line.starts_with("mullion"));
+    let script: Vec<&str> = command.collect();
+    let script = script.join("\n").replace("> state.json", "");
+    let got = cluster.run("sh", &["-c", &script], "");
+    assert!(got.status.success(), "{script}\n{}", text(&got.stderr));
+    let live = why(&["pod", "iis", "--kubeconfig", kubeconfig], String::new());
+    let from_file = why(&["pod", "iis", "--state", "-"], text(&got.stdout));
+    assert_eq!(from_file.stdout, live.stdout);
+    assert_eq!((from_file.code, from_file.stderr.as_str()), (live.code, ""));
+    // A file without pools knows less, and says so.
+    let nodes_and_pods = cluster.kubectl(&["get", "nodes,pods", "-A", "-o", "json"]);
+    let less = why(&["pod", "iis", "--state", "-"], nodes_and_pods);
+    assert_eq!((less.code, less.stderr.as_str()), (Some(1), NO_POOLS));
 }
 
 /// A node of 4 cpu.
@@ -338,7 +363,11 @@ fn said_of(pod: &str, items: Value) -> (String, Option<i32>, Value) {
     let state = file(&json!({"kind": "List", "items": items}).to_string());
     let args = ["--state", path(&state), "-n", "shop", "pod", pod];
     let text = why(&args, String::new());
-    assert_eq!(text.stderr, "");
+    let note = match text.code {
+        Some(0) => "",
+        _ => NO_POOLS,
+    };
+    assert_eq!(text.stderr, note);
     let json = why(&[&args[..], &["-o", "json"]].concat(), String::new());
     let json = serde_json::from_str(&json.stdout).expect("one object");
     (text.stdout, text.code, json)
