@@ -40,12 +40,13 @@ pub(crate) async fn run(args: ApiServerArgs) -> Result<(), Failure> {
         Some(path) => tokens(path)?,
         None => StaticTokens::default(),
     };
-    let target = Target::resolve(args.kubeconfig, false, NAME)?;
     let chosen = Chosen {
         name: None,
         directory: args.data_dir,
     };
     let directory = chosen.directory()?;
+    let is_kept = directory.as_deref().is_some_and(keep::is_kept);
+    let target = Target::resolve(args.kubeconfig, false, NAME, is_kept)?;
     let now = Timestamp::now();
     let store = keep::open(directory.as_deref(), false, now)?;
     let port = match (args.port, keep::port(store.notes())) {
@@ -73,6 +74,7 @@ pub(crate) async fn run(args: ApiServerArgs) -> Result<(), Failure> {
         limits: open_files::server_limits(),
         ..Config::default()
     };
+    let notes = store.notes().clone();
     let server = ApiServer::with_store(config, store).await;
     let target = target.free(address.port());
     let url = format!("https://{address}");
@@ -83,13 +85,16 @@ pub(crate) async fn run(args: ApiServerArgs) -> Result<(), Failure> {
         certs: &certs,
     };
     kubeconfig::write(&target, &leads_to)?;
+    keep::set_kubeconfig(&notes, target.path());
     let announced = running::announce(&Record {
         name: NAME.to_owned(),
         pid: std::process::id(),
         server: url.clone(),
         kubeconfig: Some(target.path().to_owned()),
-        directory,
+        directory: directory.clone(),
         started: now,
+        log: None,
+        access: kubeconfig::alone(&leads_to),
     });
     let stop = CancellationToken::new();
     let serving = tokio::spawn({

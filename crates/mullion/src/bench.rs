@@ -32,6 +32,8 @@ use crate::{
 
 /// 16 vCPUs, 64 GiB, 234 pods.
 const INSTANCE_TYPE: &str = "m5.4xlarge";
+/// How long nodes may take until pods are created without them.
+const NODES_PATIENCE: Duration = Duration::from_secs(15);
 /// When to give up.
 const PATIENCE: Duration = Duration::from_secs(600);
 
@@ -48,6 +50,8 @@ pub(crate) async fn up(nodes: u32, pods: u32, output: Output) -> Result<(), Fail
         )));
     }
     let cluster = Cluster::start(plan(nodes)?).await?;
+    // One that is late is no failure: pods wait for it.
+    let _ = cluster.nodes_ready(NODES_PATIENCE).await;
     let client = client(&cluster).await?;
     let measured = tokio::time::timeout(PATIENCE, apply_and_wait(&client, pods)).await;
     let resident = memory::resident_bytes();
@@ -102,6 +106,7 @@ fn plan(nodes: u32) -> Result<Plan, Failure> {
         pod_os_counts: true,
         scheduler: Default::default(),
         scheduler_text: None,
+        detached: false,
     })
 }
 

@@ -1,12 +1,13 @@
 //! The command line: what can be asked for and how help describes it. Flags are turned into ready objects by each command's module.
 
-use std::{ffi::OsString, path::PathBuf};
+use std::{ffi::OsString, path::PathBuf, time::Duration};
 
 use clap::{
     Args, CommandFactory, Parser, Subcommand, ValueEnum,
     builder::styling::{AnsiColor, Styles},
     error::{ContextKind, ContextValue, ErrorKind},
 };
+use jiff::SignedDuration;
 use mullion_cloud::Speed;
 
 use crate::{
@@ -42,9 +43,42 @@ pub(crate) enum Command {
         #[arg(short, long, value_enum, default_value_t = Output::Text)]
         output: Output,
     },
+    /// Say how a cluster is: whether it runs, where, and how many nodes are ready.
+    ///
+    /// Ends with 0 if it runs and its API answers, with 1 if not.
+    #[command(after_help = "Examples:\n  mullion status\n  mullion status demo -o json")]
+    Status {
+        #[command(flatten)]
+        which: WhichArgs,
+        /// How to print it.
+        #[arg(short, long, value_enum, default_value_t = Output::Text)]
+        output: Output,
+    },
+    /// Print the kubeconfig of a running cluster.
+    #[command(
+        after_help = "Examples:\n  mullion kubeconfig > ./kubeconfig\n  mullion kubeconfig demo | kubectl --kubeconfig /dev/stdin get nodes"
+    )]
+    Kubeconfig(WhichArgs),
     /// Stop a running cluster. What is kept of it stays.
     #[command(after_help = "Examples:\n  mullion down\n  mullion down demo")]
     Down(WhichArgs),
+    /// Delete a kept cluster that does not run. It does not ask.
+    ///
+    /// Its files go, and its entries in your kubeconfig; whatever else is in its directory stays.
+    #[command(after_help = "Example: mullion down demo && mullion delete demo")]
+    Delete {
+        /// The cluster's name
+        #[arg(
+            value_name = "NAME",
+            required_unless_present = "data_dir",
+            conflicts_with = "data_dir"
+        )]
+        name: Option<String>,
+
+        /// The cluster's directory
+        #[arg(long, value_name = "DIR")]
+        data_dir: Option<PathBuf>,
+    },
     /// Copy a whole cluster to a file, or make one from such a file.
     Snapshot {
         #[command(subcommand)]
@@ -241,10 +275,11 @@ pub(crate) struct ApiServerArgs {
   mullion up
   mullion up --name demo
   mullion up --config cluster.yaml --speed 100
-  mullion up --port 0 --kubeconfig ./kubeconfig")]
+  mullion up --port 0 --kubeconfig ./kubeconfig
+  mullion up --name ci --detach --wait=5m && mullion kubeconfig ci > ./kubeconfig")]
 pub(crate) struct UpArgs {
     /// An eksctl ClusterConfig (eksctl.io/v1alpha5) whose node groups the cluster starts with [default: two Linux nodes, and NodePools
-    /// that buy Linux and Windows 2019, 2022 and 2025 nodes on demand]
+    /// that buy Linux and Windows 2019, 2022 and 2025 nodes on demand]; `-` reads stdin
     #[arg(long, value_name = "FILE")]
     pub(crate) config: Option<PathBuf>,
 
@@ -264,13 +299,26 @@ pub(crate) struct UpArgs {
     #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = port)]
     pub(crate) port: Option<u16>,
 
-    /// Where to write the kubeconfig [default: $XDG_STATE_HOME/mullion/kubeconfig]
+    /// Where to write the kubeconfig [default: $XDG_STATE_HOME/mullion/kubeconfig]; a file that Mullion did not write is never replaced
     #[arg(long, value_name = "PATH")]
     pub(crate) kubeconfig: Option<PathBuf>,
 
     /// Add a context to your own kubeconfig ($KUBECONFIG, else ~/.kube/config; or --kubeconfig) instead of writing one of its own
     #[arg(long)]
     pub(crate) merge: bool,
+
+    /// Run in the background: the command ends when the API answers (with --wait: when the nodes are ready), and says the process and its
+    /// log; `mullion down` stops it
+    #[arg(short, long)]
+    pub(crate) detach: bool,
+
+    /// This is the process in the background.
+    #[arg(long, hide = true, requires = "detach")]
+    pub(crate) detached: bool,
+
+    /// Say when all nodes are ready; if they are not within DURATION (10m unless given), stop the cluster and end with 1
+    #[arg(long, value_name = "DURATION", num_args = 0..=1, require_equals = true, default_missing_value = "10m", value_parser = duration)]
+    pub(crate) wait: Option<Duration>,
 
     /// Divide simulated delays (boot, image pull, cloud calls) by N; `max` leaves none
     #[arg(long, value_name = "N", default_value = "10", allow_negative_numbers = true, value_parser = speed)]
@@ -291,6 +339,10 @@ pub(crate) struct UpArgs {
     /// kube-scheduler's configuration file (a KubeSchedulerConfiguration): profiles, plugins, weights, scoring strategies
     #[arg(long, value_name = "FILE")]
     pub(crate) scheduler_config: Option<PathBuf>,
+
+    /// Say nothing of nodes that are bought, ready and removed; with --detach, print nothing but the process id
+    #[arg(short, long, conflicts_with = "verbose")]
+    pub(crate) quiet: bool,
 
     /// Say more on stderr; twice for still more
     #[arg(short, long, action = clap::ArgAction::Count)]
@@ -344,6 +396,14 @@ pub(crate) enum Output {
 fn port(text: &str) -> Result<u16, String> {
     whole(text, 0, u32::from(u16::MAX))
         .and_then(|port| u16::try_from(port).map_err(|error| error.to_string()))
+}
+
+/// Reads a time as Go writes it: `90s`, `5m`, `1h30m`.
+fn duration(text: &str) -> Result<Duration, String> {
+    let time: Option<SignedDuration> = text.parse().ok();
+    time.and_then(|time| Duration::try_from(time).ok())
+        .filter(|time| !time.is_zero())
+        .ok_or_else(|| "it must be a time like 90s, 5m or 1h30m".to_owned())
 }
 
 fn nodes(text: &str) -> Result<u32, String> {

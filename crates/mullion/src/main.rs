@@ -14,6 +14,7 @@ mod clusters;
 mod devices;
 mod failure;
 mod files;
+mod input;
 mod kubeconfig;
 mod logged;
 mod memory;
@@ -28,7 +29,7 @@ use clap::CommandFactory;
 use tracing_subscriber::EnvFilter;
 
 use cli::{Bench, Cli, Command, SnapshotCommand};
-use clusters::snapshot;
+use clusters::{Chosen, snapshot};
 use failure::Failure;
 
 /// Writes allocate thousands of small pieces, on every thread at once: a fifth less CPU than the allocator of glibc.
@@ -53,15 +54,32 @@ fn run(cli: Cli) -> Result<bool, Failure> {
         Command::Why(args) => {
             return runtime()?.block_on(why::run(args));
         }
+        Command::Up(args) if args.detach && !args.detached => match up::in_background(&args)? {
+            Some(code) => std::process::exit(code),
+            None => Ok(()),
+        },
         Command::Up(args) => {
-            log_to_stderr(args.verbose);
+            // What a terminal shows in colours is a log's text later.
+            let colours = !args.detached && out::colours_on(&std::io::stderr());
+            log_to_stderr(args.verbose, colours);
             runtime()?.block_on(up::run(args))
         }
         Command::Apiserver(args) => {
-            log_to_stderr(args.verbose);
+            log_to_stderr(args.verbose, out::colours_on(&std::io::stderr()));
             runtime()?.block_on(apiserver::run(args))
         }
         Command::List { output } => clusters::list(output),
+        Command::Status { which, output } => {
+            return runtime()?.block_on(clusters::status::run(which.chosen(), output));
+        }
+        Command::Kubeconfig(which) => clusters::print_kubeconfig(which.chosen()),
+        Command::Delete { name, data_dir } => {
+            let chosen = Chosen {
+                name,
+                directory: data_dir,
+            };
+            runtime()?.block_on(clusters::delete::run(chosen))
+        }
         Command::Down(which) => runtime()?.block_on(clusters::down(which.chosen())),
         Command::Snapshot {
             what: SnapshotCommand::Save { file, which },
@@ -77,7 +95,7 @@ fn run(cli: Cli) -> Result<bool, Failure> {
                     output,
                 },
         } => {
-            log_to_stderr(0);
+            log_to_stderr(0, out::colours_on(&std::io::stderr()));
             runtime()?.block_on(bench::up(nodes, pods, output))
         }
         Command::Bench {
@@ -86,7 +104,7 @@ fn run(cli: Cli) -> Result<bool, Failure> {
         Command::Bench {
             what: Bench::Engine(args),
         } => {
-            log_to_stderr(0);
+            log_to_stderr(0, out::colours_on(&std::io::stderr()));
             bench::engine::run(&args)
         }
         Command::Bench {
@@ -124,7 +142,7 @@ fn survive_long_files(runtime: &tokio::runtime::Runtime) -> std::io::Result<()> 
 }
 
 /// Warnings unless more is asked for; `RUST_LOG` overrules. Once, it is the story of the cluster; twice, what each part does, under its name.
-fn log_to_stderr(verbose: u8) {
+fn log_to_stderr(verbose: u8, colours: bool) {
     let level = match verbose {
         0 => "warn",
         1 => "warn,mullion=info,mullion_apiserver=info,mullion_controllers=info,mullion_cloud=info",
@@ -138,7 +156,7 @@ fn log_to_stderr(verbose: u8) {
         .with_env_filter(filter)
         .fmt_fields(logged::fields())
         .with_target(verbose > 1)
-        .with_ansi(out::colours_on(&std::io::stderr()))
+        .with_ansi(colours)
         .with_writer(std::io::stderr)
         .init();
 }

@@ -40,23 +40,37 @@ pub(crate) fn colours_on(stream: &impl IsTerminal) -> bool {
 
 /// How many columns the terminal has that a person reads stdout on; none where it is no terminal.
 pub(crate) fn width() -> Option<usize> {
-    let stdout = std::io::stdout();
-    if !stdout.is_terminal() {
+    width_of(&std::io::stdout())
+}
+
+/// The same of stderr.
+pub(crate) fn stderr_width() -> Option<usize> {
+    width_of(&std::io::stderr())
+}
+
+fn width_of(stream: &(impl IsTerminal + Terminal)) -> Option<usize> {
+    if !stream.is_terminal() {
         return None;
     }
     let told = std::env::var("COLUMNS").ok();
     let told = told.and_then(|columns| columns.parse().ok());
-    told.or_else(|| window(&stdout))
+    told.or_else(|| window(stream))
         .filter(|columns| *columns > 0)
 }
 
 #[cfg(unix)]
-fn window(terminal: &impl std::os::fd::AsFd) -> Option<usize> {
+use std::os::fd::AsFd as Terminal;
+
+#[cfg(not(unix))]
+use std::io::Write as Terminal;
+
+#[cfg(unix)]
+fn window(terminal: &impl Terminal) -> Option<usize> {
     let size = rustix::termios::tcgetwinsize(terminal).ok()?;
     Some(size.ws_col.into())
 }
 
 #[cfg(not(unix))]
-fn window(_terminal: &std::io::Stdout) -> Option<usize> {
+fn window(_terminal: &impl Terminal) -> Option<usize> {
     None
 }

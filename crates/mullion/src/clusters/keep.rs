@@ -3,7 +3,11 @@
 //! Everything is in the store's notes: the authority, the key of service accounts' tokens, the simulated cloud, the config it was made
 //! from, the port. So one file holds a cluster, and a snapshot of it is whole.
 
-use std::{fmt, path::Path, sync::Arc};
+use std::{
+    fmt,
+    path::{Path, PathBuf},
+    sync::Arc,
+};
 
 use jiff::Timestamp;
 use mullion_apiserver::{
@@ -20,6 +24,7 @@ const CONFIG: &str = "cluster/config";
 const FILLED: &str = "cluster/filled";
 const DEFINITIONS: &str = "cluster/definitions";
 const PORT: &str = "cluster/port";
+const KUBECONFIG: &str = "cluster/kubeconfig";
 const CLOUD: &str = "cloud/";
 
 /// The store of a cluster: in a directory, or in memory.
@@ -130,6 +135,16 @@ pub(crate) fn port(notes: &Notes) -> Option<u16> {
 /// Notes the port.
 pub(crate) fn set_port(notes: &Notes, port: u16) {
     notes.put(PORT, port.to_string());
+}
+
+/// Returns the kubeconfig that was last written for the cluster.
+pub(crate) fn kubeconfig(notes: &Notes) -> Option<PathBuf> {
+    text(notes, KUBECONFIG).map(PathBuf::from)
+}
+
+/// Notes where the kubeconfig is, so that the cluster's entries can be found when it is deleted.
+pub(crate) fn set_kubeconfig(notes: &Notes, path: &Path) {
+    notes.put(KUBECONFIG, path.to_string_lossy().into_owned());
 }
 
 fn text(notes: &Notes, key: &str) -> Option<String> {

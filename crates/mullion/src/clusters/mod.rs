@@ -1,13 +1,16 @@
-//! The clusters of this machine: `mullion list`, `mullion down`, and where each of them is kept.
+//! The clusters of this machine: `mullion list`, `mullion down`, `mullion kubeconfig`, and where each of them is kept.
 //!
-//! [`running`] knows what runs, [`keep`] what is kept on disk, [`elsewhere`] which directories were given, [`snapshot`] copies one. A
+//! [`running`] knows what runs, [`keep`] what is kept on disk, [`elsewhere`] which directories were given, [`status`] asks one how it is,
+//! [`snapshot`] copies one, [`delete`] removes one. A
 //! cluster with a name has the directory of that name below the state directory; one that was given a directory has that; one with
 //! neither is in memory only.
 
+pub(crate) mod delete;
 mod elsewhere;
 pub(crate) mod keep;
 pub(crate) mod running;
 pub(crate) mod snapshot;
+pub(crate) mod status;
 
 use std::{
     path::{Path, PathBuf},
@@ -103,30 +106,12 @@ fn check_name(name: &str) -> Result<(), Failure> {
 /// `mullion list`.
 pub(crate) fn list(output: Output) -> Result<(), Failure> {
     let running = running::all();
-    let mut stopped = Vec::new();
-    let runs = |directory: &Path| {
-        let mut directories = running.iter().map(|record| record.directory.as_deref());
-        directories.any(|running| running == Some(directory))
-    };
-    if let Ok(root) = named_root() {
-        for entry in std::fs::read_dir(&root).into_iter().flatten().flatten() {
-            let directory = entry.path();
-            if !runs(&directory) && keep::is_kept(&directory) {
-                stopped.push((entry.file_name().to_string_lossy().into_owned(), directory));
-            }
-        }
-    }
-    for elsewhere::Place { name, directory } in elsewhere::all() {
-        if !runs(&directory) {
-            stopped.push((name, directory));
-        }
-    }
-    stopped.sort();
+    let stopped = kept(&running);
     match output {
         Output::Json => {
             let mut all: Vec<Value> = running.iter().map(as_json).collect();
             all.extend(stopped.iter().map(
-                |(name, directory)| json!({"name": name, "state": "stopped", "directory": directory}),
+                |kept| json!({"name": kept.name, "state": "stopped", "directory": kept.directory}),
             ));
             out::line(&Value::from(all).to_string());
         }
@@ -145,7 +130,7 @@ fn as_json(record: &Record) -> Value {
     })
 }
 
-fn table(running: &[Record], stopped: &[(String, PathBuf)], now: Timestamp) -> String {
+fn table(running: &[Record], stopped: &[Kept], now: Timestamp) -> String {
     let mut rows = vec![["NAME", "STATE", "API", "PID", "AGE", "KEPT IN"].map(str::to_owned)];
     rows.extend(running.iter().map(|record| {
         [
@@ -160,11 +145,11 @@ fn table(running: &[Record], stopped: &[(String, PathBuf)], now: Timestamp) -> S
             },
         ]
     }));
-    rows.extend(stopped.iter().map(|(name, directory)| {
+    rows.extend(stopped.iter().map(|kept| {
         let [none, nowhere, never] = ["-"; 3].map(str::to_owned);
-        let place = directory.display().to_string();
+        let place = kept.directory.display().to_string();
         [
-            name.clone(),
+            kept.name.clone(),
             "stopped".to_owned(),
             none,
             nowhere,
@@ -195,33 +180,117 @@ fn age(age: SignedDuration) -> String {
     }
 }
 
-/// `mullion down`.
-pub(crate) async fn down(chosen: Chosen) -> Result<(), Failure> {
+/// Returns the one running cluster that is meant; none if none is.
+///
+/// # Errors
+/// Several are. `command` is that which has to say which one.
+fn one_running(chosen: &Chosen, command: &str) -> Result<Option<Record>, Failure> {
     let mut found = Vec::new();
     for record in running::all() {
         if chosen.is(&record)? {
             found.push(record);
         }
     }
-    let record = match found.as_slice() {
-        [] => {
-            let none = chosen.title();
-            return Err(
-                Failure::run(format!("no {none} is running")).hint("`mullion list` shows what is")
-            );
-        }
-        [record] => record,
+    match found.len() {
+        0 | 1 => Ok(found.pop()),
         several => {
-            let names: Vec<&str> = several.iter().map(|record| &*record.name).collect();
-            return Err(Failure::input(format!(
-                "{} clusters are running: {}",
-                several.len(),
-                names.join(", ")
-            ))
-            .hint(
-                "say which one: mullion down NAME, or --data-dir DIR; `mullion list` shows them",
-            ));
+            let names: Vec<&str> = found.iter().map(|record| &*record.name).collect();
+            let names = names.join(", ");
+            Err(
+                Failure::input(format!("{several} clusters are running: {names}")).hint(format!(
+                    "say which one: {command} NAME, or --data-dir DIR; `mullion list` shows them"
+                )),
+            )
         }
+    }
+}
+
+/// A cluster that is kept on disk.
+#[derive(Clone, Debug, Eq, Ord, PartialEq, PartialOrd)]
+struct Kept {
+    name: String,
+    directory: PathBuf,
+}
+
+/// Returns every cluster that is kept and does not run, by name.
+fn kept(running: &[Record]) -> Vec<Kept> {
+    let named = named_root().ok().into_iter();
+    let entries = named.flat_map(|root| std::fs::read_dir(root).into_iter().flatten().flatten());
+    let named = entries.map(|entry| Kept {
+        name: entry.file_name().to_string_lossy().into_owned(),
+        directory: entry.path(),
+    });
+    let named = named.filter(|kept| keep::is_kept(&kept.directory));
+    let elsewhere = elsewhere::all().into_iter();
+    let elsewhere = elsewhere.map(|elsewhere::Place { name, directory }| Kept { name, directory });
+    let mut all: Vec<Kept> = named.chain(elsewhere).collect();
+    all.retain(|kept| {
+        let mut directories = running.iter().map(|record| record.directory.as_deref());
+        !directories.any(|running| running == Some(&*kept.directory))
+    });
+    all.sort();
+    all
+}
+
+/// Returns the one kept cluster that is meant; none if none is.
+///
+/// # Errors
+/// Several are. `command` is that which has to say which one.
+fn one_kept(chosen: &Chosen, command: &str) -> Result<Option<Kept>, Failure> {
+    if let Some(directory) = &chosen.directory {
+        let directory = absolute(directory);
+        let all = kept(&[]).into_iter();
+        let known = all.into_iter().find(|kept| kept.directory == directory);
+        let unknown = || Kept {
+            name: "mullion".to_owned(),
+            directory: directory.clone(),
+        };
+        return Ok(keep::is_kept(&directory).then(|| known.unwrap_or_else(unknown)));
+    }
+    let mut found = kept(&running::all());
+    found.retain(|kept| chosen.name.as_ref().is_none_or(|name| *name == kept.name));
+    match found.len() {
+        0 | 1 => Ok(found.pop()),
+        several => {
+            let places = found
+                .iter()
+                .map(|kept| kept.directory.display().to_string());
+            let places: Vec<String> = places.collect();
+            let places = places.join(", ");
+            Err(
+                Failure::input(format!("{several} clusters are kept: {places}")).hint(format!(
+                    "say which one: {command} --data-dir DIR; `mullion list` shows them"
+                )),
+            )
+        }
+    }
+}
+
+/// Returns what is said where no cluster is the one that is meant.
+fn no_such(chosen: &Chosen) -> Failure {
+    let failure = match (&chosen.directory, &chosen.name) {
+        (Some(directory), _) => format!("there is no cluster in {}", directory.display()),
+        (None, Some(name)) => format!("there is no cluster {name}"),
+        (None, None) => "no cluster is running, and none is kept".to_owned(),
+    };
+    Failure::run(failure).hint("`mullion list` shows the clusters there are")
+}
+
+/// Returns how a kept cluster is named on the command line.
+fn flag(kept: &Kept) -> String {
+    match named_root().is_ok_and(|root| root.join(&kept.name) == kept.directory) {
+        true => format!("--name {}", kept.name),
+        false => format!("--data-dir {}", crate::up::quoted(&kept.directory)),
+    }
+}
+
+/// `mullion down`.
+pub(crate) async fn down(chosen: Chosen) -> Result<(), Failure> {
+    let Some(record) = one_running(&chosen, "mullion down")? else {
+        let none = chosen.title();
+        return Err(
+            Failure::run(format!("no {none} is running")).hint("`mullion list` shows what is")
+        );
     };
     record.terminate()?;
     let stopped = async {
@@ -247,6 +316,19 @@ pub(crate) async fn down(chosen: Chosen) -> Result<(), Failure> {
         None => format!("cluster {} is stopped", record.name),
     });
     Ok(())
+}
+
+/// `mullion kubeconfig`.
+pub(crate) fn print_kubeconfig(chosen: Chosen) -> Result<(), Failure> {
+    if let Some(record) = one_running(&chosen, "mullion kubeconfig")? {
+        out::line(kubeconfig::yaml(&record.access)?.trim_end());
+        return Ok(());
+    }
+    Err(match one_kept(&chosen, "mullion kubeconfig")? {
+        Some(kept) => Failure::run(format!("cluster {} is not running", kept.name))
+            .hint(format!("start it: mullion up {}", flag(&kept))),
+        None => no_such(&chosen),
+    })
 }
 
 /// What went wrong with a file, for a failure.
@@ -282,15 +364,17 @@ mod tests {
             kubeconfig: None,
             directory: directory.map(PathBuf::from),
             started: now - SignedDuration::from_secs(seconds),
+            log: None,
+            access: Value::Null,
         };
         let running = [
             record("mullion", 12, None),
             record("shop", 9_000, Some("/var/shop")),
         ];
-        let stopped = [(
-            "old".to_owned(),
-            PathBuf::from("/home/ann/.local/state/mullion/clusters/old"),
-        )];
+        let stopped = [Kept {
+            name: "old".to_owned(),
+            directory: PathBuf::from("/home/ann/.local/state/mullion/clusters/old"),
+        }];
         insta::assert_snapshot!(table(&running, &stopped, now));
     }
 }

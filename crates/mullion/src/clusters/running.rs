@@ -5,15 +5,20 @@
 
 use std::{
     fs::{self, File, OpenOptions, TryLockError},
-    io,
+    io::{self, Write},
     path::{Path, PathBuf},
 };
 
 use jiff::Timestamp;
+use kube::{
+    Client,
+    config::{KubeConfigOptions, Kubeconfig},
+};
 use serde::{Deserialize, Serialize};
+use serde_json::Value;
 
 use super::elsewhere;
-use crate::{failure::Failure, kubeconfig};
+use crate::{failure::Failure, files, kubeconfig};
 
 /// A running cluster.
 #[derive(Clone, Debug, Deserialize, Serialize)]
@@ -30,6 +35,12 @@ pub(crate) struct Record {
     pub(crate) directory: Option<PathBuf>,
     /// When it was started.
     pub(crate) started: Timestamp,
+    /// Where it writes what happens, if it runs in the background.
+    #[serde(default)]
+    pub(crate) log: Option<PathBuf>,
+    /// The kubeconfig that leads to it and nowhere else, whatever becomes of the file.
+    #[serde(default)]
+    pub(crate) access: Value,
 }
 
 /// A record that is there as long as this is.
@@ -85,7 +96,8 @@ fn try_announce(place: &Path, record: &Record) -> io::Result<Announced> {
     let held = File::create(&lock)?;
     held.try_lock()?;
     let text = serde_json::to_vec(record)?;
-    fs::write(&path, text)?;
+    // It holds a key.
+    files::private(&path).and_then(|mut file| file.write_all(&text))?;
     Ok(Announced {
         record: path,
         lock,
@@ -133,6 +145,19 @@ fn is_held(lock: &Path) -> bool {
 }
 
 impl Record {
+    /// Returns a client of its administrator.
+    ///
+    /// # Errors
+    /// Why its kubeconfig leads nowhere.
+    pub(crate) async fn client(&self) -> Result<Client, String> {
+        let config: Kubeconfig =
+            serde_json::from_value(self.access.clone()).map_err(|error| error.to_string())?;
+        let options = KubeConfigOptions::default();
+        let config = kube::Config::from_custom_kubeconfig(config, &options).await;
+        let config = config.map_err(|error| error.to_string())?;
+        Client::try_from(config).map_err(|error| error.to_string())
+    }
+
     /// Whether it still runs.
     pub(crate) fn is_running(&self) -> bool {
         place().is_some_and(|place| is_held(&paths(&place, self.pid).1))
@@ -181,6 +206,8 @@ mod tests {
             kubeconfig: None,
             directory: None,
             started: Timestamp::UNIX_EPOCH,
+            log: None,
+            access: Value::Null,
         };
         let announced = try_announce(place.path(), &record).expect("it can be written");
         let found = all_in(place.path());

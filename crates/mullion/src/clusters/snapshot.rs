@@ -11,10 +11,7 @@ use std::{
 
 use futures::AsyncReadExt;
 use http::Request;
-use kube::{
-    Client,
-    config::{KubeConfigOptions, Kubeconfig},
-};
+use kube::Client;
 use mullion_apiserver::store::{CopyError, StoreError, check_copy, restore_copy};
 use tokio::time::timeout;
 
@@ -84,17 +81,7 @@ async fn from_running(record: &Record, to: &Path) -> Result<(), Failure> {
             "one that is started with --name NAME or --data-dir DIR can be copied while it runs",
         ));
     }
-    let Some(path) = &record.kubeconfig else {
-        return Err(failed(&"it has no kubeconfig"));
-    };
-    let config = Kubeconfig::read_from(path).map_err(|error| failed(&error))?;
-    let options = KubeConfigOptions {
-        context: Some(record.name.clone()),
-        ..KubeConfigOptions::default()
-    };
-    let config = kube::Config::from_custom_kubeconfig(config, &options).await;
-    let client = Client::try_from(config.map_err(|error| failed(&error))?);
-    let client = client.map_err(|error| failed(&error))?;
+    let client = record.client().await.map_err(|why| failed(&why))?;
     copy(client, to).await.map_err(|stopped| match stopped {
         Stopped::Unwritten(failure) => failure,
         Stopped::Silent => {
@@ -205,19 +192,21 @@ mod tests {
         let mute = std::net::TcpListener::bind("127.0.0.1:0").expect("a free port");
         let server = format!("http://{}", mute.local_addr().expect("an address"));
         let directory = tempfile::tempdir().expect("a directory");
-        let kubeconfig = directory.path().join("kubeconfig");
-        let config = format!(
-            "{{contexts: [{{name: c, context: {{cluster: c, user: c}}}}], users: [{{name: c, user: {{}}}}], \
-             clusters: [{{name: c, cluster: {{server: '{server}'}}}}]}}"
-        );
-        fs::write(&kubeconfig, config).expect("writable");
+        let access = serde_json::json!({
+            "contexts": [{"name": "c", "context": {"cluster": "c", "user": "c"}}],
+            "users": [{"name": "c", "user": {}}],
+            "clusters": [{"name": "c", "cluster": {"server": server}}],
+            "current-context": "c",
+        });
         let record = Record {
             name: "c".into(),
             pid: 4711,
             server: server.clone(),
-            kubeconfig: Some(kubeconfig),
+            kubeconfig: None,
             directory: Some(directory.path().to_owned()),
             started: jiff::Timestamp::UNIX_EPOCH,
+            log: None,
+            access,
         };
         let copied = from_running(&record, &directory.path().join("copy")).await;
         let failure = copied.expect_err("nobody answers");

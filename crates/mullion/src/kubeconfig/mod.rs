@@ -39,7 +39,8 @@ pub(crate) enum Target {
 }
 
 impl Target {
-    /// Decides by the flags `--kubeconfig` and `--merge`, else takes the state directory of the XDG rules.
+    /// Decides by the flags `--kubeconfig` and `--merge`, else takes the state directory of the XDG rules. Whether the file leads to a
+    /// running cluster is asked for a new cluster only: a kept one may be running itself, and its directory says so then.
     ///
     /// # Errors
     /// The file is not one that may be written for a cluster of this name.
@@ -47,6 +48,7 @@ impl Target {
         path: Option<PathBuf>,
         merge: bool,
         name: &str,
+        is_kept: bool,
     ) -> Result<Target, Failure> {
         // What is printed has to be true in other directories, too.
         let path = path.map(|path| std::path::absolute(&path).unwrap_or(path));
@@ -59,7 +61,10 @@ impl Target {
         match target {
             // Whether it is free is found out when there is another name for it: the port.
             Target::Usual(_) => Ok(target),
-            _ => target.check(name, None).map(|_| target),
+            _ => {
+                let others = (!is_kept).then_some("");
+                target.check(name, others).map(|_| target)
+            }
         }
     }
 
@@ -76,7 +81,8 @@ impl Target {
         }
     }
 
-    /// Returns what the file holds, if it may be written for the cluster `name` that listens at `own`.
+    /// Returns what the file holds, if it may be written for the cluster `name` that listens at `own`. Without `own` nobody asks whether it
+    /// leads to another running cluster.
     fn check(&self, name: &str, own: Option<&str>) -> Result<Value, Failure> {
         let path = self.path();
         files::replaceable(path).map_err(|error| unwritable(path, &file_error(&error)))?;
@@ -132,15 +138,16 @@ impl Target {
     }
 }
 
-/// Returns the first server that accepts a connection, other than `own`.
+/// Returns the first server that accepts a connection, other than `own`; none where there is no `own`.
 fn running(servers: Vec<String>, own: Option<&str>) -> Option<String> {
+    let own = own?;
     let answers = |server: &String| {
         let address = server.strip_prefix("https://");
         let address: Option<SocketAddr> = address.and_then(|address| address.parse().ok());
         address
             .is_some_and(|address| TcpStream::connect_timeout(&address, CONNECT_PATIENCE).is_ok())
     };
-    let mut others = servers.into_iter().filter(|server| Some(&**server) != own);
+    let mut others = servers.into_iter().filter(|server| *server != own);
     others.find(answers)
 }
 

@@ -83,7 +83,7 @@ fn a_file_that_mullion_did_not_write_is_never_replaced() {
             "error: {} {why}, so it is not replaced\nhint:  name another file with --kubeconfig PATH, or add a context to yours with `mullion up --merge`",
             path.display()
         );
-        let resolved = Target::resolve(Some(path.clone()), false, "mullion");
+        let resolved = Target::resolve(Some(path.clone()), false, "mullion", false);
         let failure = resolved.expect_err("it is not Mullion's");
         assert_eq!((failure.code(), failure.to_string()), (2, said.clone()));
         let written = write(
@@ -213,7 +213,7 @@ fn the_kubeconfig_of_another_running_cluster_is_left_alone() {
     let beside = Target::Usual(dir.path().join("kubeconfig-7"));
     assert_eq!(Target::Usual(path.clone()).free(7), beside);
     let said = |merge: bool| {
-        let resolved = Target::resolve(Some(path.clone()), merge, "mullion");
+        let resolved = Target::resolve(Some(path.clone()), merge, "mullion", false);
         let failure = resolved.expect_err("it is in use");
         failure
             .to_string()
@@ -221,6 +221,8 @@ fn the_kubeconfig_of_another_running_cluster_is_left_alone() {
     };
     let said = format!("{}\n{}", said(false), said(true)).replace(&server, "SERVER");
     insta::assert_snapshot!(said);
+    // A kept cluster may be that one: its directory says so.
+    Target::resolve(Some(path.clone()), false, "mullion", true).expect("it is asked later");
     // Its own cluster writes it again.
     write(&Target::File(path.clone()), &cluster).expect("it is its own");
     drop(other);
@@ -228,7 +230,7 @@ fn the_kubeconfig_of_another_running_cluster_is_left_alone() {
         Target::Usual(path.clone()).free(7),
         Target::Usual(path.clone())
     );
-    Target::resolve(Some(path), false, "mullion").expect("the other one is gone");
+    Target::resolve(Some(path), false, "mullion", false).expect("the other one is gone");
 }
 
 #[test]

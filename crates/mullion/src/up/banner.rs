@@ -1,11 +1,10 @@
-//! What `mullion up` prints when the cluster is ready.
+//! What `mullion up` prints when the API answers; nodes may still boot then.
 
 use std::{collections::BTreeMap, fmt::Write, path::Path};
 
-use k8s_openapi::api::core::v1::Node;
-use mullion_api::{eksctl::KubernetesVersion, labels};
+use mullion_api::eksctl::KubernetesVersion;
 
-use super::cluster::{Cluster, is_ready};
+use super::{cluster::Cluster, nodes::Machine};
 use crate::kubeconfig::Target;
 
 /// The version that the API server speaks.
@@ -18,17 +17,16 @@ const WINDOWS_POD: &str = r#"kubectl run win --image=mcr.microsoft.com/windows/n
           "tolerations":[{"key":"os","value":"windows"}]}}'"#;
 const DECISIONS: &str = "kubectl logs -f -n karpenter deployment/karpenter";
 
-/// The whole text, without a newline at its end.
-pub(super) fn text(cluster: &Cluster, colours: bool) -> String {
+/// Returns the whole text, without a newline at its end; `end` is the last line, which says how the cluster is stopped.
+pub(super) fn text(cluster: &Cluster, end: &str, colours: bool) -> String {
     let plan = &cluster.plan;
-    let nodes = cluster.nodes();
     render(&Facts {
         region: &plan.spec.region,
         version: plan.spec.version,
         speed: plan.speed.factor(),
         server: format!("https://{}", cluster.address),
         ready_s: cluster.api_ready_in.as_secs_f64(),
-        groups: groups(nodes.iter().map(AsRef::as_ref)),
+        groups: groups(cluster.machines()),
         default_pools: plan.default_pools,
         kept: plan
             .directory
@@ -36,6 +34,7 @@ pub(super) fn text(cluster: &Cluster, colours: bool) -> String {
             .map(|directory| (directory, cluster.resumed)),
         kubeconfig: plan.kubeconfig.as_ref(),
         context: &plan.name,
+        end,
         colours,
     })
 }
@@ -53,6 +52,8 @@ struct Facts<'a> {
     kept: Option<(&'a Path, bool)>,
     kubeconfig: Option<&'a Target>,
     context: &'a str,
+    /// The last line.
+    end: &'a str,
     colours: bool,
 }
 
@@ -72,39 +73,19 @@ impl Group {
     }
 }
 
-fn groups<'a>(nodes: impl Iterator<Item = &'a Node>) -> Vec<Group> {
-    let mut groups: BTreeMap<(String, String, String), (usize, usize)> = BTreeMap::new();
-    for node in nodes {
-        let label = |key: &str| {
-            node.metadata
-                .labels
-                .as_ref()
-                .and_then(|labels| labels.get(key))
-                .cloned()
-                .unwrap_or_default()
-        };
-        let image = node
-            .status
-            .as_ref()
-            .and_then(|status| status.node_info.as_ref())
-            .map(|info| info.os_image.clone())
-            .unwrap_or_default();
-        let os = if label(labels::OS) == labels::OS_WINDOWS {
-            "Windows"
-        } else {
-            "Linux"
-        };
-        let counts = groups
-            .entry((os.to_owned(), image, label(labels::INSTANCE_TYPE)))
-            .or_default();
+fn groups(machines: Vec<Machine>) -> Vec<Group> {
+    let mut groups: BTreeMap<(&str, String, String), (usize, usize)> = BTreeMap::new();
+    for Machine { kind, is_ready, .. } in machines {
+        let key = (kind.os, kind.image, kind.instance_type);
+        let counts = groups.entry(key).or_default();
         counts.0 += 1;
-        counts.1 += usize::from(is_ready(node));
+        counts.1 += usize::from(is_ready);
     }
     let rows = groups
         .into_iter()
         .map(|((os, image, instance_type), (nodes, ready))| Group {
             instance_type,
-            os,
+            os: os.to_owned(),
             image,
             nodes,
             ready,
@@ -187,7 +168,7 @@ fn render(facts: &Facts<'_>) -> String {
         let title = if index == 0 { "\nTry:" } else { "    " };
         let _ = writeln!(out, "{title}  {command}");
     }
-    out.push_str("Ctrl-C stops the cluster.");
+    out.push_str(facts.end);
     out
 }
 
@@ -210,9 +191,10 @@ fn group_rows(groups: &[Group], green: &str, end: &str) -> Vec<Row> {
             group.os,
             group.image
         ),
-        state: match group.nodes - group.ready {
-            0 => format!("{green}ready{end}"),
-            _ => format!("{} of {} ready", group.ready, group.nodes),
+        state: match group.ready {
+            ready if ready == group.nodes => format!("{green}ready{end}"),
+            0 => "starting".to_owned(),
+            ready => format!("{ready} of {} ready", group.nodes),
         },
     };
     groups.iter().enumerate().map(row).collect()
@@ -265,6 +247,7 @@ mod tests {
             kept: None,
             kubeconfig: Some(&target),
             context: "mullion",
+            end: "Ctrl-C stops the cluster.",
             colours: false,
         });
         let longest = text.lines().map(|line| line.chars().count()).max();

@@ -8,16 +8,16 @@
 
 use std::{
     net::{IpAddr, Ipv4Addr, SocketAddr},
+    path::PathBuf,
     sync::Arc,
     time::Duration,
 };
 
 use jiff::Timestamp;
-use k8s_openapi::api::core::v1::Node;
 use kube::Client;
 use mullion_api::labels;
 use mullion_apiserver::{ApiServer, Config, Tls, admission::User, store::Notes};
-use mullion_cloud::{Clock, Instance, LaunchRequest, sim::SimulatedEc2};
+use mullion_cloud::{Clock, LaunchRequest, sim::SimulatedEc2};
 use mullion_controllers::{
     Context, autoscaler, cluster_role_aggregation, gc,
     kubelet::{self, pace::Pace, usage::Meter},
@@ -30,7 +30,13 @@ use tokio::{task::JoinHandle, time::Instant};
 use tokio_util::sync::CancellationToken;
 
 use super::{
-    karpenter, logs::SimulatedLogs, metrics::SimulatedMetrics, plan::Plan, published, setup, story,
+    detach, karpenter,
+    logs::SimulatedLogs,
+    metrics::SimulatedMetrics,
+    nodes::{self, Machine},
+    plan::Plan,
+    progress::Progress,
+    published, setup, story,
     windows_addresses::WindowsAddresses,
 };
 use crate::{
@@ -41,14 +47,15 @@ use crate::{
     },
     devices::Judge,
     failure::Failure,
-    kubeconfig, open_files,
+    kubeconfig::{self, Target},
+    open_files,
 };
 
 /// EKS's range of cluster addresses for a VPC in 10.0.0.0/16, and the address of the `kubernetes` Service in it.
 const SERVICE_CIDR: &str = "172.20.0.0/16";
 const SERVICE_IP: IpAddr = IpAddr::V4(Ipv4Addr::new(172, 20, 0, 1));
-/// How long the nodes of the node groups may take until the cluster is announced without them.
-const NODES_PATIENCE: Duration = Duration::from_secs(15);
+/// How often it is looked whether the nodes are ready.
+const NODES_CHECK: Duration = Duration::from_millis(20);
 /// How long stopping may take.
 const STOP_PATIENCE: Duration = Duration::from_secs(5);
 
@@ -67,7 +74,10 @@ pub(crate) struct Cluster {
     pub(crate) certs: Certs,
     /// Whether it goes on from an earlier start.
     pub(crate) resumed: bool,
+    /// Where it writes what happens, if it is to run in the background.
+    pub(crate) log: Option<PathBuf>,
     server: Arc<ApiServer>,
+    ec2: SimulatedEc2,
     announced: Option<Announced>,
     context: Context,
     stop_serving: CancellationToken,
@@ -75,7 +85,7 @@ pub(crate) struct Cluster {
 }
 
 impl Cluster {
-    /// Starts everything and waits until the first nodes are ready.
+    /// Starts everything. Nodes may still boot when it returns.
     pub(crate) async fn start(mut plan: Plan) -> Result<Cluster, Failure> {
         let began = Instant::now();
         let clock = Clock::starting_at(Timestamp::now());
@@ -123,26 +133,31 @@ impl Cluster {
             ))
         })?;
         plan.kubeconfig = plan.kubeconfig.map(|target| target.free(address.port()));
+        let log = plan
+            .detached
+            .then(|| detach::log(plan.directory.as_deref(), &plan.name, address.port()));
+        let log = log.transpose()?;
         let mut announced = None;
         if let Some(target) = &plan.kubeconfig {
             let server = format!("https://{address}");
-            kubeconfig::write(
-                target,
-                &kubeconfig::Cluster {
-                    name: &plan.name,
-                    server: &server,
-                    directory: plan.directory.as_deref(),
-                    certs: &certs,
-                },
-            )?;
+            let leads_to = kubeconfig::Cluster {
+                name: &plan.name,
+                server: &server,
+                directory: plan.directory.as_deref(),
+                certs: &certs,
+            };
+            kubeconfig::write(target, &leads_to)?;
+            keep::set_kubeconfig(&notes, target.path());
             tracing::info!("kubeconfig written to {}", target.path().display());
             announced = running::announce(&Record {
                 name: plan.name.clone(),
                 pid: std::process::id(),
+                access: kubeconfig::alone(&leads_to),
                 server,
                 kubeconfig: Some(target.path().to_owned()),
                 directory: plan.directory.clone(),
                 started: clock.now(),
+                log: log.clone(),
             });
         }
         let stop_serving = CancellationToken::new();
@@ -161,16 +176,15 @@ impl Cluster {
             api_ready_in,
             certs,
             resumed,
+            log,
             server,
+            ec2,
             announced,
             context,
             stop_serving,
             serving,
         };
-        match cluster
-            .populate(&client, &ec2, orders, sources, &notes)
-            .await
-        {
+        match cluster.populate(&client, orders, sources, &notes).await {
             Ok(()) => Ok(cluster),
             Err(failure) => {
                 cluster.stop().await;
@@ -189,12 +203,11 @@ impl Cluster {
     async fn populate(
         &self,
         client: &Client,
-        ec2: &SimulatedEc2,
         orders: Vec<LaunchRequest>,
         sources: Sources,
         notes: &Notes,
     ) -> Result<(), Failure> {
-        let context = &self.context;
+        let (context, ec2) = (&self.context, &self.ec2);
         let windows = self.plan.default_pools || self.plan.spec.has_windows();
         let wanted = setup::Wanted {
             windows,
@@ -228,8 +241,6 @@ impl Cluster {
             })?;
         }
         keep::set_filled(notes);
-        let booted = |instance: &Arc<Instance>| instance.state.is_alive() && instance.booted;
-        let nodes = ec2.instances().iter().filter(|i| booted(i)).count();
         for pattern in &self.plan.exhausted {
             ec2.exhaust(pattern.clone());
         }
@@ -259,26 +270,41 @@ impl Cluster {
             options,
             kubelet::machines::follow(context, ec2.clone()),
         );
-        self.nodes_ready(nodes).await;
+        self.context.informers.nodes.synced().await;
         Ok(())
     }
 
-    /// Waits until so many nodes are ready, but not for ever: a node that takes longer is shown as it is.
-    async fn nodes_ready(&self, wanted: usize) {
-        let nodes = &self.context.informers.nodes;
+    /// Waits until every instance that is there to stay has a node that is ready; returns how many there are.
+    ///
+    /// # Errors
+    /// The nodes that are not ready after `patience`.
+    pub(crate) async fn nodes_ready(&self, patience: Duration) -> Result<usize, Vec<Machine>> {
         let ready = async {
-            nodes.synced().await;
-            while nodes.list().iter().filter(|node| is_ready(node)).count() < wanted {
-                tokio::time::sleep(Duration::from_millis(10)).await;
+            self.context.informers.nodes.synced().await;
+            loop {
+                let machines = self.machines();
+                if machines.iter().all(|machine| machine.is_ready) {
+                    return machines.len();
+                }
+                tokio::time::sleep(NODES_CHECK).await;
             }
         };
-        // Late nodes are no failure.
-        let _ = tokio::time::timeout(NODES_PATIENCE, ready).await;
+        let ready = tokio::time::timeout(patience, ready).await;
+        ready.map_err(|_| {
+            let mut machines = self.machines();
+            machines.retain(|machine| !machine.is_ready);
+            machines
+        })
     }
 
-    /// The nodes as they are.
-    pub(crate) fn nodes(&self) -> Vec<Arc<Node>> {
-        self.context.informers.nodes.list()
+    /// Returns the nodes as they are, those that still boot too.
+    pub(super) fn machines(&self) -> Vec<Machine> {
+        nodes::machines(&self.ec2, &self.context.informers.nodes)
+    }
+
+    /// Begins to tell of nodes on stderr.
+    pub(super) fn progress(&self) -> Option<Progress> {
+        Progress::start(&self.ec2, &self.context.informers.nodes)
     }
 
     /// Stops controllers first, then the API server; gives up waiting after a while.
@@ -293,6 +319,14 @@ impl Cluster {
         // Whoever does not end in time is ended with the process.
         let _ = tokio::time::timeout(STOP_PATIENCE, orderly).await;
         let _ = tokio::time::timeout(STOP_PATIENCE, self.server.close()).await;
+        // A cluster in memory never comes back, so its context would lead nowhere for good.
+        if let (Some(Target::Merge(path)), None) = (&self.plan.kubeconfig, &self.plan.directory) {
+            let server = format!("https://{}", self.address);
+            let mark = kubeconfig::mark(&server, None);
+            if let Err(failure) = kubeconfig::remove(path, &mark) {
+                tracing::warn!("the context {} stays: {failure}", self.plan.name);
+            }
+        }
         drop(self.announced);
     }
 }
@@ -339,15 +373,4 @@ fn administrator() -> User {
         groups: vec!["system:masters".into(), "system:authenticated".into()],
         ..User::default()
     }
-}
-
-pub(super) fn is_ready(node: &Node) -> bool {
-    let conditions = node
-        .status
-        .as_ref()
-        .and_then(|status| status.conditions.as_ref());
-    conditions
-        .into_iter()
-        .flatten()
-        .any(|condition| condition.type_ == "Ready" && condition.status == "True")
 }

@@ -6,8 +6,10 @@ use mullion_controllers::kubelet::images::{ImageRow, ImageTable, Platform};
 use mullion_engine::windows::{Build, Builds, Release};
 use serde::Deserialize;
 
-use super::plan::text_of;
-use crate::failure::{Failure, first_line};
+use crate::{
+    failure::{Failure, first_line},
+    input,
+};
 
 const HINT: &str = "images: [{repository: registry.example.com/shop, os: windows, build: 10.0.20348, megabytes: 2300}]";
 
@@ -58,8 +60,8 @@ pub(super) fn table(file: Option<&Path>) -> Result<ImageTable, Failure> {
     let Some(path) = file else {
         return Ok(ImageTable::default());
     };
-    let text = text_of(path).map_err(|failure| failure.hint(HINT))?;
-    parse(&text).map_err(|why| Failure::input(format!("{}: {why}", path.display())).hint(HINT))
+    let text = input::text_of(path).map_err(|failure| failure.hint(HINT))?;
+    parse(&text).map_err(|why| Failure::input(format!("{}: {why}", input::named(path))).hint(HINT))
 }
 
 fn parse(text: &str) -> Result<ImageTable, String> {

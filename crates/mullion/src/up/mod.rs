@@ -1,30 +1,47 @@
 //! `mullion up`: a whole cluster in this process until Ctrl-C.
 //!
 //! [`plan`] turns flags into a ready [`plan::Plan`] and refuses wrong input before anything starts; [`cluster`] starts and stops the
-//! parts; [`banner`] says what is there.
+//! parts; [`banner`] says what is there, [`progress`] what becomes of the nodes, and [`detach`] puts all of it into the background.
 
 mod banner;
 pub(crate) mod cluster;
+pub(crate) mod detach;
 mod images;
 mod karpenter;
 mod logs;
 mod metrics;
+pub(crate) mod nodes;
 pub(crate) mod plan;
+mod progress;
 pub(crate) mod published;
 pub(crate) mod scheduler_config;
 mod setup;
 mod story;
 mod windows_addresses;
 
+use std::{pin::pin, time::Duration};
+
+use jiff::SignedDuration;
 use tokio::signal;
 
-use crate::{cli::UpArgs, failure::Failure, out};
+use crate::{cli::UpArgs, failure::Failure, input, out};
 
 pub(crate) use self::banner::quoted;
-use self::{cluster::Cluster, plan::Plan};
+use self::{
+    cluster::Cluster,
+    nodes::Machine,
+    plan::{Plan, Shown},
+    progress::Progress,
+};
+
+/// Starts a cluster in the background. Returns the exit code of its process if that has ended instead.
+pub(crate) fn in_background(args: &UpArgs) -> Result<Option<i32>, Failure> {
+    detach::start(args.config.as_deref().is_some_and(input::is_stdin))
+}
 
 /// Runs a cluster until it is interrupted; a second interrupt ends the process at once.
 pub(crate) async fn run(args: UpArgs) -> Result<(), Failure> {
+    let shown = Shown::of(&args);
     let plan = Plan::from_args(args)?;
     let ignored = plan.spec.ignored.join(", ");
     if !ignored.is_empty() {
@@ -33,11 +50,94 @@ pub(crate) async fn run(args: UpArgs) -> Result<(), Failure> {
         ));
     }
     let cluster = Cluster::start(plan).await?;
-    out::line(&banner::text(&cluster, out::colours()));
-    interrupts().await?;
+    let mut interrupted = pin!(interrupts());
+    let begun = tokio::select! {
+        begun = announce(&cluster, &shown) => begun,
+        early = &mut interrupted => early.map(|()| None),
+    };
+    let done = match begun {
+        Ok(Some(progress)) => {
+            let ended = interrupted.await;
+            if let Some(progress) = progress {
+                progress.end().await;
+            }
+            ended
+        }
+        Ok(None) => Ok(()),
+        Err(failure) => {
+            cluster.stop().await;
+            return Err(failure);
+        }
+    };
     out::note("stopping; Ctrl-C again ends it at once");
     cluster.stop().await;
-    Ok(())
+    done
+}
+
+/// Says what there is, waits for the nodes if that is asked for, and lets go of the terminal if that is. Returns who goes on telling of
+/// nodes.
+async fn announce(cluster: &Cluster, shown: &Shown) -> Result<Option<Option<Progress>>, Failure> {
+    if !(shown.detached && shown.quiet) {
+        let end = match shown.detached {
+            true => "",
+            false => "Ctrl-C stops the cluster.",
+        };
+        out::line(banner::text(cluster, end, out::colours()).trim_end());
+    }
+    let tells = || shown.tells_of_nodes.then(|| cluster.progress()).flatten();
+    let mut progress = tells();
+    if let Some(patience) = shown.wait {
+        let ready = cluster.nodes_ready(patience).await;
+        if shown.detached
+            && let Some(progress) = progress.take()
+        {
+            progress.end().await;
+        }
+        match ready {
+            Ok(_) if shown.detached && shown.quiet => {}
+            Ok(1) => out::line("The node is ready."),
+            Ok(nodes) => out::line(&format!("All {nodes} nodes are ready.")),
+            Err(late) => {
+                if let Some(progress) = progress {
+                    progress.end().await;
+                }
+                return Err(not_ready(&late, patience));
+            }
+        }
+    }
+    if let Some(log) = &cluster.log {
+        if let Some(progress) = progress.take() {
+            progress.end().await;
+        }
+        let pid = std::process::id();
+        out::line(&match shown.quiet {
+            true => pid.to_string(),
+            false => format!(
+                "It runs in the background as process {pid} and logs to {}\n`mullion down {}` stops it.",
+                log.display(),
+                cluster.plan.name
+            ),
+        });
+        detach::let_go(log)?;
+        progress = tells();
+    }
+    Ok(Some(progress))
+}
+
+fn not_ready(late: &[Machine], patience: Duration) -> Failure {
+    let [first, others @ ..] = late else {
+        return Failure::run("the nodes became ready too late");
+    };
+    let others = match others.len() {
+        0 => String::new(),
+        others => format!(" and {others} more"),
+    };
+    let patience = SignedDuration::try_from(patience).unwrap_or(SignedDuration::MAX);
+    Failure::run(format!(
+        "not all nodes are ready after {patience:#}: {} ({}){others}",
+        first.name, first.kind.image
+    ))
+    .hint("wait longer with --wait=20m, or make simulated delays shorter with --speed 100")
 }
 
 /// Resolves at the first interrupt; the second ends the process. Signals are waited for on a thread of their own, so that they are heard

@@ -4,6 +4,7 @@ use std::{
     net::{Ipv4Addr, SocketAddr},
     path::{Path, PathBuf},
     sync::Arc,
+    time::Duration,
 };
 
 use mullion_api::{
@@ -22,7 +23,8 @@ use super::{images, scheduler_config};
 use crate::{
     cli::UpArgs,
     clusters::{Chosen, keep},
-    failure::{self, Failure},
+    failure::Failure,
+    input,
     kubeconfig::Target,
 };
 
@@ -90,6 +92,32 @@ pub(crate) struct Plan {
     pub(crate) scheduler: scheduler::config::Config,
     /// The text of the file that says so.
     pub(crate) scheduler_text: Option<String>,
+    /// Whether it runs in the background, with a log.
+    pub(crate) detached: bool,
+}
+
+/// What a user wants to see of a cluster.
+pub(super) struct Shown {
+    /// Nothing but what was asked for.
+    pub(super) quiet: bool,
+    /// What becomes of the nodes. With -v the log says more of them than this would.
+    pub(super) tells_of_nodes: bool,
+    /// How long it is waited for nodes to be ready, if at all.
+    pub(super) wait: Option<Duration>,
+    /// Only until the cluster is there: then it goes on in the background.
+    pub(super) detached: bool,
+}
+
+impl Shown {
+    /// Reads the flags.
+    pub(super) fn of(args: &UpArgs) -> Shown {
+        Shown {
+            quiet: args.quiet,
+            tells_of_nodes: !args.quiet && args.verbose == 0,
+            wait: args.wait,
+            detached: args.detached,
+        }
+    }
 }
 
 /// Which port is taken.
@@ -106,6 +134,7 @@ pub(crate) enum Port {
 impl Plan {
     /// Reads what the flags name.
     pub(crate) fn from_args(args: UpArgs) -> Result<Plan, Failure> {
+        only_one_reads_stdin(&args)?;
         let exhausted = args.insufficient_capacity.iter().map(|text| pattern(text));
         let chosen = Chosen {
             name: args.name,
@@ -118,10 +147,16 @@ impl Plan {
         let scheduler = args.scheduler_config.as_deref().map(scheduler_config::read);
         let (scheduler, scheduler_text) = scheduler.transpose()?.unzip();
         let directory = chosen.directory()?;
+        let is_kept = directory.as_deref().is_some_and(keep::is_kept);
         let name = chosen.name.unwrap_or_else(|| spec.name.clone());
         Ok(Plan {
             directory,
-            kubeconfig: Some(Target::resolve(args.kubeconfig, args.merge, &name)?),
+            kubeconfig: Some(Target::resolve(
+                args.kubeconfig,
+                args.merge,
+                &name,
+                is_kept,
+            )?),
             name,
             fresh: args.fresh,
             exhausted: exhausted.collect::<Result<_, _>>()?,
@@ -135,6 +170,7 @@ impl Plan {
             pod_os_counts: !args.ignore_pod_os,
             scheduler: scheduler.unwrap_or_default(),
             scheduler_text,
+            detached: args.detached,
         })
     }
 
@@ -157,7 +193,7 @@ impl Plan {
             return Err(Failure::input(format!(
                 "cluster {} was made from another config than {}",
                 self.name,
-                file.display()
+                input::named(file)
             ))
             .hint("leave --config out to go on with it, or start anew with --fresh"));
         }
@@ -192,9 +228,51 @@ impl Plan {
                 })?
             }
         };
+        self.check_exhausted(&ec2)?;
         let orders = node_group::orders(&self.spec, &ec2)
             .map_err(|error| config_failure(self.file.as_deref(), &error))?;
         Ok((ec2, orders))
+    }
+
+    /// Refuses zones that the cluster's region does not have.
+    fn check_exhausted(&self, ec2: &SimulatedEc2) -> Result<(), Failure> {
+        let zones = ec2.zones();
+        let named = self.exhausted.iter().filter_map(|pattern| {
+            let zone = pattern.zone.as_deref()?;
+            Some((pattern, zone))
+        });
+        for (pattern, zone) in named {
+            if !zones.iter().any(|known| **known == *zone) {
+                let known = zones.join(", ");
+                let hint = format!("--insufficient-capacity '*/{}'", zones[0]);
+                return Err(Failure::input(format!(
+                    "--insufficient-capacity {pattern}: {zone:?} is not one of the cluster's zones {known}"
+                ))
+                .hint(hint));
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Refuses to read several files from stdin: the first would leave nothing for the others.
+fn only_one_reads_stdin(args: &UpArgs) -> Result<(), Failure> {
+    let files = [
+        ("--config", &args.config),
+        ("--images", &args.images),
+        ("--scheduler-config", &args.scheduler_config),
+    ];
+    let reads = files.iter().filter_map(|(flag, file)| {
+        let reads = file.as_deref().is_some_and(input::is_stdin);
+        reads.then_some(*flag)
+    });
+    match reads.collect::<Vec<_>>().as_slice() {
+        [] | [_] => Ok(()),
+        several => Err(Failure::input(format!(
+            "{} cannot all be read from stdin",
+            several.join(" and ")
+        ))
+        .hint("name a file for all of them but one")),
     }
 }
 
@@ -257,7 +335,7 @@ fn cause(error: &std::io::Error) -> String {
 }
 
 fn read(path: &Path) -> Result<(eksctl::Cluster, String), Failure> {
-    let text = text_of(path).map_err(|failure| {
+    let text = input::text_of(path).map_err(|failure| {
         failure.hint("--config takes an eksctl ClusterConfig (eksctl.io/v1alpha5)")
     })?;
     let spec = eksctl::Cluster::from_yaml(&text);
@@ -265,17 +343,9 @@ fn read(path: &Path) -> Result<(eksctl::Cluster, String), Failure> {
         .map_err(|error| config_failure(Some(path), &error))
 }
 
-/// The content of a file that a flag names.
-pub(super) fn text_of(path: &Path) -> Result<String, Failure> {
-    std::fs::read_to_string(path).map_err(|error| {
-        let why = failure::file_error(&error);
-        Failure::input(format!("{} cannot be read: {why}", path.display()))
-    })
-}
-
 fn config_failure(file: Option<&Path>, error: &eksctl::ConfigError) -> Failure {
     let failure = match file {
-        Some(path) => Failure::input(format!("{}: {error}", path.display())),
+        Some(path) => Failure::input(format!("{}: {error}", input::named(path))),
         None => Failure::input(error),
     };
     failure.hint(
@@ -304,14 +374,15 @@ fn pattern(text: &str) -> Result<CapacityPattern, Failure> {
     let pattern: CapacityPattern = text
         .parse()
         .map_err(|error: ParsePatternError| refused(error.to_string()))?;
-    let unknown = pattern
-        .instance_type
-        .as_deref()
-        .filter(|name| catalogue::get(name).is_none());
-    match unknown {
-        Some(name) => Err(refused(format!("{name:?} is not an EC2 instance type"))),
-        None => Ok(pattern),
-    }
+    let named = pattern.instance_type.as_deref();
+    let Some(unknown) = named.filter(|name| catalogue::get(name).is_none()) else {
+        return Ok(pattern);
+    };
+    let failure = refused(format!("{unknown:?} is not an EC2 instance type"));
+    Err(match catalogue::similar(unknown).as_slice() {
+        [] => failure,
+        similar => failure.hint(format!("one of {}", similar.join(", "))),
+    })
 }
 
 /// Two Linux nodes; everything else is bought by the default NodePools.

@@ -7,16 +7,18 @@ use std::path::Path;
 use mullion_controllers::scheduler::config::Config;
 use serde_json::Value;
 
-use super::plan::text_of;
-use crate::failure::{Failure, first_line};
+use crate::{
+    failure::{Failure, first_line},
+    input,
+};
 
 const HINT: &str = "a KubeSchedulerConfiguration begins: {apiVersion: kubescheduler.config.k8s.io/v1, kind: KubeSchedulerConfiguration, profiles: [...]}";
 
 /// What a file says, and its text.
 pub(crate) fn read(path: &Path) -> Result<(Config, String), Failure> {
-    let text = text_of(path).map_err(|failure| failure.hint(HINT))?;
+    let text = input::text_of(path).map_err(|failure| failure.hint(HINT))?;
     let config = parse(&text).map_err(|mistakes| {
-        let path = path.display();
+        let path = input::named(path);
         Failure::input(match &mistakes[..] {
             [only] => format!("{path}: {only}"),
             all => format!(

@@ -22,7 +22,7 @@ use mullion_controllers::{
 use serde_json::{Map, Value};
 use tokio::time::{MissedTickBehavior, interval};
 
-use super::cluster::is_ready;
+use super::nodes::is_ready;
 
 /// How often pods are counted.
 const COUNT_EVERY: Duration = Duration::from_secs(1);

@@ -23,7 +23,7 @@ pub(crate) struct Cluster {
 }
 
 impl Cluster {
-    /// Starts a cluster on a free port at a high speed and waits until it says that it is ready.
+    /// Starts a cluster on a free port at a high speed and waits until it says that its nodes are ready.
     pub(crate) fn start(args: &[&str]) -> Cluster {
         Cluster::start_in(tempfile::tempdir().expect("a temporary directory"), args)
     }
@@ -31,7 +31,7 @@ impl Cluster {
     fn start_in(dir: TempDir, args: &[&str]) -> Cluster {
         require_kubectl();
         let child = Command::new(env!("CARGO_BIN_EXE_mullion"))
-            .args(["up", "--port", "0", "--kubeconfig"])
+            .args(["up", "--wait=2m", "--port", "0", "--kubeconfig"])
             .arg(dir.path().join("kubeconfig"))
             .args(args)
             .env("XDG_STATE_HOME", dir.path().join("state"))
@@ -47,7 +47,7 @@ impl Cluster {
             banner: String::new(),
         };
         let stdout = lines(cluster.child.stdout.take().expect("stdout is piped"));
-        match heard(&stdout, |line| line.starts_with("Ctrl-C")) {
+        match heard(&stdout, |line| line.ends_with(" ready.")) {
             Ok(banner) => cluster.banner = banner.join("\n") + "\n",
             Err(banner) => panic!(
                 "the cluster did not become ready\n{}\n{}",

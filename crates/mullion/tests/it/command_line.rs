@@ -2,7 +2,10 @@
 
 use std::{net::TcpListener, path::Path, process::Command};
 
-use crate::cluster::text;
+use crate::{
+    cluster::{PATIENCE, text},
+    process::ended,
+};
 
 struct Ended {
     code: Option<i32>,
@@ -11,14 +14,19 @@ struct Ended {
 }
 
 fn mullion(args: &[&str]) -> Ended {
+    mullion_with(args, "")
+}
+
+/// Runs the program with this on its stdin.
+fn mullion_with(args: &[&str], stdin: &str) -> Ended {
     let state = tempfile::tempdir().expect("a temporary directory");
-    let output = Command::new(env!("CARGO_BIN_EXE_mullion"))
+    let mut command = Command::new(env!("CARGO_BIN_EXE_mullion"));
+    command
         .args(args)
         .env("XDG_STATE_HOME", state.path())
         .env_remove("KUBECONFIG")
-        .env_remove("COLUMNS")
-        .output()
-        .expect("the program starts");
+        .env_remove("COLUMNS");
+    let output = ended(&mut command, stdin, PATIENCE);
     Ended {
         code: output.status.code(),
         stdout: text(&output.stdout),
@@ -330,5 +338,98 @@ fn a_wrong_scheduler_configuration_is_refused_with_its_place_and_an_example() {
     assert_eq!(
         ended.stderr,
         format!("error: /nowhere/scheduler.yaml cannot be read: there is no such file\n{hint}")
+    );
+}
+
+#[test]
+fn a_file_that_mullion_did_not_write_stays_whoever_is_asked_to_replace_it() {
+    let dir = tempfile::tempdir().expect("a temporary directory");
+    let path = dir.path().join("config");
+    let mine = "apiVersion: v1\nkind: Config\nusers: [{name: me, user: {token: secret}}]\n";
+    std::fs::write(&path, mine).expect("a file can be written");
+    let path = path.to_str().expect("a UTF-8 path");
+    for command in ["up", "apiserver"] {
+        for (target, why) in [
+            (
+                path,
+                format!("{path} holds a user me that Mullion did not write, so it is not replaced"),
+            ),
+            (
+                "/dev/full",
+                "kubeconfig /dev/full cannot be written: it is a device, not a file".to_owned(),
+            ),
+        ] {
+            let ended = mullion(&[command, "--port", "0", "--kubeconfig", target]);
+            assert_eq!((ended.code, ended.stdout.as_str()), (Some(2), ""));
+            let said = format!("error: {why}\nhint:  ");
+            assert!(ended.stderr.starts_with(&said), "{}", ended.stderr);
+        }
+    }
+    assert_eq!(std::fs::read_to_string(path).expect("readable"), mine);
+    let saved = mullion(&["snapshot", "save", "/dev/full"]);
+    assert!(
+        saved
+            .stderr
+            .starts_with("error: /dev/full cannot be written: it is a device, not a file\n"),
+        "{}",
+        saved.stderr
+    );
+}
+
+#[test]
+fn a_config_is_read_from_stdin() {
+    let config = "apiVersion: eksctl.io/v1alpha5\nkind: ClusterConfig\nmetadata: {name: a, region: us-west-2, version: 1.30}\n";
+    let ended = mullion_with(&["up", "--port", "0", "--config", "-"], config);
+    assert_eq!(ended.code, Some(2));
+    assert_eq!(
+        ended.stderr,
+        "error: stdin: metadata.version: the number 1.3 is not one of 1.23 to 1.36\n\
+         hint:  version: \"1.30\", in quotes: without them 1.30 is the number 1.3\n"
+    );
+    let twice = mullion(&["up", "--config", "-", "--images", "-"]);
+    assert_eq!(twice.code, Some(2));
+    assert_eq!(
+        twice.stderr,
+        "error: --config and --images cannot all be read from stdin\nhint:  name a file for all of them but one\n"
+    );
+}
+
+#[test]
+fn capacity_that_the_cloud_does_not_have_cannot_run_out() {
+    let cases = [
+        (
+            "c7a.medium/mars",
+            "error: --insufficient-capacity c7a.medium/mars/*: \"mars\" is not one of the cluster's zones us-west-2a, us-west-2b, us-west-2c\n\
+             hint:  --insufficient-capacity '*/us-west-2a'\n",
+        ),
+        (
+            "*/us-west-2a/reserved",
+            "error: --insufficient-capacity */us-west-2a/reserved: \"*/us-west-2a/reserved\" is not of the form type, type/zone or \
+             type/zone/capacity-type, each part of which may be *, with on-demand or spot as the last\n\
+             hint:  --insufficient-capacity c6a.xlarge, or '*/us-west-2a/spot'\n",
+        ),
+        (
+            "z1d.tiny",
+            "error: --insufficient-capacity z1d.tiny: \"z1d.tiny\" is not an EC2 instance type\nhint:  one of z1d.",
+        ),
+    ];
+    for (pattern, said) in cases {
+        let ended = mullion(&["up", "--port", "0", "--insufficient-capacity", pattern]);
+        assert_eq!((ended.code, ended.stdout.as_str()), (Some(2), ""));
+        assert!(ended.stderr.starts_with(said), "{}", ended.stderr);
+    }
+}
+
+#[test]
+fn a_label_that_nodes_have_by_themselves_is_refused_with_what_they_have() {
+    let ended = up_with(
+        "apiVersion: eksctl.io/v1alpha5\nkind: ClusterConfig\nmetadata: {name: a, region: us-west-2}\n\
+         nodeGroups: [{name: l, labels: {kubernetes.io/os: windows}}]\n",
+    );
+    assert_eq!(ended.code, Some(2));
+    assert_eq!(
+        ended.stderr,
+        "error: DIR/cluster.yaml: nodeGroups[0].labels.kubernetes.io/os: \"windows\" is not what the nodes of this group have: linux\n\
+         hint:  leave kubernetes.io/os out, every node has it by itself\n"
     );
 }

@@ -1,6 +1,7 @@
 //! The product's flows, each as a user lives through it: the program in its own process, real manifests, a real kubectl.
 
 mod autoscale;
+mod background;
 mod blog;
 mod identity;
 mod mixed_versions;

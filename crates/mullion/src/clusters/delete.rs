@@ -1,0 +1,97 @@
+//! `mullion delete`: forgets a kept cluster for good, as `kind delete cluster` does without asking.
+//!
+//! Only what Mullion made goes: the files of the store, the log, and the cluster's own entries in kubeconfigs. Whatever else is in the
+//! directory stays, and so does the directory then.
+
+use std::{
+    fs,
+    path::{Path, PathBuf},
+};
+
+use jiff::Timestamp;
+use mullion_apiserver::store::{Store, StoreError, Window, erase};
+
+use super::{Chosen, Kept, keep, no_such, one_kept, one_running, running::Record};
+use crate::{
+    failure::Failure,
+    kubeconfig::{self, Removed},
+    out, up,
+};
+
+/// Deletes the kept cluster that is meant.
+pub(crate) async fn run(chosen: Chosen) -> Result<(), Failure> {
+    let running = one_running(&chosen, "mullion delete")?;
+    let kept = one_kept(&chosen, "mullion delete")?;
+    let kept = match (kept, running) {
+        (Some(kept), running)
+            if !running
+                .as_ref()
+                .is_some_and(|record| runs_in(record, &kept)) =>
+        {
+            kept
+        }
+        (_, Some(record)) => return Err(still_running(&record.name, record.pid)),
+        _ => return Err(no_such(&chosen)),
+    };
+    let noted = noted_kubeconfig(&kept.directory).await?;
+    erase(&kept.directory).map_err(|error| keep::failure(&error))?;
+    let log = up::detach::log_in(&kept.directory);
+    for file in [log, kept.directory.join("lock")] {
+        // It may never have been there.
+        let _ = fs::remove_file(file);
+    }
+    let directory = kept.directory.display();
+    out::line(&match fs::remove_dir(&kept.directory) {
+        Ok(()) => format!("cluster {} is deleted, with {directory}", kept.name),
+        Err(_) => format!(
+            "cluster {} is deleted; {directory} stays, it holds other files",
+            kept.name
+        ),
+    });
+    forget(noted, &kept)
+}
+
+fn runs_in(record: &Record, kept: &Kept) -> bool {
+    record.directory.as_ref() == Some(&kept.directory)
+}
+
+fn still_running(name: &str, pid: u32) -> Failure {
+    Failure::run(format!(
+        "cluster {name} is running (process {pid}), so it is not deleted"
+    ))
+    .hint(format!(
+        "stop it first: mullion down {name}. One that is not kept is gone then"
+    ))
+}
+
+/// Returns the kubeconfig that was last written for a cluster. What is damaged does not say, and is deleted all the same.
+async fn noted_kubeconfig(directory: &Path) -> Result<Option<PathBuf>, Failure> {
+    match Store::open(directory, Window::default(), Timestamp::now()) {
+        Ok(store) => {
+            let noted = keep::kubeconfig(store.notes());
+            store.close().await;
+            Ok(noted)
+        }
+        Err(error @ StoreError::InUse { .. }) => Err(keep::failure(&error)),
+        Err(_) => Ok(None),
+    }
+}
+
+/// Takes the cluster's entries out of the kubeconfig that was written for it, and out of the user's.
+fn forget(noted: Option<PathBuf>, kept: &Kept) -> Result<(), Failure> {
+    let mark = kubeconfig::mark("", Some(&kept.directory));
+    let usual = kubeconfig::user_kubeconfig().ok();
+    let mut places: Vec<PathBuf> = noted.into_iter().chain(usual).collect();
+    places.dedup();
+    for place in places {
+        let shown = place.display();
+        match kubeconfig::remove(&place, &mark)? {
+            Some(Removed::Context) => out::line(&format!(
+                "its context, cluster and user are removed from {shown}"
+            )),
+            Some(Removed::File) => out::line(&format!("its kubeconfig {shown} is removed")),
+            None => {}
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,163 @@
+//! `mullion status`: whether a cluster runs, where, and how many of its nodes are ready.
+//!
+//! The answer is "yes" (exit code 0) if it runs and its API answers. Nodes that boot do not count against it: a cluster that buys nodes
+//! always has some.
+
+use std::time::Duration;
+
+use jiff::Timestamp;
+use k8s_openapi::api::core::v1::Node;
+use kube::{Api, api::ListParams};
+use serde_json::{Value, json};
+use tokio::time::timeout;
+
+use super::{Chosen, Kept, age, flag, no_such, one_kept, one_running, running::Record};
+use crate::{cli::Output, failure::Failure, out, up};
+
+/// How long the API may take to answer.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// Says how the cluster is that is meant. True if it runs and answers.
+pub(crate) async fn run(chosen: Chosen, output: Output) -> Result<bool, Failure> {
+    if let Some(record) = one_running(&chosen, "mullion status")? {
+        let nodes = nodes(&record).await;
+        out::line(&match output {
+            Output::Text => running(&record, &nodes, Timestamp::now()),
+            Output::Json => running_json(&record, &nodes, Timestamp::now()).to_string(),
+        });
+        return Ok(nodes.is_ok());
+    }
+    let Some(kept) = one_kept(&chosen, "mullion status")? else {
+        return Err(no_such(&chosen));
+    };
+    out::line(&match output {
+        Output::Text => stopped(&kept),
+        Output::Json => {
+            let Kept { name, directory } = &kept;
+            json!({ "name": name, "state": "stopped", "directory": directory }).to_string()
+        }
+    });
+    Ok(false)
+}
+
+/// How many nodes there are.
+#[derive(Debug)]
+struct Nodes {
+    ready: usize,
+    all: usize,
+}
+
+/// Counts the nodes of a running cluster.
+///
+/// # Errors
+/// Why the API does not answer.
+async fn nodes(record: &Record) -> Result<Nodes, String> {
+    let client = record.client().await?;
+    let nodes: Api<Node> = Api::all(client);
+    let all = ListParams::default();
+    match timeout(PATIENCE, nodes.list(&all)).await {
+        Ok(Ok(list)) => Ok(Nodes {
+            ready: list.iter().filter(|node| up::nodes::is_ready(node)).count(),
+            all: list.items.len(),
+        }),
+        Ok(Err(error)) => Err(error.to_string()),
+        Err(_) => Err(format!("no answer within {} s", PATIENCE.as_secs())),
+    }
+}
+
+fn running(record: &Record, nodes: &Result<Nodes, String>, now: Timestamp) -> String {
+    let age = age(now.duration_since(record.started));
+    let shown =
+        |path: &Option<std::path::PathBuf>| path.as_ref().map(|path| path.display().to_string());
+    let (api, ready) = match nodes {
+        Ok(Nodes { ready, all }) => (
+            record.server.clone(),
+            Some(format!("{ready} of {all} ready")),
+        ),
+        Err(why) => (format!("{} does not answer: {why}", record.server), None),
+    };
+    let rows = [
+        ("api", Some(api)),
+        ("nodes", ready),
+        ("kubeconfig", shown(&record.kubeconfig)),
+        (
+            "data",
+            Some(shown(&record.directory).unwrap_or("in memory".to_owned())),
+        ),
+        ("log", shown(&record.log)),
+    ];
+    let mut text = format!(
+        "Cluster {} is running: process {}, for {age}\n",
+        record.name, record.pid
+    );
+    for (title, what) in rows {
+        if let Some(what) = what {
+            text += &format!("\n  {title:<10}  {what}");
+        }
+    }
+    text
+}
+
+fn running_json(record: &Record, nodes: &Result<Nodes, String>, now: Timestamp) -> Value {
+    let counts = nodes.as_ref().ok();
+    json!({
+        "name": record.name, "state": "running", "server": record.server, "pid": record.pid,
+        "kubeconfig": record.kubeconfig, "directory": record.directory, "log": record.log, "started": record.started,
+        "uptimeSeconds": now.duration_since(record.started).as_secs(), "answers": nodes.is_ok(), "error": nodes.as_ref().err(),
+        "nodes": counts.map(|Nodes { ready, all }| json!({ "ready": ready, "all": all })),
+    })
+}
+
+fn stopped(kept: &Kept) -> String {
+    format!(
+        "Cluster {} is not running. It is kept in {}\n\nStart it:  mullion up {}",
+        kept.name,
+        kept.directory.display(),
+        flag(kept)
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::PathBuf;
+
+    use jiff::SignedDuration;
+
+    use super::*;
+
+    #[test]
+    fn a_status_says_where_a_cluster_is_and_how_many_nodes_are_ready() {
+        let now = Timestamp::from_second(1_790_000_000).expect("a valid time");
+        let record = Record {
+            name: "demo".into(),
+            pid: 4711,
+            server: "https://127.0.0.1:6443".into(),
+            kubeconfig: Some("/home/ann/.local/state/mullion/kubeconfig".into()),
+            directory: Some("/home/ann/.local/state/mullion/clusters/demo".into()),
+            started: now - SignedDuration::from_secs(754),
+            log: Some("/home/ann/.local/state/mullion/clusters/demo/mullion.log".into()),
+            access: Value::Null,
+        };
+        let silent = Record {
+            directory: None,
+            log: None,
+            ..record.clone()
+        };
+        let nodes = Ok(Nodes { ready: 2, all: 3 });
+        let none = Err("no answer within 10 s".to_owned());
+        let kept = Kept {
+            name: "old".into(),
+            directory: PathBuf::from("/var/old"),
+        };
+        insta::assert_snapshot!(
+            [
+                running(&record, &nodes, now),
+                running(&silent, &none, now),
+                stopped(&kept),
+                running_json(&record, &nodes, now).to_string(),
+                running_json(&silent, &none, now).to_string(),
+            ]
+            .join("\n\n----\n")
+        );
+    }
+}

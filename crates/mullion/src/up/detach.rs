@@ -1,0 +1,136 @@
+//! `mullion up --detach`: the cluster in a process of its own that outlives the terminal.
+//!
+//! The command starts itself again. The new process shows what it does on the same terminal until the cluster is there, then lets go: it
+//! leaves the session, writes to a log file from then on, and says so over its stdin, a socket that the first process reads. A start that
+//! fails has said why by itself, and its exit code is that of the command.
+
+use std::path::{Path, PathBuf};
+
+use crate::{failure::Failure, kubeconfig};
+
+/// The flag by which the new process knows that it is one.
+const FLAG: &str = "--detached";
+
+/// Returns the log of a cluster that is kept in a directory.
+pub(crate) fn log_in(directory: &Path) -> PathBuf {
+    directory.join("mullion.log")
+}
+
+/// Returns the log of a cluster: in its directory, or for one in memory below the state directory.
+pub(super) fn log(directory: Option<&Path>, name: &str, port: u16) -> Result<PathBuf, Failure> {
+    if let Some(directory) = directory {
+        return Ok(log_in(directory));
+    }
+    let logs = kubeconfig::state_dir()?.join("mullion").join("logs");
+    Ok(logs.join(format!("{name}-{port}.log")))
+}
+
+#[cfg(unix)]
+mod unix {
+    use std::{
+        fs::File,
+        io::{self, Read, Write},
+        net::Shutdown,
+        os::{fd::AsFd, unix::net::UnixStream},
+        path::Path,
+        process::{Command, Stdio},
+    };
+
+    use super::FLAG;
+    use crate::{
+        failure::{Failure, file_error},
+        files,
+    };
+
+    /// Starts the new process and waits until it lets go. Returns its exit code if it ended instead.
+    pub(crate) fn start(reads_stdin: bool) -> Result<Option<i32>, Failure> {
+        let failed = |error: io::Error| {
+            Failure::run(format!(
+                "no process can be started for the cluster: {}",
+                file_error(&error)
+            ))
+        };
+        let (mut ours, theirs) = UnixStream::pair().map_err(failed)?;
+        let mut child = {
+            let mut command = Command::new(std::env::current_exe().map_err(failed)?);
+            command
+                .args(std::env::args_os().skip(1))
+                .arg(FLAG)
+                .stdin(Stdio::from(std::os::fd::OwnedFd::from(theirs)));
+            command.spawn().map_err(failed)?
+        };
+        if reads_stdin {
+            // A process that refuses its flags does not read.
+            let _ = io::copy(&mut io::stdin(), &mut ours);
+        }
+        let _ = ours.shutdown(Shutdown::Write);
+        let mut said = Vec::new();
+        // It may end with something unread in the socket.
+        let _ = ours.read_to_end(&mut said);
+        if !said.is_empty() {
+            return Ok(None);
+        }
+        let status = child.wait().map_err(failed)?;
+        match status.code() {
+            Some(code) => Ok(Some(code)),
+            None => Err(Failure::run(format!(
+                "the cluster's process was ended before it was there: {status}"
+            ))),
+        }
+    }
+
+    /// Lets go of the terminal and of whoever started this process; from now on everything is written to `log`.
+    pub(crate) fn let_go(log: &Path) -> Result<(), Failure> {
+        let failed = |error: io::Error| {
+            Failure::input(format!(
+                "the log {} cannot be written: {}",
+                log.display(),
+                file_error(&error)
+            ))
+        };
+        if let Some(directory) = log.parent() {
+            std::fs::create_dir_all(directory).map_err(failed)?;
+        }
+        let file = files::private(log).map_err(failed)?;
+        let null = File::open("/dev/null").map_err(failed)?;
+        let stdin = io::stdin().as_fd().try_clone_to_owned().map_err(failed)?;
+        let gone = |error: io::Error| {
+            Failure::run(format!(
+                "the process that asked for the cluster is gone: {}",
+                file_error(&error)
+            ))
+        };
+        UnixStream::from(stdin).write_all(b".").map_err(gone)?;
+        // Only the leader of a group cannot, and a process that was just started by another is none.
+        let _ = rustix::process::setsid();
+        let moved = rustix::stdio::dup2_stdin(&null)
+            .and_then(|()| rustix::stdio::dup2_stdout(&file))
+            .and_then(|()| rustix::stdio::dup2_stderr(&file));
+        moved.map_err(|error| failed(error.into()))
+    }
+}
+
+#[cfg(not(unix))]
+mod other {
+    use std::path::Path;
+
+    use crate::failure::Failure;
+
+    /// Refuses: nothing could stop the process.
+    pub(crate) fn start(_reads_stdin: bool) -> Result<Option<i32>, Failure> {
+        Err(
+            Failure::input("a cluster cannot run in the background on this system")
+                .hint("leave --detach out"),
+        )
+    }
+
+    /// Is never asked.
+    pub(crate) fn let_go(_log: &Path) -> Result<(), Failure> {
+        start(false).map(drop)
+    }
+}
+
+#[cfg(not(unix))]
+pub(crate) use other::{let_go, start};
+#[cfg(unix)]
+pub(crate) use unix::{let_go, start};

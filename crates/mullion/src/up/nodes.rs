@@ -1,0 +1,326 @@
+//! The nodes of a cluster as a person sees them: which there are, which are ready, and what has become of them since the last look.
+//!
+//! A node is known from the moment its instance is bought, so that one that still boots is seen too. [`Watch`] compares looks and has
+//! no clock of its own; [`super::progress`] looks again and again and prints.
+
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
+
+use k8s_openapi::api::core::v1::Node;
+use kube::ResourceExt;
+use mullion_api::{ami::Os, labels};
+use mullion_cloud::{Instance, sim::SimulatedEc2};
+use mullion_controllers::Informer;
+use rustc_hash::FxHashSet;
+
+/// As many nodes of one kind are named; of more it is said how many.
+const NAMED: usize = 3;
+
+/// A node, registered or not.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Machine {
+    /// Its name.
+    pub(crate) name: String,
+    /// What it is.
+    pub(crate) kind: Kind,
+    /// Whether pods can run on it.
+    pub(crate) is_ready: bool,
+}
+
+/// What nodes have in common that are bought alike.
+#[derive(Clone, Debug, Eq, Ord, PartialEq, PartialOrd)]
+pub(crate) struct Kind {
+    /// `Linux` or `Windows`.
+    pub(crate) os: &'static str,
+    /// `Windows Server 2022 Datacenter`.
+    pub(crate) image: String,
+    /// `m5.xlarge`.
+    pub(crate) instance_type: String,
+    /// The pool that it was bought for, if any.
+    pub(crate) pool: Option<String>,
+    /// What it costs, in millionths of a dollar an hour.
+    price: u64,
+}
+
+impl Kind {
+    fn of(instance: &Instance) -> Self {
+        Kind {
+            os: match instance.os() {
+                Os::Linux => "Linux",
+                Os::Windows => "Windows",
+            },
+            image: instance.image.os_image(),
+            instance_type: instance.instance_type.name.to_string(),
+            pool: instance.tags.get(labels::NODEPOOL).cloned(),
+            price: instance.price.0,
+        }
+    }
+
+    fn pool(&self) -> String {
+        let pool = self.pool.as_ref();
+        pool.map_or(String::new(), |pool| format!(", NodePool {pool}"))
+    }
+}
+
+/// Returns every node whose instance is there to stay, in the order of their names.
+pub(super) fn machines(ec2: &SimulatedEc2, nodes: &Informer<Node>) -> Vec<Machine> {
+    let all = nodes.list();
+    let ready = all.iter().filter(|node| is_ready(node));
+    let ready: FxHashSet<String> = ready.map(|node| node.name_any()).collect();
+    let alive = |instance: &Arc<Instance>| instance.state.is_alive();
+    let instances = ec2.instances().into_iter().filter(alive);
+    let machine = |instance: Arc<Instance>| Machine {
+        is_ready: ready.contains(&instance.private_dns_name),
+        kind: Kind::of(&instance),
+        name: instance.private_dns_name.clone(),
+    };
+    let mut machines: Vec<_> = instances.map(machine).collect();
+    machines.sort_by(|a, b| a.name.cmp(&b.name));
+    machines
+}
+
+/// Whether a node says that it is ready.
+pub(crate) fn is_ready(node: &Node) -> bool {
+    let conditions = node
+        .status
+        .as_ref()
+        .and_then(|status| status.conditions.as_ref());
+    conditions
+        .into_iter()
+        .flatten()
+        .any(|condition| condition.type_ == "Ready" && condition.status == "True")
+}
+
+/// What can become of a node.
+#[derive(Clone, Copy, Eq, Ord, PartialEq, PartialOrd)]
+enum Fate {
+    Bought,
+    Ready,
+    NotReady,
+    Removed,
+}
+
+impl Fate {
+    fn word(self) -> &'static str {
+        match self {
+            Fate::Bought => "bought",
+            Fate::Ready => "ready",
+            Fate::NotReady => "not ready",
+            Fate::Removed => "removed",
+        }
+    }
+}
+
+struct Known {
+    machine: Machine,
+    /// When it was bought, if that was seen.
+    bought: Option<Duration>,
+    /// Since when it is not ready.
+    waits: Duration,
+}
+
+/// The nodes of the last look.
+#[derive(Default)]
+pub(super) struct Watch {
+    known: Option<BTreeMap<String, Known>>,
+}
+
+impl Watch {
+    /// Takes in how the nodes are at `now`, a time since the watch began; returns a line for everything that has become of them. The
+    /// first look has no lines.
+    pub(super) fn look(&mut self, machines: Vec<Machine>, now: Duration) -> Vec<String> {
+        let is_first = self.known.is_none();
+        let mut before = self.known.take().unwrap_or_default();
+        let mut known = BTreeMap::new();
+        let mut fates: BTreeMap<(Fate, Kind), Vec<String>> = BTreeMap::new();
+        for machine in machines {
+            let last = before.remove(&machine.name);
+            let was_ready = last.as_ref().is_some_and(|last| last.machine.is_ready);
+            let bought = match &last {
+                Some(last) => last.bought,
+                None => (!is_first).then_some(now),
+            };
+            let mut became = |fate, text| {
+                let key = (fate, machine.kind.clone());
+                fates.entry(key).or_default().push(text);
+            };
+            if last.is_none() && !is_first {
+                became(Fate::Bought, machine.name.clone());
+            }
+            match (was_ready, machine.is_ready) {
+                (false, true) if !is_first => became(Fate::Ready, ready(&machine, bought, now)),
+                (true, false) => became(Fate::NotReady, machine.name.clone()),
+                _ => {}
+            }
+            let waits = match &last {
+                Some(last) if !was_ready => last.waits,
+                _ => now,
+            };
+            let name = machine.name.clone();
+            known.insert(
+                name,
+                Known {
+                    machine,
+                    bought,
+                    waits,
+                },
+            );
+        }
+        for (name, gone) in before {
+            let key = (Fate::Removed, gone.machine.kind);
+            fates.entry(key).or_default().push(name);
+        }
+        self.known = Some(known);
+        let lines = fates.into_iter();
+        lines
+            .flat_map(|((fate, kind), names)| lines_of(fate, &kind, names))
+            .collect()
+    }
+
+    /// Returns how far nodes have come that are not ready yet; none if all are.
+    pub(super) fn progress(&self, now: Duration) -> Option<String> {
+        let known = self.known.as_ref()?;
+        let waiting = || known.values().filter(|known| !known.machine.is_ready);
+        let since = waiting().map(|known| known.waits).min()?;
+        let mut kinds: BTreeMap<(&str, &str), usize> = BTreeMap::new();
+        for known in waiting() {
+            let kind = &known.machine.kind;
+            *kinds.entry((&kind.image, &kind.instance_type)).or_default() += 1;
+        }
+        let kinds = kinds.iter();
+        let kinds: Vec<_> = kinds
+            .map(|((image, kind), count)| format!("{count} x {kind} ({image})"))
+            .collect();
+        let all = known.len();
+        Some(format!(
+            "{} of {all} nodes ready, {} s; waiting for {}",
+            all - waiting().count(),
+            now.saturating_sub(since).as_secs(),
+            kinds.join(", ")
+        ))
+    }
+}
+
+fn ready(machine: &Machine, bought: Option<Duration>, now: Duration) -> String {
+    let Machine { name, kind, .. } = machine;
+    match bought {
+        Some(bought) => {
+            let seconds = now.saturating_sub(bought).as_secs();
+            format!("{name}, {seconds} s after it was bought")
+        }
+        None => format!("{name}, {}, {}", kind.instance_type, kind.image),
+    }
+}
+
+/// Returns a line for each node, or one for all where they are many.
+fn lines_of(fate: Fate, kind: &Kind, names: Vec<String>) -> Vec<String> {
+    let Kind {
+        image,
+        instance_type,
+        price,
+        ..
+    } = kind;
+    let pool = kind.pool();
+    let usd = |count: usize| *price as f64 * count as f64 / 1e6;
+    let word = fate.word();
+    if names.len() > NAMED {
+        let count = names.len();
+        let cost = match fate {
+            Fate::Bought => format!(", {:.3} USD/h together", usd(count)),
+            _ => String::new(),
+        };
+        return vec![format!(
+            "{count} nodes {word}: {instance_type}, {image}{cost}{pool}"
+        )];
+    }
+    let line = |name: String| match fate {
+        Fate::Bought => format!(
+            "node bought: {name}, {instance_type}, {image}, {:.3} USD/h{pool}",
+            usd(1)
+        ),
+        Fate::Ready | Fate::NotReady => format!("node {word}: {name}"),
+        Fate::Removed => format!("node removed: {name}, {instance_type}, {image}{pool}"),
+    };
+    names.into_iter().map(line).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn machine(name: &str, pool: Option<&str>, is_ready: bool) -> Machine {
+        let (os, image, instance_type, price) = match pool {
+            Some(_) => (
+                "Windows",
+                "Windows Server 2022 Datacenter",
+                "c6a.xlarge",
+                337_000,
+            ),
+            None => ("Linux", "Amazon Linux 2023", "m5.large", 96_000),
+        };
+        Machine {
+            name: name.to_owned(),
+            kind: Kind {
+                os,
+                image: image.to_owned(),
+                instance_type: instance_type.to_owned(),
+                pool: pool.map(str::to_owned),
+                price,
+            },
+            is_ready,
+        }
+    }
+
+    #[test]
+    fn every_node_is_told_when_it_is_bought_ready_and_removed() {
+        let pool = Some("windows-2022");
+        let many = |is_ready| -> Vec<Machine> {
+            let names = (1..=5).map(|number| format!("ip-10-0-9-{number}"));
+            names.map(|name| machine(&name, pool, is_ready)).collect()
+        };
+        let looks = [
+            (
+                0,
+                vec![
+                    machine("ip-10-0-1-1", None, true),
+                    machine("ip-10-0-1-2", None, false),
+                ],
+            ),
+            (
+                4,
+                vec![
+                    machine("ip-10-0-1-1", None, true),
+                    machine("ip-10-0-1-2", None, true),
+                ],
+            ),
+            (
+                10,
+                vec![
+                    machine("ip-10-0-1-1", None, true),
+                    machine("ip-10-0-1-2", None, true),
+                    machine("ip-10-0-3-7", pool, false),
+                ],
+            ),
+            (
+                41,
+                vec![
+                    machine("ip-10-0-1-1", None, false),
+                    machine("ip-10-0-1-2", None, true),
+                    machine("ip-10-0-3-7", pool, true),
+                ],
+            ),
+            (50, many(false)),
+            (80, many(true)),
+            (90, Vec::new()),
+        ];
+        let mut watch = Watch::default();
+        let mut told = String::new();
+        for (second, machines) in looks {
+            let now = Duration::from_secs(second);
+            let lines = watch.look(machines, now);
+            let later = now + Duration::from_secs(2);
+            let progress = watch.progress(later).unwrap_or("all are ready".to_owned());
+            told += &format!("{second} s\n  {}\n  [{progress}]\n", lines.join("\n  "));
+        }
+        insta::assert_snapshot!(told);
+    }
+}
