@@ -4,7 +4,7 @@
 //! from, the port. So one file holds a cluster, and a snapshot of it is whole.
 
 use std::{
-    fmt,
+    fmt, fs,
     path::{Path, PathBuf},
     sync::Arc,
 };
@@ -16,7 +16,7 @@ use mullion_apiserver::{
 };
 use mullion_cloud::sim::{Ledger, Saved};
 
-use crate::{certs::Authority, failure::Failure};
+use crate::{certs::Authority, failure::Failure, up};
 
 const CA: &str = "pki/ca.crt";
 const CA_KEY: &str = "pki/ca.key";
@@ -37,11 +37,32 @@ pub(crate) fn open(
     let Some(directory) = directory else {
         return Ok(Arc::new(Store::new(window)));
     };
+    check_is_free(directory)?;
     if fresh {
+        // First, so that a start that is cut off leaves nothing that looks like somebody else's.
+        let _ = fs::remove_file(up::detach::log_in(directory));
         erase(directory).map_err(|error| failure(&error))?;
     }
     let store = Store::open(directory, window, now).map_err(|error| failure(&error))?;
     Ok(Arc::new(store))
+}
+
+/// Refuses a directory that holds something, and no cluster: nothing is written there.
+///
+/// # Errors
+/// What it holds.
+pub(crate) fn check_is_free(directory: &Path) -> Result<(), Failure> {
+    match folder_state(directory).map_err(|error| failure(&error))? {
+        FolderState::Foreign { path } => {
+            let name = path.file_name().unwrap_or_default().display();
+            Err(Failure::input(format!(
+                "{} holds {name} and no cluster, so none is kept there",
+                directory.display()
+            ))
+            .hint("choose a directory that is new or empty: --data-dir DIR"))
+        }
+        FolderState::Empty | FolderState::Cluster | FolderState::Damaged { .. } => Ok(()),
+    }
 }
 
 /// Whether a directory holds a cluster, or what is left of one.

@@ -154,6 +154,7 @@ pub(crate) fn restore(file: PathBuf, chosen: Chosen, force: bool) -> Result<(), 
             ),
         );
     };
+    keep::check_is_free(&directory)?;
     let open = || File::open(&file).map_err(|error| cannot("read", &file, &error));
     check_copy(BufReader::new(open()?)).map_err(|error| copy_failure(&error, &file))?;
     restore_copy(open()?, &directory, force).map_err(|error| copy_failure(&error, &file))?;

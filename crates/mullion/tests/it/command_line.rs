@@ -433,3 +433,42 @@ fn a_label_that_nodes_have_by_themselves_is_refused_with_what_they_have() {
          hint:  leave kubernetes.io/os out, every node has it by itself\n"
     );
 }
+
+#[test]
+fn a_directory_of_somebody_elses_is_left_as_it_is() {
+    let dir = tempfile::tempdir().expect("a temporary directory");
+    let photos = dir.path().join("photos");
+    std::fs::create_dir_all(photos.join("2026")).expect("a directory");
+    std::fs::write(photos.join("cat.jpg"), "meow").expect("a file can be written");
+    let path = photos.to_str().expect("a UTF-8 path");
+    let up = ["up", "--port", "0", "--data-dir", path];
+    let cases: [&[&str]; 4] = [
+        &up,
+        &[&up[..], &["--fresh"]].concat(),
+        &["apiserver", "--port", "0", "--data-dir", path],
+        &[
+            "snapshot",
+            "restore",
+            "/nowhere",
+            "--force",
+            "--data-dir",
+            path,
+        ],
+    ];
+    for args in cases {
+        let ended = mullion(args);
+        assert_eq!((ended.code, ended.stdout.as_str()), (Some(2), ""));
+        assert_eq!(
+            ended.stderr,
+            format!(
+                "error: {path} holds 2026 and no cluster, so none is kept there\nhint:  choose a directory that is new or empty: --data-dir DIR\n"
+            )
+        );
+    }
+    let left = std::fs::read_dir(&photos).expect("readable");
+    let mut left: Vec<_> = left
+        .map(|entry| entry.expect("readable").file_name())
+        .collect();
+    left.sort();
+    assert_eq!(left, ["2026", "cat.jpg"]);
+}
