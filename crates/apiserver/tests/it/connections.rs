@@ -67,8 +67,9 @@ async fn a_connection_without_a_request_ends_whatever_it_has_begun() {
         (OVER_1, head),
     ] {
         let mut stream = served.connect(None, protocol).await;
-        stream.write_all(sent).await.unwrap();
-        stream.flush().await.unwrap();
+        // It may have ended already.
+        let _ = stream.write_all(sent).await;
+        let _ = stream.flush().await;
         closed(stream).await;
     }
 }
